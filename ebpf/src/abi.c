@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR MIT */
+/* One variable of each type in abi.h, so that this file's BTF names them all.
+ * `cargo xtask generate` compiles it and reads that BTF; nothing loads it. */
+#include "abi.h"
+
+enum up_limit abi_limit;
+enum up_action abi_action;
+enum up_fail abi_fail;
+enum up_outcome abi_outcome;
+enum up_cause abi_cause;
+struct up_endpoint abi_endpoint;
+struct up_settings abi_settings;
+struct up_rule_set abi_rule_set;
+struct up_policy abi_policy;
+struct up_rule abi_rule;
+struct up_target_key abi_target_key;
+struct up_process_key abi_process_key;
+struct up_uid_key abi_uid_key;
+struct up_cgroup_key abi_cgroup_key;
+struct up_leg abi_leg;
+struct up_flow abi_flow;
+struct up_held abi_held;
+struct up_release abi_release;
+struct up_decisions abi_decisions;

@@ -1,0 +1,206 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR MIT */
+/*
+ * What the BPF programs and the agent both see, and nothing else.
+ *
+ * Rust's twin, abi.rs, is generated from this file's BTF by `cargo xtask generate`.
+ * Fixed-width types, explicit padding, no unions. Fields that end in `_be` are in
+ * network byte order; all others are in the host's.
+ *
+ * Addresses are always 16 bytes: IPv4 is kept as ::ffff:a.b.c.d, so that IPv4,
+ * IPv6 and IPv4-mapped sockets share one code path. `family` is what travels on the
+ * wire (4 or 6), not the family of the socket.
+ */
+#pragma once
+
+#include <linux/types.h>
+
+enum up_limit {
+	/* Rules in one policy: the width of a rule set. A connect ANDs UP_RULE_WORDS words. */
+	UP_MAX_RULES = 1024,
+	UP_RULE_WORDS = 16,
+	/* One slot per rule and one, the last, for the default. */
+	UP_RULE_SLOTS = 1025,
+	/* A policy that runs and one that is being written. */
+	UP_GENERATIONS = 2,
+	/* Distinct (network, port) pairs, for both generations together. */
+	UP_MAX_TARGETS = 16384,
+	/* Distinct uids, process patterns, cgroups: for both generations together. */
+	UP_MAX_UIDS = 8192,
+	UP_MAX_PROCESSES = 8192,
+	UP_MAX_CGROUPS = 8192,
+	/* Levels of the cgroup tree that a rule can see. The kernel's own default limit is
+	 * unlimited; systemd's trees are below 10 deep. */
+	UP_CGROUP_DEPTH = 16,
+	/* Intercepted connections whose client socket is open. */
+	UP_MAX_LEGS = 65536,
+	/* IP header (no options: 20 or 40) and TCP header (at most 60). */
+	UP_SYN_BYTES = 120,
+	UP_COMM_BYTES = 16,
+	UP_HELD_RING_BYTES = 262144,
+};
+
+enum up_action {
+	UP_ACTION_BYPASS = 0,
+	UP_ACTION_ENRICH = 1,
+	UP_ACTION_DENY = 2,
+};
+
+enum up_fail {
+	UP_FAIL_OPEN = 0,
+	UP_FAIL_CLOSED = 1,
+};
+
+/* What became of one connect(): the columns of a rule's counter. */
+enum up_outcome {
+	UP_OUTCOME_UNTOUCHED = 0,
+	UP_OUTCOME_INTERCEPTED = 1,
+	UP_OUTCOME_DENIED = 2,
+	UP_OUTCOME_FAILED_OPEN = 3,
+	UP_OUTCOME_FAILED_CLOSED = 4,
+	UP_OUTCOMES = 5,
+};
+
+/* Why a flow took a safer path than its rule asked for. */
+enum up_cause {
+	UP_CAUSE_AGENT_AWAY = 0,
+	UP_CAUSE_AGENT_FULL = 1,
+	UP_CAUSE_FOREIGN_NETNS = 2,
+	UP_CAUSE_BOUND_TO_DEVICE = 3,
+	UP_CAUSE_LINK_LOCAL = 4,
+	UP_CAUSE_NO_MEMORY = 5,
+	UP_CAUSE_LEGS_FULL = 6,
+	UP_CAUSE_RING_FULL = 7,
+	UP_CAUSE_STRANGER = 8,
+	UP_CAUSE_ODD_SYN = 9,
+	UP_CAUSES = 10,
+};
+
+struct up_endpoint {
+	__u8 addr[16];
+	__be16 port_be;
+	__u8 family;
+	__u8 pad;
+};
+
+/* Written by the agent, one entry. */
+struct up_settings {
+	/* The network namespace in which the listeners can be reached. */
+	__u64 netns_cookie;
+	struct up_endpoint listener4;
+	struct up_endpoint listener6;
+	/* Sockets with this mark are the agent's own. */
+	__u32 mark;
+	/* Which of the two generations of the policy is in force. */
+	__u32 generation;
+	/* The agent takes no further flow at present. */
+	__u32 full;
+	__u32 pad;
+};
+
+/* Bit n: rule n. The lowest bit that survives every dimension is the first match. */
+struct up_rule_set {
+	__u64 words[16];
+};
+
+/* Per generation: the rules that do not care for a dimension, and the default. */
+struct up_policy {
+	struct up_rule_set any_uid;
+	struct up_rule_set any_process;
+	struct up_rule_set any_cgroup;
+	__u8 uses_uid;
+	__u8 uses_process;
+	__u8 uses_cgroup;
+	__u8 default_action;
+	__u8 default_fail;
+	__u8 pad[3];
+};
+
+struct up_rule {
+	__u8 action;
+	__u8 fail;
+	__u8 pad[2];
+};
+
+/* Longest prefix match over generation, port, family, address, in this order. Port 0 is
+ * the entry for any port; a prefix that ends before the family is for any address. */
+struct up_target_key {
+	__u32 prefix_bits;
+	__u8 generation;
+	__u8 pad0;
+	__be16 port_be;
+	__u8 family;
+	__u8 pad1[3];
+	/* IPv4 in the first four bytes here: prefixes are counted from its first bit. */
+	__u8 addr[16];
+};
+
+struct up_process_key {
+	__u32 prefix_bits;
+	__u8 generation;
+	__u8 comm[16];
+	__u8 pad[3];
+};
+
+struct up_uid_key {
+	__u32 generation;
+	__u32 uid;
+};
+
+struct up_cgroup_key {
+	__u64 cgroup_id;
+	__u32 generation;
+	__u32 pad;
+};
+
+/* Who opened an intercepted flow, and for where. */
+struct up_leg {
+	__u64 cookie;
+	__u64 cgroup_id;
+	struct up_endpoint orig_dst;
+	__u32 slot;
+	__u32 tgid;
+	__u32 uid;
+	__u8 comm[16];
+	/* The application had bound its socket to an address of its choice. */
+	__u8 bound;
+	/* The SYN was handed to the agent and is being held. */
+	__u8 held;
+	__u8 generation;
+	__u8 pad[5];
+};
+
+/* Kept with the client's socket. */
+struct up_flow {
+	struct up_leg leg;
+	/* The client's side of the leg to the agent: the key of `legs`. */
+	struct up_endpoint client;
+	__u32 pad;
+};
+
+/* From the hold filter to the agent: a SYN that waits for the database's answer. */
+struct up_held {
+	struct up_leg leg;
+	struct up_endpoint client;
+	__u32 syn_bytes;
+	__u8 syn[120];
+};
+
+/* From the agent, by socket cookie: the database has answered, the SYN may pass. */
+struct up_release {
+	/* The address that the client's socket would have had without us. */
+	struct up_endpoint local;
+};
+
+/* Per rule slot and CPU. */
+struct up_decisions {
+	__u64 by_outcome[5];
+};
+
+_Static_assert(UP_RULE_WORDS * 64 == UP_MAX_RULES, "a bit for each rule");
+_Static_assert(sizeof(struct up_endpoint) == 20, "up_endpoint");
+_Static_assert(sizeof(struct up_target_key) == 28, "up_target_key");
+_Static_assert(sizeof(struct up_process_key) == 24, "up_process_key");
+_Static_assert(sizeof(struct up_leg) == 72, "up_leg");
+_Static_assert(sizeof(struct up_flow) == 96, "up_flow");
+_Static_assert(sizeof(struct up_held) == 216, "up_held");
+_Static_assert(sizeof(struct up_settings) == 64, "up_settings");

@@ -1,0 +1,202 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR MIT */
+/*
+ * First match over the policy, at a cost that does not grow with the number of rules.
+ *
+ * Each dimension (destination, uid, process, cgroup) yields a set of the rules that hold
+ * for this flow; the sets are ANDed and the lowest bit wins. That is two trie look-ups
+ * for the destination (its port, any port), one look-up each for uid and process, one per
+ * level of the cgroup tree, and UP_RULE_WORDS words of AND, whether there is one rule or
+ * UP_MAX_RULES. A dimension that no rule names is skipped.
+ */
+#pragma once
+
+#include "common.h"
+
+struct task_struct {
+	struct task_struct *group_leader;
+	char comm[UP_COMM_BYTES];
+} __attribute__((preserve_access_index));
+
+struct decision {
+	__u32 generation;
+	__u32 slot;
+	__u8 action;
+	__u8 fail;
+};
+
+/* Bits of a target key before the address. */
+#define TARGET_HEAD_BITS 64
+
+static __always_inline struct up_rule_set *rules_to(__u32 generation, __be16 port,
+						     const struct up_endpoint *dst)
+{
+	struct up_target_key key = {
+		.prefix_bits = TARGET_HEAD_BITS + (dst->family == 4 ? 32 : 128),
+		.generation = generation,
+		.port_be = port,
+		.family = dst->family,
+	};
+
+	if (dst->family == 4)
+		__builtin_memcpy(key.addr, &dst->addr[12], 4);
+	else
+		__builtin_memcpy(key.addr, dst->addr, 16);
+	return bpf_map_lookup_elem(&targets, &key);
+}
+
+/* The name in /proc/PID/comm: that of the process, not of the thread that connects
+ * (a Java driver's threads are all named after its event loop). */
+static __always_inline void process_name(__u8 comm[UP_COMM_BYTES])
+{
+	struct task_struct *task = (void *)bpf_get_current_task();
+
+	BPF_CORE_READ_STR_INTO((char(*)[UP_COMM_BYTES])comm, task, group_leader, comm);
+}
+
+static __always_inline struct up_rule_set *rules_of_process(__u32 generation,
+							     const __u8 comm[UP_COMM_BYTES])
+{
+	struct up_process_key key = {
+		.prefix_bits = 8 + 8 * UP_COMM_BYTES,
+		.generation = generation,
+	};
+
+	__builtin_memcpy(key.comm, comm, UP_COMM_BYTES);
+	return bpf_map_lookup_elem(&processes, &key);
+}
+
+static __always_inline struct up_rule_set *rules_of_uid(__u32 generation)
+{
+	struct up_uid_key key = {
+		.generation = generation,
+		.uid = (__u32)bpf_get_current_uid_gid(),
+	};
+
+	return bpf_map_lookup_elem(&uids, &key);
+}
+
+/* Loops over a set's words stay loops: unrolled, they spill past the stack's 512 bytes. */
+#define ROLLED _Pragma("clang loop unroll(disable)")
+
+static __noinline void unite(struct up_rule_set *into, const struct up_rule_set *set)
+{
+	if (!set)
+		return;
+	ROLLED for (int w = 0; w < UP_RULE_WORDS; w++)
+		into->words[w] |= set->words[w];
+}
+
+/* Keeps the rules that do not care (`any`) and those that hold (`set`). */
+static __noinline void narrow(struct up_rule_set *left, const struct up_rule_set *any,
+				   const struct up_rule_set *set)
+{
+	if (!set) {
+		ROLLED for (int w = 0; w < UP_RULE_WORDS; w++)
+			left->words[w] &= any->words[w];
+		return;
+	}
+	ROLLED for (int w = 0; w < UP_RULE_WORDS; w++)
+		left->words[w] &= any->words[w] | set->words[w];
+}
+
+/* A rule's cgroup holds for everything beneath it: the union over the ancestors. */
+static __always_inline void rules_of_cgroups(__u32 generation, struct up_rule_set *into)
+{
+	struct up_cgroup_key key = { .generation = generation };
+
+	ROLLED for (int level = 0; level < UP_CGROUP_DEPTH; level++) {
+		key.cgroup_id = bpf_get_current_ancestor_cgroup_id(level);
+		if (!key.cgroup_id)
+			break;
+		unite(into, bpf_map_lookup_elem(&cgroups, &key));
+	}
+}
+
+/* The number of the lowest bit; `word` is not zero. BPF has no instruction for it. */
+static __always_inline __u32 lowest_bit(__u64 word)
+{
+	__u32 n = 0;
+
+	if (!(word & 0xffffffff)) {
+		n += 32;
+		word >>= 32;
+	}
+	if (!(word & 0xffff)) {
+		n += 16;
+		word >>= 16;
+	}
+	if (!(word & 0xff)) {
+		n += 8;
+		word >>= 8;
+	}
+	if (!(word & 0xf)) {
+		n += 4;
+		word >>= 4;
+	}
+	if (!(word & 0x3)) {
+		n += 2;
+		word >>= 2;
+	}
+	return n + !(word & 0x1);
+}
+
+static __always_inline __u32 first_match(__u32 generation, const struct up_policy *policy,
+					 const struct up_endpoint *dst,
+					 const __u8 comm[UP_COMM_BYTES])
+{
+	struct up_rule_set left = {};
+
+	unite(&left, rules_to(generation, dst->port_be, dst));
+	unite(&left, rules_to(generation, 0, dst));
+	if (policy->uses_uid)
+		narrow(&left, &policy->any_uid, rules_of_uid(generation));
+	if (policy->uses_process)
+		narrow(&left, &policy->any_process, rules_of_process(generation, comm));
+	if (policy->uses_cgroup) {
+		struct up_rule_set by_cgroup = {};
+
+		rules_of_cgroups(generation, &by_cgroup);
+		narrow(&left, &policy->any_cgroup, &by_cgroup);
+	}
+	ROLLED for (int w = 0; w < UP_RULE_WORDS; w++) {
+		if (left.words[w])
+			return w * 64 + lowest_bit(left.words[w]);
+	}
+	return UP_MAX_RULES;
+}
+
+/* False: there is no policy (a map is missing, which the loader rules out). */
+static __always_inline int decide(const struct up_settings *s, const struct up_endpoint *dst,
+				  const __u8 comm[UP_COMM_BYTES], struct decision *d)
+{
+	__u32 generation = s->generation & 1;
+	struct up_policy *policy = bpf_map_lookup_elem(&policies, &generation);
+	struct up_rule *rule;
+	__u32 index;
+
+	if (!policy)
+		return 0;
+	d->generation = generation;
+	d->slot = first_match(generation, policy, dst, comm);
+	if (d->slot >= UP_MAX_RULES) {
+		d->action = policy->default_action;
+		d->fail = policy->default_fail;
+		return 1;
+	}
+	index = generation * UP_MAX_RULES + d->slot;
+	rule = bpf_map_lookup_elem(&rules, &index);
+	if (!rule)
+		return 0;
+	d->action = rule->action;
+	d->fail = rule->fail;
+	return 1;
+}
+
+static __always_inline void count_outcome(const struct decision *d, __u32 outcome)
+{
+	__u32 index = d->generation * UP_RULE_SLOTS + d->slot;
+	struct up_decisions *n = bpf_map_lookup_elem(&decisions, &index);
+
+	if (n && outcome < UP_OUTCOMES)
+		n->by_outcome[outcome] += 1;
+}

@@ -1,0 +1,136 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR MIT */
+/*
+ * A socket filter on the agent's listeners: the SYN waits for the database.
+ *
+ * Fires for each packet of the listener. The SYN of an intercepted flow is copied to the
+ * agent and dropped; the client's connect() stays where it would be while a real
+ * handshake is under way. The agent dials the database and then lets the very same SYN
+ * pass (it enters the socket into `releases` and sends the copy again), or answers it as
+ * the database's host or the network would have (RST, ICMP), or not at all. So a refused,
+ * unreachable or silent database fails in connect(), with the errno that it always had.
+ *
+ * Everything that is no such SYN passes: strangers who dial the listener themselves are
+ * accepted, counted and closed by the agent. Accepted sockets inherit the filter.
+ *
+ * Reads releases; writes legs, held, causes. When the agent is dead, so is the listener.
+ */
+#include "common.h"
+
+#define PASS (-1)
+#define DROP 0
+
+#define TCP_FLAGS_AT 13
+#define TCP_FLAG_SYN 0x02
+#define TCP_FLAG_ACK 0x10
+
+#define IPV4_HEADER_BYTES 20
+#define IPV6_HEADER_BYTES 40
+#define TCP_HEADER_BYTES_MIN 20
+
+struct ipv4_header {
+	__u8 version_ihl;
+	__u8 skip[11];
+	__be32 saddr;
+	__be32 daddr;
+};
+
+struct ipv6_header {
+	__u8 skip[8];
+	__u32 saddr[4];
+	__u32 daddr[4];
+};
+
+struct tcp_header {
+	__be16 source;
+	__be16 dest;
+	__u8 skip[8];
+	__u8 data_offset;
+	__u8 flags;
+};
+
+/* The client's address from the packet, and the length of both headers; 0 if this is not
+ * a packet that our own kernel would send. */
+static __always_inline __u32 parse(struct __sk_buff *skb, const struct tcp_header *tcp,
+				   struct up_endpoint *client)
+{
+	__u32 tcp_bytes = (tcp->data_offset >> 4) * 4;
+
+	if (tcp_bytes < TCP_HEADER_BYTES_MIN)
+		return 0;
+	if (skb->protocol == bpf_htons(ETH_P_IP)) {
+		struct ipv4_header ip;
+
+		if (bpf_skb_load_bytes_relative(skb, 0, &ip, sizeof(ip), BPF_HDR_START_NET))
+			return 0;
+		if (ip.version_ihl != 0x45)
+			return 0;
+		endpoint4(client, ip.saddr, tcp->source);
+		return IPV4_HEADER_BYTES + tcp_bytes;
+	} else {
+		struct ipv6_header ip;
+
+		if (bpf_skb_load_bytes_relative(skb, 0, &ip, sizeof(ip), BPF_HDR_START_NET))
+			return 0;
+		endpoint6(client, ip.saddr, tcp->source);
+		return IPV6_HEADER_BYTES + tcp_bytes;
+	}
+}
+
+/* True when the agent has been told. */
+static __always_inline int tell_agent(struct __sk_buff *skb, const struct up_leg *leg,
+				      const struct up_endpoint *client, __u32 bytes)
+{
+	struct up_held *event = bpf_ringbuf_reserve(&held, sizeof(*event), 0);
+
+	if (!event)
+		return 0;
+	__builtin_memset(event, 0, sizeof(*event));
+	event->leg = *leg;
+	event->client = *client;
+	event->syn_bytes = bytes;
+	if (bytes > sizeof(event->syn) ||
+	    bpf_skb_load_bytes_relative(skb, 0, event->syn, bytes, BPF_HDR_START_NET)) {
+		bpf_ringbuf_discard(event, 0);
+		return 0;
+	}
+	bpf_ringbuf_submit(event, 0);
+	return 1;
+}
+
+SEC("socket")
+int hold_syn(struct __sk_buff *skb)
+{
+	struct up_endpoint client;
+	struct tcp_header tcp;
+	struct up_leg *leg;
+	__u64 cookie;
+	__u32 bytes;
+
+	if (bpf_skb_load_bytes(skb, 0, &tcp, sizeof(tcp)))
+		return PASS;
+	if ((tcp.flags & (TCP_FLAG_SYN | TCP_FLAG_ACK)) != TCP_FLAG_SYN)
+		return PASS;
+	bytes = parse(skb, &tcp, &client);
+	if (bytes < IPV4_HEADER_BYTES + TCP_HEADER_BYTES_MIN || bytes > UP_SYN_BYTES) {
+		count_cause(UP_CAUSE_ODD_SYN);
+		return PASS;
+	}
+	leg = bpf_map_lookup_elem(&legs, &client);
+	if (!leg) {
+		count_cause(UP_CAUSE_STRANGER);
+		return PASS;
+	}
+	cookie = leg->cookie;
+	if (bpf_map_lookup_elem(&releases, &cookie))
+		return PASS;
+	/* A SYN that the client sends again while it waits. */
+	if (leg->held)
+		return DROP;
+	leg->held = 1;
+	if (!tell_agent(skb, leg, &client, bytes)) {
+		/* The client sends it again in a second; there may be room by then. */
+		leg->held = 0;
+		count_cause(UP_CAUSE_RING_FULL);
+	}
+	return DROP;
+}

@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR MIT */
+/*
+ * sock_ops: from the socket's cookie to its address.
+ *
+ * TCP_CONNECT_CB fires in connect(2) when source address and port are chosen, before the
+ * SYN leaves: an intercepted socket's leg is entered under the client's address, which
+ * is all that the SYN will show at the other end. The change to CLOSE takes it out again.
+ * Sockets that were not intercepted cost one failed look-up.
+ *
+ * Reads flows; writes legs, causes. When the agent is dead it enters nothing, because
+ * connect no longer intercepts.
+ */
+#include "common.h"
+
+static __always_inline void enter_leg(struct bpf_sock_ops *ops, struct bpf_sock *sk)
+{
+	struct up_flow *flow = bpf_sk_storage_get(&flows, sk, 0, 0);
+	__be16 port = bpf_htons((__u16)ops->local_port);
+	__u32 addr[4];
+
+	if (!flow)
+		return;
+	if (ops->family == AF_INET) {
+		endpoint4(&flow->client, ops->local_ip4, port);
+	} else {
+		addr[0] = ops->local_ip6[0];
+		addr[1] = ops->local_ip6[1];
+		addr[2] = ops->local_ip6[2];
+		addr[3] = ops->local_ip6[3];
+		endpoint6(&flow->client, addr, port);
+	}
+	if (bpf_map_update_elem(&legs, &flow->client, &flow->leg, BPF_ANY))
+		count_cause(UP_CAUSE_LEGS_FULL);
+	bpf_sock_ops_cb_flags_set(ops, ops->bpf_sock_ops_cb_flags | BPF_SOCK_OPS_STATE_CB_FLAG);
+}
+
+/* Only the leg that this very socket entered: its port may be another's by now. */
+static __always_inline void remove_leg(struct bpf_sock *sk)
+{
+	struct up_flow *flow = bpf_sk_storage_get(&flows, sk, 0, 0);
+	struct up_leg *leg;
+
+	if (!flow)
+		return;
+	leg = bpf_map_lookup_elem(&legs, &flow->client);
+	if (leg && leg->cookie == flow->leg.cookie)
+		bpf_map_delete_elem(&legs, &flow->client);
+}
+
+SEC("sockops")
+int on_socket_event(struct bpf_sock_ops *ops)
+{
+	struct bpf_sock *sk = ops->sk;
+
+	if (!sk)
+		return 1;
+	if (ops->op == BPF_SOCK_OPS_TCP_CONNECT_CB)
+		enter_leg(ops, sk);
+	else if (ops->op == BPF_SOCK_OPS_STATE_CB && ops->args[1] == BPF_TCP_CLOSE)
+		remove_leg(sk);
+	return 1;
+}

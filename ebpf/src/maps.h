@@ -1,0 +1,105 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR MIT */
+/* Every map: who writes, who reads, how an entry dies. The kernel's words and the agent's
+ * are in separate maps, so that no update is lost between them. */
+#pragma once
+
+#include "abi.h"
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct up_settings);
+} settings SEC(".maps"); /* agent → connect hooks; never dies */
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, UP_GENERATIONS);
+	__type(key, __u32);
+	__type(value, struct up_policy);
+} policies SEC(".maps"); /* agent → connect hooks; overwritten by the next but one policy */
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, UP_GENERATIONS * UP_MAX_RULES);
+	__type(key, __u32);
+	__type(value, struct up_rule);
+} rules SEC(".maps"); /* as policies */
+
+/* The next four: agent → connect hooks. The entries of a generation are erased when the
+ * next policy is about to be written over it, so a connect() that began under the old
+ * policy still finds it whole. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
+	__uint(max_entries, UP_MAX_TARGETS);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct up_target_key);
+	__type(value, struct up_rule_set);
+} targets SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
+	__uint(max_entries, UP_MAX_PROCESSES);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct up_process_key);
+	__type(value, struct up_rule_set);
+} processes SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, UP_MAX_UIDS);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct up_uid_key);
+	__type(value, struct up_rule_set);
+} uids SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, UP_MAX_CGROUPS);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct up_cgroup_key);
+	__type(value, struct up_rule_set);
+} cgroups SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, UP_GENERATIONS * UP_RULE_SLOTS);
+	__type(key, __u32);
+	__type(value, struct up_decisions);
+} decisions SEC(".maps"); /* connect hooks → agent; zeroed with its generation */
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, UP_CAUSES);
+	__type(key, __u32);
+	__type(value, __u64);
+} causes SEC(".maps"); /* every program → agent; never dies */
+
+struct {
+	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, struct up_flow);
+} flows SEC(".maps"); /* connect hooks → name hooks, sock_ops; dies with the socket */
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, UP_MAX_LEGS);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct up_endpoint);
+	__type(value, struct up_leg);
+} legs SEC(".maps"); /* sock_ops → hold filter, agent; dies when the client's socket closes */
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, UP_MAX_LEGS);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, __u64);
+	__type(value, struct up_release);
+} releases SEC(".maps"); /* agent → hold filter, name hooks; deleted by the agent with its flow,
+			  * or by the connect hook when the socket is used again */
+
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, UP_HELD_RING_BYTES);
+} held SEC(".maps"); /* hold filter → agent; consumed */

@@ -1,0 +1,100 @@
+//! The command line. Exit codes: 0 done; 1 it could not be done, and one line on standard
+//! error says why and what to do; 2 the command line itself is wrong.
+
+use std::{net::SocketAddr, path::PathBuf, process::ExitCode};
+
+use clap::{Parser, Subcommand};
+
+use crate::{
+    commands,
+    config::{DEFAULT_ADMIN, DEFAULT_FILE},
+};
+
+const EXIT_CODES: &str = "Exit codes: 0 done; 1 it could not be done, one line says why; 2 wrong \
+                          usage.";
+
+/// A transparent database proxy that costs next to nothing where it has nothing to do.
+#[derive(Debug, Parser)]
+#[command(name = "underpass", version, after_help = EXIT_CODES)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Attach the hooks and carry flows, until SIGTERM or ctrl-C
+    Run {
+        /// The policy file
+        #[arg(long, value_name = "FILE", default_value = DEFAULT_FILE)]
+        config: PathBuf,
+    },
+    /// Validate a policy file; with --to, say which rule a connection would meet and why
+    Check(CheckArgs),
+    /// Say what this host has and what it lacks
+    Doctor {
+        /// As JSON
+        #[arg(long)]
+        json: bool,
+        /// The policy file whose cgroup and pins to look at, if there is one
+        #[arg(long, value_name = "FILE")]
+        config: Option<PathBuf>,
+    },
+    /// List the flows that the running agent carries
+    Flows {
+        /// As JSON
+        #[arg(long)]
+        json: bool,
+        /// The admin interface of the agent
+        #[arg(long, value_name = "ADDR:PORT", default_value = DEFAULT_ADMIN)]
+        admin: SocketAddr,
+    },
+    /// Remove the hooks that an agent left behind when it was killed
+    Detach {
+        /// Where its links are pinned
+        #[arg(long, value_name = "DIR", default_value = dataplane::DEFAULT_PINS)]
+        pins: PathBuf,
+    },
+}
+
+/// Arguments of `check`.
+#[derive(Debug, clap::Args)]
+pub struct CheckArgs {
+    /// The policy file
+    pub file: PathBuf,
+    /// A connection to this address
+    #[arg(long, value_name = "ADDR:PORT")]
+    pub to: Option<SocketAddr>,
+    /// by a process of this user id
+    #[arg(long, value_name = "UID", requires = "to", default_value_t = 0)]
+    pub uid: u32,
+    /// by a process of this name
+    #[arg(long, value_name = "NAME", requires = "to", default_value = "")]
+    pub process: String,
+    /// in this cgroup
+    #[arg(long, value_name = "PATH", requires = "to", default_value = "/")]
+    pub cgroup: PathBuf,
+    /// As JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Parses the command line and does what it says.
+pub fn main() -> ExitCode {
+    let done = match Cli::parse().command {
+        Command::Run { config } => commands::run::run(&config),
+        Command::Check(args) => commands::check::run(&args),
+        Command::Doctor { json, config } => commands::doctor::run(json, config.as_deref()),
+        Command::Flows { json, admin } => commands::flows::run(json, admin),
+        Command::Detach { pins } => commands::detach::run(&pins),
+    };
+    match done {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("underpass: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

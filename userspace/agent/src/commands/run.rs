@@ -1,0 +1,170 @@
+//! `underpass run`.
+
+use std::{
+    path::Path,
+    process::ExitCode,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+};
+
+use anyhow::{Context, bail};
+use dataplane::{Dataplane, Options, host};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use prometheus::Registry;
+use tokio::{
+    net::TcpListener,
+    runtime,
+    signal::unix::{SignalKind, signal},
+};
+use tracing_subscriber::EnvFilter;
+
+use crate::{
+    admin::{self, Admin},
+    config::Config,
+    control::Control,
+    flows::Flows,
+    metrics::{KernelCounters, Metrics},
+    proxy::{self, Admission, Shared},
+    statements::Statements,
+};
+
+/// Descriptors for everything that is not a flow: listeners, maps, programs, logs, admin.
+const OTHER_DESCRIPTORS: u64 = 256;
+
+/// Runs the agent until it is told to stop.
+///
+/// # Errors
+/// It cannot start; nothing is attached then.
+pub fn run(file: &Path) -> anyhow::Result<ExitCode> {
+    let mut config = Config::load(file)?;
+    log_to_stderr();
+    for warning in &config.warnings {
+        tracing::warn!("{warning}");
+    }
+    if !nix::unistd::geteuid().is_root() {
+        bail!("attaching BPF programs needs root: run as root, or see `underpass doctor`");
+    }
+    config.max_flows = allow_flows(config.max_flows)?;
+    let runtime = runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    runtime.block_on(serve(file, config))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn serve(file: &Path, config: Config) -> anyhow::Result<()> {
+    // Before anything is attached: so that a signal is never one that kills, and a port in
+    // use is found before the host is touched.
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let listener = TcpListener::bind(config.admin).await.with_context(|| {
+        format!(
+            "cannot listen on {} for the admin interface: choose another `admin` in {}",
+            config.admin,
+            file.display()
+        )
+    })?;
+    let admin_address = listener.local_addr()?;
+    let options = options(&config)?;
+    let (dataplane, listeners, holds, answers) = Dataplane::attach(&options, &config.policy)?;
+    let dataplane = Arc::new(Mutex::new(Some(dataplane)));
+    let registry = Registry::new();
+    registry.register(Box::new(KernelCounters::new(dataplane.clone())?))?;
+    let metrics = Metrics::register(&registry)?;
+    let shared = Arc::new(Shared {
+        answers,
+        flows: Flows::default(),
+        metrics: metrics.clone(),
+        statements: Statements::register(&registry)?,
+        admission: Arc::new(Admission::new(config.max_flows, dataplane.clone())),
+        prepared: Arc::default(),
+    });
+    let ready = Arc::new(AtomicBool::new(true));
+    let admin = Admin {
+        registry,
+        shared: shared.clone(),
+        ready: ready.clone(),
+    };
+    tracing::info!(
+        cgroup = %options.cgroup.display(),
+        admin = %admin_address,
+        rules = config.policy.rules.len(),
+        workers = config.workers,
+        "ready"
+    );
+    let workers = config.workers;
+    let control = Control::new(file.to_owned(), config, dataplane.clone(), metrics);
+    let ended = tokio::select! {
+        _ = terminate.recv() => Ok("SIGTERM"),
+        _ = interrupt.recv() => Ok("SIGINT"),
+        ended = proxy::run(shared, listeners, holds, workers) => {
+            Err(ended.err().unwrap_or_else(|| anyhow::anyhow!("the proxy ended")))
+        }
+        ended = admin::serve(listener, admin) => {
+            Err(ended.err().map_or_else(|| anyhow::anyhow!("the admin interface ended"), Into::into))
+        }
+        ended = control.run() => {
+            Err(ended.err().map_or_else(|| anyhow::anyhow!("reloading ended"), Into::into))
+        }
+    };
+    ready.store(false, Relaxed);
+    stop(&dataplane)?;
+    let signal = ended?;
+    tracing::info!(signal, "detached; flows that the agent carried are closed");
+    Ok(())
+}
+
+/// On purpose: hooks go, whatever a rule's `fail`. A crash leaves them.
+fn stop(dataplane: &Mutex<Option<Dataplane>>) -> anyhow::Result<()> {
+    let attached = dataplane
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .take();
+    if let Some(attached) = attached {
+        attached.detach()?;
+    }
+    Ok(())
+}
+
+fn options(config: &Config) -> anyhow::Result<Options> {
+    let cgroup = match &config.cgroup {
+        Some(path) => path.clone(),
+        None => host::cgroup2_root()?
+            .context("no cgroup2 is mounted: `mount -t cgroup2 none /sys/fs/cgroup/unified`")?,
+    };
+    Ok(Options {
+        cgroup,
+        pins: config.pins.clone(),
+    })
+}
+
+/// Two for each flow. Returns how many flows there may be: fewer than asked for where the
+/// host does not give that many descriptors.
+fn allow_flows(wanted_flows: usize) -> anyhow::Result<usize> {
+    let wanted = wanted_flows as u64 * 2 + OTHER_DESCRIPTORS;
+    let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
+    let raised = setrlimit(Resource::RLIMIT_NOFILE, wanted, hard.max(wanted)).is_ok();
+    if raised {
+        return Ok(wanted_flows);
+    }
+    setrlimit(Resource::RLIMIT_NOFILE, hard, hard)?;
+    let fit = (hard.saturating_sub(OTHER_DESCRIPTORS) / 2) as usize;
+    if fit < wanted_flows {
+        tracing::warn!(
+            "max_flows is {fit} instead of {wanted_flows}: only {hard} descriptors are allowed \
+             (raise LimitNOFILE)"
+        );
+    }
+    Ok(fit.clamp(1, wanted_flows))
+}
+
+fn log_to_stderr() {
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
+        .init();
+}

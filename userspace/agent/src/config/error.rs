@@ -1,0 +1,80 @@
+//! Errors that name their place.
+
+use std::{
+    fmt, io,
+    ops::Range,
+    path::{Path, PathBuf},
+};
+
+use thiserror::Error;
+
+/// Where in a file; both count from 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The line.
+    pub line: usize,
+    /// The column, in characters.
+    pub column: usize,
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.line, self.column)
+    }
+}
+
+/// Why a configuration file cannot be used.
+#[derive(Debug, Error)]
+pub enum ConfigError {
+    /// No file.
+    #[error("cannot read {path}: {source}")]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// A bad one.
+    #[error("{path}:{place}: {message}")]
+    Bad {
+        /// The file.
+        path: PathBuf,
+        /// Where.
+        place: Place,
+        /// What was found, and what was expected.
+        message: String,
+    },
+}
+
+/// An error with its place in bytes.
+#[derive(Debug)]
+pub(super) struct Flaw {
+    pub span: Range<usize>,
+    pub message: String,
+}
+
+impl Flaw {
+    pub(super) fn new(span: Range<usize>, message: impl Into<String>) -> Self {
+        Self {
+            span,
+            message: message.into(),
+        }
+    }
+
+    pub(super) fn at(self, path: &Path, text: &str) -> ConfigError {
+        ConfigError::Bad {
+            path: path.to_owned(),
+            place: place(text, self.span.start),
+            message: self.message,
+        }
+    }
+}
+
+fn place(text: &str, byte: usize) -> Place {
+    let before = text.get(..byte).unwrap_or(text);
+    let line_start = before.rfind('\n').map_or(0, |at| at + 1);
+    Place {
+        line: before.matches('\n').count() + 1,
+        column: before.get(line_start..).unwrap_or_default().chars().count() + 1,
+    }
+}

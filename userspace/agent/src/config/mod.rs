@@ -1,0 +1,78 @@
+//! The policy file, parsed once into what the rest of the agent need not check again.
+//!
+//! `raw.rs` says what the file looks like, `parse.rs` what each value means, `error.rs` how
+//! an error names its place.
+
+mod error;
+mod parse;
+mod raw;
+
+use std::{
+    fs,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+};
+
+use dataplane::policy::Policy;
+
+pub use error::{ConfigError, Place};
+
+/// Where the admin interface listens unless the file says otherwise.
+pub const DEFAULT_ADMIN: &str = "127.0.0.1:9180";
+
+/// Where `run`, `check` and `flows` look for the file unless told otherwise.
+pub const DEFAULT_FILE: &str = "/etc/underpass/underpass.toml";
+
+/// Flows that the agent carries at the same time, unless the file says otherwise. Each costs
+/// two descriptors and a few KiB.
+pub const DEFAULT_MAX_FLOWS: usize = 10_000;
+
+/// The most that `max_flows` can be: half of what the kernel's table of legs has room for,
+/// so that clients which give up while they wait cannot fill it.
+pub const MAX_FLOWS: usize = 32_768;
+
+/// A configuration file, checked.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Where the admin interface listens.
+    pub admin: SocketAddr,
+    /// The cgroup v2 folder to attach to; None: the root of the mount.
+    pub cgroup: Option<PathBuf>,
+    /// Where links are pinned.
+    pub pins: PathBuf,
+    /// Flows at the same time; further ones follow their rule's `fail`.
+    pub max_flows: usize,
+    /// Threads that carry flows.
+    pub workers: usize,
+    /// Ordered rules.
+    pub policy: Policy,
+    /// What is legal and probably not meant.
+    pub warnings: Vec<String>,
+}
+
+impl Config {
+    /// Reads and checks a file.
+    ///
+    /// # Errors
+    /// One line that names file, line, column, key and what was expected.
+    pub fn load(path: &Path) -> Result<Self, ConfigError> {
+        let text = fs::read_to_string(path).map_err(|source| ConfigError::Unreadable {
+            path: path.to_owned(),
+            source,
+        })?;
+        Self::parse(path, &text)
+    }
+
+    /// Checks the text of a file; `path` is for messages.
+    ///
+    /// # Errors
+    /// As [`Config::load`].
+    pub fn parse(path: &Path, text: &str) -> Result<Self, ConfigError> {
+        let raw = raw::parse(text).map_err(|e| e.at(path, text))?;
+        parse::config(raw).map_err(|e| e.at(path, text))
+    }
+}
+
+#[cfg(test)]
+#[path = "tests.rs"]
+mod tests;

@@ -1,0 +1,57 @@
+//! What the file looks like, key by key. Unknown keys are errors.
+
+use serde::Deserialize;
+use toml::Spanned;
+
+use super::error::Flaw;
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawConfig {
+    #[serde(default)]
+    pub agent: RawAgent,
+    #[serde(default)]
+    pub rule: Vec<Spanned<RawRule>>,
+    #[serde(default)]
+    pub default: RawDefault,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawAgent {
+    pub admin: Option<Spanned<String>>,
+    pub cgroup: Option<Spanned<String>>,
+    pub pins: Option<Spanned<String>>,
+    pub max_flows: Option<Spanned<i64>>,
+    pub workers: Option<Spanned<i64>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawRule {
+    pub name: Spanned<String>,
+    #[serde(default)]
+    pub to: Vec<Spanned<String>>,
+    #[serde(default)]
+    pub uid: Vec<Spanned<i64>>,
+    #[serde(default)]
+    pub process: Vec<Spanned<String>>,
+    #[serde(default)]
+    pub cgroup: Vec<Spanned<String>>,
+    pub action: Spanned<String>,
+    pub fail: Option<Spanned<String>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawDefault {
+    pub action: Option<Spanned<String>>,
+    pub fail: Option<Spanned<String>>,
+}
+
+pub(super) fn parse(text: &str) -> Result<RawConfig, Flaw> {
+    toml::from_str(text).map_err(|e| {
+        let message = e.message().replace('\n', ", ");
+        Flaw::new(e.span().unwrap_or(0..0), message)
+    })
+}

@@ -1,0 +1,156 @@
+//! The policy in force: read again on SIGHUP and when the file changes, put into force
+//! whole or not at all.
+
+use std::{
+    fs,
+    path::PathBuf,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use dataplane::{Dataplane, host, policy::Policy};
+use tokio::{
+    signal::unix::{SignalKind, signal},
+    time::{self, MissedTickBehavior},
+};
+
+use crate::{
+    config::Config,
+    metrics::{Metrics, NOT_RELOADED, RELOADED},
+};
+
+/// How often the file and the cgroups that rules name are looked at. Polling sees what
+/// notification misses: files on any file system, swapped by rename or by symbolic link,
+/// cgroups made anew under an old name.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// Keeps the policy in force in step with the file.
+pub struct Control {
+    file: PathBuf,
+    text: String,
+    config: Config,
+    cgroup_ids: Vec<Option<u64>>,
+    dataplane: Arc<Mutex<Option<Dataplane>>>,
+    metrics: Metrics,
+}
+
+impl Control {
+    /// `config` is what `file` says and what is in force.
+    pub fn new(
+        file: PathBuf,
+        config: Config,
+        dataplane: Arc<Mutex<Option<Dataplane>>>,
+        metrics: Metrics,
+    ) -> Self {
+        // Not the text that `config` was read from, if it changed since: then the first look
+        // reads it again.
+        let text = fs::read_to_string(&file).unwrap_or_default();
+        let cgroup_ids = cgroup_ids(&config.policy);
+        Self {
+            file,
+            text,
+            config,
+            cgroup_ids,
+            dataplane,
+            metrics,
+        }
+    }
+
+    /// Runs for ever.
+    ///
+    /// # Errors
+    /// SIGHUP cannot be waited for.
+    pub async fn run(mut self) -> std::io::Result<()> {
+        let mut hangups = signal(SignalKind::hangup())?;
+        let mut looks = time::interval(LOOK_EVERY);
+        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                _ = hangups.recv() => self.reload(),
+                _ = looks.tick() => self.look(),
+            }
+        }
+    }
+
+    fn look(&mut self) {
+        // A file that is gone for a moment is being replaced.
+        if fs::read_to_string(&self.file).is_ok_and(|text| text != self.text) {
+            self.reload();
+        } else if self.config.policy.names_cgroups()
+            && cgroup_ids(&self.config.policy) != self.cgroup_ids
+        {
+            tracing::info!("a cgroup that a rule names came or went");
+            let policy = self.config.policy.clone();
+            if let Err(error) = self.install(&policy) {
+                tracing::error!(%error, "the policy could not be written again");
+            }
+        }
+    }
+
+    fn reload(&mut self) {
+        let result = match self.try_reload() {
+            Ok(()) => {
+                tracing::info!(file = %self.file.display(), "policy reloaded");
+                RELOADED
+            }
+            Err(error) => {
+                tracing::error!("nothing changed, the old policy stays: {error}");
+                NOT_RELOADED
+            }
+        };
+        self.metrics.reloads.with_label_values(&[result]).inc();
+    }
+
+    fn try_reload(&mut self) -> anyhow::Result<()> {
+        let text = fs::read_to_string(&self.file)
+            .map_err(|e| anyhow::anyhow!("cannot read {}: {e}", self.file.display()))?;
+        // Remembered even when it is bad, so that a mistake is reported once.
+        self.text.clone_from(&text);
+        let config = Config::parse(&self.file, &text)?;
+        self.install(&config.policy)?;
+        for warning in &config.warnings {
+            tracing::warn!("{warning}");
+        }
+        if needs_restart(&self.config, &config) {
+            tracing::warn!("[agent] changed: it takes effect when the agent is started again");
+        }
+        self.config.policy = config.policy;
+        Ok(())
+    }
+
+    fn install(&mut self, policy: &Policy) -> anyhow::Result<()> {
+        let ids = cgroup_ids(policy);
+        let mut dataplane = self
+            .dataplane
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let Some(dataplane) = dataplane.as_mut() else {
+            return Ok(());
+        };
+        dataplane.install(policy)?;
+        self.cgroup_ids = ids;
+        Ok(())
+    }
+}
+
+fn needs_restart(old: &Config, new: &Config) -> bool {
+    (
+        old.admin,
+        &old.cgroup,
+        &old.pins,
+        old.max_flows,
+        old.workers,
+    ) != (
+        new.admin,
+        &new.cgroup,
+        &new.pins,
+        new.max_flows,
+        new.workers,
+    )
+}
+
+fn cgroup_ids(policy: &Policy) -> Vec<Option<u64>> {
+    let root = host::cgroup2_root().ok().flatten().unwrap_or_default();
+    let paths = policy.rules.iter().flat_map(|rule| &rule.cgroups);
+    paths.map(|path| host::cgroup_id(&root, path)).collect()
+}

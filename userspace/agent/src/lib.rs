@@ -1,0 +1,22 @@
+//! The agent: intercepts by policy, relays and decodes the flows that it marks, and tells
+//! what it saw.
+//!
+//! From `main` to a flow's bytes: [`commands::run`] → [`proxy::Proxy`] → `proxy/intake.rs`
+//! (a held SYN is dialled and answered) → `proxy/relay.rs` (bytes) → `proxy/decode.rs` (what
+//! they say).
+//!
+//! **Invariant**: a flow's task owns its sockets and its decoder; what is shared are
+//! counters ([`metrics`]), the registry of flows ([`flows`]) and the policy, which one task
+//! owns ([`control`]). There is no `unsafe` in this crate.
+
+#![forbid(unsafe_code)]
+
+pub mod admin;
+pub mod cli;
+pub mod commands;
+pub mod config;
+pub mod control;
+pub mod flows;
+pub mod metrics;
+pub mod proxy;
+pub mod statements;

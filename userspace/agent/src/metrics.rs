@@ -1,0 +1,223 @@
+//! Every metric, declared once. `docs/metrics.md` is rendered from [`Metrics::register`]'s
+//! help texts by a test.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use cql::{Anomaly, CloseReason, Undecodable};
+use dataplane::{Dataplane, Refusal};
+use prometheus::{
+    IntCounter, IntCounterVec, IntGauge, Opts, Registry,
+    core::{Collector, Desc},
+    proto::MetricFamily,
+};
+
+/// Handles to the agent's own metrics. The statements' are in [`crate::statements`].
+#[derive(Clone, Debug)]
+pub struct Metrics {
+    /// Flows that the agent carries.
+    pub flows: IntGauge,
+    /// Flows that ended, by reason.
+    pub flows_closed: IntCounterVec,
+    /// Bytes passed on, by the side that they went to.
+    pub bytes_to_database: IntCounter,
+    /// See `bytes_to_database`.
+    pub bytes_to_client: IntCounter,
+    /// Connections to a database that failed, by what the client was answered.
+    pub dial_failures: IntCounterVec,
+    /// Flows whose source port the database does not see.
+    pub source_ports_changed: IntCounter,
+    /// Clients that gave up before the database answered.
+    pub clients_gone: IntCounter,
+    /// Connections to the agent's own listener that nobody was sent to.
+    pub strangers: IntCounter,
+    /// Flows that are relayed without being understood, by reason.
+    pub undecodable: IntCounterVec,
+    /// Oddities on flows that go on, by cause.
+    pub anomalies: IntCounterVec,
+    /// Policy files read, by result.
+    pub reloads: IntCounterVec,
+}
+
+const DIRECTIONS: [&str; 2] = ["to_database", "to_client"];
+
+/// Results of a reload.
+pub const RELOADED: &str = "ok";
+/// See [`RELOADED`].
+pub const NOT_RELOADED: &str = "error";
+
+impl Metrics {
+    /// Declares and registers them.
+    ///
+    /// # Errors
+    /// Two metrics of one name: a mistake in this file.
+    pub fn register(registry: &Registry) -> prometheus::Result<Self> {
+        let bytes = counters(
+            registry,
+            "underpass_bytes_total",
+            "Bytes that the agent passed on, by direction.",
+            "direction",
+            &DIRECTIONS,
+        )?;
+        let flows = IntGauge::new("underpass_flows", "Flows that the agent carries.")?;
+        registry.register(Box::new(flows.clone()))?;
+        let reasons = crate::proxy::CLOSE_REASONS;
+        let losses: Vec<&str> = CloseReason::ALL.iter().map(|r| r.as_str()).collect();
+        let answers = [
+            Refusal::Reset,
+            Refusal::NetUnreachable,
+            Refusal::HostUnreachable,
+            Refusal::Silence,
+        ];
+        let [to_database, to_client] = DIRECTIONS.map(|d| bytes.with_label_values(&[d]));
+        Ok(Self {
+            flows,
+            flows_closed: counters(
+                registry,
+                "underpass_flows_closed_total",
+                "Flows that ended, by reason; reasons that are not client_*, database_* or \
+                 both_ended are framing that was lost.",
+                "reason",
+                &[reasons, &losses].concat(),
+            )?,
+            bytes_to_database: to_database,
+            bytes_to_client: to_client,
+            dial_failures: counters(
+                registry,
+                "underpass_dial_failures_total",
+                "Connections to a database that failed, by what the client was answered.",
+                "answer",
+                &answers.map(Refusal::as_str),
+            )?,
+            source_ports_changed: counter(
+                registry,
+                "underpass_source_ports_changed_total",
+                "Flows whose source port was taken towards the database, which sees another.",
+            )?,
+            clients_gone: counter(
+                registry,
+                "underpass_clients_gone_total",
+                "Clients that gave up before the database had answered.",
+            )?,
+            strangers: counter(
+                registry,
+                "underpass_strangers_total",
+                "Connections to the agent's own listener that no rule sent there; closed.",
+            )?,
+            undecodable: counters(
+                registry,
+                "underpass_undecodable_flows_total",
+                "Flows that are relayed without being decoded, by reason.",
+                "reason",
+                &Undecodable::ALL
+                    .iter()
+                    .map(|u| u.as_str())
+                    .collect::<Vec<_>>(),
+            )?,
+            anomalies: counters(
+                registry,
+                "underpass_anomalies_total",
+                "Oddities in the protocol on flows that went on, by cause.",
+                "cause",
+                &Anomaly::ALL.iter().map(|a| a.as_str()).collect::<Vec<_>>(),
+            )?,
+            reloads: counters(
+                registry,
+                "underpass_reloads_total",
+                "Policy files read since the start, by result; a bad one changes nothing.",
+                "result",
+                &[RELOADED, NOT_RELOADED],
+            )?,
+        })
+    }
+}
+
+fn counter(registry: &Registry, name: &str, help: &str) -> prometheus::Result<IntCounter> {
+    let counter = IntCounter::new(name, help)?;
+    registry.register(Box::new(counter.clone()))?;
+    Ok(counter)
+}
+
+/// A counter by one label, whose known values start at zero.
+fn counters(
+    registry: &Registry,
+    name: &str,
+    help: &str,
+    label: &str,
+    values: &[&str],
+) -> prometheus::Result<IntCounterVec> {
+    let counters = IntCounterVec::new(Opts::new(name, help), &[label])?;
+    for value in values {
+        counters.with_label_values(&[value]);
+    }
+    registry.register(Box::new(counters.clone()))?;
+    Ok(counters)
+}
+
+/// What the BPF programs count, read when it is asked for.
+pub struct KernelCounters {
+    dataplane: Arc<Mutex<Option<Dataplane>>>,
+    descriptions: [IntCounterVec; 2],
+}
+
+impl KernelCounters {
+    /// Over the data plane, which may have been detached.
+    ///
+    /// # Errors
+    /// As [`Metrics::register`].
+    pub fn new(dataplane: Arc<Mutex<Option<Dataplane>>>) -> prometheus::Result<Self> {
+        Ok(Self {
+            dataplane,
+            descriptions: Self::empty()?,
+        })
+    }
+
+    fn empty() -> prometheus::Result<[IntCounterVec; 2]> {
+        let by_rule = Opts::new(
+            "underpass_connections_total",
+            "connect() calls, by the rule that decided and what became of them.",
+        );
+        let by_cause = Opts::new(
+            "underpass_safer_path_total",
+            "Flows that took a safer path than their rule asked for, by cause.",
+        );
+        Ok([
+            IntCounterVec::new(by_rule, &["rule", "outcome"])?,
+            IntCounterVec::new(by_cause, &["cause"])?,
+        ])
+    }
+
+    fn read(&self) -> Option<[IntCounterVec; 2]> {
+        let dataplane = self
+            .dataplane
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let counters = dataplane.as_ref()?.counters();
+        let counters = counters
+            .inspect_err(|e| tracing::error!("cannot read counters: {e}"))
+            .ok()?;
+        let [by_rule, by_cause] = Self::empty().ok()?;
+        for count in &counters.by_rule {
+            by_rule
+                .with_label_values(&[count.rule.as_str(), count.outcome.as_str()])
+                .inc_by(count.connections);
+        }
+        for (cause, flows) in &counters.by_cause {
+            by_cause.with_label_values(&[cause.as_str()]).inc_by(*flows);
+        }
+        Some([by_rule, by_cause])
+    }
+}
+
+impl Collector for KernelCounters {
+    fn desc(&self) -> Vec<&Desc> {
+        self.descriptions.iter().flat_map(|d| d.desc()).collect()
+    }
+
+    fn collect(&self) -> Vec<MetricFamily> {
+        self.read()
+            .iter()
+            .flatten()
+            .flat_map(Collector::collect)
+            .collect()
+    }
+}

@@ -1,0 +1,221 @@
+//! A held SYN becomes a pair: the database is dialled, the client is answered as the
+//! database would have, and its connection is accepted.
+
+use std::{
+    collections::HashMap,
+    future::Future,
+    io,
+    pin::pin,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use dataplane::{ClientAddr, Dialled, Held, Holds, Listeners, Refusal};
+use tokio::{net::TcpStream, sync::oneshot, time};
+
+use super::{
+    Shared,
+    admission::Place,
+    workers::{Pair, Workers},
+};
+use crate::flows::Flow;
+
+/// From letting the SYN pass to the accepted connection: both ends are this host's kernel,
+/// so this is long past any hope.
+const HANDSHAKE_LIMIT: Duration = Duration::from_secs(5);
+
+/// After accept(2) failed for want of descriptors or memory: time for a flow to end.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
+
+/// Clients that were let pass and have not been accepted yet.
+#[derive(Clone, Default)]
+struct Expected(Arc<Mutex<HashMap<ClientAddr, oneshot::Sender<TcpStream>>>>);
+
+impl Expected {
+    fn expect(&self, client: ClientAddr) -> oneshot::Receiver<TcpStream> {
+        let (arrived, arrival) = oneshot::channel();
+        self.lock().insert(client, arrived);
+        arrival
+    }
+
+    fn arrived(&self, client: ClientAddr) -> Option<oneshot::Sender<TcpStream>> {
+        self.lock().remove(&client)
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<ClientAddr, oneshot::Sender<TcpStream>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+pub(super) async fn run(
+    shared: Arc<Shared>,
+    listeners: Listeners,
+    mut holds: Holds,
+    workers: Workers,
+) -> anyhow::Result<()> {
+    let expected = Expected::default();
+    let workers = Arc::new(workers);
+    let mut accepting = pin!(accept(shared.clone(), listeners, expected.clone()));
+    loop {
+        let held = tokio::select! {
+            held = holds.next() => held?,
+            () = &mut accepting => return Ok(()),
+        };
+        let (shared, expected, workers) = (shared.clone(), expected.clone(), workers.clone());
+        tokio::spawn(async move { begin(&shared, held, &expected, &workers).await });
+    }
+}
+
+async fn accept(shared: Arc<Shared>, listeners: Listeners, expected: Expected) {
+    loop {
+        match listeners.accept().await {
+            Ok(accepted) => match expected.arrived(accepted.client) {
+                // The receiver is gone when the handshake took too long.
+                Some(arrived) => drop(arrived.send(accepted.stream)),
+                None => {
+                    shared.metrics.strangers.inc();
+                    tracing::warn!(client = %accepted.client, "a stranger at the listener");
+                    reset(&accepted.stream);
+                }
+            },
+            Err(error) => {
+                tracing::error!(%error, "cannot accept");
+                time::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+async fn begin(shared: &Arc<Shared>, held: Held, expected: &Expected, workers: &Workers) {
+    let Some(place) = shared.admission.enter() else {
+        answer(shared, &held, Refusal::Reset);
+        return;
+    };
+    let entered = Entered::new(shared, held.clone(), place);
+    match while_client_waits(shared, &held, dataplane::dial(&held)).await {
+        None => gone(shared, &held),
+        Some(Err(error)) => {
+            let refusal = Refusal::of(&error);
+            tracing::info!(
+                flow = ?entered.flow.id,
+                client = %held.client,
+                orig_dst = %held.orig_dst,
+                rule = %held.rule,
+                %error,
+                "the database did not answer the dial"
+            );
+            answer(shared, &held, refusal);
+        }
+        Some(Ok(dialled)) => meet(shared, held, entered, dialled, expected, workers).await,
+    }
+}
+
+async fn meet(
+    shared: &Arc<Shared>,
+    held: Held,
+    entered: Entered,
+    dialled: Dialled,
+    expected: &Expected,
+    workers: &Workers,
+) {
+    if !dialled.kept_port {
+        shared.metrics.source_ports_changed.inc();
+        tracing::warn!(client = %held.client, orig_dst = %held.orig_dst, "source port was taken");
+    }
+    let arrival = expected.expect(held.client);
+    if let Err(error) = shared.answers.let_pass(&held, dialled.local) {
+        tracing::error!(%error, client = %held.client, "cannot let a SYN pass");
+        expected.arrived(held.client);
+        answer(shared, &held, Refusal::Reset);
+        return;
+    }
+    match time::timeout(HANDSHAKE_LIMIT, arrival).await {
+        Ok(Ok(client)) => {
+            workers
+                .carry(Pair {
+                    client,
+                    database: dialled.stream,
+                    entered,
+                })
+                .await
+        }
+        _ => {
+            expected.arrived(held.client);
+            gone(shared, &held);
+        }
+    }
+}
+
+/// How often a dial that takes long looks whether its client still waits.
+const CLIENT_CHECK: Duration = Duration::from_secs(1);
+
+/// Runs `dial` for as long as the client waits for it; None when the client has given up.
+async fn while_client_waits(
+    shared: &Shared,
+    held: &Held,
+    dial: impl Future<Output = io::Result<Dialled>>,
+) -> Option<io::Result<Dialled>> {
+    let mut dial = pin!(dial);
+    loop {
+        let outcome = time::timeout(CLIENT_CHECK, &mut dial).await;
+        if !shared.answers.waits(held) {
+            return None;
+        }
+        if let Ok(outcome) = outcome {
+            return Some(outcome);
+        }
+    }
+}
+
+fn gone(shared: &Shared, held: &Held) {
+    shared.metrics.clients_gone.inc();
+    tracing::debug!(client = %held.client, "the client gave up before the database answered");
+}
+
+fn answer(shared: &Shared, held: &Held, refusal: Refusal) {
+    shared
+        .metrics
+        .dial_failures
+        .with_label_values(&[refusal.as_str()])
+        .inc();
+    if let Err(error) = shared.answers.refuse(held, refusal) {
+        tracing::error!(%error, client = %held.client, "cannot answer a SYN");
+    }
+}
+
+/// Closes with RST instead of FIN.
+pub(super) fn reset(stream: &TcpStream) {
+    let linger = socket2::SockRef::from(stream).set_linger(Some(Duration::ZERO));
+    if let Err(error) = linger {
+        tracing::debug!(%error, "a connection is closed with FIN instead of RST");
+    }
+}
+
+/// A flow's entries in everything that is shared; dropped with the flow, whatever ends it.
+pub(super) struct Entered {
+    pub flow: Arc<Flow>,
+    pub shared: Arc<Shared>,
+    held: Held,
+    _place: Place,
+}
+
+impl Entered {
+    fn new(shared: &Arc<Shared>, held: Held, place: Place) -> Self {
+        shared.metrics.flows.inc();
+        let flow = shared.flows.enter(&held);
+        Self {
+            flow,
+            shared: shared.clone(),
+            held,
+            _place: place,
+        }
+    }
+}
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        self.shared.answers.forget(self.held.cookie);
+        self.shared.flows.leave(self.flow.id);
+        self.shared.metrics.flows.dec();
+    }
+}

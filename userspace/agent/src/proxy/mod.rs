@@ -1,0 +1,54 @@
+//! Carries flows: from a held SYN to the last byte.
+//!
+//! - `intake.rs`: a held SYN is dialled, answered, and meets its accepted connection.
+//! - `admission.rs`: how many flows there may be.
+//! - `workers.rs`: the threads on which bytes move.
+//! - `relay.rs`: moves them, with back-pressure and half-close.
+//! - `decode.rs`: reads what passes.
+
+mod admission;
+mod decode;
+mod intake;
+mod relay;
+mod workers;
+
+use std::sync::Arc;
+
+use cql::PreparedStatements;
+use dataplane::{Answers, Holds, Listeners};
+
+pub use admission::Admission;
+pub use relay::CLOSE_REASONS;
+
+use crate::{flows::Flows, metrics::Metrics, statements::Statements};
+
+/// What flows share.
+pub struct Shared {
+    /// The way to answer held SYNs.
+    pub answers: Answers,
+    /// The flows that are carried.
+    pub flows: Flows,
+    /// Counters.
+    pub metrics: Metrics,
+    /// What enrichment saw.
+    pub statements: Statements,
+    /// Who may come in.
+    pub admission: Arc<Admission>,
+    /// Statements by prepared id. One store for all databases: an id is a hash of keyspace
+    /// and text, so it means the same everywhere.
+    pub prepared: Arc<PreparedStatements>,
+}
+
+/// Runs until the ring of held SYNs fails. Dropped, it stops taking flows in.
+///
+/// # Errors
+/// Workers cannot be started, or the ring cannot be read.
+pub async fn run(
+    shared: Arc<Shared>,
+    listeners: Listeners,
+    holds: Holds,
+    workers: usize,
+) -> anyhow::Result<()> {
+    let workers = workers::Workers::start(workers)?;
+    intake::run(shared, listeners, holds, workers).await
+}

@@ -1,0 +1,74 @@
+//! The threads on which bytes move. A flow stays on the one that it was given to, so its
+//! wake-ups never cross threads.
+
+use std::{
+    io,
+    sync::atomic::{AtomicUsize, Ordering::Relaxed},
+    thread,
+};
+
+use tokio::{net::TcpStream, runtime, sync::mpsc};
+
+use super::{intake::Entered, relay};
+
+/// Flows on their way to a worker. It takes them as fast as it can start tasks; when it
+/// cannot, intake waits.
+const QUEUE: usize = 256;
+
+/// A flow's two sockets.
+pub(super) struct Pair {
+    pub client: TcpStream,
+    pub database: TcpStream,
+    pub entered: Entered,
+}
+
+pub(super) struct Workers {
+    queues: Vec<mpsc::Sender<Pair>>,
+    next: AtomicUsize,
+}
+
+impl Workers {
+    pub(super) fn start(count: usize) -> io::Result<Self> {
+        let queues = (0..count).map(start_one).collect::<io::Result<_>>()?;
+        Ok(Self {
+            queues,
+            next: AtomicUsize::new(0),
+        })
+    }
+
+    /// Hands a flow to the next worker in turn.
+    pub(super) async fn carry(&self, pair: Pair) {
+        let n = self.next.fetch_add(1, Relaxed) % self.queues.len().max(1);
+        if let Some(queue) = self.queues.get(n)
+            && queue.send(pair).await.is_err()
+        {
+            tracing::error!(worker = n, "a worker is gone; its flow is closed");
+        }
+    }
+}
+
+fn start_one(n: usize) -> io::Result<mpsc::Sender<Pair>> {
+    let runtime = runtime::Builder::new_current_thread().enable_io().build()?;
+    let (queue, mut pairs) = mpsc::channel::<Pair>(QUEUE);
+    thread::Builder::new()
+        .name(format!("worker-{n}"))
+        .spawn(move || {
+            runtime.block_on(async move {
+                while let Some(pair) = pairs.recv().await {
+                    if let Err(error) = move_here(pair) {
+                        tracing::error!(%error, "cannot move a flow to its worker; it is closed");
+                    }
+                }
+            });
+        })?;
+    Ok(queue)
+}
+
+/// Sockets belong to the runtime that they were made on until they are taken out.
+fn move_here(pair: Pair) -> io::Result<()> {
+    let here = |stream: TcpStream| TcpStream::from_std(stream.into_std()?);
+    let (client, database) = (here(pair.client)?, here(pair.database)?);
+    client.set_nodelay(true)?;
+    tokio::spawn(relay::carry(client, database, pair.entered));
+    Ok(())
+}

@@ -1,0 +1,237 @@
+//! What a decoder reports: completed requests, anomalies, and verdicts on the flow.
+
+use crate::frame::StreamId;
+use crate::statement::Statement;
+use std::sync::Arc;
+
+/// Receives what a [`FlowDecoder`](crate::FlowDecoder) finds, in the order of the bytes.
+pub trait Sink {
+    /// The last byte of a response passed, and the response was paired with its request.
+    fn completed(&mut self, completed: &Completed<'_>);
+    /// Something odd that is counted by its cause; the flow goes on.
+    fn anomaly(&mut self, anomaly: Anomaly);
+}
+
+/// One request together with its response.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Completed<'a> {
+    /// What was asked. Within one flow, and while it stays among the statements that the flow used
+    /// lately, equal statements are one and the same `Arc`: a cache may compare with
+    /// [`Arc::ptr_eq`] first, as long as it holds the `Arc`, and fall back to `Eq`.
+    pub statement: &'a Arc<Statement>,
+    /// From the call that carried the last byte of the request's header to the call that carried
+    /// the last byte of the response, in ns; 0 if the clock went backwards.
+    pub latency_ns: u64,
+    /// The response was an ERROR.
+    pub error: Option<ErrorCode>,
+    /// The request's frame: 9 bytes of header and the body as sent; v5 segments add nothing.
+    pub request_bytes: u64,
+    /// The response's frame, counted likewise.
+    pub response_bytes: u64,
+    /// The stream that both travelled on.
+    pub stream: StreamId,
+}
+
+/// What becomes of the flow after a chunk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Forward the chunk.
+    Continue,
+    /// Forward the chunk and all that follows in both directions, and stop calling the decoder:
+    /// it does not understand this flow. Nothing is wrong with the flow itself.
+    Undecodable(Undecodable),
+    /// Framing is lost. Forward `bytes[..keep]` of this chunk and close the flow.
+    ///
+    /// `keep` is where the offending frame (v5: segment) begins in this chunk, and 0 if it began in
+    /// an earlier one. Of a frame that began earlier, its beginning was already forwarded; so was
+    /// most of a segment whose CRC32, at its very end, turns out to be wrong. The peer then sees a
+    /// segment cut short, which it cannot take for a whole one.
+    Close {
+        /// How many bytes of the chunk may still be forwarded.
+        keep: usize,
+        /// Why.
+        reason: CloseReason,
+    },
+}
+
+/// Gives a fieldless enum its variants in a row and their names for metric labels.
+macro_rules! labelled {
+    ($name:ident { $($variant:ident => $label:literal),+ $(,)? }) => {
+        impl $name {
+            /// Every variant, for metrics that are to start at zero.
+            pub const ALL: &[Self] = &[$(Self::$variant),+];
+
+            /// The name as a metric label, in snake case.
+            pub const fn as_str(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $label),+
+                }
+            }
+        }
+
+        impl std::fmt::Display for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str(self.as_str())
+            }
+        }
+    };
+}
+pub(crate) use labelled;
+
+/// Why a flow cannot be decoded. It can still be relayed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Undecodable {
+    /// The first byte is that of a TLS handshake record (RFC 8446 §5.1).
+    Tls,
+    /// A protocol version other than v3, v4 and v5, or v5 with the beta flag, which a server before
+    /// 4.0 speaks without segments.
+    Version,
+    /// The first frame of a direction is none.
+    NotCql,
+    /// v5 with COMPRESSION in STARTUP: the segments that follow are compressed. Also when STARTUP
+    /// could not be read, so that nobody knows.
+    SegmentCompression,
+}
+
+labelled!(Undecodable {
+    Tls => "tls",
+    Version => "version",
+    NotCql => "not_cql",
+    SegmentCompression => "segment_compression",
+});
+
+/// Why a flow has to be closed: what follows cannot be cut into frames any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum CloseReason {
+    /// A frame's length is negative or above [`MAX_BODY_BYTES`](crate::MAX_BODY_BYTES).
+    Length,
+    /// A response from the client, or a request from the server.
+    Direction,
+    /// A frame's version is not the one agreed on.
+    VersionChanged,
+    /// A segment's header (CRC24) or payload (CRC32) does not match its checksum.
+    SegmentCrc,
+    /// A self-contained segment that does not hold whole frames.
+    SegmentLength,
+}
+
+labelled!(CloseReason {
+    Length => "length",
+    Direction => "direction",
+    VersionChanged => "version_changed",
+    SegmentCrc => "segment_crc",
+    SegmentLength => "segment_length",
+});
+
+/// Something odd on a flow that goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Anomaly {
+    /// A response on a stream that has no request. (Streams below 0 are the server's own.)
+    UnknownStream,
+    /// A request on a stream that still waits for a response; the newer one is kept.
+    DuplicateStream,
+    /// An opcode that does not exist, or not in this direction.
+    UnknownOpcode,
+    /// A body is shorter than what it declares, or holds what cannot be.
+    MalformedBody,
+    /// An EXECUTE, or a child of a BATCH, of an id whose PREPARE was not seen. At most once a
+    /// frame.
+    UnknownPreparedId,
+    /// A v3/v4 body is compressed: all that is known of it is its opcode.
+    CompressedBody,
+    /// What was looked for lies beyond the part of the body, or of the statement, that is read.
+    BodyTooLong,
+    /// The direction ended within a frame or a segment.
+    TruncatedFrame,
+    /// The store of prepared statements was full and forgot one.
+    PreparedEvicted,
+    /// More than [`MAX_IN_FLIGHT`](crate::MAX_IN_FLIGHT) requests wait; this one is not tracked.
+    TooManyInFlight,
+}
+
+labelled!(Anomaly {
+    UnknownStream => "unknown_stream",
+    DuplicateStream => "duplicate_stream",
+    UnknownOpcode => "unknown_opcode",
+    MalformedBody => "malformed_body",
+    UnknownPreparedId => "unknown_prepared_id",
+    CompressedBody => "compressed_body",
+    BodyTooLong => "body_too_long",
+    TruncatedFrame => "truncated_frame",
+    PreparedEvicted => "prepared_evicted",
+    TooManyInFlight => "too_many_in_flight",
+});
+
+/// The code of an ERROR response (`native_protocol_v5.spec` §9).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ErrorCode {
+    /// The code as sent.
+    Code(i32),
+    /// An ERROR whose body could not be read: compressed, or too short.
+    Unreadable,
+}
+
+impl ErrorCode {
+    /// The name as a metric label, in snake case: one of a fixed set, `other` for unlisted codes.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Code(0x0000) => "server_error",
+            Self::Code(0x000A) => "protocol_error",
+            Self::Code(0x0100) => "bad_credentials",
+            Self::Code(0x1000) => "unavailable",
+            Self::Code(0x1001) => "overloaded",
+            Self::Code(0x1002) => "is_bootstrapping",
+            Self::Code(0x1003) => "truncate_error",
+            Self::Code(0x1100) => "write_timeout",
+            Self::Code(0x1200) => "read_timeout",
+            Self::Code(0x1300) => "read_failure",
+            Self::Code(0x1400) => "function_failure",
+            Self::Code(0x1500) => "write_failure",
+            Self::Code(0x1600) => "cdc_write_failure",
+            Self::Code(0x1700) => "cas_write_unknown",
+            Self::Code(0x2000) => "syntax_error",
+            Self::Code(0x2100) => "unauthorized",
+            Self::Code(0x2200) => "invalid",
+            Self::Code(0x2300) => "config_error",
+            Self::Code(0x2400) => "already_exists",
+            Self::Code(0x2500) => "unprepared",
+            Self::Code(_) => "other",
+            Self::Unreadable => "unreadable",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn labels_are_distinct_and_snake_case() {
+        let labels = [
+            Anomaly::ALL.iter().map(|a| a.as_str()).collect::<Vec<_>>(),
+            CloseReason::ALL.iter().map(|r| r.as_str()).collect(),
+            Undecodable::ALL.iter().map(|u| u.as_str()).collect(),
+            crate::StatementKind::ALL
+                .iter()
+                .map(|k| k.as_str())
+                .collect(),
+        ];
+        for mut row in labels {
+            assert!(
+                row.iter()
+                    .all(|l| l.bytes().all(|b| b == b'_' || b.is_ascii_lowercase()))
+            );
+            let all = row.len();
+            row.sort_unstable();
+            row.dedup();
+            assert_eq!(row.len(), all);
+        }
+    }
+
+    #[test]
+    fn error_codes_have_names() {
+        assert_eq!(ErrorCode::Code(0x2500).as_str(), "unprepared");
+        assert_eq!(ErrorCode::Code(0x7777).as_str(), "other");
+        assert_eq!(ErrorCode::Unreadable.as_str(), "unreadable");
+    }
+}

@@ -1,0 +1,150 @@
+//! The database's answer, passed on to the client that waits for it.
+
+use std::{
+    io,
+    net::SocketAddr,
+    sync::{Mutex, PoisonError},
+};
+
+use aya::maps::MapError;
+use ebpf::abi;
+use nix::libc;
+use socket2::{Domain, Protocol, Socket, Type};
+
+use crate::{
+    address::{self, LocalAddr, SockCookie},
+    holds::Held,
+    listeners::MARK,
+    maps::FlowMaps,
+    packet::Unreachable,
+    sys::{self, Shared},
+};
+
+/// How a connect() is to fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// Nobody listens: ECONNREFUSED.
+    Reset,
+    /// ENETUNREACH.
+    NetUnreachable,
+    /// EHOSTUNREACH.
+    HostUnreachable,
+    /// The client's own retransmissions go unanswered until its patience ends.
+    Silence,
+}
+
+impl Refusal {
+    /// What the client must see, for what the agent saw when it dialled.
+    pub fn of(error: &io::Error) -> Self {
+        match error.raw_os_error() {
+            Some(libc::ENETUNREACH | libc::ENETDOWN) => Self::NetUnreachable,
+            Some(libc::EHOSTUNREACH | libc::EHOSTDOWN | libc::EACCES) => Self::HostUnreachable,
+            Some(libc::ETIMEDOUT) => Self::Silence,
+            _ => Self::Reset,
+        }
+    }
+
+    /// As a metric's label.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Reset => "refused",
+            Self::NetUnreachable => "net_unreachable",
+            Self::HostUnreachable => "host_unreachable",
+            Self::Silence => "timeout",
+        }
+    }
+}
+
+/// Answers held SYNs.
+pub struct Answers {
+    maps: Mutex<FlowMaps>,
+    raw4: Socket,
+    /// None where the host has no IPv6.
+    raw6: Option<Socket>,
+}
+
+impl Answers {
+    pub(crate) fn new(maps: FlowMaps) -> io::Result<Self> {
+        let raw6 = raw_socket(Domain::IPV6).and_then(|s| {
+            sys::set_ipv6_header_included(&s)?;
+            Ok(s)
+        });
+        Ok(Self {
+            maps: Mutex::new(maps),
+            raw4: raw_socket(Domain::IPV4)?,
+            raw6: raw6.ok(),
+        })
+    }
+
+    /// Whether the client still waits. It may have given up, and its port may be another's.
+    pub fn waits(&self, held: &Held) -> bool {
+        let maps = self.maps.lock().unwrap_or_else(PoisonError::into_inner);
+        let key = Shared(address::to_abi(held.client.socket_addr()));
+        maps.legs
+            .get(&key, 0)
+            .is_ok_and(|Shared(leg)| leg.cookie == held.cookie.0)
+    }
+
+    /// Lets the SYN pass: the client's handshake with the listener completes, and its
+    /// socket's name is `local` from now on.
+    pub fn let_pass(&self, held: &Held, local: LocalAddr) -> io::Result<()> {
+        let release = abi::Release {
+            local: address::to_abi(local.socket_addr()),
+        };
+        self.maps
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .releases
+            .insert(held.cookie.0, Shared(release), 0)
+            .map_err(io::Error::other)?;
+        self.send(held, &held.syn.again())
+    }
+
+    /// Has the client's connect() fail.
+    pub fn refuse(&self, held: &Held, refusal: Refusal) -> io::Result<()> {
+        // RFC 792 type 3, RFC 4443 type 1; the errno that each becomes is in the kernel's
+        // icmp_err_convert and icmpv6_err_convert.
+        let packet = match refusal {
+            Refusal::Reset => held.syn.reset(),
+            Refusal::NetUnreachable => held.syn.unreachable(Unreachable {
+                v4: (3, 0),
+                v6: (1, 0),
+            }),
+            Refusal::HostUnreachable => held.syn.unreachable(Unreachable {
+                v4: (3, 1),
+                v6: (1, 3),
+            }),
+            Refusal::Silence => return Ok(()),
+        };
+        self.send(held, &packet)
+    }
+
+    /// Forgets a flow that has ended.
+    pub fn forget(&self, cookie: SockCookie) {
+        let mut maps = self.maps.lock().unwrap_or_else(PoisonError::into_inner);
+        match maps.releases.remove(&cookie.0) {
+            Ok(()) | Err(MapError::KeyNotFound) => {}
+            Err(error) => tracing::debug!(%error, %cookie, "a flow that was forgotten already"),
+        }
+    }
+
+    fn send(&self, held: &Held, packet: &[u8]) -> io::Result<()> {
+        let to = held.client.socket_addr();
+        let raw = match (to, &self.raw6) {
+            (SocketAddr::V4(_), _) => &self.raw4,
+            (SocketAddr::V6(_), Some(raw6)) => raw6,
+            (SocketAddr::V6(_), None) => return Err(io::ErrorKind::Unsupported.into()),
+        };
+        // The port is of no meaning here, and IPv6 refuses one. The kernel routes by the
+        // address given, which is on this host either way.
+        let to = SocketAddr::new(held.syn.destination(packet).unwrap_or(to.ip()), 0);
+        raw.send_to(packet, &to.into()).map(drop)
+    }
+}
+
+fn raw_socket(domain: Domain) -> io::Result<Socket> {
+    let socket = Socket::new(domain, Type::RAW, Some(Protocol::from(libc::IPPROTO_RAW)))?;
+    socket.set_mark(MARK)?;
+    socket.set_nonblocking(true)?;
+    Ok(socket)
+}

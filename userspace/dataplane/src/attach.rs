@@ -1,0 +1,346 @@
+//! Loads the programs, attaches them, and holds what they need for as long as the agent
+//! lives.
+
+use std::{
+    fs::File,
+    io,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use aya::{
+    Ebpf, EbpfError,
+    maps::{MapData, PerCpuArray},
+    programs::{
+        CgroupAttachMode, CgroupSockAddr, Program, ProgramError, SocketFilter,
+        links::{FdLink, PinnedLink},
+    },
+};
+use ebpf::abi;
+use thiserror::Error;
+
+use crate::{
+    address,
+    answers::Answers,
+    compile::{CompileError, Compiled, compile},
+    counters::{Cause, Counters},
+    holds::{Holds, Names},
+    host,
+    listeners::{Listeners, MARK},
+    maps::{Maps, MapsError},
+    pins::{Pins, PinsError},
+    policy::Policy,
+    tables::{InstallError, Tables},
+};
+
+/// What an intercepted flow meets; these hooks go when the agent goes.
+const FLOW_HOOKS: [&str; 6] = [
+    "original_dst",
+    "getpeername4",
+    "getpeername6",
+    "getsockname4",
+    "getsockname6",
+    "on_socket_event",
+];
+
+/// The decision; pinned. Attached last, so that a flow is intercepted only when everything
+/// that it will meet is in place.
+const CONNECT_HOOKS: [&str; 2] = ["connect4", "connect6"];
+
+/// Where to attach.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The cgroup v2 folder whose processes are seen.
+    pub cgroup: PathBuf,
+    /// Where links are pinned: see [`crate::DEFAULT_PINS`].
+    pub pins: PathBuf,
+}
+
+/// Why the data plane is not there.
+#[derive(Debug, Error)]
+pub enum AttachError {
+    /// See [`CompileError`].
+    #[error(transparent)]
+    Compile(#[from] CompileError),
+    /// See [`InstallError`].
+    #[error(transparent)]
+    Install(#[from] InstallError),
+    /// See [`PinsError`].
+    #[error(transparent)]
+    Pins(#[from] PinsError),
+    /// See [`MapsError`].
+    #[error(transparent)]
+    Maps(#[from] MapsError),
+    /// The object or a program was refused.
+    #[error(
+        "the kernel does not load the BPF programs: {0}; `underpass doctor` says what is missing"
+    )]
+    Load(#[from] EbpfError),
+    /// A program.
+    #[error(
+        "the kernel does not take BPF program `{name}`: {reason}; `underpass doctor` says what is missing"
+    )]
+    Program {
+        /// Which.
+        name: &'static str,
+        /// Why.
+        reason: String,
+    },
+    /// The cgroup.
+    #[error("cannot open cgroup {path}: {source}")]
+    Cgroup {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// It is some other folder.
+    #[error("{0} is not a cgroup v2 folder; `underpass doctor` says where cgroup2 is mounted")]
+    NotCgroup(PathBuf),
+    /// Listeners and raw sockets.
+    #[error("cannot open the agent's sockets: {0}")]
+    Sockets(io::Error),
+}
+
+/// The attached programs. Dropped, they stay as the crash of the agent would leave them;
+/// [`Dataplane::detach`] takes them away.
+pub struct Dataplane {
+    cgroup: PathBuf,
+    tables: Tables,
+    causes: PerCpuArray<MapData, u64>,
+    names: Names,
+    pins: Pins,
+    _links: Vec<PinnedLink>,
+    _ebpf: Ebpf,
+}
+
+impl Dataplane {
+    /// Loads, puts `policy` into force and attaches. Must run within a tokio runtime.
+    ///
+    /// # Errors
+    /// Nothing is attached then, and what was there before still is.
+    pub fn attach(
+        options: &Options,
+        policy: &Policy,
+    ) -> Result<(Self, Listeners, Holds, Answers), AttachError> {
+        if !host::is_cgroup2(&options.cgroup) {
+            return Err(AttachError::NotCgroup(options.cgroup.clone()));
+        }
+        let cgroup = File::open(&options.cgroup).map_err(|source| AttachError::Cgroup {
+            path: options.cgroup.clone(),
+            source,
+        })?;
+        let mut pins = Pins::claim(&options.pins)?;
+        let attached = load(policy).and_then(|mut loaded| {
+            loaded.links = attach_hooks(&mut loaded.ebpf, &cgroup, &pins)?;
+            Ok(loaded)
+        });
+        let loaded = match attached {
+            Ok(loaded) => loaded,
+            Err(error) => {
+                pins.release()?;
+                return Err(error);
+            }
+        };
+        if pins.retire_predecessors()? {
+            tracing::info!("took over from an agent that had died");
+        }
+        let dataplane = Self {
+            cgroup: options.cgroup.clone(),
+            tables: loaded.tables,
+            causes: loaded.causes,
+            names: loaded.names,
+            pins,
+            _links: loaded.links,
+            _ebpf: loaded.ebpf,
+        };
+        Ok((dataplane, loaded.listeners, loaded.holds, loaded.answers))
+    }
+
+    /// Puts a policy into force. Connections that are under way finish under the old one.
+    ///
+    /// # Errors
+    /// The old policy is still in force then.
+    pub fn install(&mut self, policy: &Policy) -> Result<(), AttachError> {
+        let compiled = compile_here(policy)?;
+        self.tables.install(&compiled)?;
+        *self.names.lock().unwrap_or_else(PoisonError::into_inner) = self.tables.names();
+        Ok(())
+    }
+
+    /// Whether further flows are to follow their rule's `fail`.
+    pub fn set_full(&mut self, full: bool) -> Result<(), InstallError> {
+        self.tables.set_full(full)
+    }
+
+    /// Reads the counters.
+    pub fn counters(&self) -> Result<Counters, AttachError> {
+        let by_cause = Cause::ALL
+            .into_iter()
+            .map(|cause| {
+                let per_cpu = self
+                    .causes
+                    .get(&(cause as u32), 0)
+                    .map_err(|e| AttachError::Maps(MapsError::Layout("causes", e)))?;
+                Ok((cause, per_cpu.iter().sum()))
+            })
+            .collect::<Result<_, AttachError>>()?;
+        Ok(Counters {
+            by_rule: self.tables.rule_counts()?,
+            by_cause,
+        })
+    }
+
+    /// The cgroup whose processes are seen.
+    pub fn cgroup(&self) -> &Path {
+        &self.cgroup
+    }
+
+    /// Detaches every hook: from now on nobody is intercepted, whatever a rule's `fail`.
+    pub fn detach(self) -> Result<(), AttachError> {
+        Ok(self.pins.release()?)
+    }
+}
+
+struct Loaded {
+    ebpf: Ebpf,
+    tables: Tables,
+    causes: PerCpuArray<MapData, u64>,
+    names: Names,
+    links: Vec<PinnedLink>,
+    listeners: Listeners,
+    holds: Holds,
+    answers: Answers,
+}
+
+fn load(policy: &Policy) -> Result<Loaded, AttachError> {
+    let compiled = compile_here(policy)?;
+    let mut ebpf = Ebpf::load(ebpf::OBJECT)?;
+    let maps = Maps::take(&mut ebpf)?;
+    let listeners = open_listeners(&mut ebpf)?;
+    let settings = settings(&listeners).map_err(AttachError::Sockets)?;
+    let mut tables = Tables::new(maps.policy, settings);
+    tables.install(&compiled)?;
+    let names = Arc::new(Mutex::new(tables.names()));
+    let holds = Holds::new(maps.held, names.clone()).map_err(AttachError::Sockets)?;
+    let answers = Answers::new(maps.flow).map_err(AttachError::Sockets)?;
+    let causes = maps.causes;
+    Ok(Loaded {
+        ebpf,
+        tables,
+        causes,
+        names,
+        links: Vec::new(),
+        listeners,
+        holds,
+        answers,
+    })
+}
+
+/// Rules name cgroups by their path from the mount's root, wherever the hooks are attached.
+fn compile_here(policy: &Policy) -> Result<Compiled, CompileError> {
+    let root = host::cgroup2_root().ok().flatten();
+    compile(policy, |path| host::cgroup_id(root.as_deref()?, path))
+}
+
+fn open_listeners(ebpf: &mut Ebpf) -> Result<Listeners, AttachError> {
+    let name = "hold_syn";
+    let filter: &mut SocketFilter = program(ebpf, name)?;
+    filter.load().map_err(refused(name))?;
+    Listeners::open(filter).map_err(AttachError::Sockets)
+}
+
+fn settings(listeners: &Listeners) -> io::Result<abi::Settings> {
+    let none = abi::Endpoint {
+        addr: [0; 16],
+        port_be: 0,
+        family: 0,
+        pad: 0,
+    };
+    let (v4, v6) = listeners.addresses()?;
+    Ok(abi::Settings {
+        netns_cookie: host::netns_cookie()?,
+        listener4: address::to_abi(v4),
+        listener6: v6.map_or(none, address::to_abi),
+        mark: MARK,
+        // The first policy to be installed becomes generation 0.
+        generation: 1,
+        full: 0,
+        pad: 0,
+    })
+}
+
+fn attach_hooks(
+    ebpf: &mut Ebpf,
+    cgroup: &File,
+    pins: &Pins,
+) -> Result<Vec<PinnedLink>, AttachError> {
+    // A bpf_link is always one of several on a cgroup; the mode is for hosts without links.
+    let mode = CgroupAttachMode::Single;
+    for name in FLOW_HOOKS {
+        let program = ebpf.program_mut(name).ok_or_else(|| missing(name))?;
+        match program {
+            Program::CgroupSockAddr(p) => p.load().and_then(|()| p.attach(cgroup, mode)).map(drop),
+            Program::CgroupSockopt(p) => p.load().and_then(|()| p.attach(cgroup, mode)).map(drop),
+            Program::SockOps(p) => p.load().and_then(|()| p.attach(cgroup, mode)).map(drop),
+            _ => return Err(missing(name)),
+        }
+        .map_err(refused(name))?;
+    }
+    CONNECT_HOOKS
+        .into_iter()
+        .map(|name| {
+            let hook: &mut CgroupSockAddr = program(ebpf, name)?;
+            hook.load().map_err(refused(name))?;
+            let id = hook.attach(cgroup, mode).map_err(refused(name))?;
+            let link = hook.take_link(id).map_err(refused(name))?;
+            let link = FdLink::try_from(link).map_err(|_| missing(name))?;
+            let pinned = link.pin(pins.path(name));
+            pinned.map_err(|e| AttachError::Program {
+                name,
+                reason: reasons(&e),
+            })
+        })
+        .collect()
+}
+
+fn program<'a, P>(ebpf: &'a mut Ebpf, name: &'static str) -> Result<&'a mut P, AttachError>
+where
+    &'a mut P: TryFrom<&'a mut Program>,
+{
+    let program = ebpf.program_mut(name).ok_or_else(|| missing(name))?;
+    program.try_into().map_err(|_| missing(name))
+}
+
+fn missing(name: &'static str) -> AttachError {
+    AttachError::Program {
+        name,
+        reason: "the object does not have it".into(),
+    }
+}
+
+fn refused(name: &'static str) -> impl Fn(ProgramError) -> AttachError {
+    move |e| AttachError::Program {
+        name,
+        reason: reasons(&e),
+    }
+}
+
+/// The error and its causes on one line; the verifier's log, if there is one, in the log.
+fn reasons(error: &(dyn std::error::Error + 'static)) -> String {
+    if let Some(ProgramError::LoadError {
+        io_error,
+        verifier_log,
+    }) = error.downcast_ref()
+    {
+        tracing::error!(%verifier_log, "refused by the verifier");
+        return io_error.to_string();
+    }
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(cause) = next {
+        text.push_str(&format!(": {cause}"));
+        next = cause.source();
+    }
+    text
+}

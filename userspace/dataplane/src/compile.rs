@@ -1,0 +1,272 @@
+//! A policy as the kernel reads it: for each dimension, which rules hold for a value.
+//!
+//! `decide.h` looks one set up per dimension, ANDs them and takes the lowest bit. For that
+//! a set must already hold everything that shorter prefixes of its key say, because a
+//! longest-prefix look-up returns one entry only.
+
+use std::{collections::HashMap, net::IpAddr, path::Path};
+
+use ebpf::abi;
+use thiserror::Error;
+
+use crate::policy::{Action, Fail, MAX_RULES, Policy, ProcessPattern, RuleName, Target};
+
+/// Rules by number, one bit each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RuleSet([u64; abi::RULE_WORDS as usize]);
+
+impl RuleSet {
+    /// No rule.
+    pub const EMPTY: Self = Self([0; abi::RULE_WORDS as usize]);
+
+    fn add(&mut self, rule: usize) {
+        if let Some(word) = self.0.get_mut(rule / 64) {
+            *word |= 1 << (rule % 64);
+        }
+    }
+
+    fn unite(&mut self, other: &Self) {
+        for (mine, theirs) in self.0.iter_mut().zip(other.0) {
+            *mine |= theirs;
+        }
+    }
+
+    /// Whether one of the first `rules` is not in the set.
+    pub(crate) fn misses_one_of(&self, rules: usize) -> bool {
+        let members: u32 = self.0.iter().map(|w| w.count_ones()).sum();
+        (members as usize) < rules
+    }
+
+    /// The words as in `struct up_rule_set`.
+    pub(crate) fn to_abi(self) -> abi::RuleSet {
+        abi::RuleSet { words: self.0 }
+    }
+}
+
+/// A key of a longest-prefix map: its bytes behind the prefix length, and that length.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Prefix<const N: usize> {
+    /// Bits past `bits` are zero.
+    pub bytes: [u8; N],
+    /// How many of them count.
+    pub bits: u32,
+}
+
+/// Bytes of a target's key: `struct up_target_key` without the prefix length, and without
+/// the generation, which is filled in when the key is written.
+pub const TARGET_BYTES: usize = 24;
+/// Bits of it before the address: generation, padding, port, family, padding.
+const TARGET_HEAD_BITS: u32 = 64;
+/// Bits of it before the family: an entry for any address ends here.
+const TARGET_PORT_BITS: u32 = 32;
+/// Bytes of a process's key: `struct up_process_key`, likewise.
+pub const PROCESS_BYTES: usize = 20;
+const PROCESS_HEAD_BITS: u32 = 8;
+
+/// A compiled policy.
+#[derive(Clone, Debug)]
+pub struct Compiled {
+    /// By destination.
+    pub targets: Vec<(Prefix<TARGET_BYTES>, RuleSet)>,
+    /// By process name.
+    pub processes: Vec<(Prefix<PROCESS_BYTES>, RuleSet)>,
+    /// By user id.
+    pub uids: Vec<(u32, RuleSet)>,
+    /// By cgroup id.
+    pub cgroups: Vec<(u64, RuleSet)>,
+    /// Rules without a `uid`, `process`, `cgroup`.
+    pub any_uid: RuleSet,
+    /// See `any_uid`.
+    pub any_process: RuleSet,
+    /// See `any_uid`.
+    pub any_cgroup: RuleSet,
+    /// Action and `fail` by rule number.
+    pub rules: Vec<(Action, Fail)>,
+    /// The default's.
+    pub default: (Action, Fail),
+    /// Names by rule number, the default's last.
+    pub names: Vec<RuleName>,
+}
+
+/// A policy that does not fit the kernel's tables. Each bound is in `abi.h`.
+#[derive(Debug, Error, PartialEq, Eq)]
+pub enum CompileError {
+    /// See [`MAX_RULES`].
+    #[error("{0} rules: at most {MAX_RULES} fit")]
+    TooManyRules(usize),
+    /// Distinct entries of one dimension.
+    #[error("{count} distinct {what}: at most {most} fit")]
+    TooManyEntries {
+        /// The dimension.
+        what: &'static str,
+        /// How many the policy has.
+        count: usize,
+        /// How many fit.
+        most: usize,
+    },
+}
+
+/// Compiles. `cgroup_id` answers a cgroup path with its id, None while it does not exist.
+pub fn compile(
+    policy: &Policy,
+    mut cgroup_id: impl FnMut(&Path) -> Option<u64>,
+) -> Result<Compiled, CompileError> {
+    if policy.rules.len() > MAX_RULES {
+        return Err(CompileError::TooManyRules(policy.rules.len()));
+    }
+    let mut targets = HashMap::new();
+    let mut processes = HashMap::new();
+    let mut uids: HashMap<u32, RuleSet> = HashMap::new();
+    let mut cgroups: HashMap<u64, RuleSet> = HashMap::new();
+    let (mut any_uid, mut any_process, mut any_cgroup) =
+        (RuleSet::EMPTY, RuleSet::EMPTY, RuleSet::EMPTY);
+    const ANYWHERE: [Target; 1] = [Target {
+        network: None,
+        port: None,
+    }];
+    for (n, rule) in policy.rules.iter().enumerate() {
+        let to = if rule.to.is_empty() {
+            ANYWHERE.as_slice()
+        } else {
+            &rule.to
+        };
+        for target in to {
+            enter(&mut targets, target_prefix(target), n);
+        }
+        for process in &rule.processes {
+            enter(&mut processes, process_prefix(process), n);
+        }
+        for uid in &rule.uids {
+            enter(&mut uids, *uid, n);
+        }
+        for id in rule.cgroups.iter().filter_map(|path| cgroup_id(path)) {
+            enter(&mut cgroups, id, n);
+        }
+        for (any, indifferent) in [
+            (&mut any_uid, rule.uids.is_empty()),
+            (&mut any_process, rule.processes.is_empty()),
+            (&mut any_cgroup, rule.cgroups.is_empty()),
+        ] {
+            if indifferent {
+                any.add(n);
+            }
+        }
+    }
+    let generations = abi::GENERATIONS as usize;
+    for (what, count, most) in [
+        (
+            "destinations",
+            targets.len(),
+            abi::MAX_TARGETS as usize / generations,
+        ),
+        (
+            "process names",
+            processes.len(),
+            abi::MAX_PROCESSES as usize / generations,
+        ),
+        ("uids", uids.len(), abi::MAX_UIDS as usize / generations),
+        (
+            "cgroups",
+            cgroups.len(),
+            abi::MAX_CGROUPS as usize / generations,
+        ),
+    ] {
+        if count > most {
+            return Err(CompileError::TooManyEntries { what, count, most });
+        }
+    }
+    Ok(Compiled {
+        targets: accumulate(&targets),
+        processes: accumulate(&processes),
+        uids: uids.into_iter().collect(),
+        cgroups: cgroups.into_iter().collect(),
+        any_uid,
+        any_process,
+        any_cgroup,
+        rules: policy.rules.iter().map(|r| (r.action, r.fail)).collect(),
+        default: (policy.default_action, policy.default_fail),
+        names: policy
+            .rules
+            .iter()
+            .map(|r| r.name.clone())
+            .chain([RuleName::of_default()])
+            .collect(),
+    })
+}
+
+fn enter<K: Eq + std::hash::Hash>(map: &mut HashMap<K, RuleSet>, key: K, rule: usize) {
+    map.entry(key).or_insert(RuleSet::EMPTY).add(rule);
+}
+
+/// Adds to each entry what its shorter prefixes say.
+fn accumulate<const N: usize>(entries: &HashMap<Prefix<N>, RuleSet>) -> Vec<(Prefix<N>, RuleSet)> {
+    let mut lengths: Vec<u32> = entries.keys().map(|p| p.bits).collect();
+    lengths.sort_unstable();
+    lengths.dedup();
+    entries
+        .iter()
+        .map(|(prefix, own)| {
+            let mut set = *own;
+            for bits in lengths.iter().take_while(|bits| **bits < prefix.bits) {
+                if let Some(shorter) = entries.get(&prefix.cut(*bits)) {
+                    set.unite(shorter);
+                }
+            }
+            (*prefix, set)
+        })
+        .collect()
+}
+
+impl<const N: usize> Prefix<N> {
+    /// The first `bits` bits.
+    fn cut(&self, bits: u32) -> Self {
+        let mut bytes = self.bytes;
+        for (i, byte) in bytes.iter_mut().enumerate() {
+            let kept = bits.saturating_sub(i as u32 * 8).min(8);
+            *byte &= !(0xff_u8.checked_shr(kept).unwrap_or(0));
+        }
+        Self { bytes, bits }
+    }
+}
+
+fn target_prefix(target: &Target) -> Prefix<TARGET_BYTES> {
+    let mut bytes = [0; TARGET_BYTES];
+    let [_, _, port_high, port_low, family, _, _, _, addr @ ..] = &mut bytes;
+    [*port_high, *port_low] = target.port.unwrap_or(0).to_be_bytes();
+    let Some(network) = target.network else {
+        let bits = TARGET_PORT_BITS;
+        return Prefix { bytes, bits };
+    };
+    match network.network() {
+        IpAddr::V4(v4) => {
+            *family = 4;
+            for (to, from) in addr.iter_mut().zip(v4.octets()) {
+                *to = from;
+            }
+        }
+        IpAddr::V6(v6) => {
+            *family = 6;
+            *addr = v6.octets();
+        }
+    }
+    let bits = TARGET_HEAD_BITS + u32::from(network.prefix_len());
+    Prefix { bytes, bits }
+}
+
+fn process_prefix(pattern: &ProcessPattern) -> Prefix<PROCESS_BYTES> {
+    let mut bytes = [0; PROCESS_BYTES];
+    for (to, from) in bytes.iter_mut().skip(1).zip(pattern.text.bytes()) {
+        *to = from;
+    }
+    let named = if pattern.prefix {
+        pattern.text.len() as u32
+    } else {
+        abi::COMM_BYTES
+    };
+    let bits = PROCESS_HEAD_BITS + 8 * named;
+    Prefix { bytes, bits }
+}
+
+#[cfg(test)]
+#[path = "compile_tests.rs"]
+mod tests;

@@ -1,0 +1,237 @@
+//! The compiled sets, read as `decide.h` reads them, agree with the plain reading.
+
+use std::{net::SocketAddr, path::PathBuf};
+
+use proptest::{collection::vec, prelude::*, sample::select};
+
+use super::*;
+use crate::policy::{Candidate, Rule};
+
+/// The cgroups that exist; ids are their places in this list, from 1.
+const CGROUPS: [&str; 4] = ["/", "/a", "/a/b", "/c"];
+
+fn cgroup_id(path: &Path) -> Option<u64> {
+    let at = CGROUPS.iter().position(|c| Path::new(c) == path)?;
+    Some(at as u64 + 1)
+}
+
+/// `decide.h` in Rust.
+fn kernel_decides(compiled: &Compiled, c: &Candidate) -> Option<usize> {
+    let key = |port| {
+        let net = c.to.ip().into();
+        let mut key = target_prefix(&Target {
+            network: Some(net),
+            port: None,
+        });
+        key.bytes[2..4].copy_from_slice(&u16::to_be_bytes(port));
+        key
+    };
+    let mut left = longest(&compiled.targets, key(c.to.port()));
+    left.unite(&longest(&compiled.targets, key(0)));
+    let process = ProcessPattern {
+        text: c.process.clone(),
+        prefix: false,
+    };
+    let by_process = longest(&compiled.processes, process_prefix(&process));
+    let by_uid = exact(&compiled.uids, c.uid);
+    let mut by_cgroup = RuleSet::EMPTY;
+    for id in c.cgroup.ancestors().filter_map(cgroup_id) {
+        by_cgroup.unite(&exact(&compiled.cgroups, id));
+    }
+    for (any, set) in [
+        (compiled.any_uid, by_uid),
+        (compiled.any_process, by_process),
+        (compiled.any_cgroup, by_cgroup),
+    ] {
+        for ((left, any), set) in left.0.iter_mut().zip(any.0).zip(set.0) {
+            *left &= any | set;
+        }
+    }
+    let word = left.0.iter().position(|w| *w != 0)?;
+    Some(word * 64 + left.0[word].trailing_zeros() as usize)
+}
+
+fn longest<const N: usize>(entries: &[(Prefix<N>, RuleSet)], key: Prefix<N>) -> RuleSet {
+    entries
+        .iter()
+        .filter(|(p, _)| p.bits <= key.bits && key.cut(p.bits).bytes == p.bytes)
+        .max_by_key(|(p, _)| p.bits)
+        .map_or(RuleSet::EMPTY, |(_, set)| *set)
+}
+
+fn exact<K: PartialEq>(entries: &[(K, RuleSet)], key: K) -> RuleSet {
+    entries
+        .iter()
+        .find(|(k, _)| *k == key)
+        .map_or(RuleSet::EMPTY, |(_, set)| *set)
+}
+
+fn targets() -> impl Strategy<Value = Target> {
+    let network = select(vec![
+        "0.0.0.0/0",
+        "10.0.0.0/8",
+        "10.1.0.0/16",
+        "10.1.2.0/24",
+        "10.1.2.3/32",
+        "::/0",
+        "fd00::/8",
+        "fd00:1::/32",
+        "fd00:1::5/128",
+        "10.128.0.0/9",
+    ]);
+    let port = select(vec![9042_u16, 9043, 7000]);
+    (proptest::option::of(network), proptest::option::of(port)).prop_map(|(network, port)| Target {
+        network: network.map(|n| n.parse().unwrap()),
+        port,
+    })
+}
+
+fn rules() -> impl Strategy<Value = Rule> {
+    (
+        vec(targets(), 0..3),
+        vec(select(vec![0_u32, 1000, 1001]), 0..2),
+        vec(
+            select(vec![
+                "java",
+                "spark*",
+                "s*",
+                "*",
+                "sparkling",
+                "fifteen_letters",
+            ]),
+            0..2,
+        ),
+        vec(select(vec!["/", "/a", "/a/b", "/c", "/missing"]), 0..2),
+    )
+        .prop_map(|(to, uids, processes, cgroups)| Rule {
+            name: RuleName::new("r"),
+            to,
+            uids,
+            processes: processes
+                .iter()
+                .map(|p| ProcessPattern::parse(p).unwrap())
+                .collect(),
+            cgroups: cgroups.iter().map(PathBuf::from).collect(),
+            action: Action::Enrich,
+            fail: Fail::Open,
+        })
+}
+
+fn candidates() -> impl Strategy<Value = Candidate> {
+    let ip = select(vec![
+        "10.1.2.3",
+        "10.1.2.4",
+        "10.1.9.9",
+        "10.200.0.1",
+        "10.9.9.9",
+        "192.168.1.1",
+        "fd00:1::5",
+        "fd00:1::6",
+        "fd77::1",
+        "2001:db8::1",
+    ]);
+    let process = select(vec![
+        "java",
+        "spark",
+        "sparkling",
+        "s",
+        "cqlsh",
+        "fifteen_letters",
+    ]);
+    (
+        ip,
+        select(vec![9042_u16, 9043, 22]),
+        select(vec![0_u32, 1000, 7]),
+        process,
+        select(vec!["/", "/a", "/a/b", "/a/b/x", "/c", "/d"]),
+    )
+        .prop_map(|(ip, port, uid, process, cgroup)| Candidate {
+            to: SocketAddr::new(ip.parse().unwrap(), port),
+            uid,
+            process: process.into(),
+            cgroup: cgroup.into(),
+        })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2_000))]
+
+    #[test]
+    fn compiled_rules_agree_with_the_plain_reading(
+        rules in vec(rules(), 0..80),
+        flows in vec(candidates(), 20),
+    ) {
+        let policy = Policy { rules, default_action: Action::Bypass, default_fail: Fail::Open };
+        let compiled = compile(&policy, cgroup_id).unwrap();
+        for flow in flows {
+            // A cgroup that does not exist holds for nobody: the plain reading compares
+            // paths and none of the flows is beneath it.
+            prop_assert_eq!(kernel_decides(&compiled, &flow), policy.first_match(&flow).index);
+        }
+    }
+}
+
+fn rule_to(n: usize) -> Rule {
+    let network = format!("10.{}.{}.0/24", n / 256 % 256, n % 256)
+        .parse()
+        .unwrap();
+    Rule {
+        name: RuleName::new(&format!("r{n}")),
+        to: vec![Target {
+            network: Some(network),
+            port: Some(9042),
+        }],
+        uids: vec![],
+        processes: vec![],
+        cgroups: vec![],
+        action: Action::Deny,
+        fail: Fail::Open,
+    }
+}
+
+fn policy_of(rules: usize) -> Policy {
+    Policy {
+        rules: (0..rules).map(rule_to).collect(),
+        default_action: Action::Bypass,
+        default_fail: Fail::Open,
+    }
+}
+
+#[test]
+fn a_thousand_and_more_rules_fit_and_the_last_one_is_found() {
+    let policy = policy_of(MAX_RULES);
+    let compiled = compile(&policy, cgroup_id).unwrap();
+    let last = Candidate {
+        to: SocketAddr::new("10.3.255.9".parse().unwrap(), 9042),
+        uid: 0,
+        process: String::new(),
+        cgroup: "/".into(),
+    };
+    assert_eq!(kernel_decides(&compiled, &last), Some(MAX_RULES - 1));
+}
+
+#[test]
+fn too_many_rules_are_refused() {
+    let refused = compile(&policy_of(MAX_RULES + 1), cgroup_id).unwrap_err();
+    assert_eq!(refused, CompileError::TooManyRules(MAX_RULES + 1));
+}
+
+#[test]
+fn too_many_destinations_are_refused() {
+    let mut policy = policy_of(1);
+    let most = abi::MAX_TARGETS as usize / 2;
+    policy.rules[0].to = (0..=most)
+        .map(|n| Target {
+            network: None,
+            port: Some(n as u16 + 1),
+        })
+        .collect();
+    let refused = compile(&policy, cgroup_id).unwrap_err();
+    assert!(matches!(
+        refused,
+        CompileError::TooManyEntries {
+            what: "destinations",
+            ..
+        }
+    ));
+}

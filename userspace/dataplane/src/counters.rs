@@ -1,0 +1,103 @@
+//! What the BPF programs count: connections by rule and outcome, safer paths by cause.
+
+use ebpf::abi;
+
+use crate::policy::RuleName;
+
+macro_rules! labelled {
+    ($(#[$doc:meta])* $name:ident { $($(#[$vdoc:meta])* $variant:ident = $value:ident => $label:literal),* $(,)? }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[repr(u8)]
+        pub enum $name { $($(#[$vdoc])* $variant = abi::$value as u8),* }
+
+        impl $name {
+            /// All of them, in the order of their numbers.
+            pub const ALL: [Self; [$(abi::$value),*].len()] = [$(Self::$variant),*];
+
+            /// As a metric's label.
+            pub fn as_str(self) -> &'static str {
+                match self { $(Self::$variant => $label),* }
+            }
+        }
+    };
+}
+
+labelled!(
+    /// What became of a `connect()`.
+    Outcome {
+        /// Bypass: left alone.
+        Untouched = OUTCOME_UNTOUCHED => "untouched",
+        /// Sent to the agent.
+        Intercepted = OUTCOME_INTERCEPTED => "intercepted",
+        /// Refused by its rule.
+        Denied = OUTCOME_DENIED => "denied",
+        /// Could not be served; left alone, as its rule's `fail` says.
+        FailedOpen = OUTCOME_FAILED_OPEN => "failed_open",
+        /// Could not be served; refused, as its rule's `fail` says.
+        FailedClosed = OUTCOME_FAILED_CLOSED => "failed_closed",
+    }
+);
+
+labelled!(
+    /// Why a flow took a safer path than its rule asked for.
+    Cause {
+        /// The agent's listener is gone.
+        AgentAway = CAUSE_AGENT_AWAY => "agent_away",
+        /// The agent has as many flows as it may.
+        AgentFull = CAUSE_AGENT_FULL => "agent_full",
+        /// The caller lives in another network namespace.
+        ForeignNetns = CAUSE_FOREIGN_NETNS => "foreign_netns",
+        /// The socket is bound to a device and would not reach the loopback.
+        BoundToDevice = CAUSE_BOUND_TO_DEVICE => "bound_to_device",
+        /// The destination is a link-local IPv6 address, whose scope the hook cannot see.
+        LinkLocal = CAUSE_LINK_LOCAL => "link_local",
+        /// The kernel had no memory for the socket's storage.
+        NoMemory = CAUSE_NO_MEMORY => "no_memory",
+        /// The table of legs is full.
+        LegsFull = CAUSE_LEGS_FULL => "legs_full",
+        /// The agent did not read held SYNs fast enough; the client sends them again.
+        RingFull = CAUSE_RING_FULL => "ring_full",
+        /// Somebody dialled the agent's listener without having been intercepted.
+        Stranger = CAUSE_STRANGER => "stranger",
+        /// A SYN with IP options or of a form that our own kernel does not send.
+        OddSyn = CAUSE_ODD_SYN => "odd_syn",
+    }
+);
+
+/// Connections of one rule that ended up one way.
+#[derive(Clone, Debug)]
+pub struct RuleCount {
+    /// The rule.
+    pub rule: RuleName,
+    /// The way.
+    pub outcome: Outcome,
+    /// How many since the agent started.
+    pub connections: u64,
+}
+
+/// A reading of all counters.
+#[derive(Clone, Debug)]
+pub struct Counters {
+    /// Every rule of the present and of past policies, every outcome.
+    pub by_rule: Vec<RuleCount>,
+    /// Every cause.
+    pub by_cause: Vec<(Cause, u64)>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn labels_are_in_the_order_of_the_kernels_numbers() {
+        assert_eq!(Outcome::ALL.len(), abi::OUTCOMES as usize);
+        assert_eq!(Cause::ALL.len(), abi::CAUSES as usize);
+        for (n, cause) in Cause::ALL.into_iter().enumerate() {
+            assert_eq!(cause as usize, n);
+        }
+        for (n, outcome) in Outcome::ALL.into_iter().enumerate() {
+            assert_eq!(outcome as usize, n);
+        }
+    }
+}

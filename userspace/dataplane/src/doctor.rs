@@ -1,0 +1,279 @@
+//! What this host has and what it lacks, each finding with its reason.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+use aya::{maps::MapType, programs::ProgramType};
+use nix::sys::utsname::uname;
+
+use crate::host;
+
+/// How bad it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// There.
+    Ok,
+    /// Something is off, or worth knowing; flows are carried all the same.
+    Notice,
+    /// No flow can be intercepted.
+    Missing,
+}
+
+impl State {
+    /// As text.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            State::Ok => "ok",
+            State::Notice => "notice",
+            State::Missing => "missing",
+        }
+    }
+}
+
+/// One thing that was looked at.
+#[derive(Clone, Debug)]
+pub struct Finding {
+    /// What.
+    pub what: &'static str,
+    /// How it is.
+    pub state: State,
+    /// Why, and what to do.
+    pub detail: String,
+}
+
+/// The oldest kernel on which every hook that is attached exists: SO_NETNS_COOKIE.
+const OLDEST_KERNEL: (u32, u32) = (5, 14);
+
+/// Looks at everything. Changes nothing.
+pub fn examine(cgroup: Option<&Path>, pins: &Path) -> Vec<Finding> {
+    let mut findings = vec![
+        kernel(),
+        btf(),
+        capabilities(),
+        cgroup2(cgroup),
+        bpffs(),
+        left(pins),
+    ];
+    findings.extend(programs());
+    findings.extend(maps());
+    findings.extend([netns(), ipv6(), others()]);
+    findings
+}
+
+fn finding(what: &'static str, state: State, detail: impl Into<String>) -> Finding {
+    Finding {
+        what,
+        state,
+        detail: detail.into(),
+    }
+}
+
+fn kernel() -> Finding {
+    let release = match uname() {
+        Ok(name) => name.release().to_string_lossy().into_owned(),
+        Err(error) => return finding("kernel", State::Notice, error.to_string()),
+    };
+    let mut numbers = release
+        .split(|c: char| !c.is_ascii_digit())
+        .map(|n| n.parse().unwrap_or(0));
+    let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+    let (major, minor) = OLDEST_KERNEL;
+    if version >= OLDEST_KERNEL {
+        finding("kernel", State::Ok, release)
+    } else {
+        finding(
+            "kernel",
+            State::Missing,
+            format!("{release}: {major}.{minor} is the oldest"),
+        )
+    }
+}
+
+fn btf() -> Finding {
+    let path = Path::new("/sys/kernel/btf/vmlinux");
+    if path.exists() {
+        finding("BTF", State::Ok, path.display().to_string())
+    } else {
+        finding(
+            "BTF",
+            State::Missing,
+            "no /sys/kernel/btf/vmlinux: CONFIG_DEBUG_INFO_BTF is off",
+        )
+    }
+}
+
+/// The capabilities, by their bits in `CapEff` (capability.h).
+const CAPABILITIES: [(&str, u32); 4] = [
+    ("CAP_NET_ADMIN", 12),
+    ("CAP_NET_RAW", 13),
+    ("CAP_PERFMON", 38),
+    ("CAP_BPF", 39),
+];
+
+fn capabilities() -> Finding {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let effective = status.lines().find_map(|l| l.strip_prefix("CapEff:"));
+    let bits = effective
+        .and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok())
+        .unwrap_or(0);
+    let lacking: Vec<&str> = CAPABILITIES
+        .into_iter()
+        .filter(|(_, bit)| bits >> bit & 1 == 0)
+        .map(|c| c.0)
+        .collect();
+    if lacking.is_empty() {
+        finding(
+            "capabilities",
+            State::Ok,
+            CAPABILITIES.map(|c| c.0).join(" "),
+        )
+    } else {
+        let detail = format!("without {}: run as root", lacking.join(" "));
+        finding("capabilities", State::Missing, detail)
+    }
+}
+
+fn cgroup2(configured: Option<&Path>) -> Finding {
+    let what = "cgroup2";
+    let path: PathBuf = match (configured, host::cgroup2_root()) {
+        (Some(path), _) => path.to_owned(),
+        (None, Ok(Some(root))) => root,
+        (None, Ok(None)) => {
+            let detail = "not mounted: `mount -t cgroup2 none /sys/fs/cgroup/unified`";
+            return finding(what, State::Missing, detail);
+        }
+        (None, Err(error)) => return finding(what, State::Missing, error.to_string()),
+    };
+    if host::is_cgroup2(&path) {
+        finding(what, State::Ok, path.display().to_string())
+    } else {
+        finding(
+            what,
+            State::Missing,
+            format!("{} is not in a cgroup2", path.display()),
+        )
+    }
+}
+
+fn bpffs() -> Finding {
+    let at = Path::new(host::BPFFS);
+    if host::is_bpffs(at) {
+        finding("bpffs", State::Ok, host::BPFFS)
+    } else if at.exists() {
+        finding(
+            "bpffs",
+            State::Notice,
+            "not mounted; `underpass run` mounts it",
+        )
+    } else {
+        let detail = format!("there is no {}: is sysfs mounted?", host::BPFFS);
+        finding("bpffs", State::Missing, detail)
+    }
+}
+
+fn left(pins: &Path) -> Finding {
+    let what = "pins";
+    match fs::read_dir(pins).map(Iterator::count) {
+        Ok(0) => {}
+        Ok(_) => {
+            let detail = format!(
+                "{}: an agent runs, or was killed; `underpass detach` removes a dead one's hooks",
+                pins.display()
+            );
+            return finding(what, State::Notice, detail);
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return finding(what, State::Notice, format!("{}: {error}", pins.display())),
+    }
+    finding(
+        what,
+        State::Ok,
+        format!("nothing is pinned at {}", pins.display()),
+    )
+}
+
+fn programs() -> Vec<Finding> {
+    [
+        ("connect hooks", ProgramType::CgroupSockAddr),
+        ("getsockopt hook", ProgramType::CgroupSockopt),
+        ("sock_ops hook", ProgramType::SockOps),
+        ("socket filter", ProgramType::SocketFilter),
+    ]
+    .map(|(what, kind)| {
+        probed(
+            what,
+            aya::sys::is_program_supported(kind).map_err(|e| e.to_string()),
+        )
+    })
+    .into()
+}
+
+fn maps() -> Vec<Finding> {
+    [
+        ("trie maps", MapType::LpmTrie),
+        ("socket storage", MapType::SkStorage),
+        ("ring buffer", MapType::RingBuf),
+    ]
+    .map(|(what, kind)| {
+        probed(
+            what,
+            aya::sys::is_map_supported(kind).map_err(|e| e.to_string()),
+        )
+    })
+    .into()
+}
+
+fn probed(what: &'static str, answer: Result<bool, String>) -> Finding {
+    match answer {
+        Ok(true) => finding(what, State::Ok, "the kernel has it"),
+        Ok(false) => finding(what, State::Missing, "the kernel does not have it"),
+        Err(error) => finding(what, State::Missing, format!("cannot be probed: {error}")),
+    }
+}
+
+fn netns() -> Finding {
+    match host::netns_cookie() {
+        Ok(cookie) => finding(
+            "network namespace",
+            State::Ok,
+            format!("cookie {cookie}; processes in others follow their rule's `fail`"),
+        ),
+        Err(error) => finding(
+            "network namespace",
+            State::Missing,
+            format!("SO_NETNS_COOKIE: {error}; it came with Linux 5.14"),
+        ),
+    }
+}
+
+fn ipv6() -> Finding {
+    match std::net::TcpListener::bind("[::1]:0") {
+        Ok(_) => finding("IPv6", State::Ok, "the loopback has it"),
+        Err(error) => finding(
+            "IPv6",
+            State::Notice,
+            format!("{error}: IPv6 flows follow their rule's `fail`"),
+        ),
+    }
+}
+
+/// `BPF_PROG_TYPE_SOCK_OPS` and `BPF_PROG_TYPE_CGROUP_SOCK_ADDR` (uapi/linux/bpf.h).
+const NEIGHBOURS: [u32; 2] = [13, 18];
+
+/// Other programs at the same kind of hook, which see connections before or after ours.
+fn others() -> Finding {
+    let what = "other BPF programs";
+    let names: Vec<String> = aya::programs::loaded_programs()
+        .filter_map(Result::ok)
+        .filter(|p| NEIGHBOURS.contains(&(p.program_type() as u32)))
+        .map(|p| format!("{}#{}", p.name_as_str().unwrap_or("?"), p.id()))
+        .collect();
+    if names.is_empty() {
+        finding(what, State::Ok, "none at cgroup connect or sock_ops hooks")
+    } else {
+        let detail = format!("at cgroup connect or sock_ops hooks: {}", names.join(" "));
+        finding(what, State::Notice, detail)
+    }
+}

@@ -1,0 +1,117 @@
+//! SYNs that are being held, as they arrive from the hold filter.
+
+use std::{
+    io,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use aya::maps::{MapData, RingBuf};
+use ebpf::abi;
+use tokio::io::unix::AsyncFd;
+
+use crate::{
+    address::{self, ClientAddr, OrigDst, SockCookie},
+    packet::Syn,
+    policy::RuleName,
+    sys,
+};
+
+/// Who opened a flow.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Process {
+    /// Thread group id, in the initial pid namespace.
+    pub pid: u32,
+    /// User id, in the initial user namespace.
+    pub uid: u32,
+    /// `/proc/PID/comm`, at most 15 bytes.
+    pub name: String,
+    /// cgroup v2 id: the inode number of its folder.
+    pub cgroup_id: u64,
+}
+
+/// A client that waits in connect(2) for the database's answer.
+#[derive(Clone, Debug)]
+pub struct Held {
+    /// The client's socket.
+    pub client: ClientAddr,
+    /// Its number.
+    pub cookie: SockCookie,
+    /// Where it dialled.
+    pub orig_dst: OrigDst,
+    /// The rule that marked it.
+    pub rule: RuleName,
+    /// Who dialled.
+    pub process: Process,
+    /// The client had bound its socket to an address of its choice.
+    pub bound: bool,
+    pub(crate) syn: Syn,
+}
+
+/// Rule names by generation and slot, shared with whoever installs policies.
+pub(crate) type Names = Arc<Mutex<[Arc<[RuleName]>; abi::GENERATIONS as usize]>>;
+
+/// The stream of held SYNs.
+pub struct Holds {
+    ring: AsyncFd<RingBuf<MapData>>,
+    names: Names,
+}
+
+impl Holds {
+    pub(crate) fn new(ring: RingBuf<MapData>, names: Names) -> io::Result<Self> {
+        Ok(Self {
+            ring: sys::watch(ring)?,
+            names,
+        })
+    }
+
+    /// Waits for the next one.
+    ///
+    /// # Errors
+    /// The ring cannot be waited for: there is no way on.
+    pub async fn next(&mut self) -> io::Result<Held> {
+        loop {
+            let mut ready = self.ring.readable_mut().await?;
+            let record = ready.get_inner_mut().next();
+            let Some(event) = record.map(|bytes| sys::held_from_bytes(&bytes)) else {
+                ready.clear_ready();
+                continue;
+            };
+            if let Some(held) = event.and_then(|e| from_event(&e, &self.names)) {
+                return Ok(held);
+            }
+            tracing::error!("a held SYN could not be read");
+        }
+    }
+}
+
+fn from_event(event: &abi::Held, names: &Names) -> Option<Held> {
+    let leg = &event.leg;
+    Some(Held {
+        client: ClientAddr::new(address::from_abi(&event.client)),
+        cookie: SockCookie(leg.cookie),
+        orig_dst: OrigDst::new(address::from_abi(&leg.orig_dst)),
+        rule: rule_name(leg, names),
+        process: Process {
+            pid: leg.tgid,
+            uid: leg.uid,
+            name: text(&leg.comm),
+            cgroup_id: leg.cgroup_id,
+        },
+        bound: leg.bound != 0,
+        syn: Syn::parse(event)?,
+    })
+}
+
+fn rule_name(leg: &abi::Leg, names: &Names) -> RuleName {
+    let names = names.lock().unwrap_or_else(PoisonError::into_inner);
+    let of_generation = names.get(usize::from(leg.generation));
+    let named = of_generation
+        .and_then(|n| n.get(leg.slot as usize))
+        .cloned();
+    named.unwrap_or_else(RuleName::of_default)
+}
+
+fn text(comm: &[u8]) -> String {
+    let end = comm.iter().position(|b| *b == 0).unwrap_or(comm.len());
+    String::from_utf8_lossy(comm.get(..end).unwrap_or_default()).into_owned()
+}

@@ -1,0 +1,94 @@
+//! What this host has: where cgroup2 and bpffs are mounted, which namespace this is.
+
+use std::{
+    fs, io,
+    net::{Ipv4Addr, UdpSocket},
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
+};
+
+use nix::{
+    mount::{MsFlags, mount},
+    sys::statfs::{BPF_FS_MAGIC, CGROUP2_SUPER_MAGIC, statfs},
+};
+
+use crate::sys;
+
+/// Where bpffs belongs.
+pub const BPFFS: &str = "/sys/fs/bpf";
+
+/// The root of the cgroup2 hierarchy: not `/sys/fs/cgroup` on hosts that also mount v1.
+/// None when none is mounted.
+pub fn cgroup2_root() -> io::Result<Option<PathBuf>> {
+    Ok(cgroup2_in(&fs::read_to_string("/proc/self/mountinfo")?))
+}
+
+/// `mountinfo` lines are `id parent dev root mountpoint options [tags] - type source ...`
+/// (proc(5)). A mount whose root is not `/` shows a part of the tree only.
+fn cgroup2_in(mountinfo: &str) -> Option<PathBuf> {
+    mountinfo.lines().find_map(|line| {
+        let (mount, filesystem) = line.split_once(" - ")?;
+        let mut fields = mount.split(' ').skip(3);
+        let (root, point) = (fields.next()?, fields.next()?);
+        let is_root = filesystem.starts_with("cgroup2 ") && root == "/";
+        is_root.then(|| PathBuf::from(point))
+    })
+}
+
+/// Whether `path` lies in a cgroup2 hierarchy.
+pub fn is_cgroup2(path: &Path) -> bool {
+    statfs(path).is_ok_and(|s| s.filesystem_type() == CGROUP2_SUPER_MAGIC)
+}
+
+/// Whether `path` lies on a bpffs.
+pub fn is_bpffs(path: &Path) -> bool {
+    statfs(path).is_ok_and(|s| s.filesystem_type() == BPF_FS_MAGIC)
+}
+
+/// Mounts bpffs at [`BPFFS`] unless it is there.
+pub fn mount_bpffs() -> io::Result<()> {
+    let at = Path::new(BPFFS);
+    if is_bpffs(at) {
+        return Ok(());
+    }
+    mount(
+        Some("bpf"),
+        at,
+        Some("bpf"),
+        MsFlags::empty(),
+        Some("mode=0700"),
+    )?;
+    Ok(())
+}
+
+/// The id by which BPF programs know a cgroup: its inode number. None while it does not
+/// exist.
+pub fn cgroup_id(root: &Path, path: &Path) -> Option<u64> {
+    let beneath = path.strip_prefix("/").unwrap_or(path);
+    Some(fs::metadata(root.join(beneath)).ok()?.ino())
+}
+
+/// The kernel's number for this thread's network namespace (Linux 5.14).
+pub fn netns_cookie() -> io::Result<u64> {
+    sys::netns_cookie(&UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cgroup2_is_found_beside_v1_and_only_at_its_root() {
+        let hybrid = "\
+30 25 0:26 / /sys/fs/cgroup ro - tmpfs tmpfs ro
+31 30 0:27 / /sys/fs/cgroup/cpu rw shared:5 - cgroup cgroup rw,cpu
+32 30 0:28 /x /mnt/part rw - cgroup2 cgroup2 rw
+33 30 0:28 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw
+";
+        assert_eq!(cgroup2_in(hybrid), Some("/sys/fs/cgroup/unified".into()));
+        assert_eq!(
+            cgroup2_in("31 30 0:27 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw\n"),
+            None
+        );
+    }
+}

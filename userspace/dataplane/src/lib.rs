@@ -1,0 +1,38 @@
+//! The kernel's half, as the agent sees it: flows and rules, never map names.
+//!
+//! - [`policy`]: what a rule is, and the plain meaning of "first match".
+//! - [`compile`]: a policy as the sets that the BPF programs AND together.
+//! - [`Dataplane`]: loads, attaches, pins; installs policies; counts.
+//! - [`Listeners`], [`Holds`], [`dial`], [`Answers`]: one intercepted connection, from the
+//!   SYN that is being held to the database's answer to it.
+//! - [`host`], [`doctor`]: what this host has, and what it lacks.
+//!
+//! **Invariant**: this is the only crate that touches a BPF map, link or pin, and `sys.rs`
+//! is its only file with `unsafe`.
+
+pub mod address;
+mod answers;
+mod attach;
+pub mod compile;
+mod counters;
+mod dial;
+pub mod doctor;
+mod holds;
+pub mod host;
+mod listeners;
+mod maps;
+mod packet;
+mod pins;
+pub mod policy;
+mod sys;
+mod tables;
+
+pub use address::{ClientAddr, LocalAddr, OrigDst, SockCookie};
+pub use answers::{Answers, Refusal};
+pub use attach::{AttachError, Dataplane, Options};
+pub use counters::{Cause, Counters, Outcome, RuleCount};
+pub use dial::{Dialled, dial};
+pub use holds::{Held, Holds, Process};
+pub use listeners::{Accepted, Listeners};
+pub use pins::{DEFAULT_PINS, detach};
+pub use tables::InstallError;

@@ -1,0 +1,81 @@
+//! The maps of `maps.h`, typed, and the names by which the object has them.
+
+use aya::{
+    Ebpf,
+    maps::{Array, HashMap, LpmTrie, Map, MapData, MapError, PerCpuArray, RingBuf},
+};
+use ebpf::abi;
+use thiserror::Error;
+
+use crate::{
+    compile::{PROCESS_BYTES, TARGET_BYTES},
+    sys::Shared,
+};
+
+/// A map that the object should have and does not, or has with another layout: the object
+/// and this crate were built from different sources.
+#[derive(Debug, Error)]
+pub enum MapsError {
+    /// No such map.
+    #[error("the BPF object has no map `{0}`")]
+    Missing(&'static str),
+    /// Sizes or type differ.
+    #[error("map `{0}` is not what this agent expects: {1}")]
+    Layout(&'static str, MapError),
+}
+
+/// What the policy tables consist of.
+pub(crate) struct PolicyMaps {
+    pub settings: Array<MapData, Shared<abi::Settings>>,
+    pub policies: Array<MapData, Shared<abi::Policy>>,
+    pub rules: Array<MapData, Shared<abi::Rule>>,
+    pub targets: LpmTrie<MapData, [u8; TARGET_BYTES], Shared<abi::RuleSet>>,
+    pub processes: LpmTrie<MapData, [u8; PROCESS_BYTES], Shared<abi::RuleSet>>,
+    pub uids: HashMap<MapData, Shared<abi::UidKey>, Shared<abi::RuleSet>>,
+    pub cgroups: HashMap<MapData, Shared<abi::CgroupKey>, Shared<abi::RuleSet>>,
+    pub decisions: PerCpuArray<MapData, Shared<abi::Decisions>>,
+}
+
+/// What belongs to single flows.
+pub(crate) struct FlowMaps {
+    pub legs: HashMap<MapData, Shared<abi::Endpoint>, Shared<abi::Leg>>,
+    pub releases: HashMap<MapData, u64, Shared<abi::Release>>,
+}
+
+pub(crate) struct Maps {
+    pub policy: PolicyMaps,
+    pub flow: FlowMaps,
+    pub causes: PerCpuArray<MapData, u64>,
+    pub held: RingBuf<MapData>,
+}
+
+impl Maps {
+    pub(crate) fn take(ebpf: &mut Ebpf) -> Result<Self, MapsError> {
+        Ok(Self {
+            policy: PolicyMaps {
+                settings: take(ebpf, "settings")?,
+                policies: take(ebpf, "policies")?,
+                rules: take(ebpf, "rules")?,
+                targets: take(ebpf, "targets")?,
+                processes: take(ebpf, "processes")?,
+                uids: take(ebpf, "uids")?,
+                cgroups: take(ebpf, "cgroups")?,
+                decisions: take(ebpf, "decisions")?,
+            },
+            flow: FlowMaps {
+                legs: take(ebpf, "legs")?,
+                releases: take(ebpf, "releases")?,
+            },
+            causes: take(ebpf, "causes")?,
+            held: take(ebpf, "held")?,
+        })
+    }
+}
+
+fn take<M: TryFrom<Map, Error = MapError>>(
+    ebpf: &mut Ebpf,
+    name: &'static str,
+) -> Result<M, MapsError> {
+    let map = ebpf.take_map(name).ok_or(MapsError::Missing(name))?;
+    M::try_from(map).map_err(|e| MapsError::Layout(name, e))
+}

@@ -1,0 +1,111 @@
+//! Everything `unsafe`: socket options that no crate wraps, and the promise that the shared
+//! layout is plain bytes.
+
+use std::{io, mem::size_of, os::fd::AsRawFd};
+
+use aya::{
+    Pod,
+    maps::{MapData, RingBuf},
+};
+use ebpf::abi;
+use nix::libc;
+use tokio::io::unix::AsyncFd;
+
+/// A type from `abi.h`, as a map's key or value.
+#[derive(Clone, Copy, Debug)]
+#[repr(transparent)]
+pub(crate) struct Shared<T>(pub(crate) T);
+
+/// Types with no padding that the compiler put in, and no invalid bit pattern.
+trait PlainBytes: Copy + 'static {}
+impl PlainBytes for abi::Settings {}
+impl PlainBytes for abi::Policy {}
+impl PlainBytes for abi::Rule {}
+impl PlainBytes for abi::RuleSet {}
+impl PlainBytes for abi::UidKey {}
+impl PlainBytes for abi::CgroupKey {}
+impl PlainBytes for abi::Endpoint {}
+impl PlainBytes for abi::Leg {}
+impl PlainBytes for abi::Held {}
+impl PlainBytes for abi::Release {}
+impl PlainBytes for abi::Decisions {}
+
+// SAFETY: the types above are repr(C) integers and arrays of them; abi.h makes every
+// padding byte a field, which the generated assertions of offset and size hold it to.
+unsafe impl<T: PlainBytes> Pod for Shared<T> {}
+
+/// Reads one record of the ring; None when it is shorter than a `Held`.
+pub(crate) fn held_from_bytes(bytes: &[u8]) -> Option<abi::Held> {
+    if bytes.len() < size_of::<abi::Held>() {
+        return None;
+    }
+    // SAFETY: long enough (checked), any bit pattern is a Held, and the read does not ask
+    // for alignment.
+    Some(unsafe { bytes.as_ptr().cast::<abi::Held>().read_unaligned() })
+}
+
+/// Registers the ring with the runtime.
+pub(crate) fn watch(ring: RingBuf<MapData>) -> io::Result<AsyncFd<RingBuf<MapData>>> {
+    // SAFETY: the ring owns its descriptor and keeps it open until it is dropped, which is
+    // when the AsyncFd that owns the ring deregisters it.
+    Ok(unsafe { AsyncFd::register(ring) }?)
+}
+
+/// Switches TCP_REPAIR. While it is on, `bind()` takes an address and port without asking
+/// who else has them; `connect()` still insists that the four-tuple is free.
+pub(crate) fn set_tcp_repair(socket: &impl AsRawFd, on: bool) -> io::Result<()> {
+    set_int(socket, libc::IPPROTO_TCP, libc::TCP_REPAIR, on.into())
+}
+
+/// Lets an IPv6 raw socket send whole packets; IPv4's does with IPPROTO_RAW alone.
+pub(crate) fn set_ipv6_header_included(socket: &impl AsRawFd) -> io::Result<()> {
+    /// `linux/in6.h`; libc does not have it.
+    const IPV6_HDRINCL: libc::c_int = 36;
+    set_int(socket, libc::IPPROTO_IPV6, IPV6_HDRINCL, 1)
+}
+
+/// The kernel's number for the network namespace of `socket` (Linux 5.14).
+pub(crate) fn netns_cookie(socket: &impl AsRawFd) -> io::Result<u64> {
+    /// `asm-generic/socket.h`; libc does not have it.
+    const SO_NETNS_COOKIE: libc::c_int = 71;
+    let mut cookie = 0_u64;
+    let mut bytes = size_of::<u64>() as libc::socklen_t;
+    // SAFETY: the pointers are to locals of the sizes given.
+    let answer = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            SO_NETNS_COOKIE,
+            (&raw mut cookie).cast(),
+            &raw mut bytes,
+        )
+    };
+    if answer == 0 {
+        Ok(cookie)
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
+fn set_int(
+    socket: &impl AsRawFd,
+    level: libc::c_int,
+    name: libc::c_int,
+    value: libc::c_int,
+) -> io::Result<()> {
+    // SAFETY: the pointer is to a local of the size given.
+    let answer = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            level,
+            name,
+            (&raw const value).cast(),
+            size_of::<libc::c_int>() as libc::socklen_t,
+        )
+    };
+    if answer == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}

@@ -1,0 +1,310 @@
+//! Puts a policy into force, atomically: the tables of the generation that nobody reads are
+//! written, then one word says that it is the one in force.
+
+use std::{collections::HashMap, sync::Arc};
+
+use aya::{
+    maps::{MapError, PerCpuValues, lpm_trie::Key},
+    util::nr_cpus,
+};
+use ebpf::abi;
+use thiserror::Error;
+
+use crate::{
+    compile::{Compiled, PROCESS_BYTES, Prefix, TARGET_BYTES},
+    counters::{Outcome, RuleCount},
+    maps::PolicyMaps,
+    policy::{Action, Fail, RuleName},
+    sys::Shared,
+};
+
+/// A policy that could not be written. The one in force still is.
+#[derive(Debug, Error)]
+#[error("cannot write the policy into the kernel's {table}: {source}")]
+pub struct InstallError {
+    table: &'static str,
+    source: MapError,
+}
+
+fn of(table: &'static str) -> impl Fn(MapError) -> InstallError {
+    move |source| InstallError { table, source }
+}
+
+/// What was written for one generation, to be erased when it is written over.
+#[derive(Default)]
+struct Written {
+    targets: Vec<Key<[u8; TARGET_BYTES]>>,
+    processes: Vec<Key<[u8; PROCESS_BYTES]>>,
+    uids: Vec<abi::UidKey>,
+    cgroups: Vec<abi::CgroupKey>,
+    names: Arc<[RuleName]>,
+}
+
+pub(crate) struct Tables {
+    maps: PolicyMaps,
+    settings: abi::Settings,
+    written: [Written; abi::GENERATIONS as usize],
+    /// Counts of generations that have been written over.
+    past: HashMap<RuleName, [u64; abi::OUTCOMES as usize]>,
+}
+
+impl Tables {
+    pub(crate) fn new(maps: PolicyMaps, settings: abi::Settings) -> Self {
+        Self {
+            maps,
+            settings,
+            written: Default::default(),
+            past: HashMap::new(),
+        }
+    }
+
+    /// Writes `compiled` and puts it into force. On an error the old policy stays.
+    pub(crate) fn install(&mut self, compiled: &Compiled) -> Result<(), InstallError> {
+        let next = 1 - self.settings.generation;
+        self.erase(next)?;
+        self.write(next, compiled)?;
+        let settings = abi::Settings {
+            generation: next,
+            ..self.settings
+        };
+        self.put_settings(settings)
+    }
+
+    /// The names by slot of a generation, for flows that were decided under it.
+    pub(crate) fn names(&self) -> [Arc<[RuleName]>; abi::GENERATIONS as usize] {
+        self.written.each_ref().map(|w| w.names.clone())
+    }
+
+    pub(crate) fn set_full(&mut self, full: bool) -> Result<(), InstallError> {
+        self.put_settings(abi::Settings {
+            full: full.into(),
+            ..self.settings
+        })
+    }
+
+    /// Connections by rule since the start, over all policies.
+    pub(crate) fn rule_counts(&self) -> Result<Vec<RuleCount>, InstallError> {
+        let mut sums = self.past.clone();
+        for generation in 0..abi::GENERATIONS {
+            self.add_counts(generation, &mut sums)?;
+        }
+        let mut counts: Vec<RuleCount> = sums
+            .into_iter()
+            .flat_map(|(rule, by_outcome)| {
+                Outcome::ALL
+                    .into_iter()
+                    .zip(by_outcome)
+                    .map(move |(outcome, connections)| RuleCount {
+                        rule: rule.clone(),
+                        outcome,
+                        connections,
+                    })
+            })
+            .collect();
+        counts.sort_by(|a, b| (&a.rule, a.outcome as u8).cmp(&(&b.rule, b.outcome as u8)));
+        Ok(counts)
+    }
+
+    fn put_settings(&mut self, settings: abi::Settings) -> Result<(), InstallError> {
+        self.maps
+            .settings
+            .set(0, Shared(settings), 0)
+            .map_err(of("settings"))?;
+        self.settings = settings;
+        Ok(())
+    }
+
+    fn slots(&self, generation: u32) -> impl Iterator<Item = (RuleName, u32)> {
+        let names = self
+            .written
+            .get(generation as usize)
+            .map(|w| w.names.clone());
+        let names = names.unwrap_or_default();
+        let last = names.len().saturating_sub(1);
+        // The default's slot is the last one, however many rules there are.
+        (0..names.len()).filter_map(move |n| {
+            let slot = if n == last { abi::MAX_RULES } else { n as u32 };
+            Some((names.get(n)?.clone(), generation * abi::RULE_SLOTS + slot))
+        })
+    }
+
+    fn add_counts(
+        &self,
+        generation: u32,
+        sums: &mut HashMap<RuleName, [u64; abi::OUTCOMES as usize]>,
+    ) -> Result<(), InstallError> {
+        for (rule, index) in self.slots(generation) {
+            let per_cpu = self
+                .maps
+                .decisions
+                .get(&index, 0)
+                .map_err(of("decisions"))?;
+            let sum = sums.entry(rule).or_default();
+            for Shared(cpu) in per_cpu.iter() {
+                for (sum, n) in sum.iter_mut().zip(cpu.by_outcome) {
+                    *sum += n;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn erase(&mut self, generation: u32) -> Result<(), InstallError> {
+        let mut past = std::mem::take(&mut self.past);
+        let kept = self.add_counts(generation, &mut past);
+        self.past = past;
+        kept?;
+        let cpus = nr_cpus().map_err(|(_, e)| of("decisions")(MapError::IoError(e)))?;
+        for (_, index) in self.slots(generation).collect::<Vec<_>>() {
+            let zero = Shared(abi::Decisions {
+                by_outcome: [0; abi::OUTCOMES as usize],
+            });
+            let zeros = PerCpuValues::try_from(vec![zero; cpus])
+                .map_err(|e| of("decisions")(MapError::IoError(e)))?;
+            self.maps
+                .decisions
+                .set(index, zeros, 0)
+                .map_err(of("decisions"))?;
+        }
+        let Some(written) = self.written.get_mut(generation as usize) else {
+            return Ok(());
+        };
+        let written = std::mem::take(written);
+        for key in &written.targets {
+            gone(self.maps.targets.remove(key)).map_err(of("targets"))?;
+        }
+        for key in &written.processes {
+            gone(self.maps.processes.remove(key)).map_err(of("processes"))?;
+        }
+        for key in &written.uids {
+            gone(self.maps.uids.remove(&Shared(*key))).map_err(of("uids"))?;
+        }
+        for key in &written.cgroups {
+            gone(self.maps.cgroups.remove(&Shared(*key))).map_err(of("cgroups"))?;
+        }
+        Ok(())
+    }
+
+    /// Notes each key before it is written, so that a write that fails half-way is erased by
+    /// the next attempt.
+    fn write(&mut self, generation: u32, compiled: &Compiled) -> Result<(), InstallError> {
+        let Some(written) = self.written.get_mut(generation as usize) else {
+            return Ok(());
+        };
+        for (prefix, set) in &compiled.targets {
+            let key = Key::new(prefix.bits, in_generation(prefix, generation));
+            written.targets.push(key);
+            let value = Shared(set.to_abi());
+            self.maps
+                .targets
+                .insert(&key, value, 0)
+                .map_err(of("targets"))?;
+        }
+        for (prefix, set) in &compiled.processes {
+            let key = Key::new(prefix.bits, in_generation(prefix, generation));
+            written.processes.push(key);
+            let value = Shared(set.to_abi());
+            self.maps
+                .processes
+                .insert(&key, value, 0)
+                .map_err(of("processes"))?;
+        }
+        for (uid, set) in &compiled.uids {
+            let key = abi::UidKey {
+                generation,
+                uid: *uid,
+            };
+            written.uids.push(key);
+            let value = Shared(set.to_abi());
+            self.maps
+                .uids
+                .insert(Shared(key), value, 0)
+                .map_err(of("uids"))?;
+        }
+        for (cgroup_id, set) in &compiled.cgroups {
+            let key = abi::CgroupKey {
+                cgroup_id: *cgroup_id,
+                generation,
+                pad: 0,
+            };
+            written.cgroups.push(key);
+            let value = Shared(set.to_abi());
+            self.maps
+                .cgroups
+                .insert(Shared(key), value, 0)
+                .map_err(of("cgroups"))?;
+        }
+        for (n, (action, fail)) in compiled.rules.iter().enumerate() {
+            let rule = abi::Rule {
+                action: action_abi(*action),
+                fail: fail_abi(*fail),
+                pad: [0; 2],
+            };
+            let index = generation * abi::MAX_RULES + n as u32;
+            self.maps
+                .rules
+                .set(index, Shared(rule), 0)
+                .map_err(of("rules"))?;
+        }
+        written.names = compiled.names.clone().into();
+        let policy = policy_abi(compiled);
+        self.maps
+            .policies
+            .set(generation, Shared(policy), 0)
+            .map_err(of("policies"))
+    }
+}
+
+/// What is not there need not be erased.
+fn gone(removed: Result<(), MapError>) -> Result<(), MapError> {
+    match removed {
+        Err(MapError::KeyNotFound) => Ok(()),
+        Err(MapError::SyscallError(e)) if e.io_error.kind() == std::io::ErrorKind::NotFound => {
+            Ok(())
+        }
+        other => other,
+    }
+}
+
+/// Both keys begin with the generation.
+fn in_generation<const N: usize>(prefix: &Prefix<N>, generation: u32) -> [u8; N] {
+    let mut bytes = prefix.bytes;
+    if let Some(first) = bytes.first_mut() {
+        *first = generation as u8;
+    }
+    bytes
+}
+
+fn policy_abi(compiled: &Compiled) -> abi::Policy {
+    let (action, fail) = compiled.default;
+    abi::Policy {
+        any_uid: compiled.any_uid.to_abi(),
+        any_process: compiled.any_process.to_abi(),
+        any_cgroup: compiled.any_cgroup.to_abi(),
+        uses_uid: (!compiled.uids.is_empty()).into(),
+        uses_process: (!compiled.processes.is_empty()).into(),
+        // A rule whose cgroup does not exist yet must not hold for everybody.
+        uses_cgroup: compiled
+            .any_cgroup
+            .misses_one_of(compiled.rules.len())
+            .into(),
+        default_action: action_abi(action),
+        default_fail: fail_abi(fail),
+        pad: [0; 3],
+    }
+}
+
+fn action_abi(action: Action) -> u8 {
+    (match action {
+        Action::Bypass => abi::ACTION_BYPASS,
+        Action::Enrich => abi::ACTION_ENRICH,
+        Action::Deny => abi::ACTION_DENY,
+    }) as u8
+}
+
+fn fail_abi(fail: Fail) -> u8 {
+    (match fail {
+        Fail::Open => abi::FAIL_OPEN,
+        Fail::Closed => abi::FAIL_CLOSED,
+    }) as u8
+}

@@ -1,0 +1,3 @@
+//! What tests, benchmarks and the demo stand on.
+
+pub mod node;

@@ -1,0 +1,207 @@
+//! An in-memory CQL database of one node that real drivers accept: for tests, benchmarks and
+//! the demo.
+//!
+//! It speaks native protocol v3, v4 and v5, keeps tables in memory, and knows as much CQL as
+//! drivers, cqlsh and key-value load need. It has no replication, no time: TTLs and write
+//! timestamps are read and dropped, the last writer wins. One thread runs a node; the path of
+//! a request is `server` (bytes) → `wire` (frames) → `session` (opcodes) → `statements`
+//! (plans) → `plan_select` / `plan_modify` → `store`.
+
+mod ast;
+mod body;
+mod clients;
+mod database;
+mod describe;
+mod failure;
+mod filter;
+mod lexer;
+mod literal;
+mod moment;
+mod ordered;
+mod parse;
+mod parse_data;
+mod parse_schema;
+mod plan;
+mod plan_modify;
+mod plan_select;
+mod request;
+mod response;
+mod schema;
+mod server;
+mod session;
+mod statements;
+mod store;
+mod system;
+mod types;
+mod wire;
+
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use anyhow::Context;
+use tokio::sync::watch;
+
+pub use clients::Client;
+use clients::Clients;
+
+/// The oldest protocol version spoken.
+const MIN_VERSION: u8 = 3;
+/// The newest protocol version spoken.
+const MAX_VERSION: u8 = 5;
+const CQL_VERSION: &str = "3.4.7";
+const RELEASE_VERSION: &str = "5.0.0-underpass-testkit";
+
+/// How a node is to run.
+#[derive(Debug, Clone)]
+pub struct NodeOptions {
+    /// Where to listen; port 0 for any.
+    pub listen: SocketAddr,
+    /// With them, clients must log in; without, anyone is let in.
+    pub credentials: Option<Credentials>,
+    /// The highest protocol version to speak, 3 to 5.
+    pub max_version: u8,
+    /// The longest body of a request, in bytes; at most the protocol's 256 MiB.
+    pub max_request_bytes: usize,
+    /// What all tables together may hold, in bytes. Beyond it writes fail as Overloaded.
+    pub max_stored_bytes: usize,
+    /// Connections at a time; more are closed at once.
+    pub max_connections: usize,
+}
+
+impl Default for NodeOptions {
+    fn default() -> Self {
+        Self {
+            listen: SocketAddr::from(([127, 0, 0, 1], 0)),
+            credentials: None,
+            max_version: MAX_VERSION,
+            max_request_bytes: 32 << 20,
+            max_stored_bytes: 2 << 30,
+            max_connections: 10_000,
+        }
+    }
+}
+
+/// A user and password, checked as Cassandra's `PasswordAuthenticator` does.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Credentials {
+    /// The name `system_views.clients` tells.
+    pub user: String,
+    /// In the clear: this is a test database.
+    pub password: String,
+}
+
+impl std::fmt::Debug for Credentials {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Credentials")
+            .field("user", &self.user)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A running node. Dropping it closes every connection and waits for its thread.
+#[derive(Debug)]
+pub struct Node {
+    addr: SocketAddr,
+    clients: Arc<Clients>,
+    stop: Option<watch::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Node {
+    /// Starts a node on a thread of its own. Its socket is made here, on the calling thread,
+    /// and so in that thread's network namespace. On return, clients can connect.
+    ///
+    /// # Errors
+    /// When the address cannot be listened on, or a thread or runtime cannot be had.
+    pub fn start(options: NodeOptions) -> anyhow::Result<Self> {
+        anyhow::ensure!(
+            (MIN_VERSION..=MAX_VERSION).contains(&options.max_version),
+            "max_version is {}, and must be {MIN_VERSION} to {MAX_VERSION}",
+            options.max_version
+        );
+        let listener = TcpListener::bind(options.listen)
+            .with_context(|| format!("cannot listen on {}", options.listen))?;
+        listener.set_nonblocking(true)?;
+        let addr = listener.local_addr()?;
+        let clients = Arc::new(Clients::default());
+        let (stop, stopped) = watch::channel(());
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_io()
+            .enable_time()
+            .build()?;
+        let for_thread = Arc::clone(&clients);
+        let thread = std::thread::Builder::new()
+            .name("cql-node".into())
+            .spawn(move || {
+                if let Err(error) = run(&runtime, listener, addr, options, for_thread, stopped) {
+                    tracing::error!(%error, "the node stopped");
+                }
+            })?;
+        Ok(Self {
+            addr,
+            clients,
+            stop: Some(stop),
+            thread: Some(thread),
+        })
+    }
+
+    /// Where it listens, with the port it was given.
+    #[must_use]
+    pub fn addr(&self) -> SocketAddr {
+        self.addr
+    }
+
+    /// The connections of now, in the order they came.
+    #[must_use]
+    pub fn clients(&self) -> Vec<Client> {
+        self.clients.snapshot()
+    }
+
+    /// Connections accepted since the start.
+    #[must_use]
+    pub fn connections_total(&self) -> u64 {
+        self.clients.total()
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        self.stop = None;
+        if let Some(thread) = self.thread.take() {
+            // An error is a panic that has been reported already.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn run(
+    runtime: &tokio::runtime::Runtime,
+    listener: TcpListener,
+    addr: SocketAddr,
+    options: NodeOptions,
+    clients: Arc<Clients>,
+    stop: watch::Receiver<()>,
+) -> anyhow::Result<()> {
+    let db = database::Database::new(
+        addr,
+        options.max_version,
+        options.max_stored_bytes,
+        Arc::clone(&clients),
+    )
+    .map_err(|failure| anyhow::anyhow!(failure.message))?;
+    let settings = server::Settings {
+        credentials: options.credentials,
+        limits: wire::Limits {
+            max_version: options.max_version,
+            max_body: options.max_request_bytes,
+        },
+        max_connections: options.max_connections,
+    };
+    let local = tokio::task::LocalSet::new();
+    local.block_on(runtime, async move {
+        let listener = tokio::net::TcpListener::from_std(listener)?;
+        server::serve(listener, db, clients, settings, stop).await;
+        Ok(())
+    })
+}

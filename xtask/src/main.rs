@@ -1,0 +1,77 @@
+//! The project's chores. `cargo xtask help` lists them; this file only dispatches.
+//!
+//! Builds with a Rust toolchain alone: what the other crates need (clang, Java, Python) is
+//! looked for, and installed, by `setup`.
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+mod cassandra;
+mod ci;
+mod demo;
+mod generate;
+mod paths;
+mod python;
+mod run;
+mod setup;
+mod signals;
+mod skips;
+mod test;
+
+/// The project's chores: set up, generate, check, test, show.
+#[derive(Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask")]
+struct Cli {
+    #[command(subcommand)]
+    chore: Chore,
+}
+
+#[derive(Subcommand)]
+enum Chore {
+    /// Find what this machine lacks, and install it (root on Debian) or say how
+    Setup(setup::Args),
+    /// Start, stop or look at one Cassandra node for tests, on 127.0.0.1
+    Cassandra {
+        #[command(subcommand)]
+        verb: cassandra::Verb,
+    },
+    /// Run every test, against a real Cassandra and real drivers; needs root
+    Test(test::Args),
+    /// What must hold before a merge: format, lints, generated files up to date
+    Ci,
+    /// Write ebpf/src/abi.rs from the BTF of ebpf/src/abi.h
+    Generate(generate::Args),
+    /// Build the release binaries and run the demo; needs root
+    Demo(demo::Args),
+}
+
+fn main() -> ExitCode {
+    let chore = Cli::parse().chore;
+    match signals::install().and_then(|()| dispatch(chore)) {
+        Ok(code) => code,
+        Err(error) => match signals::received() {
+            // What was going on then is not at fault: the chain would blame it.
+            Some(signal) => {
+                eprintln!("error: {}", error.root_cause());
+                signals::exit_code(signal)
+            }
+            None => {
+                eprintln!("error: {error:#}");
+                ExitCode::FAILURE
+            }
+        },
+    }
+}
+
+fn dispatch(chore: Chore) -> anyhow::Result<ExitCode> {
+    match chore {
+        Chore::Setup(args) => setup::run(&args)?,
+        Chore::Cassandra { verb } => return cassandra::run(&verb),
+        Chore::Test(args) => test::run(&args)?,
+        Chore::Ci => ci::run()?,
+        Chore::Generate(args) => generate::run(&args)?,
+        Chore::Demo(args) => return demo::run(&args),
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,205 @@
+//! `setup`: what the machine lacks, found by what matters and not by package name, so that
+//! a tool from elsewhere serves as well.
+
+use std::{
+    env,
+    path::Path,
+    process::{Command, Stdio},
+};
+
+use anyhow::{Context, Result, bail};
+use clap::ValueEnum;
+use nix::unistd::geteuid;
+
+use crate::{
+    cassandra,
+    run::{find_program, run as run_command},
+};
+
+/// Options of `setup`.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Look only at what one part needs
+    #[arg(long, value_name = "PART")]
+    only: Option<Part>,
+}
+
+/// What a chore may need.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Part {
+    /// Compile the workspace, look at BPF, make network namespaces
+    Build,
+    /// Run a Cassandra node: Java 17 and Maven
+    Cassandra,
+    /// Run the driver suites: Python 3.10 or newer, with venv and pip
+    Python,
+}
+
+/// Every part, in the order in which a newcomer meets them.
+pub const ALL: [Part; 3] = [Part::Build, Part::Cassandra, Part::Python];
+
+/// One Debian package, and how to tell that what it brings is here, from wherever.
+struct Need {
+    part: Part,
+    package: &'static str,
+    is_met: fn() -> bool,
+}
+
+const NEEDS: [Need; 8] = [
+    Need {
+        part: Part::Build,
+        package: "clang-19",
+        is_met: || env::var_os("UNDERPASS_CLANG").is_some() || find_clang().is_some(),
+    },
+    Need {
+        part: Part::Build,
+        package: "libbpf-dev",
+        is_met: || Path::new("/usr/include/bpf/bpf_helpers.h").exists(),
+    },
+    Need {
+        part: Part::Build,
+        package: "linux-libc-dev",
+        is_met: || Path::new("/usr/include/linux/bpf.h").exists() && has_asm_headers(),
+    },
+    Need {
+        part: Part::Build,
+        package: "bpftool",
+        is_met: || find_program("bpftool").is_some(),
+    },
+    Need {
+        part: Part::Build,
+        package: "iproute2",
+        is_met: || find_program("ip").is_some(),
+    },
+    Need {
+        part: Part::Cassandra,
+        package: "openjdk-17-jre-headless",
+        is_met: || cassandra::find_java().is_some(),
+    },
+    Need {
+        part: Part::Cassandra,
+        package: "maven",
+        is_met: || find_program("mvn").is_some(),
+    },
+    Need {
+        part: Part::Python,
+        package: "python3-venv",
+        is_met: has_python,
+    },
+];
+
+/// The command.
+pub fn run(args: &Args) -> Result<()> {
+    match args.only {
+        Some(part) => ensure(&[part])?,
+        None => ensure(&ALL)?,
+    }
+    eprintln!("setup: nothing is missing");
+    Ok(())
+}
+
+/// Installs what these parts lack; says nothing when that is nothing.
+pub fn ensure(parts: &[Part]) -> Result<()> {
+    if parts.contains(&Part::Build) {
+        note_rust_components();
+    }
+    let lacking = missing(parts);
+    if lacking.is_empty() {
+        return Ok(());
+    }
+    install(&lacking)?;
+    let still = missing(parts);
+    if !still.is_empty() {
+        bail!(
+            "installed, but not found: {}; is another version first on PATH?",
+            still.join(" ")
+        );
+    }
+    Ok(())
+}
+
+/// clang under the names by which ebpf/build.rs looks for it.
+pub fn find_clang() -> Option<std::path::PathBuf> {
+    ["clang-19", "clang-20", "clang-18", "clang"]
+        .into_iter()
+        .find_map(find_program)
+}
+
+/// The folder of <asm/types.h>, where `clang -target bpf` does not look by itself.
+pub fn multiarch_include() -> String {
+    format!("/usr/include/{}-linux-gnu", env::consts::ARCH)
+}
+
+fn missing(parts: &[Part]) -> Vec<&'static str> {
+    NEEDS
+        .iter()
+        .filter(|need| parts.contains(&need.part) && !(need.is_met)())
+        .map(|need| need.package)
+        .collect()
+}
+
+fn install(packages: &[&str]) -> Result<()> {
+    let line = format!(
+        "apt-get install -y --no-install-recommends {}",
+        packages.join(" ")
+    );
+    if find_program("apt-get").is_none() {
+        bail!(
+            "missing (names of Debian's packages): {}",
+            packages.join(" ")
+        );
+    }
+    if !geteuid().is_root() {
+        bail!("something is missing: run this as root, then try again: {line}");
+    }
+    eprintln!("installing with apt: {}", packages.join(" "));
+    let failed = || format!("apt could not install everything: see above, then try `{line}`");
+    run_command(apt().arg("update")).with_context(failed)?;
+    run_command(
+        apt()
+            .args(["install", "-y", "--no-install-recommends"])
+            .args(packages),
+    )
+    .with_context(failed)
+}
+
+fn apt() -> Command {
+    let mut apt = Command::new("apt-get");
+    // No questions, and no terminal of its own: it runs beside the terminal's foreground.
+    apt.env("DEBIAN_FRONTEND", "noninteractive")
+        .args(["-q", "-o", "Dpkg::Use-Pty=0"]);
+    apt
+}
+
+fn has_asm_headers() -> bool {
+    [multiarch_include().as_str(), "/usr/include"]
+        .into_iter()
+        .any(|dir| Path::new(dir).join("asm/types.h").exists())
+}
+
+fn has_python() -> bool {
+    succeeds(Command::new("python3").args([
+        "-c",
+        "import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 10))",
+    ]))
+}
+
+/// They come with the toolchain, not with apt, and only `ci` and `generate` want them.
+fn note_rust_components() {
+    for (component, probe) in [("rustfmt", "rustfmt"), ("clippy", "cargo-clippy")] {
+        if !succeeds(Command::new(probe).arg("--version")) {
+            eprintln!(
+                "note: {component} is missing, for `cargo xtask ci`: `rustup component add {component}`"
+            );
+        }
+    }
+}
+
+fn succeeds(command: &mut Command) -> bool {
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+        .is_ok_and(|status| status.success())
+}

@@ -1,0 +1,57 @@
+//! `test`: every test, with all that they need: root, Cassandra, drivers.
+
+use std::path::Path;
+
+use anyhow::{Context, Result};
+
+use crate::{
+    cassandra, python,
+    run::{cargo, require_root, run as run_command},
+    setup, skips,
+};
+
+/// Options of `test`.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Passed to `cargo test --workspace`
+    #[arg(last = true)]
+    args: Vec<String>,
+}
+
+/// The command. Cassandra is stopped at the end if it was not running before, also after a
+/// failure and on SIGINT or SIGTERM.
+pub fn run(args: &Args) -> Result<()> {
+    require_root("test", "loads BPF programs and makes network namespaces")?;
+    setup::ensure(&setup::ALL)?;
+    let python = python::ensure()?;
+    // Before Cassandra, which would only compete with the compiler.
+    run_command(cargo().args(["build", "--workspace", "--all-targets"]))
+        .context("the workspace does not build")?;
+    let node = cassandra::up(None)?;
+    let tested = test(args, &node, &python);
+    let stopped = if node.started {
+        cassandra::down()
+    } else {
+        Ok(())
+    };
+    tested.and(stopped)
+}
+
+fn test(args: &Args, node: &cassandra::Up, python: &Path) -> Result<()> {
+    skips::clear()?;
+    let tested = run_command(
+        cargo()
+            .args(["test", "--workspace"])
+            .args(&args.args)
+            .env("UNDERPASS_CASSANDRA", node.address.to_string())
+            .env("UNDERPASS_CASSANDRA_USER", cassandra::USER)
+            .env("UNDERPASS_CASSANDRA_PASSWORD", cassandra::PASSWORD)
+            .env("UNDERPASS_PYTHON", python)
+            .env("UNDERPASS_REQUIRE_ALL", "1")
+            .env("UNDERPASS_SKIPS", skips::file()),
+    )
+    .context("tests failed");
+    // What was skipped is of interest after a failure as well.
+    let judged = skips::judge();
+    tested.and(judged)
+}
