@@ -77,6 +77,7 @@ class Suite:
             ("batch_logged", lambda: self.batch(BatchType.LOGGED)),
             ("batch_unlogged", lambda: self.batch(BatchType.UNLOGGED)),
             ("paging", self.paging),
+            ("counted", self.counted),
             ("large_value", self.large_value),
             ("authentication", self.authentication),
             ("wrong_password", self.wrong_password),
@@ -161,6 +162,34 @@ class Suite:
         check_equal(seen, list(range(PAGED_ROWS)), "rows in order")
         check(pages >= PAGED_ROWS // FETCH_SIZE, f"only {pages} pages")
         return f"{len(seen)} rows in {pages} pages"
+
+    def counted(self):
+        """So many requests of each kind on a table of its own; whoever counts along is checked
+        against the detail."""
+        session = self.session
+        session.execute("CREATE TABLE counted (id int PRIMARY KEY, n int)")
+        prepare = {
+            "insert": session.prepare("INSERT INTO counted (id, n) VALUES (?, ?)"),
+            "select": session.prepare("SELECT n FROM counted WHERE id = ?"),
+            "delete": session.prepare("DELETE FROM counted WHERE id = ?"),
+        }
+        sent = {"create": 1, "prepare": len(prepare), "truncate": 1}
+        sent |= {"insert": 17, "select": 29, "update": 7, "delete": 5, "batch": 3}
+        for n in range(sent["insert"]):
+            session.execute(prepare["insert"], (n, n))
+        for n in range(sent["select"]):
+            session.execute(prepare["select"], (n,))
+        for n in range(sent["update"]):
+            session.execute("UPDATE counted SET n = %s WHERE id = %s", (-n, n))
+        for n in range(sent["delete"]):
+            session.execute(prepare["delete"], (n,))
+        for n in range(sent["batch"]):
+            batch = BatchStatement()
+            batch.add(prepare["insert"], (100 + n, n))
+            batch.add(SimpleStatement("UPDATE counted SET n = 0 WHERE id = 100"))
+            session.execute(batch)
+        session.execute("TRUNCATE counted")
+        return sent
 
     def large_value(self):
         """One value of 16 MiB, there and back: hundreds of v5 segments."""

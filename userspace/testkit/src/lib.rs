@@ -1,3 +1,5 @@
 //! What tests, benchmarks and the demo stand on.
 
 pub mod node;
+pub mod sandbox;
+pub mod skip;

@@ -26,6 +26,9 @@ const SIGNS: [&str; 22] = [
     "-", "/", "%", "@",
 ];
 
+/// Tokens of one statement: each takes many times the memory of its text.
+const MAX_TOKENS: usize = 1 << 18;
+
 /// Splits a statement into tokens, dropping white space and comments.
 pub(super) fn tokenize(text: &str) -> Result<Vec<Token>> {
     let mut tokens = Vec::new();
@@ -34,6 +37,11 @@ pub(super) fn tokenize(text: &str) -> Result<Vec<Token>> {
         rest = skip_blank(rest)?;
         if rest.is_empty() {
             return Ok(tokens);
+        }
+        if tokens.len() >= MAX_TOKENS {
+            return Err(Failure::syntax(format!(
+                "a statement may have {MAX_TOKENS} tokens on this node"
+            )));
         }
         let (token, after) = next_token(rest, tokens.last())?;
         tokens.push(token);
@@ -259,5 +267,6 @@ mod tests {
         for text in ["'open", "\"open", "/* open", "0xabc", "select é", "$$ open"] {
             assert!(tokenize(text).is_err(), "{text}");
         }
+        assert!(tokenize(&"(".repeat(MAX_TOKENS + 1)).is_err());
     }
 }

@@ -76,6 +76,9 @@ fn zone_ms(zone: &str) -> Option<i64> {
         .unwrap_or("0")
         .parse()
         .ok()?;
+    if hours > 23 || minutes > 59 {
+        return None;
+    }
     let ms = i64::from(hours * 60 + minutes) * 60_000;
     Some(if zone.starts_with('-') { -ms } else { ms })
 }
@@ -129,6 +132,7 @@ mod tests {
             Some(951_868_800_000 - 5_400_000)
         );
         assert_eq!(timestamp_ms("yesterday"), None);
+        assert_eq!(timestamp_ms("2000-01-01T00:00+004294967295"), None);
         assert_eq!(date("1970-01-02"), Some((1 << 31) + 1));
         assert_eq!(time_ns("01:02:03.5"), Some(3_723_500_000_000));
         assert_eq!(time_ns("25:00"), None);

@@ -1,0 +1,217 @@
+//! What the interception tests share: families, hosts, a small TCP client and server.
+//!
+//! Each test file is a program of its own and uses a part of this.
+#![allow(
+    dead_code,
+    clippy::allow_attributes,
+    reason = "each test file uses a part of this"
+)]
+
+use std::{
+    io,
+    net::{IpAddr, SocketAddr, TcpListener, TcpStream},
+    path::Path,
+    time::Duration,
+};
+
+use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+use testkit::sandbox::{Agent, Netns, Sandbox};
+
+/// What the agent under test is.
+pub const BINARY: &str = env!("CARGO_BIN_EXE_underpass");
+
+/// Longer than anything here takes; a hang is a failure, not a wait.
+pub const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How an application dials.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Family {
+    V4,
+    V6,
+    /// An IPv6 socket that dials an IPv4 address.
+    Mapped,
+}
+
+pub const FAMILIES: [Family; 3] = [Family::V4, Family::V6, Family::Mapped];
+
+/// Where the database is, seen from the application.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Distance {
+    /// On this host's loopback.
+    Here,
+    /// On another host, over veth.
+    There,
+}
+
+impl Family {
+    /// The address that an application of this family dials for `ip`.
+    pub fn dialled(self, ip: IpAddr, port: u16) -> SocketAddr {
+        match (self, ip) {
+            (Family::Mapped, IpAddr::V4(v4)) => SocketAddr::new(v4.to_ipv6_mapped().into(), port),
+            _ => SocketAddr::new(ip, port),
+        }
+    }
+
+    pub fn loopback(self) -> IpAddr {
+        match self {
+            Family::V6 => "::1".parse().unwrap(),
+            _ => "127.0.0.1".parse().unwrap(),
+        }
+    }
+
+    /// The application's own address on the veth.
+    pub fn app(self) -> IpAddr {
+        match self {
+            Family::V6 => "2001:db8::1".parse().unwrap(),
+            _ => "192.0.2.1".parse().unwrap(),
+        }
+    }
+
+    /// The database's.
+    pub fn database(self) -> IpAddr {
+        match self {
+            Family::V6 => "2001:db8::2".parse().unwrap(),
+            _ => "192.0.2.2".parse().unwrap(),
+        }
+    }
+
+    pub fn domain(self) -> Domain {
+        if self == Family::V4 {
+            Domain::IPV4
+        } else {
+            Domain::IPV6
+        }
+    }
+}
+
+/// An application host, and a database host next to it.
+pub struct Hosts {
+    pub app: Sandbox,
+    pub database: Netns,
+}
+
+impl Hosts {
+    pub fn new() -> Self {
+        let app = Sandbox::new().unwrap();
+        let database = Netns::new().unwrap();
+        let (own, others) = (
+            ["192.0.2.1/24", "2001:db8::1/64"],
+            ["192.0.2.2/24", "2001:db8::2/64"],
+        );
+        app.netns.join(&database, &own, &others).unwrap();
+        Self { app, database }
+    }
+
+    pub fn agent(&self, policy: &str) -> Agent<'_> {
+        self.agent_with("", policy)
+    }
+
+    pub fn agent_with(&self, settings: &str, policy: &str) -> Agent<'_> {
+        let (netns, cgroup) = (Some(&self.app.netns), &self.app.cgroup);
+        Agent::start(Path::new(BINARY), netns, cgroup, settings, policy).unwrap()
+    }
+
+    /// A database that accepts, at a port of the kernel's choice.
+    pub fn listen(&self, distance: Distance, family: Family) -> TcpListener {
+        let ip = self.database_ip(distance, family);
+        match distance {
+            Distance::Here => self
+                .app
+                .server(|| TcpListener::bind((ip, 0)))
+                .unwrap()
+                .unwrap(),
+            Distance::There => {
+                let bind = || TcpListener::bind((ip, 0));
+                testkit::sandbox::run_in(Some(&self.database), None, bind)
+                    .unwrap()
+                    .unwrap()
+            }
+        }
+    }
+
+    pub fn database_ip(&self, distance: Distance, family: Family) -> IpAddr {
+        match distance {
+            Distance::Here => family.loopback(),
+            Distance::There => family.database(),
+        }
+    }
+
+    /// Runs `client` as an application.
+    pub fn client<T: Send>(&self, client: impl FnOnce() -> T + Send) -> T {
+        self.app.client(client).unwrap()
+    }
+
+    /// Runs `client` where no hook sees it: how things are without us.
+    pub fn direct<T: Send>(&self, client: impl FnOnce() -> T + Send) -> T {
+        self.app.server(client).unwrap()
+    }
+}
+
+/// A policy of one rule.
+pub fn rule(action: &str, rest: &str) -> String {
+    format!("[[rule]]\nname = \"r\"\naction = \"{action}\"\n{rest}\n")
+}
+
+/// A rule that sends what goes to these ports to the agent.
+pub fn enrich(ports: &[u16]) -> String {
+    rule("enrich", &to(ports))
+}
+
+pub fn to(ports: &[u16]) -> String {
+    let ports: Vec<String> = ports.iter().map(|p| format!("\":{p}\"")).collect();
+    format!("to = [{}]", ports.join(", "))
+}
+
+/// A socket of this family that has not dialled yet.
+pub fn socket(family: Family) -> Socket {
+    let socket = Socket::new(family.domain(), Type::STREAM, Some(Protocol::TCP)).unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    socket
+}
+
+pub fn connect(family: Family, to: SocketAddr) -> io::Result<TcpStream> {
+    let socket = socket(family);
+    socket.connect(&SockAddr::from(to))?;
+    Ok(socket.into())
+}
+
+/// Accepts within [`PATIENCE`].
+pub fn accept(listener: &TcpListener) -> (TcpStream, SocketAddr) {
+    listener.set_nonblocking(true).unwrap();
+    let deadline = std::time::Instant::now() + PATIENCE;
+    loop {
+        match listener.accept() {
+            Ok((stream, peer)) => {
+                stream.set_nonblocking(false).unwrap();
+                stream.set_read_timeout(Some(PATIENCE)).unwrap();
+                return (stream, peer);
+            }
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                assert!(
+                    std::time::Instant::now() < deadline,
+                    "nobody dialled the database"
+                );
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            Err(e) => panic!("accept: {e}"),
+        }
+    }
+}
+
+/// Waits until `holds` does.
+pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let deadline = std::time::Instant::now() + PATIENCE;
+    while !holds() {
+        assert!(std::time::Instant::now() < deadline, "never: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// A v4 OPTIONS request on this stream, and the SUPPORTED that answers it (an empty map).
+pub fn options(stream: u8) -> [u8; 9] {
+    [0x04, 0, 0, stream, 0x05, 0, 0, 0, 0]
+}
+
+pub fn supported(stream: u8) -> [u8; 11] {
+    [0x84, 0, 0, stream, 0x06, 0, 0, 0, 2, 0, 0]
+}

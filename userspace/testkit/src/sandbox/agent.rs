@@ -1,0 +1,303 @@
+//! An agent under test, as an operator has it: a process, a file, signals, HTTP.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    io::{BufRead, BufReader},
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    process::{Child, Command, ExitStatus, Stdio},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU32, Ordering::Relaxed},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, bail};
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+use serde_json::Value;
+
+use super::{Cgroup, Netns, run_in};
+
+/// Loading nine programs takes a quarter of a second; this is for a machine under load.
+const START_LIMIT: Duration = Duration::from_secs(30);
+const STOP_LIMIT: Duration = Duration::from_secs(10);
+const LOOK_EVERY: Duration = Duration::from_millis(10);
+
+/// One sample of `/metrics`: its value by its labels, as written there.
+pub type Metric = BTreeMap<String, f64>;
+
+/// A running agent. Dropped, it is killed and its pins are removed.
+#[derive(Debug)]
+pub struct Agent<'a> {
+    binary: PathBuf,
+    netns: Option<&'a Netns>,
+    cgroup: &'a Cgroup,
+    child: Child,
+    admin: SocketAddr,
+    log: Arc<Mutex<Vec<String>>>,
+    folder: tempfile::TempDir,
+    pins: PathBuf,
+}
+
+impl<'a> Agent<'a> {
+    /// Starts `binary` with this policy (without an `[agent]` section: that is made here;
+    /// `settings` are further lines of it) in `netns`, attached to `cgroup`; waits until it is
+    /// ready.
+    ///
+    /// # Errors
+    /// It does not get ready; with what it said.
+    pub fn start(
+        binary: &Path,
+        netns: Option<&'a Netns>,
+        cgroup: &'a Cgroup,
+        settings: &str,
+        policy: &str,
+    ) -> anyhow::Result<Self> {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let unique = format!("{}-{}", std::process::id(), NEXT.fetch_add(1, Relaxed));
+        let pins = PathBuf::from(format!("/sys/fs/bpf/underpass-test-{unique}"));
+        let folder = tempfile::tempdir()?;
+        let header = format!(
+            "[agent]\nadmin = \"127.0.0.1:0\"\ncgroup = {:?}\npins = {pins:?}\n{settings}\n",
+            cgroup.path(),
+        );
+        fs::write(folder.path().join("header.toml"), &header)?;
+        fs::write(folder.path().join("policy.toml"), header + policy)?;
+        let file = folder.path().join("policy.toml");
+        let log = Arc::default();
+        let (child, admin) = launch(binary, netns, cgroup, &file, &log)?;
+        Ok(Self {
+            binary: binary.to_owned(),
+            netns,
+            cgroup,
+            child,
+            admin,
+            log,
+            folder,
+            pins,
+        })
+    }
+
+    /// Starts it again after [`Agent::kill`], over what the dead one left.
+    ///
+    /// # Errors
+    /// As [`Agent::start`].
+    pub fn restart(&mut self) -> anyhow::Result<()> {
+        (self.child, self.admin) = launch(
+            &self.binary,
+            self.netns,
+            self.cgroup,
+            &self.file(),
+            &self.log,
+        )?;
+        Ok(())
+    }
+
+    /// SIGKILL: as a crash.
+    ///
+    /// # Errors
+    /// It cannot be waited for.
+    pub fn kill(&mut self) -> anyhow::Result<()> {
+        self.child.kill()?;
+        self.child.wait()?;
+        Ok(())
+    }
+
+    /// SIGTERM, and waits for the end.
+    ///
+    /// # Errors
+    /// It does not end in time.
+    pub fn stop(&mut self) -> anyhow::Result<ExitStatus> {
+        self.signal(Signal::SIGTERM)?;
+        let deadline = Instant::now() + STOP_LIMIT;
+        loop {
+            if let Some(status) = self.child.try_wait()? {
+                return Ok(status);
+            }
+            if Instant::now() > deadline {
+                bail!("the agent does not stop; it said:\n{}", self.log());
+            }
+            thread::sleep(LOOK_EVERY);
+        }
+    }
+
+    /// Sends a signal.
+    ///
+    /// # Errors
+    /// It has ended.
+    pub fn signal(&self, signal: Signal) -> anyhow::Result<()> {
+        Ok(kill(Pid::from_raw(self.pid() as i32), signal)?)
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Where its admin interface listens.
+    pub fn admin(&self) -> SocketAddr {
+        self.admin
+    }
+
+    /// Where its links are pinned.
+    pub fn pins(&self) -> &Path {
+        &self.pins
+    }
+
+    /// Its policy file.
+    pub fn file(&self) -> PathBuf {
+        self.folder.path().join("policy.toml")
+    }
+
+    /// Writes another policy (again without `[agent]`), which it reads on SIGHUP or by itself.
+    ///
+    /// # Errors
+    /// The file system's.
+    pub fn write_policy(&self, policy: &str) -> anyhow::Result<()> {
+        let header = fs::read_to_string(self.folder.path().join("header.toml"))?;
+        let new = self.folder.path().join("new.toml");
+        fs::write(&new, header + policy)?;
+        Ok(fs::rename(new, self.file())?)
+    }
+
+    /// What it has logged so far.
+    pub fn log(&self) -> String {
+        self.log
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .join("\n")
+    }
+
+    /// Waits until a log line holds `text`.
+    ///
+    /// # Errors
+    /// None does within ten seconds; with what it said.
+    pub fn wait_for_log(&self, text: &str) -> anyhow::Result<String> {
+        wait(&self.log, text, Duration::from_secs(10))
+    }
+
+    /// GET from the admin interface.
+    ///
+    /// # Errors
+    /// It does not answer.
+    pub fn get(&self, path: &str) -> anyhow::Result<String> {
+        let url = format!("http://{}{path}", self.admin);
+        run_in(self.netns, None, || {
+            Ok(ureq::get(&url).call()?.body_mut().read_to_string()?)
+        })?
+    }
+
+    /// GET, as JSON.
+    ///
+    /// # Errors
+    /// It does not answer, or not with JSON.
+    pub fn json(&self, path: &str) -> anyhow::Result<Value> {
+        Ok(serde_json::from_str(&self.get(path)?)?)
+    }
+
+    /// All samples of `/metrics`.
+    ///
+    /// # Errors
+    /// It does not answer.
+    pub fn metrics(&self) -> anyhow::Result<Metric> {
+        let text = self.get("/metrics")?;
+        let samples = text.lines().filter(|l| !l.starts_with('#'));
+        Ok(samples
+            .filter_map(|line| {
+                let (name, value) = line.rsplit_once(' ')?;
+                Some((name.to_owned(), value.parse().ok()?))
+            })
+            .collect())
+    }
+
+    /// One sample of `/metrics`, 0 when it is not there.
+    ///
+    /// # Errors
+    /// It does not answer.
+    pub fn metric(&self, name: &str) -> anyhow::Result<f64> {
+        Ok(self.metrics()?.get(name).copied().unwrap_or(0.0))
+    }
+}
+
+impl Drop for Agent<'_> {
+    fn drop(&mut self) {
+        let _ = self.kill();
+        let detached = Command::new(&self.binary)
+            .arg("detach")
+            .arg("--pins")
+            .arg(&self.pins)
+            .output();
+        if !detached.as_ref().is_ok_and(|o| o.status.success()) {
+            eprintln!("cannot detach {}: {detached:?}", self.pins.display());
+        }
+        if thread::panicking() {
+            eprintln!("--- the agent's log\n{}\n---", self.log());
+        }
+    }
+}
+
+fn launch(
+    binary: &Path,
+    netns: Option<&Netns>,
+    cgroup: &Cgroup,
+    file: &Path,
+    log: &Arc<Mutex<Vec<String>>>,
+) -> anyhow::Result<(Child, SocketAddr)> {
+    log.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    let mut command = Command::new(binary);
+    command
+        .arg("run")
+        .arg("--config")
+        .arg(file)
+        .stderr(Stdio::piped())
+        .stdin(Stdio::null());
+    let mut child = run_in(netns, Some(cgroup), || command.spawn())?
+        .with_context(|| format!("cannot start {}", binary.display()))?;
+    let stderr = child.stderr.take().context("no stderr")?;
+    let sink = log.clone();
+    thread::spawn(move || {
+        for line in BufReader::new(stderr).lines().map_while(Result::ok) {
+            sink.lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .push(line);
+        }
+    });
+    match wait(log, " ready ", START_LIMIT) {
+        Ok(line) => {
+            let admin = line
+                .split("admin=")
+                .nth(1)
+                .and_then(|rest| rest.split(' ').next());
+            let admin = admin
+                .and_then(|a| a.parse().ok())
+                .context("no admin address")?;
+            Ok((child, admin))
+        }
+        Err(error) => {
+            let _ = child.kill();
+            let _ = child.wait();
+            Err(error.context("the agent does not get ready"))
+        }
+    }
+}
+
+fn wait(log: &Mutex<Vec<String>>, text: &str, limit: Duration) -> anyhow::Result<String> {
+    let deadline = Instant::now() + limit;
+    loop {
+        let lines = log.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some(line) = lines.iter().find(|l| l.contains(text)) {
+            return Ok(line.clone());
+        }
+        // One line that says why is all that a failed start leaves.
+        if Instant::now() > deadline || lines.iter().any(|l| l.starts_with("underpass: ")) {
+            bail!("it did not log {text:?}; it said:\n{}", lines.join("\n"));
+        }
+        thread::sleep(LOOK_EVERY);
+    }
+}

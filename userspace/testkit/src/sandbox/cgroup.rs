@@ -1,0 +1,96 @@
+//! Cgroups that single threads can join.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+    sync::atomic::{AtomicU32, Ordering::Relaxed},
+    thread,
+    time::Duration,
+};
+
+use anyhow::{Context, bail};
+
+/// A dying process stays in its cgroup for a moment.
+const REMOVAL_TRIES: u32 = 100;
+const REMOVAL_PAUSE: Duration = Duration::from_millis(20);
+
+/// A threaded cgroup (cgroup-v2.rst): a test's thread can be an application while the test
+/// itself is not. Removed when dropped.
+#[derive(Debug)]
+pub struct Cgroup {
+    path: PathBuf,
+    root: PathBuf,
+}
+
+impl Cgroup {
+    /// A new one, beneath the root.
+    ///
+    /// # Errors
+    /// No cgroup2, or not root.
+    pub fn new() -> anyhow::Result<Self> {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let root = root()?;
+        let name = format!(
+            "underpass-test-{}-{}",
+            std::process::id(),
+            NEXT.fetch_add(1, Relaxed)
+        );
+        Self::at(root.join(name), root)
+    }
+
+    /// A new one beneath this one, which it must not outlive.
+    ///
+    /// # Errors
+    /// It exists already.
+    pub fn child(&self, name: &str) -> anyhow::Result<Self> {
+        Self::at(self.path.join(name), self.root.clone())
+    }
+
+    fn at(path: PathBuf, root: PathBuf) -> anyhow::Result<Self> {
+        fs::create_dir(&path).with_context(|| format!("cannot make cgroup {}", path.display()))?;
+        let cgroup = Self { path, root };
+        fs::write(cgroup.path.join("cgroup.type"), "threaded").context("threaded cgroups")?;
+        Ok(cgroup)
+    }
+
+    /// Its folder.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Its path from the mount's root, as in a rule.
+    pub fn rule_path(&self) -> PathBuf {
+        Path::new("/").join(self.path.strip_prefix(&self.root).unwrap_or(&self.path))
+    }
+
+    /// Moves this thread into it.
+    pub(super) fn enter(&self) -> io::Result<()> {
+        fs::write(self.path.join("cgroup.threads"), "0")
+    }
+}
+
+impl Drop for Cgroup {
+    fn drop(&mut self) {
+        for _ in 0..REMOVAL_TRIES {
+            match fs::remove_dir(&self.path) {
+                Err(e) if e.raw_os_error() == Some(nix::libc::EBUSY) => {
+                    thread::sleep(REMOVAL_PAUSE)
+                }
+                _ => return,
+            }
+        }
+        eprintln!("cgroup {} is still busy and stays", self.path.display());
+    }
+}
+
+/// mountinfo(5): `id parent dev root mountpoint options - type source options`.
+fn root() -> anyhow::Result<PathBuf> {
+    let mounts = fs::read_to_string("/proc/self/mountinfo")?;
+    for line in mounts.lines().filter(|l| l.contains(" - cgroup2 ")) {
+        let mut fields = line.split(' ').skip(3);
+        if let (Some("/"), Some(point)) = (fields.next(), fields.next()) {
+            return Ok(point.into());
+        }
+    }
+    bail!("no cgroup2 is mounted: `mount -t cgroup2 none /sys/fs/cgroup/unified`")
+}

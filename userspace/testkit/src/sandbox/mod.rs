@@ -1,0 +1,96 @@
+//! A host of a test's own: a network namespace, a cgroup, an agent.
+//!
+//! **Invariant**: nothing outlives its owner. A namespace lives by a descriptor alone, so
+//! even a killed test leaves none; cgroups, pins and processes go when their guard is
+//! dropped, and each test has its own, so tests run side by side.
+
+mod agent;
+mod cgroup;
+mod netns;
+
+use std::thread;
+
+use anyhow::Context;
+
+pub use agent::{Agent, Metric};
+pub use cgroup::Cgroup;
+pub use netns::Netns;
+
+/// A namespace with its loopback up, and a cgroup for the clients in it.
+#[derive(Debug)]
+pub struct Sandbox {
+    /// The network.
+    pub netns: Netns,
+    /// The cgroup that agents of this sandbox attach to.
+    pub cgroup: Cgroup,
+}
+
+impl Sandbox {
+    /// Makes one. Needs root.
+    ///
+    /// # Errors
+    /// The host has no cgroup2, or this is not root.
+    pub fn new() -> anyhow::Result<Self> {
+        Ok(Self {
+            netns: Netns::new()?,
+            cgroup: Cgroup::new()?,
+        })
+    }
+
+    /// Runs `client` as an application: in the namespace and in the cgroup.
+    ///
+    /// Processes that it starts are in both, too.
+    ///
+    /// # Panics
+    /// As `client` does.
+    pub fn client<T: Send>(&self, client: impl FnOnce() -> T + Send) -> anyhow::Result<T> {
+        self.run(Some(&self.cgroup), client)
+    }
+
+    /// Runs `server` as a database: in the namespace, and seen by no hook.
+    ///
+    /// # Panics
+    /// As `server` does.
+    pub fn server<T: Send>(&self, server: impl FnOnce() -> T + Send) -> anyhow::Result<T> {
+        self.run(None, server)
+    }
+
+    fn run<T: Send>(
+        &self,
+        cgroup: Option<&Cgroup>,
+        body: impl FnOnce() -> T + Send,
+    ) -> anyhow::Result<T> {
+        run_in(Some(&self.netns), cgroup, body)
+    }
+}
+
+/// Runs `body` on a thread of its own that has joined a namespace, a cgroup, or both.
+///
+/// # Errors
+/// The thread cannot join.
+///
+/// # Panics
+/// As `body` does.
+pub fn run_in<T: Send>(
+    netns: Option<&Netns>,
+    cgroup: Option<&Cgroup>,
+    body: impl FnOnce() -> T + Send,
+) -> anyhow::Result<T> {
+    thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            netns
+                .map(Netns::enter)
+                .transpose()
+                .context("cannot join the network namespace")?;
+            cgroup
+                .map(Cgroup::enter)
+                .transpose()
+                .context("cannot join the cgroup")?;
+            Ok(body())
+        });
+        match thread.join() {
+            Ok(result) => result,
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
+    })
+}

@@ -1,0 +1,81 @@
+//! Network namespaces that live by a descriptor.
+
+use std::{fs::File, os::fd::AsRawFd, process::Command, thread};
+
+use anyhow::{Context, ensure};
+use nix::sched::{CloneFlags, setns, unshare};
+
+/// A network namespace; gone when this and everything in it is gone.
+#[derive(Debug)]
+pub struct Netns(File);
+
+impl Netns {
+    /// A new one, with its loopback up.
+    ///
+    /// # Errors
+    /// Not root, or no `ip`.
+    pub fn new() -> anyhow::Result<Self> {
+        let made = thread::scope(|scope| scope.spawn(Self::make).join());
+        made.map_err(|_| anyhow::anyhow!("the thread that makes a namespace panicked"))?
+    }
+
+    fn make() -> anyhow::Result<Self> {
+        unshare(CloneFlags::CLONE_NEWNET).context("a network namespace needs root")?;
+        let own = File::open("/proc/thread-self/ns/net")?;
+        ip(&["link", "set", "lo", "up"])?;
+        Ok(Self(own))
+    }
+
+    /// Moves this thread into it, for good.
+    pub(super) fn enter(&self) -> anyhow::Result<()> {
+        Ok(setns(&self.0, CloneFlags::CLONE_NEWNET)?)
+    }
+
+    /// Runs `ip` in it.
+    ///
+    /// # Errors
+    /// With what `ip` says.
+    pub fn ip(&self, args: &[&str]) -> anyhow::Result<()> {
+        super::run_in(Some(self), None, || ip(args))?
+    }
+
+    /// Joins this namespace and another by a veth pair named `veth` in both, with these
+    /// addresses (`192.0.2.1/24`, any number, either family).
+    ///
+    /// # Errors
+    /// With what `ip` says.
+    pub fn join(&self, other: &Self, own: &[&str], others: &[&str]) -> anyhow::Result<()> {
+        let there = format!("/proc/{}/fd/{}", std::process::id(), other.0.as_raw_fd());
+        let peer = ["type", "veth", "peer", "name", "veth", "netns", &there];
+        self.ip(&[["link", "add", "veth"].as_slice(), &peer].concat())?;
+        for (netns, addresses) in [(self, own), (other, others)] {
+            for address in addresses {
+                // Without duplicate address detection an IPv6 address serves at once.
+                let nodad = if address.contains(':') {
+                    &["nodad"][..]
+                } else {
+                    &[]
+                };
+                let add = ["addr", "add", address, "dev", "veth"];
+                netns.ip(&[add.as_slice(), nodad].concat())?;
+            }
+            netns.ip(&["link", "set", "veth", "up"])?;
+        }
+        Ok(())
+    }
+}
+
+fn ip(args: &[&str]) -> anyhow::Result<()> {
+    let output = Command::new("ip")
+        .args(args)
+        .output()
+        .context("cannot run `ip`")?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure!(
+        output.status.success(),
+        "ip {}: {}",
+        args.join(" "),
+        said.trim()
+    );
+    Ok(())
+}
