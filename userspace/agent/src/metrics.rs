@@ -186,6 +186,18 @@ impl KernelCounters {
         ])
     }
 
+    /// As [`Collector::collect`] gives them, with one sample each that says zero: for
+    /// documentation.
+    pub fn declared(&self) -> Vec<MetricFamily> {
+        let [by_rule, by_cause] = &self.descriptions;
+        by_rule.with_label_values(&["", ""]);
+        by_cause.with_label_values(&[""]);
+        self.descriptions
+            .iter()
+            .flat_map(Collector::collect)
+            .collect()
+    }
+
     fn read(&self) -> Option<[IntCounterVec; 2]> {
         let dataplane = self
             .dataplane

@@ -101,6 +101,12 @@ impl Statements {
         })
     }
 
+    /// Makes both metrics show up before there is a statement: for documentation.
+    pub fn declare_for_docs(&self) {
+        self.seconds.with_label_values(&["", "", "", ""]);
+        self.errors.with_label_values(&["", ""]);
+    }
+
     /// The row of a statement under a rule.
     pub fn series(&self, rule: &RuleName, statement: &Statement) -> Arc<Series> {
         let name = |name: &Option<Box<str>>| match name {

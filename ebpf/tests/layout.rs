@@ -1,0 +1,77 @@
+//! The compiled object's own type information (BTF) says the same as `abi.rs`: sizes and
+//! offsets, for every struct that the programs share with the agent.
+
+use std::{collections::HashMap, io::Write, process::Command};
+
+use ebpf::abi;
+use serde_json::Value;
+
+/// `bpftool btf dump` of the object: struct name → (size, field → offset).
+fn layouts_in_btf() -> HashMap<String, (u64, HashMap<String, u64>)> {
+    let path = std::env::temp_dir().join(format!("underpass-layout-{}.o", std::process::id()));
+    std::fs::File::create(&path)
+        .unwrap()
+        .write_all(ebpf::OBJECT)
+        .unwrap();
+    let dump = Command::new("bpftool")
+        .args(["-j", "btf", "dump", "file"])
+        .arg(&path)
+        .output();
+    std::fs::remove_file(&path).unwrap();
+    let dump = dump.expect("bpftool is there: `cargo xtask setup` installs it");
+    assert!(
+        dump.status.success(),
+        "{}",
+        String::from_utf8_lossy(&dump.stderr)
+    );
+    let btf: Value = serde_json::from_slice(&dump.stdout).unwrap();
+    let structs = btf["types"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|t| t["kind"] == "STRUCT");
+    structs
+        .map(|t| {
+            let members = t["members"].as_array().unwrap().iter();
+            let fields = members.map(|m| {
+                let name = m["name"].as_str().unwrap().to_owned();
+                (name, m["bits_offset"].as_u64().unwrap() / 8)
+            });
+            let name = t["name"].as_str().unwrap().to_owned();
+            (name, (t["size"].as_u64().unwrap(), fields.collect()))
+        })
+        .collect()
+}
+
+#[test]
+fn the_object_and_the_agent_agree_on_every_layout() {
+    let in_btf = layouts_in_btf();
+    let mut compared = 0;
+    for (name, size, fields) in abi::LAYOUT {
+        let Some((btf_size, btf_fields)) = in_btf.get(*name) else {
+            continue;
+        };
+        assert_eq!(*size as u64, *btf_size, "{name}");
+        assert_eq!(fields.len(), btf_fields.len(), "{name}");
+        for (field, offset) in *fields {
+            assert_eq!(
+                btf_fields.get(*field),
+                Some(&(*offset as u64)),
+                "{name}.{field}"
+            );
+        }
+        compared += 1;
+    }
+    // Each map's key and value types, and what travels through the ring.
+    for name in [
+        "up_settings",
+        "up_policy",
+        "up_flow",
+        "up_leg",
+        "up_release",
+        "up_target_key",
+    ] {
+        assert!(in_btf.contains_key(name), "{name} is not in the object");
+    }
+    assert!(compared >= 12, "only {compared} structs were compared");
+}

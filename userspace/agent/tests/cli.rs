@@ -1,0 +1,182 @@
+//! What a new user meets: wrong flags, missing files, missing root, a port in use.
+
+use std::{
+    net::TcpListener,
+    os::unix::process::CommandExt,
+    process::{Command, Output},
+};
+
+const BINARY: &str = env!("CARGO_BIN_EXE_underpass");
+
+fn underpass(args: &[&str]) -> Output {
+    Command::new(BINARY).args(args).output().unwrap()
+}
+
+/// The one line that a failure says.
+fn complaint(output: &Output) -> String {
+    let said = String::from_utf8(output.stderr.clone()).unwrap();
+    let lines: Vec<&str> = said
+        .lines()
+        .filter(|l| l.starts_with("underpass: "))
+        .collect();
+    assert_eq!(lines.len(), 1, "one line: {said}");
+    lines[0].to_owned()
+}
+
+fn file(text: &str) -> tempfile::NamedTempFile {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), text).unwrap();
+    file
+}
+
+fn path(file: &tempfile::NamedTempFile) -> &str {
+    file.path().to_str().unwrap()
+}
+
+#[test]
+fn wrong_usage_exits_with_2() {
+    for args in [
+        &["frobnicate"][..],
+        &["check"],
+        &["run", "--konfig", "x"],
+        &[],
+    ] {
+        assert_eq!(underpass(args).status.code(), Some(2), "{args:?}");
+    }
+}
+
+#[test]
+fn check_says_ok_or_where_the_mistake_is() {
+    let good = file("[[rule]]\nname = \"a\"\nto = [\":9042\"]\naction = \"enrich\"\n");
+    let output = underpass(&["check", path(&good)]);
+    assert!(output.status.success());
+    assert!(
+        String::from_utf8(output.stdout)
+            .unwrap()
+            .contains("ok, 1 rules")
+    );
+    let bad = file("[[rule]]\nname = \"a\"\naction = \"enrich\"\nto = [\"nonsense\"]\n");
+    let output = underpass(&["check", path(&bad)]);
+    assert_eq!(output.status.code(), Some(1));
+    let said = complaint(&output);
+    assert!(
+        said.contains(&format!("{}:4:7: rule.to: expected", path(&bad))),
+        "{said}"
+    );
+    let output = underpass(&["check", "/nowhere.toml"]);
+    assert!(complaint(&output).contains("cannot read /nowhere.toml"));
+}
+
+#[test]
+fn check_explains_which_rule_a_connection_meets() {
+    let policy = file(
+        "[[rule]]\nname = \"spark\"\nto = [\":9042\"]\nprocess = [\"spark*\"]\naction = \"deny\"\n\
+         [[rule]]\nname = \"all\"\nto = [\"10.0.0.0/8:9042\"]\naction = \"enrich\"\n",
+    );
+    let explain = |rest: &[&str]| {
+        let args = [&["check", path(&policy), "--to", "10.1.2.3:9042"], rest].concat();
+        String::from_utf8(underpass(&args).stdout).unwrap()
+    };
+    assert!(explain(&["--process", "spark-shell"]).starts_with("spark: deny"));
+    let all = explain(&[]);
+    assert!(all.starts_with("all: enrich, fail = open"), "{all}");
+    assert!(
+        all.contains("passed over: spark, whose `process` does not hold"),
+        "{all}"
+    );
+    let json: serde_json::Value = serde_json::from_str(&explain(&["--json"])).unwrap();
+    assert_eq!(json["match"]["rule"], "all");
+    assert_eq!(json["match"]["passed_over"][0]["key"], "process");
+}
+
+#[test]
+fn run_without_root_says_so() {
+    let policy = file("");
+    std::fs::set_permissions(
+        policy.path(),
+        std::os::unix::fs::PermissionsExt::from_mode(0o644),
+    )
+    .unwrap();
+    // The binary may lie where another user cannot reach it.
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(
+        folder.path(),
+        std::os::unix::fs::PermissionsExt::from_mode(0o755),
+    )
+    .unwrap();
+    let copy = folder.path().join("underpass");
+    std::fs::copy(BINARY, &copy).unwrap();
+    let mut command = Command::new(&copy);
+    command
+        .args(["run", "--config", path(&policy)])
+        .uid(65_534)
+        .gid(65_534)
+        .current_dir("/");
+    let output = (0..100).find_map(|_| match command.output() {
+        // Another test's fork still holds the copy open for writing.
+        Err(e) if e.kind() == std::io::ErrorKind::ExecutableFileBusy => {
+            std::thread::sleep(std::time::Duration::from_millis(10));
+            None
+        }
+        other => Some(other.unwrap()),
+    });
+    let output = output.expect("the copy can be executed");
+    assert_eq!(output.status.code(), Some(1));
+    assert!(complaint(&output).contains("needs root"));
+}
+
+#[test]
+fn an_admin_port_in_use_is_found_before_anything_is_attached() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap();
+    let pins = format!("/sys/fs/bpf/underpass-test-cli-{}", std::process::id());
+    let policy = file(&format!(
+        "[agent]\nadmin = \"{address}\"\npins = \"{pins}\"\n"
+    ));
+    let output = underpass(&["run", "--config", path(&policy)]);
+    let said = complaint(&output);
+    assert!(
+        said.contains(&format!("cannot listen on {address}")),
+        "{said}"
+    );
+    assert!(said.contains("choose another `admin`"), "{said}");
+    assert!(!std::path::Path::new(&pins).exists());
+}
+
+#[test]
+fn a_cgroup_that_is_none_is_refused() {
+    let pins = format!("/sys/fs/bpf/underpass-test-nocg-{}", std::process::id());
+    let policy = file(&format!(
+        "[agent]\nadmin = \"127.0.0.1:0\"\ncgroup = \"/tmp\"\npins = \"{pins}\"\n"
+    ));
+    let said = complaint(&underpass(&["run", "--config", path(&policy)]));
+    assert!(said.contains("/tmp is not a cgroup v2 folder"), "{said}");
+    assert!(!std::path::Path::new(&pins).exists());
+}
+
+#[test]
+fn flows_without_an_agent_says_what_to_do() {
+    let said = complaint(&underpass(&["flows", "--admin", "127.0.0.1:9"]));
+    assert!(
+        said.contains("no agent answers at 127.0.0.1:9: start one"),
+        "{said}"
+    );
+}
+
+#[test]
+fn doctor_finds_what_this_host_has() {
+    let output = underpass(&["doctor", "--json"]);
+    let findings: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let findings = findings.as_array().unwrap();
+    for what in [
+        "kernel",
+        "cgroup2",
+        "connect hooks",
+        "ring buffer",
+        "other BPF programs",
+    ] {
+        assert!(findings.iter().any(|f| f["what"] == what), "{what}");
+    }
+    let missing = findings.iter().any(|f| f["state"] == "missing");
+    assert_eq!(output.status.success(), !missing);
+}
