@@ -174,7 +174,8 @@ struct up_flow {
 	struct up_leg leg;
 	/* The client's side of the leg to the agent: the key of `legs`. */
 	struct up_endpoint client;
-	__u32 pad;
+	/* The address that the socket would have had without us; family 0 until it is known. */
+	struct up_endpoint local;
 };
 
 /* From the hold filter to the agent: a SYN that waits for the database's answer. */
@@ -201,6 +202,6 @@ _Static_assert(sizeof(struct up_endpoint) == 20, "up_endpoint");
 _Static_assert(sizeof(struct up_target_key) == 28, "up_target_key");
 _Static_assert(sizeof(struct up_process_key) == 24, "up_process_key");
 _Static_assert(sizeof(struct up_leg) == 72, "up_leg");
-_Static_assert(sizeof(struct up_flow) == 96, "up_flow");
+_Static_assert(sizeof(struct up_flow) == 112, "up_flow");
 _Static_assert(sizeof(struct up_held) == 216, "up_held");
 _Static_assert(sizeof(struct up_settings) == 64, "up_settings");

@@ -371,15 +371,15 @@ pub struct Flow {
     pub leg: Leg,
     /// In C: `struct up_endpoint`.
     pub client: Endpoint,
-    /// In C: `__u32`.
-    pub pad: u32,
+    /// In C: `struct up_endpoint`.
+    pub local: Endpoint,
 }
 
 const _: () = {
-    assert!(size_of::<Flow>() == 96);
+    assert!(size_of::<Flow>() == 112);
     assert!(offset_of!(Flow, leg) == 0);
     assert!(offset_of!(Flow, client) == 72);
-    assert!(offset_of!(Flow, pad) == 92);
+    assert!(offset_of!(Flow, local) == 92);
 };
 
 /// `struct up_held` in abi.h.
@@ -550,7 +550,7 @@ pub const LAYOUT: &[StructLayout] = &[
         &[
             ("leg", offset_of!(Flow, leg)),
             ("client", offset_of!(Flow, client)),
-            ("pad", offset_of!(Flow, pad)),
+            ("local", offset_of!(Flow, local)),
         ],
     ),
     (

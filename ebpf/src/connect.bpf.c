@@ -137,6 +137,18 @@ static __always_inline int on_connect(struct bpf_sock_addr *ctx, const struct up
 	return ALLOW;
 }
 
+/* connect(2) to the unspecified address means this host: the address that the socket is
+ * bound to, else the loopback (ip_route_connect, tcp_v6_connect). A rule must see the
+ * address that is meant, or 0.0.0.0 would be a way around it. */
+static __always_inline __be32 meant4(const struct bpf_sock_addr *ctx)
+{
+	__be32 bound = ctx->sk->src_ip4;
+
+	if (ctx->user_ip4)
+		return ctx->user_ip4;
+	return bound ? bound : bpf_htonl(INADDR_LOOPBACK);
+}
+
 SEC("cgroup/connect4")
 int connect4(struct bpf_sock_addr *ctx)
 {
@@ -147,7 +159,7 @@ int connect4(struct bpf_sock_addr *ctx)
 
 	if (!s || !ctx->sk)
 		return ALLOW;
-	endpoint4(&dst, ctx->user_ip4, (__be16)ctx->user_port);
+	endpoint4(&dst, meant4(ctx), (__be16)ctx->user_port);
 	answer = on_connect(ctx, s, &dst, ctx->sk->src_ip4 != 0, &intercept);
 	if (intercept) {
 		ctx->user_ip4 = endpoint_v4(&s->listener4);
@@ -172,6 +184,10 @@ int connect6(struct bpf_sock_addr *ctx)
 	addr[1] = ctx->user_ip6[1];
 	addr[2] = ctx->user_ip6[2];
 	addr[3] = ctx->user_ip6[3];
+	if (!(addr[0] | addr[1] | addr[2] | addr[3]))
+		addr[3] = bpf_htonl(1);
+	else if (!(addr[0] | addr[1] | addr[3]) && addr[2] == bpf_htonl(0xffff))
+		addr[3] = bpf_htonl(INADDR_LOOPBACK);
 	endpoint6(&dst, addr, (__be16)ctx->user_port);
 	bound = ctx->sk->src_ip6[0] | ctx->sk->src_ip6[1] | ctx->sk->src_ip6[2] |
 		ctx->sk->src_ip6[3];

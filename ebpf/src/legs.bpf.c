@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR MIT */
 /*
- * sock_ops: from the socket's cookie to its address.
+ * sock_ops: an intercepted socket's way from connect() to its end.
  *
  * TCP_CONNECT_CB fires in connect(2) when source address and port are chosen, before the
- * SYN leaves: an intercepted socket's leg is entered under the client's address, which
- * is all that the SYN will show at the other end. The change to CLOSE takes it out again.
- * Sockets that were not intercepted cost one failed look-up.
+ * SYN leaves: the leg is entered under the client's address, which is all that the SYN
+ * will show at the other end. ACTIVE_ESTABLISHED_CB fires before the application learns
+ * that it is connected: the name that the agent released moves to the socket, where it
+ * lives as long as the socket does. The change to CLOSE takes the leg out. Sockets that
+ * were not intercepted cost one failed look-up.
  *
- * Reads flows; writes legs, causes. When the agent is dead it enters nothing, because
- * connect no longer intercepts.
+ * Reads releases; writes flows, legs, causes; deletes from legs, releases. When the agent
+ * is dead it enters nothing, because connect no longer intercepts.
  */
 #include "common.h"
 
@@ -34,6 +36,22 @@ static __always_inline void enter_leg(struct bpf_sock_ops *ops, struct bpf_sock 
 	bpf_sock_ops_cb_flags_set(ops, ops->bpf_sock_ops_cb_flags | BPF_SOCK_OPS_STATE_CB_FLAG);
 }
 
+static __always_inline void keep_name(struct bpf_sock *sk)
+{
+	struct up_flow *flow = bpf_sk_storage_get(&flows, sk, 0, 0);
+	struct up_release *release;
+	__u64 cookie;
+
+	if (!flow)
+		return;
+	cookie = flow->leg.cookie;
+	release = bpf_map_lookup_elem(&releases, &cookie);
+	if (!release)
+		return;
+	flow->local = release->local;
+	bpf_map_delete_elem(&releases, &cookie);
+}
+
 /* Only the leg that this very socket entered: its port may be another's by now. */
 static __always_inline void remove_leg(struct bpf_sock *sk)
 {
@@ -56,6 +74,8 @@ int on_socket_event(struct bpf_sock_ops *ops)
 		return 1;
 	if (ops->op == BPF_SOCK_OPS_TCP_CONNECT_CB)
 		enter_leg(ops, sk);
+	else if (ops->op == BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB)
+		keep_name(sk);
 	else if (ops->op == BPF_SOCK_OPS_STATE_CB && ops->args[1] == BPF_TCP_CLOSE)
 		remove_leg(sk);
 	return 1;

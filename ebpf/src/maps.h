@@ -80,7 +80,7 @@ struct {
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, int);
 	__type(value, struct up_flow);
-} flows SEC(".maps"); /* connect hooks → name hooks, sock_ops; dies with the socket */
+} flows SEC(".maps"); /* connect hooks, sock_ops → name hooks; dies with the socket */
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -96,8 +96,8 @@ struct {
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, __u64);
 	__type(value, struct up_release);
-} releases SEC(".maps"); /* agent → hold filter, name hooks; deleted by the agent with its flow,
-			  * or by the connect hook when the socket is used again */
+} releases SEC(".maps"); /* agent → hold filter, sock_ops; dies when the client's handshake is
+			  * done, or with the agent's flow, or when the socket is used again */
 
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);

@@ -8,8 +8,8 @@
  * one that the socket would have had without us (the port is the socket's own already),
  * SO_ORIGINAL_DST is the address that was dialled.
  *
- * Read flows and releases, write nothing. When the agent is dead they go on answering
- * for as long as their links are pinned.
+ * Read flows, write nothing. They go when the agent goes, and so do the flows that they
+ * serve.
  */
 #include "common.h"
 
@@ -18,18 +18,6 @@ static __always_inline struct up_flow *flow_of(struct bpf_sock_addr *ctx)
 	if (!ctx->sk)
 		return 0;
 	return bpf_sk_storage_get(&flows, ctx->sk, 0, 0);
-}
-
-/* Null until the database has answered: before that nobody knows the route's source. */
-static __always_inline struct up_release *release_of(struct bpf_sock_addr *ctx)
-{
-	struct up_flow *flow = flow_of(ctx);
-	__u64 cookie;
-
-	if (!flow)
-		return 0;
-	cookie = flow->leg.cookie;
-	return bpf_map_lookup_elem(&releases, &cookie);
 }
 
 static __always_inline void show6(struct bpf_sock_addr *ctx, const struct up_endpoint *e)
@@ -70,20 +58,20 @@ int getpeername6(struct bpf_sock_addr *ctx)
 SEC("cgroup/getsockname4")
 int getsockname4(struct bpf_sock_addr *ctx)
 {
-	struct up_release *release = release_of(ctx);
+	struct up_flow *flow = flow_of(ctx);
 
-	if (release)
-		ctx->user_ip4 = endpoint_v4(&release->local);
+	if (flow && flow->local.family)
+		ctx->user_ip4 = endpoint_v4(&flow->local);
 	return ALLOW;
 }
 
 SEC("cgroup/getsockname6")
 int getsockname6(struct bpf_sock_addr *ctx)
 {
-	struct up_release *release = release_of(ctx);
+	struct up_flow *flow = flow_of(ctx);
 
-	if (release)
-		show6(ctx, &release->local);
+	if (flow && flow->local.family)
+		show6(ctx, &flow->local);
 	return ALLOW;
 }
 

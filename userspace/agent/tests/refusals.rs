@@ -216,3 +216,21 @@ fn deny_is_eperm_and_nothing_reaches_the_database() {
         assert_eq!(agent.metric(denied).unwrap(), 2.0);
     }
 }
+
+#[test]
+fn the_unspecified_address_is_no_way_around_a_rule() {
+    let hosts = Hosts::new();
+    let policy = rule("deny", "to = [\"127.0.0.0/8:9\", \"[::1]:9\"]");
+    let _agent = hosts.agent(&policy);
+    for (family, ip) in [
+        (Family::V4, "0.0.0.0"),
+        (Family::V6, "::"),
+        (Family::Mapped, "0.0.0.0"),
+    ] {
+        let to = family.dialled(ip.parse().unwrap(), 9);
+        let direct = hosts.direct(|| blocking(family, to));
+        assert_eq!(direct.errno, Some(libc::ECONNREFUSED));
+        let denied = hosts.client(|| blocking(family, to));
+        assert_eq!(denied.errno, Some(libc::EPERM), "{to}");
+    }
+}

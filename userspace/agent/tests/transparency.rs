@@ -220,6 +220,35 @@ fn so_original_dst_is_what_was_dialled() {
 }
 
 #[test]
+fn the_unspecified_address_is_this_host() {
+    let hosts = Hosts::new();
+    for (family, any) in [(Family::V4, "0.0.0.0"), (Family::V6, "::")] {
+        let listener = hosts.listen(Distance::Here, family);
+        let to = SocketAddr::new(any.parse().unwrap(), listener.local_addr().unwrap().port());
+        let dial = || exchange(&mut connect(family, to).unwrap(), &listener);
+        let direct = hosts.direct(dial);
+        let _agent = hosts.agent(&enrich(&[to.port()]));
+        assert_eq!(hosts.client(dial), direct);
+    }
+}
+
+#[test]
+fn names_last_as_long_as_the_socket() {
+    let hosts = Hosts::new();
+    let listener = hosts.listen(Distance::There, Family::V4);
+    let to = listener.local_addr().unwrap();
+    let agent = hosts.agent(&enrich(&[to.port()]));
+    let client = hosts.client(|| connect(Family::V4, to).unwrap());
+    let (database, source) = accept(&listener);
+    drop(database);
+    client.shutdown(Shutdown::Write).unwrap();
+    eventually("the flow is over", || {
+        agent.metric("underpass_flows").unwrap() == 0.0
+    });
+    assert_eq!(client.local_addr().unwrap(), source);
+}
+
+#[test]
 fn half_close_works_both_ways() {
     for_each_place(|hosts, distance, family| {
         let listener = hosts.listen(distance, family);

@@ -74,7 +74,7 @@ async fn accept(shared: Arc<Shared>, listeners: Listeners, expected: Expected) {
                 Some(arrived) => drop(arrived.send(accepted.stream)),
                 None => {
                     shared.metrics.strangers.inc();
-                    tracing::warn!(client = %accepted.client, "a stranger at the listener");
+                    tracing::debug!(client = %accepted.client, "a stranger at the listener");
                     reset(&accepted.stream);
                 }
             },
