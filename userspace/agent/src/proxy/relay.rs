@@ -9,18 +9,25 @@ use std::{
     cell::RefCell,
     future::poll_fn,
     io::{self, ErrorKind},
+    pin::Pin,
     sync::{Arc, atomic::Ordering::Relaxed},
     task::{Context, Poll, ready},
 };
 
 use prometheus::IntCounter;
-use socket2::SockRef;
-use tokio::net::TcpStream;
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    net::{
+        TcpStream,
+        tcp::{ReadHalf, WriteHalf},
+    },
+};
 
 use super::{
     decode::{Chunk, Decoder, Way},
     intake::{self, Entered},
 };
+use crate::flows::Flow;
 
 /// Read at most this much at a time: large frames in few system calls. What one direction of
 /// a flow can hold back is at most this, too.
@@ -47,9 +54,8 @@ const CLIENT_ERROR: &str = "client_error";
 const DATABASE_ERROR: &str = "database_error";
 
 /// Carries a flow to its end.
-pub(super) async fn carry(client: TcpStream, database: TcpStream, entered: Entered) {
-    let mut relay = Relay::new(&entered);
-    let reason = poll_fn(|cx| relay.poll(cx, &client, &database)).await;
+pub(super) async fn carry(mut client: TcpStream, mut database: TcpStream, entered: Entered) {
+    let reason = Relay::new(&entered, &mut client, &mut database).run().await;
     if reason != BOTH_ENDED {
         end_abruptly(reason, &client, &database);
     }
@@ -81,20 +87,22 @@ fn end_abruptly(reason: &str, client: &TcpStream, database: &TcpStream) {
     }
 }
 
-struct Relay {
+struct Relay<'a> {
     decoder: Decoder,
-    up: Direction,
-    down: Direction,
+    up: Direction<'a>,
+    down: Direction<'a>,
 }
 
 /// A direction's state. **Invariant**: `held_back` is empty or nothing is read.
-struct Direction {
+struct Direction<'a> {
     way: Way,
+    from: ReadHalf<'a>,
+    to: WriteHalf<'a>,
     held_back: Vec<u8>,
     written: usize,
     state: State,
     /// The flow's own count, and the agent's.
-    entered: Arc<crate::flows::Flow>,
+    flow: Arc<Flow>,
     total: IntCounter,
 }
 
@@ -114,36 +122,49 @@ enum Stop {
     Lost(&'static str),
 }
 
-impl Relay {
-    fn new(entered: &Entered) -> Self {
+impl<'a> Relay<'a> {
+    fn new(entered: &Entered, client: &'a mut TcpStream, database: &'a mut TcpStream) -> Self {
         let metrics = &entered.shared.metrics;
-        let direction = |way, total: &IntCounter| Direction {
+        let direction = |way, from, to, total: &IntCounter| Direction {
             way,
+            from,
+            to,
             held_back: Vec::new(),
             written: 0,
             state: State::Open,
-            entered: entered.flow.clone(),
+            flow: entered.flow.clone(),
             total: total.clone(),
         };
+        let (from_client, to_client) = client.split();
+        let (from_database, to_database) = database.split();
         Self {
             decoder: Decoder::new(&entered.shared, &entered.flow),
-            up: direction(Way::ToDatabase, &metrics.bytes_to_database),
-            down: direction(Way::ToClient, &metrics.bytes_to_client),
+            up: direction(
+                Way::ToDatabase,
+                from_client,
+                to_database,
+                &metrics.bytes_to_database,
+            ),
+            down: direction(
+                Way::ToClient,
+                from_database,
+                to_client,
+                &metrics.bytes_to_client,
+            ),
         }
     }
 
-    /// Ready with the reason when the flow has ended.
-    fn poll(
-        &mut self,
-        cx: &mut Context<'_>,
-        client: &TcpStream,
-        database: &TcpStream,
-    ) -> Poll<&'static str> {
-        let up = self.up.poll(cx, client, database, &mut self.decoder);
+    /// Returns the reason why the flow has ended.
+    async fn run(&mut self) -> &'static str {
+        poll_fn(|cx| self.poll(cx)).await
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<&'static str> {
+        let up = self.up.poll(cx, &mut self.decoder);
         if let Poll::Ready(Err(stop)) = up {
             return Poll::Ready(stop.reason(CLIENT_SIDE, DATABASE_SIDE));
         }
-        let down = self.down.poll(cx, database, client, &mut self.decoder);
+        let down = self.down.poll(cx, &mut self.decoder);
         if let Poll::Ready(Err(stop)) = down {
             return Poll::Ready(stop.reason(DATABASE_SIDE, CLIENT_SIDE));
         }
@@ -173,37 +194,32 @@ impl Stop {
     }
 }
 
-impl Direction {
+impl Direction<'_> {
     /// Moves what can be moved. Ready when the direction has ended.
-    fn poll(
-        &mut self,
-        cx: &mut Context<'_>,
-        from: &TcpStream,
-        to: &TcpStream,
-        decoder: &mut Decoder,
-    ) -> Poll<Result<(), Stop>> {
+    fn poll(&mut self, cx: &mut Context<'_>, decoder: &mut Decoder) -> Poll<Result<(), Stop>> {
         loop {
-            ready!(self.poll_flush(cx, to))?;
+            ready!(self.poll_flush(cx))?;
             match self.state {
-                State::Open => ready!(self.poll_chunk(cx, from, to, decoder))?,
-                State::Ending => self.end(to),
+                State::Open => ready!(self.poll_chunk(cx, decoder))?,
+                State::Ending => {
+                    // Half-close. A target that is gone already says so on its own direction.
+                    let _ = ready!(Pin::new(&mut self.to).poll_shutdown(cx));
+                    self.state = State::Ended;
+                }
                 State::Ended => return Poll::Ready(Ok(())),
             }
         }
     }
 
     /// Writes what was held back.
-    fn poll_flush(&mut self, cx: &mut Context<'_>, to: &TcpStream) -> Poll<Result<(), Stop>> {
+    fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Stop>> {
+        if self.held_back.is_empty() {
+            return Poll::Ready(Ok(()));
+        }
         while let Some(rest) = self.held_back.get(self.written..).filter(|r| !r.is_empty()) {
-            ready!(to.poll_write_ready(cx)).map_err(Stop::To)?;
-            match to.try_write(rest) {
-                Ok(n) => {
-                    self.written += n;
-                    self.count(n);
-                }
-                Err(e) if e.kind() == ErrorKind::WouldBlock => {}
-                Err(e) => return Poll::Ready(Err(Stop::To(e))),
-            }
+            let n = ready!(Pin::new(&mut self.to).poll_write(cx, rest)).map_err(Stop::To)?;
+            self.written += n;
+            self.count(n);
         }
         // The memory of a burst is not kept for the rest of the flow's life.
         self.held_back = Vec::new();
@@ -211,42 +227,40 @@ impl Direction {
         Poll::Ready(Ok(()))
     }
 
-    /// Reads one chunk, has it decoded, and writes it on.
+    /// Reads one chunk, has it decoded, and writes it on. A read that does not fill the
+    /// buffer has emptied the socket, and the runtime knows: no second read only to be told.
     fn poll_chunk(
         &mut self,
         cx: &mut Context<'_>,
-        from: &TcpStream,
-        to: &TcpStream,
         decoder: &mut Decoder,
     ) -> Poll<Result<(), Stop>> {
-        ready!(from.poll_read_ready(cx)).map_err(Stop::From)?;
         CHUNK.with_borrow_mut(|buffer| {
-            let n = match from.try_read(buffer) {
-                Ok(n) => n,
-                Err(e) if e.kind() == ErrorKind::WouldBlock => return Poll::Ready(Ok(())),
-                Err(e) => return Poll::Ready(Err(Stop::From(e))),
-            };
-            let bytes = buffer.get(..n).unwrap_or_default();
+            let mut buffer = ReadBuf::new(buffer);
+            ready!(Pin::new(&mut self.from).poll_read(cx, &mut buffer)).map_err(Stop::From)?;
+            let bytes = buffer.filled();
             if bytes.is_empty() {
                 decoder.end(self.way);
                 self.state = State::Ending;
                 return Poll::Ready(Ok(()));
             }
             match decoder.chunk(self.way, bytes) {
-                Chunk::Forward => Poll::Ready(self.forward(bytes, to)),
+                Chunk::Forward => Poll::Ready(self.forward(cx, bytes)),
                 Chunk::Close { keep, reason } => {
                     let good = bytes.get(..keep).unwrap_or(bytes);
-                    Poll::Ready(self.forward(good, to).and(Err(Stop::Lost(reason))))
+                    Poll::Ready(self.forward(cx, good).and(Err(Stop::Lost(reason))))
                 }
             }
         })
     }
 
-    fn forward(&mut self, bytes: &[u8], to: &TcpStream) -> Result<(), Stop> {
-        let written = match to.try_write(bytes) {
-            Ok(n) => n,
-            Err(e) if e.kind() == ErrorKind::WouldBlock => 0,
-            Err(e) => return Err(Stop::To(e)),
+    fn forward(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Result<(), Stop> {
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        let written = match Pin::new(&mut self.to).poll_write(cx, bytes) {
+            Poll::Ready(Ok(n)) => n,
+            Poll::Ready(Err(e)) => return Err(Stop::To(e)),
+            Poll::Pending => 0,
         };
         self.count(written);
         if let Some(rest) = bytes.get(written..).filter(|r| !r.is_empty()) {
@@ -258,15 +272,9 @@ impl Direction {
     fn count(&self, bytes: usize) {
         let bytes = bytes as u64;
         match self.way {
-            Way::ToDatabase => self.entered.to_database.fetch_add(bytes, Relaxed),
-            Way::ToClient => self.entered.to_client.fetch_add(bytes, Relaxed),
+            Way::ToDatabase => self.flow.to_database.fetch_add(bytes, Relaxed),
+            Way::ToClient => self.flow.to_client.fetch_add(bytes, Relaxed),
         };
         self.total.inc_by(bytes);
-    }
-
-    /// Half-close. A target that is gone already will say so on its own direction.
-    fn end(&mut self, to: &TcpStream) {
-        let _ = SockRef::from(to).shutdown(std::net::Shutdown::Write);
-        self.state = State::Ended;
     }
 }
