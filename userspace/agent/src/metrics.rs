@@ -74,8 +74,8 @@ impl Metrics {
             flows_closed: counters(
                 registry,
                 "underpass_flows_closed_total",
-                "Flows that ended, by reason; reasons that are not client_*, database_* or \
-                 both_ended are framing that was lost.",
+                "Flows that ended, by reason; those that are not both_ended, client_* or \
+                 database_* are framing that was lost.",
                 "reason",
                 &[reasons, &losses].concat(),
             )?,

@@ -16,6 +16,7 @@ use tokio::{net::TcpStream, sync::oneshot, time};
 use super::{
     Shared,
     admission::Place,
+    close,
     workers::{Pair, Workers},
 };
 use crate::flows::Flow;
@@ -75,7 +76,7 @@ async fn accept(shared: Arc<Shared>, listeners: Listeners, expected: Expected) {
                 None => {
                     shared.metrics.strangers.inc();
                     tracing::debug!(client = %accepted.client, "a stranger at the listener");
-                    reset(&accepted.stream);
+                    close::reset(&accepted.stream);
                 }
             },
             Err(error) => {
@@ -180,14 +181,6 @@ fn answer(shared: &Shared, held: &Held, refusal: Refusal) {
         .inc();
     if let Err(error) = shared.answers.refuse(held, refusal) {
         tracing::error!(%error, client = %held.client, "cannot answer a SYN");
-    }
-}
-
-/// Closes with RST instead of FIN.
-pub(super) fn reset(stream: &TcpStream) {
-    let linger = socket2::SockRef::from(stream).set_linger(Some(Duration::ZERO));
-    if let Err(error) = linger {
-        tracing::debug!(%error, "a connection is closed with FIN instead of RST");
     }
 }
 

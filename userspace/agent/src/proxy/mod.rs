@@ -4,11 +4,15 @@
 //! - `admission.rs`: how many flows there may be.
 //! - `workers.rs`: the threads on which bytes move.
 //! - `relay.rs`: moves them, with back-pressure and half-close.
-//! - `decode.rs`: reads what passes.
+//! - `read.rs`: one read in one system call.
+//! - `decode.rs`: what passes, counted.
+//! - `close.rs`: how a flow ends.
 
 mod admission;
+mod close;
 mod decode;
 mod intake;
+mod read;
 mod relay;
 mod workers;
 
@@ -18,7 +22,7 @@ use cql::PreparedStatements;
 use dataplane::{Answers, Holds, Listeners};
 
 pub use admission::Admission;
-pub use relay::CLOSE_REASONS;
+pub use close::CLOSE_REASONS;
 
 use crate::{flows::Flows, metrics::Metrics, statements::Statements};
 

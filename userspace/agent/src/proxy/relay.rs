@@ -9,95 +9,56 @@ use std::{
     cell::RefCell,
     future::poll_fn,
     io::{self, ErrorKind},
-    pin::Pin,
     sync::{Arc, atomic::Ordering::Relaxed},
     task::{Context, Poll, ready},
 };
 
 use prometheus::IntCounter;
-use tokio::{
-    io::{AsyncRead, AsyncWrite, ReadBuf},
-    net::{
-        TcpStream,
-        tcp::{ReadHalf, WriteHalf},
-    },
-};
+use socket2::SockRef;
+use tokio::{io::Interest, net::TcpStream};
 
 use super::{
+    close::{self, BOTH_ENDED, CLIENT_ERROR, CLIENT_RESET, DATABASE_ERROR, DATABASE_RESET},
     decode::{Chunk, Decoder, Way},
-    intake::{self, Entered},
+    intake::Entered,
+    read::read,
 };
 use crate::flows::Flow;
 
 /// Read at most this much at a time: large frames in few system calls. What one direction of
 /// a flow can hold back is at most this, too.
-const CHUNK_BYTES: usize = 64 * 1024;
+pub(super) const CHUNK_BYTES: usize = 64 * 1024;
 
 thread_local! {
     /// One for all flows of a worker: idle flows cost no buffer.
     static CHUNK: RefCell<Box<[u8]>> = RefCell::new(vec![0; CHUNK_BYTES].into());
 }
 
-/// Why a flow ended, apart from the decoder's reasons.
-pub const CLOSE_REASONS: &[&str] = &[
-    BOTH_ENDED,
-    CLIENT_RESET,
-    DATABASE_RESET,
-    CLIENT_ERROR,
-    DATABASE_ERROR,
-];
-
-const BOTH_ENDED: &str = "both_ended";
-const CLIENT_RESET: &str = "client_reset";
-const DATABASE_RESET: &str = "database_reset";
-const CLIENT_ERROR: &str = "client_error";
-const DATABASE_ERROR: &str = "database_error";
-
 /// Carries a flow to its end.
-pub(super) async fn carry(mut client: TcpStream, mut database: TcpStream, entered: Entered) {
-    let reason = Relay::new(&entered, &mut client, &mut database).run().await;
-    if reason != BOTH_ENDED {
-        end_abruptly(reason, &client, &database);
-    }
-    let (flow, metrics) = (&entered.flow, &entered.shared.metrics);
-    metrics.flows_closed.with_label_values(&[reason]).inc();
-    tracing::info!(
-        flow = ?flow.id,
-        client = %flow.client,
-        pid = flow.process.pid,
-        process = %flow.process.name,
-        orig_dst = %flow.orig_dst,
-        rule = %flow.rule,
-        path = flow.path().as_str(),
-        to_database = flow.to_database.load(Relaxed),
-        to_client = flow.to_client.load(Relaxed),
-        duration_ms = flow.opened.elapsed().as_millis() as u64,
-        reason,
-        "flow closed"
-    );
+pub(super) async fn carry(client: TcpStream, database: TcpStream, entered: Entered) {
+    let mut relay = Relay::new(&entered);
+    let moving = poll_fn(|cx| relay.poll(cx, &client, &database));
+    let reason = tokio::select! {
+        biased;
+        reason = moving => reason,
+        // Nobody reads from the client while the database does not take what it sent; it can
+        // leave all the same, and then its place is free. (A database that resets is noticed
+        // when the client has taken what it sent before.)
+        _ = client.ready(Interest::ERROR) => CLIENT_RESET,
+    };
+    close::flow(&entered.flow, &entered.shared.metrics, reason);
+    close::sockets(reason, client, database).await;
 }
 
-/// A reset on one side becomes a reset on the other, as it would without us. Framing that
-/// was lost ends both sides with FIN: what was forwarded was good.
-fn end_abruptly(reason: &str, client: &TcpStream, database: &TcpStream) {
-    match reason {
-        CLIENT_RESET | CLIENT_ERROR => intake::reset(database),
-        DATABASE_RESET | DATABASE_ERROR => intake::reset(client),
-        _ => {}
-    }
-}
-
-struct Relay<'a> {
+struct Relay {
     decoder: Decoder,
-    up: Direction<'a>,
-    down: Direction<'a>,
+    up: Direction,
+    down: Direction,
 }
 
 /// A direction's state. **Invariant**: `held_back` is empty or nothing is read.
-struct Direction<'a> {
+struct Direction {
     way: Way,
-    from: ReadHalf<'a>,
-    to: WriteHalf<'a>,
     held_back: Vec<u8>,
     written: usize,
     state: State,
@@ -112,6 +73,8 @@ enum State {
     /// The source has ended; the target is told once everything is written.
     Ending,
     Ended,
+    /// Framing is lost; the flow ends once what was good is written.
+    Losing(&'static str),
 }
 
 /// What stops a flow.
@@ -122,51 +85,45 @@ enum Stop {
     Lost(&'static str),
 }
 
-impl<'a> Relay<'a> {
-    fn new(entered: &Entered, client: &'a mut TcpStream, database: &'a mut TcpStream) -> Self {
+impl Relay {
+    fn new(entered: &Entered) -> Self {
         let metrics = &entered.shared.metrics;
-        let direction = |way, from, to, total: &IntCounter| Direction {
+        let direction = |way, total: &IntCounter| Direction {
             way,
-            from,
-            to,
             held_back: Vec::new(),
             written: 0,
             state: State::Open,
             flow: entered.flow.clone(),
             total: total.clone(),
         };
-        let (from_client, to_client) = client.split();
-        let (from_database, to_database) = database.split();
         Self {
             decoder: Decoder::new(&entered.shared, &entered.flow),
-            up: direction(
-                Way::ToDatabase,
-                from_client,
-                to_database,
-                &metrics.bytes_to_database,
-            ),
-            down: direction(
-                Way::ToClient,
-                from_database,
-                to_client,
-                &metrics.bytes_to_client,
-            ),
+            up: direction(Way::ToDatabase, &metrics.bytes_to_database),
+            down: direction(Way::ToClient, &metrics.bytes_to_client),
         }
     }
 
-    /// Returns the reason why the flow has ended.
-    async fn run(&mut self) -> &'static str {
-        poll_fn(|cx| self.poll(cx)).await
-    }
-
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<&'static str> {
-        let up = self.up.poll(cx, &mut self.decoder);
+    /// Ready with the reason when the flow has ended.
+    fn poll(
+        &mut self,
+        cx: &mut Context<'_>,
+        client: &TcpStream,
+        database: &TcpStream,
+    ) -> Poll<&'static str> {
+        let up = self.up.poll(cx, client, database, &mut self.decoder);
         if let Poll::Ready(Err(stop)) = up {
             return Poll::Ready(stop.reason(CLIENT_SIDE, DATABASE_SIDE));
         }
-        let down = self.down.poll(cx, &mut self.decoder);
+        let down = self.down.poll(cx, database, client, &mut self.decoder);
         if let Poll::Ready(Err(stop)) = down {
-            return Poll::Ready(stop.reason(DATABASE_SIDE, CLIENT_SIDE));
+            let reason = stop.reason(DATABASE_SIDE, CLIENT_SIDE);
+            if reason == DATABASE_RESET && self.up.state == State::Ended {
+                // Cassandra answers a client's FIN with RST: the client gets it, and nothing
+                // went wrong.
+                close::reset(client);
+                return Poll::Ready(BOTH_ENDED);
+            }
+            return Poll::Ready(reason);
         }
         match (up, down) {
             (Poll::Ready(Ok(())), Poll::Ready(Ok(()))) => Poll::Ready(BOTH_ENDED),
@@ -194,32 +151,41 @@ impl Stop {
     }
 }
 
-impl Direction<'_> {
+impl Direction {
     /// Moves what can be moved. Ready when the direction has ended.
-    fn poll(&mut self, cx: &mut Context<'_>, decoder: &mut Decoder) -> Poll<Result<(), Stop>> {
+    fn poll(
+        &mut self,
+        cx: &mut Context<'_>,
+        from: &TcpStream,
+        to: &TcpStream,
+        decoder: &mut Decoder,
+    ) -> Poll<Result<(), Stop>> {
         loop {
-            ready!(self.poll_flush(cx))?;
+            ready!(self.poll_flush(cx, to))?;
             match self.state {
-                State::Open => ready!(self.poll_chunk(cx, decoder))?,
-                State::Ending => {
-                    // Half-close. A target that is gone already says so on its own direction.
-                    let _ = ready!(Pin::new(&mut self.to).poll_shutdown(cx));
-                    self.state = State::Ended;
-                }
+                State::Open => ready!(self.poll_chunk(cx, from, to, decoder))?,
+                State::Ending => self.end(to),
                 State::Ended => return Poll::Ready(Ok(())),
+                State::Losing(reason) => return Poll::Ready(Err(Stop::Lost(reason))),
             }
         }
     }
 
     /// Writes what was held back.
-    fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Stop>> {
+    fn poll_flush(&mut self, cx: &mut Context<'_>, to: &TcpStream) -> Poll<Result<(), Stop>> {
         if self.held_back.is_empty() {
             return Poll::Ready(Ok(()));
         }
         while let Some(rest) = self.held_back.get(self.written..).filter(|r| !r.is_empty()) {
-            let n = ready!(Pin::new(&mut self.to).poll_write(cx, rest)).map_err(Stop::To)?;
-            self.written += n;
-            self.count(n);
+            ready!(to.poll_write_ready(cx)).map_err(Stop::To)?;
+            match to.try_write(rest) {
+                Ok(n) => {
+                    self.written += n;
+                    self.count(n);
+                }
+                Err(e) if e.kind() == ErrorKind::WouldBlock => {}
+                Err(e) => return Poll::Ready(Err(Stop::To(e))),
+            }
         }
         // The memory of a burst is not kept for the rest of the flow's life.
         self.held_back = Vec::new();
@@ -227,40 +193,46 @@ impl Direction<'_> {
         Poll::Ready(Ok(()))
     }
 
-    /// Reads one chunk, has it decoded, and writes it on. A read that does not fill the
-    /// buffer has emptied the socket, and the runtime knows: no second read only to be told.
+    /// Reads one chunk, has it decoded, and writes it on.
     fn poll_chunk(
         &mut self,
         cx: &mut Context<'_>,
+        from: &TcpStream,
+        to: &TcpStream,
         decoder: &mut Decoder,
     ) -> Poll<Result<(), Stop>> {
+        ready!(from.poll_read_ready(cx)).map_err(Stop::From)?;
         CHUNK.with_borrow_mut(|buffer| {
-            let mut buffer = ReadBuf::new(buffer);
-            ready!(Pin::new(&mut self.from).poll_read(cx, &mut buffer)).map_err(Stop::From)?;
-            let bytes = buffer.filled();
+            let n = match read(from, buffer) {
+                Ok(n) => n,
+                Err(e) if e.kind() == ErrorKind::WouldBlock => return Poll::Ready(Ok(())),
+                Err(e) => return Poll::Ready(Err(Stop::From(e))),
+            };
+            let bytes = buffer.get(..n).unwrap_or_default();
             if bytes.is_empty() {
                 decoder.end(self.way);
                 self.state = State::Ending;
                 return Poll::Ready(Ok(()));
             }
-            match decoder.chunk(self.way, bytes) {
-                Chunk::Forward => Poll::Ready(self.forward(cx, bytes)),
+            let good = match decoder.chunk(self.way, bytes) {
+                Chunk::Forward => bytes,
                 Chunk::Close { keep, reason } => {
-                    let good = bytes.get(..keep).unwrap_or(bytes);
-                    Poll::Ready(self.forward(cx, good).and(Err(Stop::Lost(reason))))
+                    self.state = State::Losing(reason);
+                    bytes.get(..keep).unwrap_or(bytes)
                 }
-            }
+            };
+            Poll::Ready(self.forward(good, to))
         })
     }
 
-    fn forward(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Result<(), Stop> {
+    fn forward(&mut self, bytes: &[u8], to: &TcpStream) -> Result<(), Stop> {
         if bytes.is_empty() {
             return Ok(());
         }
-        let written = match Pin::new(&mut self.to).poll_write(cx, bytes) {
-            Poll::Ready(Ok(n)) => n,
-            Poll::Ready(Err(e)) => return Err(Stop::To(e)),
-            Poll::Pending => 0,
+        let written = match to.try_write(bytes) {
+            Ok(n) => n,
+            Err(e) if e.kind() == ErrorKind::WouldBlock => 0,
+            Err(e) => return Err(Stop::To(e)),
         };
         self.count(written);
         if let Some(rest) = bytes.get(written..).filter(|r| !r.is_empty()) {
@@ -276,5 +248,11 @@ impl Direction<'_> {
             Way::ToClient => self.flow.to_client.fetch_add(bytes, Relaxed),
         };
         self.total.inc_by(bytes);
+    }
+
+    /// Half-close. A target that is gone already will say so on its own direction.
+    fn end(&mut self, to: &TcpStream) {
+        let _ = SockRef::from(to).shutdown(std::net::Shutdown::Write);
+        self.state = State::Ended;
     }
 }

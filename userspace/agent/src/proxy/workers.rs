@@ -48,7 +48,9 @@ impl Workers {
 }
 
 fn start_one(n: usize) -> io::Result<mpsc::Sender<Pair>> {
-    let runtime = runtime::Builder::new_current_thread().enable_io().build()?;
+    let runtime = runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
     let (queue, mut pairs) = mpsc::channel::<Pair>(QUEUE);
     thread::Builder::new()
         .name(format!("worker-{n}"))

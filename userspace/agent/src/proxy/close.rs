@@ -1,0 +1,86 @@
+//! How a flow ends: what is said about it, and what its two sockets do.
+
+use std::{io::ErrorKind, net::Shutdown, sync::atomic::Ordering::Relaxed, time::Duration};
+
+use socket2::SockRef;
+use tokio::{net::TcpStream, time};
+
+use super::relay::CHUNK_BYTES;
+use crate::{flows::Flow, metrics::Metrics};
+
+/// Both sides have ended, each in its time.
+pub(super) const BOTH_ENDED: &str = "both_ended";
+pub(super) const CLIENT_RESET: &str = "client_reset";
+pub(super) const DATABASE_RESET: &str = "database_reset";
+pub(super) const CLIENT_ERROR: &str = "client_error";
+pub(super) const DATABASE_ERROR: &str = "database_error";
+
+/// Why a flow ended, apart from the decoder's reasons.
+pub const CLOSE_REASONS: &[&str] = &[
+    BOTH_ENDED,
+    CLIENT_RESET,
+    DATABASE_RESET,
+    CLIENT_ERROR,
+    DATABASE_ERROR,
+];
+
+/// When framing is lost, what a peer still sends is read and thrown away, so that it sees an
+/// end and not a reset which could overtake what was good: for this long, this much.
+const DISCARD_LIMIT: Duration = Duration::from_secs(1);
+const DISCARD_BYTES: usize = 16 * CHUNK_BYTES;
+
+/// Counts it and writes its one line.
+pub(super) fn flow(flow: &Flow, metrics: &Metrics, reason: &'static str) {
+    metrics.flows_closed.with_label_values(&[reason]).inc();
+    tracing::info!(
+        flow = ?flow.id,
+        client = %flow.client,
+        pid = flow.process.pid,
+        process = %flow.process.name,
+        orig_dst = %flow.orig_dst,
+        rule = %flow.rule,
+        path = flow.path().as_str(),
+        to_database = flow.to_database.load(Relaxed),
+        to_client = flow.to_client.load(Relaxed),
+        duration_ms = flow.opened.elapsed().as_millis() as u64,
+        reason,
+        "flow closed"
+    );
+}
+
+/// A reset on one side becomes a reset on the other, as it would without us. Framing that
+/// was lost ends both sides with FIN: what was forwarded was good.
+pub(super) async fn sockets(reason: &str, client: TcpStream, database: TcpStream) {
+    match reason {
+        BOTH_ENDED => {}
+        CLIENT_RESET | CLIENT_ERROR => reset(&database),
+        DATABASE_RESET | DATABASE_ERROR => reset(&client),
+        _ => {
+            let both = async { tokio::join!(discard(&client), discard(&database)) };
+            // Past the limit they are closed as they are.
+            let _ = time::timeout(DISCARD_LIMIT, both).await;
+        }
+    }
+}
+
+/// Has a socket close with RST instead of FIN.
+pub(super) fn reset(stream: &TcpStream) {
+    if let Err(error) = SockRef::from(stream).set_linger(Some(Duration::ZERO)) {
+        tracing::debug!(%error, "a connection is closed with FIN instead of RST");
+    }
+}
+
+async fn discard(stream: &TcpStream) {
+    // It may be gone already: then there is nothing to read either.
+    let _ = SockRef::from(stream).shutdown(Shutdown::Write);
+    let mut buffer = vec![0; CHUNK_BYTES];
+    let mut left = DISCARD_BYTES;
+    while left > 0 && stream.readable().await.is_ok() {
+        match stream.try_read(&mut buffer) {
+            Ok(0) => return,
+            Ok(n) => left = left.saturating_sub(n),
+            Err(e) if e.kind() == ErrorKind::WouldBlock => {}
+            Err(_) => return,
+        }
+    }
+}

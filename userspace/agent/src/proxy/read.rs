@@ -1,0 +1,31 @@
+//! One read from a socket, in one system call.
+
+use std::{
+    io::{self, ErrorKind},
+    os::fd::AsRawFd,
+};
+
+use nix::sys::socket::{MsgFlags, recv};
+use tokio::{io::Interest, net::TcpStream};
+
+/// Reads what there is, 0 at the end.
+///
+/// A read that does not fill the buffer has emptied the socket: the runtime is told so, and
+/// the next look at the socket waits for its next event instead of asking the kernel only to
+/// hear EAGAIN. That is half of a relay's reads.
+///
+/// # Errors
+/// WouldBlock when there is nothing; those of recv(2).
+pub(super) fn read(from: &TcpStream, buffer: &mut [u8]) -> io::Result<usize> {
+    let mut read = None;
+    let outcome = from.try_io(Interest::READABLE, || {
+        let n = recv(from.as_raw_fd(), buffer, MsgFlags::empty())?;
+        read = Some(n);
+        if n > 0 && n < buffer.len() {
+            Err(ErrorKind::WouldBlock.into())
+        } else {
+            Ok(n)
+        }
+    });
+    read.map_or(outcome, Ok)
+}

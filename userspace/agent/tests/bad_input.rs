@@ -1,0 +1,438 @@
+//! Bytes that are not what they should be: what reaches the other side, what is counted, and
+//! that no other flow notices. `cql::Verdict` says which of them close a flow.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "tests say what they expect by failing, and so do their helpers"
+)]
+
+mod common;
+#[path = "drivers/raw/frames.rs"]
+mod frames;
+#[path = "drivers/raw/host.rs"]
+mod host;
+
+use std::{
+    io::{Read, Write},
+    net::Shutdown,
+    thread,
+    time::{Duration, Instant},
+};
+
+use frames::{QUERY, READY, RESPONSE, RESULT, frame, header, query, ready, segment, startup, void};
+use host::{Host, Pair, on_a_host, rest};
+use serde_json::Value;
+
+const SELECT: &str = "SELECT v FROM shop.orders WHERE id = 1";
+/// What the agent has not passed on by now, it holds back.
+const BEHIND: Duration = Duration::from_millis(300);
+const OPTIONS: &[(&str, &str)] = &[("CQL_VERSION", "3.0.0")];
+
+/// A flow past its handshake.
+fn settled(host: &Host<'_>, version: u8) -> Pair {
+    let mut pair = host.pair();
+    pair.client_sends(&startup(version, OPTIONS));
+    pair.server_sends(&ready(version));
+    pair
+}
+
+/// A request and its response, and the end.
+fn still_works(mut pair: Pair) {
+    pair.client_sends(&query(4, 9, SELECT));
+    pair.server_sends(&void(4, 9));
+    pair.ends();
+}
+
+/// Nothing more arrives on either side, and both see FIN.
+fn is_cut(mut pair: Pair) {
+    assert_eq!(rest(&mut pair.server), b"", "the database received");
+    assert_eq!(rest(&mut pair.client), b"", "the client received");
+}
+
+/// What the operator sees of a flow.
+fn flow(host: &Host<'_>, pair: &Pair) -> Value {
+    let client = pair.client.local_addr().unwrap().to_string();
+    let flows = host.agent.json("/flows").unwrap();
+    let mut flows = flows.as_array().unwrap().iter();
+    flows
+        .find(|flow| flow["client"] == client.as_str())
+        .unwrap()
+        .clone()
+}
+
+#[test]
+fn a_malformed_body_passes_and_is_counted() {
+    on_a_host(|host| {
+        let mut pair = settled(host, 4);
+        // A statement that claims to be longer than its frame.
+        pair.client_sends(&frame(4, 1, QUERY, b"\0\0\x01\0SELECT"));
+        pair.server_sends(&void(4, 1));
+        still_works(pair);
+        host.counts(&[
+            ("anomalies", "malformed_body", 1),
+            ("flows_closed", "both_ended", 1),
+        ]);
+    });
+}
+
+#[test]
+fn a_truncated_frame_passes_and_is_counted() {
+    on_a_host(|host| {
+        let mut pair = settled(host, 4);
+        let whole = query(4, 1, SELECT);
+        pair.client_sends(&whole[..whole.len() - 3]);
+        pair.ends();
+        let ends = [
+            ("anomalies", "truncated_frame", 1),
+            ("flows_closed", "both_ended", 1),
+        ];
+        host.counts(&ends);
+    });
+}
+
+#[test]
+fn a_length_that_cannot_be_closes_the_flow() {
+    on_a_host(|host| {
+        for (n, length) in [-1, i32::MIN, (256 << 20) + 1].into_iter().enumerate() {
+            let good = query(4, 1, SELECT);
+            let mut pair = settled(host, 4);
+            let bad = header(4, 2, QUERY, length);
+            // In one write with a good frame, which arrives.
+            pair.client
+                .write_all(&[&good[..], &bad, b"body"].concat())
+                .unwrap();
+            assert_eq!(rest(&mut pair.server), good, "length {length}");
+            is_cut(pair);
+
+            let mut pair = settled(host, 4);
+            pair.client_sends(&good);
+            let bad = header(RESPONSE | 4, 1, RESULT, length);
+            pair.server.write_all(&bad).unwrap();
+            is_cut(pair);
+            host.counts(&[("flows_closed", "length", 2 * (n as u64 + 1))]);
+        }
+    });
+}
+
+#[test]
+fn the_wrong_direction_closes_the_flow() {
+    on_a_host(|host| {
+        let mut pair = settled(host, 4);
+        pair.client.write_all(&void(4, 1)).unwrap();
+        is_cut(pair);
+        let mut pair = settled(host, 4);
+        pair.server.write_all(&query(4, 1, SELECT)).unwrap();
+        is_cut(pair);
+        host.counts(&[("flows_closed", "direction", 2)]);
+    });
+}
+
+#[test]
+fn another_version_in_the_middle_closes_the_flow() {
+    on_a_host(|host| {
+        let mut pair = settled(host, 4);
+        pair.client.write_all(&query(3, 1, SELECT)).unwrap();
+        is_cut(pair);
+        let mut pair = settled(host, 4);
+        pair.client_sends(&query(4, 1, SELECT));
+        pair.server.write_all(&void(3, 1)).unwrap();
+        is_cut(pair);
+        host.counts(&[("flows_closed", "version_changed", 2)]);
+    });
+}
+
+#[test]
+fn an_unknown_opcode_passes_and_is_counted() {
+    on_a_host(|host| {
+        let mut pair = settled(host, 4);
+        pair.client_sends(&frame(4, 1, 0x3F, b"?"));
+        pair.server_sends(&frame(RESPONSE | 4, 1, 0x3E, b"!"));
+        still_works(pair);
+        host.counts(&[
+            ("anomalies", "unknown_opcode", 2),
+            ("flows_closed", "both_ended", 1),
+        ]);
+    });
+}
+
+#[test]
+fn a_response_without_a_request_passes_and_is_counted() {
+    on_a_host(|host| {
+        let mut pair = settled(host, 4);
+        pair.server_sends(&void(4, 77));
+        still_works(pair);
+        host.counts(&[
+            ("anomalies", "unknown_stream", 1),
+            ("flows_closed", "both_ended", 1),
+        ]);
+    });
+}
+
+#[test]
+fn a_segment_with_a_wrong_checksum_closes_the_flow() {
+    on_a_host(|host| {
+        let good = segment(&query(5, 1, SELECT));
+        let payload_at = 6;
+        for at in [0, 5, payload_at, good.len() - 1] {
+            let mut bad = good.clone();
+            bad[at] ^= 0x10;
+            let mut pair = settled(host, 5);
+            pair.client.write_all(&[&good[..], &bad].concat()).unwrap();
+            assert_eq!(rest(&mut pair.server), good, "damaged at {at}");
+            is_cut(pair);
+        }
+        let mut pair = settled(host, 5);
+        pair.client_sends(&good);
+        let mut bad = segment(&void(5, 1));
+        bad[payload_at] ^= 1;
+        pair.server.write_all(&bad).unwrap();
+        is_cut(pair);
+        host.counts(&[("flows_closed", "segment_crc", 5)]);
+    });
+}
+
+#[test]
+fn a_damaged_segment_in_pieces_never_arrives_whole() {
+    on_a_host(|host| {
+        let mut bad = segment(&query(5, 1, SELECT));
+        *bad.last_mut().unwrap() ^= 1;
+        let (front, back) = bad.split_at(bad.len() - 4);
+        let mut pair = settled(host, 5);
+        pair.client_sends(front);
+        pair.client.write_all(back).unwrap();
+        is_cut(pair);
+        host.counts(&[("flows_closed", "segment_crc", 1)]);
+    });
+}
+
+#[test]
+fn a_segment_without_whole_frames_closes_the_flow() {
+    on_a_host(|host| {
+        let mut pair = settled(host, 5);
+        let whole = query(5, 1, SELECT);
+        let bad = segment(&whole[..whole.len() - 1]);
+        pair.client.write_all(&bad).unwrap();
+        is_cut(pair);
+        host.counts(&[("flows_closed", "segment_length", 1)]);
+    });
+}
+
+/// A flow that begins with `first` is relayed, whatever follows.
+fn relayed(host: &Host<'_>, first: &[u8]) {
+    let mut pair = host.pair();
+    pair.client_sends(first);
+    pair.server_sends(b"whatever the database says");
+    pair.client_sends(b"and \xFF\0 the client");
+    assert_eq!(flow(host, &pair)["path"], "relay");
+    pair.ends();
+}
+
+#[test]
+fn an_unknown_version_is_relayed() {
+    on_a_host(|host| {
+        for version in [1, 2, 6, 0x41] {
+            relayed(host, &frame(version, 0, 0x05, &[]));
+        }
+        let mut beta = startup(5, OPTIONS);
+        beta[1] = 0x10; // the flag USE_BETA
+        relayed(host, &beta);
+        host.counts(&[
+            ("undecodable_flows", "version", 5),
+            ("flows_closed", "both_ended", 5),
+        ]);
+    });
+}
+
+#[test]
+fn tls_is_relayed() {
+    on_a_host(|host| {
+        // The head of a record with a ClientHello (RFC 8446 §5.1, §4).
+        let mut hello = vec![0x16, 3, 1, 2, 0, 1, 0, 1, 0xFC, 3, 3];
+        hello.extend((0..506).map(|n| n as u8));
+        relayed(host, &hello);
+        host.counts(&[
+            ("undecodable_flows", "tls", 1),
+            ("flows_closed", "both_ended", 1),
+        ]);
+    });
+}
+
+#[test]
+fn what_is_not_cql_is_relayed() {
+    let first_frames: &[&[u8]] = &[
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"\0\0\0\0",
+        b"\xFF\xFE\xFD",
+        &void(4, 0),              // a response, from the client
+        &header(4, 0, QUERY, -1), // a length that cannot be
+        &frame(4, 0, 0x3F, b""),  // an opcode that does not exist
+    ];
+    on_a_host(|host| {
+        for first in first_frames {
+            relayed(host, first);
+        }
+        let n = first_frames.len() as u64;
+        host.counts(&[
+            ("undecodable_flows", "not_cql", n),
+            ("flows_closed", "both_ended", n),
+        ]);
+    });
+}
+
+#[test]
+fn compressed_segments_are_relayed() {
+    on_a_host(|host| {
+        let mut pair = host.pair();
+        pair.client_sends(&startup(
+            5,
+            &[("CQL_VERSION", "3.0.0"), ("COMPRESSION", "lz4")],
+        ));
+        pair.server_sends(&ready(5));
+        pair.client_sends(b"compressed");
+        assert_eq!(flow(host, &pair)["path"], "relay");
+        pair.ends();
+        let reason = ("undecodable_flows", "segment_compression", 1);
+        host.counts(&[reason, ("flows_closed", "both_ended", 1)]);
+    });
+}
+
+/// What was good has to arrive before the flow is closed, also at a database that is behind.
+#[test]
+fn a_slow_database_gets_every_good_frame_before_a_bad_one() {
+    /// Flows, each with its bad frame at another place around the one where buffers are full.
+    const PLACES: usize = 4;
+    on_a_host(|host| {
+        let good = query(4, 1, &"x".repeat(32 << 10));
+        let room = frames_until_stopped(host, &good);
+        for place in room.saturating_sub(PLACES)..room {
+            let mut pair = settled(host, 4);
+            for n in 0..place {
+                pair.client.write_all(&good).unwrap();
+                assert!(has_passed(host, &pair, (n + 1) * good.len()), "frame {n}");
+            }
+            let bad = header(4, 2, QUERY, -1);
+            pair.client.write_all(&[&good[..], &bad].concat()).unwrap();
+            thread::sleep(BEHIND);
+            let arrived = rest(&mut pair.server).len();
+            assert_eq!(arrived, (place + 1) * good.len(), "{place} frames, and one");
+            is_cut(pair);
+        }
+    });
+}
+
+/// Bytes behind a bad frame are thrown away; both sides see FIN, not a reset that could
+/// overtake what was good.
+#[test]
+fn what_follows_a_bad_frame_is_thrown_away() {
+    on_a_host(|host| {
+        let good = query(4, 1, SELECT);
+        let mut pair = settled(host, 4);
+        // More than one chunk, less than the buffers on the way.
+        let behind = vec![0; 200 << 10];
+        let bad = header(4, 2, QUERY, i32::MIN);
+        let bytes = [&good[..], &bad, &behind].concat();
+        pair.client.write_all(&bytes).unwrap();
+        assert_eq!(rest(&mut pair.server), good);
+        let end = pair.client.read(&mut [0; 1]);
+        assert_eq!(end.map_err(|e| e.kind()), Ok(0), "the client sees FIN");
+        host.counts(&[("flows_closed", "length", 1)]);
+    });
+}
+
+/// How many frames it takes until the buffers to a database that does not read are full, so
+/// that the agent holds a part of the last one back.
+fn frames_until_stopped(host: &Host<'_>, good: &[u8]) -> usize {
+    let mut pair = settled(host, 4);
+    let mut frames = 0;
+    loop {
+        pair.client.write_all(good).unwrap();
+        frames += 1;
+        if !has_passed(host, &pair, frames * good.len()) {
+            return frames;
+        }
+    }
+}
+
+/// Whether the agent has written so much behind the handshake.
+fn has_passed(host: &Host<'_>, pair: &Pair, bytes: usize) -> bool {
+    let wanted = (startup(4, OPTIONS).len() + bytes) as u64;
+    let deadline = Instant::now() + BEHIND;
+    while Instant::now() < deadline {
+        if flow(host, pair)["bytes_to_database"] == wanted {
+            return true;
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
+    false
+}
+
+/// Whatever the damage: each side receives a beginning of what the other sent, and nothing
+/// else.
+#[test]
+fn random_damage_never_alters_what_passes() {
+    const FLOWS: u64 = 300;
+    on_a_host(|host| {
+        for seed in 1..=FLOWS {
+            let mut random = Random(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15));
+            let version = 3 + random.below(3) as u8;
+            let (mut up, mut down) = conversation(version);
+            for _ in 0..=random.below(3) {
+                let side = if random.below(2) == 0 {
+                    &mut up
+                } else {
+                    &mut down
+                };
+                let at = random.below(side.len());
+                side[at] = random.below(256) as u8;
+            }
+            let mut pair = host.pair();
+            let (mut to_send_up, mut to_send_down) = (&up[..], &down[..]);
+            while !to_send_up.is_empty() || !to_send_down.is_empty() {
+                let (to_send, stream) = match random.below(2) {
+                    0 => (&mut to_send_up, &mut pair.client),
+                    _ => (&mut to_send_down, &mut pair.server),
+                };
+                let (now, later) = to_send.split_at(to_send.len().min(random.below(200)));
+                // The flow may be closed by now.
+                let _ = stream.write_all(now);
+                *to_send = later;
+            }
+            let _ = pair.client.shutdown(Shutdown::Write);
+            let _ = pair.server.shutdown(Shutdown::Write);
+            for (stream, sent) in [(&mut pair.server, &up), (&mut pair.client, &down)] {
+                let mut arrived = Vec::new();
+                // A reset ends it as well.
+                let _ = stream.read_to_end(&mut arrived);
+                assert!(sent.starts_with(&arrived), "seed {seed}");
+            }
+        }
+        common::eventually("all flows end", || host.flows() == 0);
+    });
+}
+
+/// A handshake and some requests; what the client and what the database sends.
+fn conversation(version: u8) -> (Vec<u8>, Vec<u8>) {
+    let (mut up, mut down) = (startup(version, OPTIONS), ready(version));
+    for stream in 0..20 {
+        let (request, response) = (query(version, stream, SELECT), void(version, stream));
+        let seal = |frame: Vec<u8>| if version < 5 { frame } else { segment(&frame) };
+        up.extend(seal(request));
+        down.extend(seal(response));
+    }
+    assert_eq!(down[4], READY);
+    (up, down)
+}
+
+/// xorshift64*: a seed is a run.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, limit: usize) -> usize {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        (self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 33) as usize % limit
+    }
+}

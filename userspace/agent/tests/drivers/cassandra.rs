@@ -1,0 +1,44 @@
+//! The node that `cargo xtask test` provides, and an agent before it.
+
+use std::{net::SocketAddr, path::Path};
+
+use testkit::{
+    sandbox::{Agent, Cgroup},
+    skip,
+};
+
+/// The one rule's name.
+pub const RULE: &str = "cassandra";
+
+/// So few that no host warns that it allows fewer.
+const SETTINGS: &str = "max_flows = 1000";
+
+/// A node, and its superuser.
+pub struct Cassandra {
+    pub addr: SocketAddr,
+    pub user: String,
+    pub password: String,
+}
+
+impl Cassandra {
+    /// None: there is none, and `test` is skipped.
+    pub fn provided(test: &str) -> Option<Self> {
+        Some(Self {
+            addr: skip::provided(test, "UNDERPASS_CASSANDRA")?
+                .parse()
+                .unwrap(),
+            user: skip::provided(test, "UNDERPASS_CASSANDRA_USER")?,
+            password: skip::provided(test, "UNDERPASS_CASSANDRA_PASSWORD")?,
+        })
+    }
+
+    /// An agent whose one rule is for connections from `cgroup` to this node.
+    pub fn agent<'a>(&self, cgroup: &'a Cgroup, action: &str, fail: &str) -> Agent<'a> {
+        let policy = format!(
+            "[[rule]]\nname = {RULE:?}\nto = [\"{}\"]\naction = {action:?}\nfail = {fail:?}\n",
+            self.addr
+        );
+        let binary = Path::new(env!("CARGO_BIN_EXE_underpass"));
+        Agent::start(binary, None, cgroup, SETTINGS, &policy).unwrap()
+    }
+}

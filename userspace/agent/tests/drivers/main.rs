@@ -1,0 +1,21 @@
+//! Real drivers against a real Cassandra, through bypass and through enrich: everything that
+//! an application does works, and the operator sees what it did.
+//!
+//! `cargo xtask test` provides Cassandra and the Python environment. They live in the host's
+//! own network namespace, so these tests do, too; each has its agent, its cgroup and its
+//! keyspace.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "tests say what they expect by failing, and so do their helpers"
+)]
+
+mod cassandra;
+mod killed;
+mod python;
+mod rust;
+mod seen;
+mod sockets;
+mod workload;

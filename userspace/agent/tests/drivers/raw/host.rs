@@ -1,0 +1,252 @@
+//! A host with an agent whose one rule decodes, a database that does as the test says, and a
+//! bystander: another flow, which must not notice anything.
+
+use std::{
+    collections::BTreeSet,
+    io::{self, Read, Write},
+    net::{Shutdown, TcpListener, TcpStream},
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+    },
+    thread::{self, JoinHandle},
+    time::{Duration, Instant},
+};
+
+use testkit::{
+    node::{Node, NodeOptions},
+    sandbox::{Agent, Sandbox},
+};
+
+use super::common::{BINARY, PATIENCE, accept, enrich, eventually, options};
+
+/// So few that no host warns that it allows fewer. One worker: the bystander shares it.
+const SETTINGS: &str = "max_flows = 4000\nworkers = 1";
+
+/// Between two of the bystander's requests.
+const BYSTANDER_PAUSE: Duration = Duration::from_millis(1);
+/// So many answers show that it goes on.
+const GOES_ON: u64 = 20;
+
+/// Runs `body`; afterwards the bystander has had every answer, and the agent has neither
+/// panicked nor complained.
+pub fn on_a_host(body: impl FnOnce(&Host<'_>)) {
+    let sandbox = Sandbox::new().unwrap();
+    let listener = sandbox.server(|| TcpListener::bind("127.0.0.1:0"));
+    let listener = listener.unwrap().unwrap();
+    let node = sandbox.server(|| Node::start(NodeOptions::default()));
+    let node = node.unwrap().unwrap();
+    let policy = enrich(&[listener.local_addr().unwrap().port(), node.addr().port()]);
+    let netns = Some(&sandbox.netns);
+    let agent = Agent::start(Path::new(BINARY), netns, &sandbox.cgroup, SETTINGS, &policy).unwrap();
+    let stream = sandbox.client(|| TcpStream::connect(node.addr()));
+    let bystander = Bystander::start(stream.unwrap().unwrap());
+    let host = Host {
+        sandbox: &sandbox,
+        agent,
+        listener,
+        bystander,
+    };
+    body(&host);
+    host.goes_on();
+    let Host {
+        agent, bystander, ..
+    } = host;
+    let answers = bystander.end();
+    eventually("the bystander's flow ends", || {
+        agent.metric("underpass_flows").unwrap() == 0.0
+    });
+    assert_eq!(counted_options(&agent), answers, "the bystander's requests");
+    assert_eq!(agent.get("/healthz").unwrap(), "ok\n");
+    let log = agent.log();
+    let is_bad = |l: &&str| {
+        ["panicked", " WARN ", " ERROR "]
+            .iter()
+            .any(|w| l.contains(w))
+    };
+    let bad: Vec<&str> = log.lines().filter(is_bad).collect();
+    assert_eq!(bad, [""; 0], "the agent complained");
+}
+
+/// One flow beside the bystander's, both of whose ends are the test's.
+pub struct Pair {
+    pub client: TcpStream,
+    pub server: TcpStream,
+}
+
+/// See [`on_a_host`].
+pub struct Host<'s> {
+    pub agent: Agent<'s>,
+    pub sandbox: &'s Sandbox,
+    pub listener: TcpListener,
+    bystander: Bystander,
+}
+
+impl Host<'_> {
+    /// A client's connection to the test's database, before a byte has passed.
+    pub fn pair(&self) -> Pair {
+        let client = self.sandbox.client(|| self.dial()).unwrap();
+        let (server, _) = accept(&self.listener);
+        server.set_nodelay(true).unwrap();
+        Pair { client, server }
+    }
+
+    /// Dials the test's database; for a thread in the sandbox.
+    pub fn dial(&self) -> TcpStream {
+        let client = TcpStream::connect(self.listener.local_addr().unwrap()).unwrap();
+        client.set_nodelay(true).unwrap();
+        client.set_read_timeout(Some(PATIENCE)).unwrap();
+        client
+    }
+
+    /// The bystander is answered, now.
+    pub fn goes_on(&self) {
+        let wanted = self.bystander.answers.load(Relaxed) + GOES_ON;
+        eventually("the bystander is answered", || {
+            assert!(!self.bystander.is_over(), "the bystander's flow ended");
+            self.bystander.answers.load(Relaxed) >= wanted
+        });
+    }
+
+    /// Flows beside the bystander's.
+    pub fn flows(&self) -> u64 {
+        self.agent.metric("underpass_flows").unwrap() as u64 - 1
+    }
+
+    /// Waits until exactly this is counted, as (metric, label, times), of all that can go
+    /// wrong with a flow and of all ways in which one ends.
+    pub fn counts(&self, wanted: &[(&str, &str, u64)]) {
+        let line = |(metric, label, times): &(&str, &str, u64)| format!("{metric} {label} {times}");
+        let wanted: BTreeSet<String> = wanted.iter().map(line).collect();
+        let deadline = Instant::now() + PATIENCE;
+        while self.counted() != wanted && Instant::now() < deadline {
+            thread::sleep(Duration::from_millis(5));
+        }
+        assert_eq!(self.counted(), wanted);
+    }
+
+    fn counted(&self) -> BTreeSet<String> {
+        let metrics = [
+            "anomalies",
+            "undecodable_flows",
+            "flows_closed",
+            "dial_failures",
+        ];
+        let samples = self.agent.metrics().unwrap();
+        let nonzero = samples.iter().filter(|(_, value)| **value != 0.0);
+        nonzero
+            .filter_map(|(sample, value)| {
+                let (metric, labels) = sample.strip_prefix("underpass_")?.split_once("_total{")?;
+                let label = labels.split('"').nth(1)?;
+                metrics
+                    .contains(&metric)
+                    .then(|| format!("{metric} {label} {value}"))
+            })
+            .collect()
+    }
+}
+
+impl Pair {
+    /// From the client to the database, every byte of it.
+    pub fn client_sends(&mut self, bytes: &[u8]) {
+        passes(&mut self.client, &mut self.server, bytes);
+    }
+
+    /// From the database to the client, every byte of it.
+    pub fn server_sends(&mut self, bytes: &[u8]) {
+        passes(&mut self.server, &mut self.client, bytes);
+    }
+
+    /// Ends as a client does that is done.
+    pub fn ends(mut self) {
+        self.client.shutdown(Shutdown::Write).unwrap();
+        assert_eq!(rest(&mut self.server), b"");
+        self.server.shutdown(Shutdown::Write).unwrap();
+        assert_eq!(rest(&mut self.client), b"");
+    }
+}
+
+/// What still arrives up to FIN.
+pub fn rest(stream: &mut TcpStream) -> Vec<u8> {
+    let mut rest = Vec::new();
+    stream.read_to_end(&mut rest).unwrap();
+    rest
+}
+
+fn passes(from: &mut TcpStream, to: &mut TcpStream, bytes: &[u8]) {
+    from.write_all(bytes).unwrap();
+    let mut arrived = vec![0; bytes.len()];
+    to.read_exact(&mut arrived).unwrap();
+    assert_eq!(arrived, bytes);
+}
+
+/// A flow to an embedded node that asks all the time.
+struct Bystander {
+    answers: Arc<AtomicU64>,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<io::Result<()>>>,
+}
+
+impl Bystander {
+    fn start(mut stream: TcpStream) -> Self {
+        stream.set_nodelay(true).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let (answers, stop) = (Arc::<AtomicU64>::default(), Arc::<AtomicBool>::default());
+        let (count, over) = (answers.clone(), stop.clone());
+        let thread = thread::spawn(move || {
+            let wanted = ask(&mut stream, 0)?;
+            count.fetch_add(1, Relaxed);
+            while !over.load(Relaxed) {
+                let n = count.load(Relaxed) as u8 % 100;
+                let answer = ask(&mut stream, n)?;
+                assert_eq!(answer, wanted, "request {n}");
+                count.fetch_add(1, Relaxed);
+                thread::sleep(BYSTANDER_PAUSE);
+            }
+            Ok(())
+        });
+        Self {
+            answers,
+            stop,
+            thread: Some(thread),
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        self.thread.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
+    /// Stops asking; how many answers there were.
+    fn end(mut self) -> u64 {
+        self.stop.store(true, Relaxed);
+        let thread = self.thread.take().unwrap();
+        thread.join().unwrap().unwrap();
+        self.answers.load(Relaxed)
+    }
+}
+
+impl Drop for Bystander {
+    fn drop(&mut self) {
+        self.stop.store(true, Relaxed);
+    }
+}
+
+/// The body of what answers an OPTIONS.
+fn ask(stream: &mut TcpStream, n: u8) -> io::Result<Vec<u8>> {
+    stream.write_all(&options(n))?;
+    let mut header = [0; 9];
+    stream.read_exact(&mut header)?;
+    let [_, _, _, on, opcode, l0, l1, l2, l3] = header;
+    assert_eq!((on, opcode), (n, 0x06), "SUPPORTED on the request's stream");
+    let mut body = vec![0; u32::from_be_bytes([l0, l1, l2, l3]) as usize];
+    stream.read_exact(&mut body)?;
+    Ok(body)
+}
+
+fn counted_options(agent: &Agent<'_>) -> u64 {
+    let rows = agent.json("/statements").unwrap();
+    let mut rows = rows.as_array().unwrap().iter();
+    let row = rows.find(|row| row["kind"] == "options");
+    row.unwrap()["count"].as_u64().unwrap()
+}

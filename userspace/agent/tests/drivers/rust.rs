@@ -1,0 +1,180 @@
+//! The Rust driver, in this process: on a thread in the cgroup, so that all its sockets are.
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    net::{IpAddr, SocketAddr},
+};
+
+use scylla::client::{SelfIdentity, session::Session, session_builder::SessionBuilder};
+use testkit::sandbox::{Agent, Cgroup, run_in};
+
+use super::{
+    cassandra::Cassandra,
+    seen::{self, kinds},
+    sockets::{KernelSocket, own_sockets},
+    workload::{PAGED_ROWS, ROWS, run, workload},
+};
+
+#[test]
+fn driver_through_bypass() {
+    let test = "rust::driver_through_bypass";
+    let Some(cassandra) = Cassandra::provided(test) else {
+        return;
+    };
+    let cgroup = Cgroup::new().unwrap();
+    let agent = cassandra.agent(&cgroup, "bypass", "open");
+    in_cgroup(&cgroup, async || {
+        let session = connect(&cassandra, test).await.unwrap();
+        workload(&session, "underpass_rust_bypass").await;
+        for socket in sockets(&session, test).await {
+            assert_eq!(socket.remote, cassandra.addr, "{socket:?}");
+        }
+        wrong_password(&cassandra).await;
+        let keyspace = "DROP KEYSPACE underpass_rust_bypass";
+        run(&session, keyspace).await;
+    });
+    seen::only_untouched(&agent);
+}
+
+#[test]
+fn driver_through_enrich() {
+    let test = "rust::driver_through_enrich";
+    let Some(cassandra) = Cassandra::provided(test) else {
+        return;
+    };
+    let cgroup = Cgroup::new().unwrap();
+    let agent = cassandra.agent(&cgroup, "enrich", "open");
+    let keyspace = "underpass_rust_enrich";
+    let pages = in_cgroup(&cgroup, async || {
+        let session = connect(&cassandra, test).await.unwrap();
+        let pages = workload(&session, keyspace).await;
+        let sockets = sockets(&session, test).await;
+        for socket in &sockets {
+            assert_ne!(socket.remote, cassandra.addr, "{socket:?}");
+        }
+        let locals: BTreeSet<String> = sockets.iter().map(|s| s.local.to_string()).collect();
+        let flows = flows(&agent, &cassandra);
+        assert_eq!(flows, locals, "/flows against the sockets");
+        wrong_password(&cassandra).await;
+        run(&session, &format!("DROP KEYSPACE {keyspace}")).await;
+        pages
+    });
+    seen::all_enriched(&agent);
+    let rows = ROWS as u64;
+    let tables = seen::statements(&agent, keyspace);
+    for (table, wanted) in [
+        ("made", kinds([("create", 1), ("alter", 1), ("drop", 1)])),
+        (
+            "simple",
+            kinds([("create", 1), ("insert", 1), ("update", 1), ("select", 1)]),
+        ),
+        (
+            "prepared",
+            kinds([
+                ("create", 1),
+                ("prepare", 2),
+                ("insert", rows),
+                ("select", rows),
+            ]),
+        ),
+        (
+            "batched",
+            kinds([("create", 1), ("prepare", 1), ("batch", 2), ("select", 1)]),
+        ),
+        (
+            "paged",
+            kinds([
+                ("create", 1),
+                ("prepare", 1),
+                ("insert", PAGED_ROWS as u64),
+                ("select", pages),
+            ]),
+        ),
+        (
+            "large",
+            kinds([("create", 1), ("prepare", 1), ("insert", 1), ("select", 1)]),
+        ),
+    ] {
+        assert_eq!(tables.get(table), Some(&wanted), "{table}");
+    }
+    let errors = seen::errors(&agent);
+    // The driver looks for ScyllaDB's own system tables, in vain.
+    let codes: Vec<&str> = errors.keys().map(String::as_str).collect();
+    assert_eq!(codes, ["bad_credentials", "invalid"], "{errors:?}");
+}
+
+/// Runs `application` in the cgroup to its end; every task and socket of it is gone then.
+pub fn in_cgroup<T: Send>(cgroup: &Cgroup, application: impl AsyncFnOnce() -> T + Send) -> T {
+    run_in(None, Some(cgroup), || {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        runtime.block_on(application())
+    })
+    .unwrap()
+}
+
+/// A session that `system_views.clients` shows under the name of its test.
+pub async fn connect(cassandra: &Cassandra, name: &str) -> Result<Session, String> {
+    let identity = SelfIdentity::new().with_custom_driver_name(name.to_owned());
+    SessionBuilder::new()
+        .known_node_addr(cassandra.addr)
+        .user(&cassandra.user, &cassandra.password)
+        .custom_identity(identity)
+        .build()
+        .await
+        .map_err(|error| format!("{error:?}"))
+}
+
+/// This session's connections: what the database says of them is what this process's sockets
+/// are.
+pub async fn sockets(session: &Session, name: &str) -> Vec<KernelSocket> {
+    let rows = session
+        .query_unpaged(
+            "SELECT address, port, driver_name FROM system_views.clients",
+            (),
+        )
+        .await
+        .unwrap()
+        .into_rows_result()
+        .unwrap();
+    let rows = rows.rows::<(IpAddr, i32, Option<String>)>().unwrap();
+    let rows = rows
+        .map(Result::unwrap)
+        .filter(|row| row.2.as_deref() == Some(name));
+    let seen: BTreeSet<SocketAddr> = rows
+        .map(|(ip, port, _)| SocketAddr::new(ip, port as u16))
+        .collect();
+    assert!(seen.len() >= 2, "control and pool connections: {seen:?}");
+    let own: HashMap<SocketAddr, KernelSocket> =
+        own_sockets().into_iter().map(|s| (s.local, s)).collect();
+    let own_socket = |client: &SocketAddr| match own.get(client) {
+        Some(socket) => *socket,
+        None => panic!("the database sees {client}, which is none of {own:?}"),
+    };
+    seen.iter().map(own_socket).collect()
+}
+
+/// The clients of the agent's flows.
+pub fn flows(agent: &Agent<'_>, cassandra: &Cassandra) -> BTreeSet<String> {
+    let flows = agent.json("/flows").unwrap();
+    let clients = flows.as_array().unwrap().iter().map(|flow| {
+        assert_eq!(flow["path"], "enrich");
+        assert_eq!(flow["pid"], std::process::id());
+        assert_eq!(flow["orig_dst"], cassandra.addr.to_string());
+        flow["client"].as_str().unwrap().to_owned()
+    });
+    clients.collect()
+}
+
+async fn wrong_password(cassandra: &Cassandra) {
+    let wrong = Cassandra {
+        addr: cassandra.addr,
+        user: cassandra.user.clone(),
+        password: format!("{}-wrong", cassandra.password),
+    };
+    let refused = connect(&wrong, "wrong password").await.err();
+    let refused = refused.unwrap_or_else(|| panic!("the wrong password was accepted"));
+    assert!(refused.contains("password are incorrect"), "{refused}");
+}

@@ -1,0 +1,166 @@
+//! What the operator sees once the driver is done.
+
+use std::{
+    collections::BTreeMap,
+    thread,
+    time::{Duration, Instant},
+};
+
+use testkit::sandbox::{Agent, Metric};
+
+use super::cassandra::RULE;
+
+/// A driver's process has ended, or its session is closed; its last FIN may be under way.
+const LAST_FIN: Duration = Duration::from_secs(10);
+
+/// How flows end here.
+const GOOD_ENDS: [&str; 2] = ["both_ended", "client_reset"];
+
+/// Requests by kind.
+pub type Kinds = BTreeMap<String, u64>;
+
+/// The agent was never in the way of a single byte.
+pub fn only_untouched(agent: &Agent<'_>) {
+    let metrics = agent.metrics().unwrap();
+    let mut outcomes = outcomes(&metrics);
+    let untouched = outcomes.remove("untouched").unwrap_or_default();
+    assert!(untouched > 0.0, "no connection was seen");
+    assert_eq!(nonzero(outcomes), BTreeMap::new(), "other outcomes");
+    for (name, label) in [
+        ("underpass_flows_closed_total", "reason"),
+        ("underpass_safer_path_total", "cause"),
+        ("underpass_bytes_total", "direction"),
+        ("underpass_dial_failures_total", "answer"),
+    ] {
+        assert_eq!(
+            nonzero(by_label(&metrics, name, label)),
+            BTreeMap::new(),
+            "{name}"
+        );
+    }
+    assert_eq!(metrics["underpass_flows"], 0.0);
+    assert_eq!(agent.json("/statements").unwrap(), serde_json::json!([]));
+    unharmed(agent);
+}
+
+/// Every connection was carried to a good end and understood from its first byte to its last.
+pub fn all_enriched(agent: &Agent<'_>) {
+    wait_for_last_fin(agent);
+    let metrics = agent.metrics().unwrap();
+    let mut outcomes = outcomes(&metrics);
+    let intercepted = outcomes.remove("intercepted").unwrap_or_default();
+    assert!(intercepted > 0.0, "no connection was intercepted");
+    assert_eq!(nonzero(outcomes), BTreeMap::new(), "other outcomes");
+
+    let closed = nonzero(by_label(&metrics, "underpass_flows_closed_total", "reason"));
+    let is_good = |reason: &String| GOOD_ENDS.contains(&reason.as_str());
+    assert!(closed.keys().all(is_good), "close reasons: {closed:?}");
+    assert_eq!(closed.values().sum::<f64>(), intercepted, "{closed:?}");
+
+    for (name, label) in [
+        ("underpass_safer_path_total", "cause"),
+        ("underpass_dial_failures_total", "answer"),
+        ("underpass_undecodable_flows_total", "reason"),
+        // None is explained by what the drivers do: they compress only with lz4 or snappy,
+        // which neither environment has, and prepare what they execute on the same cluster.
+        ("underpass_anomalies_total", "cause"),
+    ] {
+        assert_eq!(
+            nonzero(by_label(&metrics, name, label)),
+            BTreeMap::new(),
+            "{name}"
+        );
+    }
+    for name in [
+        "underpass_source_ports_changed_total",
+        "underpass_clients_gone_total",
+        "underpass_strangers_total",
+    ] {
+        assert_eq!(metrics[name], 0.0, "{name}");
+    }
+    let log = agent.log();
+    let closes = log.lines().filter(|l| l.contains("flow closed")).count();
+    assert_eq!(closes as f64, intercepted, "one close line per flow");
+    unharmed(agent);
+}
+
+/// Errors that the database answered, by code.
+pub fn errors(agent: &Agent<'_>) -> BTreeMap<String, f64> {
+    let metrics = agent.metrics().unwrap();
+    nonzero(by_label(
+        &metrics,
+        "underpass_statement_errors_total",
+        "code",
+    ))
+}
+
+/// What enrichment saw of a keyspace, by table; "" where a statement names none.
+pub fn statements(agent: &Agent<'_>, keyspace: &str) -> BTreeMap<String, Kinds> {
+    let rows = agent.json("/statements").unwrap();
+    let mut tables: BTreeMap<String, Kinds> = BTreeMap::new();
+    for row in rows.as_array().unwrap() {
+        assert_eq!(row["rule"], RULE);
+        let (p50, max) = (&row["p50_us"], &row["max_us"]);
+        assert!(p50.as_u64().unwrap() <= max.as_u64().unwrap(), "{row}");
+        if row["keyspace"] == keyspace {
+            let table = row["table"].as_str().unwrap().to_owned();
+            let kind = row["kind"].as_str().unwrap().to_owned();
+            let count = row["count"].as_u64().unwrap();
+            tables.entry(table).or_default().insert(kind, count);
+        }
+    }
+    tables
+}
+
+/// Kinds and counts, as [`statements`] gives them.
+pub fn kinds<const N: usize>(kinds: [(&str, u64); N]) -> Kinds {
+    kinds.map(|(kind, count)| (kind.to_owned(), count)).into()
+}
+
+fn wait_for_last_fin(agent: &Agent<'_>) {
+    let deadline = Instant::now() + LAST_FIN;
+    while agent.metric("underpass_flows").unwrap() > 0.0 {
+        let flows = agent.get("/flows").unwrap();
+        assert!(Instant::now() < deadline, "flows that stay: {flows}");
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn unharmed(agent: &Agent<'_>) {
+    assert_eq!(agent.get("/healthz").unwrap(), "ok\n");
+    let log = agent.log();
+    let is_bad = |l: &&str| {
+        ["panicked", " WARN ", " ERROR "]
+            .iter()
+            .any(|w| l.contains(w))
+    };
+    let bad: Vec<&str> = log.lines().filter(is_bad).collect();
+    assert_eq!(bad, [""; 0], "the agent complained");
+}
+
+/// What became of the connections that the rule decided on.
+fn outcomes(metrics: &Metric) -> BTreeMap<String, f64> {
+    let rule = format!("rule=\"{RULE}\"");
+    let of_rule = metrics.iter().filter(|(sample, _)| sample.contains(&rule));
+    let of_rule = of_rule.map(|(sample, value)| (sample.clone(), *value));
+    by_label(&of_rule.collect(), "underpass_connections_total", "outcome")
+}
+
+/// The samples of a metric, by one of their labels.
+fn by_label(metrics: &Metric, name: &str, label: &str) -> BTreeMap<String, f64> {
+    let mut sums = BTreeMap::new();
+    for (sample, value) in metrics {
+        let Some(labels) = sample.strip_prefix(name).and_then(|l| l.strip_prefix('{')) else {
+            continue;
+        };
+        let behind = labels.split(&format!("{label}=\"")).nth(1).unwrap();
+        let text = behind.split('"').next().unwrap().to_owned();
+        *sums.entry(text).or_default() += value;
+    }
+    sums
+}
+
+fn nonzero(mut samples: BTreeMap<String, f64>) -> BTreeMap<String, f64> {
+    samples.retain(|_, value| *value != 0.0);
+    samples
+}
