@@ -7,6 +7,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+mod bench;
 mod cassandra;
 mod ci;
 mod demo;
@@ -44,6 +45,11 @@ enum Chore {
     Generate(generate::Args),
     /// Build the release binaries and run the demo; needs root
     Demo(demo::Args),
+    /// Measure what the README claims, and render it there
+    Bench {
+        #[command(subcommand)]
+        verb: bench::Verb,
+    },
 }
 
 fn main() -> ExitCode {
@@ -72,6 +78,7 @@ fn dispatch(chore: Chore) -> anyhow::Result<ExitCode> {
         Chore::Ci => ci::run()?,
         Chore::Generate(args) => generate::run(&args)?,
         Chore::Demo(args) => return demo::run(&args),
+        Chore::Bench { verb } => return bench::run(&verb),
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -1,0 +1,236 @@
+//! Did each flow take its path? Pure, but for [`gone`].
+
+use std::{collections::BTreeMap, net::SocketAddr, path::Path as FilePath};
+
+use super::{evidence::Evidence, sockets::Socket};
+use crate::{client::driver::KEYSPACE, path::Path};
+
+/// A statement, and what contradicts it.
+#[derive(Debug)]
+pub struct Check {
+    /// What should hold.
+    pub what: String,
+    /// Why it does not; empty when it does.
+    pub wrong: Vec<String>,
+}
+
+impl Check {
+    fn new(what: impl Into<String>) -> Self {
+        Self {
+            what: what.into(),
+            wrong: Vec::new(),
+        }
+    }
+
+    /// Notes `why` unless it holds.
+    fn demand(&mut self, holds: bool, why: impl FnOnce() -> String) {
+        if !holds {
+            self.wrong.push(why());
+        }
+    }
+
+    /// Whether it holds.
+    pub fn holds(&self) -> bool {
+        self.wrong.is_empty()
+    }
+}
+
+/// All that can be checked while the flows are open.
+pub fn all(evidence: &Evidence) -> Vec<Check> {
+    let mut checks = vec![
+        worked(evidence),
+        direct(evidence),
+        bypass(evidence),
+        enrich(evidence),
+        counted(evidence),
+    ];
+    checks.extend(seen(evidence));
+    checks
+}
+
+fn worked(evidence: &Evidence) -> Check {
+    let mut check = Check::new("every statement succeeded, on every path");
+    for path in Path::ALL {
+        let told = evidence.told.of(path);
+        check.demand(told.ops() > 0, || format!("{path}: none was sent"));
+        check.demand(told.errors == 0, || {
+            let first = told.first_error.as_deref().unwrap_or_default();
+            format!("{path}: {} failed, the first with: {first}", told.errors)
+        });
+        let open = evidence.sockets.of(path).len();
+        check.demand(open > 0, || format!("{path}: no connection is open"));
+    }
+    check
+}
+
+/// The agent knows nothing of it.
+fn direct(evidence: &Evidence) -> Check {
+    let mut check = Check::new("direct: the agent has seen none of its connections");
+    let rules = [Path::Bypass.as_str(), Path::Enrich.as_str()];
+    let others = evidence.connections.iter();
+    for c in others.filter(|c| !rules.contains(&&*c.rule) && c.count > 0) {
+        check
+            .wrong
+            .push(format!("rule {}: {} {}", c.rule, c.count, c.outcome));
+    }
+    carried_by_nobody_else(evidence, Path::Direct, &mut check);
+    straight(evidence, Path::Direct, &mut check);
+    check
+}
+
+/// The hook saw it and left it alone.
+fn bypass(evidence: &Evidence) -> Check {
+    let open = evidence.sockets.bypass.len() as u64;
+    let untouched = evidence.connections("bypass", |o| o == "untouched");
+    let otherwise = evidence.connections("bypass", |o| o != "untouched");
+    let mut check = Check::new(format!(
+        "bypass: all {untouched} connections untouched, none intercepted"
+    ));
+    check.demand(untouched > 0 && untouched >= open, || {
+        format!("{open} are open, {untouched} were left untouched")
+    });
+    check.demand(otherwise == 0, || {
+        format!("{otherwise} were not left untouched")
+    });
+    carried_by_nobody_else(evidence, Path::Bypass, &mut check);
+    straight(evidence, Path::Bypass, &mut check);
+    check
+}
+
+/// The agent carries and decodes it.
+fn enrich(evidence: &Evidence) -> Check {
+    let open = &evidence.sockets.enrich;
+    let intercepted = evidence.connections("enrich", |o| o == "intercepted");
+    let otherwise = evidence.connections("enrich", |o| o != "intercepted");
+    let mut check = Check::new(format!(
+        "enrich: all {intercepted} connections intercepted, and decoded by the agent"
+    ));
+    check.demand(intercepted > 0 && intercepted >= open.len() as u64, || {
+        format!("{} are open, {intercepted} were intercepted", open.len())
+    });
+    check.demand(otherwise == 0, || {
+        format!("{otherwise} were not intercepted")
+    });
+    check.demand(evidence.safer == 0, || {
+        format!("{} took a safer path", evidence.safer)
+    });
+    let pid = evidence.pids.enrich;
+    let own: Vec<_> = evidence.flows.iter().filter(|f| f.pid == pid).collect();
+    for flow in &own {
+        let right = (&*flow.path, &*flow.rule, flow.orig_dst);
+        check.demand(right == ("enrich", "enrich", evidence.target), || {
+            format!(
+                "{}: path {}, rule {}, dialled {}",
+                flow.client, flow.path, flow.rule, flow.orig_dst
+            )
+        });
+    }
+    // The port alone: towards the agent the address is another.
+    let carried = sorted(own.iter().map(|f| f.client.port()));
+    let dialled = sorted(open.iter().map(|s| s.local.port()));
+    check.demand(carried == dialled, || {
+        format!("the client's ports are {dialled:?}, the agent carries {carried:?}")
+    });
+    for socket in open.iter().filter(|s| s.remote == evidence.target) {
+        check
+            .wrong
+            .push(format!("{} goes straight to the database", socket.local));
+    }
+    check
+}
+
+/// Exactly: a response is counted before the client gets it.
+fn counted(evidence: &Evidence) -> Check {
+    let told = &evidence.told.enrich.sent;
+    let sent: BTreeMap<_, _> = told
+        .iter()
+        .map(|s| ((&*s.table, &*s.kind), s.count))
+        .collect();
+    let ours = evidence
+        .statements
+        .iter()
+        .filter(|s| s.keyspace == KEYSPACE);
+    // Preparing is the driver's decision, as often as it likes; sending is the client's.
+    let counted: BTreeMap<_, _> = ours
+        .filter(|s| s.rule == Path::Enrich.as_str() && s.kind != "prepare")
+        .map(|s| ((&*s.table, &*s.kind), s.count))
+        .collect();
+    let all: u64 = sent.values().sum();
+    let mut check = Check::new(format!(
+        "enrichment counted exactly the {all} statements that its client sent"
+    ));
+    let keys: std::collections::BTreeSet<_> = sent.keys().chain(counted.keys()).collect();
+    for key in keys {
+        let count = |of: &BTreeMap<_, u64>| of.get(key).copied().unwrap_or(0);
+        let (sent, counted) = (count(&sent), count(&counted));
+        let (table, kind) = key;
+        check.demand(sent == counted, || {
+            format!("{kind} on {table}: {sent} sent, {counted} counted")
+        });
+    }
+    check
+}
+
+/// Not a check where the database does not tell.
+fn seen(evidence: &Evidence) -> Option<Check> {
+    let seen = evidence.database_sees.as_ref().ok()?;
+    let mut check = Check::new("the database sees every client's own address and port");
+    let mut demand = |path: Path, client: SocketAddr| {
+        check.demand(seen.contains(&client), || {
+            format!("{path}: {client} is not in system_views.clients")
+        });
+    };
+    for path in [Path::Direct, Path::Bypass] {
+        let sockets = evidence.sockets.of(path).iter();
+        sockets.for_each(|s| demand(path, s.local));
+    }
+    for socket in &evidence.sockets.enrich {
+        demand(Path::Enrich, own_address(evidence, socket));
+    }
+    Some(check)
+}
+
+/// What the client's socket would have without the agent: its port, and the address from
+/// which this host reaches the database.
+fn own_address(evidence: &Evidence, socket: &Socket) -> SocketAddr {
+    let ip = match evidence.sockets.direct.first() {
+        Some(direct) => direct.local.ip(),
+        None => socket.local.ip(),
+    };
+    SocketAddr::new(ip, socket.local.port())
+}
+
+/// After the agent's end.
+pub fn gone(pins: &FilePath) -> Check {
+    let mut check = Check::new("the agent ended when told, and left nothing attached");
+    check.demand(!pins.exists(), || {
+        format!("{} is still there", pins.display())
+    });
+    check
+}
+
+fn carried_by_nobody_else(evidence: &Evidence, path: Path, check: &mut Check) {
+    let pid = *evidence.pids.of(path);
+    let carried = evidence.flows.iter().filter(|f| f.pid == pid).count();
+    check.demand(carried == 0, || {
+        format!("the agent carries {carried} of its flows")
+    });
+}
+
+fn straight(evidence: &Evidence, path: Path, check: &mut Check) {
+    for socket in evidence.sockets.of(path) {
+        check.demand(socket.remote == evidence.target, || {
+            format!("{} goes to {}", socket.local, socket.remote)
+        });
+    }
+}
+
+fn sorted(ports: impl Iterator<Item = u16>) -> Vec<u16> {
+    let mut ports: Vec<u16> = ports.collect();
+    ports.sort_unstable();
+    ports
+}
+
+#[cfg(test)]
+#[path = "checks_tests.rs"]
+mod tests;

@@ -1,0 +1,162 @@
+use super::*;
+use crate::{
+    demo::evidence::{Connections, Flow, Statement},
+    order::Answer,
+    path::ByPath,
+};
+
+fn address(text: &str) -> SocketAddr {
+    text.parse().unwrap()
+}
+
+fn told() -> Answer {
+    let mut told = Answer::empty().unwrap();
+    told.latencies.record(1_000);
+    told.count_sent("orders", "insert", 3);
+    told
+}
+
+/// One connection on each path, as it should be.
+fn good() -> Evidence {
+    let socket = |port: u16, remote: &str| {
+        vec![Socket {
+            local: SocketAddr::new([127, 0, 0, 1].into(), port),
+            remote: address(remote),
+        }]
+    };
+    let connections = |rule: &str, outcome: &str, count| Connections {
+        rule: rule.into(),
+        outcome: outcome.into(),
+        count,
+    };
+    let statement = |kind: &str, count| Statement {
+        rule: "enrich".into(),
+        keyspace: KEYSPACE.into(),
+        table: "orders".into(),
+        kind: kind.into(),
+        count,
+        p50_us: 1,
+        p99_us: 1,
+    };
+    Evidence {
+        target: address("127.0.0.1:9042"),
+        pids: ByPath {
+            direct: 1,
+            bypass: 2,
+            enrich: 3,
+        },
+        sockets: ByPath {
+            direct: socket(1001, "127.0.0.1:9042"),
+            bypass: socket(1002, "127.0.0.1:9042"),
+            enrich: socket(1003, "127.0.0.1:5555"),
+        },
+        told: ByPath {
+            direct: told(),
+            bypass: told(),
+            enrich: told(),
+        },
+        connections: vec![
+            connections("bypass", "untouched", 1),
+            connections("bypass", "intercepted", 0),
+            connections("enrich", "intercepted", 1),
+        ],
+        safer: 0,
+        flows: vec![Flow {
+            client: address("127.0.0.1:1003"),
+            pid: 3,
+            path: "enrich".into(),
+            orig_dst: address("127.0.0.1:9042"),
+            rule: "enrich".into(),
+        }],
+        statements: vec![statement("insert", 3), statement("prepare", 2)],
+        database_sees: Ok([1000, 1001, 1002, 1003]
+            .map(|port| SocketAddr::new([127, 0, 0, 1].into(), port))
+            .to_vec()),
+    }
+}
+
+/// What is said to be wrong.
+fn wrong(evidence: &Evidence) -> String {
+    let checks = all(evidence);
+    checks
+        .into_iter()
+        .flat_map(|c| c.wrong)
+        .collect::<Vec<_>>()
+        .join("; ")
+}
+
+#[test]
+fn all_is_well() {
+    assert_eq!(wrong(&good()), "");
+    assert_eq!(all(&good()).len(), 6);
+}
+
+#[test]
+fn every_deviation_is_found() {
+    type Spoil = fn(&mut Evidence);
+    let spoilt: [(Spoil, &str); 14] = [
+        (|e| e.told.bypass.errors = 1, "bypass: 1 failed"),
+        (
+            |e| e.told.direct = Answer::empty().unwrap(),
+            "direct: none was sent",
+        ),
+        (
+            |e| e.sockets.direct.clear(),
+            "direct: no connection is open",
+        ),
+        (
+            |e| e.connections[0].rule = "default".into(),
+            "rule default: 1 untouched",
+        ),
+        (|e| e.connections[1].count = 1, "1 were not left untouched"),
+        (
+            |e| e.connections[0].count = 0,
+            "1 are open, 0 were left untouched",
+        ),
+        (
+            |e| e.sockets.bypass[0].remote.set_port(5555),
+            "goes to 127.0.0.1:5555",
+        ),
+        (|e| e.flows[0].pid = 2, "the agent carries 1 of its flows"),
+        (
+            |e| e.connections[2].outcome = "failed_open".into(),
+            "1 were not intercepted",
+        ),
+        (|e| e.flows[0].path = "relay".into(), "path relay"),
+        (|e| e.flows.clear(), "the agent carries []"),
+        (|e| e.safer = 2, "2 took a safer path"),
+        (
+            |e| e.statements[0].count = 4,
+            "insert on orders: 3 sent, 4 counted",
+        ),
+        (
+            |e| e.database_sees.as_mut().unwrap().truncate(3),
+            "enrich: 127.0.0.1:1003 is not",
+        ),
+    ];
+    for (spoil, found) in spoilt {
+        let mut evidence = good();
+        spoil(&mut evidence);
+        assert!(
+            wrong(&evidence).contains(found),
+            "{found}: {}",
+            wrong(&evidence)
+        );
+    }
+}
+
+#[test]
+fn statements_of_others_do_not_count() {
+    let mut evidence = good();
+    let mut other = evidence.statements[0].clone();
+    other.keyspace = "system".into();
+    evidence.statements.push(other);
+    assert_eq!(wrong(&evidence), "");
+}
+
+#[test]
+fn a_database_that_does_not_tell_is_not_asked() {
+    let mut evidence = good();
+    evidence.database_sees = Err("no such table".into());
+    assert_eq!(all(&evidence).len(), 5);
+}

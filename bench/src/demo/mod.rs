@@ -1,0 +1,162 @@
+//! `underpass-bench demo`: an application over each path, what that costs, what enrichment
+//! sees, and the proof that each flow took its path.
+
+mod checks;
+mod evidence;
+mod show;
+mod sockets;
+
+use std::{net::SocketAddr, process::ExitCode};
+
+use anyhow::{Context, ensure};
+use scylla::client::session::Session;
+use tokio::runtime::Runtime;
+
+use crate::{
+    client::driver,
+    order::{Answer, Hello, Job, Load},
+    path::{ByPath, Path},
+    rig::{Cgroups, Database, Given, Rig, Round, compare},
+};
+use evidence::Evidence;
+
+/// Requests at the same time, in each client.
+const TASKS: usize = 8;
+/// Before the first counted round: connections, prepared statements, caches.
+const WARM_UP_SECONDS: f64 = 1.0;
+
+/// Options of `demo`.
+#[derive(clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    given: Given,
+    /// Interleaved rounds
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=100))]
+    rounds: u32,
+    /// How long each path works in a round
+    #[arg(long, default_value_t = 2.0, value_parser = seconds)]
+    seconds: f64,
+}
+
+/// A number of seconds that a person would wait for.
+pub fn seconds(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(seconds) if (0.1..=600.0).contains(&seconds) => Ok(seconds),
+        _ => Err("expected seconds, from 0.1 to 600".to_owned()),
+    }
+}
+
+/// The command. Success only if every check holds.
+pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    let database = match args.given.database() {
+        Some(database) => database,
+        None => Database::embedded()?,
+    };
+    show::step(&format!("{} at {}", database.name(), database.address));
+    let (to, credentials) = (database.address, database.credentials.as_ref());
+    // Not through the agent: this process is in none of the cgroups.
+    let session = runtime.block_on(async {
+        let session = driver::session(to, credentials).await?;
+        driver::create(&session).await?;
+        anyhow::Ok(session)
+    })?;
+    show::step("tables customers and orders, made by the scylla driver");
+    let shown = demonstrate(args, &database, &runtime, &session);
+    let cleared = runtime.block_on(driver::clear(&session));
+    let holds = shown?;
+    cleared?;
+    Ok(if holds {
+        show::next();
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+fn demonstrate(
+    args: &Args,
+    database: &Database,
+    runtime: &Runtime,
+    session: &Session,
+) -> anyhow::Result<bool> {
+    let cgroups = Cgroups::new()?;
+    let hello = Hello {
+        target: database.address,
+        credentials: database.credentials.clone(),
+        job: Job::Driver { tasks: TASKS },
+    };
+    let mut rig = Rig::start(&cgroups, &hello)?;
+    show::step(&format!(
+        "agent {} attached to a cgroup of its own, with two rules: bypass, enrich",
+        rig.agent.pid()
+    ));
+    show::step(&format!(
+        "three applications ({TASKS} tasks each), one for each path; all dial {}",
+        database.address
+    ));
+    let rounds = drive(args, &mut rig)?;
+    let database_sees = runtime.block_on(clients(session));
+    let sent = total(&rounds)?;
+    let evidence = Evidence::collect(&rig, database.address, sent, database_sees)?;
+    let checks = checks::all(&evidence);
+    show::comparison(rounds.get(1..).unwrap_or_default());
+    show::statements(&evidence);
+    let pins = rig.agent.pins().to_owned();
+    rig.stop()?;
+    let gone = checks::gone(&pins);
+    Ok(show::checks(checks.iter().chain([&gone])))
+}
+
+/// The warm-up, and the rounds that count.
+fn drive(args: &Args, rig: &mut Rig<'_>) -> anyhow::Result<Vec<Round>> {
+    let mut rounds = vec![compare(rig, Load::Mixed, WARM_UP_SECONDS, 0)?];
+    show::step("warmed up");
+    for number in 1..=args.rounds {
+        let round = compare(rig, Load::Mixed, args.seconds, number as usize)?;
+        show::round(number, args.rounds, &round);
+        none_failed(&round, rig)?;
+        rounds.push(round);
+    }
+    Ok(rounds)
+}
+
+/// A path that fails is not worth comparing any longer.
+fn none_failed(round: &Round, rig: &Rig<'_>) -> anyhow::Result<()> {
+    for path in Path::ALL {
+        let answer = round.answers.of(path);
+        let first = answer.first_error.as_deref().unwrap_or_default();
+        ensure!(
+            answer.errors == 0,
+            "{path}: {} statements failed, the first with: {first}\nthe agent said:\n{}",
+            answer.errors,
+            rig.agent.log()
+        );
+    }
+    Ok(())
+}
+
+fn total(rounds: &[Round]) -> anyhow::Result<ByPath<Answer>> {
+    let mut total = ByPath::try_new(|_| Answer::empty())?;
+    for round in rounds {
+        for path in Path::ALL {
+            total.of_mut(path).add(round.answers.of(path).clone())?;
+        }
+    }
+    Ok(total)
+}
+
+/// What the database says of who is connected.
+async fn clients(session: &Session) -> anyhow::Result<Vec<SocketAddr>> {
+    let query = "SELECT address, port FROM system_views.clients";
+    let rows = session.query_unpaged(query, ()).await.context(query)?;
+    let rows = rows.into_rows_result()?;
+    rows.rows::<(std::net::IpAddr, i32)>()?
+        .map(|row| {
+            let (address, port) = row?;
+            Ok(SocketAddr::new(address, u16::try_from(port)?))
+        })
+        .collect()
+}

@@ -1,0 +1,90 @@
+//! The ways to the database that are compared.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// How a client's connections travel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Path {
+    /// Past everything: the client is in no cgroup that the agent is attached to.
+    Direct,
+    /// Seen by the connect hook and left alone.
+    Bypass,
+    /// Through the agent.
+    Enrich,
+}
+
+impl Path {
+    /// All of them, the one that the others are compared with first.
+    pub const ALL: [Self; 3] = [Self::Direct, Self::Bypass, Self::Enrich];
+
+    /// As in tables and results; also the rule and the cgroup of those that have one.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Direct => "direct",
+            Self::Bypass => "bypass",
+            Self::Enrich => "enrich",
+        }
+    }
+}
+
+impl fmt::Display for Path {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+/// One thing for each path.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ByPath<T> {
+    /// Of [`Path::Direct`].
+    pub direct: T,
+    /// Of [`Path::Bypass`].
+    pub bypass: T,
+    /// Of [`Path::Enrich`].
+    pub enrich: T,
+}
+
+impl<T> ByPath<T> {
+    /// Makes one for each path.
+    pub fn new(mut make: impl FnMut(Path) -> T) -> Self {
+        Self {
+            direct: make(Path::Direct),
+            bypass: make(Path::Bypass),
+            enrich: make(Path::Enrich),
+        }
+    }
+
+    /// Makes one for each path, in order, until one cannot be made.
+    pub fn try_new(mut make: impl FnMut(Path) -> anyhow::Result<T>) -> anyhow::Result<Self> {
+        Ok(Self {
+            direct: make(Path::Direct)?,
+            bypass: make(Path::Bypass)?,
+            enrich: make(Path::Enrich)?,
+        })
+    }
+
+    /// What this path has.
+    pub fn of(&self, path: Path) -> &T {
+        match path {
+            Path::Direct => &self.direct,
+            Path::Bypass => &self.bypass,
+            Path::Enrich => &self.enrich,
+        }
+    }
+
+    /// What this path has, to be changed.
+    pub fn of_mut(&mut self, path: Path) -> &mut T {
+        match path {
+            Path::Direct => &mut self.direct,
+            Path::Bypass => &mut self.bypass,
+            Path::Enrich => &mut self.enrich,
+        }
+    }
+
+    /// Another thing for each path, made from this one.
+    pub fn map<U>(&self, mut make: impl FnMut(&T) -> U) -> ByPath<U> {
+        ByPath::new(|path| make(self.of(path)))
+    }
+}
