@@ -1,6 +1,13 @@
 //! The compiled object's own type information (BTF) says the same as `abi.rs`: sizes and
 //! offsets, for every struct that the programs share with the agent.
 
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    reason = "tests say what they expect by failing, and so do their helpers"
+)]
+
 use std::{collections::HashMap, io::Write, process::Command};
 
 use ebpf::abi;

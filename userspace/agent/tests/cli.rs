@@ -1,5 +1,11 @@
 //! What a new user meets: wrong flags, missing files, missing root, a port in use.
 
+#![expect(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "tests say what they expect by failing, and so do their helpers"
+)]
+
 use std::{
     net::TcpListener,
     os::unix::process::CommandExt,

@@ -1,6 +1,11 @@
 //! `docs/cli.md` and `docs/metrics.md` are what the program itself says. `UPDATE_DOCS=1
 //! cargo test -p underpass --test documented` writes them again.
 
+#![expect(
+    clippy::unwrap_used,
+    reason = "tests say what they expect by failing, and so do their helpers"
+)]
+
 use std::{fs, path::PathBuf, process::Command};
 
 const BINARY: &str = env!("CARGO_BIN_EXE_underpass");

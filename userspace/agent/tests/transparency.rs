@@ -1,6 +1,12 @@
 //! The application cannot tell, the database cannot tell: what either sees through an
 //! enriched flow is what it sees without us.
 
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "tests say what they expect by failing, and so do their helpers"
+)]
+
 mod common;
 
 use std::{

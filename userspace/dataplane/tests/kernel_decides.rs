@@ -4,6 +4,12 @@
 //! In a namespace in which every address is local and nobody listens, connect() answers a
 //! deny with EPERM and a bypass with ECONNREFUSED, in microseconds.
 
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "tests say what they expect by failing, and so do their helpers"
+)]
+
 use std::{
     io::ErrorKind,
     net::{SocketAddr, TcpStream},
