@@ -31,7 +31,7 @@ enum up_limit {
 	/* Levels of the cgroup tree that a rule can see. The kernel's own default limit is
 	 * unlimited; systemd's trees are below 10 deep. */
 	UP_CGROUP_DEPTH = 16,
-	/* Intercepted connections whose client socket is open. */
+	/* Intercepted connections whose handshake is under way. */
 	UP_MAX_LEGS = 65536,
 	/* IP header (no options: 20 or 40) and TCP header (at most 60). */
 	UP_SYN_BYTES = 120,
@@ -88,7 +88,8 @@ struct up_settings {
 	__u64 netns_cookie;
 	struct up_endpoint listener4;
 	struct up_endpoint listener6;
-	/* Sockets with this mark are the agent's own. */
+	/* Sockets of that namespace with this mark are the agent's own. Random, so that nobody
+	 * who may set marks knows it. */
 	__u32 mark;
 	/* Which of the two generations of the policy is in force. */
 	__u32 generation;
@@ -163,10 +164,12 @@ struct up_leg {
 	__u8 comm[16];
 	/* The application had bound its socket to an address of its choice. */
 	__u8 bound;
+	/* To a port of its choice. */
+	__u8 bound_port;
 	/* The SYN was handed to the agent and is being held. */
 	__u8 held;
 	__u8 generation;
-	__u8 pad[5];
+	__u8 pad[4];
 };
 
 /* Kept with the client's socket. */

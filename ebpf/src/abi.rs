@@ -341,11 +341,13 @@ pub struct Leg {
     /// In C: `__u8`.
     pub bound: u8,
     /// In C: `__u8`.
+    pub bound_port: u8,
+    /// In C: `__u8`.
     pub held: u8,
     /// In C: `__u8`.
     pub generation: u8,
-    /// In C: `__u8[5]`.
-    pub pad: [u8; 5],
+    /// In C: `__u8[4]`.
+    pub pad: [u8; 4],
 }
 
 const _: () = {
@@ -358,9 +360,10 @@ const _: () = {
     assert!(offset_of!(Leg, uid) == 44);
     assert!(offset_of!(Leg, comm) == 48);
     assert!(offset_of!(Leg, bound) == 64);
-    assert!(offset_of!(Leg, held) == 65);
-    assert!(offset_of!(Leg, generation) == 66);
-    assert!(offset_of!(Leg, pad) == 67);
+    assert!(offset_of!(Leg, bound_port) == 65);
+    assert!(offset_of!(Leg, held) == 66);
+    assert!(offset_of!(Leg, generation) == 67);
+    assert!(offset_of!(Leg, pad) == 68);
 };
 
 /// `struct up_flow` in abi.h.
@@ -539,6 +542,7 @@ pub const LAYOUT: &[StructLayout] = &[
             ("uid", offset_of!(Leg, uid)),
             ("comm", offset_of!(Leg, comm)),
             ("bound", offset_of!(Leg, bound)),
+            ("bound_port", offset_of!(Leg, bound_port)),
             ("held", offset_of!(Leg, held)),
             ("generation", offset_of!(Leg, generation)),
             ("pad", offset_of!(Leg, pad)),

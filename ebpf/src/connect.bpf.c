@@ -80,6 +80,7 @@ static __always_inline int remember(struct bpf_sock_addr *ctx, struct bpf_sock *
 	flow->leg.uid = (__u32)bpf_get_current_uid_gid();
 	__builtin_memcpy(flow->leg.comm, comm, UP_COMM_BYTES);
 	flow->leg.bound = bound;
+	flow->leg.bound_port = sk->src_port != 0;
 	return 1;
 }
 
@@ -106,7 +107,7 @@ static __always_inline int on_connect(struct bpf_sock_addr *ctx, const struct up
 	*intercept = 0;
 	if (!sk || ctx->type != SOCK_STREAM || ctx->protocol != IPPROTO_TCP)
 		return ALLOW;
-	if (sk->mark == s->mark)
+	if (sk->mark == s->mark && bpf_get_netns_cookie(ctx) == s->netns_cookie)
 		return ALLOW;
 	forget(ctx, sk);
 	process_name(comm);
@@ -168,6 +169,30 @@ int connect4(struct bpf_sock_addr *ctx)
 	return answer;
 }
 
+/* The same for IPv6, whose sockets may be bound to an IPv4-mapped address. */
+static __always_inline void meant6(const struct bpf_sock_addr *ctx, __u32 addr[4])
+{
+	__u32 bound4 = 0;
+
+	if (ctx->sk->src_ip6[0] == 0 && ctx->sk->src_ip6[1] == 0 &&
+	    ctx->sk->src_ip6[2] == bpf_htonl(0xffff))
+		bound4 = ctx->sk->src_ip6[3];
+	addr[0] = ctx->user_ip6[0];
+	addr[1] = ctx->user_ip6[1];
+	addr[2] = ctx->user_ip6[2];
+	addr[3] = ctx->user_ip6[3];
+	if (addr[0] | addr[1] | addr[3])
+		return;
+	if (addr[2] == bpf_htonl(0xffff)) {
+		addr[3] = bound4 ? bound4 : bpf_htonl(INADDR_LOOPBACK);
+	} else if (!addr[2] && bound4) {
+		addr[2] = bpf_htonl(0xffff);
+		addr[3] = bpf_htonl(INADDR_LOOPBACK);
+	} else if (!addr[2]) {
+		addr[3] = bpf_htonl(1);
+	}
+}
+
 SEC("cgroup/connect6")
 int connect6(struct bpf_sock_addr *ctx)
 {
@@ -180,14 +205,7 @@ int connect6(struct bpf_sock_addr *ctx)
 
 	if (!s || !ctx->sk)
 		return ALLOW;
-	addr[0] = ctx->user_ip6[0];
-	addr[1] = ctx->user_ip6[1];
-	addr[2] = ctx->user_ip6[2];
-	addr[3] = ctx->user_ip6[3];
-	if (!(addr[0] | addr[1] | addr[2] | addr[3]))
-		addr[3] = bpf_htonl(1);
-	else if (!(addr[0] | addr[1] | addr[3]) && addr[2] == bpf_htonl(0xffff))
-		addr[3] = bpf_htonl(INADDR_LOOPBACK);
+	meant6(ctx, addr);
 	endpoint6(&dst, addr, (__be16)ctx->user_port);
 	bound = ctx->sk->src_ip6[0] | ctx->sk->src_ip6[1] | ctx->sk->src_ip6[2] |
 		ctx->sk->src_ip6[3];

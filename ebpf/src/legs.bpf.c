@@ -6,8 +6,9 @@
  * SYN leaves: the leg is entered under the client's address, which is all that the SYN
  * will show at the other end. ACTIVE_ESTABLISHED_CB fires before the application learns
  * that it is connected: the name that the agent released moves to the socket, where it
- * lives as long as the socket does. The change to CLOSE takes the leg out. Sockets that
- * were not intercepted cost one failed look-up.
+ * lives as long as the socket does, and the leg has served. The change to CLOSE takes the
+ * leg of a connect that failed out. Sockets that were not intercepted cost one failed
+ * look-up.
  *
  * Reads releases; writes flows, legs, causes; deletes from legs, releases. When the agent
  * is dead it enters nothing, because connect no longer intercepts.
@@ -36,6 +37,19 @@ static __always_inline void enter_leg(struct bpf_sock_ops *ops, struct bpf_sock 
 	bpf_sock_ops_cb_flags_set(ops, ops->bpf_sock_ops_cb_flags | BPF_SOCK_OPS_STATE_CB_FLAG);
 }
 
+/* Only the leg that this very socket entered: its port may be another's by now. */
+static __always_inline void remove_leg(struct bpf_sock *sk)
+{
+	struct up_flow *flow = bpf_sk_storage_get(&flows, sk, 0, 0);
+	struct up_leg *leg;
+
+	if (!flow)
+		return;
+	leg = bpf_map_lookup_elem(&legs, &flow->client);
+	if (leg && leg->cookie == flow->leg.cookie)
+		bpf_map_delete_elem(&legs, &flow->client);
+}
+
 static __always_inline void keep_name(struct bpf_sock *sk)
 {
 	struct up_flow *flow = bpf_sk_storage_get(&flows, sk, 0, 0);
@@ -52,19 +66,6 @@ static __always_inline void keep_name(struct bpf_sock *sk)
 	bpf_map_delete_elem(&releases, &cookie);
 }
 
-/* Only the leg that this very socket entered: its port may be another's by now. */
-static __always_inline void remove_leg(struct bpf_sock *sk)
-{
-	struct up_flow *flow = bpf_sk_storage_get(&flows, sk, 0, 0);
-	struct up_leg *leg;
-
-	if (!flow)
-		return;
-	leg = bpf_map_lookup_elem(&legs, &flow->client);
-	if (leg && leg->cookie == flow->leg.cookie)
-		bpf_map_delete_elem(&legs, &flow->client);
-}
-
 SEC("sockops")
 int on_socket_event(struct bpf_sock_ops *ops)
 {
@@ -72,11 +73,13 @@ int on_socket_event(struct bpf_sock_ops *ops)
 
 	if (!sk)
 		return 1;
-	if (ops->op == BPF_SOCK_OPS_TCP_CONNECT_CB)
+	if (ops->op == BPF_SOCK_OPS_TCP_CONNECT_CB) {
 		enter_leg(ops, sk);
-	else if (ops->op == BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB)
+	} else if (ops->op == BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB) {
 		keep_name(sk);
-	else if (ops->op == BPF_SOCK_OPS_STATE_CB && ops->args[1] == BPF_TCP_CLOSE)
 		remove_leg(sk);
+	} else if (ops->op == BPF_SOCK_OPS_STATE_CB && ops->args[1] == BPF_TCP_CLOSE) {
+		remove_leg(sk);
+	}
 	return 1;
 }

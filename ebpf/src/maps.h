@@ -88,7 +88,8 @@ struct {
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, struct up_endpoint);
 	__type(value, struct up_leg);
-} legs SEC(".maps"); /* sock_ops → hold filter, agent; dies when the client's socket closes */
+} legs SEC(".maps"); /* sock_ops → hold filter, agent; dies when the client's handshake is done,
+		      * or when its socket closes */
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);

@@ -3,6 +3,7 @@
 
 use std::{
     fs,
+    io::ErrorKind,
     path::PathBuf,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
@@ -19,15 +20,19 @@ use crate::{
     metrics::{Metrics, NOT_RELOADED, RELOADED},
 };
 
-/// How often the file and the cgroups that rules name are looked at. Polling sees what
-/// notification misses: files on any file system, swapped by rename or by symbolic link,
-/// cgroups made anew under an old name.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Polling sees what notification misses: files on any file system, swapped by rename or by
+/// symbolic link, cgroups made anew under an old name.
+const LOOK_AT_FILE_EVERY: Duration = Duration::from_secs(1);
+
+/// A rule does not hold for a cgroup that was made a moment ago for as long as this.
+const LOOK_AT_CGROUPS_EVERY: Duration = Duration::from_millis(100);
 
 /// Keeps the policy in force in step with the file.
 pub struct Control {
     file: PathBuf,
-    text: String,
+    bytes: Vec<u8>,
+    /// The file could not be read when it was last looked at.
+    unreadable: bool,
     config: Config,
     cgroup_ids: Vec<Option<u64>>,
     dataplane: Arc<Mutex<Option<Dataplane>>>,
@@ -44,11 +49,12 @@ impl Control {
     ) -> Self {
         // Not the text that `config` was read from, if it changed since: then the first look
         // reads it again.
-        let text = fs::read_to_string(&file).unwrap_or_default();
+        let bytes = fs::read(&file).unwrap_or_default();
         let cgroup_ids = cgroup_ids(&config.policy);
         Self {
             file,
-            text,
+            bytes,
+            unreadable: false,
             config,
             cgroup_ids,
             dataplane,
@@ -62,23 +68,35 @@ impl Control {
     /// SIGHUP cannot be waited for.
     pub async fn run(mut self) -> std::io::Result<()> {
         let mut hangups = signal(SignalKind::hangup())?;
-        let mut looks = time::interval(LOOK_EVERY);
-        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut file_looks = time::interval(LOOK_AT_FILE_EVERY);
+        let mut cgroup_looks = time::interval(LOOK_AT_CGROUPS_EVERY);
+        file_looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        cgroup_looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
                 _ = hangups.recv() => self.reload(),
-                _ = looks.tick() => self.look(),
+                _ = file_looks.tick() => self.look_at_file(),
+                _ = cgroup_looks.tick(), if self.config.policy.names_cgroups() => {
+                    self.look_at_cgroups();
+                }
             }
         }
     }
 
-    fn look(&mut self) {
-        // A file that is gone for a moment is being replaced.
-        if fs::read_to_string(&self.file).is_ok_and(|text| text != self.text) {
-            self.reload();
-        } else if self.config.policy.names_cgroups()
-            && cgroup_ids(&self.config.policy) != self.cgroup_ids
-        {
+    fn look_at_file(&mut self) {
+        match fs::read(&self.file) {
+            Ok(bytes) if bytes != self.bytes => self.reload(),
+            // A file that is gone for a moment is being replaced.
+            Err(error) if error.kind() != ErrorKind::NotFound && !self.unreadable => {
+                self.unreadable = true;
+                self.reload();
+            }
+            _ => {}
+        }
+    }
+
+    fn look_at_cgroups(&mut self) {
+        if cgroup_ids(&self.config.policy) != self.cgroup_ids {
             tracing::info!("a cgroup that a rule names came or went");
             let policy = self.config.policy.clone();
             if let Err(error) = self.install(&policy) {
@@ -102,10 +120,13 @@ impl Control {
     }
 
     fn try_reload(&mut self) -> anyhow::Result<()> {
-        let text = fs::read_to_string(&self.file)
+        let bytes = fs::read(&self.file)
             .map_err(|e| anyhow::anyhow!("cannot read {}: {e}", self.file.display()))?;
         // Remembered even when it is bad, so that a mistake is reported once.
-        self.text.clone_from(&text);
+        self.bytes.clone_from(&bytes);
+        self.unreadable = false;
+        let text = String::from_utf8(bytes)
+            .map_err(|_| anyhow::anyhow!("{} is not UTF-8", self.file.display()))?;
         let config = Config::parse(&self.file, &text)?;
         self.install(&config.policy)?;
         for warning in &config.warnings {

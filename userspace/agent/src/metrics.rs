@@ -66,6 +66,7 @@ impl Metrics {
             Refusal::Reset,
             Refusal::NetUnreachable,
             Refusal::HostUnreachable,
+            Refusal::Prohibited,
             Refusal::Silence,
         ];
         let [to_database, to_client] = DIRECTIONS.map(|d| bytes.with_label_values(&[d]));

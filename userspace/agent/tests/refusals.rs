@@ -240,3 +240,41 @@ fn the_unspecified_address_is_no_way_around_a_rule() {
         assert_eq!(denied.errno, Some(libc::EPERM), "{to}");
     }
 }
+
+#[test]
+fn neither_is_an_ipv6_socket_that_is_bound_to_an_ipv4_address() {
+    let hosts = Hosts::new();
+    let policy = rule("deny", "to = [\"127.0.0.0/8:9\", \"192.0.2.1:9\"]");
+    let _agent = hosts.agent(&policy);
+    for (bound, to) in [
+        ("[::ffff:127.0.0.1]:0", "[::]:9"),
+        ("[::ffff:192.0.2.1]:0", "[::ffff:0.0.0.0]:9"),
+    ] {
+        let bound: SocketAddr = bound.parse().unwrap();
+        let to: SocketAddr = to.parse().unwrap();
+        let dial = || {
+            let socket = socket(Family::V6);
+            socket.bind(&bound.into()).unwrap();
+            socket.connect(&to.into()).map_err(|e| e.raw_os_error())
+        };
+        assert_eq!(hosts.direct(dial), Err(Some(libc::ECONNREFUSED)));
+        assert_eq!(hosts.client(dial), Err(Some(libc::EPERM)), "{bound} {to}");
+    }
+}
+
+#[test]
+fn a_prohibited_route_is_refused_as_it_is_without_us() {
+    let hosts = Hosts::new();
+    hosts
+        .app
+        .netns
+        .ip(&["-6", "route", "add", "prohibit", "2001:db8:7::/48"])
+        .unwrap();
+    let _agent = hosts.agent(&enrich(&[9]));
+    same(
+        &hosts,
+        Family::V6,
+        "[2001:db8:7::1]:9".parse().unwrap(),
+        libc::EACCES,
+    );
+}

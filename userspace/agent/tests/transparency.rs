@@ -393,3 +393,29 @@ fn what_is_not_tcp_is_left_alone() {
     server.recv(&mut bytes).unwrap();
     assert_eq!(&bytes, b"ping");
 }
+
+#[test]
+fn an_enriched_flow_shares_its_port_with_connections_to_elsewhere() {
+    let hosts = Hosts::new();
+    hosts.client(|| {
+        std::fs::write("/proc/sys/net/ipv4/ip_local_port_range", "40100 40139").unwrap();
+    });
+    let [database, elsewhere] = [(); 2].map(|()| hosts.listen(Distance::There, Family::V4));
+    let (to, other) = (
+        database.local_addr().unwrap(),
+        elsewhere.local_addr().unwrap(),
+    );
+    let agent = hosts.agent(&enrich(&[to.port()]));
+    // Most ports of the host, and then as many again towards another address. (The rest is
+    // for the agent's admin interface and for those who ask it.)
+    let dial = |to: SocketAddr| hosts.client(|| connect(Family::V4, to));
+    let enriched: Vec<_> = (0..30).map(|_| dial(to).unwrap()).collect();
+    let untouched: Vec<_> = (0..30).map(|_| dial(other).unwrap()).collect();
+    assert_eq!(
+        agent
+            .metric("underpass_source_ports_changed_total")
+            .unwrap(),
+        0.0
+    );
+    drop((enriched, untouched));
+}

@@ -14,7 +14,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 use crate::{
     address::{self, LocalAddr, SockCookie},
     holds::Held,
-    listeners::MARK,
+    listeners::Mark,
     maps::FlowMaps,
     packet::Unreachable,
     sys::{self, Shared},
@@ -29,8 +29,19 @@ pub enum Refusal {
     NetUnreachable,
     /// EHOSTUNREACH.
     HostUnreachable,
+    /// A firewall said so: EACCES on IPv6, EHOSTUNREACH on IPv4.
+    Prohibited,
     /// The client's own retransmissions go unanswered until its patience ends.
     Silence,
+}
+
+/// Whether this agent has run out of descriptors or memory.
+pub fn is_exhaustion(error: &io::Error) -> bool {
+    let errno = error.raw_os_error();
+    matches!(
+        errno,
+        Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::ENOBUFS)
+    )
 }
 
 impl Refusal {
@@ -38,8 +49,11 @@ impl Refusal {
     pub fn of(error: &io::Error) -> Self {
         match error.raw_os_error() {
             Some(libc::ENETUNREACH | libc::ENETDOWN) => Self::NetUnreachable,
-            Some(libc::EHOSTUNREACH | libc::EHOSTDOWN | libc::EACCES) => Self::HostUnreachable,
+            Some(libc::EHOSTUNREACH | libc::EHOSTDOWN) => Self::HostUnreachable,
+            Some(libc::EACCES) => Self::Prohibited,
             Some(libc::ETIMEDOUT) => Self::Silence,
+            // Ours, not the database's: nothing is claimed.
+            _ if is_exhaustion(error) => Self::Silence,
             _ => Self::Reset,
         }
     }
@@ -50,7 +64,8 @@ impl Refusal {
             Self::Reset => "refused",
             Self::NetUnreachable => "net_unreachable",
             Self::HostUnreachable => "host_unreachable",
-            Self::Silence => "timeout",
+            Self::Prohibited => "prohibited",
+            Self::Silence => "silence",
         }
     }
 }
@@ -64,14 +79,14 @@ pub struct Answers {
 }
 
 impl Answers {
-    pub(crate) fn new(maps: FlowMaps) -> io::Result<Self> {
-        let raw6 = raw_socket(Domain::IPV6).and_then(|s| {
+    pub(crate) fn new(maps: FlowMaps, mark: Mark) -> io::Result<Self> {
+        let raw6 = raw_socket(Domain::IPV6, mark).and_then(|s| {
             sys::set_ipv6_header_included(&s)?;
             Ok(s)
         });
         Ok(Self {
             maps: Mutex::new(maps),
-            raw4: raw_socket(Domain::IPV4)?,
+            raw4: raw_socket(Domain::IPV4, mark)?,
             raw6: raw6.ok(),
         })
     }
@@ -114,6 +129,10 @@ impl Answers {
                 v4: (3, 1),
                 v6: (1, 3),
             }),
+            Refusal::Prohibited => held.syn.unreachable(Unreachable {
+                v4: (3, 13),
+                v6: (1, 1),
+            }),
             Refusal::Silence => return Ok(()),
         };
         self.send(held, &packet)
@@ -142,9 +161,9 @@ impl Answers {
     }
 }
 
-fn raw_socket(domain: Domain) -> io::Result<Socket> {
+fn raw_socket(domain: Domain, mark: Mark) -> io::Result<Socket> {
     let socket = Socket::new(domain, Type::RAW, Some(Protocol::from(libc::IPPROTO_RAW)))?;
-    socket.set_mark(MARK)?;
+    socket.set_mark(mark.0)?;
     socket.set_nonblocking(true)?;
     Ok(socket)
 }

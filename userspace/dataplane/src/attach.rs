@@ -26,10 +26,11 @@ use crate::{
     counters::{Cause, Counters},
     holds::{Holds, Names},
     host,
-    listeners::{Listeners, MARK},
+    listeners::{Listeners, Mark},
     maps::{Maps, MapsError},
     pins::{Pins, PinsError},
     policy::Policy,
+    sys,
     tables::{InstallError, Tables},
 };
 
@@ -142,9 +143,15 @@ impl Dataplane {
                 return Err(error);
             }
         };
-        if pins.retire_predecessors()? {
-            tracing::info!("took over from an agent that had died");
+        match pins.retire_predecessors() {
+            Ok(false) => {}
+            Ok(true) => tracing::info!("took over from an agent that had died"),
+            Err(error) => {
+                pins.release()?;
+                return Err(error.into());
+            }
         }
+        sys::trim_memory();
         let dataplane = Self {
             cgroup: options.cgroup.clone(),
             tables: loaded.tables,
@@ -217,13 +224,14 @@ fn load(policy: &Policy) -> Result<Loaded, AttachError> {
     let compiled = compile_here(policy)?;
     let mut ebpf = Ebpf::load(ebpf::OBJECT)?;
     let maps = Maps::take(&mut ebpf)?;
-    let listeners = open_listeners(&mut ebpf)?;
-    let settings = settings(&listeners).map_err(AttachError::Sockets)?;
+    let mark = Mark::random().map_err(AttachError::Sockets)?;
+    let listeners = open_listeners(&mut ebpf, mark)?;
+    let settings = settings(&listeners, mark).map_err(AttachError::Sockets)?;
     let mut tables = Tables::new(maps.policy, settings);
     tables.install(&compiled)?;
     let names = Arc::new(Mutex::new(tables.names()));
-    let holds = Holds::new(maps.held, names.clone()).map_err(AttachError::Sockets)?;
-    let answers = Answers::new(maps.flow).map_err(AttachError::Sockets)?;
+    let holds = Holds::new(maps.held, names.clone(), mark).map_err(AttachError::Sockets)?;
+    let answers = Answers::new(maps.flow, mark).map_err(AttachError::Sockets)?;
     let causes = maps.causes;
     Ok(Loaded {
         ebpf,
@@ -243,14 +251,14 @@ fn compile_here(policy: &Policy) -> Result<Compiled, CompileError> {
     compile(policy, |path| host::cgroup_id(root.as_deref()?, path))
 }
 
-fn open_listeners(ebpf: &mut Ebpf) -> Result<Listeners, AttachError> {
+fn open_listeners(ebpf: &mut Ebpf, mark: Mark) -> Result<Listeners, AttachError> {
     let name = "hold_syn";
     let filter: &mut SocketFilter = program(ebpf, name)?;
     filter.load().map_err(refused(name))?;
-    Listeners::open(filter).map_err(AttachError::Sockets)
+    Listeners::open(filter, mark).map_err(AttachError::Sockets)
 }
 
-fn settings(listeners: &Listeners) -> io::Result<abi::Settings> {
+fn settings(listeners: &Listeners, mark: Mark) -> io::Result<abi::Settings> {
     let none = abi::Endpoint {
         addr: [0; 16],
         port_be: 0,
@@ -262,7 +270,7 @@ fn settings(listeners: &Listeners) -> io::Result<abi::Settings> {
         netns_cookie: host::netns_cookie()?,
         listener4: address::to_abi(v4),
         listener6: v6.map_or(none, address::to_abi),
-        mark: MARK,
+        mark: mark.0,
         // The first policy to be installed becomes generation 0.
         generation: 1,
         full: 0,

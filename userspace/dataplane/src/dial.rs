@@ -9,7 +9,7 @@ use std::{
 use socket2::{Domain, Protocol, Socket, TcpKeepalive, Type};
 use tokio::net::{TcpSocket, TcpStream};
 
-use crate::{address::LocalAddr, holds::Held, listeners::MARK, sys};
+use crate::{address::LocalAddr, holds::Held, listeners::Mark, sys};
 
 /// The client's keep-alive probes are answered here, by the agent's kernel; these find a
 /// database that died in silence, in its stead.
@@ -41,16 +41,19 @@ pub async fn dial(held: &Held) -> io::Result<Dialled> {
         (false, SocketAddr::V4(_)) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
         (false, SocketAddr::V6(_)) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
     };
-    let (stream, kept_port) = match dial_from(SocketAddr::new(source, client.port()), to).await {
-        Ok(stream) => (stream, true),
-        Err(e) if port_is_taken(&e) => (dial_from(SocketAddr::new(source, 0), to).await?, false),
-        Err(e) => return Err(e),
+    let from = SocketAddr::new(source, client.port());
+    let own = Port::OfTheClient {
+        chosen: held.bound_port,
     };
-    let local = SocketAddr::new(stream.local_addr()?.ip(), client.port());
+    let stream = match dial_from(from, own, to, held.mark).await {
+        Err(e) if port_is_taken(&e) => dial_from(from, Port::Any, to, held.mark).await?,
+        dialled => dialled?,
+    };
+    let local = stream.local_addr()?;
     Ok(Dialled {
-        local: LocalAddr::new(local),
         stream,
-        kept_port,
+        local: LocalAddr::new(SocketAddr::new(local.ip(), client.port())),
+        kept_port: local.port() == client.port(),
     })
 }
 
@@ -62,27 +65,58 @@ fn port_is_taken(error: &io::Error) -> bool {
     )
 }
 
-async fn dial_from(from: SocketAddr, to: SocketAddr) -> io::Result<TcpStream> {
+/// The port of the dialled leg.
+#[derive(Clone, Copy, Debug)]
+enum Port {
+    /// The client's, which its application had `chosen` or the kernel had.
+    OfTheClient { chosen: bool },
+    /// One of the kernel's choice.
+    Any,
+}
+
+async fn dial_from(
+    from: SocketAddr,
+    port: Port,
+    to: SocketAddr,
+    mark: Mark,
+) -> io::Result<TcpStream> {
     let socket = Socket::new(Domain::for_address(to), Type::STREAM, Some(Protocol::TCP))?;
     socket.set_nonblocking(true)?;
-    socket.set_mark(MARK)?;
+    socket.set_mark(mark.0)?;
     socket.set_tcp_nodelay(true)?;
     let keepalive = TcpKeepalive::new()
         .with_time(KEEPALIVE_IDLE)
         .with_interval(KEEPALIVE_INTERVAL)
         .with_retries(KEEPALIVE_PROBES);
     socket.set_tcp_keepalive(&keepalive)?;
-    if from.port() != 0 {
-        bind_to_taken_port(&socket, from)?;
-    } else if !from.ip().is_unspecified() {
-        socket.bind(&from.into())?;
+    match port {
+        Port::OfTheClient { chosen: true } => bind_to_taken_port(&socket, from)?,
+        Port::OfTheClient { chosen: false } => {
+            // Before Linux 6.3 there is no range per socket.
+            if sys::set_port_range(&socket, from.port()).is_ok() {
+                bind_address(&socket, from.ip())?;
+            } else {
+                bind_to_taken_port(&socket, from)?;
+            }
+        }
+        Port::Any => bind_address(&socket, from.ip())?,
     }
     TcpSocket::from_std_stream(socket.into()).connect(to).await
 }
 
+/// An address without a port: connect() chooses the port.
+fn bind_address(socket: &Socket, address: IpAddr) -> io::Result<()> {
+    if address.is_unspecified() {
+        return Ok(());
+    }
+    sys::set_bind_without_port(socket)?;
+    socket.bind(&SocketAddr::new(address, 0).into())
+}
+
 /// The client's own socket holds this very port (towards the agent), so an ordinary bind
 /// is refused although the four-tuple towards the database is free. Under TCP_REPAIR bind
-/// does not ask, and connect still does.
+/// does not ask, and connect still does. It takes the port away from connects elsewhere on
+/// this host, as the application's own bind has done already.
 fn bind_to_taken_port(socket: &Socket, from: SocketAddr) -> io::Result<()> {
     sys::set_tcp_repair(socket, true)?;
     let bound = socket.bind(&from.into());

@@ -11,6 +11,7 @@ use tokio::io::unix::AsyncFd;
 
 use crate::{
     address::{self, ClientAddr, OrigDst, SockCookie},
+    listeners::Mark,
     packet::Syn,
     policy::RuleName,
     sys,
@@ -44,6 +45,9 @@ pub struct Held {
     pub process: Process,
     /// The client had bound its socket to an address of its choice.
     pub bound: bool,
+    /// To a port of its choice.
+    pub bound_port: bool,
+    pub(crate) mark: Mark,
     pub(crate) syn: Syn,
 }
 
@@ -54,13 +58,15 @@ pub(crate) type Names = Arc<Mutex<[Arc<[RuleName]>; abi::GENERATIONS as usize]>>
 pub struct Holds {
     ring: AsyncFd<RingBuf<MapData>>,
     names: Names,
+    mark: Mark,
 }
 
 impl Holds {
-    pub(crate) fn new(ring: RingBuf<MapData>, names: Names) -> io::Result<Self> {
+    pub(crate) fn new(ring: RingBuf<MapData>, names: Names, mark: Mark) -> io::Result<Self> {
         Ok(Self {
             ring: sys::watch(ring)?,
             names,
+            mark,
         })
     }
 
@@ -76,7 +82,7 @@ impl Holds {
                 ready.clear_ready();
                 continue;
             };
-            if let Some(held) = event.and_then(|e| from_event(&e, &self.names)) {
+            if let Some(held) = event.and_then(|e| from_event(&e, &self.names, self.mark)) {
                 return Ok(held);
             }
             tracing::error!("a held SYN could not be read");
@@ -84,7 +90,7 @@ impl Holds {
     }
 }
 
-fn from_event(event: &abi::Held, names: &Names) -> Option<Held> {
+fn from_event(event: &abi::Held, names: &Names, mark: Mark) -> Option<Held> {
     let leg = &event.leg;
     Some(Held {
         client: ClientAddr::new(address::from_abi(&event.client)),
@@ -98,6 +104,8 @@ fn from_event(event: &abi::Held, names: &Names) -> Option<Held> {
             cgroup_id: leg.cgroup_id,
         },
         bound: leg.bound != 0,
+        bound_port: leg.bound_port != 0,
+        mark,
         syn: Syn::parse(event)?,
     })
 }
@@ -111,7 +119,9 @@ fn rule_name(leg: &abi::Leg, names: &Names) -> RuleName {
     named.unwrap_or_else(RuleName::of_default)
 }
 
+/// A process names itself: what is no letter could forge log lines and terminal output.
 fn text(comm: &[u8]) -> String {
     let end = comm.iter().position(|b| *b == 0).unwrap_or(comm.len());
-    String::from_utf8_lossy(comm.get(..end).unwrap_or_default()).into_owned()
+    let name = String::from_utf8_lossy(comm.get(..end).unwrap_or_default());
+    name.replace(char::is_control, "?")
 }

@@ -28,7 +28,7 @@ mod sys;
 mod tables;
 
 pub use address::{ClientAddr, LocalAddr, OrigDst, SockCookie};
-pub use answers::{Answers, Refusal};
+pub use answers::{Answers, Refusal, is_exhaustion};
 pub use attach::{AttachError, Dataplane, Options};
 pub use counters::{Cause, Counters, Outcome, RuleCount};
 pub use dial::{Dialled, dial};

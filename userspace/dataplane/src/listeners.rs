@@ -1,7 +1,8 @@
 //! The agent's listeners on the loopback, whose SYNs are held.
 
 use std::{
-    io,
+    fs::File,
+    io::{self, Read},
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
 };
 
@@ -12,8 +13,23 @@ use tokio::net::{TcpListener, TcpStream};
 use crate::address::ClientAddr;
 
 /// What makes a socket the agent's own: `connect4|6` leave it alone, and know the agent's
-/// listener from a stranger's by it. Chosen to collide with no mark in common use.
-pub(crate) const MARK: u32 = 0x7570_6173;
+/// listener from a stranger's by it. New with each start and told to nobody, because
+/// whoever may set marks (CAP_NET_RAW) could pass every rule by it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Mark(pub(crate) u32);
+
+impl Mark {
+    /// Never zero, which is the mark of sockets without one.
+    pub(crate) fn random() -> io::Result<Self> {
+        let mut bytes = [0; 4];
+        File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+        Ok(Self(u32::from_ne_bytes(bytes) | 1))
+    }
+}
+
+/// Ports that only root can bind: when the agent dies, nobody else can take its place and
+/// be handed the connections that wait for it. Where bindresvport(3) looks, from the top.
+const PORTS: std::ops::RangeInclusive<u16> = 512..=1023;
 
 /// An address of its own, so that `ss` shows at a glance what is intercepted.
 const ADDRESS_4: Ipv4Addr = Ipv4Addr::new(127, 86, 0, 1);
@@ -41,9 +57,9 @@ pub struct Accepted {
 
 impl Listeners {
     /// Opens them, with the filter in place before the first packet can arrive.
-    pub(crate) fn open(filter: &SocketFilter) -> io::Result<Self> {
-        let v4 = listen(IpAddr::V4(ADDRESS_4), filter)?;
-        let v6 = match listen(IpAddr::V6(Ipv6Addr::LOCALHOST), filter) {
+    pub(crate) fn open(filter: &SocketFilter, mark: Mark) -> io::Result<Self> {
+        let v4 = listen(IpAddr::V4(ADDRESS_4), filter, mark)?;
+        let v6 = match listen(IpAddr::V6(Ipv6Addr::LOCALHOST), filter, mark) {
             Ok(listener) => Some(listener),
             Err(error) => {
                 tracing::warn!(%error, "no IPv6 loopback: IPv6 flows follow their rule's `fail`");
@@ -81,20 +97,27 @@ impl Listeners {
     }
 }
 
-fn listen(address: IpAddr, filter: &SocketFilter) -> io::Result<TcpListener> {
-    let address = SocketAddr::new(address, 0);
-    let socket = Socket::new(
-        Domain::for_address(address),
-        Type::STREAM,
-        Some(Protocol::TCP),
-    )?;
-    socket.set_mark(MARK)?;
+fn listen(address: IpAddr, filter: &SocketFilter, mark: Mark) -> io::Result<TcpListener> {
+    let any = SocketAddr::new(address, 0);
+    let socket = Socket::new(Domain::for_address(any), Type::STREAM, Some(Protocol::TCP))?;
+    socket.set_mark(mark.0)?;
     socket.set_nonblocking(true)?;
     if address.is_ipv6() {
         socket.set_only_v6(true)?;
     }
-    socket.bind(&address.into())?;
+    bind_to_free_port(&socket, address)?;
     filter.attach(&socket).map_err(io::Error::other)?;
     socket.listen(BACKLOG)?;
     TcpListener::from_std(socket.into())
+}
+
+fn bind_to_free_port(socket: &Socket, address: IpAddr) -> io::Result<()> {
+    let mut last = io::Error::from(io::ErrorKind::AddrInUse);
+    for port in PORTS.rev() {
+        match socket.bind(&SocketAddr::new(address, port).into()) {
+            Err(e) if e.kind() == io::ErrorKind::AddrInUse => last = e,
+            bound => return bound,
+        }
+    }
+    Err(last)
 }

@@ -300,9 +300,10 @@ mod tests {
             uid: 0,
             comm: [0; 16],
             bound: 0,
+            bound_port: 0,
             held: 0,
             generation: 0,
-            pad: [0; 5],
+            pad: [0; 4],
         };
         abi::Held {
             leg,

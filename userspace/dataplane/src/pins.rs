@@ -91,10 +91,11 @@ impl Pins {
     /// Detaches everything of this agent.
     pub(crate) fn release(self) -> Result<(), PinsError> {
         remove_folder(&self.own)?;
-        if self.predecessors.is_empty() {
-            fs::remove_dir(&self.root).map_err(at(&self.root))?;
+        // What else lies there is not ours.
+        match fs::remove_dir(&self.root) {
+            Err(e) if e.kind() != io::ErrorKind::DirectoryNotEmpty => Err(at(&self.root)(e)),
+            _ => Ok(()),
         }
-        Ok(())
     }
 }
 

@@ -57,6 +57,35 @@ pub(crate) fn set_tcp_repair(socket: &impl AsRawFd, on: bool) -> io::Result<()> 
     set_int(socket, libc::IPPROTO_TCP, libc::TCP_REPAIR, on.into())
 }
 
+/// Has connect() choose this very port, from a range that holds nothing else (Linux 6.3).
+/// Unlike a bind it shares the port with connections to elsewhere.
+pub(crate) fn set_port_range(socket: &impl AsRawFd, port: u16) -> io::Result<()> {
+    /// `linux/in.h`; libc does not have it. Low half: the first port, high half: the last.
+    const IP_LOCAL_PORT_RANGE: libc::c_int = 51;
+    let range = u32::from(port) << 16 | u32::from(port);
+    set_int(
+        socket,
+        libc::IPPROTO_IP,
+        IP_LOCAL_PORT_RANGE,
+        range.cast_signed(),
+    )
+}
+
+/// Lets bind() take an address and leave the port to connect().
+pub(crate) fn set_bind_without_port(socket: &impl AsRawFd) -> io::Result<()> {
+    set_int(socket, libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, 1)
+}
+
+/// Gives memory that is free back to the kernel: loading the programs takes tens of MiB
+/// (the kernel's type information), which glibc would keep.
+pub(crate) fn trim_memory() {
+    // SAFETY: touches the allocator's free lists only, under its own locks.
+    #[cfg(target_env = "gnu")]
+    unsafe {
+        libc::malloc_trim(0);
+    }
+}
+
 /// Lets an IPv6 raw socket send whole packets; IPv4's does with IPPROTO_RAW alone.
 pub(crate) fn set_ipv6_header_included(socket: &impl AsRawFd) -> io::Result<()> {
     /// `linux/in6.h`; libc does not have it.

@@ -152,7 +152,7 @@ impl Tables {
     fn erase(&mut self, generation: u32) -> Result<(), InstallError> {
         let mut past = std::mem::take(&mut self.past);
         let kept = self.add_counts(generation, &mut past);
-        self.past = past;
+        self.past = fold(past, &self.written);
         kept?;
         let cpus = nr_cpus().map_err(|(_, e)| of("decisions")(MapError::IoError(e)))?;
         for (_, index) in self.slots(generation).collect::<Vec<_>>() {
@@ -253,6 +253,29 @@ impl Tables {
             .set(generation, Shared(policy), 0)
             .map_err(of("policies"))
     }
+}
+
+/// Rules that neither generation has any more count together, so that generated names
+/// cannot pile up. No rule can have this name.
+const GONE: &str = "(gone)";
+
+type Sums = HashMap<RuleName, [u64; abi::OUTCOMES as usize]>;
+
+fn fold(past: Sums, written: &[Written]) -> Sums {
+    let known = |name: &RuleName| written.iter().any(|w| w.names.contains(name));
+    let mut folded = Sums::new();
+    for (name, counts) in past {
+        let name = if known(&name) {
+            name
+        } else {
+            RuleName::new(GONE)
+        };
+        let sum = folded.entry(name).or_default();
+        for (sum, n) in sum.iter_mut().zip(counts) {
+            *sum += n;
+        }
+    }
+    folded
 }
 
 /// What is not there need not be erased.

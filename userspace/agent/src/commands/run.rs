@@ -26,12 +26,13 @@ use crate::{
     control::Control,
     flows::Flows,
     metrics::{KernelCounters, Metrics},
-    proxy::{self, Admission, Shared},
+    proxy::{self, Admission, STRAGGLERS, Shared},
     statements::Statements,
 };
 
-/// Descriptors for everything that is not a flow: listeners, maps, programs, logs, admin.
-const OTHER_DESCRIPTORS: u64 = 256;
+/// Descriptors for everything that is not one of `max_flows`: listeners, maps, programs, logs,
+/// the admin interface, and flows that arrive while the hook is being told.
+const OTHER_DESCRIPTORS: u64 = 256 + 2 * STRAGGLERS as u64;
 
 /// Runs the agent until it is told to stop.
 ///
@@ -68,17 +69,20 @@ async fn serve(file: &Path, config: Config) -> anyhow::Result<()> {
     })?;
     let admin_address = listener.local_addr()?;
     let options = options(&config)?;
-    let (dataplane, listeners, holds, answers) = Dataplane::attach(&options, &config.policy)?;
-    let dataplane = Arc::new(Mutex::new(Some(dataplane)));
+    // Whatever can fail comes before the host is touched.
+    let attached = Arc::new(Mutex::new(None));
     let registry = Registry::new();
-    registry.register(Box::new(KernelCounters::new(dataplane.clone())?))?;
+    registry.register(Box::new(KernelCounters::new(attached.clone())?))?;
     let metrics = Metrics::register(&registry)?;
+    let statements = Statements::register(&registry)?;
+    let (dataplane, listeners, holds, answers) = Dataplane::attach(&options, &config.policy)?;
+    *attached.lock().unwrap_or_else(PoisonError::into_inner) = Some(dataplane);
     let shared = Arc::new(Shared {
         answers,
         flows: Flows::default(),
         metrics: metrics.clone(),
-        statements: Statements::register(&registry)?,
-        admission: Arc::new(Admission::new(config.max_flows, dataplane.clone())),
+        statements,
+        admission: Arc::new(Admission::new(config.max_flows, attached.clone())),
         prepared: Arc::default(),
     });
     let ready = Arc::new(AtomicBool::new(true));
@@ -95,7 +99,7 @@ async fn serve(file: &Path, config: Config) -> anyhow::Result<()> {
         "ready"
     );
     let workers = config.workers;
-    let control = Control::new(file.to_owned(), config, dataplane.clone(), metrics);
+    let control = Control::new(file.to_owned(), config, attached.clone(), metrics);
     let ended = tokio::select! {
         _ = terminate.recv() => Ok("SIGTERM"),
         _ = interrupt.recv() => Ok("SIGINT"),
@@ -110,7 +114,7 @@ async fn serve(file: &Path, config: Config) -> anyhow::Result<()> {
         }
     };
     ready.store(false, Relaxed);
-    stop(&dataplane)?;
+    stop(&attached)?;
     let signal = ended?;
     tracing::info!(signal, "detached; flows that the agent carried are closed");
     Ok(())

@@ -12,6 +12,9 @@ use dataplane::Dataplane;
 /// single flow's end does not make it flap.
 const ROOM_DIVISOR: usize = 20;
 
+/// As many as the ring of held SYNs has room for. Their descriptors are set aside.
+pub const STRAGGLERS: usize = 1_024;
+
 /// Counts flows in and out.
 pub struct Admission {
     limit: usize,
@@ -34,15 +37,20 @@ impl Admission {
         }
     }
 
-    /// A place for one more flow, None when there is none. A few flows get here past the limit,
-    /// because their SYNs were under way when the hook was told.
+    /// A place for one more flow. At the limit the hook is told; those whose SYNs were under
+    /// way by then are served all the same, up to [`STRAGGLERS`] more; then None.
     pub fn enter(self: &Arc<Self>) -> Option<Place> {
         let inside = self.inside.fetch_add(1, SeqCst) + 1;
         let place = Place(self.clone());
         if inside >= self.limit {
             self.tell(true);
         }
-        (inside <= self.limit).then_some(place)
+        (inside <= self.limit + STRAGGLERS).then_some(place)
+    }
+
+    /// Something else has run out: no further flow until one has ended.
+    pub fn close_for_now(&self) {
+        self.tell(true);
     }
 
     fn tell(&self, full: bool) {

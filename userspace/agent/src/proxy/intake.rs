@@ -6,7 +6,7 @@ use std::{
     future::Future,
     io,
     pin::pin,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
@@ -19,7 +19,7 @@ use super::{
     close,
     workers::{Pair, Workers},
 };
-use crate::flows::Flow;
+use crate::flows::{Flow, FlowId};
 
 /// From letting the SYN pass to the accepted connection: both ends are this host's kernel,
 /// so this is long past any hope.
@@ -28,22 +28,35 @@ const HANDSHAKE_LIMIT: Duration = Duration::from_secs(5);
 /// After accept(2) failed for want of descriptors or memory: time for a flow to end.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 
-/// Clients that were let pass and have not been accepted yet.
+/// Clients that were let pass and have not been accepted yet, each with its flow: a
+/// client's address may be another's by the time that its flow gives up.
 #[derive(Clone, Default)]
-struct Expected(Arc<Mutex<HashMap<ClientAddr, oneshot::Sender<TcpStream>>>>);
+struct Expected(Arc<Mutex<Expecting>>);
+
+type Expecting = HashMap<ClientAddr, (FlowId, oneshot::Sender<TcpStream>)>;
 
 impl Expected {
-    fn expect(&self, client: ClientAddr) -> oneshot::Receiver<TcpStream> {
+    fn expect(&self, client: ClientAddr, flow: FlowId) -> oneshot::Receiver<TcpStream> {
         let (arrived, arrival) = oneshot::channel();
-        self.lock().insert(client, arrived);
+        self.lock().insert(client, (flow, arrived));
         arrival
     }
 
     fn arrived(&self, client: ClientAddr) -> Option<oneshot::Sender<TcpStream>> {
-        self.lock().remove(&client)
+        self.lock().remove(&client).map(|(_, arrived)| arrived)
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<ClientAddr, oneshot::Sender<TcpStream>>> {
+    fn give_up(&self, client: ClientAddr, flow: FlowId) {
+        let mut expected = self.lock();
+        if expected
+            .get(&client)
+            .is_some_and(|(expecting, _)| *expecting == flow)
+        {
+            expected.remove(&client);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Expecting> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -89,7 +102,7 @@ async fn accept(shared: Arc<Shared>, listeners: Listeners, expected: Expected) {
 
 async fn begin(shared: &Arc<Shared>, held: Held, expected: &Expected, workers: &Workers) {
     let Some(place) = shared.admission.enter() else {
-        answer(shared, &held, Refusal::Reset);
+        answer(shared, &held, Refusal::Silence);
         return;
     };
     let entered = Entered::new(shared, held.clone(), place);
@@ -97,6 +110,9 @@ async fn begin(shared: &Arc<Shared>, held: Held, expected: &Expected, workers: &
         None => gone(shared, &held),
         Some(Err(error)) => {
             let refusal = Refusal::of(&error);
+            if dataplane::is_exhaustion(&error) {
+                shared.admission.close_for_now();
+            }
             tracing::info!(
                 flow = ?entered.flow.id,
                 client = %held.client,
@@ -123,10 +139,11 @@ async fn meet(
         shared.metrics.source_ports_changed.inc();
         tracing::warn!(client = %held.client, orig_dst = %held.orig_dst, "source port was taken");
     }
-    let arrival = expected.expect(held.client);
+    let id = entered.flow.id;
+    let arrival = expected.expect(held.client, id);
     if let Err(error) = shared.answers.let_pass(&held, dialled.local) {
         tracing::error!(%error, client = %held.client, "cannot let a SYN pass");
-        expected.arrived(held.client);
+        expected.give_up(held.client, id);
         answer(shared, &held, Refusal::Reset);
         return;
     }
@@ -141,8 +158,12 @@ async fn meet(
                 .await
         }
         _ => {
-            expected.arrived(held.client);
-            gone(shared, &held);
+            expected.give_up(held.client, id);
+            if shared.answers.waits(&held) {
+                answer(shared, &held, Refusal::Reset);
+            } else {
+                gone(shared, &held);
+            }
         }
     }
 }

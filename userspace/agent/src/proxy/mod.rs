@@ -21,7 +21,7 @@ use std::sync::Arc;
 use cql::PreparedStatements;
 use dataplane::{Answers, Holds, Listeners};
 
-pub use admission::Admission;
+pub use admission::{Admission, STRAGGLERS};
 pub use close::CLOSE_REASONS;
 
 use crate::{flows::Flows, metrics::Metrics, statements::Statements};

@@ -54,6 +54,9 @@ struct Relay {
     decoder: Decoder,
     up: Direction,
     down: Direction,
+    /// Which one is polled first: in turn, so that a burst one way leaves the other its
+    /// share of the task's budget.
+    down_first: bool,
 }
 
 /// A direction's state. **Invariant**: `held_back` is empty or nothing is read.
@@ -82,7 +85,6 @@ enum Stop {
     /// Reading from, or writing to, this side.
     From(io::Error),
     To(io::Error),
-    Lost(&'static str),
 }
 
 impl Relay {
@@ -100,6 +102,7 @@ impl Relay {
             decoder: Decoder::new(&entered.shared, &entered.flow),
             up: direction(Way::ToDatabase, &metrics.bytes_to_database),
             down: direction(Way::ToClient, &metrics.bytes_to_client),
+            down_first: false,
         }
     }
 
@@ -110,27 +113,78 @@ impl Relay {
         client: &TcpStream,
         database: &TcpStream,
     ) -> Poll<&'static str> {
-        let up = self.up.poll(cx, client, database, &mut self.decoder);
-        if let Poll::Ready(Err(stop)) = up {
-            return Poll::Ready(stop.reason(CLIENT_SIDE, DATABASE_SIDE));
-        }
-        let down = self.down.poll(cx, database, client, &mut self.decoder);
-        if let Poll::Ready(Err(stop)) = down {
-            let reason = stop.reason(DATABASE_SIDE, CLIENT_SIDE);
-            if reason == DATABASE_RESET && self.up.state == State::Ended {
-                // Cassandra answers a client's FIN with RST: the client gets it, and nothing
-                // went wrong.
-                close::reset(client);
-                return Poll::Ready(BOTH_ENDED);
+        let was_lost = self.lost().is_some();
+        self.down_first = !self.down_first;
+        let mut ended = true;
+        for way in if self.down_first {
+            DOWN_FIRST
+        } else {
+            UP_FIRST
+        } {
+            match self.poll_way(cx, way, client, database) {
+                Poll::Ready(Err(reason)) => return Poll::Ready(reason),
+                Poll::Ready(Ok(())) => {}
+                Poll::Pending => ended = false,
             }
-            return Poll::Ready(reason);
         }
-        match (up, down) {
-            (Poll::Ready(Ok(())), Poll::Ready(Ok(()))) => Poll::Ready(BOTH_ENDED),
-            _ => Poll::Pending,
+        match self.lost() {
+            // The other direction may wait for bytes that are not read any more.
+            Some(_) if !was_lost => self.poll(cx, client, database),
+            _ if !ended => Poll::Pending,
+            Some(reason) => Poll::Ready(reason),
+            None => Poll::Ready(BOTH_ENDED),
         }
     }
+
+    fn poll_way(
+        &mut self,
+        cx: &mut Context<'_>,
+        way: Way,
+        client: &TcpStream,
+        database: &TcpStream,
+    ) -> Poll<Result<(), &'static str>> {
+        let lost = self.lost().is_some();
+        let (direction, from, to, sides) = match way {
+            Way::ToDatabase => (&mut self.up, client, database, (CLIENT_SIDE, DATABASE_SIDE)),
+            Way::ToClient => (
+                &mut self.down,
+                database,
+                client,
+                (DATABASE_SIDE, CLIENT_SIDE),
+            ),
+        };
+        let moved = if lost {
+            direction.poll_flush(cx, to)
+        } else {
+            direction.poll(cx, from, to, &mut self.decoder)
+        };
+        let Err(stop) = ready!(moved) else {
+            return Poll::Ready(Ok(()));
+        };
+        let reason = stop.reason(sides.0, sides.1);
+        if way == Way::ToClient && reason == DATABASE_RESET && self.up.state == State::Ended {
+            // Cassandra answers a client's FIN with RST: the client gets it, and nothing went
+            // wrong.
+            close::reset(client);
+            return Poll::Ready(Err(BOTH_ENDED));
+        }
+        Poll::Ready(Err(reason))
+    }
+
+    /// Framing is lost in one direction: nothing more is read in either, and the flow ends
+    /// when what was good has been written.
+    fn lost(&self) -> Option<&'static str> {
+        [&self.up, &self.down]
+            .into_iter()
+            .find_map(|d| match d.state {
+                State::Losing(reason) => Some(reason),
+                _ => None,
+            })
+    }
 }
+
+const UP_FIRST: [Way; 2] = [Way::ToDatabase, Way::ToClient];
+const DOWN_FIRST: [Way; 2] = [Way::ToClient, Way::ToDatabase];
 
 /// A side's reasons: (reset, any other error).
 type Side = (&'static str, &'static str);
@@ -142,7 +196,6 @@ impl Stop {
         let (error, (reset, other)) = match self {
             Stop::From(error) => (error, from),
             Stop::To(error) => (error, to),
-            Stop::Lost(reason) => return reason,
         };
         match error.kind() {
             ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => reset,
@@ -165,8 +218,7 @@ impl Direction {
             match self.state {
                 State::Open => ready!(self.poll_chunk(cx, from, to, decoder))?,
                 State::Ending => self.end(to),
-                State::Ended => return Poll::Ready(Ok(())),
-                State::Losing(reason) => return Poll::Ready(Err(Stop::Lost(reason))),
+                State::Ended | State::Losing(_) => return Poll::Ready(Ok(())),
             }
         }
     }

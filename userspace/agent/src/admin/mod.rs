@@ -1,6 +1,8 @@
 //! The admin interface: HTTP on an address of the operator's choice, the loopback by
 //! default. It only answers; nothing here changes anything.
 
+mod limited;
+
 use std::sync::{
     Arc,
     atomic::{AtomicBool, Ordering::Relaxed},
@@ -48,7 +50,7 @@ pub async fn serve(listener: TcpListener, admin: Admin) -> std::io::Result<()> {
             get(|State(admin): State<Admin>| async move { json(&admin.shared.statements.views()) }),
         )
         .with_state(admin);
-    axum::serve(listener, routes).await
+    axum::serve(limited::Limited::new(listener), routes).await
 }
 
 async fn readyz(State(admin): State<Admin>) -> Response {
