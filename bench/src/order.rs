@@ -31,7 +31,7 @@ pub struct Hello {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Job {
-    /// The `scylla` driver, with this many tasks over its own choice of connections.
+    /// An application: the `scylla` driver, all kinds of statements.
     Driver {
         /// Requests at the same time.
         tasks: usize,
@@ -39,6 +39,11 @@ pub enum Job {
     /// Threads with one raw connection each, and one request in flight on each.
     Raw {
         /// Threads, and connections.
+        threads: usize,
+    },
+    /// Threads that share the `scylla` driver's connections, and wait for each answer.
+    Stress {
+        /// Threads.
         threads: usize,
     },
     /// Nothing but `connect()`.
@@ -49,7 +54,7 @@ pub enum Job {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Order {
-    /// [`Job::Driver`] and [`Job::Raw`]: work for so long.
+    /// All but [`Job::Connects`]: work for so long.
     Work {
         /// At what.
         load: Load,
@@ -71,7 +76,7 @@ pub enum Load {
     Read,
     /// Prepared writes of one row.
     Write,
-    /// Raw: reads and writes in turn. The driver: all kinds of statements.
+    /// Reads and writes. [`Job::Driver`]: all kinds of statements.
     Mixed,
 }
 

@@ -10,7 +10,7 @@ use std::{
 use anyhow::{Context, ensure};
 
 use crate::{
-    measure::results::{Comparison, Numbers, Results, SCHEMA},
+    measure::results::{Comparison, Loads, Numbers, Results, SCHEMA},
     path::ByPath,
 };
 
@@ -152,29 +152,17 @@ fn render(results: &Results) -> String {
 
 fn rows(results: &Results) -> Vec<Row> {
     let mut rows = Vec::new();
-    let [mut op_s, mut p50] = comparison("embedded node", &results.node);
+    let [mut op_s, mut p50] = comparison("embedded node, raw", &results.node);
     let ratios = &results.node.ratios;
     op_s.bar = Bar::at_least("bypass", ratios.bypass.op_s, bars::BYPASS_OP_S);
     p50.bar = Bar::at_most("bypass", ratios.bypass.p50, bars::BYPASS_P50, "");
     rows.extend([op_s, p50]);
     if let Some(cassandra) = &results.cassandra {
-        for (load, measured) in [("reads", &cassandra.read), ("writes", &cassandra.write)] {
-            let [mut op_s, p50] = comparison(&format!("Cassandra, {load}"), measured);
-            op_s.bar = Bar::at_least("enrich", measured.ratios.enrich.op_s, bars::ENRICH_OP_S);
-            rows.extend([op_s, p50]);
-            let cpu_us = measured.medians.map(|n| format!("{:.1}", n.agent_cpu_us));
-            rows.push(Row {
-                what: format!("Cassandra, {load}: agent's CPU per operation, µs"),
-                by_path: ByPath {
-                    direct: String::new(),
-                    ..cpu_us
-                },
-                ..Row::default()
-            });
-        }
-        let rss = &cassandra.agent_rss_peak_kib;
+        rows.extend(loads("Cassandra, driver", &cassandra.driver));
+        rows.extend(loads("Cassandra, raw", &cassandra.raw));
+        let rss = &cassandra.driver.agent_rss_peak_kib;
         let bar = Bar::at_most("peak", mib(rss.under_load), bars::RSS_MIB, " MiB");
-        rows.push(memory("under this load", rss.under_load, bar));
+        rows.push(memory("under the driver's load", rss.under_load, bar));
         rows.push(memory("while it starts", rss.start, None));
     }
     let connects = &results.connects;
@@ -189,6 +177,28 @@ fn rows(results: &Results) -> Vec<Row> {
         ),
         ..Row::default()
     });
+    rows
+}
+
+/// Reads and writes of one kind of client.
+fn loads(client: &str, loads: &Loads) -> Vec<Row> {
+    let mut rows = Vec::new();
+    for (load, measured) in [("reads", &loads.read), ("writes", &loads.write)] {
+        let what = format!("{client}, {load}");
+        let [mut op_s, p50] = comparison(&what, measured);
+        let ratio = measured.ratios.enrich.op_s;
+        op_s.bar = Bar::at_least("enrich", ratio, bars::ENRICH_OP_S);
+        let cpu_us = measured.medians.enrich.agent_cpu_us;
+        let cpu = Row {
+            what: format!("{what}: agent's CPU per operation, µs"),
+            by_path: ByPath {
+                enrich: format!("{cpu_us:.1}"),
+                ..ByPath::default()
+            },
+            ..Row::default()
+        };
+        rows.extend([op_s, p50, cpu]);
+    }
     rows
 }
 
@@ -240,14 +250,18 @@ fn origin(results: &Results) -> String {
     };
     let day = results.date.get(..10).unwrap_or(&results.date);
     format!(
-        "Medians of {} interleaved rounds of {} s for each path, {} connections with one request \
-         in flight each; ratios are medians of each round's ratio. {} cores of {}, {:.1} GiB, \
-         Linux {}, database and clients on the same host; {cassandra}. Commit {commit}{dirty}, \
+        "Medians of {} interleaved rounds ({} on the embedded node) of {} s for each path; ratios are medians of each \
+         round's ratio. Clients are {} threads that wait for each answer: they share the \
+         connections of the scylla driver {} (*driver*), or have one each (*raw*, the hardest \
+         case: no two requests in one system call). {} cores of {}, {:.1} GiB, Linux {}, \
+         database and clients on the same host; {cassandra}. Commit {commit}{dirty}, \
          {day}. `cargo xtask bench measure` repeats it; every round is in \
          [bench/results/slice.json](bench/results/slice.json).",
         settings.rounds,
+        results.node.rounds.len(),
         settings.seconds,
         settings.threads,
+        results.versions.driver,
         machine.cores,
         machine.cpu,
         machine.memory_mib as f64 / 1024.0,

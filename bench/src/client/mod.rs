@@ -3,7 +3,9 @@
 
 mod connects;
 pub mod driver;
-pub mod raw;
+mod raw;
+pub mod rows;
+mod stress;
 
 use std::io::{BufRead, Write, stdin, stdout};
 
@@ -15,6 +17,7 @@ use crate::order::{Answer, Hello, Job, Load, Order, Reply};
 enum Client {
     Driver(driver::Client),
     Raw(raw::Client),
+    Stress(Box<stress::Client>),
     Connects(connects::Client),
 }
 
@@ -57,6 +60,11 @@ impl Client {
                 Self::Driver(driver::Client::connect(target, credentials, tasks)?)
             }
             Job::Raw { threads } => Self::Raw(raw::Client::connect(target, credentials, threads)?),
+            Job::Stress { threads } => Self::Stress(Box::new(stress::Client::connect(
+                target,
+                credentials,
+                threads,
+            )?)),
             Job::Connects => Self::Connects(connects::Client::new(target)),
         })
     }
@@ -71,6 +79,7 @@ impl Client {
                 },
             ) => client.work(seconds),
             (Self::Raw(client), Order::Work { load, seconds }) => client.work(load, seconds),
+            (Self::Stress(client), Order::Work { load, seconds }) => client.work(load, seconds),
             (Self::Connects(client), Order::Connect { count }) => client.connect(count),
             (_, order) => bail!("an order for another client: {order:?}"),
         }

@@ -7,6 +7,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::rig::binary;
 
+/// What we were built with.
+const LOCK: &str = include_str!("../../../Cargo.lock");
+
 /// The code.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Source {
@@ -36,8 +39,8 @@ pub struct Versions {
     pub rustc: String,
     /// The agent.
     pub agent: String,
-    /// The clients: this program.
-    pub client: String,
+    /// The `scylla` driver.
+    pub driver: String,
 }
 
 impl Source {
@@ -73,7 +76,9 @@ impl Versions {
         Ok(Self {
             rustc: said(Command::new("rustc").arg("--version"))?,
             agent: said(Command::new(binary("underpass")?).arg("--version"))?,
-            client: format!("underpass-bench {}", env!("CARGO_PKG_VERSION")),
+            driver: driver(LOCK)
+                .context("Cargo.lock names no scylla")?
+                .to_owned(),
         })
     }
 }
@@ -94,6 +99,12 @@ pub fn rss_peak_kib(pid: u32) -> anyhow::Result<u64> {
     let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
     let kib = field(&status, "VmHWM").and_then(|m| m.split(' ').next()?.parse().ok());
     kib.with_context(|| format!("no VmHWM of process {pid}"))
+}
+
+/// The driver's version.
+fn driver(lock: &str) -> Option<&str> {
+    let (_, rest) = lock.split_once("name = \"scylla\"\nversion = \"")?;
+    rest.split('"').next()
 }
 
 /// The value of the first line `name: value`.
@@ -120,6 +131,12 @@ mod tests {
         assert!(machine.cores > 0 && machine.memory_mib > 0 && !machine.kernel.is_empty());
         assert!(rss_peak_kib(std::process::id()).unwrap() > 100);
         assert_eq!(date().unwrap().len(), "2025-01-01T00:00:00Z".len());
+    }
+
+    #[test]
+    fn the_drivers_version_is_known() {
+        let version = driver(LOCK).unwrap();
+        assert!(version.starts_with("1."), "{version}");
     }
 
     #[test]

@@ -43,10 +43,8 @@ pub struct Settings {
     pub rounds: u32,
     /// How long each path worked in a round, for each load.
     pub seconds: f64,
-    /// Threads of each client, with one connection each.
+    /// Threads of each client.
     pub threads: usize,
-    /// What the clients were.
-    pub client: String,
 }
 
 /// Of a real Cassandra.
@@ -54,6 +52,15 @@ pub struct Settings {
 pub struct Cassandra {
     /// `release_version`.
     pub version: String,
+    /// Threads that share a driver's connections.
+    pub driver: Loads,
+    /// As many threads, each with a connection and one request in flight.
+    pub raw: Loads,
+}
+
+/// Of a real Cassandra, by one kind of client.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Loads {
     /// Prepared reads of one row.
     pub read: Comparison,
     /// Prepared writes of one row.

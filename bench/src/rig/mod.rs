@@ -74,6 +74,8 @@ pub struct Rig<'a> {
     pub clients: ByPath<Client>,
     /// The agent between them and what they dial.
     pub agent: Agent<'a>,
+    cgroups: &'a Cgroups,
+    hello: Hello,
 }
 
 impl<'a> Rig<'a> {
@@ -83,12 +85,29 @@ impl<'a> Rig<'a> {
         let policy = cgroups.policy(hello.target);
         let agent = Agent::start(&binary("underpass")?, None, &cgroups.all, "", &policy)?;
         let clients = ByPath::try_new(|path| Client::start(path, cgroups.of(path), hello))?;
-        Ok(Self { clients, agent })
+        Ok(Self {
+            clients,
+            agent,
+            cgroups,
+            hello: hello.clone(),
+        })
+    }
+
+    /// Gives every path a new client. Which thread of the database serves a connection, and
+    /// where a process lies in memory, is luck; this way it is another one in every round.
+    pub fn reconnect(&mut self, number: usize) -> anyhow::Result<()> {
+        for path in rotated(number) {
+            let client = Client::start(path, self.cgroups.of(path), &self.hello)?;
+            *self.clients.of_mut(path) = client;
+        }
+        Ok(())
     }
 
     /// Ends the clients, and stops the agent as an operator does.
     pub fn stop(self) -> anyhow::Result<()> {
-        let Self { clients, mut agent } = self;
+        let Self {
+            clients, mut agent, ..
+        } = self;
         drop(clients);
         let status = agent.stop()?;
         ensure!(
