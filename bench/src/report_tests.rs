@@ -151,3 +151,15 @@ fn digits_in_groups() {
         assert_eq!(grouped(number), text);
     }
 }
+
+#[test]
+fn the_readme_is_what_the_committed_results_say() {
+    let root = FilePath::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let results = read(&root.join("bench/results/slice.json")).unwrap();
+    let page = std::fs::read_to_string(root.join("README.md")).unwrap();
+    let fresh = replaced(&page, &render(&results)).unwrap();
+    assert!(
+        page == fresh,
+        "README.md is stale: `cargo xtask bench report` renders it"
+    );
+}
