@@ -156,7 +156,7 @@ fn digits_in_groups() {
 fn the_readme_is_what_the_committed_results_say() {
     let root = FilePath::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let results = read(&root.join("bench/results/slice.json")).unwrap();
-    let page = std::fs::read_to_string(root.join("README.md")).unwrap();
+    let page = fs::read_to_string(root.join("README.md")).unwrap();
     let fresh = replaced(&page, &render(&results)).unwrap();
     assert!(
         page == fresh,
