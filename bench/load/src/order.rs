@@ -1,0 +1,136 @@
+//! What the parent and a generator say to each other: a line of JSON each, orders on the
+//! generator's standard input, replies on its standard output.
+
+use std::net::SocketAddr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{latencies::Latencies, workload::Job};
+
+/// A role of the database. Whoever reads a command line sees it: for test databases.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Credentials {
+    /// Its name.
+    pub user: String,
+    /// Its password.
+    pub password: String,
+}
+
+/// The first line: what a generator does, for all of its life. It connects, prepares its
+/// statements, and answers with an empty [`Answer`].
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Hello {
+    /// What requests to make, and how.
+    pub job: Job,
+    /// What to dial. Connections are spread over them; each key has its own target.
+    pub targets: Vec<SocketAddr>,
+    /// Who to log in as, where the database asks.
+    pub credentials: Option<Credentials>,
+    /// Of keys and values: the same in every generator that is compared in a round.
+    pub seed: u64,
+}
+
+/// Every other line to a generator.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Order {
+    /// Work for so long; what is in flight at the end is waited for and counts.
+    Work {
+        /// How long.
+        seconds: f64,
+    },
+}
+
+/// Every line from a generator.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Reply {
+    /// Done.
+    Done(Box<Answer>),
+    /// It could not go on, and ends.
+    Failed(String),
+}
+
+/// What came of an order.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Answer {
+    /// How long it took, to the last response.
+    pub seconds: f64,
+    /// Of operations that succeeded; counted from the intended time where there is a schedule.
+    pub latencies: Latencies,
+    /// Consecutive slices of [`crate::INTERVAL_MS`], the last one only if it was whole.
+    pub intervals: Vec<Interval>,
+    /// Operations that failed.
+    pub errors: u64,
+    /// Why the first of them did.
+    pub first_error: Option<String>,
+    /// Operations that the schedule called for; None: a closed loop.
+    pub scheduled: Option<u64>,
+    /// How much later than intended requests left, while their connection had room: the
+    /// generator's own fault. Empty in a closed loop.
+    pub lateness: Latencies,
+    /// Written to sockets and read from them. 0 where a driver owns the sockets.
+    pub bytes: u64,
+}
+
+/// A slice of time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Interval {
+    /// Operations that ended in it.
+    pub ops: u64,
+    /// Their mean latency, in µs.
+    pub mean_us: f64,
+}
+
+impl Answer {
+    /// Of nothing.
+    ///
+    /// # Errors
+    /// None in practice: the histogram's bounds are constants.
+    pub fn empty() -> anyhow::Result<Self> {
+        Ok(Self {
+            seconds: 0.0,
+            latencies: Latencies::new()?,
+            intervals: Vec::new(),
+            errors: 0,
+            first_error: None,
+            scheduled: None,
+            lateness: Latencies::new()?,
+            bytes: 0,
+        })
+    }
+
+    /// As if this order and the other had been one, the other after this.
+    ///
+    /// # Errors
+    /// None in practice: all histograms have one shape.
+    pub fn add(&mut self, other: Self) -> anyhow::Result<()> {
+        self.seconds += other.seconds;
+        self.latencies.add(&other.latencies)?;
+        self.intervals.extend(other.intervals);
+        self.fail(other.errors, other.first_error);
+        self.scheduled = match (self.scheduled, other.scheduled) {
+            (None, None) => None,
+            (a, b) => Some(a.unwrap_or(0) + b.unwrap_or(0)),
+        };
+        self.lateness.add(&other.lateness)?;
+        self.bytes += other.bytes;
+        Ok(())
+    }
+
+    /// Counts failures, and keeps the first one's reason.
+    pub fn fail(&mut self, errors: u64, why: Option<String>) {
+        self.errors += errors;
+        self.first_error = self.first_error.take().or(why);
+    }
+
+    /// Successful operations.
+    pub fn ops(&self) -> u64 {
+        self.latencies.count()
+    }
+
+    /// Successful operations in a second.
+    pub fn op_s(&self) -> f64 {
+        self.ops() as f64 / self.seconds.max(f64::MIN_POSITIVE)
+    }
+}

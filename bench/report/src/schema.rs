@@ -1,0 +1,282 @@
+//! The result file: one run, with every round of it. Units are in the names; `_us` is
+//! microseconds, `_ns` nanoseconds.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+/// Goes up when a reader of the old form would be misled.
+pub const SCHEMA: u32 = 2;
+
+/// All of a run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Run {
+    /// [`SCHEMA`].
+    pub schema: u32,
+    /// When it began, in UTC (ISO 8601).
+    pub started: String,
+    /// How long it took.
+    pub seconds: f64,
+    /// Everything that was asked for was measured; false: it was interrupted.
+    pub complete: bool,
+    /// What was measured.
+    pub source: Source,
+    /// Where.
+    pub machine: Machine,
+    /// With what: versions by name (`underpass`, `rustc`, `cassandra`, `haproxy`, …).
+    pub versions: BTreeMap<String, String>,
+    /// How.
+    pub settings: Settings,
+    /// Every path there is, in the order of tables: those that were not measured with the
+    /// reason.
+    pub paths: Vec<Path>,
+    /// What was measured, in the order of tables.
+    pub experiments: Vec<Experiment>,
+    /// What the BPF programs cost, where it was counted.
+    pub programs: Vec<Program>,
+}
+
+/// The code.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Source {
+    /// The commit that was checked out.
+    pub commit: String,
+    /// There were changes that it does not hold.
+    pub dirty: bool,
+}
+
+/// The host.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Machine {
+    /// `uname -r`.
+    pub kernel: String,
+    /// As in /proc/cpuinfo.
+    pub cpu: String,
+    /// Logical.
+    pub cores: usize,
+    /// MemTotal.
+    pub memory_mib: u64,
+    /// By vulnerability, as in /sys/devices/system/cpu/vulnerabilities.
+    pub mitigations: BTreeMap<String, String>,
+    /// Other circumstances that move figures: clock source, governor, BPF JIT, hypervisor.
+    pub circumstances: BTreeMap<String, String>,
+}
+
+/// How it was measured.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Settings {
+    /// The command line.
+    pub command: String,
+    /// Interleaved rounds.
+    pub rounds: u32,
+    /// How long each path worked in a round.
+    pub seconds: f64,
+    /// How long each path worked before the first round that counts.
+    pub warm_up_seconds: f64,
+    /// A turn: a path's round is made of several, between which the others have theirs.
+    pub turn_seconds: f64,
+    /// An interval of [`Round::intervals`].
+    pub interval_ms: u64,
+    /// Of the order of turns and of the keys.
+    pub seed: u64,
+}
+
+/// A way from a client to the database.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Path {
+    /// `direct`, `bypass`, `haproxy`, …
+    pub name: String,
+    /// Whose it is.
+    pub kind: PathKind,
+    /// One line on how bytes travel.
+    pub about: String,
+    /// Why it was not measured (`has not landed`, `not installed`); None: it was.
+    pub absent: Option<String>,
+}
+
+/// Whose way it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PathKind {
+    /// No proxy.
+    Direct,
+    /// One of underpass's paths.
+    Ours,
+    /// Another proxy.
+    Peer,
+}
+
+/// One workload in one variant: every path did the same.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Experiment {
+    /// Workload and variant: `kv-192-16`.
+    pub id: String,
+    /// The workload's file, without its ending.
+    pub workload: String,
+    /// One line.
+    pub title: String,
+    /// Where the workload comes from, and where to read of it.
+    pub origin: Origin,
+    /// Figures of others for it.
+    pub published: Vec<Published>,
+    /// What answered: `node`, `cassandra`, `redis`, `listener`.
+    pub database: String,
+    /// How many of them.
+    pub nodes: usize,
+    /// `raw` or `driver`.
+    pub client: String,
+    /// Threads of the generator.
+    pub threads: usize,
+    /// Connections of the generator; where a driver decides, what was asked of it.
+    pub connections: usize,
+    /// Requests in flight on a connection.
+    pub depth: usize,
+    /// Operations a second that the schedule calls for; None: a closed loop, which shows the
+    /// maximum of throughput, and whose latencies leave out what waiting would have cost.
+    pub rate: Option<f64>,
+    /// What the generator can do when nothing else is slow.
+    pub headroom: Option<Headroom>,
+    /// Why no path's figures may be used (the generator was the bottleneck); None: they may.
+    pub refused: Option<String>,
+    /// One of each path that was measured, `direct` first.
+    pub series: Vec<Series>,
+}
+
+/// Where a workload comes from.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Origin {
+    /// `cassandra-stress 5.0`, `YCSB core workloads`, …
+    pub name: String,
+    /// Where it is described.
+    pub url: String,
+    /// What was changed for this machine; empty: nothing.
+    pub changed: String,
+}
+
+/// A figure that somebody else published for a workload, on other hardware.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Published {
+    /// Of the workload's variants, whose id this is; None: of all.
+    pub variant: Option<String>,
+    /// What was measured: `shotover-proxy, Passthrough`.
+    pub system: String,
+    /// Operations in a second.
+    pub op_s: Option<f64>,
+    /// Latency at the median, in ms.
+    pub p50_ms: Option<f64>,
+    /// Latency at the 99th percentile, in ms.
+    pub p99_ms: Option<f64>,
+    /// Mean latency, in ms.
+    pub mean_ms: Option<f64>,
+    /// What it ran on, as far as is said.
+    pub hardware: String,
+    /// Where it is published.
+    pub url: String,
+}
+
+/// The generator against a server that does nothing.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Headroom {
+    /// What answered: `null`, or `node` where a driver needs a database that can be queried.
+    pub server: String,
+    /// Operations in a second.
+    pub op_s: f64,
+    /// Latency, in µs.
+    pub p50_us: f64,
+    /// Latency, in µs.
+    pub p99_us: f64,
+    /// The generator's CPU for an operation, in µs.
+    pub generator_cpu_us: f64,
+}
+
+/// One path in one experiment.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Series {
+    /// Name of a [`Path`].
+    pub path: String,
+    /// Every round that counts, in order; the n-th of every path was measured in turns.
+    pub rounds: Vec<Round>,
+    /// Latencies of all rounds: HdrHistogram V2, deflated, base64; values in ns. From the
+    /// intended time where there is a schedule.
+    pub histogram: String,
+}
+
+/// What one path did in one round.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Round {
+    /// How long it worked.
+    pub seconds: f64,
+    /// Operations that succeeded.
+    pub ops: u64,
+    /// Operations that failed.
+    pub errors: u64,
+    /// Why the first of them did.
+    pub first_error: Option<String>,
+    /// Latencies, in µs.
+    pub latency: Latency,
+    /// How much later than intended requests left though their connection had room: p99, in
+    /// µs; 0 in a closed loop.
+    pub lateness_p99_us: f64,
+    /// Slices of [`Settings::interval_ms`]: operations, and their mean latency in µs.
+    pub intervals: Vec<(u64, f64)>,
+    /// The generator's process.
+    pub generator: Usage,
+    /// The proxy's: the agent, or a peer; zeros for `direct`. The agent runs for every path
+    /// of ours, also where no byte passes through it.
+    pub proxy: Usage,
+    /// The databases'; zeros where they run elsewhere.
+    pub database: Usage,
+    /// Bytes that the generator wrote and read; 0 where a driver owns the sockets.
+    pub bytes: u64,
+    /// Bytes that a proxy copied: into its memory and out of it again each count; None: not known.
+    pub copied_bytes: Option<u64>,
+}
+
+/// Quantiles of a round, in µs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[expect(missing_docs, reason = "they say what they are")]
+pub struct Latency {
+    pub mean_us: f64,
+    pub p50_us: f64,
+    pub p90_us: f64,
+    pub p95_us: f64,
+    pub p99_us: f64,
+    pub p999_us: f64,
+    pub max_us: f64,
+}
+
+/// What the kernel accounted to a process (or several that are one program) in a round.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Usage {
+    /// CPU time outside of the kernel.
+    pub user_us: f64,
+    /// CPU time in it.
+    pub system_us: f64,
+    /// Times that it went to sleep.
+    pub voluntary_switches: u64,
+    /// Times that it had to make room.
+    pub involuntary_switches: u64,
+    /// The most memory that it had resident since the round began, in KiB.
+    pub rss_peak_kib: u64,
+}
+
+/// What a BPF program cost under load.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Program {
+    /// As in its section.
+    pub name: String,
+    /// `cgroup_sock_addr`, …
+    pub kind: String,
+    /// The experiment under which it was counted.
+    pub experiment: String,
+    /// How often it ran.
+    pub runs: u64,
+    /// Mean time of a run, in ns (`run_time_ns / run_cnt`).
+    pub mean_ns: f64,
+    /// Instructions after translation to the machine's.
+    pub jited_instructions: Option<u64>,
+    /// Their size.
+    pub jited_bytes: u64,
+    /// Instructions of BPF that the verifier looked at.
+    pub verified_instructions: u64,
+}
