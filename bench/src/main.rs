@@ -1,28 +1,28 @@
-//! Drives load over the paths to a database, and compares them.
+//! Drives load over the ways to a database, and compares them.
 //!
-//! - `path.rs`: direct, bypass, enrich.
-//! - `rig/`: an agent, cgroups, a client process for each path, interleaved rounds.
-//! - `client/`: what such a process does; `order.rs`: how it is told; `cql.rs`: raw CQL.
-//! - `demo/`: shows it and verifies that each flow took its path.
-//! - `measure/`: writes a result file; `report.rs`: renders it into the README.
+//! - `paths/`: our paths, a file each; `ways.rs`: which of them and of the peers are compared.
+//! - `databases/`: what answers, a file each; `server.rs`: as a process of ours.
+//! - `run/`: experiments in interleaved rounds, into a result file; `account/`: what the kernel
+//!   says that they used. The generator itself is the crate `load`, peers are `peers`.
+//! - `results.rs`: what is made of result files, by the crate `report`.
+//! - `demo/`: shows it, and verifies that each flow took its path.
 
-mod client;
-mod cql;
+mod account;
+mod databases;
 mod demo;
 mod interrupt;
-mod latency;
-mod measure;
-mod order;
-mod path;
-mod report;
-mod rig;
-mod stats;
+mod paths;
+mod results;
+mod run;
+mod server;
+mod ways;
+mod worker;
 
-use std::process::ExitCode;
+use std::{net::SocketAddr, process::ExitCode};
 
 use clap::{Parser, Subcommand};
 
-/// Drives load over the paths to a database, and compares them.
+/// Drives load over the ways to a database, and compares them.
 #[derive(Parser)]
 #[command(name = "underpass-bench", version)]
 struct Cli {
@@ -34,12 +34,20 @@ struct Cli {
 enum Command {
     /// Show what the paths cost and what enrichment sees; exits 1 unless each flow took its path
     Demo(demo::Args),
-    /// Measure what the README claims, and write the result file
-    Measure(measure::Args),
-    /// Render the result file into a page's results table
-    Report(report::Args),
+    /// Measure workloads over every path and peer, into a result file
+    Run(run::Args),
+    /// Render result files: the README's section and plots, tables, a page
+    Report(results::ReportArgs),
+    /// Which figures moved beyond noise from one result file to another; exits 1 if one got worse
+    Compare(results::CompareArgs),
+    /// Workloads, experiments, paths and peers
+    List(results::ListArgs),
+    #[command(hide = true, name = run::SUBCOMMAND)]
+    Generator,
+    #[command(hide = true, name = demo::SUBCOMMAND)]
+    Shop,
     #[command(hide = true)]
-    Client,
+    Null { listen: SocketAddr },
 }
 
 fn main() -> ExitCode {
@@ -61,15 +69,27 @@ fn main() -> ExitCode {
 
 fn run(command: Command) -> anyhow::Result<ExitCode> {
     match command {
-        Command::Client => client::run().map(|()| ExitCode::SUCCESS),
-        Command::Report(args) => report::run(&args),
+        Command::Generator => load::serve().map(|()| ExitCode::SUCCESS),
+        Command::Shop => demo::serve().map(|()| ExitCode::SUCCESS),
+        Command::Null { listen } => load::null::serve(listen).map(|()| ExitCode::SUCCESS),
+        Command::Report(args) => results::report(&args),
+        Command::Compare(args) => results::compare(&args),
+        Command::List(args) => results::list(&args),
         Command::Demo(args) => {
             interrupt::install()?;
             demo::run(&args)
         }
-        Command::Measure(args) => {
+        Command::Run(args) => {
             interrupt::install()?;
-            measure::run(&args).map(|()| ExitCode::SUCCESS)
+            run::run(&args)
         }
+    }
+}
+
+/// A number of seconds that a person would wait for.
+fn seconds(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(seconds) if (0.1..=600.0).contains(&seconds) => Ok(seconds),
+        _ => Err("expected seconds, from 0.1 to 600".to_owned()),
     }
 }

@@ -1,8 +1,9 @@
-//! `bench`: release binaries, and the measurements and the README's results from them.
+//! `bench`: builds what is measured and what measures, starts what it needs, and hands over to
+//! `underpass-bench`.
 
 use std::process::{Command, ExitCode, ExitStatus};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use clap::Subcommand;
 
 use crate::{
@@ -11,53 +12,58 @@ use crate::{
     setup::{self, Part},
 };
 
-/// The page with the results.
-const PAGE: &str = "README.md";
-
-/// Measure, report.
+/// Run, compare, report, list.
 #[derive(Subcommand)]
 pub enum Verb {
-    /// Measure what the README claims, into bench/results/slice.json; needs root and a quiet
-    /// machine
-    Measure {
-        /// Also against a real Cassandra, which is started if need be
+    /// Measure every workload over every path and peer, into bench/results/full.json; needs root
+    /// and a quiet machine
+    Run {
+        /// Without a Cassandra: what needs one is noted as failed
         #[arg(long)]
-        cassandra: bool,
-        /// Passed to `underpass-bench measure`
+        without_cassandra: bool,
+        /// Passed to `underpass-bench run` (`-- --help` shows what it takes)
         #[arg(last = true)]
         args: Vec<String>,
     },
-    /// Render bench/results/slice.json into the README
+    /// Render bench/results/full.json into the README, its plots and tables, and a page
     Report {
-        /// Change nothing; exit 1 when the README is out of date
+        /// Passed to `underpass-bench report`
+        #[arg(last = true)]
+        args: Vec<String>,
+        /// Change nothing; exit 1 when a committed file is out of date
         #[arg(long)]
         check: bool,
     },
+    /// Which figures moved beyond noise from one result file to another; exits 1 if one got worse
+    Compare {
+        /// Before
+        first: String,
+        /// After
+        second: String,
+    },
+    /// Workloads, experiments, paths and peers
+    List,
 }
 
 /// The command; the bench's own exit code.
 pub fn run(verb: &Verb) -> Result<ExitCode> {
     match verb {
-        Verb::Measure { cassandra, args } => {
-            require_root("bench measure", "loads BPF programs and makes cgroups")?;
-            with_database("measure", *cassandra, args)
+        Verb::Run {
+            without_cassandra,
+            args,
+        } => {
+            require_root("bench run", "loads BPF programs and makes cgroups")?;
+            setup::ensure(&[Part::Bench])?;
+            with_database("run", !without_cassandra, args)
         }
-        Verb::Report { check } => {
-            let mut report = cargo();
-            report.args([
-                "run",
-                "--quiet",
-                "-p",
-                "underpass-bench",
-                "--",
-                "report",
-                PAGE,
-            ]);
-            if *check {
-                report.arg("--check");
-            }
-            run_status(&mut report, Forward::Group).map(exit_code)
+        Verb::Report { args, check } => {
+            let mut words = vec!["report"];
+            words.extend(args.iter().map(String::as_str));
+            words.extend(check.then_some("--check"));
+            built(&words)
         }
+        Verb::Compare { first, second } => built(&["compare", first, second]),
+        Verb::List => built(&["list"]),
     }
 }
 
@@ -77,6 +83,15 @@ pub fn with_database(command: &str, with_cassandra: bool, args: &[String]) -> Re
     done.map(exit_code)
 }
 
+/// A quick run, which fails when a figure is absurd.
+pub fn quick(node: &cassandra::Up) -> Result<()> {
+    build()?;
+    let status = bench("run", Some(node), &["--quick".to_owned()])?;
+    ensure!(status.success(), "the quick benchmark failed: see above");
+    Ok(())
+}
+
+/// The release binaries: of what is measured, and of what measures.
 fn build() -> Result<()> {
     run_command(
         cargo()
@@ -86,6 +101,15 @@ fn build() -> Result<()> {
             .args(["-p", "underpass-bench", "--bin", "underpass-bench"]),
     )
     .context("the release binaries do not build")
+}
+
+/// A command that measures nothing.
+fn built(words: &[&str]) -> Result<ExitCode> {
+    let mut bench = cargo();
+    bench
+        .args(["run", "--quiet", "-p", "underpass-bench", "--"])
+        .args(words);
+    run_status(&mut bench, Forward::Group).map(exit_code)
 }
 
 /// Runs the bench to its end. It takes down by itself what it set up, so SIGTERM goes to it

@@ -12,6 +12,7 @@ mod cassandra;
 mod ci;
 mod demo;
 mod generate;
+mod instructions;
 mod paths;
 mod python;
 mod run;
@@ -45,6 +46,8 @@ enum Chore {
     Generate(generate::Args),
     /// Build the release binaries and run the demo; needs root
     Demo(demo::Args),
+    /// Count the decoder's instructions and hold them to the committed counts
+    Instructions(instructions::Args),
     /// Measure what the README claims, and render it there
     Bench {
         #[command(subcommand)]
@@ -78,6 +81,7 @@ fn dispatch(chore: Chore) -> anyhow::Result<ExitCode> {
         Chore::Ci => ci::run()?,
         Chore::Generate(args) => generate::run(&args)?,
         Chore::Demo(args) => return demo::run(&args),
+        Chore::Instructions(args) => instructions::run(&args)?,
         Chore::Bench { verb } => return bench::run(&verb),
     }
     Ok(ExitCode::SUCCESS)

@@ -33,10 +33,12 @@ pub enum Part {
     Cassandra,
     /// Run the driver suites: Python 3.10 or newer, with venv and pip
     Python,
+    /// Measure: peers, a browser, a profiler
+    Bench,
 }
 
 /// Every part, in the order in which a newcomer meets them.
-pub const ALL: [Part; 3] = [Part::Build, Part::Cassandra, Part::Python];
+pub const ALL: [Part; 4] = [Part::Build, Part::Cassandra, Part::Python, Part::Bench];
 
 /// One Debian package, and how to tell that what it brings is here, from wherever.
 struct Need {
@@ -45,7 +47,7 @@ struct Need {
     is_met: fn() -> bool,
 }
 
-const NEEDS: [Need; 8] = [
+const NEEDS: [Need; 15] = [
     Need {
         part: Part::Build,
         package: "clang-19",
@@ -86,7 +88,45 @@ const NEEDS: [Need; 8] = [
         package: "python3-venv",
         is_met: has_python,
     },
+    Need {
+        part: Part::Bench,
+        package: "haproxy",
+        is_met: || find_program("haproxy").is_some(),
+    },
+    Need {
+        part: Part::Bench,
+        package: "nginx",
+        is_met: || find_program("nginx").is_some(),
+    },
+    Need {
+        part: Part::Bench,
+        package: "libnginx-mod-stream",
+        is_met: || Path::new("/usr/lib/nginx/modules/ngx_stream_module.so").exists(),
+    },
+    Need {
+        part: Part::Bench,
+        package: "redis-server",
+        is_met: || find_program("redis-server").is_some(),
+    },
+    Need {
+        part: Part::Bench,
+        package: "chromium",
+        is_met: || find_program("chromium").is_some(),
+    },
+    Need {
+        part: Part::Bench,
+        package: "linux-perf",
+        is_met: || succeeds(Command::new("perf").arg("--version")),
+    },
+    Need {
+        part: Part::Bench,
+        package: "valgrind",
+        is_met: || find_program("valgrind").is_some(),
+    },
 ];
+
+/// Packages that Debian makes services of, which start when the machine does.
+const SERVERS: [&str; 3] = ["haproxy", "nginx", "redis-server"];
 
 /// The command.
 pub fn run(args: &Args) -> Result<()> {
@@ -160,7 +200,12 @@ fn install(packages: &[&str]) -> Result<()> {
             .args(["install", "-y", "--no-install-recommends"])
             .args(packages),
     )
-    .with_context(failed)
+    .with_context(failed)?;
+    let servers = packages.iter().filter(|package| SERVERS.contains(package));
+    for server in servers {
+        eprintln!("note: {server} was not started; `systemctl disable {server}` keeps it so");
+    }
+    Ok(())
 }
 
 fn apt() -> Command {
@@ -168,6 +213,11 @@ fn apt() -> Command {
     // No questions, and no terminal of its own: it runs beside the terminal's foreground.
     apt.env("DEBIAN_FRONTEND", "noninteractive")
         .args(["-q", "-o", "Dpkg::Use-Pty=0"]);
+    // Packages of servers would start them, on their well-known ports: systemctl(1) then starts
+    // nothing, and invoke-rc.d(8) takes this for single-user mode, in which none belongs.
+    apt.env("SYSTEMD_OFFLINE", "1")
+        .env("RUNLEVEL", "1")
+        .env("PREVLEVEL", "N");
     apt
 }
 

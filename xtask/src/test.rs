@@ -1,11 +1,12 @@
-//! `test`: every test, with all that they need: root, Cassandra, drivers.
+//! `test`: every test, with all that they need: root, Cassandra, drivers; then a quick run of
+//! the benchmark.
 
 use std::path::Path;
 
 use anyhow::{Context, Result};
 
 use crate::{
-    cassandra, python,
+    bench, cassandra, python,
     run::{cargo, require_root, run as run_command},
     setup, skips,
 };
@@ -28,7 +29,7 @@ pub fn run(args: &Args) -> Result<()> {
     run_command(cargo().args(["build", "--workspace", "--all-targets"]))
         .context("the workspace does not build")?;
     let node = cassandra::up(None)?;
-    let tested = test(args, &node, &python);
+    let tested = test(args, &node, &python).and_then(|()| bench::quick(&node));
     let stopped = if node.started {
         cassandra::down()
     } else {

@@ -2,6 +2,11 @@
 //!
 //! `bench/workloads/NAME.toml` is one [`Workload`]; each of its variants becomes a [`Job`].
 
+mod check;
+mod file;
+pub mod words;
+
+pub use file::{read, read_file};
 use serde::{Deserialize, Serialize};
 
 /// A workload file, checked.
@@ -172,8 +177,16 @@ pub struct Operation {
     /// A new key each time, beyond those that are there (inserts); otherwise an existing one.
     #[serde(default)]
     pub new_key: bool,
-    /// One after the other, all with the same key.
+    /// One after the other, all with the same key; none where an operation is a `connect()`.
+    #[serde(default)]
     pub steps: Vec<Step>,
+}
+
+impl Operation {
+    /// Whether it is done at all: another one is there for the sake of [`Job::fill`].
+    pub fn is_active(&self) -> bool {
+        self.weight > 0 || self.connections > 0
+    }
 }
 
 /// One request and its response.
@@ -278,3 +291,6 @@ impl TryFrom<String> for Bind {
         })
     }
 }
+
+#[cfg(test)]
+pub(crate) mod tests;

@@ -1,4 +1,32 @@
 //! Result files and what is made of them. Everything here is a function of files: it measures
 //! nothing and asks nobody.
+//!
+//! A file ([`schema`]) is read by [`read()`]; [`stats`] and [`metric`] turn its rounds into
+//! figures, [`summary`], [`bars`] and [`experiment`] those into a [`model::Document`], which
+//! [`markdown`] and [`html`] render; [`plot`] draws. [`compare()`] holds two runs against each
+//! other.
 
+pub mod bars;
+pub mod compare;
+pub mod document;
+pub mod experiment;
+pub mod file;
+pub mod histogram;
+pub mod html;
+pub mod intervals;
+pub mod markdown;
+pub mod metric;
+pub mod model;
+pub mod number;
+pub mod page;
+pub mod plot;
+pub mod programs;
 pub mod schema;
+pub mod stats;
+pub mod summary;
+pub mod view;
+
+pub use compare::{Comparison, compare};
+pub use file::{read, write};
+pub use plot::artifacts;
+pub use schema::Run;

@@ -32,8 +32,13 @@ pub struct Run {
     pub paths: Vec<Path>,
     /// What was measured, in the order of tables.
     pub experiments: Vec<Experiment>,
+    /// Experiments that were asked for and could not be measured, by id, with the reason.
+    #[serde(default)]
+    pub failed: BTreeMap<String, String>,
     /// What the BPF programs cost, where it was counted.
     pub programs: Vec<Program>,
+    /// Where the CPU's time went, where it was profiled.
+    pub profiles: Vec<Profile>,
 }
 
 /// The code.
@@ -140,6 +145,8 @@ pub struct Experiment {
     pub refused: Option<String>,
     /// One of each path that was measured, `direct` first.
     pub series: Vec<Series>,
+    /// Paths that are there but cannot do this workload, by name, with the reason.
+    pub left_out: BTreeMap<String, String>,
 }
 
 /// Where a workload comes from.
@@ -279,4 +286,19 @@ pub struct Program {
     pub jited_bytes: u64,
     /// Instructions of BPF that the verifier looked at.
     pub verified_instructions: u64,
+}
+
+/// Where the time of all CPUs went while one path was under load.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Profile {
+    /// The experiment under which it was taken.
+    pub experiment: String,
+    /// Name of a [`Path`].
+    pub path: String,
+    /// Samples that were not idle.
+    pub samples: u64,
+    /// Their share by who ran: `generator`, `proxy`, `database`, `other`; sums up to 1.
+    pub shares: BTreeMap<String, f64>,
+    /// The flame graph, from the project's root; None: not rendered.
+    pub flame_graph: Option<String>,
 }

@@ -2,8 +2,7 @@
 
 use std::{collections::BTreeMap, net::SocketAddr, path::Path as FilePath};
 
-use super::{evidence::Evidence, sockets::Socket};
-use crate::{client::driver::KEYSPACE, path::Path};
+use super::{evidence::Evidence, path::Path, shop::KEYSPACE, sockets::Socket};
 
 /// A statement, and what contradicts it.
 #[derive(Debug)]

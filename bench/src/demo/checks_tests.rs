@@ -1,8 +1,8 @@
 use super::*;
 use crate::{
     demo::evidence::{Connections, Flow, Statement},
-    order::Answer,
-    path::ByPath,
+    demo::order::Answer,
+    demo::path::ByPath,
 };
 
 fn address(text: &str) -> SocketAddr {

@@ -6,11 +6,11 @@ use anyhow::Context;
 use serde::{Deserialize, de::DeserializeOwned};
 use testkit::sandbox::Metric;
 
-use super::sockets::{self, Socket};
-use crate::{
+use super::{
     order::Answer,
     path::{ByPath, Path},
     rig::Rig,
+    sockets::{self, Socket},
 };
 
 /// All of it.
@@ -88,7 +88,7 @@ impl Evidence {
         told: ByPath<Answer>,
         database_sees: anyhow::Result<Vec<SocketAddr>>,
     ) -> anyhow::Result<Self> {
-        let pids = rig.clients.map(|client| client.pid());
+        let pids = rig.applications.map(|client| client.pid());
         let metrics = rig.agent.metrics().context("the agent does not answer")?;
         Ok(Self {
             target,

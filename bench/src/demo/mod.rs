@@ -3,22 +3,31 @@
 
 mod checks;
 mod evidence;
+mod order;
+mod path;
+mod rig;
+mod shop;
 mod show;
 mod sockets;
 
 use std::{net::SocketAddr, process::ExitCode};
 
 use anyhow::{Context, ensure};
+use load::{order::Credentials, workload::Database};
 use scylla::client::session::Session;
 use tokio::runtime::Runtime;
 
+pub use rig::SUBCOMMAND;
+pub use shop::serve;
+
 use crate::{
-    client::driver,
-    order::{Answer, Hello, Job, Load},
-    path::{ByPath, Path},
-    rig::{Cgroups, Database, Given, Rig, Round, compare},
+    databases::{Databases, Given},
+    ways::Cgroups,
 };
 use evidence::Evidence;
+use order::{Answer, Hello};
+use path::{ByPath, Path};
+use rig::{Rig, Round};
 
 /// Requests at the same time, in each client.
 const TASKS: usize = 8;
@@ -34,16 +43,8 @@ pub struct Args {
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=100))]
     rounds: u32,
     /// How long each path works in a round
-    #[arg(long, default_value_t = 2.0, value_parser = seconds)]
+    #[arg(long, default_value_t = 2.0, value_parser = crate::seconds)]
     seconds: f64,
-}
-
-/// A number of seconds that a person would wait for.
-pub fn seconds(text: &str) -> Result<f64, String> {
-    match text.parse() {
-        Ok(seconds) if (0.1..=600.0).contains(&seconds) => Ok(seconds),
-        _ => Err("expected seconds, from 0.1 to 600".to_owned()),
-    }
 }
 
 /// The command. Success only if every check holds.
@@ -51,21 +52,28 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    let database = match args.given.database() {
-        Some(database) => database,
-        None => Database::embedded()?,
+    let (name, database) = match args.given.cassandra {
+        Some(_) => (
+            "Cassandra",
+            Databases::start(Database::Cassandra, 1, &args.given)?,
+        ),
+        None => ("the embedded CQL node", Databases::node(1)?),
     };
-    show::step(&format!("{} at {}", database.name(), database.address));
-    let (to, credentials) = (database.address, database.credentials.as_ref());
+    let to = *database
+        .addresses
+        .first()
+        .context("a database without an address")?;
+    show::step(&format!("{name} at {to}"));
+    let credentials = database.credentials.as_ref();
     // Not through the agent: this process is in none of the cgroups.
     let session = runtime.block_on(async {
-        let session = driver::session(to, credentials).await?;
-        driver::create(&session).await?;
+        let session = shop::session(to, credentials).await?;
+        shop::create(&session).await?;
         anyhow::Ok(session)
     })?;
     show::step("tables customers and orders, made by the scylla driver");
-    let shown = demonstrate(args, &database, &runtime, &session);
-    let cleared = runtime.block_on(driver::clear(&session));
+    let shown = demonstrate(args, to, credentials, &runtime, &session);
+    let cleared = runtime.block_on(shop::clear(&session));
     let holds = shown?;
     cleared?;
     Ok(if holds {
@@ -78,15 +86,16 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
 
 fn demonstrate(
     args: &Args,
-    database: &Database,
+    to: SocketAddr,
+    credentials: Option<&Credentials>,
     runtime: &Runtime,
     session: &Session,
 ) -> anyhow::Result<bool> {
     let cgroups = Cgroups::new()?;
     let hello = Hello {
-        target: database.address,
-        credentials: database.credentials.clone(),
-        job: Job::Driver { tasks: TASKS },
+        target: to,
+        credentials: credentials.cloned(),
+        tasks: TASKS,
     };
     let mut rig = Rig::start(&cgroups, &hello)?;
     show::step(&format!(
@@ -94,13 +103,12 @@ fn demonstrate(
         rig.agent.pid()
     ));
     show::step(&format!(
-        "three applications ({TASKS} tasks each), one for each path; all dial {}",
-        database.address
+        "three applications ({TASKS} tasks each), one for each path; all dial {to}"
     ));
     let rounds = drive(args, &mut rig)?;
     let database_sees = runtime.block_on(clients(session));
     let sent = total(&rounds)?;
-    let evidence = Evidence::collect(&rig, database.address, sent, database_sees)?;
+    let evidence = Evidence::collect(&rig, to, sent, database_sees)?;
     let checks = checks::all(&evidence);
     show::comparison(rounds.get(1..).unwrap_or_default());
     show::statements(&evidence);
@@ -112,10 +120,10 @@ fn demonstrate(
 
 /// The warm-up, and the rounds that count.
 fn drive(args: &Args, rig: &mut Rig<'_>) -> anyhow::Result<Vec<Round>> {
-    let mut rounds = vec![compare(rig, Load::Mixed, WARM_UP_SECONDS, 0)?];
+    let mut rounds = vec![rig.round(WARM_UP_SECONDS, 0)?];
     show::step("warmed up");
     for number in 1..=args.rounds {
-        let round = compare(rig, Load::Mixed, args.seconds, number as usize)?;
+        let round = rig.round(args.seconds, number as usize)?;
         show::round(number, args.rounds, &round);
         none_failed(&round, rig)?;
         rounds.push(round);

@@ -1,7 +1,10 @@
 //! What the demo prints.
 
-use super::{checks::Check, evidence::Evidence};
-use crate::{client::driver::KEYSPACE, order::Answer, path::Path, rig::Round, stats::median};
+use report::stats::median;
+
+use super::{
+    checks::Check, evidence::Evidence, order::Answer, path::Path, rig::Round, shop::KEYSPACE,
+};
 
 /// One thing that was done.
 pub fn step(what: &str) {
@@ -31,9 +34,9 @@ pub fn comparison(rounds: &[Round]) {
     ];
     let rows = Path::ALL.map(|path| {
         let of =
-            |number: fn(&Answer) -> f64| median(rounds.iter().map(|r| number(r.answers.of(path))));
+            |number: fn(&Answer) -> f64| middle(rounds.iter().map(|r| number(r.answers.of(path))));
         let ratio = |number: fn(&Answer) -> f64| {
-            median(
+            middle(
                 rounds
                     .iter()
                     .map(|r| number(r.answers.of(path)) / number(&r.answers.direct)),
@@ -50,6 +53,11 @@ pub fn comparison(rounds: &[Round]) {
         ]
     });
     table(&head, &rows, 1);
+}
+
+/// The median; there is at least one round.
+fn middle(values: impl Iterator<Item = f64>) -> f64 {
+    median(values).unwrap_or(f64::NAN)
 }
 
 fn p50(answer: &Answer) -> f64 {

@@ -19,7 +19,7 @@ use std::sync::Arc;
 /// have seen a response before the client can answer it.
 #[derive(Debug)]
 pub struct FlowDecoder {
-    flow: Flow,
+    pub(crate) flow: Flow,
     requests: Lane,
     responses: Lane,
     /// Why decoding is over.

@@ -150,7 +150,7 @@ pub(crate) struct Header {
 
 impl Header {
     /// `None`: the length is negative or too large.
-    fn read(raw: [u8; HEADER_BYTES]) -> Option<Self> {
+    pub(crate) fn read(raw: [u8; HEADER_BYTES]) -> Option<Self> {
         let [version, flags, s0, s1, opcode, l0, l1, l2, l3] = raw;
         let length = u32::from_be_bytes([l0, l1, l2, l3]);
         if length > MAX_BODY_BYTES {

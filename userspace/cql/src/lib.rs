@@ -32,6 +32,9 @@ mod frame;
 mod hash;
 mod lex;
 mod parse;
+#[cfg(feature = "parts")]
+#[doc(hidden)]
+pub mod parts;
 mod pending;
 mod prepared;
 mod request;

@@ -1,0 +1,5 @@
+//! Real drivers, as applications have them.
+
+pub mod cql;
+pub mod redis;
+mod requests;

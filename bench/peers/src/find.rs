@@ -1,0 +1,204 @@
+//! Which binary a peer is, and what version.
+
+use std::{
+    env,
+    ffi::OsStr,
+    io::Read,
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use crate::{overrides::Overrides, running::LOOK_EVERY};
+
+/// A daemon's folders, which a user's PATH often lacks.
+const DAEMON_FOLDERS: [&str; 2] = ["/usr/sbin", "/usr/local/sbin"];
+/// For a binary to tell its version; a wrapper script on a cold disk takes a second or two.
+const ANSWER_LIMIT: Duration = Duration::from_secs(20);
+/// What is read of it. Less than a pipe holds, so a binary that says more does not block us.
+const ANSWER_BYTES: u64 = 32 << 10;
+
+/// How a peer's binary is called, and where it is to be had.
+#[derive(Clone, Copy, Debug)]
+pub struct Binary {
+    /// File names to look for on PATH, the first wins.
+    pub names: &'static [&'static str],
+    /// Arguments that make it tell its version; None: it has no such thing.
+    pub version_args: Option<&'static [&'static str]>,
+    /// The word before the version in its answer.
+    pub version_after: &'static str,
+    /// How to get it, for the message when it is not there.
+    pub from: &'static str,
+}
+
+/// A binary that is there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// Where.
+    pub path: PathBuf,
+    /// As it says; None: it does not.
+    pub version: Option<String>,
+}
+
+/// Why a peer cannot be compared on this host.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{why}")]
+pub struct Absent {
+    /// For reports, and what to do about it.
+    pub why: String,
+}
+
+/// Looks for `binary`: where the command line says, else on PATH.
+pub(crate) fn find(name: &str, binary: &Binary, overrides: &Overrides) -> Result<Found, Absent> {
+    let path = match overrides.get(name) {
+        Some(path) if executable(path) => path.to_owned(),
+        Some(path) => {
+            return Err(Absent {
+                why: format!(
+                    "not installed: --peer-bin {name}={} is not an executable file",
+                    path.display()
+                ),
+            });
+        }
+        None => binary
+            .names
+            .iter()
+            .find_map(|file| on_path(&env::var_os("PATH").unwrap_or_default(), file))
+            .ok_or_else(|| Absent {
+                why: format!(
+                    "not installed: {} is not on PATH ({}, or --peer-bin {name}=PATH)",
+                    binary.names.join(" or "),
+                    binary.from
+                ),
+            })?,
+    };
+    let version = binary
+        .version_args
+        .and_then(|args| ask(&path, args))
+        .and_then(|said| word_after(&said, binary.version_after));
+    // The process is started in another folder.
+    let path = path.canonicalize().unwrap_or(path);
+    Ok(Found { path, version })
+}
+
+/// What a binary prints, on both outputs; None: it could not be run or took too long.
+pub(crate) fn ask(path: &Path, args: &[&str]) -> Option<String> {
+    let mut child = Command::new(path)
+        .args(args)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .ok()?;
+    let outputs = (child.stdout.take(), child.stderr.take());
+    let deadline = Instant::now() + ANSWER_LIMIT;
+    let ended = loop {
+        match child.try_wait() {
+            Ok(Some(_)) => break true,
+            Ok(None) if Instant::now() < deadline => thread::sleep(LOOK_EVERY),
+            _ => break false,
+        }
+    };
+    if !ended {
+        let _ = child.kill();
+        let _ = child.wait();
+        return None;
+    }
+    let mut said = Vec::new();
+    if let Some(stdout) = outputs.0 {
+        stdout.take(ANSWER_BYTES).read_to_end(&mut said).ok()?;
+    }
+    if let Some(stderr) = outputs.1 {
+        stderr.take(ANSWER_BYTES).read_to_end(&mut said).ok()?;
+    }
+    Some(String::from_utf8_lossy(&said).into_owned())
+}
+
+/// The first word after `marker`.
+fn word_after(text: &str, marker: &str) -> Option<String> {
+    let (_, rest) = text.split_once(marker)?;
+    rest.split_whitespace().next().map(str::to_owned)
+}
+
+fn on_path(path: &OsStr, file: &str) -> Option<PathBuf> {
+    env::split_paths(path)
+        .chain(DAEMON_FOLDERS.map(PathBuf::from))
+        .filter(|folder| folder.is_absolute())
+        .map(|folder| folder.join(file))
+        .find(|candidate| executable(candidate))
+}
+
+fn executable(path: &Path) -> bool {
+    path.metadata()
+        .is_ok_and(|data| data.is_file() && data.permissions().mode() & 0o111 != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TRUE: Binary = Binary {
+        names: &["underpass-no-such-binary"],
+        version_args: None,
+        version_after: "",
+        from: "apt-get install nothing",
+    };
+
+    #[test]
+    fn what_is_missing_says_how_to_get_it() {
+        let absent = find("haproxy", &TRUE, &Overrides::default()).unwrap_err();
+        assert_eq!(
+            absent.to_string(),
+            "not installed: underpass-no-such-binary is not on PATH \
+             (apt-get install nothing, or --peer-bin haproxy=PATH)"
+        );
+    }
+
+    #[test]
+    fn a_named_binary_has_to_be_executable() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let named = format!("haproxy={}", file.path().display());
+        let overrides = Overrides::parse([&named]).unwrap();
+        let absent = find("haproxy", &TRUE, &overrides).unwrap_err();
+        assert_eq!(
+            absent.why,
+            format!("not installed: --peer-bin {named} is not an executable file")
+        );
+    }
+
+    #[test]
+    fn relative_folders_of_path_are_not_searched() {
+        assert_eq!(on_path(OsStr::new("bin:.:/nowhere"), "sh"), None);
+        assert_eq!(
+            on_path(OsStr::new("/nowhere:/bin"), "sh"),
+            Some(PathBuf::from("/bin/sh"))
+        );
+    }
+
+    #[test]
+    fn versions_are_read_as_they_are_said() {
+        for (said, version) in [
+            (
+                "HAProxy version 2.6.12-1+deb12u4 2026/10/17 - https://haproxy.org/\n",
+                "2.6.12-1+deb12u4",
+            ),
+            ("shotover 0.7.4\n", ""),
+        ] {
+            let read = word_after(said, "version ");
+            assert_eq!(read.unwrap_or_default(), version);
+        }
+        assert_eq!(
+            word_after("nginx version: nginx/1.22.1\n", "nginx/").as_deref(),
+            Some("1.22.1")
+        );
+    }
+
+    #[test]
+    fn both_outputs_are_an_answer() {
+        let said = ask(Path::new("/bin/sh"), &["-c", "echo out; echo err >&2"]);
+        assert_eq!(said.as_deref(), Some("out\nerr\n"));
+        assert_eq!(ask(Path::new("/nowhere"), &[]), None);
+    }
+}

@@ -1,0 +1,234 @@
+//! nginx's stream module.
+
+use std::{
+    net::SocketAddr,
+    ops::RangeInclusive,
+    path::{Path, PathBuf},
+};
+
+use anyhow::Context;
+
+use crate::{
+    MAX_CONNECTIONS,
+    find::{self, Absent, Binary, Found},
+    overrides::Overrides,
+    peer::{Peer, Setup, Traffic},
+    plan::{Launch, Plan, Ports},
+};
+
+/// Where Debian's modules are, when the binary does not say where it looks.
+const MODULES: &str = "/usr/lib/nginx/modules";
+const MODULE: &str = "ngx_stream_module.so";
+/// A proxied connection is two of nginx's.
+const WORKER_CONNECTIONS: u32 = 2 * MAX_CONNECTIONS;
+/// And a worker has some descriptors of its own.
+const WORKER_DESCRIPTORS: u32 = WORKER_CONNECTIONS + 256;
+
+/// nginx, `stream`: any TCP.
+pub(crate) struct Nginx;
+
+impl Peer for Nginx {
+    fn name(&self) -> &'static str {
+        "nginx"
+    }
+
+    fn about(&self) -> &'static str {
+        "stream: copied in user space through a buffer of 16 KiB; a worker process per core"
+    }
+
+    fn carries(&self, _traffic: Traffic) -> bool {
+        true
+    }
+
+    fn cql_versions(&self) -> Option<RangeInclusive<u8>> {
+        None
+    }
+
+    fn binary(&self) -> Binary {
+        Binary {
+            names: &["nginx"],
+            version_args: Some(&["-v"]),
+            version_after: "nginx/",
+            from: "apt-get install nginx libnginx-mod-stream",
+        }
+    }
+
+    fn find(&self, overrides: &Overrides) -> Result<Found, Absent> {
+        let found = find::find(self.name(), &self.binary(), overrides)?;
+        match module(&found.path) {
+            Module::None => Err(Absent {
+                why: format!(
+                    "not installed: {} has no stream module (apt-get install libnginx-mod-stream)",
+                    found.path.display()
+                ),
+            }),
+            Module::BuiltIn | Module::File(_) => Ok(found),
+        }
+    }
+
+    fn plan(&self, found: &Found, setup: &Setup, ports: &mut Ports) -> anyhow::Result<Plan> {
+        let fronts = ports.take_for(&setup.backends)?;
+        let file = setup.folder.join("nginx.conf");
+        let pid = setup.folder.join("nginx.pid");
+        let pid = pid.to_str().context("the folder's name is not UTF-8")?;
+        let text = configuration(&module(&found.path), pid, &fronts, &setup.backends);
+        Ok(Plan {
+            launches: vec![Launch {
+                program: found.path.clone(),
+                args: vec![
+                    "-p".into(),
+                    setup.folder.clone().into(),
+                    // Before the file is read, too: otherwise it opens /var/log/nginx/error.log.
+                    "-e".into(),
+                    "stderr".into(),
+                    "-c".into(),
+                    file.clone().into(),
+                ],
+                files: vec![(file, text)],
+                ..Launch::default()
+            }],
+            fronts,
+        })
+    }
+}
+
+/// Where `stream` is.
+#[derive(Debug, PartialEq, Eq)]
+enum Module {
+    BuiltIn,
+    File(PathBuf),
+    None,
+}
+
+fn module(binary: &Path) -> Module {
+    module_of(
+        &find::ask(binary, &["-V"]).unwrap_or_default(),
+        Path::is_file,
+    )
+}
+
+/// From what `nginx -V` says. A binary that says nothing is taken for one that has it: it will
+/// say itself what it lacks.
+fn module_of(said: &str, exists: impl Fn(&Path) -> bool) -> Module {
+    let mut flags = said.split_whitespace();
+    if !said.contains("--with-stream=dynamic") {
+        let built_in = flags.any(|flag| flag == "--with-stream");
+        let unknown = !said.contains("configure arguments:");
+        return if built_in || unknown {
+            Module::BuiltIn
+        } else {
+            Module::None
+        };
+    }
+    let folder = flags
+        .find_map(|flag| flag.strip_prefix("--modules-path="))
+        .unwrap_or(MODULES);
+    let file = Path::new(folder).join(MODULE);
+    if exists(&file) {
+        Module::File(file)
+    } else {
+        Module::None
+    }
+}
+
+/// Buffers, balancing and TCP_NODELAY (on) are its defaults.
+fn configuration(
+    module: &Module,
+    pid: &str,
+    fronts: &[SocketAddr],
+    backends: &[SocketAddr],
+) -> String {
+    let mut text = String::new();
+    if let Module::File(file) = module {
+        text.push_str(&format!("load_module \"{}\";\n", file.display()));
+    }
+    text.push_str(&format!(
+        "daemon off;\nworker_processes auto;\nworker_rlimit_nofile {WORKER_DESCRIPTORS};\n\
+         pid \"{pid}\";\nerror_log stderr warn;\n\
+         events {{\n    worker_connections {WORKER_CONNECTIONS};\n}}\n\
+         stream {{\n    access_log off;\n    proxy_connect_timeout 5s;\n    proxy_timeout 1h;\n"
+    ));
+    for (front, backend) in fronts.iter().zip(backends) {
+        text.push_str(&format!(
+            "    server {{\n        listen {front};\n        proxy_pass {backend};\n    }}\n"
+        ));
+    }
+    text.push_str("}\n");
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_module_is_where_the_binary_says() {
+        let dynamic = "nginx version: nginx/1.22.1\nconfigure arguments: \
+                       --modules-path=/opt/m --with-stream=dynamic --with-stream_ssl_module";
+        assert_eq!(
+            module_of(dynamic, |_| true),
+            Module::File("/opt/m/ngx_stream_module.so".into())
+        );
+        assert_eq!(module_of(dynamic, |_| false), Module::None);
+        assert_eq!(
+            module_of("configure arguments: --with-stream=dynamic", |_| true),
+            Module::File("/usr/lib/nginx/modules/ngx_stream_module.so".into())
+        );
+    }
+
+    #[test]
+    fn a_built_in_module_needs_no_line() {
+        assert_eq!(
+            module_of("configure arguments: --with-stream --with-x", |_| false),
+            Module::BuiltIn
+        );
+        assert_eq!(
+            module_of("configure arguments: --with-stream_ssl_module", |_| true),
+            Module::None
+        );
+    }
+
+    #[test]
+    fn a_server_for_each_backend() {
+        let fronts = [
+            "127.0.0.1:1001".parse().unwrap(),
+            "127.0.0.1:1002".parse().unwrap(),
+        ];
+        let backends = [
+            "127.0.0.1:9042".parse().unwrap(),
+            "127.0.0.2:9042".parse().unwrap(),
+        ];
+        assert_eq!(
+            configuration(
+                &Module::File("/m/s.so".into()),
+                "/x y/nginx.pid",
+                &fronts,
+                &backends
+            ),
+            "\
+load_module \"/m/s.so\";
+daemon off;
+worker_processes auto;
+worker_rlimit_nofile 4352;
+pid \"/x y/nginx.pid\";
+error_log stderr warn;
+events {
+    worker_connections 4096;
+}
+stream {
+    access_log off;
+    proxy_connect_timeout 5s;
+    proxy_timeout 1h;
+    server {
+        listen 127.0.0.1:1001;
+        proxy_pass 127.0.0.1:9042;
+    }
+    server {
+        listen 127.0.0.1:1002;
+        proxy_pass 127.0.0.2:9042;
+    }
+}
+"
+        );
+    }
+}

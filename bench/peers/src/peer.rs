@@ -1,0 +1,111 @@
+//! What a peer has to say of itself.
+
+use std::{net::SocketAddr, ops::RangeInclusive, path::PathBuf};
+
+use anyhow::ensure;
+
+use crate::{
+    find::{self, Absent, Binary, Found},
+    overrides::Overrides,
+    plan::{Plan, Ports},
+    running::{self, Running},
+};
+
+/// A proxy that underpass is compared with.
+pub trait Peer: Sync {
+    /// As in `--peer-bin NAME=PATH` and in reports.
+    fn name(&self) -> &'static str;
+
+    /// One line: how bytes travel through it.
+    fn about(&self) -> &'static str;
+
+    /// Whether it can carry this.
+    fn carries(&self, traffic: Traffic) -> bool;
+
+    /// Whether it may hand bytes from socket to socket without copying them into its memory.
+    fn may_splice(&self) -> bool {
+        false
+    }
+
+    /// The native protocol versions that clients can speak through it; None: it does not look.
+    fn cql_versions(&self) -> Option<RangeInclusive<u8>>;
+
+    /// How its binary is called, and where it is to be had.
+    fn binary(&self) -> Binary;
+
+    /// What is to be started for `setup`, as its own documentation recommends.
+    ///
+    /// # Errors
+    /// It cannot do that, or there is no free port.
+    fn plan(&self, found: &Found, setup: &Setup, ports: &mut Ports) -> anyhow::Result<Plan>;
+
+    /// Looks for it on this host.
+    ///
+    /// # Errors
+    /// It is not there, and why.
+    fn find(&self, overrides: &Overrides) -> Result<Found, Absent> {
+        find::find(self.name(), &self.binary(), overrides)
+    }
+
+    /// Starts it, and waits until every front accepts connections.
+    ///
+    /// # Errors
+    /// It cannot carry that, or does not start; with the last that it said.
+    fn start(&self, found: &Found, setup: &Setup) -> anyhow::Result<Running> {
+        let name = self.name();
+        ensure!(
+            self.carries(setup.traffic),
+            "{name} does not carry {}",
+            setup.traffic.name()
+        );
+        ensure!(!setup.backends.is_empty(), "{name}: no backend is given");
+        running::start(name, setup, &|ports| self.plan(found, setup, ports))
+    }
+}
+
+/// What a peer is to carry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Traffic {
+    /// Cassandra's native protocol.
+    Cql,
+    /// RESP.
+    Redis,
+    /// Nothing: connections are made and closed.
+    Connect,
+}
+
+impl Traffic {
+    /// For messages.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Cql => "CQL",
+            Self::Redis => "Redis",
+            Self::Connect => "bare connections",
+        }
+    }
+}
+
+/// What a peer is started for.
+#[derive(Clone)]
+pub struct Setup {
+    /// The databases, at least one; each gets a front of its own.
+    pub backends: Vec<SocketAddr>,
+    /// Of the databases: user and password, for peers that log in themselves.
+    pub credentials: Option<(String, String)>,
+    /// What it is to carry.
+    pub traffic: Traffic,
+    /// For configuration and logs. Made if need be; the caller takes it away. One for each
+    /// running peer.
+    pub folder: PathBuf,
+}
+
+impl std::fmt::Debug for Setup {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Setup")
+            .field("backends", &self.backends)
+            .field("traffic", &self.traffic)
+            .field("folder", &self.folder)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,71 @@
+//! What is to be started: pure, so that a peer's configuration can be tested as text.
+
+use std::{
+    ffi::OsString,
+    io,
+    net::{Ipv4Addr, SocketAddr, TcpListener},
+    path::PathBuf,
+};
+
+/// Processes, and where they will listen.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// For each backend, in the same order.
+    pub fronts: Vec<SocketAddr>,
+    /// All run at the same time.
+    pub launches: Vec<Launch>,
+}
+
+/// One process that stays in the foreground.
+#[derive(Clone, Default)]
+pub struct Launch {
+    /// The binary.
+    pub program: PathBuf,
+    /// Its arguments.
+    pub args: Vec<OsString>,
+    /// Added to our own environment; it may hold passwords, which a command line would show.
+    pub env: Vec<(&'static str, String)>,
+    /// Files to write first, with absolute paths.
+    pub files: Vec<(PathBuf, String)>,
+}
+
+impl std::fmt::Debug for Launch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Launch")
+            .field("program", &self.program)
+            .field("args", &self.args)
+            .field("files", &self.files)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Free ports of the loopback.
+///
+/// They are held while a plan is made, so that all are different, and given back when this is
+/// dropped, just before the processes start. Somebody else may be quicker: then the start is
+/// repeated with other ports.
+#[derive(Debug, Default)]
+pub struct Ports {
+    held: Vec<TcpListener>,
+}
+
+impl Ports {
+    /// A port that nobody uses.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn take(&mut self) -> io::Result<SocketAddr> {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+        let address = listener.local_addr()?;
+        self.held.push(listener);
+        Ok(address)
+    }
+
+    /// One for each of `backends`.
+    ///
+    /// # Errors
+    /// There are too few.
+    pub fn take_for(&mut self, backends: &[SocketAddr]) -> io::Result<Vec<SocketAddr>> {
+        backends.iter().map(|_| self.take()).collect()
+    }
+}

@@ -1,0 +1,385 @@
+//! A peer that runs: started, ready, stopped.
+//!
+//! **Invariant**: whatever happens, no process of it outlives its [`Running`], and none its
+//! starter for longer than the watchdog's pause.
+
+use std::{
+    fs::{self, File},
+    io::{Read, Seek, SeekFrom},
+    net::{SocketAddr, TcpStream},
+    os::unix::process::CommandExt,
+    path::{Path, PathBuf},
+    process::{Child, Command, ExitStatus, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, anyhow};
+use nix::{
+    sys::signal::{Signal, killpg},
+    unistd::Pid,
+};
+
+use crate::{
+    peer::Setup,
+    plan::{Launch, Plan, Ports},
+    proc,
+    watchdog::Watchdog,
+};
+
+/// Between two looks at something that is awaited.
+pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(10);
+/// From the start to the last front: a Go or Rust proxy first logs in to the database, and a
+/// binary of 100 MB may come from a cold disk.
+const READY_LIMIT: Duration = Duration::from_secs(30);
+/// For one connection to a front on the loopback.
+const CONNECT_LIMIT: Duration = Duration::from_millis(500);
+/// After SIGTERM, before SIGKILL.
+const END_LIMIT: Duration = Duration::from_secs(5);
+/// After SIGKILL: what is left then sleeps in the kernel and cannot be waited for.
+const KILL_LIMIT: Duration = Duration::from_secs(2);
+/// A port may be taken between our giving it back and the peer's binding it. Each time is rare
+/// enough that a fifth in a row means something else.
+const TRIES: u32 = 5;
+/// What every peer says in that case, in some spelling.
+const PORT_TAKEN: &str = "address already in use";
+/// What is quoted of a log.
+const QUOTED_LINES: usize = 20;
+/// And read for that.
+const QUOTED_BYTES: u64 = 8 << 10;
+
+/// A peer that runs. Dropping it ends all of its processes.
+#[derive(Debug)]
+pub struct Running {
+    /// Where clients connect; one for each backend, in the same order.
+    pub fronts: Vec<SocketAddr>,
+    processes: Vec<Process>,
+    watchdog: Option<Watchdog>,
+}
+
+#[derive(Debug)]
+struct Process {
+    /// It leads a process group of its own.
+    child: Child,
+    log: PathBuf,
+    ended: Option<ExitStatus>,
+}
+
+/// Starts what `plan` says and waits until it is ready.
+pub(crate) fn start(
+    name: &str,
+    setup: &Setup,
+    plan: &dyn Fn(&mut Ports) -> anyhow::Result<Plan>,
+) -> anyhow::Result<Running> {
+    fs::create_dir_all(&setup.folder)
+        .with_context(|| format!("cannot make {}", setup.folder.display()))?;
+    let folder = setup.folder.canonicalize()?;
+    let mut tries = 1;
+    loop {
+        let mut ports = Ports::default();
+        let plan = plan(&mut ports)?;
+        drop(ports);
+        match Running::start(name, &folder, &plan) {
+            Err(failure) if failure.port_taken && tries < TRIES => tries += 1,
+            result => return result.map_err(|failure| failure.error),
+        }
+    }
+}
+
+/// Why a peer is not ready.
+struct Failure {
+    error: anyhow::Error,
+    port_taken: bool,
+}
+
+impl<E: Into<anyhow::Error>> From<E> for Failure {
+    fn from(error: E) -> Self {
+        Self {
+            error: error.into(),
+            port_taken: false,
+        }
+    }
+}
+
+impl Running {
+    /// Every process of it, workers too, in the order of their ids.
+    #[must_use]
+    pub fn pids(&self) -> Vec<u32> {
+        let mut pids: Vec<_> = self
+            .processes
+            .iter()
+            .flat_map(|process| proc::group_members(process.child.id()).unwrap_or_default())
+            .collect();
+        pids.sort_unstable();
+        pids
+    }
+
+    /// Where each of its processes writes.
+    #[must_use]
+    pub fn logs(&self) -> Vec<&Path> {
+        self.processes
+            .iter()
+            .map(|process| process.log.as_path())
+            .collect()
+    }
+
+    /// Makes sure that it has not ended meanwhile: measurements through a dead peer are void.
+    ///
+    /// # Errors
+    /// One of its processes has ended; with the last that it said.
+    pub fn check(&mut self) -> anyhow::Result<()> {
+        for process in &mut self.processes {
+            process.check()?;
+        }
+        Ok(())
+    }
+
+    fn start(name: &str, folder: &Path, plan: &Plan) -> Result<Self, Failure> {
+        // From here on dropping ends what has been started.
+        let mut running = Self {
+            fronts: plan.fronts.clone(),
+            processes: Vec::new(),
+            watchdog: None,
+        };
+        for (index, launch) in plan.launches.iter().enumerate() {
+            let log = folder.join(format!("{name}-{index}.log"));
+            running.processes.push(Process::start(launch, folder, log)?);
+        }
+        let groups = running.processes.iter().map(|process| process.child.id());
+        running.watchdog = Some(Watchdog::over(groups).context("cannot start the watchdog")?);
+        running.await_ready(name)?;
+        Ok(running)
+    }
+
+    fn await_ready(&mut self, name: &str) -> Result<(), Failure> {
+        let deadline = Instant::now() + READY_LIMIT;
+        let mut waiting = self.fronts.clone();
+        loop {
+            for process in &mut self.processes {
+                process.check().map_err(|error| Failure {
+                    port_taken: process.said().to_lowercase().contains(PORT_TAKEN),
+                    error: error.context(format!("{name} did not start")),
+                })?;
+            }
+            let pids = self.pids();
+            waiting.retain(|front| !accepts(&pids, *front));
+            let Some(front) = waiting.first() else {
+                return Ok(());
+            };
+            if Instant::now() > deadline {
+                let said: Vec<_> = self.processes.iter().map(Process::said).collect();
+                return Err(anyhow!(
+                    "{name} does not listen on {front} after {} s; it said:\n{}",
+                    READY_LIMIT.as_secs(),
+                    said.join("\n")
+                )
+                .into());
+            }
+            thread::sleep(LOOK_EVERY);
+        }
+    }
+}
+
+/// Whether one of `pids` listens there, and takes a connection. To connect would not be enough:
+/// somebody else may have the port.
+fn accepts(pids: &[u32], front: SocketAddr) -> bool {
+    proc::listening(pids, front).is_ok_and(|pids| !pids.is_empty())
+        && TcpStream::connect_timeout(&front, CONNECT_LIMIT).is_ok()
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // First, or it might end a group whose number has been given to somebody else.
+        self.watchdog = None;
+        for process in &self.processes {
+            process.signal(Signal::SIGTERM);
+        }
+        let deadline = Instant::now() + END_LIMIT;
+        for process in &mut self.processes {
+            if !process.await_end(deadline) {
+                process.signal(Signal::SIGKILL);
+                process.await_end(Instant::now() + KILL_LIMIT);
+            }
+        }
+    }
+}
+
+impl Process {
+    fn start(launch: &Launch, folder: &Path, log: PathBuf) -> anyhow::Result<Self> {
+        for (path, text) in &launch.files {
+            fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?;
+        }
+        let output =
+            File::create(&log).with_context(|| format!("cannot write {}", log.display()))?;
+        let child = Command::new(&launch.program)
+            .args(&launch.args)
+            .envs(launch.env.iter().map(|(name, value)| (name, value)))
+            .current_dir(folder)
+            .stdin(Stdio::null())
+            .stdout(output.try_clone()?)
+            .stderr(output)
+            .process_group(0)
+            .spawn()
+            .with_context(|| format!("cannot run {}", launch.program.display()))?;
+        Ok(Self {
+            child,
+            log,
+            ended: None,
+        })
+    }
+
+    fn check(&mut self) -> anyhow::Result<()> {
+        if self.ended.is_none() {
+            self.ended = self.child.try_wait()?;
+        }
+        match self.ended {
+            None => Ok(()),
+            Some(status) => Err(anyhow!("it ended ({status}); it said:\n{}", self.said())),
+        }
+    }
+
+    /// The last lines of its log.
+    fn said(&self) -> String {
+        let tail = tail(&self.log).unwrap_or_default();
+        let lines: Vec<_> = tail.lines().collect();
+        let from = lines.len().saturating_sub(QUOTED_LINES);
+        match lines.get(from..) {
+            None | Some([]) => "(nothing)".to_owned(),
+            Some(last) => last.join("\n"),
+        }
+    }
+
+    fn signal(&self, signal: Signal) {
+        // The group's number is not given to anyone else while the leader is not reaped or a
+        // member is left; when both are gone there is nobody to signal.
+        let group = self.child.id();
+        let reaped = self.ended.is_some();
+        let gone = reaped && proc::group_members(group).is_ok_and(|pids| pids.is_empty());
+        if let (false, Ok(group)) = (gone, i32::try_from(group)) {
+            let _ = killpg(Pid::from_raw(group), signal);
+        }
+    }
+
+    /// Whether the process, which is reaped, and all of its group have ended by then.
+    fn await_end(&mut self, deadline: Instant) -> bool {
+        loop {
+            if self.ended.is_none() {
+                self.ended = self.child.try_wait().ok().flatten();
+            }
+            let left = proc::group_members(self.child.id());
+            if self.ended.is_some() && left.is_ok_and(|pids| pids.is_empty()) {
+                return true;
+            }
+            if Instant::now() > deadline {
+                return false;
+            }
+            thread::sleep(LOOK_EVERY);
+        }
+    }
+}
+
+fn tail(path: &Path) -> std::io::Result<String> {
+    let mut file = File::open(path)?;
+    let length = file.metadata()?.len();
+    file.seek(SeekFrom::Start(length.saturating_sub(QUOTED_BYTES)))?;
+    let mut bytes = Vec::new();
+    file.take(QUOTED_BYTES).read_to_end(&mut bytes)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+
+    fn shell(script: &str) -> Launch {
+        Launch {
+            program: "/bin/sh".into(),
+            args: vec!["-c".into(), script.into()],
+            ..Launch::default()
+        }
+    }
+
+    /// Nothing to wait for, so it is ready at once.
+    fn running(folder: &Path, launches: Vec<Launch>) -> Running {
+        let plan = Plan {
+            fronts: Vec::new(),
+            launches,
+        };
+        Running::start("shell", folder, &plan)
+            .map_err(|failure| failure.error)
+            .unwrap()
+    }
+
+    /// A zombie that init has not reaped yet has ended.
+    fn runs(pid: u32) -> bool {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        !stat.is_empty() && !stat.contains(") Z ")
+    }
+
+    fn await_log(running: &Running, text: &str) {
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while !running.processes[0].said().contains(text) {
+            assert!(Instant::now() < deadline, "{}", running.processes[0].said());
+            thread::sleep(LOOK_EVERY);
+        }
+    }
+
+    #[test]
+    fn children_end_with_their_leader() {
+        let folder = tempfile::tempdir().unwrap();
+        let running = running(folder.path(), vec![shell("sleep 60 & echo up; wait")]);
+        await_log(&running, "up");
+        let pids = running.pids();
+        assert_eq!(pids.len(), 2, "{pids:?}");
+        let started = Instant::now();
+        drop(running);
+        assert!(started.elapsed() < END_LIMIT);
+        for pid in pids {
+            assert!(!runs(pid), "{pid} is left");
+        }
+    }
+
+    #[test]
+    fn a_child_is_ended_when_its_leader_has_left_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut running = running(folder.path(), vec![shell("sleep 60 & echo up; wait")]);
+        await_log(&running, "up");
+        running.processes[0].child.kill().unwrap();
+        running.processes[0].child.wait().unwrap();
+        assert!(running.check().is_err());
+        let pids = running.pids();
+        assert_eq!(pids.len(), 1, "{pids:?}");
+        let group = running.processes[0].child.id();
+        drop(running);
+        assert!(proc::group_members(group).unwrap().is_empty());
+    }
+
+    #[test]
+    fn who_does_not_heed_is_killed() {
+        let folder = tempfile::tempdir().unwrap();
+        let running = running(
+            folder.path(),
+            vec![shell("trap '' TERM; echo deaf; while :; do sleep 60; done")],
+        );
+        await_log(&running, "deaf");
+        let pids = running.pids();
+        let started = Instant::now();
+        drop(running);
+        assert!(started.elapsed() >= END_LIMIT);
+        assert!(started.elapsed() < END_LIMIT + KILL_LIMIT);
+        for pid in pids {
+            assert!(!runs(pid), "{pid} is left");
+        }
+    }
+
+    #[test]
+    fn anothers_listener_is_no_front() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let front = listener.local_addr().unwrap();
+        assert!(accepts(&[std::process::id()], front));
+        assert!(!accepts(&[1], front));
+        assert!(!accepts(&[], front));
+    }
+}

@@ -1,0 +1,101 @@
+//! Peers that do not start, and what is said about it.
+#![expect(clippy::unwrap_used, reason = "tests say what they expect by failing")]
+
+use std::{
+    fs::{self, Permissions},
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+};
+
+use peers::{Overrides, Setup, Traffic};
+
+/// A shell script in place of a proxy.
+fn script(folder: &Path, text: &str) -> PathBuf {
+    let path = folder.join("proxy.sh");
+    fs::write(&path, format!("#!/bin/sh\n{text}\n")).unwrap();
+    fs::set_permissions(&path, Permissions::from_mode(0o755)).unwrap();
+    path
+}
+
+fn setup(folder: &Path, traffic: Traffic) -> Setup {
+    Setup {
+        backends: vec!["127.0.0.1:9".parse().unwrap()],
+        credentials: None,
+        traffic,
+        folder: folder.join("run"),
+    }
+}
+
+/// What is said when `binary` is started as `name`.
+fn failure(folder: &Path, name: &str, binary: &Path) -> String {
+    let peer = peers::named(name).unwrap();
+    let overrides = Overrides::parse([format!("{name}={}", binary.display())]).unwrap();
+    let found = peer.find(&overrides).unwrap();
+    let error = peer
+        .start(&found, &setup(folder, Traffic::Cql))
+        .unwrap_err();
+    format!("{error:#}")
+}
+
+#[test]
+fn every_peer_that_ends_at_once_is_told_of() {
+    for peer in peers::all() {
+        let folder = tempfile::tempdir().unwrap();
+        let said = failure(folder.path(), peer.name(), Path::new("/bin/false"));
+        assert_eq!(
+            said,
+            format!(
+                "{} did not start: it ended (exit status: 1); it said:\n(nothing)",
+                peer.name()
+            )
+        );
+    }
+}
+
+#[test]
+fn the_last_that_it_said_is_quoted() {
+    let folder = tempfile::tempdir().unwrap();
+    let binary = script(
+        folder.path(),
+        "i=0; while [ $i -lt 29 ]; do i=$((i+1)); echo line$i; done; echo no licence >&2; exit 3",
+    );
+    let said = failure(folder.path(), "haproxy", &binary);
+    let last: Vec<_> = (11..30).map(|i| format!("line{i}\n")).collect();
+    assert_eq!(
+        said,
+        format!(
+            "haproxy did not start: it ended (exit status: 3); it said:\n{}no licence",
+            last.concat()
+        )
+    );
+}
+
+#[test]
+fn a_taken_port_is_tried_again_and_not_for_ever() {
+    let folder = tempfile::tempdir().unwrap();
+    // The ports it is started with, one line for each start.
+    let ports = folder.path().join("ports");
+    let binary = script(
+        folder.path(),
+        &format!(
+            "[ \"$1\" = -db ] || exit\ngrep bind \"$3\" >>{}\necho 'bind: Address already in use'; exit 1",
+            ports.display()
+        ),
+    );
+    let said = failure(folder.path(), "haproxy", &binary);
+    assert!(said.ends_with("bind: Address already in use"), "{said}");
+    assert_eq!(fs::read_to_string(ports).unwrap().lines().count(), 5);
+}
+
+#[test]
+fn what_a_peer_cannot_carry_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let overrides = Overrides::parse(["cql-proxy=/bin/true"]).unwrap();
+    let peer = peers::named("cql-proxy").unwrap();
+    let found = peer.find(&overrides).unwrap();
+    let error = peer
+        .start(&found, &setup(folder.path(), Traffic::Redis))
+        .unwrap_err();
+    assert_eq!(error.to_string(), "cql-proxy does not carry Redis");
+    assert!(!folder.path().join("run").exists());
+}

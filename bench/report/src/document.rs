@@ -1,0 +1,126 @@
+//! Everything that a run says, in the order in which it is read.
+
+use crate::{
+    experiment,
+    model::{Block, Column, Document, Section, Table, Text},
+    number, plot, programs,
+    schema::{Experiment, Run},
+    summary,
+};
+
+/// A run's.
+pub fn of(run: &Run) -> Document {
+    let mut sections = vec![summary(run), machine(run)];
+    let mut workloads: Vec<&str> = Vec::new();
+    for experiment in &run.experiments {
+        if !workloads.contains(&&*experiment.workload) {
+            workloads.push(&experiment.workload);
+        }
+    }
+    sections.extend(workloads.into_iter().map(|name| workload(run, name)));
+    let costs: Vec<Block> = [programs::table(run), programs::profiles(run)]
+        .into_iter()
+        .flatten()
+        .map(Block::Table)
+        .collect();
+    if !costs.is_empty() {
+        sections.push(section("programs", "BPF programs and profiles", costs));
+    }
+    Document {
+        title: "underpass, measured".into(),
+        blocks: vec![Block::Paragraph(summary::origin(run))],
+        sections,
+    }
+}
+
+fn section(anchor: &str, title: &str, blocks: Vec<Block>) -> Section {
+    Section {
+        anchor: anchor.into(),
+        title: title.into(),
+        blocks,
+        sections: Vec::new(),
+    }
+}
+
+fn summary(run: &Run) -> Section {
+    let mut blocks = summary::blocks(run);
+    blocks.extend(plot::shown(run).into_iter().map(Block::Plot));
+    section("summary", "Summary", blocks)
+}
+
+fn machine(run: &Run) -> Section {
+    let mut paths = Table::new(
+        "Paths",
+        ["path", "whose", "how bytes travel", "measured"]
+            .map(Column::words)
+            .into(),
+    );
+    for path in &run.paths {
+        let measured = match &path.absent {
+            None => Text::new().plain("yes"),
+            Some(reason) => Text::new().muted(format!("no: {reason}")),
+        };
+        paths.path_row(
+            &path.name,
+            [path.kind.name().into(), (&*path.about).into(), measured],
+        );
+    }
+    let mut table = Table::new(
+        "Machine and settings",
+        ["what", "value"].map(Column::words).into(),
+    );
+    let (machine, settings) = (&run.machine, &run.settings);
+    let mut row = |what: &str, value: String| table.row(vec![what.into(), value.into()]);
+    row("kernel", machine.kernel.clone());
+    row("CPU", format!("{} × {}", machine.cores, machine.cpu));
+    row("memory", format!("{} MiB", machine.memory_mib));
+    for (name, value) in &machine.circumstances {
+        row(name, value.clone());
+    }
+    for (name, value) in &machine.mitigations {
+        row(&format!("mitigation: {name}"), value.clone());
+    }
+    for (name, value) in &run.versions {
+        row(&format!("version: {name}"), value.clone());
+    }
+    row("commit", run.source.commit.clone());
+    row("began", run.started.clone());
+    let minutes = run.seconds / 60.0;
+    row("took", format!("{} minutes", number::short(minutes)));
+    row("seed", settings.seed.to_string());
+    section(
+        "machine",
+        "Paths and machine",
+        vec![Block::Table(paths), Block::Table(table)],
+    )
+}
+
+fn workload(run: &Run, name: &str) -> Section {
+    let all = run.experiments.iter().filter(|e| e.workload == name);
+    let all: Vec<&Experiment> = all.collect();
+    let mut blocks = Vec::new();
+    if let Some(first) = all.first() {
+        let origin = &first.origin;
+        let mut line = Text::new()
+            .plain(format!("{} From ", sentence(&first.title)))
+            .link(&*origin.name, &*origin.url)
+            .plain(".");
+        if !origin.changed.is_empty() {
+            line = line.plain(format!(" Changed here: {}", sentence(&origin.changed)));
+        }
+        blocks.push(Block::Paragraph(line));
+    }
+    Section {
+        anchor: format!("workload-{name}"),
+        title: Text::new().plain(name),
+        blocks,
+        sections: all.iter().map(|e| experiment::section(run, e)).collect(),
+    }
+}
+
+fn sentence(text: &str) -> String {
+    match text.is_empty() || text.ends_with(['.', '!', '?']) {
+        true => text.to_owned(),
+        false => format!("{text}."),
+    }
+}

@@ -1,0 +1,112 @@
+//! How the result file is asked: figures of series, and their differences to `direct`.
+
+use crate::{
+    metric::Metric,
+    schema::{Experiment, Path, PathKind, Run, Series},
+    stats::{self, Difference},
+};
+
+/// The path without a proxy.
+pub const DIRECT: &str = "direct";
+
+impl Series {
+    /// No proxy: nothing to say of one.
+    pub fn is_direct(&self) -> bool {
+        self.path == DIRECT
+    }
+
+    /// Rounds' answers, those without one left out.
+    pub fn values(&self, metric: Metric) -> impl Iterator<Item = f64> {
+        self.rounds.iter().filter_map(move |r| metric.of(r))
+    }
+
+    /// The median of all rounds; None where no round has an answer.
+    pub fn median(&self, metric: Metric) -> Option<f64> {
+        stats::median(self.values(metric))
+    }
+
+    /// The largest of all rounds.
+    pub fn peak(&self, metric: Metric) -> Option<f64> {
+        self.values(metric).max_by(f64::total_cmp)
+    }
+
+    /// Operations that failed, of all rounds.
+    pub fn errors(&self) -> u64 {
+        self.rounds
+            .iter()
+            .fold(0, |sum, r| sum.saturating_add(r.errors))
+    }
+
+    /// Why the first one did.
+    pub fn first_error(&self) -> Option<&str> {
+        self.rounds.iter().find_map(|r| r.first_error.as_deref())
+    }
+}
+
+impl Experiment {
+    /// The path's, if it was measured.
+    pub fn series(&self, path: &str) -> Option<&Series> {
+        self.series.iter().find(|series| series.path == path)
+    }
+
+    /// The one that others are held against.
+    pub fn direct(&self) -> Option<&Series> {
+        self.series(DIRECT)
+    }
+
+    /// The path ÷ direct, round by round.
+    pub fn ratio(&self, series: &Series, metric: Metric) -> Option<Difference> {
+        Difference::of_ratios(self.pairs(series, metric)?)
+    }
+
+    /// The path − direct, round by round.
+    pub fn added(&self, series: &Series, metric: Metric) -> Option<Difference> {
+        Difference::of_sums(self.pairs(series, metric)?)
+    }
+
+    /// Rounds that both have and both answer for. An interrupted run has more of one.
+    pub fn pairs(&self, series: &Series, metric: Metric) -> Option<Vec<(f64, f64)>> {
+        let direct = self.direct()?;
+        let both = series.rounds.iter().zip(&direct.rounds);
+        let pairs = both.filter_map(|(a, b)| Some((metric.of(a)?, metric.of(b)?)));
+        Some(pairs.collect())
+    }
+
+    /// Its figures may be shown.
+    pub fn is_usable(&self) -> bool {
+        self.refused.is_none()
+    }
+}
+
+impl Run {
+    /// Experiments whose figures may be shown.
+    pub fn usable(&self) -> impl Iterator<Item = &Experiment> {
+        self.experiments.iter().filter(|e| e.is_usable())
+    }
+
+    /// The experiment of this id, whether its figures may be shown or not.
+    pub fn experiment(&self, id: &str) -> Option<&Experiment> {
+        self.experiments.iter().find(|e| e.id == id)
+    }
+
+    /// The path of this name.
+    pub fn path(&self, name: &str) -> Option<&Path> {
+        self.paths.iter().find(|path| path.name == name)
+    }
+
+    /// Paths that were measured, in the order of tables.
+    pub fn measured(&self) -> impl Iterator<Item = &Path> {
+        self.paths.iter().filter(|path| path.absent.is_none())
+    }
+}
+
+impl PathKind {
+    /// In tables.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Direct => "no proxy",
+            Self::Ours => "underpass",
+            Self::Peer => "another proxy",
+        }
+    }
+}

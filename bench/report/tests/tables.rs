@@ -1,0 +1,465 @@
+//! What tables say, row by row.
+
+#![expect(clippy::unwrap_used, clippy::panic, reason = "tests fail by panicking")]
+
+mod common;
+
+use common::{Random, experiment_mut, run, series_mut};
+use report::{
+    Run,
+    bars::{self, Verdict},
+    html,
+    markdown::{full, readme},
+    schema::{Profile, Round},
+};
+
+/// Every round of a path does what this says, by the same round of direct.
+fn shape(run: &mut Run, experiment: &str, path: &str, change: impl Fn(usize, &mut Round)) {
+    let direct = series_mut(run, experiment, "direct").rounds.clone();
+    let series = series_mut(run, experiment, path);
+    series.rounds = direct;
+    for (n, round) in series.rounds.iter_mut().enumerate() {
+        change(n, round);
+    }
+}
+
+/// The first line of this beginning, after this heading.
+fn row<'a>(page: &'a str, after: &str, begin: &str) -> &'a str {
+    let at = page.find(after).unwrap_or_else(|| panic!("no {after:?}"));
+    let found = page[at..].lines().find(|line| line.starts_with(begin));
+    found.unwrap_or_else(|| panic!("no {begin:?} after {after:?} in\n{page}"))
+}
+
+#[test]
+fn ratios_are_of_the_same_round() {
+    let mut run = run(1);
+    // The machine's mood: every round of both is another, the ratio is always the same.
+    for (n, round) in series_mut(&mut run, "node-raw", "direct")
+        .rounds
+        .iter_mut()
+        .enumerate()
+    {
+        round.ops = 100_000 * (n as u64 + 1);
+    }
+    shape(&mut run, "node-raw", "enrich", |_, round| {
+        round.ops = round.ops / 10 * 7
+    });
+    let page = full(&run);
+    assert_eq!(
+        row(&page, "### node-raw", "| enrich | 70,000 "),
+        format!(
+            "| enrich | 70,000 | 0.700 (0.700 … 0.700) | {} | 5 | 0 |",
+            latencies(&run)
+        )
+    );
+    assert!(
+        readme(&run).contains("| enrich | 0.700× |"),
+        "{}",
+        readme(&run)
+    );
+}
+
+fn latencies(run: &Run) -> String {
+    use report::metric::Metric;
+    let series = run
+        .experiment("node-raw")
+        .unwrap()
+        .series("enrich")
+        .unwrap();
+    let all = Metric::LATENCIES.into_iter().chain([Metric::Max]);
+    let all = all.map(|metric| report::number::short(series.median(metric).unwrap()));
+    all.collect::<Vec<_>>().join(" | ")
+}
+
+#[test]
+fn what_is_within_the_spread_is_no_difference() {
+    let mut run = run(1);
+    let scattered = [0.97, 0.98, 0.99, 1.0, 1.01];
+    shape(&mut run, "stress-read", "bypass", |n, round| {
+        round.ops = (round.ops as f64 * scattered[n]) as u64;
+    });
+    let together = [0.975, 0.98, 0.98, 0.98, 0.985];
+    shape(&mut run, "stress-write", "bypass", |n, round| {
+        round.ops = (round.ops as f64 * together[n]) as u64;
+    });
+    let page = readme(&run);
+    let cells: Vec<_> = row(&page, "| path", "| bypass").split(" | ").collect();
+    assert_eq!((cells[2], cells[3]), ("no difference", "0.980×"));
+    let detail = full(&run);
+    let said = row(&detail, "### stress-read", "| bypass");
+    assert!(said.contains("| no difference (0.970 … 1.010) |"), "{said}");
+}
+
+#[test]
+fn added_latency_and_copies() {
+    let mut run = run(1);
+    shape(&mut run, "node-raw", "enrich", |_, round| {
+        round.latency.p50_us += 12.0;
+        round.latency.p99_us -= 20.0;
+        round.ops = 1000;
+        round.bytes = 250_000;
+        round.copied_bytes = Some(100_000);
+        round.proxy.user_us = 2000.0;
+        round.proxy.system_us = 5500.0;
+        round.proxy.voluntary_switches = 1500;
+        round.proxy.involuntary_switches = 10;
+        round.proxy.rss_peak_kib = 8 * 1024 + 512;
+    });
+    let page = full(&run);
+    let added = row(
+        &page[page.find("### node-raw").unwrap()..],
+        "*Added latency",
+        "| enrich",
+    );
+    assert!(
+        added.starts_with("| enrich | +12.0 (+12.0 … +12.0) |"),
+        "{added}"
+    );
+    assert!(added.contains("| −20.0 (−20.0 … −20.0) |"), "{added}");
+    let usage = row(
+        &page[page.find("### node-raw").unwrap()..],
+        "*For one operation",
+        "| enrich",
+    );
+    assert!(usage.contains("| 2.00 + 5.50 |"), "{usage}");
+    assert!(usage.contains("| 1.50 + 0.01 |"), "{usage}");
+    // 250 bytes for an operation, twice, less the 100 that were copied.
+    assert!(usage.ends_with("| 100 | 400 | 8.5 |"), "{usage}");
+    let direct = row(
+        &page[page.find("### node-raw").unwrap()..],
+        "*For one operation",
+        "| direct",
+    );
+    assert!(direct.ends_with("| – | – | – |"), "{direct}");
+}
+
+#[test]
+fn intervals_have_the_form_of_their_source() {
+    let mut run = run(1);
+    shape(&mut run, "stress-read", "enrich", |n, round| {
+        round.intervals = (0..20).map(|i| (100 * n as u64 + 5 * i, 250.0)).collect();
+        round.seconds = 2.0;
+        round.proxy.user_us = 500_000.0;
+    });
+    let page = full(&run);
+    let page = &page[page.find("### stress-read\n").unwrap()..];
+    // 100 intervals of 100 ms: 0, 5, 10 … 495 operations, ten times as many in a second.
+    assert_eq!(
+        row(page, "*op/s over intervals of 100 ms*", "| enrich"),
+        "| enrich | 2,475 | 0 | 4,950 | 1,451 | 2,475 | 50 | 248 | 495 | 4,455 | 4,702 | 4,900 |"
+    );
+    let latency = row(page, "*Mean latency over intervals", "| enrich");
+    assert!(
+        latency.starts_with("| enrich | 250 | 250 | 250 | 0.00 | 250 |"),
+        "{latency}"
+    );
+    assert!(row(page, "*CPU, per cent", "| enrich").contains("| 25.0 % |"));
+}
+
+#[test]
+fn loads_and_their_sources_are_told() {
+    let page = full(&run(1));
+    assert!(page.contains(
+        "**Maximum throughput** (closed loop: latencies leave out what waiting would have cost)."
+    ));
+    assert!(page.contains("**Open loop at 2,500 op/s**; latencies count from the intended time."));
+    assert!(
+        page.contains(
+            "From [somewhere](<https://example.org/somewhere>). Changed here: fewer keys."
+        )
+    );
+    assert!(page.contains(
+        "different hardware: not said; [https://example.org/figures](<https://example.org/figures>)"
+    ));
+    assert!(page.contains("the generator alone does 310,000 op/s"));
+    let program =
+        "| `connect4` | `cgroup_sock_addr` | `connect` | 120,000 | 412 | 611 | 2,900 | 8,123 |";
+    assert!(page.contains(program), "{page}");
+}
+
+#[test]
+fn figures_are_published_of_one_variant_or_of_all() {
+    let mut run = run(1);
+    let mut one = run.experiment("stress-read").unwrap().published[0].clone();
+    for variant in ["kv-192-16", "192-16", "0-256"] {
+        one.variant = Some(variant.into());
+        one.system = format!("of {variant}");
+        for id in ["const-rate-1000", "nodes-1"] {
+            experiment_mut(&mut run, id).published.push(one.clone());
+        }
+    }
+    experiment_mut(&mut run, "nodes-1").id = "kv-192-16".into();
+    experiment_mut(&mut run, "kv-192-16").workload = "kv".into();
+    let page = full(&run);
+    let said = |what: &str| page.matches(what).count();
+    assert_eq!((said("| of kv-192-16 |"), said("| of 192-16 |")), (1, 1));
+    assert_eq!(said("| of 0-256 |"), 0);
+}
+
+#[test]
+fn a_path_that_falls_behind_is_named() {
+    let mut run = run(1);
+    shape(&mut run, "const-rate-10000", "nginx", |_, round| {
+        round.ops = round.ops / 10 * 9
+    });
+    let page = full(&run);
+    assert!(
+        page.contains("> **nginx did not keep up**: 9,000 of 10,000 op/s;"),
+        "{page}"
+    );
+    assert_eq!(page.matches("did not keep up").count(), 1);
+}
+
+#[test]
+fn who_is_absent_is_told_with_the_reason() {
+    let page = readme(&run(1));
+    let told = "Not measured: observe (has not landed), shortcut (has not landed), shotover (not installed).";
+    assert!(page.contains(told), "{page}");
+    assert!(!page.lines().any(|line| line.starts_with("| shotover")));
+    assert!(row(&page, "*Bars", "| shortcut").ends_with("| – | not measured: has not landed |"));
+    let mut run = run(1);
+    let left_out = &mut experiment_mut(&mut run, "connect").left_out;
+    left_out.insert("haproxy".into(), "does not pass them on".into());
+    assert!(full(&run).contains("Not here: haproxy (does not pass them on)."));
+}
+
+#[test]
+fn refused_figures_are_withheld() {
+    let mut run = run(1);
+    experiment_mut(&mut run, "node-raw").refused = Some("the generator was the bottleneck".into());
+    let page = full(&run);
+    assert!(page.contains("> **Withheld**: `node-raw`, the generator was the bottleneck"));
+    let section = &page[page.find("### node-raw").unwrap()..page.find("## connect").unwrap()];
+    assert!(section.contains("**Figures are withheld**: the generator was the bottleneck"));
+    assert!(!section.contains("| enrich"), "{section}");
+    let readme = readme(&run);
+    assert!(row(&readme, "| path", "| enrich").starts_with("| enrich | – |"));
+    assert!(row(&readme, "*Bars", "| bypass").contains("not measured: withheld: the generator"));
+    assert!(readme.contains("node-raw (withheld)"));
+}
+
+#[test]
+fn errors_are_shown() {
+    let mut run = run(1);
+    let round = &mut series_mut(&mut run, "stress-read", "enrich").rounds[3];
+    (round.errors, round.first_error) = (12, Some("timed out".into()));
+    let errors = "> **12 errors** of enrich in `stress-read`, the first: timed out";
+    assert!(readme(&run).contains(errors), "{}", readme(&run));
+    let page = full(&run);
+    let page = &page[page.find("### stress-read\n").unwrap()..];
+    assert!(row(page, "*Maximum", "| enrich").ends_with("| 5 | **12** |"));
+}
+
+#[test]
+fn what_failed_is_told() {
+    let mut run = run(1);
+    run.experiments.retain(|e| e.id != "stress-write");
+    run.failed
+        .insert("stress-write".into(), "Cassandra did not start".into());
+    let page = readme(&run);
+    assert!(
+        page.contains("> **Failed**: `stress-write`, Cassandra did not start"),
+        "{page}"
+    );
+    assert!(page.contains("stress-write (failed)"));
+    assert!(page.contains("not measured: failed: Cassandra did not start"));
+}
+
+#[test]
+fn an_interrupted_run_uses_what_both_have() {
+    let mut run = run(1);
+    run.complete = false;
+    series_mut(&mut run, "node-raw", "enrich")
+        .rounds
+        .truncate(2);
+    series_mut(&mut run, "stress-read", "direct").rounds.clear();
+    experiment_mut(&mut run, "stress-write").series.remove(0);
+    run.experiments.truncate(5);
+    let page = full(&run);
+    assert!(page.contains("> **Interrupted**"));
+    let said = row(&page, "### node-raw", "| enrich");
+    assert!(
+        said.contains("(2 rounds, no spread)") && said.ends_with("| 2 | 0 |"),
+        "{said}"
+    );
+    assert!(row(&page, "### stress-read\n", "| enrich").contains(" | – | "));
+    assert!(row(&page, "### stress-write\n", "| enrich").contains(" | – | "));
+    for id in ["stress-read", "stress-write"] {
+        let bar = bars::ALL
+            .iter()
+            .find(|b| b.place == bars::Where::Id(id))
+            .unwrap();
+        assert_eq!(bar.verdict(&run), Verdict::NotMeasured("no figure".into()));
+    }
+}
+
+#[test]
+fn no_operations_are_no_figures() {
+    let mut run = run(1);
+    shape(&mut run, "node-raw", "nginx", |_, round| {
+        *round = Round::default()
+    });
+    let said = full(&run);
+    let said = row(&said, "### node-raw", "| nginx");
+    assert_eq!(said, "| nginx | – | – | – | – | – | – | – | 5 | 0 |");
+    shape(&mut run, "node-raw", "nginx", |_, round| round.ops = 0);
+    let said = full(&run);
+    let said = row(&said, "### node-raw", "| nginx");
+    assert!(
+        said.starts_with("| nginx | 0 | 0.000 (0.000 … 0.000) | – |"),
+        "{said}"
+    );
+}
+
+#[test]
+fn bars_are_met_or_missed_at_the_bound() {
+    let mut run = run(1);
+    let verdict = |run: &Run, n: usize| bars::ALL[n].verdict(run);
+    let to = |run: &mut Run, ops: u64| {
+        series_mut(run, "node-raw", "direct")
+            .rounds
+            .iter_mut()
+            .for_each(|r| r.ops = 100_000);
+        shape(run, "node-raw", "bypass", |_, round| round.ops = ops);
+    };
+    to(&mut run, 98_000);
+    assert_eq!(verdict(&run, 0), Verdict::Met(0.98));
+    to(&mut run, 97_900);
+    assert!(matches!(verdict(&run, 0), Verdict::Missed(_)));
+    assert!(readme(&run).contains("| 0.979 | **missed** |"));
+    // The worst of all that begin so.
+    let memory = bars::ALL
+        .iter()
+        .find(|b| b.measure == bars::Measure::RssMib)
+        .unwrap();
+    assert!(matches!(memory.verdict(&run), Verdict::Met(_)));
+    series_mut(&mut run, "stress-write-raw", "enrich").rounds[1]
+        .proxy
+        .rss_peak_kib = 21 * 1024;
+    assert_eq!(memory.verdict(&run), Verdict::Missed(21.0));
+    run.experiments.clear();
+    for bar in bars::ALL {
+        assert!(
+            matches!(bar.verdict(&run), Verdict::NotMeasured(_)),
+            "{}",
+            bar.text()
+        );
+    }
+}
+
+#[test]
+fn every_row_has_every_cell() {
+    let mut run = run(1);
+    run.profiles.push(Profile {
+        experiment: "node-raw".into(),
+        path: "enrich".into(),
+        samples: 12_345,
+        shares: [("proxy".into(), 0.31), ("other".into(), 0.69)].into(),
+        flame_graph: Some("bench/results/enrich.svg".into()),
+    });
+    for page in [full(&run), readme(&run)] {
+        let mut columns = None;
+        for line in page.lines() {
+            let bars = line.replace("\\|", "").matches('|').count();
+            columns = match (line.starts_with('|'), columns) {
+                (false, _) => None,
+                (true, None) => Some(bars),
+                (true, Some(expected)) => {
+                    assert_eq!(bars, expected, "{line}");
+                    Some(expected)
+                }
+            };
+        }
+    }
+    assert!(full(&run).contains("| enrich | `node-raw` | 69.0 % | 31.0 % | 12,345 |"));
+}
+
+#[test]
+fn the_origin_is_told() {
+    let mut run = run(1);
+    run.source.dirty = true;
+    let page = readme(&run);
+    assert!(
+        page.contains("Medians of 5 rounds of 3 s for each path"),
+        "{page}"
+    );
+    assert!(
+        page.contains("2 cores of A CPU, 4.0 GiB, Linux 6.1.0. cassandra 5.0.9, haproxy 2.6.12")
+    );
+    assert!(page.contains("Commit 0123456789ab with local changes, 2025-01-31."));
+    for (file, _) in report::artifacts(&run) {
+        assert!(page.contains(&format!("](bench/results/{file})")), "{file}");
+    }
+}
+
+const HOSTILE: &str = "<script>alert(1)</script>|`a`\n# b \" ' & ]](javascript:x) \u{1}";
+
+#[test]
+fn hostile_names_stay_text() {
+    let mut run = run(1);
+    run.paths[4].name = HOSTILE.into();
+    run.paths[3].absent = Some(HOSTILE.into());
+    run.machine.cpu = HOSTILE.into();
+    run.versions.insert(HOSTILE.into(), HOSTILE.into());
+    for experiment in &mut run.experiments {
+        experiment.title = HOSTILE.into();
+        experiment.origin.url = format!("javascript:{HOSTILE}");
+        experiment.left_out.insert(HOSTILE.into(), HOSTILE.into());
+        experiment.series[2].path = HOSTILE.into();
+        experiment.series[2].rounds[0].errors = 1;
+        experiment.series[2].rounds[0].first_error = Some(HOSTILE.into());
+    }
+    experiment_mut(&mut run, "const-rate-5000").id = HOSTILE.into();
+    for page in [full(&run), readme(&run)] {
+        assert!(!page.contains("<script"), "markup in Markdown");
+        assert!(!page.contains("\n# b"), "a heading of its own");
+        assert!(!page.contains("](<javascript"), "a link to a script");
+    }
+    let page = html::page(&run);
+    assert_eq!(page.matches("<script").count(), 1, "only the page's own");
+    assert!(!page.contains("href=\"javascript"));
+    for (file, svg) in report::artifacts(&run) {
+        let parsed = roxmltree::Document::parse(&svg);
+        let parsed = parsed.unwrap_or_else(|error| panic!("{file}: {error}"));
+        assert!(
+            parsed
+                .descendants()
+                .all(|node| node.tag_name().name() != "script")
+        );
+    }
+}
+
+#[test]
+fn html_says_what_markdown_says() {
+    let run = run(1);
+    let (page, text) = (html::page(&run), full(&run));
+    assert_eq!(
+        page.matches("<caption>").count() + 1,
+        text.matches("\n| --").count()
+    );
+    for id in [
+        "workload-node-raw",
+        "stress-read-raw",
+        "nodes-24",
+        "summary",
+        "programs",
+    ] {
+        assert!(
+            page.contains(&format!("href=\"#{id}\"")),
+            "{id} in the contents"
+        );
+        assert_eq!(page.matches(&format!(" id=\"{id}\"")).count(), 1, "{id}");
+    }
+    for outside in ["src=", "<link", "@import", "url("] {
+        assert!(!page.contains(outside), "{outside}");
+    }
+    assert!(!page.contains("NaN") && !text.contains("NaN"));
+}
+
+#[test]
+fn rendering_is_a_function_of_the_run() {
+    let other = Random::new(9).unit();
+    assert_eq!(other, Random::new(9).unit());
+    assert_eq!(html::page(&run(2)), html::page(&run(2)));
+    assert_ne!(html::page(&run(2)), html::page(&run(3)));
+}

@@ -1,0 +1,206 @@
+//! CPU time, context switches and memory of processes, from /proc.
+
+use std::fs;
+
+use anyhow::Context;
+use report::schema::Usage;
+
+/// What a program's threads have used since they began. Threads that ended in between are
+/// lost: none of the programs here ends threads under load.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Sample {
+    /// Time on a CPU: the first number of `schedstat` (sched-stats.rst).
+    ran_ns: u64,
+    /// Fields 14 and 15 of proc_pid_stat(5): too coarse to be summed up, good for the share.
+    user_ticks: u64,
+    system_ticks: u64,
+    voluntary: u64,
+    involuntary: u64,
+}
+
+/// What was used in some turns.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Spent(Sample);
+
+/// Watches the processes of one program.
+#[derive(Clone, Debug, Default)]
+pub struct Meter {
+    pids: Vec<u32>,
+    since: Sample,
+}
+
+impl Meter {
+    /// Of these processes; none: it will say zero.
+    pub fn new(pids: Vec<u32>) -> Self {
+        let since = Sample::default();
+        Self { pids, since }
+    }
+
+    /// Begins a turn.
+    pub fn begin(&mut self) {
+        self.since = sample(&self.pids);
+    }
+
+    /// Ends it: what was used in it.
+    pub fn end(&self) -> Spent {
+        Spent(sample(&self.pids).less(&self.since))
+    }
+}
+
+impl Spent {
+    /// Both together.
+    pub fn add(&mut self, other: Self) {
+        let (all, more) = (&mut self.0, other.0);
+        all.ran_ns += more.ran_ns;
+        all.user_ticks += more.user_ticks;
+        all.system_ticks += more.system_ticks;
+        all.voluntary += more.voluntary;
+        all.involuntary += more.involuntary;
+    }
+
+    /// As in a result file. The time is exact; how it splits into user and system is by the
+    /// ticks.
+    pub fn usage(&self, rss_peak_kib: u64) -> Usage {
+        let Self(all) = self;
+        let ticks = all.user_ticks + all.system_ticks;
+        let user_share = if ticks == 0 {
+            0.0
+        } else {
+            all.user_ticks as f64 / ticks as f64
+        };
+        let ran_us = all.ran_ns as f64 / 1e3;
+        Usage {
+            user_us: ran_us * user_share,
+            system_us: ran_us * (1.0 - user_share),
+            voluntary_switches: all.voluntary,
+            involuntary_switches: all.involuntary,
+            rss_peak_kib,
+        }
+    }
+}
+
+impl Sample {
+    fn less(&self, before: &Self) -> Self {
+        Self {
+            ran_ns: self.ran_ns.saturating_sub(before.ran_ns),
+            user_ticks: self.user_ticks.saturating_sub(before.user_ticks),
+            system_ticks: self.system_ticks.saturating_sub(before.system_ticks),
+            voluntary: self.voluntary.saturating_sub(before.voluntary),
+            involuntary: self.involuntary.saturating_sub(before.involuntary),
+        }
+    }
+}
+
+/// A process that is gone has used nothing: whoever waits for it will notice.
+fn sample(pids: &[u32]) -> Sample {
+    let mut all = Sample::default();
+    for pid in pids {
+        if let Some((user, system)) = ticks(*pid) {
+            all.user_ticks += user;
+            all.system_ticks += system;
+        }
+        let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else {
+            continue;
+        };
+        for task in tasks.flatten() {
+            let read = |name: &str| fs::read_to_string(task.path().join(name)).unwrap_or_default();
+            let ran = read("schedstat");
+            all.ran_ns += ran.split(' ').next().map_or(0, number);
+            let status = read("status");
+            let field = |name| field(&status, name).map_or(0, number);
+            all.voluntary += field("voluntary_ctxt_switches");
+            all.involuntary += field("nonvoluntary_ctxt_switches");
+        }
+    }
+    all
+}
+
+fn number(text: &str) -> u64 {
+    text.trim().parse().unwrap_or(0)
+}
+
+/// utime and stime; the name before them, in brackets, may hold anything.
+fn ticks(pid: u32) -> Option<(u64, u64)> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let (_, after_name) = stat.rsplit_once(") ")?;
+    let mut fields = after_name.split(' ').skip(11);
+    Some((fields.next()?.parse().ok()?, fields.next()?.parse().ok()?))
+}
+
+/// From here on [`rss_peak_kib`] is of what is still to come: `5` into clear_refs
+/// (proc_pid_clear_refs(5)).
+pub fn forget_rss_peak(pids: &[u32]) {
+    for pid in pids {
+        // A kernel without it leaves the peak of the process's life: too high, never too low.
+        let _ = fs::write(format!("/proc/{pid}/clear_refs"), "5");
+    }
+}
+
+/// The most memory that each process has had, added up: VmHWM (proc_pid_status(5)).
+///
+/// # Errors
+/// A process is gone.
+pub fn rss_peak_kib(pids: &[u32]) -> anyhow::Result<u64> {
+    let of = |pid: &u32| {
+        let status = fs::read_to_string(format!("/proc/{pid}/status"))
+            .with_context(|| format!("process {pid} is gone"))?;
+        let peak = field(&status, "VmHWM").and_then(|value| value.split(' ').next());
+        Ok(peak.map_or(0, number))
+    };
+    pids.iter().map(of).sum()
+}
+
+/// The value of the first line `name: value`.
+pub fn field<'t>(text: &'t str, name: &str) -> Option<&'t str> {
+    let mut pairs = text.lines().filter_map(|line| line.split_once(':'));
+    let (_, value) = pairs.find(|(key, _)| key.trim() == name)?;
+    Some(value.trim())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::{
+        hint::black_box,
+        time::{Duration, Instant},
+    };
+
+    #[test]
+    fn work_is_counted_and_sleep_is_not() {
+        let me = std::process::id();
+        let mut meter = Meter::new(vec![me]);
+        meter.begin();
+        let end = Instant::now() + Duration::from_millis(150);
+        while Instant::now() < end {
+            black_box(fs::metadata("/proc/self").is_ok());
+        }
+        let worked = meter.end();
+        let usage = worked.usage(rss_peak_kib(&[me]).unwrap());
+        assert!(usage.user_us + usage.system_us > 50_000.0, "{usage:?}");
+        assert!(
+            usage.system_us > 0.0 && usage.rss_peak_kib > 100,
+            "{usage:?}"
+        );
+
+        let mut twice = worked;
+        twice.add(worked);
+        let sum = twice.usage(0);
+        let ratio = (sum.user_us + sum.system_us) / (usage.user_us + usage.system_us);
+        assert!((ratio - 2.0).abs() < 1e-9, "{ratio}");
+    }
+
+    #[test]
+    fn nobody_uses_nothing() {
+        let mut meter = Meter::new(vec![u32::MAX]);
+        meter.begin();
+        assert_eq!(meter.end().usage(0), Usage::default());
+        assert!(rss_peak_kib(&[u32::MAX]).is_err());
+    }
+
+    #[test]
+    fn fields() {
+        let text = "model\t\t: 1\nmodel name\t: A CPU @ 2: fast\n";
+        assert_eq!(field(text, "model name"), Some("A CPU @ 2: fast"));
+        assert_eq!(field(text, "name"), None);
+    }
+}

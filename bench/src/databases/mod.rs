@@ -1,0 +1,75 @@
+//! What answers: started for an experiment and stopped after it, or given.
+//! One file for each kind.
+
+mod cassandra;
+mod listener;
+mod node;
+mod redis;
+
+use std::net::SocketAddr;
+
+use load::{order::Credentials, workload};
+
+pub use cassandra::Given;
+
+use crate::server::Server;
+
+/// Databases of one kind; those that we started end when this is dropped.
+pub struct Databases {
+    /// Where they listen.
+    pub addresses: Vec<SocketAddr>,
+    /// Who to log in as.
+    pub credentials: Option<Credentials>,
+    /// Their processes, as far as they run on this host.
+    pub pids: Vec<u32>,
+    /// The name and the version that a result file notes.
+    pub version: Option<(String, String)>,
+    _servers: Vec<Server>,
+}
+
+impl Databases {
+    /// Starts so many of a kind, or finds the one that was given.
+    ///
+    /// # Errors
+    /// It is not installed, none was given, or it does not start.
+    pub fn start(kind: workload::Database, nodes: usize, given: &Given) -> anyhow::Result<Self> {
+        match kind {
+            workload::Database::Node => Self::node(nodes),
+            workload::Database::Listener => Self::null(nodes),
+            workload::Database::Redis => {
+                let version = redis::version()?;
+                let mut databases = Self::started(nodes, redis::start)?;
+                databases.version = Some(("redis".into(), version));
+                Ok(databases)
+            }
+            workload::Database::Cassandra => cassandra::find(given),
+        }
+    }
+
+    /// Servers that answer and do nothing.
+    ///
+    /// # Errors
+    /// They do not start.
+    pub fn null(nodes: usize) -> anyhow::Result<Self> {
+        Self::started(nodes, listener::start)
+    }
+
+    /// Embedded CQL nodes.
+    ///
+    /// # Errors
+    /// They do not start.
+    pub fn node(nodes: usize) -> anyhow::Result<Self> {
+        Self::started(nodes, node::start)
+    }
+
+    fn started(nodes: usize, start: fn() -> anyhow::Result<Server>) -> anyhow::Result<Self> {
+        let servers: Vec<Server> = (0..nodes).map(|_| start()).collect::<anyhow::Result<_>>()?;
+        Ok(Self {
+            addresses: servers.iter().map(|server| server.address).collect(),
+            credentials: None,
+            pids: servers.iter().map(Server::pid).collect(),
+            version: None,
+            _servers: servers,
+        })
+    }
+}

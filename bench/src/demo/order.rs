@@ -1,0 +1,136 @@
+//! What the demo and its applications say to each other: a line of JSON each.
+
+use std::net::SocketAddr;
+
+use load::{latencies::Latencies, order::Credentials};
+use serde::{Deserialize, Serialize};
+
+/// The first line to an application.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Hello {
+    /// What it dials.
+    pub target: SocketAddr,
+    /// Who to log in as, where the database asks.
+    pub credentials: Option<Credentials>,
+    /// Requests at the same time.
+    pub tasks: usize,
+}
+
+/// Every other line: work for so long.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Work {
+    /// How long.
+    pub seconds: f64,
+}
+
+/// Every line from an application. The first one, after [`Hello`], is empty: it is connected.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Reply {
+    /// Done.
+    Done(Answer),
+    /// It could not go on, and ends.
+    Failed(String),
+}
+
+/// What came of an order.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Answer {
+    /// How long it took.
+    pub seconds: f64,
+    /// Of what succeeded.
+    pub latencies: Latencies,
+    /// What failed.
+    pub errors: u64,
+    /// Why the first of them did.
+    pub first_error: Option<String>,
+    /// Statements sent.
+    pub sent: Vec<Sent>,
+}
+
+/// Statements of one kind on one table.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sent {
+    /// Without its keyspace.
+    pub table: String,
+    /// As enrichment names it.
+    pub kind: String,
+    /// How many.
+    pub count: u64,
+}
+
+impl Answer {
+    /// Of nothing.
+    pub fn empty() -> anyhow::Result<Self> {
+        Ok(Self {
+            seconds: 0.0,
+            latencies: Latencies::new()?,
+            errors: 0,
+            first_error: None,
+            sent: Vec::new(),
+        })
+    }
+
+    /// As if this and the other had been one order.
+    pub fn add(&mut self, other: Self) -> anyhow::Result<()> {
+        self.seconds += other.seconds;
+        self.latencies.add(&other.latencies)?;
+        self.fail(other.errors, other.first_error);
+        for sent in other.sent {
+            self.count_sent(&sent.table, &sent.kind, sent.count);
+        }
+        Ok(())
+    }
+
+    /// Counts failures, and keeps the first one's reason.
+    pub fn fail(&mut self, errors: u64, why: Option<String>) {
+        self.errors += errors;
+        self.first_error = self.first_error.take().or(why);
+    }
+
+    /// Counts statements.
+    pub fn count_sent(&mut self, table: &str, kind: &str, count: u64) {
+        let same = |s: &&mut Sent| s.table == table && s.kind == kind;
+        match self.sent.iter_mut().find(same) {
+            Some(sent) => sent.count += count,
+            None => self.sent.push(Sent {
+                table: table.to_owned(),
+                kind: kind.to_owned(),
+                count,
+            }),
+        }
+    }
+
+    /// Successful operations.
+    pub fn ops(&self) -> u64 {
+        self.latencies.count()
+    }
+
+    /// Successful operations in a second.
+    pub fn op_s(&self) -> f64 {
+        self.ops() as f64 / self.seconds.max(f64::MIN_POSITIVE)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_survive_the_way() {
+        let mut answer = Answer::empty().unwrap();
+        answer.seconds = 2.0;
+        answer.latencies.record(1_000);
+        answer.count_sent("orders", "insert", 1);
+        answer.fail(1, Some("one".into()));
+        let line = serde_json::to_string(&Reply::Done(answer)).unwrap();
+        assert!(!line.contains('\n'));
+        let Reply::Done(mut back) = serde_json::from_str(&line).unwrap() else {
+            panic!("{line}")
+        };
+        back.add(back.clone()).unwrap();
+        assert_eq!((back.ops(), back.op_s(), back.errors), (2, 0.5, 2));
+        assert_eq!(back.sent[0].count, 2);
+        assert_eq!(back.first_error.as_deref(), Some("one"));
+    }
+}

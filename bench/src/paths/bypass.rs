@@ -1,0 +1,12 @@
+//! Decided at layer 4: the connect hook leaves the socket alone.
+
+use super::{Ours, anything};
+
+/// The path `untouched`, of the action `bypass`.
+pub const BYPASS: Ours = Ours {
+    name: "bypass",
+    about: "the connect hook looks the rule up and leaves the socket alone",
+    rule: Ok("action = \"bypass\""),
+    carries: anything,
+    is_copied: false,
+};

@@ -1,0 +1,12 @@
+//! Not there yet.
+
+use super::{Ours, conversations};
+
+/// The path `shortcut`.
+pub const SHORTCUT: Ours = Ours {
+    name: "shortcut",
+    about: "both ends on this host: sk_msg hands data to the peer's socket, past TCP",
+    rule: Err("has not landed"),
+    carries: conversations,
+    is_copied: false,
+};

@@ -1,0 +1,152 @@
+//! What a quick run must show on any machine, however noisy: that everything was measured and
+//! nothing is absurd. The bars are for full runs (`report::bars`).
+
+use report::{
+    schema::{Experiment, PathKind, Run, Series},
+    stats::median,
+};
+
+use crate::paths::DIRECT;
+
+/// Bypass against direct, operations in a second: both do the same, on a noisy machine.
+const BYPASS: [f64; 2] = [0.6, 1.7];
+/// Every other way: a proxy on the same two cores halves it, a broken one does far worse.
+const LEAST: f64 = 0.1;
+/// Nothing is faster than direct but by noise.
+const MOST: f64 = 1.7;
+/// Of the rate that a schedule calls for.
+const LEAST_OF_RATE: f64 = 0.8;
+
+/// What is wrong; nothing: it will do.
+pub fn loose(run: &Run) -> Vec<String> {
+    let mut wrong: Vec<String> = run
+        .failed
+        .iter()
+        .map(|(id, why)| format!("{id}: {why}"))
+        .collect();
+    for experiment in &run.experiments {
+        let measured = run.paths.iter().filter(|path| path.absent.is_none());
+        for path in measured {
+            let id = &experiment.id;
+            match experiment
+                .series
+                .iter()
+                .find(|series| series.path == path.name)
+            {
+                Some(series) => {
+                    wrong.extend(judge(experiment, series).map(|w| format!("{id}: {w}")))
+                }
+                None => wrong.extend(missing(experiment, &path.name, path.kind)),
+            }
+        }
+    }
+    wrong
+}
+
+/// A path that cannot carry a protocol says so; one that failed is a fault of somebody.
+fn missing(experiment: &Experiment, path: &str, kind: PathKind) -> Option<String> {
+    let why = experiment
+        .left_out
+        .get(path)
+        .map_or("no reason was kept", String::as_str);
+    let is_fault = why.starts_with("failed") || kind == PathKind::Direct;
+    is_fault.then(|| format!("{}: {path} was not measured: {why}", experiment.id))
+}
+
+fn judge(experiment: &Experiment, series: &Series) -> Option<String> {
+    let path = &series.path;
+    let errors: u64 = series.rounds.iter().map(|round| round.errors).sum();
+    if errors > 0 {
+        let first = series
+            .rounds
+            .iter()
+            .find_map(|round| round.first_error.as_deref());
+        return Some(format!(
+            "{path}: {errors} errors, the first: {}",
+            first.unwrap_or_default()
+        ));
+    }
+    let mine = op_s(series)?;
+    if let Some(rate) = experiment.rate.filter(|_| path == DIRECT) {
+        let is_slow = mine < rate * LEAST_OF_RATE;
+        return is_slow.then(|| format!("{path}: {mine:.0} op/s of a schedule of {rate:.0}"));
+    }
+    let direct = experiment
+        .series
+        .iter()
+        .find(|series| series.path == DIRECT);
+    let ratio = mine / direct.and_then(op_s)?;
+    let [least, most] = match path.as_str() {
+        "bypass" => BYPASS,
+        _ => [LEAST, MOST],
+    };
+    let is_absurd = !(least..=most).contains(&ratio);
+    is_absurd.then(|| format!("{path}: {ratio:.2} × direct's op/s, not {least} to {most}"))
+}
+
+fn op_s(series: &Series) -> Option<f64> {
+    median(
+        series
+            .rounds
+            .iter()
+            .map(|round| round.ops as f64 / round.seconds.max(f64::MIN_POSITIVE)),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use report::schema::Round;
+
+    fn experiment(bypass_ops: u64, errors: u64) -> Experiment {
+        let series = |path: &str, ops| Series {
+            path: path.into(),
+            rounds: vec![
+                Round {
+                    seconds: 1.0,
+                    ops,
+                    errors,
+                    ..Round::default()
+                };
+                3
+            ],
+            histogram: String::new(),
+        };
+        let text = serde_json::json!({
+            "id": "x", "workload": "x", "title": "", "origin": { "name": "", "url": "", "changed": "" },
+            "published": [], "database": "node", "nodes": 1, "client": "raw", "threads": 1,
+            "connections": 1, "depth": 1, "rate": null, "refused": null, "left_out": {}, "headroom": null,
+            "series": [series("direct", 1_000), series("bypass", bypass_ops)],
+        });
+        serde_json::from_value(text).unwrap()
+    }
+
+    fn wrong(experiment: &Experiment) -> Vec<String> {
+        experiment
+            .series
+            .iter()
+            .filter_map(|series| judge(experiment, series))
+            .collect()
+    }
+
+    #[test]
+    fn the_absurd_is_noticed() {
+        assert_eq!(wrong(&experiment(900, 0)), Vec::<String>::new());
+        assert!(wrong(&experiment(500, 0))[0].contains("bypass: 0.50"));
+        assert!(wrong(&experiment(2_000, 0))[0].contains("bypass: 2.00"));
+        assert_eq!(wrong(&experiment(900, 1)).len(), 2);
+    }
+
+    #[test]
+    fn a_path_that_failed_is_noticed_and_one_that_cannot_is_not() {
+        let mut experiment = experiment(900, 0);
+        experiment
+            .left_out
+            .insert("nginx".into(), "failed: it died".into());
+        experiment
+            .left_out
+            .insert("enrich".into(), "it decodes CQL alone".into());
+        assert!(missing(&experiment, "nginx", PathKind::Peer).is_some());
+        assert_eq!(missing(&experiment, "enrich", PathKind::Ours), None);
+    }
+}

@@ -1,0 +1,281 @@
+//! One experiment: a workload's variant over every way, in interleaved rounds.
+
+use std::{
+    path::{Path, PathBuf},
+    time::Instant,
+};
+
+use anyhow::{Context, bail};
+use load::{
+    latencies::Latencies,
+    workload::{Client, Database, Variant, Workload},
+};
+use report::schema::{Experiment, Origin, Profile, Published, Series};
+
+use super::{
+    headroom, profile,
+    progress::Progress,
+    round::{Timing, play},
+    shuffle::Shuffle,
+    stage::Stage,
+};
+use crate::{
+    databases::Databases,
+    interrupt,
+    paths::DIRECT,
+    ways::{Cgroups, Ways},
+};
+
+/// How experiments are done in this run.
+#[derive(Clone, Copy, Debug)]
+pub struct How {
+    /// Rounds that count.
+    pub rounds: u32,
+    /// How they are cut.
+    pub timing: Timing,
+    /// Of each path before the first round that counts.
+    pub warm_up_seconds: f64,
+    /// Of the order and of the keys.
+    pub seed: u64,
+}
+
+/// What an experiment is done with.
+#[derive(Clone, Copy)]
+pub struct Setting<'a> {
+    /// What answers.
+    pub databases: &'a Databases,
+    /// What is compared.
+    pub ways: &'a Ways,
+    /// How.
+    pub how: How,
+    /// Where flame graphs go; None: no profile is taken.
+    pub flames: Option<&'a PathBuf>,
+}
+
+/// An experiment, as far as it came.
+pub struct Outcome {
+    /// What was measured; at least the description.
+    pub experiment: Experiment,
+    /// Taken after the rounds.
+    pub profiles: Vec<Profile>,
+    /// Why it did not come to its end: a signal, or a failure of `direct`.
+    pub stopped: Option<anyhow::Error>,
+}
+
+/// Prepares the databases, measures, and takes its tables away.
+pub fn run(
+    workload: &Workload,
+    variant: &Variant,
+    setting: Setting<'_>,
+    progress: &mut Progress,
+) -> Outcome {
+    let databases = setting.databases;
+    let mut outcome = Outcome {
+        experiment: describe(workload, variant),
+        profiles: Vec::new(),
+        stopped: None,
+    };
+    let credentials = databases.credentials.as_ref();
+    let prepared = load::prepare(&variant.job, &databases.addresses, credentials)
+        .context("cannot prepare the database");
+    let measured = prepared.and_then(|()| measure(variant, setting, progress, &mut outcome));
+    let cleared = load::clear(&variant.job, &databases.addresses, credentials)
+        .context("cannot take the tables away");
+    outcome.experiment.refused = headroom::judge(&outcome.experiment, cores());
+    outcome.stopped = measured.and(cleared).err();
+    outcome
+}
+
+fn measure(
+    variant: &Variant,
+    setting: Setting<'_>,
+    progress: &mut Progress,
+    outcome: &mut Outcome,
+) -> anyhow::Result<()> {
+    let Setting {
+        databases,
+        ways,
+        how,
+        flames,
+    } = setting;
+    let experiment = &mut outcome.experiment;
+    experiment.headroom = headroom::measure(variant, how.seed).context("headroom")?;
+    let cgroups = Cgroups::new()?;
+    let mut stage = Stage::set(variant, databases, ways, &cgroups)?;
+    let mut shuffle = Shuffle::new(how.seed);
+    let mut all: Vec<(Series, Latencies)> = Vec::new();
+    for lane in &stage.lanes {
+        let series = Series {
+            path: lane.path.into(),
+            rounds: Vec::new(),
+            histogram: String::new(),
+        };
+        all.push((series, Latencies::new()?));
+    }
+    // Rounds that are cut off by a signal are lost; those before them are kept.
+    let played = rounds(
+        &mut stage,
+        variant,
+        databases,
+        how,
+        &mut shuffle,
+        progress,
+        &mut all,
+    );
+    experiment.left_out.append(&mut stage.left_out);
+    for (lane, (mut series, latencies)) in stage.lanes.iter().zip(all) {
+        if let Some(why) = &lane.failed {
+            experiment
+                .left_out
+                .insert(lane.path.into(), format!("failed: {why}"));
+        } else {
+            series.histogram = latencies.into();
+            experiment.series.push(series);
+        }
+    }
+    let profiled = match (&played, flames) {
+        (Ok(()), Some(flames)) => profiles(&mut stage, variant, databases, flames),
+        _ => Ok(Vec::new()),
+    };
+    let struck = stage.strike();
+    played?;
+    outcome.profiles = profiled?;
+    struck
+}
+
+/// Of every way, one after the other.
+fn profiles(
+    stage: &mut Stage<'_>,
+    variant: &Variant,
+    databases: &Databases,
+    flames: &Path,
+) -> anyhow::Result<Vec<Profile>> {
+    let mut profiles = Vec::new();
+    for lane in stage.lanes.iter_mut().filter(|lane| lane.failed.is_none()) {
+        interrupt::check()?;
+        lane.connect(variant, databases.credentials.as_ref(), 0)?;
+        profiles.push(profile::take(lane, &variant.id, &databases.pids, flames)?);
+        lane.generator = None;
+    }
+    Ok(profiles)
+}
+
+fn rounds(
+    stage: &mut Stage<'_>,
+    variant: &Variant,
+    databases: &Databases,
+    how: How,
+    shuffle: &mut Shuffle,
+    progress: &mut Progress,
+    all: &mut [(Series, Latencies)],
+) -> anyhow::Result<()> {
+    let credentials = databases.credentials.as_ref();
+    for number in 0..=how.rounds {
+        let began = Instant::now();
+        // Round 0 warms up, and does not count.
+        let timing = Timing {
+            seconds: if number == 0 {
+                how.warm_up_seconds
+            } else {
+                how.timing.seconds
+            },
+            ..how.timing
+        };
+        for at in shuffle.order(stage.lanes.len()) {
+            interrupt::check()?;
+            if let Some(lane) = stage.lanes.get_mut(at).filter(|lane| lane.failed.is_none()) {
+                let connected = lane.connect(variant, credentials, how.seed + u64::from(number));
+                if let Err(error) = connected {
+                    interrupt::check()?;
+                    lane.fail(&error);
+                }
+            }
+        }
+        let done = play(&mut stage.lanes, &databases.pids, timing, shuffle)?;
+        let direct = stage.lanes.first().and_then(|lane| lane.failed.clone());
+        if let Some(why) = direct {
+            bail!("{DIRECT}: {why}");
+        }
+        if number == 0 {
+            continue;
+        }
+        progress.round(number, how.rounds, &stage.lanes, &done, began.elapsed());
+        for ((series, latencies), done) in all.iter_mut().zip(done) {
+            if let Some(done) = done {
+                latencies.add(&done.answer.latencies)?;
+                series.rounds.push(done.round);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Of this host; one where it cannot be found out, which refuses more.
+fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+fn describe(workload: &Workload, variant: &Variant) -> Experiment {
+    let job = &variant.job;
+    let of_variant = |published: &&load::workload::Published| {
+        let name = published.variant.as_deref();
+        name.is_none_or(|name| variant.id == format!("{}-{name}", workload.name))
+    };
+    Experiment {
+        id: variant.id.clone(),
+        workload: workload.name.clone(),
+        title: workload.title.clone(),
+        origin: Origin {
+            name: workload.origin.name.clone(),
+            url: workload.origin.url.clone(),
+            changed: workload.origin.changed.clone(),
+        },
+        published: workload
+            .published
+            .iter()
+            .filter(of_variant)
+            .map(published)
+            .collect(),
+        database: database(variant.database).into(),
+        nodes: variant.nodes,
+        client: client(job.client).into(),
+        threads: job.threads,
+        connections: job.connections,
+        depth: job.depth,
+        rate: job.rate,
+        headroom: None,
+        refused: None,
+        series: Vec::new(),
+        left_out: Default::default(),
+    }
+}
+
+fn published(from: &load::workload::Published) -> Published {
+    Published {
+        variant: from.variant.clone(),
+        system: from.system.clone(),
+        op_s: from.op_s,
+        p50_ms: from.p50_ms,
+        p99_ms: from.p99_ms,
+        mean_ms: from.mean_ms,
+        hardware: from.hardware.clone(),
+        url: from.url.clone(),
+    }
+}
+
+/// As in result files.
+pub fn database(database: Database) -> &'static str {
+    match database {
+        Database::Node => "node",
+        Database::Cassandra => "cassandra",
+        Database::Redis => "redis",
+        Database::Listener => "listener",
+    }
+}
+
+fn client(client: Client) -> &'static str {
+    match client {
+        Client::Raw => "raw",
+        Client::Driver => "driver",
+    }
+}

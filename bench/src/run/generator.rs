@@ -1,0 +1,48 @@
+//! A generator's process, seen from the parent.
+
+use std::time::Duration;
+
+use anyhow::bail;
+use load::order::{Answer, Hello, Order, Reply};
+use testkit::sandbox::Cgroup;
+
+use crate::worker::Worker;
+
+/// The subcommand that is one.
+pub const SUBCOMMAND: &str = "generator";
+
+/// To connect: a driver gives up after five seconds, and a JVM may just have woken up.
+const CONNECT_LIMIT: Duration = Duration::from_secs(60);
+/// Beyond what an order takes: more than the generator itself waits for one response.
+const ANSWER_LIMIT: Duration = Duration::from_secs(60);
+
+/// A connected generator. Dropped, it ends.
+pub struct Generator(Worker);
+
+impl Generator {
+    /// Starts one in a cgroup, and waits until it is connected. `path` is for messages.
+    pub fn start(path: &str, cgroup: Option<&Cgroup>, hello: &Hello) -> anyhow::Result<Self> {
+        let mut generator = Self(Worker::start(SUBCOMMAND, path, cgroup)?);
+        generator.0.say(hello)?;
+        generator.answer(CONNECT_LIMIT)?;
+        Ok(generator)
+    }
+
+    /// Has it work for so long.
+    pub fn work(&mut self, seconds: f64) -> anyhow::Result<Answer> {
+        self.0.say(&Order::Work { seconds })?;
+        self.answer(Duration::from_secs_f64(seconds) + ANSWER_LIMIT)
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.0.pid()
+    }
+
+    fn answer(&mut self, limit: Duration) -> anyhow::Result<Answer> {
+        match self.0.hear(limit)? {
+            Reply::Done(answer) => Ok(*answer),
+            Reply::Failed(why) => bail!("the generator failed: {why}"),
+        }
+    }
+}

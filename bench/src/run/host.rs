@@ -1,0 +1,167 @@
+//! What was measured, where, and with what.
+
+use std::{collections::BTreeMap, fs, process::Command};
+
+use anyhow::{Context, ensure};
+use report::schema::{Machine, Source};
+
+use crate::{account::field, server::binary};
+
+/// What we were built with.
+const LOCK: &str = include_str!("../../../Cargo.lock");
+
+/// Crates whose versions a reader may want to know.
+const CRATES: [&str; 3] = ["scylla", "redis", "aya"];
+
+/// The checkout that this is run in.
+///
+/// # Errors
+/// It is none, or git is missing.
+pub fn source() -> anyhow::Result<Source> {
+    Ok(Source {
+        commit: said(Command::new("git").args(["rev-parse", "HEAD"]))?,
+        dirty: !said(Command::new("git").args(["status", "--porcelain"]))?.is_empty(),
+    })
+}
+
+/// This host.
+///
+/// # Errors
+/// /proc is not what it should be.
+pub fn machine() -> anyhow::Result<Machine> {
+    let cpus = fs::read_to_string("/proc/cpuinfo")?;
+    let memory = fs::read_to_string("/proc/meminfo")?;
+    let kib = field(&memory, "MemTotal").and_then(|m| m.split(' ').next()?.parse::<u64>().ok());
+    Ok(Machine {
+        kernel: first_line("/proc/sys/kernel/osrelease").context("no kernel release")?,
+        // ARM's has no such line.
+        cpu: field(&cpus, "model name").unwrap_or("unknown").to_owned(),
+        cores: std::thread::available_parallelism()?.get(),
+        memory_mib: kib.context("no MemTotal in /proc/meminfo")? / 1024,
+        mitigations: mitigations(),
+        circumstances: circumstances(&cpus),
+    })
+}
+
+/// Of what is used whatever is measured.
+///
+/// # Errors
+/// The agent does not say.
+pub fn versions() -> anyhow::Result<BTreeMap<String, String>> {
+    let mut versions = BTreeMap::from([(
+        "underpass".to_owned(),
+        said(Command::new(binary("underpass")?).arg("--version"))?,
+    )]);
+    // A host that only measures has no compiler.
+    let tools = [
+        ("rustc", "--version"),
+        ("clang-19", "--version"),
+        ("java", "-version"),
+    ];
+    for (tool, flag) in tools {
+        let line = said(Command::new(tool).arg(flag)).ok();
+        let line = line.and_then(|text| Some(text.lines().next()?.to_owned()));
+        versions.extend(line.map(|line| (tool.to_owned(), line)));
+    }
+    for name in CRATES {
+        let version = of_crate(LOCK, name);
+        versions.extend(version.map(|v| (format!("{name} (crate)"), v.to_owned())));
+    }
+    Ok(versions)
+}
+
+/// Now, in UTC (ISO 8601).
+///
+/// # Errors
+/// There is no `date`.
+pub fn date() -> anyhow::Result<String> {
+    said(Command::new("date").args(["-u", "+%Y-%m-%dT%H:%M:%SZ"]))
+}
+
+/// What the kernel does about the CPU's vulnerabilities; those that it is not affected by are
+/// left out.
+fn mitigations() -> BTreeMap<String, String> {
+    let Ok(files) = fs::read_dir("/sys/devices/system/cpu/vulnerabilities") else {
+        return BTreeMap::new();
+    };
+    let each = files.flatten().filter_map(|file| {
+        let state = first_line(file.path().to_str()?)?;
+        let name = file.file_name().to_string_lossy().into_owned();
+        (state != "Not affected").then_some((name, state))
+    });
+    each.collect()
+}
+
+fn circumstances(cpus: &str) -> BTreeMap<String, String> {
+    let files = [
+        (
+            "clock source",
+            "/sys/devices/system/clocksource/clocksource0/current_clocksource",
+        ),
+        (
+            "governor",
+            "/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor",
+        ),
+        (
+            "idle driver",
+            "/sys/devices/system/cpu/cpuidle/current_driver",
+        ),
+        ("BPF JIT", "/proc/sys/net/core/bpf_jit_enable"),
+        ("hypervisor", "/sys/hypervisor/type"),
+        ("product", "/sys/class/dmi/id/product_name"),
+        (
+            "transparent huge pages",
+            "/sys/kernel/mm/transparent_hugepage/enabled",
+        ),
+    ];
+    let read = files.map(|(name, file)| Some((name.to_owned(), first_line(file)?)));
+    let mut all: BTreeMap<String, String> = read.into_iter().flatten().collect();
+    let flags = field(cpus, "flags").unwrap_or_default();
+    let is_virtual = flags.split(' ').any(|flag| flag == "hypervisor");
+    all.insert("virtual machine".into(), is_virtual.to_string());
+    all
+}
+
+fn first_line(file: &str) -> Option<String> {
+    let text = fs::read_to_string(file).ok()?;
+    Some(text.lines().next()?.trim().to_owned())
+}
+
+fn of_crate<'l>(lock: &'l str, name: &str) -> Option<&'l str> {
+    let (_, rest) = lock.split_once(&format!("name = \"{name}\"\nversion = \""))?;
+    rest.split('"').next()
+}
+
+/// What it prints, on whichever of the two streams.
+fn said(command: &mut Command) -> anyhow::Result<String> {
+    let output = command.output();
+    let output = output.with_context(|| format!("cannot run {command:?}"))?;
+    ensure!(output.status.success(), "{command:?}: {}", output.status);
+    let stdout = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+    if stdout.is_empty() {
+        return Ok(String::from_utf8_lossy(&output.stderr).trim().to_owned());
+    }
+    Ok(stdout)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_machine_is_found() {
+        let machine = machine().unwrap();
+        assert!(machine.cores > 0 && machine.memory_mib > 0 && !machine.kernel.is_empty());
+        assert!(machine.circumstances.contains_key("virtual machine"));
+        assert_eq!(date().unwrap().len(), "2025-01-01T00:00:00Z".len());
+    }
+
+    #[test]
+    fn crates_have_versions() {
+        for name in CRATES {
+            let version = of_crate(LOCK, name).unwrap();
+            assert!(version.split('.').count() >= 3, "{name} {version}");
+        }
+        assert_eq!(of_crate(LOCK, "no-such-crate"), None);
+    }
+}

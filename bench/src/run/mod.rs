@@ -1,0 +1,277 @@
+//! `underpass-bench run`: workloads over every way to the databases, into one file.
+//!
+//! `plan` (which experiments) → `experiment` (one of them) → `stage` (what runs meanwhile) →
+//! `round` (turns) → `generator`. `host` says where it was.
+
+mod check;
+pub mod experiment;
+mod generator;
+mod headroom;
+mod host;
+mod plan;
+mod profile;
+mod programs;
+mod progress;
+mod round;
+mod shuffle;
+mod stage;
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::ExitCode,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, ensure};
+use report::schema::{Run, SCHEMA, Settings};
+
+pub use generator::SUBCOMMAND;
+pub use plan::planned;
+
+use crate::{
+    databases::{Databases, Given},
+    interrupt,
+    ways::Ways,
+};
+use experiment::{How, Setting};
+use plan::Planned;
+use progress::Progress;
+use round::Timing;
+
+/// Where workload files are, from the project's root.
+pub const WORKLOADS: &str = "bench/workloads";
+
+/// A path's turn: short, because a shared machine changes its speed from second to second.
+const TURN_SECONDS: f64 = 0.5;
+/// A new generator's first requests.
+const SETTLE_SECONDS: f64 = 0.2;
+/// Of each path. A JVM compiles what it runs often.
+const WARM_UP_SECONDS: f64 = 1.0;
+/// Of the first experiment on a Cassandra, times as much: it may just have been started.
+const COLD_FACTOR: f64 = 5.0;
+
+/// Options of `run`.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Experiments or workloads; none: all (`list` shows them)
+    only: Vec<String>,
+    #[command(flatten)]
+    given: Given,
+    /// Few experiments, short rounds: to see that it works; exits 1 when a figure is absurd
+    #[arg(long)]
+    quick: bool,
+    /// Where the results go [default: bench/results/full.json, with --quick target/bench/quick.json]
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+    /// The paths to compare with `direct`; none: all
+    #[arg(long = "path", value_name = "NAME")]
+    paths: Vec<String>,
+    /// A peer's binary that is not on PATH
+    #[arg(long = "peer-bin", value_name = "NAME=PATH")]
+    peer_bins: Vec<String>,
+    /// Interleaved rounds [default: 5, with --quick 3]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=100))]
+    rounds: Option<u32>,
+    /// How long each path works in a round [default: 2, with --quick 0.4]
+    #[arg(long, value_parser = crate::seconds)]
+    seconds: Option<f64>,
+    /// Of the order of turns, and of the keys
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Also profile the whole system under this experiment, over each path; may be repeated
+    #[arg(long, value_name = "EXPERIMENT")]
+    profile: Vec<String>,
+    /// Where flame graphs go
+    #[arg(long, value_name = "FOLDER", default_value_os_t = profile::folder())]
+    flames: PathBuf,
+}
+
+/// The command. What was measured is kept, whatever happens then.
+pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let workloads = load::workload::read(Path::new(WORKLOADS))?;
+    let planned = plan::choose(&workloads, &args.only, args.quick)?;
+    let ways = Ways::find(&args.paths, &peers::Overrides::parse(&args.peer_bins)?)?;
+    for id in &args.profile {
+        let is_planned = planned.iter().any(|planned| planned.variant.id == *id);
+        ensure!(
+            is_planned,
+            "--profile {id}: no such experiment is part of this run"
+        );
+    }
+    if !args.profile.is_empty() {
+        profile::can_be_taken()?;
+    }
+    let how = how(args);
+    let out = out(args);
+    if let Some(folder) = out.parent() {
+        fs::create_dir_all(folder)?;
+    }
+    let mut results = begin(args, how, &ways)?;
+    let began = Instant::now();
+    let measured = all(args, &planned, &ways, how, &out, &mut results);
+    results.seconds = began.elapsed().as_secs_f64();
+    results.complete = measured.is_ok();
+    if !results.experiments.is_empty() {
+        report::write(&results, &out)?;
+        eprintln!("written: {} ({:.0} s)", out.display(), results.seconds);
+    }
+    measured?;
+    let wrong = match args.quick {
+        true => check::loose(&results),
+        false => results.failed.keys().cloned().collect(),
+    };
+    for what in &wrong {
+        eprintln!("wrong: {what}");
+    }
+    Ok(ExitCode::from(u8::from(!wrong.is_empty())))
+}
+
+/// Every experiment. One that fails is noted; a signal ends them all.
+fn all(
+    args: &Args,
+    planned: &[Planned],
+    ways: &Ways,
+    how: How,
+    out: &Path,
+    results: &mut Run,
+) -> anyhow::Result<()> {
+    let estimate = |planned: &Planned| planned.estimate(how, ways.count());
+    let estimates: Vec<Duration> = planned.iter().map(estimate).collect();
+    let mut progress = Progress::new(&estimates);
+    let mut is_cold = true;
+    for (planned, estimate) in planned.iter().zip(estimates) {
+        interrupt::check()?;
+        let (workload, variant) = (&planned.workload, &planned.variant);
+        progress.experiment(&variant.id, &planned.about(), estimate);
+        let databases = match Databases::start(variant.database, variant.nodes, &args.given) {
+            Ok(databases) => databases,
+            Err(error) => {
+                fail(results, &variant.id, &error);
+                continue;
+            }
+        };
+        results.versions.extend(databases.version.clone());
+        let mut how = how;
+        if is_cold && variant.database == load::workload::Database::Cassandra && !args.quick {
+            how.warm_up_seconds *= COLD_FACTOR;
+            is_cold = false;
+        }
+        let is_profiled = args.profile.contains(&variant.id);
+        let setting = Setting {
+            databases: &databases,
+            ways,
+            how,
+            flames: is_profiled.then_some(&args.flames),
+        };
+        let outcome = experiment::run(workload, variant, setting, &mut progress);
+        results.profiles.extend(outcome.profiles);
+        if let Some(error) = outcome.stopped {
+            keep_begun(results, outcome.experiment);
+            interrupt::check()?;
+            fail(results, &variant.id, &error);
+            continue;
+        }
+        if let Some(why) = &outcome.experiment.refused {
+            eprintln!("  refused: {why}");
+        }
+        results.experiments.push(outcome.experiment);
+        // A run that is killed leaves what it has.
+        report::write(results, out)?;
+    }
+    if planned
+        .iter()
+        .any(|planned| planned.variant.id == programs::EXPERIMENT)
+    {
+        match programs::measure(&workloads_variant(planned)?, ways) {
+            Ok(programs) => results.programs = programs,
+            Err(error) => {
+                interrupt::check()?;
+                fail(results, "programs", &error);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// An experiment that was cut off counts as far as every path has a round.
+fn keep_begun(results: &mut Run, experiment: report::schema::Experiment) {
+    let has_rounds = |series: &report::schema::Series| !series.rounds.is_empty();
+    if !experiment.series.is_empty() && experiment.series.iter().all(has_rounds) {
+        results.experiments.push(experiment);
+    }
+}
+
+fn workloads_variant(planned: &[Planned]) -> anyhow::Result<load::workload::Variant> {
+    let found = planned
+        .iter()
+        .find(|planned| planned.variant.id == programs::EXPERIMENT);
+    Ok(found.context("it was planned")?.variant.clone())
+}
+
+fn fail(results: &mut Run, id: &str, error: &anyhow::Error) {
+    eprintln!("  failed: {error:#}");
+    results.failed.insert(id.to_owned(), format!("{error:#}"));
+}
+
+/// A quick run does not write over what a full one found.
+fn out(args: &Args) -> PathBuf {
+    let default = match args.quick {
+        true => "target/bench/quick.json",
+        false => "bench/results/full.json",
+    };
+    args.out.clone().unwrap_or_else(|| default.into())
+}
+
+fn how(args: &Args) -> How {
+    let (rounds, seconds) = if args.quick { (3, 0.4) } else { (5, 2.0) };
+    let seconds = args.seconds.unwrap_or(seconds);
+    How {
+        rounds: args.rounds.unwrap_or(rounds),
+        timing: Timing {
+            seconds,
+            turn_seconds: TURN_SECONDS.min(seconds),
+            settle_seconds: SETTLE_SECONDS.min(seconds),
+        },
+        warm_up_seconds: WARM_UP_SECONDS.min(seconds),
+        seed: args.seed,
+    }
+}
+
+fn begin(args: &Args, how: How, ways: &Ways) -> anyhow::Result<Run> {
+    let mut versions = host::versions()?;
+    versions.extend(ways.versions());
+    Ok(Run {
+        schema: SCHEMA,
+        started: host::date()?,
+        seconds: 0.0,
+        complete: false,
+        source: host::source()?,
+        machine: host::machine()?,
+        versions,
+        settings: Settings {
+            command: command_line(),
+            rounds: how.rounds,
+            seconds: how.timing.seconds,
+            warm_up_seconds: how.warm_up_seconds,
+            turn_seconds: how.timing.turn_seconds,
+            interval_ms: load::INTERVAL_MS,
+            seed: args.seed,
+        },
+        paths: ways.described.clone(),
+        experiments: Vec::new(),
+        failed: Default::default(),
+        programs: Vec::new(),
+        profiles: Vec::new(),
+    })
+}
+
+/// As it was typed, without passwords.
+fn command_line() -> String {
+    let mut words: Vec<String> = std::env::args().skip(1).collect();
+    let secret = words.iter().position(|word| word == "--password");
+    if let Some(word) = secret.and_then(|at| words.get_mut(at + 1)) {
+        "…".clone_into(word);
+    }
+    format!("underpass-bench {}", words.join(" "))
+}

@@ -1,0 +1,91 @@
+//! Which experiments a run does, and how long that takes.
+
+use std::time::Duration;
+
+use anyhow::ensure;
+use load::workload::{Variant, Workload};
+
+use super::experiment::How;
+
+/// Starting and stopping what an experiment stands on, and its headroom.
+const AROUND: f64 = 6.0;
+/// Connecting a generator.
+const CONNECT: f64 = 0.1;
+
+/// One experiment to do.
+#[derive(Clone, Debug)]
+pub struct Planned {
+    /// Its workload.
+    pub workload: Workload,
+    /// Its variant.
+    pub variant: Variant,
+}
+
+/// Chooses: `only` are ids of experiments or names of workloads, empty for all.
+///
+/// # Errors
+/// One of them does not exist.
+pub fn choose(
+    workloads: &[Workload],
+    only: &[String],
+    quick: bool,
+) -> anyhow::Result<Vec<Planned>> {
+    let mut all: Vec<Planned> = workloads.iter().flat_map(planned).collect();
+    for name in only {
+        let ids: Vec<&str> = all.iter().map(|p| &*p.variant.id).collect();
+        ensure!(
+            all.iter().any(|planned| planned.is(name)),
+            "no workload or experiment is called {name}; there are: {}",
+            ids.join(", ")
+        );
+    }
+    all.retain(|planned| match only {
+        [] => planned.variant.quick || !quick,
+        only => only.iter().any(|name| planned.is(name)),
+    });
+    Ok(all)
+}
+
+/// A workload's experiments.
+pub fn planned(workload: &Workload) -> Vec<Planned> {
+    let planned = |variant: &Variant| Planned {
+        workload: workload.clone(),
+        variant: variant.clone(),
+    };
+    workload.variants.iter().map(planned).collect()
+}
+
+impl Planned {
+    fn is(&self, name: &str) -> bool {
+        self.variant.id == name || self.workload.name == name
+    }
+
+    /// About how long it takes with so many ways.
+    pub fn estimate(&self, how: How, ways: usize) -> Duration {
+        let rounds = f64::from(how.rounds);
+        let each = how.timing.settle_seconds + CONNECT;
+        let worked = how.warm_up_seconds + each + rounds * (how.timing.seconds + each);
+        Duration::from_secs_f64(AROUND + worked * ways as f64)
+    }
+
+    /// What it does, in a few words.
+    pub fn about(&self) -> String {
+        let job = &self.variant.job;
+        let mode = match job.rate {
+            Some(rate) => format!("{rate} op/s on a schedule"),
+            None => "closed loop".into(),
+        };
+        let nodes = match self.variant.nodes {
+            1 => String::new(),
+            nodes => format!("{nodes} × "),
+        };
+        format!(
+            "{nodes}{}, {}, {} threads, {} connections, depth {}, {mode}",
+            super::experiment::database(self.variant.database),
+            format!("{:?}", job.client).to_lowercase(),
+            job.threads,
+            job.connections,
+            job.depth,
+        )
+    }
+}

@@ -1,0 +1,183 @@
+//! Where the time of all CPUs goes while one path is under load: `perf` on the whole system,
+//! samples by who ran, and a flame graph.
+//!
+//! User-space stacks are as deep as frame pointers reach, which is not far in optimised
+//! programs; the kernel's, where nearly all of the time goes, are whole.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    io::BufReader,
+    os::unix::process::CommandExt,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    thread,
+    time::Duration,
+};
+
+use anyhow::{Context, ensure};
+use inferno::{
+    collapse::{Collapse, perf::Folder},
+    flamegraph,
+};
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+use report::schema::Profile;
+
+use super::stage::Lane;
+
+/// Of each path: some 20,000 samples on two CPUs.
+const SECONDS: f64 = 5.0;
+/// Not a divisor of any timer's frequency, so that no timer is met again and again.
+const SAMPLES_A_SECOND: &str = "1997";
+/// `perf` opens an event on every CPU before it counts.
+const PERF_STARTS: Duration = Duration::from_millis(300);
+/// Narrower frames than this share are left out: a picture, not an archive.
+const NARROWEST_PERCENT: f64 = 0.4;
+
+/// Fails where `perf` cannot look at the whole system, with what it says.
+pub fn can_be_taken() -> anyhow::Result<()> {
+    let probe = Command::new("perf")
+        .args([
+            "record",
+            "--all-cpus",
+            "--event",
+            "cpu-clock",
+            "--output",
+            "/dev/null",
+            "true",
+        ])
+        .output()
+        .context("perf cannot be run (Debian: apt-get install linux-perf)")?;
+    let said = String::from_utf8_lossy(&probe.stderr);
+    ensure!(
+        probe.status.success(),
+        "this machine allows no profile: {}",
+        said.trim()
+    );
+    Ok(())
+}
+
+/// Takes a profile of a connected lane.
+///
+/// # Errors
+/// The generator fails, or `perf` does.
+pub fn take(
+    lane: &mut Lane<'_>,
+    experiment: &str,
+    database_pids: &[u32],
+    folder: &Path,
+) -> anyhow::Result<Profile> {
+    let scratch = tempfile::tempdir()?;
+    let data = scratch.path().join("perf.data");
+    let mut perf = Command::new("perf")
+        .args(["record", "--quiet", "--all-cpus", "--event", "cpu-clock"])
+        .args(["--freq", SAMPLES_A_SECOND, "--call-graph", "fp", "--output"])
+        .arg(&data)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        // Ctrl-C is for us; it is told to end below.
+        .process_group(0)
+        .spawn()
+        .context("perf")?;
+    thread::sleep(PERF_STARTS);
+    let generator = lane.generator.as_mut().context("not connected")?;
+    let generator_pid = generator.pid();
+    let worked = generator.work(SECONDS);
+    if let Ok(pid) = i32::try_from(perf.id()) {
+        let _ = kill(Pid::from_raw(pid), Signal::SIGINT);
+    }
+    perf.wait()?;
+    worked?;
+    let who = |pid: u32| match pid {
+        pid if pid == generator_pid => "generator",
+        pid if lane.proxy_pids.contains(&pid) => "proxy",
+        pid if database_pids.contains(&pid) => "database",
+        _ => "other",
+    };
+    let (samples, shares) = shares(&pids(&data)?, who);
+    let file = folder.join(format!("{experiment}-{}.svg", lane.path));
+    draw(&data, &format!("{experiment}: {}", lane.path), &file)?;
+    Ok(Profile {
+        experiment: experiment.into(),
+        path: lane.path.into(),
+        samples,
+        shares,
+        flame_graph: Some(file.display().to_string()),
+    })
+}
+
+/// The process of each sample.
+fn pids(data: &Path) -> anyhow::Result<Vec<u32>> {
+    let text = script(data, &["--fields", "pid"])?;
+    let lines = text.lines().map(str::trim);
+    Ok(lines.filter_map(|line| line.parse().ok()).collect())
+}
+
+/// How the samples that were not idle (process 0) divide.
+fn shares(pids: &[u32], who: impl Fn(u32) -> &'static str) -> (u64, BTreeMap<String, f64>) {
+    let mut counts = BTreeMap::<String, u64>::new();
+    for pid in pids.iter().filter(|pid| **pid != 0) {
+        *counts.entry(who(*pid).into()).or_default() += 1;
+    }
+    let all: u64 = counts.values().sum();
+    let share = |count: u64| count as f64 / all.max(1) as f64;
+    let shares = counts.into_iter().map(|(who, count)| (who, share(count)));
+    (all, shares.collect())
+}
+
+fn draw(data: &Path, title: &str, file: &Path) -> anyhow::Result<()> {
+    let text = script(data, &["--fields", "comm,pid,tid,time,event,ip,sym,dso"])?;
+    let mut folded = Vec::new();
+    let collapsed = Folder::default().collapse(BufReader::new(text.as_bytes()), &mut folded);
+    collapsed.context("perf's stacks")?;
+    let folded = String::from_utf8_lossy(&folded).into_owned();
+    // Idle time is nobody's.
+    let busy = folded.lines().filter(|line| !line.starts_with("swapper"));
+    let mut options = flamegraph::Options::default();
+    options.title = title.to_owned();
+    options.count_name = "samples".to_owned();
+    options.min_width = NARROWEST_PERCENT;
+    // The same function has the same colour in every picture.
+    options.hash = true;
+    let mut svg = Vec::new();
+    flamegraph::from_lines(&mut options, busy, &mut svg).context("a flame graph")?;
+    if let Some(folder) = file.parent() {
+        fs::create_dir_all(folder)?;
+    }
+    fs::write(file, svg).with_context(|| format!("cannot write {}", file.display()))
+}
+
+fn script(data: &Path, fields: &[&str]) -> anyhow::Result<String> {
+    let output = Command::new("perf")
+        .args(["script", "--input"])
+        .arg(data)
+        .args(fields)
+        .stderr(Stdio::null())
+        .output()
+        .context("perf script")?;
+    ensure!(output.status.success(), "perf script: {}", output.status);
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// Where flame graphs go unless another folder is named.
+pub fn folder() -> PathBuf {
+    PathBuf::from("bench/results/flames")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn idle_time_is_nobodys() {
+        let who = |pid| if pid == 7 { "proxy" } else { "other" };
+        let (samples, shares) = shares(&[0, 0, 7, 7, 7, 9], who);
+        assert_eq!(samples, 4);
+        assert_eq!(shares["proxy"], 0.75);
+        assert_eq!(shares["other"], 0.25);
+        assert_eq!(super::shares(&[0], who), (0, BTreeMap::new()));
+    }
+}

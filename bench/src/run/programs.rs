@@ -1,0 +1,59 @@
+//! What a run of each BPF program costs, while connections are made over each of our paths.
+//! After the rounds, because counting costs something itself.
+
+use anyhow::Context;
+use load::workload::Variant;
+use micro::programs::{Counter, ProgramCost};
+use report::schema::Program;
+
+use super::stage::Stage;
+use crate::{
+    databases::{Databases, Given},
+    paths::OURS,
+    ways::{Cgroups, Ways},
+};
+
+/// Our programs run when connections are made and closed.
+pub const EXPERIMENT: &str = "connect";
+
+/// Of each path.
+const SECONDS: f64 = 1.0;
+
+/// Measures it, under [`EXPERIMENT`]'s load. Programs that did not run are left out.
+///
+/// # Errors
+/// The agent does not start, or the kernel does not count.
+pub fn measure(variant: &Variant, ways: &Ways) -> anyhow::Result<Vec<Program>> {
+    let databases = Databases::start(variant.database, variant.nodes, &Given::default())?;
+    let cgroups = Cgroups::new()?;
+    let mut stage = Stage::set(variant, &databases, ways, &cgroups)?;
+    let ours = |path: &str| OURS.iter().any(|ours| ours.name == path);
+    let agent = stage.lanes.iter().find(|lane| ours(lane.path));
+    let Some(pid) = agent.and_then(|lane| lane.proxy_pids.first().copied()) else {
+        return Ok(Vec::new());
+    };
+    let counter = Counter::start(pid).context("the kernel's statistics of BPF programs")?;
+    for lane in stage.lanes.iter_mut().filter(|lane| ours(lane.path)) {
+        lane.connect(variant, None, 0)?;
+        if let Some(generator) = &mut lane.generator {
+            generator.work(SECONDS)?;
+        }
+    }
+    let costs = counter.finish()?;
+    stage.strike()?;
+    let ran = costs.into_iter().filter(|cost| cost.runs > 0);
+    Ok(ran.map(program).collect())
+}
+
+fn program(cost: ProgramCost) -> Program {
+    Program {
+        name: cost.name,
+        kind: cost.kind,
+        experiment: EXPERIMENT.into(),
+        runs: cost.runs,
+        mean_ns: cost.mean_ns,
+        jited_instructions: cost.jited_instructions,
+        jited_bytes: cost.jited_bytes,
+        verified_instructions: cost.verified_instructions,
+    }
+}

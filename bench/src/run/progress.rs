@@ -1,0 +1,116 @@
+//! What a run says while it goes on: on standard error, with the time that is left.
+
+use std::time::{Duration, Instant};
+
+use super::{round::Done, stage::Lane};
+
+/// Where a run is.
+pub struct Progress {
+    began: Instant,
+    /// Estimated, of the whole run.
+    whole: Duration,
+    /// Estimated, of the experiments that are done.
+    done: Duration,
+    experiments: usize,
+    number: usize,
+    /// Estimated, of the present one.
+    present: Duration,
+}
+
+impl Progress {
+    /// A run of experiments that will take so long each.
+    pub fn new(estimates: &[Duration]) -> Self {
+        Self {
+            began: Instant::now(),
+            whole: estimates.iter().sum(),
+            done: Duration::ZERO,
+            experiments: estimates.len(),
+            number: 0,
+            present: Duration::ZERO,
+        }
+    }
+
+    /// The next experiment begins.
+    pub fn experiment(&mut self, id: &str, about: &str, estimate: Duration) {
+        self.done += self.present;
+        self.present = estimate;
+        self.number += 1;
+        eprintln!(
+            "[{}/{}] {id}: {about} ({} left)",
+            self.number,
+            self.experiments,
+            shown(self.left())
+        );
+    }
+
+    /// A round is over.
+    pub fn round(
+        &mut self,
+        number: u32,
+        of: u32,
+        lanes: &[Lane<'_>],
+        done: &[Option<Done>],
+        took: Duration,
+    ) {
+        let each = lanes.iter().zip(done).map(|(lane, done)| match done {
+            None => format!("{} failed", lane.path),
+            Some(done) => format!(
+                "{} {:.0} op/s p50 {:.0} µs{}",
+                lane.path,
+                done.answer.op_s(),
+                done.round.latency.p50_us,
+                if done.round.errors == 0 {
+                    String::new()
+                } else {
+                    format!(" {} ERRORS", done.round.errors)
+                },
+            ),
+        });
+        let each: Vec<String> = each.collect();
+        eprintln!(
+            "  round {number}/{of}, {:.1} s: {}",
+            took.as_secs_f64(),
+            each.join(", ")
+        );
+    }
+
+    /// By how the estimates have held so far.
+    fn left(&self) -> Duration {
+        let rest = self.whole.saturating_sub(self.done);
+        if self.done.is_zero() {
+            return rest;
+        }
+        let pace = self.began.elapsed().as_secs_f64() / self.done.as_secs_f64();
+        rest.mul_f64(pace)
+    }
+}
+
+fn shown(time: Duration) -> String {
+    let seconds = time.as_secs();
+    match seconds {
+        0..=99 => format!("{seconds} s"),
+        _ => format!("{} min", seconds.div_ceil(60)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn time_is_shown_in_what_one_would_say() {
+        assert_eq!(shown(Duration::from_secs(99)), "99 s");
+        assert_eq!(shown(Duration::from_secs(121)), "3 min");
+    }
+
+    #[test]
+    fn what_is_done_is_not_left() {
+        let each = [Duration::from_secs(100); 3];
+        let mut progress = Progress::new(&each);
+        assert_eq!(progress.left(), Duration::from_secs(300));
+        progress.experiment("a", "", each[0]);
+        progress.experiment("b", "", each[1]);
+        // A hundred seconds' worth took none: the rest will not take long either.
+        assert!(progress.left() < Duration::from_secs(1));
+    }
+}

@@ -1,0 +1,165 @@
+//! Interleaved rounds: whatever else the machine does, it does to every path.
+
+use anyhow::Context;
+use load::order::Answer;
+use report::schema::{Latency, Round};
+
+use super::{shuffle::Shuffle, stage::Lane};
+use crate::account::{Meter, Sockets, Spent, forget_rss_peak, rss_peak_kib};
+
+/// How long a round is, and how it is cut.
+#[derive(Clone, Copy, Debug)]
+pub struct Timing {
+    /// Of each path, in a round.
+    pub seconds: f64,
+    /// A path's turn, before the others have theirs. Short, because a shared machine changes
+    /// its speed from second to second.
+    pub turn_seconds: f64,
+    /// Of each path's new generator, before its first turn: not counted.
+    pub settle_seconds: f64,
+}
+
+/// What one lane did in one round.
+pub struct Done {
+    /// As in the result file.
+    pub round: Round,
+    /// With the histogram, which is kept for all rounds together.
+    pub answer: Answer,
+}
+
+/// Three programs' turns.
+struct Account {
+    answer: Answer,
+    meters: [Meter; 3],
+    spent: [Spent; 3],
+}
+
+/// One round: every lane that has not failed works, in turns. `None` for those that failed,
+/// now or before; a lane's failure is noted in it and is not ours.
+///
+/// # Errors
+/// A signal, or the kernel cannot be asked.
+pub fn play(
+    lanes: &mut [Lane<'_>],
+    database_pids: &[u32],
+    timing: Timing,
+    shuffle: &mut Shuffle,
+) -> anyhow::Result<Vec<Option<Done>>> {
+    for at in shuffle.order(lanes.len()) {
+        if let Some(lane) = lanes.get_mut(at) {
+            work(lane, timing.settle_seconds)?;
+        }
+    }
+    let mut accounts = Vec::new();
+    for lane in lanes.iter() {
+        forget_rss_peak(&lane.proxy_pids);
+        accounts.push(Account::new(lane, database_pids)?);
+    }
+    forget_rss_peak(database_pids);
+    let before = Sockets::now()?;
+    let turns = (timing.seconds / timing.turn_seconds).round().max(1.0);
+    for _ in 0..turns as usize {
+        for at in shuffle.order(lanes.len()) {
+            let (Some(lane), Some(account)) = (lanes.get_mut(at), accounts.get_mut(at)) else {
+                continue;
+            };
+            account.meters.iter_mut().for_each(Meter::begin);
+            let answer = work(lane, timing.seconds / turns)?;
+            for (spent, meter) in account.spent.iter_mut().zip(&account.meters) {
+                spent.add(meter.end());
+            }
+            if let Some(answer) = answer {
+                account.answer.add(answer)?;
+            }
+        }
+    }
+    let after = Sockets::now()?;
+    let done = lanes.iter_mut().zip(accounts).map(|(lane, account)| {
+        let pids = lane.generator.as_ref().map(|generator| generator.pid());
+        let bytes = pids.map_or(0, |pid| after.since(&before, &[pid]));
+        let through_proxy = after.since(&before, &lane.proxy_pids);
+        let round = account.finish(lane, database_pids, bytes, through_proxy);
+        // A process that is gone has failed its lane.
+        let round = round.map_err(|error| lane.fail(&error)).ok();
+        lane.generator = None;
+        round.filter(|_| lane.failed.is_none())
+    });
+    Ok(done.collect())
+}
+
+/// A lane's generator works; what failed is noted, and the lane is out.
+fn work(lane: &mut Lane<'_>, seconds: f64) -> anyhow::Result<Option<Answer>> {
+    let Some(generator) = lane.generator.as_mut().filter(|_| lane.failed.is_none()) else {
+        return Ok(None);
+    };
+    match generator.work(seconds) {
+        Ok(answer) => Ok(Some(answer)),
+        Err(error) => {
+            crate::interrupt::check()?;
+            lane.fail(&error);
+            Ok(None)
+        }
+    }
+}
+
+impl Account {
+    fn new(lane: &Lane<'_>, database_pids: &[u32]) -> anyhow::Result<Self> {
+        let generator = lane.generator.iter().map(|generator| generator.pid());
+        let pids = [
+            generator.collect(),
+            lane.proxy_pids.clone(),
+            database_pids.to_vec(),
+        ];
+        Ok(Self {
+            answer: Answer::empty()?,
+            meters: pids.map(Meter::new),
+            spent: [Spent::default(); 3],
+        })
+    }
+
+    fn finish(
+        self,
+        lane: &Lane<'_>,
+        database_pids: &[u32],
+        bytes: u64,
+        through_proxy: u64,
+    ) -> anyhow::Result<Done> {
+        let answer = self.answer;
+        let [generator, proxy, database] = self.spent;
+        let generator_pid = lane.generator.as_ref().context("no generator")?.pid();
+        let round = Round {
+            seconds: answer.seconds,
+            ops: answer.ops(),
+            errors: answer.errors,
+            first_error: answer.first_error.clone(),
+            latency: latency(&answer),
+            lateness_p99_us: answer.lateness.quantile_us(0.99),
+            intervals: answer
+                .intervals
+                .iter()
+                .map(|i| (i.ops, i.mean_us))
+                .collect(),
+            generator: generator.usage(rss_peak_kib(&[generator_pid])?),
+            proxy: proxy.usage(rss_peak_kib(&lane.proxy_pids)?),
+            database: database.usage(rss_peak_kib(database_pids)?),
+            bytes,
+            copied_bytes: lane
+                .is_copied
+                .map(|copied| if copied { through_proxy } else { 0 }),
+        };
+        Ok(Done { round, answer })
+    }
+}
+
+fn latency(answer: &Answer) -> Latency {
+    let quantile = |q| answer.latencies.quantile_us(q);
+    Latency {
+        mean_us: answer.latencies.mean_us(),
+        p50_us: quantile(0.5),
+        p90_us: quantile(0.9),
+        p95_us: quantile(0.95),
+        p99_us: quantile(0.99),
+        p999_us: quantile(0.999),
+        max_us: answer.latencies.max_us(),
+    }
+}

@@ -1,0 +1,210 @@
+//! What an experiment stands on: databases, an agent, peers, and a lane for each way to the
+//! databases.
+//!
+//! **Invariant**: nothing outlives the stage: generators go first, then peers, the agent,
+//! the databases, and last (they are borrowed) the cgroups.
+
+use std::{collections::BTreeMap, net::SocketAddr};
+
+use anyhow::ensure;
+use load::{
+    order::{Credentials, Hello},
+    workload::{Protocol, Variant},
+};
+use peers::{Running, Setup, Traffic};
+use testkit::sandbox::{Agent, Cgroup};
+
+use super::generator::Generator;
+use crate::{
+    databases::Databases,
+    interrupt,
+    paths::{DIRECT, OURS, Ours},
+    server::binary,
+    ways::{Cgroups, Ways},
+};
+
+/// One way to the databases, and the generator that uses it.
+pub struct Lane<'a> {
+    /// The path's name.
+    pub path: &'static str,
+    /// What its generator dials.
+    targets: Vec<SocketAddr>,
+    cgroup: Option<&'a Cgroup>,
+    /// Of the proxy: the agent's, or a peer's.
+    pub proxy_pids: Vec<u32>,
+    /// All of its bytes pass through the proxy's memory; None: some may be spliced.
+    pub is_copied: Option<bool>,
+    /// Running, between [`Lane::connect`] and the end of the round.
+    pub generator: Option<Generator>,
+    /// Why it is out of the experiment.
+    pub failed: Option<String>,
+}
+
+/// All that runs during an experiment.
+pub struct Stage<'a> {
+    /// `direct` first.
+    pub lanes: Vec<Lane<'a>>,
+    /// Ways that cannot do this workload, with the reason.
+    pub left_out: BTreeMap<String, String>,
+    _peers: Vec<(Running, tempfile::TempDir)>,
+    agent: Option<Agent<'a>>,
+}
+
+impl<'a> Stage<'a> {
+    /// Starts what stands between generators and databases.
+    pub fn set(
+        variant: &Variant,
+        databases: &Databases,
+        ways: &Ways,
+        cgroups: &'a Cgroups,
+    ) -> anyhow::Result<Self> {
+        let mut stage = Self {
+            lanes: Vec::new(),
+            left_out: BTreeMap::new(),
+            _peers: Vec::new(),
+            agent: None,
+        };
+        stage.lanes.push(Lane::new(DIRECT, &databases.addresses));
+        stage.add_ours(variant, databases, ways, cgroups)?;
+        for (peer, found) in &ways.peers {
+            interrupt::check()?;
+            if variant.job.protocol == Protocol::Connect {
+                // It accepts before it dials: another thing than to reach a database.
+                stage.leave_out(peer.name(), "it answers connect() itself");
+                continue;
+            }
+            if !peer.carries(traffic(variant.job.protocol)) {
+                stage.leave_out(peer.name(), "does not carry this protocol");
+                continue;
+            }
+            let folder = tempfile::tempdir()?;
+            let setup = Setup {
+                backends: databases.addresses.clone(),
+                credentials: databases.credentials.clone().map(|c| (c.user, c.password)),
+                traffic: traffic(variant.job.protocol),
+                folder: folder.path().to_owned(),
+            };
+            match peer.start(found, &setup) {
+                Ok(running) => {
+                    let mut lane = Lane::new(peer.name(), &running.fronts);
+                    lane.proxy_pids = running.pids();
+                    lane.is_copied = (!peer.may_splice()).then_some(true);
+                    stage.lanes.push(lane);
+                    stage._peers.push((running, folder));
+                }
+                Err(error) => stage.leave_out(peer.name(), format!("{error:#}")),
+            }
+        }
+        Ok(stage)
+    }
+
+    /// One agent for all of our paths, with a rule for each.
+    fn add_ours(
+        &mut self,
+        variant: &Variant,
+        databases: &Databases,
+        ways: &Ways,
+        cgroups: &'a Cgroups,
+    ) -> anyhow::Result<()> {
+        let mut carrying: Vec<(&Ours, &Cgroup)> = Vec::new();
+        for path in OURS.into_iter().filter(|path| ways.has(path.name)) {
+            match (path.carries)(variant.job.protocol) {
+                Ok(()) => carrying.extend(cgroups.of(path.name).map(|cgroup| (path, cgroup))),
+                Err(why) => self.leave_out(path.name, why),
+            }
+        }
+        if carrying.is_empty() {
+            return Ok(());
+        }
+        let rules = carrying
+            .iter()
+            .map(|(path, cgroup)| rule(path, cgroup, databases));
+        let policy: String = rules.collect();
+        let agent = Agent::start(&binary("underpass")?, None, cgroups.all(), "", &policy)?;
+        for (path, cgroup) in carrying {
+            let mut lane = Lane::new(path.name, &databases.addresses);
+            lane.cgroup = Some(cgroup);
+            lane.proxy_pids = vec![agent.pid()];
+            lane.is_copied = Some(path.is_copied);
+            self.lanes.push(lane);
+        }
+        self.agent = Some(agent);
+        Ok(())
+    }
+
+    fn leave_out(&mut self, path: &str, why: impl Into<String>) {
+        self.left_out.insert(path.to_owned(), why.into());
+    }
+
+    /// Stops the agent as an operator does; everything else ends when it is dropped.
+    pub fn strike(mut self) -> anyhow::Result<()> {
+        self.lanes.clear();
+        if let Some(agent) = &mut self.agent {
+            let status = agent.stop()?;
+            let said = agent.log();
+            ensure!(
+                status.success(),
+                "the agent ended with {status}; it said:\n{said}"
+            );
+        }
+        Ok(())
+    }
+}
+
+impl<'a> Lane<'a> {
+    fn new(path: &'static str, targets: &[SocketAddr]) -> Self {
+        Self {
+            path,
+            targets: targets.to_vec(),
+            cgroup: None,
+            proxy_pids: Vec::new(),
+            is_copied: Some(false),
+            generator: None,
+            failed: None,
+        }
+    }
+
+    /// Gives it a new generator. Which thread of a database serves a connection, and where a
+    /// process lies in memory, is luck; this way it is another one in every round.
+    pub fn connect(
+        &mut self,
+        variant: &Variant,
+        credentials: Option<&Credentials>,
+        seed: u64,
+    ) -> anyhow::Result<()> {
+        let hello = Hello {
+            job: variant.job.clone(),
+            targets: self.targets.clone(),
+            credentials: credentials.cloned(),
+            seed,
+        };
+        self.generator = None;
+        self.generator = Some(Generator::start(self.path, self.cgroup, &hello)?);
+        Ok(())
+    }
+
+    /// It is out of the experiment from here on.
+    pub fn fail(&mut self, error: &anyhow::Error) {
+        self.failed.get_or_insert(format!("{error:#}"));
+    }
+}
+
+fn rule(path: &Ours, cgroup: &Cgroup, databases: &Databases) -> String {
+    let to: Vec<String> = databases
+        .addresses
+        .iter()
+        .map(|a| format!("\"{a}\""))
+        .collect();
+    let (name, cgroup) = (path.name, cgroup.rule_path());
+    let lines = path.rule.unwrap_or_default();
+    let to = to.join(", ");
+    format!("[[rule]]\nname = \"{name}\"\nto = [{to}]\ncgroup = [{cgroup:?}]\n{lines}\n")
+}
+
+fn traffic(protocol: Protocol) -> Traffic {
+    match protocol {
+        Protocol::Cql => Traffic::Cql,
+        Protocol::Redis => Traffic::Redis,
+        Protocol::Connect => Traffic::Connect,
+    }
+}

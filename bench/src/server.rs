@@ -1,0 +1,103 @@
+//! A server that we started: a database, or what stands for one.
+
+use std::{
+    env,
+    io::{BufRead, BufReader},
+    net::SocketAddr,
+    os::unix::process::CommandExt,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, bail, ensure};
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+
+use crate::interrupt;
+
+/// After SIGTERM.
+const END_LIMIT: Duration = Duration::from_secs(5);
+
+/// A running server. Dropped, it ends.
+pub struct Server {
+    /// Where it listens.
+    pub address: SocketAddr,
+    child: Child,
+}
+
+impl Server {
+    /// Starts a command that says `listening on ADDR:PORT` in its first line.
+    pub fn that_says_where(command: &mut Command) -> anyhow::Result<Self> {
+        let shown = format!("{command:?}");
+        let nowhere = SocketAddr::from(([127, 0, 0, 1], 0));
+        let mut server = Self::spawn(command.stdout(Stdio::piped()), nowhere)?;
+        let stdout = server.child.stdout.take().context("no stdout")?;
+        let mut line = String::new();
+        BufReader::new(stdout).read_line(&mut line)?;
+        let address = line.trim().strip_prefix("listening on ");
+        match address.and_then(|address| address.parse().ok()) {
+            Some(address) => server.address = address,
+            None => bail!("{shown} did not start; it said {line:?}"),
+        }
+        Ok(server)
+    }
+
+    /// Starts a command that will listen there.
+    pub fn spawn(command: &mut Command, address: SocketAddr) -> anyhow::Result<Self> {
+        let shown = format!("{command:?}");
+        let child = command.stdin(Stdio::null()).process_group(0).spawn();
+        let child = child.with_context(|| format!("cannot start {shown}"))?;
+        Ok(Self { address, child })
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Whether it has ended by itself.
+    pub fn has_ended(&mut self) -> bool {
+        !matches!(self.child.try_wait(), Ok(None))
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if let Ok(pid) = i32::try_from(self.child.id()) {
+            let _ = kill(Pid::from_raw(pid), Signal::SIGTERM);
+        }
+        let deadline = Instant::now() + END_LIMIT;
+        while matches!(self.child.try_wait(), Ok(None)) {
+            if Instant::now() > deadline {
+                let _ = self.child.kill();
+                let _ = self.child.wait();
+                return;
+            }
+            thread::sleep(interrupt::LOOK_EVERY);
+        }
+    }
+}
+
+/// One of the project's binaries: beside our own.
+pub fn binary(name: &str) -> anyhow::Result<PathBuf> {
+    let own = env::current_exe().context("where is our own executable?")?;
+    let beside = own.parent().unwrap_or(Path::new("."));
+    // A test of ours is one folder deeper.
+    let folders = [Some(beside), beside.parent()];
+    let found = folders
+        .into_iter()
+        .flatten()
+        .map(|folder| folder.join(name));
+    let binary = found.into_iter().find(|file| file.is_file());
+    let built_by = "`cargo xtask` builds it (`cargo xtask demo`, `cargo xtask bench`)";
+    ensure!(
+        binary.is_some(),
+        "{} is not there: {built_by}",
+        beside.join(name).display()
+    );
+    binary.context(built_by)
+}

@@ -1,0 +1,112 @@
+//! Which ways to the databases a run compares: those that were asked for and can be had.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context, ensure};
+use peers::{Found, Overrides, Peer};
+use testkit::sandbox::Cgroup;
+
+use crate::paths::{DIRECT, OURS, every};
+
+/// The ways of a run.
+pub struct Ways {
+    /// All that there are, in the order of tables; those that are not compared with the reason.
+    pub described: Vec<report::schema::Path>,
+    /// Peers that are compared.
+    pub peers: Vec<(&'static dyn Peer, Found)>,
+}
+
+impl Ways {
+    /// Finds out. `wanted` is empty for all.
+    ///
+    /// # Errors
+    /// One that is wanted does not exist.
+    pub fn find(wanted: &[String], overrides: &Overrides) -> anyhow::Result<Self> {
+        let mut described = every();
+        let known: Vec<&str> = described.iter().map(|path| &*path.name).collect();
+        for name in wanted {
+            let all = known.join(", ");
+            ensure!(
+                known.contains(&&**name),
+                "no path is called {name}; there are: {all}"
+            );
+        }
+        let mut peers = Vec::new();
+        for path in &mut described {
+            if let Some(peer) = peers::named(&path.name) {
+                match peer.find(overrides) {
+                    Ok(found) => peers.push((peer, found)),
+                    Err(absent) => path.absent = Some(absent.why),
+                }
+            }
+            let is_wanted = wanted.is_empty() || wanted.contains(&path.name);
+            if !is_wanted && path.name != DIRECT && path.absent.is_none() {
+                path.absent = Some("not asked for".into());
+            }
+        }
+        let compared = |name: &str| {
+            let path = described.iter().find(|path| path.name == name);
+            path.is_some_and(|path| path.absent.is_none())
+        };
+        peers.retain(|(peer, _)| compared(peer.name()));
+        Ok(Self { described, peers })
+    }
+
+    /// Whether it is compared.
+    pub fn has(&self, name: &str) -> bool {
+        let mut all = self.described.iter();
+        all.any(|path| path.name == name && path.absent.is_none())
+    }
+
+    /// How many are compared.
+    pub fn count(&self) -> usize {
+        self.described
+            .iter()
+            .filter(|path| path.absent.is_none())
+            .count()
+    }
+
+    /// What the peers say that they are.
+    pub fn versions(&self) -> BTreeMap<String, String> {
+        let version = |found: &Found| found.version.clone().unwrap_or_else(|| "unknown".into());
+        let peers = self.peers.iter();
+        peers
+            .map(|(peer, found)| (peer.name().to_owned(), version(found)))
+            .collect()
+    }
+}
+
+/// A cgroup for each of our paths. The agent is attached to what holds them all.
+pub struct Cgroups {
+    // Children first: a cgroup with children cannot be removed.
+    children: Vec<(&'static str, Cgroup)>,
+    all: Cgroup,
+}
+
+impl Cgroups {
+    /// Makes them.
+    ///
+    /// # Errors
+    /// No cgroup2, or not root.
+    pub fn new() -> anyhow::Result<Self> {
+        let all = Cgroup::new().context("cgroups for the generators (are you root?)")?;
+        let landed = OURS.iter().filter(|path| path.rule.is_ok());
+        let children = landed
+            .map(|path| Ok((path.name, all.child(path.name)?)))
+            .collect::<anyhow::Result<_>>()?;
+        Ok(Self { children, all })
+    }
+
+    /// What the agent is attached to.
+    pub fn all(&self) -> &Cgroup {
+        &self.all
+    }
+
+    /// Where a path's generators live.
+    pub fn of(&self, path: &str) -> Option<&Cgroup> {
+        let mut children = self.children.iter();
+        children
+            .find(|(name, _)| *name == path)
+            .map(|(_, cgroup)| cgroup)
+    }
+}

@@ -1,0 +1,320 @@
+//! `instructions`: how many instructions the decoder takes for each case of `bench/micro`, held
+//! to `bench/results/instructions.json`.
+//!
+//! Time on a shared machine varies by tens of percent, instructions by none: callgrind runs the
+//! release build of a case twice, for a few rounds and for more, and the difference is what the
+//! rounds in between took. Start-up, the building of inputs and the first round's allocations are
+//! in both, and cancel out.
+
+use std::{collections::BTreeMap, env, fs, io::Write, path::PathBuf, process::Command};
+
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::{Value, json};
+
+use crate::{
+    paths,
+    run::{capture, cargo, find_program, run as run_command},
+    setup::{self, Part},
+};
+
+/// How far a case may move, in either direction. What does not touch the decoder moves it by
+/// less; a better one is written down, or it could be lost again unnoticed.
+const TOLERANCE: f64 = 0.02;
+/// Rounds of the shorter run: past whatever is only made once.
+const FEW_ROUNDS: u64 = 10;
+/// Rounds of the longer run.
+const MANY_ROUNDS: u64 = 60;
+/// Version of the file's layout.
+const SCHEMA: u64 = 1;
+/// What the processor that valgrind shows to a program depends on; libc and crc32fast choose
+/// their loops by that one. (It hides what is newer, such as AVX-512.)
+const CPU_FEATURES: [&str; 6] = ["cx16", "avx", "avx2", "bmi1", "f16c", "pclmulqdq"];
+/// Names the file to which skips are appended, as for tests.
+const SKIPS: &str = "UNDERPASS_SKIPS";
+
+/// Options of `instructions`.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Write the counts to bench/results/instructions.json, to be committed
+    #[arg(long)]
+    update: bool,
+}
+
+/// Instructions for an element, by case.
+type Counts = BTreeMap<String, f64>;
+
+/// What a count depends on besides the code: where one of these differs, counts cannot be
+/// compared.
+type Circumstances = BTreeMap<String, String>;
+
+/// The command.
+pub fn run(args: &Args) -> Result<()> {
+    setup::ensure(&[Part::Build])?;
+    let valgrind = find_program("valgrind")
+        .context("valgrind was not found: run `cargo xtask setup --only bench`")?;
+    let here = circumstances(&valgrind)?;
+    let committed = match args.update {
+        true => None,
+        false => Some(read()?),
+    };
+    if let Some((there, _)) = &committed
+        && let Some(difference) = difference(there, &here)
+    {
+        return skip(&difference);
+    }
+    run_command(cargo().args([
+        "build",
+        "--release",
+        "--package",
+        "underpass-micro",
+        "--bin",
+        "instructions",
+    ]))?;
+    let counts = count_all(&valgrind, committed.as_ref().map(|(_, counts)| counts))?;
+    match committed {
+        Some((_, committed)) => judge(&committed, &counts),
+        None => write(&here, &counts),
+    }
+}
+
+/// Counts every case, and says so line by line.
+fn count_all(valgrind: &PathBuf, committed: Option<&Counts>) -> Result<Counts> {
+    let binary = paths::target().join("release/instructions");
+    let listed = String::from_utf8(capture(&mut Command::new(&binary))?)?;
+    let mut counts = Counts::new();
+    for line in listed.lines() {
+        let (name, elements) = line
+            .split_once(' ')
+            .and_then(|(name, elements)| Some((name, elements.parse::<u64>().ok()?)))
+            .with_context(|| format!("instructions: what is `{line}`?"))?;
+        let few = count(valgrind, &binary, name, FEW_ROUNDS)?;
+        let many = count(valgrind, &binary, name, MANY_ROUNDS)?;
+        let of_rounds = many.checked_sub(few).context("more rounds took less")?;
+        let each = of_rounds as f64 / ((MANY_ROUNDS - FEW_ROUNDS) * elements) as f64;
+        // As the file has it: a tenth of an instruction.
+        let each = (each * 10.0).round() / 10.0;
+        let moved = committed
+            .and_then(|committed| committed.get(name))
+            .map(|before| format!("  {:+.2} %", moved(*before, each) * 100.0));
+        eprintln!("{name:28} {each:>12.1}{}", moved.unwrap_or_default());
+        counts.insert(name.to_owned(), each);
+    }
+    Ok(counts)
+}
+
+/// Instructions of a whole run.
+fn count(valgrind: &PathBuf, binary: &PathBuf, case: &str, rounds: u64) -> Result<u64> {
+    let file = paths::target().join("instructions.callgrind");
+    let mut out = std::ffi::OsString::from("--callgrind-out-file=");
+    out.push(&file);
+    // Without an environment: its size moves the stack, and with it alignments.
+    let mut command = Command::new(valgrind);
+    command
+        .env_clear()
+        .args(["--quiet", "--tool=callgrind"])
+        .arg(out)
+        .arg(binary)
+        .args([case, &rounds.to_string()]);
+    capture(&mut command)?;
+    let text =
+        fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
+    fs::remove_file(&file).with_context(|| format!("cannot remove {}", file.display()))?;
+    total(&text).context("callgrind wrote no total")
+}
+
+/// The line `totals: N` of callgrind's file.
+fn total(text: &str) -> Option<u64> {
+    let mut lines = text.lines().rev();
+    let total = lines.find_map(|line| line.strip_prefix("totals:"))?;
+    total.trim().parse().ok()
+}
+
+/// By what part of it a count moved.
+fn moved(before: f64, now: f64) -> f64 {
+    (now - before) / before.max(f64::MIN_POSITIVE)
+}
+
+/// An error that names every case that moved, came or went.
+fn judge(committed: &Counts, counts: &Counts) -> Result<()> {
+    let complaints = complaints(committed, counts);
+    if complaints.is_empty() {
+        eprintln!(
+            "instructions: {} cases within {:.0} % of the committed counts",
+            counts.len(),
+            TOLERANCE * 100.0
+        );
+        return Ok(());
+    }
+    bail!(
+        "instructions:\n  {}\nIf that is meant, run `cargo xtask instructions --update` and commit \
+         the file with the change that caused it",
+        complaints.join("\n  ")
+    );
+}
+
+fn complaints(committed: &Counts, counts: &Counts) -> Vec<String> {
+    let mut complaints = Vec::new();
+    for (name, now) in counts {
+        let Some(before) = committed.get(name) else {
+            complaints.push(format!("{name}: new, not in the file"));
+            continue;
+        };
+        let moved = moved(*before, *now);
+        if moved.abs() > TOLERANCE {
+            let word = if moved > 0.0 { "WORSE" } else { "better" };
+            complaints.push(format!(
+                "{name}: {word} by {:.1} %: {before:.1} before, {now:.1} now",
+                moved.abs() * 100.0
+            ));
+        }
+    }
+    let gone = committed.keys().filter(|name| !counts.contains_key(*name));
+    complaints.extend(gone.map(|name| format!("{name}: in the file, but no case any more")));
+    complaints
+}
+
+fn circumstances(valgrind: &PathBuf) -> Result<Circumstances> {
+    let rustc = env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
+    let rustc = said(Command::new(rustc).arg("-vV"))?;
+    let first = rustc.lines().next().unwrap_or_default();
+    let host = rustc.lines().find_map(|line| line.strip_prefix("host: "));
+    let cpu = fs::read_to_string("/proc/cpuinfo").context("cannot read /proc/cpuinfo")?;
+    let pairs = [
+        ("rustc", first.to_owned()),
+        ("target", host.unwrap_or_default().to_owned()),
+        ("valgrind", said(Command::new(valgrind).arg("--version"))?),
+        (
+            "libc",
+            said(Command::new("getconf").arg("GNU_LIBC_VERSION"))?,
+        ),
+        ("cpu_features", cpu_features(&cpu)),
+    ];
+    Ok(pairs.map(|(key, value)| (key.to_owned(), value)).into())
+}
+
+fn said(command: &mut Command) -> Result<String> {
+    Ok(String::from_utf8(capture(command)?)?.trim().to_owned())
+}
+
+/// Those of [`CPU_FEATURES`] that the first processor has.
+fn cpu_features(cpuinfo: &str) -> String {
+    let flags = cpuinfo.lines().find(|line| line.starts_with("flags"));
+    let flags: Vec<&str> = flags.unwrap_or_default().split_whitespace().collect();
+    let has = CPU_FEATURES.into_iter().filter(|name| flags.contains(name));
+    has.collect::<Vec<_>>().join(" ")
+}
+
+/// The first that differs, in words.
+fn difference(there: &Circumstances, here: &Circumstances) -> Option<String> {
+    here.iter().find_map(|(key, here)| {
+        let there = there.get(key).map_or("nothing", String::as_str);
+        (there != here).then(|| format!("{key}: counted with `{there}`, here is `{here}`"))
+    })
+}
+
+/// Counts of another compiler or libc say nothing about a change: no failure, but not unseen.
+fn skip(difference: &str) -> Result<()> {
+    let line = format!("SKIP xtask::instructions: not comparable, {difference}");
+    eprintln!("{line}");
+    eprintln!(
+        "NOTHING WAS CHECKED. `cargo xtask instructions --update` on the commit before yours makes \
+         counts for this machine, to compare with (do not commit them)."
+    );
+    if let Some(path) = env::var_os(SKIPS) {
+        let mut options = fs::OpenOptions::new();
+        let mut file = options.create(true).append(true).open(&path)?;
+        file.write_all(format!("{line}\n").as_bytes())?;
+    }
+    Ok(())
+}
+
+fn file() -> PathBuf {
+    paths::root().join("bench/results/instructions.json")
+}
+
+fn read() -> Result<(Circumstances, Counts)> {
+    let file = file();
+    let text = fs::read_to_string(&file).with_context(|| {
+        let file = file.display();
+        format!("cannot read {file}: `cargo xtask instructions --update` makes it")
+    })?;
+    parse(&text).with_context(|| format!("{} is not as it should be", file.display()))
+}
+
+fn parse(text: &str) -> Result<(Circumstances, Counts)> {
+    let value: Value = serde_json::from_str(text)?;
+    let field = |key: &str| value.get(key).cloned().with_context(|| format!("no {key}"));
+    let schema = field("schema")?;
+    ensure!(schema == SCHEMA, "schema {schema}, and not {SCHEMA}");
+    Ok((
+        serde_json::from_value(field("circumstances")?)?,
+        serde_json::from_value(field("cases")?)?,
+    ))
+}
+
+fn write(here: &Circumstances, counts: &Counts) -> Result<()> {
+    let file = file();
+    let value = json!({
+        "schema": SCHEMA,
+        "unit": "instructions for an element (header, frame, segment, statement, operation)",
+        "circumstances": here,
+        "cases": counts,
+    });
+    let text = format!("{:#}\n", value);
+    fs::write(&file, text).with_context(|| format!("cannot write {}", file.display()))?;
+    eprintln!("instructions: wrote {}", file.display());
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn counts(pairs: &[(&str, f64)]) -> Counts {
+        pairs.iter().map(|(n, c)| ((*n).to_owned(), *c)).collect()
+    }
+
+    #[test]
+    fn a_move_beyond_the_tolerance_is_named() {
+        let before = counts(&[("a", 100.0), ("b", 100.0), ("c", 100.0), ("gone", 1.0)]);
+        let now = counts(&[("a", 101.9), ("b", 102.1), ("c", 97.9), ("new", 1.0)]);
+        let complaints = complaints(&before, &now);
+        let said = |begin: &str| complaints.iter().any(|c| c.starts_with(begin));
+        assert_eq!(complaints.len(), 4, "{complaints:?}");
+        assert!(said("b: WORSE by 2.1 %") && said("c: better by 2.1 %"));
+        assert!(said("new: ") && said("gone: "));
+        assert!(judge(&before, &now).is_err());
+        assert!(judge(&before, &before).is_ok());
+    }
+
+    #[test]
+    fn another_compiler_is_no_comparison() {
+        let here: Circumstances = [("rustc".to_owned(), "1.95".to_owned())].into();
+        let there: Circumstances = [("rustc".to_owned(), "1.94".to_owned())].into();
+        assert_eq!(difference(&here, &here), None);
+        assert!(difference(&there, &here).unwrap().contains("`1.94`"));
+        assert!(difference(&Circumstances::new(), &here).is_some());
+    }
+
+    #[test]
+    fn the_total_is_the_last_one() {
+        assert_eq!(
+            total("events: Ir\nsummary: 7\nfn=a\ntotals: 12\n"),
+            Some(12)
+        );
+        assert_eq!(total("events: Ir\n"), None);
+    }
+
+    #[test]
+    fn features_are_whole_words() {
+        let cpuinfo = "model name : x\nflags\t\t: fpu avx512f avx2 cx16 sse\n";
+        assert_eq!(cpu_features(cpuinfo), "cx16 avx2");
+    }
+
+    #[test]
+    fn the_committed_file_can_be_read() {
+        let (circumstances, counts) = read().unwrap();
+        assert!(circumstances.contains_key("rustc") && !counts.is_empty());
+        assert!(parse("{\"schema\": 2}").is_err());
+    }
+}
