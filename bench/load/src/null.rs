@@ -8,7 +8,7 @@ mod connection;
 
 use std::{
     collections::HashMap,
-    io::{ErrorKind, Write, stdout},
+    io::{self, ErrorKind, Write, stdout},
     net::{SocketAddr, TcpListener},
 };
 
@@ -19,6 +19,7 @@ use rustix::{
     fd::{AsRawFd, OwnedFd},
     io::Errno,
 };
+use socket2::{Domain, Socket, Type};
 
 use connection::{Connection, State};
 
@@ -26,6 +27,11 @@ use connection::{Connection, State};
 const MAX_EVENTS: usize = 256;
 /// One `read`: a few hundred requests.
 const READ_BYTES: usize = 64 << 10;
+/// Connections that wait to be accepted, at most. Who dials and closes does less than we do
+/// for it, and a dial that finds the queue full is tried again a whole second later.
+const BACKLOG: i32 = 4_096;
+/// Connections accepted in one go; the others' requests wait for it.
+const ACCEPTS: usize = 64;
 /// What no connection has: its number is its descriptor.
 const LISTENER: u64 = u64::MAX;
 
@@ -34,11 +40,18 @@ const LISTENER: u64 = u64::MAX;
 /// # Errors
 /// When it cannot listen or wait. A client's mistake ends that client's connection.
 pub fn serve(listen: SocketAddr) -> anyhow::Result<()> {
-    let listener = TcpListener::bind(listen);
-    let listener = listener.with_context(|| format!("cannot listen on {listen}"))?;
+    let listener = bind(listen).with_context(|| format!("cannot listen on {listen}"))?;
     let addr = listener.local_addr()?;
     writeln!(stdout(), "listening on {addr}").context("nobody reads where we listen")?;
     serve_on(listener)
+}
+
+fn bind(listen: SocketAddr) -> io::Result<TcpListener> {
+    let socket = Socket::new(Domain::for_address(listen), Type::STREAM, None)?;
+    socket.set_reuse_address(true)?;
+    socket.bind(&listen.into())?;
+    socket.listen(BACKLOG)?;
+    Ok(socket.into())
 }
 
 /// Answers on this socket for ever.
@@ -80,36 +93,48 @@ impl Server {
             }
             for event in events.drain(..) {
                 match event.data.u64() {
-                    LISTENER => self.accept()?,
+                    LISTENER => self.accept_some()?,
                     number => self.serve_one(number)?,
                 }
             }
         }
     }
 
-    fn accept(&mut self) -> anyhow::Result<()> {
+    /// Those that wait; further ones come with the next event.
+    fn accept_some(&mut self) -> anyhow::Result<()> {
+        for _ in 0..ACCEPTS {
+            if !self.accept()? {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// One of those that wait; false when there is none.
+    fn accept(&mut self) -> anyhow::Result<bool> {
         let stream = match self.listener.accept() {
             Ok((stream, _)) => stream,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(false),
             // A client that is gone already is none.
             Err(error)
                 if matches!(
                     error.kind(),
-                    ErrorKind::WouldBlock | ErrorKind::ConnectionAborted | ErrorKind::Interrupted
+                    ErrorKind::ConnectionAborted | ErrorKind::Interrupted
                 ) =>
             {
-                return Ok(());
+                return Ok(true);
             }
             Err(error) => return Err(error).context("accept"),
         };
         if stream.set_nonblocking(true).is_err() || stream.set_nodelay(true).is_err() {
             // It was reset already.
-            return Ok(());
+            return Ok(true);
         }
         let number = u64::try_from(stream.as_raw_fd())?;
         let data = EventData::new_u64(number);
         epoll::add(&self.epoll, &stream, data, EventFlags::IN).context("epoll_ctl")?;
         self.connections.insert(number, Connection::new(stream));
-        Ok(())
+        Ok(true)
     }
 
     fn serve_one(&mut self, number: u64) -> anyhow::Result<()> {
