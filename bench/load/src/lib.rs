@@ -24,6 +24,7 @@ mod schedule;
 mod serve;
 mod tally;
 mod threads;
+pub mod used;
 mod values;
 pub mod workload;
 

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{latencies::Latencies, workload::Job};
+use crate::{latencies::Latencies, used::Used, workload::Job};
 
 /// A role of the database. Whoever reads a command line sees it: for test databases.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -71,6 +71,8 @@ pub struct Answer {
     pub lateness: Latencies,
     /// Written to sockets and read from them. 0 where a driver owns the sockets.
     pub bytes: u64,
+    /// By the generator's process, from the order to here.
+    pub used: Used,
 }
 
 /// A slice of time.
@@ -97,6 +99,7 @@ impl Answer {
             scheduled: None,
             lateness: Latencies::new()?,
             bytes: 0,
+            used: Used::default(),
         })
     }
 
@@ -115,6 +118,7 @@ impl Answer {
         };
         self.lateness.add(&other.lateness)?;
         self.bytes += other.bytes;
+        self.used.add(&other.used);
         Ok(())
     }
 

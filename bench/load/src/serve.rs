@@ -8,6 +8,7 @@ use crate::{
     driver,
     order::{Answer, Hello, Order, Reply},
     raw::{Engine, Purpose, connect::Connects, cql::Cql, redis::Redis},
+    used::Used,
     workload::{Client, Protocol},
 };
 
@@ -103,6 +104,13 @@ impl Generator {
     /// When it cannot go on. Requests that the database refuses are counted.
     pub fn obey(&mut self, order: Order) -> anyhow::Result<Answer> {
         let Order::Work { seconds } = order;
+        let before = Used::so_far()?;
+        let mut answer = self.work(seconds)?;
+        answer.used = Used::so_far()?.since(&before);
+        Ok(answer)
+    }
+
+    fn work(&mut self, seconds: f64) -> anyhow::Result<Answer> {
         match self {
             Self::Cql(engine) => engine.work(seconds),
             Self::Redis(engine) => engine.work(seconds),

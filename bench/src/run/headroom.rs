@@ -9,7 +9,7 @@ use load::workload::{Client, Protocol, Variant};
 use report::schema::{Experiment, Headroom, Series};
 
 use super::generator::Generator;
-use crate::{account::Meter, databases::Databases};
+use crate::databases::Databases;
 
 /// Of the null server, before it counts.
 const SETTLE_SECONDS: f64 = 0.2;
@@ -47,17 +47,14 @@ pub fn measure(variant: &Variant, seed: u64) -> anyhow::Result<Option<Headroom>>
     };
     let mut generator = Generator::start(server, None, &hello)?;
     generator.work(SETTLE_SECONDS)?;
-    let mut meter = Meter::new(vec![generator.pid()]);
-    meter.begin();
     let answer = generator.work(SECONDS)?;
-    let usage = meter.end().usage(0);
     let ops = answer.ops().max(1) as f64;
     Ok(Some(Headroom {
         server: server.into(),
         op_s: answer.op_s(),
         p50_us: answer.latencies.quantile_us(0.5),
         p99_us: answer.latencies.quantile_us(0.99),
-        generator_cpu_us: (usage.user_us + usage.system_us) / ops,
+        generator_cpu_us: answer.used.cpu_us() as f64 / ops,
     }))
 }
 

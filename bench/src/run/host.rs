@@ -50,7 +50,10 @@ pub fn machine() -> anyhow::Result<Machine> {
 pub fn versions() -> anyhow::Result<BTreeMap<String, String>> {
     let mut versions = BTreeMap::from([(
         "underpass".to_owned(),
-        said(Command::new(binary("underpass")?).arg("--version"))?,
+        number(
+            "underpass",
+            &said(Command::new(binary("underpass")?).arg("--version"))?,
+        ),
     )]);
     // A host that only measures has no compiler.
     let tools = [
@@ -61,13 +64,19 @@ pub fn versions() -> anyhow::Result<BTreeMap<String, String>> {
     for (tool, flag) in tools {
         let line = said(Command::new(tool).arg(flag)).ok();
         let line = line.and_then(|text| Some(text.lines().next()?.to_owned()));
-        versions.extend(line.map(|line| (tool.to_owned(), line)));
+        versions.extend(line.map(|line| (tool.to_owned(), number(tool, &line))));
     }
     for name in CRATES {
         let version = of_crate(LOCK, name);
         versions.extend(version.map(|v| (format!("{name} (crate)"), v.to_owned())));
     }
     Ok(versions)
+}
+
+/// What a tool says of its version, without its name in front.
+fn number(tool: &str, line: &str) -> String {
+    let rest = line.strip_prefix(tool).unwrap_or(line);
+    rest.trim_start().to_owned()
 }
 
 /// Now, in UTC (ISO 8601).
@@ -154,6 +163,12 @@ mod tests {
         assert!(machine.cores > 0 && machine.memory_mib > 0 && !machine.kernel.is_empty());
         assert!(machine.circumstances.contains_key("virtual machine"));
         assert_eq!(date().unwrap().len(), "2025-01-01T00:00:00Z".len());
+    }
+
+    #[test]
+    fn a_tool_is_named_once() {
+        assert_eq!(number("rustc", "rustc 1.95.0 (5980)"), "1.95.0 (5980)");
+        assert_eq!(number("java", "openjdk version 17"), "openjdk version 17");
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! `plan` (which experiments) → `experiment` (one of them) → `stage` (what runs meanwhile) →
 //! `round` (turns) → `generator`. `host` says where it was.
 
+mod awake;
 mod check;
 pub mod experiment;
 mod generator;
@@ -34,6 +35,7 @@ use crate::{
     interrupt,
     ways::Ways,
 };
+use awake::Awake;
 use experiment::{How, Setting};
 use plan::Planned;
 use progress::Progress;
@@ -73,7 +75,7 @@ pub struct Args {
     /// Interleaved rounds [default: 5, with --quick 3]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=100))]
     rounds: Option<u32>,
-    /// How long each path works in a round [default: 2, with --quick 0.4]
+    /// How long each path works in a round [default: 1, with --quick 0.4]
     #[arg(long, value_parser = crate::seconds)]
     seconds: Option<f64>,
     /// Of the order of turns, and of the keys
@@ -108,10 +110,14 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         fs::create_dir_all(folder)?;
     }
     let mut results = begin(args, how, &ways)?;
+    let awake = Awake::ask();
+    let circumstances = &mut results.machine.circumstances;
+    circumstances.insert("idle cores".into(), awake.described());
     let began = Instant::now();
     let measured = all(args, &planned, &ways, how, &out, &mut results);
     results.seconds = began.elapsed().as_secs_f64();
     results.complete = measured.is_ok();
+    drop(awake);
     if !results.experiments.is_empty() {
         report::write(&results, &out)?;
         eprintln!("written: {} ({:.0} s)", out.display(), results.seconds);
@@ -224,7 +230,7 @@ fn out(args: &Args) -> PathBuf {
 }
 
 fn how(args: &Args) -> How {
-    let (rounds, seconds) = if args.quick { (3, 0.4) } else { (5, 2.0) };
+    let (rounds, seconds) = if args.quick { (3, 0.4) } else { (5, 1.0) };
     let seconds = args.seconds.unwrap_or(seconds);
     How {
         rounds: args.rounds.unwrap_or(rounds),

@@ -1,8 +1,8 @@
 //! Interleaved rounds: whatever else the machine does, it does to every path.
 
 use anyhow::Context;
-use load::order::Answer;
-use report::schema::{Latency, Round};
+use load::{order::Answer, used::Used};
+use report::schema::{Latency, Round, Usage};
 
 use super::{shuffle::Shuffle, stage::Lane};
 use crate::account::{Meter, Sockets, Spent, forget_rss_peak, rss_peak_kib};
@@ -27,11 +27,12 @@ pub struct Done {
     pub answer: Answer,
 }
 
-/// Three programs' turns.
+/// A lane's turns, added up. What the generator used is in its answers; proxy and database
+/// are asked about from outside.
 struct Account {
     answer: Answer,
-    meters: [Meter; 3],
-    spent: [Spent; 3],
+    meters: [Meter; 2],
+    spent: [Spent; 2],
 }
 
 /// One round: every lane that has not failed works, in turns. `None` for those that failed,
@@ -104,16 +105,11 @@ fn work(lane: &mut Lane<'_>, seconds: f64) -> anyhow::Result<Option<Answer>> {
 
 impl Account {
     fn new(lane: &Lane<'_>, database_pids: &[u32]) -> anyhow::Result<Self> {
-        let generator = lane.generator.iter().map(|generator| generator.pid());
-        let pids = [
-            generator.collect(),
-            lane.proxy_pids.clone(),
-            database_pids.to_vec(),
-        ];
+        let pids = [lane.proxy_pids.clone(), database_pids.to_vec()];
         Ok(Self {
             answer: Answer::empty()?,
             meters: pids.map(Meter::new),
-            spent: [Spent::default(); 3],
+            spent: [Spent::default(); 2],
         })
     }
 
@@ -125,7 +121,7 @@ impl Account {
         through_proxy: u64,
     ) -> anyhow::Result<Done> {
         let answer = self.answer;
-        let [generator, proxy, database] = self.spent;
+        let [proxy, database] = self.spent;
         let generator_pid = lane.generator.as_ref().context("no generator")?.pid();
         let round = Round {
             seconds: answer.seconds,
@@ -139,7 +135,7 @@ impl Account {
                 .iter()
                 .map(|i| (i.ops, i.mean_us))
                 .collect(),
-            generator: generator.usage(rss_peak_kib(&[generator_pid])?),
+            generator: usage(&answer.used, rss_peak_kib(&[generator_pid])?),
             proxy: proxy.usage(rss_peak_kib(&lane.proxy_pids)?),
             database: database.usage(rss_peak_kib(database_pids)?),
             bytes,
@@ -148,6 +144,16 @@ impl Account {
                 .map(|copied| if copied { through_proxy } else { 0 }),
         };
         Ok(Done { round, answer })
+    }
+}
+
+fn usage(used: &Used, rss_peak_kib: u64) -> Usage {
+    Usage {
+        user_us: used.user_us as f64,
+        system_us: used.system_us as f64,
+        voluntary_switches: used.voluntary_switches,
+        involuntary_switches: used.involuntary_switches,
+        rss_peak_kib,
     }
 }
 
