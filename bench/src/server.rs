@@ -31,10 +31,10 @@ pub struct Server {
 
 impl Server {
     /// Starts a command that says `listening on ADDR:PORT` in its first line.
-    pub fn that_says_where(command: &mut Command) -> anyhow::Result<Self> {
+    pub fn that_says_where(command: &Command) -> anyhow::Result<Self> {
         let shown = format!("{command:?}");
         let nowhere = SocketAddr::from(([127, 0, 0, 1], 0));
-        let mut server = Self::spawn(command.stdout(Stdio::piped()), nowhere)?;
+        let mut server = Self::spawn_with(command, nowhere, Stdio::piped())?;
         let stdout = server.child.stdout.take().context("no stdout")?;
         let mut line = String::new();
         BufReader::new(stdout).read_line(&mut line)?;
@@ -46,10 +46,18 @@ impl Server {
         Ok(server)
     }
 
-    /// Starts a command that will listen there.
-    pub fn spawn(command: &mut Command, address: SocketAddr) -> anyhow::Result<Self> {
+    /// Starts a command that will listen there, and has nothing to say.
+    pub fn spawn(command: &Command, address: SocketAddr) -> anyhow::Result<Self> {
+        Self::spawn_with(command, address, Stdio::null())
+    }
+
+    fn spawn_with(command: &Command, address: SocketAddr, stdout: Stdio) -> anyhow::Result<Self> {
         let shown = format!("{command:?}");
-        let child = command.stdin(Stdio::null()).process_group(0).spawn();
+        let child = ends_with_us(command)
+            .stdin(Stdio::null())
+            .stdout(stdout)
+            .process_group(0)
+            .spawn();
         let child = child.with_context(|| format!("cannot start {shown}"))?;
         Ok(Self { address, child })
     }
@@ -63,6 +71,24 @@ impl Server {
     pub fn has_ended(&mut self) -> bool {
         !matches!(self.child.try_wait(), Ok(None))
     }
+}
+
+/// The same command, which the kernel kills when we are killed: setpriv(1) asks for it, and
+/// becomes the program that it runs.
+fn ends_with_us(command: &Command) -> Command {
+    let mut wrapped = Command::new("setpriv");
+    wrapped.args(["--pdeathsig", "KILL", "--"]);
+    wrapped.arg(command.get_program()).args(command.get_args());
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => wrapped.env(name, value),
+            None => wrapped.env_remove(name),
+        };
+    }
+    if let Some(folder) = command.get_current_dir() {
+        wrapped.current_dir(folder);
+    }
+    wrapped
 }
 
 impl Drop for Server {

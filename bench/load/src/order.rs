@@ -16,6 +16,15 @@ pub struct Credentials {
     pub password: String,
 }
 
+/// What keys and values come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Seed {
+    /// The same in every generator that is compared in a round.
+    pub value: u64,
+    /// Another in every generator that works on the same tables: what one adds, no other has.
+    pub number: u64,
+}
+
 /// The first line: what a generator does, for all of its life. It connects, prepares its
 /// statements, and answers with an empty [`Answer`].
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -26,8 +35,8 @@ pub struct Hello {
     pub targets: Vec<SocketAddr>,
     /// Who to log in as, where the database asks.
     pub credentials: Option<Credentials>,
-    /// Of keys and values: the same in every generator that is compared in a round.
-    pub seed: u64,
+    /// Of keys and values.
+    pub seed: Seed,
 }
 
 /// Every other line to a generator.
@@ -54,8 +63,10 @@ pub enum Reply {
 /// What came of an order.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Answer {
-    /// How long it took, to the last response.
+    /// How long requests began: the order's length. Those under way at the end are waited for.
     pub seconds: f64,
+    /// Operations that succeeded within that time.
+    pub in_time: u64,
     /// Of operations that succeeded; counted from the intended time where there is a schedule.
     pub latencies: Latencies,
     /// Consecutive slices of [`crate::INTERVAL_MS`], the last one only if it was whole.
@@ -92,6 +103,7 @@ impl Answer {
     pub fn empty() -> anyhow::Result<Self> {
         Ok(Self {
             seconds: 0.0,
+            in_time: 0,
             latencies: Latencies::new()?,
             intervals: Vec::new(),
             errors: 0,
@@ -109,6 +121,7 @@ impl Answer {
     /// None in practice: all histograms have one shape.
     pub fn add(&mut self, other: Self) -> anyhow::Result<()> {
         self.seconds += other.seconds;
+        self.in_time += other.in_time;
         self.latencies.add(&other.latencies)?;
         self.intervals.extend(other.intervals);
         self.fail(other.errors, other.first_error);
@@ -133,8 +146,9 @@ impl Answer {
         self.latencies.count()
     }
 
-    /// Successful operations in a second.
+    /// Operations that succeeded in a second. Those that ended after the order do not count: to
+    /// wait for the slowest is no work.
     pub fn op_s(&self) -> f64 {
-        self.ops() as f64 / self.seconds.max(f64::MIN_POSITIVE)
+        self.in_time as f64 / self.seconds.max(f64::MIN_POSITIVE)
     }
 }

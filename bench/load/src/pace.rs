@@ -40,16 +40,15 @@ impl Pace {
     /// Waits until the next is to begin. When that was to be; None: the order is over.
     pub fn next(&mut self, run: &Run, tally: &mut Tally) -> Option<u64> {
         let now_ns = run.now_ns();
-        let is_late = now_ns >= run.end_ns;
         if run.is_stopped() {
             return None;
         }
         let Some(schedule) = &mut self.schedule else {
-            return (!is_late).then_some(now_ns);
+            return (now_ns < run.end_ns).then_some(now_ns);
         };
         let due_ns = schedule.next_ns();
-        // After the end only those leave that we were late for ourselves.
-        if due_ns >= run.end_ns || (is_late && self.free_ns > due_ns) {
+        // What was due before the end leaves after it, if it had to wait.
+        if due_ns >= run.end_ns || run.is_drained(now_ns) {
             return None;
         }
         schedule.advance();

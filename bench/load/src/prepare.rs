@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use anyhow::{Context, ensure};
 
 use crate::{
-    order::Credentials,
+    order::{Credentials, Seed},
     raw::{
         Engine, Purpose,
         cql::{Cql, session::Session},
@@ -24,9 +24,12 @@ const DEPTH: usize = 32;
 const LIMIT_SECONDS: f64 = 1_800.0;
 
 /// Of values; who reads them does not look at them.
-const SEED: u64 = 1;
+const SEED: Seed = Seed {
+    value: 1,
+    number: 0,
+};
 
-/// Makes the tables on every target, and runs the operation `fill` once for every key, at the
+/// Makes the tables anew on every target (a run that was killed may have left its own), and runs the operation `fill` once for every key, at the
 /// key's target.
 ///
 /// # Errors
@@ -36,6 +39,8 @@ pub fn prepare(
     targets: &[SocketAddr],
     credentials: Option<&Credentials>,
 ) -> anyhow::Result<()> {
+    // Without the keyspace there is nothing to take away, and the database says so.
+    let _ = ask_all(&job.clear, targets, credentials);
     ask_all(&job.create, targets, credentials)?;
     let Some(fill) = filling(job, targets.len())? else {
         return Ok(());

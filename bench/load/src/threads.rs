@@ -17,6 +17,9 @@ use crate::{order::Answer, tally::Tally};
 /// Threads are made before the clock starts: all of a thousand are there by then.
 const HEAD_START: Duration = Duration::from_millis(5);
 
+/// For so long after an order's end, what was due before it may still leave.
+const DRAIN_NS: u64 = 10_000_000_000;
+
 /// An order under way, as all of its threads see it.
 #[derive(Debug)]
 pub struct Run {
@@ -36,6 +39,11 @@ impl Run {
     pub fn at_ns(&self, then: Instant) -> u64 {
         let since = then.saturating_duration_since(self.start);
         since.as_secs() * 1_000_000_000 + u64::from(since.subsec_nanos())
+    }
+
+    /// Whether it is so late that nothing leaves any more.
+    pub fn is_drained(&self, now_ns: u64) -> bool {
+        now_ns >= self.end_ns.saturating_add(DRAIN_NS)
     }
 
     /// Whether another thread has failed: to go on would be for nothing.

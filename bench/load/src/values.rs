@@ -9,11 +9,16 @@ use std::{
 
 use crate::{
     keys::{random::Random, zipfian::fnv},
+    order::Seed,
     workload::{Bind, Job, Step},
 };
 
 /// Offsets to cut a value from: more than a value is long, and within the second level cache.
 const POOL_BYTES: usize = 64 << 10;
+
+/// Bigints of a thread: 10^12 of them, and of a generator: as many for each of 1,024 threads.
+const THREAD_SHIFT: u32 = 40;
+const GENERATOR_SHIFT: u32 = 50;
 
 /// What texts are made of: 64 of them, so that a byte gives one.
 const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
@@ -53,12 +58,12 @@ impl Values {
 
     /// The same pool, other values: for this thread.
     #[must_use]
-    pub fn for_thread(&self, seed: u64, thread: u64) -> Self {
+    pub fn for_thread(&self, seed: Seed, thread: u64) -> Self {
         Self {
             pool: Arc::clone(&self.pool),
-            random: Random::new(seed, thread ^ (1 << 32)),
-            // Threads count up in ranges of their own.
-            counter: (thread as i64) << 40,
+            random: Random::new(seed.value, thread ^ (1 << 32)),
+            // Threads count up in ranges of their own, and so do generators.
+            counter: ((seed.number as i64) << GENERATOR_SHIFT) | ((thread as i64) << THREAD_SHIFT),
         }
     }
 
@@ -183,6 +188,16 @@ pub fn binds(step: &Step) -> Vec<Bind> {
     }
 }
 
+/// Of the values in a step's request.
+pub fn bytes(step: &Step) -> usize {
+    let count = match step {
+        Step::Statement { .. } => 1,
+        Step::Batch { count, .. } | Step::Redis { count, .. } => *count,
+    };
+    let all: usize = binds(step).into_iter().map(length).sum();
+    all.saturating_mul(count)
+}
+
 fn length(bind: Bind) -> usize {
     match bind {
         Bind::Value(length) | Bind::Text(length) => length,
@@ -195,8 +210,13 @@ mod tests {
     use super::*;
     use crate::workload::tests::job;
 
+    const SEED: Seed = Seed {
+        value: 1,
+        number: 1,
+    };
+
     fn values() -> Values {
-        Values::new(&job(&["value:100", "text:20"]), 1).for_thread(1, 3)
+        Values::new(&job(&["value:100", "text:20"]), 1).for_thread(SEED, 3)
     }
 
     fn text(values: &mut Values, bind: Bind, key: u64) -> String {
@@ -239,7 +259,9 @@ mod tests {
             assert!((0..5).contains(&v.int(5)));
         }
         assert_eq!(v.bigint() + 1, v.bigint());
-        assert_ne!(values().for_thread(1, 4).bigint(), values().bigint());
+        assert_ne!(values().for_thread(SEED, 4).bigint(), values().bigint());
+        let next = Seed { number: 2, ..SEED };
+        assert_ne!(values().for_thread(next, 3).bigint(), values().bigint());
         let uuid = text(&mut v, Bind::Uuid, 0);
         let dashes: Vec<_> = uuid.match_indices('-').map(|(i, _)| i).collect();
         assert_eq!((uuid.len(), dashes), (36, vec![8, 13, 18, 23]));

@@ -4,8 +4,12 @@ use crate::{
     metric::Metric,
     model::{Column, Table, Text},
     number,
-    schema::{Experiment, Run, Series},
+    schema::Run,
 };
+
+mod verdict;
+
+pub use verdict::{Value, Verdict};
 
 /// What is held against a bound.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -23,8 +27,9 @@ pub enum Measure {
 pub enum Where {
     /// In the experiment of this id.
     Id(&'static str),
-    /// In every experiment whose id begins so: the worst of them counts.
-    Begins(&'static str),
+    /// In every experiment whose id begins so: the worst of them counts. Those that are named
+    /// must be among them, for a figure that nobody measured may be the worst.
+    Begins(&'static str, &'static [&'static str]),
 }
 
 /// What it must not pass.
@@ -52,6 +57,15 @@ pub struct Bar {
 }
 
 const NODE: Where = Where::Id("node-raw");
+const STRESS: Where = Where::Begins(
+    "stress-",
+    &[
+        "stress-read",
+        "stress-read-raw",
+        "stress-write",
+        "stress-write-raw",
+    ],
+);
 const OP_S: Measure = Measure::Ratio(Metric::OpS);
 const P50: Measure = Measure::Ratio(Metric::P50);
 const NOTHING_PER_BYTE: &str = "no code of ours runs for its bytes: nothing but noise";
@@ -76,7 +90,7 @@ pub const ALL: &[Bar] = &[
     enrich("stress-write-raw"),
     bar(
         "enrich",
-        Where::Begins("stress-"),
+        STRESS,
         Measure::RssMib,
         Bound::AtMost(20.0),
         "the agent lives beside applications",
@@ -119,61 +133,7 @@ const fn enrich(id: &'static str) -> Bar {
     )
 }
 
-/// What became of a bar.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Verdict {
-    /// It holds, with this value.
-    Met(f64),
-    /// It does not, with this value.
-    Missed(f64),
-    /// Nobody knows, for this reason.
-    NotMeasured(String),
-}
-
 impl Bar {
-    /// Whether it holds in a run.
-    pub fn verdict(&self, run: &Run) -> Verdict {
-        let not = |reason: &str| Verdict::NotMeasured(reason.to_owned());
-        match run.path(self.path).map(|path| &path.absent) {
-            None => return not("not part of this run"),
-            Some(Some(reason)) => return not(reason),
-            Some(None) => {}
-        }
-        let places: Vec<&Experiment> = run
-            .experiments
-            .iter()
-            .filter(|e| self.place.is(&e.id))
-            .collect();
-        let series = |e: &&Experiment| e.series(self.path).map(|s| self.measure.of(e, s));
-        let usable = places.iter().copied().filter(|e| e.is_usable());
-        let values: Vec<f64> = usable.filter_map(|e| series(&e)).flatten().collect();
-        let worst = match self.bound {
-            Bound::AtLeast(_) => values.into_iter().min_by(f64::total_cmp),
-            Bound::AtMost(_) => values.into_iter().max_by(f64::total_cmp),
-        };
-        match worst {
-            Some(value) if self.bound.holds(value) => Verdict::Met(value),
-            Some(value) => Verdict::Missed(value),
-            None => Verdict::NotMeasured(self.why_not(run, &places)),
-        }
-    }
-
-    fn why_not(&self, run: &Run, places: &[&Experiment]) -> String {
-        let failed = run.failed.iter().find(|(id, _)| self.place.is(id));
-        if let (true, Some((_, reason))) = (places.is_empty(), failed) {
-            return format!("failed: {reason}");
-        }
-        let reason = places.iter().find_map(|e| {
-            let withheld = e.refused.as_ref().map(|why| format!("withheld: {why}"));
-            withheld.or_else(|| e.left_out.get(self.path).cloned())
-        });
-        match (places.is_empty(), reason) {
-            (true, _) => "not part of this run".into(),
-            (false, Some(reason)) => reason,
-            (false, None) => "no figure".into(),
-        }
-    }
-
     /// `op/s ≥ 0.98 × direct`.
     pub fn text(&self) -> String {
         let (sign, bound) = match self.bound {
@@ -197,14 +157,6 @@ impl Bar {
 }
 
 impl Measure {
-    fn of(self, experiment: &Experiment, series: &Series) -> Option<f64> {
-        match self {
-            Self::Ratio(metric) => Some(experiment.ratio(series, metric)?.median),
-            Self::Added(metric) => Some(experiment.added(series, metric)?.median),
-            Self::RssMib => Some(series.peak(Metric::RssPeak)? / 1024.0),
-        }
-    }
-
     fn text(self, value: f64) -> String {
         match self {
             Self::Ratio(_) => number::ratio(value),
@@ -215,26 +167,10 @@ impl Measure {
 }
 
 impl Where {
-    fn is(self, id: &str) -> bool {
-        match self {
-            Self::Id(this) => this == id,
-            Self::Begins(with) => id.starts_with(with),
-        }
-    }
-
     fn text(self) -> String {
         match self {
             Self::Id(id) => id.into(),
-            Self::Begins(with) => format!("{with}*"),
-        }
-    }
-}
-
-impl Bound {
-    fn holds(self, value: f64) -> bool {
-        match self {
-            Self::AtLeast(bound) => value >= bound,
-            Self::AtMost(bound) => value <= bound,
+            Self::Begins(with, _) => format!("{with}*"),
         }
     }
 }
@@ -254,6 +190,14 @@ pub fn table(run: &Run) -> Table {
         let (measured, verdict) = match bar.verdict(run) {
             Verdict::Met(value) => (bar.measure.text(value), Text::new().plain("met")),
             Verdict::Missed(value) => (bar.measure.text(value), Text::new().strong("missed")),
+            Verdict::WithinNoise(value) => (
+                bar.measure.text(value.figure),
+                Text::new().plain("within noise").muted(format!(
+                    " ({} … {}): neither met nor missed",
+                    bar.measure.text(value.low),
+                    bar.measure.text(value.high)
+                )),
+            ),
             Verdict::NotMeasured(why) => (
                 number::NONE.into(),
                 Text::new().muted(format!("not measured: {why}")),

@@ -1,86 +1,32 @@
-//! Two runs, side by side: which figures moved beyond noise.
+//! Two runs, side by side: which figures moved beyond noise, and whether the second is a
+//! regression.
 //!
 //! Rounds of two runs are not pairs, so the test is stricter than within a run: a figure moved
 //! when its medians are further apart than both runs' spreads are wide, together, and further
 //! than its floor. A gate looks at hundreds of figures at once and must not cry at one of them.
-
-use std::fmt;
+//!
+//! Nor may it be quiet where there is nothing to look at: what of ours the second run does not
+//! show any more is a regression as well, and so is a pair of runs of which nothing can be
+//! judged. Only our paths can be one; what became of others is told.
 
 use crate::{
-    metric::{Metric, Process},
+    metric::Metric,
     number,
     schema::{Experiment, Run, Series},
     stats::{MIN_ROUNDS, Spread, median},
 };
 
+mod figure;
+mod missing;
 mod settings;
+mod text;
 
-/// What is compared.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Figure {
-    /// Operations in a second ÷ those of direct.
-    OpS,
-    /// Median latency ÷ that of direct.
-    P50,
-    /// 99th percentile ÷ that of direct.
-    P99,
-    /// The proxy's CPU for an operation, in µs.
-    Cpu,
-    /// The proxy's memory at its peak, in MiB.
-    Rss,
-}
+pub use figure::Figure;
 
-impl Figure {
-    /// All, in the order of reports.
-    pub const ALL: [Self; 5] = [Self::OpS, Self::P50, Self::P99, Self::Cpu, Self::Rss];
-
-    /// In reports.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::OpS => "op/s ÷ direct",
-            Self::P50 => "p50 ÷ direct",
-            Self::P99 => "p99 ÷ direct",
-            Self::Cpu => "proxy's CPU, µs/op",
-            Self::Rss => "RSS peak, MiB",
-        }
-    }
-
-    /// Moves below this are none, whatever the spread: relative, and in the figure's unit.
-    fn floor(self) -> (f64, f64) {
-        match self {
-            // Two builds of the same code differ by so much through where the linker puts it.
-            Self::OpS | Self::P50 => (0.03, 0.0),
-            // A few late wake-ups in each round decide it.
-            Self::P99 => (0.10, 0.0),
-            // An agent that only waits has a cost, divided by operations: hundredths of a µs.
-            Self::Cpu => (0.05, 0.1),
-            // Allocators ask in steps.
-            Self::Rss => (0.05, 0.5),
-        }
-    }
-
-    fn is_better(self, from: f64, to: f64) -> bool {
-        match self {
-            Self::OpS => to > from,
-            _ => to < from,
-        }
-    }
-
-    fn spread(self, experiment: &Experiment, series: &Series) -> Option<Spread> {
-        let ratios = |metric| {
-            let pairs = experiment.pairs(series, metric)?.into_iter();
-            let ratios = pairs.filter(|(_, direct)| *direct > 0.0);
-            Spread::of(ratios.map(|(path, direct)| path / direct))
-        };
-        match self {
-            Self::OpS => ratios(Metric::OpS),
-            Self::P50 => ratios(Metric::P50),
-            Self::P99 => ratios(Metric::P99),
-            Self::Cpu => Spread::of(series.values(Metric::Cpu(Process::Proxy))),
-            Self::Rss => Spread::of(series.values(Metric::RssPeak).map(|kib| kib / 1024.0)),
-        }
-    }
-}
+/// Noise of more than this share of a figure hides what a gate is there to see.
+const TOO_NOISY: f64 = 0.20;
+/// Where operations failed before, more of them are told from as many by this share of all.
+const MORE_ERRORS: f64 = 0.001;
 
 /// A figure that moved.
 #[derive(Clone, Debug, PartialEq)]
@@ -89,6 +35,8 @@ pub struct Move {
     pub experiment: String,
     /// Whose.
     pub path: String,
+    /// It is one of our paths.
+    pub is_ours: bool,
     /// What.
     pub figure: Figure,
     /// In the first run.
@@ -104,105 +52,186 @@ pub struct Move {
 /// What became of the second run since the first.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Comparison {
-    /// Figures that both have and that could be judged.
+    /// Figures of our paths that both have and that could be judged.
     pub judged: usize,
-    /// Those that moved, in the order of the second run's tables.
+    /// Those that moved, and others' that did, in the order of the second run's tables.
     pub moves: Vec<Move>,
-    /// Operations fail that did not: `enrich in stress-read: 12 errors, the first: …`.
-    pub new_errors: Vec<String>,
-    /// What only the first run has, or may show.
+    /// What of ours only the first run shows: `enrich in connect (withheld: …)`.
+    pub not_measured: Vec<String>,
+    /// Operations over our paths that fail and did not, or not so often:
+    /// `enrich in stress-read: 12 errors, the first: …`.
+    pub more_errors: Vec<String>,
+    /// Figures that did not move beyond noise, but much could hide in it.
+    pub too_noisy: Vec<String>,
+    /// Errors of paths that are not ours.
+    pub information: Vec<String>,
+    /// What of others only the first run shows.
     pub only_first: Vec<String>,
-    /// What only the second run has, or may show.
+    /// What only the second run shows.
     pub only_second: Vec<String>,
     /// Why the runs may not be comparable.
     pub warnings: Vec<String>,
 }
 
 impl Comparison {
-    /// A figure is worse beyond noise, or operations fail that did not.
+    /// Something of ours is worse beyond noise, or cannot be seen to be as good.
     pub fn is_regression(&self) -> bool {
-        !self.new_errors.is_empty() || self.moves.iter().any(|m| !m.is_better)
+        !self.reasons().is_empty()
     }
 
-    /// There was nothing to judge: neither good nor bad news.
+    /// Why it is a regression; empty: it is none.
+    pub fn reasons(&self) -> Vec<String> {
+        let mut reasons = Vec::new();
+        let mut count = |n: usize, what: &str| {
+            if n > 0 {
+                reasons.push(format!("{what}: {n}"));
+            }
+        };
+        count(
+            self.ours().filter(|m| !m.is_better).count(),
+            "figures that are worse",
+        );
+        count(self.not_measured.len(), "not measured in the second run");
+        count(self.more_errors.len(), "paths with more errors");
+        if self.is_empty() {
+            let why = match self.too_noisy.is_empty() {
+                true => format!("fewer than {MIN_ROUNDS} rounds or no common experiment"),
+                false => "too noisy".into(),
+            };
+            reasons.push(format!("nothing comparable: {why}"));
+        }
+        reasons
+    }
+
+    /// Nothing of ours could be judged.
     pub fn is_empty(&self) -> bool {
         self.judged == 0
     }
+
+    /// Moves of our paths.
+    pub fn ours(&self) -> impl Iterator<Item = &Move> {
+        self.moves.iter().filter(|m| m.is_ours)
+    }
+
+    /// A line, told once.
+    fn warn(&mut self, line: String) {
+        if !self.warnings.contains(&line) {
+            self.warnings.push(line);
+        }
+    }
+}
+
+/// A path in an experiment of both runs.
+struct Pair<'a> {
+    old: (&'a Experiment, &'a Series),
+    new: (&'a Experiment, &'a Series),
+    is_ours: bool,
 }
 
 /// What moved from `first` to `second`.
 pub fn compare(first: &Run, second: &Run) -> Comparison {
     let mut comparison = Comparison {
         warnings: settings::differences(first, second),
-        only_first: missing(first, second),
-        only_second: missing(second, first),
         ..Comparison::default()
     };
+    for lost in missing::missing(first, second) {
+        let list = match lost.is_ours {
+            true => &mut comparison.not_measured,
+            false => &mut comparison.only_first,
+        };
+        list.push(format!("{} ({})", lost.what, lost.why));
+    }
+    let gained = missing::missing(second, first).into_iter();
+    comparison.only_second = gained.map(|m| format!("{} ({})", m.what, m.why)).collect();
     for new in second.usable() {
         let Some(old) = first.experiment(&new.id).filter(|e| e.is_usable()) else {
             continue;
         };
         if let Some(what) = settings::workload(old, new) {
-            let line = format!("{}: not compared, {what} differ", new.id);
-            comparison.warnings.push(line);
+            comparison.warn(format!("{}: not compared, {what} differ", new.id));
             continue;
         }
         comparison.warnings.extend(mood(old, new));
-        for (before, after) in both(old, new) {
-            errors(&mut comparison, before, after, new);
+        for after in new.series.iter().filter(|s| !s.rounds.is_empty()) {
+            let Some(before) = old.series(&after.path) else {
+                continue;
+            };
+            let pair = Pair {
+                old: (old, before),
+                new: (new, after),
+                is_ours: first.is_ours(&after.path) || second.is_ours(&after.path),
+            };
+            errors(&mut comparison, &pair);
             for figure in Figure::ALL.into_iter().filter(|_| !after.is_direct()) {
-                judge(&mut comparison, figure, (old, before), (new, after));
+                judge(&mut comparison, figure, &pair);
             }
         }
     }
     comparison
 }
 
-fn both<'a>(
-    old: &'a Experiment,
-    new: &'a Experiment,
-) -> impl Iterator<Item = (&'a Series, &'a Series)> {
-    let after = new.series.iter();
-    after.filter_map(|after| Some((old.series(&after.path)?, after)))
-}
-
-fn errors(comparison: &mut Comparison, before: &Series, after: &Series, new: &Experiment) {
-    if before.errors() == 0 && after.errors() > 0 {
-        comparison.new_errors.push(format!(
-            "{} in {}: {} errors, the first: {}",
-            after.path,
-            new.id,
-            number::grouped(after.errors() as f64),
-            after.first_error().unwrap_or("no reason was kept")
-        ));
+fn errors(comparison: &mut Comparison, pair: &Pair<'_>) {
+    let ((_, before), (new, after)) = (pair.old, pair.new);
+    let rate = |series: &Series| series.error_rate().unwrap_or(0.0);
+    let is_new = before.errors() == 0 && after.errors() > 0;
+    if !is_new && rate(after) - rate(before) <= MORE_ERRORS {
+        return;
+    }
+    let of_before = match is_new {
+        true => String::new(),
+        false => format!(" (before: {})", number::grouped(before.errors() as f64)),
+    };
+    let line = format!(
+        "{} in {}: {} errors{of_before}, the first: {}",
+        after.path,
+        new.id,
+        number::grouped(after.errors() as f64),
+        after.first_error().unwrap_or("no reason was kept")
+    );
+    match pair.is_ours {
+        true => comparison.more_errors.push(line),
+        false => comparison.information.push(line),
     }
 }
 
-fn judge(
-    comparison: &mut Comparison,
-    figure: Figure,
-    (old, before): (&Experiment, &Series),
-    (new, after): (&Experiment, &Series),
-) {
-    let (from, to) = match (figure.spread(old, before), figure.spread(new, after)) {
+fn judge(comparison: &mut Comparison, figure: Figure, pair: &Pair<'_>) {
+    let (new, after) = pair.new;
+    let spread = |(experiment, series)| figure.spread(experiment, series);
+    let (from, to) = match (spread(pair.old), spread(pair.new)) {
         (Some(from), Some(to)) => (from, to),
+        // The path is there, and the figure is not: no operation succeeded, direct is missing.
+        (Some(_), None) if pair.is_ours => {
+            let line = format!("{} of {} in {}", figure.name(), after.path, new.id);
+            comparison.not_measured.push(line);
+            return;
+        }
         _ => return,
     };
     if from.rounds.min(to.rounds) < MIN_ROUNDS {
-        let line = format!("{}: {} has too few rounds to be judged", new.id, after.path);
-        if !comparison.warnings.contains(&line) {
-            comparison.warnings.push(line);
-        }
+        comparison.warn(format!(
+            "{}: {} has too few rounds to be judged",
+            new.id, after.path
+        ));
         return;
     }
-    comparison.judged += 1;
-    let (relative, absolute) = figure.floor();
-    let floor = absolute.max(from.median.abs() * relative);
-    let noise = floor.max(from.width() + to.width());
-    if (to.median - from.median).abs() > noise {
+    let noise = noise(figure, &from, &to);
+    let has_moved = (to.median - from.median).abs() > noise;
+    if let (false, Some(share)) = (has_moved, too_noisy(figure, &from, &to)) {
+        comparison.too_noisy.push(format!(
+            "± {} %: {} of {} in {}",
+            number::grouped(share * 100.0),
+            figure.name(),
+            after.path,
+            new.id
+        ));
+        return;
+    }
+    comparison.judged += usize::from(pair.is_ours);
+    if has_moved {
         comparison.moves.push(Move {
             experiment: new.id.clone(),
             path: after.path.clone(),
+            is_ours: pair.is_ours,
             figure,
             from: from.median,
             to: to.median,
@@ -212,23 +241,20 @@ fn judge(
     }
 }
 
-/// Series that the other run lacks or may not show, and experiments likewise.
-fn missing(run: &Run, other: &Run) -> Vec<String> {
-    let mut all = Vec::new();
-    for experiment in run.usable() {
-        match other.experiment(&experiment.id) {
-            None => all.push(experiment.id.clone()),
-            Some(theirs) if !theirs.is_usable() => {
-                all.push(format!("{} (withheld in the other)", experiment.id));
-            }
-            Some(theirs) => {
-                let lacks = |s: &&Series| theirs.series(&s.path).is_none();
-                let lacking = experiment.series.iter().filter(lacks);
-                all.extend(lacking.map(|s| format!("{} in {}", s.path, experiment.id)));
-            }
-        }
-    }
-    all
+/// Moves up to this are none.
+fn noise(figure: Figure, from: &Spread, to: &Spread) -> f64 {
+    let (relative, absolute) = figure.floor();
+    let floor = absolute.max(from.median.abs() * relative);
+    floor.max(from.width() + to.width())
+}
+
+/// The share of the figure that is noise, where it is too much; what is below the floor in the
+/// figure's own unit matters to nobody.
+fn too_noisy(figure: Figure, from: &Spread, to: &Spread) -> Option<f64> {
+    let width = from.width() + to.width();
+    let (_, floor) = figure.floor();
+    let share = width / from.median.abs();
+    (width > floor && share > TOO_NOISY).then_some(share)
 }
 
 /// `direct` has none of our code in it: when it moves, the machine did.
@@ -244,61 +270,4 @@ fn mood(old: &Experiment, new: &Experiment) -> Option<String> {
             number::percent(change)
         )
     })
-}
-
-impl fmt::Display for Comparison {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for warning in &self.warnings {
-            writeln!(f, "warning: {warning}")?;
-        }
-        for error in &self.new_errors {
-            writeln!(f, "new errors: {error}")?;
-        }
-        for (which, all) in [("first", &self.only_first), ("second", &self.only_second)] {
-            if !all.is_empty() {
-                writeln!(f, "only in the {which}: {}", all.join(", "))?;
-            }
-        }
-        let worse = self.moves.iter().filter(|m| !m.is_better);
-        let better = self.moves.iter().filter(|m| m.is_better);
-        let rows: Vec<_> = worse.chain(better).map(Move::cells).collect();
-        let width = |n: usize| {
-            let cells = rows.iter().filter_map(|row| row.get(n));
-            cells.map(|c| c.chars().count()).max().unwrap_or(0)
-        };
-        let widths: Vec<usize> = (0..Move::CELLS).map(width).collect();
-        for row in &rows {
-            let cells = row.iter().zip(&widths);
-            let line: Vec<_> = cells
-                .map(|(cell, width)| format!("{cell:width$}"))
-                .collect();
-            writeln!(f, "{}", line.join("  ").trim_end())?;
-        }
-        match (self.judged, self.moves.len()) {
-            (0, _) => writeln!(f, "nothing to compare"),
-            (judged, 0) => writeln!(f, "{judged} figures compared, none moved beyond noise"),
-            (judged, moved) => writeln!(f, "{judged} figures compared, {moved} moved beyond noise"),
-        }
-    }
-}
-
-impl Move {
-    const CELLS: usize = 7;
-
-    fn cells(&self) -> [String; Self::CELLS] {
-        let verdict = if self.is_better { "better" } else { "worse" };
-        let change = match self.from.abs() > 0.0 {
-            true => number::percent(self.to / self.from - 1.0),
-            false => number::NONE.to_owned(),
-        };
-        [
-            verdict.into(),
-            self.experiment.clone(),
-            self.path.clone(),
-            self.figure.name().into(),
-            format!("{} → {}", number::ratio(self.from), number::ratio(self.to)),
-            change,
-            format!("(noise: ±{})", number::ratio(self.noise)),
-        ]
-    }
 }

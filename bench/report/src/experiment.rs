@@ -5,13 +5,13 @@ use crate::{
     metric::{Metric, Process},
     model::{Block, Column, Section, Table, Text},
     number::{self, NONE},
-    plot,
-    schema::{Experiment, Run, Series},
+    pace, plot,
+    schema::{Experiment, Run},
 };
 
-/// Reached if no more than this share of the rate is missing: a schedule cut off at the end of
-/// a round.
-const KEPT_UP: f64 = 0.99;
+/// The database of a workload that asks nothing: against a server that does nothing it would
+/// be the same.
+const LISTENER: &str = "listener";
 
 /// Its section.
 pub fn section(run: &Run, experiment: &Experiment) -> Section {
@@ -46,7 +46,7 @@ fn measured(run: &Run, experiment: &Experiment) -> Vec<Block> {
         ));
     }
     for series in &experiment.series {
-        blocks.extend(too_slow(experiment, series).map(Block::Warning));
+        blocks.extend(pace::warning(experiment, series, None).map(Block::Warning));
     }
     blocks.push(Block::Table(throughput(experiment)));
     blocks.push(Block::Table(added(experiment)));
@@ -90,7 +90,10 @@ fn load(experiment: &Experiment) -> Text {
 }
 
 fn headroom(experiment: &Experiment) -> Option<Text> {
-    let headroom = experiment.headroom.as_ref()?;
+    let Some(headroom) = &experiment.headroom else {
+        let is_due = experiment.database != LISTENER && experiment.is_usable();
+        return is_due.then(|| Text::new().muted("Headroom not measured."));
+    };
     Some(Text::new().muted(format!(
         "Headroom: against {} the generator alone does {} op/s, p50 {} µs, p99 {} µs, with {} µs \
          of its CPU for an operation.",
@@ -103,20 +106,6 @@ fn headroom(experiment: &Experiment) -> Option<Text> {
         number::short(headroom.p99_us),
         number::short(headroom.generator_cpu_us),
     )))
-}
-
-/// A path that could not keep up with the schedule: its latencies are of a queue.
-fn too_slow(experiment: &Experiment, series: &Series) -> Option<Text> {
-    let (rate, op_s) = (experiment.rate?, series.median(Metric::OpS)?);
-    (op_s < rate * KEPT_UP).then(|| {
-        Text::new()
-            .strong(format!("{} did not keep up", series.path))
-            .plain(format!(
-                ": {} of {} op/s; its latencies are those of a queue that grows.",
-                number::grouped(op_s),
-                number::grouped(rate)
-            ))
-    })
 }
 
 fn left_out(experiment: &Experiment) -> Option<Text> {

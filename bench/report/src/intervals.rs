@@ -75,7 +75,10 @@ fn cpu(experiment: &Experiment) -> Table {
             columns.push(Column::numbers(format!("{}, {kind}", process.name())));
         }
     }
-    let mut table = Table::new("CPU, per cent of one core", columns);
+    let mut table = Table::new(
+        "CPU, per cent of one core (of the time in which requests began)",
+        columns,
+    );
     for series in &experiment.series {
         let mut cells = Vec::new();
         for process in Process::ALL {

@@ -3,21 +3,25 @@
 //!
 //! A file ([`schema`]) is read by [`read()`]; [`stats`] and [`metric`] turn its rounds into
 //! figures, [`summary`], [`bars`] and [`experiment`] those into a [`model::Document`], which
-//! [`markdown`] and [`html`] render; [`plot`] draws. [`compare()`] holds two runs against each
-//! other.
+//! [`markdown`] and [`html`] render; [`plot`] draws. [`pace`] tells who kept up with a schedule,
+//! and [`constant`] chooses by it what the summary compares paths by. [`compare()`] holds two
+//! runs against each other.
 
 pub mod bars;
 pub mod compare;
+pub mod constant;
 pub mod document;
 pub mod experiment;
 pub mod file;
 pub mod histogram;
 pub mod html;
 pub mod intervals;
+pub mod legend;
 pub mod markdown;
 pub mod metric;
 pub mod model;
 pub mod number;
+pub mod pace;
 pub mod page;
 pub mod plot;
 pub mod programs;

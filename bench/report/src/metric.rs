@@ -39,7 +39,8 @@ impl Process {
 /// A question to a round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Metric {
-    /// Operations in a second.
+    /// Operations in a second: of those that ended while requests began. A queue that is worked
+    /// off afterwards is no throughput.
     OpS,
     /// Mean latency, in µs.
     Mean,
@@ -107,7 +108,7 @@ impl Metric {
         let per_operation = |total: f64| (round.ops > 0).then(|| total / round.ops as f64);
         let latency = |us: f64| (round.ops > 0).then_some(us);
         let answer = match self {
-            Self::OpS => (round.seconds > 0.0).then(|| round.ops as f64 / round.seconds),
+            Self::OpS => (round.seconds > 0.0).then(|| round.in_time as f64 / round.seconds),
             Self::Mean => latency(round.latency.mean_us),
             Self::P50 => latency(round.latency.p50_us),
             Self::P90 => latency(round.latency.p90_us),

@@ -211,10 +211,18 @@ pub struct Series {
 /// What one path did in one round.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Round {
-    /// How long it worked.
+    /// In which requests began: the orders' times, summed up, and not the time until the last
+    /// response.
     pub seconds: f64,
-    /// Operations that succeeded.
+    /// Operations that succeeded, also after that time: what is said of *an* operation (CPU,
+    /// switches, bytes) is divided by them.
     pub ops: u64,
+    /// Operations that succeeded and ended within `seconds`: throughput.
+    pub in_time: u64,
+    /// Operations that the schedule called for; None: a closed loop.
+    // Spelled out, for serde takes an `Option` that is missing for None.
+    #[serde(deserialize_with = "Option::deserialize")]
+    pub scheduled: Option<u64>,
     /// Operations that failed.
     pub errors: u64,
     /// Why the first of them did.

@@ -14,6 +14,31 @@ pub const MIN_ROUNDS: usize = 5;
 /// normal distribution's quantile for 15 in 16.
 const REACH: f64 = 0.9315;
 
+/// So many rounds at each end are not in the spread.
+fn outside(rounds: usize) -> usize {
+    let rounds = rounds as f64;
+    let outside = rounds / 2.0 - REACH * rounds.sqrt() - 0.5;
+    outside.max(0.0).floor() as usize
+}
+
+/// The share of comparisons of what is equal in which the spread of so many rounds leaves
+/// "equal" out; None: fewer than [`MIN_ROUNDS`], of which nothing is claimed. It is what a
+/// coin does: so many heads, or as many tails, at the most.
+pub fn chance_of_difference(rounds: usize) -> Option<f64> {
+    if rounds < MIN_ROUNDS {
+        return None;
+    }
+    let all = rounds as f64;
+    let mut term = 0.5_f64.powf(all);
+    let mut sum = term;
+    for heads in 1..=outside(rounds) {
+        let heads = heads as f64;
+        term *= (all - heads + 1.0) / heads;
+        sum += term;
+    }
+    Some(2.0 * sum)
+}
+
 /// Histograms keep three digits: two neighbouring values are this far apart, relatively, and so
 /// is what is measured twice without a difference.
 pub const RESOLUTION: f64 = 0.002;
@@ -77,8 +102,7 @@ impl Spread {
         let mut sorted: Vec<f64> = values.into_iter().filter(|v| v.is_finite()).collect();
         sorted.sort_by(f64::total_cmp);
         let rounds = sorted.len();
-        let outside = (rounds as f64 / 2.0 - REACH * (rounds as f64).sqrt() - 0.5).max(0.0);
-        let outside = outside.floor() as usize;
+        let outside = outside(rounds);
         Some(Self {
             median: median(sorted.iter().copied())?,
             low: *sorted.get(outside)?,
@@ -174,6 +198,20 @@ mod tests {
             let spread = Spread::of((0..rounds).map(f64::from)).unwrap();
             assert_eq!(spread.low, f64::from(outside), "{rounds}");
             assert_eq!(spread.high, f64::from(rounds - 1 - outside), "{rounds}");
+        }
+    }
+
+    #[test]
+    fn the_chance_of_a_difference_is_that_of_a_coin() {
+        for (rounds, chance) in [
+            (4, None),
+            (5, Some(2.0 / 32.0)),
+            (6, Some(2.0 / 64.0)),
+            // One head, or none.
+            (9, Some(2.0 * 10.0 / 512.0)),
+            (12, Some(2.0 * 79.0 / 4096.0)),
+        ] {
+            assert_eq!(chance_of_difference(rounds), chance, "{rounds}");
         }
     }
 

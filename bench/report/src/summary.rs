@@ -2,10 +2,12 @@
 //! come from.
 
 use crate::{
-    bars,
+    bars, constant, legend,
     metric::{Metric, Process},
     model::{Block, Column, Table, Text},
     number::{self, NONE},
+    pace,
+    plot::nodes,
     schema::{Experiment, Path, Run, Series},
 };
 
@@ -15,27 +17,15 @@ const THROUGHPUT: [(&str, &str); 3] = [
     ("stress-read", "Cassandra, reads"),
     ("stress-write", "Cassandra, writes"),
 ];
-/// The workload that compares paths doing the same work in the same time.
-pub const CONSTANT: &str = "const-rate";
-/// At this rate: one that every path of a small machine keeps up with.
-pub const CONSTANT_RATE: f64 = 5000.0;
 
 /// Warnings, the table, who is not in it, and the bars.
 pub fn blocks(run: &Run) -> Vec<Block> {
     let mut blocks = warnings(run);
     blocks.push(Block::Table(table(run)));
-    blocks.push(Block::Paragraph(legend(run)));
+    blocks.extend(legend::of_summary(run).map(Block::Paragraph));
     blocks.extend(not_in_it(run).map(Block::Paragraph));
     blocks.push(Block::Table(bars::table(run)));
     blocks
-}
-
-/// The experiment in which every path does the same work: at [`CONSTANT_RATE`], or else the
-/// first that has a rate.
-pub fn constant(run: &Run) -> Option<&Experiment> {
-    let at = |e: &&Experiment| e.workload == CONSTANT && e.rate == Some(CONSTANT_RATE);
-    let found = run.usable().find(at);
-    found.or_else(|| run.usable().find(|e| e.rate.is_some()))
 }
 
 /// What was not as asked for.
@@ -71,7 +61,20 @@ pub fn warnings(run: &Run) -> Vec<Block> {
             lines.push(errors(experiment, series));
         }
     }
+    for experiment in shown_at_a_rate(run) {
+        let all = experiment.series.iter();
+        lines.extend(all.filter_map(|s| pace::warning(experiment, s, Some(&experiment.id))));
+    }
     lines.into_iter().map(Block::Warning).collect()
+}
+
+/// Experiments with a schedule that the table or a plot of the summary is made of.
+fn shown_at_a_rate(run: &Run) -> impl Iterator<Item = &Experiment> {
+    let chosen = constant::choose(run).map(|c| &*c.experiment.id);
+    run.usable().filter(move |e| {
+        let is_plotted = [constant::WORKLOAD, nodes::WORKLOAD].contains(&&*e.workload);
+        is_plotted || chosen == Some(&*e.id)
+    })
 }
 
 fn errors(experiment: &Experiment, series: &Series) -> Text {
@@ -118,32 +121,48 @@ fn cells(run: &Run, path: &Path) -> Vec<Text> {
             None => NONE.into(),
         });
     }
+    let chosen = constant::choose(run).map(|c| c.experiment);
     let Some((experiment, series)) =
-        constant(run).and_then(|e| e.series(&path.name).map(|series| (e, series)))
+        chosen.and_then(|e| e.series(&path.name).map(|series| (e, series)))
     else {
         cells.extend([NONE, NONE, NONE].map(Text::from));
         cells.push(rss(run, path));
         cells.push(NONE.into());
         return cells;
     };
+    let flaw = experiment.flaw(series);
+    let of_direct = experiment.direct().and_then(|d| experiment.flaw(d));
     for metric in [Metric::P50, Metric::P99] {
-        cells.push(match series.is_direct() {
+        let cell = match series.is_direct() {
             true => Text::new().muted(format!(
                 "{} {}",
                 metric.name(),
                 number::or_none(series.median(metric), number::short)
             )),
             false => Text::brief(experiment.added(series, metric), number::signed),
+        };
+        cells.push(match (flaw, of_direct) {
+            // A difference to a queue is none that the path made.
+            (None, Some(flaw)) => marked(cell, Some(&format!("direct {flaw}"))),
+            (flaw, _) => marked(cell, flaw),
         });
     }
-    let of_proxy = |metric, text: fn(f64) -> String| {
-        let figure = series.median(metric).filter(|_| !series.is_direct());
-        Text::from(number::or_none(figure, text))
+    let of_proxy = |metric, text: fn(f64) -> String| match series.is_direct() {
+        true => Text::from(NONE),
+        false => marked(number::or_none(series.median(metric), text).into(), flaw),
     };
     cells.push(of_proxy(Metric::Cpu(Process::Proxy), number::short));
     cells.push(rss(run, path));
     cells.push(of_proxy(Metric::Copied, number::grouped));
     cells
+}
+
+/// A figure, and what is wrong with it.
+fn marked(cell: Text, flaw: Option<&str>) -> Text {
+    match flaw {
+        Some(flaw) => cell.plain(" ").strong(format!("({flaw})")),
+        None => cell,
+    }
 }
 
 fn throughput(experiment: &Experiment, path: &Path) -> Text {
@@ -164,22 +183,6 @@ fn rss(run: &Run, path: &Path) -> Text {
     let peaks = run.usable().filter_map(|e| e.series(&path.name));
     let peaks = peaks.filter_map(|s| s.peak(Metric::RssPeak));
     number::or_none(peaks.max_by(f64::total_cmp), number::mib).into()
-}
-
-/// What its columns are.
-fn legend(run: &Run) -> Text {
-    let text = Text::new().plain(
-        "Throughput is the maximum, as a ratio to direct: over raw sockets on the embedded node, over a \
-         driver on Cassandra. ",
-    );
-    let text = match constant(run) {
-        Some(experiment) => text
-            .plain("Added latency, the proxy's CPU and the bytes that it copied are those of ")
-            .code(&*experiment.id)
-            .plain(", in which every path does the same work"),
-        None => text.plain("No experiment let every path do the same work"),
-    };
-    text.plain("; RSS is the proxy's, the most of all experiments.")
 }
 
 /// Paths and experiments that are not in the table, and why.
@@ -219,8 +222,8 @@ pub fn origin(run: &Run) -> Text {
     Text::new().plain(format!(
         "Medians of {rounds} rounds of {seconds} s for each path, interleaved in turns of {turn} s \
          after {warm_up} s of warm-up; ratios and additions are medians of each round against \
-         the same round of direct, and where their spread (15 in 16) reaches to direct, there \
-         is “no difference”. {cores} cores of {cpu}, {memory:.1} GiB, Linux {kernel}. \
+         the same round of direct, and where their spread reaches to direct, there is “no \
+         difference”. {cores} cores of {cpu}, {memory:.1} GiB, Linux {kernel}. \
          {versions}. Commit {commit}{dirty}, {day}. ",
         rounds = settings.rounds,
         seconds = number::plain(settings.seconds),

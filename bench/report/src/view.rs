@@ -2,7 +2,7 @@
 
 use crate::{
     metric::Metric,
-    schema::{Experiment, Path, PathKind, Run, Series},
+    schema::{Experiment, Path, PathKind, Round, Run, Series},
     stats::{self, Difference},
 };
 
@@ -35,6 +35,13 @@ impl Series {
         self.rounds
             .iter()
             .fold(0, |sum, r| sum.saturating_add(r.errors))
+    }
+
+    /// Their share of all that were tried; None where none was.
+    pub fn error_rate(&self) -> Option<f64> {
+        let sum = |count: fn(&Round) -> u64| self.rounds.iter().map(|r| count(r) as f64).sum();
+        let (errors, ops): (f64, f64) = (sum(|r| r.errors), sum(|r| r.ops));
+        (errors + ops > 0.0).then(|| errors / (errors + ops))
     }
 
     /// Why the first one did.
@@ -92,6 +99,11 @@ impl Run {
     /// The path of this name.
     pub fn path(&self, name: &str) -> Option<&Path> {
         self.paths.iter().find(|path| path.name == name)
+    }
+
+    /// The path of this name is one of underpass's.
+    pub fn is_ours(&self, name: &str) -> bool {
+        self.path(name).is_some_and(|p| p.kind == PathKind::Ours)
     }
 
     /// Paths that were measured, in the order of tables.

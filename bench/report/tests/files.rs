@@ -75,3 +75,20 @@ fn what_nobody_could_read_is_not_written() {
     assert!(error.contains("not a number"), "{error}");
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
 }
+
+#[test]
+fn what_a_round_must_say() {
+    let text = report::file::serialized(&run(3)).unwrap();
+    for field in ["scheduled", "in_time"] {
+        let without = text.replace(&format!("\"{field}\""), "\"other\"");
+        let error = error(&without);
+        assert!(
+            error.contains(&format!("missing field `{field}`")),
+            "{error}"
+        );
+    }
+    assert!(
+        text.contains("\"scheduled\": null"),
+        "a closed loop says so"
+    );
+}

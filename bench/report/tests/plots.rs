@@ -12,6 +12,9 @@ use report::{
     plot::{self, theme},
 };
 
+/// The highest rate, which all paths of these runs keep.
+const CHOSEN: &str = "const-rate-10000";
+
 fn parsed(file: &str, svg: &str, look: impl Fn(&roxmltree::Document<'_>)) {
     let document = roxmltree::Document::parse(svg);
     look(&document.unwrap_or_else(|error| panic!("{file}: {error}\n{svg}")));
@@ -133,10 +136,8 @@ fn axes_have_units() {
 #[test]
 fn figures_are_written_beside_their_bars() {
     let mut run = run(1);
-    let direct = series_mut(&mut run, "const-rate-5000", "direct")
-        .rounds
-        .clone();
-    let enrich = series_mut(&mut run, "const-rate-5000", "enrich");
+    let direct = series_mut(&mut run, CHOSEN, "direct").rounds.clone();
+    let enrich = series_mut(&mut run, CHOSEN, "enrich");
     enrich.rounds = direct.clone();
     for round in &mut enrich.rounds {
         round.latency.p50_us += 50.0;

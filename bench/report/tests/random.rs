@@ -50,7 +50,12 @@ fn latency() -> impl Strategy<Value = Latency> {
 }
 
 fn round() -> impl Strategy<Value = Round> {
-    let work = (number(), count(), count(), option::of(any::<String>()));
+    let work = (
+        number(),
+        [count(), count(), count()],
+        option::of(count()),
+        option::of(any::<String>()),
+    );
     let rest = (
         number(),
         vec((count(), number()), 0..5),
@@ -59,10 +64,13 @@ fn round() -> impl Strategy<Value = Round> {
     );
     (work, latency(), [usage(), usage(), usage()], rest).prop_map(|(work, latency, usage, rest)| {
         let [generator, proxy, database] = usage;
+        let [ops, in_time, errors] = work.1;
         Round {
             seconds: work.0,
-            ops: work.1,
-            errors: work.2,
+            ops,
+            in_time,
+            scheduled: work.2,
+            errors,
             first_error: work.3,
             latency,
             lateness_p99_us: rest.0,

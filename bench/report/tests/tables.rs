@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{Random, experiment_mut, run, series_mut};
+use common::{Random, did, experiment_mut, run, series_mut};
 use report::{
     Run,
     bars::{self, Verdict},
@@ -39,10 +39,10 @@ fn ratios_are_of_the_same_round() {
         .iter_mut()
         .enumerate()
     {
-        round.ops = 100_000 * (n as u64 + 1);
+        did(round, 100_000 * (n as u64 + 1));
     }
     shape(&mut run, "node-raw", "enrich", |_, round| {
-        round.ops = round.ops / 10 * 7
+        did(round, round.ops / 10 * 7)
     });
     let page = full(&run);
     assert_eq!(
@@ -76,11 +76,11 @@ fn what_is_within_the_spread_is_no_difference() {
     let mut run = run(1);
     let scattered = [0.97, 0.98, 0.99, 1.0, 1.01];
     shape(&mut run, "stress-read", "bypass", |n, round| {
-        round.ops = (round.ops as f64 * scattered[n]) as u64;
+        did(round, (round.ops as f64 * scattered[n]) as u64);
     });
     let together = [0.975, 0.98, 0.98, 0.98, 0.985];
     shape(&mut run, "stress-write", "bypass", |n, round| {
-        round.ops = (round.ops as f64 * together[n]) as u64;
+        did(round, (round.ops as f64 * together[n]) as u64);
     });
     let page = readme(&run);
     let cells: Vec<_> = row(&page, "| path", "| bypass").split(" | ").collect();
@@ -197,17 +197,126 @@ fn figures_are_published_of_one_variant_or_of_all() {
 }
 
 #[test]
-fn a_path_that_falls_behind_is_named() {
+fn throughput_is_what_ended_in_time() {
     let mut run = run(1);
-    shape(&mut run, "const-rate-10000", "nginx", |_, round| {
-        round.ops = round.ops / 10 * 9
+    shape(&mut run, "stress-read", "bypass", |_, round| {
+        did(round, 30_000);
+        round.in_time = 24_000;
+        round.proxy.user_us = 60_000.0;
+        round.proxy.system_us = 0.0;
     });
     let page = full(&run);
-    assert!(
-        page.contains("> **nginx did not keep up**: 9,000 of 10,000 op/s;"),
-        "{page}"
+    let page = &page[page.find("### stress-read\n").unwrap()..];
+    // In 3 s; what is said of an operation counts all of them.
+    assert!(row(page, "*Maximum", "| bypass").starts_with("| bypass | 8,000 |"));
+    assert!(row(page, "*For one operation", "| bypass").contains("| 2.00 + 0.00 |"));
+}
+
+#[test]
+fn a_path_that_falls_behind_is_named() {
+    let mut run = run(1);
+    let late = &mut series_mut(&mut run, "const-rate-10000", "nginx").rounds[2];
+    // All of them were answered, some of them late: 29,700 in time would have been enough.
+    late.in_time = 29_699;
+    let said = "> **nginx did not keep up**: in 1 of 5 rounds less than 99 % of the schedule ended \
+                in time (at worst 29,699 of 30,000 operations);";
+    assert!(full(&run).contains(said), "{}", full(&run));
+    let said = "> **nginx did not keep up** in `const-rate-10000`: in 1 of 5 rounds";
+    assert!(readme(&run).contains(said), "{}", readme(&run));
+    assert_eq!(readme(&run).matches("did not keep up").count(), 1);
+    series_mut(&mut run, "const-rate-10000", "nginx").rounds[2].in_time = 29_700;
+    assert!(!full(&run).contains("did not keep up"));
+    // In a closed loop there is nothing to keep up with.
+    series_mut(&mut run, "stress-read", "nginx").rounds[2].in_time = 1;
+    assert!(!full(&run).contains("did not keep up"));
+}
+
+#[test]
+fn the_highest_rate_that_all_keep_is_shown() {
+    let shown = |run: &Run| {
+        let choice = report::constant::choose(run).unwrap();
+        (choice.experiment.id.clone(), choice.is_kept)
+    };
+    let mut run = run(1);
+    assert_eq!(shown(&run), ("const-rate-10000".into(), true));
+    let highest = "those of `const-rate-10000`, in which every path is asked for the same work: \
+                   10,000 op/s, the highest rate at which every path kept up in every round";
+    assert!(readme(&run).contains(highest), "{}", readme(&run));
+    series_mut(&mut run, "const-rate-10000", "haproxy").rounds[4].in_time = 100;
+    assert_eq!(shown(&run), ("const-rate-5000".into(), true));
+    series_mut(&mut run, "const-rate-5000", "nginx").rounds[0].errors = 1;
+    assert_eq!(shown(&run), ("const-rate-2500".into(), true));
+    // Who is not there did not keep up either.
+    experiment_mut(&mut run, "const-rate-2500")
+        .series
+        .retain(|s| s.path != "haproxy");
+    assert_eq!(shown(&run), ("const-rate-1000".into(), true));
+    assert!(!row(&readme(&run), "| path", "| nginx").contains("did not keep up"));
+    // At none: the lowest, and it is said of whom it is true.
+    series_mut(&mut run, "const-rate-1000", "nginx").rounds[0].in_time = 0;
+    assert_eq!(shown(&run), ("const-rate-1000".into(), false));
+    let page = readme(&run);
+    assert!(page.contains("1,000 op/s, the lowest rate, for at none every path kept up"));
+    let nginx = row(&page, "| path", "| nginx");
+    assert_eq!(
+        nginx.matches(" **(did not keep up)**").count(),
+        4,
+        "{nginx}"
     );
-    assert_eq!(page.matches("did not keep up").count(), 1);
+    assert!(!row(&page, "| path", "| haproxy").contains("did not keep up"));
+    let svgs = report::artifacts(&run);
+    let noted = svgs.iter().filter(|(_, svg)| {
+        svg.contains("const-rate-1000") && svg.contains("; did not keep up: nginx")
+    });
+    assert_eq!(noted.count(), 3, "added latency, percentiles, CPU");
+    // What is added to a queue says nothing of a path.
+    series_mut(&mut run, "const-rate-1000", "direct").rounds[0].in_time = 0;
+    let page = readme(&run);
+    let bypass = row(&page, "| path", "| bypass");
+    assert_eq!(
+        bypass.matches("(direct did not keep up)").count(),
+        2,
+        "{bypass}"
+    );
+    // Without that workload, any with a rate: of equal ones the first.
+    run.experiments.retain(|e| e.workload != "const-rate");
+    assert_eq!(shown(&run), ("nodes-1".into(), true));
+}
+
+#[test]
+fn how_to_read_the_table_is_told() {
+    let mut run = run(1);
+    let page = readme(&run);
+    for said in [
+        "With 5 rounds, two equal paths look different in up to 1 of 16 comparisons",
+        "bypass and enrich share one agent",
+        "BPF maps are the kernel's memory",
+        "counts the pages that they share once for each",
+    ] {
+        assert!(page.contains(said), "{said}");
+    }
+    for series in run.experiments.iter_mut().flat_map(|e| &mut e.series) {
+        series.rounds.push(series.rounds[0].clone());
+    }
+    assert!(
+        readme(&run).contains("With 6 rounds, two equal paths look different in up to 1 of 32")
+    );
+    for series in run.experiments.iter_mut().flat_map(|e| &mut e.series) {
+        series.rounds.truncate(4);
+    }
+    assert!(readme(&run).contains("With fewer than 5 rounds chance cannot be told"));
+}
+
+#[test]
+fn headroom_that_was_not_measured_is_told() {
+    let mut run = run(1);
+    let count = |run: &Run| full(run).matches("Headroom not measured.").count();
+    experiment_mut(&mut run, "connect").headroom = None;
+    assert_eq!(count(&run), 0, "there is nothing to measure");
+    experiment_mut(&mut run, "stress-read").headroom = None;
+    assert_eq!(count(&run), 1);
+    experiment_mut(&mut run, "stress-read").refused = Some("slow".into());
+    assert_eq!(count(&run), 0);
 }
 
 #[test]
@@ -302,7 +411,7 @@ fn no_operations_are_no_figures() {
     let said = full(&run);
     let said = row(&said, "### node-raw", "| nginx");
     assert_eq!(said, "| nginx | – | – | – | – | – | – | – | 5 | 0 |");
-    shape(&mut run, "node-raw", "nginx", |_, round| round.ops = 0);
+    shape(&mut run, "node-raw", "nginx", |_, round| did(round, 0));
     let said = full(&run);
     let said = row(&said, "### node-raw", "| nginx");
     assert!(
@@ -319,8 +428,8 @@ fn bars_are_met_or_missed_at_the_bound() {
         series_mut(run, "node-raw", "direct")
             .rounds
             .iter_mut()
-            .for_each(|r| r.ops = 100_000);
-        shape(run, "node-raw", "bypass", |_, round| round.ops = ops);
+            .for_each(|r| did(r, 100_000));
+        shape(run, "node-raw", "bypass", |_, round| did(round, ops));
     };
     to(&mut run, 98_000);
     assert_eq!(verdict(&run, 0), Verdict::Met(0.98));
@@ -328,10 +437,7 @@ fn bars_are_met_or_missed_at_the_bound() {
     assert!(matches!(verdict(&run, 0), Verdict::Missed(_)));
     assert!(readme(&run).contains("| 0.979 | **missed** |"));
     // The worst of all that begin so.
-    let memory = bars::ALL
-        .iter()
-        .find(|b| b.measure == bars::Measure::RssMib)
-        .unwrap();
+    let memory = memory();
     assert!(matches!(memory.verdict(&run), Verdict::Met(_)));
     series_mut(&mut run, "stress-write-raw", "enrich").rounds[1]
         .proxy
@@ -345,6 +451,86 @@ fn bars_are_met_or_missed_at_the_bound() {
             bar.text()
         );
     }
+}
+
+fn memory() -> &'static bars::Bar {
+    let mut all = bars::ALL.iter();
+    all.find(|b| b.measure == bars::Measure::RssMib).unwrap()
+}
+
+fn why_not(run: &Run, bar: &bars::Bar) -> String {
+    match bar.verdict(run) {
+        Verdict::NotMeasured(why) => why,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_bound_within_the_spread_is_neither_met_nor_missed() {
+    let mut run = run(1);
+    let verdict = |run: &mut Run, ratios: [f64; 5]| {
+        shape(run, "node-raw", "bypass", |n, round| {
+            did(round, (round.ops as f64 * ratios[n]) as u64)
+        });
+        bars::ALL[0].verdict(run)
+    };
+    let around = [0.97, 0.99, 1.0, 1.0, 1.01];
+    let found = verdict(&mut run, around);
+    assert!(matches!(found, Verdict::WithinNoise(v) if v.low < 0.98 && v.high > 1.0));
+    let page = readme(&run);
+    let said = row(&page, "*Bars", "| bypass");
+    assert!(said.ends_with("| 1.000 | within noise (0.970 … 1.010): neither met nor missed |"));
+    assert!(matches!(verdict(&mut run, [0.981; 5]), Verdict::Met(_)));
+    let below = verdict(&mut run, [0.95, 0.97, 0.96, 0.97, 0.979]);
+    assert!(matches!(below, Verdict::Missed(_)));
+}
+
+#[test]
+fn too_few_rounds_meet_no_bar() {
+    let mut run = run(1);
+    for series in run.experiments.iter_mut().flat_map(|e| &mut e.series) {
+        series.rounds.truncate(4);
+    }
+    for bar in bars::ALL {
+        assert!(matches!(bar.verdict(&run), Verdict::NotMeasured(_)));
+    }
+    assert_eq!(why_not(&run, &bars::ALL[0]), "rounds: 4, of the 5 it takes");
+    assert!(!readme(&run).contains("| met |"));
+}
+
+#[test]
+fn who_had_errors_meets_no_bar() {
+    let mut run = run(1);
+    series_mut(&mut run, "node-raw", "bypass").rounds[0].errors = 2;
+    assert_eq!(why_not(&run, &bars::ALL[0]), "bypass had errors: 2");
+    series_mut(&mut run, "stress-read", "direct").rounds[0].errors = 1;
+    assert_eq!(why_not(&run, memory()), "stress-read: direct had errors: 1");
+}
+
+#[test]
+fn a_bar_over_several_needs_all_of_them() {
+    let changed = |change: &dyn Fn(&mut Run)| {
+        let mut run = run(1);
+        change(&mut run);
+        why_not(&run, memory())
+    };
+    let missing = changed(&|run| run.experiments.retain(|e| e.id != "stress-write-raw"));
+    assert_eq!(missing, "stress-write-raw: not part of this run");
+    let failed = changed(&|run| {
+        run.experiments.retain(|e| e.id != "stress-read");
+        run.failed.insert("stress-read".into(), "it died".into());
+    });
+    assert_eq!(failed, "stress-read: failed: it died");
+    let refused =
+        changed(&|run| experiment_mut(run, "stress-read-raw").refused = Some("slow".into()));
+    assert_eq!(refused, "stress-read-raw: withheld: slow");
+    let left_out = changed(&|run| {
+        let experiment = experiment_mut(run, "stress-write");
+        experiment.series.retain(|s| s.path != "enrich");
+        let reason = "failed: it hung".into();
+        experiment.left_out.insert("enrich".into(), reason);
+    });
+    assert_eq!(left_out, "stress-write: failed: it hung");
 }
 
 #[test]

@@ -1,14 +1,13 @@
 //! CPU time, context switches and memory of processes, from /proc.
 
-use std::fs;
+use std::{collections::BTreeMap, fs};
 
 use anyhow::Context;
 use report::schema::Usage;
 
-/// What a program's threads have used since they began. Threads that ended in between are
-/// lost: none of the programs here ends threads under load.
+/// What one thread, or several, have used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Sample {
+struct Counts {
     /// Time on a CPU: the first number of `schedstat` (sched-stats.rst).
     ran_ns: u64,
     /// Fields 14 and 15 of proc_pid_stat(5): too coarse to be summed up, good for the share.
@@ -18,9 +17,13 @@ struct Sample {
     involuntary: u64,
 }
 
+/// What a program's threads have used since each of them began, by process and thread. One that
+/// ends in a turn takes what it used in that turn with it, and no more.
+type Sample = BTreeMap<(u32, u32), Counts>;
+
 /// What was used in some turns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Spent(Sample);
+pub struct Spent(Counts);
 
 /// Watches the processes of one program.
 #[derive(Clone, Debug, Default)]
@@ -32,7 +35,7 @@ pub struct Meter {
 impl Meter {
     /// Of these processes; none: it will say zero.
     pub fn new(pids: Vec<u32>) -> Self {
-        let since = Sample::default();
+        let since = Sample::new();
         Self { pids, since }
     }
 
@@ -43,19 +46,14 @@ impl Meter {
 
     /// Ends it: what was used in it.
     pub fn end(&self) -> Spent {
-        Spent(sample(&self.pids).less(&self.since))
+        Spent(between(&self.since, &sample(&self.pids)))
     }
 }
 
 impl Spent {
     /// Both together.
     pub fn add(&mut self, other: Self) {
-        let (all, more) = (&mut self.0, other.0);
-        all.ran_ns += more.ran_ns;
-        all.user_ticks += more.user_ticks;
-        all.system_ticks += more.system_ticks;
-        all.voluntary += more.voluntary;
-        all.involuntary += more.involuntary;
+        self.0.add(&other.0);
     }
 
     /// As in a result file. The time is exact; how it splits into user and system is by the
@@ -79,7 +77,15 @@ impl Spent {
     }
 }
 
-impl Sample {
+impl Counts {
+    fn add(&mut self, more: &Self) {
+        self.ran_ns += more.ran_ns;
+        self.user_ticks += more.user_ticks;
+        self.system_ticks += more.system_ticks;
+        self.voluntary += more.voluntary;
+        self.involuntary += more.involuntary;
+    }
+
     fn less(&self, before: &Self) -> Self {
         Self {
             ran_ns: self.ran_ns.saturating_sub(before.ran_ns),
@@ -91,25 +97,39 @@ impl Sample {
     }
 }
 
+/// A thread that was not there before began in between.
+fn between(before: &Sample, after: &Sample) -> Counts {
+    let mut all = Counts::default();
+    for (thread, counts) in after {
+        let before = before.get(thread).copied().unwrap_or_default();
+        all.add(&counts.less(&before));
+    }
+    all
+}
+
 /// A process that is gone has used nothing: whoever waits for it will notice.
 fn sample(pids: &[u32]) -> Sample {
-    let mut all = Sample::default();
+    let mut all = Sample::new();
     for pid in pids {
-        if let Some((user, system)) = ticks(*pid) {
-            all.user_ticks += user;
-            all.system_ticks += system;
-        }
         let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else {
             continue;
         };
         for task in tasks.flatten() {
+            let Some(thread) = task.file_name().to_str().and_then(|name| name.parse().ok()) else {
+                continue;
+            };
             let read = |name: &str| fs::read_to_string(task.path().join(name)).unwrap_or_default();
-            let ran = read("schedstat");
-            all.ran_ns += ran.split(' ').next().map_or(0, number);
             let status = read("status");
             let field = |name| field(&status, name).map_or(0, number);
-            all.voluntary += field("voluntary_ctxt_switches");
-            all.involuntary += field("nonvoluntary_ctxt_switches");
+            let (user_ticks, system_ticks) = ticks(&read("stat")).unwrap_or_default();
+            let counts = Counts {
+                ran_ns: read("schedstat").split(' ').next().map_or(0, number),
+                user_ticks,
+                system_ticks,
+                voluntary: field("voluntary_ctxt_switches"),
+                involuntary: field("nonvoluntary_ctxt_switches"),
+            };
+            all.insert((*pid, thread), counts);
         }
     }
     all
@@ -120,8 +140,7 @@ fn number(text: &str) -> u64 {
 }
 
 /// utime and stime; the name before them, in brackets, may hold anything.
-fn ticks(pid: u32) -> Option<(u64, u64)> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+fn ticks(stat: &str) -> Option<(u64, u64)> {
     let (_, after_name) = stat.rsplit_once(") ")?;
     let mut fields = after_name.split(' ').skip(11);
     Some((fields.next()?.parse().ok()?, fields.next()?.parse().ok()?))
@@ -187,6 +206,17 @@ mod tests {
         let sum = twice.usage(0);
         let ratio = (sum.user_us + sum.system_us) / (usage.user_us + usage.system_us);
         assert!((ratio - 2.0).abs() < 1e-9, "{ratio}");
+    }
+
+    #[test]
+    fn a_thread_that_ends_takes_no_more_than_its_own() {
+        let counts = |ran_ns| Counts {
+            ran_ns,
+            ..Counts::default()
+        };
+        let before = Sample::from([((1, 1), counts(100)), ((1, 2), counts(9_000))]);
+        let after = Sample::from([((1, 1), counts(150)), ((1, 3), counts(7))]);
+        assert_eq!(between(&before, &after).ran_ns, 57);
     }
 
     #[test]

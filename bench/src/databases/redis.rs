@@ -2,7 +2,7 @@
 
 use std::{
     net::{SocketAddr, TcpListener, TcpStream},
-    process::{Command, Stdio},
+    process::Command,
     thread,
     time::{Duration, Instant},
 };
@@ -24,9 +24,8 @@ pub fn start() -> anyhow::Result<Server> {
     command
         .args(["--bind", "127.0.0.1", "--port", &address.port().to_string()])
         .args(["--save", "", "--appendonly", "no", "--daemonize", "no"])
-        .args(["--dir", "/tmp", "--loglevel", "warning"])
-        .stdout(Stdio::null());
-    let mut server = Server::spawn(&mut command, address).context(MISSING)?;
+        .args(["--dir", "/tmp", "--loglevel", "warning"]);
+    let mut server = Server::spawn(&command, address).context(MISSING)?;
     wait_for(&mut server, address)?;
     Ok(server)
 }

@@ -8,5 +8,6 @@ pub const BYPASS: Ours = Ours {
     about: "the connect hook looks the rule up and leaves the socket alone",
     rule: Ok("action = \"bypass\""),
     carries: anything,
+    outcome: "untouched",
     is_copied: false,
 };

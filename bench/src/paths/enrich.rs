@@ -13,5 +13,6 @@ pub const ENRICH: Ours = Ours {
         Protocol::Redis => Err("it decodes CQL alone"),
         Protocol::Cql | Protocol::Connect => Ok(()),
     },
+    outcome: "intercepted",
     is_copied: true,
 };

@@ -8,5 +8,6 @@ pub const FORWARD: Ours = Ours {
     about: "a gateway's XDP program rewrites addresses and sends packets on",
     rule: Err("has not landed"),
     carries: conversations,
+    outcome: "untouched",
     is_copied: false,
 };

@@ -26,6 +26,8 @@ pub struct Ours {
     pub rule: Result<&'static str, &'static str>,
     /// What it can carry.
     pub carries: fn(Protocol) -> Result<(), &'static str>,
+    /// What the agent counts its connections as: the label of `underpass_connections_total`.
+    pub outcome: &'static str,
     /// Its bytes pass through the agent's memory.
     pub is_copied: bool,
 }

@@ -8,5 +8,6 @@ pub const OBSERVE: Ours = Ours {
     about: "passive cgroup_skb programs read CQL headers in passing",
     rule: Err("has not landed"),
     carries: conversations,
+    outcome: "untouched",
     is_copied: false,
 };

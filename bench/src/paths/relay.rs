@@ -9,5 +9,6 @@ pub const RELAY: Ours = Ours {
     about: "the agent carries the flow and decodes nothing",
     rule: Err("a fallback so far: no rule can ask for it"),
     carries: conversations,
+    outcome: "intercepted",
     is_copied: true,
 };

@@ -8,5 +8,6 @@ pub const SHORTCUT: Ours = Ours {
     about: "both ends on this host: sk_msg hands data to the peer's socket, past TCP",
     rule: Err("has not landed"),
     carries: conversations,
+    outcome: "untouched",
     is_copied: false,
 };

@@ -8,5 +8,6 @@ pub const SPLICE: Ours = Ours {
     about: "starts in the agent, is handed to the kernel after the handshake",
     rule: Err("has not landed"),
     carries: conversations,
+    outcome: "intercepted",
     is_copied: false,
 };

@@ -19,32 +19,35 @@ const LEAST_OF_RATE: f64 = 0.8;
 
 /// What is wrong; nothing: it will do.
 pub fn loose(run: &Run) -> Vec<String> {
-    let mut wrong: Vec<String> = run
-        .failed
-        .iter()
-        .map(|(id, why)| format!("{id}: {why}"))
-        .collect();
+    let mut wrong = missing(run);
     for experiment in &run.experiments {
-        let measured = run.paths.iter().filter(|path| path.absent.is_none());
-        for path in measured {
-            let id = &experiment.id;
-            match experiment
-                .series
-                .iter()
-                .find(|series| series.path == path.name)
-            {
-                Some(series) => {
-                    wrong.extend(judge(experiment, series).map(|w| format!("{id}: {w}")))
-                }
-                None => wrong.extend(missing(experiment, &path.name, path.kind)),
-            }
-        }
+        let id = &experiment.id;
+        let refused = experiment.refused.iter();
+        wrong.extend(refused.map(|why| format!("{id}: refused: {why}")));
+        let judged = experiment.series.iter();
+        let judged = judged.filter_map(|series| judge(experiment, series));
+        wrong.extend(judged.map(|why| format!("{id}: {why}")));
     }
     wrong
 }
 
+/// What was to be measured and was not.
+pub fn missing(run: &Run) -> Vec<String> {
+    let failed = run.failed.iter();
+    let mut missing: Vec<String> = failed.map(|(id, why)| format!("{id}: {why}")).collect();
+    for experiment in &run.experiments {
+        let wanted = run.paths.iter().filter(|path| path.absent.is_none());
+        let lacking = wanted.filter(|path| {
+            let mut series = experiment.series.iter();
+            !series.any(|series| series.path == path.name)
+        });
+        missing.extend(lacking.filter_map(|path| fault(experiment, &path.name, path.kind)));
+    }
+    missing
+}
+
 /// A path that cannot carry a protocol says so; one that failed is a fault of somebody.
-fn missing(experiment: &Experiment, path: &str, kind: PathKind) -> Option<String> {
+fn fault(experiment: &Experiment, path: &str, kind: PathKind) -> Option<String> {
     let why = experiment
         .left_out
         .get(path)
@@ -89,7 +92,7 @@ fn op_s(series: &Series) -> Option<f64> {
         series
             .rounds
             .iter()
-            .map(|round| round.ops as f64 / round.seconds.max(f64::MIN_POSITIVE)),
+            .map(|round| round.in_time as f64 / round.seconds.max(f64::MIN_POSITIVE)),
     )
 }
 
@@ -105,6 +108,7 @@ mod tests {
                 Round {
                     seconds: 1.0,
                     ops,
+                    in_time: ops,
                     errors,
                     ..Round::default()
                 };
@@ -146,7 +150,7 @@ mod tests {
         experiment
             .left_out
             .insert("enrich".into(), "it decodes CQL alone".into());
-        assert!(missing(&experiment, "nginx", PathKind::Peer).is_some());
-        assert_eq!(missing(&experiment, "enrich", PathKind::Ours), None);
+        assert!(fault(&experiment, "nginx", PathKind::Peer).is_some());
+        assert_eq!(fault(&experiment, "enrich", PathKind::Ours), None);
     }
 }

@@ -8,6 +8,7 @@ use std::{
 use anyhow::{Context, bail};
 use load::{
     latencies::Latencies,
+    order::Seed,
     workload::{Client, Database, Variant, Workload},
 };
 use report::schema::{Experiment, Origin, Profile, Published, Series};
@@ -25,6 +26,9 @@ use crate::{
     paths::DIRECT,
     ways::{Cgroups, Ways},
 };
+
+/// Of the generators whose work is profiled: beyond those of any round.
+const PROFILED: u64 = 1_000;
 
 /// How experiments are done in this run.
 #[derive(Clone, Copy, Debug)]
@@ -122,6 +126,10 @@ fn measure(
         progress,
         &mut all,
     );
+    let verified = match played {
+        Ok(()) => stage.verify(),
+        Err(_) => Ok(()),
+    };
     experiment.left_out.append(&mut stage.left_out);
     for (lane, (mut series, latencies)) in stage.lanes.iter().zip(all) {
         if let Some(why) = &lane.failed {
@@ -139,6 +147,7 @@ fn measure(
     };
     let struck = stage.strike();
     played?;
+    verified?;
     outcome.profiles = profiled?;
     struck
 }
@@ -153,7 +162,11 @@ fn profiles(
     let mut profiles = Vec::new();
     for lane in stage.lanes.iter_mut().filter(|lane| lane.failed.is_none()) {
         interrupt::check()?;
-        lane.connect(variant, databases.credentials.as_ref(), 0)?;
+        let seed = Seed {
+            value: 0,
+            number: PROFILED,
+        };
+        lane.connect(variant, databases.credentials.as_ref(), seed)?;
         profiles.push(profile::take(lane, &variant.id, &databases.pids, flames)?);
         lane.generator = None;
     }
@@ -181,10 +194,16 @@ fn rounds(
             },
             ..how.timing
         };
+        let lanes = stage.lanes.len() as u64;
         for at in shuffle.order(stage.lanes.len()) {
             interrupt::check()?;
+            let seed = Seed {
+                value: how.seed + u64::from(number),
+                // 0 filled the tables.
+                number: 1 + u64::from(number) * lanes + at as u64,
+            };
             if let Some(lane) = stage.lanes.get_mut(at).filter(|lane| lane.failed.is_none()) {
-                let connected = lane.connect(variant, credentials, how.seed + u64::from(number));
+                let connected = lane.connect(variant, credentials, seed);
                 if let Err(error) = connected {
                     interrupt::check()?;
                     lane.fail(&error);

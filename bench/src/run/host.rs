@@ -128,7 +128,25 @@ fn circumstances(cpus: &str) -> BTreeMap<String, String> {
     let flags = field(cpus, "flags").unwrap_or_default();
     let is_virtual = flags.split(' ').any(|flag| flag == "hypervisor");
     all.insert("virtual machine".into(), is_virtual.to_string());
+    if shares_by_cgroup() {
+        let what = "shared by cgroup: generators and agent of our paths have a share of their own";
+        all.insert("CPU".into(), what.into());
+    }
     all
+}
+
+/// Whether the scheduler weighs cgroup v2 folders against each other.
+fn shares_by_cgroup() -> bool {
+    let Ok(mounts) = fs::read_to_string("/proc/self/mounts") else {
+        return false;
+    };
+    let mut roots = mounts.lines().filter_map(|line| {
+        let mut words = line.split(' ').skip(1);
+        let folder = words.next()?;
+        (words.next()? == "cgroup2").then(|| format!("{folder}/cgroup.subtree_control"))
+    });
+    let control = roots.find_map(|file| first_line(&file));
+    control.is_some_and(|names| names.split(' ').any(|name| name == "cpu"))
 }
 
 fn first_line(file: &str) -> Option<String> {

@@ -16,6 +16,7 @@ mod progress;
 mod round;
 mod shuffle;
 mod stage;
+mod verify;
 
 use std::{
     fs,
@@ -63,7 +64,8 @@ pub struct Args {
     /// Few experiments, short rounds: to see that it works; exits 1 when a figure is absurd
     #[arg(long)]
     quick: bool,
-    /// Where the results go [default: bench/results/full.json, with --quick target/bench/quick.json]
+    /// Where the results go [default: bench/results/full.json, or target/bench/part.json if less
+    /// than everything is measured]
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
     /// The paths to compare with `direct`; none: all
@@ -84,9 +86,10 @@ pub struct Args {
     /// Also profile the whole system under this experiment, over each path; may be repeated
     #[arg(long, value_name = "EXPERIMENT")]
     profile: Vec<String>,
-    /// Where flame graphs go
-    #[arg(long, value_name = "FOLDER", default_value_os_t = profile::folder())]
-    flames: PathBuf,
+    /// Where flame graphs go [default: bench/results/flames, or target/bench/flames if less than
+    /// everything is measured]
+    #[arg(long, value_name = "FOLDER")]
+    flames: Option<PathBuf>,
 }
 
 /// The command. What was measured is kept, whatever happens then.
@@ -106,6 +109,8 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     let how = how(args);
     let out = out(args);
+    // What is committed is replaced by a whole run, or not at all.
+    let unfinished = out.with_extension("unfinished.json");
     if let Some(folder) = out.parent() {
         fs::create_dir_all(folder)?;
     }
@@ -114,18 +119,25 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let circumstances = &mut results.machine.circumstances;
     circumstances.insert("idle cores".into(), awake.described());
     let began = Instant::now();
-    let measured = all(args, &planned, &ways, how, &out, &mut results);
+    let measured = all(args, &planned, &ways, how, &unfinished, &mut results);
     results.seconds = began.elapsed().as_secs_f64();
     results.complete = measured.is_ok();
     drop(awake);
     if !results.experiments.is_empty() {
-        report::write(&results, &out)?;
-        eprintln!("written: {} ({:.0} s)", out.display(), results.seconds);
+        report::write(&results, &unfinished)?;
+        let kept = match results.complete {
+            true => {
+                fs::rename(&unfinished, &out)?;
+                &out
+            }
+            false => &unfinished,
+        };
+        eprintln!("written: {} ({:.0} s)", kept.display(), results.seconds);
     }
     measured?;
     let wrong = match args.quick {
         true => check::loose(&results),
-        false => results.failed.keys().cloned().collect(),
+        false => check::missing(&results),
     };
     for what in &wrong {
         eprintln!("wrong: {what}");
@@ -146,6 +158,7 @@ fn all(
     let estimates: Vec<Duration> = planned.iter().map(estimate).collect();
     let mut progress = Progress::new(&estimates);
     let mut is_cold = true;
+    let flames = flames(args);
     for (planned, estimate) in planned.iter().zip(estimates) {
         interrupt::check()?;
         let (workload, variant) = (&planned.workload, &planned.variant);
@@ -168,7 +181,7 @@ fn all(
             databases: &databases,
             ways,
             how,
-            flames: is_profiled.then_some(&args.flames),
+            flames: is_profiled.then_some(&flames),
         };
         let outcome = experiment::run(workload, variant, setting, &mut progress);
         results.profiles.extend(outcome.profiles);
@@ -220,13 +233,25 @@ fn fail(results: &mut Run, id: &str, error: &anyhow::Error) {
     results.failed.insert(id.to_owned(), format!("{error:#}"));
 }
 
-/// A quick run does not write over what a full one found.
+/// A part does not write over what a full run found.
 fn out(args: &Args) -> PathBuf {
-    let default = match args.quick {
-        true => "target/bench/quick.json",
+    let default = match is_part(args) {
+        true => "target/bench/part.json",
         false => "bench/results/full.json",
     };
     args.out.clone().unwrap_or_else(|| default.into())
+}
+
+fn flames(args: &Args) -> PathBuf {
+    let default = match is_part(args) || args.out.is_some() {
+        true => "target/bench/flames",
+        false => "bench/results/flames",
+    };
+    args.flames.clone().unwrap_or_else(|| default.into())
+}
+
+fn is_part(args: &Args) -> bool {
+    args.quick || !args.only.is_empty() || !args.paths.is_empty()
 }
 
 fn how(args: &Args) -> How {
@@ -278,6 +303,12 @@ fn command_line() -> String {
     let secret = words.iter().position(|word| word == "--password");
     if let Some(word) = secret.and_then(|at| words.get_mut(at + 1)) {
         "…".clone_into(word);
+    }
+    for word in words
+        .iter_mut()
+        .filter(|word| word.starts_with("--password="))
+    {
+        "--password=…".clone_into(word);
     }
     format!("underpass-bench {}", words.join(" "))
 }

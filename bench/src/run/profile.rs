@@ -9,7 +9,7 @@ use std::{
     fs,
     io::BufReader,
     os::unix::process::CommandExt,
-    path::{Path, PathBuf},
+    path::Path,
     process::{Command, Stdio},
     thread,
     time::Duration,
@@ -160,11 +160,6 @@ fn script(data: &Path, fields: &[&str]) -> anyhow::Result<String> {
         .context("perf script")?;
     ensure!(output.status.success(), "perf script: {}", output.status);
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
-}
-
-/// Where flame graphs go unless another folder is named.
-pub fn folder() -> PathBuf {
-    PathBuf::from("bench/results/flames")
 }
 
 #[cfg(test)]

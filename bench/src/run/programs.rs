@@ -2,7 +2,7 @@
 //! After the rounds, because counting costs something itself.
 
 use anyhow::Context;
-use load::workload::Variant;
+use load::{order::Seed, workload::Variant};
 use micro::programs::{Counter, ProgramCost};
 use report::schema::Program;
 
@@ -34,7 +34,14 @@ pub fn measure(variant: &Variant, ways: &Ways) -> anyhow::Result<Vec<Program>> {
     };
     let counter = Counter::start(pid).context("the kernel's statistics of BPF programs")?;
     for lane in stage.lanes.iter_mut().filter(|lane| ours(lane.path)) {
-        lane.connect(variant, None, 0)?;
+        lane.connect(
+            variant,
+            None,
+            Seed {
+                value: 0,
+                number: 0,
+            },
+        )?;
         if let Some(generator) = &mut lane.generator {
             generator.work(SECONDS)?;
         }

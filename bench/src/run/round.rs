@@ -126,6 +126,8 @@ impl Account {
         let round = Round {
             seconds: answer.seconds,
             ops: answer.ops(),
+            in_time: answer.in_time,
+            scheduled: answer.scheduled,
             errors: answer.errors,
             first_error: answer.first_error.clone(),
             latency: latency(&answer),

@@ -8,13 +8,13 @@ use std::{collections::BTreeMap, net::SocketAddr};
 
 use anyhow::ensure;
 use load::{
-    order::{Credentials, Hello},
+    order::{Credentials, Hello, Seed},
     workload::{Protocol, Variant},
 };
 use peers::{Running, Setup, Traffic};
 use testkit::sandbox::{Agent, Cgroup};
 
-use super::generator::Generator;
+use super::{generator::Generator, verify};
 use crate::{
     databases::Databases,
     interrupt,
@@ -92,7 +92,7 @@ impl<'a> Stage<'a> {
                     stage.lanes.push(lane);
                     stage._peers.push((running, folder));
                 }
-                Err(error) => stage.leave_out(peer.name(), format!("{error:#}")),
+                Err(error) => stage.leave_out(peer.name(), format!("failed: {error:#}")),
             }
         }
         Ok(stage)
@@ -136,6 +136,24 @@ impl<'a> Stage<'a> {
         self.left_out.insert(path.to_owned(), why.into());
     }
 
+    /// Has every path of ours that was not taken fail.
+    ///
+    /// # Errors
+    /// The agent does not say.
+    pub fn verify(&mut self) -> anyhow::Result<()> {
+        let Some(agent) = &self.agent else {
+            return Ok(());
+        };
+        let metrics = agent.metrics()?;
+        for lane in &mut self.lanes {
+            let ours = OURS.into_iter().find(|path| path.name == lane.path);
+            if let Some(why) = ours.and_then(|path| verify::taken(path, &metrics)) {
+                lane.failed.get_or_insert(why);
+            }
+        }
+        Ok(())
+    }
+
     /// Stops the agent as an operator does; everything else ends when it is dropped.
     pub fn strike(mut self) -> anyhow::Result<()> {
         self.lanes.clear();
@@ -170,7 +188,7 @@ impl<'a> Lane<'a> {
         &mut self,
         variant: &Variant,
         credentials: Option<&Credentials>,
-        seed: u64,
+        seed: Seed,
     ) -> anyhow::Result<()> {
         let hello = Hello {
             job: variant.job.clone(),

@@ -23,7 +23,7 @@ use tokio::sync::oneshot;
 
 use super::requests::Requests;
 use crate::{
-    order::{Answer, Credentials},
+    order::{Answer, Credentials, Seed},
     pace::Pace,
     threads::on_threads,
     workload::Job,
@@ -49,7 +49,7 @@ impl Driver {
         job: &Job,
         targets: &[SocketAddr],
         credentials: Option<&Credentials>,
-        seed: u64,
+        seed: Seed,
     ) -> anyhow::Result<Self> {
         ensure!(!targets.is_empty(), "no targets");
         let runtime = tokio::runtime::Builder::new_current_thread()

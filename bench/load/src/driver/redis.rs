@@ -9,7 +9,7 @@ use redis::{
 
 use super::requests::Requests;
 use crate::{
-    order::{Answer, Credentials},
+    order::{Answer, Credentials, Seed},
     pace::Pace,
     raw::{
         ANSWER_LIMIT,
@@ -54,7 +54,7 @@ impl Driver {
         job: &Job,
         targets: &[SocketAddr],
         credentials: Option<&Credentials>,
-        seed: u64,
+        seed: Seed,
     ) -> anyhow::Result<Self> {
         ensure!(!targets.is_empty(), "no targets");
         let operations = job.operations.iter();
@@ -107,7 +107,7 @@ impl Lane {
                 Err(error) if error.is_unrecoverable_error() => {
                     return Err(error).context("the connection");
                 }
-                Err(error) => tally.fail(error.to_string(), now_ns),
+                Err(error) => tally.fail(error.to_string()),
             }
         }
         Ok(tally)

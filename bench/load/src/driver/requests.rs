@@ -4,6 +4,7 @@ use anyhow::Context;
 
 use crate::{
     keys::{Place, Source, random::Random},
+    order::Seed,
     plan::{self, Mix},
     raw::protocol::{At, Draw},
     values::Values,
@@ -28,12 +29,12 @@ impl Requests {
     ///
     /// # Errors
     /// When the job does not fit the targets.
-    pub fn of_threads(job: &Job, targets: usize, seed: u64) -> anyhow::Result<Vec<Self>> {
+    pub fn of_threads(job: &Job, targets: usize, seed: Seed) -> anyhow::Result<Vec<Self>> {
         let groups = plan::groups(job)?;
         let [group] = &*groups else {
             anyhow::bail!("a driver chooses connections itself: operations cannot have their own");
         };
-        let values = Values::new(job, seed);
+        let values = Values::new(job, seed.value);
         let in_flight = (job.connections * job.depth).div_ceil(job.threads);
         let of_thread = |thread: usize| {
             let source = |target| {
@@ -43,14 +44,14 @@ impl Requests {
                     target,
                     targets,
                 };
-                Source::new(&job.keys, place, in_flight)
+                Source::new(&job.keys, place, in_flight, seed.number)
             };
             anyhow::Ok(Self {
                 mix: group.mix.clone(),
                 new_keys: job.operations.iter().map(|o| o.new_key).collect(),
                 sources: (0..targets).map(source).collect::<anyhow::Result<_>>()?,
                 turn: thread,
-                random: Random::new(seed, thread as u64),
+                random: Random::new(seed.value, thread as u64),
                 values: values.for_thread(seed, thread as u64),
             })
         };

@@ -17,6 +17,12 @@ use zipfian::{Zipfian, fnv};
 /// 64 targets of equal share this happens once in 10^13 draws.
 const MAX_DRAWS: usize = 2_000;
 
+/// Keys that a line of one generator adds before it meets the next generator's: more than it
+/// can in a round.
+const ADDED_BY_ONE: u64 = 1 << 20;
+/// Keys that generators, in turn, leave out at their beginning; a prime.
+const STRIDE: u64 = 7_919;
+
 /// The target, of so many, that a key belongs to.
 pub fn target_of(key: u64, targets: usize) -> usize {
     if targets <= 1 {
@@ -48,6 +54,8 @@ pub struct Source {
     cursor: u64,
     /// Keys beyond `count` that this line has tried: each `lines` apart.
     added: u64,
+    /// Where this generator's own begin among the keys beyond `count`.
+    base: u64,
     /// As many of the newest keys may be still under way: `Latest` leaves them alone.
     unsettled: u64,
 }
@@ -64,10 +72,11 @@ enum Choice {
 
 impl Source {
     /// Chooses as the job says; `in_flight` requests of this line may be under way at a time.
+    /// Generators of another `number` add other keys, and go round from another one on.
     ///
     /// # Errors
     /// When the target has no key.
-    pub fn new(keys: &Keys, place: Place, in_flight: usize) -> anyhow::Result<Self> {
+    pub fn new(keys: &Keys, place: Place, in_flight: usize, number: u64) -> anyhow::Result<Self> {
         let choice = match keys.distribution {
             Distribution::Uniform => Choice::Uniform,
             Distribution::Zipfian => Choice::Zipfian(Zipfian::to_scramble()),
@@ -79,8 +88,9 @@ impl Source {
             count: keys.count,
             choice,
             place,
-            cursor: spread,
+            cursor: spread.wrapping_add(number.wrapping_mul(STRIDE)),
             added: 0,
+            base: number.wrapping_mul(ADDED_BY_ONE),
             unsettled: in_flight as u64,
         };
         ensure!(
@@ -100,6 +110,7 @@ impl Source {
             place,
             cursor: place.line as u64,
             added: 0,
+            base: 0,
             unsettled: 0,
         }
     }
@@ -149,7 +160,9 @@ impl Source {
     }
 
     fn added_key(&self, nth: u64) -> u64 {
-        self.count + nth * self.place.lines as u64 + self.place.line as u64
+        let nth = self.base.wrapping_add(nth);
+        nth.wrapping_mul(self.place.lines as u64)
+            .wrapping_add(self.count + self.place.line as u64)
     }
 
     /// The next key of ours from here, round and round.
@@ -199,7 +212,7 @@ mod tests {
             count: COUNT,
             distribution,
         };
-        Source::new(&keys, place, 4).unwrap()
+        Source::new(&keys, place, 4, 0).unwrap()
     }
 
     /// How often each key came in 100,000 draws, the most frequent first.
@@ -296,6 +309,30 @@ mod tests {
     }
 
     #[test]
+    fn generators_add_other_keys() {
+        let keys = Keys {
+            count: COUNT,
+            distribution: Distribution::Latest,
+        };
+        let mut added: Vec<u64> = (0..5)
+            .flat_map(|number| {
+                let mut source = Source::new(&keys, ALONE, 4, number).unwrap();
+                let added: Vec<u64> = (0..50).map(|_| source.another()).collect();
+                // What it reads is its own, or was there before.
+                let seen = draws(&mut source);
+                assert!(
+                    seen.iter()
+                        .all(|(_, key)| *key < COUNT || added.contains(key))
+                );
+                added
+            })
+            .collect();
+        added.sort_unstable();
+        added.dedup();
+        assert_eq!(added.len(), 250);
+    }
+
+    #[test]
     fn a_target_without_a_key_is_refused() {
         let keys = Keys {
             count: 1,
@@ -307,7 +344,7 @@ mod tests {
                 targets: 2,
                 ..ALONE
             };
-            Source::new(&keys, place, 1).is_err()
+            Source::new(&keys, place, 1, 0).is_err()
         });
         assert_eq!(refused.count(), 1);
     }

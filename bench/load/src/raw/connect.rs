@@ -75,7 +75,7 @@ impl Lane {
             let now_ns = run.now_ns();
             match connected {
                 Ok(()) => tally.done(intended_ns, now_ns),
-                Err(error) => tally.fail(error.to_string(), now_ns),
+                Err(error) => tally.fail(error.to_string()),
             }
             drop(socket);
             self.pace.end(run);

@@ -160,6 +160,10 @@ impl<P: Protocol> Lane<P> {
         let mut heard_ns = now_ns;
         let mut ready = Ready::new();
         loop {
+            if self.in_flight == 0 {
+                // Nobody owes us a response.
+                heard_ns = now_ns;
+            }
             for line in 0..self.lines.len() {
                 self.begin_due(line, now_ns, run)?;
             }
@@ -176,7 +180,7 @@ impl<P: Protocol> Lane<P> {
             for number in ready.numbers.drain(..) {
                 now_ns = self.serve(number, run, &mut tally)?;
             }
-            let silent_ns = now_ns.saturating_sub(heard_ns.max(run.end_ns));
+            let silent_ns = now_ns.saturating_sub(heard_ns);
             ensure!(
                 u128::from(silent_ns) < ANSWER_LIMIT.as_nanos(),
                 "{} requests without a response for {ANSWER_LIMIT:?}",
@@ -224,23 +228,22 @@ impl<P: Protocol> Lane<P> {
     /// Begins all operations of a line that are due and have room.
     fn begin_due(&mut self, number: usize, now_ns: u64, run: &Run) -> anyhow::Result<()> {
         let line = self.lines.get_mut(number).context("no such line")?;
-        let is_late = now_ns >= run.end_ns;
         while let Some((connection, slot)) = line.free.front().copied() {
             let c = self.connections.get_mut(connection);
             let c = c.context("no connection")?;
             let place = c.slots.get_mut(usize::from(slot)).context("no slot")?;
             let intended_ns = match &mut line.schedule {
-                None if is_late => break,
+                None if now_ns >= run.end_ns => break,
                 None => now_ns,
                 Some(schedule) => {
                     let due_ns = schedule.next_ns();
-                    let had_room = place.freed_ns <= due_ns;
-                    // After the end only those leave that we were late for ourselves.
-                    if due_ns > now_ns || due_ns >= run.end_ns || (is_late && !had_room) {
+                    // What was due before the end leaves after it, if it had to wait: it waited
+                    // longest, and a latency without it would be too good.
+                    if due_ns > now_ns || due_ns >= run.end_ns || run.is_drained(now_ns) {
                         break;
                     }
                     schedule.advance();
-                    if had_room {
+                    if place.freed_ns <= due_ns {
                         c.intended.push(due_ns);
                     }
                     due_ns
@@ -317,13 +320,16 @@ impl<P: Protocol> Lane<P> {
             };
             let slot = c.slots.get_mut(usize::from(answered.slot));
             let slot = slot.filter(|slot| slot.is_busy);
-            let slot = slot.context("a response to no request: framing is lost")?;
+            let slot = slot.with_context(|| match answered.error.as_deref() {
+                Some(error) => format!("unasked: {error}"),
+                None => "a response to no request: framing is lost".to_owned(),
+            })?;
             let (steps, new_key) = *self
                 .operations
                 .get(slot.operation)
                 .context("no operation")?;
             if let Some(error) = answered.error {
-                tally.fail(error, now_ns);
+                tally.fail(error);
             } else if slot.step + 1 < steps {
                 slot.step += 1;
                 let at = At {

@@ -22,7 +22,7 @@ use anyhow::Context;
 
 use crate::{
     keys::{Place, Source},
-    order::{Answer, Credentials},
+    order::{Answer, Credentials, Seed},
     plan::{self, Seat},
     threads::on_threads,
     values::Values,
@@ -57,19 +57,19 @@ impl<P: Protocol> Engine<P> {
         job: &Job,
         targets: &[SocketAddr],
         credentials: Option<&Credentials>,
-        seed: u64,
+        seed: Seed,
         purpose: Purpose,
     ) -> anyhow::Result<Self> {
         let groups = plan::groups(job)?;
         let seats = plan::seats(&groups, job.threads, targets.len())?;
         let lines = lines(&seats);
-        let values = Values::new(job, seed);
+        let values = Values::new(job, seed.value);
         let mut lanes = Vec::new();
         for thread in 0..job.threads {
             lanes.push(Lane::new(
                 job,
                 values.for_thread(seed, thread as u64),
-                seed,
+                seed.value,
                 thread,
             )?);
         }
@@ -88,6 +88,7 @@ impl<P: Protocol> Engine<P> {
                         targets: targets.len(),
                     },
                     line.connections * job.depth,
+                    seed.number,
                 )?,
                 Purpose::Fill => Source::each(
                     job.keys.count,

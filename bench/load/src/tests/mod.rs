@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 
 use crate::{
     Generator,
-    order::{Answer, Hello, Order},
+    order::{Answer, Hello, Order, Seed},
     workload::{Client, Distribution, Job, Keys, Operation, Protocol, Step},
 };
 
@@ -67,7 +67,10 @@ fn connect(job: &Job, targets: &[SocketAddr]) -> anyhow::Result<Generator> {
         job: job.clone(),
         targets: targets.to_vec(),
         credentials: None,
-        seed: 1,
+        seed: Seed {
+            value: 1,
+            number: 1,
+        },
     })
 }
 

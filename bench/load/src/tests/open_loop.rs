@@ -89,20 +89,21 @@ fn the_rate_is_kept_over_threads_connections_and_targets() {
 }
 
 #[test]
-fn what_could_not_be_sent_is_seen() {
+fn what_had_to_wait_is_sent_after_the_end_and_counts() {
     let server = Server::start(|_, _| {
         thread::sleep(Duration::from_millis(10));
         Some("+OK\r\n".into())
     });
     let job = Job {
-        rate: Some(1_000.0),
+        rate: Some(300.0),
         ..get()
     };
     let answer = work(&job, &[server.addr], 0.5).unwrap();
-    assert_eq!(answer.scheduled, Some(500));
-    assert!((10..=51).contains(&answer.ops()), "{}", answer.ops());
-    // The last one waited since early on.
-    assert!(answer.max_ms() > 300.0, "{}", answer.max_ms());
+    assert_eq!((answer.scheduled, answer.ops()), (Some(150), 150));
+    assert!((10..=51).contains(&answer.in_time), "{}", answer.in_time);
+    assert_eq!(answer.seconds, 0.5);
+    // The last of them was due at 0.5 s, and its turn came after a second and a half.
+    assert!(answer.max_ms() > 900.0, "{}", answer.max_ms());
 }
 
 /// Answers only when no more requests come; the most that came.

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use anyhow::{Context, bail, ensure};
 
 use super::{Bind, Client, Database, Job, Operation, Protocol, Step, Variant, words};
-use crate::plan;
+use crate::{plan, values};
 
 /// Stream ids of native protocol v4 (§2.3).
 const MAX_DEPTH: usize = 32_768;
@@ -13,13 +13,17 @@ const MAX_DEPTH: usize = 32_768;
 const MAX_THREADS: usize = 1_024;
 /// One process's descriptors, on systems that let it have no more.
 const MAX_CONNECTIONS: usize = 60_000;
+/// Requests under way, in one generator: each has a place in memory.
+const MAX_IN_FLIGHT: usize = 1 << 20;
 /// Targets of one generator: the shortest sweep that is worth a plot ends far below.
 const MAX_NODES: usize = 256;
 /// Keys of [`Bind::Key`] have ten digits.
 const MAX_KEYS: u64 = 10_000_000_000;
 /// A batch counts its statements in two bytes; a pipeline of more is a mistake.
 const MAX_COUNT: usize = 65_535;
-/// Cassandra refuses mutations of more than 16 MiB by default; one value is far below.
+/// Cassandra refuses mutations of more by default.
+const MAX_REQUEST_BYTES: usize = 16 << 20;
+/// One value is far below.
 const MAX_VALUE_BYTES: usize = 1 << 20;
 
 /// A part of an id: it becomes a file's name and a heading.
@@ -76,8 +80,22 @@ fn job(job: &Job) -> anyhow::Result<()> {
         shares_connections || connections >= threads,
         "connections = {connections} are fewer than threads = {threads}"
     );
-    if let Some(rate) = job.rate {
-        ensure!(rate.is_finite() && rate > 0.0, "rate = {rate}");
+    ensure!(
+        connections * depth <= MAX_IN_FLIGHT,
+        "{connections} connections with {depth} requests each are more than {MAX_IN_FLIGHT}"
+    );
+    match job.rate {
+        Some(rate) => {
+            ensure!(rate.is_finite() && rate > 0.0, "rate = {rate}");
+            ensure!(
+                connections * depth >= threads,
+                "depth × connections are fewer than threads = {threads}"
+            );
+        }
+        None => ensure!(
+            !shares_connections || depth == 1,
+            "a thread that asks a driver waits for its answer: depth = {depth} needs a rate"
+        ),
     }
     ensure!(
         (1..=MAX_KEYS).contains(&job.keys.count),
@@ -173,6 +191,11 @@ fn operation(operation: &Operation, protocol: Protocol) -> anyhow::Result<()> {
             }
             _ => bail!("a step of another protocol than {protocol:?}"),
         }
+        let bytes = values::bytes(step);
+        ensure!(
+            bytes <= MAX_REQUEST_BYTES,
+            "{bytes} bytes of values in a request are more than {MAX_REQUEST_BYTES}"
+        );
     }
     Ok(())
 }

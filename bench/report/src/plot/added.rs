@@ -6,16 +6,16 @@ use super::{
     theme,
 };
 use crate::{
+    constant,
     metric::Metric,
     number,
     schema::{Experiment, Run, Series},
-    summary,
 };
 
 /// At p50 and at p99, of the experiment in which every path does the same work.
 pub fn plot(run: &Run) -> Plot {
     let new = |about, drawn| Plot::new("added-latency", "Added latency by path", about, drawn);
-    let Some(experiment) = summary::constant(run) else {
+    let Some(experiment) = constant::choose(run).map(|c| c.experiment) else {
         return new(
             "Not measured: no experiment that all paths do at a rate.".into(),
             None,
@@ -34,8 +34,9 @@ pub fn plot(run: &Run) -> Plot {
     });
     let about = match drawn {
         Some(_) => format!(
-            "{}{rate}: difference to direct; whiskers: spread of rounds",
-            experiment.id
+            "{}{rate}: difference to direct; whiskers: spread of rounds{}",
+            experiment.id,
+            experiment.late_paths()
         ),
         None => format!("{}: nothing to hold against direct.", experiment.id),
     };

@@ -8,16 +8,16 @@ use super::{
     svg, theme,
 };
 use crate::{
+    constant,
     metric::{Metric, Process},
     number,
     schema::{Run, Series},
-    summary,
 };
 
 /// Of the experiment in which every path does the same work.
 pub fn plot(run: &Run) -> Plot {
     let new = |about, drawn| Plot::new("cpu-per-operation", "CPU per operation", about, drawn);
-    let Some(experiment) = summary::constant(run) else {
+    let Some(experiment) = constant::choose(run).map(|c| c.experiment) else {
         return new(
             "Not measured: no experiment that all paths do at a rate.".into(),
             None,
@@ -42,7 +42,11 @@ pub fn plot(run: &Run) -> Plot {
         format!(" at {} op/s", number::grouped(rate))
     });
     let about = match drawn {
-        Some(_) => format!("{}{rate}, from the kernel's accounting", experiment.id),
+        Some(_) => format!(
+            "{}{rate}, from the kernel's accounting{}",
+            experiment.id,
+            experiment.late_paths()
+        ),
         None => format!("{}: no operation succeeded.", experiment.id),
     };
     new(about, drawn)

@@ -16,13 +16,13 @@ pub mod theme;
 
 pub use svg::Plot;
 
-use crate::schema::Run;
+use crate::{constant, schema::Run};
 
 /// The plots of README and summary.
 pub fn shown(run: &Run) -> Vec<Plot> {
     vec![
         added::plot(run),
-        percentiles::plot(run, crate::summary::constant(run)),
+        percentiles::plot(run, constant::choose(run).map(|c| c.experiment)),
         cpu::plot(run),
         rates::plot(run),
         nodes::plot(run),

@@ -12,7 +12,7 @@ use crate::{
 };
 
 /// The workload whose variants differ by their number of nodes.
-const WORKLOAD: &str = "nodes";
+pub const WORKLOAD: &str = "nodes";
 const HEIGHT: f64 = 360.0;
 
 /// Over the variants of that workload.

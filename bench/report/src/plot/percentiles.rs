@@ -57,7 +57,7 @@ pub fn plot(_: &Run, experiment: Option<&Experiment>) -> Plot {
     };
     let drawn = lines::chart(&[Panel { title: "", lines }], &across, HEIGHT);
     let about = match drawn {
-        Some(_) => format!("{}: {load}", experiment.id),
+        Some(_) => format!("{}: {load}{}", experiment.id, experiment.late_paths()),
         None => format!("{}: no latencies were kept.", experiment.id),
     };
     new(about, drawn)

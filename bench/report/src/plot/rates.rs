@@ -6,10 +6,10 @@ use super::{
     lines::{self, Across, Line, Panel},
 };
 use crate::{
+    constant,
     metric::Metric,
     number,
     schema::{Experiment, Run},
-    summary::CONSTANT,
 };
 
 const HEIGHT: f64 = 360.0;
@@ -25,7 +25,7 @@ pub fn plot(run: &Run) -> Plot {
             drawn,
         )
     };
-    let is_one = |e: &&Experiment| e.workload == CONSTANT && e.rate.is_some();
+    let is_one = |e: &&Experiment| e.workload == constant::WORKLOAD && e.rate.is_some();
     let experiments: Vec<&Experiment> = run.usable().filter(is_one).collect();
     let panels = [("p50", Metric::P50), ("p99", Metric::P99)].map(|(title, metric)| Panel {
         title,

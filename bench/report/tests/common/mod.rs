@@ -257,6 +257,8 @@ fn round(random: &mut Random, load: &Load, cost: &Cost, p50: f64) -> Round {
     Round {
         seconds: SECONDS,
         ops,
+        in_time: ops,
+        scheduled: load.rate.map(|rate| (rate * SECONDS) as u64),
         errors: 0,
         first_error: None,
         latency: Latency {
@@ -283,6 +285,11 @@ fn round(random: &mut Random, load: &Load, cost: &Cost, p50: f64) -> Round {
         bytes: if load.client == "raw" { ops * BYTES } else { 0 },
         copied_bytes: (cost.path != "direct").then_some(ops * BYTES * cost.copies),
     }
+}
+
+/// So many operations, all of them in time.
+pub fn did(round: &mut Round, ops: u64) {
+    (round.ops, round.in_time) = (ops, ops);
 }
 
 /// The series, to be changed.

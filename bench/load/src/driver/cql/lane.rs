@@ -67,9 +67,8 @@ impl Lane {
         loop {
             let now_ns = run.now_ns();
             let due_ns = schedule.next_ns();
-            // After the end only those leave that we were late for ourselves.
-            let in_time = now_ns < run.end_ns || room_ns <= due_ns;
-            let has_next = due_ns < run.end_ns && in_time && !run.is_stopped();
+            // What was due before the end leaves after it, if it had to wait.
+            let has_next = due_ns < run.end_ns && !run.is_drained(now_ns) && !run.is_stopped();
             if has_next && under_way < self.in_flight && due_ns <= now_ns {
                 schedule.advance();
                 if room_ns <= due_ns {
@@ -145,6 +144,6 @@ const LIMIT_NS: u64 = 2 * ANSWER_LIMIT.as_nanos() as u64;
 fn count(tally: &mut Tally, intended_ns: u64, now_ns: u64, result: Result<(), String>) {
     match result {
         Ok(()) => tally.done(intended_ns, now_ns),
-        Err(why) => tally.fail(why, now_ns),
+        Err(why) => tally.fail(why),
     }
 }

@@ -1,0 +1,86 @@
+//! Whether a path kept up with the schedule of an open loop.
+//!
+//! Requests that waited are sent and counted, late as they are: a path that falls behind has
+//! the latencies of a queue, which say how long it was made to grow, not what the path costs.
+
+use crate::{
+    model::Text,
+    number,
+    schema::{Experiment, Round, Series},
+};
+
+/// So much of the schedule must end in time, in every round: the requests that are on their way
+/// as it ends are less than the rest.
+pub const KEPT_UP: f64 = 0.99;
+
+/// A path that did not keep up.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Behind {
+    /// In so many rounds.
+    pub rounds: usize,
+    /// In the worst of them: operations that ended in time.
+    pub in_time: u64,
+    /// And what the schedule called for.
+    pub scheduled: f64,
+}
+
+impl Experiment {
+    /// How far the path fell behind; None: there is no schedule, or it kept up in every round.
+    pub fn behind(&self, series: &Series) -> Option<Behind> {
+        let rate = self.rate?;
+        // A generator that kept no count was still asked for its rate.
+        let scheduled = |r: &Round| r.scheduled.map_or(rate * r.seconds, |n| n as f64);
+        let share = |r: &Round| r.in_time as f64 / scheduled(r);
+        let is_late = |r: &&Round| (r.in_time as f64) < KEPT_UP * scheduled(r);
+        let late: Vec<&Round> = series.rounds.iter().filter(is_late).collect();
+        let worst = late.iter().min_by(|a, b| share(a).total_cmp(&share(b)))?;
+        Some(Behind {
+            rounds: late.len(),
+            in_time: worst.in_time,
+            scheduled: scheduled(worst),
+        })
+    }
+
+    /// What keeps the path's latencies from being compared with others' at this rate.
+    pub fn flaw(&self, series: &Series) -> Option<&'static str> {
+        if self.behind(series).is_some() {
+            Some("did not keep up")
+        } else if series.errors() > 0 {
+            Some("had errors")
+        } else {
+            None
+        }
+    }
+
+    /// Who did not keep up, for the line under a plot's title; empty: all did.
+    pub fn late_paths(&self) -> String {
+        let late = self.series.iter().filter(|s| self.behind(s).is_some());
+        let names: Vec<&str> = late.map(|s| &*s.path).collect();
+        match names.len() {
+            0 => String::new(),
+            1 | 2 => format!("; did not keep up: {}", names.join(", ")),
+            // The line has only so much room.
+            n => format!("; did not keep up: {n} paths"),
+        }
+    }
+}
+
+/// That a path did not keep up; None: it did. `of`: the experiment's id, where the page is not
+/// about it alone.
+pub fn warning(experiment: &Experiment, series: &Series, of: Option<&str>) -> Option<Text> {
+    let behind = experiment.behind(series)?;
+    let text = Text::new().strong(format!("{} did not keep up", series.path));
+    let text = match of {
+        Some(id) => text.plain(" in ").code(id),
+        None => text,
+    };
+    Some(text.plain(format!(
+        ": in {} of {} rounds less than {} % of the schedule ended in time (at worst {} of {} \
+         operations); its latencies are those of a queue that grows.",
+        behind.rounds,
+        series.rounds.len(),
+        number::plain(KEPT_UP * 100.0),
+        number::grouped(behind.in_time as f64),
+        number::grouped(behind.scheduled),
+    )))
+}

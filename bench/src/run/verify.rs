@@ -1,0 +1,72 @@
+//! Whether each of our paths was taken: without it, a flow that slipped past the agent would be
+//! measured as a very fast proxy.
+
+use testkit::sandbox::Metric;
+
+use crate::paths::Ours;
+
+/// Flows that are carried without being understood.
+const UNDECODABLE: &str = "underpass_undecodable_flows_total";
+const CONNECTIONS: &str = "underpass_connections_total";
+
+/// What was otherwise than it should be; None: the path was taken by all of its connections.
+pub fn taken(path: &Ours, metrics: &Metric) -> Option<String> {
+    let rule = format!("rule=\"{}\"", path.name);
+    let wanted = format!("outcome=\"{}\"", path.outcome);
+    let of_rule = metrics.iter().filter(|(name, count)| {
+        name.starts_with(CONNECTIONS) && name.contains(&rule) && **count > 0.0
+    });
+    let (right, wrong): (Vec<_>, Vec<_>) = of_rule.partition(|(name, _)| name.contains(&wanted));
+    if let Some((name, count)) = wrong.first() {
+        return Some(format!("{count} connections did not take the path: {name}"));
+    }
+    if right.is_empty() {
+        return Some("the agent saw none of its connections".into());
+    }
+    let undecodable = metrics
+        .iter()
+        .find(|(name, count)| name.starts_with(UNDECODABLE) && **count > 0.0);
+    let (name, count) = undecodable.filter(|_| path.is_copied)?;
+    Some(format!(
+        "{count} flows were carried without being decoded: {name}"
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::paths::OURS;
+
+    fn of(path: &str, lines: &[(&str, f64)]) -> Option<String> {
+        let path = OURS.into_iter().find(|ours| ours.name == path).unwrap();
+        let metrics = lines
+            .iter()
+            .map(|(name, count)| ((*name).to_owned(), *count))
+            .collect();
+        taken(path, &metrics)
+    }
+
+    #[test]
+    fn every_connection_must_take_the_path() {
+        let ours = (
+            "underpass_connections_total{outcome=\"untouched\",rule=\"bypass\"}",
+            3.0,
+        );
+        let others = (
+            "underpass_connections_total{outcome=\"intercepted\",rule=\"enrich\"}",
+            4.0,
+        );
+        assert_eq!(of("bypass", &[ours, others]), None);
+        assert_eq!(of("enrich", &[ours, others]), None);
+        assert!(of("bypass", &[others]).unwrap().contains("none"));
+        let slipped = (
+            "underpass_connections_total{outcome=\"failed_open\",rule=\"enrich\"}",
+            1.0,
+        );
+        let why = of("enrich", &[others, slipped]).unwrap();
+        assert!(why.contains("failed_open"), "{why}");
+        let blind = ("underpass_undecodable_flows_total{reason=\"tls\"}", 2.0);
+        assert!(of("enrich", &[others, blind]).unwrap().contains("tls"));
+        assert_eq!(of("bypass", &[ours, blind]), None);
+    }
+}
