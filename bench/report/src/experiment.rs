@@ -7,6 +7,7 @@ use crate::{
     number::{self, NONE},
     pace, plot,
     schema::{Experiment, Run},
+    spectrum,
 };
 
 /// The database of a workload that asks nothing: against a server that does nothing it would
@@ -46,11 +47,16 @@ fn measured(run: &Run, experiment: &Experiment) -> Vec<Block> {
         ));
     }
     for series in &experiment.series {
-        blocks.extend(pace::warning(experiment, series, None).map(Block::Warning));
+        blocks.extend(pace::warning(experiment, series).map(Block::Warning));
     }
     blocks.push(Block::Table(throughput(experiment)));
     blocks.push(Block::Table(added(experiment)));
     blocks.push(Block::Plot(plot::percentiles::plot(run, Some(experiment))));
+    if experiment.rate.is_some() {
+        let spectrum = spectrum::table(experiment).map(Block::Table);
+        let spectrum = spectrum.into_iter().collect();
+        blocks.push(Block::Folded("Percentile spectrum".into(), spectrum));
+    }
     blocks.push(Block::Table(usage(experiment)));
     blocks.push(Block::Folded(
         "Over intervals, and CPU user and system".into(),

@@ -26,6 +26,7 @@ pub mod page;
 pub mod plot;
 pub mod programs;
 pub mod schema;
+mod spectrum;
 pub mod stats;
 pub mod summary;
 pub mod view;

@@ -43,11 +43,22 @@ pub fn profiles(run: &Run) -> String {
         return format!("{out}Nothing was profiled in the committed run.\n");
     };
     blocks(&mut out, &[Block::Table(table)]);
+    let mut experiment = "";
     for profile in &run.profiles {
-        if let Some(file) = &profile.flame_graph {
-            let title = escaped(&format!("{} under {}", profile.path, profile.experiment));
-            let _ = writeln!(out, "### {title}\n\n![{title}](../{file})\n");
+        let Some(file) = &profile.flame_graph else {
+            continue;
+        };
+        if profile.experiment != experiment {
+            experiment = &profile.experiment;
+            let _ = writeln!(out, "### {}\n", escaped(experiment));
         }
+        let title = escaped(&format!("{} under {experiment}", profile.path));
+        let path = escaped(&profile.path);
+        // Folded: a page of twenty pictures shows none of them.
+        let _ = writeln!(
+            out,
+            "<details><summary>{path}</summary>\n\n![{title}](../{file})\n\n</details>\n"
+        );
     }
     blocks(&mut out, &[Block::Paragraph(summary::origin(run))]);
     format!("{}\n", out.trim_end())

@@ -65,15 +65,10 @@ impl Experiment {
     }
 }
 
-/// That a path did not keep up; None: it did. `of`: the experiment's id, where the page is not
-/// about it alone.
-pub fn warning(experiment: &Experiment, series: &Series, of: Option<&str>) -> Option<Text> {
+/// That a path did not keep up; None: it did.
+pub fn warning(experiment: &Experiment, series: &Series) -> Option<Text> {
     let behind = experiment.behind(series)?;
     let text = Text::new().strong(format!("{} did not keep up", series.path));
-    let text = match of {
-        Some(id) => text.plain(" in ").code(id),
-        None => text,
-    };
     Some(text.plain(format!(
         ": in {} of {} rounds less than {} % of the schedule ended in time (at worst {} of {} \
          operations); its latencies are those of a queue that grows.",

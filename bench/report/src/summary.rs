@@ -61,11 +61,32 @@ pub fn warnings(run: &Run) -> Vec<Block> {
             lines.push(errors(experiment, series));
         }
     }
-    for experiment in shown_at_a_rate(run) {
-        let all = experiment.series.iter();
-        lines.extend(all.filter_map(|s| pace::warning(experiment, s, Some(&experiment.id))));
-    }
+    lines.extend(behind(run));
     lines.into_iter().map(Block::Warning).collect()
+}
+
+/// Who did not keep up, and where, in one line; the experiments' own sections say how far.
+fn behind(run: &Run) -> Option<Text> {
+    let mut text = Text::new().strong("Did not keep up").plain(": ");
+    let mut separator = "";
+    for experiment in shown_at_a_rate(run) {
+        let late = experiment.series.iter();
+        let late = late.filter(|series| experiment.behind(series).is_some());
+        let names: Vec<&str> = late.map(|series| &*series.path).collect();
+        if !names.is_empty() {
+            text = text
+                .plain(format!("{separator}{} in ", names.join(", ")))
+                .code(&*experiment.id);
+            separator = "; ";
+        }
+    }
+    (!separator.is_empty()).then(|| {
+        text.plain(format!(
+            ". In a round or more less than {} % of the schedule ended in time; the latencies are \
+             those of a queue that grows.",
+            number::plain(pace::KEPT_UP * 100.0)
+        ))
+    })
 }
 
 /// Experiments with a schedule that the table or a plot of the summary is made of.

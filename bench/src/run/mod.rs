@@ -297,7 +297,7 @@ fn begin(args: &Args, how: How, ways: &Ways) -> anyhow::Result<Run> {
     })
 }
 
-/// As it was typed, without passwords.
+/// As it was typed, without passwords, and without where on this host things are.
 fn command_line() -> String {
     let mut words: Vec<String> = std::env::args().skip(1).collect();
     let secret = words.iter().position(|word| word == "--password");
@@ -309,6 +309,12 @@ fn command_line() -> String {
         .filter(|word| word.starts_with("--password="))
     {
         "--password=…".clone_into(word);
+    }
+    for word in &mut words {
+        if let Some((name, file)) = word.split_once('=').filter(|(_, file)| file.contains('/')) {
+            let file = file.rsplit('/').next().unwrap_or_default();
+            *word = format!("{name}={file}");
+        }
     }
     format!("underpass-bench {}", words.join(" "))
 }
