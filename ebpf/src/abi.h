@@ -37,12 +37,24 @@ enum up_limit {
 	UP_SYN_BYTES = 120,
 	UP_COMM_BYTES = 16,
 	UP_HELD_RING_BYTES = 262144,
+	/* Observed flows, those included that ended since the agent last looked. */
+	UP_MAX_METERS = 65536,
+	/* Opcodes of the native protocol, 0x00 to 0x10. */
+	UP_OPCODES = 17,
+	/* Stream ids whose latency is measured; drivers take the lowest that are free. */
+	UP_METER_STREAMS = 512,
+	/* Latencies are counted in units of 256 ns, in 16 buckets for each doubling; the last
+	 * one begins at 133 s. */
+	UP_LATENCY_UNIT_NS = 256,
+	UP_LATENCY_STEPS = 16,
+	UP_LATENCY_BUCKETS = 416,
 };
 
 enum up_action {
 	UP_ACTION_BYPASS = 0,
 	UP_ACTION_ENRICH = 1,
 	UP_ACTION_DENY = 2,
+	UP_ACTION_OBSERVE = 3,
 };
 
 enum up_fail {
@@ -72,7 +84,8 @@ enum up_cause {
 	UP_CAUSE_RING_FULL = 7,
 	UP_CAUSE_STRANGER = 8,
 	UP_CAUSE_ODD_SYN = 9,
-	UP_CAUSES = 10,
+	UP_CAUSE_METERS_FULL = 10,
+	UP_CAUSES = 11,
 };
 
 struct up_endpoint {
@@ -195,6 +208,79 @@ struct up_release {
 	struct up_endpoint local;
 };
 
+/* What a direction of an observed flow is read as. */
+enum up_framing {
+	/* Native protocol v3, v4, and v5 until the connection is ready. */
+	UP_FRAMING_FRAMES = 0,
+	/* v5: segments, whether compressed or not is seen from the first. */
+	UP_FRAMING_UNSURE = 1,
+	UP_FRAMING_SEGMENTS = 2,
+	UP_FRAMING_SEGMENTS_LZ4 = 3,
+};
+
+enum up_sync {
+	/* The SYN was not seen: nothing is read. */
+	UP_SYNC_NONE = 0,
+	UP_SYNC_OK = 1,
+	/* A gap, or bytes that are no header: waits for a packet that begins with one. */
+	UP_SYNC_LOST = 2,
+};
+
+/* Where a direction stands. `off` and `end` are only meant during a walk over a packet: they
+ * are in memory so that the verifier forgets what it knows of them and sees an end. */
+struct up_cursor {
+	/* Sequence number of the next byte that matters. */
+	__u32 next;
+	/* Behind the highest that was seen. */
+	__u32 top;
+	/* Payload of the open segment that is still to come. */
+	__u32 segment_left;
+	/* Body of a frame that goes on in the next segment. */
+	__u32 frame_left;
+	__u32 off;
+	__u32 end;
+	__u8 sync;
+	__u8 framing;
+	/* So many bytes of a header that a packet's end cut. */
+	__u8 have;
+	__u8 pad;
+	__u8 header[12];
+};
+
+struct up_direction {
+	struct up_cursor at;
+	__u64 bytes;
+	__u64 frames;
+	__u64 segments;
+	/* Segments whose frames cannot be read. */
+	__u64 compressed;
+	/* Times that sync was lost. */
+	__u64 gaps;
+	__u64 by_opcode[17];
+};
+
+/* An observed flow. One value for all, so that a packet costs one look-up. What both directions
+ * would write is left out: they run on two CPUs at once. */
+struct up_meter {
+	struct up_leg leg;
+	/* The client's side; family 0 until its SYN has left. */
+	struct up_endpoint client;
+	/* Of the request that began the v5 handshake. */
+	__u8 version;
+	/* The socket is closed: the agent adds the flow to its rule, and removes it. */
+	__u8 ended;
+	__u8 pad[2];
+	__u64 opened_ns;
+	struct up_direction requests;
+	struct up_direction responses;
+	__u64 latency_sum_ns;
+	/* Responses whose request's time is not known. */
+	__u64 unmatched;
+	/* By stream id: when the request left, in units; 0: none is under way. */
+	__u32 started[512];
+	__u32 latencies[416];
+};
+
 /* Per rule slot and CPU. */
 struct up_decisions {
 	__u64 by_outcome[5];
@@ -208,3 +294,6 @@ _Static_assert(sizeof(struct up_leg) == 72, "up_leg");
 _Static_assert(sizeof(struct up_flow) == 112, "up_flow");
 _Static_assert(sizeof(struct up_held) == 216, "up_held");
 _Static_assert(sizeof(struct up_settings) == 64, "up_settings");
+_Static_assert(sizeof(struct up_cursor) == 40, "up_cursor");
+_Static_assert(sizeof(struct up_direction) == 216, "up_direction");
+_Static_assert(sizeof(struct up_meter) == 4264, "up_meter");

@@ -44,6 +44,24 @@ pub const COMM_BYTES: u32 = 16;
 /// `UP_HELD_RING_BYTES` of `enum up_limit` in abi.h.
 pub const HELD_RING_BYTES: u32 = 262144;
 
+/// `UP_MAX_METERS` of `enum up_limit` in abi.h.
+pub const MAX_METERS: u32 = 65536;
+
+/// `UP_OPCODES` of `enum up_limit` in abi.h.
+pub const OPCODES: u32 = 17;
+
+/// `UP_METER_STREAMS` of `enum up_limit` in abi.h.
+pub const METER_STREAMS: u32 = 512;
+
+/// `UP_LATENCY_UNIT_NS` of `enum up_limit` in abi.h.
+pub const LATENCY_UNIT_NS: u32 = 256;
+
+/// `UP_LATENCY_STEPS` of `enum up_limit` in abi.h.
+pub const LATENCY_STEPS: u32 = 16;
+
+/// `UP_LATENCY_BUCKETS` of `enum up_limit` in abi.h.
+pub const LATENCY_BUCKETS: u32 = 416;
+
 /// `UP_ACTION_BYPASS` of `enum up_action` in abi.h.
 pub const ACTION_BYPASS: u32 = 0;
 
@@ -52,6 +70,9 @@ pub const ACTION_ENRICH: u32 = 1;
 
 /// `UP_ACTION_DENY` of `enum up_action` in abi.h.
 pub const ACTION_DENY: u32 = 2;
+
+/// `UP_ACTION_OBSERVE` of `enum up_action` in abi.h.
+pub const ACTION_OBSERVE: u32 = 3;
 
 /// `UP_FAIL_OPEN` of `enum up_fail` in abi.h.
 pub const FAIL_OPEN: u32 = 0;
@@ -107,8 +128,32 @@ pub const CAUSE_STRANGER: u32 = 8;
 /// `UP_CAUSE_ODD_SYN` of `enum up_cause` in abi.h.
 pub const CAUSE_ODD_SYN: u32 = 9;
 
+/// `UP_CAUSE_METERS_FULL` of `enum up_cause` in abi.h.
+pub const CAUSE_METERS_FULL: u32 = 10;
+
 /// `UP_CAUSES` of `enum up_cause` in abi.h.
-pub const CAUSES: u32 = 10;
+pub const CAUSES: u32 = 11;
+
+/// `UP_FRAMING_FRAMES` of `enum up_framing` in abi.h.
+pub const FRAMING_FRAMES: u32 = 0;
+
+/// `UP_FRAMING_UNSURE` of `enum up_framing` in abi.h.
+pub const FRAMING_UNSURE: u32 = 1;
+
+/// `UP_FRAMING_SEGMENTS` of `enum up_framing` in abi.h.
+pub const FRAMING_SEGMENTS: u32 = 2;
+
+/// `UP_FRAMING_SEGMENTS_LZ4` of `enum up_framing` in abi.h.
+pub const FRAMING_SEGMENTS_LZ4: u32 = 3;
+
+/// `UP_SYNC_NONE` of `enum up_sync` in abi.h.
+pub const SYNC_NONE: u32 = 0;
+
+/// `UP_SYNC_OK` of `enum up_sync` in abi.h.
+pub const SYNC_OK: u32 = 1;
+
+/// `UP_SYNC_LOST` of `enum up_sync` in abi.h.
+pub const SYNC_LOST: u32 = 2;
 
 /// `struct up_endpoint` in abi.h.
 #[repr(C)]
@@ -420,6 +465,126 @@ const _: () = {
     assert!(offset_of!(Release, local) == 0);
 };
 
+/// `struct up_cursor` in abi.h.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cursor {
+    /// In C: `__u32`.
+    pub next: u32,
+    /// In C: `__u32`.
+    pub top: u32,
+    /// In C: `__u32`.
+    pub segment_left: u32,
+    /// In C: `__u32`.
+    pub frame_left: u32,
+    /// In C: `__u32`.
+    pub off: u32,
+    /// In C: `__u32`.
+    pub end: u32,
+    /// In C: `__u8`.
+    pub sync: u8,
+    /// In C: `__u8`.
+    pub framing: u8,
+    /// In C: `__u8`.
+    pub have: u8,
+    /// In C: `__u8`.
+    pub pad: u8,
+    /// In C: `__u8[12]`.
+    pub header: [u8; 12],
+}
+
+const _: () = {
+    assert!(size_of::<Cursor>() == 40);
+    assert!(offset_of!(Cursor, next) == 0);
+    assert!(offset_of!(Cursor, top) == 4);
+    assert!(offset_of!(Cursor, segment_left) == 8);
+    assert!(offset_of!(Cursor, frame_left) == 12);
+    assert!(offset_of!(Cursor, off) == 16);
+    assert!(offset_of!(Cursor, end) == 20);
+    assert!(offset_of!(Cursor, sync) == 24);
+    assert!(offset_of!(Cursor, framing) == 25);
+    assert!(offset_of!(Cursor, have) == 26);
+    assert!(offset_of!(Cursor, pad) == 27);
+    assert!(offset_of!(Cursor, header) == 28);
+};
+
+/// `struct up_direction` in abi.h.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Direction {
+    /// In C: `struct up_cursor`.
+    pub at: Cursor,
+    /// In C: `__u64`.
+    pub bytes: u64,
+    /// In C: `__u64`.
+    pub frames: u64,
+    /// In C: `__u64`.
+    pub segments: u64,
+    /// In C: `__u64`.
+    pub compressed: u64,
+    /// In C: `__u64`.
+    pub gaps: u64,
+    /// In C: `__u64[17]`.
+    pub by_opcode: [u64; 17],
+}
+
+const _: () = {
+    assert!(size_of::<Direction>() == 216);
+    assert!(offset_of!(Direction, at) == 0);
+    assert!(offset_of!(Direction, bytes) == 40);
+    assert!(offset_of!(Direction, frames) == 48);
+    assert!(offset_of!(Direction, segments) == 56);
+    assert!(offset_of!(Direction, compressed) == 64);
+    assert!(offset_of!(Direction, gaps) == 72);
+    assert!(offset_of!(Direction, by_opcode) == 80);
+};
+
+/// `struct up_meter` in abi.h.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Meter {
+    /// In C: `struct up_leg`.
+    pub leg: Leg,
+    /// In C: `struct up_endpoint`.
+    pub client: Endpoint,
+    /// In C: `__u8`.
+    pub version: u8,
+    /// In C: `__u8`.
+    pub ended: u8,
+    /// In C: `__u8[2]`.
+    pub pad: [u8; 2],
+    /// In C: `__u64`.
+    pub opened_ns: u64,
+    /// In C: `struct up_direction`.
+    pub requests: Direction,
+    /// In C: `struct up_direction`.
+    pub responses: Direction,
+    /// In C: `__u64`.
+    pub latency_sum_ns: u64,
+    /// In C: `__u64`.
+    pub unmatched: u64,
+    /// In C: `__u32[512]`.
+    pub started: [u32; 512],
+    /// In C: `__u32[416]`.
+    pub latencies: [u32; 416],
+}
+
+const _: () = {
+    assert!(size_of::<Meter>() == 4264);
+    assert!(offset_of!(Meter, leg) == 0);
+    assert!(offset_of!(Meter, client) == 72);
+    assert!(offset_of!(Meter, version) == 92);
+    assert!(offset_of!(Meter, ended) == 93);
+    assert!(offset_of!(Meter, pad) == 94);
+    assert!(offset_of!(Meter, opened_ns) == 96);
+    assert!(offset_of!(Meter, requests) == 104);
+    assert!(offset_of!(Meter, responses) == 320);
+    assert!(offset_of!(Meter, latency_sum_ns) == 536);
+    assert!(offset_of!(Meter, unmatched) == 544);
+    assert!(offset_of!(Meter, started) == 552);
+    assert!(offset_of!(Meter, latencies) == 2600);
+};
+
 /// `struct up_decisions` in abi.h.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -571,6 +736,54 @@ pub const LAYOUT: &[StructLayout] = &[
         "up_release",
         size_of::<Release>(),
         &[("local", offset_of!(Release, local))],
+    ),
+    (
+        "up_cursor",
+        size_of::<Cursor>(),
+        &[
+            ("next", offset_of!(Cursor, next)),
+            ("top", offset_of!(Cursor, top)),
+            ("segment_left", offset_of!(Cursor, segment_left)),
+            ("frame_left", offset_of!(Cursor, frame_left)),
+            ("off", offset_of!(Cursor, off)),
+            ("end", offset_of!(Cursor, end)),
+            ("sync", offset_of!(Cursor, sync)),
+            ("framing", offset_of!(Cursor, framing)),
+            ("have", offset_of!(Cursor, have)),
+            ("pad", offset_of!(Cursor, pad)),
+            ("header", offset_of!(Cursor, header)),
+        ],
+    ),
+    (
+        "up_direction",
+        size_of::<Direction>(),
+        &[
+            ("at", offset_of!(Direction, at)),
+            ("bytes", offset_of!(Direction, bytes)),
+            ("frames", offset_of!(Direction, frames)),
+            ("segments", offset_of!(Direction, segments)),
+            ("compressed", offset_of!(Direction, compressed)),
+            ("gaps", offset_of!(Direction, gaps)),
+            ("by_opcode", offset_of!(Direction, by_opcode)),
+        ],
+    ),
+    (
+        "up_meter",
+        size_of::<Meter>(),
+        &[
+            ("leg", offset_of!(Meter, leg)),
+            ("client", offset_of!(Meter, client)),
+            ("version", offset_of!(Meter, version)),
+            ("ended", offset_of!(Meter, ended)),
+            ("pad", offset_of!(Meter, pad)),
+            ("opened_ns", offset_of!(Meter, opened_ns)),
+            ("requests", offset_of!(Meter, requests)),
+            ("responses", offset_of!(Meter, responses)),
+            ("latency_sum_ns", offset_of!(Meter, latency_sum_ns)),
+            ("unmatched", offset_of!(Meter, unmatched)),
+            ("started", offset_of!(Meter, started)),
+            ("latencies", offset_of!(Meter, latencies)),
+        ],
     ),
     (
         "up_decisions",

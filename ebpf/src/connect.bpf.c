@@ -4,11 +4,11 @@
  *
  * Fires in connect(2), in the caller's context, before a source address or port is
  * chosen, once per attempt (IPv4-mapped destinations arrive in connect6). Looks the
- * flow's rule up and leaves the socket alone (bypass), refuses it (deny: EPERM), or
+ * flow's rule up and leaves the socket alone (bypass; observe marks it for the meter), refuses it (deny: EPERM), or
  * sends it to the agent's listener (enrich) and keeps the original destination with the
  * socket.
  *
- * Reads settings, policies, rules, targets, uids, processes, cgroups. Writes flows,
+ * Reads settings, policies, rules, targets, uids, processes, cgroups. Writes flows, observed,
  * decisions, causes; deletes from releases.
  *
  * When the agent is dead its listener is gone, which the socket look-up sees at once:
@@ -62,6 +62,20 @@ static __always_inline __u32 obstacle(struct bpf_sock_addr *ctx, struct bpf_sock
 	return UP_CAUSES;
 }
 
+static __always_inline void describe(struct up_leg *leg, struct bpf_sock_addr *ctx,
+				     const struct up_endpoint *dst, const struct decision *d,
+				     const __u8 comm[UP_COMM_BYTES])
+{
+	leg->cookie = bpf_get_socket_cookie(ctx);
+	leg->cgroup_id = bpf_get_current_cgroup_id();
+	leg->orig_dst = *dst;
+	leg->slot = d->slot;
+	leg->generation = d->generation;
+	leg->tgid = bpf_get_current_pid_tgid() >> 32;
+	leg->uid = (__u32)bpf_get_current_uid_gid();
+	__builtin_memcpy(leg->comm, comm, UP_COMM_BYTES);
+}
+
 static __always_inline int remember(struct bpf_sock_addr *ctx, struct bpf_sock *sk,
 				    const struct up_endpoint *dst, const struct decision *d,
 				    const __u8 comm[UP_COMM_BYTES], int bound)
@@ -71,17 +85,23 @@ static __always_inline int remember(struct bpf_sock_addr *ctx, struct bpf_sock *
 	if (!flow)
 		return 0;
 	__builtin_memset(flow, 0, sizeof(*flow));
-	flow->leg.cookie = bpf_get_socket_cookie(ctx);
-	flow->leg.cgroup_id = bpf_get_current_cgroup_id();
-	flow->leg.orig_dst = *dst;
-	flow->leg.slot = d->slot;
-	flow->leg.generation = d->generation;
-	flow->leg.tgid = bpf_get_current_pid_tgid() >> 32;
-	flow->leg.uid = (__u32)bpf_get_current_uid_gid();
-	__builtin_memcpy(flow->leg.comm, comm, UP_COMM_BYTES);
+	describe(&flow->leg, ctx, dst, d, comm);
 	flow->leg.bound = bound;
 	flow->leg.bound_port = sk->src_port != 0;
 	return 1;
+}
+
+/* Marks the socket for the meter. */
+static __always_inline void observe(struct bpf_sock_addr *ctx, struct bpf_sock *sk,
+				    const struct up_endpoint *dst, const struct decision *d,
+				    const __u8 comm[UP_COMM_BYTES])
+{
+	struct up_leg *leg = bpf_sk_storage_get(&observed, sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
+
+	if (leg)
+		describe(leg, ctx, dst, d, comm);
+	else
+		count_cause(UP_CAUSE_NO_MEMORY);
 }
 
 /* A socket that was intercepted, failed to connect and is used again: forget the past. */
@@ -89,6 +109,7 @@ static __always_inline void forget(struct bpf_sock_addr *ctx, struct bpf_sock *s
 {
 	__u64 cookie;
 
+	bpf_sk_storage_delete(&observed, sk);
 	if (bpf_sk_storage_delete(&flows, sk))
 		return;
 	cookie = bpf_get_socket_cookie(ctx);
@@ -115,6 +136,11 @@ static __always_inline int on_connect(struct bpf_sock_addr *ctx, const struct up
 		return ALLOW;
 	if (d.action == UP_ACTION_BYPASS) {
 		count_outcome(&d, UP_OUTCOME_UNTOUCHED);
+		return ALLOW;
+	}
+	if (d.action == UP_ACTION_OBSERVE) {
+		count_outcome(&d, UP_OUTCOME_UNTOUCHED);
+		observe(ctx, sk, dst, &d, comm);
 		return ALLOW;
 	}
 	if (d.action == UP_ACTION_DENY) {

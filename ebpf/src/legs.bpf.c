@@ -7,10 +7,10 @@
  * will show at the other end. ACTIVE_ESTABLISHED_CB fires before the application learns
  * that it is connected: the name that the agent released moves to the socket, where it
  * lives as long as the socket does, and the leg has served. The change to CLOSE takes the
- * leg of a connect that failed out. Sockets that were not intercepted cost one failed
- * look-up.
+ * leg of a connect that failed out, and says that an observed flow has ended. Sockets that are
+ * neither cost two failed look-ups.
  *
- * Reads releases; writes flows, legs, causes; deletes from legs, releases. When the agent
+ * Reads observed, releases; writes flows, legs, meters, causes; deletes from legs, releases. When the agent
  * is dead it enters nothing, because connect no longer intercepts.
  */
 #include "common.h"
@@ -66,6 +66,25 @@ static __always_inline void keep_name(struct bpf_sock *sk)
 	bpf_map_delete_elem(&releases, &cookie);
 }
 
+/* A flow over which nothing went has nothing to say: the agent need not come for it. */
+static __always_inline void end_meter(struct bpf_sock *sk)
+{
+	struct up_leg *leg = bpf_sk_storage_get(&observed, sk, 0, 0);
+	struct up_meter *m;
+	__u64 cookie;
+
+	if (!leg)
+		return;
+	cookie = leg->cookie;
+	m = bpf_map_lookup_elem(&meters, &cookie);
+	if (!m)
+		return;
+	if (m->requests.bytes || m->responses.bytes)
+		m->ended = 1;
+	else
+		bpf_map_delete_elem(&meters, &cookie);
+}
+
 SEC("sockops")
 int on_socket_event(struct bpf_sock_ops *ops)
 {
@@ -75,10 +94,14 @@ int on_socket_event(struct bpf_sock_ops *ops)
 		return 1;
 	if (ops->op == BPF_SOCK_OPS_TCP_CONNECT_CB) {
 		enter_leg(ops, sk);
+		if (bpf_sk_storage_get(&observed, sk, 0, 0))
+			bpf_sock_ops_cb_flags_set(ops, ops->bpf_sock_ops_cb_flags |
+							       BPF_SOCK_OPS_STATE_CB_FLAG);
 	} else if (ops->op == BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB) {
 		keep_name(sk);
 		remove_leg(sk);
 	} else if (ops->op == BPF_SOCK_OPS_STATE_CB && ops->args[1] == BPF_TCP_CLOSE) {
+		end_meter(sk);
 		remove_leg(sk);
 	}
 	return 1;

@@ -101,6 +101,29 @@ struct {
 			  * done, or with the agent's flow, or when the socket is used again */
 
 struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, UP_MAX_METERS);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, __u64);
+	__type(value, struct up_meter);
+} meters SEC(".maps"); /* meter, sock_ops → agent, which removes what has ended. Entered by the meter,
+			* which goes with the agent, and not by the connect hooks, which stay */
+
+struct {
+	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, struct up_leg);
+} observed SEC(".maps"); /* connect hooks → sock_ops, meter; dies with the socket */
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct up_meter);
+} new_meter SEC(".maps"); /* nobody → meter: zeros, too many for a program's stack */
+
+struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, UP_HELD_RING_BYTES);
 } held SEC(".maps"); /* hold filter → agent; consumed */

@@ -4,5 +4,6 @@
 #include "names.bpf.c"
 #include "legs.bpf.c"
 #include "hold.bpf.c"
+#include "meter.bpf.c"
 
 char LICENSE[] SEC("license") = "Dual MIT/GPL";

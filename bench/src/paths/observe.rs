@@ -1,13 +1,18 @@
-//! Not there yet.
+//! Left alone, and read in passing.
 
-use super::{Ours, conversations};
+use load::workload::Protocol;
 
-/// The path `observe`.
+use super::Ours;
+
+/// The path `untouched`, of the action `observe`: passive programs on the client's packets.
 pub const OBSERVE: Ours = Ours {
     name: "observe",
-    about: "passive cgroup_skb programs read CQL headers in passing",
-    rule: Err("has not landed"),
-    carries: conversations,
+    about: "the socket is left alone; cgroup_skb programs read CQL headers in passing",
+    rule: Ok("action = \"observe\""),
+    carries: |protocol| match protocol {
+        Protocol::Redis => Err("it reads CQL headers alone"),
+        Protocol::Cql | Protocol::Connect => Ok(()),
+    },
     outcome: "untouched",
     is_copied: false,
 };

@@ -18,6 +18,7 @@ use tokio::{
 use crate::{
     config::Config,
     metrics::{Metrics, NOT_RELOADED, RELOADED},
+    observed,
 };
 
 /// Polling sees what notification misses: files on any file system, swapped by rename or by
@@ -26,6 +27,9 @@ const LOOK_AT_FILE_EVERY: Duration = Duration::from_secs(1);
 
 /// A rule does not hold for a cgroup that was made a moment ago for as long as this.
 const LOOK_AT_CGROUPS_EVERY: Duration = Duration::from_millis(100);
+
+/// Observed flows that have ended stay in the kernel's table for as long as this.
+const LOOK_AT_METERS_EVERY: Duration = Duration::from_secs(5);
 
 /// Keeps the policy in force in step with the file.
 pub struct Control {
@@ -72,14 +76,25 @@ impl Control {
         let mut cgroup_looks = time::interval(LOOK_AT_CGROUPS_EVERY);
         file_looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         cgroup_looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut meter_looks = time::interval(LOOK_AT_METERS_EVERY);
+        meter_looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
                 _ = hangups.recv() => self.reload(),
                 _ = file_looks.tick() => self.look_at_file(),
+                _ = meter_looks.tick() => self.look_at_meters().await,
                 _ = cgroup_looks.tick(), if self.config.policy.names_cgroups() => {
                     self.look_at_cgroups();
                 }
             }
+        }
+    }
+
+    async fn look_at_meters(&self) {
+        let dataplane = self.dataplane.clone();
+        let looked = tokio::task::spawn_blocking(move || observed::sweep(&dataplane)).await;
+        if let Err(error) = looked {
+            tracing::error!(%error, "cannot look at what was observed");
         }
     }
 

@@ -18,5 +18,6 @@ pub mod config;
 pub mod control;
 pub mod flows;
 pub mod metrics;
+pub mod observed;
 pub mod proxy;
 pub mod statements;

@@ -57,11 +57,13 @@ fn metrics() {
     let statements = agent::statements::Statements::register(&registry).unwrap();
     statements.declare_for_docs();
     let dataplane = std::sync::Arc::default();
-    let kernel = agent::metrics::KernelCounters::new(dataplane).unwrap();
+    let kernel = agent::metrics::KernelCounters::new(std::sync::Arc::clone(&dataplane)).unwrap();
+    let observed = agent::observed::ObservedCounters::new(dataplane).unwrap();
     let mut rows: Vec<String> = registry
         .gather()
         .iter()
         .chain(&kernel.declared())
+        .chain(&observed.declared())
         .map(|family| {
             let labels = family
                 .get_metric()

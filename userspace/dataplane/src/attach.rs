@@ -28,10 +28,12 @@ use crate::{
     host,
     listeners::{Listeners, Mark},
     maps::{Maps, MapsError},
+    meter_hooks::MeterHooks,
+    meters::{Meters, Observations},
     pins::{Pins, PinsError},
-    policy::Policy,
+    policy::{Policy, RuleName},
     sys,
-    tables::{InstallError, Tables},
+    tables::{GONE, InstallError, Tables},
 };
 
 /// What an intercepted flow meets; these hooks go when the agent goes.
@@ -108,11 +110,13 @@ pub enum AttachError {
 pub struct Dataplane {
     cgroup: PathBuf,
     tables: Tables,
+    meters: Meters,
+    meter_hooks: MeterHooks,
     causes: PerCpuArray<MapData, u64>,
     names: Names,
     pins: Pins,
     _links: Vec<PinnedLink>,
-    _ebpf: Ebpf,
+    ebpf: Ebpf,
 }
 
 impl Dataplane {
@@ -127,12 +131,12 @@ impl Dataplane {
         if !host::is_cgroup2(&options.cgroup) {
             return Err(AttachError::NotCgroup(options.cgroup.clone()));
         }
-        let cgroup = File::open(&options.cgroup).map_err(|source| AttachError::Cgroup {
-            path: options.cgroup.clone(),
-            source,
-        })?;
+        let cgroup = open(&options.cgroup)?;
         let mut pins = Pins::claim(&options.pins)?;
         let attached = load(policy).and_then(|mut loaded| {
+            if policy.observes() {
+                loaded.meter_hooks.attach(&mut loaded.ebpf, &cgroup)?;
+            }
             loaded.links = attach_hooks(&mut loaded.ebpf, &cgroup, &pins)?;
             Ok(loaded)
         });
@@ -155,11 +159,13 @@ impl Dataplane {
         let dataplane = Self {
             cgroup: options.cgroup.clone(),
             tables: loaded.tables,
+            meters: loaded.meters,
+            meter_hooks: loaded.meter_hooks,
             causes: loaded.causes,
             names: loaded.names,
             pins,
             _links: loaded.links,
-            _ebpf: loaded.ebpf,
+            ebpf: loaded.ebpf,
         };
         Ok((dataplane, loaded.listeners, loaded.holds, loaded.answers))
     }
@@ -170,9 +176,31 @@ impl Dataplane {
     /// The old policy is still in force then.
     pub fn install(&mut self, policy: &Policy) -> Result<(), AttachError> {
         let compiled = compile_here(policy)?;
+        // Flows learn their rule's name while the kernel's numbers still mean it.
+        self.observations()?;
+        if policy.observes() {
+            self.meter_hooks
+                .attach(&mut self.ebpf, &open(&self.cgroup)?)?;
+        }
         self.tables.install(&compiled)?;
         *self.names.lock().unwrap_or_else(PoisonError::into_inner) = self.tables.names();
+        self.meters.forget_rules(&RuleName::new(GONE));
+        if !policy.observes() {
+            self.meter_hooks.detach(&mut self.ebpf)?;
+        }
         Ok(())
+    }
+
+    /// Reads what is observed. To be called now and then while [`Self::is_observing`]: flows that
+    /// have ended leave the kernel's table by it.
+    pub fn observations(&mut self) -> Result<Observations, AttachError> {
+        let read = self.meters.read();
+        read.map_err(|e| AttachError::Maps(MapsError::Layout("meters", e)))
+    }
+
+    /// Whether a rule observes, or a flow that was observed may still be there.
+    pub fn is_observing(&self) -> bool {
+        self.meter_hooks.are_attached() || !self.meters.is_empty()
     }
 
     /// Whether further flows are to follow their rule's `fail`.
@@ -212,6 +240,8 @@ impl Dataplane {
 struct Loaded {
     ebpf: Ebpf,
     tables: Tables,
+    meters: Meters,
+    meter_hooks: MeterHooks,
     causes: PerCpuArray<MapData, u64>,
     names: Names,
     links: Vec<PinnedLink>,
@@ -233,9 +263,12 @@ fn load(policy: &Policy) -> Result<Loaded, AttachError> {
     let holds = Holds::new(maps.held, names.clone(), mark).map_err(AttachError::Sockets)?;
     let answers = Answers::new(maps.flow, mark).map_err(AttachError::Sockets)?;
     let causes = maps.causes;
+    let meters = Meters::new(maps.meters, names.clone());
     Ok(Loaded {
         ebpf,
         tables,
+        meters,
+        meter_hooks: MeterHooks::default(),
         causes,
         names,
         links: Vec::new(),
@@ -249,6 +282,13 @@ fn load(policy: &Policy) -> Result<Loaded, AttachError> {
 fn compile_here(policy: &Policy) -> Result<Compiled, CompileError> {
     let root = host::cgroup2_root().ok().flatten();
     compile(policy, |path| host::cgroup_id(root.as_deref()?, path))
+}
+
+fn open(cgroup: &Path) -> Result<File, AttachError> {
+    File::open(cgroup).map_err(|source| AttachError::Cgroup {
+        path: cgroup.to_owned(),
+        source,
+    })
 }
 
 fn open_listeners(ebpf: &mut Ebpf, mark: Mark) -> Result<Listeners, AttachError> {
@@ -312,7 +352,10 @@ fn attach_hooks(
         .collect()
 }
 
-fn program<'a, P>(ebpf: &'a mut Ebpf, name: &'static str) -> Result<&'a mut P, AttachError>
+pub(crate) fn program<'a, P>(
+    ebpf: &'a mut Ebpf,
+    name: &'static str,
+) -> Result<&'a mut P, AttachError>
 where
     &'a mut P: TryFrom<&'a mut Program>,
 {
@@ -327,7 +370,7 @@ fn missing(name: &'static str) -> AttachError {
     }
 }
 
-fn refused(name: &'static str) -> impl Fn(ProgramError) -> AttachError {
+pub(crate) fn refused(name: &'static str) -> impl Fn(ProgramError) -> AttachError {
     move |e| AttachError::Program {
         name,
         reason: reasons(&e),

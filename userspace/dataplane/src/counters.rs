@@ -62,6 +62,8 @@ labelled!(
         Stranger = CAUSE_STRANGER => "stranger",
         /// A SYN with IP options or of a form that our own kernel does not send.
         OddSyn = CAUSE_ODD_SYN => "odd_syn",
+        /// As many flows are observed as can be; further ones are left alone without it.
+        MetersFull = CAUSE_METERS_FULL => "meters_full",
     }
 );
 

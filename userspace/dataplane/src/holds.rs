@@ -97,12 +97,7 @@ fn from_event(event: &abi::Held, names: &Names, mark: Mark) -> Option<Held> {
         cookie: SockCookie(leg.cookie),
         orig_dst: OrigDst::new(address::from_abi(&leg.orig_dst)),
         rule: rule_name(leg, names),
-        process: Process {
-            pid: leg.tgid,
-            uid: leg.uid,
-            name: text(&leg.comm),
-            cgroup_id: leg.cgroup_id,
-        },
+        process: process(leg),
         bound: leg.bound != 0,
         bound_port: leg.bound_port != 0,
         mark,
@@ -110,7 +105,17 @@ fn from_event(event: &abi::Held, names: &Names, mark: Mark) -> Option<Held> {
     })
 }
 
-fn rule_name(leg: &abi::Leg, names: &Names) -> RuleName {
+pub(crate) fn process(leg: &abi::Leg) -> Process {
+    Process {
+        pid: leg.tgid,
+        uid: leg.uid,
+        name: text(&leg.comm),
+        cgroup_id: leg.cgroup_id,
+    }
+}
+
+/// Of the policy that decided, if it is one of the two that the kernel has.
+pub(crate) fn rule_name(leg: &abi::Leg, names: &Names) -> RuleName {
     let names = names.lock().unwrap_or_else(PoisonError::into_inner);
     let of_generation = names.get(usize::from(leg.generation));
     let named = of_generation

@@ -5,6 +5,7 @@
 //! - [`Dataplane`]: loads, attaches, pins; installs policies; counts.
 //! - [`Listeners`], [`Holds`], [`dial`], [`Answers`]: one intercepted connection, from the
 //!   SYN that is being held to the database's answer to it.
+//! - [`Observations`]: what was read of flows that are left alone and observed.
 //! - [`host`], [`doctor`]: what this host has, and what it lacks.
 //!
 //! **Invariant**: this is the only crate that touches a BPF map, link or pin, and `sys.rs`
@@ -21,6 +22,8 @@ mod holds;
 pub mod host;
 mod listeners;
 mod maps;
+mod meter_hooks;
+mod meters;
 mod packet;
 mod pins;
 pub mod policy;
@@ -34,5 +37,6 @@ pub use counters::{Cause, Counters, Outcome, RuleCount};
 pub use dial::{Dialled, dial};
 pub use holds::{Held, Holds, Process};
 pub use listeners::{Accepted, Listeners};
+pub use meters::{Latencies, OPCODES, Observations, Observed, Side, Traffic};
 pub use pins::{DEFAULT_PINS, detach};
 pub use tables::InstallError;

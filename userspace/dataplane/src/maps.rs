@@ -45,6 +45,7 @@ pub(crate) struct FlowMaps {
 pub(crate) struct Maps {
     pub policy: PolicyMaps,
     pub flow: FlowMaps,
+    pub meters: HashMap<MapData, u64, Shared<abi::Meter>>,
     pub causes: PerCpuArray<MapData, u64>,
     pub held: RingBuf<MapData>,
 }
@@ -66,6 +67,7 @@ impl Maps {
                 legs: take(ebpf, "legs")?,
                 releases: take(ebpf, "releases")?,
             },
+            meters: take(ebpf, "meters")?,
             causes: take(ebpf, "causes")?,
             held: take(ebpf, "held")?,
         })

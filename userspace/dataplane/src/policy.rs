@@ -46,6 +46,8 @@ impl fmt::Display for RuleName {
 pub enum Action {
     /// Left alone: the socket talks to the database itself.
     Bypass,
+    /// Left alone, and its CQL headers are read in passing.
+    Observe,
     /// Goes through the agent, which decodes it.
     Enrich,
     /// `connect()` fails with EPERM.
@@ -57,6 +59,7 @@ impl Action {
     pub fn as_str(self) -> &'static str {
         match self {
             Action::Bypass => "bypass",
+            Action::Observe => "observe",
             Action::Enrich => "enrich",
             Action::Deny => "deny",
         }
@@ -261,6 +264,12 @@ impl Policy {
                 fail: self.default_fail,
             },
         }
+    }
+
+    /// Whether any flow is observed.
+    pub fn observes(&self) -> bool {
+        let mut actions = self.rules.iter().map(|rule| rule.action);
+        self.default_action == Action::Observe || actions.any(|action| action == Action::Observe)
     }
 
     /// Whether any rule names a cgroup, which must then be looked up again as they come

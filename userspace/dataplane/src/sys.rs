@@ -29,6 +29,7 @@ impl PlainBytes for abi::Leg {}
 impl PlainBytes for abi::Held {}
 impl PlainBytes for abi::Release {}
 impl PlainBytes for abi::Decisions {}
+impl PlainBytes for abi::Meter {}
 
 // SAFETY: the types above are repr(C) integers and arrays of them; abi.h makes every
 // padding byte a field, which the generated assertions of offset and size hold it to.

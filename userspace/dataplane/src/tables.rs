@@ -257,7 +257,7 @@ impl Tables {
 
 /// Rules that neither generation has any more count together, so that generated names
 /// cannot pile up. No rule can have this name.
-const GONE: &str = "(gone)";
+pub(crate) const GONE: &str = "(gone)";
 
 type Sums = HashMap<RuleName, [u64; abi::OUTCOMES as usize]>;
 
@@ -320,6 +320,7 @@ fn policy_abi(compiled: &Compiled) -> abi::Policy {
 fn action_abi(action: Action) -> u8 {
     (match action {
         Action::Bypass => abi::ACTION_BYPASS,
+        Action::Observe => abi::ACTION_OBSERVE,
         Action::Enrich => abi::ACTION_ENRICH,
         Action::Deny => abi::ACTION_DENY,
     }) as u8

@@ -4,7 +4,7 @@
 mod limited;
 
 use std::sync::{
-    Arc,
+    Arc, Mutex,
     atomic::{AtomicBool, Ordering::Relaxed},
 };
 
@@ -15,11 +15,16 @@ use axum::{
     response::{IntoResponse, Response},
     routing::get,
 };
+use dataplane::Dataplane;
 use prometheus::{Registry, TextEncoder};
 use serde::Serialize;
-use tokio::net::TcpListener;
+use tokio::{net::TcpListener, task::JoinError};
 
-use crate::proxy::Shared;
+use crate::{
+    flows::FlowView,
+    observed::{self, ObservedView},
+    proxy::Shared,
+};
 
 /// What the interface shows.
 #[derive(Clone)]
@@ -28,6 +33,8 @@ pub struct Admin {
     pub registry: Registry,
     /// Flows and statements.
     pub shared: Arc<Shared>,
+    /// Observed flows.
+    pub dataplane: Arc<Mutex<Option<Dataplane>>>,
     /// Whether hooks are attached.
     pub ready: Arc<AtomicBool>,
 }
@@ -41,10 +48,7 @@ pub async fn serve(listener: TcpListener, admin: Admin) -> std::io::Result<()> {
         .route("/healthz", get(|| async { "ok\n" }))
         .route("/readyz", get(readyz))
         .route("/metrics", get(metrics))
-        .route(
-            "/flows",
-            get(|State(admin): State<Admin>| async move { json(&admin.shared.flows.views()) }),
-        )
+        .route("/flows", get(flows))
         .route(
             "/statements",
             get(|State(admin): State<Admin>| async move { json(&admin.shared.statements.views()) }),
@@ -62,15 +66,49 @@ async fn readyz(State(admin): State<Admin>) -> Response {
 }
 
 async fn metrics(State(admin): State<Admin>) -> Response {
-    match TextEncoder::new().encode_to_string(&admin.registry.gather()) {
-        Ok(text) => ([(header::CONTENT_TYPE, prometheus::TEXT_FORMAT)], text).into_response(),
-        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")).into_response(),
+    let encode = move || TextEncoder::new().encode_to_string(&admin.registry.gather());
+    match aside(encode).await {
+        Ok(Ok(text)) => ([(header::CONTENT_TYPE, prometheus::TEXT_FORMAT)], text).into_response(),
+        Ok(Err(error)) => failed(&error),
+        Err(error) => failed(&error),
     }
+}
+
+/// Those that the agent carries, then those that it observes.
+async fn flows(State(admin): State<Admin>) -> Response {
+    #[derive(Serialize)]
+    #[serde(untagged)]
+    enum View {
+        Carried(FlowView),
+        Observed(Box<ObservedView>),
+    }
+    let carried = admin.shared.flows.views().into_iter().map(View::Carried);
+    match aside(move || observed::views(&admin.dataplane)).await {
+        Ok(observed) => {
+            let observed = observed
+                .into_iter()
+                .map(|view| View::Observed(Box::new(view)));
+            json(&carried.chain(observed).collect::<Vec<_>>())
+        }
+        Err(error) => failed(&error),
+    }
+}
+
+/// Reading the kernel's tables of thousands of flows takes tens of milliseconds, in which
+/// connections would wait.
+async fn aside<T: Send + 'static>(
+    read: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, JoinError> {
+    tokio::task::spawn_blocking(read).await
+}
+
+fn failed(error: &impl std::fmt::Display) -> Response {
+    (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")).into_response()
 }
 
 fn json<T: Serialize>(value: &T) -> Response {
     match serde_json::to_string(value) {
         Ok(text) => ([(header::CONTENT_TYPE, "application/json")], text).into_response(),
-        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")).into_response(),
+        Err(error) => failed(&error),
     }
 }

@@ -26,6 +26,7 @@ use crate::{
     control::Control,
     flows::Flows,
     metrics::{KernelCounters, Metrics},
+    observed::ObservedCounters,
     proxy::{self, Admission, STRAGGLERS, Shared},
     statements::Statements,
 };
@@ -73,6 +74,7 @@ async fn serve(file: &Path, config: Config) -> anyhow::Result<()> {
     let attached = Arc::new(Mutex::new(None));
     let registry = Registry::new();
     registry.register(Box::new(KernelCounters::new(attached.clone())?))?;
+    registry.register(Box::new(ObservedCounters::new(attached.clone())?))?;
     let metrics = Metrics::register(&registry)?;
     let statements = Statements::register(&registry)?;
     let (dataplane, listeners, holds, answers) = Dataplane::attach(&options, &config.policy)?;
@@ -89,6 +91,7 @@ async fn serve(file: &Path, config: Config) -> anyhow::Result<()> {
     let admin = Admin {
         registry,
         shared: shared.clone(),
+        dataplane: attached.clone(),
         ready: ready.clone(),
     };
     tracing::info!(

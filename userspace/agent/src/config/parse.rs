@@ -232,14 +232,10 @@ fn absolute(key: &str, text: &Spanned<String>) -> Result<PathBuf, Flaw> {
 fn action(key: &str, text: &Spanned<String>) -> Result<Action, Flaw> {
     match text.get_ref().as_str() {
         "bypass" => Ok(Action::Bypass),
+        "observe" => Ok(Action::Observe),
         "enrich" => Ok(Action::Enrich),
         "deny" => Ok(Action::Deny),
-        "observe" => expected(
-            key,
-            text,
-            "`bypass`, `enrich` or `deny`; `observe` comes later",
-        ),
-        _ => expected(key, text, "`bypass`, `enrich` or `deny`"),
+        _ => expected(key, text, "`bypass`, `observe`, `enrich` or `deny`"),
     }
 }
 

@@ -1,0 +1,299 @@
+//! Observed flows, as `/metrics` and `/flows` show them. Nothing of them passes through the
+//! agent: it reads what the kernel has counted, when it is asked.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use dataplane::{Dataplane, OPCODES, Observations, Observed, Traffic, policy::Action};
+use prometheus::{
+    HistogramOpts, HistogramVec, IntCounterVec, Opts,
+    core::{Collector, Desc},
+    proto,
+};
+use serde::Serialize;
+
+/// How an observed flow's bytes travel.
+const PATH: &str = "untouched";
+
+type Shared = Arc<Mutex<Option<Dataplane>>>;
+
+/// Takes flows that have ended out of the kernel's table.
+pub fn sweep(dataplane: &Shared) {
+    let is_observing = dataplane
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .as_ref()
+        .is_some_and(Dataplane::is_observing);
+    if is_observing {
+        read(dataplane);
+    }
+}
+
+/// What the meter has counted; None where nothing is attached or it cannot be read.
+fn read(dataplane: &Shared) -> Option<Observations> {
+    let mut dataplane = dataplane.lock().unwrap_or_else(PoisonError::into_inner);
+    let read = dataplane.as_mut()?.observations();
+    read.inspect_err(|e| tracing::error!("cannot read what was observed: {e}"))
+        .ok()
+}
+
+/// A flow as `/flows` gives it, beside those that the agent carries.
+#[derive(Debug, Serialize)]
+pub struct ObservedView {
+    id: String,
+    client: Option<String>,
+    pid: u32,
+    process: String,
+    uid: u32,
+    orig_dst: String,
+    action: &'static str,
+    path: &'static str,
+    rule: String,
+    age_ms: u64,
+    bytes_to_database: u64,
+    bytes_to_client: u64,
+    requests: u64,
+    responses: u64,
+    errors: u64,
+    in_flight: i64,
+    gaps: u64,
+    p50_us: Option<f64>,
+    p99_us: Option<f64>,
+}
+
+impl From<&Observed> for ObservedView {
+    fn from(flow: &Observed) -> Self {
+        let traffic = &flow.traffic;
+        let us = |quantile| {
+            let latency = traffic.latencies.quantile(quantile);
+            latency.map(|latency| latency.as_nanos() as f64 / 1e3)
+        };
+        Self {
+            id: format!("socket-{}", flow.cookie),
+            client: flow.client.map(|client| client.to_string()),
+            pid: flow.process.pid,
+            process: flow.process.name.clone(),
+            uid: flow.process.uid,
+            orig_dst: flow.orig_dst.to_string(),
+            action: Action::Observe.as_str(),
+            path: PATH,
+            rule: flow.rule.to_string(),
+            age_ms: flow.age.as_millis() as u64,
+            bytes_to_database: traffic.requests.bytes,
+            bytes_to_client: traffic.responses.bytes,
+            requests: traffic.requests.frames,
+            responses: traffic.responses.frames,
+            errors: traffic.errors(),
+            in_flight: traffic.in_flight(),
+            gaps: traffic.requests.gaps + traffic.responses.gaps,
+            p50_us: us(0.5),
+            p99_us: us(0.99),
+        }
+    }
+}
+
+/// The observed flows of this moment.
+pub fn views(dataplane: &Shared) -> Vec<ObservedView> {
+    let flows = read(dataplane).unwrap_or_default().flows;
+    flows.iter().map(ObservedView::from).collect()
+}
+
+/// By rule, over all flows that are and were observed.
+pub struct ObservedCounters {
+    dataplane: Shared,
+    empty: Families,
+}
+
+struct Families {
+    bytes: IntCounterVec,
+    requests: IntCounterVec,
+    responses: IntCounterVec,
+    gaps: IntCounterVec,
+    compressed: IntCounterVec,
+    unmatched: IntCounterVec,
+    seconds: HistogramVec,
+}
+
+const DIRECTIONS: [&str; 2] = ["to_database", "to_client"];
+const SECONDS: &str = "underpass_observed_seconds";
+const SECONDS_HELP: &str = "Of observed flows: from a request's header leaving this host's TCP to its \
+                            response's coming in.";
+
+impl Families {
+    fn new() -> prometheus::Result<Self> {
+        let counter = |name: &str, help: &str, labels: &[&str]| {
+            IntCounterVec::new(
+                Opts::new(format!("underpass_observed_{name}_total"), help),
+                labels,
+            )
+        };
+        let by_direction = ["rule", "direction"];
+        Ok(Self {
+            bytes: counter(
+                "bytes",
+                "TCP payload of observed flows, each byte once.",
+                &by_direction,
+            )?,
+            requests: counter(
+                "requests",
+                "Requests of observed flows.",
+                &["rule", "opcode"],
+            )?,
+            responses: counter(
+                "responses",
+                "Responses of observed flows.",
+                &["rule", "opcode"],
+            )?,
+            gaps: counter(
+                "gaps",
+                "Times that the headers of an observed flow were lost: bytes that did not come in \
+                 order, or that are no CQL.",
+                &by_direction,
+            )?,
+            compressed: counter(
+                "compressed_segments",
+                "Segments (v5) of observed flows whose frames are compressed, and not counted.",
+                &by_direction,
+            )?,
+            unmatched: counter(
+                "unmatched_responses",
+                "Responses of observed flows that underpass_observed_seconds leaves out: stream ids \
+                 beyond those that are measured, or a gap.",
+                &["rule"],
+            )?,
+            seconds: HistogramVec::new(HistogramOpts::new(SECONDS, SECONDS_HELP), &["rule"])?,
+        })
+    }
+
+    fn counters(&self) -> [&IntCounterVec; 6] {
+        [
+            &self.bytes,
+            &self.requests,
+            &self.responses,
+            &self.gaps,
+            &self.compressed,
+            &self.unmatched,
+        ]
+    }
+
+    fn add(&self, rule: &str, traffic: &Traffic) {
+        let sides = [&traffic.requests, &traffic.responses];
+        for ((direction, side), by_opcode) in DIRECTIONS
+            .iter()
+            .zip(sides)
+            .zip([&self.requests, &self.responses])
+        {
+            let labels = [rule, direction];
+            self.bytes.with_label_values(&labels).inc_by(side.bytes);
+            self.gaps.with_label_values(&labels).inc_by(side.gaps);
+            let compressed = self.compressed.with_label_values(&labels);
+            compressed.inc_by(side.compressed);
+            let frames = OPCODES.iter().zip(side.by_opcode).filter(|(_, n)| *n > 0);
+            for (opcode, n) in frames {
+                by_opcode.with_label_values(&[rule, opcode]).inc_by(n);
+            }
+        }
+        self.unmatched
+            .with_label_values(&[rule])
+            .inc_by(traffic.unmatched);
+    }
+}
+
+impl ObservedCounters {
+    /// Over the data plane, which may have been detached.
+    ///
+    /// # Errors
+    /// Two metrics of one name: a mistake in this file.
+    pub fn new(dataplane: Shared) -> prometheus::Result<Self> {
+        Ok(Self {
+            dataplane,
+            empty: Families::new()?,
+        })
+    }
+
+    /// As [`Collector::collect`] gives them, with one sample each that says zero: for
+    /// documentation.
+    pub fn declared(&self) -> Vec<proto::MetricFamily> {
+        let sample = [(String::new(), Traffic::default())];
+        for counter in self.empty.counters() {
+            let labels = counter
+                .desc()
+                .first()
+                .map_or(0, |desc| desc.variable_labels.len());
+            counter.with_label_values(&vec![""; labels]);
+        }
+        let counters = self.empty.counters().into_iter();
+        counters
+            .flat_map(Collector::collect)
+            .chain([histograms(
+                sample.iter().map(|(rule, traffic)| (&**rule, traffic)),
+            )])
+            .collect()
+    }
+}
+
+impl Collector for ObservedCounters {
+    fn desc(&self) -> Vec<&Desc> {
+        let counters = self.empty.counters().into_iter();
+        counters
+            .flat_map(|counter| counter.desc())
+            .chain(self.empty.seconds.desc())
+            .collect()
+    }
+
+    fn collect(&self) -> Vec<proto::MetricFamily> {
+        let (Some(read), Ok(families)) = (read(&self.dataplane), Families::new()) else {
+            return Vec::new();
+        };
+        let by_rule = || {
+            read.by_rule
+                .iter()
+                .map(|(rule, traffic)| (rule.as_str(), traffic))
+        };
+        for (rule, traffic) in by_rule() {
+            families.add(rule, traffic);
+        }
+        let counters = families.counters().into_iter();
+        let counters = counters.flat_map(Collector::collect);
+        let mut all: Vec<_> = counters
+            .filter(|family| !family.get_metric().is_empty())
+            .collect();
+        if !read.by_rule.is_empty() {
+            all.push(histograms(by_rule()));
+        }
+        all
+    }
+}
+
+/// The kernel's buckets, as Prometheus has them: one for each doubling.
+fn histograms<'a>(by_rule: impl Iterator<Item = (&'a str, &'a Traffic)>) -> proto::MetricFamily {
+    let mut family = proto::MetricFamily::default();
+    family.set_name(SECONDS.into());
+    family.set_help(SECONDS_HELP.into());
+    family.set_field_type(proto::MetricType::HISTOGRAM);
+    family.set_metric(
+        by_rule
+            .map(|(rule, traffic)| histogram(rule, traffic))
+            .collect(),
+    );
+    family
+}
+
+fn histogram(rule: &str, traffic: &Traffic) -> proto::Metric {
+    let latencies = &traffic.latencies;
+    let buckets = latencies.cumulative().into_iter().map(|(end, below)| {
+        let mut bucket = proto::Bucket::default();
+        bucket.set_upper_bound(end.as_secs_f64());
+        bucket.set_cumulative_count(below);
+        bucket
+    });
+    let mut histogram = proto::Histogram::default();
+    histogram.set_bucket(buckets.collect());
+    histogram.set_sample_count(latencies.count());
+    histogram.set_sample_sum(latencies.sum().as_secs_f64());
+    let mut label = proto::LabelPair::default();
+    label.set_name("rule".into());
+    label.set_value(rule.to_owned());
+    let mut metric = proto::Metric::from_label(vec![label]);
+    metric.set_histogram(histogram);
+    metric
+}

@@ -1,0 +1,374 @@
+//! What the meter has counted: of flows that are observed, and by rule of all that were.
+//!
+//! The kernel counts by flow only, so that no two flows share a counter. Flows that have ended
+//! are added to their rule here, and taken out of the kernel's table: [`Meters::read`] must be
+//! called now and then.
+
+use std::{
+    collections::{BTreeMap, HashMap as StdHashMap},
+    sync::{Arc, PoisonError},
+    time::Duration,
+};
+
+use aya::maps::{HashMap, MapData, MapError};
+use ebpf::abi;
+use nix::time::{ClockId, clock_gettime};
+
+use crate::{
+    address::{self, ClientAddr, OrigDst, SockCookie},
+    holds::{self, Names, Process},
+    policy::RuleName,
+    sys::Shared,
+};
+
+/// The native protocol's opcodes by number, as metrics name them.
+pub const OPCODES: [&str; abi::OPCODES as usize] = [
+    "error",
+    "startup",
+    "ready",
+    "authenticate",
+    "credentials",
+    "options",
+    "supported",
+    "query",
+    "result",
+    "prepare",
+    "execute",
+    "register",
+    "event",
+    "batch",
+    "auth_challenge",
+    "auth_response",
+    "auth_success",
+];
+
+const BUCKETS: usize = abi::LATENCY_BUCKETS as usize;
+
+/// One direction.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Side {
+    /// TCP payload, each byte once.
+    pub bytes: u64,
+    /// Frames whose header was read.
+    pub frames: u64,
+    /// v5 segments.
+    pub segments: u64,
+    /// Segments whose frames are compressed, and so not read.
+    pub compressed: u64,
+    /// Times that reading had to begin again: bytes that were not seen in order, or no CQL.
+    pub gaps: u64,
+    /// Frames by opcode: see [`OPCODES`].
+    pub by_opcode: [u64; OPCODES.len()],
+}
+
+/// From a request's header leaving this host's TCP to its response's coming in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Latencies {
+    counts: [u64; BUCKETS],
+    sum_ns: u64,
+}
+
+/// What went over one flow, or over all flows of a rule.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// From the client.
+    pub requests: Side,
+    /// To the client.
+    pub responses: Side,
+    /// Responses whose request's time is not known: a stream id that is not measured, or a gap.
+    pub unmatched: u64,
+    /// Of the others.
+    pub latencies: Latencies,
+}
+
+/// A flow that is observed now.
+#[derive(Clone, Debug)]
+pub struct Observed {
+    /// Its socket.
+    pub cookie: SockCookie,
+    /// The client's side; None until its SYN has left.
+    pub client: Option<ClientAddr>,
+    /// Where it was dialled to.
+    pub orig_dst: OrigDst,
+    /// Who dialled.
+    pub process: Process,
+    /// The rule that observes it.
+    pub rule: RuleName,
+    /// Since its `connect()`.
+    pub age: Duration,
+    /// What went over it.
+    pub traffic: Traffic,
+}
+
+/// A reading.
+#[derive(Clone, Debug, Default)]
+pub struct Observations {
+    /// Live flows.
+    pub flows: Vec<Observed>,
+    /// Live flows and those that have ended.
+    pub by_rule: BTreeMap<RuleName, Traffic>,
+}
+
+/// The kernel's table, and what was taken out of it.
+pub(crate) struct Meters {
+    map: HashMap<MapData, u64, Shared<abi::Meter>>,
+    names: Names,
+    /// Of flows in the table. A rule's slot is another rule's two policies later.
+    rules: StdHashMap<(u64, u64), RuleName>,
+    ended: BTreeMap<RuleName, Traffic>,
+}
+
+impl Meters {
+    pub(crate) fn new(map: HashMap<MapData, u64, Shared<abi::Meter>>, names: Names) -> Self {
+        Self {
+            map,
+            names,
+            rules: StdHashMap::new(),
+            ended: BTreeMap::new(),
+        }
+    }
+
+    /// Whether a flow was in the table when it was last read.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.rules.is_empty()
+    }
+
+    /// Reads all flows; adds those that have ended to their rules.
+    pub(crate) fn read(&mut self) -> Result<Observations, MapError> {
+        let now = clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(Duration::ZERO, Duration::from);
+        // Collected first: an entry that is removed sends the iteration back to its beginning.
+        let most = abi::MAX_METERS as usize;
+        let cookies: Vec<u64> = self.map.keys().take(most).collect::<Result<_, _>>()?;
+        let mut rules = StdHashMap::with_capacity(cookies.len());
+        let mut flows = Vec::new();
+        for cookie in cookies {
+            let Shared(meter) = match self.map.get(&cookie, 0) {
+                Ok(meter) => meter,
+                Err(MapError::KeyNotFound) => continue,
+                Err(error) => return Err(error),
+            };
+            let key = (cookie, meter.opened_ns);
+            let known = self.rules.remove(&key);
+            let rule = known.unwrap_or_else(|| holds::rule_name(&meter.leg, &self.names));
+            if meter.ended != 0 {
+                let total = self.ended.entry(rule).or_default();
+                total.add(&Traffic::from(&meter));
+                match self.map.remove(&cookie) {
+                    Ok(()) | Err(MapError::KeyNotFound) => {}
+                    Err(error) => return Err(error),
+                }
+                continue;
+            }
+            rules.insert(key, rule.clone());
+            flows.push(observed(&meter, rule, now));
+        }
+        self.rules = rules;
+        let mut by_rule = self.ended.clone();
+        for flow in &flows {
+            by_rule
+                .entry(flow.rule.clone())
+                .or_default()
+                .add(&flow.traffic);
+        }
+        Ok(Observations { flows, by_rule })
+    }
+
+    /// Rules that no policy has any more count as one, so that generated names cannot pile up.
+    pub(crate) fn forget_rules(&mut self, gone: &RuleName) {
+        let names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
+        let names: Vec<Arc<[RuleName]>> = names.to_vec();
+        let is_known = |rule: &RuleName| names.iter().any(|known| known.contains(rule));
+        let ended = std::mem::take(&mut self.ended);
+        for (rule, traffic) in ended {
+            let rule = if is_known(&rule) { rule } else { gone.clone() };
+            self.ended.entry(rule).or_default().add(&traffic);
+        }
+    }
+}
+
+fn observed(meter: &abi::Meter, rule: RuleName, now: Duration) -> Observed {
+    let client =
+        (meter.client.family != 0).then(|| ClientAddr::new(address::from_abi(&meter.client)));
+    Observed {
+        cookie: SockCookie(meter.leg.cookie),
+        client,
+        orig_dst: OrigDst::new(address::from_abi(&meter.leg.orig_dst)),
+        process: holds::process(&meter.leg),
+        rule,
+        age: now.saturating_sub(Duration::from_nanos(meter.opened_ns)),
+        traffic: Traffic::from(meter),
+    }
+}
+
+impl From<&abi::Meter> for Traffic {
+    fn from(meter: &abi::Meter) -> Self {
+        let mut counts = [0; BUCKETS];
+        for (count, latency) in counts.iter_mut().zip(meter.latencies) {
+            *count = u64::from(latency);
+        }
+        Self {
+            requests: Side::from(&meter.requests),
+            responses: Side::from(&meter.responses),
+            unmatched: meter.unmatched,
+            latencies: Latencies {
+                counts,
+                sum_ns: meter.latency_sum_ns,
+            },
+        }
+    }
+}
+
+impl From<&abi::Direction> for Side {
+    fn from(direction: &abi::Direction) -> Self {
+        Self {
+            bytes: direction.bytes,
+            frames: direction.frames,
+            segments: direction.segments,
+            compressed: direction.compressed,
+            gaps: direction.gaps,
+            by_opcode: direction.by_opcode,
+        }
+    }
+}
+
+impl Side {
+    fn of(&self, opcode: &str) -> u64 {
+        let named = OPCODES.iter().zip(self.by_opcode);
+        named
+            .filter(|(name, _)| **name == opcode)
+            .map(|(_, n)| n)
+            .sum()
+    }
+
+    fn add(&mut self, other: &Self) {
+        self.bytes += other.bytes;
+        self.frames += other.frames;
+        self.segments += other.segments;
+        self.compressed += other.compressed;
+        self.gaps += other.gaps;
+        for (mine, theirs) in self.by_opcode.iter_mut().zip(other.by_opcode) {
+            *mine += theirs;
+        }
+    }
+}
+
+impl Traffic {
+    fn add(&mut self, other: &Self) {
+        self.requests.add(&other.requests);
+        self.responses.add(&other.responses);
+        self.unmatched += other.unmatched;
+        for (mine, theirs) in self.latencies.counts.iter_mut().zip(other.latencies.counts) {
+            *mine += theirs;
+        }
+        self.latencies.sum_ns += other.latencies.sum_ns;
+    }
+
+    /// ERROR responses.
+    pub fn errors(&self) -> u64 {
+        self.responses.of("error")
+    }
+
+    /// Requests without a response yet; wrong after a gap. Events answer nobody.
+    pub fn in_flight(&self) -> i64 {
+        let answers = self
+            .responses
+            .frames
+            .saturating_sub(self.responses.of("event"));
+        self.requests.frames.cast_signed() - answers.cast_signed()
+    }
+}
+
+impl Default for Latencies {
+    fn default() -> Self {
+        Self {
+            counts: [0; BUCKETS],
+            sum_ns: 0,
+        }
+    }
+}
+
+impl Latencies {
+    /// How many.
+    pub fn count(&self) -> u64 {
+        self.counts.iter().sum()
+    }
+
+    /// All of them together.
+    pub fn sum(&self) -> Duration {
+        Duration::from_nanos(self.sum_ns)
+    }
+
+    /// At this quantile (0.5 is the median), to 1/32 of itself; None without any.
+    pub fn quantile(&self, quantile: f64) -> Option<Duration> {
+        let count = self.count();
+        let rank = ((quantile * count as f64).ceil() as u64).clamp(1, count.max(1));
+        let mut below = 0;
+        for (bucket, n) in self.counts.iter().enumerate() {
+            below += n;
+            if below >= rank && *n > 0 {
+                let middle = (begin_ns(bucket) + begin_ns(bucket + 1)) / 2;
+                return Some(Duration::from_nanos(middle));
+            }
+        }
+        None
+    }
+
+    /// For each doubling from the unit on: its end, and how many lie below it.
+    pub fn cumulative(&self) -> Vec<(Duration, u64)> {
+        let steps = abi::LATENCY_STEPS as usize;
+        let mut below = 0;
+        let doublings = self.counts.chunks(steps).enumerate();
+        doublings
+            .map(|(n, counts)| {
+                below += counts.iter().sum::<u64>();
+                (Duration::from_nanos(begin_ns((n + 1) * steps)), below)
+            })
+            .collect()
+    }
+}
+
+/// Where a bucket begins: `bucket_of` of the BPF program, the other way round.
+fn begin_ns(bucket: usize) -> u64 {
+    let steps = abi::LATENCY_STEPS as usize;
+    let units = if bucket < steps {
+        bucket as u64
+    } else {
+        let doublings = (bucket / steps - 1) as u32;
+        ((steps + bucket % steps) as u64) << doublings
+    };
+    units * u64::from(abi::LATENCY_UNIT_NS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buckets_follow_each_other() {
+        assert_eq!(begin_ns(0), 0);
+        assert_eq!(begin_ns(16), 16 * 256);
+        assert_eq!(begin_ns(32), 32 * 256);
+        assert_eq!(begin_ns(33), 34 * 256);
+        for bucket in 0..BUCKETS {
+            assert!(begin_ns(bucket) < begin_ns(bucket + 1), "{bucket}");
+        }
+        // What abi.h says of the last one.
+        assert_eq!(begin_ns(BUCKETS - 1) / 1_000_000_000, 133);
+    }
+
+    #[test]
+    fn quantiles_are_in_the_middle_of_their_bucket() {
+        let mut latencies = Latencies::default();
+        assert_eq!(latencies.quantile(0.5), None);
+        // 99 of 64 to 68 units, one of 1,024 to 1,088.
+        latencies.counts[48] = 99;
+        latencies.counts[16 * 7] = 1;
+        let us = |q| latencies.quantile(q).unwrap().as_nanos();
+        assert_eq!(us(0.5), 66 * 256);
+        assert_eq!(us(0.99), 66 * 256);
+        assert_eq!(us(0.999), 1_056 * 256);
+        let (end, below) = latencies.cumulative()[3];
+        assert_eq!((end.as_nanos(), below), (128 * 256, 99));
+        assert_eq!(latencies.cumulative().last().unwrap().1, 100);
+    }
+}
