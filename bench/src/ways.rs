@@ -76,11 +76,14 @@ impl Ways {
     }
 }
 
-/// A cgroup for each of our paths. The agent is attached to what holds them all.
+/// A cgroup for the generators of each way: those of our paths in one to which the agent is
+/// attached, the others in one to which nothing is. As deep as each other, because the kernel
+/// accounts CPU and stalls by cgroup, at each level and at each context switch.
 pub struct Cgroups {
     // Children first: a cgroup with children cannot be removed.
     children: Vec<(&'static str, Cgroup)>,
-    all: Cgroup,
+    ours: Cgroup,
+    _others: Cgroup,
 }
 
 impl Cgroups {
@@ -89,17 +92,26 @@ impl Cgroups {
     /// # Errors
     /// No cgroup2, or not root.
     pub fn new() -> anyhow::Result<Self> {
-        let all = Cgroup::new().context("cgroups for the generators (are you root?)")?;
+        let new = || Cgroup::new().context("cgroups for the generators (are you root?)");
+        let (ours, others) = (new()?, new()?);
         let landed = OURS.iter().filter(|path| path.rule.is_ok());
-        let children = landed
-            .map(|path| Ok((path.name, all.child(path.name)?)))
-            .collect::<anyhow::Result<_>>()?;
-        Ok(Self { children, all })
+        let mut children = landed
+            .map(|path| Ok((path.name, ours.child(path.name)?)))
+            .collect::<anyhow::Result<Vec<_>>>()?;
+        let peers = peers::all().iter().map(|peer| peer.name());
+        for name in [DIRECT].into_iter().chain(peers) {
+            children.push((name, others.child(name)?));
+        }
+        Ok(Self {
+            children,
+            ours,
+            _others: others,
+        })
     }
 
     /// What the agent is attached to.
-    pub fn all(&self) -> &Cgroup {
-        &self.all
+    pub fn ours(&self) -> &Cgroup {
+        &self.ours
     }
 
     /// Where a path's generators live.

@@ -39,7 +39,7 @@ impl<'a> Rig<'a> {
     pub fn start(cgroups: &'a Cgroups, hello: &Hello) -> anyhow::Result<Self> {
         interrupt::check()?;
         let policy = policy(cgroups, hello.target);
-        let agent = Agent::start(&binary("underpass")?, None, cgroups.all(), "", &policy)?;
+        let agent = Agent::start(&binary("underpass")?, None, cgroups.ours(), "", &policy)?;
         let applications = ByPath::try_new(|path| {
             let mut worker = Worker::start(SUBCOMMAND, path.as_str(), cgroups.of(path.as_str()))?;
             worker.say(hello)?;
@@ -94,9 +94,12 @@ fn answer(application: &mut Worker, limit: Duration) -> anyhow::Result<Answer> {
     }
 }
 
-/// A rule for each path that has a cgroup; named after it, as is its action.
+/// A rule for each of our paths; named after it, as is its action.
 fn policy(cgroups: &Cgroups, to: SocketAddr) -> String {
     let rule = |path: Path| {
+        if path == Path::Direct {
+            return None;
+        }
         let cgroup = cgroups.of(path.as_str())?.rule_path();
         Some(format!(
             "[[rule]]\nname = \"{path}\"\nto = [\"{to}\"]\ncgroup = [{cgroup:?}]\n\

@@ -61,7 +61,7 @@ pub fn every() -> Vec<report::schema::Path> {
     let direct = report::schema::Path {
         name: DIRECT.into(),
         kind: PathKind::Direct,
-        about: "no proxy; the client is in no cgroup that the agent is attached to".into(),
+        about: "no proxy; nothing is attached to the cgroup that the client is in".into(),
         absent: None,
     };
     let ours = OURS.iter().map(|path| report::schema::Path {

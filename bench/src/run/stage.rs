@@ -64,7 +64,9 @@ impl<'a> Stage<'a> {
             _peers: Vec::new(),
             agent: None,
         };
-        stage.lanes.push(Lane::new(DIRECT, &databases.addresses));
+        stage
+            .lanes
+            .push(Lane::new(DIRECT, &databases.addresses, cgroups));
         stage.add_ours(variant, databases, ways, cgroups)?;
         for (peer, found) in &ways.peers {
             interrupt::check()?;
@@ -86,7 +88,7 @@ impl<'a> Stage<'a> {
             };
             match peer.start(found, &setup) {
                 Ok(running) => {
-                    let mut lane = Lane::new(peer.name(), &running.fronts);
+                    let mut lane = Lane::new(peer.name(), &running.fronts, cgroups);
                     lane.proxy_pids = running.pids();
                     lane.is_copied = (!peer.may_splice()).then_some(true);
                     stage.lanes.push(lane);
@@ -120,10 +122,9 @@ impl<'a> Stage<'a> {
             .iter()
             .map(|(path, cgroup)| rule(path, cgroup, databases));
         let policy: String = rules.collect();
-        let agent = Agent::start(&binary("underpass")?, None, cgroups.all(), "", &policy)?;
-        for (path, cgroup) in carrying {
-            let mut lane = Lane::new(path.name, &databases.addresses);
-            lane.cgroup = Some(cgroup);
+        let agent = Agent::start(&binary("underpass")?, None, cgroups.ours(), "", &policy)?;
+        for (path, _) in carrying {
+            let mut lane = Lane::new(path.name, &databases.addresses, cgroups);
             lane.proxy_pids = vec![agent.pid()];
             lane.is_copied = Some(path.is_copied);
             self.lanes.push(lane);
@@ -170,11 +171,11 @@ impl<'a> Stage<'a> {
 }
 
 impl<'a> Lane<'a> {
-    fn new(path: &'static str, targets: &[SocketAddr]) -> Self {
+    fn new(path: &'static str, targets: &[SocketAddr], cgroups: &'a Cgroups) -> Self {
         Self {
             path,
             targets: targets.to_vec(),
-            cgroup: None,
+            cgroup: cgroups.of(path),
             proxy_pids: Vec::new(),
             is_copied: Some(false),
             generator: None,
