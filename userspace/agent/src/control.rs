@@ -91,6 +91,9 @@ impl Control {
     }
 
     async fn look_at_meters(&self) {
+        if !observed::is_observing(&self.dataplane) {
+            return;
+        }
         let dataplane = self.dataplane.clone();
         let looked = tokio::task::spawn_blocking(move || observed::sweep(&dataplane)).await;
         if let Err(error) = looked {

@@ -16,16 +16,15 @@ const PATH: &str = "untouched";
 
 type Shared = Arc<Mutex<Option<Dataplane>>>;
 
+/// Whether there may be anything to read.
+pub fn is_observing(dataplane: &Shared) -> bool {
+    let dataplane = dataplane.lock().unwrap_or_else(PoisonError::into_inner);
+    dataplane.as_ref().is_some_and(Dataplane::is_observing)
+}
+
 /// Takes flows that have ended out of the kernel's table.
 pub fn sweep(dataplane: &Shared) {
-    let is_observing = dataplane
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner)
-        .as_ref()
-        .is_some_and(Dataplane::is_observing);
-    if is_observing {
-        read(dataplane);
-    }
+    read(dataplane);
 }
 
 /// What the meter has counted; None where nothing is attached or it cannot be read.

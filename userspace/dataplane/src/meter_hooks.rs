@@ -30,20 +30,29 @@ impl MeterHooks {
         if !self.0.is_empty() {
             return Ok(());
         }
-        for (name, kind) in HOOKS {
-            let hook: &mut CgroupSkb = program(ebpf, name)?;
-            if hook.fd().is_err() {
-                hook.load().map_err(refused(name))?;
-            }
-            let link = hook.attach(cgroup, kind, CgroupAttachMode::Single);
-            match link {
-                Ok(link) => self.0.push((name, link)),
-                Err(error) => {
-                    self.detach(ebpf)?;
-                    return Err(refused(name)(error));
-                }
-            }
+        let attached = HOOKS
+            .into_iter()
+            .try_for_each(|(name, kind)| self.attach_one(ebpf, cgroup, name, kind));
+        if attached.is_err() {
+            // Half a meter would pass for a whole one.
+            self.detach(ebpf)?;
         }
+        attached
+    }
+
+    fn attach_one(
+        &mut self,
+        ebpf: &mut Ebpf,
+        cgroup: &File,
+        name: &'static str,
+        kind: CgroupSkbAttachType,
+    ) -> Result<(), AttachError> {
+        let hook: &mut CgroupSkb = program(ebpf, name)?;
+        if hook.fd().is_err() {
+            hook.load().map_err(refused(name))?;
+        }
+        let link = hook.attach(cgroup, kind, CgroupAttachMode::Single);
+        self.0.push((name, link.map_err(refused(name))?));
         Ok(())
     }
 
