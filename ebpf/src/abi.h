@@ -48,6 +48,14 @@ enum up_limit {
 	UP_LATENCY_UNIT_NS = 256,
 	UP_LATENCY_STEPS = 16,
 	UP_LATENCY_BUCKETS = 416,
+	/* Flows that the kernel carries, or did and their sockets are still there. */
+	UP_MAX_SPLICES = 65536,
+	/* Redirected bytes of one direction that were not taken yet: past this they go through the
+	 * agent, where TCP's window holds the sender. */
+	UP_SPLICE_BYTES = 1048576,
+	/* And packets (of at most 64 KiB) that wait for the kernel's worker. */
+	UP_SPLICE_PACKETS = 32,
+	UP_SPLICE_RING_BYTES = 262144,
 };
 
 enum up_action {
@@ -85,7 +93,12 @@ enum up_cause {
 	UP_CAUSE_STRANGER = 8,
 	UP_CAUSE_ODD_SYN = 9,
 	UP_CAUSE_METERS_FULL = 10,
-	UP_CAUSES = 11,
+	/* A redirect whose target is gone: the bytes go up to the agent. */
+	UP_CAUSE_SPLICE_TARGET_GONE = 11,
+	/* The client's socket speaks TLS in the kernel. */
+	UP_CAUSE_SPLICE_TLS = 12,
+	UP_CAUSE_SPLICE_RING_FULL = 13,
+	UP_CAUSES = 14,
 };
 
 struct up_endpoint {
@@ -281,6 +294,95 @@ struct up_meter {
 	__u32 latencies[416];
 };
 
+/* Where the bytes from the database to the client enter the client's host again. */
+enum up_splice_down {
+	/* They are handed to the agent. */
+	UP_SPLICE_DOWN_OFF = 0,
+	/* Into the stream of the agent's accepted socket. */
+	UP_SPLICE_DOWN_EGRESS = 1,
+	/* Into the client's own socket. */
+	UP_SPLICE_DOWN_INGRESS = 2,
+};
+
+/* The agent's words on a spliced flow, by the cookie of its dialled socket. */
+struct up_splice_order {
+	/* The agent has handed on all that the client has sent up to this sequence number. */
+	__u32 up_seq;
+	/* Whether the client's bytes may be redirected. */
+	__u8 up;
+	/* enum up_splice_down. */
+	__u8 down;
+	__u8 pad[2];
+	/* The agent has written on so many of the bytes that the verdict passed up. */
+	__u64 down_passed;
+	/* Bytes that the agent has written to the client since the flow was enrolled. */
+	__u64 down_written;
+};
+
+/* The kernel's words on it. */
+struct up_splice {
+	/* The three sockets, to be read only: they may be gone. */
+	__u64 client;
+	__u64 accepted;
+	__u64 upstream;
+	/* Of the accepted socket, when the flow was enrolled. */
+	__u32 base_seq;
+	/* Redirecting, and not passing up. */
+	__u8 down_flows;
+	__u8 pad[3];
+	__u64 up_redirected;
+	__u64 up_spills;
+	__u64 down_redirected;
+	__u64 down_passed;
+	__u64 down_spills;
+};
+
+/* Kept with the client's socket. */
+struct up_spliced {
+	__u64 id;
+};
+
+/* What the agent asks splice_look: to enrol a flow, or how it stands. */
+struct up_splice_question {
+	__u64 id;
+	/* To enrol: 1. The sockets by their addresses, and the client's also by its cookie. */
+	__u64 enrol;
+	__u64 client_cookie;
+	struct up_endpoint client;
+	struct up_endpoint accepted;
+	struct up_endpoint local;
+	struct up_endpoint upstream;
+};
+
+enum up_splice_refusal {
+	UP_SPLICE_ENROLLED = 0,
+	UP_SPLICE_NO_CLIENT = 1,
+	UP_SPLICE_NO_ACCEPTED = 2,
+	UP_SPLICE_NO_UPSTREAM = 3,
+	/* Another program's map has the socket, or it speaks TLS in the kernel. */
+	UP_SPLICE_CLIENT_TAKEN = 4,
+	UP_SPLICE_ACCEPTED_TAKEN = 5,
+	UP_SPLICE_UPSTREAM_TAKEN = 6,
+	UP_SPLICE_FULL = 7,
+	UP_SPLICE_UNKNOWN = 8,
+	/* The client's socket is not O_NONBLOCK. */
+	UP_SPLICE_CLIENT_BLOCKS = 9,
+};
+
+/* The answer, in the question's place. Sequence numbers are as the sockets have them. */
+struct up_splice_answer {
+	__u32 refusal;
+	__u32 client_write_seq;
+	__u32 client_copied_seq;
+	__u32 accepted_write_seq;
+	__u32 accepted_copied_seq;
+	__u32 accepted_snd_una;
+	/* Redirected packets that the kernel's worker has not delivered, and bytes that it has and
+	 * the client has not read. */
+	__u32 client_packets;
+	__u32 client_bytes;
+};
+
 /* Per rule slot and CPU. */
 struct up_decisions {
 	__u64 by_outcome[5];
@@ -297,3 +399,7 @@ _Static_assert(sizeof(struct up_settings) == 64, "up_settings");
 _Static_assert(sizeof(struct up_cursor) == 40, "up_cursor");
 _Static_assert(sizeof(struct up_direction) == 216, "up_direction");
 _Static_assert(sizeof(struct up_meter) == 4264, "up_meter");
+_Static_assert(sizeof(struct up_splice_order) == 24, "up_splice_order");
+_Static_assert(sizeof(struct up_splice) == 72, "up_splice");
+_Static_assert(sizeof(struct up_splice_question) == 104, "up_splice_question");
+_Static_assert(sizeof(struct up_splice_answer) == 32, "up_splice_answer");

@@ -62,6 +62,18 @@ pub const LATENCY_STEPS: u32 = 16;
 /// `UP_LATENCY_BUCKETS` of `enum up_limit` in abi.h.
 pub const LATENCY_BUCKETS: u32 = 416;
 
+/// `UP_MAX_SPLICES` of `enum up_limit` in abi.h.
+pub const MAX_SPLICES: u32 = 65536;
+
+/// `UP_SPLICE_BYTES` of `enum up_limit` in abi.h.
+pub const SPLICE_BYTES: u32 = 1048576;
+
+/// `UP_SPLICE_PACKETS` of `enum up_limit` in abi.h.
+pub const SPLICE_PACKETS: u32 = 32;
+
+/// `UP_SPLICE_RING_BYTES` of `enum up_limit` in abi.h.
+pub const SPLICE_RING_BYTES: u32 = 262144;
+
 /// `UP_ACTION_BYPASS` of `enum up_action` in abi.h.
 pub const ACTION_BYPASS: u32 = 0;
 
@@ -131,8 +143,17 @@ pub const CAUSE_ODD_SYN: u32 = 9;
 /// `UP_CAUSE_METERS_FULL` of `enum up_cause` in abi.h.
 pub const CAUSE_METERS_FULL: u32 = 10;
 
+/// `UP_CAUSE_SPLICE_TARGET_GONE` of `enum up_cause` in abi.h.
+pub const CAUSE_SPLICE_TARGET_GONE: u32 = 11;
+
+/// `UP_CAUSE_SPLICE_TLS` of `enum up_cause` in abi.h.
+pub const CAUSE_SPLICE_TLS: u32 = 12;
+
+/// `UP_CAUSE_SPLICE_RING_FULL` of `enum up_cause` in abi.h.
+pub const CAUSE_SPLICE_RING_FULL: u32 = 13;
+
 /// `UP_CAUSES` of `enum up_cause` in abi.h.
-pub const CAUSES: u32 = 11;
+pub const CAUSES: u32 = 14;
 
 /// `UP_FRAMING_FRAMES` of `enum up_framing` in abi.h.
 pub const FRAMING_FRAMES: u32 = 0;
@@ -154,6 +175,45 @@ pub const SYNC_OK: u32 = 1;
 
 /// `UP_SYNC_LOST` of `enum up_sync` in abi.h.
 pub const SYNC_LOST: u32 = 2;
+
+/// `UP_SPLICE_DOWN_OFF` of `enum up_splice_down` in abi.h.
+pub const SPLICE_DOWN_OFF: u32 = 0;
+
+/// `UP_SPLICE_DOWN_EGRESS` of `enum up_splice_down` in abi.h.
+pub const SPLICE_DOWN_EGRESS: u32 = 1;
+
+/// `UP_SPLICE_DOWN_INGRESS` of `enum up_splice_down` in abi.h.
+pub const SPLICE_DOWN_INGRESS: u32 = 2;
+
+/// `UP_SPLICE_ENROLLED` of `enum up_splice_refusal` in abi.h.
+pub const SPLICE_ENROLLED: u32 = 0;
+
+/// `UP_SPLICE_NO_CLIENT` of `enum up_splice_refusal` in abi.h.
+pub const SPLICE_NO_CLIENT: u32 = 1;
+
+/// `UP_SPLICE_NO_ACCEPTED` of `enum up_splice_refusal` in abi.h.
+pub const SPLICE_NO_ACCEPTED: u32 = 2;
+
+/// `UP_SPLICE_NO_UPSTREAM` of `enum up_splice_refusal` in abi.h.
+pub const SPLICE_NO_UPSTREAM: u32 = 3;
+
+/// `UP_SPLICE_CLIENT_TAKEN` of `enum up_splice_refusal` in abi.h.
+pub const SPLICE_CLIENT_TAKEN: u32 = 4;
+
+/// `UP_SPLICE_ACCEPTED_TAKEN` of `enum up_splice_refusal` in abi.h.
+pub const SPLICE_ACCEPTED_TAKEN: u32 = 5;
+
+/// `UP_SPLICE_UPSTREAM_TAKEN` of `enum up_splice_refusal` in abi.h.
+pub const SPLICE_UPSTREAM_TAKEN: u32 = 6;
+
+/// `UP_SPLICE_FULL` of `enum up_splice_refusal` in abi.h.
+pub const SPLICE_FULL: u32 = 7;
+
+/// `UP_SPLICE_UNKNOWN` of `enum up_splice_refusal` in abi.h.
+pub const SPLICE_UNKNOWN: u32 = 8;
+
+/// `UP_SPLICE_CLIENT_BLOCKS` of `enum up_splice_refusal` in abi.h.
+pub const SPLICE_CLIENT_BLOCKS: u32 = 9;
 
 /// `struct up_endpoint` in abi.h.
 #[repr(C)]
@@ -585,6 +645,155 @@ const _: () = {
     assert!(offset_of!(Meter, latencies) == 2600);
 };
 
+/// `struct up_splice_order` in abi.h.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SpliceOrder {
+    /// In C: `__u32`.
+    pub up_seq: u32,
+    /// In C: `__u8`.
+    pub up: u8,
+    /// In C: `__u8`.
+    pub down: u8,
+    /// In C: `__u8[2]`.
+    pub pad: [u8; 2],
+    /// In C: `__u64`.
+    pub down_passed: u64,
+    /// In C: `__u64`.
+    pub down_written: u64,
+}
+
+const _: () = {
+    assert!(size_of::<SpliceOrder>() == 24);
+    assert!(offset_of!(SpliceOrder, up_seq) == 0);
+    assert!(offset_of!(SpliceOrder, up) == 4);
+    assert!(offset_of!(SpliceOrder, down) == 5);
+    assert!(offset_of!(SpliceOrder, pad) == 6);
+    assert!(offset_of!(SpliceOrder, down_passed) == 8);
+    assert!(offset_of!(SpliceOrder, down_written) == 16);
+};
+
+/// `struct up_splice` in abi.h.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Splice {
+    /// In C: `__u64`.
+    pub client: u64,
+    /// In C: `__u64`.
+    pub accepted: u64,
+    /// In C: `__u64`.
+    pub upstream: u64,
+    /// In C: `__u32`.
+    pub base_seq: u32,
+    /// In C: `__u8`.
+    pub down_flows: u8,
+    /// In C: `__u8[3]`.
+    pub pad: [u8; 3],
+    /// In C: `__u64`.
+    pub up_redirected: u64,
+    /// In C: `__u64`.
+    pub up_spills: u64,
+    /// In C: `__u64`.
+    pub down_redirected: u64,
+    /// In C: `__u64`.
+    pub down_passed: u64,
+    /// In C: `__u64`.
+    pub down_spills: u64,
+}
+
+const _: () = {
+    assert!(size_of::<Splice>() == 72);
+    assert!(offset_of!(Splice, client) == 0);
+    assert!(offset_of!(Splice, accepted) == 8);
+    assert!(offset_of!(Splice, upstream) == 16);
+    assert!(offset_of!(Splice, base_seq) == 24);
+    assert!(offset_of!(Splice, down_flows) == 28);
+    assert!(offset_of!(Splice, pad) == 29);
+    assert!(offset_of!(Splice, up_redirected) == 32);
+    assert!(offset_of!(Splice, up_spills) == 40);
+    assert!(offset_of!(Splice, down_redirected) == 48);
+    assert!(offset_of!(Splice, down_passed) == 56);
+    assert!(offset_of!(Splice, down_spills) == 64);
+};
+
+/// `struct up_spliced` in abi.h.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Spliced {
+    /// In C: `__u64`.
+    pub id: u64,
+}
+
+const _: () = {
+    assert!(size_of::<Spliced>() == 8);
+    assert!(offset_of!(Spliced, id) == 0);
+};
+
+/// `struct up_splice_question` in abi.h.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SpliceQuestion {
+    /// In C: `__u64`.
+    pub id: u64,
+    /// In C: `__u64`.
+    pub enrol: u64,
+    /// In C: `__u64`.
+    pub client_cookie: u64,
+    /// In C: `struct up_endpoint`.
+    pub client: Endpoint,
+    /// In C: `struct up_endpoint`.
+    pub accepted: Endpoint,
+    /// In C: `struct up_endpoint`.
+    pub local: Endpoint,
+    /// In C: `struct up_endpoint`.
+    pub upstream: Endpoint,
+}
+
+const _: () = {
+    assert!(size_of::<SpliceQuestion>() == 104);
+    assert!(offset_of!(SpliceQuestion, id) == 0);
+    assert!(offset_of!(SpliceQuestion, enrol) == 8);
+    assert!(offset_of!(SpliceQuestion, client_cookie) == 16);
+    assert!(offset_of!(SpliceQuestion, client) == 24);
+    assert!(offset_of!(SpliceQuestion, accepted) == 44);
+    assert!(offset_of!(SpliceQuestion, local) == 64);
+    assert!(offset_of!(SpliceQuestion, upstream) == 84);
+};
+
+/// `struct up_splice_answer` in abi.h.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SpliceAnswer {
+    /// In C: `__u32`.
+    pub refusal: u32,
+    /// In C: `__u32`.
+    pub client_write_seq: u32,
+    /// In C: `__u32`.
+    pub client_copied_seq: u32,
+    /// In C: `__u32`.
+    pub accepted_write_seq: u32,
+    /// In C: `__u32`.
+    pub accepted_copied_seq: u32,
+    /// In C: `__u32`.
+    pub accepted_snd_una: u32,
+    /// In C: `__u32`.
+    pub client_packets: u32,
+    /// In C: `__u32`.
+    pub client_bytes: u32,
+}
+
+const _: () = {
+    assert!(size_of::<SpliceAnswer>() == 32);
+    assert!(offset_of!(SpliceAnswer, refusal) == 0);
+    assert!(offset_of!(SpliceAnswer, client_write_seq) == 4);
+    assert!(offset_of!(SpliceAnswer, client_copied_seq) == 8);
+    assert!(offset_of!(SpliceAnswer, accepted_write_seq) == 12);
+    assert!(offset_of!(SpliceAnswer, accepted_copied_seq) == 16);
+    assert!(offset_of!(SpliceAnswer, accepted_snd_una) == 20);
+    assert!(offset_of!(SpliceAnswer, client_packets) == 24);
+    assert!(offset_of!(SpliceAnswer, client_bytes) == 28);
+};
+
 /// `struct up_decisions` in abi.h.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -783,6 +992,82 @@ pub const LAYOUT: &[StructLayout] = &[
             ("unmatched", offset_of!(Meter, unmatched)),
             ("started", offset_of!(Meter, started)),
             ("latencies", offset_of!(Meter, latencies)),
+        ],
+    ),
+    (
+        "up_splice_order",
+        size_of::<SpliceOrder>(),
+        &[
+            ("up_seq", offset_of!(SpliceOrder, up_seq)),
+            ("up", offset_of!(SpliceOrder, up)),
+            ("down", offset_of!(SpliceOrder, down)),
+            ("pad", offset_of!(SpliceOrder, pad)),
+            ("down_passed", offset_of!(SpliceOrder, down_passed)),
+            ("down_written", offset_of!(SpliceOrder, down_written)),
+        ],
+    ),
+    (
+        "up_splice",
+        size_of::<Splice>(),
+        &[
+            ("client", offset_of!(Splice, client)),
+            ("accepted", offset_of!(Splice, accepted)),
+            ("upstream", offset_of!(Splice, upstream)),
+            ("base_seq", offset_of!(Splice, base_seq)),
+            ("down_flows", offset_of!(Splice, down_flows)),
+            ("pad", offset_of!(Splice, pad)),
+            ("up_redirected", offset_of!(Splice, up_redirected)),
+            ("up_spills", offset_of!(Splice, up_spills)),
+            ("down_redirected", offset_of!(Splice, down_redirected)),
+            ("down_passed", offset_of!(Splice, down_passed)),
+            ("down_spills", offset_of!(Splice, down_spills)),
+        ],
+    ),
+    (
+        "up_spliced",
+        size_of::<Spliced>(),
+        &[("id", offset_of!(Spliced, id))],
+    ),
+    (
+        "up_splice_question",
+        size_of::<SpliceQuestion>(),
+        &[
+            ("id", offset_of!(SpliceQuestion, id)),
+            ("enrol", offset_of!(SpliceQuestion, enrol)),
+            ("client_cookie", offset_of!(SpliceQuestion, client_cookie)),
+            ("client", offset_of!(SpliceQuestion, client)),
+            ("accepted", offset_of!(SpliceQuestion, accepted)),
+            ("local", offset_of!(SpliceQuestion, local)),
+            ("upstream", offset_of!(SpliceQuestion, upstream)),
+        ],
+    ),
+    (
+        "up_splice_answer",
+        size_of::<SpliceAnswer>(),
+        &[
+            ("refusal", offset_of!(SpliceAnswer, refusal)),
+            (
+                "client_write_seq",
+                offset_of!(SpliceAnswer, client_write_seq),
+            ),
+            (
+                "client_copied_seq",
+                offset_of!(SpliceAnswer, client_copied_seq),
+            ),
+            (
+                "accepted_write_seq",
+                offset_of!(SpliceAnswer, accepted_write_seq),
+            ),
+            (
+                "accepted_copied_seq",
+                offset_of!(SpliceAnswer, accepted_copied_seq),
+            ),
+            (
+                "accepted_snd_una",
+                offset_of!(SpliceAnswer, accepted_snd_una),
+            ),
+            ("client_packets", offset_of!(SpliceAnswer, client_packets)),
+            ("client_bytes", offset_of!(SpliceAnswer, client_bytes)),
         ],
     ),
     (

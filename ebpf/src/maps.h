@@ -127,3 +127,41 @@ struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, UP_HELD_RING_BYTES);
 } held SEC(".maps"); /* hold filter → agent; consumed */
+
+/* Spliced flows, by the cookie of the dialled socket. The first three hold sockets, which leave
+ * when they close, and never before: to remove one that lives may lose a packet. Only `upstreams`
+ * has a stream verdict; an application's socket with one may see EAGAIN where it would block. */
+struct {
+	__uint(type, BPF_MAP_TYPE_SOCKHASH);
+	__uint(max_entries, UP_MAX_SPLICES);
+	__type(key, __u64);
+	__type(value, __u32);
+} clients SEC(".maps"), accepteds SEC(".maps"), upstreams SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, struct up_spliced);
+} spliced SEC(".maps"); /* splice_look → splice_up; dies with the client's socket */
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, UP_MAX_SPLICES);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, __u64);
+	__type(value, struct up_splice_order);
+} splice_orders SEC(".maps"); /* agent → splice programs; the agent removes it */
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, UP_MAX_SPLICES);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, __u64);
+	__type(value, struct up_splice);
+} splices SEC(".maps"); /* splice programs → agent, which removes it */
+
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, UP_SPLICE_RING_BYTES);
+} spills SEC(".maps"); /* splice_down → agent; ids; consumed */

@@ -179,12 +179,14 @@ fn needs_restart(old: &Config, new: &Config) -> bool {
         &old.pins,
         old.max_flows,
         old.workers,
+        old.splice,
     ) != (
         new.admin,
         &new.cgroup,
         &new.pins,
         new.max_flows,
         new.workers,
+        new.splice,
     )
 }
 

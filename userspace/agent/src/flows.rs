@@ -14,6 +14,7 @@ use dataplane::{
     policy::{Action, RuleName},
 };
 use serde::Serialize;
+use tokio::sync::Notify;
 
 /// A flow's number within this agent's life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -27,6 +28,8 @@ pub enum Path {
     Enrich = 0,
     /// Relayed without being understood.
     Relay = 1,
+    /// Carried by the kernel, past the agent.
+    Splice = 2,
 }
 
 impl Path {
@@ -35,6 +38,7 @@ impl Path {
         match self {
             Path::Enrich => "enrich",
             Path::Relay => "relay",
+            Path::Splice => "splice",
         }
     }
 }
@@ -60,21 +64,55 @@ pub struct Flow {
     pub to_client: AtomicU64,
     opened_at: SystemTime,
     path: AtomicU8,
+    recall: Notify,
 }
 
 impl Flow {
-    /// How its bytes travel.
-    pub fn path(&self) -> Path {
-        if self.path.load(Relaxed) == Path::Relay as u8 {
-            Path::Relay
-        } else {
-            Path::Enrich
+    /// One that begins now.
+    pub fn begin(
+        number: u64,
+        client: ClientAddr,
+        process: Process,
+        orig_dst: OrigDst,
+        rule: RuleName,
+    ) -> Self {
+        Self {
+            id: FlowId(number),
+            client,
+            process,
+            orig_dst,
+            rule,
+            opened: Instant::now(),
+            opened_at: SystemTime::now(),
+            to_database: AtomicU64::new(0),
+            to_client: AtomicU64::new(0),
+            path: AtomicU8::new(Path::Enrich as u8),
+            recall: Notify::new(),
         }
     }
 
-    /// From now on its bytes are relayed only.
-    pub fn stop_decoding(&self) {
-        self.path.store(Path::Relay as u8, Relaxed);
+    /// Has the agent take it back from the kernel, which it does at once if it is there.
+    pub fn recall(&self) {
+        self.recall.notify_one();
+    }
+
+    /// Waits until it is recalled.
+    pub async fn recalled(&self) {
+        self.recall.notified().await;
+    }
+
+    /// How its bytes travel.
+    pub fn path(&self) -> Path {
+        match self.path.load(Relaxed) {
+            n if n == Path::Relay as u8 => Path::Relay,
+            n if n == Path::Splice as u8 => Path::Splice,
+            _ => Path::Enrich,
+        }
+    }
+
+    /// From now on its bytes travel this way.
+    pub fn travels(&self, path: Path) {
+        self.path.store(path as u8, Relaxed);
     }
 }
 
@@ -127,18 +165,13 @@ pub struct Flows {
 impl Flows {
     /// Enters a flow.
     pub fn enter(&self, held: &Held) -> Arc<Flow> {
-        let flow = Arc::new(Flow {
-            id: FlowId(self.next.fetch_add(1, Relaxed) + 1),
-            client: held.client,
-            process: held.process.clone(),
-            orig_dst: held.orig_dst,
-            rule: held.rule.clone(),
-            opened: Instant::now(),
-            opened_at: SystemTime::now(),
-            to_database: AtomicU64::new(0),
-            to_client: AtomicU64::new(0),
-            path: AtomicU8::new(Path::Enrich as u8),
-        });
+        let flow = Arc::new(Flow::begin(
+            self.next.fetch_add(1, Relaxed) + 1,
+            held.client,
+            held.process.clone(),
+            held.orig_dst,
+            held.rule.clone(),
+        ));
         self.lock().insert(flow.id, flow.clone());
         flow
     }

@@ -19,5 +19,6 @@ pub mod control;
 pub mod flows;
 pub mod metrics;
 pub mod observed;
+pub mod paths;
 pub mod proxy;
 pub mod statements;

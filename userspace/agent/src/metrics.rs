@@ -4,7 +4,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use cql::{Anomaly, CloseReason, Undecodable};
-use dataplane::{Dataplane, Refusal};
+use dataplane::{Dataplane, Refusal, SpliceRefusal};
 use prometheus::{
     IntCounter, IntCounterVec, IntGauge, Opts, Registry,
     core::{Collector, Desc},
@@ -34,6 +34,18 @@ pub struct Metrics {
     pub undecodable: IntCounterVec,
     /// Oddities on flows that go on, by cause.
     pub anomalies: IntCounterVec,
+    /// Times that a flow was handed to the kernel.
+    pub handovers: IntCounter,
+    /// Bytes that the kernel carried for spliced flows, by direction; they are in
+    /// `bytes_to_database` and `bytes_to_client`, too.
+    pub spliced_to_database: IntCounter,
+    /// See `spliced_to_database`.
+    pub spliced_to_client: IntCounter,
+    /// Flows that could not be spliced, by reason.
+    pub splice_refusals: IntCounterVec,
+    /// Times that a spliced flow's bytes went through the agent, by the side that did not take
+    /// them.
+    pub spills: IntCounterVec,
     /// Policy files read, by result.
     pub reloads: IntCounterVec,
 }
@@ -54,7 +66,14 @@ impl Metrics {
         let bytes = counters(
             registry,
             "underpass_bytes_total",
-            "Bytes that the agent passed on, by direction.",
+            "Bytes of the flows that the agent took in, by direction.",
+            "direction",
+            &DIRECTIONS,
+        )?;
+        let spliced = counters(
+            registry,
+            "underpass_spliced_bytes_total",
+            "Bytes that the kernel carried past the agent, by direction.",
             "direction",
             &DIRECTIONS,
         )?;
@@ -70,6 +89,8 @@ impl Metrics {
             Refusal::Silence,
         ];
         let [to_database, to_client] = DIRECTIONS.map(|d| bytes.with_label_values(&[d]));
+        let [spliced_to_database, spliced_to_client] =
+            DIRECTIONS.map(|d| spliced.with_label_values(&[d]));
         Ok(Self {
             flows,
             flows_closed: counters(
@@ -120,6 +141,28 @@ impl Metrics {
                 "Oddities in the protocol on flows that went on, by cause.",
                 "cause",
                 &Anomaly::ALL.iter().map(|a| a.as_str()).collect::<Vec<_>>(),
+            )?,
+            handovers: counter(
+                registry,
+                "underpass_handovers_total",
+                "Times that a flow was handed to the kernel; more than once where it came back.",
+            )?,
+            spliced_to_database,
+            spliced_to_client,
+            splice_refusals: counters(
+                registry,
+                "underpass_splice_refusals_total",
+                "Flows that could not be spliced and are relayed instead, by reason.",
+                "reason",
+                &SpliceRefusal::LABELS,
+            )?,
+            spills: counters(
+                registry,
+                "underpass_spills_total",
+                "Times that a spliced flow's bytes went through the agent, by the side that did \
+                 not take them.",
+                "slow",
+                &["database", "client"],
             )?,
             reloads: counters(
                 registry,

@@ -5,7 +5,7 @@ use std::{
     fs::File,
     io,
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use aya::{
@@ -32,6 +32,7 @@ use crate::{
     meters::{Meters, Observations},
     pins::{Pins, PinsError},
     policy::{Policy, RuleName},
+    splices::{Spills, Splices},
     sys,
     tables::{GONE, InstallError, Tables},
 };
@@ -116,7 +117,25 @@ pub struct Dataplane {
     names: Names,
     pins: Pins,
     _links: Vec<PinnedLink>,
-    ebpf: Ebpf,
+    ebpf: Arc<Mutex<Ebpf>>,
+}
+
+/// All that there is once the programs are attached.
+pub struct Attached {
+    /// The programs.
+    pub dataplane: Dataplane,
+    /// Where intercepted connections arrive.
+    pub listeners: Listeners,
+    /// Their SYNs.
+    pub holds: Holds,
+    /// The way to answer those.
+    pub answers: Answers,
+    /// The splice, or why this kernel does not have it.
+    pub splices: Result<(Splices, Spills), String>,
+}
+
+fn lock(ebpf: &Mutex<Ebpf>) -> MutexGuard<'_, Ebpf> {
+    ebpf.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Dataplane {
@@ -124,10 +143,7 @@ impl Dataplane {
     ///
     /// # Errors
     /// Nothing is attached then, and what was there before still is.
-    pub fn attach(
-        options: &Options,
-        policy: &Policy,
-    ) -> Result<(Self, Listeners, Holds, Answers), AttachError> {
+    pub fn attach(options: &Options, policy: &Policy) -> Result<Attached, AttachError> {
         if !host::is_cgroup2(&options.cgroup) {
             return Err(AttachError::NotCgroup(options.cgroup.clone()));
         }
@@ -135,9 +151,10 @@ impl Dataplane {
         let mut pins = Pins::claim(&options.pins)?;
         let attached = load(policy).and_then(|mut loaded| {
             if policy.observes() {
-                loaded.meter_hooks.attach(&mut loaded.ebpf, &cgroup)?;
+                let mut ebpf = lock(&loaded.ebpf);
+                loaded.meter_hooks.attach(&mut ebpf, &cgroup)?;
             }
-            loaded.links = attach_hooks(&mut loaded.ebpf, &cgroup, &pins)?;
+            loaded.links = attach_hooks(&mut lock(&loaded.ebpf), &cgroup, &pins)?;
             Ok(loaded)
         });
         let loaded = match attached {
@@ -167,7 +184,13 @@ impl Dataplane {
             _links: loaded.links,
             ebpf: loaded.ebpf,
         };
-        Ok((dataplane, loaded.listeners, loaded.holds, loaded.answers))
+        Ok(Attached {
+            dataplane,
+            listeners: loaded.listeners,
+            holds: loaded.holds,
+            answers: loaded.answers,
+            splices: loaded.splices,
+        })
     }
 
     /// Puts a policy into force. Connections that are under way finish under the old one.
@@ -180,13 +203,13 @@ impl Dataplane {
         self.observations()?;
         if policy.observes() {
             self.meter_hooks
-                .attach(&mut self.ebpf, &open(&self.cgroup)?)?;
+                .attach(&mut lock(&self.ebpf), &open(&self.cgroup)?)?;
         }
         self.tables.install(&compiled)?;
         *self.names.lock().unwrap_or_else(PoisonError::into_inner) = self.tables.names();
         self.meters.forget_rules(&RuleName::new(GONE));
         if !policy.observes() {
-            self.meter_hooks.detach(&mut self.ebpf)?;
+            self.meter_hooks.detach(&mut lock(&self.ebpf))?;
         }
         Ok(())
     }
@@ -238,7 +261,8 @@ impl Dataplane {
 }
 
 struct Loaded {
-    ebpf: Ebpf,
+    ebpf: Arc<Mutex<Ebpf>>,
+    splices: Result<(Splices, Spills), String>,
     tables: Tables,
     meters: Meters,
     meter_hooks: MeterHooks,
@@ -264,8 +288,11 @@ fn load(policy: &Policy) -> Result<Loaded, AttachError> {
     let answers = Answers::new(maps.flow, mark).map_err(AttachError::Sockets)?;
     let causes = maps.causes;
     let meters = Meters::new(maps.meters, names.clone());
+    let ebpf = Arc::new(Mutex::new(ebpf));
+    let splices = Splices::load(&ebpf, maps.splice).map_err(|e| e.to_string());
     Ok(Loaded {
         ebpf,
+        splices,
         tables,
         meters,
         meter_hooks: MeterHooks::default(),

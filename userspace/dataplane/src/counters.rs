@@ -64,6 +64,12 @@ labelled!(
         OddSyn = CAUSE_ODD_SYN => "odd_syn",
         /// As many flows are observed as can be; further ones are left alone without it.
         MetersFull = CAUSE_METERS_FULL => "meters_full",
+        /// The target of a redirect was gone: the bytes went up to the agent.
+        SpliceTargetGone = CAUSE_SPLICE_TARGET_GONE => "splice_target_gone",
+        /// A spliced client's socket began to speak TLS in the kernel.
+        SpliceTls = CAUSE_SPLICE_TLS => "splice_tls",
+        /// The agent did not read the kernel's calls fast enough; every spliced flow is looked at.
+        SpliceRingFull = CAUSE_SPLICE_RING_FULL => "splice_ring_full",
     }
 );
 

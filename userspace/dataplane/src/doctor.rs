@@ -36,7 +36,7 @@ impl State {
 #[derive(Clone, Debug)]
 pub struct Finding {
     /// What.
-    pub what: &'static str,
+    pub what: String,
     /// How it is.
     pub state: State,
     /// Why, and what to do.
@@ -62,9 +62,9 @@ pub fn examine(cgroup: Option<&Path>, pins: &Path) -> Vec<Finding> {
     findings
 }
 
-fn finding(what: &'static str, state: State, detail: impl Into<String>) -> Finding {
+fn finding(what: &str, state: State, detail: impl Into<String>) -> Finding {
     Finding {
-        what,
+        what: what.to_owned(),
         state,
         detail: detail.into(),
     }

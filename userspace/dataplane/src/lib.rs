@@ -5,6 +5,7 @@
 //! - [`Dataplane`]: loads, attaches, pins; installs policies; counts.
 //! - [`Listeners`], [`Holds`], [`dial`], [`Answers`]: one intercepted connection, from the
 //!   SYN that is being held to the database's answer to it.
+//! - [`Splices`]: flows that were taken in and are carried by the kernel.
 //! - [`Observations`]: what was read of flows that are left alone and observed.
 //! - [`host`], [`doctor`]: what this host has, and what it lacks.
 //!
@@ -27,16 +28,20 @@ mod meters;
 mod packet;
 mod pins;
 pub mod policy;
+mod quiet;
+mod splices;
 mod sys;
 mod tables;
 
 pub use address::{ClientAddr, LocalAddr, OrigDst, SockCookie};
 pub use answers::{Answers, Refusal, is_exhaustion};
-pub use attach::{AttachError, Dataplane, Options};
+pub use attach::{AttachError, Attached, Dataplane, Options};
 pub use counters::{Cause, Counters, Outcome, RuleCount};
 pub use dial::{Dialled, dial};
 pub use holds::{Held, Holds, Process};
 pub use listeners::{Accepted, Listeners};
 pub use meters::{Latencies, OPCODES, Observations, Observed, Side, Traffic};
 pub use pins::{DEFAULT_PINS, detach};
+pub use quiet::Quiet;
+pub use splices::{Down, Moved, Position, Spills, Splice, SpliceRefusal, Splices, cookie};
 pub use tables::InstallError;

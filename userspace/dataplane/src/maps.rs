@@ -9,6 +9,7 @@ use thiserror::Error;
 
 use crate::{
     compile::{PROCESS_BYTES, TARGET_BYTES},
+    splices::SpliceMaps,
     sys::Shared,
 };
 
@@ -48,6 +49,7 @@ pub(crate) struct Maps {
     pub meters: HashMap<MapData, u64, Shared<abi::Meter>>,
     pub causes: PerCpuArray<MapData, u64>,
     pub held: RingBuf<MapData>,
+    pub splice: SpliceMaps,
 }
 
 impl Maps {
@@ -70,6 +72,20 @@ impl Maps {
             meters: take(ebpf, "meters")?,
             causes: take(ebpf, "causes")?,
             held: take(ebpf, "held")?,
+            splice: SpliceMaps::take(ebpf)?,
+        })
+    }
+}
+
+impl SpliceMaps {
+    pub(crate) fn take(ebpf: &mut Ebpf) -> Result<Self, MapsError> {
+        Ok(Self {
+            clients: take(ebpf, "clients")?,
+            accepteds: take(ebpf, "accepteds")?,
+            upstreams: take(ebpf, "upstreams")?,
+            orders: take(ebpf, "splice_orders")?,
+            splices: take(ebpf, "splices")?,
+            spills: take(ebpf, "spills")?,
         })
     }
 }

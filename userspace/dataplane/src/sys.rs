@@ -1,7 +1,11 @@
 //! Everything `unsafe`: socket options that no crate wraps, and the promise that the shared
 //! layout is plain bytes.
 
-use std::{io, mem::size_of, os::fd::AsRawFd};
+use std::{
+    io,
+    mem::size_of,
+    os::fd::{AsRawFd, OwnedFd},
+};
 
 use aya::{
     Pod,
@@ -9,7 +13,7 @@ use aya::{
 };
 use ebpf::abi;
 use nix::libc;
-use tokio::io::unix::AsyncFd;
+use tokio::io::{Interest, unix::AsyncFd};
 
 /// A type from `abi.h`, as a map's key or value.
 #[derive(Clone, Copy, Debug)]
@@ -30,6 +34,8 @@ impl PlainBytes for abi::Held {}
 impl PlainBytes for abi::Release {}
 impl PlainBytes for abi::Decisions {}
 impl PlainBytes for abi::Meter {}
+impl PlainBytes for abi::SpliceOrder {}
+impl PlainBytes for abi::Splice {}
 
 // SAFETY: the types above are repr(C) integers and arrays of them; abi.h makes every
 // padding byte a field, which the generated assertions of offset and size hold it to.
@@ -45,11 +51,51 @@ pub(crate) fn held_from_bytes(bytes: &[u8]) -> Option<abi::Held> {
     Some(unsafe { bytes.as_ptr().cast::<abi::Held>().read_unaligned() })
 }
 
+/// The bytes of a question, as `splice_look` reads them.
+pub(crate) fn question_to_bytes(
+    question: &abi::SpliceQuestion,
+) -> [u8; size_of::<abi::SpliceQuestion>()] {
+    // SAFETY: repr(C) integers and arrays of them without padding, of this very size.
+    unsafe { std::mem::transmute_copy(question) }
+}
+
+/// Reads its answer; None when there are too few bytes.
+pub(crate) fn answer_from_bytes(bytes: &[u8]) -> Option<abi::SpliceAnswer> {
+    if bytes.len() < size_of::<abi::SpliceAnswer>() {
+        return None;
+    }
+    // SAFETY: long enough (checked), any bit pattern is an answer, and the read does not ask
+    // for alignment.
+    Some(unsafe { bytes.as_ptr().cast::<abi::SpliceAnswer>().read_unaligned() })
+}
+
 /// Registers the ring with the runtime.
 pub(crate) fn watch(ring: RingBuf<MapData>) -> io::Result<AsyncFd<RingBuf<MapData>>> {
     // SAFETY: the ring owns its descriptor and keeps it open until it is dropped, which is
     // when the AsyncFd that owns the ring deregisters it.
     Ok(unsafe { AsyncFd::register(ring) }?)
+}
+
+/// Registers a socket with the runtime so that only the end of its connection wakes: writable is
+/// the one interest that packets which arrive do not meet.
+pub(crate) fn watch_quietly(socket: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
+    // SAFETY: the descriptor is owned and stays open until the AsyncFd that owns it is dropped or
+    // gives it back, which is when it is deregistered.
+    Ok(unsafe { AsyncFd::register_with_interest(socket, Interest::WRITABLE) }?)
+}
+
+/// Whether the peer has ended its side of a connection, or the connection is gone.
+pub(crate) fn has_ended(socket: &impl AsRawFd) -> io::Result<bool> {
+    let mut fd = libc::pollfd {
+        fd: socket.as_raw_fd(),
+        events: libc::POLLRDHUP,
+        revents: 0,
+    };
+    // SAFETY: the pointer is to one local, and one is what is said to be there.
+    match unsafe { libc::poll(&raw mut fd, 1, 0) } {
+        -1 => Err(io::Error::last_os_error()),
+        _ => Ok(fd.revents != 0),
+    }
 }
 
 /// Switches TCP_REPAIR. While it is on, `bind()` takes an address and port without asking

@@ -17,7 +17,7 @@ use std::{
 };
 
 use dataplane::{
-    Dataplane, Options,
+    Attached, Dataplane, Options,
     policy::{Action, Candidate, Fail, Policy, ProcessPattern, Rule, RuleName, Target},
 };
 use proptest::{
@@ -138,7 +138,7 @@ fn the_kernel_decides_as_the_plain_reading_does() {
             .build()
             .unwrap();
         let _entered = runtime.enter();
-        let (dataplane, ..) = Dataplane::attach(&options, &policy(vec![])).unwrap();
+        let Attached { dataplane, .. } = Dataplane::attach(&options, &policy(vec![])).unwrap();
         (dataplane, runtime)
     });
     let (dataplane, _runtime) = attached.unwrap();

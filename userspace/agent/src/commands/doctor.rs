@@ -4,9 +4,13 @@ use std::{path::Path, process::ExitCode};
 
 use dataplane::doctor::{Finding, State};
 use serde_json::json;
+use tokio::runtime;
 
 use super::table;
-use crate::config::Config;
+use crate::{
+    config::Config,
+    paths::{self, Tried},
+};
 
 /// Looks, prints, and fails when something that every flow needs is missing.
 ///
@@ -16,7 +20,8 @@ pub fn run(json: bool, config: Option<&Path>) -> anyhow::Result<ExitCode> {
     let config = config.map(Config::load).transpose()?;
     let cgroup = config.as_ref().and_then(|c| c.cgroup.clone());
     let pins = config.map_or_else(|| dataplane::DEFAULT_PINS.into(), |c| c.pins);
-    let findings = dataplane::doctor::examine(cgroup.as_deref(), &pins);
+    let mut findings = dataplane::doctor::examine(cgroup.as_deref(), &pins);
+    findings.extend(paths()?);
     if json {
         println!("{}", as_json(&findings));
     } else {
@@ -24,7 +29,7 @@ pub fn run(json: bool, config: Option<&Path>) -> anyhow::Result<ExitCode> {
             .iter()
             .map(|f| {
                 [
-                    f.what.to_owned(),
+                    f.what.clone(),
                     f.state.as_str().to_owned(),
                     f.detail.clone(),
                 ]
@@ -38,6 +43,36 @@ pub fn run(json: bool, config: Option<&Path>) -> anyhow::Result<ExitCode> {
     } else {
         ExitCode::SUCCESS
     })
+}
+
+/// Every path that has to be tried out.
+fn paths() -> anyhow::Result<Vec<Finding>> {
+    if !nix::unistd::geteuid().is_root() {
+        return Ok(vec![Finding {
+            what: "paths".into(),
+            state: State::Notice,
+            detail: "not tried out: that needs root".into(),
+        }]);
+    }
+    let runtime = runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    let tried = runtime.block_on(paths::try_here());
+    Ok(tried.into_iter().map(finding).collect())
+}
+
+fn finding(tried: Tried) -> Finding {
+    let ms = tried.took.as_millis();
+    let (state, detail) = match tried.failure {
+        None => (State::Ok, format!("carried every byte, tried in {ms} ms")),
+        // Flows take the next safer path.
+        Some(reason) => (State::Notice, format!("off: {reason} (after {ms} ms)")),
+    };
+    Finding {
+        what: format!("path {}", tried.path),
+        state,
+        detail,
+    }
 }
 
 fn as_json(findings: &[Finding]) -> serde_json::Value {

@@ -4,13 +4,14 @@ use std::{
     path::Path,
     process::ExitCode,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, OnceLock, PoisonError,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
+    time::Duration,
 };
 
 use anyhow::{Context, bail};
-use dataplane::{Dataplane, Options, host};
+use dataplane::{Attached, Dataplane, Options, Spills, Splices, host};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use prometheus::Registry;
 use tokio::{
@@ -27,6 +28,7 @@ use crate::{
     flows::Flows,
     metrics::{KernelCounters, Metrics},
     observed::ObservedCounters,
+    paths::{self, PathsAvailable, Splicing, Tried},
     proxy::{self, Admission, STRAGGLERS, Shared},
     statements::Statements,
 };
@@ -77,10 +79,18 @@ async fn serve(file: &Path, config: Config) -> anyhow::Result<()> {
     registry.register(Box::new(ObservedCounters::new(attached.clone())?))?;
     let metrics = Metrics::register(&registry)?;
     let statements = Statements::register(&registry)?;
-    let (dataplane, listeners, holds, answers) = Dataplane::attach(&options, &config.policy)?;
+    let available = PathsAvailable::register(&registry)?;
+    let Attached {
+        dataplane,
+        listeners,
+        holds,
+        answers,
+        splices,
+    } = Dataplane::attach(&options, &config.policy)?;
     *attached.lock().unwrap_or_else(PoisonError::into_inner) = Some(dataplane);
     let shared = Arc::new(Shared {
         answers,
+        splices: OnceLock::new(),
         flows: Flows::default(),
         metrics: metrics.clone(),
         statements,
@@ -101,16 +111,19 @@ async fn serve(file: &Path, config: Config) -> anyhow::Result<()> {
         workers = config.workers,
         "ready"
     );
-    let workers = config.workers;
+    let (workers, splicing) = (config.workers, config.splice);
     let control = Control::new(file.to_owned(), config, attached.clone(), metrics);
     let ended = tokio::select! {
         _ = terminate.recv() => Ok("SIGTERM"),
         _ = interrupt.recv() => Ok("SIGINT"),
-        ended = proxy::run(shared, listeners, holds, workers) => {
+        ended = proxy::run(shared.clone(), listeners, holds, workers) => {
             Err(ended.err().unwrap_or_else(|| anyhow::anyhow!("the proxy ended")))
         }
         ended = admin::serve(listener, admin) => {
             Err(ended.err().map_or_else(|| anyhow::anyhow!("the admin interface ended"), Into::into))
+        }
+        ended = splice(&shared, splices, splicing, available) => {
+            Err(ended.err().map_or_else(|| anyhow::anyhow!("the kernel's calls ended"), Into::into))
         }
         ended = control.run() => {
             Err(ended.err().map_or_else(|| anyhow::anyhow!("reloading ended"), Into::into))
@@ -121,6 +134,40 @@ async fn serve(file: &Path, config: Config) -> anyhow::Result<()> {
     let signal = ended?;
     tracing::info!(signal, "detached; flows that the agent carried are closed");
     Ok(())
+}
+
+/// Tries the splice out, and from then on has flows take it.
+async fn splice(
+    shared: &Shared,
+    splices: Result<(Splices, Spills), String>,
+    splicing: Splicing,
+    available: PathsAvailable,
+) -> std::io::Result<()> {
+    let (splices, calls) = match splices {
+        _ if splicing == Splicing::Off => return std::future::pending().await,
+        Ok(both) => both,
+        Err(reason) => {
+            available.note(&Tried {
+                path: "splice".into(),
+                took: Duration::ZERO,
+                failure: Some(reason),
+            });
+            return std::future::pending().await;
+        }
+    };
+    let try_out = async {
+        let (best, tried) = paths::try_engines(&splices, splicing).await;
+        tried.iter().for_each(|path| available.note(path));
+        if let Some(best) = best {
+            // Nobody else sets it.
+            let _ = shared.splices.set(best);
+        }
+        std::future::pending().await
+    };
+    tokio::select! {
+        ended = calls.run() => ended,
+        never = try_out => never,
+    }
 }
 
 /// On purpose: hooks go, whatever a rule's `fail`. A crash leaves them.

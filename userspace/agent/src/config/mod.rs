@@ -15,6 +15,8 @@ use std::{
 
 use dataplane::policy::Policy;
 
+use crate::paths::Splicing;
+
 pub use error::{ConfigError, Place};
 
 /// Where the admin interface listens unless the file says otherwise.
@@ -44,6 +46,8 @@ pub struct Config {
     pub max_flows: usize,
     /// Threads that carry flows.
     pub workers: usize,
+    /// How flows that need not be decoded are carried.
+    pub splice: Splicing,
     /// Ordered rules.
     pub policy: Policy,
     /// What is legal and probably not meant.

@@ -17,6 +17,8 @@ use dataplane::{
 use ipnet::IpNet;
 use toml::Spanned;
 
+use crate::paths::{ENGINES, Splicing};
+
 use super::{
     Config, DEFAULT_ADMIN, DEFAULT_MAX_FLOWS, MAX_FLOWS,
     error::Flaw,
@@ -35,6 +37,7 @@ pub(super) fn config(raw: RawConfig) -> Result<Config, Flaw> {
         pins,
         max_flows,
         workers,
+        splice,
     } = raw.agent;
     Ok(Config {
         admin: match admin {
@@ -57,6 +60,7 @@ pub(super) fn config(raw: RawConfig) -> Result<Config, Flaw> {
             Some(n) => whole("agent.workers", &n, MAX_WORKERS)?,
             None => default_workers(),
         },
+        splice: splice.map_or(Ok(Splicing::Auto), |text| splicing(&text))?,
         policy,
         warnings,
     })
@@ -244,6 +248,17 @@ fn fail(key: &str, text: &Spanned<String>) -> Result<Fail, Flaw> {
         "open" => Ok(Fail::Open),
         "closed" => Ok(Fail::Closed),
         _ => expected(key, text, "`open` or `closed`"),
+    }
+}
+
+fn splicing(text: &Spanned<String>) -> Result<Splicing, Flaw> {
+    match text.get_ref().as_str() {
+        "auto" => Ok(Splicing::Auto),
+        "off" => Ok(Splicing::Off),
+        name => match ENGINES.iter().find(|(_, engine)| *engine == name) {
+            Some((down, _)) => Ok(Splicing::By(*down)),
+            None => expected("agent.splice", text, "`auto`, `ingress`, `egress` or `off`"),
+        },
     }
 }
 

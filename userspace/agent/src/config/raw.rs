@@ -24,6 +24,7 @@ pub(super) struct RawAgent {
     pub pins: Option<Spanned<String>>,
     pub max_flows: Option<Spanned<i64>>,
     pub workers: Option<Spanned<i64>>,
+    pub splice: Option<Spanned<String>>,
 }
 
 #[derive(Debug, Deserialize)]

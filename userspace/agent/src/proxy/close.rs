@@ -14,6 +14,8 @@ pub(super) const CLIENT_RESET: &str = "client_reset";
 pub(super) const DATABASE_RESET: &str = "database_reset";
 pub(super) const CLIENT_ERROR: &str = "client_error";
 pub(super) const DATABASE_ERROR: &str = "database_error";
+/// The kernel failed in the middle of a spliced flow: nobody knows where its bytes are.
+pub(super) const SPLICE_FAILED: &str = "splice_failed";
 
 /// Why a flow ended, apart from the decoder's reasons.
 pub const CLOSE_REASONS: &[&str] = &[
@@ -22,6 +24,7 @@ pub const CLOSE_REASONS: &[&str] = &[
     DATABASE_RESET,
     CLIENT_ERROR,
     DATABASE_ERROR,
+    SPLICE_FAILED,
 ];
 
 /// When framing is lost, what a peer still sends is read and thrown away, so that it sees an
@@ -50,11 +53,18 @@ pub(super) fn flow(flow: &Flow, metrics: &Metrics, reason: &'static str) {
 
 /// A reset on one side becomes a reset on the other, as it would without us. Framing that
 /// was lost ends both sides with FIN: what was forwarded was good.
-pub(super) async fn sockets(reason: &str, client: TcpStream, database: TcpStream) {
+pub(super) async fn sockets(reason: &str, client: TcpStream, database: Option<TcpStream>) {
+    let Some(database) = database else {
+        return reset(&client);
+    };
     match reason {
         BOTH_ENDED => {}
         CLIENT_RESET | CLIENT_ERROR => reset(&database),
         DATABASE_RESET | DATABASE_ERROR => reset(&client),
+        SPLICE_FAILED => {
+            reset(&database);
+            reset(&client);
+        }
         _ => {
             let both = async { tokio::join!(discard(&client), discard(&database)) };
             // Past the limit they are closed as they are.

@@ -6,7 +6,10 @@ use cql::{Anomaly, Completed, FlowDecoder, Sink, Statement, Verdict};
 use dataplane::policy::RuleName;
 
 use super::Shared;
-use crate::{flows::Flow, statements::Series};
+use crate::{
+    flows::{Flow, Path},
+    statements::Series,
+};
 
 /// A flow's most recent statements and their rows. Applications ask few distinct things of
 /// one connection; when they ask more, the row is looked up again.
@@ -74,7 +77,7 @@ impl Decoder {
                     .with_label_values(&[reason.as_str()])
                     .inc();
                 tracing::info!(flow = ?self.flow.id, %reason, "relayed from here on");
-                self.flow.stop_decoding();
+                self.flow.travels(Path::Relay);
                 self.decoding = false;
                 Chunk::Forward
             }
@@ -83,6 +86,11 @@ impl Decoder {
                 reason: reason.as_str(),
             },
         }
+    }
+
+    /// Whether nobody needs to see the flow's bytes any more.
+    pub(super) fn is_off(&self) -> bool {
+        !self.decoding
     }
 
     /// A side has ended.

@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use dataplane::{ClientAddr, Dialled, Held, Holds, Listeners, Refusal};
+use dataplane::{ClientAddr, Dialled, Held, Holds, Listeners, Refusal, SockCookie};
 use tokio::{net::TcpStream, sync::oneshot, time};
 
 use super::{
@@ -223,6 +223,13 @@ impl Entered {
             held,
             _place: place,
         }
+    }
+}
+
+impl Entered {
+    /// The client's socket.
+    pub(super) fn cookie(&self) -> SockCookie {
+        self.held.cookie
     }
 }
 

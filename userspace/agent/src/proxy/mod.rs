@@ -4,24 +4,29 @@
 //! - `admission.rs`: how many flows there may be.
 //! - `workers.rs`: the threads on which bytes move.
 //! - `relay.rs`: moves them, with back-pressure and half-close.
+//! - `splice.rs`: hands a flow to the kernel, and takes it back.
+//! - `canary.rs`: tries the splice out before it is used.
 //! - `read.rs`: one read in one system call.
 //! - `decode.rs`: what passes, counted.
 //! - `close.rs`: how a flow ends.
 
 mod admission;
+mod canary;
 mod close;
 mod decode;
 mod intake;
 mod read;
 mod relay;
+mod splice;
 mod workers;
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use cql::PreparedStatements;
-use dataplane::{Answers, Holds, Listeners};
+use dataplane::{Answers, Holds, Listeners, Splices};
 
 pub use admission::{Admission, STRAGGLERS};
+pub use canary::try_out;
 pub use close::CLOSE_REASONS;
 
 use crate::{flows::Flows, metrics::Metrics, statements::Statements};
@@ -30,6 +35,8 @@ use crate::{flows::Flows, metrics::Metrics, statements::Statements};
 pub struct Shared {
     /// The way to answer held SYNs.
     pub answers: Answers,
+    /// The kernel's way to carry flows, once it has been tried out.
+    pub splices: OnceLock<Splices>,
     /// The flows that are carried.
     pub flows: Flows,
     /// Counters.

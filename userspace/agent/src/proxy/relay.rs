@@ -13,6 +13,7 @@ use std::{
     task::{Context, Poll, ready},
 };
 
+use dataplane::Position;
 use prometheus::IntCounter;
 use socket2::SockRef;
 use tokio::{io::Interest, net::TcpStream};
@@ -22,8 +23,9 @@ use super::{
     decode::{Chunk, Decoder, Way},
     intake::Entered,
     read::read,
+    splice::{Drain, Ride},
 };
-use crate::flows::Flow;
+use crate::{flows::Flow, metrics::Metrics};
 
 /// Read at most this much at a time: large frames in few system calls. What one direction of
 /// a flow can hold back is at most this, too.
@@ -36,27 +38,64 @@ thread_local! {
 
 /// Carries a flow to its end.
 pub(super) async fn carry(client: TcpStream, database: TcpStream, entered: Entered) {
-    let mut relay = Relay::new(&entered);
-    let moving = poll_fn(|cx| relay.poll(cx, &client, &database));
-    let reason = tokio::select! {
-        biased;
-        reason = moving => reason,
-        // Nobody reads from the client while the database does not take what it sent; it can
-        // leave all the same, and then its place is free. (A database that resets is noticed
-        // when the client has taken what it sent before.)
-        _ = client.ready(Interest::ERROR) => CLIENT_RESET,
-    };
+    let (shared, flow) = (&entered.shared, &entered.flow);
+    let decoder = Decoder::new(shared, flow);
+    let mut relay = Relay::new(Some(decoder), flow, &shared.metrics);
+    let splices = shared.splices.get().cloned();
+    let mut ride = Ride::new(splices, entered.cookie(), flow, &shared.metrics);
+    let (reason, database) = to_the_end(&mut relay, &mut ride, &client, database).await;
+    ride.count(&relay);
     close::flow(&entered.flow, &entered.shared.metrics, reason);
     close::sockets(reason, client, database).await;
 }
 
-struct Relay {
-    decoder: Decoder,
+/// Relays and rides in turns. Gives the reason of the end, and the dialled socket unless the
+/// splice lost it.
+pub(super) async fn to_the_end(
+    relay: &mut Relay,
+    ride: &mut Ride,
+    client: &TcpStream,
+    mut database: TcpStream,
+) -> (&'static str, Option<TcpStream>) {
+    loop {
+        let moving = poll_fn(|cx| relay.poll(cx, client, &database, ride));
+        let stop = tokio::select! {
+            biased;
+            stop = moving => stop,
+            // Nobody reads from the client while the database does not take what it sent; it can
+            // leave all the same, and then its place is free. (A database that resets is noticed
+            // when the client has taken what it sent before.)
+            _ = client.ready(Interest::ERROR) => Pause::Ended(CLIENT_RESET),
+        };
+        match stop {
+            Pause::Ended(reason) => return (reason, Some(database)),
+            Pause::Idle => match ride.along(relay, client, database).await {
+                Ok(back) => database = back,
+                Err(ended) => return ended,
+            },
+        }
+    }
+}
+
+/// Why the relay stops moving bytes.
+pub(super) enum Pause {
+    /// The flow has ended, for this reason.
+    Ended(&'static str),
+    /// Nothing is under way, and nobody needs to see what comes: the kernel may carry it.
+    Idle,
+}
+
+pub(super) struct Relay {
+    /// None where nobody needs to see the bytes.
+    decoder: Option<Decoder>,
     up: Direction,
     down: Direction,
     /// Which one is polled first: in turn, so that a burst one way leaves the other its
     /// share of the task's budget.
     down_first: bool,
+    /// Redirected bytes are on their way to the client: nothing may be written to it until the
+    /// kernel says that they are in its stream.
+    drain: Option<Drain>,
 }
 
 /// A direction's state. **Invariant**: `held_back` is empty or nothing is read.
@@ -64,6 +103,9 @@ struct Direction {
     way: Way,
     held_back: Vec<u8>,
     written: usize,
+    /// Since the flow began, by the agent itself.
+    read_bytes: u64,
+    written_bytes: u64,
     state: State,
     /// The flow's own count, and the agent's.
     flow: Arc<Flow>,
@@ -80,6 +122,18 @@ enum State {
     Losing(&'static str),
 }
 
+/// The reason when reading from the database fails.
+pub(super) fn database_failed(error: &io::Error) -> &'static str {
+    reason_of(error, DATABASE_SIDE)
+}
+
+fn reason_of(error: &io::Error, (reset, other): Side) -> &'static str {
+    match error.kind() {
+        ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => reset,
+        _ => other,
+    }
+}
+
 /// What stops a flow.
 enum Stop {
     /// Reading from, or writing to, this side.
@@ -88,26 +142,94 @@ enum Stop {
 }
 
 impl Relay {
-    fn new(entered: &Entered) -> Self {
-        let metrics = &entered.shared.metrics;
+    pub(super) fn new(decoder: Option<Decoder>, flow: &Arc<Flow>, metrics: &Metrics) -> Self {
         let direction = |way, total: &IntCounter| Direction {
             way,
             held_back: Vec::new(),
             written: 0,
+            read_bytes: 0,
+            written_bytes: 0,
             state: State::Open,
-            flow: entered.flow.clone(),
+            flow: flow.clone(),
             total: total.clone(),
         };
         Self {
-            decoder: Decoder::new(&entered.shared, &entered.flow),
+            decoder,
             up: direction(Way::ToDatabase, &metrics.bytes_to_database),
             down: direction(Way::ToClient, &metrics.bytes_to_client),
             down_first: false,
+            drain: None,
         }
     }
 
-    /// Ready with the reason when the flow has ended.
+    /// Ready when the flow has ended, or the kernel may carry it.
     fn poll(
+        &mut self,
+        cx: &mut Context<'_>,
+        client: &TcpStream,
+        database: &TcpStream,
+        ride: &mut Ride,
+    ) -> Poll<Pause> {
+        if let Some(drain) = &mut self.drain {
+            match drain.poll(cx, ride) {
+                Poll::Ready(Ok(())) => self.drain = None,
+                Poll::Ready(Err(reason)) => return Poll::Ready(Pause::Ended(reason)),
+                Poll::Pending => {}
+            }
+        }
+        if let Poll::Ready(reason) = self.poll_ways(cx, client, database) {
+            return Poll::Ready(Pause::Ended(reason));
+        }
+        if self.is_idle() && ride.poll_wanted(cx).is_ready() {
+            return Poll::Ready(Pause::Idle);
+        }
+        Poll::Pending
+    }
+
+    /// Everything that was read is written on, both sides may still speak, and the decoder has
+    /// nothing more to learn.
+    fn is_idle(&self) -> bool {
+        let rests = |d: &Direction| d.state == State::Open && d.held_back.is_empty();
+        self.decoder.is_none() && self.drain.is_none() && rests(&self.up) && rests(&self.down)
+    }
+
+    /// Moves what the client has sent, and nothing else.
+    pub(super) fn poll_up(
+        &mut self,
+        cx: &mut Context<'_>,
+        client: &TcpStream,
+        database: &TcpStream,
+    ) -> Poll<Result<(), &'static str>> {
+        self.poll_way(cx, Way::ToDatabase, client, database)
+    }
+
+    /// Nothing of the client's is held back, and it may still speak.
+    pub(super) fn up_rests(&self) -> bool {
+        self.up.state == State::Open && self.up.held_back.is_empty()
+    }
+
+    /// What the agent has read and written itself, since the flow began.
+    pub(super) fn position(&self) -> Position {
+        Position {
+            from_client: self.up.read_bytes,
+            from_database: self.down.read_bytes,
+            to_client: self.down.written_bytes,
+        }
+    }
+
+    /// Adds bytes that the kernel has carried.
+    pub(super) fn carried(&self, up: u64, down: u64) {
+        self.up.add(up);
+        self.down.add(down);
+    }
+
+    /// Nothing is written to the client until the kernel is done.
+    pub(super) fn drain_first(&mut self, drain: Drain) {
+        self.drain = Some(drain);
+    }
+
+    /// Ready with the reason when the flow has ended.
+    fn poll_ways(
         &mut self,
         cx: &mut Context<'_>,
         client: &TcpStream,
@@ -129,7 +251,7 @@ impl Relay {
         }
         match self.lost() {
             // The other direction may wait for bytes that are not read any more.
-            Some(_) if !was_lost => self.poll(cx, client, database),
+            Some(_) if !was_lost => self.poll_ways(cx, client, database),
             _ if !ended => Poll::Pending,
             Some(reason) => Poll::Ready(reason),
             None => Poll::Ready(BOTH_ENDED),
@@ -143,6 +265,9 @@ impl Relay {
         client: &TcpStream,
         database: &TcpStream,
     ) -> Poll<Result<(), &'static str>> {
+        if way == Way::ToClient && self.drain.is_some() {
+            return Poll::Pending;
+        }
         let lost = self.lost().is_some();
         let (direction, from, to, sides) = match way {
             Way::ToDatabase => (&mut self.up, client, database, (CLIENT_SIDE, DATABASE_SIDE)),
@@ -156,7 +281,11 @@ impl Relay {
         let moved = if lost {
             direction.poll_flush(cx, to)
         } else {
-            direction.poll(cx, from, to, &mut self.decoder)
+            let moved = direction.poll(cx, from, to, &mut self.decoder);
+            if self.decoder.as_ref().is_some_and(Decoder::is_off) {
+                self.decoder = None;
+            }
+            moved
         };
         let Err(stop) = ready!(moved) else {
             return Poll::Ready(Ok(()));
@@ -193,13 +322,9 @@ const DATABASE_SIDE: Side = (DATABASE_RESET, DATABASE_ERROR);
 
 impl Stop {
     fn reason(self, from: Side, to: Side) -> &'static str {
-        let (error, (reset, other)) = match self {
-            Stop::From(error) => (error, from),
-            Stop::To(error) => (error, to),
-        };
-        match error.kind() {
-            ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => reset,
-            _ => other,
+        match self {
+            Stop::From(error) => reason_of(&error, from),
+            Stop::To(error) => reason_of(&error, to),
         }
     }
 }
@@ -211,7 +336,7 @@ impl Direction {
         cx: &mut Context<'_>,
         from: &TcpStream,
         to: &TcpStream,
-        decoder: &mut Decoder,
+        decoder: &mut Option<Decoder>,
     ) -> Poll<Result<(), Stop>> {
         loop {
             ready!(self.poll_flush(cx, to))?;
@@ -251,7 +376,7 @@ impl Direction {
         cx: &mut Context<'_>,
         from: &TcpStream,
         to: &TcpStream,
-        decoder: &mut Decoder,
+        decoder: &mut Option<Decoder>,
     ) -> Poll<Result<(), Stop>> {
         ready!(from.poll_read_ready(cx)).map_err(Stop::From)?;
         CHUNK.with_borrow_mut(|buffer| {
@@ -260,15 +385,19 @@ impl Direction {
                 Err(e) if e.kind() == ErrorKind::WouldBlock => return Poll::Ready(Ok(())),
                 Err(e) => return Poll::Ready(Err(Stop::From(e))),
             };
+            self.read_bytes += n as u64;
             let bytes = buffer.get(..n).unwrap_or_default();
             if bytes.is_empty() {
-                decoder.end(self.way);
+                if let Some(decoder) = decoder {
+                    decoder.end(self.way);
+                }
                 self.state = State::Ending;
                 return Poll::Ready(Ok(()));
             }
-            let good = match decoder.chunk(self.way, bytes) {
-                Chunk::Forward => bytes,
-                Chunk::Close { keep, reason } => {
+            let chunk = decoder.as_mut().map(|d| d.chunk(self.way, bytes));
+            let good = match chunk {
+                None | Some(Chunk::Forward) => bytes,
+                Some(Chunk::Close { keep, reason }) => {
                     self.state = State::Losing(reason);
                     bytes.get(..keep).unwrap_or(bytes)
                 }
@@ -293,8 +422,12 @@ impl Direction {
         Ok(())
     }
 
-    fn count(&self, bytes: usize) {
-        let bytes = bytes as u64;
+    fn count(&mut self, bytes: usize) {
+        self.written_bytes += bytes as u64;
+        self.add(bytes as u64);
+    }
+
+    fn add(&self, bytes: u64) {
         match self.way {
             Way::ToDatabase => self.flow.to_database.fetch_add(bytes, Relaxed),
             Way::ToClient => self.flow.to_client.fetch_add(bytes, Relaxed),

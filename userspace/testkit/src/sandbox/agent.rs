@@ -47,7 +47,7 @@ pub struct Agent<'a> {
 
 impl<'a> Agent<'a> {
     /// Starts `binary` with this policy (without an `[agent]` section: that is made here;
-    /// `settings` are further lines of it) in `netns`, attached to `cgroup`; waits until it is
+    /// `settings` are further lines of it; flows are spliced only if they say how) in `netns`, attached to `cgroup`; waits until it is
     /// ready.
     ///
     /// # Errors
@@ -63,8 +63,13 @@ impl<'a> Agent<'a> {
         let unique = format!("{}-{}", std::process::id(), NEXT.fetch_add(1, Relaxed));
         let pins = PathBuf::from(format!("/sys/fs/bpf/underpass-test-{unique}"));
         let folder = tempfile::tempdir()?;
+        // Trying the splice out takes processor time and memory that other tests measure.
+        let splice = match settings.contains("splice") {
+            true => "",
+            false => "splice = \"off\"",
+        };
         let header = format!(
-            "[agent]\nadmin = \"127.0.0.1:0\"\ncgroup = {:?}\npins = {pins:?}\n{settings}\n",
+            "[agent]\nadmin = \"127.0.0.1:0\"\ncgroup = {:?}\npins = {pins:?}\n{splice}\n{settings}\n",
             cgroup.path(),
         );
         fs::write(folder.path().join("header.toml"), &header)?;

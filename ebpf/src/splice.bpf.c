@@ -1,0 +1,339 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR MIT */
+/*
+ * The splice: bytes of a flow that the agent has taken in and need not read are carried by the
+ * kernel, past the agent's two sockets.
+ *
+ *   client's socket ──splice_up──▶ dialled socket ──▶ database
+ *   client's socket ◀── accepted socket ◀──splice_down── dialled socket
+ *
+ * splice_up (sk_msg, on the client's own socket) puts what the application sends into the send
+ * queue of the dialled socket, in the application's own system call. splice_down (stream verdict,
+ * on the dialled socket) puts what the database sends into the send queue of the accepted socket,
+ * whose other end is the client. splice_look is run by the agent: it enrols a flow's sockets
+ * in the maps and answers how they stand.
+ *
+ * Order is kept by one rule in each direction: bytes take the fast road only when nothing is on
+ * the slow one. For the client's bytes that is when the agent has handed on everything up to the
+ * sequence number that the client's socket would write next. For the database's it is when the
+ * agent has written on every byte that the verdict passed up. The other way round: what was
+ * redirected up is in the dialled socket's queue before the system call returns, so whatever the
+ * agent receives later is later; what was redirected down passes a worker of the kernel, so the
+ * agent waits until all of it is in the accepted socket's queue (splice_look) before it writes.
+ *
+ * Memory is bounded: past UP_SPLICE_BYTES that the other side has not taken, bytes spill to the
+ * agent, who reads no more than it can write, so that TCP's window stops the sender.
+ *
+ * Reads splice_orders, spliced, clients, upstreams, accepteds; writes splices, spills, causes.
+ * When the agent is dead its sockets are closed, and so are both ends of the flow.
+ */
+#include "common.h"
+#include "kernel.h"
+
+/* asm-generic/fcntl.h */
+#define O_NONBLOCK 04000
+
+static __always_inline const struct tcp_sock *tcp(__u64 address)
+{
+	return (const struct tcp_sock *)(long)address;
+}
+
+/* Whether the dialled socket takes so many bytes at once, without the sender having to wait:
+ * one that does not block would be told EAGAIN by a socket that says it is writable. */
+static __always_inline int has_room(__u64 upstream, __u32 bytes)
+{
+	const struct sock *sk = &tcp(upstream)->inet_conn.icsk_inet.sk;
+	int queued = BPF_CORE_READ(sk, sk_wmem_queued);
+	int limit = BPF_CORE_READ(sk, sk_sndbuf);
+
+	if (limit > UP_SPLICE_BYTES)
+		limit = UP_SPLICE_BYTES;
+	return queued >= 0 && queued + (__s64)bytes < limit;
+}
+
+SEC("sk_msg")
+int splice_up(struct sk_msg_md *msg)
+{
+	struct bpf_sock *sk = msg->sk;
+	struct up_splice_order *order;
+	struct up_spliced *spliced_here;
+	struct up_splice *s;
+	struct tcp_sock *client;
+	__u64 id;
+
+	if (!sk)
+		return SK_PASS;
+	spliced_here = bpf_sk_storage_get(&spliced, sk, 0, 0);
+	if (!spliced_here)
+		return SK_PASS;
+	id = spliced_here->id;
+	order = bpf_map_lookup_elem(&splice_orders, &id);
+	if (!order || !order->up)
+		return SK_PASS;
+	client = bpf_skc_to_tcp_sock(sk);
+	if (!client || client->write_seq != order->up_seq)
+		return SK_PASS;
+	s = bpf_map_lookup_elem(&splices, &id);
+	if (!s)
+		return SK_PASS;
+	/* The application has switched it on since: these bytes are not encrypted yet. */
+	if (client->inet_conn.icsk_ulp_ops) {
+		count_cause(UP_CAUSE_SPLICE_TLS);
+		return SK_PASS;
+	}
+	if (!has_room(s->upstream, msg->size)) {
+		s->up_spills += 1;
+		return SK_PASS;
+	}
+	if (bpf_msg_redirect_hash(msg, &upstreams, &id, 0) != SK_PASS) {
+		count_cause(UP_CAUSE_SPLICE_TARGET_GONE);
+		return SK_PASS;
+	}
+	s->up_redirected += msg->size;
+	return SK_PASS;
+}
+
+static __always_inline const struct sk_psock *psock_of(__u64 client)
+{
+	const struct sock *sk = &tcp(client)->inet_conn.icsk_inet.sk;
+	/* The low three bits are flags. */
+	__u64 address = (__u64)(long)BPF_CORE_READ(sk, sk_user_data) & ~7ULL;
+
+	return (const struct sk_psock *)(long)address;
+}
+
+/* Whether nothing that the agent has passed on is still on its way. */
+static __always_inline int may_flow(const struct up_splice_order *order, const struct up_splice *s)
+{
+	const struct tcp_sock *client = tcp(s->client), *accepted = tcp(s->accepted);
+
+	if (s->down_passed != order->down_passed)
+		return 0;
+	return order->down == UP_SPLICE_DOWN_EGRESS ||
+	       BPF_CORE_READ(client, copied_seq) == BPF_CORE_READ(accepted, write_seq);
+}
+
+static __always_inline int is_full(const struct up_splice_order *order, const struct up_splice *s)
+{
+	const struct tcp_sock *accepted = tcp(s->accepted);
+	const struct sk_psock *psock;
+	__u32 queued;
+
+	if (order->down == UP_SPLICE_DOWN_EGRESS) {
+		queued = s->base_seq + (__u32)s->down_redirected + (__u32)order->down_written -
+			 BPF_CORE_READ(accepted, snd_una);
+		return queued >= UP_SPLICE_BYTES;
+	}
+	psock = psock_of(s->client);
+	/* Without this field nobody can tell what the client has not read. */
+	if (!bpf_core_field_exists(psock->msg_tot_len))
+		return 1;
+	return BPF_CORE_READ(psock, msg_tot_len) >= UP_SPLICE_BYTES ||
+	       BPF_CORE_READ(psock, ingress_skb.qlen) >= UP_SPLICE_PACKETS;
+}
+
+/* The agent watches the dialled socket for its end only, so as not to be woken by every packet:
+ * it must be told when there is something for it to read. */
+static __always_inline void call_agent(__u64 id)
+{
+	if (bpf_ringbuf_output(&spills, &id, sizeof(id), 0))
+		count_cause(UP_CAUSE_SPLICE_RING_FULL);
+}
+
+static __always_inline int redirect_down(struct __sk_buff *skb, __u64 id,
+					 const struct up_splice_order *order)
+{
+	if (order->down == UP_SPLICE_DOWN_EGRESS)
+		return bpf_sk_redirect_hash(skb, &accepteds, &id, 0);
+	return bpf_sk_redirect_hash(skb, &clients, &id, BPF_F_INGRESS);
+}
+
+SEC("sk_skb/stream_verdict")
+int splice_down(struct __sk_buff *skb)
+{
+	__u64 id = bpf_get_socket_cookie(skb);
+	struct up_splice_order *order;
+	struct up_splice *s;
+
+	/* A FIN: the agent sees it for itself. Passed up it would make an empty message, redirected
+	 * a broken pipe. */
+	if (!skb->len)
+		return SK_DROP;
+	s = bpf_map_lookup_elem(&splices, &id);
+	if (!s)
+		return SK_PASS;
+	order = bpf_map_lookup_elem(&splice_orders, &id);
+	if (!order || order->down == UP_SPLICE_DOWN_OFF)
+		goto pass;
+	if (!s->down_flows && !may_flow(order, s))
+		goto pass;
+	if (is_full(order, s)) {
+		s->down_spills += 1;
+		goto pass;
+	}
+	if (redirect_down(skb, id, order) != SK_PASS) {
+		count_cause(UP_CAUSE_SPLICE_TARGET_GONE);
+		goto pass;
+	}
+	s->down_flows = 1;
+	s->down_redirected += skb->len;
+	return SK_PASS;
+pass:
+	if (order && order->down != UP_SPLICE_DOWN_OFF &&
+	    (s->down_flows || s->down_passed == order->down_passed))
+		call_agent(id);
+	s->down_flows = 0;
+	s->down_passed += skb->len;
+	return SK_PASS;
+}
+
+/* A socket of this namespace by its own address and its peer's. */
+static __always_inline struct bpf_sock *find(struct __sk_buff *skb, const struct up_endpoint *own,
+					     const struct up_endpoint *peer)
+{
+	struct bpf_sock_tuple t = {};
+
+	if (own->family == 4) {
+		t.ipv4.saddr = endpoint_v4(peer);
+		t.ipv4.daddr = endpoint_v4(own);
+		t.ipv4.sport = peer->port_be;
+		t.ipv4.dport = own->port_be;
+		return bpf_skc_lookup_tcp(skb, &t, sizeof(t.ipv4), BPF_F_CURRENT_NETNS, 0);
+	}
+	__builtin_memcpy(t.ipv6.saddr, peer->addr, 16);
+	__builtin_memcpy(t.ipv6.daddr, own->addr, 16);
+	t.ipv6.sport = peer->port_be;
+	t.ipv6.dport = own->port_be;
+	return bpf_skc_lookup_tcp(skb, &t, sizeof(t.ipv6), BPF_F_CURRENT_NETNS, 0);
+}
+
+/* In a sockmap a recv(2) that blocks returns EAGAIN when it is woken for anything else than bytes,
+ * such as room to send. No application expects that, unless its socket does not block anyway. */
+static __always_inline int blocks(const struct tcp_sock *client)
+{
+	const struct sock *sk = &client->inet_conn.icsk_inet.sk;
+
+	return !(BPF_CORE_READ(sk, sk_socket, file, f_flags) & O_NONBLOCK);
+}
+
+static __always_inline __u32 enrol_client(struct __sk_buff *skb,
+					  const struct up_splice_question *q, struct up_splice *s)
+{
+	struct bpf_sock *sk = find(skb, &q->client, &q->accepted);
+	__u32 refusal = UP_SPLICE_NO_CLIENT;
+	struct up_spliced *storage;
+	struct tcp_sock *t;
+
+	if (!sk)
+		return refusal;
+	t = bpf_skc_to_tcp_sock(sk);
+	/* Another's by now. */
+	if (!t || (__u64)t->inet_conn.icsk_inet.sk.__sk_common.skc_cookie.counter != q->client_cookie)
+		goto out;
+	s->client = (__u64)(long)t;
+	refusal = UP_SPLICE_CLIENT_BLOCKS;
+	if (blocks(t))
+		goto out;
+	refusal = UP_SPLICE_FULL;
+	storage = bpf_sk_storage_get(&spliced, t, 0, BPF_SK_STORAGE_GET_F_CREATE);
+	if (!storage)
+		goto out;
+	storage->id = q->id;
+	refusal = bpf_map_update_elem(&clients, &q->id, sk, BPF_ANY) ? UP_SPLICE_CLIENT_TAKEN :
+								       UP_SPLICE_ENROLLED;
+out:
+	bpf_sk_release(sk);
+	return refusal;
+}
+
+static __always_inline __u32 enrol_accepted(struct __sk_buff *skb,
+					    const struct up_splice_question *q, struct up_splice *s)
+{
+	struct bpf_sock *sk = find(skb, &q->accepted, &q->client);
+	__u32 refusal = UP_SPLICE_NO_ACCEPTED;
+	struct tcp_sock *t;
+
+	if (!sk)
+		return refusal;
+	t = bpf_skc_to_tcp_sock(sk);
+	if (!t)
+		goto out;
+	s->accepted = (__u64)(long)t;
+	s->base_seq = t->write_seq;
+	refusal = bpf_map_update_elem(&accepteds, &q->id, sk, BPF_ANY) ? UP_SPLICE_ACCEPTED_TAKEN :
+									 UP_SPLICE_ENROLLED;
+out:
+	bpf_sk_release(sk);
+	return refusal;
+}
+
+static __always_inline __u32 enrol_upstream(struct __sk_buff *skb,
+					    const struct up_splice_question *q, struct up_splice *s)
+{
+	struct bpf_sock *sk = find(skb, &q->local, &q->upstream);
+	__u32 refusal = UP_SPLICE_NO_UPSTREAM;
+	struct tcp_sock *t;
+
+	if (!sk)
+		return refusal;
+	t = bpf_skc_to_tcp_sock(sk);
+	if (!t)
+		goto out;
+	s->upstream = (__u64)(long)t;
+	/* Before the verdict can run, or what it passes would go uncounted. */
+	refusal = UP_SPLICE_FULL;
+	if (bpf_map_update_elem(&splices, &q->id, s, BPF_ANY))
+		goto out;
+	refusal = bpf_map_update_elem(&upstreams, &q->id, sk, BPF_ANY) ? UP_SPLICE_UPSTREAM_TAKEN :
+									 UP_SPLICE_ENROLLED;
+out:
+	bpf_sk_release(sk);
+	return refusal;
+}
+
+/* The dialled socket last: when it is there, everything is. */
+static __always_inline __u32 enrol(struct __sk_buff *skb, const struct up_splice_question *q)
+{
+	struct up_splice s = {};
+	__u32 refusal = enrol_client(skb, q, &s);
+
+	if (refusal == UP_SPLICE_ENROLLED)
+		refusal = enrol_accepted(skb, q, &s);
+	if (refusal == UP_SPLICE_ENROLLED)
+		refusal = enrol_upstream(skb, q, &s);
+	return refusal;
+}
+
+static __always_inline void describe_splice(const struct up_splice *s, struct up_splice_answer *a)
+{
+	const struct tcp_sock *client = tcp(s->client), *accepted = tcp(s->accepted);
+	const struct sk_psock *psock = psock_of(s->client);
+
+	a->client_write_seq = BPF_CORE_READ(client, write_seq);
+	a->client_copied_seq = BPF_CORE_READ(client, copied_seq);
+	a->accepted_write_seq = BPF_CORE_READ(accepted, write_seq);
+	a->accepted_copied_seq = BPF_CORE_READ(accepted, copied_seq);
+	a->accepted_snd_una = BPF_CORE_READ(accepted, snd_una);
+	a->client_packets = BPF_CORE_READ(psock, ingress_skb.qlen);
+	if (bpf_core_field_exists(psock->msg_tot_len))
+		a->client_bytes = BPF_CORE_READ(psock, msg_tot_len);
+}
+
+/* Run by the agent, with a question for a packet; the answer takes its place. */
+SEC("classifier")
+int splice_look(struct __sk_buff *skb)
+{
+	struct up_splice_question q = {};
+	struct up_splice_answer a = {};
+	struct up_splice *s;
+
+	if (bpf_skb_load_bytes(skb, 0, &q, sizeof(q)))
+		return -1;
+	if (q.enrol)
+		a.refusal = enrol(skb, &q);
+	s = bpf_map_lookup_elem(&splices, &q.id);
+	if (s)
+		describe_splice(s, &a);
+	else if (a.refusal == UP_SPLICE_ENROLLED)
+		a.refusal = UP_SPLICE_UNKNOWN;
+	return bpf_skb_store_bytes(skb, 0, &a, sizeof(a), 0);
+}

@@ -1,0 +1,453 @@
+//! Tries the splice out on this very kernel, on loopback sockets of the agent's own, with the
+//! code that carries flows.
+//!
+//! Both ends are sockets that do not block, on threads of their own. Every byte is known by its
+//! place in its stream, so what is lost, doubled, swapped or foreign is seen at once.
+
+use std::{
+    io::{self, ErrorKind, Read, Write},
+    net::{Ipv4Addr, Shutdown, TcpListener, TcpStream},
+    os::fd::AsFd,
+    sync::Arc,
+    thread,
+    time::Duration,
+};
+
+use anyhow::{Context, bail, ensure};
+use dataplane::{ClientAddr, OrigDst, Process, Splices, policy::RuleName};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use prometheus::Registry;
+use socket2::SockRef;
+use tokio::{sync::oneshot, task::JoinHandle, time};
+
+use super::{
+    close,
+    relay::{self, Relay},
+    splice::Ride,
+};
+use crate::{flows::Flow, metrics::Metrics};
+
+/// A read or a write that takes this long hangs.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Of the random chunks, and of the one large write.
+const LARGEST_CHUNK: usize = 300_000;
+const STREAM_BYTES: usize = 4 << 20;
+const LARGE_WRITE_BYTES: usize = 64 << 20;
+
+/// A sender whose receiver does not read is stopped before it has sent as much: TCP's buffers on
+/// three sockets and what may be redirected.
+const STALLED_BYTES: usize = 32 << 20;
+/// A sender that could not go on for as long is stopped.
+const STALL: Duration = Duration::from_millis(30);
+
+/// Exchanges, by eights, after which the kernel must have carried some.
+const WARM_UP_ROUNDS: usize = 50;
+
+/// Flows are taken back and handed over again as often as this while they are busy.
+const RECALL_EVERY: Duration = Duration::from_micros(700);
+
+/// Tries everything. The error says what went wrong.
+pub async fn try_out(splices: &Splices) -> anyhow::Result<()> {
+    let begun = std::time::Instant::now();
+    both_ways(splices).await.context("streams both ways")?;
+    tracing::debug!(took = ?begun.elapsed(), "streams both ways");
+    large_write(splices).await.context("64 MiB in one write")?;
+    tracing::debug!(took = ?begun.elapsed(), "64 MiB in one write");
+    slow_reader(splices).await.context("a slow reader")?;
+    tracing::debug!(took = ?begun.elapsed(), "a slow reader");
+    killed(splices).await.context("an end that is killed")
+}
+
+/// A flow of the canary's own, carried by the agent's code.
+struct Try {
+    client: TcpStream,
+    database: TcpStream,
+    flow: Arc<Flow>,
+    metrics: Metrics,
+    carried: JoinHandle<()>,
+}
+
+impl Try {
+    /// Made, and spliced by a few short exchanges.
+    async fn begin(splices: &Splices) -> anyhow::Result<Self> {
+        let (client, accepted) = connected()?;
+        let (dialled, database) = connected()?;
+        let metrics = Metrics::register(&Registry::new())?;
+        let flow = Arc::new(Flow::begin(
+            0,
+            ClientAddr::new(client.local_addr()?),
+            Process {
+                pid: std::process::id(),
+                uid: 0,
+                name: "canary".into(),
+                cgroup_id: 0,
+            },
+            OrigDst::new(dialled.peer_addr()?),
+            RuleName::new("canary"),
+        ));
+        let cookie = dataplane::cookie(&SockRef::from(&client))?;
+        let mut relay = Relay::new(None, &flow, &metrics);
+        let mut ride = Ride::new(Some(splices.clone()), cookie, &flow, &metrics);
+        let accepted = tokio::net::TcpStream::from_std(accepted)?;
+        let dialled = tokio::net::TcpStream::from_std(dialled)?;
+        let carried = tokio::spawn(async move {
+            let (reason, dialled) =
+                relay::to_the_end(&mut relay, &mut ride, &accepted, dialled).await;
+            ride.count(&relay);
+            close::sockets(reason, accepted, dialled).await;
+        });
+        let mut begun = Self {
+            client,
+            database,
+            flow,
+            metrics,
+            carried,
+        };
+        begun.warm_up().await?;
+        Ok(begun)
+    }
+
+    /// Until the kernel carries it both ways.
+    async fn warm_up(&mut self) -> anyhow::Result<()> {
+        for _ in 0..WARM_UP_ROUNDS {
+            let (client, database) = self.ends()?;
+            let exchanged = aside(move || {
+                let (mut client, mut database) = (patient(&client), patient(&database));
+                for _ in 0..8 {
+                    let mut bytes = [0; 4];
+                    client.write_all(b"ping")?;
+                    database.read_exact(&mut bytes)?;
+                    database.write_all(b"pong")?;
+                    client.read_exact(&mut bytes)?;
+                    ensure!(&bytes == b"pong", "an answer was changed");
+                }
+                Ok(())
+            });
+            exchanged.await.context("short exchanges")?;
+            // Bytes are counted when a flow comes back.
+            self.flow.recall();
+            time::sleep(RECALL_EVERY).await;
+            if self.has_been_carried() {
+                return Ok(());
+            }
+        }
+        bail!("the kernel does not carry it")
+    }
+
+    fn has_been_carried(&self) -> bool {
+        let Metrics {
+            spliced_to_database: up,
+            spliced_to_client: down,
+            ..
+        } = &self.metrics;
+        up.get() > 0 && down.get() > 0
+    }
+
+    fn ends(&self) -> io::Result<(TcpStream, TcpStream)> {
+        Ok((self.client.try_clone()?, self.database.try_clone()?))
+    }
+
+    /// Takes the flow back again and again until it ends.
+    fn recall_often(&self) -> JoinHandle<()> {
+        let flow = self.flow.clone();
+        tokio::spawn(async move {
+            loop {
+                time::sleep(RECALL_EVERY).await;
+                flow.recall();
+            }
+        })
+    }
+
+    /// Both ends are closed; the relay has to notice.
+    async fn end(self) -> anyhow::Result<()> {
+        drop((self.client, self.database));
+        let ended = time::timeout(PATIENCE, self.carried).await;
+        Ok(ended.context("the flow does not end")??)
+    }
+}
+
+fn connected() -> anyhow::Result<(TcpStream, TcpStream)> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+    let near = TcpStream::connect(listener.local_addr()?)?;
+    let (far, _) = listener.accept()?;
+    for end in [&near, &far] {
+        end.set_nodelay(true)?;
+        end.set_nonblocking(true)?;
+    }
+    Ok((near, far))
+}
+
+/// A socket that waits for as long as it is told, and not in recv(2) or send(2).
+struct Patient<'a>(&'a TcpStream, Duration);
+
+impl Patient<'_> {
+    fn wait(&self, events: PollFlags) -> io::Result<()> {
+        let patience = PollTimeout::try_from(self.1).unwrap_or(PollTimeout::NONE);
+        let mut fds = [PollFd::new(self.0.as_fd(), events)];
+        match poll(&mut fds, patience)? {
+            0 => Err(ErrorKind::TimedOut.into()),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Read for Patient<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        loop {
+            match (&mut &*self.0).read(buffer) {
+                Err(e) if e.kind() == ErrorKind::WouldBlock => self.wait(PollFlags::POLLIN)?,
+                read => return read,
+            }
+        }
+    }
+}
+
+impl Write for Patient<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        loop {
+            match (&mut &*self.0).write(bytes) {
+                Err(e) if e.kind() == ErrorKind::WouldBlock => self.wait(PollFlags::POLLOUT)?,
+                written => return written,
+            }
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn patient(socket: &TcpStream) -> Patient<'_> {
+    Patient(socket, PATIENCE)
+}
+
+/// Runs what blocks on a thread of its own: the runtime is the agent's.
+async fn aside<T: Send + 'static>(
+    body: impl FnOnce() -> anyhow::Result<T> + Send + 'static,
+) -> anyhow::Result<T> {
+    let (done, outcome) = oneshot::channel();
+    thread::Builder::new()
+        .name("canary".into())
+        .spawn(move || drop(done.send(body())))?;
+    outcome.await.context("a thread of the canary's ended")?
+}
+
+/// In chunks of any size, both ways at once, handed over again and again, with a half-close.
+async fn both_ways(splices: &Splices) -> anyhow::Result<()> {
+    let begun = Try::begin(splices).await?;
+    let recalling = begun.recall_often();
+    let (client, database) = begun.ends()?;
+    let (to, from) = (client.try_clone()?, database.try_clone()?);
+    let outcome = tokio::try_join!(
+        aside(move || send(&to, Stream::new(1), STREAM_BYTES, true)),
+        aside(move || receive(&from, Stream::new(1), STREAM_BYTES, true)),
+        aside(move || send(&database, Stream::new(2), STREAM_BYTES, true)),
+        aside(move || receive(&client, Stream::new(2), STREAM_BYTES, true)),
+    );
+    recalling.abort();
+    outcome?;
+    begun.end().await
+}
+
+async fn large_write(splices: &Splices) -> anyhow::Result<()> {
+    let begun = Try::begin(splices).await?;
+    for up in [true, false] {
+        let (client, database) = begun.ends()?;
+        let (from, to) = if up {
+            (client, database)
+        } else {
+            (database, client)
+        };
+        tokio::try_join!(
+            // Zeros that nobody has touched take no memory.
+            aside(move || Ok(patient(&from).write_all(&vec![0; LARGE_WRITE_BYTES])?)),
+            aside(move || {
+                let (mut chunk, zeros) = (vec![0; LARGEST_CHUNK], vec![0; LARGEST_CHUNK]);
+                let mut left = LARGE_WRITE_BYTES;
+                while left > 0 {
+                    let most = left.min(chunk.len());
+                    let n = patient(&to).read(chunk.get_mut(..most).unwrap_or_default())?;
+                    ensure!(n > 0, "{left} bytes are missing");
+                    ensure!(chunk.get(..n) == zeros.get(..n), "bytes were changed");
+                    left -= n;
+                }
+                Ok(())
+            }),
+        )?;
+    }
+    begun.end().await
+}
+
+/// Whoever sends to a client that does not read must be stopped, and lose nothing.
+async fn slow_reader(splices: &Splices) -> anyhow::Result<()> {
+    let begun = Try::begin(splices).await?;
+    for up in [false, true] {
+        let (client, database) = begun.ends()?;
+        let (from, to) = if up {
+            (client, database)
+        } else {
+            (database, client)
+        };
+        let sent = aside(move || {
+            let sent = send_until_stopped(&from)?;
+            from.shutdown_if(up)?;
+            Ok(sent)
+        })
+        .await?;
+        aside(move || receive(&to, Stream::new(3), sent, up)).await?;
+    }
+    begun.end().await
+}
+
+trait ShutdownIf {
+    fn shutdown_if(&self, wanted: bool) -> io::Result<()>;
+}
+
+impl ShutdownIf for TcpStream {
+    fn shutdown_if(&self, wanted: bool) -> io::Result<()> {
+        if wanted {
+            self.shutdown(Shutdown::Write)
+        } else {
+            Ok(())
+        }
+    }
+}
+
+fn send_until_stopped(to: &TcpStream) -> anyhow::Result<usize> {
+    let mut to = Patient(to, STALL);
+    let mut stream = Stream::new(3);
+    let mut sent = 0;
+    loop {
+        ensure!(sent < STALLED_BYTES, "{sent} bytes wait for a reader");
+        let chunk = stream.next(LARGEST_CHUNK);
+        match to.write(&chunk) {
+            Ok(n) => {
+                stream.back(chunk.len() - n);
+                sent += n;
+            }
+            Err(e) if e.kind() == ErrorKind::TimedOut => return Ok(sent),
+            Err(e) => return Err(e.into()),
+        }
+    }
+}
+
+/// A reset on one side is a reset on the other.
+async fn killed(splices: &Splices) -> anyhow::Result<()> {
+    for client_dies in [true, false] {
+        let begun = Try::begin(splices).await?;
+        let Try {
+            client,
+            database,
+            carried,
+            ..
+        } = begun;
+        let (dies, lives) = if client_dies {
+            (client, database)
+        } else {
+            (database, client)
+        };
+        SockRef::from(&dies).set_linger(Some(Duration::ZERO))?;
+        drop(dies);
+        aside(move || match patient(&lives).read(&mut [0; 8]) {
+            Err(e) if e.kind() == ErrorKind::ConnectionReset => Ok(()),
+            other => bail!("instead of a reset: {other:?}"),
+        })
+        .await?;
+        let ended = time::timeout(PATIENCE, carried).await;
+        ended.context("the flow does not end")??;
+    }
+    Ok(())
+}
+
+/// Sends `bytes` of a stream in chunks of any size; the last one is followed by a half-close.
+fn send(to: &TcpStream, mut stream: Stream, bytes: usize, end: bool) -> anyhow::Result<()> {
+    let mut left = bytes;
+    while left > 0 {
+        let chunk = stream.next_of_any_size(left);
+        patient(to)
+            .write_all(&chunk)
+            .with_context(|| format!("{left} bytes cannot be sent"))?;
+        left -= chunk.len();
+    }
+    Ok(to.shutdown_if(end)?)
+}
+
+fn receive(from: &TcpStream, mut stream: Stream, bytes: usize, end: bool) -> anyhow::Result<()> {
+    let mut chunk = vec![0; LARGEST_CHUNK];
+    let mut left = bytes;
+    while left > 0 {
+        let most = left.min(chunk.len());
+        let n = patient(from)
+            .read(chunk.get_mut(..most).unwrap_or_default())
+            .with_context(|| format!("{left} bytes do not arrive"))?;
+        ensure!(n > 0, "{left} bytes are missing");
+        let read = chunk.get(..n).unwrap_or_default();
+        ensure!(
+            stream.next(n) == read,
+            "bytes changed {left} bytes before the end"
+        );
+        left -= n;
+    }
+    if end {
+        ensure!(
+            patient(from).read(&mut chunk)? == 0,
+            "more bytes than were sent"
+        );
+    }
+    Ok(())
+}
+
+/// Bytes known by their place: pseudo-random ones, again and again with a period that no buffer's
+/// size divides.
+struct Stream {
+    block: Arc<[u8]>,
+    at: usize,
+    /// Sizes of chunks.
+    random: u64,
+}
+
+const PERIOD: usize = 65_521;
+
+impl Stream {
+    fn new(seed: u64) -> Self {
+        let mut random = seed;
+        let block = (0..PERIOD)
+            .map(|_| (step(&mut random) >> 32) as u8)
+            .collect();
+        Self {
+            block,
+            at: 0,
+            random: seed,
+        }
+    }
+
+    fn next(&mut self, bytes: usize) -> Vec<u8> {
+        let mut next = Vec::with_capacity(bytes);
+        while next.len() < bytes {
+            let rest = self.block.get(self.at % PERIOD..).unwrap_or_default();
+            let part = rest.get(..bytes - next.len()).unwrap_or(rest);
+            next.extend_from_slice(part);
+            self.at += part.len();
+        }
+        next
+    }
+
+    fn next_of_any_size(&mut self, most: usize) -> Vec<u8> {
+        let scale = LARGEST_CHUNK >> (step(&mut self.random) >> 33 & 15);
+        let bytes = 1 + (step(&mut self.random) >> 33) as usize % scale.max(1);
+        self.next(bytes.min(most))
+    }
+
+    fn back(&mut self, bytes: usize) {
+        self.at -= bytes;
+    }
+}
+
+/// A linear congruential generator's; its upper half is good enough.
+fn step(state: &mut u64) -> u64 {
+    *state = state
+        .wrapping_mul(6_364_136_223_846_793_005)
+        .wrapping_add(1_442_695_040_888_963_407);
+    *state
+}

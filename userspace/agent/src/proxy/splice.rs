@@ -1,0 +1,324 @@
+//! Hands a flow to the kernel, and takes it back when the kernel cannot go on alone: a side has
+//! ended, or does not take what the other sends.
+//!
+//! A flow is handed over when nothing of it is under way in the agent and nobody needs to see
+//! what comes. No byte waits for it: whatever comes meanwhile is relayed, and the kernel takes
+//! the fast road only once that has been written on (`ebpf/src/splice.bpf.c`).
+
+use std::{
+    future::{Future, poll_fn},
+    io::ErrorKind,
+    mem::MaybeUninit,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+
+use dataplane::{Moved, Position, Quiet, SockCookie, Splice, Splices};
+use socket2::SockRef;
+use tokio::{
+    io::Interest,
+    net::TcpStream,
+    time::{self, Instant, Sleep},
+};
+
+use super::{
+    close::SPLICE_FAILED,
+    relay::{self, Relay},
+};
+use crate::{
+    flows::{Flow, Path},
+    metrics::Metrics,
+};
+
+/// A flow that comes back this soon is one whose sender is ahead of its receiver. It is relayed
+/// for a while, each time for longer, so that it does not go back and forth with every message.
+const SHORT_RIDE: Duration = Duration::from_millis(20);
+const FIRST_REST: Duration = Duration::from_millis(1);
+const LONGEST_REST: Duration = Duration::from_millis(64);
+
+/// How often it is looked whether the kernel has delivered what it redirected: it takes
+/// microseconds, unless the client does not read.
+const FIRST_LOOK: Duration = Duration::from_micros(50);
+const LONGEST_LOOK: Duration = Duration::from_millis(20);
+
+/// What comes while a flow is handed over is relayed; a flow that never pauses stays.
+const HANDOVER_ROUNDS: usize = 4;
+
+/// A flow's rides with the kernel.
+pub(super) struct Ride {
+    splices: Option<Splices>,
+    client: SockCookie,
+    flow: Arc<Flow>,
+    metrics: Metrics,
+    enrolled: Option<Enrolled>,
+    rest: Duration,
+    resting: Option<Pin<Box<Sleep>>>,
+}
+
+struct Enrolled {
+    splice: Splice,
+    /// The agent's own position when it was enrolled.
+    base: Position,
+    /// What of the kernel's work is counted already.
+    counted: Moved,
+}
+
+impl Enrolled {
+    fn position(&self, relay: &Relay) -> Position {
+        let now = relay.position();
+        Position {
+            from_client: now.from_client,
+            from_database: now.from_database - self.base.from_database,
+            to_client: now.to_client - self.base.to_client,
+        }
+    }
+}
+
+impl Ride {
+    pub(super) fn new(
+        splices: Option<Splices>,
+        client: SockCookie,
+        flow: &Arc<Flow>,
+        metrics: &Metrics,
+    ) -> Self {
+        Self {
+            splices,
+            client,
+            flow: flow.clone(),
+            metrics: metrics.clone(),
+            enrolled: None,
+            rest: Duration::ZERO,
+            resting: None,
+        }
+    }
+
+    /// Ready when the kernel is to carry the flow.
+    pub(super) fn poll_wanted(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if self.splices.is_none() {
+            return Poll::Pending;
+        }
+        match &mut self.resting {
+            Some(sleep) => sleep.as_mut().poll(cx),
+            None => Poll::Ready(()),
+        }
+    }
+
+    /// Rides until the agent is needed again. An error ends the flow; it comes with the dialled
+    /// socket, if that is still there.
+    pub(super) async fn along(
+        &mut self,
+        relay: &mut Relay,
+        client: &TcpStream,
+        database: TcpStream,
+    ) -> Result<TcpStream, (&'static str, Option<TcpStream>)> {
+        self.resting = None;
+        if self.enrolled.is_none() {
+            self.enrol(relay, client, &database);
+        }
+        let Some(enrolled) = &self.enrolled else {
+            return Ok(database);
+        };
+        let started = Instant::now();
+        let mut recalled = false;
+        self.metrics.handovers.inc();
+        let database = match hand_over(enrolled, relay, client, &database).await {
+            Ok(true) => {
+                self.flow.travels(Path::Splice);
+                let rode = ride(&enrolled.splice, &self.flow, client, database).await;
+                let (database, end) = rode.map_err(|reason| (reason, None))?;
+                recalled = end == End::Recalled;
+                database
+            }
+            Ok(false) => database,
+            Err(reason) => return Err((reason, Some(database))),
+        };
+        if let Err(reason) = take_back(enrolled, relay, &database) {
+            return Err((reason, Some(database)));
+        }
+        self.flow.travels(Path::Relay);
+        self.count(relay);
+        self.rest = match started.elapsed() {
+            _ if recalled => self.rest,
+            short if short < SHORT_RIDE + self.rest => {
+                (self.rest * 2).clamp(FIRST_REST, LONGEST_REST)
+            }
+            _ => Duration::ZERO,
+        };
+        if self.rest > Duration::ZERO && !recalled {
+            self.resting = Some(Box::pin(time::sleep(self.rest)));
+        }
+        Ok(database)
+    }
+
+    /// Enters the flow's sockets into the kernel's maps. Refused, it stays with the agent for
+    /// good.
+    fn enrol(&mut self, relay: &Relay, client: &TcpStream, database: &TcpStream) {
+        let Some(splices) = &self.splices else {
+            return;
+        };
+        let base = relay.position();
+        let (accepted, dialled) = (SockRef::from(client), SockRef::from(database));
+        match splices.enrol(accepted, dialled, self.client, base.from_client) {
+            Ok(splice) => {
+                self.enrolled = Some(Enrolled {
+                    splice,
+                    base,
+                    counted: Moved::default(),
+                });
+            }
+            Err(refusal) => {
+                let reason = refusal.as_str();
+                self.metrics
+                    .splice_refusals
+                    .with_label_values(&[reason])
+                    .inc();
+                tracing::info!(flow = ?self.flow.id, %refusal, "not spliced");
+                self.splices = None;
+            }
+        }
+    }
+
+    /// Counts what the kernel has carried since it was last asked.
+    pub(super) fn count(&mut self, relay: &Relay) {
+        let Some(enrolled) = &mut self.enrolled else {
+            return;
+        };
+        let Ok(moved) = enrolled.splice.moved() else {
+            return;
+        };
+        let before = std::mem::replace(&mut enrolled.counted, moved);
+        let (up, down) = (moved.up - before.up, moved.down - before.down);
+        relay.carried(up, down);
+        self.metrics.spliced_to_database.inc_by(up);
+        self.metrics.spliced_to_client.inc_by(down);
+        let spills = &self.metrics.spills;
+        let by_way = [
+            ("database", moved.up_spills - before.up_spills),
+            ("client", moved.down_spills - before.down_spills),
+        ];
+        for (slow, count) in by_way {
+            spills.with_label_values(&[slow]).inc_by(count);
+        }
+    }
+}
+
+/// Lets the kernel redirect, and relays what came in between. False when the flow does not pause.
+async fn hand_over(
+    enrolled: &Enrolled,
+    relay: &mut Relay,
+    client: &TcpStream,
+    database: &TcpStream,
+) -> Result<bool, &'static str> {
+    for _ in 0..HANDOVER_ROUNDS {
+        let position = enrolled.position(relay);
+        let engaged = enrolled.splice.engage(position);
+        engaged.map_err(|e| failed(&e))?;
+        let up = poll_fn(|cx| Poll::Ready(relay.poll_up(cx, client, database))).await;
+        if let Poll::Ready(Err(reason)) = up {
+            return Err(reason);
+        }
+        if !relay.up_rests() {
+            return Ok(false);
+        }
+        // What came before the verdict was there waits for the next packet, or for somebody who
+        // reads.
+        match SockRef::from(database).peek(&mut [MaybeUninit::uninit()]) {
+            Err(e) if e.kind() == ErrorKind::WouldBlock => {}
+            Err(e) => return Err(relay::database_failed(&e)),
+            Ok(_) => return Ok(false),
+        }
+        // What the verdict has passed up meanwhile must be read by the relay.
+        let moved = enrolled.splice.moved().map_err(|e| failed(&e))?;
+        if moved.passed != position.from_database {
+            return Ok(false);
+        }
+        if enrolled.position(relay) == position {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Why a ride ends.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum End {
+    /// A side has ended, or bytes have to go through the agent.
+    Needed,
+    /// Somebody wants the flow back.
+    Recalled,
+}
+
+/// Waits until the agent is needed.
+async fn ride(
+    splice: &Splice,
+    flow: &Flow,
+    client: &TcpStream,
+    database: TcpStream,
+) -> Result<(TcpStream, End), &'static str> {
+    let quiet = Quiet::new(database).map_err(|e| failed(&e))?;
+    let end = tokio::select! {
+        _ = client.readable() => End::Needed,
+        _ = client.ready(Interest::ERROR) => End::Needed,
+        () = splice.called() => End::Needed,
+        _ = quiet.ended() => End::Needed,
+        () = flow.recalled() => End::Recalled,
+    };
+    let database = quiet.into_stream().map_err(|e| failed(&e))?;
+    Ok((database, end))
+}
+
+fn take_back(
+    enrolled: &Enrolled,
+    relay: &mut Relay,
+    database: &TcpStream,
+) -> Result<(), &'static str> {
+    let position = enrolled.position(relay);
+    let withdrawn = enrolled.splice.withdraw(SockRef::from(database), position);
+    withdrawn.map_err(|e| failed(&e))?;
+    relay.drain_first(Drain {
+        to_client: position.to_client,
+        wait: FIRST_LOOK,
+        sleep: None,
+    });
+    Ok(())
+}
+
+fn failed(error: &dyn std::fmt::Display) -> &'static str {
+    tracing::error!(%error, "a spliced flow has to be closed");
+    SPLICE_FAILED
+}
+
+/// The wait for the kernel to deliver what it has redirected to the client.
+pub(super) struct Drain {
+    to_client: u64,
+    wait: Duration,
+    sleep: Option<Pin<Box<Sleep>>>,
+}
+
+impl Drain {
+    pub(super) fn poll(
+        &mut self,
+        cx: &mut Context<'_>,
+        ride: &Ride,
+    ) -> Poll<Result<(), &'static str>> {
+        loop {
+            if let Some(sleep) = &mut self.sleep {
+                ready!(sleep.as_mut().poll(cx));
+                self.sleep = None;
+            }
+            let Some(enrolled) = &ride.enrolled else {
+                return Poll::Ready(Ok(()));
+            };
+            match enrolled.splice.is_drained(self.to_client) {
+                Ok(true) => return Poll::Ready(Ok(())),
+                Ok(false) => {
+                    self.sleep = Some(Box::pin(time::sleep(self.wait)));
+                    self.wait = (self.wait * 2).min(LONGEST_LOOK);
+                }
+                Err(error) => return Poll::Ready(Err(failed(&error))),
+            }
+        }
+    }
+}

@@ -1,0 +1,36 @@
+//! A socket that is watched for its end only.
+//!
+//! Registered for reading, the dialled socket of a spliced flow would wake the agent with every
+//! packet that the kernel redirects.
+
+use std::{io, os::fd::OwnedFd};
+
+use tokio::{io::unix::AsyncFd, net::TcpStream};
+
+use crate::sys;
+
+/// A connection at rest.
+pub struct Quiet(AsyncFd<OwnedFd>);
+
+impl Quiet {
+    /// Takes it from the runtime.
+    pub fn new(stream: TcpStream) -> io::Result<Self> {
+        Ok(Self(sys::watch_quietly(OwnedFd::from(stream.into_std()?))?))
+    }
+
+    /// Waits until the peer has ended its side, or the connection is gone.
+    pub async fn ended(&self) -> io::Result<()> {
+        loop {
+            let mut ready = self.0.writable().await?;
+            ready.clear_ready();
+            if sys::has_ended(self.0.get_ref())? {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Gives it back to the runtime.
+    pub fn into_stream(self) -> io::Result<TcpStream> {
+        TcpStream::from_std(self.0.into_inner().into())
+    }
+}

@@ -1,0 +1,460 @@
+//! Flows that the kernel carries past the agent: `ebpf/src/splice.bpf.c` tells how.
+//!
+//! A [`Splice`] is one flow's. Its owner tells how many bytes it has read and written itself
+//! ([`Position`]), which is all that the kernel needs to know when the fast road is free; what
+//! must wait for the kernel before the owner may write is [`Splice::is_drained`].
+
+use std::{
+    collections::HashMap,
+    io,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use aya::{
+    Ebpf,
+    maps::{HashMap as BpfHashMap, MapData, MapError, RingBuf, SockHash},
+    programs::{SchedClassifier, SkMsg, SkSkb, TestRun, TestRunOptions},
+};
+use ebpf::abi;
+use nix::sys::socket::{setsockopt, sockopt};
+use socket2::SockRef;
+use thiserror::Error;
+use tokio::{io::unix::AsyncFd, sync::Notify};
+
+use crate::{
+    address::{self, SockCookie},
+    attach::{AttachError, program, refused},
+    sys::{self, Shared},
+};
+
+/// The dialled socket's send buffer: twice what may be queued there by redirection, so that an
+/// application's message never finds it full.
+const SEND_BUFFER_BYTES: usize = 2 * abi::SPLICE_BYTES as usize;
+
+/// Why a flow is not spliced.
+#[derive(Debug, Error)]
+pub enum SpliceRefusal {
+    /// The client's socket is gone, or in another network namespace.
+    #[error("the client's socket is not found")]
+    ClientGone,
+    /// The agent's own sockets are not found: they are closing.
+    #[error("a socket of the agent's is not found")]
+    SocketGone,
+    /// Another program's sockmap has the client's socket, or it speaks TLS in the kernel.
+    #[error("the client's socket belongs to another program's sockmap, or speaks kernel TLS")]
+    ClientTaken,
+    /// The client's socket blocks, which a sockmap does not do as an application expects it.
+    #[error("the client's socket blocks (it is not O_NONBLOCK)")]
+    ClientBlocks,
+    /// Another program's sockmap has one of the agent's.
+    #[error("a socket of the agent's belongs to another program's sockmap")]
+    SocketTaken,
+    /// As many as there may be.
+    #[error("as many flows are spliced as can be")]
+    Full,
+    /// The kernel.
+    #[error("the kernel refuses: {0}")]
+    Kernel(String),
+}
+
+impl SpliceRefusal {
+    /// As a metric's label.
+    pub fn as_str(&self) -> &'static str {
+        match self {
+            Self::ClientGone => "client_gone",
+            Self::SocketGone => "socket_gone",
+            Self::ClientTaken => "client_taken",
+            Self::ClientBlocks => "client_blocks",
+            Self::SocketTaken => "socket_taken",
+            Self::Full => "full",
+            Self::Kernel(_) => "kernel",
+        }
+    }
+
+    /// Every label.
+    pub const LABELS: [&'static str; 7] = [
+        "client_gone",
+        "socket_gone",
+        "client_taken",
+        "client_blocks",
+        "socket_taken",
+        "full",
+        "kernel",
+    ];
+
+    fn of(answer: u32) -> Option<Self> {
+        match answer {
+            abi::SPLICE_ENROLLED => None,
+            abi::SPLICE_NO_CLIENT => Some(Self::ClientGone),
+            abi::SPLICE_NO_ACCEPTED | abi::SPLICE_NO_UPSTREAM | abi::SPLICE_UNKNOWN => {
+                Some(Self::SocketGone)
+            }
+            abi::SPLICE_CLIENT_TAKEN => Some(Self::ClientTaken),
+            abi::SPLICE_CLIENT_BLOCKS => Some(Self::ClientBlocks),
+            abi::SPLICE_ACCEPTED_TAKEN | abi::SPLICE_UPSTREAM_TAKEN => Some(Self::SocketTaken),
+            abi::SPLICE_FULL => Some(Self::Full),
+            other => Some(Self::Kernel(format!("answer {other}"))),
+        }
+    }
+}
+
+/// What the agent itself has moved, all of it written on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Position {
+    /// Bytes read from the client since the flow began.
+    pub from_client: u64,
+    /// Bytes read from the database since the flow was enrolled.
+    pub from_database: u64,
+    /// Bytes written to the client since the flow was enrolled.
+    pub to_client: u64,
+}
+
+/// What the kernel has moved.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Moved {
+    /// Bytes to the database.
+    pub up: u64,
+    /// Bytes to the client.
+    pub down: u64,
+    /// Bytes from the database that were passed up to the agent.
+    pub passed: u64,
+    /// Times that bytes had to go through the agent because the database did not take them.
+    pub up_spills: u64,
+    /// And because the client did not.
+    pub down_spills: u64,
+}
+
+/// The way from the database to the client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Down {
+    /// Into the client's own socket, past TCP. Faster, and needs a kernel that tells what the
+    /// client has not read.
+    Ingress,
+    /// Into the stream of the agent's accepted socket, whose acknowledgements tell it.
+    Egress,
+}
+
+/// The kernel's way to carry flows. Cloned freely.
+#[derive(Clone)]
+pub struct Splices {
+    engine: Arc<Engine>,
+    down: Down,
+}
+
+struct Engine {
+    ebpf: Arc<Mutex<Ebpf>>,
+    maps: Mutex<Maps>,
+    callers: Mutex<HashMap<u64, Arc<Notify>>>,
+    /// Dropped, the programs would leave the maps.
+    _sockets: [SockHash<MapData, u64>; 3],
+}
+
+struct Maps {
+    orders: BpfHashMap<MapData, u64, Shared<abi::SpliceOrder>>,
+    splices: BpfHashMap<MapData, u64, Shared<abi::Splice>>,
+}
+
+/// What the object has for it.
+pub(crate) struct SpliceMaps {
+    pub clients: SockHash<MapData, u64>,
+    pub accepteds: SockHash<MapData, u64>,
+    pub upstreams: SockHash<MapData, u64>,
+    pub orders: BpfHashMap<MapData, u64, Shared<abi::SpliceOrder>>,
+    pub splices: BpfHashMap<MapData, u64, Shared<abi::Splice>>,
+    pub spills: RingBuf<MapData>,
+}
+
+/// Calls from the kernel: a flow has bytes for the agent.
+pub struct Spills {
+    ring: AsyncFd<RingBuf<MapData>>,
+    engine: Arc<Engine>,
+}
+
+impl Splices {
+    /// Loads the programs and binds them to their maps, before any socket is in those.
+    pub(crate) fn load(
+        ebpf: &Arc<Mutex<Ebpf>>,
+        maps: SpliceMaps,
+    ) -> Result<(Self, Spills), AttachError> {
+        {
+            let mut ebpf = ebpf.lock().unwrap_or_else(PoisonError::into_inner);
+            let name = "splice_up";
+            let up: &mut SkMsg = program(&mut ebpf, name)?;
+            up.load().map_err(refused(name))?;
+            up.attach(maps.clients.fd()).map_err(refused(name))?;
+            let name = "splice_down";
+            let verdict: &mut SkSkb = program(&mut ebpf, name)?;
+            verdict.load().map_err(refused(name))?;
+            verdict.attach(maps.upstreams.fd()).map_err(refused(name))?;
+            let look: &mut SchedClassifier = program(&mut ebpf, LOOK)?;
+            look.load().map_err(refused(LOOK))?;
+        }
+        let engine = Arc::new(Engine {
+            ebpf: ebpf.clone(),
+            maps: Mutex::new(Maps {
+                orders: maps.orders,
+                splices: maps.splices,
+            }),
+            callers: Mutex::default(),
+            _sockets: [maps.clients, maps.accepteds, maps.upstreams],
+        });
+        let spills = Spills {
+            ring: sys::watch(maps.spills).map_err(AttachError::Sockets)?,
+            engine: engine.clone(),
+        };
+        let down = Down::Ingress;
+        Ok((Self { engine, down }, spills))
+    }
+
+    /// An engine of its own, beside any agent's: for trying out what the kernel can do. Must run
+    /// within a tokio runtime.
+    ///
+    /// # Errors
+    /// The kernel does not take it.
+    pub fn open() -> Result<(Self, Spills), AttachError> {
+        let mut ebpf = Ebpf::load(ebpf::OBJECT)?;
+        let maps = SpliceMaps::take(&mut ebpf)?;
+        Self::load(&Arc::new(Mutex::new(ebpf)), maps)
+    }
+
+    /// The same, for flows that go this way.
+    pub fn by(&self, down: Down) -> Self {
+        Self {
+            engine: self.engine.clone(),
+            down,
+        }
+    }
+
+    /// Enters the three sockets of a flow, of which `from_client` bytes were read and every byte
+    /// read was written on. Nothing is redirected yet.
+    ///
+    /// # Errors
+    /// The flow stays with the agent then, and nothing is lost.
+    pub fn enrol(
+        &self,
+        accepted: SockRef<'_>,
+        dialled: SockRef<'_>,
+        client: SockCookie,
+        from_client: u64,
+    ) -> Result<Splice, SpliceRefusal> {
+        let id = cookie(&dialled).map_err(kernel)?;
+        // Best effort: with less, more bytes spill.
+        if let Err(error) = setsockopt(&*dialled, sockopt::SndBufForce, &SEND_BUFFER_BYTES) {
+            tracing::debug!(%error, "the dialled socket keeps its send buffer");
+        }
+        let address = |a: io::Result<socket2::SockAddr>| {
+            let a = a.map_err(kernel)?.as_socket();
+            a.map(address::to_abi).ok_or(SpliceRefusal::SocketGone)
+        };
+        let question = abi::SpliceQuestion {
+            id: id.0,
+            enrol: 1,
+            client_cookie: client.0,
+            client: address(accepted.peer_addr())?,
+            accepted: address(accepted.local_addr())?,
+            local: address(dialled.local_addr())?,
+            upstream: address(dialled.peer_addr())?,
+        };
+        let answer = self.engine.look(&question)?;
+        let called = Arc::new(Notify::new());
+        self.engine.callers().insert(id.0, called.clone());
+        Ok(Splice {
+            engine: self.engine.clone(),
+            down: self.down,
+            id: id.0,
+            base_up: answer.accepted_copied_seq.wrapping_sub(from_client as u32),
+            base_down: answer.accepted_write_seq,
+            called,
+        })
+    }
+}
+
+/// One flow in the kernel's hands. Dropped, it is forgotten; its sockets leave as they close.
+pub struct Splice {
+    engine: Arc<Engine>,
+    down: Down,
+    id: u64,
+    /// Sequence numbers of the accepted socket's two streams where the agent's counts are zero.
+    base_up: u32,
+    base_down: u32,
+    called: Arc<Notify>,
+}
+
+impl Splice {
+    /// From now on bytes may be redirected, once none is on its way through the agent, which has
+    /// read and written on what `position` says.
+    pub fn engage(&self, position: Position) -> Result<(), SpliceRefusal> {
+        let down = match self.down {
+            Down::Egress => abi::SPLICE_DOWN_EGRESS,
+            Down::Ingress => abi::SPLICE_DOWN_INGRESS,
+        };
+        self.order(position, true, down)
+    }
+
+    /// From now on no byte is redirected. `dialled` is the flow's own: a verdict that is under
+    /// way has ended when this returns. Before the agent writes to the client, it waits until
+    /// [`Splice::is_drained`].
+    pub fn withdraw(&self, dialled: SockRef<'_>, position: Position) -> Result<(), SpliceRefusal> {
+        self.order(position, false, abi::SPLICE_DOWN_OFF)?;
+        // Verdicts run under the socket's lock, which this takes.
+        dialled.set_tcp_nodelay(true).map_err(kernel)
+    }
+
+    fn order(&self, position: Position, up: bool, down: u32) -> Result<(), SpliceRefusal> {
+        let order = abi::SpliceOrder {
+            up_seq: self.base_up.wrapping_add(position.from_client as u32),
+            up: up.into(),
+            down: down as u8,
+            pad: [0; 2],
+            down_passed: position.from_database,
+            down_written: position.to_client,
+        };
+        let mut maps = self.engine.maps();
+        let written = maps.orders.insert(self.id, Shared(order), 0);
+        written.map_err(|e| SpliceRefusal::Kernel(e.to_string()))
+    }
+
+    /// What the kernel has moved so far.
+    pub fn moved(&self) -> Result<Moved, SpliceRefusal> {
+        let Shared(s) = self.kernels()?;
+        Ok(Moved {
+            up: s.up_redirected,
+            down: s.down_redirected,
+            passed: s.down_passed,
+            up_spills: s.up_spills,
+            down_spills: s.down_spills,
+        })
+    }
+
+    fn kernels(&self) -> Result<Shared<abi::Splice>, SpliceRefusal> {
+        let read = self.engine.maps().splices.get(&self.id, 0);
+        read.map_err(|e| SpliceRefusal::Kernel(e.to_string()))
+    }
+
+    /// Whether what was redirected to the client is all in its stream, so that what the agent
+    /// writes now comes after it. `to_client`: see [`Position`].
+    pub fn is_drained(&self, to_client: u64) -> Result<bool, SpliceRefusal> {
+        let answer = self.engine.look(&abi::SpliceQuestion {
+            id: self.id,
+            ..NO_QUESTION
+        })?;
+        if self.down == Down::Ingress {
+            return Ok(answer.client_packets == 0);
+        }
+        let Shared(kernels) = self.kernels()?;
+        let sent = (kernels.down_redirected as u32).wrapping_add(to_client as u32);
+        Ok(answer.accepted_write_seq == self.base_down.wrapping_add(sent))
+    }
+
+    /// Waits until the kernel has passed bytes of the database up to the agent, which is not
+    /// woken by the socket itself.
+    pub async fn called(&self) {
+        self.called.notified().await;
+    }
+}
+
+impl Drop for Splice {
+    fn drop(&mut self) {
+        self.engine.callers().remove(&self.id);
+        let mut maps = self.engine.maps();
+        for removed in [maps.orders.remove(&self.id), maps.splices.remove(&self.id)] {
+            match removed {
+                Ok(()) | Err(MapError::KeyNotFound) => {}
+                Err(error) => tracing::debug!(%error, "a splice that was forgotten already"),
+            }
+        }
+    }
+}
+
+const LOOK: &str = "splice_look";
+const QUESTION_BYTES: usize = size_of::<abi::SpliceQuestion>();
+
+const NOBODY: abi::Endpoint = abi::Endpoint {
+    addr: [0; 16],
+    port_be: 0,
+    family: 0,
+    pad: 0,
+};
+
+const NO_QUESTION: abi::SpliceQuestion = abi::SpliceQuestion {
+    id: 0,
+    enrol: 0,
+    client_cookie: 0,
+    client: NOBODY,
+    accepted: NOBODY,
+    local: NOBODY,
+    upstream: NOBODY,
+};
+
+impl Engine {
+    /// Runs `splice_look` here and now.
+    fn look(&self, question: &abi::SpliceQuestion) -> Result<abi::SpliceAnswer, SpliceRefusal> {
+        let mut out = [0; QUESTION_BYTES];
+        let ran = {
+            let mut ebpf = self.ebpf.lock().unwrap_or_else(PoisonError::into_inner);
+            let look: &mut SchedClassifier =
+                program(&mut ebpf, LOOK).map_err(|e| SpliceRefusal::Kernel(e.to_string()))?;
+            look.test_run(TestRunOptions {
+                data_in: Some(&sys::question_to_bytes(question)),
+                data_out: Some(&mut out),
+                ..TestRunOptions::default()
+            })
+        };
+        let ran = ran.map_err(|e| SpliceRefusal::Kernel(e.to_string()))?;
+        if ran.return_value != 0 {
+            return Err(SpliceRefusal::Kernel("splice_look failed".into()));
+        }
+        let answer = sys::answer_from_bytes(&out)
+            .ok_or_else(|| SpliceRefusal::Kernel("a short answer".into()))?;
+        SpliceRefusal::of(answer.refusal).map_or(Ok(answer), Err)
+    }
+
+    fn maps(&self) -> MutexGuard<'_, Maps> {
+        self.maps.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn callers(&self) -> MutexGuard<'_, HashMap<u64, Arc<Notify>>> {
+        self.callers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Spills {
+    /// Passes calls on to their flows, for ever.
+    ///
+    /// # Errors
+    /// The ring cannot be waited for.
+    pub async fn run(mut self) -> io::Result<()> {
+        loop {
+            let mut ready = self.ring.readable_mut().await?;
+            let mut called = 0;
+            while let Some(record) = ready.get_inner_mut().next() {
+                called += 1;
+                let id = record.first_chunk().map(|id| u64::from_ne_bytes(*id));
+                let callers = self.engine.callers();
+                if let Some(caller) = id.and_then(|id| callers.get(&id)) {
+                    caller.notify_one();
+                }
+            }
+            // The kernel may have found it full: then nobody knows who was not called.
+            if called >= RING_RECORDS {
+                for caller in self.engine.callers().values() {
+                    caller.notify_one();
+                }
+            }
+            ready.clear_ready();
+        }
+    }
+}
+
+/// So many calls fit: each has a header of 8 bytes. A reading that found half of them may have
+/// come after a time at which there was no room.
+const RING_RECORDS: usize = abi::SPLICE_RING_BYTES as usize / 16 / 2;
+
+/// The kernel's number for a socket.
+pub fn cookie(socket: &SockRef<'_>) -> io::Result<SockCookie> {
+    socket.cookie().map(SockCookie)
+}
+
+fn kernel(error: impl std::fmt::Display) -> SpliceRefusal {
+    SpliceRefusal::Kernel(error.to_string())
+}
