@@ -68,6 +68,19 @@ pub fn cgroup_id(root: &Path, path: &Path) -> Option<u64> {
     Some(fs::metadata(root.join(beneath)).ok()?.ino())
 }
 
+/// The cgroup v2 path of a process, from the mount's root. None when it is gone.
+pub fn cgroup_of(pid: u32) -> Option<PathBuf> {
+    cgroup2_path(&fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?)
+}
+
+/// Lines are `hierarchy:controllers:path` (cgroups(7)); v2's begins with `0::`.
+fn cgroup2_path(lines: &str) -> Option<PathBuf> {
+    let path = lines.lines().find_map(|line| line.strip_prefix("0::"))?;
+    Some(PathBuf::from(
+        path.strip_suffix(" (deleted)").unwrap_or(path),
+    ))
+}
+
 /// The kernel's number for this thread's network namespace (Linux 5.14).
 pub fn netns_cookie() -> io::Result<u64> {
     sys::netns_cookie(&UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?)
@@ -90,5 +103,12 @@ mod tests {
             cgroup2_in("31 30 0:27 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw\n"),
             None
         );
+    }
+    #[test]
+    fn the_path_in_v2_is_found_beside_those_in_v1() {
+        let lines = "5:cpu:/v1\n0::/a/b\n";
+        assert_eq!(cgroup2_path(lines), Some("/a/b".into()));
+        assert_eq!(cgroup2_path("0::/a (deleted)\n"), Some("/a".into()));
+        assert_eq!(cgroup2_path("5:cpu:/v1\n"), None);
     }
 }

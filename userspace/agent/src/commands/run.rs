@@ -17,6 +17,7 @@ use tokio::{
     net::TcpListener,
     runtime,
     signal::unix::{SignalKind, signal},
+    sync::watch,
 };
 use tracing_subscriber::EnvFilter;
 
@@ -79,12 +80,14 @@ async fn serve(file: &Path, config: Config) -> anyhow::Result<()> {
     let statements = Statements::register(&registry)?;
     let (dataplane, listeners, holds, answers) = Dataplane::attach(&options, &config.policy)?;
     *attached.lock().unwrap_or_else(PoisonError::into_inner) = Some(dataplane);
+    let (in_force, policy) = watch::channel(Arc::new(config.policy.clone()));
     let shared = Arc::new(Shared {
         answers,
         flows: Flows::default(),
         metrics: metrics.clone(),
         statements,
         admission: Arc::new(Admission::new(config.max_flows, attached.clone())),
+        policy,
         prepared: Arc::default(),
     });
     let ready = Arc::new(AtomicBool::new(true));
@@ -102,7 +105,7 @@ async fn serve(file: &Path, config: Config) -> anyhow::Result<()> {
         "ready"
     );
     let workers = config.workers;
-    let control = Control::new(file.to_owned(), config, attached.clone(), metrics);
+    let control = Control::new(file.to_owned(), config, attached.clone(), metrics, in_force);
     let ended = tokio::select! {
         _ = terminate.recv() => Ok("SIGTERM"),
         _ = interrupt.recv() => Ok("SIGINT"),

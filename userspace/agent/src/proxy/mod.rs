@@ -6,6 +6,7 @@
 //! - `relay.rs`: moves them, with back-pressure and half-close.
 //! - `read.rs`: one read in one system call.
 //! - `decode.rs`: what passes, counted.
+//! - `session.rs`: which rule it is, by what the handshake tells.
 //! - `close.rs`: how a flow ends.
 
 mod admission;
@@ -14,12 +15,14 @@ mod decode;
 mod intake;
 mod read;
 mod relay;
+mod session;
 mod workers;
 
 use std::sync::Arc;
 
 use cql::PreparedStatements;
-use dataplane::{Answers, Holds, Listeners};
+use dataplane::{Answers, Holds, Listeners, policy::Policy};
+use tokio::sync::watch;
 
 pub use admission::{Admission, STRAGGLERS};
 pub use close::CLOSE_REASONS;
@@ -38,6 +41,8 @@ pub struct Shared {
     pub statements: Statements,
     /// Who may come in.
     pub admission: Arc<Admission>,
+    /// The policy in force.
+    pub policy: watch::Receiver<Arc<Policy>>,
     /// Statements by prepared id. One store for all databases: an id is a hash of keyspace
     /// and text, so it means the same everywhere.
     pub prepared: Arc<PreparedStatements>,

@@ -18,8 +18,8 @@ use socket2::SockRef;
 use tokio::{io::Interest, net::TcpStream};
 
 use super::{
-    close::{self, BOTH_ENDED, CLIENT_ERROR, CLIENT_RESET, DATABASE_ERROR, DATABASE_RESET},
-    decode::{Chunk, Decoder, Way},
+    close::{self, BOTH_ENDED, CLIENT_ERROR, CLIENT_RESET, DATABASE_ERROR, DATABASE_RESET, DENIED},
+    decode::{Chunk, Decoder, Turn, Way},
     intake::Entered,
     read::read,
 };
@@ -36,7 +36,8 @@ thread_local! {
 
 /// Carries a flow to its end.
 pub(super) async fn carry(client: TcpStream, database: TcpStream, entered: Entered) {
-    let mut relay = Relay::new(&entered);
+    let mut entered = entered;
+    let mut relay = Relay::new(&mut entered);
     let moving = poll_fn(|cx| relay.poll(cx, &client, &database));
     let reason = tokio::select! {
         biased;
@@ -76,7 +77,7 @@ enum State {
     /// The source has ended; the target is told once everything is written.
     Ending,
     Ended,
-    /// Framing is lost; the flow ends once what was good is written.
+    /// Framing is lost, or the flow denied; it ends once what was good is written.
     Losing(&'static str),
 }
 
@@ -88,7 +89,8 @@ enum Stop {
 }
 
 impl Relay {
-    fn new(entered: &Entered) -> Self {
+    fn new(entered: &mut Entered) -> Self {
+        let question = entered.question.take();
         let metrics = &entered.shared.metrics;
         let direction = |way, total: &IntCounter| Direction {
             way,
@@ -99,7 +101,7 @@ impl Relay {
             total: total.clone(),
         };
         Self {
-            decoder: Decoder::new(&entered.shared, &entered.flow),
+            decoder: Decoder::new(&entered.shared, &entered.flow, question),
             up: direction(Way::ToDatabase, &metrics.bytes_to_database),
             down: direction(Way::ToClient, &metrics.bytes_to_client),
             down_first: false,
@@ -126,6 +128,12 @@ impl Relay {
                 Poll::Ready(Ok(())) => {}
                 Poll::Pending => ended = false,
             }
+        }
+        if let Some(last_words) = self.decoder.last_words() {
+            self.deny(&last_words);
+        }
+        if self.decoder.let_go() {
+            return self.poll(cx, client, database);
         }
         match self.lost() {
             // The other direction may wait for bytes that are not read any more.
@@ -171,7 +179,15 @@ impl Relay {
         Poll::Ready(Err(reason))
     }
 
-    /// Framing is lost in one direction: nothing more is read in either, and the flow ends
+    /// The client is told, behind what it has been sent; then the flow ends.
+    fn deny(&mut self, last_words: &[u8]) {
+        if self.down.state == State::Open {
+            self.down.held_back.extend_from_slice(last_words);
+        }
+        self.down.state = State::Losing(DENIED);
+    }
+
+    /// Framing is lost in one direction, or the flow denied: nothing more is read in either, and the flow ends
     /// when what was good has been written.
     fn lost(&self) -> Option<&'static str> {
         [&self.up, &self.down]
@@ -216,7 +232,11 @@ impl Direction {
         loop {
             ready!(self.poll_flush(cx, to))?;
             match self.state {
-                State::Open => ready!(self.poll_chunk(cx, from, to, decoder))?,
+                State::Open => match decoder.turn(self.way) {
+                    Turn::Read => ready!(self.poll_chunk(cx, from, to, decoder))?,
+                    Turn::Pass(chunk) => self.pass(chunk, &[], to)?,
+                    Turn::Wait => return Poll::Pending,
+                },
                 State::Ending => self.end(to),
                 State::Ended | State::Losing(_) => return Poll::Ready(Ok(())),
             }
@@ -262,19 +282,29 @@ impl Direction {
             };
             let bytes = buffer.get(..n).unwrap_or_default();
             if bytes.is_empty() {
-                decoder.end(self.way);
+                let rest = decoder.end(self.way);
                 self.state = State::Ending;
-                return Poll::Ready(Ok(()));
+                return Poll::Ready(self.forward(&rest, to));
             }
-            let good = match decoder.chunk(self.way, bytes) {
-                Chunk::Forward => bytes,
-                Chunk::Close { keep, reason } => {
-                    self.state = State::Losing(reason);
-                    bytes.get(..keep).unwrap_or(bytes)
-                }
-            };
-            Poll::Ready(self.forward(good, to))
+            let chunk = decoder.chunk(self.way, bytes);
+            Poll::Ready(self.pass(chunk, bytes, to))
         })
+    }
+
+    fn pass(&mut self, chunk: Chunk, bytes: &[u8], to: &TcpStream) -> Result<(), Stop> {
+        match chunk {
+            Chunk::Forward => self.forward(bytes, to),
+            Chunk::Close { keep, reason } => {
+                self.state = State::Losing(reason);
+                self.forward(bytes.get(..keep).unwrap_or(bytes), to)
+            }
+            Chunk::Instead { bytes, close } => {
+                if let Some(reason) = close {
+                    self.state = State::Losing(reason);
+                }
+                self.forward(&bytes, to)
+            }
+        }
     }
 
     fn forward(&mut self, bytes: &[u8], to: &TcpStream) -> Result<(), Stop> {
