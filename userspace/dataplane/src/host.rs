@@ -68,10 +68,26 @@ pub fn cgroup_id(root: &Path, path: &Path) -> Option<u64> {
     Some(fs::metadata(root.join(beneath)).ok()?.ino())
 }
 
-/// The cgroup v2 path of a process, from the mount's root. None when it is gone.
-pub fn cgroup_of(pid: u32) -> Option<PathBuf> {
-    cgroup2_path(&fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?)
+/// The path, from the mount's root, of the cgroup with this id, in which a thread of a process
+/// was a moment ago. None when the process is gone.
+pub fn cgroup_of(pid: u32, id: u64) -> Option<PathBuf> {
+    let root = cgroup2_root().ok()??;
+    let of = |thread: &Path| cgroup2_path(&fs::read_to_string(thread.join("cgroup")).ok()?);
+    let is_it = |path: &PathBuf| cgroup_id(&root, path) == Some(id);
+    let process = PathBuf::from(format!("/proc/{pid}"));
+    let path = of(&process)?;
+    if is_it(&path) {
+        return Some(path);
+    }
+    // Threads may be in cgroups of their own.
+    let threads = fs::read_dir(process.join("task")).ok()?.take(MAX_THREADS);
+    let mut paths = threads.filter_map(|thread| of(&thread.ok()?.path()));
+    Some(paths.find(is_it).unwrap_or(path))
 }
+
+/// Threads whose cgroups are looked at when it is not their process's: reading them takes a few
+/// milliseconds.
+const MAX_THREADS: usize = 1_000;
 
 /// Lines are `hierarchy:controllers:path` (cgroups(7)); v2's begins with `0::`.
 fn cgroup2_path(lines: &str) -> Option<PathBuf> {

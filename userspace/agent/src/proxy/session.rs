@@ -37,7 +37,7 @@ impl Question {
             return None;
         }
         let cgroup = match policy.names_cgroups() {
-            true => host::cgroup_of(held.process.pid),
+            true => host::cgroup_of(held.process.pid, held.process.cgroup_id),
             false => None,
         };
         Some(Self {
