@@ -9,6 +9,8 @@
 )]
 
 mod common;
+#[path = "session_rules/driver.rs"]
+mod driver;
 #[path = "drivers/raw/frames.rs"]
 mod frames;
 #[path = "session_rules/wire.rs"]

@@ -93,9 +93,13 @@ pub fn host(body: impl FnOnce(&Host<'_>)) {
 impl Host<'_> {
     /// Puts a policy into force; `PORT` in it is the database's.
     pub fn policy(&self, policy: &str) {
+        self.policy_to(self.listener.local_addr().unwrap().port(), policy);
+    }
+
+    /// The same for a database at another port.
+    pub fn policy_to(&self, port: u16, policy: &str) {
         let loaded = "underpass_reloads_total{result=\"ok\"}";
         let before = self.agent.metric(loaded).unwrap();
-        let port = self.listener.local_addr().unwrap().port();
         self.agent
             .write_policy(&policy.replace("PORT", &port.to_string()))
             .unwrap();

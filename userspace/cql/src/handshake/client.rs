@@ -80,7 +80,11 @@ impl Handshake {
         }
     }
 
+    /// The first one counts.
     pub(super) fn keyspace_is(&mut self, keyspace: Result<Option<&str>, Unknowable>) -> Meaning {
+        if self.session.keyspace != Fact::Open {
+            return Meaning::Nothing;
+        }
         self.session.keyspace = match keyspace {
             Ok(Some(keyspace)) => Fact::Is(keyspace.into()),
             Ok(None) => Fact::Absent,
