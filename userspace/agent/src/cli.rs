@@ -31,8 +31,9 @@ pub enum Command {
         #[arg(long, value_name = "FILE", default_value = DEFAULT_FILE)]
         config: PathBuf,
     },
-    /// Validate a policy file; with --to, say which rule a connection would meet and why
-    Check(CheckArgs),
+    /// Validate a policy file; with --to, say which rule a connection would meet and why. What of
+    /// its session is not given is not known yet
+    Check(Box<CheckArgs>),
     /// Say what this host has and what it lacks
     Doctor {
         /// As JSON
@@ -76,10 +77,45 @@ pub struct CheckArgs {
     /// in this cgroup
     #[arg(long, value_name = "PATH", requires = "to", default_value = "/")]
     pub cgroup: PathBuf,
+    /// whose handshake tells this user
+    #[arg(long, value_name = "NAME", requires = "to")]
+    pub user: Option<String>,
+    /// this keyspace
+    #[arg(long, value_name = "NAME", requires = "to")]
+    pub keyspace: Option<String>,
+    /// this driver
+    #[arg(long, value_name = "NAME", requires = "to")]
+    pub driver: Option<String>,
+    /// this version of it
+    #[arg(long, value_name = "VERSION", requires = "to")]
+    pub driver_version: Option<String>,
+    /// this application
+    #[arg(long, value_name = "NAME", requires = "to")]
+    pub application: Option<String>,
+    /// this version of the protocol
+    #[arg(long, value_name = "VERSION", requires = "to", value_parser = ["v3", "v4", "v5"])]
+    pub protocol: Option<String>,
+    /// this compression
+    #[arg(long, value_name = "NAME", requires = "to", value_parser = ["none", "lz4", "snappy"])]
+    pub compression: Option<String>,
+    /// or nothing, because it is encrypted
+    #[arg(long, requires = "to", conflicts_with_all = TOLD)]
+    pub tls: bool,
     /// As JSON
     #[arg(long)]
     pub json: bool,
 }
+
+/// What an encrypted handshake does not tell.
+const TOLD: [&str; 7] = [
+    "user",
+    "keyspace",
+    "driver",
+    "driver_version",
+    "application",
+    "protocol",
+    "compression",
+];
 
 /// Parses the command line and does what it says.
 pub fn main() -> ExitCode {

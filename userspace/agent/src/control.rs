@@ -12,6 +12,7 @@ use std::{
 use dataplane::{Dataplane, host, policy::Policy};
 use tokio::{
     signal::unix::{SignalKind, signal},
+    sync::watch,
     time::{self, MissedTickBehavior},
 };
 
@@ -41,15 +42,17 @@ pub struct Control {
     cgroup_ids: Vec<Option<u64>>,
     dataplane: Arc<Mutex<Option<Dataplane>>>,
     metrics: Metrics,
+    in_force: watch::Sender<Arc<Policy>>,
 }
 
 impl Control {
-    /// `config` is what `file` says and what is in force.
+    /// `config` is what `file` says and what is in force, here as there.
     pub fn new(
         file: PathBuf,
         config: Config,
         dataplane: Arc<Mutex<Option<Dataplane>>>,
         metrics: Metrics,
+        in_force: watch::Sender<Arc<Policy>>,
     ) -> Self {
         // Not the text that `config` was read from, if it changed since: then the first look
         // reads it again.
@@ -63,6 +66,7 @@ impl Control {
             cgroup_ids,
             dataplane,
             metrics,
+            in_force,
         }
     }
 
@@ -153,6 +157,7 @@ impl Control {
         if needs_restart(&self.config, &config) {
             tracing::warn!("[agent] changed: it takes effect when the agent is started again");
         }
+        self.in_force.send_replace(Arc::new(config.policy.clone()));
         self.config.policy = config.policy;
         Ok(())
     }

@@ -11,7 +11,7 @@ use std::{
 
 use dataplane::{
     ClientAddr, Held, OrigDst, Process,
-    policy::{Action, RuleName},
+    policy::{Action, Compression, Match, Protocol, RuleName, Session},
 };
 use serde::Serialize;
 use tokio::sync::Notify;
@@ -54,8 +54,6 @@ pub struct Flow {
     pub process: Process,
     /// Where it was dialled to.
     pub orig_dst: OrigDst,
-    /// The rule that marked it.
-    pub rule: RuleName,
     /// When its SYN arrived.
     pub opened: Instant,
     /// Bytes passed on to the database.
@@ -65,7 +63,22 @@ pub struct Flow {
     opened_at: SystemTime,
     path: AtomicU8,
     recall: Notify,
+    standing: Mutex<Standing>,
 }
+
+/// What was decided of a flow, and why.
+#[derive(Clone, Debug)]
+struct Standing {
+    /// The rule that decided; the one that marked it until then.
+    rule: RuleName,
+    /// None while it depends on what is not known yet.
+    action: Option<Action>,
+    /// Only where a session rule may hold.
+    session: Option<Box<Session>>,
+}
+
+/// What `flows` calls the action of a flow that is not decided yet.
+const UNDECIDED: &str = "undecided";
 
 impl Flow {
     /// One that begins now.
@@ -81,14 +94,51 @@ impl Flow {
             client,
             process,
             orig_dst,
-            rule,
             opened: Instant::now(),
             opened_at: SystemTime::now(),
             to_database: AtomicU64::new(0),
             to_client: AtomicU64::new(0),
             path: AtomicU8::new(Path::Enrich as u8),
             recall: Notify::new(),
+            standing: Mutex::new(Standing {
+                rule,
+                action: Some(Action::Enrich),
+                session: None,
+            }),
         }
+    }
+
+    /// The rule that decided; the one that marked it until then.
+    pub fn rule(&self) -> RuleName {
+        self.standing().rule.clone()
+    }
+
+    /// What was decided, as in `flows`.
+    pub fn action(&self) -> &'static str {
+        self.standing().action.map_or(UNDECIDED, Action::as_str)
+    }
+
+    /// It is to be decided by its session.
+    pub fn await_session(&self) {
+        let mut standing = self.standing();
+        standing.action = None;
+        standing.session = Some(Box::default());
+    }
+
+    /// What is known of its session by now.
+    pub fn knows(&self, session: &Session) {
+        self.standing().session = Some(Box::new(session.clone()));
+    }
+
+    /// It is decided.
+    pub fn decide(&self, by: &Match) {
+        let mut standing = self.standing();
+        standing.rule = by.rule.clone();
+        standing.action = Some(by.action);
+    }
+
+    fn standing(&self) -> std::sync::MutexGuard<'_, Standing> {
+        self.standing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Has the agent take it back from the kernel, which it does at once if it is there.
@@ -128,14 +178,57 @@ pub struct FlowView {
     action: &'static str,
     path: &'static str,
     rule: String,
+    session: Option<Box<SessionView>>,
     age_ms: u64,
     opened_unix_ms: u64,
     bytes_to_database: u64,
     bytes_to_client: u64,
 }
 
+/// What is known of a flow's session. Absent: not known, or there is none.
+#[derive(Debug, Serialize)]
+struct SessionView {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    user: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    keyspace: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    driver: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    driver_version: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    application: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    protocol: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    compression: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tls: Option<bool>,
+}
+
+impl From<&Session> for SessionView {
+    fn from(session: &Session) -> Self {
+        // A peer names itself: what is no letter could forge terminal output.
+        let text = |text: &String| text.replace(char::is_control, "?");
+        Self {
+            user: session.user.value().map(text),
+            keyspace: session.keyspace.value().map(text),
+            driver: session.driver.value().map(text),
+            driver_version: session.driver_version.value().map(text),
+            application: session.application.value().map(text),
+            protocol: session.protocol.value().map(|v: &Protocol| v.as_str()),
+            compression: session
+                .compression
+                .value()
+                .map(|c: &Compression| c.as_str()),
+            tls: session.tls.value().copied(),
+        }
+    }
+}
+
 impl From<&Flow> for FlowView {
     fn from(flow: &Flow) -> Self {
+        let standing = flow.standing().clone();
         let since_epoch = flow.opened_at.duration_since(SystemTime::UNIX_EPOCH);
         Self {
             id: flow.id,
@@ -144,9 +237,10 @@ impl From<&Flow> for FlowView {
             process: flow.process.name.clone(),
             uid: flow.process.uid,
             orig_dst: flow.orig_dst.to_string(),
-            action: Action::Enrich.as_str(),
+            action: standing.action.map_or(UNDECIDED, Action::as_str),
             path: flow.path().as_str(),
-            rule: flow.rule.to_string(),
+            rule: standing.rule.to_string(),
+            session: standing.session.as_deref().map(|s| Box::new(s.into())),
             age_ms: flow.opened.elapsed().as_millis() as u64,
             opened_unix_ms: since_epoch.unwrap_or_default().as_millis() as u64,
             bytes_to_database: flow.to_database.load(Relaxed),

@@ -1,10 +1,16 @@
 //! Every metric, declared once. `docs/metrics.md` is rendered from [`Metrics::register`]'s
 //! help texts by a test.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::{
+    collections::HashSet,
+    sync::{Arc, Mutex, PoisonError},
+};
 
-use cql::{Anomaly, CloseReason, Undecodable};
-use dataplane::{Dataplane, Refusal, SpliceRefusal};
+use cql::{Anomaly, CloseReason, Undecodable, Unknowable};
+use dataplane::{
+    Dataplane, Refusal, SpliceRefusal,
+    policy::{MAX_RULES, Match},
+};
 use prometheus::{
     IntCounter, IntCounterVec, IntGauge, Opts, Registry,
     core::{Collector, Desc},
@@ -46,6 +52,12 @@ pub struct Metrics {
     /// Times that a spliced flow's bytes went through the agent, by the side that did not take
     /// them.
     pub spills: IntCounterVec,
+    /// Flows that were decided by their session, by rule and action.
+    sessions: IntCounterVec,
+    /// The rules that `sessions` knows.
+    session_rules: Arc<Mutex<HashSet<String>>>,
+    /// What could not become known of a session, by reason.
+    pub unknowable: IntCounterVec,
     /// Policy files read, by result.
     pub reloads: IntCounterVec,
 }
@@ -96,7 +108,7 @@ impl Metrics {
             flows_closed: counters(
                 registry,
                 "underpass_flows_closed_total",
-                "Flows that ended, by reason; those that are not both_ended, client_* or \
+                "Flows that ended, by reason; those that are not both_ended, denied, client_* or \
                  database_* are framing that was lost.",
                 "reason",
                 &[reasons, &losses].concat(),
@@ -164,6 +176,24 @@ impl Metrics {
                 "slow",
                 &["database", "client"],
             )?,
+            sessions: counters_by(
+                registry,
+                "underpass_sessions_decided_total",
+                "Flows that a session rule held up, by the rule that decided and its action.",
+                &["rule", "action"],
+            )?,
+            session_rules: Arc::default(),
+            unknowable: counters(
+                registry,
+                "underpass_sessions_undecidable_total",
+                "Things of a session that could not become known, so that rules which name them \
+                 did not hold, by reason.",
+                "reason",
+                &Unknowable::ALL
+                    .iter()
+                    .map(|u| u.as_str())
+                    .collect::<Vec<_>>(),
+            )?,
             reloads: counters(
                 registry,
                 "underpass_reloads_total",
@@ -172,6 +202,33 @@ impl Metrics {
                 &[RELOADED, NOT_RELOADED],
             )?,
         })
+    }
+}
+
+/// Rules whose sessions are counted by name, over all policies since the start, so that
+/// generated names cannot pile up: as many as one policy has. Further ones count as `other`.
+const MAX_SESSION_RULES: usize = MAX_RULES;
+
+impl Metrics {
+    /// Counts a flow that was decided by its session.
+    pub fn session_decided(&self, by: &Match) {
+        let mut rules = self
+            .session_rules
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let rule = by.rule.as_str();
+        let known = rules.contains(rule)
+            || (rules.len() < MAX_SESSION_RULES && rules.insert(rule.to_owned()));
+        drop(rules);
+        let rule = if known { rule } else { "other" };
+        self.sessions
+            .with_label_values(&[rule, by.action.as_str()])
+            .inc();
+    }
+
+    /// Makes metrics whose labels are a policy's show up: for documentation.
+    pub fn declare_for_docs(&self) {
+        self.sessions.with_label_values(&["", ""]);
     }
 }
 
@@ -189,10 +246,20 @@ fn counters(
     label: &str,
     values: &[&str],
 ) -> prometheus::Result<IntCounterVec> {
-    let counters = IntCounterVec::new(Opts::new(name, help), &[label])?;
+    let counters = counters_by(registry, name, help, &[label])?;
     for value in values {
         counters.with_label_values(&[value]);
     }
+    Ok(counters)
+}
+
+fn counters_by(
+    registry: &Registry,
+    name: &str,
+    help: &str,
+    labels: &[&str],
+) -> prometheus::Result<IntCounterVec> {
+    let counters = IntCounterVec::new(Opts::new(name, help), labels)?;
     registry.register(Box::new(counters.clone()))?;
     Ok(counters)
 }

@@ -96,6 +96,56 @@ fn check_explains_which_rule_a_connection_meets() {
 }
 
 #[test]
+fn check_says_what_the_session_decides() {
+    let policy = file(
+        "[[rule]]\nname = \"etl\"\nuser = [\"etl*\"]\nkeyspace = [\"shop\"]\naction = \"bypass\"\n\
+         to = [\":9042\"]\nfail = \"closed\"\n\
+         [[rule]]\nname = \"encrypted\"\ntls = true\naction = \"deny\"\nto = [\":9042\"]\n\
+         [[rule]]\nname = \"all\"\nto = [\":9042\"]\naction = \"enrich\"\n",
+    );
+    let explain = |rest: &[&str]| {
+        let args = [&["check", path(&policy), "--to", "10.1.2.3:9042"], rest].concat();
+        String::from_utf8(underpass(&args).stdout).unwrap()
+    };
+    let open = explain(&[]);
+    assert!(
+        open.starts_with("decided after the handshake, fail = closed\n"),
+        "{open}"
+    );
+    for line in [
+        "candidate: etl: bypass, by `user`, `keyspace`",
+        "candidate: encrypted: deny, by `tls`",
+        "candidate: all: enrich, otherwise",
+    ] {
+        assert!(open.contains(line), "{open}");
+    }
+    let etl = explain(&["--user", "etl7", "--keyspace", "shop"]);
+    assert!(etl.starts_with("etl: bypass, fail = closed\n"), "{etl}");
+    let other = explain(&["--user", "web"]);
+    assert!(other.starts_with("all: enrich, fail = closed"), "{other}");
+    assert!(
+        other.contains("passed over: etl, whose `user` does not hold"),
+        "{other}"
+    );
+    assert!(other.contains("at connect() it meets etl"), "{other}");
+    let encrypted = explain(&["--tls"]);
+    assert!(encrypted.starts_with("encrypted: deny"), "{encrypted}");
+    let json: serde_json::Value = serde_json::from_str(&explain(&["--json"])).unwrap();
+    assert_eq!(json["match"]["action"], "undecided");
+    assert_eq!(json["match"]["candidates"][0]["by"][1], "keyspace");
+    let nonsense = [
+        "check",
+        path(&policy),
+        "--to",
+        "10.1.2.3:9042",
+        "--tls",
+        "--user",
+        "a",
+    ];
+    assert_eq!(underpass(&nonsense).status.code(), Some(2));
+}
+
+#[test]
 fn run_without_root_says_so() {
     let policy = file("");
     std::fs::set_permissions(

@@ -53,7 +53,8 @@ fn help_texts() {
 #[test]
 fn metrics() {
     let registry = prometheus::Registry::new();
-    agent::metrics::Metrics::register(&registry).unwrap();
+    let own = agent::metrics::Metrics::register(&registry).unwrap();
+    own.declare_for_docs();
     let statements = agent::statements::Statements::register(&registry).unwrap();
     statements.declare_for_docs();
     let dataplane = std::sync::Arc::default();

@@ -123,7 +123,7 @@ pub(crate) struct Answering {
 }
 
 impl Flow {
-    fn new(prepared: Arc<PreparedStatements>) -> Self {
+    pub(crate) fn new(prepared: Arc<PreparedStatements>) -> Self {
         Self {
             version: None,
             accepted: false,
@@ -327,11 +327,12 @@ fn frame_step<M: Meaning>(
     Ok(true)
 }
 
+/// `handshake`, the type of a TLS record (RFC 8446 §5.1).
+pub(crate) const TLS_HANDSHAKE: u8 = 0x16;
+
 /// A frame's first byte. The first frame of a direction decides whether this is CQL at all, and
 /// what is not CQL is relayed; later on, the same byte means that framing is lost.
 fn first_byte<M: Meaning>(flow: &mut Flow, byte: u8, in_first_frame: bool) -> Result<(), Stop> {
-    /// `handshake`, the type of a TLS record (RFC 8446 §5.1).
-    const TLS_HANDSHAKE: u8 = 0x16;
     if in_first_frame && byte == TLS_HANDSHAKE {
         return Err(Stop::Undecodable(Undecodable::Tls));
     }

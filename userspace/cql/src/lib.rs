@@ -17,6 +17,9 @@
 //! 4. `parse`, `lex`: which statement a text is, and of which table.
 //! 5. `statement`, `prepared`, `pending`: what is remembered; each of them bounded.
 //!
+//! In front of a decoder a [`Handshake`] may stand, until it is known what becomes of the flow: it
+//! says what may pass, and what it has learned of the [`Session`].
+//!
 //! **Invariants.** No input makes the decoder panic. Its memory is bounded whatever the peers
 //! send: one body prefix and one segment for each direction, [`MAX_IN_FLIGHT`] pending requests
 //! and two small caches. What it reports depends on the bytes and on the order in which the two
@@ -29,6 +32,7 @@ mod crc;
 mod event;
 mod flow;
 mod frame;
+mod handshake;
 mod hash;
 mod lex;
 mod parse;
@@ -40,12 +44,15 @@ mod prepared;
 mod request;
 mod response;
 mod segment;
+mod session;
 mod statement;
 mod wire;
 
 pub use event::{Anomaly, CloseReason, Completed, ErrorCode, Sink, Undecodable, Verdict};
 pub use flow::FlowDecoder;
 pub use frame::{MAX_BODY_BYTES, ProtocolVersion, StreamId};
+pub use handshake::{Handshake, Refusal, Step};
 pub use pending::MAX_IN_FLIGHT;
 pub use prepared::{MAX_PREPARED_STATEMENTS, PreparedStatements};
+pub use session::{Compression, Fact, MAX_FACT_BYTES, Session, Unknowable, is_system_keyspace};
 pub use statement::{Statement, StatementKind};

@@ -120,12 +120,29 @@ fn kind_by_opcode(opcode: Option<Opcode>) -> StatementKind {
     }
 }
 
+/// What a QUERY, PREPARE, EXECUTE or BATCH that is not compressed carries, by the beginning of its
+/// body. `None`: it could not be read.
+pub(crate) fn read_statement(
+    flow: &mut Flow,
+    header: &Header,
+    prefix: &[u8],
+    sink: &mut impl Sink,
+) -> Option<Found> {
+    Reading {
+        flow,
+        header,
+        prefix,
+        sink,
+    }
+    .find()
+}
+
 /// What a body turned out to carry.
 #[derive(Default)]
-struct Found {
+pub(crate) struct Found {
     /// `None`: nothing beyond what the opcode tells.
-    statement: Option<Arc<Statement>>,
-    prepares: Option<StatementKind>,
+    pub(crate) statement: Option<Arc<Statement>>,
+    pub(crate) prepares: Option<StatementKind>,
 }
 
 impl Found {

@@ -154,9 +154,20 @@ fn error_code(header: &Header, body: &[u8]) -> Option<ErrorCode> {
     behind_prelude(header, body)?.int().map(ErrorCode::Code)
 }
 
+const SET_KEYSPACE: i32 = 3;
+
+/// The keyspace of a RESULT of that kind, by the beginning of its body, which is not compressed;
+/// `Some(None)` of one of another kind.
+pub(crate) fn set_keyspace<'b>(header: &Header, body: &'b [u8]) -> Option<Option<&'b str>> {
+    let mut body = behind_prelude(header, body)?;
+    match body.int()? {
+        SET_KEYSPACE => body.string().map(Some),
+        _ => Some(None),
+    }
+}
+
 /// §4.2.5: an `[int]` kind. Two of them change what the flow knows.
 fn result(flow: &mut Flow, header: &Header, body: &[u8], sink: &mut impl Sink) -> Option<()> {
-    const SET_KEYSPACE: i32 = 3;
     const PREPARED: i32 = 4;
     let mut body = behind_prelude(header, body)?;
     match body.int()? {

@@ -157,7 +157,7 @@ impl SegmentReader {
 }
 
 /// A segment that is whole in `input[*at..]`.
-fn in_place<'a>(input: &'a [u8], at: &mut usize) -> Result<Option<Segment<'a>>, BadCrc> {
+pub(crate) fn in_place<'a>(input: &'a [u8], at: &mut usize) -> Result<Option<Segment<'a>>, BadCrc> {
     let rest = input.get(*at..).unwrap_or_default();
     let Some((raw, rest)) = rest.split_first_chunk() else {
         return Ok(None);
@@ -180,6 +180,17 @@ fn in_place<'a>(input: &'a [u8], at: &mut usize) -> Result<Option<Segment<'a>>, 
         self_contained,
         payload,
     }))
+}
+
+/// A self-contained segment around `payload`, of which there are at most 17 bits' worth of bytes.
+pub(crate) fn encode(payload: &[u8]) -> Vec<u8> {
+    let word = (payload.len() as u32 & 0x1_FFFF) | 1 << 17;
+    let [b0, b1, b2, _] = word.to_le_bytes();
+    let [c0, c1, c2, _] = crc24(&[b0, b1, b2]).to_le_bytes();
+    let mut segment = vec![b0, b1, b2, c0, c1, c2];
+    segment.extend_from_slice(payload);
+    segment.extend(crc32(payload).to_le_bytes());
+    segment
 }
 
 /// Copies from `rest` to `to[filled..]`; gives how much of `to` is filled then.
@@ -237,6 +248,13 @@ mod tests {
             assert_eq!(read(&[a, b]), Ok(expected.clone()), "cut at {cut}");
         }
         assert_eq!(read(&bytes.chunks(1).collect::<Vec<_>>()), Ok(expected));
+    }
+
+    #[test]
+    fn writes_what_cassandra_protocol_writes() {
+        for payload in [&b""[..], b"a frame", &[7; 1000]] {
+            assert_eq!(super::encode(payload), encode(payload, true));
+        }
     }
 
     #[test]

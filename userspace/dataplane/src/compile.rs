@@ -80,7 +80,7 @@ pub struct Compiled {
     pub any_process: RuleSet,
     /// See `any_uid`.
     pub any_cgroup: RuleSet,
-    /// Action and `fail` by rule number.
+    /// Action and `fail` by rule number; a session rule's action is to ask the agent.
     pub rules: Vec<(Action, Fail)>,
     /// The default's.
     pub default: (Action, Fail),
@@ -183,7 +183,11 @@ pub fn compile(
         any_uid,
         any_process,
         any_cgroup,
-        rules: policy.rules.iter().map(|r| (r.action, r.fail)).collect(),
+        rules: policy
+            .rules
+            .iter()
+            .map(|r| (r.kernel_action(), r.fail))
+            .collect(),
         default: (policy.default_action, policy.default_fail),
         names: policy
             .rules

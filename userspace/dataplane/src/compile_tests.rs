@@ -5,7 +5,7 @@ use std::{net::SocketAddr, path::PathBuf};
 use proptest::{collection::vec, prelude::*, sample::select};
 
 use super::*;
-use crate::policy::{Candidate, Rule};
+use crate::policy::{Candidate, Rule, SessionConditions};
 
 /// The cgroups that exist; ids are their places in this list, from 1.
 const CGROUPS: [&str; 4] = ["/", "/a", "/a/b", "/c"];
@@ -112,6 +112,7 @@ fn rules() -> impl Strategy<Value = Rule> {
                 .map(|p| ProcessPattern::parse(p).unwrap())
                 .collect(),
             cgroups: cgroups.iter().map(PathBuf::from).collect(),
+            session: SessionConditions::default(),
             action: Action::Enrich,
             fail: Fail::Open,
         })
@@ -184,6 +185,7 @@ fn rule_to(n: usize) -> Rule {
         uids: vec![],
         processes: vec![],
         cgroups: vec![],
+        session: SessionConditions::default(),
         action: Action::Deny,
         fail: Fail::Open,
     }
@@ -234,4 +236,14 @@ fn too_many_destinations_are_refused() {
             ..
         }
     ));
+}
+
+#[test]
+fn a_session_rule_intercepts_whatever_its_action() {
+    let mut policy = policy_of(2);
+    policy.rules[0].session.tls = Some(true);
+    policy.rules[0].fail = Fail::Closed;
+    let compiled = compile(&policy, cgroup_id).unwrap();
+    let expected = [(Action::Enrich, Fail::Closed), (Action::Deny, Fail::Open)];
+    assert_eq!(compiled.rules, expected);
 }

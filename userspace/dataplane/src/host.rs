@@ -68,6 +68,35 @@ pub fn cgroup_id(root: &Path, path: &Path) -> Option<u64> {
     Some(fs::metadata(root.join(beneath)).ok()?.ino())
 }
 
+/// The path, from the mount's root, of the cgroup with this id, in which a thread of a process
+/// was a moment ago. None when the process is gone.
+pub fn cgroup_of(pid: u32, id: u64) -> Option<PathBuf> {
+    let root = cgroup2_root().ok()??;
+    let of = |thread: &Path| cgroup2_path(&fs::read_to_string(thread.join("cgroup")).ok()?);
+    let is_it = |path: &PathBuf| cgroup_id(&root, path) == Some(id);
+    let process = PathBuf::from(format!("/proc/{pid}"));
+    let path = of(&process)?;
+    if is_it(&path) {
+        return Some(path);
+    }
+    // Threads may be in cgroups of their own.
+    let threads = fs::read_dir(process.join("task")).ok()?.take(MAX_THREADS);
+    let mut paths = threads.filter_map(|thread| of(&thread.ok()?.path()));
+    Some(paths.find(is_it).unwrap_or(path))
+}
+
+/// Threads whose cgroups are looked at when it is not their process's: reading them takes a few
+/// milliseconds.
+const MAX_THREADS: usize = 1_000;
+
+/// Lines are `hierarchy:controllers:path` (cgroups(7)); v2's begins with `0::`.
+fn cgroup2_path(lines: &str) -> Option<PathBuf> {
+    let path = lines.lines().find_map(|line| line.strip_prefix("0::"))?;
+    Some(PathBuf::from(
+        path.strip_suffix(" (deleted)").unwrap_or(path),
+    ))
+}
+
 /// The kernel's number for this thread's network namespace (Linux 5.14).
 pub fn netns_cookie() -> io::Result<u64> {
     sys::netns_cookie(&UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?)
@@ -90,5 +119,12 @@ mod tests {
             cgroup2_in("31 30 0:27 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw\n"),
             None
         );
+    }
+    #[test]
+    fn the_path_in_v2_is_found_beside_those_in_v1() {
+        let lines = "5:cpu:/v1\n0::/a/b\n";
+        assert_eq!(cgroup2_path(lines), Some("/a/b".into()));
+        assert_eq!(cgroup2_path("0::/a (deleted)\n"), Some("/a".into()));
+        assert_eq!(cgroup2_path("5:cpu:/v1\n"), None);
     }
 }

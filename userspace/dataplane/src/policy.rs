@@ -1,12 +1,22 @@
 //! Rules, and what "the first match wins" means.
 //!
 //! [`Policy::first_match`] is the plain reading, one rule after the other. The kernel
-//! decides by [`crate::compile`]'s sets; a property test holds the two together.
+//! decides by [`crate::compile`]'s sets; a property test holds the two together. What the
+//! kernel leaves to the agent, [`Policy::decide`] decides.
+
+mod session;
+#[cfg(test)]
+mod tests;
 
 use std::{fmt, net::SocketAddr, path::PathBuf, sync::Arc};
 
 use ebpf::abi;
 use ipnet::IpNet;
+
+pub use session::{
+    Compression, Decision, Fact, MAX_FACT_BYTES, Protocol, Session, SessionConditions, SessionKey,
+    TextPattern,
+};
 
 /// Rules in one policy; the width of a rule set in the kernel.
 pub const MAX_RULES: usize = abi::MAX_RULES as usize;
@@ -154,6 +164,8 @@ pub struct Rule {
     /// cgroup v2 paths from the mount's root (`/system.slice/x.service`); a path holds for
     /// everything beneath it.
     pub cgroups: Vec<PathBuf>,
+    /// What the handshake has to tell. With any of it, this is a session rule.
+    pub session: SessionConditions,
     /// What happens to the flow.
     pub action: Action,
     /// What happens when the agent cannot serve it.
@@ -195,6 +207,8 @@ pub struct Match {
     pub action: Action,
     /// Its `fail`.
     pub fail: Fail,
+    /// It is a session rule: whether it holds is decided in the agent.
+    pub session: bool,
 }
 
 /// The condition by which a rule did not hold.
@@ -223,7 +237,27 @@ impl Miss {
 }
 
 impl Rule {
-    /// The first condition that does not hold, if any.
+    /// What the kernel does with a flow that meets the rule: whatever a session rule's action,
+    /// only the agent can tell whether it holds.
+    pub fn kernel_action(&self) -> Action {
+        if self.is_session() {
+            Action::Enrich
+        } else {
+            self.action
+        }
+    }
+
+    fn as_match(&self, index: usize, action: Action) -> Match {
+        Match {
+            index: Some(index),
+            rule: self.name.clone(),
+            action,
+            fail: self.fail,
+            session: self.is_session(),
+        }
+    }
+
+    /// The first condition on `c` that does not hold, if any.
     pub fn miss(&self, c: &Candidate) -> Option<Miss> {
         fn none<T>(list: &[T], holds: impl FnMut(&T) -> bool) -> bool {
             !list.is_empty() && !list.iter().any(holds)
@@ -243,26 +277,22 @@ impl Rule {
 }
 
 impl Policy {
-    /// The rule that `c` meets.
+    /// The rule that `c` meets at `connect()`, and what the kernel does with it.
     pub fn first_match(&self, c: &Candidate) -> Match {
-        let found = self
-            .rules
-            .iter()
-            .enumerate()
-            .find(|(_, r)| r.miss(c).is_none());
-        match found {
-            Some((index, rule)) => Match {
-                index: Some(index),
-                rule: rule.name.clone(),
-                action: rule.action,
-                fail: rule.fail,
-            },
-            None => Match {
-                index: None,
-                rule: RuleName::of_default(),
-                action: self.default_action,
-                fail: self.default_fail,
-            },
+        let mut rules = self.rules.iter().enumerate();
+        match rules.find(|(_, r)| r.miss(c).is_none()) {
+            Some((index, rule)) => rule.as_match(index, rule.kernel_action()),
+            None => self.default_match(),
+        }
+    }
+
+    fn default_match(&self) -> Match {
+        Match {
+            index: None,
+            rule: RuleName::of_default(),
+            action: self.default_action,
+            fail: self.default_fail,
+            session: false,
         }
     }
 

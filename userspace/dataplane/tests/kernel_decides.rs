@@ -18,7 +18,9 @@ use std::{
 
 use dataplane::{
     Attached, Dataplane, Options,
-    policy::{Action, Candidate, Fail, Policy, ProcessPattern, Rule, RuleName, Target},
+    policy::{
+        Action, Candidate, Fail, Policy, ProcessPattern, Rule, RuleName, SessionConditions, Target,
+    },
 };
 use proptest::{
     collection::vec,
@@ -73,6 +75,7 @@ fn rules(own_name: &str, cgroups: [PathBuf; 2]) -> impl Strategy<Value = Rule> +
                 .map(|p| ProcessPattern::parse(p).unwrap())
                 .collect(),
             cgroups,
+            session: SessionConditions::default(),
             action,
             fail: Fail::Open,
         })

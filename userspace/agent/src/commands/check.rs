@@ -2,8 +2,8 @@
 
 use std::process::ExitCode;
 
-use dataplane::policy::{Candidate, Miss};
-use serde_json::json;
+use dataplane::policy::{Candidate, Compression, Fact, Match, Protocol, Rule, Session, SessionKey};
+use serde_json::{Value, json};
 
 use crate::{cli::CheckArgs, config::Config};
 
@@ -20,7 +20,7 @@ pub fn run(args: &CheckArgs) -> anyhow::Result<ExitCode> {
             process: args.process.clone(),
             cgroup: args.cgroup.clone(),
         };
-        explain(&config, &candidate)
+        explain(&config, &candidate, &session(args))
     });
     if args.json {
         println!("{}", as_json(args, &config, explanation.as_ref()));
@@ -37,71 +37,165 @@ pub fn run(args: &CheckArgs) -> anyhow::Result<ExitCode> {
                 config.policy.rules.len()
             );
         }
-        Some(explanation) => print!("{}", explanation.text),
+        Some(explanation) => print!("{}", explanation.text()),
     }
     Ok(ExitCode::SUCCESS)
 }
 
+/// What the arguments tell of the session.
+fn session(args: &CheckArgs) -> Session {
+    fn fact<T>(value: Option<T>) -> Fact<T> {
+        value.map_or(Fact::Open, Fact::Is)
+    }
+    let encrypted = Session {
+        tls: Fact::Is(true),
+        ..Session::default()
+    };
+    if args.tls {
+        return encrypted.closed();
+    }
+    let protocol = args.protocol.as_deref();
+    let compression = args.compression.as_deref();
+    let told = Session {
+        user: fact(args.user.clone()),
+        keyspace: fact(args.keyspace.clone()),
+        driver: fact(args.driver.clone()),
+        driver_version: fact(args.driver_version.clone()),
+        application: fact(args.application.clone()),
+        protocol: fact(protocol.and_then(|p| Protocol::ALL.into_iter().find(|v| v.as_str() == p))),
+        compression: fact(
+            compression.and_then(|c| Compression::ALL.into_iter().find(|v| v.as_str() == c)),
+        ),
+        tls: Fact::Open,
+    };
+    if told == Session::default() {
+        return told;
+    }
+    Session {
+        tls: Fact::Is(false),
+        ..told
+    }
+}
+
 struct Explanation {
-    rule: String,
-    action: &'static str,
-    fail: &'static str,
-    missed: Vec<(String, Miss)>,
-    text: String,
+    /// What the kernel does at connect(), and by which rule.
+    at_connect: Match,
+    /// The first rules that may hold; only the last one is sure to.
+    possible: Vec<Possible>,
+    /// Rules before them, and the key that does not hold.
+    passed_over: Vec<(String, &'static str)>,
 }
 
-fn explain(config: &Config, candidate: &Candidate) -> Explanation {
+struct Possible {
+    met: Match,
+    /// What has to be known to know whether it holds.
+    open: Vec<SessionKey>,
+}
+
+fn explain(config: &Config, candidate: &Candidate, session: &Session) -> Explanation {
     let policy = &config.policy;
-    let met = policy.first_match(candidate);
-    let before = met.index.unwrap_or(policy.rules.len());
-    let missed: Vec<(String, Miss)> = policy
-        .rules
-        .iter()
-        .take(before)
-        .filter_map(|rule| Some((rule.name.to_string(), rule.miss(candidate)?)))
+    let possible: Vec<Possible> = policy
+        .possible(candidate, session)
+        .map(|(met, _)| {
+            let rule = met.index.and_then(|index| policy.rules.get(index));
+            let open = rule.map(|rule| rule.session.open(session).collect());
+            Possible {
+                met,
+                open: open.unwrap_or_default(),
+            }
+        })
         .collect();
-    let mut text = format!(
-        "{}: {}, fail = {}\n",
-        met.rule,
-        met.action.as_str(),
-        met.fail.as_str()
-    );
-    text.push_str(match met.index {
-        Some(_) => "  every condition of the rule holds\n",
-        None => "  no rule holds\n",
-    });
-    for (rule, miss) in &missed {
-        text.push_str(&format!(
-            "  passed over: {rule}, whose `{}` does not hold\n",
-            miss.key()
-        ));
-    }
+    let last = possible.last().and_then(|possible| possible.met.index);
+    let before = policy.rules.iter().take(last.unwrap_or(policy.rules.len()));
     Explanation {
-        rule: met.rule.to_string(),
-        action: met.action.as_str(),
-        fail: met.fail.as_str(),
-        missed,
-        text,
+        at_connect: policy.first_match(candidate),
+        passed_over: before
+            .filter_map(|rule| Some((rule.name.to_string(), missed(rule, candidate, session)?)))
+            .collect(),
+        possible,
     }
 }
 
-fn as_json(
-    args: &CheckArgs,
-    config: &Config,
-    explanation: Option<&Explanation>,
-) -> serde_json::Value {
+/// The first key of a rule that does not hold.
+fn missed(rule: &Rule, candidate: &Candidate, session: &Session) -> Option<&'static str> {
+    match rule.miss(candidate) {
+        Some(miss) => Some(miss.key()),
+        None => rule.session.missed(session).next().map(SessionKey::key),
+    }
+}
+
+impl Explanation {
+    /// The rule that decides, if that is known.
+    fn decided(&self) -> Option<&Match> {
+        match self.possible.as_slice() {
+            [only] => Some(&only.met),
+            _ => None,
+        }
+    }
+
+    fn text(&self) -> String {
+        let fail = self.at_connect.fail.as_str();
+        let mut text = match self.decided() {
+            Some(met) => format!("{}: {}, fail = {fail}\n", met.rule, met.action.as_str()),
+            None => format!("decided after the handshake, fail = {fail}\n"),
+        };
+        match self.decided() {
+            Some(met) if met.index.is_none() => text.push_str("  no rule holds\n"),
+            Some(_) => text.push_str("  every condition of the rule holds\n"),
+            None => {
+                for Possible { met, open } in &self.possible {
+                    let (rule, action) = (&met.rule, met.action.as_str());
+                    text.push_str(&match keys(open).as_str() {
+                        "" => format!("  candidate: {rule}: {action}, otherwise\n"),
+                        keys => format!("  candidate: {rule}: {action}, by {keys}\n"),
+                    });
+                }
+            }
+        }
+        if self.at_connect.session && self.decided().is_some() {
+            text.push_str(&format!(
+                "  decided in the agent: at connect() it meets {}, which asks for the session\n",
+                self.at_connect.rule
+            ));
+        }
+        for (rule, key) in &self.passed_over {
+            text.push_str(&format!(
+                "  passed over: {rule}, whose `{key}` does not hold\n"
+            ));
+        }
+        text
+    }
+
+    fn json(&self) -> Value {
+        let met = self.decided();
+        json!({
+            "rule": met.map(|met| met.rule.as_str()),
+            "action": met.map_or("undecided", |met| met.action.as_str()),
+            "fail": self.at_connect.fail.as_str(),
+            "at_connect": self.at_connect.rule.as_str(),
+            "candidates": self.possible.iter().map(|Possible { met, open }| json!({
+                "rule": met.rule.as_str(),
+                "action": met.action.as_str(),
+                "by": open.iter().map(|key| key.key()).collect::<Vec<_>>(),
+            })).collect::<Vec<_>>(),
+            "passed_over": self.passed_over.iter().map(|(rule, key)| json!({
+                "rule": rule,
+                "key": key,
+            })).collect::<Vec<_>>(),
+        })
+    }
+}
+
+fn keys(keys: &[SessionKey]) -> String {
+    let keys: Vec<String> = keys.iter().map(|key| format!("`{}`", key.key())).collect();
+    keys.join(", ")
+}
+
+fn as_json(args: &CheckArgs, config: &Config, explanation: Option<&Explanation>) -> Value {
     json!({
         "file": args.file,
         "rules": config.policy.rules.len(),
         "warnings": config.warnings,
-        "match": explanation.map(|e| json!({
-            "rule": e.rule,
-            "action": e.action,
-            "fail": e.fail,
-            "passed_over": e.missed.iter().map(|(rule, miss)| json!({
-                "rule": rule,
-                "key": miss.key(),
-            })).collect::<Vec<_>>(),
-        })),
+        "match": explanation.map(Explanation::json),
     })
 }

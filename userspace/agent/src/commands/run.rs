@@ -18,6 +18,7 @@ use tokio::{
     net::TcpListener,
     runtime,
     signal::unix::{SignalKind, signal},
+    sync::watch,
 };
 use tracing_subscriber::EnvFilter;
 
@@ -88,6 +89,7 @@ async fn serve(file: &Path, config: Config) -> anyhow::Result<()> {
         splices,
     } = Dataplane::attach(&options, &config.policy)?;
     *attached.lock().unwrap_or_else(PoisonError::into_inner) = Some(dataplane);
+    let (in_force, policy) = watch::channel(Arc::new(config.policy.clone()));
     let shared = Arc::new(Shared {
         answers,
         splices: OnceLock::new(),
@@ -95,6 +97,7 @@ async fn serve(file: &Path, config: Config) -> anyhow::Result<()> {
         metrics: metrics.clone(),
         statements,
         admission: Arc::new(Admission::new(config.max_flows, attached.clone())),
+        policy,
         prepared: Arc::default(),
     });
     let ready = Arc::new(AtomicBool::new(true));
@@ -112,7 +115,7 @@ async fn serve(file: &Path, config: Config) -> anyhow::Result<()> {
         "ready"
     );
     let (workers, splicing) = (config.workers, config.splice);
-    let control = Control::new(file.to_owned(), config, attached.clone(), metrics);
+    let control = Control::new(file.to_owned(), config, attached.clone(), metrics, in_force);
     let ended = tokio::select! {
         _ = terminate.recv() => Ok("SIGTERM"),
         _ = interrupt.recv() => Ok("SIGINT"),

@@ -11,7 +11,7 @@ use dataplane::{
     DEFAULT_PINS,
     policy::{
         Action, Fail, MAX_PROCESS_NAME_BYTES, MAX_RULES, Policy, ProcessPattern, Rule, RuleName,
-        Target,
+        SessionConditions, Target,
     },
 };
 use ipnet::IpNet;
@@ -23,6 +23,7 @@ use super::{
     Config, DEFAULT_ADMIN, DEFAULT_MAX_FLOWS, MAX_FLOWS,
     error::Flaw,
     raw::{RawAgent, RawConfig, RawDefault, RawRule},
+    session,
 };
 
 /// More would only wait for each other; eight carry a 10 Gbit/s link.
@@ -106,6 +107,7 @@ fn policy(
                 rule.name
             ));
         }
+        warnings.extend(session::doubt(rule));
     }
     Ok(Policy {
         rules,
@@ -116,7 +118,8 @@ fn policy(
     })
 }
 
-fn rule(raw: RawRule, names: &mut HashSet<String>) -> Result<Rule, Flaw> {
+fn rule(mut raw: RawRule, names: &mut HashSet<String>) -> Result<Rule, Flaw> {
+    let session = session::conditions(&mut raw)?;
     let name = raw.name.get_ref();
     let legal = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     if name.is_empty() || name.len() > 63 || !name.chars().all(legal) {
@@ -142,7 +145,8 @@ fn rule(raw: RawRule, names: &mut HashSet<String>) -> Result<Rule, Flaw> {
         uids: raw.uid.iter().map(uid).collect::<Result<_, _>>()?,
         processes: raw.process.iter().map(process).collect::<Result<_, _>>()?,
         cgroups: raw.cgroup.iter().map(cgroup).collect::<Result<_, _>>()?,
-        action: action("rule.action", &raw.action)?,
+        action: rule_action(&raw.action, &session)?,
+        session,
         fail: raw
             .fail
             .map_or(Ok(Fail::Open), |text| fail("rule.fail", &text))?,
@@ -243,6 +247,23 @@ fn action(key: &str, text: &Spanned<String>) -> Result<Action, Flaw> {
     }
 }
 
+/// By the time that the session is known, the flow is in the agent: it cannot be observed.
+fn rule_action(text: &Spanned<String>, session: &SessionConditions) -> Result<Action, Flaw> {
+    let action = action("rule.action", text)?;
+    match session.named().next() {
+        Some(key) if action == Action::Observe => expected(
+            "rule.action",
+            text,
+            &format!(
+                "`bypass`, `enrich` or `deny` in a rule with `{}`: whether a flow is observed is \
+                 decided at connect(), before its session is known",
+                key.key()
+            ),
+        ),
+        _ => Ok(action),
+    }
+}
+
 fn fail(key: &str, text: &Spanned<String>) -> Result<Fail, Flaw> {
     match text.get_ref().as_str() {
         "open" => Ok(Fail::Open),
@@ -279,7 +300,7 @@ fn whole(key: &str, n: &Spanned<i64>, most: usize) -> Result<usize, Flaw> {
     }
 }
 
-fn expected<T, V: std::fmt::Debug>(
+pub(super) fn expected<T, V: std::fmt::Debug>(
     key: &str,
     found: &Spanned<V>,
     expected: &str,

@@ -39,6 +39,21 @@ pub(super) struct RawRule {
     pub process: Vec<Spanned<String>>,
     #[serde(default)]
     pub cgroup: Vec<Spanned<String>>,
+    #[serde(default)]
+    pub user: Vec<Spanned<String>>,
+    #[serde(default)]
+    pub keyspace: Vec<Spanned<String>>,
+    #[serde(default)]
+    pub driver: Vec<Spanned<String>>,
+    #[serde(default)]
+    pub driver_version: Vec<Spanned<String>>,
+    #[serde(default)]
+    pub application: Vec<Spanned<String>>,
+    #[serde(default)]
+    pub protocol: Vec<Spanned<String>>,
+    #[serde(default)]
+    pub compression: Vec<Spanned<String>>,
+    pub tls: Option<bool>,
     pub action: Spanned<String>,
     pub fail: Option<Spanned<String>>,
 }

@@ -83,6 +83,11 @@ fn a_refusal_names_file_line_column_key_and_what_was_expected() {
         (4, 12, "rule.process", "process = [\"a*b\"]"),
         (4, 11, "rule.cgroup", "cgroup = [\"relative\"]"),
         (4, 8, "rule.fail", "fail = \"ajar\""),
+        (4, 9, "rule.user", "user = [\"\"]"),
+        (4, 11, "rule.driver", "driver = [\"a*b\"]"),
+        (4, 13, "rule.keyspace", "keyspace = [\"system_schema\"]"),
+        (4, 13, "rule.protocol", "protocol = [\"v2\"]"),
+        (4, 16, "rule.compression", "compression = [\"zstd\"]"),
     ] {
         let refused = refusal(&format!("{head}{wrong}\n"));
         let begin = format!("policy.toml:{line}:{column}: {key}: expected ");
@@ -120,4 +125,58 @@ fn a_thousand_rules_are_accepted_and_one_too_many_is_not() {
     };
     assert_eq!(parse(&rules(1000)).unwrap().policy.rules.len(), 1000);
     assert!(refusal(&rules(1025)).contains("at most 1024 rules"));
+}
+
+#[test]
+fn every_key_of_a_session_rule_is_read() {
+    let config = parse(
+        r#"
+        [[rule]]
+        name = "s"
+        to = [":9042"]
+        user = ["alice", "etl*"]
+        keyspace = ["shop"]
+        driver = ["*"]
+        driver_version = ["4.*"]
+        application = ["batch"]
+        protocol = ["v4", "v5"]
+        compression = ["none"]
+        tls = false
+        action = "deny"
+        fail = "closed"
+        "#,
+    )
+    .unwrap();
+    let rule = &config.policy.rules[0];
+    let named: Vec<&str> = rule.session.named().map(|key| key.key()).collect();
+    let all = [
+        "user",
+        "keyspace",
+        "driver",
+        "driver_version",
+        "application",
+        "protocol",
+        "compression",
+        "tls",
+    ];
+    assert_eq!(named, all);
+    assert!(rule.is_session() && config.warnings.is_empty());
+}
+
+#[test]
+fn a_session_rule_cannot_observe_and_should_not_deny_openly() {
+    let session = |action: &str| {
+        format!("[[rule]]\nname = \"s\"\nto = [\":9042\"]\nuser = [\"a\"]\naction = \"{action}\"\n")
+    };
+    let refused = refusal(&session("observe"));
+    let expected = "policy.toml:5:10: rule.action: expected `bypass`, `enrich` or `deny` in a rule \
+                    with `user`";
+    assert!(refused.starts_with(expected), "{refused}");
+    let warnings = parse(&session("deny")).unwrap().warnings;
+    assert_eq!(warnings.len(), 1, "{warnings:?}");
+    assert!(
+        warnings[0].contains("fail = \"closed\" is safe"),
+        "{warnings:?}"
+    );
+    assert_eq!(parse(&session("bypass")).unwrap().warnings.len(), 0);
 }

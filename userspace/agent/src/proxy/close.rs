@@ -16,6 +16,8 @@ pub(super) const CLIENT_ERROR: &str = "client_error";
 pub(super) const DATABASE_ERROR: &str = "database_error";
 /// The kernel failed in the middle of a spliced flow: nobody knows where its bytes are.
 pub(super) const SPLICE_FAILED: &str = "splice_failed";
+/// A session rule denies it.
+pub(super) const DENIED: &str = "denied";
 
 /// Why a flow ended, apart from the decoder's reasons.
 pub const CLOSE_REASONS: &[&str] = &[
@@ -25,9 +27,10 @@ pub const CLOSE_REASONS: &[&str] = &[
     CLIENT_ERROR,
     DATABASE_ERROR,
     SPLICE_FAILED,
+    DENIED,
 ];
 
-/// When framing is lost, what a peer still sends is read and thrown away, so that it sees an
+/// When framing is lost, or the flow denied, what a peer still sends is read and thrown away, so that it sees an
 /// end and not a reset which could overtake what was good: for this long, this much.
 const DISCARD_LIMIT: Duration = Duration::from_secs(1);
 const DISCARD_BYTES: usize = 16 * CHUNK_BYTES;
@@ -41,7 +44,8 @@ pub(super) fn flow(flow: &Flow, metrics: &Metrics, reason: &'static str) {
         pid = flow.process.pid,
         process = %flow.process.name,
         orig_dst = %flow.orig_dst,
-        rule = %flow.rule,
+        rule = %flow.rule(),
+        action = flow.action(),
         path = flow.path().as_str(),
         to_database = flow.to_database.load(Relaxed),
         to_client = flow.to_client.load(Relaxed),
@@ -52,7 +56,7 @@ pub(super) fn flow(flow: &Flow, metrics: &Metrics, reason: &'static str) {
 }
 
 /// A reset on one side becomes a reset on the other, as it would without us. Framing that
-/// was lost ends both sides with FIN: what was forwarded was good.
+/// was lost, and a flow that is denied, end both sides with FIN: what was forwarded was good.
 pub(super) async fn sockets(reason: &str, client: TcpStream, database: Option<TcpStream>) {
     let Some(database) = database else {
         return reset(&client);

@@ -16,7 +16,7 @@ use tokio::{net::TcpStream, sync::oneshot, time};
 use super::{
     Shared,
     admission::Place,
-    close,
+    close, session,
     workers::{Pair, Workers},
 };
 use crate::flows::{Flow, FlowId};
@@ -209,6 +209,8 @@ fn answer(shared: &Shared, held: &Held, refusal: Refusal) {
 pub(super) struct Entered {
     pub flow: Arc<Flow>,
     pub shared: Arc<Shared>,
+    /// What its session has to decide.
+    pub question: Option<session::Question>,
     held: Held,
     _place: Place,
 }
@@ -217,9 +219,14 @@ impl Entered {
     fn new(shared: &Arc<Shared>, held: Held, place: Place) -> Self {
         shared.metrics.flows.inc();
         let flow = shared.flows.enter(&held);
+        let question = session::Question::of(&held, &shared.policy.borrow());
+        if question.is_some() {
+            flow.await_session();
+        }
         Self {
             flow,
             shared: shared.clone(),
+            question,
             held,
             _place: place,
         }

@@ -8,6 +8,7 @@
 //! - `canary.rs`: tries the splice out before it is used.
 //! - `read.rs`: one read in one system call.
 //! - `decode.rs`: what passes, counted.
+//! - `session.rs`: which rule it is, by what the handshake tells.
 //! - `close.rs`: how a flow ends.
 
 mod admission;
@@ -17,13 +18,15 @@ mod decode;
 mod intake;
 mod read;
 mod relay;
+mod session;
 mod splice;
 mod workers;
 
 use std::sync::{Arc, OnceLock};
 
 use cql::PreparedStatements;
-use dataplane::{Answers, Holds, Listeners, Splices};
+use dataplane::{Answers, Holds, Listeners, Splices, policy::Policy};
+use tokio::sync::watch;
 
 pub use admission::{Admission, STRAGGLERS};
 pub use canary::try_out;
@@ -45,6 +48,8 @@ pub struct Shared {
     pub statements: Statements,
     /// Who may come in.
     pub admission: Arc<Admission>,
+    /// The policy in force.
+    pub policy: watch::Receiver<Arc<Policy>>,
     /// Statements by prepared id. One store for all databases: an id is a hash of keyspace
     /// and text, so it means the same everywhere.
     pub prepared: Arc<PreparedStatements>,

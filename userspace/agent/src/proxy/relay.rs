@@ -19,8 +19,8 @@ use socket2::SockRef;
 use tokio::{io::Interest, net::TcpStream};
 
 use super::{
-    close::{self, BOTH_ENDED, CLIENT_ERROR, CLIENT_RESET, DATABASE_ERROR, DATABASE_RESET},
-    decode::{Chunk, Decoder, Way},
+    close::{self, BOTH_ENDED, CLIENT_ERROR, CLIENT_RESET, DATABASE_ERROR, DATABASE_RESET, DENIED},
+    decode::{Chunk, Decoder, Turn, Way},
     intake::Entered,
     read::read,
     splice::{Drain, Ride},
@@ -38,8 +38,10 @@ thread_local! {
 
 /// Carries a flow to its end.
 pub(super) async fn carry(client: TcpStream, database: TcpStream, entered: Entered) {
+    let mut entered = entered;
+    let question = entered.question.take();
     let (shared, flow) = (&entered.shared, &entered.flow);
-    let decoder = Decoder::new(shared, flow);
+    let decoder = Decoder::new(shared, flow, question);
     let mut relay = Relay::new(Some(decoder), flow, &shared.metrics);
     let splices = shared.splices.get().cloned();
     let mut ride = Ride::new(splices, entered.cookie(), flow, &shared.metrics);
@@ -118,7 +120,7 @@ enum State {
     /// The source has ended; the target is told once everything is written.
     Ending,
     Ended,
-    /// Framing is lost; the flow ends once what was good is written.
+    /// Framing is lost, or the flow denied; it ends once what was good is written.
     Losing(&'static str),
 }
 
@@ -249,6 +251,12 @@ impl Relay {
                 Poll::Pending => ended = false,
             }
         }
+        if let Some(last_words) = self.decoder.as_mut().and_then(Decoder::last_words) {
+            self.deny(&last_words);
+        }
+        if self.let_go() {
+            return self.poll_ways(cx, client, database);
+        }
         match self.lost() {
             // The other direction may wait for bytes that are not read any more.
             Some(_) if !was_lost => self.poll_ways(cx, client, database),
@@ -281,11 +289,7 @@ impl Relay {
         let moved = if lost {
             direction.poll_flush(cx, to)
         } else {
-            let moved = direction.poll(cx, from, to, &mut self.decoder);
-            if self.decoder.as_ref().is_some_and(Decoder::is_off) {
-                self.decoder = None;
-            }
-            moved
+            direction.poll(cx, from, to, &mut self.decoder)
         };
         let Err(stop) = ready!(moved) else {
             return Poll::Ready(Ok(()));
@@ -300,7 +304,29 @@ impl Relay {
         Poll::Ready(Err(reason))
     }
 
-    /// Framing is lost in one direction: nothing more is read in either, and the flow ends
+    /// Whether both directions are to be polled again: what one held back may pass now. A decoder
+    /// that has nothing more to learn goes.
+    fn let_go(&mut self) -> bool {
+        let Some(decoder) = &mut self.decoder else {
+            return false;
+        };
+        let let_go = decoder.let_go();
+        let is_off = decoder.is_off();
+        if is_off {
+            self.decoder = None;
+        }
+        let_go || is_off
+    }
+
+    /// The client is told, behind what it has been sent; then the flow ends.
+    fn deny(&mut self, last_words: &[u8]) {
+        if self.down.state == State::Open {
+            self.down.held_back.extend_from_slice(last_words);
+        }
+        self.down.state = State::Losing(DENIED);
+    }
+
+    /// Framing is lost in one direction, or the flow denied: nothing more is read in either, and the flow ends
     /// when what was good has been written.
     fn lost(&self) -> Option<&'static str> {
         [&self.up, &self.down]
@@ -341,7 +367,11 @@ impl Direction {
         loop {
             ready!(self.poll_flush(cx, to))?;
             match self.state {
-                State::Open => ready!(self.poll_chunk(cx, from, to, decoder))?,
+                State::Open => match decoder.as_mut().map_or(Turn::Read, |d| d.turn(self.way)) {
+                    Turn::Read => ready!(self.poll_chunk(cx, from, to, decoder))?,
+                    Turn::Pass(chunk) => self.pass(chunk, &[], to)?,
+                    Turn::Wait => return Poll::Pending,
+                },
                 State::Ending => self.end(to),
                 State::Ended | State::Losing(_) => return Poll::Ready(Ok(())),
             }
@@ -388,22 +418,32 @@ impl Direction {
             self.read_bytes += n as u64;
             let bytes = buffer.get(..n).unwrap_or_default();
             if bytes.is_empty() {
-                if let Some(decoder) = decoder {
-                    decoder.end(self.way);
-                }
+                let rest = decoder
+                    .as_mut()
+                    .map(|d| d.end(self.way))
+                    .unwrap_or_default();
                 self.state = State::Ending;
-                return Poll::Ready(Ok(()));
+                return Poll::Ready(self.forward(&rest, to));
             }
             let chunk = decoder.as_mut().map(|d| d.chunk(self.way, bytes));
-            let good = match chunk {
-                None | Some(Chunk::Forward) => bytes,
-                Some(Chunk::Close { keep, reason }) => {
-                    self.state = State::Losing(reason);
-                    bytes.get(..keep).unwrap_or(bytes)
-                }
-            };
-            Poll::Ready(self.forward(good, to))
+            Poll::Ready(self.pass(chunk.unwrap_or(Chunk::Forward), bytes, to))
         })
+    }
+
+    fn pass(&mut self, chunk: Chunk, bytes: &[u8], to: &TcpStream) -> Result<(), Stop> {
+        match chunk {
+            Chunk::Forward => self.forward(bytes, to),
+            Chunk::Close { keep, reason } => {
+                self.state = State::Losing(reason);
+                self.forward(bytes.get(..keep).unwrap_or(bytes), to)
+            }
+            Chunk::Instead { bytes, close } => {
+                if let Some(reason) = close {
+                    self.state = State::Losing(reason);
+                }
+                self.forward(&bytes, to)
+            }
+        }
     }
 
     fn forward(&mut self, bytes: &[u8], to: &TcpStream) -> Result<(), Stop> {

@@ -1,0 +1,80 @@
+//! The keys of session rules.
+
+use std::mem;
+
+use dataplane::policy::{
+    Action, Compression, Fail, MAX_FACT_BYTES, Protocol, Rule, SessionConditions, TextPattern,
+};
+use toml::Spanned;
+
+use super::{error::Flaw, parse::expected, raw::RawRule};
+
+/// Takes them out of `raw`.
+pub(super) fn conditions(raw: &mut RawRule) -> Result<SessionConditions, Flaw> {
+    let keyspaces = mem::take(&mut raw.keyspace);
+    for keyspace in &keyspaces {
+        if cql::is_system_keyspace(keyspace.get_ref()) {
+            let meant = "a keyspace of yours: what is asked of the system's decides nothing";
+            return expected("rule.keyspace", keyspace, meant);
+        }
+    }
+    Ok(SessionConditions {
+        users: texts("rule.user", &raw.user)?,
+        keyspaces: texts("rule.keyspace", &keyspaces)?,
+        drivers: texts("rule.driver", &raw.driver)?,
+        driver_versions: texts("rule.driver_version", &raw.driver_version)?,
+        applications: texts("rule.application", &raw.application)?,
+        protocols: one_of(
+            "rule.protocol",
+            &raw.protocol,
+            &Protocol::ALL.map(|p| (p.as_str(), p)),
+        )?,
+        compressions: one_of(
+            "rule.compression",
+            &raw.compression,
+            &Compression::ALL.map(|c| (c.as_str(), c)),
+        )?,
+        tls: raw.tls,
+    })
+}
+
+/// What is legal and probably not meant.
+pub(super) fn doubt(rule: &Rule) -> Option<String> {
+    let unsafe_deny = rule.is_session() && rule.action == Action::Deny && rule.fail == Fail::Open;
+    unsafe_deny.then(|| {
+        format!(
+            "rule {}: it denies by the session, which only the agent knows: with fail = \"open\" \
+             everybody passes while the agent is away; fail = \"closed\" is safe",
+            rule.name
+        )
+    })
+}
+
+fn texts(key: &str, texts: &[Spanned<String>]) -> Result<Vec<TextPattern>, Flaw> {
+    let text = |text: &Spanned<String>| match TextPattern::parse(text.get_ref()) {
+        Some(pattern) => Ok(pattern),
+        None => {
+            let meant = format!("at most {MAX_FACT_BYTES} bytes, exact or a beginning and `*`");
+            expected(key, text, &meant)
+        }
+    };
+    texts.iter().map(text).collect()
+}
+
+fn one_of<T: Copy>(
+    key: &str,
+    texts: &[Spanned<String>],
+    all: &[(&str, T)],
+) -> Result<Vec<T>, Flaw> {
+    let value = |text: &Spanned<String>| {
+        let found = all.iter().find(|(name, _)| name == text.get_ref());
+        match found {
+            Some((_, value)) => Ok(*value),
+            None => {
+                let names: Vec<String> = all.iter().map(|(name, _)| format!("`{name}`")).collect();
+                expected(key, text, &format!("one of {}", names.join(", ")))
+            }
+        }
+    };
+    texts.iter().map(value).collect()
+}

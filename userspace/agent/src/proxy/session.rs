@@ -1,0 +1,320 @@
+//! Which rule a flow meets, where only its handshake tells.
+//!
+//! A [`Gate`] stands before the decoder of such a flow until it is decided. It holds back what
+//! may not pass yet, so that nothing of a request that is denied reaches the database:
+//! `cql::Handshake` says how far bytes may pass, `Policy::decide` what the facts mean. Once it
+//! is decided, everything passes and the gate is gone.
+//!
+//! **Invariant**: a direction is not read while what was held back of it could not be passed
+//! on, so a gate holds at most a frame's beginning (v5: a segment) and a chunk each way.
+
+use std::{mem, path::PathBuf, sync::Arc};
+
+use cql::{Handshake, Refusal, Step};
+use dataplane::{
+    Held, host,
+    policy::{Action, Candidate, Compression, Decision, Fact, Policy, Protocol, RuleName, Session},
+};
+
+use super::{Shared, decode::Way};
+use crate::flows::Flow;
+
+/// What has to be decided of a flow: by the policy in force when it came.
+pub(super) struct Question {
+    policy: Arc<Policy>,
+    candidate: Candidate,
+}
+
+impl Question {
+    /// None when the rule that marked the flow decides.
+    pub(super) fn of(held: &Held, policy: &Arc<Policy>) -> Option<Self> {
+        if held.rule == RuleName::of_default() {
+            return None;
+        }
+        let marked_by = policy.rules.iter().find(|rule| rule.name == held.rule);
+        // A rule that is gone was one of a policy that has just been replaced.
+        if marked_by.is_some_and(|rule| !rule.is_session()) {
+            return None;
+        }
+        let cgroup = match policy.names_cgroups() {
+            true => host::cgroup_of(held.process.pid, held.process.cgroup_id),
+            false => None,
+        };
+        Some(Self {
+            policy: policy.clone(),
+            candidate: Candidate {
+                to: held.orig_dst.socket_addr(),
+                uid: held.process.uid,
+                process: held.process.name.clone(),
+                // Of a process that is gone: in none that a rule can name.
+                cgroup: cgroup.unwrap_or_else(PathBuf::new),
+            },
+        })
+    }
+}
+
+pub(super) struct Gate {
+    question: Question,
+    handshake: Handshake,
+    outcome: Outcome,
+    /// What has not passed yet.
+    requests: Vec<u8>,
+    responses: Vec<u8>,
+    /// Requests wait for a response.
+    waits: bool,
+    shared: Arc<Shared>,
+    flow: Arc<Flow>,
+}
+
+enum Outcome {
+    Open,
+    /// Everything passes.
+    Decided(Action),
+    Denied(LastWords),
+    /// The database has ended before it was decided: nothing passes to it any more.
+    Moot,
+}
+
+enum LastWords {
+    /// They have to wait for the end of a response.
+    Later,
+    Ready(Vec<u8>),
+    Said,
+}
+
+/// What passes of what was offered.
+pub(super) enum Passing {
+    /// That, and nothing else.
+    All,
+    These(Vec<u8>),
+}
+
+/// What a direction does next.
+pub(super) enum Gated {
+    Read,
+    Pass(Vec<u8>),
+    Wait,
+}
+
+impl Gate {
+    pub(super) fn new(question: Question, shared: &Arc<Shared>, flow: &Arc<Flow>) -> Self {
+        Self {
+            question,
+            handshake: Handshake::new(shared.prepared.clone()),
+            outcome: Outcome::Open,
+            requests: Vec::new(),
+            responses: Vec::new(),
+            waits: false,
+            shared: shared.clone(),
+            flow: flow.clone(),
+        }
+    }
+
+    /// Takes what was read, and says what passes.
+    pub(super) fn offer(&mut self, way: Way, bytes: &[u8]) -> Passing {
+        let mut held = mem::take(self.held(way));
+        if held.is_empty() {
+            let passing = self.look(way, bytes).min(bytes.len());
+            if passing == bytes.len() {
+                return Passing::All;
+            }
+            let (pass, rest) = bytes.split_at(passing);
+            *self.held(way) = rest.to_vec();
+            return Passing::These(pass.to_vec());
+        }
+        held.extend_from_slice(bytes);
+        let passing = self.look(way, &held).min(held.len());
+        *self.held(way) = held.split_off(passing);
+        Passing::These(held)
+    }
+
+    /// Whether to read from this side, or what passes first.
+    pub(super) fn turn(&mut self, way: Way) -> Gated {
+        match (&self.outcome, way) {
+            (Outcome::Denied(LastWords::Later), Way::ToClient) => Gated::Read,
+            (Outcome::Denied(_), _) => Gated::Wait,
+            (Outcome::Moot, _) => Gated::Read,
+            (Outcome::Decided(_), _) => match mem::take(self.held(way)) {
+                rest if rest.is_empty() => Gated::Read,
+                rest => Gated::Pass(rest),
+            },
+            (Outcome::Open, Way::ToDatabase) if self.waits => match self.offer(way, &[]) {
+                Passing::These(bytes) if !bytes.is_empty() => Gated::Pass(bytes),
+                _ if self.waits || !self.is_open() => Gated::Wait,
+                _ => Gated::Read,
+            },
+            (Outcome::Open, _) => Gated::Read,
+        }
+    }
+
+    /// A side has ended; what was held back of it.
+    pub(super) fn end(&mut self, way: Way) -> Vec<u8> {
+        if way == Way::ToClient {
+            match &mut self.outcome {
+                Outcome::Open => self.outcome = Outcome::Moot,
+                Outcome::Denied(words @ LastWords::Later) => *words = LastWords::Ready(Vec::new()),
+                _ => {}
+            }
+        }
+        match (&self.outcome, way) {
+            (Outcome::Denied(_), _) | (Outcome::Moot, Way::ToDatabase) => Vec::new(),
+            _ => mem::take(self.held(way)),
+        }
+    }
+
+    /// What was decided, unless that is to deny.
+    pub(super) fn decided(&self) -> Option<Action> {
+        match self.outcome {
+            Outcome::Decided(action) => Some(action),
+            _ => None,
+        }
+    }
+
+    /// Nothing is held back.
+    pub(super) fn is_empty(&self) -> bool {
+        self.requests.is_empty() && self.responses.is_empty()
+    }
+
+    /// A direction's turn may bring something now.
+    pub(super) fn holds_what_may_pass(&self) -> bool {
+        match self.outcome {
+            Outcome::Open => self.waits,
+            Outcome::Decided(_) => !self.is_empty(),
+            _ => false,
+        }
+    }
+
+    /// What the client is still told, once.
+    pub(super) fn last_words(&mut self) -> Option<Vec<u8>> {
+        match &mut self.outcome {
+            Outcome::Denied(said @ LastWords::Ready(_)) => {
+                match mem::replace(said, LastWords::Said) {
+                    LastWords::Ready(words) => Some(words),
+                    _ => None,
+                }
+            }
+            _ => None,
+        }
+    }
+
+    fn held(&mut self, way: Way) -> &mut Vec<u8> {
+        match way {
+            Way::ToDatabase => &mut self.requests,
+            Way::ToClient => &mut self.responses,
+        }
+    }
+
+    /// How much of what is held of a direction passes.
+    fn look(&mut self, way: Way, held: &[u8]) -> usize {
+        let mut passing = 0;
+        loop {
+            match (&self.outcome, way) {
+                (Outcome::Open, _) | (Outcome::Denied(LastWords::Later), Way::ToClient) => {}
+                (Outcome::Decided(_), _) => return held.len(),
+                (Outcome::Denied(_), _) => return passing,
+                (Outcome::Moot, Way::ToDatabase) => return 0,
+                (Outcome::Moot, Way::ToClient) => return held.len(),
+            }
+            let rest = held.get(passing..).unwrap_or_default();
+            let step = match way {
+                Way::ToDatabase => self.handshake.requests(rest),
+                Way::ToClient => self.handshake.responses(rest),
+            };
+            if way == Way::ToDatabase {
+                self.waits = step == Step::Wait;
+            }
+            match step {
+                Step::More | Step::Wait => return passing,
+                Step::Pass(bytes) => passing += bytes,
+                Step::Told(bytes) if self.is_open() => {
+                    self.judge();
+                    if self.is_open() {
+                        passing += bytes;
+                    }
+                }
+                Step::Told(bytes) => passing += bytes,
+            }
+            if let Outcome::Denied(LastWords::Later) = self.outcome {
+                self.refuse();
+            }
+        }
+    }
+
+    fn is_open(&self) -> bool {
+        matches!(self.outcome, Outcome::Open)
+    }
+
+    fn judge(&mut self) {
+        let Question { policy, candidate } = &self.question;
+        let mut session = facts(self.handshake.session());
+        let mut decision = policy.decide(candidate, &session);
+        let metrics = &self.shared.metrics;
+        if let Some(why) = self.handshake.over()
+            && decision == Decision::Undecided
+        {
+            metrics.unknowable.with_label_values(&[why.as_str()]).inc();
+            session = session.closed();
+            decision = policy.decide(candidate, &session);
+        }
+        self.flow.knows(&session);
+        let Decision::Decided(by) = decision else {
+            return;
+        };
+        for why in self.handshake.unknowable() {
+            metrics.unknowable.with_label_values(&[why.as_str()]).inc();
+        }
+        metrics.session_decided(&by);
+        self.flow.decide(&by);
+        tracing::debug!(
+            flow = ?self.flow.id,
+            rule = %by.rule,
+            action = by.action.as_str(),
+            "decided by its session"
+        );
+        if by.action == Action::Deny {
+            self.outcome = Outcome::Denied(LastWords::Later);
+        } else {
+            self.outcome = Outcome::Decided(by.action);
+        }
+    }
+
+    fn refuse(&mut self) {
+        let message = format!("underpass: denied by rule {}", self.flow.rule());
+        let words = match self.handshake.refusal(&message) {
+            Refusal::Later => return,
+            Refusal::Now(words) => words,
+            Refusal::Silence => Vec::new(),
+        };
+        self.outcome = Outcome::Denied(LastWords::Ready(words));
+    }
+}
+
+/// What a handshake told, in the policy's words.
+fn facts(session: &cql::Session) -> Session {
+    fn fact<T, U>(fact: &cql::Fact<T>, value: impl Fn(&T) -> U) -> Fact<U> {
+        match fact {
+            cql::Fact::Open => Fact::Open,
+            cql::Fact::Absent => Fact::Absent,
+            cql::Fact::Is(is) => Fact::Is(value(is)),
+        }
+    }
+    let text = |text: &cql::Fact<Box<str>>| fact(text, |text| text.to_string());
+    Session {
+        user: text(&session.user),
+        keyspace: text(&session.keyspace),
+        driver: text(&session.driver),
+        driver_version: text(&session.driver_version),
+        application: text(&session.application),
+        protocol: fact(&session.protocol, |version| match version {
+            cql::ProtocolVersion::V3 => Protocol::V3,
+            cql::ProtocolVersion::V4 => Protocol::V4,
+            cql::ProtocolVersion::V5 => Protocol::V5,
+        }),
+        compression: fact(&session.compression, |compression| match compression {
+            cql::Compression::None => Compression::None,
+            cql::Compression::Lz4 => Compression::Lz4,
+            cql::Compression::Snappy => Compression::Snappy,
+        }),
+        tls: fact(&session.tls, |tls| *tls),
+    }
+}

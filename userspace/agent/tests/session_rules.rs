@@ -1,0 +1,545 @@
+//! Rules that name what only the handshake tells: which rule is met, when, and what the
+//! database and the client see of it.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "tests say what they expect by failing, and so do their helpers"
+)]
+
+mod common;
+#[path = "session_rules/driver.rs"]
+mod driver;
+#[path = "drivers/raw/frames.rs"]
+mod frames;
+#[path = "session_rules/wire.rs"]
+mod wire;
+
+use std::io::Write;
+
+use common::eventually;
+use frames::{QUERY, RESPONSE, frame, query, ready, startup, void};
+use wire::{
+    Conversation, OPTIONS, PREPARE, REGISTER, SUPPORTED, auth_response, auth_success, authenticate,
+    host, refusal, rows, set_keyspace,
+};
+
+const OPTIONS_SENT: &[(&str, &str)] = &[
+    ("CQL_VERSION", "3.0.0"),
+    ("DRIVER_NAME", "Test Driver"),
+    ("DRIVER_VERSION", "4.17.1"),
+    ("APPLICATION_NAME", "batch-7"),
+];
+const SYSTEM: &str = "SELECT * FROM system.local";
+const SELECT: &str = "SELECT v FROM shop.orders WHERE id = 1";
+
+/// Two rules: `s`, with this, and `rest`.
+fn policy(session: &str, action: &str, rest: &str) -> String {
+    format!(
+        "[[rule]]\nname = \"s\"\nto = [\":PORT\"]\n{session}\naction = \"{action}\"\nfail = \"closed\"\n\
+         [[rule]]\nname = \"rest\"\nto = [\":PORT\"]\naction = \"{rest}\"\n"
+    )
+}
+
+/// A handshake with a log-in as alice, a keyspace and a request for data.
+fn converse(c: &mut Conversation, version: u8) {
+    c.client_sends(&startup(version, OPTIONS_SENT));
+    c.server_sends(&authenticate(version));
+    c.in_segments = version >= 5;
+    c.client_sends(&auth_response(version, 1, b"\0alice\0secret"));
+    c.server_sends(&auth_success(version, 1));
+    c.client_sends(&query(version, 2, SYSTEM));
+    c.server_sends(&rows(version, 2));
+    c.client_sends(&query(version, 3, "USE shop"));
+    c.server_sends(&set_keyspace(version, 3, "shop"));
+    c.client_sends(&query(version, 4, "SELECT v FROM orders"));
+    c.server_sends(&void(version, 4));
+}
+
+#[test]
+fn every_key_decides() {
+    let keys = [
+        ("user", "\"alice\"", "\"bob\""),
+        ("keyspace", "\"shop\"", "\"other\""),
+        ("driver", "\"Test *\"", "\"Test\""),
+        ("driver_version", "\"4.*\"", "\"3.*\""),
+        ("application", "\"batch-7\"", "\"web\""),
+        ("protocol", "\"VERSION\"", "\"v3\""),
+        ("compression", "\"none\"", "\"lz4\", \"snappy\""),
+    ];
+    host(|host| {
+        for version in [4, 5] {
+            for (key, holds, misses) in keys {
+                for (value, rule) in [(holds, "s"), (misses, "rest")] {
+                    let value = value.replace("VERSION", &format!("v{version}"));
+                    host.policy(&policy(&format!("{key} = [{value}]"), "enrich", "bypass"));
+                    let mut c = host.connect();
+                    assert_eq!(host.flow(&c)["action"], "undecided");
+                    converse(&mut c, version);
+                    let flow = host.flow(&c);
+                    assert_eq!(flow["rule"], rule, "v{version} {key} = {value}");
+                    let path = if rule == "s" { "enrich" } else { "relay" };
+                    assert_eq!(flow["path"], path, "{flow}");
+                    c.ends();
+                }
+            }
+            for (value, rule) in [("false", "s"), ("true", "rest")] {
+                host.policy(&policy(&format!("tls = {value}"), "bypass", "enrich"));
+                let mut c = host.connect();
+                converse(&mut c, version);
+                let flow = host.flow(&c);
+                assert_eq!(flow["rule"], rule);
+                let session = &flow["session"];
+                assert_eq!(session["user"], "alice");
+                assert_eq!(session["protocol"], format!("v{version}"));
+                assert_eq!(session["driver"], "Test Driver");
+                c.ends();
+            }
+        }
+    });
+}
+
+#[test]
+fn a_denied_request_does_not_reach_the_database() {
+    host(|host| {
+        let mut denied = 0;
+        for version in [3, 4, 5] {
+            host.policy(&policy("keyspace = [\"shop\"]", "deny", "bypass"));
+            for in_pieces in [false, true] {
+                let mut c = host.connect();
+                c.client_sends(&startup(version, OPTIONS_SENT));
+                c.server_sends(&ready(version));
+                c.in_segments = version >= 5;
+                c.client_sends(&query(version, 1, SYSTEM));
+                c.server_sends(&rows(version, 1));
+                let request = c.wrap(&query(version, 0x1234, SELECT));
+                if in_pieces {
+                    for byte in &request {
+                        c.client.write_all(&[*byte]).unwrap();
+                    }
+                } else {
+                    c.client.write_all(&request).unwrap();
+                }
+                let error = c.wrap(&refusal(version, 0x1234, "s"));
+                c.ends_with(&error, b"");
+                denied += 1;
+            }
+        }
+        assert_eq!(
+            host.metric("sessions_decided", "action=\"deny\",rule=\"s\""),
+            denied
+        );
+        assert_eq!(host.metric("flows_closed", "reason=\"denied\""), denied);
+    });
+}
+
+#[test]
+fn a_denied_session_is_refused_in_place_of_the_answer_that_would_let_it_in() {
+    host(|host| {
+        for version in [4, 5] {
+            host.policy(&policy("driver = [\"Test Driver\"]", "deny", "bypass"));
+            let mut c = host.connect();
+            c.client_sends(&startup(version, OPTIONS_SENT));
+            c.server.write_all(&ready(version)).unwrap();
+            // As the STARTUP was: segments begin behind its answer.
+            c.ends_with(&refusal(version, 0, "s"), b"");
+
+            host.policy(&policy("user = [\"alice\"]", "deny", "bypass"));
+            let mut c = host.connect();
+            c.client_sends(&startup(version, OPTIONS_SENT));
+            c.server_sends(&authenticate(version));
+            c.in_segments = version >= 5;
+            c.client_sends(&auth_response(version, 7, b"\0alice\0secret"));
+            let success = c.wrap(&auth_success(version, 7));
+            for byte in success {
+                c.server.write_all(&[byte]).unwrap();
+            }
+            let error = c.wrap(&refusal(version, 7, "s"));
+            c.ends_with(&error, b"");
+
+            host.policy(&policy("keyspace = [\"shop\"]", "deny", "bypass"));
+            let mut c = host.connect();
+            c.client_sends(&startup(version, OPTIONS_SENT));
+            c.server_sends(&ready(version));
+            c.in_segments = version >= 5;
+            c.client_sends(&query(version, 9, "USE \"shop\""));
+            let answer = c.wrap(&set_keyspace(version, 9, "shop"));
+            c.server.write_all(&answer).unwrap();
+            let error = c.wrap(&refusal(version, 9, "s"));
+            c.ends_with(&error, b"");
+        }
+        assert!(!host.agent.log().contains("secret"));
+    });
+}
+
+#[test]
+fn a_refusal_waits_for_the_end_of_the_response_that_is_passing() {
+    host(|host| {
+        host.policy(&policy("keyspace = [\"shop\"]", "deny", "bypass"));
+        let mut c = host.connect();
+        c.client_sends(&startup(4, OPTIONS_SENT));
+        c.server_sends(&ready(4));
+        c.client_sends(&query(4, 1, SYSTEM));
+        let rows = rows(4, 1);
+        let (begin, end) = rows.split_at(60);
+        c.server_sends(begin);
+        c.client.write_all(&query(4, 2, SELECT)).unwrap();
+        c.server_gets_nothing();
+        c.server_sends(end);
+        c.ends_with(&refusal(4, 2, "s"), b"");
+    });
+}
+
+#[test]
+fn a_later_rule_denies_too() {
+    host(|host| {
+        host.policy(&policy("user = [\"bob\"]", "bypass", "deny"));
+        let mut c = host.connect();
+        c.client_sends(&startup(4, OPTIONS_SENT));
+        c.server.write_all(&ready(4)).unwrap();
+        c.ends_with(&refusal(4, 0, "rest"), b"");
+    });
+}
+
+#[test]
+fn what_is_encrypted_tells_that_and_nothing_else() {
+    let hello = b"\x16\x03\x01\x00\x05hello";
+    host(|host| {
+        host.policy(&policy("tls = true", "deny", "bypass"));
+        let mut c = host.connect();
+        c.client.write_all(hello).unwrap();
+        // No words of ours would be understood.
+        c.ends_with(b"", b"");
+        assert_eq!(host.metric("sessions_undecidable", "reason=\"tls\""), 0);
+
+        host.policy(&policy("user = [\"alice\"]", "deny", "enrich"));
+        let mut c = host.connect();
+        c.client_sends(hello);
+        let flow = host.flow(&c);
+        assert_eq!(
+            (&flow["rule"], &flow["path"]),
+            (&"rest".into(), &"relay".into())
+        );
+        assert_eq!(flow["session"]["tls"], true);
+        c.server_sends(b"anything");
+        c.ends();
+        assert_eq!(host.metric("sessions_undecidable", "reason=\"tls\""), 1);
+        assert_eq!(host.metric("undecodable_flows", "reason=\"tls\""), 1);
+    });
+}
+
+#[test]
+fn what_cannot_become_known_does_not_hold_and_is_counted() {
+    let compressing = [OPTIONS_SENT, &[("COMPRESSION", "lz4")]].concat();
+    host(|host| {
+        host.policy(&policy("keyspace = [\"shop\"]", "deny", "bypass"));
+        let decided = |c: &Conversation, reason: &str| {
+            let flow = host.flow(c);
+            assert_eq!(flow["rule"], "rest", "{reason}: {flow}");
+            let reason = format!("reason=\"{reason}\"");
+            assert_eq!(host.metric("sessions_undecidable", &reason), 1, "{reason}");
+        };
+        // v5 in compressed segments.
+        let mut c = host.connect();
+        c.client_sends(&startup(5, &compressing));
+        c.server_sends(&ready(5));
+        decided(&c, "segment_compression");
+        c.client_sends(b"whatever");
+        c.ends();
+        // v4 with compressed bodies.
+        let mut c = host.connect();
+        c.client_sends(&startup(4, &compressing));
+        c.server_sends(&ready(4));
+        let mut compressed = frame(4, 1, QUERY, b"\0\0\0\x01?");
+        compressed[1] = 1;
+        c.client_sends(&compressed);
+        decided(&c, "compressed_body");
+        assert_eq!(host.flow(&c)["session"]["compression"], "lz4");
+        c.ends();
+        // Not CQL, less than a header of it, and a server that speaks first.
+        let mut c = host.connect();
+        c.client_sends(b"GET /");
+        decided(&c, "not_cql");
+        c.ends();
+        let mut c = host.connect();
+        c.server_sends(b"220");
+        assert_eq!(host.metric("sessions_undecidable", "reason=\"not_cql\""), 2);
+        c.ends();
+        // Another version, a request for data before the handshake.
+        let mut c = host.connect();
+        c.client_sends(&startup(6, OPTIONS_SENT));
+        decided(&c, "version");
+        c.ends();
+        let mut c = host.connect();
+        c.client_sends(&query(4, 1, SELECT));
+        decided(&c, "early");
+        c.ends();
+    });
+}
+
+#[test]
+fn a_control_connection_stays_undecided_and_counts_under_the_rule_that_marked_it() {
+    host(|host| {
+        host.policy(&policy("keyspace = [\"shop\"]", "deny", "bypass"));
+        for version in [4, 5] {
+            let mut c = host.connect();
+            c.client_sends(&frame(version, 0, OPTIONS, b""));
+            c.server_sends(&frame(RESPONSE | version, 0, SUPPORTED, b"\0\0"));
+            c.client_sends(&startup(version, OPTIONS_SENT));
+            c.server_sends(&ready(version));
+            c.in_segments = version >= 5;
+            c.client_sends(&frame(version, 1, REGISTER, b"\0\x01\0\x0dSCHEMA_CHANGE"));
+            c.server_sends(&frame(RESPONSE | version, 1, 0x02, b""));
+            for (stream, text) in [
+                SYSTEM,
+                "SELECT * FROM system_schema.tables",
+                "DESCRIBE CLUSTER",
+                "USE system",
+            ]
+            .into_iter()
+            .enumerate()
+            {
+                c.client_sends(&query(version, stream as i16, text));
+                if text.starts_with("USE") {
+                    c.server_sends(&set_keyspace(version, stream as i16, "system"));
+                } else {
+                    c.server_sends(&rows(version, stream as i16));
+                }
+            }
+            c.client_sends(&query(version, 9, "SELECT * FROM peers"));
+            c.server_sends(&rows(version, 9));
+            let flow = host.flow(&c);
+            assert_eq!(flow["action"], "undecided");
+            assert_eq!(
+                (&flow["rule"], &flow["path"]),
+                (&"s".into(), &"enrich".into())
+            );
+            assert_eq!(flow["session"]["driver"], "Test Driver");
+            c.ends();
+        }
+        let rows = host.agent.json("/statements").unwrap();
+        let rows = rows.as_array().unwrap();
+        assert!(rows.iter().all(|row| row["rule"] == "s"));
+        let local = rows.iter().find(|row| row["table"] == "local").unwrap();
+        assert_eq!(local["count"], 2);
+    });
+}
+
+#[test]
+fn statements_count_under_the_rule_that_decided() {
+    host(|host| {
+        host.policy(&policy("user = [\"alice\"]", "enrich", "enrich"));
+        let mut c = host.connect();
+        c.client_sends(&startup(4, OPTIONS_SENT));
+        c.server_sends(&ready(4));
+        for stream in 0..3 {
+            c.client_sends(&query(4, stream, SELECT));
+            c.server_sends(&void(4, stream));
+        }
+        c.ends();
+        let rows = host.agent.json("/statements").unwrap();
+        let mut rows = rows.as_array().unwrap().iter();
+        let row = rows.find(|row| row["table"] == "orders").unwrap();
+        assert_eq!((&row["rule"], &row["count"]), (&"rest".into(), &3.into()));
+    });
+}
+
+#[test]
+fn requests_that_come_before_their_time_wait() {
+    host(|host| {
+        host.policy(&policy("keyspace = [\"shop\"]", "deny", "bypass"));
+        for (text, denied) in [(SELECT, true), ("SELECT v FROM other.t", false)] {
+            let mut c = host.connect();
+            let first = startup(4, OPTIONS_SENT);
+            let (second, third) = (query(4, 1, SYSTEM), query(4, 2, text));
+            c.client
+                .write_all(&[&first[..], &second, &third].concat())
+                .unwrap();
+            c.server_gets(&first);
+            c.server_gets_nothing();
+            c.server_sends(&ready(4));
+            c.server_gets(&second);
+            if denied {
+                c.ends_with(&refusal(4, 2, "s"), b"");
+            } else {
+                c.server_gets(&third);
+                c.server_sends(&void(4, 2));
+                assert_eq!(host.flow(&c)["path"], "relay");
+                c.ends();
+            }
+        }
+        // What is unqualified waits for the USE before it.
+        for version in [4, 5] {
+            let mut c = host.connect();
+            c.client_sends(&startup(version, OPTIONS_SENT));
+            c.server_sends(&ready(version));
+            c.in_segments = version >= 5;
+            let first = c.wrap(&query(version, 1, "USE shop"));
+            let second = c.wrap(&query(version, 2, "SELECT v FROM orders"));
+            c.client.write_all(&[&first[..], &second].concat()).unwrap();
+            c.server_gets(&first);
+            c.server_gets_nothing();
+            let answer = c.wrap(&set_keyspace(version, 1, "shop"));
+            c.server.write_all(&answer).unwrap();
+            let error = c.wrap(&refusal(version, 1, "s"));
+            c.ends_with(&error, b"");
+        }
+        // A USE that fails leaves it open.
+        let mut c = host.connect();
+        c.client_sends(&startup(4, OPTIONS_SENT));
+        c.server_sends(&ready(4));
+        c.client_sends(&query(4, 1, "USE shop"));
+        c.client.write_all(&query(4, 2, SELECT)).unwrap();
+        c.server_gets_nothing();
+        c.server_sends(&frame(RESPONSE | 4, 1, 0, b"\0\0\x22\0\0\0"));
+        c.ends_with(&refusal(4, 2, "s"), b"");
+    });
+}
+
+/// Wherever the bytes are cut, the same is decided and the same bytes pass.
+#[test]
+fn cuts_change_nothing() {
+    host(|host| {
+        host.policy(&policy(
+            "user = [\"alice\"]\nkeyspace = [\"shop\"]",
+            "bypass",
+            "deny",
+        ));
+        for version in [4, 5] {
+            for size in [1, 2, 7, 1000] {
+                let mut c = host.connect();
+                let say = |c: &mut Conversation, from_client: bool, frame: &[u8]| {
+                    let bytes = c.wrap(frame);
+                    for piece in bytes.chunks(size) {
+                        let side = if from_client {
+                            &mut c.client
+                        } else {
+                            &mut c.server
+                        };
+                        side.write_all(piece).unwrap();
+                    }
+                    if from_client {
+                        c.server_gets(&bytes);
+                    } else {
+                        c.client_gets(&bytes);
+                    }
+                };
+                say(&mut c, true, &startup(version, OPTIONS_SENT));
+                say(&mut c, false, &authenticate(version));
+                c.in_segments = version >= 5;
+                say(&mut c, true, &auth_response(version, 1, b"\0alice\0secret"));
+                say(&mut c, false, &auth_success(version, 1));
+                say(&mut c, true, &query(version, 2, SYSTEM));
+                say(&mut c, false, &rows(version, 2));
+                say(
+                    &mut c,
+                    true,
+                    &frame(version, 3, PREPARE, &long(SELECT, version)),
+                );
+                say(&mut c, false, &rows(version, 3));
+                let flow = host.flow(&c);
+                assert_eq!(
+                    (&flow["rule"], &flow["path"]),
+                    (&"s".into(), &"relay".into())
+                );
+                c.ends();
+            }
+        }
+    });
+}
+
+fn long(text: &str, version: u8) -> Vec<u8> {
+    let flags: &[u8] = if version < 5 { &[] } else { &[0; 4] };
+    [
+        &(text.len() as i32).to_be_bytes()[..],
+        text.as_bytes(),
+        flags,
+    ]
+    .concat()
+}
+
+#[test]
+fn a_reload_leaves_alone_what_came_before_it() {
+    host(|host| {
+        host.policy(&policy("keyspace = [\"shop\"]", "deny", "bypass"));
+        let mut undecided = host.connect();
+        undecided.client_sends(&startup(4, OPTIONS_SENT));
+        undecided.server_sends(&ready(4));
+        let mut decided = host.connect();
+        decided.client_sends(&startup(4, OPTIONS_SENT));
+        decided.server_sends(&ready(4));
+        decided.client_sends(&query(4, 1, "SELECT v FROM other.t"));
+
+        host.policy(&policy("keyspace = [\"other\"]", "deny", "bypass"));
+        decided.server_sends(&void(4, 1));
+        decided.client_sends(&query(4, 2, "SELECT v FROM other.t"));
+        decided.ends();
+        undecided.client.write_all(&query(4, 5, SELECT)).unwrap();
+        undecided.ends_with(&refusal(4, 5, "s"), b"");
+
+        let mut new = host.connect();
+        new.client_sends(&startup(4, OPTIONS_SENT));
+        new.server_sends(&ready(4));
+        new.client_sends(&query(4, 5, SELECT));
+        assert_eq!(host.flow(&new)["rule"], "rest");
+        new.ends();
+    });
+}
+
+#[test]
+fn layer_4_rules_before_decide_at_connect_and_cgroups_are_known_in_the_agent() {
+    host(|host| {
+        let first = "[[rule]]\nname = \"first\"\nto = [\":PORT\"]\naction = \"bypass\"\n";
+        host.policy(&(first.to_owned() + &policy("tls = false", "deny", "deny")));
+        let mut c = host.connect();
+        c.client_sends(&query(4, 1, SELECT));
+        assert_eq!(host.agent.metric("underpass_flows").unwrap(), 0.0);
+        drop(c);
+
+        let own = host.sandbox.cgroup.rule_path();
+        for (cgroup, rule) in [(own.as_path(), "s"), ("/nowhere".as_ref(), "rest")] {
+            let session = format!("cgroup = [{cgroup:?}]\ntls = false");
+            let ask = "[[rule]]\nname = \"ask\"\nto = [\":PORT\"]\ntls = true\naction = \"deny\"\n";
+            host.policy(&(ask.to_owned() + &policy(&session, "enrich", "enrich")));
+            let mut c = host.connect();
+            c.client_sends(&startup(4, OPTIONS_SENT));
+            c.server_sends(&ready(4));
+            assert_eq!(host.flow(&c)["rule"], rule);
+            c.ends();
+        }
+    });
+}
+
+#[test]
+fn whoever_leaves_undecided_leaves_as_ever() {
+    host(|host| {
+        host.policy(&policy("keyspace = [\"shop\"]", "deny", "bypass"));
+        // In the middle of a frame, whose beginning is passed on.
+        let mut c = host.connect();
+        let whole = startup(4, OPTIONS_SENT);
+        c.client.write_all(&whole[..20]).unwrap();
+        c.client.shutdown(std::net::Shutdown::Write).unwrap();
+        c.server_gets(&whole[..20]);
+        c.server.shutdown(std::net::Shutdown::Write).unwrap();
+        c.ends_with(b"", b"");
+        // The database ends while requests wait for it: they do not reach it any more.
+        let mut c = host.connect();
+        c.client_sends(&whole);
+        c.client.write_all(&query(4, 1, SYSTEM)).unwrap();
+        c.server_gets_nothing();
+        c.server.shutdown(std::net::Shutdown::Write).unwrap();
+        c.client_gets(b"");
+        c.client.shutdown(std::net::Shutdown::Write).unwrap();
+        c.ends_with(b"", b"");
+        // A reset.
+        let c = host.connect();
+        socket2::SockRef::from(&c.client)
+            .set_linger(Some(std::time::Duration::ZERO))
+            .unwrap();
+        drop(c.client);
+        eventually("the flow ends", || {
+            host.agent.metric("underpass_flows").unwrap() == 0.0
+        });
+    });
+}

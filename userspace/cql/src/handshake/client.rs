@@ -1,0 +1,107 @@
+//! What the client says.
+
+use super::{Awaited, Handshake, Meaning, Stage, Uncounted};
+use crate::frame::{Flags, Header, Opcode};
+use crate::request::{self, read_statement};
+use crate::session::{Claims, Fact, Unknowable, is_system_keyspace, plain_user};
+use crate::statement::StatementKind;
+use crate::wire::Cursor;
+
+/// How much of an AUTH_RESPONSE is looked at: a user and a password of
+/// [`MAX_FACT_BYTES`](crate::MAX_FACT_BYTES) each, several times over.
+const TOKEN_PREFIX_BYTES: usize = 4 << 10;
+
+/// How much of a body may tell something.
+pub(super) fn wanted_bytes(header: &Header) -> usize {
+    match header.opcode {
+        _ if header.is_compressed() => 0,
+        Some(Opcode::AuthResponse) => TOKEN_PREFIX_BYTES,
+        _ => request::wanted_bytes(header),
+    }
+}
+
+impl Handshake {
+    pub(super) fn client_says(&mut self, header: &Header, prefix: &[u8]) -> Meaning {
+        match (header.opcode, self.stage) {
+            (Some(Opcode::Startup), Stage::Fresh) => {
+                let body = behind_payload(header, prefix).unwrap_or_default();
+                self.claims = Claims::read(body);
+                self.awaited = Some(Awaited::Startup);
+                Meaning::Nothing
+            }
+            (Some(Opcode::AuthResponse), Stage::Authenticating) => {
+                self.login = Some(match behind_payload(header, prefix) {
+                    _ if header.is_compressed() => Err(Unknowable::CompressedBody),
+                    _ if header.length as usize > TOKEN_PREFIX_BYTES => Err(Unknowable::TooLong),
+                    Some(token) => plain_user(token),
+                    None => Err(Unknowable::Unreadable),
+                });
+                self.awaited = Some(Awaited::AuthResponse);
+                Meaning::Nothing
+            }
+            (
+                Some(Opcode::Query | Opcode::Prepare | Opcode::Execute | Opcode::Batch),
+                Stage::Established,
+            ) => self.statement(header, prefix),
+            (Some(Opcode::Query | Opcode::Prepare | Opcode::Execute | Opcode::Batch), _) => {
+                Meaning::Ends(Unknowable::Early)
+            }
+            _ => Meaning::Nothing,
+        }
+    }
+
+    /// What the database answers by itself, about itself, decides nothing; anything else is what
+    /// the session is for.
+    fn statement(&mut self, header: &Header, prefix: &[u8]) -> Meaning {
+        if header.is_compressed() {
+            return self.keyspace_is(Err(Unknowable::CompressedBody));
+        }
+        let Some(found) = read_statement(&mut self.flow, header, prefix, &mut Uncounted) else {
+            return self.keyspace_is(Err(Unknowable::Unreadable));
+        };
+        let Some(statement) = found.statement else {
+            return self.keyspace_is(Err(match header.opcode {
+                Some(Opcode::Execute | Opcode::Batch) => Unknowable::UnknownPreparedId,
+                _ => Unknowable::Unreadable,
+            }));
+        };
+        match found.prepares.unwrap_or(statement.kind) {
+            StatementKind::Use if header.opcode == Some(Opcode::Prepare) => Meaning::Nothing,
+            StatementKind::Use => {
+                self.awaited = Some(Awaited::Use(header.stream));
+                Meaning::Nothing
+            }
+            StatementKind::Describe => Meaning::Nothing,
+            StatementKind::Unknown => self.keyspace_is(Err(Unknowable::Unreadable)),
+            _ => match statement.keyspace.as_deref() {
+                Some(keyspace) if is_system_keyspace(keyspace) => Meaning::Nothing,
+                keyspace => self.keyspace_is(Ok(keyspace)),
+            },
+        }
+    }
+
+    /// The first one counts.
+    pub(super) fn keyspace_is(&mut self, keyspace: Result<Option<&str>, Unknowable>) -> Meaning {
+        if self.session.keyspace != Fact::Open {
+            return Meaning::Nothing;
+        }
+        self.session.keyspace = match keyspace {
+            Ok(Some(keyspace)) => Fact::Is(keyspace.into()),
+            Ok(None) => Fact::Absent,
+            Err(why) => {
+                self.note(why);
+                Fact::Absent
+            }
+        };
+        Meaning::Tells
+    }
+}
+
+/// The body behind a custom payload.
+fn behind_payload<'b>(header: &Header, body: &'b [u8]) -> Option<&'b [u8]> {
+    let mut body = Cursor::new(body);
+    if header.flags.any(Flags::CUSTOM_PAYLOAD) {
+        body.skip_bytes_map()?;
+    }
+    Some(body.rest())
+}

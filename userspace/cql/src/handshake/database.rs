@@ -1,0 +1,116 @@
+//! What the database says.
+
+use super::{Awaited, Handshake, Meaning, Stage};
+use crate::frame::{Header, Opcode, ProtocolVersion};
+use crate::response::{self, set_keyspace};
+use crate::session::{Fact, Unknowable, is_system_keyspace, text_fact};
+
+impl Handshake {
+    /// How much of a body may tell something: only that of what answers a USE.
+    pub(super) fn wanted_of_response(&self, header: &Header) -> usize {
+        match (header.opcode, self.awaited) {
+            (Some(Opcode::Result), Some(Awaited::Use(stream))) if stream == header.stream => {
+                response::wanted_bytes(header)
+            }
+            _ => 0,
+        }
+    }
+
+    pub(super) fn database_says(&mut self, header: &Header, prefix: &[u8]) -> Meaning {
+        match (self.awaited, header.opcode) {
+            (Some(Awaited::Startup), Some(Opcode::Ready)) => {
+                self.accepted(header);
+                self.established();
+                match self.is_compressed() {
+                    true => Meaning::Ends(Unknowable::SegmentCompression),
+                    false => Meaning::Tells,
+                }
+            }
+            (Some(Awaited::Startup), Some(Opcode::Authenticate)) => {
+                self.accepted(header);
+                self.stage = Stage::Authenticating;
+                match self.is_compressed() {
+                    true => {
+                        self.claims_are_facts();
+                        Meaning::Ends(Unknowable::SegmentCompression)
+                    }
+                    false => Meaning::Nothing,
+                }
+            }
+            (Some(Awaited::AuthResponse), Some(Opcode::AuthSuccess)) => {
+                self.awaited = None;
+                self.established();
+                Meaning::Tells
+            }
+            (Some(Awaited::AuthResponse), Some(Opcode::AuthChallenge | Opcode::Error))
+            | (Some(Awaited::Startup), Some(Opcode::Error)) => {
+                self.awaited = None;
+                Meaning::Nothing
+            }
+            (Some(Awaited::Use(stream)), Some(opcode)) if stream == header.stream => {
+                self.use_answered(header, opcode, prefix)
+            }
+            _ => Meaning::Nothing,
+        }
+    }
+
+    /// READY or AUTHENTICATE: the version is settled, and with it the framing of what follows.
+    fn accepted(&mut self, header: &Header) {
+        self.awaited = None;
+        self.version = header.version;
+        self.segments = header.version >= 5;
+    }
+
+    fn is_compressed(&self) -> bool {
+        self.segments && self.claims.compresses
+    }
+
+    fn established(&mut self) {
+        self.stage = Stage::Established;
+        self.claims_are_facts();
+        let login = self.login.take();
+        self.session.user = self.fact(login);
+    }
+
+    fn claims_are_facts(&mut self) {
+        let claims = std::mem::take(&mut self.claims);
+        self.claims.compresses = claims.compresses;
+        self.session.driver = self.fact(claims.driver);
+        self.session.driver_version = self.fact(claims.driver_version);
+        self.session.application = self.fact(claims.application);
+        self.session.compression = claims.compression;
+        self.session.protocol = match ProtocolVersion::from_byte(self.version) {
+            Some(version) => Fact::Is(version),
+            None => Fact::Absent,
+        };
+        self.session.tls = Fact::Is(false);
+    }
+
+    fn use_answered(&mut self, header: &Header, opcode: Opcode, prefix: &[u8]) -> Meaning {
+        let read = match opcode {
+            Opcode::Error => {
+                self.awaited = None;
+                return Meaning::Nothing;
+            }
+            Opcode::Result if header.is_compressed() => Err(Unknowable::CompressedBody),
+            Opcode::Result => set_keyspace(header, prefix).ok_or(Unknowable::Unreadable),
+            _ => return Meaning::Nothing,
+        };
+        match read {
+            // The answer to something else that was asked on the same stream.
+            Ok(None) => return Meaning::Nothing,
+            Ok(Some(keyspace)) if is_system_keyspace(keyspace) => {
+                self.awaited = None;
+                // Unqualified names are the system's now.
+                self.flow.keyspace = Some(keyspace.into());
+                return Meaning::Nothing;
+            }
+            _ => self.awaited = None,
+        }
+        let keyspace = read.and_then(|keyspace| match keyspace {
+            Some(keyspace) => text_fact(keyspace.as_bytes()).map(Some),
+            None => Ok(None),
+        });
+        self.keyspace_is(keyspace.as_ref().map(Option::as_deref).map_err(|why| *why))
+    }
+}

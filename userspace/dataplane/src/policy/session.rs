@@ -1,0 +1,368 @@
+//! What only the CQL handshake tells, and rules that ask for it.
+//!
+//! The kernel cannot look that far: it sends what meets a session rule to the agent, which
+//! learns one fact after the other and asks [`Policy::decide`] each time.
+
+use std::fmt;
+
+use super::{Candidate, Match, Policy, Rule};
+
+/// The longest value that a session rule can name, and that is kept of a session: Cassandra
+/// allows 48 bytes for a keyspace and drivers' names have a few dozen. Values longer than
+/// this hold for no rule.
+pub const MAX_FACT_BYTES: usize = 256;
+
+/// One thing that a session rule can name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Fact<T> {
+    /// It is not known yet.
+    #[default]
+    Open,
+    /// There is none, or it cannot become known: no rule that names it holds.
+    Absent,
+    /// It is this, for good.
+    Is(T),
+}
+
+impl<T> Fact<T> {
+    /// What is not known yet never will be.
+    fn close(&mut self) {
+        if matches!(self, Fact::Open) {
+            *self = Fact::Absent;
+        }
+    }
+
+    /// The value, where there is one.
+    pub fn value(&self) -> Option<&T> {
+        match self {
+            Fact::Is(value) => Some(value),
+            _ => None,
+        }
+    }
+}
+
+/// The protocol's version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Protocol {
+    /// Cassandra 2.1
+    V3,
+    /// Cassandra 2.2
+    V4,
+    /// Cassandra 4.0
+    V5,
+}
+
+impl Protocol {
+    /// Every one.
+    pub const ALL: [Self; 3] = [Self::V3, Self::V4, Self::V5];
+
+    /// As in the policy file.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::V3 => "v3",
+            Self::V4 => "v4",
+            Self::V5 => "v5",
+        }
+    }
+}
+
+/// What STARTUP asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Compression {
+    /// Nothing is compressed.
+    None,
+    /// LZ4
+    Lz4,
+    /// Snappy
+    Snappy,
+}
+
+impl Compression {
+    /// Every one.
+    pub const ALL: [Self; 3] = [Self::None, Self::Lz4, Self::Snappy];
+
+    /// As in the policy file.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Lz4 => "lz4",
+            Self::Snappy => "snappy",
+        }
+    }
+}
+
+/// What the handshake of a flow has told so far.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Session {
+    /// Who logged in.
+    pub user: Fact<String>,
+    /// The keyspace that it works in.
+    pub keyspace: Fact<String>,
+    /// STARTUP's DRIVER_NAME.
+    pub driver: Fact<String>,
+    /// STARTUP's DRIVER_VERSION.
+    pub driver_version: Fact<String>,
+    /// STARTUP's APPLICATION_NAME.
+    pub application: Fact<String>,
+    /// The version that the database accepted.
+    pub protocol: Fact<Protocol>,
+    /// STARTUP's COMPRESSION.
+    pub compression: Fact<Compression>,
+    /// Whether the flow is encrypted.
+    pub tls: Fact<bool>,
+}
+
+impl Session {
+    /// The same when nothing more can become known.
+    #[must_use]
+    pub fn closed(mut self) -> Self {
+        for text in [
+            &mut self.user,
+            &mut self.keyspace,
+            &mut self.driver,
+            &mut self.driver_version,
+            &mut self.application,
+        ] {
+            text.close();
+        }
+        self.protocol.close();
+        self.compression.close();
+        self.tls.close();
+        self
+    }
+}
+
+/// A text, exact or a beginning (`spark*`).
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct TextPattern {
+    text: String,
+    prefix: bool,
+}
+
+impl TextPattern {
+    /// `text`, or `beginning*`. None when it is empty, longer than [`MAX_FACT_BYTES`], or has
+    /// a `*` anywhere else.
+    pub fn parse(pattern: &str) -> Option<Self> {
+        let (text, prefix) = match pattern.strip_suffix('*') {
+            Some(text) => (text, true),
+            None => (pattern, false),
+        };
+        let fits = text.len() <= MAX_FACT_BYTES && !text.contains('*');
+        (fits && (prefix || !text.is_empty())).then(|| Self {
+            text: text.to_owned(),
+            prefix,
+        })
+    }
+
+    fn holds(&self, value: &str) -> bool {
+        if self.prefix {
+            value.starts_with(&self.text)
+        } else {
+            value == self.text
+        }
+    }
+}
+
+impl fmt::Display for TextPattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}", self.text, if self.prefix { "*" } else { "" })
+    }
+}
+
+/// A rule's conditions on the session. An empty list does not care.
+#[derive(Clone, Debug, Default)]
+pub struct SessionConditions {
+    /// Who logged in.
+    pub users: Vec<TextPattern>,
+    /// The keyspace, as the database stores its name.
+    pub keyspaces: Vec<TextPattern>,
+    /// The driver's name.
+    pub drivers: Vec<TextPattern>,
+    /// The driver's version.
+    pub driver_versions: Vec<TextPattern>,
+    /// The application's name.
+    pub applications: Vec<TextPattern>,
+    /// The protocol's version.
+    pub protocols: Vec<Protocol>,
+    /// The compression.
+    pub compressions: Vec<Compression>,
+    /// Whether it is encrypted.
+    pub tls: Option<bool>,
+}
+
+/// A condition on the session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SessionKey {
+    /// `user`
+    User,
+    /// `keyspace`
+    Keyspace,
+    /// `driver`
+    Driver,
+    /// `driver_version`
+    DriverVersion,
+    /// `application`
+    Application,
+    /// `protocol`
+    Protocol,
+    /// `compression`
+    Compression,
+    /// `tls`
+    Tls,
+}
+
+impl SessionKey {
+    /// The key in the policy file.
+    pub fn key(self) -> &'static str {
+        match self {
+            Self::User => "user",
+            Self::Keyspace => "keyspace",
+            Self::Driver => "driver",
+            Self::DriverVersion => "driver_version",
+            Self::Application => "application",
+            Self::Protocol => "protocol",
+            Self::Compression => "compression",
+            Self::Tls => "tls",
+        }
+    }
+}
+
+/// Whether a condition holds; None while that is open.
+type Held = Option<bool>;
+
+impl SessionConditions {
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.named().next().is_none()
+    }
+
+    /// Those that the rule names, in the order of the documentation.
+    pub fn named(&self) -> impl Iterator<Item = SessionKey> {
+        let all = self.judged(&Session::default());
+        all.into_iter()
+            .filter_map(|(key, held)| held.is_none().then_some(key))
+    }
+
+    /// Those that do not hold.
+    pub fn missed(&self, session: &Session) -> impl Iterator<Item = SessionKey> {
+        self.keys_that(session, Some(false))
+    }
+
+    /// Those that depend on what is not known yet.
+    pub fn open(&self, session: &Session) -> impl Iterator<Item = SessionKey> {
+        self.keys_that(session, None)
+    }
+
+    fn keys_that(&self, session: &Session, wanted: Held) -> impl Iterator<Item = SessionKey> {
+        self.judged(session)
+            .into_iter()
+            .filter_map(move |(key, held)| (held == wanted).then_some(key))
+    }
+
+    fn judged(&self, session: &Session) -> [(SessionKey, Held); 8] {
+        use SessionKey as Key;
+        let text = |patterns: &[TextPattern], fact: &Fact<String>| {
+            one_of(patterns, fact, |pattern, value| pattern.holds(value))
+        };
+        [
+            (Key::User, text(&self.users, &session.user)),
+            (Key::Keyspace, text(&self.keyspaces, &session.keyspace)),
+            (Key::Driver, text(&self.drivers, &session.driver)),
+            (
+                Key::DriverVersion,
+                text(&self.driver_versions, &session.driver_version),
+            ),
+            (
+                Key::Application,
+                text(&self.applications, &session.application),
+            ),
+            (
+                Key::Protocol,
+                one_of(&self.protocols, &session.protocol, PartialEq::eq),
+            ),
+            (
+                Key::Compression,
+                one_of(&self.compressions, &session.compression, PartialEq::eq),
+            ),
+            (
+                Key::Tls,
+                one_of(self.tls.as_slice(), &session.tls, PartialEq::eq),
+            ),
+        ]
+    }
+
+    /// All of them together.
+    fn hold(&self, session: &Session) -> Held {
+        let judged = self.judged(session);
+        if judged.iter().any(|(_, held)| *held == Some(false)) {
+            Some(false)
+        } else if judged.iter().any(|(_, held)| held.is_none()) {
+            None
+        } else {
+            Some(true)
+        }
+    }
+}
+
+fn one_of<P, T>(wanted: &[P], fact: &Fact<T>, holds: impl Fn(&P, &T) -> bool) -> Held {
+    match fact {
+        _ if wanted.is_empty() => Some(true),
+        Fact::Open => None,
+        Fact::Absent => Some(false),
+        Fact::Is(value) => Some(wanted.iter().any(|wanted| holds(wanted, value))),
+    }
+}
+
+/// What a policy says of a flow whose session is being learned.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Decision {
+    /// This, whatever else becomes known.
+    Decided(Match),
+    /// It takes more to know which rule it is.
+    Undecided,
+}
+
+impl Rule {
+    /// It has a condition on the session, so that only the agent can tell whether it holds.
+    pub fn is_session(&self) -> bool {
+        !self.session.is_empty()
+    }
+}
+
+impl Policy {
+    /// Whether there is a session rule.
+    pub fn names_sessions(&self) -> bool {
+        self.rules.iter().any(Rule::is_session)
+    }
+
+    /// The rule that `c` meets, by what is known of its session. Knowing more never changes
+    /// what was decided.
+    pub fn decide(&self, c: &Candidate, session: &Session) -> Decision {
+        match self.possible(c, session).next() {
+            Some((met, true)) => Decision::Decided(met),
+            Some((_, false)) => Decision::Undecided,
+            // The default is always possible.
+            None => Decision::Undecided,
+        }
+    }
+
+    /// The rules that may turn out to be the first that holds, in their order, and of each
+    /// whether it is certain to hold. Only the last one is: what is behind it cannot be met.
+    pub fn possible(
+        &self,
+        c: &Candidate,
+        session: &Session,
+    ) -> impl Iterator<Item = (Match, bool)> {
+        let by_rule = self.rules.iter().enumerate().filter_map(|(index, rule)| {
+            let held = match rule.miss(c) {
+                Some(_) => Some(false),
+                None => rule.session.hold(session),
+            };
+            (held != Some(false)).then(|| (rule.as_match(index, rule.action), held.is_some()))
+        });
+        let mut certain = false;
+        by_rule
+            .chain([(self.default_match(), true)])
+            .take_while(move |(_, is_certain)| !std::mem::replace(&mut certain, *is_certain))
+    }
+}

@@ -1,0 +1,296 @@
+//! Deciding by one fact after the other ends where reading with all of them does, and never
+//! takes a decision back.
+
+use proptest::{collection::vec, prelude::*, sample::select};
+
+use super::*;
+
+fn pattern(text: &str) -> TextPattern {
+    TextPattern::parse(text).unwrap()
+}
+
+fn patterns() -> impl Strategy<Value = Vec<TextPattern>> {
+    vec(
+        select(vec!["a", "ab", "a*", "*", "c"]).prop_map(pattern),
+        0..3,
+    )
+}
+
+fn facts() -> impl Strategy<Value = Fact<String>> {
+    let value = select(vec!["a", "ab", "b", "c"]).prop_map(|v| Fact::Is(v.to_owned()));
+    prop_oneof![1 => Just(Fact::Absent), 4 => value]
+}
+
+prop_compose! {
+    fn conditions()(
+        users in patterns(),
+        keyspaces in patterns(),
+        drivers in patterns(),
+        protocols in vec(select(Protocol::ALL.to_vec()), 0..2),
+        compressions in vec(select(Compression::ALL.to_vec()), 0..2),
+        tls: Option<bool>,
+    ) -> SessionConditions {
+        SessionConditions {
+            users,
+            keyspaces,
+            drivers,
+            protocols,
+            compressions,
+            tls,
+            ..SessionConditions::default()
+        }
+    }
+}
+
+prop_compose! {
+    fn rules()(
+        port in proptest::option::of(select(vec![9042_u16, 9043])),
+        session in prop_oneof![conditions(), Just(SessionConditions::default())],
+        action in select(vec![Action::Bypass, Action::Enrich, Action::Deny]),
+    ) -> Rule {
+        Rule {
+            name: RuleName::new("r"),
+            to: port.map(|port| Target { network: None, port: Some(port) }).into_iter().collect(),
+            uids: vec![],
+            processes: vec![],
+            cgroups: vec![],
+            session,
+            action,
+            fail: Fail::Open,
+        }
+    }
+}
+
+prop_compose! {
+    fn sessions()(
+        user in facts(),
+        keyspace in facts(),
+        driver in facts(),
+        protocol in select(Protocol::ALL.to_vec()),
+        compression in select(Compression::ALL.to_vec()),
+        tls: bool,
+    ) -> Session {
+        Session {
+            user,
+            keyspace,
+            driver,
+            driver_version: Fact::Absent,
+            application: Fact::Absent,
+            protocol: Fact::Is(protocol),
+            compression: Fact::Is(compression),
+            tls: Fact::Is(tls),
+        }
+    }
+}
+
+/// What is known when all but `open` of the facts are.
+fn partly(whole: &Session, open: u8) -> Session {
+    fn part<T: Clone>(fact: &Fact<T>, open: bool) -> Fact<T> {
+        if open { Fact::Open } else { fact.clone() }
+    }
+    Session {
+        user: part(&whole.user, open & 1 != 0),
+        keyspace: part(&whole.keyspace, open & 2 != 0),
+        driver: part(&whole.driver, open & 4 != 0),
+        protocol: part(&whole.protocol, open & 8 != 0),
+        compression: part(&whole.compression, open & 16 != 0),
+        tls: part(&whole.tls, open & 32 != 0),
+        ..whole.clone()
+    }
+}
+
+/// The plain reading of one rule's conditions.
+fn holds(rule: &Rule, session: &Session) -> bool {
+    let c = &rule.session;
+    let text = |wanted: &[TextPattern], fact: &Fact<String>| {
+        let held = |p: &TextPattern| {
+            let wanted = p.to_string();
+            fact.value()
+                .is_some_and(|value| match wanted.strip_suffix('*') {
+                    Some(beginning) => value.starts_with(beginning),
+                    None => *value == wanted,
+                })
+        };
+        wanted.is_empty() || wanted.iter().any(held)
+    };
+    text(&c.users, &session.user)
+        && text(&c.keyspaces, &session.keyspace)
+        && text(&c.drivers, &session.driver)
+        && (c.protocols.is_empty()
+            || session
+                .protocol
+                .value()
+                .is_some_and(|v| c.protocols.contains(v)))
+        && (c.compressions.is_empty()
+            || session
+                .compression
+                .value()
+                .is_some_and(|v| c.compressions.contains(v)))
+        && c.tls.is_none_or(|tls| session.tls == Fact::Is(tls))
+}
+
+fn candidate() -> Candidate {
+    Candidate {
+        to: "10.1.2.3:9042".parse().unwrap(),
+        uid: 0,
+        process: "java".into(),
+        cgroup: "/".into(),
+    }
+}
+
+fn policy(rules: Vec<Rule>) -> Policy {
+    Policy {
+        rules,
+        default_action: Action::Bypass,
+        default_fail: Fail::Open,
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(4_000))]
+
+    #[test]
+    fn knowing_all_is_the_first_match(rules in vec(rules(), 0..6), session in sessions()) {
+        let (policy, c) = (policy(rules), candidate());
+        let first = policy.rules.iter().position(|r| r.miss(&c).is_none() && holds(r, &session));
+        let Decision::Decided(met) = policy.decide(&c, &session) else {
+            return Err(TestCaseError::fail("undecided with every fact known"));
+        };
+        prop_assert_eq!(met.index, first);
+        let action = first.map_or(Action::Bypass, |index| policy.rules[index].action);
+        prop_assert_eq!(met.action, action);
+    }
+
+    #[test]
+    fn knowing_more_changes_no_decision(
+        rules in vec(rules(), 0..6),
+        whole in sessions(),
+        open: u8,
+        fewer: u8,
+    ) {
+        let (policy, c) = (policy(rules), candidate());
+        let early = policy.decide(&c, &partly(&whole, open));
+        let later = policy.decide(&c, &partly(&whole, open & fewer));
+        if early != Decision::Undecided {
+            prop_assert_eq!(&early, &later);
+        }
+        // And nothing is put off: undecided means that two sessions which agree in what is
+        // known can still end differently, or the same by another rule.
+        let possible: Vec<_> = policy.possible(&c, &partly(&whole, open)).collect();
+        prop_assert!(possible.last().is_some_and(|(_, certain)| *certain));
+        prop_assert_eq!(early == Decision::Undecided, possible.len() > 1);
+        let Decision::Decided(met) = policy.decide(&c, &whole) else {
+            return Err(TestCaseError::fail("undecided with every fact known"));
+        };
+        prop_assert!(possible.iter().any(|(m, _)| m.index == met.index));
+    }
+
+    #[test]
+    fn what_never_becomes_known_leaves_nothing_undecided(
+        rules in vec(rules(), 0..6),
+        whole in sessions(),
+        open: u8,
+    ) {
+        let closed = partly(&whole, open).closed();
+        prop_assert!(policy(rules).decide(&candidate(), &closed) != Decision::Undecided);
+    }
+}
+
+fn rule(name: &str, session: SessionConditions, action: Action) -> Rule {
+    Rule {
+        name: RuleName::new(name),
+        to: vec![],
+        uids: vec![],
+        processes: vec![],
+        cgroups: vec![],
+        session,
+        action,
+        fail: Fail::Closed,
+    }
+}
+
+#[test]
+fn the_kernel_asks_the_agent_where_a_session_rule_may_hold() {
+    let by_user = SessionConditions {
+        users: vec![pattern("a")],
+        ..SessionConditions::default()
+    };
+    let policy = policy(vec![
+        rule("session", by_user, Action::Deny),
+        rule("rest", SessionConditions::default(), Action::Bypass),
+    ]);
+    let met = policy.first_match(&candidate());
+    assert_eq!(
+        (met.index, met.action, met.fail),
+        (Some(0), Action::Enrich, Fail::Closed)
+    );
+    assert!(met.session && policy.names_sessions());
+}
+
+#[test]
+fn a_later_rule_decides_when_a_session_rule_does_not_hold() {
+    let by = |tls, users: &[&str]| SessionConditions {
+        users: users.iter().map(|u| pattern(u)).collect(),
+        tls,
+        ..SessionConditions::default()
+    };
+    let policy = policy(vec![
+        rule("encrypted", by(Some(true), &[]), Action::Enrich),
+        rule("alice", by(None, &["alice"]), Action::Deny),
+        rule("rest", SessionConditions::default(), Action::Observe),
+    ]);
+    let (mut session, c) = (Session::default(), candidate());
+    let decided = |session: &Session| match policy.decide(&c, session) {
+        Decision::Decided(met) => Some(met.rule.to_string()),
+        Decision::Undecided => None,
+    };
+    let names = |session: &Session| -> Vec<String> {
+        let possible = policy.possible(&c, session);
+        possible.map(|(met, _)| met.rule.to_string()).collect()
+    };
+    assert_eq!(decided(&session), None);
+    assert_eq!(names(&session), ["encrypted", "alice", "rest"]);
+    session.tls = Fact::Is(false);
+    assert_eq!(decided(&session), None);
+    assert_eq!(names(&session), ["alice", "rest"]);
+    session.user = Fact::Is("bob".into());
+    assert_eq!(decided(&session).as_deref(), Some("rest"));
+}
+
+#[test]
+fn a_pattern_is_exact_or_a_beginning() {
+    for (text, legal) in [
+        ("a", true),
+        ("a*", true),
+        ("*", true),
+        ("", false),
+        ("a*b", false),
+        ("**", false),
+        (&"x".repeat(MAX_FACT_BYTES + 1), false),
+    ] {
+        assert_eq!(TextPattern::parse(text).is_some(), legal, "{text}");
+    }
+    assert_eq!(pattern("ab*").to_string(), "ab*");
+}
+
+#[test]
+fn conditions_say_what_they_name_what_is_open_and_what_is_missed() {
+    use SessionKey::{Keyspace, Tls, User};
+    let conditions = SessionConditions {
+        users: vec![pattern("a")],
+        keyspaces: vec![pattern("k")],
+        tls: Some(false),
+        ..SessionConditions::default()
+    };
+    let session = Session {
+        user: Fact::Is("b".into()),
+        tls: Fact::Is(false),
+        ..Session::default()
+    };
+    assert_eq!(
+        conditions.named().collect::<Vec<_>>(),
+        [User, Keyspace, Tls]
+    );
+    assert_eq!(conditions.open(&session).collect::<Vec<_>>(), [Keyspace]);
+    assert_eq!(conditions.missed(&session).collect::<Vec<_>>(), [User]);
+}
