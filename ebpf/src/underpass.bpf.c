@@ -5,5 +5,6 @@
 #include "legs.bpf.c"
 #include "hold.bpf.c"
 #include "meter.bpf.c"
+#include "shortcut.bpf.c"
 
 char LICENSE[] SEC("license") = "Dual MIT/GPL";

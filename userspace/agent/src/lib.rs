@@ -20,4 +20,5 @@ pub mod flows;
 pub mod metrics;
 pub mod observed;
 pub mod proxy;
+pub mod shortcuts;
 pub mod statements;

@@ -32,6 +32,7 @@ use crate::{
     meters::{Meters, Observations},
     pins::{Pins, PinsError},
     policy::{Policy, RuleName},
+    shortcut::{Shortcut, ShortcutCounts, Spills},
     sys,
     tables::{GONE, InstallError, Tables},
 };
@@ -112,6 +113,7 @@ pub struct Dataplane {
     tables: Tables,
     meters: Meters,
     meter_hooks: MeterHooks,
+    shortcut: Shortcut,
     causes: PerCpuArray<MapData, u64>,
     names: Names,
     pins: Pins,
@@ -137,6 +139,9 @@ impl Dataplane {
             if policy.observes() {
                 loaded.meter_hooks.attach(&mut loaded.ebpf, &cgroup)?;
             }
+            if policy.shortcuts() {
+                loaded.shortcut.open(&mut loaded.ebpf, &cgroup);
+            }
             loaded.links = attach_hooks(&mut loaded.ebpf, &cgroup, &pins)?;
             Ok(loaded)
         });
@@ -161,6 +166,7 @@ impl Dataplane {
             tables: loaded.tables,
             meters: loaded.meters,
             meter_hooks: loaded.meter_hooks,
+            shortcut: loaded.shortcut,
             causes: loaded.causes,
             names: loaded.names,
             pins,
@@ -182,7 +188,13 @@ impl Dataplane {
             self.meter_hooks
                 .attach(&mut self.ebpf, &open(&self.cgroup)?)?;
         }
+        if policy.shortcuts() {
+            self.shortcut.open(&mut self.ebpf, &open(&self.cgroup)?);
+        }
         self.tables.install(&compiled)?;
+        if !policy.shortcuts() {
+            self.shortcut.leave_off();
+        }
         *self.names.lock().unwrap_or_else(PoisonError::into_inner) = self.tables.names();
         self.meters.forget_rules(&RuleName::new(GONE));
         if !policy.observes() {
@@ -201,6 +213,31 @@ impl Dataplane {
     /// Whether a rule observes, or a flow that was observed may still be there.
     pub fn is_observing(&self) -> bool {
         self.meter_hooks.are_attached() || !self.meters.is_empty()
+    }
+
+    /// Keeps flows on the shortcut. To be called every second.
+    pub fn tend_shortcuts(&mut self) -> Result<(), AttachError> {
+        self.shortcut.tend(&mut self.ebpf)
+    }
+
+    /// Gives readers that may have missed bytes another edge. Returns whether to look again.
+    pub fn nudge_readers(&mut self) -> Result<bool, AttachError> {
+        self.shortcut.nudge(&mut self.ebpf)
+    }
+
+    /// When to begin to nudge; None when they were taken already. Within a runtime.
+    pub fn spills(&mut self) -> io::Result<Option<Spills>> {
+        self.shortcut.spills()
+    }
+
+    /// What went over the shortcut.
+    pub fn shortcut_counts(&self) -> Result<ShortcutCounts, AttachError> {
+        self.shortcut.counts()
+    }
+
+    /// Whether flows can take the shortcut.
+    pub fn has_shortcut(&self) -> bool {
+        self.shortcut.is_open()
     }
 
     /// Whether further flows are to follow their rule's `fail`.
@@ -232,7 +269,8 @@ impl Dataplane {
     }
 
     /// Detaches every hook: from now on nobody is intercepted, whatever a rule's `fail`.
-    pub fn detach(self) -> Result<(), AttachError> {
+    pub fn detach(mut self) -> Result<(), AttachError> {
+        self.shortcut.close()?;
         Ok(self.pins.release()?)
     }
 }
@@ -242,6 +280,7 @@ struct Loaded {
     tables: Tables,
     meters: Meters,
     meter_hooks: MeterHooks,
+    shortcut: Shortcut,
     causes: PerCpuArray<MapData, u64>,
     names: Names,
     links: Vec<PinnedLink>,
@@ -254,6 +293,7 @@ fn load(policy: &Policy) -> Result<Loaded, AttachError> {
     let compiled = compile_here(policy)?;
     let mut ebpf = Ebpf::load(ebpf::OBJECT)?;
     let maps = Maps::take(&mut ebpf)?;
+    let shortcut = Shortcut::take(&mut ebpf)?;
     let mark = Mark::random().map_err(AttachError::Sockets)?;
     let listeners = open_listeners(&mut ebpf, mark)?;
     let settings = settings(&listeners, mark).map_err(AttachError::Sockets)?;
@@ -269,6 +309,7 @@ fn load(policy: &Policy) -> Result<Loaded, AttachError> {
         tables,
         meters,
         meter_hooks: MeterHooks::default(),
+        shortcut,
         causes,
         names,
         links: Vec::new(),

@@ -82,6 +82,8 @@ pub struct Compiled {
     pub any_cgroup: RuleSet,
     /// Action and `fail` by rule number.
     pub rules: Vec<(Action, Fail)>,
+    /// Whether it may take the shortcut, by rule number.
+    pub shortcuts: Vec<bool>,
     /// The default's.
     pub default: (Action, Fail),
     /// Names by rule number, the default's last.
@@ -184,6 +186,7 @@ pub fn compile(
         any_process,
         any_cgroup,
         rules: policy.rules.iter().map(|r| (r.action, r.fail)).collect(),
+        shortcuts: policy.rules.iter().map(|r| r.shortcut).collect(),
         default: (policy.default_action, policy.default_fail),
         names: policy
             .rules

@@ -114,6 +114,7 @@ fn rules() -> impl Strategy<Value = Rule> {
             cgroups: cgroups.iter().map(PathBuf::from).collect(),
             action: Action::Enrich,
             fail: Fail::Open,
+            shortcut: false,
         })
 }
 
@@ -186,6 +187,7 @@ fn rule_to(n: usize) -> Rule {
         cgroups: vec![],
         action: Action::Deny,
         fail: Fail::Open,
+        shortcut: false,
     }
 }
 

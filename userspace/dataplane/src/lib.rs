@@ -5,6 +5,7 @@
 //! - [`Dataplane`]: loads, attaches, pins; installs policies; counts.
 //! - [`Listeners`], [`Holds`], [`dial`], [`Answers`]: one intercepted connection, from the
 //!   SYN that is being held to the database's answer to it.
+//! - [`shortcut`]: flows whose two ends are both on this host, past TCP.
 //! - [`Observations`]: what was read of flows that are left alone and observed.
 //! - [`host`], [`doctor`]: what this host has, and what it lacks.
 //!
@@ -27,13 +28,14 @@ mod meters;
 mod packet;
 mod pins;
 pub mod policy;
+pub mod shortcut;
 mod sys;
 mod tables;
 
 pub use address::{ClientAddr, LocalAddr, OrigDst, SockCookie};
 pub use answers::{Answers, Refusal, is_exhaustion};
 pub use attach::{AttachError, Dataplane, Options};
-pub use counters::{Cause, Counters, Outcome, RuleCount};
+pub use counters::{Cause, Counters, Outcome, RuleCount, Turn};
 pub use dial::{Dialled, dial};
 pub use holds::{Held, Holds, Process};
 pub use listeners::{Accepted, Listeners};

@@ -74,7 +74,7 @@ impl Maps {
     }
 }
 
-fn take<M: TryFrom<Map, Error = MapError>>(
+pub(crate) fn take<M: TryFrom<Map, Error = MapError>>(
     ebpf: &mut Ebpf,
     name: &'static str,
 ) -> Result<M, MapsError> {

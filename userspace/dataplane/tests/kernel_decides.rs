@@ -75,6 +75,7 @@ fn rules(own_name: &str, cgroups: [PathBuf; 2]) -> impl Strategy<Value = Rule> +
             cgroups,
             action,
             fail: Fail::Open,
+            shortcut: false,
         })
 }
 

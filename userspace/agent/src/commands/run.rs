@@ -28,6 +28,7 @@ use crate::{
     metrics::{KernelCounters, Metrics},
     observed::ObservedCounters,
     proxy::{self, Admission, STRAGGLERS, Shared},
+    shortcuts::{self, ShortcutCounters},
     statements::Statements,
 };
 
@@ -75,6 +76,7 @@ async fn serve(file: &Path, config: Config) -> anyhow::Result<()> {
     let registry = Registry::new();
     registry.register(Box::new(KernelCounters::new(attached.clone())?))?;
     registry.register(Box::new(ObservedCounters::new(attached.clone())?))?;
+    registry.register(Box::new(ShortcutCounters::new(attached.clone())?))?;
     let metrics = Metrics::register(&registry)?;
     let statements = Statements::register(&registry)?;
     let (dataplane, listeners, holds, answers) = Dataplane::attach(&options, &config.policy)?;
@@ -111,6 +113,9 @@ async fn serve(file: &Path, config: Config) -> anyhow::Result<()> {
         }
         ended = admin::serve(listener, admin) => {
             Err(ended.err().map_or_else(|| anyhow::anyhow!("the admin interface ended"), Into::into))
+        }
+        ended = shortcuts::tend(attached.clone()) => {
+            Err(ended.err().unwrap_or_else(|| anyhow::anyhow!("tending the shortcut ended")))
         }
         ended = control.run() => {
             Err(ended.err().map_or_else(|| anyhow::anyhow!("reloading ended"), Into::into))

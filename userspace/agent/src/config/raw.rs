@@ -40,6 +40,7 @@ pub(super) struct RawRule {
     pub cgroup: Vec<Spanned<String>>,
     pub action: Spanned<String>,
     pub fail: Option<Spanned<String>>,
+    pub shortcut: Option<Spanned<bool>>,
 }
 
 #[derive(Debug, Default, Deserialize)]
