@@ -56,6 +56,16 @@ enum up_limit {
 	/* And packets (of at most 64 KiB) that wait for the kernel's worker. */
 	UP_SPLICE_PACKETS = 32,
 	UP_SPLICE_RING_BYTES = 262144,
+	/* Sockets on the shortcut: two for each flow. */
+	UP_MAX_SHORTCUT_ENDS = 65536,
+	/* Bytes that may wait in a reader's queue for the shortcut, which respects no receive
+	 * buffer: more than two programs in step leave there, a fraction of what TCP's buffers
+	 * may hold. */
+	UP_SHORTCUT_FLOW_BYTES = 1048576,
+	/* From here on a message gains nothing by skipping TCP, and would fill the queue. */
+	UP_SHORTCUT_BULK_BYTES = 65536,
+	/* Wake-ups for the agent; when it is full, one is waiting. */
+	UP_SPILL_RING_BYTES = 4096,
 };
 
 enum up_action {
@@ -98,7 +108,29 @@ enum up_cause {
 	/* The client's socket speaks TLS in the kernel. */
 	UP_CAUSE_SPLICE_TLS = 12,
 	UP_CAUSE_SPLICE_RING_FULL = 13,
-	UP_CAUSES = 14,
+	UP_CAUSE_SHORTCUT_REMOTE = 14,
+	UP_CAUSE_SHORTCUTS_FULL = 15,
+	UP_CAUSE_SHORTCUT_REFUSED = 16,
+	UP_CAUSE_SHORTCUT_OFF = 17,
+	UP_CAUSES = 18,
+};
+
+/* Which way a message of a socket on the shortcut took: the shortcut, or TCP and why. */
+enum up_turn {
+	UP_TURN_SHORTCUT = 0,
+	/* The other end is not on the shortcut. */
+	UP_TURN_ALONE = 1,
+	/* Bytes that took TCP have not been read yet. */
+	UP_TURN_BEHIND = 2,
+	/* They have, but a reader may still be waiting for more of TCP's. */
+	UP_TURN_READER_WAITS = 3,
+	UP_TURN_BULK = 4,
+	/* Over UP_SHORTCUT_FLOW_BYTES. */
+	UP_TURN_FLOW_FULL = 5,
+	/* The host's TCP has reached the share of its memory that the agent set. */
+	UP_TURN_HOST_FULL = 6,
+	UP_TURN_AGENT_AWAY = 7,
+	UP_TURNS = 8,
 };
 
 struct up_endpoint {
@@ -145,7 +177,8 @@ struct up_policy {
 struct up_rule {
 	__u8 action;
 	__u8 fail;
-	__u8 pad[2];
+	__u8 shortcut;
+	__u8 pad;
 };
 
 /* Longest prefix match over generation, port, family, address, in this order. Port 0 is
@@ -383,6 +416,70 @@ struct up_splice_answer {
 	__u32 client_bytes;
 };
 
+/* Written by the agent, one entry: what bounds the shortcut. */
+struct up_shortcut_limits {
+	/* CLOCK_MONOTONIC, in ns; the agent moves it on while it lives. Past it, flows return to
+	 * TCP, because nobody would nudge their readers. */
+	__u64 until_ns;
+	/* The host's TCP memory, in pages, from which on bytes take TCP. */
+	__u64 host_pages;
+	__u32 flow_bytes;
+	__u32 bulk_bytes;
+};
+
+/* A client's connection, by which its database's end is found: at both ends the same. */
+struct up_shortcut_key {
+	__u64 netns_cookie;
+	struct up_endpoint client;
+	struct up_endpoint server;
+};
+
+/* A client's end that waits for its database's. */
+struct up_shortcut_first {
+	__u64 cookie;
+	/* The kernel's struct sock. */
+	__u64 sock;
+	/* Sequence numbers that the other end must have, too: two ends of one connection. */
+	__u32 write_seq;
+	__u32 copied_seq;
+};
+
+/* One end of a flow on the shortcut, by its socket's cookie. */
+struct up_shortcut_end {
+	/* The other end's cookie; 0 until that is enrolled. */
+	__u64 peer;
+	/* The other end's struct sock: read only by bpf_probe_read_kernel, and believed only
+	 * while it carries the cookie `peer`. */
+	__u64 peer_sock;
+	/* The last message took TCP. */
+	__u8 on_tcp;
+	/* Bytes in TCP lie behind bytes in the reader's queue for the shortcut. */
+	__u8 spilled;
+	/* The database's end, which is counted for its flow. */
+	__u8 is_server;
+	__u8 pad[5];
+};
+
+/* Per turn and CPU. */
+struct up_turn_count {
+	__u64 messages;
+	__u64 bytes;
+};
+
+/* Per CPU. */
+struct up_shortcut_count {
+	__u64 begun;
+	__u64 ended;
+};
+
+/* One look over the host's sockets that have a queue besides TCP's. */
+struct up_nudge_count {
+	/* Edges that were given to readers who may have missed one. */
+	__u64 nudged;
+	/* Queues that hold bytes: their readers may miss one yet. */
+	__u64 filled;
+};
+
 /* Per rule slot and CPU. */
 struct up_decisions {
 	__u64 by_outcome[5];
@@ -403,3 +500,7 @@ _Static_assert(sizeof(struct up_splice_order) == 24, "up_splice_order");
 _Static_assert(sizeof(struct up_splice) == 72, "up_splice");
 _Static_assert(sizeof(struct up_splice_question) == 104, "up_splice_question");
 _Static_assert(sizeof(struct up_splice_answer) == 32, "up_splice_answer");
+_Static_assert(sizeof(struct up_shortcut_limits) == 24, "up_shortcut_limits");
+_Static_assert(sizeof(struct up_shortcut_key) == 48, "up_shortcut_key");
+_Static_assert(sizeof(struct up_shortcut_first) == 24, "up_shortcut_first");
+_Static_assert(sizeof(struct up_shortcut_end) == 24, "up_shortcut_end");

@@ -74,6 +74,18 @@ pub const SPLICE_PACKETS: u32 = 32;
 /// `UP_SPLICE_RING_BYTES` of `enum up_limit` in abi.h.
 pub const SPLICE_RING_BYTES: u32 = 262144;
 
+/// `UP_MAX_SHORTCUT_ENDS` of `enum up_limit` in abi.h.
+pub const MAX_SHORTCUT_ENDS: u32 = 65536;
+
+/// `UP_SHORTCUT_FLOW_BYTES` of `enum up_limit` in abi.h.
+pub const SHORTCUT_FLOW_BYTES: u32 = 1048576;
+
+/// `UP_SHORTCUT_BULK_BYTES` of `enum up_limit` in abi.h.
+pub const SHORTCUT_BULK_BYTES: u32 = 65536;
+
+/// `UP_SPILL_RING_BYTES` of `enum up_limit` in abi.h.
+pub const SPILL_RING_BYTES: u32 = 4096;
+
 /// `UP_ACTION_BYPASS` of `enum up_action` in abi.h.
 pub const ACTION_BYPASS: u32 = 0;
 
@@ -152,8 +164,20 @@ pub const CAUSE_SPLICE_TLS: u32 = 12;
 /// `UP_CAUSE_SPLICE_RING_FULL` of `enum up_cause` in abi.h.
 pub const CAUSE_SPLICE_RING_FULL: u32 = 13;
 
+/// `UP_CAUSE_SHORTCUT_REMOTE` of `enum up_cause` in abi.h.
+pub const CAUSE_SHORTCUT_REMOTE: u32 = 14;
+
+/// `UP_CAUSE_SHORTCUTS_FULL` of `enum up_cause` in abi.h.
+pub const CAUSE_SHORTCUTS_FULL: u32 = 15;
+
+/// `UP_CAUSE_SHORTCUT_REFUSED` of `enum up_cause` in abi.h.
+pub const CAUSE_SHORTCUT_REFUSED: u32 = 16;
+
+/// `UP_CAUSE_SHORTCUT_OFF` of `enum up_cause` in abi.h.
+pub const CAUSE_SHORTCUT_OFF: u32 = 17;
+
 /// `UP_CAUSES` of `enum up_cause` in abi.h.
-pub const CAUSES: u32 = 14;
+pub const CAUSES: u32 = 18;
 
 /// `UP_FRAMING_FRAMES` of `enum up_framing` in abi.h.
 pub const FRAMING_FRAMES: u32 = 0;
@@ -214,6 +238,33 @@ pub const SPLICE_UNKNOWN: u32 = 8;
 
 /// `UP_SPLICE_CLIENT_BLOCKS` of `enum up_splice_refusal` in abi.h.
 pub const SPLICE_CLIENT_BLOCKS: u32 = 9;
+
+/// `UP_TURN_SHORTCUT` of `enum up_turn` in abi.h.
+pub const TURN_SHORTCUT: u32 = 0;
+
+/// `UP_TURN_ALONE` of `enum up_turn` in abi.h.
+pub const TURN_ALONE: u32 = 1;
+
+/// `UP_TURN_BEHIND` of `enum up_turn` in abi.h.
+pub const TURN_BEHIND: u32 = 2;
+
+/// `UP_TURN_READER_WAITS` of `enum up_turn` in abi.h.
+pub const TURN_READER_WAITS: u32 = 3;
+
+/// `UP_TURN_BULK` of `enum up_turn` in abi.h.
+pub const TURN_BULK: u32 = 4;
+
+/// `UP_TURN_FLOW_FULL` of `enum up_turn` in abi.h.
+pub const TURN_FLOW_FULL: u32 = 5;
+
+/// `UP_TURN_HOST_FULL` of `enum up_turn` in abi.h.
+pub const TURN_HOST_FULL: u32 = 6;
+
+/// `UP_TURN_AGENT_AWAY` of `enum up_turn` in abi.h.
+pub const TURN_AGENT_AWAY: u32 = 7;
+
+/// `UP_TURNS` of `enum up_turn` in abi.h.
+pub const TURNS: u32 = 8;
 
 /// `struct up_endpoint` in abi.h.
 #[repr(C)]
@@ -326,15 +377,18 @@ pub struct Rule {
     pub action: u8,
     /// In C: `__u8`.
     pub fail: u8,
-    /// In C: `__u8[2]`.
-    pub pad: [u8; 2],
+    /// In C: `__u8`.
+    pub shortcut: u8,
+    /// In C: `__u8`.
+    pub pad: u8,
 }
 
 const _: () = {
     assert!(size_of::<Rule>() == 4);
     assert!(offset_of!(Rule, action) == 0);
     assert!(offset_of!(Rule, fail) == 1);
-    assert!(offset_of!(Rule, pad) == 2);
+    assert!(offset_of!(Rule, shortcut) == 2);
+    assert!(offset_of!(Rule, pad) == 3);
 };
 
 /// `struct up_target_key` in abi.h.
@@ -807,6 +861,145 @@ const _: () = {
     assert!(offset_of!(Decisions, by_outcome) == 0);
 };
 
+/// `struct up_shortcut_limits` in abi.h.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ShortcutLimits {
+    /// In C: `__u64`.
+    pub until_ns: u64,
+    /// In C: `__u64`.
+    pub host_pages: u64,
+    /// In C: `__u32`.
+    pub flow_bytes: u32,
+    /// In C: `__u32`.
+    pub bulk_bytes: u32,
+}
+
+const _: () = {
+    assert!(size_of::<ShortcutLimits>() == 24);
+    assert!(offset_of!(ShortcutLimits, until_ns) == 0);
+    assert!(offset_of!(ShortcutLimits, host_pages) == 8);
+    assert!(offset_of!(ShortcutLimits, flow_bytes) == 16);
+    assert!(offset_of!(ShortcutLimits, bulk_bytes) == 20);
+};
+
+/// `struct up_shortcut_key` in abi.h.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ShortcutKey {
+    /// In C: `__u64`.
+    pub netns_cookie: u64,
+    /// In C: `struct up_endpoint`.
+    pub client: Endpoint,
+    /// In C: `struct up_endpoint`.
+    pub server: Endpoint,
+}
+
+const _: () = {
+    assert!(size_of::<ShortcutKey>() == 48);
+    assert!(offset_of!(ShortcutKey, netns_cookie) == 0);
+    assert!(offset_of!(ShortcutKey, client) == 8);
+    assert!(offset_of!(ShortcutKey, server) == 28);
+};
+
+/// `struct up_shortcut_first` in abi.h.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ShortcutFirst {
+    /// In C: `__u64`.
+    pub cookie: u64,
+    /// In C: `__u64`.
+    pub sock: u64,
+    /// In C: `__u32`.
+    pub write_seq: u32,
+    /// In C: `__u32`.
+    pub copied_seq: u32,
+}
+
+const _: () = {
+    assert!(size_of::<ShortcutFirst>() == 24);
+    assert!(offset_of!(ShortcutFirst, cookie) == 0);
+    assert!(offset_of!(ShortcutFirst, sock) == 8);
+    assert!(offset_of!(ShortcutFirst, write_seq) == 16);
+    assert!(offset_of!(ShortcutFirst, copied_seq) == 20);
+};
+
+/// `struct up_shortcut_end` in abi.h.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ShortcutEnd {
+    /// In C: `__u64`.
+    pub peer: u64,
+    /// In C: `__u64`.
+    pub peer_sock: u64,
+    /// In C: `__u8`.
+    pub on_tcp: u8,
+    /// In C: `__u8`.
+    pub spilled: u8,
+    /// In C: `__u8`.
+    pub is_server: u8,
+    /// In C: `__u8[5]`.
+    pub pad: [u8; 5],
+}
+
+const _: () = {
+    assert!(size_of::<ShortcutEnd>() == 24);
+    assert!(offset_of!(ShortcutEnd, peer) == 0);
+    assert!(offset_of!(ShortcutEnd, peer_sock) == 8);
+    assert!(offset_of!(ShortcutEnd, on_tcp) == 16);
+    assert!(offset_of!(ShortcutEnd, spilled) == 17);
+    assert!(offset_of!(ShortcutEnd, is_server) == 18);
+    assert!(offset_of!(ShortcutEnd, pad) == 19);
+};
+
+/// `struct up_turn_count` in abi.h.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TurnCount {
+    /// In C: `__u64`.
+    pub messages: u64,
+    /// In C: `__u64`.
+    pub bytes: u64,
+}
+
+const _: () = {
+    assert!(size_of::<TurnCount>() == 16);
+    assert!(offset_of!(TurnCount, messages) == 0);
+    assert!(offset_of!(TurnCount, bytes) == 8);
+};
+
+/// `struct up_shortcut_count` in abi.h.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ShortcutCount {
+    /// In C: `__u64`.
+    pub begun: u64,
+    /// In C: `__u64`.
+    pub ended: u64,
+}
+
+const _: () = {
+    assert!(size_of::<ShortcutCount>() == 16);
+    assert!(offset_of!(ShortcutCount, begun) == 0);
+    assert!(offset_of!(ShortcutCount, ended) == 8);
+};
+
+/// `struct up_nudge_count` in abi.h.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NudgeCount {
+    /// In C: `__u64`.
+    pub nudged: u64,
+    /// In C: `__u64`.
+    pub filled: u64,
+}
+
+const _: () = {
+    assert!(size_of::<NudgeCount>() == 16);
+    assert!(offset_of!(NudgeCount, nudged) == 0);
+    assert!(offset_of!(NudgeCount, filled) == 8);
+};
+
 /// A struct's name in C, its size, and each field's name and offset; in bytes.
 pub type StructLayout = (&'static str, usize, &'static [(&'static str, usize)]);
 
@@ -861,6 +1054,7 @@ pub const LAYOUT: &[StructLayout] = &[
         &[
             ("action", offset_of!(Rule, action)),
             ("fail", offset_of!(Rule, fail)),
+            ("shortcut", offset_of!(Rule, shortcut)),
             ("pad", offset_of!(Rule, pad)),
         ],
     ),
@@ -1074,5 +1268,70 @@ pub const LAYOUT: &[StructLayout] = &[
         "up_decisions",
         size_of::<Decisions>(),
         &[("by_outcome", offset_of!(Decisions, by_outcome))],
+    ),
+    (
+        "up_shortcut_limits",
+        size_of::<ShortcutLimits>(),
+        &[
+            ("until_ns", offset_of!(ShortcutLimits, until_ns)),
+            ("host_pages", offset_of!(ShortcutLimits, host_pages)),
+            ("flow_bytes", offset_of!(ShortcutLimits, flow_bytes)),
+            ("bulk_bytes", offset_of!(ShortcutLimits, bulk_bytes)),
+        ],
+    ),
+    (
+        "up_shortcut_key",
+        size_of::<ShortcutKey>(),
+        &[
+            ("netns_cookie", offset_of!(ShortcutKey, netns_cookie)),
+            ("client", offset_of!(ShortcutKey, client)),
+            ("server", offset_of!(ShortcutKey, server)),
+        ],
+    ),
+    (
+        "up_shortcut_first",
+        size_of::<ShortcutFirst>(),
+        &[
+            ("cookie", offset_of!(ShortcutFirst, cookie)),
+            ("sock", offset_of!(ShortcutFirst, sock)),
+            ("write_seq", offset_of!(ShortcutFirst, write_seq)),
+            ("copied_seq", offset_of!(ShortcutFirst, copied_seq)),
+        ],
+    ),
+    (
+        "up_shortcut_end",
+        size_of::<ShortcutEnd>(),
+        &[
+            ("peer", offset_of!(ShortcutEnd, peer)),
+            ("peer_sock", offset_of!(ShortcutEnd, peer_sock)),
+            ("on_tcp", offset_of!(ShortcutEnd, on_tcp)),
+            ("spilled", offset_of!(ShortcutEnd, spilled)),
+            ("is_server", offset_of!(ShortcutEnd, is_server)),
+            ("pad", offset_of!(ShortcutEnd, pad)),
+        ],
+    ),
+    (
+        "up_turn_count",
+        size_of::<TurnCount>(),
+        &[
+            ("messages", offset_of!(TurnCount, messages)),
+            ("bytes", offset_of!(TurnCount, bytes)),
+        ],
+    ),
+    (
+        "up_shortcut_count",
+        size_of::<ShortcutCount>(),
+        &[
+            ("begun", offset_of!(ShortcutCount, begun)),
+            ("ended", offset_of!(ShortcutCount, ended)),
+        ],
+    ),
+    (
+        "up_nudge_count",
+        size_of::<NudgeCount>(),
+        &[
+            ("nudged", offset_of!(NudgeCount, nudged)),
+            ("filled", offset_of!(NudgeCount, filled)),
+        ],
     ),
 ];

@@ -8,8 +8,8 @@
  * sends it to the agent's listener (enrich) and keeps the original destination with the
  * socket.
  *
- * Reads settings, policies, rules, targets, uids, processes, cgroups. Writes flows, observed,
- * decisions, causes; deletes from releases.
+ * Reads settings, shortcut_limits, policies, rules, targets, uids, processes, cgroups. Writes
+ * flows, observed, shortcut_wishes, decisions, causes; deletes from releases.
  *
  * When the agent is dead its listener is gone, which the socket look-up sees at once:
  * the rule's `fail` decides. No heartbeat, no race with a timer.
@@ -104,12 +104,28 @@ static __always_inline void observe(struct bpf_sock_addr *ctx, struct bpf_sock *
 		count_cause(UP_CAUSE_NO_MEMORY);
 }
 
+/* Marks the socket for the shortcut, which begins when it is established (shortcut.bpf.c). */
+static __always_inline void wish_shortcut(struct bpf_sock_addr *ctx, struct bpf_sock *sk,
+					  const struct up_settings *s)
+{
+	__u32 zero = 0;
+	struct up_shortcut_limits *limits = bpf_map_lookup_elem(&shortcut_limits, &zero);
+
+	if (!limits || limits->until_ns < bpf_ktime_get_coarse_ns())
+		count_cause(UP_CAUSE_SHORTCUT_OFF);
+	else if (bpf_get_netns_cookie(ctx) != s->netns_cookie)
+		count_cause(UP_CAUSE_FOREIGN_NETNS);
+	else if (!bpf_sk_storage_get(&shortcut_wishes, sk, 0, BPF_SK_STORAGE_GET_F_CREATE))
+		count_cause(UP_CAUSE_NO_MEMORY);
+}
+
 /* A socket that was intercepted, failed to connect and is used again: forget the past. */
 static __always_inline void forget(struct bpf_sock_addr *ctx, struct bpf_sock *sk)
 {
 	__u64 cookie;
 
 	bpf_sk_storage_delete(&observed, sk);
+	bpf_sk_storage_delete(&shortcut_wishes, sk);
 	if (bpf_sk_storage_delete(&flows, sk))
 		return;
 	cookie = bpf_get_socket_cookie(ctx);
@@ -136,6 +152,8 @@ static __always_inline int on_connect(struct bpf_sock_addr *ctx, const struct up
 		return ALLOW;
 	if (d.action == UP_ACTION_BYPASS) {
 		count_outcome(&d, UP_OUTCOME_UNTOUCHED);
+		if (d.shortcut)
+			wish_shortcut(ctx, sk, s);
 		return ALLOW;
 	}
 	if (d.action == UP_ACTION_OBSERVE) {

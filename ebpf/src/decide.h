@@ -22,6 +22,7 @@ struct decision {
 	__u32 slot;
 	__u8 action;
 	__u8 fail;
+	__u8 shortcut;
 };
 
 /* Bits of a target key before the address. */
@@ -189,6 +190,7 @@ static __always_inline int decide(const struct up_settings *s, const struct up_e
 		return 0;
 	d->action = rule->action;
 	d->fail = rule->fail;
+	d->shortcut = rule->shortcut;
 	return 1;
 }
 

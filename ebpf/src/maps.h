@@ -139,6 +139,13 @@ struct {
 } clients SEC(".maps"), accepteds SEC(".maps"), upstreams SEC(".maps");
 
 struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct up_shortcut_limits);
+} shortcut_limits SEC(".maps"); /* agent → connect hooks, shortcut; never dies */
+
+struct {
 	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, int);
@@ -164,4 +171,63 @@ struct {
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, UP_SPLICE_RING_BYTES);
-} spills SEC(".maps"); /* splice_down → agent; ids; consumed */
+} splice_calls SEC(".maps"); /* splice_down → agent; ids; consumed */
+
+struct {
+	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, __u32);
+} shortcut_wishes SEC(".maps"); /* connect hooks → shortcut's sock_ops; dies when it is read, or
+				 * with the socket */
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, UP_MAX_SHORTCUT_ENDS);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct up_shortcut_key);
+	__type(value, struct up_shortcut_first);
+} shortcut_firsts SEC(".maps"); /* shortcut's sock_ops; dies when the database's end is enrolled,
+				 * or when the client's closes */
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, UP_MAX_SHORTCUT_ENDS);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, __u64);
+	__type(value, struct up_shortcut_end);
+} shortcut_ends SEC(".maps"); /* shortcut's sock_ops, sk_msg; dies when the socket closes */
+
+struct {
+	__uint(type, BPF_MAP_TYPE_SOCKHASH);
+	__uint(max_entries, UP_MAX_SHORTCUT_ENDS);
+	__type(key, __u64);
+	__type(value, __u32);
+} shortcut_socks SEC(".maps"); /* shortcut's sock_ops → sk_msg; an entry dies with its socket.
+				* Carries the sk_msg program and no other */
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, UP_TURNS);
+	__type(key, __u32);
+	__type(value, struct up_turn_count);
+} shortcut_turns SEC(".maps"); /* sk_msg → agent; never dies */
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct up_shortcut_count);
+} shortcut_counts SEC(".maps"); /* shortcut's sock_ops → agent; never dies */
+
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, UP_SPILL_RING_BYTES);
+} spills SEC(".maps"); /* sk_msg → agent: it is to nudge readers; consumed */
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct up_nudge_count);
+} nudges SEC(".maps"); /* nudging iterator → agent, which zeroes it before each look */

@@ -23,7 +23,7 @@
  * Memory is bounded: past UP_SPLICE_BYTES that the other side has not taken, bytes spill to the
  * agent, who reads no more than it can write, so that TCP's window stops the sender.
  *
- * Reads splice_orders, spliced, clients, upstreams, accepteds; writes splices, spills, causes.
+ * Reads splice_orders, spliced, clients, upstreams, accepteds; writes splices, splice_calls, causes.
  * When the agent is dead its sockets are closed, and so are both ends of the flow.
  */
 #include "common.h"
@@ -135,7 +135,7 @@ static __always_inline int is_full(const struct up_splice_order *order, const st
  * it must be told when there is something for it to read. */
 static __always_inline void call_agent(__u64 id)
 {
-	if (bpf_ringbuf_output(&spills, &id, sizeof(id), 0))
+	if (bpf_ringbuf_output(&splice_calls, &id, sizeof(id), 0))
 		count_cause(UP_CAUSE_SPLICE_RING_FULL);
 }
 
@@ -215,7 +215,7 @@ static __always_inline int blocks(const struct tcp_sock *client)
 	return !(BPF_CORE_READ(sk, sk_socket, file, f_flags) & O_NONBLOCK);
 }
 
-static __always_inline __u32 enrol_client(struct __sk_buff *skb,
+static __always_inline __u32 splice_client(struct __sk_buff *skb,
 					  const struct up_splice_question *q, struct up_splice *s)
 {
 	struct bpf_sock *sk = find(skb, &q->client, &q->accepted);
@@ -245,7 +245,7 @@ out:
 	return refusal;
 }
 
-static __always_inline __u32 enrol_accepted(struct __sk_buff *skb,
+static __always_inline __u32 splice_accepted(struct __sk_buff *skb,
 					    const struct up_splice_question *q, struct up_splice *s)
 {
 	struct bpf_sock *sk = find(skb, &q->accepted, &q->client);
@@ -266,7 +266,7 @@ out:
 	return refusal;
 }
 
-static __always_inline __u32 enrol_upstream(struct __sk_buff *skb,
+static __always_inline __u32 splice_dialled(struct __sk_buff *skb,
 					    const struct up_splice_question *q, struct up_splice *s)
 {
 	struct bpf_sock *sk = find(skb, &q->local, &q->upstream);
@@ -291,15 +291,15 @@ out:
 }
 
 /* The dialled socket last: when it is there, everything is. */
-static __always_inline __u32 enrol(struct __sk_buff *skb, const struct up_splice_question *q)
+static __always_inline __u32 splice_pair(struct __sk_buff *skb, const struct up_splice_question *q)
 {
 	struct up_splice s = {};
-	__u32 refusal = enrol_client(skb, q, &s);
+	__u32 refusal = splice_client(skb, q, &s);
 
 	if (refusal == UP_SPLICE_ENROLLED)
-		refusal = enrol_accepted(skb, q, &s);
+		refusal = splice_accepted(skb, q, &s);
 	if (refusal == UP_SPLICE_ENROLLED)
-		refusal = enrol_upstream(skb, q, &s);
+		refusal = splice_dialled(skb, q, &s);
 	return refusal;
 }
 
@@ -329,7 +329,7 @@ int splice_look(struct __sk_buff *skb)
 	if (bpf_skb_load_bytes(skb, 0, &q, sizeof(q)))
 		return -1;
 	if (q.enrol)
-		a.refusal = enrol(skb, &q);
+		a.refusal = splice_pair(skb, &q);
 	s = bpf_map_lookup_elem(&splices, &q.id);
 	if (s)
 		describe_splice(s, &a);

@@ -6,5 +6,6 @@
 #include "hold.bpf.c"
 #include "meter.bpf.c"
 #include "splice.bpf.c"
+#include "shortcut.bpf.c"
 
 char LICENSE[] SEC("license") = "Dual MIT/GPL";

@@ -21,4 +21,5 @@ pub mod metrics;
 pub mod observed;
 pub mod paths;
 pub mod proxy;
+pub mod shortcuts;
 pub mod statements;

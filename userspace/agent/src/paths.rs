@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use dataplane::{Down, Spills, Splices};
+use dataplane::{Calls, Down, Splices};
 use prometheus::{GaugeVec, Opts, Registry};
 
 use crate::proxy;
@@ -73,7 +73,7 @@ fn path_name(engine: &str) -> String {
 /// What doctor says of the splice: loads it for itself, and tries every engine.
 pub async fn try_here() -> Vec<Tried> {
     let begun = Instant::now();
-    let (splices, calls): (Splices, Spills) = match Splices::open() {
+    let (splices, calls): (Splices, Calls) = match Splices::open() {
         Ok(both) => both,
         Err(error) => {
             let failed = ENGINES.map(|(_, name)| Tried {

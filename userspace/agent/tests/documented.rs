@@ -59,12 +59,15 @@ fn metrics() {
     statements.declare_for_docs();
     let dataplane = std::sync::Arc::default();
     let kernel = agent::metrics::KernelCounters::new(std::sync::Arc::clone(&dataplane)).unwrap();
-    let observed = agent::observed::ObservedCounters::new(dataplane).unwrap();
+    let observed =
+        agent::observed::ObservedCounters::new(std::sync::Arc::clone(&dataplane)).unwrap();
+    let shortcuts = agent::shortcuts::ShortcutCounters::new(dataplane).unwrap();
     let mut rows: Vec<String> = registry
         .gather()
         .iter()
         .chain(&kernel.declared())
         .chain(&observed.declared())
+        .chain(&shortcuts.declared())
         .map(|family| {
             let labels = family
                 .get_metric()
@@ -90,11 +93,15 @@ fn metrics() {
         .iter()
         .map(|outcome| format!("- `{}`\n", outcome.as_str()))
         .collect();
+    let ways: String = dataplane::Turn::ALL
+        .iter()
+        .map(|turn| format!("- `{}`\n", turn.as_str()))
+        .collect();
     let text = format!(
         "# Metrics\n\nWhat `/metrics` on the admin interface holds, written by a test. \
          `/statements` gives the same\nstatements as JSON, with exact quantiles.\n\n| metric | kind \
          | labels | what it counts |\n| --- | --- | --- | --- |\n{}\n## Outcomes\n\n{outcomes}\n## \
-         Causes\n\n{causes}",
+         Causes\n\n{causes}\n## Ways of messages on the shortcut\n\n{ways}",
         rows.concat()
     );
     matches_the_file("metrics.md", &text);

@@ -32,7 +32,8 @@ use crate::{
     meters::{Meters, Observations},
     pins::{Pins, PinsError},
     policy::{Policy, RuleName},
-    splices::{Spills, Splices},
+    shortcut::{self, Shortcut, ShortcutCounts},
+    splices::{Calls, Splices},
     sys,
     tables::{GONE, InstallError, Tables},
 };
@@ -113,6 +114,7 @@ pub struct Dataplane {
     tables: Tables,
     meters: Meters,
     meter_hooks: MeterHooks,
+    shortcut: Shortcut,
     causes: PerCpuArray<MapData, u64>,
     names: Names,
     pins: Pins,
@@ -131,7 +133,7 @@ pub struct Attached {
     /// The way to answer those.
     pub answers: Answers,
     /// The splice, or why this kernel does not have it.
-    pub splices: Result<(Splices, Spills), String>,
+    pub splices: Result<(Splices, Calls), String>,
 }
 
 fn lock(ebpf: &Mutex<Ebpf>) -> MutexGuard<'_, Ebpf> {
@@ -153,6 +155,9 @@ impl Dataplane {
             if policy.observes() {
                 let mut ebpf = lock(&loaded.ebpf);
                 loaded.meter_hooks.attach(&mut ebpf, &cgroup)?;
+            }
+            if policy.shortcuts() {
+                loaded.shortcut.open(&mut lock(&loaded.ebpf), &cgroup);
             }
             loaded.links = attach_hooks(&mut lock(&loaded.ebpf), &cgroup, &pins)?;
             Ok(loaded)
@@ -178,6 +183,7 @@ impl Dataplane {
             tables: loaded.tables,
             meters: loaded.meters,
             meter_hooks: loaded.meter_hooks,
+            shortcut: loaded.shortcut,
             causes: loaded.causes,
             names: loaded.names,
             pins,
@@ -205,7 +211,14 @@ impl Dataplane {
             self.meter_hooks
                 .attach(&mut lock(&self.ebpf), &open(&self.cgroup)?)?;
         }
+        if policy.shortcuts() {
+            self.shortcut
+                .open(&mut lock(&self.ebpf), &open(&self.cgroup)?);
+        }
         self.tables.install(&compiled)?;
+        if !policy.shortcuts() {
+            self.shortcut.leave_off();
+        }
         *self.names.lock().unwrap_or_else(PoisonError::into_inner) = self.tables.names();
         self.meters.forget_rules(&RuleName::new(GONE));
         if !policy.observes() {
@@ -224,6 +237,31 @@ impl Dataplane {
     /// Whether a rule observes, or a flow that was observed may still be there.
     pub fn is_observing(&self) -> bool {
         self.meter_hooks.are_attached() || !self.meters.is_empty()
+    }
+
+    /// Keeps flows on the shortcut. To be called every second.
+    pub fn tend_shortcuts(&mut self) -> Result<(), AttachError> {
+        self.shortcut.tend(&mut lock(&self.ebpf))
+    }
+
+    /// Gives readers that may have missed bytes another edge. Returns whether to look again.
+    pub fn nudge_readers(&mut self) -> Result<bool, AttachError> {
+        self.shortcut.nudge(&mut lock(&self.ebpf))
+    }
+
+    /// When to begin to nudge; None when they were taken already. Within a runtime.
+    pub fn spills(&mut self) -> io::Result<Option<shortcut::Spills>> {
+        self.shortcut.spills()
+    }
+
+    /// What went over the shortcut.
+    pub fn shortcut_counts(&self) -> Result<ShortcutCounts, AttachError> {
+        self.shortcut.counts()
+    }
+
+    /// Whether flows can take the shortcut.
+    pub fn has_shortcut(&self) -> bool {
+        self.shortcut.is_open()
     }
 
     /// Whether further flows are to follow their rule's `fail`.
@@ -255,17 +293,19 @@ impl Dataplane {
     }
 
     /// Detaches every hook: from now on nobody is intercepted, whatever a rule's `fail`.
-    pub fn detach(self) -> Result<(), AttachError> {
+    pub fn detach(mut self) -> Result<(), AttachError> {
+        self.shortcut.close()?;
         Ok(self.pins.release()?)
     }
 }
 
 struct Loaded {
     ebpf: Arc<Mutex<Ebpf>>,
-    splices: Result<(Splices, Spills), String>,
+    splices: Result<(Splices, Calls), String>,
     tables: Tables,
     meters: Meters,
     meter_hooks: MeterHooks,
+    shortcut: Shortcut,
     causes: PerCpuArray<MapData, u64>,
     names: Names,
     links: Vec<PinnedLink>,
@@ -278,6 +318,7 @@ fn load(policy: &Policy) -> Result<Loaded, AttachError> {
     let compiled = compile_here(policy)?;
     let mut ebpf = Ebpf::load(ebpf::OBJECT)?;
     let maps = Maps::take(&mut ebpf)?;
+    let shortcut = Shortcut::take(&mut ebpf)?;
     let mark = Mark::random().map_err(AttachError::Sockets)?;
     let listeners = open_listeners(&mut ebpf, mark)?;
     let settings = settings(&listeners, mark).map_err(AttachError::Sockets)?;
@@ -296,6 +337,7 @@ fn load(policy: &Policy) -> Result<Loaded, AttachError> {
         tables,
         meters,
         meter_hooks: MeterHooks::default(),
+        shortcut,
         causes,
         names,
         links: Vec::new(),

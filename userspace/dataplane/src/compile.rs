@@ -82,6 +82,8 @@ pub struct Compiled {
     pub any_cgroup: RuleSet,
     /// Action and `fail` by rule number; a session rule's action is to ask the agent.
     pub rules: Vec<(Action, Fail)>,
+    /// Whether it may take the shortcut, by rule number.
+    pub shortcuts: Vec<bool>,
     /// The default's.
     pub default: (Action, Fail),
     /// Names by rule number, the default's last.
@@ -188,6 +190,7 @@ pub fn compile(
             .iter()
             .map(|r| (r.kernel_action(), r.fail))
             .collect(),
+        shortcuts: policy.rules.iter().map(|r| r.shortcut).collect(),
         default: (policy.default_action, policy.default_fail),
         names: policy
             .rules

@@ -115,6 +115,7 @@ fn rules() -> impl Strategy<Value = Rule> {
             session: SessionConditions::default(),
             action: Action::Enrich,
             fail: Fail::Open,
+            shortcut: false,
         })
 }
 
@@ -188,6 +189,7 @@ fn rule_to(n: usize) -> Rule {
         session: SessionConditions::default(),
         action: Action::Deny,
         fail: Fail::Open,
+        shortcut: false,
     }
 }
 

@@ -70,6 +70,36 @@ labelled!(
         SpliceTls = CAUSE_SPLICE_TLS => "splice_tls",
         /// The agent did not read the kernel's calls fast enough; every spliced flow is looked at.
         SpliceRingFull = CAUSE_SPLICE_RING_FULL => "splice_ring_full",
+        /// A flow that would take the shortcut and leaves this host.
+        ShortcutRemote = CAUSE_SHORTCUT_REMOTE => "shortcut_remote",
+        /// As many flows are on the shortcut as can be.
+        ShortcutsFull = CAUSE_SHORTCUTS_FULL => "shortcuts_full",
+        /// The kernel does not take the socket: kTLS, another program's sockmap.
+        ShortcutRefused = CAUSE_SHORTCUT_REFUSED => "shortcut_refused",
+        /// The shortcut failed its test, or the agent is gone.
+        ShortcutOff = CAUSE_SHORTCUT_OFF => "shortcut_off",
+    }
+);
+
+labelled!(
+    /// Which way a message took whose sender is on the shortcut: the shortcut, or TCP and why.
+    Turn {
+        /// Into the peer's queue, past TCP.
+        Shortcut = TURN_SHORTCUT => "shortcut",
+        /// The other end is not on the shortcut (not yet, not beneath the cgroup, or closed).
+        Alone = TURN_ALONE => "alone",
+        /// Bytes that took TCP have not been read yet.
+        Behind = TURN_BEHIND => "behind",
+        /// They have, but a reader may still be waiting for more of TCP's.
+        ReaderWaits = TURN_READER_WAITS => "reader_waits",
+        /// So large that the shortcut gains nothing.
+        Bulk = TURN_BULK => "bulk",
+        /// The reader has left too much unread.
+        FlowFull = TURN_FLOW_FULL => "flow_full",
+        /// The host's TCP uses as much memory as it may without pressure.
+        HostFull = TURN_HOST_FULL => "host_full",
+        /// The agent is gone or says nothing.
+        AgentAway = TURN_AGENT_AWAY => "agent_away",
     }
 );
 
@@ -103,6 +133,10 @@ mod tests {
         assert_eq!(Cause::ALL.len(), abi::CAUSES as usize);
         for (n, cause) in Cause::ALL.into_iter().enumerate() {
             assert_eq!(cause as usize, n);
+        }
+        assert_eq!(Turn::ALL.len(), abi::TURNS as usize);
+        for (n, turn) in Turn::ALL.into_iter().enumerate() {
+            assert_eq!(turn as usize, n);
         }
         for (n, outcome) in Outcome::ALL.into_iter().enumerate() {
             assert_eq!(outcome as usize, n);

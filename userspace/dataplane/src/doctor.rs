@@ -8,7 +8,7 @@ use std::{
 use aya::{maps::MapType, programs::ProgramType};
 use nix::sys::utsname::uname;
 
-use crate::host;
+use crate::{host, shortcut};
 
 /// How bad it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,7 +58,7 @@ pub fn examine(cgroup: Option<&Path>, pins: &Path) -> Vec<Finding> {
     ];
     findings.extend(programs());
     findings.extend(maps());
-    findings.extend([netns(), ipv6(), others()]);
+    findings.extend([netns(), ipv6(), shortcut(), others()]);
     findings
 }
 
@@ -255,6 +255,23 @@ fn ipv6() -> Finding {
             "IPv6",
             State::Notice,
             format!("{error}: IPv6 flows follow their rule's `fail`"),
+        ),
+    }
+}
+
+/// Tried on sockets of this process's own.
+fn shortcut() -> Finding {
+    let what = "shortcut";
+    match shortcut::try_out() {
+        Ok(()) => finding(
+            what,
+            State::Ok,
+            "bytes arrive in order, bounded, and at once",
+        ),
+        Err(reason) => finding(
+            what,
+            State::Notice,
+            format!("{reason}: flows whose rule asks for it stay on TCP"),
         ),
     }
 }

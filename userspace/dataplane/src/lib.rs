@@ -6,6 +6,7 @@
 //! - [`Listeners`], [`Holds`], [`dial`], [`Answers`]: one intercepted connection, from the
 //!   SYN that is being held to the database's answer to it.
 //! - [`Splices`]: flows that were taken in and are carried by the kernel.
+//! - [`shortcut`]: flows whose two ends are both on this host, past TCP.
 //! - [`Observations`]: what was read of flows that are left alone and observed.
 //! - [`host`], [`doctor`]: what this host has, and what it lacks.
 //!
@@ -29,6 +30,7 @@ mod packet;
 mod pins;
 pub mod policy;
 mod quiet;
+pub mod shortcut;
 mod splices;
 mod sys;
 mod tables;
@@ -36,12 +38,12 @@ mod tables;
 pub use address::{ClientAddr, LocalAddr, OrigDst, SockCookie};
 pub use answers::{Answers, Refusal, is_exhaustion};
 pub use attach::{AttachError, Attached, Dataplane, Options};
-pub use counters::{Cause, Counters, Outcome, RuleCount};
+pub use counters::{Cause, Counters, Outcome, RuleCount, Turn};
 pub use dial::{Dialled, dial};
 pub use holds::{Held, Holds, Process};
 pub use listeners::{Accepted, Listeners};
 pub use meters::{Latencies, OPCODES, Observations, Observed, Side, Traffic};
 pub use pins::{DEFAULT_PINS, detach};
 pub use quiet::Quiet;
-pub use splices::{Down, Moved, Position, Spills, Splice, SpliceRefusal, Splices, cookie};
+pub use splices::{Calls, Down, Moved, Position, Splice, SpliceRefusal, Splices, cookie};
 pub use tables::InstallError;

@@ -85,12 +85,12 @@ impl SpliceMaps {
             upstreams: take(ebpf, "upstreams")?,
             orders: take(ebpf, "splice_orders")?,
             splices: take(ebpf, "splices")?,
-            spills: take(ebpf, "spills")?,
+            calls: take(ebpf, "splice_calls")?,
         })
     }
 }
 
-fn take<M: TryFrom<Map, Error = MapError>>(
+pub(crate) fn take<M: TryFrom<Map, Error = MapError>>(
     ebpf: &mut Ebpf,
     name: &'static str,
 ) -> Result<M, MapsError> {

@@ -170,6 +170,8 @@ pub struct Rule {
     pub action: Action,
     /// What happens when the agent cannot serve it.
     pub fail: Fail,
+    /// Left alone, it may skip TCP where its other end is on this host, too.
+    pub shortcut: bool,
 }
 
 /// Ordered rules and a default.
@@ -300,6 +302,11 @@ impl Policy {
     pub fn observes(&self) -> bool {
         let mut actions = self.rules.iter().map(|rule| rule.action);
         self.default_action == Action::Observe || actions.any(|action| action == Action::Observe)
+    }
+
+    /// Whether any flow may take the shortcut.
+    pub fn shortcuts(&self) -> bool {
+        self.rules.iter().any(|r| r.shortcut)
     }
 
     /// Whether any rule names a cgroup, which must then be looked up again as they come

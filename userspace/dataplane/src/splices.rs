@@ -161,11 +161,11 @@ pub(crate) struct SpliceMaps {
     pub upstreams: SockHash<MapData, u64>,
     pub orders: BpfHashMap<MapData, u64, Shared<abi::SpliceOrder>>,
     pub splices: BpfHashMap<MapData, u64, Shared<abi::Splice>>,
-    pub spills: RingBuf<MapData>,
+    pub calls: RingBuf<MapData>,
 }
 
 /// Calls from the kernel: a flow has bytes for the agent.
-pub struct Spills {
+pub struct Calls {
     ring: AsyncFd<RingBuf<MapData>>,
     engine: Arc<Engine>,
 }
@@ -175,7 +175,7 @@ impl Splices {
     pub(crate) fn load(
         ebpf: &Arc<Mutex<Ebpf>>,
         maps: SpliceMaps,
-    ) -> Result<(Self, Spills), AttachError> {
+    ) -> Result<(Self, Calls), AttachError> {
         {
             let mut ebpf = ebpf.lock().unwrap_or_else(PoisonError::into_inner);
             let name = "splice_up";
@@ -198,12 +198,12 @@ impl Splices {
             callers: Mutex::default(),
             _sockets: [maps.clients, maps.accepteds, maps.upstreams],
         });
-        let spills = Spills {
-            ring: sys::watch(maps.spills).map_err(AttachError::Sockets)?,
+        let calls = Calls {
+            ring: sys::watch(maps.calls).map_err(AttachError::Sockets)?,
             engine: engine.clone(),
         };
         let down = Down::Ingress;
-        Ok((Self { engine, down }, spills))
+        Ok((Self { engine, down }, calls))
     }
 
     /// An engine of its own, beside any agent's: for trying out what the kernel can do. Must run
@@ -211,7 +211,7 @@ impl Splices {
     ///
     /// # Errors
     /// The kernel does not take it.
-    pub fn open() -> Result<(Self, Spills), AttachError> {
+    pub fn open() -> Result<(Self, Calls), AttachError> {
         let mut ebpf = Ebpf::load(ebpf::OBJECT)?;
         let maps = SpliceMaps::take(&mut ebpf)?;
         Self::load(&Arc::new(Mutex::new(ebpf)), maps)
@@ -333,13 +333,17 @@ impl Splice {
 
     /// Whether what was redirected to the client is all in its stream, so that what the agent
     /// writes now comes after it. `to_client`: see [`Position`].
+    ///
+    /// Redirected into the client's own socket, it must have been read, too: a reader which was
+    /// given less than it asked for believes that there is nothing more, and would leave what is
+    /// in TCP's queue to the next edge.
     pub fn is_drained(&self, to_client: u64) -> Result<bool, SpliceRefusal> {
         let answer = self.engine.look(&abi::SpliceQuestion {
             id: self.id,
             ..NO_QUESTION
         })?;
         if self.down == Down::Ingress {
-            return Ok(answer.client_packets == 0);
+            return Ok(answer.client_packets == 0 && answer.client_bytes == 0);
         }
         let Shared(kernels) = self.kernels()?;
         let sent = (kernels.down_redirected as u32).wrapping_add(to_client as u32);
@@ -418,7 +422,7 @@ impl Engine {
     }
 }
 
-impl Spills {
+impl Calls {
     /// Passes calls on to their flows, for ever.
     ///
     /// # Errors

@@ -36,6 +36,11 @@ impl PlainBytes for abi::Decisions {}
 impl PlainBytes for abi::Meter {}
 impl PlainBytes for abi::SpliceOrder {}
 impl PlainBytes for abi::Splice {}
+impl PlainBytes for abi::ShortcutLimits {}
+impl PlainBytes for abi::ShortcutEnd {}
+impl PlainBytes for abi::ShortcutCount {}
+impl PlainBytes for abi::TurnCount {}
+impl PlainBytes for abi::NudgeCount {}
 
 // SAFETY: the types above are repr(C) integers and arrays of them; abi.h makes every
 // padding byte a field, which the generated assertions of offset and size hold it to.

@@ -238,7 +238,8 @@ impl Tables {
             let rule = abi::Rule {
                 action: action_abi(*action),
                 fail: fail_abi(*fail),
-                pad: [0; 2],
+                shortcut: compiled.shortcuts.get(n).is_some_and(|s| *s).into(),
+                pad: 0,
             };
             let index = generation * abi::MAX_RULES + n as u32;
             self.maps

@@ -78,6 +78,7 @@ fn rules(own_name: &str, cgroups: [PathBuf; 2]) -> impl Strategy<Value = Rule> +
             session: SessionConditions::default(),
             action,
             fail: Fail::Open,
+            shortcut: false,
         })
 }
 

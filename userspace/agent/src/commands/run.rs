@@ -11,7 +11,7 @@ use std::{
 };
 
 use anyhow::{Context, bail};
-use dataplane::{Attached, Dataplane, Options, Spills, Splices, host};
+use dataplane::{Attached, Calls, Dataplane, Options, Splices, host};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use prometheus::Registry;
 use tokio::{
@@ -31,6 +31,7 @@ use crate::{
     observed::ObservedCounters,
     paths::{self, PathsAvailable, Splicing, Tried},
     proxy::{self, Admission, STRAGGLERS, Shared},
+    shortcuts::{self, ShortcutCounters},
     statements::Statements,
 };
 
@@ -78,6 +79,7 @@ async fn serve(file: &Path, config: Config) -> anyhow::Result<()> {
     let registry = Registry::new();
     registry.register(Box::new(KernelCounters::new(attached.clone())?))?;
     registry.register(Box::new(ObservedCounters::new(attached.clone())?))?;
+    registry.register(Box::new(ShortcutCounters::new(attached.clone())?))?;
     let metrics = Metrics::register(&registry)?;
     let statements = Statements::register(&registry)?;
     let available = PathsAvailable::register(&registry)?;
@@ -128,6 +130,9 @@ async fn serve(file: &Path, config: Config) -> anyhow::Result<()> {
         ended = splice(&shared, splices, splicing, available) => {
             Err(ended.err().map_or_else(|| anyhow::anyhow!("the kernel's calls ended"), Into::into))
         }
+        ended = shortcuts::tend(attached.clone()) => {
+            Err(ended.err().unwrap_or_else(|| anyhow::anyhow!("tending the shortcut ended")))
+        }
         ended = control.run() => {
             Err(ended.err().map_or_else(|| anyhow::anyhow!("reloading ended"), Into::into))
         }
@@ -142,7 +147,7 @@ async fn serve(file: &Path, config: Config) -> anyhow::Result<()> {
 /// Tries the splice out, and from then on has flows take it.
 async fn splice(
     shared: &Shared,
-    splices: Result<(Splices, Spills), String>,
+    splices: Result<(Splices, Calls), String>,
     splicing: Splicing,
     available: PathsAvailable,
 ) -> std::io::Result<()> {

@@ -139,18 +139,41 @@ fn rule(mut raw: RawRule, names: &mut HashSet<String>) -> Result<Rule, Flaw> {
     if !names.insert(name.clone()) {
         return expected("rule.name", &raw.name, "a name that no rule above has");
     }
+    let action = rule_action(&raw.action, &session)?;
+    let is_session = session.named().next().is_some();
     Ok(Rule {
         name: RuleName::new(name),
         to: raw.to.iter().map(target).collect::<Result<_, _>>()?,
         uids: raw.uid.iter().map(uid).collect::<Result<_, _>>()?,
         processes: raw.process.iter().map(process).collect::<Result<_, _>>()?,
         cgroups: raw.cgroup.iter().map(cgroup).collect::<Result<_, _>>()?,
-        action: rule_action(&raw.action, &session)?,
+        action,
         session,
         fail: raw
             .fail
             .map_or(Ok(Fail::Open), |text| fail("rule.fail", &text))?,
+        shortcut: raw
+            .shortcut
+            .map_or(Ok(false), |wanted| shortcut(&wanted, action, is_session))?,
     })
+}
+
+/// Bytes that take it pass no hook that could read them, and no agent.
+fn shortcut(wanted: &Spanned<bool>, action: Action, is_session: bool) -> Result<bool, Flaw> {
+    if *wanted.get_ref() && is_session {
+        let message = "rule.shortcut: expected a rule without keys of the session: a flow takes \
+                       the shortcut from connect() on, or not at all; found such keys";
+        return Err(Flaw::new(wanted.span(), message));
+    }
+    if *wanted.get_ref() && action != Action::Bypass {
+        let message = format!(
+            "rule.shortcut: expected `action = \"bypass\"`, because bytes that take the shortcut \
+             cannot be read; found action {:?}",
+            action.as_str()
+        );
+        return Err(Flaw::new(wanted.span(), message));
+    }
+    Ok(*wanted.get_ref())
 }
 
 /// `NETWORK:PORT`, `NETWORK`, `:PORT`; IPv6 networks in brackets: `[fd00::/8]:9042`.

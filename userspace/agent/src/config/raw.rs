@@ -56,6 +56,7 @@ pub(super) struct RawRule {
     pub tls: Option<bool>,
     pub action: Spanned<String>,
     pub fail: Option<Spanned<String>>,
+    pub shortcut: Option<Spanned<bool>>,
 }
 
 #[derive(Debug, Default, Deserialize)]

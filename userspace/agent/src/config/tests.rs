@@ -35,12 +35,17 @@ fn every_key_of_a_rule_is_read() {
         cgroup = ["/system.slice/reports.service"]
         action = "enrich"
         fail = "closed"
+        [[rule]]
+        name = "near"
+        action = "bypass"
+        shortcut = true
         [default]
         action = "bypass"
         "#,
     )
     .unwrap();
     assert_eq!((config.max_flows, config.workers), (12, 3));
+    assert!(config.policy.rules[1].shortcut && !config.policy.rules[0].shortcut);
     let rule = &config.policy.rules[0];
     assert_eq!(rule.to.len(), 5);
     assert_eq!(rule.to[2].network, None);
@@ -92,6 +97,12 @@ fn a_refusal_names_file_line_column_key_and_what_was_expected() {
         let refused = refusal(&format!("{head}{wrong}\n"));
         let begin = format!("policy.toml:{line}:{column}: {key}: expected ");
         assert!(refused.starts_with(&begin), "{wrong}: {refused}");
+    }
+    for action in ["enrich", "deny", "observe"] {
+        let text = format!("[[rule]]\nname = \"a\"\naction = {action:?}\nshortcut = true\n");
+        let refused = refusal(&text);
+        let begin = "policy.toml:4:12: rule.shortcut: expected `action = \"bypass\"`, because ";
+        assert!(refused.starts_with(begin), "{refused}");
     }
     let refused = refusal("[[rule]]\nname = \"a\"\naction = \"watch\"\n");
     assert!(refused.contains("`observe`"), "{refused}");

@@ -1,0 +1,474 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR MIT */
+/*
+ * The shortcut: client and database on this host, and what one sends is put straight into the
+ * other's queue, past TCP (docs/decisions/0005-shortcut.md).
+ *
+ * sock_ops enrols: ACTIVE_ESTABLISHED a client's socket that its rule wished for,
+ * PASSIVE_ESTABLISHED, always later, the accepted one that it is connected to. Two sockets are one
+ * connection's ends when addresses, ports and both sequence numbers agree. STATE_CB's CLOSE takes
+ * out. sk_msg runs in the sender's context, with its socket locked, and chooses for each message.
+ * iter/tcp nudges readers, when the agent reads it.
+ *
+ * Order. A reader empties the shortcut's queue (its psock) before TCP's, so from the shortcut to
+ * TCP the order keeps itself. Back: only when the reader has read every byte that took TCP (its
+ * copied_seq is our write_seq; only we write, and it only grows), and is not inside tcp_recvmsg,
+ * which would wait there for TCP alone (MSG_WAITALL, SO_RCVLOWAT).
+ *
+ * Bounds. A reader's queue for the shortcut respects no receive buffer: over the flow's bound or
+ * the host's, bytes take TCP, whose flow control is whole.
+ *
+ * Edges. Bytes in TCP behind a queue that is not empty (a spill) are announced too early for an
+ * edge-triggered reader who takes a short read for the end: it is nudged once the queue is empty.
+ * Bulk goes to TCP at a message before which the queue is empty, so that spills are rare.
+ *
+ * Reads shortcut_limits, shortcut_wishes; reads and writes shortcut_firsts, shortcut_ends,
+ * shortcut_socks; writes shortcut_turns, shortcut_counts, spills, nudges, causes. When the agent
+ * is dead nobody is enrolled, and flows return to TCP at a message before which the queue is empty.
+ */
+#include "common.h"
+
+/* The kernel's own types, as far as they are read. */
+#pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
+
+struct list_head___up {
+	struct list_head___up *next;
+};
+
+struct wait_queue_entry___up {
+	void *private;
+	struct list_head___up entry;
+};
+
+struct wait_queue_head___up {
+	struct list_head___up head;
+};
+
+struct socket_wq___up {
+	struct wait_queue_head___up wait;
+};
+
+struct net_device___up {
+	int ifindex;
+};
+
+struct dst_entry___up {
+	struct net_device___up *dev;
+};
+
+struct proto___up {
+	/* An atomic_long_t: what each CPU keeps ready may make it negative. */
+	__s64 *memory_allocated;
+};
+
+struct sk_psock___up {
+	__u32 msg_tot_len;
+};
+
+struct sock_common___up {
+	struct {
+		__u64 counter;
+	} skc_cookie;
+	struct proto___up *skc_prot;
+};
+
+struct sk_buff_head___up {
+	__u32 qlen;
+};
+
+struct sock___up {
+	struct sock_common___up __sk_common;
+	struct sk_buff_head___up sk_receive_queue;
+	struct socket_wq___up *sk_wq;
+	int sk_rcvlowat;
+	struct {
+		int owned;
+	} sk_lock;
+	struct dst_entry___up *sk_dst_cache;
+	void *sk_user_data;
+};
+
+struct inet_sock___up {
+	struct sock___up sk;
+};
+
+struct inet_connection_sock___up {
+	struct inet_sock___up icsk_inet;
+};
+
+struct tcp_sock___up {
+	struct inet_connection_sock___up inet_conn;
+	__u32 copied_seq;
+	__u32 write_seq;
+};
+
+struct sock_common;
+
+struct bpf_iter__tcp {
+	struct bpf_iter_meta *meta;
+	struct sock_common *sk_common;
+};
+
+#pragma clang attribute pop
+
+#define SOCK_OF(tp) ((tp)->inet_conn.icsk_inet.sk)
+/* Of sk_user_data: what it points to, in its lowest bits. */
+#define USER_DATA_FLAGS 7ul
+#define USER_DATA_PSOCK 4ul
+/* In every namespace (LOOPBACK_IFINDEX). */
+#define LOOPBACK 1
+/* Who waits on a socket: a thread or two, an epoll or two. More are taken for readers. */
+#define MOST_WAITERS 4
+
+static __always_inline struct tcp_sock___up *tcp_of(void *sk)
+{
+	return (struct tcp_sock___up *)bpf_skc_to_tcp_sock(sk);
+}
+
+static __always_inline struct up_shortcut_limits *limits_of_shortcut(void)
+{
+	__u32 zero = 0;
+
+	return bpf_map_lookup_elem(&shortcut_limits, &zero);
+}
+
+static __always_inline void local_end(struct up_endpoint *e, struct bpf_sock_ops *ops)
+{
+	__be16 port = bpf_htons((__u16)ops->local_port);
+	__u32 addr[4];
+
+	if (ops->family == AF_INET) {
+		endpoint4(e, ops->local_ip4, port);
+		return;
+	}
+	addr[0] = ops->local_ip6[0];
+	addr[1] = ops->local_ip6[1];
+	addr[2] = ops->local_ip6[2];
+	addr[3] = ops->local_ip6[3];
+	endpoint6(e, addr, port);
+}
+
+static __always_inline void remote_end(struct up_endpoint *e, struct bpf_sock_ops *ops)
+{
+	__be16 port = bpf_htons((__u16)bpf_ntohl(ops->remote_port));
+	__u32 addr[4];
+
+	if (ops->family == AF_INET) {
+		endpoint4(e, ops->remote_ip4, port);
+		return;
+	}
+	addr[0] = ops->remote_ip6[0];
+	addr[1] = ops->remote_ip6[1];
+	addr[2] = ops->remote_ip6[2];
+	addr[3] = ops->remote_ip6[3];
+	endpoint6(e, addr, port);
+}
+
+static __always_inline void watch_its_end(struct bpf_sock_ops *ops)
+{
+	bpf_sock_ops_cb_flags_set(ops, ops->bpf_sock_ops_cb_flags | BPF_SOCK_OPS_STATE_CB_FLAG);
+}
+
+/* False: counted, and the socket stays on TCP. */
+static __always_inline int enrol(struct bpf_sock_ops *ops, __u64 cookie,
+				 const struct up_shortcut_end *end)
+{
+	long refused;
+
+	if (bpf_map_update_elem(&shortcut_ends, &cookie, end, BPF_ANY)) {
+		count_cause(UP_CAUSE_SHORTCUTS_FULL);
+		return 0;
+	}
+	/* Refused are kTLS, sockets of another sockmap with programs, and what does not fit. */
+	refused = bpf_sock_hash_update(ops, &shortcut_socks, &cookie, BPF_NOEXIST);
+	if (refused) {
+		bpf_map_delete_elem(&shortcut_ends, &cookie);
+		count_cause(UP_CAUSE_SHORTCUT_REFUSED);
+		return 0;
+	}
+	watch_its_end(ops);
+	return 1;
+}
+
+static __always_inline void enrol_client(struct bpf_sock_ops *ops, struct bpf_sock *sk)
+{
+	struct up_shortcut_key key = {};
+	struct up_shortcut_first first = {};
+	struct up_shortcut_end end = {};
+	struct tcp_sock___up *tp;
+
+	if (!bpf_sk_storage_get(&shortcut_wishes, sk, 0, 0))
+		return;
+	bpf_sk_storage_delete(&shortcut_wishes, sk);
+	tp = tcp_of(sk);
+	if (!tp)
+		return;
+	if (SOCK_OF(tp).sk_dst_cache->dev->ifindex != LOOPBACK) {
+		count_cause(UP_CAUSE_SHORTCUT_REMOTE);
+		return;
+	}
+	key.netns_cookie = bpf_get_netns_cookie(ops);
+	local_end(&key.client, ops);
+	remote_end(&key.server, ops);
+	first.cookie = bpf_get_socket_cookie(ops);
+	first.sock = (__u64)tp;
+	first.write_seq = tp->write_seq;
+	first.copied_seq = tp->copied_seq;
+	if (!enrol(ops, first.cookie, &end))
+		return;
+	/* Without it, its other end is never found: it stays on TCP, turn by turn. */
+	if (bpf_map_update_elem(&shortcut_firsts, &key, &first, BPF_ANY))
+		count_cause(UP_CAUSE_SHORTCUTS_FULL);
+}
+
+static __always_inline void count_flow(int is_end)
+{
+	__u32 zero = 0;
+	struct up_shortcut_count *n = bpf_map_lookup_elem(&shortcut_counts, &zero);
+
+	if (!n)
+		return;
+	if (is_end)
+		n->ended += 1;
+	else
+		n->begun += 1;
+}
+
+static __always_inline void enrol_server(struct bpf_sock_ops *ops, struct bpf_sock *sk)
+{
+	struct up_shortcut_key key = {};
+	struct up_shortcut_end end = { .is_server = 1 };
+	struct up_shortcut_end *clients;
+	struct up_shortcut_first *first;
+	struct tcp_sock___up *tp;
+	__u64 cookie, clients_cookie;
+
+	key.netns_cookie = bpf_get_netns_cookie(ops);
+	remote_end(&key.client, ops);
+	local_end(&key.server, ops);
+	first = bpf_map_lookup_elem(&shortcut_firsts, &key);
+	if (!first)
+		return;
+	tp = tcp_of(sk);
+	if (!tp || tp->copied_seq != first->write_seq || tp->write_seq != first->copied_seq)
+		return;
+	clients_cookie = first->cookie;
+	end.peer = clients_cookie;
+	end.peer_sock = first->sock;
+	bpf_map_delete_elem(&shortcut_firsts, &key);
+	clients = bpf_map_lookup_elem(&shortcut_ends, &clients_cookie);
+	if (!clients)
+		return;
+	cookie = bpf_get_socket_cookie(ops);
+	if (!enrol(ops, cookie, &end))
+		return;
+	clients->peer_sock = (__u64)tp;
+	/* Whoever sees the cookie sees the address; one without the other is not believed. */
+	barrier();
+	clients->peer = cookie;
+	count_flow(0);
+}
+
+static __always_inline void leave(struct bpf_sock_ops *ops)
+{
+	__u64 cookie = bpf_get_socket_cookie(ops);
+	struct up_shortcut_end *end = bpf_map_lookup_elem(&shortcut_ends, &cookie);
+	struct up_shortcut_first *first;
+	struct up_shortcut_key key = {};
+
+	if (!end)
+		return;
+	if (end->is_server)
+		count_flow(1);
+	if (!end->peer) {
+		key.netns_cookie = bpf_get_netns_cookie(ops);
+		local_end(&key.client, ops);
+		remote_end(&key.server, ops);
+		first = bpf_map_lookup_elem(&shortcut_firsts, &key);
+		if (first && first->cookie == cookie)
+			bpf_map_delete_elem(&shortcut_firsts, &key);
+	}
+	bpf_map_delete_elem(&shortcut_ends, &cookie);
+}
+
+SEC("sockops")
+int on_shortcut_event(struct bpf_sock_ops *ops)
+{
+	struct bpf_sock *sk = ops->sk;
+
+	if (!sk)
+		return 1;
+	if (ops->op == BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB)
+		enrol_client(ops, sk);
+	else if (ops->op == BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB)
+		enrol_server(ops, sk);
+	else if (ops->op == BPF_SOCK_OPS_STATE_CB && ops->args[1] == BPF_TCP_CLOSE)
+		leave(ops);
+	return 1;
+}
+
+/* Whether a thread may be inside tcp_recvmsg of a reader that has read all of TCP's bytes: it
+ * holds the lock, or has entered itself as a waiter before it let go of it. epoll's and io_uring's
+ * entries name no task; poll's are taken for a reader's, which costs speed and nothing else. */
+static __always_inline int reader_waits(struct tcp_sock___up *reader)
+{
+	struct list_head___up *head, *next;
+	struct socket_wq___up *wq;
+
+	if (BPF_CORE_READ(reader, inet_conn.icsk_inet.sk.sk_lock.owned))
+		return 1;
+	wq = BPF_CORE_READ(reader, inet_conn.icsk_inet.sk.sk_wq);
+	if (!wq)
+		return 1;
+	head = __builtin_preserve_access_index(&wq->wait.head);
+	next = BPF_CORE_READ(wq, wait.head.next);
+	for (int i = 0; i < MOST_WAITERS; i++) {
+		struct wait_queue_entry___up *waiter;
+
+		if (next == head)
+			return 0;
+		waiter = (void *)next - bpf_core_field_offset(struct wait_queue_entry___up, entry);
+		if (BPF_CORE_READ(waiter, private))
+			return 1;
+		next = BPF_CORE_READ(waiter, entry.next);
+	}
+	return next != head;
+}
+
+/* Bytes in a socket's queue besides TCP's. */
+static __always_inline __u32 queued(__u64 user_data)
+{
+	struct sk_psock___up *psock = (void *)(user_data & ~USER_DATA_FLAGS);
+
+	return psock ? BPF_CORE_READ(psock, msg_tot_len) : 0;
+}
+
+static __always_inline __u32 turn_of(struct sk_msg_md *msg, struct tcp_sock___up *tp,
+				     struct up_shortcut_end *end, __u32 *waiting)
+{
+	struct up_shortcut_limits *limits = limits_of_shortcut();
+	struct tcp_sock___up *reader;
+	__u64 peer = end->peer;
+	__u32 copied_seq, is_waiting = 0;
+
+	if (!peer || !limits)
+		return UP_TURN_ALONE;
+	barrier();
+	reader = (struct tcp_sock___up *)end->peer_sock;
+	copied_seq = BPF_CORE_READ(reader, copied_seq);
+	*waiting = queued((__u64)BPF_CORE_READ(reader, inet_conn.icsk_inet.sk.sk_user_data));
+	if (end->on_tcp && copied_seq == tp->write_seq)
+		is_waiting = reader_waits(reader);
+	/* Last. A cookie is never given twice: while it is there, everything above was read from
+	 * that very socket, or, since its memory may have been freed, from what is left of it; then
+	 * the redirect does not find it any more. */
+	if (BPF_CORE_READ(reader, inet_conn.icsk_inet.sk.__sk_common.skc_cookie.counter) != peer) {
+		*waiting = 0;
+		return UP_TURN_ALONE;
+	}
+	if (copied_seq != tp->write_seq)
+		return UP_TURN_BEHIND;
+	if (is_waiting)
+		return UP_TURN_READER_WAITS;
+	if (!*waiting) {
+		if (limits->until_ns < bpf_ktime_get_coarse_ns())
+			return UP_TURN_AGENT_AWAY;
+		if (msg->size >= limits->bulk_bytes)
+			return UP_TURN_BULK;
+	}
+	if (*waiting + msg->size > limits->flow_bytes)
+		return UP_TURN_FLOW_FULL;
+	if (*SOCK_OF(tp).__sk_common.skc_prot->memory_allocated > (__s64)limits->host_pages)
+		return UP_TURN_HOST_FULL;
+	return UP_TURN_SHORTCUT;
+}
+
+/* Has the agent look for readers to be nudged. Once for a spill: it looks until all are past. */
+static __always_inline void tell_of_spill(struct up_shortcut_end *end)
+{
+	__u64 *record;
+
+	if (end->spilled)
+		return;
+	record = bpf_ringbuf_reserve(&spills, sizeof(*record), 0);
+	/* Full of wake-ups that are still to come. */
+	if (record) {
+		*record = end->peer;
+		bpf_ringbuf_submit(record, 0);
+	}
+	end->spilled = 1;
+}
+
+SEC("sk_msg")
+int take_shortcut(struct sk_msg_md *msg)
+{
+	struct bpf_sock *sk = msg->sk;
+	struct up_turn_count *count;
+	struct up_shortcut_end *end;
+	struct tcp_sock___up *tp;
+	__u64 cookie, peer;
+	__u32 turn, waiting = 0;
+
+	if (!sk)
+		return SK_PASS;
+	tp = tcp_of(sk);
+	if (!tp)
+		return SK_PASS;
+	cookie = SOCK_OF(tp).__sk_common.skc_cookie.counter;
+	end = bpf_map_lookup_elem(&shortcut_ends, &cookie);
+	if (!end)
+		return SK_PASS;
+	turn = turn_of(msg, tp, end, &waiting);
+	if (turn == UP_TURN_SHORTCUT) {
+		peer = end->peer;
+		/* A target that is gone would be a hole in the stream. */
+		if (bpf_msg_redirect_hash(msg, &shortcut_socks, &peer, BPF_F_INGRESS) != SK_PASS)
+			turn = UP_TURN_ALONE;
+	}
+	end->on_tcp = turn != UP_TURN_SHORTCUT;
+	if (turn == UP_TURN_SHORTCUT)
+		end->spilled = 0;
+	else if (waiting)
+		tell_of_spill(end);
+	count = bpf_map_lookup_elem(&shortcut_turns, &turn);
+	if (count) {
+		count->messages += 1;
+		count->bytes += msg->size;
+	}
+	return SK_PASS;
+}
+
+#define SOL_SOCKET 1
+#define SO_RCVLOWAT 18
+
+/* For each TCP socket of the agent's namespace, locked. Setting SO_RCVLOWAT, to what it is,
+ * announces bytes that can be read: an edge. */
+SEC("iter/tcp")
+int nudge_readers(struct bpf_iter__tcp *ctx)
+{
+	struct sock_common *skc = ctx->sk_common;
+	struct up_nudge_count *count;
+	struct tcp_sock___up *tp;
+	__u64 user_data;
+	__u32 zero = 0;
+	int lowat;
+
+	if (!skc)
+		return 0;
+	tp = (struct tcp_sock___up *)bpf_skc_to_tcp_sock(skc);
+	count = bpf_map_lookup_elem(&nudges, &zero);
+	if (!tp || !count)
+		return 0;
+	user_data = (__u64)SOCK_OF(tp).sk_user_data;
+	if (!(user_data & USER_DATA_PSOCK))
+		return 0;
+	if (queued(user_data)) {
+		count->filled += 1;
+		return 0;
+	}
+	if (!SOCK_OF(tp).sk_receive_queue.qlen)
+		return 0;
+	lowat = SOCK_OF(tp).sk_rcvlowat;
+	bpf_setsockopt(skc, SOL_SOCKET, SO_RCVLOWAT, &lowat, sizeof(lowat));
+	count->nudged += 1;
+	return 0;
+}

@@ -1,0 +1,221 @@
+//! Flows on the shortcut: kept there while the agent lives, their readers nudged after a spill,
+//! and counted.
+
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use dataplane::{Dataplane, shortcut::ShortcutCounts};
+use prometheus::{
+    IntCounter, IntCounterVec, IntGauge, Opts,
+    core::{Collector, Desc},
+    proto::MetricFamily,
+};
+use tokio::time::{self, Instant, MissedTickBehavior};
+
+type Shared = Arc<Mutex<Option<Dataplane>>>;
+
+/// Flows return to TCP five seconds after the last time.
+const TEND_EVERY: Duration = Duration::from_secs(1);
+/// A reader that missed an edge waits for this long; a look over the host's sockets takes a
+/// millisecond or two.
+const FIRST_LOOK_AFTER: Duration = Duration::from_millis(10);
+/// For readers that have stopped.
+const LOOK_AT_LEAST_EVERY: Duration = Duration::from_millis(500);
+/// A sender tells of a spill before its bytes are there.
+const LOOK_FOR: Duration = Duration::from_secs(1);
+
+/// Runs for ever.
+///
+/// # Errors
+/// Spills cannot be waited for.
+pub async fn tend(dataplane: Shared) -> anyhow::Result<()> {
+    let taken = with(&dataplane, Dataplane::spills).transpose()?.flatten();
+    let Some(mut spills) = taken else {
+        return std::future::pending().await;
+    };
+    let mut tending = time::interval(TEND_EVERY);
+    tending.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut looks: Option<Looks> = None;
+    loop {
+        let next = looks.as_ref().map(|l| l.next);
+        tokio::select! {
+            _ = tending.tick() => {
+                blocking(&dataplane, Dataplane::tend_shortcuts).await;
+            }
+            spilled = spills.next() => {
+                spilled?;
+                looks = Some(Looks::new());
+            }
+            () = at(next) => {
+                let again = blocking(&dataplane, Dataplane::nudge_readers).await;
+                looks = looks.and_then(|l| l.after(again.unwrap_or(false)));
+            }
+        }
+    }
+}
+
+/// When to look, after a spill.
+struct Looks {
+    next: Instant,
+    pause: Duration,
+    until: Instant,
+}
+
+impl Looks {
+    fn new() -> Self {
+        let now = Instant::now();
+        Self {
+            next: now + FIRST_LOOK_AFTER,
+            pause: FIRST_LOOK_AFTER,
+            until: now + LOOK_FOR,
+        }
+    }
+
+    fn after(self, again: bool) -> Option<Self> {
+        let now = Instant::now();
+        let pause = (self.pause * 3 / 2).min(LOOK_AT_LEAST_EVERY);
+        (again || now < self.until).then(|| Self {
+            next: now + pause,
+            pause,
+            until: self.until,
+        })
+    }
+}
+
+async fn at(when: Option<Instant>) {
+    match when {
+        Some(when) => time::sleep_until(when).await,
+        None => std::future::pending().await,
+    }
+}
+
+fn with<T>(dataplane: &Shared, f: impl FnOnce(&mut Dataplane) -> T) -> Option<T> {
+    let mut dataplane = dataplane.lock().unwrap_or_else(PoisonError::into_inner);
+    dataplane.as_mut().map(f)
+}
+
+/// None where nothing is attached, or it failed, which is logged.
+async fn blocking<T, E>(
+    dataplane: &Shared,
+    f: impl FnOnce(&mut Dataplane) -> Result<T, E> + Send + 'static,
+) -> Option<T>
+where
+    T: Send + 'static,
+    E: std::fmt::Display + Send + 'static,
+{
+    let dataplane = dataplane.clone();
+    let done = tokio::task::spawn_blocking(move || with(&dataplane, f)).await;
+    match done {
+        Ok(Some(Ok(answer))) => Some(answer),
+        Ok(None) => None,
+        Ok(Some(Err(error))) => {
+            tracing::error!("the shortcut: {error}");
+            None
+        }
+        Err(error) => {
+            tracing::error!("the shortcut: {error}");
+            None
+        }
+    }
+}
+
+/// What the BPF programs count of it, read when it is asked for.
+pub struct ShortcutCounters {
+    dataplane: Shared,
+    described: Described,
+}
+
+struct Described {
+    flows: IntGauge,
+    messages: IntCounterVec,
+    bytes: IntCounterVec,
+    nudges: IntCounter,
+}
+
+impl Described {
+    fn empty() -> prometheus::Result<Self> {
+        Ok(Self {
+            flows: IntGauge::new(
+                "underpass_shortcut_flows",
+                "Flows of which both ends are on the shortcut.",
+            )?,
+            messages: IntCounterVec::new(
+                Opts::new(
+                    "underpass_shortcut_messages_total",
+                    "Messages of sockets on the shortcut, by the way that they took: `shortcut`, \
+                     or TCP and why.",
+                ),
+                &["way"],
+            )?,
+            bytes: IntCounterVec::new(
+                Opts::new("underpass_shortcut_bytes_total", "Bytes of those messages."),
+                &["way"],
+            )?,
+            nudges: IntCounter::new(
+                "underpass_shortcut_nudges_total",
+                "Edges given again to readers who may have missed one.",
+            )?,
+        })
+    }
+
+    fn of(counts: &ShortcutCounts) -> prometheus::Result<Self> {
+        let read = Self::empty()?;
+        read.flows.set(counts.flows.cast_signed());
+        for (turn, messages, bytes) in &counts.by_turn {
+            let way = [turn.as_str()];
+            read.messages.with_label_values(&way).inc_by(*messages);
+            read.bytes.with_label_values(&way).inc_by(*bytes);
+        }
+        read.nudges.inc_by(counts.nudges);
+        Ok(read)
+    }
+
+    fn collectors(&self) -> [&dyn Collector; 4] {
+        [&self.flows, &self.messages, &self.bytes, &self.nudges]
+    }
+
+    fn families(&self) -> Vec<MetricFamily> {
+        let collectors = self.collectors();
+        collectors.iter().flat_map(|c| c.collect()).collect()
+    }
+}
+
+impl ShortcutCounters {
+    /// Over the data plane, which may have been detached.
+    ///
+    /// # Errors
+    /// Two metrics of one name: a mistake in this file.
+    pub fn new(dataplane: Shared) -> prometheus::Result<Self> {
+        Ok(Self {
+            dataplane,
+            described: Described::empty()?,
+        })
+    }
+
+    /// As [`Collector::collect`] gives them, with one sample each that says zero: for
+    /// documentation.
+    pub fn declared(&self) -> Vec<MetricFamily> {
+        self.described.messages.with_label_values(&[""]);
+        self.described.bytes.with_label_values(&[""]);
+        self.described.families()
+    }
+}
+
+impl Collector for ShortcutCounters {
+    fn desc(&self) -> Vec<&Desc> {
+        let collectors = self.described.collectors();
+        collectors.iter().flat_map(|c| c.desc()).collect()
+    }
+
+    fn collect(&self) -> Vec<MetricFamily> {
+        let counts = with(&self.dataplane, |d| d.shortcut_counts());
+        let counts = counts.and_then(|read| {
+            read.inspect_err(|e| tracing::error!("cannot read the shortcut's counters: {e}"))
+                .ok()
+        });
+        let read = counts.and_then(|counts| Described::of(&counts).ok());
+        read.map(|r| r.families()).unwrap_or_default()
+    }
+}

@@ -1,0 +1,315 @@
+//! Tries the shortcut out on loopback sockets of this process, with programs and maps of its own:
+//! what it relies on is how this very kernel behaves.
+
+use std::{
+    fs::File,
+    io::{self, ErrorKind, Read, Write},
+    net::{Ipv4Addr, Shutdown, TcpListener, TcpStream},
+    path::Path,
+    time::{Duration, Instant},
+};
+
+use aya::{Ebpf, EbpfLoader};
+use ebpf::abi;
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
+
+use super::Shortcut;
+use crate::{counters::Turn, host};
+
+/// It takes a few milliseconds; this is for a machine under load.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// A bound that a short test goes over many times.
+const FLOW_BYTES: u32 = 16 * 1024;
+const STREAM_BYTES: usize = 1 << 20;
+/// Sockets of the trials, each for itself.
+const ENDS: u32 = 64;
+
+/// Has bytes travel over the shortcut in every way that it is built for. Needs root.
+///
+/// # Errors
+/// Why flows are better left on TCP.
+pub fn try_out() -> Result<(), String> {
+    let mut canary = Canary::new()?;
+    canary.both_ways().map_err(of("a stream both ways"))?;
+    canary.half_close().map_err(of("a half-close"))?;
+    canary.slow_reader().map_err(of("a slow reader"))?;
+    canary.missed_edge().map_err(of("an edge too early"))?;
+    canary.kill().map_err(of("a reset"))
+}
+
+fn of(trial: &'static str) -> impl Fn(io::Error) -> String {
+    move |e| format!("{trial}: {e}")
+}
+
+struct Canary {
+    ebpf: Ebpf,
+    shortcut: Shortcut,
+    listener: TcpListener,
+}
+
+impl Canary {
+    fn new() -> Result<Self, String> {
+        let mut loader = EbpfLoader::new();
+        for map in ["shortcut_ends", "shortcut_firsts", "shortcut_socks"] {
+            loader.map_max_entries(map, ENDS);
+        }
+        let mut ebpf = loader.load(ebpf::OBJECT).map_err(|e| e.to_string())?;
+        let mut shortcut = Shortcut::take(&mut ebpf).map_err(|e| e.to_string())?;
+        let cgroup = own_cgroup().map_err(|e| format!("this process's cgroup: {e}"))?;
+        let attached = shortcut.attach(&mut ebpf, &cgroup).and_then(|()| {
+            shortcut.set_limits(abi::ShortcutLimits {
+                until_ns: u64::MAX,
+                host_pages: i64::MAX.cast_unsigned(),
+                flow_bytes: FLOW_BYTES,
+                bulk_bytes: u32::MAX,
+            })
+        });
+        attached.map_err(|e| e.to_string())?;
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(|e| e.to_string())?;
+        Ok(Self {
+            ebpf,
+            shortcut,
+            listener,
+        })
+    }
+
+    /// A client's end and a database's, both on the shortcut.
+    fn pair(&mut self) -> io::Result<(TcpStream, TcpStream)> {
+        let before = self.counts()?.flows;
+        let client = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP))?;
+        let wish = self.shortcut.wishes.insert(&client, 1, 0);
+        wish.map_err(io::Error::other)?;
+        client.connect(&self.listener.local_addr()?.into())?;
+        let client = TcpStream::from(client);
+        let server = loop {
+            let (server, peer) = self.listener.accept()?;
+            // Any other is somebody who dialled the port by chance.
+            if peer == client.local_addr()? {
+                break server;
+            }
+        };
+        for end in [&client, &server] {
+            end.set_nodelay(true)?;
+            end.set_read_timeout(Some(PATIENCE))?;
+            end.set_write_timeout(Some(PATIENCE))?;
+        }
+        if self.counts()?.flows != before + 1 {
+            return Err(io::Error::other("its sockets were not enrolled"));
+        }
+        Ok((client, server))
+    }
+
+    fn counts(&self) -> io::Result<super::ShortcutCounts> {
+        self.shortcut.counts().map_err(io::Error::other)
+    }
+
+    fn bytes(&self, turn: Turn) -> io::Result<u64> {
+        let counts = self.counts()?;
+        let of_turn = counts.by_turn.iter().find(|(t, _, _)| *t == turn);
+        Ok(of_turn.map_or(0, |(_, _, bytes)| *bytes))
+    }
+
+    /// Back and forth between the shortcut and TCP, in pieces of every size.
+    fn both_ways(&mut self) -> io::Result<()> {
+        let (mut a, mut b) = self.pair()?;
+        let deadline = Instant::now() + PATIENCE;
+        a.set_nonblocking(true)?;
+        b.set_nonblocking(true)?;
+        let (mut there, mut back) = (Stream::default(), Stream::default());
+        let mut random = Random(1);
+        while there.read < STREAM_BYTES || back.read < STREAM_BYTES {
+            there.send(&mut a, &mut random)?;
+            back.send(&mut b, &mut random)?;
+            if random.below(8) == 0 {
+                there.receive(&mut b, &mut random)?;
+                back.receive(&mut a, &mut random)?;
+            }
+            if Instant::now() > deadline {
+                return Err(io::Error::other("bytes are missing"));
+            }
+        }
+        let (taken, full) = (self.bytes(Turn::Shortcut)?, self.bytes(Turn::FlowFull)?);
+        if taken == 0 || full == 0 {
+            return Err(io::Error::other("bytes did not take both ways"));
+        }
+        Ok(())
+    }
+
+    fn half_close(&mut self) -> io::Result<()> {
+        let (mut a, mut b) = self.pair()?;
+        let sent = pattern(0, 8 * 1024);
+        a.write_all(&sent)?;
+        a.shutdown(Shutdown::Write)?;
+        let mut received = Vec::new();
+        b.read_to_end(&mut received)?;
+        same(&sent, &received)?;
+        b.write_all(b"answer")?;
+        drop(b);
+        received.clear();
+        a.read_to_end(&mut received)?;
+        same(b"answer", &received)
+    }
+
+    /// What a reader leaves unread is bounded; what came by TCP behind it stays behind it.
+    fn slow_reader(&mut self) -> io::Result<()> {
+        let (mut a, mut b) = self.pair()?;
+        let before = self.bytes(Turn::Shortcut)?;
+        a.set_nonblocking(true)?;
+        let mut sent = 0;
+        loop {
+            match a.write(&pattern(sent, 4096)) {
+                Ok(n) => sent += n,
+                Err(e) if e.kind() == ErrorKind::WouldBlock => break,
+                Err(e) => return Err(e),
+            }
+        }
+        let queued = self.bytes(Turn::Shortcut)? - before;
+        if queued == 0 || queued > FLOW_BYTES.into() {
+            return Err(io::Error::other(format!(
+                "{queued} bytes were queued instead of {FLOW_BYTES} at most"
+            )));
+        }
+        let mut received = vec![0; sent];
+        b.read_exact(&mut received)?;
+        same(&pattern(0, sent), &received)
+    }
+
+    /// An edge-triggered reader takes a short read for the end, though TCP holds more.
+    fn missed_edge(&mut self) -> io::Result<()> {
+        let (mut a, mut b) = self.pair()?;
+        let epoll = Epoll::new(EpollCreateFlags::empty())?;
+        let interest = EpollFlags::EPOLLIN | EpollFlags::EPOLLET;
+        epoll.add(&b, EpollEvent::new(interest, 0))?;
+        let whole = pattern(0, FLOW_BYTES as usize + 1);
+        let (queued, behind) = whole.split_at(FLOW_BYTES as usize);
+        a.write_all(queued)?;
+        a.write_all(behind)?;
+        wait(&epoll)?;
+        let mut received = vec![0; whole.len() * 2];
+        let n = b.read(&mut received)?;
+        same(queued, received.get(..n).unwrap_or_default())?;
+        self.shortcut
+            .nudge(&mut self.ebpf)
+            .map_err(io::Error::other)?;
+        wait(&epoll)?;
+        let n = b.read(&mut received)?;
+        same(behind, received.get(..n).unwrap_or_default())
+    }
+
+    fn kill(&mut self) -> io::Result<()> {
+        let (mut a, mut b) = self.pair()?;
+        let sent = pattern(0, 1000);
+        a.write_all(&sent)?;
+        SockRef::from(&a).set_linger(Some(Duration::ZERO))?;
+        drop(a);
+        let mut received = vec![0; sent.len()];
+        b.read_exact(&mut received)?;
+        same(&sent, &received)?;
+        match b.read(&mut received) {
+            Err(e) if e.kind() == ErrorKind::ConnectionReset => Ok(()),
+            other => Err(io::Error::other(format!("it was read as {other:?}"))),
+        }
+    }
+}
+
+/// Within [`PATIENCE`].
+fn wait(epoll: &Epoll) -> io::Result<()> {
+    let limit = EpollTimeout::try_from(PATIENCE).map_err(io::Error::other)?;
+    match epoll.wait(&mut [EpollEvent::empty()], limit)? {
+        0 => Err(io::Error::other("no edge")),
+        _ => Ok(()),
+    }
+}
+
+/// One direction, whose bytes tell where in it they belong.
+#[derive(Default)]
+struct Stream {
+    sent: usize,
+    read: usize,
+}
+
+impl Stream {
+    fn send(&mut self, from: &mut TcpStream, random: &mut Random) -> io::Result<()> {
+        let n = (1 + random.below(3000)).min(STREAM_BYTES - self.sent);
+        if n > 0 {
+            self.sent += unless_blocked(from.write(&pattern(self.sent, n)))?;
+        }
+        Ok(())
+    }
+
+    fn receive(&mut self, to: &mut TcpStream, random: &mut Random) -> io::Result<()> {
+        let mut bytes = vec![0; 1 + random.below(64 * 1024)];
+        let n = unless_blocked(to.read(&mut bytes))?;
+        same(&pattern(self.read, n), bytes.get(..n).unwrap_or_default())?;
+        self.read += n;
+        Ok(())
+    }
+}
+
+fn unless_blocked(done: io::Result<usize>) -> io::Result<usize> {
+    match done {
+        Err(e) if e.kind() == ErrorKind::WouldBlock => Ok(0),
+        other => other,
+    }
+}
+
+/// Any eight bytes in a row are elsewhere others.
+fn pattern(from: usize, bytes: usize) -> Vec<u8> {
+    (from..from + bytes)
+        .map(|at| ((at / 8).wrapping_mul(0x9e37_79b9) >> (8 * (at % 8 / 2))) as u8)
+        .collect()
+}
+
+fn same(sent: &[u8], received: &[u8]) -> io::Result<()> {
+    if sent == received {
+        Ok(())
+    } else {
+        Err(io::Error::other("other bytes arrived than were sent"))
+    }
+}
+
+/// The same numbers in every run (an LCG's upper half).
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, limit: usize) -> usize {
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) as usize % limit
+    }
+}
+
+/// `/proc/thread-self/cgroup`: the sockets that this thread makes are in it.
+fn own_cgroup() -> io::Result<File> {
+    let none = || io::Error::other("it is in no cgroup2");
+    let root = host::cgroup2_root()?.ok_or_else(none)?;
+    let lines = std::fs::read_to_string("/proc/thread-self/cgroup")?;
+    let path = lines.lines().find_map(|l| l.strip_prefix("0::"));
+    let path = Path::new(path.ok_or_else(none)?);
+    File::open(root.join(path.strip_prefix("/").unwrap_or(path)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_kernel_has_the_shortcut() {
+        let begun = Instant::now();
+        try_out().unwrap();
+        println!("it took {:?}", begun.elapsed());
+    }
+
+    #[test]
+    fn bytes_tell_where_they_belong() {
+        let pattern = pattern(0, 64 * 1024);
+        let mut windows: Vec<_> = pattern.chunks(8).collect();
+        windows.sort_unstable();
+        windows.dedup();
+        assert_eq!(windows.len(), 8 * 1024);
+        assert!(same(b"ab", b"ba").is_err());
+    }
+}

@@ -1,0 +1,36 @@
+//! How much of the host's TCP memory there must be left for the shortcut.
+
+use std::fs;
+
+/// The kernel's own low mark, below which its TCP is under no pressure: the first number of
+/// `net.ipv4.tcp_mem`, in pages. Beyond it bytes take TCP, which knows what to do.
+pub(super) fn host_pages() -> u64 {
+    let low_mark = fs::read_to_string("/proc/sys/net/ipv4/tcp_mem")
+        .ok()
+        .and_then(|marks| marks.split_whitespace().next()?.parse().ok());
+    low_mark
+        .or_else(|| low_mark_by_memory(&fs::read_to_string("/proc/meminfo").ok()?))
+        .unwrap_or(0)
+}
+
+/// The file is there in the first network namespace only. As the kernel computes its default
+/// (`tcp_init_mem`): three quarters of a sixteenth.
+fn low_mark_by_memory(meminfo: &str) -> Option<u64> {
+    let total = meminfo.lines().find_map(|l| l.strip_prefix("MemTotal:"))?;
+    let kib: u64 = total.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kib / 4 / 64 * 3)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_low_mark_is_three_sixty_fourths_of_the_memory() {
+        assert_eq!(
+            low_mark_by_memory("MemTotal:       24643584 kB\nMemFree: 1 kB\n"),
+            Some(288_792)
+        );
+        assert_eq!(low_mark_by_memory(""), None);
+    }
+}

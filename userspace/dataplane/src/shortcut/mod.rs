@@ -1,0 +1,257 @@
+//! The shortcut: two sockets of this host hand bytes to each other, past TCP. What decides is
+//! in `shortcut.bpf.c`; here it is attached, bounded, kept alive, and read.
+//!
+//! **Invariant**: the sk_msg program is in the map of sockets before any socket is: the kernel
+//! copies it at insertion. Neither is ever taken from a live flow; flows that outlive the agent
+//! hold program and maps by themselves, and return to TCP once [`STAYS_OPEN`] has passed.
+
+mod canary;
+mod limits;
+
+use std::{fs::File, io, io::Read, time::Duration};
+
+use aya::{
+    Btf, Ebpf,
+    maps::{Array, HashMap, MapData, MapError, PerCpuArray, RingBuf, SkStorage, SockHash},
+    programs::{CgroupAttachMode, Iter, SkMsg, SockOps, sock_ops::SockOpsLinkId},
+};
+use ebpf::abi;
+use nix::time::{ClockId, clock_gettime};
+use tokio::io::unix::AsyncFd;
+
+use crate::{
+    attach::{AttachError, program, refused},
+    counters::Turn,
+    maps::{MapsError, take},
+    sys::{self, Shared},
+};
+
+pub use canary::try_out;
+
+/// How long flows stay on the shortcut when the agent says nothing: several of its turns, on a
+/// machine that is busy.
+const STAYS_OPEN: Duration = Duration::from_secs(5);
+
+const ENROLS: &str = "on_shortcut_event";
+const CHOOSES: &str = "take_shortcut";
+const NUDGES: &str = "nudge_readers";
+
+/// What went over sockets that are on the shortcut.
+#[derive(Clone, Debug, Default)]
+pub struct ShortcutCounts {
+    /// Flows of which both ends are on it now.
+    pub flows: u64,
+    /// By the way that they took: messages and bytes.
+    pub by_turn: Vec<(Turn, u64, u64)>,
+    /// Edges that readers were given again.
+    pub nudges: u64,
+}
+
+/// Tells when bytes in TCP begin to lie behind bytes that wait in a reader's other queue.
+pub struct Spills(AsyncFd<RingBuf<MapData>>);
+
+impl Spills {
+    /// Waits for the next one.
+    ///
+    /// # Errors
+    /// The ring cannot be waited for: there is no way on.
+    pub async fn next(&mut self) -> io::Result<()> {
+        loop {
+            let mut ready = self.0.readable_mut().await?;
+            let ring = ready.get_inner_mut();
+            let mut any = false;
+            while ring.next().is_some() {
+                any = true;
+            }
+            ready.clear_ready();
+            if any {
+                return Ok(());
+            }
+        }
+    }
+}
+
+pub(crate) struct Shortcut {
+    limits: Array<MapData, Shared<abi::ShortcutLimits>>,
+    wishes: SkStorage<MapData, u32>,
+    ends: HashMap<MapData, u64, Shared<abi::ShortcutEnd>>,
+    socks: SockHash<MapData, u64>,
+    turns: PerCpuArray<MapData, Shared<abi::TurnCount>>,
+    counts: PerCpuArray<MapData, Shared<abi::ShortcutCount>>,
+    nudge_counts: Array<MapData, Shared<abi::NudgeCount>>,
+    spills: Option<RingBuf<MapData>>,
+    nudges: u64,
+    /// sk_msg and the iterator are loaded, which is done once.
+    loaded: bool,
+    enrols: Option<SockOpsLinkId>,
+    /// A rule asks for it.
+    wanted: bool,
+}
+
+impl Shortcut {
+    pub(crate) fn take(ebpf: &mut Ebpf) -> Result<Self, MapsError> {
+        Ok(Self {
+            limits: take(ebpf, "shortcut_limits")?,
+            wishes: take(ebpf, "shortcut_wishes")?,
+            ends: take(ebpf, "shortcut_ends")?,
+            socks: take(ebpf, "shortcut_socks")?,
+            turns: take(ebpf, "shortcut_turns")?,
+            counts: take(ebpf, "shortcut_counts")?,
+            nudge_counts: take(ebpf, "nudges")?,
+            spills: Some(take(ebpf, "spills")?),
+            nudges: 0,
+            loaded: false,
+            enrols: None,
+            wanted: false,
+        })
+    }
+
+    /// Called before a policy that asks for it is in force, and again for each such policy.
+    /// A host that cannot have it keeps its flows on TCP, which the log says.
+    pub(crate) fn open(&mut self, ebpf: &mut Ebpf, cgroup: &File) {
+        self.wanted = true;
+        if self.enrols.is_some() {
+            return;
+        }
+        let opened = try_out().and_then(|()| {
+            let attached = self.attach(ebpf, cgroup).and_then(|()| self.stay_open());
+            attached.map_err(|e| e.to_string())
+        });
+        if let Err(reason) = opened {
+            tracing::warn!("the shortcut is not available, flows stay on TCP: {reason}");
+        }
+    }
+
+    /// Called when no rule of the policy in force asks for it. Flows that are on it stay.
+    pub(crate) fn leave_off(&mut self) {
+        self.wanted = false;
+    }
+
+    fn attach(&mut self, ebpf: &mut Ebpf, cgroup: &File) -> Result<(), AttachError> {
+        if !self.loaded {
+            self.load(ebpf)?;
+        }
+        let hook: &mut SockOps = program(ebpf, ENROLS)?;
+        if hook.fd().is_err() {
+            hook.load().map_err(refused(ENROLS))?;
+        }
+        let link = hook.attach(cgroup, CgroupAttachMode::Single);
+        self.enrols = Some(link.map_err(refused(ENROLS))?);
+        Ok(())
+    }
+
+    fn load(&mut self, ebpf: &mut Ebpf) -> Result<(), AttachError> {
+        let btf = Btf::from_sys_fs().map_err(|e| AttachError::Load(e.into()))?;
+        let nudges: &mut Iter = program(ebpf, NUDGES)?;
+        nudges.load("tcp", &btf).map_err(refused(NUDGES))?;
+        let chooses: &mut SkMsg = program(ebpf, CHOOSES)?;
+        chooses.load().map_err(refused(CHOOSES))?;
+        chooses.attach(self.socks.fd()).map_err(refused(CHOOSES))?;
+        self.loaded = true;
+        sys::trim_memory();
+        Ok(())
+    }
+
+    /// To be called every second: flows return to TCP when it is not. Detaches when no rule asks
+    /// for the shortcut and nobody is on it.
+    pub(crate) fn tend(&mut self, ebpf: &mut Ebpf) -> Result<(), AttachError> {
+        if self.enrols.is_none() {
+            return Ok(());
+        }
+        self.stay_open()?;
+        if self.wanted || self.ends.keys().next().is_some() {
+            return Ok(());
+        }
+        if let Some(link) = self.enrols.take() {
+            let hook: &mut SockOps = program(ebpf, ENROLS)?;
+            hook.detach(link).map_err(refused(ENROLS))?;
+        }
+        self.close()
+    }
+
+    fn stay_open(&mut self) -> Result<(), AttachError> {
+        let now = clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(Duration::ZERO, Duration::from);
+        let until = now.saturating_add(STAYS_OPEN).as_nanos();
+        self.set_limits(abi::ShortcutLimits {
+            until_ns: u64::try_from(until).unwrap_or(u64::MAX),
+            host_pages: limits::host_pages(),
+            flow_bytes: abi::SHORTCUT_FLOW_BYTES,
+            bulk_bytes: abi::SHORTCUT_BULK_BYTES,
+        })
+    }
+
+    fn set_limits(&mut self, limits: abi::ShortcutLimits) -> Result<(), AttachError> {
+        let set = self.limits.set(0, Shared(limits), 0);
+        set.map_err(layout("shortcut_limits"))
+    }
+
+    /// From now on flows return to TCP.
+    pub(crate) fn close(&mut self) -> Result<(), AttachError> {
+        self.set_limits(abi::ShortcutLimits {
+            until_ns: 0,
+            host_pages: 0,
+            flow_bytes: 0,
+            bulk_bytes: 0,
+        })
+    }
+
+    pub(crate) fn is_open(&self) -> bool {
+        self.enrols.is_some()
+    }
+
+    /// Must be called within a runtime; once.
+    pub(crate) fn spills(&mut self) -> io::Result<Option<Spills>> {
+        let ring = self.spills.take();
+        ring.map(|ring| sys::watch(ring).map(Spills)).transpose()
+    }
+
+    /// Looks over the sockets of this namespace. Returns whether to look again: somebody's queue
+    /// is not empty yet.
+    pub(crate) fn nudge(&mut self, ebpf: &mut Ebpf) -> Result<bool, AttachError> {
+        if !self.loaded {
+            return Ok(false);
+        }
+        let none = abi::NudgeCount {
+            nudged: 0,
+            filled: 0,
+        };
+        let zeroed = self.nudge_counts.set(0, Shared(none), 0);
+        zeroed.map_err(layout("nudges"))?;
+        let nudges: &mut Iter = program(ebpf, NUDGES)?;
+        let link = nudges.attach().and_then(|id| nudges.take_link(id));
+        let link = link.map_err(refused(NUDGES))?;
+        // The program writes nothing; to read is to run it.
+        let look = link.into_file().map_err(|e| e.to_string());
+        look.and_then(|mut look| look.read_to_end(&mut Vec::new()).map_err(|e| e.to_string()))
+            .map_err(|reason| AttachError::Program {
+                name: NUDGES,
+                reason,
+            })?;
+        let Shared(count) = self.nudge_counts.get(&0, 0).map_err(layout("nudges"))?;
+        self.nudges += count.nudged;
+        Ok(count.filled > 0)
+    }
+
+    pub(crate) fn counts(&self) -> Result<ShortcutCounts, AttachError> {
+        let counts = self.counts.get(&0, 0).map_err(layout("shortcut_counts"))?;
+        let begun: u64 = counts.iter().map(|Shared(n)| n.begun).sum();
+        let ended: u64 = counts.iter().map(|Shared(n)| n.ended).sum();
+        let by_turn = Turn::ALL.into_iter().map(|turn| {
+            let counts = self.turns.get(&(turn as u32), 0);
+            let counts = counts.map_err(layout("shortcut_turns"))?;
+            let messages = counts.iter().map(|Shared(n)| n.messages).sum();
+            let bytes = counts.iter().map(|Shared(n)| n.bytes).sum();
+            Ok((turn, messages, bytes))
+        });
+        Ok(ShortcutCounts {
+            // Read one after the other, on several CPUs.
+            flows: begun.saturating_sub(ended),
+            by_turn: by_turn.collect::<Result<_, AttachError>>()?,
+            nudges: self.nudges,
+        })
+    }
+}
+
+fn layout(map: &'static str) -> impl Fn(MapError) -> AttachError {
+    move |e| AttachError::Maps(MapsError::Layout(map, e))
+}
