@@ -1,0 +1,237 @@
+//! How an end reads, and what a socket must not do meanwhile.
+
+use std::{io::IoSliceMut, net::TcpStream, sync::Arc};
+
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    io::Errno,
+    net::{RecvFlags, recv},
+};
+
+use super::{
+    behaviour::Reading,
+    check::Checker,
+    dice::Dice,
+    notes::Notes,
+    report::Side,
+    script::{End, Lag, Script},
+    watch::Watch,
+};
+
+/// Reads of a slow reader.
+const SLOW_READ: usize = 4096;
+/// Pieces of a readv.
+const PIECES: u64 = 8;
+
+/// What came of a read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Got {
+    /// So many bytes, of as many as there was room for or not.
+    Bytes { count: usize, full: bool },
+    /// It would block.
+    Nothing,
+    /// The peer has ended its direction.
+    End,
+    /// The connection is broken.
+    Broken(Errno),
+    /// So much is wrong that nothing more is to be learnt.
+    Hopeless,
+}
+
+/// The receiving half of an end.
+#[derive(Debug)]
+pub(super) struct Receiver {
+    style: Reading,
+    read_max: u64,
+    /// A killed process could not tell later.
+    tells_at_once: bool,
+    dice: Dice,
+    buffer: Vec<u8>,
+    peeked: Vec<u8>,
+    /// MSG_WAITALL gave less than asked: only the end may follow.
+    short: bool,
+    pub(super) checker: Checker,
+    pub(super) received: u64,
+    watch: Arc<Watch>,
+    notes: Notes,
+}
+
+impl Receiver {
+    pub(super) fn new(script: &Script, side: Side, watch: &Arc<Watch>, notes: &Notes) -> Self {
+        let mut end: End = script.end(side).clone();
+        let read_max = match end.lag {
+            Lag::Slow { .. } => end.read_max.min(SLOW_READ as u64),
+            _ => end.read_max,
+        };
+        let room = usize::try_from(read_max).unwrap_or(SLOW_READ);
+        Self {
+            style: end.reading,
+            read_max,
+            tells_at_once: script.shape.kills(),
+            dice: Dice::new(&[end.dice.next(), 1]),
+            buffer: vec![0; room],
+            peeked: vec![
+                0;
+                if end.reading == Reading::Peek {
+                    room
+                } else {
+                    0
+                }
+            ],
+            short: false,
+            checker: script.checker(side.receives()),
+            received: 0,
+            watch: Arc::clone(watch),
+            notes: notes.clone(),
+        }
+    }
+
+    /// Reads once. `promised`: so many bytes come whether or not this end sends any more.
+    pub(super) fn read(&mut self, socket: &TcpStream, blocks: bool, promised: u64) -> Got {
+        let want = usize::try_from(self.dice.log(self.read_max)).unwrap_or(SLOW_READ);
+        let result = match self.style {
+            Reading::Peek => self.peek(socket, want),
+            Reading::Fionread => self.fionread(socket, blocks, want),
+            Reading::WaitAll if blocks => self.wait_all(socket, want, promised),
+            Reading::Readv => self.readv(socket, want),
+            Reading::Recv | Reading::WaitAll => self.recv(socket, want, RecvFlags::empty()),
+        };
+        match result {
+            Ok(0) => Got::End,
+            Ok(count) => self.take(count, want),
+            Err(Errno::INTR) => Got::Nothing,
+            Err(Errno::AGAIN) if blocks => {
+                self.violate("blocking", "a blocking read said EAGAIN");
+                Got::Nothing
+            }
+            Err(Errno::AGAIN) => Got::Nothing,
+            Err(error) => Got::Broken(error),
+        }
+    }
+
+    /// A wait said that there is something to read, and a read then found nothing.
+    pub(super) fn misled(&self) {
+        self.violate("readable", "epoll or poll said readable, a read EAGAIN");
+    }
+
+    fn take(&mut self, count: usize, want: usize) -> Got {
+        self.watch.received(count as u64);
+        self.received += count as u64;
+        let bytes = self.buffer.get(..count).unwrap_or_default();
+        let sane = self.checker.feed(bytes);
+        if !sane || self.tells_at_once && !self.checker.clean() {
+            return Got::Hopeless;
+        }
+        Got::Bytes {
+            count,
+            full: count >= want,
+        }
+    }
+
+    fn recv(&mut self, socket: &TcpStream, want: usize, flags: RecvFlags) -> Result<usize, Errno> {
+        let room = self.buffer.get_mut(..want).unwrap_or_default();
+        recv(socket, room, flags).map(|(_, count)| count)
+    }
+
+    fn readv(&mut self, socket: &TcpStream, want: usize) -> Result<usize, Errno> {
+        let piece = want.div_ceil(self.dice.between(1, PIECES) as usize).max(1);
+        let room = self.buffer.get_mut(..want).unwrap_or_default();
+        let mut pieces: Vec<_> = room.chunks_mut(piece).map(IoSliceMut::new).collect();
+        rustix::io::readv(socket, &mut pieces)
+    }
+
+    fn peek(&mut self, socket: &TcpStream, want: usize) -> Result<usize, Errno> {
+        let room = self.peeked.get_mut(..want).unwrap_or_default();
+        let (_, seen) = recv(socket, room, RecvFlags::PEEK)?;
+        if seen == 0 {
+            return self.recv(socket, want, RecvFlags::empty());
+        }
+        let count = match self.recv(socket, seen, RecvFlags::DONTWAIT) {
+            Err(Errno::AGAIN) => 0,
+            other => other?,
+        };
+        if count < seen {
+            self.violate("peek", &format!("{seen} bytes peeked, then {count} read"));
+        }
+        if self.peeked.get(..count) != self.buffer.get(..count) {
+            self.violate("peek", "what was read is not what was peeked");
+        }
+        // Nothing where something was seen is no end.
+        if count == 0 {
+            Err(Errno::INTR)
+        } else {
+            Ok(count)
+        }
+    }
+
+    fn fionread(&mut self, socket: &TcpStream, blocks: bool, want: usize) -> Result<usize, Errno> {
+        let none = Timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
+        let mut polled = [PollFd::new(socket, PollFlags::IN)];
+        poll(&mut polled, (!blocks).then_some(&none))?;
+        let readable = polled.iter().any(|fd| !fd.revents().is_empty());
+        if !readable {
+            return Err(Errno::AGAIN);
+        }
+        // Bytes that come after poll, but before this, are there as well.
+        let said = rustix::io::ioctl_fionread(socket)?;
+        let asked = match usize::try_from(said).unwrap_or(want) {
+            0 => want,
+            said => said.min(self.buffer.len()),
+        };
+        let result = self.recv(socket, asked, RecvFlags::DONTWAIT);
+        match result {
+            Ok(count) if said == 0 && count > 0 => self.violate(
+                "fionread",
+                &format!("poll said readable, FIONREAD 0, and {count} bytes were there"),
+            ),
+            Ok(count) if count > 0 && count < asked => self.violate(
+                "fionread",
+                &format!("FIONREAD said {said}, and of {asked} bytes {count} were there"),
+            ),
+            Ok(0) if said > 0 => {
+                self.violate("fionread", &format!("FIONREAD said {said} at the end"));
+            }
+            Err(Errno::AGAIN) => {
+                self.violate(
+                    "readable",
+                    &format!("poll said readable, FIONREAD {said}, a read EAGAIN"),
+                );
+                return Err(Errno::INTR);
+            }
+            _ => {}
+        }
+        result
+    }
+
+    fn wait_all(&mut self, socket: &TcpStream, want: usize, promised: u64) -> Result<usize, Errno> {
+        let promised = usize::try_from(promised).unwrap_or(usize::MAX);
+        if promised == 0 {
+            let count = self.recv(socket, want, RecvFlags::empty())?;
+            return self.after_short(count);
+        }
+        let want = want.min(promised);
+        let count = self.recv(socket, want, RecvFlags::WAITALL)?;
+        let count = self.after_short(count)?;
+        self.short = count < want;
+        Ok(count)
+    }
+
+    fn after_short(&mut self, count: usize) -> Result<usize, Errno> {
+        if std::mem::take(&mut self.short) && count > 0 {
+            self.violate(
+                "waitall",
+                "MSG_WAITALL gave less than asked, and not at the end",
+            );
+        }
+        Ok(count)
+    }
+
+    fn violate(&self, name: &str, example: &str) {
+        self.notes.violate(name, || {
+            format!("{example} ({}, at {})", self.watch.name(), self.received)
+        });
+    }
+}

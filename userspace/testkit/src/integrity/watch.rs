@@ -1,0 +1,288 @@
+//! Who makes no progress.
+//!
+//! A connection's ends may be in different processes, so each is watched by itself. An end may
+//! be idle for as long as the script lets both ends be, and for the limit; then it hangs, is
+//! reported, and its socket is shut down, so that its threads come back.
+
+use std::{
+    fs,
+    net::{Shutdown, TcpStream},
+    sync::{
+        Arc, Condvar, Mutex, PoisonError, Weak,
+        atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::Relaxed},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use super::{
+    notes::Notes,
+    report::{Hang, Report, Side},
+    script::Script,
+};
+
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// With less of the machine's time idle than this, somebody waits for a CPU, not for bytes...
+const BUSY_BELOW: f64 = 0.1;
+/// ...but nobody waits for a CPU longer than so many times the limit.
+const BUSY_TIMES: u32 = 10;
+
+/// What half of an end does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum Doing {
+    /// It is about to use its socket, or uses it.
+    Working,
+    /// It may send no more before more has come.
+    WaitingForTurn,
+    /// It waits in poll or epoll.
+    Polling,
+    /// It pauses, as the script says.
+    Pausing,
+    /// It is through.
+    Done,
+}
+
+impl Doing {
+    const ALL: [Self; 5] = [
+        Self::Working,
+        Self::WaitingForTurn,
+        Self::Polling,
+        Self::Pausing,
+        Self::Done,
+    ];
+}
+
+/// One end, as its watcher sees it.
+#[derive(Debug)]
+pub(super) struct Watch {
+    connection: u64,
+    shape: &'static str,
+    side: Side,
+    totals: (u64, u64),
+    limit: Duration,
+    excuse: Duration,
+    born: Instant,
+    sent: AtomicU64,
+    received: AtomicU64,
+    touched_us: AtomicU64,
+    longest_us: AtomicU64,
+    writer: AtomicU8,
+    reader: AtomicU8,
+    hung: AtomicBool,
+    socket: Mutex<Weak<TcpStream>>,
+    notes: Notes,
+}
+
+impl Watch {
+    pub(super) fn new(script: &Script, side: Side, notes: &Notes) -> Self {
+        let totals = (script.total(side.sends()), script.total(side.receives()));
+        Self {
+            connection: script.hello.connection,
+            shape: script.shape.name(),
+            side,
+            totals,
+            limit: script.hello.hang_limit,
+            excuse: script.excuse(),
+            born: Instant::now(),
+            sent: AtomicU64::new(0),
+            received: AtomicU64::new(0),
+            touched_us: AtomicU64::new(0),
+            longest_us: AtomicU64::new(0),
+            writer: AtomicU8::new(0),
+            reader: AtomicU8::new(0),
+            hung: AtomicBool::new(false),
+            socket: Mutex::new(Weak::new()),
+            notes: notes.clone(),
+        }
+    }
+
+    /// The socket to shut down if this hangs. The watch does not keep it open.
+    pub(super) fn holds(&self, socket: &Arc<TcpStream>) {
+        *lock(&self.socket) = Arc::downgrade(socket);
+    }
+
+    pub(super) fn sent(&self, bytes: u64) {
+        self.sent.fetch_add(bytes, Relaxed);
+        self.touch();
+    }
+
+    pub(super) fn received(&self, bytes: u64) {
+        self.received.fetch_add(bytes, Relaxed);
+        self.touch();
+    }
+
+    /// Something went on.
+    pub(super) fn touch(&self) {
+        let now = self.born.elapsed().as_micros() as u64;
+        let before = self.touched_us.swap(now, Relaxed);
+        self.longest_us
+            .fetch_max(now.saturating_sub(before), Relaxed);
+    }
+
+    pub(super) fn writer(&self, doing: Doing) {
+        self.writer.store(doing as u8, Relaxed);
+    }
+
+    pub(super) fn reader(&self, doing: Doing) {
+        self.reader.store(doing as u8, Relaxed);
+    }
+
+    pub(super) fn hung(&self) -> bool {
+        self.hung.load(Relaxed)
+    }
+
+    /// The connection, its shape and the end, for people.
+    pub(super) fn name(&self) -> String {
+        format!(
+            "connection {}, {}, {:?}",
+            self.connection, self.shape, self.side
+        )
+    }
+
+    /// The longest time without progress that the script does not explain.
+    pub(super) fn longest_stall(&self) -> Duration {
+        let longest = Duration::from_micros(self.longest_us.load(Relaxed));
+        longest.saturating_sub(self.excuse)
+    }
+
+    /// It hangs: reported, and shut down.
+    pub(super) fn hang(&self, stalled: Duration) {
+        self.hung.store(true, Relaxed);
+        let socket = lock(&self.socket).upgrade();
+        let waiting = socket
+            .as_ref()
+            .and_then(|socket| rustix::io::ioctl_fionread(socket).ok());
+        let doing = |half: &AtomicU8| {
+            let number = usize::from(half.load(Relaxed));
+            Doing::ALL.get(number).copied().unwrap_or(Doing::Working)
+        };
+        let state = format!(
+            "sent {} of {} (writer {:?}), received {} of {} (reader {:?}); FIONREAD says {}",
+            self.sent.load(Relaxed),
+            self.totals.0,
+            doing(&self.writer),
+            self.received.load(Relaxed),
+            self.totals.1,
+            doing(&self.reader),
+            waiting.map_or("nothing".into(), |bytes| bytes.to_string()),
+        );
+        self.notes.hang(Hang {
+            connection: self.connection,
+            shape: self.shape.into(),
+            side: self.side,
+            stalled_ms: stalled.as_millis() as u64,
+            state,
+        });
+        if let Some(socket) = socket {
+            // Already gone is as good.
+            let _ = socket.shutdown(Shutdown::Both);
+        }
+    }
+}
+
+/// Looks after the ends of one process.
+#[derive(Debug)]
+pub(super) struct Watchdog {
+    watched: Arc<Mutex<Vec<Watched>>>,
+    stop: Arc<(Mutex<bool>, Condvar)>,
+}
+
+#[derive(Debug)]
+struct Watched {
+    watch: Weak<Watch>,
+    touched_us: u64,
+    /// Without progress: in all, and while the machine had time to spare.
+    stalled: Duration,
+    unexplained: Duration,
+}
+
+impl Watchdog {
+    pub(super) fn start() -> Self {
+        let watched: Arc<Mutex<Vec<Watched>>> = Arc::default();
+        let stop: Arc<(Mutex<bool>, Condvar)> = Arc::default();
+        let (all, ended) = (Arc::clone(&watched), Arc::clone(&stop));
+        thread::spawn(move || {
+            let mut before = (Instant::now(), idle_time());
+            loop {
+                let (flag, ring) = &*ended;
+                let waited = ring.wait_timeout_while(lock(flag), LOOK_EVERY, |stop| !*stop);
+                if *waited.unwrap_or_else(PoisonError::into_inner).0 {
+                    return;
+                }
+                let now = (Instant::now(), idle_time());
+                let passed = now.0 - before.0;
+                let idle = now.1.saturating_sub(before.1);
+                let busy = idle.as_secs_f64() < passed.as_secs_f64() * BUSY_BELOW;
+                before = now;
+                lock(&all).retain_mut(|watched| watched.look(passed, busy));
+            }
+        });
+        Self { watched, stop }
+    }
+
+    pub(super) fn watch(&self, watch: &Arc<Watch>) {
+        lock(&self.watched).push(Watched {
+            watch: Arc::downgrade(watch),
+            touched_us: 0,
+            stalled: Duration::ZERO,
+            unexplained: Duration::ZERO,
+        });
+    }
+}
+
+impl Drop for Watchdog {
+    fn drop(&mut self) {
+        let (flag, ring) = &*self.stop;
+        *lock(flag) = true;
+        ring.notify_all();
+    }
+}
+
+impl Watched {
+    /// False when it is no longer to be watched.
+    fn look(&mut self, passed: Duration, busy: bool) -> bool {
+        let Some(watch) = self.watch.upgrade() else {
+            return false;
+        };
+        let touched_us = watch.touched_us.load(Relaxed);
+        if touched_us != self.touched_us {
+            self.touched_us = touched_us;
+            (self.stalled, self.unexplained) = (Duration::ZERO, Duration::ZERO);
+            return true;
+        }
+        self.stalled += passed;
+        if !busy {
+            self.unexplained += passed;
+        }
+        let hangs = self.unexplained > watch.limit + watch.excuse
+            || self.stalled > watch.limit * BUSY_TIMES + watch.excuse;
+        if hangs {
+            watch.hang(self.stalled);
+        }
+        !hangs
+    }
+}
+
+/// For how long CPUs of this machine have been idle (proc_stat(5)); all the time, if unknown.
+fn idle_time() -> Duration {
+    /// USER_HZ, which is 100 on every architecture that matters here.
+    const TICK: Duration = Duration::from_millis(10);
+    let ticks = fs::read_to_string("/proc/stat").ok().and_then(|stat| {
+        let idle = stat.lines().next()?.split_whitespace().nth(4)?;
+        idle.parse::<u32>().ok()
+    });
+    ticks.map_or(Duration::MAX, |ticks| TICK * ticks)
+}
+
+/// What a run adds to its report of one end that is over.
+pub(super) fn stall(watch: &Watch) -> Report {
+    Report {
+        longest_stall_ms: watch.longest_stall().as_millis() as u64,
+        ..Report::default()
+    }
+}
+
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
