@@ -62,6 +62,10 @@ enum up_limit {
 	 * buffer: more than two programs in step leave there, a fraction of what TCP's buffers
 	 * may hold. */
 	UP_SHORTCUT_FLOW_BYTES = 1048576,
+	/* Messages that may wait there, because each costs the kernel 1 KiB however short it is,
+	 * which no account of the host's shows: so many of these marks, a step apart, and a step. */
+	UP_SHORTCUT_MARKS = 8,
+	UP_SHORTCUT_MARK_STEP = 128,
 	/* From here on a message gains nothing by skipping TCP, and would fill the queue. */
 	UP_SHORTCUT_BULK_BYTES = 65536,
 	/* Wake-ups for the agent; when it is full, one is waiting. */
@@ -125,7 +129,7 @@ enum up_turn {
 	/* They have, but a reader may still be waiting for more of TCP's. */
 	UP_TURN_READER_WAITS = 3,
 	UP_TURN_BULK = 4,
-	/* Over UP_SHORTCUT_FLOW_BYTES. */
+	/* Too many bytes or messages wait to be read past TCP. */
 	UP_TURN_FLOW_FULL = 5,
 	/* The host's TCP has reached the share of its memory that the agent set. */
 	UP_TURN_HOST_FULL = 6,
@@ -451,6 +455,11 @@ struct up_shortcut_end {
 	/* The other end's struct sock: read only by bpf_probe_read_kernel, and believed only
 	 * while it carries the cookie `peer`. */
 	__u64 peer_sock;
+	/* Bytes and messages that were put into the other end's queue. */
+	__u64 put_bytes;
+	__u64 put_messages;
+	/* `put_bytes` at the last messages whose number is a multiple of the step. */
+	__u64 marks[8];
 	/* The last message took TCP. */
 	__u8 on_tcp;
 	/* Bytes in TCP lie behind bytes in the reader's queue for the shortcut. */
@@ -503,4 +512,4 @@ _Static_assert(sizeof(struct up_splice_answer) == 32, "up_splice_answer");
 _Static_assert(sizeof(struct up_shortcut_limits) == 24, "up_shortcut_limits");
 _Static_assert(sizeof(struct up_shortcut_key) == 48, "up_shortcut_key");
 _Static_assert(sizeof(struct up_shortcut_first) == 24, "up_shortcut_first");
-_Static_assert(sizeof(struct up_shortcut_end) == 24, "up_shortcut_end");
+_Static_assert(sizeof(struct up_shortcut_end) == 104, "up_shortcut_end");

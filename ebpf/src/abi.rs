@@ -80,6 +80,12 @@ pub const MAX_SHORTCUT_ENDS: u32 = 65536;
 /// `UP_SHORTCUT_FLOW_BYTES` of `enum up_limit` in abi.h.
 pub const SHORTCUT_FLOW_BYTES: u32 = 1048576;
 
+/// `UP_SHORTCUT_MARKS` of `enum up_limit` in abi.h.
+pub const SHORTCUT_MARKS: u32 = 8;
+
+/// `UP_SHORTCUT_MARK_STEP` of `enum up_limit` in abi.h.
+pub const SHORTCUT_MARK_STEP: u32 = 128;
+
 /// `UP_SHORTCUT_BULK_BYTES` of `enum up_limit` in abi.h.
 pub const SHORTCUT_BULK_BYTES: u32 = 65536;
 
@@ -932,6 +938,12 @@ pub struct ShortcutEnd {
     pub peer: u64,
     /// In C: `__u64`.
     pub peer_sock: u64,
+    /// In C: `__u64`.
+    pub put_bytes: u64,
+    /// In C: `__u64`.
+    pub put_messages: u64,
+    /// In C: `__u64[8]`.
+    pub marks: [u64; 8],
     /// In C: `__u8`.
     pub on_tcp: u8,
     /// In C: `__u8`.
@@ -943,13 +955,16 @@ pub struct ShortcutEnd {
 }
 
 const _: () = {
-    assert!(size_of::<ShortcutEnd>() == 24);
+    assert!(size_of::<ShortcutEnd>() == 104);
     assert!(offset_of!(ShortcutEnd, peer) == 0);
     assert!(offset_of!(ShortcutEnd, peer_sock) == 8);
-    assert!(offset_of!(ShortcutEnd, on_tcp) == 16);
-    assert!(offset_of!(ShortcutEnd, spilled) == 17);
-    assert!(offset_of!(ShortcutEnd, is_server) == 18);
-    assert!(offset_of!(ShortcutEnd, pad) == 19);
+    assert!(offset_of!(ShortcutEnd, put_bytes) == 16);
+    assert!(offset_of!(ShortcutEnd, put_messages) == 24);
+    assert!(offset_of!(ShortcutEnd, marks) == 32);
+    assert!(offset_of!(ShortcutEnd, on_tcp) == 96);
+    assert!(offset_of!(ShortcutEnd, spilled) == 97);
+    assert!(offset_of!(ShortcutEnd, is_server) == 98);
+    assert!(offset_of!(ShortcutEnd, pad) == 99);
 };
 
 /// `struct up_turn_count` in abi.h.
@@ -1304,6 +1319,9 @@ pub const LAYOUT: &[StructLayout] = &[
         &[
             ("peer", offset_of!(ShortcutEnd, peer)),
             ("peer_sock", offset_of!(ShortcutEnd, peer_sock)),
+            ("put_bytes", offset_of!(ShortcutEnd, put_bytes)),
+            ("put_messages", offset_of!(ShortcutEnd, put_messages)),
+            ("marks", offset_of!(ShortcutEnd, marks)),
             ("on_tcp", offset_of!(ShortcutEnd, on_tcp)),
             ("spilled", offset_of!(ShortcutEnd, spilled)),
             ("is_server", offset_of!(ShortcutEnd, is_server)),

@@ -382,6 +382,20 @@ static __always_inline __u32 turn_of(struct sk_msg_md *msg, struct tcp_sock___up
 	return UP_TURN_SHORTCUT;
 }
 
+/* Whether as many messages wait to be read as may: those since the oldest mark, unless all bytes
+ * that were put before it have been read. */
+static __always_inline int has_too_many(struct up_shortcut_end *end, __u32 waiting)
+{
+	__u64 mark = end->put_messages / UP_SHORTCUT_MARK_STEP % UP_SHORTCUT_MARKS;
+
+	if (end->put_messages % UP_SHORTCUT_MARK_STEP)
+		return 0;
+	if (end->marks[mark] + waiting > end->put_bytes)
+		return 1;
+	end->marks[mark] = end->put_bytes;
+	return 0;
+}
+
 /* Has the agent look for readers to be nudged. Once for a spill: it looks until all are past. */
 static __always_inline void tell_of_spill(struct up_shortcut_end *end)
 {
@@ -418,6 +432,8 @@ int take_shortcut(struct sk_msg_md *msg)
 	if (!end)
 		return SK_PASS;
 	turn = turn_of(msg, tp, end, &waiting);
+	if (turn == UP_TURN_SHORTCUT && has_too_many(end, waiting))
+		turn = UP_TURN_FLOW_FULL;
 	if (turn == UP_TURN_SHORTCUT) {
 		peer = end->peer;
 		/* A target that is gone would be a hole in the stream. */
@@ -425,10 +441,13 @@ int take_shortcut(struct sk_msg_md *msg)
 			turn = UP_TURN_ALONE;
 	}
 	end->on_tcp = turn != UP_TURN_SHORTCUT;
-	if (turn == UP_TURN_SHORTCUT)
+	if (turn == UP_TURN_SHORTCUT) {
+		end->put_bytes += msg->size;
+		end->put_messages += 1;
 		end->spilled = 0;
-	else if (waiting)
+	} else if (waiting) {
 		tell_of_spill(end);
+	}
 	count = bpf_map_lookup_elem(&shortcut_turns, &turn);
 	if (count) {
 		count->messages += 1;

@@ -30,6 +30,9 @@ use testkit::sandbox::{Agent, run_in};
 /// `UP_SHORTCUT_FLOW_BYTES`.
 const FLOW_BYTES: usize = 1 << 20;
 
+/// `UP_SHORTCUT_MARKS` times `UP_SHORTCUT_MARK_STEP`.
+const FLOW_MESSAGES: u64 = 1024;
+
 /// A database beneath the cgroup that the agent is attached to.
 fn listen(hosts: &Hosts, family: Family) -> TcpListener {
     hosts.client(|| TcpListener::bind((family.loopback(), 0)).unwrap())
@@ -275,6 +278,20 @@ fn what_an_application_sees_otherwise_than_with_tcp() {
     let second = server.read(&mut bytes).unwrap_err();
     assert_eq!(second.kind(), ErrorKind::ConnectionReset);
 
+    // A read that blocks is woken when another thread of it may send on, and says that there is
+    // nothing to read.
+    let (mut client, mut server) = pair(&hosts, &listener, Family::V4);
+    let waiting = blocked_read(&client);
+    let much = 16 << 20;
+    thread::scope(|scope| {
+        scope.spawn(|| client.write_all(&pattern(0, much)).unwrap());
+        let mut received = vec![0; much];
+        server.read_exact(&mut received).unwrap();
+        assert!(received == pattern(0, much));
+    });
+    let woken = waiting.join().unwrap().unwrap_err();
+    assert_eq!(woken.kind(), ErrorKind::WouldBlock);
+
     // To close with bytes unread ends the flow for the peer, and does not reset it.
     let (mut client, server) = pair(&hosts, &listener, Family::V4);
     client.write_all(b"unread").unwrap();
@@ -333,6 +350,33 @@ fn a_reader_that_stops_is_bounded_and_misses_nothing() {
     client.write_all(b"again").unwrap();
     assert_eq!(ready(&epoll, 1000), 1);
     assert_eq!(messages(&agent, "shortcut"), before + 1);
+}
+
+/// Each message costs the kernel more than its bytes.
+#[test]
+fn short_messages_are_bounded_by_their_number() {
+    let hosts = Hosts::new();
+    let listener = listen(&hosts, Family::V4);
+    let agent = hosts.agent(&shortcut(&[port(&listener)]));
+    let (mut client, mut server) = pair(&hosts, &listener, Family::V4);
+    // A reader that keeps up is never over the bound, however many there were.
+    let mut byte = [0; 1];
+    for n in 0..5000_usize {
+        client.write_all(&pattern(n, 1)).unwrap();
+        server.read_exact(&mut byte).unwrap();
+    }
+    assert_eq!(messages(&agent, "shortcut"), 5000);
+    for n in 5000..15_000_usize {
+        client.write_all(&pattern(n, 1)).unwrap();
+    }
+    let put = messages(&agent, "shortcut") - 5000;
+    assert!(
+        (FLOW_MESSAGES - 128..=FLOW_MESSAGES + 128).contains(&put),
+        "{put}"
+    );
+    let mut received = vec![0; 10_000];
+    server.read_exact(&mut received).unwrap();
+    assert!(received == pattern(5000, 10_000));
 }
 
 #[derive(Clone, Copy, Debug)]

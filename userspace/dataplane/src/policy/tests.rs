@@ -57,6 +57,7 @@ prop_compose! {
             session,
             action,
             fail: Fail::Open,
+            shortcut: false,
         }
     }
 }
@@ -206,6 +207,7 @@ fn rule(name: &str, session: SessionConditions, action: Action) -> Rule {
         session,
         action,
         fail: Fail::Closed,
+        shortcut: false,
     }
 }
 
