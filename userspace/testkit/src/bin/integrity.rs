@@ -71,6 +71,9 @@ struct Load {
     /// Repeats a run; random if it is not given.
     #[arg(long)]
     seed: Option<u64>,
+    /// The first connection's number: with --seed, --bytes 1 and the same limits it repeats one.
+    #[arg(long, default_value_t = 0)]
+    first: u64,
     /// The largest single read or write.
     #[arg(long, default_value = "1M", value_parser = size)]
     chunk_max: u64,
@@ -213,6 +216,7 @@ impl Load {
             time: self.seconds.map(Duration::from_secs),
             connections: self.connections,
             seed: self.seed.unwrap_or(random),
+            first: self.first,
             chunk_max: self.chunk_max,
             connection_max: self.connection_max,
             stop_max: Duration::from_millis(self.stop_max_ms),

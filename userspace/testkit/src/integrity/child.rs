@@ -26,7 +26,7 @@ use super::{
 
 /// Holds the part that a process is to play.
 const PART: &str = "UNDERPASS_INTEGRITY_PART";
-/// Said when the stream begins.
+/// Said when the stream begins; a test harness may have begun the line.
 const BEGUN: &str = "begun";
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -128,7 +128,7 @@ fn kill_later(command: &mut Command, script: &Script, notes: &Notes) -> anyhow::
     let mut begun = false;
     if let Some(output) = process.stdout.take() {
         let mut lines = BufReader::new(output).lines().map_while(Result::ok);
-        begun = lines.any(|line| line == BEGUN);
+        begun = lines.any(|line| line.ends_with(BEGUN));
         if begun {
             thread::sleep(script.killed_after);
         }

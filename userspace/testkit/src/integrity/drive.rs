@@ -114,7 +114,7 @@ impl<'a> Run<'a> {
 
     /// Begins connections until there are enough, and waits until all are over.
     fn all(&mut self) {
-        let (mut next, mut planned, mut at_a_time) = (0u64, 0u64, 1);
+        let (mut begun, mut planned, mut at_a_time) = (0u64, 0u64, 1);
         loop {
             let late = self
                 .plan
@@ -125,17 +125,17 @@ impl<'a> Run<'a> {
                 return;
             }
             if !enough && (self.active.len() as u64) < at_a_time {
-                if next % CHANGES_AFTER == 0 {
+                if begun % CHANGES_AFTER == 0 {
                     let (low, high) = self.plan.connections;
                     at_a_time = self.dice.between(low.max(1), high.max(1));
                 }
-                planned += self.begin(next);
-                next += 1;
+                planned += self.begin(self.plan.first + begun);
+                begun += 1;
                 continue;
             }
             let left = self.plan.deadline.saturating_sub(self.begun.elapsed());
             match self.over.1.recv_timeout(left) {
-                Ok(connection) => drop(self.active.remove(&connection)),
+                Ok(connection) => self.end(connection),
                 Err(_) => return self.give_up(),
             }
         }
@@ -177,6 +177,15 @@ impl<'a> Run<'a> {
             run(&plan, &script, &watch, &notes);
         });
         bytes
+    }
+
+    fn end(&mut self, connection: u64) {
+        if let Some(watch) = self.active.remove(&connection) {
+            self.notes.add(Report {
+                slowest: (watch.age().as_millis() as u64, watch.name()),
+                ..Report::default()
+            });
+        }
     }
 
     /// The deadline has come.

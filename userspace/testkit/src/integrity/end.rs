@@ -16,7 +16,7 @@ use super::{
     notes::Notes,
     reading::Receiver,
     report::{Corruption, Kind, Report, Side},
-    script::{Script, Shut},
+    script::{Pace, Script, Shut},
     stream::Direction,
     threads,
     watch::{Watch, stall},
@@ -74,6 +74,12 @@ impl Turn {
         let total = script.total(side.receives());
         let pace = script.end(side.other()).pace;
         let all = pace.allowance(total, self.sent, self.shut);
+        let all = match pace {
+            // The peer may be waiting for a whole message in one call, too; of more than one, both
+            // could wait for what the other has not seen yet.
+            Pace::Turns { out, .. } => all.min((self.received / out + 1) * out),
+            _ => all,
+        };
         all.saturating_sub(self.received)
     }
 

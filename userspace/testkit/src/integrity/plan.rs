@@ -17,6 +17,8 @@ pub struct Plan {
     pub connections: (u64, u64),
     /// Repeats a run.
     pub seed: u64,
+    /// The first connection's number: with the seed it repeats a single connection.
+    pub first: u64,
     /// The largest single read or write, in bytes.
     pub chunk_max: u64,
     /// The most bytes of one connection.
@@ -44,6 +46,7 @@ impl Plan {
             time: None,
             connections: (1, 64),
             seed: 1,
+            first: 0,
             chunk_max: 1 << 20,
             connection_max: 64 << 20,
             stop_max: Duration::from_millis(300),

@@ -129,6 +129,8 @@ pub struct Report {
     pub hangs: Vec<Hang>,
     /// The longest time without progress that no script explains.
     pub longest_stall_ms: u64,
+    /// How long the slowest connection took, and which it was.
+    pub slowest: (u64, String),
     /// How long it took.
     pub elapsed_ms: u64,
 }
@@ -166,6 +168,7 @@ impl Report {
         self.hangs.extend(other.hangs);
         self.hangs.truncate(KEPT);
         self.longest_stall_ms = self.longest_stall_ms.max(other.longest_stall_ms);
+        self.slowest = std::mem::take(&mut self.slowest).max(other.slowest);
         self.elapsed_ms = self.elapsed_ms.max(other.elapsed_ms);
     }
 
@@ -238,7 +241,11 @@ impl fmt::Display for Report {
         if !self.drivers.is_empty() {
             writeln!(f, "drivers: {}", list(&self.drivers))?;
         }
-        writeln!(f, "longest stall: {} ms", self.longest_stall_ms)?;
+        writeln!(
+            f,
+            "longest stall: {} ms; slowest: {} ms, {}",
+            self.longest_stall_ms, self.slowest.0, self.slowest.1
+        )?;
         writeln!(
             f,
             "corrupted: {}, hung: {}, violations: {}",

@@ -18,7 +18,7 @@ const RESPONSE: u64 = 256;
 /// A direction takes no more calls than about this, however small its chunks are.
 const CALLS: u64 = 8000;
 /// Turns of a connection: each is a round trip.
-const TURNS: u64 = 4000;
+const TURNS: u64 = 1000;
 /// Requests on their way at once.
 const PIPELINED: u64 = 64;
 /// What an end may send before its peer has ended: it always fits into buffers.
@@ -179,9 +179,6 @@ impl Script {
                 (lagged / 2, lagged / 2)
             }
         };
-        if self.in_turns() {
-            return;
-        }
         let calls = |writer: &End, reader: &End| {
             let chunk = writer.write_max.min(reader.read_max);
             // The mean of a logarithmic choice.
@@ -192,8 +189,14 @@ impl Script {
             let bytes = if small { THROUGH_SMALL } else { u64::MAX };
             bytes.min(calls(writer, reader))
         };
-        self.up = self.up.min(limit(&self.client, &self.server));
-        self.down = self.down.min(limit(&self.server, &self.client));
+        let up = self.up.min(limit(&self.client, &self.server));
+        let down = self.down.min(limit(&self.server, &self.client));
+        if self.in_turns() {
+            let turns = (up / REQUEST).min(down / RESPONSE);
+            (self.up, self.down) = (turns * REQUEST, turns * RESPONSE);
+            return;
+        }
+        (self.up, self.down) = (up, down);
         if self.hello.cql {
             for total in [&mut self.up, &mut self.down] {
                 *total = if *total == 0 { 0 } else { HEADER.max(*total) };

@@ -132,6 +132,10 @@ impl Watch {
         self.hung.load(Relaxed)
     }
 
+    pub(super) fn age(&self) -> Duration {
+        self.born.elapsed()
+    }
+
     /// The connection, its shape and the end, for people.
     pub(super) fn name(&self) -> String {
         format!(
@@ -148,7 +152,9 @@ impl Watch {
 
     /// It hangs: reported, and shut down.
     pub(super) fn hang(&self, stalled: Duration) {
-        self.hung.store(true, Relaxed);
+        if self.hung.swap(true, Relaxed) {
+            return;
+        }
         let socket = lock(&self.socket).upgrade();
         let waiting = socket
             .as_ref()
