@@ -98,6 +98,7 @@ impl<'a> Run<'a> {
             stop_max: plan.stop_max,
             hang_limit: plan.hang_limit,
             choices,
+            steady: plan.steady,
             cql: plan.cql.is_some(),
         };
         Self {
