@@ -80,6 +80,9 @@ struct Load {
     /// The most bytes of one connection.
     #[arg(long, default_value = "64M", value_parser = size)]
     connection_max: u64,
+    /// For throughput: large chunks, default buffers, no pauses but those of a shape.
+    #[arg(long)]
+    steady: bool,
     /// Only this behaviour of its kind; may be repeated. An unknown name lists them.
     #[arg(long, value_name = "NAME")]
     behaviour: Vec<String>,
@@ -222,6 +225,7 @@ impl Load {
             stop_max: Duration::from_millis(self.stop_max_ms),
             hang_limit: Duration::from_millis(hang_limit_ms),
             deadline: Duration::from_secs(self.deadline),
+            steady: self.steady,
             choices: Choices::named(&self.behaviour)?,
             cql,
             helper: Some(helper()?),

@@ -17,6 +17,7 @@ use socket2::{Domain, SockRef, Socket, Type};
 
 use super::{
     behaviour::Shape,
+    behaviour::Waiting,
     child::killed_client,
     dice::Dice,
     end::{failed, play, prepare},
@@ -98,6 +99,7 @@ impl<'a> Run<'a> {
             stop_max: plan.stop_max,
             hang_limit: plan.hang_limit,
             choices,
+            steady: plan.steady,
             cql: plan.cql.is_some(),
         };
         Self {
@@ -236,6 +238,8 @@ pub(super) fn connect(
         .with_context(|| format!("cannot connect to {to}"))?;
     let socket = TcpStream::from(socket);
     socket.set_read_timeout(Some(patience))?;
+    let blocks = script.end(Side::Client).waiting == Waiting::Blocking;
+    socket.set_nonblocking(!blocks)?;
     let driver = cql.map(|cql| driver(cql, hello)).unwrap_or_default();
     greet(&socket, hello, cql, &driver).context("the handshake failed")?;
     socket.set_read_timeout(None)?;

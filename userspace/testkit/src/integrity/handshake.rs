@@ -1,11 +1,13 @@
 //! How a CQL v4 connection begins (native_protocol_v4.spec), on both sides.
 
 use std::{
-    io::{Read, Write},
+    io::{self, ErrorKind, Read, Write},
     net::TcpStream,
+    os::fd::AsFd,
 };
 
 use anyhow::{Context, bail, ensure};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::{
     dice::Dice,
@@ -34,13 +36,57 @@ const LONGEST: usize = 1 << 20;
 /// The hello is a blob in this statement.
 const HELLO_STATEMENT: &str = "SELECT run FROM integrity.runs WHERE hello = 0x";
 
+/// A socket that waits for its peer, whether it blocks or not: drivers' do not from the first
+/// byte on, and what decides on a connection's path may look at that.
+#[derive(Clone, Copy)]
+struct Patient<'a>(&'a TcpStream);
+
+impl Patient<'_> {
+    fn wait(self, events: PollFlags) -> io::Result<()> {
+        let patience = self.0.read_timeout()?;
+        let patience = patience.and_then(|p| PollTimeout::try_from(p).ok());
+        let mut fds = [PollFd::new(self.0.as_fd(), events)];
+        match poll(&mut fds, patience.unwrap_or(PollTimeout::NONE))? {
+            0 => Err(ErrorKind::TimedOut.into()),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Read for Patient<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        loop {
+            match (&mut &*self.0).read(buffer) {
+                Err(e) if e.kind() == ErrorKind::WouldBlock => self.wait(PollFlags::POLLIN)?,
+                read => return read,
+            }
+        }
+    }
+}
+
+impl Write for Patient<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        loop {
+            match (&mut &*self.0).write(bytes) {
+                Err(e) if e.kind() == ErrorKind::WouldBlock => self.wait(PollFlags::POLLOUT)?,
+                written => return written,
+            }
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
 /// Begins a connection: as a driver does, if that is asked for, and with the hello.
 pub(super) fn greet(
-    mut socket: &TcpStream,
+    socket: &TcpStream,
     hello: &Hello,
     cql: Option<&Cql>,
     driver: &str,
 ) -> anyhow::Result<()> {
+    let mut socket = Patient(socket);
     let Some(cql) = cql else {
         return Ok(socket.write_all(&hello.encode())?);
     };
@@ -67,7 +113,7 @@ pub(super) fn greet(
     Ok(socket.write_all(&frame(REQUEST, 0, QUERY, &statement))?)
 }
 
-fn startup(socket: &TcpStream, cql: &Cql, driver: &str) -> anyhow::Result<()> {
+fn startup(socket: Patient<'_>, cql: &Cql, driver: &str) -> anyhow::Result<()> {
     let mut options = vec![
         ("CQL_VERSION", "3.0.0"),
         ("DRIVER_NAME", driver),
@@ -105,7 +151,7 @@ fn startup(socket: &TcpStream, cql: &Cql, driver: &str) -> anyhow::Result<()> {
     )
 }
 
-fn ask(socket: &TcpStream, opcode: u8, body: &[u8], wanted: u8) -> anyhow::Result<()> {
+fn ask(socket: Patient<'_>, opcode: u8, body: &[u8], wanted: u8) -> anyhow::Result<()> {
     send(socket, REQUEST, 1, opcode, body)?;
     let (stream, answer, body) = read_frame(socket)?;
     ensure!(
@@ -118,9 +164,10 @@ fn ask(socket: &TcpStream, opcode: u8, body: &[u8], wanted: u8) -> anyhow::Resul
 
 /// Answers a client up to its hello, whichever way it begins.
 pub(super) fn welcome(
-    mut socket: &TcpStream,
+    socket: &TcpStream,
     credentials: Option<&(String, String)>,
 ) -> anyhow::Result<Hello> {
+    let mut socket = Patient(socket);
     let mut first = [0; MAGIC.len()];
     socket.read_exact(&mut first)?;
     if first == MAGIC {
@@ -193,7 +240,8 @@ fn asked(body: &[u8]) -> anyhow::Result<Asked> {
 }
 
 /// Sends findings: in a RESULT, or preceded by their length.
-pub(super) fn send_findings(mut socket: &TcpStream, cql: bool, text: &[u8]) -> anyhow::Result<()> {
+pub(super) fn send_findings(socket: &TcpStream, cql: bool, text: &[u8]) -> anyhow::Result<()> {
+    let mut socket = Patient(socket);
     if cql {
         return send(socket, RESPONSE, 0, RESULT, text);
     }
@@ -202,7 +250,8 @@ pub(super) fn send_findings(mut socket: &TcpStream, cql: bool, text: &[u8]) -> a
 }
 
 /// Receives what [`send_findings`] sends.
-pub(super) fn read_findings(mut socket: &TcpStream, cql: bool) -> anyhow::Result<Vec<u8>> {
+pub(super) fn read_findings(socket: &TcpStream, cql: bool) -> anyhow::Result<Vec<u8>> {
+    let mut socket = Patient(socket);
     if cql {
         let (_, opcode, body) = read_frame(socket)?;
         ensure!(opcode == RESULT, "findings with opcode {opcode:#x}");
@@ -217,7 +266,7 @@ pub(super) fn read_findings(mut socket: &TcpStream, cql: bool) -> anyhow::Result
 }
 
 fn send(
-    mut socket: &TcpStream,
+    mut socket: Patient<'_>,
     version: u8,
     stream: i16,
     opcode: u8,
@@ -234,12 +283,12 @@ fn frame(version: u8, stream: i16, opcode: u8, body: &[u8]) -> Vec<u8> {
     frame
 }
 
-fn read_frame(socket: &TcpStream) -> anyhow::Result<(i16, u8, Vec<u8>)> {
+fn read_frame(socket: Patient<'_>) -> anyhow::Result<(i16, u8, Vec<u8>)> {
     read_after(socket, &[])
 }
 
 /// Reads a frame of which `before` was read already. Its stream, opcode and body.
-fn read_after(mut socket: &TcpStream, before: &[u8]) -> anyhow::Result<(i16, u8, Vec<u8>)> {
+fn read_after(mut socket: Patient<'_>, before: &[u8]) -> anyhow::Result<(i16, u8, Vec<u8>)> {
     let mut header = [0; 9];
     let (known, unknown) = header.split_at_mut(before.len().min(9));
     known.copy_from_slice(before);

@@ -32,12 +32,16 @@ pub(super) struct Hello {
     pub(super) stop_max: Duration,
     pub(super) hang_limit: Duration,
     pub(super) choices: Choices,
+    /// Large chunks, default buffers, no pauses but those of a shape.
+    pub(super) steady: bool,
     pub(super) cql: bool,
 }
 
 impl Hello {
     pub(super) fn encode(&self) -> Vec<u8> {
-        let flags = u64::from(self.cql) | u64::from(self.purpose == Purpose::Findings) << 1;
+        let flags = u64::from(self.cql)
+            | u64::from(self.purpose == Purpose::Findings) << 1
+            | u64::from(self.steady) << 2;
         let numbers = [
             flags,
             self.run,
@@ -92,7 +96,8 @@ impl Hello {
             stop_max: Duration::from_millis(stop_max),
             hang_limit: Duration::from_millis(hang_limit),
             choices: Choices::from_bits(choices),
-            cql: flags & 1 == 1,
+            steady: flags & 4 != 0,
+            cql: flags & 1 != 0,
         })
     }
 }
@@ -113,6 +118,7 @@ mod tests {
             stop_max: Duration::from_millis(6),
             hang_limit: Duration::from_millis(7),
             choices: Choices::default(),
+            steady: true,
             cql: true,
         };
         let mut bytes = hello.encode();

@@ -29,6 +29,8 @@ pub struct Plan {
     pub hang_limit: Duration,
     /// The whole run has to end by then.
     pub deadline: Duration,
+    /// For throughput: large chunks, default buffers, no pauses but those of a shape.
+    pub steady: bool,
     /// What to choose from.
     pub choices: Choices,
     /// Begin as a CQL driver does, and wrap everything into frames.
@@ -52,6 +54,7 @@ impl Plan {
             stop_max: Duration::from_millis(300),
             hang_limit: Duration::from_secs(1),
             deadline: Duration::from_secs(600),
+            steady: false,
             choices: Choices::default(),
             cql: None,
             helper: None,

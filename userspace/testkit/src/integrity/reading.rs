@@ -235,3 +235,102 @@ impl Receiver {
         });
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::{
+        behaviour::Choices,
+        hello::{Hello, Purpose},
+    };
+    use super::*;
+    use std::{io::Write, net::TcpListener, time::Duration};
+
+    /// A client that reads in this style; its socket, and the server's, which sends the stream.
+    fn receiver(style: &str) -> (Receiver, TcpStream, TcpStream, Vec<u8>, Notes) {
+        let hello = |connection| Hello {
+            purpose: Purpose::Streams,
+            run: 1,
+            seed: 1,
+            connection,
+            chunk_max: 1 << 20,
+            connection_max: 1 << 20,
+            stop_max: Duration::from_millis(1),
+            hang_limit: Duration::from_secs(1),
+            choices: Choices::named(&[style, "bulk-down"]).unwrap(),
+            steady: true,
+            cql: false,
+        };
+        let mut scripts = (0..).map(|connection| Script::new(&hello(connection)));
+        let script = scripts.find(|script| script.down >= 100).unwrap();
+        let notes = Notes::default();
+        let watch = Arc::new(Watch::new(&script, Side::Client, &notes));
+        let mut receiver = Receiver::new(&script, Side::Client, &watch, &notes);
+        // As large as all that is sent.
+        receiver.read_max = 1 << 10;
+        receiver.buffer = vec![0; 1 << 10];
+        receiver.peeked = vec![0; 1 << 10];
+        let mut content = vec![0; 100];
+        script
+            .content(Side::Client.receives())
+            .fill(0, &mut content);
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (server, _) = listener.accept().unwrap();
+        // What a blocking socket should never do: give less than asked, or nothing.
+        client
+            .set_read_timeout(Some(Duration::from_millis(20)))
+            .unwrap();
+        (receiver, client, server, content, notes)
+    }
+
+    /// Reads until `count` bytes have come.
+    fn read(receiver: &mut Receiver, socket: &TcpStream, count: u64, promised: u64) {
+        while receiver.received < count {
+            receiver.read(socket, true, promised);
+        }
+        assert!(receiver.checker.clean());
+    }
+
+    #[test]
+    fn every_style_reads_without_a_violation() {
+        for style in ["recv", "peek", "fionread", "readv"] {
+            let (mut receiver, client, mut server, content, notes) = receiver(style);
+            server.write_all(&content).unwrap();
+            drop(server);
+            read(&mut receiver, &client, 100, 0);
+            assert_eq!(receiver.read(&client, true, 0), Got::End);
+            assert_eq!(notes.report().violations.len(), 0, "{style}");
+        }
+    }
+
+    #[test]
+    fn eagain_from_a_blocking_read_is_a_violation() {
+        let (mut receiver, client, _server, _, notes) = receiver("recv");
+        assert_eq!(receiver.read(&client, true, 0), Got::Nothing);
+        assert_eq!(notes.report().violations["blocking"], 1);
+        assert_eq!(receiver.read(&client, false, 0), Got::Nothing);
+        assert_eq!(notes.report().violations["blocking"], 1);
+    }
+
+    #[test]
+    fn a_short_waitall_is_a_violation_when_more_follows() {
+        let (mut receiver, client, mut server, content, notes) = receiver("waitall");
+        server.write_all(&content[..10]).unwrap();
+        // The timeout cuts the call short.
+        assert_eq!(receiver.wait_all(&client, 90, 90), Ok(10));
+        assert_eq!(notes.report().violations.len(), 0);
+        server.write_all(&content[10..]).unwrap();
+        assert_eq!(receiver.wait_all(&client, 90, 0), Ok(90));
+        assert_eq!(notes.report().violations["waitall"], 1);
+    }
+
+    #[test]
+    fn a_short_waitall_is_none_at_the_end() {
+        let (mut receiver, client, mut server, content, notes) = receiver("waitall");
+        server.write_all(&content).unwrap();
+        drop(server);
+        while receiver.read(&client, true, 1000) != Got::End {}
+        assert_eq!(receiver.received, 100);
+        assert_eq!(notes.report().violations.len(), 0);
+    }
+}

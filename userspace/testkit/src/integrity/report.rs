@@ -278,3 +278,53 @@ impl fmt::Display for Report {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_violation_fails_a_run_unless_it_is_allowed() {
+        let mut report = Report::default();
+        assert!(report.passed(&[]));
+        report.violate("fionread", || "0 of 5".into());
+        assert!(!report.passed(&[]));
+        assert!(!report.passed(&["waitall".into()]));
+        assert!(report.passed(&["waitall".into(), "fionread".into()]));
+        assert!(report.to_string().contains("fionread, 1 times: 0 of 5"));
+    }
+
+    #[test]
+    fn no_permission_covers_a_hang() {
+        let mut report = Report::default();
+        report.hang(Hang {
+            connection: 1,
+            shape: "duplex".into(),
+            side: Side::Client,
+            stalled_ms: 1001,
+            state: "sent 5 of 6".into(),
+        });
+        assert!(!report.passed(&["hang".into()]));
+    }
+
+    #[test]
+    fn findings_beyond_those_kept_are_counted() {
+        let mut all = Report::default();
+        for connection in 0..2 * KEPT as u64 {
+            let mut one = Report::default();
+            one.corrupt(Corruption {
+                kinds: [Kind::Lost].into(),
+                connection,
+                shape: "duplex".into(),
+                side: Side::Server,
+                cut_short: false,
+                wrong: Wrong::default(),
+            });
+            all.merge(one);
+        }
+        assert_eq!(
+            (all.corrupted, all.corruption.len()),
+            (2 * KEPT as u64, KEPT)
+        );
+    }
+}

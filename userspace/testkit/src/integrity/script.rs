@@ -385,7 +385,9 @@ impl End {
         if breaks_off && waiting == Waiting::Blocking {
             waiting = Waiting::Poll;
         }
+        let steady = hello.steady;
         let chunk = |dice: &mut Dice| match dice.below(2) {
+            _ if steady => hello.chunk_max,
             0 => hello.chunk_max,
             _ => dice.log(hello.chunk_max),
         };
@@ -396,12 +398,16 @@ impl End {
             read_max: chunk(&mut dice),
             write_max: chunk(&mut dice),
             nodelay: dice.one_in(2),
-            send_buffer: small(&mut dice, SEND_BUFFERS),
-            receive_buffer: small(&mut dice, RECEIVE_BUFFERS),
+            send_buffer: small(&mut dice, SEND_BUFFERS).filter(|_| !steady),
+            receive_buffer: small(&mut dice, RECEIVE_BUFFERS).filter(|_| !steady),
             pace: Pace::Free,
             shut: Shut::AfterEnd,
             trusts_waits: dice.one_in(2),
-            hesitations: if dice.one_in(3) { HESITATIONS } else { 0 },
+            hesitations: if dice.one_in(3) && !steady {
+                HESITATIONS
+            } else {
+                0
+            },
             lag: Lag::None,
             abort: None,
             dice,
