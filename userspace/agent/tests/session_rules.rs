@@ -16,10 +16,15 @@ mod frames;
 #[path = "session_rules/wire.rs"]
 mod wire;
 
-use std::io::Write;
+use std::{
+    io::{ErrorKind, Write},
+    net::{TcpListener, TcpStream},
+    path::Path,
+};
 
-use common::eventually;
+use common::{BINARY, eventually};
 use frames::{QUERY, RESPONSE, frame, query, ready, startup, void};
+use testkit::sandbox::{Agent, Sandbox};
 use wire::{
     Conversation, OPTIONS, PREPARE, REGISTER, SUPPORTED, auth_response, auth_success, authenticate,
     host, refusal, rows, set_keyspace,
@@ -530,6 +535,7 @@ fn whoever_leaves_undecided_leaves_as_ever() {
         c.server_gets_nothing();
         c.server.shutdown(std::net::Shutdown::Write).unwrap();
         c.client_gets(b"");
+        c.client.write_all(&vec![0; 4 << 20]).unwrap();
         c.client.shutdown(std::net::Shutdown::Write).unwrap();
         c.ends_with(b"", b"");
         // A reset.
@@ -542,4 +548,29 @@ fn whoever_leaves_undecided_leaves_as_ever() {
             host.agent.metric("underpass_flows").unwrap() == 0.0
         });
     });
+}
+
+#[test]
+fn without_the_agent_a_session_rules_fail_holds_whatever_its_action() {
+    let sandbox = Sandbox::new().unwrap();
+    let listener = sandbox.server(|| TcpListener::bind("127.0.0.1:0"));
+    let to = listener.unwrap().unwrap();
+    let address = to.local_addr().unwrap();
+    for action in ["bypass", "deny"] {
+        let policy = policy("user = [\"alice\"]", action, "bypass");
+        let policy = policy.replace("PORT", &address.port().to_string());
+        for (fail, refused) in [("closed", true), ("open", false)] {
+            let policy = policy.replace("closed", fail);
+            let (binary, netns) = (Path::new(BINARY), Some(&sandbox.netns));
+            let mut agent = Agent::start(binary, netns, &sandbox.cgroup, "", &policy).unwrap();
+            agent.kill().unwrap();
+            let dialled = sandbox.client(|| TcpStream::connect(address)).unwrap();
+            let kind = dialled.err().map(|e| e.kind());
+            assert_eq!(
+                kind == Some(ErrorKind::PermissionDenied),
+                refused,
+                "{action} {fail}"
+            );
+        }
+    }
 }
