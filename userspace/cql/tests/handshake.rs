@@ -9,14 +9,19 @@
 mod support;
 
 #[cfg(test)]
+#[path = "handshake/peers.rs"]
+mod peers;
+
+#[cfg(test)]
 mod tests {
+    use super::peers::{NO_STREAM, Peers};
     use super::support::*;
     use cassandra_protocol::authenticators::SaslAuthenticatorProvider;
     use cassandra_protocol::authenticators::StaticPasswordAuthenticatorProvider;
     use cassandra_protocol::compression::Compression as NoCompression;
     use cassandra_protocol::frame::message_response::ResponseBody;
     use cassandra_protocol::frame::{Envelope, Version};
-    use cql::{Compression, Fact, Handshake, ProtocolVersion, Refusal, Session, Step, Unknowable};
+    use cql::{Compression, Fact, Handshake, ProtocolVersion, Refusal, Session, Unknowable};
     use proptest::prelude::*;
     use std::sync::Arc;
 
@@ -24,131 +29,6 @@ mod tests {
     const AUTH_RESPONSE: u8 = 0x0F;
     const AUTH_SUCCESS: u8 = 0x10;
     const REGISTER: u8 = 0x0B;
-    const NO_STREAM: i16 = 0;
-
-    /// Offers a handshake what two peers send, cut into pieces, as a proxy does.
-    struct Peers {
-        handshake: Handshake,
-        version: u8,
-        piece: usize,
-        in_segments: bool,
-        requests: Lane,
-        responses: Lane,
-    }
-
-    #[derive(Default)]
-    struct Lane {
-        held: Vec<u8>,
-        sent: Vec<u8>,
-        passed: Vec<u8>,
-        told: usize,
-    }
-
-    impl Peers {
-        fn new(version: u8, piece: usize) -> Self {
-            Self {
-                handshake: Handshake::new(Arc::default()),
-                version,
-                piece,
-                in_segments: false,
-                requests: Lane::default(),
-                responses: Lane::default(),
-            }
-        }
-
-        fn client(&mut self, stream: i16, opcode: u8, body: &[u8]) {
-            let frame = self.wrap(frame(self.version, 0, stream, opcode, body));
-            self.client_bytes(&frame);
-        }
-
-        fn server(&mut self, stream: i16, opcode: u8, body: &[u8]) {
-            let frame = self.wrap(frame(self.version | 0x80, 0, stream, opcode, body));
-            self.server_bytes(&frame);
-        }
-
-        fn query(&mut self, stream: i16, text: &str) {
-            self.client(stream, QUERY, &query(self.version, text, None));
-        }
-
-        fn wrap(&self, frame: Vec<u8>) -> Vec<u8> {
-            if self.in_segments {
-                segment(true, &frame)
-            } else {
-                frame
-            }
-        }
-
-        fn client_bytes(&mut self, bytes: &[u8]) {
-            for piece in bytes.chunks(self.piece) {
-                self.requests.sent.extend(piece);
-                self.requests.held.extend(piece);
-                self.look();
-            }
-        }
-
-        fn server_bytes(&mut self, bytes: &[u8]) {
-            for piece in bytes.chunks(self.piece) {
-                self.responses.sent.extend(piece);
-                self.responses.held.extend(piece);
-                self.look();
-            }
-        }
-
-        fn look(&mut self) {
-            let Self {
-                handshake,
-                requests,
-                responses,
-                ..
-            } = self;
-            // What a response tells may let requests pass.
-            look(responses, |held| handshake.responses(held));
-            look(requests, |held| handshake.requests(held));
-        }
-
-        /// STARTUP and its answer, in order.
-        fn started(version: u8, piece: usize, options: &[(&str, &str)], answer: u8) -> Self {
-            let mut peers = Self::new(version, piece);
-            peers.client_bytes(&startup(version, options));
-            let body: &[u8] = if answer == AUTHENTICATE {
-                b"\0\x01x"
-            } else {
-                b""
-            };
-            peers.server(NO_STREAM, answer, body);
-            peers.in_segments = version >= 5;
-            peers
-        }
-
-        fn session(&self) -> &Session {
-            self.handshake.session()
-        }
-
-        fn all_passed(&self) -> bool {
-            self.requests.passed == self.requests.sent
-                && self.responses.passed == self.responses.sent
-        }
-
-        /// How often something was told, by requests and by responses.
-        fn told(&self) -> (usize, usize) {
-            (self.requests.told, self.responses.told)
-        }
-    }
-
-    fn look(lane: &mut Lane, mut step: impl FnMut(&[u8]) -> Step) {
-        loop {
-            let pass = match step(&lane.held) {
-                Step::More | Step::Wait => return,
-                Step::Pass(pass) => pass,
-                Step::Told(pass) => {
-                    lane.told += 1;
-                    pass
-                }
-            };
-            assert!((1..=lane.held.len()).contains(&pass), "{pass}");
-            lane.passed.extend(lane.held.drain(..pass));
-        }
-    }
 
     fn is(text: &str) -> Fact<Box<str>> {
         Fact::Is(text.into())

@@ -119,13 +119,22 @@ impl Gate {
                 return Passing::All;
             }
             let (pass, rest) = bytes.split_at(passing);
-            *self.held(way) = rest.to_vec();
+            self.hold(way, rest.to_vec());
             return Passing::These(pass.to_vec());
         }
         held.extend_from_slice(bytes);
         let passing = self.look(way, &held).min(held.len());
-        *self.held(way) = held.split_off(passing);
+        let rest = held.split_off(passing);
+        self.hold(way, rest);
         Passing::These(held)
+    }
+
+    /// Keeps what may still pass.
+    fn hold(&mut self, way: Way, rest: Vec<u8>) {
+        let over = matches!(self.outcome, Outcome::Denied(_) | Outcome::Moot);
+        if !(over && way == Way::ToDatabase) {
+            *self.held(way) = rest;
+        }
     }
 
     /// Whether to read from this side, or what passes first.

@@ -5,10 +5,9 @@
 //! a frame (v5: a segment) that may tell something is looked at when enough of it is there, and
 //! until then none of it passes.
 //!
-//! Of the client's requests, those for data wait until the handshake is over, and all wait while
-//! the answer to a STARTUP, an AUTH_RESPONSE or a USE is out: what the server makes of them is
-//! known before anything else reaches it, and a server that changes its framing with its answer
-//! (v5) cannot be made to read other frames than were read here.
+//! While the answer to a STARTUP, an AUTH_RESPONSE or a USE is out, nothing of the client passes:
+//! what the server makes of it is known before anything else reaches it, and a server that changes
+//! its framing with its answer (v5) cannot be made to read other frames than were read here.
 //!
 //! `client` is what requests mean, `database` what responses do.
 
