@@ -29,8 +29,11 @@
 #include "common.h"
 #include "kernel.h"
 
-/* asm-generic/fcntl.h */
+/* asm-generic/fcntl.h, errno-base.h, errno.h */
 #define O_NONBLOCK 04000
+#define E2BIG 7
+#define ENOMEM 12
+#define EOPNOTSUPP 95
 
 static __always_inline const struct tcp_sock *tcp(__u64 address)
 {
@@ -206,6 +209,17 @@ static __always_inline struct bpf_sock *find(struct __sk_buff *skb, const struct
 	return bpf_skc_lookup_tcp(skb, &t, sizeof(t.ipv6), BPF_F_CURRENT_NETNS, 0);
 }
 
+/* What it means that a map does not take a socket: another's programs are on it, the map is full,
+ * or it is closing. */
+static __always_inline __u32 refused(long error, __u32 taken, __u32 gone)
+{
+	if (!error)
+		return UP_SPLICE_ENROLLED;
+	if (error == -E2BIG || error == -ENOMEM)
+		return UP_SPLICE_FULL;
+	return error == -EOPNOTSUPP ? gone : taken;
+}
+
 /* In a sockmap a recv(2) that blocks returns EAGAIN when it is woken for anything else than bytes,
  * such as room to send. No application expects that, unless its socket does not block anyway. */
 static __always_inline int blocks(const struct tcp_sock *client)
@@ -238,8 +252,8 @@ static __always_inline __u32 splice_client(struct __sk_buff *skb,
 	if (!storage)
 		goto out;
 	storage->id = q->id;
-	refusal = bpf_map_update_elem(&clients, &q->id, sk, BPF_ANY) ? UP_SPLICE_CLIENT_TAKEN :
-								       UP_SPLICE_ENROLLED;
+	refusal = refused(bpf_map_update_elem(&clients, &q->id, sk, BPF_ANY),
+			  UP_SPLICE_CLIENT_TAKEN, UP_SPLICE_NO_CLIENT);
 out:
 	bpf_sk_release(sk);
 	return refusal;
@@ -259,8 +273,8 @@ static __always_inline __u32 splice_accepted(struct __sk_buff *skb,
 		goto out;
 	s->accepted = (__u64)(long)t;
 	s->base_seq = t->write_seq;
-	refusal = bpf_map_update_elem(&accepteds, &q->id, sk, BPF_ANY) ? UP_SPLICE_ACCEPTED_TAKEN :
-									 UP_SPLICE_ENROLLED;
+	refusal = refused(bpf_map_update_elem(&accepteds, &q->id, sk, BPF_ANY),
+			  UP_SPLICE_ACCEPTED_TAKEN, UP_SPLICE_NO_ACCEPTED);
 out:
 	bpf_sk_release(sk);
 	return refusal;
@@ -283,8 +297,8 @@ static __always_inline __u32 splice_dialled(struct __sk_buff *skb,
 	refusal = UP_SPLICE_FULL;
 	if (bpf_map_update_elem(&splices, &q->id, s, BPF_ANY))
 		goto out;
-	refusal = bpf_map_update_elem(&upstreams, &q->id, sk, BPF_ANY) ? UP_SPLICE_UPSTREAM_TAKEN :
-									 UP_SPLICE_ENROLLED;
+	refusal = refused(bpf_map_update_elem(&upstreams, &q->id, sk, BPF_ANY),
+			  UP_SPLICE_UPSTREAM_TAKEN, UP_SPLICE_NO_UPSTREAM);
 out:
 	bpf_sk_release(sk);
 	return refusal;

@@ -243,7 +243,7 @@ impl Splices {
             tracing::debug!(%error, "the dialled socket keeps its send buffer");
         }
         let address = |a: io::Result<socket2::SockAddr>| {
-            let a = a.map_err(kernel)?.as_socket();
+            let a = a.map_err(|_| SpliceRefusal::SocketGone)?.as_socket();
             a.map(address::to_abi).ok_or(SpliceRefusal::SocketGone)
         };
         let question = abi::SpliceQuestion {

@@ -1,0 +1,259 @@
+//! Spliced flows: whatever the kernel carries arrives as if the agent had copied it, whoever the
+//! kernel cannot carry is relayed, and nobody who stops reading fills the kernel's memory.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "tests say what they expect by failing, and so do their helpers"
+)]
+
+use std::{
+    io::{ErrorKind, Read, Write},
+    net::{TcpListener, TcpStream},
+    path::Path,
+    time::Duration,
+};
+
+use testkit::{
+    integrity::{Cql, Options, Plan, Report, Server, drive},
+    sandbox::{Agent, Sandbox},
+};
+
+/// Tests run side by side, on whatever machine there is.
+const LOADED: Duration = Duration::from_secs(5);
+
+/// What a socket in a sockmap answers to FIONREAD leaves out what is in TCP's queue.
+const COST: &str = "fionread";
+
+const BINARY: &str = env!("CARGO_BIN_EXE_underpass");
+
+const DRIVER: &str = "underpass-integrity";
+
+/// Flows of one driver are bypassed, all others enriched.
+fn policy(port: u16) -> String {
+    format!(
+        "[[rule]]\nname = \"bypassed\"\nto = [\":{port}\"]\ndriver = [\"{DRIVER}\"]\n\
+         action = \"bypass\"\n\
+         [[rule]]\nname = \"rest\"\nto = [\":{port}\"]\naction = \"enrich\"\n"
+    )
+}
+
+fn agent<'a>(sandbox: &'a Sandbox, engine: &str, port: u16) -> Agent<'a> {
+    let settings = format!("splice = \"{engine}\"");
+    let binary = Path::new(BINARY);
+    let (netns, cgroup) = (Some(&sandbox.netns), &sandbox.cgroup);
+    let agent = Agent::start(binary, netns, cgroup, &settings, &policy(port)).unwrap();
+    if engine != "off" {
+        agent
+            .wait_for_log(&format!("path works path=\"splice_{engine}\""))
+            .unwrap();
+    }
+    agent
+}
+
+/// Drives 64 MiB, and says how the flows were carried.
+fn driven(engine: &str, waiting: &[&str], drivers: &[&str]) -> (Report, f64, f64) {
+    let sandbox = Sandbox::new().unwrap();
+    let server = sandbox.server(|| {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        Server::start_with(listener, Options::default()).unwrap()
+    });
+    let server = server.unwrap();
+    let agent = agent(&sandbox, engine, server.addr().port());
+    let mut plan = Plan {
+        bytes: 64 << 20,
+        connection_max: 8 << 20,
+        connections: (1, 16),
+        hang_limit: LOADED,
+        cql: Some(Cql {
+            drivers: drivers.iter().map(|d| (*d).to_owned()).collect(),
+            ..Cql::default()
+        }),
+        ..Plan::new(server.addr())
+    };
+    for name in waiting {
+        plan.choices.only(name).unwrap();
+    }
+    let report = sandbox.client(|| drive(&plan)).unwrap();
+    let bytes = |direction: &str| {
+        let name = format!("underpass_spliced_bytes_total{{direction=\"{direction}\"}}");
+        agent.metric(&name).unwrap()
+    };
+    (report, bytes("to_database"), bytes("to_client"))
+}
+
+const NEVER_BLOCKS: [&str; 2] = ["epoll-edge", "epoll-level"];
+
+#[test]
+fn every_byte_arrives_by_either_engine() {
+    for engine in ["ingress", "egress"] {
+        let (report, up, down) = driven(engine, &NEVER_BLOCKS, &[DRIVER]);
+        assert!(report.passed(&[COST.into()]), "{engine}: {report}");
+        assert!(up > 0.0 && down > 0.0, "{engine}: {up} up, {down} down");
+    }
+}
+
+#[test]
+fn only_flows_of_which_the_rule_says_so_are_spliced() {
+    let (report, up, down) = driven("ingress", &NEVER_BLOCKS, &["another"]);
+    assert!(report.passed(&[]), "{report}");
+    assert_eq!((up, down), (0.0, 0.0));
+}
+
+#[test]
+fn a_client_that_blocks_is_relayed() {
+    let (report, up, down) = driven("ingress", &["blocking"], &[DRIVER]);
+    assert!(report.passed(&[]), "{report}");
+    assert_eq!((up, down), (0.0, 0.0));
+}
+
+#[test]
+fn without_the_splice_flows_are_relayed() {
+    let (report, up, down) = driven("off", &NEVER_BLOCKS, &[DRIVER]);
+    assert!(report.passed(&[]), "{report}");
+    assert_eq!((up, down), (0.0, 0.0));
+}
+
+/// No CQL: flows that the decoder does not understand are spliced, too.
+fn ping_pong(client: &mut TcpStream, database: &mut TcpStream) {
+    for _ in 0..200 {
+        let mut bytes = [0; 4];
+        client.write_all(b"ping").unwrap();
+        database.read_exact(&mut bytes).unwrap();
+        database.write_all(b"pong").unwrap();
+        while let Err(e) = client.read_exact(&mut bytes) {
+            assert_eq!(e.kind(), ErrorKind::WouldBlock);
+            std::thread::yield_now();
+        }
+        assert_eq!(&bytes, b"pong");
+    }
+}
+
+fn pair(sandbox: &Sandbox, listener: &TcpListener) -> (TcpStream, TcpStream) {
+    let to = listener.local_addr().unwrap();
+    let client = sandbox.client(|| TcpStream::connect(to)).unwrap().unwrap();
+    let (database, _) = listener.accept().unwrap();
+    for end in [&client, &database] {
+        end.set_nodelay(true).unwrap();
+    }
+    client.set_nonblocking(true).unwrap();
+    database.set_read_timeout(Some(LOADED)).unwrap();
+    (client, database)
+}
+
+fn listener(sandbox: &Sandbox) -> TcpListener {
+    let bound = sandbox.server(|| TcpListener::bind("127.0.0.1:0"));
+    bound.unwrap().unwrap()
+}
+
+/// What the kernel holds for the sockets of a namespace, by `ss -m`: receive and send queues with
+/// their overhead, and backlogs. Bytes past TCP are charged to the client's receive queue; those
+/// that wait for the worker are at most 32 packets of 64 KiB more, and in nobody's account.
+fn kernel_bytes(sandbox: &Sandbox) -> u64 {
+    let shown = sandbox.server(|| {
+        let output = std::process::Command::new("ss").arg("-tmnH").output();
+        String::from_utf8(output.unwrap().stdout).unwrap()
+    });
+    let shown = shown.unwrap();
+    let memory = shown.split("skmem:(").skip(1);
+    let sums = memory.map(|m| {
+        let fields = m.split(')').next().unwrap().split(',');
+        fields
+            .filter_map(|f| {
+                f.strip_prefix('r')
+                    .or(f.strip_prefix('w'))
+                    .or(f.strip_prefix("bl"))
+            })
+            .filter_map(|n| n.parse::<u64>().ok())
+            .sum::<u64>()
+    });
+    sums.sum()
+}
+
+#[test]
+fn a_client_that_stops_reading_does_not_fill_the_kernel() {
+    const BOUND: u64 = 8 << 20;
+    for engine in ["ingress", "egress"] {
+        let sandbox = Sandbox::new().unwrap();
+        let listener = listener(&sandbox);
+        let agent = agent(&sandbox, engine, listener.local_addr().unwrap().port());
+        let (mut client, mut database) = pair(&sandbox, &listener);
+        ping_pong(&mut client, &mut database);
+        database
+            .set_write_timeout(Some(Duration::from_millis(500)))
+            .unwrap();
+        let chunk = [0x42; 65_536];
+        let mut sent = 0;
+        let stopped = loop {
+            match database.write(&chunk) {
+                Ok(n) => sent += n,
+                Err(e) => break e.kind(),
+            }
+            assert!(sent < 64 << 20, "{engine}: nobody stops the database");
+        };
+        assert_eq!(stopped, ErrorKind::WouldBlock);
+        let held = kernel_bytes(&sandbox);
+        let queued = database_queue(&sandbox, &database);
+        assert!(
+            held - queued < BOUND,
+            "{engine}: {held} bytes in the kernel, {queued} of them the database's own"
+        );
+        let mut left = sent;
+        let mut buffer = vec![0; 1 << 20];
+        let deadline = std::time::Instant::now() + LOADED * 4;
+        while left > 0 {
+            match client.read(&mut buffer) {
+                Ok(0) => panic!("{engine}: {left} bytes are missing"),
+                Ok(n) => left -= n,
+                Err(e) if e.kind() == ErrorKind::WouldBlock => {
+                    assert!(
+                        std::time::Instant::now() < deadline,
+                        "{engine}: {left} left"
+                    );
+                    std::thread::yield_now();
+                }
+                Err(e) => panic!("{engine}: {e}"),
+            }
+        }
+        drop((client, database));
+        let spilled = agent.metric("underpass_spills_total{slow=\"client\"}");
+        assert!(spilled.unwrap() > 0.0, "{engine}");
+    }
+}
+
+/// What waits in the database's own send queue is the database's.
+fn database_queue(sandbox: &Sandbox, database: &TcpStream) -> u64 {
+    let own = database.local_addr().unwrap().to_string();
+    let shown = sandbox.server(|| {
+        let output = std::process::Command::new("ss")
+            .args(["-tmnH", "src"])
+            .arg(&own)
+            .output();
+        String::from_utf8(output.unwrap().stdout).unwrap()
+    });
+    let shown = shown.unwrap();
+    let queue = shown.split("skmem:(").nth(1).unwrap_or_default();
+    let field = queue.split(',').find_map(|f| f.strip_prefix('w'));
+    field.and_then(|w| w.parse().ok()).unwrap_or(0)
+}
+
+#[test]
+fn the_agents_death_ends_spliced_flows_on_both_sides() {
+    for engine in ["ingress", "egress"] {
+        let sandbox = Sandbox::new().unwrap();
+        let listener = listener(&sandbox);
+        let mut agent = agent(&sandbox, engine, listener.local_addr().unwrap().port());
+        let (mut client, mut database) = pair(&sandbox, &listener);
+        ping_pong(&mut client, &mut database);
+        agent.kill().unwrap();
+        client.set_nonblocking(false).unwrap();
+        client.set_read_timeout(Some(LOADED)).unwrap();
+        for end in [&mut client, &mut database] {
+            match end.read(&mut [0; 8]) {
+                Ok(0) => {}
+                Err(e) if e.kind() == ErrorKind::ConnectionReset => {}
+                other => panic!("{engine}: {other:?}"),
+            }
+        }
+    }
+}
