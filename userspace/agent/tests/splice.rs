@@ -15,7 +15,7 @@ use std::{
 };
 
 use testkit::{
-    integrity::{Cql, Options, Plan, Report, Server, drive},
+    integrity::{Choices, Cql, Options, Plan, Report, Server, drive},
     sandbox::{Agent, Sandbox},
 };
 
@@ -60,7 +60,8 @@ fn driven(engine: &str, waiting: &[&str], drivers: &[&str]) -> (Report, f64, f64
     });
     let server = server.unwrap();
     let agent = agent(&sandbox, engine, server.addr().port());
-    let mut plan = Plan {
+    let plan = Plan {
+        choices: Choices::named(waiting).unwrap(),
         bytes: 64 << 20,
         connection_max: 8 << 20,
         connections: (1, 16),
@@ -71,9 +72,6 @@ fn driven(engine: &str, waiting: &[&str], drivers: &[&str]) -> (Report, f64, f64
         }),
         ..Plan::new(server.addr())
     };
-    for name in waiting {
-        plan.choices.only(name).unwrap();
-    }
     let report = sandbox.client(|| drive(&plan)).unwrap();
     let bytes = |direction: &str| {
         let name = format!("underpass_spliced_bytes_total{{direction=\"{direction}\"}}");

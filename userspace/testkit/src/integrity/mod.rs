@@ -1,8 +1,8 @@
 //! Whether every byte arrives: once, in order, unharmed, in time, on whatever path.
 //!
 //! Clients and a server send each other random streams in which each byte is known by its
-//! position ([`stream`]), in every manner in which applications use sockets ([`behaviour`]). What
-//! a connection does follows from the seed and the connection's number ([`script`]), so that both
+//! position (`stream`), in every manner in which applications use sockets (`behaviour`). What
+//! a connection does follows from the seed and the connection's number (`script`), so that both
 //! ends know it and a run can be repeated. In the end there is a [`Report`]: wrong bytes, hangs,
 //! and *violations*, which are what a socket does that one of a direct connection would not.
 //!
