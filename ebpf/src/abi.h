@@ -112,11 +112,13 @@ enum up_cause {
 	/* The client's socket speaks TLS in the kernel. */
 	UP_CAUSE_SPLICE_TLS = 12,
 	UP_CAUSE_SPLICE_RING_FULL = 13,
+	/* A packet began with bytes that had been seen, and could not be cut. */
+	UP_CAUSE_SPLICE_TORN = 18,
 	UP_CAUSE_SHORTCUT_REMOTE = 14,
 	UP_CAUSE_SHORTCUTS_FULL = 15,
 	UP_CAUSE_SHORTCUT_REFUSED = 16,
 	UP_CAUSE_SHORTCUT_OFF = 17,
-	UP_CAUSES = 18,
+	UP_CAUSES = 19,
 };
 
 /* Which way a message of a socket on the shortcut took: the shortcut, or TCP and why. */
@@ -364,9 +366,11 @@ struct up_splice {
 	__u64 upstream;
 	/* Of the accepted socket, when the flow was enrolled. */
 	__u32 base_seq;
+	/* Of the dialled socket: the next byte that the verdict has not seen. */
+	__u32 down_seq;
 	/* Redirecting, and not passing up. */
 	__u8 down_flows;
-	__u8 pad[3];
+	__u8 pad[7];
 	__u64 up_redirected;
 	__u64 up_spills;
 	__u64 down_redirected;
@@ -404,6 +408,8 @@ enum up_splice_refusal {
 	UP_SPLICE_UNKNOWN = 8,
 	/* The client's socket is not O_NONBLOCK. */
 	UP_SPLICE_CLIENT_BLOCKS = 9,
+	/* There is something to read at the dialled socket: try again when there is not. */
+	UP_SPLICE_BUSY = 10,
 };
 
 /* The answer, in the question's place. Sequence numbers are as the sockets have them. */
@@ -506,7 +512,7 @@ _Static_assert(sizeof(struct up_cursor) == 40, "up_cursor");
 _Static_assert(sizeof(struct up_direction) == 216, "up_direction");
 _Static_assert(sizeof(struct up_meter) == 4264, "up_meter");
 _Static_assert(sizeof(struct up_splice_order) == 24, "up_splice_order");
-_Static_assert(sizeof(struct up_splice) == 72, "up_splice");
+_Static_assert(sizeof(struct up_splice) == 80, "up_splice");
 _Static_assert(sizeof(struct up_splice_question) == 104, "up_splice_question");
 _Static_assert(sizeof(struct up_splice_answer) == 32, "up_splice_answer");
 _Static_assert(sizeof(struct up_shortcut_limits) == 24, "up_shortcut_limits");

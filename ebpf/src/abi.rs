@@ -170,6 +170,9 @@ pub const CAUSE_SPLICE_TLS: u32 = 12;
 /// `UP_CAUSE_SPLICE_RING_FULL` of `enum up_cause` in abi.h.
 pub const CAUSE_SPLICE_RING_FULL: u32 = 13;
 
+/// `UP_CAUSE_SPLICE_TORN` of `enum up_cause` in abi.h.
+pub const CAUSE_SPLICE_TORN: u32 = 18;
+
 /// `UP_CAUSE_SHORTCUT_REMOTE` of `enum up_cause` in abi.h.
 pub const CAUSE_SHORTCUT_REMOTE: u32 = 14;
 
@@ -183,7 +186,7 @@ pub const CAUSE_SHORTCUT_REFUSED: u32 = 16;
 pub const CAUSE_SHORTCUT_OFF: u32 = 17;
 
 /// `UP_CAUSES` of `enum up_cause` in abi.h.
-pub const CAUSES: u32 = 18;
+pub const CAUSES: u32 = 19;
 
 /// `UP_FRAMING_FRAMES` of `enum up_framing` in abi.h.
 pub const FRAMING_FRAMES: u32 = 0;
@@ -244,6 +247,9 @@ pub const SPLICE_UNKNOWN: u32 = 8;
 
 /// `UP_SPLICE_CLIENT_BLOCKS` of `enum up_splice_refusal` in abi.h.
 pub const SPLICE_CLIENT_BLOCKS: u32 = 9;
+
+/// `UP_SPLICE_BUSY` of `enum up_splice_refusal` in abi.h.
+pub const SPLICE_BUSY: u32 = 10;
 
 /// `UP_TURN_SHORTCUT` of `enum up_turn` in abi.h.
 pub const TURN_SHORTCUT: u32 = 0;
@@ -745,10 +751,12 @@ pub struct Splice {
     pub upstream: u64,
     /// In C: `__u32`.
     pub base_seq: u32,
+    /// In C: `__u32`.
+    pub down_seq: u32,
     /// In C: `__u8`.
     pub down_flows: u8,
-    /// In C: `__u8[3]`.
-    pub pad: [u8; 3],
+    /// In C: `__u8[7]`.
+    pub pad: [u8; 7],
     /// In C: `__u64`.
     pub up_redirected: u64,
     /// In C: `__u64`.
@@ -762,18 +770,19 @@ pub struct Splice {
 }
 
 const _: () = {
-    assert!(size_of::<Splice>() == 72);
+    assert!(size_of::<Splice>() == 80);
     assert!(offset_of!(Splice, client) == 0);
     assert!(offset_of!(Splice, accepted) == 8);
     assert!(offset_of!(Splice, upstream) == 16);
     assert!(offset_of!(Splice, base_seq) == 24);
-    assert!(offset_of!(Splice, down_flows) == 28);
-    assert!(offset_of!(Splice, pad) == 29);
-    assert!(offset_of!(Splice, up_redirected) == 32);
-    assert!(offset_of!(Splice, up_spills) == 40);
-    assert!(offset_of!(Splice, down_redirected) == 48);
-    assert!(offset_of!(Splice, down_passed) == 56);
-    assert!(offset_of!(Splice, down_spills) == 64);
+    assert!(offset_of!(Splice, down_seq) == 28);
+    assert!(offset_of!(Splice, down_flows) == 32);
+    assert!(offset_of!(Splice, pad) == 33);
+    assert!(offset_of!(Splice, up_redirected) == 40);
+    assert!(offset_of!(Splice, up_spills) == 48);
+    assert!(offset_of!(Splice, down_redirected) == 56);
+    assert!(offset_of!(Splice, down_passed) == 64);
+    assert!(offset_of!(Splice, down_spills) == 72);
 };
 
 /// `struct up_spliced` in abi.h.
@@ -1223,6 +1232,7 @@ pub const LAYOUT: &[StructLayout] = &[
             ("accepted", offset_of!(Splice, accepted)),
             ("upstream", offset_of!(Splice, upstream)),
             ("base_seq", offset_of!(Splice, base_seq)),
+            ("down_seq", offset_of!(Splice, down_seq)),
             ("down_flows", offset_of!(Splice, down_flows)),
             ("pad", offset_of!(Splice, pad)),
             ("up_redirected", offset_of!(Splice, up_redirected)),

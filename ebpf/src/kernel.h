@@ -11,6 +11,14 @@ typedef struct {
 	__s64 counter;
 } atomic64_t;
 
+struct sk_buff {
+	char cb[48];
+};
+
+struct tcp_skb_cb {
+	__u32 seq;
+};
+
 struct sk_buff_head {
 	__u32 qlen;
 };
@@ -54,6 +62,7 @@ struct tcp_sock {
 	__u32 write_seq;
 	__u32 copied_seq;
 	__u32 snd_una;
+	__u32 rcv_nxt;
 };
 
 #pragma clang attribute pop

@@ -150,12 +150,44 @@ static __always_inline int redirect_down(struct __sk_buff *skb, __u64 id,
 	return bpf_sk_redirect_hash(skb, &clients, &id, BPF_F_INGRESS);
 }
 
+/* So many bytes can be cut off at once, and so often: 512 KiB. */
+#define CUT_AT_ONCE 4095u
+#define MAX_CUTS 128
+
+/* The kernel hands packets to a verdict whole, also those of a retransmission that begin before
+ * the bytes that are next. Cuts off what was seen. Returns 0 when nothing is left, and less when
+ * it cannot be done. */
+static __always_inline long cut_seen(struct __sk_buff *skb, struct up_splice *s)
+{
+	__u32 seq = 0, seen;
+
+	bpf_probe_read_kernel(&seq, sizeof(seq),
+			      (void *)skb + bpf_core_field_offset(struct sk_buff, cb) +
+				      bpf_core_field_offset(struct tcp_skb_cb, seq));
+	seen = s->down_seq - seq;
+	if (!seen)
+		return skb->len;
+	if ((__s32)seen < 0)
+		return -1;
+	if (seen >= skb->len)
+		return 0;
+	for (int i = 0; i < MAX_CUTS && seen; i++) {
+		__u32 cut = seen < CUT_AT_ONCE ? seen : CUT_AT_ONCE;
+
+		if (bpf_skb_adjust_room(skb, -(__s32)cut, 0, 0))
+			return -1;
+		seen -= cut;
+	}
+	return seen ? -1 : (long)skb->len;
+}
+
 SEC("sk_skb/stream_verdict")
 int splice_down(struct __sk_buff *skb)
 {
 	__u64 id = bpf_get_socket_cookie(skb);
 	struct up_splice_order *order;
 	struct up_splice *s;
+	long left;
 
 	/* A FIN: the agent sees it for itself. Passed up it would make an empty message, redirected
 	 * a broken pipe. */
@@ -164,6 +196,12 @@ int splice_down(struct __sk_buff *skb)
 	s = bpf_map_lookup_elem(&splices, &id);
 	if (!s)
 		return SK_PASS;
+	left = cut_seen(skb, s);
+	if (left < 0)
+		count_cause(UP_CAUSE_SPLICE_TORN);
+	if (!left)
+		return SK_DROP;
+	s->down_seq += skb->len;
 	order = bpf_map_lookup_elem(&splice_orders, &id);
 	if (!order || order->down == UP_SPLICE_DOWN_OFF)
 		goto pass;
@@ -293,6 +331,11 @@ static __always_inline __u32 splice_dialled(struct __sk_buff *skb,
 	if (!t)
 		goto out;
 	s->upstream = (__u64)(long)t;
+	s->down_seq = t->copied_seq;
+	/* What the agent has read a part of would be handed to the verdict whole. */
+	refusal = UP_SPLICE_BUSY;
+	if (t->rcv_nxt != t->copied_seq)
+		goto out;
 	/* Before the verdict can run, or what it passes would go uncounted. */
 	refusal = UP_SPLICE_FULL;
 	if (bpf_map_update_elem(&splices, &q->id, s, BPF_ANY))

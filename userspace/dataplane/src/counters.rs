@@ -78,6 +78,8 @@ labelled!(
         ShortcutRefused = CAUSE_SHORTCUT_REFUSED => "shortcut_refused",
         /// The shortcut failed its test, or the agent is gone.
         ShortcutOff = CAUSE_SHORTCUT_OFF => "shortcut_off",
+        /// A packet of a spliced flow held bytes that had been seen and could not be cut off.
+        SpliceTorn = CAUSE_SPLICE_TORN => "splice_torn",
     }
 );
 

@@ -52,6 +52,9 @@ pub enum SpliceRefusal {
     /// As many as there may be.
     #[error("as many flows are spliced as can be")]
     Full,
+    /// The database has sent what the agent has not read yet. To be tried again.
+    #[error("there is something to read first")]
+    Busy,
     /// The kernel.
     #[error("the kernel refuses: {0}")]
     Kernel(String),
@@ -67,18 +70,20 @@ impl SpliceRefusal {
             Self::ClientBlocks => "client_blocks",
             Self::SocketTaken => "socket_taken",
             Self::Full => "full",
+            Self::Busy => "busy",
             Self::Kernel(_) => "kernel",
         }
     }
 
     /// Every label.
-    pub const LABELS: [&'static str; 7] = [
+    pub const LABELS: [&'static str; 8] = [
         "client_gone",
         "socket_gone",
         "client_taken",
         "client_blocks",
         "socket_taken",
         "full",
+        "busy",
         "kernel",
     ];
 
@@ -93,6 +98,7 @@ impl SpliceRefusal {
             abi::SPLICE_CLIENT_BLOCKS => Some(Self::ClientBlocks),
             abi::SPLICE_ACCEPTED_TAKEN | abi::SPLICE_UPSTREAM_TAKEN => Some(Self::SocketTaken),
             abi::SPLICE_FULL => Some(Self::Full),
+            abi::SPLICE_BUSY => Some(Self::Busy),
             other => Some(Self::Kernel(format!("answer {other}"))),
         }
     }

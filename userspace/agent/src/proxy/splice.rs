@@ -15,7 +15,7 @@ use std::{
     time::Duration,
 };
 
-use dataplane::{Moved, Position, Quiet, SockCookie, Splice, Splices};
+use dataplane::{Moved, Position, Quiet, SockCookie, Splice, SpliceRefusal, Splices};
 use socket2::SockRef;
 use tokio::{
     io::Interest,
@@ -139,17 +139,18 @@ impl Ride {
         }
         self.flow.travels(Path::Relay);
         self.count(relay);
-        self.rest = match started.elapsed() {
-            _ if recalled => self.rest,
-            short if short < SHORT_RIDE + self.rest => {
-                (self.rest * 2).clamp(FIRST_REST, LONGEST_REST)
-            }
-            _ => Duration::ZERO,
-        };
-        if self.rest > Duration::ZERO && !recalled {
-            self.resting = Some(Box::pin(time::sleep(self.rest)));
+        match started.elapsed() {
+            _ if recalled => {}
+            short if short < SHORT_RIDE + self.rest => self.rest_longer(),
+            _ => self.rest = Duration::ZERO,
         }
         Ok(database)
+    }
+
+    /// Stays with the agent for a while.
+    fn rest_longer(&mut self) {
+        self.rest = (self.rest * 2).clamp(FIRST_REST, LONGEST_REST);
+        self.resting = Some(Box::pin(time::sleep(self.rest)));
     }
 
     /// Enters the flow's sockets into the kernel's maps. Refused, it stays with the agent for
@@ -168,6 +169,7 @@ impl Ride {
                     counted: Moved::default(),
                 });
             }
+            Err(SpliceRefusal::Busy) => self.rest_longer(),
             Err(refusal) => {
                 let reason = refusal.as_str();
                 self.metrics
