@@ -17,6 +17,8 @@ use nix::{
     unistd::Pid,
 };
 
+use testkit::sandbox::Cgroup;
+
 use crate::interrupt;
 
 /// After SIGTERM.
@@ -31,10 +33,10 @@ pub struct Server {
 
 impl Server {
     /// Starts a command that says `listening on ADDR:PORT` in its first line.
-    pub fn that_says_where(command: &Command) -> anyhow::Result<Self> {
+    pub fn that_says_where(command: &Command, home: &Cgroup) -> anyhow::Result<Self> {
         let shown = format!("{command:?}");
         let nowhere = SocketAddr::from(([127, 0, 0, 1], 0));
-        let mut server = Self::spawn_with(command, nowhere, Stdio::piped())?;
+        let mut server = Self::spawn_with(command, home, nowhere, Stdio::piped())?;
         let stdout = server.child.stdout.take().context("no stdout")?;
         let mut line = String::new();
         BufReader::new(stdout).read_line(&mut line)?;
@@ -47,13 +49,18 @@ impl Server {
     }
 
     /// Starts a command that will listen there, and has nothing to say.
-    pub fn spawn(command: &Command, address: SocketAddr) -> anyhow::Result<Self> {
-        Self::spawn_with(command, address, Stdio::null())
+    pub fn spawn(command: &Command, home: &Cgroup, address: SocketAddr) -> anyhow::Result<Self> {
+        Self::spawn_with(command, home, address, Stdio::null())
     }
 
-    fn spawn_with(command: &Command, address: SocketAddr, stdout: Stdio) -> anyhow::Result<Self> {
+    fn spawn_with(
+        command: &Command,
+        home: &Cgroup,
+        address: SocketAddr,
+        stdout: Stdio,
+    ) -> anyhow::Result<Self> {
         let shown = format!("{command:?}");
-        let child = ends_with_us(command)
+        let child = ends_with_us(command, home)
             .stdin(Stdio::null())
             .stdout(stdout)
             .process_group(0)
@@ -73,11 +80,14 @@ impl Server {
     }
 }
 
-/// The same command, which the kernel kills when we are killed: setpriv(1) asks for it, and
-/// becomes the program that it runs.
-fn ends_with_us(command: &Command) -> Command {
-    let mut wrapped = Command::new("setpriv");
-    wrapped.args(["--pdeathsig", "KILL", "--"]);
+/// The same command in this cgroup, which the kernel kills when we are killed: setpriv(1) asks
+/// for it, and becomes the program that it runs. A thread that had joined the cgroup could not
+/// have started it: it would be killed with that thread.
+fn ends_with_us(command: &Command, home: &Cgroup) -> Command {
+    const JOIN: &str = "echo 0 > \"$0/cgroup.threads\" && exec \"$@\"";
+    let mut wrapped = Command::new("sh");
+    wrapped.args(["-c", JOIN]).arg(home.path());
+    wrapped.args(["setpriv", "--pdeathsig", "KILL", "--"]);
     wrapped.arg(command.get_program()).args(command.get_args());
     for (name, value) in command.get_envs() {
         match value {

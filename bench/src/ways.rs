@@ -6,7 +6,7 @@ use anyhow::{Context, ensure};
 use peers::{Found, Overrides, Peer};
 use testkit::sandbox::Cgroup;
 
-use crate::paths::{DIRECT, OURS, every};
+use crate::paths::{DIRECT, OURS, SHORTCUT, every};
 
 /// The ways of a run.
 pub struct Ways {
@@ -87,16 +87,24 @@ pub struct Cgroups {
 }
 
 impl Cgroups {
-    /// Makes them.
+    /// Makes them. The shortcut's clients live beneath `home`, the databases' cgroup: its agent
+    /// must see both ends, and no other agent is to see the databases.
     ///
     /// # Errors
     /// No cgroup2, or not root.
-    pub fn new() -> anyhow::Result<Self> {
+    pub fn new(home: Option<&Cgroup>) -> anyhow::Result<Self> {
         let new = || Cgroup::new().context("cgroups for the generators (are you root?)");
         let (ours, others) = (new()?, new()?);
         let landed = OURS.iter().filter(|path| path.rule.is_ok());
         let mut children = landed
-            .map(|path| Ok((path.name, ours.child(path.name)?)))
+            .filter_map(|path| {
+                let parent = if path.name == SHORTCUT.name {
+                    home?
+                } else {
+                    &ours
+                };
+                Some(parent.child(path.name).map(|child| (path.name, child)))
+            })
             .collect::<anyhow::Result<Vec<_>>>()?;
         let peers = peers::all().iter().map(|peer| peer.name());
         for name in [DIRECT].into_iter().chain(peers) {

@@ -136,7 +136,9 @@ enum up_turn {
 	/* The host's TCP has reached the share of its memory that the agent set. */
 	UP_TURN_HOST_FULL = 6,
 	UP_TURN_AGENT_AWAY = 7,
-	UP_TURNS = 8,
+	/* An end is another protocol's: kTLS, MPTCP. */
+	UP_TURN_UPPER_LAYER = 8,
+	UP_TURNS = 9,
 };
 
 struct up_endpoint {

@@ -275,8 +275,11 @@ pub const TURN_HOST_FULL: u32 = 6;
 /// `UP_TURN_AGENT_AWAY` of `enum up_turn` in abi.h.
 pub const TURN_AGENT_AWAY: u32 = 7;
 
+/// `UP_TURN_UPPER_LAYER` of `enum up_turn` in abi.h.
+pub const TURN_UPPER_LAYER: u32 = 8;
+
 /// `UP_TURNS` of `enum up_turn` in abi.h.
-pub const TURNS: u32 = 8;
+pub const TURNS: u32 = 9;
 
 /// `struct up_endpoint` in abi.h.
 #[repr(C)]

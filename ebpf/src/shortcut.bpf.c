@@ -93,6 +93,8 @@ struct inet_sock___up {
 
 struct inet_connection_sock___up {
 	struct inet_sock___up icsk_inet;
+	/* An upper layer's: kTLS, MPTCP. */
+	void *icsk_ulp_ops;
 };
 
 struct tcp_sock___up {
@@ -202,6 +204,10 @@ static __always_inline void enrol_client(struct bpf_sock_ops *ops, struct bpf_so
 	tp = tcp_of(sk);
 	if (!tp)
 		return;
+	if (tp->inet_conn.icsk_ulp_ops) {
+		count_cause(UP_CAUSE_SHORTCUT_REFUSED);
+		return;
+	}
 	if (SOCK_OF(tp).sk_dst_cache->dev->ifindex != LOOPBACK) {
 		count_cause(UP_CAUSE_SHORTCUT_REMOTE);
 		return;
@@ -251,6 +257,10 @@ static __always_inline void enrol_server(struct bpf_sock_ops *ops, struct bpf_so
 	tp = tcp_of(sk);
 	if (!tp || tp->copied_seq != first->write_seq || tp->write_seq != first->copied_seq)
 		return;
+	if (tp->inet_conn.icsk_ulp_ops) {
+		count_cause(UP_CAUSE_SHORTCUT_REFUSED);
+		return;
+	}
 	clients_cookie = first->cookie;
 	end.peer = clients_cookie;
 	end.peer_sock = first->sock;
@@ -348,6 +358,7 @@ static __always_inline __u32 turn_of(struct sk_msg_md *msg, struct tcp_sock___up
 	struct up_shortcut_limits *limits = limits_of_shortcut();
 	struct tcp_sock___up *reader;
 	__u64 peer = end->peer;
+	void *upper_layer;
 	__u32 copied_seq, is_waiting = 0;
 
 	if (!peer || !limits)
@@ -356,6 +367,7 @@ static __always_inline __u32 turn_of(struct sk_msg_md *msg, struct tcp_sock___up
 	reader = (struct tcp_sock___up *)end->peer_sock;
 	copied_seq = BPF_CORE_READ(reader, copied_seq);
 	*waiting = queued((__u64)BPF_CORE_READ(reader, inet_conn.icsk_inet.sk.sk_user_data));
+	upper_layer = BPF_CORE_READ(reader, inet_conn.icsk_ulp_ops);
 	if (end->on_tcp && copied_seq == tp->write_seq)
 		is_waiting = reader_waits(reader);
 	/* Last. A cookie is never given twice: while it is there, everything above was read from
@@ -365,6 +377,13 @@ static __always_inline __u32 turn_of(struct sk_msg_md *msg, struct tcp_sock___up
 		*waiting = 0;
 		return UP_TURN_ALONE;
 	}
+	/* What a socket was told to encrypt after it was enrolled would be handed over in the clear. */
+	if (tp->inet_conn.icsk_ulp_ops)
+		return UP_TURN_UPPER_LAYER;
+	/* One `or` of both would be arithmetic with a pointer. */
+	barrier_var(upper_layer);
+	if (upper_layer)
+		return UP_TURN_UPPER_LAYER;
 	if (copied_seq != tp->write_seq)
 		return UP_TURN_BEHIND;
 	if (is_waiting)

@@ -44,5 +44,6 @@ pub fn find(given: &Given) -> anyhow::Result<Databases> {
         pids: account::listener(address).into_iter().collect(),
         version: Some(("cassandra".into(), version)),
         _servers: Vec::new(),
+        home: None,
     })
 }

@@ -8,7 +8,9 @@ mod redis;
 
 use std::net::SocketAddr;
 
+use anyhow::Context;
 use load::{order::Credentials, workload};
+use testkit::sandbox::Cgroup;
 
 pub use cassandra::Given;
 
@@ -25,6 +27,8 @@ pub struct Databases {
     /// The name and the version that a result file notes.
     pub version: Option<(String, String)>,
     _servers: Vec<Server>,
+    /// The cgroup of those that we started, for agents that must see both ends of a flow.
+    pub home: Option<Cgroup>,
 }
 
 impl Databases {
@@ -62,14 +66,17 @@ impl Databases {
         Self::started(nodes, node::start)
     }
 
-    fn started(nodes: usize, start: fn() -> anyhow::Result<Server>) -> anyhow::Result<Self> {
-        let servers: Vec<Server> = (0..nodes).map(|_| start()).collect::<anyhow::Result<_>>()?;
+    fn started(nodes: usize, start: fn(&Cgroup) -> anyhow::Result<Server>) -> anyhow::Result<Self> {
+        let home = Cgroup::new().context("a cgroup for the databases (are you root?)")?;
+        let servers = (0..nodes).map(|_| start(&home));
+        let servers: Vec<Server> = servers.collect::<anyhow::Result<_>>()?;
         Ok(Self {
             addresses: servers.iter().map(|server| server.address).collect(),
             credentials: None,
             pids: servers.iter().map(Server::pid).collect(),
             version: None,
             _servers: servers,
+            home: Some(home),
         })
     }
 }

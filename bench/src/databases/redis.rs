@@ -8,6 +8,7 @@ use std::{
 };
 
 use anyhow::{Context, bail, ensure};
+use testkit::sandbox::Cgroup;
 
 use crate::{interrupt, server::Server};
 
@@ -18,14 +19,14 @@ const MISSING: &str = "redis-server is not installed (Debian: apt-get install re
 const START_LIMIT: Duration = Duration::from_secs(10);
 
 /// On a port that was free a moment ago: it cannot choose one itself.
-pub fn start() -> anyhow::Result<Server> {
+pub fn start(home: &Cgroup) -> anyhow::Result<Server> {
     let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
     let mut command = Command::new(PROGRAM);
     command
         .args(["--bind", "127.0.0.1", "--port", &address.port().to_string()])
         .args(["--save", "", "--appendonly", "no", "--daemonize", "no"])
         .args(["--dir", "/tmp", "--loglevel", "warning"]);
-    let mut server = Server::spawn(&command, address).context(MISSING)?;
+    let mut server = Server::spawn(&command, home, address).context(MISSING)?;
     wait_for(&mut server, address)?;
     Ok(server)
 }

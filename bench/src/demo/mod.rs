@@ -91,7 +91,7 @@ fn demonstrate(
     runtime: &Runtime,
     session: &Session,
 ) -> anyhow::Result<bool> {
-    let cgroups = Cgroups::new()?;
+    let cgroups = Cgroups::new(None)?;
     let hello = Hello {
         target: to,
         credentials: credentials.cloned(),

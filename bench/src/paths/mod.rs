@@ -11,6 +11,7 @@ mod splice;
 
 use load::workload::Protocol;
 use report::schema::PathKind;
+pub use shortcut::SHORTCUT;
 
 /// The name of the way without a proxy.
 pub const DIRECT: &str = "direct";
@@ -36,7 +37,7 @@ pub struct Ours {
 pub const OURS: [&Ours; 7] = [
     &bypass::BYPASS,
     &observe::OBSERVE,
-    &shortcut::SHORTCUT,
+    &SHORTCUT,
     &splice::SPLICE,
     &relay::RELAY,
     &enrich::ENRICH,

@@ -104,7 +104,7 @@ fn measure(
     } = setting;
     let experiment = &mut outcome.experiment;
     experiment.headroom = headroom::measure(variant, how.seed).context("headroom")?;
-    let cgroups = Cgroups::new()?;
+    let cgroups = Cgroups::new(databases.home.as_ref())?;
     let mut stage = Stage::set(variant, databases, ways, &cgroups)?;
     let mut shuffle = Shuffle::new(how.seed);
     let mut all: Vec<(Series, Latencies)> = Vec::new();

@@ -25,7 +25,7 @@ const SECONDS: f64 = 1.0;
 /// The agent does not start, or the kernel does not count.
 pub fn measure(variant: &Variant, ways: &Ways) -> anyhow::Result<Vec<Program>> {
     let databases = Databases::start(variant.database, variant.nodes, &Given::default())?;
-    let cgroups = Cgroups::new()?;
+    let cgroups = Cgroups::new(databases.home.as_ref())?;
     let mut stage = Stage::set(variant, &databases, ways, &cgroups)?;
     let ours = |path: &str| OURS.iter().any(|ours| ours.name == path);
     let agent = stage.lanes.iter().find(|lane| ours(lane.path));

@@ -18,7 +18,7 @@ use super::{generator::Generator, verify};
 use crate::{
     databases::Databases,
     interrupt,
-    paths::{DIRECT, OURS, Ours},
+    paths::{DIRECT, OURS, Ours, SHORTCUT},
     server::binary,
     ways::{Cgroups, Ways},
 };
@@ -47,14 +47,14 @@ pub struct Stage<'a> {
     /// Ways that cannot do this workload, with the reason.
     pub left_out: BTreeMap<String, String>,
     _peers: Vec<(Running, tempfile::TempDir)>,
-    agent: Option<Agent<'a>>,
+    agents: Vec<Agent<'a>>,
 }
 
 impl<'a> Stage<'a> {
     /// Starts what stands between generators and databases.
     pub fn set(
         variant: &Variant,
-        databases: &Databases,
+        databases: &'a Databases,
         ways: &Ways,
         cgroups: &'a Cgroups,
     ) -> anyhow::Result<Self> {
@@ -62,7 +62,7 @@ impl<'a> Stage<'a> {
             lanes: Vec::new(),
             left_out: BTreeMap::new(),
             _peers: Vec::new(),
-            agent: None,
+            agents: Vec::new(),
         };
         stage
             .lanes
@@ -100,11 +100,11 @@ impl<'a> Stage<'a> {
         Ok(stage)
     }
 
-    /// One agent for all of our paths, with a rule for each.
+    /// One agent for all of our paths, with a rule for each; the shortcut has one of its own.
     fn add_ours(
         &mut self,
         variant: &Variant,
-        databases: &Databases,
+        databases: &'a Databases,
         ways: &Ways,
         cgroups: &'a Cgroups,
     ) -> anyhow::Result<()> {
@@ -115,6 +115,27 @@ impl<'a> Stage<'a> {
                 Err(why) => self.leave_out(path.name, why),
             }
         }
+        let (past_tcp, carrying): (Vec<_>, Vec<_>) = carrying
+            .into_iter()
+            .partition(|(path, _)| path.name == SHORTCUT.name);
+        self.add_agent(&carrying, cgroups.ours(), databases, cgroups)?;
+        match &databases.home {
+            Some(home) => self.add_agent(&past_tcp, home, databases, cgroups)?,
+            None if ways.has(SHORTCUT.name) => {
+                self.leave_out(SHORTCUT.name, "the database is in no cgroup of this run's");
+            }
+            None => {}
+        }
+        Ok(())
+    }
+
+    fn add_agent(
+        &mut self,
+        carrying: &[(&Ours, &Cgroup)],
+        attached: &'a Cgroup,
+        databases: &Databases,
+        cgroups: &'a Cgroups,
+    ) -> anyhow::Result<()> {
         if carrying.is_empty() {
             return Ok(());
         }
@@ -122,14 +143,14 @@ impl<'a> Stage<'a> {
             .iter()
             .map(|(path, cgroup)| rule(path, cgroup, databases));
         let policy: String = rules.collect();
-        let agent = Agent::start(&binary("underpass")?, None, cgroups.ours(), "", &policy)?;
+        let agent = Agent::start(&binary("underpass")?, None, attached, "", &policy)?;
         for (path, _) in carrying {
             let mut lane = Lane::new(path.name, &databases.addresses, cgroups);
             lane.proxy_pids = vec![agent.pid()];
             lane.is_copied = Some(path.is_copied);
             self.lanes.push(lane);
         }
-        self.agent = Some(agent);
+        self.agents.push(agent);
         Ok(())
     }
 
@@ -142,14 +163,14 @@ impl<'a> Stage<'a> {
     /// # Errors
     /// The agent does not say.
     pub fn verify(&mut self) -> anyhow::Result<()> {
-        let Some(agent) = &self.agent else {
-            return Ok(());
-        };
-        let metrics = agent.metrics()?;
-        for lane in &mut self.lanes {
-            let ours = OURS.into_iter().find(|path| path.name == lane.path);
-            if let Some(why) = ours.and_then(|path| verify::taken(path, &metrics)) {
-                lane.failed.get_or_insert(why);
+        for agent in &self.agents {
+            let metrics = agent.metrics()?;
+            let its = |lane: &&mut Lane<'_>| lane.proxy_pids.contains(&agent.pid());
+            for lane in self.lanes.iter_mut().filter(its) {
+                let ours = OURS.into_iter().find(|path| path.name == lane.path);
+                if let Some(why) = ours.and_then(|path| verify::taken(path, &metrics)) {
+                    lane.failed.get_or_insert(why);
+                }
             }
         }
         Ok(())
@@ -158,7 +179,7 @@ impl<'a> Stage<'a> {
     /// Stops the agent as an operator does; everything else ends when it is dropped.
     pub fn strike(mut self) -> anyhow::Result<()> {
         self.lanes.clear();
-        if let Some(agent) = &mut self.agent {
+        for agent in &mut self.agents {
             let status = agent.stop()?;
             let said = agent.log();
             ensure!(

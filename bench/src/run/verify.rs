@@ -3,11 +3,12 @@
 
 use testkit::sandbox::Metric;
 
-use crate::paths::Ours;
+use crate::paths::{Ours, SHORTCUT};
 
 /// Flows that are carried without being understood.
 const UNDECODABLE: &str = "underpass_undecodable_flows_total";
 const CONNECTIONS: &str = "underpass_connections_total";
+const SHORTCUT_MESSAGES: &str = "underpass_shortcut_messages_total";
 
 /// What was otherwise than it should be; None: the path was taken by all of its connections.
 pub fn taken(path: &Ours, metrics: &Metric) -> Option<String> {
@@ -23,6 +24,9 @@ pub fn taken(path: &Ours, metrics: &Metric) -> Option<String> {
     if right.is_empty() {
         return Some("the agent saw none of its connections".into());
     }
+    if path.name == SHORTCUT.name {
+        return past_tcp(metrics);
+    }
     let undecodable = metrics
         .iter()
         .find(|(name, count)| name.starts_with(UNDECODABLE) && **count > 0.0);
@@ -30,6 +34,22 @@ pub fn taken(path: &Ours, metrics: &Metric) -> Option<String> {
     Some(format!(
         "{count} flows were carried without being decoded: {name}"
     ))
+}
+
+/// A connection's first message may be sent before its other end is there; what is larger than
+/// the shortcut is good for takes TCP.
+const MOST_PAST_TCP: f64 = 0.95;
+
+fn past_tcp(metrics: &Metric) -> Option<String> {
+    let of_way = |way: &str| {
+        let named = metrics
+            .iter()
+            .filter(|(name, _)| name.starts_with(SHORTCUT_MESSAGES) && name.contains(way));
+        named.map(|(_, count)| count).sum::<f64>()
+    };
+    let (all, shortcut) = (of_way(""), of_way("way=\"shortcut\""));
+    (shortcut == 0.0 || shortcut < MOST_PAST_TCP * all)
+        .then(|| format!("{shortcut} of {all} messages took the shortcut"))
 }
 
 #[cfg(test)]
@@ -68,5 +88,20 @@ mod tests {
         let blind = ("underpass_undecodable_flows_total{reason=\"tls\"}", 2.0);
         assert!(of("enrich", &[others, blind]).unwrap().contains("tls"));
         assert_eq!(of("bypass", &[ours, blind]), None);
+        let untouched = (
+            "underpass_connections_total{outcome=\"untouched\",rule=\"shortcut\"}",
+            3.0,
+        );
+        let way = |way: &str, messages: f64| {
+            let name = format!("underpass_shortcut_messages_total{{way=\"{way}\"}}");
+            let name: &'static str = name.leak();
+            (name, messages)
+        };
+        let taken = [untouched, way("shortcut", 97.0), way("alone", 3.0)];
+        assert_eq!(of("shortcut", &taken), None);
+        let missed = [untouched, way("shortcut", 50.0), way("alone", 50.0)];
+        let why = of("shortcut", &missed).unwrap();
+        assert!(why.contains("50 of 100"), "{why}");
+        assert!(of("shortcut", &[untouched]).is_some());
     }
 }

@@ -24,7 +24,7 @@ use nix::sys::{
     signal::Signal,
     socket::{MsgFlags, recv},
 };
-use socket2::SockRef;
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use testkit::sandbox::{Agent, run_in};
 
 /// `UP_SHORTCUT_FLOW_BYTES`.
@@ -350,6 +350,25 @@ fn a_reader_that_stops_is_bounded_and_misses_nothing() {
     client.write_all(b"again").unwrap();
     assert_eq!(ready(&epoll, 1000), 1);
     assert_eq!(messages(&agent, "shortcut"), before + 1);
+}
+
+/// Its subflows are TCP sockets, of which nobody reads.
+#[test]
+fn multipath_tcp_stays_on_tcp() {
+    let hosts = Hosts::new();
+    let listener = listen(&hosts, Family::V4);
+    let agent = hosts.agent(&shortcut(&[port(&listener)]));
+    let to = listener.local_addr().unwrap();
+    let mut client: TcpStream = hosts.client(|| {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::MPTCP)).unwrap();
+        socket.connect(&to.into()).unwrap();
+        socket.into()
+    });
+    let (mut server, _) = accept(&listener);
+    client.set_read_timeout(Some(PATIENCE)).unwrap();
+    exchange(&mut client, &mut server);
+    assert_eq!(safer(&agent, "shortcut_refused"), 1);
+    assert_eq!((flows(&agent), messages(&agent, "shortcut")), (0, 0));
 }
 
 /// Each message costs the kernel more than its bytes.

@@ -74,7 +74,7 @@ labelled!(
         ShortcutRemote = CAUSE_SHORTCUT_REMOTE => "shortcut_remote",
         /// As many flows are on the shortcut as can be.
         ShortcutsFull = CAUSE_SHORTCUTS_FULL => "shortcuts_full",
-        /// The kernel does not take the socket: kTLS, another program's sockmap.
+        /// The kernel does not take the socket: kTLS, MPTCP, another program's sockmap.
         ShortcutRefused = CAUSE_SHORTCUT_REFUSED => "shortcut_refused",
         /// The shortcut failed its test, or the agent is gone.
         ShortcutOff = CAUSE_SHORTCUT_OFF => "shortcut_off",
@@ -102,6 +102,8 @@ labelled!(
         HostFull = TURN_HOST_FULL => "host_full",
         /// The agent is gone or says nothing.
         AgentAway = TURN_AGENT_AWAY => "agent_away",
+        /// An end is another protocol's, above TCP: kTLS, MPTCP.
+        UpperLayer = TURN_UPPER_LAYER => "upper_layer",
     }
 );
 

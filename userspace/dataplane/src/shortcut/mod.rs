@@ -143,9 +143,14 @@ impl Shortcut {
     fn load(&mut self, ebpf: &mut Ebpf) -> Result<(), AttachError> {
         let btf = Btf::from_sys_fs().map_err(|e| AttachError::Load(e.into()))?;
         let nudges: &mut Iter = program(ebpf, NUDGES)?;
-        nudges.load("tcp", &btf).map_err(refused(NUDGES))?;
+        // An attempt before may have come half-way.
+        if nudges.fd().is_err() {
+            nudges.load("tcp", &btf).map_err(refused(NUDGES))?;
+        }
         let chooses: &mut SkMsg = program(ebpf, CHOOSES)?;
-        chooses.load().map_err(refused(CHOOSES))?;
+        if chooses.fd().is_err() {
+            chooses.load().map_err(refused(CHOOSES))?;
+        }
         chooses.attach(self.socks.fd()).map_err(refused(CHOOSES))?;
         self.loaded = true;
         sys::trim_memory();
