@@ -426,6 +426,9 @@ struct up_splice_answer {
 	 * the client has not read. */
 	__u32 client_packets;
 	__u32 client_bytes;
+	/* The errno of a map that did not take a socket. */
+	__u32 error;
+	__u32 pad;
 };
 
 /* Written by the agent, one entry: what bounds the shortcut. */
@@ -516,7 +519,7 @@ _Static_assert(sizeof(struct up_meter) == 4264, "up_meter");
 _Static_assert(sizeof(struct up_splice_order) == 24, "up_splice_order");
 _Static_assert(sizeof(struct up_splice) == 80, "up_splice");
 _Static_assert(sizeof(struct up_splice_question) == 104, "up_splice_question");
-_Static_assert(sizeof(struct up_splice_answer) == 32, "up_splice_answer");
+_Static_assert(sizeof(struct up_splice_answer) == 40, "up_splice_answer");
 _Static_assert(sizeof(struct up_shortcut_limits) == 24, "up_shortcut_limits");
 _Static_assert(sizeof(struct up_shortcut_key) == 48, "up_shortcut_key");
 _Static_assert(sizeof(struct up_shortcut_first) == 24, "up_shortcut_first");

@@ -852,10 +852,14 @@ pub struct SpliceAnswer {
     pub client_packets: u32,
     /// In C: `__u32`.
     pub client_bytes: u32,
+    /// In C: `__u32`.
+    pub error: u32,
+    /// In C: `__u32`.
+    pub pad: u32,
 }
 
 const _: () = {
-    assert!(size_of::<SpliceAnswer>() == 32);
+    assert!(size_of::<SpliceAnswer>() == 40);
     assert!(offset_of!(SpliceAnswer, refusal) == 0);
     assert!(offset_of!(SpliceAnswer, client_write_seq) == 4);
     assert!(offset_of!(SpliceAnswer, client_copied_seq) == 8);
@@ -864,6 +868,8 @@ const _: () = {
     assert!(offset_of!(SpliceAnswer, accepted_snd_una) == 20);
     assert!(offset_of!(SpliceAnswer, client_packets) == 24);
     assert!(offset_of!(SpliceAnswer, client_bytes) == 28);
+    assert!(offset_of!(SpliceAnswer, error) == 32);
+    assert!(offset_of!(SpliceAnswer, pad) == 36);
 };
 
 /// `struct up_decisions` in abi.h.
@@ -1290,6 +1296,8 @@ pub const LAYOUT: &[StructLayout] = &[
             ),
             ("client_packets", offset_of!(SpliceAnswer, client_packets)),
             ("client_bytes", offset_of!(SpliceAnswer, client_bytes)),
+            ("error", offset_of!(SpliceAnswer, error)),
+            ("pad", offset_of!(SpliceAnswer, pad)),
         ],
     ),
     (

@@ -249,8 +249,10 @@ static __always_inline struct bpf_sock *find(struct __sk_buff *skb, const struct
 
 /* What it means that a map does not take a socket: another's programs are on it, the map is full,
  * or it is closing. */
-static __always_inline __u32 refused(long error, __u32 taken, __u32 gone)
+static __always_inline __u32 refused(struct up_splice_answer *a, long error, __u32 taken,
+				     __u32 gone)
 {
+	a->error = (__u32)-error;
 	if (!error)
 		return UP_SPLICE_ENROLLED;
 	if (error == -E2BIG || error == -ENOMEM)
@@ -267,7 +269,7 @@ static __always_inline int blocks(const struct tcp_sock *client)
 	return !(BPF_CORE_READ(sk, sk_socket, file, f_flags) & O_NONBLOCK);
 }
 
-static __always_inline __u32 splice_client(struct __sk_buff *skb,
+static __always_inline __u32 splice_client(struct __sk_buff *skb, struct up_splice_answer *a,
 					  const struct up_splice_question *q, struct up_splice *s)
 {
 	struct bpf_sock *sk = find(skb, &q->client, &q->accepted);
@@ -290,14 +292,14 @@ static __always_inline __u32 splice_client(struct __sk_buff *skb,
 	if (!storage)
 		goto out;
 	storage->id = q->id;
-	refusal = refused(bpf_map_update_elem(&clients, &q->id, sk, BPF_ANY),
+	refusal = refused(a, bpf_map_update_elem(&clients, &q->id, sk, BPF_ANY),
 			  UP_SPLICE_CLIENT_TAKEN, UP_SPLICE_NO_CLIENT);
 out:
 	bpf_sk_release(sk);
 	return refusal;
 }
 
-static __always_inline __u32 splice_accepted(struct __sk_buff *skb,
+static __always_inline __u32 splice_accepted(struct __sk_buff *skb, struct up_splice_answer *a,
 					    const struct up_splice_question *q, struct up_splice *s)
 {
 	struct bpf_sock *sk = find(skb, &q->accepted, &q->client);
@@ -311,14 +313,14 @@ static __always_inline __u32 splice_accepted(struct __sk_buff *skb,
 		goto out;
 	s->accepted = (__u64)(long)t;
 	s->base_seq = t->write_seq;
-	refusal = refused(bpf_map_update_elem(&accepteds, &q->id, sk, BPF_ANY),
+	refusal = refused(a, bpf_map_update_elem(&accepteds, &q->id, sk, BPF_ANY),
 			  UP_SPLICE_ACCEPTED_TAKEN, UP_SPLICE_NO_ACCEPTED);
 out:
 	bpf_sk_release(sk);
 	return refusal;
 }
 
-static __always_inline __u32 splice_dialled(struct __sk_buff *skb,
+static __always_inline __u32 splice_dialled(struct __sk_buff *skb, struct up_splice_answer *a,
 					    const struct up_splice_question *q, struct up_splice *s)
 {
 	struct bpf_sock *sk = find(skb, &q->local, &q->upstream);
@@ -331,32 +333,50 @@ static __always_inline __u32 splice_dialled(struct __sk_buff *skb,
 	if (!t)
 		goto out;
 	s->upstream = (__u64)(long)t;
-	s->down_seq = t->copied_seq;
-	/* What the agent has read a part of would be handed to the verdict whole. */
-	refusal = UP_SPLICE_BUSY;
-	if (t->rcv_nxt != t->copied_seq)
-		goto out;
 	/* Before the verdict can run, or what it passes would go uncounted. */
 	refusal = UP_SPLICE_FULL;
 	if (bpf_map_update_elem(&splices, &q->id, s, BPF_ANY))
 		goto out;
-	refusal = refused(bpf_map_update_elem(&upstreams, &q->id, sk, BPF_ANY),
+	refusal = refused(a, bpf_map_update_elem(&upstreams, &q->id, sk, BPF_ANY),
 			  UP_SPLICE_UPSTREAM_TAKEN, UP_SPLICE_NO_UPSTREAM);
 out:
 	bpf_sk_release(sk);
 	return refusal;
 }
 
+/* What the agent has read a part of would be handed to the verdict whole. It reads nothing while
+ * this runs, so what arrives after this look is whole. */
+static __always_inline __u32 is_read(struct __sk_buff *skb, const struct up_splice_question *q,
+				     struct up_splice *s)
+{
+	struct bpf_sock *sk = find(skb, &q->local, &q->upstream);
+	__u32 refusal = UP_SPLICE_NO_UPSTREAM;
+	struct tcp_sock *t;
+
+	if (!sk)
+		return refusal;
+	t = bpf_skc_to_tcp_sock(sk);
+	if (t) {
+		s->down_seq = t->copied_seq;
+		refusal = t->rcv_nxt == t->copied_seq ? UP_SPLICE_ENROLLED : UP_SPLICE_BUSY;
+	}
+	bpf_sk_release(sk);
+	return refusal;
+}
+
 /* The dialled socket last: when it is there, everything is. */
-static __always_inline __u32 splice_pair(struct __sk_buff *skb, const struct up_splice_question *q)
+static __always_inline __u32 splice_pair(struct __sk_buff *skb, struct up_splice_answer *a,
+					 const struct up_splice_question *q)
 {
 	struct up_splice s = {};
-	__u32 refusal = splice_client(skb, q, &s);
+	__u32 refusal = is_read(skb, q, &s);
 
 	if (refusal == UP_SPLICE_ENROLLED)
-		refusal = splice_accepted(skb, q, &s);
+		refusal = splice_client(skb, a, q, &s);
 	if (refusal == UP_SPLICE_ENROLLED)
-		refusal = splice_dialled(skb, q, &s);
+		refusal = splice_accepted(skb, a, q, &s);
+	if (refusal == UP_SPLICE_ENROLLED)
+		refusal = splice_dialled(skb, a, q, &s);
 	return refusal;
 }
 
@@ -386,7 +406,7 @@ int splice_look(struct __sk_buff *skb)
 	if (bpf_skb_load_bytes(skb, 0, &q, sizeof(q)))
 		return -1;
 	if (q.enrol)
-		a.refusal = splice_pair(skb, &q);
+		a.refusal = splice_pair(skb, &a, &q);
 	s = bpf_map_lookup_elem(&splices, &q.id);
 	if (s)
 		describe_splice(s, &a);

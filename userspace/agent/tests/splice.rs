@@ -80,6 +80,9 @@ fn driven(engine: &str, waiting: &[&str], drivers: &[&str]) -> (Report, f64, f64
     (report, bytes("to_database"), bytes("to_client"))
 }
 
+/// Shapes that do not choose their own way to wait.
+const BLOCKS: [&str; 5] = ["blocking", "ping-pong", "duplex", "bulk-up", "bulk-down"];
+
 const NEVER_BLOCKS: [&str; 2] = ["epoll-edge", "epoll-level"];
 
 #[test]
@@ -100,7 +103,7 @@ fn only_flows_of_which_the_rule_says_so_are_spliced() {
 
 #[test]
 fn a_client_that_blocks_is_relayed() {
-    let (report, up, down) = driven("ingress", &["blocking"], &[DRIVER]);
+    let (report, up, down) = driven("ingress", &BLOCKS, &[DRIVER]);
     assert!(report.passed(&[]), "{report}");
     assert_eq!((up, down), (0.0, 0.0));
 }

@@ -41,14 +41,14 @@ pub enum SpliceRefusal {
     #[error("a socket of the agent's is not found")]
     SocketGone,
     /// Another program's sockmap has the client's socket, or it speaks TLS in the kernel.
-    #[error("the client's socket belongs to another program's sockmap, or speaks kernel TLS")]
-    ClientTaken,
+    #[error("the client's socket belongs to another program's sockmap, or speaks kernel TLS: {0}")]
+    ClientTaken(io::Error),
     /// The client's socket blocks, which a sockmap does not do as an application expects it.
     #[error("the client's socket blocks (it is not O_NONBLOCK)")]
     ClientBlocks,
     /// Another program's sockmap has one of the agent's.
-    #[error("a socket of the agent's belongs to another program's sockmap")]
-    SocketTaken,
+    #[error("a socket of the agent's belongs to another program's sockmap: {0}")]
+    SocketTaken(io::Error),
     /// As many as there may be.
     #[error("as many flows are spliced as can be")]
     Full,
@@ -66,9 +66,9 @@ impl SpliceRefusal {
         match self {
             Self::ClientGone => "client_gone",
             Self::SocketGone => "socket_gone",
-            Self::ClientTaken => "client_taken",
+            Self::ClientTaken(_) => "client_taken",
             Self::ClientBlocks => "client_blocks",
-            Self::SocketTaken => "socket_taken",
+            Self::SocketTaken(_) => "socket_taken",
             Self::Full => "full",
             Self::Busy => "busy",
             Self::Kernel(_) => "kernel",
@@ -87,16 +87,19 @@ impl SpliceRefusal {
         "kernel",
     ];
 
-    fn of(answer: u32) -> Option<Self> {
-        match answer {
+    fn of(answer: &abi::SpliceAnswer) -> Option<Self> {
+        let error = io::Error::from_raw_os_error(answer.error.cast_signed());
+        match answer.refusal {
             abi::SPLICE_ENROLLED => None,
             abi::SPLICE_NO_CLIENT => Some(Self::ClientGone),
             abi::SPLICE_NO_ACCEPTED | abi::SPLICE_NO_UPSTREAM | abi::SPLICE_UNKNOWN => {
                 Some(Self::SocketGone)
             }
-            abi::SPLICE_CLIENT_TAKEN => Some(Self::ClientTaken),
+            abi::SPLICE_CLIENT_TAKEN => Some(Self::ClientTaken(error)),
             abi::SPLICE_CLIENT_BLOCKS => Some(Self::ClientBlocks),
-            abi::SPLICE_ACCEPTED_TAKEN | abi::SPLICE_UPSTREAM_TAKEN => Some(Self::SocketTaken),
+            abi::SPLICE_ACCEPTED_TAKEN | abi::SPLICE_UPSTREAM_TAKEN => {
+                Some(Self::SocketTaken(error))
+            }
             abi::SPLICE_FULL => Some(Self::Full),
             abi::SPLICE_BUSY => Some(Self::Busy),
             other => Some(Self::Kernel(format!("answer {other}"))),
@@ -416,7 +419,7 @@ impl Engine {
         }
         let answer = sys::answer_from_bytes(&out)
             .ok_or_else(|| SpliceRefusal::Kernel("a short answer".into()))?;
-        SpliceRefusal::of(answer.refusal).map_or(Ok(answer), Err)
+        SpliceRefusal::of(&answer).map_or(Ok(answer), Err)
     }
 
     fn maps(&self) -> MutexGuard<'_, Maps> {
