@@ -12,7 +12,7 @@ use dataplane::{
     policy::{MAX_RULES, Match},
 };
 use prometheus::{
-    IntCounter, IntCounterVec, IntGauge, Opts, Registry,
+    Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, Opts, Registry,
     core::{Collector, Desc},
     proto::MetricFamily,
 };
@@ -42,6 +42,8 @@ pub struct Metrics {
     pub anomalies: IntCounterVec,
     /// Times that a flow was handed to the kernel.
     pub handovers: IntCounter,
+    /// How long a flow's bytes wait while it is handed over, in seconds.
+    pub handover_seconds: Histogram,
     /// Bytes that the kernel carried for spliced flows, by direction; they are in
     /// `bytes_to_database` and `bytes_to_client`, too.
     pub spliced_to_database: IntCounter,
@@ -159,6 +161,11 @@ impl Metrics {
                 "underpass_handovers_total",
                 "Times that a flow was handed to the kernel; more than once where it came back.",
             )?,
+            handover_seconds: histogram(
+                registry,
+                "underpass_handover_seconds",
+                "How long nothing of a flow is moved while it is handed to the kernel.",
+            )?,
             spliced_to_database,
             spliced_to_client,
             splice_refusals: counters(
@@ -230,6 +237,14 @@ impl Metrics {
     pub fn declare_for_docs(&self) {
         self.sessions.with_label_values(&["", ""]);
     }
+}
+
+/// From 2 us, in doublings, to 8 ms.
+fn histogram(registry: &Registry, name: &str, help: &str) -> prometheus::Result<Histogram> {
+    let buckets = prometheus::exponential_buckets(2e-6, 2.0, 13)?;
+    let histogram = Histogram::with_opts(HistogramOpts::new(name, help).buckets(buckets))?;
+    registry.register(Box::new(histogram.clone()))?;
+    Ok(histogram)
 }
 
 fn counter(registry: &Registry, name: &str, help: &str) -> prometheus::Result<IntCounter> {

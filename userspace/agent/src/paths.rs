@@ -31,10 +31,29 @@ pub const ENGINES: [(Down, &str); 2] = [(Down::Ingress, "ingress"), (Down::Egres
 pub struct Tried {
     /// Its name, as in metrics.
     pub path: String,
-    /// How long that took.
+    /// How long that took; zero where nobody looked.
     pub took: Duration,
     /// Why it is not to be used.
     pub failure: Option<String>,
+}
+
+impl Tried {
+    /// What came of trying the shortcut out.
+    pub fn shortcut(outcome: Result<(), String>) -> Self {
+        Self {
+            path: "shortcut".into(),
+            took: Duration::ZERO,
+            failure: outcome.err(),
+        }
+    }
+}
+
+/// Paths that are to be taken for unavailable, separated by commas: for tests of what happens
+/// on a kernel that does not have them.
+pub const WITHOUT: &str = "UNDERPASS_TEST_WITHOUT";
+
+fn is_switched_off(path: &str) -> bool {
+    std::env::var(WITHOUT).is_ok_and(|paths| paths.split(',').any(|p| p == path))
 }
 
 /// Tries the engines out that `splicing` asks for. Gives the best one that works, and what came
@@ -50,6 +69,7 @@ pub async fn try_engines(splices: &Splices, splicing: Splicing) -> (Option<Splic
         let begun = Instant::now();
         let outcome = tokio::time::timeout(LIMIT, proxy::try_out(&by)).await;
         let failure = match outcome {
+            _ if is_switched_off(&path_name(name)) => Some(format!("{WITHOUT} names it")),
             Ok(Ok(())) => None,
             Ok(Err(error)) => Some(format!("{error:#}")),
             Err(_) => Some(format!("it hangs: nothing came of it in {LIMIT:?}")),

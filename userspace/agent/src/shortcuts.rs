@@ -14,6 +14,8 @@ use prometheus::{
 };
 use tokio::time::{self, Instant, MissedTickBehavior};
 
+use crate::paths::{PathsAvailable, Tried};
+
 type Shared = Arc<Mutex<Option<Dataplane>>>;
 
 /// Flows return to TCP five seconds after the last time.
@@ -30,7 +32,7 @@ const LOOK_FOR: Duration = Duration::from_secs(1);
 ///
 /// # Errors
 /// Spills cannot be waited for.
-pub async fn tend(dataplane: Shared) -> anyhow::Result<()> {
+pub async fn tend(dataplane: Shared, available: PathsAvailable) -> anyhow::Result<()> {
     let taken = with(&dataplane, Dataplane::spills).transpose()?.flatten();
     let Some(mut spills) = taken else {
         return std::future::pending().await;
@@ -43,6 +45,9 @@ pub async fn tend(dataplane: Shared) -> anyhow::Result<()> {
         tokio::select! {
             _ = tending.tick() => {
                 blocking(&dataplane, Dataplane::tend_shortcuts).await;
+                if let Some(outcome) = with(&dataplane, Dataplane::tried_shortcut).flatten() {
+                    available.note(&Tried::shortcut(outcome));
+                }
             }
             spilled = spills.next() => {
                 spilled?;

@@ -259,6 +259,11 @@ impl Dataplane {
         self.shortcut.counts()
     }
 
+    /// What came of trying the shortcut out, since this was last asked.
+    pub fn tried_shortcut(&mut self) -> Option<Result<(), String>> {
+        self.shortcut.tell()
+    }
+
     /// Whether flows can take the shortcut.
     pub fn has_shortcut(&self) -> bool {
         self.shortcut.is_open()

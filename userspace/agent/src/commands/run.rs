@@ -127,10 +127,10 @@ async fn serve(file: &Path, config: Config) -> anyhow::Result<()> {
         ended = admin::serve(listener, admin) => {
             Err(ended.err().map_or_else(|| anyhow::anyhow!("the admin interface ended"), Into::into))
         }
-        ended = splice(&shared, splices, splicing, available) => {
+        ended = splice(&shared, splices, splicing, available.clone()) => {
             Err(ended.err().map_or_else(|| anyhow::anyhow!("the kernel's calls ended"), Into::into))
         }
-        ended = shortcuts::tend(attached.clone()) => {
+        ended = shortcuts::tend(attached.clone(), available.clone()) => {
             Err(ended.err().unwrap_or_else(|| anyhow::anyhow!("tending the shortcut ended")))
         }
         ended = control.run() => {

@@ -105,7 +105,7 @@ async fn begin(shared: &Arc<Shared>, held: Held, expected: &Expected, workers: &
         answer(shared, &held, Refusal::Silence);
         return;
     };
-    let entered = Entered::new(shared, held.clone(), place);
+    let entered = Entered::new(shared, &held, place);
     match while_client_waits(shared, &held, dataplane::dial(&held)).await {
         None => gone(shared, &held),
         Some(Err(error)) => {
@@ -211,15 +211,15 @@ pub(super) struct Entered {
     pub shared: Arc<Shared>,
     /// What its session has to decide.
     pub question: Option<session::Question>,
-    held: Held,
+    cookie: SockCookie,
     _place: Place,
 }
 
 impl Entered {
-    fn new(shared: &Arc<Shared>, held: Held, place: Place) -> Self {
+    fn new(shared: &Arc<Shared>, held: &Held, place: Place) -> Self {
         shared.metrics.flows.inc();
-        let flow = shared.flows.enter(&held);
-        let question = session::Question::of(&held, &shared.policy.borrow());
+        let flow = shared.flows.enter(held);
+        let question = session::Question::of(held, &shared.policy.borrow());
         if question.is_some() {
             flow.await_session();
         }
@@ -227,7 +227,7 @@ impl Entered {
             flow,
             shared: shared.clone(),
             question,
-            held,
+            cookie: held.cookie,
             _place: place,
         }
     }
@@ -236,13 +236,13 @@ impl Entered {
 impl Entered {
     /// The client's socket.
     pub(super) fn cookie(&self) -> SockCookie {
-        self.held.cookie
+        self.cookie
     }
 }
 
 impl Drop for Entered {
     fn drop(&mut self) {
-        self.shared.answers.forget(self.held.cookie);
+        self.shared.answers.forget(self.cookie);
         self.shared.flows.leave(self.flow.id);
         self.shared.metrics.flows.dec();
     }

@@ -37,11 +37,10 @@ thread_local! {
 }
 
 /// Carries a flow to its end.
-pub(super) async fn carry(client: TcpStream, database: TcpStream, entered: Entered) {
-    let mut entered = entered;
+pub(super) async fn carry(client: TcpStream, database: TcpStream, mut entered: Box<Entered>) {
     let question = entered.question.take();
     let (shared, flow) = (&entered.shared, &entered.flow);
-    let decoder = Decoder::new(shared, flow, question);
+    let decoder = Box::new(Decoder::new(shared, flow, question));
     let mut relay = Relay::new(Some(decoder), flow, &shared.metrics);
     let splices = shared.splices.get().cloned();
     let mut ride = Ride::new(splices, entered.cookie(), flow, &shared.metrics);
@@ -88,8 +87,8 @@ pub(super) enum Pause {
 }
 
 pub(super) struct Relay {
-    /// None where nobody needs to see the bytes.
-    decoder: Option<Decoder>,
+    /// None where nobody needs to see the bytes; then it takes no room.
+    decoder: Option<Box<Decoder>>,
     up: Direction,
     down: Direction,
     /// Which one is polled first: in turn, so that a burst one way leaves the other its
@@ -144,7 +143,7 @@ enum Stop {
 }
 
 impl Relay {
-    pub(super) fn new(decoder: Option<Decoder>, flow: &Arc<Flow>, metrics: &Metrics) -> Self {
+    pub(super) fn new(decoder: Option<Box<Decoder>>, flow: &Arc<Flow>, metrics: &Metrics) -> Self {
         let direction = |way, total: &IntCounter| Direction {
             way,
             held_back: Vec::new(),
@@ -251,7 +250,7 @@ impl Relay {
                 Poll::Pending => ended = false,
             }
         }
-        if let Some(last_words) = self.decoder.as_mut().and_then(Decoder::last_words) {
+        if let Some(last_words) = self.decoder.as_mut().and_then(|d| d.last_words()) {
             self.deny(&last_words);
         }
         if self.let_go() {
@@ -362,7 +361,7 @@ impl Direction {
         cx: &mut Context<'_>,
         from: &TcpStream,
         to: &TcpStream,
-        decoder: &mut Option<Decoder>,
+        decoder: &mut Option<Box<Decoder>>,
     ) -> Poll<Result<(), Stop>> {
         loop {
             ready!(self.poll_flush(cx, to))?;
@@ -406,7 +405,7 @@ impl Direction {
         cx: &mut Context<'_>,
         from: &TcpStream,
         to: &TcpStream,
-        decoder: &mut Option<Decoder>,
+        decoder: &mut Option<Box<Decoder>>,
     ) -> Poll<Result<(), Stop>> {
         ready!(from.poll_read_ready(cx)).map_err(Stop::From)?;
         CHUNK.with_borrow_mut(|buffer| {

@@ -114,6 +114,7 @@ impl Ride {
         database: TcpStream,
     ) -> Result<TcpStream, (&'static str, Option<TcpStream>)> {
         self.resting = None;
+        let paused = Instant::now();
         if self.enrolled.is_none() {
             self.enrol(relay, client, &database);
         }
@@ -125,6 +126,8 @@ impl Ride {
         self.metrics.handovers.inc();
         let database = match hand_over(enrolled, relay, client, &database).await {
             Ok(true) => {
+                let pause = paused.elapsed().as_secs_f64();
+                self.metrics.handover_seconds.observe(pause);
                 self.flow.travels(Path::Splice);
                 let rode = ride(&enrolled.splice, &self.flow, client, database).await;
                 let (database, end) = rode.map_err(|reason| (reason, None))?;

@@ -71,6 +71,6 @@ fn move_here(pair: Pair) -> io::Result<()> {
     let here = |stream: TcpStream| TcpStream::from_std(stream.into_std()?);
     let (client, database) = (here(pair.client)?, here(pair.database)?);
     client.set_nodelay(true)?;
-    tokio::spawn(relay::carry(client, database, pair.entered));
+    tokio::spawn(relay::carry(client, database, Box::new(pair.entered)));
     Ok(())
 }

@@ -86,6 +86,8 @@ pub(crate) struct Shortcut {
     enrols: Option<SockOpsLinkId>,
     /// A rule asks for it.
     wanted: bool,
+    /// What came of trying it out, once a rule has asked for it.
+    tried: Option<Result<(), String>>,
 }
 
 impl Shortcut {
@@ -103,6 +105,7 @@ impl Shortcut {
             loaded: false,
             enrols: None,
             wanted: false,
+            tried: None,
         })
     }
 
@@ -117,9 +120,12 @@ impl Shortcut {
             let attached = self.attach(ebpf, cgroup).and_then(|()| self.stay_open());
             attached.map_err(|e| e.to_string())
         });
-        if let Err(reason) = opened {
-            tracing::warn!("the shortcut is not available, flows stay on TCP: {reason}");
-        }
+        self.tried = Some(opened);
+    }
+
+    /// What came of trying it out, to be told once.
+    pub(crate) fn tell(&mut self) -> Option<Result<(), String>> {
+        self.tried.take()
     }
 
     /// Called when no rule of the policy in force asks for it. Flows that are on it stay.
