@@ -7,7 +7,7 @@ use clap::{Parser, Subcommand};
 
 use crate::{
     commands,
-    config::{DEFAULT_ADMIN, DEFAULT_FILE},
+    config::{DEFAULT_ADMIN, DEFAULT_CONTROL, DEFAULT_FILE},
 };
 
 const EXIT_CODES: &str = "Exit codes: 0 done; 1 it could not be done, one line says why; 2 wrong \
@@ -48,9 +48,32 @@ pub enum Command {
         /// As JSON
         #[arg(long)]
         json: bool,
+        /// Say why each is on its path and not on a faster one
+        #[arg(long)]
+        why: bool,
         /// The admin interface of the agent
         #[arg(long, value_name = "ADDR:PORT", default_value = DEFAULT_ADMIN)]
         admin: SocketAddr,
+    },
+    /// Change what happens to flows: to those that run, where it can be changed, and to connections
+    /// that are made while the mark holds. What it has changed stays when it ends
+    Mark(MarkArgs),
+    /// List the marks that hold
+    Marks {
+        /// As JSON
+        #[arg(long)]
+        json: bool,
+        /// The agent's control socket
+        #[arg(long, value_name = "SOCKET", default_value = DEFAULT_CONTROL)]
+        control: PathBuf,
+    },
+    /// Take a mark back
+    Unmark {
+        /// Its number
+        number: u64,
+        /// The agent's control socket
+        #[arg(long, value_name = "SOCKET", default_value = DEFAULT_CONTROL)]
+        control: PathBuf,
     },
     /// Remove the hooks that an agent left behind when it was killed
     Detach {
@@ -106,6 +129,31 @@ pub struct CheckArgs {
     pub json: bool,
 }
 
+/// Arguments of `mark`.
+#[derive(Debug, clap::Args)]
+pub struct MarkArgs {
+    /// A flow's number, as `flows` lists it; or `key=value,...`, all of which must hold, of process,
+    /// uid, to, cgroup, user, keyspace, driver, application as in rules, and rule, which only
+    /// running flows have; or `all`
+    #[arg(value_name = "FLOW | SELECTOR")]
+    pub target: String,
+    /// What they are to be
+    #[arg(value_parser = ["bypass", "observe", "enrich", "deny"])]
+    pub action: String,
+    /// For so long: 30s, 10m, 2h, 1d; 7d at most. Until `unmark`, if left out
+    #[arg(long = "for", value_name = "TIME")]
+    pub lasts: Option<String>,
+    /// Close those that cannot be changed, so that they are opened again under the mark
+    #[arg(long)]
+    pub reset: bool,
+    /// As JSON
+    #[arg(long)]
+    pub json: bool,
+    /// The agent's control socket
+    #[arg(long, value_name = "SOCKET", default_value = DEFAULT_CONTROL)]
+    pub control: PathBuf,
+}
+
 /// What an encrypted handshake does not tell.
 const TOLD: [&str; 7] = [
     "user",
@@ -123,7 +171,10 @@ pub fn main() -> ExitCode {
         Command::Run { config } => commands::run::run(&config),
         Command::Check(args) => commands::check::run(&args),
         Command::Doctor { json, config } => commands::doctor::run(json, config.as_deref()),
-        Command::Flows { json, admin } => commands::flows::run(json, admin),
+        Command::Flows { json, why, admin } => commands::flows::run(json, why, admin),
+        Command::Mark(args) => commands::marks::mark(&args),
+        Command::Marks { json, control } => commands::marks::list(json, &control),
+        Command::Unmark { number, control } => commands::marks::unmark(number, &control),
         Command::Detach { pins } => commands::detach::run(&pins),
     };
     match done {

@@ -1,5 +1,5 @@
 //! The policy in force: read again on SIGHUP and when the file changes, put into force
-//! whole or not at all.
+//! whole or not at all; marks stand before what the file says, for as long as they hold.
 
 use std::{
     fs,
@@ -12,14 +12,16 @@ use std::{
 use dataplane::{Dataplane, host, policy::Policy};
 use tokio::{
     signal::unix::{SignalKind, signal},
-    sync::watch,
-    time::{self, MissedTickBehavior},
+    sync::{mpsc, watch},
+    time::{self, Instant, MissedTickBehavior},
 };
 
 use crate::{
     config::Config,
+    marks::{Asked, FlowNumber, Marks, Set, Wanted},
     metrics::{Metrics, NOT_RELOADED, RELOADED},
     observed,
+    proxy::Shared,
 };
 
 /// Polling sees what notification misses: files on any file system, swapped by rename or by
@@ -39,9 +41,15 @@ pub struct Control {
     /// The file could not be read when it was last looked at.
     unreadable: bool,
     config: Config,
+    marks: Marks,
+    /// A mark that has ended is still in force: the kernel refused to be told.
+    stale: bool,
+    asked: mpsc::Receiver<Asked>,
     cgroup_ids: Vec<Option<u64>>,
     dataplane: Arc<Mutex<Option<Dataplane>>>,
+    shared: Arc<Shared>,
     metrics: Metrics,
+    /// The marks' rules and the file's.
     in_force: watch::Sender<Arc<Policy>>,
 }
 
@@ -51,8 +59,9 @@ impl Control {
         file: PathBuf,
         config: Config,
         dataplane: Arc<Mutex<Option<Dataplane>>>,
-        metrics: Metrics,
+        shared: Arc<Shared>,
         in_force: watch::Sender<Arc<Policy>>,
+        asked: mpsc::Receiver<Asked>,
     ) -> Self {
         // Not the text that `config` was read from, if it changed since: then the first look
         // reads it again.
@@ -63,9 +72,13 @@ impl Control {
             bytes,
             unreadable: false,
             config,
+            marks: Marks::default(),
+            stale: false,
+            asked,
             cgroup_ids,
             dataplane,
-            metrics,
+            metrics: shared.metrics.clone(),
+            shared,
             in_force,
         }
     }
@@ -83,11 +96,17 @@ impl Control {
         let mut meter_looks = time::interval(LOOK_AT_METERS_EVERY);
         meter_looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
+            let names_cgroups = self.in_force.borrow().names_cgroups();
             tokio::select! {
                 _ = hangups.recv() => self.reload(),
-                _ = file_looks.tick() => self.look_at_file(),
+                _ = file_looks.tick() => {
+                    self.look_at_file();
+                    self.end_marks();
+                }
+                Some(asked) = self.asked.recv() => self.answer(asked),
+                () = at(self.marks.next_end()) => self.end_marks(),
                 _ = meter_looks.tick() => self.look_at_meters().await,
-                _ = cgroup_looks.tick(), if self.config.policy.names_cgroups() => {
+                _ = cgroup_looks.tick(), if names_cgroups => {
                     self.look_at_cgroups();
                 }
             }
@@ -118,9 +137,9 @@ impl Control {
     }
 
     fn look_at_cgroups(&mut self) {
-        if cgroup_ids(&self.config.policy) != self.cgroup_ids {
+        let policy = self.in_force.borrow().clone();
+        if cgroup_ids(&policy) != self.cgroup_ids {
             tracing::info!("a cgroup that a rule names came or went");
-            let policy = self.config.policy.clone();
             if let Err(error) = self.install(&policy) {
                 tracing::error!(%error, "the policy could not be written again");
             }
@@ -150,16 +169,89 @@ impl Control {
         let text = String::from_utf8(bytes)
             .map_err(|_| anyhow::anyhow!("{} is not UTF-8", self.file.display()))?;
         let config = Config::parse(&self.file, &text)?;
-        self.install(&config.policy)?;
+        self.put(&config.policy)?;
         for warning in &config.warnings {
             tracing::warn!("{warning}");
         }
         if needs_restart(&self.config, &config) {
             tracing::warn!("[agent] changed: it takes effect when the agent is started again");
         }
-        self.in_force.send_replace(Arc::new(config.policy.clone()));
         self.config.policy = config.policy;
         Ok(())
+    }
+
+    /// Puts what the file says into force, with the marks before it.
+    fn put(&mut self, file: &Policy) -> anyhow::Result<()> {
+        let policy = self.marks.before(file);
+        self.install(&policy)?;
+        self.stale = false;
+        self.in_force.send_replace(Arc::new(policy));
+        Ok(())
+    }
+
+    fn answer(&mut self, asked: Asked) {
+        self.end_marks();
+        // Who asked may have gone.
+        match asked {
+            Asked::Set(wanted, answer) => drop(answer.send(self.set(&wanted))),
+            Asked::List(answer) => drop(answer.send(self.marks.views())),
+            Asked::End(id, answer) => {
+                let mark = self.marks.remove(id);
+                if let Some(mark) = &mark {
+                    tracing::info!(mark = id, selector = %mark.target, "mark taken back");
+                    self.ended(mark.target.holds_later());
+                }
+                drop(answer.send(mark));
+            }
+        }
+    }
+
+    fn set(&mut self, wanted: &Wanted) -> Result<Set, String> {
+        let mark = self.marks.add(wanted)?;
+        if mark.target.holds_later()
+            && let Err(error) = self.put(&self.config.policy.clone())
+        {
+            self.marks.remove(mark.id);
+            return Err(format!("{error:#}"));
+        }
+        self.metrics.marks.set(self.marks.len() as i64);
+        tracing::info!(
+            mark = mark.id,
+            selector = %mark.target,
+            action = mark.action.as_str(),
+            lasts = ?wanted.lasts,
+            reset = wanted.reset,
+            "marked"
+        );
+        Ok(Set {
+            mark,
+            policy: self.in_force.borrow().clone(),
+        })
+    }
+
+    /// Ends marks whose time is over, and those of flows that have gone.
+    fn end_marks(&mut self) {
+        let is_gone = |number| match number {
+            FlowNumber::Carried(id) => !self.shared.flows.has(id),
+            // The agent cannot change it: there is nothing to remember.
+            FlowNumber::Observed(_) => true,
+        };
+        let ended = self.marks.end(Instant::now(), is_gone);
+        for mark in &ended {
+            tracing::info!(mark = mark.id, selector = %mark.target, "mark ended");
+        }
+        self.ended(ended.iter().any(|mark| mark.target.holds_later()));
+    }
+
+    /// Marks have ended; `later`: connections met one of them.
+    fn ended(&mut self, later: bool) {
+        self.metrics.marks.set(self.marks.len() as i64);
+        self.stale |= later;
+        if self.stale
+            && let Err(error) = self.put(&self.config.policy.clone())
+        {
+            tracing::error!("a mark that has ended is still in force: {error:#}");
+        }
     }
 
     fn install(&mut self, policy: &Policy) -> anyhow::Result<()> {
@@ -177,9 +269,17 @@ impl Control {
     }
 }
 
+async fn at(when: Option<Instant>) {
+    match when {
+        Some(when) => time::sleep_until(when).await,
+        None => std::future::pending().await,
+    }
+}
+
 fn needs_restart(old: &Config, new: &Config) -> bool {
     (
         old.admin,
+        &old.control,
         &old.cgroup,
         &old.pins,
         old.max_flows,
@@ -187,6 +287,7 @@ fn needs_restart(old: &Config, new: &Config) -> bool {
         old.splice,
     ) != (
         new.admin,
+        &new.control,
         &new.cgroup,
         &new.pins,
         new.max_flows,

@@ -1,7 +1,10 @@
 //! The flows that the agent carries right now.
 
 use std::{
+    borrow::Cow,
     collections::BTreeMap,
+    fmt,
+    path::PathBuf,
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicU8, AtomicU64, Ordering::Relaxed},
@@ -11,14 +14,32 @@ use std::{
 
 use dataplane::{
     ClientAddr, Held, OrigDst, Process,
-    policy::{Action, Compression, Match, Protocol, RuleName, Session},
+    policy::{Action, Compression, Match, Protocol, RuleName, Session, SessionKey},
 };
 use serde::Serialize;
 use tokio::sync::Notify;
 
+use crate::{
+    marks::{Holds, Known, Selector},
+    orders::Mailbox,
+};
+
 /// A flow's number within this agent's life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct FlowId(u64);
+
+impl FlowId {
+    /// This number.
+    pub fn new(number: u64) -> Self {
+        Self(number)
+    }
+}
+
+impl fmt::Display for FlowId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
 
 /// How the bytes travel. `untouched` flows never reach the agent, so they are not here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,6 +81,8 @@ pub struct Flow {
     pub to_database: AtomicU64,
     /// Bytes passed on to the client.
     pub to_client: AtomicU64,
+    /// What marks ask of it.
+    pub mailbox: Mailbox,
     opened_at: SystemTime,
     path: AtomicU8,
     recall: Notify,
@@ -75,7 +98,42 @@ struct Standing {
     action: Option<Action>,
     /// Only where a session rule may hold.
     session: Option<Box<Session>>,
+    /// What of its session has to be known to decide it.
+    waits_for: Vec<SessionKey>,
+    /// Why it is not decoded, though its rule says so.
+    undecodable: Option<&'static str>,
+    /// Why it is relayed and not spliced.
+    relayed: Option<Cow<'static, str>>,
 }
+
+impl Standing {
+    /// Why the flow is on its path, and not on a faster one.
+    fn why(&self, path: Path) -> String {
+        match (path, self.action) {
+            (Path::Splice, _) => {
+                "decided in the agent; what is faster is decided at connect()".into()
+            }
+            (Path::Relay, _) => {
+                let undecodable = self
+                    .undecodable
+                    .map(|why| format!("not decodable: {why}; "));
+                let relayed = self.relayed.as_deref().unwrap_or(UNDER_WAY);
+                format!("{}{relayed}", undecodable.unwrap_or_default())
+            }
+            (Path::Enrich, None) if self.waits_for.is_empty() => "waits for: its handshake".into(),
+            (Path::Enrich, None) => {
+                let keys: Vec<&str> = self.waits_for.iter().map(|key| key.key()).collect();
+                format!("waits for: {}", keys.join(", "))
+            }
+            (Path::Enrich, Some(action)) => {
+                format!("rule {} says {}", self.rule, action.as_str())
+            }
+        }
+    }
+}
+
+/// Of a flow that could be spliced.
+const UNDER_WAY: &str = "bytes are under way in the agent";
 
 /// What `flows` calls the action of a flow that is not decided yet.
 const UNDECIDED: &str = "undecided";
@@ -98,12 +156,16 @@ impl Flow {
             opened_at: SystemTime::now(),
             to_database: AtomicU64::new(0),
             to_client: AtomicU64::new(0),
+            mailbox: Mailbox::default(),
             path: AtomicU8::new(Path::Enrich as u8),
             recall: Notify::new(),
             standing: Mutex::new(Standing {
                 rule,
                 action: Some(Action::Enrich),
                 session: None,
+                waits_for: Vec::new(),
+                undecodable: None,
+                relayed: None,
             }),
         }
     }
@@ -130,11 +192,48 @@ impl Flow {
         self.standing().session = Some(Box::new(session.clone()));
     }
 
+    /// What of its session is not known yet, and has to be to decide it.
+    pub fn waits_for(&self, keys: Vec<SessionKey>) {
+        self.standing().waits_for = keys;
+    }
+
     /// It is decided.
     pub fn decide(&self, by: &Match) {
+        self.is_by(&by.rule, by.action);
+    }
+
+    /// It is this now, by this rule or mark.
+    pub fn is_by(&self, rule: &RuleName, action: Action) {
         let mut standing = self.standing();
-        standing.rule = by.rule.clone();
-        standing.action = Some(by.action);
+        standing.rule = rule.clone();
+        standing.action = Some(action);
+    }
+
+    /// It cannot be decoded, for this reason.
+    pub fn is_undecodable(&self, reason: &'static str) {
+        self.standing().undecodable = Some(reason);
+    }
+
+    /// It is relayed and not spliced, for this reason.
+    pub fn is_relayed(&self, reason: impl Into<Cow<'static, str>>) {
+        self.standing().relayed = Some(reason.into());
+    }
+
+    /// Whether a mark means it. `cgroup` looks its cgroup up.
+    pub fn is_meant_by(
+        &self,
+        selector: &Selector,
+        cgroup: impl FnOnce() -> Option<PathBuf>,
+    ) -> Holds {
+        let standing = self.standing().clone();
+        let known = Known {
+            to: self.orig_dst,
+            process: &self.process,
+            rule: &standing.rule,
+            session: standing.session.as_deref(),
+            undecided: standing.action.is_none(),
+        };
+        selector.holds(&known, cgroup)
     }
 
     fn standing(&self) -> std::sync::MutexGuard<'_, Standing> {
@@ -177,6 +276,7 @@ pub struct FlowView {
     orig_dst: String,
     action: &'static str,
     path: &'static str,
+    why: String,
     rule: String,
     session: Option<Box<SessionView>>,
     age_ms: u64,
@@ -239,6 +339,7 @@ impl From<&Flow> for FlowView {
             orig_dst: flow.orig_dst.to_string(),
             action: standing.action.map_or(UNDECIDED, Action::as_str),
             path: flow.path().as_str(),
+            why: standing.why(flow.path()),
             rule: standing.rule.to_string(),
             session: standing.session.as_deref().map(|s| Box::new(s.into())),
             age_ms: flow.opened.elapsed().as_millis() as u64,
@@ -285,10 +386,25 @@ impl Flows {
         self.len() == 0
     }
 
+    /// Whether a flow is there.
+    pub fn has(&self, id: FlowId) -> bool {
+        self.lock().contains_key(&id)
+    }
+
+    /// One of them.
+    pub fn get(&self, id: FlowId) -> Option<Arc<Flow>> {
+        self.lock().get(&id).cloned()
+    }
+
     /// All, oldest first.
+    pub fn all(&self) -> Vec<Arc<Flow>> {
+        self.lock().values().cloned().collect()
+    }
+
+    /// As [`Flows::all`].
     pub fn views(&self) -> Vec<FlowView> {
-        let live: Vec<Arc<Flow>> = self.lock().values().cloned().collect();
-        live.iter()
+        self.all()
+            .iter()
             .map(|flow| FlowView::from(flow.as_ref()))
             .collect()
     }

@@ -17,6 +17,8 @@ use prometheus::{
     proto::MetricFamily,
 };
 
+use crate::marks;
+
 /// Handles to the agent's own metrics. The statements' are in [`crate::statements`].
 #[derive(Clone, Debug)]
 pub struct Metrics {
@@ -60,11 +62,18 @@ pub struct Metrics {
     session_rules: Arc<Mutex<HashSet<String>>>,
     /// What could not become known of a session, by reason.
     pub unknowable: IntCounterVec,
+    /// Marks that hold.
+    pub marks: IntGauge,
+    /// Running flows that a mark meant, by what became of them.
+    pub marked_flows: IntCounterVec,
     /// Policy files read, by result.
     pub reloads: IntCounterVec,
 }
 
 const DIRECTIONS: [&str; 2] = ["to_database", "to_client"];
+
+/// What becomes of a running flow that a mark means.
+pub const MARKED_RESULTS: [&str; 5] = ["changed", "asked", "already", "could_not", "reset"];
 
 /// Results of a reload.
 pub const RELOADED: &str = "ok";
@@ -93,6 +102,8 @@ impl Metrics {
         )?;
         let flows = IntGauge::new("underpass_flows", "Flows that the agent carries.")?;
         registry.register(Box::new(flows.clone()))?;
+        let marks = IntGauge::new("underpass_marks", "Marks that hold.")?;
+        registry.register(Box::new(marks.clone()))?;
         let reasons = crate::proxy::CLOSE_REASONS;
         let losses: Vec<&str> = CloseReason::ALL.iter().map(|r| r.as_str()).collect();
         let answers = [
@@ -110,8 +121,8 @@ impl Metrics {
             flows_closed: counters(
                 registry,
                 "underpass_flows_closed_total",
-                "Flows that ended, by reason; those that are not both_ended, denied, client_* or \
-                 database_* are framing that was lost.",
+                "Flows that ended, by reason; those that are not both_ended, denied, marked, \
+                 client_* or database_* are framing that was lost.",
                 "reason",
                 &[reasons, &losses].concat(),
             )?,
@@ -201,6 +212,16 @@ impl Metrics {
                     .map(|u| u.as_str())
                     .collect::<Vec<_>>(),
             )?,
+            marks,
+            marked_flows: counters(
+                registry,
+                "underpass_marked_flows_total",
+                "Running flows that a mark meant, by what became of them: changed, asked (its session \
+                 will tell), already (it was that before), could_not, reset (it could not, and was \
+                 closed).",
+                "result",
+                &MARKED_RESULTS,
+            )?,
             reloads: counters(
                 registry,
                 "underpass_reloads_total",
@@ -223,7 +244,8 @@ impl Metrics {
             .session_rules
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        let rule = by.rule.as_str();
+        let rule = marks::series_of(by.rule.clone());
+        let rule = rule.as_str();
         let known = rules.contains(rule)
             || (rules.len() < MAX_SESSION_RULES && rules.insert(rule.to_owned()));
         drop(rules);

@@ -14,21 +14,22 @@ use serde::Serialize;
 /// How an observed flow's bytes travel.
 const PATH: &str = "untouched";
 
-type Shared = Arc<Mutex<Option<Dataplane>>>;
+/// The data plane, until it is detached.
+pub type SharedDataplane = Arc<Mutex<Option<Dataplane>>>;
 
 /// Whether there may be anything to read.
-pub fn is_observing(dataplane: &Shared) -> bool {
+pub fn is_observing(dataplane: &SharedDataplane) -> bool {
     let dataplane = dataplane.lock().unwrap_or_else(PoisonError::into_inner);
     dataplane.as_ref().is_some_and(Dataplane::is_observing)
 }
 
 /// Takes flows that have ended out of the kernel's table.
-pub fn sweep(dataplane: &Shared) {
+pub fn sweep(dataplane: &SharedDataplane) {
     read(dataplane);
 }
 
 /// What the meter has counted; None where nothing is attached or it cannot be read.
-fn read(dataplane: &Shared) -> Option<Observations> {
+fn read(dataplane: &SharedDataplane) -> Option<Observations> {
     let mut dataplane = dataplane.lock().unwrap_or_else(PoisonError::into_inner);
     let read = dataplane.as_mut()?.observations();
     read.inspect_err(|e| tracing::error!("cannot read what was observed: {e}"))
@@ -46,6 +47,7 @@ pub struct ObservedView {
     orig_dst: String,
     action: &'static str,
     path: &'static str,
+    why: String,
     rule: String,
     age_ms: u64,
     bytes_to_database: u64,
@@ -75,6 +77,7 @@ impl From<&Observed> for ObservedView {
             orig_dst: flow.orig_dst.to_string(),
             action: Action::Observe.as_str(),
             path: PATH,
+            why: format!("decided at connect(): rule {} says observe", flow.rule),
             rule: flow.rule.to_string(),
             age_ms: flow.age.as_millis() as u64,
             bytes_to_database: traffic.requests.bytes,
@@ -91,14 +94,18 @@ impl From<&Observed> for ObservedView {
 }
 
 /// The observed flows of this moment.
-pub fn views(dataplane: &Shared) -> Vec<ObservedView> {
-    let flows = read(dataplane).unwrap_or_default().flows;
-    flows.iter().map(ObservedView::from).collect()
+pub fn flows(dataplane: &SharedDataplane) -> Vec<Observed> {
+    read(dataplane).unwrap_or_default().flows
+}
+
+/// As `/flows` gives them.
+pub fn views(dataplane: &SharedDataplane) -> Vec<ObservedView> {
+    flows(dataplane).iter().map(ObservedView::from).collect()
 }
 
 /// By rule, over all flows that are and were observed.
 pub struct ObservedCounters {
-    dataplane: Shared,
+    dataplane: SharedDataplane,
     empty: Families,
 }
 
@@ -202,7 +209,7 @@ impl ObservedCounters {
     ///
     /// # Errors
     /// Two metrics of one name: a mistake in this file.
-    pub fn new(dataplane: Shared) -> prometheus::Result<Self> {
+    pub fn new(dataplane: SharedDataplane) -> prometheus::Result<Self> {
         Ok(Self {
             dataplane,
             empty: Families::new()?,

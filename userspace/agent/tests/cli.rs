@@ -202,10 +202,13 @@ fn an_admin_port_in_use_is_found_before_anything_is_attached() {
 #[test]
 fn a_cgroup_that_is_none_is_refused() {
     let pins = format!("/sys/fs/bpf/underpass-test-nocg-{}", std::process::id());
+    let folder = tempfile::tempdir().unwrap();
+    let control = folder.path().join("control.sock");
     let policy = file(&format!(
-        "[agent]\nadmin = \"127.0.0.1:0\"\ncgroup = \"/tmp\"\npins = \"{pins}\"\n"
+        "[agent]\nadmin = \"127.0.0.1:0\"\ncontrol = {control:?}\ncgroup = \"/tmp\"\npins = \"{pins}\"\n"
     ));
     let said = complaint(&underpass(&["run", "--config", path(&policy)]));
+    assert!(!control.exists());
     assert!(said.contains("/tmp is not a cgroup v2 folder"), "{said}");
     assert!(!std::path::Path::new(&pins).exists());
 }

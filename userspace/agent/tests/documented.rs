@@ -32,7 +32,9 @@ fn help_texts() {
          command line is wrong.\n`doctor` also exits with 1 when something is missing that every \
          flow needs.\n",
     );
-    for command in ["", "run", "check", "doctor", "flows", "detach"] {
+    for command in [
+        "", "run", "check", "doctor", "flows", "mark", "marks", "unmark", "detach",
+    ] {
         let mut underpass = Command::new(BINARY);
         if !command.is_empty() {
             underpass.arg(command);

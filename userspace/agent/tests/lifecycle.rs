@@ -159,10 +159,14 @@ fn detach_removes_what_a_killed_agent_left_and_refuses_while_one_runs() {
 fn two_agents_do_not_share_pins() {
     let host = Host::new();
     let agent = host.agent("", &host.policy("enrich", ""));
+    // A control socket of its own is not enough.
+    let file = agent.file().with_file_name("second.toml");
+    let text = std::fs::read_to_string(agent.file()).unwrap();
+    std::fs::write(&file, text.replace("control.sock", "second.sock")).unwrap();
     let second = Command::new(BINARY)
         .arg("run")
         .arg("--config")
-        .arg(agent.file())
+        .arg(file)
         .output();
     let said = String::from_utf8_lossy(&second.unwrap().stderr).into_owned();
     assert!(said.contains("another underpass holds"), "{said}");

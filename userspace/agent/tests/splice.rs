@@ -3,7 +3,6 @@
 
 #![expect(
     clippy::unwrap_used,
-    clippy::panic,
     reason = "tests say what they expect by failing, and so do their helpers"
 )]
 

@@ -50,6 +50,13 @@ role!(
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SockCookie(pub(crate) u64);
 
+impl SockCookie {
+    /// The number.
+    pub fn number(self) -> u64 {
+        self.0
+    }
+}
+
 impl fmt::Display for SockCookie {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)

@@ -65,6 +65,14 @@ pub enum Action {
 }
 
 impl Action {
+    /// Every one.
+    pub const ALL: [Self; 4] = [Self::Bypass, Self::Observe, Self::Enrich, Self::Deny];
+
+    /// By its name in the policy file.
+    pub fn parse(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|action| action.as_str() == name)
+    }
+
     /// As in the policy file and in metrics.
     pub fn as_str(self) -> &'static str {
         match self {

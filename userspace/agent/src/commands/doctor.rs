@@ -25,17 +25,17 @@ pub fn run(json: bool, config: Option<&Path>) -> anyhow::Result<ExitCode> {
     if json {
         println!("{}", as_json(&findings));
     } else {
-        let rows: Vec<[String; 3]> = findings
+        let rows: Vec<Vec<String>> = findings
             .iter()
             .map(|f| {
-                [
+                vec![
                     f.what.clone(),
                     f.state.as_str().to_owned(),
                     f.detail.clone(),
                 ]
             })
             .collect();
-        print!("{}", table::render(["WHAT", "STATE", "WHY"], &rows));
+        print!("{}", table::render(&["WHAT", "STATE", "WHY"], &rows));
     }
     let broken = findings.iter().any(|f| f.state == State::Missing);
     Ok(if broken {

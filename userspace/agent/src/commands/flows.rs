@@ -13,7 +13,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 ///
 /// # Errors
 /// Nobody answers there.
-pub fn run(json: bool, admin: SocketAddr) -> anyhow::Result<ExitCode> {
+pub fn run(json: bool, why: bool, admin: SocketAddr) -> anyhow::Result<ExitCode> {
     let agent: ureq::Agent = ureq::Agent::config_builder()
         .timeout_global(Some(PATIENCE))
         .proxy(None)
@@ -32,39 +32,62 @@ pub fn run(json: bool, admin: SocketAddr) -> anyhow::Result<ExitCode> {
     }
     let flows: Vec<Value> = serde_json::from_str(&text)
         .with_context(|| format!("what answers at {admin} is not an underpass agent"))?;
-    let rows: Vec<[String; 9]> = flows.iter().map(row).collect();
-    let headings = [
-        "CLIENT",
-        "PROCESS",
-        "TO",
-        "ACTION",
-        "PATH",
-        "RULE",
-        "AGE",
-        "BYTES UP",
-        "BYTES DOWN",
-    ];
-    print!("{}", table::render(headings, &rows));
+    let observed = flows.iter().any(|flow| flow.get("requests").is_some());
+    let columns: Vec<Column> = COLUMNS
+        .into_iter()
+        .filter(|(heading, _)| *heading != "WHY" || why)
+        .filter(|(heading, _)| observed || !OBSERVED.contains(heading))
+        .collect();
+    let headings: Vec<&str> = columns.iter().map(|(heading, _)| *heading).collect();
+    let row = |flow: &Value| columns.iter().map(|(_, cell)| cell(flow)).collect();
+    let rows: Vec<Vec<String>> = flows.iter().map(row).collect();
+    print!("{}", table::render(&headings, &rows));
     Ok(ExitCode::SUCCESS)
 }
 
-fn row(flow: &Value) -> [String; 9] {
-    let text = |key: &str| {
-        flow.get(key)
-            .and_then(Value::as_str)
-            .unwrap_or("?")
-            .to_owned()
-    };
-    let number = |key: &str| flow.get(key).and_then(Value::as_u64).unwrap_or(0);
-    [
-        text("client"),
-        format!("{}[{}]", text("process"), number("pid")),
-        text("orig_dst"),
-        text("action"),
-        text("path"),
-        text("rule"),
-        format!("{:.1}s", number("age_ms") as f64 / 1e3),
-        number("bytes_to_database").to_string(),
-        number("bytes_to_client").to_string(),
-    ]
+type Column = (&'static str, fn(&Value) -> String);
+
+const COLUMNS: [Column; 16] = [
+    ("FLOW", |flow| shown(flow, "id")),
+    ("CLIENT", |flow| shown(flow, "client")),
+    ("PROCESS", process),
+    ("TO", |flow| shown(flow, "orig_dst")),
+    ("ACTION", |flow| shown(flow, "action")),
+    ("PATH", |flow| shown(flow, "path")),
+    ("RULE", |flow| shown(flow, "rule")),
+    ("AGE", age),
+    ("BYTES UP", |flow| shown(flow, "bytes_to_database")),
+    ("BYTES DOWN", |flow| shown(flow, "bytes_to_client")),
+    ("REQUESTS", |flow| shown(flow, "requests")),
+    ("ERRORS", |flow| shown(flow, "errors")),
+    ("IN FLIGHT", |flow| shown(flow, "in_flight")),
+    ("P50 µs", |flow| microseconds(flow, "p50_us")),
+    ("P99 µs", |flow| microseconds(flow, "p99_us")),
+    ("WHY", |flow| shown(flow, "why")),
+];
+
+/// What only the meter counts by flow; of flows that the agent carries, `/statements` tells.
+const OBSERVED: [&str; 5] = ["REQUESTS", "ERRORS", "IN FLIGHT", "P50 µs", "P99 µs"];
+
+/// A value as it is; a dash where there is none.
+pub(super) fn shown(of: &Value, key: &str) -> String {
+    match of.get(key) {
+        None | Some(Value::Null) => "-".into(),
+        Some(Value::String(text)) => text.clone(),
+        Some(other) => other.to_string(),
+    }
+}
+
+pub(super) fn process(flow: &Value) -> String {
+    format!("{}[{}]", shown(flow, "process"), shown(flow, "pid"))
+}
+
+fn age(flow: &Value) -> String {
+    let ms = flow.get("age_ms").and_then(Value::as_u64).unwrap_or(0);
+    format!("{:.1}s", ms as f64 / 1e3)
+}
+
+fn microseconds(flow: &Value, key: &str) -> String {
+    let us = flow.get(key).and_then(Value::as_f64);
+    us.map_or_else(|| "-".into(), |us| format!("{us:.0}"))
 }

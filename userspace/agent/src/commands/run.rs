@@ -27,6 +27,7 @@ use crate::{
     config::Config,
     control::Control,
     flows::Flows,
+    marks::{self, ControlSocket, Desk},
     metrics::{KernelCounters, Metrics},
     observed::ObservedCounters,
     paths::{self, PathsAvailable, Splicing, Tried},
@@ -72,6 +73,7 @@ async fn serve(file: &Path, config: Config) -> anyhow::Result<()> {
             file.display()
         )
     })?;
+    let mut control_socket = ControlSocket::bind(&config.control)?;
     let admin_address = listener.local_addr()?;
     let options = options(&config)?;
     // Whatever can fail comes before the host is touched.
@@ -96,7 +98,7 @@ async fn serve(file: &Path, config: Config) -> anyhow::Result<()> {
         answers,
         splices: OnceLock::new(),
         flows: Flows::default(),
-        metrics: metrics.clone(),
+        metrics,
         statements,
         admission: Arc::new(Admission::new(config.max_flows, attached.clone())),
         policy,
@@ -109,15 +111,25 @@ async fn serve(file: &Path, config: Config) -> anyhow::Result<()> {
         dataplane: attached.clone(),
         ready: ready.clone(),
     };
+    let (workers, splicing) = (config.workers, config.splice);
+    let rules = config.policy.rules.len();
+    // Looks at the file before anybody is told that changes to it are seen.
+    let (desk, asked) = Desk::new(shared.clone(), attached.clone());
+    let control = Control::new(
+        file.to_owned(),
+        config,
+        attached.clone(),
+        shared.clone(),
+        in_force,
+        asked,
+    );
     tracing::info!(
         cgroup = %options.cgroup.display(),
         admin = %admin_address,
-        rules = config.policy.rules.len(),
-        workers = config.workers,
+        rules,
+        workers,
         "ready"
     );
-    let (workers, splicing) = (config.workers, config.splice);
-    let control = Control::new(file.to_owned(), config, attached.clone(), metrics, in_force);
     let ended = tokio::select! {
         _ = terminate.recv() => Ok("SIGTERM"),
         _ = interrupt.recv() => Ok("SIGINT"),
@@ -126,6 +138,9 @@ async fn serve(file: &Path, config: Config) -> anyhow::Result<()> {
         }
         ended = admin::serve(listener, admin) => {
             Err(ended.err().map_or_else(|| anyhow::anyhow!("the admin interface ended"), Into::into))
+        }
+        ended = marks::serve(&mut control_socket, desk) => {
+            Err(ended.err().map_or_else(|| anyhow::anyhow!("the control socket ended"), Into::into))
         }
         ended = splice(&shared, splices, splicing, available.clone()) => {
             Err(ended.err().map_or_else(|| anyhow::anyhow!("the kernel's calls ended"), Into::into))
@@ -152,9 +167,13 @@ async fn splice(
     available: PathsAvailable,
 ) -> std::io::Result<()> {
     let (splices, calls) = match splices {
-        _ if splicing == Splicing::Off => return std::future::pending().await,
+        _ if splicing == Splicing::Off => {
+            let _ = shared.splices.set(Err("the file says so".into()));
+            return std::future::pending().await;
+        }
         Ok(both) => both,
         Err(reason) => {
+            let _ = shared.splices.set(Err(reason.clone()));
             available.note(&Tried {
                 path: "splice".into(),
                 took: Duration::ZERO,
@@ -166,10 +185,10 @@ async fn splice(
     let try_out = async {
         let (best, tried) = paths::try_engines(&splices, splicing).await;
         tried.iter().for_each(|path| available.note(path));
-        if let Some(best) = best {
-            // Nobody else sets it.
-            let _ = shared.splices.set(best);
-        }
+        let reasons = tried.iter().filter_map(|path| path.failure.as_deref());
+        let reasons = || reasons.collect::<Vec<_>>().join("; ");
+        // Nobody else sets it.
+        let _ = shared.splices.set(best.ok_or_else(reasons));
         std::future::pending().await
     };
     tokio::select! {

@@ -3,17 +3,17 @@
 use std::fmt::Write;
 
 /// Rows under headings, each column as wide as its widest cell.
-pub(super) fn render<const N: usize>(headings: [&str; N], rows: &[[String; N]]) -> String {
-    let mut widths = headings.map(|h| h.chars().count());
+pub(super) fn render(headings: &[&str], rows: &[Vec<String>]) -> String {
+    let mut widths: Vec<usize> = headings.iter().map(|h| h.chars().count()).collect();
     for row in rows {
         for (width, cell) in widths.iter_mut().zip(row) {
             *width = (*width).max(cell.chars().count());
         }
     }
     let mut text = String::new();
-    let mut line = |cells: [&str; N]| {
+    let mut line = |cells: &[&str]| {
         let mut out = String::new();
-        for (cell, width) in cells.iter().zip(widths) {
+        for (cell, width) in cells.iter().zip(&widths) {
             // Writing to a String cannot fail.
             let _ = write!(out, "{cell:width$}  ");
         }
@@ -22,7 +22,7 @@ pub(super) fn render<const N: usize>(headings: [&str; N], rows: &[[String; N]]) 
     };
     line(headings);
     for row in rows {
-        line(row.each_ref().map(String::as_str));
+        line(&row.iter().map(String::as_str).collect::<Vec<_>>());
     }
     text
 }

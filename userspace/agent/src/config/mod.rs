@@ -1,11 +1,13 @@
 //! The policy file, parsed once into what the rest of the agent need not check again.
 //!
 //! `raw.rs` says what the file looks like, `parse.rs` what each value means, `session.rs` that
-//! of the keys of session rules, `error.rs` how an error names its place.
+//! of the keys of session rules, `selector.rs` that of a mark's, `error.rs` how an error names its
+//! place.
 
 mod error;
 mod parse;
 mod raw;
+mod selector;
 mod session;
 
 use std::{
@@ -19,9 +21,16 @@ use dataplane::policy::Policy;
 use crate::paths::Splicing;
 
 pub use error::{ConfigError, Place};
+pub use selector::{SELECTOR_KEYS, marking_rule};
 
 /// Where the admin interface listens unless the file says otherwise.
 pub const DEFAULT_ADMIN: &str = "127.0.0.1:9180";
+
+/// Where the control socket is unless the file says otherwise.
+pub const DEFAULT_CONTROL: &str = "/run/underpass/control.sock";
+
+/// `sun_path` of unix(7), without its end.
+pub const MAX_SOCKET_PATH_BYTES: usize = 107;
 
 /// Where `run`, `check` and `flows` look for the file unless told otherwise.
 pub const DEFAULT_FILE: &str = "/etc/underpass/underpass.toml";
@@ -39,6 +48,8 @@ pub const MAX_FLOWS: usize = 32_768;
 pub struct Config {
     /// Where the admin interface listens.
     pub admin: SocketAddr,
+    /// The control socket.
+    pub control: PathBuf,
     /// The cgroup v2 folder to attach to; None: the root of the mount.
     pub cgroup: Option<PathBuf>,
     /// Where links are pinned.

@@ -17,10 +17,13 @@ use dataplane::{
 use ipnet::IpNet;
 use toml::Spanned;
 
-use crate::paths::{ENGINES, Splicing};
+use crate::{
+    marks,
+    paths::{ENGINES, Splicing},
+};
 
 use super::{
-    Config, DEFAULT_ADMIN, DEFAULT_MAX_FLOWS, MAX_FLOWS,
+    Config, DEFAULT_ADMIN, DEFAULT_CONTROL, DEFAULT_MAX_FLOWS, MAX_FLOWS, MAX_SOCKET_PATH_BYTES,
     error::Flaw,
     raw::{RawAgent, RawConfig, RawDefault, RawRule},
     session,
@@ -39,6 +42,7 @@ pub(super) fn config(raw: RawConfig) -> Result<Config, Flaw> {
         max_flows,
         workers,
         splice,
+        control,
     } = raw.agent;
     Ok(Config {
         admin: match admin {
@@ -62,6 +66,10 @@ pub(super) fn config(raw: RawConfig) -> Result<Config, Flaw> {
             None => default_workers(),
         },
         splice: splice.map_or(Ok(Splicing::Auto), |text| splicing(&text))?,
+        control: match control {
+            Some(text) => socket_path("agent.control", &text)?,
+            None => PathBuf::from(DEFAULT_CONTROL),
+        },
         policy,
         warnings,
     })
@@ -118,7 +126,7 @@ fn policy(
     })
 }
 
-fn rule(mut raw: RawRule, names: &mut HashSet<String>) -> Result<Rule, Flaw> {
+pub(super) fn rule(mut raw: RawRule, names: &mut HashSet<String>) -> Result<Rule, Flaw> {
     let session = session::conditions(&mut raw)?;
     let name = raw.name.get_ref();
     let legal = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
@@ -134,6 +142,13 @@ fn rule(mut raw: RawRule, names: &mut HashSet<String>) -> Result<Rule, Flaw> {
             "rule.name",
             &raw.name,
             "a name other than `default`, which is taken",
+        );
+    }
+    if marks::is_marks(name) {
+        return expected(
+            "rule.name",
+            &raw.name,
+            "a name other than `mark-` and a number, which marks have",
         );
     }
     if !names.insert(name.clone()) {
@@ -260,13 +275,18 @@ fn absolute(key: &str, text: &Spanned<String>) -> Result<PathBuf, Flaw> {
     }
 }
 
+fn socket_path(key: &str, text: &Spanned<String>) -> Result<PathBuf, Flaw> {
+    if text.get_ref().len() > MAX_SOCKET_PATH_BYTES {
+        let meant = format!("a path of at most {MAX_SOCKET_PATH_BYTES} bytes, as sockets have");
+        return expected(key, text, &meant);
+    }
+    absolute(key, text)
+}
+
 fn action(key: &str, text: &Spanned<String>) -> Result<Action, Flaw> {
-    match text.get_ref().as_str() {
-        "bypass" => Ok(Action::Bypass),
-        "observe" => Ok(Action::Observe),
-        "enrich" => Ok(Action::Enrich),
-        "deny" => Ok(Action::Deny),
-        _ => expected(key, text, "`bypass`, `observe`, `enrich` or `deny`"),
+    match Action::parse(text.get_ref()) {
+        Some(action) => Ok(action),
+        None => expected(key, text, "`bypass`, `observe`, `enrich` or `deny`"),
     }
 }
 

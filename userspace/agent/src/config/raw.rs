@@ -25,6 +25,7 @@ pub(super) struct RawAgent {
     pub max_flows: Option<Spanned<i64>>,
     pub workers: Option<Spanned<i64>>,
     pub splice: Option<Spanned<String>>,
+    pub control: Option<Spanned<String>>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -64,6 +65,35 @@ pub(super) struct RawRule {
 pub(super) struct RawDefault {
     pub action: Option<Spanned<String>>,
     pub fail: Option<Spanned<String>>,
+}
+
+/// A value that is in no file.
+pub(super) fn spanned<T>(value: T) -> Spanned<T> {
+    Spanned::new(0..0, value)
+}
+
+impl RawRule {
+    /// One without conditions.
+    pub(super) fn new(name: &str, action: &str) -> Self {
+        Self {
+            name: spanned(name.to_owned()),
+            to: Vec::new(),
+            uid: Vec::new(),
+            process: Vec::new(),
+            cgroup: Vec::new(),
+            user: Vec::new(),
+            keyspace: Vec::new(),
+            driver: Vec::new(),
+            driver_version: Vec::new(),
+            application: Vec::new(),
+            protocol: Vec::new(),
+            compression: Vec::new(),
+            tls: None,
+            action: spanned(action.to_owned()),
+            fail: None,
+            shortcut: None,
+        }
+    }
 }
 
 pub(super) fn parse(text: &str) -> Result<RawConfig, Flaw> {

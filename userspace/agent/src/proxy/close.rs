@@ -19,6 +19,9 @@ pub(super) const SPLICE_FAILED: &str = "splice_failed";
 /// A session rule denies it.
 pub(super) const DENIED: &str = "denied";
 
+/// A mark denies it, or closes it because it could not become what the mark says.
+pub(super) const MARKED: &str = "marked";
+
 /// Why a flow ended, apart from the decoder's reasons.
 pub const CLOSE_REASONS: &[&str] = &[
     BOTH_ENDED,
@@ -28,6 +31,7 @@ pub const CLOSE_REASONS: &[&str] = &[
     DATABASE_ERROR,
     SPLICE_FAILED,
     DENIED,
+    MARKED,
 ];
 
 /// When framing is lost, or the flow denied, what a peer still sends is read and thrown away, so that it sees an
@@ -65,7 +69,7 @@ pub(super) async fn sockets(reason: &str, client: TcpStream, database: Option<Tc
         BOTH_ENDED => {}
         CLIENT_RESET | CLIENT_ERROR => reset(&database),
         DATABASE_RESET | DATABASE_ERROR => reset(&client),
-        SPLICE_FAILED => {
+        SPLICE_FAILED | MARKED => {
             reset(&database);
             reset(&client);
         }

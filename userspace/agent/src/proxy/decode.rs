@@ -14,6 +14,7 @@ use super::{
 };
 use crate::{
     flows::{Flow, Path},
+    marks,
     statements::Series,
 };
 
@@ -74,7 +75,7 @@ impl Decoder {
             decoder: Some(FlowDecoder::new(shared.prepared.clone())),
             recorder: Recorder {
                 shared: shared.clone(),
-                rule: flow.rule(),
+                rule: marks::series_of(flow.rule()),
                 at_hand: Vec::new(),
                 oldest: 0,
             },
@@ -151,7 +152,8 @@ impl Decoder {
         Chunk::Instead { bytes, close }
     }
 
-    fn look_at_gate(&mut self) {
+    /// To be called when the gate may have been decided.
+    pub(super) fn look_at_gate(&mut self) {
         let Some(gate) = &mut self.gate else {
             return;
         };
@@ -162,11 +164,12 @@ impl Decoder {
         let decodes = action == Action::Enrich;
         if decodes {
             self.recorder.is_of(self.flow.rule());
-        } else if self.decoder.take().is_some() {
-            self.flow.travels(Path::Relay);
         }
         if gate.is_empty() {
             self.gate = None;
+        }
+        if !decodes {
+            self.stop();
         }
     }
 
@@ -188,6 +191,7 @@ impl Decoder {
                     .with_label_values(&[reason.as_str()])
                     .inc();
                 tracing::info!(flow = ?self.flow.id, %reason, "relayed from here on");
+                self.flow.is_undecodable(reason.as_str());
                 self.flow.travels(Path::Relay);
                 self.decoder = None;
                 Chunk::Forward
@@ -197,6 +201,23 @@ impl Decoder {
                 reason: reason.as_str(),
             },
         }
+    }
+
+    /// Whether it is read.
+    pub(super) fn decodes(&self) -> bool {
+        self.decoder.is_some()
+    }
+
+    /// Nobody needs to read it any more.
+    pub(super) fn stop(&mut self) {
+        if self.decoder.take().is_some() {
+            self.flow.travels(Path::Relay);
+        }
+    }
+
+    /// The gate of a flow that is not decided.
+    pub(super) fn open_gate(&mut self) -> Option<&mut Gate> {
+        self.gate.as_deref_mut().filter(|gate| gate.is_open())
     }
 
     /// Whether nobody needs to see the flow's bytes any more, and none is held back.
@@ -216,6 +237,7 @@ struct Recorder {
 impl Recorder {
     /// What comes from here on counts under this rule.
     fn is_of(&mut self, rule: RuleName) {
+        let rule = marks::series_of(rule);
         if self.rule != rule {
             self.rule = rule;
             self.at_hand.clear();

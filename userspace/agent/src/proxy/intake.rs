@@ -10,7 +10,9 @@ use std::{
     time::Duration,
 };
 
-use dataplane::{ClientAddr, Dialled, Held, Holds, Listeners, Refusal, SockCookie};
+use dataplane::{
+    ClientAddr, Dialled, Held, Holds, Listeners, Refusal, SockCookie, policy::Session,
+};
 use tokio::{net::TcpStream, sync::oneshot, time};
 
 use super::{
@@ -220,8 +222,9 @@ impl Entered {
         shared.metrics.flows.inc();
         let flow = shared.flows.enter(held);
         let question = session::Question::of(held, &shared.policy.borrow());
-        if question.is_some() {
+        if let Some(question) = &question {
             flow.await_session();
+            flow.waits_for(question.waits_for(&Session::default()));
         }
         Self {
             flow,
@@ -244,6 +247,7 @@ impl Drop for Entered {
     fn drop(&mut self) {
         self.shared.answers.forget(self.cookie);
         self.shared.flows.leave(self.flow.id);
+        self.flow.mailbox.close();
         self.shared.metrics.flows.dec();
     }
 }

@@ -9,6 +9,7 @@
 //! - `read.rs`: one read in one system call.
 //! - `decode.rs`: what passes, counted.
 //! - `session.rs`: which rule it is, by what the handshake tells.
+//! - `marked.rs`: what a mark asks of a running flow.
 //! - `close.rs`: how a flow ends.
 
 mod admission;
@@ -16,6 +17,7 @@ mod canary;
 mod close;
 mod decode;
 mod intake;
+mod marked;
 mod read;
 mod relay;
 mod session;
@@ -38,8 +40,8 @@ use crate::{flows::Flows, metrics::Metrics, statements::Statements};
 pub struct Shared {
     /// The way to answer held SYNs.
     pub answers: Answers,
-    /// The kernel's way to carry flows, once it has been tried out.
-    pub splices: OnceLock<Splices>,
+    /// The kernel's way to carry flows, once it has been tried out, or why there is none.
+    pub splices: OnceLock<Result<Splices, String>>,
     /// The flows that are carried.
     pub flows: Flows,
     /// Counters.

@@ -22,6 +22,7 @@ use super::{
     close::{self, BOTH_ENDED, CLIENT_ERROR, CLIENT_RESET, DATABASE_ERROR, DATABASE_RESET, DENIED},
     decode::{Chunk, Decoder, Turn, Way},
     intake::Entered,
+    marked,
     read::read,
     splice::{Drain, Ride},
 };
@@ -42,7 +43,19 @@ pub(super) async fn carry(client: TcpStream, database: TcpStream, mut entered: B
     let (shared, flow) = (&entered.shared, &entered.flow);
     let decoder = Box::new(Decoder::new(shared, flow, question));
     let mut relay = Relay::new(Some(decoder), flow, &shared.metrics);
-    let splices = shared.splices.get().cloned();
+    flow.mailbox
+        .read_by(&poll_fn(|cx| Poll::Ready(cx.waker().clone())).await);
+    let splices = match shared.splices.get() {
+        Some(Ok(splices)) => Some(splices.clone()),
+        Some(Err(reason)) => {
+            flow.is_relayed(format!("splice is off: {reason}"));
+            None
+        }
+        None => {
+            flow.is_relayed("the splice was not tried out yet when the flow began");
+            None
+        }
+    };
     let mut ride = Ride::new(splices, entered.cookie(), flow, &shared.metrics);
     let (reason, database) = to_the_end(&mut relay, &mut ride, &client, database).await;
     ride.count(&relay);
@@ -70,6 +83,11 @@ pub(super) async fn to_the_end(
         };
         match stop {
             Pause::Ended(reason) => return (reason, Some(database)),
+            Pause::Letter => {
+                if let Some(reason) = relay.obey() {
+                    return (reason, Some(database));
+                }
+            }
             Pause::Idle => match ride.along(relay, client, database).await {
                 Ok(back) => database = back,
                 Err(ended) => return ended,
@@ -84,6 +102,8 @@ pub(super) enum Pause {
     Ended(&'static str),
     /// Nothing is under way, and nobody needs to see what comes: the kernel may carry it.
     Idle,
+    /// A mark asks something of the flow.
+    Letter,
 }
 
 pub(super) struct Relay {
@@ -163,6 +183,11 @@ impl Relay {
         }
     }
 
+    /// Does what a mark asks. Gives the reason if the flow ends by it.
+    fn obey(&mut self) -> Option<&'static str> {
+        marked::obey(&self.up.flow, self.decoder.as_deref_mut())
+    }
+
     /// Ready when the flow has ended, or the kernel may carry it.
     fn poll(
         &mut self,
@@ -171,6 +196,9 @@ impl Relay {
         database: &TcpStream,
         ride: &mut Ride,
     ) -> Poll<Pause> {
+        if self.up.flow.mailbox.is_full() {
+            return Poll::Ready(Pause::Letter);
+        }
         if let Some(drain) = &mut self.drain {
             match drain.poll(cx, ride) {
                 Poll::Ready(Ok(())) => self.drain = None,

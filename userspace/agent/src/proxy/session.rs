@@ -13,7 +13,10 @@ use std::{mem, path::PathBuf, sync::Arc};
 use cql::{Handshake, Refusal, Step};
 use dataplane::{
     Held, host,
-    policy::{Action, Candidate, Compression, Decision, Fact, Policy, Protocol, RuleName, Session},
+    policy::{
+        Action, Candidate, Compression, Decision, Fact, Policy, Protocol, RuleName, Session,
+        SessionKey,
+    },
 };
 
 use super::{Shared, decode::Way};
@@ -50,6 +53,13 @@ impl Question {
                 cgroup: cgroup.unwrap_or_else(PathBuf::new),
             },
         })
+    }
+}
+
+impl Question {
+    /// What of a session has to be known to answer it.
+    pub(super) fn waits_for(&self, session: &Session) -> Vec<SessionKey> {
+        self.policy.waits_for(&self.candidate, session)
     }
 }
 
@@ -249,8 +259,21 @@ impl Gate {
         }
     }
 
-    fn is_open(&self) -> bool {
+    /// Whether it is not decided, and can be.
+    pub(super) fn is_open(&self) -> bool {
         matches!(self.outcome, Outcome::Open)
+    }
+
+    /// From now on it is this policy that decides, at the next thing that is learned.
+    pub(super) fn ask(&mut self, policy: Arc<Policy>) {
+        self.question.policy = policy;
+        self.flow
+            .waits_for(self.question.waits_for(&facts(self.handshake.session())));
+    }
+
+    /// A mark decides.
+    pub(super) fn mark(&mut self, action: Action) {
+        self.outcome = Outcome::Decided(action);
     }
 
     fn judge(&mut self) {
@@ -266,6 +289,7 @@ impl Gate {
             decision = policy.decide(candidate, &session);
         }
         self.flow.knows(&session);
+        self.flow.waits_for(self.question.waits_for(&session));
         let Decision::Decided(by) = decision else {
             return;
         };

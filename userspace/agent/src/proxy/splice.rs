@@ -25,6 +25,7 @@ use tokio::{
 
 use super::{
     close::SPLICE_FAILED,
+    marked,
     relay::{self, Relay},
 };
 use crate::{
@@ -122,7 +123,7 @@ impl Ride {
             return Ok(database);
         };
         let started = Instant::now();
-        let mut recalled = false;
+        let mut ended = End::Needed;
         self.metrics.handovers.inc();
         let database = match hand_over(enrolled, relay, client, &database).await {
             Ok(true) => {
@@ -131,22 +132,33 @@ impl Ride {
                 self.flow.travels(Path::Splice);
                 let rode = ride(&enrolled.splice, &self.flow, client, database).await;
                 let (database, end) = rode.map_err(|reason| (reason, None))?;
-                recalled = end == End::Recalled;
+                ended = end;
                 database
             }
-            Ok(false) => database,
+            Ok(false) => {
+                self.flow
+                    .is_relayed("it did not pause for the kernel to take it over");
+                database
+            }
             Err(reason) => return Err((reason, Some(database))),
         };
         if let Err(reason) = take_back(enrolled, relay, &database) {
             return Err((reason, Some(database)));
         }
         self.flow.travels(Path::Relay);
-        self.count(relay);
+        let slow = self.count(relay);
+        if let End::Marked(reason) = ended {
+            return Err((reason, Some(database)));
+        }
         match started.elapsed() {
-            _ if recalled => {}
+            _ if ended == End::Recalled => {}
             short if short < SHORT_RIDE + self.rest => self.rest_longer(),
             _ => self.rest = Duration::ZERO,
         }
+        self.flow.is_relayed(match self.resting {
+            Some(_) => slow.as_str(),
+            None => "it was taken back: a side has ended, or bytes are under way",
+        });
         Ok(database)
     }
 
@@ -172,7 +184,10 @@ impl Ride {
                     counted: Moved::default(),
                 });
             }
-            Err(SpliceRefusal::Busy) => self.rest_longer(),
+            Err(refusal @ SpliceRefusal::Busy) => {
+                self.flow.is_relayed(format!("resting: {refusal}"));
+                self.rest_longer();
+            }
             Err(refusal) => {
                 let reason = refusal.as_str();
                 self.metrics
@@ -180,18 +195,19 @@ impl Ride {
                     .with_label_values(&[reason])
                     .inc();
                 tracing::info!(flow = ?self.flow.id, %refusal, "not spliced");
+                self.flow.is_relayed(format!("refused: {refusal}"));
                 self.splices = None;
             }
         }
     }
 
-    /// Counts what the kernel has carried since it was last asked.
-    pub(super) fn count(&mut self, relay: &Relay) {
+    /// Counts what the kernel has carried since it was last asked. Gives who did not take it.
+    pub(super) fn count(&mut self, relay: &Relay) -> Slow {
         let Some(enrolled) = &mut self.enrolled else {
-            return;
+            return Slow::Nobody;
         };
         let Ok(moved) = enrolled.splice.moved() else {
-            return;
+            return Slow::Nobody;
         };
         let before = std::mem::replace(&mut enrolled.counted, moved);
         let (up, down) = (moved.up - before.up, moved.down - before.down);
@@ -205,6 +221,29 @@ impl Ride {
         ];
         for (slow, count) in by_way {
             spills.with_label_values(&[slow]).inc_by(count);
+        }
+        match by_way.map(|(_, count)| count > 0) {
+            [true, _] => Slow::Database,
+            [false, true] => Slow::Client,
+            [false, false] => Slow::Nobody,
+        }
+    }
+}
+
+/// The side that did not take what the other sent.
+#[derive(Clone, Copy)]
+pub(super) enum Slow {
+    Database,
+    Client,
+    Nobody,
+}
+
+impl Slow {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Database => "resting: the database did not take what the client sent",
+            Self::Client => "resting: the client did not take what the database sent",
+            Self::Nobody => "resting: it came back from the kernel at once",
         }
     }
 }
@@ -253,6 +292,8 @@ enum End {
     Needed,
     /// Somebody wants the flow back.
     Recalled,
+    /// A mark closes it, for this reason.
+    Marked(&'static str),
 }
 
 /// Waits until the agent is needed.
@@ -263,15 +304,31 @@ async fn ride(
     database: TcpStream,
 ) -> Result<(TcpStream, End), &'static str> {
     let quiet = Quiet::new(database).map_err(|e| failed(&e))?;
-    let end = tokio::select! {
-        _ = client.readable() => End::Needed,
-        _ = client.ready(Interest::ERROR) => End::Needed,
-        () = splice.called() => End::Needed,
-        _ = quiet.ended() => End::Needed,
-        () = flow.recalled() => End::Recalled,
+    let end = loop {
+        tokio::select! {
+            _ = client.readable() => break End::Needed,
+            _ = client.ready(Interest::ERROR) => break End::Needed,
+            () = splice.called() => break End::Needed,
+            _ = quiet.ended() => break End::Needed,
+            () = flow.recalled() => break End::Recalled,
+            () = letter(flow) => {
+                if let Some(reason) = marked::obey(flow, None) {
+                    break End::Marked(reason);
+                }
+            }
+        }
     };
     let database = quiet.into_stream().map_err(|e| failed(&e))?;
     Ok((database, end))
+}
+
+/// The flow's task is woken when one comes.
+async fn letter(flow: &Flow) {
+    poll_fn(|_| match flow.mailbox.is_full() {
+        true => Poll::Ready(()),
+        false => Poll::Pending,
+    })
+    .await;
 }
 
 fn take_back(

@@ -291,8 +291,8 @@ impl SessionConditions {
         ]
     }
 
-    /// All of them together.
-    fn hold(&self, session: &Session) -> Held {
+    /// Whether all of them hold; None while that is open.
+    pub fn hold(&self, session: &Session) -> Option<bool> {
         let judged = self.judged(session);
         if judged.iter().any(|(_, held)| *held == Some(false)) {
             Some(false)
@@ -344,6 +344,19 @@ impl Policy {
             // The default is always possible.
             None => Decision::Undecided,
         }
+    }
+
+    /// What has to become known of the session of `c` to decide it.
+    pub fn waits_for(&self, c: &Candidate, session: &Session) -> Vec<SessionKey> {
+        let possible = self.possible(c, session).filter_map(|(met, _)| met.index);
+        let rules = possible.filter_map(|index| self.rules.get(index));
+        let mut keys: Vec<SessionKey> = Vec::new();
+        for key in rules.flat_map(|rule| rule.session.open(session)) {
+            if !keys.contains(&key) {
+                keys.push(key);
+            }
+        }
+        keys
     }
 
     /// The rules that may turn out to be the first that holds, in their order, and of each

@@ -29,6 +29,9 @@ const START_LIMIT: Duration = Duration::from_secs(30);
 const STOP_LIMIT: Duration = Duration::from_secs(10);
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
+/// The control socket, in the agent's own folder.
+const CONTROL: &str = "control.sock";
+
 /// One sample of `/metrics`: its value by its labels, as written there.
 pub type Metric = BTreeMap<String, f64>;
 
@@ -68,8 +71,13 @@ impl<'a> Agent<'a> {
             true => "",
             false => "splice = \"off\"",
         };
+        let control = match settings.contains("control") {
+            true => String::new(),
+            false => format!("control = {:?}", folder.path().join(CONTROL)),
+        };
         let header = format!(
-            "[agent]\nadmin = \"127.0.0.1:0\"\ncgroup = {:?}\npins = {pins:?}\n{splice}\n{settings}\n",
+            "[agent]\nadmin = \"127.0.0.1:0\"\n{control}\ncgroup = {:?}\npins = {pins:?}\n{splice}\n\
+             {settings}\n",
             cgroup.path(),
         );
         fs::write(folder.path().join("header.toml"), &header)?;
@@ -148,6 +156,11 @@ impl<'a> Agent<'a> {
     /// Where its admin interface listens.
     pub fn admin(&self) -> SocketAddr {
         self.admin
+    }
+
+    /// Its control socket, unless its settings named another.
+    pub fn control(&self) -> PathBuf {
+        self.folder.path().join(CONTROL)
     }
 
     /// Where its links are pinned.

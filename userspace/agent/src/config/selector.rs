@@ -1,0 +1,62 @@
+//! The conditions of a mark: a rule's keys, one value each.
+
+use std::collections::HashSet;
+
+use dataplane::policy::{Action, Rule};
+use toml::Spanned;
+
+use super::{
+    parse,
+    raw::{RawRule, spanned},
+};
+
+/// Keys of a rule that a mark can name.
+pub const SELECTOR_KEYS: [&str; 8] = [
+    "process",
+    "uid",
+    "to",
+    "cgroup",
+    "user",
+    "keyspace",
+    "driver",
+    "application",
+];
+
+/// A rule of these conditions, each with one of [`SELECTOR_KEYS`]. Where it denies by the session,
+/// nobody passes while the agent cannot look.
+///
+/// # Errors
+/// What was expected, and what was found.
+pub fn marking_rule(conditions: &[(&str, &str)], action: Action) -> Result<Rule, String> {
+    let mut raw = RawRule::new("mark", action.as_str());
+    for (key, value) in conditions {
+        let text = |list: &mut Vec<Spanned<String>>| list.push(spanned((*value).to_owned()));
+        match *key {
+            "process" => text(&mut raw.process),
+            "to" => text(&mut raw.to),
+            "cgroup" => text(&mut raw.cgroup),
+            "user" => text(&mut raw.user),
+            "keyspace" => text(&mut raw.keyspace),
+            "driver" => text(&mut raw.driver),
+            "application" => text(&mut raw.application),
+            "uid" => {
+                let uid = value.parse().map_err(|_| {
+                    format!("uid: expected a user id from 0 to 4294967295; found {value:?}")
+                })?;
+                raw.uid.push(spanned(uid));
+            }
+            _ => {
+                return Err(format!(
+                    "expected one of {}; found {key:?}",
+                    SELECTOR_KEYS.join(", ")
+                ));
+            }
+        }
+    }
+    let rule = parse::rule(raw, &mut HashSet::new());
+    let mut rule = rule.map_err(|flaw| flaw.message.replace("rule.", ""))?;
+    if rule.is_session() && action == Action::Deny {
+        rule.fail = dataplane::policy::Fail::Closed;
+    }
+    Ok(rule)
+}

@@ -1,0 +1,246 @@
+//! What becomes of the flows that run when a mark is set.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    path::PathBuf,
+    sync::Arc,
+    time::Duration,
+};
+
+use dataplane::{
+    ClientAddr, Observed, OrigDst, Process, host,
+    policy::{Action, Policy},
+};
+use serde::Serialize;
+use tokio::{
+    sync::oneshot,
+    time::{self, Instant},
+};
+
+use super::{
+    Mark,
+    selector::{FlowNumber, Holds, Known, Target},
+};
+use crate::{
+    flows::Flow,
+    metrics::MARKED_RESULTS,
+    observed::{self, SharedDataplane},
+    orders::{Answer, Order},
+    proxy::Shared,
+};
+
+/// A flow's task answers in microseconds, unless it waits for its database.
+const ANSWER_LIMIT: Duration = Duration::from_secs(1);
+
+/// Flows that an answer names; of further ones it gives their number.
+const LISTED: usize = 1_000;
+
+const NOT_CARRIED: &str = "the agent does not carry it: it was decided at connect()";
+const SILENT: &str = "it waits for its database";
+const ENDED: &str = "it has ended meanwhile";
+
+/// What became of one flow.
+#[derive(Debug, Serialize)]
+pub(super) struct FlowResult {
+    flow: String,
+    client: Option<String>,
+    pid: u32,
+    process: String,
+    orig_dst: String,
+    result: &'static str,
+    why: Option<&'static str>,
+}
+
+/// What became of all.
+#[derive(Debug, Serialize)]
+pub(super) struct Applied {
+    /// By result.
+    counts: BTreeMap<&'static str, usize>,
+    /// Flows that may be meant, whose session nobody has looked at; left alone.
+    unknown: usize,
+    flows: Vec<FlowResult>,
+    /// Flows that are not listed.
+    more: usize,
+}
+
+/// The flows that a mark means.
+#[derive(Default)]
+struct Meant {
+    /// And whether their session has to tell.
+    carried: Vec<(Arc<Flow>, bool)>,
+    observed: Vec<Observed>,
+    unknown: usize,
+}
+
+/// Asks every flow that `mark` means to become what it says, and counts what they answer.
+pub(super) async fn apply(
+    shared: &Arc<Shared>,
+    dataplane: &SharedDataplane,
+    mark: &Arc<Mark>,
+    policy: &Arc<Policy>,
+    reset: bool,
+) -> Applied {
+    let meant = {
+        let (shared, dataplane, mark) = (shared.clone(), dataplane.clone(), mark.clone());
+        tokio::task::spawn_blocking(move || meant(&shared, &dataplane, &mark)).await
+    };
+    let meant = meant.unwrap_or_else(|error| {
+        tracing::error!(%error, "cannot look at the flows that a mark means");
+        Meant::default()
+    });
+    let posted: Vec<_> = meant
+        .carried
+        .into_iter()
+        .map(|(flow, ask)| {
+            let order = Order {
+                action: mark.action,
+                by: mark.rule.clone(),
+                reset,
+                ask: ask.then(|| policy.clone()),
+            };
+            let answered = flow.mailbox.post(order);
+            (flow, answered)
+        })
+        .collect();
+    let deadline = Instant::now() + ANSWER_LIMIT;
+    let mut flows = Vec::new();
+    for (flow, answered) in posted {
+        let answer = answer(&flow, answered, deadline).await;
+        let client = Some(flow.client);
+        let id = FlowNumber::Carried(flow.id);
+        flows.push(result(id, client, &flow.process, flow.orig_dst, answer));
+    }
+    let of_observed = match mark.action {
+        Action::Observe => Answer::Already,
+        _ => Answer::CouldNot(NOT_CARRIED),
+    };
+    flows.extend(meant.observed.iter().map(|flow| {
+        let id = FlowNumber::Observed(flow.cookie.number());
+        result(id, flow.client, &flow.process, flow.orig_dst, of_observed)
+    }));
+    count(shared, mark, flows, meant.unknown)
+}
+
+fn count(shared: &Shared, mark: &Mark, mut flows: Vec<FlowResult>, unknown: usize) -> Applied {
+    let mut counts: BTreeMap<&str, usize> = MARKED_RESULTS.map(|result| (result, 0)).into();
+    for flow in &flows {
+        *counts.entry(flow.result).or_default() += 1;
+        let counter = &shared.metrics.marked_flows;
+        counter.with_label_values(&[flow.result]).inc();
+    }
+    mark.count(counts.get("changed").map_or(0, |n| *n as u64));
+    // What is worth reading comes first.
+    flows.sort_by_key(|flow| MARKED_RESULTS.iter().rev().position(|r| *r == flow.result));
+    let more = flows.len().saturating_sub(LISTED);
+    flows.truncate(LISTED);
+    Applied {
+        counts,
+        unknown,
+        flows,
+        more,
+    }
+}
+
+/// Whether a flow of this number is there.
+pub(super) fn is_there(shared: &Shared, dataplane: &SharedDataplane, number: FlowNumber) -> bool {
+    match number {
+        FlowNumber::Carried(id) => shared.flows.has(id),
+        FlowNumber::Observed(cookie) => {
+            let mut flows = observed::flows(dataplane).into_iter();
+            flows.any(|flow| flow.cookie.number() == cookie)
+        }
+    }
+}
+
+fn meant(shared: &Shared, dataplane: &SharedDataplane, mark: &Mark) -> Meant {
+    let mut meant = Meant::default();
+    let mut cgroups = Cgroups::default();
+    let observed = match observed::is_observing(dataplane) {
+        true => observed::flows(dataplane),
+        false => Vec::new(),
+    };
+    match &mark.target {
+        Target::Flow(FlowNumber::Carried(id)) => {
+            let flow = shared.flows.get(*id);
+            meant.carried.extend(flow.map(|flow| (flow, false)));
+        }
+        Target::Flow(FlowNumber::Observed(cookie)) => {
+            let is_it = |flow: &Observed| flow.cookie.number() == *cookie;
+            meant.observed.extend(observed.into_iter().filter(is_it));
+        }
+        Target::Selector(selector) => {
+            for flow in shared.flows.all() {
+                match flow.is_meant_by(selector, || cgroups.of(&flow.process)) {
+                    Holds::Yes => meant.carried.push((flow, false)),
+                    Holds::Later => meant.carried.push((flow, true)),
+                    Holds::Unknown => meant.unknown += 1,
+                    Holds::No => {}
+                }
+            }
+            for flow in observed {
+                let known = Known {
+                    to: flow.orig_dst,
+                    process: &flow.process,
+                    rule: &flow.rule,
+                    session: None,
+                    undecided: false,
+                };
+                match selector.holds(&known, || cgroups.of(&flow.process)) {
+                    Holds::Yes => meant.observed.push(flow),
+                    Holds::Unknown => meant.unknown += 1,
+                    Holds::No | Holds::Later => {}
+                }
+            }
+        }
+    }
+    meant
+}
+
+/// Processes have many flows, and looking their cgroup up takes files.
+#[derive(Default)]
+struct Cgroups(HashMap<(u32, u64), Option<PathBuf>>);
+
+impl Cgroups {
+    fn of(&mut self, process: &Process) -> Option<PathBuf> {
+        let (pid, id) = (process.pid, process.cgroup_id);
+        let known = self.0.entry((pid, id));
+        known.or_insert_with(|| host::cgroup_of(pid, id)).clone()
+    }
+}
+
+async fn answer(flow: &Flow, mut answered: oneshot::Receiver<Answer>, until: Instant) -> Answer {
+    if let Ok(answer) = time::timeout_at(until, &mut answered).await {
+        return answer.unwrap_or(Answer::CouldNot(ENDED));
+    }
+    // What is taken out of its mailbox is not done later.
+    if flow.mailbox.take().is_some() {
+        return Answer::CouldNot(SILENT);
+    }
+    // It is reading it.
+    answered.await.unwrap_or(Answer::CouldNot(ENDED))
+}
+
+fn result(
+    flow: FlowNumber,
+    client: Option<ClientAddr>,
+    process: &Process,
+    orig_dst: OrigDst,
+    answer: Answer,
+) -> FlowResult {
+    let (result, why) = match answer {
+        Answer::Changed => ("changed", None),
+        Answer::Asked => ("asked", Some("its session will tell")),
+        Answer::Already => ("already", None),
+        Answer::CouldNot(why) => ("could_not", Some(why)),
+        Answer::Reset(why) => ("reset", Some(why)),
+    };
+    FlowResult {
+        flow: flow.to_string(),
+        client: client.map(|client| client.to_string()),
+        pid: process.pid,
+        process: process.name.clone(),
+        orig_dst: orig_dst.to_string(),
+        result,
+        why,
+    }
+}

@@ -1,0 +1,233 @@
+//! Marks: what an operator says of flows while the agent runs, before every rule of the file.
+//!
+//! - `selector.rs`: which flows are meant.
+//! - `apply.rs`: what becomes of those that run.
+//! - `server.rs`: requests to set a mark, to end one, to list them.
+//! - `socket.rs`: the control socket, by which those come.
+//!
+//! Later connections meet a mark as a rule (`mark-N`) before those of the file. When it ends,
+//! they meet the file's again; flows that it has changed stay as they are.
+
+mod apply;
+mod selector;
+mod server;
+mod socket;
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::{Duration, SystemTime},
+};
+
+use dataplane::policy::{Action, Policy, RuleName};
+use serde::Serialize;
+use tokio::time::Instant;
+
+pub use selector::{FlowNumber, Holds, Known, Selector, Target};
+pub use server::{Asked, Desk, Set, serve};
+pub use socket::{ControlError, ControlSocket};
+
+/// Marks at the same time. Each is a rule that every `connect()` is held against, and a line that
+/// somebody has to remember.
+pub const MAX_MARKS: usize = 64;
+
+/// A mark that holds longer belongs into the file.
+pub const LONGEST: Duration = Duration::from_secs(7 * 24 * 3600);
+
+/// `30s`, `10m`, `2h`, `1d`.
+///
+/// # Errors
+/// It is none of these, or out of bounds.
+pub fn lasting(text: &str) -> Result<Duration, String> {
+    let wrong = || format!("expected 1s to 7d: `30s`, `10m`, `2h`, `1d`; found {text:?}");
+    let unit = text.chars().next_back().ok_or_else(wrong)?;
+    let seconds = match unit {
+        's' => 1,
+        'm' => 60,
+        'h' => 3600,
+        'd' => 24 * 3600,
+        _ => return Err(wrong()),
+    };
+    let number = text.strip_suffix(unit).unwrap_or_default();
+    let plain = !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit());
+    let number: Option<u64> = plain.then(|| number.parse().ok()).flatten();
+    let lasting = number.and_then(|n| n.checked_mul(seconds));
+    let lasting = lasting.map(Duration::from_secs).ok_or_else(wrong)?;
+    if lasting.is_zero() || lasting > LONGEST {
+        return Err(wrong());
+    }
+    Ok(lasting)
+}
+
+/// Whether a rule of this name is a mark's: the file may not have such names.
+pub fn is_marks(rule: &str) -> bool {
+    let number = rule.strip_prefix("mark-").unwrap_or_default();
+    !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit())
+}
+
+/// The rule under which a flow's statements and sessions count: numbers of marks pile up, so those
+/// that marks have decided count together.
+pub fn series_of(rule: RuleName) -> RuleName {
+    if is_marks(rule.as_str()) {
+        RuleName::new("mark")
+    } else {
+        rule
+    }
+}
+
+/// What an operator asks for.
+#[derive(Clone, Debug)]
+pub struct Wanted {
+    /// Of which flows.
+    pub target: Target,
+    /// What they are to be.
+    pub action: Action,
+    /// For how long; until it is taken back, when absent.
+    pub lasts: Option<Duration>,
+    /// Flows that cannot become that are to be closed.
+    pub reset: bool,
+}
+
+/// One mark.
+#[derive(Debug)]
+pub struct Mark {
+    /// Its number within this agent's life.
+    pub id: u64,
+    /// The rule that it is.
+    pub rule: RuleName,
+    /// Of which flows.
+    pub target: Target,
+    /// What they are to be.
+    pub action: Action,
+    since: SystemTime,
+    lasts: Option<Duration>,
+    until: Option<Instant>,
+    changed: AtomicU64,
+}
+
+/// A mark as `marks` shows it.
+#[derive(Debug, Serialize)]
+pub struct MarkView {
+    id: u64,
+    selector: String,
+    action: &'static str,
+    /// Connections that are made while it lasts meet it, too.
+    later: bool,
+    since_unix_ms: u64,
+    until_unix_ms: Option<u64>,
+    flows_changed: u64,
+}
+
+impl Mark {
+    /// Counts flows that it has changed.
+    pub fn count(&self, changed: u64) {
+        self.changed.fetch_add(changed, Relaxed);
+    }
+
+    /// As `marks` shows it.
+    pub fn view(&self) -> MarkView {
+        let unix_ms = |at: SystemTime| {
+            let since_epoch = at.duration_since(SystemTime::UNIX_EPOCH);
+            since_epoch.unwrap_or_default().as_millis() as u64
+        };
+        MarkView {
+            id: self.id,
+            selector: self.target.to_string(),
+            action: self.action.as_str(),
+            later: self.target.holds_later(),
+            since_unix_ms: unix_ms(self.since),
+            until_unix_ms: self.lasts.map(|lasts| unix_ms(self.since + lasts)),
+            flows_changed: self.changed.load(Relaxed),
+        }
+    }
+}
+
+/// Those that hold.
+#[derive(Debug, Default)]
+pub struct Marks {
+    next: u64,
+    /// The newest last.
+    marks: Vec<Arc<Mark>>,
+}
+
+impl Marks {
+    /// One more. It is not in force yet.
+    ///
+    /// # Errors
+    /// There are as many as there may be.
+    pub fn add(&mut self, wanted: &Wanted) -> Result<Arc<Mark>, String> {
+        if self.marks.len() >= MAX_MARKS {
+            return Err(format!(
+                "there are {MAX_MARKS} marks, and may not be more: `underpass unmark N` takes one \
+                 back"
+            ));
+        }
+        self.next += 1;
+        let rule = RuleName::new(&format!("mark-{}", self.next));
+        let mark = Arc::new(Mark {
+            id: self.next,
+            target: wanted.target.clone().named(&rule),
+            rule,
+            action: wanted.action,
+            since: SystemTime::now(),
+            lasts: wanted.lasts,
+            until: wanted.lasts.map(|lasts| Instant::now() + lasts),
+            changed: AtomicU64::new(0),
+        });
+        self.marks.push(mark.clone());
+        Ok(mark)
+    }
+
+    /// Takes one back.
+    pub fn remove(&mut self, id: u64) -> Option<Arc<Mark>> {
+        let at = self.marks.iter().position(|mark| mark.id == id)?;
+        Some(self.marks.remove(at))
+    }
+
+    /// Takes back those whose time is over, and those of single flows for which `is_gone` holds.
+    pub fn end(&mut self, now: Instant, is_gone: impl Fn(FlowNumber) -> bool) -> Vec<Arc<Mark>> {
+        let is_over = |mark: &Arc<Mark>| {
+            mark.until.is_some_and(|until| until <= now) || mark.target.flow().is_some_and(&is_gone)
+        };
+        self.marks.extract_if(.., |mark| is_over(mark)).collect()
+    }
+
+    /// When the next one ends by itself.
+    pub fn next_end(&self) -> Option<Instant> {
+        self.marks.iter().filter_map(|mark| mark.until).min()
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.marks.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.marks.is_empty()
+    }
+
+    /// Oldest first.
+    pub fn views(&self) -> Vec<MarkView> {
+        self.marks.iter().map(|mark| mark.view()).collect()
+    }
+
+    /// The file's policy, with the marks before it; the newest is the first that is asked.
+    pub fn before(&self, file: &Policy) -> Policy {
+        let rules = self
+            .marks
+            .iter()
+            .rev()
+            .filter_map(|mark| mark.target.rule());
+        Policy {
+            rules: rules.chain(&file.rules).cloned().collect(),
+            ..file.clone()
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "tests.rs"]
+mod tests;

@@ -1,0 +1,198 @@
+//! The control socket: HTTP on a unix socket that only its owner, root, can speak to. Whoever can
+//! reach the admin interface can read; whoever can reach this one changes what happens to flows.
+
+use std::sync::Arc;
+
+use axum::{
+    Router,
+    extract::{DefaultBodyLimit, Path, State},
+    http::{StatusCode, header},
+    response::{IntoResponse, Response},
+    routing::{delete, get},
+};
+use dataplane::policy::{Action, Policy};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use tokio::sync::{Mutex, mpsc, oneshot};
+
+use super::{
+    Mark, MarkView, Target, Wanted,
+    apply::{self, Applied},
+    lasting,
+    socket::ControlSocket,
+};
+use crate::{observed::SharedDataplane, proxy::Shared};
+
+/// A selector has a few keys of at most 256 bytes, and a path.
+const BODY_BYTES: usize = 16 * 1024;
+
+/// Requests to whoever owns the policy; further ones wait.
+const QUEUE: usize = 8;
+
+/// What whoever owns the policy is asked.
+pub enum Asked {
+    /// To put a mark into force.
+    Set(Wanted, oneshot::Sender<Result<Set, String>>),
+    /// To end one.
+    End(u64, oneshot::Sender<Option<Arc<Mark>>>),
+    /// For all that hold.
+    List(oneshot::Sender<Vec<MarkView>>),
+}
+
+/// A mark that is in force.
+pub struct Set {
+    /// It.
+    pub mark: Arc<Mark>,
+    /// The policy that begins with it.
+    pub policy: Arc<Policy>,
+}
+
+/// What requests are answered with.
+#[derive(Clone)]
+pub struct Desk {
+    shared: Arc<Shared>,
+    dataplane: SharedDataplane,
+    owner: mpsc::Sender<Asked>,
+    /// One mark after the other: a flow's mailbox holds one letter.
+    setting: Arc<Mutex<()>>,
+}
+
+/// Why not.
+struct Refused(StatusCode, String);
+
+impl IntoResponse for Refused {
+    fn into_response(self) -> Response {
+        (self.0, as_json(&json!({"error": self.1}))).into_response()
+    }
+}
+
+fn bad(why: impl Into<String>) -> Refused {
+    Refused(StatusCode::BAD_REQUEST, why.into())
+}
+
+fn stopping<E>(_: E) -> Refused {
+    Refused(StatusCode::SERVICE_UNAVAILABLE, "the agent stops".into())
+}
+
+impl Desk {
+    /// With the other end for whoever owns the policy.
+    pub fn new(shared: Arc<Shared>, dataplane: SharedDataplane) -> (Self, mpsc::Receiver<Asked>) {
+        let (owner, asked) = mpsc::channel(QUEUE);
+        let desk = Self {
+            shared,
+            dataplane,
+            owner,
+            setting: Arc::default(),
+        };
+        (desk, asked)
+    }
+
+    async fn ask<T>(&self, ask: impl FnOnce(oneshot::Sender<T>) -> Asked) -> Result<T, Refused> {
+        let (answer, answered) = oneshot::channel();
+        self.owner.send(ask(answer)).await.map_err(stopping)?;
+        answered.await.map_err(stopping)
+    }
+
+    async fn set(self, wanted: Wanted) -> Result<Marked, Refused> {
+        let _in_turn = self.setting.lock().await;
+        if let Some(number) = wanted.target.flow() {
+            let (shared, dataplane) = (self.shared.clone(), self.dataplane.clone());
+            let there = move || apply::is_there(&shared, &dataplane, number);
+            let there = tokio::task::spawn_blocking(there).await.map_err(stopping)?;
+            if !there {
+                let why = format!("there is no flow {}: see `underpass flows`", wanted.target);
+                return Err(Refused(StatusCode::NOT_FOUND, why));
+            }
+        }
+        let reset = wanted.reset;
+        let set = self.ask(|answer| Asked::Set(wanted, answer)).await?;
+        let Set { mark, policy } = set.map_err(|why| Refused(StatusCode::CONFLICT, why))?;
+        let applied = apply::apply(&self.shared, &self.dataplane, &mark, &policy, reset).await;
+        Ok(Marked {
+            mark: mark.view(),
+            doubt: mark.target.doubt(),
+            applied,
+        })
+    }
+}
+
+/// The answer to a mark.
+#[derive(Serialize)]
+struct Marked {
+    mark: MarkView,
+    doubt: Option<&'static str>,
+    #[serde(flatten)]
+    applied: Applied,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawWanted {
+    target: String,
+    action: String,
+    #[serde(default, rename = "for")]
+    lasts: Option<String>,
+    #[serde(default)]
+    reset: bool,
+}
+
+impl RawWanted {
+    fn parse(self) -> Result<Wanted, String> {
+        let action = Action::parse(&self.action).ok_or_else(|| {
+            let names = Action::ALL.map(Action::as_str).join(", ");
+            format!("action: expected one of {names}; found {:?}", self.action)
+        })?;
+        let lasts = self.lasts.as_deref().map(lasting).transpose();
+        Ok(Wanted {
+            target: Target::parse(&self.target, action)?,
+            action,
+            lasts: lasts.map_err(|why| format!("for: {why}"))?,
+            reset: self.reset,
+        })
+    }
+}
+
+/// Serves for ever.
+///
+/// # Errors
+/// The listener fails.
+pub async fn serve(socket: &mut ControlSocket, desk: Desk) -> std::io::Result<()> {
+    let routes = Router::new()
+        .route("/marks", get(list).post(set))
+        .route("/marks/{id}", delete(end))
+        .layer(DefaultBodyLimit::max(BODY_BYTES))
+        .with_state(desk);
+    axum::serve(socket.listener()?, routes).await
+}
+
+async fn list(State(desk): State<Desk>) -> Result<Response, Refused> {
+    Ok(as_json(&desk.ask(Asked::List).await?))
+}
+
+async fn set(State(desk): State<Desk>, body: String) -> Result<Response, Refused> {
+    let wanted: RawWanted = serde_json::from_str(&body).map_err(|e| bad(e.to_string()))?;
+    let wanted = wanted.parse().map_err(bad)?;
+    // It is done even if nobody waits for the answer any more.
+    let done = tokio::spawn(desk.set(wanted)).await;
+    Ok(as_json(&done.map_err(stopping)??))
+}
+
+async fn end(State(desk): State<Desk>, Path(id): Path<String>) -> Result<Response, Refused> {
+    let id: u64 = id
+        .parse()
+        .map_err(|_| bad(format!("expected a mark's number; found {id:?}")))?;
+    match desk.ask(|answer| Asked::End(id, answer)).await? {
+        Some(mark) => Ok(as_json(&mark.view())),
+        None => Err(Refused(
+            StatusCode::NOT_FOUND,
+            format!("there is no mark {id}: see `underpass marks`"),
+        )),
+    }
+}
+
+fn as_json<T: Serialize>(value: &T) -> Response {
+    match serde_json::to_string(value) {
+        Ok(text) => ([(header::CONTENT_TYPE, "application/json")], text).into_response(),
+        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
+    }
+}

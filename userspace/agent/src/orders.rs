@@ -1,0 +1,157 @@
+//! What a mark asks of one running flow, on its way to the flow's own task, and the answer.
+
+use std::{
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    task::Waker,
+};
+
+use dataplane::policy::{Action, Policy, RuleName};
+use tokio::sync::oneshot;
+
+/// What is asked.
+#[derive(Clone, Debug)]
+pub struct Order {
+    /// What the flow is to be.
+    pub action: Action,
+    /// The mark.
+    pub by: RuleName,
+    /// It is to be closed if it cannot become that.
+    pub reset: bool,
+    /// The flow's session has to tell whether the mark holds: it is to be decided by this policy,
+    /// which begins with the mark.
+    pub ask: Option<Arc<Policy>>,
+}
+
+/// What came of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// It is what it was asked to be.
+    Changed,
+    /// Its session will tell whether the mark holds.
+    Asked,
+    /// It was that before.
+    Already,
+    /// It cannot, for this reason.
+    CouldNot(&'static str),
+    /// It cannot, for this reason, and is closed.
+    Reset(&'static str),
+}
+
+/// An order, and the way to answer it.
+#[derive(Debug)]
+pub struct Letter {
+    /// The order.
+    pub order: Order,
+    answer: oneshot::Sender<Answer>,
+}
+
+impl Letter {
+    /// Answers. Nobody may wait any more.
+    pub fn answer(self, answer: Answer) {
+        let _ = self.answer.send(answer);
+    }
+}
+
+/// A flow's. Holds one letter: a later one takes an unread one's place.
+#[derive(Debug, Default)]
+pub struct Mailbox {
+    /// There is a letter: looked at whenever the flow's task runs, so it costs one load.
+    full: AtomicBool,
+    inner: Mutex<Inner>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    letter: Option<Letter>,
+    reader: Option<Waker>,
+    closed: bool,
+}
+
+impl Mailbox {
+    /// Leaves an order. The answer never comes when the flow ends, or another order comes first.
+    pub fn post(&self, order: Order) -> oneshot::Receiver<Answer> {
+        let (answer, answered) = oneshot::channel();
+        let mut inner = self.lock();
+        if inner.closed {
+            return answered;
+        }
+        inner.letter = Some(Letter { order, answer });
+        self.full.store(true, Relaxed);
+        let reader = inner.reader.clone();
+        drop(inner);
+        if let Some(reader) = reader {
+            reader.wake();
+        }
+        answered
+    }
+
+    /// The task that reads: it keeps its waker for its whole life.
+    pub fn read_by(&self, reader: &Waker) {
+        self.lock().reader = Some(reader.clone());
+    }
+
+    /// Whether there is a letter. The reader is woken when one comes.
+    pub fn is_full(&self) -> bool {
+        self.full.load(Relaxed)
+    }
+
+    /// Takes it out.
+    pub fn take(&self) -> Option<Letter> {
+        let mut inner = self.lock();
+        self.full.store(false, Relaxed);
+        inner.letter.take()
+    }
+
+    /// The flow has ended: nothing is read any more.
+    pub fn close(&self) {
+        let mut inner = self.lock();
+        *inner = Inner {
+            closed: true,
+            ..Inner::default()
+        };
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn order() -> Order {
+        Order {
+            action: Action::Bypass,
+            by: RuleName::new("mark-1"),
+            reset: false,
+            ask: None,
+        }
+    }
+
+    #[test]
+    fn a_letter_is_read_once_and_answered() {
+        let mailbox = Mailbox::default();
+        assert!(!mailbox.is_full());
+        let mut answered = mailbox.post(order());
+        assert!(mailbox.is_full());
+        mailbox.take().unwrap().answer(Answer::Changed);
+        assert!(!mailbox.is_full() && mailbox.take().is_none());
+        assert_eq!(answered.try_recv(), Ok(Answer::Changed));
+    }
+
+    #[test]
+    fn letters_that_nobody_reads_are_not_waited_for() {
+        let mailbox = Mailbox::default();
+        let mut first = mailbox.post(order());
+        let mut second = mailbox.post(order());
+        assert!(first.try_recv().is_err() && mailbox.is_full());
+        mailbox.close();
+        assert_eq!(second.try_recv(), Err(oneshot::error::TryRecvError::Closed));
+        let mut third = mailbox.post(order());
+        assert_eq!(third.try_recv(), Err(oneshot::error::TryRecvError::Closed));
+    }
+}

@@ -1,0 +1,239 @@
+//! Flows that the kernel carries, and why each flow is on its path.
+
+use std::{
+    io::{ErrorKind, Read},
+    net::TcpListener,
+    process::Command,
+};
+
+use serde_json::{Value, json};
+use testkit::sandbox::{Agent, Sandbox};
+
+use super::{
+    BY_KEYSPACE, ENRICH, OBSERVE, begin, both_are_reset,
+    common::{BINARY, eventually},
+    exchange,
+    operator::Operator,
+    wire::{Conversation, Host},
+};
+
+/// A host whose agent splices by `splice`.
+fn host(splice: &str, body: impl FnOnce(&Host<'_>)) {
+    let sandbox = Sandbox::new().unwrap();
+    let listener = sandbox.server(|| TcpListener::bind("127.0.0.1:0"));
+    let listener = listener.unwrap().unwrap();
+    let (netns, settings) = (
+        Some(&sandbox.netns),
+        format!("workers = 1\nsplice = \"{splice}\""),
+    );
+    let agent = Agent::start(BINARY.as_ref(), netns, &sandbox.cgroup, &settings, "").unwrap();
+    body(&Host {
+        agent,
+        sandbox: &sandbox,
+        listener,
+    });
+}
+
+/// Whether this kernel splices; a skip that is counted, where it does not.
+fn splices(host: &Host<'_>) -> bool {
+    let sample = |value: f64| {
+        let metrics = host.agent.metrics().unwrap();
+        metrics
+            .iter()
+            .filter(|(k, v)| k.starts_with("underpass_path_available") && **v == value)
+            .count()
+    };
+    eventually("every engine is tried out", || {
+        sample(0.0) + sample(1.0) == 2
+    });
+    if sample(1.0) == 0 {
+        testkit::skip::skip(
+            "a_spliced_flow_is_marked_too",
+            "this kernel does not splice",
+        );
+    }
+    sample(1.0) > 0
+}
+
+/// A flow that was marked to be relayed, and is spliced since.
+fn spliced(host: &Host<'_>, operator: &Operator) -> Conversation {
+    let mut c = host.connect();
+    c.client.set_nonblocking(true).unwrap();
+    let id = flow(host, &c)["id"].to_string();
+    assert_eq!(operator.mark(&[&id, "bypass"])["counts"]["changed"], 1);
+    eventually("it is spliced", || flow(host, &c)["path"] == "splice");
+    pass(&mut c);
+    c
+}
+
+fn flow(host: &Host<'_>, c: &Conversation) -> Value {
+    host.flow(c)
+}
+
+/// Bytes both ways.
+fn pass(c: &mut Conversation) {
+    use std::io::Write;
+    for n in 0..20_u8 {
+        c.client.write_all(&[n; 100]).unwrap();
+        c.server_gets(&[n; 100]);
+        c.server.write_all(&[n; 300]).unwrap();
+        let (mut got, mut buffer) = (0, [0; 300]);
+        while got < 300 {
+            match c.client.read(&mut buffer) {
+                Ok(0) => panic!("it has ended"),
+                Ok(read) => got += read,
+                Err(e) if e.kind() == ErrorKind::WouldBlock => std::thread::yield_now(),
+                Err(e) => panic!("{e}"),
+            }
+            assert!(buffer.iter().all(|b| *b == n || *b == 0));
+        }
+    }
+}
+
+fn is_reset(c: &mut Conversation) {
+    c.client.set_nonblocking(false).unwrap();
+    both_are_reset(c);
+}
+
+#[test]
+fn a_spliced_flow_is_marked_too() {
+    host("auto", |host| {
+        if !splices(host) {
+            return;
+        }
+        let operator = Operator::of(host);
+        host.policy(ENRICH);
+        let mut c = spliced(host, &operator);
+        let id = flow(host, &c)["id"].to_string();
+        assert_eq!(
+            flow(host, &c)["why"],
+            "decided in the agent; what is faster is decided at connect()"
+        );
+        assert_eq!(operator.mark(&[&id, "bypass"])["counts"]["already"], 1);
+        assert!(
+            operator
+                .refused(&["mark", &id, "enrich"])
+                .contains("nobody knows where in a frame")
+        );
+        assert!(
+            operator
+                .refused(&["mark", &id, "observe"])
+                .contains("decided at connect()")
+        );
+        assert_eq!(flow(host, &c)["path"], "splice", "it was left where it is");
+        pass(&mut c);
+        let marked = operator.mark(&[&id, "enrich", "--reset"]);
+        assert_eq!(marked["counts"]["reset"], 1);
+        is_reset(&mut c);
+
+        let mut c = spliced(host, &operator);
+        assert_eq!(operator.mark(&["to=:PORT", "deny"])["counts"]["changed"], 1);
+        is_reset(&mut c);
+        eventually("no flow is left", || {
+            host.agent.metric("underpass_flows").unwrap() == 0.0
+        });
+        assert_eq!(host.metric("flows_closed", "reason=\"marked\""), 2);
+    });
+}
+
+#[test]
+fn flows_say_why_they_are_on_their_path() {
+    host("auto", |host| {
+        let operator = Operator::of(host);
+        host.policy(ENRICH);
+        let mut c = host.connect();
+        begin(&mut c);
+        assert_eq!(flow(host, &c)["why"], "rule r says enrich");
+        let why = |c: &Conversation| flow(host, c)["why"].as_str().unwrap().to_owned();
+        if splices(host) {
+            let mut blocks = host.connect();
+            begin(&mut blocks);
+            operator.mark(&[&flow(host, &blocks)["id"].to_string(), "bypass"]);
+            let refused = "refused: the client's socket blocks (it is not O_NONBLOCK)";
+            eventually("it is refused", || why(&blocks) == refused);
+            exchange(&mut blocks);
+            blocks.ends();
+        }
+        host.policy(BY_KEYSPACE);
+        let undecided = host.connect();
+        assert_eq!(why(&undecided), "waits for: keyspace");
+        host.policy(OBSERVE);
+        let mut observed = host.connect();
+        begin(&mut observed);
+        exchange(&mut observed);
+        assert_eq!(why(&observed), "decided at connect(): rule r says observe");
+
+        // As people see it.
+        let admin = host.agent.admin().to_string();
+        let table = |why: &[&str]| {
+            let args = [&["flows", "--admin", &admin], why].concat();
+            let run = || Command::new(BINARY).args(args).output().unwrap();
+            String::from_utf8(host.sandbox.server(run).unwrap().stdout).unwrap()
+        };
+        let plain = table(&[]);
+        assert!(
+            !plain.contains("WHY") && !plain.contains("decided at"),
+            "{plain}"
+        );
+        let long = table(&["--why"]);
+        for text in [
+            "WHY",
+            "rule r says enrich",
+            "waits for: keyspace",
+            "decided at connect(): rule r",
+        ] {
+            assert!(long.contains(text), "{long}");
+        }
+        let columns = |line: &str| {
+            line.split("  ")
+                .map(str::trim)
+                .filter(|c| !c.is_empty())
+                .map(str::to_owned)
+                .collect::<Vec<_>>()
+        };
+        let mut lines = plain.lines();
+        let headings = columns(lines.next().unwrap());
+        let seen = lines
+            .find(|line| line.contains("socket-"))
+            .map(columns)
+            .unwrap();
+        let cell = |name: &str| seen[headings.iter().position(|h| h == name).unwrap()].as_str();
+        assert_eq!(
+            (
+                cell("ACTION"),
+                cell("REQUESTS"),
+                cell("ERRORS"),
+                cell("IN FLIGHT")
+            ),
+            ("observe", "2", "0", "0")
+        );
+        assert_ne!(cell("P50 µs"), "-");
+        c.ends();
+        undecided.ends();
+        observed.ends();
+    });
+}
+
+#[test]
+fn where_the_splice_is_off_flows_say_so() {
+    host("off", |host| {
+        let operator = Operator::of(host);
+        host.policy(ENRICH);
+        let mut c = host.connect();
+        begin(&mut c);
+        operator.mark(&["to=:PORT", "bypass"]);
+        let flow = flow(host, &c);
+        assert_eq!(
+            (&flow["path"], &flow["why"]),
+            (&json!("relay"), &json!("splice is off: the file says so"))
+        );
+        c.ends();
+        // Not decodable: relayed all the same.
+        operator.unmark(1);
+        let mut c = host.connect();
+        c.client_sends(b"\x16\x03\x01\x00\x05hello");
+        let why = host.flow(&c)["why"].as_str().unwrap().to_owned();
+        assert_eq!(why, "not decodable: tls; splice is off: the file says so");
+        c.ends();
+    });
+}
