@@ -7,9 +7,11 @@
 )]
 
 use std::{
+    fs::{self, Permissions},
     io::{ErrorKind, Read, Write},
     net::{TcpListener, TcpStream},
-    path::Path,
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
     time::Duration,
 };
 
@@ -38,8 +40,11 @@ fn policy(port: u16) -> String {
 }
 
 fn agent<'a>(sandbox: &'a Sandbox, engine: &str, port: u16) -> Agent<'a> {
+    agent_as(Path::new(BINARY), sandbox, engine, port)
+}
+
+fn agent_as<'a>(binary: &Path, sandbox: &'a Sandbox, engine: &str, port: u16) -> Agent<'a> {
     let settings = format!("splice = \"{engine}\"");
-    let binary = Path::new(BINARY);
     let (netns, cgroup) = (Some(&sandbox.netns), &sandbox.cgroup);
     let agent = Agent::start(binary, netns, cgroup, &settings, &policy(port)).unwrap();
     if engine != "off" {
@@ -50,15 +55,33 @@ fn agent<'a>(sandbox: &'a Sandbox, engine: &str, port: u16) -> Agent<'a> {
     agent
 }
 
+/// The agent, with its flows taken back and handed over again every few milliseconds.
+fn storming(folder: &Path) -> PathBuf {
+    let script = folder.join("storming");
+    let text = format!("#!/bin/sh\nUNDERPASS_TEST_RECALL_MS=3 exec {BINARY} \"$@\"\n");
+    fs::write(&script, text).unwrap();
+    fs::set_permissions(&script, Permissions::from_mode(0o755)).unwrap();
+    script
+}
+
 /// Drives 64 MiB, and says how the flows were carried.
 fn driven(engine: &str, waiting: &[&str], drivers: &[&str]) -> (Report, f64, f64) {
+    driven_by(Path::new(BINARY), engine, waiting, drivers)
+}
+
+fn driven_by(
+    binary: &Path,
+    engine: &str,
+    waiting: &[&str],
+    drivers: &[&str],
+) -> (Report, f64, f64) {
     let sandbox = Sandbox::new().unwrap();
     let server = sandbox.server(|| {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         Server::start_with(listener, Options::default()).unwrap()
     });
     let server = server.unwrap();
-    let agent = agent(&sandbox, engine, server.addr().port());
+    let agent = agent_as(binary, &sandbox, engine, server.addr().port());
     let plan = Plan {
         choices: Choices::named(waiting).unwrap(),
         bytes: 64 << 20,
@@ -88,6 +111,17 @@ const NEVER_BLOCKS: [&str; 2] = ["epoll-edge", "epoll-level"];
 fn every_byte_arrives_by_either_engine() {
     for engine in ["ingress", "egress"] {
         let (report, up, down) = driven(engine, &NEVER_BLOCKS, &[DRIVER]);
+        assert!(report.passed(&[COST.into()]), "{engine}: {report}");
+        assert!(up > 0.0 && down > 0.0, "{engine}: {up} up, {down} down");
+    }
+}
+
+#[test]
+fn every_byte_arrives_however_often_a_flow_is_handed_over() {
+    let folder = tempfile::tempdir().unwrap();
+    let binary = storming(folder.path());
+    for engine in ["ingress", "egress"] {
+        let (report, up, down) = driven_by(&binary, engine, &NEVER_BLOCKS, &[DRIVER]);
         assert!(report.passed(&[COST.into()]), "{engine}: {report}");
         assert!(up > 0.0 && down > 0.0, "{engine}: {up} up, {down} down");
     }

@@ -6,11 +6,11 @@
 //! the fast road only once that has been written on (`ebpf/src/splice.bpf.c`).
 
 use std::{
-    future::{Future, poll_fn},
+    future::{self, Future, poll_fn},
     io::ErrorKind,
     mem::MaybeUninit,
     pin::Pin,
-    sync::Arc,
+    sync::{Arc, OnceLock},
     task::{Context, Poll, ready},
     time::Duration,
 };
@@ -285,6 +285,21 @@ async fn hand_over(
     Ok(false)
 }
 
+/// In milliseconds: every flow is taken back and handed over again as often, for soaks.
+const RECALL: &str = "UNDERPASS_TEST_RECALL_MS";
+
+async fn recall_for_a_test() {
+    static EVERY: OnceLock<Option<Duration>> = OnceLock::new();
+    let every = EVERY.get_or_init(|| {
+        let ms = std::env::var(RECALL).ok()?.parse().ok()?;
+        Some(Duration::from_millis(ms))
+    });
+    match every {
+        Some(every) => time::sleep(*every).await,
+        None => future::pending().await,
+    }
+}
+
 /// Why a ride ends.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum End {
@@ -311,6 +326,7 @@ async fn ride(
             () = splice.called() => break End::Needed,
             _ = quiet.ended() => break End::Needed,
             () = flow.recalled() => break End::Recalled,
+            () = recall_for_a_test() => break End::Recalled,
             () = letter(flow) => {
                 if let Some(reason) = marked::obey(flow, None) {
                     break End::Marked(reason);
