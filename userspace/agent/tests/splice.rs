@@ -55,10 +55,10 @@ fn agent_as<'a>(binary: &Path, sandbox: &'a Sandbox, engine: &str, port: u16) ->
     agent
 }
 
-/// The agent, with its flows taken back and handed over again every few milliseconds.
-fn storming(folder: &Path) -> PathBuf {
-    let script = folder.join("storming");
-    let text = format!("#!/bin/sh\nUNDERPASS_TEST_RECALL_MS=3 exec {BINARY} \"$@\"\n");
+/// The agent, with a switch for tests set.
+fn switched(folder: &Path, switch: &str) -> PathBuf {
+    let script = folder.join("switched");
+    let text = format!("#!/bin/sh\n{switch} exec {BINARY} \"$@\"\n");
     fs::write(&script, text).unwrap();
     fs::set_permissions(&script, Permissions::from_mode(0o755)).unwrap();
     script
@@ -119,11 +119,60 @@ fn every_byte_arrives_by_either_engine() {
 #[test]
 fn every_byte_arrives_however_often_a_flow_is_handed_over() {
     let folder = tempfile::tempdir().unwrap();
-    let binary = storming(folder.path());
+    // Taken back and handed over again every few milliseconds.
+    let binary = switched(folder.path(), "UNDERPASS_TEST_RECALL_MS=3");
     for engine in ["ingress", "egress"] {
         let (report, up, down) = driven_by(&binary, engine, &NEVER_BLOCKS, &[DRIVER]);
         assert!(report.passed(&[COST.into()]), "{engine}: {report}");
         assert!(up > 0.0 && down > 0.0, "{engine}: {up} up, {down} down");
+    }
+}
+
+/// Whether a path is available, as metrics have it.
+fn available(agent: &Agent<'_>, path: &str) -> Option<f64> {
+    let metrics = agent.metrics().unwrap();
+    let name = format!("underpass_path_available{{path=\"{path}\"");
+    let mut samples = metrics.iter().filter(|(n, _)| n.starts_with(&name));
+    samples.next().map(|(_, value)| *value)
+}
+
+#[test]
+fn an_engine_that_fails_is_off_and_the_next_one_is_used() {
+    let sandbox = Sandbox::new().unwrap();
+    let listener = listener(&sandbox);
+    let folder = tempfile::tempdir().unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let both = "splice_ingress,splice_egress";
+    for (without, works) in [("splice_ingress", true), (both, false)] {
+        let binary = switched(folder.path(), &format!("UNDERPASS_TEST_WITHOUT={without}"));
+        let (netns, cgroup) = (Some(&sandbox.netns), &sandbox.cgroup);
+        let settings = "splice = \"auto\"";
+        let agent = Agent::start(&binary, netns, cgroup, settings, &policy(port)).unwrap();
+        let egress = agent.wait_for_log("path=\"splice_egress\"").unwrap();
+        assert_eq!(egress.contains("path works"), works, "{egress}");
+        assert_eq!(available(&agent, "splice_ingress"), Some(0.0));
+        assert_eq!(available(&agent, "splice_egress"), Some(f64::from(works)));
+        let (mut client, mut database) = pair(&sandbox, &listener);
+        ping_pong(&mut client, &mut database);
+        drop((client, database));
+        agent.wait_for_log("flow closed").unwrap();
+        let handovers = agent.metric("underpass_handovers_total").unwrap();
+        assert_eq!(handovers > 0.0, works, "{handovers} with {without} off");
+    }
+}
+
+#[test]
+fn doctor_tries_every_engine_out() {
+    let sandbox = Sandbox::new().unwrap();
+    let output = sandbox.server(|| {
+        let output = std::process::Command::new(BINARY).arg("doctor").output();
+        String::from_utf8(output.unwrap().stdout).unwrap()
+    });
+    let output = output.unwrap();
+    for path in ["splice_ingress", "splice_egress"] {
+        let what = format!("path {path}");
+        let line = output.lines().find(|l| l.starts_with(&what));
+        assert!(line.is_some_and(|l| l.contains(" ok ")), "{output}");
     }
 }
 
