@@ -1,13 +1,15 @@
 //! Not there yet.
 
-use super::{Ours, conversations};
+use super::{Ours, conversations, never};
 
 /// The path `shortcut`.
 pub const SHORTCUT: Ours = Ours {
     name: "shortcut",
     about: "both ends on this host: sk_msg hands data to the peer's socket, past TCP",
+    agent: "",
     rule: Err("has not landed"),
     carries: conversations,
     outcome: "untouched",
-    is_copied: false,
+    slipped: never,
+    is_copied: Some(false),
 };

@@ -1,7 +1,7 @@
-//! What an experiment stands on: databases, an agent, peers, and a lane for each way to the
+//! What an experiment stands on: databases, agents, peers, and a lane for each way to the
 //! databases.
 //!
-//! **Invariant**: nothing outlives the stage: generators go first, then peers, the agent,
+//! **Invariant**: nothing outlives the stage: generators go first, then peers, the agents,
 //! the databases, and last (they are borrowed) the cgroups.
 
 use std::{collections::BTreeMap, net::SocketAddr};
@@ -47,7 +47,8 @@ pub struct Stage<'a> {
     /// Ways that cannot do this workload, with the reason.
     pub left_out: BTreeMap<String, String>,
     _peers: Vec<(Running, tempfile::TempDir)>,
-    agent: Option<Agent<'a>>,
+    /// By what it was told.
+    agents: Vec<(&'static str, Agent<'a>)>,
 }
 
 impl<'a> Stage<'a> {
@@ -62,12 +63,14 @@ impl<'a> Stage<'a> {
             lanes: Vec::new(),
             left_out: BTreeMap::new(),
             _peers: Vec::new(),
-            agent: None,
+            agents: Vec::new(),
         };
         stage
             .lanes
             .push(Lane::new(DIRECT, &databases.addresses, cgroups));
-        stage.add_ours(variant, databases, ways, cgroups)?;
+        for (told, cgroup) in cgroups.ours() {
+            stage.add_agent((told, cgroup), variant, databases, ways, cgroups)?;
+        }
         for (peer, found) in &ways.peers {
             interrupt::check()?;
             if variant.job.protocol == Protocol::Connect {
@@ -100,17 +103,19 @@ impl<'a> Stage<'a> {
         Ok(stage)
     }
 
-    /// One agent for all of our paths, with a rule for each.
-    fn add_ours(
+    /// One agent for all of our paths that need it to be told the same, with a rule for each.
+    fn add_agent(
         &mut self,
+        (told, cgroup): (&'static str, &'a Cgroup),
         variant: &Variant,
         databases: &Databases,
         ways: &Ways,
         cgroups: &'a Cgroups,
     ) -> anyhow::Result<()> {
         let mut carrying: Vec<(&Ours, &Cgroup)> = Vec::new();
-        for path in OURS.into_iter().filter(|path| ways.has(path.name)) {
-            match (path.carries)(variant.job.protocol) {
+        let its = |path: &&Ours| path.agent == told && ways.has(path.name);
+        for path in OURS.into_iter().filter(its) {
+            match (path.carries)(&variant.job) {
                 Ok(()) => carrying.extend(cgroups.of(path.name).map(|cgroup| (path, cgroup))),
                 Err(why) => self.leave_out(path.name, why),
             }
@@ -122,14 +127,18 @@ impl<'a> Stage<'a> {
             .iter()
             .map(|(path, cgroup)| rule(path, cgroup, databases));
         let policy: String = rules.collect();
-        let agent = Agent::start(&binary("underpass")?, None, cgroups.ours(), "", &policy)?;
+        let agent = Agent::start(&binary("underpass")?, None, cgroup, told, &policy)?;
+        if told.contains("splice = \"auto\"") {
+            // Flows are relayed until every engine was tried out; this is the last one.
+            agent.wait_for_log("path=\"splice_egress\"")?;
+        }
         for (path, _) in carrying {
             let mut lane = Lane::new(path.name, &databases.addresses, cgroups);
             lane.proxy_pids = vec![agent.pid()];
-            lane.is_copied = Some(path.is_copied);
+            lane.is_copied = path.is_copied;
             self.lanes.push(lane);
         }
-        self.agent = Some(agent);
+        self.agents.push((told, agent));
         Ok(())
     }
 
@@ -142,23 +151,22 @@ impl<'a> Stage<'a> {
     /// # Errors
     /// The agent does not say.
     pub fn verify(&mut self) -> anyhow::Result<()> {
-        let Some(agent) = &self.agent else {
-            return Ok(());
-        };
-        let metrics = agent.metrics()?;
-        for lane in &mut self.lanes {
-            let ours = OURS.into_iter().find(|path| path.name == lane.path);
-            if let Some(why) = ours.and_then(|path| verify::taken(path, &metrics)) {
-                lane.failed.get_or_insert(why);
+        for (told, agent) in &self.agents {
+            let metrics = agent.metrics()?;
+            for path in OURS.into_iter().filter(|path| path.agent == *told) {
+                let lane = self.lanes.iter_mut().find(|lane| lane.path == path.name);
+                if let (Some(lane), Some(why)) = (lane, verify::taken(path, &metrics)) {
+                    lane.failed.get_or_insert(why);
+                }
             }
         }
         Ok(())
     }
 
-    /// Stops the agent as an operator does; everything else ends when it is dropped.
+    /// Stops the agents as an operator does; everything else ends when it is dropped.
     pub fn strike(mut self) -> anyhow::Result<()> {
         self.lanes.clear();
-        if let Some(agent) = &mut self.agent {
+        for (_, agent) in &mut self.agents {
             let status = agent.stop()?;
             let said = agent.log();
             ensure!(

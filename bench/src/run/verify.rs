@@ -23,10 +23,14 @@ pub fn taken(path: &Ours, metrics: &Metric) -> Option<String> {
     if right.is_empty() {
         return Some("the agent saw none of its connections".into());
     }
+    let connections = right.iter().map(|(_, count)| **count).sum();
+    if let Some(why) = (path.slipped)(connections, metrics) {
+        return Some(why);
+    }
     let undecodable = metrics
         .iter()
         .find(|(name, count)| name.starts_with(UNDECODABLE) && **count > 0.0);
-    let (name, count) = undecodable.filter(|_| path.is_copied)?;
+    let (name, count) = undecodable.filter(|_| path.is_copied == Some(true))?;
     Some(format!(
         "{count} flows were carried without being decoded: {name}"
     ))
