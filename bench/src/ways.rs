@@ -76,13 +76,14 @@ impl Ways {
     }
 }
 
-/// A cgroup for the generators of each way: those of our paths in one to which the agent is
+/// A cgroup for the generators of each way: those of our paths in one to which their agent is
 /// attached, the others in one to which nothing is. As deep as each other, because the kernel
 /// accounts CPU and stalls by cgroup, at each level and at each context switch.
 pub struct Cgroups {
     // Children first: a cgroup with children cannot be removed.
     children: Vec<(&'static str, Cgroup)>,
-    ours: Cgroup,
+    /// By what its agent needs to be told.
+    ours: Vec<(&'static str, Cgroup)>,
     _others: Cgroup,
 }
 
@@ -94,18 +95,25 @@ impl Cgroups {
     /// No cgroup2, or not root.
     pub fn new(home: Option<&Cgroup>) -> anyhow::Result<Self> {
         let new = || Cgroup::new().context("cgroups for the generators (are you root?)");
-        let (ours, others) = (new()?, new()?);
-        let landed = OURS.iter().filter(|path| path.rule.is_ok());
-        let mut children = landed
-            .filter_map(|path| {
-                let parent = if path.name == SHORTCUT.name {
-                    home?
-                } else {
-                    &ours
-                };
-                Some(parent.child(path.name).map(|child| (path.name, child)))
-            })
-            .collect::<anyhow::Result<Vec<_>>>()?;
+        let others = new()?;
+        let mut ours: Vec<(&str, Cgroup)> = Vec::new();
+        let mut children = Vec::new();
+        for path in OURS.iter().filter(|path| path.rule.is_ok()) {
+            if path.name == SHORTCUT.name {
+                let child = home.map(|home| home.child(path.name)).transpose()?;
+                children.extend(child.map(|child| (path.name, child)));
+                continue;
+            }
+            let of_agent = match ours.iter().position(|(agent, _)| *agent == path.agent) {
+                Some(known) => known,
+                None => {
+                    ours.push((path.agent, new()?));
+                    ours.len() - 1
+                }
+            };
+            let (_, cgroup) = ours.get(of_agent).context("no cgroup")?;
+            children.push((path.name, cgroup.child(path.name)?));
+        }
         let peers = peers::all().iter().map(|peer| peer.name());
         for name in [DIRECT].into_iter().chain(peers) {
             children.push((name, others.child(name)?));
@@ -117,9 +125,9 @@ impl Cgroups {
         })
     }
 
-    /// What the agent is attached to.
-    pub fn ours(&self) -> &Cgroup {
-        &self.ours
+    /// What each agent is told, and what it is attached to.
+    pub fn ours(&self) -> impl Iterator<Item = (&'static str, &Cgroup)> {
+        self.ours.iter().map(|(agent, cgroup)| (*agent, cgroup))
     }
 
     /// Where a path's generators live.

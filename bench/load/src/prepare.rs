@@ -109,6 +109,7 @@ fn filling(job: &Job, targets: usize) -> anyhow::Result<Option<Job>> {
         threads: 1,
         connections: CONNECTIONS * targets,
         depth: DEPTH,
+        nonblocking: false,
         rate: None,
         keys: Keys {
             count: job.keys.count,

@@ -102,6 +102,8 @@ pub struct Job {
     pub connections: usize,
     /// Requests in flight on a connection, at least 1.
     pub depth: usize,
+    /// Threads with one request in flight wait by epoll, too; see [`Job::blocks`].
+    pub nonblocking: bool,
     /// Operations in a second in all; None: a closed loop.
     pub rate: Option<f64>,
     /// What keys there are and how they are chosen.
@@ -114,6 +116,15 @@ pub struct Job {
     pub fill: Option<String>,
     /// At least one.
     pub operations: Vec<Operation>,
+}
+
+impl Job {
+    /// Each thread has one connection with one request in flight, and `read` itself waits, which
+    /// saves a call. All others' sockets are O_NONBLOCK from the first byte on, as a driver's are.
+    pub fn blocks(&self) -> bool {
+        let is_alone = self.depth == 1 && self.connections <= self.threads;
+        self.client == Client::Raw && is_alone && !self.nonblocking
+    }
 }
 
 /// What is spoken.

@@ -2,7 +2,7 @@
 
 use std::{net::SocketAddr, time::Duration};
 
-use anyhow::{bail, ensure};
+use anyhow::{Context, bail, ensure};
 use testkit::sandbox::Agent;
 
 use super::{
@@ -39,7 +39,10 @@ impl<'a> Rig<'a> {
     pub fn start(cgroups: &'a Cgroups, hello: &Hello) -> anyhow::Result<Self> {
         interrupt::check()?;
         let policy = policy(cgroups, hello.target);
-        let agent = Agent::start(&binary("underpass")?, None, cgroups.ours(), "", &policy)?;
+        // Its paths need their agent to be told nothing.
+        let ours = cgroups.ours().find(|(told, _)| told.is_empty());
+        let (told, ours) = ours.context("no cgroup of ours")?;
+        let agent = Agent::start(&binary("underpass")?, None, ours, told, &policy)?;
         let applications = ByPath::try_new(|path| {
             let mut worker = Worker::start(SUBCOMMAND, path.as_str(), cgroups.of(path.as_str()))?;
             worker.say(hello)?;

@@ -1,13 +1,15 @@
 //! Decided at layer 4: the connect hook leaves the socket alone.
 
-use super::{Ours, anything};
+use super::{Ours, anything, never};
 
 /// The path `untouched`, of the action `bypass`.
 pub const BYPASS: Ours = Ours {
     name: "bypass",
     about: "the connect hook looks the rule up and leaves the socket alone",
+    agent: "",
     rule: Ok("action = \"bypass\""),
     carries: anything,
     outcome: "untouched",
-    is_copied: false,
+    slipped: never,
+    is_copied: Some(false),
 };

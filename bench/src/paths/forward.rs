@@ -1,13 +1,15 @@
 //! Not there yet.
 
-use super::{Ours, conversations};
+use super::{Ours, conversations, never};
 
 /// The path `forward`.
 pub const FORWARD: Ours = Ours {
     name: "forward",
     about: "a gateway's XDP program rewrites addresses and sends packets on",
+    agent: "",
     rule: Err("has not landed"),
     carries: conversations,
     outcome: "untouched",
-    is_copied: false,
+    slipped: never,
+    is_copied: Some(false),
 };

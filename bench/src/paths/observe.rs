@@ -2,17 +2,19 @@
 
 use load::workload::Protocol;
 
-use super::Ours;
+use super::{Ours, never};
 
 /// The path `untouched`, of the action `observe`: passive programs on the client's packets.
 pub const OBSERVE: Ours = Ours {
     name: "observe",
     about: "the socket is left alone; cgroup_skb programs read CQL headers in passing",
+    agent: "",
     rule: Ok("action = \"observe\""),
-    carries: |protocol| match protocol {
+    carries: |job| match job.protocol {
         Protocol::Redis => Err("it reads CQL headers alone"),
         Protocol::Cql | Protocol::Connect => Ok(()),
     },
     outcome: "untouched",
-    is_copied: false,
+    slipped: never,
+    is_copied: Some(false),
 };

@@ -1,13 +1,88 @@
-//! Not there yet.
+//! In the agent until its handshake has told what it is; from then on in the kernel.
 
-use super::{Ours, conversations};
+use load::workload::Job;
+use testkit::sandbox::Metric;
 
-/// The path `splice`.
+use super::{Ours, sessions, sum};
+
+/// The path `splice`, of a session rule that bypasses.
 pub const SPLICE: Ours = Ours {
     name: "splice",
     about: "starts in the agent, is handed to the kernel after the handshake",
-    rule: Err("has not landed"),
-    carries: conversations,
+    agent: "splice = \"auto\"",
+    rule: Ok("protocol = [\"v3\", \"v4\", \"v5\"]\naction = \"bypass\""),
+    carries: |job: &Job| match sessions(job) {
+        // `underpass_splice_refusals_total{reason="client_blocks"}` would count them.
+        Ok(()) if job.blocks() => Err("sockets that block are not spliced"),
+        carries => carries,
+    },
     outcome: "intercepted",
-    is_copied: false,
+    slipped,
+    // The handshake, and what a side did not take in time.
+    is_copied: None,
 };
+
+/// Handed over once, at least, and most bytes past the agent. Only this path's flows are in its
+/// agent.
+fn slipped(connections: f64, metrics: &Metric) -> Option<String> {
+    let of = |name| sum(metrics, name, &[]);
+    let (handovers, refusals) = (
+        of("underpass_handovers_total"),
+        of("underpass_splice_refusals_total"),
+    );
+    if handovers < connections || refusals > 0.0 {
+        return Some(format!(
+            "{handovers} hand-overs and {refusals} refusals for {connections} connections"
+        ));
+    }
+    for direction in ["to_database", "to_client"] {
+        let label = format!("direction={direction:?}");
+        let bytes = |name| sum(metrics, name, &[&label]);
+        let (all, spliced) = (
+            bytes("underpass_bytes_total"),
+            bytes("underpass_spliced_bytes_total"),
+        );
+        if spliced * 2.0 < all || spliced == 0.0 {
+            return Some(format!(
+                "the kernel carried only {spliced} of {all} bytes {direction}"
+            ));
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn metrics(handovers: f64, refusals: f64, to_client: f64) -> Metric {
+        let sample = |name: &str, count| (name.to_owned(), count);
+        let bytes = |name: &str, direction: &str| {
+            format!("underpass_{name}_total{{direction=\"{direction}\"}}")
+        };
+        Metric::from([
+            sample("underpass_handovers_total", handovers),
+            sample(
+                "underpass_splice_refusals_total{reason=\"client_blocks\"}",
+                refusals,
+            ),
+            sample(&bytes("bytes", "to_database"), 1e6),
+            sample(&bytes("spliced_bytes", "to_database"), 0.9e6),
+            sample(&bytes("bytes", "to_client"), 1e6),
+            sample(&bytes("spliced_bytes", "to_client"), to_client),
+        ])
+    }
+
+    #[test]
+    fn flows_that_stayed_in_the_agent_are_noticed() {
+        assert_eq!(slipped(8.0, &metrics(8.0, 0.0, 0.9e6)), None);
+        for (wrong, said) in [
+            (metrics(7.0, 0.0, 0.9e6), "7 hand-overs"),
+            (metrics(8.0, 1.0, 0.9e6), "1 refusals"),
+            (metrics(8.0, 0.0, 0.4e6), "bytes to_client"),
+        ] {
+            let why = slipped(8.0, &wrong).unwrap();
+            assert!(why.contains(said), "{why}");
+        }
+    }
+}

@@ -1,7 +1,7 @@
-//! What an experiment stands on: databases, an agent, peers, and a lane for each way to the
+//! What an experiment stands on: databases, agents, peers, and a lane for each way to the
 //! databases.
 //!
-//! **Invariant**: nothing outlives the stage: generators go first, then peers, the agent,
+//! **Invariant**: nothing outlives the stage: generators go first, then peers, the agents,
 //! the databases, and last (they are borrowed) the cgroups.
 
 use std::{collections::BTreeMap, net::SocketAddr};
@@ -47,7 +47,8 @@ pub struct Stage<'a> {
     /// Ways that cannot do this workload, with the reason.
     pub left_out: BTreeMap<String, String>,
     _peers: Vec<(Running, tempfile::TempDir)>,
-    agents: Vec<Agent<'a>>,
+    /// By what it was told.
+    agents: Vec<(&'static str, Agent<'a>)>,
 }
 
 impl<'a> Stage<'a> {
@@ -67,7 +68,18 @@ impl<'a> Stage<'a> {
         stage
             .lanes
             .push(Lane::new(DIRECT, &databases.addresses, cgroups));
-        stage.add_ours(variant, databases, ways, cgroups)?;
+        for (told, cgroup) in cgroups.ours() {
+            stage.add_agent((told, cgroup), variant, databases, ways, cgroups)?;
+        }
+        match &databases.home {
+            Some(home) => {
+                stage.add_agent((SHORTCUT.agent, home), variant, databases, ways, cgroups)?;
+            }
+            None if ways.has(SHORTCUT.name) => {
+                stage.leave_out(SHORTCUT.name, "the database is in no cgroup of this run's");
+            }
+            None => {}
+        }
         for (peer, found) in &ways.peers {
             interrupt::check()?;
             if variant.job.protocol == Protocol::Connect {
@@ -100,42 +112,23 @@ impl<'a> Stage<'a> {
         Ok(stage)
     }
 
-    /// One agent for all of our paths, with a rule for each; the shortcut has one of its own.
-    fn add_ours(
+    /// One agent for all of our paths that need it to be told the same, with a rule for each.
+    fn add_agent(
         &mut self,
+        (told, cgroup): (&'static str, &'a Cgroup),
         variant: &Variant,
         databases: &'a Databases,
         ways: &Ways,
         cgroups: &'a Cgroups,
     ) -> anyhow::Result<()> {
         let mut carrying: Vec<(&Ours, &Cgroup)> = Vec::new();
-        for path in OURS.into_iter().filter(|path| ways.has(path.name)) {
-            match (path.carries)(variant.job.protocol) {
+        let its = |path: &&Ours| path.agent == told && ways.has(path.name);
+        for path in OURS.into_iter().filter(its) {
+            match (path.carries)(&variant.job) {
                 Ok(()) => carrying.extend(cgroups.of(path.name).map(|cgroup| (path, cgroup))),
                 Err(why) => self.leave_out(path.name, why),
             }
         }
-        let (past_tcp, carrying): (Vec<_>, Vec<_>) = carrying
-            .into_iter()
-            .partition(|(path, _)| path.name == SHORTCUT.name);
-        self.add_agent(&carrying, cgroups.ours(), databases, cgroups)?;
-        match &databases.home {
-            Some(home) => self.add_agent(&past_tcp, home, databases, cgroups)?,
-            None if ways.has(SHORTCUT.name) => {
-                self.leave_out(SHORTCUT.name, "the database is in no cgroup of this run's");
-            }
-            None => {}
-        }
-        Ok(())
-    }
-
-    fn add_agent(
-        &mut self,
-        carrying: &[(&Ours, &Cgroup)],
-        attached: &'a Cgroup,
-        databases: &Databases,
-        cgroups: &'a Cgroups,
-    ) -> anyhow::Result<()> {
         if carrying.is_empty() {
             return Ok(());
         }
@@ -143,14 +136,18 @@ impl<'a> Stage<'a> {
             .iter()
             .map(|(path, cgroup)| rule(path, cgroup, databases));
         let policy: String = rules.collect();
-        let agent = Agent::start(&binary("underpass")?, None, attached, "", &policy)?;
-        for (path, _) in carrying {
+        let agent = Agent::start(&binary("underpass")?, None, cgroup, told, &policy)?;
+        if told.contains("splice = \"auto\"") {
+            // Flows are relayed until every engine was tried out; this is the last one.
+            agent.wait_for_log("path=\"splice_egress\"")?;
+        }
+        for (path, _) in &carrying {
             let mut lane = Lane::new(path.name, &databases.addresses, cgroups);
             lane.proxy_pids = vec![agent.pid()];
-            lane.is_copied = Some(path.is_copied);
+            lane.is_copied = path.is_copied;
             self.lanes.push(lane);
         }
-        self.agents.push(agent);
+        self.agents.push((told, agent));
         Ok(())
     }
 
@@ -163,12 +160,11 @@ impl<'a> Stage<'a> {
     /// # Errors
     /// The agent does not say.
     pub fn verify(&mut self) -> anyhow::Result<()> {
-        for agent in &self.agents {
+        for (told, agent) in &self.agents {
             let metrics = agent.metrics()?;
-            let its = |lane: &&mut Lane<'_>| lane.proxy_pids.contains(&agent.pid());
-            for lane in self.lanes.iter_mut().filter(its) {
-                let ours = OURS.into_iter().find(|path| path.name == lane.path);
-                if let Some(why) = ours.and_then(|path| verify::taken(path, &metrics)) {
+            for path in OURS.into_iter().filter(|path| path.agent == *told) {
+                let lane = self.lanes.iter_mut().find(|lane| lane.path == path.name);
+                if let (Some(lane), Some(why)) = (lane, verify::taken(path, &metrics)) {
                     lane.failed.get_or_insert(why);
                 }
             }
@@ -176,10 +172,10 @@ impl<'a> Stage<'a> {
         Ok(())
     }
 
-    /// Stops the agent as an operator does; everything else ends when it is dropped.
+    /// Stops the agents as an operator does; everything else ends when it is dropped.
     pub fn strike(mut self) -> anyhow::Result<()> {
         self.lanes.clear();
-        for agent in &mut self.agents {
+        for (_, agent) in &mut self.agents {
             let status = agent.stop()?;
             let said = agent.log();
             ensure!(

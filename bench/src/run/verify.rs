@@ -3,12 +3,11 @@
 
 use testkit::sandbox::Metric;
 
-use crate::paths::{Ours, SHORTCUT};
+use crate::paths::Ours;
 
 /// Flows that are carried without being understood.
 const UNDECODABLE: &str = "underpass_undecodable_flows_total";
 const CONNECTIONS: &str = "underpass_connections_total";
-const SHORTCUT_MESSAGES: &str = "underpass_shortcut_messages_total";
 
 /// What was otherwise than it should be; None: the path was taken by all of its connections.
 pub fn taken(path: &Ours, metrics: &Metric) -> Option<String> {
@@ -24,32 +23,17 @@ pub fn taken(path: &Ours, metrics: &Metric) -> Option<String> {
     if right.is_empty() {
         return Some("the agent saw none of its connections".into());
     }
-    if path.name == SHORTCUT.name {
-        return past_tcp(metrics);
+    let connections = right.iter().map(|(_, count)| **count).sum();
+    if let Some(why) = (path.slipped)(connections, metrics) {
+        return Some(why);
     }
     let undecodable = metrics
         .iter()
         .find(|(name, count)| name.starts_with(UNDECODABLE) && **count > 0.0);
-    let (name, count) = undecodable.filter(|_| path.is_copied)?;
+    let (name, count) = undecodable.filter(|_| path.is_copied == Some(true))?;
     Some(format!(
         "{count} flows were carried without being decoded: {name}"
     ))
-}
-
-/// A connection's first message may be sent before its other end is there; what is larger than
-/// the shortcut is good for takes TCP.
-const MOST_PAST_TCP: f64 = 0.95;
-
-fn past_tcp(metrics: &Metric) -> Option<String> {
-    let of_way = |way: &str| {
-        let named = metrics
-            .iter()
-            .filter(|(name, _)| name.starts_with(SHORTCUT_MESSAGES) && name.contains(way));
-        named.map(|(_, count)| count).sum::<f64>()
-    };
-    let (all, shortcut) = (of_way(""), of_way("way=\"shortcut\""));
-    (shortcut == 0.0 || shortcut < MOST_PAST_TCP * all)
-        .then(|| format!("{shortcut} of {all} messages took the shortcut"))
 }
 
 #[cfg(test)]

@@ -52,6 +52,7 @@ pub struct Lane<P> {
     depth: usize,
     /// Of each operation: steps, and whether its keys are new.
     operations: Vec<(usize, bool)>,
+    blocks: bool,
 }
 
 struct Line {
@@ -103,6 +104,7 @@ impl<P: Protocol> Lane<P> {
             random: Random::new(seed, thread as u64),
             depth: job.depth,
             operations: operations.map(|o| (o.steps.len(), o.new_key)).collect(),
+            blocks: job.blocks(),
         })
     }
 
@@ -134,11 +136,10 @@ impl<P: Protocol> Lane<P> {
 
     /// All connections are there.
     pub fn finish(&mut self) -> anyhow::Result<()> {
-        if self.connections.len() == 1 && self.depth == 1 {
+        if self.blocks {
             self.waiter = Waiter::Alone;
         } else {
             for (number, connection) in self.connections.iter().enumerate() {
-                connection.stream.set_nonblocking(true)?;
                 self.waiter.add(&connection.stream, number)?;
             }
         }

@@ -8,6 +8,7 @@ pub mod connect;
 pub mod cql;
 mod input;
 mod lane;
+mod patient;
 pub mod protocol;
 pub mod redis;
 
@@ -29,6 +30,7 @@ use crate::{
     workload::Job,
 };
 use lane::{Lane, LineSetup};
+use patient::Patient;
 use protocol::Protocol;
 
 /// Longer than a database under load takes: its own limits are 20 s.
@@ -107,8 +109,9 @@ impl<P: Protocol> Engine<P> {
                 phase: number as f64 / lines.len() as f64,
             });
             for _ in 0..line.connections {
-                let mut stream = dial(target)?;
-                let protocol = P::open(&mut stream, job, credentials)?;
+                let stream = dial(target)?;
+                stream.set_nonblocking(!job.blocks())?;
+                let protocol = P::open(&mut Patient(&stream), job, credentials)?;
                 lane.add_connection(stream, protocol)?;
             }
         }

@@ -1,7 +1,6 @@
 //! What a protocol has to know: how a request looks, and where a response ends.
 
-use std::net::TcpStream;
-
+use super::patient::Patient;
 use crate::{
     keys::{Source, random::Random},
     order::Credentials,
@@ -14,12 +13,12 @@ pub const MAX_RESPONSE_BYTES: usize = 16 << 20;
 
 /// A protocol's state on one connection.
 pub trait Protocol: Send + Sized {
-    /// Logs in and prepares, over a socket that blocks.
+    /// Logs in and prepares.
     ///
     /// # Errors
     /// When the database refuses.
     fn open(
-        stream: &mut TcpStream,
+        stream: &mut Patient<'_>,
         job: &Job,
         credentials: Option<&Credentials>,
     ) -> anyhow::Result<Self>;

@@ -21,6 +21,7 @@ fn job(protocol: Protocol, operations: Vec<Operation>) -> Job {
         threads: 1,
         connections: 1,
         depth: 1,
+        nonblocking: false,
         rate: None,
         keys: Keys {
             count: 1_000,

@@ -75,6 +75,8 @@ struct File {
     connections: usize,
     #[serde(default = "one")]
     depth: usize,
+    #[serde(default)]
+    nonblocking: bool,
     rate: Option<f64>,
     #[serde(default = "one")]
     nodes: usize,
@@ -105,6 +107,7 @@ struct Changes {
     threads: Option<usize>,
     connections: Option<usize>,
     depth: Option<usize>,
+    nonblocking: Option<bool>,
     rate: Option<f64>,
     nodes: Option<usize>,
     quick: Option<bool>,
@@ -203,6 +206,7 @@ impl File {
                 threads: changes.threads.unwrap_or(self.threads),
                 connections: changes.connections.unwrap_or(self.connections),
                 depth: changes.depth.unwrap_or(self.depth),
+                nonblocking: changes.nonblocking.unwrap_or(self.nonblocking),
                 rate: changes.rate.or(self.rate),
                 keys,
                 create: self.create.clone(),

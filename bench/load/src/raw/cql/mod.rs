@@ -5,11 +5,12 @@
 pub mod session;
 pub mod wire;
 
-use std::net::TcpStream;
-
 use anyhow::{Context, bail};
 
-use super::protocol::{Answered, At, Draw, Protocol, Taken};
+use super::{
+    patient::Patient,
+    protocol::{Answered, At, Draw, Protocol, Taken},
+};
 use crate::{
     order::Credentials,
     values::Values,
@@ -47,7 +48,7 @@ struct Batch {
 
 impl Protocol for Cql {
     fn open(
-        stream: &mut TcpStream,
+        stream: &mut Patient<'_>,
         job: &Job,
         credentials: Option<&Credentials>,
     ) -> anyhow::Result<Self> {

@@ -6,12 +6,14 @@ pub mod reply;
 use std::{
     collections::VecDeque,
     io::{Read, Write},
-    net::TcpStream,
 };
 
 use anyhow::{Context, bail, ensure};
 
-use super::protocol::{Answered, At, Draw, Protocol, Taken};
+use super::{
+    patient::Patient,
+    protocol::{Answered, At, Draw, Protocol, Taken},
+};
 use crate::{order::Credentials, workload::Job};
 use command::Commands;
 
@@ -36,7 +38,7 @@ struct Waiting {
 
 impl Protocol for Redis {
     fn open(
-        stream: &mut TcpStream,
+        stream: &mut Patient<'_>,
         job: &Job,
         credentials: Option<&Credentials>,
     ) -> anyhow::Result<Self> {
@@ -88,7 +90,7 @@ impl Protocol for Redis {
     }
 }
 
-fn log_in(stream: &mut TcpStream, credentials: &Credentials) -> anyhow::Result<()> {
+fn log_in(stream: &mut Patient<'_>, credentials: &Credentials) -> anyhow::Result<()> {
     let words = ["AUTH", &credentials.user, &credentials.password];
     let mut request = format!("*{}\r\n", words.len());
     for word in words {
