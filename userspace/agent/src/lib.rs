@@ -21,5 +21,6 @@ pub mod metrics;
 pub mod observed;
 pub mod paths;
 pub mod proxy;
+pub mod remembered;
 pub mod shortcuts;
 pub mod statements;

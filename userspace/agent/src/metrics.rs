@@ -8,7 +8,7 @@ use std::{
 
 use cql::{Anomaly, CloseReason, Undecodable, Unknowable};
 use dataplane::{
-    Dataplane, Refusal, SpliceRefusal,
+    Dataplane, NotRemembered, Refusal, SpliceRefusal,
     policy::{MAX_RULES, Match},
 };
 use prometheus::{
@@ -58,6 +58,8 @@ pub struct Metrics {
     session_rules: Arc<Mutex<HashSet<String>>>,
     /// What could not become known of a session, by reason.
     pub unknowable: IntCounterVec,
+    /// Decisions that do not stand for later connections although their rule says so, by reason.
+    pub not_remembered: IntCounterVec,
     /// Policy files read, by result.
     pub reloads: IntCounterVec,
 }
@@ -193,6 +195,14 @@ impl Metrics {
                     .iter()
                     .map(|u| u.as_str())
                     .collect::<Vec<_>>(),
+            )?,
+            not_remembered: counters(
+                registry,
+                "underpass_not_remembered_total",
+                "Decisions that do not stand for later connections of the process although their \
+                 rule remembers, by reason.",
+                "reason",
+                &NotRemembered::LABELS,
             )?,
             reloads: counters(
                 registry,

@@ -57,6 +57,7 @@ pub(super) struct RawRule {
     pub action: Spanned<String>,
     pub fail: Option<Spanned<String>>,
     pub shortcut: Option<Spanned<bool>>,
+    pub remember: Option<Spanned<String>>,
 }
 
 #[derive(Debug, Default, Deserialize)]
