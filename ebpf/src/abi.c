@@ -17,6 +17,8 @@ struct up_target_key abi_target_key;
 struct up_process_key abi_process_key;
 struct up_uid_key abi_uid_key;
 struct up_cgroup_key abi_cgroup_key;
+struct up_opener abi_opener;
+struct up_remembered abi_remembered;
 struct up_leg abi_leg;
 struct up_flow abi_flow;
 struct up_held abi_held;

@@ -31,6 +31,9 @@ enum up_limit {
 	/* Levels of the cgroup tree that a rule can see. The kernel's own default limit is
 	 * unlimited; systemd's trees are below 10 deep. */
 	UP_CGROUP_DEPTH = 16,
+	/* Decisions that are remembered: of a thousand processes on a host with as many endpoints as
+	 * a large cluster has, or the other way round; 12 MiB if all are there. */
+	UP_MAX_REMEMBERED = 65536,
 	/* Intercepted connections whose handshake is under way. */
 	UP_MAX_LEGS = 65536,
 	/* IP header (no options: 20 or 40) and TCP header (at most 60). */
@@ -91,7 +94,9 @@ enum up_outcome {
 	UP_OUTCOME_DENIED = 2,
 	UP_OUTCOME_FAILED_OPEN = 3,
 	UP_OUTCOME_FAILED_CLOSED = 4,
-	UP_OUTCOMES = 5,
+	/* Left alone, as the agent decided of another connection of the process. */
+	UP_OUTCOME_REMEMBERED = 5,
+	UP_OUTCOMES = 6,
 };
 
 /* Why a flow took a safer path than its rule asked for. */
@@ -161,7 +166,8 @@ struct up_settings {
 	__u32 generation;
 	/* The agent takes no further flow at present. */
 	__u32 full;
-	__u32 pad;
+	/* How often everything that was remembered has been forgotten. */
+	__u32 forgets;
 };
 
 /* Bit n: rule n. The lowest bit that survives every dimension is the first match. */
@@ -186,7 +192,8 @@ struct up_rule {
 	__u8 action;
 	__u8 fail;
 	__u8 shortcut;
-	__u8 pad;
+	/* It asks for the session, and the answer may be remembered. */
+	__u8 recalls;
 };
 
 /* Longest prefix match over generation, port, family, address, in this order. Port 0 is
@@ -220,15 +227,38 @@ struct up_cgroup_key {
 	__u32 pad;
 };
 
-/* Who opened an intercepted flow, and for where. */
-struct up_leg {
-	__u64 cookie;
+/* A process and where it connects to: all that a decision depends on besides the session. */
+struct up_opener {
+	/* When the process began: CLOCK_BOOTTIME, in ns. */
+	__u64 start_ns;
+	/* How often it has executed a program. */
+	__u64 execs;
 	__u64 cgroup_id;
 	struct up_endpoint orig_dst;
-	__u32 slot;
 	__u32 tgid;
 	__u32 uid;
 	__u8 comm[16];
+	__u8 pad[4];
+};
+
+/* A decision to bypass that stands for later connections. */
+struct up_remembered {
+	/* CLOCK_MONOTONIC. */
+	__u64 until_ns;
+	/* Of the settings, when the connection was opened on which it was decided. */
+	__u32 forgets;
+	/* The rule that decided. */
+	__u16 slot;
+	__u8 generation;
+	__u8 pad;
+};
+
+/* Who opened an intercepted flow, and for where. */
+struct up_leg {
+	struct up_opener opener;
+	__u64 cookie;
+	__u32 slot;
+	__u32 forgets;
 	/* The application had bound its socket to an address of its choice. */
 	__u8 bound;
 	/* To a port of its choice. */
@@ -502,20 +532,22 @@ struct up_nudge_count {
 
 /* Per rule slot and CPU. */
 struct up_decisions {
-	__u64 by_outcome[5];
+	__u64 by_outcome[6];
 };
 
 _Static_assert(UP_RULE_WORDS * 64 == UP_MAX_RULES, "a bit for each rule");
 _Static_assert(sizeof(struct up_endpoint) == 20, "up_endpoint");
 _Static_assert(sizeof(struct up_target_key) == 28, "up_target_key");
 _Static_assert(sizeof(struct up_process_key) == 24, "up_process_key");
-_Static_assert(sizeof(struct up_leg) == 72, "up_leg");
-_Static_assert(sizeof(struct up_flow) == 112, "up_flow");
-_Static_assert(sizeof(struct up_held) == 216, "up_held");
+_Static_assert(sizeof(struct up_opener) == 72, "up_opener");
+_Static_assert(sizeof(struct up_remembered) == 16, "up_remembered");
+_Static_assert(sizeof(struct up_leg) == 96, "up_leg");
+_Static_assert(sizeof(struct up_flow) == 136, "up_flow");
+_Static_assert(sizeof(struct up_held) == 240, "up_held");
 _Static_assert(sizeof(struct up_settings) == 64, "up_settings");
 _Static_assert(sizeof(struct up_cursor) == 40, "up_cursor");
 _Static_assert(sizeof(struct up_direction) == 216, "up_direction");
-_Static_assert(sizeof(struct up_meter) == 4264, "up_meter");
+_Static_assert(sizeof(struct up_meter) == 4288, "up_meter");
 _Static_assert(sizeof(struct up_splice_order) == 24, "up_splice_order");
 _Static_assert(sizeof(struct up_splice) == 80, "up_splice");
 _Static_assert(sizeof(struct up_splice_question) == 104, "up_splice_question");

@@ -32,6 +32,9 @@ pub const MAX_CGROUPS: u32 = 8192;
 /// `UP_CGROUP_DEPTH` of `enum up_limit` in abi.h.
 pub const CGROUP_DEPTH: u32 = 16;
 
+/// `UP_MAX_REMEMBERED` of `enum up_limit` in abi.h.
+pub const MAX_REMEMBERED: u32 = 65536;
+
 /// `UP_MAX_LEGS` of `enum up_limit` in abi.h.
 pub const MAX_LEGS: u32 = 65536;
 
@@ -125,8 +128,11 @@ pub const OUTCOME_FAILED_OPEN: u32 = 3;
 /// `UP_OUTCOME_FAILED_CLOSED` of `enum up_outcome` in abi.h.
 pub const OUTCOME_FAILED_CLOSED: u32 = 4;
 
+/// `UP_OUTCOME_REMEMBERED` of `enum up_outcome` in abi.h.
+pub const OUTCOME_REMEMBERED: u32 = 5;
+
 /// `UP_OUTCOMES` of `enum up_outcome` in abi.h.
-pub const OUTCOMES: u32 = 5;
+pub const OUTCOMES: u32 = 6;
 
 /// `UP_CAUSE_AGENT_AWAY` of `enum up_cause` in abi.h.
 pub const CAUSE_AGENT_AWAY: u32 = 0;
@@ -320,7 +326,7 @@ pub struct Settings {
     /// In C: `__u32`.
     pub full: u32,
     /// In C: `__u32`.
-    pub pad: u32,
+    pub forgets: u32,
 }
 
 const _: () = {
@@ -331,7 +337,7 @@ const _: () = {
     assert!(offset_of!(Settings, mark) == 48);
     assert!(offset_of!(Settings, generation) == 52);
     assert!(offset_of!(Settings, full) == 56);
-    assert!(offset_of!(Settings, pad) == 60);
+    assert!(offset_of!(Settings, forgets) == 60);
 };
 
 /// `struct up_rule_set` in abi.h.
@@ -395,7 +401,7 @@ pub struct Rule {
     /// In C: `__u8`.
     pub shortcut: u8,
     /// In C: `__u8`.
-    pub pad: u8,
+    pub recalls: u8,
 }
 
 const _: () = {
@@ -403,7 +409,7 @@ const _: () = {
     assert!(offset_of!(Rule, action) == 0);
     assert!(offset_of!(Rule, fail) == 1);
     assert!(offset_of!(Rule, shortcut) == 2);
-    assert!(offset_of!(Rule, pad) == 3);
+    assert!(offset_of!(Rule, recalls) == 3);
 };
 
 /// `struct up_target_key` in abi.h.
@@ -494,24 +500,77 @@ const _: () = {
     assert!(offset_of!(CgroupKey, pad) == 12);
 };
 
-/// `struct up_leg` in abi.h.
+/// `struct up_opener` in abi.h.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Leg {
+pub struct Opener {
     /// In C: `__u64`.
-    pub cookie: u64,
+    pub start_ns: u64,
+    /// In C: `__u64`.
+    pub execs: u64,
     /// In C: `__u64`.
     pub cgroup_id: u64,
     /// In C: `struct up_endpoint`.
     pub orig_dst: Endpoint,
-    /// In C: `__u32`.
-    pub slot: u32,
     /// In C: `__u32`.
     pub tgid: u32,
     /// In C: `__u32`.
     pub uid: u32,
     /// In C: `__u8[16]`.
     pub comm: [u8; 16],
+    /// In C: `__u8[4]`.
+    pub pad: [u8; 4],
+}
+
+const _: () = {
+    assert!(size_of::<Opener>() == 72);
+    assert!(offset_of!(Opener, start_ns) == 0);
+    assert!(offset_of!(Opener, execs) == 8);
+    assert!(offset_of!(Opener, cgroup_id) == 16);
+    assert!(offset_of!(Opener, orig_dst) == 24);
+    assert!(offset_of!(Opener, tgid) == 44);
+    assert!(offset_of!(Opener, uid) == 48);
+    assert!(offset_of!(Opener, comm) == 52);
+    assert!(offset_of!(Opener, pad) == 68);
+};
+
+/// `struct up_remembered` in abi.h.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Remembered {
+    /// In C: `__u64`.
+    pub until_ns: u64,
+    /// In C: `__u32`.
+    pub forgets: u32,
+    /// In C: `__u16`.
+    pub slot: u16,
+    /// In C: `__u8`.
+    pub generation: u8,
+    /// In C: `__u8`.
+    pub pad: u8,
+}
+
+const _: () = {
+    assert!(size_of::<Remembered>() == 16);
+    assert!(offset_of!(Remembered, until_ns) == 0);
+    assert!(offset_of!(Remembered, forgets) == 8);
+    assert!(offset_of!(Remembered, slot) == 12);
+    assert!(offset_of!(Remembered, generation) == 14);
+    assert!(offset_of!(Remembered, pad) == 15);
+};
+
+/// `struct up_leg` in abi.h.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Leg {
+    /// In C: `struct up_opener`.
+    pub opener: Opener,
+    /// In C: `__u64`.
+    pub cookie: u64,
+    /// In C: `__u32`.
+    pub slot: u32,
+    /// In C: `__u32`.
+    pub forgets: u32,
     /// In C: `__u8`.
     pub bound: u8,
     /// In C: `__u8`.
@@ -525,19 +584,16 @@ pub struct Leg {
 }
 
 const _: () = {
-    assert!(size_of::<Leg>() == 72);
-    assert!(offset_of!(Leg, cookie) == 0);
-    assert!(offset_of!(Leg, cgroup_id) == 8);
-    assert!(offset_of!(Leg, orig_dst) == 16);
-    assert!(offset_of!(Leg, slot) == 36);
-    assert!(offset_of!(Leg, tgid) == 40);
-    assert!(offset_of!(Leg, uid) == 44);
-    assert!(offset_of!(Leg, comm) == 48);
-    assert!(offset_of!(Leg, bound) == 64);
-    assert!(offset_of!(Leg, bound_port) == 65);
-    assert!(offset_of!(Leg, held) == 66);
-    assert!(offset_of!(Leg, generation) == 67);
-    assert!(offset_of!(Leg, pad) == 68);
+    assert!(size_of::<Leg>() == 96);
+    assert!(offset_of!(Leg, opener) == 0);
+    assert!(offset_of!(Leg, cookie) == 72);
+    assert!(offset_of!(Leg, slot) == 80);
+    assert!(offset_of!(Leg, forgets) == 84);
+    assert!(offset_of!(Leg, bound) == 88);
+    assert!(offset_of!(Leg, bound_port) == 89);
+    assert!(offset_of!(Leg, held) == 90);
+    assert!(offset_of!(Leg, generation) == 91);
+    assert!(offset_of!(Leg, pad) == 92);
 };
 
 /// `struct up_flow` in abi.h.
@@ -553,10 +609,10 @@ pub struct Flow {
 }
 
 const _: () = {
-    assert!(size_of::<Flow>() == 112);
+    assert!(size_of::<Flow>() == 136);
     assert!(offset_of!(Flow, leg) == 0);
-    assert!(offset_of!(Flow, client) == 72);
-    assert!(offset_of!(Flow, local) == 92);
+    assert!(offset_of!(Flow, client) == 96);
+    assert!(offset_of!(Flow, local) == 116);
 };
 
 /// `struct up_held` in abi.h.
@@ -574,11 +630,11 @@ pub struct Held {
 }
 
 const _: () = {
-    assert!(size_of::<Held>() == 216);
+    assert!(size_of::<Held>() == 240);
     assert!(offset_of!(Held, leg) == 0);
-    assert!(offset_of!(Held, client) == 72);
-    assert!(offset_of!(Held, syn_bytes) == 92);
-    assert!(offset_of!(Held, syn) == 96);
+    assert!(offset_of!(Held, client) == 96);
+    assert!(offset_of!(Held, syn_bytes) == 116);
+    assert!(offset_of!(Held, syn) == 120);
 };
 
 /// `struct up_release` in abi.h.
@@ -699,19 +755,19 @@ pub struct Meter {
 }
 
 const _: () = {
-    assert!(size_of::<Meter>() == 4264);
+    assert!(size_of::<Meter>() == 4288);
     assert!(offset_of!(Meter, leg) == 0);
-    assert!(offset_of!(Meter, client) == 72);
-    assert!(offset_of!(Meter, version) == 92);
-    assert!(offset_of!(Meter, ended) == 93);
-    assert!(offset_of!(Meter, pad) == 94);
-    assert!(offset_of!(Meter, opened_ns) == 96);
-    assert!(offset_of!(Meter, requests) == 104);
-    assert!(offset_of!(Meter, responses) == 320);
-    assert!(offset_of!(Meter, latency_sum_ns) == 536);
-    assert!(offset_of!(Meter, unmatched) == 544);
-    assert!(offset_of!(Meter, started) == 552);
-    assert!(offset_of!(Meter, latencies) == 2600);
+    assert!(offset_of!(Meter, client) == 96);
+    assert!(offset_of!(Meter, version) == 116);
+    assert!(offset_of!(Meter, ended) == 117);
+    assert!(offset_of!(Meter, pad) == 118);
+    assert!(offset_of!(Meter, opened_ns) == 120);
+    assert!(offset_of!(Meter, requests) == 128);
+    assert!(offset_of!(Meter, responses) == 344);
+    assert!(offset_of!(Meter, latency_sum_ns) == 560);
+    assert!(offset_of!(Meter, unmatched) == 568);
+    assert!(offset_of!(Meter, started) == 576);
+    assert!(offset_of!(Meter, latencies) == 2624);
 };
 
 /// `struct up_splice_order` in abi.h.
@@ -876,12 +932,12 @@ const _: () = {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Decisions {
-    /// In C: `__u64[5]`.
-    pub by_outcome: [u64; 5],
+    /// In C: `__u64[6]`.
+    pub by_outcome: [u64; 6],
 }
 
 const _: () = {
-    assert!(size_of::<Decisions>() == 40);
+    assert!(size_of::<Decisions>() == 48);
     assert!(offset_of!(Decisions, by_outcome) == 0);
 };
 
@@ -1058,7 +1114,7 @@ pub const LAYOUT: &[StructLayout] = &[
             ("mark", offset_of!(Settings, mark)),
             ("generation", offset_of!(Settings, generation)),
             ("full", offset_of!(Settings, full)),
-            ("pad", offset_of!(Settings, pad)),
+            ("forgets", offset_of!(Settings, forgets)),
         ],
     ),
     (
@@ -1088,7 +1144,7 @@ pub const LAYOUT: &[StructLayout] = &[
             ("action", offset_of!(Rule, action)),
             ("fail", offset_of!(Rule, fail)),
             ("shortcut", offset_of!(Rule, shortcut)),
-            ("pad", offset_of!(Rule, pad)),
+            ("recalls", offset_of!(Rule, recalls)),
         ],
     ),
     (
@@ -1132,16 +1188,38 @@ pub const LAYOUT: &[StructLayout] = &[
         ],
     ),
     (
+        "up_opener",
+        size_of::<Opener>(),
+        &[
+            ("start_ns", offset_of!(Opener, start_ns)),
+            ("execs", offset_of!(Opener, execs)),
+            ("cgroup_id", offset_of!(Opener, cgroup_id)),
+            ("orig_dst", offset_of!(Opener, orig_dst)),
+            ("tgid", offset_of!(Opener, tgid)),
+            ("uid", offset_of!(Opener, uid)),
+            ("comm", offset_of!(Opener, comm)),
+            ("pad", offset_of!(Opener, pad)),
+        ],
+    ),
+    (
+        "up_remembered",
+        size_of::<Remembered>(),
+        &[
+            ("until_ns", offset_of!(Remembered, until_ns)),
+            ("forgets", offset_of!(Remembered, forgets)),
+            ("slot", offset_of!(Remembered, slot)),
+            ("generation", offset_of!(Remembered, generation)),
+            ("pad", offset_of!(Remembered, pad)),
+        ],
+    ),
+    (
         "up_leg",
         size_of::<Leg>(),
         &[
+            ("opener", offset_of!(Leg, opener)),
             ("cookie", offset_of!(Leg, cookie)),
-            ("cgroup_id", offset_of!(Leg, cgroup_id)),
-            ("orig_dst", offset_of!(Leg, orig_dst)),
             ("slot", offset_of!(Leg, slot)),
-            ("tgid", offset_of!(Leg, tgid)),
-            ("uid", offset_of!(Leg, uid)),
-            ("comm", offset_of!(Leg, comm)),
+            ("forgets", offset_of!(Leg, forgets)),
             ("bound", offset_of!(Leg, bound)),
             ("bound_port", offset_of!(Leg, bound_port)),
             ("held", offset_of!(Leg, held)),

@@ -6,15 +6,17 @@
  * chosen, once per attempt (IPv4-mapped destinations arrive in connect6). Looks the
  * flow's rule up and leaves the socket alone (bypass; observe marks it for the meter), refuses it (deny: EPERM), or
  * sends it to the agent's listener (enrich) and keeps the original destination with the
- * socket.
+ * socket. Where the session decides, and has decided of another connection of the process, it is
+ * left alone (recall.h).
  *
- * Reads settings, shortcut_limits, policies, rules, targets, uids, processes, cgroups. Writes
+ * Reads settings, shortcut_limits, policies, rules, targets, uids, processes, cgroups,
+ * remembered. Writes
  * flows, observed, shortcut_wishes, decisions, causes; deletes from releases.
  *
  * When the agent is dead its listener is gone, which the socket look-up sees at once:
  * the rule's `fail` decides. No heartbeat, no race with a timer.
  */
-#include "decide.h"
+#include "recall.h"
 
 /* Is the agent listening in this very namespace? The mark tells its listener from a
  * stranger's on the same port. */
@@ -43,9 +45,9 @@ static __always_inline int agent_listens(struct bpf_sock_addr *ctx, const struct
 	return found;
 }
 
-/* Why this flow cannot be served, or UP_CAUSES when it can. */
-static __always_inline __u32 obstacle(struct bpf_sock_addr *ctx, struct bpf_sock *sk,
-				      const struct up_settings *s, const struct up_endpoint *dst)
+/* Why the agent could not dial what this socket dials, or UP_CAUSES when it can. */
+static __always_inline __u32 elsewhere(struct bpf_sock_addr *ctx, struct bpf_sock *sk,
+				       const struct up_settings *s, const struct up_endpoint *dst)
 {
 	if (bpf_get_netns_cookie(ctx) != s->netns_cookie)
 		return UP_CAUSE_FOREIGN_NETNS;
@@ -55,6 +57,13 @@ static __always_inline __u32 obstacle(struct bpf_sock_addr *ctx, struct bpf_sock
 	/* The scope of fe80::/10 is not visible here, so it could not be dialled again. */
 	if (dst->family == 6 && dst->addr[0] == 0xfe && (dst->addr[1] & 0xc0) == 0x80)
 		return UP_CAUSE_LINK_LOCAL;
+	return UP_CAUSES;
+}
+
+/* Why the agent does not take this flow, or UP_CAUSES when it does. */
+static __always_inline __u32 agent_refuses(struct bpf_sock_addr *ctx, const struct up_settings *s,
+					   const struct up_endpoint *dst)
+{
 	if (s->full)
 		return UP_CAUSE_AGENT_FULL;
 	if (!agent_listens(ctx, s, dst->family))
@@ -66,19 +75,16 @@ static __always_inline void describe(struct up_leg *leg, struct bpf_sock_addr *c
 				     const struct up_endpoint *dst, const struct decision *d,
 				     const __u8 comm[UP_COMM_BYTES])
 {
+	opener(&leg->opener, dst, comm);
 	leg->cookie = bpf_get_socket_cookie(ctx);
-	leg->cgroup_id = bpf_get_current_cgroup_id();
-	leg->orig_dst = *dst;
 	leg->slot = d->slot;
 	leg->generation = d->generation;
-	leg->tgid = bpf_get_current_pid_tgid() >> 32;
-	leg->uid = (__u32)bpf_get_current_uid_gid();
-	__builtin_memcpy(leg->comm, comm, UP_COMM_BYTES);
 }
 
-static __always_inline int remember(struct bpf_sock_addr *ctx, struct bpf_sock *sk,
-				    const struct up_endpoint *dst, const struct decision *d,
-				    const __u8 comm[UP_COMM_BYTES], int bound)
+static __always_inline int keep_flow(struct bpf_sock_addr *ctx, struct bpf_sock *sk,
+				     const struct up_settings *s, const struct up_endpoint *dst,
+				     const struct decision *d, const __u8 comm[UP_COMM_BYTES],
+				     int bound)
 {
 	struct up_flow *flow = bpf_sk_storage_get(&flows, sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
 
@@ -86,6 +92,7 @@ static __always_inline int remember(struct bpf_sock_addr *ctx, struct bpf_sock *
 		return 0;
 	__builtin_memset(flow, 0, sizeof(*flow));
 	describe(&flow->leg, ctx, dst, d, comm);
+	flow->leg.forgets = s->forgets;
 	flow->leg.bound = bound;
 	flow->leg.bound_port = sk->src_port != 0;
 	return 1;
@@ -139,7 +146,8 @@ static __always_inline int on_connect(struct bpf_sock_addr *ctx, const struct up
 	struct bpf_sock *sk = ctx->sk;
 	__u8 comm[UP_COMM_BYTES] = {};
 	struct decision d = {};
-	__u32 cause;
+	__u32 outcome = UP_OUTCOME_UNTOUCHED;
+	__u32 cause = UP_CAUSES;
 
 	*intercept = 0;
 	if (!sk || ctx->type != SOCK_STREAM || ctx->protocol != IPPROTO_TCP)
@@ -150,8 +158,12 @@ static __always_inline int on_connect(struct bpf_sock_addr *ctx, const struct up
 	process_name(comm);
 	if (!decide(s, dst, comm, &d))
 		return ALLOW;
+	if (d.action == UP_ACTION_ENRICH)
+		cause = elsewhere(ctx, sk, s, dst);
+	if (d.recalls && cause == UP_CAUSES && recall(s, dst, comm, &d))
+		outcome = UP_OUTCOME_REMEMBERED;
 	if (d.action == UP_ACTION_BYPASS) {
-		count_outcome(&d, UP_OUTCOME_UNTOUCHED);
+		count_outcome(&d, outcome);
 		if (d.shortcut)
 			wish_shortcut(ctx, sk, s);
 		return ALLOW;
@@ -165,8 +177,9 @@ static __always_inline int on_connect(struct bpf_sock_addr *ctx, const struct up
 		count_outcome(&d, UP_OUTCOME_DENIED);
 		return REFUSE;
 	}
-	cause = obstacle(ctx, sk, s, dst);
-	if (cause == UP_CAUSES && !remember(ctx, sk, dst, &d, comm, bound))
+	if (cause == UP_CAUSES)
+		cause = agent_refuses(ctx, s, dst);
+	if (cause == UP_CAUSES && !keep_flow(ctx, sk, s, dst, &d, comm, bound))
 		cause = UP_CAUSE_NO_MEMORY;
 	if (cause == UP_CAUSES) {
 		count_outcome(&d, UP_OUTCOME_INTERCEPTED);

@@ -14,6 +14,8 @@
 
 struct task_struct {
 	struct task_struct *group_leader;
+	__u64 start_boottime;
+	__u64 self_exec_id;
 	char comm[UP_COMM_BYTES];
 } __attribute__((preserve_access_index));
 
@@ -23,6 +25,7 @@ struct decision {
 	__u8 action;
 	__u8 fail;
 	__u8 shortcut;
+	__u8 recalls;
 };
 
 /* Bits of a target key before the address. */
@@ -191,6 +194,7 @@ static __always_inline int decide(const struct up_settings *s, const struct up_e
 	d->action = rule->action;
 	d->fail = rule->fail;
 	d->shortcut = rule->shortcut;
+	d->recalls = rule->recalls;
 	return 1;
 }
 

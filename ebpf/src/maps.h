@@ -69,6 +69,16 @@ struct {
 } decisions SEC(".maps"); /* connect hooks → agent; zeroed with its generation */
 
 struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, UP_MAX_REMEMBERED);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct up_opener);
+	__type(value, struct up_remembered);
+} remembered SEC(".maps"); /* agent → connect hooks; the agent removes it when it holds for nobody any
+			    * more. Not an LRU: that keeps its memory from the start, and drops
+			    * what nobody counts */
+
+struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, UP_CAUSES);
 	__type(key, __u32);

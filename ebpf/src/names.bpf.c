@@ -37,8 +37,8 @@ int getpeername4(struct bpf_sock_addr *ctx)
 	struct up_flow *flow = flow_of(ctx);
 
 	if (flow) {
-		ctx->user_ip4 = endpoint_v4(&flow->leg.orig_dst);
-		ctx->user_port = flow->leg.orig_dst.port_be;
+		ctx->user_ip4 = endpoint_v4(&flow->leg.opener.orig_dst);
+		ctx->user_port = flow->leg.opener.orig_dst.port_be;
 	}
 	return ALLOW;
 }
@@ -49,8 +49,8 @@ int getpeername6(struct bpf_sock_addr *ctx)
 	struct up_flow *flow = flow_of(ctx);
 
 	if (flow) {
-		show6(ctx, &flow->leg.orig_dst);
-		ctx->user_port = flow->leg.orig_dst.port_be;
+		show6(ctx, &flow->leg.opener.orig_dst);
+		ctx->user_port = flow->leg.opener.orig_dst.port_be;
 	}
 	return ALLOW;
 }
@@ -140,9 +140,9 @@ int original_dst(struct bpf_sockopt *ctx)
 	flow = bpf_sk_storage_get(&flows, ctx->sk, 0, 0);
 	if (!flow)
 		return ALLOW;
-	if (ctx->level == SOL_IP && flow->leg.orig_dst.family == 4)
-		answer4(ctx, &flow->leg.orig_dst);
+	if (ctx->level == SOL_IP && flow->leg.opener.orig_dst.family == 4)
+		answer4(ctx, &flow->leg.opener.orig_dst);
 	else if (ctx->level == SOL_IPV6)
-		answer6(ctx, &flow->leg.orig_dst);
+		answer6(ctx, &flow->leg.opener.orig_dst);
 	return ALLOW;
 }

@@ -22,6 +22,7 @@ use crate::{
     metrics::{Metrics, NOT_RELOADED, RELOADED},
     observed,
     proxy::Shared,
+    remembered,
 };
 
 /// Polling sees what notification misses: files on any file system, swapped by rename or by
@@ -33,6 +34,9 @@ const LOOK_AT_CGROUPS_EVERY: Duration = Duration::from_millis(100);
 
 /// Observed flows that have ended stay in the kernel's table for as long as this.
 const LOOK_AT_METERS_EVERY: Duration = Duration::from_secs(5);
+
+/// Only to give memory back: what has expired, or whose process has ended, holds for nobody.
+const LOOK_AT_REMEMBERED_EVERY: Duration = Duration::from_secs(5);
 
 /// Keeps the policy in force in step with the file.
 pub struct Control {
@@ -95,6 +99,8 @@ impl Control {
         cgroup_looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut meter_looks = time::interval(LOOK_AT_METERS_EVERY);
         meter_looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut remembered_looks = time::interval(LOOK_AT_REMEMBERED_EVERY);
+        remembered_looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             let names_cgroups = self.in_force.borrow().names_cgroups();
             tokio::select! {
@@ -106,6 +112,7 @@ impl Control {
                 Some(asked) = self.asked.recv() => self.answer(asked),
                 () = at(self.marks.next_end()) => self.end_marks(),
                 _ = meter_looks.tick() => self.look_at_meters().await,
+                _ = remembered_looks.tick() => self.look_at_remembered().await,
                 _ = cgroup_looks.tick(), if names_cgroups => {
                     self.look_at_cgroups();
                 }
@@ -121,6 +128,14 @@ impl Control {
         let looked = tokio::task::spawn_blocking(move || observed::sweep(&dataplane)).await;
         if let Err(error) = looked {
             tracing::error!(%error, "cannot look at what was observed");
+        }
+    }
+
+    async fn look_at_remembered(&self) {
+        let dataplane = self.dataplane.clone();
+        let looked = tokio::task::spawn_blocking(move || remembered::sweep(&dataplane)).await;
+        if let Err(error) = looked {
+            tracing::error!(%error, "cannot look at what is remembered");
         }
     }
 
@@ -186,7 +201,19 @@ impl Control {
         self.install(&policy)?;
         self.stale = false;
         self.in_force.send_replace(Arc::new(policy));
+        // A flow of a moment ago may still be decided by the old policy: not for its successors.
+        self.forget_remembered();
         Ok(())
+    }
+
+    fn forget_remembered(&self) {
+        let mut dataplane = self
+            .dataplane
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if let Some(Err(error)) = dataplane.as_mut().map(Dataplane::forget_remembered) {
+            tracing::error!(%error, "cannot forget what is remembered");
+        }
     }
 
     fn answer(&mut self, asked: Asked) {

@@ -23,5 +23,6 @@ pub mod observed;
 pub mod orders;
 pub mod paths;
 pub mod proxy;
+pub mod remembered;
 pub mod shortcuts;
 pub mod statements;

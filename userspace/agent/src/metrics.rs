@@ -8,7 +8,7 @@ use std::{
 
 use cql::{Anomaly, CloseReason, Undecodable, Unknowable};
 use dataplane::{
-    Dataplane, Refusal, SpliceRefusal,
+    Dataplane, NotRemembered, Refusal, SpliceRefusal,
     policy::{MAX_RULES, Match},
 };
 use prometheus::{
@@ -66,6 +66,8 @@ pub struct Metrics {
     pub marks: IntGauge,
     /// Running flows that a mark meant, by what became of them.
     pub marked_flows: IntCounterVec,
+    /// Decisions that do not stand for later connections although their rule says so, by reason.
+    pub not_remembered: IntCounterVec,
     /// Policy files read, by result.
     pub reloads: IntCounterVec,
 }
@@ -221,6 +223,14 @@ impl Metrics {
                  closed).",
                 "result",
                 &MARKED_RESULTS,
+            )?,
+            not_remembered: counters(
+                registry,
+                "underpass_not_remembered_total",
+                "Decisions that do not stand for later connections of the process although their \
+                 rule remembers, by reason.",
+                "reason",
+                &NotRemembered::LABELS,
             )?,
             reloads: counters(
                 registry,

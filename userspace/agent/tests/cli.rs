@@ -146,6 +146,30 @@ fn check_says_what_the_session_decides() {
 }
 
 #[test]
+fn check_says_what_is_remembered() {
+    let policy = file(
+        "[[rule]]\nname = \"etl\"\nto = [\":9042\"]\nuid = [7]\naction = \"bypass\"\n\
+         [[rule]]\nname = \"web\"\nto = [\":9042\"]\nuser = [\"web\"]\naction = \"bypass\"\n\
+         remember = \"10m\"\n",
+    );
+    let explain = |rest: &[&str]| {
+        let args = [&["check", path(&policy), "--to", "10.1.2.3:9042"], rest].concat();
+        String::from_utf8(underpass(&args).stdout).unwrap()
+    };
+    let remembered = "remembered: for 600 s, later connections of a process that met web are";
+    for session in [&[][..], &["--user", "web"]] {
+        let said = explain(session);
+        assert!(said.contains(remembered), "{said}");
+    }
+    for rest in [&["--user", "etl"][..], &["--uid", "7"]] {
+        let said = explain(rest);
+        assert!(!said.contains("remembered"), "{said}");
+    }
+    let json: serde_json::Value = serde_json::from_str(&explain(&["--json"])).unwrap();
+    assert_eq!(json["match"]["candidates"][0]["remember_seconds"], 600);
+}
+
+#[test]
 fn run_without_root_says_so() {
     let policy = file("");
     std::fs::set_permissions(

@@ -63,13 +63,16 @@ fn metrics() {
     let kernel = agent::metrics::KernelCounters::new(std::sync::Arc::clone(&dataplane)).unwrap();
     let observed =
         agent::observed::ObservedCounters::new(std::sync::Arc::clone(&dataplane)).unwrap();
-    let shortcuts = agent::shortcuts::ShortcutCounters::new(dataplane).unwrap();
+    let shortcuts =
+        agent::shortcuts::ShortcutCounters::new(std::sync::Arc::clone(&dataplane)).unwrap();
+    let remembered = agent::remembered::RememberedGauge::new(dataplane).unwrap();
     let mut rows: Vec<String> = registry
         .gather()
         .iter()
         .chain(&kernel.declared())
         .chain(&observed.declared())
         .chain(&shortcuts.declared())
+        .chain(&prometheus::core::Collector::collect(&remembered))
         .map(|family| {
             let labels = family
                 .get_metric()

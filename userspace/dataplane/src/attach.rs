@@ -32,6 +32,7 @@ use crate::{
     meters::{Meters, Observations},
     pins::{Pins, PinsError},
     policy::{Policy, RuleName},
+    remembered::Remembered,
     shortcut::{self, Shortcut, ShortcutCounts},
     splices::{Calls, Splices},
     sys,
@@ -115,6 +116,7 @@ pub struct Dataplane {
     meters: Meters,
     meter_hooks: MeterHooks,
     shortcut: Shortcut,
+    remembered: Arc<Remembered>,
     causes: PerCpuArray<MapData, u64>,
     names: Names,
     pins: Pins,
@@ -132,6 +134,8 @@ pub struct Attached {
     pub holds: Holds,
     /// The way to answer those.
     pub answers: Answers,
+    /// The way to have decisions stand.
+    pub remembered: Arc<Remembered>,
     /// The splice, or why this kernel does not have it.
     pub splices: Result<(Splices, Calls), String>,
 }
@@ -184,6 +188,7 @@ impl Dataplane {
             meters: loaded.meters,
             meter_hooks: loaded.meter_hooks,
             shortcut: loaded.shortcut,
+            remembered: loaded.remembered.clone(),
             causes: loaded.causes,
             names: loaded.names,
             pins,
@@ -195,6 +200,7 @@ impl Dataplane {
             listeners: loaded.listeners,
             holds: loaded.holds,
             answers: loaded.answers,
+            remembered: loaded.remembered,
             splices: loaded.splices,
         })
     }
@@ -215,6 +221,7 @@ impl Dataplane {
             self.shortcut
                 .open(&mut lock(&self.ebpf), &open(&self.cgroup)?);
         }
+        self.forget_remembered()?;
         self.tables.install(&compiled)?;
         if !policy.shortcuts() {
             self.shortcut.leave_off();
@@ -269,6 +276,18 @@ impl Dataplane {
         self.shortcut.is_open()
     }
 
+    /// From here on nobody is remembered: every process comes to the agent again.
+    pub fn forget_remembered(&mut self) -> Result<(), AttachError> {
+        let forgets = self.tables.forget()?;
+        let forgotten = self.remembered.forget(forgets);
+        forgotten.map_err(|e| AttachError::Maps(MapsError::Layout("remembered", e)))
+    }
+
+    /// What is remembered.
+    pub fn remembered(&self) -> &Arc<Remembered> {
+        &self.remembered
+    }
+
     /// Whether further flows are to follow their rule's `fail`.
     pub fn set_full(&mut self, full: bool) -> Result<(), InstallError> {
         self.tables.set_full(full)
@@ -311,6 +330,7 @@ struct Loaded {
     meters: Meters,
     meter_hooks: MeterHooks,
     shortcut: Shortcut,
+    remembered: Arc<Remembered>,
     causes: PerCpuArray<MapData, u64>,
     names: Names,
     links: Vec<PinnedLink>,
@@ -333,6 +353,7 @@ fn load(policy: &Policy) -> Result<Loaded, AttachError> {
     let holds = Holds::new(maps.held, names.clone(), mark).map_err(AttachError::Sockets)?;
     let answers = Answers::new(maps.flow, mark).map_err(AttachError::Sockets)?;
     let causes = maps.causes;
+    let remembered = Arc::new(Remembered::new(maps.remembered));
     let meters = Meters::new(maps.meters, names.clone());
     let ebpf = Arc::new(Mutex::new(ebpf));
     let splices = Splices::load(&ebpf, maps.splice).map_err(|e| e.to_string());
@@ -343,6 +364,7 @@ fn load(policy: &Policy) -> Result<Loaded, AttachError> {
         meters,
         meter_hooks: MeterHooks::default(),
         shortcut,
+        remembered,
         causes,
         names,
         links: Vec::new(),
@@ -388,7 +410,7 @@ fn settings(listeners: &Listeners, mark: Mark) -> io::Result<abi::Settings> {
         // The first policy to be installed becomes generation 0.
         generation: 1,
         full: 0,
-        pad: 0,
+        forgets: 0,
     })
 }
 

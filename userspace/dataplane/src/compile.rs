@@ -84,6 +84,8 @@ pub struct Compiled {
     pub rules: Vec<(Action, Fail)>,
     /// Whether it may take the shortcut, by rule number.
     pub shortcuts: Vec<bool>,
+    /// Whether the answer that the agent gives may be remembered, by rule number.
+    pub recalls: Vec<bool>,
     /// The default's.
     pub default: (Action, Fail),
     /// Names by rule number, the default's last.
@@ -191,6 +193,11 @@ pub fn compile(
             .map(|r| (r.kernel_action(), r.fail))
             .collect(),
         shortcuts: policy.rules.iter().map(|r| r.shortcut).collect(),
+        recalls: policy
+            .rules
+            .iter()
+            .map(|r| r.is_session() && policy.remembers())
+            .collect(),
         default: (policy.default_action, policy.default_fail),
         names: policy
             .rules

@@ -116,6 +116,7 @@ fn rules() -> impl Strategy<Value = Rule> {
             action: Action::Enrich,
             fail: Fail::Open,
             shortcut: false,
+            remember: None,
         })
 }
 
@@ -190,6 +191,7 @@ fn rule_to(n: usize) -> Rule {
         action: Action::Deny,
         fail: Fail::Open,
         shortcut: false,
+        remember: None,
     }
 }
 

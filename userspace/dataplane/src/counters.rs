@@ -36,6 +36,8 @@ labelled!(
         FailedOpen = OUTCOME_FAILED_OPEN => "failed_open",
         /// Could not be served; refused, as its rule's `fail` says.
         FailedClosed = OUTCOME_FAILED_CLOSED => "failed_closed",
+        /// Left alone, as the agent decided of another connection of the process.
+        Remembered = OUTCOME_REMEMBERED => "remembered",
     }
 );
 

@@ -14,6 +14,7 @@ use crate::{
     listeners::Mark,
     packet::Syn,
     policy::RuleName,
+    remembered::Opener,
     sys,
 };
 
@@ -47,6 +48,8 @@ pub struct Held {
     pub bound: bool,
     /// To a port of its choice.
     pub bound_port: bool,
+    /// As whom it is remembered.
+    pub opener: Opener,
     pub(crate) mark: Mark,
     pub(crate) syn: Syn,
 }
@@ -95,22 +98,30 @@ fn from_event(event: &abi::Held, names: &Names, mark: Mark) -> Option<Held> {
     Some(Held {
         client: ClientAddr::new(address::from_abi(&event.client)),
         cookie: SockCookie(leg.cookie),
-        orig_dst: OrigDst::new(address::from_abi(&leg.orig_dst)),
+        orig_dst: OrigDst::new(address::from_abi(&leg.opener.orig_dst)),
         rule: rule_name(leg, names),
         process: process(leg),
         bound: leg.bound != 0,
         bound_port: leg.bound_port != 0,
+        opener: Opener::of(leg),
         mark,
         syn: Syn::parse(event)?,
     })
 }
 
 pub(crate) fn process(leg: &abi::Leg) -> Process {
+    let abi::Opener {
+        tgid,
+        uid,
+        comm,
+        cgroup_id,
+        ..
+    } = leg.opener;
     Process {
-        pid: leg.tgid,
-        uid: leg.uid,
-        name: text(&leg.comm),
-        cgroup_id: leg.cgroup_id,
+        pid: tgid,
+        uid,
+        name: text(&comm),
+        cgroup_id,
     }
 }
 

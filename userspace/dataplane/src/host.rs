@@ -10,6 +10,7 @@ use std::{
 use nix::{
     mount::{MsFlags, mount},
     sys::statfs::{BPF_FS_MAGIC, CGROUP2_SUPER_MAGIC, statfs},
+    unistd::{SysconfVar, sysconf},
 };
 
 use crate::sys;
@@ -97,6 +98,32 @@ fn cgroup2_path(lines: &str) -> Option<PathBuf> {
     ))
 }
 
+/// `PROC_PID_INIT_INO` in the kernel's include/linux/proc_ns.h: the initial pid namespace.
+const INITIAL_PID_NAMESPACE: &str = "pid:[4026531836]";
+
+/// Whether this process knows every process of the host, by the number that BPF programs know.
+pub fn sees_every_process() -> bool {
+    let namespace = fs::read_link("/proc/self/ns/pid");
+    namespace.is_ok_and(|link| link == Path::new(INITIAL_PID_NAMESPACE))
+}
+
+/// When a process began, in ticks since the host's start. None when it is gone.
+pub fn started_ticks(pid: u32) -> Option<u64> {
+    start_in(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+}
+
+/// A tick of `/proc`, in ns.
+pub fn tick_ns() -> Option<u64> {
+    let per_second = sysconf(SysconfVar::CLK_TCK).ok().flatten()?;
+    1_000_000_000_u64.checked_div(per_second.try_into().ok()?)
+}
+
+/// The 22nd field (proc_pid_stat(5)); the second is a name in parentheses that may hold anything.
+fn start_in(stat: &str) -> Option<u64> {
+    let (_, behind_name) = stat.rsplit_once(')')?;
+    behind_name.split_whitespace().nth(19)?.parse().ok()
+}
+
 /// The kernel's number for this thread's network namespace (Linux 5.14).
 pub fn netns_cookie() -> io::Result<u64> {
     sys::netns_cookie(&UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?)
@@ -120,6 +147,15 @@ mod tests {
             None
         );
     }
+
+    #[test]
+    fn the_beginning_of_a_process_is_found_whatever_its_name() {
+        let stat = "7 (a) S 1 (b)) R 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 4711 20 21\n";
+        assert_eq!(start_in(stat), Some(4711));
+        assert_eq!(start_in("7 (a) R 1 2"), None);
+        assert_eq!(started_ticks(u32::MAX), None);
+    }
+
     #[test]
     fn the_path_in_v2_is_found_beside_those_in_v1() {
         let lines = "5:cpu:/v1\n0::/a/b\n";

@@ -5,6 +5,7 @@
 //! - [`Dataplane`]: loads, attaches, pins; installs policies; counts.
 //! - [`Listeners`], [`Holds`], [`dial`], [`Answers`]: one intercepted connection, from the
 //!   SYN that is being held to the database's answer to it.
+//! - [`Remembered`]: decisions that stand for later connections.
 //! - [`Splices`]: flows that were taken in and are carried by the kernel.
 //! - [`shortcut`]: flows whose two ends are both on this host, past TCP.
 //! - [`Observations`]: what was read of flows that are left alone and observed.
@@ -30,6 +31,7 @@ mod packet;
 mod pins;
 pub mod policy;
 mod quiet;
+mod remembered;
 pub mod shortcut;
 mod splices;
 mod sys;
@@ -45,5 +47,6 @@ pub use listeners::{Accepted, Listeners};
 pub use meters::{Latencies, OPCODES, Observations, Observed, Side, Traffic};
 pub use pins::{DEFAULT_PINS, detach};
 pub use quiet::Quiet;
+pub use remembered::{NotRemembered, Opener, Remembered};
 pub use splices::{Calls, Down, Moved, Position, Splice, SpliceRefusal, Splices, cookie};
 pub use tables::InstallError;

@@ -43,10 +43,14 @@ pub(crate) struct FlowMaps {
     pub releases: HashMap<MapData, u64, Shared<abi::Release>>,
 }
 
+/// Decisions that stand for later connections.
+pub(crate) type RememberedMap = HashMap<MapData, Shared<abi::Opener>, Shared<abi::Remembered>>;
+
 pub(crate) struct Maps {
     pub policy: PolicyMaps,
     pub flow: FlowMaps,
     pub meters: HashMap<MapData, u64, Shared<abi::Meter>>,
+    pub remembered: RememberedMap,
     pub causes: PerCpuArray<MapData, u64>,
     pub held: RingBuf<MapData>,
     pub splice: SpliceMaps,
@@ -70,6 +74,7 @@ impl Maps {
                 releases: take(ebpf, "releases")?,
             },
             meters: take(ebpf, "meters")?,
+            remembered: take(ebpf, "remembered")?,
             causes: take(ebpf, "causes")?,
             held: take(ebpf, "held")?,
             splice: SpliceMaps::take(ebpf)?,

@@ -192,7 +192,7 @@ fn observed(meter: &abi::Meter, rule: RuleName, now: Duration) -> Observed {
     Observed {
         cookie: SockCookie(meter.leg.cookie),
         client,
-        orig_dst: OrigDst::new(address::from_abi(&meter.leg.orig_dst)),
+        orig_dst: OrigDst::new(address::from_abi(&meter.leg.opener.orig_dst)),
         process: holds::process(&meter.leg),
         rule,
         age: now.saturating_sub(Duration::from_nanos(meter.opened_ns)),

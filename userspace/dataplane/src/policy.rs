@@ -8,7 +8,7 @@ mod session;
 #[cfg(test)]
 mod tests;
 
-use std::{fmt, net::SocketAddr, path::PathBuf, sync::Arc};
+use std::{fmt, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 
 use ebpf::abi;
 use ipnet::IpNet;
@@ -180,6 +180,9 @@ pub struct Rule {
     pub fail: Fail,
     /// Left alone, it may skip TCP where its other end is on this host, too.
     pub shortcut: bool,
+    /// For how long the agent's decision by this rule stands for later connections of the
+    /// process to the endpoint. Only with [`Action::Bypass`].
+    pub remember: Option<Duration>,
 }
 
 /// Ordered rules and a default.
@@ -315,6 +318,11 @@ impl Policy {
     /// Whether any flow may take the shortcut.
     pub fn shortcuts(&self) -> bool {
         self.rules.iter().any(|r| r.shortcut)
+    }
+
+    /// Whether any decision may be remembered.
+    pub fn remembers(&self) -> bool {
+        self.rules.iter().any(|r| r.remember.is_some())
     }
 
     /// Whether any rule names a cgroup, which must then be looked up again as they come

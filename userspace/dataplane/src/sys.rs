@@ -29,6 +29,8 @@ impl PlainBytes for abi::RuleSet {}
 impl PlainBytes for abi::UidKey {}
 impl PlainBytes for abi::CgroupKey {}
 impl PlainBytes for abi::Endpoint {}
+impl PlainBytes for abi::Opener {}
+impl PlainBytes for abi::Remembered {}
 impl PlainBytes for abi::Leg {}
 impl PlainBytes for abi::Held {}
 impl PlainBytes for abi::Release {}

@@ -75,6 +75,16 @@ impl Tables {
         self.written.each_ref().map(|w| w.names.clone())
     }
 
+    /// Nothing that is remembered stands any more. Gives the number of what will be from now on.
+    pub(crate) fn forget(&mut self) -> Result<u32, InstallError> {
+        let forgets = self.settings.forgets.wrapping_add(1);
+        self.put_settings(abi::Settings {
+            forgets,
+            ..self.settings
+        })?;
+        Ok(forgets)
+    }
+
     pub(crate) fn set_full(&mut self, full: bool) -> Result<(), InstallError> {
         self.put_settings(abi::Settings {
             full: full.into(),
@@ -239,7 +249,7 @@ impl Tables {
                 action: action_abi(*action),
                 fail: fail_abi(*fail),
                 shortcut: compiled.shortcuts.get(n).is_some_and(|s| *s).into(),
-                pad: 0,
+                recalls: compiled.recalls.get(n).is_some_and(|r| *r).into(),
             };
             let index = generation * abi::MAX_RULES + n as u32;
             self.maps

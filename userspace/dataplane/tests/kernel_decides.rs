@@ -79,6 +79,7 @@ fn rules(own_name: &str, cgroups: [PathBuf; 2]) -> impl Strategy<Value = Rule> +
             action,
             fail: Fail::Open,
             shortcut: false,
+            remember: None,
         })
 }
 

@@ -1,6 +1,6 @@
 //! `underpass check`.
 
-use std::process::ExitCode;
+use std::{process::ExitCode, time::Duration};
 
 use dataplane::policy::{Candidate, Compression, Fact, Match, Protocol, Rule, Session, SessionKey};
 use serde_json::{Value, json};
@@ -90,16 +90,21 @@ struct Possible {
     met: Match,
     /// What has to be known to know whether it holds.
     open: Vec<SessionKey>,
+    /// For how long the decision stands for later connections of the process.
+    remembered: Option<Duration>,
 }
 
 fn explain(config: &Config, candidate: &Candidate, session: &Session) -> Explanation {
     let policy = &config.policy;
+    let at_connect = policy.first_match(candidate);
     let possible: Vec<Possible> = policy
         .possible(candidate, session)
         .map(|(met, _)| {
             let rule = met.index.and_then(|index| policy.rules.get(index));
             let open = rule.map(|rule| rule.session.open(session).collect());
             Possible {
+                // Decided at connect(), it need not be remembered.
+                remembered: rule.filter(|_| at_connect.session).and_then(|r| r.remember),
                 met,
                 open: open.unwrap_or_default(),
             }
@@ -108,7 +113,7 @@ fn explain(config: &Config, candidate: &Candidate, session: &Session) -> Explana
     let last = possible.last().and_then(|possible| possible.met.index);
     let before = policy.rules.iter().take(last.unwrap_or(policy.rules.len()));
     Explanation {
-        at_connect: policy.first_match(candidate),
+        at_connect,
         passed_over: before
             .filter_map(|rule| Some((rule.name.to_string(), missed(rule, candidate, session)?)))
             .collect(),
@@ -143,7 +148,7 @@ impl Explanation {
             Some(met) if met.index.is_none() => text.push_str("  no rule holds\n"),
             Some(_) => text.push_str("  every condition of the rule holds\n"),
             None => {
-                for Possible { met, open } in &self.possible {
+                for Possible { met, open, .. } in &self.possible {
                     let (rule, action) = (&met.rule, met.action.as_str());
                     text.push_str(&match keys(open).as_str() {
                         "" => format!("  candidate: {rule}: {action}, otherwise\n"),
@@ -157,6 +162,19 @@ impl Explanation {
                 "  decided in the agent: at connect() it meets {}, which asks for the session\n",
                 self.at_connect.rule
             ));
+        }
+        for Possible {
+            met, remembered, ..
+        } in &self.possible
+        {
+            if let Some(lasts) = remembered {
+                text.push_str(&format!(
+                    "  remembered: for {} s, later connections of a process that met {} are left \
+                     alone at connect()\n",
+                    lasts.as_secs(),
+                    met.rule
+                ));
+            }
         }
         for (rule, key) in &self.passed_over {
             text.push_str(&format!(
@@ -173,10 +191,11 @@ impl Explanation {
             "action": met.map_or("undecided", |met| met.action.as_str()),
             "fail": self.at_connect.fail.as_str(),
             "at_connect": self.at_connect.rule.as_str(),
-            "candidates": self.possible.iter().map(|Possible { met, open }| json!({
+            "candidates": self.possible.iter().map(|Possible { met, open, remembered }| json!({
                 "rule": met.rule.as_str(),
                 "action": met.action.as_str(),
                 "by": open.iter().map(|key| key.key()).collect::<Vec<_>>(),
+                "remember_seconds": remembered.map(|lasts| lasts.as_secs()),
             })).collect::<Vec<_>>(),
             "passed_over": self.passed_over.iter().map(|(rule, key)| json!({
                 "rule": rule,

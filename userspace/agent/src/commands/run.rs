@@ -32,6 +32,7 @@ use crate::{
     observed::ObservedCounters,
     paths::{self, PathsAvailable, Splicing, Tried},
     proxy::{self, Admission, STRAGGLERS, Shared},
+    remembered::RememberedGauge,
     shortcuts::{self, ShortcutCounters},
     statements::Statements,
 };
@@ -82,6 +83,7 @@ async fn serve(file: &Path, config: Config) -> anyhow::Result<()> {
     registry.register(Box::new(KernelCounters::new(attached.clone())?))?;
     registry.register(Box::new(ObservedCounters::new(attached.clone())?))?;
     registry.register(Box::new(ShortcutCounters::new(attached.clone())?))?;
+    registry.register(Box::new(RememberedGauge::new(attached.clone())?))?;
     let metrics = Metrics::register(&registry)?;
     let statements = Statements::register(&registry)?;
     let available = PathsAvailable::register(&registry)?;
@@ -90,12 +92,14 @@ async fn serve(file: &Path, config: Config) -> anyhow::Result<()> {
         listeners,
         holds,
         answers,
+        remembered,
         splices,
     } = Dataplane::attach(&options, &config.policy)?;
     *attached.lock().unwrap_or_else(PoisonError::into_inner) = Some(dataplane);
     let (in_force, policy) = watch::channel(Arc::new(config.policy.clone()));
     let shared = Arc::new(Shared {
         answers,
+        remembered,
         splices: OnceLock::new(),
         flows: Flows::default(),
         metrics,

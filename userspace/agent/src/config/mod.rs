@@ -1,12 +1,13 @@
 //! The policy file, parsed once into what the rest of the agent need not check again.
 //!
 //! `raw.rs` says what the file looks like, `parse.rs` what each value means, `session.rs` that
-//! of the keys of session rules, `selector.rs` that of a mark's, `error.rs` how an error names its
-//! place.
+//! of the keys of session rules, `remember.rs` that of `remember`, `selector.rs` that of a mark's,
+//! `error.rs` how an error names its place.
 
 mod error;
 mod parse;
 mod raw;
+mod remember;
 mod selector;
 mod session;
 

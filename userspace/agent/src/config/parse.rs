@@ -26,7 +26,7 @@ use super::{
     Config, DEFAULT_ADMIN, DEFAULT_CONTROL, DEFAULT_MAX_FLOWS, MAX_FLOWS, MAX_SOCKET_PATH_BYTES,
     error::Flaw,
     raw::{RawAgent, RawConfig, RawDefault, RawRule},
-    session,
+    remember, session,
 };
 
 /// More would only wait for each other; eight carry a 10 Gbit/s link.
@@ -92,9 +92,10 @@ fn policy(
         return Err(Flaw::new(first_too_many.span(), message));
     }
     let mut names = HashSet::new();
+    let mut asks = false;
     let rules = raw
         .into_iter()
-        .map(|raw| rule(raw.into_inner(), &mut names))
+        .map(|raw| rule(raw.into_inner(), &mut names, &mut asks))
         .collect::<Result<Vec<_>, _>>()?;
     let default_action = match &default.action {
         Some(text) => action("default.action", text)?,
@@ -117,6 +118,7 @@ fn policy(
         }
         warnings.extend(session::doubt(rule));
     }
+    warnings.extend(remember::doubts(&rules));
     Ok(Policy {
         rules,
         default_action,
@@ -126,7 +128,12 @@ fn policy(
     })
 }
 
-pub(super) fn rule(mut raw: RawRule, names: &mut HashSet<String>) -> Result<Rule, Flaw> {
+/// `asks`: a rule so far has a condition on the session.
+pub(super) fn rule(
+    mut raw: RawRule,
+    names: &mut HashSet<String>,
+    asks: &mut bool,
+) -> Result<Rule, Flaw> {
     let session = session::conditions(&mut raw)?;
     let name = raw.name.get_ref();
     let legal = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
@@ -156,6 +163,7 @@ pub(super) fn rule(mut raw: RawRule, names: &mut HashSet<String>) -> Result<Rule
     }
     let action = rule_action(&raw.action, &session)?;
     let is_session = session.named().next().is_some();
+    *asks |= is_session;
     Ok(Rule {
         name: RuleName::new(name),
         to: raw.to.iter().map(target).collect::<Result<_, _>>()?,
@@ -170,6 +178,10 @@ pub(super) fn rule(mut raw: RawRule, names: &mut HashSet<String>) -> Result<Rule
         shortcut: raw
             .shortcut
             .map_or(Ok(false), |wanted| shortcut(&wanted, action, is_session))?,
+        remember: raw
+            .remember
+            .map(|lasts| remember::lasts(&lasts, action, *asks))
+            .transpose()?,
     })
 }
 

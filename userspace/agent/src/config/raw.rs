@@ -58,6 +58,7 @@ pub(super) struct RawRule {
     pub action: Spanned<String>,
     pub fail: Option<Spanned<String>>,
     pub shortcut: Option<Spanned<bool>>,
+    pub remember: Option<Spanned<String>>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -92,6 +93,7 @@ impl RawRule {
             action: spanned(action.to_owned()),
             fail: None,
             shortcut: None,
+            remember: None,
         }
     }
 }

@@ -53,7 +53,7 @@ pub fn marking_rule(conditions: &[(&str, &str)], action: Action) -> Result<Rule,
             }
         }
     }
-    let rule = parse::rule(raw, &mut HashSet::new());
+    let rule = parse::rule(raw, &mut HashSet::new(), &mut false);
     let mut rule = rule.map_err(|flaw| flaw.message.replace("rule.", ""))?;
     if rule.is_session() && action == Action::Deny {
         rule.fail = dataplane::policy::Fail::Closed;

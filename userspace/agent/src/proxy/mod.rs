@@ -27,7 +27,7 @@ mod workers;
 use std::sync::{Arc, OnceLock};
 
 use cql::PreparedStatements;
-use dataplane::{Answers, Holds, Listeners, Splices, policy::Policy};
+use dataplane::{Answers, Holds, Listeners, Remembered, Splices, policy::Policy};
 use tokio::sync::watch;
 
 pub use admission::{Admission, STRAGGLERS};
@@ -40,6 +40,8 @@ use crate::{flows::Flows, metrics::Metrics, statements::Statements};
 pub struct Shared {
     /// The way to answer held SYNs.
     pub answers: Answers,
+    /// The way to have decisions stand for later connections.
+    pub remembered: Arc<Remembered>,
     /// The kernel's way to carry flows, once it has been tried out, or why there is none.
     pub splices: OnceLock<Result<Splices, String>>,
     /// The flows that are carried.

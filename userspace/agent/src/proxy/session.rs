@@ -12,9 +12,9 @@ use std::{mem, path::PathBuf, sync::Arc};
 
 use cql::{Handshake, Refusal, Step};
 use dataplane::{
-    Held, host,
+    Held, Opener, host,
     policy::{
-        Action, Candidate, Compression, Decision, Fact, Policy, Protocol, RuleName, Session,
+        Action, Candidate, Compression, Decision, Fact, Match, Policy, Protocol, RuleName, Session,
         SessionKey,
     },
 };
@@ -26,6 +26,7 @@ use crate::flows::Flow;
 pub(super) struct Question {
     policy: Arc<Policy>,
     candidate: Candidate,
+    opener: Opener,
 }
 
 impl Question {
@@ -45,6 +46,7 @@ impl Question {
         };
         Some(Self {
             policy: policy.clone(),
+            opener: held.opener,
             candidate: Candidate {
                 to: held.orig_dst.socket_addr(),
                 uid: held.process.uid,
@@ -277,7 +279,9 @@ impl Gate {
     }
 
     fn judge(&mut self) {
-        let Question { policy, candidate } = &self.question;
+        let Question {
+            policy, candidate, ..
+        } = &self.question;
         let mut session = facts(self.handshake.session());
         let mut decision = policy.decide(candidate, &session);
         let metrics = &self.shared.metrics;
@@ -298,6 +302,7 @@ impl Gate {
         }
         metrics.session_decided(&by);
         self.flow.decide(&by);
+        self.remember(&by);
         tracing::debug!(
             flow = ?self.flow.id,
             rule = %by.rule,
@@ -308,6 +313,21 @@ impl Gate {
             self.outcome = Outcome::Denied(LastWords::Later);
         } else {
             self.outcome = Outcome::Decided(by.action);
+        }
+    }
+
+    /// Before the client knows that it is let in: its next connection is decided at once.
+    fn remember(&self, by: &Match) {
+        let Question { policy, opener, .. } = &self.question;
+        let rule = by.index.and_then(|index| policy.rules.get(index));
+        let (Some(index), Some(lasts)) = (by.index, rule.and_then(|rule| rule.remember)) else {
+            return;
+        };
+        if let Err(why) = self.shared.remembered.remember(opener, index, lasts) {
+            let reason = [why.as_str()];
+            let counter = &self.shared.metrics.not_remembered;
+            counter.with_label_values(&reason).inc();
+            tracing::debug!(flow = ?self.flow.id, %why, "not remembered");
         }
     }
 

@@ -58,6 +58,7 @@ prop_compose! {
             action,
             fail: Fail::Open,
             shortcut: false,
+            remember: None,
         }
     }
 }
@@ -208,6 +209,7 @@ fn rule(name: &str, session: SessionConditions, action: Action) -> Rule {
         action,
         fail: Fail::Closed,
         shortcut: false,
+        remember: None,
     }
 }
 
