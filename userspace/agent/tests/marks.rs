@@ -13,8 +13,12 @@ mod common;
 mod frames;
 #[path = "marks/operator.rs"]
 mod operator;
+#[path = "marks/socket.rs"]
+mod socket;
 #[path = "marks/spliced.rs"]
 mod spliced;
+#[path = "marks/undecided.rs"]
+mod undecided;
 #[path = "session_rules/wire.rs"]
 #[expect(dead_code, reason = "a part of it is used here")]
 mod wire;
@@ -22,21 +26,13 @@ mod wire;
 use std::{
     io::{ErrorKind, Read, Write},
     net::{TcpListener, TcpStream},
-    os::unix::{
-        fs::{MetadataExt, PermissionsExt},
-        process::CommandExt,
-    },
-    process::Command,
 };
 
-use common::{BINARY, accept, eventually};
+use common::{accept, eventually};
 use frames::{query, ready, startup, void};
 use operator::Operator;
 use serde_json::{Value, json};
-use testkit::sandbox::Agent;
-use wire::{
-    Conversation, Host, auth_response, auth_success, authenticate, host, refusal, set_keyspace,
-};
+use wire::{Conversation, Host, host};
 
 const ENRICH: &str = "[[rule]]\nname = \"r\"\nto = [\":PORT\"]\naction = \"enrich\"\n";
 const BYPASS: &str = "[[rule]]\nname = \"r\"\nto = [\":PORT\"]\naction = \"bypass\"\n";
@@ -266,114 +262,6 @@ fn observed_flows_are_not_carried_and_said_to_be_so() {
 }
 
 #[test]
-fn undecided_flows_are_decided_by_the_mark() {
-    host(|host| {
-        host.policy(BY_KEYSPACE);
-        let operator = Operator::of(host);
-        for (action, path) in [("bypass", "relay"), ("enrich", "enrich")] {
-            let mut c = host.connect();
-            // What is held back passes.
-            let (first, second) = (startup(4, &[]), query(4, 1, "SELECT v FROM shop.t"));
-            c.client.write_all(&[&first[..], &second].concat()).unwrap();
-            c.server_gets(&first);
-            c.server_gets_nothing();
-            let flow = host.flow(&c);
-            assert_eq!(
-                (&flow["action"], &flow["why"]),
-                (&json!("undecided"), &json!("waits for: keyspace"))
-            );
-            let marked = operator.mark(&["to=:PORT", action]);
-            assert_eq!(marked["counts"]["changed"], 1, "{marked}");
-            c.server_gets(&second);
-            c.server_sends(&ready(4));
-            c.server_sends(&void(4, 1));
-            let flow = host.flow(&c);
-            assert_eq!(
-                (&flow["path"], &flow["action"]),
-                (&json!(path), &json!(action))
-            );
-            operator.unmark(marked["mark"]["id"].as_u64().unwrap());
-            c.ends();
-        }
-        let mut c = host.connect();
-        c.client_sends(&startup(4, &[]));
-        let id = host.flow(&c)["id"].to_string();
-        assert!(
-            operator
-                .refused(&["mark", &id, "observe"])
-                .contains("decided at connect()")
-        );
-        assert_eq!(operator.mark(&[&id, "deny"])["counts"]["changed"], 1);
-        both_are_reset(&mut c);
-    });
-}
-
-#[test]
-fn a_session_that_is_still_being_learned_is_held_against_the_mark() {
-    host(|host| {
-        host.policy(BY_KEYSPACE);
-        let operator = Operator::of(host);
-        let log_in = |c: &mut Conversation, user: &str| {
-            c.client_sends(&startup(4, &[("DRIVER_NAME", "d")]));
-            c.server_sends(&authenticate(4));
-            let token = format!("\0{user}\0secret");
-            c.client_sends(&auth_response(4, 1, token.as_bytes()));
-            auth_success(4, 1)
-        };
-        let (mut alice, mut bob) = (host.connect(), host.connect());
-        let welcome_alice = log_in(&mut alice, "alice");
-        let welcome_bob = log_in(&mut bob, "bob");
-        let marked = operator.mark(&["user=alice,to=:PORT", "deny"]);
-        assert_eq!(
-            (&marked["counts"]["asked"], &marked["counts"]["changed"]),
-            (&json!(2), &json!(0))
-        );
-        assert_eq!(host.flow(&alice)["why"], "waits for: user, keyspace");
-        alice.server.write_all(&welcome_alice).unwrap();
-        alice.ends_with(&refusal(4, 1, "mark-1"), b"");
-        bob.server_sends(&welcome_bob);
-        bob.client_sends(&query(4, 2, "USE other"));
-        bob.server_sends(&set_keyspace(4, 2, "other"));
-        bob.client_sends(&query(4, 3, "SELECT v FROM t"));
-        bob.server_sends(&void(4, 3));
-        assert_eq!(host.flow(&bob)["rule"], "r");
-        // What is known by now decides at once.
-        let marked = operator.mark(&["user=bob,driver=d", "bypass"]);
-        assert_eq!(marked["counts"]["changed"], 1, "{marked}");
-        assert_eq!(host.flow(&bob)["path"], "relay");
-        bob.ends();
-
-        // The file would leave this one alone.
-        host.policy(BYPASS);
-        let mut c = host.connect();
-        let welcome = log_in(&mut c, "alice");
-        c.server.write_all(&welcome).unwrap();
-        c.ends_with(&refusal(4, 1, "mark-1"), b"");
-        assert!(
-            host.agent
-                .metrics()
-                .unwrap()
-                .keys()
-                .any(|k| k.contains("rule=\"mark\""))
-        );
-
-        // Of what was decided at connect(), nobody has looked at the session.
-        operator.unmark(1);
-        operator.unmark(2);
-        host.policy(ENRICH);
-        let mut c = host.connect();
-        begin(&mut c);
-        let marked = operator.mark(&["user=alice,to=:PORT", "deny", "--reset"]);
-        assert_eq!(
-            (&marked["unknown"], &marked["flows"]),
-            (&json!(1), &json!([]))
-        );
-        exchange(&mut c);
-        c.ends();
-    });
-}
-
-#[test]
 fn a_mark_ends_by_itself() {
     host(|host| {
         host.policy(ENRICH);
@@ -456,69 +344,6 @@ fn post(body: &str) -> String {
         "POST /marks HTTP/1.0\r\nContent-Length: {}\r\n\r\n{body}",
         body.len()
     )
-}
-
-#[test]
-fn only_root_may_and_only_one_agent_has_the_socket() {
-    let sandbox = testkit::sandbox::Sandbox::new().unwrap();
-    let netns = Some(&sandbox.netns);
-    let folder = tempfile::tempdir().unwrap();
-    std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
-    let socket = folder.path().join("a/b/control.sock");
-    let settings = format!("control = {socket:?}");
-    let start = || Agent::start(BINARY.as_ref(), netns, &sandbox.cgroup, &settings, "");
-    let mut agent = start().unwrap();
-    let file = std::fs::metadata(&socket).unwrap();
-    assert_eq!((file.mode() & 0o777, file.uid()), (0o600, 0));
-    for made in ["a", "a/b"] {
-        let mode = std::fs::metadata(folder.path().join(made)).unwrap().mode();
-        assert_eq!(mode & 0o777, 0o700, "{made}");
-    }
-    // Somebody who could reach it, but for its mode.
-    for made in ["a", "a/b"] {
-        let open = std::fs::Permissions::from_mode(0o755);
-        std::fs::set_permissions(folder.path().join(made), open).unwrap();
-    }
-    let copy = folder.path().join("underpass");
-    std::fs::copy(BINARY, &copy).unwrap();
-    let mut nobody = Command::new(&copy);
-    let args = ["mark", "all", "deny", "--control", socket.to_str().unwrap()];
-    nobody.args(args).uid(65_534).gid(65_534).current_dir("/");
-    let output = operator::output(&mut nobody);
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(1));
-    assert!(
-        said.starts_with("underpass: only root may open ") && said.lines().count() == 1,
-        "{said}"
-    );
-
-    // Another agent.
-    let refused = start().unwrap_err();
-    assert!(
-        format!("{refused:#}").contains("another agent answers at"),
-        "{refused:#}"
-    );
-    assert!(socket.exists());
-
-    // A dead one's socket is replaced.
-    agent.kill().unwrap();
-    assert!(socket.exists());
-    let operator = Operator::at(&socket, 0);
-    assert!(operator.refused(&["marks"]).contains("no agent answers at"));
-    agent.restart().unwrap();
-    assert_eq!(operator.marks(), json!([]));
-    assert!(agent.stop().unwrap().success());
-    assert!(!socket.exists());
-    assert!(operator.refused(&["marks"]).contains("no agent answers at"));
-
-    // What is no socket is left alone.
-    std::fs::write(&socket, "precious").unwrap();
-    let refused = start().unwrap_err();
-    assert!(
-        format!("{refused:#}").contains("is no socket"),
-        "{refused:#}"
-    );
-    assert_eq!(std::fs::read(&socket).unwrap(), b"precious");
 }
 
 #[test]

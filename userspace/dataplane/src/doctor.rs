@@ -1,5 +1,7 @@
 //! What this host has and what it lacks, each finding with its reason.
 
+mod neighbours;
+
 use std::{
     fs, io,
     path::{Path, PathBuf},
@@ -58,7 +60,10 @@ pub fn examine(cgroup: Option<&Path>, pins: &Path) -> Vec<Finding> {
     ];
     findings.extend(programs());
     findings.extend(maps());
-    findings.extend([netns(), ipv6(), shortcut(), others()]);
+    findings.extend([netns(), ipv6()]);
+    // Before anything is tried out: the kernel takes a moment to forget that.
+    findings.extend(neighbours::look(pins));
+    findings.push(shortcut());
     findings
 }
 
@@ -273,24 +278,5 @@ fn shortcut() -> Finding {
             State::Notice,
             format!("{reason}: flows whose rule asks for it stay on TCP"),
         ),
-    }
-}
-
-/// `BPF_PROG_TYPE_SOCK_OPS` and `BPF_PROG_TYPE_CGROUP_SOCK_ADDR` (uapi/linux/bpf.h).
-const NEIGHBOURS: [u32; 2] = [13, 18];
-
-/// Other programs at the same kind of hook, which see connections before or after ours.
-fn others() -> Finding {
-    let what = "other BPF programs";
-    let names: Vec<String> = aya::programs::loaded_programs()
-        .filter_map(Result::ok)
-        .filter(|p| NEIGHBOURS.contains(&(p.program_type() as u32)))
-        .map(|p| format!("{}#{}", p.name_as_str().unwrap_or("?"), p.id()))
-        .collect();
-    if names.is_empty() {
-        finding(what, State::Ok, "none at cgroup connect or sock_ops hooks")
-    } else {
-        let detail = format!("at cgroup connect or sock_ops hooks: {}", names.join(" "));
-        finding(what, State::Notice, detail)
     }
 }

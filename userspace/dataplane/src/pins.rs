@@ -14,6 +14,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use aya::programs::links::PinnedLink;
 use nix::fcntl::{Flock, FlockArg};
 use thiserror::Error;
 
@@ -139,7 +140,11 @@ fn make_folder(path: &Path) -> Result<(), PinsError> {
 
 fn remove_folder(folder: &Path) -> Result<(), PinsError> {
     for pin in folders(folder)? {
+        // The last reference: the kernel detaches at once when a descriptor is closed, and some
+        // time later when a pin goes.
+        let link = PinnedLink::from_pin(&pin);
         fs::remove_file(&pin).map_err(at(&pin))?;
+        drop(link);
     }
     fs::remove_dir(folder).map_err(at(folder))
 }

@@ -1,10 +1,15 @@
-//! Everything `unsafe`: socket options that no crate wraps, and the promise that the shared
-//! layout is plain bytes.
+//! Everything `unsafe`: socket options and questions to bpf(2) that no crate wraps, and the promise
+//! that the shared layout is plain bytes.
 
 use std::{
+    ffi::CString,
     io,
     mem::size_of,
-    os::fd::{AsRawFd, OwnedFd},
+    os::{
+        fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd},
+        unix::ffi::OsStrExt,
+    },
+    path::Path,
 };
 
 use aya::{
@@ -168,6 +173,74 @@ pub(crate) fn netns_cookie(socket: &impl AsRawFd) -> io::Result<u64> {
     } else {
         Err(io::Error::last_os_error())
     }
+}
+
+/// Opens what is pinned at a path of bpffs, whatever it is.
+pub(crate) fn open_pin(path: &Path) -> io::Result<OwnedFd> {
+    /// `union bpf_attr` of BPF_OBJ_GET (uapi/linux/bpf.h).
+    #[repr(C)]
+    struct Attr {
+        pathname: u64,
+        bpf_fd: u32,
+        file_flags: u32,
+    }
+    const BPF_OBJ_GET: libc::c_int = 7;
+    let path = CString::new(path.as_os_str().as_bytes())?;
+    let mut attr = Attr {
+        pathname: path.as_ptr() as u64,
+        bpf_fd: 0,
+        file_flags: 0,
+    };
+    // SAFETY: the pointers are to locals, of the size given and ended by a zero; the kernel reads
+    // both and keeps neither.
+    let fd = unsafe { libc::syscall(libc::SYS_bpf, BPF_OBJ_GET, &raw mut attr, size_of::<Attr>()) };
+    match RawFd::try_from(fd) {
+        // SAFETY: the kernel has just made this descriptor for us.
+        Ok(fd) if fd >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// The programs that are attached to a cgroup or a sockmap at one of its hooks
+/// (`BPF_CGROUP_*`, `BPF_SK_*`), at most 64: the kernel allows no more on a cgroup.
+pub(crate) fn attached_programs(target: BorrowedFd<'_>, hook: u32) -> io::Result<Vec<u32>> {
+    /// `union bpf_attr` of BPF_PROG_QUERY (uapi/linux/bpf.h).
+    #[repr(C)]
+    struct Attr {
+        target_fd: u32,
+        attach_type: u32,
+        query_flags: u32,
+        attach_flags: u32,
+        prog_ids: u64,
+        prog_cnt: u32,
+        pad: u32,
+    }
+    const BPF_PROG_QUERY: libc::c_int = 16;
+    let mut programs = vec![0_u32; 64];
+    let mut attr = Attr {
+        target_fd: target.as_raw_fd().cast_unsigned(),
+        attach_type: hook,
+        query_flags: 0,
+        attach_flags: 0,
+        prog_ids: programs.as_mut_ptr() as u64,
+        prog_cnt: programs.len() as u32,
+        pad: 0,
+    };
+    // SAFETY: the pointers are to locals of the sizes given; the kernel writes at most `prog_cnt`
+    // numbers, and how many there are, and keeps neither pointer.
+    let answer = unsafe {
+        libc::syscall(
+            libc::SYS_bpf,
+            BPF_PROG_QUERY,
+            &raw mut attr,
+            size_of::<Attr>(),
+        )
+    };
+    if answer != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    programs.truncate(attr.prog_cnt as usize);
+    Ok(programs)
 }
 
 fn set_int(

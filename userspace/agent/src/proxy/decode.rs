@@ -208,6 +208,11 @@ impl Decoder {
         self.decoder.is_some()
     }
 
+    /// The flow was denied, or its database has ended before it was decided.
+    pub(super) fn is_ending(&self) -> bool {
+        self.gate.as_ref().is_some_and(|gate| gate.is_ending())
+    }
+
     /// Nobody needs to read it any more.
     pub(super) fn stop(&mut self) {
         if self.decoder.take().is_some() {

@@ -13,6 +13,7 @@ use crate::{
 
 const AT_CONNECT: &str = "whether a flow is observed is decided at connect()";
 const NO_FRAMES: &str = "it is not decoded, and nobody knows where in a frame it is";
+const ENDING: &str = "it is being closed";
 const DECIDED: &str = "it was decided meanwhile";
 
 /// Does what the letter in the flow's mailbox asks. Gives the reason for which it ends, if it does.
@@ -29,6 +30,7 @@ pub(super) fn obey(flow: &Flow, decoder: Option<&mut Decoder>) -> Option<&'stati
 }
 
 fn answer(flow: &Flow, mut decoder: Option<&mut Decoder>, order: &Order) -> Answer {
+    let is_ending = decoder.as_deref().is_some_and(Decoder::is_ending);
     let gate = decoder.as_deref_mut().and_then(Decoder::open_gate);
     match (order.action, &order.ask, gate) {
         (_, Some(policy), Some(gate)) => {
@@ -47,6 +49,7 @@ fn answer(flow: &Flow, mut decoder: Option<&mut Decoder>, order: &Order) -> Answ
             decoder.map(Decoder::look_at_gate);
             Answer::Changed
         }
+        (_, None, None) if is_ending => Answer::CouldNot(ENDING),
         (Action::Enrich, None, None) => match decoder {
             Some(decoder) if decoder.decodes() => Answer::Already,
             _ => Answer::CouldNot(NO_FRAMES),

@@ -24,7 +24,7 @@ use super::{
     intake::Entered,
     marked,
     read::read,
-    splice::{Drain, Ride},
+    splice::{self, Drain, Ride},
 };
 use crate::{flows::Flow, metrics::Metrics};
 
@@ -45,17 +45,7 @@ pub(super) async fn carry(client: TcpStream, database: TcpStream, mut entered: B
     let mut relay = Relay::new(Some(decoder), flow, &shared.metrics);
     flow.mailbox
         .read_by(&poll_fn(|cx| Poll::Ready(cx.waker().clone())).await);
-    let splices = match shared.splices.get() {
-        Some(Ok(splices)) => Some(splices.clone()),
-        Some(Err(reason)) => {
-            flow.is_relayed(format!("splice is off: {reason}"));
-            None
-        }
-        None => {
-            flow.is_relayed("the splice was not tried out yet when the flow began");
-            None
-        }
-    };
+    let splices = splice::available(shared, flow);
     let mut ride = Ride::new(splices, entered.cookie(), flow, &shared.metrics);
     let (reason, database) = to_the_end(&mut relay, &mut ride, &client, database).await;
     ride.count(&relay);
@@ -84,7 +74,7 @@ pub(super) async fn to_the_end(
         match stop {
             Pause::Ended(reason) => return (reason, Some(database)),
             Pause::Letter => {
-                if let Some(reason) = relay.obey() {
+                if let Some(reason) = marked::obey(&relay.up.flow, relay.decoder.as_deref_mut()) {
                     return (reason, Some(database));
                 }
             }
@@ -181,11 +171,6 @@ impl Relay {
             down_first: false,
             drain: None,
         }
-    }
-
-    /// Does what a mark asks. Gives the reason if the flow ends by it.
-    fn obey(&mut self) -> Option<&'static str> {
-        marked::obey(&self.up.flow, self.decoder.as_deref_mut())
     }
 
     /// Ready when the flow has ended, or the kernel may carry it.

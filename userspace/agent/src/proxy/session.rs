@@ -261,6 +261,11 @@ impl Gate {
         }
     }
 
+    /// Whether nothing that follows matters.
+    pub(super) fn is_ending(&self) -> bool {
+        matches!(self.outcome, Outcome::Denied(_) | Outcome::Moot)
+    }
+
     /// Whether it is not decided, and can be.
     pub(super) fn is_open(&self) -> bool {
         matches!(self.outcome, Outcome::Open)

@@ -24,6 +24,7 @@ use tokio::{
 };
 
 use super::{
+    Shared,
     close::SPLICE_FAILED,
     marked,
     relay::{self, Relay},
@@ -46,6 +47,16 @@ const LONGEST_LOOK: Duration = Duration::from_millis(20);
 
 /// What comes while a flow is handed over is relayed; a flow that never pauses stays.
 const HANDOVER_ROUNDS: usize = 4;
+
+/// The kernel's way to carry a flow that begins now, if there is one.
+pub(super) fn available(shared: &Shared, flow: &Flow) -> Option<Splices> {
+    match shared.splices.get() {
+        Some(Ok(splices)) => return Some(splices.clone()),
+        Some(Err(reason)) => flow.is_relayed(format!("splice is off: {reason}")),
+        None => flow.is_relayed("the splice was not tried out yet when the flow began"),
+    }
+    None
+}
 
 /// A flow's rides with the kernel.
 pub(super) struct Ride {

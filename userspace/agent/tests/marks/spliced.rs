@@ -1,8 +1,8 @@
 //! Flows that the kernel carries, and why each flow is on its path.
 
 use std::{
-    io::{ErrorKind, Read},
-    net::TcpListener,
+    io::{ErrorKind, Read, Write},
+    net::{TcpListener, TcpStream},
     process::Command,
 };
 
@@ -13,6 +13,7 @@ use super::{
     BY_KEYSPACE, ENRICH, OBSERVE, begin, both_are_reset,
     common::{BINARY, eventually},
     exchange,
+    frames::{query, void},
     operator::Operator,
     wire::{Conversation, Host},
 };
@@ -72,21 +73,11 @@ fn flow(host: &Host<'_>, c: &Conversation) -> Value {
 
 /// Bytes both ways.
 fn pass(c: &mut Conversation) {
-    use std::io::Write;
     for n in 0..20_u8 {
-        c.client.write_all(&[n; 100]).unwrap();
+        write(&c.client, &[n; 100]);
         c.server_gets(&[n; 100]);
-        c.server.write_all(&[n; 300]).unwrap();
-        let (mut got, mut buffer) = (0, [0; 300]);
-        while got < 300 {
-            match c.client.read(&mut buffer) {
-                Ok(0) => panic!("it has ended"),
-                Ok(read) => got += read,
-                Err(e) if e.kind() == ErrorKind::WouldBlock => std::thread::yield_now(),
-                Err(e) => panic!("{e}"),
-            }
-            assert!(buffer.iter().all(|b| *b == n || *b == 0));
-        }
+        write(&c.server, &[n; 300]);
+        read(&c.client, &[n; 300]);
     }
 }
 
@@ -134,6 +125,118 @@ fn a_spliced_flow_is_marked_too() {
         });
         assert_eq!(host.metric("flows_closed", "reason=\"marked\""), 2);
     });
+}
+
+/// Requests that are written without waiting, so that a mark comes in the middle of one.
+const REQUESTS: usize = 8_000;
+
+#[test]
+fn no_byte_is_lost_where_decoding_ends() {
+    host("auto", |host| {
+        let kernel = splices(host);
+        let operator = Operator::of(host);
+        host.policy(ENRICH);
+        let flows: Vec<Conversation> = (0..4)
+            .map(|_| {
+                let mut c = host.connect();
+                begin(&mut c);
+                c
+            })
+            .collect();
+        let request = |n: usize| {
+            query(
+                4,
+                (n % 100) as i16,
+                &format!("SELECT v FROM t WHERE k = {n}"),
+            )
+        };
+        let half_way = std::sync::Barrier::new(flows.len() + 1);
+        std::thread::scope(|scope| {
+            for c in &flows {
+                let (client, server, half_way) = (&c.client, &c.server, &half_way);
+                scope.spawn(move || {
+                    let requests: Vec<u8> = (0..REQUESTS).flat_map(request).collect();
+                    for (n, chunk) in requests.chunks(1_009).enumerate() {
+                        if n == 300 {
+                            half_way.wait();
+                        }
+                        write(client, chunk);
+                    }
+                });
+                scope.spawn(move || {
+                    let responses: Vec<u8> = (0..REQUESTS)
+                        .flat_map(|n| void(4, (n % 100) as i16))
+                        .collect();
+                    let mut requests = Vec::new();
+                    let mut chunks = responses.chunks(13 * 200);
+                    for n in 0..REQUESTS {
+                        requests.extend(request(n));
+                        if requests.len() > 30_000 || n + 1 == REQUESTS {
+                            read(server, &requests);
+                            requests.clear();
+                        }
+                        if n % 200 == 199 {
+                            chunks
+                                .next()
+                                .into_iter()
+                                .for_each(|chunk| write(server, chunk));
+                        }
+                    }
+                    assert_eq!(chunks.next(), None);
+                });
+                scope.spawn(move || {
+                    let responses: Vec<u8> = (0..REQUESTS)
+                        .flat_map(|n| void(4, (n % 100) as i16))
+                        .collect();
+                    read(client, &responses);
+                });
+                // From here on as applications are that can be spliced.
+                client.set_nonblocking(true).unwrap();
+            }
+            half_way.wait();
+            assert_eq!(
+                operator.mark(&["to=:PORT", "bypass"])["counts"]["changed"],
+                4
+            );
+        });
+        for c in &flows {
+            let flow = host.flow(c);
+            assert_eq!(flow["rule"], "mark-1", "{flow}");
+            if kernel {
+                eventually("it is spliced", || host.flow(c)["path"] == "splice");
+            }
+        }
+    });
+}
+
+fn write(mut to: &TcpStream, mut bytes: &[u8]) {
+    while !bytes.is_empty() {
+        match to.write(bytes) {
+            Ok(n) => bytes = &bytes[n..],
+            Err(e) if e.kind() == ErrorKind::WouldBlock => std::thread::yield_now(),
+            Err(e) => panic!("{e}"),
+        }
+    }
+}
+
+/// These bytes and no others come next.
+fn read(mut from: &TcpStream, bytes: &[u8]) {
+    let (mut got, mut buffer) = (0, vec![0; 64 * 1024]);
+    while got < bytes.len() {
+        let room = buffer.len().min(bytes.len() - got);
+        match from.read(&mut buffer[..room]) {
+            Ok(0) => panic!("it ended after {got} bytes"),
+            Ok(n) => {
+                assert!(
+                    buffer[..n] == bytes[got..got + n],
+                    "wrong bytes after {got}"
+                );
+                got += n;
+            }
+            Err(e) if e.kind() == ErrorKind::WouldBlock => std::thread::yield_now(),
+            Err(e) => panic!("{e}"),
+        }
+    }
 }
 
 #[test]

@@ -1,0 +1,399 @@
+//! Programs and sockmaps of others at the hooks that ours use: whose they are, where they are
+//! attached, and which path they rule out.
+//!
+//! Ours are those that this process or one of the same name holds, and those that are pinned where
+//! agents pin. The kernel tells of a program by its number; who holds it, its descriptors in `/proc`
+//! and the pins in bpffs do.
+
+use std::{
+    collections::{BTreeMap, HashMap, HashSet},
+    ffi::OsString,
+    fs::{self, File},
+    os::fd::{AsFd, AsRawFd},
+    path::{Path, PathBuf},
+};
+
+use aya::maps::MapType;
+
+use super::{Finding, State, finding};
+use crate::{host, sys};
+
+/// Descriptors that are looked at, which takes a second or two.
+const MAX_DESCRIPTORS: usize = 200_000;
+/// Cgroups in which is looked what is attached.
+const MAX_CGROUPS: usize = 2_000;
+/// Pins that are opened, and folders above each.
+const MAX_PINS: usize = 4_000;
+const MAX_PIN_DEPTH: usize = 8;
+/// Findings of a kind of program; further ones are counted.
+const MAX_LISTED: usize = 16;
+
+/// A type of programs (`BPF_PROG_TYPE_*` in uapi/linux/bpf.h), where such can be attached
+/// (`BPF_CGROUP_*`), and what one of others means for flows.
+struct Kind {
+    number: u32,
+    name: &'static str,
+    hooks: &'static [(u32, &'static str)],
+    state: State,
+    rules_out: &'static str,
+}
+
+const KINDS: [Kind; 6] = [
+    Kind {
+        number: 8,
+        name: "cgroup_skb",
+        hooks: &[(0, "ingress"), (1, "egress")],
+        state: State::Ok,
+        rules_out: "rules out no path",
+    },
+    Kind {
+        number: 13,
+        name: "sock_ops",
+        hooks: &[(3, "sock_ops")],
+        state: State::Notice,
+        rules_out: "splice and shortcut are refused for sockets that it puts into a sockmap",
+    },
+    Kind {
+        number: 14,
+        name: "sk_skb",
+        hooks: &[],
+        state: State::Notice,
+        rules_out: "splice and shortcut are refused for sockets in its sockmap",
+    },
+    Kind {
+        number: 16,
+        name: "sk_msg",
+        hooks: &[],
+        state: State::Notice,
+        rules_out: "splice and shortcut are refused for sockets in its sockmap",
+    },
+    Kind {
+        number: 18,
+        name: "cgroup_sock_addr",
+        hooks: &[
+            (10, "connect4"),
+            (11, "connect6"),
+            (8, "bind4"),
+            (9, "bind6"),
+            (14, "sendmsg4"),
+            (15, "sendmsg6"),
+            (19, "recvmsg4"),
+            (20, "recvmsg6"),
+            (29, "getpeername4"),
+            (30, "getpeername6"),
+            (31, "getsockname4"),
+            (32, "getsockname6"),
+        ],
+        state: State::Notice,
+        rules_out: "what it rewrites before our hooks look, rules do not see; what it rewrites \
+                    behind them does not reach the agent: then enrich is lost",
+    },
+    Kind {
+        number: 25,
+        name: "cgroup_sockopt",
+        hooks: &[(21, "getsockopt"), (22, "setsockopt")],
+        state: State::Notice,
+        rules_out: "rules out no path; it may answer SO_ORIGINAL_DST itself",
+    },
+];
+
+/// What programs are attached to that is a sockmap: `BPF_SK_SKB_STREAM_PARSER`,
+/// `BPF_SK_SKB_STREAM_VERDICT`, `BPF_SK_MSG_VERDICT`, `BPF_SK_SKB_VERDICT`.
+const SOCKMAP_HOOKS: [u32; 4] = [4, 5, 7, 38];
+
+/// Looks at all of them. `pins`: where agents pin.
+pub(super) fn look(pins: &Path) -> Vec<Finding> {
+    let what = "other BPF programs";
+    let programs: Result<Vec<_>, _> = aya::programs::loaded_programs().collect();
+    let maps: Result<Vec<_>, _> = aya::maps::loaded_maps().collect();
+    let (programs, maps) = match (programs, maps) {
+        (Ok(programs), Ok(maps)) => (programs, maps),
+        (Err(error), _) => return vec![finding(what, State::Notice, unlisted(&error))],
+        (_, Err(error)) => return vec![finding(what, State::Notice, unlisted(&error))],
+    };
+    let holders = Holders::find(pins);
+    let mut places = Places::default();
+    let mut findings = Vec::new();
+    for map in maps {
+        let kind = match map.map_type() {
+            Ok(MapType::SockMap) => "sockmap",
+            Ok(MapType::SockHash) => "sockhash",
+            _ => continue,
+        };
+        let thing = Thing::Map(map.id());
+        let name = numbered(map.name_as_str(), map.id());
+        places.add_sockmap(&map, &name);
+        if holders.is_ours(thing) {
+            continue;
+        }
+        let detail = format!(
+            "{name}, {}: flows whose client's socket is in it are relayed, and stay on TCP",
+            holders.of(thing, None)
+        );
+        findings.push(finding(&format!("other {kind}"), State::Notice, detail));
+    }
+    let others: Vec<_> = programs
+        .into_iter()
+        .filter_map(|program| {
+            let number = program.program_type() as u32;
+            let kind = KINDS.iter().find(|kind| kind.number == number)?;
+            let is_ours = holders.is_ours(Thing::Program(program.id()));
+            (!is_ours).then_some((kind, program))
+        })
+        .collect();
+    if others.iter().any(|(kind, _)| !kind.hooks.is_empty()) {
+        places.look_at_cgroups();
+    }
+    let sockmaps = findings.len();
+    for kind in &KINDS {
+        let of_kind = others.iter().filter(|(k, _)| k.number == kind.number);
+        let mut details: Vec<String> = of_kind
+            .map(|(_, program)| {
+                let id = program.id();
+                let name = numbered(program.name_as_str(), id);
+                let by = holders.of(Thing::Program(id), program.created_by_uid());
+                let (at, rules_out) = (places.of(id), kind.rules_out);
+                format!("{name}, {by}{at}: {rules_out}")
+            })
+            .collect();
+        let more = details.len().saturating_sub(MAX_LISTED);
+        details.truncate(MAX_LISTED);
+        if more > 0 {
+            details.push(format!("and {more} more"));
+        }
+        let what = format!("other {}", kind.name);
+        findings.extend(details.into_iter().map(|d| finding(&what, kind.state, d)));
+    }
+    let summary = match (others.len(), sockmaps) {
+        (0, 0) => finding(
+            what,
+            State::Ok,
+            "none at hooks that ours use, and no sockmap",
+        ),
+        (programs, maps) => {
+            let worst = findings.iter().any(|f| f.state != State::Ok);
+            let state = if worst { State::Notice } else { State::Ok };
+            let detail = format!("{programs} at hooks that ours use, {maps} sockmaps: below");
+            finding(what, state, detail)
+        }
+    };
+    [vec![summary], findings].concat()
+}
+
+fn unlisted(error: &dyn std::fmt::Display) -> String {
+    format!("cannot be listed: {error}; run as root")
+}
+
+fn numbered(name: Option<&str>, id: u32) -> String {
+    // Names are chosen by whoever loads them.
+    let name = name.filter(|name| !name.is_empty()).unwrap_or("?");
+    format!("{}#{id}", name.replace(char::is_control, "?"))
+}
+
+/// What the kernel has by number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Thing {
+    Program(u32),
+    Map(u32),
+}
+
+/// Who keeps things loaded.
+#[derive(Default)]
+struct Holders {
+    processes: HashMap<Thing, BTreeMap<u32, String>>,
+    pins: HashMap<Thing, PathBuf>,
+    ours: HashSet<Thing>,
+}
+
+impl Holders {
+    fn find(our_pins: &Path) -> Self {
+        let mut holders = Self::default();
+        holders.look_at_processes();
+        let mut left = MAX_PINS;
+        holders.look_at_pins(Path::new(host::BPFFS), our_pins, MAX_PIN_DEPTH, &mut left);
+        if !our_pins.starts_with(host::BPFFS) {
+            holders.look_at_pins(our_pins, our_pins, MAX_PIN_DEPTH, &mut left);
+        }
+        holders
+    }
+
+    fn look_at_processes(&mut self) {
+        let own = executable(std::process::id());
+        let mut left = MAX_DESCRIPTORS;
+        let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
+        let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+        for pid in pids {
+            let process = PathBuf::from(format!("/proc/{pid}"));
+            // It may have ended.
+            let descriptors = fs::read_dir(process.join("fd")).into_iter().flatten();
+            for descriptor in descriptors.flatten() {
+                if left == 0 {
+                    return;
+                }
+                left -= 1;
+                let target = fs::read_link(descriptor.path()).unwrap_or_default();
+                if !target.as_os_str().to_string_lossy().contains("bpf") {
+                    continue;
+                }
+                let info = process.join("fdinfo").join(descriptor.file_name());
+                let Some(thing) = thing_of(&fs::read_to_string(info).unwrap_or_default()) else {
+                    continue;
+                };
+                if own.is_some() && executable(pid) == own {
+                    self.ours.insert(thing);
+                }
+                let name = fs::read_to_string(process.join("comm")).unwrap_or_default();
+                let name = name.trim_end().replace(char::is_control, "?");
+                self.processes.entry(thing).or_default().insert(pid, name);
+            }
+        }
+    }
+
+    fn look_at_pins(&mut self, folder: &Path, ours: &Path, depth: usize, left: &mut usize) {
+        for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+            if *left == 0 {
+                return;
+            }
+            *left -= 1;
+            let path = entry.path();
+            if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                if depth > 0 {
+                    self.look_at_pins(&path, ours, depth - 1, left);
+                }
+                continue;
+            }
+            let Ok(fd) = sys::open_pin(&path) else {
+                continue;
+            };
+            let info = format!("/proc/self/fdinfo/{}", fd.as_raw_fd());
+            let Some(thing) = thing_of(&fs::read_to_string(info).unwrap_or_default()) else {
+                continue;
+            };
+            if path.starts_with(ours) {
+                self.ours.insert(thing);
+            }
+            self.pins.entry(thing).or_insert(path);
+        }
+    }
+
+    fn is_ours(&self, thing: Thing) -> bool {
+        self.ours.contains(&thing)
+    }
+
+    /// In words; `uid`: who loaded it.
+    fn of(&self, thing: Thing, uid: Option<u32>) -> String {
+        if let Some(processes) = self.processes.get(&thing) {
+            let names = processes.iter().map(|(pid, name)| format!("{name}[{pid}]"));
+            let shown: Vec<String> = names.take(4).collect();
+            return format!("held by {}", shown.join(" "));
+        }
+        if let Some(pin) = self.pins.get(&thing) {
+            return format!("pinned at {}", pin.display());
+        }
+        match uid {
+            Some(uid) => format!("loaded by uid {uid}, held by no process"),
+            None => "held by no process".into(),
+        }
+    }
+}
+
+/// Its file's name: agents of other versions and places are agents.
+fn executable(pid: u32) -> Option<OsString> {
+    let path = fs::read_link(format!("/proc/{pid}/exe")).ok()?;
+    let name = path.file_name()?.to_str()?;
+    Some(name.strip_suffix(" (deleted)").unwrap_or(name).into())
+}
+
+/// What a descriptor's `fdinfo` tells: of a link, the program that it attaches.
+fn thing_of(info: &str) -> Option<Thing> {
+    let number = |key: &str| {
+        let mut lines = info.lines();
+        let value = lines.find_map(|line| line.strip_prefix(key)?.strip_prefix(':'))?;
+        value.trim().parse().ok()
+    };
+    let program = number("prog_id").map(Thing::Program);
+    program.or_else(|| number("map_id").map(Thing::Map))
+}
+
+/// Where programs are attached.
+#[derive(Default)]
+struct Places(HashMap<u32, Vec<String>>);
+
+impl Places {
+    fn add(&mut self, programs: Vec<u32>, place: &str) {
+        for program in programs {
+            self.0.entry(program).or_default().push(place.to_owned());
+        }
+    }
+
+    fn add_sockmap(&mut self, map: &aya::maps::MapInfo, name: &str) {
+        let Ok(fd) = map.fd() else { return };
+        for hook in SOCKMAP_HOOKS {
+            // Kernels before 5.18 do not tell.
+            let programs = sys::attached_programs(fd.as_fd(), hook).unwrap_or_default();
+            self.add(programs, name);
+        }
+    }
+
+    fn look_at_cgroups(&mut self) {
+        let Ok(Some(root)) = host::cgroup2_root() else {
+            return;
+        };
+        let hooks = || KINDS.iter().flat_map(|kind| kind.hooks);
+        let mut left = vec![root.clone()];
+        for _ in 0..MAX_CGROUPS {
+            let Some(cgroup) = left.pop() else { return };
+            let Ok(folder) = File::open(&cgroup) else {
+                continue;
+            };
+            let path = cgroup.strip_prefix(&root).unwrap_or(&cgroup);
+            for (hook, name) in hooks() {
+                let programs = sys::attached_programs(folder.as_fd(), *hook).unwrap_or_default();
+                self.add(programs, &format!("/{} ({name})", path.display()));
+            }
+            let beneath = fs::read_dir(&cgroup).into_iter().flatten().flatten();
+            let folders = beneath.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+            left.extend(folders.map(|entry| entry.path()));
+        }
+    }
+
+    /// In words.
+    fn of(&self, program: u32) -> String {
+        match self.0.get(&program).map(Vec::as_slice) {
+            None | Some([]) => String::new(),
+            Some([place]) => format!(", at {place}"),
+            Some([place, rest @ ..]) => format!(", at {place} and {} more", rest.len()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn descriptors_tell_what_they_are() {
+        let program = "pos:\t0\nprog_type:\t13\nprog_id:\t12\nrun_cnt:\t0\n";
+        let link = "link_type:\tcgroup\nlink_id:\t5\nprog_tag:\t00\nprog_id:\t7\ncgroup_id:\t1\n";
+        let map = "map_type:\t18\nkey_size:\t8\nmap_id:\t9\nfrozen:\t0\n";
+        assert_eq!(thing_of(program), Some(Thing::Program(12)));
+        assert_eq!(thing_of(link), Some(Thing::Program(7)));
+        assert_eq!(thing_of(map), Some(Thing::Map(9)));
+        assert_eq!(thing_of("pos:\t0\n"), None);
+    }
+
+    #[test]
+    fn holders_come_before_pins_and_pins_before_users() {
+        let thing = Thing::Map(1);
+        let mut holders = Holders::default();
+        assert_eq!(
+            holders.of(thing, Some(0)),
+            "loaded by uid 0, held by no process"
+        );
+        holders.pins.insert(thing, "/sys/fs/bpf/x".into());
+        assert_eq!(holders.of(thing, Some(0)), "pinned at /sys/fs/bpf/x");
+        let processes = [(7, "a".to_owned()), (8, "b".to_owned())];
+        holders.processes.insert(thing, processes.into());
+        assert_eq!(holders.of(thing, None), "held by a[7] b[8]");
+    }
+}
