@@ -8,6 +8,7 @@ pub const SHORTCUT: Ours = Ours {
     about: "both ends on this host: sk_msg hands data to the peer's socket, past TCP",
     agent: "",
     rule: Err("has not landed"),
+    introduces: false,
     carries: conversations,
     outcome: "untouched",
     slipped: never,
