@@ -37,6 +37,10 @@ pub struct Hello {
     pub credentials: Option<Credentials>,
     /// Of keys and values.
     pub seed: Seed,
+    /// CQL: before anything else, log in at each target once, and leave. Then a proxy that
+    /// remembers processes has seen this one.
+    #[serde(default)]
+    pub introduce: bool,
 }
 
 /// Every other line to a generator.

@@ -7,7 +7,12 @@ use anyhow::Context;
 use crate::{
     driver,
     order::{Answer, Hello, Order, Reply},
-    raw::{Engine, Purpose, connect::Connects, cql::Cql, redis::Redis},
+    raw::{
+        Engine, Purpose,
+        connect::Connects,
+        cql::{Cql, session::Session},
+        redis::Redis,
+    },
     used::Used,
     workload::{Client, Protocol},
 };
@@ -72,8 +77,14 @@ impl Generator {
             targets,
             credentials,
             seed,
+            introduce,
         } = hello;
         let (credentials, seed) = (credentials.as_ref(), *seed);
+        if *introduce {
+            for target in targets {
+                Session::open(*target, credentials).context("no introduction")?;
+            }
+        }
         let purpose = Purpose::Measure;
         Ok(match (job.protocol, job.client) {
             (Protocol::Connect, _) => Self::Connects(Connects::new(job, targets)?),

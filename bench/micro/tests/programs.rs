@@ -8,7 +8,7 @@
 use std::{io::ErrorKind, net::TcpStream, path::PathBuf, process};
 
 use dataplane::{
-    Dataplane, Options,
+    Attached, Dataplane, Options,
     policy::{Action, Fail, Policy},
 };
 use micro::programs::{Counter, ProgramCost};
@@ -51,7 +51,7 @@ fn connects_are_runs_of_the_connect_hook() {
             .build()
             .unwrap();
         let _entered = runtime.enter();
-        let (dataplane, ..) = Dataplane::attach(&options, &policy).unwrap();
+        let Attached { dataplane, .. } = Dataplane::attach(&options, &policy).unwrap();
         (dataplane, runtime)
     });
     let (dataplane, _runtime) = attached.unwrap();

@@ -8,6 +8,7 @@ pub const BYPASS: Ours = Ours {
     about: "the connect hook looks the rule up and leaves the socket alone",
     agent: "",
     rule: Ok("action = \"bypass\""),
+    introduces: false,
     carries: anything,
     outcome: "untouched",
     slipped: never,

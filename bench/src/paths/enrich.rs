@@ -10,6 +10,7 @@ pub const ENRICH: Ours = Ours {
     about: "the agent carries the flow, decodes CQL and counts statements",
     agent: "",
     rule: Ok("action = \"enrich\""),
+    introduces: false,
     carries: |job| match job.protocol {
         Protocol::Redis => Err("it decodes CQL alone"),
         Protocol::Cql | Protocol::Connect => Ok(()),

@@ -8,6 +8,7 @@ pub const FORWARD: Ours = Ours {
     about: "a gateway's XDP program rewrites addresses and sends packets on",
     agent: "",
     rule: Err("has not landed"),
+    introduces: false,
     carries: conversations,
     outcome: "untouched",
     slipped: never,

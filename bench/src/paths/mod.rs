@@ -6,6 +6,7 @@ mod enrich;
 mod forward;
 mod observe;
 mod relay;
+mod remembered;
 mod shortcut;
 mod splice;
 
@@ -28,6 +29,8 @@ pub struct Ours {
     pub agent: &'static str,
     /// How a rule asks for it: lines of the policy file. Or why none can.
     pub rule: Result<&'static str, &'static str>,
+    /// Its agent has to see a process once: each generator logs in once before it begins.
+    pub introduces: bool,
     /// What it can carry.
     pub carries: fn(&Job) -> Result<(), &'static str>,
     /// What the agent counts its connections as: the label of `underpass_connections_total`.
@@ -40,8 +43,9 @@ pub struct Ours {
 }
 
 /// All of them, in the order of tables.
-pub const OURS: [&Ours; 7] = [
+pub const OURS: [&Ours; 8] = [
     &bypass::BYPASS,
+    &remembered::REMEMBERED,
     &observe::OBSERVE,
     &SHORTCUT,
     &splice::SPLICE,

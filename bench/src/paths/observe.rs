@@ -10,6 +10,7 @@ pub const OBSERVE: Ours = Ours {
     about: "the socket is left alone; cgroup_skb programs read CQL headers in passing",
     agent: "",
     rule: Ok("action = \"observe\""),
+    introduces: false,
     carries: |job| match job.protocol {
         Protocol::Redis => Err("it reads CQL headers alone"),
         Protocol::Cql | Protocol::Connect => Ok(()),

@@ -10,6 +10,7 @@ pub const RELAY: Ours = Ours {
     about: "the agent carries the flow and decodes nothing after the handshake",
     agent: "splice = \"off\"",
     rule: Ok("protocol = [\"v3\", \"v4\", \"v5\"]\naction = \"bypass\""),
+    introduces: false,
     carries: sessions,
     outcome: "intercepted",
     slipped,

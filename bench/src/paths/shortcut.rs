@@ -11,6 +11,7 @@ pub const SHORTCUT: Ours = Ours {
     // A key of its own: attached where it sees the databases, too.
     agent: "# beside the databases",
     rule: Ok("action = \"bypass\"\nshortcut = true"),
+    introduces: false,
     carries: conversations,
     outcome: "untouched",
     slipped: past_tcp,

@@ -11,6 +11,7 @@ pub const SPLICE: Ours = Ours {
     about: "starts in the agent, is handed to the kernel after the handshake",
     agent: "splice = \"auto\"",
     rule: Ok("protocol = [\"v3\", \"v4\", \"v5\"]\naction = \"bypass\""),
+    introduces: false,
     carries: |job: &Job| match sessions(job) {
         // `underpass_splice_refusals_total{reason="client_blocks"}` would count them.
         Ok(()) if job.blocks() => Err("sockets that block are not spliced"),

@@ -50,6 +50,7 @@ pub fn measure(variant: &Variant, seed: u64) -> anyhow::Result<Option<Headroom>>
             value: seed,
             number: 0,
         },
+        introduce: false,
     };
     let mut generator = Generator::start(server, None, &hello)?;
     generator.work(SETTLE_SECONDS)?;

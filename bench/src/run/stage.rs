@@ -34,6 +34,9 @@ pub struct Lane<'a> {
     pub proxy_pids: Vec<u32>,
     /// All of its bytes pass through the proxy's memory; None: some may be spliced.
     pub is_copied: Option<bool>,
+    /// Connections by which its generators have made themselves known.
+    introductions: usize,
+    introduces: bool,
     /// Running, between [`Lane::connect`] and the end of the round.
     pub generator: Option<Generator>,
     /// Why it is out of the experiment.
@@ -145,6 +148,7 @@ impl<'a> Stage<'a> {
             let mut lane = Lane::new(path.name, &databases.addresses, cgroups);
             lane.proxy_pids = vec![agent.pid()];
             lane.is_copied = path.is_copied;
+            lane.introduces = path.introduces;
             self.lanes.push(lane);
         }
         self.agents.push((told, agent));
@@ -163,8 +167,11 @@ impl<'a> Stage<'a> {
         for (told, agent) in &self.agents {
             let metrics = agent.metrics()?;
             for path in OURS.into_iter().filter(|path| path.agent == *told) {
-                let lane = self.lanes.iter_mut().find(|lane| lane.path == path.name);
-                if let (Some(lane), Some(why)) = (lane, verify::taken(path, &metrics)) {
+                let mut lanes = self.lanes.iter_mut();
+                let Some(lane) = lanes.find(|lane| lane.path == path.name) else {
+                    continue;
+                };
+                if let Some(why) = verify::taken(path, lane.introductions, &metrics) {
                     lane.failed.get_or_insert(why);
                 }
             }
@@ -195,6 +202,8 @@ impl<'a> Lane<'a> {
             cgroup: cgroups.of(path),
             proxy_pids: Vec::new(),
             is_copied: Some(false),
+            introductions: 0,
+            introduces: false,
             generator: None,
             failed: None,
         }
@@ -213,7 +222,11 @@ impl<'a> Lane<'a> {
             targets: self.targets.clone(),
             credentials: credentials.cloned(),
             seed,
+            introduce: self.introduces,
         };
+        if self.introduces {
+            self.introductions += self.targets.len();
+        }
         self.generator = None;
         self.generator = Some(Generator::start(self.path, self.cgroup, &hello)?);
         Ok(())

@@ -8,16 +8,23 @@ use crate::paths::Ours;
 /// Flows that are carried without being understood.
 const UNDECODABLE: &str = "underpass_undecodable_flows_total";
 const CONNECTIONS: &str = "underpass_connections_total";
+const INTERCEPTED: &str = "outcome=\"intercepted\"";
 
-/// What was otherwise than it should be; None: the path was taken by all of its connections.
-pub fn taken(path: &Ours, metrics: &Metric) -> Option<String> {
+/// What was otherwise than it should be; None: the path was taken by all of its connections, but
+/// for so many introductions to the agent.
+pub fn taken(path: &Ours, introductions: usize, metrics: &Metric) -> Option<String> {
     let rule = format!("rule=\"{}\"", path.name);
     let wanted = format!("outcome=\"{}\"", path.outcome);
     let of_rule = metrics.iter().filter(|(name, count)| {
         name.starts_with(CONNECTIONS) && name.contains(&rule) && **count > 0.0
     });
     let (right, wrong): (Vec<_>, Vec<_>) = of_rule.partition(|(name, _)| name.contains(&wanted));
-    if let Some((name, count)) = wrong.first() {
+    let is_introduction = |name: &str, count: f64| {
+        path.introduces && name.contains(INTERCEPTED) && count == introductions as f64
+    };
+    let mut slipped = wrong.iter();
+    let slipped = slipped.find(|(name, count)| !is_introduction(name, **count));
+    if let Some((name, count)) = slipped {
         return Some(format!("{count} connections did not take the path: {name}"));
     }
     if right.is_empty() {
@@ -47,7 +54,8 @@ mod tests {
             .iter()
             .map(|(name, count)| ((*name).to_owned(), *count))
             .collect();
-        taken(path, &metrics)
+        // An introduction is a flow.
+        taken(path, 2, &metrics)
     }
 
     #[test]
@@ -87,5 +95,23 @@ mod tests {
         let why = of("shortcut", &missed).unwrap();
         assert!(why.contains("50 of 100"), "{why}");
         assert!(of("shortcut", &[untouched]).is_some());
+    }
+
+    #[test]
+    fn introductions_and_nothing_else_are_the_agents() {
+        let remembered = (
+            "underpass_connections_total{outcome=\"remembered\",rule=\"remembered\"}",
+            8.0,
+        );
+        let seen = |count| {
+            (
+                "underpass_connections_total{outcome=\"intercepted\",rule=\"remembered\"}",
+                count,
+            )
+        };
+        assert_eq!(of("remembered", &[remembered, seen(2.0)]), None);
+        for wrong in [&[remembered, seen(3.0)][..], &[seen(2.0)]] {
+            assert!(of("remembered", wrong).is_some());
+        }
     }
 }

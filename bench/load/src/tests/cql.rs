@@ -232,6 +232,7 @@ fn generators_log_in() {
                 value: 1,
                 number: 1,
             },
+            introduce: false,
         };
         let mut generator = crate::Generator::new(&hello).unwrap();
         let answer = generator.obey(Order::Work { seconds: 0.1 }).unwrap();

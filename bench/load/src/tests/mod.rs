@@ -72,6 +72,7 @@ fn connect(job: &Job, targets: &[SocketAddr]) -> anyhow::Result<Generator> {
             value: 1,
             number: 1,
         },
+        introduce: false,
     })
 }
 
