@@ -14,7 +14,7 @@ mod host;
 use std::fs;
 
 use common::eventually;
-use host::{database, host};
+use host::{host, listen, serve_all};
 use nix::sys::signal::Signal;
 use testkit::sandbox::Cgroup;
 
@@ -62,10 +62,12 @@ fn later_connections_of_a_process_are_left_alone() {
 #[test]
 fn nobody_else_is_remembered() {
     host(&policy("10m"), |host| {
-        let elsewhere = database(host.sandbox);
+        let elsewhere = serve_all(host.sandbox.server(listen).unwrap());
         let port = host.database.port();
         let both = policy("10m").replace(":PORT", &format!(":PORT\", \":{}", elsewhere.port()));
         host.reload(&both);
+        // It goes after the program that was in it.
+        let inner = host.sandbox.cgroup.child("inner").unwrap();
         let mut program = host.program();
         let pid = program.pid();
         assert_eq!(host.dial(&mut program), VISITS);
@@ -88,7 +90,6 @@ fn nobody_else_is_remembered() {
         assert_eq!(host.dial(&mut program), VISITS);
         program.obey("rename python3");
         assert_eq!(host.dial(&mut program), REMEMBERED);
-        let inner = host.sandbox.cgroup.child("inner").unwrap();
         let move_to = |cgroup: &Cgroup| {
             fs::write(cgroup.path().join("cgroup.procs"), pid.to_string()).unwrap();
         };
@@ -198,7 +199,7 @@ fn what_is_remembered_takes_the_shortcut_where_its_rule_says_so() {
                 shortcut = true\n";
     host("", |host| {
         // Its end is enrolled only where the hooks see it.
-        host.database = host.sandbox.client(|| database(host.sandbox)).unwrap();
+        host.database = serve_all(host.sandbox.client(listen).unwrap());
         host.reload(rest);
         let on_shortcut = || host.agent.metric("underpass_shortcut_flows").unwrap();
         let mut program = host.program();

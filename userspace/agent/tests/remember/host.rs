@@ -26,7 +26,7 @@ pub struct Host<'s> {
 /// Runs `body` with an agent whose policy is this; `PORT` in it is the database's.
 pub fn host(policy: &str, body: impl FnOnce(&mut Host<'_>)) {
     let sandbox = Sandbox::new().unwrap();
-    let database = database(&sandbox);
+    let database = serve_all(sandbox.server(listen).unwrap());
     let policy = policy.replace("PORT", &database.port().to_string());
     let netns = Some(&sandbox.netns);
     let agent = Agent::start(Path::new(BINARY), netns, &sandbox.cgroup, "", &policy).unwrap();
@@ -43,10 +43,13 @@ pub fn host(policy: &str, body: impl FnOnce(&mut Host<'_>)) {
     assert_eq!(complaints.collect::<Vec<_>>(), [""; 0]);
 }
 
-/// A database at a port of its own.
-pub fn database(sandbox: &Sandbox) -> SocketAddr {
-    let listener = sandbox.server(|| TcpListener::bind("127.0.0.1:0"));
-    let listener = listener.unwrap().unwrap();
+/// At a port of the kernel's choice.
+pub fn listen() -> TcpListener {
+    TcpListener::bind("127.0.0.1:0").unwrap()
+}
+
+/// A database there.
+pub fn serve_all(listener: TcpListener) -> SocketAddr {
     let addr = listener.local_addr().unwrap();
     // It ends with the test's process.
     thread::spawn(move || {
