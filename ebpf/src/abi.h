@@ -392,7 +392,9 @@ struct up_splice_order {
 
 /* The kernel's words on it. */
 struct up_splice {
-	/* The three sockets, to be read only: they may be gone. */
+	/* The three sockets, to be read only: they may be gone. The client's is believed only while
+	 * it carries this cookie. */
+	__u64 client_cookie;
 	__u64 client;
 	__u64 accepted;
 	__u64 upstream;
@@ -402,7 +404,9 @@ struct up_splice {
 	__u32 down_seq;
 	/* Redirecting, and not passing up. */
 	__u8 down_flows;
-	__u8 pad[7];
+	/* A packet could not be cut, or one is missing: no byte passes any more. */
+	__u8 torn;
+	__u8 pad[6];
 	__u64 up_redirected;
 	__u64 up_spills;
 	__u64 down_redirected;
@@ -549,7 +553,7 @@ _Static_assert(sizeof(struct up_cursor) == 40, "up_cursor");
 _Static_assert(sizeof(struct up_direction) == 216, "up_direction");
 _Static_assert(sizeof(struct up_meter) == 4288, "up_meter");
 _Static_assert(sizeof(struct up_splice_order) == 24, "up_splice_order");
-_Static_assert(sizeof(struct up_splice) == 80, "up_splice");
+_Static_assert(sizeof(struct up_splice) == 88, "up_splice");
 _Static_assert(sizeof(struct up_splice_question) == 104, "up_splice_question");
 _Static_assert(sizeof(struct up_splice_answer) == 40, "up_splice_answer");
 _Static_assert(sizeof(struct up_shortcut_limits) == 24, "up_shortcut_limits");

@@ -803,6 +803,8 @@ const _: () = {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Splice {
     /// In C: `__u64`.
+    pub client_cookie: u64,
+    /// In C: `__u64`.
     pub client: u64,
     /// In C: `__u64`.
     pub accepted: u64,
@@ -814,8 +816,10 @@ pub struct Splice {
     pub down_seq: u32,
     /// In C: `__u8`.
     pub down_flows: u8,
-    /// In C: `__u8[7]`.
-    pub pad: [u8; 7],
+    /// In C: `__u8`.
+    pub torn: u8,
+    /// In C: `__u8[6]`.
+    pub pad: [u8; 6],
     /// In C: `__u64`.
     pub up_redirected: u64,
     /// In C: `__u64`.
@@ -829,19 +833,21 @@ pub struct Splice {
 }
 
 const _: () = {
-    assert!(size_of::<Splice>() == 80);
-    assert!(offset_of!(Splice, client) == 0);
-    assert!(offset_of!(Splice, accepted) == 8);
-    assert!(offset_of!(Splice, upstream) == 16);
-    assert!(offset_of!(Splice, base_seq) == 24);
-    assert!(offset_of!(Splice, down_seq) == 28);
-    assert!(offset_of!(Splice, down_flows) == 32);
-    assert!(offset_of!(Splice, pad) == 33);
-    assert!(offset_of!(Splice, up_redirected) == 40);
-    assert!(offset_of!(Splice, up_spills) == 48);
-    assert!(offset_of!(Splice, down_redirected) == 56);
-    assert!(offset_of!(Splice, down_passed) == 64);
-    assert!(offset_of!(Splice, down_spills) == 72);
+    assert!(size_of::<Splice>() == 88);
+    assert!(offset_of!(Splice, client_cookie) == 0);
+    assert!(offset_of!(Splice, client) == 8);
+    assert!(offset_of!(Splice, accepted) == 16);
+    assert!(offset_of!(Splice, upstream) == 24);
+    assert!(offset_of!(Splice, base_seq) == 32);
+    assert!(offset_of!(Splice, down_seq) == 36);
+    assert!(offset_of!(Splice, down_flows) == 40);
+    assert!(offset_of!(Splice, torn) == 41);
+    assert!(offset_of!(Splice, pad) == 42);
+    assert!(offset_of!(Splice, up_redirected) == 48);
+    assert!(offset_of!(Splice, up_spills) == 56);
+    assert!(offset_of!(Splice, down_redirected) == 64);
+    assert!(offset_of!(Splice, down_passed) == 72);
+    assert!(offset_of!(Splice, down_spills) == 80);
 };
 
 /// `struct up_spliced` in abi.h.
@@ -1315,12 +1321,14 @@ pub const LAYOUT: &[StructLayout] = &[
         "up_splice",
         size_of::<Splice>(),
         &[
+            ("client_cookie", offset_of!(Splice, client_cookie)),
             ("client", offset_of!(Splice, client)),
             ("accepted", offset_of!(Splice, accepted)),
             ("upstream", offset_of!(Splice, upstream)),
             ("base_seq", offset_of!(Splice, base_seq)),
             ("down_seq", offset_of!(Splice, down_seq)),
             ("down_flows", offset_of!(Splice, down_flows)),
+            ("torn", offset_of!(Splice, torn)),
             ("pad", offset_of!(Splice, pad)),
             ("up_redirected", offset_of!(Splice, up_redirected)),
             ("up_spills", offset_of!(Splice, up_spills)),

@@ -162,10 +162,11 @@ struct {
 	__type(value, struct up_spliced);
 } spliced SEC(".maps"); /* splice_look → splice_up; dies with the client's socket */
 
+/* With room for every entry from the start: an order that cannot be taken back would be the end of
+ * its flow. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, UP_MAX_SPLICES);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, __u64);
 	__type(value, struct up_splice_order);
 } splice_orders SEC(".maps"); /* agent → splice programs; the agent removes it */

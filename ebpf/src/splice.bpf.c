@@ -95,13 +95,28 @@ int splice_up(struct sk_msg_md *msg)
 	return SK_PASS;
 }
 
-static __always_inline const struct sk_psock *psock_of(__u64 client)
+/* What waits past TCP at the client: packets for the kernel's worker, bytes for the application. */
+struct unread {
+	__u32 packets;
+	__u32 bytes;
+};
+
+static __always_inline void unread_of(const struct up_splice *s, struct unread *u)
 {
-	const struct sock *sk = &tcp(client)->inet_conn.icsk_inet.sk;
+	const struct sock *sk = &tcp(s->client)->inet_conn.icsk_inet.sk;
 	/* The low three bits are flags. */
 	__u64 address = (__u64)(long)BPF_CORE_READ(sk, sk_user_data) & ~7ULL;
+	const struct sk_psock *psock = (const struct sk_psock *)(long)address;
 
-	return (const struct sk_psock *)(long)address;
+	u->packets = BPF_CORE_READ(psock, ingress_skb.qlen);
+	u->bytes = 0;
+	if (bpf_core_field_exists(psock->msg_tot_len))
+		u->bytes = BPF_CORE_READ(psock, msg_tot_len);
+	/* Read last: what was read is another socket's if this one is gone. */
+	if ((__u64)BPF_CORE_READ(sk, __sk_common.skc_cookie.counter) != s->client_cookie) {
+		u->packets = 0;
+		u->bytes = 0;
+	}
 }
 
 /* Whether nothing that the agent has passed on is still on its way. */
@@ -118,7 +133,7 @@ static __always_inline int may_flow(const struct up_splice_order *order, const s
 static __always_inline int is_full(const struct up_splice_order *order, const struct up_splice *s)
 {
 	const struct tcp_sock *accepted = tcp(s->accepted);
-	const struct sk_psock *psock;
+	struct unread u;
 	__u32 queued;
 
 	if (order->down == UP_SPLICE_DOWN_EGRESS) {
@@ -126,12 +141,11 @@ static __always_inline int is_full(const struct up_splice_order *order, const st
 			 BPF_CORE_READ(accepted, snd_una);
 		return queued >= UP_SPLICE_BYTES;
 	}
-	psock = psock_of(s->client);
 	/* Without this field nobody can tell what the client has not read. */
-	if (!bpf_core_field_exists(psock->msg_tot_len))
+	if (!bpf_core_field_exists(((struct sk_psock *)0)->msg_tot_len))
 		return 1;
-	return BPF_CORE_READ(psock, msg_tot_len) >= UP_SPLICE_BYTES ||
-	       BPF_CORE_READ(psock, ingress_skb.qlen) >= UP_SPLICE_PACKETS;
+	unread_of(s, &u);
+	return u.bytes >= UP_SPLICE_BYTES || u.packets >= UP_SPLICE_PACKETS;
 }
 
 /* The agent watches the dialled socket for its end only, so as not to be woken by every packet:
@@ -156,21 +170,20 @@ static __always_inline int redirect_down(struct __sk_buff *skb, __u64 id,
 
 /* The kernel hands packets to a verdict whole, also those of a retransmission that begin before
  * the bytes that are next. Cuts off what was seen. Returns 0 when nothing is left, and less when
- * it cannot be done. */
+ * it cannot be done, or bytes are missing. */
 static __always_inline long cut_seen(struct __sk_buff *skb, struct up_splice *s)
 {
-	__u32 seq = 0, seen;
+	__u32 seq = 0, seen, whole = skb->len;
 
 	bpf_probe_read_kernel(&seq, sizeof(seq),
 			      (void *)skb + bpf_core_field_offset(struct sk_buff, cb) +
 				      bpf_core_field_offset(struct tcp_skb_cb, seq));
 	seen = s->down_seq - seq;
-	if (!seen)
-		return skb->len;
 	if ((__s32)seen < 0)
 		return -1;
-	if (seen >= skb->len)
+	if (seen >= whole)
 		return 0;
+	s->down_seq = seq + whole;
 	for (int i = 0; i < MAX_CUTS && seen; i++) {
 		__u32 cut = seen < CUT_AT_ONCE ? seen : CUT_AT_ONCE;
 
@@ -196,12 +209,16 @@ int splice_down(struct __sk_buff *skb)
 	s = bpf_map_lookup_elem(&splices, &id);
 	if (!s)
 		return SK_PASS;
-	left = cut_seen(skb, s);
-	if (left < 0)
-		count_cause(UP_CAUSE_SPLICE_TORN);
-	if (!left)
+	if (s->torn)
 		return SK_DROP;
-	s->down_seq += skb->len;
+	left = cut_seen(skb, s);
+	if (left < 0) {
+		count_cause(UP_CAUSE_SPLICE_TORN);
+		s->torn = 1;
+		call_agent(id);
+	}
+	if (left <= 0)
+		return SK_DROP;
 	order = bpf_map_lookup_elem(&splice_orders, &id);
 	if (!order || order->down == UP_SPLICE_DOWN_OFF)
 		goto pass;
@@ -284,6 +301,7 @@ static __always_inline __u32 splice_client(struct __sk_buff *skb, struct up_spli
 	if (!t || (__u64)t->inet_conn.icsk_inet.sk.__sk_common.skc_cookie.counter != q->client_cookie)
 		goto out;
 	s->client = (__u64)(long)t;
+	s->client_cookie = q->client_cookie;
 	refusal = UP_SPLICE_CLIENT_BLOCKS;
 	if (blocks(t))
 		goto out;
@@ -371,10 +389,11 @@ static __always_inline __u32 splice_pair(struct __sk_buff *skb, struct up_splice
 	struct up_splice s = {};
 	__u32 refusal = is_read(skb, q, &s);
 
-	if (refusal == UP_SPLICE_ENROLLED)
-		refusal = splice_client(skb, a, q, &s);
+	/* The application's after the agent's: a refusal there costs nobody anything. */
 	if (refusal == UP_SPLICE_ENROLLED)
 		refusal = splice_accepted(skb, a, q, &s);
+	if (refusal == UP_SPLICE_ENROLLED)
+		refusal = splice_client(skb, a, q, &s);
 	if (refusal == UP_SPLICE_ENROLLED)
 		refusal = splice_dialled(skb, a, q, &s);
 	return refusal;
@@ -383,16 +402,16 @@ static __always_inline __u32 splice_pair(struct __sk_buff *skb, struct up_splice
 static __always_inline void describe_splice(const struct up_splice *s, struct up_splice_answer *a)
 {
 	const struct tcp_sock *client = tcp(s->client), *accepted = tcp(s->accepted);
-	const struct sk_psock *psock = psock_of(s->client);
+	struct unread u;
 
 	a->client_write_seq = BPF_CORE_READ(client, write_seq);
 	a->client_copied_seq = BPF_CORE_READ(client, copied_seq);
 	a->accepted_write_seq = BPF_CORE_READ(accepted, write_seq);
 	a->accepted_copied_seq = BPF_CORE_READ(accepted, copied_seq);
 	a->accepted_snd_una = BPF_CORE_READ(accepted, snd_una);
-	a->client_packets = BPF_CORE_READ(psock, ingress_skb.qlen);
-	if (bpf_core_field_exists(psock->msg_tot_len))
-		a->client_bytes = BPF_CORE_READ(psock, msg_tot_len);
+	unread_of(s, &u);
+	a->client_packets = u.packets;
+	a->client_bytes = u.bytes;
 }
 
 /* Run by the agent, with a question for a packet; the answer takes its place. */

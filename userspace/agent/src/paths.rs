@@ -56,10 +56,14 @@ fn is_switched_off(path: &str) -> bool {
     std::env::var(WITHOUT).is_ok_and(|paths| paths.split(',').any(|p| p == path))
 }
 
-/// Tries the engines out that `splicing` asks for. Gives the best one that works, and what came
-/// of each.
-pub async fn try_engines(splices: &Splices, splicing: Splicing) -> (Option<Splices>, Vec<Tried>) {
-    let mut best = None;
+/// Tries the engines out that `splicing` asks for. Gives what came of each; the best one that works
+/// is told as soon as it is known.
+pub async fn try_engines(
+    splices: &Splices,
+    splicing: Splicing,
+    mut use_it: impl FnMut(Splices),
+) -> Vec<Tried> {
+    let mut best = false;
     let mut tried = Vec::new();
     for (down, name) in ENGINES {
         if splicing != Splicing::Auto && splicing != Splicing::By(down) {
@@ -75,7 +79,10 @@ pub async fn try_engines(splices: &Splices, splicing: Splicing) -> (Option<Splic
             Err(_) => Some(format!("it hangs: nothing came of it in {LIMIT:?}")),
         };
         if failure.is_none() {
-            best = best.or(Some(by));
+            if !best {
+                use_it(by);
+            }
+            best = true;
         }
         tried.push(Tried {
             path: path_name(name),
@@ -83,7 +90,7 @@ pub async fn try_engines(splices: &Splices, splicing: Splicing) -> (Option<Splic
             failure,
         });
     }
-    (best, tried)
+    tried
 }
 
 fn path_name(engine: &str) -> String {
@@ -105,7 +112,7 @@ pub async fn try_here() -> Vec<Tried> {
         }
     };
     tokio::select! {
-        (_, tried) = try_engines(&splices, Splicing::Auto) => tried,
+        tried = try_engines(&splices, Splicing::Auto, drop) => tried,
         ended = calls.run() => ENGINES.map(|(_, name)| Tried {
             path: path_name(name),
             took: begun.elapsed(),

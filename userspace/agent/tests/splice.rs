@@ -162,6 +162,43 @@ fn an_engine_that_fails_is_off_and_the_next_one_is_used() {
 }
 
 #[test]
+fn a_policy_does_not_get_in_the_canarys_way() {
+    for action in ["deny", "enrich"] {
+        let sandbox = Sandbox::new().unwrap();
+        let rules = format!(
+            "[[rule]]\nname = \"loopback\"\nto = [\"127.0.0.0/8\"]\naction = \"{action}\"\n\
+             [[rule]]\nname = \"past\"\nto = [\":1\"]\naction = \"bypass\"\nshortcut = true\n"
+        );
+        let (netns, cgroup) = (Some(&sandbox.netns), &sandbox.cgroup);
+        let settings = "splice = \"auto\"";
+        let agent = Agent::start(Path::new(BINARY), netns, cgroup, settings, &rules).unwrap();
+        for path in ["splice_ingress", "splice_egress", "shortcut"] {
+            let said = agent.wait_for_log(&format!("path=\"{path}\"")).unwrap();
+            assert!(said.contains("path works"), "{action}: {said}");
+        }
+    }
+}
+
+#[test]
+fn what_begins_as_tls_is_relayed() {
+    let sandbox = Sandbox::new().unwrap();
+    let listener = listener(&sandbox);
+    let agent = agent(&sandbox, "ingress", listener.local_addr().unwrap().port());
+    let (mut client, mut database) = pair(&sandbox, &listener);
+    let mut bytes = [0; 6];
+    client.write_all(b"\x16\x03\x01\x00\x01\x01").unwrap();
+    database.read_exact(&mut bytes).unwrap();
+    let refused = "underpass_splice_refusals_total{reason=\"tls\"}";
+    for _ in 0..1000 {
+        if agent.metric(refused).unwrap() > 0.0 {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    panic!("it was not refused");
+}
+
+#[test]
 fn doctor_tries_every_engine_out() {
     let sandbox = Sandbox::new().unwrap();
     let output = sandbox.server(|| {

@@ -161,7 +161,7 @@ impl Dataplane {
                 loaded.meter_hooks.attach(&mut ebpf, &cgroup)?;
             }
             if policy.shortcuts() {
-                loaded.shortcut.open(&mut lock(&loaded.ebpf), &cgroup);
+                loaded.shortcut.open(&loaded.ebpf, &cgroup);
             }
             loaded.links = attach_hooks(&mut lock(&loaded.ebpf), &cgroup, &pins)?;
             Ok(loaded)
@@ -218,8 +218,7 @@ impl Dataplane {
                 .attach(&mut lock(&self.ebpf), &open(&self.cgroup)?)?;
         }
         if policy.shortcuts() {
-            self.shortcut
-                .open(&mut lock(&self.ebpf), &open(&self.cgroup)?);
+            self.shortcut.open(&self.ebpf, &open(&self.cgroup)?);
         }
         self.forget_remembered()?;
         self.tables.install(&compiled)?;
@@ -343,8 +342,8 @@ fn load(policy: &Policy) -> Result<Loaded, AttachError> {
     let compiled = compile_here(policy)?;
     let mut ebpf = Ebpf::load(ebpf::OBJECT)?;
     let maps = Maps::take(&mut ebpf)?;
-    let shortcut = Shortcut::take(&mut ebpf)?;
     let mark = Mark::random().map_err(AttachError::Sockets)?;
+    let shortcut = Shortcut::take(&mut ebpf, Some(mark))?;
     let listeners = open_listeners(&mut ebpf, mark)?;
     let settings = settings(&listeners, mark).map_err(AttachError::Sockets)?;
     let mut tables = Tables::new(maps.policy, settings);
@@ -355,8 +354,8 @@ fn load(policy: &Policy) -> Result<Loaded, AttachError> {
     let causes = maps.causes;
     let remembered = Arc::new(Remembered::new(maps.remembered));
     let meters = Meters::new(maps.meters, names.clone());
+    let splices = Splices::load(&mut ebpf, maps.splice, Some(mark)).map_err(|e| e.to_string());
     let ebpf = Arc::new(Mutex::new(ebpf));
-    let splices = Splices::load(&ebpf, maps.splice).map_err(|e| e.to_string());
     Ok(Loaded {
         ebpf,
         splices,

@@ -7,13 +7,14 @@
 use std::{
     collections::HashMap,
     io,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    os::fd::AsFd,
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
 };
 
 use aya::{
     Ebpf,
     maps::{HashMap as BpfHashMap, MapData, MapError, RingBuf, SockHash},
-    programs::{SchedClassifier, SkMsg, SkSkb, TestRun, TestRunOptions},
+    programs::{ProgramFd, SchedClassifier, SkMsg, SkSkb},
 };
 use ebpf::abi;
 use nix::sys::socket::{setsockopt, sockopt};
@@ -24,6 +25,7 @@ use tokio::{io::unix::AsyncFd, sync::Notify};
 use crate::{
     address::{self, SockCookie},
     attach::{AttachError, program, refused},
+    listeners::Mark,
     sys::{self, Shared},
 };
 
@@ -43,6 +45,9 @@ pub enum SpliceRefusal {
     /// Another program's sockmap has the client's socket, or it speaks TLS in the kernel.
     #[error("the client's socket belongs to another program's sockmap, or speaks kernel TLS: {0}")]
     ClientTaken(io::Error),
+    /// The flow speaks TLS, which its socket may be told to do in the kernel at any time.
+    #[error("the flow speaks TLS")]
+    Tls,
     /// The client's socket blocks, which a sockmap does not do as an application expects it.
     #[error("the client's socket blocks (it is not O_NONBLOCK)")]
     ClientBlocks,
@@ -67,6 +72,7 @@ impl SpliceRefusal {
             Self::ClientGone => "client_gone",
             Self::SocketGone => "socket_gone",
             Self::ClientTaken(_) => "client_taken",
+            Self::Tls => "tls",
             Self::ClientBlocks => "client_blocks",
             Self::SocketTaken(_) => "socket_taken",
             Self::Full => "full",
@@ -76,10 +82,11 @@ impl SpliceRefusal {
     }
 
     /// Every label.
-    pub const LABELS: [&'static str; 8] = [
+    pub const LABELS: [&'static str; 9] = [
         "client_gone",
         "socket_gone",
         "client_taken",
+        "tls",
         "client_blocks",
         "socket_taken",
         "full",
@@ -131,6 +138,8 @@ pub struct Moved {
     pub up_spills: u64,
     /// And because the client did not.
     pub down_spills: u64,
+    /// Bytes of the database's were lost on the way, and none passes any more.
+    pub torn: bool,
 }
 
 /// The way from the database to the client.
@@ -151,10 +160,16 @@ pub struct Splices {
 }
 
 struct Engine {
-    ebpf: Arc<Mutex<Ebpf>>,
+    /// `splice_look`, by a descriptor of its own: who works on the other programs does not hold up
+    /// flows.
+    look: ProgramFd,
+    /// Of the agent whose hooks leave its own sockets alone.
+    mark: Option<Mark>,
     maps: Mutex<Maps>,
     callers: Mutex<HashMap<u64, Arc<Notify>>>,
-    /// Dropped, the programs would leave the maps.
+    /// The programs, where nobody else keeps them: dropped, they would leave the maps.
+    programs: OnceLock<Ebpf>,
+    /// And these.
     _sockets: [SockHash<MapData, u64>; 3],
 }
 
@@ -175,40 +190,44 @@ pub(crate) struct SpliceMaps {
 
 /// Calls from the kernel: a flow has bytes for the agent.
 pub struct Calls {
-    ring: AsyncFd<RingBuf<MapData>>,
+    ring: RingBuf<MapData>,
     engine: Arc<Engine>,
 }
 
 impl Splices {
     /// Loads the programs and binds them to their maps, before any socket is in those.
     pub(crate) fn load(
-        ebpf: &Arc<Mutex<Ebpf>>,
+        ebpf: &mut Ebpf,
         maps: SpliceMaps,
+        mark: Option<Mark>,
     ) -> Result<(Self, Calls), AttachError> {
-        {
-            let mut ebpf = ebpf.lock().unwrap_or_else(PoisonError::into_inner);
+        let look = {
             let name = "splice_up";
-            let up: &mut SkMsg = program(&mut ebpf, name)?;
+            let up: &mut SkMsg = program(ebpf, name)?;
             up.load().map_err(refused(name))?;
             up.attach(maps.clients.fd()).map_err(refused(name))?;
             let name = "splice_down";
-            let verdict: &mut SkSkb = program(&mut ebpf, name)?;
+            let verdict: &mut SkSkb = program(ebpf, name)?;
             verdict.load().map_err(refused(name))?;
             verdict.attach(maps.upstreams.fd()).map_err(refused(name))?;
-            let look: &mut SchedClassifier = program(&mut ebpf, LOOK)?;
+            let look: &mut SchedClassifier = program(ebpf, LOOK)?;
             look.load().map_err(refused(LOOK))?;
-        }
+            let fd = look.fd().map_err(refused(LOOK))?;
+            fd.try_clone().map_err(AttachError::Sockets)?
+        };
         let engine = Arc::new(Engine {
-            ebpf: ebpf.clone(),
+            look,
+            mark,
             maps: Mutex::new(Maps {
                 orders: maps.orders,
                 splices: maps.splices,
             }),
             callers: Mutex::default(),
+            programs: OnceLock::new(),
             _sockets: [maps.clients, maps.accepteds, maps.upstreams],
         });
         let calls = Calls {
-            ring: sys::watch(maps.calls).map_err(AttachError::Sockets)?,
+            ring: maps.calls,
             engine: engine.clone(),
         };
         let down = Down::Ingress;
@@ -223,7 +242,18 @@ impl Splices {
     pub fn open() -> Result<(Self, Calls), AttachError> {
         let mut ebpf = Ebpf::load(ebpf::OBJECT)?;
         let maps = SpliceMaps::take(&mut ebpf)?;
-        Self::load(&Arc::new(Mutex::new(ebpf)), maps)
+        let (splices, calls) = Self::load(&mut ebpf, maps, None)?;
+        splices.engine.keep(ebpf);
+        Ok((splices, calls))
+    }
+
+    /// Makes a socket one of the agent's own, which its hooks leave alone; to be done before it
+    /// connects. An engine of its own ([`Self::open`]) has no hooks, and no mark.
+    pub fn mark(&self, socket: SockRef<'_>) -> io::Result<()> {
+        match self.engine.mark {
+            Some(mark) => socket.set_mark(mark.0),
+            None => Ok(()),
+        }
     }
 
     /// The same, for flows that go this way.
@@ -247,10 +277,6 @@ impl Splices {
         from_client: u64,
     ) -> Result<Splice, SpliceRefusal> {
         let id = cookie(&dialled).map_err(kernel)?;
-        // Best effort: with less, more bytes spill.
-        if let Err(error) = setsockopt(&*dialled, sockopt::SndBufForce, &SEND_BUFFER_BYTES) {
-            tracing::debug!(%error, "the dialled socket keeps its send buffer");
-        }
         let address = |a: io::Result<socket2::SockAddr>| {
             let a = a.map_err(|_| SpliceRefusal::SocketGone)?.as_socket();
             a.map(address::to_abi).ok_or(SpliceRefusal::SocketGone)
@@ -265,6 +291,10 @@ impl Splices {
             upstream: address(dialled.peer_addr())?,
         };
         let answer = self.engine.look(&question)?;
+        // Best effort: with less, more bytes spill.
+        if let Err(error) = setsockopt(&*dialled, sockopt::SndBufForce, &SEND_BUFFER_BYTES) {
+            tracing::debug!(%error, "the dialled socket keeps its send buffer");
+        }
         let called = Arc::new(Notify::new());
         self.engine.callers().insert(id.0, called.clone());
         Ok(Splice {
@@ -332,6 +362,7 @@ impl Splice {
             passed: s.down_passed,
             up_spills: s.up_spills,
             down_spills: s.down_spills,
+            torn: s.torn != 0,
         })
     }
 
@@ -403,23 +434,19 @@ impl Engine {
     /// Runs `splice_look` here and now.
     fn look(&self, question: &abi::SpliceQuestion) -> Result<abi::SpliceAnswer, SpliceRefusal> {
         let mut out = [0; QUESTION_BYTES];
-        let ran = {
-            let mut ebpf = self.ebpf.lock().unwrap_or_else(PoisonError::into_inner);
-            let look: &mut SchedClassifier =
-                program(&mut ebpf, LOOK).map_err(|e| SpliceRefusal::Kernel(e.to_string()))?;
-            look.test_run(TestRunOptions {
-                data_in: Some(&sys::question_to_bytes(question)),
-                data_out: Some(&mut out),
-                ..TestRunOptions::default()
-            })
-        };
-        let ran = ran.map_err(|e| SpliceRefusal::Kernel(e.to_string()))?;
-        if ran.return_value != 0 {
+        let input = sys::question_to_bytes(question);
+        let ran = sys::run_program(self.look.as_fd(), &input, &mut out).map_err(kernel)?;
+        if ran != 0 {
             return Err(SpliceRefusal::Kernel("splice_look failed".into()));
         }
         let answer = sys::answer_from_bytes(&out)
             .ok_or_else(|| SpliceRefusal::Kernel("a short answer".into()))?;
         SpliceRefusal::of(&answer).map_or(Ok(answer), Err)
+    }
+
+    fn keep(&self, programs: Ebpf) {
+        // Nobody else sets it.
+        let _ = self.programs.set(programs);
     }
 
     fn maps(&self) -> MutexGuard<'_, Maps> {
@@ -432,13 +459,15 @@ impl Engine {
 }
 
 impl Calls {
-    /// Passes calls on to their flows, for ever.
+    /// Passes calls on to their flows, for ever. To be run where nothing else can be in the way: a
+    /// flow that has called waits.
     ///
     /// # Errors
     /// The ring cannot be waited for.
-    pub async fn run(mut self) -> io::Result<()> {
+    pub async fn run(self) -> io::Result<()> {
+        let mut ring: AsyncFd<RingBuf<MapData>> = sys::watch(self.ring)?;
         loop {
-            let mut ready = self.ring.readable_mut().await?;
+            let mut ready = ring.readable_mut().await?;
             let mut called = 0;
             while let Some(record) = ready.get_inner_mut().next() {
                 called += 1;

@@ -175,6 +175,68 @@ pub(crate) fn netns_cookie(socket: &impl AsRawFd) -> io::Result<u64> {
     }
 }
 
+/// Runs a program here and now on these bytes (BPF_PROG_TEST_RUN); what it made of them is in
+/// `output`. Returns what it returned.
+pub(crate) fn run_program(
+    program: BorrowedFd<'_>,
+    input: &[u8],
+    output: &mut [u8],
+) -> io::Result<u32> {
+    /// `union bpf_attr` of BPF_PROG_TEST_RUN (uapi/linux/bpf.h), up to `batch_size`.
+    #[repr(C)]
+    struct Attr {
+        prog_fd: u32,
+        retval: u32,
+        data_size_in: u32,
+        data_size_out: u32,
+        data_in: u64,
+        data_out: u64,
+        repeat: u32,
+        duration: u32,
+        ctx_size_in: u32,
+        ctx_size_out: u32,
+        ctx_in: u64,
+        ctx_out: u64,
+        flags: u32,
+        cpu: u32,
+        batch_size: u32,
+        pad: u32,
+    }
+    const BPF_PROG_TEST_RUN: libc::c_int = 10;
+    let mut attr = Attr {
+        prog_fd: program.as_raw_fd().cast_unsigned(),
+        retval: 0,
+        data_size_in: input.len() as u32,
+        data_size_out: output.len() as u32,
+        data_in: input.as_ptr() as u64,
+        data_out: output.as_mut_ptr() as u64,
+        repeat: 1,
+        duration: 0,
+        ctx_size_in: 0,
+        ctx_size_out: 0,
+        ctx_in: 0,
+        ctx_out: 0,
+        flags: 0,
+        cpu: 0,
+        batch_size: 0,
+        pad: 0,
+    };
+    // SAFETY: the pointers are to slices of the sizes given; the kernel reads one, writes at most
+    // its size to the other, and keeps neither.
+    let answer = unsafe {
+        libc::syscall(
+            libc::SYS_bpf,
+            BPF_PROG_TEST_RUN,
+            &raw mut attr,
+            size_of::<Attr>(),
+        )
+    };
+    match answer {
+        0 => Ok(attr.retval),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 /// Opens what is pinned at a path of bpffs, whatever it is.
 pub(crate) fn open_pin(path: &Path) -> io::Result<OwnedFd> {
     /// `union bpf_attr` of BPF_OBJ_GET (uapi/linux/bpf.h).

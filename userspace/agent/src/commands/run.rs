@@ -7,6 +7,7 @@ use std::{
         Arc, Mutex, OnceLock, PoisonError,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
+    thread,
     time::Duration,
 };
 
@@ -18,7 +19,7 @@ use tokio::{
     net::TcpListener,
     runtime,
     signal::unix::{SignalKind, signal},
-    sync::watch,
+    sync::{oneshot, watch},
 };
 use tracing_subscriber::EnvFilter;
 
@@ -187,18 +188,32 @@ async fn splice(
         }
     };
     let try_out = async {
-        let (best, tried) = paths::try_engines(&splices, splicing).await;
+        let use_it = |splices| drop(shared.splices.set(Ok(splices)));
+        let tried = paths::try_engines(&splices, splicing, use_it).await;
         tried.iter().for_each(|path| available.note(path));
         let reasons = tried.iter().filter_map(|path| path.failure.as_deref());
-        let reasons = || reasons.collect::<Vec<_>>().join("; ");
-        // Nobody else sets it.
-        let _ = shared.splices.set(best.ok_or_else(reasons));
+        // Unless one works.
+        let _ = shared
+            .splices
+            .set(Err(reasons.collect::<Vec<_>>().join("; ")));
         std::future::pending().await
     };
     tokio::select! {
-        ended = calls.run() => ended,
+        ended = on_its_own_thread(calls) => ended,
         never = try_out => never,
     }
+}
+
+/// A flow that has called waits: nothing else may keep its call from it.
+async fn on_its_own_thread(calls: Calls) -> std::io::Result<()> {
+    let runtime = runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    let (done, ended) = oneshot::channel();
+    thread::Builder::new()
+        .name("calls".into())
+        .spawn(move || drop(done.send(runtime.block_on(calls.run()))))?;
+    ended.await.map_err(std::io::Error::other)?
 }
 
 /// On purpose: hooks go, whatever a rule's `fail`. A crash leaves them.

@@ -17,13 +17,13 @@ use anyhow::{Context, bail, ensure};
 use dataplane::{ClientAddr, OrigDst, Process, Splices, policy::RuleName};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use prometheus::Registry;
-use socket2::SockRef;
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use tokio::{sync::oneshot, task::JoinHandle, time};
 
 use super::{
     close,
     relay::{self, Relay},
-    splice::Ride,
+    splice::{Ride, Way},
 };
 use crate::{flows::Flow, metrics::Metrics};
 
@@ -65,14 +65,25 @@ struct Try {
     database: TcpStream,
     flow: Arc<Flow>,
     metrics: Metrics,
-    carried: JoinHandle<()>,
+    carried: Task,
+}
+
+/// Ends with its owner: a trial that hangs is dropped.
+struct Task(JoinHandle<()>);
+
+impl Drop for Task {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
 }
 
 impl Try {
     /// Made, and spliced by a few short exchanges.
     async fn begin(splices: &Splices) -> anyhow::Result<Self> {
-        let (client, accepted) = connected()?;
-        let (dialled, database) = connected()?;
+        // Aside: an agent that is in their way would have to answer them from here.
+        let marking = splices.clone();
+        let ((client, accepted), (dialled, database)) =
+            aside(move || Ok((connected(&marking)?, connected(&marking)?))).await?;
         let metrics = Metrics::register(&Registry::new())?;
         let flow = Arc::new(Flow::begin(
             0,
@@ -88,15 +99,15 @@ impl Try {
         ));
         let cookie = dataplane::cookie(&SockRef::from(&client))?;
         let mut relay = Relay::new(None, &flow, &metrics);
-        let mut ride = Ride::new(Some(splices.clone()), cookie, &flow, &metrics);
+        let mut ride = Ride::new(Way::Trial(splices.clone()), cookie, &flow, &metrics);
         let accepted = tokio::net::TcpStream::from_std(accepted)?;
         let dialled = tokio::net::TcpStream::from_std(dialled)?;
-        let carried = tokio::spawn(async move {
+        let carried = Task(tokio::spawn(async move {
             let (reason, dialled) =
                 relay::to_the_end(&mut relay, &mut ride, &accepted, dialled).await;
             ride.count(&relay);
             close::sockets(reason, accepted, dialled).await;
-        });
+        }));
         let mut begun = Self {
             client,
             database,
@@ -149,28 +160,39 @@ impl Try {
     }
 
     /// Takes the flow back again and again until it ends.
-    fn recall_often(&self) -> JoinHandle<()> {
+    fn recall_often(&self) -> Task {
         let flow = self.flow.clone();
-        tokio::spawn(async move {
+        Task(tokio::spawn(async move {
             loop {
                 time::sleep(RECALL_EVERY).await;
                 flow.recall();
             }
-        })
+        }))
     }
 
     /// Both ends are closed; the relay has to notice.
     async fn end(self) -> anyhow::Result<()> {
-        drop((self.client, self.database));
-        let ended = time::timeout(PATIENCE, self.carried).await;
+        let Self {
+            client,
+            database,
+            mut carried,
+            ..
+        } = self;
+        drop((client, database));
+        let ended = time::timeout(PATIENCE, &mut carried.0).await;
         Ok(ended.context("the flow does not end")??)
     }
 }
 
-fn connected() -> anyhow::Result<(TcpStream, TcpStream)> {
+fn connected(splices: &Splices) -> anyhow::Result<(TcpStream, TcpStream)> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
-    let near = TcpStream::connect(listener.local_addr()?)?;
-    let (far, _) = listener.accept()?;
+    let near = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP))?;
+    splices.mark(SockRef::from(&near))?;
+    near.connect_timeout(&listener.local_addr()?.into(), PATIENCE)
+        .context("cannot connect over the loopback (another agent's policy?)")?;
+    let near = TcpStream::from(near);
+    let (far, peer) = listener.accept()?;
+    ensure!(peer == near.local_addr()?, "somebody else connected");
     for end in [&near, &far] {
         end.set_nodelay(true)?;
         end.set_nonblocking(true)?;
@@ -245,7 +267,7 @@ async fn both_ways(splices: &Splices) -> anyhow::Result<()> {
         aside(move || send(&database, Stream::new(2), STREAM_BYTES, true)),
         aside(move || receive(&client, Stream::new(2), STREAM_BYTES, true)),
     );
-    recalling.abort();
+    drop(recalling);
     outcome?;
     begun.end().await
 }
@@ -339,7 +361,7 @@ async fn killed(splices: &Splices) -> anyhow::Result<()> {
         let Try {
             client,
             database,
-            carried,
+            mut carried,
             ..
         } = begun;
         let (dies, lives) = if client_dies {
@@ -354,7 +376,7 @@ async fn killed(splices: &Splices) -> anyhow::Result<()> {
             other => bail!("instead of a reset: {other:?}"),
         })
         .await?;
-        let ended = time::timeout(PATIENCE, carried).await;
+        let ended = time::timeout(PATIENCE, &mut carried.0).await;
         ended.context("the flow does not end")??;
     }
     Ok(())

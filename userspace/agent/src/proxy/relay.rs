@@ -7,19 +7,28 @@
 
 use std::{
     cell::RefCell,
-    future::poll_fn,
+    future::{Future, poll_fn},
     io::{self, ErrorKind},
+    pin::Pin,
     sync::{Arc, atomic::Ordering::Relaxed},
     task::{Context, Poll, ready},
+    time::Duration,
 };
 
-use dataplane::Position;
+use dataplane::{Position, Splice};
 use prometheus::IntCounter;
 use socket2::SockRef;
-use tokio::{io::Interest, net::TcpStream};
+use tokio::{
+    io::Interest,
+    net::TcpStream,
+    time::{self, Sleep},
+};
 
 use super::{
-    close::{self, BOTH_ENDED, CLIENT_ERROR, CLIENT_RESET, DATABASE_ERROR, DATABASE_RESET, DENIED},
+    close::{
+        self, BOTH_ENDED, CLIENT_ERROR, CLIENT_RESET, DATABASE_ERROR, DATABASE_RESET, DENIED,
+        SPLICE_FAILED,
+    },
     decode::{Chunk, Decoder, Turn, Way},
     intake::Entered,
     marked,
@@ -27,6 +36,12 @@ use super::{
     splice::{self, Drain, Ride},
 };
 use crate::{flows::Flow, metrics::Metrics};
+
+/// When an end came before bytes that the kernel has for us.
+const LOOK_AGAIN: Duration = Duration::from_millis(1);
+
+/// `handshake`, the type of a TLS record (RFC 8446 §5.1).
+const TLS_HANDSHAKE: u8 = 0x16;
 
 /// Read at most this much at a time: large frames in few system calls. What one direction of
 /// a flow can hold back is at most this, too.
@@ -45,8 +60,8 @@ pub(super) async fn carry(client: TcpStream, database: TcpStream, mut entered: B
     let mut relay = Relay::new(Some(decoder), flow, &shared.metrics);
     flow.mailbox
         .read_by(&poll_fn(|cx| Poll::Ready(cx.waker().clone())).await);
-    let splices = splice::available(shared, flow);
-    let mut ride = Ride::new(splices, entered.cookie(), flow, &shared.metrics);
+    let way = splice::Way::Shared(shared.clone());
+    let mut ride = Ride::new(way, entered.cookie(), flow, &shared.metrics);
     let (reason, database) = to_the_end(&mut relay, &mut ride, &client, database).await;
     ride.count(&relay);
     close::flow(&entered.flow, &entered.shared.metrics, reason);
@@ -62,6 +77,7 @@ pub(super) async fn to_the_end(
     mut database: TcpStream,
 ) -> (&'static str, Option<TcpStream>) {
     loop {
+        let torn = splice::torn(relay.down.enrolled.clone());
         let moving = poll_fn(|cx| relay.poll(cx, client, &database, ride));
         let stop = tokio::select! {
             biased;
@@ -70,6 +86,7 @@ pub(super) async fn to_the_end(
             // leave all the same, and then its place is free. (A database that resets is noticed
             // when the client has taken what it sent before.)
             _ = client.ready(Interest::ERROR) => Pause::Ended(CLIENT_RESET),
+            () = torn => Pause::Ended(SPLICE_FAILED),
         };
         match stop {
             Pause::Ended(reason) => return (reason, Some(database)),
@@ -114,6 +131,14 @@ struct Direction {
     way: Way,
     held_back: Vec<u8>,
     written: usize,
+    /// The kernel may carry this direction.
+    enrolled: Option<Arc<Splice>>,
+    /// What was read before that.
+    read_before: u64,
+    /// An end that is looked at again.
+    again: Option<Pin<Box<Sleep>>>,
+    /// A TLS record was the first that came.
+    is_tls: bool,
     /// Since the flow began, by the agent itself.
     read_bytes: u64,
     written_bytes: u64,
@@ -158,6 +183,10 @@ impl Relay {
             way,
             held_back: Vec::new(),
             written: 0,
+            enrolled: None,
+            read_before: 0,
+            again: None,
+            is_tls: false,
             read_bytes: 0,
             written_bytes: 0,
             state: State::Open,
@@ -220,6 +249,17 @@ impl Relay {
     /// Nothing of the client's is held back, and it may still speak.
     pub(super) fn up_rests(&self) -> bool {
         self.up.state == State::Open && self.up.held_back.is_empty()
+    }
+
+    /// From now on the kernel may carry it.
+    pub(super) fn is_enrolled(&mut self, splice: Arc<Splice>) {
+        self.down.read_before = self.down.read_bytes;
+        self.down.enrolled = Some(splice);
+    }
+
+    /// Whether the client began as TLS does.
+    pub(super) fn is_tls(&self) -> bool {
+        self.up.is_tls
     }
 
     /// What the agent has read and written itself, since the flow began.
@@ -378,6 +418,10 @@ impl Direction {
     ) -> Poll<Result<(), Stop>> {
         loop {
             ready!(self.poll_flush(cx, to))?;
+            if let Some(again) = &mut self.again {
+                ready!(again.as_mut().poll(cx));
+                self.again = None;
+            }
             match self.state {
                 State::Open => match decoder.as_mut().map_or(Turn::Read, |d| d.turn(self.way)) {
                     Turn::Read => ready!(self.poll_chunk(cx, from, to, decoder))?,
@@ -427,8 +471,13 @@ impl Direction {
                 Err(e) if e.kind() == ErrorKind::WouldBlock => return Poll::Ready(Ok(())),
                 Err(e) => return Poll::Ready(Err(Stop::From(e))),
             };
+            self.is_tls |= self.read_bytes == 0 && buffer.first() == Some(&TLS_HANDSHAKE);
             self.read_bytes += n as u64;
             let bytes = buffer.get(..n).unwrap_or_default();
+            if bytes.is_empty() && self.is_behind() {
+                self.again = Some(Box::pin(time::sleep(LOOK_AGAIN)));
+                return Poll::Ready(Ok(()));
+            }
             if bytes.is_empty() {
                 let rest = decoder
                     .as_mut()
@@ -456,6 +505,16 @@ impl Direction {
                 self.forward(&bytes, to)
             }
         }
+    }
+
+    /// Whether the kernel has bytes for the agent that it has not read: where it had no memory for
+    /// them at once, its worker brings them, and the end may come before.
+    fn is_behind(&self) -> bool {
+        let Some(splice) = &self.enrolled else {
+            return false;
+        };
+        let passed = splice.moved().map(|moved| moved.passed);
+        passed.is_ok_and(|passed| passed > self.read_bytes - self.read_before)
     }
 
     fn forward(&mut self, bytes: &[u8], to: &TcpStream) -> Result<(), Stop> {

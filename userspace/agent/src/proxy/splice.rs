@@ -42,25 +42,48 @@ const LONGEST_REST: Duration = Duration::from_millis(64);
 
 /// How often it is looked whether the kernel has delivered what it redirected: it takes
 /// microseconds, unless the client does not read.
-const FIRST_LOOK: Duration = Duration::from_micros(50);
-const LONGEST_LOOK: Duration = Duration::from_millis(20);
+/// A client that has stopped is looked at ever less often.
+const FIRST_LOOK: Duration = Duration::from_millis(1);
+const LONGEST_LOOK: Duration = Duration::from_millis(250);
+/// A look fails for want of memory: as often as this, in a row, it is tried again.
+const FAILED_LOOKS: u32 = 100;
 
 /// What comes while a flow is handed over is relayed; a flow that never pauses stays.
 const HANDOVER_ROUNDS: usize = 4;
 
-/// The kernel's way to carry a flow that begins now, if there is one.
-pub(super) fn available(shared: &Shared, flow: &Flow) -> Option<Splices> {
-    match shared.splices.get() {
-        Some(Ok(splices)) => return Some(splices.clone()),
-        Some(Err(reason)) => flow.is_relayed(format!("splice is off: {reason}")),
-        None => flow.is_relayed("the splice was not tried out yet when the flow began"),
+/// Where a flow finds the kernel's way to carry it.
+pub(super) enum Way {
+    /// In what all flows share, once it has been tried out.
+    Shared(Arc<Shared>),
+    /// It is being tried out.
+    Trial(Splices),
+    /// It stays with the agent for good.
+    Closed,
+}
+
+impl Way {
+    /// None where there is none, or not yet.
+    fn splices(&mut self, flow: &Flow) -> Option<Splices> {
+        let shared = match self {
+            Self::Shared(shared) => shared,
+            Self::Trial(splices) => return Some(splices.clone()),
+            Self::Closed => return None,
+        };
+        match shared.splices.get() {
+            Some(Ok(splices)) => return Some(splices.clone()),
+            Some(Err(reason)) => {
+                flow.is_relayed(format!("splice is off: {reason}"));
+                *self = Self::Closed;
+            }
+            None => flow.is_relayed("the splice is still being tried out"),
+        }
+        None
     }
-    None
 }
 
 /// A flow's rides with the kernel.
 pub(super) struct Ride {
-    splices: Option<Splices>,
+    way: Way,
     client: SockCookie,
     flow: Arc<Flow>,
     metrics: Metrics,
@@ -70,7 +93,7 @@ pub(super) struct Ride {
 }
 
 struct Enrolled {
-    splice: Splice,
+    splice: Arc<Splice>,
     /// The agent's own position when it was enrolled.
     base: Position,
     /// What of the kernel's work is counted already.
@@ -89,14 +112,9 @@ impl Enrolled {
 }
 
 impl Ride {
-    pub(super) fn new(
-        splices: Option<Splices>,
-        client: SockCookie,
-        flow: &Arc<Flow>,
-        metrics: &Metrics,
-    ) -> Self {
+    pub(super) fn new(way: Way, client: SockCookie, flow: &Arc<Flow>, metrics: &Metrics) -> Self {
         Self {
-            splices,
+            way,
             client,
             flow: flow.clone(),
             metrics: metrics.clone(),
@@ -108,7 +126,7 @@ impl Ride {
 
     /// Ready when the kernel is to carry the flow.
     pub(super) fn poll_wanted(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        if self.splices.is_none() {
+        if self.enrolled.is_none() && self.way.splices(&self.flow).is_none() {
             return Poll::Pending;
         }
         match &mut self.resting {
@@ -181,14 +199,21 @@ impl Ride {
 
     /// Enters the flow's sockets into the kernel's maps. Refused, it stays with the agent for
     /// good.
-    fn enrol(&mut self, relay: &Relay, client: &TcpStream, database: &TcpStream) {
-        let Some(splices) = &self.splices else {
+    fn enrol(&mut self, relay: &mut Relay, client: &TcpStream, database: &TcpStream) {
+        let Some(splices) = self.way.splices(&self.flow) else {
             return;
         };
         let base = relay.position();
         let (accepted, dialled) = (SockRef::from(client), SockRef::from(database));
-        match splices.enrol(accepted, dialled, self.client, base.from_client) {
+        // TLS in the kernel and a sockmap do not bear each other, and it may begin at any time.
+        let enrolled = match relay.is_tls() {
+            true => Err(SpliceRefusal::Tls),
+            false => splices.enrol(accepted, dialled, self.client, base.from_client),
+        };
+        match enrolled {
             Ok(splice) => {
+                let splice = Arc::new(splice);
+                relay.is_enrolled(splice.clone());
                 self.enrolled = Some(Enrolled {
                     splice,
                     base,
@@ -207,7 +232,7 @@ impl Ride {
                     .inc();
                 tracing::info!(flow = ?self.flow.id, %refusal, "not spliced");
                 self.flow.is_relayed(format!("refused: {refusal}"));
-                self.splices = None;
+                self.way = Way::Closed;
             }
         }
     }
@@ -268,8 +293,10 @@ async fn hand_over(
 ) -> Result<bool, &'static str> {
     for _ in 0..HANDOVER_ROUNDS {
         let position = enrolled.position(relay);
-        let engaged = enrolled.splice.engage(position);
-        engaged.map_err(|e| failed(&e))?;
+        if let Err(error) = enrolled.splice.engage(position) {
+            tracing::warn!(%error, "a flow stays with the agent for now");
+            return Ok(false);
+        }
         let up = poll_fn(|cx| Poll::Ready(relay.poll_up(cx, client, database))).await;
         if let Poll::Ready(Err(reason)) = up {
             return Err(reason);
@@ -286,6 +313,9 @@ async fn hand_over(
         }
         // What the verdict has passed up meanwhile must be read by the relay.
         let moved = enrolled.splice.moved().map_err(|e| failed(&e))?;
+        if moved.torn {
+            return Err(SPLICE_FAILED);
+        }
         if moved.passed != position.from_database {
             return Ok(false);
         }
@@ -308,6 +338,16 @@ async fn recall_for_a_test() {
     match every {
         Some(every) => time::sleep(*every).await,
         None => future::pending().await,
+    }
+}
+
+/// Waits until the kernel has lost bytes of an enrolled flow's database: the end of the flow.
+pub(super) async fn torn(enrolled: Option<Arc<Splice>>) {
+    let Some(splice) = enrolled else {
+        return future::pending().await;
+    };
+    while !splice.moved().is_ok_and(|moved| moved.torn) {
+        splice.called().await;
     }
 }
 
@@ -368,7 +408,8 @@ fn take_back(
     withdrawn.map_err(|e| failed(&e))?;
     relay.drain_first(Drain {
         to_client: position.to_client,
-        wait: FIRST_LOOK,
+        since: Instant::now(),
+        failed: 0,
         sleep: None,
     });
     Ok(())
@@ -382,7 +423,8 @@ fn failed(error: &dyn std::fmt::Display) -> &'static str {
 /// The wait for the kernel to deliver what it has redirected to the client.
 pub(super) struct Drain {
     to_client: u64,
-    wait: Duration,
+    since: Instant,
+    failed: u32,
     sleep: Option<Pin<Box<Sleep>>>,
 }
 
@@ -402,12 +444,14 @@ impl Drain {
             };
             match enrolled.splice.is_drained(self.to_client) {
                 Ok(true) => return Poll::Ready(Ok(())),
-                Ok(false) => {
-                    self.sleep = Some(Box::pin(time::sleep(self.wait)));
-                    self.wait = (self.wait * 2).min(LONGEST_LOOK);
+                Ok(false) => self.failed = 0,
+                Err(error) if self.failed >= FAILED_LOOKS => {
+                    return Poll::Ready(Err(failed(&error)));
                 }
-                Err(error) => return Poll::Ready(Err(failed(&error))),
+                Err(_) => self.failed += 1,
             }
+            let wait = (self.since.elapsed() / 8).clamp(FIRST_LOOK, LONGEST_LOOK);
+            self.sleep = Some(Box::pin(time::sleep(wait)));
         }
     }
 }

@@ -14,6 +14,8 @@ use ebpf::abi;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
+use crate::listeners::Mark;
+
 use super::Shortcut;
 use crate::{counters::Turn, host};
 
@@ -29,8 +31,8 @@ const ENDS: u32 = 64;
 ///
 /// # Errors
 /// Why flows are better left on TCP.
-pub fn try_out() -> Result<(), String> {
-    let mut canary = Canary::new()?;
+pub(super) fn try_out(mark: Option<Mark>) -> Result<(), String> {
+    let mut canary = Canary::new(mark)?;
     canary.both_ways().map_err(of("a stream both ways"))?;
     canary.half_close().map_err(of("a half-close"))?;
     canary.slow_reader().map_err(of("a slow reader"))?;
@@ -49,13 +51,13 @@ struct Canary {
 }
 
 impl Canary {
-    fn new() -> Result<Self, String> {
+    fn new(mark: Option<Mark>) -> Result<Self, String> {
         let mut loader = EbpfLoader::new();
         for map in ["shortcut_ends", "shortcut_firsts", "shortcut_socks"] {
             loader.map_max_entries(map, ENDS);
         }
         let mut ebpf = loader.load(ebpf::OBJECT).map_err(|e| e.to_string())?;
-        let mut shortcut = Shortcut::take(&mut ebpf).map_err(|e| e.to_string())?;
+        let mut shortcut = Shortcut::take(&mut ebpf, mark).map_err(|e| e.to_string())?;
         let cgroup = own_cgroup().map_err(|e| format!("this process's cgroup: {e}"))?;
         let attached = shortcut.attach(&mut ebpf, &cgroup).and_then(|()| {
             shortcut.set_limits(abi::ShortcutLimits {
@@ -78,6 +80,9 @@ impl Canary {
     fn pair(&mut self) -> io::Result<(TcpStream, TcpStream)> {
         let before = self.counts()?.flows;
         let client = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP))?;
+        if let Some(mark) = self.shortcut.mark {
+            client.set_mark(mark.0)?;
+        }
         let wish = self.shortcut.wishes.insert(&client, 1, 0);
         wish.map_err(io::Error::other)?;
         client.connect(&self.listener.local_addr()?.into())?;
@@ -299,7 +304,7 @@ mod tests {
     #[test]
     fn this_kernel_has_the_shortcut() {
         let begun = Instant::now();
-        try_out().unwrap();
+        try_out(None).unwrap();
         println!("it took {:?}", begun.elapsed());
     }
 

@@ -8,7 +8,13 @@
 mod canary;
 mod limits;
 
-use std::{fs::File, io, io::Read, time::Duration};
+use std::{
+    fs::File,
+    io,
+    io::Read,
+    sync::{Mutex, PoisonError},
+    time::Duration,
+};
 
 use aya::{
     Btf, Ebpf,
@@ -22,11 +28,10 @@ use tokio::io::unix::AsyncFd;
 use crate::{
     attach::{AttachError, program, refused},
     counters::Turn,
+    listeners::Mark,
     maps::{MapsError, take},
     sys::{self, Shared},
 };
-
-pub use canary::try_out;
 
 /// How long flows stay on the shortcut when the agent says nothing: several of its turns, on a
 /// machine that is busy.
@@ -71,7 +76,13 @@ impl Spills {
     }
 }
 
+/// Tries the shortcut out on loopback sockets of this process's own, beside any agent's.
+pub fn try_out() -> Result<(), String> {
+    canary::try_out(None)
+}
+
 pub(crate) struct Shortcut {
+    mark: Option<Mark>,
     limits: Array<MapData, Shared<abi::ShortcutLimits>>,
     wishes: SkStorage<MapData, u32>,
     ends: HashMap<MapData, u64, Shared<abi::ShortcutEnd>>,
@@ -91,8 +102,10 @@ pub(crate) struct Shortcut {
 }
 
 impl Shortcut {
-    pub(crate) fn take(ebpf: &mut Ebpf) -> Result<Self, MapsError> {
+    /// `mark`: of the agent whose hooks leave its own sockets alone.
+    pub(crate) fn take(ebpf: &mut Ebpf, mark: Option<Mark>) -> Result<Self, MapsError> {
         Ok(Self {
+            mark,
             limits: take(ebpf, "shortcut_limits")?,
             wishes: take(ebpf, "shortcut_wishes")?,
             ends: take(ebpf, "shortcut_ends")?,
@@ -111,13 +124,17 @@ impl Shortcut {
 
     /// Called before a policy that asks for it is in force, and again for each such policy.
     /// A host that cannot have it keeps its flows on TCP, which the log says.
-    pub(crate) fn open(&mut self, ebpf: &mut Ebpf, cgroup: &File) {
+    pub(crate) fn open(&mut self, ebpf: &Mutex<Ebpf>, cgroup: &File) {
         self.wanted = true;
         if self.enrols.is_some() {
             return;
         }
-        let opened = try_out().and_then(|()| {
-            let attached = self.attach(ebpf, cgroup).and_then(|()| self.stay_open());
+        // Not under the lock: it takes a while.
+        let opened = canary::try_out(self.mark).and_then(|()| {
+            let mut ebpf = ebpf.lock().unwrap_or_else(PoisonError::into_inner);
+            let attached = self
+                .attach(&mut ebpf, cgroup)
+                .and_then(|()| self.stay_open());
             attached.map_err(|e| e.to_string())
         });
         self.tried = Some(opened);
