@@ -6,7 +6,7 @@ use report::{
     stats::median,
 };
 
-use crate::paths::DIRECT;
+use crate::paths::{DIRECT, SHORTCUT};
 
 /// Bypass against direct, operations in a second: both do the same, on a noisy machine.
 const BYPASS: [f64; 2] = [0.6, 1.7];
@@ -14,6 +14,8 @@ const BYPASS: [f64; 2] = [0.6, 1.7];
 const LEAST: f64 = 0.1;
 /// Nothing is faster than direct but by noise.
 const MOST: f64 = 1.7;
+/// What skips TCP is: more than twice direct was seen.
+const MOST_PAST_TCP: f64 = 4.0;
 /// Of the rate that a schedule calls for.
 const LEAST_OF_RATE: f64 = 0.8;
 
@@ -81,6 +83,7 @@ fn judge(experiment: &Experiment, series: &Series) -> Option<String> {
     let ratio = mine / direct.and_then(op_s)?;
     let [least, most] = match path.as_str() {
         "bypass" => BYPASS,
+        name if name == SHORTCUT.name => [LEAST, MOST_PAST_TCP],
         _ => [LEAST, MOST],
     };
     let is_absurd = !(least..=most).contains(&ratio);
