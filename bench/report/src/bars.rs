@@ -18,6 +18,10 @@ pub enum Measure {
     Ratio(Metric),
     /// The path − direct, in µs.
     Added(Metric),
+    /// The path ÷ another one.
+    Against(&'static str, Metric),
+    /// What the path adds to direct ÷ what another one adds.
+    Share(&'static str, Metric),
     /// The proxy's memory, in MiB.
     RssMib,
 }
@@ -57,6 +61,8 @@ pub struct Bar {
 }
 
 const NODE: Where = Where::Id("node-raw");
+const ONE: Where = Where::Id("node-raw-nonblocking-1");
+const MANY: Where = Where::Id("node-raw-nonblocking-32");
 const STRESS: Where = Where::Begins(
     "stress-",
     &[
@@ -71,6 +77,7 @@ const P50: Measure = Measure::Ratio(Metric::P50);
 const NOTHING_PER_BYTE: &str = "no code of ours runs for its bytes: nothing but noise";
 const LIKE_COPIERS: &str = "what proxies that only copy reach";
 const IN_KERNEL: &str = "bytes skip TCP between two sockets of one host";
+const PAST_THE_AGENT: &str = "bytes that nobody reads do not wake the agent";
 const A_LOOK: &str = "one program for each segment";
 
 /// All of them, also those of paths that have not landed.
@@ -105,6 +112,36 @@ pub const ALL: &[Bar] = &[
     bar("observe", NODE, OP_S, Bound::AtLeast(0.92), A_LOOK),
     bar("shortcut", NODE, P50, Bound::AtMost(0.75), IN_KERNEL),
     bar("shortcut", NODE, OP_S, Bound::AtLeast(1.4), IN_KERNEL),
+    bar("shortcut", ONE, P50, Bound::AtMost(0.75), IN_KERNEL),
+    bar("shortcut", MANY, OP_S, Bound::AtLeast(1.4), IN_KERNEL),
+    bar(
+        "observe",
+        ONE,
+        Measure::Added(Metric::P50),
+        Bound::AtMost(0.8),
+        A_LOOK,
+    ),
+    bar(
+        "remembered",
+        ONE,
+        P50,
+        Bound::AtMost(1.02),
+        NOTHING_PER_BYTE,
+    ),
+    bar(
+        "splice",
+        ONE,
+        Measure::Share("relay", Metric::P50),
+        Bound::AtMost(0.55),
+        PAST_THE_AGENT,
+    ),
+    bar(
+        "splice",
+        MANY,
+        Measure::Against("relay", Metric::OpS),
+        Bound::AtLeast(1.3),
+        PAST_THE_AGENT,
+    ),
 ];
 
 const fn bar(
@@ -149,6 +186,12 @@ impl Bar {
                     number::plain(bound)
                 )
             }
+            Measure::Against(other, metric) => {
+                format!("{} {sign} {bound:.2} × {other}", metric.name())
+            }
+            Measure::Share(other, metric) => {
+                format!("added {} {sign} {bound:.2} × {other}'s", metric.name())
+            }
             Measure::RssMib => format!("RSS peak {sign} {} MiB", number::plain(bound)),
         };
         // One line, however narrow its column.
@@ -159,7 +202,7 @@ impl Bar {
 impl Measure {
     fn text(self, value: f64) -> String {
         match self {
-            Self::Ratio(_) => number::ratio(value),
+            Self::Ratio(_) | Self::Against(..) | Self::Share(..) => number::ratio(value),
             Self::Added(_) => format!("{} µs", number::signed(value)),
             Self::RssMib => format!("{value:.1} MiB"),
         }

@@ -71,18 +71,39 @@ impl Experiment {
         Difference::of_sums(self.pairs(series, metric)?)
     }
 
+    /// The path ÷ another one, round by round.
+    pub fn against(&self, series: &Series, other: &str, metric: Metric) -> Option<Difference> {
+        Difference::of_ratios(paired(series, self.series(other)?, metric))
+    }
+
+    /// What the path adds to direct ÷ what another one adds, round by round; of rounds in which the
+    /// other adds anything.
+    pub fn share(&self, series: &Series, other: &str, metric: Metric) -> Option<Difference> {
+        let (direct, other) = (self.direct()?, self.series(other)?);
+        let ours = series.rounds.iter().zip(&other.rounds).zip(&direct.rounds);
+        let added = ours.filter_map(|((a, b), direct)| {
+            let direct = metric.of(direct)?;
+            Some((metric.of(a)? - direct, metric.of(b)? - direct))
+        });
+        let pairs: Vec<(f64, f64)> = added.filter(|(_, other)| *other > 0.0).collect();
+        Difference::of_ratios(pairs)
+    }
+
     /// Rounds that both have and both answer for. An interrupted run has more of one.
     pub fn pairs(&self, series: &Series, metric: Metric) -> Option<Vec<(f64, f64)>> {
-        let direct = self.direct()?;
-        let both = series.rounds.iter().zip(&direct.rounds);
-        let pairs = both.filter_map(|(a, b)| Some((metric.of(a)?, metric.of(b)?)));
-        Some(pairs.collect())
+        Some(paired(series, self.direct()?, metric))
     }
 
     /// Its figures may be shown.
     pub fn is_usable(&self) -> bool {
         self.refused.is_none()
     }
+}
+
+fn paired(a: &Series, b: &Series, metric: Metric) -> Vec<(f64, f64)> {
+    let both = a.rounds.iter().zip(&b.rounds);
+    let pairs = both.filter_map(|(a, b)| Some((metric.of(a)?, metric.of(b)?)));
+    pairs.collect()
 }
 
 impl Run {

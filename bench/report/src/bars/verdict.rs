@@ -109,6 +109,8 @@ impl Measure {
         let difference = match self {
             Self::Ratio(metric) => experiment.ratio(series, metric)?,
             Self::Added(metric) => experiment.added(series, metric)?,
+            Self::Against(other, metric) => experiment.against(series, other, metric)?,
+            Self::Share(other, metric) => experiment.share(series, other, metric)?,
             Self::RssMib => {
                 // A maximum has no spread: one round above the bound is above it.
                 let mib = series.peak(Metric::RssPeak)? / 1024.0;
