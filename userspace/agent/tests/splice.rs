@@ -64,7 +64,7 @@ fn switched(folder: &Path, switch: &str) -> PathBuf {
     script
 }
 
-/// Drives 64 MiB, and says how the flows were carried.
+/// Drives 256 MiB, and says how the flows were carried.
 fn driven(engine: &str, waiting: &[&str], drivers: &[&str]) -> (Report, f64, f64) {
     driven_by(Path::new(BINARY), engine, waiting, drivers)
 }
@@ -84,7 +84,7 @@ fn driven_by(
     let agent = agent_as(binary, &sandbox, engine, server.addr().port());
     let plan = Plan {
         choices: Choices::named(waiting).unwrap(),
-        bytes: 64 << 20,
+        bytes: 256 << 20,
         connection_max: 8 << 20,
         connections: (1, 16),
         hang_limit: LOADED,

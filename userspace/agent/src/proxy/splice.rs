@@ -48,6 +48,9 @@ const LONGEST_LOOK: Duration = Duration::from_millis(250);
 /// A look fails for want of memory: as often as this, in a row, it is tried again.
 const FAILED_LOOKS: u32 = 100;
 
+/// What the kernel carries shows in `flows` and metrics after this long.
+const COUNT_EVERY: Duration = Duration::from_secs(10);
+
 /// What comes while a flow is handed over is relayed; a flow that never pauses stays.
 const HANDOVER_ROUNDS: usize = 4;
 
@@ -159,7 +162,11 @@ impl Ride {
                 let pause = paused.elapsed().as_secs_f64();
                 self.metrics.handover_seconds.observe(pause);
                 self.flow.travels(Path::Splice);
-                let rode = ride(&enrolled.splice, &self.flow, client, database).await;
+                let (splice, flow) = (enrolled.splice.clone(), self.flow.clone());
+                let count = || {
+                    self.count(relay);
+                };
+                let rode = ride(&splice, &flow, client, database, count).await;
                 let (database, end) = rode.map_err(|reason| (reason, None))?;
                 ended = end;
                 database
@@ -170,6 +177,9 @@ impl Ride {
                 database
             }
             Err(reason) => return Err((reason, Some(database))),
+        };
+        let Some(enrolled) = &self.enrolled else {
+            return Ok(database);
         };
         if let Err(reason) = take_back(enrolled, relay, &database) {
             return Err((reason, Some(database)));
@@ -368,6 +378,7 @@ async fn ride(
     flow: &Flow,
     client: &TcpStream,
     database: TcpStream,
+    mut count: impl FnMut(),
 ) -> Result<(TcpStream, End), &'static str> {
     let quiet = Quiet::new(database).map_err(|e| failed(&e))?;
     let end = loop {
@@ -378,6 +389,7 @@ async fn ride(
             _ = quiet.ended() => break End::Needed,
             () = flow.recalled() => break End::Recalled,
             () = recall_for_a_test() => break End::Recalled,
+            () = time::sleep(COUNT_EVERY) => count(),
             () = letter(flow) => {
                 if let Some(reason) = marked::obey(flow, None) {
                     break End::Marked(reason);
