@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR MIT */
 /*
- * What the BPF programs and the agent both see, and nothing else.
+ * What the BPF programs and the agent both see, and nothing else. All of it in one file, however
+ * long: one place to look, and one BTF to make the other side from.
  *
  * Rust's twin, abi.rs, is generated from this file's BTF by `cargo xtask generate`.
  * Fixed-width types, explicit padding, no unions. Fields that end in `_be` are in

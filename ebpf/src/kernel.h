@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR MIT */
-/* The kernel's own types, as far as the splice reads them. The offsets are the running kernel's:
- * the loader fills them in. */
+/* The kernel's own types, as far as splice and shortcut read them. The offsets are the running
+ * kernel's: the loader fills them in. */
 #pragma once
 
 #include <linux/types.h>
@@ -8,8 +8,38 @@
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
 
 typedef struct {
-	__s64 counter;
+	__u64 counter;
 } atomic64_t;
+
+struct list_head {
+	struct list_head *next;
+};
+
+struct wait_queue_entry {
+	void *private;
+	struct list_head entry;
+};
+
+struct wait_queue_head {
+	struct list_head head;
+};
+
+struct socket_wq {
+	struct wait_queue_head wait;
+};
+
+struct net_device {
+	int ifindex;
+};
+
+struct dst_entry {
+	struct net_device *dev;
+};
+
+struct proto {
+	/* An atomic_long_t: what each CPU keeps ready may make it negative. */
+	__s64 *memory_allocated;
+};
 
 struct sk_buff {
 	char cb[48];
@@ -28,10 +58,6 @@ struct sk_psock {
 	struct sk_buff_head ingress_skb;
 };
 
-struct sock_common {
-	atomic64_t skc_cookie;
-};
-
 struct file {
 	unsigned int f_flags;
 };
@@ -40,9 +66,21 @@ struct socket {
 	struct file *file;
 };
 
+struct sock_common {
+	atomic64_t skc_cookie;
+	struct proto *skc_prot;
+};
+
 struct sock {
 	struct sock_common __sk_common;
 	struct socket *sk_socket;
+	struct sk_buff_head sk_receive_queue;
+	struct socket_wq *sk_wq;
+	struct dst_entry *sk_dst_cache;
+	struct {
+		int owned;
+	} sk_lock;
+	int sk_rcvlowat;
 	int sk_wmem_queued;
 	int sk_sndbuf;
 	void *sk_user_data;
@@ -54,7 +92,8 @@ struct inet_sock {
 
 struct inet_connection_sock {
 	struct inet_sock icsk_inet;
-	const void *icsk_ulp_ops;
+	/* An upper layer's: kTLS, MPTCP. */
+	void *icsk_ulp_ops;
 };
 
 struct tcp_sock {
@@ -65,4 +104,13 @@ struct tcp_sock {
 	__u32 rcv_nxt;
 };
 
+struct bpf_iter__tcp {
+	struct bpf_iter_meta *meta;
+	struct sock_common *sk_common;
+};
+
 #pragma clang attribute pop
+
+/* Of sk_user_data: what it points to, in its lowest bits. */
+#define USER_DATA_FLAGS 7ul
+#define USER_DATA_PSOCK 4ul

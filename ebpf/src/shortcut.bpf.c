@@ -26,104 +26,17 @@
  * is dead nobody is enrolled, and flows return to TCP at a message before which the queue is empty.
  */
 #include "common.h"
-
-/* The kernel's own types, as far as they are read. */
-#pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
-
-struct list_head___up {
-	struct list_head___up *next;
-};
-
-struct wait_queue_entry___up {
-	void *private;
-	struct list_head___up entry;
-};
-
-struct wait_queue_head___up {
-	struct list_head___up head;
-};
-
-struct socket_wq___up {
-	struct wait_queue_head___up wait;
-};
-
-struct net_device___up {
-	int ifindex;
-};
-
-struct dst_entry___up {
-	struct net_device___up *dev;
-};
-
-struct proto___up {
-	/* An atomic_long_t: what each CPU keeps ready may make it negative. */
-	__s64 *memory_allocated;
-};
-
-struct sk_psock___up {
-	__u32 msg_tot_len;
-};
-
-struct sock_common___up {
-	struct {
-		__u64 counter;
-	} skc_cookie;
-	struct proto___up *skc_prot;
-};
-
-struct sk_buff_head___up {
-	__u32 qlen;
-};
-
-struct sock___up {
-	struct sock_common___up __sk_common;
-	struct sk_buff_head___up sk_receive_queue;
-	struct socket_wq___up *sk_wq;
-	int sk_rcvlowat;
-	struct {
-		int owned;
-	} sk_lock;
-	struct dst_entry___up *sk_dst_cache;
-	void *sk_user_data;
-};
-
-struct inet_sock___up {
-	struct sock___up sk;
-};
-
-struct inet_connection_sock___up {
-	struct inet_sock___up icsk_inet;
-	/* An upper layer's: kTLS, MPTCP. */
-	void *icsk_ulp_ops;
-};
-
-struct tcp_sock___up {
-	struct inet_connection_sock___up inet_conn;
-	__u32 copied_seq;
-	__u32 write_seq;
-};
-
-struct sock_common;
-
-struct bpf_iter__tcp {
-	struct bpf_iter_meta *meta;
-	struct sock_common *sk_common;
-};
-
-#pragma clang attribute pop
+#include "kernel.h"
 
 #define SOCK_OF(tp) ((tp)->inet_conn.icsk_inet.sk)
-/* Of sk_user_data: what it points to, in its lowest bits. */
-#define USER_DATA_FLAGS 7ul
-#define USER_DATA_PSOCK 4ul
 /* In every namespace (LOOPBACK_IFINDEX). */
 #define LOOPBACK 1
 /* Who waits on a socket: a thread or two, an epoll or two. More are taken for readers. */
 #define MOST_WAITERS 4
 
-static __always_inline struct tcp_sock___up *tcp_of(void *sk)
+static __always_inline struct tcp_sock *tcp_of(void *sk)
 {
-	return (struct tcp_sock___up *)bpf_skc_to_tcp_sock(sk);
+	return (struct tcp_sock *)bpf_skc_to_tcp_sock(sk);
 }
 
 static __always_inline struct up_shortcut_limits *limits_of_shortcut(void)
@@ -196,7 +109,7 @@ static __always_inline void enrol_client(struct bpf_sock_ops *ops, struct bpf_so
 	struct up_shortcut_key key = {};
 	struct up_shortcut_first first = {};
 	struct up_shortcut_end end = {};
-	struct tcp_sock___up *tp;
+	struct tcp_sock *tp;
 
 	if (!bpf_sk_storage_get(&shortcut_wishes, sk, 0, 0))
 		return;
@@ -245,7 +158,7 @@ static __always_inline void enrol_server(struct bpf_sock_ops *ops, struct bpf_so
 	struct up_shortcut_end end = { .is_server = 1 };
 	struct up_shortcut_end *clients;
 	struct up_shortcut_first *first;
-	struct tcp_sock___up *tp;
+	struct tcp_sock *tp;
 	__u64 cookie, clients_cookie;
 
 	key.netns_cookie = bpf_get_netns_cookie(ops);
@@ -319,10 +232,10 @@ int on_shortcut_event(struct bpf_sock_ops *ops)
 /* Whether a thread may be inside tcp_recvmsg of a reader that has read all of TCP's bytes: it
  * holds the lock, or has entered itself as a waiter before it let go of it. epoll's and io_uring's
  * entries name no task; poll's are taken for a reader's, which costs speed and nothing else. */
-static __always_inline int reader_waits(struct tcp_sock___up *reader)
+static __always_inline int reader_waits(struct tcp_sock *reader)
 {
-	struct list_head___up *head, *next;
-	struct socket_wq___up *wq;
+	struct list_head *head, *next;
+	struct socket_wq *wq;
 
 	if (BPF_CORE_READ(reader, inet_conn.icsk_inet.sk.sk_lock.owned))
 		return 1;
@@ -332,11 +245,11 @@ static __always_inline int reader_waits(struct tcp_sock___up *reader)
 	head = __builtin_preserve_access_index(&wq->wait.head);
 	next = BPF_CORE_READ(wq, wait.head.next);
 	for (int i = 0; i < MOST_WAITERS; i++) {
-		struct wait_queue_entry___up *waiter;
+		struct wait_queue_entry *waiter;
 
 		if (next == head)
 			return 0;
-		waiter = (void *)next - bpf_core_field_offset(struct wait_queue_entry___up, entry);
+		waiter = (void *)next - bpf_core_field_offset(struct wait_queue_entry, entry);
 		if (BPF_CORE_READ(waiter, private))
 			return 1;
 		next = BPF_CORE_READ(waiter, entry.next);
@@ -347,16 +260,16 @@ static __always_inline int reader_waits(struct tcp_sock___up *reader)
 /* Bytes in a socket's queue besides TCP's. */
 static __always_inline __u32 queued(__u64 user_data)
 {
-	struct sk_psock___up *psock = (void *)(user_data & ~USER_DATA_FLAGS);
+	struct sk_psock *psock = (void *)(user_data & ~USER_DATA_FLAGS);
 
 	return psock ? BPF_CORE_READ(psock, msg_tot_len) : 0;
 }
 
-static __always_inline __u32 turn_of(struct sk_msg_md *msg, struct tcp_sock___up *tp,
+static __always_inline __u32 turn_of(struct sk_msg_md *msg, struct tcp_sock *tp,
 				     struct up_shortcut_end *end, __u32 *waiting)
 {
 	struct up_shortcut_limits *limits = limits_of_shortcut();
-	struct tcp_sock___up *reader;
+	struct tcp_sock *reader;
 	__u64 peer = end->peer;
 	void *upper_layer;
 	__u32 copied_seq, is_waiting = 0;
@@ -364,7 +277,7 @@ static __always_inline __u32 turn_of(struct sk_msg_md *msg, struct tcp_sock___up
 	if (!peer || !limits)
 		return UP_TURN_ALONE;
 	barrier();
-	reader = (struct tcp_sock___up *)end->peer_sock;
+	reader = (struct tcp_sock *)end->peer_sock;
 	copied_seq = BPF_CORE_READ(reader, copied_seq);
 	*waiting = queued((__u64)BPF_CORE_READ(reader, inet_conn.icsk_inet.sk.sk_user_data));
 	upper_layer = BPF_CORE_READ(reader, inet_conn.icsk_ulp_ops);
@@ -437,7 +350,7 @@ int take_shortcut(struct sk_msg_md *msg)
 	struct bpf_sock *sk = msg->sk;
 	struct up_turn_count *count;
 	struct up_shortcut_end *end;
-	struct tcp_sock___up *tp;
+	struct tcp_sock *tp;
 	__u64 cookie, peer;
 	__u32 turn, waiting = 0;
 
@@ -485,14 +398,14 @@ int nudge_readers(struct bpf_iter__tcp *ctx)
 {
 	struct sock_common *skc = ctx->sk_common;
 	struct up_nudge_count *count;
-	struct tcp_sock___up *tp;
+	struct tcp_sock *tp;
 	__u64 user_data;
 	__u32 zero = 0;
 	int lowat;
 
 	if (!skc)
 		return 0;
-	tp = (struct tcp_sock___up *)bpf_skc_to_tcp_sock(skc);
+	tp = (struct tcp_sock *)bpf_skc_to_tcp_sock(skc);
 	count = bpf_map_lookup_elem(&nudges, &zero);
 	if (!tp || !count)
 		return 0;

@@ -104,8 +104,7 @@ struct unread {
 static __always_inline void unread_of(const struct up_splice *s, struct unread *u)
 {
 	const struct sock *sk = &tcp(s->client)->inet_conn.icsk_inet.sk;
-	/* The low three bits are flags. */
-	__u64 address = (__u64)(long)BPF_CORE_READ(sk, sk_user_data) & ~7ULL;
+	__u64 address = (__u64)(long)BPF_CORE_READ(sk, sk_user_data) & ~USER_DATA_FLAGS;
 	const struct sk_psock *psock = (const struct sk_psock *)(long)address;
 
 	u->packets = BPF_CORE_READ(psock, ingress_skb.qlen);
@@ -113,7 +112,7 @@ static __always_inline void unread_of(const struct up_splice *s, struct unread *
 	if (bpf_core_field_exists(psock->msg_tot_len))
 		u->bytes = BPF_CORE_READ(psock, msg_tot_len);
 	/* Read last: what was read is another socket's if this one is gone. */
-	if ((__u64)BPF_CORE_READ(sk, __sk_common.skc_cookie.counter) != s->client_cookie) {
+	if (BPF_CORE_READ(sk, __sk_common.skc_cookie.counter) != s->client_cookie) {
 		u->packets = 0;
 		u->bytes = 0;
 	}
@@ -298,7 +297,7 @@ static __always_inline __u32 splice_client(struct __sk_buff *skb, struct up_spli
 		return refusal;
 	t = bpf_skc_to_tcp_sock(sk);
 	/* Another's by now. */
-	if (!t || (__u64)t->inet_conn.icsk_inet.sk.__sk_common.skc_cookie.counter != q->client_cookie)
+	if (!t || t->inet_conn.icsk_inet.sk.__sk_common.skc_cookie.counter != q->client_cookie)
 		goto out;
 	s->client = (__u64)(long)t;
 	s->client_cookie = q->client_cookie;
@@ -357,6 +356,9 @@ static __always_inline __u32 splice_dialled(struct __sk_buff *skb, struct up_spl
 		goto out;
 	refusal = refused(a, bpf_map_update_elem(&upstreams, &q->id, sk, BPF_ANY),
 			  UP_SPLICE_UPSTREAM_TAKEN, UP_SPLICE_NO_UPSTREAM);
+	/* Nobody would come for it. */
+	if (refusal != UP_SPLICE_ENROLLED)
+		bpf_map_delete_elem(&splices, &q->id);
 out:
 	bpf_sk_release(sk);
 	return refusal;

@@ -2,6 +2,8 @@
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "tests fail by panicking")]
 
+#[path = "tables/bars.rs"]
+mod bar_verdicts;
 mod common;
 
 use common::{Random, did, experiment_mut, run, series_mut};
@@ -418,119 +420,6 @@ fn no_operations_are_no_figures() {
         said.starts_with("| nginx | 0 | 0.000 (0.000 … 0.000) | – |"),
         "{said}"
     );
-}
-
-#[test]
-fn bars_are_met_or_missed_at_the_bound() {
-    let mut run = run(1);
-    let verdict = |run: &Run, n: usize| bars::ALL[n].verdict(run);
-    let to = |run: &mut Run, ops: u64| {
-        series_mut(run, "node-raw", "direct")
-            .rounds
-            .iter_mut()
-            .for_each(|r| did(r, 100_000));
-        shape(run, "node-raw", "bypass", |_, round| did(round, ops));
-    };
-    to(&mut run, 98_000);
-    assert_eq!(verdict(&run, 0), Verdict::Met(0.98));
-    to(&mut run, 97_900);
-    assert!(matches!(verdict(&run, 0), Verdict::Missed(_)));
-    assert!(readme(&run).contains("| 0.979 | **missed** |"));
-    // The worst of all that begin so.
-    let memory = memory();
-    assert!(matches!(memory.verdict(&run), Verdict::Met(_)));
-    series_mut(&mut run, "stress-write-raw", "enrich").rounds[1]
-        .proxy
-        .rss_peak_kib = 21 * 1024;
-    assert_eq!(memory.verdict(&run), Verdict::Missed(21.0));
-    run.experiments.clear();
-    for bar in bars::ALL {
-        assert!(
-            matches!(bar.verdict(&run), Verdict::NotMeasured(_)),
-            "{}",
-            bar.text()
-        );
-    }
-}
-
-fn memory() -> &'static bars::Bar {
-    let mut all = bars::ALL.iter();
-    all.find(|b| b.measure == bars::Measure::RssMib).unwrap()
-}
-
-fn why_not(run: &Run, bar: &bars::Bar) -> String {
-    match bar.verdict(run) {
-        Verdict::NotMeasured(why) => why,
-        other => panic!("{other:?}"),
-    }
-}
-
-#[test]
-fn a_bound_within_the_spread_is_neither_met_nor_missed() {
-    let mut run = run(1);
-    let verdict = |run: &mut Run, ratios: [f64; 5]| {
-        shape(run, "node-raw", "bypass", |n, round| {
-            did(round, (round.ops as f64 * ratios[n]) as u64)
-        });
-        bars::ALL[0].verdict(run)
-    };
-    let around = [0.97, 0.99, 1.0, 1.0, 1.01];
-    let found = verdict(&mut run, around);
-    assert!(matches!(found, Verdict::WithinNoise(v) if v.low < 0.98 && v.high > 1.0));
-    let page = readme(&run);
-    let said = row(&page, "*Bars", "| bypass");
-    assert!(said.ends_with("| 1.000 | within noise (0.970 … 1.010): neither met nor missed |"));
-    assert!(matches!(verdict(&mut run, [0.981; 5]), Verdict::Met(_)));
-    let below = verdict(&mut run, [0.95, 0.97, 0.96, 0.97, 0.979]);
-    assert!(matches!(below, Verdict::Missed(_)));
-}
-
-#[test]
-fn too_few_rounds_meet_no_bar() {
-    let mut run = run(1);
-    for series in run.experiments.iter_mut().flat_map(|e| &mut e.series) {
-        series.rounds.truncate(4);
-    }
-    for bar in bars::ALL {
-        assert!(matches!(bar.verdict(&run), Verdict::NotMeasured(_)));
-    }
-    assert_eq!(why_not(&run, &bars::ALL[0]), "rounds: 4, of the 5 it takes");
-    assert!(!readme(&run).contains("| met |"));
-}
-
-#[test]
-fn who_had_errors_meets_no_bar() {
-    let mut run = run(1);
-    series_mut(&mut run, "node-raw", "bypass").rounds[0].errors = 2;
-    assert_eq!(why_not(&run, &bars::ALL[0]), "bypass had errors: 2");
-    series_mut(&mut run, "stress-read", "direct").rounds[0].errors = 1;
-    assert_eq!(why_not(&run, memory()), "stress-read: direct had errors: 1");
-}
-
-#[test]
-fn a_bar_over_several_needs_all_of_them() {
-    let changed = |change: &dyn Fn(&mut Run)| {
-        let mut run = run(1);
-        change(&mut run);
-        why_not(&run, memory())
-    };
-    let missing = changed(&|run| run.experiments.retain(|e| e.id != "stress-write-raw"));
-    assert_eq!(missing, "stress-write-raw: not part of this run");
-    let failed = changed(&|run| {
-        run.experiments.retain(|e| e.id != "stress-read");
-        run.failed.insert("stress-read".into(), "it died".into());
-    });
-    assert_eq!(failed, "stress-read: failed: it died");
-    let refused =
-        changed(&|run| experiment_mut(run, "stress-read-raw").refused = Some("slow".into()));
-    assert_eq!(refused, "stress-read-raw: withheld: slow");
-    let left_out = changed(&|run| {
-        let experiment = experiment_mut(run, "stress-write");
-        experiment.series.retain(|s| s.path != "enrich");
-        let reason = "failed: it hung".into();
-        experiment.left_out.insert("enrich".into(), reason);
-    });
-    assert_eq!(left_out, "stress-write: failed: it hung");
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::{io::ErrorKind, net::Shutdown, sync::atomic::Ordering::Relaxed, time::D
 use socket2::SockRef;
 use tokio::{net::TcpStream, time};
 
-use super::relay::CHUNK_BYTES;
+use super::direction::CHUNK_BYTES;
 use crate::{flows::Flow, metrics::Metrics};
 
 /// Both sides have ended, each in its time.

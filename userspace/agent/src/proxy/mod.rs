@@ -4,6 +4,7 @@
 //! - `admission.rs`: how many flows there may be.
 //! - `workers.rs`: the threads on which bytes move.
 //! - `relay.rs`: moves them, with back-pressure and half-close.
+//! - `direction.rs`: one way of a flow.
 //! - `splice.rs`: hands a flow to the kernel, and takes it back.
 //! - `canary.rs`: tries the splice out before it is used.
 //! - `read.rs`: one read in one system call.
@@ -16,6 +17,7 @@ mod admission;
 mod canary;
 mod close;
 mod decode;
+mod direction;
 mod intake;
 mod marked;
 mod read;

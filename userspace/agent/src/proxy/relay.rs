@@ -6,51 +6,23 @@
 //! through TCP's own window.
 
 use std::{
-    cell::RefCell,
-    future::{Future, poll_fn},
-    io::{self, ErrorKind},
-    pin::Pin,
-    sync::{Arc, atomic::Ordering::Relaxed},
+    future::poll_fn,
+    sync::Arc,
     task::{Context, Poll, ready},
-    time::Duration,
 };
 
 use dataplane::{Position, Splice};
-use prometheus::IntCounter;
-use socket2::SockRef;
-use tokio::{
-    io::Interest,
-    net::TcpStream,
-    time::{self, Sleep},
-};
+use tokio::{io::Interest, net::TcpStream};
 
 use super::{
-    close::{
-        self, BOTH_ENDED, CLIENT_ERROR, CLIENT_RESET, DATABASE_ERROR, DATABASE_RESET, DENIED,
-        SPLICE_FAILED,
-    },
-    decode::{Chunk, Decoder, Turn, Way},
+    close::{self, BOTH_ENDED, CLIENT_RESET, DATABASE_RESET, DENIED, SPLICE_FAILED},
+    decode::{Decoder, Way},
+    direction::{Direction, State},
     intake::Entered,
     marked,
-    read::read,
     splice::{self, Drain, Ride},
 };
 use crate::{flows::Flow, metrics::Metrics};
-
-/// When an end came before bytes that the kernel has for us.
-const LOOK_AGAIN: Duration = Duration::from_millis(1);
-
-/// `handshake`, the type of a TLS record (RFC 8446 §5.1).
-const TLS_HANDSHAKE: u8 = 0x16;
-
-/// Read at most this much at a time: large frames in few system calls. What one direction of
-/// a flow can hold back is at most this, too.
-pub(super) const CHUNK_BYTES: usize = 64 * 1024;
-
-thread_local! {
-    /// One for all flows of a worker: idle flows cost no buffer.
-    static CHUNK: RefCell<Box<[u8]>> = RefCell::new(vec![0; CHUNK_BYTES].into());
-}
 
 /// Carries a flow to its end.
 pub(super) async fn carry(client: TcpStream, database: TcpStream, mut entered: Box<Entered>) {
@@ -126,77 +98,12 @@ pub(super) struct Relay {
     drain: Option<Drain>,
 }
 
-/// A direction's state. **Invariant**: `held_back` is empty or nothing is read.
-struct Direction {
-    way: Way,
-    held_back: Vec<u8>,
-    written: usize,
-    /// The kernel may carry this direction.
-    enrolled: Option<Arc<Splice>>,
-    /// What was read before that.
-    read_before: u64,
-    /// An end that is looked at again.
-    again: Option<Pin<Box<Sleep>>>,
-    /// A TLS record was the first that came.
-    is_tls: bool,
-    /// Since the flow began, by the agent itself.
-    read_bytes: u64,
-    written_bytes: u64,
-    state: State,
-    /// The flow's own count, and the agent's.
-    flow: Arc<Flow>,
-    total: IntCounter,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
-    Open,
-    /// The source has ended; the target is told once everything is written.
-    Ending,
-    Ended,
-    /// Framing is lost, or the flow denied; it ends once what was good is written.
-    Losing(&'static str),
-}
-
-/// The reason when reading from the database fails.
-pub(super) fn database_failed(error: &io::Error) -> &'static str {
-    reason_of(error, DATABASE_SIDE)
-}
-
-fn reason_of(error: &io::Error, (reset, other): Side) -> &'static str {
-    match error.kind() {
-        ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => reset,
-        _ => other,
-    }
-}
-
-/// What stops a flow.
-enum Stop {
-    /// Reading from, or writing to, this side.
-    From(io::Error),
-    To(io::Error),
-}
-
 impl Relay {
     pub(super) fn new(decoder: Option<Box<Decoder>>, flow: &Arc<Flow>, metrics: &Metrics) -> Self {
-        let direction = |way, total: &IntCounter| Direction {
-            way,
-            held_back: Vec::new(),
-            written: 0,
-            enrolled: None,
-            read_before: 0,
-            again: None,
-            is_tls: false,
-            read_bytes: 0,
-            written_bytes: 0,
-            state: State::Open,
-            flow: flow.clone(),
-            total: total.clone(),
-        };
         Self {
             decoder,
-            up: direction(Way::ToDatabase, &metrics.bytes_to_database),
-            down: direction(Way::ToClient, &metrics.bytes_to_client),
+            up: Direction::new(Way::ToDatabase, flow, &metrics.bytes_to_database),
+            down: Direction::new(Way::ToClient, flow, &metrics.bytes_to_client),
             down_first: false,
             drain: None,
         }
@@ -232,8 +139,7 @@ impl Relay {
     /// Everything that was read is written on, both sides may still speak, and the decoder has
     /// nothing more to learn.
     fn is_idle(&self) -> bool {
-        let rests = |d: &Direction| d.state == State::Open && d.held_back.is_empty();
-        self.decoder.is_none() && self.drain.is_none() && rests(&self.up) && rests(&self.down)
+        self.decoder.is_none() && self.drain.is_none() && self.up.rests() && self.down.rests()
     }
 
     /// Moves what the client has sent, and nothing else.
@@ -248,13 +154,12 @@ impl Relay {
 
     /// Nothing of the client's is held back, and it may still speak.
     pub(super) fn up_rests(&self) -> bool {
-        self.up.state == State::Open && self.up.held_back.is_empty()
+        self.up.rests()
     }
 
     /// From now on the kernel may carry it.
     pub(super) fn is_enrolled(&mut self, splice: Arc<Splice>) {
-        self.down.read_before = self.down.read_bytes;
-        self.down.enrolled = Some(splice);
+        self.down.is_enrolled(splice);
     }
 
     /// Whether the client began as TLS does.
@@ -329,14 +234,9 @@ impl Relay {
             return Poll::Pending;
         }
         let lost = self.lost().is_some();
-        let (direction, from, to, sides) = match way {
-            Way::ToDatabase => (&mut self.up, client, database, (CLIENT_SIDE, DATABASE_SIDE)),
-            Way::ToClient => (
-                &mut self.down,
-                database,
-                client,
-                (DATABASE_SIDE, CLIENT_SIDE),
-            ),
+        let (direction, from, to) = match way {
+            Way::ToDatabase => (&mut self.up, client, database),
+            Way::ToClient => (&mut self.down, database, client),
         };
         let moved = if lost {
             direction.poll_flush(cx, to)
@@ -346,7 +246,7 @@ impl Relay {
         let Err(stop) = ready!(moved) else {
             return Poll::Ready(Ok(()));
         };
-        let reason = stop.reason(sides.0, sides.1);
+        let reason = stop.reason(way);
         if way == Way::ToClient && reason == DATABASE_RESET && self.up.state == State::Ended {
             // Cassandra answers a client's FIN with RST: the client gets it, and nothing went
             // wrong.
@@ -392,163 +292,3 @@ impl Relay {
 
 const UP_FIRST: [Way; 2] = [Way::ToDatabase, Way::ToClient];
 const DOWN_FIRST: [Way; 2] = [Way::ToClient, Way::ToDatabase];
-
-/// A side's reasons: (reset, any other error).
-type Side = (&'static str, &'static str);
-const CLIENT_SIDE: Side = (CLIENT_RESET, CLIENT_ERROR);
-const DATABASE_SIDE: Side = (DATABASE_RESET, DATABASE_ERROR);
-
-impl Stop {
-    fn reason(self, from: Side, to: Side) -> &'static str {
-        match self {
-            Stop::From(error) => reason_of(&error, from),
-            Stop::To(error) => reason_of(&error, to),
-        }
-    }
-}
-
-impl Direction {
-    /// Moves what can be moved. Ready when the direction has ended.
-    fn poll(
-        &mut self,
-        cx: &mut Context<'_>,
-        from: &TcpStream,
-        to: &TcpStream,
-        decoder: &mut Option<Box<Decoder>>,
-    ) -> Poll<Result<(), Stop>> {
-        loop {
-            ready!(self.poll_flush(cx, to))?;
-            if let Some(again) = &mut self.again {
-                ready!(again.as_mut().poll(cx));
-                self.again = None;
-            }
-            match self.state {
-                State::Open => match decoder.as_mut().map_or(Turn::Read, |d| d.turn(self.way)) {
-                    Turn::Read => ready!(self.poll_chunk(cx, from, to, decoder))?,
-                    Turn::Pass(chunk) => self.pass(chunk, &[], to)?,
-                    Turn::Wait => return Poll::Pending,
-                },
-                State::Ending => self.end(to),
-                State::Ended | State::Losing(_) => return Poll::Ready(Ok(())),
-            }
-        }
-    }
-
-    /// Writes what was held back.
-    fn poll_flush(&mut self, cx: &mut Context<'_>, to: &TcpStream) -> Poll<Result<(), Stop>> {
-        if self.held_back.is_empty() {
-            return Poll::Ready(Ok(()));
-        }
-        while let Some(rest) = self.held_back.get(self.written..).filter(|r| !r.is_empty()) {
-            ready!(to.poll_write_ready(cx)).map_err(Stop::To)?;
-            match to.try_write(rest) {
-                Ok(n) => {
-                    self.written += n;
-                    self.count(n);
-                }
-                Err(e) if e.kind() == ErrorKind::WouldBlock => {}
-                Err(e) => return Poll::Ready(Err(Stop::To(e))),
-            }
-        }
-        // The memory of a burst is not kept for the rest of the flow's life.
-        self.held_back = Vec::new();
-        self.written = 0;
-        Poll::Ready(Ok(()))
-    }
-
-    /// Reads one chunk, has it decoded, and writes it on.
-    fn poll_chunk(
-        &mut self,
-        cx: &mut Context<'_>,
-        from: &TcpStream,
-        to: &TcpStream,
-        decoder: &mut Option<Box<Decoder>>,
-    ) -> Poll<Result<(), Stop>> {
-        ready!(from.poll_read_ready(cx)).map_err(Stop::From)?;
-        CHUNK.with_borrow_mut(|buffer| {
-            let n = match read(from, buffer) {
-                Ok(n) => n,
-                Err(e) if e.kind() == ErrorKind::WouldBlock => return Poll::Ready(Ok(())),
-                Err(e) => return Poll::Ready(Err(Stop::From(e))),
-            };
-            self.is_tls |= self.read_bytes == 0 && buffer.first() == Some(&TLS_HANDSHAKE);
-            self.read_bytes += n as u64;
-            let bytes = buffer.get(..n).unwrap_or_default();
-            if bytes.is_empty() && self.is_behind() {
-                self.again = Some(Box::pin(time::sleep(LOOK_AGAIN)));
-                return Poll::Ready(Ok(()));
-            }
-            if bytes.is_empty() {
-                let rest = decoder
-                    .as_mut()
-                    .map(|d| d.end(self.way))
-                    .unwrap_or_default();
-                self.state = State::Ending;
-                return Poll::Ready(self.forward(&rest, to));
-            }
-            let chunk = decoder.as_mut().map(|d| d.chunk(self.way, bytes));
-            Poll::Ready(self.pass(chunk.unwrap_or(Chunk::Forward), bytes, to))
-        })
-    }
-
-    fn pass(&mut self, chunk: Chunk, bytes: &[u8], to: &TcpStream) -> Result<(), Stop> {
-        match chunk {
-            Chunk::Forward => self.forward(bytes, to),
-            Chunk::Close { keep, reason } => {
-                self.state = State::Losing(reason);
-                self.forward(bytes.get(..keep).unwrap_or(bytes), to)
-            }
-            Chunk::Instead { bytes, close } => {
-                if let Some(reason) = close {
-                    self.state = State::Losing(reason);
-                }
-                self.forward(&bytes, to)
-            }
-        }
-    }
-
-    /// Whether the kernel has bytes for the agent that it has not read: where it had no memory for
-    /// them at once, its worker brings them, and the end may come before.
-    fn is_behind(&self) -> bool {
-        let Some(splice) = &self.enrolled else {
-            return false;
-        };
-        let passed = splice.moved().map(|moved| moved.passed);
-        passed.is_ok_and(|passed| passed > self.read_bytes - self.read_before)
-    }
-
-    fn forward(&mut self, bytes: &[u8], to: &TcpStream) -> Result<(), Stop> {
-        if bytes.is_empty() {
-            return Ok(());
-        }
-        let written = match to.try_write(bytes) {
-            Ok(n) => n,
-            Err(e) if e.kind() == ErrorKind::WouldBlock => 0,
-            Err(e) => return Err(Stop::To(e)),
-        };
-        self.count(written);
-        if let Some(rest) = bytes.get(written..).filter(|r| !r.is_empty()) {
-            self.held_back.extend_from_slice(rest);
-        }
-        Ok(())
-    }
-
-    fn count(&mut self, bytes: usize) {
-        self.written_bytes += bytes as u64;
-        self.add(bytes as u64);
-    }
-
-    fn add(&self, bytes: u64) {
-        match self.way {
-            Way::ToDatabase => self.flow.to_database.fetch_add(bytes, Relaxed),
-            Way::ToClient => self.flow.to_client.fetch_add(bytes, Relaxed),
-        };
-        self.total.inc_by(bytes);
-    }
-
-    /// Half-close. A target that is gone already will say so on its own direction.
-    fn end(&mut self, to: &TcpStream) {
-        let _ = SockRef::from(to).shutdown(std::net::Shutdown::Write);
-        self.state = State::Ended;
-    }
-}

@@ -23,12 +23,7 @@ use tokio::{
     time::{self, Instant, Sleep},
 };
 
-use super::{
-    Shared,
-    close::SPLICE_FAILED,
-    marked,
-    relay::{self, Relay},
-};
+use super::{Shared, close::SPLICE_FAILED, direction::database_failed, marked, relay::Relay};
 use crate::{
     flows::{Flow, Path},
     metrics::Metrics,
@@ -318,7 +313,7 @@ async fn hand_over(
         // reads.
         match SockRef::from(database).peek(&mut [MaybeUninit::uninit()]) {
             Err(e) if e.kind() == ErrorKind::WouldBlock => {}
-            Err(e) => return Err(relay::database_failed(&e)),
+            Err(e) => return Err(database_failed(&e)),
             Ok(_) => return Ok(false),
         }
         // What the verdict has passed up meanwhile must be read by the relay.

@@ -1,0 +1,298 @@
+//! One direction of a flow: what is read from one side is decoded and written to the other.
+
+use std::{
+    cell::RefCell,
+    future::Future,
+    io::{self, ErrorKind},
+    pin::Pin,
+    sync::{Arc, atomic::Ordering::Relaxed},
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+
+use dataplane::Splice;
+use prometheus::IntCounter;
+use socket2::SockRef;
+use tokio::{
+    net::TcpStream,
+    time::{self, Sleep},
+};
+
+use super::{
+    close::{CLIENT_ERROR, CLIENT_RESET, DATABASE_ERROR, DATABASE_RESET},
+    decode::{Chunk, Decoder, Turn, Way},
+    read::read,
+};
+use crate::flows::Flow;
+
+/// When an end came before bytes that the kernel has for us.
+const LOOK_AGAIN: Duration = Duration::from_millis(1);
+/// The kernel's worker brings them within milliseconds; after so many looks they are lost.
+const MAX_LOOKS: u32 = 5_000;
+
+/// `handshake`, the type of a TLS record (RFC 8446 §5.1).
+const TLS_HANDSHAKE: u8 = 0x16;
+
+/// Read at most this much at a time: large frames in few system calls. What one direction of
+/// a flow can hold back is at most this, too.
+pub(super) const CHUNK_BYTES: usize = 64 * 1024;
+
+thread_local! {
+    /// One for all flows of a worker: idle flows cost no buffer.
+    static CHUNK: RefCell<Box<[u8]>> = RefCell::new(vec![0; CHUNK_BYTES].into());
+}
+
+/// A direction's state. **Invariant**: `held_back` is empty or nothing is read.
+pub(super) struct Direction {
+    pub way: Way,
+    pub held_back: Vec<u8>,
+    written: usize,
+    /// The kernel may carry this direction.
+    pub enrolled: Option<Arc<Splice>>,
+    /// What was read before that.
+    read_before: u64,
+    /// An end that is looked at again.
+    again: Option<Pin<Box<Sleep>>>,
+    looks: u32,
+    /// A TLS record was the first that came.
+    pub is_tls: bool,
+    /// Since the flow began, by the agent itself.
+    pub read_bytes: u64,
+    pub written_bytes: u64,
+    pub state: State,
+    /// The flow's own count, and the agent's.
+    pub flow: Arc<Flow>,
+    total: IntCounter,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    Open,
+    /// The source has ended; the target is told once everything is written.
+    Ending,
+    Ended,
+    /// Framing is lost, or the flow denied; it ends once what was good is written.
+    Losing(&'static str),
+}
+
+/// What stops a flow.
+pub(super) enum Stop {
+    /// Reading from, or writing to, this side.
+    From(io::Error),
+    To(io::Error),
+}
+
+/// A side's reasons: (reset, any other error).
+type Side = (&'static str, &'static str);
+const CLIENT_SIDE: Side = (CLIENT_RESET, CLIENT_ERROR);
+const DATABASE_SIDE: Side = (DATABASE_RESET, DATABASE_ERROR);
+
+impl Stop {
+    /// Of a flow whose bytes travelled this way.
+    pub(super) fn reason(self, way: Way) -> &'static str {
+        let (from, to) = match way {
+            Way::ToDatabase => (CLIENT_SIDE, DATABASE_SIDE),
+            Way::ToClient => (DATABASE_SIDE, CLIENT_SIDE),
+        };
+        match self {
+            Stop::From(error) => reason_of(&error, from),
+            Stop::To(error) => reason_of(&error, to),
+        }
+    }
+}
+
+/// The reason when reading from the database fails.
+pub(super) fn database_failed(error: &io::Error) -> &'static str {
+    reason_of(error, DATABASE_SIDE)
+}
+
+fn reason_of(error: &io::Error, (reset, other): Side) -> &'static str {
+    match error.kind() {
+        ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => reset,
+        _ => other,
+    }
+}
+
+impl Direction {
+    pub(super) fn new(way: Way, flow: &Arc<Flow>, total: &IntCounter) -> Self {
+        Self {
+            way,
+            held_back: Vec::new(),
+            written: 0,
+            enrolled: None,
+            read_before: 0,
+            again: None,
+            looks: 0,
+            is_tls: false,
+            read_bytes: 0,
+            written_bytes: 0,
+            state: State::Open,
+            flow: flow.clone(),
+            total: total.clone(),
+        }
+    }
+
+    /// From now on the kernel may carry it.
+    pub(super) fn is_enrolled(&mut self, splice: Arc<Splice>) {
+        self.read_before = self.read_bytes;
+        self.enrolled = Some(splice);
+    }
+
+    /// Both sides may still speak, and everything that was read is written on.
+    pub(super) fn rests(&self) -> bool {
+        self.state == State::Open && self.held_back.is_empty()
+    }
+
+    /// Moves what can be moved. Ready when the direction has ended.
+    pub(super) fn poll(
+        &mut self,
+        cx: &mut Context<'_>,
+        from: &TcpStream,
+        to: &TcpStream,
+        decoder: &mut Option<Box<Decoder>>,
+    ) -> Poll<Result<(), Stop>> {
+        loop {
+            ready!(self.poll_flush(cx, to))?;
+            if let Some(again) = &mut self.again {
+                ready!(again.as_mut().poll(cx));
+                self.again = None;
+            }
+            match self.state {
+                State::Open => match decoder.as_mut().map_or(Turn::Read, |d| d.turn(self.way)) {
+                    Turn::Read => ready!(self.poll_chunk(cx, from, to, decoder))?,
+                    Turn::Pass(chunk) => self.pass(chunk, &[], to)?,
+                    Turn::Wait => return Poll::Pending,
+                },
+                State::Ending => self.end(to),
+                State::Ended | State::Losing(_) => return Poll::Ready(Ok(())),
+            }
+        }
+    }
+
+    /// Writes what was held back.
+    pub(super) fn poll_flush(
+        &mut self,
+        cx: &mut Context<'_>,
+        to: &TcpStream,
+    ) -> Poll<Result<(), Stop>> {
+        if self.held_back.is_empty() {
+            return Poll::Ready(Ok(()));
+        }
+        while let Some(rest) = self.held_back.get(self.written..).filter(|r| !r.is_empty()) {
+            ready!(to.poll_write_ready(cx)).map_err(Stop::To)?;
+            match to.try_write(rest) {
+                Ok(n) => {
+                    self.written += n;
+                    self.count(n);
+                }
+                Err(e) if e.kind() == ErrorKind::WouldBlock => {}
+                Err(e) => return Poll::Ready(Err(Stop::To(e))),
+            }
+        }
+        // The memory of a burst is not kept for the rest of the flow's life.
+        self.held_back = Vec::new();
+        self.written = 0;
+        Poll::Ready(Ok(()))
+    }
+
+    /// Reads one chunk, has it decoded, and writes it on.
+    fn poll_chunk(
+        &mut self,
+        cx: &mut Context<'_>,
+        from: &TcpStream,
+        to: &TcpStream,
+        decoder: &mut Option<Box<Decoder>>,
+    ) -> Poll<Result<(), Stop>> {
+        ready!(from.poll_read_ready(cx)).map_err(Stop::From)?;
+        CHUNK.with_borrow_mut(|buffer| {
+            let n = match read(from, buffer) {
+                Ok(n) => n,
+                Err(e) if e.kind() == ErrorKind::WouldBlock => return Poll::Ready(Ok(())),
+                Err(e) => return Poll::Ready(Err(Stop::From(e))),
+            };
+            let bytes = buffer.get(..n).unwrap_or_default();
+            self.is_tls |= self.read_bytes == 0 && bytes.first() == Some(&TLS_HANDSHAKE);
+            self.read_bytes += n as u64;
+            if bytes.is_empty() && self.is_behind() {
+                self.looks += 1;
+                if self.looks > MAX_LOOKS {
+                    let lost = io::Error::other("the kernel lost what it had for the agent");
+                    return Poll::Ready(Err(Stop::From(lost)));
+                }
+                self.again = Some(Box::pin(time::sleep(LOOK_AGAIN)));
+                return Poll::Ready(Ok(()));
+            }
+            if bytes.is_empty() {
+                let rest = decoder
+                    .as_mut()
+                    .map(|d| d.end(self.way))
+                    .unwrap_or_default();
+                self.state = State::Ending;
+                return Poll::Ready(self.forward(&rest, to));
+            }
+            let chunk = decoder.as_mut().map(|d| d.chunk(self.way, bytes));
+            Poll::Ready(self.pass(chunk.unwrap_or(Chunk::Forward), bytes, to))
+        })
+    }
+
+    fn pass(&mut self, chunk: Chunk, bytes: &[u8], to: &TcpStream) -> Result<(), Stop> {
+        match chunk {
+            Chunk::Forward => self.forward(bytes, to),
+            Chunk::Close { keep, reason } => {
+                self.state = State::Losing(reason);
+                self.forward(bytes.get(..keep).unwrap_or(bytes), to)
+            }
+            Chunk::Instead { bytes, close } => {
+                if let Some(reason) = close {
+                    self.state = State::Losing(reason);
+                }
+                self.forward(&bytes, to)
+            }
+        }
+    }
+
+    /// Whether the kernel has bytes for the agent that it has not read: where it had no memory for
+    /// them at once, its worker brings them, and the end may come before.
+    fn is_behind(&self) -> bool {
+        let Some(splice) = &self.enrolled else {
+            return false;
+        };
+        let passed = splice.moved().map(|moved| moved.passed);
+        passed.is_ok_and(|passed| passed > self.read_bytes - self.read_before)
+    }
+
+    fn forward(&mut self, bytes: &[u8], to: &TcpStream) -> Result<(), Stop> {
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        let written = match to.try_write(bytes) {
+            Ok(n) => n,
+            Err(e) if e.kind() == ErrorKind::WouldBlock => 0,
+            Err(e) => return Err(Stop::To(e)),
+        };
+        self.count(written);
+        if let Some(rest) = bytes.get(written..).filter(|r| !r.is_empty()) {
+            self.held_back.extend_from_slice(rest);
+        }
+        Ok(())
+    }
+
+    fn count(&mut self, bytes: usize) {
+        self.written_bytes += bytes as u64;
+        self.add(bytes as u64);
+    }
+
+    pub(super) fn add(&self, bytes: u64) {
+        match self.way {
+            Way::ToDatabase => self.flow.to_database.fetch_add(bytes, Relaxed),
+            Way::ToClient => self.flow.to_client.fetch_add(bytes, Relaxed),
+        };
+        self.total.inc_by(bytes);
+    }
+
+    /// Half-close. A target that is gone already will say so on its own direction.
+    fn end(&mut self, to: &TcpStream) {
+        let _ = SockRef::from(to).shutdown(std::net::Shutdown::Write);
+        self.state = State::Ended;
+    }
+}
