@@ -9,6 +9,7 @@
 //! - [`Splices`]: flows that were taken in and are carried by the kernel.
 //! - [`shortcut`]: flows whose two ends are both on this host, past TCP.
 //! - [`Observations`]: what was read of flows that are left alone and observed.
+//! - [`trial`]: what canaries send to find out whether a path works here.
 //! - [`host`], [`doctor`]: what this host has, and what it lacks.
 //!
 //! **Invariant**: this is the only crate that touches a BPF map, link or pin, and `sys.rs`
@@ -37,6 +38,7 @@ mod splice_refusal;
 mod splices;
 mod sys;
 mod tables;
+pub mod trial;
 
 pub use address::{ClientAddr, LocalAddr, OrigDst, SockCookie};
 pub use answers::{Answers, Refusal, is_exhaustion};

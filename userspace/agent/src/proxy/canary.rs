@@ -14,7 +14,11 @@ use std::{
 };
 
 use anyhow::{Context, bail, ensure};
-use dataplane::{ClientAddr, OrigDst, Process, Splices, policy::RuleName};
+use dataplane::{
+    ClientAddr, OrigDst, Process, Splices,
+    policy::RuleName,
+    trial::{self, Random},
+};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use prometheus::Registry;
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
@@ -420,56 +424,35 @@ fn receive(from: &TcpStream, mut stream: Stream, bytes: usize, end: bool) -> any
     Ok(())
 }
 
-/// Bytes known by their place: pseudo-random ones, again and again with a period that no buffer's
-/// size divides.
+/// Where somebody is in a stream.
 struct Stream {
-    block: Arc<[u8]>,
+    number: usize,
     at: usize,
-    /// Sizes of chunks.
-    random: u64,
+    sizes: Random,
 }
 
-const PERIOD: usize = 65_521;
-
 impl Stream {
-    fn new(seed: u64) -> Self {
-        let mut random = seed;
-        let block = (0..PERIOD)
-            .map(|_| (step(&mut random) >> 32) as u8)
-            .collect();
+    fn new(number: usize) -> Self {
         Self {
-            block,
+            number,
             at: 0,
-            random: seed,
+            sizes: Random::new(number as u64),
         }
     }
 
-    fn next(&mut self, bytes: usize) -> Vec<u8> {
-        let mut next = Vec::with_capacity(bytes);
-        while next.len() < bytes {
-            let rest = self.block.get(self.at % PERIOD..).unwrap_or_default();
-            let part = rest.get(..bytes - next.len()).unwrap_or(rest);
-            next.extend_from_slice(part);
-            self.at += part.len();
-        }
+    fn next(&mut self, count: usize) -> Vec<u8> {
+        let next = trial::bytes(self.number, self.at, count);
+        self.at += count;
         next
     }
 
     fn next_of_any_size(&mut self, most: usize) -> Vec<u8> {
-        let scale = LARGEST_CHUNK >> (step(&mut self.random) >> 33 & 15);
-        let bytes = 1 + (step(&mut self.random) >> 33) as usize % scale.max(1);
-        self.next(bytes.min(most))
+        let scale = LARGEST_CHUNK >> self.sizes.below(16);
+        let count = 1 + self.sizes.below(scale);
+        self.next(count.min(most))
     }
 
-    fn back(&mut self, bytes: usize) {
-        self.at -= bytes;
+    fn back(&mut self, count: usize) {
+        self.at -= count;
     }
-}
-
-/// A linear congruential generator's; its upper half is good enough.
-fn step(state: &mut u64) -> u64 {
-    *state = state
-        .wrapping_mul(6_364_136_223_846_793_005)
-        .wrapping_add(1_442_695_040_888_963_407);
-    *state
 }

@@ -6,7 +6,7 @@ const STORM_BYTES: usize = 150 << 20;
 
 /// Reads all of it, now and then pausing for long enough that the bound is reached.
 fn read_storm(mut from: TcpStream, reader: Reader, bytes: usize) {
-    let mut random = Random(3);
+    let mut random = Random::new(3);
     let mut buffer = vec![0; 256 << 10];
     let epoll = Epoll::new(EpollCreateFlags::empty()).unwrap();
     let trigger = match reader {
@@ -48,7 +48,7 @@ fn read_storm(mut from: TcpStream, reader: Reader, bytes: usize) {
 const ANY_SIZE: [usize; 4] = [100, 3000, 8000, 200_000];
 
 fn write_storm(mut to: TcpStream, bytes: usize, sizes: [usize; 4]) {
-    let mut random = Random(4);
+    let mut random = Random::new(4);
     let mut sent = 0;
     while sent < bytes {
         let most = sizes[random.below(4)];
@@ -82,7 +82,7 @@ fn no_byte_is_lost_or_out_of_order_however_ways_change() {
 
 /// Of a socket that may be non-blocking, because its reader is.
 fn write_storm_waiting(to: TcpStream, bytes: usize) {
-    let mut random = Random(4);
+    let mut random = Random::new(4);
     let mut sent = 0;
     let epoll = Epoll::new(EpollCreateFlags::empty()).unwrap();
     let interest = EpollFlags::EPOLLOUT;
