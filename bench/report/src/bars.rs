@@ -142,7 +142,19 @@ pub const ALL: &[Bar] = &[
         Bound::AtLeast(1.3),
         PAST_THE_AGENT,
     ),
+    less_cpu(ONE),
+    less_cpu(MANY),
 ];
+
+const fn less_cpu(place: Where) -> Bar {
+    bar(
+        "splice",
+        place,
+        Measure::Against("relay", Metric::AllCpu),
+        Bound::AtMost(0.75),
+        PAST_THE_AGENT,
+    )
+}
 
 const fn bar(
     path: &'static str,

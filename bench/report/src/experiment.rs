@@ -187,6 +187,10 @@ fn usage(experiment: &Experiment) -> Table {
         let name = format!("{}: user + system, µs", process.name());
         columns.push(Column::numbers(name));
     }
+    columns.extend([
+        Column::numbers("kernel's threads, µs"),
+        Column::numbers("all CPU, µs"),
+    ]);
     for process in Process::ALL {
         let name = format!("{}: switches, vol. + invol.", process.name());
         columns.push(Column::numbers(name));
@@ -214,6 +218,9 @@ fn usage(experiment: &Experiment) -> Table {
                 process,
                 [Metric::User(process), Metric::System(process)],
             ));
+        }
+        for metric in [Metric::KernelCpu, Metric::AllCpu] {
+            cells.push(number::or_none(series.median(metric), number::short).into());
         }
         for process in Process::ALL {
             cells.push(sum(

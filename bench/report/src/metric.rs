@@ -62,6 +62,10 @@ pub enum Metric {
     System(Process),
     /// All CPU time for an operation, in µs.
     Cpu(Process),
+    /// All CPU time of the kernel's own threads for an operation, in µs.
+    KernelCpu,
+    /// That of everybody who had to do with it: generator, proxy, database, the kernel's threads.
+    AllCpu,
     /// Times that a process went to sleep for an operation.
     Voluntary(Process),
     /// Times that a process had to make room for an operation.
@@ -95,6 +99,8 @@ impl Metric {
             Self::User(process) => format!("{}, user", process.name()),
             Self::System(process) => format!("{}, system", process.name()),
             Self::Cpu(process) => format!("{}'s CPU per operation", process.name()),
+            Self::KernelCpu => "kernel threads' CPU per operation".into(),
+            Self::AllCpu => "CPU per operation".into(),
             Self::Voluntary(process) => format!("{}, voluntary switches", process.name()),
             Self::Involuntary(process) => format!("{}, involuntary switches", process.name()),
             Self::RssPeak => "RSS peak".into(),
@@ -118,9 +124,11 @@ impl Metric {
             Self::Lateness => latency(round.lateness_p99_us),
             Self::User(process) => per_operation(process.of(round).user_us),
             Self::System(process) => per_operation(process.of(round).system_us),
-            Self::Cpu(process) => {
-                let usage = process.of(round);
-                per_operation(usage.user_us + usage.system_us)
+            Self::Cpu(process) => per_operation(cpu(process.of(round))),
+            Self::KernelCpu => per_operation(cpu(round.kernel.as_ref()?)),
+            Self::AllCpu => {
+                let processes = Process::ALL.map(|process| cpu(process.of(round)));
+                per_operation(processes.iter().sum::<f64>() + cpu(round.kernel.as_ref()?))
             }
             Self::Voluntary(process) => per_operation(process.of(round).voluntary_switches as f64),
             Self::Involuntary(process) => {
@@ -136,4 +144,8 @@ impl Metric {
         };
         answer.filter(|number| number.is_finite())
     }
+}
+
+fn cpu(usage: &Usage) -> f64 {
+    usage.user_us + usage.system_us
 }

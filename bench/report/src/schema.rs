@@ -241,6 +241,9 @@ pub struct Round {
     pub proxy: Usage,
     /// The databases'; zeros where they run elsewhere.
     pub database: Usage,
+    /// The kernel's own threads, which do what no process is charged with; None: nobody looked.
+    #[serde(default)]
+    pub kernel: Option<Usage>,
     /// Bytes that the generator wrote and read; 0 where a driver owns the sockets.
     pub bytes: u64,
     /// Bytes that a proxy copied: into its memory and out of it again each count; None: not known.

@@ -77,6 +77,7 @@ fn round() -> impl Strategy<Value = Round> {
             intervals: rest.1,
             generator,
             proxy,
+            kernel: (ops % 2 == 0).then_some(database),
             database,
             bytes: rest.2,
             copied_bytes: rest.3,

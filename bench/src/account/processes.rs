@@ -25,29 +25,69 @@ type Sample = BTreeMap<(u32, u32), Counts>;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Spent(Counts);
 
-/// Watches the processes of one program.
-#[derive(Clone, Debug, Default)]
+/// Watches the processes of one program, or the kernel's own threads.
+#[derive(Clone, Debug)]
 pub struct Meter {
-    pids: Vec<u32>,
+    of: Of,
     since: Sample,
+}
+
+#[derive(Clone, Debug)]
+enum Of {
+    Processes(Vec<u32>),
+    Kernel,
 }
 
 impl Meter {
     /// Of these processes; none: it will say zero.
     pub fn new(pids: Vec<u32>) -> Self {
-        let since = Sample::new();
-        Self { pids, since }
+        Self {
+            of: Of::Processes(pids),
+            since: Sample::new(),
+        }
+    }
+
+    /// Of the kernel's threads, which do what no process can be charged with.
+    pub fn of_kernel() -> Self {
+        Self {
+            of: Of::Kernel,
+            since: Sample::new(),
+        }
     }
 
     /// Begins a turn.
     pub fn begin(&mut self) {
-        self.since = sample(&self.pids);
+        self.since = self.sample();
     }
 
     /// Ends it: what was used in it.
     pub fn end(&self) -> Spent {
-        Spent(between(&self.since, &sample(&self.pids)))
+        Spent(between(&self.since, &self.sample()))
     }
+
+    fn sample(&self) -> Sample {
+        match &self.of {
+            Of::Processes(pids) => sample(pids),
+            // Workers come and go.
+            Of::Kernel => sample(&kernel_threads()),
+        }
+    }
+}
+
+/// `kthreadd`: the parent of all of the kernel's threads.
+const KTHREADD: &str = "2";
+
+fn kernel_threads() -> Vec<u32> {
+    let Ok(processes) = fs::read_dir("/proc") else {
+        return Vec::new();
+    };
+    let threads = processes.flatten().filter_map(|process| {
+        let stat = fs::read_to_string(process.path().join("stat")).ok()?;
+        let (_, after_name) = stat.rsplit_once(") ")?;
+        let is_one = after_name.split(' ').nth(1) == Some(KTHREADD);
+        is_one.then(|| process.file_name().to_str()?.parse().ok())?
+    });
+    threads.collect()
 }
 
 impl Spent {
@@ -225,6 +265,15 @@ mod tests {
         meter.begin();
         assert_eq!(meter.end().usage(0), Usage::default());
         assert!(rss_peak_kib(&[u32::MAX]).is_err());
+    }
+
+    #[test]
+    fn the_kernel_has_threads() {
+        let threads = kernel_threads();
+        assert!(threads.len() > 5, "{threads:?}");
+        assert!(!threads.contains(&std::process::id()));
+        let all = between(&Sample::new(), &Meter::of_kernel().sample());
+        assert!(all.ran_ns > 0 && all.user_ticks < all.system_ticks, "{all:?}");
     }
 
     #[test]

@@ -27,12 +27,12 @@ pub struct Done {
     pub answer: Answer,
 }
 
-/// A lane's turns, added up. What the generator used is in its answers; proxy and database
-/// are asked about from outside.
+/// A lane's turns, added up. What the generator used is in its answers; proxy, database and
+/// the kernel's threads are asked about from outside.
 struct Account {
     answer: Answer,
-    meters: [Meter; 2],
-    spent: [Spent; 2],
+    meters: [Meter; 3],
+    spent: [Spent; 3],
 }
 
 /// One round: every lane that has not failed works, in turns. `None` for those that failed,
@@ -105,11 +105,14 @@ fn work(lane: &mut Lane<'_>, seconds: f64) -> anyhow::Result<Option<Answer>> {
 
 impl Account {
     fn new(lane: &Lane<'_>, database_pids: &[u32]) -> anyhow::Result<Self> {
-        let pids = [lane.proxy_pids.clone(), database_pids.to_vec()];
         Ok(Self {
             answer: Answer::empty()?,
-            meters: pids.map(Meter::new),
-            spent: [Spent::default(); 2],
+            meters: [
+                Meter::new(lane.proxy_pids.clone()),
+                Meter::new(database_pids.to_vec()),
+                Meter::of_kernel(),
+            ],
+            spent: [Spent::default(); 3],
         })
     }
 
@@ -121,7 +124,7 @@ impl Account {
         through_proxy: u64,
     ) -> anyhow::Result<Done> {
         let answer = self.answer;
-        let [proxy, database] = self.spent;
+        let [proxy, database, kernel] = self.spent;
         let generator_pid = lane.generator.as_ref().context("no generator")?.pid();
         let round = Round {
             seconds: answer.seconds,
@@ -140,6 +143,7 @@ impl Account {
             generator: usage(&answer.used, rss_peak_kib(&[generator_pid])?),
             proxy: proxy.usage(rss_peak_kib(&lane.proxy_pids)?),
             database: database.usage(rss_peak_kib(database_pids)?),
+            kernel: Some(kernel.usage(0)),
             bytes,
             copied_bytes: lane
                 .is_copied

@@ -282,6 +282,7 @@ fn round(random: &mut Random, load: &Load, cost: &Cost, p50: f64) -> Round {
         generator: usage(14.0 * random.about(NOISE), 21_000),
         proxy,
         database: usage(33.0 * random.about(NOISE), 1_100_000),
+        kernel: Some(usage(1.5 * random.about(NOISE), 0)),
         bytes: if load.client == "raw" { ops * BYTES } else { 0 },
         copied_bytes: (cost.path != "direct").then_some(ops * BYTES * cost.copies),
     }
