@@ -273,7 +273,10 @@ mod tests {
         assert!(threads.len() > 5, "{threads:?}");
         assert!(!threads.contains(&std::process::id()));
         let all = between(&Sample::new(), &Meter::of_kernel().sample());
-        assert!(all.ran_ns > 0 && all.user_ticks < all.system_ticks, "{all:?}");
+        assert!(
+            all.ran_ns > 0 && all.user_ticks < all.system_ticks,
+            "{all:?}"
+        );
     }
 
     #[test]

@@ -71,12 +71,9 @@ pub async fn try_engines(
         }
         let by = splices.by(down);
         let begun = Instant::now();
-        let outcome = tokio::time::timeout(LIMIT, proxy::try_out(&by)).await;
-        let failure = match outcome {
-            _ if is_switched_off(&path_name(name)) => Some(format!("{WITHOUT} names it")),
-            Ok(Ok(())) => None,
-            Ok(Err(error)) => Some(format!("{error:#}")),
-            Err(_) => Some(format!("it hangs: nothing came of it in {LIMIT:?}")),
+        let failure = match is_switched_off(&path_name(name)) {
+            true => Some(format!("{WITHOUT} names it")),
+            false => failure(&by).await,
         };
         if failure.is_none() {
             if !best {
@@ -91,6 +88,15 @@ pub async fn try_engines(
         });
     }
     tried
+}
+
+/// Why flows are better not carried so.
+async fn failure(splices: &Splices) -> Option<String> {
+    match tokio::time::timeout(LIMIT, proxy::try_out(splices)).await {
+        Ok(Ok(())) => None,
+        Ok(Err(error)) => Some(format!("{error:#}")),
+        Err(_) => Some(format!("it hangs: nothing came of it in {LIMIT:?}")),
+    }
 }
 
 fn path_name(engine: &str) -> String {

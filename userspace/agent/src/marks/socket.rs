@@ -1,7 +1,7 @@
 //! The control socket's file: only root can open it, and only one agent has it.
 
 use std::{
-    fs::{self, DirBuilder},
+    fs::{self, DirBuilder, File},
     io::{self, ErrorKind},
     os::unix::{
         fs::{DirBuilderExt, FileTypeExt, MetadataExt},
@@ -10,7 +10,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use nix::sys::stat::{Mode, umask};
+use nix::{
+    fcntl::{Flock, FlockArg},
+    sys::stat::{Mode, umask},
+};
 use socket2::{Domain, SockAddr, Socket, Type};
 use thiserror::Error;
 
@@ -57,6 +60,7 @@ impl ControlSocket {
             let made = builder.recursive(true).mode(0o700).create(folder);
             made.map_err(failed)?;
         }
+        let _turn = turn(path).map_err(failed)?;
         let listener = match listen(path) {
             Err(error) if error.kind() == ErrorKind::AddrInUse => {
                 remove_stale(path)?;
@@ -87,6 +91,14 @@ impl Drop for ControlSocket {
             let _ = fs::remove_file(&self.path);
         }
     }
+}
+
+/// Two agents that find what a dead one left must not each take it away from the other: for as long
+/// as this is held, nobody else makes a socket in the folder. Agents that end do not wait for it.
+fn turn(path: &Path) -> io::Result<Flock<File>> {
+    let folder = path.parent().filter(|p| !p.as_os_str().is_empty());
+    let folder = File::open(folder.unwrap_or(Path::new(".")))?;
+    Flock::lock(folder, FlockArg::LockExclusive).map_err(|(_, errno)| errno.into())
 }
 
 /// At no moment can anybody else open it.
@@ -120,5 +132,35 @@ fn answers(path: &Path) -> io::Result<bool> {
         Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(true),
         Err(error) if error.kind() == ErrorKind::ConnectionRefused => Ok(false),
         Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use super::*;
+
+    #[test]
+    fn of_two_agents_one_takes_over() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("control");
+        for _ in 0..200 {
+            // As an agent that was killed leaves it.
+            drop(UnixListener::bind(&path).unwrap());
+            let both = thread::scope(|scope| {
+                let agents = [(); 2].map(|()| scope.spawn(|| ControlSocket::bind(&path)));
+                agents.map(|agent| agent.join().unwrap())
+            });
+            assert!(answers(&path).unwrap(), "{both:?}");
+            let taken = |made: &Result<_, _>| matches!(made, Err(ControlError::Taken(_)));
+            assert_eq!(
+                both.iter().filter(|made| taken(made)).count(),
+                1,
+                "{both:?}"
+            );
+            drop(both);
+            assert!(!path.exists());
+        }
     }
 }

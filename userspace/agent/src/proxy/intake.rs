@@ -108,6 +108,12 @@ async fn begin(shared: &Arc<Shared>, held: Held, expected: &Expected, workers: &
         return;
     };
     let entered = Entered::new(shared, &held, place);
+    let denied = session::denied_since(&held, &shared.policy.borrow());
+    if let Some(mark) = denied {
+        tracing::info!(client = %held.client, %mark, "denied while it connected");
+        answer(shared, &held, Refusal::Reset);
+        return;
+    }
     match while_client_waits(shared, &held, dataplane::dial(&held)).await {
         None => gone(shared, &held),
         Some(Err(error)) => {

@@ -20,7 +20,7 @@ use dataplane::{
 };
 
 use super::{Shared, decode::Way};
-use crate::flows::Flow;
+use crate::{flows::Flow, marks};
 
 /// What has to be decided of a flow: by the policy in force when it came.
 pub(super) struct Question {
@@ -40,21 +40,38 @@ impl Question {
         if marked_by.is_some_and(|rule| !rule.is_session()) {
             return None;
         }
-        let cgroup = match policy.names_cgroups() {
-            true => host::cgroup_of(held.process.pid, held.process.cgroup_id),
-            false => None,
-        };
         Some(Self {
             policy: policy.clone(),
             opener: held.opener,
-            candidate: Candidate {
-                to: held.orig_dst.socket_addr(),
-                uid: held.process.uid,
-                process: held.process.name.clone(),
-                // Of a process that is gone: in none that a rule can name.
-                cgroup: cgroup.unwrap_or_else(PathBuf::new),
-            },
+            candidate: candidate(held, policy),
         })
+    }
+}
+
+/// The mark that has come since `held` was decided at `connect()`, and denies it. Later ones find
+/// the flow among those that run.
+pub(super) fn denied_since(held: &Held, policy: &Policy) -> Option<RuleName> {
+    let mut rules = policy.rules.iter();
+    let newest = rules.find(|rule| rule.action == Action::Deny)?;
+    if !marks::is_marks(newest.name.as_str()) {
+        return None;
+    }
+    let found = policy.first_match(&candidate(held, policy));
+    let denies = found.action == Action::Deny && marks::is_marks(found.rule.as_str());
+    denies.then_some(found.rule)
+}
+
+fn candidate(held: &Held, policy: &Policy) -> Candidate {
+    let cgroup = match policy.names_cgroups() {
+        true => host::cgroup_of(held.process.pid, held.process.cgroup_id),
+        false => None,
+    };
+    Candidate {
+        to: held.orig_dst.socket_addr(),
+        uid: held.process.uid,
+        process: held.process.name.clone(),
+        // Of a process that is gone: in none that a rule can name.
+        cgroup: cgroup.unwrap_or_else(PathBuf::new),
     }
 }
 
