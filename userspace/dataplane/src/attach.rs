@@ -27,6 +27,7 @@ use crate::{
     holds::{Holds, Names},
     host,
     listeners::{Listeners, Mark},
+    load,
     maps::{Maps, MapsError},
     meter_hooks::MeterHooks,
     meters::{Meters, Observations},
@@ -340,7 +341,7 @@ struct Loaded {
 
 fn load(policy: &Policy) -> Result<Loaded, AttachError> {
     let compiled = compile_here(policy)?;
-    let mut ebpf = Ebpf::load(ebpf::OBJECT)?;
+    let mut ebpf = load::load()?;
     let maps = Maps::take(&mut ebpf)?;
     let mark = Mark::random().map_err(AttachError::Sockets)?;
     let shortcut = Shortcut::take(&mut ebpf, Some(mark))?;

@@ -25,6 +25,7 @@ pub mod doctor;
 mod holds;
 pub mod host;
 mod listeners;
+mod load;
 mod maps;
 mod meter_hooks;
 mod meters;

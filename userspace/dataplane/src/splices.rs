@@ -25,6 +25,7 @@ use crate::{
     address::{self, SockCookie},
     attach::{AttachError, program, refused},
     listeners::Mark,
+    load,
     splice_refusal::SpliceRefusal,
     sys::{self, Shared},
 };
@@ -159,7 +160,7 @@ impl Splices {
     /// # Errors
     /// The kernel does not take it.
     pub fn open() -> Result<(Self, Calls), AttachError> {
-        let mut ebpf = Ebpf::load(ebpf::OBJECT)?;
+        let mut ebpf = load::load()?;
         let maps = SpliceMaps::take(&mut ebpf)?;
         let (splices, calls) = Self::load(&mut ebpf, maps, None)?;
         splices.engine.keep(ebpf);

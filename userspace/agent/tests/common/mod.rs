@@ -8,8 +8,10 @@
 )]
 
 use std::{
+    fs::Permissions,
     io,
     net::{IpAddr, SocketAddr, TcpListener, TcpStream},
+    os::unix::fs::PermissionsExt,
     path::Path,
     time::Duration,
 };
@@ -104,6 +106,17 @@ impl Hosts {
 
     pub fn agent(&self, policy: &str) -> Agent<'_> {
         self.agent_with("", policy)
+    }
+
+    /// An agent with a switch for tests set, `NAME=value`.
+    pub fn switched(&self, switch: &str, settings: &str, policy: &str) -> Agent<'_> {
+        let folder = tempfile::tempdir().unwrap();
+        let binary = folder.path().join("switched");
+        let text = format!("#!/bin/sh\n{switch} exec {BINARY} \"$@\"\n");
+        std::fs::write(&binary, text).unwrap();
+        std::fs::set_permissions(&binary, Permissions::from_mode(0o755)).unwrap();
+        let (netns, cgroup) = (Some(&self.app.netns), &self.app.cgroup);
+        Agent::start(&binary, netns, cgroup, settings, policy).unwrap()
     }
 
     pub fn agent_with(&self, settings: &str, policy: &str) -> Agent<'_> {

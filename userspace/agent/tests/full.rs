@@ -1,0 +1,156 @@
+//! Maps that are full: a flow for which there is no room takes the next safer path, the cause is
+//! counted, and the room is there again when others have ended.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "tests say what they expect by failing, and so do their helpers"
+)]
+
+mod common;
+
+use std::{
+    io::{Read, Write},
+    net::{TcpListener, TcpStream},
+    time::Duration,
+};
+
+use common::*;
+use testkit::{
+    integrity::{Choices, Cql, Options, Plan, Report, Server, drive},
+    sandbox::Agent,
+};
+
+const ENTRIES: usize = 8;
+const SMALL: &str = "UNDERPASS_TEST_ENTRIES=8";
+
+fn safer(agent: &Agent<'_>, cause: &str) -> f64 {
+    let name = format!("underpass_safer_path_total{{cause=\"{cause}\"}}");
+    agent.metric(&name).unwrap()
+}
+
+/// Both ends of connections to `listener`, whose process is in the cgroup that the agent serves.
+fn pairs(hosts: &Hosts, listener: &TcpListener, count: usize) -> Vec<(TcpStream, TcpStream)> {
+    let to = listener.local_addr().unwrap();
+    let pair = |_| {
+        let client = hosts.client(|| connect(Family::V4, to).unwrap());
+        (client, accept(listener).0)
+    };
+    (0..count).map(pair).collect()
+}
+
+/// A frame and its answer on each.
+fn exchange(pairs: &mut [(TcpStream, TcpStream)]) {
+    for (client, server) in pairs {
+        client.write_all(&options(1)).unwrap();
+        let mut asked = [0; 9];
+        server.read_exact(&mut asked).unwrap();
+        assert_eq!(asked, options(1));
+        server.write_all(&supported(1)).unwrap();
+        let mut answered = [0; 11];
+        client.read_exact(&mut answered).unwrap();
+        assert_eq!(answered, supported(1));
+    }
+}
+
+#[test]
+fn flows_that_cannot_be_observed_are_bypassed() {
+    let hosts = Hosts::new();
+    let listener = hosts.listen(Distance::Here, Family::V4);
+    let port = listener.local_addr().unwrap().port();
+    let agent = hosts.switched(SMALL, "", &rule("observe", &to(&[port])));
+    let mut open = pairs(&hosts, &listener, 12);
+    exchange(&mut open);
+    assert_eq!(
+        agent.json("/flows").unwrap().as_array().unwrap().len(),
+        ENTRIES
+    );
+    assert_eq!(safer(&agent, "meters_full"), 4.0);
+    drop(open);
+    eventually("what has ended is forgotten", || {
+        agent.json("/flows").unwrap().as_array().unwrap().is_empty()
+    });
+    let mut later = pairs(&hosts, &listener, ENTRIES);
+    exchange(&mut later);
+    assert_eq!(
+        agent.json("/flows").unwrap().as_array().unwrap().len(),
+        ENTRIES
+    );
+    assert_eq!(safer(&agent, "meters_full"), 4.0);
+}
+
+#[test]
+fn flows_for_which_the_shortcut_has_no_room_stay_on_tcp() {
+    let hosts = Hosts::new();
+    // Beneath the cgroup that the agent is attached to.
+    let listener = hosts.client(|| TcpListener::bind("127.0.0.1:0").unwrap());
+    let port = listener.local_addr().unwrap().port();
+    let policy = rule("bypass", &format!("{}\nshortcut = true", to(&[port])));
+    let agent = hosts.switched(SMALL, "", &policy);
+    let flows = || agent.metric("underpass_shortcut_flows").unwrap();
+    let mut open = pairs(&hosts, &listener, 12);
+    exchange(&mut open);
+    // Each has two ends.
+    assert_eq!(flows(), ENTRIES as f64 / 2.0);
+    assert!(safer(&agent, "shortcuts_full") >= 8.0);
+    drop(open);
+    eventually("what has ended is forgotten", || flows() == 0.0);
+    let before = safer(&agent, "shortcuts_full");
+    let mut later = pairs(&hosts, &listener, ENTRIES / 2);
+    exchange(&mut later);
+    assert_eq!(flows(), ENTRIES as f64 / 2.0);
+    assert_eq!(safer(&agent, "shortcuts_full"), before);
+}
+
+/// Drives so many connections at once, whose bytes are checked.
+fn driven(hosts: &Hosts, server: &Server, connections: u64) -> Report {
+    let plan = Plan {
+        choices: Choices::named(&["epoll-edge", "epoll-level"]).unwrap(),
+        bytes: 16 << 20,
+        connection_max: 1 << 20,
+        connections: (connections, connections),
+        hang_limit: Duration::from_secs(5),
+        cql: Some(Cql::default()),
+        ..Plan::new(server.addr())
+    };
+    hosts.client(|| drive(&plan))
+}
+
+#[test]
+fn flows_for_which_the_splice_has_no_room_are_relayed() {
+    let hosts = Hosts::new();
+    let server = hosts.direct(|| {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        Server::start_with(listener, Options::default()).unwrap()
+    });
+    // What the handshake has to tell is told by all.
+    let policy = rule(
+        "bypass",
+        &format!("{}\ndriver = [\"*\"]", to(&[server.addr().port()])),
+    );
+    let agent = hosts.switched(SMALL, "splice = \"ingress\"", &policy);
+    agent
+        .wait_for_log("path works path=\"splice_ingress\"")
+        .unwrap();
+    let refused = || {
+        agent
+            .metric("underpass_splice_refusals_total{reason=\"full\"}")
+            .unwrap()
+    };
+    let carried = || {
+        agent
+            .metric("underpass_spliced_bytes_total{direction=\"to_client\"}")
+            .unwrap()
+    };
+    let report = driven(&hosts, &server, 24);
+    assert!(report.passed(&["fionread".into()]), "{report}");
+    let (full, before) = (refused(), carried());
+    assert!(full > 0.0 && before > 0.0, "{full} refused, {before} bytes");
+    eventually("what has ended is forgotten", || {
+        agent.metric("underpass_flows").unwrap() == 0.0
+    });
+    let report = driven(&hosts, &server, 2);
+    assert!(report.passed(&["fionread".into()]), "{report}");
+    assert_eq!(refused(), full);
+    assert!(carried() > before);
+}
