@@ -9,6 +9,10 @@ use super::table;
 
 const PATIENCE: Duration = Duration::from_secs(5);
 
+/// Of an answer: as many flows as may be carried and observed at once, at 1 KiB each, which half of
+/// them are.
+const MAX_BYTES: u64 = 256 << 20;
+
 /// Asks the agent at `admin`.
 ///
 /// # Errors
@@ -22,7 +26,10 @@ pub fn run(json: bool, why: bool, admin: SocketAddr) -> anyhow::Result<ExitCode>
     let text = agent
         .get(format!("http://{admin}/flows"))
         .call()
-        .and_then(|mut answer| answer.body_mut().read_to_string())
+        .and_then(|mut answer| {
+            let body = answer.body_mut().with_config();
+            body.limit(MAX_BYTES).read_to_string()
+        })
         .with_context(|| {
             format!("no agent answers at {admin}: start one, or name its admin address by --admin")
         })?;
