@@ -8,7 +8,7 @@ use std::{
 
 use anyhow::Context;
 use peers::Overrides;
-use report::Run;
+use report::{Run, page::Part};
 
 use crate::{run::WORKLOADS, ways::Ways};
 
@@ -18,7 +18,14 @@ pub struct ReportArgs {
     /// The result file
     #[arg(default_value = "bench/results/full.json")]
     results: PathBuf,
-    /// The page that shows the summary, between its markers
+    /// The result file of the ways in which bytes travel; its tables go beside it
+    #[arg(
+        long,
+        value_name = "FILE",
+        default_value = "bench/results/kernel-paths.json"
+    )]
+    paths: PathBuf,
+    /// The page that shows the summary, and those ways, between its markers
     #[arg(long, value_name = "FILE", default_value = "README.md")]
     page: PathBuf,
     /// The page that explains profiles, with such markers as well
@@ -93,28 +100,41 @@ fn committed(args: &ReportArgs, run: &Run) -> anyhow::Result<Vec<(PathBuf, Strin
     if args.tables_only {
         return Ok(vec![(args.tables.clone(), report::markdown::full(run))]);
     }
+    let page = read(&args.page)?;
+    let page = replaced(
+        &args.page,
+        &page,
+        Part::Results,
+        &report::markdown::readme(run),
+    )?;
+    let of_paths = report::read(&args.paths)?;
+    let paths = report::markdown::paths(&of_paths);
+    let page = replaced(&args.page, &page, Part::Paths, &paths)?;
+    let profiles = read(&args.profiles)?;
+    let profiled = report::markdown::profiles(run);
+    let profiles = replaced(&args.profiles, &profiles, Part::Results, &profiled)?;
     let mut files = vec![
-        (
-            args.page.clone(),
-            replaced(&args.page, &report::markdown::readme(run))?,
-        ),
-        (
-            args.profiles.clone(),
-            replaced(&args.profiles, &report::markdown::profiles(run))?,
-        ),
+        (args.page.clone(), page),
+        (args.profiles.clone(), profiles),
         (args.tables.clone(), report::markdown::full(run)),
+        (
+            args.paths.with_extension("md"),
+            report::markdown::full(&of_paths),
+        ),
     ];
     let plots = report::artifacts(run).into_iter();
     files.extend(plots.map(|(name, plot)| (args.plots.join(name), plot)));
     Ok(files)
 }
 
-/// A page with this between its markers.
-fn replaced(page: &Path, between: &str) -> anyhow::Result<String> {
-    let old =
-        fs::read_to_string(page).with_context(|| format!("cannot read {}", page.display()))?;
-    let (begin, end) = (report::page::BEGIN, report::page::END);
-    report::page::replaced(&old, between)
+fn read(page: &Path) -> anyhow::Result<String> {
+    fs::read_to_string(page).with_context(|| format!("cannot read {}", page.display()))
+}
+
+/// The text of a page with this between its markers.
+fn replaced(page: &Path, text: &str, part: Part, between: &str) -> anyhow::Result<String> {
+    let (begin, end) = part.markers();
+    report::page::replaced(text, part, between)
         .with_context(|| format!("{} has no {begin} … {end}", page.display()))
 }
 
@@ -166,21 +186,17 @@ mod tests {
 
     #[test]
     fn what_is_committed_is_what_the_results_say() {
-        holds("full.json", "README.md", false);
-        holds("kernel-paths.json", "kernel-paths.md", true);
-    }
-
-    fn holds(results: &str, tables: &str, tables_only: bool) {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
         let folder = root.join("bench/results");
         let args = ReportArgs {
-            results: folder.join(results),
+            results: folder.join("full.json"),
+            paths: folder.join("kernel-paths.json"),
             page: root.join("README.md"),
             profiles: root.join("docs/where-time-goes.md"),
-            tables: folder.join(tables),
+            tables: folder.join("README.md"),
             plots: folder.clone(),
             html: PathBuf::new(),
-            tables_only,
+            tables_only: false,
             check: true,
         };
         let run = report::read(&args.results).unwrap();

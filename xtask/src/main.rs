@@ -13,6 +13,7 @@ mod ci;
 mod demo;
 mod generate;
 mod instructions;
+mod kernels;
 mod paths;
 mod python;
 mod run;
@@ -48,6 +49,8 @@ enum Chore {
     Demo(demo::Args),
     /// Count the decoder's instructions and hold them to the committed counts
     Instructions(instructions::Args),
+    /// Boot other kernels in an emulator: what doctor says there, and streams over the splice
+    Kernels(kernels::Args),
     /// Measure what the README claims, and render it there
     Bench {
         #[command(subcommand)]
@@ -81,6 +84,7 @@ fn dispatch(chore: Chore) -> anyhow::Result<ExitCode> {
         Chore::Ci => ci::run()?,
         Chore::Generate(args) => generate::run(&args)?,
         Chore::Demo(args) => return demo::run(&args),
+        Chore::Kernels(args) => kernels::run(&args)?,
         Chore::Instructions(args) => instructions::run(&args)?,
         Chore::Bench { verb } => return bench::run(&verb),
     }

@@ -35,9 +35,11 @@ pub enum Part {
     Python,
     /// Measure: peers, a browser, a profiler
     Bench,
+    /// Try other kernels: an emulator, and what a guest is made of
+    Kernels,
 }
 
-/// Every part, in the order in which a newcomer meets them.
+/// What the tests and the benchmark need, in the order in which a newcomer meets them.
 pub const ALL: [Part; 4] = [Part::Build, Part::Cassandra, Part::Python, Part::Bench];
 
 /// One Debian package, and how to tell that what it brings is here, from wherever.
@@ -47,7 +49,7 @@ struct Need {
     is_met: fn() -> bool,
 }
 
-const NEEDS: [Need; 15] = [
+const NEEDS: [Need; 18] = [
     Need {
         part: Part::Build,
         package: "clang-19",
@@ -122,6 +124,21 @@ const NEEDS: [Need; 15] = [
         part: Part::Bench,
         package: "valgrind",
         is_met: || find_program("valgrind").is_some(),
+    },
+    Need {
+        part: Part::Kernels,
+        package: "qemu-system-x86",
+        is_met: || find_program("qemu-system-x86_64").is_some(),
+    },
+    Need {
+        part: Part::Kernels,
+        package: "busybox-static",
+        is_met: || find_program("busybox").is_some(),
+    },
+    Need {
+        part: Part::Kernels,
+        package: "cpio",
+        is_met: || find_program("cpio").is_some(),
     },
 ];
 

@@ -232,6 +232,15 @@ impl Where {
 
 /// The bars, and what became of them.
 pub fn table(run: &Run) -> Table {
+    of(run, ALL.iter())
+}
+
+/// Those that the run was to tell of: what it did not measure, another one may have.
+pub fn measured(run: &Run) -> Table {
+    of(run, ALL.iter().filter(|bar| bar.is_part_of(run)))
+}
+
+fn of<'b>(run: &Run, bars: impl Iterator<Item = &'b Bar>) -> Table {
     let columns = vec![
         Column::words("path"),
         Column::words("must hold"),
@@ -241,7 +250,7 @@ pub fn table(run: &Run) -> Table {
         Column::words("verdict"),
     ];
     let mut table = Table::new("Bars: what must hold on a machine of any speed", columns);
-    for bar in ALL {
+    for bar in bars {
         let (measured, verdict) = match bar.verdict(run) {
             Verdict::Met(value) => (bar.measure.text(value), Text::new().plain("met")),
             Verdict::Missed(value) => (bar.measure.text(value), Text::new().strong("missed")),

@@ -2,7 +2,7 @@
 //! nothing and asks nobody.
 //!
 //! A file ([`schema`]) is read by [`read()`]; [`stats`] and [`metric`] turn its rounds into
-//! figures, [`summary`], [`bars`] and [`experiment`] those into a [`model::Document`], which
+//! figures, [`summary`], [`paths`], [`bars`] and [`experiment`] those into a [`model::Document`], which
 //! [`markdown`] and [`html`] render; [`plot`] draws. [`pace`] tells who kept up with a schedule,
 //! and [`constant`] chooses by it what the summary compares paths by. [`compare()`] holds two
 //! runs against each other.
@@ -23,6 +23,7 @@ pub mod model;
 pub mod number;
 pub mod pace;
 pub mod page;
+pub mod paths;
 pub mod plot;
 pub mod programs;
 pub mod schema;

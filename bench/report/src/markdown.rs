@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use crate::{
     document,
     model::{Block, Document, Section, Span, Table, Text, is_of_the_web},
+    paths,
     plot::{self, Plot},
     programs,
     schema::Run,
@@ -19,7 +20,7 @@ const FIRST: usize = 3;
 /// The README's section. Ends with a newline.
 pub fn readme(run: &Run) -> String {
     let mut out = String::new();
-    blocks(&mut out, &summary::blocks(run));
+    blocks(&mut out, &summary::brief(run));
     let plots = plot::shown(run);
     let (first, others) = plots.split_at(FIRST.min(plots.len()));
     first.iter().for_each(|plot| image(&mut out, plot));
@@ -27,6 +28,13 @@ pub fn readme(run: &Run) -> String {
     others.iter().for_each(|plot| image(&mut out, plot));
     out.push_str("</details>\n\n");
     blocks(&mut out, &[Block::Paragraph(summary::origin(run))]);
+    format!("{}\n", out.trim_end())
+}
+
+/// The README's section about the ways in which bytes travel. Ends with a newline.
+pub fn paths(run: &Run) -> String {
+    let mut out = String::new();
+    blocks(&mut out, &paths::blocks(run));
     format!("{}\n", out.trim_end())
 }
 

@@ -20,11 +20,20 @@ const THROUGHPUT: [(&str, &str); 3] = [
 
 /// Warnings, the table, who is not in it, and the bars.
 pub fn blocks(run: &Run) -> Vec<Block> {
+    with(run, bars::table(run))
+}
+
+/// The same, with the bars that this run can tell of.
+pub fn brief(run: &Run) -> Vec<Block> {
+    with(run, bars::measured(run))
+}
+
+fn with(run: &Run, bars: Table) -> Vec<Block> {
     let mut blocks = warnings(run);
     blocks.push(Block::Table(table(run)));
     blocks.extend(legend::of_summary(run).map(Block::Paragraph));
     blocks.extend(not_in_it(run).map(Block::Paragraph));
-    blocks.push(Block::Table(bars::table(run)));
+    blocks.push(Block::Table(bars));
     blocks
 }
 

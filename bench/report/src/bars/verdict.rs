@@ -43,6 +43,16 @@ impl Bar {
         }
     }
 
+    /// Whether the run has its path, and tried what it is about.
+    pub fn is_part_of(&self, run: &Run) -> bool {
+        let path = run
+            .path(self.path)
+            .is_some_and(|path| path.absent.is_none());
+        let ids = run.experiments.iter().map(|e| &e.id);
+        let mut tried = ids.chain(run.failed.keys());
+        path && tried.any(|id| self.place.is(id))
+    }
+
     /// Missed in one place is missed, and met is met in all.
     fn judged(&self, values: &[Value]) -> Verdict {
         let is_in = |v: &&Value| self.bound.holds(v.low) != self.bound.holds(v.high);

@@ -1,0 +1,88 @@
+//! A small system that has the agent and the integrity program, as an initramfs.
+
+use std::{
+    fs::{self, File, Permissions},
+    os::unix::fs::{PermissionsExt, symlink},
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+};
+
+use anyhow::{Context, Result, ensure};
+
+use crate::{
+    paths,
+    run::{capture, cargo, find_program, run},
+};
+
+const INIT: &str = include_str!("init.sh");
+const AGENT: &str = include_str!("agent.toml");
+
+/// Of the release build, with all that the linker loads for them.
+const PROGRAMS: [&str; 2] = ["underpass", "integrity"];
+
+/// Makes it anew in `folder`; `bytes` are to be carried by each engine. Gives its archive.
+pub fn make(folder: &Path, bytes: &str) -> Result<PathBuf> {
+    run(cargo().args([
+        "build",
+        "--release",
+        "-p",
+        "underpass",
+        "-p",
+        "underpass-testkit",
+    ]))?;
+    let root = folder.join("guest");
+    if root.exists() {
+        fs::remove_dir_all(&root)?;
+    }
+    for part in ["bin", "proc", "sys", "dev", "tmp", "run"] {
+        fs::create_dir_all(root.join(part))?;
+    }
+    symlink("bin", root.join("sbin"))?;
+    let busybox = find_program("busybox").context("busybox is gone")?;
+    fs::copy(busybox, root.join("bin/busybox"))?;
+    for program in PROGRAMS {
+        let built = paths::target().join("release").join(program);
+        run(Command::new("strip")
+            .arg("-o")
+            .arg(root.join("bin").join(program))
+            .arg(&built))?;
+        libraries(&built, &root)?;
+    }
+    fs::write(root.join("agent.toml"), AGENT)?;
+    let init = root.join("init");
+    fs::write(&init, INIT.replace("{BYTES}", bytes))?;
+    fs::set_permissions(&init, Permissions::from_mode(0o755))?;
+    archive(&root, &folder.join("guest.cpio"))
+}
+
+/// What ldd(1) names, at the same places.
+fn libraries(program: &Path, root: &Path) -> Result<()> {
+    let named = String::from_utf8(capture(Command::new("ldd").arg(program))?)?;
+    let files = named
+        .split_whitespace()
+        .filter(|word| word.starts_with('/'));
+    for file in files {
+        let copy = root.join(file.trim_start_matches('/'));
+        if let Some(parent) = copy.parent() {
+            fs::create_dir_all(parent)?;
+        }
+        fs::copy(file, copy).with_context(|| format!("cannot copy {file}"))?;
+    }
+    Ok(())
+}
+
+fn archive(root: &Path, to: &Path) -> Result<PathBuf> {
+    let names = Command::new("find")
+        .arg(".")
+        .current_dir(root)
+        .stdout(Stdio::piped())
+        .spawn()?;
+    let made = Command::new("cpio")
+        .args(["--quiet", "--create", "--format=newc"])
+        .current_dir(root)
+        .stdin(names.stdout.context("find has no output")?)
+        .stdout(File::create(to)?)
+        .status()?;
+    ensure!(made.success(), "cpio failed ({made})");
+    Ok(to.to_owned())
+}

@@ -1,0 +1,60 @@
+#!/bin/busybox sh
+# The only process of a guest: looks at what this kernel can do, has streams carried by each engine
+# of the splice, and says so in lines that begin with RESULT. {PLACES} are filled in.
+/bin/busybox --install -s /bin
+mount -t proc proc /proc
+mount -t sysfs sysfs /sys
+mount -t devtmpfs dev /dev
+mount -t tmpfs tmp /tmp
+mount -t tmpfs run /run
+mount -t cgroup2 cgroup /sys/fs/cgroup
+mount -t bpf bpf /sys/fs/bpf
+ip link set lo up
+mkdir /sys/fs/cgroup/apps
+
+value() {
+	wget -q -O - http://127.0.0.1:9180/metrics | grep -F "$1" | sed 's/.* //'
+}
+
+doctor() {
+	underpass doctor | while read -r line; do
+		echo "$line"
+		case "$line" in
+		shortcut*|path*) echo "RESULT doctor $line" ;;
+		esac
+	done
+}
+
+# carry ENGINE: under an agent that uses no other.
+carry() {
+	sed "s/ENGINE/$1/" /agent.toml > /tmp/agent.toml
+	underpass run --config /tmp/agent.toml > /tmp/agent.log 2>&1 &
+	agent=$!
+	waited=0
+	until grep -q "path works\|path is off" /tmp/agent.log || [ $waited -ge 60 ]; do
+		sleep 1
+		waited=$((waited + 1))
+	done
+	cat /tmp/agent.log
+	if grep -q "path works" /tmp/agent.log; then
+		# The shell that execs is the one that enters: its children would come too late.
+		sh -c 'echo $$ > /sys/fs/cgroup/apps/cgroup.procs; exec integrity drive \
+			--to 127.0.0.1:7778 --cql --bytes {BYTES} --loaded --connections 1-4 \
+			--connection-max 2M --allow fionread \
+			--behaviour epoll-edge --behaviour epoll-level'
+		code=$?
+		up=$(value 'underpass_spliced_bytes_total{direction="to_database"}')
+		down=$(value 'underpass_spliced_bytes_total{direction="to_client"}')
+		echo "RESULT carried $1 $code $up $down"
+	fi
+	kill $agent
+	wait $agent
+}
+
+uname -r
+integrity serve --listen 127.0.0.1:7778 > /tmp/serve.log 2>&1 &
+doctor
+carry ingress
+carry egress
+echo "RESULT done"
+poweroff -f
