@@ -185,6 +185,18 @@ impl Outcome {
 
     fn judge(&self) -> Result<()> {
         ensure!(!self.engines.is_empty(), "no engine of the splice works");
+        for engine in ["ingress", "egress"] {
+            let works = format!("path splice_{engine} ok ");
+            let works = self
+                .doctor
+                .iter()
+                .any(|finding| finding.starts_with(&works));
+            let carried = self.engines.iter().any(|one| one.engine == engine);
+            ensure!(
+                carried || !works,
+                "{engine}: doctor says that it works, and it did not"
+            );
+        }
         for one in &self.engines {
             ensure!(
                 one.code == "0",
