@@ -47,11 +47,11 @@ enum up_limit {
 	UP_OPCODES = 17,
 	/* Stream ids whose latency is measured; drivers take the lowest that are free. */
 	UP_METER_STREAMS = 512,
-	/* Latencies are counted in units of 256 ns, in 16 buckets for each doubling; the last
-	 * one begins at 133 s. */
+	/* Latencies are counted in units of 256 ns, in 32 buckets for each doubling: half of one is
+	 * 1.6 % of what it holds. The last one begins at 135 s. */
 	UP_LATENCY_UNIT_NS = 256,
-	UP_LATENCY_STEPS = 16,
-	UP_LATENCY_BUCKETS = 416,
+	UP_LATENCY_STEPS = 32,
+	UP_LATENCY_BUCKETS = 800,
 	/* Flows that the kernel carries, or did and their sockets are still there. */
 	UP_MAX_SPLICES = 65536,
 	/* Redirected bytes of one direction that were not taken yet: past this they go through the
@@ -334,12 +334,18 @@ struct up_cursor {
 
 struct up_direction {
 	struct up_cursor at;
+	/* Where reading stopped before a hole that may still be filled: `sync` is OK then. */
+	struct up_cursor late;
+	/* Where reading went on behind it. */
+	__u32 late_end;
+	/* A packet is being read: another CPU's must not be. */
+	__u32 busy;
 	__u64 bytes;
 	__u64 frames;
 	__u64 segments;
 	/* Segments whose frames cannot be read. */
 	__u64 compressed;
-	/* Times that sync was lost. */
+	/* Times that headers were missed for good: sync was lost, or a hole not filled. */
 	__u64 gaps;
 	__u64 by_opcode[17];
 };
@@ -363,7 +369,7 @@ struct up_meter {
 	__u64 unmatched;
 	/* By stream id: when the request left, in units; 0: none is under way. */
 	__u32 started[512];
-	__u32 latencies[416];
+	__u32 latencies[800];
 };
 
 /* Where the bytes from the database to the client enter the client's host again. */
@@ -551,8 +557,8 @@ _Static_assert(sizeof(struct up_flow) == 136, "up_flow");
 _Static_assert(sizeof(struct up_held) == 240, "up_held");
 _Static_assert(sizeof(struct up_settings) == 64, "up_settings");
 _Static_assert(sizeof(struct up_cursor) == 40, "up_cursor");
-_Static_assert(sizeof(struct up_direction) == 216, "up_direction");
-_Static_assert(sizeof(struct up_meter) == 4288, "up_meter");
+_Static_assert(sizeof(struct up_direction) == 264, "up_direction");
+_Static_assert(sizeof(struct up_meter) == 5920, "up_meter");
 _Static_assert(sizeof(struct up_splice_order) == 24, "up_splice_order");
 _Static_assert(sizeof(struct up_splice) == 88, "up_splice");
 _Static_assert(sizeof(struct up_splice_question) == 104, "up_splice_question");

@@ -60,10 +60,10 @@ pub const METER_STREAMS: u32 = 512;
 pub const LATENCY_UNIT_NS: u32 = 256;
 
 /// `UP_LATENCY_STEPS` of `enum up_limit` in abi.h.
-pub const LATENCY_STEPS: u32 = 16;
+pub const LATENCY_STEPS: u32 = 32;
 
 /// `UP_LATENCY_BUCKETS` of `enum up_limit` in abi.h.
-pub const LATENCY_BUCKETS: u32 = 416;
+pub const LATENCY_BUCKETS: u32 = 800;
 
 /// `UP_MAX_SPLICES` of `enum up_limit` in abi.h.
 pub const MAX_SPLICES: u32 = 65536;
@@ -699,6 +699,12 @@ const _: () = {
 pub struct Direction {
     /// In C: `struct up_cursor`.
     pub at: Cursor,
+    /// In C: `struct up_cursor`.
+    pub late: Cursor,
+    /// In C: `__u32`.
+    pub late_end: u32,
+    /// In C: `__u32`.
+    pub busy: u32,
     /// In C: `__u64`.
     pub bytes: u64,
     /// In C: `__u64`.
@@ -714,14 +720,17 @@ pub struct Direction {
 }
 
 const _: () = {
-    assert!(size_of::<Direction>() == 216);
+    assert!(size_of::<Direction>() == 264);
     assert!(offset_of!(Direction, at) == 0);
-    assert!(offset_of!(Direction, bytes) == 40);
-    assert!(offset_of!(Direction, frames) == 48);
-    assert!(offset_of!(Direction, segments) == 56);
-    assert!(offset_of!(Direction, compressed) == 64);
-    assert!(offset_of!(Direction, gaps) == 72);
-    assert!(offset_of!(Direction, by_opcode) == 80);
+    assert!(offset_of!(Direction, late) == 40);
+    assert!(offset_of!(Direction, late_end) == 80);
+    assert!(offset_of!(Direction, busy) == 84);
+    assert!(offset_of!(Direction, bytes) == 88);
+    assert!(offset_of!(Direction, frames) == 96);
+    assert!(offset_of!(Direction, segments) == 104);
+    assert!(offset_of!(Direction, compressed) == 112);
+    assert!(offset_of!(Direction, gaps) == 120);
+    assert!(offset_of!(Direction, by_opcode) == 128);
 };
 
 /// `struct up_meter` in abi.h.
@@ -750,12 +759,12 @@ pub struct Meter {
     pub unmatched: u64,
     /// In C: `__u32[512]`.
     pub started: [u32; 512],
-    /// In C: `__u32[416]`.
-    pub latencies: [u32; 416],
+    /// In C: `__u32[800]`.
+    pub latencies: [u32; 800],
 }
 
 const _: () = {
-    assert!(size_of::<Meter>() == 4288);
+    assert!(size_of::<Meter>() == 5920);
     assert!(offset_of!(Meter, leg) == 0);
     assert!(offset_of!(Meter, client) == 96);
     assert!(offset_of!(Meter, version) == 116);
@@ -763,11 +772,11 @@ const _: () = {
     assert!(offset_of!(Meter, pad) == 118);
     assert!(offset_of!(Meter, opened_ns) == 120);
     assert!(offset_of!(Meter, requests) == 128);
-    assert!(offset_of!(Meter, responses) == 344);
-    assert!(offset_of!(Meter, latency_sum_ns) == 560);
-    assert!(offset_of!(Meter, unmatched) == 568);
-    assert!(offset_of!(Meter, started) == 576);
-    assert!(offset_of!(Meter, latencies) == 2624);
+    assert!(offset_of!(Meter, responses) == 392);
+    assert!(offset_of!(Meter, latency_sum_ns) == 656);
+    assert!(offset_of!(Meter, unmatched) == 664);
+    assert!(offset_of!(Meter, started) == 672);
+    assert!(offset_of!(Meter, latencies) == 2720);
 };
 
 /// `struct up_splice_order` in abi.h.
@@ -1279,6 +1288,9 @@ pub const LAYOUT: &[StructLayout] = &[
         size_of::<Direction>(),
         &[
             ("at", offset_of!(Direction, at)),
+            ("late", offset_of!(Direction, late)),
+            ("late_end", offset_of!(Direction, late_end)),
+            ("busy", offset_of!(Direction, busy)),
             ("bytes", offset_of!(Direction, bytes)),
             ("frames", offset_of!(Direction, frames)),
             ("segments", offset_of!(Direction, segments)),

@@ -9,11 +9,16 @@
  *
  * A direction is followed by TCP sequence number. `next` is the next byte that matters: a
  * header's first, or the first that a packet's end cut off. What lies before it was seen
- * (a retransmission) or is a body; what lies beyond it means that it was not seen: a gap, after
- * which reading begins again with a packet that begins with a header. So GRO and TSO, many
- * frames in a packet and a frame over many packets need no case of their own.
+ * (a retransmission) or is a body; what lies beyond it means that it was not seen: a hole. So
+ * GRO and TSO, many frames in a packet and a frame over many packets need no case of their own.
  *
- * Reads observed, new_meter; reads and writes meters; writes causes. Answers ALLOW, always; never writes to a packet. A flow whose bytes
+ * Behind a hole reading goes on with the next packet that begins with a header. If that is the very
+ * packet behind it, the hole may still be filled: what was lost comes again, what was overtaken
+ * comes late, and a cursor waits for it. One hole for each direction; if another opens before it
+ * is filled, or no header follows it, that is a gap: headers were missed, and counted as such.
+ *
+ * Reads observed, new_meter; reads and writes meters; writes causes. Answers ALLOW, always. Never
+ * writes to a packet: the kernel refuses a program of this type that would. A flow whose bytes
  * are no CQL (TLS) is one that is never in sync.
  */
 #include "common.h"
@@ -27,6 +32,8 @@
 /* 64 KiB of the shortest frames; a larger packet's rest counts as a gap. */
 #define MAX_HEADERS 8192
 #define STREAM_OF_EVENTS 0x8000
+/* TCP's largest window. What is further ahead is nothing that the receiver would take. */
+#define MAX_WINDOW (1 << 30)
 #define SYN 2
 #define IPV6_HEADER 40
 #ifndef IPPROTO_HOPOPTS
@@ -34,6 +41,9 @@
 #endif
 
 enum { CQL_ERROR = 0, CQL_STARTUP = 1, CQL_READY = 2, CQL_AUTHENTICATE = 3 };
+
+/* For tests, which run the programs on packets that have no socket: all are of one flow. */
+const volatile __u32 meter_without_socket = 0;
 
 /* Constant during a walk; what changes is in the cursor. */
 struct walk {
@@ -87,12 +97,12 @@ static __always_inline __u32 bucket_of(__u32 units)
 		rest >>= 2;
 	}
 	doublings += rest >> 1;
-	return (doublings - 3) * UP_LATENCY_STEPS +
-	       ((units >> (doublings - 4)) & (UP_LATENCY_STEPS - 1));
+	return (doublings - 4) * UP_LATENCY_STEPS +
+	       ((units >> (doublings - 5)) & (UP_LATENCY_STEPS - 1));
 }
 
 /* An index that the verifier believes; clang would keep the check on another register. */
-#define BOUNDED(index) asm volatile("%0 &= 511" : "+r"(index))
+#define BOUNDED(index, mask) asm volatile("%0 &= " #mask : "+r"(index))
 
 static __always_inline __u32 units(__u64 ns)
 {
@@ -103,7 +113,7 @@ static __always_inline void on_request(struct up_meter *m, __u64 now_ns, __u32 s
 {
 	if (stream >= UP_METER_STREAMS)
 		return;
-	BOUNDED(stream);
+	BOUNDED(stream, 511);
 	/* Never 0, which is none: half a microsecond at most. */
 	m->started[stream] = units(now_ns) | 1;
 }
@@ -115,7 +125,7 @@ static __always_inline void on_response(struct up_meter *m, __u64 now_ns, __u32 
 	if (stream >= STREAM_OF_EVENTS)
 		return;
 	if (stream < UP_METER_STREAMS) {
-		BOUNDED(stream);
+		BOUNDED(stream, 511);
 		started = m->started[stream];
 		m->started[stream] = 0;
 	}
@@ -128,7 +138,7 @@ static __always_inline void on_response(struct up_meter *m, __u64 now_ns, __u32 
 	bucket = bucket_of(took);
 	if (bucket >= UP_LATENCY_BUCKETS)
 		bucket = UP_LATENCY_BUCKETS - 1;
-	BOUNDED(bucket);
+	BOUNDED(bucket, 1023);
 	if (bucket < UP_LATENCY_BUCKETS)
 		m->latencies[bucket] += 1;
 }
@@ -314,8 +324,9 @@ static long step(__u32 n, void *ctx)
 	return 0;
 }
 
-/* Whether a packet that comes after a gap begins with a frame's header, and is a chain of two
- * or ends where the first does. Segments have a checksum that says it. */
+/* Whether a packet behind a hole begins with a frame's header, and is a chain of two or ends where
+ * the first does. Segments have a checksum that says it; one that is not self-contained may be a
+ * frame's middle. */
 static __always_inline int begins_with_header(struct __sk_buff *skb, const struct up_cursor *at,
 					      __u32 off, __u32 is_egress)
 {
@@ -328,12 +339,13 @@ static __always_inline int begins_with_header(struct __sk_buff *skb, const struc
 		__u64 head = (__u64)header[0] | (__u64)header[1] << 8 | (__u64)header[2] << 16 |
 			     (__u64)header[3] << 24 | (__u64)header[4] << 32;
 		__u32 at_crc = at->framing == UP_FRAMING_SEGMENTS_LZ4 ? 5 : 3;
+		__u64 self_contained = at_crc == 5 ? 1ull << 34 : 1ull << 17;
 		__u32 crc = at_crc == 5 ? (__u32)header[5] | (__u32)header[6] << 8 | (__u32)header[7] << 16
 					: (__u32)header[3] | (__u32)header[4] << 8 | (__u32)header[5] << 16;
 
 		if (at_crc == 3)
 			head &= 0xffffff;
-		return crc24(head, at_crc) == crc;
+		return (head & self_contained) && crc24(head, at_crc) == crc;
 	}
 	if (!is_header(header, is_egress))
 		return 0;
@@ -396,19 +408,112 @@ static __always_inline struct up_meter *begin(const struct up_leg *leg, __u64 co
 	return m;
 }
 
+/* Reads the packet's bytes from `off` to `end`. */
+static __always_inline void walk(struct walk *w, struct up_direction *d, __u32 off, __u32 end)
+{
+	d->at.off = off;
+	d->at.end = end;
+	w->now_ns = bpf_ktime_get_ns();
+	bpf_loop(MAX_HEADERS, step, w, 0);
+}
+
+/* Reads what of a packet lies in the hole. */
+static __always_inline void fill(struct walk *w, struct up_direction *d, __u32 off, __u32 seq,
+				 __u32 bytes)
+{
+	struct up_cursor front = d->at;
+	__u32 ahead = d->late.next - seq;
+	__u32 end = d->late_end - seq;
+
+	/* What fills it was let go by. */
+	if ((__s32)(seq - d->late_end) > MAX_WINDOW) {
+		d->late.sync = UP_SYNC_NONE;
+		d->gaps += 1;
+	}
+	if (ahead >= bytes || d->late.sync != UP_SYNC_OK)
+		return;
+	d->at = d->late;
+	walk(w, d, off + ahead, off + (end < bytes ? end : bytes));
+	d->late = d->at;
+	d->at = front;
+	if ((__s32)(d->late.next - d->late_end) < 0 && d->late.sync == UP_SYNC_OK)
+		return;
+	/* It is filled where the next header begins, or reading went on where none was. */
+	if (d->late.sync == UP_SYNC_OK && (d->late.next != d->late_end || d->late.have))
+		d->gaps += 1;
+	d->late.sync = UP_SYNC_NONE;
+}
+
+/* Whether reading goes on behind a hole, with the packet at `seq`. */
+static __always_inline int resume(struct walk *w, struct up_direction *d, __u32 off, __u32 seq)
+{
+	int begins = begins_with_header(w->skb, &d->at, off, w->is_egress);
+
+	if (d->at.sync == UP_SYNC_OK && !begins)
+		lose(d);
+	if (!begins)
+		return 0;
+	if (d->at.sync == UP_SYNC_OK) {
+		d->gaps += d->late.sync == UP_SYNC_OK;
+		d->late = d->at;
+		d->late_end = seq;
+	}
+	d->at.sync = UP_SYNC_OK;
+	d->at.next = seq;
+	d->at.have = 0;
+	d->at.segment_left = 0;
+	d->at.frame_left = 0;
+	return 1;
+}
+
+/* Payload: `bytes` from `seq` on, at `off` in the packet. */
+static __always_inline void on_bytes(struct walk *w, struct up_direction *d, __u32 off, __u32 seq,
+				     __u32 bytes)
+{
+	__s32 news = (__s32)(seq + bytes - d->at.top);
+	__s32 ahead;
+
+	if (d->late.sync == UP_SYNC_OK)
+		fill(w, d, off, seq, bytes);
+	if (news <= 0 || news > MAX_WINDOW)
+		return;
+	/* With a hole's: TCP sees to it that they come. */
+	d->bytes += (__u32)news;
+	d->at.top = seq + bytes;
+	ahead = (__s32)(d->at.next - seq);
+	if (d->at.sync == UP_SYNC_LOST || ahead < 0) {
+		if (!resume(w, d, off, seq))
+			return;
+		ahead = 0;
+	}
+	if ((__u32)ahead < bytes)
+		walk(w, d, off + ahead, off + bytes);
+}
+
+/* Of the socket; null: it is not observed. */
+static __always_inline struct up_leg *leg_of(struct __sk_buff *skb)
+{
+	struct bpf_sock *sk = skb->sk;
+	struct up_meter *m;
+	__u32 zero = 0;
+
+	if (meter_without_socket) {
+		m = bpf_map_lookup_elem(&new_meter, &zero);
+		return m ? &m->leg : 0;
+	}
+	sk = sk ? bpf_sk_fullsock(sk) : 0;
+	return sk ? bpf_sk_storage_get(&observed, sk, 0, 0) : 0;
+}
+
 static __always_inline void meter(struct __sk_buff *skb, __u32 is_egress)
 {
 	struct walk w = { .skb = skb, .is_egress = is_egress };
 	__u8 ip[24], tcp[16];
-	struct bpf_sock *sk = skb->sk;
+	struct up_leg *leg = leg_of(skb);
 	struct up_direction *d;
 	struct up_meter *m;
-	struct up_leg *leg;
-	__u32 off, seq, bytes;
-	__s32 news, ahead;
+	__u32 off, seq;
 
-	sk = sk ? bpf_sk_fullsock(sk) : 0;
-	leg = sk ? bpf_sk_storage_get(&observed, sk, 0, 0) : 0;
 	if (!leg || bpf_skb_load_bytes(skb, 0, ip, sizeof(ip)))
 		return;
 	w.cookie = leg->cookie;
@@ -425,37 +530,24 @@ static __always_inline void meter(struct __sk_buff *skb, __u32 is_egress)
 	seq = (__u32)tcp[4] << 24 | (__u32)tcp[5] << 16 | (__u32)tcp[6] << 8 | tcp[7];
 	off += (tcp[12] >> 4) * 4;
 	if (tcp[13] & SYN) {
-		d->at.next = seq + 1;
-		d->at.top = seq + 1;
-		d->at.sync = UP_SYNC_OK;
+		/* The answer to the SYN may come again when reading is far beyond it. */
+		if (d->at.sync == UP_SYNC_NONE) {
+			d->at.next = seq + 1;
+			d->at.top = seq + 1;
+			d->at.sync = UP_SYNC_OK;
+		}
 		if (is_egress)
 			keep_client(m, ip, tcp);
-		return;
+		/* Bytes in it (TCP fast open) come behind it. */
+		seq += 1;
 	}
 	if (d->at.sync == UP_SYNC_NONE || off >= skb->len)
 		return;
-	bytes = skb->len - off;
-	news = (__s32)(seq + bytes - d->at.top);
-	if (news <= 0)
+	/* Packets of one flow can come in on two CPUs at once, if rarely. The other one is a hole. */
+	if (__sync_val_compare_and_swap(&d->busy, 0, 1))
 		return;
-	d->bytes += (__u32)news < bytes ? (__u32)news : bytes;
-	d->at.top = seq + bytes;
-	ahead = (__s32)(d->at.next - seq);
-	if (d->at.sync == UP_SYNC_OK && ahead < 0)
-		lose(d);
-	if (d->at.sync == UP_SYNC_LOST) {
-		if (!begins_with_header(skb, &d->at, off, is_egress))
-			return;
-		d->at.sync = UP_SYNC_OK;
-		d->at.next = seq;
-		ahead = 0;
-	}
-	if ((__u32)ahead >= bytes)
-		return;
-	d->at.off = off + ahead;
-	d->at.end = skb->len;
-	w.now_ns = bpf_ktime_get_ns();
-	bpf_loop(MAX_HEADERS, step, &w, 0);
+	on_bytes(&w, d, off, seq, skb->len - off);
+	__sync_val_compare_and_swap(&d->busy, 1, 0);
 }
 
 SEC("cgroup_skb/egress")

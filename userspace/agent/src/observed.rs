@@ -151,8 +151,8 @@ impl Families {
             )?,
             gaps: counter(
                 "gaps",
-                "Times that the headers of an observed flow were lost: bytes that did not come in \
-                 order, or that are no CQL.",
+                "Times that headers of an observed flow were missed: bytes that came late and could \
+                 not be put in their place, or that are no CQL.",
                 &by_direction,
             )?,
             compressed: counter(

@@ -9,6 +9,8 @@
 )]
 
 mod common;
+#[path = "observe/wire.rs"]
+mod wire;
 
 use std::{
     io::{Read, Write},

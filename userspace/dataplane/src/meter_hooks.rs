@@ -65,3 +65,7 @@ impl MeterHooks {
         Ok(())
     }
 }
+
+#[cfg(test)]
+#[path = "meter_tests.rs"]
+mod tests;

@@ -55,7 +55,8 @@ pub struct Side {
     pub segments: u64,
     /// Segments whose frames are compressed, and so not read.
     pub compressed: u64,
-    /// Times that reading had to begin again: bytes that were not seen in order, or no CQL.
+    /// Times that headers were missed: bytes that came late and could not be put in their place, or
+    /// no CQL.
     pub gaps: u64,
     /// Frames by opcode: see [`OPCODES`].
     pub by_opcode: [u64; OPCODES.len()],
@@ -207,8 +208,8 @@ impl From<&abi::Meter> for Traffic {
             *count = u64::from(latency);
         }
         Self {
-            requests: Side::from(&meter.requests),
-            responses: Side::from(&meter.responses),
+            requests: Side::of_flow(&meter.requests, meter.ended != 0),
+            responses: Side::of_flow(&meter.responses, meter.ended != 0),
             unmatched: meter.unmatched,
             latencies: Latencies {
                 counts,
@@ -218,20 +219,20 @@ impl From<&abi::Meter> for Traffic {
     }
 }
 
-impl From<&abi::Direction> for Side {
-    fn from(direction: &abi::Direction) -> Self {
+impl Side {
+    /// Nothing fills a hole any more once the flow has ended.
+    fn of_flow(direction: &abi::Direction, has_ended: bool) -> Self {
+        let has_hole = u32::from(direction.late.sync) == abi::SYNC_OK;
         Self {
             bytes: direction.bytes,
             frames: direction.frames,
             segments: direction.segments,
             compressed: direction.compressed,
-            gaps: direction.gaps,
+            gaps: direction.gaps + u64::from(has_ended && has_hole),
             by_opcode: direction.by_opcode,
         }
     }
-}
 
-impl Side {
     fn of(&self, opcode: &str) -> u64 {
         let named = OPCODES.iter().zip(self.by_opcode);
         named
@@ -298,7 +299,7 @@ impl Latencies {
         Duration::from_nanos(self.sum_ns)
     }
 
-    /// At this quantile (0.5 is the median), to 1/32 of itself; None without any.
+    /// At this quantile (0.5 is the median), to 1/64 of itself; None without any.
     pub fn quantile(&self, quantile: f64) -> Option<Duration> {
         let count = self.count();
         let rank = ((quantile * count as f64).ceil() as u64).clamp(1, count.max(1));
@@ -346,28 +347,28 @@ mod tests {
     #[test]
     fn buckets_follow_each_other() {
         assert_eq!(begin_ns(0), 0);
-        assert_eq!(begin_ns(16), 16 * 256);
         assert_eq!(begin_ns(32), 32 * 256);
-        assert_eq!(begin_ns(33), 34 * 256);
+        assert_eq!(begin_ns(64), 64 * 256);
+        assert_eq!(begin_ns(65), 66 * 256);
         for bucket in 0..BUCKETS {
             assert!(begin_ns(bucket) < begin_ns(bucket + 1), "{bucket}");
         }
         // What abi.h says of the last one.
-        assert_eq!(begin_ns(BUCKETS - 1) / 1_000_000_000, 133);
+        assert_eq!(begin_ns(BUCKETS - 1) / 1_000_000_000, 135);
     }
 
     #[test]
     fn quantiles_are_in_the_middle_of_their_bucket() {
         let mut latencies = Latencies::default();
         assert_eq!(latencies.quantile(0.5), None);
-        // 99 of 64 to 68 units, one of 1,024 to 1,088.
-        latencies.counts[48] = 99;
-        latencies.counts[16 * 7] = 1;
+        // 99 of 64 to 66 units, one of 1,024 to 1,056.
+        latencies.counts[64] = 99;
+        latencies.counts[32 * 6] = 1;
         let us = |q| latencies.quantile(q).unwrap().as_nanos();
-        assert_eq!(us(0.5), 66 * 256);
-        assert_eq!(us(0.99), 66 * 256);
-        assert_eq!(us(0.999), 1_056 * 256);
-        let (end, below) = latencies.cumulative()[3];
+        assert_eq!(us(0.5), 65 * 256);
+        assert_eq!(us(0.99), 65 * 256);
+        assert_eq!(us(0.999), 1_040 * 256);
+        let (end, below) = latencies.cumulative()[2];
         assert_eq!((end.as_nanos(), below), (128 * 256, 99));
         assert_eq!(latencies.cumulative().last().unwrap().1, 100);
     }

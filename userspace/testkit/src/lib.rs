@@ -1,5 +1,6 @@
 //! What tests, benchmarks and the demo stand on.
 
+pub mod driver;
 pub mod integrity;
 pub mod node;
 pub mod sandbox;

@@ -11,6 +11,7 @@ mod ast;
 mod body;
 mod clients;
 mod database;
+mod delays;
 mod describe;
 mod failure;
 mod filter;
@@ -32,6 +33,7 @@ mod session;
 mod statements;
 mod store;
 mod system;
+mod tally;
 mod types;
 mod wire;
 
@@ -44,6 +46,9 @@ use tokio::sync::watch;
 
 pub use clients::Client;
 use clients::Clients;
+pub use delays::Delays;
+use tally::Tallied;
+pub use tally::Tally;
 
 /// The oldest protocol version spoken.
 const MIN_VERSION: u8 = 3;
@@ -67,6 +72,8 @@ pub struct NodeOptions {
     pub max_stored_bytes: usize,
     /// Connections at a time; more are closed at once.
     pub max_connections: usize,
+    /// How long QUERY, EXECUTE and BATCH take; None: as long as they take.
+    pub delays: Option<Delays>,
 }
 
 impl Default for NodeOptions {
@@ -78,6 +85,7 @@ impl Default for NodeOptions {
             max_request_bytes: 32 << 20,
             max_stored_bytes: 2 << 30,
             max_connections: 10_000,
+            delays: None,
         }
     }
 }
@@ -104,6 +112,7 @@ impl std::fmt::Debug for Credentials {
 pub struct Node {
     addr: SocketAddr,
     clients: Arc<Clients>,
+    tally: Tallied,
     stop: Option<watch::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -131,16 +140,26 @@ impl Node {
             .enable_time()
             .build()?;
         let for_thread = Arc::clone(&clients);
+        let tally = Tallied::default();
+        let counting = tally.clone();
         let thread = std::thread::Builder::new()
             .name("cql-node".into())
             .spawn(move || {
-                if let Err(error) = run(&runtime, listener, addr, options, for_thread, stopped) {
+                if let Err(error) = run(
+                    &runtime,
+                    listener,
+                    addr,
+                    options,
+                    (for_thread, counting),
+                    stopped,
+                ) {
                     tracing::error!(%error, "the node stopped");
                 }
             })?;
         Ok(Self {
             addr,
             clients,
+            tally,
             stop: Some(stop),
             thread: Some(thread),
         })
@@ -163,6 +182,12 @@ impl Node {
     pub fn connections_total(&self) -> u64 {
         self.clients.total()
     }
+
+    /// What it has received and sent since the start.
+    #[must_use]
+    pub fn tally(&self) -> Tally {
+        self.tally.read()
+    }
 }
 
 impl Drop for Node {
@@ -180,7 +205,7 @@ fn run(
     listener: TcpListener,
     addr: SocketAddr,
     options: NodeOptions,
-    clients: Arc<Clients>,
+    (clients, tally): (Arc<Clients>, Tallied),
     stop: watch::Receiver<()>,
 ) -> anyhow::Result<()> {
     let db = database::Database::new(
@@ -197,6 +222,8 @@ fn run(
             max_body: options.max_request_bytes,
         },
         max_connections: options.max_connections,
+        delays: options.delays,
+        tally,
     };
     let local = tokio::task::LocalSet::new();
     local.block_on(runtime, async move {

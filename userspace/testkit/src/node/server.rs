@@ -9,12 +9,16 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{broadcast, watch};
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 
 use super::Credentials;
 use super::clients::Clients;
 use super::database::Database;
+use super::delays::{Delays, Late};
+use super::request;
 use super::response::{self, SchemaChange};
 use super::session::{Next, Session};
+use super::tally::Tallied;
 use super::wire::{self, Decoder, Limits};
 
 /// Free space for one read.
@@ -34,6 +38,8 @@ pub(super) struct Settings {
     pub(super) credentials: Option<Credentials>,
     pub(super) limits: Limits,
     pub(super) max_connections: usize,
+    pub(super) delays: Option<Delays>,
+    pub(super) tally: Tallied,
 }
 
 /// Serves until `stop` is dropped or changes, then drops every connection.
@@ -58,7 +64,7 @@ pub(super) async fn serve(
             accepted = listener.accept() => match accepted {
                 Ok((stream, peer)) if clients.open() < settings.max_connections => {
                     let session = Session::new(settings.credentials.clone(), clients.register(peer));
-                    connections.spawn_local(connection(stream, session, Rc::clone(&db), settings.limits));
+                    connections.spawn_local(connection(stream, session, Rc::clone(&db), settings.clone()));
                 }
                 Ok((_, peer)) => tracing::warn!(%peer, max = settings.max_connections, "too many connections"),
                 Err(error) => {
@@ -74,17 +80,20 @@ async fn connection(
     stream: TcpStream,
     session: Session,
     db: Rc<RefCell<Database>>,
-    limits: Limits,
+    settings: Settings,
 ) {
     let _ = stream.set_nodelay(true);
     let connection = Connection {
         stream,
         session,
         db,
-        decoder: Decoder::new(limits),
+        decoder: Decoder::new(settings.limits),
         answers: Vec::new(),
         sealed: None,
-        max_version: limits.max_version,
+        max_version: settings.limits.max_version,
+        late: settings.delays.map(Late::new),
+        asked: Vec::new(),
+        tally: settings.tally,
     };
     if let Err(error) = connection.run().await {
         tracing::debug!(%error, "connection ended");
@@ -101,6 +110,11 @@ struct Connection {
     /// v5, once segments have begun: the answers in segments.
     sealed: Option<Vec<u8>>,
     max_version: u8,
+    /// When the statements were read whose answers are in `answers`, where they take time.
+    asked: Vec<Instant>,
+    /// Answers that wait, where statements take time.
+    late: Option<Late>,
+    tally: Tallied,
 }
 
 impl Connection {
@@ -124,19 +138,25 @@ impl Connection {
                     }
                 }
             }
+            self.take_due();
             self.flush().await?;
             let Self {
                 stream,
                 session,
                 decoder,
+                late,
+                tally,
                 ..
             } = &mut self;
             tokio::select! {
                 read = stream.read_buf(decoder.raw.spare(READ_BYTES)) => {
-                    if read? == 0 {
+                    let read = read?;
+                    tally.update(|t| t.bytes_in += read as u64);
+                    if read == 0 {
                         return Ok(());
                     }
                 }
+                () = next_due(late.as_ref()) => {}
                 Some(change) = next_event(&mut session.events) => self.session.tell(&change, &mut self.answers),
             }
         }
@@ -146,12 +166,18 @@ impl Connection {
     fn answer_one(&mut self) -> Option<Next> {
         match self.decoder.next() {
             Ok(None) => None,
-            Ok(Some((header, body))) => Some(self.session.answer(
-                &mut self.db.borrow_mut(),
-                header,
-                body,
-                &mut self.answers,
-            )),
+            Ok(Some((header, body))) => {
+                self.tally.update(|t| t.request(header.opcode));
+                let at = self.answers.len();
+                let db = &mut self.db.borrow_mut();
+                let next = self.session.answer(db, header, body, &mut self.answers);
+                if let Some(late) = &mut self.late
+                    && [request::QUERY, request::EXECUTE, request::BATCH].contains(&header.opcode)
+                {
+                    late.push(Instant::now(), self.answers.split_off(at));
+                }
+                Some(next)
+            }
             Err(failure) => {
                 let at = wire::begin(
                     &mut self.answers,
@@ -163,6 +189,18 @@ impl Connection {
                 wire::finish(&mut self.answers, at);
                 Some(Next::Close)
             }
+        }
+    }
+
+    /// Answers that have waited long enough.
+    fn take_due(&mut self) {
+        let Some(late) = &mut self.late else {
+            return;
+        };
+        let now = Instant::now();
+        while let Some(answer) = late.pop(now) {
+            self.answers.extend_from_slice(&answer.frame);
+            self.asked.push(answer.asked);
         }
     }
 
@@ -179,6 +217,11 @@ impl Connection {
             }
         };
         self.stream.write_all(bytes).await?;
+        let took = self.asked.drain(..).map(|asked| asked.elapsed());
+        self.tally.update(|t| {
+            t.sent(&self.answers, bytes.len());
+            t.took_us.extend(took.map(|took| took.as_micros() as u32));
+        });
         self.answers.clear();
         // A large answer's memory is not kept for the rest of the connection.
         self.answers.shrink_to(4 * FLUSH_BYTES);
@@ -205,6 +248,14 @@ impl Connection {
         };
         let _ = tokio::time::timeout(LINGER, drain).await;
         Ok(())
+    }
+}
+
+/// When the next answer is due; for ever pending when none waits.
+async fn next_due(late: Option<&Late>) {
+    match late.and_then(Late::next_due) {
+        Some(due) => tokio::time::sleep_until(due).await,
+        None => std::future::pending().await,
     }
 }
 

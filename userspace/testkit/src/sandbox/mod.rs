@@ -7,6 +7,7 @@
 mod agent;
 mod cgroup;
 mod netns;
+mod wire;
 
 use std::thread;
 
@@ -15,6 +16,7 @@ use anyhow::Context;
 pub use agent::{Agent, Metric};
 pub use cgroup::Cgroup;
 pub use netns::Netns;
+pub use wire::{Carried, Faults, Wire, stay_on_one_processor};
 
 /// A namespace with its loopback up, and a cgroup for the clients in it.
 #[derive(Debug)]

@@ -45,23 +45,31 @@ impl Netns {
     /// # Errors
     /// With what `ip` says.
     pub fn join(&self, other: &Self, own: &[&str], others: &[&str]) -> anyhow::Result<()> {
+        self.plug(own, other, "veth")?;
+        other.up("veth", others)
+    }
+
+    /// Makes a veth pair: `veth` with these addresses here, one of another name there, which is not
+    /// up yet.
+    pub(super) fn plug(&self, own: &[&str], other: &Self, name: &str) -> anyhow::Result<()> {
         let there = format!("/proc/{}/fd/{}", std::process::id(), other.0.as_raw_fd());
-        let peer = ["type", "veth", "peer", "name", "veth", "netns", &there];
+        let peer = ["type", "veth", "peer", "name", name, "netns", &there];
         self.ip(&[["link", "add", "veth"].as_slice(), &peer].concat())?;
-        for (netns, addresses) in [(self, own), (other, others)] {
-            for address in addresses {
-                // Without duplicate address detection an IPv6 address serves at once.
-                let nodad = if address.contains(':') {
-                    &["nodad"][..]
-                } else {
-                    &[]
-                };
-                let add = ["addr", "add", address, "dev", "veth"];
-                netns.ip(&[add.as_slice(), nodad].concat())?;
-            }
-            netns.ip(&["link", "set", "veth", "up"])?;
+        self.up("veth", own)
+    }
+
+    pub(super) fn up(&self, device: &str, addresses: &[&str]) -> anyhow::Result<()> {
+        for address in addresses {
+            // Without duplicate address detection an IPv6 address serves at once.
+            let nodad = if address.contains(':') {
+                &["nodad"][..]
+            } else {
+                &[]
+            };
+            let add = ["addr", "add", address, "dev", device];
+            self.ip(&[add.as_slice(), nodad].concat())?;
         }
-        Ok(())
+        self.ip(&["link", "set", device, "up"])
     }
 }
 

@@ -1,0 +1,250 @@
+//! Whatever the packet is, the meter lets it pass, and lets it pass as it was.
+//!
+//! The programs are run on packets that no network would let through to them, as of one flow: good
+//! ones, so that they read on, and between them torn, bent and random ones. (That they cannot write
+//! to a packet is the kernel's rule for programs of their type; this holds it to that.)
+
+use std::os::fd::AsFd;
+
+use aya::{
+    Ebpf, EbpfLoader,
+    maps::{HashMap, Map, MapData},
+    programs::CgroupSkb,
+};
+use ebpf::abi;
+
+use super::HOOKS;
+use crate::sys::{self, Shared};
+
+const PACKETS: usize = 120_000;
+/// A bad one that is taken for one from far ahead makes old news of the rest.
+const PACKETS_OF_A_FLOW: usize = 300;
+/// TEST_RUN wants packets as they come from Ethernet, and takes that off.
+const ETHERNET: usize = 14;
+const SYN: u8 = 2;
+const ACK: u8 = 16;
+
+/// The same numbers in every run (an LCG's upper half).
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, limit: usize) -> usize {
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) as usize % limit
+    }
+
+    fn one_in(&mut self, n: usize) -> bool {
+        self.below(n) == 0
+    }
+
+    fn bytes(&mut self, count: usize) -> Vec<u8> {
+        (0..count).map(|_| self.below(256) as u8).collect()
+    }
+}
+
+/// The two programs, and what they count.
+struct Meter {
+    ebpf: Ebpf,
+    map: HashMap<MapData, u64, Shared<abi::Meter>>,
+}
+
+impl Meter {
+    fn load() -> Self {
+        let mut loader = EbpfLoader::new();
+        loader.override_global("meter_without_socket", &1_u32, true);
+        let mut ebpf = loader.load(ebpf::OBJECT).unwrap();
+        for (name, _) in HOOKS {
+            let program: &mut CgroupSkb = ebpf.program_mut(name).unwrap().try_into().unwrap();
+            program.load().unwrap();
+        }
+        let map: Map = ebpf.take_map("meters").unwrap();
+        let map = map.try_into().unwrap();
+        Self { ebpf, map }
+    }
+
+    fn pass(&self, hook: &str, packet: &[u8]) {
+        let program: &CgroupSkb = self.ebpf.program(hook).unwrap().try_into().unwrap();
+        // Neither what it was nor what it could have been made.
+        let mut output = vec![0xa5; packet.len()];
+        let fd = program.fd().unwrap().as_fd();
+        let verdict = sys::run_program(fd, packet, &mut output).unwrap();
+        assert_eq!(verdict, 1, "{hook}: {packet:02x?}");
+        assert_eq!(output[ETHERNET..], packet[ETHERNET..], "{hook}");
+    }
+
+    fn read(&self) -> abi::Meter {
+        let Shared(meter) = self.map.get(&0, 0).unwrap();
+        meter
+    }
+}
+
+/// What TEST_RUN insists on (as IP does, long before the hook): Ethernet's header and IP's.
+fn shortest(packet: &[u8]) -> usize {
+    match packet[12..ETHERNET] {
+        [0x08, 0x00] => ETHERNET + 20,
+        [0x86, 0xdd] => ETHERNET + 40,
+        _ => ETHERNET + 1,
+    }
+}
+
+/// One direction's sender.
+struct Sender {
+    hook: &'static str,
+    /// The direction bit of its frames.
+    side: u8,
+    seq: u32,
+}
+
+/// IPv4 or IPv6, and TCP: as good as they are asked for.
+fn headers(random: &mut Random, seq: u32, flags: u8) -> Vec<u8> {
+    let bad = |random: &mut Random| random.one_in(100);
+    let is_v4 = random.one_in(2);
+    let mut packet = vec![0; ETHERNET];
+    let kind: u16 = if is_v4 { 0x0800 } else { 0x86dd };
+    packet[12..].copy_from_slice(&kind.to_be_bytes());
+    let begin = packet.len();
+    if is_v4 {
+        let words = if bad(random) { random.below(16) } else { 5 };
+        packet.extend(random.bytes(20.max(4 * words)));
+        packet[begin] = 0x40 | words as u8;
+        packet[begin + 9] = if bad(random) {
+            random.below(256) as u8
+        } else {
+            6
+        };
+    } else {
+        packet.extend(random.bytes(40));
+        packet[begin] = 0x60;
+        packet[begin + 6] = 6;
+        if bad(random) {
+            // Hop by hop, routing, fragment, destination options, or none that there is.
+            let next = [0, 43, 44, 60, 250][random.below(5)];
+            packet[begin + 6] = next;
+            let words = random.below(4);
+            packet.extend(random.bytes(8 + 8 * words));
+            packet[begin + 40] = if bad(random) { 0 } else { 6 };
+            packet[begin + 41] = if bad(random) { 255 } else { words as u8 };
+        }
+    }
+    let tcp = packet.len();
+    packet.extend(random.bytes(20));
+    packet[tcp + 4..tcp + 8].copy_from_slice(&seq.to_be_bytes());
+    let words = if bad(random) { random.below(16) } else { 5 };
+    packet[tcp + 12] = (words as u8) << 4;
+    packet[tcp + 13] = flags;
+    packet
+}
+
+fn frame(version: u8, stream: usize, opcode: u8, body: usize) -> Vec<u8> {
+    let [_, _, high, low] = (stream as u32).to_be_bytes();
+    let mut frame = vec![version, 0, high, low, opcode];
+    frame.extend_from_slice(&(body as u32).to_be_bytes());
+    frame.resize(frame.len() + body, 4);
+    frame
+}
+
+/// Frames, or a segment with a checksum of chance, or no CQL at all.
+fn payload(random: &mut Random, version: u8) -> Vec<u8> {
+    if random.one_in(20) {
+        let count = random.below(300);
+        return random.bytes(count);
+    }
+    let mut bytes = Vec::new();
+    for _ in 0..=random.below(6) {
+        let (stream, opcode) = (random.below(700), random.below(18) as u8);
+        let body = [0, 20, 300][random.below(3)];
+        bytes.extend(frame(version, stream, opcode, random.below(body + 1)));
+    }
+    bytes
+}
+
+impl Sender {
+    /// In order, again, or ahead of its time; whole, torn or bent.
+    fn send(&mut self, meter: &Meter, random: &mut Random, payload: &[u8], can_be_bad: bool) {
+        let seq = match random.below(if can_be_bad { 2_000 } else { 1 }) {
+            1 => random.below(1 << 31) as u32 * 2,
+            2..100 => self.seq.wrapping_sub(random.below(3_000) as u32),
+            100..200 => self.seq.wrapping_add(random.below(3_000) as u32),
+            _ => self.seq,
+        };
+        if seq == self.seq {
+            self.seq = self.seq.wrapping_add(payload.len() as u32);
+        }
+        let mut packet = headers(random, seq, ACK);
+        packet.extend_from_slice(payload);
+        if can_be_bad && random.one_in(40) {
+            let shortest = shortest(&packet);
+            packet.truncate(shortest + random.below(packet.len() - shortest));
+        }
+        if can_be_bad && random.one_in(40) {
+            let at = ETHERNET + random.below(packet.len() - ETHERNET);
+            packet[at] = random.below(256) as u8;
+        }
+        meter.pass(self.hook, &packet);
+    }
+}
+
+#[test]
+fn every_packet_passes_as_it_was() {
+    let meter = Meter::load();
+    let mut random = Random(11);
+    let (mut frames, mut segments, mut gaps) = ([0; 2], 0, 0);
+    for flow in 0..PACKETS / PACKETS_OF_A_FLOW {
+        let mut senders = [("meter_requests", 0), ("meter_answers", 0x80)].map(|(hook, side)| {
+            let seq = random.below(1 << 31) as u32 * 2;
+            Sender { hook, side, seq }
+        });
+        // Until one gets through: headers may be bad.
+        let is_begun = || {
+            meter
+                .map
+                .get(&0, 0)
+                .is_ok_and(|Shared(m)| m.requests.frames == 0)
+        };
+        for sender in &mut senders {
+            for _ in 0..20 {
+                let syn = headers(&mut random, sender.seq, SYN);
+                meter.pass(sender.hook, &syn);
+            }
+            sender.seq = sender.seq.wrapping_add(1);
+        }
+        assert!(is_begun());
+        let version = [4, 5][flow % 2];
+        for (sender, opcode) in senders.iter_mut().zip([1, 2]) {
+            let first = frame(sender.side | version, 0, opcode, 0);
+            sender.send(&meter, &mut random, &first, false);
+        }
+        for _ in 0..PACKETS_OF_A_FLOW {
+            let sender = &mut senders[random.below(2)];
+            let payload = payload(&mut random, sender.side | version);
+            sender.send(&meter, &mut random, &payload, true);
+        }
+        let read = meter.read();
+        for (total, side) in frames.iter_mut().zip([read.requests, read.responses]) {
+            *total += side.frames;
+            segments += side.segments;
+            gaps += side.gaps;
+        }
+    }
+    // They were read, not only let by.
+    assert!(frames[0] > 10_000 && frames[1] > 10_000, "{frames:?}");
+    assert!(segments > 0 && gaps > 100, "{segments} {gaps}");
+}
+
+#[test]
+fn bytes_that_are_no_packet_pass_as_they_were() {
+    let meter = Meter::load();
+    let mut random = Random(12);
+    for _ in 0..PACKETS / 4 {
+        let mut bytes = vec![0; ETHERNET];
+        let kinds: [u16; 3] = [0x0800, 0x86dd, 0x0806];
+        bytes[12..].copy_from_slice(&kinds[random.below(3)].to_be_bytes());
+        let count = shortest(&bytes) - ETHERNET + random.below(200);
+        bytes.extend(random.bytes(count));
+        bytes[ETHERNET] = [0x45, 0x4f, 0x40, 0x60, bytes[ETHERNET]][random.below(5)];
+        meter.pass(HOOKS[random.below(2)].0, &bytes);
+    }
+}
