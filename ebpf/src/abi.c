@@ -30,6 +30,8 @@ struct up_direction abi_direction;
 struct up_meter abi_meter;
 enum up_splice_down abi_splice_down;
 enum up_splice_refusal abi_splice_refusal;
+enum up_place_framing abi_place_framing;
+struct up_place abi_place;
 struct up_splice_order abi_splice_order;
 struct up_splice abi_splice;
 struct up_spliced abi_spliced;

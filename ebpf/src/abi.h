@@ -120,11 +120,13 @@ enum up_cause {
 	UP_CAUSE_SPLICE_RING_FULL = 13,
 	/* A packet began with bytes that had been seen, and could not be cut. */
 	UP_CAUSE_SPLICE_TORN = 18,
+	/* Redirected bytes could not be cut into frames: the flow cannot be decoded any more. */
+	UP_CAUSE_SPLICE_PLACE_LOST = 19,
 	UP_CAUSE_SHORTCUT_REMOTE = 14,
 	UP_CAUSE_SHORTCUTS_FULL = 15,
 	UP_CAUSE_SHORTCUT_REFUSED = 16,
 	UP_CAUSE_SHORTCUT_OFF = 17,
-	UP_CAUSES = 19,
+	UP_CAUSES = 20,
 };
 
 /* Which way a message of a socket on the shortcut took: the shortcut, or TCP and why. */
@@ -382,6 +384,31 @@ enum up_splice_down {
 	UP_SPLICE_DOWN_INGRESS = 2,
 };
 
+enum up_place_framing {
+	/* Nobody knows where in a frame it is, for good. */
+	UP_PLACE_UNKNOWN = 0,
+	UP_PLACE_FRAMES = 1,
+	/* v5, and not compressed. */
+	UP_PLACE_SEGMENTS = 2,
+};
+
+/* Where in a frame a direction is. */
+struct up_place {
+	/* Bytes still to come of what is passing: a frame's body, or a segment's payload with its
+	 * checksum. */
+	__u32 left;
+	/* Bytes of a frame that are in segments behind the one that is passing. */
+	__u32 frame_left;
+	/* enum up_place_framing. */
+	__u8 framing;
+	/* What every frame of the direction begins with. */
+	__u8 first;
+	/* So many bytes of a header have passed: these. */
+	__u8 have;
+	__u8 header[15];
+	__u8 pad[2];
+};
+
 /* The agent's words on a spliced flow, by the cookie of its dialled socket. */
 struct up_splice_order {
 	/* The agent has handed on all that the client has sent up to this sequence number. */
@@ -395,6 +422,11 @@ struct up_splice_order {
 	__u64 down_passed;
 	/* Bytes that the agent has written to the client since the flow was enrolled. */
 	__u64 down_written;
+	/* Bytes that the agent has read from the client, and where it is behind them. */
+	__u64 up_read;
+	struct up_place up_place;
+	/* Where the agent is behind `down_passed`. */
+	struct up_place down_place;
 };
 
 /* The kernel's words on it. */
@@ -419,6 +451,12 @@ struct up_splice {
 	__u64 down_redirected;
 	__u64 down_passed;
 	__u64 down_spills;
+	/* Where each direction is behind what was redirected, if anything was since the agent had
+	 * read so many bytes of it (`up_read`, `down_passed` of the order; at first ~0). */
+	__u64 up_since;
+	__u64 down_since;
+	struct up_place up_place;
+	struct up_place down_place;
 };
 
 /* Kept with the client's socket. */
@@ -559,8 +597,9 @@ _Static_assert(sizeof(struct up_settings) == 64, "up_settings");
 _Static_assert(sizeof(struct up_cursor) == 40, "up_cursor");
 _Static_assert(sizeof(struct up_direction) == 264, "up_direction");
 _Static_assert(sizeof(struct up_meter) == 5920, "up_meter");
-_Static_assert(sizeof(struct up_splice_order) == 24, "up_splice_order");
-_Static_assert(sizeof(struct up_splice) == 88, "up_splice");
+_Static_assert(sizeof(struct up_place) == 28, "up_place");
+_Static_assert(sizeof(struct up_splice_order) == 88, "up_splice_order");
+_Static_assert(sizeof(struct up_splice) == 160, "up_splice");
 _Static_assert(sizeof(struct up_splice_question) == 104, "up_splice_question");
 _Static_assert(sizeof(struct up_splice_answer) == 40, "up_splice_answer");
 _Static_assert(sizeof(struct up_shortcut_limits) == 24, "up_shortcut_limits");

@@ -179,6 +179,9 @@ pub const CAUSE_SPLICE_RING_FULL: u32 = 13;
 /// `UP_CAUSE_SPLICE_TORN` of `enum up_cause` in abi.h.
 pub const CAUSE_SPLICE_TORN: u32 = 18;
 
+/// `UP_CAUSE_SPLICE_PLACE_LOST` of `enum up_cause` in abi.h.
+pub const CAUSE_SPLICE_PLACE_LOST: u32 = 19;
+
 /// `UP_CAUSE_SHORTCUT_REMOTE` of `enum up_cause` in abi.h.
 pub const CAUSE_SHORTCUT_REMOTE: u32 = 14;
 
@@ -192,7 +195,7 @@ pub const CAUSE_SHORTCUT_REFUSED: u32 = 16;
 pub const CAUSE_SHORTCUT_OFF: u32 = 17;
 
 /// `UP_CAUSES` of `enum up_cause` in abi.h.
-pub const CAUSES: u32 = 19;
+pub const CAUSES: u32 = 20;
 
 /// `UP_FRAMING_FRAMES` of `enum up_framing` in abi.h.
 pub const FRAMING_FRAMES: u32 = 0;
@@ -256,6 +259,15 @@ pub const SPLICE_CLIENT_BLOCKS: u32 = 9;
 
 /// `UP_SPLICE_BUSY` of `enum up_splice_refusal` in abi.h.
 pub const SPLICE_BUSY: u32 = 10;
+
+/// `UP_PLACE_UNKNOWN` of `enum up_place_framing` in abi.h.
+pub const PLACE_UNKNOWN: u32 = 0;
+
+/// `UP_PLACE_FRAMES` of `enum up_place_framing` in abi.h.
+pub const PLACE_FRAMES: u32 = 1;
+
+/// `UP_PLACE_SEGMENTS` of `enum up_place_framing` in abi.h.
+pub const PLACE_SEGMENTS: u32 = 2;
 
 /// `UP_TURN_SHORTCUT` of `enum up_turn` in abi.h.
 pub const TURN_SHORTCUT: u32 = 0;
@@ -779,6 +791,37 @@ const _: () = {
     assert!(offset_of!(Meter, latencies) == 2720);
 };
 
+/// `struct up_place` in abi.h.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// In C: `__u32`.
+    pub left: u32,
+    /// In C: `__u32`.
+    pub frame_left: u32,
+    /// In C: `__u8`.
+    pub framing: u8,
+    /// In C: `__u8`.
+    pub first: u8,
+    /// In C: `__u8`.
+    pub have: u8,
+    /// In C: `__u8[15]`.
+    pub header: [u8; 15],
+    /// In C: `__u8[2]`.
+    pub pad: [u8; 2],
+}
+
+const _: () = {
+    assert!(size_of::<Place>() == 28);
+    assert!(offset_of!(Place, left) == 0);
+    assert!(offset_of!(Place, frame_left) == 4);
+    assert!(offset_of!(Place, framing) == 8);
+    assert!(offset_of!(Place, first) == 9);
+    assert!(offset_of!(Place, have) == 10);
+    assert!(offset_of!(Place, header) == 11);
+    assert!(offset_of!(Place, pad) == 26);
+};
+
 /// `struct up_splice_order` in abi.h.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -795,16 +838,25 @@ pub struct SpliceOrder {
     pub down_passed: u64,
     /// In C: `__u64`.
     pub down_written: u64,
+    /// In C: `__u64`.
+    pub up_read: u64,
+    /// In C: `struct up_place`.
+    pub up_place: Place,
+    /// In C: `struct up_place`.
+    pub down_place: Place,
 }
 
 const _: () = {
-    assert!(size_of::<SpliceOrder>() == 24);
+    assert!(size_of::<SpliceOrder>() == 88);
     assert!(offset_of!(SpliceOrder, up_seq) == 0);
     assert!(offset_of!(SpliceOrder, up) == 4);
     assert!(offset_of!(SpliceOrder, down) == 5);
     assert!(offset_of!(SpliceOrder, pad) == 6);
     assert!(offset_of!(SpliceOrder, down_passed) == 8);
     assert!(offset_of!(SpliceOrder, down_written) == 16);
+    assert!(offset_of!(SpliceOrder, up_read) == 24);
+    assert!(offset_of!(SpliceOrder, up_place) == 32);
+    assert!(offset_of!(SpliceOrder, down_place) == 60);
 };
 
 /// `struct up_splice` in abi.h.
@@ -839,10 +891,18 @@ pub struct Splice {
     pub down_passed: u64,
     /// In C: `__u64`.
     pub down_spills: u64,
+    /// In C: `__u64`.
+    pub up_since: u64,
+    /// In C: `__u64`.
+    pub down_since: u64,
+    /// In C: `struct up_place`.
+    pub up_place: Place,
+    /// In C: `struct up_place`.
+    pub down_place: Place,
 }
 
 const _: () = {
-    assert!(size_of::<Splice>() == 88);
+    assert!(size_of::<Splice>() == 160);
     assert!(offset_of!(Splice, client_cookie) == 0);
     assert!(offset_of!(Splice, client) == 8);
     assert!(offset_of!(Splice, accepted) == 16);
@@ -857,6 +917,10 @@ const _: () = {
     assert!(offset_of!(Splice, down_redirected) == 64);
     assert!(offset_of!(Splice, down_passed) == 72);
     assert!(offset_of!(Splice, down_spills) == 80);
+    assert!(offset_of!(Splice, up_since) == 88);
+    assert!(offset_of!(Splice, down_since) == 96);
+    assert!(offset_of!(Splice, up_place) == 104);
+    assert!(offset_of!(Splice, down_place) == 132);
 };
 
 /// `struct up_spliced` in abi.h.
@@ -1318,6 +1382,19 @@ pub const LAYOUT: &[StructLayout] = &[
         ],
     ),
     (
+        "up_place",
+        size_of::<Place>(),
+        &[
+            ("left", offset_of!(Place, left)),
+            ("frame_left", offset_of!(Place, frame_left)),
+            ("framing", offset_of!(Place, framing)),
+            ("first", offset_of!(Place, first)),
+            ("have", offset_of!(Place, have)),
+            ("header", offset_of!(Place, header)),
+            ("pad", offset_of!(Place, pad)),
+        ],
+    ),
+    (
         "up_splice_order",
         size_of::<SpliceOrder>(),
         &[
@@ -1327,6 +1404,9 @@ pub const LAYOUT: &[StructLayout] = &[
             ("pad", offset_of!(SpliceOrder, pad)),
             ("down_passed", offset_of!(SpliceOrder, down_passed)),
             ("down_written", offset_of!(SpliceOrder, down_written)),
+            ("up_read", offset_of!(SpliceOrder, up_read)),
+            ("up_place", offset_of!(SpliceOrder, up_place)),
+            ("down_place", offset_of!(SpliceOrder, down_place)),
         ],
     ),
     (
@@ -1347,6 +1427,10 @@ pub const LAYOUT: &[StructLayout] = &[
             ("down_redirected", offset_of!(Splice, down_redirected)),
             ("down_passed", offset_of!(Splice, down_passed)),
             ("down_spills", offset_of!(Splice, down_spills)),
+            ("up_since", offset_of!(Splice, up_since)),
+            ("down_since", offset_of!(Splice, down_since)),
+            ("up_place", offset_of!(Splice, up_place)),
+            ("down_place", offset_of!(Splice, down_place)),
         ],
     ),
     (

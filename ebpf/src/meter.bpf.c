@@ -22,13 +22,8 @@
  * are no CQL (TLS) is one that is never in sync.
  */
 #include "common.h"
+#include "frames.h"
 
-#define FRAME_HEADER 9
-#define SEGMENT_HEADER 6
-#define SEGMENT_HEADER_LZ4 8
-#define SEGMENT_CRC 4
-/* What the protocol allows. */
-#define MAX_BODY (256u << 20)
 /* 64 KiB of the shortest frames; a larger packet's rest counts as a gap. */
 #define MAX_HEADERS 8192
 #define STREAM_OF_EVENTS 0x8000
@@ -141,11 +136,6 @@ static __always_inline void on_response(struct up_meter *m, __u64 now_ns, __u32 
 	BOUNDED(bucket, 1023);
 	if (bucket < UP_LATENCY_BUCKETS)
 		m->latencies[bucket] += 1;
-}
-
-static __always_inline __u32 body_of(const __u8 *header)
-{
-	return (__u32)header[5] << 24 | (__u32)header[6] << 16 | (__u32)header[7] << 8 | header[8];
 }
 
 /* Direction, version and opcode as they may be, a body no longer than is allowed. */

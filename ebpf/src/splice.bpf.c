@@ -20,6 +20,11 @@
  * agent receives later is later; what was redirected down passes a worker of the kernel, so the
  * agent waits until all of it is in the accepted socket's queue (splice_look) before it writes.
  *
+ * Where in a frame each direction is goes to and fro with the bytes (`place.h`): the agent says in
+ * its order where it is behind what it has read, and the first bytes that are redirected under
+ * that order go on from there. Bytes that the agent reads later were let pass later, so what it
+ * finds here then is final; bytes are let pass under the same lock under which they are walked.
+ *
  * Memory is bounded: past UP_SPLICE_BYTES that the other side has not taken, bytes spill to the
  * agent, who reads no more than it can write, so that TCP's window stops the sender.
  *
@@ -28,6 +33,7 @@
  */
 #include "common.h"
 #include "kernel.h"
+#include "place.h"
 
 /* asm-generic/fcntl.h, errno-base.h, errno.h */
 #define O_NONBLOCK 04000
@@ -92,6 +98,13 @@ int splice_up(struct sk_msg_md *msg)
 		return SK_PASS;
 	}
 	s->up_redirected += msg->size;
+	if (s->up_since != order->up_read) {
+		s->up_since = order->up_read;
+		take_place(&s->up_place, &order->up_place);
+		if (client->write_seq != order->up_seq)
+			lose_place(&s->up_place);
+	}
+	walk_message(&s->up_place, msg);
 	return SK_PASS;
 }
 
@@ -233,6 +246,13 @@ int splice_down(struct __sk_buff *skb)
 	}
 	s->down_flows = 1;
 	s->down_redirected += skb->len;
+	if (s->down_since != s->down_passed) {
+		s->down_since = s->down_passed;
+		take_place(&s->down_place, &order->down_place);
+		if (order->down_passed != s->down_passed)
+			lose_place(&s->down_place);
+	}
+	walk_packet(&s->down_place, skb);
 	return SK_PASS;
 pass:
 	if (order && order->down != UP_SPLICE_DOWN_OFF &&
@@ -388,7 +408,7 @@ static __always_inline __u32 is_read(struct __sk_buff *skb, const struct up_spli
 static __always_inline __u32 splice_pair(struct __sk_buff *skb, struct up_splice_answer *a,
 					 const struct up_splice_question *q)
 {
-	struct up_splice s = {};
+	struct up_splice s = { .up_since = ~0ull, .down_since = ~0ull };
 	__u32 refusal = is_read(skb, q, &s);
 
 	/* The application's after the agent's: a refusal there costs nobody anything. */

@@ -105,6 +105,14 @@ impl Mailbox {
         inner.letter.take()
     }
 
+    /// Takes it out, unless it asks for this.
+    pub fn take_unless(&self, action: Action) -> Option<Letter> {
+        let mut inner = self.lock();
+        let taken = inner.letter.take_if(|l| l.order.action != action);
+        self.full.store(inner.letter.is_some(), Relaxed);
+        taken
+    }
+
     /// The flow has ended: nothing is read any more.
     pub fn close(&self) {
         let mut inner = self.lock();
@@ -141,6 +149,17 @@ mod tests {
         mailbox.take().unwrap().answer(Answer::Changed);
         assert!(!mailbox.is_full() && mailbox.take().is_none());
         assert_eq!(answered.try_recv(), Ok(Answer::Changed));
+    }
+
+    #[test]
+    fn a_letter_that_somebody_else_has_to_read_stays() {
+        let mailbox = Mailbox::default();
+        let mut answered = mailbox.post(order());
+        assert!(mailbox.take_unless(Action::Bypass).is_none() && mailbox.is_full());
+        let letter = mailbox.take_unless(Action::Enrich).unwrap();
+        letter.answer(Answer::Already);
+        assert!(!mailbox.is_full() && mailbox.take_unless(Action::Enrich).is_none());
+        assert_eq!(answered.try_recv(), Ok(Answer::Already));
     }
 
     #[test]

@@ -9,6 +9,8 @@
 )]
 
 mod common;
+#[path = "marks/enriched.rs"]
+mod enriched;
 #[path = "drivers/raw/frames.rs"]
 mod frames;
 #[path = "marks/operator.rs"]
@@ -175,16 +177,14 @@ fn a_flow_is_marked_by_its_number_and_no_other() {
         let enriched = host.flow(&other)["id"].to_string();
         let marked = operator.mark(&[&enriched, "enrich"]);
         assert_eq!(marked["counts"]["already"], 1);
-        // Nobody knows where in a frame the relayed one is.
-        let refused = operator.refused(&["mark", &id, "enrich"]);
-        assert!(
-            refused.contains("nobody knows where in a frame it is"),
-            "{refused}"
-        );
+        // The relayed one is decoded again.
+        let marked = operator.mark(&[&id, "enrich"]);
+        assert_eq!(marked["counts"]["changed"], 1);
+        assert_eq!(host.flow(&one)["path"], "enrich");
         exchange(&mut one);
         let refused = operator.refused(&["mark", &id, "observe"]);
         assert!(refused.contains("decided at connect()"), "{refused}");
-        let marked = operator.mark(&[&id, "enrich", "--reset"]);
+        let marked = operator.mark(&[&id, "observe", "--reset"]);
         assert_eq!(marked["flows"][0]["result"], "reset");
         both_are_reset(&mut one);
         assert_eq!(host.metric("flows_closed", "reason=\"marked\""), 1);

@@ -95,6 +95,9 @@ fn driven_by(
         ..Plan::new(server.addr())
     };
     let report = sandbox.client(|| drive(&plan)).unwrap();
+    // Where it is in its frames was known all the time.
+    let lost = agent.metric("underpass_safer_path_total{cause=\"splice_place_lost\"}");
+    assert_eq!(lost.unwrap(), 0.0, "{engine}");
     let bytes = |direction: &str| {
         let name = format!("underpass_spliced_bytes_total{{direction=\"{direction}\"}}");
         agent.metric(&name).unwrap()

@@ -91,6 +91,8 @@ pub enum Undecodable {
     /// v5 with COMPRESSION in STARTUP: the segments that follow are compressed. Also when STARTUP
     /// could not be read, so that nobody knows.
     SegmentCompression,
+    /// What came where a frame was to begin, after the flow had not been read for a while, is none.
+    Lost,
 }
 
 labelled!(Undecodable {
@@ -98,6 +100,7 @@ labelled!(Undecodable {
     Version => "version",
     NotCql => "not_cql",
     SegmentCompression => "segment_compression",
+    Lost => "lost",
 });
 
 /// Why a flow has to be closed: what follows cannot be cut into frames any more.

@@ -6,6 +6,7 @@
 use crate::event::{Anomaly, CloseReason, Sink, Undecodable, Verdict};
 use crate::frame::{FrameScanner, Header, ProtocolVersion, RESPONSE_BIT, Step};
 use crate::pending::{InFlight, Pending};
+use crate::place::{NoPlace, Place, Unread};
 use crate::prepared::{PreparedCache, PreparedStatements};
 use crate::request::{self, Requests};
 use crate::response::{self, Responses};
@@ -35,6 +36,53 @@ impl FlowDecoder {
             responses: Lane::new(response::wanted_bytes),
             stopped: None,
         }
+    }
+
+    /// One of a flow that was left as `unread` and has been walked since. In each direction it begins
+    /// with the next frame. What is answered without having been asked here was asked before, so it
+    /// is no anomaly; which keyspace the flow is in by now is not known.
+    ///
+    /// If what comes is no frame, the flow is [`Undecodable::Lost`].
+    pub fn join(prepared: Arc<PreparedStatements>, unread: Unread) -> Self {
+        let mut decoder = Self::new(prepared);
+        let flow = &mut decoder.flow;
+        flow.version = Some(unread.version);
+        flow.accepted = true;
+        flow.segmented = unread.is_segmented();
+        flow.joined = true;
+        decoder.requests.join(unread.requests, &unread);
+        decoder.responses.join(unread.responses, &unread);
+        decoder
+    }
+
+    /// The place that [`join`](Self::join) was told was not the latest: for a direction of which no
+    /// byte was fed since.
+    pub fn requests_begin_at(&mut self, place: Place) {
+        self.requests.begins_at(place);
+    }
+
+    /// The same for responses.
+    pub fn responses_begin_at(&mut self, place: Place) {
+        self.responses.begins_at(place);
+    }
+
+    /// Where the flow is, for one who goes on without decoding it.
+    pub fn unread(&self) -> Result<Unread, NoPlace> {
+        match self.stopped {
+            Some(Stop::Undecodable(why)) => return Err(NoPlace::Undecodable(why)),
+            Some(Stop::Close(_)) => return Err(NoPlace::Framing),
+            None => {}
+        }
+        let version = match (self.flow.accepted, self.flow.version) {
+            (true, Some(version)) => version,
+            _ => return Err(NoPlace::Handshake),
+        };
+        let place = |lane: &Lane, bit| lane.place(&self.flow, version | bit);
+        Ok(Unread {
+            version,
+            requests: place(&self.requests, Requests::DIRECTION_BIT)?,
+            responses: place(&self.responses, Responses::DIRECTION_BIT)?,
+        })
     }
 
     /// Bytes on their way to the database. `now_ns`: a monotonic clock, in ns.
@@ -113,6 +161,8 @@ pub(crate) struct Flow {
     pub(crate) answering: Option<Answering>,
     pub(crate) statements: Statements,
     pub(crate) prepared: PreparedCache,
+    /// Not decoded from its beginning on: of some responses the request was not seen.
+    pub(crate) joined: bool,
 }
 
 /// A response that is passing, and its request.
@@ -134,6 +184,7 @@ impl Flow {
             answering: None,
             statements: Statements::default(),
             prepared: PreparedCache::new(prepared),
+            joined: false,
         }
     }
 }
@@ -159,6 +210,12 @@ struct StopAt {
     keep: usize,
     stop: Stop,
 }
+
+/// Where a frame was to begin, none does.
+const LOST: StopAt = StopAt {
+    keep: 0,
+    stop: Stop::Undecodable(Undecodable::Lost),
+};
 
 /// Runs `pass` unless decoding is over, and notes when it is.
 fn guarded(stopped: &mut Option<Stop>, pass: impl FnOnce() -> Result<(), StopAt>) -> Verdict {
@@ -203,6 +260,9 @@ struct Lane {
     segments: SegmentReader,
     /// This direction is past its last bare frame.
     segmented: bool,
+    /// It goes on from here to the first frame that is decoded.
+    joins: Option<Place>,
+    joined: bool,
 }
 
 impl Lane {
@@ -211,6 +271,58 @@ impl Lane {
             scanner: FrameScanner::new(wanted),
             segments: SegmentReader::new(),
             segmented: false,
+            joins: None,
+            joined: false,
+        }
+    }
+
+    fn join(&mut self, place: Place, unread: &Unread) {
+        self.segmented = unread.is_segmented();
+        self.joins = Some(place);
+        self.joined = true;
+    }
+
+    fn begins_at(&mut self, place: Place) {
+        if let Some(joins) = &mut self.joins {
+            *joins = place;
+        }
+    }
+
+    /// Goes to the first frame that is decoded; false when it is not in `bytes`.
+    fn joins(&mut self, bytes: &[u8], at: &mut usize) -> Result<bool, StopAt> {
+        let Some(place) = &mut self.joins else {
+            return Ok(true);
+        };
+        *at = place.skip(bytes);
+        match (place.is_known(), place.is_boundary()) {
+            (false, _) => Err(LOST),
+            (true, false) => Ok(false),
+            (true, true) => {
+                self.joins = None;
+                Ok(true)
+            }
+        }
+    }
+
+    /// `first`: what its frames begin with.
+    fn place(&self, flow: &Flow, first: u8) -> Result<Place, NoPlace> {
+        if let Some(place) = self.joins {
+            return match place.is_known() {
+                true => Ok(place),
+                false => Err(NoPlace::Framing),
+            };
+        }
+        if self.segmented {
+            let frame_left = self.scanner.left().ok_or(NoPlace::Framing)?;
+            let mut place = Place::at_segment(first, frame_left);
+            self.segments.replay(&mut place);
+            return Ok(place);
+        }
+        match (flow.segmented, self.scanner.is_idle()) {
+            (true, true) => Ok(Place::at_segment(first, 0)),
+            // Where segments begin is not seen by who goes on.
+            (true, false) => Err(NoPlace::Handshake),
+            (false, _) => Ok(self.scanner.place(first)),
         }
     }
 
@@ -226,13 +338,21 @@ impl Lane {
         sink: &mut impl Sink,
     ) -> Result<(), StopAt> {
         let mut at = 0;
+        if !self.joins(bytes, &mut at)? {
+            return Ok(());
+        }
+        let mut passed = Ok(());
         if !self.segmented {
-            self.bare::<M>(flow, now_ns, bytes, &mut at, sink)?;
+            passed = self.bare::<M>(flow, now_ns, bytes, &mut at, sink);
         }
-        if self.segmented {
-            self.segments::<M>(flow, now_ns, bytes, &mut at, sink)?;
+        if self.segmented && passed.is_ok() {
+            passed = self.segments::<M>(flow, now_ns, bytes, &mut at, sink);
         }
-        Ok(())
+        match passed {
+            // Before a frame has proved the place right, it is the place that is wrong.
+            Err(_) if self.joined && self.scanner.in_first_frame() => Err(LOST),
+            passed => passed,
+        }
     }
 
     /// Frames as they are, up to the one after which segments begin.

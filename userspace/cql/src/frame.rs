@@ -4,6 +4,8 @@
 //! [`FrameScanner`] cuts bytes that arrive in arbitrary pieces into frames. It shows the beginning
 //! of each body, as much of it as `wanted` says, in place when it is whole in the piece at hand.
 
+use crate::place::Place;
+
 /// The largest body, in bytes: the specifications name 256 MB as the limit, and Cassandra before
 /// 4.0 allows as much by default (`native_transport_max_frame_size_in_mb`).
 pub const MAX_BODY_BYTES: u32 = 256 << 20;
@@ -227,6 +229,28 @@ impl FrameScanner {
     /// Between two frames.
     pub(crate) fn is_idle(&self) -> bool {
         matches!(self.state, State::Idle)
+    }
+
+    /// Of the frame that is passing, so many bytes are to come: 0 between two. `None`: its header
+    /// is not whole.
+    pub(crate) fn left(&self) -> Option<u32> {
+        match self.state {
+            State::Idle => Some(0),
+            State::Header { .. } => None,
+            State::Body { header, .. } => {
+                Some(header.length.saturating_sub(self.prefix.len() as u32))
+            }
+            State::Rest { left, .. } => Some(left as u32),
+        }
+    }
+
+    /// Where that is, among frames as they are.
+    pub(crate) fn place(&self, first: u8) -> Place {
+        let mut place = Place::in_frame(first, self.left().unwrap_or_default());
+        if let State::Header { filled } = self.state {
+            place.walk(self.header.get(..filled).unwrap_or_default());
+        }
+        place
     }
 
     /// The direction's very first frame has not ended yet.

@@ -20,6 +20,9 @@
 //! In front of a decoder a [`Handshake`] may stand, until it is known what becomes of the flow: it
 //! says what may pass, and what it has learned of the [`Session`].
 //!
+//! A flow that need not be decoded for a while leaves its decoder as [`Unread`], of which each
+//! direction's [`Place`] is kept, and comes back to one at its next frames ([`FlowDecoder::join`]).
+//!
 //! **Invariants.** No input makes the decoder panic. Its memory is bounded whatever the peers
 //! send: one body prefix and one segment for each direction, [`MAX_IN_FLIGHT`] pending requests
 //! and two small caches. What it reports depends on the bytes and on the order in which the two
@@ -40,6 +43,7 @@ mod parse;
 #[doc(hidden)]
 pub mod parts;
 mod pending;
+mod place;
 mod prepared;
 mod request;
 mod response;
@@ -53,6 +57,7 @@ pub use flow::FlowDecoder;
 pub use frame::{MAX_BODY_BYTES, ProtocolVersion, StreamId};
 pub use handshake::{Handshake, Refusal, Step};
 pub use pending::MAX_IN_FLIGHT;
+pub use place::{Framing, NoPlace, PLACE_HEADER_BYTES, Place, Unread};
 pub use prepared::{MAX_PREPARED_STATEMENTS, PreparedStatements};
 pub use session::{Compression, Fact, MAX_FACT_BYTES, Session, Unknowable, is_system_keyspace};
 pub use statement::{Statement, StatementKind};

@@ -67,7 +67,7 @@ impl Meaning for Responses {
             Some(Opcode::Event) => None,
             _ => flow.pending.remove(header.stream),
         };
-        if request.is_none() && header.stream.0 >= 0 {
+        if request.is_none() && header.stream.0 >= 0 && !flow.joined {
             sink.anomaly(Anomaly::UnknownStream);
         }
         let error = (header.opcode == Some(Opcode::Error)).then_some(ErrorCode::Unreadable);

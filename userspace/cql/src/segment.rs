@@ -7,9 +7,10 @@
 //! piece at hand, otherwise from a buffer of at most 128 KiB.
 
 use crate::crc::{crc24, crc32};
+use crate::place::Place;
 
-const HEADER_BYTES: usize = 6;
-const TRAILER_BYTES: usize = 4;
+pub(crate) const HEADER_BYTES: usize = 6;
+pub(crate) const TRAILER_BYTES: usize = 4;
 /// The largest payload that 17 bits can name.
 #[cfg(test)]
 const MAX_PAYLOAD_BYTES: usize = (1 << 17) - 1;
@@ -86,6 +87,20 @@ impl SegmentReader {
     /// Between two segments.
     pub(crate) fn is_idle(&self) -> bool {
         matches!(self.state, State::Header { filled: 0 })
+    }
+
+    /// Moves a place that is where the segment at hand began past what has come of it.
+    pub(crate) fn replay(&self, place: &mut Place) {
+        let (header, trailer) = match self.state {
+            State::Header { filled } => (filled, 0),
+            State::Payload { .. } => (HEADER_BYTES, 0),
+            State::Trailer { filled, .. } => (HEADER_BYTES, filled),
+        };
+        place.walk(self.header.get(..header).unwrap_or_default());
+        if header == HEADER_BYTES {
+            place.walk(&self.payload);
+        }
+        place.walk(self.trailer.get(..trailer).unwrap_or_default());
     }
 
     /// The next segment from `input[*at..]`; `None` when all bytes are consumed and it is not

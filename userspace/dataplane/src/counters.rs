@@ -82,6 +82,8 @@ labelled!(
         ShortcutOff = CAUSE_SHORTCUT_OFF => "shortcut_off",
         /// A packet of a spliced flow held bytes that had been seen and could not be cut off.
         SpliceTorn = CAUSE_SPLICE_TORN => "splice_torn",
+        /// Redirected bytes could not be cut into frames: the flow cannot be decoded any more.
+        SplicePlaceLost = CAUSE_SPLICE_PLACE_LOST => "splice_place_lost",
     }
 );
 

@@ -26,6 +26,7 @@ use crate::{
     attach::{AttachError, program, refused},
     listeners::Mark,
     load,
+    places::Places,
     splice_refusal::SpliceRefusal,
     sys::{self, Shared},
 };
@@ -241,25 +242,31 @@ pub struct Splice {
 
 impl Splice {
     /// From now on bytes may be redirected, once none is on its way through the agent, which has
-    /// read and written on what `position` says.
-    pub fn engage(&self, position: Position) -> Result<(), SpliceRefusal> {
+    /// read and written on what `position` says, and is at `places` behind that.
+    pub fn engage(&self, position: Position, places: Places) -> Result<(), SpliceRefusal> {
         let down = match self.down {
             Down::Egress => abi::SPLICE_DOWN_EGRESS,
             Down::Ingress => abi::SPLICE_DOWN_INGRESS,
         };
-        self.order(position, true, down)
+        self.order(position, places, true, down)
     }
 
     /// From now on no byte is redirected. `dialled` is the flow's own: a verdict that is under
     /// way has ended when this returns. Before the agent writes to the client, it waits until
     /// [`Splice::is_drained`].
     pub fn withdraw(&self, dialled: SockRef<'_>, position: Position) -> Result<(), SpliceRefusal> {
-        self.order(position, false, abi::SPLICE_DOWN_OFF)?;
+        self.order(position, Places::UNKNOWN, false, abi::SPLICE_DOWN_OFF)?;
         // Verdicts run under the socket's lock, which this takes.
         dialled.set_tcp_nodelay(true).map_err(kernel)
     }
 
-    fn order(&self, position: Position, up: bool, down: u32) -> Result<(), SpliceRefusal> {
+    fn order(
+        &self,
+        position: Position,
+        places: Places,
+        up: bool,
+        down: u32,
+    ) -> Result<(), SpliceRefusal> {
         let order = abi::SpliceOrder {
             up_seq: self.base_up.wrapping_add(position.from_client as u32),
             up: up.into(),
@@ -267,6 +274,9 @@ impl Splice {
             pad: [0; 2],
             down_passed: position.from_database,
             down_written: position.to_client,
+            up_read: position.from_client,
+            up_place: places.to_database,
+            down_place: places.to_client,
         };
         let mut maps = self.engine.maps();
         let written = maps.orders.insert(self.id, Shared(order), 0);
@@ -286,7 +296,7 @@ impl Splice {
         })
     }
 
-    fn kernels(&self) -> Result<Shared<abi::Splice>, SpliceRefusal> {
+    pub(crate) fn kernels(&self) -> Result<Shared<abi::Splice>, SpliceRefusal> {
         let read = self.engine.maps().splices.get(&self.id, 0);
         read.map_err(|e| SpliceRefusal::Kernel(e.to_string()))
     }

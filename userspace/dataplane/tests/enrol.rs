@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-use dataplane::{Position, Splice, SpliceRefusal, Splices, cookie};
+use dataplane::{Places, Position, Splice, SpliceRefusal, Splices, cookie};
 use socket2::SockRef;
 
 /// A flow in the agent's hands: client ─ accepted, dialled ─ database.
@@ -67,7 +67,7 @@ impl Flow {
 
     /// The kernel carries bytes both ways, past the agent's sockets.
     fn is_carried(&mut self, splice: &Splice) {
-        splice.engage(Position::default()).unwrap();
+        splice.engage(Position::default(), Places::UNKNOWN).unwrap();
         self.client.write_all(b"question").unwrap();
         let mut bytes = [0; 8];
         self.database.read_exact(&mut bytes).unwrap();
@@ -193,7 +193,7 @@ fn a_client_that_blocks_and_a_database_that_has_spoken_are_refused() {
         // To be tried again.
         early.dialled.read_exact(&mut [0; 5]).unwrap();
         let splice = early.enrol(splices).unwrap();
-        splice.engage(Position::default()).unwrap();
+        splice.engage(Position::default(), Places::UNKNOWN).unwrap();
         drop(splice);
         // What is dropped is forgotten, and its sockets are plain ones again.
         early.client.write_all(b"later").unwrap();

@@ -5,7 +5,7 @@
 
 use std::{sync::Arc, time::Instant};
 
-use cql::{Anomaly, Completed, FlowDecoder, Sink, Statement, Verdict};
+use cql::{Anomaly, Completed, FlowDecoder, NoPlace, Place, Sink, Statement, Unread, Verdict};
 use dataplane::policy::{Action, RuleName};
 
 use super::{
@@ -56,23 +56,47 @@ pub(super) enum Turn {
 }
 
 pub(super) struct Decoder {
-    /// None: bytes are relayed.
-    decoder: Option<FlowDecoder>,
+    reading: Reading,
+    /// It stops with what passes next: nobody needs to read the flow any more, but where in its
+    /// frames that ends, and how it goes on from there, has to be known.
+    stops: bool,
     recorder: Recorder,
     /// Zero of the decoder's clock.
     start: Instant,
     flow: Arc<Flow>,
-    /// While the flow is not decided.
+    /// While the flow is not decided, and then until what it held back has passed.
     gate: Option<Box<Gate>>,
+    is_decided: bool,
     /// What was held back of one direction may pass now.
     let_go: bool,
+}
+
+/// Whether what passes is read.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "what does not read any more soon goes as a whole"
+)]
+enum Reading {
+    Decodes(FlowDecoder),
+    /// Bytes are relayed; it is known, where that can be, how far they have got.
+    Walks(Result<Unread, NoPlace>),
 }
 
 impl Decoder {
     pub(super) fn new(shared: &Arc<Shared>, flow: &Arc<Flow>, question: Option<Question>) -> Self {
         let gate = |question| Box::new(Gate::new(question, shared, flow));
         Self {
-            decoder: Some(FlowDecoder::new(shared.prepared.clone())),
+            reading: Reading::Decodes(FlowDecoder::new(shared.prepared.clone())),
+            gate: question.map(gate),
+            ..Self::idle(shared, flow)
+        }
+    }
+
+    /// One that does not read yet.
+    pub(super) fn idle(shared: &Arc<Shared>, flow: &Arc<Flow>) -> Self {
+        Self {
+            reading: Reading::Walks(Err(NoPlace::Handshake)),
+            stops: false,
             recorder: Recorder {
                 shared: shared.clone(),
                 rule: marks::series_of(flow.rule()),
@@ -81,8 +105,40 @@ impl Decoder {
             },
             start: Instant::now(),
             flow: flow.clone(),
-            gate: question.map(gate),
+            gate: None,
+            is_decided: false,
             let_go: false,
+        }
+    }
+
+    pub(super) fn shared(&self) -> &Arc<Shared> {
+        &self.recorder.shared
+    }
+
+    /// Reads the flow from its next frames on, which it has not done for a while.
+    pub(super) fn join(&mut self, unread: Unread) {
+        let prepared = self.recorder.shared.prepared.clone();
+        self.reading = Reading::Decodes(FlowDecoder::join(prepared, unread));
+        self.stops = false;
+        self.recorder.is_of(self.flow.rule());
+        self.flow.travels(Path::Enrich);
+    }
+
+    /// One that has just [joined](Self::join) was told an old place of this direction.
+    pub(super) fn begins_at(&mut self, way: Way, place: Place) {
+        if let Reading::Decodes(decoder) = &mut self.reading {
+            match way {
+                Way::ToDatabase => decoder.requests_begin_at(place),
+                Way::ToClient => decoder.responses_begin_at(place),
+            }
+        }
+    }
+
+    /// Where the flow is, for one who goes on without reading it.
+    pub(super) fn unread(&self) -> Result<Unread, NoPlace> {
+        match &self.reading {
+            Reading::Decodes(decoder) => decoder.unread(),
+            Reading::Walks(unread) => *unread,
         }
     }
 
@@ -120,7 +176,7 @@ impl Decoder {
             // It is no whole frame: there is nothing in it to close the flow for.
             self.decode(way, &rest);
         }
-        if let Some(decoder) = &mut self.decoder {
+        if let Reading::Decodes(decoder) = &mut self.reading {
             match way {
                 Way::ToDatabase => decoder.requests_end(&mut self.recorder),
                 Way::ToClient => decoder.responses_end(&mut self.recorder),
@@ -161,20 +217,34 @@ impl Decoder {
         let Some(action) = gate.decided() else {
             return;
         };
-        let decodes = action == Action::Enrich;
-        if decodes {
-            self.recorder.is_of(self.flow.rule());
-        }
         if gate.is_empty() {
             self.gate = None;
         }
-        if !decodes {
+        if std::mem::replace(&mut self.is_decided, true) {
+            return;
+        }
+        match action {
+            Action::Enrich => self.recorder.is_of(self.flow.rule()),
+            _ => self.stops = self.decodes(),
+        }
+    }
+
+    /// A mark has decided: nothing more passes before that holds.
+    pub(super) fn is_marked(&mut self) {
+        self.look_at_gate();
+        if self.stops {
             self.stop();
         }
     }
 
     fn decode(&mut self, way: Way, bytes: &[u8]) -> Chunk {
-        let Some(decoder) = &mut self.decoder else {
+        if self.stops {
+            self.pass_unread(way, bytes);
+            self.stop();
+            return Chunk::Forward;
+        }
+        let Reading::Decodes(decoder) = &mut self.reading else {
+            self.pass_unread(way, bytes);
             return Chunk::Forward;
         };
         let now_ns = self.start.elapsed().as_nanos() as u64;
@@ -193,7 +263,7 @@ impl Decoder {
                 tracing::info!(flow = ?self.flow.id, %reason, "relayed from here on");
                 self.flow.is_undecodable(reason.as_str());
                 self.flow.travels(Path::Relay);
-                self.decoder = None;
+                self.reading = Reading::Walks(Err(NoPlace::Undecodable(reason)));
                 Chunk::Forward
             }
             Verdict::Close { keep, reason } => Chunk::Close {
@@ -203,9 +273,24 @@ impl Decoder {
         }
     }
 
+    /// What these bytes say is nobody's business.
+    fn pass_unread(&mut self, way: Way, bytes: &[u8]) {
+        match (&mut self.reading, way) {
+            (Reading::Decodes(decoder), Way::ToDatabase) => {
+                decoder.requests(0, bytes, &mut Nobody);
+            }
+            (Reading::Decodes(decoder), Way::ToClient) => {
+                decoder.responses(0, bytes, &mut Nobody);
+            }
+            (Reading::Walks(Ok(unread)), Way::ToDatabase) => unread.requests.walk(bytes),
+            (Reading::Walks(Ok(unread)), Way::ToClient) => unread.responses.walk(bytes),
+            (Reading::Walks(Err(_)), _) => {}
+        }
+    }
+
     /// Whether it is read.
     pub(super) fn decodes(&self) -> bool {
-        self.decoder.is_some()
+        matches!(self.reading, Reading::Decodes(_))
     }
 
     /// The flow was denied, or its database has ended before it was decided.
@@ -215,7 +300,9 @@ impl Decoder {
 
     /// Nobody needs to read it any more.
     pub(super) fn stop(&mut self) {
-        if self.decoder.take().is_some() {
+        self.stops = false;
+        if self.decodes() {
+            self.reading = Reading::Walks(self.unread());
             self.flow.travels(Path::Relay);
         }
     }
@@ -227,7 +314,7 @@ impl Decoder {
 
     /// Whether nobody needs to see the flow's bytes any more, and none is held back.
     pub(super) fn is_off(&self) -> bool {
-        self.decoder.is_none() && self.gate.is_none()
+        !self.decodes() && self.gate.is_none()
     }
 }
 
@@ -249,6 +336,14 @@ impl Recorder {
             self.oldest = 0;
         }
     }
+}
+
+/// Counts nothing.
+struct Nobody;
+
+impl Sink for Nobody {
+    fn completed(&mut self, _: &Completed<'_>) {}
+    fn anomaly(&mut self, _: Anomaly) {}
 }
 
 impl Sink for Recorder {

@@ -20,8 +20,9 @@ use tokio::{
 
 use super::{
     close::{CLIENT_ERROR, CLIENT_RESET, DATABASE_ERROR, DATABASE_RESET},
-    decode::{Chunk, Decoder, Turn, Way},
+    decode::{Chunk, Turn, Way},
     read::read,
+    reader::Reader,
 };
 use crate::flows::Flow;
 
@@ -138,6 +139,11 @@ impl Direction {
         self.enrolled = Some(splice);
     }
 
+    /// Bytes that were read, as the kernel counts them ([`dataplane::Position`]).
+    pub(super) fn read(&self) -> u64 {
+        self.read_bytes - self.read_before
+    }
+
     /// Both sides may still speak, and everything that was read is written on.
     pub(super) fn rests(&self) -> bool {
         self.state == State::Open && self.held_back.is_empty()
@@ -149,7 +155,7 @@ impl Direction {
         cx: &mut Context<'_>,
         from: &TcpStream,
         to: &TcpStream,
-        decoder: &mut Option<Box<Decoder>>,
+        reader: &mut Reader,
     ) -> Poll<Result<(), Stop>> {
         loop {
             ready!(self.poll_flush(cx, to))?;
@@ -158,8 +164,8 @@ impl Direction {
                 self.again = None;
             }
             match self.state {
-                State::Open => match decoder.as_mut().map_or(Turn::Read, |d| d.turn(self.way)) {
-                    Turn::Read => ready!(self.poll_chunk(cx, from, to, decoder))?,
+                State::Open => match reader.turn(self.way) {
+                    Turn::Read => ready!(self.poll_chunk(cx, from, to, reader))?,
                     Turn::Pass(chunk) => self.pass(chunk, &[], to)?,
                     Turn::Wait => return Poll::Pending,
                 },
@@ -201,7 +207,7 @@ impl Direction {
         cx: &mut Context<'_>,
         from: &TcpStream,
         to: &TcpStream,
-        decoder: &mut Option<Box<Decoder>>,
+        reader: &mut Reader,
     ) -> Poll<Result<(), Stop>> {
         ready!(from.poll_read_ready(cx)).map_err(Stop::From)?;
         CHUNK.with_borrow_mut(|buffer| {
@@ -211,6 +217,7 @@ impl Direction {
                 Err(e) => return Poll::Ready(Err(Stop::From(e))),
             };
             let bytes = buffer.get(..n).unwrap_or_default();
+            let before = self.read();
             self.is_tls |= self.read_bytes == 0 && bytes.first() == Some(&TLS_HANDSHAKE);
             self.read_bytes += n as u64;
             if bytes.is_empty() && self.is_behind() {
@@ -223,15 +230,12 @@ impl Direction {
                 return Poll::Ready(Ok(()));
             }
             if bytes.is_empty() {
-                let rest = decoder
-                    .as_mut()
-                    .map(|d| d.end(self.way))
-                    .unwrap_or_default();
+                let rest = reader.end(self.way);
                 self.state = State::Ending;
                 return Poll::Ready(self.forward(&rest, to));
             }
-            let chunk = decoder.as_mut().map(|d| d.chunk(self.way, bytes));
-            Poll::Ready(self.pass(chunk.unwrap_or(Chunk::Forward), bytes, to))
+            let chunk = reader.chunk(self.way, before, bytes);
+            Poll::Ready(self.pass(chunk, bytes, to))
         })
     }
 
@@ -258,7 +262,7 @@ impl Direction {
             return false;
         };
         let passed = splice.moved().map(|moved| moved.passed);
-        passed.is_ok_and(|passed| passed > self.read_bytes - self.read_before)
+        passed.is_ok_and(|passed| passed > self.read())
     }
 
     fn forward(&mut self, bytes: &[u8], to: &TcpStream) -> Result<(), Stop> {

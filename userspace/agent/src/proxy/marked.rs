@@ -1,25 +1,25 @@
 //! What a flow does when a mark asks something of it: at once, on its own task.
 //!
 //! A flow that is decoded can stop being decoded anywhere, because a relay needs no frames. One
-//! that is not decoded cannot begin: nobody knows where in a frame it is.
+//! that is not decoded begins with its next frames, where it is known where those are.
 
 use dataplane::policy::Action;
 
-use super::{close::MARKED, decode::Decoder};
+use super::{close::MARKED, decode::Decoder, relay::Relay};
 use crate::{
     flows::Flow,
-    orders::{Answer, Order},
+    orders::{Answer, Letter, Order},
 };
 
 const AT_CONNECT: &str = "whether a flow is observed is decided at connect()";
-const NO_FRAMES: &str = "it is not decoded, and nobody knows where in a frame it is";
+const CARRIED: &str = "the kernel carries it";
 const ENDING: &str = "it is being closed";
 const DECIDED: &str = "it was decided meanwhile";
 
-/// Does what the letter in the flow's mailbox asks. Gives the reason for which it ends, if it does.
-pub(super) fn obey(flow: &Flow, decoder: Option<&mut Decoder>) -> Option<&'static str> {
-    let letter = flow.mailbox.take()?;
-    let answer = answer(flow, decoder, &letter.order);
+/// Does what a letter asks. Gives the reason for which the flow ends, if it does. Without a relay,
+/// the kernel has the flow.
+pub(super) fn obey(flow: &Flow, letter: Letter, relay: Option<&mut Relay>) -> Option<&'static str> {
+    let answer = answer(flow, relay, &letter.order);
     let answer = match answer {
         Answer::CouldNot(why) if letter.order.reset => Answer::Reset(why),
         other => other,
@@ -29,7 +29,8 @@ pub(super) fn obey(flow: &Flow, decoder: Option<&mut Decoder>) -> Option<&'stati
     (denied || matches!(answer, Answer::Reset(_))).then_some(MARKED)
 }
 
-fn answer(flow: &Flow, mut decoder: Option<&mut Decoder>, order: &Order) -> Answer {
+fn answer(flow: &Flow, mut relay: Option<&mut Relay>, order: &Order) -> Answer {
+    let mut decoder = relay.as_deref_mut().and_then(Relay::decoder);
     let is_ending = decoder.as_deref().is_some_and(Decoder::is_ending);
     let gate = decoder.as_deref_mut().and_then(Decoder::open_gate);
     match (order.action, &order.ask, gate) {
@@ -46,13 +47,13 @@ fn answer(flow: &Flow, mut decoder: Option<&mut Decoder>, order: &Order) -> Answ
         (action, None, Some(gate)) => {
             flow.is_by(&order.by, action);
             gate.mark(action);
-            decoder.map(Decoder::look_at_gate);
+            decoder.map(Decoder::is_marked);
             Answer::Changed
         }
         (_, None, None) if is_ending => Answer::CouldNot(ENDING),
         (Action::Enrich, None, None) => match decoder {
             Some(decoder) if decoder.decodes() => Answer::Already,
-            _ => Answer::CouldNot(NO_FRAMES),
+            _ => enrich(relay, order),
         },
         (Action::Bypass, None, None) => match decoder {
             Some(decoder) if decoder.decodes() => {
@@ -62,5 +63,13 @@ fn answer(flow: &Flow, mut decoder: Option<&mut Decoder>, order: &Order) -> Answ
             }
             _ => Answer::Already,
         },
+    }
+}
+
+fn enrich(relay: Option<&mut Relay>, order: &Order) -> Answer {
+    match relay.map(|relay| relay.enrich(&order.by)) {
+        Some(Ok(())) => Answer::Changed,
+        Some(Err(why)) => Answer::CouldNot(why.as_str()),
+        None => Answer::CouldNot(CARRIED),
     }
 }

@@ -11,7 +11,8 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-use dataplane::{Position, Splice};
+use cql::NoPlace;
+use dataplane::{Places, Position, Splice, policy::RuleName};
 use tokio::{io::Interest, net::TcpStream};
 
 use super::{
@@ -20,6 +21,7 @@ use super::{
     direction::{Direction, State},
     intake::Entered,
     marked,
+    reader::{Both, Reader},
     splice::{self, Drain, Ride},
 };
 use crate::{flows::Flow, metrics::Metrics};
@@ -63,7 +65,10 @@ pub(super) async fn to_the_end(
         match stop {
             Pause::Ended(reason) => return (reason, Some(database)),
             Pause::Letter => {
-                if let Some(reason) = marked::obey(&relay.up.flow, relay.decoder.as_deref_mut()) {
+                let flow = relay.up.flow.clone();
+                let letter = flow.mailbox.take();
+                let reason = letter.and_then(|l| marked::obey(&flow, l, Some(relay)));
+                if let Some(reason) = reason {
                     return (reason, Some(database));
                 }
             }
@@ -86,8 +91,7 @@ pub(super) enum Pause {
 }
 
 pub(super) struct Relay {
-    /// None where nobody needs to see the bytes; then it takes no room.
-    decoder: Option<Box<Decoder>>,
+    reader: Reader,
     up: Direction,
     down: Direction,
     /// Which one is polled first: in turn, so that a burst one way leaves the other its
@@ -101,7 +105,7 @@ pub(super) struct Relay {
 impl Relay {
     pub(super) fn new(decoder: Option<Box<Decoder>>, flow: &Arc<Flow>, metrics: &Metrics) -> Self {
         Self {
-            decoder,
+            reader: Reader::new(decoder),
             up: Direction::new(Way::ToDatabase, flow, &metrics.bytes_to_database),
             down: Direction::new(Way::ToClient, flow, &metrics.bytes_to_client),
             down_first: false,
@@ -139,7 +143,7 @@ impl Relay {
     /// Everything that was read is written on, both sides may still speak, and the decoder has
     /// nothing more to learn.
     fn is_idle(&self) -> bool {
-        self.decoder.is_none() && self.drain.is_none() && self.up.rests() && self.down.rests()
+        self.reader.is_off() && self.drain.is_none() && self.up.rests() && self.down.rests()
     }
 
     /// Moves what the client has sent, and nothing else.
@@ -159,7 +163,26 @@ impl Relay {
 
     /// From now on the kernel may carry it.
     pub(super) fn is_enrolled(&mut self, splice: Arc<Splice>) {
+        self.reader.is_enrolled(splice.clone());
         self.down.is_enrolled(splice);
+    }
+
+    /// Where it is in its frames when the kernel is told to carry it.
+    pub(super) fn hand_over(&mut self) -> Places {
+        self.reader.hand_over()
+    }
+
+    pub(super) fn decoder(&mut self) -> Option<&mut Decoder> {
+        self.reader.decoder()
+    }
+
+    /// Has it decoded from its next frames on.
+    pub(super) fn enrich(&mut self, by: &RuleName) -> Result<(), NoPlace> {
+        let read = Both {
+            to_database: self.up.read(),
+            to_client: self.down.read(),
+        };
+        self.reader.enrich(&self.up.flow, by, read)
     }
 
     /// Whether the client began as TLS does.
@@ -208,10 +231,10 @@ impl Relay {
                 Poll::Pending => ended = false,
             }
         }
-        if let Some(last_words) = self.decoder.as_mut().and_then(|d| d.last_words()) {
+        if let Some(last_words) = self.reader.last_words() {
             self.deny(&last_words);
         }
-        if self.let_go() {
+        if self.reader.let_go() {
             return self.poll_ways(cx, client, database);
         }
         match self.lost() {
@@ -241,7 +264,7 @@ impl Relay {
         let moved = if lost {
             direction.poll_flush(cx, to)
         } else {
-            direction.poll(cx, from, to, &mut self.decoder)
+            direction.poll(cx, from, to, &mut self.reader)
         };
         let Err(stop) = ready!(moved) else {
             return Poll::Ready(Ok(()));
@@ -254,20 +277,6 @@ impl Relay {
             return Poll::Ready(Err(BOTH_ENDED));
         }
         Poll::Ready(Err(reason))
-    }
-
-    /// Whether both directions are to be polled again: what one held back may pass now. A decoder
-    /// that has nothing more to learn goes.
-    fn let_go(&mut self) -> bool {
-        let Some(decoder) = &mut self.decoder else {
-            return false;
-        };
-        let let_go = decoder.let_go();
-        let is_off = decoder.is_off();
-        if is_off {
-            self.decoder = None;
-        }
-        let_go || is_off
     }
 
     /// The client is told, behind what it has been sent; then the flow ends.

@@ -15,7 +15,9 @@ use std::{
     time::Duration,
 };
 
-use dataplane::{Moved, Position, Quiet, SockCookie, Splice, SpliceRefusal, Splices};
+use dataplane::{
+    Moved, Position, Quiet, SockCookie, Splice, SpliceRefusal, Splices, policy::Action,
+};
 use socket2::SockRef;
 use tokio::{
     io::Interest,
@@ -298,7 +300,8 @@ async fn hand_over(
 ) -> Result<bool, &'static str> {
     for _ in 0..HANDOVER_ROUNDS {
         let position = enrolled.position(relay);
-        if let Err(error) = enrolled.splice.engage(position) {
+        let places = relay.hand_over();
+        if let Err(error) = enrolled.splice.engage(position, places) {
             tracing::warn!(%error, "a flow stays with the agent for now");
             return Ok(false);
         }
@@ -386,7 +389,11 @@ async fn ride(
             () = recall_for_a_test() => break End::Recalled,
             () = time::sleep(COUNT_EVERY) => count(),
             () = letter(flow) => {
-                if let Some(reason) = marked::obey(flow, None) {
+                // Once that is answered, nothing may pass unseen.
+                let Some(letter) = flow.mailbox.take_unless(Action::Enrich) else {
+                    break End::Recalled;
+                };
+                if let Some(reason) = marked::obey(flow, letter, None) {
                     break End::Marked(reason);
                 }
             }

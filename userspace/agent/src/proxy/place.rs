@@ -1,0 +1,65 @@
+//! A place in a frame, as the protocol has it (`cql`) and as the kernel has it (`dataplane`).
+
+use cql::{Framing, Place, Unread};
+use dataplane::{Places, UNKNOWN_PLACE, framing};
+
+/// For the kernel, which goes on from there.
+pub(super) fn to_kernel(unread: &Unread) -> Places {
+    Places {
+        to_database: kernels(&unread.requests),
+        to_client: kernels(&unread.responses),
+    }
+}
+
+fn kernels(place: &Place) -> dataplane::Place {
+    dataplane::Place {
+        left: place.left,
+        frame_left: place.frame_left,
+        framing: match place.framing {
+            Framing::Unknown => framing::UNKNOWN,
+            Framing::Frames => framing::FRAMES,
+            Framing::Segments => framing::SEGMENTS,
+        },
+        first: place.first,
+        have: place.have,
+        header: place.header,
+        ..UNKNOWN_PLACE
+    }
+}
+
+/// Where the kernel has got to.
+pub(super) fn from_kernel(place: &dataplane::Place) -> Place {
+    Place {
+        left: place.left,
+        frame_left: place.frame_left,
+        framing: match place.framing {
+            framing::FRAMES => Framing::Frames,
+            framing::SEGMENTS => Framing::Segments,
+            _ => Framing::Unknown,
+        },
+        first: place.first,
+        have: place.have,
+        header: place.header,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_comes_back_as_it_went() {
+        for framing in [Framing::Unknown, Framing::Frames, Framing::Segments] {
+            let place = Place {
+                framing,
+                first: 0x85,
+                left: 7,
+                frame_left: 1 << 20,
+                have: 3,
+                header: [9; 15],
+            };
+            assert_eq!(from_kernel(&kernels(&place)), place);
+        }
+        assert_eq!(from_kernel(&UNKNOWN_PLACE), Place::UNKNOWN);
+    }
+}

@@ -1,0 +1,76 @@
+//! Where in a frame a spliced flow is: it goes to the kernel with the order to carry it
+//! ([`Splice::engage`]), and comes back with what the kernel has moved.
+
+use ebpf::abi;
+
+use crate::splices::Splice;
+
+/// One direction's. The kernel's own form; what it means is `cql::Place`'s to say.
+pub type Place = abi::Place;
+
+/// How a [`Place`]'s direction is cut.
+pub mod framing {
+    use ebpf::abi;
+
+    /// Nobody knows where in a frame it is.
+    pub const UNKNOWN: u8 = abi::PLACE_UNKNOWN as u8;
+    /// Frames as they are.
+    pub const FRAMES: u8 = abi::PLACE_FRAMES as u8;
+    /// v5 segments.
+    pub const SEGMENTS: u8 = abi::PLACE_SEGMENTS as u8;
+}
+
+/// Nobody knows where.
+pub const UNKNOWN_PLACE: Place = Place {
+    left: 0,
+    frame_left: 0,
+    framing: framing::UNKNOWN,
+    first: 0,
+    have: 0,
+    header: [0; 15],
+    pad: [0; 2],
+};
+
+/// Where the agent is, behind all that it has read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Places {
+    /// In what the client sends.
+    pub to_database: Place,
+    /// In what the database sends.
+    pub to_client: Place,
+}
+
+impl Places {
+    /// Of a flow that nobody will want to decode.
+    pub const UNKNOWN: Self = Self {
+        to_database: UNKNOWN_PLACE,
+        to_client: UNKNOWN_PLACE,
+    };
+}
+
+/// Where one direction was behind the last byte that the kernel redirected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Redirected {
+    /// When the agent had read so many bytes of it ([`Position`](crate::Position)).
+    pub since: u64,
+    /// The place.
+    pub place: Place,
+}
+
+impl Splice {
+    /// Where the kernel has got to, in what the client and in what the database sends. It is final
+    /// for one who has read a byte that came behind: such a byte was let pass after the last one
+    /// that was redirected, and nothing is redirected again before an order says that it was read.
+    pub fn redirected(&self) -> Result<[Redirected; 2], crate::SpliceRefusal> {
+        let kernels = self.kernels()?.0;
+        let up = Redirected {
+            since: kernels.up_since,
+            place: kernels.up_place,
+        };
+        let down = Redirected {
+            since: kernels.down_since,
+            place: kernels.down_place,
+        };
+        Ok([up, down])
+    }
+}
