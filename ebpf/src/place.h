@@ -253,7 +253,6 @@ static __always_inline int is_one(struct up_place *p, const __u8 *header, __u32 
 
 static __always_inline void walk_message(struct up_place *p, struct sk_msg_md *msg)
 {
-	struct place_walk w = { .msg = msg, .end = msg->size };
 	const __u8 *data, *end;
 
 	if (p->framing == UP_PLACE_UNKNOWN)
@@ -262,18 +261,22 @@ static __always_inline void walk_message(struct up_place *p, struct sk_msg_md *m
 	end = (const __u8 *)(long)msg->data_end;
 	if (data + FRAME_HEADER <= end && is_one(p, data, msg->size))
 		return;
-	w.first = end - data;
+
+	struct place_walk w = { .msg = msg, .first = end - data, .end = msg->size };
+
 	walk_on(p, &w, MESSAGE);
 }
 
 static __always_inline void walk_packet(struct up_place *p, struct __sk_buff *skb)
 {
-	struct place_walk w = { .skb = skb, .end = skb->len };
 	__u8 header[FRAME_HEADER];
 
 	if (p->framing == UP_PLACE_UNKNOWN)
 		return;
 	if (!bpf_skb_load_bytes(skb, 0, header, sizeof(header)) && is_one(p, header, skb->len))
 		return;
+
+	struct place_walk w = { .skb = skb, .end = skb->len };
+
 	walk_on(p, &w, PACKET);
 }

@@ -126,8 +126,8 @@ impl Reader {
         }
     }
 
-    /// Has it decoded from its next frames on, as a mark says; the kernel does not carry it now. `read`: as for
-    /// [`Self::chunk`], in each direction.
+    /// Has it decoded from its next frames on, as a mark says; the kernel does not carry it now.
+    /// `read`: as for [`Self::chunk`], in each direction.
     pub(super) fn enrich(
         &mut self,
         flow: &Arc<Flow>,

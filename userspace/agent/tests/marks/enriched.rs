@@ -217,6 +217,40 @@ fn exactly_what_follows_the_mark_is_counted() {
     }
 }
 
+/// Nobody has decoded it before: the rule has let it go as soon as its session was known, in v5 with
+/// the very frame behind which segments begin.
+#[test]
+fn a_flow_that_a_session_rule_has_let_go_is_decoded_from_the_mark_on() {
+    const RULES: &str = "[[rule]]\nname = \"b\"\nto = [\":PORT\"]\ndriver = [\"d\"]\n\
+                         action = \"bypass\"\n[[rule]]\nname = \"r\"\nto = [\":PORT\"]\n\
+                         action = \"enrich\"\n";
+    for way in WAYS {
+        host(way, |host, operator| {
+            host.policy(RULES);
+            let path = if way == "off" { "relay" } else { "splice" };
+            for version in [3, 4, 5] {
+                let table = format!("read_{version}");
+                let mut c = host.connect();
+                c.client.set_nonblocking(true).unwrap();
+                let options = [("CQL_VERSION", "3.0.0"), ("DRIVER_NAME", "d")];
+                let (startup, ready) = (startup(version, &options), ready(version));
+                passes(&c.client, &c.server, &startup);
+                passes(&c.server, &c.client, &ready);
+                c.in_segments = version >= 5;
+                eventually("it is carried", || host.flow(&c)["path"] == path);
+                assert_eq!(host.flow(&c)["rule"], "b");
+                (0..10).for_each(|_| exchange(&mut c, version, "unread"));
+                read_again(host, operator, &c);
+                (0..5).for_each(|_| exchange(&mut c, version, &table));
+                assert_eq!(counted(host, &table), by_mark(5), "{way} v{version}");
+                c.client.set_nonblocking(false).unwrap();
+                c.ends();
+            }
+            assert_eq!(counted(host, "unread"), [], "{way}");
+        });
+    }
+}
+
 /// A request of which a part has passed when the mark comes: its headers, of the frame and, in v5,
 /// of each segment, lie behind it, before it, or on both sides.
 #[test]
