@@ -29,6 +29,8 @@
 #define STREAM_OF_EVENTS 0x8000
 /* TCP's largest window. What is further ahead is nothing that the receiver would take. */
 #define MAX_WINDOW (1 << 30)
+/* How often to look whether another CPU has read its packet, which takes it microseconds. */
+#define MAX_TRIES 1000
 #define SYN 2
 #define IPV6_HEADER 40
 #ifndef IPPROTO_HOPOPTS
@@ -480,6 +482,17 @@ static __always_inline void on_bytes(struct walk *w, struct up_direction *d, __u
 		walk(w, d, off + ahead, off + bytes);
 }
 
+/* Packets of one flow can come in on two CPUs at once: on a busy host's loopback, a sender that has
+ * moved. (Those that leave do so under the socket's lock.) */
+static __always_inline int take_turn(struct up_direction *d)
+{
+	ROLLED for (int i = 0; i < MAX_TRIES; i++) {
+		if (!__sync_val_compare_and_swap(&d->busy, 0, 1))
+			return 1;
+	}
+	return 0;
+}
+
 /* Of the socket; null: it is not observed. */
 static __always_inline struct up_leg *leg_of(struct __sk_buff *skb)
 {
@@ -533,8 +546,8 @@ static __always_inline void meter(struct __sk_buff *skb, __u32 is_egress)
 	}
 	if (d->at.sync == UP_SYNC_NONE || off >= skb->len)
 		return;
-	/* Packets of one flow can come in on two CPUs at once, if rarely. The other one is a hole. */
-	if (__sync_val_compare_and_swap(&d->busy, 0, 1))
+	/* Left unread it is a hole. */
+	if (!take_turn(d))
 		return;
 	on_bytes(&w, d, off, seq, skb->len - off);
 	__sync_val_compare_and_swap(&d->busy, 1, 0);

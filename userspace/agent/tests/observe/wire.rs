@@ -8,7 +8,7 @@ use std::{
 };
 
 use super::*;
-use testkit::sandbox::{Carried, Faults, Netns, Sandbox, Wire, stay_on_one_processor};
+use testkit::sandbox::{Carried, Faults, Netns, Sandbox, Wire};
 
 const BAD: Faults = Faults {
     lost: 10,
