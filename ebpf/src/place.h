@@ -44,6 +44,13 @@ static __always_inline void take_place(struct up_place *to, const struct up_plac
 	asm volatile("" ::: "memory");
 }
 
+/* Last: the agent may look at any time, and takes a place for the one of its own order by this. */
+static __always_inline void name_place(__u64 *since, __u64 read)
+{
+	asm volatile("" ::: "memory");
+	*since = read;
+}
+
 /* What is walked: constants, so that a program has the half that it may call. */
 enum { MESSAGE, PACKET };
 

@@ -99,10 +99,12 @@ int splice_up(struct sk_msg_md *msg)
 	}
 	s->up_redirected += msg->size;
 	if (s->up_since != order->up_read) {
-		s->up_since = order->up_read;
+		__u64 read = order->up_read;
+
 		take_place(&s->up_place, &order->up_place);
 		if (client->write_seq != order->up_seq)
 			lose_place(&s->up_place);
+		name_place(&s->up_since, read);
 	}
 	walk_message(&s->up_place, msg);
 	return SK_PASS;
@@ -247,10 +249,10 @@ int splice_down(struct __sk_buff *skb)
 	s->down_flows = 1;
 	s->down_redirected += skb->len;
 	if (s->down_since != s->down_passed) {
-		s->down_since = s->down_passed;
 		take_place(&s->down_place, &order->down_place);
 		if (order->down_passed != s->down_passed)
 			lose_place(&s->down_place);
+		name_place(&s->down_since, s->down_passed);
 	}
 	walk_packet(&s->down_place, skb);
 	return SK_PASS;
