@@ -22,6 +22,7 @@ mod counters;
 mod dial;
 pub mod doctor;
 mod holds;
+mod hooks;
 pub mod host;
 mod listeners;
 mod maps;
@@ -50,5 +51,9 @@ pub use pins::{DEFAULT_PINS, detach};
 pub use quiet::Quiet;
 pub use remembered::{NotRemembered, Opener, Remembered};
 pub use splice_refusal::SpliceRefusal;
-pub use splices::{Calls, Down, Moved, Position, Splice, Splices, cookie};
+pub use splices::{
+    Calls, Down, Moved, Position, Splice, Splices,
+    adopt::{NotResumed, Resumed, fingerprint},
+    cookie,
+};
 pub use tables::InstallError;
