@@ -75,11 +75,22 @@ pub enum Command {
         #[arg(long, value_name = "SOCKET", default_value = DEFAULT_CONTROL)]
         control: PathBuf,
     },
-    /// Remove the hooks that an agent left behind when it was killed
+    /// Hold spliced flows, so that they outlive the agent, which starts this itself
+    #[command(hide = true)]
+    Keep {
+        /// The agent's control socket
+        #[arg(long, value_name = "SOCKET")]
+        control: PathBuf,
+    },
+    /// Remove what an agent left behind: the hooks, if it was killed; the keeper, unless an agent has
+    /// it, and with it the flows that went on without one
     Detach {
         /// Where its links are pinned
         #[arg(long, value_name = "DIR", default_value = dataplane::DEFAULT_PINS)]
         pins: PathBuf,
+        /// Its control socket, next to which its keeper is found
+        #[arg(long, value_name = "SOCKET", default_value = DEFAULT_CONTROL)]
+        control: PathBuf,
     },
 }
 
@@ -175,7 +186,8 @@ pub fn main() -> ExitCode {
         Command::Mark(args) => commands::marks::mark(&args),
         Command::Marks { json, control } => commands::marks::list(json, &control),
         Command::Unmark { number, control } => commands::marks::unmark(number, &control),
-        Command::Detach { pins } => commands::detach::run(&pins),
+        Command::Keep { control } => commands::keep::run(&control),
+        Command::Detach { pins, control } => commands::detach::run(&pins, &control),
     };
     match done {
         Ok(code) => code,

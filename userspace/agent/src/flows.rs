@@ -7,7 +7,7 @@ use std::{
     path::PathBuf,
     sync::{
         Arc, Mutex, PoisonError,
-        atomic::{AtomicU8, AtomicU64, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::Relaxed},
     },
     time::{Instant, SystemTime},
 };
@@ -86,7 +86,37 @@ pub struct Flow {
     opened_at: SystemTime,
     path: AtomicU8,
     recall: Notify,
+    give: Give,
+    /// Another agent began it.
+    is_adopted: bool,
     standing: Mutex<Standing>,
+}
+
+/// Whether another process is to go on with a flow.
+#[derive(Debug, Default)]
+struct Give {
+    wanted: AtomicBool,
+    changed: Notify,
+}
+
+/// What was decided of a flow.
+#[derive(Debug)]
+pub struct Decided {
+    /// The rule that decided.
+    pub rule: RuleName,
+    /// None while it depends on what is not known yet.
+    pub action: Option<Action>,
+    /// What is known of its session, where a session rule may hold.
+    pub session: Option<Box<Session>>,
+}
+
+/// What was before this process knew of a flow.
+#[derive(Debug)]
+pub struct Past {
+    /// When its SYN arrived.
+    pub opened_at: SystemTime,
+    /// What was decided of it.
+    pub decided: Decided,
 }
 
 /// What was decided of a flow, and why.
@@ -135,6 +165,9 @@ impl Standing {
 /// Of a flow that could be spliced.
 const UNDER_WAY: &str = "bytes are under way in the agent";
 
+/// Of a flow that another agent began.
+const ADOPTED: &str = "adopted: it has outlived the agent that took it in";
+
 /// What `flows` calls the action of a flow that is not decided yet.
 const UNDECIDED: &str = "undecided";
 
@@ -159,6 +192,8 @@ impl Flow {
             mailbox: Mailbox::default(),
             path: AtomicU8::new(Path::Enrich as u8),
             recall: Notify::new(),
+            give: Give::default(),
+            is_adopted: false,
             standing: Mutex::new(Standing {
                 rule,
                 action: Some(Action::Enrich),
@@ -167,6 +202,42 @@ impl Flow {
                 undecodable: None,
                 relayed: None,
             }),
+        }
+    }
+
+    /// One that another process began.
+    pub fn resumed(
+        number: u64,
+        client: ClientAddr,
+        process: Process,
+        orig_dst: OrigDst,
+        Past { opened_at, decided }: Past,
+    ) -> Self {
+        let mut flow = Self::begin(number, client, process, orig_dst, decided.rule);
+        let age = opened_at.elapsed().unwrap_or_default();
+        flow.opened = Instant::now().checked_sub(age).unwrap_or(flow.opened);
+        flow.opened_at = opened_at;
+        flow.is_adopted = true;
+        let mut standing = flow.standing();
+        standing.action = decided.action;
+        standing.session = decided.session;
+        drop(standing);
+        flow.travels(Path::Relay);
+        flow
+    }
+
+    /// When its SYN arrived.
+    pub fn opened_at(&self) -> SystemTime {
+        self.opened_at
+    }
+
+    /// What was decided of it.
+    pub fn decided(&self) -> Decided {
+        let standing = self.standing();
+        Decided {
+            rule: standing.rule.clone(),
+            action: standing.action,
+            session: standing.session.clone(),
         }
     }
 
@@ -248,6 +319,24 @@ impl Flow {
     /// Waits until it is recalled.
     pub async fn recalled(&self) {
         self.recall.notified().await;
+    }
+
+    /// As soon as it rides, another process goes on with it.
+    pub fn give(&self) {
+        self.give.wanted.store(true, Relaxed);
+        self.give.changed.notify_one();
+    }
+
+    /// No other process goes on with it after all.
+    pub fn do_not_give(&self) {
+        self.give.wanted.store(false, Relaxed);
+    }
+
+    /// Waits until another process is to go on with it.
+    pub async fn given(&self) {
+        while !self.give.wanted.load(Relaxed) {
+            self.give.changed.notified().await;
+        }
     }
 
     /// How its bytes travel.
@@ -339,7 +428,10 @@ impl From<&Flow> for FlowView {
             orig_dst: flow.orig_dst.to_string(),
             action: standing.action.map_or(UNDECIDED, Action::as_str),
             path: flow.path().as_str(),
-            why: standing.why(flow.path()),
+            why: match flow.is_adopted {
+                true => format!("{}; {ADOPTED}", standing.why(flow.path())),
+                false => standing.why(flow.path()),
+            },
             rule: standing.rule.to_string(),
             session: standing.session.as_deref().map(|s| Box::new(s.into())),
             age_ms: flow.opened.elapsed().as_millis() as u64,
@@ -360,13 +452,20 @@ pub struct Flows {
 impl Flows {
     /// Enters a flow.
     pub fn enter(&self, held: &Held) -> Arc<Flow> {
-        let flow = Arc::new(Flow::begin(
-            self.next.fetch_add(1, Relaxed) + 1,
-            held.client,
-            held.process.clone(),
-            held.orig_dst,
-            held.rule.clone(),
-        ));
+        self.adopt(|number| {
+            Flow::begin(
+                number,
+                held.client,
+                held.process.clone(),
+                held.orig_dst,
+                held.rule.clone(),
+            )
+        })
+    }
+
+    /// Enters a flow that is made of its number.
+    pub fn adopt(&self, begin: impl FnOnce(u64) -> Flow) -> Arc<Flow> {
+        let flow = Arc::new(begin(self.next.fetch_add(1, Relaxed) + 1));
         self.lock().insert(flow.id, flow.clone());
         flow
     }

@@ -17,6 +17,7 @@ pub mod commands;
 pub mod config;
 pub mod control;
 pub mod flows;
+pub mod keeper;
 pub mod marks;
 pub mod metrics;
 pub mod observed;

@@ -56,6 +56,12 @@ pub struct Metrics {
     /// Times that a spliced flow's bytes went through the agent, by the side that did not take
     /// them.
     pub spills: IntCounterVec,
+    /// Spliced flows that outlive the agent: the keeper holds them.
+    pub kept_flows: IntGauge,
+    /// Flows that this agent has taken over from the keeper.
+    pub adopted: IntCounter,
+    /// Spliced flows that end with the agent, by reason.
+    pub not_kept: IntCounterVec,
     /// Flows that were decided by their session, by rule and action.
     sessions: IntCounterVec,
     /// The rules that `sessions` knows.
@@ -106,6 +112,11 @@ impl Metrics {
         registry.register(Box::new(flows.clone()))?;
         let marks = IntGauge::new("underpass_marks", "Marks that hold.")?;
         registry.register(Box::new(marks.clone()))?;
+        let kept_flows = IntGauge::new(
+            "underpass_kept_flows",
+            "Spliced flows that the keeper holds, too, so that they outlive the agent.",
+        )?;
+        registry.register(Box::new(kept_flows.clone()))?;
         let reasons = crate::proxy::CLOSE_REASONS;
         let losses: Vec<&str> = CloseReason::ALL.iter().map(|r| r.as_str()).collect();
         let answers = [
@@ -195,6 +206,20 @@ impl Metrics {
                  not take them.",
                 "slow",
                 &["database", "client"],
+            )?,
+            kept_flows,
+            adopted: counter(
+                registry,
+                "underpass_adopted_flows_total",
+                "Flows of an agent before this one that were taken over from the keeper.",
+            )?,
+            not_kept: counters(
+                registry,
+                "underpass_not_kept_flows_total",
+                "Spliced flows that end with the agent, by reason: no_keeper, busy (too many were \
+                 enrolled at once: it is tried again), descriptors (too few here, likewise), refused (by the keeper).",
+                "reason",
+                &["no_keeper", "busy", "descriptors", "refused"],
             )?,
             sessions: counters_by(
                 registry,

@@ -51,6 +51,11 @@ role!(
 pub struct SockCookie(pub(crate) u64);
 
 impl SockCookie {
+    /// This number.
+    pub fn new(number: u64) -> Self {
+        Self(number)
+    }
+
     /// The number.
     pub fn number(self) -> u64 {
         self.0

@@ -12,7 +12,7 @@ use aya::{
     Ebpf, EbpfError,
     maps::{MapData, PerCpuArray},
     programs::{
-        CgroupAttachMode, CgroupSockAddr, Program, ProgramError, SocketFilter,
+        Program, ProgramError, SocketFilter,
         links::{FdLink, PinnedLink},
     },
 };
@@ -25,7 +25,7 @@ use crate::{
     compile::{CompileError, Compiled, compile},
     counters::{Cause, Counters},
     holds::{Holds, Names},
-    host,
+    hooks, host,
     listeners::{Listeners, Mark},
     load,
     maps::{Maps, MapsError},
@@ -39,20 +39,6 @@ use crate::{
     sys,
     tables::{GONE, InstallError, Tables},
 };
-
-/// What an intercepted flow meets; these hooks go when the agent goes.
-const FLOW_HOOKS: [&str; 6] = [
-    "original_dst",
-    "getpeername4",
-    "getpeername6",
-    "getsockname4",
-    "getsockname6",
-    "on_socket_event",
-];
-
-/// The decision; pinned. Attached last, so that a flow is intercepted only when everything
-/// that it will meet is in place.
-const CONNECT_HOOKS: [&str; 2] = ["connect4", "connect6"];
 
 /// Where to attach.
 #[derive(Clone, Debug)]
@@ -122,6 +108,7 @@ pub struct Dataplane {
     names: Names,
     pins: Pins,
     _links: Vec<PinnedLink>,
+    _name_hooks: Vec<FdLink>,
     ebpf: Arc<Mutex<Ebpf>>,
 }
 
@@ -164,7 +151,11 @@ impl Dataplane {
             if policy.shortcuts() {
                 loaded.shortcut.open(&loaded.ebpf, &cgroup);
             }
-            loaded.links = attach_hooks(&mut lock(&loaded.ebpf), &cgroup, &pins)?;
+            let hooks = hooks::attach(&mut lock(&loaded.ebpf), &cgroup, &pins)?;
+            (loaded.links, loaded.name_hooks) = (hooks.connect, hooks.names);
+            if let Ok((splices, _)) = &loaded.splices {
+                splices.keep_hooks(hooks.descriptors);
+            }
             Ok(loaded)
         });
         let loaded = match attached {
@@ -194,6 +185,7 @@ impl Dataplane {
             names: loaded.names,
             pins,
             _links: loaded.links,
+            _name_hooks: loaded.name_hooks,
             ebpf: loaded.ebpf,
         };
         Ok(Attached {
@@ -334,6 +326,7 @@ struct Loaded {
     causes: PerCpuArray<MapData, u64>,
     names: Names,
     links: Vec<PinnedLink>,
+    name_hooks: Vec<FdLink>,
     listeners: Listeners,
     holds: Holds,
     answers: Answers,
@@ -368,6 +361,7 @@ fn load(policy: &Policy) -> Result<Loaded, AttachError> {
         causes,
         names,
         links: Vec::new(),
+        name_hooks: Vec::new(),
         listeners,
         holds,
         answers,
@@ -414,40 +408,6 @@ fn settings(listeners: &Listeners, mark: Mark) -> io::Result<abi::Settings> {
     })
 }
 
-fn attach_hooks(
-    ebpf: &mut Ebpf,
-    cgroup: &File,
-    pins: &Pins,
-) -> Result<Vec<PinnedLink>, AttachError> {
-    // A bpf_link is always one of several on a cgroup; the mode is for hosts without links.
-    let mode = CgroupAttachMode::Single;
-    for name in FLOW_HOOKS {
-        let program = ebpf.program_mut(name).ok_or_else(|| missing(name))?;
-        match program {
-            Program::CgroupSockAddr(p) => p.load().and_then(|()| p.attach(cgroup, mode)).map(drop),
-            Program::CgroupSockopt(p) => p.load().and_then(|()| p.attach(cgroup, mode)).map(drop),
-            Program::SockOps(p) => p.load().and_then(|()| p.attach(cgroup, mode)).map(drop),
-            _ => return Err(missing(name)),
-        }
-        .map_err(refused(name))?;
-    }
-    CONNECT_HOOKS
-        .into_iter()
-        .map(|name| {
-            let hook: &mut CgroupSockAddr = program(ebpf, name)?;
-            hook.load().map_err(refused(name))?;
-            let id = hook.attach(cgroup, mode).map_err(refused(name))?;
-            let link = hook.take_link(id).map_err(refused(name))?;
-            let link = FdLink::try_from(link).map_err(|_| missing(name))?;
-            let pinned = link.pin(pins.path(name));
-            pinned.map_err(|e| AttachError::Program {
-                name,
-                reason: reasons(&e),
-            })
-        })
-        .collect()
-}
-
 pub(crate) fn program<'a, P>(
     ebpf: &'a mut Ebpf,
     name: &'static str,
@@ -459,7 +419,7 @@ where
     program.try_into().map_err(|_| missing(name))
 }
 
-fn missing(name: &'static str) -> AttachError {
+pub(crate) fn missing(name: &'static str) -> AttachError {
     AttachError::Program {
         name,
         reason: "the object does not have it".into(),
@@ -474,7 +434,7 @@ pub(crate) fn refused(name: &'static str) -> impl Fn(ProgramError) -> AttachErro
 }
 
 /// The error and its causes on one line; the verifier's log, if there is one, in the log.
-fn reasons(error: &(dyn std::error::Error + 'static)) -> String {
+pub(crate) fn reasons(error: &(dyn std::error::Error + 'static)) -> String {
     if let Some(ProgramError::LoadError {
         io_error,
         verifier_log,

@@ -23,6 +23,7 @@ mod counters;
 mod dial;
 pub mod doctor;
 mod holds;
+mod hooks;
 pub mod host;
 mod listeners;
 mod load;
@@ -55,5 +56,9 @@ pub use places::{Place, Places, Redirected, UNKNOWN_PLACE, framing};
 pub use quiet::Quiet;
 pub use remembered::{NotRemembered, Opener, Remembered};
 pub use splice_refusal::SpliceRefusal;
-pub use splices::{Calls, Down, Moved, Position, Splice, Splices, cookie};
+pub use splices::{
+    Calls, Down, Moved, Position, Splice, Splices,
+    adopt::{NotResumed, Resumed, fingerprint},
+    cookie,
+};
 pub use tables::InstallError;

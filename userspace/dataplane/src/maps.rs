@@ -1,5 +1,7 @@
 //! The maps of `maps.h`, typed, and the names by which the object has them.
 
+use std::os::fd::OwnedFd;
+
 use aya::{
     Ebpf,
     maps::{Array, HashMap, LpmTrie, Map, MapData, MapError, PerCpuArray, RingBuf},
@@ -9,7 +11,7 @@ use thiserror::Error;
 
 use crate::{
     compile::{PROCESS_BYTES, TARGET_BYTES},
-    splices::SpliceMaps,
+    splices::{SpliceMaps, adopt},
     sys::Shared,
 };
 
@@ -84,13 +86,38 @@ impl Maps {
 
 impl SpliceMaps {
     pub(crate) fn take(ebpf: &mut Ebpf) -> Result<Self, MapsError> {
+        let names = [
+            "clients",
+            "accepteds",
+            "upstreams",
+            "splice_orders",
+            "splices",
+            "splice_calls",
+        ];
+        let cloned = names.map(|name| {
+            let map = ebpf.map(name).ok_or(MapsError::Missing(name))?;
+            adopt::cloned(map).map_err(|e| MapsError::Layout(name, MapError::IoError(e)))
+        });
+        Self::of(cloned.into_iter().collect::<Result<_, _>>()?)
+    }
+
+    /// Of descriptors, in this order.
+    pub(crate) fn of(descriptors: Vec<OwnedFd>) -> Result<Self, MapsError> {
+        let mut each = descriptors.iter();
+        let mut next = |name| {
+            let descriptor = each.next().ok_or(MapsError::Missing(name))?;
+            let descriptor = descriptor.try_clone().map_err(MapError::IoError);
+            let map = descriptor.and_then(adopt::map);
+            map.map_err(|e| MapsError::Layout(name, e))
+        };
         Ok(Self {
-            clients: take(ebpf, "clients")?,
-            accepteds: take(ebpf, "accepteds")?,
-            upstreams: take(ebpf, "upstreams")?,
-            orders: take(ebpf, "splice_orders")?,
-            splices: take(ebpf, "splices")?,
-            calls: take(ebpf, "splice_calls")?,
+            clients: typed("clients", next("clients")?)?,
+            accepteds: typed("accepteds", next("accepteds")?)?,
+            upstreams: typed("upstreams", next("upstreams")?)?,
+            orders: typed("splice_orders", next("splice_orders")?)?,
+            splices: typed("splices", next("splices")?)?,
+            calls: typed("splice_calls", next("splice_calls")?)?,
+            descriptors,
         })
     }
 }
@@ -99,6 +126,9 @@ pub(crate) fn take<M: TryFrom<Map, Error = MapError>>(
     ebpf: &mut Ebpf,
     name: &'static str,
 ) -> Result<M, MapsError> {
-    let map = ebpf.take_map(name).ok_or(MapsError::Missing(name))?;
+    typed(name, ebpf.take_map(name).ok_or(MapsError::Missing(name))?)
+}
+
+fn typed<M: TryFrom<Map, Error = MapError>>(name: &'static str, map: Map) -> Result<M, MapsError> {
     M::try_from(map).map_err(|e| MapsError::Layout(name, e))
 }

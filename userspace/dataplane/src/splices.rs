@@ -4,17 +4,19 @@
 //! ([`Position`]), which is all that the kernel needs to know when the fast road is free; what
 //! must wait for the kernel before the owner may write is [`Splice::is_drained`].
 
+pub(crate) mod adopt;
+
 use std::{
     collections::HashMap,
     io,
-    os::fd::AsFd,
-    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
+    os::fd::{AsFd, OwnedFd},
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, atomic::AtomicBool},
 };
 
 use aya::{
     Ebpf,
     maps::{HashMap as BpfHashMap, MapData, MapError, RingBuf, SockHash},
-    programs::{ProgramFd, SchedClassifier, SkMsg, SkSkb},
+    programs::{SchedClassifier, SkMsg, SkSkb},
 };
 use ebpf::abi;
 use nix::sys::socket::{setsockopt, sockopt};
@@ -26,6 +28,7 @@ use crate::{
     attach::{AttachError, program, refused},
     listeners::Mark,
     load,
+    maps::MapsError,
     places::Places,
     splice_refusal::SpliceRefusal,
     sys::{self, Shared},
@@ -63,6 +66,19 @@ pub struct Moved {
     pub torn: bool,
 }
 
+impl Moved {
+    fn of(s: &abi::Splice) -> Self {
+        Self {
+            up: s.up_redirected,
+            down: s.down_redirected,
+            passed: s.down_passed,
+            up_spills: s.up_spills,
+            down_spills: s.down_spills,
+            torn: s.torn != 0,
+        }
+    }
+}
+
 /// The way from the database to the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Down {
@@ -81,16 +97,22 @@ pub struct Splices {
 }
 
 struct Engine {
+    /// No other has it.
+    number: u32,
     /// `splice_look`, by a descriptor of its own: who works on the other programs does not hold up
     /// flows.
-    look: ProgramFd,
+    look: OwnedFd,
     /// Of the agent whose hooks leave its own sockets alone.
     mark: Option<Mark>,
     maps: Mutex<Maps>,
     callers: Mutex<HashMap<u64, Arc<Notify>>>,
     /// The programs, where nobody else keeps them: dropped, they would leave the maps.
     programs: OnceLock<Ebpf>,
-    /// And these.
+    /// With which another process can go on (`adopt.rs`).
+    descriptors: Vec<OwnedFd>,
+    hooks: OnceLock<Vec<OwnedFd>>,
+    left: AtomicBool,
+    /// Dropped, sockets would leave the maps.
     _sockets: [SockHash<MapData, u64>; 3],
 }
 
@@ -107,6 +129,8 @@ pub(crate) struct SpliceMaps {
     pub orders: BpfHashMap<MapData, u64, Shared<abi::SpliceOrder>>,
     pub splices: BpfHashMap<MapData, u64, Shared<abi::Splice>>,
     pub calls: RingBuf<MapData>,
+    /// Of all of them.
+    pub descriptors: Vec<OwnedFd>,
 }
 
 /// Calls from the kernel: a flow has bytes for the agent.
@@ -133,10 +157,14 @@ impl Splices {
             verdict.attach(maps.upstreams.fd()).map_err(refused(name))?;
             let look: &mut SchedClassifier = program(ebpf, LOOK)?;
             look.load().map_err(refused(LOOK))?;
-            let fd = look.fd().map_err(refused(LOOK))?;
-            fd.try_clone().map_err(AttachError::Sockets)?
+            let fd = look.fd().map_err(refused(LOOK))?.as_fd();
+            fd.try_clone_to_owned().map_err(AttachError::Sockets)?
         };
+        let number = adopt::number(&maps).map_err(|e| MapsError::Layout("clients", e))?;
+        let mut descriptors = vec![look.try_clone().map_err(AttachError::Sockets)?];
+        descriptors.extend(maps.descriptors);
         let engine = Arc::new(Engine {
+            number,
             look,
             mark,
             maps: Mutex::new(Maps {
@@ -145,6 +173,9 @@ impl Splices {
             }),
             callers: Mutex::default(),
             programs: OnceLock::new(),
+            descriptors,
+            hooks: OnceLock::new(),
+            left: AtomicBool::new(false),
             _sockets: [maps.clients, maps.accepteds, maps.upstreams],
         });
         let calls = Calls {
@@ -225,6 +256,7 @@ impl Splices {
             base_up: answer.accepted_copied_seq.wrapping_sub(from_client as u32),
             base_down: answer.accepted_write_seq,
             called,
+            left: AtomicBool::new(false),
         })
     }
 }
@@ -238,6 +270,8 @@ pub struct Splice {
     base_up: u32,
     base_down: u32,
     called: Arc<Notify>,
+    /// Another process goes on with it.
+    left: AtomicBool,
 }
 
 impl Splice {
@@ -286,14 +320,7 @@ impl Splice {
     /// What the kernel has moved so far.
     pub fn moved(&self) -> Result<Moved, SpliceRefusal> {
         let Shared(s) = self.kernels()?;
-        Ok(Moved {
-            up: s.up_redirected,
-            down: s.down_redirected,
-            passed: s.down_passed,
-            up_spills: s.up_spills,
-            down_spills: s.down_spills,
-            torn: s.torn != 0,
-        })
+        Ok(Moved::of(&s))
     }
 
     pub(crate) fn kernels(&self) -> Result<Shared<abi::Splice>, SpliceRefusal> {
@@ -330,12 +357,8 @@ impl Splice {
 impl Drop for Splice {
     fn drop(&mut self) {
         self.engine.callers().remove(&self.id);
-        let mut maps = self.engine.maps();
-        for removed in [maps.orders.remove(&self.id), maps.splices.remove(&self.id)] {
-            match removed {
-                Ok(()) | Err(MapError::KeyNotFound) => {}
-                Err(error) => tracing::debug!(%error, "a splice that was forgotten already"),
-            }
+        if !self.is_left() {
+            self.engine.forget(self.id);
         }
     }
 }
@@ -372,6 +395,16 @@ impl Engine {
         let answer = sys::answer_from_bytes(&out)
             .ok_or_else(|| SpliceRefusal::Kernel("a short answer".into()))?;
         SpliceRefusal::of(&answer).map_or(Ok(answer), Err)
+    }
+
+    fn forget(&self, id: u64) {
+        let mut maps = self.maps();
+        for removed in [maps.orders.remove(&id), maps.splices.remove(&id)] {
+            match removed {
+                Ok(()) | Err(MapError::KeyNotFound) => {}
+                Err(error) => tracing::debug!(%error, "a splice that was forgotten already"),
+            }
+        }
     }
 
     fn keep(&self, programs: Ebpf) {

@@ -8,7 +8,8 @@ use tokio::runtime;
 
 use super::table;
 use crate::{
-    config::Config,
+    config::{Config, DEFAULT_CONTROL},
+    keeper::{self, Found},
     paths::{self, Tried},
 };
 
@@ -19,9 +20,11 @@ use crate::{
 pub fn run(json: bool, config: Option<&Path>) -> anyhow::Result<ExitCode> {
     let config = config.map(Config::load).transpose()?;
     let cgroup = config.as_ref().and_then(|c| c.cgroup.clone());
+    let control = config.as_ref().map(|c| c.control.clone());
+    let control = control.unwrap_or_else(|| DEFAULT_CONTROL.into());
     let pins = config.map_or_else(|| dataplane::DEFAULT_PINS.into(), |c| c.pins);
     let mut findings = dataplane::doctor::examine(cgroup.as_deref(), &pins);
-    findings.extend(paths()?);
+    findings.extend(paths(&control)?);
     if json {
         println!("{}", as_json(&findings));
     } else {
@@ -45,8 +48,8 @@ pub fn run(json: bool, config: Option<&Path>) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// Every path that has to be tried out.
-fn paths() -> anyhow::Result<Vec<Finding>> {
+/// Every path that has to be tried out, and the keepers next to the control socket.
+fn paths(control: &Path) -> anyhow::Result<Vec<Finding>> {
     if !nix::unistd::geteuid().is_root() {
         return Ok(vec![Finding {
             what: "paths".into(),
@@ -58,7 +61,25 @@ fn paths() -> anyhow::Result<Vec<Finding>> {
         .enable_all()
         .build()?;
     let tried = runtime.block_on(paths::try_here());
-    Ok(tried.into_iter().map(finding).collect())
+    let keepers = runtime.block_on(keeper::find(control));
+    let tried = tried.into_iter().map(finding);
+    Ok(tried.chain(keepers.iter().map(keeper)).collect())
+}
+
+fn keeper(found: &Found) -> Finding {
+    let flows = found.flows;
+    let detail = match (found.has_agent, found.is_ours) {
+        (true, _) => format!("holds {flows} flows for the agent"),
+        (false, true) => format!("cares for {flows} flows until the next agent adopts them"),
+        (false, false) => {
+            format!("cares for {flows} flows until they end: agents of this version cannot")
+        }
+    };
+    Finding {
+        what: format!("keeper {}", found.pid),
+        state: State::Notice,
+        detail,
+    }
 }
 
 fn finding(tried: Tried) -> Finding {

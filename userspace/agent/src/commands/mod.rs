@@ -5,6 +5,7 @@ mod control;
 pub mod detach;
 pub mod doctor;
 pub mod flows;
+pub mod keep;
 pub mod marks;
 pub mod run;
 mod table;

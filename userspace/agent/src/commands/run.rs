@@ -19,7 +19,7 @@ use tokio::{
     net::TcpListener,
     runtime,
     signal::unix::{SignalKind, signal},
-    sync::{oneshot, watch},
+    sync::{mpsc, oneshot, watch},
 };
 use tracing_subscriber::EnvFilter;
 
@@ -28,6 +28,7 @@ use crate::{
     config::Config,
     control::Control,
     flows::Flows,
+    keeper::{self, Keeper},
     marks::{self, ControlSocket, Desk},
     metrics::{KernelCounters, Metrics},
     observed::ObservedCounters,
@@ -39,8 +40,9 @@ use crate::{
 };
 
 /// Descriptors for everything that is not one of `max_flows`: listeners, maps, programs, logs,
-/// the admin interface, and flows that arrive while the hook is being told.
-const OTHER_DESCRIPTORS: u64 = 256 + 2 * STRAGGLERS as u64;
+/// the admin interface, flows that arrive while the hook is being told, and those that are on their
+/// way to the keeper.
+const OTHER_DESCRIPTORS: u64 = 256 + 2 * (STRAGGLERS + keeper::WAITING) as u64;
 
 /// Runs the agent until it is told to stop.
 ///
@@ -102,6 +104,7 @@ async fn serve(file: &Path, config: Config) -> anyhow::Result<()> {
         answers,
         remembered,
         splices: OnceLock::new(),
+        keeper: OnceLock::new(),
         flows: Flows::default(),
         metrics,
         statements,
@@ -117,6 +120,8 @@ async fn serve(file: &Path, config: Config) -> anyhow::Result<()> {
         ready: ready.clone(),
     };
     let (workers, splicing) = (config.workers, config.splice);
+    let control_path = config.control.clone();
+    let (give, adopted) = mpsc::unbounded_channel();
     let rules = config.policy.rules.len();
     // Looks at the file before anybody is told that changes to it are seen.
     let (desk, asked) = Desk::new(shared.clone(), attached.clone());
@@ -135,10 +140,28 @@ async fn serve(file: &Path, config: Config) -> anyhow::Result<()> {
         workers,
         "ready"
     );
+    // Before any flow's task is dropped.
+    let told_to_stop = async {
+        let signal = tokio::select! {
+            _ = terminate.recv() => "SIGTERM",
+            _ = interrupt.recv() => "SIGINT",
+        };
+        if let Some(keeper) = shared.keeper.get() {
+            keeper.leave();
+        }
+        signal
+    };
+    let start_keeper =
+        |splices: &Splices| match Keeper::start(&control_path, &shared.metrics, give.clone()) {
+            Ok(keeper) => {
+                keeper.has(splices);
+                drop(shared.keeper.set(keeper));
+            }
+            Err(error) => tracing::warn!(%error, "spliced flows end with this agent"),
+        };
     let ended = tokio::select! {
-        _ = terminate.recv() => Ok("SIGTERM"),
-        _ = interrupt.recv() => Ok("SIGINT"),
-        ended = proxy::run(shared.clone(), listeners, holds, workers) => {
+        signal = told_to_stop => Ok(signal),
+        ended = proxy::run(shared.clone(), listeners, holds, adopted, workers) => {
             Err(ended.err().unwrap_or_else(|| anyhow::anyhow!("the proxy ended")))
         }
         ended = admin::serve(listener, admin) => {
@@ -147,7 +170,7 @@ async fn serve(file: &Path, config: Config) -> anyhow::Result<()> {
         ended = marks::serve(&mut control_socket, desk) => {
             Err(ended.err().map_or_else(|| anyhow::anyhow!("the control socket ended"), Into::into))
         }
-        ended = splice(&shared, splices, splicing, available.clone()) => {
+        ended = splice(&shared, splices, splicing, available.clone(), start_keeper) => {
             Err(ended.err().map_or_else(|| anyhow::anyhow!("the kernel's calls ended"), Into::into))
         }
         ended = shortcuts::tend(attached.clone(), available.clone()) => {
@@ -160,7 +183,10 @@ async fn serve(file: &Path, config: Config) -> anyhow::Result<()> {
     ready.store(false, Relaxed);
     stop(&attached)?;
     let signal = ended?;
-    tracing::info!(signal, "detached; flows that the agent carried are closed");
+    tracing::info!(
+        signal,
+        "detached; flows that the agent carried are closed, those that the kernel carries go on"
+    );
     Ok(())
 }
 
@@ -170,6 +196,7 @@ async fn splice(
     splices: Result<(Splices, Calls), String>,
     splicing: Splicing,
     available: PathsAvailable,
+    mut start_keeper: impl FnMut(&Splices),
 ) -> std::io::Result<()> {
     let (splices, calls) = match splices {
         _ if splicing == Splicing::Off => {
@@ -188,7 +215,10 @@ async fn splice(
         }
     };
     let try_out = async {
-        let use_it = |splices| drop(shared.splices.set(Ok(splices)));
+        let use_it = |splices| {
+            start_keeper(&splices);
+            drop(shared.splices.set(Ok(splices)));
+        };
         let tried = paths::try_engines(&splices, splicing, use_it).await;
         tried.iter().for_each(|path| available.note(path));
         let reasons = tried.iter().filter_map(|path| path.failure.as_deref());
@@ -260,7 +290,7 @@ fn allow_flows(wanted_flows: usize) -> anyhow::Result<usize> {
     Ok(fit.clamp(1, wanted_flows))
 }
 
-fn log_to_stderr() {
+pub(super) fn log_to_stderr() {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
     tracing_subscriber::fmt()
         .with_env_filter(filter)

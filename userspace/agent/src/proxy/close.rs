@@ -81,10 +81,14 @@ pub(super) async fn sockets(reason: &str, client: TcpStream, database: Option<Tc
     }
 }
 
-/// Has a socket close with RST instead of FIN.
+/// Ends a connection with RST instead of FIN. Now, and not as it is closed: the keeper may hold
+/// the socket, too.
 pub(super) fn reset(stream: &TcpStream) {
     if let Err(error) = SockRef::from(stream).set_linger(Some(Duration::ZERO)) {
         tracing::debug!(%error, "a connection is closed with FIN instead of RST");
+    }
+    if let Err(error) = rustix::net::connect_unspec(stream) {
+        tracing::debug!(%error, "a connection is reset as it is closed");
     }
 }
 

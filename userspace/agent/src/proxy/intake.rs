@@ -13,15 +13,24 @@ use std::{
 use dataplane::{
     ClientAddr, Dialled, Held, Holds, Listeners, Refusal, SockCookie, policy::Session,
 };
-use tokio::{net::TcpStream, sync::oneshot, time};
+use tokio::{
+    net::TcpStream,
+    sync::{mpsc, oneshot},
+    time,
+};
 
 use super::{
     Shared,
     admission::Place,
-    close, session,
+    close,
+    resume::{self, Adoption},
+    session,
     workers::{Pair, Workers},
 };
-use crate::flows::{Flow, FlowId};
+use crate::{
+    flows::{Flow, FlowId},
+    keeper::Adopted,
+};
 
 /// From letting the SYN pass to the accepted connection: both ends are this host's kernel,
 /// so this is long past any hope.
@@ -67,6 +76,7 @@ pub(super) async fn run(
     shared: Arc<Shared>,
     listeners: Listeners,
     mut holds: Holds,
+    mut adopted: mpsc::UnboundedReceiver<Adopted>,
     workers: Workers,
 ) -> anyhow::Result<()> {
     let expected = Expected::default();
@@ -76,6 +86,10 @@ pub(super) async fn run(
         let held = tokio::select! {
             held = holds.next() => held?,
             () = &mut accepting => return Ok(()),
+            Some(adopted) = adopted.recv() => {
+                resume::adopt(&shared, adopted, &workers).await;
+                continue;
+            }
         };
         let (shared, expected, workers) = (shared.clone(), expected.clone(), workers.clone());
         tokio::spawn(async move { begin(&shared, held, &expected, &workers).await });
@@ -219,6 +233,8 @@ pub(super) struct Entered {
     pub shared: Arc<Shared>,
     /// What its session has to decide.
     pub question: Option<session::Question>,
+    /// It was another agent's.
+    pub adoption: Option<Adoption>,
     cookie: SockCookie,
     _place: Place,
 }
@@ -236,6 +252,7 @@ impl Entered {
             flow,
             shared: shared.clone(),
             question,
+            adoption: None,
             cookie: held.cookie,
             _place: place,
         }
@@ -243,6 +260,25 @@ impl Entered {
 }
 
 impl Entered {
+    /// A flow that was another agent's.
+    pub(super) fn adopted(
+        shared: &Arc<Shared>,
+        flow: Arc<Flow>,
+        cookie: SockCookie,
+        place: Place,
+        adoption: Adoption,
+    ) -> Self {
+        shared.metrics.flows.inc();
+        Self {
+            flow,
+            shared: shared.clone(),
+            question: None,
+            adoption: Some(adoption),
+            cookie,
+            _place: place,
+        }
+    }
+
     /// The client's socket.
     pub(super) fn cookie(&self) -> SockCookie {
         self.cookie

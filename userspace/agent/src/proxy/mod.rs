@@ -6,6 +6,7 @@
 //! - `relay.rs`: moves them, with back-pressure and half-close.
 //! - `direction.rs`: one way of a flow.
 //! - `splice.rs`: hands a flow to the kernel, and takes it back.
+//! - `resume.rs`: carries on what another process has begun.
 //! - `canary.rs`: tries the splice out before it is used.
 //! - `read.rs`: one read in one system call.
 //! - `decode.rs`: what passes, counted.
@@ -24,6 +25,7 @@ mod place;
 mod read;
 mod reader;
 mod relay;
+mod resume;
 mod session;
 mod splice;
 mod workers;
@@ -32,13 +34,20 @@ use std::sync::{Arc, OnceLock};
 
 use cql::PreparedStatements;
 use dataplane::{Answers, Holds, Listeners, Remembered, Splices, policy::Policy};
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 
 pub use admission::{Admission, STRAGGLERS};
 pub use canary::try_out;
 pub use close::CLOSE_REASONS;
+pub use resume::CarriedOn;
+pub(crate) use resume::carry_on;
 
-use crate::{flows::Flows, metrics::Metrics, statements::Statements};
+use crate::{
+    flows::Flows,
+    keeper::{Adopted, Keeper},
+    metrics::Metrics,
+    statements::Statements,
+};
 
 /// What flows share.
 pub struct Shared {
@@ -48,6 +57,8 @@ pub struct Shared {
     pub remembered: Arc<Remembered>,
     /// The kernel's way to carry flows, once it has been tried out, or why there is none.
     pub splices: OnceLock<Result<Splices, String>>,
+    /// Who holds spliced flows, so that they outlive the agent. Set before `splices`.
+    pub keeper: OnceLock<Keeper>,
     /// The flows that are carried.
     pub flows: Flows,
     /// Counters.
@@ -71,8 +82,9 @@ pub async fn run(
     shared: Arc<Shared>,
     listeners: Listeners,
     holds: Holds,
+    adopted: mpsc::UnboundedReceiver<Adopted>,
     workers: usize,
 ) -> anyhow::Result<()> {
     let workers = workers::Workers::start(workers)?;
-    intake::run(shared, listeners, holds, workers).await
+    intake::run(shared, listeners, holds, adopted, workers).await
 }

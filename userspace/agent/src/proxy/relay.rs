@@ -185,6 +185,13 @@ impl Relay {
         self.reader.enrich(&self.up.flow, by, read)
     }
 
+    /// What another process has read and written of an enrolled flow before.
+    pub(super) fn begins_at(&mut self, position: Position) {
+        self.up.read_bytes = position.from_client;
+        self.down.read_bytes = position.from_database;
+        self.down.written_bytes = position.to_client;
+    }
+
     /// Whether the client began as TLS does.
     pub(super) fn is_tls(&self) -> bool {
         self.up.is_tls

@@ -9,6 +9,7 @@ use std::{
     future::{self, Future, poll_fn},
     io::ErrorKind,
     mem::MaybeUninit,
+    os::fd::AsFd,
     pin::Pin,
     sync::{Arc, OnceLock},
     task::{Context, Poll, ready},
@@ -16,7 +17,7 @@ use std::{
 };
 
 use dataplane::{
-    Moved, Position, Quiet, SockCookie, Splice, SpliceRefusal, Splices, policy::Action,
+    Moved, Position, Quiet, Resumed, SockCookie, Splice, SpliceRefusal, Splices, policy::Action,
 };
 use socket2::SockRef;
 use tokio::{
@@ -28,6 +29,7 @@ use tokio::{
 use super::{Shared, close::SPLICE_FAILED, direction::database_failed, marked, relay::Relay};
 use crate::{
     flows::{Flow, Path},
+    keeper::{Kept, NotKept, Papers},
     metrics::Metrics,
 };
 
@@ -50,6 +52,9 @@ const COUNT_EVERY: Duration = Duration::from_secs(10);
 
 /// What comes while a flow is handed over is relayed; a flow that never pauses stays.
 const HANDOVER_ROUNDS: usize = 4;
+
+/// Why a flow ends for this process, though it does not end: another goes on with it.
+pub(super) const GIVEN: &str = "given";
 
 /// Where a flow finds the kernel's way to carry it.
 pub(super) enum Way {
@@ -88,6 +93,10 @@ pub(super) struct Ride {
     flow: Arc<Flow>,
     metrics: Metrics,
     enrolled: Option<Enrolled>,
+    /// It outlives this process.
+    kept: Option<Kept>,
+    /// It may outlive this process later.
+    keep_later: bool,
     rest: Duration,
     resting: Option<Pin<Box<Sleep>>>,
 }
@@ -119,9 +128,31 @@ impl Ride {
             flow: flow.clone(),
             metrics: metrics.clone(),
             enrolled: None,
+            kept: None,
+            keep_later: false,
             rest: Duration::ZERO,
             resting: None,
         }
+    }
+
+    /// Goes on with a flow of another process, which has left it while it rode.
+    pub(super) fn resume(
+        &mut self,
+        relay: &mut Relay,
+        resumed: Resumed,
+        kept: Option<Kept>,
+        database: &TcpStream,
+    ) -> Result<(), &'static str> {
+        let splice = Arc::new(resumed.splice);
+        relay.is_enrolled(splice.clone());
+        relay.begins_at(resumed.position);
+        self.kept = kept;
+        let enrolled = self.enrolled.insert(Enrolled {
+            splice,
+            base: Position::default(),
+            counted: resumed.moved,
+        });
+        take_back(enrolled, relay, database)
     }
 
     /// Ready when the kernel is to carry the flow.
@@ -147,6 +178,8 @@ impl Ride {
         let paused = Instant::now();
         if self.enrolled.is_none() {
             self.enrol(relay, client, &database);
+        } else if self.keep_later {
+            self.keep(relay, client, &database);
         }
         let Some(enrolled) = &self.enrolled else {
             return Ok(database);
@@ -160,8 +193,10 @@ impl Ride {
                 self.metrics.handover_seconds.observe(pause);
                 self.flow.travels(Path::Splice);
                 let (splice, flow) = (enrolled.splice.clone(), self.flow.clone());
+                let keep_later = self.keep_later;
                 let count = || {
                     self.count(relay);
+                    keep_later
                 };
                 let rode = ride(&splice, &flow, client, database, count).await;
                 let (database, end) = rode.map_err(|reason| (reason, None))?;
@@ -178,6 +213,10 @@ impl Ride {
         let Some(enrolled) = &self.enrolled else {
             return Ok(database);
         };
+        if ended == End::Given {
+            enrolled.splice.leave();
+            return Err((GIVEN, Some(database)));
+        }
         if let Err(reason) = take_back(enrolled, relay, &database) {
             return Err((reason, Some(database)));
         }
@@ -226,6 +265,7 @@ impl Ride {
                     base,
                     counted: Moved::default(),
                 });
+                self.keep(relay, client, database);
             }
             Err(refusal @ SpliceRefusal::Busy) => {
                 self.flow.is_relayed(format!("resting: {refusal}"));
@@ -242,6 +282,25 @@ impl Ride {
                 self.way = Way::Closed;
             }
         }
+    }
+
+    /// Has it outlive the agent, where that is possible.
+    fn keep(&mut self, relay: &Relay, client: &TcpStream, database: &TcpStream) {
+        let (Way::Shared(shared), Some(enrolled)) = (&self.way, &self.enrolled) else {
+            return;
+        };
+        let Some(keeper) = shared.keeper.get() else {
+            return;
+        };
+        let Enrolled {
+            splice, counted, ..
+        } = enrolled;
+        let now = enrolled.position(relay);
+        let since = [counted.up, counted.down + now.to_client];
+        let papers = Papers::of(&self.flow, self.client, splice, now.from_client, since);
+        let kept = keeper.keep(papers, client.as_fd(), database.as_fd());
+        self.keep_later = matches!(kept, Err(NotKept::ForNow));
+        self.kept = kept.ok();
     }
 
     /// Counts what the kernel has carried since it was last asked. Gives who did not take it.
@@ -366,17 +425,19 @@ enum End {
     Needed,
     /// Somebody wants the flow back.
     Recalled,
+    /// Another process goes on with it.
+    Given,
     /// A mark closes it, for this reason.
     Marked(&'static str),
 }
 
-/// Waits until the agent is needed.
+/// Waits until the agent is needed. `count` says whether it is.
 async fn ride(
     splice: &Splice,
     flow: &Flow,
     client: &TcpStream,
     database: TcpStream,
-    mut count: impl FnMut(),
+    mut count: impl FnMut() -> bool,
 ) -> Result<(TcpStream, End), &'static str> {
     let quiet = Quiet::new(database).map_err(|e| failed(&e))?;
     let end = loop {
@@ -386,8 +447,11 @@ async fn ride(
             () = splice.called() => break End::Needed,
             _ = quiet.ended() => break End::Needed,
             () = flow.recalled() => break End::Recalled,
+            () = flow.given() => break End::Given,
             () = recall_for_a_test() => break End::Recalled,
-            () = time::sleep(COUNT_EVERY) => count(),
+            () = time::sleep(COUNT_EVERY) => if count() {
+                break End::Recalled;
+            },
             () = letter(flow) => {
                 // Once that is answered, nothing may pass unseen.
                 let Some(letter) = flow.mailbox.take_unless(Action::Enrich) else {

@@ -9,7 +9,7 @@ use std::{
 
 use tokio::{net::TcpStream, runtime, sync::mpsc};
 
-use super::{intake::Entered, relay};
+use super::{intake::Entered, relay, resume};
 
 /// Flows on their way to a worker. It takes them as fast as it can start tasks; when it
 /// cannot, intake waits.
@@ -71,6 +71,10 @@ fn move_here(pair: Pair) -> io::Result<()> {
     let here = |stream: TcpStream| TcpStream::from_std(stream.into_std()?);
     let (client, database) = (here(pair.client)?, here(pair.database)?);
     client.set_nodelay(true)?;
-    tokio::spawn(relay::carry(client, database, Box::new(pair.entered)));
+    let mut entered = Box::new(pair.entered);
+    match entered.adoption.take() {
+        None => drop(tokio::spawn(relay::carry(client, database, entered))),
+        Some(how) => drop(tokio::spawn(resume::carry(client, database, entered, how))),
+    }
     Ok(())
 }

@@ -250,6 +250,8 @@ impl Drop for Agent<'_> {
             .arg("detach")
             .arg("--pins")
             .arg(&self.pins)
+            .arg("--control")
+            .arg(self.control())
             .output();
         if !detached.as_ref().is_ok_and(|o| o.status.success()) {
             eprintln!("cannot detach {}: {detached:?}", self.pins.display());

@@ -1,0 +1,453 @@
+//! The agent's side: finds a keeper or starts one, has it hold flows, adopts those that it has.
+
+use std::{
+    collections::{HashMap, HashSet},
+    fs::File,
+    io,
+    os::{
+        fd::{AsFd, BorrowedFd, OwnedFd},
+        unix::fs::FileTypeExt,
+    },
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{
+            AtomicBool, AtomicUsize,
+            Ordering::{Relaxed, SeqCst},
+        },
+    },
+    thread,
+    time::Duration,
+};
+
+use anyhow::{Context, bail};
+use dataplane::Splices;
+use tokio::{runtime, sync::mpsc, task::AbortHandle, time};
+
+use super::{
+    find,
+    papers::Papers,
+    protocol::{Link, Message, Parcel},
+};
+use crate::metrics::Metrics;
+
+/// Flows that wait to be sent to the keeper, each with two descriptors more. Sending one takes
+/// microseconds; past this they are kept later.
+pub const WAITING: usize = 128;
+
+/// From starting a keeper to its first word.
+const START_LIMIT: Duration = Duration::from_secs(10);
+
+const BUSY_LOOKS: u32 = 20;
+const BUSY_PAUSE: Duration = Duration::from_millis(100);
+
+/// A flow that the keeper gives to this agent.
+pub struct Adopted {
+    /// What is known of it.
+    pub papers: Papers,
+    /// What carries it.
+    pub splices: Splices,
+    /// The agent's sockets.
+    pub accepted: OwnedFd,
+    /// See `accepted`.
+    pub dialled: OwnedFd,
+    /// The keeper has them, too.
+    pub kept: Kept,
+}
+
+/// The keeper that this agent uses. Cloned freely.
+#[derive(Clone)]
+pub struct Keeper(Arc<Inner>);
+
+struct Inner {
+    /// Bounded: a flow is sent once if there are few waiting, and dropped once.
+    queue: mpsc::UnboundedSender<Parcel>,
+    waiting: AtomicUsize,
+    /// There is no keeper, or it has died.
+    gone: AtomicBool,
+    /// The agent ends: flows are the keeper's.
+    left: AtomicBool,
+    kept: Mutex<HashSet<u64>>,
+    /// This agent's own, and those of flows that it has adopted.
+    engines: Mutex<HashMap<u32, Engine>>,
+    metrics: Metrics,
+}
+
+struct Engine {
+    splices: Splices,
+    /// Reads its calls, of one that was adopted.
+    reader: Option<AbortHandle>,
+}
+
+/// The keeper holds a flow for as long as this is there.
+pub struct Kept {
+    id: u64,
+    keeper: Keeper,
+    returned: bool,
+}
+
+/// Whether it is worth asking again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotKept {
+    /// When others have been sent.
+    ForNow,
+    /// There is no keeper any more.
+    Never,
+}
+
+impl Kept {
+    /// This agent does not carry it.
+    pub fn give_back(mut self) {
+        self.returned = true;
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        let id = self.id;
+        let inner = &self.keeper.0;
+        if inner.left.load(SeqCst) {
+            return;
+        }
+        inner.forget(id);
+        let message = match self.returned {
+            true => Message::Return { id },
+            false => Message::Drop { id },
+        };
+        // Nobody is there to be told.
+        let _ = inner.queue.send((message, Vec::new()));
+    }
+}
+
+impl Keeper {
+    /// Finds one next to the control socket, or starts one. `adopted` gets the flows that it has.
+    ///
+    /// # Errors
+    /// There can be no thread for it.
+    pub fn start(
+        control: &Path,
+        metrics: &Metrics,
+        adopted: mpsc::UnboundedSender<Adopted>,
+    ) -> io::Result<Self> {
+        let (queue, queued) = mpsc::unbounded_channel();
+        let keeper = Self(Arc::new(Inner {
+            queue,
+            waiting: AtomicUsize::new(0),
+            gone: AtomicBool::new(false),
+            left: AtomicBool::new(false),
+            kept: Mutex::default(),
+            engines: Mutex::default(),
+            metrics: metrics.clone(),
+        }));
+        let runtime = runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
+        let (control, task) = (control.to_owned(), keeper.clone());
+        thread::Builder::new()
+            .name("keeper".into())
+            .spawn(move || {
+                let talked = runtime.block_on(talk(&task, &control, queued, &adopted));
+                task.0.is_gone();
+                if let Err(error) = talked {
+                    tracing::warn!(
+                        "spliced flows end with this agent: {error:#} (they go on while it lives)"
+                    );
+                }
+                // Those that were adopted need somebody who reads their calls.
+                runtime.block_on(std::future::pending::<()>());
+            })?;
+        Ok(keeper)
+    }
+
+    /// This agent's own engine.
+    pub fn has(&self, splices: &Splices) {
+        let engine = splices.number();
+        let descriptors = splices.descriptors().map(|fd| fd.try_clone_to_owned());
+        match descriptors.collect::<io::Result<_>>() {
+            Ok(descriptors) => {
+                // Nobody is there to be told.
+                let _ = self.0.queue.send((Message::Engine { engine }, descriptors));
+                let own = Engine {
+                    splices: splices.clone(),
+                    reader: None,
+                };
+                self.0.engines().insert(engine, own);
+            }
+            Err(error) => tracing::warn!(%error, "flows cannot be kept"),
+        }
+    }
+
+    /// Has a flow outlive this agent. Must not be asked while it rides.
+    ///
+    /// # Errors
+    /// It cannot be; that is counted.
+    pub fn keep(
+        &self,
+        papers: Papers,
+        accepted: BorrowedFd<'_>,
+        dialled: BorrowedFd<'_>,
+    ) -> Result<Kept, NotKept> {
+        let inner = &self.0;
+        let id = papers.id;
+        if inner.gone.load(Relaxed) {
+            inner.not_kept("no_keeper");
+            return Err(NotKept::Never);
+        }
+        if inner.waiting.fetch_add(1, SeqCst) >= WAITING {
+            inner.waiting.fetch_sub(1, SeqCst);
+            inner.not_kept("busy");
+            return Err(NotKept::ForNow);
+        }
+        let sockets: io::Result<Vec<OwnedFd>> = [accepted, dialled]
+            .iter()
+            .map(BorrowedFd::try_clone_to_owned)
+            .collect();
+        let Ok(sockets) = sockets else {
+            inner.waiting.fetch_sub(1, SeqCst);
+            inner.not_kept("descriptors");
+            return Err(NotKept::ForNow);
+        };
+        let kept = self.kept(id);
+        let parcel = (Message::Keep(Box::new(papers)), sockets);
+        // Nobody is there to be told.
+        let _ = inner.queue.send(parcel);
+        Ok(kept)
+    }
+
+    fn kept(&self, id: u64) -> Kept {
+        self.0.note(|kept| {
+            kept.insert(id);
+        });
+        Kept {
+            id,
+            keeper: self.clone(),
+            returned: false,
+        }
+    }
+
+    /// This agent ends: whatever rides goes on with the keeper.
+    pub fn leave(&self) {
+        if self.0.gone.load(SeqCst) {
+            return;
+        }
+        self.0.left.store(true, SeqCst);
+        for engine in self.0.engines().values() {
+            engine.splices.leave();
+        }
+    }
+}
+
+impl Inner {
+    fn note(&self, change: impl FnOnce(&mut HashSet<u64>)) {
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        change(&mut kept);
+        self.metrics.kept_flows.set(kept.len() as i64);
+    }
+
+    fn forget(&self, id: u64) {
+        self.note(|kept| {
+            kept.remove(&id);
+        });
+    }
+
+    fn not_kept(&self, reason: &'static str) {
+        let counter = &self.metrics.not_kept;
+        counter.with_label_values(&[reason]).inc();
+    }
+
+    fn is_gone(&self) {
+        self.gone.store(true, SeqCst);
+        self.note(HashSet::clear);
+    }
+
+    fn engines(&self) -> MutexGuard<'_, HashMap<u32, Engine>> {
+        self.engines.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Until the keeper has gone.
+async fn talk(
+    keeper: &Keeper,
+    control: &Path,
+    mut queued: mpsc::UnboundedReceiver<Parcel>,
+    adopted: &mpsc::UnboundedSender<Adopted>,
+) -> anyhow::Result<()> {
+    let (link, child) = meet(control).await?;
+    link.lasts()?;
+    let mut next: Option<Parcel> = None;
+    // Both at once: two that wait for each other to read would wait for ever.
+    let ended = loop {
+        tokio::select! {
+            received = link.receive() => match received {
+                Ok(Some(parcel)) => hear(keeper, parcel, adopted),
+                Ok(None) => break Ok(()),
+                Err(error) => break Err(error),
+            },
+            parcel = queued.recv(), if next.is_none() => match parcel {
+                Some(parcel) => next = Some(parcel),
+                None => break Ok(()),
+            },
+            sent = send(&link, &next), if next.is_some() => {
+                if matches!(next.take(), Some((Message::Keep(_), _))) {
+                    keeper.0.waiting.fetch_sub(1, SeqCst);
+                }
+                if let Err(error) = sent {
+                    break Err(error);
+                }
+            }
+        }
+    };
+    if let Some(mut child) = child {
+        // It has closed its end of the link: it ends, or has ended.
+        let _ = child.wait();
+    }
+    ended?;
+    bail!("the keeper has ended");
+}
+
+async fn send(link: &Link, parcel: &Option<Parcel>) -> io::Result<()> {
+    match parcel {
+        Some(parcel) => link.send(parcel).await,
+        None => Ok(()),
+    }
+}
+
+fn hear(keeper: &Keeper, (message, fds): Parcel, adopted: &mpsc::UnboundedSender<Adopted>) {
+    match message {
+        Message::Engine { engine } => match Splices::adopt(fds) {
+            Ok((splices, calls)) => {
+                let reader = tokio::spawn(calls.run()).abort_handle();
+                let reader = Some(reader);
+                keeper
+                    .0
+                    .engines()
+                    .insert(engine, Engine { splices, reader });
+            }
+            Err(error) => tracing::error!(engine, %error, "an engine cannot be adopted"),
+        },
+        Message::Gone { engine } => {
+            let gone = keeper.0.engines().remove(&engine);
+            if let Some(reader) = gone.and_then(|engine| engine.reader) {
+                reader.abort();
+            }
+        }
+        Message::Keep(papers) => {
+            let kept = keeper.kept(papers.id);
+            let engines = keeper.0.engines();
+            let splices = engines.get(&papers.engine).map(|e| e.splices.clone());
+            drop(engines);
+            let mut fds = fds.into_iter();
+            match (splices, fds.next(), fds.next()) {
+                (Some(splices), Some(accepted), Some(dialled)) => {
+                    let flow = Adopted {
+                        papers: *papers,
+                        splices,
+                        accepted,
+                        dialled,
+                        kept,
+                    };
+                    if let Err(unheard) = adopted.send(flow) {
+                        unheard.0.kept.give_back();
+                    }
+                }
+                // Too few descriptors here.
+                _ => kept.give_back(),
+            }
+        }
+        Message::Refused { id, why } => {
+            keeper.0.forget(id);
+            keeper.0.not_kept("refused");
+            tracing::warn!(why, "the keeper does not hold a flow");
+        }
+        other => tracing::warn!(?other, "the keeper says what an agent does not know"),
+    }
+}
+
+/// A keeper of this version that nobody uses, or a new one, which is then a child.
+async fn meet(control: &Path) -> anyhow::Result<(Link, Option<Child>)> {
+    let version = find::version();
+    for _ in 0..BUSY_LOOKS {
+        match adopted(control, &version).await {
+            Theirs::Adopted(link) => return Ok((link, None)),
+            Theirs::Nobodys => break,
+            Theirs::Busy => time::sleep(BUSY_PAUSE).await,
+        }
+    }
+    let (ours, theirs) = Link::pair()?;
+    let child = spawn(control, theirs).context("no keeper can be started")?;
+    let link = Link::new(ours)?;
+    let hello = Message::Hello { version };
+    link.send(&(hello, Vec::new())).await?;
+    match time::timeout(START_LIMIT, link.receive()).await {
+        Ok(Ok(Some((Message::Hello { .. }, _)))) => {
+            tracing::info!(pid = child.id(), "keeper started");
+            Ok((link, Some(child)))
+        }
+        other => bail!("the keeper does not begin: {other:?}"),
+    }
+}
+
+/// The keepers there are already.
+enum Theirs {
+    /// One has this agent now.
+    Adopted(Link),
+    /// One has not seen yet that the agent before is dead.
+    Busy,
+    /// None is for this agent.
+    Nobodys,
+}
+
+async fn adopted(control: &Path, version: &str) -> Theirs {
+    let mut theirs = Theirs::Nobodys;
+    for link in find::links(control) {
+        let hello = Message::Hello {
+            version: version.to_owned(),
+        };
+        match find::ask(&link, hello).await {
+            Some(Message::Hello { version: other }) if other == version => {
+                tracing::info!("a keeper has flows of an agent before this one");
+                return Theirs::Adopted(link);
+            }
+            Some(Message::Hello { version: other }) => tracing::warn!(
+                other,
+                "a keeper of another version stays with its flows until they end"
+            ),
+            Some(Message::Busy) => theirs = Theirs::Busy,
+            answer => tracing::warn!(?answer, "a keeper is left alone"),
+        }
+    }
+    theirs
+}
+
+/// The link is its standard input, so that nobody else can be its agent before us.
+fn spawn(control: &Path, link: OwnedFd) -> io::Result<Child> {
+    let control = std::path::absolute(control)?;
+    let mut command = Command::new("/proc/self/exe");
+    command.arg("keep").arg("--control").arg(control);
+    command.stdin(Stdio::from(link)).stdout(Stdio::null());
+    command.stderr(log_of_its_own()?);
+    command.spawn()
+}
+
+/// It outlives whoever reads a pipe or sits before a terminal.
+fn log_of_its_own() -> io::Result<Stdio> {
+    let own = io::stderr().as_fd().try_clone_to_owned()?;
+    let file = File::from(own);
+    let kind = file.metadata()?.file_type();
+    match kind.is_socket() || kind.is_file() {
+        true => Ok(Stdio::from(file)),
+        false => match std::env::var_os(KEEPER_LOG) {
+            Some(path) => Ok(Stdio::from(
+                File::options()
+                    .create(true)
+                    .append(true)
+                    .open(PathBuf::from(path))?,
+            )),
+            None => Ok(Stdio::null()),
+        },
+    }
+}
+
+/// A file for it, for tests.
+const KEEPER_LOG: &str = "UNDERPASS_TEST_KEEPER_LOG";

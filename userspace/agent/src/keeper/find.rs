@@ -1,0 +1,161 @@
+//! Keepers by their sockets, which lie next to the agent's control socket.
+
+use std::{
+    fs, io,
+    os::fd::OwnedFd,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with,
+};
+use tokio::time;
+
+use super::protocol::{Link, Message};
+
+/// A keeper answers in microseconds, unless it is stopped, or an agent with ten thousand flows has
+/// just died.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Closing flows takes milliseconds.
+const END_PATIENCE: Duration = Duration::from_secs(5);
+
+/// Agents and commands that wait to be heard.
+const BACKLOG: i32 = 16;
+
+/// What must agree for an agent to take a keeper's flows: what they say to each other, and what
+/// the kernel says to both.
+pub(super) fn version() -> String {
+    /// For tests of an upgrade.
+    const SWITCH: &str = "UNDERPASS_TEST_VERSION";
+    std::env::var(SWITCH).unwrap_or_else(|_| {
+        let package = env!("CARGO_PKG_VERSION");
+        format!("{package} {:016x}", dataplane::fingerprint())
+    })
+}
+
+/// A keeper that runs.
+#[derive(Debug)]
+pub struct Found {
+    /// Its process.
+    pub pid: u32,
+    /// An agent of this version can adopt its flows.
+    pub is_ours: bool,
+    /// Flows that it holds.
+    pub flows: usize,
+    /// An agent uses it.
+    pub has_agent: bool,
+}
+
+/// Of the keeper with this process id, for agents with this control socket.
+pub(super) fn path_of(control: &Path, pid: u32) -> PathBuf {
+    let mut name = prefix(control);
+    name.push_str(&pid.to_string());
+    control.with_file_name(name)
+}
+
+fn prefix(control: &Path) -> String {
+    let name = control.file_name().unwrap_or_default();
+    format!("{}.keep-", name.to_string_lossy())
+}
+
+/// Makes a keeper's socket, which only root can open.
+pub(super) fn bind_at(path: &Path) -> io::Result<OwnedFd> {
+    use nix::sys::stat::{Mode, umask};
+    let socket = seqpacket()?;
+    let before = umask(Mode::S_IXUSR | Mode::S_IRWXG | Mode::S_IRWXO);
+    let bound = bind(&socket, &SocketAddrUnix::new(path)?);
+    umask(before);
+    bound?;
+    listen(&socket, BACKLOG)?;
+    Ok(socket)
+}
+
+fn seqpacket() -> io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let made = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None);
+    Ok(made?)
+}
+
+/// Connections to every keeper there is. What a dead one left is removed. Within a runtime.
+pub(super) fn links(control: &Path) -> Vec<Link> {
+    let folder = control.parent().unwrap_or(Path::new("."));
+    let prefix = prefix(control);
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let named = entries.filter(|e| e.file_name().to_string_lossy().starts_with(&prefix));
+    named.filter_map(|entry| link(&entry.path())).collect()
+}
+
+fn link(path: &Path) -> Option<Link> {
+    let linked = seqpacket().and_then(|socket| {
+        connect(&socket, &SocketAddrUnix::new(path)?)?;
+        Link::new(socket)
+    });
+    match linked {
+        Ok(link) => Some(link),
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+            // The next one looks again.
+            let _ = fs::remove_file(path);
+            None
+        }
+        Err(error) => {
+            tracing::warn!(path = %path.display(), %error, "a keeper cannot be asked");
+            None
+        }
+    }
+}
+
+/// What a keeper answers, if it does.
+pub(super) async fn ask(link: &Link, message: Message) -> Option<Message> {
+    let asked = async {
+        link.send(&(message, Vec::new())).await?;
+        link.receive().await
+    };
+    let answered = time::timeout(PATIENCE, asked).await.ok()?.ok()??;
+    Some(answered.0)
+}
+
+/// The keepers of agents with this control socket. Within a runtime.
+pub async fn find(control: &Path) -> Vec<Found> {
+    let mut found = Vec::new();
+    for link in links(control) {
+        if let Some(Message::State {
+            version,
+            pid,
+            flows,
+            has_agent,
+        }) = ask(&link, Message::Ask).await
+        {
+            found.push(Found {
+                pid,
+                is_ours: version == self::version(),
+                flows,
+                has_agent,
+            });
+        }
+    }
+    found
+}
+
+/// Ends every keeper that no agent uses, and its flows. Within a runtime. Gives those that have
+/// ended.
+///
+/// # Errors
+/// One does not end.
+pub async fn end_all(control: &Path) -> anyhow::Result<Vec<Found>> {
+    let mut ended = find(control).await;
+    ended.retain(|found| !found.has_agent);
+    for link in links(control) {
+        if let Some(Message::Busy) = ask(&link, Message::End).await {
+            continue;
+        }
+        let end = time::timeout(END_PATIENCE, link.receive()).await;
+        anyhow::ensure!(
+            matches!(end, Ok(Ok(None) | Err(_))),
+            "a keeper at {} does not end",
+            control.display()
+        );
+    }
+    Ok(ended)
+}

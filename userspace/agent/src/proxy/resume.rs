@@ -1,0 +1,146 @@
+//! Flows that another process has begun: carried on from where the kernel has them.
+
+use std::{future::poll_fn, io, os::fd::OwnedFd, sync::Arc, task::Poll};
+
+use dataplane::{Resumed, SockCookie};
+use tokio::net::TcpStream;
+
+use super::{
+    Shared, close,
+    intake::Entered,
+    relay::{self, Relay},
+    splice::{GIVEN, Ride, Way},
+    workers::{Pair, Workers},
+};
+use crate::{
+    flows::Flow,
+    keeper::{Adopted, Kept},
+    metrics::Metrics,
+};
+
+/// How a flow goes on.
+pub(super) struct Adoption {
+    pub resumed: Resumed,
+    pub kept: Kept,
+}
+
+/// What has become of a flow.
+pub enum CarriedOn {
+    /// It has ended.
+    Ended,
+    /// It was to be given away, and rides: whoever has its sockets can resume it.
+    Given {
+        /// The agent's end of the client's connection.
+        accepted: OwnedFd,
+        /// And of the database's.
+        dialled: OwnedFd,
+    },
+}
+
+/// Carries a flow without an agent, in the keeper.
+pub(crate) async fn carry_on(
+    flow: Arc<Flow>,
+    metrics: Metrics,
+    resumed: Resumed,
+    accepted: OwnedFd,
+    dialled: OwnedFd,
+) -> io::Result<CarriedOn> {
+    let (client, database) = (stream(accepted)?, stream(dialled)?);
+    let cookie = SockCookie::new(0);
+    let (reason, database) =
+        to_the_end(&flow, cookie, &metrics, (resumed, None), &client, database).await;
+    match database {
+        Some(database) if reason == GIVEN => Ok(CarriedOn::Given {
+            accepted: client.into_std()?.into(),
+            dialled: database.into_std()?.into(),
+        }),
+        database => {
+            flow.mailbox.close();
+            close::flow(&flow, &metrics, reason);
+            close::sockets(reason, client, database).await;
+            Ok(CarriedOn::Ended)
+        }
+    }
+}
+
+/// Carries a flow that the agent has adopted.
+pub(super) async fn carry(
+    client: TcpStream,
+    database: TcpStream,
+    entered: Box<Entered>,
+    Adoption { resumed, kept }: Adoption,
+) {
+    let (shared, flow) = (&entered.shared, &entered.flow);
+    let (cookie, metrics) = (entered.cookie(), &shared.metrics);
+    let how = (resumed, Some(kept));
+    let (reason, database) = to_the_end(flow, cookie, metrics, how, &client, database).await;
+    close::flow(flow, metrics, reason);
+    close::sockets(reason, client, database).await;
+}
+
+async fn to_the_end(
+    flow: &Arc<Flow>,
+    cookie: SockCookie,
+    metrics: &Metrics,
+    (resumed, kept): (Resumed, Option<Kept>),
+    client: &TcpStream,
+    database: TcpStream,
+) -> (&'static str, Option<TcpStream>) {
+    flow.mailbox
+        .read_by(&poll_fn(|cx| Poll::Ready(cx.waker().clone())).await);
+    let mut relay = Relay::new(None, flow, metrics);
+    let mut ride = Ride::new(Way::Closed, cookie, flow, metrics);
+    if let Err(reason) = ride.resume(&mut relay, resumed, kept, &database) {
+        return (reason, Some(database));
+    }
+    let ended = relay::to_the_end(&mut relay, &mut ride, client, database).await;
+    ride.count(&relay);
+    ended
+}
+
+fn stream(socket: OwnedFd) -> io::Result<TcpStream> {
+    let socket = std::net::TcpStream::from(socket);
+    // It is already, unless somebody else has it, too.
+    socket.set_nonblocking(true)?;
+    TcpStream::from_std(socket)
+}
+
+/// Takes a flow from the keeper; given back, the keeper goes on with it.
+pub(super) async fn adopt(shared: &Arc<Shared>, adopted: Adopted, workers: &Workers) {
+    let Adopted {
+        papers,
+        splices,
+        accepted,
+        dialled,
+        kept,
+    } = adopted;
+    let Some(place) = shared.admission.enter() else {
+        return kept.give_back();
+    };
+    let (client, database) = match (stream(accepted), stream(dialled)) {
+        (Ok(client), Ok(database)) => (client, database),
+        (Err(error), _) | (_, Err(error)) => {
+            tracing::error!(%error, "a kept flow cannot be adopted");
+            return kept.give_back();
+        }
+    };
+    let resumed = match splices.resume(papers.id()) {
+        Ok(resumed) => resumed,
+        Err(error) => {
+            tracing::warn!(%error, "a kept flow cannot be adopted");
+            return kept.give_back();
+        }
+    };
+    shared.metrics.adopted.inc();
+    let flow = shared.flows.adopt(|number| papers.flow(number, &resumed));
+    tracing::info!(flow = ?flow.id, client = %flow.client, orig_dst = %flow.orig_dst, "adopted");
+    let adoption = Adoption { resumed, kept };
+    let entered = Entered::adopted(shared, flow, papers.client_cookie(), place, adoption);
+    workers
+        .carry(Pair {
+            client,
+            database,
+            entered,
+        })
+        .await;
+}

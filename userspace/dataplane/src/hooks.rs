@@ -1,0 +1,92 @@
+//! The hooks on the cgroup.
+
+use std::{fs::File, os::fd::OwnedFd, path::Path};
+
+use aya::{
+    Ebpf,
+    programs::{
+        CgroupAttachMode, CgroupSockAddr, Program,
+        links::{FdLink, PinnedLink},
+    },
+};
+
+use crate::{
+    attach::{AttachError, missing, program, reasons, refused},
+    pins::Pins,
+    sys,
+};
+
+/// What an intercepted flow meets; these hooks go when the agent goes.
+const FLOW_HOOKS: [&str; 6] = [
+    "original_dst",
+    "getpeername4",
+    "getpeername6",
+    "getsockname4",
+    "getsockname6",
+    "on_socket_event",
+];
+
+/// The decision; pinned. Attached last, so that a flow is intercepted only when everything
+/// that it will meet is in place.
+const CONNECT_HOOKS: [&str; 2] = ["connect4", "connect6"];
+
+/// What is attached. Dropped, all but the pinned go.
+pub(crate) struct Hooks {
+    pub connect: Vec<PinnedLink>,
+    /// Those that tell a client the addresses that it would have without us.
+    pub names: Vec<FdLink>,
+    /// Of the same: clients ask as long as their flows live, and some outlive the agent.
+    pub descriptors: Vec<OwnedFd>,
+}
+
+pub(crate) fn attach(ebpf: &mut Ebpf, cgroup: &File, pins: &Pins) -> Result<Hooks, AttachError> {
+    // A bpf_link is always one of several on a cgroup; the mode is for hosts without links.
+    let mode = CgroupAttachMode::Single;
+    let (mut names, mut descriptors) = (Vec::new(), Vec::new());
+    for name in FLOW_HOOKS {
+        let program = ebpf.program_mut(name).ok_or_else(|| missing(name))?;
+        match program {
+            Program::CgroupSockAddr(p) => {
+                let attached = p.load().and_then(|()| p.attach(cgroup, mode));
+                let taken = attached.and_then(|id| p.take_link(id));
+                let link = FdLink::try_from(taken.map_err(refused(name))?);
+                let link = link.map_err(|_| missing(name))?;
+                let opened = opened(link, &pins.path(name));
+                let opened = opened.map_err(|reason| AttachError::Program { name, reason });
+                let (link, descriptor) = opened?;
+                names.push(link);
+                descriptors.push(descriptor);
+                Ok(())
+            }
+            Program::CgroupSockopt(p) => p.load().and_then(|()| p.attach(cgroup, mode)).map(drop),
+            Program::SockOps(p) => p.load().and_then(|()| p.attach(cgroup, mode)).map(drop),
+            _ => return Err(missing(name)),
+        }
+        .map_err(refused(name))?;
+    }
+    let connect = CONNECT_HOOKS.into_iter().map(|name| {
+        let hook: &mut CgroupSockAddr = program(ebpf, name)?;
+        hook.load().map_err(refused(name))?;
+        let id = hook.attach(cgroup, mode).map_err(refused(name))?;
+        let link = hook.take_link(id).map_err(refused(name))?;
+        let link = FdLink::try_from(link).map_err(|_| missing(name))?;
+        let pinned = link.pin(pins.path(name));
+        pinned.map_err(|e| AttachError::Program {
+            name,
+            reason: reasons(&e),
+        })
+    });
+    Ok(Hooks {
+        connect: connect.collect::<Result<_, _>>()?,
+        names,
+        descriptors,
+    })
+}
+
+/// A link, and another descriptor of it, for which it has to be pinned for a moment.
+fn opened(link: FdLink, path: &Path) -> Result<(FdLink, OwnedFd), String> {
+    let pinned = link.pin(path).map_err(|e| reasons(&e))?;
+    let descriptor = sys::open_pin(path);
+    let link = pinned.unpin().map_err(|e| e.to_string())?;
+    Ok((link, descriptor.map_err(|e| e.to_string())?))
+}

@@ -1,0 +1,254 @@
+//! Spliced flows in other hands: with an engine's descriptors another process goes on where the
+//! one before was.
+//!
+//! While a flow rides, everything that is to be known of it is in the kernel: the agent has
+//! withdrawn its order before it reads a byte. So an order that is engaged, of a flow of which
+//! nothing was read since, says exactly where its bytes are, whatever became of the agent.
+
+use std::{
+    io,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    sync::{
+        Arc, Mutex, OnceLock,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+};
+
+use aya::maps::{Map, MapData, MapError};
+use ebpf::abi;
+use tokio::sync::Notify;
+
+use super::{
+    Calls, Down, Engine, Maps, Moved, NO_QUESTION, Position, Splice, SpliceMaps, Splices, kernel,
+};
+use crate::splice_refusal::SpliceRefusal;
+
+/// A flow that rides, as the kernel has it.
+pub struct Resumed {
+    /// It.
+    pub splice: Splice,
+    /// Where its former owner was. What that one has read of the client is counted from here on.
+    pub position: Position,
+    /// What the kernel has moved until now.
+    pub moved: Moved,
+    /// As [`Splice::up_seq`].
+    pub up_seq: u32,
+}
+
+/// Why a flow cannot be resumed.
+#[derive(Debug, thiserror::Error)]
+pub enum NotResumed {
+    /// Bytes were under way in its former owner.
+    #[error("bytes of it were under way")]
+    UnderWay,
+    /// See [`SpliceRefusal`].
+    #[error(transparent)]
+    Kernel(#[from] SpliceRefusal),
+}
+
+/// Descriptors that are no map's come after these: `splice_look`, then the maps in the order of
+/// [`SpliceMaps::of`].
+const LOOK_AND_MAPS: usize = 7;
+
+impl Splices {
+    /// Descriptors by which another process can carry this engine's flows on, and their clients
+    /// see the names that they dialled.
+    pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        let hooks = self.engine.hooks.get().into_iter().flatten();
+        let own = self.engine.descriptors.iter();
+        own.chain(hooks).map(AsFd::as_fd)
+    }
+
+    /// Hooks that flows need after the agent's death: they stay while a process holds them.
+    pub(crate) fn keep_hooks(&self, hooks: Vec<OwnedFd>) {
+        // Nobody else sets it.
+        let _ = self.engine.hooks.set(hooks);
+    }
+
+    /// The engine's number, which no other has while a process holds it.
+    pub fn number(&self) -> u32 {
+        self.engine.number
+    }
+
+    /// The engine of these descriptors, which came from [`Self::descriptors`] of an agent with
+    /// the same BPF object. Whoever calls this sees to it that only one process reads the calls.
+    ///
+    /// # Errors
+    /// They are something else.
+    pub fn adopt(mut descriptors: Vec<OwnedFd>) -> io::Result<(Self, Calls)> {
+        if descriptors.len() < LOOK_AND_MAPS {
+            return Err(io::Error::other("an engine with too few descriptors"));
+        }
+        let hooks = descriptors.split_off(LOOK_AND_MAPS);
+        let cloned: io::Result<Vec<_>> = descriptors.iter().map(OwnedFd::try_clone).collect();
+        let mut cloned = cloned?.into_iter();
+        let look = cloned.next().ok_or_else(|| io::Error::other("no look"))?;
+        let maps = SpliceMaps::of(cloned.collect()).map_err(io::Error::other)?;
+        let number = number(&maps).map_err(io::Error::other)?;
+        let engine = Arc::new(Engine {
+            number,
+            look,
+            mark: None,
+            maps: Mutex::new(Maps {
+                orders: maps.orders,
+                splices: maps.splices,
+            }),
+            callers: Mutex::default(),
+            programs: OnceLock::new(),
+            descriptors,
+            hooks: hooks.into(),
+            left: AtomicBool::new(false),
+            _sockets: [maps.clients, maps.accepteds, maps.upstreams],
+        });
+        let calls = Calls {
+            ring: maps.calls,
+            engine: engine.clone(),
+        };
+        let down = Down::Ingress;
+        Ok((Self { engine, down }, calls))
+    }
+
+    /// The calls once more, for another reader than the one before.
+    ///
+    /// # Errors
+    /// For want of memory or descriptors.
+    pub fn calls(&self) -> io::Result<Calls> {
+        let descriptor = self.engine.descriptors.last();
+        let descriptor = descriptor.ok_or_else(|| io::Error::other("no calls"))?;
+        let map = map(descriptor.try_clone()?).map_err(io::Error::other)?;
+        Ok(Calls {
+            ring: map.try_into().map_err(io::Error::other)?,
+            engine: self.engine.clone(),
+        })
+    }
+
+    /// From now on what the kernel has of this engine's flows stays there when their splices are
+    /// dropped: another process goes on with it.
+    pub fn leave(&self) {
+        self.engine.left.store(true, Relaxed);
+    }
+
+    /// As if the kernel had called for every flow: for who does not read the calls.
+    pub fn call_all(&self) {
+        for caller in self.engine.callers().values() {
+            caller.notify_one();
+        }
+    }
+
+    /// Goes on with a flow whose former owner is gone, or has left it while it rode.
+    ///
+    /// # Errors
+    /// Nobody knows where its bytes are: it has to be closed.
+    pub fn resume(&self, id: u64) -> Result<Resumed, NotResumed> {
+        let resumed = self.look_at(id);
+        if resumed.is_err() {
+            // Nobody else would.
+            self.engine.forget(id);
+        }
+        resumed
+    }
+
+    fn look_at(&self, id: u64) -> Result<Resumed, NotResumed> {
+        let (order, kernels) = {
+            let maps = self.engine.maps();
+            let order = maps.orders.get(&id, 0).map_err(gone)?;
+            (order.0, maps.splices.get(&id, 0).map_err(gone)?.0)
+        };
+        let down = match u32::from(order.down) {
+            abi::SPLICE_DOWN_INGRESS => Down::Ingress,
+            abi::SPLICE_DOWN_EGRESS => Down::Egress,
+            _ => return Err(NotResumed::UnderWay),
+        };
+        let answer = self
+            .engine
+            .look(&abi::SpliceQuestion { id, ..NO_QUESTION })?;
+        // The one thing that an owner may do while its order is engaged is to read the client.
+        let read_on = answer.accepted_copied_seq != order.up_seq;
+        if order.up == 0 || read_on || kernels.torn != 0 {
+            return Err(NotResumed::UnderWay);
+        }
+        let called = Arc::new(Notify::new());
+        self.engine.callers().insert(id, called.clone());
+        Ok(Resumed {
+            splice: Splice {
+                engine: self.engine.clone(),
+                down,
+                id,
+                base_up: order.up_seq,
+                base_down: kernels.base_seq,
+                called,
+                left: AtomicBool::new(false),
+            },
+            position: Position {
+                from_client: 0,
+                from_database: order.down_passed,
+                to_client: order.down_written,
+            },
+            moved: Moved::of(&kernels),
+            up_seq: order.up_seq,
+        })
+    }
+}
+
+fn gone(error: MapError) -> NotResumed {
+    match error {
+        MapError::KeyNotFound => NotResumed::UnderWay,
+        error => NotResumed::Kernel(kernel(error)),
+    }
+}
+
+impl Splice {
+    /// The flow's number, which no other ever has.
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// The engine's.
+    pub fn engine(&self) -> u32 {
+        self.engine.number
+    }
+
+    /// The sequence number of the next byte of the client's, where the agent has read so many.
+    pub fn up_seq(&self, from_client: u64) -> u32 {
+        self.base_up.wrapping_add(from_client as u32)
+    }
+
+    /// Dropped, it stays in the kernel's hands: another process goes on with it.
+    pub fn leave(&self) {
+        self.left.store(true, Relaxed);
+    }
+
+    pub(super) fn is_left(&self) -> bool {
+        self.left.load(Relaxed) || self.engine.left.load(Relaxed)
+    }
+}
+
+pub(super) fn number(maps: &SpliceMaps) -> Result<u32, MapError> {
+    let clients = maps.clients.fd().as_fd().try_clone_to_owned();
+    let data = MapData::from_fd(clients.map_err(MapError::IoError)?)?;
+    Ok(data.info()?.id())
+}
+
+/// Another descriptor of a map.
+pub(crate) fn cloned(map: &Map) -> io::Result<OwnedFd> {
+    match map {
+        Map::HashMap(data) | Map::SockHash(data) | Map::RingBuf(data) => {
+            data.fd().as_fd().try_clone_to_owned()
+        }
+        _ => Err(io::Error::other("a map of another type")),
+    }
+}
+
+/// The map of a descriptor.
+pub(crate) fn map(descriptor: OwnedFd) -> Result<Map, MapError> {
+    Map::from_map_data(MapData::from_fd(descriptor)?)
+}
+
+/// What engines of two processes must have in common: the BPF object's 64-bit FNV-1a hash.
+pub fn fingerprint() -> u64 {
+    ebpf::OBJECT
+        .iter()
+        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+            (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+        })
+}
