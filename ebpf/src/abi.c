@@ -33,6 +33,7 @@ enum up_splice_refusal abi_splice_refusal;
 enum up_place_framing abi_place_framing;
 struct up_place abi_place;
 struct up_splice_order abi_splice_order;
+struct up_splice_slot abi_splice_slot;
 struct up_splice abi_splice;
 struct up_spliced abi_spliced;
 struct up_splice_question abi_splice_question;

@@ -429,6 +429,14 @@ struct up_splice_order {
 	struct up_place down_place;
 };
 
+/* An order where it lies. It is replaced there, and read, under the kernel's spin lock (`lock`): a
+ * program that holds it never sees half of one, nor another flow's. */
+struct up_splice_slot {
+	__u32 lock;
+	__u32 pad;
+	struct up_splice_order order;
+};
+
 /* The kernel's words on it. */
 struct up_splice {
 	/* The three sockets, to be read only: they may be gone. The client's is believed only while
@@ -599,6 +607,7 @@ _Static_assert(sizeof(struct up_direction) == 264, "up_direction");
 _Static_assert(sizeof(struct up_meter) == 5920, "up_meter");
 _Static_assert(sizeof(struct up_place) == 28, "up_place");
 _Static_assert(sizeof(struct up_splice_order) == 88, "up_splice_order");
+_Static_assert(sizeof(struct up_splice_slot) == 96, "up_splice_slot");
 _Static_assert(sizeof(struct up_splice) == 160, "up_splice");
 _Static_assert(sizeof(struct up_splice_question) == 104, "up_splice_question");
 _Static_assert(sizeof(struct up_splice_answer) == 40, "up_splice_answer");

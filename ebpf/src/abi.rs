@@ -859,6 +859,25 @@ const _: () = {
     assert!(offset_of!(SpliceOrder, down_place) == 60);
 };
 
+/// `struct up_splice_slot` in abi.h.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SpliceSlot {
+    /// In C: `__u32`.
+    pub lock: u32,
+    /// In C: `__u32`.
+    pub pad: u32,
+    /// In C: `struct up_splice_order`.
+    pub order: SpliceOrder,
+}
+
+const _: () = {
+    assert!(size_of::<SpliceSlot>() == 96);
+    assert!(offset_of!(SpliceSlot, lock) == 0);
+    assert!(offset_of!(SpliceSlot, pad) == 4);
+    assert!(offset_of!(SpliceSlot, order) == 8);
+};
+
 /// `struct up_splice` in abi.h.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -1407,6 +1426,15 @@ pub const LAYOUT: &[StructLayout] = &[
             ("up_read", offset_of!(SpliceOrder, up_read)),
             ("up_place", offset_of!(SpliceOrder, up_place)),
             ("down_place", offset_of!(SpliceOrder, down_place)),
+        ],
+    ),
+    (
+        "up_splice_slot",
+        size_of::<SpliceSlot>(),
+        &[
+            ("lock", offset_of!(SpliceSlot, lock)),
+            ("pad", offset_of!(SpliceSlot, pad)),
+            ("order", offset_of!(SpliceSlot, order)),
         ],
     ),
     (

@@ -162,13 +162,21 @@ struct {
 	__type(value, struct up_spliced);
 } spliced SEC(".maps"); /* splice_look → splice_up; dies with the client's socket */
 
+/* `up_splice_slot`, with the lock by the name that the kernel looks for. */
+struct splice_slot {
+	struct bpf_spin_lock lock;
+	__u32 pad;
+	struct up_splice_order order;
+};
+_Static_assert(sizeof(struct splice_slot) == sizeof(struct up_splice_slot), "splice_slot");
+
 /* With room for every entry from the start: an order that cannot be taken back would be the end of
  * its flow. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, UP_MAX_SPLICES);
 	__type(key, __u64);
-	__type(value, struct up_splice_order);
+	__type(value, struct splice_slot);
 } splice_orders SEC(".maps"); /* agent → splice programs; the agent removes it */
 
 struct {

@@ -36,17 +36,12 @@ static __always_inline void lose_place(struct up_place *p)
 	__builtin_memset(p, 0, sizeof(*p));
 }
 
-/* From an order, which may have been replaced since it was found, and become another flow's: whoever
- * takes its place asks it again whether it is the same. */
-static __always_inline void take_place(struct up_place *to, const struct up_place *from)
+/* From the order under which `read` bytes were read. That is written last: the agent may look at any
+ * time, and knows by it whose place it finds. */
+static __always_inline void take_place(struct up_place *to, __u64 *since,
+				       const struct up_place *from, __u64 read)
 {
 	*to = *from;
-	asm volatile("" ::: "memory");
-}
-
-/* Last: the agent may look at any time, and takes a place for the one of its own order by this. */
-static __always_inline void name_place(__u64 *since, __u64 read)
-{
 	asm volatile("" ::: "memory");
 	*since = read;
 }

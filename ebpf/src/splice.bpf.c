@@ -59,11 +59,24 @@ static __always_inline int has_room(__u64 upstream, __u32 bytes)
 	return queued >= 0 && queued + (__s64)bytes < limit;
 }
 
+/* A copy of what the agent says now. 0: it says nothing. */
+static __always_inline int read_order(__u64 id, struct up_splice_order *order)
+{
+	struct splice_slot *slot = bpf_map_lookup_elem(&splice_orders, &id);
+
+	if (!slot)
+		return 0;
+	bpf_spin_lock(&slot->lock);
+	*order = slot->order;
+	bpf_spin_unlock(&slot->lock);
+	return 1;
+}
+
 SEC("sk_msg")
 int splice_up(struct sk_msg_md *msg)
 {
 	struct bpf_sock *sk = msg->sk;
-	struct up_splice_order *order;
+	struct up_splice_order order;
 	struct up_spliced *spliced_here;
 	struct up_splice *s;
 	struct tcp_sock *client;
@@ -75,11 +88,10 @@ int splice_up(struct sk_msg_md *msg)
 	if (!spliced_here)
 		return SK_PASS;
 	id = spliced_here->id;
-	order = bpf_map_lookup_elem(&splice_orders, &id);
-	if (!order || !order->up)
+	if (!read_order(id, &order) || !order.up)
 		return SK_PASS;
 	client = bpf_skc_to_tcp_sock(sk);
-	if (!client || client->write_seq != order->up_seq)
+	if (!client || client->write_seq != order.up_seq)
 		return SK_PASS;
 	s = bpf_map_lookup_elem(&splices, &id);
 	if (!s)
@@ -98,14 +110,8 @@ int splice_up(struct sk_msg_md *msg)
 		return SK_PASS;
 	}
 	s->up_redirected += msg->size;
-	if (s->up_since != order->up_read) {
-		__u64 read = order->up_read;
-
-		take_place(&s->up_place, &order->up_place);
-		if (client->write_seq != order->up_seq)
-			lose_place(&s->up_place);
-		name_place(&s->up_since, read);
-	}
+	if (s->up_since != order.up_read)
+		take_place(&s->up_place, &s->up_since, &order.up_place, order.up_read);
 	walk_message(&s->up_place, msg);
 	return SK_PASS;
 }
@@ -212,7 +218,7 @@ SEC("sk_skb/stream_verdict")
 int splice_down(struct __sk_buff *skb)
 {
 	__u64 id = bpf_get_socket_cookie(skb);
-	struct up_splice_order *order;
+	struct up_splice_order order = {};
 	struct up_splice *s;
 	long left;
 
@@ -233,32 +239,28 @@ int splice_down(struct __sk_buff *skb)
 	}
 	if (left <= 0)
 		return SK_DROP;
-	order = bpf_map_lookup_elem(&splice_orders, &id);
-	if (!order || order->down == UP_SPLICE_DOWN_OFF)
+	read_order(id, &order);
+	if (order.down == UP_SPLICE_DOWN_OFF)
 		goto pass;
-	if (!s->down_flows && !may_flow(order, s))
+	if (!s->down_flows && !may_flow(&order, s))
 		goto pass;
-	if (is_full(order, s)) {
+	if (is_full(&order, s)) {
 		s->down_spills += 1;
 		goto pass;
 	}
-	if (redirect_down(skb, id, order) != SK_PASS) {
+	if (redirect_down(skb, id, &order) != SK_PASS) {
 		count_cause(UP_CAUSE_SPLICE_TARGET_GONE);
 		goto pass;
 	}
 	s->down_flows = 1;
 	s->down_redirected += skb->len;
-	if (s->down_since != s->down_passed) {
-		take_place(&s->down_place, &order->down_place);
-		if (order->down_passed != s->down_passed)
-			lose_place(&s->down_place);
-		name_place(&s->down_since, s->down_passed);
-	}
+	if (s->down_since != s->down_passed)
+		take_place(&s->down_place, &s->down_since, &order.down_place, s->down_passed);
 	walk_packet(&s->down_place, skb);
 	return SK_PASS;
 pass:
-	if (order && order->down != UP_SPLICE_DOWN_OFF &&
-	    (s->down_flows || s->down_passed == order->down_passed))
+	if (order.down != UP_SPLICE_DOWN_OFF &&
+	    (s->down_flows || s->down_passed == order.down_passed))
 		call_agent(id);
 	s->down_flows = 0;
 	s->down_passed += skb->len;

@@ -246,6 +246,22 @@ pub struct Unread {
 }
 
 impl Unread {
+    /// Of a flow that somebody else has walked to here.
+    ///
+    /// # Errors
+    /// A place is not known.
+    pub fn at(requests: Place, responses: Place) -> Result<Self, NoPlace> {
+        match (requests.is_known(), responses.is_known()) {
+            (true, true) => Ok(Self {
+                version: requests.first,
+                requests,
+                responses,
+            }),
+            (false, false) => Err(NoPlace::Handshake),
+            _ => Err(NoPlace::Framing),
+        }
+    }
+
     /// What the flow speaks.
     pub fn version(&self) -> Option<ProtocolVersion> {
         ProtocolVersion::from_byte(self.version)

@@ -117,7 +117,7 @@ struct Engine {
 }
 
 struct Maps {
-    orders: BpfHashMap<MapData, u64, Shared<abi::SpliceOrder>>,
+    orders: BpfHashMap<MapData, u64, Shared<abi::SpliceSlot>>,
     splices: BpfHashMap<MapData, u64, Shared<abi::Splice>>,
 }
 
@@ -126,7 +126,7 @@ pub(crate) struct SpliceMaps {
     pub clients: SockHash<MapData, u64>,
     pub accepteds: SockHash<MapData, u64>,
     pub upstreams: SockHash<MapData, u64>,
-    pub orders: BpfHashMap<MapData, u64, Shared<abi::SpliceOrder>>,
+    pub orders: BpfHashMap<MapData, u64, Shared<abi::SpliceSlot>>,
     pub splices: BpfHashMap<MapData, u64, Shared<abi::Splice>>,
     pub calls: RingBuf<MapData>,
     /// Of all of them.
@@ -312,8 +312,13 @@ impl Splice {
             up_place: places.to_database,
             down_place: places.to_client,
         };
+        let slot = abi::SpliceSlot {
+            lock: 0,
+            pad: 0,
+            order,
+        };
         let mut maps = self.engine.maps();
-        let written = maps.orders.insert(self.id, Shared(order), 0);
+        let written = maps.orders.insert(self.id, Shared(slot), IN_PLACE);
         written.map_err(|e| SpliceRefusal::Kernel(e.to_string()))
     }
 
@@ -362,6 +367,10 @@ impl Drop for Splice {
         }
     }
 }
+
+/// `BPF_F_LOCK` (linux/bpf.h): an entry is replaced, or read, where it lies and as a whole. Without it
+/// the kernel makes a new one, and the old one may be another flow's while a program still reads it.
+const IN_PLACE: u64 = 4;
 
 const LOOK: &str = "splice_look";
 const QUESTION_BYTES: usize = size_of::<abi::SpliceQuestion>();

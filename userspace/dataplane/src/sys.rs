@@ -41,7 +41,7 @@ impl PlainBytes for abi::Held {}
 impl PlainBytes for abi::Release {}
 impl PlainBytes for abi::Decisions {}
 impl PlainBytes for abi::Meter {}
-impl PlainBytes for abi::SpliceOrder {}
+impl PlainBytes for abi::SpliceSlot {}
 impl PlainBytes for abi::Splice {}
 impl PlainBytes for abi::ShortcutLimits {}
 impl PlainBytes for abi::ShortcutEnd {}

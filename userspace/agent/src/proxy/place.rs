@@ -1,6 +1,6 @@
 //! A place in a frame, as the protocol has it (`cql`) and as the kernel has it (`dataplane`).
 
-use cql::{Framing, Place, Unread};
+use cql::{Framing, NoPlace, Place, Unread};
 use dataplane::{Places, UNKNOWN_PLACE, framing};
 
 /// For the kernel, which goes on from there.
@@ -25,6 +25,15 @@ fn kernels(place: &Place) -> dataplane::Place {
         header: place.header,
         ..UNKNOWN_PLACE
     }
+}
+
+/// Where somebody told the kernel that a flow was.
+pub(super) fn unread(places: &Places) -> Result<Unread, NoPlace> {
+    let Places {
+        to_database,
+        to_client,
+    } = places;
+    Unread::at(from_kernel(to_database), from_kernel(to_client))
 }
 
 /// Where the kernel has got to.
@@ -61,5 +70,6 @@ mod tests {
             assert_eq!(from_kernel(&kernels(&place)), place);
         }
         assert_eq!(from_kernel(&UNKNOWN_PLACE), Place::UNKNOWN);
+        assert_eq!(unread(&Places::UNKNOWN), Err(NoPlace::Handshake));
     }
 }

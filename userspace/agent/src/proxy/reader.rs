@@ -58,6 +58,17 @@ impl Reader {
         self.kernel = Some(kernel);
     }
 
+    /// Another process has carried it to here, and told the kernel of these places. `shared`: as for
+    /// a flow that may be decoded later.
+    pub(super) fn begins_at(&mut self, places: &Places, shared: Option<Arc<Shared>>) {
+        self.shared = shared;
+        self.unread = place::unread(places);
+        self.handed_over = Both {
+            to_database: true,
+            to_client: true,
+        };
+    }
+
     pub(super) fn decoder(&mut self) -> Option<&mut Decoder> {
         self.decoder.as_deref_mut()
     }

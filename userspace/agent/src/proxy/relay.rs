@@ -16,6 +16,7 @@ use dataplane::{Places, Position, Splice, policy::RuleName};
 use tokio::{io::Interest, net::TcpStream};
 
 use super::{
+    Shared,
     close::{self, BOTH_ENDED, CLIENT_RESET, DATABASE_RESET, DENIED, SPLICE_FAILED},
     decode::{Decoder, Way},
     direction::{Direction, State},
@@ -185,8 +186,15 @@ impl Relay {
         self.reader.enrich(&self.up.flow, by, read)
     }
 
-    /// What another process has read and written of an enrolled flow before.
-    pub(super) fn begins_at(&mut self, position: Position) {
+    /// What another process has read and written of an enrolled flow before, and where in its frames
+    /// it was.
+    pub(super) fn begins_at(
+        &mut self,
+        position: Position,
+        places: &Places,
+        shared: Option<Arc<Shared>>,
+    ) {
+        self.reader.begins_at(places, shared);
         self.up.read_bytes = position.from_client;
         self.down.read_bytes = position.from_database;
         self.down.written_bytes = position.to_client;

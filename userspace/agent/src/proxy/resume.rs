@@ -47,8 +47,8 @@ pub(crate) async fn carry_on(
 ) -> io::Result<CarriedOn> {
     let (client, database) = (stream(accepted)?, stream(dialled)?);
     let cookie = SockCookie::new(0);
-    let (reason, database) =
-        to_the_end(&flow, cookie, &metrics, (resumed, None), &client, database).await;
+    let how = (resumed, None, None);
+    let (reason, database) = to_the_end(&flow, cookie, &metrics, how, &client, database).await;
     match database {
         Some(database) if reason == GIVEN => Ok(CarriedOn::Given {
             accepted: client.into_std()?.into(),
@@ -72,7 +72,7 @@ pub(super) async fn carry(
 ) {
     let (shared, flow) = (&entered.shared, &entered.flow);
     let (cookie, metrics) = (entered.cookie(), &shared.metrics);
-    let how = (resumed, Some(kept));
+    let how = (resumed, Some(kept), Some(shared.clone()));
     let (reason, database) = to_the_end(flow, cookie, metrics, how, &client, database).await;
     close::flow(flow, metrics, reason);
     close::sockets(reason, client, database).await;
@@ -82,7 +82,7 @@ async fn to_the_end(
     flow: &Arc<Flow>,
     cookie: SockCookie,
     metrics: &Metrics,
-    (resumed, kept): (Resumed, Option<Kept>),
+    (resumed, kept, shared): (Resumed, Option<Kept>, Option<Arc<Shared>>),
     client: &TcpStream,
     database: TcpStream,
 ) -> (&'static str, Option<TcpStream>) {
@@ -90,7 +90,7 @@ async fn to_the_end(
         .read_by(&poll_fn(|cx| Poll::Ready(cx.waker().clone())).await);
     let mut relay = Relay::new(None, flow, metrics);
     let mut ride = Ride::new(Way::Closed, cookie, flow, metrics);
-    if let Err(reason) = ride.resume(&mut relay, resumed, kept, &database) {
+    if let Err(reason) = ride.resume(&mut relay, resumed, kept, shared, &database) {
         return (reason, Some(database));
     }
     let ended = relay::to_the_end(&mut relay, &mut ride, client, database).await;

@@ -141,11 +141,12 @@ impl Ride {
         relay: &mut Relay,
         resumed: Resumed,
         kept: Option<Kept>,
+        shared: Option<Arc<Shared>>,
         database: &TcpStream,
     ) -> Result<(), &'static str> {
         let splice = Arc::new(resumed.splice);
         relay.is_enrolled(splice.clone());
-        relay.begins_at(resumed.position);
+        relay.begins_at(resumed.position, &resumed.places, shared);
         self.kept = kept;
         let enrolled = self.enrolled.insert(Enrolled {
             splice,

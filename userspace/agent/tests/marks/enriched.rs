@@ -28,6 +28,11 @@ const ATTEMPTS: usize = 5;
 
 /// A host whose agent carries what is not read by `way`, on a kernel that can.
 fn odd_host(way: &str, body: impl FnOnce(&Host<'_>, &Operator)) {
+    mortal_host(way, |host, operator| body(host, operator));
+}
+
+/// One whose agent may be killed.
+fn mortal_host(way: &str, body: impl FnOnce(&mut Host<'_>, &Operator)) {
     let sandbox = Sandbox::new().unwrap();
     let listener = sandbox.server(|| TcpListener::bind("127.0.0.1:0"));
     let mut host = Host {
@@ -38,7 +43,8 @@ fn odd_host(way: &str, body: impl FnOnce(&Host<'_>, &Operator)) {
     for _ in 0..ATTEMPTS {
         if works(&host, way) {
             host.policy(ENRICH);
-            body(&host, &Operator::of(&host));
+            let operator = Operator::of(&host);
+            body(&mut host, &operator);
             eventually("every flow ends", || {
                 host.agent.metric("underpass_flows").unwrap() == 0.0
             });
@@ -349,6 +355,48 @@ struct Ends<'a>(&'a AtomicBool);
 impl Drop for Ends<'_> {
     fn drop(&mut self) {
         self.0.store(true, Relaxed);
+    }
+}
+
+#[test]
+fn a_flow_of_an_agent_before_is_decoded_from_its_next_frame_on() {
+    for way in ["ingress", "egress"] {
+        mortal_host(way, |host, operator| {
+            let versions = [4, 5];
+            let mut flows = versions.map(|version| {
+                let mut c = begun(host, version);
+                unread(host, operator, &c, way);
+                exchange(&mut c, version, "before");
+                // It ends in the middle of a frame.
+                let request = c.wrap(&select(version, 1, "across"));
+                let (first, rest) = request.split_at(request.len() / 2);
+                write(&c.client, first);
+                c.server_gets(first);
+                (c, rest.to_vec())
+            });
+            host.agent.kill().unwrap();
+            host.agent.restart().unwrap();
+            eventually("they are adopted", || {
+                host.agent.metric("underpass_adopted_flows_total").unwrap() == 2.0
+            });
+            for ((c, rest), version) in flows.iter_mut().zip(versions) {
+                read_again(host, operator, c);
+                write(&c.client, rest);
+                c.server_gets(rest);
+                let response = c.wrap(&void(version, 1));
+                write(&c.server, &response);
+                read(&c.client, &response);
+                let table = format!("after_{version}");
+                (0..5).for_each(|_| exchange(c, version, &table));
+                assert_eq!(counted(host, &table), by_mark(5), "{way} v{version}");
+            }
+            assert_eq!(counted(host, "across"), []);
+            nothing_odd(host);
+            for (c, _) in flows {
+                c.client.set_nonblocking(false).unwrap();
+                c.ends();
+            }
+        });
     }
 }
 

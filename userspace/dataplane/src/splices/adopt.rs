@@ -19,16 +19,19 @@ use ebpf::abi;
 use tokio::sync::Notify;
 
 use super::{
-    Calls, Down, Engine, Maps, Moved, NO_QUESTION, Position, Splice, SpliceMaps, Splices, kernel,
+    Calls, Down, Engine, IN_PLACE, Maps, Moved, NO_QUESTION, Position, Splice, SpliceMaps, Splices,
+    kernel,
 };
-use crate::splice_refusal::SpliceRefusal;
+use crate::{places::Places, splice_refusal::SpliceRefusal};
 
 /// A flow that rides, as the kernel has it.
 pub struct Resumed {
     /// It.
     pub splice: Splice,
-    /// Where its former owner was. What that one has read of the client is counted from here on.
+    /// Where its former owner was.
     pub position: Position,
+    /// And where in a frame.
+    pub places: Places,
     /// What the kernel has moved until now.
     pub moved: Moved,
     /// As [`Splice::up_seq`].
@@ -151,8 +154,8 @@ impl Splices {
     fn look_at(&self, id: u64) -> Result<Resumed, NotResumed> {
         let (order, kernels) = {
             let maps = self.engine.maps();
-            let order = maps.orders.get(&id, 0).map_err(gone)?;
-            (order.0, maps.splices.get(&id, 0).map_err(gone)?.0)
+            let slot = maps.orders.get(&id, IN_PLACE).map_err(gone)?.0;
+            (slot.order, maps.splices.get(&id, 0).map_err(gone)?.0)
         };
         let down = match u32::from(order.down) {
             abi::SPLICE_DOWN_INGRESS => Down::Ingress,
@@ -174,15 +177,19 @@ impl Splices {
                 engine: self.engine.clone(),
                 down,
                 id,
-                base_up: order.up_seq,
+                base_up: order.up_seq.wrapping_sub(order.up_read as u32),
                 base_down: kernels.base_seq,
                 called,
                 left: AtomicBool::new(false),
             },
             position: Position {
-                from_client: 0,
+                from_client: order.up_read,
                 from_database: order.down_passed,
                 to_client: order.down_written,
+            },
+            places: Places {
+                to_database: order.up_place,
+                to_client: order.down_place,
             },
             moved: Moved::of(&kernels),
             up_seq: order.up_seq,
