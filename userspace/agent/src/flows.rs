@@ -17,7 +17,6 @@ use dataplane::{
     policy::{Action, Compression, Match, Protocol, RuleName, Session, SessionKey},
 };
 use serde::Serialize;
-use tokio::sync::Notify;
 
 use crate::{
     marks::{Holds, Known, Selector},
@@ -85,18 +84,11 @@ pub struct Flow {
     pub mailbox: Mailbox,
     opened_at: SystemTime,
     path: AtomicU8,
-    recall: Notify,
-    give: Give,
+    recalled: AtomicBool,
+    given: AtomicBool,
     /// Another agent began it.
     is_adopted: bool,
     standing: Mutex<Standing>,
-}
-
-/// Whether another process is to go on with a flow.
-#[derive(Debug, Default)]
-struct Give {
-    wanted: AtomicBool,
-    changed: Notify,
 }
 
 /// What was decided of a flow.
@@ -191,8 +183,8 @@ impl Flow {
             to_client: AtomicU64::new(0),
             mailbox: Mailbox::default(),
             path: AtomicU8::new(Path::Enrich as u8),
-            recall: Notify::new(),
-            give: Give::default(),
+            recalled: AtomicBool::new(false),
+            given: AtomicBool::new(false),
             is_adopted: false,
             standing: Mutex::new(Standing {
                 rule,
@@ -313,30 +305,29 @@ impl Flow {
 
     /// Has the agent take it back from the kernel, which it does at once if it is there.
     pub fn recall(&self) {
-        self.recall.notify_one();
+        self.recalled.store(true, Relaxed);
+        self.mailbox.wake();
     }
 
-    /// Waits until it is recalled.
-    pub async fn recalled(&self) {
-        self.recall.notified().await;
+    /// Whether it was recalled, since this was last asked. The flow's task is woken when it is.
+    pub fn is_recalled(&self) -> bool {
+        self.recalled.load(Relaxed) && self.recalled.swap(false, Relaxed)
     }
 
     /// As soon as it rides, another process goes on with it.
     pub fn give(&self) {
-        self.give.wanted.store(true, Relaxed);
-        self.give.changed.notify_one();
+        self.given.store(true, Relaxed);
+        self.mailbox.wake();
     }
 
     /// No other process goes on with it after all.
     pub fn do_not_give(&self) {
-        self.give.wanted.store(false, Relaxed);
+        self.given.store(false, Relaxed);
     }
 
-    /// Waits until another process is to go on with it.
-    pub async fn given(&self) {
-        while !self.give.wanted.load(Relaxed) {
-            self.give.changed.notified().await;
-        }
+    /// Whether another process is to go on with it. The flow's task is woken when one is.
+    pub fn is_given(&self) -> bool {
+        self.given.load(Relaxed)
     }
 
     /// How its bytes travel.

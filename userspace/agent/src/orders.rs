@@ -80,12 +80,17 @@ impl Mailbox {
         }
         inner.letter = Some(Letter { order, answer });
         self.full.store(true, Relaxed);
-        let reader = inner.reader.clone();
         drop(inner);
+        self.wake();
+        answered
+    }
+
+    /// Has the reader look around.
+    pub fn wake(&self) {
+        let reader = self.lock().reader.clone();
         if let Some(reader) = reader {
             reader.wake();
         }
-        answered
     }
 
     /// The task that reads: it keeps its waker for its whole life.

@@ -3,7 +3,11 @@
 //! Registered for reading, the dialled socket of a spliced flow would wake the agent with every
 //! packet that the kernel redirects.
 
-use std::{io, os::fd::OwnedFd};
+use std::{
+    io,
+    os::fd::OwnedFd,
+    task::{Context, Poll, ready},
+};
 
 use tokio::{io::unix::AsyncFd, net::TcpStream};
 
@@ -18,13 +22,12 @@ impl Quiet {
         Ok(Self(sys::watch_quietly(OwnedFd::from(stream.into_std()?))?))
     }
 
-    /// Waits until the peer has ended its side, or the connection is gone.
-    pub async fn ended(&self) -> io::Result<()> {
+    /// Ready when the peer has ended its side, or the connection is gone.
+    pub fn poll_ended(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         loop {
-            let mut ready = self.0.writable().await?;
-            ready.clear_ready();
+            ready!(self.0.poll_write_ready(cx))?.clear_ready();
             if sys::has_ended(self.0.get_ref())? {
-                return Ok(());
+                return Poll::Ready(Ok(()));
             }
         }
     }

@@ -27,7 +27,7 @@ use tokio::{sync::oneshot, task::JoinHandle, time};
 use super::{
     close,
     relay::{self, Relay},
-    splice::{Ride, Way},
+    splice::{Counters, Ride, Way},
 };
 use crate::{flows::Flow, metrics::Metrics};
 
@@ -103,7 +103,8 @@ impl Try {
         ));
         let cookie = dataplane::cookie(&SockRef::from(&client))?;
         let mut relay = Relay::new(None, &flow, &metrics);
-        let mut ride = Ride::new(Way::Trial(splices.clone()), cookie, &flow, &metrics);
+        let counters = Counters::Own(Box::new(metrics.clone()));
+        let mut ride = Ride::new(Way::Trial(splices.clone()), cookie, &flow, counters);
         let accepted = tokio::net::TcpStream::from_std(accepted)?;
         let dialled = tokio::net::TcpStream::from_std(dialled)?;
         let carried = Task(tokio::spawn(async move {

@@ -33,10 +33,9 @@ pub(super) async fn carry(client: TcpStream, database: TcpStream, mut entered: B
     let (shared, flow) = (&entered.shared, &entered.flow);
     let decoder = Box::new(Decoder::new(shared, flow, question));
     let mut relay = Relay::new(Some(decoder), flow, &shared.metrics);
-    flow.mailbox
-        .read_by(&poll_fn(|cx| Poll::Ready(cx.waker().clone())).await);
     let way = splice::Way::Shared(shared.clone());
-    let mut ride = Ride::new(way, entered.cookie(), flow, &shared.metrics);
+    let counters = splice::Counters::Shared(shared.clone());
+    let mut ride = Ride::new(way, entered.cookie(), flow, counters);
     let (reason, database) = to_the_end(&mut relay, &mut ride, &client, database).await;
     ride.count(&relay);
     close::flow(&entered.flow, &entered.shared.metrics, reason);
@@ -51,6 +50,9 @@ pub(super) async fn to_the_end(
     client: &TcpStream,
     mut database: TcpStream,
 ) -> (&'static str, Option<TcpStream>) {
+    let reader = poll_fn(|cx| Poll::Ready(cx.waker().clone())).await;
+    relay.up.flow.mailbox.read_by(&reader);
+    drop(reader);
     loop {
         let torn = splice::torn(relay.down.enrolled.clone());
         let moving = poll_fn(|cx| relay.poll(cx, client, &database, ride));

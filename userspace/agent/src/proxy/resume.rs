@@ -1,6 +1,6 @@
 //! Flows that another process has begun: carried on from where the kernel has them.
 
-use std::{future::poll_fn, io, os::fd::OwnedFd, sync::Arc, task::Poll};
+use std::{io, os::fd::OwnedFd, sync::Arc};
 
 use dataplane::{Resumed, SockCookie};
 use tokio::net::TcpStream;
@@ -9,7 +9,7 @@ use super::{
     Shared, close,
     intake::Entered,
     relay::{self, Relay},
-    splice::{GIVEN, Ride, Way},
+    splice::{Counters, GIVEN, Ride, Way},
     workers::{Pair, Workers},
 };
 use crate::{
@@ -86,10 +86,12 @@ async fn to_the_end(
     client: &TcpStream,
     database: TcpStream,
 ) -> (&'static str, Option<TcpStream>) {
-    flow.mailbox
-        .read_by(&poll_fn(|cx| Poll::Ready(cx.waker().clone())).await);
     let mut relay = Relay::new(None, flow, metrics);
-    let mut ride = Ride::new(Way::Closed, cookie, flow, metrics);
+    let counters = match &shared {
+        Some(shared) => Counters::Shared(shared.clone()),
+        None => Counters::Own(Box::new(metrics.clone())),
+    };
+    let mut ride = Ride::new(Way::Closed, cookie, flow, counters);
     if let Err(reason) = ride.resume(&mut relay, resumed, kept, shared, &database) {
         return (reason, Some(database));
     }

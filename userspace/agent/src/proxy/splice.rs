@@ -9,8 +9,9 @@ use std::{
     future::{self, Future, poll_fn},
     io::ErrorKind,
     mem::MaybeUninit,
+    ops::Deref,
     os::fd::AsFd,
-    pin::Pin,
+    pin::{Pin, pin},
     sync::{Arc, OnceLock},
     task::{Context, Poll, ready},
     time::Duration,
@@ -21,7 +22,6 @@ use dataplane::{
 };
 use socket2::SockRef;
 use tokio::{
-    io::Interest,
     net::TcpStream,
     time::{self, Instant, Sleep},
 };
@@ -86,12 +86,31 @@ impl Way {
     }
 }
 
+/// Whose counters count a flow's rides.
+pub(super) enum Counters {
+    /// The agent's.
+    Shared(Arc<Shared>),
+    /// A canary's, or a keeper's.
+    Own(Box<Metrics>),
+}
+
+impl Deref for Counters {
+    type Target = Metrics;
+
+    fn deref(&self) -> &Metrics {
+        match self {
+            Self::Shared(shared) => &shared.metrics,
+            Self::Own(metrics) => metrics,
+        }
+    }
+}
+
 /// A flow's rides with the kernel.
 pub(super) struct Ride {
     way: Way,
     client: SockCookie,
     flow: Arc<Flow>,
-    metrics: Metrics,
+    counters: Counters,
     enrolled: Option<Enrolled>,
     /// It outlives this process.
     kept: Option<Kept>,
@@ -121,12 +140,12 @@ impl Enrolled {
 }
 
 impl Ride {
-    pub(super) fn new(way: Way, client: SockCookie, flow: &Arc<Flow>, metrics: &Metrics) -> Self {
+    pub(super) fn new(way: Way, client: SockCookie, flow: &Arc<Flow>, counters: Counters) -> Self {
         Self {
             way,
             client,
             flow: flow.clone(),
-            metrics: metrics.clone(),
+            counters,
             enrolled: None,
             kept: None,
             keep_later: false,
@@ -187,11 +206,11 @@ impl Ride {
         };
         let started = Instant::now();
         let mut ended = End::Needed;
-        self.metrics.handovers.inc();
+        self.counters.handovers.inc();
         let database = match hand_over(enrolled, relay, client, &database).await {
             Ok(true) => {
                 let pause = paused.elapsed().as_secs_f64();
-                self.metrics.handover_seconds.observe(pause);
+                self.counters.handover_seconds.observe(pause);
                 self.flow.travels(Path::Splice);
                 let (splice, flow) = (enrolled.splice.clone(), self.flow.clone());
                 let keep_later = self.keep_later;
@@ -274,7 +293,7 @@ impl Ride {
             }
             Err(refusal) => {
                 let reason = refusal.as_str();
-                self.metrics
+                self.counters
                     .splice_refusals
                     .with_label_values(&[reason])
                     .inc();
@@ -315,9 +334,9 @@ impl Ride {
         let before = std::mem::replace(&mut enrolled.counted, moved);
         let (up, down) = (moved.up - before.up, moved.down - before.down);
         relay.carried(up, down);
-        self.metrics.spliced_to_database.inc_by(up);
-        self.metrics.spliced_to_client.inc_by(down);
-        let spills = &self.metrics.spills;
+        self.counters.spliced_to_database.inc_by(up);
+        self.counters.spliced_to_client.inc_by(down);
+        let spills = &self.counters.spills;
         let by_way = [
             ("database", moved.up_spills - before.up_spills),
             ("client", moved.down_spills - before.down_spills),
@@ -397,16 +416,12 @@ async fn hand_over(
 /// In milliseconds: every flow is taken back and handed over again as often, for soaks.
 const RECALL: &str = "UNDERPASS_TEST_RECALL_MS";
 
-async fn recall_for_a_test() {
+fn recalled_for_a_test() -> Option<Duration> {
     static EVERY: OnceLock<Option<Duration>> = OnceLock::new();
-    let every = EVERY.get_or_init(|| {
+    *EVERY.get_or_init(|| {
         let ms = std::env::var(RECALL).ok()?.parse().ok()?;
         Some(Duration::from_millis(ms))
-    });
-    match every {
-        Some(every) => time::sleep(*every).await,
-        None => future::pending().await,
-    }
+    })
 }
 
 /// Waits until the kernel has lost bytes of an enrolled flow's database: the end of the flow.
@@ -433,6 +448,9 @@ enum End {
 }
 
 /// Waits until the agent is needed. `count` says whether it is.
+///
+/// Polled by hand: futures that each wait for one thing would be most of what a flow costs the agent
+/// while the kernel carries it.
 async fn ride(
     splice: &Splice,
     flow: &Flow,
@@ -441,40 +459,49 @@ async fn ride(
     mut count: impl FnMut() -> bool,
 ) -> Result<(TcpStream, End), &'static str> {
     let quiet = Quiet::new(database).map_err(|e| failed(&e))?;
-    let end = loop {
-        tokio::select! {
-            _ = client.readable() => break End::Needed,
-            _ = client.ready(Interest::ERROR) => break End::Needed,
-            () = splice.called() => break End::Needed,
-            _ = quiet.ended() => break End::Needed,
-            () = flow.recalled() => break End::Recalled,
-            () = flow.given() => break End::Given,
-            () = recall_for_a_test() => break End::Recalled,
-            () = time::sleep(COUNT_EVERY) => if count() {
-                break End::Recalled;
-            },
-            () = letter(flow) => {
-                // Once that is answered, nothing may pass unseen.
-                let Some(letter) = flow.mailbox.take_unless(Action::Enrich) else {
-                    break End::Recalled;
-                };
-                if let Some(reason) = marked::obey(flow, letter, None) {
-                    break End::Marked(reason);
-                }
-            }
+    let recall_every = recalled_for_a_test();
+    let pause = recall_every.unwrap_or(COUNT_EVERY);
+    let mut tick = pin!(time::sleep(pause));
+    let mut called = pin!(splice.called());
+    let end = poll_fn(|cx| {
+        let is_needed = client.poll_read_ready(cx).is_ready()
+            || quiet.poll_ended(cx).is_ready()
+            || called.as_mut().poll(cx).is_ready();
+        if is_needed {
+            return Poll::Ready(End::Needed);
         }
-    };
+        if flow.is_recalled() {
+            return Poll::Ready(End::Recalled);
+        }
+        if flow.is_given() {
+            return Poll::Ready(End::Given);
+        }
+        if let Some(end) = letter(flow) {
+            return Poll::Ready(end);
+        }
+        while tick.as_mut().poll(cx).is_ready() {
+            if recall_every.is_some() || count() {
+                return Poll::Ready(End::Recalled);
+            }
+            tick.as_mut().reset(Instant::now() + pause);
+        }
+        Poll::Pending
+    });
+    let end = end.await;
     let database = quiet.into_stream().map_err(|e| failed(&e))?;
     Ok((database, end))
 }
 
-/// The flow's task is woken when one comes.
-async fn letter(flow: &Flow) {
-    poll_fn(|_| match flow.mailbox.is_full() {
-        true => Poll::Ready(()),
-        false => Poll::Pending,
-    })
-    .await;
+/// What a letter asks for, if there is one.
+fn letter(flow: &Flow) -> Option<End> {
+    if !flow.mailbox.is_full() {
+        return None;
+    }
+    // Once that is answered, nothing may pass unseen.
+    let Some(letter) = flow.mailbox.take_unless(Action::Enrich) else {
+        return Some(End::Recalled);
+    };
+    marked::obey(flow, letter, None).map(End::Marked)
 }
 
 fn take_back(
