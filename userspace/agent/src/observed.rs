@@ -1,9 +1,15 @@
 //! Observed flows, as `/metrics` and `/flows` show them. Nothing of them passes through the
 //! agent: it reads what the kernel has counted, when it is asked.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, PoisonError},
+};
 
-use dataplane::{Dataplane, OPCODES, Observations, Observed, Traffic, policy::Action};
+use dataplane::{
+    Dataplane, OPCODES, Observed, Traffic,
+    policy::{Action, RuleName},
+};
 use prometheus::{
     HistogramOpts, HistogramVec, IntCounterVec, Opts,
     core::{Collector, Desc},
@@ -25,13 +31,17 @@ pub fn is_observing(dataplane: &SharedDataplane) -> bool {
 
 /// Takes flows that have ended out of the kernel's table.
 pub fn sweep(dataplane: &SharedDataplane) {
-    read(dataplane);
+    read(dataplane, |_, _| {});
 }
 
-/// What the meter has counted; None where nothing is attached or it cannot be read.
-fn read(dataplane: &SharedDataplane) -> Option<Observations> {
+/// What the meter has counted, by rule; None where nothing is attached or it cannot be read. The
+/// data plane waits while `each` looks at a flow.
+fn read(
+    dataplane: &SharedDataplane,
+    each: impl FnMut(Observed, &Traffic),
+) -> Option<BTreeMap<RuleName, Traffic>> {
     let mut dataplane = dataplane.lock().unwrap_or_else(PoisonError::into_inner);
-    let read = dataplane.as_mut()?.observations();
+    let read = dataplane.as_mut()?.observations(each);
     read.inspect_err(|e| tracing::error!("cannot read what was observed: {e}"))
         .ok()
 }
@@ -61,9 +71,8 @@ pub struct ObservedView {
     p99_us: Option<f64>,
 }
 
-impl From<&Observed> for ObservedView {
-    fn from(flow: &Observed) -> Self {
-        let traffic = &flow.traffic;
+impl ObservedView {
+    fn new(flow: Observed, traffic: &Traffic) -> Self {
         let us = |quantile| {
             let latency = traffic.latencies.quantile(quantile);
             latency.map(|latency| latency.as_nanos() as f64 / 1e3)
@@ -72,7 +81,7 @@ impl From<&Observed> for ObservedView {
             id: format!("socket-{}", flow.cookie),
             client: flow.client.map(|client| client.to_string()),
             pid: flow.process.pid,
-            process: flow.process.name.clone(),
+            process: flow.process.name,
             uid: flow.process.uid,
             orig_dst: flow.orig_dst.to_string(),
             action: Action::Observe.as_str(),
@@ -93,14 +102,28 @@ impl From<&Observed> for ObservedView {
     }
 }
 
-/// The observed flows of this moment.
-pub fn flows(dataplane: &SharedDataplane) -> Vec<Observed> {
-    read(dataplane).unwrap_or_default().flows
+/// The observed flows of this moment that `is_meant` wants; none if not all can be read. The data
+/// plane waits for `is_meant`.
+pub fn flows(dataplane: &SharedDataplane, is_meant: impl Fn(&Observed) -> bool) -> Vec<Observed> {
+    keep(dataplane, |flow, _| is_meant(&flow).then_some(flow))
 }
 
-/// As `/flows` gives them.
+/// All of them, as `/flows` gives them.
 pub fn views(dataplane: &SharedDataplane) -> Vec<ObservedView> {
-    flows(dataplane).iter().map(ObservedView::from).collect()
+    keep(dataplane, |flow, traffic| {
+        Some(ObservedView::new(flow, traffic))
+    })
+}
+
+fn keep<T>(
+    dataplane: &SharedDataplane,
+    of_each: impl Fn(Observed, &Traffic) -> Option<T>,
+) -> Vec<T> {
+    let mut kept = Vec::new();
+    let read = read(dataplane, |flow, traffic| {
+        kept.extend(of_each(flow, traffic))
+    });
+    read.map_or_else(Vec::new, |_| kept)
 }
 
 /// By rule, over all flows that are and were observed.
@@ -247,14 +270,10 @@ impl Collector for ObservedCounters {
     }
 
     fn collect(&self) -> Vec<proto::MetricFamily> {
-        let (Some(read), Ok(families)) = (read(&self.dataplane), Families::new()) else {
+        let (Some(read), Ok(families)) = (read(&self.dataplane, |_, _| {}), Families::new()) else {
             return Vec::new();
         };
-        let by_rule = || {
-            read.by_rule
-                .iter()
-                .map(|(rule, traffic)| (rule.as_str(), traffic))
-        };
+        let by_rule = || read.iter().map(|(rule, traffic)| (rule.as_str(), traffic));
         for (rule, traffic) in by_rule() {
             families.add(rule, traffic);
         }
@@ -263,7 +282,7 @@ impl Collector for ObservedCounters {
         let mut all: Vec<_> = counters
             .filter(|family| !family.get_metric().is_empty())
             .collect();
-        if !read.by_rule.is_empty() {
+        if !read.is_empty() {
             all.push(histograms(by_rule()));
         }
         all

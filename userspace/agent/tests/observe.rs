@@ -21,6 +21,7 @@ use std::{
 
 use cassandra_protocol::crc;
 use common::*;
+use dataplane::trial::Random;
 use testkit::sandbox::{Agent, stay_on_one_processor};
 
 const ERROR: u8 = 0x00;
@@ -29,19 +30,6 @@ const READY: u8 = 0x02;
 const QUERY: u8 = 0x07;
 const RESULT: u8 = 0x08;
 const EVENT: u8 = 0x0c;
-
-/// The same numbers in every run (an LCG's upper half).
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, limit: usize) -> usize {
-        self.0 = self
-            .0
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) as usize % limit
-    }
-}
 
 fn frame(version: u8, stream: i16, opcode: u8, body: usize) -> Vec<u8> {
     let [high, low] = stream.to_be_bytes();
@@ -110,7 +98,7 @@ fn flow(agent: &Agent<'_>) -> serde_json::Value {
 /// Answers every request, each seventh with an error, and tells an event now and then. Ends
 /// with its client; what it sent.
 fn database(mut stream: TcpStream) -> u64 {
-    let mut random = Random(7);
+    let mut random = Random::new(7);
     let mut sent = 0;
     let mut first = [0; 1];
     while stream.peek(&mut first).unwrap() > 0 {
@@ -142,7 +130,7 @@ fn every_frame_is_counted_once_however_it_is_cut() {
             let server = thread::spawn(move || database(accept(&listener).0));
             let (client, sent) = hosts.client(|| {
                 let mut client = connect(family, to_database).unwrap();
-                let mut random = Random(5);
+                let mut random = Random::new(5);
                 let mut sent = 0;
                 for round in 0..ROUNDS {
                     let bodies = [0, 50, 3_000, 60_000][round % 4] + 1;
@@ -231,7 +219,7 @@ fn conversation(hosts: &Hosts, listener: &TcpListener, turns: &[(Vec<u8>, Vec<u8
     let to_database = Family::V4.dialled(hosts.database_ip(Distance::Here, Family::V4), port);
     let client = hosts.client(|| connect(Family::V4, to_database).unwrap());
     let (database, _) = accept(listener);
-    let mut random = Random(3);
+    let mut random = Random::new(3);
     for (asked, answered) in turns {
         for (from, to, bytes) in [(&client, &database, asked), (&database, &client, answered)] {
             let (mut from, mut to) = (from.try_clone().unwrap(), to.try_clone().unwrap());

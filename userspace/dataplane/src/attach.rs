@@ -2,6 +2,7 @@
 //! lives.
 
 use std::{
+    collections::BTreeMap,
     fs::File,
     io,
     path::{Path, PathBuf},
@@ -30,7 +31,7 @@ use crate::{
     load,
     maps::{Maps, MapsError},
     meter_hooks::MeterHooks,
-    meters::{Meters, Observations},
+    meters::{Meters, Observed, Traffic},
     pins::{Pins, PinsError},
     policy::{Policy, RuleName},
     remembered::Remembered,
@@ -205,7 +206,7 @@ impl Dataplane {
     pub fn install(&mut self, policy: &Policy) -> Result<(), AttachError> {
         let compiled = compile_here(policy)?;
         // Flows learn their rule's name while the kernel's numbers still mean it.
-        self.observations()?;
+        self.observations(|_, _| {})?;
         if policy.observes() {
             self.meter_hooks
                 .attach(&mut lock(&self.ebpf), &open(&self.cgroup)?)?;
@@ -226,10 +227,14 @@ impl Dataplane {
         Ok(())
     }
 
-    /// Reads what is observed. To be called now and then while [`Self::is_observing`]: flows that
-    /// have ended leave the kernel's table by it.
-    pub fn observations(&mut self) -> Result<Observations, AttachError> {
-        let read = self.meters.read();
+    /// Reads what is observed: shows `each` the live flows, one by one, and returns by rule what
+    /// went over them and over those that have ended. To be called now and then while
+    /// [`Self::is_observing`]: flows that have ended leave the kernel's table by it.
+    pub fn observations(
+        &mut self,
+        each: impl FnMut(Observed, &Traffic),
+    ) -> Result<BTreeMap<RuleName, Traffic>, AttachError> {
+        let read = self.meters.read(each);
         read.map_err(|e| AttachError::Maps(MapsError::Layout("meters", e)))
     }
 

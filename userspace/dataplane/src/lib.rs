@@ -8,7 +8,7 @@
 //! - [`Remembered`]: decisions that stand for later connections.
 //! - [`Splices`]: flows that were taken in and are carried by the kernel.
 //! - [`shortcut`]: flows whose two ends are both on this host, past TCP.
-//! - [`Observations`]: what was read of flows that are left alone and observed.
+//! - [`Observed`], [`Traffic`]: flows that are left alone and observed, and what went over them.
 //! - [`trial`]: what canaries send to find out whether a path works here.
 //! - [`host`], [`doctor`]: what this host has, and what it lacks.
 //!
@@ -50,7 +50,7 @@ pub use counters::{Cause, Counters, Outcome, RuleCount, Turn};
 pub use dial::{Dialled, dial};
 pub use holds::{Held, Holds, Process};
 pub use listeners::{Accepted, Listeners};
-pub use meters::{Latencies, OPCODES, Observations, Observed, Side, Traffic};
+pub use meters::{Latencies, OPCODES, Observed, Side, Traffic};
 pub use pins::{DEFAULT_PINS, detach};
 pub use places::{Place, Places, Redirected, UNKNOWN_PLACE, framing};
 pub use quiet::Quiet;

@@ -14,7 +14,10 @@ use aya::{
 use ebpf::abi;
 
 use super::HOOKS;
-use crate::sys::{self, Shared};
+use crate::{
+    sys::{self, Shared},
+    trial::Random,
+};
 
 const PACKETS: usize = 120_000;
 /// A bad one that is taken for one from far ahead makes old news of the rest.
@@ -24,25 +27,12 @@ const ETHERNET: usize = 14;
 const SYN: u8 = 2;
 const ACK: u8 = 16;
 
-/// The same numbers in every run (an LCG's upper half).
-struct Random(u64);
+fn one_in(random: &mut Random, n: usize) -> bool {
+    random.below(n) == 0
+}
 
-impl Random {
-    fn below(&mut self, limit: usize) -> usize {
-        self.0 = self
-            .0
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) as usize % limit
-    }
-
-    fn one_in(&mut self, n: usize) -> bool {
-        self.below(n) == 0
-    }
-
-    fn bytes(&mut self, count: usize) -> Vec<u8> {
-        (0..count).map(|_| self.below(256) as u8).collect()
-    }
+fn noise(random: &mut Random, count: usize) -> Vec<u8> {
+    (0..count).map(|_| random.below(256) as u8).collect()
 }
 
 /// The two programs, and what they count.
@@ -100,15 +90,15 @@ struct Sender {
 
 /// IPv4 or IPv6, and TCP: as good as they are asked for.
 fn headers(random: &mut Random, seq: u32, flags: u8) -> Vec<u8> {
-    let bad = |random: &mut Random| random.one_in(100);
-    let is_v4 = random.one_in(2);
+    let bad = |random: &mut Random| one_in(random, 100);
+    let is_v4 = one_in(random, 2);
     let mut packet = vec![0; ETHERNET];
     let kind: u16 = if is_v4 { 0x0800 } else { 0x86dd };
     packet[12..].copy_from_slice(&kind.to_be_bytes());
     let begin = packet.len();
     if is_v4 {
         let words = if bad(random) { random.below(16) } else { 5 };
-        packet.extend(random.bytes(20.max(4 * words)));
+        packet.extend(noise(random, 20.max(4 * words)));
         packet[begin] = 0x40 | words as u8;
         packet[begin + 9] = if bad(random) {
             random.below(256) as u8
@@ -116,7 +106,7 @@ fn headers(random: &mut Random, seq: u32, flags: u8) -> Vec<u8> {
             6
         };
     } else {
-        packet.extend(random.bytes(40));
+        packet.extend(noise(random, 40));
         packet[begin] = 0x60;
         packet[begin + 6] = 6;
         if bad(random) {
@@ -124,13 +114,13 @@ fn headers(random: &mut Random, seq: u32, flags: u8) -> Vec<u8> {
             let next = [0, 43, 44, 60, 250][random.below(5)];
             packet[begin + 6] = next;
             let words = random.below(4);
-            packet.extend(random.bytes(8 + 8 * words));
+            packet.extend(noise(random, 8 + 8 * words));
             packet[begin + 40] = if bad(random) { 0 } else { 6 };
             packet[begin + 41] = if bad(random) { 255 } else { words as u8 };
         }
     }
     let tcp = packet.len();
-    packet.extend(random.bytes(20));
+    packet.extend(noise(random, 20));
     packet[tcp + 4..tcp + 8].copy_from_slice(&seq.to_be_bytes());
     let words = if bad(random) { random.below(16) } else { 5 };
     packet[tcp + 12] = (words as u8) << 4;
@@ -148,9 +138,9 @@ fn frame(version: u8, stream: usize, opcode: u8, body: usize) -> Vec<u8> {
 
 /// Frames, or a segment with a checksum of chance, or no CQL at all.
 fn payload(random: &mut Random, version: u8) -> Vec<u8> {
-    if random.one_in(20) {
+    if one_in(random, 20) {
         let count = random.below(300);
-        return random.bytes(count);
+        return noise(random, count);
     }
     let mut bytes = Vec::new();
     for _ in 0..=random.below(6) {
@@ -175,11 +165,11 @@ impl Sender {
         }
         let mut packet = headers(random, seq, ACK);
         packet.extend_from_slice(payload);
-        if can_be_bad && random.one_in(40) {
+        if can_be_bad && one_in(random, 40) {
             let shortest = shortest(&packet);
             packet.truncate(shortest + random.below(packet.len() - shortest));
         }
-        if can_be_bad && random.one_in(40) {
+        if can_be_bad && one_in(random, 40) {
             let at = ETHERNET + random.below(packet.len() - ETHERNET);
             packet[at] = random.below(256) as u8;
         }
@@ -190,7 +180,7 @@ impl Sender {
 #[test]
 fn every_packet_passes_as_it_was() {
     let meter = Meter::load();
-    let mut random = Random(11);
+    let mut random = Random::new(11);
     let (mut frames, mut segments, mut gaps) = ([0; 2], 0, 0);
     for flow in 0..PACKETS / PACKETS_OF_A_FLOW {
         let mut senders = [("meter_requests", 0), ("meter_answers", 0x80)].map(|(hook, side)| {
@@ -237,13 +227,13 @@ fn every_packet_passes_as_it_was() {
 #[test]
 fn bytes_that_are_no_packet_pass_as_they_were() {
     let meter = Meter::load();
-    let mut random = Random(12);
+    let mut random = Random::new(12);
     for _ in 0..PACKETS / 4 {
         let mut bytes = vec![0; ETHERNET];
         let kinds: [u16; 3] = [0x0800, 0x86dd, 0x0806];
         bytes[12..].copy_from_slice(&kinds[random.below(3)].to_be_bytes());
         let count = shortest(&bytes) - ETHERNET + random.below(200);
-        bytes.extend(random.bytes(count));
+        bytes.extend(noise(&mut random, count));
         bytes[ETHERNET] = [0x45, 0x4f, 0x40, 0x60, bytes[ETHERNET]][random.below(5)];
         meter.pass(HOOKS[random.below(2)].0, &bytes);
     }

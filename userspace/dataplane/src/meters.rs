@@ -2,7 +2,8 @@
 //!
 //! The kernel counts by flow only, so that no two flows share a counter. Flows that have ended
 //! are added to their rule here, and taken out of the kernel's table: [`Meters::read`] must be
-//! called now and then.
+//! called now and then. It shows one flow at a time: what is counted of each is kilobytes, and
+//! there may be as many as [`abi::MAX_METERS`].
 
 use std::{
     collections::{BTreeMap, HashMap as StdHashMap},
@@ -82,7 +83,7 @@ pub struct Traffic {
     pub latencies: Latencies,
 }
 
-/// A flow that is observed now.
+/// A flow that is observed now. What went over it is not in here: nobody keeps that of all flows.
 #[derive(Clone, Debug)]
 pub struct Observed {
     /// Its socket.
@@ -97,17 +98,6 @@ pub struct Observed {
     pub rule: RuleName,
     /// Since its `connect()`.
     pub age: Duration,
-    /// What went over it.
-    pub traffic: Traffic,
-}
-
-/// A reading.
-#[derive(Clone, Debug, Default)]
-pub struct Observations {
-    /// Live flows.
-    pub flows: Vec<Observed>,
-    /// Live flows and those that have ended.
-    pub by_rule: BTreeMap<RuleName, Traffic>,
 }
 
 /// The kernel's table, and what was taken out of it.
@@ -134,14 +124,18 @@ impl Meters {
         self.rules.is_empty()
     }
 
-    /// Reads all flows; adds those that have ended to their rules.
-    pub(crate) fn read(&mut self) -> Result<Observations, MapError> {
+    /// Reads all flows: shows `each` the live ones, and adds those that have ended to their rules.
+    /// Returns what went over both, by rule.
+    pub(crate) fn read(
+        &mut self,
+        mut each: impl FnMut(Observed, &Traffic),
+    ) -> Result<BTreeMap<RuleName, Traffic>, MapError> {
         let now = clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(Duration::ZERO, Duration::from);
         // Collected first: an entry that is removed sends the iteration back to its beginning.
         let most = abi::MAX_METERS as usize;
         let cookies: Vec<u64> = self.map.keys().take(most).collect::<Result<_, _>>()?;
         let mut rules = StdHashMap::with_capacity(cookies.len());
-        let mut flows = Vec::new();
+        let mut by_rule = BTreeMap::<_, Traffic>::new();
         for cookie in cookies {
             let Shared(meter) = match self.map.get(&cookie, 0) {
                 Ok(meter) => meter,
@@ -151,9 +145,9 @@ impl Meters {
             let key = (cookie, meter.opened_ns);
             let known = self.rules.remove(&key);
             let rule = known.unwrap_or_else(|| holds::rule_name(&meter.leg, &self.names));
+            let traffic = Traffic::from(&meter);
             if meter.ended != 0 {
-                let total = self.ended.entry(rule).or_default();
-                total.add(&Traffic::from(&meter));
+                self.ended.entry(rule).or_default().add(&traffic);
                 match self.map.remove(&cookie) {
                     Ok(()) | Err(MapError::KeyNotFound) => {}
                     Err(error) => return Err(error),
@@ -161,17 +155,14 @@ impl Meters {
                 continue;
             }
             rules.insert(key, rule.clone());
-            flows.push(observed(&meter, rule, now));
+            by_rule.entry(rule.clone()).or_default().add(&traffic);
+            each(observed(&meter, rule, now), &traffic);
         }
         self.rules = rules;
-        let mut by_rule = self.ended.clone();
-        for flow in &flows {
-            by_rule
-                .entry(flow.rule.clone())
-                .or_default()
-                .add(&flow.traffic);
+        for (rule, traffic) in &self.ended {
+            by_rule.entry(rule.clone()).or_default().add(traffic);
         }
-        Ok(Observations { flows, by_rule })
+        Ok(by_rule)
     }
 
     /// Rules that no policy has any more count as one, so that generated names cannot pile up.
@@ -197,7 +188,6 @@ fn observed(meter: &abi::Meter, rule: RuleName, now: Duration) -> Observed {
         process: holds::process(&meter.leg),
         rule,
         age: now.saturating_sub(Duration::from_nanos(meter.opened_ns)),
-        traffic: Traffic::from(meter),
     }
 }
 
@@ -343,6 +333,11 @@ fn begin_ns(bucket: usize) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn all_observed_flows_at_once_are_a_few_megabytes() {
+        assert!(size_of::<Observed>() * abi::MAX_METERS as usize <= 16 << 20);
+    }
 
     #[test]
     fn buckets_follow_each_other() {

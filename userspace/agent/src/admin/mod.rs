@@ -78,16 +78,15 @@ async fn metrics(State(admin): State<Admin>) -> Response {
 async fn flows(State(admin): State<Admin>) -> Response {
     #[derive(Serialize)]
     #[serde(untagged)]
-    enum View {
-        Carried(FlowView),
-        Observed(Box<ObservedView>),
+    enum View<'a> {
+        Carried(&'a FlowView),
+        Observed(&'a ObservedView),
     }
-    let carried = admin.shared.flows.views().into_iter().map(View::Carried);
+    let carried = admin.shared.flows.views();
     match aside(move || observed::views(&admin.dataplane)).await {
         Ok(observed) => {
-            let observed = observed
-                .into_iter()
-                .map(|view| View::Observed(Box::new(view)));
+            let carried = carried.iter().map(View::Carried);
+            let observed = observed.iter().map(View::Observed);
             json(&carried.chain(observed).collect::<Vec<_>>())
         }
         Err(error) => failed(&error),

@@ -146,8 +146,7 @@ pub(super) fn is_there(shared: &Shared, dataplane: &SharedDataplane, number: Flo
     match number {
         FlowNumber::Carried(id) => shared.flows.has(id),
         FlowNumber::Observed(cookie) => {
-            let mut flows = observed::flows(dataplane).into_iter();
-            flows.any(|flow| flow.cookie.number() == cookie)
+            !observed::flows(dataplane, |flow| flow.cookie.number() == cookie).is_empty()
         }
     }
 }
@@ -155,18 +154,13 @@ pub(super) fn is_there(shared: &Shared, dataplane: &SharedDataplane, number: Flo
 fn meant(shared: &Shared, dataplane: &SharedDataplane, mark: &Mark) -> Meant {
     let mut meant = Meant::default();
     let mut cgroups = Cgroups::default();
-    let observed = match observed::is_observing(dataplane) {
-        true => observed::flows(dataplane),
-        false => Vec::new(),
-    };
     match &mark.target {
         Target::Flow(FlowNumber::Carried(id)) => {
             let flow = shared.flows.get(*id);
             meant.carried.extend(flow.map(|flow| (flow, false)));
         }
         Target::Flow(FlowNumber::Observed(cookie)) => {
-            let is_it = |flow: &Observed| flow.cookie.number() == *cookie;
-            meant.observed.extend(observed.into_iter().filter(is_it));
+            meant.observed = observed::flows(dataplane, |flow| flow.cookie.number() == *cookie);
         }
         Target::Selector(selector) => {
             for flow in shared.flows.all() {
@@ -177,7 +171,8 @@ fn meant(shared: &Shared, dataplane: &SharedDataplane, mark: &Mark) -> Meant {
                     Holds::No => {}
                 }
             }
-            for flow in observed {
+            // All: looking a cgroup up takes files, and the data plane would wait for them.
+            for flow in observed::flows(dataplane, |_| true) {
                 let known = Known {
                     to: flow.orig_dst,
                     process: &flow.process,

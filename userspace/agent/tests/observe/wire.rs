@@ -206,7 +206,7 @@ fn what_comes_twice_is_counted_once() {
             // What the client sends is lost on its way, and sent again past the hook; what comes
             // to it comes twice, the answer to its SYN, too.
             wire.set([BAD, DOUBLED]);
-            let mut random = Random(9);
+            let mut random = Random::new(9);
             let mut flow = Flow::open(&hosts, family, version, &listener);
             for turn in 0..60 {
                 let body = [10, 200, 20_000][turn % 3];
@@ -241,7 +241,7 @@ fn after_a_gap_it_is_in_step_again() {
             let listener = hosts.listen(Distance::There, family);
             let port = listener.local_addr().unwrap().port();
             let agent = hosts.agent(&rule("observe", &to(&[port])));
-            let mut random = Random(10);
+            let mut random = Random::new(10);
             let mut flow = Flow::open(&hosts, family, version, &listener);
             wire.set([BAD, BAD]);
             for turn in 0..60 {
@@ -306,7 +306,7 @@ fn super_packets_and_frames_over_many_are_counted_once() {
         let listener = hosts.listen(Distance::There, family);
         let port = listener.local_addr().unwrap().port();
         let agent = hosts.agent(&rule("observe", &to(&[port])));
-        let mut random = Random(11);
+        let mut random = Random::new(11);
         let mut flow = Flow::open(&hosts, family, version, &listener);
         for _ in 0..10 {
             // Thousands of frames in a packet, and one over dozens of packets.

@@ -1,0 +1,202 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR MIT */
+/*
+ * The meter's reading: one header after another, and what each says.
+ *
+ * A cursor is advanced over what need not be read, and collects a header that packets cut. In
+ * v5 segments a frame may be the rest of one segment and the beginning of the next; what is
+ * compressed is not read.
+ */
+#pragma once
+
+#include "frames.h"
+#include "meter_latency.h"
+
+enum { CQL_ERROR = 0, CQL_STARTUP = 1, CQL_READY = 2, CQL_AUTHENTICATE = 3 };
+
+/* Constant during a walk; what changes is in the cursor. */
+struct walk {
+	struct __sk_buff *skb;
+	__u64 cookie;
+	__u64 now_ns;
+	__u32 is_egress;
+};
+
+static __always_inline void advance(struct up_cursor *at, __u32 bytes)
+{
+	at->off += bytes;
+	at->next += bytes;
+}
+
+/* Direction, version and opcode as they may be, a body no longer than is allowed. */
+static __always_inline int is_header(const __u8 *header, __u32 is_egress)
+{
+	__u32 version = header[0] & 0x7f;
+
+	return (header[0] >> 7) != is_egress && version >= 3 && version <= 6 &&
+	       header[4] < UP_OPCODES && body_of(header) <= MAX_BODY;
+}
+
+static __always_inline void on_frame(struct walk *w, struct up_meter *m, struct up_direction *d)
+{
+	const __u8 *header = d->at.header;
+	__u32 stream = (__u32)header[2] << 8 | header[3];
+	__u32 version = header[0] & 0x7f;
+	__u32 opcode = header[4] & 31;
+
+	d->frames += 1;
+	if (opcode < UP_OPCODES)
+		d->by_opcode[opcode] += 1;
+	if (w->is_egress) {
+		if (opcode == CQL_STARTUP)
+			m->version = version;
+		on_request(m, w->now_ns, stream);
+		return;
+	}
+	on_response(m, w->now_ns, stream);
+	/* From here on both sides speak in segments. The client says nothing before it knows. */
+	if ((opcode == CQL_READY || opcode == CQL_AUTHENTICATE) && m->version == 5 &&
+	    version == 5 && d->at.framing == UP_FRAMING_FRAMES) {
+		m->requests.at.framing = UP_FRAMING_UNSURE;
+		m->responses.at.framing = UP_FRAMING_UNSURE;
+	}
+}
+
+/* CRC24 of a v5 segment's header, bit by bit: once per flow and direction. */
+static __noinline __u32 crc24(__u64 bytes, __u32 count)
+{
+	__u32 crc = 0x875060;
+
+	for (__u32 i = 0; i < 5; i++) {
+		if (i >= count)
+			break;
+		crc ^= (__u32)(bytes & 0xff) << 16;
+		bytes >>= 8;
+		for (int bit = 0; bit < 8; bit++) {
+			crc <<= 1;
+			if (crc & 0x1000000)
+				crc ^= 0x1974f0b;
+		}
+	}
+	return crc & 0xffffff;
+}
+
+/* At least the shorter header is whole. */
+static __always_inline void on_segment(struct up_direction *d)
+{
+	struct up_cursor *at = &d->at;
+	const __u8 *h = at->header;
+	__u64 head = (__u64)h[0] | (__u64)h[1] << 8 | (__u64)h[2] << 16 | (__u64)h[3] << 24 |
+		     (__u64)h[4] << 32;
+	__u32 payload = (__u32)head & 0x1ffff;
+	__u32 take;
+
+	if (at->framing == UP_FRAMING_UNSURE) {
+		__u32 crc = (__u32)h[3] | (__u32)h[4] << 8 | (__u32)h[5] << 16;
+
+		at->framing = crc24(head & 0xffffff, 3) == crc ? UP_FRAMING_SEGMENTS
+								: UP_FRAMING_SEGMENTS_LZ4;
+	}
+	if (at->framing == UP_FRAMING_SEGMENTS_LZ4 && at->have < SEGMENT_HEADER_LZ4)
+		return;
+	at->have = 0;
+	d->segments += 1;
+	/* The length without compression is not 0: what is inside cannot be read. */
+	if (at->framing == UP_FRAMING_SEGMENTS_LZ4 && ((head >> 17) & 0x1ffff)) {
+		d->compressed += 1;
+		advance(at, payload + SEGMENT_CRC);
+		return;
+	}
+	take = at->frame_left < payload ? at->frame_left : payload;
+	advance(at, take);
+	at->frame_left -= take;
+	at->segment_left = payload - take;
+	if (!at->segment_left)
+		advance(at, SEGMENT_CRC);
+}
+
+/* The body that follows a frame's header, and the segment's end if it reaches that. */
+static __always_inline int skip_body(struct up_cursor *at)
+{
+	__u32 body = body_of(at->header);
+	__u32 left = at->segment_left;
+	__u32 take;
+
+	if (!left) {
+		advance(at, body);
+		return 1;
+	}
+	if (left < FRAME_HEADER)
+		return 0;
+	left -= FRAME_HEADER;
+	take = body < left ? body : left;
+	advance(at, take);
+	at->frame_left = body - take;
+	at->segment_left = left - take;
+	if (!at->segment_left)
+		advance(at, SEGMENT_CRC);
+	return 1;
+}
+
+static __always_inline __u32 header_bytes(const struct up_cursor *at)
+{
+	if (at->framing == UP_FRAMING_FRAMES || at->segment_left)
+		return FRAME_HEADER;
+	return at->framing == UP_FRAMING_SEGMENTS_LZ4 ? SEGMENT_HEADER_LZ4 : SEGMENT_HEADER;
+}
+
+/* Completes the header as far as the packet has it. False: it does not have it all. */
+static __always_inline int collect(struct walk *w, struct up_cursor *at, __u32 want)
+{
+	if (want == FRAME_HEADER && !at->have && at->end - at->off >= FRAME_HEADER) {
+		if (bpf_skb_load_bytes(w->skb, at->off, at->header, FRAME_HEADER))
+			return 0;
+		advance(at, FRAME_HEADER);
+		return 1;
+	}
+	/* Byte by byte: segments, and headers that a packet's end cuts. */
+	ROLLED for (int i = 0; i < FRAME_HEADER; i++) {
+		__u64 have = at->have;
+
+		if (have >= want || at->off >= at->end)
+			break;
+		asm volatile("%0 &= 15" : "+r"(have));
+		if (have >= sizeof(at->header) ||
+		    bpf_skb_load_bytes(w->skb, at->off, &at->header[have], 1))
+			return 0;
+		at->have += 1;
+		advance(at, 1);
+	}
+	return at->have >= want;
+}
+
+/* Whether a packet behind a hole begins with a frame's header, and is a chain of two or ends where
+ * the first does. Segments have a checksum that says it; one that is not self-contained may be a
+ * frame's middle. */
+static __always_inline int begins_with_header(struct __sk_buff *skb, const struct up_cursor *at,
+					      __u32 off, __u32 is_egress)
+{
+	__u8 header[FRAME_HEADER];
+	__u32 next;
+
+	if (bpf_skb_load_bytes(skb, off, header, sizeof(header)))
+		return 0;
+	if (at->framing != UP_FRAMING_FRAMES) {
+		__u64 head = (__u64)header[0] | (__u64)header[1] << 8 | (__u64)header[2] << 16 |
+			     (__u64)header[3] << 24 | (__u64)header[4] << 32;
+		__u32 at_crc = at->framing == UP_FRAMING_SEGMENTS_LZ4 ? 5 : 3;
+		__u64 self_contained = at_crc == 5 ? 1ull << 34 : 1ull << 17;
+		__u32 crc = at_crc == 5 ? (__u32)header[5] | (__u32)header[6] << 8 | (__u32)header[7] << 16
+					: (__u32)header[3] | (__u32)header[4] << 8 | (__u32)header[5] << 16;
+
+		if (at_crc == 3)
+			head &= 0xffffff;
+		return (head & self_contained) && crc24(head, at_crc) == crc;
+	}
+	if (!is_header(header, is_egress))
+		return 0;
+	next = off + FRAME_HEADER + body_of(header);
+	if (next >= skb->len)
+		return next == skb->len;
+	return !bpf_skb_load_bytes(skb, next, header, sizeof(header)) &&
+	       is_header(header, is_egress);
+}
