@@ -430,7 +430,7 @@ struct up_splice_order {
 };
 
 /* An order where it lies. It is replaced there, and read, under the kernel's spin lock (`lock`): a
- * program that holds it never sees half of one, nor another flow's. */
+ * program never sees half of one, nor another flow's while its own lives. */
 struct up_splice_slot {
 	__u32 lock;
 	__u32 pad;

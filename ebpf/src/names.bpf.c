@@ -9,7 +9,7 @@
  * SO_ORIGINAL_DST is the address that was dialled.
  *
  * Read flows, write nothing. They go when the agent goes, and so do the flows that they
- * serve.
+ * serve; but for spliced ones, for which the keeper holds what it can of them.
  */
 #include "common.h"
 

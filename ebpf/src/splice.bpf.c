@@ -29,7 +29,7 @@
  * agent, who reads no more than it can write, so that TCP's window stops the sender.
  *
  * Reads splice_orders, spliced, clients, upstreams, accepteds; writes splices, splice_calls, causes.
- * When the agent is dead its sockets are closed, and so are both ends of the flow.
+ * When the agent is dead another process may hold its sockets: what is redirected goes on.
  */
 #include "common.h"
 #include "kernel.h"
@@ -220,6 +220,7 @@ int splice_down(struct __sk_buff *skb)
 	__u64 id = bpf_get_socket_cookie(skb);
 	struct up_splice_order order = {};
 	struct up_splice *s;
+	int is_first;
 	long left;
 
 	/* A FIN: the agent sees it for itself. Passed up it would make an empty message, redirected
@@ -259,11 +260,13 @@ int splice_down(struct __sk_buff *skb)
 	walk_packet(&s->down_place, skb);
 	return SK_PASS;
 pass:
-	if (order.down != UP_SPLICE_DOWN_OFF &&
-	    (s->down_flows || s->down_passed == order.down_passed))
-		call_agent(id);
+	is_first = order.down != UP_SPLICE_DOWN_OFF &&
+		   (s->down_flows || s->down_passed == order.down_passed);
 	s->down_flows = 0;
 	s->down_passed += skb->len;
+	/* Whoever is called looks at that. */
+	if (is_first)
+		call_agent(id);
 	return SK_PASS;
 }
 

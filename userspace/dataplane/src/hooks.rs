@@ -16,7 +16,8 @@ use crate::{
     sys,
 };
 
-/// What an intercepted flow meets; these hooks go when the agent goes.
+/// What an intercepted flow meets; these hooks go when the agent goes, and the keeper, which holds
+/// some of them.
 const FLOW_HOOKS: [&str; 6] = [
     "original_dst",
     "getpeername4",

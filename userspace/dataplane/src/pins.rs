@@ -1,6 +1,6 @@
 //! Where the connect hooks' links are pinned, so that they outlive the agent and a rule's
 //! `fail` holds when it is dead. The other hooks serve intercepted flows only, which die
-//! with the agent, so they are not pinned.
+//! with the agent or have a keeper that holds their hooks, so they are not pinned.
 //!
 //! Each agent pins into a folder of its own beneath the root (1, 2, ...), attaches
 //! everything, and only then removes its predecessor's: there is no moment without hooks,

@@ -7,10 +7,11 @@
 pub(crate) mod adopt;
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, VecDeque},
     io,
     os::fd::{AsFd, OwnedFd},
     sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, atomic::AtomicBool},
+    time::{Duration, Instant},
 };
 
 use aya::{
@@ -119,6 +120,32 @@ struct Engine {
 struct Maps {
     orders: BpfHashMap<MapData, u64, Shared<abi::SpliceSlot>>,
     splices: BpfHashMap<MapData, u64, Shared<abi::Splice>>,
+    /// Entries of `splices` that are forgotten, the oldest first.
+    fallow: VecDeque<(Instant, u64)>,
+}
+
+/// The kernel gives a removed entry to the next flow at once, though a program may still write to it:
+/// longer than any program runs, also one that has to wait for a processor.
+const FALLOW: Duration = Duration::from_secs(1);
+
+impl Maps {
+    /// Removes what has lain for long enough.
+    fn clear(&mut self) {
+        while let Some((since, id)) = self.fallow.front().copied() {
+            if since.elapsed() < FALLOW {
+                return;
+            }
+            self.fallow.pop_front();
+            forgotten(self.splices.remove(&id));
+        }
+    }
+}
+
+fn forgotten(removed: Result<(), MapError>) {
+    match removed {
+        Ok(()) | Err(MapError::KeyNotFound) => {}
+        Err(error) => tracing::debug!(%error, "a splice that was forgotten already"),
+    }
 }
 
 /// What the object has for it.
@@ -170,6 +197,7 @@ impl Splices {
             maps: Mutex::new(Maps {
                 orders: maps.orders,
                 splices: maps.splices,
+                fallow: VecDeque::new(),
             }),
             callers: Mutex::default(),
             programs: OnceLock::new(),
@@ -242,6 +270,7 @@ impl Splices {
             local: address(dialled.local_addr())?,
             upstream: address(dialled.peer_addr())?,
         };
+        self.engine.maps().clear();
         let answer = self.engine.look(&question)?;
         // Best effort: with less, more bytes spill.
         if let Err(error) = setsockopt(&*dialled, sockopt::SndBufForce, &SEND_BUFFER_BYTES) {
@@ -406,14 +435,13 @@ impl Engine {
         SpliceRefusal::of(&answer).map_or(Ok(answer), Err)
     }
 
+    /// Without an order no program redirects any more; the kernel's words go when none can write
+    /// them any more.
     fn forget(&self, id: u64) {
         let mut maps = self.maps();
-        for removed in [maps.orders.remove(&id), maps.splices.remove(&id)] {
-            match removed {
-                Ok(()) | Err(MapError::KeyNotFound) => {}
-                Err(error) => tracing::debug!(%error, "a splice that was forgotten already"),
-            }
-        }
+        forgotten(maps.orders.remove(&id));
+        maps.fallow.push_back((Instant::now(), id));
+        maps.clear();
     }
 
     fn keep(&self, programs: Ebpf) {

@@ -277,32 +277,39 @@ async fn talk(
     link.lasts()?;
     let mut next: Option<Parcel> = None;
     // Both at once: two that wait for each other to read would wait for ever.
-    let ended = loop {
+    loop {
         tokio::select! {
             received = link.receive() => match received {
                 Ok(Some(parcel)) => hear(keeper, parcel, adopted),
-                Ok(None) => break Ok(()),
-                Err(error) => break Err(error),
+                Ok(None) => break,
+                // It lives, and gives flows.
+                Err(error) => {
+                    tracing::error!(%error, "the keeper cannot be heard");
+                    time::sleep(BUSY_PAUSE).await;
+                }
             },
             parcel = queued.recv(), if next.is_none() => match parcel {
                 Some(parcel) => next = Some(parcel),
-                None => break Ok(()),
+                None => break,
             },
-            sent = send(&link, &next), if next.is_some() => {
-                if matches!(next.take(), Some((Message::Keep(_), _))) {
-                    keeper.0.waiting.fetch_sub(1, SeqCst);
+            sent = send(&link, &next), if next.is_some() => match sent {
+                Ok(()) => {
+                    if matches!(next.take(), Some((Message::Keep(_), _))) {
+                        keeper.0.waiting.fetch_sub(1, SeqCst);
+                    }
                 }
-                if let Err(error) = sent {
-                    break Err(error);
+                // One that is gone is heard to be; for want of memory it is tried again.
+                Err(error) => {
+                    tracing::debug!(%error, "the keeper cannot be told");
+                    time::sleep(BUSY_PAUSE).await;
                 }
             }
         }
-    };
+    }
     if let Some(mut child) = child {
         // It has closed its end of the link: it ends, or has ended.
         let _ = child.wait();
     }
-    ended?;
     bail!("the keeper has ended");
 }
 
@@ -317,8 +324,12 @@ fn hear(keeper: &Keeper, (message, fds): Parcel, adopted: &mpsc::UnboundedSender
     match message {
         Message::Engine { engine } => match Splices::adopt(fds) {
             Ok((splices, calls)) => {
-                let reader = tokio::spawn(calls.run()).abort_handle();
-                let reader = Some(reader);
+                let reader = tokio::spawn(async move {
+                    if let Err(error) = calls.run().await {
+                        tracing::error!(engine, %error, "adopted flows are not called any more");
+                    }
+                });
+                let reader = Some(reader.abort_handle());
                 keeper
                     .0
                     .engines()

@@ -4,7 +4,7 @@ use std::{
     fs, io,
     os::fd::OwnedFd,
     path::{Path, PathBuf},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use rustix::net::{
@@ -17,6 +17,9 @@ use super::protocol::{Link, Message};
 /// A keeper answers in microseconds, unless it is stopped, or an agent with ten thousand flows has
 /// just died.
 const PATIENCE: Duration = Duration::from_secs(5);
+
+/// From an agent's death until its keeper has seen it.
+const DEATH_SEEN: Duration = Duration::from_secs(1);
 
 /// Closing flows takes milliseconds.
 const END_PATIENCE: Duration = Duration::from_secs(5);
@@ -64,11 +67,15 @@ fn prefix(control: &Path) -> String {
 pub(super) fn bind_at(path: &Path) -> io::Result<OwnedFd> {
     use nix::sys::stat::{Mode, umask};
     let socket = seqpacket()?;
+    // Found only once it listens: one that does not is taken for dead.
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let aside = path.with_file_name(format!(".{name}"));
     let before = umask(Mode::S_IXUSR | Mode::S_IRWXG | Mode::S_IRWXO);
-    let bound = bind(&socket, &SocketAddrUnix::new(path)?);
+    let bound = bind(&socket, &SocketAddrUnix::new(&aside)?);
     umask(before);
     bound?;
     listen(&socket, BACKLOG)?;
+    fs::rename(&aside, path)?;
     Ok(socket)
 }
 
@@ -78,13 +85,16 @@ fn seqpacket() -> io::Result<OwnedFd> {
     Ok(made?)
 }
 
-/// Connections to every keeper there is. What a dead one left is removed. Within a runtime.
-pub(super) fn links(control: &Path) -> Vec<Link> {
+/// Connections to every keeper there is, each made when it is asked for: a keeper does not wait long
+/// for a first word. What a dead one left is removed. Within a runtime.
+pub(super) fn links(control: &Path) -> impl Iterator<Item = Link> {
     let folder = control.parent().unwrap_or(Path::new("."));
     let prefix = prefix(control);
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let named = entries.filter(|e| e.file_name().to_string_lossy().starts_with(&prefix));
-    named.filter_map(|entry| link(&entry.path())).collect()
+    // Whole, for a keeper may come while another is asked.
+    let named: Vec<_> = named.map(|entry| entry.path()).collect();
+    named.into_iter().filter_map(|path| link(&path))
 }
 
 fn link(path: &Path) -> Option<Link> {
@@ -145,6 +155,11 @@ pub async fn find(control: &Path) -> Vec<Found> {
 /// One does not end.
 pub async fn end_all(control: &Path) -> anyhow::Result<Vec<Found>> {
     let mut ended = find(control).await;
+    let begun = Instant::now();
+    while ended.iter().any(|found| found.has_agent) && begun.elapsed() < DEATH_SEEN {
+        time::sleep(Duration::from_millis(100)).await;
+        ended = find(control).await;
+    }
     ended.retain(|found| !found.has_agent);
     for link in links(control) {
         if let Some(Message::Busy) = ask(&link, Message::End).await {

@@ -17,7 +17,13 @@ use dataplane::{
     policy::{Action, RuleName},
 };
 use prometheus::Registry;
-use tokio::{net::UnixListener, runtime, sync::mpsc, task::AbortHandle, time};
+use tokio::{
+    net::UnixListener,
+    runtime,
+    sync::mpsc,
+    task::AbortHandle,
+    time::{self, MissedTickBehavior},
+};
 
 use super::{
     find,
@@ -148,9 +154,11 @@ impl Keeping {
         );
         self.meet(first);
         let mut looking = time::interval(CALL_EVERY);
+        // It is looked at again after days.
+        looking.set_missed_tick_behavior(MissedTickBehavior::Delay);
         while self.agent.is_some() || !self.flows.is_empty() {
             let agent = self.agent.clone();
-            let calls = self.agent.is_some() && self.has_hands_full();
+            let calls = self.has_hands_full() && (self.agent.is_some() || self.is_deaf());
             tokio::select! {
                 received = receive(agent.as_deref()) => match received {
                     Ok(Some(parcel)) => self.hear(parcel),
@@ -161,10 +169,14 @@ impl Keeping {
                         time::sleep(CALL_EVERY).await;
                     }
                 },
-                sent = send(agent.as_deref(), self.to_tell.front()) => {
-                    // An agent that is gone is seen to be.
-                    drop((sent, self.to_tell.pop_front()));
-                }
+                sent = send(agent.as_deref(), self.to_tell.front()) => match sent {
+                    Ok(()) => drop(self.to_tell.pop_front()),
+                    // An agent that is gone is seen to be; for want of memory it is tried again.
+                    Err(error) => {
+                        tracing::debug!(%error, "the agent cannot be told");
+                        time::sleep(CALL_EVERY).await;
+                    }
+                },
                 Some(change) = changes.recv(), if self.to_tell.len() < CHANGES => {
                     self.change(change);
                 }
@@ -299,6 +311,14 @@ impl Keeping {
                 }
             }
         }
+    }
+
+    /// Nobody reads the calls of an engine of which flows are in these hands.
+    fn is_deaf(&self) -> bool {
+        self.engines.values().any(|engine| {
+            let is_read = engine.reader.as_ref().is_some_and(|r| !r.is_finished());
+            engine.splices.is_some() && !is_read
+        })
     }
 
     fn has_hands_full(&self) -> bool {

@@ -6,6 +6,10 @@ use std::{
     os::fd::{AsFd, BorrowedFd, OwnedFd},
 };
 
+use nix::{
+    sys::socket::{getsockopt, sockopt::PeerCredentials},
+    unistd::geteuid,
+};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
@@ -62,7 +66,14 @@ pub(super) type Parcel = (Message, Vec<OwnedFd>);
 pub(super) struct Link(UnixStream);
 
 impl Link {
+    /// # Errors
+    /// The other side is somebody else's.
     pub(super) fn new(socket: OwnedFd) -> io::Result<Self> {
+        let peer = getsockopt(&socket, PeerCredentials)?;
+        if peer.uid() != geteuid().as_raw() {
+            let who = format!("user {} is at the other end", peer.uid());
+            return Err(io::Error::new(ErrorKind::PermissionDenied, who));
+        }
         let socket = std::os::unix::net::UnixStream::from(socket);
         socket.set_nonblocking(true)?;
         Ok(Self(UnixStream::from_std(socket)?))
@@ -108,6 +119,16 @@ impl Link {
 
     /// The next message; None when the other side has ended. Given up, nothing is lost.
     pub(super) async fn receive(&self) -> io::Result<Option<Parcel>> {
+        loop {
+            match self.receive_once().await {
+                // It was killed with messages that it had not read. What it has sent is there still.
+                Err(error) if error.kind() == ErrorKind::ConnectionReset => {}
+                received => return received,
+            }
+        }
+    }
+
+    async fn receive_once(&self) -> io::Result<Option<Parcel>> {
         let mut text = vec![0; MESSAGE_BYTES];
         let mut fds = Vec::new();
         let received = self.0.async_io(Interest::READABLE, || {
@@ -130,8 +151,6 @@ impl Link {
                 serde_json::from_slice(text.get(..n).unwrap_or_default())?,
                 fds,
             ))),
-            // It was killed with messages that nobody had read.
-            Err(error) if error.kind() == ErrorKind::ConnectionReset => Ok(None),
             Err(error) => Err(error),
         }
     }

@@ -67,16 +67,20 @@ pub(super) async fn sockets(reason: &str, client: TcpStream, database: Option<Tc
     };
     match reason {
         BOTH_ENDED => {}
-        CLIENT_RESET | CLIENT_ERROR => reset(&database),
-        DATABASE_RESET | DATABASE_ERROR => reset(&client),
-        SPLICE_FAILED | MARKED => {
+        CLIENT_RESET => reset(&database),
+        DATABASE_RESET => reset(&client),
+        // Of an error nobody knows what became of its socket.
+        CLIENT_ERROR | DATABASE_ERROR | SPLICE_FAILED | MARKED => {
             reset(&database);
             reset(&client);
         }
         _ => {
             let both = async { tokio::join!(discard(&client), discard(&database)) };
-            // Past the limit they are closed as they are.
-            let _ = time::timeout(DISCARD_LIMIT, both).await;
+            if time::timeout(DISCARD_LIMIT, both).await.is_err() {
+                // As closing them with bytes unread does. The keeper may hold them, too.
+                reset(&database);
+                reset(&client);
+            }
         }
     }
 }

@@ -81,6 +81,8 @@ pub(super) async fn run(
 ) -> anyhow::Result<()> {
     let expected = Expected::default();
     let workers = Arc::new(workers);
+    // Declared behind the workers, it goes before them and the flows that are theirs.
+    let _leaves = Leaves(shared.clone());
     let mut accepting = pin!(accept(shared.clone(), listeners, expected.clone()));
     loop {
         let held = tokio::select! {
@@ -93,6 +95,17 @@ pub(super) async fn run(
         };
         let (shared, expected, workers) = (shared.clone(), expected.clone(), workers.clone());
         tokio::spawn(async move { begin(&shared, held, &expected, &workers).await });
+    }
+}
+
+/// Whatever ends the agent: what rides goes on with the keeper.
+struct Leaves(Arc<Shared>);
+
+impl Drop for Leaves {
+    fn drop(&mut self) {
+        if let Some(keeper) = self.0.keeper.get() {
+            keeper.leave();
+        }
     }
 }
 

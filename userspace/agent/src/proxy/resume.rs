@@ -9,6 +9,7 @@ use super::{
     Shared, close,
     intake::Entered,
     relay::{self, Relay},
+    session,
     splice::{Counters, GIVEN, Ride, Way},
     workers::{Pair, Workers},
 };
@@ -136,8 +137,14 @@ pub(super) async fn adopt(shared: &Arc<Shared>, adopted: Adopted, workers: &Work
     shared.metrics.adopted.inc();
     let flow = shared.flows.adopt(|number| papers.flow(number, &resumed));
     tracing::info!(flow = ?flow.id, client = %flow.client, orig_dst = %flow.orig_dst, "adopted");
+    let denied = session::denied_before(&flow, &shared.policy.borrow());
     let adoption = Adoption { resumed, kept };
     let entered = Entered::adopted(shared, flow, papers.client_cookie(), place, adoption);
+    if let Some(mark) = denied {
+        tracing::info!(flow = ?entered.flow.id, %mark, "denied before it was adopted");
+        close::reset(&client);
+        return close::reset(&database);
+    }
     workers
         .carry(Pair {
             client,

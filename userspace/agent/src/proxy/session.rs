@@ -12,10 +12,10 @@ use std::{mem, path::PathBuf, sync::Arc};
 
 use cql::{Handshake, Refusal, Step};
 use dataplane::{
-    Held, Opener, host,
+    Held, Opener, OrigDst, Process, host,
     policy::{
-        Action, Candidate, Compression, Decision, Fact, Match, Policy, Protocol, RuleName, Session,
-        SessionKey,
+        Action, Candidate, Compression, Decision, Fact, Match, Policy, Protocol, Rule, RuleName,
+        Session, SessionKey,
     },
 };
 
@@ -43,7 +43,7 @@ impl Question {
         Some(Self {
             policy: policy.clone(),
             opener: held.opener,
-            candidate: candidate(held, policy),
+            candidate: candidate(held.orig_dst, &held.process, policy),
         })
     }
 }
@@ -51,25 +51,54 @@ impl Question {
 /// The mark that has come since `held` was decided at `connect()`, and denies it. Later ones find
 /// the flow among those that run.
 pub(super) fn denied_since(held: &Held, policy: &Policy) -> Option<RuleName> {
-    let mut rules = policy.rules.iter();
-    let newest = rules.find(|rule| rule.action == Action::Deny)?;
-    if !marks::is_marks(newest.name.as_str()) {
-        return None;
-    }
-    let found = policy.first_match(&candidate(held, policy));
-    let denies = found.action == Action::Deny && marks::is_marks(found.rule.as_str());
-    denies.then_some(found.rule)
+    // What depends on the session is decided in the agent.
+    let denies = |rule: &Rule| rule.action == Action::Deny && !rule.is_session();
+    denied_by(policy, denies, || {
+        policy.first_match(&candidate(held.orig_dst, &held.process, policy))
+    })
 }
 
-fn candidate(held: &Held, policy: &Policy) -> Candidate {
+/// The mark that denies a flow of an agent before this one: it was set when the flow was not here.
+pub(super) fn denied_before(flow: &Flow, policy: &Policy) -> Option<RuleName> {
+    let decided = flow.decided();
+    let session = decided.session.map_or_else(Session::default, |s| *s);
+    denied_by(
+        policy,
+        |rule| rule.action == Action::Deny,
+        || {
+            let candidate = candidate(flow.orig_dst, &flow.process, policy);
+            match policy.decide(&candidate, &session.closed()) {
+                Decision::Decided(found) => found,
+                Decision::Undecided => policy.first_match(&candidate),
+            }
+        },
+    )
+}
+
+/// Most of the time no mark denies anything, and nobody has to be looked up.
+fn denied_by(
+    policy: &Policy,
+    denies: impl Fn(&Rule) -> bool,
+    found: impl FnOnce() -> Match,
+) -> Option<RuleName> {
+    let is_marks = |rule: &RuleName| marks::is_marks(rule.as_str());
+    let mut rules = policy.rules.iter().filter(|rule| is_marks(&rule.name));
+    if !rules.any(denies) {
+        return None;
+    }
+    let found = found();
+    (found.action == Action::Deny && is_marks(&found.rule)).then_some(found.rule)
+}
+
+fn candidate(to: OrigDst, process: &Process, policy: &Policy) -> Candidate {
     let cgroup = match policy.names_cgroups() {
-        true => host::cgroup_of(held.process.pid, held.process.cgroup_id),
+        true => host::cgroup_of(process.pid, process.cgroup_id),
         false => None,
     };
     Candidate {
-        to: held.orig_dst.socket_addr(),
-        uid: held.process.uid,
-        process: held.process.name.clone(),
+        to: to.socket_addr(),
+        uid: process.uid,
+        process: process.name.clone(),
         // Of a process that is gone: in none that a rule can name.
         cgroup: cgroup.unwrap_or_else(PathBuf::new),
     }

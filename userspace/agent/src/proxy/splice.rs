@@ -214,11 +214,13 @@ impl Ride {
                 self.flow.travels(Path::Splice);
                 let (splice, flow) = (enrolled.splice.clone(), self.flow.clone());
                 let keep_later = self.keep_later;
+                let read = enrolled.position(relay).from_database;
+                let has_come = || !splice.moved().is_ok_and(|m| m.passed == read && !m.torn);
                 let count = || {
                     self.count(relay);
                     keep_later
                 };
-                let rode = ride(&splice, &flow, client, database, count).await;
+                let rode = ride(&splice, &flow, client, database, has_come, count).await;
                 let (database, end) = rode.map_err(|reason| (reason, None))?;
                 ended = end;
                 database
@@ -447,7 +449,8 @@ enum End {
     Marked(&'static str),
 }
 
-/// Waits until the agent is needed. `count` says whether it is.
+/// Waits until the agent is needed. `has_come`: there is something for it to read. `count` says
+/// whether it is needed for another reason.
 ///
 /// Polled by hand: futures that each wait for one thing would be most of what a flow costs the agent
 /// while the kernel carries it.
@@ -456,6 +459,7 @@ async fn ride(
     flow: &Flow,
     client: &TcpStream,
     database: TcpStream,
+    has_come: impl Fn() -> bool,
     mut count: impl FnMut() -> bool,
 ) -> Result<(TcpStream, End), &'static str> {
     let quiet = Quiet::new(database).map_err(|e| failed(&e))?;
@@ -464,11 +468,15 @@ async fn ride(
     let mut tick = pin!(time::sleep(pause));
     let mut called = pin!(splice.called());
     let end = poll_fn(|cx| {
-        let is_needed = client.poll_read_ready(cx).is_ready()
-            || quiet.poll_ended(cx).is_ready()
-            || called.as_mut().poll(cx).is_ready();
-        if is_needed {
+        if client.poll_read_ready(cx).is_ready() || quiet.poll_ended(cx).is_ready() {
             return Poll::Ready(End::Needed);
+        }
+        while called.as_mut().poll(cx).is_ready() {
+            // Where nobody reads the calls, everybody is called, again and again.
+            if has_come() {
+                return Poll::Ready(End::Needed);
+            }
+            called.set(splice.called());
         }
         if flow.is_recalled() {
             return Poll::Ready(End::Recalled);

@@ -6,6 +6,7 @@
 //! nothing was read since, says exactly where its bytes are, whatever became of the agent.
 
 use std::{
+    collections::VecDeque,
     io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     sync::{
@@ -95,6 +96,7 @@ impl Splices {
             maps: Mutex::new(Maps {
                 orders: maps.orders,
                 splices: maps.splices,
+                fallow: VecDeque::new(),
             }),
             callers: Mutex::default(),
             programs: OnceLock::new(),
@@ -144,7 +146,7 @@ impl Splices {
     /// Nobody knows where its bytes are: it has to be closed.
     pub fn resume(&self, id: u64) -> Result<Resumed, NotResumed> {
         let resumed = self.look_at(id);
-        if resumed.is_err() {
+        if matches!(resumed, Err(NotResumed::UnderWay)) {
             // Nobody else would.
             self.engine.forget(id);
         }
