@@ -337,22 +337,47 @@ impl Lane {
         bytes: &[u8],
         sink: &mut impl Sink,
     ) -> Result<(), StopAt> {
+        if self.joined {
+            return self.pass_joined::<M>(flow, now_ns, bytes, sink);
+        }
+        self.pass_from::<M>(flow, now_ns, bytes, 0, sink)
+    }
+
+    /// Of one that began in the middle. Apart, for most begin at their beginning.
+    #[cold]
+    fn pass_joined<M: Meaning>(
+        &mut self,
+        flow: &mut Flow,
+        now_ns: u64,
+        bytes: &[u8],
+        sink: &mut impl Sink,
+    ) -> Result<(), StopAt> {
         let mut at = 0;
         if !self.joins(bytes, &mut at)? {
             return Ok(());
         }
-        let mut passed = Ok(());
-        if !self.segmented {
-            passed = self.bare::<M>(flow, now_ns, bytes, &mut at, sink);
-        }
-        if self.segmented && passed.is_ok() {
-            passed = self.segments::<M>(flow, now_ns, bytes, &mut at, sink);
-        }
-        match passed {
+        match self.pass_from::<M>(flow, now_ns, bytes, at, sink) {
             // Before a frame has proved the place right, it is the place that is wrong.
-            Err(_) if self.joined && self.scanner.in_first_frame() => Err(LOST),
+            Err(_) if self.scanner.in_first_frame() => Err(LOST),
             passed => passed,
         }
+    }
+
+    fn pass_from<M: Meaning>(
+        &mut self,
+        flow: &mut Flow,
+        now_ns: u64,
+        bytes: &[u8],
+        mut at: usize,
+        sink: &mut impl Sink,
+    ) -> Result<(), StopAt> {
+        if !self.segmented {
+            self.bare::<M>(flow, now_ns, bytes, &mut at, sink)?;
+        }
+        if self.segmented {
+            self.segments::<M>(flow, now_ns, bytes, &mut at, sink)?;
+        }
+        Ok(())
     }
 
     /// Frames as they are, up to the one after which segments begin.

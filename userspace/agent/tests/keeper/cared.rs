@@ -9,7 +9,7 @@ use std::{
 
 use testkit::sandbox::Agent;
 
-use super::{ENGINES, host::*, traffic::PATIENCE};
+use super::{ENGINES, host::*, mark, traffic::PATIENCE};
 
 /// A flow that rides, and whose agent is dead.
 fn orphan<'a>(host: &'a Host, engine: &str) -> (Agent<'a>, TcpStream, TcpStream) {
@@ -130,6 +130,37 @@ fn somebody_cares_for_a_flow_whose_client_stops_reading() {
         drop((client, database));
         no_keeper_is_left(&agent);
     }
+}
+
+#[test]
+fn a_mark_that_denies_reaches_a_flow_that_is_adopted_later() {
+    let host = Host::new();
+    let (mut agent, mut client, database) = orphan(&host, "auto");
+    // Its client does not read, so it does not ride, and the keeper does not give it away.
+    let writer = thread::spawn(move || {
+        let mut database = database;
+        database.write_all(&vec![1; 24 << 20])
+    });
+    thread::sleep(Duration::from_millis(300));
+    agent.restart().unwrap();
+    works(&agent);
+    assert!(flows(&agent).is_empty());
+    let target = format!("to=:{}", host.to().port());
+    let marked = mark(&agent, &target, "deny");
+    assert!(
+        !marked.is_empty() && !marked.contains("changed"),
+        "{marked}"
+    );
+    let mut bytes = vec![0; 1 << 20];
+    until("it is reset", || match client.read(&mut bytes) {
+        Ok(n) => n == 0,
+        Err(e) => e.kind() == ErrorKind::ConnectionReset,
+    });
+    assert!(writer.join().unwrap().is_err());
+    assert_eq!(agent.metric("underpass_adopted_flows_total").unwrap(), 1.0);
+    until("nothing of it is left", || {
+        flows(&agent).is_empty() && kept(&agent) == 0.0
+    });
 }
 
 #[test]
