@@ -139,7 +139,8 @@ fn a_mark_that_denies_reaches_a_flow_that_is_adopted_later() {
     // Its client does not read, so it does not ride, and the keeper does not give it away.
     let writer = thread::spawn(move || {
         let mut database = database;
-        database.write_all(&vec![1; 24 << 20])
+        database.write_all(&vec![1; 24 << 20])?;
+        database.read(&mut [0; 1]).map(drop)
     });
     thread::sleep(Duration::from_millis(300));
     agent.restart().unwrap();
@@ -153,7 +154,7 @@ fn a_mark_that_denies_reaches_a_flow_that_is_adopted_later() {
         Ok(n) => n == 0,
         Err(e) => e.kind() == ErrorKind::ConnectionReset,
     });
-    assert!(writer.join().unwrap().is_err());
+    assert!(writer.join().unwrap().is_err(), "the database saw no reset");
     assert_eq!(agent.metric("underpass_adopted_flows_total").unwrap(), 1.0);
     until("nothing of it is left", || {
         flows(&agent).is_empty() && kept(&agent) == 0.0
