@@ -1,5 +1,9 @@
 //! The flows that the agent carries right now.
 
+mod view;
+
+pub use view::FlowView;
+
 use std::{
     borrow::Cow,
     collections::BTreeMap,
@@ -14,7 +18,7 @@ use std::{
 
 use dataplane::{
     ClientAddr, Held, OrigDst, Process,
-    policy::{Action, Compression, Match, Protocol, RuleName, Session, SessionKey},
+    policy::{Action, Match, RuleName, Session, SessionKey},
 };
 use serde::Serialize;
 
@@ -342,94 +346,6 @@ impl Flow {
     /// From now on its bytes travel this way.
     pub fn travels(&self, path: Path) {
         self.path.store(path as u8, Relaxed);
-    }
-}
-
-/// A flow as `/flows` and `underpass flows --json` give it.
-#[derive(Debug, Serialize)]
-pub struct FlowView {
-    id: FlowId,
-    client: String,
-    pid: u32,
-    process: String,
-    uid: u32,
-    orig_dst: String,
-    action: &'static str,
-    path: &'static str,
-    why: String,
-    rule: String,
-    session: Option<Box<SessionView>>,
-    age_ms: u64,
-    opened_unix_ms: u64,
-    bytes_to_database: u64,
-    bytes_to_client: u64,
-}
-
-/// What is known of a flow's session. Absent: not known, or there is none.
-#[derive(Debug, Serialize)]
-struct SessionView {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    user: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    keyspace: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    driver: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    driver_version: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    application: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    protocol: Option<&'static str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    compression: Option<&'static str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    tls: Option<bool>,
-}
-
-impl From<&Session> for SessionView {
-    fn from(session: &Session) -> Self {
-        // A peer names itself: what is no letter could forge terminal output.
-        let text = |text: &String| text.replace(char::is_control, "?");
-        Self {
-            user: session.user.value().map(text),
-            keyspace: session.keyspace.value().map(text),
-            driver: session.driver.value().map(text),
-            driver_version: session.driver_version.value().map(text),
-            application: session.application.value().map(text),
-            protocol: session.protocol.value().map(|v: &Protocol| v.as_str()),
-            compression: session
-                .compression
-                .value()
-                .map(|c: &Compression| c.as_str()),
-            tls: session.tls.value().copied(),
-        }
-    }
-}
-
-impl From<&Flow> for FlowView {
-    fn from(flow: &Flow) -> Self {
-        let standing = flow.standing().clone();
-        let since_epoch = flow.opened_at.duration_since(SystemTime::UNIX_EPOCH);
-        Self {
-            id: flow.id,
-            client: flow.client.to_string(),
-            pid: flow.process.pid,
-            process: flow.process.name.clone(),
-            uid: flow.process.uid,
-            orig_dst: flow.orig_dst.to_string(),
-            action: standing.action.map_or(UNDECIDED, Action::as_str),
-            path: flow.path().as_str(),
-            why: match flow.is_adopted {
-                true => format!("{}; {ADOPTED}", standing.why(flow.path())),
-                false => standing.why(flow.path()),
-            },
-            rule: standing.rule.to_string(),
-            session: standing.session.as_deref().map(|s| Box::new(s.into())),
-            age_ms: flow.opened.elapsed().as_millis() as u64,
-            opened_unix_ms: since_epoch.unwrap_or_default().as_millis() as u64,
-            bytes_to_database: flow.to_database.load(Relaxed),
-            bytes_to_client: flow.to_client.load(Relaxed),
-        }
     }
 }
 

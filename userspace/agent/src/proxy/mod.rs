@@ -5,7 +5,8 @@
 //! - `workers.rs`: the threads on which bytes move.
 //! - `relay.rs`: moves them, with back-pressure and half-close.
 //! - `direction.rs`: one way of a flow.
-//! - `splice.rs`: hands a flow to the kernel, and takes it back.
+//! - `splice.rs`: hands a flow to the kernel, and takes it back; `wait.rs`: while it is there;
+//!   `drain.rs`: until what the kernel had has arrived.
 //! - `resume.rs`: carries on what another process has begun.
 //! - `canary.rs`: tries the splice out before it is used.
 //! - `read.rs`: one read in one system call.
@@ -19,6 +20,7 @@ mod canary;
 mod close;
 mod decode;
 mod direction;
+mod drain;
 mod intake;
 mod marked;
 mod place;
@@ -28,6 +30,7 @@ mod relay;
 mod resume;
 mod session;
 mod splice;
+mod wait;
 mod workers;
 
 use std::sync::{Arc, OnceLock};

@@ -20,10 +20,11 @@ use super::{
     close::{self, BOTH_ENDED, CLIENT_RESET, DATABASE_RESET, DENIED, SPLICE_FAILED},
     decode::{Decoder, Way},
     direction::{Direction, State},
+    drain::Drain,
     intake::Entered,
     marked,
     reader::{Both, Reader},
-    splice::{self, Drain, Ride},
+    splice::{self, Ride},
 };
 use crate::{flows::Flow, metrics::Metrics};
 
@@ -128,7 +129,7 @@ impl Relay {
             return Poll::Ready(Pause::Letter);
         }
         if let Some(drain) = &mut self.drain {
-            match drain.poll(cx, ride) {
+            match drain.poll(cx, ride.splice()) {
                 Poll::Ready(Ok(())) => self.drain = None,
                 Poll::Ready(Err(reason)) => return Poll::Ready(Pause::Ended(reason)),
                 Poll::Pending => {}

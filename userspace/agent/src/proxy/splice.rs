@@ -11,22 +11,27 @@ use std::{
     mem::MaybeUninit,
     ops::Deref,
     os::fd::AsFd,
-    pin::{Pin, pin},
-    sync::{Arc, OnceLock},
-    task::{Context, Poll, ready},
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
     time::Duration,
 };
 
-use dataplane::{
-    Moved, Position, Quiet, Resumed, SockCookie, Splice, SpliceRefusal, Splices, policy::Action,
-};
+use dataplane::{Moved, Position, Resumed, SockCookie, Splice, SpliceRefusal, Splices};
 use socket2::SockRef;
 use tokio::{
     net::TcpStream,
     time::{self, Instant, Sleep},
 };
 
-use super::{Shared, close::SPLICE_FAILED, direction::database_failed, marked, relay::Relay};
+use super::{
+    Shared,
+    close::SPLICE_FAILED,
+    direction::database_failed,
+    drain::Drain,
+    relay::Relay,
+    wait::{End, ride},
+};
 use crate::{
     flows::{Flow, Path},
     keeper::{Kept, NotKept, Papers},
@@ -38,17 +43,6 @@ use crate::{
 const SHORT_RIDE: Duration = Duration::from_millis(20);
 const FIRST_REST: Duration = Duration::from_millis(1);
 const LONGEST_REST: Duration = Duration::from_millis(64);
-
-/// How often it is looked whether the kernel has delivered what it redirected: it takes
-/// microseconds, unless the client does not read.
-/// A client that has stopped is looked at ever less often.
-const FIRST_LOOK: Duration = Duration::from_millis(1);
-const LONGEST_LOOK: Duration = Duration::from_millis(250);
-/// A look fails for want of memory: as often as this, in a row, it is tried again.
-const FAILED_LOOKS: u32 = 100;
-
-/// What the kernel carries shows in `flows` and metrics after this long.
-const COUNT_EVERY: Duration = Duration::from_secs(10);
 
 /// What comes while a flow is handed over is relayed; a flow that never pauses stays.
 const HANDOVER_ROUNDS: usize = 4;
@@ -173,6 +167,13 @@ impl Ride {
             counted: resumed.moved,
         });
         take_back(enrolled, relay, database)
+    }
+
+    /// None before it was enrolled.
+    pub(super) fn splice(&self) -> Option<&Splice> {
+        self.enrolled
+            .as_ref()
+            .map(|enrolled| enrolled.splice.as_ref())
     }
 
     /// Ready when the kernel is to carry the flow.
@@ -415,17 +416,6 @@ async fn hand_over(
     Ok(false)
 }
 
-/// In milliseconds: every flow is taken back and handed over again as often, for soaks.
-const RECALL: &str = "UNDERPASS_TEST_RECALL_MS";
-
-fn recalled_for_a_test() -> Option<Duration> {
-    static EVERY: OnceLock<Option<Duration>> = OnceLock::new();
-    *EVERY.get_or_init(|| {
-        let ms = std::env::var(RECALL).ok()?.parse().ok()?;
-        Some(Duration::from_millis(ms))
-    })
-}
-
 /// Waits until the kernel has lost bytes of an enrolled flow's database: the end of the flow.
 pub(super) async fn torn(enrolled: Option<Arc<Splice>>) {
     let Some(splice) = enrolled else {
@@ -436,82 +426,6 @@ pub(super) async fn torn(enrolled: Option<Arc<Splice>>) {
     }
 }
 
-/// Why a ride ends.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum End {
-    /// A side has ended, or bytes have to go through the agent.
-    Needed,
-    /// Somebody wants the flow back.
-    Recalled,
-    /// Another process goes on with it.
-    Given,
-    /// A mark closes it, for this reason.
-    Marked(&'static str),
-}
-
-/// Waits until the agent is needed. `has_come`: there is something for it to read. `count` says
-/// whether it is needed for another reason.
-///
-/// Polled by hand: futures that each wait for one thing would be most of what a flow costs the agent
-/// while the kernel carries it.
-async fn ride(
-    splice: &Splice,
-    flow: &Flow,
-    client: &TcpStream,
-    database: TcpStream,
-    has_come: impl Fn() -> bool,
-    mut count: impl FnMut() -> bool,
-) -> Result<(TcpStream, End), &'static str> {
-    let quiet = Quiet::new(database).map_err(|e| failed(&e))?;
-    let recall_every = recalled_for_a_test();
-    let pause = recall_every.unwrap_or(COUNT_EVERY);
-    let mut tick = pin!(time::sleep(pause));
-    let mut called = pin!(splice.called());
-    let end = poll_fn(|cx| {
-        if client.poll_read_ready(cx).is_ready() || quiet.poll_ended(cx).is_ready() {
-            return Poll::Ready(End::Needed);
-        }
-        while called.as_mut().poll(cx).is_ready() {
-            // Where nobody reads the calls, everybody is called, again and again.
-            if has_come() {
-                return Poll::Ready(End::Needed);
-            }
-            called.set(splice.called());
-        }
-        if flow.is_recalled() {
-            return Poll::Ready(End::Recalled);
-        }
-        if flow.is_given() {
-            return Poll::Ready(End::Given);
-        }
-        if let Some(end) = letter(flow) {
-            return Poll::Ready(end);
-        }
-        while tick.as_mut().poll(cx).is_ready() {
-            if recall_every.is_some() || count() {
-                return Poll::Ready(End::Recalled);
-            }
-            tick.as_mut().reset(Instant::now() + pause);
-        }
-        Poll::Pending
-    });
-    let end = end.await;
-    let database = quiet.into_stream().map_err(|e| failed(&e))?;
-    Ok((database, end))
-}
-
-/// What a letter asks for, if there is one.
-fn letter(flow: &Flow) -> Option<End> {
-    if !flow.mailbox.is_full() {
-        return None;
-    }
-    // Once that is answered, nothing may pass unseen.
-    let Some(letter) = flow.mailbox.take_unless(Action::Enrich) else {
-        return Some(End::Recalled);
-    };
-    marked::obey(flow, letter, None).map(End::Marked)
-}
-
 fn take_back(
     enrolled: &Enrolled,
     relay: &mut Relay,
@@ -520,52 +434,11 @@ fn take_back(
     let position = enrolled.position(relay);
     let withdrawn = enrolled.splice.withdraw(SockRef::from(database), position);
     withdrawn.map_err(|e| failed(&e))?;
-    relay.drain_first(Drain {
-        to_client: position.to_client,
-        since: Instant::now(),
-        failed: 0,
-        sleep: None,
-    });
+    relay.drain_first(Drain::new(position.to_client));
     Ok(())
 }
 
-fn failed(error: &dyn std::fmt::Display) -> &'static str {
+pub(super) fn failed(error: &dyn std::fmt::Display) -> &'static str {
     tracing::error!(%error, "a spliced flow has to be closed");
     SPLICE_FAILED
-}
-
-/// The wait for the kernel to deliver what it has redirected to the client.
-pub(super) struct Drain {
-    to_client: u64,
-    since: Instant,
-    failed: u32,
-    sleep: Option<Pin<Box<Sleep>>>,
-}
-
-impl Drain {
-    pub(super) fn poll(
-        &mut self,
-        cx: &mut Context<'_>,
-        ride: &Ride,
-    ) -> Poll<Result<(), &'static str>> {
-        loop {
-            if let Some(sleep) = &mut self.sleep {
-                ready!(sleep.as_mut().poll(cx));
-                self.sleep = None;
-            }
-            let Some(enrolled) = &ride.enrolled else {
-                return Poll::Ready(Ok(()));
-            };
-            match enrolled.splice.is_drained(self.to_client) {
-                Ok(true) => return Poll::Ready(Ok(())),
-                Ok(false) => self.failed = 0,
-                Err(error) if self.failed >= FAILED_LOOKS => {
-                    return Poll::Ready(Err(failed(&error)));
-                }
-                Err(_) => self.failed += 1,
-            }
-            let wait = (self.since.elapsed() / 8).clamp(FIRST_LOOK, LONGEST_LOOK);
-            self.sleep = Some(Box::pin(time::sleep(wait)));
-        }
-    }
 }

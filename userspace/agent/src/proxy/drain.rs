@@ -1,0 +1,67 @@
+//! Before the agent writes to a client again, what the kernel has redirected to it arrives.
+
+use std::{
+    future::Future,
+    pin::Pin,
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+
+use dataplane::Splice;
+use tokio::time::{self, Instant, Sleep};
+
+use super::splice::failed;
+
+/// How often it is looked whether the kernel has delivered what it redirected: it takes
+/// microseconds, unless the client does not read.
+/// A client that has stopped is looked at ever less often.
+const FIRST_LOOK: Duration = Duration::from_millis(1);
+const LONGEST_LOOK: Duration = Duration::from_millis(250);
+/// A look fails for want of memory: as often as this, in a row, it is tried again.
+const FAILED_LOOKS: u32 = 100;
+
+/// The wait for the kernel to deliver what it has redirected to the client.
+pub(super) struct Drain {
+    to_client: u64,
+    since: Instant,
+    failed: u32,
+    sleep: Option<Pin<Box<Sleep>>>,
+}
+
+impl Drain {
+    /// `to_client`: what the agent has written to the client itself.
+    pub(super) fn new(to_client: u64) -> Self {
+        Self {
+            to_client,
+            since: Instant::now(),
+            failed: 0,
+            sleep: None,
+        }
+    }
+
+    pub(super) fn poll(
+        &mut self,
+        cx: &mut Context<'_>,
+        splice: Option<&Splice>,
+    ) -> Poll<Result<(), &'static str>> {
+        loop {
+            if let Some(sleep) = &mut self.sleep {
+                ready!(sleep.as_mut().poll(cx));
+                self.sleep = None;
+            }
+            let Some(splice) = splice else {
+                return Poll::Ready(Ok(()));
+            };
+            match splice.is_drained(self.to_client) {
+                Ok(true) => return Poll::Ready(Ok(())),
+                Ok(false) => self.failed = 0,
+                Err(error) if self.failed >= FAILED_LOOKS => {
+                    return Poll::Ready(Err(failed(&error)));
+                }
+                Err(_) => self.failed += 1,
+            }
+            let wait = (self.since.elapsed() / 8).clamp(FIRST_LOOK, LONGEST_LOOK);
+            self.sleep = Some(Box::pin(time::sleep(wait)));
+        }
+    }
+}

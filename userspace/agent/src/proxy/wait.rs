@@ -1,0 +1,108 @@
+//! While the kernel carries a flow: the wait until the agent is needed.
+
+use std::{
+    future::{Future, poll_fn},
+    pin::pin,
+    sync::OnceLock,
+    task::Poll,
+    time::Duration,
+};
+
+use dataplane::{Quiet, Splice, policy::Action};
+use tokio::{
+    net::TcpStream,
+    time::{self, Instant},
+};
+
+use super::{marked, splice::failed};
+use crate::flows::Flow;
+
+/// What the kernel carries shows in `flows` and metrics after this long.
+const COUNT_EVERY: Duration = Duration::from_secs(10);
+
+/// In milliseconds: every flow is taken back and handed over again as often, for soaks.
+const RECALL: &str = "UNDERPASS_TEST_RECALL_MS";
+
+fn recalled_for_a_test() -> Option<Duration> {
+    static EVERY: OnceLock<Option<Duration>> = OnceLock::new();
+    *EVERY.get_or_init(|| {
+        let ms = std::env::var(RECALL).ok()?.parse().ok()?;
+        Some(Duration::from_millis(ms))
+    })
+}
+
+/// Why a ride ends.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum End {
+    /// A side has ended, or bytes have to go through the agent.
+    Needed,
+    /// Somebody wants the flow back.
+    Recalled,
+    /// Another process goes on with it.
+    Given,
+    /// A mark closes it, for this reason.
+    Marked(&'static str),
+}
+
+/// Waits until the agent is needed. `has_come`: there is something for it to read. `count` says
+/// whether it is needed for another reason.
+///
+/// Polled by hand: futures that each wait for one thing would be most of what a flow costs the agent
+/// while the kernel carries it.
+pub(super) async fn ride(
+    splice: &Splice,
+    flow: &Flow,
+    client: &TcpStream,
+    database: TcpStream,
+    has_come: impl Fn() -> bool,
+    mut count: impl FnMut() -> bool,
+) -> Result<(TcpStream, End), &'static str> {
+    let quiet = Quiet::new(database).map_err(|e| failed(&e))?;
+    let recall_every = recalled_for_a_test();
+    let pause = recall_every.unwrap_or(COUNT_EVERY);
+    let mut tick = pin!(time::sleep(pause));
+    let mut called = pin!(splice.called());
+    let end = poll_fn(|cx| {
+        if client.poll_read_ready(cx).is_ready() || quiet.poll_ended(cx).is_ready() {
+            return Poll::Ready(End::Needed);
+        }
+        while called.as_mut().poll(cx).is_ready() {
+            // Where nobody reads the calls, everybody is called, again and again.
+            if has_come() {
+                return Poll::Ready(End::Needed);
+            }
+            called.set(splice.called());
+        }
+        if flow.is_recalled() {
+            return Poll::Ready(End::Recalled);
+        }
+        if flow.is_given() {
+            return Poll::Ready(End::Given);
+        }
+        if let Some(end) = letter(flow) {
+            return Poll::Ready(end);
+        }
+        while tick.as_mut().poll(cx).is_ready() {
+            if recall_every.is_some() || count() {
+                return Poll::Ready(End::Recalled);
+            }
+            tick.as_mut().reset(Instant::now() + pause);
+        }
+        Poll::Pending
+    });
+    let end = end.await;
+    let database = quiet.into_stream().map_err(|e| failed(&e))?;
+    Ok((database, end))
+}
+
+/// What a letter asks for, if there is one.
+fn letter(flow: &Flow) -> Option<End> {
+    if !flow.mailbox.is_full() {
+        return None;
+    }
+    // Once that is answered, nothing may pass unseen.
+    let Some(letter) = flow.mailbox.take_unless(Action::Enrich) else {
+        return Some(End::Recalled);
+    };
+    marked::obey(flow, letter, None).map(End::Marked)
+}
