@@ -1,4 +1,4 @@
-//! Compiles the BPF programs with clang into one object that `lib.rs` embeds.
+//! Compiles the BPF programs with clang into the objects that `lib.rs` embeds.
 
 use std::{
     env,
@@ -9,12 +9,18 @@ use std::{
 /// Newest first; Debian installs only the versioned name.
 const CLANGS: [&str; 4] = ["clang-19", "clang-20", "clang-18", "clang"];
 
+/// Each becomes an object of the same name.
+const OBJECTS: [&str; 3] = ["underpass.bpf.c", "edge.bpf.c", "idle.bpf.c"];
+
 fn main() {
     println!("cargo::rerun-if-changed=src");
     println!("cargo::rerun-if-env-changed=UNDERPASS_CLANG");
-    let out = PathBuf::from(env::var_os("OUT_DIR").unwrap_or_default()).join("underpass.bpf.o");
-    if let Err(reason) = compile(Path::new("src/underpass.bpf.c"), &out) {
-        println!("cargo::error={reason}");
+    let out = PathBuf::from(env::var_os("OUT_DIR").unwrap_or_default());
+    for object in OBJECTS {
+        let source = Path::new("src").join(object);
+        if let Err(reason) = compile(&source, &out.join(object).with_extension("o")) {
+            println!("cargo::error={reason}");
+        }
     }
 }
 

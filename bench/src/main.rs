@@ -1,6 +1,7 @@
 //! Drives load over the ways to a database, and compares them.
 //!
 //! - `paths/`: our paths, a file each; `ways.rs`: which of them and of the peers are compared.
+//! - `gateway/`: networks with a gateway between clients and a database.
 //! - `databases/`: what answers, a file each; `server.rs`: as a process of ours.
 //! - `run/`: experiments in interleaved rounds, into a result file; `account/`: what the kernel
 //!   says that they used. The generator itself is the crate `load`, peers are `peers`.
@@ -10,6 +11,7 @@
 mod account;
 mod databases;
 mod demo;
+mod gateway;
 mod interrupt;
 mod paths;
 mod results;

@@ -8,7 +8,7 @@ use std::{
 
 use anyhow::Context;
 use peers::Overrides;
-use report::{Run, page::Part};
+use report::{Run, page::Part, paths};
 
 use crate::{run::WORKLOADS, ways::Ways};
 
@@ -25,6 +25,20 @@ pub struct ReportArgs {
         default_value = "bench/results/kernel-paths.json"
     )]
     paths: PathBuf,
+    /// The result file of the ways through a gateway; its tables go beside it
+    #[arg(
+        long,
+        value_name = "FILE",
+        default_value = "bench/results/gateway.json"
+    )]
+    gateway: PathBuf,
+    /// The result file of what enrichment costs; its tables go beside it
+    #[arg(
+        long,
+        value_name = "FILE",
+        default_value = "bench/results/enrichment.json"
+    )]
+    enrichment: PathBuf,
     /// The page that shows the summary, and those ways, between its markers
     #[arg(long, value_name = "FILE", default_value = "README.md")]
     page: PathBuf,
@@ -100,28 +114,28 @@ fn committed(args: &ReportArgs, run: &Run) -> anyhow::Result<Vec<(PathBuf, Strin
     if args.tables_only {
         return Ok(vec![(args.tables.clone(), report::markdown::full(run))]);
     }
-    let page = read(&args.page)?;
-    let page = replaced(
-        &args.page,
-        &page,
-        Part::Results,
-        &report::markdown::readme(run),
-    )?;
-    let of_paths = report::read(&args.paths)?;
-    let paths = report::markdown::paths(&of_paths);
-    let page = replaced(&args.page, &page, Part::Paths, &paths)?;
+    let mut page = read(&args.page)?;
+    let readme = report::markdown::readme(run);
+    page = replaced(&args.page, &page, Part::Results, &readme)?;
+    let mut files = Vec::new();
+    for (results, part, scene) in [
+        (&args.paths, Part::Paths, paths::HOST),
+        (&args.gateway, Part::Gateway, paths::GATEWAY),
+        (&args.enrichment, Part::Enrichment, paths::ENRICHMENT),
+    ] {
+        let run = report::read(results)?;
+        let between = report::markdown::paths(&run, scene);
+        page = replaced(&args.page, &page, part, &between)?;
+        files.push((results.with_extension("md"), report::markdown::full(&run)));
+    }
     let profiles = read(&args.profiles)?;
     let profiled = report::markdown::profiles(run);
     let profiles = replaced(&args.profiles, &profiles, Part::Results, &profiled)?;
-    let mut files = vec![
+    files.extend([
         (args.page.clone(), page),
         (args.profiles.clone(), profiles),
         (args.tables.clone(), report::markdown::full(run)),
-        (
-            args.paths.with_extension("md"),
-            report::markdown::full(&of_paths),
-        ),
-    ];
+    ]);
     let plots = report::artifacts(run).into_iter();
     files.extend(plots.map(|(name, plot)| (args.plots.join(name), plot)));
     Ok(files)
@@ -191,6 +205,8 @@ mod tests {
         let args = ReportArgs {
             results: folder.join("full.json"),
             paths: folder.join("kernel-paths.json"),
+            gateway: folder.join("gateway.json"),
+            enrichment: folder.join("enrichment.json"),
             page: root.join("README.md"),
             profiles: root.join("docs/where-time-goes.md"),
             tables: folder.join("README.md"),

@@ -3,7 +3,7 @@
 use std::{
     env,
     io::{BufRead, BufReader},
-    net::SocketAddr,
+    net::{Ipv4Addr, SocketAddr},
     os::unix::process::CommandExt,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
@@ -17,12 +17,30 @@ use nix::{
     unistd::Pid,
 };
 
-use testkit::sandbox::Cgroup;
+use testkit::sandbox::{Cgroup, Netns};
 
 use crate::interrupt;
 
 /// After SIGTERM.
 const END_LIMIT: Duration = Duration::from_secs(5);
+
+/// Where a server lives.
+#[derive(Clone, Copy)]
+pub struct Home<'a> {
+    /// Its cgroup.
+    pub cgroup: &'a Cgroup,
+    /// Its network; None: this host's.
+    pub netns: Option<&'a Netns>,
+    /// Its address.
+    pub ip: Ipv4Addr,
+}
+
+impl Home<'_> {
+    /// Its address, and a port of the kernel's choice.
+    pub fn any_port(&self) -> String {
+        SocketAddr::from((self.ip, 0)).to_string()
+    }
+}
 
 /// A running server. Dropped, it ends.
 pub struct Server {
@@ -33,7 +51,7 @@ pub struct Server {
 
 impl Server {
     /// Starts a command that says `listening on ADDR:PORT` in its first line.
-    pub fn that_says_where(command: &Command, home: &Cgroup) -> anyhow::Result<Self> {
+    pub fn that_says_where(command: &Command, home: Home<'_>) -> anyhow::Result<Self> {
         let shown = format!("{command:?}");
         let nowhere = SocketAddr::from(([127, 0, 0, 1], 0));
         let mut server = Self::spawn_with(command, home, nowhere, Stdio::piped())?;
@@ -49,13 +67,13 @@ impl Server {
     }
 
     /// Starts a command that will listen there, and has nothing to say.
-    pub fn spawn(command: &Command, home: &Cgroup, address: SocketAddr) -> anyhow::Result<Self> {
+    pub fn spawn(command: &Command, home: Home<'_>, address: SocketAddr) -> anyhow::Result<Self> {
         Self::spawn_with(command, home, address, Stdio::null())
     }
 
     fn spawn_with(
         command: &Command,
-        home: &Cgroup,
+        home: Home<'_>,
         address: SocketAddr,
         stdout: Stdio,
     ) -> anyhow::Result<Self> {
@@ -80,13 +98,18 @@ impl Server {
     }
 }
 
-/// The same command in this cgroup, which the kernel kills when we are killed: setpriv(1) asks
-/// for it, and becomes the program that it runs. A thread that had joined the cgroup could not
+/// The same command in this cgroup and network, which the kernel kills when we are killed: setpriv(1)
+/// asks for it, and becomes the program that it runs. A thread that had joined them could not
 /// have started it: it would be killed with that thread.
-fn ends_with_us(command: &Command, home: &Cgroup) -> Command {
+fn ends_with_us(command: &Command, home: Home<'_>) -> Command {
     const JOIN: &str = "echo 0 > \"$0/cgroup.threads\" && exec \"$@\"";
     let mut wrapped = Command::new("sh");
-    wrapped.args(["-c", JOIN]).arg(home.path());
+    wrapped.args(["-c", JOIN]).arg(home.cgroup.path());
+    if let Some(netns) = home.netns {
+        wrapped
+            .arg("nsenter")
+            .arg(format!("--net={}", netns.path()));
+    }
     wrapped.args(["setpriv", "--pdeathsig", "KILL", "--"]);
     wrapped.arg(command.get_program()).args(command.get_args());
     for (name, value) in command.get_envs() {

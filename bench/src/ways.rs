@@ -6,7 +6,10 @@ use anyhow::{Context, ensure};
 use peers::{Found, Overrides, Peer};
 use testkit::sandbox::Cgroup;
 
-use crate::paths::{DIRECT, OURS, SHORTCUT, every};
+use crate::{
+    gateway::nftables,
+    paths::{DIRECT, OURS, SHORTCUT, Topology, every},
+};
 
 /// The ways of a run.
 pub struct Ways {
@@ -58,6 +61,13 @@ impl Ways {
         all.any(|path| path.name == name && path.absent.is_none())
     }
 
+    /// A peer that is compared.
+    pub fn peer(&self, name: &str) -> Option<(&'static dyn Peer, &Found)> {
+        let mut all = self.peers.iter();
+        all.find(|(peer, _)| peer.name() == name)
+            .map(|(peer, found)| (*peer, found))
+    }
+
     /// How many are compared.
     pub fn count(&self) -> usize {
         self.described
@@ -69,9 +79,15 @@ impl Ways {
     /// What the peers say that they are.
     pub fn versions(&self) -> BTreeMap<String, String> {
         let version = |found: &Found| found.version.clone().unwrap_or_else(|| "unknown".into());
+        let kernel = self
+            .has(nftables::NAME)
+            .then(|| nftables::version().ok())
+            .flatten();
+        let kernel = kernel.map(|version| (nftables::NAME.to_owned(), version));
         let peers = self.peers.iter();
         peers
             .map(|(peer, found)| (peer.name().to_owned(), version(found)))
+            .chain(kernel)
             .collect()
     }
 }
@@ -98,7 +114,10 @@ impl Cgroups {
         let others = new()?;
         let mut ours: Vec<(&str, Cgroup)> = Vec::new();
         let mut children = Vec::new();
-        for path in OURS.iter().filter(|path| path.rule.is_ok()) {
+        for path in OURS
+            .iter()
+            .filter(|path| path.at == Topology::Host && path.rule.is_ok())
+        {
             if path.name == SHORTCUT.name {
                 let child = home.map(|home| home.child(path.name)).transpose()?;
                 children.extend(child.map(|child| (path.name, child)));

@@ -14,7 +14,7 @@ use std::{
 
 use anyhow::{Context, bail};
 use serde::{Serialize, de::DeserializeOwned};
-use testkit::sandbox::{Cgroup, run_in};
+use testkit::sandbox::{Cgroup, Netns, run_in};
 
 use crate::interrupt;
 
@@ -31,8 +31,13 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// Starts this executable with a subcommand, in a cgroup. `name` is for messages.
-    pub fn start(subcommand: &str, name: &str, cgroup: Option<&Cgroup>) -> anyhow::Result<Self> {
+    /// Starts this executable with a subcommand, in a network and a cgroup. `name` is for messages.
+    pub fn start(
+        subcommand: &str,
+        name: &str,
+        netns: Option<&Netns>,
+        cgroup: Option<&Cgroup>,
+    ) -> anyhow::Result<Self> {
         let mut command = Command::new(env::current_exe()?);
         command
             .arg(subcommand)
@@ -41,7 +46,7 @@ impl Worker {
             .stderr(Stdio::piped())
             // A Ctrl-C at the terminal is for us; the workers end with us.
             .process_group(0);
-        let spawned = run_in(None, cgroup, || command.spawn())?;
+        let spawned = run_in(netns, cgroup, || command.spawn())?;
         let mut child = spawned.with_context(|| format!("cannot start the {name} {subcommand}"))?;
         let orders = child.stdin.take();
         let stdout = child.stdout.take().context("no stdout")?;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR MIT */
-/* One variable of each type in abi.h, so that this file's BTF names them all.
+/* One variable of each type in abi.h and abi_edge.h, so that this file's BTF names them all.
  * `cargo xtask generate` compiles it and reads that BTF; nothing loads it. */
-#include "abi.h"
+#include "abi_edge.h"
 
 enum up_limit abi_limit;
 enum up_action abi_action;
@@ -10,19 +10,28 @@ enum up_outcome abi_outcome;
 enum up_cause abi_cause;
 struct up_endpoint abi_endpoint;
 struct up_settings abi_settings;
+struct up_outpost abi_outpost;
+struct up_unserved abi_unserved;
 struct up_rule_set abi_rule_set;
 struct up_policy abi_policy;
 struct up_rule abi_rule;
+struct up_lots abi_lots;
 struct up_target_key abi_target_key;
+struct up_source_key abi_source_key;
 struct up_process_key abi_process_key;
 struct up_uid_key abi_uid_key;
 struct up_cgroup_key abi_cgroup_key;
+struct up_netns_key abi_netns_key;
 struct up_opener abi_opener;
 struct up_remembered abi_remembered;
 struct up_leg abi_leg;
+struct up_leg_key abi_leg_key;
 struct up_flow abi_flow;
+struct up_observed abi_observed;
 struct up_held abi_held;
 struct up_release abi_release;
+struct up_database_key abi_database_key;
+struct up_incoming_dial abi_incoming_dial;
 enum up_framing abi_framing;
 enum up_sync abi_sync;
 struct up_cursor abi_cursor;
@@ -47,3 +56,29 @@ struct up_shortcut_end abi_shortcut_end;
 struct up_turn_count abi_turn_count;
 struct up_shortcut_count abi_shortcut_count;
 struct up_nudge_count abi_nudge_count;
+enum up_edge_limit abi_edge_limit;
+enum up_edge_fate abi_edge_fate;
+enum up_edge_outcome abi_edge_outcome;
+enum up_edge_forward abi_edge_forward;
+struct up_edge_scheme abi_edge_scheme;
+struct up_edge_settings abi_edge_settings;
+struct up_edge_port abi_edge_port;
+struct up_edge_network4 abi_edge_network4;
+struct up_edge_network6 abi_edge_network6;
+enum up_edge_side abi_edge_side;
+struct up_edge_root abi_edge_root;
+struct up_edge_block abi_edge_block;
+struct up_edge_prefix abi_edge_prefix;
+struct up_edge_lengths abi_edge_lengths;
+struct up_edge_bucket abi_edge_bucket;
+struct up_edge_line abi_edge_line;
+struct up_edge_rule abi_edge_rule;
+struct up_edge_rule_count abi_edge_rule_count;
+struct up_edge_interface abi_edge_interface;
+struct up_edge_source abi_edge_source;
+struct up_edge_backend abi_edge_backend;
+struct up_edge_turns abi_edge_turns;
+struct up_edge_tuple abi_edge_tuple;
+enum up_edge_direction abi_edge_direction;
+enum up_edge_ended abi_edge_ended;
+struct up_edge_flow abi_edge_flow;

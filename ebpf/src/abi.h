@@ -18,6 +18,15 @@
 enum up_limit {
 	/* Rules in one policy: the width of a rule set. A connect ANDs UP_RULE_WORDS words. */
 	UP_MAX_RULES = 1024,
+	/* Behind the virtual addresses of one rule. */
+	UP_MAX_BACKENDS = 128,
+	/* Rules with backends in one policy: a lot table of 1 KiB and 128 addresses for each. */
+	UP_MAX_BALANCED = 64,
+	/* Of which a connection draws one; a power of two. A backend of 128 has eight, so that a slow
+	 * start has steps. */
+	UP_LOTS = 1024,
+	/* On a lot: no backend gets new connections. */
+	UP_NO_BACKEND = 255,
 	UP_RULE_WORDS = 16,
 	/* One slot per rule and one, the last, for the default. */
 	UP_RULE_SLOTS = 1025,
@@ -25,16 +34,36 @@ enum up_limit {
 	UP_GENERATIONS = 2,
 	/* Distinct (network, port) pairs, for both generations together. */
 	UP_MAX_TARGETS = 16384,
-	/* Distinct uids, process patterns, cgroups: for both generations together. */
+	/* Distinct uids, process patterns, cgroups, namespaces: for both generations together. */
 	UP_MAX_UIDS = 8192,
 	UP_MAX_PROCESSES = 8192,
 	UP_MAX_CGROUPS = 8192,
+	UP_MAX_NAMESPACES = 8192,
+	/* Distinct networks of clients on other hosts: for both generations together. */
+	UP_MAX_SOURCES = 16384,
+	/* Network namespaces whose incoming connections are steered: a program each. */
+	UP_MAX_INCOMING = 8,
+	/* Ports of databases there. */
+	UP_MAX_INCOMING_PORTS = 8192,
+	/* Listening sockets at those ports. */
+	UP_MAX_DATABASES = 4096,
+	/* Addresses of those namespaces' devices: a host of databases has a handful. */
+	UP_MAX_OWN_ADDRESSES = 4096,
+	/* Dials to a database on this host that are under way. */
+	UP_MAX_INCOMING_DIALS = 65536,
+	/* Virtual addresses whose connections from other hosts the agent takes: 64 rules can name them. */
+	UP_MAX_TAKEN_ADDRESSES = 4096,
 	/* Levels of the cgroup tree that a rule can see. The kernel's own default limit is
 	 * unlimited; systemd's trees are below 10 deep. */
 	UP_CGROUP_DEPTH = 16,
 	/* Decisions that are remembered: of a thousand processes on a host with as many endpoints as
 	 * a large cluster has, or the other way round; 12 MiB if all are there. */
 	UP_MAX_REMEMBERED = 65536,
+	/* Network namespaces in which the agent has sockets: twice what a node of a cluster is advised
+	 * to hold in pods, and its own. */
+	UP_MAX_OUTPOSTS = 257,
+	/* Calls for outposts; when it is full, some are waiting. */
+	UP_UNSERVED_RING_BYTES = 4096,
 	/* Intercepted connections whose handshake is under way. */
 	UP_MAX_LEGS = 65536,
 	/* IP header (no options: 20 or 40) and TCP header (at most 60). */
@@ -97,7 +126,9 @@ enum up_outcome {
 	UP_OUTCOME_FAILED_CLOSED = 4,
 	/* Left alone, as the agent decided of another connection of the process. */
 	UP_OUTCOME_REMEMBERED = 5,
-	UP_OUTCOMES = 6,
+	/* Goes straight to a backend of the virtual address that was dialled. */
+	UP_OUTCOME_BALANCED = 6,
+	UP_OUTCOMES = 7,
 };
 
 /* Why a flow took a safer path than its rule asked for. */
@@ -126,7 +157,16 @@ enum up_cause {
 	UP_CAUSE_SHORTCUTS_FULL = 15,
 	UP_CAUSE_SHORTCUT_REFUSED = 16,
 	UP_CAUSE_SHORTCUT_OFF = 17,
-	UP_CAUSES = 20,
+	/* No backend of a virtual address takes new connections. */
+	UP_CAUSE_NO_BACKEND = 20,
+	/* Nobody is known to listen where a client on another host connects to. */
+	UP_CAUSE_DATABASE_AWAY = 21,
+	/* An observed client on another host, whose database is not beneath the agent's cgroup: nobody
+	 * reads its packets. */
+	UP_CAUSE_DATABASE_UNMETERED = 22,
+	/* The agent has no outpost in the caller's network namespace yet. */
+	UP_CAUSE_NO_OUTPOST = 23,
+	UP_CAUSES = 24,
 };
 
 /* Which way a message of a socket on the shortcut took: the shortcut, or TCP and why. */
@@ -158,10 +198,8 @@ struct up_endpoint {
 
 /* Written by the agent, one entry. */
 struct up_settings {
-	/* The network namespace in which the listeners can be reached. */
+	/* The agent's own network namespace. */
 	__u64 netns_cookie;
-	struct up_endpoint listener4;
-	struct up_endpoint listener6;
 	/* Sockets of that namespace with this mark are the agent's own. Random, so that nobody
 	 * who may set marks knows it. */
 	__u32 mark;
@@ -171,6 +209,30 @@ struct up_settings {
 	__u32 full;
 	/* How often everything that was remembered has been forgotten. */
 	__u32 forgets;
+	/* The agent's: what it is attached to. */
+	__u64 cgroup_id;
+	/* The agent's process, if it serves other namespaces, too: what it opens there carries no mark,
+	 * which whoever is root there could read. Else 0. */
+	__u32 tgid;
+	__u32 pad;
+};
+
+/* The agent's listeners in a network namespace, and their sockets' cookies. Family 0: none. */
+struct up_outpost {
+	struct up_endpoint listener4;
+	struct up_endpoint listener6;
+	__u64 cookie4;
+	__u64 cookie6;
+};
+
+/* From the connect hooks to the agent: a thread has met a rule where the agent has no outpost. */
+struct up_unserved {
+	__u64 netns_cookie;
+	/* The number of its namespace's inode. */
+	__u32 inode;
+	__u32 tgid;
+	__u32 tid;
+	__u32 pad;
 };
 
 /* Bit n: rule n. The lowest bit that survives every dimension is the first match. */
@@ -183,12 +245,23 @@ struct up_policy {
 	struct up_rule_set any_uid;
 	struct up_rule_set any_process;
 	struct up_rule_set any_cgroup;
+	struct up_rule_set any_netns;
+	/* The rules that say which backends stand behind an address: all but those that leave it to
+	 * the rules behind them. */
+	struct up_rule_set settles;
+	struct up_rule_set any_source;
+	/* Rules that may hold for what this host opens, and for what others open. */
+	struct up_rule_set here;
+	struct up_rule_set elsewhere;
 	__u8 uses_uid;
 	__u8 uses_process;
 	__u8 uses_cgroup;
 	__u8 default_action;
 	__u8 default_fail;
-	__u8 pad[3];
+	__u8 uses_backends;
+	/* Not every rule is in `here`. */
+	__u8 uses_source;
+	__u8 uses_netns;
 };
 
 struct up_rule {
@@ -197,6 +270,18 @@ struct up_rule {
 	__u8 shortcut;
 	/* It asks for the session, and the answer may be remembered. */
 	__u8 recalls;
+	/* Its number among the rules with backends, from 1; 0: it has none. */
+	__u8 balanced;
+	__u8 pad[3];
+	/* So many of 2^32 flows come to the agent, the others are left alone; 0: all do. */
+	__u32 sample;
+};
+
+/* Which backend of a rule a new connection goes to: each lot is the number of one, or
+ * UP_NO_BACKEND. Written while it is read: a lot is a byte, so a reader sees the old one or the
+ * new one, and either was right a moment ago. */
+struct up_lots {
+	__u8 backends[1024];
 };
 
 /* Longest prefix match over generation, port, family, address, in this order. Port 0 is
@@ -209,6 +294,16 @@ struct up_target_key {
 	__u8 family;
 	__u8 pad1[3];
 	/* IPv4 in the first four bytes here: prefixes are counted from its first bit. */
+	__u8 addr[16];
+};
+
+/* Likewise over generation, family, address. */
+struct up_source_key {
+	__u32 prefix_bits;
+	__u8 generation;
+	__u8 family;
+	__u8 pad[2];
+	/* As in a target. */
 	__u8 addr[16];
 };
 
@@ -230,6 +325,12 @@ struct up_cgroup_key {
 	__u32 pad;
 };
 
+struct up_netns_key {
+	__u32 generation;
+	/* Of the process's network namespace. */
+	__u32 inode;
+};
+
 /* A process and where it connects to: all that a decision depends on besides the session. */
 struct up_opener {
 	/* When the process began: CLOCK_BOOTTIME, in ns. */
@@ -237,6 +338,8 @@ struct up_opener {
 	/* How often it has executed a program. */
 	__u64 execs;
 	__u64 cgroup_id;
+	/* Of the socket: an address means another database in another namespace. */
+	__u64 netns_cookie;
 	struct up_endpoint orig_dst;
 	__u32 tgid;
 	__u32 uid;
@@ -272,27 +375,66 @@ struct up_leg {
 	__u8 pad[4];
 };
 
+/* A leg, by what its SYN shows to the listener that it is sent to. Addresses are the same in many
+ * namespaces; a listener is in one. */
+struct up_leg_key {
+	/* The listener's socket cookie. */
+	__u64 listener;
+	/* The client's side. */
+	struct up_endpoint client;
+	__u32 pad;
+};
+
 /* Kept with the client's socket. */
 struct up_flow {
 	struct up_leg leg;
-	/* The client's side of the leg to the agent: the key of `legs`. */
-	struct up_endpoint client;
+	struct up_leg_key key;
 	/* The address that the socket would have had without us; family 0 until it is known. */
 	struct up_endpoint local;
+	__u32 pad;
+};
+
+/* Kept with the socket of this host's that an observed flow has: the client's, or, if that is on another
+ * host, the database's. */
+struct up_observed {
+	struct up_leg leg;
+	/* The rest is of a client on another host. Its side; family 0: it is on this one. */
+	struct up_endpoint client;
+	/* Sequence numbers of the first request and of the first answer. */
+	__u32 request_seq;
+	__u32 answer_seq;
+	/* A meter was begun. */
+	__u32 begun;
 };
 
 /* From the hold filter to the agent: a SYN that waits for the database's answer. */
 struct up_held {
 	struct up_leg leg;
-	struct up_endpoint client;
+	struct up_leg_key key;
 	__u32 syn_bytes;
 	__u8 syn[120];
+	__u8 pad[4];
 };
 
 /* From the agent, by socket cookie: the database has answered, the SYN may pass. */
 struct up_release {
 	/* The address that the client's socket would have had without us. */
 	struct up_endpoint local;
+};
+
+/* A socket that listens in a namespace whose incoming connections are steered. */
+struct up_database_key {
+	struct up_endpoint at;
+	/* Which namespace. */
+	__u32 space;
+};
+
+/* A dial on behalf of a client on another host, from its address to one of the agent's own. */
+struct up_incoming_dial {
+	struct up_endpoint client;
+	struct up_endpoint dialled;
+	/* Which namespace. */
+	__u32 space;
 };
 
 /* What a direction of an observed flow is read as. */
@@ -475,9 +617,11 @@ struct up_spliced {
 /* What the agent asks splice_look: to enrol a flow, or how it stands. */
 struct up_splice_question {
 	__u64 id;
-	/* To enrol: 1. The sockets by their addresses, and the client's also by its cookie. */
+	/* To enrol: 1. The sockets by their addresses, and by their cookies: where one is gone, another
+	 * is found, or a listener. The dialled socket's is the id. */
 	__u64 enrol;
 	__u64 client_cookie;
+	__u64 accepted_cookie;
 	struct up_endpoint client;
 	struct up_endpoint accepted;
 	struct up_endpoint local;
@@ -589,27 +733,38 @@ struct up_nudge_count {
 
 /* Per rule slot and CPU. */
 struct up_decisions {
-	__u64 by_outcome[6];
+	__u64 by_outcome[7];
 };
 
 _Static_assert(UP_RULE_WORDS * 64 == UP_MAX_RULES, "a bit for each rule");
+_Static_assert((UP_LOTS & (UP_LOTS - 1)) == 0, "a mask draws a lot");
+_Static_assert(sizeof(struct up_lots) == UP_LOTS, "up_lots");
+_Static_assert(UP_MAX_BACKENDS <= UP_NO_BACKEND, "a lot names every backend");
+_Static_assert(sizeof(struct up_rule) == 12, "up_rule");
 _Static_assert(sizeof(struct up_endpoint) == 20, "up_endpoint");
 _Static_assert(sizeof(struct up_target_key) == 28, "up_target_key");
+_Static_assert(sizeof(struct up_source_key) == 24, "up_source_key");
+_Static_assert(sizeof(struct up_database_key) == 24, "up_database_key");
+_Static_assert(sizeof(struct up_incoming_dial) == 44, "up_incoming_dial");
 _Static_assert(sizeof(struct up_process_key) == 24, "up_process_key");
-_Static_assert(sizeof(struct up_opener) == 72, "up_opener");
+_Static_assert(sizeof(struct up_opener) == 80, "up_opener");
 _Static_assert(sizeof(struct up_remembered) == 16, "up_remembered");
-_Static_assert(sizeof(struct up_leg) == 96, "up_leg");
-_Static_assert(sizeof(struct up_flow) == 136, "up_flow");
-_Static_assert(sizeof(struct up_held) == 240, "up_held");
-_Static_assert(sizeof(struct up_settings) == 64, "up_settings");
+_Static_assert(sizeof(struct up_leg) == 104, "up_leg");
+_Static_assert(sizeof(struct up_leg_key) == 32, "up_leg_key");
+_Static_assert(sizeof(struct up_outpost) == 56, "up_outpost");
+_Static_assert(sizeof(struct up_unserved) == 24, "up_unserved");
+_Static_assert(sizeof(struct up_flow) == 160, "up_flow");
+_Static_assert(sizeof(struct up_held) == 264, "up_held");
+_Static_assert(sizeof(struct up_observed) == 136, "up_observed");
+_Static_assert(sizeof(struct up_settings) == 40, "up_settings");
 _Static_assert(sizeof(struct up_cursor) == 40, "up_cursor");
 _Static_assert(sizeof(struct up_direction) == 264, "up_direction");
-_Static_assert(sizeof(struct up_meter) == 5920, "up_meter");
+_Static_assert(sizeof(struct up_meter) == 5928, "up_meter");
 _Static_assert(sizeof(struct up_place) == 28, "up_place");
 _Static_assert(sizeof(struct up_splice_order) == 88, "up_splice_order");
 _Static_assert(sizeof(struct up_splice_slot) == 96, "up_splice_slot");
 _Static_assert(sizeof(struct up_splice) == 160, "up_splice");
-_Static_assert(sizeof(struct up_splice_question) == 104, "up_splice_question");
+_Static_assert(sizeof(struct up_splice_question) == 112, "up_splice_question");
 _Static_assert(sizeof(struct up_splice_answer) == 40, "up_splice_answer");
 _Static_assert(sizeof(struct up_shortcut_limits) == 24, "up_shortcut_limits");
 _Static_assert(sizeof(struct up_shortcut_key) == 48, "up_shortcut_key");

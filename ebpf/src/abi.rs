@@ -8,6 +8,18 @@ use core::mem::offset_of;
 /// `UP_MAX_RULES` of `enum up_limit` in abi.h.
 pub const MAX_RULES: u32 = 1024;
 
+/// `UP_MAX_BACKENDS` of `enum up_limit` in abi.h.
+pub const MAX_BACKENDS: u32 = 128;
+
+/// `UP_MAX_BALANCED` of `enum up_limit` in abi.h.
+pub const MAX_BALANCED: u32 = 64;
+
+/// `UP_LOTS` of `enum up_limit` in abi.h.
+pub const LOTS: u32 = 1024;
+
+/// `UP_NO_BACKEND` of `enum up_limit` in abi.h.
+pub const NO_BACKEND: u32 = 255;
+
 /// `UP_RULE_WORDS` of `enum up_limit` in abi.h.
 pub const RULE_WORDS: u32 = 16;
 
@@ -29,11 +41,41 @@ pub const MAX_PROCESSES: u32 = 8192;
 /// `UP_MAX_CGROUPS` of `enum up_limit` in abi.h.
 pub const MAX_CGROUPS: u32 = 8192;
 
+/// `UP_MAX_NAMESPACES` of `enum up_limit` in abi.h.
+pub const MAX_NAMESPACES: u32 = 8192;
+
+/// `UP_MAX_SOURCES` of `enum up_limit` in abi.h.
+pub const MAX_SOURCES: u32 = 16384;
+
+/// `UP_MAX_INCOMING` of `enum up_limit` in abi.h.
+pub const MAX_INCOMING: u32 = 8;
+
+/// `UP_MAX_INCOMING_PORTS` of `enum up_limit` in abi.h.
+pub const MAX_INCOMING_PORTS: u32 = 8192;
+
+/// `UP_MAX_DATABASES` of `enum up_limit` in abi.h.
+pub const MAX_DATABASES: u32 = 4096;
+
+/// `UP_MAX_OWN_ADDRESSES` of `enum up_limit` in abi.h.
+pub const MAX_OWN_ADDRESSES: u32 = 4096;
+
+/// `UP_MAX_INCOMING_DIALS` of `enum up_limit` in abi.h.
+pub const MAX_INCOMING_DIALS: u32 = 65536;
+
+/// `UP_MAX_TAKEN_ADDRESSES` of `enum up_limit` in abi.h.
+pub const MAX_TAKEN_ADDRESSES: u32 = 4096;
+
 /// `UP_CGROUP_DEPTH` of `enum up_limit` in abi.h.
 pub const CGROUP_DEPTH: u32 = 16;
 
 /// `UP_MAX_REMEMBERED` of `enum up_limit` in abi.h.
 pub const MAX_REMEMBERED: u32 = 65536;
+
+/// `UP_MAX_OUTPOSTS` of `enum up_limit` in abi.h.
+pub const MAX_OUTPOSTS: u32 = 257;
+
+/// `UP_UNSERVED_RING_BYTES` of `enum up_limit` in abi.h.
+pub const UNSERVED_RING_BYTES: u32 = 4096;
 
 /// `UP_MAX_LEGS` of `enum up_limit` in abi.h.
 pub const MAX_LEGS: u32 = 65536;
@@ -131,8 +173,11 @@ pub const OUTCOME_FAILED_CLOSED: u32 = 4;
 /// `UP_OUTCOME_REMEMBERED` of `enum up_outcome` in abi.h.
 pub const OUTCOME_REMEMBERED: u32 = 5;
 
+/// `UP_OUTCOME_BALANCED` of `enum up_outcome` in abi.h.
+pub const OUTCOME_BALANCED: u32 = 6;
+
 /// `UP_OUTCOMES` of `enum up_outcome` in abi.h.
-pub const OUTCOMES: u32 = 6;
+pub const OUTCOMES: u32 = 7;
 
 /// `UP_CAUSE_AGENT_AWAY` of `enum up_cause` in abi.h.
 pub const CAUSE_AGENT_AWAY: u32 = 0;
@@ -194,8 +239,20 @@ pub const CAUSE_SHORTCUT_REFUSED: u32 = 16;
 /// `UP_CAUSE_SHORTCUT_OFF` of `enum up_cause` in abi.h.
 pub const CAUSE_SHORTCUT_OFF: u32 = 17;
 
+/// `UP_CAUSE_NO_BACKEND` of `enum up_cause` in abi.h.
+pub const CAUSE_NO_BACKEND: u32 = 20;
+
+/// `UP_CAUSE_DATABASE_AWAY` of `enum up_cause` in abi.h.
+pub const CAUSE_DATABASE_AWAY: u32 = 21;
+
+/// `UP_CAUSE_DATABASE_UNMETERED` of `enum up_cause` in abi.h.
+pub const CAUSE_DATABASE_UNMETERED: u32 = 22;
+
+/// `UP_CAUSE_NO_OUTPOST` of `enum up_cause` in abi.h.
+pub const CAUSE_NO_OUTPOST: u32 = 23;
+
 /// `UP_CAUSES` of `enum up_cause` in abi.h.
-pub const CAUSES: u32 = 20;
+pub const CAUSES: u32 = 24;
 
 /// `UP_FRAMING_FRAMES` of `enum up_framing` in abi.h.
 pub const FRAMING_FRAMES: u32 = 0;
@@ -299,6 +356,225 @@ pub const TURN_UPPER_LAYER: u32 = 8;
 /// `UP_TURNS` of `enum up_turn` in abi.h.
 pub const TURNS: u32 = 9;
 
+/// `UP_EDGE_VERSION` of `enum up_edge_limit` in abi.h.
+pub const EDGE_VERSION: u32 = 2;
+
+/// `UP_MAX_EDGE_NETWORKS` of `enum up_edge_limit` in abi.h.
+pub const MAX_EDGE_NETWORKS: u32 = 16384;
+
+/// `UP_EDGE_BLOCKS` of `enum up_edge_limit` in abi.h.
+pub const EDGE_BLOCKS: u32 = 4096;
+
+/// `UP_EDGE_BLOCK` of `enum up_edge_limit` in abi.h.
+pub const EDGE_BLOCK: u32 = 256;
+
+/// `UP_EDGE_ROOT` of `enum up_edge_limit` in abi.h.
+pub const EDGE_ROOT: u32 = 65536;
+
+/// `UP_EDGE_IN_BLOCK` of `enum up_edge_limit` in abi.h.
+pub const EDGE_IN_BLOCK: u32 = 32768;
+
+/// `UP_EDGE_IN_TRIE` of `enum up_edge_limit` in abi.h.
+pub const EDGE_IN_TRIE: u32 = 65535;
+
+/// `UP_EDGE_LENGTHS` of `enum up_edge_limit` in abi.h.
+pub const EDGE_LENGTHS: u32 = 128;
+
+/// `UP_EDGE_HALVINGS` of `enum up_edge_limit` in abi.h.
+pub const EDGE_HALVINGS: u32 = 8;
+
+/// `UP_EDGE_BUCKETS` of `enum up_edge_limit` in abi.h.
+pub const EDGE_BUCKETS: u32 = 4096;
+
+/// `UP_EDGE_BUCKET_BITS` of `enum up_edge_limit` in abi.h.
+pub const EDGE_BUCKET_BITS: u32 = 12;
+
+/// `UP_EDGE_IN_BUCKET` of `enum up_edge_limit` in abi.h.
+pub const EDGE_IN_BUCKET: u32 = 3;
+
+/// `UP_EDGE_NO_LENGTH` of `enum up_edge_limit` in abi.h.
+pub const EDGE_NO_LENGTH: u32 = 255;
+
+/// `UP_EDGE_CELLS` of `enum up_edge_limit` in abi.h.
+pub const EDGE_CELLS: u32 = 1048576;
+
+/// `UP_EDGE_DEPENDS` of `enum up_edge_limit` in abi.h.
+pub const EDGE_DEPENDS: u32 = 65535;
+
+/// `UP_EDGE_LINE` of `enum up_edge_limit` in abi.h.
+pub const EDGE_LINE: u32 = 32;
+
+/// `UP_EDGE_LINES` of `enum up_edge_limit` in abi.h.
+pub const EDGE_LINES: u32 = 32768;
+
+/// `UP_EDGE_PORTS` of `enum up_edge_limit` in abi.h.
+pub const EDGE_PORTS: u32 = 65536;
+
+/// `UP_MAX_EDGE_INTERFACES` of `enum up_edge_limit` in abi.h.
+pub const MAX_EDGE_INTERFACES: u32 = 64;
+
+/// `UP_MAX_EDGE_SOURCES` of `enum up_edge_limit` in abi.h.
+pub const MAX_EDGE_SOURCES: u32 = 131072;
+
+/// `UP_EDGE_CONNECTIONS` of `enum up_edge_limit` in abi.h.
+pub const EDGE_CONNECTIONS: u32 = 65536;
+
+/// `UP_EDGE_WAYS` of `enum up_edge_limit` in abi.h.
+pub const EDGE_WAYS: u32 = 32768;
+
+/// `UP_MAX_EDGE_TABLES` of `enum up_edge_limit` in abi.h.
+pub const MAX_EDGE_TABLES: u32 = 128;
+
+/// `UP_EDGE_TURNS` of `enum up_edge_limit` in abi.h.
+pub const EDGE_TURNS: u32 = 65521;
+
+/// `UP_EDGE_TURN_BYTES` of `enum up_edge_limit` in abi.h.
+pub const EDGE_TURN_BYTES: u32 = 65536;
+
+/// `UP_EDGE_PORT_TRIES` of `enum up_edge_limit` in abi.h.
+pub const EDGE_PORT_TRIES: u32 = 16;
+
+/// `UP_EDGE_PORT_STEP` of `enum up_edge_limit` in abi.h.
+pub const EDGE_PORT_STEP: u32 = 509;
+
+/// `UP_EDGE_FIRST_PORT` of `enum up_edge_limit` in abi.h.
+pub const EDGE_FIRST_PORT: u32 = 1024;
+
+/// `UP_EDGE_UNANSWERED_S` of `enum up_edge_limit` in abi.h.
+pub const EDGE_UNANSWERED_S: u32 = 5;
+
+/// `UP_EDGE_SUM_BYTES` of `enum up_edge_limit` in abi.h.
+pub const EDGE_SUM_BYTES: u32 = 512;
+
+/// `UP_EDGE_SUM_STEPS` of `enum up_edge_limit` in abi.h.
+pub const EDGE_SUM_STEPS: u32 = 20;
+
+/// `UP_EDGE_TAGS` of `enum up_edge_limit` in abi.h.
+pub const EDGE_TAGS: u32 = 2;
+
+/// `UP_EDGE_EXTENSIONS` of `enum up_edge_limit` in abi.h.
+pub const EDGE_EXTENSIONS: u32 = 4;
+
+/// `UP_EDGE_OTHER` of `enum up_edge_fate` in abi.h.
+pub const EDGE_OTHER: u32 = 0;
+
+/// `UP_EDGE_ALLOWED` of `enum up_edge_fate` in abi.h.
+pub const EDGE_ALLOWED: u32 = 1;
+
+/// `UP_EDGE_DENIED` of `enum up_edge_fate` in abi.h.
+pub const EDGE_DENIED: u32 = 2;
+
+/// `UP_EDGE_LIMITED` of `enum up_edge_fate` in abi.h.
+pub const EDGE_LIMITED: u32 = 3;
+
+/// `UP_EDGE_TO_BACKEND` of `enum up_edge_fate` in abi.h.
+pub const EDGE_TO_BACKEND: u32 = 4;
+
+/// `UP_EDGE_TO_CLIENT` of `enum up_edge_fate` in abi.h.
+pub const EDGE_TO_CLIENT: u32 = 5;
+
+/// `UP_EDGE_ICMP_ERROR` of `enum up_edge_fate` in abi.h.
+pub const EDGE_ICMP_ERROR: u32 = 6;
+
+/// `UP_EDGE_NO_NEIGHBOUR` of `enum up_edge_fate` in abi.h.
+pub const EDGE_NO_NEIGHBOUR: u32 = 7;
+
+/// `UP_EDGE_MALFORMED` of `enum up_edge_fate` in abi.h.
+pub const EDGE_MALFORMED: u32 = 8;
+
+/// `UP_EDGE_FRAGMENT` of `enum up_edge_fate` in abi.h.
+pub const EDGE_FRAGMENT: u32 = 9;
+
+/// `UP_EDGE_IP_OPTIONS` of `enum up_edge_fate` in abi.h.
+pub const EDGE_IP_OPTIONS: u32 = 10;
+
+/// `UP_EDGE_EXTENSION_HEADER` of `enum up_edge_fate` in abi.h.
+pub const EDGE_EXTENSION_HEADER: u32 = 11;
+
+/// `UP_EDGE_VLAN` of `enum up_edge_fate` in abi.h.
+pub const EDGE_VLAN: u32 = 12;
+
+/// `UP_EDGE_TTL` of `enum up_edge_fate` in abi.h.
+pub const EDGE_TTL: u32 = 13;
+
+/// `UP_EDGE_TOO_BIG` of `enum up_edge_fate` in abi.h.
+pub const EDGE_TOO_BIG: u32 = 14;
+
+/// `UP_EDGE_NO_ROUTE` of `enum up_edge_fate` in abi.h.
+pub const EDGE_NO_ROUTE: u32 = 15;
+
+/// `UP_EDGE_NO_BACKEND` of `enum up_edge_fate` in abi.h.
+pub const EDGE_NO_BACKEND: u32 = 16;
+
+/// `UP_EDGE_NO_PORT` of `enum up_edge_fate` in abi.h.
+pub const EDGE_NO_PORT: u32 = 17;
+
+/// `UP_EDGE_TABLE_FULL` of `enum up_edge_fate` in abi.h.
+pub const EDGE_TABLE_FULL: u32 = 18;
+
+/// `UP_EDGE_RESET` of `enum up_edge_fate` in abi.h.
+pub const EDGE_RESET: u32 = 19;
+
+/// `UP_EDGE_FATES` of `enum up_edge_fate` in abi.h.
+pub const EDGE_FATES: u32 = 20;
+
+/// `UP_EDGE_OUTCOME_ALLOWED` of `enum up_edge_outcome` in abi.h.
+pub const EDGE_OUTCOME_ALLOWED: u32 = 0;
+
+/// `UP_EDGE_OUTCOME_DENIED` of `enum up_edge_outcome` in abi.h.
+pub const EDGE_OUTCOME_DENIED: u32 = 1;
+
+/// `UP_EDGE_OUTCOME_LIMITED` of `enum up_edge_outcome` in abi.h.
+pub const EDGE_OUTCOME_LIMITED: u32 = 2;
+
+/// `UP_EDGE_OUTCOME_FORWARDED` of `enum up_edge_outcome` in abi.h.
+pub const EDGE_OUTCOME_FORWARDED: u32 = 3;
+
+/// `UP_EDGE_OUTCOME_PASSED_UP` of `enum up_edge_outcome` in abi.h.
+pub const EDGE_OUTCOME_PASSED_UP: u32 = 4;
+
+/// `UP_EDGE_OUTCOMES` of `enum up_edge_outcome` in abi.h.
+pub const EDGE_OUTCOMES: u32 = 5;
+
+/// `UP_EDGE_FORWARD_OFF` of `enum up_edge_forward` in abi.h.
+pub const EDGE_FORWARD_OFF: u32 = 0;
+
+/// `UP_EDGE_FORWARD_SNAT` of `enum up_edge_forward` in abi.h.
+pub const EDGE_FORWARD_SNAT: u32 = 1;
+
+/// `UP_EDGE_FORWARD_DSR` of `enum up_edge_forward` in abi.h.
+pub const EDGE_FORWARD_DSR: u32 = 2;
+
+/// `UP_EDGE_SOURCES` of `enum up_edge_side` in abi.h.
+pub const EDGE_SOURCES: u32 = 0;
+
+/// `UP_EDGE_DESTINATIONS` of `enum up_edge_side` in abi.h.
+pub const EDGE_DESTINATIONS: u32 = 1;
+
+/// `UP_EDGE_SIDES` of `enum up_edge_side` in abi.h.
+pub const EDGE_SIDES: u32 = 2;
+
+/// `UP_EDGE_REQUEST` of `enum up_edge_direction` in abi.h.
+pub const EDGE_REQUEST: u32 = 0;
+
+/// `UP_EDGE_REPLY` of `enum up_edge_direction` in abi.h.
+pub const EDGE_REPLY: u32 = 1;
+
+/// `UP_EDGE_DIRECT` of `enum up_edge_direction` in abi.h.
+pub const EDGE_DIRECT: u32 = 2;
+
+/// `UP_EDGE_ENDED_BY_CLIENT` of `enum up_edge_ended` in abi.h.
+pub const EDGE_ENDED_BY_CLIENT: u32 = 1;
+
+/// `UP_EDGE_ENDED_BY_BACKEND` of `enum up_edge_ended` in abi.h.
+pub const EDGE_ENDED_BY_BACKEND: u32 = 2;
+
+/// `UP_EDGE_ENDED_BY_RESET` of `enum up_edge_ended` in abi.h.
+pub const EDGE_ENDED_BY_RESET: u32 = 4;
+
+/// `UP_EDGE_ENDED_BY_AGENT` of `enum up_edge_ended` in abi.h.
+pub const EDGE_ENDED_BY_AGENT: u32 = 8;
+
 /// `struct up_endpoint` in abi.h.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -327,10 +603,6 @@ const _: () = {
 pub struct Settings {
     /// In C: `__u64`.
     pub netns_cookie: u64,
-    /// In C: `struct up_endpoint`.
-    pub listener4: Endpoint,
-    /// In C: `struct up_endpoint`.
-    pub listener6: Endpoint,
     /// In C: `__u32`.
     pub mark: u32,
     /// In C: `__u32`.
@@ -339,17 +611,71 @@ pub struct Settings {
     pub full: u32,
     /// In C: `__u32`.
     pub forgets: u32,
+    /// In C: `__u64`.
+    pub cgroup_id: u64,
+    /// In C: `__u32`.
+    pub tgid: u32,
+    /// In C: `__u32`.
+    pub pad: u32,
 }
 
 const _: () = {
-    assert!(size_of::<Settings>() == 64);
+    assert!(size_of::<Settings>() == 40);
     assert!(offset_of!(Settings, netns_cookie) == 0);
-    assert!(offset_of!(Settings, listener4) == 8);
-    assert!(offset_of!(Settings, listener6) == 28);
-    assert!(offset_of!(Settings, mark) == 48);
-    assert!(offset_of!(Settings, generation) == 52);
-    assert!(offset_of!(Settings, full) == 56);
-    assert!(offset_of!(Settings, forgets) == 60);
+    assert!(offset_of!(Settings, mark) == 8);
+    assert!(offset_of!(Settings, generation) == 12);
+    assert!(offset_of!(Settings, full) == 16);
+    assert!(offset_of!(Settings, forgets) == 20);
+    assert!(offset_of!(Settings, cgroup_id) == 24);
+    assert!(offset_of!(Settings, tgid) == 32);
+    assert!(offset_of!(Settings, pad) == 36);
+};
+
+/// `struct up_outpost` in abi.h.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Outpost {
+    /// In C: `struct up_endpoint`.
+    pub listener4: Endpoint,
+    /// In C: `struct up_endpoint`.
+    pub listener6: Endpoint,
+    /// In C: `__u64`.
+    pub cookie4: u64,
+    /// In C: `__u64`.
+    pub cookie6: u64,
+}
+
+const _: () = {
+    assert!(size_of::<Outpost>() == 56);
+    assert!(offset_of!(Outpost, listener4) == 0);
+    assert!(offset_of!(Outpost, listener6) == 20);
+    assert!(offset_of!(Outpost, cookie4) == 40);
+    assert!(offset_of!(Outpost, cookie6) == 48);
+};
+
+/// `struct up_unserved` in abi.h.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unserved {
+    /// In C: `__u64`.
+    pub netns_cookie: u64,
+    /// In C: `__u32`.
+    pub inode: u32,
+    /// In C: `__u32`.
+    pub tgid: u32,
+    /// In C: `__u32`.
+    pub tid: u32,
+    /// In C: `__u32`.
+    pub pad: u32,
+}
+
+const _: () = {
+    assert!(size_of::<Unserved>() == 24);
+    assert!(offset_of!(Unserved, netns_cookie) == 0);
+    assert!(offset_of!(Unserved, inode) == 8);
+    assert!(offset_of!(Unserved, tgid) == 12);
+    assert!(offset_of!(Unserved, tid) == 16);
+    assert!(offset_of!(Unserved, pad) == 20);
 };
 
 /// `struct up_rule_set` in abi.h.
@@ -375,6 +701,16 @@ pub struct Policy {
     pub any_process: RuleSet,
     /// In C: `struct up_rule_set`.
     pub any_cgroup: RuleSet,
+    /// In C: `struct up_rule_set`.
+    pub any_netns: RuleSet,
+    /// In C: `struct up_rule_set`.
+    pub settles: RuleSet,
+    /// In C: `struct up_rule_set`.
+    pub any_source: RuleSet,
+    /// In C: `struct up_rule_set`.
+    pub here: RuleSet,
+    /// In C: `struct up_rule_set`.
+    pub elsewhere: RuleSet,
     /// In C: `__u8`.
     pub uses_uid: u8,
     /// In C: `__u8`.
@@ -385,21 +721,32 @@ pub struct Policy {
     pub default_action: u8,
     /// In C: `__u8`.
     pub default_fail: u8,
-    /// In C: `__u8[3]`.
-    pub pad: [u8; 3],
+    /// In C: `__u8`.
+    pub uses_backends: u8,
+    /// In C: `__u8`.
+    pub uses_source: u8,
+    /// In C: `__u8`.
+    pub uses_netns: u8,
 }
 
 const _: () = {
-    assert!(size_of::<Policy>() == 392);
+    assert!(size_of::<Policy>() == 1032);
     assert!(offset_of!(Policy, any_uid) == 0);
     assert!(offset_of!(Policy, any_process) == 128);
     assert!(offset_of!(Policy, any_cgroup) == 256);
-    assert!(offset_of!(Policy, uses_uid) == 384);
-    assert!(offset_of!(Policy, uses_process) == 385);
-    assert!(offset_of!(Policy, uses_cgroup) == 386);
-    assert!(offset_of!(Policy, default_action) == 387);
-    assert!(offset_of!(Policy, default_fail) == 388);
-    assert!(offset_of!(Policy, pad) == 389);
+    assert!(offset_of!(Policy, any_netns) == 384);
+    assert!(offset_of!(Policy, settles) == 512);
+    assert!(offset_of!(Policy, any_source) == 640);
+    assert!(offset_of!(Policy, here) == 768);
+    assert!(offset_of!(Policy, elsewhere) == 896);
+    assert!(offset_of!(Policy, uses_uid) == 1024);
+    assert!(offset_of!(Policy, uses_process) == 1025);
+    assert!(offset_of!(Policy, uses_cgroup) == 1026);
+    assert!(offset_of!(Policy, default_action) == 1027);
+    assert!(offset_of!(Policy, default_fail) == 1028);
+    assert!(offset_of!(Policy, uses_backends) == 1029);
+    assert!(offset_of!(Policy, uses_source) == 1030);
+    assert!(offset_of!(Policy, uses_netns) == 1031);
 };
 
 /// `struct up_rule` in abi.h.
@@ -414,14 +761,36 @@ pub struct Rule {
     pub shortcut: u8,
     /// In C: `__u8`.
     pub recalls: u8,
+    /// In C: `__u8`.
+    pub balanced: u8,
+    /// In C: `__u8[3]`.
+    pub pad: [u8; 3],
+    /// In C: `__u32`.
+    pub sample: u32,
 }
 
 const _: () = {
-    assert!(size_of::<Rule>() == 4);
+    assert!(size_of::<Rule>() == 12);
     assert!(offset_of!(Rule, action) == 0);
     assert!(offset_of!(Rule, fail) == 1);
     assert!(offset_of!(Rule, shortcut) == 2);
     assert!(offset_of!(Rule, recalls) == 3);
+    assert!(offset_of!(Rule, balanced) == 4);
+    assert!(offset_of!(Rule, pad) == 5);
+    assert!(offset_of!(Rule, sample) == 8);
+};
+
+/// `struct up_lots` in abi.h.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lots {
+    /// In C: `__u8[1024]`.
+    pub backends: [u8; 1024],
+}
+
+const _: () = {
+    assert!(size_of::<Lots>() == 1024);
+    assert!(offset_of!(Lots, backends) == 0);
 };
 
 /// `struct up_target_key` in abi.h.
@@ -453,6 +822,31 @@ const _: () = {
     assert!(offset_of!(TargetKey, family) == 8);
     assert!(offset_of!(TargetKey, pad1) == 9);
     assert!(offset_of!(TargetKey, addr) == 12);
+};
+
+/// `struct up_source_key` in abi.h.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SourceKey {
+    /// In C: `__u32`.
+    pub prefix_bits: u32,
+    /// In C: `__u8`.
+    pub generation: u8,
+    /// In C: `__u8`.
+    pub family: u8,
+    /// In C: `__u8[2]`.
+    pub pad: [u8; 2],
+    /// In C: `__u8[16]`.
+    pub addr: [u8; 16],
+}
+
+const _: () = {
+    assert!(size_of::<SourceKey>() == 24);
+    assert!(offset_of!(SourceKey, prefix_bits) == 0);
+    assert!(offset_of!(SourceKey, generation) == 4);
+    assert!(offset_of!(SourceKey, family) == 5);
+    assert!(offset_of!(SourceKey, pad) == 6);
+    assert!(offset_of!(SourceKey, addr) == 8);
 };
 
 /// `struct up_process_key` in abi.h.
@@ -512,6 +906,22 @@ const _: () = {
     assert!(offset_of!(CgroupKey, pad) == 12);
 };
 
+/// `struct up_netns_key` in abi.h.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NetnsKey {
+    /// In C: `__u32`.
+    pub generation: u32,
+    /// In C: `__u32`.
+    pub inode: u32,
+}
+
+const _: () = {
+    assert!(size_of::<NetnsKey>() == 8);
+    assert!(offset_of!(NetnsKey, generation) == 0);
+    assert!(offset_of!(NetnsKey, inode) == 4);
+};
+
 /// `struct up_opener` in abi.h.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -522,6 +932,8 @@ pub struct Opener {
     pub execs: u64,
     /// In C: `__u64`.
     pub cgroup_id: u64,
+    /// In C: `__u64`.
+    pub netns_cookie: u64,
     /// In C: `struct up_endpoint`.
     pub orig_dst: Endpoint,
     /// In C: `__u32`.
@@ -535,15 +947,16 @@ pub struct Opener {
 }
 
 const _: () = {
-    assert!(size_of::<Opener>() == 72);
+    assert!(size_of::<Opener>() == 80);
     assert!(offset_of!(Opener, start_ns) == 0);
     assert!(offset_of!(Opener, execs) == 8);
     assert!(offset_of!(Opener, cgroup_id) == 16);
-    assert!(offset_of!(Opener, orig_dst) == 24);
-    assert!(offset_of!(Opener, tgid) == 44);
-    assert!(offset_of!(Opener, uid) == 48);
-    assert!(offset_of!(Opener, comm) == 52);
-    assert!(offset_of!(Opener, pad) == 68);
+    assert!(offset_of!(Opener, netns_cookie) == 24);
+    assert!(offset_of!(Opener, orig_dst) == 32);
+    assert!(offset_of!(Opener, tgid) == 52);
+    assert!(offset_of!(Opener, uid) == 56);
+    assert!(offset_of!(Opener, comm) == 60);
+    assert!(offset_of!(Opener, pad) == 76);
 };
 
 /// `struct up_remembered` in abi.h.
@@ -596,16 +1009,35 @@ pub struct Leg {
 }
 
 const _: () = {
-    assert!(size_of::<Leg>() == 96);
+    assert!(size_of::<Leg>() == 104);
     assert!(offset_of!(Leg, opener) == 0);
-    assert!(offset_of!(Leg, cookie) == 72);
-    assert!(offset_of!(Leg, slot) == 80);
-    assert!(offset_of!(Leg, forgets) == 84);
-    assert!(offset_of!(Leg, bound) == 88);
-    assert!(offset_of!(Leg, bound_port) == 89);
-    assert!(offset_of!(Leg, held) == 90);
-    assert!(offset_of!(Leg, generation) == 91);
-    assert!(offset_of!(Leg, pad) == 92);
+    assert!(offset_of!(Leg, cookie) == 80);
+    assert!(offset_of!(Leg, slot) == 88);
+    assert!(offset_of!(Leg, forgets) == 92);
+    assert!(offset_of!(Leg, bound) == 96);
+    assert!(offset_of!(Leg, bound_port) == 97);
+    assert!(offset_of!(Leg, held) == 98);
+    assert!(offset_of!(Leg, generation) == 99);
+    assert!(offset_of!(Leg, pad) == 100);
+};
+
+/// `struct up_leg_key` in abi.h.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LegKey {
+    /// In C: `__u64`.
+    pub listener: u64,
+    /// In C: `struct up_endpoint`.
+    pub client: Endpoint,
+    /// In C: `__u32`.
+    pub pad: u32,
+}
+
+const _: () = {
+    assert!(size_of::<LegKey>() == 32);
+    assert!(offset_of!(LegKey, listener) == 0);
+    assert!(offset_of!(LegKey, client) == 8);
+    assert!(offset_of!(LegKey, pad) == 28);
 };
 
 /// `struct up_flow` in abi.h.
@@ -614,17 +1046,45 @@ const _: () = {
 pub struct Flow {
     /// In C: `struct up_leg`.
     pub leg: Leg,
-    /// In C: `struct up_endpoint`.
-    pub client: Endpoint,
+    /// In C: `struct up_leg_key`.
+    pub key: LegKey,
     /// In C: `struct up_endpoint`.
     pub local: Endpoint,
+    /// In C: `__u32`.
+    pub pad: u32,
 }
 
 const _: () = {
-    assert!(size_of::<Flow>() == 136);
+    assert!(size_of::<Flow>() == 160);
     assert!(offset_of!(Flow, leg) == 0);
-    assert!(offset_of!(Flow, client) == 96);
-    assert!(offset_of!(Flow, local) == 116);
+    assert!(offset_of!(Flow, key) == 104);
+    assert!(offset_of!(Flow, local) == 136);
+    assert!(offset_of!(Flow, pad) == 156);
+};
+
+/// `struct up_observed` in abi.h.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Observed {
+    /// In C: `struct up_leg`.
+    pub leg: Leg,
+    /// In C: `struct up_endpoint`.
+    pub client: Endpoint,
+    /// In C: `__u32`.
+    pub request_seq: u32,
+    /// In C: `__u32`.
+    pub answer_seq: u32,
+    /// In C: `__u32`.
+    pub begun: u32,
+}
+
+const _: () = {
+    assert!(size_of::<Observed>() == 136);
+    assert!(offset_of!(Observed, leg) == 0);
+    assert!(offset_of!(Observed, client) == 104);
+    assert!(offset_of!(Observed, request_seq) == 124);
+    assert!(offset_of!(Observed, answer_seq) == 128);
+    assert!(offset_of!(Observed, begun) == 132);
 };
 
 /// `struct up_held` in abi.h.
@@ -633,20 +1093,23 @@ const _: () = {
 pub struct Held {
     /// In C: `struct up_leg`.
     pub leg: Leg,
-    /// In C: `struct up_endpoint`.
-    pub client: Endpoint,
+    /// In C: `struct up_leg_key`.
+    pub key: LegKey,
     /// In C: `__u32`.
     pub syn_bytes: u32,
     /// In C: `__u8[120]`.
     pub syn: [u8; 120],
+    /// In C: `__u8[4]`.
+    pub pad: [u8; 4],
 }
 
 const _: () = {
-    assert!(size_of::<Held>() == 240);
+    assert!(size_of::<Held>() == 264);
     assert!(offset_of!(Held, leg) == 0);
-    assert!(offset_of!(Held, client) == 96);
-    assert!(offset_of!(Held, syn_bytes) == 116);
-    assert!(offset_of!(Held, syn) == 120);
+    assert!(offset_of!(Held, key) == 104);
+    assert!(offset_of!(Held, syn_bytes) == 136);
+    assert!(offset_of!(Held, syn) == 140);
+    assert!(offset_of!(Held, pad) == 260);
 };
 
 /// `struct up_release` in abi.h.
@@ -660,6 +1123,41 @@ pub struct Release {
 const _: () = {
     assert!(size_of::<Release>() == 20);
     assert!(offset_of!(Release, local) == 0);
+};
+
+/// `struct up_database_key` in abi.h.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DatabaseKey {
+    /// In C: `struct up_endpoint`.
+    pub at: Endpoint,
+    /// In C: `__u32`.
+    pub space: u32,
+}
+
+const _: () = {
+    assert!(size_of::<DatabaseKey>() == 24);
+    assert!(offset_of!(DatabaseKey, at) == 0);
+    assert!(offset_of!(DatabaseKey, space) == 20);
+};
+
+/// `struct up_incoming_dial` in abi.h.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IncomingDial {
+    /// In C: `struct up_endpoint`.
+    pub client: Endpoint,
+    /// In C: `struct up_endpoint`.
+    pub dialled: Endpoint,
+    /// In C: `__u32`.
+    pub space: u32,
+}
+
+const _: () = {
+    assert!(size_of::<IncomingDial>() == 44);
+    assert!(offset_of!(IncomingDial, client) == 0);
+    assert!(offset_of!(IncomingDial, dialled) == 20);
+    assert!(offset_of!(IncomingDial, space) == 40);
 };
 
 /// `struct up_cursor` in abi.h.
@@ -776,19 +1274,19 @@ pub struct Meter {
 }
 
 const _: () = {
-    assert!(size_of::<Meter>() == 5920);
+    assert!(size_of::<Meter>() == 5928);
     assert!(offset_of!(Meter, leg) == 0);
-    assert!(offset_of!(Meter, client) == 96);
-    assert!(offset_of!(Meter, version) == 116);
-    assert!(offset_of!(Meter, ended) == 117);
-    assert!(offset_of!(Meter, pad) == 118);
-    assert!(offset_of!(Meter, opened_ns) == 120);
-    assert!(offset_of!(Meter, requests) == 128);
-    assert!(offset_of!(Meter, responses) == 392);
-    assert!(offset_of!(Meter, latency_sum_ns) == 656);
-    assert!(offset_of!(Meter, unmatched) == 664);
-    assert!(offset_of!(Meter, started) == 672);
-    assert!(offset_of!(Meter, latencies) == 2720);
+    assert!(offset_of!(Meter, client) == 104);
+    assert!(offset_of!(Meter, version) == 124);
+    assert!(offset_of!(Meter, ended) == 125);
+    assert!(offset_of!(Meter, pad) == 126);
+    assert!(offset_of!(Meter, opened_ns) == 128);
+    assert!(offset_of!(Meter, requests) == 136);
+    assert!(offset_of!(Meter, responses) == 400);
+    assert!(offset_of!(Meter, latency_sum_ns) == 664);
+    assert!(offset_of!(Meter, unmatched) == 672);
+    assert!(offset_of!(Meter, started) == 680);
+    assert!(offset_of!(Meter, latencies) == 2728);
 };
 
 /// `struct up_place` in abi.h.
@@ -965,6 +1463,8 @@ pub struct SpliceQuestion {
     pub enrol: u64,
     /// In C: `__u64`.
     pub client_cookie: u64,
+    /// In C: `__u64`.
+    pub accepted_cookie: u64,
     /// In C: `struct up_endpoint`.
     pub client: Endpoint,
     /// In C: `struct up_endpoint`.
@@ -976,14 +1476,15 @@ pub struct SpliceQuestion {
 }
 
 const _: () = {
-    assert!(size_of::<SpliceQuestion>() == 104);
+    assert!(size_of::<SpliceQuestion>() == 112);
     assert!(offset_of!(SpliceQuestion, id) == 0);
     assert!(offset_of!(SpliceQuestion, enrol) == 8);
     assert!(offset_of!(SpliceQuestion, client_cookie) == 16);
-    assert!(offset_of!(SpliceQuestion, client) == 24);
-    assert!(offset_of!(SpliceQuestion, accepted) == 44);
-    assert!(offset_of!(SpliceQuestion, local) == 64);
-    assert!(offset_of!(SpliceQuestion, upstream) == 84);
+    assert!(offset_of!(SpliceQuestion, accepted_cookie) == 24);
+    assert!(offset_of!(SpliceQuestion, client) == 32);
+    assert!(offset_of!(SpliceQuestion, accepted) == 52);
+    assert!(offset_of!(SpliceQuestion, local) == 72);
+    assert!(offset_of!(SpliceQuestion, upstream) == 92);
 };
 
 /// `struct up_splice_answer` in abi.h.
@@ -1030,12 +1531,12 @@ const _: () = {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Decisions {
-    /// In C: `__u64[6]`.
-    pub by_outcome: [u64; 6],
+    /// In C: `__u64[7]`.
+    pub by_outcome: [u64; 7],
 }
 
 const _: () = {
-    assert!(size_of::<Decisions>() == 48);
+    assert!(size_of::<Decisions>() == 56);
     assert!(offset_of!(Decisions, by_outcome) == 0);
 };
 
@@ -1187,6 +1688,397 @@ const _: () = {
     assert!(offset_of!(NudgeCount, filled) == 8);
 };
 
+/// `struct up_edge_scheme` in abi.h.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EdgeScheme {
+    /// In C: `__u32`.
+    pub networks: u32,
+    /// In C: `__u32`.
+    pub targets: u32,
+    /// In C: `__u32`.
+    pub ports: u32,
+    /// In C: `__u8`.
+    pub uses_from: u8,
+    /// In C: `__u8`.
+    pub uses_networks: u8,
+    /// In C: `__u8`.
+    pub has_taken: u8,
+    /// In C: `__u8`.
+    pub pad: u8,
+}
+
+const _: () = {
+    assert!(size_of::<EdgeScheme>() == 16);
+    assert!(offset_of!(EdgeScheme, networks) == 0);
+    assert!(offset_of!(EdgeScheme, targets) == 4);
+    assert!(offset_of!(EdgeScheme, ports) == 8);
+    assert!(offset_of!(EdgeScheme, uses_from) == 12);
+    assert!(offset_of!(EdgeScheme, uses_networks) == 13);
+    assert!(offset_of!(EdgeScheme, has_taken) == 14);
+    assert!(offset_of!(EdgeScheme, pad) == 15);
+};
+
+/// `struct up_edge_settings` in abi.h.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EdgeSettings {
+    /// In C: `__u32`.
+    pub generation: u32,
+    /// In C: `__u16`.
+    pub first_port: u16,
+    /// In C: `__u16`.
+    pub ports: u16,
+    /// In C: `__u8`.
+    pub forwards: u8,
+    /// In C: `__u8[7]`.
+    pub pad: [u8; 7],
+    /// In C: `struct up_edge_scheme[2]`.
+    pub schemes: [EdgeScheme; 2],
+}
+
+const _: () = {
+    assert!(size_of::<EdgeSettings>() == 48);
+    assert!(offset_of!(EdgeSettings, generation) == 0);
+    assert!(offset_of!(EdgeSettings, first_port) == 4);
+    assert!(offset_of!(EdgeSettings, ports) == 6);
+    assert!(offset_of!(EdgeSettings, forwards) == 8);
+    assert!(offset_of!(EdgeSettings, pad) == 9);
+    assert!(offset_of!(EdgeSettings, schemes) == 16);
+};
+
+/// `struct up_edge_port` in abi.h.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EdgePort {
+    /// In C: `__u16`.
+    pub class: u16,
+    /// In C: `__u8`.
+    pub strict: u8,
+    /// In C: `__u8`.
+    pub uses_networks: u8,
+}
+
+const _: () = {
+    assert!(size_of::<EdgePort>() == 4);
+    assert!(offset_of!(EdgePort, class) == 0);
+    assert!(offset_of!(EdgePort, strict) == 2);
+    assert!(offset_of!(EdgePort, uses_networks) == 3);
+};
+
+/// `struct up_edge_network4` in abi.h.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EdgeNetwork4 {
+    /// In C: `__u32`.
+    pub prefix_bits: u32,
+    /// In C: `__u32`.
+    pub generation: u32,
+    /// In C: `__u8[4]`.
+    pub addr: [u8; 4],
+}
+
+const _: () = {
+    assert!(size_of::<EdgeNetwork4>() == 12);
+    assert!(offset_of!(EdgeNetwork4, prefix_bits) == 0);
+    assert!(offset_of!(EdgeNetwork4, generation) == 4);
+    assert!(offset_of!(EdgeNetwork4, addr) == 8);
+};
+
+/// `struct up_edge_network6` in abi.h.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EdgeNetwork6 {
+    /// In C: `__u32`.
+    pub prefix_bits: u32,
+    /// In C: `__u32`.
+    pub generation: u32,
+    /// In C: `__u8[16]`.
+    pub addr: [u8; 16],
+}
+
+const _: () = {
+    assert!(size_of::<EdgeNetwork6>() == 24);
+    assert!(offset_of!(EdgeNetwork6, prefix_bits) == 0);
+    assert!(offset_of!(EdgeNetwork6, generation) == 4);
+    assert!(offset_of!(EdgeNetwork6, addr) == 8);
+};
+
+/// `struct up_edge_root` in abi.h.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EdgeRoot {
+    /// In C: `__u16[65536]`.
+    pub cells: [u16; 65536],
+}
+
+const _: () = {
+    assert!(size_of::<EdgeRoot>() == 131072);
+    assert!(offset_of!(EdgeRoot, cells) == 0);
+};
+
+/// `struct up_edge_block` in abi.h.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EdgeBlock {
+    /// In C: `__u16[256]`.
+    pub cells: [u16; 256],
+}
+
+const _: () = {
+    assert!(size_of::<EdgeBlock>() == 512);
+    assert!(offset_of!(EdgeBlock, cells) == 0);
+};
+
+/// `struct up_edge_prefix` in abi.h.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EdgePrefix {
+    /// In C: `__u64[2]`.
+    pub halves: [u64; 2],
+}
+
+const _: () = {
+    assert!(size_of::<EdgePrefix>() == 16);
+    assert!(offset_of!(EdgePrefix, halves) == 0);
+};
+
+/// `struct up_edge_lengths` in abi.h.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EdgeLengths {
+    /// In C: `struct up_edge_prefix[128]`.
+    pub masks: [EdgePrefix; 128],
+    /// In C: `__u64`.
+    pub multiplier: u64,
+    /// In C: `__u32`.
+    pub count: u32,
+    /// In C: `__u32`.
+    pub class: u32,
+}
+
+const _: () = {
+    assert!(size_of::<EdgeLengths>() == 2064);
+    assert!(offset_of!(EdgeLengths, masks) == 0);
+    assert!(offset_of!(EdgeLengths, multiplier) == 2048);
+    assert!(offset_of!(EdgeLengths, count) == 2056);
+    assert!(offset_of!(EdgeLengths, class) == 2060);
+};
+
+/// `struct up_edge_bucket` in abi.h.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EdgeBucket {
+    /// In C: `struct up_edge_prefix[3]`.
+    pub prefixes: [EdgePrefix; 3],
+    /// In C: `__u16[3]`.
+    pub classes: [u16; 3],
+    /// In C: `__u8[3]`.
+    pub lengths: [u8; 3],
+    /// In C: `__u8`.
+    pub is_full: u8,
+    /// In C: `__u8[6]`.
+    pub pad: [u8; 6],
+}
+
+const _: () = {
+    assert!(size_of::<EdgeBucket>() == 64);
+    assert!(offset_of!(EdgeBucket, prefixes) == 0);
+    assert!(offset_of!(EdgeBucket, classes) == 48);
+    assert!(offset_of!(EdgeBucket, lengths) == 54);
+    assert!(offset_of!(EdgeBucket, is_full) == 57);
+    assert!(offset_of!(EdgeBucket, pad) == 58);
+};
+
+/// `struct up_edge_line` in abi.h.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EdgeLine {
+    /// In C: `__u16[32]`.
+    pub cells: [u16; 32],
+}
+
+const _: () = {
+    assert!(size_of::<EdgeLine>() == 64);
+    assert!(offset_of!(EdgeLine, cells) == 0);
+};
+
+/// `struct up_edge_rule` in abi.h.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EdgeRule {
+    /// In C: `__u8`.
+    pub action: u8,
+    /// In C: `__u8`.
+    pub strict: u8,
+    /// In C: `__u8`.
+    pub forwards: u8,
+    /// In C: `__u8`.
+    pub pad: u8,
+    /// In C: `__u32`.
+    pub table: u32,
+}
+
+const _: () = {
+    assert!(size_of::<EdgeRule>() == 8);
+    assert!(offset_of!(EdgeRule, action) == 0);
+    assert!(offset_of!(EdgeRule, strict) == 1);
+    assert!(offset_of!(EdgeRule, forwards) == 2);
+    assert!(offset_of!(EdgeRule, pad) == 3);
+    assert!(offset_of!(EdgeRule, table) == 4);
+};
+
+/// `struct up_edge_rule_count` in abi.h.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EdgeRuleCount {
+    /// In C: `__u64[5]`.
+    pub by_outcome: [u64; 5],
+}
+
+const _: () = {
+    assert!(size_of::<EdgeRuleCount>() == 40);
+    assert!(offset_of!(EdgeRuleCount, by_outcome) == 0);
+};
+
+/// `struct up_edge_interface` in abi.h.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EdgeInterface {
+    /// In C: `__u64`.
+    pub syn_interval_ns: u64,
+    /// In C: `__u64`.
+    pub syn_burst_ns: u64,
+    /// In C: `__u8`.
+    pub forward: u8,
+    /// In C: `__u8`.
+    pub generic: u8,
+    /// In C: `__u8[6]`.
+    pub pad: [u8; 6],
+}
+
+const _: () = {
+    assert!(size_of::<EdgeInterface>() == 24);
+    assert!(offset_of!(EdgeInterface, syn_interval_ns) == 0);
+    assert!(offset_of!(EdgeInterface, syn_burst_ns) == 8);
+    assert!(offset_of!(EdgeInterface, forward) == 16);
+    assert!(offset_of!(EdgeInterface, generic) == 17);
+    assert!(offset_of!(EdgeInterface, pad) == 18);
+};
+
+/// `struct up_edge_source` in abi.h.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EdgeSource {
+    /// In C: `__u8[16]`.
+    pub addr: [u8; 16],
+}
+
+const _: () = {
+    assert!(size_of::<EdgeSource>() == 16);
+    assert!(offset_of!(EdgeSource, addr) == 0);
+};
+
+/// `struct up_edge_backend` in abi.h.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EdgeBackend {
+    /// In C: `__u8[16]`.
+    pub addr: [u8; 16],
+    /// In C: `__u8[16]`.
+    pub source: [u8; 16],
+    /// In C: `__be16`.
+    pub port_be: u16,
+    /// In C: `__u8`.
+    pub has_source: u8,
+    /// In C: `__u8[5]`.
+    pub pad: [u8; 5],
+}
+
+const _: () = {
+    assert!(size_of::<EdgeBackend>() == 40);
+    assert!(offset_of!(EdgeBackend, addr) == 0);
+    assert!(offset_of!(EdgeBackend, source) == 16);
+    assert!(offset_of!(EdgeBackend, port_be) == 32);
+    assert!(offset_of!(EdgeBackend, has_source) == 34);
+    assert!(offset_of!(EdgeBackend, pad) == 35);
+};
+
+/// `struct up_edge_turns` in abi.h.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EdgeTurns {
+    /// In C: `__u8[65536]`.
+    pub backend: [u8; 65536],
+}
+
+const _: () = {
+    assert!(size_of::<EdgeTurns>() == 65536);
+    assert!(offset_of!(EdgeTurns, backend) == 0);
+};
+
+/// `struct up_edge_tuple` in abi.h.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EdgeTuple {
+    /// In C: `__u8[16]`.
+    pub src: [u8; 16],
+    /// In C: `__u8[16]`.
+    pub dst: [u8; 16],
+    /// In C: `__be16`.
+    pub sport_be: u16,
+    /// In C: `__be16`.
+    pub dport_be: u16,
+}
+
+const _: () = {
+    assert!(size_of::<EdgeTuple>() == 36);
+    assert!(offset_of!(EdgeTuple, src) == 0);
+    assert!(offset_of!(EdgeTuple, dst) == 16);
+    assert!(offset_of!(EdgeTuple, sport_be) == 32);
+    assert!(offset_of!(EdgeTuple, dport_be) == 34);
+};
+
+/// `struct up_edge_flow` in abi.h.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EdgeFlow {
+    /// In C: `struct up_edge_tuple`.
+    pub to: EdgeTuple,
+    /// In C: `__u32`.
+    pub generation: u32,
+    /// In C: `__u32`.
+    pub opened_s: u32,
+    /// In C: `__u8`.
+    pub direction: u8,
+    /// In C: `__u8`.
+    pub answered: u8,
+    /// In C: `__u8`.
+    pub ended: u8,
+    /// In C: `__u8`.
+    pub pad: u8,
+    /// In C: `__u8[6]`.
+    pub mac: [u8; 6],
+    /// In C: `__u8[6]`.
+    pub own_mac: [u8; 6],
+    /// In C: `__u32`.
+    pub ifindex: u32,
+}
+
+const _: () = {
+    assert!(size_of::<EdgeFlow>() == 64);
+    assert!(offset_of!(EdgeFlow, to) == 0);
+    assert!(offset_of!(EdgeFlow, generation) == 36);
+    assert!(offset_of!(EdgeFlow, opened_s) == 40);
+    assert!(offset_of!(EdgeFlow, direction) == 44);
+    assert!(offset_of!(EdgeFlow, answered) == 45);
+    assert!(offset_of!(EdgeFlow, ended) == 46);
+    assert!(offset_of!(EdgeFlow, pad) == 47);
+    assert!(offset_of!(EdgeFlow, mac) == 48);
+    assert!(offset_of!(EdgeFlow, own_mac) == 54);
+    assert!(offset_of!(EdgeFlow, ifindex) == 60);
+};
+
 /// A struct's name in C, its size, and each field's name and offset; in bytes.
 pub type StructLayout = (&'static str, usize, &'static [(&'static str, usize)]);
 
@@ -1207,12 +2099,34 @@ pub const LAYOUT: &[StructLayout] = &[
         size_of::<Settings>(),
         &[
             ("netns_cookie", offset_of!(Settings, netns_cookie)),
-            ("listener4", offset_of!(Settings, listener4)),
-            ("listener6", offset_of!(Settings, listener6)),
             ("mark", offset_of!(Settings, mark)),
             ("generation", offset_of!(Settings, generation)),
             ("full", offset_of!(Settings, full)),
             ("forgets", offset_of!(Settings, forgets)),
+            ("cgroup_id", offset_of!(Settings, cgroup_id)),
+            ("tgid", offset_of!(Settings, tgid)),
+            ("pad", offset_of!(Settings, pad)),
+        ],
+    ),
+    (
+        "up_outpost",
+        size_of::<Outpost>(),
+        &[
+            ("listener4", offset_of!(Outpost, listener4)),
+            ("listener6", offset_of!(Outpost, listener6)),
+            ("cookie4", offset_of!(Outpost, cookie4)),
+            ("cookie6", offset_of!(Outpost, cookie6)),
+        ],
+    ),
+    (
+        "up_unserved",
+        size_of::<Unserved>(),
+        &[
+            ("netns_cookie", offset_of!(Unserved, netns_cookie)),
+            ("inode", offset_of!(Unserved, inode)),
+            ("tgid", offset_of!(Unserved, tgid)),
+            ("tid", offset_of!(Unserved, tid)),
+            ("pad", offset_of!(Unserved, pad)),
         ],
     ),
     (
@@ -1227,12 +2141,19 @@ pub const LAYOUT: &[StructLayout] = &[
             ("any_uid", offset_of!(Policy, any_uid)),
             ("any_process", offset_of!(Policy, any_process)),
             ("any_cgroup", offset_of!(Policy, any_cgroup)),
+            ("any_netns", offset_of!(Policy, any_netns)),
+            ("settles", offset_of!(Policy, settles)),
+            ("any_source", offset_of!(Policy, any_source)),
+            ("here", offset_of!(Policy, here)),
+            ("elsewhere", offset_of!(Policy, elsewhere)),
             ("uses_uid", offset_of!(Policy, uses_uid)),
             ("uses_process", offset_of!(Policy, uses_process)),
             ("uses_cgroup", offset_of!(Policy, uses_cgroup)),
             ("default_action", offset_of!(Policy, default_action)),
             ("default_fail", offset_of!(Policy, default_fail)),
-            ("pad", offset_of!(Policy, pad)),
+            ("uses_backends", offset_of!(Policy, uses_backends)),
+            ("uses_source", offset_of!(Policy, uses_source)),
+            ("uses_netns", offset_of!(Policy, uses_netns)),
         ],
     ),
     (
@@ -1243,7 +2164,15 @@ pub const LAYOUT: &[StructLayout] = &[
             ("fail", offset_of!(Rule, fail)),
             ("shortcut", offset_of!(Rule, shortcut)),
             ("recalls", offset_of!(Rule, recalls)),
+            ("balanced", offset_of!(Rule, balanced)),
+            ("pad", offset_of!(Rule, pad)),
+            ("sample", offset_of!(Rule, sample)),
         ],
+    ),
+    (
+        "up_lots",
+        size_of::<Lots>(),
+        &[("backends", offset_of!(Lots, backends))],
     ),
     (
         "up_target_key",
@@ -1256,6 +2185,17 @@ pub const LAYOUT: &[StructLayout] = &[
             ("family", offset_of!(TargetKey, family)),
             ("pad1", offset_of!(TargetKey, pad1)),
             ("addr", offset_of!(TargetKey, addr)),
+        ],
+    ),
+    (
+        "up_source_key",
+        size_of::<SourceKey>(),
+        &[
+            ("prefix_bits", offset_of!(SourceKey, prefix_bits)),
+            ("generation", offset_of!(SourceKey, generation)),
+            ("family", offset_of!(SourceKey, family)),
+            ("pad", offset_of!(SourceKey, pad)),
+            ("addr", offset_of!(SourceKey, addr)),
         ],
     ),
     (
@@ -1286,12 +2226,21 @@ pub const LAYOUT: &[StructLayout] = &[
         ],
     ),
     (
+        "up_netns_key",
+        size_of::<NetnsKey>(),
+        &[
+            ("generation", offset_of!(NetnsKey, generation)),
+            ("inode", offset_of!(NetnsKey, inode)),
+        ],
+    ),
+    (
         "up_opener",
         size_of::<Opener>(),
         &[
             ("start_ns", offset_of!(Opener, start_ns)),
             ("execs", offset_of!(Opener, execs)),
             ("cgroup_id", offset_of!(Opener, cgroup_id)),
+            ("netns_cookie", offset_of!(Opener, netns_cookie)),
             ("orig_dst", offset_of!(Opener, orig_dst)),
             ("tgid", offset_of!(Opener, tgid)),
             ("uid", offset_of!(Opener, uid)),
@@ -1326,12 +2275,33 @@ pub const LAYOUT: &[StructLayout] = &[
         ],
     ),
     (
+        "up_leg_key",
+        size_of::<LegKey>(),
+        &[
+            ("listener", offset_of!(LegKey, listener)),
+            ("client", offset_of!(LegKey, client)),
+            ("pad", offset_of!(LegKey, pad)),
+        ],
+    ),
+    (
         "up_flow",
         size_of::<Flow>(),
         &[
             ("leg", offset_of!(Flow, leg)),
-            ("client", offset_of!(Flow, client)),
+            ("key", offset_of!(Flow, key)),
             ("local", offset_of!(Flow, local)),
+            ("pad", offset_of!(Flow, pad)),
+        ],
+    ),
+    (
+        "up_observed",
+        size_of::<Observed>(),
+        &[
+            ("leg", offset_of!(Observed, leg)),
+            ("client", offset_of!(Observed, client)),
+            ("request_seq", offset_of!(Observed, request_seq)),
+            ("answer_seq", offset_of!(Observed, answer_seq)),
+            ("begun", offset_of!(Observed, begun)),
         ],
     ),
     (
@@ -1339,15 +2309,33 @@ pub const LAYOUT: &[StructLayout] = &[
         size_of::<Held>(),
         &[
             ("leg", offset_of!(Held, leg)),
-            ("client", offset_of!(Held, client)),
+            ("key", offset_of!(Held, key)),
             ("syn_bytes", offset_of!(Held, syn_bytes)),
             ("syn", offset_of!(Held, syn)),
+            ("pad", offset_of!(Held, pad)),
         ],
     ),
     (
         "up_release",
         size_of::<Release>(),
         &[("local", offset_of!(Release, local))],
+    ),
+    (
+        "up_database_key",
+        size_of::<DatabaseKey>(),
+        &[
+            ("at", offset_of!(DatabaseKey, at)),
+            ("space", offset_of!(DatabaseKey, space)),
+        ],
+    ),
+    (
+        "up_incoming_dial",
+        size_of::<IncomingDial>(),
+        &[
+            ("client", offset_of!(IncomingDial, client)),
+            ("dialled", offset_of!(IncomingDial, dialled)),
+            ("space", offset_of!(IncomingDial, space)),
+        ],
     ),
     (
         "up_cursor",
@@ -1473,6 +2461,10 @@ pub const LAYOUT: &[StructLayout] = &[
             ("id", offset_of!(SpliceQuestion, id)),
             ("enrol", offset_of!(SpliceQuestion, enrol)),
             ("client_cookie", offset_of!(SpliceQuestion, client_cookie)),
+            (
+                "accepted_cookie",
+                offset_of!(SpliceQuestion, accepted_cookie),
+            ),
             ("client", offset_of!(SpliceQuestion, client)),
             ("accepted", offset_of!(SpliceQuestion, accepted)),
             ("local", offset_of!(SpliceQuestion, local)),
@@ -1581,6 +2573,176 @@ pub const LAYOUT: &[StructLayout] = &[
         &[
             ("nudged", offset_of!(NudgeCount, nudged)),
             ("filled", offset_of!(NudgeCount, filled)),
+        ],
+    ),
+    (
+        "up_edge_scheme",
+        size_of::<EdgeScheme>(),
+        &[
+            ("networks", offset_of!(EdgeScheme, networks)),
+            ("targets", offset_of!(EdgeScheme, targets)),
+            ("ports", offset_of!(EdgeScheme, ports)),
+            ("uses_from", offset_of!(EdgeScheme, uses_from)),
+            ("uses_networks", offset_of!(EdgeScheme, uses_networks)),
+            ("has_taken", offset_of!(EdgeScheme, has_taken)),
+            ("pad", offset_of!(EdgeScheme, pad)),
+        ],
+    ),
+    (
+        "up_edge_settings",
+        size_of::<EdgeSettings>(),
+        &[
+            ("generation", offset_of!(EdgeSettings, generation)),
+            ("first_port", offset_of!(EdgeSettings, first_port)),
+            ("ports", offset_of!(EdgeSettings, ports)),
+            ("forwards", offset_of!(EdgeSettings, forwards)),
+            ("pad", offset_of!(EdgeSettings, pad)),
+            ("schemes", offset_of!(EdgeSettings, schemes)),
+        ],
+    ),
+    (
+        "up_edge_port",
+        size_of::<EdgePort>(),
+        &[
+            ("class", offset_of!(EdgePort, class)),
+            ("strict", offset_of!(EdgePort, strict)),
+            ("uses_networks", offset_of!(EdgePort, uses_networks)),
+        ],
+    ),
+    (
+        "up_edge_network4",
+        size_of::<EdgeNetwork4>(),
+        &[
+            ("prefix_bits", offset_of!(EdgeNetwork4, prefix_bits)),
+            ("generation", offset_of!(EdgeNetwork4, generation)),
+            ("addr", offset_of!(EdgeNetwork4, addr)),
+        ],
+    ),
+    (
+        "up_edge_network6",
+        size_of::<EdgeNetwork6>(),
+        &[
+            ("prefix_bits", offset_of!(EdgeNetwork6, prefix_bits)),
+            ("generation", offset_of!(EdgeNetwork6, generation)),
+            ("addr", offset_of!(EdgeNetwork6, addr)),
+        ],
+    ),
+    (
+        "up_edge_root",
+        size_of::<EdgeRoot>(),
+        &[("cells", offset_of!(EdgeRoot, cells))],
+    ),
+    (
+        "up_edge_block",
+        size_of::<EdgeBlock>(),
+        &[("cells", offset_of!(EdgeBlock, cells))],
+    ),
+    (
+        "up_edge_prefix",
+        size_of::<EdgePrefix>(),
+        &[("halves", offset_of!(EdgePrefix, halves))],
+    ),
+    (
+        "up_edge_lengths",
+        size_of::<EdgeLengths>(),
+        &[
+            ("masks", offset_of!(EdgeLengths, masks)),
+            ("multiplier", offset_of!(EdgeLengths, multiplier)),
+            ("count", offset_of!(EdgeLengths, count)),
+            ("class", offset_of!(EdgeLengths, class)),
+        ],
+    ),
+    (
+        "up_edge_bucket",
+        size_of::<EdgeBucket>(),
+        &[
+            ("prefixes", offset_of!(EdgeBucket, prefixes)),
+            ("classes", offset_of!(EdgeBucket, classes)),
+            ("lengths", offset_of!(EdgeBucket, lengths)),
+            ("is_full", offset_of!(EdgeBucket, is_full)),
+            ("pad", offset_of!(EdgeBucket, pad)),
+        ],
+    ),
+    (
+        "up_edge_line",
+        size_of::<EdgeLine>(),
+        &[("cells", offset_of!(EdgeLine, cells))],
+    ),
+    (
+        "up_edge_rule",
+        size_of::<EdgeRule>(),
+        &[
+            ("action", offset_of!(EdgeRule, action)),
+            ("strict", offset_of!(EdgeRule, strict)),
+            ("forwards", offset_of!(EdgeRule, forwards)),
+            ("pad", offset_of!(EdgeRule, pad)),
+            ("table", offset_of!(EdgeRule, table)),
+        ],
+    ),
+    (
+        "up_edge_rule_count",
+        size_of::<EdgeRuleCount>(),
+        &[("by_outcome", offset_of!(EdgeRuleCount, by_outcome))],
+    ),
+    (
+        "up_edge_interface",
+        size_of::<EdgeInterface>(),
+        &[
+            (
+                "syn_interval_ns",
+                offset_of!(EdgeInterface, syn_interval_ns),
+            ),
+            ("syn_burst_ns", offset_of!(EdgeInterface, syn_burst_ns)),
+            ("forward", offset_of!(EdgeInterface, forward)),
+            ("generic", offset_of!(EdgeInterface, generic)),
+            ("pad", offset_of!(EdgeInterface, pad)),
+        ],
+    ),
+    (
+        "up_edge_source",
+        size_of::<EdgeSource>(),
+        &[("addr", offset_of!(EdgeSource, addr))],
+    ),
+    (
+        "up_edge_backend",
+        size_of::<EdgeBackend>(),
+        &[
+            ("addr", offset_of!(EdgeBackend, addr)),
+            ("source", offset_of!(EdgeBackend, source)),
+            ("port_be", offset_of!(EdgeBackend, port_be)),
+            ("has_source", offset_of!(EdgeBackend, has_source)),
+            ("pad", offset_of!(EdgeBackend, pad)),
+        ],
+    ),
+    (
+        "up_edge_turns",
+        size_of::<EdgeTurns>(),
+        &[("backend", offset_of!(EdgeTurns, backend))],
+    ),
+    (
+        "up_edge_tuple",
+        size_of::<EdgeTuple>(),
+        &[
+            ("src", offset_of!(EdgeTuple, src)),
+            ("dst", offset_of!(EdgeTuple, dst)),
+            ("sport_be", offset_of!(EdgeTuple, sport_be)),
+            ("dport_be", offset_of!(EdgeTuple, dport_be)),
+        ],
+    ),
+    (
+        "up_edge_flow",
+        size_of::<EdgeFlow>(),
+        &[
+            ("to", offset_of!(EdgeFlow, to)),
+            ("generation", offset_of!(EdgeFlow, generation)),
+            ("opened_s", offset_of!(EdgeFlow, opened_s)),
+            ("direction", offset_of!(EdgeFlow, direction)),
+            ("answered", offset_of!(EdgeFlow, answered)),
+            ("ended", offset_of!(EdgeFlow, ended)),
+            ("pad", offset_of!(EdgeFlow, pad)),
+            ("mac", offset_of!(EdgeFlow, mac)),
+            ("own_mac", offset_of!(EdgeFlow, own_mac)),
+            ("ifindex", offset_of!(EdgeFlow, ifindex)),
         ],
     ),
 ];

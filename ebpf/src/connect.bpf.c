@@ -6,51 +6,53 @@
  * chosen, once per attempt (IPv4-mapped destinations arrive in connect6). Looks the
  * flow's rule up and leaves the socket alone (bypass; observe marks it for the meter), refuses it (deny: EPERM), or
  * sends it to the agent's listener (enrich) and keeps the original destination with the
- * socket. Where the session decides, and has decided of another connection of the process, it is
+ * socket. What dials a virtual address and is not sent to the agent goes to a backend (balance.h). Where the session decides, and has decided of another connection of the process, it is
  * left alone (recall.h).
  *
- * Reads settings, shortcut_limits, policies, rules, targets, uids, processes, cgroups,
- * remembered. Writes
- * flows, observed, shortcut_wishes, decisions, causes; deletes from releases.
+ * Reads settings, outposts, shortcut_limits, policies, rules, targets, uids, processes, cgroups, namespaces,
+ * remembered, lots, backends. Writes
+ * flows, observed, shortcut_wishes, virtuals, balanced, decisions, causes, unserved; deletes from releases.
  *
  * When the agent is dead its listener is gone, which the socket look-up sees at once:
  * the rule's `fail` decides. No heartbeat, no race with a timer.
  */
+#include "balance.h"
 #include "recall.h"
 
-/* Is the agent listening in this very namespace? The mark tells its listener from a
- * stranger's on the same port. */
-static __always_inline int agent_listens(struct bpf_sock_addr *ctx, const struct up_settings *s,
-					 int family)
+/* Is the agent listening in this very namespace? The cookie, which is no other socket's ever, tells
+ * its listener from a stranger's on the same port. */
+static __noinline int agent_listens(struct bpf_sock_addr *ctx, const struct up_outpost *o,
+				    int family)
 {
+	__u64 cookie = family == 4 ? o->cookie4 : o->cookie6;
 	struct bpf_sock_tuple tuple = {};
 	struct bpf_sock *listener;
+	struct tcp_sock *t;
+	int found = 0;
 	__u32 size;
-	int found;
 
 	if (family == 4) {
-		tuple.ipv4.daddr = endpoint_v4(&s->listener4);
-		tuple.ipv4.dport = s->listener4.port_be;
+		tuple.ipv4.daddr = endpoint_v4(&o->listener4);
+		tuple.ipv4.dport = o->listener4.port_be;
 		size = sizeof(tuple.ipv4);
 	} else {
-		__builtin_memcpy(tuple.ipv6.daddr, s->listener6.addr, 16);
-		tuple.ipv6.dport = s->listener6.port_be;
+		__builtin_memcpy(tuple.ipv6.daddr, o->listener6.addr, 16);
+		tuple.ipv6.dport = o->listener6.port_be;
 		size = sizeof(tuple.ipv6);
 	}
 	listener = bpf_sk_lookup_tcp(ctx, &tuple, size, BPF_F_CURRENT_NETNS, 0);
 	if (!listener)
 		return 0;
-	found = listener->state == BPF_TCP_LISTEN && listener->mark == s->mark;
+	t = listener->state == BPF_TCP_LISTEN ? bpf_skc_to_tcp_sock(listener) : 0;
+	if (t)
+		found = BPF_CORE_READ(t, inet_conn.icsk_inet.sk.__sk_common.skc_cookie.counter) == cookie;
 	bpf_sk_release(listener);
 	return found;
 }
 
 /* Why the agent could not dial what this socket dials, or UP_CAUSES when it can. */
-static __always_inline __u32 elsewhere(struct bpf_sock_addr *ctx, struct bpf_sock *sk,
-				       const struct up_settings *s, const struct up_endpoint *dst)
+static __always_inline __u32 elsewhere(const struct bpf_sock *sk, const struct up_endpoint *dst)
 {
-	if (bpf_get_netns_cookie(ctx) != s->netns_cookie)
-		return UP_CAUSE_FOREIGN_NETNS;
 	/* Bound to a device, it would never reach the loopback. */
 	if (sk->bound_dev_if)
 		return UP_CAUSE_BOUND_TO_DEVICE;
@@ -60,13 +62,47 @@ static __always_inline __u32 elsewhere(struct bpf_sock_addr *ctx, struct bpf_soc
 	return UP_CAUSES;
 }
 
+/* The agent is to come here. When there is no room it has been called often enough. */
+static __always_inline void call_for_outpost(__u64 netns_cookie)
+{
+	struct up_unserved *call = bpf_ringbuf_reserve(&unserved, sizeof(*call), 0);
+	__u64 ids = bpf_get_current_pid_tgid();
+
+	if (!call)
+		return;
+	call->netns_cookie = netns_cookie;
+	call->inode = netns_inode();
+	call->tgid = ids >> 32;
+	call->tid = (__u32)ids;
+	call->pad = 0;
+	bpf_ringbuf_submit(call, 0);
+}
+
+/* Its sockets in this namespace; NULL, and why, if it has none. */
+static __always_inline struct up_outpost *outpost(const struct up_settings *s, __u64 netns_cookie,
+						 __u32 *cause)
+{
+	struct up_outpost *o = bpf_map_lookup_elem(&outposts, &netns_cookie);
+
+	if (o)
+		return o;
+	if (s->tgid) {
+		*cause = UP_CAUSE_NO_OUTPOST;
+		call_for_outpost(netns_cookie);
+	} else {
+		*cause = UP_CAUSE_FOREIGN_NETNS;
+	}
+	return 0;
+}
+
 /* Why the agent does not take this flow, or UP_CAUSES when it does. */
 static __always_inline __u32 agent_refuses(struct bpf_sock_addr *ctx, const struct up_settings *s,
+					   const struct up_outpost *o,
 					   const struct up_endpoint *dst)
 {
 	if (s->full)
 		return UP_CAUSE_AGENT_FULL;
-	if (!agent_listens(ctx, s, dst->family))
+	if (!agent_listens(ctx, o, dst->family))
 		return UP_CAUSE_AGENT_AWAY;
 	return UP_CAUSES;
 }
@@ -75,16 +111,16 @@ static __always_inline void describe(struct up_leg *leg, struct bpf_sock_addr *c
 				     const struct up_endpoint *dst, const struct decision *d,
 				     const __u8 comm[UP_COMM_BYTES])
 {
-	opener(&leg->opener, dst, comm);
+	opener(&leg->opener, bpf_get_netns_cookie(ctx), dst, comm);
 	leg->cookie = bpf_get_socket_cookie(ctx);
 	leg->slot = d->slot;
 	leg->generation = d->generation;
 }
 
 static __always_inline int keep_flow(struct bpf_sock_addr *ctx, struct bpf_sock *sk,
-				     const struct up_settings *s, const struct up_endpoint *dst,
-				     const struct decision *d, const __u8 comm[UP_COMM_BYTES],
-				     int bound)
+				     const struct up_settings *s, const struct up_outpost *o,
+				     const struct up_endpoint *dst, const struct decision *d,
+				     const __u8 comm[UP_COMM_BYTES], int bound)
 {
 	struct up_flow *flow = bpf_sk_storage_get(&flows, sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
 
@@ -92,6 +128,7 @@ static __always_inline int keep_flow(struct bpf_sock_addr *ctx, struct bpf_sock 
 		return 0;
 	__builtin_memset(flow, 0, sizeof(*flow));
 	describe(&flow->leg, ctx, dst, d, comm);
+	flow->key.listener = dst->family == 4 ? o->cookie4 : o->cookie6;
 	flow->leg.forgets = s->forgets;
 	flow->leg.bound = bound;
 	flow->leg.bound_port = sk->src_port != 0;
@@ -103,10 +140,10 @@ static __always_inline void observe(struct bpf_sock_addr *ctx, struct bpf_sock *
 				    const struct up_endpoint *dst, const struct decision *d,
 				    const __u8 comm[UP_COMM_BYTES])
 {
-	struct up_leg *leg = bpf_sk_storage_get(&observed, sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
+	struct up_observed *o = bpf_sk_storage_get(&observed, sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
 
-	if (leg)
-		describe(leg, ctx, dst, d, comm);
+	if (o)
+		describe(&o->leg, ctx, dst, d, comm);
 	else
 		count_cause(UP_CAUSE_NO_MEMORY);
 }
@@ -133,35 +170,76 @@ static __always_inline void forget(struct bpf_sock_addr *ctx, struct bpf_sock *s
 
 	bpf_sk_storage_delete(&observed, sk);
 	bpf_sk_storage_delete(&shortcut_wishes, sk);
+	bpf_sk_storage_delete(&virtuals, sk);
 	if (bpf_sk_storage_delete(&flows, sk))
 		return;
 	cookie = bpf_get_socket_cookie(ctx);
 	bpf_map_delete_elem(&releases, &cookie);
 }
 
-/* Returns what the hook answers; sets `intercept` when the destination is to be the agent. */
+/* What the agent should have served, or no backend takes. */
+static __always_inline int fail(const struct decision *d, __u32 cause)
+{
+	count_cause(cause);
+	if (d->fail == UP_FAIL_CLOSED) {
+		count_outcome(d, UP_OUTCOME_FAILED_CLOSED);
+		return REFUSE;
+	}
+	count_outcome(d, UP_OUTCOME_FAILED_OPEN);
+	return ALLOW;
+}
+
+/* Whether this is a dial of the agent's. */
+static __always_inline int is_agents_own(const struct up_settings *s, const struct bpf_sock *sk,
+					 __u64 netns_cookie)
+{
+	if (sk->mark == s->mark && (netns_cookie == s->netns_cookie ||
+				    bpf_map_lookup_elem(&incoming_spaces, &netns_cookie)))
+		return 1;
+	return s->tgid && bpf_get_current_pid_tgid() >> 32 == s->tgid &&
+	       netns_cookie != s->netns_cookie && bpf_map_lookup_elem(&outposts, &netns_cookie);
+}
+
+/* Returns what the hook answers; sets `to` when the destination is to be another: the agent's
+ * listener, or a backend. */
 static __always_inline int on_connect(struct bpf_sock_addr *ctx, const struct up_settings *s,
-				      const struct up_endpoint *dst, int bound, int *intercept)
+				      const struct up_endpoint *dst, int bound,
+				      const struct up_endpoint **to)
 {
 	struct bpf_sock *sk = ctx->sk;
 	__u8 comm[UP_COMM_BYTES] = {};
+	struct up_outpost *o = 0;
 	struct decision d = {};
 	__u32 outcome = UP_OUTCOME_UNTOUCHED;
 	__u32 cause = UP_CAUSES;
+	__u64 netns;
 
-	*intercept = 0;
+	*to = 0;
 	if (!sk || ctx->type != SOCK_STREAM || ctx->protocol != IPPROTO_TCP)
 		return ALLOW;
-	if (sk->mark == s->mark && bpf_get_netns_cookie(ctx) == s->netns_cookie)
+	netns = bpf_get_netns_cookie(ctx);
+	if (is_agents_own(s, sk, netns))
 		return ALLOW;
 	forget(ctx, sk);
 	process_name(comm);
 	if (!decide(s, dst, comm, &d))
 		return ALLOW;
+	if (d.drawn_out)
+		d.action = UP_ACTION_BYPASS;
 	if (d.action == UP_ACTION_ENRICH)
-		cause = elsewhere(ctx, sk, s, dst);
-	if (d.recalls && cause == UP_CAUSES && recall(s, dst, comm, &d))
+		cause = elsewhere(sk, dst);
+	if (d.action == UP_ACTION_ENRICH && cause == UP_CAUSES)
+		o = outpost(s, netns, &cause);
+	if (d.recalls && o && recall(s, netns, dst, comm, &d))
 		outcome = UP_OUTCOME_REMEMBERED;
+	if (d.balanced && (d.action == UP_ACTION_BYPASS || d.action == UP_ACTION_OBSERVE)) {
+		*to = draw(&d);
+		if (!*to)
+			return fail(&d, UP_CAUSE_NO_BACKEND);
+		keep_virtual(sk, dst);
+		if (outcome == UP_OUTCOME_UNTOUCHED)
+			outcome = UP_OUTCOME_BALANCED;
+	}
 	if (d.action == UP_ACTION_BYPASS) {
 		count_outcome(&d, outcome);
 		if (d.shortcut)
@@ -169,7 +247,7 @@ static __always_inline int on_connect(struct bpf_sock_addr *ctx, const struct up
 		return ALLOW;
 	}
 	if (d.action == UP_ACTION_OBSERVE) {
-		count_outcome(&d, UP_OUTCOME_UNTOUCHED);
+		count_outcome(&d, outcome);
 		observe(ctx, sk, dst, &d, comm);
 		return ALLOW;
 	}
@@ -177,22 +255,24 @@ static __always_inline int on_connect(struct bpf_sock_addr *ctx, const struct up
 		count_outcome(&d, UP_OUTCOME_DENIED);
 		return REFUSE;
 	}
+	if (cause == UP_CAUSES && d.balanced && !has_backend(&d))
+		cause = UP_CAUSE_NO_BACKEND;
 	if (cause == UP_CAUSES)
-		cause = agent_refuses(ctx, s, dst);
-	if (cause == UP_CAUSES && !keep_flow(ctx, sk, s, dst, &d, comm, bound))
+		cause = o ? agent_refuses(ctx, s, o, dst) : UP_CAUSE_AGENT_AWAY;
+	if (cause == UP_CAUSES && o && !keep_flow(ctx, sk, s, o, dst, &d, comm, bound))
 		cause = UP_CAUSE_NO_MEMORY;
-	if (cause == UP_CAUSES) {
+	if (cause == UP_CAUSES && o) {
 		count_outcome(&d, UP_OUTCOME_INTERCEPTED);
-		*intercept = 1;
+		*to = dst->family == 4 ? &o->listener4 : &o->listener6;
 		return ALLOW;
 	}
-	count_cause(cause);
-	if (d.fail == UP_FAIL_CLOSED) {
-		count_outcome(&d, UP_OUTCOME_FAILED_CLOSED);
-		return REFUSE;
+	/* Straight to the database is to a backend, if one takes it. */
+	if (d.balanced && d.fail == UP_FAIL_OPEN) {
+		*to = draw(&d);
+		if (*to)
+			keep_virtual(sk, dst);
 	}
-	count_outcome(&d, UP_OUTCOME_FAILED_OPEN);
-	return ALLOW;
+	return fail(&d, cause);
 }
 
 /* connect(2) to the unspecified address means this host: the address that the socket is
@@ -212,16 +292,17 @@ int connect4(struct bpf_sock_addr *ctx)
 {
 	__u32 zero = 0;
 	struct up_settings *s = bpf_map_lookup_elem(&settings, &zero);
+	const struct up_endpoint *to;
 	struct up_endpoint dst;
-	int answer, intercept;
+	int answer;
 
 	if (!s || !ctx->sk)
 		return ALLOW;
 	endpoint4(&dst, meant4(ctx), (__be16)ctx->user_port);
-	answer = on_connect(ctx, s, &dst, ctx->sk->src_ip4 != 0, &intercept);
-	if (intercept) {
-		ctx->user_ip4 = endpoint_v4(&s->listener4);
-		ctx->user_port = s->listener4.port_be;
+	answer = on_connect(ctx, s, &dst, ctx->sk->src_ip4 != 0, &to);
+	if (to) {
+		ctx->user_ip4 = endpoint_v4(to);
+		ctx->user_port = to->port_be;
 	}
 	return answer;
 }
@@ -257,8 +338,8 @@ int connect6(struct bpf_sock_addr *ctx)
 	struct up_settings *s = bpf_map_lookup_elem(&settings, &zero);
 	__u32 addr[4], bound;
 	struct up_endpoint dst;
-	const struct up_endpoint *listener;
-	int answer, intercept;
+	const struct up_endpoint *to;
+	int answer;
 
 	if (!s || !ctx->sk)
 		return ALLOW;
@@ -266,15 +347,14 @@ int connect6(struct bpf_sock_addr *ctx)
 	endpoint6(&dst, addr, (__be16)ctx->user_port);
 	bound = ctx->sk->src_ip6[0] | ctx->sk->src_ip6[1] | ctx->sk->src_ip6[2] |
 		ctx->sk->src_ip6[3];
-	answer = on_connect(ctx, s, &dst, bound != 0, &intercept);
-	if (intercept) {
-		listener = dst.family == 4 ? &s->listener4 : &s->listener6;
-		__builtin_memcpy(addr, listener->addr, sizeof(addr));
+	answer = on_connect(ctx, s, &dst, bound != 0, &to);
+	if (to) {
+		__builtin_memcpy(addr, to->addr, sizeof(addr));
 		ctx->user_ip6[0] = addr[0];
 		ctx->user_ip6[1] = addr[1];
 		ctx->user_ip6[2] = addr[2];
 		ctx->user_ip6[3] = addr[3];
-		ctx->user_port = listener->port_be;
+		ctx->user_port = to->port_be;
 	}
 	return answer;
 }

@@ -2,17 +2,23 @@
 /*
  * First match over the policy, at a cost that does not grow with the number of rules.
  *
- * Each dimension (destination, uid, process, cgroup) yields a set of the rules that hold
+ * Each dimension (destination, uid, process, namespace, cgroup) yields a set of the rules that hold
  * for this flow; the sets are ANDed and the lowest bit wins. That is two trie look-ups
- * for the destination (its port, any port), one look-up each for uid and process, one per
+ * for the destination (its port, any port), one look-up each for uid, process and namespace, one per
  * level of the cgroup tree, and UP_RULE_WORDS words of AND, whether there is one rule or
  * UP_MAX_RULES. A dimension that no rule names is skipped.
  */
 #pragma once
 
 #include "common.h"
+#include "kernel.h"
+
+struct nsproxy {
+	struct net *net_ns;
+} __attribute__((preserve_access_index));
 
 struct task_struct {
+	struct nsproxy *nsproxy;
 	struct task_struct *group_leader;
 	__u64 start_boottime;
 	__u64 self_exec_id;
@@ -26,10 +32,16 @@ struct decision {
 	__u8 fail;
 	__u8 shortcut;
 	__u8 recalls;
+	/* Its rule enriches a sample, and this flow is not of it. */
+	__u8 drawn_out;
+	/* As a rule's: whose backends stand behind the address. */
+	__u8 balanced;
 };
 
 /* Bits of a target key before the address. */
 #define TARGET_HEAD_BITS 64
+/* And of a source's. */
+#define SOURCE_HEAD_BITS 32
 
 static __always_inline struct up_rule_set *rules_to(__u32 generation, __be16 port,
 						     const struct up_endpoint *dst)
@@ -46,6 +58,22 @@ static __always_inline struct up_rule_set *rules_to(__u32 generation, __be16 por
 	else
 		__builtin_memcpy(key.addr, dst->addr, 16);
 	return bpf_map_lookup_elem(&targets, &key);
+}
+
+static __always_inline struct up_rule_set *rules_from(__u32 generation,
+						       const struct up_endpoint *client)
+{
+	struct up_source_key key = {
+		.prefix_bits = SOURCE_HEAD_BITS + (client->family == 4 ? 32 : 128),
+		.generation = generation,
+		.family = client->family,
+	};
+
+	if (client->family == 4)
+		__builtin_memcpy(key.addr, &client->addr[12], 4);
+	else
+		__builtin_memcpy(key.addr, client->addr, 16);
+	return bpf_map_lookup_elem(&sources, &key);
 }
 
 /* The name in /proc/PID/comm: that of the process, not of the thread that connects
@@ -77,6 +105,24 @@ static __always_inline struct up_rule_set *rules_of_uid(__u32 generation)
 	};
 
 	return bpf_map_lookup_elem(&uids, &key);
+}
+
+/* The number of the caller's network namespace, as /proc/PID/ns/net has it. */
+static __always_inline __u32 netns_inode(void)
+{
+	struct task_struct *task = (void *)bpf_get_current_task();
+
+	return BPF_CORE_READ(task, nsproxy, net_ns, ns.inum);
+}
+
+static __always_inline struct up_rule_set *rules_of_netns(__u32 generation)
+{
+	struct up_netns_key key = {
+		.generation = generation,
+		.inode = netns_inode(),
+	};
+
+	return bpf_map_lookup_elem(&namespaces, &key);
 }
 
 /* Loops over a set's words stay loops: unrolled, they spill past the stack's 512 bytes. */
@@ -144,58 +190,137 @@ static __always_inline __u32 lowest_bit(__u64 word)
 	return n + !(word & 0x1);
 }
 
+static __noinline __u32 first_rule(const struct up_rule_set *of)
+{
+	ROLLED for (int w = 0; w < UP_RULE_WORDS; w++) {
+		if (of->words[w])
+			return w * 64 + lowest_bit(of->words[w]);
+	}
+	return UP_MAX_RULES;
+}
+
+static __noinline void keep_only(struct up_rule_set *left, const struct up_rule_set *set)
+{
+	ROLLED for (int w = 0; w < UP_RULE_WORDS; w++)
+		left->words[w] &= set->words[w];
+}
+
+/* Of what this host opens. `settler`: the rule that says which backends stand behind the address. */
 static __always_inline __u32 first_match(__u32 generation, const struct up_policy *policy,
 					 const struct up_endpoint *dst,
-					 const __u8 comm[UP_COMM_BYTES])
+					 const __u8 comm[UP_COMM_BYTES], __u32 *settler)
 {
 	struct up_rule_set left = {};
+	__u32 first;
 
 	unite(&left, rules_to(generation, dst->port_be, dst));
 	unite(&left, rules_to(generation, 0, dst));
+	if (policy->uses_source)
+		keep_only(&left, &policy->here);
 	if (policy->uses_uid)
 		narrow(&left, &policy->any_uid, rules_of_uid(generation));
 	if (policy->uses_process)
 		narrow(&left, &policy->any_process, rules_of_process(generation, comm));
+	if (policy->uses_netns)
+		narrow(&left, &policy->any_netns, rules_of_netns(generation));
 	if (policy->uses_cgroup) {
 		struct up_rule_set by_cgroup = {};
 
 		rules_of_cgroups(generation, &by_cgroup);
 		narrow(&left, &policy->any_cgroup, &by_cgroup);
 	}
-	ROLLED for (int w = 0; w < UP_RULE_WORDS; w++) {
-		if (left.words[w])
-			return w * 64 + lowest_bit(left.words[w]);
+	first = first_rule(&left);
+	*settler = UP_MAX_RULES;
+	if (policy->uses_backends && first < UP_MAX_RULES) {
+		keep_only(&left, &policy->settles);
+		*settler = first_rule(&left);
 	}
-	return UP_MAX_RULES;
+	return first;
 }
 
-/* False: there is no policy (a map is missing, which the loader rules out). */
-static __always_inline int decide(const struct up_settings *s, const struct up_endpoint *dst,
-				  const __u8 comm[UP_COMM_BYTES], struct decision *d)
+/* Of what a client on another host opens: of it there is no uid, process, namespace or cgroup. */
+static __always_inline __u32 first_match_elsewhere(__u32 generation,
+						   const struct up_policy *policy,
+						   const struct up_endpoint *client,
+						   const struct up_endpoint *dst,
+						   __u32 *settler)
 {
-	__u32 generation = s->generation & 1;
-	struct up_policy *policy = bpf_map_lookup_elem(&policies, &generation);
-	struct up_rule *rule;
-	__u32 index;
+	struct up_rule_set left = {};
+	__u32 first;
 
-	if (!policy)
-		return 0;
-	d->generation = generation;
-	d->slot = first_match(generation, policy, dst, comm);
-	if (d->slot >= UP_MAX_RULES) {
-		d->action = policy->default_action;
-		d->fail = policy->default_fail;
-		return 1;
+	unite(&left, rules_to(generation, dst->port_be, dst));
+	unite(&left, rules_to(generation, 0, dst));
+	keep_only(&left, &policy->elsewhere);
+	narrow(&left, &policy->any_source, rules_from(generation, client));
+	first = first_rule(&left);
+	*settler = UP_MAX_RULES;
+	if (policy->uses_backends && first < UP_MAX_RULES) {
+		keep_only(&left, &policy->settles);
+		*settler = first_rule(&left);
 	}
-	index = generation * UP_MAX_RULES + d->slot;
-	rule = bpf_map_lookup_elem(&rules, &index);
+	return first;
+}
+
+/* What the rules say that have been found: the one that holds, and the one that settles who is behind the
+ * address. False: a map is missing. */
+static __always_inline int obey(__u32 generation, __u32 settler, struct decision *d)
+{
+	__u32 index = generation * UP_MAX_RULES + d->slot;
+	struct up_rule *rule = bpf_map_lookup_elem(&rules, &index);
+
 	if (!rule)
 		return 0;
 	d->action = rule->action;
 	d->fail = rule->fail;
 	d->shortcut = rule->shortcut;
 	d->recalls = rule->recalls;
+	d->drawn_out = rule->sample && bpf_get_prandom_u32() >= rule->sample;
+	if (settler >= UP_MAX_RULES)
+		return 1;
+	index = generation * UP_MAX_RULES + settler;
+	rule = bpf_map_lookup_elem(&rules, &index);
+	if (rule)
+		d->balanced = rule->balanced;
 	return 1;
+}
+
+/* False: no rule speaks of it; the default is of what this host opens. */
+static __always_inline int decide_elsewhere(const struct up_settings *s,
+					    const struct up_endpoint *client,
+					    const struct up_endpoint *dst, struct decision *d)
+{
+	__u32 generation = s->generation & 1;
+	struct up_policy *policy = bpf_map_lookup_elem(&policies, &generation);
+	__u32 settler;
+
+	if (!policy)
+		return 0;
+	d->generation = generation;
+	d->slot = first_match_elsewhere(generation, policy, client, dst, &settler);
+	if (d->slot >= UP_MAX_RULES)
+		return 0;
+	return obey(generation, settler, d);
+}
+
+/* False: there is no policy (a map is missing, which the loader rules out). Not inlined: its sets
+ * would fill the hooks' stack. */
+static __noinline int decide(const struct up_settings *s, const struct up_endpoint *dst,
+			     const __u8 comm[UP_COMM_BYTES], struct decision *d)
+{
+	__u32 generation = s->generation & 1;
+	struct up_policy *policy = bpf_map_lookup_elem(&policies, &generation);
+	__u32 settler;
+
+	if (!policy)
+		return 0;
+	d->generation = generation;
+	d->slot = first_match(generation, policy, dst, comm, &settler);
+	if (d->slot >= UP_MAX_RULES) {
+		d->action = policy->default_action;
+		d->fail = policy->default_fail;
+		return 1;
+	}
+	return obey(generation, settler, d);
 }
 
 static __always_inline void count_outcome(const struct decision *d, __u32 outcome)

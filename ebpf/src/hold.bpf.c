@@ -78,7 +78,7 @@ static __always_inline __u32 parse(struct __sk_buff *skb, const struct tcp_heade
 
 /* True when the agent has been told. */
 static __always_inline int tell_agent(struct __sk_buff *skb, const struct up_leg *leg,
-				      const struct up_endpoint *client, __u32 bytes)
+				      const struct up_leg_key *key, __u32 bytes)
 {
 	struct up_held *event = bpf_ringbuf_reserve(&held, sizeof(*event), 0);
 
@@ -86,7 +86,7 @@ static __always_inline int tell_agent(struct __sk_buff *skb, const struct up_leg
 		return 0;
 	__builtin_memset(event, 0, sizeof(*event));
 	event->leg = *leg;
-	event->client = *client;
+	event->key = *key;
 	event->syn_bytes = bytes;
 	if (bytes > sizeof(event->syn) ||
 	    bpf_skb_load_bytes_relative(skb, 0, event->syn, bytes, BPF_HDR_START_NET)) {
@@ -100,7 +100,7 @@ static __always_inline int tell_agent(struct __sk_buff *skb, const struct up_leg
 SEC("socket")
 int hold_syn(struct __sk_buff *skb)
 {
-	struct up_endpoint client;
+	struct up_leg_key key = {};
 	struct tcp_header tcp;
 	struct up_leg *leg;
 	__u64 cookie;
@@ -110,12 +110,14 @@ int hold_syn(struct __sk_buff *skb)
 		return PASS;
 	if ((tcp.flags & (TCP_FLAG_SYN | TCP_FLAG_ACK)) != TCP_FLAG_SYN)
 		return PASS;
-	bytes = parse(skb, &tcp, &client);
+	bytes = parse(skb, &tcp, &key.client);
 	if (bytes < IPV4_HEADER_BYTES + TCP_HEADER_BYTES_MIN || bytes > UP_SYN_BYTES) {
 		count_cause(UP_CAUSE_ODD_SYN);
 		return PASS;
 	}
-	leg = bpf_map_lookup_elem(&legs, &client);
+	/* The socket that is being filtered: the listener. */
+	key.listener = bpf_get_socket_cookie(skb);
+	leg = bpf_map_lookup_elem(&legs, &key);
 	if (!leg) {
 		count_cause(UP_CAUSE_STRANGER);
 		return PASS;
@@ -127,7 +129,7 @@ int hold_syn(struct __sk_buff *skb)
 	if (leg->held)
 		return DROP;
 	leg->held = 1;
-	if (!tell_agent(skb, leg, &client, bytes)) {
+	if (!tell_agent(skb, leg, &key, bytes)) {
 		/* The client sends it again in a second; there may be room by then. */
 		leg->held = 0;
 		count_cause(UP_CAUSE_RING_FULL);

@@ -66,9 +66,48 @@ struct socket {
 	struct file *file;
 };
 
+struct ns_common {
+	unsigned int inum;
+};
+
+struct net {
+	struct ns_common ns;
+	__u64 net_cookie;
+};
+
+struct kernfs_node {
+	__u64 id;
+};
+
+struct cgroup {
+	struct kernfs_node *kn;
+	int level;
+	struct cgroup *ancestors[];
+};
+
+struct sock_cgroup_data {
+	struct cgroup *cgroup;
+};
+
+typedef struct {
+	struct net *net;
+} possible_net_t;
+
+struct in6_addr {
+	union {
+		__u32 u6_addr32[4];
+	} in6_u;
+};
+
 struct sock_common {
 	atomic64_t skc_cookie;
 	struct proto *skc_prot;
+	possible_net_t skc_net;
+	unsigned short skc_family;
+	unsigned char skc_state;
+	__be32 skc_rcv_saddr;
+	struct in6_addr skc_v6_rcv_saddr;
+	__u16 skc_num;
 };
 
 struct sock {
@@ -84,6 +123,7 @@ struct sock {
 	int sk_wmem_queued;
 	int sk_sndbuf;
 	void *sk_user_data;
+	struct sock_cgroup_data sk_cgrp_data;
 };
 
 struct inet_sock {

@@ -3,36 +3,30 @@
  * sock_ops: an intercepted socket's way from connect() to its end.
  *
  * TCP_CONNECT_CB fires in connect(2) when source address and port are chosen, before the
- * SYN leaves: the leg is entered under the client's address, which is all that the SYN
- * will show at the other end. ACTIVE_ESTABLISHED_CB fires before the application learns
+ * SYN leaves: the leg is entered under the client's address and the listener's cookie, which is
+ * all that the SYN will show at the other end. ACTIVE_ESTABLISHED_CB fires before the application learns
  * that it is connected: the name that the agent released moves to the socket, where it
  * lives as long as the socket does, and the leg has served. The change to CLOSE takes the
  * leg of a connect that failed out, and says that an observed flow has ended. Sockets that are
- * neither cost two failed look-ups.
+ * neither cost two failed look-ups. TCP_LISTEN_CB fires in listen(2): a database that begins to
+ * listen is known at once (databases.h). PASSIVE_ESTABLISHED_CB fires before a database's socket can
+ * be accepted: if its client is on another host and observed, it is marked for the meter
+ * (observe_incoming.h).
  *
- * Reads observed, releases; writes flows, legs, meters, causes; deletes from legs, releases. When the agent
+ * Reads observed, releases, what decides of incoming connections; writes flows, legs, meters, observed,
+ * causes; deletes from legs, releases. When the agent
  * is dead it enters nothing, because connect no longer intercepts.
  */
-#include "common.h"
+#include "observe_incoming.h"
 
 static __always_inline void enter_leg(struct bpf_sock_ops *ops, struct bpf_sock *sk)
 {
 	struct up_flow *flow = bpf_sk_storage_get(&flows, sk, 0, 0);
-	__be16 port = bpf_htons((__u16)ops->local_port);
-	__u32 addr[4];
 
 	if (!flow)
 		return;
-	if (ops->family == AF_INET) {
-		endpoint4(&flow->client, ops->local_ip4, port);
-	} else {
-		addr[0] = ops->local_ip6[0];
-		addr[1] = ops->local_ip6[1];
-		addr[2] = ops->local_ip6[2];
-		addr[3] = ops->local_ip6[3];
-		endpoint6(&flow->client, addr, port);
-	}
-	if (bpf_map_update_elem(&legs, &flow->client, &flow->leg, BPF_ANY))
+	local_end(&flow->key.client, ops);
+	if (bpf_map_update_elem(&legs, &flow->key, &flow->leg, BPF_ANY))
 		count_cause(UP_CAUSE_LEGS_FULL);
 	bpf_sock_ops_cb_flags_set(ops, ops->bpf_sock_ops_cb_flags | BPF_SOCK_OPS_STATE_CB_FLAG);
 }
@@ -45,9 +39,9 @@ static __always_inline void remove_leg(struct bpf_sock *sk)
 
 	if (!flow)
 		return;
-	leg = bpf_map_lookup_elem(&legs, &flow->client);
+	leg = bpf_map_lookup_elem(&legs, &flow->key);
 	if (leg && leg->cookie == flow->leg.cookie)
-		bpf_map_delete_elem(&legs, &flow->client);
+		bpf_map_delete_elem(&legs, &flow->key);
 }
 
 static __always_inline void keep_name(struct bpf_sock *sk)
@@ -69,13 +63,13 @@ static __always_inline void keep_name(struct bpf_sock *sk)
 /* A flow over which nothing went has nothing to say: the agent need not come for it. */
 static __always_inline void end_meter(struct bpf_sock *sk)
 {
-	struct up_leg *leg = bpf_sk_storage_get(&observed, sk, 0, 0);
+	struct up_observed *o = bpf_sk_storage_get(&observed, sk, 0, 0);
 	struct up_meter *m;
 	__u64 cookie;
 
-	if (!leg)
+	if (!o)
 		return;
-	cookie = leg->cookie;
+	cookie = o->leg.cookie;
 	m = bpf_map_lookup_elem(&meters, &cookie);
 	if (!m)
 		return;
@@ -100,6 +94,10 @@ int on_socket_event(struct bpf_sock_ops *ops)
 	} else if (ops->op == BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB) {
 		keep_name(sk);
 		remove_leg(sk);
+	} else if (ops->op == BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB) {
+		observe_incoming(ops);
+	} else if (ops->op == BPF_SOCK_OPS_TCP_LISTEN_CB) {
+		enter_database(ops);
 	} else if (ops->op == BPF_SOCK_OPS_STATE_CB && ops->args[1] == BPF_TCP_CLOSE) {
 		end_meter(sk);
 		remove_leg(sk);

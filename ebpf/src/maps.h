@@ -12,6 +12,21 @@ struct {
 	__type(value, struct up_settings);
 } settings SEC(".maps"); /* agent → connect hooks; never dies */
 
+/* By the namespace's cookie; the agent's own is there, too. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, UP_MAX_OUTPOSTS);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, __u64);
+	__type(value, struct up_outpost);
+} outposts SEC(".maps"); /* agent → connect hooks; the agent removes it a moment before it closes the
+			  * listeners */
+
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, UP_UNSERVED_RING_BYTES);
+} unserved SEC(".maps"); /* connect hooks → agent; consumed */
+
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, UP_GENERATIONS);
@@ -26,7 +41,38 @@ struct {
 	__type(value, struct up_rule);
 } rules SEC(".maps"); /* as policies */
 
-/* The next four: agent → connect hooks. The entries of a generation are erased when the
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, UP_GENERATIONS * UP_MAX_BALANCED);
+	__type(key, __u32);
+	__type(value, struct up_lots);
+} lots SEC(".maps"); /* agent → connect hooks; as policies, and changed in place when a backend's health
+		      * does */
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, UP_GENERATIONS * UP_MAX_BALANCED * UP_MAX_BACKENDS);
+	__type(key, __u32);
+	__type(value, struct up_endpoint);
+} backends SEC(".maps"); /* as policies */
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, UP_GENERATIONS * UP_MAX_BALANCED * UP_MAX_BACKENDS);
+	__type(key, __u32);
+	__type(value, __u64);
+} balanced SEC(".maps"); /* connect hooks → agent: connections by backend; zeroed with its generation.
+			  * One for all CPUs: connect() is rare, and CPUs are many */
+
+struct {
+	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, struct up_endpoint);
+} virtuals SEC(".maps"); /* connect hooks → name hooks: the virtual address that was dialled; dies with
+			  * the socket. The next agent uses the same map: sockets outlive agents */
+
+/* The next five: agent → connect hooks. The entries of a generation are erased when the
  * next policy is about to be written over it, so a connect() that began under the old
  * policy still finds it whole. */
 struct {
@@ -60,6 +106,22 @@ struct {
 	__type(key, struct up_cgroup_key);
 	__type(value, struct up_rule_set);
 } cgroups SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, UP_MAX_NAMESPACES);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct up_netns_key);
+	__type(value, struct up_rule_set);
+} namespaces SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
+	__uint(max_entries, UP_MAX_SOURCES);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct up_source_key);
+	__type(value, struct up_rule_set);
+} sources SEC(".maps"); /* agent → incoming, sock_ops; erased as the five above */
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
@@ -96,7 +158,7 @@ struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, UP_MAX_LEGS);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__type(key, struct up_endpoint);
+	__type(key, struct up_leg_key);
 	__type(value, struct up_leg);
 } legs SEC(".maps"); /* sock_ops → hold filter, agent; dies when the client's handshake is done,
 		      * or when its socket closes */
@@ -123,8 +185,8 @@ struct {
 	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, int);
-	__type(value, struct up_leg);
-} observed SEC(".maps"); /* connect hooks → sock_ops, meter; dies with the socket */
+	__type(value, struct up_observed);
+} observed SEC(".maps"); /* connect hooks, sock_ops → sock_ops, meter; dies with the socket */
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -160,7 +222,7 @@ struct {
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, int);
 	__type(value, struct up_spliced);
-} spliced SEC(".maps"); /* splice_look → splice_up; dies with the client's socket */
+} spliced SEC(".maps"); /* splice_look → splice_up; dies with the near application's socket */
 
 /* `up_splice_slot`, with the lock by the name that the kernel looks for. */
 struct splice_slot {
@@ -250,3 +312,72 @@ struct {
 	__type(key, __u32);
 	__type(value, struct up_nudge_count);
 } nudges SEC(".maps"); /* nudging iterator → agent, which zeroes it before each look */
+
+/* Namespaces whose incoming connections are steered, and their numbers, by the kernel's. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, UP_MAX_INCOMING);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, __u64);
+	__type(value, __u32);
+} incoming_spaces SEC(".maps"); /* agent → connect hooks, sock_ops, iterator; never dies */
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, UP_MAX_INCOMING_PORTS);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, __u32);
+	__type(value, __u32);
+} incoming_ports SEC(".maps"); /* agent → sock_ops, iterator; 0: any; dies with the policy */
+
+/* The agent's listeners for incoming connections: two for each namespace, IPv4's first. */
+struct {
+	__uint(type, BPF_MAP_TYPE_SOCKMAP);
+	__uint(max_entries, 2 * UP_MAX_INCOMING);
+	__type(key, __u32);
+	__type(value, __u32);
+} incoming_listeners SEC(".maps"); /* agent → incoming; an entry dies with its socket */
+
+struct {
+	__uint(type, BPF_MAP_TYPE_SOCKHASH);
+	__uint(max_entries, UP_MAX_DATABASES);
+	__type(key, struct up_database_key);
+	__type(value, __u32);
+} databases SEC(".maps"); /* sock_ops, iterator → incoming; an entry dies with its socket. Carries
+			   * no program: they accept as ever */
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, UP_MAX_INCOMING_DIALS);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct up_incoming_dial);
+	__type(value, struct up_endpoint);
+} incoming_dials SEC(".maps"); /* agent → incoming, sock_ops: the database that is meant; the agent removes it
+				* when the database has answered */
+
+/* The addresses of the namespaces' devices, without a port. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, UP_MAX_OWN_ADDRESSES);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct up_database_key);
+	__type(value, __u32);
+} own_addresses SEC(".maps"); /* agent → incoming, sock_ops; the agent removes it when the address has gone */
+
+/* Virtual addresses whose connections from other hosts are the agent's, because a rule asks for them
+ * to be read. The value is 1 + the number of the agent's own namespace among the steered ones, or 0. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, UP_MAX_TAKEN_ADDRESSES);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct up_endpoint);
+	__type(value, __u32);
+} taken_addresses SEC(".maps"); /* agent → virtual, incoming; dies with the policy */
+
+/* The agent's listeners for them: IPv4's, IPv6's. */
+struct {
+	__uint(type, BPF_MAP_TYPE_SOCKMAP);
+	__uint(max_entries, 2);
+	__type(key, __u32);
+	__type(value, __u32);
+} taken_listeners SEC(".maps"); /* agent → virtual; an entry dies with its socket */

@@ -3,7 +3,8 @@
  * cgroup_skb, egress and ingress: the meter.
  *
  * Reads the CQL headers of observed flows in passing: what was asked, what was answered, and
- * how long it took from a request's header leaving the host's TCP to its response's coming in.
+ * how long it took from a request's header leaving the host's TCP to its response's coming in. Of a
+ * client on another host the socket is the database's (observe_incoming.h), and requests come in.
  * Attached only while a rule observes; a packet of another flow costs one failed look-up in its
  * socket's own storage.
  *
@@ -39,9 +40,9 @@
 /* For tests, which run the programs on packets that have no socket: all are of one flow. */
 const volatile __u32 meter_without_socket = 0;
 
-static __always_inline struct up_direction *direction(struct up_meter *m, __u32 is_egress)
+static __always_inline struct up_direction *direction(struct up_meter *m, __u32 is_request)
 {
-	return is_egress ? &m->requests : &m->responses;
+	return is_request ? &m->requests : &m->responses;
 }
 
 static __always_inline void lose(struct up_direction *d)
@@ -64,7 +65,7 @@ static long step(__u32 n, void *ctx)
 	(void)n;
 	if (!m)
 		return 1;
-	d = direction(m, w->is_egress);
+	d = direction(m, w->is_request);
 	if (d->at.off >= d->at.end)
 		return 1;
 	want = header_bytes(&d->at);
@@ -75,7 +76,7 @@ static long step(__u32 n, void *ctx)
 		return 0;
 	}
 	d->at.have = 0;
-	if (!is_header(d->at.header, w->is_egress)) {
+	if (!is_header(d->at.header, w->is_request)) {
 		lose(d);
 		return 1;
 	}
@@ -134,9 +135,18 @@ static __always_inline struct up_meter *begin(const struct up_leg *leg, __u64 co
 	m = bpf_map_lookup_elem(&meters, &cookie);
 	if (!m)
 		return 0;
-	m->leg = *leg;
+	if (leg)
+		m->leg = *leg;
 	m->opened_ns = bpf_ktime_get_ns();
 	return m;
+}
+
+/* The next byte of a direction is this one. */
+static __always_inline void begin_reading(struct up_cursor *at, __u32 seq)
+{
+	at->next = seq;
+	at->top = seq;
+	at->sync = UP_SYNC_OK;
 }
 
 /* Reads the packet's bytes from `off` to `end`. */
@@ -178,7 +188,7 @@ static __always_inline void fill(struct walk *w, struct up_direction *d, __u32 o
 /* Whether reading goes on behind a hole, with the packet at `seq`. */
 static __always_inline int resume(struct walk *w, struct up_direction *d, __u32 off, __u32 seq)
 {
-	int begins = begins_with_header(w->skb, &d->at, off, w->is_egress);
+	int begins = begins_with_header(w->skb, &d->at, off, w->is_request);
 
 	if (d->at.sync == UP_SYNC_OK && !begins)
 		lose(d);
@@ -232,52 +242,74 @@ static __always_inline int take_turn(struct up_direction *d)
 	return 0;
 }
 
+/* The flow whose database is on this host begins, with the first bytes of a direction: its handshake was
+ * done before its socket was there. Those of a flow that began before this program are not the first. */
+static __always_inline void begin_incoming(struct up_observed *o, __u32 is_request, __u32 seq)
+{
+	struct up_meter *m;
+
+	if (o->begun || seq != (is_request ? o->request_seq : o->answer_seq) ||
+	    __sync_val_compare_and_swap(&o->begun, 0, 1))
+		return;
+	m = begin(&o->leg, o->leg.cookie);
+	if (!m)
+		return;
+	m->client = o->client;
+	begin_reading(&m->requests.at, o->request_seq);
+	begin_reading(&m->responses.at, o->answer_seq);
+}
+
 /* Of the socket; null: it is not observed. */
-static __always_inline struct up_leg *leg_of(struct __sk_buff *skb)
+static __always_inline struct up_observed *observed_of(struct __sk_buff *skb)
 {
 	struct bpf_sock *sk = skb->sk;
-	struct up_meter *m;
-	__u32 zero = 0;
 
-	if (meter_without_socket) {
-		m = bpf_map_lookup_elem(&new_meter, &zero);
-		return m ? &m->leg : 0;
-	}
 	sk = sk ? bpf_sk_fullsock(sk) : 0;
 	return sk ? bpf_sk_storage_get(&observed, sk, 0, 0) : 0;
 }
 
 static __always_inline void meter(struct __sk_buff *skb, __u32 is_egress)
 {
-	struct walk w = { .skb = skb, .is_egress = is_egress };
+	struct walk w = { .skb = skb, .is_request = is_egress };
 	__u8 ip[24], tcp[16];
-	struct up_leg *leg = leg_of(skb);
+	struct up_observed *o = 0;
 	struct up_direction *d;
 	struct up_meter *m;
-	__u32 off, seq;
+	__u32 off, seq, syn;
 
-	if (!leg || bpf_skb_load_bytes(skb, 0, ip, sizeof(ip)))
+	if (!meter_without_socket) {
+		o = observed_of(skb);
+		if (!o)
+			return;
+		w.cookie = o->leg.cookie;
+		/* The socket is the database's. */
+		if (o->client.family)
+			w.is_request = !is_egress;
+	}
+	if (bpf_skb_load_bytes(skb, 0, ip, sizeof(ip)))
 		return;
-	w.cookie = leg->cookie;
 	off = tcp_at(skb, ip);
 	if (!off || bpf_skb_load_bytes(skb, off, tcp, sizeof(tcp)))
 		return;
-	if (is_egress && (tcp[13] & SYN))
-		m = begin(leg, w.cookie);
-	else
-		m = bpf_map_lookup_elem(&meters, &w.cookie);
+	syn = tcp[13] & SYN;
+	seq = (__u32)tcp[4] << 24 | (__u32)tcp[5] << 16 | (__u32)tcp[6] << 8 | tcp[7];
+	if (o && o->client.family) {
+		/* One of another connection's. */
+		if (syn)
+			return;
+		begin_incoming(o, w.is_request, seq);
+	} else if (is_egress && syn) {
+		begin(o ? &o->leg : 0, w.cookie);
+	}
+	m = bpf_map_lookup_elem(&meters, &w.cookie);
 	if (!m)
 		return;
-	d = direction(m, is_egress);
-	seq = (__u32)tcp[4] << 24 | (__u32)tcp[5] << 16 | (__u32)tcp[6] << 8 | tcp[7];
+	d = direction(m, w.is_request);
 	off += (tcp[12] >> 4) * 4;
-	if (tcp[13] & SYN) {
+	if (syn) {
 		/* The answer to the SYN may come again when reading is far beyond it. */
-		if (d->at.sync == UP_SYNC_NONE) {
-			d->at.next = seq + 1;
-			d->at.top = seq + 1;
-			d->at.sync = UP_SYNC_OK;
-		}
+		if (d->at.sync == UP_SYNC_NONE)
+			begin_reading(&d->at, seq + 1);
 		if (is_egress)
 			keep_client(m, ip, tcp);
 		/* Bytes in it (TCP fast open) come behind it. */
@@ -288,7 +320,8 @@ static __always_inline void meter(struct __sk_buff *skb, __u32 is_egress)
 	/* Left unread it is a hole. */
 	if (!take_turn(d))
 		return;
-	on_bytes(&w, d, off, seq, skb->len - off);
+	if (!whole_frame(&w, m, d, off, seq, skb->len - off))
+		on_bytes(&w, d, off, seq, skb->len - off);
 	__sync_val_compare_and_swap(&d->busy, 1, 0);
 }
 

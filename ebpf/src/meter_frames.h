@@ -18,7 +18,7 @@ struct walk {
 	struct __sk_buff *skb;
 	__u64 cookie;
 	__u64 now_ns;
-	__u32 is_egress;
+	__u32 is_request;
 };
 
 static __always_inline void advance(struct up_cursor *at, __u32 bytes)
@@ -28,11 +28,11 @@ static __always_inline void advance(struct up_cursor *at, __u32 bytes)
 }
 
 /* Direction, version and opcode as they may be, a body no longer than is allowed. */
-static __always_inline int is_header(const __u8 *header, __u32 is_egress)
+static __always_inline int is_header(const __u8 *header, __u32 is_request)
 {
 	__u32 version = header[0] & 0x7f;
 
-	return (header[0] >> 7) != is_egress && version >= 3 && version <= 6 &&
+	return (header[0] >> 7) != is_request && version >= 3 && version <= 6 &&
 	       header[4] < UP_OPCODES && body_of(header) <= MAX_BODY;
 }
 
@@ -46,7 +46,7 @@ static __always_inline void on_frame(struct walk *w, struct up_meter *m, struct 
 	d->frames += 1;
 	if (opcode < UP_OPCODES)
 		d->by_opcode[opcode] += 1;
-	if (w->is_egress) {
+	if (w->is_request) {
 		if (opcode == CQL_STARTUP)
 			m->version = version;
 		on_request(m, w->now_ns, stream);
@@ -169,11 +169,30 @@ static __always_inline int collect(struct walk *w, struct up_cursor *at, __u32 w
 	return at->have >= want;
 }
 
+/* The packet that nearly all are: one frame, whole, where it was awaited. False: it is another, and
+ * nothing was read of it. */
+static __always_inline int whole_frame(struct walk *w, struct up_meter *m, struct up_direction *d,
+				       __u32 off, __u32 seq, __u32 bytes)
+{
+	struct up_cursor *at = &d->at;
+
+	if (at->next != seq || at->top != seq || at->sync != UP_SYNC_OK || at->have ||
+	    at->framing != UP_FRAMING_FRAMES || d->late.sync == UP_SYNC_OK ||
+	    bpf_skb_load_bytes(w->skb, off, at->header, FRAME_HEADER) ||
+	    !is_header(at->header, w->is_request) || FRAME_HEADER + body_of(at->header) != bytes)
+		return 0;
+	d->bytes += bytes;
+	at->top = at->next = seq + bytes;
+	w->now_ns = bpf_ktime_get_ns();
+	on_frame(w, m, d);
+	return 1;
+}
+
 /* Whether a packet behind a hole begins with a frame's header, and is a chain of two or ends where
  * the first does. Segments have a checksum that says it; one that is not self-contained may be a
  * frame's middle. */
 static __always_inline int begins_with_header(struct __sk_buff *skb, const struct up_cursor *at,
-					      __u32 off, __u32 is_egress)
+					      __u32 off, __u32 is_request)
 {
 	__u8 header[FRAME_HEADER];
 	__u32 next;
@@ -192,11 +211,11 @@ static __always_inline int begins_with_header(struct __sk_buff *skb, const struc
 			head &= 0xffffff;
 		return (head & self_contained) && crc24(head, at_crc) == crc;
 	}
-	if (!is_header(header, is_egress))
+	if (!is_header(header, is_request))
 		return 0;
 	next = off + FRAME_HEADER + body_of(header);
 	if (next >= skb->len)
 		return next == skb->len;
 	return !bpf_skb_load_bytes(skb, next, header, sizeof(header)) &&
-	       is_header(header, is_egress);
+	       is_header(header, is_request);
 }

@@ -4,12 +4,13 @@
  * is told about its socket.
  *
  * They fire after the kernel has answered and change the answer only for sockets that
- * were intercepted: the peer is the address that was dialled, the local address is the
+ * were intercepted or balanced: the peer is the address that was dialled, the local address is the
  * one that the socket would have had without us (the port is the socket's own already),
  * SO_ORIGINAL_DST is the address that was dialled.
  *
- * Read flows, write nothing. They go when the agent goes, and so do the flows that they
- * serve; but for spliced ones, for which the keeper holds what it can of them.
+ * Read flows and virtuals, write nothing. They go when the agent goes, and so do the flows that
+ * they serve; but for spliced ones, for which the keeper holds what it can of them, and for balanced
+ * ones: getpeername's are pinned.
  */
 #include "common.h"
 
@@ -18,6 +19,18 @@ static __always_inline struct up_flow *flow_of(struct bpf_sock_addr *ctx)
 	if (!ctx->sk)
 		return 0;
 	return bpf_sk_storage_get(&flows, ctx->sk, 0, 0);
+}
+
+/* The address that the application dialled, if its socket's peer is another. */
+static __always_inline const struct up_endpoint *dialled_by(struct bpf_sock_addr *ctx)
+{
+	struct up_flow *flow = flow_of(ctx);
+
+	if (flow)
+		return &flow->leg.opener.orig_dst;
+	if (!ctx->sk)
+		return 0;
+	return bpf_sk_storage_get(&virtuals, ctx->sk, 0, 0);
 }
 
 static __always_inline void show6(struct bpf_sock_addr *ctx, const struct up_endpoint *e)
@@ -34,11 +47,11 @@ static __always_inline void show6(struct bpf_sock_addr *ctx, const struct up_end
 SEC("cgroup/getpeername4")
 int getpeername4(struct bpf_sock_addr *ctx)
 {
-	struct up_flow *flow = flow_of(ctx);
+	const struct up_endpoint *dialled = dialled_by(ctx);
 
-	if (flow) {
-		ctx->user_ip4 = endpoint_v4(&flow->leg.opener.orig_dst);
-		ctx->user_port = flow->leg.opener.orig_dst.port_be;
+	if (dialled) {
+		ctx->user_ip4 = endpoint_v4(dialled);
+		ctx->user_port = dialled->port_be;
 	}
 	return ALLOW;
 }
@@ -46,11 +59,11 @@ int getpeername4(struct bpf_sock_addr *ctx)
 SEC("cgroup/getpeername6")
 int getpeername6(struct bpf_sock_addr *ctx)
 {
-	struct up_flow *flow = flow_of(ctx);
+	const struct up_endpoint *dialled = dialled_by(ctx);
 
-	if (flow) {
-		show6(ctx, &flow->leg.opener.orig_dst);
-		ctx->user_port = flow->leg.opener.orig_dst.port_be;
+	if (dialled) {
+		show6(ctx, dialled);
+		ctx->user_port = dialled->port_be;
 	}
 	return ALLOW;
 }
@@ -128,6 +141,7 @@ static __always_inline void answer6(struct bpf_sockopt *ctx, const struct up_end
 SEC("cgroup/getsockopt")
 int original_dst(struct bpf_sockopt *ctx)
 {
+	const struct up_endpoint *dialled;
 	struct up_flow *flow;
 
 	/* Too long for a hook to see: have the kernel keep its own answer. */
@@ -138,11 +152,12 @@ int original_dst(struct bpf_sockopt *ctx)
 	if (ctx->level != SOL_IP && ctx->level != SOL_IPV6)
 		return ALLOW;
 	flow = bpf_sk_storage_get(&flows, ctx->sk, 0, 0);
-	if (!flow)
+	dialled = flow ? &flow->leg.opener.orig_dst : bpf_sk_storage_get(&virtuals, ctx->sk, 0, 0);
+	if (!dialled)
 		return ALLOW;
-	if (ctx->level == SOL_IP && flow->leg.opener.orig_dst.family == 4)
-		answer4(ctx, &flow->leg.opener.orig_dst);
+	if (ctx->level == SOL_IP && dialled->family == 4)
+		answer4(ctx, dialled);
 	else if (ctx->level == SOL_IPV6)
-		answer6(ctx, &flow->leg.opener.orig_dst);
+		answer6(ctx, dialled);
 	return ALLOW;
 }

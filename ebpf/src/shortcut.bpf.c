@@ -46,38 +46,6 @@ static __always_inline struct up_shortcut_limits *limits_of_shortcut(void)
 	return bpf_map_lookup_elem(&shortcut_limits, &zero);
 }
 
-static __always_inline void local_end(struct up_endpoint *e, struct bpf_sock_ops *ops)
-{
-	__be16 port = bpf_htons((__u16)ops->local_port);
-	__u32 addr[4];
-
-	if (ops->family == AF_INET) {
-		endpoint4(e, ops->local_ip4, port);
-		return;
-	}
-	addr[0] = ops->local_ip6[0];
-	addr[1] = ops->local_ip6[1];
-	addr[2] = ops->local_ip6[2];
-	addr[3] = ops->local_ip6[3];
-	endpoint6(e, addr, port);
-}
-
-static __always_inline void remote_end(struct up_endpoint *e, struct bpf_sock_ops *ops)
-{
-	__be16 port = bpf_htons((__u16)bpf_ntohl(ops->remote_port));
-	__u32 addr[4];
-
-	if (ops->family == AF_INET) {
-		endpoint4(e, ops->remote_ip4, port);
-		return;
-	}
-	addr[0] = ops->remote_ip6[0];
-	addr[1] = ops->remote_ip6[1];
-	addr[2] = ops->remote_ip6[2];
-	addr[3] = ops->remote_ip6[3];
-	endpoint6(e, addr, port);
-}
-
 static __always_inline void watch_its_end(struct bpf_sock_ops *ops)
 {
 	bpf_sock_ops_cb_flags_set(ops, ops->bpf_sock_ops_cb_flags | BPF_SOCK_OPS_STATE_CB_FLAG);

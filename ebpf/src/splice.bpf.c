@@ -12,6 +12,11 @@
  * whose other end is the client. splice_look is run by the agent: it enrols a flow's sockets
  * in the maps and answers how they stand.
  *
+ * All of it is told from the side of the application that is on this host, the near one: a client. Of a
+ * client on another host the database is the near application, and everything is mirrored: its socket is
+ * `client` here, the agent's dialled socket `accepted`, and the accepted one, behind which the network and
+ * the client are, `upstream`.
+ *
  * Order is kept by one rule in each direction: bytes take the fast road only when nothing is on
  * the slow one. For the client's bytes that is when the agent has handed on everything up to the
  * sequence number that the client's socket would write next. For the database's it is when the
@@ -270,9 +275,11 @@ pass:
 	return SK_PASS;
 }
 
-/* A socket of this namespace by its own address and its peer's. */
-static __always_inline struct bpf_sock *find(struct __sk_buff *skb, const struct up_endpoint *own,
-					     const struct up_endpoint *peer)
+/* What this namespace has by its own address and its peer's: a listener too, of a connection that
+ * is gone. */
+static __always_inline struct bpf_sock *look_up(struct __sk_buff *skb,
+						const struct up_endpoint *own,
+						const struct up_endpoint *peer)
 {
 	struct bpf_sock_tuple t = {};
 
@@ -288,6 +295,23 @@ static __always_inline struct bpf_sock *find(struct __sk_buff *skb, const struct
 	t.ipv6.sport = peer->port_be;
 	t.ipv6.dport = own->port_be;
 	return bpf_skc_lookup_tcp(skb, &t, sizeof(t.ipv6), BPF_F_CURRENT_NETNS, 0);
+}
+
+/* The socket with these addresses and this cookie, to be released. No other may get into a map: a
+ * listener there never wakes its owner again. */
+static __always_inline struct bpf_sock *find(struct __sk_buff *skb, const struct up_endpoint *own,
+					     const struct up_endpoint *peer, __u64 cookie)
+{
+	struct bpf_sock *sk = look_up(skb, own, peer);
+	struct tcp_sock *t;
+
+	if (!sk)
+		return 0;
+	t = bpf_skc_to_tcp_sock(sk);
+	if (t && t->inet_conn.icsk_inet.sk.__sk_common.skc_cookie.counter == cookie)
+		return sk;
+	bpf_sk_release(sk);
+	return 0;
 }
 
 /* What it means that a map does not take a socket: another's programs are on it, the map is full,
@@ -315,7 +339,7 @@ static __always_inline int blocks(const struct tcp_sock *client)
 static __always_inline __u32 splice_client(struct __sk_buff *skb, struct up_splice_answer *a,
 					  const struct up_splice_question *q, struct up_splice *s)
 {
-	struct bpf_sock *sk = find(skb, &q->client, &q->accepted);
+	struct bpf_sock *sk = find(skb, &q->client, &q->accepted, q->client_cookie);
 	__u32 refusal = UP_SPLICE_NO_CLIENT;
 	struct up_spliced *storage;
 	struct tcp_sock *t;
@@ -323,11 +347,14 @@ static __always_inline __u32 splice_client(struct __sk_buff *skb, struct up_spli
 	if (!sk)
 		return refusal;
 	t = bpf_skc_to_tcp_sock(sk);
-	/* Another's by now. */
-	if (!t || t->inet_conn.icsk_inet.sk.__sk_common.skc_cookie.counter != q->client_cookie)
+	if (!t)
 		goto out;
 	s->client = (__u64)(long)t;
 	s->client_cookie = q->client_cookie;
+	/* A database's that has not been accepted yet. */
+	refusal = UP_SPLICE_BUSY;
+	if (!BPF_CORE_READ(t, inet_conn.icsk_inet.sk.sk_socket))
+		goto out;
 	refusal = UP_SPLICE_CLIENT_BLOCKS;
 	if (blocks(t))
 		goto out;
@@ -346,7 +373,7 @@ out:
 static __always_inline __u32 splice_accepted(struct __sk_buff *skb, struct up_splice_answer *a,
 					    const struct up_splice_question *q, struct up_splice *s)
 {
-	struct bpf_sock *sk = find(skb, &q->accepted, &q->client);
+	struct bpf_sock *sk = find(skb, &q->accepted, &q->client, q->accepted_cookie);
 	__u32 refusal = UP_SPLICE_NO_ACCEPTED;
 	struct tcp_sock *t;
 
@@ -367,7 +394,7 @@ out:
 static __always_inline __u32 splice_dialled(struct __sk_buff *skb, struct up_splice_answer *a,
 					    const struct up_splice_question *q, struct up_splice *s)
 {
-	struct bpf_sock *sk = find(skb, &q->local, &q->upstream);
+	struct bpf_sock *sk = find(skb, &q->local, &q->upstream, q->id);
 	__u32 refusal = UP_SPLICE_NO_UPSTREAM;
 	struct tcp_sock *t;
 
@@ -396,7 +423,7 @@ out:
 static __always_inline __u32 is_read(struct __sk_buff *skb, const struct up_splice_question *q,
 				     struct up_splice *s)
 {
-	struct bpf_sock *sk = find(skb, &q->local, &q->upstream);
+	struct bpf_sock *sk = find(skb, &q->local, &q->upstream, q->id);
 	__u32 refusal = UP_SPLICE_NO_UPSTREAM;
 	struct tcp_sock *t;
 

@@ -3,6 +3,8 @@
 #include "connect.bpf.c"
 #include "names.bpf.c"
 #include "legs.bpf.c"
+#include "incoming.bpf.c"
+#include "virtual.bpf.c"
 #include "hold.bpf.c"
 #include "meter.bpf.c"
 #include "splice.bpf.c"

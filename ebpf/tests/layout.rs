@@ -1,4 +1,4 @@
-//! The compiled object's own type information (BTF) says the same as `abi.rs`: sizes and
+//! The compiled objects' own type information (BTF) says the same as `abi.rs`: sizes and
 //! offsets, for every struct that the programs share with the agent.
 
 #![expect(
@@ -13,12 +13,12 @@ use std::{collections::HashMap, io::Write, process::Command};
 use ebpf::abi;
 use serde_json::Value;
 
-/// `bpftool btf dump` of the object: struct name → (size, field → offset).
-fn layouts_in_btf() -> HashMap<String, (u64, HashMap<String, u64>)> {
-    let path = std::env::temp_dir().join(format!("underpass-layout-{}.o", std::process::id()));
+/// `bpftool btf dump` of an object: struct name → (size, field → offset).
+fn layouts_in_btf(name: &str, object: &[u8]) -> HashMap<String, (u64, HashMap<String, u64>)> {
+    let path = std::env::temp_dir().join(format!("{name}-layout-{}.o", std::process::id()));
     std::fs::File::create(&path)
         .unwrap()
-        .write_all(ebpf::OBJECT)
+        .write_all(object)
         .unwrap();
     let dump = Command::new("bpftool")
         .args(["-j", "btf", "dump", "file"])
@@ -50,10 +50,9 @@ fn layouts_in_btf() -> HashMap<String, (u64, HashMap<String, u64>)> {
         .collect()
 }
 
-#[test]
-fn the_object_and_the_agent_agree_on_every_layout() {
-    let in_btf = layouts_in_btf();
-    let mut compared = 0;
+/// Compares what both know, of which `needed` must be a part.
+fn agree(name: &str, object: &[u8], needed: &[&str]) {
+    let in_btf = layouts_in_btf(name, object);
     for (name, size, fields) in abi::LAYOUT {
         let Some((btf_size, btf_fields)) = in_btf.get(*name) else {
             continue;
@@ -67,18 +66,55 @@ fn the_object_and_the_agent_agree_on_every_layout() {
                 "{name}.{field}"
             );
         }
-        compared += 1;
     }
-    // Each map's key and value types, and what travels through the ring.
-    for name in [
+    let known = |needed: &&str| abi::LAYOUT.iter().any(|(name, ..)| name == needed);
+    for needed in needed {
+        assert!(in_btf.contains_key(*needed), "{needed} is not in {name}");
+        assert!(known(needed), "{needed} is not in abi.rs");
+    }
+}
+
+/// Each map's key and value types, and what travels through the ring.
+#[test]
+fn the_object_and_the_agent_agree_on_every_layout() {
+    let needed = [
         "up_settings",
         "up_policy",
         "up_flow",
         "up_leg",
         "up_release",
         "up_target_key",
-    ] {
-        assert!(in_btf.contains_key(name), "{name} is not in the object");
-    }
-    assert!(compared >= 12, "only {compared} structs were compared");
+        "up_rule",
+        "up_endpoint",
+        "up_remembered",
+        "up_meter",
+        "up_splice",
+        "up_shortcut_end",
+    ];
+    agree("underpass", ebpf::OBJECT, &needed);
+}
+
+#[test]
+fn the_edge_and_the_agent_agree_on_every_layout() {
+    let needed = [
+        "up_edge_settings",
+        "up_edge_scheme",
+        "up_edge_network4",
+        "up_edge_network6",
+        "up_edge_port",
+        "up_edge_root",
+        "up_edge_block",
+        "up_edge_lengths",
+        "up_edge_bucket",
+        "up_edge_line",
+        "up_edge_rule",
+        "up_edge_rule_count",
+        "up_edge_interface",
+        "up_edge_source",
+        "up_edge_backend",
+        "up_edge_turns",
+        "up_edge_tuple",
+        "up_edge_flow",
+    ];
+    agree("edge", ebpf::EDGE_OBJECT, &needed);
 }

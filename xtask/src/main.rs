@@ -11,6 +11,7 @@ mod bench;
 mod cassandra;
 mod ci;
 mod demo;
+mod fuzz;
 mod generate;
 mod instructions;
 mod kernels;
@@ -49,6 +50,8 @@ enum Chore {
     Demo(demo::Args),
     /// Count the decoder's instructions and hold them to the committed counts
     Instructions(instructions::Args),
+    /// Run the fuzz targets of the protocol's crate
+    Fuzz(fuzz::Args),
     /// Boot other kernels in an emulator: what doctor says there, and streams over the splice
     Kernels(kernels::Args),
     /// Measure what the README claims, and render it there
@@ -84,6 +87,7 @@ fn dispatch(chore: Chore) -> anyhow::Result<ExitCode> {
         Chore::Ci => ci::run()?,
         Chore::Generate(args) => generate::run(&args)?,
         Chore::Demo(args) => return demo::run(&args),
+        Chore::Fuzz(args) => fuzz::run(&args)?,
         Chore::Kernels(args) => kernels::run(&args)?,
         Chore::Instructions(args) => instructions::run(&args)?,
         Chore::Bench { verb } => return bench::run(&verb),

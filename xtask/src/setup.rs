@@ -49,7 +49,7 @@ struct Need {
     is_met: fn() -> bool,
 }
 
-const NEEDS: [Need; 18] = [
+const NEEDS: [Need; 21] = [
     Need {
         part: Part::Build,
         package: "clang-19",
@@ -74,6 +74,21 @@ const NEEDS: [Need; 18] = [
         part: Part::Build,
         package: "iproute2",
         is_met: || find_program("ip").is_some(),
+    },
+    Need {
+        part: Part::Build,
+        package: "ethtool",
+        is_met: || find_program("ethtool").is_some(),
+    },
+    Need {
+        part: Part::Build,
+        package: "curl",
+        is_met: || find_program("curl").is_some(),
+    },
+    Need {
+        part: Part::Build,
+        package: "nftables",
+        is_met: || find_program("nft").is_some(),
     },
     Need {
         part: Part::Cassandra,

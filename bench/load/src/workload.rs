@@ -69,6 +69,8 @@ pub struct Variant {
     pub database: Database,
     /// How many of them (embedded nodes only).
     pub nodes: usize,
+    /// What lies between clients and databases.
+    pub topology: Topology,
     /// Part of `--quick`.
     pub quick: bool,
     /// What the generator does.
@@ -87,6 +89,17 @@ pub enum Database {
     Redis,
     /// A socket that accepts and closes.
     Listener,
+}
+
+/// What lies between clients and databases.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Topology {
+    /// Nothing: all live on this host.
+    #[default]
+    Host,
+    /// A gateway, for each way one of its own: network namespaces joined by veth.
+    Gateway,
 }
 
 /// All that a generator needs to know.

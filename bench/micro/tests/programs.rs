@@ -39,6 +39,9 @@ fn connects_are_runs_of_the_connect_hook() {
     let options = Options {
         cgroup: sandbox.cgroup.path().to_owned(),
         pins: pins.0.clone(),
+        incoming: Vec::new(),
+        max_namespaces: 0,
+        taken: Default::default(),
     };
     let policy = Policy {
         rules: Vec::new(),

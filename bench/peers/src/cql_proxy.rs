@@ -83,6 +83,7 @@ mod tests {
             version: None,
         };
         let setup = Setup {
+            host: std::net::Ipv4Addr::LOCALHOST,
             backends: vec![
                 "127.0.0.1:9042".parse().unwrap(),
                 "127.0.0.2:9043".parse().unwrap(),
@@ -92,7 +93,11 @@ mod tests {
             folder: "/x".into(),
         };
         let plan = CqlProxy
-            .plan(&found, &setup, &mut Ports::default())
+            .plan(
+                &found,
+                &setup,
+                &mut Ports::of(std::net::Ipv4Addr::LOCALHOST),
+            )
             .unwrap();
         let [_, second] = &plan.launches[..] else {
             panic!("{plan:?}");

@@ -1,6 +1,10 @@
 //! What a peer has to say of itself.
 
-use std::{net::SocketAddr, ops::RangeInclusive, path::PathBuf};
+use std::{
+    net::{Ipv4Addr, SocketAddr},
+    ops::RangeInclusive,
+    path::PathBuf,
+};
 
 use anyhow::ensure;
 
@@ -89,6 +93,8 @@ impl Traffic {
 /// What a peer is started for.
 #[derive(Clone)]
 pub struct Setup {
+    /// Where it listens.
+    pub host: Ipv4Addr,
     /// The databases, at least one; each gets a front of its own.
     pub backends: Vec<SocketAddr>,
     /// Of the databases: user and password, for peers that log in themselves.
@@ -103,6 +109,7 @@ pub struct Setup {
 impl std::fmt::Debug for Setup {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Setup")
+            .field("host", &self.host)
             .field("backends", &self.backends)
             .field("traffic", &self.traffic)
             .field("folder", &self.folder)

@@ -39,23 +39,33 @@ impl std::fmt::Debug for Launch {
     }
 }
 
-/// Free ports of the loopback.
+/// Free ports of one address.
 ///
 /// They are held while a plan is made, so that all are different, and given back when this is
 /// dropped, just before the processes start. Somebody else may be quicker: then the start is
 /// repeated with other ports.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Ports {
+    host: Ipv4Addr,
     held: Vec<TcpListener>,
 }
 
 impl Ports {
+    /// Of this address.
+    #[must_use]
+    pub fn of(host: Ipv4Addr) -> Self {
+        Self {
+            host,
+            held: Vec::new(),
+        }
+    }
+
     /// A port that nobody uses.
     ///
     /// # Errors
     /// There is none.
     pub fn take(&mut self) -> io::Result<SocketAddr> {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+        let listener = TcpListener::bind((self.host, 0))?;
         let address = listener.local_addr()?;
         self.held.push(listener);
         Ok(address)

@@ -76,7 +76,7 @@ pub(crate) fn start(
     let folder = setup.folder.canonicalize()?;
     let mut tries = 1;
     loop {
-        let mut ports = Ports::default();
+        let mut ports = Ports::of(setup.host);
         let plan = plan(&mut ports)?;
         drop(ports);
         match Running::start(name, &folder, &plan) {

@@ -105,13 +105,18 @@ mod tests {
             version: None,
         };
         let setup = Setup {
+            host: std::net::Ipv4Addr::LOCALHOST,
             backends: vec!["127.0.0.3:9043".parse().unwrap()],
             credentials: None,
             traffic: Traffic::Cql,
             folder: "/x".into(),
         };
         let plan = ZdmProxy
-            .plan(&found, &setup, &mut Ports::default())
+            .plan(
+                &found,
+                &setup,
+                &mut Ports::of(std::net::Ipv4Addr::LOCALHOST),
+            )
             .unwrap();
         let env = &plan.launches[0].env;
         let value = |name| env.iter().find(|(key, _)| *key == name).unwrap().1.clone();

@@ -19,6 +19,7 @@ fn script(folder: &Path, text: &str) -> PathBuf {
 
 fn setup(folder: &Path, traffic: Traffic) -> Setup {
     Setup {
+        host: std::net::Ipv4Addr::LOCALHOST,
         backends: vec!["127.0.0.1:9".parse().unwrap()],
         credentials: None,
         traffic,

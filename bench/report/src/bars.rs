@@ -1,7 +1,7 @@
 //! What must hold on a machine of any speed, and whether it does.
 
 use crate::{
-    metric::Metric,
+    metric::{Metric, Process},
     model::{Column, Table, Text},
     number,
     schema::Run,
@@ -76,8 +76,13 @@ const OP_S: Measure = Measure::Ratio(Metric::OpS);
 const P50: Measure = Measure::Ratio(Metric::P50);
 const NOTHING_PER_BYTE: &str = "no code of ours runs for its bytes: nothing but noise";
 const LIKE_COPIERS: &str = "what proxies that only copy reach";
+const DECODES_NOTHING: &str = "that one decodes nothing";
 const IN_KERNEL: &str = "bytes skip TCP between two sockets of one host";
 const PAST_THE_AGENT: &str = "bytes that nobody reads do not wake the agent";
+const GATEWAY_ONE: Where = Where::Id("gateway-1");
+const GATEWAY_MANY: Where = Where::Id("gateway-32");
+const A_REWRITE: &str = "a look-up and a few words of the header for each packet";
+const NO_SOCKET: &str = "packets go on, no socket of the gateway's sees them";
 const A_LOOK: &str = "one program for each segment";
 
 /// All of them, also those of paths that have not landed.
@@ -95,6 +100,19 @@ pub const ALL: &[Bar] = &[
     enrich("stress-write"),
     enrich("stress-read-raw"),
     enrich("stress-write-raw"),
+    stats("stress-read"),
+    stats("stress-write"),
+    stats("stress-read-raw"),
+    stats("stress-write-raw"),
+    level("haproxy"),
+    level("nginx"),
+    bar(
+        "stats",
+        Where::Id("stress-read-raw"),
+        Measure::Against("nginx", Metric::Cpu(Process::Proxy)),
+        Bound::AtMost(1.12),
+        DECODES_NOTHING,
+    ),
     bar(
         "enrich",
         STRESS,
@@ -144,7 +162,44 @@ pub const ALL: &[Bar] = &[
     ),
     less_cpu(ONE),
     less_cpu(MANY),
+    forward(GATEWAY_ONE, P50, Bound::AtMost(1.1), A_REWRITE),
+    forward(GATEWAY_MANY, P50, Bound::AtMost(1.1), A_REWRITE),
+    forward(GATEWAY_ONE, OP_S, Bound::AtLeast(0.95), A_REWRITE),
+    forward(GATEWAY_MANY, OP_S, Bound::AtLeast(0.95), A_REWRITE),
+    forward(
+        Where::Id("gateway-connect"),
+        OP_S,
+        Bound::AtLeast(0.9),
+        A_REWRITE,
+    ),
+    than_proxies("haproxy", GATEWAY_ONE),
+    than_proxies("haproxy", GATEWAY_MANY),
+    than_proxies("nginx", GATEWAY_ONE),
+    than_proxies("nginx", GATEWAY_MANY),
+    third_of("haproxy", GATEWAY_MANY),
+    third_of("nginx", GATEWAY_MANY),
+    than_nftables(GATEWAY_ONE),
+    than_nftables(GATEWAY_MANY),
 ];
+
+const fn forward(place: Where, measure: Measure, bound: Bound, reason: &'static str) -> Bar {
+    bar("forward", place, measure, bound, reason)
+}
+
+const fn than_proxies(proxy: &'static str, place: Where) -> Bar {
+    let measure = Measure::Against(proxy, Metric::OpS);
+    forward(place, measure, Bound::AtLeast(2.0), NO_SOCKET)
+}
+
+const fn third_of(proxy: &'static str, place: Where) -> Bar {
+    let measure = Measure::Share(proxy, Metric::AllCpu);
+    forward(place, measure, Bound::AtMost(0.33), NO_SOCKET)
+}
+
+const fn than_nftables(place: Where) -> Bar {
+    let measure = Measure::Against("nftables", Metric::OpS);
+    forward(place, measure, Bound::AtLeast(1.0), A_REWRITE)
+}
 
 const fn less_cpu(place: Where) -> Bar {
     bar(
@@ -179,6 +234,26 @@ const fn enrich(id: &'static str) -> Bar {
         OP_S,
         Bound::AtLeast(0.80),
         LIKE_COPIERS,
+    )
+}
+
+const fn stats(id: &'static str) -> Bar {
+    bar(
+        "stats",
+        Where::Id(id),
+        OP_S,
+        Bound::AtLeast(0.85),
+        LIKE_COPIERS,
+    )
+}
+
+const fn level(proxy: &'static str) -> Bar {
+    bar(
+        "stats",
+        Where::Id("stress-read-raw"),
+        Measure::Against(proxy, Metric::OpS),
+        Bound::AtLeast(1.0),
+        DECODES_NOTHING,
     )
 }
 

@@ -32,9 +32,9 @@ pub fn readme(run: &Run) -> String {
 }
 
 /// The README's section about the ways in which bytes travel. Ends with a newline.
-pub fn paths(run: &Run) -> String {
+pub fn paths(run: &Run, scene: paths::Scene) -> String {
     let mut out = String::new();
-    blocks(&mut out, &paths::blocks(run));
+    blocks(&mut out, &paths::blocks(run, scene));
     format!("{}\n", out.trim_end())
 }
 

@@ -7,6 +7,10 @@ pub enum Part {
     Results,
     /// Of the ways in which bytes travel.
     Paths,
+    /// Of the ways through a gateway.
+    Gateway,
+    /// Of what enrichment costs.
+    Enrichment,
 }
 
 impl Part {
@@ -15,6 +19,8 @@ impl Part {
         match self {
             Self::Results => ("<!-- results:begin -->", "<!-- results:end -->"),
             Self::Paths => ("<!-- paths:begin -->", "<!-- paths:end -->"),
+            Self::Gateway => ("<!-- gateway:begin -->", "<!-- gateway:end -->"),
+            Self::Enrichment => ("<!-- enrichment:begin -->", "<!-- enrichment:end -->"),
         }
     }
 }

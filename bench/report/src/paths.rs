@@ -10,19 +10,46 @@ use crate::{
     summary,
 };
 
-const ONE: &str = "node-raw-nonblocking-1";
-const MANY: &str = "node-raw-nonblocking-32";
+/// Where ways are compared.
+#[derive(Clone, Copy, Debug)]
+pub struct Scene {
+    caption: &'static str,
+    /// The experiment with one connection.
+    one: &'static str,
+    /// The experiment with many.
+    many: &'static str,
+}
+
+/// Client and database on one host.
+pub const HOST: Scene = Scene {
+    caption: "Paths: over raw sockets that do not block, on the embedded node",
+    one: "node-raw-nonblocking-1",
+    many: "node-raw-nonblocking-32",
+};
+
+/// Client and database on hosts of their own.
+pub const GATEWAY: Scene = Scene {
+    caption: "Through a gateway: direct is routed, as are packets that nobody rewrites",
+    one: "gateway-1",
+    many: "gateway-32",
+};
+
+/// The same, of those that decode.
+pub const ENRICHMENT: Scene = Scene {
+    caption: "Enrichment: over raw sockets that do not block, on the embedded node",
+    ..HOST
+};
 
 /// The table, the bars that this run can tell of, and where the figures come from.
-pub fn blocks(run: &Run) -> Vec<Block> {
+pub fn blocks(run: &Run, scene: Scene) -> Vec<Block> {
     vec![
-        Block::Table(table(run)),
+        Block::Table(table(run, scene)),
         Block::Table(bars::measured(run)),
         Block::Paragraph(summary::origin(run)),
     ]
 }
 
-fn table(run: &Run) -> Table {
+fn table(run: &Run, scene: Scene) -> Table {
     let columns = vec![
         Column::words("path"),
         Column::numbers("added p50, 1 connection, µs"),
@@ -30,10 +57,9 @@ fn table(run: &Run) -> Table {
         Column::numbers("all CPU/op, 32 connections, µs"),
         Column::words("how bytes travel"),
     ];
-    let caption = "Paths: over raw sockets that do not block, on the embedded node";
-    let mut table = Table::new(caption, columns);
+    let mut table = Table::new(scene.caption, columns);
     let usable = |id| run.experiment(id).filter(|e| e.is_usable());
-    let (one, many) = (usable(ONE), usable(MANY));
+    let (one, many) = (usable(scene.one), usable(scene.many));
     for path in run.measured() {
         let in_one = cell(one, &path.name, Metric::P50);
         let in_many = cell(many, &path.name, Metric::OpS);

@@ -45,5 +45,6 @@ pub fn find(given: &Given) -> anyhow::Result<Databases> {
         version: Some(("cassandra".into(), version)),
         _servers: Vec::new(),
         home: None,
+        netns: None,
     })
 }

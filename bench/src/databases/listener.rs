@@ -3,14 +3,12 @@
 
 use std::{env, process::Command};
 
-use testkit::sandbox::Cgroup;
-
-use crate::server::Server;
+use crate::server::{Home, Server};
 
 /// On a port of the kernel's choice.
-pub fn start(home: &Cgroup) -> anyhow::Result<Server> {
+pub fn start(home: Home<'_>) -> anyhow::Result<Server> {
     Server::that_says_where(
-        Command::new(env::current_exe()?).args(["null", "127.0.0.1:0"]),
+        Command::new(env::current_exe()?).args(["null", &home.any_port()]),
         home,
     )
 }

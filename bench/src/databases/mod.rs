@@ -6,15 +6,23 @@ mod listener;
 mod node;
 mod redis;
 
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 
 use anyhow::Context;
-use load::{order::Credentials, workload};
-use testkit::sandbox::Cgroup;
+use load::{
+    order::Credentials,
+    workload::{self, Topology},
+};
+use testkit::sandbox::{Cgroup, Netns, run_in};
 
 pub use cassandra::Given;
 
-use crate::server::Server;
+use crate::{
+    gateway,
+    server::{Home, Server},
+};
+
+type Start = fn(Home<'_>) -> anyhow::Result<Server>;
 
 /// Databases of one kind; those that we started end when this is dropped.
 pub struct Databases {
@@ -29,6 +37,8 @@ pub struct Databases {
     _servers: Vec<Server>,
     /// The cgroup of those that we started, for agents that must see both ends of a flow.
     pub home: Option<Cgroup>,
+    /// The network of those behind a gateway; None: this host's.
+    pub netns: Option<Netns>,
 }
 
 impl Databases {
@@ -36,7 +46,24 @@ impl Databases {
     ///
     /// # Errors
     /// It is not installed, none was given, or it does not start.
-    pub fn start(kind: workload::Database, nodes: usize, given: &Given) -> anyhow::Result<Self> {
+    pub fn start(
+        kind: workload::Database,
+        nodes: usize,
+        topology: Topology,
+        given: &Given,
+    ) -> anyhow::Result<Self> {
+        if topology == Topology::Gateway {
+            let start = match kind {
+                workload::Database::Listener => listener::start,
+                _ => node::start,
+            };
+            return Self::started_in(
+                Some(gateway::database_host()?),
+                gateway::DATABASE,
+                nodes,
+                start,
+            );
+        }
         match kind {
             workload::Database::Node => Self::node(nodes),
             workload::Database::Listener => Self::null(nodes),
@@ -66,9 +93,37 @@ impl Databases {
         Self::started(nodes, node::start)
     }
 
-    fn started(nodes: usize, start: fn(&Cgroup) -> anyhow::Result<Server>) -> anyhow::Result<Self> {
-        let home = Cgroup::new().context("a cgroup for the databases (are you root?)")?;
-        let servers = (0..nodes).map(|_| start(&home));
+    /// Runs something where they can be reached.
+    ///
+    /// # Errors
+    /// As `body`.
+    pub fn near<T: Send>(
+        &self,
+        body: impl FnOnce() -> anyhow::Result<T> + Send,
+    ) -> anyhow::Result<T> {
+        match &self.netns {
+            Some(netns) => run_in(Some(netns), None, body)?,
+            None => body(),
+        }
+    }
+
+    fn started(nodes: usize, start: Start) -> anyhow::Result<Self> {
+        Self::started_in(None, Ipv4Addr::LOCALHOST, nodes, start)
+    }
+
+    fn started_in(
+        netns: Option<Netns>,
+        ip: Ipv4Addr,
+        nodes: usize,
+        start: Start,
+    ) -> anyhow::Result<Self> {
+        let cgroup = Cgroup::new().context("a cgroup for the databases (are you root?)")?;
+        let home = Home {
+            cgroup: &cgroup,
+            netns: netns.as_ref(),
+            ip,
+        };
+        let servers = (0..nodes).map(|_| start(home));
         let servers: Vec<Server> = servers.collect::<anyhow::Result<_>>()?;
         Ok(Self {
             addresses: servers.iter().map(|server| server.address).collect(),
@@ -76,7 +131,8 @@ impl Databases {
             pids: servers.iter().map(Server::pid).collect(),
             version: None,
             _servers: servers,
-            home: Some(home),
+            home: Some(cgroup),
+            netns,
         })
     }
 }

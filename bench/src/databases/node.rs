@@ -2,14 +2,12 @@
 
 use std::process::Command;
 
-use testkit::sandbox::Cgroup;
-
-use crate::server::{Server, binary};
+use crate::server::{Home, Server, binary};
 
 /// On a port of the kernel's choice.
-pub fn start(home: &Cgroup) -> anyhow::Result<Server> {
+pub fn start(home: Home<'_>) -> anyhow::Result<Server> {
     Server::that_says_where(
-        Command::new(binary("cql-node")?).args(["--listen", "127.0.0.1:0"]),
+        Command::new(binary("cql-node")?).args(["--listen", &home.any_port()]),
         home,
     )
 }

@@ -8,9 +8,11 @@ use std::{
 };
 
 use anyhow::{Context, bail, ensure};
-use testkit::sandbox::Cgroup;
 
-use crate::{interrupt, server::Server};
+use crate::{
+    interrupt,
+    server::{Home, Server},
+};
 
 const PROGRAM: &str = "redis-server";
 const MISSING: &str = "redis-server is not installed (Debian: apt-get install redis-server)";
@@ -19,7 +21,7 @@ const MISSING: &str = "redis-server is not installed (Debian: apt-get install re
 const START_LIMIT: Duration = Duration::from_secs(10);
 
 /// On a port that was free a moment ago: it cannot choose one itself.
-pub fn start(home: &Cgroup) -> anyhow::Result<Server> {
+pub fn start(home: Home<'_>) -> anyhow::Result<Server> {
     let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
     let mut command = Command::new(PROGRAM);
     command

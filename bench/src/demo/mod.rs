@@ -13,7 +13,10 @@ mod sockets;
 use std::{net::SocketAddr, process::ExitCode};
 
 use anyhow::{Context, ensure};
-use load::{order::Credentials, workload::Database};
+use load::{
+    order::Credentials,
+    workload::{Database, Topology},
+};
 use scylla::client::session::Session;
 use tokio::runtime::Runtime;
 
@@ -55,7 +58,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let (name, database) = match args.given.cassandra {
         Some(_) => (
             "Cassandra",
-            Databases::start(Database::Cassandra, 1, &args.given)?,
+            Databases::start(Database::Cassandra, 1, Topology::Host, &args.given)?,
         ),
         None => ("the embedded CQL node", Databases::node(1)?),
     };

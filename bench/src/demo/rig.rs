@@ -44,7 +44,8 @@ impl<'a> Rig<'a> {
         let (told, ours) = ours.context("no cgroup of ours")?;
         let agent = Agent::start(&binary("underpass")?, None, ours, told, &policy)?;
         let applications = ByPath::try_new(|path| {
-            let mut worker = Worker::start(SUBCOMMAND, path.as_str(), cgroups.of(path.as_str()))?;
+            let mut worker =
+                Worker::start(SUBCOMMAND, path.as_str(), None, cgroups.of(path.as_str()))?;
             worker.say(hello)?;
             answer(&mut worker, ANSWER_LIMIT)?;
             Ok(worker)

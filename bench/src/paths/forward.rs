@@ -1,16 +1,17 @@
-//! Not there yet.
+//! Decided at the gateway's edge: no socket of it sees the flow.
 
-use super::{Ours, conversations, never};
+use super::{Ours, Topology, anything, never};
 
-/// The path `forward`.
+/// The path `forward`, of a rule with backends whose action is `bypass`.
 pub const FORWARD: Ours = Ours {
     name: "forward",
-    about: "a gateway's XDP program rewrites addresses and sends packets on",
+    at: Topology::Gateway,
+    about: "a gateway's XDP program (generic mode) rewrites addresses and sends packets on",
     agent: "",
-    rule: Err("has not landed"),
+    rule: Ok("action = \"bypass\""),
     introduces: false,
-    carries: conversations,
-    outcome: "untouched",
+    carries: anything,
+    outcome: "forwarded",
     slipped: never,
     is_copied: Some(false),
 };

@@ -9,11 +9,16 @@ mod relay;
 mod remembered;
 mod shortcut;
 mod splice;
+mod stats;
 
+pub use forward::FORWARD;
+pub use load::workload::Topology;
 use load::workload::{Job, Protocol};
 use report::schema::PathKind;
 pub use shortcut::SHORTCUT;
 use testkit::sandbox::Metric;
+
+use crate::gateway::nftables;
 
 /// The name of the way without a proxy.
 pub const DIRECT: &str = "direct";
@@ -23,6 +28,8 @@ pub const DIRECT: &str = "direct";
 pub struct Ours {
     /// As in tables; also the name of its rule and of its clients' cgroup.
     pub name: &'static str,
+    /// Where it is one.
+    pub at: Topology,
     /// How bytes travel, in one line.
     pub about: &'static str,
     /// What its agent needs to be told: lines of `[agent]`. Paths that say the same share one.
@@ -43,7 +50,7 @@ pub struct Ours {
 }
 
 /// All of them, in the order of tables.
-pub const OURS: [&Ours; 8] = [
+pub const OURS: [&Ours; 9] = [
     &bypass::BYPASS,
     &remembered::REMEMBERED,
     &observe::OBSERVE,
@@ -51,12 +58,21 @@ pub const OURS: [&Ours; 8] = [
     &splice::SPLICE,
     &relay::RELAY,
     &enrich::ENRICH,
-    &forward::FORWARD,
+    &stats::STATS,
+    &FORWARD,
 ];
 
 /// For paths that know no protocol.
 fn anything(_: &Job) -> Result<(), &'static str> {
     Ok(())
+}
+
+/// For paths that read what passes.
+fn cql(job: &Job) -> Result<(), &'static str> {
+    match job.protocol {
+        Protocol::Redis => Err("it decodes CQL alone"),
+        Protocol::Cql | Protocol::Connect => Ok(()),
+    }
 }
 
 /// For paths that need connections that last.
@@ -106,13 +122,24 @@ pub fn every() -> Vec<report::schema::Path> {
         about: path.about.into(),
         absent: path.rule.err().map(str::to_owned),
     });
+    let kernel = report::schema::Path {
+        name: nftables::NAME.into(),
+        kind: PathKind::Peer,
+        about: nftables::ABOUT.into(),
+        absent: nftables::version().err(),
+    };
     let peers = peers::all().iter().map(|peer| report::schema::Path {
         name: peer.name().into(),
         kind: PathKind::Peer,
         about: peer.about().into(),
         absent: None,
     });
-    [direct].into_iter().chain(ours).chain(peers).collect()
+    [direct]
+        .into_iter()
+        .chain(ours)
+        .chain([kernel])
+        .chain(peers)
+        .collect()
 }
 
 #[cfg(test)]

@@ -2,11 +2,12 @@
 
 use load::workload::Protocol;
 
-use super::{Ours, never};
+use super::{Ours, Topology, never};
 
 /// The path `untouched`, of the action `observe`: passive programs on the client's packets.
 pub const OBSERVE: Ours = Ours {
     name: "observe",
+    at: Topology::Host,
     about: "the socket is left alone; cgroup_skb programs read CQL headers in passing",
     agent: "",
     rule: Ok("action = \"observe\""),

@@ -2,11 +2,12 @@
 
 use testkit::sandbox::Metric;
 
-use super::{Ours, sessions, sum};
+use super::{Ours, Topology, sessions, sum};
 
 /// The path `relay`, of a session rule that bypasses where nothing is spliced.
 pub const RELAY: Ours = Ours {
     name: "relay",
+    at: Topology::Host,
     about: "the agent carries the flow and decodes nothing after the handshake",
     agent: "splice = \"off\"",
     rule: Ok("protocol = [\"v3\", \"v4\", \"v5\"]\naction = \"bypass\""),

@@ -2,11 +2,12 @@
 
 use testkit::sandbox::Metric;
 
-use super::{Ours, conversations, sum};
+use super::{Ours, Topology, conversations, sum};
 
 /// The path `shortcut`. Its agent is one of its own, which sees the databases, too.
 pub const SHORTCUT: Ours = Ours {
     name: "shortcut",
+    at: Topology::Host,
     about: "both ends on this host: sk_msg hands data to the peer's socket, past TCP",
     // A key of its own: attached where it sees the databases, too.
     agent: "# beside the databases",

@@ -3,11 +3,12 @@
 use load::workload::Job;
 use testkit::sandbox::Metric;
 
-use super::{Ours, sessions, sum};
+use super::{Ours, Topology, sessions, sum};
 
 /// The path `splice`, of a session rule that bypasses.
 pub const SPLICE: Ours = Ours {
     name: "splice",
+    at: Topology::Host,
     about: "starts in the agent, is handed to the kernel after the handshake",
     agent: "splice = \"auto\"",
     rule: Ok("protocol = [\"v3\", \"v4\", \"v5\"]\naction = \"bypass\""),

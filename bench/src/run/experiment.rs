@@ -14,7 +14,9 @@ use load::{
 use report::schema::{Experiment, Origin, Profile, Published, Series};
 
 use super::{
-    headroom, profile,
+    headroom,
+    lines::Lines,
+    profile,
     progress::Progress,
     round::{Timing, play},
     shuffle::Shuffle,
@@ -80,10 +82,12 @@ pub fn run(
         stopped: None,
     };
     let credentials = databases.credentials.as_ref();
-    let prepared = load::prepare(&variant.job, &databases.addresses, credentials)
+    let prepared = databases
+        .near(|| load::prepare(&variant.job, &databases.addresses, credentials))
         .context("cannot prepare the database");
     let measured = prepared.and_then(|()| measure(variant, setting, progress, &mut outcome));
-    let cleared = load::clear(&variant.job, &databases.addresses, credentials)
+    let cleared = databases
+        .near(|| load::clear(&variant.job, &databases.addresses, credentials))
         .context("cannot take the tables away");
     outcome.experiment.refused = headroom::judge(&outcome.experiment, cores());
     outcome.stopped = measured.and(cleared).err();
@@ -105,7 +109,8 @@ fn measure(
     let experiment = &mut outcome.experiment;
     experiment.headroom = headroom::measure(variant, how.seed).context("headroom")?;
     let cgroups = Cgroups::new(databases.home.as_ref())?;
-    let mut stage = Stage::set(variant, databases, ways, &cgroups)?;
+    let lines = Lines::new(variant, databases, ways)?;
+    let mut stage = Stage::set(variant, databases, ways, &cgroups, &lines)?;
     let mut shuffle = Shuffle::new(how.seed);
     let mut all: Vec<(Series, Latencies)> = Vec::new();
     for lane in &stage.lanes {

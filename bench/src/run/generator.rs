@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::bail;
 use load::order::{Answer, Hello, Order, Reply};
-use testkit::sandbox::Cgroup;
+use testkit::sandbox::{Cgroup, Netns};
 
 use crate::worker::Worker;
 
@@ -20,9 +20,14 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(60);
 pub struct Generator(Worker);
 
 impl Generator {
-    /// Starts one in a cgroup, and waits until it is connected. `path` is for messages.
-    pub fn start(path: &str, cgroup: Option<&Cgroup>, hello: &Hello) -> anyhow::Result<Self> {
-        let mut generator = Self(Worker::start(SUBCOMMAND, path, cgroup)?);
+    /// Starts one in a network and a cgroup, and waits until it is connected. `path` is for messages.
+    pub fn start(
+        path: &str,
+        netns: Option<&Netns>,
+        cgroup: Option<&Cgroup>,
+        hello: &Hello,
+    ) -> anyhow::Result<Self> {
+        let mut generator = Self(Worker::start(SUBCOMMAND, path, netns, cgroup)?);
         generator.0.say(hello)?;
         generator.answer(CONNECT_LIMIT)?;
         Ok(generator)

@@ -52,7 +52,7 @@ pub fn measure(variant: &Variant, seed: u64) -> anyhow::Result<Option<Headroom>>
         },
         introduce: false,
     };
-    let mut generator = Generator::start(server, None, &hello)?;
+    let mut generator = Generator::start(server, None, None, &hello)?;
     generator.work(SETTLE_SECONDS)?;
     let answer = generator.work(SECONDS)?;
     let ops = answer.ops().max(1) as f64;

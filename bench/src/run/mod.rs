@@ -9,6 +9,7 @@ pub mod experiment;
 mod generator;
 mod headroom;
 mod host;
+mod lines;
 mod plan;
 mod profile;
 mod programs;
@@ -25,7 +26,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context, ensure};
+use anyhow::ensure;
 use report::schema::{Run, SCHEMA, Settings};
 
 pub use generator::SUBCOMMAND;
@@ -163,7 +164,12 @@ fn all(
         interrupt::check()?;
         let (workload, variant) = (&planned.workload, &planned.variant);
         progress.experiment(&variant.id, &planned.about(), estimate);
-        let databases = match Databases::start(variant.database, variant.nodes, &args.given) {
+        let databases = match Databases::start(
+            variant.database,
+            variant.nodes,
+            variant.topology,
+            &args.given,
+        ) {
             Ok(databases) => databases,
             Err(error) => {
                 fail(results, &variant.id, &error);
@@ -198,12 +204,10 @@ fn all(
         // A run that is killed leaves what it has.
         report::write(results, out)?;
     }
-    if planned
-        .iter()
-        .any(|planned| planned.variant.id == programs::EXPERIMENT)
-    {
-        match programs::measure(&workloads_variant(planned)?, ways) {
-            Ok(programs) => results.programs = programs,
+    let variants = planned.iter().map(|planned| &planned.variant);
+    for variant in variants.filter(|variant| programs::is_counted(&variant.id)) {
+        match programs::measure(variant, ways) {
+            Ok(programs) => results.programs.extend(programs),
             Err(error) => {
                 interrupt::check()?;
                 fail(results, "programs", &error);
@@ -219,13 +223,6 @@ fn keep_begun(results: &mut Run, experiment: report::schema::Experiment) {
     if !experiment.series.is_empty() && experiment.series.iter().all(has_rounds) {
         results.experiments.push(experiment);
     }
-}
-
-fn workloads_variant(planned: &[Planned]) -> anyhow::Result<load::workload::Variant> {
-    let found = planned
-        .iter()
-        .find(|planned| planned.variant.id == programs::EXPERIMENT);
-    Ok(found.context("it was planned")?.variant.clone())
 }
 
 fn fail(results: &mut Run, id: &str, error: &anyhow::Error) {

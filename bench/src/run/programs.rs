@@ -1,32 +1,48 @@
-//! What a run of each BPF program costs, while connections are made over each of our paths.
+//! What a run of each BPF program costs, while connections are made, and messages sent, over each of
+//! our paths.
 //! After the rounds, because counting costs something itself.
 
 use anyhow::Context;
-use load::{order::Seed, workload::Variant};
+use load::{
+    order::Seed,
+    workload::{Topology, Variant},
+};
 use micro::programs::{Counter, ProgramCost};
 use report::schema::Program;
 
-use super::stage::Stage;
+use super::{lines::Lines, stage::Stage};
 use crate::{
     databases::{Databases, Given},
     paths::OURS,
     ways::{Cgroups, Ways},
 };
 
-/// Our programs run when connections are made and closed.
-pub const EXPERIMENT: &str = "connect";
+/// Where connections are made and closed, and where messages travel over them.
+const EXPERIMENTS: [&str; 2] = ["connect", "node-raw-nonblocking-32"];
+
+/// Whether programs are counted under an experiment.
+pub fn is_counted(experiment: &str) -> bool {
+    EXPERIMENTS.contains(&experiment)
+}
 
 /// Of each path.
 const SECONDS: f64 = 1.0;
 
-/// Measures it, under [`EXPERIMENT`]'s load. Programs that did not run are left out.
+/// Measures it, under this load. Programs that did not run are left out.
 ///
 /// # Errors
 /// The agent does not start, or the kernel does not count.
 pub fn measure(variant: &Variant, ways: &Ways) -> anyhow::Result<Vec<Program>> {
-    let databases = Databases::start(variant.database, variant.nodes, &Given::default())?;
+    let databases = Databases::start(
+        variant.database,
+        variant.nodes,
+        Topology::Host,
+        &Given::default(),
+    )?;
+    load::prepare(&variant.job, &databases.addresses, None)?;
     let cgroups = Cgroups::new(databases.home.as_ref())?;
-    let mut stage = Stage::set(variant, &databases, ways, &cgroups)?;
+    let lines = Lines::new(variant, &databases, ways)?;
+    let mut stage = Stage::set(variant, &databases, ways, &cgroups, &lines)?;
     let ours = |path: &str| OURS.iter().any(|ours| ours.name == path);
     let agent = stage.lanes.iter().find(|lane| ours(lane.path));
     let Some(pid) = agent.and_then(|lane| lane.proxy_pids.first().copied()) else {
@@ -49,14 +65,14 @@ pub fn measure(variant: &Variant, ways: &Ways) -> anyhow::Result<Vec<Program>> {
     let costs = counter.finish()?;
     stage.strike()?;
     let ran = costs.into_iter().filter(|cost| cost.runs > 0);
-    Ok(ran.map(program).collect())
+    Ok(ran.map(|cost| program(cost, &variant.id)).collect())
 }
 
-fn program(cost: ProgramCost) -> Program {
+fn program(cost: ProgramCost, experiment: &str) -> Program {
     Program {
         name: cost.name,
         kind: cost.kind,
-        experiment: EXPERIMENT.into(),
+        experiment: experiment.into(),
         runs: cost.runs,
         mean_ns: cost.mean_ns,
         jited_instructions: cost.jited_instructions,

@@ -4,7 +4,12 @@
 //! **Invariant**: nothing outlives the stage: generators go first, then peers, the agents,
 //! the databases, and last (they are borrowed) the cgroups.
 
-use std::{collections::BTreeMap, net::SocketAddr};
+mod gateway;
+
+use std::{
+    collections::BTreeMap,
+    net::{Ipv4Addr, SocketAddr},
+};
 
 use anyhow::ensure;
 use load::{
@@ -12,16 +17,19 @@ use load::{
     workload::{Protocol, Variant},
 };
 use peers::{Running, Setup, Traffic};
-use testkit::sandbox::{Agent, Cgroup};
+use testkit::sandbox::{Agent, Cgroup, Netns};
 
-use super::{generator::Generator, verify};
+use super::{generator::Generator, lines::Lines, verify};
 use crate::{
     databases::Databases,
+    gateway::{Line, nftables},
     interrupt,
-    paths::{DIRECT, OURS, Ours, SHORTCUT},
+    paths::{DIRECT, FORWARD, OURS, Ours, SHORTCUT, Topology},
     server::binary,
     ways::{Cgroups, Ways},
 };
+
+pub use gateway::ways as ways_at_gateways;
 
 /// One way to the databases, and the generator that uses it.
 pub struct Lane<'a> {
@@ -29,6 +37,7 @@ pub struct Lane<'a> {
     pub path: &'static str,
     /// What its generator dials.
     targets: Vec<SocketAddr>,
+    netns: Option<&'a Netns>,
     cgroup: Option<&'a Cgroup>,
     /// Of the proxy: the agent's, or a peer's.
     pub proxy_pids: Vec<u32>,
@@ -61,13 +70,17 @@ impl<'a> Stage<'a> {
         databases: &'a Databases,
         ways: &Ways,
         cgroups: &'a Cgroups,
+        lines: &'a Lines,
     ) -> anyhow::Result<Self> {
-        let mut stage = Self {
-            lanes: Vec::new(),
-            left_out: BTreeMap::new(),
-            _peers: Vec::new(),
-            agents: Vec::new(),
-        };
+        if variant.topology == Topology::Gateway {
+            return Self::at_gateways(variant, databases, ways, lines);
+        }
+        let mut stage = Self::empty();
+        for name in [FORWARD.name, nftables::NAME] {
+            if ways.has(name) {
+                stage.leave_out(name, "a path of a gateway");
+            }
+        }
         stage
             .lanes
             .push(Lane::new(DIRECT, &databases.addresses, cgroups));
@@ -96,6 +109,7 @@ impl<'a> Stage<'a> {
             }
             let folder = tempfile::tempdir()?;
             let setup = Setup {
+                host: Ipv4Addr::LOCALHOST,
                 backends: databases.addresses.clone(),
                 credentials: databases.credentials.clone().map(|c| (c.user, c.password)),
                 traffic: traffic(variant.job.protocol),
@@ -115,6 +129,15 @@ impl<'a> Stage<'a> {
         Ok(stage)
     }
 
+    fn empty() -> Self {
+        Self {
+            lanes: Vec::new(),
+            left_out: BTreeMap::new(),
+            _peers: Vec::new(),
+            agents: Vec::new(),
+        }
+    }
+
     /// One agent for all of our paths that need it to be told the same, with a rule for each.
     fn add_agent(
         &mut self,
@@ -125,7 +148,8 @@ impl<'a> Stage<'a> {
         cgroups: &'a Cgroups,
     ) -> anyhow::Result<()> {
         let mut carrying: Vec<(&Ours, &Cgroup)> = Vec::new();
-        let its = |path: &&Ours| path.agent == told && ways.has(path.name);
+        let its =
+            |path: &&Ours| path.agent == told && path.at == Topology::Host && ways.has(path.name);
         for path in OURS.into_iter().filter(its) {
             match (path.carries)(&variant.job) {
                 Ok(()) => carrying.extend(cgroups.of(path.name).map(|cgroup| (path, cgroup))),
@@ -197,11 +221,29 @@ impl<'a> Stage<'a> {
 impl<'a> Lane<'a> {
     fn new(path: &'static str, targets: &[SocketAddr], cgroups: &'a Cgroups) -> Self {
         Self {
-            path,
             targets: targets.to_vec(),
             cgroup: cgroups.of(path),
-            proxy_pids: Vec::new(),
             is_copied: Some(false),
+            ..Self::of(path)
+        }
+    }
+
+    /// Of a gateway: whose bytes nobody counts, because they are in networks of their own.
+    fn at(path: &'static str, line: &'a Line) -> Self {
+        Self {
+            netns: Some(&line.client),
+            ..Self::of(path)
+        }
+    }
+
+    fn of(path: &'static str) -> Self {
+        Self {
+            path,
+            targets: Vec::new(),
+            netns: None,
+            cgroup: None,
+            proxy_pids: Vec::new(),
+            is_copied: None,
             introductions: 0,
             introduces: false,
             generator: None,
@@ -228,7 +270,12 @@ impl<'a> Lane<'a> {
             self.introductions += self.targets.len();
         }
         self.generator = None;
-        self.generator = Some(Generator::start(self.path, self.cgroup, &hello)?);
+        self.generator = Some(Generator::start(
+            self.path,
+            self.netns,
+            self.cgroup,
+            &hello,
+        )?);
         Ok(())
     }
 

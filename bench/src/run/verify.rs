@@ -3,11 +3,12 @@
 
 use testkit::sandbox::Metric;
 
-use crate::paths::Ours;
+use crate::paths::{Ours, Topology};
 
 /// Flows that are carried without being understood.
 const UNDECODABLE: &str = "underpass_undecodable_flows_total";
 const CONNECTIONS: &str = "underpass_connections_total";
+const AT_THE_EDGE: &str = "underpass_edge_connections_total";
 const INTERCEPTED: &str = "outcome=\"intercepted\"";
 
 /// What was otherwise than it should be; None: the path was taken by all of its connections, but
@@ -15,9 +16,13 @@ const INTERCEPTED: &str = "outcome=\"intercepted\"";
 pub fn taken(path: &Ours, introductions: usize, metrics: &Metric) -> Option<String> {
     let rule = format!("rule=\"{}\"", path.name);
     let wanted = format!("outcome=\"{}\"", path.outcome);
-    let of_rule = metrics.iter().filter(|(name, count)| {
-        name.starts_with(CONNECTIONS) && name.contains(&rule) && **count > 0.0
-    });
+    let counter = match path.at {
+        Topology::Host => CONNECTIONS,
+        Topology::Gateway => AT_THE_EDGE,
+    };
+    let of_rule = metrics
+        .iter()
+        .filter(|(name, count)| name.starts_with(counter) && name.contains(&rule) && **count > 0.0);
     let (right, wrong): (Vec<_>, Vec<_>) = of_rule.partition(|(name, _)| name.contains(&wanted));
     let is_introduction = |name: &str, count: f64| {
         path.introduces && name.contains(INTERCEPTED) && count == introductions as f64

@@ -1,9 +1,15 @@
 //! The command line. Exit codes: 0 done; 1 it could not be done, and one line on standard
 //! error says why and what to do; 2 the command line itself is wrong.
 
-use std::{net::SocketAddr, path::PathBuf, process::ExitCode};
+use std::{
+    net::{IpAddr, SocketAddr},
+    path::PathBuf,
+    process::ExitCode,
+};
 
 use clap::{Parser, Subcommand};
+
+use dataplane::policy::NetnsPattern;
 
 use crate::{
     commands,
@@ -55,6 +61,18 @@ pub enum Command {
         #[arg(long, value_name = "ADDR:PORT", default_value = DEFAULT_ADMIN)]
         admin: SocketAddr,
     },
+    /// List what was asked on the flows that the agent decodes: by rule, table and kind
+    Statements {
+        /// As JSON
+        #[arg(long)]
+        json: bool,
+        /// The most frequent statements instead, without their values, of rules with the step `stats`
+        #[arg(long)]
+        top: bool,
+        /// The admin interface of the agent
+        #[arg(long, value_name = "ADDR:PORT", default_value = DEFAULT_ADMIN)]
+        admin: SocketAddr,
+    },
     /// Change what happens to flows: to those that run, where it can be changed, and to connections
     /// that are made while the mark holds. What it has changed stays when it ends
     Mark(MarkArgs),
@@ -71,6 +89,38 @@ pub enum Command {
     Unmark {
         /// Its number
         number: u64,
+        /// The agent's control socket
+        #[arg(long, value_name = "SOCKET", default_value = DEFAULT_CONTROL)]
+        control: PathBuf,
+    },
+    /// List the other network namespaces of this host whose processes are served from inside
+    Namespaces {
+        /// As JSON
+        #[arg(long)]
+        json: bool,
+        /// The admin interface of the agent
+        #[arg(long, value_name = "ADDR:PORT", default_value = DEFAULT_ADMIN)]
+        admin: SocketAddr,
+    },
+    /// List the databases behind virtual addresses, and which of them get new connections
+    Backends {
+        /// As JSON
+        #[arg(long)]
+        json: bool,
+        /// The admin interface of the agent
+        #[arg(long, value_name = "ADDR:PORT", default_value = DEFAULT_ADMIN)]
+        admin: SocketAddr,
+    },
+    /// Have a backend get no new connections, or let its checks decide again. Holds until the agent is
+    /// started again
+    Backend {
+        /// Its address, as `backends` lists it
+        #[arg(value_name = "ADDR:PORT")]
+        backend: SocketAddr,
+        /// drain: no new connections, established ones stay; down: as if it were found dead; up: what
+        /// its checks say
+        #[arg(value_parser = ["drain", "up", "down"])]
+        order: String,
         /// The agent's control socket
         #[arg(long, value_name = "SOCKET", default_value = DEFAULT_CONTROL)]
         control: PathBuf,
@@ -102,6 +152,9 @@ pub struct CheckArgs {
     /// A connection to this address
     #[arg(long, value_name = "ADDR:PORT")]
     pub to: Option<SocketAddr>,
+    /// from a client on another host, at this address; of its process nothing is known
+    #[arg(long, value_name = "ADDR", requires = "to", conflicts_with_all = ["uid", "process", "cgroup", "netns", "container", "label"])]
+    pub from: Option<IpAddr>,
     /// by a process of this user id
     #[arg(long, value_name = "UID", requires = "to", default_value_t = 0)]
     pub uid: u32,
@@ -111,6 +164,15 @@ pub struct CheckArgs {
     /// in this cgroup
     #[arg(long, value_name = "PATH", requires = "to", default_value = "/")]
     pub cgroup: PathBuf,
+    /// in this network namespace: a name in /run/netns, an inode's number, or a path
+    #[arg(long, value_name = "NETNS", requires = "to", value_parser = netns)]
+    pub netns: Option<NetnsPattern>,
+    /// in a container of this name, and not in one that runs here
+    #[arg(long, value_name = "NAME", requires = "to")]
+    pub container: Option<String>,
+    /// with this label, or with each of these
+    #[arg(long, value_name = "KEY=VALUE", requires = "to", value_parser = label)]
+    pub label: Vec<(String, String)>,
     /// whose handshake tells this user
     #[arg(long, value_name = "NAME", requires = "to")]
     pub user: Option<String>,
@@ -138,6 +200,19 @@ pub struct CheckArgs {
     /// As JSON
     #[arg(long)]
     pub json: bool,
+}
+
+fn netns(text: &str) -> Result<NetnsPattern, String> {
+    let netns = NetnsPattern::parse(text).ok_or("expected a name, a number or an absolute path")?;
+    match netns.inode() {
+        Some(_) => Ok(netns),
+        None => Err(format!("there is no network namespace {netns}")),
+    }
+}
+
+fn label(text: &str) -> Result<(String, String), String> {
+    let (key, value) = text.split_once('=').ok_or("expected KEY=VALUE")?;
+    Ok((key.into(), value.into()))
 }
 
 /// Arguments of `mark`.
@@ -183,6 +258,14 @@ pub fn main() -> ExitCode {
         Command::Check(args) => commands::check::run(&args),
         Command::Doctor { json, config } => commands::doctor::run(json, config.as_deref()),
         Command::Flows { json, why, admin } => commands::flows::run(json, why, admin),
+        Command::Statements { json, top, admin } => commands::statements::run(json, top, admin),
+        Command::Namespaces { json, admin } => commands::namespaces::run(json, admin),
+        Command::Backends { json, admin } => commands::backends::list(json, admin),
+        Command::Backend {
+            backend,
+            order,
+            control,
+        } => commands::backends::order(backend, &order, &control),
         Command::Mark(args) => commands::marks::mark(&args),
         Command::Marks { json, control } => commands::marks::list(json, &control),
         Command::Unmark { number, control } => commands::marks::unmark(number, &control),

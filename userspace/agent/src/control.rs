@@ -1,6 +1,8 @@
 //! The policy in force: read again on SIGHUP and when the file changes, put into force
 //! whole or not at all; marks stand before what the file says, for as long as they hold.
 
+mod slow;
+
 use std::{
     fs,
     io::ErrorKind,
@@ -9,20 +11,25 @@ use std::{
     time::Duration,
 };
 
-use dataplane::{Dataplane, host, policy::Policy};
+use dataplane::{AttachError, Dataplane, Door, host, policy::Policy};
 use tokio::{
-    signal::unix::{SignalKind, signal},
+    signal::unix::Signal,
     sync::{mpsc, watch},
     time::{self, Instant, MissedTickBehavior},
 };
 
 use crate::{
+    backends,
     config::Config,
+    containers::{Book, ContainerMetrics},
+    edge::EdgeControl,
     marks::{Asked, FlowNumber, Marks, Set, Wanted},
     metrics::{Metrics, NOT_RELOADED, RELOADED},
     observed,
+    pipelines::Pipelines,
     proxy::Shared,
     remembered,
+    triggers::{self, Triggers},
 };
 
 /// Polling sees what notification misses: files on any file system, swapped by rename or by
@@ -38,7 +45,7 @@ const LOOK_AT_METERS_EVERY: Duration = Duration::from_secs(5);
 /// Only to give memory back: what has expired, or whose process has ended, holds for nobody.
 const LOOK_AT_REMEMBERED_EVERY: Duration = Duration::from_secs(5);
 
-/// Keeps the policy in force in step with the file.
+/// Keeps the policy in force in step with the file, and with what is observed.
 pub struct Control {
     file: PathBuf,
     bytes: Vec<u8>,
@@ -46,15 +53,38 @@ pub struct Control {
     unreadable: bool,
     config: Config,
     marks: Marks,
-    /// A mark that has ended is still in force: the kernel refused to be told.
+    triggers: Triggers,
+    /// What is in force is not what should be: the kernel refused to be told.
     stale: bool,
-    asked: mpsc::Receiver<Asked>,
-    cgroup_ids: Vec<Option<u64>>,
+    heard: Heard,
+    numbers: Vec<Option<u64>>,
+    edge: EdgeControl,
     dataplane: Arc<Mutex<Option<Dataplane>>>,
     shared: Arc<Shared>,
     metrics: Metrics,
+    told: Told,
+}
+
+/// Who is told of what changes.
+pub struct Told {
     /// The marks' rules and the file's.
-    in_force: watch::Sender<Arc<Policy>>,
+    pub policy: watch::Sender<Arc<Policy>>,
+    /// What the file's rules do to requests.
+    pub pipelines: watch::Sender<Arc<Pipelines>>,
+    /// How backends are checked.
+    pub health: watch::Sender<backends::Settings>,
+    /// Where connections from other hosts arrive from now on, too.
+    pub doors: mpsc::UnboundedSender<Door>,
+}
+
+/// What changes without the file.
+pub struct Heard {
+    /// What operators ask for.
+    pub asked: mpsc::Receiver<Asked>,
+    /// What runs in containers.
+    pub containers: watch::Receiver<Book>,
+    /// Those that do not fit are counted.
+    pub container_metrics: ContainerMetrics,
 }
 
 impl Control {
@@ -63,36 +93,39 @@ impl Control {
         file: PathBuf,
         config: Config,
         dataplane: Arc<Mutex<Option<Dataplane>>>,
+        edge: EdgeControl,
         shared: Arc<Shared>,
-        in_force: watch::Sender<Arc<Policy>>,
-        asked: mpsc::Receiver<Asked>,
+        told: Told,
+        heard: Heard,
     ) -> Self {
         // Not the text that `config` was read from, if it changed since: then the first look
         // reads it again.
         let bytes = fs::read(&file).unwrap_or_default();
-        let cgroup_ids = cgroup_ids(&config.policy);
-        Self {
+        let numbers = numbers(&config.policy);
+        let mut triggers = Triggers::default();
+        triggers.set(config.triggers.clone());
+        let control = Self {
             file,
             bytes,
             unreadable: false,
             config,
             marks: Marks::default(),
+            triggers,
             stale: false,
-            asked,
-            cgroup_ids,
+            heard,
+            numbers,
+            edge,
             dataplane,
             metrics: shared.metrics.clone(),
             shared,
-            in_force,
-        }
+            told,
+        };
+        control.show_triggers();
+        control
     }
 
-    /// Runs for ever.
-    ///
-    /// # Errors
-    /// SIGHUP cannot be waited for.
-    pub async fn run(mut self) -> std::io::Result<()> {
-        let mut hangups = signal(SignalKind::hangup())?;
+    /// Runs for ever. `hangups`: SIGHUP, which must be caught before anybody is told to send it.
+    pub async fn run(mut self, mut hangups: Signal) {
         let mut file_looks = time::interval(LOOK_AT_FILE_EVERY);
         let mut cgroup_looks = time::interval(LOOK_AT_CGROUPS_EVERY);
         file_looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -101,19 +134,28 @@ impl Control {
         meter_looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut remembered_looks = time::interval(LOOK_AT_REMEMBERED_EVERY);
         remembered_looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut trigger_looks = time::interval(triggers::LOOK_EVERY);
+        trigger_looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
-            let names_cgroups = self.in_force.borrow().names_cgroups();
+            let names_either = {
+                let policy = self.told.policy.borrow();
+                policy.names_cgroups() || policy.names_namespaces()
+            };
             tokio::select! {
                 _ = hangups.recv() => self.reload(),
                 _ = file_looks.tick() => {
                     self.look_at_file();
                     self.end_marks();
                 }
-                Some(asked) = self.asked.recv() => self.answer(asked),
+                Some(asked) = self.heard.asked.recv() => self.answer(asked),
                 () = at(self.marks.next_end()) => self.end_marks(),
                 _ = meter_looks.tick() => self.look_at_meters().await,
+                _ = trigger_looks.tick(), if !self.triggers.is_empty() => {
+                    self.look_at_triggers().await;
+                }
                 _ = remembered_looks.tick() => self.look_at_remembered().await,
-                _ = cgroup_looks.tick(), if names_cgroups => {
+                Ok(()) = self.heard.containers.changed() => self.look_at_containers(),
+                _ = cgroup_looks.tick(), if names_either => {
                     self.look_at_cgroups();
                 }
             }
@@ -152,13 +194,41 @@ impl Control {
     }
 
     fn look_at_cgroups(&mut self) {
-        let policy = self.in_force.borrow().clone();
-        if cgroup_ids(&policy) != self.cgroup_ids {
-            tracing::info!("a cgroup that a rule names came or went");
+        let policy = self.told.policy.borrow().clone();
+        if numbers(&policy) != self.numbers {
+            tracing::info!("a cgroup or namespace that a rule names came or went");
             if let Err(error) = self.install(&policy) {
                 tracing::error!(%error, "the policy could not be written again");
             }
         }
+    }
+
+    fn look_at_containers(&mut self) {
+        let policy = self.found(&self.config.policy);
+        let is_in_force = {
+            let old = self.told.policy.borrow();
+            let pairs = old.rules.iter().zip(&policy.rules);
+            pairs
+                .into_iter()
+                .all(|(old, new)| old.places() == new.places())
+        };
+        if is_in_force {
+            return;
+        }
+        tracing::info!("a container that a rule names came or went");
+        if let Err(error) = self.put(&self.config.policy.clone()) {
+            // It is tried again.
+            self.stale = true;
+            tracing::error!("rules hold for the containers of before: {error:#}");
+        }
+    }
+
+    /// What the file says, with the marks before it, and the containers that run.
+    fn found(&self, file: &Policy) -> Policy {
+        let mut policy = self.marks.before(&self.triggers.over(file));
+        let left_out = policy.find_containers(self.heard.containers.borrow().running());
+        self.heard.container_metrics.left_out(left_out);
+        policy
     }
 
     fn reload(&mut self) {
@@ -184,23 +254,85 @@ impl Control {
         let text = String::from_utf8(bytes)
             .map_err(|_| anyhow::anyhow!("{} is not UTF-8", self.file.display()))?;
         let config = Config::parse(&self.file, &text)?;
-        self.put(&config.policy)?;
+        let before = self.triggers.clone();
+        let ended = self.triggers.set(config.triggers.clone());
+        let opened = config.pipelines.open(&self.shared.means);
+        if let Err(error) = opened.and_then(|()| self.put_with_edge(&config)) {
+            self.triggers = before;
+            self.restore_edge();
+            self.restore_journals();
+            return Err(error);
+        }
+        self.let_go(&ended);
+        self.show_triggers();
         for warning in &config.warnings {
             tracing::warn!("{warning}");
         }
         if needs_restart(&self.config, &config) {
-            tracing::warn!("[agent] changed: it takes effect when the agent is started again");
+            tracing::warn!(
+                "[agent], [containers] or [[incoming]] changed: it takes effect when the agent is started again"
+            );
         }
+        if self.config.health != config.health {
+            self.told.health.send_replace(config.health.clone());
+        }
+        self.config.health = config.health;
         self.config.policy = config.policy;
+        self.config.triggers = config.triggers;
+        self.config.xdp = config.xdp;
+        Ok(())
+    }
+
+    fn put_with_edge(&mut self, config: &Config) -> anyhow::Result<()> {
+        let policy = self.marks.before(&self.triggers.over(&config.policy));
+        self.edge.apply(&config.xdp, &policy)?;
+        // First: no flow meets a new rule without its pipeline.
+        let pipelines = Arc::new(config.pipelines.clone());
+        let old = self.told.pipelines.send_replace(pipelines);
+        self.put(&config.policy).inspect_err(|_| {
+            self.told.pipelines.send_replace(old);
+        })
+    }
+
+    /// As it was before a file that could not be put into force.
+    fn restore_edge(&mut self) {
+        let policy = self.told.policy.borrow().clone();
+        if let Err(error) = self.edge.apply(&self.config.xdp, &policy) {
+            tracing::error!("the edge is not as it was: {error:#}");
+        }
+        let mut dataplane = self
+            .dataplane
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let taken = dataplane.as_mut().map(|d| self.take(d, &policy));
+        if let Some(Err(error)) = taken {
+            tracing::error!("virtual addresses are not as they were: {error:#}");
+        }
+    }
+
+    /// Likewise: some may be kept by now as that file says.
+    fn restore_journals(&self) {
+        let pipelines = self.told.pipelines.borrow().clone();
+        if let Err(error) = pipelines.open(&self.shared.means) {
+            tracing::error!("journals are not as they were: {error:#}");
+        }
+    }
+
+    /// Has the agent take the virtual addresses of which a policy wants it to see connections.
+    fn take(&self, dataplane: &mut Dataplane, policy: &Policy) -> Result<(), AttachError> {
+        let doors = dataplane.take_addresses(&self.edge.taken(policy))?;
+        // Who accepts has gone only when the agent ends.
+        let mut doors = doors.into_iter();
+        let _ = doors.try_for_each(|door| self.told.doors.send(door));
         Ok(())
     }
 
     /// Puts what the file says into force, with the marks before it.
     fn put(&mut self, file: &Policy) -> anyhow::Result<()> {
-        let policy = self.marks.before(file);
+        let policy = self.found(file);
         self.install(&policy)?;
         self.stale = false;
-        self.in_force.send_replace(Arc::new(policy));
+        self.told.policy.send_replace(Arc::new(policy));
         // A flow of a moment ago may still be decided by the old policy: not for its successors.
         self.forget_remembered();
         Ok(())
@@ -252,7 +384,7 @@ impl Control {
         );
         Ok(Set {
             mark,
-            policy: self.in_force.borrow().clone(),
+            policy: self.told.policy.borrow().clone(),
         })
     }
 
@@ -277,12 +409,14 @@ impl Control {
         if self.stale
             && let Err(error) = self.put(&self.config.policy.clone())
         {
-            tracing::error!("a mark that has ended is still in force: {error:#}");
+            tracing::error!(
+                "a mark that has ended, or a container's, is still in force: {error:#}"
+            );
         }
     }
 
     fn install(&mut self, policy: &Policy) -> anyhow::Result<()> {
-        let ids = cgroup_ids(policy);
+        let ids = numbers(policy);
         let mut dataplane = self
             .dataplane
             .lock()
@@ -290,8 +424,17 @@ impl Control {
         let Some(dataplane) = dataplane.as_mut() else {
             return Ok(());
         };
-        dataplane.install(policy)?;
-        self.cgroup_ids = ids;
+        self.edge.install(policy)?;
+        let installed = dataplane.install(policy).map_err(anyhow::Error::from);
+        let installed = installed.and_then(|()| Ok(self.take(dataplane, policy)?));
+        if let Err(error) = installed {
+            let old = self.told.policy.borrow();
+            self.edge.install(&old)?;
+            dataplane.install(&old)?;
+            self.take(dataplane, &old)?;
+            return Err(error);
+        }
+        self.numbers = ids;
         Ok(())
     }
 }
@@ -310,21 +453,33 @@ fn needs_restart(old: &Config, new: &Config) -> bool {
         &old.cgroup,
         &old.pins,
         old.max_flows,
+        old.max_forwarded,
+        old.max_namespaces,
         old.workers,
         old.splice,
+        &old.containers,
+        &old.incoming,
     ) != (
         new.admin,
         &new.control,
         &new.cgroup,
         &new.pins,
         new.max_flows,
+        new.max_forwarded,
+        new.max_namespaces,
         new.workers,
         new.splice,
+        &new.containers,
+        &new.incoming,
     )
 }
 
-fn cgroup_ids(policy: &Policy) -> Vec<Option<u64>> {
+/// The numbers of what comes and goes: of cgroups and namespaces.
+fn numbers(policy: &Policy) -> Vec<Option<u64>> {
     let root = host::cgroup2_root().ok().flatten().unwrap_or_default();
-    let paths = policy.rules.iter().flat_map(|rule| &rule.cgroups);
-    paths.map(|path| host::cgroup_id(&root, path)).collect()
+    let paths = policy.rules.iter().flat_map(|rule| rule.places());
+    let cgroups = paths.map(|path| host::cgroup_id(&root, path));
+    let namespaces = policy.rules.iter().flat_map(|rule| &rule.namespaces);
+    let namespaces = namespaces.map(|netns| netns.inode().map(u64::from));
+    cgroups.chain(namespaces).collect()
 }

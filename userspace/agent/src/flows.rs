@@ -8,16 +8,17 @@ use std::{
     borrow::Cow,
     collections::BTreeMap,
     fmt,
+    net::SocketAddr,
     path::PathBuf,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, OnceLock, PoisonError,
         atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::Relaxed},
     },
     time::{Instant, SystemTime},
 };
 
 use dataplane::{
-    ClientAddr, Held, OrigDst, Process,
+    Application, Arrived, ClientAddr, Held, Near, Netns, Opener, OrigDst, Process,
     policy::{Action, Match, RuleName, Session, SessionKey},
 };
 use serde::Serialize;
@@ -35,6 +36,11 @@ impl FlowId {
     /// This number.
     pub fn new(number: u64) -> Self {
         Self(number)
+    }
+
+    /// As which it is shown; each flow of an agent has the next.
+    pub fn number(self) -> u64 {
+        self.0
     }
 }
 
@@ -78,6 +84,8 @@ pub struct Flow {
     pub process: Process,
     /// Where it was dialled to.
     pub orig_dst: OrigDst,
+    /// In which network namespace, if not the agent's own.
+    pub netns: Option<Arc<Netns>>,
     /// When its SYN arrived.
     pub opened: Instant,
     /// Bytes passed on to the database.
@@ -90,9 +98,59 @@ pub struct Flow {
     path: AtomicU8,
     recalled: AtomicBool,
     given: AtomicBool,
+    /// What was dialled for it, if that was a virtual address.
+    backend: OnceLock<SocketAddr>,
     /// Another agent began it.
     is_adopted: bool,
     standing: Mutex<Standing>,
+}
+
+/// A connection that is about to become a flow.
+#[derive(Clone, Debug)]
+pub struct Newcomer {
+    /// The client's socket.
+    pub client: ClientAddr,
+    /// Whose socket is on this host; None: nobody's.
+    pub application: Option<Application>,
+    /// Where it was dialled to.
+    pub orig_dst: OrigDst,
+    /// The rule that marked it.
+    pub rule: RuleName,
+    /// Who opened it.
+    pub process: Process,
+    /// In which network namespace, if not the agent's own.
+    pub netns: Option<Arc<Netns>>,
+    /// As whom it is remembered; None on another host.
+    pub opener: Option<Opener>,
+}
+
+impl From<&Held> for Newcomer {
+    fn from(held: &Held) -> Self {
+        Self {
+            client: held.client,
+            application: Some(held.application()),
+            orig_dst: held.orig_dst,
+            rule: held.rule.clone(),
+            process: held.process.clone(),
+            netns: held.netns().cloned(),
+            opener: Some(held.opener),
+        }
+    }
+}
+
+impl Newcomer {
+    /// A client on another host.
+    pub fn elsewhere(arrived: &Arrived, rule: &RuleName) -> Self {
+        Self {
+            client: arrived.client,
+            application: arrived.space().map(Application::Database),
+            orig_dst: arrived.orig_dst,
+            rule: rule.clone(),
+            process: Process::elsewhere(),
+            netns: None,
+            opener: None,
+        }
+    }
 }
 
 /// What was decided of a flow.
@@ -111,6 +169,8 @@ pub struct Decided {
 pub struct Past {
     /// When its SYN arrived.
     pub opened_at: SystemTime,
+    /// In which network namespace its client is, if not the agent's own.
+    pub netns: Option<Arc<Netns>>,
     /// What was decided of it.
     pub decided: Decided,
 }
@@ -134,10 +194,14 @@ struct Standing {
 
 impl Standing {
     /// Why the flow is on its path, and not on a faster one.
-    fn why(&self, path: Path) -> String {
+    fn why(&self, path: Path, near: Near) -> String {
+        let when = match near {
+            Near::Client => "connect()",
+            Near::Database => "its SYN",
+        };
         match (path, self.action) {
             (Path::Splice, _) => {
-                "decided in the agent; what is faster is decided at connect()".into()
+                format!("decided in the agent; what is faster is decided at {when}")
             }
             (Path::Relay, _) => {
                 let undecodable = self
@@ -181,6 +245,7 @@ impl Flow {
             client,
             process,
             orig_dst,
+            netns: None,
             opened: Instant::now(),
             opened_at: SystemTime::now(),
             to_database: AtomicU64::new(0),
@@ -189,6 +254,7 @@ impl Flow {
             path: AtomicU8::new(Path::Enrich as u8),
             recalled: AtomicBool::new(false),
             given: AtomicBool::new(false),
+            backend: OnceLock::new(),
             is_adopted: false,
             standing: Mutex::new(Standing {
                 rule,
@@ -207,12 +273,17 @@ impl Flow {
         client: ClientAddr,
         process: Process,
         orig_dst: OrigDst,
-        Past { opened_at, decided }: Past,
+        Past {
+            opened_at,
+            netns,
+            decided,
+        }: Past,
     ) -> Self {
         let mut flow = Self::begin(number, client, process, orig_dst, decided.rule);
         let age = opened_at.elapsed().unwrap_or_default();
         flow.opened = Instant::now().checked_sub(age).unwrap_or(flow.opened);
         flow.opened_at = opened_at;
+        flow.netns = netns;
         flow.is_adopted = true;
         let mut standing = flow.standing();
         standing.action = decided.action;
@@ -220,6 +291,21 @@ impl Flow {
         drop(standing);
         flow.travels(Path::Relay);
         flow
+    }
+
+    /// Which of its two applications is on this host.
+    pub fn near(&self) -> Near {
+        self.process.near()
+    }
+
+    /// Goes to this backend. Said once.
+    pub fn goes_to(&self, backend: SocketAddr) {
+        let _ = self.backend.set(backend);
+    }
+
+    /// Where it goes, if it was dialled to a virtual address.
+    pub fn backend(&self) -> Option<SocketAddr> {
+        self.backend.get().copied()
     }
 
     /// When its SYN arrived.
@@ -358,14 +444,15 @@ pub struct Flows {
 
 impl Flows {
     /// Enters a flow.
-    pub fn enter(&self, held: &Held) -> Arc<Flow> {
-        self.adopt(|number| {
-            Flow::begin(
+    pub fn enter(&self, newcomer: &Newcomer) -> Arc<Flow> {
+        self.adopt(|number| Flow {
+            netns: newcomer.netns.clone(),
+            ..Flow::begin(
                 number,
-                held.client,
-                held.process.clone(),
-                held.orig_dst,
-                held.rule.clone(),
+                newcomer.client,
+                newcomer.process.clone(),
+                newcomer.orig_dst,
+                newcomer.rule.clone(),
             )
         })
     }

@@ -12,18 +12,26 @@
 #![forbid(unsafe_code)]
 
 pub mod admin;
+pub mod backends;
 pub mod cli;
 pub mod commands;
 pub mod config;
+pub mod containers;
 pub mod control;
+pub mod edge;
 pub mod flows;
+mod incoming;
 pub mod keeper;
 pub mod marks;
 pub mod metrics;
+pub mod namespaces;
 pub mod observed;
 pub mod orders;
 pub mod paths;
+pub mod pipelines;
 pub mod proxy;
 pub mod remembered;
+pub mod reporters;
 pub mod shortcuts;
 pub mod statements;
+pub mod triggers;

@@ -8,11 +8,11 @@ use std::{
 
 use cql::{Anomaly, CloseReason, Undecodable, Unknowable};
 use dataplane::{
-    Dataplane, NotRemembered, Refusal, SpliceRefusal,
+    Dataplane, NotRemembered, NotServed, Refusal, SpliceRefusal,
     policy::{MAX_RULES, Match},
 };
 use prometheus::{
-    Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, Opts, Registry,
+    Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
     core::{Collector, Desc},
     proto::MetricFamily,
 };
@@ -34,6 +34,10 @@ pub struct Metrics {
     pub dial_failures: IntCounterVec,
     /// Flows whose source port the database does not see.
     pub source_ports_changed: IntCounter,
+    /// Flows of clients on other hosts whose database does not see their address, by reason.
+    pub client_addresses_lost: IntCounterVec,
+    /// Calls from other network namespaces that were not met, by reason.
+    pub namespaces_not_served: IntCounterVec,
     /// Clients that gave up before the database answered.
     pub clients_gone: IntCounter,
     /// Connections to the agent's own listener that nobody was sent to.
@@ -70,6 +74,8 @@ pub struct Metrics {
     pub unknowable: IntCounterVec,
     /// Marks that hold.
     pub marks: IntGauge,
+    /// 1 for rules whose trigger is on, 0 for others that have one.
+    pub triggered: IntGaugeVec,
     /// Running flows that a mark meant, by what became of them.
     pub marked_flows: IntCounterVec,
     /// Decisions that do not stand for later connections although their rule says so, by reason.
@@ -112,6 +118,14 @@ impl Metrics {
         registry.register(Box::new(flows.clone()))?;
         let marks = IntGauge::new("underpass_marks", "Marks that hold.")?;
         registry.register(Box::new(marks.clone()))?;
+        let triggered = IntGaugeVec::new(
+            Opts::new(
+                "underpass_triggered",
+                "Of each rule with a `trigger`: 1 while its connections are enriched for that.",
+            ),
+            &["rule"],
+        )?;
+        registry.register(Box::new(triggered.clone()))?;
         let kept_flows = IntGauge::new(
             "underpass_kept_flows",
             "Spliced flows that the keeper holds, too, so that they outlive the agent.",
@@ -152,6 +166,22 @@ impl Metrics {
                 registry,
                 "underpass_source_ports_changed_total",
                 "Flows whose source port was taken towards the database, which sees another.",
+            )?,
+            namespaces_not_served: counters(
+                registry,
+                "underpass_namespaces_not_served_total",
+                "Calls of connections in other network namespaces that were not met, so that the next \
+                 ones there follow their rule's `fail`, too, by reason.",
+                "reason",
+                &NotServed::LABELS,
+            )?,
+            client_addresses_lost: counters(
+                registry,
+                "underpass_client_addresses_lost_total",
+                "Flows of clients on other hosts whose database on this one sees this host's \
+                 address instead of the client's, by reason.",
+                "reason",
+                &dataplane::NotKept::LABELS,
             )?,
             clients_gone: counter(
                 registry,
@@ -240,6 +270,7 @@ impl Metrics {
                     .collect::<Vec<_>>(),
             )?,
             marks,
+            triggered,
             marked_flows: counters(
                 registry,
                 "underpass_marked_flows_total",
@@ -293,6 +324,7 @@ impl Metrics {
     /// Makes metrics whose labels are a policy's show up: for documentation.
     pub fn declare_for_docs(&self) {
         self.sessions.with_label_values(&["", ""]);
+        self.triggered.with_label_values(&[""]);
     }
 }
 
@@ -325,7 +357,8 @@ fn counters(
     Ok(counters)
 }
 
-fn counters_by(
+/// Counters by these labels.
+pub(crate) fn counters_by(
     registry: &Registry,
     name: &str,
     help: &str,

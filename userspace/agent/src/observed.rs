@@ -34,6 +34,11 @@ pub fn sweep(dataplane: &SharedDataplane) {
     read(dataplane, |_, _| {});
 }
 
+/// What the meter has counted of all flows, by rule; none where it cannot be read.
+pub fn by_rule(dataplane: &SharedDataplane) -> BTreeMap<RuleName, Traffic> {
+    read(dataplane, |_, _| {}).unwrap_or_default()
+}
+
 /// What the meter has counted, by rule; None where nothing is attached or it cannot be read. The
 /// data plane waits while `each` looks at a flow.
 fn read(
@@ -51,9 +56,10 @@ fn read(
 pub struct ObservedView {
     id: String,
     client: Option<String>,
-    pid: u32,
-    process: String,
-    uid: u32,
+    /// None of these three on another host.
+    pid: Option<u32>,
+    process: Option<String>,
+    uid: Option<u32>,
     orig_dst: String,
     action: &'static str,
     path: &'static str,
@@ -77,16 +83,21 @@ impl ObservedView {
             let latency = traffic.latencies.quantile(quantile);
             latency.map(|latency| latency.as_nanos() as f64 / 1e3)
         };
+        let process = Some(&flow.process).filter(|p| !p.is_elsewhere());
+        let when = match process {
+            Some(_) => "connect()",
+            None => "its SYN",
+        };
         Self {
             id: format!("socket-{}", flow.cookie),
             client: flow.client.map(|client| client.to_string()),
-            pid: flow.process.pid,
-            process: flow.process.name,
-            uid: flow.process.uid,
+            pid: process.map(|p| p.pid),
+            process: process.map(|p| p.name.clone()),
+            uid: process.map(|p| p.uid),
             orig_dst: flow.orig_dst.to_string(),
             action: Action::Observe.as_str(),
             path: PATH,
-            why: format!("decided at connect(): rule {} says observe", flow.rule),
+            why: format!("decided at {when}: rule {} says observe", flow.rule),
             rule: flow.rule.to_string(),
             age_ms: flow.age.as_millis() as u64,
             bytes_to_database: traffic.requests.bytes,
@@ -145,7 +156,8 @@ struct Families {
 const DIRECTIONS: [&str; 2] = ["to_database", "to_client"];
 const SECONDS: &str = "underpass_observed_seconds";
 const SECONDS_HELP: &str = "Of observed flows: from a request's header leaving this host's TCP to its \
-                            response's coming in.";
+                            response's coming in; of a client on another host, from its coming in \
+                            to the response's leaving.";
 
 impl Families {
     fn new() -> prometheus::Result<Self> {

@@ -23,6 +23,21 @@ pub struct Order {
     /// The flow's session has to tell whether the mark holds: it is to be decided by this policy,
     /// which begins with the mark.
     pub ask: Option<Arc<Policy>>,
+    /// It is to be closed for this reason, and nothing else.
+    pub closing: Option<&'static str>,
+}
+
+impl Order {
+    /// To close a flow, which stays what it is until then.
+    pub fn close(reason: &'static str) -> Self {
+        Self {
+            action: Action::Deny,
+            by: RuleName::of_default(),
+            reset: true,
+            ask: None,
+            closing: Some(reason),
+        }
+    }
 }
 
 /// What came of it.
@@ -142,6 +157,7 @@ mod tests {
             by: RuleName::new("mark-1"),
             reset: false,
             ask: None,
+            closing: None,
         }
     }
 

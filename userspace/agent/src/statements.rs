@@ -2,7 +2,7 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, OnceLock, PoisonError},
 };
 
 use cql::{Completed, Statement};
@@ -10,6 +10,8 @@ use dataplane::policy::RuleName;
 use hdrhistogram::Histogram;
 use prometheus::{HistogramOpts, HistogramVec, IntCounterVec, Opts, Registry};
 use serde::Serialize;
+
+use crate::reporters::stats::{Row, RowMetrics, RowView};
 
 /// Distinct (rule, keyspace, table, kind); what comes later is counted under `other`. A
 /// series costs about 20 KiB when it has seen every latency, usually 4.
@@ -47,9 +49,12 @@ pub struct Series {
     seconds: prometheus::Histogram,
     exact: Mutex<Histogram<u32>>,
     key: Key,
+    /// Of a rule with `stats`.
+    row: OnceLock<Row>,
 }
 
 /// All rows.
+#[derive(Debug)]
 pub struct Statements {
     series: Mutex<HashMap<Key, Arc<Series>>>,
     seconds: HistogramVec,
@@ -69,6 +74,9 @@ pub struct StatementView {
     p50_us: u64,
     p99_us: u64,
     max_us: u64,
+    /// Of a rule with `stats`.
+    #[serde(flatten)]
+    row: Option<RowView>,
 }
 
 impl Statements {
@@ -146,6 +154,7 @@ impl Statements {
                 seconds,
                 exact,
                 key: key.clone(),
+                row: OnceLock::new(),
             })
         };
         series.entry(key.clone()).or_insert_with(new).clone()
@@ -176,6 +185,19 @@ impl Statements {
 }
 
 impl Series {
+    /// What is counted of it beside latencies.
+    pub fn row(&self, metrics: &RowMetrics) -> &Row {
+        self.row.get_or_init(|| {
+            let Key {
+                rule,
+                keyspace,
+                table,
+                kind,
+            } = &self.key;
+            Row::new(metrics, [rule.as_str(), keyspace, table, kind])
+        })
+    }
+
     fn view(&self) -> StatementView {
         let exact = self.exact.lock().unwrap_or_else(PoisonError::into_inner);
         StatementView {
@@ -187,6 +209,7 @@ impl Series {
             p50_us: exact.value_at_quantile(0.5),
             p99_us: exact.value_at_quantile(0.99),
             max_us: exact.max(),
+            row: self.row.get().map(Row::view),
         }
     }
 }

@@ -96,6 +96,24 @@ fn check_explains_which_rule_a_connection_meets() {
 }
 
 #[test]
+fn check_says_what_stands_behind_a_virtual_address() {
+    let text = "[[rule]]\nname = \"v\"\nto = [\"10.9.0.10:9042\"]\naction = \"bypass\"\n\
+                backends = [\"10.1.0.1:9042\", \"10.1.0.2:9042\"]\n";
+    let policy = file(text);
+    let explain = |rest: &[&str]| {
+        let args = [&["check", path(&policy), "--to", "10.9.0.10:9042"], rest].concat();
+        String::from_utf8(underpass(&args).stdout).unwrap()
+    };
+    let said = explain(&[]);
+    assert!(
+        said.contains("behind it: 10.1.0.1:9042, 10.1.0.2:9042"),
+        "{said}"
+    );
+    let json: serde_json::Value = serde_json::from_str(&explain(&["--json"])).unwrap();
+    assert_eq!(json["match"]["backends"][1], "10.1.0.2:9042");
+}
+
+#[test]
 fn check_says_what_the_session_decides() {
     let policy = file(
         "[[rule]]\nname = \"etl\"\nuser = [\"etl*\"]\nkeyspace = [\"shop\"]\naction = \"bypass\"\n\

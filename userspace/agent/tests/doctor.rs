@@ -114,6 +114,20 @@ fn hooks_that_are_pinned_are_found_at_their_cgroup_and_ours_are_not_others() {
 }
 
 #[test]
+fn what_incoming_connections_need_is_tried_out() {
+    let found = Found::here(&[]);
+    for (what, says) in [
+        ("sk_lookup hook", "the kernel has it"),
+        (
+            "incoming clients' addresses",
+            "the routing rules can be had",
+        ),
+    ] {
+        assert_eq!(found.all(what, says).len(), 1, "{what}");
+    }
+}
+
+#[test]
 fn without_root_doctor_says_that_it_cannot_look() {
     let folder = tempfile::tempdir().unwrap();
     let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
@@ -128,4 +142,6 @@ fn without_root_doctor_says_that_it_cannot_look() {
         .current_dir("/");
     let found = Found::by(&mut command);
     assert_eq!(found.all("other BPF programs", "run as root").len(), 1);
+    let addresses = found.all("incoming clients' addresses", "see this host's address");
+    assert_eq!(addresses.len(), 1);
 }

@@ -33,7 +33,19 @@ fn help_texts() {
          flow needs.\n",
     );
     for command in [
-        "", "run", "check", "doctor", "flows", "mark", "marks", "unmark", "detach",
+        "",
+        "run",
+        "check",
+        "doctor",
+        "flows",
+        "statements",
+        "namespaces",
+        "backends",
+        "backend",
+        "mark",
+        "marks",
+        "unmark",
+        "detach",
     ] {
         let mut underpass = Command::new(BINARY);
         if !command.is_empty() {
@@ -57,22 +69,34 @@ fn metrics() {
     let registry = prometheus::Registry::new();
     let own = agent::metrics::Metrics::register(&registry).unwrap();
     own.declare_for_docs();
-    let statements = agent::statements::Statements::register(&registry).unwrap();
-    statements.declare_for_docs();
+    agent::containers::ContainerMetrics::register(&registry).unwrap();
+    let pipelines = agent::pipelines::PipelineMetrics::register(&registry).unwrap();
+    pipelines.declare_for_docs();
+    let means = agent::reporters::Means::register(&registry).unwrap();
+    means.declare_for_docs();
+    let backends = agent::backends::BackendMetrics::register(&registry).unwrap();
+    backends.declare_for_docs();
     let dataplane = std::sync::Arc::default();
     let kernel = agent::metrics::KernelCounters::new(std::sync::Arc::clone(&dataplane)).unwrap();
     let observed =
         agent::observed::ObservedCounters::new(std::sync::Arc::clone(&dataplane)).unwrap();
     let shortcuts =
         agent::shortcuts::ShortcutCounters::new(std::sync::Arc::clone(&dataplane)).unwrap();
+    let balanced =
+        agent::backends::BalancedCounters::new(std::sync::Arc::clone(&dataplane)).unwrap();
     let remembered = agent::remembered::RememberedGauge::new(dataplane).unwrap();
+    let namespaces = agent::namespaces::NamespacesGauge::new(None).unwrap();
+    let edge = agent::edge::EdgeMetrics::new(agent::edge::SharedEdge::default()).unwrap();
     let mut rows: Vec<String> = registry
         .gather()
         .iter()
         .chain(&kernel.declared())
         .chain(&observed.declared())
         .chain(&shortcuts.declared())
+        .chain(&balanced.declared())
+        .chain(&edge.declared())
         .chain(&prometheus::core::Collector::collect(&remembered))
+        .chain(&prometheus::core::Collector::collect(&namespaces))
         .map(|family| {
             let labels = family
                 .get_metric()

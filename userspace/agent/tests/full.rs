@@ -23,6 +23,8 @@ use testkit::{
 
 const ENTRIES: usize = 8;
 const SMALL: &str = "UNDERPASS_TEST_ENTRIES=8";
+/// The canary's flows, one after the other, fit beside those that lie fallow for a second.
+const SMALL_BUT_FOR_THE_CANARY: &str = "UNDERPASS_TEST_ENTRIES=32";
 
 fn safer(agent: &Agent<'_>, cause: &str) -> f64 {
     let name = format!("underpass_safer_path_total{{cause=\"{cause}\"}}");
@@ -128,7 +130,7 @@ fn flows_for_which_the_splice_has_no_room_are_relayed() {
         "bypass",
         &format!("{}\ndriver = [\"*\"]", to(&[server.addr().port()])),
     );
-    let agent = hosts.switched(SMALL, "splice = \"ingress\"", &policy);
+    let agent = hosts.switched(SMALL_BUT_FOR_THE_CANARY, "splice = \"ingress\"", &policy);
     agent
         .wait_for_log("path works path=\"splice_ingress\"")
         .unwrap();
@@ -142,7 +144,7 @@ fn flows_for_which_the_splice_has_no_room_are_relayed() {
             .metric("underpass_spliced_bytes_total{direction=\"to_client\"}")
             .unwrap()
     };
-    let report = driven(&hosts, &server, 24);
+    let report = driven(&hosts, &server, 64);
     assert!(report.passed(&["fionread".into()]), "{report}");
     let (full, before) = (refused(), carried());
     assert!(full > 0.0 && before > 0.0, "{full} refused, {before} bytes");

@@ -197,7 +197,7 @@ fn connections_from_before_the_agent_are_left_alone() {
 }
 
 #[test]
-fn a_process_in_another_namespace_follows_its_rules_fail() {
+fn where_other_namespaces_are_not_served_a_process_there_follows_its_rules_fail() {
     for (fail, succeeds) in [("open", true), ("closed", false)] {
         let host = Host::new();
         let container = Netns::new().unwrap();
@@ -205,7 +205,8 @@ fn a_process_in_another_namespace_follows_its_rules_fail() {
         // The same address and port, but the container's own.
         let bind = || TcpListener::bind(host.to);
         let listener = run_in(Some(&container), None, bind).unwrap().unwrap();
-        let agent = host.agent("", &host.policy("enrich", &format!("fail = \"{fail}\"")));
+        let policy = host.policy("enrich", &format!("fail = \"{fail}\""));
+        let agent = host.agent("max_namespaces = 0", &policy);
         let dial = || TcpStream::connect(host.to);
         let dialled = run_in(Some(&container), cgroup, dial).unwrap();
         match dialled {

@@ -11,6 +11,8 @@
 mod common;
 #[path = "marks/enriched.rs"]
 mod enriched;
+#[path = "marks/flips.rs"]
+mod flips;
 #[path = "drivers/raw/frames.rs"]
 mod frames;
 #[path = "marks/operator.rs"]

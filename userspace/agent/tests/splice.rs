@@ -3,8 +3,11 @@
 
 #![expect(
     clippy::unwrap_used,
+    clippy::panic,
     reason = "tests say what they expect by failing, and so do their helpers"
 )]
+
+mod common;
 
 use std::{
     fs::{self, Permissions},
@@ -20,13 +23,13 @@ use testkit::{
     sandbox::{Agent, Sandbox},
 };
 
+use common::{BINARY, kernel_bytes};
+
 /// Tests run side by side, on whatever machine there is.
 const LOADED: Duration = Duration::from_secs(5);
 
 /// What a socket in a sockmap answers to FIONREAD leaves out what is in TCP's queue.
 const COST: &str = "fionread";
-
-const BINARY: &str = env!("CARGO_BIN_EXE_underpass");
 
 const DRIVER: &str = "underpass-integrity";
 
@@ -267,30 +270,6 @@ fn pair(sandbox: &Sandbox, listener: &TcpListener) -> (TcpStream, TcpStream) {
 fn listener(sandbox: &Sandbox) -> TcpListener {
     let bound = sandbox.server(|| TcpListener::bind("127.0.0.1:0"));
     bound.unwrap().unwrap()
-}
-
-/// What the kernel holds for the sockets of a namespace, by `ss -m`: receive and send queues with
-/// their overhead, and backlogs. Bytes past TCP are charged to the client's receive queue; those
-/// that wait for the worker are at most 32 packets of 64 KiB more, and in nobody's account.
-fn kernel_bytes(sandbox: &Sandbox) -> u64 {
-    let shown = sandbox.server(|| {
-        let output = std::process::Command::new("ss").arg("-tmnH").output();
-        String::from_utf8(output.unwrap().stdout).unwrap()
-    });
-    let shown = shown.unwrap();
-    let memory = shown.split("skmem:(").skip(1);
-    let sums = memory.map(|m| {
-        let fields = m.split(')').next().unwrap().split(',');
-        fields
-            .filter_map(|f| {
-                f.strip_prefix('r')
-                    .or(f.strip_prefix('w'))
-                    .or(f.strip_prefix("bl"))
-            })
-            .filter_map(|n| n.parse::<u64>().ok())
-            .sum::<u64>()
-    });
-    sums.sum()
 }
 
 #[test]

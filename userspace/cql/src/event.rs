@@ -1,15 +1,36 @@
 //! What a decoder reports: completed requests, anomalies, and verdicts on the flow.
 
+use crate::details::Details;
 use crate::frame::StreamId;
 use crate::statement::Statement;
 use std::sync::Arc;
 
 /// Receives what a [`FlowDecoder`](crate::FlowDecoder) finds, in the order of the bytes.
 pub trait Sink {
+    /// It is told [`Details`]. The decoder then reads more of each body, and tables of what waits
+    /// grow; for one that does not ask, nothing of that is even compiled. Of requests that were
+    /// fed with a sink that does not ask, no details are known.
+    const DETAILS: bool = false;
+
     /// The last byte of a response passed, and the response was paired with its request.
     fn completed(&mut self, completed: &Completed<'_>);
+    /// In its place, if it asks for details.
+    fn detailed(&mut self, completed: &Completed<'_>, details: &Details) {
+        let _ = details;
+        self.completed(completed);
+    }
+    /// No response will come: the flow is not read any more. Told to a sink that asks for details, by
+    /// [`FlowDecoder::is_over`](crate::FlowDecoder::is_over). Its latency is how long it has waited.
+    fn unanswered(&mut self, request: &Completed<'_>, details: &Details) {
+        let _ = (request, details);
+    }
     /// Something odd that is counted by its cause; the flow goes on.
     fn anomaly(&mut self, anomaly: Anomaly);
+}
+
+/// What `sink`'s type says.
+pub(crate) fn asks_for_details<S: Sink>(_: &S) -> bool {
+    S::DETAILS
 }
 
 /// One request together with its response.
@@ -88,8 +109,8 @@ pub enum Undecodable {
     Version,
     /// The first frame of a direction is none.
     NotCql,
-    /// v5 with COMPRESSION in STARTUP: the segments that follow are compressed. Also when STARTUP
-    /// could not be read, so that nobody knows.
+    /// v5 with a COMPRESSION in STARTUP that is not LZ4, which the protocol has no other than. Also when
+    /// STARTUP could not be read, so that nobody knows.
     SegmentCompression,
     /// What came where a frame was to begin, after the flow had not been read for a while, is none.
     Lost,
@@ -114,6 +135,8 @@ pub enum CloseReason {
     VersionChanged,
     /// A segment's header (CRC24) or payload (CRC32) does not match its checksum.
     SegmentCrc,
+    /// A compressed segment that does not become what its header says.
+    SegmentCompression,
     /// A self-contained segment that does not hold whole frames.
     SegmentLength,
 }
@@ -123,6 +146,7 @@ labelled!(CloseReason {
     Direction => "direction",
     VersionChanged => "version_changed",
     SegmentCrc => "segment_crc",
+    SegmentCompression => "segment_compression",
     SegmentLength => "segment_length",
 });
 
@@ -140,7 +164,8 @@ pub enum Anomaly {
     /// An EXECUTE, or a child of a BATCH, of an id whose PREPARE was not seen. At most once a
     /// frame.
     UnknownPreparedId,
-    /// A v3/v4 body is compressed: all that is known of it is its opcode.
+    /// A v3/v4 body is compressed, and that was not agreed on, or not seen; or it does not become what it
+    /// says. All that is known of it is its opcode.
     CompressedBody,
     /// What was looked for lies beyond the part of the body, or of the statement, that is read.
     BodyTooLong,
@@ -170,7 +195,7 @@ labelled!(Anomaly {
 pub enum ErrorCode {
     /// The code as sent.
     Code(i32),
-    /// An ERROR whose body could not be read: compressed, or too short.
+    /// An ERROR whose body could not be read: compressed in no known way, or too short.
     Unreadable,
 }
 

@@ -1,16 +1,18 @@
-//! [`FlowDecoder`]: one flow's bytes in both directions, cut into segments and frames.
+//! [`FlowDecoder`]: one flow's bytes in both directions.
 //!
-//! What frames mean is in `request` and `response`; here is only how bytes get there, and how a
-//! verdict comes back.
+//! How they are cut into frames is in `lane`, what frames mean in `request` and `response`; here is
+//! what the directions share, and how a verdict comes back.
 
-use crate::event::{Anomaly, CloseReason, Sink, Undecodable, Verdict};
-use crate::frame::{FrameScanner, Header, ProtocolVersion, RESPONSE_BIT, Step};
+use crate::details::Detailing;
+use crate::event::{Anomaly, CloseReason, Completed, Sink, Undecodable, Verdict, asks_for_details};
+use crate::frame::{ProtocolVersion, StreamId};
+use crate::lane::{Lane, Meaning, StopAt};
 use crate::pending::{InFlight, Pending};
 use crate::place::{NoPlace, Place, Unread};
 use crate::prepared::{PreparedCache, PreparedStatements};
 use crate::request::{self, Requests};
 use crate::response::{self, Responses};
-use crate::segment::SegmentReader;
+use crate::session::{Compression, Fact};
 use crate::statement::Statements;
 use std::sync::Arc;
 
@@ -40,7 +42,8 @@ impl FlowDecoder {
 
     /// One of a flow that was left as `unread` and has been walked since. In each direction it begins
     /// with the next frame. What is answered without having been asked here was asked before, so it
-    /// is no anomaly; which keyspace the flow is in by now is not known.
+    /// is no anomaly; which keyspace the flow is in by now is not known. Bodies that are compressed are
+    /// read where `unread` was a decoder's, which had seen how.
     ///
     /// If what comes is no frame, the flow is [`Undecodable::Lost`].
     pub fn join(prepared: Arc<PreparedStatements>, unread: Unread) -> Self {
@@ -49,6 +52,10 @@ impl FlowDecoder {
         flow.version = Some(unread.version);
         flow.accepted = true;
         flow.segmented = unread.is_segmented();
+        flow.compression = match unread.compression {
+            Some(compression) => Fact::Is(compression),
+            None => Fact::Open,
+        };
         flow.joined = true;
         decoder.requests.join(unread.requests, &unread);
         decoder.responses.join(unread.responses, &unread);
@@ -78,11 +85,26 @@ impl FlowDecoder {
             _ => return Err(NoPlace::Handshake),
         };
         let place = |lane: &Lane, bit| lane.place(&self.flow, version | bit);
+        let compression = match &self.flow.compression {
+            Fact::Is(compression) => Some(*compression),
+            Fact::Open | Fact::Absent => None,
+        };
+        if version >= 5 && compression != Some(Compression::None) {
+            return Err(NoPlace::Compressed);
+        }
         Ok(Unread {
             version,
+            compression,
             requests: place(&self.requests, Requests::DIRECTION_BIT)?,
             responses: place(&self.responses, Responses::DIRECTION_BIT)?,
         })
+    }
+
+    /// Whether a sink that asks for details is given the texts of statements, from the next request on.
+    pub fn wants_texts(&mut self, wants: bool) {
+        if wants || self.flow.detailing.is_some() {
+            self.flow.detailing().wants_texts = wants;
+        }
     }
 
     /// Bytes on their way to the database. `now_ns`: a monotonic clock, in ns.
@@ -128,6 +150,33 @@ impl FlowDecoder {
         }
     }
 
+    /// The flow has ended, or nobody reads it any more. A sink that asks for details is told of all requests
+    /// that have no response yet, or only the beginning of one.
+    pub fn is_over<S: Sink>(&mut self, now_ns: u64, sink: &mut S) {
+        if !asks_for_details(sink) {
+            return;
+        }
+        let flow = &mut self.flow;
+        let beginning = flow.answering.take().map(|answering| {
+            let details = flow.detailing().passing.clone();
+            (StreamId(-1), answering.request, Some(details))
+        });
+        let waited = flow.pending.take().into_iter();
+        let waited = waited.map(|(stream, request)| (stream, request, None));
+        for (stream, request, details) in beginning.into_iter().chain(waited) {
+            let details = details.unwrap_or_else(|| flow.detailing().unanswered(stream));
+            let completed = Completed {
+                statement: &request.statement,
+                latency_ns: now_ns.saturating_sub(request.started_ns),
+                error: None,
+                request_bytes: request.request_bytes.into(),
+                response_bytes: 0,
+                stream,
+            };
+            sink.unanswered(&completed, &details);
+        }
+    }
+
     /// Requests that wait for a response, or for the end of one.
     pub fn in_flight(&self) -> usize {
         self.flow.pending.len() + usize::from(self.flow.answering.is_some())
@@ -153,8 +202,11 @@ pub(crate) struct Flow {
     pub(crate) accepted: bool,
     /// Both directions travel in segments, from their next frame on.
     pub(crate) segmented: bool,
-    /// STARTUP asks for compression, or could not be read.
-    pub(crate) compression: bool,
+    /// What STARTUP asks for; [`Fact::Absent`] if that is not known or could not be read, and
+    /// [`Fact::Open`] if the STARTUP was not seen.
+    pub(crate) compression: Fact<Compression>,
+    /// What was made of a body, while it is looked at.
+    pub(crate) plain: Vec<u8>,
     pub(crate) keyspace: Option<Box<str>>,
     pub(crate) pending: Pending,
     /// The request whose response is passing.
@@ -163,6 +215,8 @@ pub(crate) struct Flow {
     pub(crate) prepared: PreparedCache,
     /// Not decoded from its beginning on: of some responses the request was not seen.
     pub(crate) joined: bool,
+    /// For a sink that asks.
+    pub(crate) detailing: Option<Box<Detailing>>,
 }
 
 /// A response that is passing, and its request.
@@ -178,14 +232,21 @@ impl Flow {
             version: None,
             accepted: false,
             segmented: false,
-            compression: false,
+            compression: Fact::Is(Compression::None),
+            plain: Vec::new(),
             keyspace: None,
             pending: Pending::default(),
             answering: None,
             statements: Statements::default(),
             prepared: PreparedCache::new(prepared),
             joined: false,
+            detailing: None,
         }
+    }
+
+    /// Made when it is first asked for.
+    pub(crate) fn detailing(&mut self) -> &mut Detailing {
+        self.detailing.get_or_insert_default()
     }
 }
 
@@ -205,18 +266,6 @@ impl Stop {
     }
 }
 
-/// A stop, and where in the chunk the frame or the segment at fault begins.
-struct StopAt {
-    keep: usize,
-    stop: Stop,
-}
-
-/// Where a frame was to begin, none does.
-const LOST: StopAt = StopAt {
-    keep: 0,
-    stop: Stop::Undecodable(Undecodable::Lost),
-};
-
 /// Runs `pass` unless decoding is over, and notes when it is.
 fn guarded(stopped: &mut Option<Stop>, pass: impl FnOnce() -> Result<(), StopAt>) -> Verdict {
     if let Some(stop) = stopped {
@@ -228,274 +277,5 @@ fn guarded(stopped: &mut Option<Stop>, pass: impl FnOnce() -> Result<(), StopAt>
             *stopped = Some(stop);
             stop.verdict(keep)
         }
-    }
-}
-
-/// What frames of one direction mean to the flow. Called in this order for each frame.
-pub(crate) trait Meaning {
-    /// [`RESPONSE_BIT`] or 0.
-    const DIRECTION_BIT: u8;
-
-    /// The version is that of the frame's first byte, which may be all that is there yet.
-    fn version(flow: &mut Flow, version: u8, in_first_frame: bool) -> Result<(), Stop>;
-    /// The header passed.
-    fn header(
-        flow: &mut Flow,
-        header: &Header,
-        in_first_frame: bool,
-        now_ns: u64,
-        sink: &mut impl Sink,
-    ) -> Result<(), Stop>;
-    /// The wanted prefix of the body passed.
-    fn body(flow: &mut Flow, header: &Header, prefix: &[u8], sink: &mut impl Sink);
-    /// The whole frame passed.
-    fn end(flow: &mut Flow, header: &Header, now_ns: u64, sink: &mut impl Sink)
-    -> Result<(), Stop>;
-}
-
-/// One direction.
-#[derive(Debug)]
-struct Lane {
-    scanner: FrameScanner,
-    segments: SegmentReader,
-    /// This direction is past its last bare frame.
-    segmented: bool,
-    /// It goes on from here to the first frame that is decoded.
-    joins: Option<Place>,
-    joined: bool,
-}
-
-impl Lane {
-    fn new(wanted: fn(&Header) -> usize) -> Self {
-        Self {
-            scanner: FrameScanner::new(wanted),
-            segments: SegmentReader::new(),
-            segmented: false,
-            joins: None,
-            joined: false,
-        }
-    }
-
-    fn join(&mut self, place: Place, unread: &Unread) {
-        self.segmented = unread.is_segmented();
-        self.joins = Some(place);
-        self.joined = true;
-    }
-
-    fn begins_at(&mut self, place: Place) {
-        if let Some(joins) = &mut self.joins {
-            *joins = place;
-        }
-    }
-
-    /// Goes to the first frame that is decoded; false when it is not in `bytes`.
-    fn joins(&mut self, bytes: &[u8], at: &mut usize) -> Result<bool, StopAt> {
-        let Some(place) = &mut self.joins else {
-            return Ok(true);
-        };
-        *at = place.skip(bytes);
-        match (place.is_known(), place.is_boundary()) {
-            (false, _) => Err(LOST),
-            (true, false) => Ok(false),
-            (true, true) => {
-                self.joins = None;
-                Ok(true)
-            }
-        }
-    }
-
-    /// `first`: what its frames begin with.
-    fn place(&self, flow: &Flow, first: u8) -> Result<Place, NoPlace> {
-        if let Some(place) = self.joins {
-            return match place.is_known() {
-                true => Ok(place),
-                false => Err(NoPlace::Framing),
-            };
-        }
-        if self.segmented {
-            let frame_left = self.scanner.left().ok_or(NoPlace::Framing)?;
-            let mut place = Place::at_segment(first, frame_left);
-            self.segments.replay(&mut place);
-            return Ok(place);
-        }
-        match (flow.segmented, self.scanner.is_idle()) {
-            (true, true) => Ok(Place::at_segment(first, 0)),
-            // Where segments begin is not seen by who goes on.
-            (true, false) => Err(NoPlace::Handshake),
-            (false, _) => Ok(self.scanner.place(first)),
-        }
-    }
-
-    fn is_idle(&self) -> bool {
-        self.scanner.is_idle() && self.segments.is_idle()
-    }
-
-    fn pass<M: Meaning>(
-        &mut self,
-        flow: &mut Flow,
-        now_ns: u64,
-        bytes: &[u8],
-        sink: &mut impl Sink,
-    ) -> Result<(), StopAt> {
-        if self.joined {
-            return self.pass_joined::<M>(flow, now_ns, bytes, sink);
-        }
-        self.pass_from::<M>(flow, now_ns, bytes, 0, sink)
-    }
-
-    /// Of one that began in the middle. Apart, for most begin at their beginning.
-    #[cold]
-    fn pass_joined<M: Meaning>(
-        &mut self,
-        flow: &mut Flow,
-        now_ns: u64,
-        bytes: &[u8],
-        sink: &mut impl Sink,
-    ) -> Result<(), StopAt> {
-        let mut at = 0;
-        if !self.joins(bytes, &mut at)? {
-            return Ok(());
-        }
-        match self.pass_from::<M>(flow, now_ns, bytes, at, sink) {
-            // Before a frame has proved the place right, it is the place that is wrong.
-            Err(_) if self.scanner.in_first_frame() => Err(LOST),
-            passed => passed,
-        }
-    }
-
-    fn pass_from<M: Meaning>(
-        &mut self,
-        flow: &mut Flow,
-        now_ns: u64,
-        bytes: &[u8],
-        mut at: usize,
-        sink: &mut impl Sink,
-    ) -> Result<(), StopAt> {
-        if !self.segmented {
-            self.bare::<M>(flow, now_ns, bytes, &mut at, sink)?;
-        }
-        if self.segmented {
-            self.segments::<M>(flow, now_ns, bytes, &mut at, sink)?;
-        }
-        Ok(())
-    }
-
-    /// Frames as they are, up to the one after which segments begin.
-    fn bare<M: Meaning>(
-        &mut self,
-        flow: &mut Flow,
-        now_ns: u64,
-        bytes: &[u8],
-        at: &mut usize,
-        sink: &mut impl Sink,
-    ) -> Result<(), StopAt> {
-        let mut frame_start = *at;
-        loop {
-            if self.scanner.is_idle() {
-                if flow.segmented {
-                    self.segmented = true;
-                    return Ok(());
-                }
-                frame_start = *at;
-            }
-            match frame_step::<M>(&mut self.scanner, flow, now_ns, bytes, at, sink) {
-                Ok(true) => {}
-                Ok(false) => return Ok(()),
-                Err(stop) => {
-                    return Err(StopAt {
-                        keep: frame_start,
-                        stop,
-                    });
-                }
-            }
-        }
-    }
-
-    /// Segments, and the frames within each.
-    fn segments<M: Meaning>(
-        &mut self,
-        flow: &mut Flow,
-        now_ns: u64,
-        bytes: &[u8],
-        at: &mut usize,
-        sink: &mut impl Sink,
-    ) -> Result<(), StopAt> {
-        let Self {
-            scanner, segments, ..
-        } = self;
-        loop {
-            // A segment that is not idle here began in an earlier chunk, and this is still 0.
-            let keep = *at;
-            let close = |reason| StopAt {
-                keep,
-                stop: Stop::Close(reason),
-            };
-            let Some(segment) = segments
-                .step(bytes, at)
-                .map_err(|_| close(CloseReason::SegmentCrc))?
-            else {
-                return Ok(());
-            };
-            if segment.self_contained && !scanner.is_idle() {
-                return Err(close(CloseReason::SegmentLength));
-            }
-            let mut within = 0;
-            while frame_step::<M>(scanner, flow, now_ns, segment.payload, &mut within, sink)
-                .map_err(|stop| StopAt { keep, stop })?
-            {}
-            if segment.self_contained && !scanner.is_idle() {
-                return Err(close(CloseReason::SegmentLength));
-            }
-        }
-    }
-}
-
-/// One step of the scanner, and what it means. False when the input is used up.
-fn frame_step<M: Meaning>(
-    scanner: &mut FrameScanner,
-    flow: &mut Flow,
-    now_ns: u64,
-    input: &[u8],
-    at: &mut usize,
-    sink: &mut impl Sink,
-) -> Result<bool, Stop> {
-    let in_first_frame = scanner.in_first_frame();
-    match scanner.step(input, at) {
-        Step::Starved => return Ok(false),
-        Step::First(byte) => first_byte::<M>(flow, byte, in_first_frame)?,
-        Step::BadLength if in_first_frame => return Err(Stop::Undecodable(Undecodable::NotCql)),
-        Step::BadLength => return Err(Stop::Close(CloseReason::Length)),
-        Step::Header(header) => M::header(flow, &header, in_first_frame, now_ns, sink)?,
-        Step::Body(header, prefix) => M::body(flow, &header, prefix, sink),
-        Step::End(header) => M::end(flow, &header, now_ns, sink)?,
-    }
-    Ok(true)
-}
-
-/// `handshake`, the type of a TLS record (RFC 8446 §5.1).
-pub(crate) const TLS_HANDSHAKE: u8 = 0x16;
-
-/// A frame's first byte. The first frame of a direction decides whether this is CQL at all, and
-/// what is not CQL is relayed; later on, the same byte means that framing is lost.
-fn first_byte<M: Meaning>(flow: &mut Flow, byte: u8, in_first_frame: bool) -> Result<(), Stop> {
-    if in_first_frame && byte == TLS_HANDSHAKE {
-        return Err(Stop::Undecodable(Undecodable::Tls));
-    }
-    if byte & RESPONSE_BIT != M::DIRECTION_BIT {
-        return Err(match in_first_frame {
-            true => Stop::Undecodable(Undecodable::NotCql),
-            false => Stop::Close(CloseReason::Direction),
-        });
-    }
-    M::version(flow, byte & !RESPONSE_BIT, in_first_frame)
-}
-
-/// What a version byte that is not decoded means before a version is settled.
-pub(crate) fn foreign_version(version: u8, in_first_frame: bool) -> Stop {
-    match version {
-        // Cassandra's own, past and to come, and DataStax Enterprise's.
-        1 | 2 | 6..=0x0F | 0x41 | 0x42 => Stop::Undecodable(Undecodable::Version),
-        _ if in_first_frame => Stop::Undecodable(Undecodable::NotCql),
-        _ => Stop::Close(CloseReason::VersionChanged),
     }
 }

@@ -4,6 +4,7 @@
 //! [`FrameScanner`] cuts bytes that arrive in arbitrary pieces into frames. It shows the beginning
 //! of each body, as much of it as `wanted` says, in place when it is whole in the piece at hand.
 
+use crate::compress::enough_for;
 use crate::place::Place;
 
 /// The largest body, in bytes: the specifications name 256 MB as the limit, and Cassandra before
@@ -72,6 +73,10 @@ impl Flags {
     pub(crate) const PRELUDE: Self =
         Self(Self::TRACING.0 | Self::CUSTOM_PAYLOAD.0 | Self::WARNING.0);
 
+    pub(crate) fn without(self, flags: Self) -> Self {
+        Self(self.0 & !flags.0)
+    }
+
     /// Any flag of `flags` is set.
     pub(crate) fn any(self, flags: Self) -> bool {
         self.0 & flags.0 != 0
@@ -80,22 +85,38 @@ impl Flags {
 
 /// What a frame is (`native_protocol_v5.spec` §2.4.1.4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Opcode {
+pub enum Opcode {
+    /// What went wrong.
     Error,
+    /// A flow's first real request.
     Startup,
+    /// STARTUP is accepted.
     Ready,
+    /// STARTUP is accepted, and who it is has to be shown.
     Authenticate,
+    /// What does the server support?
     Options,
+    /// This.
     Supported,
+    /// A statement, as text.
     Query,
+    /// What came of a statement.
     Result,
+    /// A statement to be executed later.
     Prepare,
+    /// A statement that was prepared.
     Execute,
+    /// Events are wanted.
     Register,
+    /// One of them.
     Event,
+    /// Several statements at once.
     Batch,
+    /// The server asks for more.
     AuthChallenge,
+    /// Who it is.
     AuthResponse,
+    /// That was shown.
     AuthSuccess,
 }
 
@@ -173,9 +194,9 @@ impl Header {
         self.length.saturating_add(HEADER_BYTES as u32)
     }
 
-    /// The body cannot be read. Since v5 segments are compressed, and the flag means nothing.
+    /// The body is. Since v5 segments are, and the flag means nothing.
     pub(crate) fn is_compressed(&self) -> bool {
-        self.version < 5 && self.flags.any(Flags::COMPRESSION)
+        self.flags.any(Flags::COMPRESSION) && self.version < 5
     }
 }
 
@@ -188,7 +209,8 @@ pub(crate) enum Step<'a> {
     Header(Header),
     /// The header's length is impossible: frames cannot be told apart any more.
     BadLength,
-    /// The first `min(wanted, length)` bytes of the body.
+    /// The first `min(wanted, length)` bytes of the body; of one that is compressed, what is enough
+    /// for so many.
     Body(Header, &'a [u8]),
     /// The frame's last byte is consumed.
     End(Header),
@@ -207,7 +229,7 @@ enum State {
 /// Cuts one direction's bytes into frames. Holds at most one wanted prefix of a body.
 #[derive(Debug)]
 pub(crate) struct FrameScanner {
-    /// How many bytes of a body are worth seeing. It bounds the buffer.
+    /// How many bytes of a body are worth seeing, once it is not compressed. It bounds the buffer.
     wanted: fn(&Header) -> usize,
     state: State,
     header: [u8; HEADER_BYTES],
@@ -224,6 +246,11 @@ impl FrameScanner {
             prefix: Vec::new(),
             first_frame: true,
         }
+    }
+
+    /// From the next frame on, another part of bodies is worth seeing.
+    pub(crate) fn want(&mut self, wanted: fn(&Header) -> usize) {
+        self.wanted = wanted;
     }
 
     /// Between two frames.
@@ -276,7 +303,11 @@ impl FrameScanner {
                 let Some(header) = Header::read(raw) else {
                     return Step::BadLength;
                 };
-                let wanted = (self.wanted)(&header).min(header.length as usize);
+                let mut wanted = (self.wanted)(&header);
+                if header.is_compressed() {
+                    wanted = enough_for(wanted, header.length as usize);
+                }
+                let wanted = wanted.min(header.length as usize);
                 self.state = State::Body { header, wanted };
                 Step::Header(header)
             }

@@ -5,38 +5,50 @@
 //! which statement they carried. It performs no I/O and reads no clock, it never changes bytes and
 //! never holds them back; only a [`Verdict`] can ask for a flow to be left alone or closed.
 //!
-//! Decoded: v3 and v4 (`native_protocol_v3.spec`, `native_protocol_v4.spec`), and v5 without
-//! segment compression (`native_protocol_v5.spec`). Not decoded, only recognised: TLS, other
-//! versions, v5 with LZ4 segments, and the contents of compressed v3/v4 bodies.
+//! Decoded: v3 and v4 (`native_protocol_v3.spec`, `native_protocol_v4.spec`), also with bodies that are
+//! compressed with LZ4 or Snappy, and v5 (`native_protocol_v5.spec`), also in LZ4 segments. Not decoded,
+//! only recognised: TLS and other versions.
 //!
 //! The way of a chunk, outermost first:
 //!
-//! 1. `flow`: [`FlowDecoder`]; takes segments off (v5), then frames, and stops at a verdict.
-//! 2. `segment`, `frame`: cut bytes into checked segments and into frames, at any split.
+//! 1. `flow`, `lane`: [`FlowDecoder`]; takes segments off (v5), then frames, and stops at a verdict.
+//! 2. `segment`, `frame`: cut bytes into checked segments and into frames, at any split; `compress`.
 //! 3. `request`, `response`: what a frame means to the flow: versions, statements, pairing.
 //! 4. `parse`, `lex`: which statement a text is, and of which table.
 //! 5. `statement`, `prepared`, `pending`: what is remembered; each of them bounded.
+//! 6. `details`, `fingerprints`: what else a request and its response carry, for a sink that asks.
 //!
 //! In front of a decoder a [`Handshake`] may stand, until it is known what becomes of the flow: it
 //! says what may pass, and what it has learned of the [`Session`].
+//!
+//! [`edit`] is apart from all this: there, requests are changed and refused, by [`transforms`].
+//!
+//! What a statement asks for beyond its kind and table, and its text without values, is an
+//! [`Analysis`]: made when somebody wants it, by the text, and never by a decoder.
 //!
 //! A flow that need not be decoded for a while leaves its decoder as [`Unread`], of which each
 //! direction's [`Place`] is kept, and comes back to one at its next frames ([`FlowDecoder::join`]).
 //!
 //! **Invariants.** No input makes the decoder panic. Its memory is bounded whatever the peers
-//! send: one body prefix and one segment for each direction, [`MAX_IN_FLIGHT`] pending requests
-//! and two small caches. What it reports depends on the bytes and on the order in which the two
+//! send: one body prefix and one segment for each direction, what is made of them where they are
+//! compressed, [`MAX_IN_FLIGHT`] pending requests and two small caches. What it reports depends on the bytes and on the order in which the two
 //! directions are fed, never on where the bytes were cut. In the steady state (statements seen
 //! before, frames whole within their chunk) a frame allocates nothing.
 
 #![forbid(unsafe_code)]
 
+mod analysis;
+mod compress;
 mod crc;
+mod details;
+pub mod edit;
 mod event;
+mod fingerprints;
 mod flow;
 mod frame;
 mod handshake;
 mod hash;
+mod lane;
 mod lex;
 mod parse;
 #[cfg(feature = "parts")]
@@ -50,11 +62,19 @@ mod response;
 mod segment;
 mod session;
 mod statement;
+pub mod transforms;
 mod wire;
 
+pub use analysis::{
+    Analysis, Batch, BatchKind, By, Fingerprint, MAX_ANALYSED_BYTES, MAX_BATCH_PARTS,
+    MAX_FINGERPRINT_BYTES, MAX_RESTRICTIONS, Number, Object, Restriction, Shape,
+};
+pub use details::{
+    Answered, Asked, Consistency, Details, Introduction, MAX_TEXT_BYTES, Parameters, Says,
+};
 pub use event::{Anomaly, CloseReason, Completed, ErrorCode, Sink, Undecodable, Verdict};
 pub use flow::FlowDecoder;
-pub use frame::{MAX_BODY_BYTES, ProtocolVersion, StreamId};
+pub use frame::{MAX_BODY_BYTES, Opcode, ProtocolVersion, StreamId};
 pub use handshake::{Handshake, Refusal, Step};
 pub use pending::MAX_IN_FLIGHT;
 pub use place::{Framing, NoPlace, PLACE_HEADER_BYTES, Place, Unread};

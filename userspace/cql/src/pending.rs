@@ -55,6 +55,14 @@ impl Pending {
         self.by_stream.get_mut(&stream.0)
     }
 
+    /// Nothing waits any longer: what did, the oldest first.
+    pub(crate) fn take(&mut self) -> Vec<(StreamId, InFlight)> {
+        let waited = std::mem::take(&mut self.by_stream).into_iter();
+        let mut waited: Vec<_> = waited.map(|(id, r)| (StreamId(id), r)).collect();
+        waited.sort_by_key(|(id, request)| (request.started_ns, id.0));
+        waited
+    }
+
     /// What waited on `stream` waits no longer.
     pub(crate) fn remove(&mut self, stream: StreamId) -> Option<InFlight> {
         let request = self.by_stream.remove(&stream.0);

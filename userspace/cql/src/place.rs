@@ -9,6 +9,7 @@
 use crate::event::Undecodable;
 use crate::frame::{HEADER_BYTES, MAX_BODY_BYTES, ProtocolVersion};
 use crate::segment;
+use crate::session::Compression;
 
 /// The longest header: of a segment, and of the frame that begins in it and goes on in others.
 pub const PLACE_HEADER_BYTES: usize = segment::HEADER_BYTES + HEADER_BYTES;
@@ -210,6 +211,8 @@ pub enum NoPlace {
     Undecodable(Undecodable),
     /// What passed was cut otherwise than the protocol says.
     Framing,
+    /// v5 in compressed segments: where frames begin in them is not seen without decompressing them.
+    Compressed,
 }
 
 impl NoPlace {
@@ -226,8 +229,9 @@ impl NoPlace {
             }
             Self::Undecodable(Undecodable::NotCql) => "it cannot be decoded: it is no CQL",
             Self::Undecodable(Undecodable::SegmentCompression) => {
-                "it cannot be decoded: its segments are compressed"
+                "it cannot be decoded: its segments are compressed in a way that is not known"
             }
+            Self::Compressed => "nobody knows where in a frame it is: its segments are compressed",
             Self::Undecodable(Undecodable::Lost) | Self::Framing => {
                 "nobody knows where in a frame it is: what passed could not be cut into frames"
             }
@@ -239,6 +243,8 @@ impl NoPlace {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unread {
     pub(crate) version: u8,
+    /// Of bodies. `None`: not known.
+    pub(crate) compression: Option<Compression>,
     /// Of what the client sends.
     pub requests: Place,
     /// Of what the database sends.
@@ -254,6 +260,7 @@ impl Unread {
         match (requests.is_known(), responses.is_known()) {
             (true, true) => Ok(Self {
                 version: requests.first,
+                compression: None,
                 requests,
                 responses,
             }),

@@ -4,6 +4,7 @@
 //! one cluster share a [`PreparedStatements`]. Each flow keeps those that it uses at hand, in
 //! [`PreparedCache`], and touches nothing shared while it goes on using them.
 
+use crate::analysis::Fingerprint;
 use crate::hash::{BuildSpread, Fnv};
 use crate::statement::{Statement, Statements};
 use std::collections::{HashMap, VecDeque};
@@ -11,7 +12,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 /// How many statements a store remembers. Applications prepare hundreds, and Cassandra's own cache
-/// is limited, too (by default to a 256th of its heap). Each takes about 250 bytes, 4 MiB in all.
+/// is limited, too (by default to a 256th of its heap). Each takes about 250 bytes, 4 MiB in all; where
+/// details are asked for, its fingerprint too, at most 2 KiB and usually 100 bytes.
 pub const MAX_PREPARED_STATEMENTS: usize = 16_384;
 
 /// The longest id that is remembered. Cassandra's are 16 bytes (MD5).
@@ -47,6 +49,8 @@ struct Store {
 struct Entry {
     id: Arc<[u8]>,
     statement: Statement,
+    /// `None`: nobody asked for it when it was prepared.
+    fingerprint: Option<Arc<Fingerprint>>,
     /// Since the queue last looked.
     used: AtomicBool,
 }
@@ -97,11 +101,16 @@ impl PreparedStatements {
     }
 
     /// True if another statement had to go.
-    fn insert(&self, id: &[u8], statement: &Statement) -> bool {
+    fn insert(
+        &self,
+        id: &[u8],
+        statement: &Statement,
+        fingerprint: Option<Arc<Fingerprint>>,
+    ) -> bool {
         // Drivers prepare the same statement again on every host: usually it is there.
-        if self
-            .get(id)
-            .is_some_and(|known| known.statement == *statement)
+        let known = self.get(id).filter(|known| known.statement == *statement);
+        if let Some(known) = &known
+            && (known.fingerprint == fingerprint || fingerprint.is_none())
         {
             return false;
         }
@@ -109,6 +118,7 @@ impl PreparedStatements {
         let entry = Arc::new(Entry {
             id: Arc::clone(&id),
             statement: statement.clone(),
+            fingerprint,
             used: AtomicBool::new(false),
         });
         let mut store = self.store.write().unwrap_or_else(PoisonError::into_inner);
@@ -190,13 +200,27 @@ impl PreparedCache {
         Some(statement)
     }
 
+    /// The fingerprint of a statement that this flow has just [got](Self::get).
+    pub(crate) fn fingerprint(&self, id: &[u8]) -> Option<Arc<Fingerprint>> {
+        let recent = self.recent.get(&hash(id))?;
+        match *recent.entry.id == *id {
+            true => recent.entry.fingerprint.clone(),
+            false => None,
+        }
+    }
+
     /// Remembers `statement` as `id`; true if another one was forgotten for it.
-    pub(crate) fn insert(&mut self, id: &[u8], statement: &Statement) -> bool {
+    pub(crate) fn insert(
+        &mut self,
+        id: &[u8],
+        statement: &Statement,
+        fingerprint: Option<Arc<Fingerprint>>,
+    ) -> bool {
         if id.len() > MAX_ID_BYTES {
             return false;
         }
         self.recent.remove(&hash(id));
-        self.shared.insert(id, statement)
+        self.shared.insert(id, statement, fingerprint)
     }
 }
 
@@ -232,7 +256,7 @@ mod tests {
         let mut executing = PreparedCache::new(Arc::clone(&shared));
         let mut statements = Statements::default();
         assert_eq!(executing.get(b"id", &mut statements), None);
-        assert!(!preparing.insert(b"id", &statement("t")));
+        assert!(!preparing.insert(b"id", &statement("t"), None));
         let first = executing.get(b"id", &mut statements).unwrap();
         assert_eq!(*first, statement("t"));
         assert!(Arc::ptr_eq(
@@ -246,7 +270,7 @@ mod tests {
         let mut cache = PreparedCache::new(Arc::default());
         let mut statements = Statements::default();
         for table in ["t", "t", "u"] {
-            assert!(!cache.insert(b"id", &statement(table)));
+            assert!(!cache.insert(b"id", &statement(table), None));
             assert_eq!(
                 cache.get(b"id", &mut statements).as_deref(),
                 Some(&statement(table))
@@ -260,14 +284,14 @@ mod tests {
     fn the_unused_go_first_and_the_bound_holds() {
         let shared = PreparedStatements::with_capacity(3);
         for id in [b"1", b"2", b"3"] {
-            assert!(!shared.insert(id, &statement("t")));
+            assert!(!shared.insert(id, &statement("t"), None));
         }
         shared.get(b"1");
-        assert!(shared.insert(b"4", &statement("t")));
+        assert!(shared.insert(b"4", &statement("t"), None));
         assert!(knows(&shared, b"1") && !knows(&shared, b"2") && knows(&shared, b"4"));
         for i in 0..1000_u32 {
             shared.get(b"1");
-            shared.insert(&i.to_be_bytes(), &statement("t"));
+            shared.insert(&i.to_be_bytes(), &statement("t"), None);
             assert_eq!(shared.len(), 3);
         }
         assert!(knows(&shared, b"1"), "a statement in use stays");
@@ -278,10 +302,10 @@ mod tests {
         let shared = Arc::new(PreparedStatements::with_capacity(2));
         let mut cache = PreparedCache::new(Arc::clone(&shared));
         let mut statements = Statements::default();
-        cache.insert(b"hot", &statement("t"));
+        cache.insert(b"hot", &statement("t"), None);
         for i in 0..100_u32 {
             cache.get(b"hot", &mut statements);
-            cache.insert(&i.to_be_bytes(), &statement("u"));
+            cache.insert(&i.to_be_bytes(), &statement("u"), None);
         }
         assert!(knows(&shared, b"hot"));
     }
@@ -290,10 +314,10 @@ mod tests {
     fn a_store_full_of_used_statements_still_makes_room() {
         let shared = PreparedStatements::with_capacity(2 * MAX_LOOKS);
         for i in 0..2 * MAX_LOOKS {
-            shared.insert(&i.to_be_bytes(), &statement("t"));
+            shared.insert(&i.to_be_bytes(), &statement("t"), None);
             shared.get(&i.to_be_bytes());
         }
-        assert!(shared.insert(b"new", &statement("t")));
+        assert!(shared.insert(b"new", &statement("t"), None));
         assert_eq!(shared.len(), 2 * MAX_LOOKS);
     }
 
@@ -302,11 +326,11 @@ mod tests {
         let mut cache = PreparedCache::new(Arc::default());
         let mut statements = Statements::default();
         for i in 0..3 * MAX_RECENT {
-            cache.insert(&i.to_be_bytes(), &statement("t"));
+            cache.insert(&i.to_be_bytes(), &statement("t"), None);
             cache.get(&i.to_be_bytes(), &mut statements);
             assert!(cache.recent.len() <= MAX_RECENT);
         }
-        assert!(!cache.insert(&[0; MAX_ID_BYTES + 1], &statement("t")));
+        assert!(!cache.insert(&[0; MAX_ID_BYTES + 1], &statement("t"), None));
         assert_eq!(cache.shared.len(), 3 * MAX_RECENT);
     }
 }

@@ -1,11 +1,15 @@
 //! What frames from the client mean: versions asked for, statements sent, streams taken.
 
-use crate::event::{Anomaly, CloseReason, Sink, Undecodable};
-use crate::flow::{Flow, Meaning, Stop, foreign_version};
+use crate::analysis::Fingerprint;
+use crate::details::{DETAIL_PREFIX_BYTES, LOG_IN_BYTES};
+use crate::event::{Anomaly, CloseReason, Sink, Undecodable, asks_for_details};
+use crate::flow::{Flow, Stop};
 use crate::frame::{Flags, Header, Opcode, ProtocolVersion};
+use crate::lane::{Meaning, foreign_version};
 use crate::lex::{MAX_NAME_BYTES, Name};
 use crate::parse::parse;
 use crate::pending::InFlight;
+use crate::session::{Compression, Fact};
 use crate::statement::{Statement, StatementKind, StatementRef};
 use crate::wire::Cursor;
 use std::sync::Arc;
@@ -24,9 +28,6 @@ const MAX_CHILDREN_LOOKED_AT: u16 = 64;
 
 /// How much of a body [`Requests`] wants to see.
 pub(crate) fn wanted_bytes(header: &Header) -> usize {
-    if header.is_compressed() {
-        return 0;
-    }
     match header.opcode {
         Some(Opcode::Execute) if !header.flags.any(Flags::CUSTOM_PAYLOAD) => ID_PREFIX_BYTES,
         Some(
@@ -41,6 +42,18 @@ pub(crate) enum Requests {}
 
 impl Meaning for Requests {
     const DIRECTION_BIT: u8 = 0;
+
+    fn wanted(header: &Header) -> usize {
+        wanted_bytes(header)
+    }
+
+    fn wanted_in_detail(header: &Header) -> usize {
+        match header.opcode {
+            Some(Opcode::Execute) => DETAIL_PREFIX_BYTES,
+            Some(Opcode::AuthResponse) => LOG_IN_BYTES,
+            _ => wanted_bytes(header),
+        }
+    }
 
     fn version(flow: &mut Flow, version: u8, in_first_frame: bool) -> Result<(), Stop> {
         if flow.accepted && flow.version != Some(version) {
@@ -81,10 +94,16 @@ impl Meaning for Requests {
         if let Err(anomaly) = flow.pending.insert(header.stream, request) {
             sink.anomaly(anomaly);
         }
+        if asks_for_details(sink) && flow.pending.get_mut(header.stream).is_some() {
+            flow.detailing().asks(header);
+        }
         Ok(())
     }
 
     fn body(flow: &mut Flow, header: &Header, prefix: &[u8], sink: &mut impl Sink) {
+        if asks_for_details(sink) {
+            flow.detailing().asks_with(header, prefix);
+        }
         let reading = Reading {
             flow,
             header,
@@ -120,8 +139,8 @@ fn kind_by_opcode(opcode: Option<Opcode>) -> StatementKind {
     }
 }
 
-/// What a QUERY, PREPARE, EXECUTE or BATCH that is not compressed carries, by the beginning of its
-/// body. `None`: it could not be read.
+/// What a QUERY, PREPARE, EXECUTE or BATCH that is not compressed (any more) carries, by the beginning
+/// of its body. `None`: it could not be read.
 pub(crate) fn read_statement(
     flow: &mut Flow,
     header: &Header,
@@ -169,11 +188,11 @@ impl<'r, S: Sink> Reading<'r, S> {
             self.sink.anomaly(Anomaly::CompressedBody);
             return;
         }
-        let asked = compression_asked_for(self.prefix);
+        let asked = Compression::asked_for(self.prefix);
         if asked.is_none() {
             self.ran_out();
         }
-        self.flow.compression = asked.unwrap_or(true);
+        self.flow.compression = asked.unwrap_or(Fact::Absent);
     }
 
     /// QUERY, PREPARE, EXECUTE or BATCH: notes the statement with the waiting request.
@@ -185,6 +204,11 @@ impl<'r, S: Sink> Reading<'r, S> {
         let Some(found) = self.find() else {
             return self.ran_out();
         };
+        if asks_for_details(self.sink) {
+            let fingerprint = self.fingerprint();
+            let stream = self.header.stream;
+            self.flow.detailing().asks_for(stream, fingerprint);
+        }
         if let Some(statement) = found.statement
             && let Some(request) = self.flow.pending.get_mut(self.header.stream)
         {
@@ -193,11 +217,40 @@ impl<'r, S: Sink> Reading<'r, S> {
         }
     }
 
-    fn find(&mut self) -> Option<Found> {
+    /// Behind what a client may put in front.
+    fn body(&self) -> Option<Cursor<'r>> {
         let mut body = Cursor::new(self.prefix);
         if self.header.flags.any(Flags::CUSTOM_PAYLOAD) {
             body.skip_bytes_map()?;
         }
+        Some(body)
+    }
+
+    fn fingerprint(&mut self) -> Option<Arc<Fingerprint>> {
+        let mut body = self.body()?;
+        match self.header.opcode {
+            Some(Opcode::Query | Opcode::Prepare) => {
+                let text = self.text(&mut body)?;
+                let fingerprints = &mut self.flow.detailing().fingerprints;
+                fingerprints.of_text(text.read, text.declared)
+            }
+            Some(Opcode::Execute) => self.flow.prepared.fingerprint(body.short_bytes()?),
+            _ => {
+                self.flow.detailing();
+                let Flow {
+                    detailing,
+                    prepared,
+                    statements,
+                    ..
+                } = &mut *self.flow;
+                let fingerprints = &mut detailing.as_mut()?.fingerprints;
+                fingerprints.of_batch(body, prepared, statements)
+            }
+        }
+    }
+
+    fn find(&mut self) -> Option<Found> {
+        let body = self.body()?;
         match self.header.opcode {
             Some(Opcode::Query) => self.query(body),
             Some(Opcode::Prepare) => self.prepare(body),
@@ -376,19 +429,6 @@ impl Text<'_> {
     }
 }
 
-/// Whether the options of a STARTUP ask for compression.
-fn compression_asked_for(body: &[u8]) -> Option<bool> {
-    let mut body = Cursor::new(body);
-    let mut asked = false;
-    for _ in 0..body.short()? {
-        let (option, value) = (body.short_bytes()?, body.short_bytes()?);
-        asked |= option.eq_ignore_ascii_case(b"COMPRESSION")
-            && !value.is_empty()
-            && !value.eq_ignore_ascii_case(b"none");
-    }
-    Some(asked)
-}
-
 /// The keyspace in v5's parameters of a QUERY (§4.1.4).
 fn query_keyspace(mut parameters: Cursor<'_>) -> Option<Option<&str>> {
     let _consistency = parameters.short()?;
@@ -454,7 +494,7 @@ fn keyspace_behind_times(mut parameters: Cursor<'_>, flags: i32) -> Option<Optio
 }
 
 /// The values of a batch's child: a `[short]` and as many `[value]`s.
-fn skip_values(body: &mut Cursor<'_>) -> Option<()> {
+pub(crate) fn skip_values(body: &mut Cursor<'_>) -> Option<()> {
     for _ in 0..body.short()? {
         body.skip_bytes()?;
     }

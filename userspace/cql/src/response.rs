@@ -1,10 +1,15 @@
 //! What frames from the database mean: requests answered, and what the answers change.
 
-use crate::event::{Anomaly, CloseReason, Completed, ErrorCode, Sink, Undecodable};
-use crate::flow::{Answering, Flow, Meaning, Stop, foreign_version};
+use crate::details::DETAIL_PREFIX_BYTES;
+use crate::event::{
+    Anomaly, CloseReason, Completed, ErrorCode, Sink, Undecodable, asks_for_details,
+};
+use crate::flow::{Answering, Flow, Stop};
 use crate::frame::{Flags, Header, Opcode, ProtocolVersion};
+use crate::lane::{Meaning, foreign_version};
 use crate::lex::MAX_NAME_BYTES;
 use crate::prepared::MAX_ID_BYTES;
+use crate::session::{Compression, Fact};
 use crate::statement::StatementKind;
 use crate::wire::Cursor;
 
@@ -20,7 +25,6 @@ const PRELUDE_PREFIX_BYTES: usize = 64 << 10;
 /// How much of a body [`Responses`] wants to see.
 pub(crate) fn wanted_bytes(header: &Header) -> usize {
     match header.opcode {
-        _ if header.is_compressed() => 0,
         Some(Opcode::Result | Opcode::Error) if header.flags.any(Flags::PRELUDE) => {
             PRELUDE_PREFIX_BYTES
         }
@@ -34,6 +38,14 @@ pub(crate) enum Responses {}
 
 impl Meaning for Responses {
     const DIRECTION_BIT: u8 = crate::frame::RESPONSE_BIT;
+
+    fn wanted(header: &Header) -> usize {
+        wanted_bytes(header)
+    }
+
+    fn wanted_in_detail(_: &Header) -> usize {
+        DETAIL_PREFIX_BYTES
+    }
 
     fn version(flow: &mut Flow, version: u8, in_first_frame: bool) -> Result<(), Stop> {
         if flow.accepted && flow.version != Some(version) {
@@ -71,11 +83,17 @@ impl Meaning for Responses {
             sink.anomaly(Anomaly::UnknownStream);
         }
         let error = (header.opcode == Some(Opcode::Error)).then_some(ErrorCode::Unreadable);
+        if asks_for_details(sink) && request.is_some() {
+            flow.detailing().answers(header);
+        }
         flow.answering = request.map(|request| Answering { request, error });
         Ok(())
     }
 
     fn body(flow: &mut Flow, header: &Header, prefix: &[u8], sink: &mut impl Sink) {
+        if asks_for_details(sink) && flow.answering.is_some() {
+            flow.detailing().answers_with(header, prefix);
+        }
         let Some(opcode @ (Opcode::Result | Opcode::Error)) = header.opcode else {
             return;
         };
@@ -109,14 +127,18 @@ impl Meaning for Responses {
         let Some(Answering { request, error }) = flow.answering.take() else {
             return Ok(());
         };
-        sink.completed(&Completed {
+        let completed = Completed {
             statement: &request.statement,
             latency_ns: now_ns.saturating_sub(request.started_ns),
             error,
             request_bytes: request.request_bytes.into(),
             response_bytes: header.frame_bytes().into(),
             stream: header.stream,
-        });
+        };
+        match asks_for_details(sink) {
+            true => sink.detailed(&completed, &flow.detailing().passing),
+            false => sink.completed(&completed),
+        }
         let answered_startup = request.statement.kind == StatementKind::Startup
             && matches!(header.opcode, Some(Opcode::Ready | Opcode::Authenticate));
         if !answered_startup || flow.accepted {
@@ -125,9 +147,10 @@ impl Meaning for Responses {
         flow.accepted = true;
         flow.version = Some(header.version);
         flow.segmented = header.version >= 5;
-        match flow.segmented && flow.compression {
-            true => Err(Stop::Undecodable(Undecodable::SegmentCompression)),
-            false => Ok(()),
+        match &flow.compression {
+            Fact::Is(Compression::None | Compression::Lz4) => Ok(()),
+            _ if !flow.segmented => Ok(()),
+            _ => Err(Stop::Undecodable(Undecodable::SegmentCompression)),
         }
     }
 }
@@ -135,7 +158,7 @@ impl Meaning for Responses {
 /// What stands in front of a response's body proper (`native_protocol_v5.spec` §2.4.1.2): the
 /// tracing id, the warnings and the custom payload, in the order that Cassandra's
 /// `Message.encode` writes them.
-fn behind_prelude<'b>(header: &Header, body: &'b [u8]) -> Option<Cursor<'b>> {
+pub(crate) fn behind_prelude<'b>(header: &Header, body: &'b [u8]) -> Option<Cursor<'b>> {
     let mut body = Cursor::new(body);
     if header.flags.any(Flags::TRACING) {
         body.take(16)?;
@@ -186,7 +209,11 @@ fn result(flow: &mut Flow, header: &Header, body: &[u8], sink: &mut impl Sink) -
                 && let Some(kind) = request.prepares
             {
                 let statement = flow.statements.get(request.statement.as_kind(kind));
-                if flow.prepared.insert(id, &statement) {
+                let fingerprint = match asks_for_details(sink) {
+                    true => flow.detailing().passing.asked.fingerprint.clone(),
+                    false => None,
+                };
+                if flow.prepared.insert(id, &statement, fingerprint) {
                     sink.anomaly(Anomaly::PreparedEvicted);
                 }
             }

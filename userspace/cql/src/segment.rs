@@ -1,19 +1,27 @@
-//! v5 segments without compression (`native_protocol_v5.spec` §2.1, where they are called frames).
+//! v5 segments (`native_protocol_v5.spec` §2.1 and §2.2, where they are called frames).
 //!
-//! Six bytes of header: 17 bits of payload length, 1 bit "self-contained" and 6 bits of padding,
-//! little endian, then the CRC24 of those three bytes. The payload. Its CRC32, little endian.
+//! Plain: six bytes of header, which are 17 bits of payload length, 1 bit "self-contained" and 6 bits
+//! of padding, little endian, then the CRC24 of those three bytes. The payload. Its CRC32, little
+//! endian.
+//!
+//! LZ4: eight bytes of header, with 17 bits of payload length as carried, 17 bits of what it becomes, the
+//! bit, and 5 bits of padding, then the CRC24 of those five bytes. The rest is the same; the CRC32 is that
+//! of what is carried. If it is to become 0 bytes, it is not compressed.
 //!
 //! A payload is handed on only once its CRC32 was right: in place when the whole segment is in the
-//! piece at hand, otherwise from a buffer of at most 128 KiB.
+//! piece at hand, otherwise from a buffer of at most 128 KiB. What it becomes takes another one, of which
+//! the header's 17 bits are the bound.
 
+use crate::compress::{expand_block, shrink_to_block};
 use crate::crc::{crc24, crc32};
 use crate::place::Place;
+use crate::session::Compression;
 
 pub(crate) const HEADER_BYTES: usize = 6;
+pub(crate) const LZ4_HEADER_BYTES: usize = 8;
 pub(crate) const TRAILER_BYTES: usize = 4;
 /// The largest payload that 17 bits can name.
-#[cfg(test)]
-const MAX_PAYLOAD_BYTES: usize = (1 << 17) - 1;
+pub(crate) const MAX_PAYLOAD_BYTES: usize = (1 << 17) - 1;
 
 /// A payload collected from pieces keeps its buffer up to this many bytes from segment to segment;
 /// the reason is that of the frame scanner's.
@@ -27,27 +35,78 @@ pub(crate) struct Segment<'a> {
     pub(crate) payload: &'a [u8],
 }
 
-/// A checksum was wrong: where the next segment begins cannot be known.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct BadCrc;
+/// Where the next segment begins cannot be known, or what this one holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Broken {
+    /// A checksum was wrong.
+    Crc,
+    /// What is compressed does not become what its header says.
+    Compression,
+}
 
+/// What the first bytes of a segment say.
 #[derive(Clone, Copy, Debug)]
-struct SegmentHeader {
-    length: usize,
-    self_contained: bool,
+pub(crate) struct SegmentHeader {
+    /// Of the payload, as carried.
+    pub(crate) length: usize,
+    /// Without compression; 0: it is not compressed.
+    pub(crate) plain: usize,
+    pub(crate) self_contained: bool,
 }
 
 impl SegmentHeader {
-    fn read(raw: &[u8; HEADER_BYTES]) -> Result<Self, BadCrc> {
+    pub(crate) fn read(raw: &[u8; HEADER_BYTES]) -> Result<Self, Broken> {
         let [b0, b1, b2, c0, c1, c2] = *raw;
         if crc24(&[b0, b1, b2]) != u32::from_le_bytes([c0, c1, c2, 0]) {
-            return Err(BadCrc);
+            return Err(Broken::Crc);
         }
         let word = u32::from_le_bytes([b0, b1, b2, 0]);
         Ok(Self {
             length: (word & 0x1_FFFF) as usize,
+            plain: 0,
             self_contained: word & (1 << 17) != 0,
         })
+    }
+
+    pub(crate) fn read_lz4(raw: &[u8; LZ4_HEADER_BYTES]) -> Result<Self, Broken> {
+        let [b0, b1, b2, b3, b4, c0, c1, c2] = *raw;
+        if crc24(&[b0, b1, b2, b3, b4]) != u32::from_le_bytes([c0, c1, c2, 0]) {
+            return Err(Broken::Crc);
+        }
+        let word = u64::from_le_bytes([b0, b1, b2, b3, b4, 0, 0, 0]);
+        Ok(Self {
+            length: (word & 0x1_FFFF) as usize,
+            plain: (word >> 17 & 0x1_FFFF) as usize,
+            self_contained: word & (1 << 34) != 0,
+        })
+    }
+
+    /// The payload in what stands behind it, if all of that is there and its checksum is right.
+    pub(crate) fn carried<'a>(&self, behind: &'a [u8]) -> Result<Option<&'a [u8]>, Broken> {
+        let Some((carried, rest)) = behind.split_at_checked(self.length) else {
+            return Ok(None);
+        };
+        let Some(trailer) = rest.first_chunk() else {
+            return Ok(None);
+        };
+        match crc32(carried) == u32::from_le_bytes(*trailer) {
+            true => Ok(Some(carried)),
+            false => Err(Broken::Crc),
+        }
+    }
+
+    /// What a payload that was compressed becomes, in front of `to`, which grows and never shrinks.
+    pub(crate) fn expand<'t>(
+        &self,
+        carried: &[u8],
+        to: &'t mut Vec<u8>,
+    ) -> Result<&'t [u8], Broken> {
+        if to.len() < self.plain {
+            to.resize(self.plain, 0);
+        }
+        let plain = to.get_mut(..self.plain).ok_or(Broken::Compression)?;
+        expand_block(carried, plain).ok_or(Broken::Compression)?;
+        Ok(plain)
     }
 }
 
@@ -65,23 +124,33 @@ enum State {
     },
 }
 
-/// Cuts one direction's bytes into segments. Holds at most one payload.
+/// Cuts one direction's bytes into segments. Holds at most one payload, and what it becomes.
 #[derive(Debug)]
 pub(crate) struct SegmentReader {
+    is_lz4: bool,
     state: State,
-    header: [u8; HEADER_BYTES],
+    header: [u8; LZ4_HEADER_BYTES],
     payload: Vec<u8>,
     trailer: [u8; TRAILER_BYTES],
+    /// Of payloads that are compressed.
+    expanded: Vec<u8>,
 }
 
 impl SegmentReader {
     pub(crate) fn new() -> Self {
         Self {
+            is_lz4: false,
             state: State::Header { filled: 0 },
-            header: [0; HEADER_BYTES],
+            header: [0; LZ4_HEADER_BYTES],
             payload: Vec::new(),
             trailer: [0; TRAILER_BYTES],
+            expanded: Vec::new(),
         }
+    }
+
+    /// Before its first byte: its segments are those of LZ4.
+    pub(crate) fn become_lz4(&mut self) {
+        self.is_lz4 = true;
     }
 
     /// Between two segments.
@@ -89,7 +158,8 @@ impl SegmentReader {
         matches!(self.state, State::Header { filled: 0 })
     }
 
-    /// Moves a place that is where the segment at hand began past what has come of it.
+    /// Moves a place that is where the segment at hand began past what has come of it. Of segments
+    /// that are not LZ4's.
     pub(crate) fn replay(&self, place: &mut Place) {
         let (header, trailer) = match self.state {
             State::Header { filled } => (filled, 0),
@@ -109,10 +179,13 @@ impl SegmentReader {
         &'a mut self,
         input: &'a [u8],
         at: &mut usize,
-    ) -> Result<Option<Segment<'a>>, BadCrc> {
+    ) -> Result<Option<Segment<'a>>, Broken> {
         if self.is_idle() {
             self.payload.clear();
             self.payload.shrink_to(KEPT_BUFFER_BYTES);
+            if self.is_lz4 {
+                return self.step_lz4(input, at);
+            }
             if let Some(segment) = in_place(input, at)? {
                 return Ok(Some(segment));
             }
@@ -120,21 +193,57 @@ impl SegmentReader {
         self.collect(input, at)
     }
 
+    /// The same, between two segments of LZ4. Apart, for most flows have none.
+    #[cold]
+    fn step_lz4<'a>(
+        &'a mut self,
+        input: &'a [u8],
+        at: &mut usize,
+    ) -> Result<Option<Segment<'a>>, Broken> {
+        self.expanded.truncate(KEPT_BUFFER_BYTES);
+        self.expanded.shrink_to(KEPT_BUFFER_BYTES);
+        let rest = input.get(*at..).unwrap_or_default();
+        if let Some((raw, behind)) = rest.split_first_chunk() {
+            let header = SegmentHeader::read_lz4(raw)?;
+            if let Some(carried) = header.carried(behind)? {
+                *at += LZ4_HEADER_BYTES + header.length + TRAILER_BYTES;
+                return segment(header, carried, &mut self.expanded).map(Some);
+            }
+        }
+        self.collect(input, at)
+    }
+
+    fn header_bytes(&self) -> usize {
+        match self.is_lz4 {
+            true => LZ4_HEADER_BYTES,
+            false => HEADER_BYTES,
+        }
+    }
+
+    fn read_header(&self) -> Result<SegmentHeader, Broken> {
+        match (self.is_lz4, self.header.first_chunk()) {
+            (false, Some(raw)) => SegmentHeader::read(raw),
+            _ => SegmentHeader::read_lz4(&self.header),
+        }
+    }
+
     fn collect<'a>(
         &'a mut self,
         input: &'a [u8],
         at: &mut usize,
-    ) -> Result<Option<Segment<'a>>, BadCrc> {
+    ) -> Result<Option<Segment<'a>>, Broken> {
         loop {
             let rest = input.get(*at..).unwrap_or_default();
             match self.state {
                 State::Header { filled } => {
-                    let filled = fill(&mut self.header, filled, rest, at);
-                    if filled < HEADER_BYTES {
+                    let wanted = self.header_bytes();
+                    let header = self.header.get_mut(..wanted).unwrap_or_default();
+                    let filled = fill(header, filled, rest, at);
+                    if filled < wanted {
                         self.state = State::Header { filled };
                         return Ok(None);
                     }
-                    let header = SegmentHeader::read(&self.header)?;
+                    let header = self.read_header()?;
                     self.state = State::Payload { header };
                 }
                 State::Payload { header } => {
@@ -157,55 +266,81 @@ impl SegmentReader {
                         return Ok(None);
                     }
                     if crc32(&self.payload) != u32::from_le_bytes(self.trailer) {
-                        return Err(BadCrc);
+                        return Err(Broken::Crc);
                     }
                     self.state = State::Header { filled: 0 };
-                    let self_contained = header.self_contained;
-                    return Ok(Some(Segment {
-                        self_contained,
-                        payload: &self.payload,
-                    }));
+                    return segment(header, &self.payload, &mut self.expanded).map(Some);
                 }
             }
         }
     }
 }
 
-/// A segment that is whole in `input[*at..]`.
-pub(crate) fn in_place<'a>(input: &'a [u8], at: &mut usize) -> Result<Option<Segment<'a>>, BadCrc> {
+/// One whose checksums were right.
+fn segment<'a>(
+    header: SegmentHeader,
+    carried: &'a [u8],
+    expanded: &'a mut Vec<u8>,
+) -> Result<Segment<'a>, Broken> {
+    let payload = match header.plain {
+        0 => carried,
+        _ => header.expand(carried, expanded)?,
+    };
+    Ok(Segment {
+        self_contained: header.self_contained,
+        payload,
+    })
+}
+
+/// A segment that is whole in `input[*at..]`, and not LZ4's.
+pub(crate) fn in_place<'a>(input: &'a [u8], at: &mut usize) -> Result<Option<Segment<'a>>, Broken> {
     let rest = input.get(*at..).unwrap_or_default();
-    let Some((raw, rest)) = rest.split_first_chunk() else {
+    let Some((raw, behind)) = rest.split_first_chunk() else {
         return Ok(None);
     };
-    let SegmentHeader {
-        length,
-        self_contained,
-    } = SegmentHeader::read(raw)?;
-    let Some((payload, rest)) = rest.split_at_checked(length) else {
+    let header = SegmentHeader::read(raw)?;
+    let Some(payload) = header.carried(behind)? else {
         return Ok(None);
     };
-    let Some(trailer) = rest.first_chunk() else {
-        return Ok(None);
-    };
-    if crc32(payload) != u32::from_le_bytes(*trailer) {
-        return Err(BadCrc);
-    }
-    *at += HEADER_BYTES + length + TRAILER_BYTES;
+    *at += HEADER_BYTES + header.length + TRAILER_BYTES;
     Ok(Some(Segment {
-        self_contained,
+        self_contained: header.self_contained,
         payload,
     }))
 }
 
-/// A self-contained segment around `payload`, of which there are at most 17 bits' worth of bytes.
-pub(crate) fn encode(payload: &[u8]) -> Vec<u8> {
-    let word = (payload.len() as u32 & 0x1_FFFF) | 1 << 17;
-    let [b0, b1, b2, _] = word.to_le_bytes();
-    let [c0, c1, c2, _] = crc24(&[b0, b1, b2]).to_le_bytes();
-    let mut segment = vec![b0, b1, b2, c0, c1, c2];
-    segment.extend_from_slice(payload);
-    segment.extend(crc32(payload).to_le_bytes());
-    segment
+/// Appends a segment around `payload`, of which there are at most [`MAX_PAYLOAD_BYTES`]; compressed
+/// where that makes it smaller.
+pub(crate) fn encode(
+    compression: Compression,
+    payload: &[u8],
+    self_contained: bool,
+    to: &mut Vec<u8>,
+) {
+    let flag = u64::from(self_contained);
+    let length = payload.len() as u64 & 0x1_FFFF;
+    if compression == Compression::None {
+        let [b0, b1, b2, ..] = (length | flag << 17).to_le_bytes();
+        let [c0, c1, c2, _] = crc24(&[b0, b1, b2]).to_le_bytes();
+        to.extend([b0, b1, b2, c0, c1, c2]);
+        to.extend_from_slice(payload);
+        to.extend(crc32(payload).to_le_bytes());
+        return;
+    }
+    let block = shrink_to_block(payload);
+    let (carried, plain) = match block.len() < payload.len() {
+        true => (&block[..], length),
+        // It becomes 0 bytes: it is not compressed.
+        false => (payload, 0),
+    };
+    let word = carried.len() as u64 | plain << 17 | flag << 34;
+    let [b0, b1, b2, b3, b4, ..] = word.to_le_bytes();
+    let header = [b0, b1, b2, b3, b4];
+    let [c0, c1, c2, _] = crc24(&header).to_le_bytes();
+    to.extend(header);
+    to.extend([c0, c1, c2]);
+    to.extend_from_slice(carried);
+    to.extend(crc32(carried).to_le_bytes());
 }
 
 /// Copies from `rest` to `to[filled..]`; gives how much of `to` is filled then.
@@ -222,20 +357,36 @@ fn fill(to: &mut [u8], filled: usize, rest: &[u8], at: &mut usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use cassandra_protocol::frame::frame_encoder::{FrameEncoder, UncompressedFrameEncoder};
+    use cassandra_protocol::frame::frame_encoder::{
+        FrameEncoder, Lz4FrameEncoder, UncompressedFrameEncoder,
+    };
 
-    fn encode(payload: &[u8], self_contained: bool) -> Vec<u8> {
-        let mut encoder = UncompressedFrameEncoder::default();
-        if self_contained {
-            encoder.add_envelope(payload.to_vec());
-            encoder.finalize_self_contained().to_vec()
-        } else {
-            encoder.finalize_non_self_contained(payload).1.to_vec()
+    /// As `cassandra-protocol` writes it.
+    fn written(is_lz4: bool, payload: &[u8], self_contained: bool) -> Vec<u8> {
+        let encode = |encoder: &mut dyn FrameEncoder| match self_contained {
+            true => {
+                encoder.add_envelope(payload.to_vec());
+                encoder.finalize_self_contained().to_vec()
+            }
+            false => encoder.finalize_non_self_contained(payload).1.to_vec(),
+        };
+        match is_lz4 {
+            true => encode(&mut Lz4FrameEncoder::default()),
+            false => encode(&mut UncompressedFrameEncoder::default()),
         }
     }
 
-    fn read(pieces: &[&[u8]]) -> Result<Vec<(bool, Vec<u8>)>, BadCrc> {
+    fn ours(compression: Compression, payload: &[u8], self_contained: bool) -> Vec<u8> {
+        let mut segment = Vec::new();
+        encode(compression, payload, self_contained, &mut segment);
+        segment
+    }
+
+    fn read(is_lz4: bool, pieces: &[&[u8]]) -> Result<Vec<(bool, Vec<u8>)>, Broken> {
         let mut reader = SegmentReader::new();
+        if is_lz4 {
+            reader.become_lz4();
+        }
         let mut segments = Vec::new();
         for piece in pieces {
             let mut at = 0;
@@ -245,50 +396,122 @@ mod tests {
             assert_eq!(at, piece.len());
         }
         assert!(reader.payload.capacity() <= MAX_PAYLOAD_BYTES.next_power_of_two());
+        assert!(reader.expanded.capacity() <= MAX_PAYLOAD_BYTES.next_power_of_two());
         Ok(segments)
     }
 
     #[test]
     fn reads_what_cassandra_protocol_writes_at_every_cut() {
-        let mut bytes = encode(b"some frames", true);
-        bytes.extend(encode(b"", true));
-        bytes.extend(encode(b"a part of one", false));
-        let expected = vec![
-            (true, b"some frames".to_vec()),
-            (true, Vec::new()),
-            (false, b"a part of one".to_vec()),
+        let repeats = b"what repeats ".repeat(40);
+        let payloads = [
+            (&b"some frames"[..], true),
+            (b"a part of one", false),
+            (&repeats, true),
+            (&repeats, false),
         ];
-        for cut in 0..=bytes.len() {
-            let (a, b) = bytes.split_at(cut);
-            assert_eq!(read(&[a, b]), Ok(expected.clone()), "cut at {cut}");
+        for is_lz4 in [false, true] {
+            let written = |(payload, whole): &(&[u8], bool)| written(is_lz4, payload, *whole);
+            let bytes: Vec<u8> = payloads.iter().flat_map(written).collect();
+            let expected = payloads.map(|(payload, whole)| (whole, payload.to_vec()));
+            for cut in 0..=bytes.len() {
+                let (a, b) = bytes.split_at(cut);
+                assert_eq!(read(is_lz4, &[a, b]).unwrap(), expected, "cut at {cut}");
+            }
+            let single: Vec<&[u8]> = bytes.chunks(1).collect();
+            assert_eq!(read(is_lz4, &single).unwrap(), expected);
         }
-        assert_eq!(read(&bytes.chunks(1).collect::<Vec<_>>()), Ok(expected));
+        let empty = written(false, b"", true);
+        assert_eq!(read(false, &[&empty]), Ok(vec![(true, Vec::new())]));
     }
 
     #[test]
     fn writes_what_cassandra_protocol_writes() {
         for payload in [&b""[..], b"a frame", &[7; 1000]] {
-            assert_eq!(super::encode(payload), encode(payload, true));
+            let ours = ours(Compression::None, payload, true);
+            assert_eq!(ours, written(false, payload, true));
+        }
+        // Of the same header; how a block is compressed is not said.
+        for (payload, self_contained) in [(&[7; 1000][..], true), (&[7; 100_000], false)] {
+            let ours = ours(Compression::Lz4, payload, self_contained);
+            let theirs = written(true, payload, self_contained);
+            assert!(ours.len() < payload.len());
+            let word = |segment: &[u8]| {
+                let header = SegmentHeader::read_lz4(segment.first_chunk().unwrap()).unwrap();
+                (header.plain, header.self_contained)
+            };
+            assert_eq!(word(&ours), word(&theirs));
+            let expected = vec![(self_contained, payload.to_vec())];
+            assert_eq!(read(true, &[&ours]), Ok(expected));
         }
     }
 
     #[test]
     fn the_largest_payload() {
-        let payload = vec![7; MAX_PAYLOAD_BYTES];
-        let bytes = encode(&payload, false);
-        let pieces: Vec<&[u8]> = bytes.chunks(4096).collect();
-        assert_eq!(read(&pieces), Ok(vec![(false, payload)]));
+        let payload: Vec<u8> = (0..MAX_PAYLOAD_BYTES).map(|n| (n / 3) as u8).collect();
+        for is_lz4 in [false, true] {
+            let bytes = written(is_lz4, &payload, false);
+            let expected = Ok(vec![(false, payload.clone())]);
+            let pieces: Vec<&[u8]> = bytes.chunks(4096).collect();
+            assert_eq!(read(is_lz4, &pieces), expected);
+            assert_eq!(read(is_lz4, &[&bytes]), expected);
+        }
     }
 
     #[test]
     fn any_flipped_bit_is_noticed() {
-        let good = encode(b"payload", true);
-        for bit in 0..good.len() * 8 {
-            let mut bad = good.clone();
-            bad[bit / 8] ^= 1 << (bit % 8);
-            assert_eq!(read(&[&bad]), Err(BadCrc), "whole, bit {bit}");
-            let pieces: Vec<&[u8]> = bad.chunks(3).collect();
-            assert_eq!(read(&pieces), Err(BadCrc), "in pieces, bit {bit}");
+        for is_lz4 in [false, true] {
+            let good = written(is_lz4, b"payload, payload, payload, payload", true);
+            for bit in 0..good.len() * 8 {
+                let mut bad = good.clone();
+                bad[bit / 8] ^= 1 << (bit % 8);
+                let crc = Err(Broken::Crc);
+                assert_eq!(read(is_lz4, &[&bad]), crc, "whole, bit {bit}");
+                let pieces: Vec<&[u8]> = bad.chunks(3).collect();
+                assert_eq!(read(is_lz4, &pieces), crc, "in pieces, bit {bit}");
+            }
         }
+    }
+
+    /// Its checksums are right: it was written like that.
+    fn lying(carried: &[u8], plain: usize) -> Vec<u8> {
+        let word = carried.len() as u64 | (plain as u64) << 17 | 1 << 34;
+        let mut segment = word.to_le_bytes()[..5].to_vec();
+        let crc = crc24(&segment);
+        segment.extend(&crc.to_le_bytes()[..3]);
+        segment.extend(carried);
+        segment.extend(crc32(carried).to_le_bytes());
+        segment
+    }
+
+    #[test]
+    fn what_does_not_become_what_it_says_is_broken() {
+        let block = shrink_to_block(&[7; 1000]);
+        assert!(read(true, &[&lying(&block, 1000)]).is_ok());
+        assert!(read(true, &[&lying(&block, 0)]).is_ok(), "not compressed");
+        for (carried, plain) in [
+            (&block[..], 999),
+            (&block, 1001),
+            (&block, MAX_PAYLOAD_BYTES),
+            (b"no block", 10),
+            (b"", 1),
+        ] {
+            let bytes = lying(carried, plain);
+            let broken = Err(Broken::Compression);
+            assert_eq!(read(true, &[&bytes]), broken, "{plain}");
+            let pieces: Vec<&[u8]> = bytes.chunks(3).collect();
+            assert_eq!(read(true, &pieces), broken, "{plain}");
+        }
+    }
+
+    #[test]
+    fn a_large_payload_does_not_stay_in_memory() {
+        let large = ours(Compression::Lz4, &[7; MAX_PAYLOAD_BYTES], false);
+        let small = ours(Compression::Lz4, &[7; 100], true);
+        let mut reader = SegmentReader::new();
+        reader.become_lz4();
+        for bytes in [&large, &small] {
+            assert!(reader.step(bytes, &mut 0).unwrap().is_some());
+        }
+        assert!(reader.expanded.capacity() <= KEPT_BUFFER_BYTES);
     }
 }

@@ -31,6 +31,32 @@ pub enum Compression {
     Snappy,
 }
 
+impl Compression {
+    /// What the options of a STARTUP ask for, as Cassandra reads them: whatever their case, and the
+    /// last one counts. [`Fact::Absent`]: something that is not known; `None`: they cannot be read.
+    pub(crate) fn asked_for(options: &[u8]) -> Option<Fact<Self>> {
+        let mut options = Cursor::new(options);
+        let mut asked = Fact::Is(Self::None);
+        for _ in 0..options.short()? {
+            let (option, value) = (options.short_bytes()?, options.short_bytes()?);
+            if option.eq_ignore_ascii_case(b"COMPRESSION") {
+                asked = Self::by_name(value);
+            }
+        }
+        Some(asked)
+    }
+
+    fn by_name(name: &[u8]) -> Fact<Self> {
+        let is = |known: &str| name.eq_ignore_ascii_case(known.as_bytes());
+        match () {
+            () if name.is_empty() || is("none") => Fact::Is(Self::None),
+            () if is("lz4") => Fact::Is(Self::Lz4),
+            () if is("snappy") => Fact::Is(Self::Snappy),
+            () => Fact::Absent,
+        }
+    }
+}
+
 /// What a handshake has told so far. Nothing here is taken back.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Session {
@@ -122,8 +148,6 @@ pub(crate) struct Claims {
     pub(crate) driver_version: Claim,
     pub(crate) application: Claim,
     pub(crate) compression: Fact<Compression>,
-    /// Bodies (v5: segments) will be compressed, or nobody knows.
-    pub(crate) compresses: bool,
 }
 
 /// `None`: not said.
@@ -136,7 +160,6 @@ impl Claims {
         read_options(body).unwrap_or_else(|| Self {
             driver: Some(Err(Unknowable::Unreadable)),
             compression: Fact::Absent,
-            compresses: true,
             ..Self::default()
         })
     }
@@ -158,23 +181,10 @@ fn read_options(body: &[u8]) -> Option<Claims> {
         } else if is("APPLICATION_NAME") {
             claims.application = Some(text_fact(value));
         } else if is("COMPRESSION") {
-            (claims.compression, claims.compresses) = compression(value);
+            claims.compression = Compression::by_name(value);
         }
     }
     Some(claims)
-}
-
-fn compression(value: &[u8]) -> (Fact<Compression>, bool) {
-    let is = |name: &str| value.eq_ignore_ascii_case(name.as_bytes());
-    if value.is_empty() || is("none") {
-        (Fact::Is(Compression::None), false)
-    } else if is("lz4") {
-        (Fact::Is(Compression::Lz4), true)
-    } else if is("snappy") {
-        (Fact::Is(Compression::Snappy), true)
-    } else {
-        (Fact::Absent, true)
-    }
 }
 
 /// The user of an AUTH_RESPONSE's body, a `[bytes]` token (§4.1.2): of SASL PLAIN (RFC 4616), as
@@ -220,7 +230,6 @@ mod tests {
         assert_eq!(claims.driver, Some(Ok("two".into())));
         assert_eq!(claims.application, None);
         assert_eq!(claims.compression, Fact::Is(Compression::Lz4));
-        assert!(claims.compresses);
     }
 
     #[test]
@@ -230,10 +239,28 @@ mod tests {
             let claims = Claims::read(&whole[..len]);
             assert_eq!(claims.driver, Some(Err(Unknowable::Unreadable)), "{len}");
             assert_eq!(claims.compression, Fact::Absent);
-            assert!(claims.compresses, "nobody knows");
+            assert_eq!(Compression::asked_for(&whole[..len]), None);
         }
         let huge = [&[0xFF, 0xFF][..], &whole[2..]].concat();
         assert_eq!(Claims::read(&huge).compression, Fact::Absent);
+    }
+
+    #[test]
+    fn what_is_asked_for() {
+        let asked = |pairs: &[_]| Compression::asked_for(&map(pairs));
+        assert_eq!(asked(&[]), Some(Fact::Is(Compression::None)));
+        for (value, expected) in [
+            ("", Fact::Is(Compression::None)),
+            ("NONE", Fact::Is(Compression::None)),
+            ("Lz4", Fact::Is(Compression::Lz4)),
+            ("snappy", Fact::Is(Compression::Snappy)),
+            ("zstd", Fact::Absent),
+        ] {
+            let pairs = [("CQL_VERSION", "3.0.0"), ("Compression", value)];
+            assert_eq!(asked(&pairs), Some(expected), "{value}");
+        }
+        let twice = [("COMPRESSION", "lz4"), ("COMPRESSION", "snappy")];
+        assert_eq!(asked(&twice), Some(Fact::Is(Compression::Snappy)));
     }
 
     #[test]

@@ -130,7 +130,7 @@ impl StatementRef<'_> {
         }
     }
 
-    fn is(&self, statement: &Statement) -> bool {
+    pub(crate) fn is(&self, statement: &Statement) -> bool {
         let same = |name: Option<Name<'_>>, owned: &Option<Box<str>>| match (name, owned) {
             (Some(name), Some(owned)) => name.is(owned),
             (None, None) => true,
@@ -153,7 +153,7 @@ impl StatementRef<'_> {
         hash.0
     }
 
-    fn to_owned(self) -> Statement {
+    pub(crate) fn to_owned(self) -> Statement {
         Statement {
             kind: self.kind,
             keyspace: self.keyspace.map(Name::to_boxed),

@@ -8,49 +8,49 @@
 )]
 mod support;
 
+/// What the benchmark measures, and how the agent counts.
+#[cfg(test)]
+#[path = "../benches/frames/cases.rs"]
+#[allow(
+    dead_code,
+    clippy::allow_attributes,
+    reason = "the benchmark uses all of it"
+)]
+mod cases;
+#[cfg(test)]
+#[path = "../benches/frames/stats.rs"]
+mod stats;
+
 #[cfg(test)]
 mod tests {
+    use super::cases::{CASES, Case, FRAME_BYTES, Flow, OPERATIONS};
+    use super::support::counting::{ALLOCATIONS, Counting, LIVE_BYTES};
+    use super::support::edit::{KINDS, Kind, kind};
     use super::support::*;
-    use cql::{Anomaly, Completed, FlowDecoder, Sink, Verdict};
-    use std::alloc::{GlobalAlloc, Layout, System};
-    use std::cell::Cell;
+    use cassandra_protocol::compression::Compression;
+    use cql::{Anomaly, Completed, Details, FlowDecoder, Sink, Verdict};
     use std::sync::Arc;
-
-    /// The system's allocator, counting for each thread.
-    struct Counting;
-
-    thread_local! {
-        static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
-        static LIVE_BYTES: Cell<usize> = const { Cell::new(0) };
-    }
-
-    // SAFETY: hands every call on to the system's allocator unchanged. Counting touches a
-    // thread-local without a destructor, which itself does not allocate.
-    unsafe impl GlobalAlloc for Counting {
-        unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-            ALLOCATIONS.set(ALLOCATIONS.get() + 1);
-            LIVE_BYTES.set(LIVE_BYTES.get().wrapping_add(layout.size()));
-            // SAFETY: the caller's own promise.
-            unsafe { System.alloc(layout) }
-        }
-
-        unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-            // Threads may free what others allocated.
-            LIVE_BYTES.set(LIVE_BYTES.get().wrapping_sub(layout.size()));
-            // SAFETY: the caller's own promise.
-            unsafe { System.dealloc(pointer, layout) }
-        }
-    }
 
     #[global_allocator]
     static COUNTING: Counting = Counting;
 
+    /// One that asks for details, or not.
     #[derive(Default)]
-    struct Counter {
+    struct Counter<const DETAILS: bool> {
         completed: usize,
+        known: usize,
+        fingerprints: usize,
     }
 
-    impl Sink for Counter {
+    impl<const DETAILS: bool> Sink for Counter<DETAILS> {
+        const DETAILS: bool = DETAILS;
+
+        fn detailed(&mut self, completed: &Completed<'_>, details: &Details) {
+            self.known += usize::from(details.asked.parameters.is_some());
+            self.fingerprints += usize::from(details.asked.fingerprint.is_some());
+            self.completed(completed);
+        }
+
         fn completed(&mut self, _: &Completed<'_>) {
             self.completed += 1;
         }
@@ -61,20 +61,16 @@ mod tests {
     }
 
     /// Allocations of a thousand rounds after the first few.
-    fn allocations(version: u8, pieces: usize) -> usize {
+    fn allocations<const DETAILS: bool>(kind: Kind, pieces: usize) -> usize {
+        let version = kind.version;
         let mut decoder = FlowDecoder::new(Arc::default());
-        let mut counter = Counter::default();
-        let wrap = |frame: Vec<u8>| {
-            if version < 5 {
-                frame
-            } else {
-                segment(true, &frame)
-            }
-        };
+        let mut counter = Counter::<DETAILS>::default();
+        let wrap = |frame: Vec<u8>| kind.wrap(&[frame]);
         let request = |stream, opcode, body: &[u8]| wrap(frame(version, 0, stream, opcode, body));
         let response = |stream, body: &[u8]| wrap(frame(version | 0x80, 0, stream, RESULT, body));
-        decoder.requests(0, &startup(version, &[]), &mut counter);
-        decoder.responses(0, &frame(version | 0x80, 0, 0, READY, &[]), &mut counter);
+        let [(_, startup), (_, ready)] = kind.handshake();
+        decoder.requests(0, &startup, &mut counter);
+        decoder.responses(0, &ready, &mut counter);
         let select = prepare(version, "SELECT a FROM ks.t WHERE a = ?", None);
         decoder.requests(0, &request(1, PREPARE, &select), &mut counter);
         decoder.responses(
@@ -86,7 +82,7 @@ mod tests {
         let insert = query(version, "INSERT INTO Ks.Tbl (a) VALUES ('x')", None);
         let children = [
             Child::Id(b"0123456789abcdef"),
-            Child::Text("UPDATE t SET a = 1"),
+            Child::Text("UPDATE t SET a = 1 WHERE k = 2"),
         ];
         let requests = [
             request(1, EXECUTE, &execute(b"0123456789abcdef")),
@@ -116,18 +112,21 @@ mod tests {
             }
         }
         assert_eq!(counter.completed, 2 + 4 * 1010);
+        // v5's EXECUTE of these tests has no id of its metadata.
+        let known = if version < 5 { 3 } else { 2 };
+        assert_eq!(counter.known, if DETAILS { known * 1010 } else { 0 });
+        let fingerprints = if DETAILS { 4 * 1010 + 1 } else { 0 };
+        assert_eq!(counter.fingerprints, fingerprints);
         ALLOCATIONS.get() - before
     }
 
     #[test]
     fn no_allocations_in_the_steady_state() {
-        for version in [3, 4, 5] {
+        for kind in KINDS {
             for pieces in [1, 7] {
-                assert_eq!(
-                    allocations(version, pieces),
-                    0,
-                    "v{version} in {pieces} pieces"
-                );
+                let which = format!("{kind:?} in {pieces} pieces");
+                assert_eq!(allocations::<false>(kind, pieces), 0, "{which}");
+                assert_eq!(allocations::<true>(kind, pieces), 0, "{which}, details");
             }
         }
     }
@@ -136,57 +135,117 @@ mod tests {
     /// tables and prepared ids of the greatest length, and half a large frame in each direction.
     #[test]
     fn memory_is_bounded() {
-        struct Ignore;
-        impl Sink for Ignore {
-            fn completed(&mut self, _: &Completed<'_>) {}
-            fn anomaly(&mut self, _: Anomaly) {}
-        }
+        most_held(4 << 20, &mut Ignore::<false>);
+        // As many details as requests.
+        most_held(8 << 20, &mut Ignore::<true>);
+    }
+
+    struct Ignore<const DETAILS: bool>;
+
+    impl<const DETAILS: bool> Sink for Ignore<DETAILS> {
+        const DETAILS: bool = DETAILS;
+        fn completed(&mut self, _: &Completed<'_>) {}
+        fn anomaly(&mut self, _: Anomaly) {}
+    }
+
+    fn most_held<S: Sink>(bound: usize, sink: &mut S) {
         let store = Arc::new(cql::PreparedStatements::with_capacity(100));
-        for version in [4, 5] {
+        for kind in [
+            kind(4, Compression::None),
+            kind(4, Compression::Lz4),
+            kind(4, Compression::Snappy),
+            kind(5, Compression::None),
+            kind(5, Compression::Lz4),
+        ] {
+            let version = kind.version;
             let before = LIVE_BYTES.get();
             let mut decoder = FlowDecoder::new(Arc::clone(&store));
-            let part = |frame: &[u8]| {
-                if version < 5 {
-                    frame.to_vec()
-                } else {
-                    segment(false, frame)
-                }
+            let part = |frame: &[u8]| match version {
+                5 => kind.part(frame),
+                _ => kind.wrap(&[frame.to_vec()]),
             };
-            decoder.requests(0, &startup(version, &[]), &mut Ignore);
-            decoder.responses(0, &frame(version | 0x80, 0, 0, READY, &[]), &mut Ignore);
-            for i in 0..20_000 {
+            let [(_, startup), (_, ready)] = kind.handshake();
+            decoder.requests(0, &startup, sink);
+            decoder.responses(0, &ready, sink);
+            // How much is remembered does not depend on how it came.
+            let names = match kind.compression {
+                Compression::None => 20_000,
+                _ => 500,
+            };
+            for i in 0..names {
                 let name = format!("{i:0>250}");
                 let text = format!("SELECT a FROM \"{name}\".\"{name}\"");
                 let id = name.as_bytes();
                 let mut ask = |opcode, body: &[u8], answer: &[u8]| {
                     let request = part(&frame(version, 0, 1, opcode, body));
-                    assert_eq!(
-                        decoder.requests(0, &request, &mut Ignore),
-                        Verdict::Continue
-                    );
+                    assert_eq!(decoder.requests(0, &request, sink), Verdict::Continue);
                     let response = part(&frame(version | 0x80, 0, 1, RESULT, answer));
-                    assert_eq!(
-                        decoder.responses(0, &response, &mut Ignore),
-                        Verdict::Continue
-                    );
+                    assert_eq!(decoder.responses(0, &response, sink), Verdict::Continue);
                 };
                 ask(PREPARE, &prepare(version, &text, None), &prepared(id));
                 ask(EXECUTE, &execute(id), &[0, 0, 0, 1]);
             }
             for stream in i16::MIN..=i16::MAX {
                 let request = part(&frame(version, 0, stream, OPTIONS, &[]));
-                decoder.requests(0, &request, &mut Ignore);
+                decoder.requests(0, &request, sink);
             }
-            let mut large = frame(version, 0, 1, QUERY, &[0; 120_000]);
-            large[5] = 0x0F;
-            decoder.requests(0, &part(&large)[..110_000], &mut Ignore);
-            large[0] |= 0x80;
-            large[1] = 8;
-            large[4] = RESULT;
-            decoder.responses(0, &part(&large)[..110_000], &mut Ignore);
+            // A part that becomes much, and behind it one of which nothing can be made yet.
+            let mut noise = 1_u32;
+            let noise = std::iter::repeat_with(|| {
+                noise = noise.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                (noise >> 24) as u8
+            });
+            let zeros = if version < 5 { 0 } else { 110_000 };
+            let body = std::iter::repeat_n(0, zeros).chain(noise.take(120_000));
+            let is_compressed = version < 5 && kind.compression != Compression::None;
+            let (flag, body) = (u8::from(is_compressed), body.collect::<Vec<u8>>());
+            let half = |direction: u8, flags, opcode| {
+                let mut large = frame(version | direction, flag | flags, 1, opcode, &body);
+                large[5] = 0x0F;
+                let bytes = match version {
+                    5 => [kind.part(&large[..zeros]), kind.part(&large[zeros..])].concat(),
+                    _ => large,
+                };
+                bytes[..bytes.len() - 10_000].to_vec()
+            };
+            let request = half(0, 0, QUERY);
+            assert_eq!(decoder.requests(0, &request, sink), Verdict::Continue);
+            let response = half(0x80, 8, RESULT);
+            assert_eq!(decoder.responses(0, &response, sink), Verdict::Continue);
             let held = LIVE_BYTES.get().wrapping_sub(before);
-            assert!(held < 4 << 20, "v{version} holds {held} bytes");
+            assert!(held < bound, "{kind:?} holds {held} bytes");
             drop(decoder);
+        }
+    }
+
+    /// With statistics as the agent keeps them, too.
+    #[test]
+    fn no_allocations_where_it_is_counted() {
+        fn allocations<const DETAILS: bool>(case: Case) -> usize {
+            let mut flow = Flow::<DETAILS>::new(case);
+            let rounds = |flow: &mut Flow<DETAILS>, n| {
+                for _ in 0..n {
+                    assert_eq!(flow.round(), OPERATIONS as u64, "{}", case.name);
+                }
+            };
+            rounds(&mut flow, 10);
+            let before = ALLOCATIONS.get();
+            rounds(&mut flow, 100);
+            let allocations = ALLOCATIONS.get() - before;
+            let (bytes, rows) = flow.sums();
+            let operations = 110 * OPERATIONS as u64;
+            assert_eq!(rows, if DETAILS { operations } else { 0 });
+            if case.is_plain() {
+                assert_eq!(bytes, 2 * FRAME_BYTES as u64 * operations);
+            }
+            allocations
+        }
+        for case in CASES {
+            let allocations = match case.details {
+                true => allocations::<true>(case),
+                false => allocations::<false>(case),
+            };
+            assert_eq!(allocations, 0, "{}", case.name);
         }
     }
 

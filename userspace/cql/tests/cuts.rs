@@ -10,143 +10,102 @@ mod support;
 
 #[cfg(test)]
 mod tests {
+    use super::support::conversation::{Run, conversation};
+    use super::support::edit::{KINDS, Kind, kind};
     use super::support::*;
-    use cql::{Anomaly, FlowDecoder, Verdict};
+    use cassandra_protocol::compression::Compression;
+    use cql::{Anomaly, Completed, Details, FlowDecoder, Sink, Verdict};
     use proptest::prelude::*;
     use proptest::sample::Index;
     use std::sync::Arc;
 
-    /// Bytes of one direction.
-    #[derive(Clone, Debug)]
-    enum Bytes {
-        Requests(Vec<u8>),
-        Responses(Vec<u8>),
+    /// A flow of some kind, and what is said on it.
+    fn conversations() -> impl Strategy<Value = (Kind, Vec<Run>)> {
+        prop::sample::select(KINDS.to_vec())
+            .prop_flat_map(|kind| (Just(kind), conversation(kind.version)))
     }
 
-    /// One exchange: a request's opcode and body, and its response's flags, opcode and body.
-    type Exchange = (u8, Vec<u8>, u8, u8, Vec<u8>);
-
-    fn exchanges(version: u8) -> impl Strategy<Value = Vec<Exchange>> {
-        let texts = prop::sample::select(vec![
-            "SELECT a FROM t",
-            "INSERT INTO ks.t (a) VALUES (1)",
-            "BEGIN BATCH UPDATE u SET a = 1 APPLY BATCH",
-            "nonsense",
-            "",
-        ]);
-        let ids = prop::sample::select(vec![&b"one"[..], b"two", b"three"]);
-        let padding = prop_oneof![4 => 0..50_usize, 1 => 500..600_usize, 1 => 0..300_000_usize];
-        let keyspaces = prop::option::of(prop::sample::select(vec!["own", "Other"]));
-        let exchange = (0..9, texts, ids, padding, keyspaces).prop_map(
-            move |(choice, text, id, padding, keyspace)| {
-                let padding = vec![b' '; padding];
-                let padded = format!("{text}{}", String::from_utf8_lossy(&padding));
-                let rows = [&[0, 0, 0, 2][..], &padding].concat();
-                let plain = |opcode, body| (opcode, body, 0, RESULT, rows.clone());
-                match choice {
-                    0 => plain(QUERY, query(version, &padded, keyspace)),
-                    1 => plain(EXECUTE, [execute(id), padding].concat()),
-                    2 => {
-                        let children = [Child::Id(id), Child::Text(&padded), Child::Text(text)];
-                        plain(BATCH, batch(version, &children, keyspace))
-                    }
-                    3 => {
-                        let answer = [prepared(id), padding].concat();
-                        (PREPARE, prepare(version, text, keyspace), 0, RESULT, answer)
-                    }
-                    4 => (
-                        QUERY,
-                        query(version, "USE x", None),
-                        0,
-                        RESULT,
-                        set_keyspace(text),
-                    ),
-                    5 => (QUERY, query(version, text, None), 0, ERROR, rows),
-                    6 => {
-                        let body = [&[1; 16][..], &[0, 1], &string("careful"), &rows].concat();
-                        (QUERY, query(version, text, None), 0x0A, RESULT, body)
-                    }
-                    7 => plain(QUERY, text.as_bytes().to_vec()),
-                    _ => plain(0x77, padding),
-                }
-            },
-        );
-        prop::collection::vec(exchange, 1..12)
-    }
-
-    /// Frames as they are, or in segments: small ones together, large ones in parts.
-    fn wrap(version: u8, frames: &[Vec<u8>]) -> Vec<u8> {
-        if version < 5 {
-            return frames.concat();
-        }
-        let mut bytes = Vec::new();
-        let mut together = Vec::new();
-        for frame in frames {
-            if together.len() + frame.len() >= 1 << 17 {
-                bytes.extend(segment(true, &std::mem::take(&mut together)));
-            }
-            if frame.len() >= 1 << 17 {
-                for part in frame.chunks((1 << 17) - 1) {
-                    bytes.extend(segment(false, part));
-                }
-            } else {
-                together.extend(frame);
-            }
-        }
-        bytes.extend(segment(true, &together));
-        bytes
-    }
-
-    /// Rounds of requests, each answered in another order than asked.
-    fn conversation(version: u8) -> impl Strategy<Value = (u8, Vec<Bytes>)> {
-        let round = exchanges(version).prop_flat_map(|exchanges| {
-            let order: Vec<usize> = (0..exchanges.len()).collect();
-            (Just(exchanges), Just(order).prop_shuffle())
-        });
-        prop::collection::vec(round, 1..4).prop_map(move |rounds| {
-            let mut runs = vec![
-                Bytes::Requests(startup(version, &[])),
-                Bytes::Responses(frame(version | 0x80, 0, 0, READY, &[])),
-            ];
-            for (exchanges, order) in rounds {
-                let request =
-                    |(stream, e): (usize, &Exchange)| frame(version, 0, stream as i16, e.0, &e.1);
-                let requests: Vec<_> = exchanges.iter().enumerate().map(request).collect();
-                let response = |at: &usize| {
-                    let (_, _, flags, opcode, body) = &exchanges[*at];
-                    frame(version | 0x80, *flags, *at as i16, *opcode, body)
-                };
-                let responses: Vec<_> = order.iter().map(response).collect();
-                runs.push(Bytes::Requests(wrap(version, &requests)));
-                runs.push(Bytes::Responses(wrap(version, &responses)));
-            }
-            (version, runs)
-        })
+    /// As bytes of one peer each, the handshake first.
+    fn sent(kind: Kind, runs: &[Run]) -> Vec<(bool, Vec<u8>)> {
+        let sent = |run: &Run| (run.is_request, kind.wrap(&run.frames));
+        kind.handshake()
+            .into_iter()
+            .chain(runs.iter().map(sent))
+            .collect()
     }
 
     /// Feeds each run cut at `cuts`; gives what was told, and asserts that the flow goes on.
-    fn feed(runs: &[Bytes], cuts: &[Index]) -> Vec<Told> {
-        let mut recorder = Recorder::default();
+    fn feed<S: Sink>(runs: &[(bool, Vec<u8>)], cuts: &[Index], recorder: &mut S) {
         let mut decoder = FlowDecoder::new(Arc::default());
-        for run in runs {
-            let (Bytes::Requests(bytes) | Bytes::Responses(bytes)) = run;
+        for (is_request, bytes) in runs {
             let mut places: Vec<usize> =
                 cuts.iter().map(|cut| cut.index(bytes.len() + 1)).collect();
             places.extend([0, bytes.len()]);
             places.sort_unstable();
             for pair in places.windows(2) {
                 let piece = &bytes[pair[0]..pair[1]];
-                let verdict = match run {
-                    Bytes::Requests(_) => decoder.requests(0, piece, &mut recorder),
-                    Bytes::Responses(_) => decoder.responses(0, piece, &mut recorder),
+                let verdict = match is_request {
+                    true => decoder.requests(0, piece, recorder),
+                    false => decoder.responses(0, piece, recorder),
                 };
                 assert_eq!(verdict, Verdict::Continue);
             }
         }
-        decoder.requests_end(&mut recorder);
-        decoder.responses_end(&mut recorder);
+        decoder.requests_end(recorder);
+        decoder.responses_end(recorder);
         assert_eq!(decoder.in_flight(), 0);
+    }
+
+    fn told(runs: &[(bool, Vec<u8>)], cuts: &[Index]) -> Vec<Told> {
+        let mut recorder = Recorder::default();
+        feed(runs, cuts, &mut recorder);
         recorder.told
+    }
+
+    /// What is told with details, and the same without.
+    #[derive(Debug, Default, PartialEq)]
+    struct Detailed(Recorder, Vec<Details>);
+
+    impl Sink for Detailed {
+        const DETAILS: bool = true;
+
+        fn completed(&mut self, completed: &Completed<'_>) {
+            self.0.completed(completed);
+        }
+
+        fn detailed(&mut self, completed: &Completed<'_>, details: &Details) {
+            self.1.push(details.clone());
+            self.completed(completed);
+        }
+
+        fn anomaly(&mut self, anomaly: Anomaly) {
+            self.0.anomaly(anomaly);
+        }
+    }
+
+    impl Detailed {
+        /// Without STARTUP, which asks for compression or not; and without how many bytes were sent where
+        /// those are compressed: a body is as long as it was sent, and segments are not counted.
+        fn comparable(mut self, version: u8) -> Self {
+            self.0.told.remove(0);
+            if !self.1.is_empty() {
+                self.1.remove(0);
+            }
+            self.0.latencies_ns.clear();
+            if version >= 5 {
+                return self;
+            }
+            for told in &mut self.0.told {
+                if let Told::Completed(_, _, _, request, response) = told {
+                    (*request, *response) = (0, 0);
+                }
+            }
+            for details in &mut self.1 {
+                details.asked.body_bytes = 0;
+                details.answered.body_bytes = 0;
+            }
+            self
+        }
     }
 
     proptest! {
@@ -154,13 +113,35 @@ mod tests {
 
         #[test]
         fn cuts_change_nothing(
-            (version, runs) in prop_oneof![conversation(3), conversation(4), conversation(5)],
+            (kind, runs) in conversations(),
             cuts in prop::collection::vec(any::<Index>(), 0..40),
         ) {
-            let whole = feed(&runs, &[]);
+            let runs = sent(kind, &runs);
+            let whole = told(&runs, &[]);
             prop_assert!(whole.len() > 1);
             prop_assert!(!whole.contains(&Told::Anomaly(Anomaly::UnknownStream)));
-            prop_assert_eq!(feed(&runs, &cuts), whole, "v{}", version);
+            prop_assert_eq!(told(&runs, &cuts), whole, "{:?}", kind);
+        }
+
+        /// What is told of a compressed flow is what is told of the same one without compression.
+        #[test]
+        fn compression_changes_nothing(
+            (kind, runs) in conversations(),
+            cuts in prop::collection::vec(any::<Index>(), 0..10),
+        ) {
+            let plain = Kind { compression: Compression::None, ..kind };
+            let in_detail = |kind, cuts: &[Index]| {
+                let mut detailed = Detailed::default();
+                feed(&sent(kind, &runs), cuts, &mut detailed);
+                detailed.comparable(kind.version)
+            };
+            prop_assert_eq!(in_detail(kind, &cuts), in_detail(plain, &[]), "{:?}", kind);
+            let without = |kind, cuts: &[Index]| {
+                let mut detailed = Detailed::default();
+                feed(&sent(kind, &runs), cuts, &mut detailed.0);
+                detailed.comparable(kind.version)
+            };
+            prop_assert_eq!(without(kind, &cuts), without(plain, &[]), "{:?}", kind);
         }
 
         /// Requests and responses on the wire at the same time, each in pieces.
@@ -170,6 +151,7 @@ mod tests {
             pieces in prop::collection::vec((any::<bool>(), 1..60_usize), 1..80),
         ) {
             let mut flow = Flow::started(version);
+            let kind = kind(version, Compression::None);
             let select = |stream| format!("SELECT a FROM ks.t{stream}");
             let earlier: Vec<_> = (0..8)
                 .map(|s| frame(version, 0, s, QUERY, &query(version, &select(s), None)))
@@ -179,8 +161,8 @@ mod tests {
                 .collect();
             let answers: Vec<_> =
                 (0..8).map(|s| frame(version | 0x80, 0, s, RESULT, &[0, 0, 0, 1])).collect();
-            flow.requests(&wrap(version, &earlier));
-            let (asks, answers) = (wrap(version, &later), wrap(version, &answers));
+            flow.requests(&kind.wrap(&earlier));
+            let (asks, answers) = (kind.wrap(&later), kind.wrap(&answers));
             let (mut asks, mut answers) = (&asks[..], &answers[..]);
             for (ask, len) in pieces.into_iter().chain([(true, 10_000), (false, 10_000)]) {
                 let from = if ask { &mut asks } else { &mut answers };
@@ -219,18 +201,24 @@ mod tests {
         /// same told at any cut.
         #[test]
         fn survives_garbage_bodies(
-            version in 3..6_u8,
+            kind in prop::sample::select(KINDS.to_vec()),
             frames in prop::collection::vec(
                 (any::<bool>(), 0..4_i16, 0..17_u8, 0..32_u8, any::<Vec<u8>>()), 1..30,
             ),
             piece in 1..50_usize,
         ) {
             let tell = |piece: usize| {
-                let mut flow = Flow::started(version);
+                let mut flow = Flow::of(kind);
                 for (is_request, stream, opcode, flags, body) in &frames {
                     let direction = if *is_request { 0 } else { 0x80 };
-                    let frame = frame(version | direction, *flags, *stream, *opcode, body);
-                    for piece in wrap(version, &[frame]).chunks(piece) {
+                    let frame =
+                        frame(kind.version | direction, *flags, *stream, *opcode, body);
+                    // A flag that says so does not make it compressed.
+                    let bytes = match kind.version {
+                        5 => kind.wrap(&[frame]),
+                        _ => frame,
+                    };
+                    for piece in bytes.chunks(piece) {
                         if *is_request { flow.requests(piece) } else { flow.responses(piece) }
                     }
                 }
@@ -242,23 +230,20 @@ mod tests {
         /// A conversation with one byte changed ends in some verdict, never in a panic.
         #[test]
         fn survives_a_changed_byte(
-            (_, runs) in prop_oneof![conversation(4), conversation(5)],
+            (kind, runs) in conversations(),
             place: Index,
             byte: u8,
         ) {
             let mut recorder = Recorder::default();
             let mut decoder = FlowDecoder::new(Arc::default());
+            let runs = sent(kind, &runs);
             let run_at = place.index(runs.len());
-            for (at, run) in runs.into_iter().enumerate() {
-                let (requests, mut bytes) = match run {
-                    Bytes::Requests(bytes) => (true, bytes),
-                    Bytes::Responses(bytes) => (false, bytes),
-                };
+            for (at, (is_request, mut bytes)) in runs.into_iter().enumerate() {
                 if at == run_at {
                     let place = place.index(bytes.len());
                     bytes[place] = byte;
                 }
-                match requests {
+                match is_request {
                     true => decoder.requests(0, &bytes, &mut recorder),
                     false => decoder.responses(0, &bytes, &mut recorder),
                 };

@@ -11,7 +11,9 @@ mod support;
 
 #[cfg(test)]
 mod tests {
+    use super::support::edit::kind;
     use super::support::*;
+    use cassandra_protocol::compression::Compression;
     use cql::{Anomaly, FlowDecoder, Framing, NoPlace, Place, Undecodable, Unread, Verdict};
     use proptest::prelude::*;
     use proptest::sample::Index;
@@ -300,15 +302,45 @@ mod tests {
         flow.requests(&startup(5, &[("COMPRESSION", "lz4")]));
         let ready = frame(0x85, 0, 0, READY, &[]);
         flow.decoder.responses(0, &ready, &mut flow.recorder);
+        assert_eq!(unread(&flow), NoPlace::Compressed);
+        assert_eq!(
+            NoPlace::Compressed.as_str(),
+            "nobody knows where in a frame it is: its segments are compressed"
+        );
+        // In a way that the protocol does not have.
+        let mut flow = Flow::new(5);
+        flow.requests(&startup(5, &[("COMPRESSION", "snappy")]));
+        flow.decoder.responses(0, &ready, &mut flow.recorder);
         let why = NoPlace::Undecodable(Undecodable::SegmentCompression);
         assert_eq!(unread(&flow), why);
-        assert_eq!(
-            why.as_str(),
-            "it cannot be decoded: its segments are compressed"
-        );
         let mut flow = Flow::new(4);
         flow.decoder.requests(0, &[0x16], &mut flow.recorder);
         assert_eq!(unread(&flow), NoPlace::Undecodable(Undecodable::Tls));
+    }
+
+    /// Where a body is compressed, it is read if it was seen how.
+    #[test]
+    fn compressed_bodies_are_read_where_it_was_seen_how() {
+        for algorithm in [Compression::Lz4, Compression::Snappy] {
+            let kind = kind(4, algorithm);
+            let unread = Flow::of(kind).decoder.unread().unwrap();
+            let carried = Unread::at(unread.requests, unread.responses).unwrap();
+            let anomaly = vec![Anomaly::CompressedBody];
+            for (unread, expected, anomalies) in [
+                (unread, "select k t", vec![]),
+                (carried, "query - -", anomaly),
+            ] {
+                let mut flow = Flow::new(4);
+                flow.decoder = FlowDecoder::join(Arc::default(), unread);
+                let text = query(4, "SELECT a FROM k.t", None);
+                flow.requests(&kind.sent(0, 1, QUERY, &text));
+                assert_eq!(flow.recorder.anomalies(), anomalies);
+                flow.response(1, RESULT, &[0, 0, 0, 1]);
+                assert_eq!(flow.recorder.statements(), [expected]);
+                let again = flow.decoder.unread().unwrap();
+                assert_eq!(again, unread, "and it stays known, or not");
+            }
+        }
     }
 
     #[test]

@@ -10,7 +10,9 @@ mod support;
 
 #[cfg(test)]
 mod tests {
+    use super::support::edit::kind;
     use super::support::*;
+    use cassandra_protocol::compression::Compression;
     use cql::{Anomaly, CloseReason, Undecodable, Verdict};
 
     fn on_request(flow: &mut Flow, bytes: &[u8]) -> Verdict {
@@ -159,6 +161,72 @@ mod tests {
     }
 
     #[test]
+    fn a_compressed_body_that_is_none() {
+        for algorithm in [Compression::Lz4, Compression::Snappy] {
+            let kind = kind(4, algorithm);
+            let mut flow = Flow::of(kind);
+            let text = query(4, "SELECT a FROM k.t", None);
+            flow.requests(&kind.sent(0, 1, QUERY, &text));
+            flow.requests(&frame(4, 1, 2, QUERY, &text));
+            let mut cut = algorithm.encode(&text).unwrap();
+            cut.truncate(cut.len() - 3);
+            flow.requests(&frame(4, 1, 3, QUERY, &cut));
+            for stream in 1..4 {
+                flow.responses(&kind.sent(0x80, stream, RESULT, &[0, 0, 0, 1]));
+            }
+            assert_eq!(flow.recorder.anomalies(), [Anomaly::CompressedBody; 2]);
+            let expected = ["select k t", "query - -", "query - -"];
+            assert_eq!(flow.recorder.statements(), expected);
+            // And back in order.
+            flow.requests(&kind.sent(0, 1, QUERY, &query(4, "USE ks", None)));
+            flow.responses(&kind.sent(0x80, 1, RESULT, &set_keyspace("ks")));
+            assert_eq!(flow.decoder.keyspace(), Some("ks"));
+        }
+    }
+
+    /// Of what becomes 256 MiB no more is made than is read.
+    #[test]
+    fn a_compressed_body_that_becomes_too_much() {
+        let kind = kind(4, Compression::Lz4);
+        let mut flow = Flow::of(kind);
+        let text = format!("SELECT {} FROM k.t", "a, ".repeat(1_000_000));
+        flow.requests(&kind.sent(0, 1, QUERY, &query(4, &text, None)));
+        flow.responses(&kind.sent(0x80, 1, RESULT, &[0, 0, 0, 1]));
+        assert_eq!(flow.recorder.statements(), ["select - -"]);
+        assert_eq!(flow.recorder.anomalies(), [Anomaly::BodyTooLong]);
+        flow.recorder.told.clear();
+        let mut bomb = (256_u32 << 20).to_be_bytes().to_vec();
+        bomb.extend([0x1F, 0, 1, 0]);
+        bomb.extend(vec![0xFF; 1 << 20]);
+        flow.requests(&frame(4, 1, 1, QUERY, &bomb));
+        bomb[0] = 0x7F;
+        flow.requests(&frame(4, 1, 2, QUERY, &bomb));
+        let causes = [Anomaly::BodyTooLong, Anomaly::CompressedBody];
+        assert_eq!(flow.recorder.anomalies(), causes);
+    }
+
+    #[test]
+    fn close_for_segment_compression() {
+        let kind = kind(5, Compression::Lz4);
+        let text = query(5, &format!("SELECT a FROM k.t {}", " ".repeat(500)), None);
+        let good = kind.sent(0, 1, QUERY, &text);
+        let mut bad = good.clone();
+        // It is said to become one byte more.
+        bad[2] ^= 2;
+        let crc = cassandra_protocol::crc::crc24(&bad[..5]) as u32;
+        bad[5..8].copy_from_slice(&crc.to_le_bytes()[..3]);
+        let bytes = [&good[..], &bad].concat();
+        let expected = close(good.len(), CloseReason::SegmentCompression);
+        assert_eq!(on_request(&mut Flow::of(kind), &bytes), expected);
+        let mut flow = Flow::of(kind);
+        let (a, b) = bytes.split_at(good.len() + 1);
+        assert_eq!(on_request(&mut flow, a), Verdict::Continue);
+        let expected = close(0, CloseReason::SegmentCompression);
+        assert_eq!(on_request(&mut flow, b), expected);
+        assert_eq!(flow.decoder.in_flight(), 1);
+    }
+
+    #[test]
     fn body_too_long() {
         let long = format!("SELECT {} FROM t", "a, ".repeat(50_000));
         let late_keyspace = format!("SELECT a FROM t WHERE a = '{}'", "x".repeat(100_000));
@@ -261,17 +329,20 @@ mod tests {
     #[test]
     fn segment_compression() {
         let undecodable = Verdict::Undecodable(Undecodable::SegmentCompression);
-        for version in [4, 5] {
+        for (version, name, expected) in [
+            (4, "lz4", Verdict::Continue),
+            (4, "snappy", Verdict::Continue),
+            (4, "zstd", Verdict::Continue),
+            (5, "none", Verdict::Continue),
+            (5, "LZ4", Verdict::Continue),
+            (5, "snappy", undecodable),
+            (5, "zstd", undecodable),
+        ] {
             for answer in [READY, AUTHENTICATE] {
                 let mut flow = Flow::new(version);
-                flow.requests(&startup(version, &[("COMPRESSION", "lz4")]));
+                flow.requests(&startup(version, &[("COMPRESSION", name)]));
                 let verdict = on_response(&mut flow, &frame(version | 0x80, 0, 0, answer, &[]));
-                let expected = if version == 5 {
-                    undecodable
-                } else {
-                    Verdict::Continue
-                };
-                assert_eq!(verdict, expected, "v{version}");
+                assert_eq!(verdict, expected, "v{version} {name}");
                 assert_eq!(flow.recorder.statements(), ["startup - -"]);
             }
         }

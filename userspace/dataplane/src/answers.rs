@@ -73,30 +73,44 @@ impl Refusal {
 /// Answers held SYNs.
 pub struct Answers {
     maps: Mutex<FlowMaps>,
-    raw4: Socket,
-    /// None where the host has no IPv6.
-    raw6: Option<Socket>,
+    raw: RawSockets,
 }
 
-impl Answers {
-    pub(crate) fn new(maps: FlowMaps, mark: Mark) -> io::Result<Self> {
-        let raw6 = raw_socket(Domain::IPV6, mark).and_then(|s| {
+/// By which packets are sent in a namespace.
+#[derive(Debug)]
+pub(crate) struct RawSockets {
+    v4: Socket,
+    /// None where the host has no IPv6.
+    v6: Option<Socket>,
+}
+
+impl RawSockets {
+    /// In the calling thread's namespace.
+    pub(crate) fn open(mark: Option<Mark>) -> io::Result<Self> {
+        let v6 = raw_socket(Domain::IPV6, mark).and_then(|s| {
             sys::set_ipv6_header_included(&s)?;
             Ok(s)
         });
         Ok(Self {
+            v4: raw_socket(Domain::IPV4, mark)?,
+            v6: v6.ok(),
+        })
+    }
+}
+
+impl Answers {
+    pub(crate) fn new(maps: FlowMaps, mark: Mark) -> io::Result<Self> {
+        Ok(Self {
             maps: Mutex::new(maps),
-            raw4: raw_socket(Domain::IPV4, mark)?,
-            raw6: raw6.ok(),
+            raw: RawSockets::open(Some(mark))?,
         })
     }
 
     /// Whether the client still waits. It may have given up, and its port may be another's.
     pub fn waits(&self, held: &Held) -> bool {
         let maps = self.maps.lock().unwrap_or_else(PoisonError::into_inner);
-        let key = Shared(address::to_abi(held.client.socket_addr()));
         maps.legs
-            .get(&key, 0)
+            .get(&Shared(held.key), 0)
             .is_ok_and(|Shared(leg)| leg.cookie == held.cookie.0)
     }
 
@@ -149,8 +163,9 @@ impl Answers {
 
     fn send(&self, held: &Held, packet: &[u8]) -> io::Result<()> {
         let to = held.client.socket_addr();
-        let raw = match (to, &self.raw6) {
-            (SocketAddr::V4(_), _) => &self.raw4,
+        let sockets = held.outpost.as_ref().map_or(&self.raw, |o| &o.raw);
+        let raw = match (to, &sockets.v6) {
+            (SocketAddr::V4(_), _) => &sockets.v4,
             (SocketAddr::V6(_), Some(raw6)) => raw6,
             (SocketAddr::V6(_), None) => return Err(io::ErrorKind::Unsupported.into()),
         };
@@ -161,9 +176,9 @@ impl Answers {
     }
 }
 
-fn raw_socket(domain: Domain, mark: Mark) -> io::Result<Socket> {
+fn raw_socket(domain: Domain, mark: Option<Mark>) -> io::Result<Socket> {
     let socket = Socket::new(domain, Type::RAW, Some(Protocol::from(libc::IPPROTO_RAW)))?;
-    socket.set_mark(mark.0)?;
+    mark.map_or(Ok(()), |mark| socket.set_mark(mark.0))?;
     socket.set_nonblocking(true)?;
     Ok(socket)
 }

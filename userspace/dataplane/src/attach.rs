@@ -1,38 +1,38 @@
 //! Loads the programs, attaches them, and holds what they need for as long as the agent
 //! lives.
 
+mod error;
+mod loaded;
+
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fs::File,
     io,
+    net::SocketAddr,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use aya::{
-    Ebpf, EbpfError,
+    Ebpf,
     maps::{MapData, PerCpuArray},
-    programs::{
-        Program, ProgramError, SocketFilter,
-        links::{FdLink, PinnedLink},
-    },
+    programs::links::{FdLink, PinnedLink},
 };
-use ebpf::abi;
-use thiserror::Error;
 
 use crate::{
-    address,
     answers::Answers,
-    compile::{CompileError, Compiled, compile},
+    backends::{BackendCount, Probe, Severed, Weights},
     counters::{Cause, Counters},
+    gateway::{self, Gateway},
     holds::{Holds, Names},
     hooks, host,
+    incoming::{self, Door, Incoming, IncomingOptions},
     listeners::{Listeners, Mark},
-    load,
-    maps::{Maps, MapsError},
+    maps::MapsError,
     meter_hooks::MeterHooks,
     meters::{Meters, Observed, Traffic},
-    pins::{Pins, PinsError},
+    outposts::{Calling, Outposts},
+    pins::Pins,
     policy::{Policy, RuleName},
     remembered::Remembered,
     shortcut::{self, Shortcut, ShortcutCounts},
@@ -40,6 +40,9 @@ use crate::{
     sys,
     tables::{GONE, InstallError, Tables},
 };
+pub use error::AttachError;
+pub(crate) use error::{missing, program, reasons, refused};
+use loaded::{compile_here, load};
 
 /// Where to attach.
 #[derive(Clone, Debug)]
@@ -48,52 +51,12 @@ pub struct Options {
     pub cgroup: PathBuf,
     /// Where links are pinned: see [`crate::DEFAULT_PINS`].
     pub pins: PathBuf,
-}
-
-/// Why the data plane is not there.
-#[derive(Debug, Error)]
-pub enum AttachError {
-    /// See [`CompileError`].
-    #[error(transparent)]
-    Compile(#[from] CompileError),
-    /// See [`InstallError`].
-    #[error(transparent)]
-    Install(#[from] InstallError),
-    /// See [`PinsError`].
-    #[error(transparent)]
-    Pins(#[from] PinsError),
-    /// See [`MapsError`].
-    #[error(transparent)]
-    Maps(#[from] MapsError),
-    /// The object or a program was refused.
-    #[error(
-        "the kernel does not load the BPF programs: {0}; `underpass doctor` says what is missing"
-    )]
-    Load(#[from] EbpfError),
-    /// A program.
-    #[error(
-        "the kernel does not take BPF program `{name}`: {reason}; `underpass doctor` says what is missing"
-    )]
-    Program {
-        /// Which.
-        name: &'static str,
-        /// Why.
-        reason: String,
-    },
-    /// The cgroup.
-    #[error("cannot open cgroup {path}: {source}")]
-    Cgroup {
-        /// Which.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
-    /// It is some other folder.
-    #[error("{0} is not a cgroup v2 folder; `underpass doctor` says where cgroup2 is mounted")]
-    NotCgroup(PathBuf),
-    /// Listeners and raw sockets.
-    #[error("cannot open the agent's sockets: {0}")]
-    Sockets(io::Error),
+    /// Where connections from other hosts are steered. At most [`crate::MAX_INCOMING`].
+    pub incoming: Vec<IncomingOptions>,
+    /// Other network namespaces whose processes are served, at most. 0: none.
+    pub max_namespaces: usize,
+    /// Virtual addresses that are taken from the beginning: see [`Dataplane::take_addresses`].
+    pub taken: BTreeSet<SocketAddr>,
 }
 
 /// The attached programs. Dropped, they stay as the crash of the agent would leave them;
@@ -104,6 +67,9 @@ pub struct Dataplane {
     meters: Meters,
     meter_hooks: MeterHooks,
     shortcut: Shortcut,
+    incoming: Incoming,
+    gateway: Gateway,
+    mark: Mark,
     remembered: Arc<Remembered>,
     causes: PerCpuArray<MapData, u64>,
     names: Names,
@@ -121,12 +87,22 @@ pub struct Attached {
     pub listeners: Listeners,
     /// Their SYNs.
     pub holds: Holds,
+    /// Other namespaces.
+    pub outposts: Arc<Outposts>,
+    /// Who calls for them.
+    pub calling: Calling,
     /// The way to answer those.
     pub answers: Answers,
+    /// Where connections from other hosts arrive.
+    pub doors: Vec<Door>,
     /// The way to have decisions stand.
     pub remembered: Arc<Remembered>,
     /// The splice, or why this kernel does not have it.
     pub splices: Result<(Splices, Calls), String>,
+    /// The way to reach backends for the agent itself.
+    pub probe: Probe,
+    /// The way to end connections that do not come to the agent.
+    pub severed: Severed,
 }
 
 fn lock(ebpf: &Mutex<Ebpf>) -> MutexGuard<'_, Ebpf> {
@@ -144,35 +120,48 @@ impl Dataplane {
         }
         let cgroup = open(&options.cgroup)?;
         let mut pins = Pins::claim(&options.pins)?;
-        let attached = load(policy).and_then(|mut loaded| {
-            if policy.observes() {
-                let mut ebpf = lock(&loaded.ebpf);
-                loaded.meter_hooks.attach(&mut ebpf, &cgroup)?;
-            }
-            if policy.shortcuts() {
-                loaded.shortcut.open(&loaded.ebpf, &cgroup);
-            }
-            let hooks = hooks::attach(&mut lock(&loaded.ebpf), &cgroup, &pins)?;
-            (loaded.links, loaded.name_hooks) = (hooks.connect, hooks.names);
-            if let Ok((splices, _)) = &loaded.splices {
-                splices.keep_hooks(hooks.descriptors);
-            }
-            Ok(loaded)
-        });
-        let loaded = match attached {
-            Ok(loaded) => loaded,
+        let attached =
+            load(policy, options.max_namespaces, &pins, &cgroup).and_then(|mut loaded| {
+                if policy.observes() {
+                    let mut ebpf = lock(&loaded.ebpf);
+                    loaded.meter_hooks.attach(&mut ebpf, &cgroup)?;
+                }
+                if policy.shortcuts() {
+                    loaded.shortcut.open(&loaded.ebpf, &cgroup);
+                }
+                (loaded.incoming, loaded.doors) = {
+                    let mut ebpf = lock(&loaded.ebpf);
+                    Incoming::attach(&mut ebpf, &options.incoming, &pins, loaded.mark)?
+                };
+                if !options.taken.is_empty() {
+                    let mut ebpf = lock(&loaded.ebpf);
+                    let (with, number) = ((&pins, loaded.mark), loaded.incoming.own_number());
+                    let taken = loaded.gateway.take(&mut ebpf, with, number, &options.taken);
+                    loaded.doors.extend(taken?);
+                }
+                let hooks = hooks::attach(&mut lock(&loaded.ebpf), &cgroup, &pins)?;
+                (loaded.links, loaded.name_hooks) = (hooks.pinned, hooks.names);
+                if let Ok((splices, _)) = &loaded.splices {
+                    splices.keep_hooks(hooks.descriptors);
+                }
+                Ok(loaded)
+            });
+        let attached = attached.and_then(|loaded| Ok((loaded, pins.retire_predecessors()?)));
+        let (loaded, retired) = match attached {
+            Ok(done) => done,
             Err(error) => {
+                incoming::remove_routes(&options.incoming);
+                if !options.taken.is_empty() {
+                    gateway::remove_routes();
+                }
                 pins.release()?;
                 return Err(error);
             }
         };
-        match pins.retire_predecessors() {
-            Ok(false) => {}
-            Ok(true) => tracing::info!("took over from an agent that had died"),
-            Err(error) => {
-                pins.release()?;
-                return Err(error.into());
-            }
+        if let Some(touched) = retired {
+            tracing::info!("took over from an agent that had died");
+            incoming::remove_unwanted_routes(&options.incoming, &touched);
+            gateway::keep_routes(&options.taken);
         }
         sys::trim_memory();
         let dataplane = Self {
@@ -181,6 +170,9 @@ impl Dataplane {
             meters: loaded.meters,
             meter_hooks: loaded.meter_hooks,
             shortcut: loaded.shortcut,
+            incoming: loaded.incoming,
+            gateway: loaded.gateway,
+            mark: loaded.mark,
             remembered: loaded.remembered.clone(),
             causes: loaded.causes,
             names: loaded.names,
@@ -193,9 +185,14 @@ impl Dataplane {
             dataplane,
             listeners: loaded.listeners,
             holds: loaded.holds,
+            outposts: loaded.outposts,
+            calling: loaded.calling,
             answers: loaded.answers,
+            doors: loaded.doors,
             remembered: loaded.remembered,
             splices: loaded.splices,
+            probe: loaded.probe,
+            severed: loaded.severed,
         })
     }
 
@@ -248,6 +245,26 @@ impl Dataplane {
         self.shortcut.tend(&mut lock(&self.ebpf))
     }
 
+    /// Keeps in the know of the databases that clients on other hosts connect to, and in reach of
+    /// them. To be called every second.
+    pub fn tend_incoming(&mut self) -> Result<(), AttachError> {
+        self.incoming.tend(&mut lock(&self.ebpf))?;
+        self.gateway.tend()
+    }
+
+    /// From now on the agent takes connections from other hosts to these virtual addresses, which
+    /// become this host's, and to no others. Returns doors that were opened for them. Within a
+    /// runtime.
+    pub fn take_addresses(
+        &mut self,
+        addresses: &BTreeSet<SocketAddr>,
+    ) -> Result<Vec<Door>, AttachError> {
+        let with = (&self.pins, self.mark);
+        let number = self.incoming.own_number();
+        self.gateway
+            .take(&mut lock(&self.ebpf), with, number, addresses)
+    }
+
     /// Gives readers that may have missed bytes another edge. Returns whether to look again.
     pub fn nudge_readers(&mut self) -> Result<bool, AttachError> {
         self.shortcut.nudge(&mut lock(&self.ebpf))
@@ -290,6 +307,17 @@ impl Dataplane {
         self.tables.set_full(full)
     }
 
+    /// The share of new connections that each backend gets, in this policy and in later ones. At
+    /// first all have the same.
+    pub fn set_weights(&mut self, weights: &Weights) -> Result<(), InstallError> {
+        self.tables.set_weights(weights)
+    }
+
+    /// Connections that the kernel has sent straight to backends.
+    pub fn backend_counts(&self) -> Result<Vec<BackendCount>, InstallError> {
+        self.tables.backend_counts()
+    }
+
     /// Reads the counters.
     pub fn counters(&self) -> Result<Counters, AttachError> {
         let by_cause = Cause::ALL
@@ -316,67 +344,11 @@ impl Dataplane {
     /// Detaches every hook: from now on nobody is intercepted, whatever a rule's `fail`.
     pub fn detach(mut self) -> Result<(), AttachError> {
         self.shortcut.close()?;
-        Ok(self.pins.release()?)
+        let released = self.pins.release();
+        self.incoming.close();
+        self.gateway.close();
+        Ok(released?)
     }
-}
-
-struct Loaded {
-    ebpf: Arc<Mutex<Ebpf>>,
-    splices: Result<(Splices, Calls), String>,
-    tables: Tables,
-    meters: Meters,
-    meter_hooks: MeterHooks,
-    shortcut: Shortcut,
-    remembered: Arc<Remembered>,
-    causes: PerCpuArray<MapData, u64>,
-    names: Names,
-    links: Vec<PinnedLink>,
-    name_hooks: Vec<FdLink>,
-    listeners: Listeners,
-    holds: Holds,
-    answers: Answers,
-}
-
-fn load(policy: &Policy) -> Result<Loaded, AttachError> {
-    let compiled = compile_here(policy)?;
-    let mut ebpf = load::load()?;
-    let maps = Maps::take(&mut ebpf)?;
-    let mark = Mark::random().map_err(AttachError::Sockets)?;
-    let shortcut = Shortcut::take(&mut ebpf, Some(mark))?;
-    let listeners = open_listeners(&mut ebpf, mark)?;
-    let settings = settings(&listeners, mark).map_err(AttachError::Sockets)?;
-    let mut tables = Tables::new(maps.policy, settings);
-    tables.install(&compiled)?;
-    let names = Arc::new(Mutex::new(tables.names()));
-    let holds = Holds::new(maps.held, names.clone(), mark).map_err(AttachError::Sockets)?;
-    let answers = Answers::new(maps.flow, mark).map_err(AttachError::Sockets)?;
-    let causes = maps.causes;
-    let remembered = Arc::new(Remembered::new(maps.remembered));
-    let meters = Meters::new(maps.meters, names.clone());
-    let splices = Splices::load(&mut ebpf, maps.splice, Some(mark)).map_err(|e| e.to_string());
-    let ebpf = Arc::new(Mutex::new(ebpf));
-    Ok(Loaded {
-        ebpf,
-        splices,
-        tables,
-        meters,
-        meter_hooks: MeterHooks::default(),
-        shortcut,
-        remembered,
-        causes,
-        names,
-        links: Vec::new(),
-        name_hooks: Vec::new(),
-        listeners,
-        holds,
-        answers,
-    })
-}
-
-/// Rules name cgroups by their path from the mount's root, wherever the hooks are attached.
-fn compile_here(policy: &Policy) -> Result<Compiled, CompileError> {
-    let root = host::cgroup2_root().ok().flatten();
-    compile(policy, |path| host::cgroup_id(root.as_deref()?, path))
 }
 
 fn open(cgroup: &Path) -> Result<File, AttachError> {
@@ -384,75 +356,4 @@ fn open(cgroup: &Path) -> Result<File, AttachError> {
         path: cgroup.to_owned(),
         source,
     })
-}
-
-fn open_listeners(ebpf: &mut Ebpf, mark: Mark) -> Result<Listeners, AttachError> {
-    let name = "hold_syn";
-    let filter: &mut SocketFilter = program(ebpf, name)?;
-    filter.load().map_err(refused(name))?;
-    Listeners::open(filter, mark).map_err(AttachError::Sockets)
-}
-
-fn settings(listeners: &Listeners, mark: Mark) -> io::Result<abi::Settings> {
-    let none = abi::Endpoint {
-        addr: [0; 16],
-        port_be: 0,
-        family: 0,
-        pad: 0,
-    };
-    let (v4, v6) = listeners.addresses()?;
-    Ok(abi::Settings {
-        netns_cookie: host::netns_cookie()?,
-        listener4: address::to_abi(v4),
-        listener6: v6.map_or(none, address::to_abi),
-        mark: mark.0,
-        // The first policy to be installed becomes generation 0.
-        generation: 1,
-        full: 0,
-        forgets: 0,
-    })
-}
-
-pub(crate) fn program<'a, P>(
-    ebpf: &'a mut Ebpf,
-    name: &'static str,
-) -> Result<&'a mut P, AttachError>
-where
-    &'a mut P: TryFrom<&'a mut Program>,
-{
-    let program = ebpf.program_mut(name).ok_or_else(|| missing(name))?;
-    program.try_into().map_err(|_| missing(name))
-}
-
-pub(crate) fn missing(name: &'static str) -> AttachError {
-    AttachError::Program {
-        name,
-        reason: "the object does not have it".into(),
-    }
-}
-
-pub(crate) fn refused(name: &'static str) -> impl Fn(ProgramError) -> AttachError {
-    move |e| AttachError::Program {
-        name,
-        reason: reasons(&e),
-    }
-}
-
-/// The error and its causes on one line; the verifier's log, if there is one, in the log.
-pub(crate) fn reasons(error: &(dyn std::error::Error + 'static)) -> String {
-    if let Some(ProgramError::LoadError {
-        io_error,
-        verifier_log,
-    }) = error.downcast_ref()
-    {
-        tracing::error!(%verifier_log, "refused by the verifier");
-        return io_error.to_string();
-    }
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(cause) = next {
-        text.push_str(&format!(": {cause}"));
-        next = cause.source();
-    }
-    text
 }

@@ -4,12 +4,20 @@
 //! a set must already hold everything that shorter prefixes of its key say, because a
 //! longest-prefix look-up returns one entry only.
 
-use std::{collections::HashMap, net::IpAddr, path::Path};
+use std::{
+    collections::{BTreeSet, HashMap},
+    net::{IpAddr, SocketAddr},
+    path::Path,
+};
 
 use ebpf::abi;
+use ipnet::IpNet;
 use thiserror::Error;
 
-use crate::policy::{Action, Fail, MAX_RULES, Policy, ProcessPattern, RuleName, Target};
+use crate::policy::{
+    Action, Fail, MAX_BALANCED, MAX_RULES, NetnsPattern, Policy, ProcessPattern, RuleName, Sample,
+    Target,
+};
 
 /// Rules by number, one bit each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,29 +71,64 @@ const TARGET_PORT_BITS: u32 = 32;
 pub const PROCESS_BYTES: usize = 20;
 const PROCESS_HEAD_BITS: u32 = 8;
 
+/// A rule with backends.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Balanced {
+    /// Its number.
+    pub rule: usize,
+    /// Its name.
+    pub name: RuleName,
+    /// In its order.
+    pub backends: Vec<SocketAddr>,
+}
+/// Bytes of a source's key: `struct up_source_key`, likewise.
+pub const SOURCE_BYTES: usize = 20;
+/// Bits of it before the address: generation, family, padding.
+const SOURCE_HEAD_BITS: u32 = 32;
+
 /// A compiled policy.
 #[derive(Clone, Debug)]
 pub struct Compiled {
     /// By destination.
     pub targets: Vec<(Prefix<TARGET_BYTES>, RuleSet)>,
+    /// By the network of a client on another host.
+    pub sources: Vec<(Prefix<SOURCE_BYTES>, RuleSet)>,
     /// By process name.
     pub processes: Vec<(Prefix<PROCESS_BYTES>, RuleSet)>,
     /// By user id.
     pub uids: Vec<(u32, RuleSet)>,
     /// By cgroup id.
     pub cgroups: Vec<(u64, RuleSet)>,
+    /// By the inode's number of a network namespace.
+    pub namespaces: Vec<(u32, RuleSet)>,
     /// Rules without a `uid`, `process`, `cgroup`.
     pub any_uid: RuleSet,
     /// See `any_uid`.
     pub any_process: RuleSet,
     /// See `any_uid`.
     pub any_cgroup: RuleSet,
+    /// See `any_uid`.
+    pub any_netns: RuleSet,
+    /// Rules that say which backends stand behind an address.
+    pub settles: RuleSet,
+    /// Those of them that have any.
+    pub balanced: Vec<Balanced>,
+    /// Rules without a `from`.
+    pub any_source: RuleSet,
+    /// Rules that may hold for what this host opens.
+    pub here: RuleSet,
+    /// Rules that may hold for what others open.
+    pub elsewhere: RuleSet,
+    /// Ports of `elsewhere`'s rules that the agent may have to serve; 0: of any.
+    pub incoming_ports: BTreeSet<u16>,
     /// Action and `fail` by rule number; a session rule's action is to ask the agent.
     pub rules: Vec<(Action, Fail)>,
     /// Whether it may take the shortcut, by rule number.
     pub shortcuts: Vec<bool>,
     /// Whether the answer that the agent gives may be remembered, by rule number.
     pub recalls: Vec<bool>,
+    /// How many of its flows come to the agent, by rule number.
+    pub samples: Vec<Option<Sample>>,
     /// The default's.
     pub default: (Action, Fail),
     /// Names by rule number, the default's last.
@@ -110,7 +153,8 @@ pub enum CompileError {
     },
 }
 
-/// Compiles. `cgroup_id` answers a cgroup path with its id, None while it does not exist.
+/// Compiles. `cgroup_id` answers a cgroup path with its id, None while it does not exist. Namespaces are
+/// those that have the names at this moment.
 pub fn compile(
     policy: &Policy,
     mut cgroup_id: impl FnMut(&Path) -> Option<u64>,
@@ -122,20 +166,41 @@ pub fn compile(
     let mut processes = HashMap::new();
     let mut uids: HashMap<u32, RuleSet> = HashMap::new();
     let mut cgroups: HashMap<u64, RuleSet> = HashMap::new();
-    let (mut any_uid, mut any_process, mut any_cgroup) =
-        (RuleSet::EMPTY, RuleSet::EMPTY, RuleSet::EMPTY);
+    let mut namespaces: HashMap<u32, RuleSet> = HashMap::new();
+    let mut sources = HashMap::new();
+    let [mut any_uid, mut any_process, mut any_cgroup, mut any_netns] = [RuleSet::EMPTY; 4];
+    let [mut any_source, mut here, mut elsewhere] = [RuleSet::EMPTY; 3];
+    let mut incoming_ports = BTreeSet::new();
     const ANYWHERE: [Target; 1] = [Target {
         network: None,
         port: None,
     }];
+    let mut settles = RuleSet::EMPTY;
+    let mut balanced = Vec::new();
     for (n, rule) in policy.rules.iter().enumerate() {
-        let to = if rule.to.is_empty() {
-            ANYWHERE.as_slice()
-        } else {
-            &rule.to
+        if rule.settles_backends() {
+            settles.add(n);
+        }
+        if !rule.backends.is_empty() {
+            balanced.push(Balanced {
+                rule: n,
+                name: rule.name.clone(),
+                backends: rule.backends.clone(),
+            });
+        }
+        let to = match rule.to.is_empty() {
+            true => ANYWHERE.as_slice(),
+            false => &rule.to,
         };
         for target in to {
             enter(&mut targets, target_prefix(target), n);
+        }
+        for network in &rule.from {
+            enter(&mut sources, source_prefix(network), n);
+        }
+        let needs_database = [Action::Enrich, Action::Observe].contains(&rule.kernel_action());
+        if rule.is_of_elsewhere() && needs_database {
+            incoming_ports.extend(to.iter().map(|target| target.port.unwrap_or(0)));
         }
         for process in &rule.processes {
             enter(&mut processes, process_prefix(process), n);
@@ -143,16 +208,23 @@ pub fn compile(
         for uid in &rule.uids {
             enter(&mut uids, *uid, n);
         }
-        for id in rule.cgroups.iter().filter_map(|path| cgroup_id(path)) {
+        for id in rule.places().iter().filter_map(|path| cgroup_id(path)) {
             enter(&mut cgroups, id, n);
         }
-        for (any, indifferent) in [
+        for inode in rule.namespaces.iter().filter_map(NetnsPattern::inode) {
+            enter(&mut namespaces, inode, n);
+        }
+        for (set, holds) in [
             (&mut any_uid, rule.uids.is_empty()),
             (&mut any_process, rule.processes.is_empty()),
-            (&mut any_cgroup, rule.cgroups.is_empty()),
+            (&mut any_cgroup, !rule.names_cgroups()),
+            (&mut any_netns, rule.namespaces.is_empty()),
+            (&mut any_source, rule.from.is_empty()),
+            (&mut here, rule.is_of_here()),
+            (&mut elsewhere, rule.is_of_elsewhere()),
         ] {
-            if indifferent {
-                any.add(n);
+            if holds {
+                set.add(n);
             }
         }
     }
@@ -162,6 +234,11 @@ pub fn compile(
             "destinations",
             targets.len(),
             abi::MAX_TARGETS as usize / generations,
+        ),
+        (
+            "networks of clients",
+            sources.len(),
+            abi::MAX_SOURCES as usize / generations,
         ),
         (
             "process names",
@@ -174,6 +251,18 @@ pub fn compile(
             cgroups.len(),
             abi::MAX_CGROUPS as usize / generations,
         ),
+        (
+            "namespaces",
+            namespaces.len(),
+            abi::MAX_NAMESPACES as usize / generations,
+        ),
+        ("rules with backends", balanced.len(), MAX_BALANCED),
+        // The old policy's are there until the new one is in force.
+        (
+            "ports in rules for clients on other hosts",
+            incoming_ports.len(),
+            abi::MAX_INCOMING_PORTS as usize / generations,
+        ),
     ] {
         if count > most {
             return Err(CompileError::TooManyEntries { what, count, most });
@@ -181,12 +270,21 @@ pub fn compile(
     }
     Ok(Compiled {
         targets: accumulate(&targets),
+        sources: accumulate(&sources),
         processes: accumulate(&processes),
         uids: uids.into_iter().collect(),
         cgroups: cgroups.into_iter().collect(),
+        namespaces: namespaces.into_iter().collect(),
         any_uid,
         any_process,
         any_cgroup,
+        any_netns,
+        settles,
+        balanced,
+        any_source,
+        here,
+        elsewhere,
+        incoming_ports,
         rules: policy
             .rules
             .iter()
@@ -197,6 +295,12 @@ pub fn compile(
             .rules
             .iter()
             .map(|r| r.is_session() && policy.remembers())
+            .collect(),
+        // Whether a session rule holds only the agent knows, and so it draws.
+        samples: policy
+            .rules
+            .iter()
+            .map(|r| r.sample.filter(|_| !r.is_session()))
             .collect(),
         default: (policy.default_action, policy.default_fail),
         names: policy
@@ -251,20 +355,31 @@ fn target_prefix(target: &Target) -> Prefix<TARGET_BYTES> {
         let bits = TARGET_PORT_BITS;
         return Prefix { bytes, bits };
     };
-    match network.network() {
-        IpAddr::V4(v4) => {
-            *family = 4;
-            for (to, from) in addr.iter_mut().zip(v4.octets()) {
-                *to = from;
-            }
-        }
-        IpAddr::V6(v6) => {
-            *family = 6;
-            *addr = v6.octets();
-        }
-    }
+    (*family, *addr) = address(network);
     let bits = TARGET_HEAD_BITS + u32::from(network.prefix_len());
     Prefix { bytes, bits }
+}
+
+fn source_prefix(network: &IpNet) -> Prefix<SOURCE_BYTES> {
+    let mut bytes = [0; SOURCE_BYTES];
+    let [_, family, _, _, addr @ ..] = &mut bytes;
+    (*family, *addr) = address(*network);
+    let bits = SOURCE_HEAD_BITS + u32::from(network.prefix_len());
+    Prefix { bytes, bits }
+}
+
+/// The family and the address, of which IPv4's is in the first four bytes.
+fn address(network: IpNet) -> (u8, [u8; 16]) {
+    match network.network() {
+        IpAddr::V4(v4) => {
+            let mut bytes = [0; 16];
+            for (to, from) in bytes.iter_mut().zip(v4.octets()) {
+                *to = from;
+            }
+            (4, bytes)
+        }
+        IpAddr::V6(v6) => (6, v6.octets()),
+    }
 }
 
 fn process_prefix(pattern: &ProcessPattern) -> Prefix<PROCESS_BYTES> {

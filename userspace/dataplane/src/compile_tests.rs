@@ -1,11 +1,15 @@
 //! The compiled sets, read as `decide.h` reads them, agree with the plain reading.
 
-use std::{net::SocketAddr, path::PathBuf};
+use std::{
+    collections::BTreeMap,
+    net::{IpAddr, SocketAddr},
+    path::PathBuf,
+};
 
 use proptest::{collection::vec, prelude::*, sample::select};
 
 use super::*;
-use crate::policy::{Candidate, Rule, SessionConditions};
+use crate::policy::{Candidate, Container, ContainerConditions, Glob, Rule, SessionConditions};
 
 /// The cgroups that exist; ids are their places in this list, from 1.
 const CGROUPS: [&str; 4] = ["/", "/a", "/a/b", "/c"];
@@ -15,8 +19,22 @@ fn cgroup_id(path: &Path) -> Option<u64> {
     Some(at as u64 + 1)
 }
 
+fn running() -> [Container; 2] {
+    [("one", "/a/b"), ("two", "/c")].map(|(name, cgroup)| Container {
+        names: vec![name.into()],
+        labels: BTreeMap::new(),
+        cgroup: cgroup.into(),
+        pid: 0,
+    })
+}
+
 /// `decide.h` in Rust.
 fn kernel_decides(compiled: &Compiled, c: &Candidate) -> Option<usize> {
+    first(kernel_holds(compiled, c))
+}
+
+/// The rules that hold.
+fn kernel_holds(compiled: &Compiled, c: &Candidate) -> RuleSet {
     let key = |port| {
         let net = c.to.ip().into();
         let mut key = target_prefix(&Target {
@@ -28,6 +46,15 @@ fn kernel_decides(compiled: &Compiled, c: &Candidate) -> Option<usize> {
     };
     let mut left = longest(&compiled.targets, key(c.to.port()));
     left.unite(&longest(&compiled.targets, key(0)));
+    if let Some(from) = c.from {
+        let by_source = longest(&compiled.sources, source_prefix(&from.into()));
+        narrow(&mut left, &compiled.elsewhere, &RuleSet::EMPTY);
+        narrow(&mut left, &compiled.any_source, &by_source);
+        return left;
+    }
+    if !compiled.sources.is_empty() {
+        narrow(&mut left, &compiled.here, &RuleSet::EMPTY);
+    }
     let process = ProcessPattern {
         text: c.process.clone(),
         prefix: false,
@@ -38,17 +65,39 @@ fn kernel_decides(compiled: &Compiled, c: &Candidate) -> Option<usize> {
     for id in c.cgroup.ancestors().filter_map(cgroup_id) {
         by_cgroup.unite(&exact(&compiled.cgroups, id));
     }
+    let of_netns = |inode| exact(&compiled.namespaces, inode);
+    let by_netns = c.netns.map_or(RuleSet::EMPTY, of_netns);
     for (any, set) in [
         (compiled.any_uid, by_uid),
         (compiled.any_process, by_process),
         (compiled.any_cgroup, by_cgroup),
+        (compiled.any_netns, by_netns),
     ] {
-        for ((left, any), set) in left.0.iter_mut().zip(any.0).zip(set.0) {
-            *left &= any | set;
-        }
+        narrow(&mut left, &any, &set);
     }
-    let word = left.0.iter().position(|w| *w != 0)?;
-    Some(word * 64 + left.0[word].trailing_zeros() as usize)
+    left
+}
+
+fn first(of: RuleSet) -> Option<usize> {
+    let word = of.0.iter().position(|w| *w != 0)?;
+    Some(word * 64 + of.0[word].trailing_zeros() as usize)
+}
+
+/// The rule whose backends the kernel draws from.
+fn kernel_balances(compiled: &Compiled, c: &Candidate) -> Option<usize> {
+    let mut left = kernel_holds(compiled, c);
+    for (left, settles) in left.0.iter_mut().zip(compiled.settles.0) {
+        *left &= settles;
+    }
+    let settler = first(left)?;
+    let mut balanced = compiled.balanced.iter();
+    balanced.find(|b| b.rule == settler).map(|b| b.rule)
+}
+
+fn narrow(left: &mut RuleSet, any: &RuleSet, set: &RuleSet) {
+    for ((left, any), set) in left.0.iter_mut().zip(any.0).zip(set.0) {
+        *left &= any | set;
+    }
 }
 
 fn longest<const N: usize>(entries: &[(Prefix<N>, RuleSet)], key: Prefix<N>) -> RuleSet {
@@ -86,6 +135,27 @@ fn targets() -> impl Strategy<Value = Target> {
     })
 }
 
+const SOURCES: [&str; 6] = [
+    "0.0.0.0/0",
+    "172.16.0.0/12",
+    "172.16.5.0/24",
+    "172.16.5.9/32",
+    "::/0",
+    "fd02::/16",
+];
+
+fn clients() -> impl Strategy<Value = Option<IpAddr>> {
+    let ip = select(vec![
+        "172.16.5.9",
+        "172.16.5.8",
+        "172.17.0.1",
+        "8.8.8.8",
+        "fd02::1",
+        "fd03::1",
+    ]);
+    proptest::option::of(ip).prop_map(|ip| ip.map(|ip| ip.parse().unwrap()))
+}
+
 fn rules() -> impl Strategy<Value = Rule> {
     (
         vec(targets(), 0..3),
@@ -102,22 +172,60 @@ fn rules() -> impl Strategy<Value = Rule> {
             0..2,
         ),
         vec(select(vec!["/", "/a", "/a/b", "/c", "/missing"]), 0..2),
+        vec(select(vec!["one", "two", "*", "gone"]), 0..2),
+        vec(select(vec!["1", "2", "/missing"]), 0..2),
+        vec(select(SOURCES.to_vec()), 0..2),
+        // Of a rule that names a process nobody elsewhere hears.
+        any::<bool>(),
+        select(vec![(false, false), (true, false), (false, true)]),
     )
-        .prop_map(|(to, uids, processes, cgroups)| Rule {
-            name: RuleName::new("r"),
-            to,
-            uids,
-            processes: processes
-                .iter()
-                .map(|p| ProcessPattern::parse(p).unwrap())
-                .collect(),
-            cgroups: cgroups.iter().map(PathBuf::from).collect(),
-            session: SessionConditions::default(),
-            action: Action::Enrich,
-            fail: Fail::Open,
-            shortcut: false,
-            remember: None,
-        })
+        .prop_map(
+            |(to, uids, processes, cgroups, containers, spaces, from, plain, kind)| match plain {
+                true => (to, Vec::new(), Vec::new(), Default::default(), from, kind),
+                false => (
+                    to,
+                    uids,
+                    processes,
+                    (cgroups, containers, spaces),
+                    from,
+                    kind,
+                ),
+            },
+        )
+        .prop_map(
+            |(to, uids, processes, (cgroups, containers, spaces), from, (is_mark, is_balanced))| {
+                Rule {
+                    from: from.iter().map(|n| n.parse().unwrap()).collect(),
+                    backends: is_balanced
+                        .then(|| "10.9.9.9:9042".parse().unwrap())
+                        .into_iter()
+                        .collect(),
+                    name: RuleName::new("r"),
+                    to,
+                    uids,
+                    processes: processes
+                        .iter()
+                        .map(|p| ProcessPattern::parse(p).unwrap())
+                        .collect(),
+                    cgroups: cgroups.iter().map(PathBuf::from).collect(),
+                    namespaces: spaces
+                        .iter()
+                        .map(|n| NetnsPattern::parse(n).unwrap())
+                        .collect(),
+                    containers: ContainerConditions::new(
+                        containers.into_iter().filter_map(Glob::parse).collect(),
+                        Vec::new(),
+                    ),
+                    session: SessionConditions::default(),
+                    action: Action::Enrich,
+                    fail: Fail::Open,
+                    shortcut: false,
+                    remember: None,
+                    sample: None,
+                    is_mark,
+                }
+            },
+        )
 }
 
 fn candidates() -> impl Strategy<Value = Candidate> {
@@ -147,12 +255,16 @@ fn candidates() -> impl Strategy<Value = Candidate> {
         select(vec![0_u32, 1000, 7]),
         process,
         select(vec!["/", "/a", "/a/b", "/a/b/x", "/c", "/d"]),
+        select(vec![None, Some(1), Some(2), Some(3)]),
+        clients(),
     )
-        .prop_map(|(ip, port, uid, process, cgroup)| Candidate {
+        .prop_map(|(ip, port, uid, process, cgroup, netns, from)| Candidate {
+            from,
             to: SocketAddr::new(ip.parse().unwrap(), port),
             uid,
             process: process.into(),
             cgroup: cgroup.into(),
+            netns,
         })
 }
 
@@ -164,12 +276,20 @@ proptest! {
         rules in vec(rules(), 0..80),
         flows in vec(candidates(), 20),
     ) {
-        let policy = Policy { rules, default_action: Action::Bypass, default_fail: Fail::Open };
+        let mut policy = Policy { rules, default_action: Action::Bypass, default_fail: Fail::Open };
+        policy.find_containers(running().iter());
         let compiled = compile(&policy, cgroup_id).unwrap();
         for flow in flows {
             // A cgroup that does not exist holds for nobody: the plain reading compares
             // paths and none of the flows is beneath it.
             prop_assert_eq!(kernel_decides(&compiled, &flow), policy.first_match(&flow).index);
+            // What others open meets no connect hook.
+            if flow.from.is_some() {
+                continue;
+            }
+            let balances = policy.balances(&flow);
+            let balances = balances.and_then(|of| policy.rules.iter().position(|r| std::ptr::eq(r, of)));
+            prop_assert_eq!(kernel_balances(&compiled, &flow), balances);
         }
     }
 }
@@ -179,6 +299,8 @@ fn rule_to(n: usize) -> Rule {
         .parse()
         .unwrap();
     Rule {
+        from: Vec::new(),
+        backends: Vec::new(),
         name: RuleName::new(&format!("r{n}")),
         to: vec![Target {
             network: Some(network),
@@ -187,11 +309,15 @@ fn rule_to(n: usize) -> Rule {
         uids: vec![],
         processes: vec![],
         cgroups: vec![],
+        namespaces: vec![],
+        containers: ContainerConditions::default(),
         session: SessionConditions::default(),
         action: Action::Deny,
         fail: Fail::Open,
         shortcut: false,
         remember: None,
+        sample: None,
+        is_mark: false,
     }
 }
 
@@ -208,10 +334,12 @@ fn a_thousand_and_more_rules_fit_and_the_last_one_is_found() {
     let policy = policy_of(MAX_RULES);
     let compiled = compile(&policy, cgroup_id).unwrap();
     let last = Candidate {
+        from: None,
         to: SocketAddr::new("10.3.255.9".parse().unwrap(), 9042),
         uid: 0,
         process: String::new(),
         cgroup: "/".into(),
+        netns: None,
     };
     assert_eq!(kernel_decides(&compiled, &last), Some(MAX_RULES - 1));
 }
@@ -250,4 +378,34 @@ fn a_session_rule_intercepts_whatever_its_action() {
     let compiled = compile(&policy, cgroup_id).unwrap();
     let expected = [(Action::Enrich, Fail::Closed), (Action::Deny, Fail::Open)];
     assert_eq!(compiled.rules, expected);
+}
+
+#[test]
+fn the_ports_that_clients_elsewhere_may_have_the_agent_serve_are_known() {
+    let target = |port| Target {
+        network: None,
+        port,
+    };
+    let rule = |to: Vec<Target>, action| Rule {
+        to,
+        action,
+        ..rule_to(0)
+    };
+    let by_process = Rule {
+        processes: vec![ProcessPattern::parse("java").unwrap()],
+        ..rule(vec![target(Some(7))], Action::Enrich)
+    };
+    let mut policy = policy_of(0);
+    policy.rules = vec![
+        rule(vec![target(Some(1)), target(Some(2))], Action::Enrich),
+        rule(vec![target(Some(3))], Action::Deny),
+        // Of this host's own connections.
+        rule(vec![], Action::Enrich),
+        by_process,
+    ];
+    let compiled = compile(&policy, cgroup_id).unwrap();
+    assert_eq!(compiled.incoming_ports, [1, 2].into());
+    policy.rules[2].from = vec!["10.0.0.0/8".parse().unwrap()];
+    let compiled = compile(&policy, cgroup_id).unwrap();
+    assert_eq!(compiled.incoming_ports, [0, 1, 2].into());
 }

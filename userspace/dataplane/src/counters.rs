@@ -1,5 +1,7 @@
 //! What the BPF programs count: connections by rule and outcome, safer paths by cause.
 
+use std::collections::{BTreeMap, HashMap};
+
 use ebpf::abi;
 
 use crate::policy::RuleName;
@@ -23,6 +25,8 @@ macro_rules! labelled {
     };
 }
 
+pub(crate) use labelled;
+
 labelled!(
     /// What became of a `connect()`.
     Outcome {
@@ -38,6 +42,8 @@ labelled!(
         FailedClosed = OUTCOME_FAILED_CLOSED => "failed_closed",
         /// Left alone, as the agent decided of another connection of the process.
         Remembered = OUTCOME_REMEMBERED => "remembered",
+        /// It goes straight to a backend of the virtual address that was dialled.
+        Balanced = OUTCOME_BALANCED => "balanced",
     }
 );
 
@@ -48,7 +54,7 @@ labelled!(
         AgentAway = CAUSE_AGENT_AWAY => "agent_away",
         /// The agent has as many flows as it may.
         AgentFull = CAUSE_AGENT_FULL => "agent_full",
-        /// The caller lives in another network namespace.
+        /// The caller lives in another network namespace, and only the agent's own is served.
         ForeignNetns = CAUSE_FOREIGN_NETNS => "foreign_netns",
         /// The socket is bound to a device and would not reach the loopback.
         BoundToDevice = CAUSE_BOUND_TO_DEVICE => "bound_to_device",
@@ -84,6 +90,15 @@ labelled!(
         SpliceTorn = CAUSE_SPLICE_TORN => "splice_torn",
         /// Redirected bytes could not be cut into frames: the flow cannot be decoded any more.
         SplicePlaceLost = CAUSE_SPLICE_PLACE_LOST => "splice_place_lost",
+        /// No backend of a virtual address takes new connections.
+        NoBackend = CAUSE_NO_BACKEND => "no_backend",
+        /// Nobody is known to listen where a client on another host connects to.
+        DatabaseAway = CAUSE_DATABASE_AWAY => "database_away",
+        /// A client on another host is to be observed, and its database is not beneath the agent's
+        /// cgroup: nobody reads its packets.
+        DatabaseUnmetered = CAUSE_DATABASE_UNMETERED => "database_unmetered",
+        /// The agent has no outpost in the caller's network namespace yet, or may not have more.
+        NoOutpost = CAUSE_NO_OUTPOST => "no_outpost",
     }
 );
 
@@ -112,14 +127,31 @@ labelled!(
 );
 
 /// Connections of one rule that ended up one way.
-#[derive(Clone, Debug)]
-pub struct RuleCount {
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RuleCount<O = Outcome> {
     /// The rule.
     pub rule: RuleName,
     /// The way.
-    pub outcome: Outcome,
+    pub outcome: O,
     /// How many since the agent started.
     pub connections: u64,
+}
+
+/// Sums by rule and outcome, one by one, in the order of the rules' names.
+pub(crate) fn one_by_one<O: Copy, const N: usize>(
+    sums: HashMap<RuleName, [u64; N]>,
+    outcomes: [O; N],
+) -> Vec<RuleCount<O>> {
+    let sums: BTreeMap<_, _> = sums.into_iter().collect();
+    let each = sums.into_iter().flat_map(|(rule, counts)| {
+        let counts = outcomes.into_iter().zip(counts);
+        counts.map(move |(outcome, connections)| RuleCount {
+            rule: rule.clone(),
+            outcome,
+            connections,
+        })
+    });
+    each.collect()
 }
 
 /// A reading of all counters.

@@ -1,4 +1,4 @@
-//! The leg to the database: marked, and from the client's own address and port.
+//! The leg to the database: in the client's namespace, from its own address and port.
 
 use std::{
     io,
@@ -29,12 +29,12 @@ pub struct Dialled {
     pub kept_port: bool,
 }
 
-/// Dials the original destination of `held`.
+/// Dials for `held`: its original destination, or a backend of the same family behind it.
 ///
 /// # Errors
 /// Those of connect(2), as the client would have got them.
-pub async fn dial(held: &Held) -> io::Result<Dialled> {
-    let to = held.orig_dst.socket_addr();
+pub async fn dial(held: &Held, backend: Option<SocketAddr>) -> io::Result<Dialled> {
+    let to = backend.unwrap_or(held.orig_dst.socket_addr());
     let client = held.client.socket_addr();
     let source = match (held.bound, to) {
         (true, _) => client.ip(),
@@ -45,8 +45,8 @@ pub async fn dial(held: &Held) -> io::Result<Dialled> {
     let own = Port::OfTheClient {
         chosen: held.bound_port,
     };
-    let stream = match dial_from(from, own, to, held.mark).await {
-        Err(e) if port_is_taken(&e) => dial_from(from, Port::Any, to, held.mark).await?,
+    let stream = match dial_from(from, own, to, held).await {
+        Err(e) if is_taken(&e) => dial_from(from, Port::Any, to, held).await?,
         dialled => dialled?,
     };
     let local = stream.local_addr()?;
@@ -58,7 +58,7 @@ pub async fn dial(held: &Held) -> io::Result<Dialled> {
 }
 
 /// The four-tuple is in use: another socket of the host, or one in TIME_WAIT.
-fn port_is_taken(error: &io::Error) -> bool {
+pub(crate) fn is_taken(error: &io::Error) -> bool {
     matches!(
         error.kind(),
         io::ErrorKind::AddrInUse | io::ErrorKind::AddrNotAvailable
@@ -78,17 +78,12 @@ async fn dial_from(
     from: SocketAddr,
     port: Port,
     to: SocketAddr,
-    mark: Mark,
+    held: &Held,
 ) -> io::Result<TcpStream> {
-    let socket = Socket::new(Domain::for_address(to), Type::STREAM, Some(Protocol::TCP))?;
-    socket.set_nonblocking(true)?;
-    socket.set_mark(mark.0)?;
-    socket.set_tcp_nodelay(true)?;
-    let keepalive = TcpKeepalive::new()
-        .with_time(KEEPALIVE_IDLE)
-        .with_interval(KEEPALIVE_INTERVAL)
-        .with_retries(KEEPALIVE_PROBES);
-    socket.set_tcp_keepalive(&keepalive)?;
+    let socket = match &held.outpost {
+        None => new_socket(to, Some(held.mark))?,
+        Some(outpost) => outpost.within(|| new_socket(to, None))?,
+    };
     match port {
         Port::OfTheClient { chosen: true } => bind_to_taken_port(&socket, from)?,
         Port::OfTheClient { chosen: false } => {
@@ -104,8 +99,22 @@ async fn dial_from(
     TcpSocket::from_std_stream(socket.into()).connect(to).await
 }
 
+/// One that has not dialled `to` yet, in the calling thread's namespace.
+pub(crate) fn new_socket(to: SocketAddr, mark: Option<Mark>) -> io::Result<Socket> {
+    let socket = Socket::new(Domain::for_address(to), Type::STREAM, Some(Protocol::TCP))?;
+    socket.set_nonblocking(true)?;
+    mark.map_or(Ok(()), |mark| socket.set_mark(mark.0))?;
+    socket.set_tcp_nodelay(true)?;
+    let keepalive = TcpKeepalive::new()
+        .with_time(KEEPALIVE_IDLE)
+        .with_interval(KEEPALIVE_INTERVAL)
+        .with_retries(KEEPALIVE_PROBES);
+    socket.set_tcp_keepalive(&keepalive)?;
+    Ok(socket)
+}
+
 /// An address without a port: connect() chooses the port.
-fn bind_address(socket: &Socket, address: IpAddr) -> io::Result<()> {
+pub(crate) fn bind_address(socket: &Socket, address: IpAddr) -> io::Result<()> {
     if address.is_unspecified() {
         return Ok(());
     }
@@ -117,7 +126,7 @@ fn bind_address(socket: &Socket, address: IpAddr) -> io::Result<()> {
 /// is refused although the four-tuple towards the database is free. Under TCP_REPAIR bind
 /// does not ask, and connect still does. It takes the port away from connects elsewhere on
 /// this host, as the application's own bind has done already.
-fn bind_to_taken_port(socket: &Socket, from: SocketAddr) -> io::Result<()> {
+pub(crate) fn bind_to_taken_port(socket: &Socket, from: SocketAddr) -> io::Result<()> {
     sys::set_tcp_repair(socket, true)?;
     let bound = socket.bind(&from.into());
     sys::set_tcp_repair(socket, false)?;

@@ -10,7 +10,7 @@ use std::{
 use aya::{maps::MapType, programs::ProgramType};
 use nix::sys::utsname::uname;
 
-use crate::{host, shortcut};
+use crate::{host, incoming, shortcut};
 
 /// How bad it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,6 +64,7 @@ pub fn examine(cgroup: Option<&Path>, pins: &Path) -> Vec<Finding> {
     // Before anything is tried out: the kernel takes a moment to forget that.
     findings.extend(neighbours::look(pins));
     findings.push(shortcut());
+    findings.extend(incoming());
     findings
 }
 
@@ -262,6 +263,34 @@ fn ipv6() -> Finding {
             format!("{error}: IPv6 flows follow their rule's `fail`"),
         ),
     }
+}
+
+/// Only `[[incoming]]` needs them. The routing is tried out in a namespace that is gone afterwards.
+fn incoming() -> [Finding; 2] {
+    let supported = aya::sys::is_program_supported(ProgramType::SkLookup);
+    let steering = match supported {
+        Ok(true) => finding("sk_lookup hook", State::Ok, "the kernel has it"),
+        Ok(false) => finding(
+            "sk_lookup hook",
+            State::Notice,
+            "the kernel does not have it: no `[[incoming]]`; it came with Linux 5.9",
+        ),
+        Err(error) => finding(
+            "sk_lookup hook",
+            State::Notice,
+            format!("cannot be probed: {error}"),
+        ),
+    };
+    let what = "incoming clients' addresses";
+    let routing = match incoming::try_out() {
+        Ok(()) => finding(what, State::Ok, "the routing rules can be had"),
+        Err(reason) => finding(
+            what,
+            State::Notice,
+            format!("{reason}: databases here see this host's address"),
+        ),
+    };
+    [steering, routing]
 }
 
 /// Tried on sockets of this process's own.

@@ -12,9 +12,12 @@ use tokio::io::unix::AsyncFd;
 use crate::{
     address::{self, ClientAddr, OrigDst, SockCookie},
     listeners::Mark,
+    outposts::{Netns, Outpost, Outposts},
     packet::Syn,
     policy::RuleName,
     remembered::Opener,
+    space::Space,
+    splices::{Application, Near},
     sys,
 };
 
@@ -29,6 +32,32 @@ pub struct Process {
     pub name: String,
     /// cgroup v2 id: the inode number of its folder.
     pub cgroup_id: u64,
+}
+
+impl Process {
+    /// One on another host, of which nothing is known.
+    pub fn elsewhere() -> Self {
+        Self {
+            // No process has either.
+            pid: 0,
+            uid: u32::MAX,
+            name: String::new(),
+            cgroup_id: 0,
+        }
+    }
+
+    /// Whether it is on another host.
+    pub fn is_elsewhere(&self) -> bool {
+        self.pid == 0
+    }
+
+    /// Which application of its flow is on this host.
+    pub fn near(&self) -> Near {
+        match self.is_elsewhere() {
+            false => Near::Client,
+            true => Near::Database,
+        }
+    }
 }
 
 /// A client that waits in connect(2) for the database's answer.
@@ -50,8 +79,29 @@ pub struct Held {
     pub bound_port: bool,
     /// As whom it is remembered.
     pub opener: Opener,
+    pub(crate) key: abi::LegKey,
+    /// Where the client is, if not in the agent's own namespace.
+    pub(crate) outpost: Option<Arc<Outpost>>,
     pub(crate) mark: Mark,
     pub(crate) syn: Syn,
+}
+
+impl Held {
+    /// The client's network namespace, as [`crate::Accepted`] has it.
+    pub fn netns_cookie(&self) -> u64 {
+        self.opener.netns_cookie()
+    }
+
+    /// The client, as its socket is found.
+    pub fn application(&self) -> Application {
+        let space: Option<Arc<Space>> = self.outpost.as_ref().map(|outpost| outpost.space.clone());
+        Application::Client(self.cookie, space)
+    }
+
+    /// That namespace, unless it is the agent's own.
+    pub fn netns(&self) -> Option<&Arc<Netns>> {
+        self.outpost.as_ref().map(|outpost| &outpost.netns)
+    }
 }
 
 /// Rule names by generation and slot, shared with whoever installs policies.
@@ -60,14 +110,21 @@ pub(crate) type Names = Arc<Mutex<[Arc<[RuleName]>; abi::GENERATIONS as usize]>>
 /// The stream of held SYNs.
 pub struct Holds {
     ring: AsyncFd<RingBuf<MapData>>,
+    outposts: Arc<Outposts>,
     names: Names,
     mark: Mark,
 }
 
 impl Holds {
-    pub(crate) fn new(ring: RingBuf<MapData>, names: Names, mark: Mark) -> io::Result<Self> {
+    pub(crate) fn new(
+        ring: RingBuf<MapData>,
+        outposts: Arc<Outposts>,
+        names: Names,
+        mark: Mark,
+    ) -> io::Result<Self> {
         Ok(Self {
             ring: sys::watch(ring)?,
+            outposts,
             names,
             mark,
         })
@@ -85,28 +142,30 @@ impl Holds {
                 ready.clear_ready();
                 continue;
             };
-            if let Some(held) = event.and_then(|e| from_event(&e, &self.names, self.mark)) {
+            if let Some(held) = event.and_then(|e| self.read(&e)) {
                 return Ok(held);
             }
             tracing::error!("a held SYN could not be read");
         }
     }
-}
 
-fn from_event(event: &abi::Held, names: &Names, mark: Mark) -> Option<Held> {
-    let leg = &event.leg;
-    Some(Held {
-        client: ClientAddr::new(address::from_abi(&event.client)),
-        cookie: SockCookie(leg.cookie),
-        orig_dst: OrigDst::new(address::from_abi(&leg.opener.orig_dst)),
-        rule: rule_name(leg, names),
-        process: process(leg),
-        bound: leg.bound != 0,
-        bound_port: leg.bound_port != 0,
-        opener: Opener::of(leg),
-        mark,
-        syn: Syn::parse(event)?,
-    })
+    fn read(&self, event: &abi::Held) -> Option<Held> {
+        let leg = &event.leg;
+        Some(Held {
+            client: ClientAddr::new(address::from_abi(&event.key.client)),
+            cookie: SockCookie(leg.cookie),
+            orig_dst: OrigDst::new(address::from_abi(&leg.opener.orig_dst)),
+            rule: rule_name(leg, &self.names),
+            process: process(leg),
+            bound: leg.bound != 0,
+            bound_port: leg.bound_port != 0,
+            opener: Opener::of(leg),
+            key: event.key,
+            outpost: self.outposts.at(leg.opener.netns_cookie)?,
+            mark: self.mark,
+            syn: Syn::parse(event)?,
+        })
+    }
 }
 
 pub(crate) fn process(leg: &abi::Leg) -> Process {

@@ -12,12 +12,13 @@ use aya::{
 
 use crate::{
     attach::{AttachError, missing, program, reasons, refused},
+    load,
     pins::Pins,
     sys,
 };
 
 /// What an intercepted flow meets; these hooks go when the agent goes, and the keeper, which holds
-/// some of them.
+/// some of them, but for those that are pinned.
 const FLOW_HOOKS: [&str; 6] = [
     "original_dst",
     "getpeername4",
@@ -31,9 +32,12 @@ const FLOW_HOOKS: [&str; 6] = [
 /// that it will meet is in place.
 const CONNECT_HOOKS: [&str; 2] = ["connect4", "connect6"];
 
+/// What balanced flows meet as well; pinned, because they do not need the agent.
+const BALANCED_FLOW_HOOKS: [&str; 2] = ["getpeername4", "getpeername6"];
+
 /// What is attached. Dropped, all but the pinned go.
 pub(crate) struct Hooks {
-    pub connect: Vec<PinnedLink>,
+    pub pinned: Vec<PinnedLink>,
     /// Those that tell a client the addresses that it would have without us.
     pub names: Vec<FdLink>,
     /// Of the same: clients ask as long as their flows live, and some outlive the agent.
@@ -43,31 +47,42 @@ pub(crate) struct Hooks {
 pub(crate) fn attach(ebpf: &mut Ebpf, cgroup: &File, pins: &Pins) -> Result<Hooks, AttachError> {
     // A bpf_link is always one of several on a cgroup; the mode is for hosts without links.
     let mode = CgroupAttachMode::Single;
-    let (mut names, mut descriptors) = (Vec::new(), Vec::new());
+    let (mut pinned, mut names, mut descriptors) = (Vec::new(), Vec::new(), Vec::new());
     for name in FLOW_HOOKS {
         let program = ebpf.program_mut(name).ok_or_else(|| missing(name))?;
         match program {
             Program::CgroupSockAddr(p) => {
-                let attached = p.load().and_then(|()| p.attach(cgroup, mode));
+                let attached = load::insist(|| p.load()).and_then(|()| p.attach(cgroup, mode));
                 let taken = attached.and_then(|id| p.take_link(id));
                 let link = FdLink::try_from(taken.map_err(refused(name))?);
                 let link = link.map_err(|_| missing(name))?;
+                let stays = BALANCED_FLOW_HOOKS.contains(&name);
                 let opened = opened(link, &pins.path(name));
                 let opened = opened.map_err(|reason| AttachError::Program { name, reason });
                 let (link, descriptor) = opened?;
-                names.push(link);
                 descriptors.push(descriptor);
+                match stays {
+                    true => pinned.push(link),
+                    false => names.push(link.unpin().map_err(|e| AttachError::Program {
+                        name,
+                        reason: e.to_string(),
+                    })?),
+                }
                 Ok(())
             }
-            Program::CgroupSockopt(p) => p.load().and_then(|()| p.attach(cgroup, mode)).map(drop),
-            Program::SockOps(p) => p.load().and_then(|()| p.attach(cgroup, mode)).map(drop),
+            Program::CgroupSockopt(p) => load::insist(|| p.load())
+                .and_then(|()| p.attach(cgroup, mode))
+                .map(drop),
+            Program::SockOps(p) => load::insist(|| p.load())
+                .and_then(|()| p.attach(cgroup, mode))
+                .map(drop),
             _ => return Err(missing(name)),
         }
         .map_err(refused(name))?;
     }
     let connect = CONNECT_HOOKS.into_iter().map(|name| {
         let hook: &mut CgroupSockAddr = program(ebpf, name)?;
-        hook.load().map_err(refused(name))?;
+        load::insist(|| hook.load()).map_err(refused(name))?;
         let id = hook.attach(cgroup, mode).map_err(refused(name))?;
         let link = hook.take_link(id).map_err(refused(name))?;
         let link = FdLink::try_from(link).map_err(|_| missing(name))?;
@@ -77,17 +92,19 @@ pub(crate) fn attach(ebpf: &mut Ebpf, cgroup: &File, pins: &Pins) -> Result<Hook
             reason: reasons(&e),
         })
     });
+    for link in connect {
+        pinned.push(link?);
+    }
     Ok(Hooks {
-        connect: connect.collect::<Result<_, _>>()?,
+        pinned,
         names,
         descriptors,
     })
 }
 
-/// A link, and another descriptor of it, for which it has to be pinned for a moment.
-fn opened(link: FdLink, path: &Path) -> Result<(FdLink, OwnedFd), String> {
+/// A pinned link, and another descriptor of it, for which it has to be pinned at least for a moment.
+fn opened(link: FdLink, path: &Path) -> Result<(PinnedLink, OwnedFd), String> {
     let pinned = link.pin(path).map_err(|e| reasons(&e))?;
-    let descriptor = sys::open_pin(path);
-    let link = pinned.unpin().map_err(|e| e.to_string())?;
-    Ok((link, descriptor.map_err(|e| e.to_string())?))
+    let descriptor = sys::open_pin(path).map_err(|e| e.to_string())?;
+    Ok((pinned, descriptor))
 }

@@ -86,6 +86,45 @@ pub fn cgroup_of(pid: u32, id: u64) -> Option<PathBuf> {
     Some(paths.find(is_it).unwrap_or(path))
 }
 
+/// Where a container's processes are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ContainerCgroup {
+    /// In this cgroup, which is its own, from the mount's root.
+    Own(PathBuf),
+    /// In one that is named after somebody else, so that others may be in it, too.
+    Shared,
+    /// Its process has gone.
+    Gone,
+}
+
+/// The cgroup of the container with this id, of which `pid` is a process. Runtimes name a container's
+/// cgroup after its id, whichever way (`docker-ID.scope`, `cri-containerd-ID.scope`, `ID`); what is
+/// beneath it is the container's (`init.scope`, `container`). By this, a process that has got the number
+/// of one that has gone is not taken for it, either.
+pub fn container_cgroup(pid: u32, id: &str) -> ContainerCgroup {
+    match fs::read_to_string(format!("/proc/{pid}/cgroup")) {
+        Ok(lines) => cgroup2_path(&lines)
+            .and_then(|path| named_after(id, &path))
+            .map_or(ContainerCgroup::Shared, ContainerCgroup::Own),
+        Err(_) => ContainerCgroup::Gone,
+    }
+}
+
+/// Whether a process is in this cgroup, or beneath it.
+pub fn is_in_cgroup(pid: u32, cgroup: &Path) -> bool {
+    let lines = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
+    cgroup2_path(&lines).is_some_and(|path| path.starts_with(cgroup))
+}
+
+/// The beginning of `path` up to what is named after `id`.
+fn named_after(id: &str, path: &Path) -> Option<PathBuf> {
+    let is_its = |path: &&Path| {
+        let name = path.file_name().and_then(|name| name.to_str());
+        name.is_some_and(|name| name.contains(id))
+    };
+    path.ancestors().filter(is_its).last().map(Path::to_owned)
+}
+
 /// Threads whose cgroups are looked at when it is not their process's: reading them takes a few
 /// milliseconds.
 const MAX_THREADS: usize = 1_000;
@@ -105,6 +144,19 @@ const INITIAL_PID_NAMESPACE: &str = "pid:[4026531836]";
 pub fn sees_every_process() -> bool {
     let namespace = fs::read_link("/proc/self/ns/pid");
     namespace.is_ok_and(|link| link == Path::new(INITIAL_PID_NAMESPACE))
+}
+
+/// Where `ip netns` keeps its names.
+pub const NETNS: &str = "/run/netns";
+
+/// The inode's number of a network namespace that can be opened there.
+pub fn netns_inode(path: &Path) -> Option<u32> {
+    fs::metadata(path).ok()?.ino().try_into().ok()
+}
+
+/// That of the namespace of this thread.
+pub fn own_netns_inode() -> Option<u32> {
+    netns_inode(Path::new("/proc/thread-self/ns/net"))
 }
 
 /// When a process began, in ticks since the host's start. None when it is gone.
@@ -154,6 +206,28 @@ mod tests {
         assert_eq!(start_in(stat), Some(4711));
         assert_eq!(start_in("7 (a) R 1 2"), None);
         assert_eq!(started_ticks(u32::MAX), None);
+    }
+
+    #[test]
+    fn a_containers_cgroup_is_the_one_that_is_named_after_it() {
+        let named = |path: &str| named_after("4f2a", Path::new(path));
+        for path in [
+            "/docker/4f2a",
+            "/a.slice/docker-4f2a.scope",
+            "/pods/x/crio-4f2a",
+        ] {
+            assert_eq!(named(path), Some(path.into()));
+            assert_eq!(named(&format!("{path}/init.scope")), Some(path.into()));
+        }
+        for other in ["/", "/system.slice/containerd.service", "/docker/4f2b"] {
+            assert_eq!(named(other), None);
+        }
+        let own = std::process::id();
+        assert_eq!(
+            container_cgroup(own, "4f2a4f2a4f2a"),
+            ContainerCgroup::Shared
+        );
+        assert_eq!(container_cgroup(u32::MAX, "4f2a"), ContainerCgroup::Gone);
     }
 
     #[test]

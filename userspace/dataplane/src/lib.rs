@@ -5,11 +5,16 @@
 //! - [`Dataplane`]: loads, attaches, pins; installs policies; counts.
 //! - [`Listeners`], [`Holds`], [`dial`], [`Answers`]: one intercepted connection, from the
 //!   SYN that is being held to the database's answer to it.
+//! - [`backends`]: the databases behind virtual addresses: who gets new connections.
+//! - [`Outposts`]: other network namespaces, whose processes are served from inside.
+//! - [`Door`], [`Arrived`]: connections from other hosts to databases on this one, or to virtual
+//!   addresses.
 //! - [`Remembered`]: decisions that stand for later connections.
 //! - [`Splices`]: flows that were taken in and are carried by the kernel.
 //! - [`shortcut`]: flows whose two ends are both on this host, past TCP.
 //! - [`Observed`], [`Traffic`]: flows that are left alone and observed, and what went over them.
 //! - [`trial`]: what canaries send to find out whether a path works here.
+//! - [`edge`]: connections from elsewhere, as they arrive on an interface.
 //! - [`host`], [`doctor`]: what this host has, and what it lacks.
 //!
 //! **Invariant**: this is the only crate that touches a BPF map, link or pin, and `sys.rs`
@@ -18,18 +23,24 @@
 pub mod address;
 mod answers;
 mod attach;
+pub mod backends;
 pub mod compile;
 mod counters;
 mod dial;
 pub mod doctor;
+pub mod edge;
+mod gateway;
 mod holds;
 mod hooks;
 pub mod host;
+mod incoming;
 mod listeners;
 mod load;
 mod maps;
 mod meter_hooks;
 mod meters;
+mod netlink;
+mod outposts;
 mod packet;
 mod pins;
 mod places;
@@ -37,6 +48,8 @@ pub mod policy;
 mod quiet;
 mod remembered;
 pub mod shortcut;
+mod sock_diag;
+mod space;
 mod splice_refusal;
 mod splices;
 mod sys;
@@ -48,16 +61,26 @@ pub use answers::{Answers, Refusal, is_exhaustion};
 pub use attach::{AttachError, Attached, Dataplane, Options};
 pub use counters::{Cause, Counters, Outcome, RuleCount, Turn};
 pub use dial::{Dialled, dial};
+pub use edge::Edge;
 pub use holds::{Held, Holds, Process};
+pub use incoming::{
+    Arrived, ClientAddress, Door, IncomingDialled, IncomingError, IncomingOptions, MAX_INCOMING,
+    NotKept, remove_routes_left,
+};
 pub use listeners::{Accepted, Listeners};
 pub use meters::{Latencies, OPCODES, Observed, Side, Traffic};
+pub use outposts::{
+    Caller, Calling, DESCRIPTORS_PER_NAMESPACE, MAX_NAMESPACES, Netns, NotServed, OutpostView,
+    Outposts, Settled,
+};
 pub use pins::{DEFAULT_PINS, detach};
 pub use places::{Place, Places, Redirected, UNKNOWN_PLACE, framing};
 pub use quiet::Quiet;
 pub use remembered::{NotRemembered, Opener, Remembered};
+pub use space::Space;
 pub use splice_refusal::SpliceRefusal;
 pub use splices::{
-    Calls, Down, Moved, Position, Splice, Splices,
+    Application, Calls, Down, Moved, Near, Position, Splice, Splices,
     adopt::{NotResumed, Resumed, fingerprint},
     cookie,
 };

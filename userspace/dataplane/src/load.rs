@@ -1,6 +1,15 @@
-//! The object, as it goes into the kernel.
+//! The object, and its programs, as they go into the kernel.
 
-use aya::{Ebpf, EbpfError, EbpfLoader};
+use std::{io::ErrorKind, path::Path};
+
+use aya::{
+    Ebpf, EbpfError, EbpfLoader,
+    maps::{MapInfo, MapType},
+    programs::ProgramError,
+};
+use ebpf::abi;
+
+use crate::pins::Pins;
 
 /// So many entries in every map that has one for each flow, instead of tens of thousands: for tests
 /// of what happens when they are full.
@@ -18,8 +27,37 @@ const OF_FLOWS: [&str; 9] = [
     "shortcut_socks",
 ];
 
+/// The virtual addresses that sockets dialled. The sockets outlive agents, so the map does.
+const VIRTUALS: &str = "virtuals";
+
 /// With maps of its own, and no program in the kernel yet.
 pub(crate) fn load() -> Result<Ebpf, EbpfError> {
+    loader().load(ebpf::OBJECT)
+}
+
+/// As [`load`], but with what outlives agents from a dead one, and pinned for the next.
+pub(crate) fn load_after(pins: &Pins) -> Result<Ebpf, EbpfError> {
+    let mut loader = loader();
+    let inherited = pins.inherited(VIRTUALS).filter(|pin| is_virtuals(pin));
+    if let Some(pin) = &inherited {
+        loader.map_pin_path(VIRTUALS, pin);
+    }
+    let loaded = loader.load(ebpf::OBJECT)?;
+    if let Some(Err(error)) = loaded.map(VIRTUALS).map(|map| map.pin(pins.path(VIRTUALS))) {
+        tracing::warn!(%error, "the next agent will not know which virtual addresses were dialled");
+    }
+    Ok(loaded)
+}
+
+/// Not that of an agent which kept something else there.
+fn is_virtuals(pin: &Path) -> bool {
+    MapInfo::from_pin(pin).is_ok_and(|info| {
+        info.map_type().is_ok_and(|kind| kind == MapType::SkStorage)
+            && info.value_size() as usize == size_of::<abi::Endpoint>()
+    })
+}
+
+fn loader() -> EbpfLoader<'static> {
     let mut loader = EbpfLoader::new();
     if let Some(entries) = std::env::var(ENTRIES).ok().and_then(|n| n.parse().ok()) {
         tracing::warn!(entries, "{ENTRIES}: maps are small, for a test");
@@ -27,5 +65,23 @@ pub(crate) fn load() -> Result<Ebpf, EbpfError> {
             loader.map_max_entries(map, entries);
         }
     }
-    loader.load(ebpf::OBJECT)
+    loader
+}
+
+/// The verifier gives a long program up when its thread is about to be interrupted, and says EAGAIN: it
+/// is asked again, as libbpf does.
+const TRIES: usize = 5;
+
+/// Has a program verified and in the kernel.
+pub(crate) fn insist(
+    mut load: impl FnMut() -> Result<(), ProgramError>,
+) -> Result<(), ProgramError> {
+    for _ in 1..TRIES {
+        match load() {
+            Err(ProgramError::LoadError { io_error, .. })
+                if io_error.kind() == ErrorKind::WouldBlock => {}
+            loaded => return loaded,
+        }
+    }
+    load()
 }

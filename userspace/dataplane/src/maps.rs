@@ -10,7 +10,8 @@ use ebpf::abi;
 use thiserror::Error;
 
 use crate::{
-    compile::{PROCESS_BYTES, TARGET_BYTES},
+    backends::BackendMaps,
+    compile::{PROCESS_BYTES, SOURCE_BYTES, TARGET_BYTES},
     splices::{SpliceMaps, adopt},
     sys::Shared,
 };
@@ -33,28 +34,37 @@ pub(crate) struct PolicyMaps {
     pub policies: Array<MapData, Shared<abi::Policy>>,
     pub rules: Array<MapData, Shared<abi::Rule>>,
     pub targets: LpmTrie<MapData, [u8; TARGET_BYTES], Shared<abi::RuleSet>>,
+    pub sources: LpmTrie<MapData, [u8; SOURCE_BYTES], Shared<abi::RuleSet>>,
     pub processes: LpmTrie<MapData, [u8; PROCESS_BYTES], Shared<abi::RuleSet>>,
     pub uids: HashMap<MapData, Shared<abi::UidKey>, Shared<abi::RuleSet>>,
     pub cgroups: HashMap<MapData, Shared<abi::CgroupKey>, Shared<abi::RuleSet>>,
+    pub namespaces: HashMap<MapData, Shared<abi::NetnsKey>, Shared<abi::RuleSet>>,
     pub decisions: PerCpuArray<MapData, Shared<abi::Decisions>>,
+    pub incoming_ports: HashMap<MapData, u32, u32>,
 }
 
 /// What belongs to single flows.
 pub(crate) struct FlowMaps {
-    pub legs: HashMap<MapData, Shared<abi::Endpoint>, Shared<abi::Leg>>,
+    pub legs: HashMap<MapData, Shared<abi::LegKey>, Shared<abi::Leg>>,
     pub releases: HashMap<MapData, u64, Shared<abi::Release>>,
 }
 
 /// Decisions that stand for later connections.
 pub(crate) type RememberedMap = HashMap<MapData, Shared<abi::Opener>, Shared<abi::Remembered>>;
 
+/// The agent's listeners by namespace.
+pub(crate) type OutpostsMap = HashMap<MapData, u64, Shared<abi::Outpost>>;
+
 pub(crate) struct Maps {
     pub policy: PolicyMaps,
+    pub backends: BackendMaps,
     pub flow: FlowMaps,
     pub meters: HashMap<MapData, u64, Shared<abi::Meter>>,
     pub remembered: RememberedMap,
     pub causes: PerCpuArray<MapData, u64>,
     pub held: RingBuf<MapData>,
+    pub outposts: OutpostsMap,
+    pub unserved: RingBuf<MapData>,
     pub splice: SpliceMaps,
 }
 
@@ -66,10 +76,18 @@ impl Maps {
                 policies: take(ebpf, "policies")?,
                 rules: take(ebpf, "rules")?,
                 targets: take(ebpf, "targets")?,
+                sources: take(ebpf, "sources")?,
                 processes: take(ebpf, "processes")?,
                 uids: take(ebpf, "uids")?,
                 cgroups: take(ebpf, "cgroups")?,
+                namespaces: take(ebpf, "namespaces")?,
                 decisions: take(ebpf, "decisions")?,
+                incoming_ports: take(ebpf, "incoming_ports")?,
+            },
+            backends: BackendMaps {
+                lots: take(ebpf, "lots")?,
+                backends: take(ebpf, "backends")?,
+                balanced: take(ebpf, "balanced")?,
             },
             flow: FlowMaps {
                 legs: take(ebpf, "legs")?,
@@ -79,6 +97,8 @@ impl Maps {
             remembered: take(ebpf, "remembered")?,
             causes: take(ebpf, "causes")?,
             held: take(ebpf, "held")?,
+            outposts: take(ebpf, "outposts")?,
+            unserved: take(ebpf, "unserved")?,
             splice: SpliceMaps::take(ebpf)?,
         })
     }

@@ -8,7 +8,10 @@ use aya::{
     programs::{CgroupAttachMode, CgroupSkb, CgroupSkbAttachType, cgroup_skb::CgroupSkbLinkId},
 };
 
-use crate::attach::{AttachError, program, refused};
+use crate::{
+    attach::{AttachError, program, refused},
+    load,
+};
 
 const HOOKS: [(&str, CgroupSkbAttachType); 2] = [
     ("meter_requests", CgroupSkbAttachType::Egress),
@@ -49,7 +52,7 @@ impl MeterHooks {
     ) -> Result<(), AttachError> {
         let hook: &mut CgroupSkb = program(ebpf, name)?;
         if hook.fd().is_err() {
-            hook.load().map_err(refused(name))?;
+            load::insist(|| hook.load()).map_err(refused(name))?;
         }
         let link = hook.attach(cgroup, kind, CgroupAttachMode::Single);
         self.0.push((name, link.map_err(refused(name))?));

@@ -63,7 +63,8 @@ pub struct Side {
     pub by_opcode: [u64; OPCODES.len()],
 }
 
-/// From a request's header leaving this host's TCP to its response's coming in.
+/// From a request's header leaving this host's TCP to its response's coming in; of a client on another
+/// host, from its coming in to the response's leaving.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Latencies {
     counts: [u64; BUCKETS],
@@ -279,6 +280,26 @@ impl Default for Latencies {
 }
 
 impl Latencies {
+    /// So many more of this one.
+    pub fn add(&mut self, latency: Duration, count: u64) {
+        let ns = u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX);
+        let bucket = (1..BUCKETS).take_while(|n| begin_ns(*n) <= ns).count();
+        if let Some(n) = self.counts.get_mut(bucket) {
+            *n += count;
+        }
+        self.sum_ns = self.sum_ns.saturating_add(ns.saturating_mul(count));
+    }
+
+    /// Those that were added since `before`.
+    pub fn since(&self, before: &Self) -> Self {
+        let mut since = self.clone();
+        for (now, then) in since.counts.iter_mut().zip(before.counts) {
+            *now = now.saturating_sub(then);
+        }
+        since.sum_ns = self.sum_ns.saturating_sub(before.sum_ns);
+        since
+    }
+
     /// How many.
     pub fn count(&self) -> u64 {
         self.counts.iter().sum()

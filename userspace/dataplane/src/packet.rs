@@ -296,6 +296,7 @@ mod tests {
                 start_ns: 0,
                 execs: 0,
                 cgroup_id: 0,
+                netns_cookie: 0,
                 orig_dst: endpoint,
                 tgid: 0,
                 uid: 0,
@@ -313,9 +314,14 @@ mod tests {
         };
         abi::Held {
             leg,
-            client: endpoint,
+            key: abi::LegKey {
+                listener: 0,
+                client: endpoint,
+                pad: 0,
+            },
             syn_bytes: bytes as u32,
             syn,
+            pad: [0; 4],
         }
     }
 

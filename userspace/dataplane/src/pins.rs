@@ -1,16 +1,18 @@
 //! Where the connect hooks' links are pinned, so that they outlive the agent and a rule's
-//! `fail` holds when it is dead. The other hooks serve intercepted flows only, which die
+//! `fail` holds when it is dead; and what flows need that go straight to a backend, which are nobody's
+//! to carry: getpeername()'s hooks and the map that they read. The other hooks serve intercepted flows only, which die
 //! with the agent or have a keeper that holds their hooks, so they are not pinned.
 //!
 //! Each agent pins into a folder of its own beneath the root (1, 2, ...), attaches
 //! everything, and only then removes its predecessor's: there is no moment without hooks,
 //! and a crash at any point leaves folders that the next agent, or [`detach`], removes.
-//! A lock on the root keeps it to one agent.
+//! A lock on the root keeps it to one agent. The edge's folder lies beside them and is not
+//! theirs: it outlives agents ([`crate::edge`]).
 
 use std::{
     fs::{self, DirBuilder, File},
     io,
-    os::unix::fs::DirBuilderExt,
+    os::unix::fs::{DirBuilderExt, symlink},
     path::{Path, PathBuf},
 };
 
@@ -18,7 +20,7 @@ use aya::programs::links::PinnedLink;
 use nix::fcntl::{Flock, FlockArg};
 use thiserror::Error;
 
-use crate::host;
+use crate::{edge, gateway, host, incoming};
 
 /// Where links are pinned unless the configuration says otherwise.
 pub const DEFAULT_PINS: &str = "/sys/fs/bpf/underpass";
@@ -62,7 +64,8 @@ impl Pins {
             return Err(PinsError::NotBpffs(root.to_owned()));
         }
         let lock = lock(root)?;
-        let predecessors = folders(root)?;
+        let mut predecessors = folders(root)?;
+        predecessors.retain(|folder| !edge::is_of_the_edge(folder));
         let newest = predecessors
             .iter()
             .filter_map(|p| p.file_name()?.to_str()?.parse().ok());
@@ -76,17 +79,35 @@ impl Pins {
         })
     }
 
+    /// What the latest predecessor has pinned by this name.
+    pub(crate) fn inherited(&self, name: &str) -> Option<PathBuf> {
+        let number = |folder: &&PathBuf| folder.file_name()?.to_str()?.parse::<u64>().ok();
+        let latest = self.predecessors.iter().max_by_key(number)?;
+        Some(latest.join(name)).filter(|pin| pin.exists())
+    }
+
     /// Where a link of this name is pinned.
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.own.join(name)
     }
 
-    /// Detaches what a predecessor left behind. Returns whether there was anything.
-    pub(crate) fn retire_predecessors(&mut self) -> Result<bool, PinsError> {
+    /// Keeps the path of a network namespace in which something is about to be made.
+    pub(crate) fn remember(&self, name: &str, netns: &Path) -> Result<(), PinsError> {
+        let link = self.path(name);
+        let made = std::path::absolute(netns).and_then(|netns| symlink(netns, &link));
+        made.map_err(at(&link))
+    }
+
+    /// Detaches what a predecessor left behind. If there was anything, returns the network namespaces in
+    /// which there may be more.
+    pub(crate) fn retire_predecessors(&mut self) -> Result<Option<Vec<PathBuf>>, PinsError> {
+        let mut touched = Vec::new();
         for folder in &self.predecessors {
+            touched.extend(namespaces(folder)?);
             remove_folder(folder)?;
         }
-        Ok(!std::mem::take(&mut self.predecessors).is_empty())
+        let any = !std::mem::take(&mut self.predecessors).is_empty();
+        Ok(any.then_some(touched))
     }
 
     /// Detaches everything of this agent.
@@ -100,8 +121,10 @@ impl Pins {
     }
 }
 
-/// Removes the pins that a dead agent left beneath `root`, and with them its hooks. Returns
-/// whether there were any.
+/// Removes the pins that a dead agent left beneath `root`, and with them its hooks; if it steered
+/// incoming connections or took virtual addresses, also the routing that it left in their namespaces.
+/// Returns whether there were any.
+/// any.
 ///
 /// # Errors
 /// An agent that runs holds them; or the file system's.
@@ -114,7 +137,17 @@ pub fn detach(root: &Path) -> Result<bool, PinsError> {
     }
     let _lock = lock(root)?;
     for folder in folders(root)? {
+        let pins = folders(&folder)?;
+        let steered = pins.iter().any(|pin| incoming::is_pin(pin));
+        let took = pins.iter().any(|pin| gateway::is_pin(pin));
+        let touched = namespaces(&folder)?;
         remove_folder(&folder)?;
+        if steered {
+            incoming::remove_unwanted_routes(&[], &touched);
+        }
+        if took {
+            gateway::remove_routes();
+        }
     }
     fs::remove_dir(root).map_err(at(root))?;
     Ok(true)
@@ -126,6 +159,15 @@ fn lock(root: &Path) -> Result<Flock<File>, PinsError> {
         .map_err(|_| PinsError::Locked(root.to_owned()))
 }
 
+/// Those that an agent has kept in its folder.
+fn namespaces(folder: &Path) -> Result<Vec<PathBuf>, PinsError> {
+    let pins = folders(folder)?;
+    Ok(pins
+        .iter()
+        .filter_map(|pin| incoming::remembered_netns(pin))
+        .collect())
+}
+
 fn folders(root: &Path) -> Result<Vec<PathBuf>, PinsError> {
     let entries = fs::read_dir(root).map_err(at(root))?;
     entries
@@ -133,12 +175,12 @@ fn folders(root: &Path) -> Result<Vec<PathBuf>, PinsError> {
         .collect()
 }
 
-fn make_folder(path: &Path) -> Result<(), PinsError> {
+pub(crate) fn make_folder(path: &Path) -> Result<(), PinsError> {
     let made = DirBuilder::new().recursive(true).mode(0o700).create(path);
     made.map_err(at(path))
 }
 
-fn remove_folder(folder: &Path) -> Result<(), PinsError> {
+pub(crate) fn remove_folder(folder: &Path) -> Result<(), PinsError> {
     for pin in folders(folder)? {
         // The last reference: the kernel detaches at once when a descriptor is closed, and some
         // time later when a pin goes.
@@ -149,7 +191,7 @@ fn remove_folder(folder: &Path) -> Result<(), PinsError> {
     fs::remove_dir(folder).map_err(at(folder))
 }
 
-fn at(path: &Path) -> impl Fn(io::Error) -> PinsError {
+pub(crate) fn at(path: &Path) -> impl Fn(io::Error) -> PinsError {
     let path = path.to_owned();
     move |source| PinsError::Io {
         path: path.clone(),

@@ -71,6 +71,6 @@ impl Splice {
             since: kernels.down_since,
             place: kernels.down_place,
         };
-        Ok([up, down])
+        Ok(self.near().ways(up, down))
     }
 }

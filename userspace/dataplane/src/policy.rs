@@ -4,15 +4,30 @@
 //! decides by [`crate::compile`]'s sets; a property test holds the two together. What the
 //! kernel leaves to the agent, [`Policy::decide`] decides.
 
+mod containers;
+mod patterns;
+mod sample;
 mod session;
 #[cfg(test)]
 mod tests;
 
-use std::{fmt, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeSet,
+    fmt,
+    net::{IpAddr, SocketAddr},
+    path::PathBuf,
+    sync::Arc,
+    time::Duration,
+};
 
 use ebpf::abi;
 use ipnet::IpNet;
 
+pub use containers::{
+    Container, ContainerConditions, Glob, MAX_CONTAINER_CONDITIONS, MAX_CONTAINER_TEXT_BYTES,
+};
+pub use patterns::{MAX_PROCESS_NAME_BYTES, NetnsPattern, ProcessPattern, Target};
+pub use sample::Sample;
 pub use session::{
     Compression, Decision, Fact, MAX_FACT_BYTES, Protocol, Session, SessionConditions, SessionKey,
     TextPattern,
@@ -21,8 +36,11 @@ pub use session::{
 /// Rules in one policy; the width of a rule set in the kernel.
 pub const MAX_RULES: usize = abi::MAX_RULES as usize;
 
-/// `comm` has room for this many bytes; the kernel cuts longer names.
-pub const MAX_PROCESS_NAME_BYTES: usize = abi::COMM_BYTES as usize - 1;
+/// Backends behind one rule's virtual addresses.
+pub const MAX_BACKENDS: usize = abi::MAX_BACKENDS as usize;
+
+/// Rules with backends in one policy.
+pub const MAX_BALANCED: usize = abi::MAX_BALANCED as usize;
 
 /// A rule's name, as in the file; `default` for the default.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -104,65 +122,14 @@ impl Fail {
     }
 }
 
-/// A destination: a network, a port, or both.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Target {
-    /// Any address when absent. An IPv6 network never holds an IPv4-mapped address.
-    pub network: Option<IpNet>,
-    /// Any port when absent.
-    pub port: Option<u16>,
-}
-
-impl Target {
-    fn holds(&self, dst: SocketAddr) -> bool {
-        let ip = dst.ip().to_canonical();
-        self.network.is_none_or(|net| net.contains(&ip))
-            && self.port.is_none_or(|port| port == dst.port())
-    }
-}
-
-/// A process name, exact or a prefix (`spark*`). At most [`MAX_PROCESS_NAME_BYTES`].
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct ProcessPattern {
-    pub(crate) text: String,
-    pub(crate) prefix: bool,
-}
-
-impl ProcessPattern {
-    /// `name`, or `prefix*`. None when it is longer than a process name can be, empty, or
-    /// has a `*` anywhere else.
-    pub fn parse(pattern: &str) -> Option<Self> {
-        let (text, prefix) = match pattern.strip_suffix('*') {
-            Some(text) => (text, true),
-            None => (pattern, false),
-        };
-        let fits = text.len() <= MAX_PROCESS_NAME_BYTES && !text.contains(['*', '\0']);
-        (fits && (prefix || !text.is_empty())).then(|| Self {
-            text: text.to_owned(),
-            prefix,
-        })
-    }
-
-    fn holds(&self, name: &str) -> bool {
-        if self.prefix {
-            name.starts_with(&self.text)
-        } else {
-            name == self.text
-        }
-    }
-}
-
-impl fmt::Display for ProcessPattern {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}{}", self.text, if self.prefix { "*" } else { "" })
-    }
-}
-
 /// One rule. An empty list does not care.
 #[derive(Clone, Debug)]
 pub struct Rule {
     /// Unique in its policy.
     pub name: RuleName,
+    /// Networks of clients on other hosts. With any, the rule holds for no connection that this host
+    /// opens itself.
+    pub from: Vec<IpNet>,
     /// Destinations.
     pub to: Vec<Target>,
     /// The caller's user ids.
@@ -172,8 +139,16 @@ pub struct Rule {
     /// cgroup v2 paths from the mount's root (`/system.slice/x.service`); a path holds for
     /// everything beneath it.
     pub cgroups: Vec<PathBuf>,
+    /// The caller's network namespaces.
+    pub namespaces: Vec<NetnsPattern>,
+    /// What the caller's container is called.
+    pub containers: ContainerConditions,
     /// What the handshake has to tell. With any of it, this is a session rule.
     pub session: SessionConditions,
+    /// The databases behind the addresses in `to`, which are then virtual. At most [`MAX_BACKENDS`].
+    pub backends: Vec<SocketAddr>,
+    /// It is a mark: which backends stand behind an address is for the file's rules to say.
+    pub is_mark: bool,
     /// What happens to the flow.
     pub action: Action,
     /// What happens when the agent cannot serve it.
@@ -183,6 +158,8 @@ pub struct Rule {
     /// For how long the agent's decision by this rule stands for later connections of the
     /// process to the endpoint. Only with [`Action::Bypass`].
     pub remember: Option<Duration>,
+    /// How many of its flows are enriched; all, when absent. Only with [`Action::Enrich`].
+    pub sample: Option<Sample>,
 }
 
 /// Ordered rules and a default.
@@ -196,9 +173,12 @@ pub struct Policy {
     pub default_fail: Fail,
 }
 
-/// What is known of a connection at `connect()`.
+/// What is known of a connection at its beginning.
 #[derive(Clone, Debug)]
 pub struct Candidate {
+    /// The client on another host. Then nothing is known of a process, and rules that name one do not
+    /// hold. None: a process of this host connects.
+    pub from: Option<IpAddr>,
     /// The address dialled.
     pub to: SocketAddr,
     /// The caller's user id.
@@ -207,6 +187,9 @@ pub struct Candidate {
     pub process: String,
     /// The caller's cgroup v2 path.
     pub cgroup: PathBuf,
+    /// The inode's number of the caller's network namespace; None: not known, and rules that name one do
+    /// not hold.
+    pub netns: Option<u32>,
 }
 
 /// The rule that a connection meets.
@@ -227,6 +210,8 @@ pub struct Match {
 /// The condition by which a rule did not hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Miss {
+    /// Its `from`.
+    From,
     /// Its `to`.
     To,
     /// Its `uid`.
@@ -235,16 +220,37 @@ pub enum Miss {
     Process,
     /// Its `cgroup`.
     Cgroup,
+    /// Its `netns`.
+    Netns,
+    /// Its `container` or `labels`, or these and its `cgroup`.
+    Container,
 }
 
 impl Miss {
     /// The key in the policy file.
     pub fn key(self) -> &'static str {
         match self {
+            Miss::From => "from",
             Miss::To => "to",
             Miss::Uid => "uid",
             Miss::Process => "process",
             Miss::Cgroup => "cgroup",
+            Miss::Netns => "netns",
+            Miss::Container => "container",
+        }
+    }
+}
+
+impl Candidate {
+    /// One on another host, of which there is no process.
+    pub fn elsewhere(from: IpAddr, to: SocketAddr) -> Self {
+        Self {
+            from: Some(from),
+            to,
+            uid: u32::MAX,
+            process: String::new(),
+            cgroup: PathBuf::new(),
+            netns: None,
         }
     }
 }
@@ -260,6 +266,12 @@ impl Rule {
         }
     }
 
+    /// Whether it says which backends stand behind an address that it holds for, if only that there
+    /// are none: a session rule may not hold in the end, and a mark was not asked.
+    pub(crate) fn settles_backends(&self) -> bool {
+        !self.backends.is_empty() || !(self.is_session() || self.is_mark)
+    }
+
     fn as_match(&self, index: usize, action: Action) -> Match {
         Match {
             index: Some(index),
@@ -270,19 +282,49 @@ impl Rule {
         }
     }
 
+    /// Whether it may hold for what this host opens.
+    pub(crate) fn is_of_here(&self) -> bool {
+        self.from.is_empty()
+    }
+
+    /// Whether it may hold for what clients on other hosts open. One that names neither them nor a
+    /// destination speaks of this host's own connections: else it would hold for whoever comes in.
+    pub(crate) fn is_of_elsewhere(&self) -> bool {
+        let names_either = !self.from.is_empty() || !self.to.is_empty();
+        let names_process = !self.uids.is_empty()
+            || !self.processes.is_empty()
+            || self.names_cgroups()
+            || !self.namespaces.is_empty();
+        names_either && !names_process
+    }
+
     /// The first condition on `c` that does not hold, if any.
     pub fn miss(&self, c: &Candidate) -> Option<Miss> {
         fn none<T>(list: &[T], holds: impl FnMut(&T) -> bool) -> bool {
             !list.is_empty() && !list.iter().any(holds)
         }
-        if none(&self.to, |t| t.holds(c.to)) {
+        let local = c.from.is_none();
+        let is_from = |net: &IpNet| c.from.is_some_and(|ip| net.contains(&ip.to_canonical()));
+        let is_beneath = |g: &PathBuf| c.cgroup.starts_with(g);
+        let is_of_neither = !local && self.from.is_empty() && self.to.is_empty();
+        if none(&self.from, is_from) {
+            Some(Miss::From)
+        } else if none(&self.to, |t| t.holds(c.to)) {
             Some(Miss::To)
-        } else if none(&self.uids, |u| *u == c.uid) {
+        } else if none(&self.uids, |u| local && *u == c.uid) {
             Some(Miss::Uid)
-        } else if none(&self.processes, |p| p.holds(&c.process)) {
+        } else if none(&self.processes, |p| local && p.holds(&c.process)) {
             Some(Miss::Process)
-        } else if none(&self.cgroups, |g| c.cgroup.starts_with(g)) {
+        } else if none(&self.cgroups, |g| local && is_beneath(g)) {
             Some(Miss::Cgroup)
+        } else if self.names_cgroups() && !(local && self.places().iter().any(is_beneath)) {
+            Some(Miss::Container)
+        } else if none(&self.namespaces, |n| {
+            local && c.netns.is_some() && n.inode() == c.netns
+        }) {
+            Some(Miss::Netns)
+        } else if is_of_neither {
+            Some(Miss::From)
         } else {
             None
         }
@@ -290,21 +332,58 @@ impl Rule {
 }
 
 impl Policy {
-    /// The rule that `c` meets at `connect()`, and what the kernel does with it.
+    /// The rule that `c` meets as it connects, and what the kernel does with it.
     pub fn first_match(&self, c: &Candidate) -> Match {
         let mut rules = self.rules.iter().enumerate();
         match rules.find(|(_, r)| r.miss(c).is_none()) {
             Some((index, rule)) => rule.as_match(index, rule.kernel_action()),
-            None => self.default_match(),
+            None => self.default_match(c),
         }
     }
 
-    fn default_match(&self) -> Match {
+    /// The rule whose backends stand behind the address that `c` dials, if it is a virtual one: the
+    /// first that has any, unless one before it is sure to hold and has none.
+    pub fn balances(&self, c: &Candidate) -> Option<&Rule> {
+        let mut rules = self.rules.iter();
+        let settler = rules.find(|r| r.settles_backends() && r.miss(c).is_none());
+        settler.filter(|r| !r.backends.is_empty())
+    }
+
+    /// Virtual addresses that clients on other hosts may dial and that a rule wants the agent to see:
+    /// because their flows are to be enriched, or depend on their session.
+    pub fn taken_addresses(&self) -> BTreeSet<SocketAddr> {
+        let asks = |rule: &&Rule| rule.is_of_elsewhere() && rule.kernel_action() == Action::Enrich;
+        let asking: Vec<&Rule> = self.rules.iter().filter(asks).collect();
+        let holds = |rule: &Rule, at: SocketAddr| {
+            rule.to.is_empty() || rule.to.iter().any(|target| target.holds(at))
+        };
+        let balanced = self.rules.iter().filter(|rule| !rule.backends.is_empty());
+        let addresses = balanced
+            .flat_map(|rule| &rule.to)
+            .filter_map(Target::endpoint);
+        addresses
+            .filter(|at| asking.iter().any(|rule| holds(rule, *at)))
+            .collect()
+    }
+
+    /// What a rule says is to happen when the flow cannot be served; the default's where there is no
+    /// such rule.
+    pub fn fail_of(&self, name: &RuleName) -> Fail {
+        let rule = self.rules.iter().find(|rule| rule.name == *name);
+        rule.map_or(self.default_fail, |rule| rule.fail)
+    }
+
+    /// The default speaks of this host's own connections: what others open is left alone.
+    fn default_match(&self, c: &Candidate) -> Match {
+        let (action, fail) = match c.from {
+            None => (self.default_action, self.default_fail),
+            Some(_) => (Action::Bypass, Fail::Open),
+        };
         Match {
             index: None,
             rule: RuleName::of_default(),
-            action: self.default_action,
-            fail: self.default_fail,
+            action,
+            fail,
             session: false,
         }
     }
@@ -325,9 +404,14 @@ impl Policy {
         self.rules.iter().any(|r| r.remember.is_some())
     }
 
-    /// Whether any rule names a cgroup, which must then be looked up again as they come
+    /// Whether any rule names a cgroup or a container, which must then be looked up again as they come
     /// and go.
     pub fn names_cgroups(&self) -> bool {
-        self.rules.iter().any(|r| !r.cgroups.is_empty())
+        self.rules.iter().any(Rule::names_cgroups)
+    }
+
+    /// Likewise for network namespaces.
+    pub fn names_namespaces(&self) -> bool {
+        self.rules.iter().any(|r| !r.namespaces.is_empty())
     }
 }

@@ -36,6 +36,10 @@ impl Opener {
             generation: leg.generation,
         }
     }
+
+    pub(crate) fn netns_cookie(&self) -> u64 {
+        self.who.netns_cookie
+    }
 }
 
 /// Why a decision does not stand for later connections: they come to the agent as well.
@@ -223,6 +227,7 @@ mod tests {
             start_ns,
             execs: 0,
             cgroup_id: 0,
+            netns_cookie: 0,
             orig_dst: abi::Endpoint {
                 addr: [0; 16],
                 port_be: 0,

@@ -5,31 +5,34 @@ use std::io;
 use ebpf::abi;
 use thiserror::Error;
 
+use crate::splices::Near;
+
 /// Why a flow is not spliced.
 #[derive(Debug, Error)]
 pub enum SpliceRefusal {
-    /// The client's socket is gone, or in another network namespace.
-    #[error("the client's socket is not found")]
-    ClientGone,
+    /// The near application's socket is gone.
+    #[error("{0}'s socket is not found")]
+    Gone(Near),
     /// The agent's own sockets are not found: they are closing.
     #[error("a socket of the agent's is not found")]
     SocketGone,
-    /// Another program's sockmap has the client's socket, or it speaks TLS in the kernel.
-    #[error("the client's socket belongs to another program's sockmap, or speaks kernel TLS: {0}")]
-    ClientTaken(io::Error),
+    /// Another program's sockmap has the near application's socket, or it speaks TLS in the kernel.
+    #[error("{0}'s socket belongs to another program's sockmap, or speaks kernel TLS: {1}")]
+    Taken(Near, io::Error),
     /// The flow speaks TLS, which its socket may be told to do in the kernel at any time.
     #[error("the flow speaks TLS")]
     Tls,
-    /// The client's socket blocks, which a sockmap does not do as an application expects it.
-    #[error("the client's socket blocks (it is not O_NONBLOCK)")]
-    ClientBlocks,
+    /// The near application's socket blocks, which a sockmap does not do as an application expects it.
+    #[error("{0}'s socket blocks (it is not O_NONBLOCK)")]
+    Blocks(Near),
     /// Another program's sockmap has one of the agent's.
     #[error("a socket of the agent's belongs to another program's sockmap: {0}")]
     SocketTaken(io::Error),
     /// As many as there may be.
     #[error("as many flows are spliced as can be")]
     Full,
-    /// The database has sent what the agent has not read yet. To be tried again.
+    /// The far application has sent what the agent has not read yet, or the near one has not accepted
+    /// the connection yet. To be tried again.
     #[error("there is something to read first")]
     Busy,
     /// The kernel.
@@ -41,11 +44,14 @@ impl SpliceRefusal {
     /// As a metric's label.
     pub fn as_str(&self) -> &'static str {
         match self {
-            Self::ClientGone => "client_gone",
+            Self::Gone(Near::Client) => "client_gone",
+            Self::Gone(Near::Database) => "database_gone",
             Self::SocketGone => "socket_gone",
-            Self::ClientTaken(_) => "client_taken",
+            Self::Taken(Near::Client, _) => "client_taken",
+            Self::Taken(Near::Database, _) => "database_taken",
             Self::Tls => "tls",
-            Self::ClientBlocks => "client_blocks",
+            Self::Blocks(Near::Client) => "client_blocks",
+            Self::Blocks(Near::Database) => "database_blocks",
             Self::SocketTaken(_) => "socket_taken",
             Self::Full => "full",
             Self::Busy => "busy",
@@ -54,8 +60,11 @@ impl SpliceRefusal {
     }
 
     /// Every label.
-    pub const LABELS: [&'static str; 9] = [
+    pub const LABELS: [&'static str; 12] = [
         "client_gone",
+        "database_gone",
+        "database_taken",
+        "database_blocks",
         "socket_gone",
         "client_taken",
         "tls",
@@ -66,16 +75,16 @@ impl SpliceRefusal {
         "kernel",
     ];
 
-    pub(crate) fn of(answer: &abi::SpliceAnswer) -> Option<Self> {
+    pub(crate) fn of(answer: &abi::SpliceAnswer, near: Near) -> Option<Self> {
         let error = io::Error::from_raw_os_error(answer.error.cast_signed());
         match answer.refusal {
             abi::SPLICE_ENROLLED => None,
-            abi::SPLICE_NO_CLIENT => Some(Self::ClientGone),
+            abi::SPLICE_NO_CLIENT => Some(Self::Gone(near)),
             abi::SPLICE_NO_ACCEPTED | abi::SPLICE_NO_UPSTREAM | abi::SPLICE_UNKNOWN => {
                 Some(Self::SocketGone)
             }
-            abi::SPLICE_CLIENT_TAKEN => Some(Self::ClientTaken(error)),
-            abi::SPLICE_CLIENT_BLOCKS => Some(Self::ClientBlocks),
+            abi::SPLICE_CLIENT_TAKEN => Some(Self::Taken(near, error)),
+            abi::SPLICE_CLIENT_BLOCKS => Some(Self::Blocks(near)),
             abi::SPLICE_ACCEPTED_TAKEN | abi::SPLICE_UPSTREAM_TAKEN => {
                 Some(Self::SocketTaken(error))
             }

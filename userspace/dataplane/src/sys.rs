@@ -33,12 +33,18 @@ impl PlainBytes for abi::Rule {}
 impl PlainBytes for abi::RuleSet {}
 impl PlainBytes for abi::UidKey {}
 impl PlainBytes for abi::CgroupKey {}
+impl PlainBytes for abi::NetnsKey {}
 impl PlainBytes for abi::Endpoint {}
 impl PlainBytes for abi::Opener {}
 impl PlainBytes for abi::Remembered {}
 impl PlainBytes for abi::Leg {}
 impl PlainBytes for abi::Held {}
+impl PlainBytes for abi::LegKey {}
+impl PlainBytes for abi::Outpost {}
 impl PlainBytes for abi::Release {}
+impl PlainBytes for abi::Lots {}
+impl PlainBytes for abi::DatabaseKey {}
+impl PlainBytes for abi::IncomingDial {}
 impl PlainBytes for abi::Decisions {}
 impl PlainBytes for abi::Meter {}
 impl PlainBytes for abi::SpliceSlot {}
@@ -48,6 +54,20 @@ impl PlainBytes for abi::ShortcutEnd {}
 impl PlainBytes for abi::ShortcutCount {}
 impl PlainBytes for abi::TurnCount {}
 impl PlainBytes for abi::NudgeCount {}
+impl PlainBytes for abi::EdgeSettings {}
+impl PlainBytes for abi::EdgePort {}
+impl PlainBytes for abi::EdgeRoot {}
+impl PlainBytes for abi::EdgeBlock {}
+impl PlainBytes for abi::EdgeLengths {}
+impl PlainBytes for abi::EdgeBucket {}
+impl PlainBytes for abi::EdgeLine {}
+impl PlainBytes for abi::EdgeRule {}
+impl PlainBytes for abi::EdgeRuleCount {}
+impl PlainBytes for abi::EdgeInterface {}
+impl PlainBytes for abi::EdgeBackend {}
+impl PlainBytes for abi::EdgeTurns {}
+impl PlainBytes for abi::EdgeTuple {}
+impl PlainBytes for abi::EdgeFlow {}
 
 // SAFETY: the types above are repr(C) integers and arrays of them; abi.h makes every
 // padding byte a field, which the generated assertions of offset and size hold it to.
@@ -79,6 +99,16 @@ pub(crate) fn answer_from_bytes(bytes: &[u8]) -> Option<abi::SpliceAnswer> {
     // SAFETY: long enough (checked), any bit pattern is an answer, and the read does not ask
     // for alignment.
     Some(unsafe { bytes.as_ptr().cast::<abi::SpliceAnswer>().read_unaligned() })
+}
+
+/// Reads one record of the ring of calls for outposts; None when it is shorter than one.
+pub(crate) fn unserved_from_bytes(bytes: &[u8]) -> Option<abi::Unserved> {
+    if bytes.len() < size_of::<abi::Unserved>() {
+        return None;
+    }
+    // SAFETY: long enough (checked), any bit pattern is an Unserved, and the read does not ask
+    // for alignment.
+    Some(unsafe { bytes.as_ptr().cast::<abi::Unserved>().read_unaligned() })
 }
 
 /// Registers the ring with the runtime.
@@ -135,6 +165,14 @@ pub(crate) fn set_bind_without_port(socket: &impl AsRawFd) -> io::Result<()> {
     set_int(socket, libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, 1)
 }
 
+/// Lets a socket be bound to an address that is not this host's.
+pub(crate) fn set_transparent(socket: &impl AsRawFd, ipv6: bool) -> io::Result<()> {
+    match ipv6 {
+        false => set_int(socket, libc::IPPROTO_IP, libc::IP_TRANSPARENT, 1),
+        true => set_int(socket, libc::IPPROTO_IPV6, libc::IPV6_TRANSPARENT, 1),
+    }
+}
+
 /// Gives memory that is free back to the kernel: loading the programs takes tens of MiB
 /// (the kernel's type information), which glibc would keep.
 pub(crate) fn trim_memory() {
@@ -156,20 +194,39 @@ pub(crate) fn set_ipv6_header_included(socket: &impl AsRawFd) -> io::Result<()> 
 pub(crate) fn netns_cookie(socket: &impl AsRawFd) -> io::Result<u64> {
     /// `asm-generic/socket.h`; libc does not have it.
     const SO_NETNS_COOKIE: libc::c_int = 71;
-    let mut cookie = 0_u64;
+    get_number(socket, SO_NETNS_COOKIE)
+}
+
+/// The kernel's number for `socket`.
+pub(crate) fn socket_cookie(socket: &impl AsRawFd) -> io::Result<u64> {
+    get_number(socket, libc::SO_COOKIE)
+}
+
+/// Has a socket's packets pass this program first.
+pub(crate) fn attach_filter(socket: &impl AsRawFd, program: BorrowedFd<'_>) -> io::Result<()> {
+    set_int(
+        socket,
+        libc::SOL_SOCKET,
+        libc::SO_ATTACH_BPF,
+        program.as_raw_fd(),
+    )
+}
+
+fn get_number(socket: &impl AsRawFd, option: libc::c_int) -> io::Result<u64> {
+    let mut number = 0_u64;
     let mut bytes = size_of::<u64>() as libc::socklen_t;
     // SAFETY: the pointers are to locals of the sizes given.
     let answer = unsafe {
         libc::getsockopt(
             socket.as_raw_fd(),
             libc::SOL_SOCKET,
-            SO_NETNS_COOKIE,
-            (&raw mut cookie).cast(),
+            option,
+            (&raw mut number).cast(),
             &raw mut bytes,
         )
     };
     if answer == 0 {
-        Ok(cookie)
+        Ok(number)
     } else {
         Err(io::Error::last_os_error())
     }

@@ -1,7 +1,10 @@
 //! Puts a policy into force, atomically: the tables of the generation that nobody reads are
 //! written, then one word says that it is the one in force.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::{BTreeSet, HashMap},
+    sync::Arc,
+};
 
 use aya::{
     maps::{MapError, PerCpuValues, lpm_trie::Key},
@@ -11,10 +14,11 @@ use ebpf::abi;
 use thiserror::Error;
 
 use crate::{
-    compile::{Compiled, PROCESS_BYTES, Prefix, TARGET_BYTES},
-    counters::{Outcome, RuleCount},
+    backends::{BackendCount, BackendTables, Weights},
+    compile::{Compiled, PROCESS_BYTES, Prefix, SOURCE_BYTES, TARGET_BYTES},
+    counters::{Outcome, RuleCount, one_by_one},
     maps::PolicyMaps,
-    policy::{Action, Fail, RuleName},
+    policy::{Action, Fail, RuleName, Sample},
     sys::Shared,
 };
 
@@ -34,14 +38,17 @@ fn of(table: &'static str) -> impl Fn(MapError) -> InstallError {
 #[derive(Default)]
 struct Written {
     targets: Vec<Key<[u8; TARGET_BYTES]>>,
+    sources: Vec<Key<[u8; SOURCE_BYTES]>>,
     processes: Vec<Key<[u8; PROCESS_BYTES]>>,
     uids: Vec<abi::UidKey>,
     cgroups: Vec<abi::CgroupKey>,
+    namespaces: Vec<abi::NetnsKey>,
     names: Arc<[RuleName]>,
 }
 
 pub(crate) struct Tables {
     maps: PolicyMaps,
+    backends: BackendTables,
     settings: abi::Settings,
     written: [Written; abi::GENERATIONS as usize],
     /// Counts of generations that have been written over.
@@ -49,9 +56,10 @@ pub(crate) struct Tables {
 }
 
 impl Tables {
-    pub(crate) fn new(maps: PolicyMaps, settings: abi::Settings) -> Self {
+    pub(crate) fn new(maps: PolicyMaps, backends: BackendTables, settings: abi::Settings) -> Self {
         Self {
             maps,
+            backends,
             settings,
             written: Default::default(),
             past: HashMap::new(),
@@ -63,11 +71,32 @@ impl Tables {
         let next = 1 - self.settings.generation;
         self.erase(next)?;
         self.write(next, compiled)?;
+        self.add_ports(&compiled.incoming_ports)?;
         let settings = abi::Settings {
             generation: next,
             ..self.settings
         };
-        self.put_settings(settings)
+        self.put_settings(settings)?;
+        self.keep_ports(&compiled.incoming_ports)
+    }
+
+    fn add_ports(&mut self, ports: &BTreeSet<u16>) -> Result<(), InstallError> {
+        for port in ports {
+            let inserted = self.maps.incoming_ports.insert(u32::from(*port), 1, 0);
+            inserted.map_err(of("incoming_ports"))?;
+        }
+        Ok(())
+    }
+
+    /// And no others. Databases that are known already stay known.
+    fn keep_ports(&mut self, ports: &BTreeSet<u16>) -> Result<(), InstallError> {
+        let there: Vec<u32> = self.maps.incoming_ports.keys().flatten().collect();
+        for port in there {
+            if !ports.contains(&(port as u16)) {
+                gone(self.maps.incoming_ports.remove(&port)).map_err(of("incoming_ports"))?;
+            }
+        }
+        Ok(())
     }
 
     /// The names by slot of a generation, for flows that were decided under it.
@@ -92,27 +121,23 @@ impl Tables {
         })
     }
 
+    /// The share of new connections that each backend gets, from now on and in later policies.
+    pub(crate) fn set_weights(&mut self, weights: &Weights) -> Result<(), InstallError> {
+        self.backends.set_weights(weights).map_err(of("lots"))
+    }
+
+    /// Connections by rule and backend since the start.
+    pub(crate) fn backend_counts(&self) -> Result<Vec<BackendCount>, InstallError> {
+        self.backends.counts().map_err(of("balanced"))
+    }
+
     /// Connections by rule since the start, over all policies.
     pub(crate) fn rule_counts(&self) -> Result<Vec<RuleCount>, InstallError> {
         let mut sums = self.past.clone();
         for generation in 0..abi::GENERATIONS {
             self.add_counts(generation, &mut sums)?;
         }
-        let mut counts: Vec<RuleCount> = sums
-            .into_iter()
-            .flat_map(|(rule, by_outcome)| {
-                Outcome::ALL
-                    .into_iter()
-                    .zip(by_outcome)
-                    .map(move |(outcome, connections)| RuleCount {
-                        rule: rule.clone(),
-                        outcome,
-                        connections,
-                    })
-            })
-            .collect();
-        counts.sort_by(|a, b| (&a.rule, a.outcome as u8).cmp(&(&b.rule, b.outcome as u8)));
-        Ok(counts)
+        Ok(one_by_one(sums, Outcome::ALL))
     }
 
     fn put_settings(&mut self, settings: abi::Settings) -> Result<(), InstallError> {
@@ -183,6 +208,9 @@ impl Tables {
         for key in &written.targets {
             gone(self.maps.targets.remove(key)).map_err(of("targets"))?;
         }
+        for key in &written.sources {
+            gone(self.maps.sources.remove(key)).map_err(of("sources"))?;
+        }
         for key in &written.processes {
             gone(self.maps.processes.remove(key)).map_err(of("processes"))?;
         }
@@ -191,6 +219,9 @@ impl Tables {
         }
         for key in &written.cgroups {
             gone(self.maps.cgroups.remove(&Shared(*key))).map_err(of("cgroups"))?;
+        }
+        for key in &written.namespaces {
+            gone(self.maps.namespaces.remove(&Shared(*key))).map_err(of("namespaces"))?;
         }
         Ok(())
     }
@@ -209,6 +240,15 @@ impl Tables {
                 .targets
                 .insert(&key, value, 0)
                 .map_err(of("targets"))?;
+        }
+        for (prefix, set) in &compiled.sources {
+            let key = Key::new(prefix.bits, in_generation(prefix, generation));
+            written.sources.push(key);
+            let value = Shared(set.to_abi());
+            self.maps
+                .sources
+                .insert(&key, value, 0)
+                .map_err(of("sources"))?;
         }
         for (prefix, set) in &compiled.processes {
             let key = Key::new(prefix.bits, in_generation(prefix, generation));
@@ -244,12 +284,30 @@ impl Tables {
                 .insert(Shared(key), value, 0)
                 .map_err(of("cgroups"))?;
         }
+        for (inode, set) in &compiled.namespaces {
+            let inode = *inode;
+            let key = abi::NetnsKey { generation, inode };
+            written.namespaces.push(key);
+            let value = Shared(set.to_abi());
+            self.maps
+                .namespaces
+                .insert(Shared(key), value, 0)
+                .map_err(of("namespaces"))?;
+        }
         for (n, (action, fail)) in compiled.rules.iter().enumerate() {
             let rule = abi::Rule {
                 action: action_abi(*action),
                 fail: fail_abi(*fail),
                 shortcut: compiled.shortcuts.get(n).is_some_and(|s| *s).into(),
                 recalls: compiled.recalls.get(n).is_some_and(|r| *r).into(),
+                balanced: balanced_number(compiled, n),
+                pad: [0; 3],
+                sample: compiled
+                    .samples
+                    .get(n)
+                    .copied()
+                    .flatten()
+                    .map_or(0, Sample::to_abi),
             };
             let index = generation * abi::MAX_RULES + n as u32;
             self.maps
@@ -258,6 +316,8 @@ impl Tables {
                 .map_err(of("rules"))?;
         }
         written.names = compiled.names.clone().into();
+        let backends = self.backends.write(generation, &compiled.balanced);
+        backends.map_err(of("backends"))?;
         let policy = policy_abi(compiled);
         self.maps
             .policies
@@ -290,7 +350,7 @@ fn fold(past: Sums, written: &[Written]) -> Sums {
 }
 
 /// What is not there need not be erased.
-fn gone(removed: Result<(), MapError>) -> Result<(), MapError> {
+pub(crate) fn gone(removed: Result<(), MapError>) -> Result<(), MapError> {
     match removed {
         Err(MapError::KeyNotFound) => Ok(()),
         Err(MapError::SyscallError(e)) if e.io_error.kind() == std::io::ErrorKind::NotFound => {
@@ -300,7 +360,7 @@ fn gone(removed: Result<(), MapError>) -> Result<(), MapError> {
     }
 }
 
-/// Both keys begin with the generation.
+/// Every key begins with the generation.
 fn in_generation<const N: usize>(prefix: &Prefix<N>, generation: u32) -> [u8; N] {
     let mut bytes = prefix.bytes;
     if let Some(first) = bytes.first_mut() {
@@ -315,6 +375,11 @@ fn policy_abi(compiled: &Compiled) -> abi::Policy {
         any_uid: compiled.any_uid.to_abi(),
         any_process: compiled.any_process.to_abi(),
         any_cgroup: compiled.any_cgroup.to_abi(),
+        any_netns: compiled.any_netns.to_abi(),
+        settles: compiled.settles.to_abi(),
+        any_source: compiled.any_source.to_abi(),
+        here: compiled.here.to_abi(),
+        elsewhere: compiled.elsewhere.to_abi(),
         uses_uid: (!compiled.uids.is_empty()).into(),
         uses_process: (!compiled.processes.is_empty()).into(),
         // A rule whose cgroup does not exist yet must not hold for everybody.
@@ -324,8 +389,21 @@ fn policy_abi(compiled: &Compiled) -> abi::Policy {
             .into(),
         default_action: action_abi(action),
         default_fail: fail_abi(fail),
-        pad: [0; 3],
+        uses_backends: (!compiled.balanced.is_empty()).into(),
+        uses_source: (!compiled.sources.is_empty()).into(),
+        // Likewise.
+        uses_netns: compiled
+            .any_netns
+            .misses_one_of(compiled.rules.len())
+            .into(),
     }
+}
+
+/// From 1: at most [`abi::MAX_BALANCED`].
+fn balanced_number(compiled: &Compiled, rule: usize) -> u8 {
+    let mut rules = compiled.balanced.iter();
+    let found = rules.position(|balanced| balanced.rule == rule);
+    found.map_or(0, |n| n as u8 + 1)
 }
 
 fn action_abi(action: Action) -> u8 {

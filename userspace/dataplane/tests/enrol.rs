@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-use dataplane::{Places, Position, Splice, SpliceRefusal, Splices, cookie};
+use dataplane::{Application, Near, Places, Position, Splice, SpliceRefusal, Splices, cookie};
 use socket2::SockRef;
 
 /// A flow in the agent's hands: client ─ accepted, dialled ─ database.
@@ -62,7 +62,7 @@ impl Flow {
         client: dataplane::SockCookie,
     ) -> Result<Splice, SpliceRefusal> {
         let (accepted, dialled) = (SockRef::from(&self.accepted), SockRef::from(&self.dialled));
-        splices.enrol(accepted, dialled, client, 0)
+        splices.enrol(accepted, dialled, &Application::Client(client, None), 0)
     }
 
     /// The kernel carries bytes both ways, past the agent's sockets.
@@ -116,7 +116,7 @@ fn a_socket_of_another_sockmap_is_left_to_it() {
         assert!(
             matches!(
                 refused,
-                Some(SpliceRefusal::ClientTaken(_) | SpliceRefusal::SocketTaken(_))
+                Some(SpliceRefusal::Taken(Near::Client, _) | SpliceRefusal::SocketTaken(_))
             ),
             "{refused:?}"
         );
@@ -159,7 +159,7 @@ fn sockets_that_are_gone_are_not_found() {
         assert!(
             matches!(
                 refused,
-                Some(SpliceRefusal::ClientGone | SpliceRefusal::SocketGone)
+                Some(SpliceRefusal::Gone(Near::Client) | SpliceRefusal::SocketGone)
             ),
             "{refused:?}"
         );
@@ -168,7 +168,7 @@ fn sockets_that_are_gone_are_not_found() {
         let flow = Flow::new(V4);
         let refused = flow.enrol_as(splices, client).err();
         assert!(
-            matches!(refused, Some(SpliceRefusal::ClientGone)),
+            matches!(refused, Some(SpliceRefusal::Gone(Near::Client))),
             "{refused:?}"
         );
     });
@@ -181,7 +181,7 @@ fn a_client_that_blocks_and_a_database_that_has_spoken_are_refused() {
         blocking.client.set_nonblocking(false).unwrap();
         let refused = blocking.enrol(splices).err();
         assert!(
-            matches!(refused, Some(SpliceRefusal::ClientBlocks)),
+            matches!(refused, Some(SpliceRefusal::Blocks(Near::Client))),
             "{refused:?}"
         );
 

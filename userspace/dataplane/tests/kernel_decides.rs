@@ -7,19 +7,22 @@
 #![expect(
     clippy::unwrap_used,
     clippy::panic,
+    clippy::indexing_slicing,
     reason = "tests say what they expect by failing, and so do their helpers"
 )]
 
 use std::{
     io::ErrorKind,
-    net::{SocketAddr, TcpStream},
+    net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream},
     path::{Path, PathBuf},
+    thread,
 };
 
 use dataplane::{
-    Attached, Dataplane, Options,
+    Attached, ClientAddress, Dataplane, IncomingOptions, Options, host,
     policy::{
-        Action, Candidate, Fail, Policy, ProcessPattern, Rule, RuleName, SessionConditions, Target,
+        Action, Candidate, ContainerConditions, Fail, NetnsPattern, Policy, ProcessPattern, Rule,
+        RuleName, SessionConditions, Target,
     },
 };
 use proptest::{
@@ -29,7 +32,8 @@ use proptest::{
     strategy::ValueTree,
     test_runner::{Config, RngSeed, TestRunner},
 };
-use testkit::sandbox::{Cgroup, Sandbox, run_in};
+use socket2::{Domain, SockRef, Socket, Type};
+use testkit::sandbox::{Cgroup, Netns, Sandbox, run_in};
 
 const POLICIES: u32 = 60;
 const CONNECTIONS: usize = 60;
@@ -55,7 +59,20 @@ fn targets() -> impl Strategy<Value = Target> {
     })
 }
 
-fn rules(own_name: &str, cgroups: [PathBuf; 2]) -> impl Strategy<Value = Rule> + use<> {
+const SOURCES: [&str; 5] = [
+    "0.0.0.0/0",
+    "172.16.0.0/12",
+    "172.16.5.9/32",
+    "::/0",
+    "fd02::/16",
+];
+
+fn rules(
+    own_name: &str,
+    cgroups: [PathBuf; 2],
+    netns: &Netns,
+) -> impl Strategy<Value = Rule> + use<> {
+    let namespaces = [netns.path().as_str(), "1"].map(|n| NetnsPattern::parse(n).unwrap());
     let patterns = [own_name, &own_name[..3], "*", "other", "oth"]
         .map(str::to_owned)
         .map(|p| if p.len() == 3 { format!("{p}*") } else { p });
@@ -63,24 +80,44 @@ fn rules(own_name: &str, cgroups: [PathBuf; 2]) -> impl Strategy<Value = Rule> +
         vec(targets(), 0..3),
         vec(select(vec![0_u32, 1000]), 0..2),
         vec(select(patterns.to_vec()), 0..2),
-        vec(select(cgroups.to_vec()), 0..2),
+        (
+            vec(select(cgroups.to_vec()), 0..2),
+            vec(select(namespaces.to_vec()), 0..2),
+        ),
+        vec(select(SOURCES.to_vec()), 0..2),
+        // Of a rule that names a process nobody elsewhere hears.
+        any::<bool>(),
         select(vec![Action::Bypass, Action::Deny]),
     )
-        .prop_map(|(to, uids, processes, cgroups, action)| Rule {
-            name: RuleName::new("r"),
-            to,
-            uids,
-            processes: processes
-                .iter()
-                .map(|p| ProcessPattern::parse(p).unwrap())
-                .collect(),
-            cgroups,
-            session: SessionConditions::default(),
-            action,
-            fail: Fail::Open,
-            shortcut: false,
-            remember: None,
-        })
+        .prop_map(
+            |(to, uids, processes, cgroups, from, plain, action)| match plain {
+                true => (to, Vec::new(), Vec::new(), Default::default(), from, action),
+                false => (to, uids, processes, cgroups, from, action),
+            },
+        )
+        .prop_map(
+            |(to, uids, processes, (cgroups, namespaces), from, action)| Rule {
+                from: from.iter().map(|n| n.parse().unwrap()).collect(),
+                backends: Vec::new(),
+                name: RuleName::new("r"),
+                to,
+                uids,
+                processes: processes
+                    .iter()
+                    .map(|p| ProcessPattern::parse(p).unwrap())
+                    .collect(),
+                cgroups,
+                namespaces,
+                containers: ContainerConditions::default(),
+                session: SessionConditions::default(),
+                action,
+                fail: Fail::Open,
+                shortcut: false,
+                remember: None,
+                sample: None,
+                is_mark: false,
+            },
+        )
 }
 
 fn destinations() -> impl Strategy<Value = SocketAddr> {
@@ -123,35 +160,15 @@ fn the_kernel_decides_as_the_plain_reading_does() {
         .unwrap();
     let cgroups = ["one", "two"].map(|name| sandbox.cgroup.child(name).unwrap());
     let paths = cgroups.each_ref().map(Cgroup::rule_path);
-    let name = std::fs::read_to_string("/proc/self/comm")
-        .unwrap()
-        .trim()
-        .to_owned();
-    let mut runner = TestRunner::new(Config {
-        rng_seed: RngSeed::Fixed(SEED),
-        ..Config::default()
-    });
-
-    let pins = Pins(format!("/sys/fs/bpf/underpass-test-decides-{}", std::process::id()).into());
-    let options = Options {
-        cgroup: sandbox.cgroup.path().to_owned(),
-        pins: pins.0.clone(),
-    };
-    let attached = run_in(Some(&sandbox.netns), None, || {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .unwrap();
-        let _entered = runtime.enter();
-        let Attached { dataplane, .. } = Dataplane::attach(&options, &policy(vec![])).unwrap();
-        (dataplane, runtime)
-    });
-    let (dataplane, _runtime) = attached.unwrap();
-    // Dropped before `pins`, whose lock it holds.
-    let mut dataplane = dataplane;
+    let name = own_name();
+    let mut runner = runner();
+    let pins = Pins::new("decides");
+    let (mut dataplane, _runtime) = attach(&sandbox, &pins, Vec::new());
+    let inode = host::netns_inode(sandbox.netns.path().as_ref());
+    assert!(inode.is_some());
     let mut denied = 0;
     for _ in 0..POLICIES {
-        let rules = vec(rules(&name, paths.clone()), 0..70);
+        let rules = vec(rules(&name, paths.clone(), &sandbox.netns), 0..70);
         let policy = policy(rules.new_tree(&mut runner).unwrap().current());
         dataplane.install(&policy).unwrap();
         let to = vec(destinations(), CONNECTIONS)
@@ -161,7 +178,7 @@ fn the_kernel_decides_as_the_plain_reading_does() {
         for (cgroup, path) in cgroups.iter().zip(&paths) {
             let got = kernel_denies(&sandbox, cgroup, &to);
             for (to, got) in to.iter().zip(got) {
-                let expected = plainly_denied(&policy, *to, &name, path);
+                let expected = plainly_denied(&policy, *to, &name, path, inode);
                 assert_eq!(
                     got,
                     expected,
@@ -173,15 +190,174 @@ fn the_kernel_decides_as_the_plain_reading_does() {
         }
     }
     dataplane.detach().unwrap();
-    let all = POLICIES * CONNECTIONS as u32 * 2;
+    something_was_tested(denied, POLICIES * CONNECTIONS as u32 * 2);
+}
+
+/// Between two namespaces in which every address is local, of which one listens: a denied connection is
+/// refused, and others are accepted.
+#[test]
+fn the_kernel_decides_of_clients_elsewhere_as_the_plain_reading_does() {
+    let (sandbox, clients) = (Sandbox::new().unwrap(), Netns::new().unwrap());
+    let (own, others) = (
+        ["192.0.2.2/24", "2001:db8::2/64"],
+        ["192.0.2.1/24", "2001:db8::1/64"],
+    );
+    sandbox.netns.join(&clients, &own, &others).unwrap();
+    for (here, there, network, gateway) in [
+        (&sandbox.netns, &clients, "10.0.0.0/8", "192.0.2.2"),
+        (&sandbox.netns, &clients, "fd00::/16", "2001:db8::2"),
+        (&clients, &sandbox.netns, "172.16.0.0/12", "192.0.2.1"),
+        (&clients, &sandbox.netns, "fd02::/15", "2001:db8::1"),
+    ] {
+        here.ip(&["route", "add", "local", network, "dev", "lo"])
+            .unwrap();
+        there
+            .ip(&["route", "add", network, "via", gateway])
+            .unwrap();
+    }
+    // An IPv6 socket is bound to nothing less than an address.
+    for address in ["fd02::1", "fd02:1::1", "fd03::1"] {
+        clients.ip(&["addr", "add", address, "dev", "lo"]).unwrap();
+    }
+    let bind = || [9042, 9043, 9].map(|port| TcpListener::bind(("::", port)).unwrap());
+    let listeners = run_in(Some(&sandbox.netns), None, bind).unwrap();
+    let mut runner = runner();
+    let pins = Pins::new("decides-elsewhere");
+    let own = IncomingOptions {
+        netns: None,
+        client_address: ClientAddress::Keep,
+    };
+    let (mut dataplane, _runtime) = attach(&sandbox, &pins, vec![own]);
+    let paths = ["/one", "/two"].map(PathBuf::from);
+    let mut denied = 0;
+    thread::scope(|scope| {
+        for listener in &listeners {
+            scope.spawn(|| while listener.accept().is_ok() {});
+        }
+        let _end = End(&listeners);
+        for _ in 0..POLICIES {
+            let rules = vec(rules(&own_name(), paths.clone(), &sandbox.netns), 0..70);
+            let policy = policy(rules.new_tree(&mut runner).unwrap().current());
+            dataplane.install(&policy).unwrap();
+            let connections = vec(from_elsewhere(), CONNECTIONS);
+            let connections = connections.new_tree(&mut runner).unwrap().current();
+            let got = kernel_refuses(&clients, &connections);
+            for ((from, to), got) in connections.into_iter().zip(got) {
+                let plainly = policy.first_match(&Candidate::elsewhere(from, to));
+                let expected = plainly.action == Action::Deny;
+                assert_eq!(got, expected, "{from} to {to} under {policy:#?}");
+                denied += u32::from(got);
+            }
+        }
+    });
+    dataplane.detach().unwrap();
+    something_was_tested(denied, POLICIES * CONNECTIONS as u32);
+}
+
+/// Ends the threads that accept, whatever ends the test.
+struct End<'a>(&'a [TcpListener]);
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        for listener in self.0 {
+            if let Err(error) = SockRef::from(listener).shutdown(Shutdown::Both) {
+                eprintln!("{error}");
+            }
+        }
+    }
+}
+
+fn from_elsewhere() -> impl Strategy<Value = (IpAddr, SocketAddr)> {
+    let pairs = [
+        (
+            ["172.16.5.9", "172.16.5.8", "172.17.0.1", "192.0.2.1"],
+            ["10.1.2.3", "10.1.2.4", "10.9.9.9"],
+        ),
+        (
+            ["fd02::1", "fd02:1::1", "fd03::1", "2001:db8::1"],
+            ["fd00:1::5", "fd00:1::6", "2001:db8::2"],
+        ),
+    ];
+    (
+        select(pairs.to_vec()),
+        0..4_usize,
+        0..3_usize,
+        select(vec![9042_u16, 9043, 9]),
+    )
+        .prop_map(|((from, to), f, t, port)| {
+            let to = SocketAddr::new(to[t].parse().unwrap(), port);
+            (from[f].parse().unwrap(), to)
+        })
+}
+
+fn kernel_refuses(clients: &Netns, connections: &[(IpAddr, SocketAddr)]) -> Vec<bool> {
+    let dial = |(from, to): &(IpAddr, SocketAddr)| {
+        let socket = Socket::new(Domain::for_address(*to), Type::STREAM, None).unwrap();
+        socket.bind(&SocketAddr::new(*from, 0).into()).unwrap();
+        match socket.connect(&(*to).into()).map_err(|e| e.kind()) {
+            Ok(()) => false,
+            Err(ErrorKind::ConnectionRefused) => true,
+            Err(other) => panic!("{from} to {to}: {other:?}"),
+        }
+    };
+    let all = || connections.iter().map(dial).collect();
+    run_in(Some(clients), None, all).unwrap()
+}
+
+fn own_name() -> String {
+    let name = std::fs::read_to_string("/proc/self/comm").unwrap();
+    name.trim().to_owned()
+}
+
+fn runner() -> TestRunner {
+    TestRunner::new(Config {
+        rng_seed: RngSeed::Fixed(SEED),
+        ..Config::default()
+    })
+}
+
+fn something_was_tested(denied: u32, all: u32) {
     assert!(
         (all / 10..all * 9 / 10).contains(&denied),
         "{denied} of {all}: nothing was tested"
     );
 }
 
+/// The caller drops it before the pins, whose lock it holds.
+fn attach(
+    sandbox: &Sandbox,
+    pins: &Pins,
+    incoming: Vec<IncomingOptions>,
+) -> (Dataplane, tokio::runtime::Runtime) {
+    let options = Options {
+        cgroup: sandbox.cgroup.path().to_owned(),
+        pins: pins.0.clone(),
+        incoming,
+        max_namespaces: 0,
+        taken: Default::default(),
+    };
+    run_in(Some(&sandbox.netns), None, || {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        let entered = runtime.enter();
+        let Attached { dataplane, .. } = Dataplane::attach(&options, &policy(vec![])).unwrap();
+        drop(entered);
+        (dataplane, runtime)
+    })
+    .unwrap()
+}
+
 /// Removes what a failed test would leave pinned.
 struct Pins(PathBuf);
+
+impl Pins {
+    fn new(test: &str) -> Self {
+        let unique = std::process::id();
+        Self(format!("/sys/fs/bpf/underpass-test-{test}-{unique}").into())
+    }
+}
 
 impl Drop for Pins {
     fn drop(&mut self) {
@@ -199,12 +375,20 @@ fn policy(rules: Vec<Rule>) -> Policy {
     }
 }
 
-fn plainly_denied(policy: &Policy, to: SocketAddr, process: &str, cgroup: &Path) -> bool {
+fn plainly_denied(
+    policy: &Policy,
+    to: SocketAddr,
+    process: &str,
+    cgroup: &Path,
+    netns: Option<u32>,
+) -> bool {
     let candidate = Candidate {
+        from: None,
         to,
         uid: 0,
         process: process.to_owned(),
         cgroup: cgroup.to_owned(),
+        netns,
     };
     policy.first_match(&candidate).action == Action::Deny
 }

@@ -44,11 +44,19 @@ class Suite:
             [self.args.host],
             port=self.args.port,
             protocol_version=self.args.protocol,
+            compression=False if self.args.compression == "none" else self.args.compression,
             auth_provider=PlainTextAuthProvider(self.args.user, password),
             execution_profiles={EXEC_PROFILE_DEFAULT: profile},
             connect_timeout=REQUEST_TIMEOUT_S,
             control_connection_timeout=REQUEST_TIMEOUT_S,
         )
+
+    def compression(self):
+        """What was asked for is what its connections have: a driver that lacks the library goes
+        without, and says nothing."""
+        negotiated = self.cluster.control_connection._connection._compression_type
+        check_equal(negotiated or "none", self.args.compression, "compression")
+        return self.args.compression
 
     def create_keyspace(self):
         """Every case needs it; that it works is itself a case."""
@@ -71,6 +79,7 @@ class Suite:
     def cases(self):
         """In the order in which they run."""
         return [
+            ("compression", self.compression),
             ("schema", self.schema),
             ("simple", self.simple),
             ("prepared", self.prepared),

@@ -74,6 +74,7 @@ fn every_behaviour_passes_in_cql_frames() {
     let options = Options {
         helper: Some(helper()),
         credentials: credentials.clone(),
+        ..Options::default()
     };
     let report = direct(options, |to| Plan {
         bytes: 60 << 20,

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use anyhow::{Context, bail, ensure};
 
-use super::{Bind, Client, Database, Job, Operation, Protocol, Step, Variant, words};
+use super::{Bind, Client, Database, Job, Operation, Protocol, Step, Topology, Variant, words};
 use crate::{plan, values};
 
 /// Stream ids of native protocol v4 (§2.3).
@@ -50,6 +50,11 @@ pub fn variant(variant: &Variant) -> anyhow::Result<()> {
     ensure!(
         nodes == 1 || database == Database::Node,
         "only embedded nodes can be several"
+    );
+    let is_ours = matches!(database, Database::Node | Database::Listener);
+    ensure!(
+        variant.topology == Topology::Host || (nodes == 1 && is_ours),
+        "behind a gateway is one server of the benchmark's own"
     );
     self::job(job)?;
     for group in plan::groups(job)? {

@@ -6,8 +6,8 @@ use anyhow::{Context, ensure};
 use serde::Deserialize;
 
 use super::{
-    Client, Database, Distribution, Job, Keys, Operation, Origin, Protocol, Published, Variant,
-    Workload, check, one,
+    Client, Database, Distribution, Job, Keys, Operation, Origin, Protocol, Published, Topology,
+    Variant, Workload, check, one,
 };
 
 /// All workloads of a folder (`*.toml`), by name.
@@ -80,6 +80,8 @@ struct File {
     rate: Option<f64>,
     #[serde(default = "one")]
     nodes: usize,
+    #[serde(default)]
+    topology: Topology,
     #[serde(default)]
     quick: bool,
     #[serde(default)]
@@ -199,6 +201,7 @@ impl File {
             id,
             database: changes.database.unwrap_or(self.database),
             nodes: changes.nodes.unwrap_or(self.nodes),
+            topology: self.topology,
             quick: changes.quick.unwrap_or(self.quick),
             job: Job {
                 protocol: self.protocol,

@@ -3,13 +3,13 @@
 
 use std::hint::black_box;
 
-use cql::{FlowDecoder, Verdict};
+use cql::{FlowDecoder, Sink, Verdict};
 
 use super::{
     Case, Tally,
     flow::started,
     parts::{ID, SELECT},
-    recorder::Recorder,
+    recorder::{Recorder, WithStats},
     wire::{self, CHUNK_BYTES, EXECUTE, Id, QUERY, RESPONSE, RESULT},
 };
 
@@ -54,21 +54,20 @@ impl Exchange {
 }
 
 /// A flow with the statistics that it fills.
-struct Pipeline {
+struct Pipeline<S> {
     decoder: FlowDecoder,
-    recorder: Recorder,
+    recorder: S,
     now_ns: u64,
 }
 
-impl Pipeline {
-    fn new(version: u8, prepared: &[(Id, String)]) -> prometheus::Result<Self> {
-        let mut recorder = Recorder::new()?;
+impl<S: Sink + AsMut<Recorder>> Pipeline<S> {
+    fn new(version: u8, mut recorder: S, prepared: &[(Id, String)]) -> Self {
         let decoder = started(version, &mut recorder, prepared);
-        Ok(Self {
+        Self {
             decoder,
             recorder,
             now_ns: 0,
-        })
+        }
     }
 
     fn pass(&mut self, exchange: &Exchange) {
@@ -88,11 +87,11 @@ impl Pipeline {
                 .responses(self.now_ns, chunk, &mut self.recorder);
             odd += u64::from(verdict != Verdict::Continue);
         }
-        self.recorder.tally.odd += odd;
+        self.recorder.as_mut().tally.odd += odd;
     }
 
     fn take_tally(&mut self) -> Tally {
-        std::mem::take(&mut self.recorder.tally)
+        std::mem::take(&mut self.recorder.as_mut().tally)
     }
 }
 
@@ -149,7 +148,26 @@ pub(super) fn large_rows_v4() -> Case {
     case(4, &[], vec![exchange])
 }
 
+/// The same under a rule with `stats`.
+pub(super) fn execute_with_stats_v4() -> Case {
+    case_of(WithStats::new().ok(), 4, &[], vec![execute(4)])
+}
+
+pub(super) fn query_with_stats_v4() -> Case {
+    let exchange = Exchange::one(4, QUERY, &wire::query(SELECT), &wire::rows(1));
+    case_of(WithStats::new().ok(), 4, &[], vec![exchange])
+}
+
 fn case(version: u8, prepared: &[(Id, String)], exchanges: Vec<Exchange>) -> Case {
+    case_of(Recorder::new().ok(), version, prepared, exchanges)
+}
+
+fn case_of<S: Sink + AsMut<Recorder> + 'static>(
+    sink: Option<S>,
+    version: u8,
+    prepared: &[(Id, String)],
+    exchanges: Vec<Exchange>,
+) -> Case {
     let fed_bytes = exchanges.iter().map(Exchange::fed_bytes).sum();
     let operations = exchanges.iter().map(|exchange| exchange.operations).sum();
     // Segments are not part of a frame's size: six bytes before it and four behind.
@@ -159,10 +177,11 @@ fn case(version: u8, prepared: &[(Id, String)], exchanges: Vec<Exchange>) -> Cas
         bytes: fed_bytes as u64 - segment_bytes,
         odd: 0,
     };
-    let mut pipeline = Pipeline::new(version, prepared).ok();
+    let mut pipeline = sink.map(|sink| Pipeline::new(version, sink, prepared));
     if let Some(pipeline) = &mut pipeline {
-        pipeline.recorder.tally.elements = 0;
-        pipeline.recorder.tally.bytes = 0;
+        let tally = &mut pipeline.recorder.as_mut().tally;
+        tally.elements = 0;
+        tally.bytes = 0;
     }
     Case::new(fed_bytes, expected, move || {
         // Without its metrics there is nothing to tally, which is not what is expected.
@@ -182,7 +201,7 @@ mod tests {
 
     #[test]
     fn rows_are_named_after_their_statements() {
-        let mut pipeline = Pipeline::new(5, &[]).unwrap();
+        let mut pipeline = Pipeline::new(5, Recorder::new().unwrap(), &[]);
         for _ in 0..3 {
             pipeline.pass(&execute(5));
         }
@@ -200,9 +219,23 @@ mod tests {
     }
 
     #[test]
+    fn statistics_are_filled() {
+        let mut pipeline = Pipeline::new(4, WithStats::new().unwrap(), &[]);
+        for _ in 0..3 {
+            pipeline.pass(&execute(4));
+        }
+        let rows = pipeline.recorder.as_mut().rows();
+        let mut rows = rows.as_array().unwrap().iter();
+        let inserts = rows.find(|row| row["kind"] == "insert").unwrap();
+        assert_eq!(inserts["rows"], 3, "{inserts}");
+        let levels = inserts["consistency"].as_object().unwrap();
+        assert!(levels.values().all(|count| count == 3) && levels.len() == 1);
+    }
+
+    #[test]
     fn many_tables_are_many_rows() {
         let (prepared, exchanges) = many_tables();
-        let mut pipeline = Pipeline::new(4, &prepared).unwrap();
+        let mut pipeline = Pipeline::new(4, Recorder::new().unwrap(), &prepared);
         for exchange in &exchanges {
             pipeline.pass(exchange);
         }

@@ -148,6 +148,16 @@ pub const ENTRIES: &[Entry] = &[
         about: "an EXECUTE and 256 KiB of rows in chunks of 64 KiB; an operation",
         build: enrich::large_rows_v4,
     },
+    Entry {
+        name: "enrich/execute-with-stats-v4",
+        about: "an EXECUTE and its row under a rule with `stats`; an operation",
+        build: enrich::execute_with_stats_v4,
+    },
+    Entry {
+        name: "enrich/query-with-stats-v4",
+        about: "a QUERY and its row under a rule with `stats`; an operation",
+        build: enrich::query_with_stats_v4,
+    },
 ];
 
 /// The case of this name.

@@ -1,20 +1,24 @@
-//! What the agent does with what the decoder tells: the sink of `proxy/decode.rs`, which is
+//! What the agent does with what the decoder tells: the sink of `proxy/recorder.rs`, which is
 //! private to the agent, around the agent's own [`Statements`].
 
 use std::sync::Arc;
 
-use agent::statements::{Series, Statements};
-use cql::{Anomaly, Completed, Sink, Statement};
-use dataplane::policy::RuleName;
+use agent::{
+    flows::Flow,
+    reporters::{Followed, Means, Reporters, Settings},
+    statements::Series,
+};
+use cql::{Anomaly, Completed, Details, Sink, Statement};
+use dataplane::{ClientAddr, OrigDst, Process, policy::RuleName};
 use prometheus::Registry;
 
 use super::Tally;
 
-/// As in `proxy/decode.rs`.
+/// As in `proxy/recorder.rs`.
 const SERIES_AT_HAND: usize = 32;
 
 pub(super) struct Recorder {
-    statements: Statements,
+    means: Arc<Means>,
     rule: RuleName,
     at_hand: Vec<(Arc<Statement>, Arc<Series>)>,
     oldest: usize,
@@ -25,7 +29,7 @@ pub(super) struct Recorder {
 impl Recorder {
     pub(super) fn new() -> prometheus::Result<Self> {
         Ok(Self {
-            statements: Statements::register(&Registry::new())?,
+            means: Arc::new(Means::register(&Registry::new())?),
             rule: RuleName::new("bench"),
             at_hand: Vec::new(),
             oldest: 0,
@@ -36,7 +40,7 @@ impl Recorder {
     /// What `/statements` would show.
     #[cfg(test)]
     pub(super) fn rows(&self) -> serde_json::Value {
-        serde_json::to_value(self.statements.views()).unwrap()
+        serde_json::to_value(self.means.statements.views()).unwrap()
     }
 }
 
@@ -47,10 +51,10 @@ impl Sink for Recorder {
         let statement = completed.statement;
         let found = self.at_hand.iter().find(|(s, _)| Arc::ptr_eq(s, statement));
         if let Some((_, series)) = found {
-            return self.statements.record(series, completed);
+            return self.means.statements.record(series, completed);
         }
-        let series = self.statements.series(&self.rule, statement);
-        self.statements.record(&series, completed);
+        let series = self.means.statements.series(&self.rule, statement);
+        self.means.statements.record(&series, completed);
         let entry = (statement.clone(), series);
         match self.at_hand.get_mut(self.oldest) {
             Some(oldest) => *oldest = entry,
@@ -61,5 +65,58 @@ impl Sink for Recorder {
 
     fn anomaly(&mut self, _: Anomaly) {
         self.tally.odd += 1;
+    }
+}
+
+/// The agent's `InDetail`, with `stats`.
+pub(super) struct WithStats {
+    recorder: Recorder,
+    followed: Followed,
+}
+
+impl WithStats {
+    pub(super) fn new() -> anyhow::Result<Self> {
+        let recorder = Recorder::new()?;
+        let stats = Settings::Stats(Default::default());
+        let stats = stats.build().map_err(anyhow::Error::msg)?;
+        let reporters = Reporters::from(vec![stats]);
+        let flow = Flow::begin(
+            1,
+            ClientAddr::new(([127, 0, 0, 1], 4000).into()),
+            Process::elsewhere(),
+            OrigDst::new(([127, 0, 0, 1], 9042).into()),
+            recorder.rule.clone(),
+        );
+        let followed = Followed::by(&reporters, &Arc::new(flow), &recorder.means);
+        Ok(Self { recorder, followed })
+    }
+}
+
+impl Sink for WithStats {
+    const DETAILS: bool = true;
+
+    fn completed(&mut self, completed: &Completed<'_>) {
+        self.recorder.completed(completed);
+    }
+
+    fn detailed(&mut self, completed: &Completed<'_>, details: &Details) {
+        self.recorder.completed(completed);
+        self.followed.completed(completed, details);
+    }
+
+    fn anomaly(&mut self, anomaly: Anomaly) {
+        self.recorder.anomaly(anomaly);
+    }
+}
+
+impl AsMut<Recorder> for Recorder {
+    fn as_mut(&mut self) -> &mut Recorder {
+        self
+    }
+}
+
+impl AsMut<Recorder> for WithStats {
+    fn as_mut(&mut self) -> &mut Recorder {
+        &mut self.recorder
     }
 }

@@ -94,6 +94,7 @@ pub fn node() -> Node {
 
 pub fn setup(folder: &Path, nodes: &[Node]) -> Setup {
     Setup {
+        host: std::net::Ipv4Addr::LOCALHOST,
         backends: nodes.iter().map(Node::addr).collect(),
         credentials: None,
         traffic: Traffic::Cql,

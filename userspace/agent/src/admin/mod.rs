@@ -15,13 +15,14 @@ use axum::{
     response::{IntoResponse, Response},
     routing::get,
 };
-use dataplane::Dataplane;
+use dataplane::{Dataplane, Outposts};
 use prometheus::{Registry, TextEncoder};
 use serde::Serialize;
 use tokio::{net::TcpListener, task::JoinError};
 
 use crate::{
     flows::FlowView,
+    namespaces,
     observed::{self, ObservedView},
     proxy::Shared,
 };
@@ -35,6 +36,8 @@ pub struct Admin {
     pub shared: Arc<Shared>,
     /// Observed flows.
     pub dataplane: Arc<Mutex<Option<Dataplane>>>,
+    /// Other network namespaces.
+    pub outposts: Arc<Outposts>,
     /// Whether hooks are attached.
     pub ready: Arc<AtomicBool>,
 }
@@ -49,9 +52,19 @@ pub async fn serve(listener: TcpListener, admin: Admin) -> std::io::Result<()> {
         .route("/readyz", get(readyz))
         .route("/metrics", get(metrics))
         .route("/flows", get(flows))
+        .route("/backends", get(backends))
+        .route("/namespaces", get(of_namespaces))
         .route(
             "/statements",
-            get(|State(admin): State<Admin>| async move { json(&admin.shared.statements.views()) }),
+            get(|State(admin): State<Admin>| async move {
+                json(&admin.shared.means.statements.views())
+            }),
+        )
+        .route(
+            "/statements/top",
+            get(|State(admin): State<Admin>| async move {
+                json(&admin.shared.means.stats.tops.views())
+            }),
         )
         .with_state(admin);
     axum::serve(limited::Limited::new(listener), routes).await
@@ -90,6 +103,21 @@ async fn flows(State(admin): State<Admin>) -> Response {
             json(&carried.chain(observed).collect::<Vec<_>>())
         }
         Err(error) => failed(&error),
+    }
+}
+
+async fn of_namespaces(State(admin): State<Admin>) -> Response {
+    let read = move || namespaces::views(&admin.outposts, &admin.shared.flows);
+    match aside(read).await {
+        Ok(views) => json(&views),
+        Err(error) => failed(&error),
+    }
+}
+
+async fn backends(State(admin): State<Admin>) -> Response {
+    match admin.shared.backends.views().await {
+        Some(views) => json(&views),
+        None => failed(&"the agent stops"),
     }
 }
 

@@ -1,24 +1,31 @@
 //! `underpass check`.
 
-use std::{process::ExitCode, time::Duration};
+use std::{net::SocketAddr, path::PathBuf, process::ExitCode, time::Duration};
 
-use dataplane::policy::{Candidate, Compression, Fact, Match, Protocol, Rule, Session, SessionKey};
+use dataplane::policy::{
+    Candidate, Compression, Container, Fact, Match, NetnsPattern, Protocol, Rule, Session,
+    SessionKey,
+};
 use serde_json::{Value, json};
+use tokio::runtime;
 
-use crate::{cli::CheckArgs, config::Config};
+use crate::{cli::CheckArgs, config::Config, containers};
 
 /// Validates, and explains a match if asked to.
 ///
 /// # Errors
 /// The file is wrong.
 pub fn run(args: &CheckArgs) -> anyhow::Result<ExitCode> {
-    let config = Config::load(&args.file)?;
+    let mut config = Config::load(&args.file)?;
+    let cgroup = find_containers(&mut config, args)?;
     let explanation = args.to.map(|to| {
         let candidate = Candidate {
+            from: args.from,
             to,
             uid: args.uid,
             process: args.process.clone(),
-            cgroup: args.cgroup.clone(),
+            cgroup: cgroup.clone(),
+            netns: args.netns.as_ref().and_then(NetnsPattern::inode),
         };
         explain(&config, &candidate, &session(args))
     });
@@ -40,6 +47,38 @@ pub fn run(args: &CheckArgs) -> anyhow::Result<ExitCode> {
         Some(explanation) => print!("{}", explanation.text()),
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Has rules that name containers hold for the one that the arguments describe, or for those that run
+/// here. Gives the cgroup of the connection that is asked about.
+fn find_containers(config: &mut Config, args: &CheckArgs) -> anyhow::Result<PathBuf> {
+    if !config.policy.names_containers() {
+        return Ok(args.cgroup.clone());
+    }
+    if args.container.is_none() && args.label.is_empty() {
+        let runtime = runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
+        let asked = runtime.block_on(containers::ask_all(&config.containers));
+        config
+            .warnings
+            .extend(containers::doubts(&config.policy, &asked));
+        let running: Vec<Container> = asked
+            .iter()
+            .flat_map(|(r, _)| r.containers())
+            .cloned()
+            .collect();
+        config.policy.find_containers(running.iter());
+        return Ok(args.cgroup.clone());
+    }
+    let described = Container {
+        names: args.container.iter().cloned().collect(),
+        labels: args.label.iter().cloned().collect(),
+        cgroup: args.cgroup.join("container"),
+        pid: 0,
+    };
+    config.policy.find_containers([&described].into_iter());
+    Ok(described.cgroup)
 }
 
 /// What the arguments tell of the session.
@@ -84,6 +123,8 @@ struct Explanation {
     possible: Vec<Possible>,
     /// Rules before them, and the key that does not hold.
     passed_over: Vec<(String, &'static str)>,
+    /// What stands behind the address, if it is a virtual one.
+    backends: Vec<SocketAddr>,
 }
 
 struct Possible {
@@ -118,6 +159,9 @@ fn explain(config: &Config, candidate: &Candidate, session: &Session) -> Explana
             .filter_map(|rule| Some((rule.name.to_string(), missed(rule, candidate, session)?)))
             .collect(),
         possible,
+        backends: policy
+            .balances(candidate)
+            .map_or_else(Vec::new, |rule| rule.backends.clone()),
     }
 }
 
@@ -176,6 +220,10 @@ impl Explanation {
                 ));
             }
         }
+        if !self.backends.is_empty() {
+            let backends: Vec<String> = self.backends.iter().map(SocketAddr::to_string).collect();
+            text.push_str(&format!("  behind it: {}\n", backends.join(", ")));
+        }
         for (rule, key) in &self.passed_over {
             text.push_str(&format!(
                 "  passed over: {rule}, whose `{key}` does not hold\n"
@@ -201,6 +249,7 @@ impl Explanation {
                 "rule": rule,
                 "key": key,
             })).collect::<Vec<_>>(),
+            "backends": self.backends,
         })
     }
 }

@@ -25,5 +25,7 @@ pub fn run(pins: &Path, control: &Path) -> anyhow::Result<ExitCode> {
             ended.pid, ended.flows
         );
     }
+    // Their connections are over now.
+    dataplane::remove_routes_left();
     Ok(ExitCode::SUCCESS)
 }

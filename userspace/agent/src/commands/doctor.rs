@@ -9,6 +9,7 @@ use tokio::runtime;
 use super::table;
 use crate::{
     config::{Config, DEFAULT_CONTROL},
+    containers::{self, Failure, Runtime},
     keeper::{self, Found},
     paths::{self, Tried},
 };
@@ -19,11 +20,15 @@ use crate::{
 /// The policy file, if one is named, is wrong.
 pub fn run(json: bool, config: Option<&Path>) -> anyhow::Result<ExitCode> {
     let config = config.map(Config::load).transpose()?;
+    let runtimes = config.as_ref().map(runtimes).transpose()?;
     let cgroup = config.as_ref().and_then(|c| c.cgroup.clone());
     let control = config.as_ref().map(|c| c.control.clone());
     let control = control.unwrap_or_else(|| DEFAULT_CONTROL.into());
+    let xdp = config.as_ref().map_or_else(Vec::new, |c| c.xdp.clone());
     let pins = config.map_or_else(|| dataplane::DEFAULT_PINS.into(), |c| c.pins);
     let mut findings = dataplane::doctor::examine(cgroup.as_deref(), &pins);
+    findings.extend(dataplane::edge::examine(&pins, &xdp));
+    findings.extend(runtimes.unwrap_or_default());
     findings.extend(paths(&control)?);
     if json {
         println!("{}", as_json(&findings));
@@ -46,6 +51,36 @@ pub fn run(json: bool, config: Option<&Path>) -> anyhow::Result<ExitCode> {
     } else {
         ExitCode::SUCCESS
     })
+}
+
+/// Container runtimes, if a rule names containers.
+fn runtimes(config: &Config) -> anyhow::Result<Vec<Finding>> {
+    if !config.policy.names_containers() {
+        return Ok(Vec::new());
+    }
+    let runtime = runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    let asked = runtime.block_on(containers::ask_all(&config.containers));
+    let nobody = containers::doubts(&config.policy, &asked).into_iter();
+    let nobody = nobody.map(|detail| Finding {
+        what: "containers".into(),
+        state: State::Notice,
+        detail,
+    });
+    Ok(asked.iter().map(container_runtime).chain(nobody).collect())
+}
+
+fn container_runtime((runtime, asked): &(Runtime, Result<(), Failure>)) -> Finding {
+    let (state, detail) = match asked {
+        Ok(()) => (State::Ok, runtime.shown()),
+        Err(error) => (State::Notice, error.to_string()),
+    };
+    Finding {
+        what: format!("{} {}", runtime.speaks().as_str(), runtime.path().display()),
+        state,
+        detail,
+    }
 }
 
 /// Every path that has to be tried out, and the keepers next to the control socket.

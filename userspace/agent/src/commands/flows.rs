@@ -18,31 +18,22 @@ const MAX_BYTES: u64 = 256 << 20;
 /// # Errors
 /// Nobody answers there.
 pub fn run(json: bool, why: bool, admin: SocketAddr) -> anyhow::Result<ExitCode> {
-    let agent: ureq::Agent = ureq::Agent::config_builder()
-        .timeout_global(Some(PATIENCE))
-        .proxy(None)
-        .build()
-        .into();
-    let text = agent
-        .get(format!("http://{admin}/flows"))
-        .call()
-        .and_then(|mut answer| {
-            let body = answer.body_mut().with_config();
-            body.limit(MAX_BYTES).read_to_string()
-        })
-        .with_context(|| {
-            format!("no agent answers at {admin}: start one, or name its admin address by --admin")
-        })?;
+    let text = get(admin, "/flows")?;
     if json {
         println!("{text}");
         return Ok(ExitCode::SUCCESS);
     }
-    let flows: Vec<Value> = serde_json::from_str(&text)
-        .with_context(|| format!("what answers at {admin} is not an underpass agent"))?;
+    let flows = list(admin, &text)?;
     let observed = flows.iter().any(|flow| flow.get("requests").is_some());
+    let is_balanced = |flow: &Value| flow.get("backend").is_some_and(Value::is_string);
+    let balanced = flows.iter().any(is_balanced);
+    let is_in_another = |flow: &Value| flow.get("netns").is_some_and(Value::is_string);
+    let elsewhere = flows.iter().any(is_in_another);
     let columns: Vec<Column> = COLUMNS
         .into_iter()
         .filter(|(heading, _)| *heading != "WHY" || why)
+        .filter(|(heading, _)| *heading != "BACKEND" || balanced)
+        .filter(|(heading, _)| *heading != "NETNS" || elsewhere)
         .filter(|(heading, _)| observed || !OBSERVED.contains(heading))
         .collect();
     let headings: Vec<&str> = columns.iter().map(|(heading, _)| *heading).collect();
@@ -52,13 +43,40 @@ pub fn run(json: bool, why: bool, admin: SocketAddr) -> anyhow::Result<ExitCode>
     Ok(ExitCode::SUCCESS)
 }
 
+/// What the agent at `admin` says.
+pub(super) fn get(admin: SocketAddr, path: &str) -> anyhow::Result<String> {
+    let agent: ureq::Agent = ureq::Agent::config_builder()
+        .timeout_global(Some(PATIENCE))
+        .proxy(None)
+        .build()
+        .into();
+    agent
+        .get(format!("http://{admin}{path}"))
+        .call()
+        .and_then(|mut answer| {
+            let body = answer.body_mut().with_config();
+            body.limit(MAX_BYTES).read_to_string()
+        })
+        .with_context(|| {
+            format!("no agent answers at {admin}: start one, or name its admin address by --admin")
+        })
+}
+
+/// Read as a list.
+pub(super) fn list(admin: SocketAddr, text: &str) -> anyhow::Result<Vec<Value>> {
+    serde_json::from_str(text)
+        .with_context(|| format!("what answers at {admin} is not an underpass agent"))
+}
+
 type Column = (&'static str, fn(&Value) -> String);
 
-const COLUMNS: [Column; 16] = [
+const COLUMNS: [Column; 18] = [
     ("FLOW", |flow| shown(flow, "id")),
     ("CLIENT", |flow| shown(flow, "client")),
     ("PROCESS", process),
+    ("NETNS", |flow| shown(flow, "netns")),
     ("TO", |flow| shown(flow, "orig_dst")),
+    ("BACKEND", |flow| shown(flow, "backend")),
     ("ACTION", |flow| shown(flow, "action")),
     ("PATH", |flow| shown(flow, "path")),
     ("RULE", |flow| shown(flow, "rule")),
@@ -86,7 +104,11 @@ pub(super) fn shown(of: &Value, key: &str) -> String {
 }
 
 pub(super) fn process(flow: &Value) -> String {
-    format!("{}[{}]", shown(flow, "process"), shown(flow, "pid"))
+    match flow.get("pid") {
+        // On another host.
+        Some(Value::Null) => "-".into(),
+        _ => format!("{}[{}]", shown(flow, "process"), shown(flow, "pid")),
+    }
 }
 
 fn age(flow: &Value) -> String {

@@ -1,5 +1,6 @@
 //! One file per command.
 
+pub mod backends;
 pub mod check;
 mod control;
 pub mod detach;
@@ -7,5 +8,7 @@ pub mod doctor;
 pub mod flows;
 pub mod keep;
 pub mod marks;
+pub mod namespaces;
 pub mod run;
+pub mod statements;
 mod table;

@@ -12,7 +12,9 @@ use std::{
 };
 
 use anyhow::{Context, bail};
-use dataplane::{Attached, Calls, Dataplane, Options, Splices, host};
+use dataplane::{
+    Attached, Calls, DESCRIPTORS_PER_NAMESPACE, Dataplane, MAX_NAMESPACES, Options, Splices, host,
+};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use prometheus::Registry;
 use tokio::{
@@ -25,24 +27,34 @@ use tracing_subscriber::EnvFilter;
 
 use crate::{
     admin::{self, Admin},
+    backends::{self, BackendMetrics, Backends, BalancedCounters},
     config::Config,
-    control::Control,
+    containers::{ContainerMetrics, Watch},
+    control::{Control, Heard, Told},
+    edge::{self, EdgeControl, EdgeMetrics, SharedEdge},
     flows::Flows,
+    incoming,
     keeper::{self, Keeper},
     marks::{self, ControlSocket, Desk},
     metrics::{KernelCounters, Metrics},
+    namespaces::{self, NamespacesGauge},
     observed::ObservedCounters,
     paths::{self, PathsAvailable, Splicing, Tried},
-    proxy::{self, Admission, STRAGGLERS, Shared},
+    pipelines::PipelineMetrics,
+    proxy::{self, Admission, Entrances, STRAGGLERS, Shared},
     remembered::RememberedGauge,
+    reporters::Means,
     shortcuts::{self, ShortcutCounters},
-    statements::Statements,
 };
 
 /// Descriptors for everything that is not one of `max_flows`: listeners, maps, programs, logs,
-/// the admin interface, flows that arrive while the hook is being told, and those that are on their
+/// the admin interface, checks of backends, flows that arrive while the hook is being told, and those that are on their
 /// way to the keeper.
-const OTHER_DESCRIPTORS: u64 = 256 + 2 * (STRAGGLERS + keeper::WAITING) as u64;
+const OTHER_DESCRIPTORS: u64 =
+    256 + (backends::MAX_CHECKED + 2 * (STRAGGLERS + keeper::WAITING)) as u64;
+
+/// A journal's disk is waited for at most this long when the agent ends.
+const FINISH: Duration = Duration::from_secs(2);
 
 /// Runs the agent until it is told to stop.
 ///
@@ -57,7 +69,7 @@ pub fn run(file: &Path) -> anyhow::Result<ExitCode> {
     if !nix::unistd::geteuid().is_root() {
         bail!("attaching BPF programs needs root: run as root, or see `underpass doctor`");
     }
-    config.max_flows = allow_flows(config.max_flows)?;
+    config.max_flows = allow_flows(config.max_flows, config.max_namespaces)?;
     let runtime = runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
@@ -65,11 +77,12 @@ pub fn run(file: &Path) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-async fn serve(file: &Path, config: Config) -> anyhow::Result<()> {
+async fn serve(file: &Path, mut config: Config) -> anyhow::Result<()> {
     // Before anything is attached: so that a signal is never one that kills, and a port in
     // use is found before the host is touched.
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
+    let hangups = signal(SignalKind::hangup())?;
     let listener = TcpListener::bind(config.admin).await.with_context(|| {
         format!(
             "cannot listen on {} for the admin interface: choose another `admin` in {}",
@@ -87,19 +100,47 @@ async fn serve(file: &Path, config: Config) -> anyhow::Result<()> {
     registry.register(Box::new(ObservedCounters::new(attached.clone())?))?;
     registry.register(Box::new(ShortcutCounters::new(attached.clone())?))?;
     registry.register(Box::new(RememberedGauge::new(attached.clone())?))?;
+    registry.register(Box::new(BalancedCounters::new(attached.clone())?))?;
+    let backend_metrics = BackendMetrics::register(&registry)?;
+    let edge = SharedEdge::default();
+    registry.register(Box::new(EdgeMetrics::new(edge.clone())?))?;
+    let mut edge_control = EdgeControl::new(edge.clone(), &config);
     let metrics = Metrics::register(&registry)?;
-    let statements = Statements::register(&registry)?;
+    let pipeline_metrics = PipelineMetrics::register(&registry)?;
+    let means = Arc::new(Means::register(&registry)?);
+    config.pipelines.open(&means)?;
     let available = PathsAvailable::register(&registry)?;
+    let container_metrics = ContainerMetrics::register(&registry)?;
+    let containers = Watch::new(
+        &config.containers,
+        &mut config.policy,
+        container_metrics.clone(),
+    )
+    .await;
     let Attached {
         dataplane,
         listeners,
         holds,
+        outposts,
+        calling,
         answers,
+        doors,
         remembered,
         splices,
+        probe,
+        severed,
     } = Dataplane::attach(&options, &config.policy)?;
     *attached.lock().unwrap_or_else(PoisonError::into_inner) = Some(dataplane);
+    // Beneath the pins, which are ours alone by now.
+    if let Err(error) = edge_control.apply(&config.xdp, &config.policy) {
+        stop(&attached)?;
+        return Err(error);
+    }
     let (in_force, policy) = watch::channel(Arc::new(config.policy.clone()));
+    let (pipelines_in_force, pipelines) = watch::channel(Arc::new(config.pipelines.clone()));
+    let (set_health, health) = watch::channel(config.health.clone());
+    let (backends, asked_of_backends, tell_choice) = Backends::new();
+    let choice = backends.choice();
     let shared = Arc::new(Shared {
         answers,
         remembered,
@@ -107,16 +148,39 @@ async fn serve(file: &Path, config: Config) -> anyhow::Result<()> {
         keeper: OnceLock::new(),
         flows: Flows::default(),
         metrics,
-        statements,
         admission: Arc::new(Admission::new(config.max_flows, attached.clone())),
         policy,
+        pipelines,
+        pipeline_metrics,
+        means,
         prepared: Arc::default(),
+        backends,
+        dice: backends::Dice::default(),
     });
+    let backends = backends::Owner::new(
+        (probe, severed),
+        shared.clone(),
+        (attached.clone(), edge.clone()),
+        backend_metrics,
+        health,
+        (asked_of_backends, tell_choice),
+    );
+    registry.register(Box::new(NamespacesGauge::new(Some(outposts.clone()))?))?;
+    let (settle, settled) = mpsc::channel(MAX_NAMESPACES);
+    let (give_door, given_doors) = mpsc::unbounded_channel();
+    let mut doors = doors.into_iter();
+    doors.try_for_each(|door| give_door.send(door))?;
+    let entrances = Entrances {
+        listeners,
+        doors: given_doors,
+        settled,
+    };
     let ready = Arc::new(AtomicBool::new(true));
     let admin = Admin {
         registry,
         shared: shared.clone(),
         dataplane: attached.clone(),
+        outposts: outposts.clone(),
         ready: ready.clone(),
     };
     let (workers, splicing) = (config.workers, config.splice);
@@ -129,9 +193,19 @@ async fn serve(file: &Path, config: Config) -> anyhow::Result<()> {
         file.to_owned(),
         config,
         attached.clone(),
+        edge_control,
         shared.clone(),
-        in_force,
-        asked,
+        Told {
+            policy: in_force,
+            pipelines: pipelines_in_force,
+            health: set_health,
+            doors: give_door,
+        },
+        Heard {
+            asked,
+            containers: containers.book(),
+            container_metrics,
+        },
     );
     tracing::info!(
         cgroup = %options.cgroup.display(),
@@ -141,6 +215,7 @@ async fn serve(file: &Path, config: Config) -> anyhow::Result<()> {
         "ready"
     );
     // Before any flow's task is dropped.
+    let book = containers.book();
     let told_to_stop = async {
         let signal = tokio::select! {
             _ = terminate.recv() => "SIGTERM",
@@ -161,7 +236,7 @@ async fn serve(file: &Path, config: Config) -> anyhow::Result<()> {
         };
     let ended = tokio::select! {
         signal = told_to_stop => Ok(signal),
-        ended = proxy::run(shared.clone(), listeners, holds, adopted, workers) => {
+        ended = proxy::run(shared.clone(), entrances, holds, adopted, workers) => {
             Err(ended.err().unwrap_or_else(|| anyhow::anyhow!("the proxy ended")))
         }
         ended = admin::serve(listener, admin) => {
@@ -176,12 +251,26 @@ async fn serve(file: &Path, config: Config) -> anyhow::Result<()> {
         ended = shortcuts::tend(attached.clone(), available.clone()) => {
             Err(ended.err().unwrap_or_else(|| anyhow::anyhow!("tending the shortcut ended")))
         }
-        ended = control.run() => {
-            Err(ended.err().map_or_else(|| anyhow::anyhow!("reloading ended"), Into::into))
+        () = backends.run() => Err(anyhow::anyhow!("checking backends ended")),
+        ended = edge::tend(edge, choice) => {
+            Err(ended.err().map_or_else(|| anyhow::anyhow!("looking after the edge ended"), Into::into))
         }
+        ended = namespaces::serve_named(
+            outposts.clone(), book, shared.policy.clone(), settle.clone(), shared.metrics.clone(),
+        ) => {
+            Err(ended.err().map_or_else(|| anyhow::anyhow!("serving containers ended"), Into::into))
+        }
+        ended = namespaces::serve(outposts, calling, settle, shared.metrics.clone()) => {
+            Err(ended.err().map_or_else(|| anyhow::anyhow!("serving namespaces ended"), Into::into))
+        }
+        never = incoming::tend(attached.clone()) => match never {},
+        () = containers.run(shared.policy.clone()) => Err(anyhow::anyhow!("asking for containers ended")),
+        () = control.run(hangups) => Err(anyhow::anyhow!("reloading ended")),
     };
     ready.store(false, Relaxed);
     stop(&attached)?;
+    shared.means.journals.finish(FINISH);
+    shared.means.lines.finish();
     let signal = ended?;
     tracing::info!(
         signal,
@@ -246,7 +335,7 @@ async fn on_its_own_thread(calls: Calls) -> std::io::Result<()> {
     ended.await.map_err(std::io::Error::other)?
 }
 
-/// On purpose: hooks go, whatever a rule's `fail`. A crash leaves them.
+/// On purpose: hooks go, whatever a rule's `fail`; the edge stays. A crash leaves them all.
 fn stop(dataplane: &Mutex<Option<Dataplane>>) -> anyhow::Result<()> {
     let attached = dataplane
         .lock()
@@ -267,20 +356,35 @@ fn options(config: &Config) -> anyhow::Result<Options> {
     Ok(Options {
         cgroup,
         pins: config.pins.clone(),
+        incoming: config.incoming.clone(),
+        max_namespaces: max_namespaces(config.max_namespaces),
+        taken: edge::taken(&config.xdp, &config.policy),
     })
+}
+
+/// None where callers could not be found.
+fn max_namespaces(wanted: usize) -> usize {
+    if wanted > 0 && !host::sees_every_process() {
+        tracing::warn!(
+            "other network namespaces are not served: the agent does not see their processes"
+        );
+        return 0;
+    }
+    wanted
 }
 
 /// Two for each flow. Returns how many flows there may be: fewer than asked for where the
 /// host does not give that many descriptors.
-fn allow_flows(wanted_flows: usize) -> anyhow::Result<usize> {
-    let wanted = wanted_flows as u64 * 2 + OTHER_DESCRIPTORS;
+fn allow_flows(wanted_flows: usize, namespaces: usize) -> anyhow::Result<usize> {
+    let others = OTHER_DESCRIPTORS + (namespaces * DESCRIPTORS_PER_NAMESPACE) as u64;
+    let wanted = wanted_flows as u64 * 2 + others;
     let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
     let raised = setrlimit(Resource::RLIMIT_NOFILE, wanted, hard.max(wanted)).is_ok();
     if raised {
         return Ok(wanted_flows);
     }
     setrlimit(Resource::RLIMIT_NOFILE, hard, hard)?;
-    let fit = (hard.saturating_sub(OTHER_DESCRIPTORS) / 2) as usize;
+    let fit = (hard.saturating_sub(others) / 2) as usize;
     if fit < wanted_flows {
         tracing::warn!(
             "max_flows is {fit} instead of {wanted_flows}: only {hard} descriptors are allowed \

@@ -1,15 +1,27 @@
 //! The policy file, parsed once into what the rest of the agent need not check again.
 //!
 //! `raw.rs` says what the file looks like, `parse.rs` what each value means, `session.rs` that
-//! of the keys of session rules, `remember.rs` that of `remember`, `selector.rs` that of a mark's,
-//! `error.rs` how an error names its place.
+//! of the keys of session rules, `network.rs`, `backends.rs` and `remember.rs` those of `to`,
+//! `from`, `backends` and `remember`, `health.rs` that of `[health]`, `xdp.rs` that of `[[xdp]]`,
+//! `incoming.rs` that of `[[incoming]]`, `pipeline.rs` that of `pipeline`, `containers.rs` those of
+//! `[containers]`, `container` and `labels`, `selector.rs` that of a mark's, `error.rs` how an error names its
+//! place.
 
+mod backends;
+mod containers;
 mod error;
+mod health;
+mod incoming;
+mod network;
 mod parse;
+mod pipeline;
 mod raw;
 mod remember;
+mod sample;
 mod selector;
 mod session;
+mod trigger;
+mod xdp;
 
 use std::{
     fs,
@@ -17,11 +29,19 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use dataplane::policy::Policy;
+use dataplane::{
+    IncomingOptions,
+    edge::Interface,
+    policy::{Policy, RuleName},
+};
 
-use crate::paths::Splicing;
+use crate::{
+    backends::Settings, containers::Socket, paths::Splicing, pipelines::Pipelines,
+    triggers::Trigger,
+};
 
 pub use error::{ConfigError, Place};
+pub(crate) use health::duration;
 pub use selector::{SELECTOR_KEYS, marking_rule};
 
 /// Where the admin interface listens unless the file says otherwise.
@@ -57,12 +77,28 @@ pub struct Config {
     pub pins: PathBuf,
     /// Flows at the same time; further ones follow their rule's `fail`.
     pub max_flows: usize,
+    /// Connections that are forwarded at the edge at the same time.
+    pub max_forwarded: u32,
+    /// Other network namespaces whose processes are served at the same time.
+    pub max_namespaces: usize,
+    /// Interfaces that are guarded.
+    pub xdp: Vec<Interface>,
     /// Threads that carry flows.
     pub workers: usize,
     /// How flows that need not be decoded are carried.
     pub splice: Splicing,
+    /// How backends are checked.
+    pub health: Settings,
+    /// Where connections from other hosts to databases on this one are steered.
+    pub incoming: Vec<IncomingOptions>,
+    /// Container runtimes, which are asked when a rule names containers.
+    pub containers: Vec<Socket>,
     /// Ordered rules.
     pub policy: Policy,
+    /// What they do to requests.
+    pub pipelines: Pipelines,
+    /// When rules that observe have their later connections enriched.
+    pub triggers: Vec<(RuleName, Trigger)>,
     /// What is legal and probably not meant.
     pub warnings: Vec<String>,
 }

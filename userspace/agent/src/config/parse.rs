@@ -2,31 +2,33 @@
 
 use std::{
     collections::HashSet,
-    net::{IpAddr, SocketAddr},
+    net::SocketAddr,
     path::{Component, Path, PathBuf},
     thread,
 };
 
 use dataplane::{
-    DEFAULT_PINS,
+    DEFAULT_PINS, MAX_NAMESPACES, edge,
     policy::{
-        Action, Fail, MAX_PROCESS_NAME_BYTES, MAX_RULES, Policy, ProcessPattern, Rule, RuleName,
-        SessionConditions, Target,
+        Action, Fail, MAX_PROCESS_NAME_BYTES, MAX_RULES, NetnsPattern, Policy, ProcessPattern,
+        Rule, RuleName, SessionConditions,
     },
 };
-use ipnet::IpNet;
 use toml::Spanned;
 
 use crate::{
     marks,
     paths::{ENGINES, Splicing},
+    pipelines::Pipelines,
 };
 
 use super::{
     Config, DEFAULT_ADMIN, DEFAULT_CONTROL, DEFAULT_MAX_FLOWS, MAX_FLOWS, MAX_SOCKET_PATH_BYTES,
+    backends, containers,
     error::Flaw,
+    health, incoming, network, pipeline,
     raw::{RawAgent, RawConfig, RawDefault, RawRule},
-    remember, session,
+    remember, sample, session, trigger, xdp,
 };
 
 /// More would only wait for each other; eight carry a 10 Gbit/s link.
@@ -34,12 +36,17 @@ const MAX_WORKERS: usize = 64;
 
 pub(super) fn config(raw: RawConfig) -> Result<Config, Flaw> {
     let mut warnings = Vec::new();
+    let pipelines = Pipelines::new(pipeline::of(&raw.rule)?);
+    let triggers = trigger::of(&raw.rule)?;
     let policy = policy(raw.rule, raw.default, &mut warnings)?;
+    let health = health::settings(raw.health)?;
     let RawAgent {
         admin,
         cgroup,
         pins,
         max_flows,
+        max_forwarded,
+        max_namespaces,
         workers,
         splice,
         control,
@@ -61,6 +68,12 @@ pub(super) fn config(raw: RawConfig) -> Result<Config, Flaw> {
             Some(n) => whole("agent.max_flows", &n, MAX_FLOWS)?,
             None => DEFAULT_MAX_FLOWS,
         },
+        max_forwarded: match max_forwarded {
+            Some(n) => whole("agent.max_forwarded", &n, edge::MAX_CONNECTIONS as usize)? as u32,
+            None => edge::DEFAULT_CONNECTIONS,
+        },
+        max_namespaces: max_namespaces.map_or(Ok(MAX_NAMESPACES), |n| namespaces(&n))?,
+        xdp: xdp::interfaces(raw.xdp)?,
         workers: match workers {
             Some(n) => whole("agent.workers", &n, MAX_WORKERS)?,
             None => default_workers(),
@@ -70,7 +83,12 @@ pub(super) fn config(raw: RawConfig) -> Result<Config, Flaw> {
             Some(text) => socket_path("agent.control", &text)?,
             None => PathBuf::from(DEFAULT_CONTROL),
         },
+        health,
+        containers: containers::sockets(raw.containers)?,
+        incoming: incoming::of(raw.incoming, &policy, &mut warnings)?,
         policy,
+        pipelines,
+        triggers,
         warnings,
     })
 }
@@ -91,6 +109,7 @@ fn policy(
         let message = format!("[[rule]]: at most {MAX_RULES} rules, found {}", raw.len());
         return Err(Flaw::new(first_too_many.span(), message));
     }
+    backends::bounded(&raw)?;
     let mut names = HashSet::new();
     let mut asks = false;
     let rules = raw
@@ -164,12 +183,23 @@ pub(super) fn rule(
     let action = rule_action(&raw.action, &session)?;
     let is_session = session.named().next().is_some();
     *asks |= is_session;
+    let from = raw.from.iter().map(network::client);
+    let to: Vec<_> = raw
+        .to
+        .iter()
+        .map(network::target)
+        .collect::<Result<_, _>>()?;
     Ok(Rule {
         name: RuleName::new(name),
-        to: raw.to.iter().map(target).collect::<Result<_, _>>()?,
+        from: from.collect::<Result<_, _>>()?,
+        backends: backends::of(&raw.backends, &to, action)?,
+        is_mark: false,
+        to,
         uids: raw.uid.iter().map(uid).collect::<Result<_, _>>()?,
         processes: raw.process.iter().map(process).collect::<Result<_, _>>()?,
         cgroups: raw.cgroup.iter().map(cgroup).collect::<Result<_, _>>()?,
+        containers: containers::conditions(&raw.container, &raw.labels)?,
+        namespaces: raw.netns.iter().map(netns).collect::<Result<_, _>>()?,
         action,
         session,
         fail: raw
@@ -182,6 +212,9 @@ pub(super) fn rule(
             .remember
             .map(|lasts| remember::lasts(&lasts, action, *asks))
             .transpose()?,
+        sample: raw
+            .sample
+            .map_or(Ok(None), |fraction| sample::of(&fraction, action))?,
     })
 }
 
@@ -201,55 +234,6 @@ fn shortcut(wanted: &Spanned<bool>, action: Action, is_session: bool) -> Result<
         return Err(Flaw::new(wanted.span(), message));
     }
     Ok(*wanted.get_ref())
-}
-
-/// `NETWORK:PORT`, `NETWORK`, `:PORT`; IPv6 networks in brackets: `[fd00::/8]:9042`.
-fn target(text: &Spanned<String>) -> Result<Target, Flaw> {
-    const EXPECTED: &str = "network and port, either of which may be left out: \
-                            `10.1.0.0/16:9042`, `[fd00::/8]:9042`, `10.1.2.3`, `:9042`";
-    let wrong = || expected("rule.to", text, EXPECTED);
-    let given = text.get_ref().as_str();
-    let (network, port) = match given.strip_prefix('[') {
-        Some(rest) => match rest.split_once(']') {
-            Some((network, port)) => (network, port),
-            None => return wrong(),
-        },
-        None => given.split_at(given.find(':').unwrap_or(given.len())),
-    };
-    let port = match port.strip_prefix(':').map(str::parse::<u16>) {
-        Some(Ok(port)) if port != 0 => Some(port),
-        None if port.is_empty() => None,
-        _ => return wrong(),
-    };
-    let network = match network {
-        "" if port.is_some() && !given.starts_with('[') => None,
-        _ => match parse_network(network) {
-            Some(network) if network.addr().is_ipv6() == given.starts_with('[') => Some(network),
-            _ => return wrong(),
-        },
-    };
-    if let Some(network) = network {
-        if network.addr() != network.network() {
-            let meant = network.trunc();
-            return expected(
-                "rule.to",
-                text,
-                &format!("a network's first address: `{meant}`"),
-            );
-        }
-        if let IpAddr::V6(v6) = network.addr()
-            && v6.to_ipv4_mapped().is_some()
-        {
-            return expected("rule.to", text, "the IPv4 form of an IPv4-mapped address");
-        }
-    }
-    Ok(Target { network, port })
-}
-
-fn parse_network(text: &str) -> Option<IpNet> {
-    text.parse()
-        .ok()
-        .or_else(|| text.parse::<IpAddr>().ok().map(IpNet::from))
 }
 
 fn uid(uid: &Spanned<i64>) -> Result<u32, Flaw> {
@@ -277,7 +261,18 @@ fn cgroup(text: &Spanned<String>) -> Result<PathBuf, Flaw> {
     absolute("rule.cgroup", text)
 }
 
-fn absolute(key: &str, text: &Spanned<String>) -> Result<PathBuf, Flaw> {
+fn netns(text: &Spanned<String>) -> Result<NetnsPattern, Flaw> {
+    match NetnsPattern::parse(text.get_ref()) {
+        Some(pattern) => Ok(pattern),
+        None => expected(
+            "rule.netns",
+            text,
+            "a network namespace: a name in /run/netns, an inode's number, or an absolute path",
+        ),
+    }
+}
+
+pub(super) fn absolute(key: &str, text: &Spanned<String>) -> Result<PathBuf, Flaw> {
     let path = Path::new(text.get_ref());
     let plain = |c: Component<'_>| matches!(c, Component::RootDir | Component::Normal(_));
     if path.is_absolute() && path.components().all(plain) {
@@ -287,7 +282,7 @@ fn absolute(key: &str, text: &Spanned<String>) -> Result<PathBuf, Flaw> {
     }
 }
 
-fn socket_path(key: &str, text: &Spanned<String>) -> Result<PathBuf, Flaw> {
+pub(super) fn socket_path(key: &str, text: &Spanned<String>) -> Result<PathBuf, Flaw> {
     if text.get_ref().len() > MAX_SOCKET_PATH_BYTES {
         let meant = format!("a path of at most {MAX_SOCKET_PATH_BYTES} bytes, as sockets have");
         return expected(key, text, &meant);
@@ -327,6 +322,14 @@ fn fail(key: &str, text: &Spanned<String>) -> Result<Fail, Flaw> {
     }
 }
 
+/// 0: no other namespace is served.
+fn namespaces(n: &Spanned<i64>) -> Result<usize, Flaw> {
+    match n.get_ref() {
+        0 => Ok(0),
+        _ => whole("agent.max_namespaces", n, MAX_NAMESPACES),
+    }
+}
+
 fn splicing(text: &Spanned<String>) -> Result<Splicing, Flaw> {
     match text.get_ref().as_str() {
         "auto" => Ok(Splicing::Auto),
@@ -348,7 +351,7 @@ fn address(text: &Spanned<String>) -> Result<SocketAddr, Flaw> {
     }
 }
 
-fn whole(key: &str, n: &Spanned<i64>, most: usize) -> Result<usize, Flaw> {
+pub(super) fn whole(key: &str, n: &Spanned<i64>, most: usize) -> Result<usize, Flaw> {
     match usize::try_from(*n.get_ref()) {
         Ok(value) if (1..=most).contains(&value) => Ok(value),
         _ => expected(key, n, &format!("a whole number from 1 to {most}")),

@@ -55,6 +55,7 @@ pub fn marking_rule(conditions: &[(&str, &str)], action: Action) -> Result<Rule,
     }
     let rule = parse::rule(raw, &mut HashSet::new(), &mut false);
     let mut rule = rule.map_err(|flaw| flaw.message.replace("rule.", ""))?;
+    rule.is_mark = true;
     if rule.is_session() && action == Action::Deny {
         rule.fail = dataplane::policy::Fail::Closed;
     }

@@ -1,7 +1,13 @@
 //! What is accepted, and that each refusal names its place and what was expected.
 
+use std::time::Duration;
+
 use super::*;
-use dataplane::policy::{Action, Fail};
+use crate::backends::Established;
+use dataplane::{
+    ClientAddress,
+    policy::{Action, Fail},
+};
 
 fn parse(text: &str) -> Result<Config, String> {
     Config::parse(Path::new("policy.toml"), text).map_err(|e| e.to_string())
@@ -16,6 +22,249 @@ fn the_example_of_the_documentation_is_accepted() {
     let config = parse(include_str!("../../../../config/underpass.toml")).unwrap();
     assert!(!config.policy.rules.is_empty());
     assert_eq!(config.warnings, Vec::<String>::new());
+}
+
+#[test]
+fn the_examples_are_accepted() {
+    for text in [
+        include_str!("../../../../config/examples/app-host.toml"),
+        include_str!("../../../../config/examples/database-host.toml"),
+        include_str!("../../../../config/examples/gateway.toml"),
+    ] {
+        assert_eq!(parse(text).unwrap().warnings, Vec::<String>::new());
+    }
+}
+
+#[test]
+fn clients_and_backends_are_read() {
+    let config = parse(
+        r#"
+        [[rule]]
+        name = "cluster"
+        from = ["10.2.0.0/16", "2001:db8::/32", "192.0.2.1"]
+        to = ["10.9.0.10:9042", "10.9.0.11:9042"]
+        backends = ["10.1.0.1:9042", "10.1.0.2:9142"]
+        action = "bypass"
+        "#,
+    )
+    .unwrap();
+    let rule = &config.policy.rules[0];
+    assert_eq!(rule.from.len(), 3);
+    assert_eq!(rule.from[2].prefix_len(), 32);
+    assert_eq!(
+        rule.backends,
+        ["10.1.0.1:9042", "10.1.0.2:9142"].map(|b| b.parse().unwrap())
+    );
+}
+
+#[test]
+fn incoming_namespaces_are_read() {
+    let rule = "[[rule]]\nname = \"r\"\nto = [\":9042\"]\naction = \"enrich\"\n";
+    let config = parse(&format!(
+        "{rule}[[incoming]]\n[[incoming]]\nnetns = \"/run/netns/db\"\nclient_address = \"agent\"\n"
+    ));
+    let config = config.unwrap();
+    let expected = [
+        IncomingOptions {
+            netns: None,
+            client_address: ClientAddress::Keep,
+        },
+        IncomingOptions {
+            netns: Some("/run/netns/db".into()),
+            client_address: ClientAddress::Agent,
+        },
+    ];
+    assert_eq!(config.incoming, expected);
+    assert_eq!(config.warnings, [""; 0]);
+    let nobody = parse("[[incoming]]\n").unwrap();
+    assert!(nobody.warnings[0].contains("no rule has `from` or `to`"));
+    let many = (0..9).map(|n| format!("[[incoming]]\nnetns = \"/run/netns/{n}\"\n"));
+    for (text, said) in [
+        (
+            "[[incoming]]\n[[incoming]]\n".to_owned(),
+            "2:1: [[incoming]]: expected a `netns`",
+        ),
+        (
+            "[[incoming]]\nnetns = \"db\"\n".to_owned(),
+            "2:9: incoming.netns: expected an absolute",
+        ),
+        (
+            "[[incoming]]\nclient_address = \"mine\"\n".to_owned(),
+            "2:18: incoming.client_address: expected `keep` or `agent`; found \"mine\"",
+        ),
+        (
+            "[[incoming]]\nport = 1\n".to_owned(),
+            "unknown field `port`",
+        ),
+        (many.collect(), "at most 8 network namespaces, found 9"),
+    ] {
+        let refusal = refusal(&text);
+        assert!(refusal.contains(said), "{refusal}");
+    }
+}
+
+#[test]
+fn backends_that_cannot_be_are_refused() {
+    let with = |to: &str, backends: &str, action: &str| {
+        refusal(&format!(
+            "[[rule]]\nname = \"r\"\nto = {to}\nbackends = {backends}\naction = \"{action}\""
+        ))
+    };
+    let (to, one) = (r#"["10.9.0.10:9042"]"#, r#"["10.1.0.1:9042"]"#);
+    for (to, backends, action, said) in [
+        (
+            r#"["10.9.0.0/24:9042"]"#,
+            one,
+            "bypass",
+            "virtual addresses of one family",
+        ),
+        (r#"["10.9.0.10"]"#, one, "bypass", "each with its port"),
+        (
+            r#"["10.9.0.10:9042", "[fd00::1]:9042"]"#,
+            one,
+            "bypass",
+            "of one family",
+        ),
+        ("[]", one, "bypass", "a rule whose `to`"),
+        (to, one, "deny", "other than `deny`"),
+        (to, r#"["[fd00::2]:9042"]"#, "bypass", "of the same family"),
+        (to, r#"["10.1.0.1"]"#, "bypass", "an address and port"),
+        (to, r#"["10.1.0.1:0"]"#, "bypass", "that can be dialled"),
+        (
+            to,
+            r#"["10.9.0.10:9042"]"#,
+            "bypass",
+            "other than the virtual one",
+        ),
+        (
+            to,
+            r#"["10.1.0.1:1", "10.1.0.1:1"]"#,
+            "bypass",
+            "not named yet",
+        ),
+    ] {
+        let refusal = with(to, backends, action);
+        assert!(refusal.contains(said), "{refusal}");
+        assert!(refusal.starts_with("policy.toml:4:"), "{refusal}");
+    }
+    let many: Vec<_> = (1..=129).map(|n| format!("\"10.1.0.{n}:9042\"")).collect();
+    let refusal = with(to, &format!("[{}]", many.join(",")), "bypass");
+    assert!(refusal.contains("at most 128 backends"), "{refusal}");
+}
+
+#[test]
+fn health_is_read_and_what_it_cannot_keep_is_refused() {
+    let health = |text: &str| parse(&format!("[health]\n{text}\n")).map(|config| config.health);
+    let default = health("").unwrap();
+    assert_eq!(default, Settings::default());
+    let all = health(
+        "interval = \"5s\"\ntimeout = \"1s\"\nrise = 3\nfall = 4\nslow_start = \"1m\"\n\
+         cql = false\nestablished = \"reset\"",
+    );
+    let expected = Settings {
+        interval: Duration::from_secs(5),
+        timeout: Duration::from_secs(1),
+        rise: 3,
+        fall: 4,
+        slow_start: Duration::from_secs(60),
+        cql: false,
+        established: Established::Reset,
+    };
+    assert_eq!(all.unwrap(), expected);
+    // What fits is chosen where the file does not say.
+    assert_eq!(health("fall = 9").unwrap().timeout.as_millis(), 100);
+    assert_eq!(
+        health("interval = \"200ms\"").unwrap().timeout.as_millis(),
+        80
+    );
+    for (text, said) in [
+        (
+            "timeout = \"451ms\"",
+            "health.timeout: expected at most 450 ms",
+        ),
+        ("timeout = \"0s\"", "health.timeout: expected at most"),
+        (
+            "timeout = \"400ms\"\nfall = 3",
+            "health.timeout: expected at most 300 ms",
+        ),
+        (
+            "interval = \"50ms\"",
+            "health.interval: expected from 100ms to 60s",
+        ),
+        (
+            "interval = \"2m\"",
+            "health.interval: expected from 100ms to 60s",
+        ),
+        ("interval = \"1\"", "health.interval: expected"),
+        ("interval = \"s\"", "health.interval: expected"),
+        (
+            "slow_start = \"61m\"",
+            "health.slow_start: expected from 0ms to 3600s",
+        ),
+        (
+            "slow_start = \"99999999999999999999m\"",
+            "health.slow_start: expected",
+        ),
+        (
+            "rise = 0",
+            "health.rise: expected a whole number from 1 to 10",
+        ),
+        (
+            "fall = 11",
+            "health.fall: expected a whole number from 1 to 10",
+        ),
+        (
+            "established = \"keep\"",
+            "health.established: expected `leave` or `reset`",
+        ),
+        ("often = true", "unknown field `often`"),
+    ] {
+        let refused = health(text).unwrap_err().to_string();
+        assert!(refused.contains(said), "{refused}");
+        assert!(refused.starts_with("policy.toml:2:"), "{refused}");
+    }
+}
+
+#[test]
+fn checked_backends_are_bounded() {
+    let rules: String = (0..9)
+        .map(|n| {
+            let backends: Vec<_> = (1..=128)
+                .map(|b| format!("\"10.{n}.0.{b}:9042\""))
+                .collect();
+            format!(
+                "[[rule]]\nname = \"r{n}\"\nto = [\"10.9.0.{n}:9042\"]\nbackends = [{}]\n\
+                 action = \"bypass\"\n",
+                backends.join(",")
+            )
+        })
+        .collect();
+    let refusal = refusal(&rules);
+    assert!(
+        refusal.contains("at most 1024 different backends"),
+        "{refusal}"
+    );
+    assert!(refusal.starts_with("policy.toml:44:"), "{refusal}");
+}
+
+#[test]
+fn rules_with_backends_are_bounded() {
+    let rules = |n: usize| -> String {
+        let rule = |n| {
+            format!(
+                "[[rule]]\nname = \"r{n}\"\nto = [\"10.9.0.{n}:9042\"]\n\
+                 backends = [\"10.1.0.1:9042\"]\naction = \"bypass\"\n"
+            )
+        };
+        (1..=n).map(rule).collect()
+    };
+    assert_eq!(parse(&rules(64)).unwrap().policy.rules.len(), 64);
+    let refusal = refusal(&rules(65));
+    assert!(
+        refusal.contains("at most 64 rules with `backends`"),
+        "{refusal}"
+    );
+    assert!(refusal.starts_with("policy.toml:321:"), "{refusal}");
 }
 
 #[test]
@@ -257,4 +506,52 @@ fn a_session_rule_cannot_observe_and_should_not_deny_openly() {
         "{warnings:?}"
     );
     assert_eq!(parse(&session("bypass")).unwrap().warnings.len(), 0);
+}
+
+#[test]
+fn an_interface_that_is_guarded_is_named_once_with_settings_that_go_together() {
+    let text = "[[xdp]]\ninterface = \"eth0\"\nforward = \"snat\"\nsyn_rate = 100\n\
+                [[xdp]]\ninterface = \"eth0.7\"\nmode = \"generic\"\nsyn_rate = 5\nsyn_burst = 9\n";
+    let config = parse(text).unwrap();
+    let rates: Vec<(u32, u32)> = config
+        .xdp
+        .iter()
+        .filter_map(|one| one.syn_rate.map(|rate| (rate.per_second, rate.burst)))
+        .collect();
+    assert_eq!(rates, [(100, 100), (5, 9)]);
+    let of = |rest: &str| refusal(&format!("[[xdp]]\ninterface = \"eth0\"\n{rest}\n"));
+    for (rest, expected) in [
+        (
+            "mode = \"fast\"",
+            "policy.toml:3:8: xdp.mode: expected `auto`, ",
+        ),
+        (
+            "mode = \"native\"\nforward = \"snat\"\n[[xdp]]\ninterface = \"eth1\"\n\
+             mode = \"generic\"\nforward = \"snat\"",
+            "policy.toml:6:13: [[xdp]]: eth0 is to be guarded in native mode and eth1 in generic",
+        ),
+        (
+            "forward = \"nat\"",
+            "policy.toml:3:11: xdp.forward: expected `off`, ",
+        ),
+        (
+            "syn_burst = 5",
+            "policy.toml:3:13: xdp.syn_burst: expected `syn_rate` ",
+        ),
+        (
+            "syn_rate = 0",
+            "policy.toml:3:12: xdp.syn_rate: expected a whole ",
+        ),
+        (
+            "[[xdp]]\ninterface = \"eth0\"",
+            "policy.toml:4:13: xdp.interface: expected an interface that no ",
+        ),
+        (
+            "[[xdp]]\ninterface = \"a/b\"",
+            "policy.toml:4:13: xdp.interface: expected an interface's name",
+        ),
+    ] {
+        let refused = of(rest);
+        assert!(refused.starts_with(expected), "{rest}: {refused}");
+    }
 }

@@ -12,10 +12,14 @@ use super::{ADOPTED, Flow, FlowId, UNDECIDED};
 pub struct FlowView {
     id: FlowId,
     client: String,
-    pid: u32,
-    process: String,
-    uid: u32,
+    /// None of these three on another host.
+    pid: Option<u32>,
+    process: Option<String>,
+    uid: Option<u32>,
     orig_dst: String,
+    /// Name or number of another network namespace than the agent's.
+    netns: Option<String>,
+    backend: Option<String>,
     action: &'static str,
     path: &'static str,
     why: String,
@@ -71,19 +75,22 @@ impl From<&Session> for SessionView {
 impl From<&Flow> for FlowView {
     fn from(flow: &Flow) -> Self {
         let standing = flow.standing().clone();
+        let process = Some(&flow.process).filter(|p| !p.is_elsewhere());
         let since_epoch = flow.opened_at.duration_since(SystemTime::UNIX_EPOCH);
         Self {
             id: flow.id,
             client: flow.client.to_string(),
-            pid: flow.process.pid,
-            process: flow.process.name.clone(),
-            uid: flow.process.uid,
+            pid: process.map(|p| p.pid),
+            process: process.map(|p| p.name.clone()),
+            uid: process.map(|p| p.uid),
             orig_dst: flow.orig_dst.to_string(),
+            netns: flow.netns.as_ref().map(|netns| netns.to_string()),
+            backend: flow.backend().map(|at| at.to_string()),
             action: standing.action.map_or(UNDECIDED, Action::as_str),
             path: flow.path().as_str(),
             why: match flow.is_adopted {
-                true => format!("{}; {ADOPTED}", standing.why(flow.path())),
-                false => standing.why(flow.path()),
+                true => format!("{}; {ADOPTED}", standing.why(flow.path(), flow.near())),
+                false => standing.why(flow.path(), flow.near()),
             },
             rule: standing.rule.to_string(),
             session: standing.session.as_deref().map(|s| Box::new(s.into())),

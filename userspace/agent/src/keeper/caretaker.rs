@@ -42,7 +42,7 @@ impl Keeping {
         dialled: OwnedFd,
     ) -> anyhow::Result<Arc<Flow>> {
         let resumed = self.splices(papers.engine).and_then(|splices| {
-            let resumed = splices.resume(papers.id)?;
+            let resumed = splices.resume(papers.id, papers.near())?;
             Ok(resumed)
         });
         let resumed = match resumed {

@@ -2,11 +2,12 @@
 
 use std::{
     net::SocketAddr,
+    sync::Arc,
     time::{Duration, SystemTime},
 };
 
 use dataplane::{
-    ClientAddr, Moved, OrigDst, Process, Resumed, SockCookie, Splice,
+    ClientAddr, Moved, Near, Netns, OrigDst, Process, Resumed, SockCookie, Splice,
     policy::{Action, Compression, Fact, Protocol, RuleName, Session},
 };
 use serde::{Deserialize, Serialize};
@@ -27,6 +28,9 @@ pub struct Papers {
     uid: u32,
     process: String,
     cgroup_id: u64,
+    /// The client's namespace, if it was not the agent's: cookie, inode, name.
+    #[serde(default)]
+    netns: Option<(u64, u32, Option<String>)>,
     rule: String,
     action: Option<String>,
     session: Option<Vec<(String, Option<String>)>>,
@@ -34,18 +38,18 @@ pub struct Papers {
     /// Bytes passed on by then.
     to_database: u64,
     to_client: u64,
-    /// The sequence number up to which the client's had been read.
+    /// The sequence number up to which the near application's had been read.
     up_seq: u32,
 }
 
 impl Papers {
-    /// Of a flow that is enrolled, of which the agent has read `from_client` bytes, and `since` then
+    /// Of a flow that is enrolled, of which the agent has read `from_near` bytes, and `since` then
     /// has passed on so many to the database and to the client, or counted what the kernel has.
     pub(crate) fn of(
         flow: &Flow,
         cookie: SockCookie,
         splice: &Splice,
-        from_client: u64,
+        from_near: u64,
         since: [u64; 2],
     ) -> Self {
         let [to_database, to_client] = since;
@@ -61,13 +65,17 @@ impl Papers {
             uid: flow.process.uid,
             process: flow.process.name.clone(),
             cgroup_id: flow.process.cgroup_id,
+            netns: flow
+                .netns
+                .as_deref()
+                .map(|n| (n.cookie, n.inode, n.name.clone())),
             rule: decided.rule.to_string(),
             action: decided.action.map(|action| action.as_str().to_owned()),
             session: decided.session.as_deref().map(facts),
             opened_unix_ms: opened.unwrap_or_default().as_millis() as u64,
             to_database: flow.to_database.load(Relaxed).saturating_sub(to_database),
             to_client: flow.to_client.load(Relaxed).saturating_sub(to_client),
-            up_seq: splice.up_seq(from_client),
+            up_seq: splice.up_seq(from_near),
         }
     }
 
@@ -80,6 +88,20 @@ impl Papers {
         SockCookie::new(self.client_cookie)
     }
 
+    fn process(&self) -> Process {
+        Process {
+            pid: self.pid,
+            uid: self.uid,
+            name: self.process.clone(),
+            cgroup_id: self.cgroup_id,
+        }
+    }
+
+    /// Which of its applications is on this host.
+    pub(crate) fn near(&self) -> Near {
+        self.process().near()
+    }
+
     /// The flow, which gets this number here.
     pub(crate) fn flow(&self, number: u64, resumed: &Resumed) -> Flow {
         let Moved { up, down, .. } = resumed.moved;
@@ -89,14 +111,16 @@ impl Papers {
         let flow = Flow::resumed(
             number,
             ClientAddr::new(self.client),
-            Process {
-                pid: self.pid,
-                uid: self.uid,
-                name: self.process.clone(),
-                cgroup_id: self.cgroup_id,
-            },
+            self.process(),
             OrigDst::new(self.orig_dst),
             Past {
+                netns: self.netns.clone().map(|(cookie, inode, name)| {
+                    Arc::new(Netns {
+                        cookie,
+                        inode,
+                        name,
+                    })
+                }),
                 opened_at: SystemTime::UNIX_EPOCH + Duration::from_millis(self.opened_unix_ms),
                 decided: Decided {
                     rule: RuleName::new(&self.rule),
@@ -108,8 +132,11 @@ impl Papers {
                 },
             },
         );
-        let to_database = self.to_database + up + u64::from(relayed_up);
-        let to_client = self.to_client + down + resumed.position.to_client;
+        let to_far = up + u64::from(relayed_up);
+        let to_near = down + resumed.position.to_near;
+        let [to_database, to_client] = self.near().ways(to_far, to_near);
+        let to_database = self.to_database + to_database;
+        let to_client = self.to_client + to_client;
         flow.to_database.store(to_database, Relaxed);
         flow.to_client.store(to_client, Relaxed);
         flow

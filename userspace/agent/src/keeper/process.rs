@@ -367,6 +367,7 @@ impl Keeping {
                     by: RuleName::new("detach"),
                     reset: true,
                     ask: None,
+                    closing: None,
                 }));
             }
         }

@@ -97,6 +97,7 @@ pub(super) async fn apply(
                 by: mark.rule.clone(),
                 reset,
                 ask: ask.then(|| policy.clone()),
+                closing: None,
             };
             let answered = flow.mailbox.post(order);
             (flow, answered)

@@ -196,11 +196,14 @@ impl Selector {
         let names_cgroups = !self.rule.cgroups.is_empty();
         let cgroup = names_cgroups.then(cgroup).flatten();
         let candidate = Candidate {
+            from: None,
             to: flow.to.socket_addr(),
             uid: flow.process.uid,
             process: flow.process.name.clone(),
             // Of a process that is gone: in none that can be named.
             cgroup: cgroup.unwrap_or_default(),
+            // Which cannot be named.
+            netns: None,
         };
         if self.rule.miss(&candidate).is_some() {
             return Holds::No;

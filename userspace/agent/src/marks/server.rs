@@ -1,14 +1,14 @@
 //! The control socket: HTTP on a unix socket that only its owner, root, can speak to. Whoever can
 //! reach the admin interface can read; whoever can reach this one changes what happens to flows.
 
-use std::sync::Arc;
+use std::{net::SocketAddr, sync::Arc};
 
 use axum::{
     Router,
     extract::{DefaultBodyLimit, Path, State},
     http::{StatusCode, header},
     response::{IntoResponse, Response},
-    routing::{delete, get},
+    routing::{delete, get, post},
 };
 use dataplane::policy::{Action, Policy};
 use serde::{Deserialize, Serialize};
@@ -21,7 +21,7 @@ use super::{
     lasting,
     socket::ControlSocket,
 };
-use crate::{observed::SharedDataplane, proxy::Shared};
+use crate::{backends::Order, observed::SharedDataplane, proxy::Shared};
 
 /// A selector has a few keys of at most 256 bytes, and a path.
 const BODY_BYTES: usize = 16 * 1024;
@@ -160,6 +160,7 @@ pub async fn serve(socket: &mut ControlSocket, desk: Desk) -> std::io::Result<()
     let routes = Router::new()
         .route("/marks", get(list).post(set))
         .route("/marks/{id}", delete(end))
+        .route("/backends", post(order))
         .layer(DefaultBodyLimit::max(BODY_BYTES))
         .with_state(desk);
     axum::serve(socket.listener()?, routes).await
@@ -186,6 +187,36 @@ async fn end(State(desk): State<Desk>, Path(id): Path<String>) -> Result<Respons
         None => Err(Refused(
             StatusCode::NOT_FOUND,
             format!("there is no mark {id}: see `underpass marks`"),
+        )),
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawOrder {
+    backend: SocketAddr,
+    order: String,
+}
+
+async fn order(State(desk): State<Desk>, body: String) -> Result<Response, Refused> {
+    let RawOrder { backend, order }: RawOrder =
+        serde_json::from_str(&body).map_err(|e| bad(e.to_string()))?;
+    let wanted = match order.as_str() {
+        "drain" => Some(Order::Drain),
+        "down" => Some(Order::Down),
+        "up" => None,
+        _ => {
+            return Err(bad(format!(
+                "order: expected drain, up or down; found {order:?}"
+            )));
+        }
+    };
+    let ordered = desk.shared.backends.order(backend, wanted).await;
+    match ordered.ok_or(()).map_err(stopping)? {
+        Some(view) => Ok(as_json(&view)),
+        None => Err(Refused(
+            StatusCode::NOT_FOUND,
+            format!("no rule has the backend {backend}: see `underpass backends`"),
         )),
     }
 }

@@ -29,10 +29,12 @@ fn file() -> Policy {
 
 fn candidate(process: &str, port: u16) -> Candidate {
     Candidate {
+        from: None,
         to: ([10, 1, 2, 3], port).into(),
         uid: 7,
         process: process.into(),
         cgroup: "/a/b".into(),
+        netns: None,
     }
 }
 

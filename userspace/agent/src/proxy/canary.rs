@@ -15,7 +15,7 @@ use std::{
 
 use anyhow::{Context, bail, ensure};
 use dataplane::{
-    ClientAddr, OrigDst, Process, Splices,
+    Application, ClientAddr, Near, OrigDst, Process, Splices,
     policy::RuleName,
     trial::{self, Random},
 };
@@ -101,17 +101,22 @@ impl Try {
             OrigDst::new(dialled.peer_addr()?),
             RuleName::new("canary"),
         ));
-        let cookie = dataplane::cookie(&SockRef::from(&client))?;
+        let client_socket = Application::Client(dataplane::cookie(&SockRef::from(&client))?, None);
         let mut relay = Relay::new(None, &flow, &metrics);
         let counters = Counters::Own(Box::new(metrics.clone()));
-        let mut ride = Ride::new(Way::Trial(splices.clone()), cookie, &flow, counters);
+        let mut ride = Ride::new(
+            Way::Trial(splices.clone()),
+            Some(client_socket),
+            &flow,
+            counters,
+        );
         let accepted = tokio::net::TcpStream::from_std(accepted)?;
         let dialled = tokio::net::TcpStream::from_std(dialled)?;
         let carried = Task(tokio::spawn(async move {
             let (reason, dialled) =
                 relay::to_the_end(&mut relay, &mut ride, &accepted, dialled).await;
             ride.count(&relay);
-            close::sockets(reason, accepted, dialled).await;
+            close::sides(Near::Client, reason, accepted, dialled).await;
         }));
         let mut begun = Self {
             client,

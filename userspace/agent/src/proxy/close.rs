@@ -2,6 +2,7 @@
 
 use std::{io::ErrorKind, net::Shutdown, sync::atomic::Ordering::Relaxed, time::Duration};
 
+use dataplane::Near;
 use socket2::SockRef;
 use tokio::{net::TcpStream, time};
 
@@ -22,6 +23,9 @@ pub(super) const DENIED: &str = "denied";
 /// A mark denies it, or closes it because it could not become what the mark says.
 pub(super) const MARKED: &str = "marked";
 
+/// Its backend was found dead, and the file says to reset.
+pub const BACKEND_DOWN: &str = "backend_down";
+
 /// Why a flow ended, apart from the decoder's reasons.
 pub const CLOSE_REASONS: &[&str] = &[
     BOTH_ENDED,
@@ -32,6 +36,7 @@ pub const CLOSE_REASONS: &[&str] = &[
     SPLICE_FAILED,
     DENIED,
     MARKED,
+    BACKEND_DOWN,
 ];
 
 /// When framing is lost, or the flow denied, what a peer still sends is read and thrown away, so that it sees an
@@ -61,16 +66,17 @@ pub(super) fn flow(flow: &Flow, metrics: &Metrics, reason: &'static str) {
 
 /// A reset on one side becomes a reset on the other, as it would without us. Framing that
 /// was lost, and a flow that is denied, end both sides with FIN: what was forwarded was good.
-pub(super) async fn sockets(reason: &str, client: TcpStream, database: Option<TcpStream>) {
-    let Some(database) = database else {
-        return reset(&client);
+pub(super) async fn sides(near: Near, reason: &str, leads_near: TcpStream, far: Option<TcpStream>) {
+    let Some(far) = far else {
+        return reset(&leads_near);
     };
+    let (client, database) = near.sides(leads_near, far);
     match reason {
         BOTH_ENDED => {}
         CLIENT_RESET => reset(&database),
         DATABASE_RESET => reset(&client),
         // Of an error nobody knows what became of its socket.
-        CLIENT_ERROR | DATABASE_ERROR | SPLICE_FAILED | MARKED => {
+        CLIENT_ERROR | DATABASE_ERROR | SPLICE_FAILED | MARKED | BACKEND_DOWN => {
             reset(&database);
             reset(&client);
         }

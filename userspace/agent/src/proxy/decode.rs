@@ -3,57 +3,26 @@
 //! While a flow is not decided ([`Gate`]), what is read of it is not what passes: the relay asks
 //! each direction's [`Decoder::turn`] first.
 
-use std::{sync::Arc, time::Instant};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
-use cql::{Anomaly, Completed, FlowDecoder, NoPlace, Place, Sink, Statement, Unread, Verdict};
-use dataplane::policy::{Action, RuleName};
+use cql::{FlowDecoder, NoPlace, Place, Sink, Unread, Verdict};
+use dataplane::policy::Action;
 
 use super::{
     Shared,
+    chunk::{Chunk, Turn, Way},
+    edit::{self, Editing, Passes},
+    reader::Both,
+    recorder::{InDetail, Nobody, Recorder},
     session::{Gate, Gated, Passing, Question},
 };
-use crate::{
-    flows::{Flow, Path},
-    marks,
-    statements::Series,
-};
+use crate::flows::{Flow, Path};
 
-/// A flow's most recent statements and their rows. Applications ask few distinct things of
-/// one connection; when they ask more, the row is looked up again.
-const SERIES_AT_HAND: usize = 32;
-
-/// Which way bytes travel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
-    ToDatabase,
-    ToClient,
-}
-
-/// What becomes of a chunk.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Chunk {
-    Forward,
-    /// Forward this many bytes, then close the flow for this reason.
-    Close {
-        keep: usize,
-        reason: &'static str,
-    },
-    /// Forward these instead; then perhaps close the flow.
-    Instead {
-        bytes: Vec<u8>,
-        close: Option<&'static str>,
-    },
-}
-
-/// What a direction does next.
-#[derive(Debug)]
-pub(super) enum Turn {
-    Read,
-    /// This passes first.
-    Pass(Chunk),
-    /// Nothing is read until the other direction has moved.
-    Wait,
-}
+/// A flow that a reporter holds is looked at again this much later.
+const HOLD: Duration = Duration::from_millis(5);
 
 pub(super) struct Decoder {
     reading: Reading,
@@ -67,6 +36,11 @@ pub(super) struct Decoder {
     /// While the flow is not decided, and then until what it held back has passed.
     gate: Option<Box<Gate>>,
     is_decided: bool,
+    /// What its rule does to it. While the rule is not decided: nothing, but where frames begin is
+    /// known.
+    editing: Option<Box<Editing>>,
+    /// What was kept back by one that edits no more.
+    left: Both<Vec<u8>>,
     /// What was held back of one direction may pass now.
     let_go: bool,
 }
@@ -84,12 +58,19 @@ enum Reading {
 
 impl Decoder {
     pub(super) fn new(shared: &Arc<Shared>, flow: &Arc<Flow>, question: Option<Question>) -> Self {
+        let is_decided = question.is_none();
         let gate = |question| Box::new(Gate::new(question, shared, flow));
-        Self {
+        let mut decoder = Self {
             reading: Reading::Decodes(FlowDecoder::new(shared.prepared.clone())),
             gate: question.map(gate),
+            editing: Editing::begin(shared, flow, is_decided),
             ..Self::idle(shared, flow)
+        };
+        if decoder.gate.is_none() {
+            decoder.recorder.is_followed(flow);
+            decoder.edit_by_rule();
         }
+        decoder
     }
 
     /// One that does not read yet.
@@ -97,22 +78,15 @@ impl Decoder {
         Self {
             reading: Reading::Walks(Err(NoPlace::Handshake)),
             stops: false,
-            recorder: Recorder {
-                shared: shared.clone(),
-                rule: marks::series_of(flow.rule()),
-                at_hand: Vec::new(),
-                oldest: 0,
-            },
+            recorder: Recorder::new(shared, flow),
             start: Instant::now(),
             flow: flow.clone(),
             gate: None,
             is_decided: false,
+            editing: None,
+            left: Both::default(),
             let_go: false,
         }
-    }
-
-    pub(super) fn shared(&self) -> &Arc<Shared> {
-        &self.recorder.shared
     }
 
     /// Reads the flow from its next frames on, which it has not done for a while.
@@ -120,17 +94,19 @@ impl Decoder {
         let prepared = self.recorder.shared.prepared.clone();
         self.reading = Reading::Decodes(FlowDecoder::join(prepared, unread));
         self.stops = false;
-        self.recorder.is_of(self.flow.rule());
+        self.recorder.is_of(&self.flow);
         self.flow.travels(Path::Enrich);
     }
 
-    /// One that has just [joined](Self::join) was told an old place of this direction.
+    /// One that has [joined](Self::join), and may have stopped again, was told an old place of this
+    /// direction, of which no byte has come since.
     pub(super) fn begins_at(&mut self, way: Way, place: Place) {
-        if let Reading::Decodes(decoder) = &mut self.reading {
-            match way {
-                Way::ToDatabase => decoder.requests_begin_at(place),
-                Way::ToClient => decoder.responses_begin_at(place),
-            }
+        match (&mut self.reading, way) {
+            (Reading::Decodes(decoder), Way::ToDatabase) => decoder.requests_begin_at(place),
+            (Reading::Decodes(decoder), Way::ToClient) => decoder.responses_begin_at(place),
+            (Reading::Walks(Ok(unread)), Way::ToDatabase) => unread.requests = place,
+            (Reading::Walks(Ok(unread)), Way::ToClient) => unread.responses = place,
+            (Reading::Walks(Err(_)), _) => {}
         }
     }
 
@@ -144,6 +120,33 @@ impl Decoder {
 
     /// Whether to read; asked before each read.
     pub(super) fn turn(&mut self, way: Way) -> Turn {
+        let followed = self.recorder.followed.as_mut();
+        if way == Way::ToDatabase && followed.is_some_and(|followed| followed.holds()) {
+            return Turn::Rest(HOLD);
+        }
+        if !self.left.of(way).is_empty() {
+            return Turn::Pass(self.decode(way, &[]));
+        }
+        if let Some(editing) = &mut self.editing {
+            match way {
+                Way::ToDatabase => {
+                    if editing.is_full() {
+                        return Turn::Wait;
+                    }
+                    if let Some(pause) = editing.pause() {
+                        return Turn::Rest(pause);
+                    }
+                }
+                Way::ToClient => {
+                    if let Some(bytes) = editing.answers() {
+                        // The client may be read again.
+                        self.let_go = true;
+                        let close = self.read(way, &bytes).close();
+                        return Turn::Pass(Chunk::Instead { bytes, close });
+                    }
+                }
+            }
+        }
         let Some(gate) = &mut self.gate else {
             return Turn::Read;
         };
@@ -171,10 +174,17 @@ impl Decoder {
     /// A side has ended; what of it was held back is to be forwarded yet.
     pub(super) fn end(&mut self, way: Way) -> Vec<u8> {
         let rest = self.gate.as_mut().map(|gate| gate.end(way));
-        let rest = rest.unwrap_or_default();
-        if !rest.is_empty() {
-            // It is no whole frame: there is nothing in it to close the flow for.
-            self.decode(way, &rest);
+        let mut rest = rest.unwrap_or_default();
+        // It is no whole frame: there is nothing in it to close the flow for.
+        if let Chunk::Instead { bytes, .. } = self.decode(way, &rest) {
+            rest = bytes;
+        }
+        if let Some(editing) = &mut self.editing {
+            let kept = editing.end(way);
+            if way == Way::ToClient {
+                self.read(way, &kept);
+            }
+            rest.extend(kept);
         }
         if let Reading::Decodes(decoder) = &mut self.reading {
             match way {
@@ -187,6 +197,10 @@ impl Decoder {
 
     /// Once, when the flow is denied: what the client is still told.
     pub(super) fn last_words(&mut self) -> Option<Vec<u8>> {
+        let editing = self.editing.as_mut();
+        if let Some(words) = editing.and_then(|editing| editing.last_words()) {
+            return Some(words);
+        }
         self.gate.as_mut()?.last_words()
     }
 
@@ -199,11 +213,12 @@ impl Decoder {
     fn gated(&mut self, way: Way, mut bytes: Vec<u8>) -> Chunk {
         self.look_at_gate();
         let close = match self.decode(way, &bytes) {
+            Chunk::Forward => None,
             Chunk::Close { keep, reason } => {
                 bytes.truncate(keep);
                 Some(reason)
             }
-            _ => None,
+            instead @ Chunk::Instead { .. } => return instead,
         };
         Chunk::Instead { bytes, close }
     }
@@ -224,8 +239,36 @@ impl Decoder {
             return;
         }
         match action {
-            Action::Enrich => self.recorder.is_of(self.flow.rule()),
-            _ => self.stops = self.decodes(),
+            Action::Enrich => {
+                self.recorder.is_of(&self.flow);
+                self.edit_by_rule();
+            }
+            _ => {
+                self.edit_no_more();
+                self.stops = self.decodes();
+            }
+        }
+    }
+
+    /// The rule is decided.
+    fn edit_by_rule(&mut self) {
+        let shared = &self.recorder.shared;
+        let Some(editing) = &mut self.editing else {
+            return;
+        };
+        match editing.is_of_its_rule(shared, &self.flow) && !editing.is_over() {
+            // It may be denied at once.
+            true => self.let_go |= editing.has_words(),
+            false => self.edit_no_more(),
+        }
+    }
+
+    fn edit_no_more(&mut self) {
+        if let Some(mut editing) = self.editing.take() {
+            for way in [Way::ToDatabase, Way::ToClient] {
+                *self.left.of_mut(way) = editing.end(way);
+                self.let_go |= !self.left.of(way).is_empty();
+            }
         }
     }
 
@@ -237,7 +280,57 @@ impl Decoder {
         }
     }
 
+    /// Reads what the client has sent, and what it is sent; and edits it, before or after that.
     fn decode(&mut self, way: Way, bytes: &[u8]) -> Chunk {
+        let left = std::mem::take(self.left.of_mut(way));
+        let Some(mut editing) = self.editing.take() else {
+            return match (left.is_empty(), way) {
+                (true, _) => self.read(way, bytes),
+                (false, Way::ToDatabase) => self.read(way, bytes).behind(left, bytes),
+                (false, Way::ToClient) => {
+                    let bytes = [&left[..], bytes].concat();
+                    self.read(way, &bytes).behind(Vec::new(), &bytes)
+                }
+            };
+        };
+        let now_ns = edit::now_ns();
+        let chunk = match way {
+            Way::ToDatabase => {
+                let read = self.read(way, bytes);
+                match editing.chunk(way, now_ns, read.kept(bytes)) {
+                    Passes::All => read,
+                    Passes::These(bytes) => read.instead(bytes),
+                }
+            }
+            Way::ToClient => match editing.chunk(way, now_ns, bytes) {
+                Passes::All => self.read(way, bytes),
+                Passes::These(bytes) => {
+                    let read = self.read(way, &bytes);
+                    read.behind(Vec::new(), &bytes)
+                }
+            },
+        };
+        let refusals = editing.refusals();
+        if let Some(followed) = &mut self.recorder.followed {
+            followed.are_refused(refusals);
+        }
+        self.let_go |= editing.has_words();
+        match editing.is_over() {
+            true => {}
+            false => self.editing = Some(editing),
+        }
+        if !self.decodes() && !self.is_undecodable() {
+            self.edit_no_more();
+        }
+        chunk
+    }
+
+    fn is_undecodable(&self) -> bool {
+        matches!(self.reading, Reading::Walks(Err(NoPlace::Undecodable(_))))
+    }
+
+    /// What these bytes tell, on the client's side.
+    fn read(&mut self, way: Way, bytes: &[u8]) -> Chunk {
         if self.stops {
             self.pass_unread(way, bytes);
             self.stop();
@@ -248,9 +341,16 @@ impl Decoder {
             return Chunk::Forward;
         };
         let now_ns = self.start.elapsed().as_nanos() as u64;
-        let verdict = match way {
-            Way::ToDatabase => decoder.requests(now_ns, bytes, &mut self.recorder),
-            Way::ToClient => decoder.responses(now_ns, bytes, &mut self.recorder),
+        let recorder = &mut self.recorder;
+        let verdict = match recorder.followed.take() {
+            None => feed(decoder, way, now_ns, bytes, recorder),
+            Some(followed) => {
+                decoder.wants_texts(followed.wants_texts());
+                let mut followed = InDetail { recorder, followed };
+                let verdict = feed(decoder, way, now_ns, bytes, &mut followed);
+                self.recorder.followed = Some(followed.followed);
+                verdict
+            }
         };
         match verdict {
             Verdict::Continue => Chunk::Forward,
@@ -298,13 +398,27 @@ impl Decoder {
         self.gate.as_ref().is_some_and(|gate| gate.is_ending())
     }
 
+    /// The flow has ended, or is not read any more: reporters hear of what was not answered.
+    pub(super) fn is_over(&mut self) {
+        let now_ns = self.start.elapsed().as_nanos() as u64;
+        let recorder = &mut self.recorder;
+        if let (Reading::Decodes(decoder), Some(followed)) =
+            (&mut self.reading, recorder.followed.take())
+        {
+            let mut followed = InDetail { recorder, followed };
+            decoder.is_over(now_ns, &mut followed);
+        }
+    }
+
     /// Nobody needs to read it any more.
     pub(super) fn stop(&mut self) {
+        self.is_over();
         self.stops = false;
         if self.decodes() {
             self.reading = Reading::Walks(self.unread());
             self.flow.travels(Path::Relay);
         }
+        self.edit_no_more();
     }
 
     /// The gate of a flow that is not decided.
@@ -314,60 +428,24 @@ impl Decoder {
 
     /// Whether nobody needs to see the flow's bytes any more, and none is held back.
     pub(super) fn is_off(&self) -> bool {
-        !self.decodes() && self.gate.is_none()
+        let is_left = |way| !self.left.of(way).is_empty();
+        !self.decodes()
+            && self.gate.is_none()
+            && self.editing.is_none()
+            && !is_left(Way::ToDatabase)
+            && !is_left(Way::ToClient)
     }
 }
 
-struct Recorder {
-    shared: Arc<Shared>,
-    rule: RuleName,
-    at_hand: Vec<(Arc<Statement>, Arc<Series>)>,
-    /// The next one to be replaced.
-    oldest: usize,
-}
-
-impl Recorder {
-    /// What comes from here on counts under this rule.
-    fn is_of(&mut self, rule: RuleName) {
-        let rule = marks::series_of(rule);
-        if self.rule != rule {
-            self.rule = rule;
-            self.at_hand.clear();
-            self.oldest = 0;
-        }
-    }
-}
-
-/// Counts nothing.
-struct Nobody;
-
-impl Sink for Nobody {
-    fn completed(&mut self, _: &Completed<'_>) {}
-    fn anomaly(&mut self, _: Anomaly) {}
-}
-
-impl Sink for Recorder {
-    fn completed(&mut self, completed: &Completed<'_>) {
-        let statement = completed.statement;
-        let found = self.at_hand.iter().find(|(s, _)| Arc::ptr_eq(s, statement));
-        if let Some((_, series)) = found {
-            return self.shared.statements.record(series, completed);
-        }
-        let series = self.shared.statements.series(&self.rule, statement);
-        self.shared.statements.record(&series, completed);
-        let entry = (statement.clone(), series);
-        match self.at_hand.get_mut(self.oldest) {
-            Some(oldest) => *oldest = entry,
-            None => self.at_hand.push(entry),
-        }
-        self.oldest = (self.oldest + 1) % SERIES_AT_HAND;
-    }
-
-    fn anomaly(&mut self, anomaly: Anomaly) {
-        self.shared
-            .metrics
-            .anomalies
-            .with_label_values(&[anomaly.as_str()])
-            .inc();
+fn feed(
+    decoder: &mut FlowDecoder,
+    way: Way,
+    now_ns: u64,
+    bytes: &[u8],
+    sink: &mut impl Sink,
+) -> Verdict {
+    match way {
+        Way::ToDatabase => decoder.requests(now_ns, bytes, sink),
+        Way::ToClient => decoder.responses(now_ns, bytes, sink),
     }
 }

@@ -19,8 +19,8 @@ use tokio::{
 };
 
 use super::{
+    chunk::{Chunk, Turn, Way},
     close::{CLIENT_ERROR, CLIENT_RESET, DATABASE_ERROR, DATABASE_RESET},
-    decode::{Chunk, Turn, Way},
     read::read,
     reader::Reader,
 };
@@ -52,7 +52,7 @@ pub(super) struct Direction {
     pub enrolled: Option<Arc<Splice>>,
     /// What was read before that.
     read_before: u64,
-    /// An end that is looked at again.
+    /// Nothing is read before that: an end is looked at again, or the client is slowed down.
     again: Option<Pin<Box<Sleep>>>,
     looks: u32,
     /// A TLS record was the first that came.
@@ -100,11 +100,6 @@ impl Stop {
             Stop::To(error) => reason_of(&error, to),
         }
     }
-}
-
-/// The reason when reading from the database fails.
-pub(super) fn database_failed(error: &io::Error) -> &'static str {
-    reason_of(error, DATABASE_SIDE)
 }
 
 fn reason_of(error: &io::Error, (reset, other): Side) -> &'static str {
@@ -167,6 +162,7 @@ impl Direction {
                 State::Open => match reader.turn(self.way) {
                     Turn::Read => ready!(self.poll_chunk(cx, from, to, reader))?,
                     Turn::Pass(chunk) => self.pass(chunk, &[], to)?,
+                    Turn::Rest(pause) => self.again = Some(Box::pin(time::sleep(pause))),
                     Turn::Wait => return Poll::Pending,
                 },
                 State::Ending => self.end(to),

@@ -1,4 +1,4 @@
-//! Before the agent writes to a client again, what the kernel has redirected to it arrives.
+//! Before the agent writes to the near application again, what the kernel has redirected to it arrives.
 
 use std::{
     future::Future,
@@ -13,26 +13,26 @@ use tokio::time::{self, Instant, Sleep};
 use super::splice::failed;
 
 /// How often it is looked whether the kernel has delivered what it redirected: it takes
-/// microseconds, unless the client does not read.
-/// A client that has stopped is looked at ever less often.
+/// microseconds, unless the application does not read.
+/// One that has stopped is looked at ever less often.
 const FIRST_LOOK: Duration = Duration::from_millis(1);
 const LONGEST_LOOK: Duration = Duration::from_millis(250);
 /// A look fails for want of memory: as often as this, in a row, it is tried again.
 const FAILED_LOOKS: u32 = 100;
 
-/// The wait for the kernel to deliver what it has redirected to the client.
+/// The wait for the kernel to deliver what it has redirected to the near application.
 pub(super) struct Drain {
-    to_client: u64,
+    to_near: u64,
     since: Instant,
     failed: u32,
     sleep: Option<Pin<Box<Sleep>>>,
 }
 
 impl Drain {
-    /// `to_client`: what the agent has written to the client itself.
-    pub(super) fn new(to_client: u64) -> Self {
+    /// `to_near`: what the agent has written to it itself.
+    pub(super) fn new(to_near: u64) -> Self {
         Self {
-            to_client,
+            to_near,
             since: Instant::now(),
             failed: 0,
             sleep: None,
@@ -52,7 +52,7 @@ impl Drain {
             let Some(splice) = splice else {
                 return Poll::Ready(Ok(()));
             };
-            match splice.is_drained(self.to_client) {
+            match splice.is_drained(self.to_near) {
                 Ok(true) => return Poll::Ready(Ok(())),
                 Ok(false) => self.failed = 0,
                 Err(error) if self.failed >= FAILED_LOOKS => {

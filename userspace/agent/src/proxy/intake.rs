@@ -5,30 +5,33 @@ use std::{
     collections::HashMap,
     future::Future,
     io,
+    net::SocketAddr,
     pin::pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
 use dataplane::{
-    ClientAddr, Dialled, Held, Holds, Listeners, Refusal, SockCookie, policy::Session,
+    Application, ClientAddr, Dialled, Held, Holds, Listeners, Refusal, Settled, SockCookie,
+    policy::{Fail, Session},
 };
 use tokio::{
     net::TcpStream,
     sync::{mpsc, oneshot},
+    task::JoinSet,
     time,
 };
 
 use super::{
-    Shared,
+    Entrances, Shared,
     admission::Place,
-    close,
+    close, incoming,
     resume::{self, Adoption},
     session,
     workers::{Pair, Workers},
 };
 use crate::{
-    flows::{Flow, FlowId},
+    flows::{Flow, FlowId, Newcomer},
     keeper::Adopted,
 };
 
@@ -37,27 +40,34 @@ use crate::{
 const HANDSHAKE_LIMIT: Duration = Duration::from_secs(5);
 
 /// After accept(2) failed for want of descriptors or memory: time for a flow to end.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
+pub(super) const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 
 /// Clients that were let pass and have not been accepted yet, each with its flow: a
 /// client's address may be another's by the time that its flow gives up.
 #[derive(Clone, Default)]
 struct Expected(Arc<Mutex<Expecting>>);
 
-type Expecting = HashMap<ClientAddr, (FlowId, oneshot::Sender<TcpStream>)>;
+type Expecting = HashMap<Client, (FlowId, oneshot::Sender<TcpStream>)>;
+
+/// By its network namespace and its address there.
+type Client = (u64, ClientAddr);
+
+fn client(held: &Held) -> Client {
+    (held.netns_cookie(), held.client)
+}
 
 impl Expected {
-    fn expect(&self, client: ClientAddr, flow: FlowId) -> oneshot::Receiver<TcpStream> {
+    fn expect(&self, client: Client, flow: FlowId) -> oneshot::Receiver<TcpStream> {
         let (arrived, arrival) = oneshot::channel();
         self.lock().insert(client, (flow, arrived));
         arrival
     }
 
-    fn arrived(&self, client: ClientAddr) -> Option<oneshot::Sender<TcpStream>> {
+    fn arrived(&self, client: Client) -> Option<oneshot::Sender<TcpStream>> {
         self.lock().remove(&client).map(|(_, arrived)| arrived)
     }
 
-    fn give_up(&self, client: ClientAddr, flow: FlowId) {
+    fn give_up(&self, client: Client, flow: FlowId) {
         let mut expected = self.lock();
         if expected
             .get(&client)
@@ -74,7 +84,11 @@ impl Expected {
 
 pub(super) async fn run(
     shared: Arc<Shared>,
-    listeners: Listeners,
+    Entrances {
+        listeners,
+        mut doors,
+        mut settled,
+    }: Entrances,
     mut holds: Holds,
     mut adopted: mpsc::UnboundedReceiver<Adopted>,
     workers: Workers,
@@ -83,11 +97,23 @@ pub(super) async fn run(
     let workers = Arc::new(workers);
     // Declared behind the workers, it goes before them and the flows that are theirs.
     let _leaves = Leaves(shared.clone());
+    // Dropped with this, it ends them.
+    let mut at_doors = JoinSet::new();
     let mut accepting = pin!(accept(shared.clone(), listeners, expected.clone()));
+    let mut outposts = JoinSet::new();
     loop {
         let held = tokio::select! {
             held = holds.next() => held?,
             () = &mut accepting => return Ok(()),
+            Some(settled) = settled.recv() => {
+                outposts.spawn(accept_there(shared.clone(), settled, expected.clone()));
+                continue;
+            }
+            Some(_) = outposts.join_next() => continue,
+            Some(door) = doors.recv() => {
+                at_doors.spawn(incoming::accept(shared.clone(), door, workers.clone()));
+                continue;
+            }
             Some(adopted) = adopted.recv() => {
                 resume::adopt(&shared, adopted, &workers).await;
                 continue;
@@ -109,10 +135,18 @@ impl Drop for Leaves {
     }
 }
 
+/// Until the outpost is given up.
+async fn accept_there(shared: Arc<Shared>, settled: Settled, expected: Expected) {
+    tokio::select! {
+        _ = settled.until => {}
+        () = accept(shared, settled.listeners, expected) => {}
+    }
+}
+
 async fn accept(shared: Arc<Shared>, listeners: Listeners, expected: Expected) {
     loop {
         match listeners.accept().await {
-            Ok(accepted) => match expected.arrived(accepted.client) {
+            Ok(accepted) => match expected.arrived((accepted.netns_cookie, accepted.client)) {
                 // The receiver is gone when the handshake took too long.
                 Some(arrived) => drop(arrived.send(accepted.stream)),
                 None => {
@@ -134,24 +168,37 @@ async fn begin(shared: &Arc<Shared>, held: Held, expected: &Expected, workers: &
         answer(shared, &held, Refusal::Silence);
         return;
     };
-    let entered = Entered::new(shared, &held, place);
+    let entered = Entered::new(shared, &Newcomer::from(&held), place);
     let denied = session::denied_since(&held, &shared.policy.borrow());
     if let Some(mark) = denied {
         tracing::info!(client = %held.client, %mark, "denied while it connected");
         answer(shared, &held, Refusal::Reset);
         return;
     }
-    match while_client_waits(shared, &held, dataplane::dial(&held)).await {
+    let Ok(backend) = backend(shared, &held) else {
+        tracing::info!(client = %held.client, orig_dst = %held.orig_dst, "no backend is up");
+        answer(shared, &held, Refusal::Reset);
+        return;
+    };
+    if let Some(backend) = backend {
+        entered.flow.goes_to(backend);
+    }
+    match while_client_waits(shared, &held, dataplane::dial(&held, backend)).await {
         None => gone(shared, &held),
         Some(Err(error)) => {
             let refusal = Refusal::of(&error);
             if dataplane::is_exhaustion(&error) {
                 shared.admission.close_for_now();
+            } else if let Some(backend) = backend {
+                shared
+                    .backends
+                    .suspect(backend, format!("dialled: {error}"));
             }
             tracing::info!(
                 flow = ?entered.flow.id,
                 client = %held.client,
                 orig_dst = %held.orig_dst,
+                backend = backend.map(tracing::field::display),
                 rule = %held.rule,
                 %error,
                 "the database did not answer the dial"
@@ -159,6 +206,28 @@ async fn begin(shared: &Arc<Shared>, held: Held, expected: &Expected, workers: &
             answer(shared, &held, refusal);
         }
         Some(Ok(dialled)) => meet(shared, held, entered, dialled, expected, workers).await,
+    }
+}
+
+/// No backend takes new connections, and the rule does not say to go on without.
+struct NoBackend;
+
+/// What to dial for `held`; None: the address that it was dialled to. The kernel asks the same
+/// before it sends a flow here, so that none is up is rare here.
+fn backend(shared: &Shared, held: &Held) -> Result<Option<SocketAddr>, NoBackend> {
+    let policy = shared.policy.borrow().clone();
+    let behind = session::backends_behind(held, &policy);
+    if behind.is_empty() {
+        return Ok(None);
+    }
+    let drawn = shared
+        .backends
+        .choice()
+        .borrow()
+        .draw(&behind, &shared.dice);
+    match (drawn, policy.fail_of(&held.rule)) {
+        (None, Fail::Closed) => Err(NoBackend),
+        (drawn, _) => Ok(drawn),
     }
 }
 
@@ -175,25 +244,25 @@ async fn meet(
         tracing::warn!(client = %held.client, orig_dst = %held.orig_dst, "source port was taken");
     }
     let id = entered.flow.id;
-    let arrival = expected.expect(held.client, id);
+    let arrival = expected.expect(client(&held), id);
     if let Err(error) = shared.answers.let_pass(&held, dialled.local) {
         tracing::error!(%error, client = %held.client, "cannot let a SYN pass");
-        expected.give_up(held.client, id);
+        expected.give_up(client(&held), id);
         answer(shared, &held, Refusal::Reset);
         return;
     }
     match time::timeout(HANDSHAKE_LIMIT, arrival).await {
-        Ok(Ok(client)) => {
+        Ok(Ok(stream)) => {
             workers
                 .carry(Pair {
-                    client,
+                    client: stream,
                     database: dialled.stream,
                     entered,
                 })
                 .await
         }
         _ => {
-            expected.give_up(held.client, id);
+            expected.give_up(client(&held), id);
             if shared.answers.waits(&held) {
                 answer(shared, &held, Refusal::Reset);
             } else {
@@ -245,18 +314,19 @@ pub(super) struct Entered {
     pub flow: Arc<Flow>,
     pub shared: Arc<Shared>,
     /// What its session has to decide.
-    pub question: Option<session::Question>,
+    pub question: Option<Box<session::Question>>,
     /// It was another agent's.
-    pub adoption: Option<Adoption>,
-    cookie: SockCookie,
+    pub adoption: Option<Box<Adoption>>,
+    /// Whose socket is on this host; None: nobody's.
+    pub application: Option<Application>,
     _place: Place,
 }
 
 impl Entered {
-    fn new(shared: &Arc<Shared>, held: &Held, place: Place) -> Self {
+    pub(super) fn new(shared: &Arc<Shared>, newcomer: &Newcomer, place: Place) -> Self {
         shared.metrics.flows.inc();
-        let flow = shared.flows.enter(held);
-        let question = session::Question::of(held, &shared.policy.borrow());
+        let flow = shared.flows.enter(newcomer);
+        let question = session::Question::of(newcomer, &shared.policy.borrow()).map(Box::new);
         if let Some(question) = &question {
             flow.await_session();
             flow.waits_for(question.waits_for(&Session::default()));
@@ -266,7 +336,7 @@ impl Entered {
             shared: shared.clone(),
             question,
             adoption: None,
-            cookie: held.cookie,
+            application: newcomer.application.clone(),
             _place: place,
         }
     }
@@ -286,21 +356,18 @@ impl Entered {
             flow,
             shared: shared.clone(),
             question: None,
-            adoption: Some(adoption),
-            cookie,
+            adoption: Some(Box::new(adoption)),
+            application: Some(Application::Client(cookie, None)),
             _place: place,
         }
-    }
-
-    /// The client's socket.
-    pub(super) fn cookie(&self) -> SockCookie {
-        self.cookie
     }
 }
 
 impl Drop for Entered {
     fn drop(&mut self) {
-        self.shared.answers.forget(self.cookie);
+        if let Some(Application::Client(cookie, _)) = self.application {
+            self.shared.answers.forget(cookie);
+        }
         self.shared.flows.leave(self.flow.id);
         self.flow.mailbox.close();
         self.shared.metrics.flows.dec();

@@ -19,6 +19,10 @@ const DECIDED: &str = "it was decided meanwhile";
 /// Does what a letter asks. Gives the reason for which the flow ends, if it does. Without a relay,
 /// the kernel has the flow.
 pub(super) fn obey(flow: &Flow, letter: Letter, relay: Option<&mut Relay>) -> Option<&'static str> {
+    if let Some(reason) = letter.order.closing {
+        letter.answer(Answer::Changed);
+        return Some(reason);
+    }
     let answer = answer(flow, relay, &letter.order);
     let answer = match answer {
         Answer::CouldNot(why) if letter.order.reset => Answer::Reset(why),

@@ -1,6 +1,7 @@
 //! Carries flows: from a held SYN to the last byte.
 //!
 //! - `intake.rs`: a held SYN is dialled, answered, and meets its accepted connection.
+//! - `incoming.rs`: a connection from another host to a database on this one, or to a virtual address.
 //! - `admission.rs`: how many flows there may be.
 //! - `workers.rs`: the threads on which bytes move.
 //! - `relay.rs`: moves them, with back-pressure and half-close.
@@ -10,22 +11,27 @@
 //! - `resume.rs`: carries on what another process has begun.
 //! - `canary.rs`: tries the splice out before it is used.
 //! - `read.rs`: one read in one system call.
-//! - `decode.rs`: what passes, counted.
+//! - `chunk.rs`: what becomes of bytes that were read.
+//! - `decode.rs`: what passes, read; `recorder.rs`: and counted; `edit.rs`: and changed.
 //! - `session.rs`: which rule it is, by what the handshake tells.
 //! - `marked.rs`: what a mark asks of a running flow.
 //! - `close.rs`: how a flow ends.
 
 mod admission;
 mod canary;
+mod chunk;
 mod close;
 mod decode;
 mod direction;
 mod drain;
+mod edit;
+mod incoming;
 mod intake;
 mod marked;
 mod place;
 mod read;
 mod reader;
+mod recorder;
 mod relay;
 mod resume;
 mod session;
@@ -36,20 +42,22 @@ mod workers;
 use std::sync::{Arc, OnceLock};
 
 use cql::PreparedStatements;
-use dataplane::{Answers, Holds, Listeners, Remembered, Splices, policy::Policy};
+use dataplane::{Answers, Door, Holds, Listeners, Remembered, Settled, Splices, policy::Policy};
 use tokio::sync::{mpsc, watch};
 
 pub use admission::{Admission, STRAGGLERS};
 pub use canary::try_out;
-pub use close::CLOSE_REASONS;
+pub use close::{BACKEND_DOWN, CLOSE_REASONS};
 pub use resume::CarriedOn;
 pub(crate) use resume::carry_on;
 
 use crate::{
+    backends::{Backends, Dice},
     flows::Flows,
     keeper::{Adopted, Keeper},
     metrics::Metrics,
-    statements::Statements,
+    pipelines::{PipelineMetrics, Pipelines},
+    reporters::Means,
 };
 
 /// What flows share.
@@ -66,15 +74,33 @@ pub struct Shared {
     pub flows: Flows,
     /// Counters.
     pub metrics: Metrics,
-    /// What enrichment saw.
-    pub statements: Statements,
     /// Who may come in.
     pub admission: Arc<Admission>,
+    /// Who behind virtual addresses gets new connections.
+    pub backends: Backends,
+    /// What the agent draws them with.
+    pub dice: Dice,
     /// The policy in force.
     pub policy: watch::Receiver<Arc<Policy>>,
+    /// What its rules do to requests, and who is told of them.
+    pub pipelines: watch::Receiver<Arc<Pipelines>>,
+    /// What came of that.
+    pub pipeline_metrics: PipelineMetrics,
+    /// What enrichment saw, and what reporters need.
+    pub means: Arc<Means>,
     /// Statements by prepared id. One store for all databases: an id is a hash of keyspace
     /// and text, so it means the same everywhere.
     pub prepared: Arc<PreparedStatements>,
+}
+
+/// Where connections come in.
+pub struct Entrances {
+    /// Those that this host opens.
+    pub listeners: Listeners,
+    /// Those that others open, at doors that come as policies want them.
+    pub doors: mpsc::UnboundedReceiver<Door>,
+    /// Those that are opened in other network namespaces, as these are found.
+    pub settled: mpsc::Receiver<Settled>,
 }
 
 /// Runs until the ring of held SYNs fails. Dropped, it stops taking flows in.
@@ -83,11 +109,11 @@ pub struct Shared {
 /// Workers cannot be started, or the ring cannot be read.
 pub async fn run(
     shared: Arc<Shared>,
-    listeners: Listeners,
+    entrances: Entrances,
     holds: Holds,
     adopted: mpsc::UnboundedReceiver<Adopted>,
     workers: usize,
 ) -> anyhow::Result<()> {
     let workers = workers::Workers::start(workers)?;
-    intake::run(shared, listeners, holds, adopted, workers).await
+    intake::run(shared, entrances, holds, adopted, workers).await
 }

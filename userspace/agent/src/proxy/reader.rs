@@ -6,8 +6,8 @@
 //! that it is given ([`Reader::hand_over`]) when the flow is handed over.
 //!
 //! **How a place comes back**: with the first byte of a direction that is read after a hand-over.
-//! The kernel let that byte pass after the last one that it redirected (in the client's socket, or
-//! in the dialled one, under that socket's lock), and redirects none before it is told that this
+//! The kernel let that byte pass after the last one that it redirected (in the near application's
+//! socket, or in the agent's that leads to the far one, under that socket's lock), and redirects none before it is told that this
 //! byte was read; so its place is that right before this byte, and final. It was not final when the
 //! order was withdrawn: a `send()` of the client's that had read the order before may redirect its
 //! message later, but not after it let one pass. A hand-over that follows without a byte in between
@@ -23,8 +23,10 @@ use dataplane::{
 
 use super::{
     Shared,
-    decode::{Chunk, Decoder, Turn, Way},
+    chunk::{Chunk, Turn, Way},
+    decode::Decoder,
     place,
+    session::Question,
 };
 use crate::flows::Flow;
 
@@ -32,6 +34,9 @@ use crate::flows::Flow;
 pub(super) struct Reader {
     /// None where nobody needs to see the bytes; then it takes no room.
     decoder: Option<Box<Decoder>>,
+    /// A decoder is needed from the first byte on, and not made before: thousands of flows that have
+    /// nothing to say yet would leave holes in the heap when theirs go.
+    begins: Option<Begins>,
     /// Without a decoder: where the flow is, as far as the agent has walked.
     unread: Result<Unread, NoPlace>,
     /// What a decoder needs that begins later. None: none does.
@@ -41,12 +46,21 @@ pub(super) struct Reader {
     handed_over: Both<bool>,
 }
 
+/// What a flow's first decoder is made of.
+pub(super) struct Begins {
+    pub shared: Arc<Shared>,
+    pub flow: Arc<Flow>,
+    /// What its session has to decide.
+    pub question: Option<Box<Question>>,
+}
+
 impl Reader {
     /// Of a flow that begins. None: it will never be decoded.
-    pub(super) fn new(decoder: Option<Box<Decoder>>) -> Self {
+    pub(super) fn new(begins: Option<Begins>) -> Self {
         Self {
-            shared: decoder.as_ref().map(|decoder| decoder.shared().clone()),
-            decoder,
+            shared: begins.as_ref().map(|begins| begins.shared.clone()),
+            decoder: None,
+            begins,
             unread: Err(NoPlace::Handshake),
             kernel: None,
             handed_over: Both::default(),
@@ -70,12 +84,21 @@ impl Reader {
     }
 
     pub(super) fn decoder(&mut self) -> Option<&mut Decoder> {
+        if let Some(begins) = self.begins.take() {
+            let Begins {
+                shared,
+                flow,
+                question,
+            } = begins;
+            let question = question.map(|question| *question);
+            self.decoder = Some(Box::new(Decoder::new(&shared, &flow, question)));
+        }
         self.decoder.as_deref_mut()
     }
 
     /// Nobody needs to see what comes.
     pub(super) fn is_off(&self) -> bool {
-        self.decoder.is_none()
+        self.decoder.is_none() && self.begins.is_none()
     }
 
     pub(super) fn turn(&mut self, way: Way) -> Turn {
@@ -89,7 +112,7 @@ impl Reader {
     /// before it, counted as for the kernel ([`dataplane::Position`]).
     pub(super) fn chunk(&mut self, way: Way, read: u64, bytes: &[u8]) -> Chunk {
         self.catch_up(way, read);
-        if let Some(decoder) = &mut self.decoder {
+        if let Some(decoder) = self.decoder() {
             return decoder.chunk(way, bytes);
         }
         if let Ok(unread) = &mut self.unread {
@@ -100,9 +123,16 @@ impl Reader {
 
     /// A side has ended; what of it was held back is to be forwarded yet.
     pub(super) fn end(&mut self, way: Way) -> Vec<u8> {
-        match &mut self.decoder {
+        match self.decoder() {
             Some(decoder) => decoder.end(way),
             None => Vec::new(),
+        }
+    }
+
+    /// The flow has ended.
+    pub(super) fn is_over(&mut self) {
+        if let Some(decoder) = &mut self.decoder {
+            decoder.is_over();
         }
     }
 
@@ -211,14 +241,14 @@ pub(super) struct Both<T> {
 }
 
 impl<T> Both<T> {
-    fn of(&self, way: Way) -> &T {
+    pub(super) fn of(&self, way: Way) -> &T {
         match way {
             Way::ToDatabase => &self.to_database,
             Way::ToClient => &self.to_client,
         }
     }
 
-    fn of_mut(&mut self, way: Way) -> &mut T {
+    pub(super) fn of_mut(&mut self, way: Way) -> &mut T {
         match way {
             Way::ToDatabase => &mut self.to_database,
             Way::ToClient => &mut self.to_client,

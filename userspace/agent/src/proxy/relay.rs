@@ -7,56 +7,75 @@
 
 use std::{
     future::poll_fn,
+    io,
     sync::Arc,
     task::{Context, Poll, ready},
 };
 
 use cql::NoPlace;
-use dataplane::{Places, Position, Splice, policy::RuleName};
+use dataplane::{Near, Places, Position, Splice, policy::RuleName};
 use tokio::{io::Interest, net::TcpStream};
 
 use super::{
     Shared,
+    chunk::Way,
     close::{self, BOTH_ENDED, CLIENT_RESET, DATABASE_RESET, DENIED, SPLICE_FAILED},
-    decode::{Decoder, Way},
-    direction::{Direction, State},
+    decode::Decoder,
+    direction::{Direction, State, Stop},
     drain::Drain,
     intake::Entered,
     marked,
-    reader::{Both, Reader},
+    reader::{Begins, Both, Reader},
     splice::{self, Ride},
 };
-use crate::{flows::Flow, metrics::Metrics};
+use crate::{
+    flows::{Flow, Path},
+    metrics::Metrics,
+};
 
 /// Carries a flow to its end.
 pub(super) async fn carry(client: TcpStream, database: TcpStream, mut entered: Box<Entered>) {
     let question = entered.question.take();
     let (shared, flow) = (&entered.shared, &entered.flow);
-    let decoder = Box::new(Decoder::new(shared, flow, question));
-    let mut relay = Relay::new(Some(decoder), flow, &shared.metrics);
-    let way = splice::Way::Shared(shared.clone());
+    let is_read = flow.path() == Path::Enrich;
+    let begins = is_read.then(|| Begins {
+        shared: shared.clone(),
+        flow: flow.clone(),
+        question,
+    });
+    let mut relay = Relay::new(begins, flow, &shared.metrics);
+    let way = match &entered.application {
+        Some(_) => splice::Way::Shared(shared.clone()),
+        None => {
+            flow.is_relayed("its client and its database are on other hosts");
+            splice::Way::Closed
+        }
+    };
     let counters = splice::Counters::Shared(shared.clone());
-    let mut ride = Ride::new(way, entered.cookie(), flow, counters);
-    let (reason, database) = to_the_end(&mut relay, &mut ride, &client, database).await;
+    let mut ride = Ride::new(way, entered.application.clone(), flow, counters);
+    let (near, far) = flow.near().sides(client, database);
+    let (reason, far) = to_the_end(&mut relay, &mut ride, &near, far).await;
     ride.count(&relay);
+    relay.is_over();
     close::flow(&entered.flow, &entered.shared.metrics, reason);
-    close::sockets(reason, client, database).await;
+    close::sides(flow.near(), reason, near, far).await;
 }
 
-/// Relays and rides in turns. Gives the reason of the end, and the dialled socket unless the
-/// splice lost it.
+/// Relays and rides in turns, between the sockets that lead to the near application and to the far
+/// one. Gives the reason of the end, and the far one's unless the splice lost it.
 pub(super) async fn to_the_end(
     relay: &mut Relay,
     ride: &mut Ride,
-    client: &TcpStream,
-    mut database: TcpStream,
+    near: &TcpStream,
+    mut far: TcpStream,
 ) -> (&'static str, Option<TcpStream>) {
     let reader = poll_fn(|cx| Poll::Ready(cx.waker().clone())).await;
     relay.up.flow.mailbox.read_by(&reader);
     drop(reader);
     loop {
-        let torn = splice::torn(relay.down.enrolled.clone());
-        let moving = poll_fn(|cx| relay.poll(cx, client, &database, ride));
+        let torn = splice::torn(relay.to_near().enrolled.clone());
+        let (client, database) = relay.near.sides(near, &far);
+        let moving = poll_fn(|cx| relay.poll(cx, client, database, ride));
         let stop = tokio::select! {
             biased;
             stop = moving => stop,
@@ -67,17 +86,17 @@ pub(super) async fn to_the_end(
             () = torn => Pause::Ended(SPLICE_FAILED),
         };
         match stop {
-            Pause::Ended(reason) => return (reason, Some(database)),
+            Pause::Ended(reason) => return (reason, Some(far)),
             Pause::Letter => {
                 let flow = relay.up.flow.clone();
                 let letter = flow.mailbox.take();
                 let reason = letter.and_then(|l| marked::obey(&flow, l, Some(relay)));
                 if let Some(reason) = reason {
-                    return (reason, Some(database));
+                    return (reason, Some(far));
                 }
             }
-            Pause::Idle => match ride.along(relay, client, database).await {
-                Ok(back) => database = back,
+            Pause::Idle => match ride.along(relay, near, far).await {
+                Ok(back) => far = back,
                 Err(ended) => return ended,
             },
         }
@@ -101,19 +120,21 @@ pub(super) struct Relay {
     /// Which one is polled first: in turn, so that a burst one way leaves the other its
     /// share of the task's budget.
     down_first: bool,
-    /// Redirected bytes are on their way to the client: nothing may be written to it until the
-    /// kernel says that they are in its stream.
+    /// Redirected bytes are on their way to the near application: nothing may be written to it until
+    /// the kernel says that they are in its stream.
     drain: Option<Drain>,
+    near: Near,
 }
 
 impl Relay {
-    pub(super) fn new(decoder: Option<Box<Decoder>>, flow: &Arc<Flow>, metrics: &Metrics) -> Self {
+    pub(super) fn new(begins: Option<Begins>, flow: &Arc<Flow>, metrics: &Metrics) -> Self {
         Self {
-            reader: Reader::new(decoder),
+            reader: Reader::new(begins),
             up: Direction::new(Way::ToDatabase, flow, &metrics.bytes_to_database),
             down: Direction::new(Way::ToClient, flow, &metrics.bytes_to_client),
             down_first: false,
             drain: None,
+            near: flow.near(),
         }
     }
 
@@ -150,25 +171,50 @@ impl Relay {
         self.reader.is_off() && self.drain.is_none() && self.up.rests() && self.down.rests()
     }
 
-    /// Moves what the client has sent, and nothing else.
-    pub(super) fn poll_up(
-        &mut self,
-        cx: &mut Context<'_>,
-        client: &TcpStream,
-        database: &TcpStream,
-    ) -> Poll<Result<(), &'static str>> {
-        self.poll_way(cx, Way::ToDatabase, client, database)
+    /// Which of the two applications is on this host.
+    pub(super) fn near(&self) -> Near {
+        self.near
     }
 
-    /// Nothing of the client's is held back, and it may still speak.
-    pub(super) fn up_rests(&self) -> bool {
-        self.up.rests()
+    /// The direction from the near application to the far one.
+    fn to_far(&self) -> &Direction {
+        self.near.sides(&self.up, &self.down).0
+    }
+
+    /// And the other way round.
+    fn to_near(&self) -> &Direction {
+        self.near.sides(&self.up, &self.down).1
+    }
+
+    fn both(&mut self) -> (&mut Direction, &mut Direction) {
+        self.near.sides(&mut self.up, &mut self.down)
+    }
+
+    /// Moves what the near application has sent, and nothing else.
+    pub(super) fn poll_to_far(
+        &mut self,
+        cx: &mut Context<'_>,
+        near: &TcpStream,
+        far: &TcpStream,
+    ) -> Poll<Result<(), &'static str>> {
+        let (client, database) = self.near.sides(near, far);
+        self.poll_way(cx, self.to_far().way, client, database)
+    }
+
+    /// Nothing of the near application's is held back, and it may still speak.
+    pub(super) fn to_far_rests(&self) -> bool {
+        self.to_far().rests()
+    }
+
+    /// Why the flow ends when the far application cannot be read.
+    pub(super) fn far_failed(&self, error: io::Error) -> &'static str {
+        Stop::From(error).reason(self.to_near().way)
     }
 
     /// From now on the kernel may carry it.
     pub(super) fn is_enrolled(&mut self, splice: Arc<Splice>) {
         self.reader.is_enrolled(splice.clone());
-        self.down.is_enrolled(splice);
+        self.both().1.is_enrolled(splice);
     }
 
     /// Where it is in its frames when the kernel is told to carry it.
@@ -198,9 +244,15 @@ impl Relay {
         shared: Option<Arc<Shared>>,
     ) {
         self.reader.begins_at(places, shared);
-        self.up.read_bytes = position.from_client;
-        self.down.read_bytes = position.from_database;
-        self.down.written_bytes = position.to_client;
+        let (to_far, to_near) = self.both();
+        to_far.read_bytes = position.from_near;
+        to_near.read_bytes = position.from_far;
+        to_near.written_bytes = position.to_near;
+    }
+
+    /// The flow has ended.
+    pub(super) fn is_over(&mut self) {
+        self.reader.is_over();
     }
 
     /// Whether the client began as TLS does.
@@ -211,19 +263,19 @@ impl Relay {
     /// What the agent has read and written itself, since the flow began.
     pub(super) fn position(&self) -> Position {
         Position {
-            from_client: self.up.read_bytes,
-            from_database: self.down.read_bytes,
-            to_client: self.down.written_bytes,
+            from_near: self.to_far().read_bytes,
+            from_far: self.to_near().read_bytes,
+            to_near: self.to_near().written_bytes,
         }
     }
 
-    /// Adds bytes that the kernel has carried.
-    pub(super) fn carried(&self, up: u64, down: u64) {
+    /// Adds bytes that the kernel has carried, to the database and to the client.
+    pub(super) fn carried(&self, [up, down]: [u64; 2]) {
         self.up.add(up);
         self.down.add(down);
     }
 
-    /// Nothing is written to the client until the kernel is done.
+    /// Nothing is written to the near application until the kernel is done.
     pub(super) fn drain_first(&mut self, drain: Drain) {
         self.drain = Some(drain);
     }
@@ -271,7 +323,7 @@ impl Relay {
         client: &TcpStream,
         database: &TcpStream,
     ) -> Poll<Result<(), &'static str>> {
-        if way == Way::ToClient && self.drain.is_some() {
+        if way == self.to_near().way && self.drain.is_some() {
             return Poll::Pending;
         }
         let lost = self.lost().is_some();

@@ -2,7 +2,7 @@
 
 use std::{io, os::fd::OwnedFd, sync::Arc};
 
-use dataplane::{Resumed, SockCookie};
+use dataplane::Resumed;
 use tokio::net::TcpStream;
 
 use super::{
@@ -46,19 +46,21 @@ pub(crate) async fn carry_on(
     accepted: OwnedFd,
     dialled: OwnedFd,
 ) -> io::Result<CarriedOn> {
-    let (client, database) = (stream(accepted)?, stream(dialled)?);
-    let cookie = SockCookie::new(0);
+    let (near, far) = flow.near().sides(stream(accepted)?, stream(dialled)?);
     let how = (resumed, None, None);
-    let (reason, database) = to_the_end(&flow, cookie, &metrics, how, &client, database).await;
-    match database {
-        Some(database) if reason == GIVEN => Ok(CarriedOn::Given {
-            accepted: client.into_std()?.into(),
-            dialled: database.into_std()?.into(),
-        }),
-        database => {
+    let (reason, far) = to_the_end(&flow, &metrics, how, &near, far).await;
+    match far {
+        Some(far) if reason == GIVEN => {
+            let (client, database) = flow.near().sides(near, far);
+            Ok(CarriedOn::Given {
+                accepted: client.into_std()?.into(),
+                dialled: database.into_std()?.into(),
+            })
+        }
+        far => {
             flow.mailbox.close();
             close::flow(&flow, &metrics, reason);
-            close::sockets(reason, client, database).await;
+            close::sides(flow.near(), reason, near, far).await;
             Ok(CarriedOn::Ended)
         }
     }
@@ -72,32 +74,33 @@ pub(super) async fn carry(
     Adoption { resumed, kept }: Adoption,
 ) {
     let (shared, flow) = (&entered.shared, &entered.flow);
-    let (cookie, metrics) = (entered.cookie(), &shared.metrics);
+    let metrics = &shared.metrics;
     let how = (resumed, Some(kept), Some(shared.clone()));
-    let (reason, database) = to_the_end(flow, cookie, metrics, how, &client, database).await;
+    let (near, far) = flow.near().sides(client, database);
+    let (reason, far) = to_the_end(flow, metrics, how, &near, far).await;
     close::flow(flow, metrics, reason);
-    close::sockets(reason, client, database).await;
+    close::sides(flow.near(), reason, near, far).await;
 }
 
 async fn to_the_end(
     flow: &Arc<Flow>,
-    cookie: SockCookie,
     metrics: &Metrics,
     (resumed, kept, shared): (Resumed, Option<Kept>, Option<Arc<Shared>>),
-    client: &TcpStream,
-    database: TcpStream,
+    near: &TcpStream,
+    far: TcpStream,
 ) -> (&'static str, Option<TcpStream>) {
     let mut relay = Relay::new(None, flow, metrics);
     let counters = match &shared {
         Some(shared) => Counters::Shared(shared.clone()),
         None => Counters::Own(Box::new(metrics.clone())),
     };
-    let mut ride = Ride::new(Way::Closed, cookie, flow, counters);
-    if let Err(reason) = ride.resume(&mut relay, resumed, kept, shared, &database) {
-        return (reason, Some(database));
+    let mut ride = Ride::new(Way::Closed, None, flow, counters);
+    if let Err(reason) = ride.resume(&mut relay, resumed, kept, shared, &far) {
+        return (reason, Some(far));
     }
-    let ended = relay::to_the_end(&mut relay, &mut ride, client, database).await;
+    let ended = relay::to_the_end(&mut relay, &mut ride, near, far).await;
     ride.count(&relay);
+    relay.is_over();
     ended
 }
 
@@ -127,7 +130,7 @@ pub(super) async fn adopt(shared: &Arc<Shared>, adopted: Adopted, workers: &Work
             return kept.give_back();
         }
     };
-    let resumed = match splices.resume(papers.id()) {
+    let resumed = match splices.resume(papers.id(), papers.near()) {
         Ok(resumed) => resumed,
         Err(error) => {
             tracing::warn!(%error, "a kept flow cannot be adopted");
@@ -137,6 +140,12 @@ pub(super) async fn adopt(shared: &Arc<Shared>, adopted: Adopted, workers: &Work
     shared.metrics.adopted.inc();
     let flow = shared.flows.adopt(|number| papers.flow(number, &resumed));
     tracing::info!(flow = ?flow.id, client = %flow.client, orig_dst = %flow.orig_dst, "adopted");
+    // What it was dialled to was a virtual address.
+    if let Ok(peer) = database.peer_addr()
+        && peer != flow.orig_dst.socket_addr()
+    {
+        flow.goes_to(peer);
+    }
     let denied = session::denied_before(&flow, &shared.policy.borrow());
     let adoption = Adoption { resumed, kept };
     let entered = Entered::adopted(shared, flow, papers.client_cookie(), place, adoption);

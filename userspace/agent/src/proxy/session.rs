@@ -8,42 +8,53 @@
 //! **Invariant**: a direction is not read while what was held back of it could not be passed
 //! on, so a gate holds at most a frame's beginning (v5: a segment) and a chunk each way.
 
-use std::{mem, path::PathBuf, sync::Arc};
+use std::{mem, net::SocketAddr, path::PathBuf, sync::Arc};
 
 use cql::{Handshake, Refusal, Step};
 use dataplane::{
-    Held, Opener, OrigDst, Process, host,
+    ClientAddr, Held, Netns, Opener, OrigDst, Process, host,
     policy::{
         Action, Candidate, Compression, Decision, Fact, Match, Policy, Protocol, Rule, RuleName,
         Session, SessionKey,
     },
 };
 
-use super::{Shared, decode::Way};
-use crate::{flows::Flow, marks};
+use super::{Shared, chunk::Way};
+use crate::{
+    flows::{Flow, FlowId, Newcomer},
+    marks,
+};
 
 /// What has to be decided of a flow: by the policy in force when it came.
 pub(super) struct Question {
     policy: Arc<Policy>,
     candidate: Candidate,
-    opener: Opener,
+    /// None of a client on another host, which nobody can recall.
+    opener: Option<Opener>,
 }
 
 impl Question {
     /// None when the rule that marked the flow decides.
-    pub(super) fn of(held: &Held, policy: &Arc<Policy>) -> Option<Self> {
-        if held.rule == RuleName::of_default() {
+    pub(super) fn of(newcomer: &Newcomer, policy: &Arc<Policy>) -> Option<Self> {
+        if newcomer.rule == RuleName::of_default() {
             return None;
         }
-        let marked_by = policy.rules.iter().find(|rule| rule.name == held.rule);
+        let mut rules = policy.rules.iter();
+        let marked_by = rules.find(|rule| rule.name == newcomer.rule);
         // A rule that is gone was one of a policy that has just been replaced.
         if marked_by.is_some_and(|rule| !rule.is_session()) {
             return None;
         }
         Some(Self {
             policy: policy.clone(),
-            opener: held.opener,
-            candidate: candidate(held.orig_dst, &held.process, policy),
+            opener: newcomer.opener,
+            candidate: candidate(
+                newcomer.client,
+                newcomer.orig_dst,
+                &newcomer.process,
+                newcomer.netns.as_ref(),
+                policy,
+            ),
         })
     }
 }
@@ -54,7 +65,13 @@ pub(super) fn denied_since(held: &Held, policy: &Policy) -> Option<RuleName> {
     // What depends on the session is decided in the agent.
     let denies = |rule: &Rule| rule.action == Action::Deny && !rule.is_session();
     denied_by(policy, denies, || {
-        policy.first_match(&candidate(held.orig_dst, &held.process, policy))
+        policy.first_match(&candidate(
+            held.client,
+            held.orig_dst,
+            &held.process,
+            held.netns(),
+            policy,
+        ))
     })
 }
 
@@ -66,13 +83,26 @@ pub(super) fn denied_before(flow: &Flow, policy: &Policy) -> Option<RuleName> {
         policy,
         |rule| rule.action == Action::Deny,
         || {
-            let candidate = candidate(flow.orig_dst, &flow.process, policy);
+            let candidate = candidate(
+                flow.client,
+                flow.orig_dst,
+                &flow.process,
+                flow.netns.as_ref(),
+                policy,
+            );
             match policy.decide(&candidate, &session.closed()) {
                 Decision::Decided(found) => found,
                 Decision::Undecided => policy.first_match(&candidate),
             }
         },
     )
+}
+
+/// Whether the flow is one of those that its rule enriches.
+fn is_sampled(policy: &Policy, by: &Match, flow: FlowId) -> bool {
+    let rule = by.index.and_then(|index| policy.rules.get(index));
+    let sample = rule.and_then(|rule| rule.sample);
+    sample.is_none_or(|sample| sample.takes(flow.number()))
 }
 
 /// Most of the time no mark denies anything, and nobody has to be looked up.
@@ -90,17 +120,48 @@ fn denied_by(
     (found.action == Action::Deny && is_marks(&found.rule)).then_some(found.rule)
 }
 
-fn candidate(to: OrigDst, process: &Process, policy: &Policy) -> Candidate {
+/// The backends behind the address that `held` was dialled to, if it is a virtual one.
+pub(super) fn backends_behind(held: &Held, policy: &Policy) -> Vec<SocketAddr> {
+    // Most policies have none, and nobody has to be looked up.
+    if policy.rules.iter().all(|rule| rule.backends.is_empty()) {
+        return Vec::new();
+    }
+    let rule = policy.balances(&candidate(
+        held.client,
+        held.orig_dst,
+        &held.process,
+        held.netns(),
+        policy,
+    ));
+    rule.map_or_else(Vec::new, |rule| rule.backends.clone())
+}
+
+fn candidate(
+    client: ClientAddr,
+    to: OrigDst,
+    process: &Process,
+    netns: Option<&Arc<Netns>>,
+    policy: &Policy,
+) -> Candidate {
+    if process.is_elsewhere() {
+        return Candidate::elsewhere(client.socket_addr().ip(), to.socket_addr());
+    }
     let cgroup = match policy.names_cgroups() {
         true => host::cgroup_of(process.pid, process.cgroup_id),
         false => None,
     };
     Candidate {
+        from: None,
         to: to.socket_addr(),
         uid: process.uid,
         process: process.name.clone(),
         // Of a process that is gone: in none that a rule can name.
         cgroup: cgroup.unwrap_or_else(PathBuf::new),
+        netns: match netns {
+            Some(netns) => Some(netns.inode),
+            None if policy.names_namespaces() => host::own_netns_inode(),
+            None => None,
+        },
     }
 }
 
@@ -345,9 +406,12 @@ impl Gate {
         }
         self.flow.knows(&session);
         self.flow.waits_for(self.question.waits_for(&session));
-        let Decision::Decided(by) = decision else {
+        let Decision::Decided(mut by) = decision else {
             return;
         };
+        if !is_sampled(policy, &by, self.flow.id) {
+            by.action = Action::Bypass;
+        }
         for why in self.handshake.unknowable() {
             metrics.unknowable.with_label_values(&[why.as_str()]).inc();
         }
@@ -371,7 +435,8 @@ impl Gate {
     fn remember(&self, by: &Match) {
         let Question { policy, opener, .. } = &self.question;
         let rule = by.index.and_then(|index| policy.rules.get(index));
-        let (Some(index), Some(lasts)) = (by.index, rule.and_then(|rule| rule.remember)) else {
+        let lasts = rule.and_then(|rule| rule.remember);
+        let (Some(index), Some(lasts), Some(opener)) = (by.index, lasts, opener) else {
             return;
         };
         if let Err(why) = self.shared.remembered.remember(opener, index, lasts) {

@@ -17,7 +17,7 @@ use std::{
     time::Duration,
 };
 
-use dataplane::{Moved, Position, Resumed, SockCookie, Splice, SpliceRefusal, Splices};
+use dataplane::{Application, Moved, Position, Resumed, Splice, SpliceRefusal, Splices};
 use socket2::SockRef;
 use tokio::{
     net::TcpStream,
@@ -27,7 +27,6 @@ use tokio::{
 use super::{
     Shared,
     close::SPLICE_FAILED,
-    direction::database_failed,
     drain::Drain,
     relay::Relay,
     wait::{End, ride},
@@ -102,7 +101,8 @@ impl Deref for Counters {
 /// A flow's rides with the kernel.
 pub(super) struct Ride {
     way: Way,
-    client: SockCookie,
+    /// The near one; None of a flow that is enrolled already.
+    application: Option<Application>,
     flow: Arc<Flow>,
     counters: Counters,
     enrolled: Option<Enrolled>,
@@ -126,18 +126,23 @@ impl Enrolled {
     fn position(&self, relay: &Relay) -> Position {
         let now = relay.position();
         Position {
-            from_client: now.from_client,
-            from_database: now.from_database - self.base.from_database,
-            to_client: now.to_client - self.base.to_client,
+            from_near: now.from_near,
+            from_far: now.from_far - self.base.from_far,
+            to_near: now.to_near - self.base.to_near,
         }
     }
 }
 
 impl Ride {
-    pub(super) fn new(way: Way, client: SockCookie, flow: &Arc<Flow>, counters: Counters) -> Self {
+    pub(super) fn new(
+        way: Way,
+        application: Option<Application>,
+        flow: &Arc<Flow>,
+        counters: Counters,
+    ) -> Self {
         Self {
             way,
-            client,
+            application,
             flow: flow.clone(),
             counters,
             enrolled: None,
@@ -155,7 +160,7 @@ impl Ride {
         resumed: Resumed,
         kept: Option<Kept>,
         shared: Option<Arc<Shared>>,
-        database: &TcpStream,
+        far: &TcpStream,
     ) -> Result<(), &'static str> {
         let splice = Arc::new(resumed.splice);
         relay.is_enrolled(splice.clone());
@@ -166,7 +171,7 @@ impl Ride {
             base: Position::default(),
             counted: resumed.moved,
         });
-        take_back(enrolled, relay, database)
+        take_back(enrolled, relay, far)
     }
 
     /// None before it was enrolled.
@@ -187,66 +192,66 @@ impl Ride {
         }
     }
 
-    /// Rides until the agent is needed again. An error ends the flow; it comes with the dialled
-    /// socket, if that is still there.
+    /// Rides until the agent is needed again. An error ends the flow; it comes with the socket that
+    /// leads to the far application, if that is still there.
     pub(super) async fn along(
         &mut self,
         relay: &mut Relay,
-        client: &TcpStream,
-        database: TcpStream,
+        near: &TcpStream,
+        far: TcpStream,
     ) -> Result<TcpStream, (&'static str, Option<TcpStream>)> {
         self.resting = None;
         let paused = Instant::now();
         if self.enrolled.is_none() {
-            self.enrol(relay, client, &database);
+            self.enrol(relay, near, &far);
         } else if self.keep_later {
-            self.keep(relay, client, &database);
+            self.keep(relay, near, &far);
         }
         let Some(enrolled) = &self.enrolled else {
-            return Ok(database);
+            return Ok(far);
         };
         let started = Instant::now();
         let mut ended = End::Needed;
         self.counters.handovers.inc();
-        let database = match hand_over(enrolled, relay, client, &database).await {
+        let far = match hand_over(enrolled, relay, near, &far).await {
             Ok(true) => {
                 let pause = paused.elapsed().as_secs_f64();
                 self.counters.handover_seconds.observe(pause);
                 self.flow.travels(Path::Splice);
                 let (splice, flow) = (enrolled.splice.clone(), self.flow.clone());
                 let keep_later = self.keep_later;
-                let read = enrolled.position(relay).from_database;
+                let read = enrolled.position(relay).from_far;
                 let has_come = || !splice.moved().is_ok_and(|m| m.passed == read && !m.torn);
                 let count = || {
                     self.count(relay);
                     keep_later
                 };
-                let rode = ride(&splice, &flow, client, database, has_come, count).await;
-                let (database, end) = rode.map_err(|reason| (reason, None))?;
+                let rode = ride(&splice, &flow, near, far, has_come, count).await;
+                let (far, end) = rode.map_err(|reason| (reason, None))?;
                 ended = end;
-                database
+                far
             }
             Ok(false) => {
                 self.flow
                     .is_relayed("it did not pause for the kernel to take it over");
-                database
+                far
             }
-            Err(reason) => return Err((reason, Some(database))),
+            Err(reason) => return Err((reason, Some(far))),
         };
         let Some(enrolled) = &self.enrolled else {
-            return Ok(database);
+            return Ok(far);
         };
         if ended == End::Given {
             enrolled.splice.leave();
-            return Err((GIVEN, Some(database)));
+            return Err((GIVEN, Some(far)));
         }
-        if let Err(reason) = take_back(enrolled, relay, &database) {
-            return Err((reason, Some(database)));
+        if let Err(reason) = take_back(enrolled, relay, &far) {
+            return Err((reason, Some(far)));
         }
         self.flow.travels(Path::Relay);
         let slow = self.count(relay);
         if let End::Marked(reason) = ended {
-            return Err((reason, Some(database)));
+            return Err((reason, Some(far)));
         }
         match started.elapsed() {
             _ if ended == End::Recalled => {}
@@ -257,7 +262,7 @@ impl Ride {
             Some(_) => slow.as_str(),
             None => "it was taken back: a side has ended, or bytes are under way",
         });
-        Ok(database)
+        Ok(far)
     }
 
     /// Stays with the agent for a while.
@@ -268,16 +273,19 @@ impl Ride {
 
     /// Enters the flow's sockets into the kernel's maps. Refused, it stays with the agent for
     /// good.
-    fn enrol(&mut self, relay: &mut Relay, client: &TcpStream, database: &TcpStream) {
-        let Some(splices) = self.way.splices(&self.flow) else {
+    fn enrol(&mut self, relay: &mut Relay, near: &TcpStream, far: &TcpStream) {
+        let (Some(splices), Some(application)) = (self.way.splices(&self.flow), &self.application)
+        else {
             return;
         };
         let base = relay.position();
-        let (accepted, dialled) = (SockRef::from(client), SockRef::from(database));
         // TLS in the kernel and a sockmap do not bear each other, and it may begin at any time.
         let enrolled = match relay.is_tls() {
             true => Err(SpliceRefusal::Tls),
-            false => splices.enrol(accepted, dialled, self.client, base.from_client),
+            false => {
+                let ends = (SockRef::from(near), SockRef::from(far));
+                splices.enrol(ends.0, ends.1, application, base.from_near)
+            }
         };
         match enrolled {
             Ok(splice) => {
@@ -288,7 +296,7 @@ impl Ride {
                     base,
                     counted: Moved::default(),
                 });
-                self.keep(relay, client, database);
+                self.keep(relay, near, far);
             }
             Err(refusal @ SpliceRefusal::Busy) => {
                 self.flow.is_relayed(format!("resting: {refusal}"));
@@ -308,8 +316,10 @@ impl Ride {
     }
 
     /// Has it outlive the agent, where that is possible.
-    fn keep(&mut self, relay: &Relay, client: &TcpStream, database: &TcpStream) {
-        let (Way::Shared(shared), Some(enrolled)) = (&self.way, &self.enrolled) else {
+    fn keep(&mut self, relay: &Relay, near: &TcpStream, far: &TcpStream) {
+        let (Way::Shared(shared), Some(enrolled), Some(application)) =
+            (&self.way, &self.enrolled, &self.application)
+        else {
             return;
         };
         let Some(keeper) = shared.keeper.get() else {
@@ -319,8 +329,10 @@ impl Ride {
             splice, counted, ..
         } = enrolled;
         let now = enrolled.position(relay);
-        let since = [counted.up, counted.down + now.to_client];
-        let papers = Papers::of(&self.flow, self.client, splice, now.from_client, since);
+        let since = relay.near().ways(counted.up, counted.down + now.to_near);
+        let cookie = application.client_cookie();
+        let papers = Papers::of(&self.flow, cookie, splice, now.from_near, since);
+        let (client, database) = relay.near().sides(near, far);
         let kept = keeper.keep(papers, client.as_fd(), database.as_fd());
         self.keep_later = matches!(kept, Err(NotKept::ForNow));
         self.kept = kept.ok();
@@ -335,19 +347,21 @@ impl Ride {
             return Slow::Nobody;
         };
         let before = std::mem::replace(&mut enrolled.counted, moved);
-        let (up, down) = (moved.up - before.up, moved.down - before.down);
-        relay.carried(up, down);
+        let near = relay.near();
+        let carried = near.ways(moved.up - before.up, moved.down - before.down);
+        relay.carried(carried);
+        let [up, down] = carried;
         self.counters.spliced_to_database.inc_by(up);
         self.counters.spliced_to_client.inc_by(down);
-        let spills = &self.counters.spills;
-        let by_way = [
-            ("database", moved.up_spills - before.up_spills),
-            ("client", moved.down_spills - before.down_spills),
-        ];
-        for (slow, count) in by_way {
-            spills.with_label_values(&[slow]).inc_by(count);
+        let spills = near.ways(
+            moved.up_spills - before.up_spills,
+            moved.down_spills - before.down_spills,
+        );
+        for (slow, count) in ["database", "client"].into_iter().zip(spills) {
+            let counter = &self.counters.spills;
+            counter.with_label_values(&[slow]).inc_by(count);
         }
-        match by_way.map(|(_, count)| count > 0) {
+        match spills.map(|count| count > 0) {
             [true, _] => Slow::Database,
             [false, true] => Slow::Client,
             [false, false] => Slow::Nobody,
@@ -377,8 +391,8 @@ impl Slow {
 async fn hand_over(
     enrolled: &Enrolled,
     relay: &mut Relay,
-    client: &TcpStream,
-    database: &TcpStream,
+    near: &TcpStream,
+    far: &TcpStream,
 ) -> Result<bool, &'static str> {
     for _ in 0..HANDOVER_ROUNDS {
         let position = enrolled.position(relay);
@@ -387,18 +401,18 @@ async fn hand_over(
             tracing::warn!(%error, "a flow stays with the agent for now");
             return Ok(false);
         }
-        let up = poll_fn(|cx| Poll::Ready(relay.poll_up(cx, client, database))).await;
-        if let Poll::Ready(Err(reason)) = up {
+        let to_far = poll_fn(|cx| Poll::Ready(relay.poll_to_far(cx, near, far))).await;
+        if let Poll::Ready(Err(reason)) = to_far {
             return Err(reason);
         }
-        if !relay.up_rests() {
+        if !relay.to_far_rests() {
             return Ok(false);
         }
         // What came before the verdict was there waits for the next packet, or for somebody who
         // reads.
-        match SockRef::from(database).peek(&mut [MaybeUninit::uninit()]) {
+        match SockRef::from(far).peek(&mut [MaybeUninit::uninit()]) {
             Err(e) if e.kind() == ErrorKind::WouldBlock => {}
-            Err(e) => return Err(database_failed(&e)),
+            Err(e) => return Err(relay.far_failed(e)),
             Ok(_) => return Ok(false),
         }
         // What the verdict has passed up meanwhile must be read by the relay.
@@ -406,7 +420,7 @@ async fn hand_over(
         if moved.torn {
             return Err(SPLICE_FAILED);
         }
-        if moved.passed != position.from_database {
+        if moved.passed != position.from_far {
             return Ok(false);
         }
         if enrolled.position(relay) == position {
@@ -416,7 +430,7 @@ async fn hand_over(
     Ok(false)
 }
 
-/// Waits until the kernel has lost bytes of an enrolled flow's database: the end of the flow.
+/// Waits until the kernel has lost bytes of an enrolled flow's far application: the end of the flow.
 pub(super) async fn torn(enrolled: Option<Arc<Splice>>) {
     let Some(splice) = enrolled else {
         return future::pending().await;
@@ -426,15 +440,11 @@ pub(super) async fn torn(enrolled: Option<Arc<Splice>>) {
     }
 }
 
-fn take_back(
-    enrolled: &Enrolled,
-    relay: &mut Relay,
-    database: &TcpStream,
-) -> Result<(), &'static str> {
+fn take_back(enrolled: &Enrolled, relay: &mut Relay, far: &TcpStream) -> Result<(), &'static str> {
     let position = enrolled.position(relay);
-    let withdrawn = enrolled.splice.withdraw(SockRef::from(database), position);
+    let withdrawn = enrolled.splice.withdraw(SockRef::from(far), position);
     withdrawn.map_err(|e| failed(&e))?;
-    relay.drain_first(Drain::new(position.to_client));
+    relay.drain_first(Drain::new(position.to_near));
     Ok(())
 }
 

@@ -52,18 +52,18 @@ pub(super) enum End {
 pub(super) async fn ride(
     splice: &Splice,
     flow: &Flow,
-    client: &TcpStream,
-    database: TcpStream,
+    near: &TcpStream,
+    far: TcpStream,
     has_come: impl Fn() -> bool,
     mut count: impl FnMut() -> bool,
 ) -> Result<(TcpStream, End), &'static str> {
-    let quiet = Quiet::new(database).map_err(|e| failed(&e))?;
+    let quiet = Quiet::new(far).map_err(|e| failed(&e))?;
     let recall_every = recalled_for_a_test();
     let pause = recall_every.unwrap_or(COUNT_EVERY);
     let mut tick = pin!(time::sleep(pause));
     let mut called = pin!(splice.called());
     let end = poll_fn(|cx| {
-        if client.poll_read_ready(cx).is_ready() || quiet.poll_ended(cx).is_ready() {
+        if near.poll_read_ready(cx).is_ready() || quiet.poll_ended(cx).is_ready() {
             return Poll::Ready(End::Needed);
         }
         while called.as_mut().poll(cx).is_ready() {
@@ -86,13 +86,17 @@ pub(super) async fn ride(
             if recall_every.is_some() || count() {
                 return Poll::Ready(End::Recalled);
             }
+            // A call that was lost costs a flow this long, and not its life.
+            if has_come() {
+                return Poll::Ready(End::Needed);
+            }
             tick.as_mut().reset(Instant::now() + pause);
         }
         Poll::Pending
     });
     let end = end.await;
-    let database = quiet.into_stream().map_err(|e| failed(&e))?;
-    Ok((database, end))
+    let far = quiet.into_stream().map_err(|e| failed(&e))?;
+    Ok((far, end))
 }
 
 /// What a letter asks for, if there is one.

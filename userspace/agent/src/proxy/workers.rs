@@ -74,7 +74,7 @@ fn move_here(pair: Pair) -> io::Result<()> {
     let mut entered = Box::new(pair.entered);
     match entered.adoption.take() {
         None => drop(tokio::spawn(relay::carry(client, database, entered))),
-        Some(how) => drop(tokio::spawn(resume::carry(client, database, entered, how))),
+        Some(how) => drop(tokio::spawn(resume::carry(client, database, entered, *how))),
     }
     Ok(())
 }

@@ -9,7 +9,7 @@
 
 use std::{
     fs::Permissions,
-    io,
+    io::{self, Read, Write},
     net::{IpAddr, SocketAddr, TcpListener, TcpStream},
     os::unix::fs::PermissionsExt,
     path::Path,
@@ -90,6 +90,8 @@ impl Family {
 pub struct Hosts {
     pub app: Sandbox,
     pub database: Netns,
+    /// Outlives the agents.
+    folder: tempfile::TempDir,
 }
 
 impl Hosts {
@@ -101,7 +103,17 @@ impl Hosts {
             ["192.0.2.2/24", "2001:db8::2/64"],
         );
         app.netns.join(&database, &own, &others).unwrap();
-        Self { app, database }
+        Self::of(app, database)
+    }
+
+    /// Two that are joined already.
+    pub fn of(app: Sandbox, database: Netns) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        Self {
+            app,
+            database,
+            folder,
+        }
     }
 
     pub fn agent(&self, policy: &str) -> Agent<'_> {
@@ -110,8 +122,7 @@ impl Hosts {
 
     /// An agent with a switch for tests set, `NAME=value`.
     pub fn switched(&self, switch: &str, settings: &str, policy: &str) -> Agent<'_> {
-        let folder = tempfile::tempdir().unwrap();
-        let binary = folder.path().join("switched");
+        let binary = self.folder.path().join(switch);
         let text = format!("#!/bin/sh\n{switch} exec {BINARY} \"$@\"\n");
         std::fs::write(&binary, text).unwrap();
         std::fs::set_permissions(&binary, Permissions::from_mode(0o755)).unwrap();
@@ -227,4 +238,40 @@ pub fn options(stream: u8) -> [u8; 9] {
 
 pub fn supported(stream: u8) -> [u8; 11] {
     [0x84, 0, 0, stream, 0x06, 0, 0, 0, 2, 0, 0]
+}
+
+/// A client that asks and is answered, to the end of the answer.
+pub fn works(client: &mut TcpStream) -> bool {
+    let mut header = [0; 9];
+    let asked = client.write_all(&options(7));
+    if asked.and_then(|()| client.read_exact(&mut header)).is_err() {
+        return false;
+    }
+    let [version, _, _, stream, opcode, a, b, c, d] = header;
+    let mut body = vec![0; u32::from_be_bytes([a, b, c, d]) as usize];
+    (version, stream, opcode) == (0x84, 7, 6) && client.read_exact(&mut body).is_ok()
+}
+
+/// What the kernel holds for the sockets of a namespace, by `ss -m`: receive and send queues with
+/// their overhead, and backlogs. Bytes past TCP are charged to the client's receive queue; those
+/// that wait for the worker are at most 32 packets of 64 KiB more, and in nobody's account.
+pub fn kernel_bytes(sandbox: &Sandbox) -> u64 {
+    let shown = sandbox.server(|| {
+        let output = std::process::Command::new("ss").arg("-tmnH").output();
+        String::from_utf8(output.unwrap().stdout).unwrap()
+    });
+    let shown = shown.unwrap();
+    let memory = shown.split("skmem:(").skip(1);
+    let sums = memory.map(|m| {
+        let fields = m.split(')').next().unwrap().split(',');
+        fields
+            .filter_map(|f| {
+                f.strip_prefix('r')
+                    .or(f.strip_prefix('w'))
+                    .or(f.strip_prefix("bl"))
+            })
+            .filter_map(|n| n.parse::<u64>().ok())
+            .sum::<u64>()
+    });
+    sums.sum()
 }

@@ -34,8 +34,19 @@ impl Cassandra {
 
     /// An agent whose one rule is for connections from `cgroup` to this node.
     pub fn agent<'a>(&self, cgroup: &'a Cgroup, action: &str, fail: &str) -> Agent<'a> {
+        self.agent_with(cgroup, action, fail, "")
+    }
+
+    /// With more in its rule.
+    pub fn agent_with<'a>(
+        &self,
+        cgroup: &'a Cgroup,
+        action: &str,
+        fail: &str,
+        more: &str,
+    ) -> Agent<'a> {
         let policy = format!(
-            "[[rule]]\nname = {RULE:?}\nto = [\"{}\"]\naction = {action:?}\nfail = {fail:?}\n",
+            "[[rule]]\nname = {RULE:?}\nto = [\"{}\"]\naction = {action:?}\nfail = {fail:?}\n{more}\n",
             self.addr
         );
         let binary = Path::new(env!("CARGO_BIN_EXE_underpass"));

@@ -39,6 +39,68 @@ fn driver_v5_through_enrich() {
     driver("python::driver_v5_through_enrich", "enrich", 5);
 }
 
+/// Everything that changes no result, and what would refuse if it were to.
+pub const PIPELINE: &str = "pipeline = [
+  { transform = \"throttle\", rate = 1000000, mode = \"overloaded\" },
+  { transform = \"guard\", refuse = [\"unknown\", \"roles\"], max_in = 100000 },
+  { transform = \"consistency\", at_least = \"ONE\" },
+  { transform = \"paging\", at_most = 5000 },
+  { transform = \"rewrite\", addresses = \"dialled\" },
+  { transform = \"tag\", service = \"suite\" },
+  { transform = \"tracing\", one_in = 100 },
+  { transform = \"stats\" },
+  { transform = \"slowlog\", over = \"20ms\" },
+]";
+
+#[test]
+fn driver_v4_through_a_pipeline() {
+    let test = "python::driver_v4_through_a_pipeline";
+    driver_with(test, "enrich", 4, "pipeline", PIPELINE);
+}
+
+#[test]
+fn driver_v5_through_a_pipeline() {
+    let test = "python::driver_v5_through_a_pipeline";
+    driver_with(test, "enrich", 5, "pipeline", PIPELINE);
+}
+
+#[test]
+fn driver_v4_in_lz4_through_enrich() {
+    compressed("python::driver_v4_in_lz4_through_enrich", 4, "lz4", "");
+}
+
+#[test]
+fn driver_v4_in_snappy_through_enrich() {
+    compressed(
+        "python::driver_v4_in_snappy_through_enrich",
+        4,
+        "snappy",
+        "",
+    );
+}
+
+/// v5 has no other compression.
+#[test]
+fn driver_v5_in_lz4_through_enrich() {
+    compressed("python::driver_v5_in_lz4_through_enrich", 5, "lz4", "");
+}
+
+#[test]
+fn driver_v4_in_snappy_through_a_pipeline() {
+    let test = "python::driver_v4_in_snappy_through_a_pipeline";
+    compressed(test, 4, "snappy", PIPELINE);
+}
+
+#[test]
+fn driver_v5_in_lz4_through_a_pipeline() {
+    compressed(
+        "python::driver_v5_in_lz4_through_a_pipeline",
+        5,
+        "lz4",
+        PIPELINE,
+    );
+}
+
 #[test]
 fn cqlsh_through_bypass() {
     cqlsh("python::cqlsh_through_bypass", "bypass");
@@ -50,14 +112,35 @@ fn cqlsh_through_enrich() {
 }
 
 fn driver(test: &str, action: &str, version: u8) {
+    driver_with(test, action, version, action, "");
+}
+
+fn compressed(test: &str, version: u8, compression: &str, more: &str) {
+    let way = if more.is_empty() { "" } else { "_pipeline" };
+    driver_in(
+        test,
+        "enrich",
+        version,
+        compression,
+        &format!("{compression}{way}"),
+        more,
+    );
+}
+
+fn driver_with(test: &str, action: &str, version: u8, way: &str, more: &str) {
+    driver_in(test, action, version, "none", way, more);
+}
+
+fn driver_in(test: &str, action: &str, version: u8, compression: &str, way: &str, more: &str) {
     let Some(suite) = Suite::provided(test) else {
         return;
     };
-    let keyspace = format!("underpass_python_v{version}_{action}");
+    let keyspace = format!("underpass_python_v{version}_{way}");
     let cgroup = Cgroup::new().unwrap();
-    let agent = suite.cassandra.agent(&cgroup, action, "open");
+    let agent = suite.cassandra.agent_with(&cgroup, action, "open", more);
     let version = version.to_string();
-    let args = ["--keyspace", &keyspace, "--protocol", &version];
+    let mut args = vec!["--keyspace", &keyspace, "--protocol", &version];
+    args.extend(["--compression", compression]);
     let details = suite.run(&cgroup, "python_suite.py", &args);
     if action == "bypass" {
         return seen::only_untouched(&agent);

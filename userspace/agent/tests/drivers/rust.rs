@@ -5,11 +5,14 @@ use std::{
     net::{IpAddr, SocketAddr},
 };
 
-use scylla::client::{SelfIdentity, session::Session, session_builder::SessionBuilder};
+use scylla::client::{
+    Compression, SelfIdentity, session::Session, session_builder::SessionBuilder,
+};
 use testkit::sandbox::{Agent, Cgroup, run_in};
 
 use super::{
     cassandra::Cassandra,
+    python::PIPELINE,
     seen::{self, kinds},
     sockets::{KernelSocket, own_sockets},
     workload::{PAGED_ROWS, ROWS, run, workload},
@@ -39,14 +42,38 @@ fn driver_through_bypass() {
 #[test]
 fn driver_through_enrich() {
     let test = "rust::driver_through_enrich";
+    enriched(test, "underpass_rust_enrich", "", None);
+}
+
+#[test]
+fn driver_through_a_pipeline() {
+    let test = "rust::driver_through_a_pipeline";
+    enriched(test, "underpass_rust_pipeline", PIPELINE, None);
+}
+
+#[test]
+fn driver_through_a_pipeline_with_lz4() {
+    let test = "rust::driver_through_a_pipeline_with_lz4";
+    let lz4 = Some(Compression::Lz4);
+    enriched(test, "underpass_rust_pipeline_lz4", PIPELINE, lz4);
+}
+
+#[test]
+fn driver_through_a_pipeline_with_snappy() {
+    let test = "rust::driver_through_a_pipeline_with_snappy";
+    let snappy = Some(Compression::Snappy);
+    enriched(test, "underpass_rust_pipeline_snappy", PIPELINE, snappy);
+}
+
+/// The same results as without the agent, and the agent has counted what was sent. `more`: in the rule.
+fn enriched(test: &str, keyspace: &str, more: &str, compression: Option<Compression>) {
     let Some(cassandra) = Cassandra::provided(test) else {
         return;
     };
     let cgroup = Cgroup::new().unwrap();
-    let agent = cassandra.agent(&cgroup, "enrich", "open");
-    let keyspace = "underpass_rust_enrich";
+    let agent = cassandra.agent_with(&cgroup, "enrich", "open", more);
     let pages = in_cgroup(&cgroup, async || {
-        let session = connect(&cassandra, test).await.unwrap();
+        let session = connect_with(&cassandra, test, compression).await.unwrap();
         let pages = workload(&session, keyspace).await;
         let sockets = sockets(&session, test).await;
         for socket in &sockets {
@@ -117,11 +144,20 @@ pub fn in_cgroup<T: Send>(cgroup: &Cgroup, application: impl AsyncFnOnce() -> T 
 
 /// A session that `system_views.clients` shows under the name of its test.
 pub async fn connect(cassandra: &Cassandra, name: &str) -> Result<Session, String> {
+    connect_with(cassandra, name, None).await
+}
+
+async fn connect_with(
+    cassandra: &Cassandra,
+    name: &str,
+    compression: Option<Compression>,
+) -> Result<Session, String> {
     let identity = SelfIdentity::new().with_custom_driver_name(name.to_owned());
     SessionBuilder::new()
         .known_node_addr(cassandra.addr)
         .user(&cassandra.user, &cassandra.password)
         .custom_identity(identity)
+        .compression(compression)
         .build()
         .await
         .map_err(|error| format!("{error:?}"))

@@ -61,8 +61,8 @@ pub fn all_enriched(agent: &Agent<'_>) {
         ("underpass_safer_path_total", "cause"),
         ("underpass_dial_failures_total", "answer"),
         ("underpass_undecodable_flows_total", "reason"),
-        // None is explained by what the drivers do: they compress only with lz4 or snappy,
-        // which neither environment has, and prepare what they execute on the same cluster.
+        // None is explained by what the drivers do: what they compress is read, and they prepare
+        // what they execute on the same cluster.
         ("underpass_anomalies_total", "cause"),
     ] {
         assert_eq!(

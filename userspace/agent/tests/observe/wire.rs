@@ -152,7 +152,7 @@ fn hosts(seed: u64) -> (Hosts, Wire) {
         ["192.0.2.2/24", "2001:db8::2/64"],
     );
     let wire = Wire::new((&app.netns, &own), (&database, &others), seed).unwrap();
-    (Hosts { app, database }, wire)
+    (Hosts::of(app, database), wire)
 }
 
 /// Every packet is of the wire's own size, as between hosts.

@@ -5,11 +5,11 @@ use std::{
     io::{ErrorKind, Read, Write},
     net::{Shutdown, TcpListener, TcpStream},
     path::Path,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use serde_json::Value;
-use testkit::sandbox::{Agent, Sandbox};
+use testkit::sandbox::{Agent, Netns, Sandbox, run_in};
 
 use super::{
     common::{BINARY, PATIENCE, accept, eventually},
@@ -57,11 +57,16 @@ pub fn refusal(version: u8, stream: i16, rule: &str) -> Vec<u8> {
     frame(RESPONSE | version, stream, 0x00, &body)
 }
 
+/// Clients on other hosts are the agent's, too.
+pub const INCOMING: &str = "[[incoming]]\n";
+
 /// See the module.
 pub struct Host<'s> {
     pub agent: Agent<'s>,
     pub sandbox: &'s Sandbox,
     pub listener: TcpListener,
+    /// The clients' host, if that is another.
+    pub clients: Option<Netns>,
 }
 
 /// Runs `body`; afterwards no flow is left and the agent has not complained.
@@ -76,6 +81,7 @@ pub fn host(body: impl FnOnce(&Host<'_>)) {
         sandbox: &sandbox,
         agent,
         listener,
+        clients: None,
     };
     body(&host);
     eventually("every flow ends", || {
@@ -100,8 +106,9 @@ impl Host<'_> {
     pub fn policy_to(&self, port: u16, policy: &str) {
         let loaded = "underpass_reloads_total{result=\"ok\"}";
         let before = self.agent.metric(loaded).unwrap();
+        let incoming = self.clients.as_ref().map_or("", |_| INCOMING);
         self.agent
-            .write_policy(&policy.replace("PORT", &port.to_string()))
+            .write_policy(&(incoming.to_owned() + &policy.replace("PORT", &port.to_string())))
             .unwrap();
         self.agent.signal(nix::sys::signal::Signal::SIGHUP).unwrap();
         eventually("the policy is in force", || {
@@ -112,11 +119,12 @@ impl Host<'_> {
     /// A client's connection to the database, before a byte has passed.
     pub fn connect(&self) -> Conversation {
         let to = self.listener.local_addr().unwrap();
-        let client = self
-            .sandbox
-            .client(|| TcpStream::connect(to))
-            .unwrap()
-            .unwrap();
+        let dial = || TcpStream::connect(to);
+        let client = match &self.clients {
+            Some(elsewhere) => run_in(Some(elsewhere), None, dial),
+            None => self.sandbox.client(dial),
+        };
+        let client = client.unwrap().unwrap();
         client.set_read_timeout(Some(PATIENCE)).unwrap();
         client.set_nodelay(true).unwrap();
         let (server, _) = accept(&self.listener);
@@ -218,9 +226,18 @@ impl Conversation {
 }
 
 fn gets(stream: &mut TcpStream, bytes: &[u8], who: &str) {
-    let mut arrived = vec![0; bytes.len()];
-    stream
-        .read_exact(&mut arrived)
-        .unwrap_or_else(|e| panic!("{who} got not all: {e}"));
+    let (mut arrived, mut got) = (vec![0; bytes.len()], 0);
+    let deadline = Instant::now() + PATIENCE;
+    while got < bytes.len() {
+        match stream.read(&mut arrived[got..]) {
+            Ok(0) => panic!("{who} got not all: it ended"),
+            Ok(n) => got += n,
+            // Its socket may be one that does not block.
+            Err(e) if e.kind() == ErrorKind::WouldBlock && Instant::now() < deadline => {
+                std::thread::yield_now();
+            }
+            Err(e) => panic!("{who} got not all: {e}"),
+        }
+    }
     assert_eq!(arrived, bytes, "{who}");
 }

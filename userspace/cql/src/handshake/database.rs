@@ -3,14 +3,17 @@
 use super::{Awaited, Handshake, Meaning, Stage};
 use crate::frame::{Header, Opcode, ProtocolVersion};
 use crate::response::{self, set_keyspace};
-use crate::session::{Fact, Unknowable, is_system_keyspace, text_fact};
+use crate::session::{Compression, Fact, Unknowable, is_system_keyspace, text_fact};
 
 impl Handshake {
     /// How much of a body may tell something: only that of what answers a USE.
     pub(super) fn wanted_of_response(&self, header: &Header) -> usize {
         match (header.opcode, self.awaited) {
             (Some(Opcode::Result), Some(Awaited::Use(stream))) if stream == header.stream => {
-                response::wanted_bytes(header)
+                match header.is_compressed() {
+                    true => 0,
+                    false => response::wanted_bytes(header),
+                }
             }
             _ => 0,
         }
@@ -62,7 +65,7 @@ impl Handshake {
     }
 
     fn is_compressed(&self) -> bool {
-        self.segments && self.claims.compresses
+        self.segments && self.claims.compression != Fact::Is(Compression::None)
     }
 
     fn established(&mut self) {
@@ -74,7 +77,7 @@ impl Handshake {
 
     fn claims_are_facts(&mut self) {
         let claims = std::mem::take(&mut self.claims);
-        self.claims.compresses = claims.compresses;
+        self.claims.compression = claims.compression.clone();
         self.session.driver = self.fact(claims.driver);
         self.session.driver_version = self.fact(claims.driver_version);
         self.session.application = self.fact(claims.application);

@@ -15,11 +15,12 @@ mod client;
 mod database;
 
 use crate::event::{Anomaly, Completed, Sink, Undecodable};
-use crate::flow::{Flow, Stop, TLS_HANDSHAKE, foreign_version};
+use crate::flow::{Flow, Stop};
 use crate::frame::{Flags, HEADER_BYTES, Header, Opcode, ProtocolVersion, RESPONSE_BIT, StreamId};
+use crate::lane::{TLS_HANDSHAKE, foreign_version};
 use crate::prepared::PreparedStatements;
 use crate::segment;
-use crate::session::{Claims, Fact, Session, Unknowable};
+use crate::session::{Claims, Compression, Fact, Session, Unknowable};
 use std::sync::Arc;
 
 /// What becomes of the bytes that have not passed yet.
@@ -186,7 +187,11 @@ impl Handshake {
         }
         let error = unauthorized(self.version, stream, message);
         Refusal::Now(match told.segmented {
-            true => segment::encode(&error),
+            true => {
+                let mut bytes = Vec::new();
+                segment::encode(Compression::None, &error, true, &mut bytes);
+                bytes
+            }
             false => error,
         })
     }
@@ -256,7 +261,7 @@ impl Handshake {
         let segment = match segment::in_place(held, &mut at) {
             Ok(Some(segment)) => segment,
             Ok(None) => return Step::More,
-            Err(segment::BadCrc) => return self.end(way, None, Unknowable::Framing, held.len()),
+            Err(_) => return self.end(way, None, Unknowable::Framing, held.len()),
         };
         let lane = self.lane(way);
         let continued = lane.left.min(segment.payload.len());

@@ -1,5 +1,9 @@
 //! Writes CQL frames by hand, and records what a decoder tells.
 
+pub mod conversation;
+pub mod counting;
+pub mod edit;
+
 use cql::{Anomaly, Completed, ErrorCode, FlowDecoder, Sink, Verdict};
 
 pub const STARTUP: u8 = 1;
@@ -22,7 +26,7 @@ pub enum Told {
     Anomaly(Anomaly),
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug, Default, PartialEq)]
 pub struct Recorder {
     pub told: Vec<Told>,
     pub latencies_ns: Vec<u64>,
@@ -93,6 +97,16 @@ impl Flow {
         let mut flow = Self::new(version);
         flow.requests(&startup(version, &[]));
         flow.responses(&frame(version | 0x80, 0, 0, READY, &[]));
+        flow.recorder.told.clear();
+        flow
+    }
+
+    /// The handshake of this kind has passed.
+    pub fn of(kind: edit::Kind) -> Self {
+        let mut flow = Self::new(kind.version);
+        let [(_, startup), (_, ready)] = kind.handshake();
+        flow.requests(&startup);
+        flow.responses(&ready);
         flow.recorder.told.clear();
         flow
     }

@@ -375,7 +375,7 @@ impl Policy {
         });
         let mut certain = false;
         by_rule
-            .chain([(self.default_match(), true)])
+            .chain([(self.default_match(c), true)])
             .take_while(move |(_, is_certain)| !std::mem::replace(&mut certain, *is_certain))
     }
 }

@@ -49,16 +49,22 @@ prop_compose! {
         action in select(vec![Action::Bypass, Action::Enrich, Action::Deny]),
     ) -> Rule {
         Rule {
+            from: Vec::new(),
+            backends: Vec::new(),
             name: RuleName::new("r"),
             to: port.map(|port| Target { network: None, port: Some(port) }).into_iter().collect(),
             uids: vec![],
             processes: vec![],
             cgroups: vec![],
+            namespaces: vec![],
+            containers: ContainerConditions::default(),
             session,
             action,
             fail: Fail::Open,
             shortcut: false,
             remember: None,
+            sample: None,
+            is_mark: false,
         }
     }
 }
@@ -131,16 +137,18 @@ fn holds(rule: &Rule, session: &Session) -> bool {
         && c.tls.is_none_or(|tls| session.tls == Fact::Is(tls))
 }
 
-fn candidate() -> Candidate {
+pub(super) fn candidate() -> Candidate {
     Candidate {
+        from: None,
         to: "10.1.2.3:9042".parse().unwrap(),
         uid: 0,
         process: "java".into(),
         cgroup: "/".into(),
+        netns: None,
     }
 }
 
-fn policy(rules: Vec<Rule>) -> Policy {
+pub(super) fn policy(rules: Vec<Rule>) -> Policy {
     Policy {
         rules,
         default_action: Action::Bypass,
@@ -198,18 +206,28 @@ proptest! {
     }
 }
 
+pub(super) fn plain_rule(name: &str) -> Rule {
+    rule(name, SessionConditions::default(), Action::Deny)
+}
+
 fn rule(name: &str, session: SessionConditions, action: Action) -> Rule {
     Rule {
+        from: Vec::new(),
+        backends: Vec::new(),
         name: RuleName::new(name),
         to: vec![],
         uids: vec![],
         processes: vec![],
         cgroups: vec![],
+        namespaces: vec![],
+        containers: ContainerConditions::default(),
         session,
         action,
         fail: Fail::Closed,
         shortcut: false,
         remember: None,
+        sample: None,
+        is_mark: false,
     }
 }
 
@@ -297,4 +315,98 @@ fn conditions_say_what_they_name_what_is_open_and_what_is_missed() {
     );
     assert_eq!(conditions.open(&session).collect::<Vec<_>>(), [Keyspace]);
     assert_eq!(conditions.missed(&session).collect::<Vec<_>>(), [User]);
+}
+
+#[test]
+fn backends_are_those_of_the_first_rule_that_says_which() {
+    let by_user = || SessionConditions {
+        users: vec![pattern("a")],
+        ..SessionConditions::default()
+    };
+    let plain = |name: &str| rule(name, SessionConditions::default(), Action::Bypass);
+    let balanced = |name: &str| Rule {
+        backends: vec!["10.1.0.1:9042".parse().unwrap()],
+        ..plain(name)
+    };
+    let settled = |rules: Vec<Rule>| {
+        let policy = policy(rules);
+        policy.balances(&candidate()).map(|r| r.name.to_string())
+    };
+    let mark = Rule {
+        is_mark: true,
+        ..plain("mark-1")
+    };
+    let session = rule("session", by_user(), Action::Deny);
+    let both = settled(vec![mark, session.clone(), balanced("b"), balanced("c")]);
+    assert_eq!(both.as_deref(), Some("b"));
+    // It holds, and has none.
+    assert_eq!(settled(vec![plain("a"), balanced("b")]), None);
+    let elsewhere = Rule {
+        uids: vec![candidate().uid + 1],
+        ..plain("a")
+    };
+    let passed_over = settled(vec![elsewhere, balanced("b")]);
+    assert_eq!(passed_over.as_deref(), Some("b"));
+    let own = Rule {
+        backends: balanced("").backends,
+        ..session
+    };
+    let own = settled(vec![own, balanced("b")]);
+    assert_eq!(own.as_deref(), Some("session"));
+    assert_eq!(settled(Vec::new()), None);
+}
+
+#[test]
+fn who_is_elsewhere_is_no_process_of_this_host() {
+    let from = |networks: &[&str]| networks.iter().map(|n| n.parse().unwrap()).collect();
+    let elsewhere = |ip: &str| Candidate {
+        from: Some(ip.parse().unwrap()),
+        ..candidate()
+    };
+    let by = |from: Vec<IpNet>, uids: Vec<u32>| Rule {
+        from,
+        uids,
+        ..rule("r", SessionConditions::default(), Action::Deny)
+    };
+    let near = by(from(&["10.2.0.0/16", "fd00::/8"]), Vec::new());
+    assert_eq!(near.miss(&candidate()), Some(Miss::From));
+    assert_eq!(near.miss(&elsewhere("10.3.0.1")), Some(Miss::From));
+    for ip in ["10.2.0.1", "fd00::1", "::ffff:10.2.0.1"] {
+        assert_eq!(near.miss(&elsewhere(ip)), None, "{ip}");
+    }
+    let root = by(Vec::new(), vec![candidate().uid]);
+    assert_eq!(root.miss(&candidate()), None);
+    assert_eq!(root.miss(&elsewhere("10.2.0.1")), Some(Miss::Uid));
+    let everybody = by(Vec::new(), Vec::new());
+    assert_eq!(everybody.miss(&candidate()), None);
+    assert_eq!(everybody.miss(&elsewhere("10.2.0.1")), Some(Miss::From));
+    let policy = Policy {
+        rules: vec![everybody],
+        default_action: Action::Deny,
+        default_fail: Fail::Closed,
+    };
+    assert_eq!(policy.first_match(&candidate()).index, Some(0));
+    let left_alone = policy.first_match(&elsewhere("10.2.0.1"));
+    assert_eq!(left_alone.index, None);
+    assert_eq!(left_alone.action, Action::Bypass);
+}
+
+#[test]
+fn a_namespace_is_named_by_number_name_or_path() {
+    let at = |path: &str| Some(NetnsPattern::At(path.into()));
+    for (text, expected) in [
+        ("4026532008", Some(NetnsPattern::Inode(4_026_532_008))),
+        ("db", at("/run/netns/db")),
+        ("/proc/1/ns/net", at("/proc/1/ns/net")),
+        ("", None),
+        ("a/b", None),
+        ("..", None),
+        ("/run/../x", None),
+    ] {
+        assert_eq!(NetnsPattern::parse(text), expected, "{text:?}");
+    }
+    let own = NetnsPattern::At("/proc/self/ns/net".into());
+    assert_eq!(own.inode(), crate::host::own_netns_inode());
+    let missing = NetnsPattern::At("/run/netns/there-is-none".into());
+    assert_eq!(missing.inode(), None);
 }

@@ -29,6 +29,7 @@ use crate::{
     attach::{AttachError, program, refused},
     counters::Turn,
     listeners::Mark,
+    load,
     maps::{MapsError, take},
     sys::{self, Shared},
 };
@@ -156,7 +157,7 @@ impl Shortcut {
         }
         let hook: &mut SockOps = program(ebpf, ENROLS)?;
         if hook.fd().is_err() {
-            hook.load().map_err(refused(ENROLS))?;
+            load::insist(|| hook.load()).map_err(refused(ENROLS))?;
         }
         let link = hook.attach(cgroup, CgroupAttachMode::Single);
         self.enrols = Some(link.map_err(refused(ENROLS))?);
@@ -172,7 +173,7 @@ impl Shortcut {
         }
         let chooses: &mut SkMsg = program(ebpf, CHOOSES)?;
         if chooses.fd().is_err() {
-            chooses.load().map_err(refused(CHOOSES))?;
+            load::insist(|| chooses.load()).map_err(refused(CHOOSES))?;
         }
         chooses.attach(self.socks.fd()).map_err(refused(CHOOSES))?;
         self.loaded = true;

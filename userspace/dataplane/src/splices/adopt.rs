@@ -6,11 +6,10 @@
 //! nothing was read since, says exactly where its bytes are, whatever became of the agent.
 
 use std::{
-    collections::VecDeque,
     io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     sync::{
-        Arc, Mutex, OnceLock,
+        Arc,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
 };
@@ -20,7 +19,7 @@ use ebpf::abi;
 use tokio::sync::Notify;
 
 use super::{
-    Calls, Down, Engine, IN_PLACE, Maps, Moved, NO_QUESTION, Position, Splice, SpliceMaps, Splices,
+    Calls, Down, Engine, IN_PLACE, Moved, NO_QUESTION, Near, Position, Splice, SpliceMaps, Splices,
     kernel,
 };
 use crate::{places::Places, splice_refusal::SpliceRefusal};
@@ -84,31 +83,10 @@ impl Splices {
             return Err(io::Error::other("an engine with too few descriptors"));
         }
         let hooks = descriptors.split_off(LOOK_AND_MAPS);
-        let cloned: io::Result<Vec<_>> = descriptors.iter().map(OwnedFd::try_clone).collect();
-        let mut cloned = cloned?.into_iter();
-        let look = cloned.next().ok_or_else(|| io::Error::other("no look"))?;
-        let maps = SpliceMaps::of(cloned.collect()).map_err(io::Error::other)?;
-        let number = number(&maps).map_err(io::Error::other)?;
-        let engine = Arc::new(Engine {
-            number,
-            look,
-            mark: None,
-            maps: Mutex::new(Maps {
-                orders: maps.orders,
-                splices: maps.splices,
-                fallow: VecDeque::new(),
-            }),
-            callers: Mutex::default(),
-            programs: OnceLock::new(),
-            descriptors,
-            hooks: hooks.into(),
-            left: AtomicBool::new(false),
-            _sockets: [maps.clients, maps.accepteds, maps.upstreams],
-        });
-        let calls = Calls {
-            ring: maps.calls,
-            engine: engine.clone(),
-        };
+        let look = descriptors.remove(0);
+        let maps = SpliceMaps::of(descriptors).map_err(io::Error::other)?;
+        let (engine, calls) =
+            Engine::new(look, maps, None, hooks.into()).map_err(io::Error::other)?;
         let down = Down::Ingress;
         Ok((Self { engine, down }, calls))
     }
@@ -121,10 +99,7 @@ impl Splices {
         let descriptor = self.engine.descriptors.last();
         let descriptor = descriptor.ok_or_else(|| io::Error::other("no calls"))?;
         let map = map(descriptor.try_clone()?).map_err(io::Error::other)?;
-        Ok(Calls {
-            ring: map.try_into().map_err(io::Error::other)?,
-            engine: self.engine.clone(),
-        })
+        Ok(self.engine.calls(map.try_into().map_err(io::Error::other)?))
     }
 
     /// From now on what the kernel has of this engine's flows stays there when their splices are
@@ -144,8 +119,8 @@ impl Splices {
     ///
     /// # Errors
     /// Nobody knows where its bytes are: it has to be closed.
-    pub fn resume(&self, id: u64) -> Result<Resumed, NotResumed> {
-        let resumed = self.look_at(id);
+    pub fn resume(&self, id: u64, near: Near) -> Result<Resumed, NotResumed> {
+        let resumed = self.look_at(id, near);
         if matches!(resumed, Err(NotResumed::UnderWay)) {
             // Nobody else would.
             self.engine.forget(id);
@@ -153,7 +128,7 @@ impl Splices {
         resumed
     }
 
-    fn look_at(&self, id: u64) -> Result<Resumed, NotResumed> {
+    fn look_at(&self, id: u64, near: Near) -> Result<Resumed, NotResumed> {
         let (order, kernels) = {
             let maps = self.engine.maps();
             let slot = maps.orders.get(&id, IN_PLACE).map_err(gone)?.0;
@@ -164,20 +139,21 @@ impl Splices {
             abi::SPLICE_DOWN_EGRESS => Down::Egress,
             _ => return Err(NotResumed::UnderWay),
         };
-        let answer = self
-            .engine
-            .look(&abi::SpliceQuestion { id, ..NO_QUESTION })?;
-        // The one thing that an owner may do while its order is engaged is to read the client.
+        let question = abi::SpliceQuestion { id, ..NO_QUESTION };
+        let answer = self.engine.look(&question, near)?;
+        // The one thing that an owner may do while its order is engaged is to read the near application.
         let read_on = answer.accepted_copied_seq != order.up_seq;
         if order.up == 0 || read_on || kernels.torn != 0 {
             return Err(NotResumed::UnderWay);
         }
+        let [to_database, to_client] = near.ways(order.up_place, order.down_place);
         let called = Arc::new(Notify::new());
         self.engine.callers().insert(id, called.clone());
         Ok(Resumed {
             splice: Splice {
                 engine: self.engine.clone(),
                 down,
+                near,
                 id,
                 base_up: order.up_seq.wrapping_sub(order.up_read as u32),
                 base_down: kernels.base_seq,
@@ -185,13 +161,13 @@ impl Splices {
                 left: AtomicBool::new(false),
             },
             position: Position {
-                from_client: order.up_read,
-                from_database: order.down_passed,
-                to_client: order.down_written,
+                from_near: order.up_read,
+                from_far: order.down_passed,
+                to_near: order.down_written,
             },
             places: Places {
-                to_database: order.up_place,
-                to_client: order.down_place,
+                to_database,
+                to_client,
             },
             moved: Moved::of(&kernels),
             up_seq: order.up_seq,
@@ -217,9 +193,15 @@ impl Splice {
         self.engine.number
     }
 
-    /// The sequence number of the next byte of the client's, where the agent has read so many.
-    pub fn up_seq(&self, from_client: u64) -> u32 {
-        self.base_up.wrapping_add(from_client as u32)
+    /// The near application's side.
+    pub fn near(&self) -> Near {
+        self.near
+    }
+
+    /// The sequence number of the next byte of the near application's, where the agent has read so
+    /// many.
+    pub fn up_seq(&self, from_near: u64) -> u32 {
+        self.base_up.wrapping_add(from_near as u32)
     }
 
     /// Dropped, it stays in the kernel's hands: another process goes on with it.
@@ -230,12 +212,6 @@ impl Splice {
     pub(super) fn is_left(&self) -> bool {
         self.left.load(Relaxed) || self.engine.left.load(Relaxed)
     }
-}
-
-pub(super) fn number(maps: &SpliceMaps) -> Result<u32, MapError> {
-    let clients = maps.clients.fd().as_fd().try_clone_to_owned();
-    let data = MapData::from_fd(clients.map_err(MapError::IoError)?)?;
-    Ok(data.info()?.id())
 }
 
 /// Another descriptor of a map.

@@ -144,6 +144,7 @@ fn run(command: Command) -> anyhow::Result<bool> {
             let options = Options {
                 helper: Some(helper()?),
                 credentials: load.user.clone().zip(load.password.clone()),
+                ..Options::default()
             };
             let any = SocketAddr::from(([127, 0, 0, 1], 0));
             let server = Server::start_with(listen(any)?, options)?;
@@ -160,6 +161,7 @@ fn serve(serve: Serve) -> anyhow::Result<bool> {
     let options = Options {
         helper: Some(helper()?),
         credentials: serve.user.zip(serve.password),
+        ..Options::default()
     };
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_io()

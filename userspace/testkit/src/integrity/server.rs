@@ -39,6 +39,9 @@ pub struct Options {
     pub helper: Option<Helper>,
     /// Asks CQL clients for this user and password.
     pub credentials: Option<(String, String)>,
+    /// Its sockets do not block from the first byte on, as those of databases; for plans whose ends
+    /// never block.
+    pub never_blocks: bool,
 }
 
 /// A running server; dropped, it accepts no more.
@@ -170,6 +173,7 @@ impl Shared {
     }
 
     fn welcome(&self, socket: &TcpStream) -> anyhow::Result<Hello> {
+        socket.set_nonblocking(self.options.never_blocks)?;
         socket.set_read_timeout(Some(HELLO_WITHIN))?;
         let hello = welcome(socket, self.options.credentials.as_ref())?;
         socket.set_read_timeout(None)?;

@@ -8,10 +8,12 @@ use std::sync::Arc;
 
 use tokio::sync::broadcast;
 
-use super::ast::{SchemaStatement, TableName};
+use super::ast::{SchemaStatement, Statement, TableName};
 use super::clients::Clients;
 use super::failure::{Failure, Result};
+use super::parse::parse;
 use super::response::SchemaChange;
+use super::ring::Ring;
 use super::schema::{Keyspace, TableDef, uuid_of};
 use super::statements::Statements;
 use super::store::{Memory, Table};
@@ -31,6 +33,7 @@ pub(super) struct Database {
     pub(super) addr: SocketAddr,
     pub(super) max_version: u8,
     pub(super) memory: Rc<Memory>,
+    pub(super) ring: Ring,
     schema_changes: u64,
 }
 
@@ -54,8 +57,17 @@ impl Database {
             addr,
             max_version,
             memory,
+            ring: Ring::new(addr, Vec::new()),
             schema_changes: 0,
         })
+    }
+
+    /// Carries out the text of a schema statement.
+    pub(super) fn make(&mut self, text: &str) -> Result<()> {
+        match parse(text)? {
+            Statement::Schema(statement) => self.change_schema(&statement, None).map(drop),
+            _ => Err(Failure::invalid("this changes no schema")),
+        }
     }
 
     /// Another one after each schema change: drivers compare it between nodes.

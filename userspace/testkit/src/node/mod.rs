@@ -27,6 +27,7 @@ mod plan_modify;
 mod plan_select;
 mod request;
 mod response;
+mod ring;
 mod schema;
 mod server;
 mod session;
@@ -74,6 +75,11 @@ pub struct NodeOptions {
     pub max_connections: usize,
     /// How long QUERY, EXECUTE and BATCH take; None: as long as they take.
     pub delays: Option<Delays>,
+    /// The nodes that drivers are told of, itself among them, in the order of their tokens: each has
+    /// an equal part of the ring. They share nothing. Empty: it is alone.
+    pub ring: Vec<SocketAddr>,
+    /// Statements that make its schema before the first client comes.
+    pub schema: Vec<String>,
 }
 
 impl Default for NodeOptions {
@@ -86,6 +92,8 @@ impl Default for NodeOptions {
             max_stored_bytes: 2 << 30,
             max_connections: 10_000,
             delays: None,
+            ring: Vec::new(),
+            schema: Vec::new(),
         }
     }
 }
@@ -208,13 +216,18 @@ fn run(
     (clients, tally): (Arc<Clients>, Tallied),
     stop: watch::Receiver<()>,
 ) -> anyhow::Result<()> {
-    let db = database::Database::new(
+    let mut db = database::Database::new(
         addr,
         options.max_version,
         options.max_stored_bytes,
         Arc::clone(&clients),
     )
     .map_err(|failure| anyhow::anyhow!(failure.message))?;
+    db.ring = ring::Ring::new(addr, options.ring);
+    for text in &options.schema {
+        let made = db.make(text);
+        made.map_err(|failure| anyhow::anyhow!("{text}: {}", failure.message))?;
+    }
     let settings = server::Settings {
         credentials: options.credentials,
         limits: wire::Limits {

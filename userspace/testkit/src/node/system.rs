@@ -2,6 +2,7 @@
 //! node's state whenever one is selected from.
 
 use std::cell::Cell;
+use std::net::SocketAddr;
 use std::rc::Rc;
 
 use super::ast::{SchemaStatement, Statement, Term};
@@ -11,6 +12,7 @@ use super::failure::{Failure, Result};
 use super::literal;
 use super::parse::parse;
 use super::plan_modify::put_key_component;
+use super::ring::RingNode;
 use super::schema::{Column, ColumnKind, Keyspace, TableDef, uuid_of};
 use super::store::{Memory, Table};
 use super::{CQL_VERSION, RELEASE_VERSION};
@@ -25,6 +27,9 @@ const VIRTUAL_KEYSPACES: [&str; 2] = ["system_views", "system_virtual_schema"];
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SystemTable {
     Local,
+    Peers {
+        v2: bool,
+    },
     Clients,
     Keyspaces {
         of_virtual: bool,
@@ -35,7 +40,7 @@ pub(super) enum SystemTable {
     Columns {
         of_virtual: bool,
     },
-    /// Peers, types, functions and the like: there are none.
+    /// Types, functions and the like: there are none.
     Empty,
 }
 
@@ -105,6 +110,8 @@ impl System {
         let of_virtual = keyspace == "system_virtual_schema";
         let kind = match (keyspace, table) {
             ("system", "local") => SystemTable::Local,
+            ("system", "peers") => SystemTable::Peers { v2: false },
+            ("system", "peers_v2") => SystemTable::Peers { v2: true },
             ("system_views", "clients") => SystemTable::Clients,
             ("system_schema" | "system_virtual_schema", "keyspaces") => {
                 SystemTable::Keyspaces { of_virtual }
@@ -149,6 +156,7 @@ impl SystemTable {
         };
         match self {
             Self::Local => vec![local(db)],
+            Self::Peers { v2 } => db.ring.peers().map(|node| peer(db, &node, v2)).collect(),
             Self::Clients => db.clients.snapshot().iter().map(client).collect(),
             Self::Keyspaces { of_virtual } => listed(of_virtual)
                 .map(|k| keyspace(k, of_virtual))
@@ -209,10 +217,7 @@ fn local(db: &Database) -> SystemRow {
         ("cql_version", text(CQL_VERSION)),
         ("data_center", text("datacenter1")),
         ("gossip_generation", number(1)),
-        (
-            "host_id",
-            Term::Uuid(uuid_of(&[b"host", db.addr.to_string().as_bytes()])),
-        ),
+        ("host_id", host_id(db.addr)),
         ("listen_address", ip.clone()),
         ("listen_port", number(7000)),
         ("native_protocol_version", text(db.max_version.to_string())),
@@ -225,8 +230,39 @@ fn local(db: &Database) -> SystemRow {
         ("rpc_address", ip),
         ("rpc_port", port),
         ("schema_version", Term::Uuid(db.schema_version())),
-        ("tokens", Term::Set(vec![text("0")])),
+        ("tokens", tokens(db.ring.own_token())),
     ]
+}
+
+fn host_id(addr: SocketAddr) -> Term {
+    Term::Uuid(uuid_of(&[b"host", addr.to_string().as_bytes()]))
+}
+
+fn tokens(token: i64) -> Term {
+    Term::Set(vec![text(token.to_string())])
+}
+
+/// `v2`: as Cassandra has it since 4.0, with ports.
+fn peer(db: &Database, node: &RingNode, v2: bool) -> SystemRow {
+    let ip = text(node.addr.ip().to_string());
+    let mut row = vec![
+        ("peer", ip.clone()),
+        ("data_center", text("datacenter1")),
+        ("host_id", host_id(node.addr)),
+        ("rack", text("rack1")),
+        ("release_version", text(RELEASE_VERSION)),
+        ("schema_version", Term::Uuid(db.schema_version())),
+        ("tokens", tokens(node.token)),
+    ];
+    match v2 {
+        true => row.extend([
+            ("peer_port", number(7000)),
+            ("native_address", ip),
+            ("native_port", number(node.addr.port())),
+        ]),
+        false => row.push(("rpc_address", ip)),
+    }
+    row
 }
 
 fn client(client: &Client) -> SystemRow {

@@ -35,7 +35,7 @@ const CONTROL: &str = "control.sock";
 /// One sample of `/metrics`: its value by its labels, as written there.
 pub type Metric = BTreeMap<String, f64>;
 
-/// A running agent. Dropped, it is killed and its pins are removed.
+/// A running agent. Dropped, it is killed and its pins are removed; a test that leaves any fails.
 #[derive(Debug)]
 pub struct Agent<'a> {
     binary: PathBuf,
@@ -243,6 +243,10 @@ impl<'a> Agent<'a> {
     }
 }
 
+#[expect(
+    clippy::panic,
+    reason = "a test that leaves something behind has failed"
+)]
 impl Drop for Agent<'_> {
     fn drop(&mut self) {
         let _ = self.kill();
@@ -254,7 +258,11 @@ impl Drop for Agent<'_> {
             .arg(self.control())
             .output();
         if !detached.as_ref().is_ok_and(|o| o.status.success()) {
-            eprintln!("cannot detach {}: {detached:?}", self.pins.display());
+            let pins = self.pins.display();
+            match thread::panicking() {
+                true => eprintln!("cannot detach {pins}: {detached:?}"),
+                false => panic!("what is pinned at {pins} stays: {detached:?}"),
+            }
         }
         if thread::panicking() {
             eprintln!("--- the agent's log\n{}\n---", self.log());

@@ -26,6 +26,11 @@ impl Netns {
         Ok(Self(own))
     }
 
+    /// Where it can be opened, by any process of this host, while this is there.
+    pub fn path(&self) -> String {
+        format!("/proc/{}/fd/{}", std::process::id(), self.0.as_raw_fd())
+    }
+
     /// Moves this thread into it, for good.
     pub(super) fn enter(&self) -> anyhow::Result<()> {
         Ok(setns(&self.0, CloneFlags::CLONE_NEWNET)?)
@@ -45,14 +50,37 @@ impl Netns {
     /// # Errors
     /// With what `ip` says.
     pub fn join(&self, other: &Self, own: &[&str], others: &[&str]) -> anyhow::Result<()> {
-        self.plug(own, other, "veth")?;
-        other.up("veth", others)
+        self.join_as(own, (other, "veth"), others)
+    }
+
+    /// As [`Self::join`], under another name there: for one that is joined with several.
+    ///
+    /// # Errors
+    /// With what `ip` says.
+    pub fn join_as(
+        &self,
+        own: &[&str],
+        (other, name): (&Self, &str),
+        others: &[&str],
+    ) -> anyhow::Result<()> {
+        self.plug(own, other, name)?;
+        other.up(name, others)
+    }
+
+    /// Sets one of its settings: `net.ipv4.ip_forward`.
+    ///
+    /// # Errors
+    /// There is none of this name, or it takes no such value.
+    pub fn sysctl(&self, name: &str, value: &str) -> anyhow::Result<()> {
+        let path = format!("/proc/sys/{}", name.replace('.', "/"));
+        let written = super::run_in(Some(self), None, || std::fs::write(&path, value))?;
+        written.with_context(|| format!("cannot write {path}"))
     }
 
     /// Makes a veth pair: `veth` with these addresses here, one of another name there, which is not
     /// up yet.
     pub(super) fn plug(&self, own: &[&str], other: &Self, name: &str) -> anyhow::Result<()> {
-        let there = format!("/proc/{}/fd/{}", std::process::id(), other.0.as_raw_fd());
+        let there = other.path();
         let peer = ["type", "veth", "peer", "name", name, "netns", &there];
         self.ip(&[["link", "add", "veth"].as_slice(), &peer].concat())?;
         self.up("veth", own)

@@ -60,10 +60,12 @@ pub fn on_a_host(body: impl FnOnce(&Host<'_>)) {
     assert_eq!(counted_options(&agent), answers, "the bystander's requests");
     assert_eq!(agent.get("/healthz").unwrap(), "ok\n");
     let log = agent.log();
+    // Who has gone before its connection was there leaves its port to the next client at once, while the
+    // agent still holds it towards the database: that is told, and counted.
     let is_bad = |l: &&str| {
-        ["panicked", " WARN ", " ERROR "]
-            .iter()
-            .any(|w| l.contains(w))
+        let is_said = |word| l.contains(word);
+        ["panicked", " WARN ", " ERROR "].into_iter().any(is_said)
+            && !is_said("source port was taken")
     };
     let bad: Vec<&str> = log.lines().filter(is_bad).collect();
     assert_eq!(bad, [""; 0], "the agent complained");

@@ -1,0 +1,199 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR MIT */
+/*
+ * sk_lookup: connections from other hosts to a database on this one.
+ *
+ * Fires for a packet that belongs to no connection, before the kernel looks for a listening socket;
+ * so for the SYN of a new one (and for stray packets, which are decided, and counted, alike).
+ * Looks the rule up by the client's address and the one that it dialled, and lets the packet go on to
+ * the database (bypass; observe: observe_incoming.h), has the kernel answer with RST (deny), or hands it to the agent's
+ * listener (enrich). What comes in over the loopback is this host's own and was decided by
+ * connect.bpf.c; but for the agent's dials on behalf of such a client. They come from the client's
+ * own address and port, which at the database's address are the accepted socket's already; so they
+ * go to an address of the agent's (incoming_dials), from where they are handed to the database.
+ *
+ * The agent takes a connection only while the database listens: else the kernel refuses it as ever.
+ *
+ * Reads settings, policies, rules, targets, sources, incoming_listeners, databases, incoming_dials,
+ * own_addresses, taken_addresses. Writes decisions, causes. When the agent is dead its listener has left the map: the rule's `fail`
+ * decides.
+ */
+#include "observe_incoming.h"
+#include "steer.h"
+
+/* Whether the kernel takes the listening socket under this key: it refuses one of the wrong family.
+ * `agents`: a cgroup, beneath which its connections would be metered. */
+static __always_inline int select_database_at(struct bpf_sk_lookup *ctx,
+					      struct up_database_key *key, __u64 agents)
+{
+	struct bpf_sock *sk = bpf_map_lookup_elem(&databases, key);
+	long refused;
+
+	if (!sk)
+		return 0;
+	refused = bpf_sk_assign(ctx, sk, BPF_SK_LOOKUP_F_REPLACE);
+	if (!refused && agents && is_unmetered(sk, agents))
+		count_cause(UP_CAUSE_DATABASE_UNMETERED);
+	bpf_sk_release(sk);
+	return !refused;
+}
+
+/* Selects the socket that listens at `at`, as the kernel would: a specific address goes before an
+ * unspecified one, and IPv4 may be served by an IPv6 socket. */
+static __noinline int select_database(struct bpf_sk_lookup *ctx, __u32 space,
+				      const struct up_endpoint *at, __u64 agents)
+{
+	struct up_database_key key = { .space = space };
+	__u32 unspecified[4] = {};
+
+	if (!at)
+		return 0;
+	key.at = *at;
+	if (select_database_at(ctx, &key, agents))
+		return 1;
+	if (at->family == 4) {
+		endpoint4(&key.at, 0, at->port_be);
+		if (select_database_at(ctx, &key, agents))
+			return 1;
+	}
+	endpoint6(&key.at, unspecified, at->port_be);
+	return select_database_at(ctx, &key, agents);
+}
+
+static __always_inline int select_agent(struct bpf_sk_lookup *ctx, __u32 space, int family)
+{
+	__u32 index = 2 * space + (family == 6);
+
+	return select_listener(ctx, bpf_map_lookup_elem(&incoming_listeners, &index));
+}
+
+/* The agent's dial on behalf of a client reaches the database that it is meant for, or nobody. */
+static __always_inline int on_dial(struct bpf_sk_lookup *ctx, __u32 space,
+				   const struct up_endpoint *client,
+				   const struct up_endpoint *dialled)
+{
+	struct up_incoming_dial dial = { .client = *client, .dialled = *dialled, .space = space };
+	struct up_endpoint *database = bpf_map_lookup_elem(&incoming_dials, &dial);
+
+	if (!database)
+		return leave_alone();
+	return select_database(ctx, space, database, 0) ? SK_PASS : refuse(ctx);
+}
+
+static __always_inline int on_decided(struct bpf_sk_lookup *ctx, __u32 space,
+				      const struct up_settings *s, const struct up_endpoint *dst,
+				      const struct decision *d)
+{
+	__u32 cause = UP_CAUSES;
+
+	if (d->action == UP_ACTION_BYPASS) {
+		count_outcome(d, UP_OUTCOME_UNTOUCHED);
+		return leave_alone();
+	}
+	if (d->action == UP_ACTION_OBSERVE) {
+		count_outcome(d, UP_OUTCOME_UNTOUCHED);
+		/* Selected for a moment: only so is it known which one it is. */
+		select_database(ctx, space, dst, s->cgroup_id);
+		bpf_sk_assign(ctx, NULL, BPF_SK_LOOKUP_F_REPLACE);
+		return leave_alone();
+	}
+	if (d->action == UP_ACTION_DENY) {
+		count_outcome(d, UP_OUTCOME_DENIED);
+		return refuse(ctx);
+	}
+	if (s->full)
+		cause = UP_CAUSE_AGENT_FULL;
+	/* Selected for a moment: only so is it known whether it would take the connection. */
+	else if (!select_database(ctx, space, dst, 0))
+		cause = UP_CAUSE_DATABASE_AWAY;
+	else if (!select_agent(ctx, space, dst->family))
+		cause = UP_CAUSE_AGENT_AWAY;
+	if (cause == UP_CAUSES) {
+		count_outcome(d, UP_OUTCOME_INTERCEPTED);
+		return SK_PASS;
+	}
+	count_cause(cause);
+	if (d->fail == UP_FAIL_CLOSED) {
+		count_outcome(d, UP_OUTCOME_FAILED_CLOSED);
+		return refuse(ctx);
+	}
+	count_outcome(d, UP_OUTCOME_FAILED_OPEN);
+	return leave_alone();
+}
+
+static __always_inline int on_incoming(struct bpf_sk_lookup *ctx, __u32 space)
+{
+	struct up_endpoint client, dst;
+	struct decision d = {};
+	struct up_settings *s;
+	__u32 zero = 0, *taken;
+
+	if (!ends_of(ctx, &client, &dst))
+		return leave_alone();
+	/* What is sent to an address of its own host crosses the loopback, but is shown as if it had come
+	 * in where that address is. */
+	if (ctx->ingress_ifindex == LOOPBACK || is_own(space, &client, &dst))
+		return on_dial(ctx, space, &client, &dst);
+	/* virtual.bpf.c decides. */
+	taken = bpf_map_lookup_elem(&taken_addresses, &dst);
+	if (taken && *taken == space + 1)
+		return leave_alone();
+	s = bpf_map_lookup_elem(&settings, &zero);
+	if (!s || !decide_elsewhere(s, &client, &dst, &d))
+		return leave_alone();
+	if (d.drawn_out)
+		d.action = UP_ACTION_BYPASS;
+	return on_decided(ctx, space, s, &dst, &d);
+}
+
+/* One for each namespace: nothing in its context tells a program where it runs. */
+#define INCOMING(n)                                                                                 \
+	SEC("sk_lookup")                                                                           \
+	int incoming_##n(struct bpf_sk_lookup *ctx)                                                \
+	{                                                                                          \
+		return on_incoming(ctx, n);                                                        \
+	}
+INCOMING(0)
+INCOMING(1)
+INCOMING(2)
+INCOMING(3)
+INCOMING(4)
+INCOMING(5)
+INCOMING(6)
+INCOMING(7)
+_Static_assert(UP_MAX_INCOMING == 8, "a program for each namespace");
+
+/* For each TCP socket of the namespace that the agent has this run in, locked: those that listen come
+ * first, and the walk ends, in EAGAIN, at the first that does not. */
+SEC("iter/tcp")
+int find_databases(struct bpf_iter__tcp *ctx)
+{
+	struct sock_common *sk = ctx->sk_common;
+	struct up_database_key key = {};
+	__u32 port, *space;
+
+	if (!sk)
+		return 0;
+	if (sk->skc_state != BPF_TCP_LISTEN)
+		return 1;
+	port = sk->skc_num;
+	if (!is_incoming_port(port))
+		return 0;
+	space = space_of(sk->skc_net.net->net_cookie);
+	if (!space)
+		return 0;
+	key.space = *space;
+	if (sk->skc_family == AF_INET) {
+		endpoint4(&key.at, sk->skc_rcv_saddr, bpf_htons((__u16)port));
+	} else {
+		__u32 addr[4] = {
+			sk->skc_v6_rcv_saddr.in6_u.u6_addr32[0],
+			sk->skc_v6_rcv_saddr.in6_u.u6_addr32[1],
+			sk->skc_v6_rcv_saddr.in6_u.u6_addr32[2],
+			sk->skc_v6_rcv_saddr.in6_u.u6_addr32[3],
+		};
+
+		endpoint6(&key.at, addr, bpf_htons((__u16)port));
+	}
+	bpf_map_update_elem(&databases, &key, sk, BPF_NOEXIST);
+	return 0;
+}

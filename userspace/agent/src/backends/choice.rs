@@ -1,0 +1,96 @@
+//! Who gets new connections.
+
+use std::{
+    collections::hash_map::RandomState,
+    hash::{BuildHasher, Hasher},
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+};
+
+use dataplane::{
+    backends::{Lots, Weight, Weights},
+    policy::RuleName,
+};
+
+/// What stands behind the virtual addresses of one rule.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Share {
+    /// The rule.
+    pub rule: RuleName,
+    /// Its backends, in its order; those with weight 0 get no new connections.
+    pub backends: Vec<(SocketAddr, Weight)>,
+}
+
+/// All of it at one moment.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Choice {
+    /// By backend, whatever rules name it.
+    pub weights: Arc<Weights>,
+    /// By rule, in the order of the policy.
+    pub shares: Arc<Vec<Share>>,
+}
+
+impl Choice {
+    /// One of these by its weight; None when none of them takes new connections.
+    pub fn draw(&self, backends: &[SocketAddr], dice: &Dice) -> Option<SocketAddr> {
+        let drawn = Lots::of(backends, &self.weights).draw(dice.number())?;
+        backends.get(drawn).copied()
+    }
+}
+
+/// Numbers that nobody can foretell who does not try hard.
+pub struct Dice(AtomicU64);
+
+impl Default for Dice {
+    fn default() -> Self {
+        Self(AtomicU64::new(RandomState::new().build_hasher().finish()))
+    }
+}
+
+/// SplitMix64's step.
+const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
+
+impl Dice {
+    /// From 0 to `u32::MAX`.
+    pub fn number(&self) -> u32 {
+        let mut z = self.0.fetch_add(STEP, Relaxed);
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((z ^ (z >> 31)) >> 32) as u32
+    }
+
+    /// From 0 to 1.
+    pub fn share(&self) -> f64 {
+        f64::from(self.number()) / f64::from(u32::MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn backends_are_drawn_by_their_weight() {
+        let backends: Vec<SocketAddr> = (1..=3)
+            .map(|n| SocketAddr::from(([10, 1, 0, n], 9042)))
+            .collect();
+        let weights = backends.iter().copied().zip([100, 0, 50]).collect();
+        let choice = Choice {
+            weights: Arc::new(weights),
+            ..Choice::default()
+        };
+        let (dice, mut drawn) = (Dice::default(), [0_u32; 3]);
+        for _ in 0..30_000 {
+            let at = choice.draw(&backends, &dice).unwrap();
+            drawn[backends.iter().position(|b| *b == at).unwrap()] += 1;
+        }
+        assert_eq!(drawn[1], 0);
+        // Ten standard deviations.
+        assert!(drawn[0].abs_diff(20_000) < 820, "{drawn:?}");
+        assert_eq!(choice.draw(&backends[1..2], &dice), None);
+        assert_eq!(choice.draw(&[], &dice), None);
+    }
+}

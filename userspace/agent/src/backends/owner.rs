@@ -1,0 +1,403 @@
+//! The task that owns what is known of backends: it has them checked, takes orders, and tells the
+//! kernel and the agent who gets new connections.
+//!
+//! **Invariant**: at most one check of a backend is under way, and none is awaited here: what one
+//! takes delays nobody else's.
+
+use std::{
+    collections::BTreeMap,
+    net::SocketAddr,
+    sync::{Arc, PoisonError},
+    time::{Duration, SystemTime},
+};
+
+use dataplane::{
+    backends::{Probe, Severed, Weights},
+    policy::{Policy, RuleName},
+};
+use tokio::{
+    sync::{mpsc, oneshot, watch},
+    task::JoinSet,
+    time::{self, Instant},
+};
+
+use super::{
+    Choice, Established, Order, Settings, Share,
+    check::check,
+    choice::Dice,
+    health::{Health, State},
+    view::{BackendMetrics, BackendView},
+};
+use crate::{
+    edge::SharedEdge,
+    observed::SharedDataplane,
+    orders,
+    proxy::{BACKEND_DOWN, Shared},
+};
+
+/// A weight that grows is told at most so often: a step that nobody would notice is not worth a write
+/// into the kernel.
+const SHORTEST_STEP: Duration = Duration::from_millis(50);
+/// A slow start is told in so many steps.
+const STEPS: u32 = 100;
+
+/// What the owner is asked.
+pub enum Asked {
+    /// For all that there is.
+    List(oneshot::Sender<Vec<BackendView>>),
+    /// To follow an order from now on, or none.
+    Order(
+        SocketAddr,
+        Option<Order>,
+        oneshot::Sender<Option<BackendView>>,
+    ),
+    /// Nothing: a connection to it has failed.
+    Suspect(SocketAddr, String),
+}
+
+/// One backend.
+pub(super) struct Member {
+    pub health: Health,
+    /// Those that name it, in the policy's order.
+    pub rules: Vec<RuleName>,
+    pub changed_at: SystemTime,
+    pub last_error: Option<String>,
+    pub good: u64,
+    pub failed: u64,
+    next_check: Instant,
+    is_checked: bool,
+}
+
+/// See the module.
+pub struct Owner {
+    probe: Probe,
+    severed: Severed,
+    shared: Arc<Shared>,
+    dataplane: SharedDataplane,
+    edge: SharedEdge,
+    metrics: BackendMetrics,
+    policy: watch::Receiver<Arc<Policy>>,
+    settings: watch::Receiver<Settings>,
+    asked: mpsc::Receiver<Asked>,
+    tell: watch::Sender<Choice>,
+    members: BTreeMap<SocketAddr, Member>,
+    checks: JoinSet<(SocketAddr, Instant, Result<(), String>)>,
+    dice: Dice,
+    /// What was told last may not hold any more.
+    is_stale: bool,
+}
+
+impl Owner {
+    /// Of the backends of `shared`'s policy.
+    pub fn new(
+        (probe, severed): (Probe, Severed),
+        shared: Arc<Shared>,
+        (dataplane, edge): (SharedDataplane, SharedEdge),
+        metrics: BackendMetrics,
+        settings: watch::Receiver<Settings>,
+        (asked, tell): (mpsc::Receiver<Asked>, watch::Sender<Choice>),
+    ) -> Self {
+        Self {
+            probe,
+            severed,
+            policy: shared.policy.clone(),
+            shared,
+            dataplane,
+            edge,
+            metrics,
+            settings,
+            asked,
+            tell,
+            members: BTreeMap::new(),
+            checks: JoinSet::new(),
+            dice: Dice::default(),
+            is_stale: false,
+        }
+    }
+
+    /// Runs until nobody changes the policy any more.
+    pub async fn run(mut self) {
+        self.adopt(false);
+        loop {
+            if self.is_stale {
+                self.tell();
+            }
+            let next = self.next_moment();
+            tokio::select! {
+                changed = self.policy.changed() => match changed {
+                    Ok(()) => self.adopt(true),
+                    Err(_) => return,
+                },
+                changed = self.settings.changed() => match changed {
+                    Ok(()) => self.is_stale = true,
+                    Err(_) => return,
+                },
+                Some(asked) = self.asked.recv() => self.answer(asked),
+                Some(done) = self.checks.join_next() => match done {
+                    Ok((backend, began, result)) => self.checked(backend, began, result),
+                    Err(error) => tracing::error!(%error, "a check has failed to check"),
+                },
+                () = at(next) => self.begin_checks(),
+            }
+        }
+    }
+
+    /// Takes in what the policy names; who stays keeps what is known of it. `joins`: backends were in
+    /// use before.
+    fn adopt(&mut self, joins: bool) {
+        let policy = self.policy.borrow_and_update().clone();
+        let mut named: BTreeMap<SocketAddr, Vec<RuleName>> = BTreeMap::new();
+        for rule in &policy.rules {
+            for backend in &rule.backends {
+                named.entry(*backend).or_default().push(rule.name.clone());
+            }
+        }
+        let joins = joins && !self.members.is_empty();
+        let metrics = &self.metrics;
+        self.members.retain(|at, _| {
+            let stays = named.contains_key(at);
+            if !stays {
+                metrics.forget(*at);
+            }
+            stays
+        });
+        let now = Instant::now();
+        for (at, rules) in named {
+            let member = self.members.entry(at).or_insert_with(|| Member {
+                health: Health::new(now, joins),
+                rules: Vec::new(),
+                changed_at: SystemTime::now(),
+                last_error: None,
+                good: 0,
+                failed: 0,
+                next_check: now,
+                is_checked: false,
+            });
+            member.rules = rules;
+        }
+        self.is_stale = true;
+    }
+
+    /// When there is something to do unasked.
+    fn next_moment(&self) -> Option<Instant> {
+        let due = self.members.values().filter(|m| !m.is_checked);
+        let due = due.map(|member| member.next_check).min();
+        let now = Instant::now();
+        let settings = self.settings.borrow();
+        let mut members = self.members.values();
+        let warms = members.any(|m| m.health.is_warming(now, &settings));
+        let step = (settings.slow_start / STEPS).max(SHORTEST_STEP);
+        due.into_iter().chain(warms.then(|| now + step)).min()
+    }
+
+    fn begin_checks(&mut self) {
+        let now = Instant::now();
+        let settings = self.settings.borrow().clone();
+        for (at, member) in &mut self.members {
+            if member.is_checked || member.next_check > now {
+                continue;
+            }
+            member.is_checked = true;
+            let (probe, at, settings) = (self.probe, *at, settings.clone());
+            self.checks
+                .spawn(async move { (at, now, check(probe, at, &settings).await) });
+        }
+        // Weights may have grown, too.
+        self.is_stale = true;
+    }
+
+    fn checked(&mut self, backend: SocketAddr, began: Instant, result: Result<(), String>) {
+        let Some(member) = self.members.get_mut(&backend) else {
+            return;
+        };
+        member.is_checked = false;
+        self.metrics.checked(backend, result.is_ok());
+        match result {
+            Ok(()) => member.good += 1,
+            Err(_) => member.failed += 1,
+        }
+        self.learn(backend, began, result);
+    }
+
+    /// `began`: when what told it did.
+    fn learn(&mut self, backend: SocketAddr, began: Instant, result: Result<(), String>) {
+        let settings = self.settings.borrow().clone();
+        let Some(member) = self.members.get_mut(&backend) else {
+            return;
+        };
+        let now = Instant::now();
+        let changed = member.health.checked(result.is_ok(), now, &settings);
+        let wait = member.health.wait(self.dice.share(), &settings);
+        member.next_check = (began + wait).max(now);
+        member.last_error = result.err().or(member.last_error.take());
+        if let Some(state) = changed {
+            member.changed_at = SystemTime::now();
+            self.has_become(backend, state);
+        }
+    }
+
+    fn answer(&mut self, asked: Asked) {
+        // Who asked may have gone.
+        match asked {
+            Asked::List(answer) => drop(answer.send(self.views())),
+            Asked::Suspect(backend, why) => {
+                let up = |m: &Member| m.health.state() == State::Up;
+                if self.members.get(&backend).is_some_and(up) {
+                    self.learn(backend, Instant::now(), Err(why));
+                }
+            }
+            Asked::Order(backend, order, answer) => {
+                self.order(backend, order);
+                let all = self.views();
+                let at = backend.to_string();
+                drop(answer.send(all.into_iter().find(|view| view.backend == at)));
+            }
+        }
+    }
+
+    fn order(&mut self, backend: SocketAddr, order: Option<Order>) {
+        let Some(member) = self.members.get_mut(&backend) else {
+            return;
+        };
+        tracing::info!(%backend, ?order, "an operator's order for a backend");
+        if let Some(state) = member.health.order(order, Instant::now()) {
+            member.changed_at = SystemTime::now();
+            self.has_become(backend, state);
+        }
+        // No connection of a moment later goes by what was before.
+        self.tell();
+    }
+
+    fn has_become(&mut self, backend: SocketAddr, state: State) {
+        self.is_stale = true;
+        let why = self.members.get(&backend);
+        let why = why.and_then(|member| member.last_error.as_deref());
+        match state {
+            State::Down => tracing::warn!(%backend, why, "backend is down"),
+            state => tracing::info!(%backend, "backend is {}", state.as_str()),
+        }
+        if state == State::Down && self.settings.borrow().established == Established::Reset {
+            self.reset_connections_to(backend);
+        }
+    }
+
+    fn reset_connections_to(&self, backend: SocketAddr) {
+        for flow in self.shared.flows.all() {
+            if flow.backend() == Some(backend) {
+                // It is not waited for.
+                drop(flow.mailbox.post(orders::Order::close(BACKEND_DOWN)));
+            }
+        }
+        let severed = self.severed.clone();
+        // Nor is this: it looks at every connection of the host.
+        drop(tokio::task::spawn_blocking(move || {
+            match severed.reset(backend) {
+                Ok(0) => {}
+                Ok(connections) => {
+                    tracing::info!(%backend, connections, "balanced connections reset")
+                }
+                Err(error) => {
+                    tracing::error!(%backend, %error, "balanced connections stay: the kernel refuses");
+                }
+            }
+        }));
+        let edge = self.edge.clone();
+        drop(tokio::task::spawn_blocking(move || {
+            let mut edge = edge.lock().unwrap_or_else(PoisonError::into_inner);
+            match edge.as_mut().map(|edge| edge.reset(backend)) {
+                None | Some(Ok(0)) => {}
+                Some(Ok(connections)) => {
+                    tracing::info!(%backend, connections, "forwarded connections given up")
+                }
+                Some(Err(error)) => {
+                    tracing::error!(%backend, %error, "forwarded connections stay");
+                }
+            }
+        }));
+    }
+
+    fn tell(&mut self) {
+        let now = Instant::now();
+        let settings = self.settings.borrow().clone();
+        let weight = |m: &Member| m.health.weight(now, &settings);
+        let weights: Weights = self
+            .members
+            .iter()
+            .map(|(at, m)| (*at, weight(m)))
+            .collect();
+        let shares = shares(&self.policy.borrow(), &weights);
+        let told = self.tell.borrow().clone();
+        for (at, weight) in &weights {
+            if told.weights.get(at) != Some(weight) {
+                self.metrics.stands(*at, *weight);
+            }
+        }
+        if *told.weights != weights {
+            let mut dataplane = self
+                .dataplane
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
+            let written = dataplane.as_mut().map(|d| d.set_weights(&weights));
+            if let Some(Err(error)) = written {
+                // It is tried again at the next moment.
+                tracing::error!(%error, "the kernel still balances as before");
+                return;
+            }
+        }
+        self.is_stale = false;
+        let choice = Choice {
+            weights: Arc::new(weights),
+            shares: Arc::new(shares),
+        };
+        if told != choice {
+            self.tell.send_replace(choice);
+        }
+    }
+
+    fn views(&self) -> Vec<BackendView> {
+        let (now, settings) = (Instant::now(), self.settings.borrow());
+        let mut flows: BTreeMap<SocketAddr, usize> = BTreeMap::new();
+        for backend in self.shared.flows.all().iter().filter_map(|f| f.backend()) {
+            *flows.entry(backend).or_default() += 1;
+        }
+        let connections = self.connections();
+        let view = |(at, member): (&SocketAddr, &Member)| {
+            let flows = flows.get(at).copied().unwrap_or(0);
+            let balanced = connections.get(at).copied().unwrap_or(0);
+            BackendView::new(*at, member, (now, &settings), flows, balanced)
+        };
+        self.members.iter().map(view).collect()
+    }
+
+    /// New ones that the kernel has sent there, whatever the rule.
+    fn connections(&self) -> BTreeMap<SocketAddr, u64> {
+        let dataplane = self
+            .dataplane
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let counts = dataplane.as_ref().map(|d| d.backend_counts());
+        let mut sums = BTreeMap::new();
+        for count in counts.and_then(Result::ok).unwrap_or_default() {
+            *sums.entry(count.backend).or_default() += count.connections;
+        }
+        sums
+    }
+}
+
+fn shares(policy: &Policy, weights: &Weights) -> Vec<Share> {
+    let weight = |at: &SocketAddr| weights.get(at).copied().unwrap_or(0);
+    let rules = policy.rules.iter().filter(|rule| !rule.backends.is_empty());
+    rules
+        .map(|rule| Share {
+            rule: rule.name.clone(),
+            backends: rule.backends.iter().map(|at| (*at, weight(at))).collect(),
+        })
+        .collect()
+}
+
+async fn at(when: Option<Instant>) {
+    match when {
+        Some(when) => time::sleep_until(when).await,
+        None => std::future::pending().await,
+    }
+}

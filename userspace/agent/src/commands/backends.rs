@@ -1,0 +1,76 @@
+//! `underpass backends`, `backend`.
+
+use std::{net::SocketAddr, path::Path, process::ExitCode};
+
+use serde_json::{Value, json};
+
+use super::{
+    control::ask,
+    flows::{get, list as as_list, shown},
+    table,
+};
+
+/// Lists them.
+///
+/// # Errors
+/// No agent answers.
+pub fn list(json: bool, admin: SocketAddr) -> anyhow::Result<ExitCode> {
+    let text = get(admin, "/backends")?;
+    if json {
+        println!("{text}");
+        return Ok(ExitCode::SUCCESS);
+    }
+    let backends = as_list(admin, &text)?;
+    let headings = [
+        "BACKEND",
+        "STATE",
+        "FOR",
+        "WEIGHT",
+        "RULES",
+        "CONNECTED",
+        "FLOWS",
+        "CHECKS",
+        "FAILED",
+        "LAST ERROR",
+    ];
+    let rows: Vec<Vec<String>> = backends.iter().map(row).collect();
+    print!("{}", table::render(&headings, &rows));
+    Ok(ExitCode::SUCCESS)
+}
+
+fn row(backend: &Value) -> Vec<String> {
+    let number = |key: &str| backend.get(key).and_then(Value::as_u64).unwrap_or(0);
+    let rules = backend.get("rules").and_then(Value::as_array);
+    let rules = rules.into_iter().flatten().filter_map(Value::as_str);
+    vec![
+        shown(backend, "backend"),
+        state(backend),
+        format!("{:.0}s", number("since_ms") as f64 / 1e3),
+        shown(backend, "weight"),
+        rules.collect::<Vec<_>>().join(","),
+        shown(backend, "connections"),
+        shown(backend, "flows"),
+        (number("checks_good") + number("checks_failed")).to_string(),
+        shown(backend, "checks_failed"),
+        shown(backend, "last_error"),
+    ]
+}
+
+fn state(backend: &Value) -> String {
+    let state = shown(backend, "state");
+    match backend.get("order").and_then(Value::as_str) {
+        Some(order) if state != "draining" => format!("{state} (ordered {order})"),
+        _ => state,
+    }
+}
+
+/// Gives an order for one.
+///
+/// # Errors
+/// There is no such backend, or no agent answers.
+pub fn order(backend: SocketAddr, order: &str, control: &Path) -> anyhow::Result<ExitCode> {
+    let wanted = json!({"backend": backend, "order": order});
+    let answer = ask(control, "POST", "/backends", &wanted.to_string())?;
+    println!("backend {backend} is {}", state(&answer));
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,80 @@
+//! `underpass statements`.
+
+use std::{net::SocketAddr, process::ExitCode};
+
+use serde_json::Value;
+
+use super::{
+    flows::{get, list, shown},
+    table,
+};
+
+/// Asks the agent at `admin`.
+///
+/// # Errors
+/// Nobody answers there.
+pub fn run(json: bool, top: bool, admin: SocketAddr) -> anyhow::Result<ExitCode> {
+    let text = get(
+        admin,
+        if top {
+            "/statements/top"
+        } else {
+            "/statements"
+        },
+    )?;
+    if json {
+        println!("{text}");
+        return Ok(ExitCode::SUCCESS);
+    }
+    let statements = list(admin, &text)?;
+    let counted = |row: &Value| row.get("rows").is_some();
+    let is_counted = statements.iter().any(counted);
+    let columns: Vec<Column> = COLUMNS
+        .into_iter()
+        .filter(|(heading, _)| top || !TOP.contains(heading))
+        .filter(|(heading, _)| is_counted || !COUNTED.contains(heading))
+        .collect();
+    let headings: Vec<&str> = columns.iter().map(|(heading, _)| *heading).collect();
+    let row = |of: &Value| columns.iter().map(|(_, key)| cell(of, key)).collect();
+    let rows: Vec<Vec<String>> = statements.iter().map(row).collect();
+    print!("{}", table::render(&headings, &rows));
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A heading, and the key of what is under it.
+type Column = (&'static str, &'static str);
+
+const COLUMNS: [Column; 14] = [
+    ("RULE", "rule"),
+    ("KEYSPACE", "keyspace"),
+    ("TABLE", "table"),
+    ("KIND", "kind"),
+    ("COUNT", "count"),
+    ("OVER", "over"),
+    ("ERRORS", "errors"),
+    ("ROWS", "rows"),
+    ("BYTES UP", "bytes_to_database"),
+    ("BYTES DOWN", "bytes_to_client"),
+    ("P50 µs", "p50_us"),
+    ("P99 µs", "p99_us"),
+    ("MAX µs", "max_us"),
+    ("STATEMENT", "fingerprint"),
+];
+
+/// What only the most frequent statements have.
+const TOP: [&str; 2] = ["OVER", "STATEMENT"];
+
+/// What is only known under a rule with `stats`.
+const COUNTED: [&str; 4] = ["ERRORS", "ROWS", "BYTES UP", "BYTES DOWN"];
+
+fn cell(of: &Value, key: &str) -> String {
+    match of.get(key) {
+        // By code.
+        Some(Value::Object(errors)) => {
+            let all = errors.values().filter_map(Value::as_u64);
+            all.sum::<u64>().to_string()
+        }
+        // A client names it: what is no letter could forge terminal output.
+        _ => shown(of, key).replace(char::is_control, "?"),
+    }
+}

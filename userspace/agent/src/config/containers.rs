@@ -1,0 +1,160 @@
+//! `[containers]`: where container runtimes are. `container` and `labels` of a rule.
+
+use std::collections::BTreeMap;
+
+use dataplane::policy::{
+    ContainerConditions, Glob, MAX_CONTAINER_CONDITIONS, MAX_CONTAINER_TEXT_BYTES,
+};
+use toml::Spanned;
+
+use super::{
+    error::Flaw,
+    parse::{expected, socket_path},
+    raw::RawContainers,
+};
+use crate::containers::{MAX_RUNTIMES, Socket, Speaks, default_sockets};
+
+/// A key that is left out has its default; an empty list: none is asked.
+pub(super) fn sockets(raw: RawContainers) -> Result<Vec<Socket>, Flaw> {
+    let mut sockets = Vec::new();
+    for (speaks, key, paths) in [
+        (Speaks::Docker, "containers.docker", raw.docker),
+        (Speaks::Cri, "containers.cri", raw.cri),
+    ] {
+        let Some(paths) = paths else {
+            let defaults = default_sockets().into_iter();
+            sockets.extend(defaults.filter(|socket| socket.speaks == speaks));
+            continue;
+        };
+        for text in &paths {
+            let path = socket_path(key, text)?;
+            if sockets.iter().any(|socket: &Socket| socket.path == path) {
+                return expected(key, text, "a socket that is not named yet");
+            }
+            if sockets.len() >= MAX_RUNTIMES {
+                return expected(key, text, &format!("at most {MAX_RUNTIMES} sockets in all"));
+            }
+            sockets.push(Socket { speaks, path });
+        }
+    }
+    Ok(sockets)
+}
+
+pub(super) fn conditions(
+    names: &[Spanned<String>],
+    labels: &BTreeMap<String, Spanned<String>>,
+) -> Result<ContainerConditions, Flaw> {
+    let labels = labels.iter().map(|(key, value)| {
+        if !(1..=MAX_CONTAINER_TEXT_BYTES).contains(&key.len()) {
+            let most = format!("keys of 1 to {MAX_CONTAINER_TEXT_BYTES} bytes");
+            return expected("rule.labels", value, &most);
+        }
+        Ok((key.clone(), glob("rule.labels", value)?))
+    });
+    if let Some(too_many) = names.get(MAX_CONTAINER_CONDITIONS) {
+        let most = format!("at most {MAX_CONTAINER_CONDITIONS} names");
+        return expected("rule.container", too_many, &most);
+    }
+    let names = names.iter().map(|name| glob("rule.container", name));
+    Ok(ContainerConditions::new(
+        names.collect::<Result<_, _>>()?,
+        labels.collect::<Result<_, _>>()?,
+    ))
+}
+
+fn glob(key: &str, text: &Spanned<String>) -> Result<Glob, Flaw> {
+    match Glob::parse(text.get_ref()) {
+        Some(glob) => Ok(glob),
+        None => {
+            let form =
+                format!("1 to {MAX_CONTAINER_TEXT_BYTES} bytes, in which `*` stands for anything");
+            expected(key, text, &form)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::config::Config;
+
+    fn parse(text: &str) -> Result<Config, String> {
+        Config::parse(Path::new("p.toml"), text).map_err(|e| e.to_string())
+    }
+
+    #[test]
+    fn containers_are_read() {
+        let config = parse(
+            "[containers]\ndocker = [\"/run/podman/podman.sock\"]\n[[rule]]\nname = \"r\"\n\
+             container = [\"a-*\", \"b\"]\nlabels = { \"io.x/y\" = \"z\", app = \"*\" }\n\
+             to = [\":9042\"]\naction = \"deny\"\n",
+        );
+        let config = config.unwrap();
+        let shown = |glob: &Glob| glob.to_string();
+        let of_rule = &config.policy.rules[0].containers;
+        let names: Vec<_> = of_rule.names.iter().map(shown).collect();
+        let labels = of_rule.labels.iter().map(|(k, v)| (k.as_str(), shown(v)));
+        assert_eq!(names, ["a-*", "b"]);
+        let expected = [("app", "*".to_owned()), ("io.x/y", "z".to_owned())];
+        assert_eq!(labels.collect::<Vec<_>>(), expected);
+        assert!(config.policy.names_containers());
+        let [docker, cri @ ..] = config.containers.as_slice() else {
+            panic!("no socket");
+        };
+        assert_eq!(docker.speaks, Speaks::Docker);
+        assert_eq!(docker.path, Path::new("/run/podman/podman.sock"));
+        assert!(cri.len() == 2 && cri.iter().all(|socket| socket.speaks == Speaks::Cri));
+        let none = parse("[containers]\ndocker = []\ncri = []\n").unwrap();
+        assert_eq!(none.containers, []);
+        assert_eq!(parse("").unwrap().containers, default_sockets());
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        let rule = |key: &str| format!("[[rule]]\nname = \"r\"\naction = \"deny\"\n{key}\n");
+        let many = |what: &str, n: usize| {
+            let each = (0..n).map(|n| format!("\"/{n}\""));
+            format!("{what} = [{}]", each.collect::<Vec<_>>().join(", "))
+        };
+        for (text, said) in [
+            (
+                rule("container = [\"\"]"),
+                "4:14: rule.container: expected 1 to 256 bytes",
+            ),
+            (
+                rule("labels = { a = \"\" }"),
+                "4:16: rule.labels: expected 1 to 256 bytes",
+            ),
+            (
+                rule("labels = { \"\" = \"x\" }"),
+                "rule.labels: expected keys of 1 to 256",
+            ),
+            (rule("labels = [\"a=b\"]"), "4:10: "),
+            (
+                rule(&many("container", 65)),
+                "rule.container: expected at most 64 names",
+            ),
+            (
+                "[containers]\ndocker = [\"run/docker.sock\"]\n".into(),
+                "2:11: containers.docker: expected an absolute path",
+            ),
+            (
+                "[containers]\ndocker = [\"/a\"]\ncri = [\"/b\", \"/a\"]\n".into(),
+                "3:14: containers.cri: expected a socket that is not named yet",
+            ),
+            (
+                format!("[containers]\n{}\n", many("cri", 9)),
+                "containers.cri: expected at most 8 sockets",
+            ),
+            (
+                "[containers]\npodman = []\n".into(),
+                "unknown field `podman`",
+            ),
+        ] {
+            let found = parse(&text).unwrap_err();
+            assert!(found.contains(said), "{text:?}: {found}");
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! `[health]`: how backends are checked.
+
+use std::time::Duration;
+
+use toml::Spanned;
+
+use super::{
+    error::Flaw,
+    parse::{expected, whole},
+    raw::RawHealth,
+};
+use crate::backends::{Established, Settings, longest_timeout};
+
+/// More often, and checks would be load; less often, and nobody would call it watched.
+const SHORTEST_INTERVAL: Duration = Duration::from_millis(100);
+const LONGEST_INTERVAL: Duration = Duration::from_secs(60);
+/// A backend that has to prove itself for longer is better drained.
+const LONGEST_SLOW_START: Duration = Duration::from_secs(3600);
+const MOST_IN_A_ROW: usize = 10;
+
+pub(super) fn settings(raw: RawHealth) -> Result<Settings, Flaw> {
+    let or = Settings::default();
+    let interval = match &raw.interval {
+        Some(text) => within("health.interval", text, SHORTEST_INTERVAL, LONGEST_INTERVAL)?,
+        None => or.interval,
+    };
+    let in_a_row = |key, n: Option<&Spanned<i64>>, or: u32| match n {
+        Some(n) => whole(key, n, MOST_IN_A_ROW).map(|n| n as u32),
+        None => Ok(or),
+    };
+    let fall = in_a_row("health.fall", raw.fall.as_ref(), or.fall)?;
+    Ok(Settings {
+        interval,
+        timeout: timeout(raw.timeout.as_ref(), interval, fall)?,
+        rise: in_a_row("health.rise", raw.rise.as_ref(), or.rise)?,
+        fall,
+        slow_start: match &raw.slow_start {
+            Some(text) => within(
+                "health.slow_start",
+                text,
+                Duration::ZERO,
+                LONGEST_SLOW_START,
+            )?,
+            None => or.slow_start,
+        },
+        cql: raw.cql.unwrap_or(or.cql),
+        established: match &raw.established {
+            Some(text) => established(text)?,
+            None => or.established,
+        },
+    })
+}
+
+/// Two fifths of the interval, as the default is of its own, or what still fits.
+fn timeout(
+    text: Option<&Spanned<String>>,
+    interval: Duration,
+    fall: u32,
+) -> Result<Duration, Flaw> {
+    let longest = longest_timeout(interval, fall);
+    let Some(text) = text else {
+        return Ok((interval * 2 / 5).min(longest));
+    };
+    match duration(text.get_ref()) {
+        Some(timeout) if !timeout.is_zero() && timeout <= longest => Ok(timeout),
+        _ => {
+            let what = format!(
+                "at most {} ms, so that {fall} failed checks are over within two intervals of {} ms",
+                longest.as_millis(),
+                interval.as_millis()
+            );
+            expected("health.timeout", text, &what)
+        }
+    }
+}
+
+fn within(
+    key: &str,
+    text: &Spanned<String>,
+    least: Duration,
+    most: Duration,
+) -> Result<Duration, Flaw> {
+    match duration(text.get_ref()) {
+        Some(found) if (least..=most).contains(&found) => Ok(found),
+        _ => {
+            let (least, most) = (least.as_millis(), most.as_secs());
+            let what = format!("from {least}ms to {most}s: `500ms`, `2s`, `1m`");
+            expected(key, text, &what)
+        }
+    }
+}
+
+/// `500ms`, `2s`, `1m`.
+pub(crate) fn duration(text: &str) -> Option<Duration> {
+    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+    let (number, unit) = text.split_at_checked(digits)?;
+    let number: u64 = number.parse().ok()?;
+    match unit {
+        "ms" => Some(Duration::from_millis(number)),
+        "s" => Some(Duration::from_secs(number)),
+        "m" => Some(Duration::from_secs(number.checked_mul(60)?)),
+        _ => None,
+    }
+}
+
+fn established(text: &Spanned<String>) -> Result<Established, Flaw> {
+    match text.get_ref().as_str() {
+        "leave" => Ok(Established::Leave),
+        "reset" => Ok(Established::Reset),
+        _ => expected("health.established", text, "`leave` or `reset`"),
+    }
+}

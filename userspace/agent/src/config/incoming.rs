@@ -1,0 +1,63 @@
+//! `[[incoming]]`: where connections from other hosts to databases on this one are steered.
+
+use dataplane::{ClientAddress, IncomingOptions, MAX_INCOMING, policy::Policy};
+use toml::Spanned;
+
+use super::{
+    error::Flaw,
+    parse::{absolute, expected},
+    raw::RawIncoming,
+};
+
+pub(super) fn of(
+    raw: Vec<Spanned<RawIncoming>>,
+    policy: &Policy,
+    warnings: &mut Vec<String>,
+) -> Result<Vec<IncomingOptions>, Flaw> {
+    if let Some(first_too_many) = raw.get(MAX_INCOMING) {
+        let message = format!(
+            "[[incoming]]: at most {MAX_INCOMING} network namespaces, found {}",
+            raw.len()
+        );
+        return Err(Flaw::new(first_too_many.span(), message));
+    }
+    let mut all: Vec<IncomingOptions> = Vec::new();
+    for one in raw {
+        let span = one.span();
+        let RawIncoming {
+            netns,
+            client_address,
+        } = one.into_inner();
+        let options = IncomingOptions {
+            netns: netns
+                .map(|text| absolute("incoming.netns", &text))
+                .transpose()?,
+            client_address: client_address
+                .map_or(Ok(ClientAddress::default()), |text| whose(&text))?,
+        };
+        if all.iter().any(|other| other.netns == options.netns) {
+            let message = "[[incoming]]: expected a `netns` that none above has";
+            return Err(Flaw::new(span, message));
+        }
+        all.push(options);
+    }
+    let names_either = policy
+        .rules
+        .iter()
+        .any(|rule| !rule.from.is_empty() || !rule.to.is_empty());
+    if !all.is_empty() && !names_either {
+        warnings.push(
+            "[[incoming]]: no rule has `from` or `to`, so none holds for a client on another host"
+                .into(),
+        );
+    }
+    Ok(all)
+}
+
+fn whose(text: &Spanned<String>) -> Result<ClientAddress, Flaw> {
+    match text.get_ref().as_str() {
+        "keep" => Ok(ClientAddress::Keep),
+        "agent" => Ok(ClientAddress::Agent),
+        _ => expected("incoming.client_address", text, "`keep` or `agent`"),
+    }
+}

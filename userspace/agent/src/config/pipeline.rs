@@ -1,0 +1,333 @@
+//! What `pipeline` means: which steps, with which settings.
+
+use std::{collections::HashMap, path::PathBuf};
+
+use cql::{edit::Transform, transforms};
+use dataplane::policy::{Action, RuleName};
+use serde::de::DeserializeOwned;
+use toml::{Spanned, Table};
+
+use super::{error::Flaw, raw::RawRule};
+use crate::{
+    pipelines::Steps,
+    reporters::{self, JournalSettings, Reporter},
+};
+
+/// More would be a mistake: every request passes all of them.
+const MAX_STEPS: usize = 32;
+
+/// The key that names a step's transform.
+const TRANSFORM: &str = "transform";
+
+/// Those of the rules that have one.
+pub(super) fn of(rules: &[Spanned<RawRule>]) -> Result<Vec<(RuleName, Steps)>, Flaw> {
+    let rules = rules.iter().map(Spanned::get_ref);
+    let rules = rules.filter(|rule| !rule.pipeline.is_empty());
+    let mut journals = HashMap::new();
+    rules
+        .map(|rule| {
+            let name = RuleName::new(rule.name.get_ref());
+            let steps = pipeline(rule)?;
+            keeps_alike(rule, &steps, &mut journals)?;
+            Ok((name, steps))
+        })
+        .collect()
+}
+
+/// A journal that several steps name is one, and is kept in one way.
+fn keeps_alike(
+    rule: &RawRule,
+    steps: &Steps,
+    journals: &mut HashMap<PathBuf, (&'static str, JournalSettings)>,
+) -> Result<(), Flaw> {
+    let reporters = steps.report.iter().flat_map(|report| report.iter());
+    for reporter in reporters {
+        let Some(journal) = reporter.journal() else {
+            continue;
+        };
+        let found = (reporter.name(), journal.clone());
+        let path = journal.lines.path.clone();
+        if *journals.entry(path).or_insert_with(|| found.clone()) != found {
+            let message = format!(
+                "rule.pipeline: expected {} to be kept alike by all steps that name it: by the same \
+                 transform, with the same `max_bytes`, `keep`, `fsync` and `full`",
+                journal.lines.path.display()
+            );
+            return Err(Flaw::new(rule.name.span(), message));
+        }
+    }
+    Ok(())
+}
+
+fn pipeline(rule: &RawRule) -> Result<Steps, Flaw> {
+    if rule.action.get_ref() != Action::Enrich.as_str() && rule.trigger.is_none() {
+        let message = format!(
+            "rule.action: expected `enrich` (or `observe` with a `trigger`) in a rule with a \
+             `pipeline`, because only such flows are read; found {:?}",
+            rule.action.get_ref()
+        );
+        return Err(Flaw::new(rule.action.span(), message));
+    }
+    if let Some(first_too_many) = rule.pipeline.get(MAX_STEPS) {
+        let message = format!(
+            "rule.pipeline: expected at most {MAX_STEPS} transforms; found {}",
+            rule.pipeline.len()
+        );
+        return Err(Flaw::new(first_too_many.span(), message));
+    }
+    let (mut edit, mut report) = (Vec::new(), Vec::new());
+    for raw in &rule.pipeline {
+        match step(raw)? {
+            Step::Edits(step) => edit.push(step),
+            Step::Reports(step) => report.push(step),
+        }
+    }
+    Ok(Steps {
+        edit: (!edit.is_empty()).then(|| edit.into()),
+        report: (!report.is_empty()).then(|| report.into()),
+    })
+}
+
+enum Step {
+    Edits(Box<dyn Transform>),
+    Reports(Box<dyn Reporter>),
+}
+
+/// Every step's name.
+fn names() -> String {
+    [transforms::NAMES, reporters::NAMES].concat().join(", ")
+}
+
+fn step(raw: &Spanned<Table>) -> Result<Step, Flaw> {
+    let flaw = |message: String| Flaw::new(raw.span(), format!("rule.pipeline: {message}"));
+    let table = raw.get_ref();
+    let Some(name) = table.get(TRANSFORM) else {
+        return Err(flaw(format!("expected `{TRANSFORM}`, one of {}", names())));
+    };
+    let is_one_of = |names: &[&str]| name.as_str().is_some_and(|name| names.contains(&name));
+    if is_one_of(transforms::NAMES) {
+        let settings: transforms::Settings = settings(table).map_err(flaw)?;
+        settings.build().map(Step::Edits).map_err(flaw)
+    } else if is_one_of(reporters::NAMES) {
+        let settings: reporters::Settings = settings(table).map_err(flaw)?;
+        settings.build().map(Step::Reports).map_err(flaw)
+    } else {
+        let names = names();
+        Err(flaw(format!(
+            "{TRANSFORM}: expected one of {names}; found {name}"
+        )))
+    }
+}
+
+fn settings<T: DeserializeOwned>(table: &Table) -> Result<T, String> {
+    T::deserialize(table.clone()).map_err(|e| e.message().replace('\n', ", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use dataplane::policy::RuleName;
+
+    use super::super::Config;
+
+    fn found(action: &str, step: &str) -> Result<Config, String> {
+        let text = format!(
+            "[[rule]]\nname = \"r\"\nto = [\":9042\"]\naction = \"{action}\"\npipeline = [{step}]\n"
+        );
+        Config::parse(Path::new("u.toml"), &text).map_err(|e| e.to_string())
+    }
+
+    #[test]
+    fn every_transform_can_be_configured() {
+        let steps = [
+            "{ transform = \"consistency\", at_least = \"TWO\", serial = \"LOCAL_SERIAL\" }",
+            "{ transform = \"guard\", refuse = [\"ddl\", \"no_limit\"], tables = [\"shop.*\"], \
+             partition_keys = { \"shop.t\" = [\"k\"] }, mode = \"shadow\" }",
+            "{ transform = \"null\" }",
+            "{ transform = \"paging\", at_most = 10 }",
+            "{ transform = \"rewrite\", addresses = \"dialled\" }",
+            "{ transform = \"tag\", service = \"s\", host = \"h\", prefix = \"p.\" }",
+            "{ transform = \"throttle\", rate = 0.5, burst = 2, per = \"client\", mode = \"shadow\" }",
+            "{ transform = \"tracing\", one_in = 100 }",
+            "{ transform = \"audit\", file = \"/a.log\", max_bytes = 1000000, keep = 3, fsync = \"batch\", \
+             full = \"hold\", statement = true, tables = [\"shop.*\"], not_tables = [\"shop.x\"], kinds = \
+             [\"writes\", \"select\"], not_kinds = [\"batch\"], users = [\"ann\"], not_users = [\"bob\"] }",
+            "{ transform = \"slowlog\", over = \"100ms\", slowest_one_in = 1000, path = \"/var/log/slow\" }",
+            "{ transform = \"stats\" }",
+        ];
+        let names = super::names();
+        let names: Vec<&str> = names.split(", ").collect();
+        assert_eq!(names.len(), steps.len());
+        for (name, step) in names.iter().zip(steps) {
+            assert!(step.contains(name), "{name} is not tried");
+            let pipelines = found("enrich", step).unwrap().pipelines;
+            let rule = &RuleName::new("r");
+            let edits = super::transforms::NAMES.contains(name);
+            assert_eq!(pipelines.edit(), edits);
+            assert_eq!(pipelines.edits_of(rule).is_some(), edits);
+            assert_eq!(pipelines.reporters_of(rule).is_some(), !edits);
+        }
+    }
+
+    #[test]
+    fn what_the_documentation_shows_is_accepted() {
+        let page = include_str!("../../../../docs/pipelines.md");
+        let shown = page.split("```toml\n").nth(1).unwrap();
+        let shown = shown.split("```").next().unwrap();
+        let config = Config::parse(Path::new("u.toml"), shown).unwrap();
+        assert_eq!(config.warnings, Vec::<String>::new());
+        for name in super::names().split(", ") {
+            assert!(page.contains(&format!("| `{name}` |")), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_mistake_is_named_with_its_place() {
+        let cases = [
+            (
+                "bypass",
+                "{ transform = \"tag\" }",
+                "u.toml:4:10: rule.action: expected `enrich`",
+            ),
+            (
+                "enrich",
+                "{ }",
+                "u.toml:5:13: rule.pipeline: expected `transform`, one of consistency",
+            ),
+            (
+                "enrich",
+                "{ transform = \"tga\" }",
+                "expected one of consistency, guard",
+            ),
+            ("enrich", "{ transform = 7 }", "found 7"),
+            (
+                "enrich",
+                "{ transform = \"guard\", refuse = [\"dll\"] }",
+                "unknown variant `dll`",
+            ),
+            (
+                "enrich",
+                "{ transform = \"guard\" }",
+                "expected something to refuse",
+            ),
+            (
+                "enrich",
+                "{ transform = \"tag\", servce = \"x\" }",
+                "unknown field `servce`",
+            ),
+            (
+                "enrich",
+                "{ transform = \"consistency\" }",
+                "expected one of `exactly`",
+            ),
+            (
+                "enrich",
+                "{ transform = \"consistency\", exactly = \"SERIAL\" }",
+                "exactly: expected one of ANY",
+            ),
+            (
+                "enrich",
+                "{ transform = \"consistency\", exactly = \"ONE\", at_most = \"TWO\" }",
+                "exactly: expected without",
+            ),
+            (
+                "enrich",
+                "{ transform = \"consistency\", at_least = \"ALL\", at_most = \"TWO\" }",
+                "at_least: expected a level that is not above",
+            ),
+            (
+                "enrich",
+                "{ transform = \"paging\", at_most = 0 }",
+                "expected 1 row or more",
+            ),
+            (
+                "enrich",
+                "{ transform = \"throttle\", rate = 0 }",
+                "rate: expected 0.001 or more",
+            ),
+            (
+                "enrich",
+                "{ transform = \"throttle\", rate = nan }",
+                "rate: expected 0.001 or more",
+            ),
+            (
+                "enrich",
+                "{ transform = \"throttle\", rate = 5, burst = 0.5 }",
+                "burst: expected 1 or more",
+            ),
+            (
+                "enrich",
+                "{ transform = \"tracing\", one_in = 0 }",
+                "one_in: expected 1 or more",
+            ),
+            (
+                "enrich",
+                "{ transform = \"audit\" }",
+                "missing field `file`",
+            ),
+            (
+                "enrich",
+                "{ transform = \"audit\", file = \"a.log\" }",
+                "file: expected an absolute path",
+            ),
+            (
+                "enrich",
+                "{ transform = \"audit\", file = \"/a\", max_bytes = 1 }",
+                "max_bytes: expected 262144 or more",
+            ),
+            (
+                "enrich",
+                "{ transform = \"audit\", file = \"/a\", keep = 1001 }",
+                "keep: expected at most 1000",
+            ),
+            (
+                "enrich",
+                "{ transform = \"audit\", file = \"/a\", fsync = \"0s\" }",
+                "fsync: expected `never`, `batch`",
+            ),
+            (
+                "enrich",
+                "{ transform = \"audit\", file = \"/a\", full = \"wait\" }",
+                "unknown variant `wait`",
+            ),
+            (
+                "enrich",
+                "{ transform = \"audit\", file = \"/a\", kinds = [\"inserts\"] }",
+                "kinds: expected any of reads, writes",
+            ),
+            (
+                "enrich",
+                "{ transform = \"audit\", file = \"/a\" }, { transform = \"audit\", file = \"/a\", keep = 1 }",
+                "u.toml:2:8: rule.pipeline: expected /a to be kept alike",
+            ),
+            (
+                "enrich",
+                "{ transform = \"slowlog\" }",
+                "expected one of `over`, `slowest_one_in`",
+            ),
+            (
+                "enrich",
+                "{ transform = \"slowlog\", over = \"61m\" }",
+                "over: expected milliseconds, seconds or minutes",
+            ),
+            (
+                "enrich",
+                "{ transform = \"slowlog\", slowest_one_in = 1 }",
+                "slowest_one_in: expected 2 to 1000000, found 1",
+            ),
+            (
+                "enrich",
+                "{ transform = \"slowlog\", over = \"1s\", path = \"slow\" }",
+                "path: expected an absolute path",
+            ),
+        ];
+        for (action, step, expected) in cases {
+            let error = found(action, step).unwrap_err();
+            assert!(error.contains(expected), "{step}: {error}");
+        }
+        let many = vec!["{ transform = \"tag\" }"; super::MAX_STEPS + 1].join(", ");
+        let error = found("enrich", &many).unwrap_err();
+        assert!(error.contains("at most 32 transforms; found 33"), "{error}");
+    }
+}

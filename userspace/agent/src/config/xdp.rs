@@ -1,0 +1,93 @@
+//! `[[xdp]]`: interfaces that are guarded, and forwarded from.
+
+use std::collections::HashSet;
+
+use dataplane::edge::{self, Forward, Interface, MAX_INTERFACES, SynRate, WantedMode};
+use toml::Spanned;
+
+use super::{
+    error::Flaw,
+    parse::{expected, whole},
+    raw::RawXdp,
+};
+
+/// `IFNAMSIZ` of netdevice(7), without its end.
+const MAX_NAME_BYTES: usize = 15;
+/// More is no limit.
+const MAX_SYN_RATE: usize = 10_000_000;
+
+pub(super) fn interfaces(raw: Vec<RawXdp>) -> Result<Vec<Interface>, Flaw> {
+    if let Some(too_many) = raw.get(MAX_INTERFACES) {
+        let message = format!("[[xdp]]: at most {MAX_INTERFACES} interfaces");
+        return Err(Flaw::new(too_many.interface.span(), message));
+    }
+    let last = raw.last().map(|raw| raw.interface.span());
+    let mut seen = HashSet::new();
+    let interfaces = raw.into_iter().map(|raw| one(raw, &mut seen));
+    let interfaces = interfaces.collect::<Result<Vec<_>, _>>()?;
+    if let Err(unlike) = edge::alike(&interfaces) {
+        return Err(Flaw::new(
+            last.unwrap_or_default(),
+            format!("[[xdp]]: {unlike}"),
+        ));
+    }
+    Ok(interfaces)
+}
+
+fn one(raw: RawXdp, seen: &mut HashSet<String>) -> Result<Interface, Flaw> {
+    const KEY: &str = "xdp.interface";
+    let name = raw.interface.get_ref();
+    let plain = |c: char| !c.is_whitespace() && c != '/' && !c.is_control();
+    if name.is_empty() || name.len() > MAX_NAME_BYTES || !name.chars().all(plain) {
+        return expected(KEY, &raw.interface, "an interface's name: `eth0`");
+    }
+    if !seen.insert(name.clone()) {
+        let meant = "an interface that no [[xdp]] above names";
+        return expected(KEY, &raw.interface, meant);
+    }
+    Ok(Interface {
+        name: name.clone(),
+        mode: raw.mode.map_or(Ok(WantedMode::Auto), |text| mode(&text))?,
+        forward: raw
+            .forward
+            .map_or(Ok(Forward::Off), |text| forward(&text))?,
+        syn_rate: syn_rate(raw.syn_rate.as_ref(), raw.syn_burst.as_ref())?,
+    })
+}
+
+fn mode(text: &Spanned<String>) -> Result<WantedMode, Flaw> {
+    match text.get_ref().as_str() {
+        "auto" => Ok(WantedMode::Auto),
+        "native" => Ok(WantedMode::Native),
+        "generic" => Ok(WantedMode::Generic),
+        _ => expected("xdp.mode", text, "`auto`, `native` or `generic`"),
+    }
+}
+
+fn forward(text: &Spanned<String>) -> Result<Forward, Flaw> {
+    match text.get_ref().as_str() {
+        "off" => Ok(Forward::Off),
+        "snat" => Ok(Forward::Snat),
+        "dsr" => Ok(Forward::Dsr),
+        _ => expected("xdp.forward", text, "`off`, `snat` or `dsr`"),
+    }
+}
+
+/// A burst is what a source sends in a second at its rate, unless the file says otherwise.
+fn syn_rate(
+    rate: Option<&Spanned<i64>>,
+    burst: Option<&Spanned<i64>>,
+) -> Result<Option<SynRate>, Flaw> {
+    let Some(rate) = rate else {
+        return match burst {
+            Some(burst) => expected("xdp.syn_burst", burst, "`syn_rate` beside it"),
+            None => Ok(None),
+        };
+    };
+    let per_second = whole("xdp.syn_rate", rate, MAX_SYN_RATE)? as u32;
+    let burst = burst.map(|burst| whole("xdp.syn_burst", burst, MAX_SYN_RATE));
+    Ok(Some(SynRate {
+        per_second,
+        burst: burst.transpose()?.map_or(per_second, |burst| burst as u32),
+    }))
+}

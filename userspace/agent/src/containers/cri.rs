@@ -1,0 +1,210 @@
+//! Kubernetes' Container Runtime Interface: gRPC, of which one question and its answer are a message
+//! each in an HTTP/2 request, behind five bytes. Messages and numbers of fields are those of
+//! `k8s.io/cri-api`, `runtime.v1`, as far as they are needed here.
+
+use std::{collections::HashMap, path::Path};
+
+use http_body_util::Full;
+use hyper::{Request, StatusCode, body::Bytes, header::CONTENT_TYPE};
+use prost::Message;
+use serde::Deserialize;
+
+use super::{Failure, http::Connection, runtime::Running};
+
+/// What kubelets allow for (`maxMsgSize`).
+const MAX_MESSAGE_BYTES: usize = 16 * 1024 * 1024;
+
+/// gRPC's frame: whether it is compressed, and its length.
+const FRAME_BYTES: usize = 5;
+
+const CONTAINER_RUNNING: i32 = 1;
+
+/// `NOT_FOUND` of gRPC.
+const NOT_FOUND: &str = "5";
+
+#[derive(Clone, PartialEq, Message)]
+struct ListContainersRequest {
+    #[prost(message, optional, tag = "1")]
+    filter: Option<ContainerFilter>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct ContainerFilter {
+    #[prost(message, optional, tag = "2")]
+    state: Option<ContainerStateValue>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct ContainerStateValue {
+    #[prost(int32, tag = "1")]
+    state: i32,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct ListContainersResponse {
+    #[prost(message, repeated, tag = "1")]
+    containers: Vec<Container>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Container {
+    #[prost(string, tag = "1")]
+    id: String,
+    #[prost(string, tag = "2")]
+    pod_sandbox_id: String,
+    #[prost(message, optional, tag = "3")]
+    metadata: Option<ContainerMetadata>,
+    #[prost(int32, tag = "6")]
+    state: i32,
+    #[prost(map = "string, string", tag = "8")]
+    labels: HashMap<String, String>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct ContainerMetadata {
+    #[prost(string, tag = "1")]
+    name: String,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct ListPodSandboxRequest {}
+
+#[derive(Clone, PartialEq, Message)]
+struct ListPodSandboxResponse {
+    #[prost(message, repeated, tag = "1")]
+    items: Vec<PodSandbox>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct PodSandbox {
+    #[prost(string, tag = "1")]
+    id: String,
+    #[prost(map = "string, string", tag = "5")]
+    labels: HashMap<String, String>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct ContainerStatusRequest {
+    #[prost(string, tag = "1")]
+    container_id: String,
+    #[prost(bool, tag = "2")]
+    verbose: bool,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct ContainerStatusResponse {
+    /// With `verbose`: `info` is JSON, in which containerd and CRI-O have `pid`.
+    #[prost(map = "string, string", tag = "2")]
+    info: HashMap<String, String>,
+}
+
+#[derive(Deserialize)]
+struct Info {
+    pid: u32,
+}
+
+pub(super) struct Cri(Connection);
+
+impl Cri {
+    pub(super) async fn open(socket: &Path) -> Result<Self, Failure> {
+        Connection::http2(socket).await.map(Self)
+    }
+
+    /// Those that run. Their labels are their own and their pod's.
+    pub(super) async fn list(&mut self) -> Result<Vec<Running>, Failure> {
+        let state = Some(ContainerStateValue {
+            state: CONTAINER_RUNNING,
+        });
+        let filter = Some(ContainerFilter { state });
+        let question = ListContainersRequest { filter };
+        let listed: Option<ListContainersResponse> = self.call("ListContainers", &question).await?;
+        let question = ListPodSandboxRequest {};
+        let pods: Option<ListPodSandboxResponse> = self.call("ListPodSandbox", &question).await?;
+        let pods = pods.unwrap_or_default().items.into_iter();
+        let pods: HashMap<String, HashMap<String, String>> =
+            pods.map(|pod| (pod.id, pod.labels)).collect();
+        let containers = listed.unwrap_or_default().containers.into_iter();
+        let running = containers.filter(|container| container.state == CONTAINER_RUNNING);
+        Ok(running
+            .map(|container| {
+                let of_pod = pods.get(&container.pod_sandbox_id).cloned();
+                let labels = of_pod.unwrap_or_default().into_iter();
+                Running {
+                    id: container.id,
+                    names: container.metadata.map(|m| m.name).into_iter().collect(),
+                    labels: labels.chain(container.labels).collect(),
+                }
+            })
+            .collect())
+    }
+
+    /// The number of its first process. None: it has ended.
+    pub(super) async fn pid(&mut self, id: &str) -> Result<Option<u32>, Failure> {
+        let question = ContainerStatusRequest {
+            container_id: id.to_owned(),
+            verbose: true,
+        };
+        let status: Option<ContainerStatusResponse> =
+            self.call("ContainerStatus", &question).await?;
+        let Some(status) = status else {
+            return Ok(None);
+        };
+        let info = status.info.get("info").map_or("", String::as_str);
+        let info: Info = serde_json::from_str(info).map_err(Failure::garbage)?;
+        Ok(Some(info.pid).filter(|pid| *pid != 0))
+    }
+
+    /// None where there is no such thing.
+    async fn call<A: Message + Default>(
+        &mut self,
+        method: &str,
+        question: &impl Message,
+    ) -> Result<Option<A>, Failure> {
+        let request = Request::post(format!("http://cri/runtime.v1.RuntimeService/{method}"))
+            .header(CONTENT_TYPE, "application/grpc")
+            .header("te", "trailers")
+            .body(Full::from(framed(question)))
+            .map_err(Failure::garbage)?;
+        let answer = self.0.ask(request, MAX_MESSAGE_BYTES).await?;
+        if answer.status != StatusCode::OK {
+            return Err(Failure::Refused(answer.status.to_string()));
+        }
+        // Where there is no message, the trailers have come as headers.
+        let said = |name| {
+            answer
+                .trailers
+                .get(name)
+                .or_else(|| answer.headers.get(name))
+        };
+        let text = |name| said(name).and_then(|value| value.to_str().ok());
+        match text("grpc-status") {
+            Some("0") => unframed(&answer.body).map(Some),
+            Some(NOT_FOUND) => Ok(None),
+            Some(status) => {
+                let message = text("grpc-message").unwrap_or_default();
+                Err(Failure::Refused(format!("status {status} {message}")))
+            }
+            None => Err(Failure::Garbage("no gRPC status".into())),
+        }
+    }
+}
+
+fn framed(message: &impl Message) -> Vec<u8> {
+    let body = message.encode_to_vec();
+    let mut frame = vec![0];
+    frame.extend((body.len() as u32).to_be_bytes());
+    frame.extend(body);
+    frame
+}
+
+fn unframed<A: Message + Default>(frame: &Bytes) -> Result<A, Failure> {
+    let cut = || Failure::Garbage("a message that is cut, or compressed unasked".into());
+    let (head, body) = frame.split_at_checked(FRAME_BYTES).ok_or_else(cut)?;
+    let [0, a, b, c, d] = *head else {
+        return Err(cut());
+    };
+    if u32::from_be_bytes([a, b, c, d]) as usize != body.len() {
+        return Err(cut());
+    }
+    A::decode(body).map_err(Failure::garbage)
+}

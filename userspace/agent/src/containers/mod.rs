@@ -1,0 +1,239 @@
+//! What containers are called: asked of their runtimes while a rule wants to know.
+//!
+//! - `runtime.rs`: one runtime: what it runs, and where those processes are.
+//! - `docker.rs`, `cri.rs`: what is said to it.
+//! - `http.rs`: how: bounded requests over a unix socket.
+//! - `failure.rs`: why it has not answered.
+//! - `metrics.rs`: what is counted.
+//!
+//! **Invariant**: what a runtime says decides which cgroups a rule holds for, and nothing else; one that
+//! says nothing, or nonsense, changes nothing ([decision 11](docs/decisions/0011-namespaces.md)).
+
+mod cri;
+mod docker;
+mod failure;
+mod http;
+mod metrics;
+mod runtime;
+
+use std::{path::PathBuf, sync::Arc, time::Duration};
+
+use dataplane::policy::{Container, Policy};
+use tokio::{
+    sync::{Notify, watch},
+    task::JoinSet,
+    time::{self, Instant},
+};
+
+pub use failure::Failure;
+pub use metrics::ContainerMetrics;
+pub use runtime::{MAX_CONTAINERS, Runtime};
+
+/// Runtimes that are asked. A host has one or two.
+pub const MAX_RUNTIMES: usize = 8;
+
+/// A container that a runtime has started without telling is known after this at the latest. As often
+/// as a kubelet asks.
+const ASK_EVERY: Duration = Duration::from_secs(1);
+
+/// However much a runtime has to tell.
+const ASK_AGAIN_AFTER: Duration = Duration::from_millis(100);
+
+/// What a runtime speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Speaks {
+    /// Docker Engine's API; Podman, too.
+    Docker,
+    /// Kubernetes' Container Runtime Interface: containerd, CRI-O.
+    Cri,
+}
+
+impl Speaks {
+    /// As in the policy file and in metrics.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Docker => "docker",
+            Self::Cri => "cri",
+        }
+    }
+}
+
+/// A runtime's socket.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Socket {
+    /// What is spoken there.
+    pub speaks: Speaks,
+    /// Where it is.
+    pub path: PathBuf,
+}
+
+/// Where runtimes are, unless the file says otherwise: those that are not there are not asked.
+pub fn default_sockets() -> Vec<Socket> {
+    let at = |speaks, path: &str| Socket {
+        speaks,
+        path: path.into(),
+    };
+    vec![
+        at(Speaks::Docker, "/run/docker.sock"),
+        at(Speaks::Cri, "/run/containerd/containerd.sock"),
+        at(Speaks::Cri, "/run/crio/crio.sock"),
+    ]
+}
+
+/// The containers of each runtime.
+#[derive(Clone, Debug, Default)]
+pub struct Book(Vec<Page>);
+
+/// Of one runtime.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Page {
+    containers: Vec<Container>,
+    /// Of those that run, how many have no cgroup of their own.
+    shared: usize,
+    /// How many more there are than may be.
+    too_many: usize,
+}
+
+impl Book {
+    /// All of them.
+    pub fn running(&self) -> impl Iterator<Item = &Container> + Clone {
+        self.0.iter().flat_map(|page| &page.containers)
+    }
+}
+
+/// Every runtime, asked once and at the same time.
+///
+/// Each is given [`runtime::ASK_TIMEOUT`].
+pub async fn ask_all(sockets: &[Socket]) -> Vec<(Runtime, Result<(), Failure>)> {
+    let mut asking = JoinSet::new();
+    for (n, socket) in sockets.iter().cloned().enumerate() {
+        asking.spawn(async move {
+            let mut runtime = Runtime::new(socket);
+            let asked = runtime.ask().await;
+            (n, runtime, asked)
+        });
+    }
+    let mut asked = asking.join_all().await;
+    asked.sort_by_key(|(n, ..)| *n);
+    asked.into_iter().map(|(_, r, asked)| (r, asked)).collect()
+}
+
+/// The runtimes of this host, and what they have said.
+pub struct Watch {
+    runtimes: Vec<Runtime>,
+    book: watch::Sender<Book>,
+    metrics: ContainerMetrics,
+}
+
+impl Watch {
+    /// Before a policy is put into force: runtimes have been asked by then if it names containers.
+    pub async fn new(sockets: &[Socket], policy: &mut Policy, metrics: ContainerMetrics) -> Self {
+        let mut runtimes = Vec::new();
+        if policy.names_containers() {
+            for (mut runtime, asked) in ask_all(sockets).await {
+                runtime.note(&asked, &metrics);
+                runtimes.push(runtime);
+            }
+        } else {
+            runtimes.extend(sockets.iter().cloned().map(Runtime::new));
+        }
+        let book = Book(runtimes.iter().map(Runtime::page).collect());
+        metrics.known(&book);
+        metrics.left_out(policy.find_containers(book.running()));
+        Self {
+            runtimes,
+            book: watch::Sender::new(book),
+            metrics,
+        }
+    }
+
+    /// What they say from now on.
+    pub fn book(&self) -> watch::Receiver<Book> {
+        self.book.subscribe()
+    }
+
+    /// Asks for ever, while the policy in force names containers.
+    pub async fn run(self, policy: watch::Receiver<Arc<Policy>>) {
+        let mut tasks = JoinSet::new();
+        let Self {
+            runtimes,
+            book,
+            metrics,
+        } = self;
+        let book = Arc::new(book);
+        for (n, runtime) in runtimes.into_iter().enumerate() {
+            let (book, metrics, policy) = (book.clone(), metrics.clone(), policy.clone());
+            tasks.spawn(tend(n, runtime, book, metrics, policy));
+        }
+        // Each runs for ever; with no runtime there is nothing to wait for.
+        while tasks.join_next().await.is_some() {}
+        std::future::pending().await
+    }
+}
+
+/// One runtime, so that none waits for another.
+async fn tend(
+    n: usize,
+    mut runtime: Runtime,
+    book: Arc<watch::Sender<Book>>,
+    metrics: ContainerMetrics,
+    mut policy: watch::Receiver<Arc<Policy>>,
+) {
+    let news = Arc::new(Notify::new());
+    let mut listening = JoinSet::new();
+    loop {
+        // The agent is about to end when there is no policy any more.
+        if policy.wait_for(|p| p.names_containers()).await.is_err() {
+            return;
+        }
+        let asked_at = Instant::now();
+        let asked = runtime.ask().await;
+        runtime.note(&asked, &metrics);
+        while listening.try_join_next().is_some() {}
+        if asked.is_ok() && listening.is_empty() {
+            listening.spawn(runtime.listen(news.clone()));
+        }
+        let now = runtime.page();
+        book.send_if_modified(|book| match book.0.get_mut(n) {
+            Some(page) if *page != now => {
+                *page = now;
+                true
+            }
+            _ => false,
+        });
+        metrics.known(&book.borrow());
+        time::sleep_until(asked_at + ASK_AGAIN_AFTER).await;
+        drop(time::timeout_at(asked_at + ASK_EVERY, news.notified()).await);
+    }
+}
+
+/// What nobody can say of the containers that a policy names, for people: one line for each runtime that
+/// does not answer, when none does.
+pub fn doubts(policy: &Policy, asked: &[(Runtime, Result<(), Failure>)]) -> Vec<String> {
+    if asked.iter().any(|(_, result)| result.is_ok()) {
+        return Vec::new();
+    }
+    let reasons = asked.iter().map(|(runtime, result)| {
+        let reason = result.as_ref().err().map(ToString::to_string);
+        format!(
+            "{}: {}",
+            runtime.path().display(),
+            reason.unwrap_or_default()
+        )
+    });
+    let reasons: Vec<String> = reasons.collect();
+    let rules = policy
+        .rules
+        .iter()
+        .filter(|rule| !rule.containers.is_empty());
+    rules
+        .map(|rule| {
+            format!(
+                "rule {}: it names containers and holds for nobody, because no container runtime \
+                 answers here ({})",
+                rule.name,
+                reasons.join("; ")
+            )
+        })
+        .collect()
+}

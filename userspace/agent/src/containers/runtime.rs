@@ -1,0 +1,242 @@
+//! One runtime: what it runs, and in which cgroups that is.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use dataplane::{
+    host::{self, ContainerCgroup},
+    policy::{Container, MAX_CONTAINER_TEXT_BYTES},
+};
+use tokio::{sync::Notify, time};
+
+use super::{ContainerMetrics, Failure, Page, Socket, Speaks, cri::Cri, docker::Docker};
+
+/// Containers of one runtime that are known at a time: an order above what kubelets run. Those of
+/// further ones are in no rule.
+pub const MAX_CONTAINERS: usize = 2048;
+
+/// For everything that is asked at once; a busy runtime takes a second. What was learned until then
+/// stays, and the next time begins there.
+pub(super) const ASK_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Labels of one container that are kept. Docker and Kubernetes have no bound; people have twenty.
+const MAX_LABELS: usize = 256;
+
+/// Docker's and Kubernetes' ids are 64 hexadecimal digits. A cgroup is a container's by holding its id
+/// in its name, so what is short, or anything else, is none.
+const SHORTEST_ID: usize = 12;
+const LONGEST_ID: usize = 128;
+
+/// A container as it is listed.
+pub(super) struct Running {
+    pub id: String,
+    pub names: Vec<String>,
+    pub labels: BTreeMap<String, String>,
+}
+
+/// A runtime, and what it has said.
+#[derive(Debug)]
+pub struct Runtime {
+    socket: Socket,
+    known: HashMap<String, Container>,
+    /// See [`Page`].
+    shared: usize,
+    too_many: usize,
+    /// How it has answered the last time, for the log.
+    last: Option<Option<&'static str>>,
+}
+
+enum Link {
+    Docker(Docker),
+    Cri(Cri),
+}
+
+impl Link {
+    async fn open(socket: &Socket) -> Result<Self, Failure> {
+        Ok(match socket.speaks {
+            Speaks::Docker => Self::Docker(Docker::open(&socket.path).await?),
+            Speaks::Cri => Self::Cri(Cri::open(&socket.path).await?),
+        })
+    }
+
+    async fn list(&mut self) -> Result<Vec<Running>, Failure> {
+        match self {
+            Self::Docker(docker) => docker.list().await,
+            Self::Cri(cri) => cri.list().await,
+        }
+    }
+
+    async fn pid(&mut self, id: &str) -> Result<Option<u32>, Failure> {
+        match self {
+            Self::Docker(docker) => docker.pid(id).await,
+            Self::Cri(cri) => cri.pid(id).await,
+        }
+    }
+}
+
+impl Runtime {
+    /// Of which nothing is known yet.
+    pub fn new(socket: Socket) -> Self {
+        Self {
+            socket,
+            known: HashMap::new(),
+            shared: 0,
+            too_many: 0,
+            last: None,
+        }
+    }
+
+    /// Its socket.
+    pub fn path(&self) -> &Path {
+        &self.socket.path
+    }
+
+    /// What is spoken there.
+    pub fn speaks(&self) -> Speaks {
+        self.socket.speaks
+    }
+
+    /// What it runs.
+    pub fn containers(&self) -> impl Iterator<Item = &Container> {
+        self.known.values()
+    }
+
+    pub(super) fn page(&self) -> Page {
+        let mut containers: Vec<Container> = self.known.values().cloned().collect();
+        // The same ones make the same page.
+        containers.sort_by(|a, b| a.cgroup.cmp(&b.cgroup));
+        Page {
+            containers,
+            shared: self.shared,
+            too_many: self.too_many,
+        }
+    }
+
+    /// How many containers it runs, for people.
+    pub fn shown(&self) -> String {
+        let mut shown = format!("{} containers", self.known.len());
+        if self.shared > 0 {
+            shown.push_str(&format!(
+                ", and {} that have no cgroup of their own, so that no rule can name them",
+                self.shared
+            ));
+        }
+        if self.too_many > 0 {
+            shown.push_str(&format!(", and {} more than may be", self.too_many));
+        }
+        shown
+    }
+
+    /// Asks what it runs.
+    ///
+    /// # Errors
+    /// It does not say. What it has said before still stands: a cgroup that is gone is nobody's, and its
+    /// number is never another's.
+    pub async fn ask(&mut self) -> Result<(), Failure> {
+        if !host::sees_every_process() {
+            return Err(Failure::Blind);
+        }
+        match time::timeout(ASK_TIMEOUT, self.try_ask()).await {
+            Ok(asked) => asked,
+            Err(_) => Err(Failure::Late),
+        }
+    }
+
+    async fn try_ask(&mut self) -> Result<(), Failure> {
+        let mut link = Link::open(&self.socket).await?;
+        let mut listed = link.list().await?;
+        listed.retain(|running| is_id(&running.id));
+        self.too_many = listed.len().saturating_sub(MAX_CONTAINERS);
+        // The same ones each time.
+        listed.sort_by(|a, b| a.id.cmp(&b.id));
+        listed.truncate(MAX_CONTAINERS);
+        let mut before = std::mem::take(&mut self.known);
+        let is_there = |container: &Container| host::is_in_cgroup(container.pid, &container.cgroup);
+        let mut new = Vec::new();
+        for running in listed {
+            match before.remove(&running.id).filter(is_there) {
+                Some(container) => self.learn(running, container.cgroup, container.pid),
+                None => new.push(running),
+            }
+        }
+        self.shared = 0;
+        for running in new {
+            let Some(pid) = link.pid(&running.id).await? else {
+                continue;
+            };
+            match host::container_cgroup(pid, &running.id) {
+                ContainerCgroup::Own(cgroup) => self.learn(running, cgroup, pid),
+                ContainerCgroup::Shared => self.shared += 1,
+                ContainerCgroup::Gone => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn learn(&mut self, running: Running, cgroup: PathBuf, pid: u32) {
+        let fits = |text: &str| text.len() <= MAX_CONTAINER_TEXT_BYTES;
+        let names = running.names.into_iter().filter(|name| fits(name));
+        let labels = running.labels.into_iter();
+        let container = Container {
+            names: names.take(MAX_LABELS).collect(),
+            labels: labels
+                .filter(|(key, value)| fits(key) && fits(value))
+                .take(MAX_LABELS)
+                .collect(),
+            cgroup,
+            pid,
+        };
+        self.known.insert(running.id, container);
+    }
+
+    /// Counts how it has answered, and says when that has changed.
+    pub(super) fn note(&mut self, asked: &Result<(), Failure>, metrics: &ContainerMetrics) {
+        let how = asked.as_ref().err().map(Failure::label);
+        metrics.asked(self.socket.speaks, how);
+        if self.last.replace(how) == Some(how) {
+            return;
+        }
+        let socket = self.socket.path.display();
+        match asked {
+            Ok(()) => {
+                let containers = self.known.len();
+                tracing::info!(%socket, containers, "a container runtime answers");
+            }
+            // Most hosts have one runtime of those that there could be.
+            Err(Failure::Absent) => tracing::info!(%socket, "no container runtime there"),
+            Err(error) => {
+                tracing::warn!(%socket, %error, "a container runtime does not answer; what it has \
+                                                  said before stands");
+            }
+        }
+    }
+
+    /// Wakes whoever waits when a container begins or ends, as long as the runtime tells.
+    pub(super) fn listen(&self, news: Arc<Notify>) -> impl Future<Output = ()> + Send + use<> {
+        let socket = self.socket.clone();
+        async move {
+            let heard = match socket.speaks {
+                Speaks::Docker => match Docker::open(&socket.path).await {
+                    Ok(docker) => docker.listen(&news).await,
+                    Err(error) => Err(error),
+                },
+                // It is asked every second.
+                Speaks::Cri => std::future::pending().await,
+            };
+            if let Err(error) = heard {
+                let socket = socket.path.display();
+                tracing::debug!(%socket, %error, "a container runtime tells no news");
+            }
+            news.notify_one();
+        }
+    }
+}
+
+fn is_id(id: &str) -> bool {
+    let legal = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    (SHORTEST_ID..=LONGEST_ID).contains(&id.len()) && id.chars().all(legal)
+}

@@ -1,0 +1,65 @@
+//! What is observed changes the policy: rules whose trigger is on enrich.
+
+use std::collections::BTreeMap;
+
+use dataplane::policy::{Action, RuleName};
+use tokio::time::Instant;
+
+use super::Control;
+use crate::{observed, orders::Order, triggers::Changes};
+
+impl Control {
+    pub(super) async fn look_at_triggers(&mut self) {
+        let dataplane = self.dataplane.clone();
+        let looked = tokio::task::spawn_blocking(move || observed::by_rule(&dataplane)).await;
+        let observed = looked.unwrap_or_else(|error| {
+            tracing::error!(%error, "cannot look at what was observed");
+            BTreeMap::new()
+        });
+        let changes = self.triggers.look(Instant::now(), &observed);
+        if changes == Changes::default() {
+            return;
+        }
+        for (rule, p99) in &changes.begun {
+            tracing::warn!(%rule, ?p99, "slow: its connections are enriched from now on");
+        }
+        if let Err(error) = self.put(&self.config.policy.clone()) {
+            // It is tried again.
+            self.stale = true;
+            tracing::error!("what a trigger says is not in force: {error:#}");
+        }
+        self.let_go(&changes.ended);
+        self.show_triggers();
+    }
+
+    /// Flows that were enriched because of triggers that are over.
+    pub(super) fn let_go(&self, rules: &[RuleName]) {
+        if rules.is_empty() {
+            return;
+        }
+        for rule in rules {
+            tracing::info!(%rule, "not slow any more: its connections are observed again");
+        }
+        for flow in self.shared.flows.all() {
+            let by = flow.rule();
+            if rules.contains(&by) {
+                // Whoever has ended meanwhile need not answer.
+                drop(flow.mailbox.post(Order {
+                    action: Action::Bypass,
+                    by,
+                    reset: false,
+                    ask: None,
+                    closing: None,
+                }));
+            }
+        }
+    }
+
+    pub(super) fn show_triggers(&self) {
+        let gauge = &self.metrics.triggered;
+        gauge.reset();
+        for (rule, on) in self.triggers.states() {
+            gauge.with_label_values(&[rule.as_str()]).set(on.into());
+        }
+    }
+}

@@ -1,0 +1,35 @@
+//! Keeps the kernel in the know of what clients on other hosts connect to: databases, and the virtual
+//! addresses that are this host's.
+
+use std::{
+    convert::Infallible,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use dataplane::Dataplane;
+use tokio::time::{self, MissedTickBehavior};
+
+/// A database that begins to listen where the agent's hooks do not see it is known after as long.
+const TEND_EVERY: Duration = Duration::from_secs(1);
+
+/// Runs for ever.
+pub async fn tend(dataplane: Arc<Mutex<Option<Dataplane>>>) -> Infallible {
+    let mut tending = time::interval(TEND_EVERY);
+    tending.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        tending.tick().await;
+        let dataplane = dataplane.clone();
+        let tended = tokio::task::spawn_blocking(move || {
+            let mut dataplane = dataplane.lock().unwrap_or_else(PoisonError::into_inner);
+            dataplane.as_mut().map(Dataplane::tend_incoming)
+        });
+        match tended.await {
+            Ok(Some(Err(error))) => {
+                tracing::error!(%error, "cannot look after incoming connections")
+            }
+            Err(error) => tracing::error!(%error, "cannot look after incoming connections"),
+            Ok(_) => {}
+        }
+    }
+}

@@ -1,0 +1,222 @@
+//! Other network namespaces of this host whose processes are served: set up when one calls, or a rule names
+//! its container; given up when nobody is there any more.
+
+use std::{
+    collections::HashMap,
+    convert::Infallible,
+    io,
+    sync::Arc,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use dataplane::{
+    Caller, Calling, NotServed, OutpostView, Outposts, Settled, host,
+    policy::{Container, Policy},
+};
+use prometheus::{
+    IntGauge,
+    core::{Collector, Desc},
+    proto::MetricFamily,
+};
+use serde::Serialize;
+use tokio::{
+    sync::{mpsc, watch},
+    time::{self, MissedTickBehavior},
+};
+
+use crate::{containers::Book, flows::Flows, metrics::Metrics};
+
+/// The agent keeps a namespace alive for up to two of these after its last process.
+const TEND_EVERY: Duration = Duration::from_secs(1);
+
+/// Runs until the calls cannot be read any more. `settled` takes the listeners.
+///
+/// # Errors
+/// The ring of calls cannot be waited for.
+pub async fn serve(
+    outposts: Arc<Outposts>,
+    mut calling: Calling,
+    settled: mpsc::Sender<Settled>,
+    metrics: Metrics,
+) -> io::Result<Infallible> {
+    let mut tending = time::interval(TEND_EVERY);
+    tending.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            caller = calling.next() => {
+                settle(&outposts, caller?, &settled, &metrics).await?;
+            }
+            _ = tending.tick() => {
+                let outposts = outposts.clone();
+                let tended = tokio::task::spawn_blocking(move || outposts.tend()).await;
+                if let Err(error) = tended {
+                    tracing::error!(%error, "cannot look after other namespaces");
+                }
+            }
+        }
+    }
+}
+
+async fn settle(
+    outposts: &Arc<Outposts>,
+    caller: Caller,
+    listeners: &mpsc::Sender<Settled>,
+    metrics: &Metrics,
+) -> io::Result<()> {
+    let outposts = outposts.clone();
+    let settling = tokio::task::spawn_blocking(move || outposts.settle(&caller));
+    let settled = settling.await.map_err(io::Error::other)?;
+    note(settled, listeners, metrics).await;
+    Ok(())
+}
+
+/// Has containers that rules name served before they connect for the first time: what is named is to be
+/// served, and nobody else is intruded on. Runs until the agent ends.
+///
+/// # Errors
+/// A thread has panicked.
+pub async fn serve_named(
+    outposts: Arc<Outposts>,
+    containers: watch::Receiver<Book>,
+    mut policy: watch::Receiver<Arc<Policy>>,
+    settled: mpsc::Sender<Settled>,
+    metrics: Metrics,
+) -> io::Result<Infallible> {
+    loop {
+        let named: Vec<Container> = {
+            let (book, policy) = (containers.borrow(), policy.borrow_and_update());
+            let running = book.running().filter(|c| policy.asks_for(c));
+            running.cloned().collect()
+        };
+        for Container { pid, cgroup, .. } in named {
+            let outposts = outposts.clone();
+            let settling = tokio::task::spawn_blocking(move || {
+                // Another process may have its number by now.
+                match host::is_in_cgroup(pid, &cgroup) {
+                    true => outposts.settle_with(pid),
+                    false => Err(NotServed::Gone),
+                }
+            });
+            let settling = settling.await.map_err(io::Error::other)?;
+            note(settling, &settled, &metrics).await;
+        }
+        // It changes with the containers for which its rules hold.
+        if policy.changed().await.is_err() {
+            std::future::pending().await
+        }
+    }
+}
+
+async fn note(
+    settled: Result<Option<Settled>, NotServed>,
+    listeners: &mpsc::Sender<Settled>,
+    metrics: &Metrics,
+) {
+    match settled {
+        Ok(None) => {}
+        Ok(Some(settled)) => {
+            let netns = settled.netns.clone();
+            tracing::info!(%netns, inode = netns.inode, "a network namespace is served");
+            // The proxy has ended, and the agent is about to.
+            drop(listeners.send(settled).await);
+        }
+        Err(error) => {
+            let reason = [error.as_str()];
+            metrics
+                .namespaces_not_served
+                .with_label_values(&reason)
+                .inc();
+            match error {
+                NotServed::Gone | NotServed::JustTried => {
+                    tracing::debug!(%error, "a network namespace is not served");
+                }
+                _ => tracing::warn!(%error, "a network namespace is not served"),
+            }
+        }
+    }
+}
+
+/// A namespace as `/namespaces` and `underpass namespaces --json` give it.
+#[derive(Debug, Serialize)]
+pub struct NamespaceView {
+    name: Option<String>,
+    inode: u32,
+    cookie: u64,
+    /// Somebody there.
+    pid: u32,
+    process: String,
+    /// That the agent carries now.
+    flows: usize,
+    since_unix_ms: u64,
+    since_ms: u64,
+}
+
+/// All that are served.
+pub fn views(outposts: &Outposts, flows: &Flows) -> Vec<NamespaceView> {
+    let mut by_cookie: HashMap<u64, usize> = HashMap::new();
+    for flow in flows.all() {
+        if let Some(netns) = &flow.netns {
+            *by_cookie.entry(netns.cookie).or_default() += 1;
+        }
+    }
+    let views = outposts.views().into_iter();
+    views
+        .map(
+            |OutpostView {
+                 netns,
+                 pid,
+                 process,
+                 since,
+             }| NamespaceView {
+                name: netns.name.clone(),
+                inode: netns.inode,
+                cookie: netns.cookie,
+                pid,
+                process,
+                flows: by_cookie.get(&netns.cookie).copied().unwrap_or(0),
+                since_unix_ms: ms(since.duration_since(UNIX_EPOCH)),
+                since_ms: ms(SystemTime::now().duration_since(since)),
+            },
+        )
+        .collect()
+}
+
+/// A clock may be set back.
+fn ms(since: Result<Duration, std::time::SystemTimeError>) -> u64 {
+    since.unwrap_or_default().as_millis() as u64
+}
+
+/// `underpass_namespaces`, counted when it is asked for.
+pub struct NamespacesGauge {
+    outposts: Option<Arc<Outposts>>,
+    gauge: IntGauge,
+}
+
+impl NamespacesGauge {
+    /// Over the outposts; None: for documentation.
+    ///
+    /// # Errors
+    /// None in practice: the name is a constant.
+    pub fn new(outposts: Option<Arc<Outposts>>) -> prometheus::Result<Self> {
+        let gauge = IntGauge::new(
+            "underpass_namespaces",
+            "Network namespaces besides the agent's own whose processes are served.",
+        )?;
+        Ok(Self { outposts, gauge })
+    }
+}
+
+impl Collector for NamespacesGauge {
+    fn desc(&self) -> Vec<&Desc> {
+        self.gauge.desc()
+    }
+
+    fn collect(&self) -> Vec<MetricFamily> {
+        let count = self
+            .outposts
+            .as_ref()
+            .map_or(0, |outposts| outposts.count());
+        self.gauge.set(count as i64);
+        self.gauge.collect()
+    }
+}

@@ -1,0 +1,174 @@
+//! What a rule's pipeline does to a flow that passes.
+
+use std::{
+    sync::{Arc, LazyLock},
+    time::{Duration, Instant},
+};
+
+use cql::{
+    StreamId,
+    edit::{Caller, Editor, Pipeline, Room},
+};
+
+use super::{Shared, chunk::Way};
+use crate::{flows::Flow, pipelines::Counting, reporters::Refusal};
+
+/// Zero of the clock that all flows of a rule share.
+static START: LazyLock<Instant> = LazyLock::new(Instant::now);
+
+/// What all flows together may hold back of frames that are not small, in bytes: eight of the largest
+/// that are held back at all.
+const MAX_HELD_BYTES: usize = 256 << 20;
+
+static ROOM: LazyLock<Arc<Room>> = LazyLock::new(|| Room::new(MAX_HELD_BYTES));
+
+/// That clock, in ns.
+pub(super) fn now_ns() -> u64 {
+    START.elapsed().as_nanos() as u64
+}
+
+/// See the module.
+pub(super) struct Editing {
+    editor: Editor,
+    counting: Counting,
+    /// Nothing is read from the client until then.
+    paused_until: Option<Instant>,
+    /// Its rule is.
+    is_decided: bool,
+    last_words: Option<Vec<u8>>,
+    /// It cannot be read, and that was counted.
+    over: bool,
+}
+
+/// What goes on of a chunk.
+pub(super) enum Passes {
+    All,
+    /// Instead of it.
+    These(Vec<u8>),
+}
+
+impl Editing {
+    /// None: no pipeline that the flow may come under changes anything, so nobody needs to know where
+    /// frames begin. Nothing is done before the flow's rule is decided ([`Self::is_of_its_rule`]).
+    pub(super) fn begin(shared: &Shared, flow: &Arc<Flow>, is_decided: bool) -> Option<Box<Self>> {
+        let pipelines = shared.pipelines.borrow();
+        let edits = match is_decided {
+            true => pipelines.edits_of(&flow.rule()).is_some(),
+            false => pipelines.edit(),
+        };
+        if !edits {
+            return None;
+        }
+        Some(Box::new(Self {
+            editor: Editor::new(Pipeline::default(), Caller::default()).within(&ROOM),
+            counting: shared.pipeline_metrics.of(&flow.rule()),
+            paused_until: None,
+            is_decided: false,
+            last_words: None,
+            over: false,
+        }))
+    }
+
+    /// The flow's rule is decided. False: that changes nothing.
+    pub(super) fn is_of_its_rule(&mut self, shared: &Shared, flow: &Arc<Flow>) -> bool {
+        let Some(pipeline) = shared.pipelines.borrow().edits_of(&flow.rule()) else {
+            return false;
+        };
+        self.counting = shared.pipeline_metrics.of(&flow.rule());
+        self.editor.becomes(pipeline, caller(flow));
+        self.is_decided = true;
+        self.look();
+        true
+    }
+
+    /// What goes on of a chunk.
+    pub(super) fn chunk(&mut self, way: Way, now_ns: u64, bytes: &[u8]) -> Passes {
+        let edited = match way {
+            Way::ToDatabase => self.editor.requests(now_ns, bytes, &mut self.counting),
+            Way::ToClient => self.editor.responses(bytes, &mut self.counting),
+        };
+        let pause = self.editor.pause_ns();
+        if pause > 0 {
+            self.paused_until = Some(Instant::now() + Duration::from_nanos(pause));
+        }
+        self.look();
+        edited.instead.map_or(Passes::All, Passes::These)
+    }
+
+    /// Once, when it cannot be read and its rule is decided, or it has to end in any case.
+    fn look(&mut self) {
+        let Some(why) = self.editor.unreadable() else {
+            return;
+        };
+        let denied = self.editor.is_denied();
+        if self.over || !self.is_decided && !denied {
+            return;
+        }
+        self.over = true;
+        self.counting.unreadable(why, denied);
+        if denied {
+            let words = self.editor.answers().unwrap_or_default();
+            self.last_words = Some(words);
+        }
+    }
+
+    /// What the client is told now in place of the database.
+    pub(super) fn answers(&mut self) -> Option<Vec<u8>> {
+        self.editor.answers()
+    }
+
+    /// Which requests, by their streams, were refused since this was last asked.
+    pub(super) fn refusals(&mut self) -> Vec<(StreamId, Refusal)> {
+        self.counting.refusals()
+    }
+
+    /// The client has to be told something.
+    pub(super) fn has_words(&self) -> bool {
+        self.last_words.is_some() || self.editor.has_answers()
+    }
+
+    /// The client has to read what it is told before it is asked for more.
+    pub(super) fn is_full(&self) -> bool {
+        self.editor.has_many_answers()
+    }
+
+    /// Everything passes from here on.
+    pub(super) fn is_over(&self) -> bool {
+        self.over && !self.editor.is_denied()
+    }
+
+    /// The last that the client is told, if the flow is denied.
+    pub(super) fn last_words(&mut self) -> Option<Vec<u8>> {
+        self.last_words.take()
+    }
+
+    /// For how long nothing is read from the client.
+    pub(super) fn pause(&mut self) -> Option<Duration> {
+        let until = self.paused_until.take()?;
+        let pause = until.saturating_duration_since(Instant::now());
+        (!pause.is_zero()).then_some(pause)
+    }
+
+    /// What was kept back of a direction that ends, or is not edited any more.
+    pub(super) fn end(&mut self, way: Way) -> Vec<u8> {
+        self.editor.end(way == Way::ToDatabase)
+    }
+}
+
+fn caller(flow: &Flow) -> Caller {
+    let process = &flow.process;
+    let is_here = !process.is_elsewhere();
+    let cgroup = || dataplane::host::cgroup_of(process.pid, process.cgroup_id);
+    Caller {
+        rule: flow.rule().as_str().to_owned(),
+        client: flow.client.socket_addr().ip().to_string(),
+        dialled: Some(flow.orig_dst.socket_addr()),
+        keyspace: None,
+        user: None,
+        process: is_here.then(|| process.name.to_string()),
+        cgroup: is_here
+            .then(cgroup)
+            .flatten()
+            .map(|path| path.display().to_string()),
+    }
+}

@@ -1,0 +1,111 @@
+//! A connection from another host to a database on this one, or to a virtual address, which the kernel
+//! has handed to the agent: it is accepted already, and the database listens, or some backend takes new
+//! connections. It is dialled, and carried like any other.
+
+use std::{net::SocketAddr, sync::Arc};
+
+use dataplane::{
+    Arrived, Door, Refusal,
+    policy::{Action, Candidate},
+};
+use tokio::time;
+
+use super::{
+    Shared, close,
+    intake::{ACCEPT_PAUSE, Entered},
+    workers::{Pair, Workers},
+};
+use crate::flows::{Newcomer, Path};
+
+/// Runs for ever.
+pub(super) async fn accept(shared: Arc<Shared>, door: Door, workers: Arc<Workers>) {
+    loop {
+        match door.accept().await {
+            Ok(Some(arrived)) => {
+                let (shared, workers) = (shared.clone(), workers.clone());
+                tokio::spawn(async move { begin(&shared, arrived, &workers).await });
+            }
+            Ok(None) => shared.metrics.strangers.inc(),
+            Err(error) => {
+                tracing::error!(%error, "cannot accept");
+                time::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+/// The policy in force decides, which may be another than the kernel's when the client's SYN came.
+async fn begin(shared: &Arc<Shared>, arrived: Arrived, workers: &Workers) {
+    let Some(place) = shared.admission.enter() else {
+        return close::reset(&arrived.stream);
+    };
+    let (client, orig_dst) = (arrived.client, arrived.orig_dst);
+    let candidate = Candidate::elsewhere(client.socket_addr().ip(), orig_dst.socket_addr());
+    let met = shared.policy.borrow().first_match(&candidate);
+    if met.action == Action::Deny {
+        tracing::info!(%client, %orig_dst, rule = %met.rule, "denied while it connected");
+        return close::reset(&arrived.stream);
+    }
+    let entered = Entered::new(shared, &Newcomer::elsewhere(&arrived, &met.rule), place);
+    if met.action != Action::Enrich {
+        entered.flow.is_by(&met.rule, Action::Bypass);
+        entered.flow.travels(Path::Relay);
+    }
+    let backend = backend(shared, &arrived, &candidate);
+    if let Some(backend) = backend {
+        entered.flow.goes_to(backend);
+    }
+    let dialled = match arrived.dial(backend).await {
+        Ok(dialled) => dialled,
+        Err(error) => {
+            if dataplane::is_exhaustion(&error) {
+                shared.admission.close_for_now();
+            } else if let Some(backend) = backend {
+                shared
+                    .backends
+                    .suspect(backend, format!("dialled: {error}"));
+            }
+            tracing::info!(
+                flow = ?entered.flow.id,
+                %client,
+                %orig_dst,
+                backend = backend.map(tracing::field::display),
+                rule = %met.rule,
+                %error,
+                "the database did not answer the dial"
+            );
+            let answer = [Refusal::Reset.as_str()];
+            shared
+                .metrics
+                .dial_failures
+                .with_label_values(&answer)
+                .inc();
+            return close::reset(&arrived.stream);
+        }
+    };
+    if let Some(why) = dialled.not_kept {
+        let reason = [why.as_str()];
+        let counter = &shared.metrics.client_addresses_lost;
+        counter.with_label_values(&reason).inc();
+        tracing::warn!(%client, %orig_dst, why = why.as_str(), "the database does not see the client's address");
+    }
+    workers
+        .carry(Pair {
+            client: arrived.stream,
+            database: dialled.stream,
+            entered,
+        })
+        .await
+}
+
+/// Who is behind a virtual address; None for a database's own, or if none takes new connections. The
+/// kernel asks the same before it hands a connection to the agent.
+fn backend(shared: &Shared, arrived: &Arrived, candidate: &Candidate) -> Option<SocketAddr> {
+    if !arrived.is_virtual() {
+        return None;
+    }
+    let policy = shared.policy.borrow().clone();
+    let behind = &policy.balances(candidate)?.backends;
+    let choice = shared.backends.choice();
+    choice.borrow().draw(behind, &shared.dice)
+}

@@ -1,0 +1,115 @@
+//! What becomes of what a decoder tells: it is counted, and the rule's reporters hear of it.
+
+use std::sync::Arc;
+
+use cql::{Anomaly, Completed, Details, Sink, Statement};
+use dataplane::policy::RuleName;
+
+use super::Shared;
+use crate::{flows::Flow, marks, reporters::Followed, statements::Series};
+
+/// A flow's most recent statements and their rows. Applications ask few distinct things of
+/// one connection; when they ask more, the row is looked up again.
+const SERIES_AT_HAND: usize = 32;
+
+/// See the module.
+pub(super) struct Recorder {
+    pub(super) shared: Arc<Shared>,
+    rule: RuleName,
+    at_hand: Vec<(Arc<Statement>, Arc<Series>)>,
+    /// The next one to be replaced.
+    oldest: usize,
+    /// By its rule's reporters. Details are only read for them.
+    pub(super) followed: Option<Box<Followed>>,
+}
+
+impl Recorder {
+    /// Of a flow that nobody follows yet.
+    pub(super) fn new(shared: &Arc<Shared>, flow: &Flow) -> Self {
+        Self {
+            shared: shared.clone(),
+            rule: marks::series_of(flow.rule()),
+            at_hand: Vec::new(),
+            oldest: 0,
+            followed: None,
+        }
+    }
+
+    /// What comes from here on counts under the flow's rule, and is for that one's reporters.
+    pub(super) fn is_of(&mut self, flow: &Arc<Flow>) {
+        self.is_followed(flow);
+        let rule = marks::series_of(flow.rule());
+        if self.rule != rule {
+            self.rule = rule;
+            self.at_hand.clear();
+            self.oldest = 0;
+        }
+    }
+
+    pub(super) fn is_followed(&mut self, flow: &Arc<Flow>) {
+        let reporters = self.shared.pipelines.borrow().reporters_of(&flow.rule());
+        let means = &self.shared.means;
+        self.followed = reporters.map(|by| Box::new(Followed::by(&by, flow, means)));
+    }
+}
+
+/// One that its rule's reporters look over the shoulder of.
+pub(super) struct InDetail<'r> {
+    pub(super) recorder: &'r mut Recorder,
+    pub(super) followed: Box<Followed>,
+}
+
+impl Sink for InDetail<'_> {
+    const DETAILS: bool = true;
+
+    fn completed(&mut self, completed: &Completed<'_>) {
+        self.recorder.completed(completed);
+    }
+
+    fn detailed(&mut self, completed: &Completed<'_>, details: &Details) {
+        self.recorder.completed(completed);
+        self.followed.completed(completed, details);
+    }
+
+    fn unanswered(&mut self, request: &Completed<'_>, details: &Details) {
+        self.followed.unanswered(request, details);
+    }
+
+    fn anomaly(&mut self, anomaly: Anomaly) {
+        self.recorder.anomaly(anomaly);
+    }
+}
+
+/// Counts nothing.
+pub(super) struct Nobody;
+
+impl Sink for Nobody {
+    fn completed(&mut self, _: &Completed<'_>) {}
+    fn anomaly(&mut self, _: Anomaly) {}
+}
+
+impl Sink for Recorder {
+    fn completed(&mut self, completed: &Completed<'_>) {
+        let statement = completed.statement;
+        let found = self.at_hand.iter().find(|(s, _)| Arc::ptr_eq(s, statement));
+        if let Some((_, series)) = found {
+            return self.shared.means.statements.record(series, completed);
+        }
+        let series = self.shared.means.statements.series(&self.rule, statement);
+        self.shared.means.statements.record(&series, completed);
+        let entry = (statement.clone(), series);
+        match self.at_hand.get_mut(self.oldest) {
+            Some(oldest) => *oldest = entry,
+            None => self.at_hand.push(entry),
+        }
+        self.oldest = (self.oldest + 1) % SERIES_AT_HAND;
+    }
+
+    fn anomaly(&mut self, anomaly: Anomaly) {
+        self.shared
+            .metrics
+            .anomalies
+            .with_label_values(&[anomaly.as_str()])
+            .inc();
+    }
+}

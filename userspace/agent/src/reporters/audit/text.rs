@@ -1,0 +1,103 @@
+//! The parts of a line that stay the same: written once, in JSON, without the braces.
+
+use std::fmt::Write as _;
+
+use cql::{Fingerprint, Statement};
+
+use super::Whose;
+
+/// Who the flow is. `tried`: as whom somebody wanted to log in and could not.
+pub(super) fn who(whose: &Whose, tried: Option<&str>) -> String {
+    let flow = &whose.flow;
+    let mut text = String::new();
+    pair(&mut text, "rule", Some(whose.rule.as_str()));
+    let _ = write!(text, ",\"flow\":{}", flow.id);
+    pair(
+        &mut text,
+        "client",
+        Some(&flow.client.socket_addr().to_string()),
+    );
+    pair(
+        &mut text,
+        "database",
+        Some(&whose.coordinator().to_string()),
+    );
+    if !flow.process.is_elsewhere() {
+        pair(&mut text, "process", whose.process());
+        let _ = write!(
+            text,
+            ",\"pid\":{},\"uid\":{}",
+            flow.process.pid, flow.process.uid
+        );
+    }
+    pair(&mut text, "cgroup", whose.cgroup.as_deref());
+    pair(&mut text, "user", tried.or_else(|| whose.user()));
+    pair(&mut text, "application", whose.application());
+    let [driver, version] = whose.driver();
+    pair(&mut text, "driver", driver);
+    pair(&mut text, "driver_version", version);
+    text
+}
+
+/// What is asked.
+pub(super) fn what(statement: &Statement, fingerprint: Option<&Fingerprint>) -> String {
+    let mut text = String::new();
+    pair(&mut text, "kind", Some(statement.kind.as_str()));
+    pair(&mut text, "keyspace", statement.keyspace.as_deref());
+    pair(&mut text, "table", statement.table.as_deref());
+    pair(&mut text, "fingerprint", fingerprint.map(Fingerprint::text));
+    text
+}
+
+/// In JSON.
+pub(super) fn quoted(text: &str) -> String {
+    // A text is always one in JSON.
+    serde_json::to_string(text).unwrap_or_default()
+}
+
+/// Whether there is no password in it: where roles are made and changed, it stands in the text itself.
+pub(super) fn may_be_shown(text: &str) -> bool {
+    let mut words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+    !words.any(|word| {
+        let word = word.to_ascii_lowercase();
+        word.contains("password") || word.contains("access_key") || word.contains("secret")
+    })
+}
+
+fn pair(text: &mut String, key: &str, value: Option<&str>) {
+    if let Some(value) = value {
+        let comma = if text.is_empty() { "" } else { "," };
+        let _ = write!(text, "{comma}\"{key}\":{}", quoted(value));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn passwords_are_not_shown() {
+        for text in [
+            "CREATE ROLE r WITH PASSWORD = 'x'",
+            "alter user u with hashed password 'x'",
+            "CREATE ROLE r WITH/**/password='x'",
+            "CREATE ROLE r WITH OPTIONS = {'my_password': 'x'}",
+        ] {
+            assert!(!may_be_shown(text), "{text}");
+        }
+        assert!(may_be_shown("SELECT pass FROM shop.orders WHERE id = 1"));
+    }
+
+    #[test]
+    fn names_are_quoted() {
+        let statement = Statement {
+            kind: cql::StatementKind::Select,
+            keyspace: Some("a\"b\n".into()),
+            table: None,
+        };
+        assert_eq!(
+            what(&statement, None),
+            r#""kind":"select","keyspace":"a\"b\n""#
+        );
+    }
+}

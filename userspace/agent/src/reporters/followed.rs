@@ -1,0 +1,75 @@
+//! A flow that reporters follow.
+
+use std::{collections::HashMap, sync::Arc};
+
+use cql::{Completed, Details, StreamId};
+
+use super::{Following, Means, Refusal, Reporters, Whose};
+use crate::flows::Flow;
+
+/// See the module.
+pub struct Followed {
+    whose: Arc<Whose>,
+    /// Which requests are answered in the database's place, by stream: 65,536 at most.
+    refusals: HashMap<StreamId, Refusal>,
+    wants_texts: bool,
+    by: Box<[Box<dyn Following>]>,
+}
+
+impl Followed {
+    /// By these.
+    pub fn by(reporters: &Reporters, flow: &Arc<Flow>, means: &Arc<Means>) -> Self {
+        let whose = Arc::new(Whose::new(flow));
+        let by = reporters.iter();
+        Self {
+            by: by.map(|reporter| reporter.follow(&whose, means)).collect(),
+            whose,
+            refusals: HashMap::new(),
+            wants_texts: reporters.iter().any(|reporter| reporter.wants_texts()),
+        }
+    }
+
+    /// A request and its response have passed.
+    pub fn completed(&mut self, completed: &Completed<'_>, details: &Details) {
+        if let (Some(says), true) = (&details.asked.says, details.answered.accepts) {
+            self.whose.says(says);
+        }
+        let refusal = match self.refusals.is_empty() {
+            true => None,
+            false => self.refusals.remove(&completed.stream),
+        };
+        for following in &mut self.by {
+            match refusal {
+                None => following.completed(completed, details),
+                Some(by) => following.refused(by, completed, details),
+            }
+        }
+    }
+
+    /// A request gets no response.
+    pub fn unanswered(&mut self, request: &Completed<'_>, details: &Details) {
+        for following in &mut self.by {
+            following.unanswered(request, details);
+        }
+    }
+
+    /// The next responses on these streams are not the database's.
+    pub fn are_refused(&mut self, refusals: Vec<(StreamId, Refusal)>) {
+        self.refusals.extend(refusals);
+    }
+
+    /// Whether one of them looks at the texts of statements.
+    pub fn wants_texts(&self) -> bool {
+        self.wants_texts
+    }
+
+    /// Whether nothing more may be read from the client for now.
+    pub fn holds(&mut self) -> bool {
+        // Each is asked: asking is what they get rid of things by.
+        let mut holds = false;
+        for following in &mut self.by {
+            holds |= following.holds();
+        }
+        holds
+    }
+}

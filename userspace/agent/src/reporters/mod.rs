@@ -1,0 +1,174 @@
+//! Reporters: steps of a pipeline that change nothing. They are told what was asked and answered, and
+//! tell others.
+//!
+//! Each is one file, and one line in the list below. A [`Reporter`] is shared by all flows of its rule;
+//! what it does with one flow is a [`Following`]. They see what the client sent and what it was sent,
+//! wherever they stand in the list of steps.
+
+mod audit;
+mod followed;
+mod journal;
+mod latencies;
+mod lines;
+mod slowlog;
+pub mod stats;
+mod whose;
+
+use std::{fmt, sync::Arc};
+
+use cql::{Completed, Details, StatementKind};
+use prometheus::Registry;
+use serde::Deserialize;
+
+pub use followed::Followed;
+pub use journal::{Journal, JournalMetrics, JournalSettings, Journals, WhenFull};
+pub use lines::{Lines, Place};
+pub use whose::Whose;
+
+use crate::statements::Statements;
+
+/// One step of a pipeline, shared by all flows of its rule.
+pub trait Reporter: fmt::Debug + Send + Sync {
+    /// As in the configuration, and as a metric's label.
+    fn name(&self) -> &'static str;
+
+    /// The journal that it writes to.
+    fn journal(&self) -> Option<&JournalSettings> {
+        None
+    }
+
+    /// Opens what it needs, before its rule is in force.
+    ///
+    /// # Errors
+    /// What cannot be opened, and why.
+    fn open(&self, means: &Means) -> Result<(), String> {
+        let _ = means;
+        Ok(())
+    }
+
+    /// Whether it looks at [the texts of statements](cql::Asked::text).
+    fn wants_texts(&self) -> bool {
+        false
+    }
+
+    /// Its part in a flow that begins, or that is read again.
+    fn follow(&self, whose: &Arc<Whose>, means: &Arc<Means>) -> Box<dyn Following>;
+}
+
+/// What a reporter does with one flow. Called on the threads on which bytes move: it never waits, and
+/// allocates nothing for what it has seen before.
+pub trait Following: Send + Sync {
+    /// A request and its response have passed.
+    fn completed(&mut self, completed: &Completed<'_>, details: &Details);
+
+    /// In its place, of a request that a transform has answered, and that has not reached the database.
+    fn refused(&mut self, by: Refusal, completed: &Completed<'_>, details: &Details) {
+        let _ = by;
+        self.completed(completed, details);
+    }
+
+    /// A request to which there will be no response: its flow has ended, or is not read any more.
+    fn unanswered(&mut self, request: &Completed<'_>, details: &Details) {
+        let _ = (request, details);
+    }
+
+    /// Whether nothing more may be read from the client before it has got rid of what it has to say. Asked
+    /// again after a while.
+    fn holds(&mut self) -> bool {
+        false
+    }
+}
+
+/// Which transform has answered a request, and why.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// The transform's name, or what became of what no transform could be shown.
+    pub step: &'static str,
+    /// As in the metrics.
+    pub reason: &'static str,
+}
+
+/// The reporters of a rule.
+pub type Reporters = Arc<[Box<dyn Reporter>]>;
+
+/// What reporters need of the agent, and what outlives them: a reload makes new ones.
+#[derive(Debug)]
+pub struct Means {
+    /// What `stats` counts.
+    /// Files of lines.
+    pub journals: Journals,
+    /// What `stats` counts.
+    pub stats: stats::Counted,
+    /// What is counted of every flow.
+    pub statements: Arc<Statements>,
+    /// What is written.
+    pub lines: Lines,
+}
+
+impl Means {
+    /// Declares and registers their metrics.
+    ///
+    /// # Errors
+    /// Two metrics of one name.
+    pub fn register(registry: &Registry) -> prometheus::Result<Self> {
+        Ok(Self {
+            journals: Journals::new(JournalMetrics::register(registry)?),
+            stats: stats::Counted::register(registry)?,
+            statements: Arc::new(Statements::register(registry)?),
+            lines: Lines::register(registry)?,
+        })
+    }
+
+    /// Gives each metric a first sample, so that the documentation sees it.
+    pub fn declare_for_docs(&self) {
+        self.stats.declare_for_docs();
+        self.journals.metrics.declare_for_docs();
+        self.statements.declare_for_docs();
+        self.lines.declare_for_docs();
+    }
+}
+
+/// Whether it is one of those that a list of statements is for.
+fn asks_for_data(kind: StatementKind) -> bool {
+    use StatementKind as Kind;
+    !matches!(
+        kind,
+        Kind::Prepare | Kind::Startup | Kind::Options | Kind::Register | Kind::AuthResponse
+    )
+}
+
+/// Declares [`Settings`] from the list.
+macro_rules! reporters {
+    ($($module:ident => $variant:ident),+ $(,)?) => {
+        /// A step of a pipeline, as in the configuration: `{ transform = "stats", ... }`.
+        #[derive(Clone, Debug, Deserialize)]
+        #[serde(tag = "transform", rename_all = "snake_case")]
+        pub enum Settings {
+            $(
+                #[doc = concat!("`", stringify!($module), "`")]
+                $variant($module::Settings),
+            )+
+        }
+
+        impl Settings {
+            /// The step. Nothing is opened or made before a flow is followed.
+            ///
+            /// # Errors
+            /// Which setting cannot be, and what it should be.
+            pub fn build(self) -> Result<Box<dyn Reporter>, String> {
+                match self {
+                    $(Self::$variant(settings) => settings.build(),)+
+                }
+            }
+        }
+
+        /// Every reporter's name.
+        pub const NAMES: &[&str] = &[$(stringify!($module)),+];
+    };
+}
+
+reporters! {
+    audit => Audit,
+    slowlog => Slowlog,
+    stats => Stats,
+}

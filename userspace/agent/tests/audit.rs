@@ -1,0 +1,459 @@
+//! Rules with `audit`: which lines there are, what is in them and what is not; what becomes of them when
+//! the file cannot be written.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "tests say what they expect by failing, and so do their helpers"
+)]
+#![allow(
+    dead_code,
+    clippy::panic,
+    clippy::allow_attributes,
+    reason = "what it shares with other tests has more than it needs"
+)]
+
+mod common;
+#[path = "drivers/raw/frames.rs"]
+mod frames;
+#[path = "session_rules/wire.rs"]
+mod wire;
+
+use std::{
+    fs,
+    io::{Read, Write},
+    net::{TcpListener, TcpStream},
+    os::unix::fs::OpenOptionsExt,
+    path::{Path, PathBuf},
+};
+
+use common::{BINARY, accept, eventually};
+use frames::{RESPONSE, frame, query, ready, startup, void};
+use nix::sys::signal::Signal;
+use serde_json::Value;
+use tempfile::TempDir;
+use testkit::sandbox::{Agent, Sandbox};
+use wire::{Conversation, Host, auth_response, auth_success, authenticate, host, set_keyspace};
+
+const SELECT: &str = "SELECT v FROM shop.orders WHERE id = 4711";
+
+/// One rule, `r`, with an audit in this file before other steps.
+fn policy(file: &Path, settings: &str, steps: &str) -> String {
+    format!(
+        "[[rule]]\nname = \"r\"\nto = [\":PORT\"]\naction = \"enrich\"\n\
+         pipeline = [{{ transform = \"audit\", file = \"{}\"{settings} }}{steps}]\n",
+        file.display()
+    )
+}
+
+fn folder() -> (TempDir, PathBuf) {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("audit.log");
+    (folder, file)
+}
+
+fn begin(host: &Host<'_>, version: u8) -> Conversation {
+    let mut c = host.connect();
+    let options = [
+        ("CQL_VERSION", "3.0.0"),
+        ("DRIVER_NAME", "a \"driver\""),
+        ("DRIVER_VERSION", "1.2"),
+        ("APPLICATION_NAME", "billing"),
+    ];
+    c.client_sends(&startup(version, &options));
+    c.server_sends(&ready(version));
+    c.in_segments = version >= 5;
+    c
+}
+
+fn asks(c: &mut Conversation, version: u8, text: &str) {
+    c.client_sends(&query(version, 1, text));
+    c.server_sends(&void(version, 1));
+}
+
+fn lines(file: &Path) -> Vec<Value> {
+    let text = fs::read_to_string(file).unwrap_or_default();
+    let lines = text.split_inclusive('\n');
+    // Not one that is being written.
+    let whole = lines.filter(|line| line.ends_with('\n'));
+    whole
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect()
+}
+
+/// When there are so many.
+fn wait_for(file: &Path, count: usize) -> Vec<Value> {
+    eventually("the lines are there", || lines(file).len() >= count);
+    let lines = lines(file);
+    assert_eq!(lines.len(), count, "{lines:#?}");
+    lines
+}
+
+fn records(host: &Host<'_>, outcome: &str) -> u64 {
+    let labels = format!("journal=\"audit\",outcome=\"{outcome}\"");
+    // It is not there before there is something to count.
+    let sample = format!("underpass_journal_records_total{{{labels}}}");
+    host.agent.metric(&sample).unwrap_or_default() as u64
+}
+
+fn error(version: u8, stream: i16, code: i32, message: &str) -> Vec<u8> {
+    let length = (message.len() as u16).to_be_bytes();
+    let body = [&code.to_be_bytes()[..], &length, message.as_bytes()].concat();
+    frame(RESPONSE | version, stream, 0x00, &body)
+}
+
+#[test]
+fn who_did_what() {
+    let (_folder, file) = folder();
+    host(|host| {
+        host.policy(&policy(&file, "", ""));
+        for version in [4, 5] {
+            let _ = fs::remove_file(&file);
+            host.policy(&policy(&file, "", ""));
+            let mut c = begin(host, version);
+            asks(&mut c, version, SELECT);
+            c.client_sends(&query(version, 2, "USE shop"));
+            c.server_sends(&set_keyspace(version, 2, "shop"));
+            c.client_sends(&query(version, 3, "DROP TABLE orders"));
+            c.server_sends(&error(version, 3, 0x2100, "no"));
+            let client = c.client.local_addr().unwrap().to_string();
+            let lines = wait_for(&file, 4);
+            c.ends();
+            for line in &lines {
+                assert_eq!(line["rule"], "r");
+                assert_eq!(line["client"], client.as_str());
+                assert_eq!(line["application"], "billing");
+                assert_eq!(line["driver"], "a \"driver\"");
+                assert_eq!(line["driver_version"], "1.2");
+                assert_eq!(line["pid"], std::process::id());
+                assert!(line["cgroup"].as_str().unwrap().starts_with('/'), "{line}");
+                assert!(line["time"].as_str().unwrap().ends_with('Z'), "{line}");
+                assert!(line["latency_us"].as_u64().is_some(), "{line}");
+            }
+            let all = |key: &str| lines.iter().map(|line| &line[key]).collect::<Vec<_>>();
+            assert_eq!(all("kind"), ["startup", "select", "use", "drop"]);
+            assert_eq!(all("outcome"), ["ok", "ok", "ok", "error"]);
+            assert_eq!(lines[1]["keyspace"], "shop");
+            assert_eq!(lines[1]["table"], "orders");
+            assert_eq!(lines[1]["consistency"], "one");
+            assert_eq!(
+                lines[1]["fingerprint"],
+                "SELECT v FROM shop.orders WHERE id = ?"
+            );
+            assert_eq!(lines[2]["keyspace"], "shop");
+            assert_eq!(lines[3]["error"], "unauthorized");
+            let text = fs::read_to_string(&file).unwrap();
+            assert!(!text.contains("4711"), "a value: {text}");
+            assert!(!text.contains("\"statement\""), "{text}");
+        }
+    });
+}
+
+#[test]
+fn logins_are_shown_and_passwords_never() {
+    let (_folder, file) = folder();
+    host(|host| {
+        host.policy(&policy(&file, ", statement = true", ""));
+        for (version, accepted) in [(4, true), (4, false), (5, true)] {
+            let _ = fs::remove_file(&file);
+            host.policy(&policy(&file, ", statement = true", ""));
+            let mut c = host.connect();
+            c.client_sends(&startup(version, &[("CQL_VERSION", "3.0.0")]));
+            c.server_sends(&authenticate(version));
+            c.in_segments = version >= 5;
+            c.client_sends(&auth_response(version, 1, b"\0ann\0s3cret"));
+            if !accepted {
+                c.server_sends(&error(version, 1, 0x0100, "bad credentials"));
+                let lines = wait_for(&file, 2);
+                assert_eq!(lines[1]["kind"], "auth_response");
+                assert_eq!(lines[1]["outcome"], "error");
+                assert_eq!(lines[1]["error"], "bad_credentials");
+                assert_eq!(lines[1]["user"], "ann");
+                c.ends();
+                continue;
+            }
+            c.server_sends(&auth_success(version, 1));
+            asks(&mut c, version, SELECT);
+            asks(&mut c, version, "CREATE ROLE bob WITH PASSWORD = 's3cret'");
+            let lines = wait_for(&file, 4);
+            c.ends();
+            assert_eq!(lines[0]["user"], Value::Null);
+            assert_eq!(lines[1]["outcome"], "ok");
+            for line in &lines[1..] {
+                assert_eq!(line["user"], "ann");
+            }
+            assert_eq!(lines[2]["statement"], SELECT);
+            assert_eq!(lines[3]["kind"], "create");
+            assert_eq!(lines[3]["statement"], Value::Null);
+            assert!(!fs::read_to_string(&file).unwrap().contains("s3cret"));
+        }
+    });
+}
+
+#[test]
+fn what_is_refused_is_shown_with_its_reason() {
+    let (_folder, file) = folder();
+    host(|host| {
+        let guard = ", { transform = \"guard\", refuse = [\"truncate\"] }";
+        host.policy(&policy(&file, ", kinds = [\"ddl\"]", guard));
+        for version in [4, 5] {
+            let _ = fs::remove_file(&file);
+            host.policy(&policy(&file, ", kinds = [\"ddl\"]", guard));
+            let mut c = begin(host, version);
+            let bytes = c.wrap(&query(version, 7, "TRUNCATE shop.orders"));
+            c.client.write_all(&bytes).unwrap();
+            let lines = wait_for(&file, 1);
+            c.server_gets_nothing();
+            assert_eq!(lines[0]["kind"], "truncate");
+            assert_eq!(lines[0]["outcome"], "refused");
+            assert_eq!(lines[0]["by"], "guard");
+            assert_eq!(lines[0]["reason"], "truncate");
+            assert!(c.client.read(&mut [0; 512]).unwrap() > 0);
+            // What the database answers afterwards is its own.
+            c.client_sends(&query(version, 1, "DROP TABLE shop.orders"));
+            c.server_sends(&void(version, 1));
+            let lines = wait_for(&file, 2);
+            assert_eq!(lines[1]["outcome"], "ok");
+            assert_eq!(lines[1]["by"], Value::Null);
+            c.ends();
+        }
+    });
+}
+
+#[test]
+fn what_was_never_answered_is_shown() {
+    let (_folder, file) = folder();
+    host(|host| {
+        host.policy(&policy(&file, ", not_kinds = [\"startup\"]", ""));
+        for version in [4, 5] {
+            let _ = fs::remove_file(&file);
+            host.policy(&policy(&file, ", not_kinds = [\"startup\"]", ""));
+            let mut c = begin(host, version);
+            c.client_sends(&query(version, 3, "TRUNCATE shop.orders"));
+            c.client_sends(&query(version, 2, SELECT));
+            c.ends();
+            let lines = wait_for(&file, 2);
+            let all = |key: &str| lines.iter().map(|line| &line[key]).collect::<Vec<_>>();
+            assert_eq!(all("kind"), ["truncate", "select"]);
+            assert_eq!(all("outcome"), ["unanswered", "unanswered"]);
+            assert_eq!(
+                lines[1]["fingerprint"],
+                "SELECT v FROM shop.orders WHERE id = ?"
+            );
+        }
+    });
+}
+
+#[test]
+fn a_file_that_was_moved_away_is_opened_anew() {
+    let (folder, file) = folder();
+    host(|host| {
+        let audit = policy(&file, ", kinds = [\"select\"]", "");
+        host.policy(&audit);
+        let mut c = begin(host, 4);
+        asks(&mut c, 4, SELECT);
+        wait_for(&file, 1);
+        let moved = folder.path().join("moved");
+        fs::rename(&file, &moved).unwrap();
+        asks(&mut c, 4, SELECT);
+        wait_for(&moved, 2);
+        // As after `logrotate`: the file is the same.
+        host.policy(&audit);
+        asks(&mut c, 4, SELECT);
+        wait_for(&file, 1);
+        wait_for(&moved, 2);
+        c.ends();
+    });
+}
+
+#[test]
+fn files_are_rotated_and_no_line_is_lost() {
+    const REQUESTS: usize = 3_000;
+    let (folder, file) = folder();
+    host(|host| {
+        let settings = ", kinds = [\"select\"], max_bytes = 262144, keep = 100, fsync = \"batch\"";
+        host.policy(&policy(&file, settings, ""));
+        let mut c = begin(host, 4);
+        asks_much(&mut c, REQUESTS);
+        c.ends();
+        let all = || {
+            let files = fs::read_dir(folder.path()).unwrap();
+            files
+                .map(|file| lines(&file.unwrap().path()).len())
+                .sum::<usize>()
+        };
+        eventually("every line is there", || all() == REQUESTS);
+        let files: Vec<_> = fs::read_dir(folder.path()).unwrap().collect();
+        assert!(files.len() > 3, "{files:?}");
+        for file in files {
+            assert!(file.unwrap().metadata().unwrap().len() <= 256 << 10);
+        }
+        assert_eq!(records(host, "written"), REQUESTS as u64);
+    });
+}
+
+#[test]
+fn a_file_that_cannot_be_opened_changes_nothing() {
+    let (folder, file) = folder();
+    let nowhere = folder.path().join("no/audit.log");
+    let sandbox = Sandbox::new().unwrap();
+    let start = |file: &Path| {
+        let (netns, cgroup) = (Some(&sandbox.netns), &sandbox.cgroup);
+        let policy = policy(file, "", "").replace("PORT", "9042");
+        let settings = "workers = 1";
+        Agent::start(Path::new(BINARY), netns, cgroup, settings, &policy)
+    };
+    let expected = format!("rule r: audit: cannot write to {}", nowhere.display());
+    // It does not start with one,
+    let error = format!("{:#}", start(&nowhere).err().unwrap());
+    assert!(error.contains(&expected), "{error}");
+    // and one that runs goes on with what it has.
+    let agent = start(&file).unwrap();
+    let bad = policy(&nowhere, "", "").replace("PORT", "9042");
+    agent.write_policy(&bad).unwrap();
+    agent.signal(Signal::SIGHUP).unwrap();
+    let line = agent.wait_for_log("nothing changed").unwrap();
+    assert!(line.contains(&expected), "{line}");
+}
+
+#[test]
+fn a_full_disk_is_counted_and_nobody_waits() {
+    host(|host| {
+        host.policy(&policy(
+            Path::new("/dev/full"),
+            ", kinds = [\"select\"]",
+            "",
+        ));
+        let mut c = begin(host, 4);
+        for _ in 0..3 {
+            asks(&mut c, 4, SELECT);
+        }
+        eventually("they are counted", || records(host, "lost") == 3);
+        assert!(host.metric("journal_failures", "journal=\"audit\",what=\"write\"") > 0);
+        c.ends();
+    });
+}
+
+/// More than a ring and a pipe take, with the texts that they have.
+const MANY: usize = 6_000;
+
+/// Many requests at once, and their answers as far as the flow is read.
+fn asks_much(c: &mut Conversation, count: usize) {
+    let (mut to, mut from) = (c.client.try_clone().unwrap(), c.server.try_clone().unwrap());
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            for n in 0..count {
+                to.write_all(&query(4, n as i16, SELECT)).unwrap();
+            }
+        });
+        scope.spawn(move || {
+            for n in 0..count {
+                let mut got = query(4, n as i16, SELECT);
+                from.read_exact(&mut got).unwrap();
+                from.write_all(&void(4, n as i16)).unwrap();
+            }
+        });
+        for n in 0..count {
+            let mut answer = void(4, n as i16);
+            c.client.read_exact(&mut answer).unwrap();
+        }
+    });
+}
+
+/// A pipe in place of a file: nobody takes out what is written.
+fn pipe() -> (TempDir, PathBuf, fs::File) {
+    let (folder, file) = folder();
+    nix::unistd::mkfifo(&file, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let both = fs::OpenOptions::new()
+        .read(true)
+        .write(true)
+        .custom_flags(nix::libc::O_NONBLOCK)
+        .open(&file)
+        .unwrap();
+    (folder, file, both)
+}
+
+#[test]
+fn what_does_not_fit_is_dropped_and_counted() {
+    let (_folder, file, mut reader) = pipe();
+    host(|host| {
+        host.policy(&policy(&file, ", kinds = [\"select\"]", ""));
+        let mut c = begin(host, 4);
+        asks_much(&mut c, MANY);
+        c.ends();
+        assert!(records(host, "full") > 0, "nothing was dropped");
+        drain(&mut reader, || {
+            records(host, "full") + records(host, "written") == MANY as u64
+        });
+        assert_eq!(records(host, "lost"), 0);
+    });
+}
+
+#[test]
+fn a_flow_is_held_and_nothing_is_lost() {
+    let (_folder, file, mut reader) = pipe();
+    host(|host| {
+        host.policy(&policy(
+            &file,
+            ", kinds = [\"select\"], full = \"hold\"",
+            "",
+        ));
+        let mut c = begin(host, 4);
+        let held = || {
+            let holds = "underpass_journal_holds_total{journal=\"audit\"}";
+            host.agent.metric(holds).unwrap_or_default() > 0.0
+        };
+        std::thread::scope(|scope| {
+            let c = &mut c;
+            let asking = scope.spawn(move || asks_much(c, MANY));
+            eventually("the flow is held", held);
+            assert!(!asking.is_finished(), "it is not held");
+            let read = drain(&mut reader, || {
+                asking.is_finished() && records(host, "written") == MANY as u64
+            });
+            assert_eq!(read.lines().count(), MANY);
+        });
+        assert_eq!(records(host, "full"), 0);
+        c.ends();
+    });
+}
+
+/// Everything that comes until then.
+fn drain(from: &mut fs::File, mut until: impl FnMut() -> bool) -> String {
+    let mut all = Vec::new();
+    eventually("everything is written", || {
+        let _ = from.read_to_end(&mut all);
+        until()
+    });
+    let _ = from.read_to_end(&mut all);
+    String::from_utf8(all).unwrap()
+}
+
+#[test]
+fn what_was_said_is_written_before_the_agent_ends() {
+    const REQUESTS: usize = 100;
+    let (_folder, file) = folder();
+    let sandbox = Sandbox::new().unwrap();
+    let listener = sandbox.server(|| TcpListener::bind("127.0.0.1:0"));
+    let listener = listener.unwrap().unwrap();
+    let to = listener.local_addr().unwrap();
+    let policy =
+        policy(&file, ", kinds = [\"select\"]", "").replace("PORT", &to.port().to_string());
+    let (netns, cgroup) = (Some(&sandbox.netns), &sandbox.cgroup);
+    let settings = "workers = 1";
+    let mut agent = Agent::start(Path::new(BINARY), netns, cgroup, settings, &policy).unwrap();
+    let mut client = sandbox.client(|| TcpStream::connect(to)).unwrap().unwrap();
+    let (mut server, _) = accept(&listener);
+    let mut exchange = |question: &[u8], answer: &[u8]| {
+        client.write_all(question).unwrap();
+        server.read_exact(&mut vec![0; question.len()]).unwrap();
+        server.write_all(answer).unwrap();
+        client.read_exact(&mut vec![0; answer.len()]).unwrap();
+    };
+    exchange(&startup(4, &[("CQL_VERSION", "3.0.0")]), &ready(4));
+    for _ in 0..REQUESTS {
+        exchange(&query(4, 1, SELECT), &void(4, 1));
+    }
+    agent.stop().unwrap();
+    assert_eq!(lines(&file).len(), REQUESTS);
+}

@@ -1,0 +1,441 @@
+//! Rules with a pipeline: what the database gets, what the client is told, what is counted.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "tests say what they expect by failing, and so do their helpers"
+)]
+#![allow(
+    dead_code,
+    clippy::allow_attributes,
+    reason = "what it shares with other tests has more than it needs"
+)]
+
+mod common;
+#[path = "drivers/raw/frames.rs"]
+mod frames;
+#[path = "session_rules/wire.rs"]
+mod wire;
+
+use std::{
+    io::{Read, Write},
+    time::{Duration, Instant},
+};
+
+use common::eventually;
+use frames::{RESPONSE, frame, query, ready, startup, void};
+use wire::{Conversation, Host, host, set_keyspace};
+
+const SELECT: &str = "SELECT v FROM shop.orders WHERE id = 1";
+const LOCAL_QUORUM: u8 = 6;
+
+/// One rule, `r`.
+fn policy(conditions: &str, pipeline: &str) -> String {
+    format!(
+        "[[rule]]\nname = \"r\"\nto = [\":PORT\"]\n{conditions}\naction = \"enrich\"\n\
+         pipeline = [{pipeline}]\n"
+    )
+}
+
+fn begin(host: &Host<'_>, version: u8) -> Conversation {
+    let mut c = host.connect();
+    c.client_sends(&startup(version, &[("CQL_VERSION", "3.0.0")]));
+    c.server_sends(&ready(version));
+    c.in_segments = version >= 5;
+    c
+}
+
+/// The same query at another level than ONE.
+fn at_level(version: u8, stream: i16, level: u8) -> Vec<u8> {
+    let mut query = query(version, stream, SELECT);
+    let at = 9 + 4 + SELECT.len() + 1;
+    assert_eq!(query[at], 1);
+    query[at] = level;
+    query
+}
+
+fn transforms(host: &Host<'_>, transform: &str, outcome: &str, reason: &str) -> u64 {
+    host.metric(
+        "transforms",
+        &format!("outcome=\"{outcome}\",reason=\"{reason}\",rule=\"r\",transform=\"{transform}\""),
+    )
+}
+
+/// What the client gets instead of an answer: stream, code, message.
+fn error(c: &mut Conversation) -> (u8, i16, i32, String) {
+    let mut header = [0; 6];
+    if c.in_segments {
+        c.client.read_exact(&mut header).unwrap();
+    }
+    let mut header = [0; 9];
+    c.client.read_exact(&mut header).unwrap();
+    assert_eq!(header[4], 0, "an ERROR");
+    let mut body = vec![0; header[8].into()];
+    c.client.read_exact(&mut body).unwrap();
+    if c.in_segments {
+        c.client.read_exact(&mut [0; 4]).unwrap();
+    }
+    let message = String::from_utf8(body[6..].to_vec()).unwrap();
+    (
+        header[0],
+        i16::from_be_bytes([header[2], header[3]]),
+        i32::from_be_bytes(body[..4].try_into().unwrap()),
+        message,
+    )
+}
+
+#[test]
+fn a_level_is_raised_and_all_else_passes() {
+    host(|host| {
+        host.policy(&policy(
+            "",
+            "{ transform = \"consistency\", at_least = \"LOCAL_QUORUM\" }",
+        ));
+        for version in [3, 4, 5] {
+            let before = transforms(host, "consistency", "changed", "");
+            let mut c = begin(host, version);
+            let sent = c.wrap(&query(version, 1, SELECT));
+            let (first, rest) = sent.split_at(20);
+            c.client.write_all(first).unwrap();
+            c.client.write_all(rest).unwrap();
+            let expected = c.wrap(&at_level(version, 1, LOCAL_QUORUM));
+            c.server_gets(&expected);
+            c.server_sends(&void(version, 1));
+            // One that has it already.
+            c.client_sends(&at_level(version, 2, LOCAL_QUORUM));
+            c.server_sends(&void(version, 2));
+            assert_eq!(transforms(host, "consistency", "changed", ""), before + 1);
+            let flow = host.flow(&c);
+            assert_eq!(flow["path"], "enrich", "{flow}");
+            c.ends();
+        }
+    });
+}
+
+#[test]
+fn what_is_too_much_is_answered_in_place_of_the_database() {
+    host(|host| {
+        host.policy(&policy(
+            "",
+            "{ transform = \"throttle\", rate = 0.001, burst = 1, mode = \"overloaded\" }",
+        ));
+        for (version, nth) in [(4, 0), (5, 1)] {
+            // A reload begins with full buckets.
+            let mut c = begin(host, version);
+            if nth == 0 {
+                c.client_sends(&query(version, 1, SELECT));
+            }
+            let bytes = c.wrap(&query(version, 7, SELECT));
+            c.client.write_all(&bytes).unwrap();
+            let (first, stream, code, message) = error(&mut c);
+            assert_eq!((first, stream, code), (RESPONSE | version, 7, 0x1001));
+            assert!(message.contains("too many"), "{message}");
+            c.server_gets_nothing();
+            if nth == 0 {
+                c.server_sends(&void(version, 1));
+            }
+            assert_eq!(transforms(host, "throttle", "refused", "rate"), nth + 1);
+            c.ends();
+        }
+    });
+}
+
+#[test]
+fn a_flow_is_slowed_down_and_nothing_is_lost() {
+    const REQUESTS: i16 = 5;
+    host(|host| {
+        host.policy(&policy(
+            "",
+            "{ transform = \"throttle\", rate = 20, burst = 1 }",
+        ));
+        let mut c = begin(host, 4);
+        let started = Instant::now();
+        for stream in 0..REQUESTS {
+            c.client_sends(&query(4, stream, SELECT));
+        }
+        // A token for the first; 50 ms for each of the next three, and the last one's is owed.
+        let least = Duration::from_millis(50 * (REQUESTS as u64 - 2));
+        assert!(started.elapsed() >= least, "{:?}", started.elapsed());
+        for stream in 0..REQUESTS {
+            c.server_sends(&void(4, stream));
+        }
+        assert!(transforms(host, "throttle", "slowed", "") >= 3);
+        c.ends();
+    });
+}
+
+#[test]
+fn the_pipeline_is_that_of_the_rule_that_the_session_decides() {
+    host(|host| {
+        let rules = policy(
+            "keyspace = [\"shop\"]",
+            "{ transform = \"consistency\", exactly = \"LOCAL_QUORUM\" }",
+        );
+        host.policy(&format!(
+            "{rules}[[rule]]\nname = \"rest\"\nto = [\":PORT\"]\naction = \"bypass\"\n"
+        ));
+        for version in [4, 5] {
+            for (keyspace, level) in [("shop", LOCAL_QUORUM), ("other", 1)] {
+                let mut c = begin(host, version);
+                c.client_sends(&query(version, 1, &format!("USE {keyspace}")));
+                c.server_sends(&set_keyspace(version, 1, keyspace));
+                let sent = c.wrap(&query(version, 2, SELECT));
+                for byte in &sent {
+                    c.client.write_all(std::slice::from_ref(byte)).unwrap();
+                }
+                let expected = c.wrap(&at_level(version, 2, level));
+                c.server_gets(&expected);
+                c.server_sends(&void(version, 2));
+                c.ends();
+            }
+        }
+    });
+}
+
+#[test]
+fn what_a_strict_pipeline_cannot_read_is_denied() {
+    const FOREIGN: u8 = 0x42;
+    host(|host| {
+        let denied = "outcome=\"denied\",reason=\"version\",rule=\"r\"";
+        host.policy(&policy(
+            "",
+            "{ transform = \"consistency\", exactly = \"LOCAL_QUORUM\" }",
+        ));
+        let mut c = host.connect();
+        let hello = frame(FOREIGN, 3, 0x05, &[]);
+        c.client.write_all(&hello).unwrap();
+        let (first, stream, code, message) = error(&mut c);
+        assert_eq!((first, stream, code), (0x84, 3, 0x000A));
+        assert!(
+            message.contains("unsupported protocol version (66)"),
+            "{message}"
+        );
+        c.ends_with(b"", b"");
+        assert_eq!(host.metric("pipeline_unreadable", denied), 1);
+
+        // One that only adds something does not mind.
+        host.policy(&policy("", "{ transform = \"tag\" }"));
+        let mut c = host.connect();
+        c.client_sends(&hello);
+        c.server_sends(b"whatever it says");
+        c.ends();
+    });
+}
+
+#[test]
+fn what_could_not_be_read_before_the_rule_was_decided_is_denied_by_a_strict_one() {
+    let denied = |reason| format!("outcome=\"denied\",reason=\"{reason}\",rule=\"r\"");
+    host(|host| {
+        let users = "[[rule]]\nname = \"users\"\nto = [\":PORT\"]\nuser = [\"someone\"]\n\
+                     action = \"bypass\"\n";
+        let rest = policy(
+            "",
+            "{ transform = \"consistency\", exactly = \"LOCAL_QUORUM\" }",
+        );
+        host.policy(&format!("{users}{rest}"));
+        let tls: &[u8] = &[0x16, 3, 1, 0, 200, 1, 0, 0, 196];
+        for (bytes, reason) in [(tls, "tls"), (b"GET / HTTP/1.1\r\n", "not_cql")] {
+            let mut c = host.connect();
+            c.client.write_all(bytes).unwrap();
+            c.ends_with(b"", b"");
+            assert_eq!(host.metric("pipeline_unreadable", &denied(reason)), 1);
+        }
+        // Bytes that the database would read as v5's segments, and others as bare frames.
+        let startup = startup(5, &[("CQL_VERSION", "3.0.0")]);
+        let early = [&startup[..], &query(5, 1, SELECT)].concat();
+        let mut c = host.connect();
+        c.client.write_all(&early).unwrap();
+        c.server_gets(&startup);
+        c.server_sends(&ready(5));
+        c.ends_with(b"", b"");
+        host.policy(&rest);
+        let mut c = host.connect();
+        c.client.write_all(&early).unwrap();
+        c.ends_with(b"", &startup);
+        assert_eq!(host.metric("pipeline_unreadable", &denied("early")), 1);
+    });
+}
+
+/// How many of so many connections come to a pipeline, by what their database gets.
+fn changed_of(host: &Host<'_>, flows: usize) -> usize {
+    let changed = |_: &usize| {
+        let mut c = begin(host, 4);
+        c.client.write_all(&query(4, 1, SELECT)).unwrap();
+        let mut got = query(4, 1, SELECT);
+        c.server.read_exact(&mut got).unwrap();
+        c.server_sends(&void(4, 1));
+        c.ends();
+        got == at_level(4, 1, LOCAL_QUORUM)
+    };
+    (0..flows).filter(changed).count()
+}
+
+#[test]
+fn a_sample_of_a_rules_flows_is_enriched_and_the_others_are_left_alone() {
+    const FLOWS: usize = 200;
+    let sampled = |conditions: &str| {
+        policy(
+            &format!("{conditions}\nsample = 0.5"),
+            "{ transform = \"consistency\", exactly = \"LOCAL_QUORUM\" }",
+        )
+    };
+    host(|host| {
+        let connections = |outcome: &str| {
+            let labels = format!("outcome=\"{outcome}\",rule=\"r\"");
+            host.metric("connections", &labels)
+        };
+        host.policy(&sampled(""));
+        let changed = changed_of(host, FLOWS);
+        assert_eq!(connections("intercepted"), changed as u64);
+        assert_eq!(connections("untouched"), (FLOWS - changed) as u64);
+        // Seven standard deviations: once in 10^11 runs.
+        assert!(changed.abs_diff(FLOWS / 2) <= 50, "{changed} of {FLOWS}");
+
+        // The agent draws where only it knows whether the rule holds: by the flows' numbers.
+        host.policy(&sampled("protocol = [\"v4\"]"));
+        let changed = changed_of(host, 40);
+        assert!(changed.abs_diff(20) <= 2, "{changed} of 40");
+    });
+}
+
+#[test]
+fn observed_flows_that_are_slow_have_later_ones_enriched_until_they_are_not() {
+    const AT_ONCE: i16 = 30;
+    const SLOW: Duration = Duration::from_millis(60);
+    host(|host| {
+        host.policy(
+            "[[rule]]\nname = \"r\"\nto = [\":PORT\"]\naction = \"observe\"\n\
+             trigger = { p99_ms = 50, for = \"1s\" }\n\
+             pipeline = [{ transform = \"consistency\", exactly = \"LOCAL_QUORUM\" }]\n",
+        );
+        let is_on = || {
+            host.agent
+                .metric("underpass_triggered{rule=\"r\"}")
+                .unwrap()
+                == 1.0
+        };
+        let asks = |c: &mut Conversation, level| {
+            c.client.write_all(&query(4, 1, SELECT)).unwrap();
+            c.server_gets(&at_level(4, 1, level));
+            c.server_sends(&void(4, 1));
+        };
+        let mut observed = begin(host, 4);
+        let mut quick = begin(host, 4);
+        asks(&mut quick, 1);
+        assert!(!is_on());
+        eventually("it is slow", || {
+            (0..AT_ONCE).for_each(|stream| observed.client_sends(&query(4, stream, SELECT)));
+            std::thread::sleep(SLOW);
+            (0..AT_ONCE).for_each(|stream| observed.server_sends(&void(4, stream)));
+            is_on()
+        });
+        let mut enriched = begin(host, 4);
+        asks(&mut enriched, LOCAL_QUORUM);
+        assert_eq!(host.flow(&enriched)["path"], "enrich");
+        // Those that are observed stay so.
+        asks(&mut quick, 1);
+        eventually("it is not slow any more", || !is_on());
+        eventually("it is let go", || {
+            host.flow(&enriched)["action"] == "bypass"
+        });
+        asks(&mut enriched, 1);
+        let mut later = begin(host, 4);
+        asks(&mut later, 1);
+        for each in [observed, quick, enriched, later] {
+            each.ends();
+        }
+    });
+}
+
+#[test]
+fn a_reload_changes_what_new_flows_meet() {
+    host(|host| {
+        let pipeline = |level: &str| {
+            policy(
+                "",
+                &format!("{{ transform = \"consistency\", exactly = \"{level}\" }}"),
+            )
+        };
+        host.policy(&pipeline("LOCAL_QUORUM"));
+        let mut old = begin(host, 4);
+        host.policy(&pipeline("ALL"));
+        let mut new = begin(host, 4);
+        for (c, level) in [(&mut old, LOCAL_QUORUM), (&mut new, 5)] {
+            c.client.write_all(&query(4, 1, SELECT)).unwrap();
+            c.server_gets(&at_level(4, 1, level));
+            c.server_sends(&void(4, 1));
+        }
+        old.ends();
+        new.ends();
+    });
+}
+
+#[test]
+fn a_refusal_waits_for_the_end_of_a_response() {
+    host(|host| {
+        host.policy(&policy(
+            "",
+            "{ transform = \"throttle\", rate = 0.001, burst = 1, mode = \"overloaded\" }",
+        ));
+        let mut c = begin(host, 4);
+        c.client_sends(&query(4, 1, SELECT));
+        let response = void(4, 1);
+        let (begun, rest) = response.split_at(10);
+        c.server.write_all(begun).unwrap();
+        c.client_gets(begun);
+        c.client.write_all(&query(4, 2, SELECT)).unwrap();
+        c.server_gets_nothing();
+        c.server.write_all(rest).unwrap();
+        c.client_gets(rest);
+        assert_eq!(error(&mut c).1, 2);
+        c.ends();
+    });
+}
+
+#[test]
+fn whoever_does_not_read_refusals_is_not_read() {
+    /// What sockets hold, several times over; a flood goes on for ever otherwise.
+    const BOUND: usize = 64 << 20;
+    const STALLED: Duration = Duration::from_millis(500);
+    host(|host| {
+        host.policy(&policy(
+            "",
+            "{ transform = \"throttle\", rate = 0.001, burst = 1, mode = \"overloaded\" }",
+        ));
+        let mut c = begin(host, 4);
+        c.client_sends(&query(4, 1, SELECT));
+        let one = query(4, 7, SELECT);
+        let many = one.repeat(1000);
+        c.client.set_nonblocking(true).unwrap();
+        let (mut sent, mut moved) = (0, Instant::now());
+        while moved.elapsed() < STALLED {
+            match c.client.write(&many[sent % one.len()..]) {
+                Ok(n) => {
+                    sent += n;
+                    moved = Instant::now();
+                }
+                Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => {
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+                Err(e) => panic!("{e}"),
+            }
+            assert!(sent < BOUND, "nobody stops the client");
+        }
+        c.client.set_nonblocking(false).unwrap();
+        let whole = sent.div_ceil(one.len());
+        let missing = one[one.len() - (whole * one.len() - sent)..].to_vec();
+        let mut client = c.client.try_clone().unwrap();
+        let writer = std::thread::spawn(move || client.write_all(&missing).unwrap());
+        for _ in 0..whole {
+            assert_eq!(error(&mut c).1, 7);
+        }
+        writer.join().unwrap();
+        c.server_sends(&void(4, 1));
+        assert_eq!(
+            transforms(host, "throttle", "refused", "rate"),
+            whole as u64
+        );
+        c.ends();
+    });
+}

@@ -1,0 +1,260 @@
+//! Changes what passes: a pipeline of [`Transform`]s between a client and its database.
+//!
+//! An [`Editor`] is given every chunk of a flow before it is forwarded, and says what goes on in its
+//! place. It keeps back only frames that a transform wants to see, until they are whole; all others go
+//! on as they come, however large, and a chunk (v5: a segment) of which nothing has changed goes on byte
+//! for byte. What has changed is compressed, and put into segments, as the flow has negotiated.
+//!
+//! A request that is refused does not reach the database; its client gets an ERROR on the same stream,
+//! between two responses ([`Editor::answers`]).
+//!
+//! - `output`: what goes on of a piece of bytes; `room`: how much may be held back.
+//! - `lane`, `cutter`, `segments`: one direction; where its frames and segments begin and end.
+//! - `asking`, `answering`: what becomes of requests and of responses; `talk`: what they share; `login`:
+//!   who has logged in.
+//! - `layout`, `request`: what is where in a request, and how it is changed; `response`, `rows`.
+//! - `transform`: what a transform is.
+
+mod answering;
+mod asking;
+mod cutter;
+mod lane;
+mod layout;
+mod login;
+mod output;
+mod request;
+mod response;
+mod room;
+mod rows;
+mod segments;
+mod talk;
+mod transform;
+
+pub use crate::compress::MAX_SEEN_BYTES;
+pub use request::{Request, Statement};
+pub use response::Response;
+pub use room::Room;
+pub use rows::{Cell, Column};
+pub use transform::{Caller, Error, Log, Outcome, Refused, Transform, Unseen};
+
+use std::sync::Arc;
+
+use crate::event::labelled;
+use answering::Answering;
+use asking::Asking;
+use lane::{Lane, in_segments};
+use output::Output;
+use talk::Talk;
+
+/// What is done to the requests of a rule's flows, in this order.
+pub type Pipeline = Arc<[Box<dyn Transform>]>;
+
+/// What goes on in place of a chunk.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Edited {
+    /// These bytes; `None`: the chunk as it is.
+    pub instead: Option<Vec<u8>>,
+    /// What follows cannot be read, so that nothing can be changed any more. With
+    /// [`Unreadable::Framing`], and of a strict pipeline, the flow has to end after this, and nothing of
+    /// it goes on; otherwise everything does.
+    pub unreadable: Option<Unreadable>,
+}
+
+/// Why a flow cannot be edited.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Unreadable {
+    /// It is encrypted.
+    Tls,
+    /// It does not begin as CQL does.
+    NotCql,
+    /// A protocol version other than v3, v4 and v5.
+    Version,
+    /// Frames cannot be told apart any more.
+    Framing,
+    /// Of a strict pipeline: something behind a STARTUP that is not answered. Which of its bytes the
+    /// database reads as segments, nobody else can know.
+    Early,
+}
+
+labelled!(Unreadable {
+    Tls => "tls",
+    NotCql => "not_cql",
+    Version => "version",
+    Framing => "framing",
+    Early => "early",
+});
+
+/// See the module.
+#[derive(Debug)]
+pub struct Editor {
+    talk: Talk,
+    requests: Lane,
+    responses: Lane,
+    /// A direction's first frame was seen to begin.
+    asked: bool,
+    answered: bool,
+    pause_ns: u64,
+    over: Option<Unreadable>,
+}
+
+/// Some thousand refusals. Whoever does not read them is not read, either.
+const MAX_ANSWERS_BYTES: usize = 256 << 10;
+
+impl Editor {
+    /// Of a flow that begins. What it holds back is bounded by itself alone.
+    pub fn new(pipeline: Pipeline, caller: Caller) -> Self {
+        Self {
+            talk: Talk::new(pipeline, caller),
+            requests: Lane::new(),
+            responses: Lane::new(),
+            asked: false,
+            answered: false,
+            pause_ns: 0,
+            over: None,
+        }
+    }
+
+    /// One that shares the room for what it holds back with others.
+    pub fn within(mut self, room: &Arc<Room>) -> Self {
+        self.talk.room = room.clone();
+        self
+    }
+
+    /// One that had no pipeline has this one from the next request on.
+    pub fn becomes(&mut self, pipeline: Pipeline, caller: Caller) {
+        self.talk.pipeline = pipeline;
+        let Caller { keyspace, user, .. } = std::mem::take(&mut self.talk.caller);
+        self.talk.caller = Caller {
+            keyspace,
+            user,
+            ..caller
+        };
+        if self.talk.early && self.is_strict() {
+            self.over.get_or_insert(Unreadable::Early);
+        }
+    }
+
+    /// Why nothing can be changed any more.
+    pub fn unreadable(&self) -> Option<Unreadable> {
+        self.over
+    }
+
+    /// It cannot be read, and has to end for that.
+    pub fn is_denied(&self) -> bool {
+        self.over.is_some_and(|over| over.denies(self.is_strict()))
+    }
+
+    /// Whether what cannot be read is better refused than let pass.
+    pub fn is_strict(&self) -> bool {
+        self.talk.is_strict()
+    }
+
+    /// Bytes on their way to the database. `now_ns`: a monotonic clock, in ns.
+    pub fn requests(&mut self, now_ns: u64, bytes: &[u8], log: &mut dyn Log) -> Edited {
+        if let Some(over) = self.over {
+            return over.edited(self.is_strict());
+        }
+        let mut out = Output::new(bytes);
+        let mut asking = Asking {
+            talk: &mut self.talk,
+            begun: &mut self.asked,
+            pause_ns: &mut self.pause_ns,
+            now_ns,
+            log,
+        };
+        let mut passed = self.requests.pass(&mut out, &mut asking);
+        // The beginning of a header, or of a segment.
+        if self.talk.terms.startup.is_some() && !self.requests.is_idle() {
+            self.talk.early = true;
+        }
+        if passed.is_ok() && self.talk.early && self.is_strict() {
+            passed = Err(Unreadable::Early);
+        }
+        self.passed(passed, out, true)
+    }
+
+    /// Bytes on their way to the client.
+    pub fn responses(&mut self, bytes: &[u8], log: &mut dyn Log) -> Edited {
+        if let Some(over) = self.over {
+            return over.edited(self.is_strict());
+        }
+        let mut out = Output::new(bytes);
+        let mut answering = Answering {
+            talk: &mut self.talk,
+            begun: &mut self.answered,
+            log,
+        };
+        let passed = self.responses.pass(&mut out, &mut answering);
+        self.passed(passed, out, false)
+    }
+
+    /// Whether the client has to be told something.
+    pub fn has_answers(&self) -> bool {
+        !self.talk.answers.is_empty()
+    }
+
+    /// Whether the client has to be told so much that it is better not asked for more before it was.
+    pub fn has_many_answers(&self) -> bool {
+        self.talk.is_full()
+    }
+
+    /// What the client is told, if it can be told now.
+    pub fn answers(&mut self) -> Option<Vec<u8>> {
+        if self.talk.answers.is_empty() || !self.responses.cutter.is_between() {
+            return None;
+        }
+        let frames = std::mem::take(&mut self.talk.answers);
+        Some(in_segments(&self.responses, &frames))
+    }
+
+    /// For how many ns nothing more is to be read from the client.
+    pub fn pause_ns(&mut self) -> u64 {
+        std::mem::take(&mut self.pause_ns)
+    }
+
+    /// What was kept back of a direction that has ended: to the database, or to the client.
+    pub fn end(&mut self, to_database: bool) -> Vec<u8> {
+        match to_database {
+            true => self.requests.give_up(),
+            false => self.responses.give_up(),
+        }
+    }
+
+    fn passed(
+        &mut self,
+        passed: Result<(), Unreadable>,
+        mut out: Output<'_>,
+        to_database: bool,
+    ) -> Edited {
+        let unreadable = passed.err();
+        if let Some(why) = unreadable {
+            self.over = Some(why);
+            let held = self.end(to_database);
+            match why.denies(self.is_strict()) {
+                true => out.skip(out.rest().len()),
+                false => {
+                    out.put(&held);
+                    out.keep(out.rest().len());
+                }
+            }
+        }
+        Edited {
+            instead: out.finish(),
+            unreadable,
+        }
+    }
+}
+
+impl Unreadable {
+    /// Whether a flow has to end for it.
+    fn denies(self, strict: bool) -> bool {
+        strict || self == Self::Framing
+    }
+
+    fn edited(self, strict: bool) -> Edited {
+        Edited {
+            instead: self.denies(strict).then(Vec::new),
+            unreadable: Some(self),
+        }
+    }
+}

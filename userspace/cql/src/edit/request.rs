@@ -1,0 +1,252 @@
+//! [`Request`]: a request that was kept back whole, for transforms to read and to change.
+
+use std::borrow::Cow;
+
+use super::layout::{Asked, Layout, PAGE_SIZE, Parameters, SERIAL, SKIP_METADATA};
+use crate::details::Consistency;
+use crate::frame::{Flags, Header, Opcode, StreamId};
+use crate::wire::Cursor;
+
+/// What a request asks to be done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Statement<'a> {
+    /// This. It may be no CQL, and not UTF-8.
+    Text(&'a [u8]),
+    /// What an earlier PREPARE gave this number.
+    Prepared(&'a [u8]),
+}
+
+/// See the module. Its body is as it was sent, but for compression.
+#[derive(Debug)]
+pub struct Request<'a> {
+    header: Header,
+    body: Cow<'a, [u8]>,
+    layout: Layout,
+    changed: bool,
+    /// What the step at hand wants to be told with the response.
+    awaited: Option<u64>,
+}
+
+/// The most that a `[string]`, and a map, can count.
+const MAX_SHORT: usize = u16::MAX as usize;
+
+impl<'a> Request<'a> {
+    /// `None`: the body is not what the header says.
+    pub(super) fn read(header: Header, body: Cow<'a, [u8]>) -> Option<Self> {
+        let layout = Layout::of(&header, &body)?;
+        Some(Self {
+            header,
+            body,
+            layout,
+            changed: false,
+            awaited: None,
+        })
+    }
+
+    /// What it is.
+    pub fn opcode(&self) -> Opcode {
+        self.header.opcode.unwrap_or(Opcode::Options)
+    }
+
+    /// 3, 4 or 5.
+    pub fn version(&self) -> u8 {
+        self.header.version
+    }
+
+    /// Which number its response has.
+    pub fn stream(&self) -> StreamId {
+        self.header.stream
+    }
+
+    /// Bytes of its body, without compression.
+    pub fn body_bytes(&self) -> usize {
+        self.body.len()
+    }
+
+    /// What it asks to be done: one statement, of a BATCH any number.
+    pub fn statements(&self) -> impl Iterator<Item = Statement<'_>> {
+        let bytes =
+            |range: &std::ops::Range<usize>| self.body.get(range.clone()).unwrap_or_default();
+        self.layout.asked().map(move |asked| match asked {
+            Asked::Text(range) => Statement::Text(bytes(range)),
+            Asked::Id(range) => Statement::Prepared(bytes(range)),
+        })
+    }
+
+    /// The keyspace that is given with it (v5).
+    pub fn keyspace(&self) -> Option<&str> {
+        let of_parameters = self.layout.parameters.and_then(|p| p.keyspace);
+        let (at, length) = of_parameters.or(self.layout.keyspace)?;
+        std::str::from_utf8(self.body.get(at..at + length)?).ok()
+    }
+
+    /// How many values are bound.
+    pub fn values(&self) -> u32 {
+        self.layout.parameters.map_or(0, |p| p.values)
+    }
+
+    /// Of a QUERY, EXECUTE or BATCH.
+    pub fn consistency(&self) -> Option<Consistency> {
+        self.short(self.layout.parameters?.consistency)
+    }
+
+    /// Of a lightweight transaction, where it is given.
+    pub fn serial_consistency(&self) -> Option<Consistency> {
+        self.short(self.layout.parameters?.serial?)
+    }
+
+    /// How many rows a page may have, where it is given.
+    pub fn page_size(&self) -> Option<i32> {
+        let at = self.layout.parameters?.page_size?;
+        let bytes = self.body.get(at..)?.first_chunk()?;
+        Some(i32::from_be_bytes(*bytes))
+    }
+
+    /// Where there is one.
+    pub fn set_consistency(&mut self, consistency: Consistency) {
+        if let Some(parameters) = self.layout.parameters {
+            let at = parameters.consistency;
+            self.replace(at, 2, &consistency.0.to_be_bytes());
+        }
+    }
+
+    /// Where there are parameters.
+    pub fn set_serial_consistency(&mut self, consistency: Consistency) {
+        let bytes = consistency.0.to_be_bytes();
+        match self.layout.parameters {
+            Some(Parameters {
+                serial: Some(at), ..
+            }) => self.replace(at, 2, &bytes),
+            Some(parameters) => {
+                self.set_flag(&parameters, SERIAL);
+                self.replace(parameters.serial_at, 0, &bytes);
+            }
+            None => {}
+        }
+    }
+
+    /// Of a QUERY or EXECUTE.
+    pub fn set_page_size(&mut self, rows: i32) {
+        let bytes = rows.to_be_bytes();
+        match self.layout.parameters {
+            _ if self.opcode() == Opcode::Batch => {}
+            Some(Parameters {
+                page_size: Some(at),
+                ..
+            }) => self.replace(at, 4, &bytes),
+            Some(parameters) => {
+                self.set_flag(&parameters, PAGE_SIZE);
+                self.replace(parameters.page_size_at, 0, &bytes);
+            }
+            None => {}
+        }
+    }
+
+    /// Puts an entry into the custom payload, which there is since v4. False: it could not be done.
+    pub fn add_payload(&mut self, key: &str, value: &[u8]) -> bool {
+        let (key, value) = match (u16::try_from(key.len()), i32::try_from(value.len())) {
+            (Ok(length), Ok(bytes)) if self.header.version >= 4 => (
+                [&length.to_be_bytes()[..], key.as_bytes()].concat(),
+                [&bytes.to_be_bytes()[..], value].concat(),
+            ),
+            _ => return false,
+        };
+        let entry = [key, value].concat();
+        if !self.header.flags.any(Flags::CUSTOM_PAYLOAD) {
+            self.header.flags.0 |= Flags::CUSTOM_PAYLOAD.0;
+            let map = [&1u16.to_be_bytes()[..], &entry].concat();
+            self.replace(0, 0, &map);
+            return true;
+        }
+        let count = Cursor::new(&self.body).short().unwrap_or(u16::MAX);
+        if usize::from(count) >= MAX_SHORT {
+            return false;
+        }
+        let end = self.layout.proper;
+        self.replace(0, 2, &(count + 1).to_be_bytes());
+        self.replace(end, 0, &entry);
+        true
+    }
+
+    /// Another text for the statement with this number. False: it has none.
+    pub fn set_text(&mut self, number: usize, text: &[u8]) -> bool {
+        let Some(Asked::Text(range)) = self.layout.asked().nth(number) else {
+            return false;
+        };
+        let (Ok(length), Some(at)) = (i32::try_from(text.len()), range.start.checked_sub(4)) else {
+            return false;
+        };
+        let old = 4 + range.len();
+        self.replace(at, old, &[&length.to_be_bytes()[..], text].concat());
+        true
+    }
+
+    /// Has the response shown to the transform, too, with this number.
+    pub fn await_response(&mut self, number: u64) {
+        self.awaited = Some(number);
+    }
+
+    pub(super) fn take_awaited(&mut self) -> Option<u64> {
+        self.awaited.take()
+    }
+
+    /// Has rows come with the names and types of their columns, even if the client knows them. False:
+    /// they do anyway.
+    pub fn want_metadata(&mut self) -> bool {
+        match self.layout.parameters {
+            Some(parameters) if self.opcode() != Opcode::Batch => {
+                self.change_flags(&parameters, |flags| flags & !SKIP_METADATA)
+            }
+            _ => false,
+        }
+    }
+
+    /// Asks the database to trace it.
+    pub fn trace(&mut self) {
+        if !self.header.flags.any(Flags::TRACING) {
+            self.header.flags.0 |= Flags::TRACING.0;
+            self.changed = true;
+        }
+    }
+
+    /// Header and body, if anything has changed.
+    pub(super) fn changed(&self) -> Option<(&Header, &[u8])> {
+        self.changed.then_some((&self.header, &*self.body))
+    }
+
+    fn short(&self, at: usize) -> Option<Consistency> {
+        let bytes = self.body.get(at..)?.first_chunk()?;
+        Some(Consistency(u16::from_be_bytes(*bytes)))
+    }
+
+    /// The flags stand before everything that they announce, so they have not moved.
+    fn set_flag(&mut self, parameters: &Parameters, flag: u32) {
+        self.change_flags(parameters, |flags| flags | flag);
+    }
+
+    fn change_flags(&mut self, parameters: &Parameters, change: impl Fn(u32) -> u32) -> bool {
+        let (at, bytes) = (parameters.flags, parameters.flag_bytes);
+        let old = self.body.get(at..at + bytes).unwrap_or_default();
+        let old = old.iter().fold(0, |n, byte| n << 8 | u32::from(*byte));
+        if change(old) == old {
+            return false;
+        }
+        let new = change(old).to_be_bytes();
+        let new = new.get(4 - bytes..).unwrap_or_default().to_owned();
+        self.replace(at, bytes, &new);
+        true
+    }
+
+    /// Other bytes in place of `old` of them. Whatever announces them has been changed before.
+    fn replace(&mut self, at: usize, old: usize, new: &[u8]) {
+        self.changed = true;
+        let body = self.body.to_mut();
+        let end = (at + old).min(body.len());
+        body.splice(at.min(end)..end, new.iter().copied());
+        if new.len() != old
+            && let Some(layout) = Layout::of(&self.header, body)
+        {
+            self.layout = layout;
+        }
+    }
+}

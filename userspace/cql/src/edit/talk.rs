@@ -1,0 +1,185 @@
+//! What both directions of a flow know of each other.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::cutter::Fate;
+use super::login::Login;
+use super::room::Room;
+use super::transform::{Caller, Error};
+use super::{MAX_ANSWERS_BYTES, Pipeline};
+use crate::compress;
+use crate::frame::{Flags, HEADER_BYTES, Header, RESPONSE_BIT, StreamId};
+use crate::session::{Compression, Fact};
+use crate::wire::Cursor;
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Talk {
+    pub(super) pipeline: Pipeline,
+    pub(super) caller: Caller,
+    pub(super) terms: Terms,
+    /// Who wants to see which responses: a step's place in the pipeline, and its number.
+    pub(super) awaited: Awaited,
+    pub(super) uses: Uses,
+    pub(super) login: Login,
+    /// Frames for the client that have not gone on.
+    pub(super) answers: Vec<u8>,
+    /// The client has not waited for the answer to its STARTUP.
+    pub(super) early: bool,
+    pub(super) room: Arc<Room>,
+}
+
+impl Talk {
+    pub(super) fn new(pipeline: Pipeline, caller: Caller) -> Self {
+        Self {
+            pipeline,
+            caller,
+            terms: Terms {
+                version: 0,
+                compression: Compression::None,
+                startup: None,
+                accepted: false,
+                segmented: false,
+            },
+            awaited: HashMap::new(),
+            uses: Uses::default(),
+            login: Login::default(),
+            answers: Vec::new(),
+            early: false,
+            room: Room::new(usize::MAX),
+        }
+    }
+
+    /// What cannot be read is better refused than let pass.
+    pub(super) fn is_strict(&self) -> bool {
+        self.pipeline.iter().any(|step| step.is_strict())
+    }
+
+    /// An ERROR in place of a response.
+    pub(super) fn answer(&mut self, header: &Header, error: &Error) {
+        const ERROR: u8 = 0x00;
+        self.respond(header, ERROR, &error.body());
+    }
+
+    /// A RESULT without rows in place of a response.
+    pub(super) fn answer_void(&mut self, header: &Header) {
+        const RESULT: u8 = 0x08;
+        const VOID: u32 = 1;
+        self.respond(header, RESULT, &VOID.to_be_bytes());
+    }
+
+    fn respond(&mut self, header: &Header, opcode: u8, body: &[u8]) {
+        self.answers.extend([header.version | RESPONSE_BIT, 0]);
+        self.answers.extend(header.stream.0.to_be_bytes());
+        self.answers.push(opcode);
+        self.answers.extend((body.len() as u32).to_be_bytes());
+        self.answers.extend_from_slice(body);
+    }
+
+    /// It has been told so much that it is better not asked for more before it was read.
+    pub(super) fn is_full(&self) -> bool {
+        self.answers.len() > MAX_ANSWERS_BYTES
+    }
+}
+
+/// What both sides have agreed on.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Terms {
+    /// Of the client's latest frame; of the accepted STARTUP, once one is.
+    pub(super) version: u8,
+    pub(super) compression: Compression,
+    /// The stream of a STARTUP whose answer is out.
+    pub(super) startup: Option<StreamId>,
+    pub(super) accepted: bool,
+    /// Both directions travel in segments, from their next frame on.
+    pub(super) segmented: bool,
+}
+
+impl Terms {
+    /// The next STARTUP counts. A second one does not, whatever it asks for.
+    pub(super) fn may_start(&self) -> bool {
+        !self.accepted && self.startup.is_none()
+    }
+
+    /// A STARTUP is on its way.
+    pub(super) fn starts(&mut self, header: &Header, body: &[u8]) {
+        self.startup = Some(header.stream);
+        let mut options = Cursor::new(body);
+        if header.flags.any(Flags::CUSTOM_PAYLOAD) && options.skip_bytes_map().is_none() {
+            options = Cursor::new(&[]);
+        }
+        // One that nobody knows no database accepts; if it did, nothing compressed could be read.
+        self.compression = match Compression::asked_for(options.rest()) {
+            Some(Fact::Is(compression)) => compression,
+            Some(Fact::Open | Fact::Absent) | None => Compression::None,
+        };
+    }
+
+    /// A body as it was before compression.
+    pub(super) fn plain<'b>(&self, header: &Header, body: &'b [u8]) -> Option<Cow<'b, [u8]>> {
+        match header.is_compressed() {
+            true => compress::expand(self.compression, body),
+            false => Some(Cow::Borrowed(body)),
+        }
+    }
+
+    /// A frame with another body, as the flow has it.
+    pub(super) fn encoded(&self, header: &Header, raw: &[u8; HEADER_BYTES], body: &[u8]) -> Fate {
+        let shrunk = match header.is_compressed() {
+            true => compress::shrink(self.compression, body),
+            false => None,
+        };
+        let mut flags = header.flags.0;
+        if shrunk.is_none() && header.version < 5 {
+            flags &= !Flags::COMPRESSION.0;
+        }
+        let body = shrunk.as_deref().unwrap_or(body);
+        let [version, _, s0, s1, opcode, ..] = *raw;
+        let mut frame = Vec::with_capacity(HEADER_BYTES + body.len());
+        frame.extend([version, flags, s0, s1, opcode]);
+        frame.extend((body.len() as u32).to_be_bytes());
+        frame.extend_from_slice(body);
+        Fate::Instead(frame)
+    }
+}
+
+/// In place of a step's: the editor itself wants to see it.
+pub(super) const KEYSPACE: usize = usize::MAX;
+
+/// Which keyspace a flow is in. While the answer to a USE is out, and after several were out at once,
+/// nobody can tell.
+#[derive(Debug, Default)]
+pub(super) struct Uses {
+    out: usize,
+    ambiguous: bool,
+    before: Option<String>,
+}
+
+impl Uses {
+    pub(super) fn goes_out(&mut self, keyspace: &mut Option<String>) {
+        self.ambiguous |= self.out > 0;
+        self.out += 1;
+        if let Some(keyspace) = keyspace.take() {
+            self.before = Some(keyspace);
+        }
+    }
+
+    /// `now`: none if it failed.
+    pub(super) fn comes_back(&mut self, now: Option<&str>, keyspace: &mut Option<String>) {
+        self.out = self.out.saturating_sub(1);
+        if self.out > 0 {
+            return;
+        }
+        let before = self.before.take();
+        *keyspace = match std::mem::take(&mut self.ambiguous) {
+            true => None,
+            false => now.map(str::to_owned).or(before),
+        };
+    }
+}
+
+/// By stream. Bounded: a stream has one request at a time, and there are 65,536 with the negative ones,
+/// which no driver uses.
+pub(super) type Awaited = HashMap<StreamId, Vec<(usize, u64)>>;

@@ -1,0 +1,149 @@
+//! `consistency`: forces, raises or caps consistency levels.
+
+use serde::Deserialize;
+
+use crate::details::Consistency;
+use crate::edit::{Caller, Outcome, Request, Transform};
+use crate::frame::Opcode;
+
+/// As in the configuration.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Settings {
+    /// Every request has this level.
+    pub exactly: Option<String>,
+    /// Weaker ones are raised to this.
+    pub at_least: Option<String>,
+    /// Stronger ones are lowered to this.
+    pub at_most: Option<String>,
+    /// SERIAL or LOCAL_SERIAL, where a request names one.
+    pub serial: Option<String>,
+}
+
+/// Weakest first: how many replicas have to answer, of three and more, in how many datacentres.
+const BY_STRENGTH: [&str; 9] = [
+    "ANY",
+    "LOCAL_ONE",
+    "ONE",
+    "TWO",
+    "THREE",
+    "LOCAL_QUORUM",
+    "QUORUM",
+    "EACH_QUORUM",
+    "ALL",
+];
+
+#[derive(Debug)]
+struct Levels {
+    at_least: Option<Consistency>,
+    at_most: Option<Consistency>,
+    serial: Option<Consistency>,
+}
+
+impl Settings {
+    pub(super) fn build(self) -> Result<Box<dyn Transform>, String> {
+        let level = |key: &str, name: Option<String>| {
+            let Some(name) = name else { return Ok(None) };
+            match Consistency::by_name(&name) {
+                Some(level) if !level.is_serial() => Ok(Some(level)),
+                _ => Err(format!(
+                    "{key}: expected one of {}, found \"{name}\"",
+                    BY_STRENGTH.join(", ")
+                )),
+            }
+        };
+        let exactly = level("exactly", self.exactly)?;
+        let (at_least, at_most) = (
+            level("at_least", self.at_least)?,
+            level("at_most", self.at_most)?,
+        );
+        if exactly.is_some() && (at_least.is_some() || at_most.is_some()) {
+            return Err("exactly: expected without `at_least` and `at_most`".to_owned());
+        }
+        if let (Some(least), Some(most)) = (at_least, at_most)
+            && strength(least) > strength(most)
+        {
+            return Err("at_least: expected a level that is not above `at_most`".to_owned());
+        }
+        let serial = match self.serial.as_deref() {
+            None => None,
+            Some(name) => match Consistency::by_name(name) {
+                Some(level) if level.is_serial() => Some(level),
+                _ => {
+                    return Err(format!(
+                        "serial: expected SERIAL or LOCAL_SERIAL, found \"{name}\""
+                    ));
+                }
+            },
+        };
+        if exactly.or(at_least).or(at_most).or(serial).is_none() {
+            return Err(
+                "consistency: expected one of `exactly`, `at_least`, `at_most`, `serial`"
+                    .to_owned(),
+            );
+        }
+        Ok(Box::new(Levels {
+            at_least: at_least.or(exactly),
+            at_most: at_most.or(exactly),
+            serial,
+        }))
+    }
+}
+
+/// None of a serial level, and of one that is not known.
+fn strength(level: Consistency) -> Option<usize> {
+    let known = |name: &&str| name.eq_ignore_ascii_case(level.as_str());
+    BY_STRENGTH.iter().position(known)
+}
+
+impl Levels {
+    fn of(&self, level: Consistency) -> Consistency {
+        let Some(has) = strength(level) else {
+            return level;
+        };
+        if let Some(least) = self.at_least
+            && strength(least).is_some_and(|least| has < least)
+        {
+            return least;
+        }
+        match self.at_most {
+            Some(most) if strength(most).is_some_and(|most| has > most) => most,
+            _ => level,
+        }
+    }
+}
+
+impl Transform for Levels {
+    fn name(&self) -> &'static str {
+        "consistency"
+    }
+
+    fn wants(&self, opcode: Opcode) -> bool {
+        matches!(opcode, Opcode::Query | Opcode::Execute | Opcode::Batch)
+    }
+
+    /// A level that has to hold is not given up because a request is odd.
+    fn is_strict(&self) -> bool {
+        true
+    }
+
+    fn request(&self, request: &mut Request<'_>, _: &Caller, _: u64) -> Outcome {
+        let mut changed = false;
+        if let Some(level) = request.consistency()
+            && self.of(level) != level
+        {
+            request.set_consistency(self.of(level));
+            changed = true;
+        }
+        if let (Some(asked), Some(serial)) = (request.serial_consistency(), self.serial)
+            && asked != serial
+        {
+            request.set_serial_consistency(serial);
+            changed = true;
+        }
+        match changed {
+            true => Outcome::Changed,
+            false => Outcome::Pass,
+        }
+    }
+}

@@ -1,0 +1,423 @@
+//! What each transform makes of requests, and of responses.
+
+#[cfg(test)]
+#[allow(
+    dead_code,
+    clippy::allow_attributes,
+    reason = "each test file uses a part of it"
+)]
+mod support;
+
+#[cfg(test)]
+mod tests {
+    use super::support::edit::*;
+    use super::support::*;
+    use cassandra_protocol::consistency::Consistency;
+    use cassandra_protocol::frame::message_request::RequestBody;
+    use cql::edit::Caller;
+
+    #[test]
+    fn consistency_is_raised_lowered_and_forced() {
+        let cases = [
+            (
+                "at_least = \"LOCAL_QUORUM\"",
+                Consistency::One,
+                Consistency::LocalQuorum,
+            ),
+            (
+                "at_least = \"LOCAL_QUORUM\"",
+                Consistency::All,
+                Consistency::All,
+            ),
+            (
+                "at_most = \"QUORUM\"",
+                Consistency::All,
+                Consistency::Quorum,
+            ),
+            ("at_most = \"QUORUM\"", Consistency::One, Consistency::One),
+            ("exactly = \"TWO\"", Consistency::All, Consistency::Two),
+            ("exactly = \"TWO\"", Consistency::Any, Consistency::Two),
+        ];
+        for kind in KINDS {
+            for (setting, asked, expected) in cases {
+                let mut flow = Edits::of(kind, &format!("transform = \"consistency\"\n{setting}"));
+                let mut body = ask(kind.version, &table(1));
+                let at = 4 + table(1).len();
+                let code: i16 = asked.into();
+                body[at..at + 2].copy_from_slice(&code.to_be_bytes());
+                let RequestBody::Query(got) = flow.changed(QUERY, &body) else {
+                    panic!("no query")
+                };
+                assert_eq!(got.query, table(1));
+                assert_eq!(got.query_params.consistency, expected, "{kind:?} {setting}");
+                assert_eq!(flow.noted.changed, usize::from(asked != expected));
+                let children = [
+                    Child::Text("INSERT INTO ks.t (k) VALUES (1)"),
+                    Child::Id(b"id"),
+                ];
+                let mut body = batch(kind.version, &children, None);
+                let at = body.len() - if kind.version == 5 { 6 } else { 3 };
+                body[at..at + 2].copy_from_slice(&code.to_be_bytes());
+                let RequestBody::Batch(got) = flow.changed(BATCH, &body) else {
+                    panic!("no batch")
+                };
+                assert_eq!(got.consistency, expected, "{kind:?} {setting}");
+                assert_eq!(got.queries.len(), 2);
+            }
+        }
+    }
+
+    #[test]
+    fn one_request_of_so_many_is_traced() {
+        for kind in KINDS {
+            let mut flow = Edits::of(kind, "transform = \"tracing\"\none_in = 3");
+            let flags: Vec<u8> = (0..6)
+                .map(|stream| {
+                    let sent = kind.sent(0, stream, QUERY, &ask(kind.version, &table(1)));
+                    kind.read(&flow.requests(&sent))[0][1]
+                })
+                .collect();
+            assert_eq!(flags, [2, 0, 0, 2, 0, 0], "{kind:?}");
+        }
+    }
+
+    #[test]
+    fn the_transform_that_is_shown_is_one_of_these() {
+        let page = include_str!("../../../docs/writing-a-transform.md");
+        let shown = page.split("```rust\n").nth(1).unwrap();
+        let shown = shown.split("```").next().unwrap();
+        assert_eq!(shown, include_str!("../src/transforms/tracing.rs"));
+    }
+
+    /// Rows of one column of addresses; `name` is its name.
+    fn addresses(name: &str, ips: &[[u8; 4]]) -> Vec<u8> {
+        let mut body = [2_i32, 1, 1].map(i32::to_be_bytes).concat();
+        body.extend([string("system"), string("local"), string(name)].concat());
+        body.extend([0, 0x10]);
+        body.extend((ips.len() as i32).to_be_bytes());
+        for ip in ips {
+            body.extend(4_i32.to_be_bytes());
+            body.extend(ip);
+        }
+        body
+    }
+
+    #[test]
+    fn a_driver_behind_a_virtual_address_finds_no_other() {
+        const OWN: [u8; 4] = [10, 9, 0, 10];
+        let nodes = [[192, 0, 2, 7], [192, 0, 2, 8]];
+        for kind in KINDS {
+            let pipeline = vec![step("transform = \"rewrite\"\naddresses = \"dialled\"")];
+            let mut flow = Edits::new(kind, pipeline.into_iter().collect());
+            let caller = Caller {
+                dialled: Some("10.9.0.10:9042".parse().unwrap()),
+                ..Caller::default()
+            };
+            let pipeline = vec![step("transform = \"rewrite\"\naddresses = \"dialled\"")];
+            flow.editor.becomes(pipeline.into(), caller);
+            let mut answer = |opcode, body: &[u8], response: &[u8]| {
+                let asked = kind.sent(0, 3, opcode, body);
+                let passed = flow.requests(&asked);
+                assert_eq!(kind.read(&passed).len(), 1, "{kind:?}");
+                let answered = kind.sent(0x80, 3, RESULT, response);
+                let mut told = Vec::new();
+                for chunk in answered.chunks(7) {
+                    told.extend(flow.responses(chunk));
+                }
+                kind.read(&told)[0][9..].to_vec()
+            };
+            let of = |text: &str| ask(kind.version, text);
+            let local = answer(
+                QUERY,
+                &of("SELECT rpc_address FROM system.local WHERE key = 'local'"),
+                &addresses("rpc_address", &nodes[..1]),
+            );
+            assert_eq!(local, addresses("rpc_address", &[OWN]), "{kind:?}");
+            for table in ["peers", "peers_v2"] {
+                let text = format!("select * from system.{table}");
+                let peers = answer(QUERY, &of(&text), &addresses("peer", &nodes));
+                assert_eq!(peers, addresses("peer", &[]), "{kind:?}");
+            }
+            // Neither another table nor another column.
+            let text = "SELECT rpc_address FROM shop.local";
+            let other = addresses("rpc_address", &nodes);
+            assert_eq!(answer(QUERY, &of(text), &other), other);
+            let other = addresses("tokens", &nodes);
+            assert_eq!(
+                answer(QUERY, &of("SELECT * FROM system.local"), &other),
+                other
+            );
+
+            // Prepared: known by its id.
+            let text = "SELECT * FROM system.local";
+            let response = prepared(b"id");
+            assert_eq!(
+                answer(PREPARE, &prepare(kind.version, text, None), &response),
+                response
+            );
+            let mut execute = short_bytes(b"id");
+            if kind.version == 5 {
+                execute.extend(short_bytes(b"of the metadata"));
+            }
+            execute.extend([0, 1]);
+            let skip_metadata = 2_u32.to_be_bytes();
+            execute.extend(if kind.version == 5 {
+                &skip_metadata[..]
+            } else {
+                &skip_metadata[3..]
+            });
+            let local = answer(EXECUTE, &execute, &addresses("native_address", &nodes[..1]));
+            assert_eq!(local, addresses("native_address", &[OWN]), "{kind:?}");
+            let unknown = [short_bytes(b"another id"), execute[4..].to_vec()].concat();
+            let asked = kind.sent(0, 4, EXECUTE, &unknown);
+            assert_eq!(kind.read(&flow.requests(&asked)).len(), 0);
+            let told = kind.read(&flow.editor.answers().unwrap());
+            assert_eq!(told[0][9..13], 0x2500_i32.to_be_bytes(), "{kind:?}");
+            assert!(told[0].ends_with(&short_bytes(b"another id")));
+
+            // Of nodes that come and go it hears nothing, of the schema it does.
+            for (event, passes) in [
+                ("STATUS_CHANGE", false),
+                ("TOPOLOGY_CHANGE", false),
+                ("SCHEMA_CHANGE", true),
+            ] {
+                let body = [
+                    string(event),
+                    string("UP"),
+                    vec![4, 192, 0, 2, 7, 0, 0, 35, 82],
+                ]
+                .concat();
+                let told = flow.responses(&kind.sent(0x80, -1, EVENT, &body));
+                assert_eq!(
+                    kind.read(&told).len(),
+                    usize::from(passes),
+                    "{kind:?} {event}"
+                );
+            }
+        }
+    }
+
+    /// Whether a request passes; its refusal's code and message otherwise.
+    fn passes(flow: &mut Edits, stream: i16, opcode: u8, body: &[u8]) -> Result<(), (i32, String)> {
+        let kind = flow.kind;
+        let asked = kind.sent(0, stream, opcode, body);
+        let passed = kind.read(&flow.requests(&asked)).len();
+        let Some(told) = flow.editor.answers() else {
+            assert_eq!(passed, 1);
+            return Ok(());
+        };
+        assert_eq!(passed, 0);
+        let [told] = &kind.read(&told)[..] else {
+            panic!("one answer")
+        };
+        let code = i32::from_be_bytes(told[9..13].try_into().unwrap());
+        let length = usize::from(u16::from_be_bytes([told[13], told[14]]));
+        Err((
+            code,
+            String::from_utf8(told[15..15 + length].to_vec()).unwrap(),
+        ))
+    }
+
+    fn answered(flow: &mut Edits, stream: i16, body: &[u8]) {
+        let answer = flow.kind.sent(0x80, stream, RESULT, body);
+        assert_eq!(flow.responses(&answer), answer);
+    }
+
+    #[test]
+    fn what_is_prepared_is_guarded_when_it_is_prepared_and_after_that() {
+        for kind in KINDS {
+            let settings =
+                "transform = \"guard\"\nrefuse = [\"truncate\", \"writes\"]\nmax_batch = 2";
+            let mut flow = Edits::of(kind, settings);
+            let version = kind.version;
+            let prepare = |text: &str| prepare(version, text, None);
+            let (code, message) =
+                passes(&mut flow, 1, PREPARE, &prepare("TRUNCATE ks.t")).unwrap_err();
+            assert_eq!(
+                (code, message.as_str()),
+                (0x2200, "underpass: refused by rule r: truncate")
+            );
+            passes(
+                &mut flow,
+                1,
+                PREPARE,
+                &prepare("SELECT v FROM ks.t WHERE k = ?"),
+            )
+            .unwrap();
+            answered(&mut flow, 1, &prepared(b"good"));
+            let execute = |id: &[u8]| {
+                let mut body = short_bytes(id);
+                if version == 5 {
+                    body.extend(short_bytes(b"of the metadata"));
+                }
+                body.extend([0, 1, 0, 0, 0, 0]);
+                body.truncate(body.len() - if version == 5 { 0 } else { 3 });
+                body
+            };
+            passes(&mut flow, 2, EXECUTE, &execute(b"good")).unwrap();
+            let (code, _) = passes(&mut flow, 3, EXECUTE, &execute(b"somebody's")).unwrap_err();
+            assert_eq!(code, 0x2500, "{kind:?}: to be prepared again");
+            let children = [Child::Id(b"good")];
+            let (_, message) =
+                passes(&mut flow, 4, BATCH, &batch(version, &children, None)).unwrap_err();
+            assert!(message.ends_with(": write"), "{message}");
+
+            // Another flow of the rule does not know what was prepared under another pipeline.
+            let mut other = Edits::of(
+                kind,
+                "transform = \"guard\"\nmax_batch = 2\nmode = \"shadow\"",
+            );
+            let three = [
+                Child::Text("DELETE FROM ks.t WHERE k = 1"),
+                Child::Id(b"x"),
+                Child::Id(b"y"),
+            ];
+            passes(&mut other, 1, BATCH, &batch(version, &three, None)).unwrap();
+        }
+    }
+
+    #[test]
+    fn an_unqualified_table_is_that_of_the_keyspace_that_the_flow_is_in() {
+        for kind in KINDS {
+            let settings = "transform = \"guard\"\ntables = [\"shop.t\", \"yard.u\"]";
+            let mut flow = Edits::of(kind, settings);
+            let ask = |text: &str| ask(kind.version, text);
+            let may = |flow: &mut Edits, text: &str| passes(flow, 9, QUERY, &ask(text)).is_ok();
+            assert!(!may(&mut flow, "SELECT * FROM t"), "{kind:?}: none yet");
+            passes(&mut flow, 1, QUERY, &ask("/* a comment */ use shop")).unwrap();
+            assert!(!may(&mut flow, "SELECT * FROM t"), "its answer is out");
+            answered(&mut flow, 1, &set_keyspace("shop"));
+            assert!(may(&mut flow, "SELECT * FROM t") && !may(&mut flow, "SELECT * FROM u"));
+            assert!(!may(&mut flow, "USE secret"));
+            // One that fails changes nothing.
+            passes(&mut flow, 1, QUERY, &ask("USE yard")).unwrap();
+            let error = kind.sent(0x80, 1, ERROR, &[0, 0, 0x22, 0, 0, 0]);
+            assert_eq!(flow.responses(&error), error);
+            assert!(may(&mut flow, "SELECT * FROM t"));
+            // Of two at once nobody knows which was last.
+            for (stream, keyspace) in [(1, "yard"), (2, "shop")] {
+                passes(&mut flow, stream, QUERY, &ask(&format!("USE {keyspace}"))).unwrap();
+            }
+            answered(&mut flow, 2, &set_keyspace("shop"));
+            answered(&mut flow, 1, &set_keyspace("yard"));
+            assert!(!may(&mut flow, "SELECT * FROM t") && !may(&mut flow, "SELECT * FROM u"));
+            passes(&mut flow, 1, QUERY, &ask("USE yard")).unwrap();
+            answered(&mut flow, 1, &set_keyspace("yard"));
+            assert!(may(&mut flow, "SELECT * FROM u"));
+            // Prepared, it would change unseen.
+            let body = prepare(kind.version, "USE shop", None);
+            assert!(passes(&mut flow, 1, PREPARE, &body).is_err());
+            if kind.version == 5 {
+                let named = query(5, "SELECT * FROM t", Some("shop"));
+                passes(&mut flow, 3, QUERY, &named).unwrap();
+                let named = query(5, "SELECT * FROM u", Some("shop"));
+                assert!(passes(&mut flow, 3, QUERY, &named).is_err());
+                let named = prepare(5, "SELECT * FROM t", Some("shop"));
+                passes(&mut flow, 4, PREPARE, &named).unwrap();
+            }
+        }
+    }
+
+    #[test]
+    fn a_page_is_capped_and_given() {
+        for kind in KINDS {
+            for (asked, expected) in [
+                (None, 100),
+                (Some(5_000), 100),
+                (Some(50), 50),
+                (Some(-1), 100),
+            ] {
+                let mut flow = Edits::of(kind, "transform = \"paging\"\nat_most = 100");
+                let mut body = long_string(&table(1));
+                body.extend([0, 1]);
+                // A value, a page size, a paging state, a serial consistency.
+                let flags: u32 = 0x01 | 0x08 | 0x10 | if asked.is_some() { 0x04 } else { 0 };
+                let flags = flags.to_be_bytes();
+                body.extend(if kind.version == 5 {
+                    &flags[..]
+                } else {
+                    &flags[3..]
+                });
+                body.extend([0, 1, 0, 0, 0, 1, 9]);
+                if let Some(rows) = asked {
+                    body.extend(i32::to_be_bytes(rows));
+                }
+                body.extend([0, 0, 0, 2, 7, 7, 0, 9]);
+                let RequestBody::Query(got) = flow.changed(QUERY, &body) else {
+                    panic!("no query")
+                };
+                let got = got.query_params;
+                assert_eq!(got.page_size, Some(expected), "{kind:?} {asked:?}");
+                assert_eq!(got.paging_state.unwrap().as_slice(), Some(&[7, 7][..]));
+                assert_eq!(got.serial_consistency, Some(Consistency::LocalSerial));
+            }
+        }
+    }
+
+    #[test]
+    fn a_request_is_tagged_beside_what_its_client_has_said() {
+        for kind in KINDS {
+            let mut flow = Edits::of(kind, "transform = \"tag\"\nservice = \"shop\"");
+            let own = [&[0, 1][..], &string("own"), &[0, 0, 0, 1, 5]].concat();
+            let body = ask(kind.version, &table(1));
+            let with_own = [own, body.clone()].concat();
+            if kind.version == 3 {
+                flow.changed(QUERY, &body);
+                assert_eq!(flow.noted.changed, 0);
+                continue;
+            }
+            for (flags, body, entries) in [(0, body, 3), (4, with_own, 4)] {
+                let bare = frame(kind.version, flags, 7, QUERY, &body);
+                let sent = match kind.version {
+                    5 => kind.around(&bare),
+                    _ => bare,
+                };
+                let passed = flow.requests(&sent);
+                let frames = kind.read(&passed);
+                assert_eq!(frames[0][1], 4, "{kind:?}");
+                let count = u16::from_be_bytes([frames[0][9], frames[0][10]]);
+                assert_eq!(count, entries, "{kind:?}");
+                let all = &frames[0];
+                for text in [
+                    &b"underpass.service"[..],
+                    b"shop",
+                    b"underpass.client",
+                    b"192.0.2.1",
+                ] {
+                    assert!(all.windows(text.len()).any(|w| w == text), "{kind:?}");
+                }
+                // `cassandra-protocol` does not read a request's payload.
+                assert!(all.ends_with(&ask(kind.version, &table(1))), "{kind:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn null_answers_what_is_asked_of_data() {
+        for kind in KINDS {
+            let mut flow = Edits::of(kind, "transform = \"null\"");
+            for text in [
+                "SELECT * FROM system.local",
+                "USE shop",
+                "CREATE TABLE shop.t (k int PRIMARY KEY)",
+            ] {
+                let sent = kind.sent(0, 1, QUERY, &ask(kind.version, text));
+                assert_eq!(flow.requests(&sent), sent, "{kind:?} {text}");
+            }
+            answered(&mut flow, 1, &set_keyspace("shop"));
+            let batch = batch(kind.version, &[Child::Id(b"id")], None);
+            for (opcode, body) in [
+                (QUERY, ask(kind.version, "SELECT * FROM shop.t")),
+                (QUERY, ask(kind.version, "INSERT INTO t (k) VALUES (1)")),
+                (BATCH, batch),
+            ] {
+                let sent = kind.sent(0, 9, opcode, &body);
+                assert_eq!(kind.read(&flow.requests(&sent)).len(), 0, "{kind:?}");
+                let told = flow.editor.answers().unwrap();
+                let void = frame(kind.version | 0x80, 0, 9, RESULT, &[0, 0, 0, 1]);
+                assert_eq!(kind.read(&told), [void]);
+            }
+            assert_eq!((flow.noted.answered, flow.noted.changed), (3, 0));
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! Why the data plane is not there.
+
+use std::{io, path::PathBuf};
+
+use aya::{
+    Ebpf, EbpfError,
+    programs::{Program, ProgramError},
+};
+use thiserror::Error;
+
+use crate::{
+    compile::CompileError, incoming::IncomingError, maps::MapsError, pins::PinsError,
+    tables::InstallError,
+};
+
+/// Why the data plane is not there.
+#[derive(Debug, Error)]
+pub enum AttachError {
+    /// See [`CompileError`].
+    #[error(transparent)]
+    Compile(#[from] CompileError),
+    /// See [`InstallError`].
+    #[error(transparent)]
+    Install(#[from] InstallError),
+    /// See [`IncomingError`].
+    #[error(transparent)]
+    Incoming(#[from] IncomingError),
+    /// See [`PinsError`].
+    #[error(transparent)]
+    Pins(#[from] PinsError),
+    /// See [`MapsError`].
+    #[error(transparent)]
+    Maps(#[from] MapsError),
+    /// The object or a program was refused.
+    #[error(
+        "the kernel does not load the BPF programs: {0}; `underpass doctor` says what is missing"
+    )]
+    Load(#[from] EbpfError),
+    /// A program.
+    #[error(
+        "the kernel does not take BPF program `{name}`: {reason}; `underpass doctor` says what is missing"
+    )]
+    Program {
+        /// Which.
+        name: &'static str,
+        /// Why.
+        reason: String,
+    },
+    /// The cgroup.
+    #[error("cannot open cgroup {path}: {source}")]
+    Cgroup {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// It is some other folder.
+    #[error("{0} is not a cgroup v2 folder; `underpass doctor` says where cgroup2 is mounted")]
+    NotCgroup(PathBuf),
+    /// Listeners and raw sockets.
+    #[error("cannot open the agent's sockets: {0}")]
+    Sockets(io::Error),
+}
+
+pub(crate) fn program<'a, P>(
+    ebpf: &'a mut Ebpf,
+    name: &'static str,
+) -> Result<&'a mut P, AttachError>
+where
+    &'a mut P: TryFrom<&'a mut Program>,
+{
+    let program = ebpf.program_mut(name).ok_or_else(|| missing(name))?;
+    program.try_into().map_err(|_| missing(name))
+}
+
+pub(crate) fn missing(name: &'static str) -> AttachError {
+    AttachError::Program {
+        name,
+        reason: "the object does not have it".into(),
+    }
+}
+
+pub(crate) fn refused(name: &'static str) -> impl Fn(ProgramError) -> AttachError {
+    move |e| AttachError::Program {
+        name,
+        reason: reasons(&e),
+    }
+}
+
+/// The error and its causes on one line; the verifier's log, if there is one, in the log.
+pub(crate) fn reasons(error: &(dyn std::error::Error + 'static)) -> String {
+    if let Some(ProgramError::LoadError {
+        io_error,
+        verifier_log,
+    }) = error.downcast_ref()
+    {
+        tracing::error!(%verifier_log, "refused by the verifier");
+        return io_error.to_string();
+    }
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(cause) = next {
+        text.push_str(&format!(": {cause}"));
+        next = cause.source();
+    }
+    text
+}

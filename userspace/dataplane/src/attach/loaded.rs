@@ -1,0 +1,154 @@
+//! Programs and maps in the kernel, and what the agent needs of them, before anything is attached.
+
+use std::{
+    fs::File,
+    io,
+    os::unix::fs::MetadataExt,
+    sync::{Arc, Mutex},
+};
+
+use aya::{
+    Ebpf,
+    maps::{MapData, PerCpuArray},
+    programs::{
+        SocketFilter,
+        links::{FdLink, PinnedLink},
+    },
+};
+use ebpf::abi;
+
+use super::{AttachError, program, refused};
+use crate::{
+    answers::Answers,
+    backends::{self, BackendTables, Probe, Severed},
+    compile::{CompileError, Compiled, compile},
+    gateway::Gateway,
+    holds::{Holds, Names},
+    host,
+    incoming::{Door, Incoming},
+    listeners::{HoldFilter, Listeners, Mark, Opened},
+    load,
+    maps::Maps,
+    meter_hooks::MeterHooks,
+    meters::Meters,
+    outposts::{Calling, Outposts},
+    pins::Pins,
+    policy::Policy,
+    remembered::Remembered,
+    shortcut::Shortcut,
+    splices::{Calls, Splices},
+    tables::Tables,
+};
+
+/// All that is in the kernel, and attached to nothing.
+pub(super) struct Loaded {
+    pub ebpf: Arc<Mutex<Ebpf>>,
+    pub splices: Result<(Splices, Calls), String>,
+    pub tables: Tables,
+    pub meters: Meters,
+    pub meter_hooks: MeterHooks,
+    pub shortcut: Shortcut,
+    pub incoming: Incoming,
+    pub gateway: Gateway,
+    pub doors: Vec<Door>,
+    pub mark: Mark,
+    pub remembered: Arc<Remembered>,
+    pub causes: PerCpuArray<MapData, u64>,
+    pub names: Names,
+    pub links: Vec<PinnedLink>,
+    pub name_hooks: Vec<FdLink>,
+    pub listeners: Listeners,
+    pub holds: Holds,
+    pub outposts: Arc<Outposts>,
+    pub calling: Calling,
+    pub answers: Answers,
+    pub probe: Probe,
+    pub severed: Severed,
+}
+
+pub(super) fn load(
+    policy: &Policy,
+    max_namespaces: usize,
+    pins: &Pins,
+    cgroup: &File,
+) -> Result<Loaded, AttachError> {
+    let compiled = compile_here(policy)?;
+    let mut ebpf = load::load_after(pins)?;
+    let maps = Maps::take(&mut ebpf)?;
+    let mark = Mark::random().map_err(AttachError::Sockets)?;
+    let shortcut = Shortcut::take(&mut ebpf, Some(mark))?;
+    let filter = hold_filter(&mut ebpf)?;
+    let opened = Opened::open(&filter, Some(mark)).map_err(AttachError::Sockets)?;
+    if let Some(error) = opened.lacks_v6() {
+        tracing::warn!(%error, "no IPv6 loopback: IPv6 flows follow their rule's `fail`");
+    }
+    let settings = settings(mark, max_namespaces > 0, cgroup).map_err(AttachError::Sockets)?;
+    let own = opened.to_abi().map_err(AttachError::Sockets)?;
+    let outposts = Outposts::new(filter, maps.outposts, own, max_namespaces);
+    let outposts = Arc::new(outposts.map_err(AttachError::Sockets)?);
+    let listeners = Listeners::of(opened, settings.netns_cookie).map_err(AttachError::Sockets)?;
+    let calling = Calling::new(maps.unserved).map_err(AttachError::Sockets)?;
+    let mut tables = Tables::new(maps.policy, BackendTables::new(maps.backends), settings);
+    tables.install(&compiled)?;
+    let names = Arc::new(Mutex::new(tables.names()));
+    let holds = Holds::new(maps.held, outposts.clone(), names.clone(), mark);
+    let holds = holds.map_err(AttachError::Sockets)?;
+    let answers = Answers::new(maps.flow, mark).map_err(AttachError::Sockets)?;
+    let causes = maps.causes;
+    let remembered = Arc::new(Remembered::new(maps.remembered));
+    let meters = Meters::new(maps.meters, names.clone());
+    let splices = Splices::load(&mut ebpf, maps.splice, Some(mark)).map_err(|e| e.to_string());
+    let severed = Severed::new(backends::virtuals(&ebpf).map_err(AttachError::Sockets)?);
+    let ebpf = Arc::new(Mutex::new(ebpf));
+    Ok(Loaded {
+        ebpf,
+        splices,
+        tables,
+        meters,
+        meter_hooks: MeterHooks::default(),
+        shortcut,
+        incoming: Incoming::default(),
+        gateway: Gateway::default(),
+        doors: Vec::new(),
+        mark,
+        remembered,
+        causes,
+        names,
+        links: Vec::new(),
+        name_hooks: Vec::new(),
+        listeners,
+        holds,
+        outposts,
+        calling,
+        answers,
+        probe: Probe::new(mark),
+        severed,
+    })
+}
+
+/// Rules name cgroups by their path from the mount's root, wherever the hooks are attached.
+pub(super) fn compile_here(policy: &Policy) -> Result<Compiled, CompileError> {
+    let root = host::cgroup2_root().ok().flatten();
+    compile(policy, |path| host::cgroup_id(root.as_deref()?, path))
+}
+
+fn hold_filter(ebpf: &mut Ebpf) -> Result<HoldFilter, AttachError> {
+    let name = "hold_syn";
+    let filter: &mut SocketFilter = program(ebpf, name)?;
+    load::insist(|| filter.load()).map_err(refused(name))?;
+    HoldFilter::of(filter).map_err(AttachError::Sockets)
+}
+
+fn settings(mark: Mark, serves_others: bool, cgroup: &File) -> io::Result<abi::Settings> {
+    Ok(abi::Settings {
+        netns_cookie: host::netns_cookie()?,
+        mark: mark.0,
+        // The first policy to be installed becomes generation 0.
+        generation: 1,
+        full: 0,
+        forgets: 0,
+        cgroup_id: cgroup.metadata()?.ino(),
+        tgid: if serves_others { std::process::id() } else { 0 },
+        pad: 0,
+    })
+}

@@ -1,0 +1,92 @@
+//! The edge's maps, typed.
+
+use aya::{
+    Ebpf,
+    maps::{Array, HashMap, LpmTrie, MapData, PerCpuArray},
+};
+use ebpf::abi;
+
+use crate::{
+    maps::{MapsError, take},
+    sys::Shared,
+};
+
+/// All of them, as the object has them: each is pinned.
+pub(super) const NAMES: [&str; 22] = [
+    "edge_settings",
+    "edge_sources4",
+    "edge_sources6",
+    "edge_networks4",
+    "edge_networks6",
+    "edge_roots",
+    "edge_blocks",
+    "edge_lengths",
+    "edge_buckets",
+    "edge_ports",
+    "edge_early",
+    "edge_targets",
+    "edge_verdicts",
+    "edge_rules",
+    "edge_interfaces",
+    "edge_turns",
+    "edge_backends",
+    "edge_syns",
+    FLOWS,
+    "edge_changes",
+    "edge_fates",
+    "edge_counts",
+];
+/// The table of connections.
+pub(super) const FLOWS: &str = "edge_flows";
+/// What each processor remembers of connections; a program begins with none.
+pub(super) const WAYS: &str = "edge_ways";
+
+/// Behind the prefix length: the generation, and an address.
+pub(super) type Networks4 = LpmTrie<MapData, [u8; 8], u32>;
+pub(super) type Networks6 = LpmTrie<MapData, [u8; 20], u32>;
+
+pub(super) struct Maps {
+    pub settings: Array<MapData, Shared<abi::EdgeSettings>>,
+    pub sources: (Networks4, Networks6),
+    pub networks: (Networks4, Networks6),
+    pub roots: Array<MapData, Shared<abi::EdgeRoot>>,
+    pub blocks: Array<MapData, Shared<abi::EdgeBlock>>,
+    pub lengths: Array<MapData, Shared<abi::EdgeLengths>>,
+    pub buckets: Array<MapData, Shared<abi::EdgeBucket>>,
+    pub ports: Array<MapData, Shared<abi::EdgePort>>,
+    pub early: Array<MapData, Shared<abi::EdgeLine>>,
+    pub targets: Array<MapData, Shared<abi::EdgeLine>>,
+    pub verdicts: Array<MapData, Shared<abi::EdgeLine>>,
+    pub rules: Array<MapData, Shared<abi::EdgeRule>>,
+    pub interfaces: HashMap<MapData, u32, Shared<abi::EdgeInterface>>,
+    pub turns: Array<MapData, Shared<abi::EdgeTurns>>,
+    pub backends: Array<MapData, Shared<abi::EdgeBackend>>,
+    pub flows: HashMap<MapData, Shared<abi::EdgeTuple>, Shared<abi::EdgeFlow>>,
+    pub fates: PerCpuArray<MapData, u64>,
+    pub counts: PerCpuArray<MapData, Shared<abi::EdgeRuleCount>>,
+}
+
+impl Maps {
+    pub(super) fn take(ebpf: &mut Ebpf) -> Result<Self, MapsError> {
+        Ok(Self {
+            settings: take(ebpf, "edge_settings")?,
+            sources: (take(ebpf, "edge_sources4")?, take(ebpf, "edge_sources6")?),
+            networks: (take(ebpf, "edge_networks4")?, take(ebpf, "edge_networks6")?),
+            roots: take(ebpf, "edge_roots")?,
+            blocks: take(ebpf, "edge_blocks")?,
+            lengths: take(ebpf, "edge_lengths")?,
+            buckets: take(ebpf, "edge_buckets")?,
+            ports: take(ebpf, "edge_ports")?,
+            early: take(ebpf, "edge_early")?,
+            targets: take(ebpf, "edge_targets")?,
+            verdicts: take(ebpf, "edge_verdicts")?,
+            rules: take(ebpf, "edge_rules")?,
+            interfaces: take(ebpf, "edge_interfaces")?,
+            turns: take(ebpf, "edge_turns")?,
+            backends: take(ebpf, "edge_backends")?,
+            flows: take(ebpf, FLOWS)?,
+            fates: take(ebpf, "edge_fates")?,
+            counts: take(ebpf, "edge_counts")?,
+        })
+    }
+}

@@ -1,0 +1,54 @@
+//! How many of the flows that a rule holds for are enriched.
+
+/// A fraction of flows, drawn one by one. The others are left alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sample(u32);
+
+/// What 1 is.
+const WHOLE: f64 = (1_u64 << 32) as f64;
+
+/// 2^64 by the golden ratio: multiples of it, cut to 64 bits, are spread evenly, wherever one begins.
+const STEP: u64 = 0x9E37_79B9_7F4A_7C15;
+
+impl Sample {
+    /// Above 0 and below 1: to the next of 2^32 steps.
+    pub fn new(fraction: f64) -> Option<Self> {
+        let steps = (fraction * WHOLE).round();
+        // 0 stands for a rule without one.
+        (1.0..WHOLE).contains(&steps).then_some(Self(steps as u32))
+    }
+
+    /// Whether flow number `n` is among them.
+    pub fn takes(self, n: u64) -> bool {
+        let drawn = n.wrapping_mul(STEP) >> 32;
+        drawn < u64::from(self.0)
+    }
+
+    /// As in `struct up_rule`.
+    pub(crate) fn to_abi(self) -> u32 {
+        self.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fraction_is_a_fraction() {
+        for not in [0.0, -0.1, 1.0, 1.1, f64::NAN, f64::INFINITY, 1e-12] {
+            assert_eq!(Sample::new(not), None, "{not}");
+        }
+        for fraction in [0.001, 0.01, 0.25, 0.5, 0.999] {
+            let sample = Sample::new(fraction).unwrap();
+            for from in [0, 1_000_000, u64::MAX / 3] {
+                let taken = (from..from + 10_000).filter(|n| sample.takes(*n)).count();
+                let expected = 10_000.0 * fraction;
+                assert!(
+                    (taken as f64 - expected).abs() <= 10.0,
+                    "{fraction}: {taken}"
+                );
+            }
+        }
+    }
+}

@@ -1,0 +1,286 @@
+//! A file of lines: rotated by its size, made durable as wanted, opened anew when it was moved away.
+//!
+//! Only whole lines are in it: what a full disk has cut off is taken back, or else ended by a line feed
+//! before the next ones. A line is never in two files.
+
+use std::{
+    ffi::OsString,
+    fs::{self, File, OpenOptions},
+    io::{self, Write},
+    os::unix::fs::OpenOptionsExt,
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+/// What is written may be about anybody: it is for the owner to read, who is root.
+const MODE: u32 = 0o600;
+
+/// When what was written has to be on the disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fsync {
+    /// When the kernel sees fit: the agent's death loses nothing, the host's may.
+    Never,
+    /// Before the next batch is taken from the rings.
+    Batch,
+    /// At most so much later.
+    Every(Duration),
+}
+
+/// See the module.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LinesSettings {
+    /// Where.
+    pub path: PathBuf,
+    /// A file that would become larger is moved to `path.1`.
+    pub max_bytes: u64,
+    /// How many of those there are: `path.1` is the youngest. 0: it is begun anew.
+    pub keep: u32,
+    /// See there.
+    pub fsync: Fsync,
+}
+
+/// An open one.
+#[derive(Debug)]
+pub struct Lines {
+    settings: LinesSettings,
+    file: File,
+    /// It can be cut, moved and made durable; a pipe cannot.
+    is_regular: bool,
+    bytes: u64,
+    /// What it ends with is no whole line, and could not be taken back.
+    torn: bool,
+    /// Since when something is not durable.
+    dirty_since: Option<Instant>,
+}
+
+impl Lines {
+    /// Opens the file, or makes it.
+    ///
+    /// # Errors
+    /// It cannot be written to.
+    pub fn open(settings: LinesSettings) -> io::Result<Self> {
+        let (file, is_regular, bytes) = open(&settings.path)?;
+        Ok(Self {
+            settings,
+            file,
+            is_regular,
+            bytes,
+            torn: false,
+            dirty_since: None,
+        })
+    }
+
+    /// How it is kept from here on; the same path.
+    pub fn is_kept(&mut self, settings: LinesSettings) {
+        self.settings = settings;
+    }
+
+    /// Opens what is there under its name by now: the file may have been moved away.
+    ///
+    /// # Errors
+    /// That cannot be written to; the old one stays open.
+    pub fn reopen(&mut self) -> io::Result<()> {
+        self.make_durable()?;
+        (self.file, self.is_regular, self.bytes) = open(&self.settings.path)?;
+        self.torn = false;
+        Ok(())
+    }
+
+    /// Writes whole lines, or nothing of them. Whether the file was rotated before.
+    ///
+    /// # Errors
+    /// The disk is full, or gone.
+    pub fn write(&mut self, lines: &[u8]) -> io::Result<bool> {
+        let len = lines.len() as u64;
+        let rotates =
+            self.is_regular && self.bytes > 0 && self.bytes + len > self.settings.max_bytes;
+        if rotates {
+            self.rotate()?;
+        }
+        if self.torn {
+            self.file.write_all(b"\n")?;
+            self.torn = false;
+            self.bytes += 1;
+        }
+        if let Err(error) = self.file.write_all(lines) {
+            // How much of it was written is not said.
+            let taken_back = self.is_regular && self.file.set_len(self.bytes).is_ok();
+            self.torn = !taken_back;
+            return Err(error);
+        }
+        self.bytes += len;
+        self.dirty_since.get_or_insert_with(Instant::now);
+        Ok(rotates)
+    }
+
+    /// A batch ends with what was written.
+    ///
+    /// # Errors
+    /// It may not be on the disk.
+    pub fn batch_ends(&mut self) -> io::Result<()> {
+        match self.settings.fsync {
+            Fsync::Batch => self.make_durable(),
+            Fsync::Never | Fsync::Every(_) => self.is_due(),
+        }
+    }
+
+    /// When [`Self::is_due`] is to be called.
+    pub fn due(&self) -> Option<Instant> {
+        match self.settings.fsync {
+            Fsync::Every(time) => self.dirty_since.map(|since| since + time),
+            Fsync::Never | Fsync::Batch => None,
+        }
+    }
+
+    /// Makes what was written durable, if it is time.
+    ///
+    /// # Errors
+    /// It may not be on the disk.
+    pub fn is_due(&mut self) -> io::Result<()> {
+        match self.due() {
+            Some(due) if due <= Instant::now() => self.make_durable(),
+            _ => Ok(()),
+        }
+    }
+
+    /// Puts what was written on the disk, unless nobody wants that.
+    ///
+    /// # Errors
+    /// It may not be there.
+    pub fn make_durable(&mut self) -> io::Result<()> {
+        let is_dirty = self.dirty_since.take().is_some();
+        match is_dirty && self.is_regular && self.settings.fsync != Fsync::Never {
+            true => self.file.sync_data(),
+            false => Ok(()),
+        }
+    }
+
+    fn rotate(&mut self) -> io::Result<()> {
+        let LinesSettings { path, keep, .. } = &self.settings;
+        self.torn = false;
+        if *keep == 0 {
+            self.file.set_len(0)?;
+            self.bytes = 0;
+            return Ok(());
+        }
+        // A move that was cut short is gone on with: what has its place already is not moved again.
+        if path.exists() {
+            let old = |n| numbered(path, n);
+            let free = (1..*keep).find(|n| !old(*n).exists()).unwrap_or(*keep);
+            for n in (1..free).rev() {
+                fs::rename(old(n), old(n + 1))?;
+            }
+            fs::rename(path, old(1))?;
+        }
+        self.reopen()
+    }
+}
+
+/// The `n`th that was moved away.
+fn numbered(path: &Path, n: u32) -> PathBuf {
+    let mut name = OsString::from(path);
+    name.push(format!(".{n}"));
+    name.into()
+}
+
+/// The file, whether it is a regular one, and how long it is.
+fn open(path: &Path) -> io::Result<(File, bool, u64)> {
+    let mut options = OpenOptions::new();
+    let file = options.append(true).create(true).mode(MODE).open(path)?;
+    let found = file.metadata()?;
+    Ok((file, found.is_file(), found.len()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings(path: &Path) -> LinesSettings {
+        LinesSettings {
+            path: path.to_owned(),
+            max_bytes: 10,
+            keep: 2,
+            fsync: Fsync::Every(Duration::ZERO),
+        }
+    }
+
+    fn read(path: &Path) -> String {
+        fs::read_to_string(path).unwrap_or_else(|e| e.kind().to_string())
+    }
+
+    #[test]
+    fn files_are_moved_and_the_oldest_goes() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.log");
+        fs::write(&path, "old\n").unwrap();
+        let mut lines = Lines::open(settings(&path)).unwrap();
+        for (line, rotated) in [
+            ("1\n", false),
+            ("22\n", false),
+            ("333333333\n", true),
+            ("4\n", true),
+            ("a line longer than a file\n", true),
+            ("5\n", true),
+        ] {
+            assert_eq!(lines.write(line.as_bytes()).unwrap(), rotated, "{line}");
+            lines.batch_ends().unwrap();
+            assert_eq!(lines.due(), None);
+        }
+        assert_eq!(read(&path), "5\n");
+        assert_eq!(read(&numbered(&path, 1)), "a line longer than a file\n");
+        assert_eq!(read(&numbered(&path, 2)), "4\n");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 3);
+    }
+
+    #[test]
+    fn without_old_files_it_begins_anew() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.log");
+        let mut lines = Lines::open(LinesSettings {
+            keep: 0,
+            ..settings(&path)
+        })
+        .unwrap();
+        lines.write(b"12345678\n").unwrap();
+        assert!(lines.write(b"9\n0\n").unwrap());
+        assert_eq!(read(&path), "9\n0\n");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn what_was_moved_away_is_left_when_it_is_opened_anew() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, moved) = (folder.path().join("a.log"), folder.path().join("a.old"));
+        let mut lines = Lines::open(settings(&path)).unwrap();
+        lines.write(b"1\n").unwrap();
+        fs::rename(&path, &moved).unwrap();
+        lines.write(b"2\n").unwrap();
+        lines.reopen().unwrap();
+        lines.write(b"3\n").unwrap();
+        assert_eq!((read(&moved), read(&path)), ("1\n2\n".into(), "3\n".into()));
+        // What cannot be opened leaves what is open.
+        fs::rename(&path, &moved).unwrap();
+        fs::create_dir(&path).unwrap();
+        lines.reopen().unwrap_err();
+        lines.write(b"4\n").unwrap();
+        assert_eq!(read(&moved), "3\n4\n");
+    }
+
+    #[test]
+    fn nobody_else_may_read_it() {
+        use std::os::unix::fs::PermissionsExt;
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.log");
+        Lines::open(settings(&path)).unwrap();
+        let mode = fs::metadata(&path).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, MODE);
+        assert!(Lines::open(settings(&folder.path().join("no/a.log"))).is_err());
+    }
+
+    #[test]
+    fn a_full_disk_is_an_error() {
+        let mut lines = Lines::open(settings(Path::new("/dev/full"))).unwrap();
+        let error = lines.write(b"1\n").unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::StorageFull);
+    }
+}

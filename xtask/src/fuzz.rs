@@ -1,0 +1,161 @@
+//! `fuzz`: runs the fuzz targets of `userspace/cql`.
+//!
+//! They are laid out as cargo-fuzz has it, and `cargo fuzz run --sanitizer none` runs them, too.
+//! What it does for that on a stable compiler is little enough to be done here: to compile with
+//! coverage, and to start libFuzzer on a corpus. A sanitizer, which takes a nightly one, would find
+//! nothing in a crate without `unsafe`.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use anyhow::{Context, Result, bail};
+
+use crate::{
+    paths,
+    run::{capture, cargo, find_program, run as run_command},
+};
+
+/// One of each file in `userspace/cql/fuzz/fuzz_targets`.
+const TARGETS: [&str; 5] = ["frame", "segment", "body", "handshake", "statement"];
+
+/// What libFuzzer wants to see of a program (as cargo-fuzz 0.13 passes them).
+const COVERAGE: [&str; 8] = [
+    "--cfg=fuzzing",
+    "-Cpasses=sancov-module",
+    "-Cllvm-args=-sanitizer-coverage-level=4",
+    "-Cllvm-args=-sanitizer-coverage-inline-8bit-counters",
+    "-Cllvm-args=-sanitizer-coverage-pc-table",
+    "-Cllvm-args=-sanitizer-coverage-trace-compares",
+    "-Ccodegen-units=1",
+    "-Cdebug-assertions",
+];
+
+/// The longest input. Longer ones reach no code that these do not, and take longer.
+const MAX_INPUT_BYTES: u32 = 4096;
+/// An input that takes longer is a finding.
+const MAX_INPUT_SECONDS: u32 = 10;
+/// A process that takes more is one, too.
+const MAX_RSS_MB: u32 = 1024;
+
+/// Options of `fuzz`.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Only this one
+    #[arg(value_parser = TARGETS)]
+    target: Option<String>,
+    /// How long each runs
+    #[arg(long, default_value_t = 60)]
+    seconds: u32,
+    /// Afterwards, add to the committed corpus what reaches code that it did not
+    #[arg(long)]
+    merge: bool,
+}
+
+/// The command. Findings are files in `target/fuzz/findings`, and fail it.
+pub fn run(args: &Args) -> Result<()> {
+    find_program("c++").context("a C++ compiler is needed for libFuzzer: install g++")?;
+    let binaries = build()?;
+    for target in TARGETS {
+        if args.target.as_deref().is_none_or(|only| only == target) {
+            fuzz(&binaries.join(target), target, args)?;
+        }
+    }
+    Ok(())
+}
+
+/// Gives the folder of the binaries.
+fn build() -> Result<PathBuf> {
+    let host = host()?;
+    let target_dir = target_dir();
+    // With a target named, flags are not those of build scripts, which have no libFuzzer to link.
+    run_command(
+        cargo()
+            .args(["build", "--release", "--bins", "--target", &host])
+            .arg("--manifest-path")
+            .arg(crate_dir().join("Cargo.toml"))
+            .env("CARGO_TARGET_DIR", &target_dir)
+            .env("CARGO_ENCODED_RUSTFLAGS", COVERAGE.join("\x1f")),
+    )?;
+    Ok(target_dir.join(host).join("release"))
+}
+
+fn fuzz(binary: &Path, target: &str, args: &Args) -> Result<()> {
+    let committed = crate_dir().join("corpus").join(target);
+    let found = folder(&target_dir().join("corpus").join(target))?;
+    let findings = folder(&target_dir().join("findings").join(target))?;
+    let mut prefix = std::ffi::OsString::from("-artifact_prefix=");
+    prefix.push(findings.join(""));
+    let mut command = Command::new(binary);
+    let dictionary = crate_dir().join(format!("{target}.dict"));
+    if dictionary.exists() {
+        let mut option = std::ffi::OsString::from("-dict=");
+        option.push(dictionary);
+        command.arg(option);
+    }
+    run_command(
+        command
+            .arg(format!("-max_total_time={}", args.seconds))
+            .arg(format!("-max_len={MAX_INPUT_BYTES}"))
+            .arg(format!("-timeout={MAX_INPUT_SECONDS}"))
+            .arg(format!("-rss_limit_mb={MAX_RSS_MB}"))
+            .args(["-use_value_profile=1", "-print_final_stats=1"])
+            .arg(prefix)
+            .args([&found, &committed]),
+    )
+    .with_context(|| format!("{target}: see {}", findings.display()))?;
+    if args.merge {
+        run_command(
+            Command::new(binary)
+                // What reaches code, and not how often: or it would be thousands of files.
+                .args(["-merge=1", "-use_counters=0"])
+                .args([&committed, &found]),
+        )?;
+    }
+    Ok(())
+}
+
+fn folder(path: &Path) -> Result<PathBuf> {
+    fs::create_dir_all(path).with_context(|| format!("cannot make {}", path.display()))?;
+    Ok(path.to_owned())
+}
+
+fn crate_dir() -> PathBuf {
+    paths::root().join("userspace/cql/fuzz")
+}
+
+fn target_dir() -> PathBuf {
+    paths::target().join("fuzz")
+}
+
+fn host() -> Result<String> {
+    let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
+    let said = String::from_utf8(capture(Command::new(rustc).arg("-vV"))?)?;
+    match said.lines().find_map(|line| line.strip_prefix("host: ")) {
+        Some(host) => Ok(host.to_owned()),
+        None => bail!("rustc does not say what it compiles for"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn every_target_has_a_file_and_a_corpus() {
+        let names = |folder: &str, of: fn(&Path) -> Option<&std::ffi::OsStr>| {
+            let entries = fs::read_dir(crate_dir().join(folder)).unwrap();
+            let name = |entry: std::io::Result<fs::DirEntry>| {
+                let path = entry.unwrap().path();
+                of(&path).unwrap().to_string_lossy().into_owned()
+            };
+            entries.map(name).collect::<BTreeSet<_>>()
+        };
+        let targets: BTreeSet<_> = TARGETS.map(str::to_owned).into();
+        assert_eq!(names("fuzz_targets", Path::file_stem), targets);
+        assert_eq!(names("corpus", Path::file_name), targets);
+    }
+}
