@@ -22,6 +22,9 @@ use super::{
 };
 
 const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// A look that comes later than this has seen nothing in between: the machine stood still, or this
+/// process, and with it whoever is watched.
+const LOOK_LATE: Duration = Duration::from_millis(300);
 /// With less of the machine's time idle than this, somebody waits for a CPU, not for bytes...
 const BUSY_BELOW: f64 = 0.1;
 /// ...but nobody waits for a CPU longer than so many times the limit.
@@ -228,12 +231,7 @@ impl Watchdog {
     }
 
     pub(super) fn watch(&self, watch: &Arc<Watch>) {
-        lock(&self.watched).push(Watched {
-            watch: Arc::downgrade(watch),
-            touched_us: 0,
-            stalled: Duration::ZERO,
-            unexplained: Duration::ZERO,
-        });
+        lock(&self.watched).push(Watched::new(watch));
     }
 }
 
@@ -246,8 +244,18 @@ impl Drop for Watchdog {
 }
 
 impl Watched {
+    fn new(watch: &Arc<Watch>) -> Self {
+        Self {
+            watch: Arc::downgrade(watch),
+            touched_us: 0,
+            stalled: Duration::ZERO,
+            unexplained: Duration::ZERO,
+        }
+    }
+
     /// False when it is no longer to be watched.
     fn look(&mut self, passed: Duration, busy: bool) -> bool {
+        let passed = passed.min(LOOK_LATE);
         let Some(watch) = self.watch.upgrade() else {
             return false;
         };
@@ -291,4 +299,34 @@ pub(super) fn stall(watch: &Watch) -> Report {
 
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::integrity::hello::{Hello, Purpose};
+
+    #[test]
+    fn one_look_that_comes_late_is_no_hang_but_many_looks_are() {
+        let hello = Hello {
+            purpose: Purpose::Streams,
+            run: 1,
+            seed: 1,
+            connection: 1,
+            chunk_max: 1,
+            connection_max: 1,
+            stop_max: Duration::ZERO,
+            hang_limit: Duration::from_secs(1),
+            choices: crate::integrity::Choices::default(),
+            steady: true,
+            cql: false,
+        };
+        let notes = Notes::default();
+        let watch = Arc::new(Watch::new(&Script::new(&hello), Side::Client, &notes));
+        let mut watched = Watched::new(&watch);
+        assert!(watched.look(Duration::from_secs(60), false));
+        let mut looks = (0..1000).take_while(|_| watched.look(LOOK_EVERY, false));
+        assert!(looks.by_ref().count() < 1000);
+        assert_eq!(notes.report().hung, 1);
+    }
 }

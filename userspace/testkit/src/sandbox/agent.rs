@@ -28,6 +28,8 @@ use super::{Cgroup, Netns, run_in};
 const START_LIMIT: Duration = Duration::from_secs(30);
 const STOP_LIMIT: Duration = Duration::from_secs(10);
 const LOOK_EVERY: Duration = Duration::from_millis(10);
+/// So many lines of a log are shown whole.
+const LOG_LINES: usize = 40;
 
 /// The control socket, in the agent's own folder.
 const CONTROL: &str = "control.sock";
@@ -265,9 +267,23 @@ impl Drop for Agent<'_> {
             }
         }
         if thread::panicking() {
-            eprintln!("--- the agent's log\n{}\n---", self.log());
+            eprintln!("--- the agent's log\n{}\n---", excerpt(&self.log()));
         }
     }
+}
+
+/// A log as a failure shows it: its last lines, and of those before only what is no INFO. A line for
+/// each of hundreds of flows would hide what failed.
+fn excerpt(log: &str) -> String {
+    let lines: Vec<_> = log.lines().collect();
+    let (before, last) = lines.split_at(lines.len().saturating_sub(LOG_LINES));
+    let grave = before.iter().filter(|line| !line.contains(" INFO "));
+    let shown: Vec<_> = grave.chain(last).copied().collect();
+    let left_out = lines.len() - shown.len();
+    format!(
+        "({left_out} lines of INFO are left out)\n{}",
+        shown.join("\n")
+    )
 }
 
 fn launch(
