@@ -64,6 +64,15 @@ static __always_inline int has_room(__u64 upstream, __u32 bytes)
 	return queued >= 0 && queued + (__s64)bytes < limit;
 }
 
+/* Whether the dialled socket has been reset. It still has its place in the map, and refuses what is
+ * redirected, a part of a system call maybe: the application goes on behind what was taken. */
+static __always_inline int is_reset(__u64 upstream)
+{
+	const struct sock *sk = &tcp(upstream)->inet_conn.icsk_inet.sk;
+
+	return BPF_CORE_READ(sk, __sk_common.skc_state) == BPF_TCP_CLOSE;
+}
+
 /* A copy of what the agent says now. 0: it says nothing. */
 static __always_inline int read_order(__u64 id, struct up_splice_order *order)
 {
@@ -114,6 +123,9 @@ int splice_up(struct sk_msg_md *msg)
 		count_cause(UP_CAUSE_SPLICE_TARGET_GONE);
 		return SK_PASS;
 	}
+	/* Nothing of it arrives, and nobody will read on in these frames. */
+	if (is_reset(s->upstream))
+		return SK_PASS;
 	s->up_redirected += msg->size;
 	if (s->up_since != order.up_read)
 		take_place(&s->up_place, &s->up_since, &order.up_place, order.up_read);

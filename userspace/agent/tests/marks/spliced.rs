@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use testkit::sandbox::{Agent, Sandbox};
 
 use super::{
-    BY_KEYSPACE, ENRICH, OBSERVE, begin,
+    BY_KEYSPACE, ENRICH, OBSERVE, SELECT, begin,
     common::{BINARY, eventually},
     exchange,
     frames::{query, void},
@@ -132,6 +132,38 @@ fn a_spliced_flow_is_marked_too() {
             host.agent.metric("underpass_flows").unwrap() == 0.0
         });
         assert_eq!(host.metric("flows_closed", "reason=\"marked\""), 2);
+    });
+}
+
+#[test]
+fn a_database_that_resets_leaves_no_place_to_lose() {
+    host("auto", |host| {
+        if !splices(host) {
+            return;
+        }
+        let operator = Operator::of(host);
+        host.policy(ENRICH);
+        for _ in 0..20 {
+            let mut c = host.connect();
+            begin(&mut c);
+            c.client.set_nonblocking(true).unwrap();
+            operator.mark(&[&flow(host, &c)["id"].to_string(), "bypass"]);
+            eventually("it is spliced", || flow(host, &c)["path"] == "splice");
+            let request = query(4, 1, SELECT);
+            write(&c.client, &request);
+            c.server_gets(&request);
+            let Conversation { client, server, .. } = c;
+            server.set_nonblocking(true).unwrap();
+            socket2::SockRef::from(&server)
+                .set_linger(Some(std::time::Duration::ZERO))
+                .unwrap();
+            drop(server);
+            // Whatever is refused is written again, from its first byte on.
+            let part = &request[..request.len() - 1];
+            let refused = (0..50).filter(|_| (&client).write(part).is_err());
+            assert!(refused.count() > 1);
+        }
+        assert_eq!(host.metric("safer_path", "cause=\"splice_place_lost\""), 0);
     });
 }
 
