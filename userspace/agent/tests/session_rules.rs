@@ -24,6 +24,10 @@ use std::{
     path::Path,
 };
 
+use cassandra_protocol::{
+    compression::Compression,
+    frame::frame_encoder::{FrameEncoder, Lz4FrameEncoder},
+};
 use common::{BINARY, eventually};
 use frames::{QUERY, RESPONSE, frame, query, ready, startup, void};
 use testkit::sandbox::{Agent, Sandbox};
@@ -107,6 +111,76 @@ fn every_key_decides() {
     });
 }
 
+/// A frame as a peer sends it that compresses.
+fn compressed(version: u8, compression: Compression, frame: &[u8]) -> Vec<u8> {
+    if version == 5 {
+        let mut encoder = Lz4FrameEncoder::default();
+        encoder.add_envelope(frame.to_vec());
+        return encoder.finalize_self_contained().to_vec();
+    }
+    let (header, body) = frame.split_at(9);
+    let body = compression.encode(body).unwrap();
+    let length = (body.len() as u32).to_be_bytes();
+    [
+        &[header[0], header[1] | 1],
+        &header[2..5],
+        &length,
+        &body[..],
+    ]
+    .concat()
+}
+
+#[test]
+fn what_is_compressed_decides_as_well() {
+    host(|host| {
+        for (version, compression) in [
+            (4, Compression::Lz4),
+            (4, Compression::Snappy),
+            (5, Compression::Lz4),
+        ] {
+            let option = ("COMPRESSION", compression.as_str().unwrap());
+            let options = [OPTIONS_SENT, &[option]].concat();
+            let sent = |frame: &[u8]| compressed(version, compression, frame);
+            for (key, holds, misses) in [
+                ("user", "alice", "bob"),
+                ("keyspace", "shop", "other"),
+                ("compression", option.1, "none"),
+            ] {
+                for (value, rule) in [(holds, "s"), (misses, "rest")] {
+                    host.policy(&policy(
+                        &format!("{key} = [\"{value}\"]"),
+                        "enrich",
+                        "bypass",
+                    ));
+                    let mut c = host.connect();
+                    c.client_sends(&startup(version, &options));
+                    c.server_sends(&authenticate(version));
+                    c.client_sends(&sent(&auth_response(version, 1, b"\0alice\0secret")));
+                    c.server_sends(&sent(&auth_success(version, 1)));
+                    c.client_sends(&sent(&query(version, 2, SYSTEM)));
+                    c.server_sends(&sent(&rows(version, 2)));
+                    c.client_sends(&sent(&query(version, 3, "USE shop")));
+                    c.server_sends(&sent(&set_keyspace(version, 3, "shop")));
+                    c.client_sends(&sent(&query(version, 4, "SELECT v FROM orders")));
+                    c.server_sends(&sent(&void(version, 4)));
+                    let flow = host.flow(&c);
+                    assert_eq!(flow["rule"], rule, "v{version} {key} = {value}: {flow}");
+                    c.ends();
+                }
+            }
+        }
+        // Whoever is denied is told without compression, which everybody understands.
+        host.policy(&policy("keyspace = [\"shop\"]", "deny", "bypass"));
+        let mut c = host.connect();
+        let options = [OPTIONS_SENT, &[("COMPRESSION", "lz4")]].concat();
+        c.client_sends(&startup(4, &options));
+        c.server_sends(&ready(4));
+        let select = compressed(4, Compression::Lz4, &query(4, 7, SELECT));
+        c.client.write_all(&select).unwrap();
+        c.ends_with(&refusal(4, 7, "s"), b"");
+    });
+}
+
 #[test]
 fn what_is_encrypted_tells_that_and_nothing_else() {
     let hello = b"\x16\x03\x01\x00\x05hello";
@@ -145,14 +219,15 @@ fn what_cannot_become_known_does_not_hold_and_is_counted() {
             let reason = format!("reason=\"{reason}\"");
             assert_eq!(host.metric("sessions_undecidable", &reason), 1, "{reason}");
         };
-        // v5 in compressed segments.
+        // v5 in segments that nobody knows.
         let mut c = host.connect();
-        c.client_sends(&startup(5, &compressing));
+        let snappy = [OPTIONS_SENT, &[("COMPRESSION", "snappy")]].concat();
+        c.client_sends(&startup(5, &snappy));
         c.server_sends(&ready(5));
         decided(&c, "segment_compression");
         c.client_sends(b"whatever");
         c.ends();
-        // v4 with compressed bodies.
+        // v4 with bodies that are not what they say.
         let mut c = host.connect();
         c.client_sends(&startup(4, &compressing));
         c.server_sends(&ready(4));

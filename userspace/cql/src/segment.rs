@@ -202,15 +202,10 @@ impl SegmentReader {
     ) -> Result<Option<Segment<'a>>, Broken> {
         self.expanded.truncate(KEPT_BUFFER_BYTES);
         self.expanded.shrink_to(KEPT_BUFFER_BYTES);
-        let rest = input.get(*at..).unwrap_or_default();
-        if let Some((raw, behind)) = rest.split_first_chunk() {
-            let header = SegmentHeader::read_lz4(raw)?;
-            if let Some(carried) = header.carried(behind)? {
-                *at += LZ4_HEADER_BYTES + header.length + TRAILER_BYTES;
-                return segment(header, carried, &mut self.expanded).map(Some);
-            }
+        match carried_lz4(input, at)? {
+            Some((header, carried)) => segment(header, carried, &mut self.expanded).map(Some),
+            None => self.collect(input, at),
         }
-        self.collect(input, at)
     }
 
     fn header_bytes(&self) -> usize {
@@ -290,6 +285,35 @@ fn segment<'a>(
         self_contained: header.self_contained,
         payload,
     })
+}
+
+/// The payload of a segment of LZ4 that is whole in `input[*at..]`, as it is carried.
+fn carried_lz4<'a>(
+    input: &'a [u8],
+    at: &mut usize,
+) -> Result<Option<(SegmentHeader, &'a [u8])>, Broken> {
+    let rest = input.get(*at..).unwrap_or_default();
+    let Some((raw, behind)) = rest.split_first_chunk() else {
+        return Ok(None);
+    };
+    let header = SegmentHeader::read_lz4(raw)?;
+    let Some(carried) = header.carried(behind)? else {
+        return Ok(None);
+    };
+    *at += LZ4_HEADER_BYTES + header.length + TRAILER_BYTES;
+    Ok(Some((header, carried)))
+}
+
+/// A segment of LZ4 that is whole in `input[*at..]`; what it becomes is in `expanded`.
+pub(crate) fn in_place_lz4<'a>(
+    input: &'a [u8],
+    at: &mut usize,
+    expanded: &'a mut Vec<u8>,
+) -> Result<Option<Segment<'a>>, Broken> {
+    match carried_lz4(input, at)? {
+        Some((header, carried)) => segment(header, carried, expanded).map(Some),
+        None => Ok(None),
+    }
 }
 
 /// A segment that is whole in `input[*at..]`, and not LZ4's.

@@ -15,10 +15,12 @@ mod peers;
 #[cfg(test)]
 mod tests {
     use super::peers::{NO_STREAM, Peers};
+    use super::support::edit::KINDS;
     use super::support::*;
     use cassandra_protocol::authenticators::SaslAuthenticatorProvider;
     use cassandra_protocol::authenticators::StaticPasswordAuthenticatorProvider;
     use cassandra_protocol::compression::Compression as NoCompression;
+    use cassandra_protocol::frame::frame_decoder::{FrameDecoder, Lz4FrameDecoder};
     use cassandra_protocol::frame::message_response::ResponseBody;
     use cassandra_protocol::frame::{Envelope, Version};
     use cql::{Compression, Fact, Handshake, ProtocolVersion, Refusal, Session, Unknowable};
@@ -46,9 +48,10 @@ mod tests {
 
     #[test]
     fn a_whole_handshake_at_every_cut() {
-        for version in [3, 4, 5] {
+        for kind in KINDS {
+            let version = kind.version;
             for piece in [1, 2, 3, 5, 8, 13, 64, 10_000] {
-                let mut peers = Peers::started(version, piece, OPTIONS_SENT, AUTHENTICATE);
+                let mut peers = Peers::started_as(kind, piece, OPTIONS_SENT, AUTHENTICATE);
                 assert_eq!(peers.session(), &Session::default(), "not let in yet");
                 peers.client(1, AUTH_RESPONSE, &token(b"PLAIN"));
                 peers.server(1, AUTH_CHALLENGE, &token(b"PLAIN-START"));
@@ -67,15 +70,19 @@ mod tests {
                         4 => ProtocolVersion::V4,
                         _ => ProtocolVersion::V5,
                     }),
-                    compression: Fact::Is(Compression::None),
+                    compression: Fact::Is(match kind.compression {
+                        NoCompression::None => Compression::None,
+                        NoCompression::Lz4 => Compression::Lz4,
+                        NoCompression::Snappy => Compression::Snappy,
+                    }),
                     tls: Fact::Is(false),
                 };
-                assert_eq!(peers.session(), &expected);
+                assert_eq!(peers.session(), &expected, "{kind:?}");
                 peers.client(3, REGISTER, b"\0\0");
                 peers.server(3, READY, b"");
                 peers.query(4, "SELECT * FROM system.local");
                 peers.server(4, RESULT, &[0, 0, 0, 2, 1, 2, 3]);
-                assert_eq!(peers.told(), (0, 1), "v{version} in pieces of {piece}");
+                assert_eq!(peers.told(), (0, 1), "{kind:?} in pieces of {piece}");
                 peers.query(5, "USE \"Shop\"");
                 peers.server(5, RESULT, &set_keyspace("Shop"));
                 assert_eq!(peers.told(), (0, 2));
@@ -277,22 +284,44 @@ mod tests {
     }
 
     #[test]
-    fn compression_ends_it_where_it_begins() {
-        let compressing = [("COMPRESSION", "lz4"), ("DRIVER_NAME", "d")];
+    fn what_is_compressed_in_no_way_that_was_agreed_on_is_not_guessed() {
+        // Segments are never Snappy's.
+        let compressing = [("COMPRESSION", "snappy"), ("DRIVER_NAME", "d")];
         for answer in [READY, AUTHENTICATE] {
             let peers = Peers::started(5, 2, &compressing, answer);
             assert_eq!(peers.handshake.over(), Some(Unknowable::SegmentCompression));
             assert_eq!(peers.session().driver, is("d"), "that much was said before");
-            assert_eq!(peers.session().compression, Fact::Is(Compression::Lz4));
+            assert_eq!(peers.session().compression, Fact::Is(Compression::Snappy));
             assert!(matches!(peers.handshake.refusal("no"), Refusal::Now(_)));
         }
-        let mut peers = Peers::started(4, 2, &compressing, AUTHENTICATE);
-        peers.client_bytes(&frame(4, 1, 1, AUTH_RESPONSE, &token(b"\0alice\0x")));
-        peers.server(1, AUTH_SUCCESS, &[255; 4]);
-        assert_eq!(peers.session().user, Fact::Absent);
-        peers.client_bytes(&frame(4, 1, 1, QUERY, b"compressed"));
-        assert_eq!(peers.session().keyspace, Fact::Absent);
-        assert_eq!(peers.handshake.unknowable(), [Unknowable::CompressedBody]);
+        // Bodies that are not what their flag says, and a flag that nobody has agreed on.
+        for options in [&[("COMPRESSION", "lz4")][..], &[]] {
+            let mut peers = Peers::started(4, 2, options, AUTHENTICATE);
+            peers.client_bytes(&frame(4, 1, 1, AUTH_RESPONSE, &token(b"\0alice\0x")));
+            peers.server(1, AUTH_SUCCESS, &[255; 4]);
+            assert_eq!(peers.session().user, Fact::Absent);
+            peers.client_bytes(&frame(4, 1, 1, QUERY, b"compressed"));
+            assert_eq!(peers.session().keyspace, Fact::Absent);
+            assert_eq!(peers.handshake.unknowable(), [Unknowable::CompressedBody]);
+        }
+    }
+
+    #[test]
+    fn a_denied_flow_in_segments_of_lz4_is_told_in_one() {
+        let compressing = [("COMPRESSION", "lz4")];
+        let mut peers = Peers::started(5, 7, &compressing, READY);
+        peers.compression = NoCompression::Lz4;
+        peers.query(4, "SELECT a FROM shop.t");
+        assert_eq!(peers.session().keyspace, is("shop"));
+        let Refusal::Now(error) = peers.handshake.refusal("not for you") else {
+            panic!("it can be told now")
+        };
+        let mut decoder = Lz4FrameDecoder::default();
+        let mut rest = error;
+        let envelopes = decoder.consume(&mut rest, NoCompression::Lz4).unwrap();
+        assert_eq!(envelopes.len(), 1);
+        assert_eq!(envelopes[0].stream_id, 4);
+        assert!(rest.is_empty());
     }
 
     #[test]

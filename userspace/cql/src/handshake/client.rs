@@ -11,10 +11,9 @@ use crate::wire::Cursor;
 /// [`MAX_FACT_BYTES`](crate::MAX_FACT_BYTES) each, several times over.
 const TOKEN_PREFIX_BYTES: usize = 4 << 10;
 
-/// How much of a body may tell something.
+/// How much of a body may tell something, as it was before compression.
 pub(super) fn wanted_bytes(header: &Header) -> usize {
     match header.opcode {
-        _ if header.is_compressed() => 0,
         Some(Opcode::AuthResponse) => TOKEN_PREFIX_BYTES,
         _ => request::wanted_bytes(header),
     }

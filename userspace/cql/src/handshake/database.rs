@@ -6,14 +6,12 @@ use crate::response::{self, set_keyspace};
 use crate::session::{Compression, Fact, Unknowable, is_system_keyspace, text_fact};
 
 impl Handshake {
-    /// How much of a body may tell something: only that of what answers a USE.
+    /// How much of a body may tell something, as it was before compression: only that of what answers a
+    /// USE.
     pub(super) fn wanted_of_response(&self, header: &Header) -> usize {
         match (header.opcode, self.awaited) {
             (Some(Opcode::Result), Some(Awaited::Use(stream))) if stream == header.stream => {
-                match header.is_compressed() {
-                    true => 0,
-                    false => response::wanted_bytes(header),
-                }
+                response::wanted_bytes(header)
             }
             _ => 0,
         }
@@ -24,7 +22,7 @@ impl Handshake {
             (Some(Awaited::Startup), Some(Opcode::Ready)) => {
                 self.accepted(header);
                 self.established();
-                match self.is_compressed() {
+                match self.is_beyond_reading() {
                     true => Meaning::Ends(Unknowable::SegmentCompression),
                     false => Meaning::Tells,
                 }
@@ -32,7 +30,7 @@ impl Handshake {
             (Some(Awaited::Startup), Some(Opcode::Authenticate)) => {
                 self.accepted(header);
                 self.stage = Stage::Authenticating;
-                match self.is_compressed() {
+                match self.is_beyond_reading() {
                     true => {
                         self.claims_are_facts();
                         Meaning::Ends(Unknowable::SegmentCompression)
@@ -64,8 +62,10 @@ impl Handshake {
         self.segments = header.version >= 5;
     }
 
-    fn is_compressed(&self) -> bool {
-        self.segments && self.claims.compression != Fact::Is(Compression::None)
+    /// Segments are plain or LZ4's; nobody knows what others would be.
+    fn is_beyond_reading(&self) -> bool {
+        let known = [Compression::None, Compression::Lz4].map(Fact::Is);
+        self.segments && !known.contains(&self.claims.compression)
     }
 
     fn established(&mut self) {

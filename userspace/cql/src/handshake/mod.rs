@@ -14,6 +14,7 @@
 mod client;
 mod database;
 
+use crate::compress::{beginning, enough_for};
 use crate::event::{Anomaly, Completed, Sink, Undecodable};
 use crate::flow::{Flow, Stop};
 use crate::frame::{Flags, HEADER_BYTES, Header, Opcode, ProtocolVersion, RESPONSE_BIT, StreamId};
@@ -21,6 +22,7 @@ use crate::lane::{TLS_HANDSHAKE, foreign_version};
 use crate::prepared::PreparedStatements;
 use crate::segment;
 use crate::session::{Claims, Compression, Fact, Session, Unknowable};
+use std::borrow::Cow;
 use std::sync::Arc;
 
 /// What becomes of the bytes that have not passed yet.
@@ -189,7 +191,11 @@ impl Handshake {
         Refusal::Now(match told.segmented {
             true => {
                 let mut bytes = Vec::new();
-                segment::encode(Compression::None, &error, true, &mut bytes);
+                let compression = match self.is_lz4() {
+                    true => Compression::Lz4,
+                    false => Compression::None,
+                };
+                segment::encode(compression, &error, true, &mut bytes);
                 bytes
             }
             false => error,
@@ -239,10 +245,10 @@ impl Handshake {
             Ok(header) => header,
             Err(why) => return self.end(way, None, why, held.len()),
         };
-        let Some(prefix) = body.get(..self.wanted_bytes(way, &header)) else {
+        let Some((plain, prefix)) = self.seen(way, &header, body) else {
             return Step::More;
         };
-        let meaning = self.frame(way, &header, prefix);
+        let meaning = self.frame(way, &plain, &prefix);
         let bytes = header.frame_bytes() as usize;
         let passing = bytes.min(held.len());
         let lane = self.lane(way);
@@ -257,8 +263,12 @@ impl Handshake {
 
     /// A segment, and the frames within it.
     fn segment(&mut self, way: Way, held: &[u8]) -> Step {
-        let mut at = 0;
-        let segment = match segment::in_place(held, &mut at) {
+        let (mut at, mut expanded) = (0, Vec::new());
+        let read = match self.is_lz4() {
+            true => segment::in_place_lz4(held, &mut at, &mut expanded),
+            false => segment::in_place(held, &mut at),
+        };
+        let segment = match read {
             Ok(Some(segment)) => segment,
             Ok(None) => return Step::More,
             Err(_) => return self.end(way, None, Unknowable::Framing, held.len()),
@@ -286,10 +296,10 @@ impl Handshake {
                 Err(why) => return self.end(way, None, why, at),
             };
             let stream = Some(header.stream);
-            let Some(prefix) = body.get(..self.wanted_bytes(way, &header)) else {
+            let Some((plain, prefix)) = self.seen(way, &header, body) else {
                 return self.end(way, stream, Unknowable::Split, at);
             };
-            match self.frame(way, &header, prefix) {
+            match self.frame(way, &plain, &prefix) {
                 Meaning::Nothing => {}
                 Meaning::Tells => told = stream,
                 Meaning::Ends(why) => return self.end(way, stream, why, at),
@@ -355,12 +365,45 @@ impl Handshake {
         }
     }
 
-    fn wanted_bytes(&self, way: Way, header: &Header) -> usize {
+    /// Segments are LZ4's; there are none before a STARTUP was accepted.
+    fn is_lz4(&self) -> bool {
+        self.claims.compression == Fact::Is(Compression::Lz4)
+    }
+
+    /// As much of a body as may tell something, and the header that it would have without compression. Of
+    /// one that cannot be read nothing, and its own header. `None`: there is not enough of it.
+    fn seen<'b>(
+        &self,
+        way: Way,
+        header: &Header,
+        body: &'b [u8],
+    ) -> Option<(Header, Cow<'b, [u8]>)> {
         let wanted = match way {
             Way::Requests => client::wanted_bytes(header),
             Way::Responses => self.wanted_of_response(header),
         };
-        wanted.min(header.length as usize)
+        let length = header.length as usize;
+        if !header.is_compressed() {
+            let prefix = body.get(..wanted.min(length))?;
+            return Some((*header, Cow::Borrowed(prefix)));
+        }
+        let carried = body.get(..enough_for(wanted, length).min(length))?;
+        let mut plain = Vec::new();
+        let is_whole = carried.len() == length;
+        let agreed = &self.claims.compression;
+        let read = (wanted > 0).then(|| beginning(agreed, carried, is_whole, wanted, &mut plain));
+        Some(match read.flatten() {
+            None => (*header, Cow::Borrowed(&[])),
+            Some(length) => {
+                let flags = header.flags.without(Flags::COMPRESSION);
+                let header = Header {
+                    flags,
+                    length,
+                    ..*header
+                };
+                (header, Cow::Owned(plain))
+            }
+        })
     }
 
     fn check_first_byte(&mut self, way: Way, first: u8) -> Result<(), Unknowable> {

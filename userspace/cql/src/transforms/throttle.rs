@@ -1,5 +1,7 @@
 //! `throttle`: token buckets, for all of a rule's flows, or for each client, user, keyspace, table or kind.
 
+mod queue;
+
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -10,6 +12,7 @@ use super::prepared::Prepared;
 use crate::edit::{Caller, Error, Outcome, Refused, Request, Response, Statement, Transform};
 use crate::frame::Opcode;
 use crate::parse::parse;
+use queue::Queue;
 
 /// As in the configuration.
 #[derive(Clone, Debug, Deserialize)]
@@ -68,8 +71,9 @@ const OTHERS: &str = "";
 
 const SECOND_NS: f64 = 1e9;
 
-/// A flow is never stopped for longer at a time, so that it is seen to end.
-const MAX_PAUSE_NS: u64 = 1_000_000_000;
+/// A flow is never stopped for longer at a time, so that it is seen to end; and no more than comes in
+/// meanwhile is lent.
+const MAX_PAUSE_NS: u64 = 60_000_000_000;
 
 #[derive(Debug)]
 struct Throttle {
@@ -83,11 +87,13 @@ struct Throttle {
     prepared: Prepared<Box<str>>,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 struct Bucket {
     /// Below 0: what was lent.
     tokens: f64,
     filled_ns: u64,
+    /// Who waits for it to be paid back.
+    queue: Queue,
 }
 
 impl Settings {
@@ -121,13 +127,9 @@ impl Bucket {
 }
 
 impl Throttle {
-    /// Takes a token, or says for how many ns there is none.
-    fn take(&self, key: &str, now_ns: u64) -> Result<(), u64> {
+    /// Takes a token for a client, or says for how many ns there is none.
+    fn take(&self, key: &str, client: &str, now_ns: u64) -> Result<(), u64> {
         let mut buckets = self.buckets.lock().unwrap_or_else(PoisonError::into_inner);
-        let full = Bucket {
-            tokens: self.burst,
-            filled_ns: now_ns,
-        };
         if !buckets.contains_key(key) && buckets.len() >= MAX_BUCKETS {
             buckets.retain(|_, bucket| {
                 bucket.fill(now_ns, self.rate, self.burst);
@@ -140,19 +142,27 @@ impl Throttle {
         };
         let bucket = match buckets.get_mut(key) {
             Some(bucket) => bucket,
-            None => buckets.entry(key.into()).or_insert(full),
+            None => buckets.entry(key.into()).or_insert_with(|| Bucket {
+                tokens: self.burst,
+                filled_ns: now_ns,
+                queue: Queue::default(),
+            }),
         };
         bucket.fill(now_ns, self.rate, self.burst);
-        if bucket.tokens >= 1.0 {
+        if bucket.tokens >= 1.0 && bucket.queue.is_empty(now_ns) {
             bucket.tokens -= 1.0;
             return Ok(());
         }
-        let missing = (1.0 - bucket.tokens) / self.rate;
-        if self.mode == Mode::Delay {
-            // Lent: whoever asks next waits for longer.
-            bucket.tokens -= 1.0;
+        let missing = (1.0 - bucket.tokens).max(0.0) / self.rate;
+        if self.mode != Mode::Delay {
+            return Err(missing as u64);
         }
-        Err(missing as u64)
+        // Lent: it comes in while they wait who have asked for it.
+        let lendable = MAX_PAUSE_NS as f64 * self.rate;
+        bucket.tokens = (bucket.tokens - 1.0).max(-lendable.max(1.0));
+        let token_ns = 1.0 / self.rate;
+        let until = bucket.queue.wait(client, now_ns, missing as u64, token_ns);
+        Err(until - now_ns)
     }
 }
 
@@ -200,7 +210,7 @@ impl Transform for Throttle {
             Per::User => Cow::Borrowed(caller.user.as_deref().unwrap_or(OTHERS)),
             Per::Keyspace | Per::Table | Per::Kind => self.by_statement(request, caller),
         };
-        let taken = self.take(&key, now_ns);
+        let taken = self.take(&key, &caller.client, now_ns);
         let minds = matches!(self.per, Per::Keyspace | Per::Table | Per::Kind);
         if minds
             && request.opcode() == Opcode::Prepare

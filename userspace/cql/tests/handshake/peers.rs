@@ -1,6 +1,8 @@
 //! Two peers, and what stands between them.
 
+use super::support::edit::{Kind, kind};
 use super::support::{AUTHENTICATE, QUERY, frame, query, segment, startup};
+use cassandra_protocol::compression::Compression;
 use cql::{Handshake, Session, Step};
 use std::sync::Arc;
 
@@ -13,6 +15,8 @@ pub struct Peers {
     pub version: u8,
     pub piece: usize,
     pub in_segments: bool,
+    /// Of what follows a STARTUP that was accepted.
+    pub compression: Compression,
     pub requests: Lane,
     pub responses: Lane,
 }
@@ -32,6 +36,7 @@ impl Peers {
             version,
             piece,
             in_segments: false,
+            compression: Compression::None,
             requests: Lane::default(),
             responses: Lane::default(),
         }
@@ -52,6 +57,9 @@ impl Peers {
     }
 
     fn wrap(&self, frame: Vec<u8>) -> Vec<u8> {
+        if self.compression != Compression::None {
+            return kind(self.version, self.compression).wrap(&[frame]);
+        }
         if self.in_segments {
             segment(true, &frame)
         } else {
@@ -98,6 +106,19 @@ impl Peers {
         };
         peers.server(NO_STREAM, answer, body);
         peers.in_segments = version >= 5;
+        peers
+    }
+
+    /// The same, with what it is for a flow of this kind.
+    pub fn started_as(kind: Kind, piece: usize, options: &[(&str, &str)], answer: u8) -> Self {
+        let compression = match kind.compression {
+            Compression::None => None,
+            Compression::Lz4 => Some(("COMPRESSION", "lz4")),
+            Compression::Snappy => Some(("COMPRESSION", "snappy")),
+        };
+        let options = [options, compression.as_slice()].concat();
+        let mut peers = Self::started(kind.version, piece, &options, answer);
+        peers.compression = kind.compression;
         peers
     }
 
