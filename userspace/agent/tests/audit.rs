@@ -317,6 +317,39 @@ fn a_file_that_cannot_be_opened_changes_nothing() {
 }
 
 #[test]
+fn a_file_that_fails_half_way_leaves_journals_as_they_were() {
+    const REQUESTS: usize = 3_000;
+    let (folder, file) = folder();
+    let sandbox = Sandbox::new().unwrap();
+    let listener = sandbox.server(|| TcpListener::bind("127.0.0.1:0"));
+    let listener = listener.unwrap().unwrap();
+    let (netns, cgroup) = (Some(&sandbox.netns), &sandbox.cgroup);
+    let agent = Agent::start(Path::new(BINARY), netns, cgroup, "workers = 1", "").unwrap();
+    let host = Host {
+        sandbox: &sandbox,
+        agent,
+        listener,
+        clients: None,
+    };
+    let settings = ", kinds = [\"select\"]";
+    host.policy(&policy(&file, settings, ""));
+    let mut c = begin(&host, 4);
+    // The first journal is there already, and would be kept shorter; the second cannot be opened.
+    let nowhere = folder.path().join("no/audit.log");
+    let second = format!(", {{ transform = \"audit\", file = {nowhere:?} }}");
+    let shorter = format!("{settings}, max_bytes = 262144, keep = 0");
+    let port = host.listener.local_addr().unwrap().port().to_string();
+    let bad = policy(&file, &shorter, &second).replace("PORT", &port);
+    host.agent.write_policy(&bad).unwrap();
+    host.agent.signal(Signal::SIGHUP).unwrap();
+    host.agent.wait_for_log("nothing changed").unwrap();
+    asks_much(&mut c, REQUESTS);
+    c.ends();
+    wait_for(&file, REQUESTS);
+    assert!(file.metadata().unwrap().len() > 262_144);
+}
+
+#[test]
 fn a_full_disk_is_counted_and_nobody_waits() {
     host(|host| {
         host.policy(&policy(

@@ -266,7 +266,7 @@ fn what_is_slow_is_written_down_with_whose_it_is() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("slow.log");
     host(|host| {
-        let step = format!("{{ transform = \"slowlog\", over = \"1s\", path = {path:?} }}");
+        let step = format!("{{ transform = \"slowlog\", over = \"1s\", file = {path:?} }}");
         host.policy(&policy("", &step));
         for (version, nth) in [(3, 1), (4, 2), (5, 3)] {
             let mut c = host.connect();
@@ -322,8 +322,8 @@ fn what_is_slow_is_written_down_with_whose_it_is() {
             assert!(latency >= SLOW.as_micros(), "{line}");
             c.ends();
         }
-        let written = "outcome=\"written\",reporter=\"slowlog\"";
-        assert_eq!(host.metric("reporter_lines", written), 3);
+        let written = "journal=\"slowlog\",outcome=\"written\"";
+        assert_eq!(host.metric("journal_records", written), 3);
     });
 }
 
@@ -360,7 +360,7 @@ fn what_a_guard_refuses_is_told_and_so_is_who_was_decided_by_its_session() {
     host(|host| {
         // The order makes no difference.
         let pipeline = format!(
-            "{{ transform = \"slowlog\", over = \"0ms\", path = {path:?} }}, \
+            "{{ transform = \"slowlog\", over = \"0ms\", file = {path:?} }}, \
              {{ transform = \"guard\", refuse = [\"ddl\"] }}"
         );
         let rules = policy("user = [\"alice\"]", &pipeline);
@@ -390,5 +390,33 @@ fn what_a_guard_refuses_is_told_and_so_is_who_was_decided_by_its_session() {
             assert_eq!(line[key], expected, "{line}");
         }
         c.ends();
+    });
+}
+
+#[test]
+fn a_thousand_flows_with_stats_are_small() {
+    const FLOWS: usize = 1_000;
+    const MOST_MIB: usize = 60;
+    host(|host| {
+        host.policy(&policy("", "{ transform = \"stats\" }"));
+        let mut flows: Vec<Conversation> = (0..FLOWS).map(|_| begin(host, 4)).collect();
+        for (n, c) in flows.iter_mut().enumerate() {
+            for stream in 0..4 {
+                let table = (n + usize::from(stream as u16)) % 50;
+                let text = format!("SELECT v FROM shop.orders{table} WHERE id = {n}");
+                c.client_sends(&query(4, stream, &text));
+                c.server_sends(&rows(4, stream, 3));
+            }
+        }
+        let flowing = host.agent.metric("underpass_flows").unwrap();
+        assert_eq!(flowing, FLOWS as f64);
+        let status = fs::read_to_string(format!("/proc/{}/status", host.agent.pid())).unwrap();
+        let resident = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+        let kib: usize = resident
+            .and_then(|kib| kib.trim().strip_suffix(" kB"))
+            .unwrap()
+            .parse()
+            .unwrap();
+        assert!(kib < MOST_MIB << 10, "{kib} KiB");
     });
 }

@@ -79,6 +79,9 @@ fn followed(steps: &[&str]) -> (Followers, Arc<Means>) {
     };
     let reporters: Reporters = steps.iter().map(build).collect();
     let means = Arc::new(Means::register(&Registry::new()).unwrap());
+    for reporter in reporters.iter() {
+        reporter.open(&means).unwrap();
+    }
     let flow = Arc::new(Flow::begin(
         1,
         ClientAddr::new(([127, 0, 0, 1], 4000).into()),

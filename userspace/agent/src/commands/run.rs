@@ -270,7 +270,6 @@ async fn serve(file: &Path, mut config: Config) -> anyhow::Result<()> {
     ready.store(false, Relaxed);
     stop(&attached)?;
     shared.means.journals.finish(FINISH);
-    shared.means.lines.finish();
     let signal = ended?;
     tracing::info!(
         signal,

@@ -46,12 +46,15 @@ fn keeps_alike(
             continue;
         };
         let found = (reporter.name(), journal.clone());
-        let path = journal.lines.path.clone();
-        if *journals.entry(path).or_insert_with(|| found.clone()) != found {
+        let Some(path) = journal.to.path() else {
+            continue;
+        };
+        let first = journals.entry(path.to_owned());
+        if *first.or_insert_with(|| found.clone()) != found {
             let message = format!(
                 "rule.pipeline: expected {} to be kept alike by all steps that name it: by the same \
                  transform, with the same `max_bytes`, `keep`, `fsync` and `full`",
-                journal.lines.path.display()
+                path.display()
             );
             return Err(Flaw::new(rule.name.span(), message));
         }
@@ -153,7 +156,8 @@ mod tests {
             "{ transform = \"audit\", file = \"/a.log\", max_bytes = 1000000, keep = 3, fsync = \"batch\", \
              full = \"hold\", statement = true, tables = [\"shop.*\"], not_tables = [\"shop.x\"], kinds = \
              [\"writes\", \"select\"], not_kinds = [\"batch\"], users = [\"ann\"], not_users = [\"bob\"] }",
-            "{ transform = \"slowlog\", over = \"100ms\", slowest_one_in = 1000, path = \"/var/log/slow\" }",
+            "{ transform = \"slowlog\", over = \"100ms\", slowest_one_in = 1000, file = \"/var/log/slow\", \
+             max_bytes = 1000000, keep = 0 }",
             "{ transform = \"stats\" }",
         ];
         let names = super::names();
@@ -318,8 +322,8 @@ mod tests {
             ),
             (
                 "enrich",
-                "{ transform = \"slowlog\", over = \"1s\", path = \"slow\" }",
-                "path: expected an absolute path",
+                "{ transform = \"slowlog\", over = \"1s\", file = \"slow\" }",
+                "file: expected an absolute path",
             ),
         ];
         for (action, step, expected) in cases {

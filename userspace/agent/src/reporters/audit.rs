@@ -12,17 +12,16 @@ mod record;
 mod selection;
 mod text;
 
-use std::{collections::VecDeque, fmt, path::PathBuf, sync::Arc, sync::OnceLock, time::Duration};
+use std::{collections::VecDeque, fmt, path::PathBuf, sync::Arc};
 
 use cql::{Completed, Details, Fingerprint, Says, Statement};
-use export::{Fsync, Full, LinesSettings};
+use export::Full;
 use serde::Deserialize;
 
 use super::{
-    Following, Means, Refusal, Reporter, Whose,
-    journal::{Journal, JournalSettings, WhenFull},
+    Following, Keeps, Means, Nobody, Refusal, Reporter, Whose,
+    journal::{self, Journal, JournalSettings, Place, WhenFull},
 };
-use crate::config::duration;
 use record::{Outcome, Record};
 use selection::Selection;
 
@@ -33,10 +32,10 @@ pub struct Settings {
     /// The journal.
     pub file: PathBuf,
     /// A file that would become larger is moved to `FILE.1`.
-    #[serde(default = "max_bytes")]
+    #[serde(default = "journal::max_bytes")]
     pub max_bytes: u64,
     /// How many of those there are.
-    #[serde(default = "keep")]
+    #[serde(default = "journal::keep")]
     pub keep: u32,
     /// `never`, `batch`, or how often.
     #[serde(default = "fsync")]
@@ -66,14 +65,6 @@ pub struct Settings {
     pub not_users: Vec<String>,
 }
 
-fn max_bytes() -> u64 {
-    100 << 20
-}
-
-fn keep() -> u32 {
-    10
-}
-
 fn fsync() -> String {
     "1s".to_owned()
 }
@@ -81,18 +72,8 @@ fn fsync() -> String {
 /// The name of its journal in metrics.
 const NAME: &str = "audit";
 
-/// Lines are written together; a file holds some of those.
-const LEAST_BYTES: u64 = 256 << 10;
-
-/// Moving them takes a system call each.
-const MOST_KEPT: u32 = 1_000;
-
-/// Less often, and nobody would think of it.
-const SELDOM: Duration = Duration::from_secs(60);
-
 struct Audit {
-    journal: JournalSettings,
-    open: OnceLock<Arc<Journal>>,
+    journal: Keeps,
     selection: Arc<Selection>,
     shows_statements: bool,
 }
@@ -107,44 +88,14 @@ impl fmt::Debug for Audit {
 
 impl Settings {
     pub(super) fn build(self) -> Result<Box<dyn Reporter>, String> {
-        if !self.file.is_absolute() {
-            let found = self.file.display();
-            return Err(format!("file: expected an absolute path, found {found}"));
-        }
-        if self.max_bytes < LEAST_BYTES {
-            let found = self.max_bytes;
-            return Err(format!(
-                "max_bytes: expected {LEAST_BYTES} or more, found {found}"
-            ));
-        }
-        if self.keep > MOST_KEPT {
-            let found = self.keep;
-            return Err(format!("keep: expected at most {MOST_KEPT}, found {found}"));
-        }
-        let fsync = match self.fsync.as_str() {
-            "never" => Fsync::Never,
-            "batch" => Fsync::Batch,
-            text => match duration(text) {
-                Some(time) if !time.is_zero() && time <= SELDOM => Fsync::Every(time),
-                _ => {
-                    return Err(format!(
-                        "fsync: expected `never`, `batch`, or how often, up to `1m`; found {text:?}"
-                    ));
-                }
-            },
-        };
+        let fsync = journal::fsync(&self.fsync)?;
         let selection = Selection::new(&self)?;
+        let to = Place::file(self.file, self.max_bytes, self.keep, fsync)?;
         Ok(Box::new(Audit {
-            journal: JournalSettings {
-                lines: LinesSettings {
-                    path: self.file,
-                    max_bytes: self.max_bytes,
-                    keep: self.keep,
-                    fsync,
-                },
+            journal: Keeps::new(JournalSettings {
+                to,
                 when_full: self.full,
-            },
-            open: OnceLock::new(),
+            }),
             selection: Arc::new(selection),
             shows_statements: self.statement,
         }))
@@ -157,14 +108,11 @@ impl Reporter for Audit {
     }
 
     fn journal(&self) -> Option<&JournalSettings> {
-        Some(&self.journal)
+        Some(&self.journal.settings)
     }
 
     fn open(&self, means: &Means) -> Result<(), String> {
-        let journal = means.journals.open(NAME, &self.journal, record::line)?;
-        // A step is of one file, which is put into force once.
-        let _ = self.open.set(journal);
-        Ok(())
+        self.journal.open(&means.journals, NAME, record::line)
     }
 
     fn wants_texts(&self) -> bool {
@@ -172,8 +120,7 @@ impl Reporter for Audit {
     }
 
     fn follow(&self, whose: &Arc<Whose>, _: &Arc<Means>) -> Box<dyn Following> {
-        // No rule is in force before its journal is open.
-        let Some(journal) = self.open.get() else {
+        let Some(journal) = self.journal.get() else {
             return Box::new(Nobody);
         };
         Box::new(FlowAudit {
@@ -189,13 +136,6 @@ impl Reporter for Audit {
             waiting: VecDeque::new(),
         })
     }
-}
-
-/// Is told, and tells nobody.
-struct Nobody;
-
-impl Following for Nobody {
-    fn completed(&mut self, _: &Completed<'_>, _: &Details) {}
 }
 
 /// What a flow asks again and again; when it asks more, the text is made again.

@@ -1,17 +1,20 @@
-//! Journals: files of JSON lines that reporters write to, off the threads on which bytes move.
+//! Journals: JSON lines that reporters write to a file, or to the agent's log, off the threads on which
+//! bytes move.
 //!
 //! There is one for each path, however many rules name it, and it outlives a reload that still names it.
 //! A flow's thread hands a record to its [ring](export::Export); the journal's own thread makes a line of it
 //! and writes it. What does not fit is dropped and counted, or its flow is held, as the file says.
 
 mod metrics;
+mod place;
 mod writing;
 
 pub use metrics::JournalMetrics;
+pub use place::{Place, fsync, keep, max_bytes};
 
 use std::{
     collections::HashMap,
-    path::{Path, PathBuf},
+    path::PathBuf,
     sync::{
         Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak,
         atomic::{AtomicBool, Ordering::Relaxed},
@@ -19,7 +22,7 @@ use std::{
     time::Duration,
 };
 
-use export::{Export, Full, Lines, LinesSettings};
+use export::{Export, Full};
 
 use writing::Writing;
 
@@ -40,8 +43,8 @@ pub enum WhenFull {
 /// How a journal is kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JournalSettings {
-    /// The file.
-    pub lines: LinesSettings,
+    /// Where its lines go.
+    pub to: Place,
     /// See there.
     pub when_full: WhenFull,
 }
@@ -49,10 +52,17 @@ pub struct JournalSettings {
 /// Makes a line of a record, with its end; nothing of one that it does not understand.
 pub type Format = fn(&[u8], &mut Vec<u8>);
 
+/// What makes two journals one: a path. In the agent's log each has its own name.
+#[derive(Debug, PartialEq, Eq, Hash)]
+enum At {
+    Log(&'static str),
+    File(PathBuf),
+}
+
 /// The open ones.
 #[derive(Debug)]
 pub struct Journals {
-    open: Mutex<HashMap<PathBuf, Weak<Journal>>>,
+    open: Mutex<HashMap<At, Weak<Journal>>>,
     pub(super) metrics: JournalMetrics,
 }
 
@@ -69,7 +79,8 @@ pub struct Journal {
 struct Kept {
     /// As in `journal` of the metrics.
     name: &'static str,
-    path: PathBuf,
+    /// As it was opened.
+    to: Place,
     metrics: JournalMetrics,
     asked: Mutex<Asked>,
     /// How often it has done what was asked.
@@ -108,31 +119,35 @@ impl Journals {
         settings: &JournalSettings,
         format: Format,
     ) -> Result<Arc<Journal>, String> {
-        let path = &settings.lines.path;
-        let cannot = |error| format!("cannot write to {}: {error}", path.display());
+        let to = &settings.to;
+        let cannot = |error| format!("cannot write to {to}: {error}");
         // So that whoever reloads learns it, though there may be one open.
-        let lines = Lines::open(settings.lines.clone()).map_err(cannot)?;
+        let target = to.open().map_err(cannot)?;
+        let at = match to.path() {
+            None => At::Log(name),
+            Some(path) => At::File(path.to_owned()),
+        };
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         open.retain(|_, journal| journal.strong_count() > 0);
-        if let Some(journal) = open.get(path).and_then(Weak::upgrade) {
+        if let Some(journal) = open.get(&at).and_then(Weak::upgrade) {
             journal.is_kept(settings.clone());
             return Ok(journal);
         }
         let kept = Arc::new(Kept {
             name,
-            path: path.clone(),
+            to: to.clone(),
             metrics: self.metrics.clone(),
             asked: Mutex::default(),
             done: Mutex::default(),
             is_done: Condvar::new(),
         });
-        let writing = Writing::new(lines, kept.clone(), settings.when_full, format);
+        let writing = Writing::new(target, kept.clone(), settings.when_full, format);
         let journal = Arc::new(Journal {
             export: Export::start(name, writing).map_err(cannot)?,
             kept,
             when_full: AtomicBool::new(settings.when_full == WhenFull::Hold),
         });
-        open.insert(path.clone(), Arc::downgrade(&journal));
+        open.insert(at, Arc::downgrade(&journal));
         Ok(journal)
     }
 
@@ -208,8 +223,8 @@ impl Journal {
                 .is_done
                 .wait_timeout_while(done, patience, |done| *done == before);
             if waited.is_ok_and(|(_, waited)| waited.timed_out()) {
-                let file = self.kept.path.display();
-                tracing::warn!(%file, "not everything could be written before the agent ended");
+                let to = &self.kept.to;
+                tracing::warn!(%to, "not everything could be written before the agent ended");
                 return;
             }
         }
@@ -227,15 +242,11 @@ impl Kept {
     fn asked(&self) -> MutexGuard<'_, Asked> {
         self.asked.lock().unwrap_or_else(PoisonError::into_inner)
     }
-
-    fn path(&self) -> &Path {
-        &self.path
-    }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::{fs, io::Read, os::unix::fs::OpenOptionsExt, thread, time::Instant};
+    use std::{fs, io::Read, os::unix::fs::OpenOptionsExt, path::Path, thread, time::Instant};
 
     use export::Fsync;
     use prometheus::Registry;
@@ -251,12 +262,7 @@ mod tests {
 
     fn settings(path: &Path, when_full: WhenFull) -> JournalSettings {
         JournalSettings {
-            lines: LinesSettings {
-                path: path.to_owned(),
-                max_bytes: 1 << 20,
-                keep: 1,
-                fsync: Fsync::Batch,
-            },
+            to: Place::file(path.to_owned(), 1 << 20, 1, Fsync::Batch).unwrap(),
             when_full,
         }
     }

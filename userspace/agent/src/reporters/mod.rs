@@ -8,8 +8,8 @@
 mod audit;
 mod followed;
 mod journal;
+mod keeps;
 mod latencies;
-mod lines;
 mod slowlog;
 pub mod stats;
 mod whose;
@@ -22,10 +22,10 @@ use serde::Deserialize;
 
 pub use followed::Followed;
 pub use journal::{Journal, JournalMetrics, JournalSettings, Journals, WhenFull};
-pub use lines::{Lines, Place};
 pub use whose::Whose;
 
 use crate::statements::Statements;
+use keeps::{Keeps, Nobody};
 
 /// One step of a pipeline, shared by all flows of its rule.
 pub trait Reporter: fmt::Debug + Send + Sync {
@@ -94,15 +94,12 @@ pub type Reporters = Arc<[Box<dyn Reporter>]>;
 /// What reporters need of the agent, and what outlives them: a reload makes new ones.
 #[derive(Debug)]
 pub struct Means {
-    /// What `stats` counts.
-    /// Files of lines.
+    /// What `audit` and `slowlog` write.
     pub journals: Journals,
     /// What `stats` counts.
     pub stats: stats::Counted,
     /// What is counted of every flow.
     pub statements: Arc<Statements>,
-    /// What is written.
-    pub lines: Lines,
 }
 
 impl Means {
@@ -115,7 +112,6 @@ impl Means {
             journals: Journals::new(JournalMetrics::register(registry)?),
             stats: stats::Counted::register(registry)?,
             statements: Arc::new(Statements::register(registry)?),
-            lines: Lines::register(registry)?,
         })
     }
 
@@ -124,7 +120,6 @@ impl Means {
         self.stats.declare_for_docs();
         self.journals.metrics.declare_for_docs();
         self.statements.declare_for_docs();
-        self.lines.declare_for_docs();
     }
 }
 

@@ -10,10 +10,12 @@ use std::{
 };
 
 use cql::{Completed, Details, Fact, StatementKind};
+use export::Fsync;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Following, Means, Place, Reporter, Whose, asks_for_data,
+    Following, Keeps, Means, Nobody, Reporter, Whose, asks_for_data,
+    journal::{self, Journal, JournalSettings, Place, WhenFull},
     latencies::{Latencies, halve},
 };
 use crate::config;
@@ -42,12 +44,18 @@ pub struct Settings {
     /// The slowest one of this many.
     pub slowest_one_in: Option<u64>,
     /// Where lines go; None: to the agent's log.
-    pub path: Option<PathBuf>,
+    pub file: Option<PathBuf>,
+    /// A file that would become larger is moved to `FILE.1`.
+    #[serde(default = "journal::max_bytes")]
+    pub max_bytes: u64,
+    /// How many of those there are.
+    #[serde(default = "journal::keep")]
+    pub keep: u32,
 }
 
 #[derive(Debug)]
 struct Slowlog {
-    to: Arc<Place>,
+    journal: Keeps,
     slow: Arc<Slow>,
 }
 
@@ -91,15 +99,16 @@ impl Settings {
                 "slowest_one_in: expected 2 to {MOST_IN}, found {one_in}"
             )),
         });
-        let to = match self.path {
+        // What is lost with the host is no longer slow.
+        let to = match self.file {
             None => Place::Log,
-            Some(path) if path.is_absolute() => Place::File(path),
-            Some(path) => {
-                return Err(format!("path: expected an absolute path, found {path:?}"));
-            }
+            Some(path) => Place::file(path, self.max_bytes, self.keep, Fsync::Never)?,
         };
         Ok(Box::new(Slowlog {
-            to: Arc::new(to),
+            journal: Keeps::new(JournalSettings {
+                to,
+                when_full: WhenFull::Drop,
+            }),
             slow: Arc::new(Slow {
                 over_us: over_us.transpose()?,
                 slowest: slowest.transpose()?,
@@ -113,13 +122,26 @@ impl Reporter for Slowlog {
         NAME
     }
 
-    fn follow(&self, whose: &Arc<Whose>, means: &Arc<Means>) -> Box<dyn Following> {
+    fn journal(&self) -> Option<&JournalSettings> {
+        Some(&self.journal.settings)
+    }
+
+    fn open(&self, means: &Means) -> Result<(), String> {
+        self.journal.open(&means.journals, NAME, |record, to| {
+            to.extend_from_slice(record);
+            to.push(b'\n');
+        })
+    }
+
+    fn follow(&self, whose: &Arc<Whose>, _: &Arc<Means>) -> Box<dyn Following> {
+        let Some(journal) = self.journal.get() else {
+            return Box::new(Nobody);
+        };
         LazyLock::force(&whose.cgroup);
         Box::new(FlowSlowlog {
-            to: self.to.clone(),
+            journal: journal.clone(),
             slow: self.slow.clone(),
             whose: whose.clone(),
-            means: means.clone(),
         })
     }
 }
@@ -181,10 +203,9 @@ impl Slowest {
 }
 
 struct FlowSlowlog {
-    to: Arc<Place>,
+    journal: Arc<Journal>,
     slow: Arc<Slow>,
     whose: Arc<Whose>,
-    means: Arc<Means>,
 }
 
 impl Following for FlowSlowlog {
@@ -194,8 +215,10 @@ impl Following for FlowSlowlog {
             return;
         }
         if self.slow.is(completed.latency_ns / 1_000) {
-            let line = || Line::new(&self.whose, completed, details).to_json();
-            self.means.lines.write(NAME, &self.to, line);
+            let line = Line::new(&self.whose, completed, details).to_json();
+            if let Err(full) = self.journal.push(line.as_bytes()) {
+                self.journal.drops(full);
+            }
         }
     }
 }

@@ -7,9 +7,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use export::{Lines, Sink};
+use export::Sink;
 
-use super::{Format, Kept, WhenFull, metrics::Failed};
+use super::{Format, Kept, WhenFull, metrics::Failed, place::Target};
 
 /// Lines that are written at once.
 const WRITE_BYTES: usize = 64 << 10;
@@ -18,7 +18,7 @@ const WRITE_BYTES: usize = 64 << 10;
 const TRY_AGAIN: Duration = Duration::from_millis(100);
 
 pub(super) struct Writing {
-    lines: Lines,
+    target: Target,
     kept: Arc<Kept>,
     when_full: WhenFull,
     format: Format,
@@ -30,9 +30,14 @@ pub(super) struct Writing {
 }
 
 impl Writing {
-    pub(super) fn new(lines: Lines, kept: Arc<Kept>, when_full: WhenFull, format: Format) -> Self {
+    pub(super) fn new(
+        target: Target,
+        kept: Arc<Kept>,
+        when_full: WhenFull,
+        format: Format,
+    ) -> Self {
         Self {
-            lines,
+            target,
             kept,
             when_full,
             format,
@@ -46,7 +51,7 @@ impl Writing {
     fn write(&mut self) -> bool {
         let mut is_written = true;
         while !self.text.is_empty() {
-            let Err(error) = self.lines.write(&self.text) else {
+            let Err(error) = self.target.write(self.kept.name, &self.text) else {
                 self.kept.metrics.written(self.kept.name, self.records);
                 is_written = true;
                 break;
@@ -71,24 +76,20 @@ impl Writing {
     fn failed(&mut self, what: Failed, error: &io::Error) {
         self.kept.metrics.failed(self.kept.name, what);
         if !std::mem::replace(&mut self.fails, true) {
-            let (journal, file) = (self.kept.name, self.kept.path().display());
-            tracing::warn!(journal, %file, ?what, %error, "a journal's file");
+            let (journal, to) = (self.kept.name, &self.kept.to);
+            tracing::warn!(journal, %to, ?what, %error, "a journal's file");
         }
     }
 
     fn works(&mut self) {
         if std::mem::take(&mut self.fails) {
-            let (journal, file) = (self.kept.name, self.kept.path().display());
-            tracing::info!(journal, %file, "a journal's file works again");
+            let (journal, to) = (self.kept.name, &self.kept.to);
+            tracing::info!(journal, %to, "a journal's file works again");
         }
     }
 
     fn make_durable(&mut self, now: bool) {
-        let durable = match now {
-            true => self.lines.make_durable(),
-            false => self.lines.is_due(),
-        };
-        if let Err(error) = durable {
+        if let Err(error) = self.target.make_durable(now) {
             self.failed(Failed::Sync, &error);
         }
     }
@@ -99,8 +100,7 @@ impl Writing {
             return;
         };
         self.when_full = settings.when_full;
-        self.lines.is_kept(settings.lines);
-        if let Err(error) = self.lines.reopen() {
+        if let Err(error) = self.target.is_kept(settings.to) {
             self.failed(Failed::Reopen, &error);
         }
     }
@@ -117,7 +117,7 @@ impl Sink for Writing {
 
     fn batch_ends(&mut self) {
         if self.write() {
-            match self.lines.batch_ends() {
+            match self.target.batch_ends() {
                 Ok(()) => self.works(),
                 Err(error) => self.failed(Failed::Sync, &error),
             }
@@ -125,7 +125,7 @@ impl Sink for Writing {
     }
 
     fn due(&self) -> Option<Instant> {
-        self.lines.due()
+        self.target.due()
     }
 
     fn is_due(&mut self) {

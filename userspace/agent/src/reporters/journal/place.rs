@@ -1,0 +1,168 @@
+//! Where a journal's lines go.
+
+use std::{
+    fmt, io,
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+use export::{Fsync, Lines, LinesSettings};
+
+use crate::config::duration;
+
+/// Lines are written together; a file holds some of those.
+const LEAST_BYTES: u64 = 256 << 10;
+
+/// Moving them takes a system call each.
+const MOST_KEPT: u32 = 1_000;
+
+/// Less often, and nobody would think of it.
+const SELDOM: Duration = Duration::from_secs(60);
+
+/// As large as files become, if nothing is said.
+pub fn max_bytes() -> u64 {
+    100 << 20
+}
+
+/// As many of them are kept, if nothing is said.
+pub fn keep() -> u32 {
+    10
+}
+
+/// See the module.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// To the agent's own log.
+    Log,
+    /// To this file.
+    File(LinesSettings),
+}
+
+impl Place {
+    /// A file, kept as the configuration says.
+    ///
+    /// # Errors
+    /// Which setting cannot be, and what it should be.
+    pub fn file(path: PathBuf, max_bytes: u64, keep: u32, fsync: Fsync) -> Result<Self, String> {
+        if !path.is_absolute() {
+            let found = path.display();
+            return Err(format!("file: expected an absolute path, found {found}"));
+        }
+        if max_bytes < LEAST_BYTES {
+            return Err(format!(
+                "max_bytes: expected {LEAST_BYTES} or more, found {max_bytes}"
+            ));
+        }
+        if keep > MOST_KEPT {
+            return Err(format!("keep: expected at most {MOST_KEPT}, found {keep}"));
+        }
+        Ok(Self::File(LinesSettings {
+            path,
+            max_bytes,
+            keep,
+            fsync,
+        }))
+    }
+
+    /// Its path, if it has one.
+    pub fn path(&self) -> Option<&Path> {
+        match self {
+            Self::Log => None,
+            Self::File(lines) => Some(&lines.path),
+        }
+    }
+
+    pub(super) fn open(&self) -> io::Result<Target> {
+        match self {
+            Self::Log => Ok(Target::Log),
+            Self::File(lines) => Lines::open(lines.clone()).map(Target::File),
+        }
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.path() {
+            None => write!(f, "the agent's log"),
+            Some(path) => write!(f, "{}", path.display()),
+        }
+    }
+}
+
+/// `never`, `batch`, or how often.
+///
+/// # Errors
+/// What it should be.
+pub fn fsync(text: &str) -> Result<Fsync, String> {
+    match text {
+        "never" => Ok(Fsync::Never),
+        "batch" => Ok(Fsync::Batch),
+        text => match duration(text) {
+            Some(time) if !time.is_zero() && time <= SELDOM => Ok(Fsync::Every(time)),
+            _ => Err(format!(
+                "fsync: expected `never`, `batch`, or how often, up to `1m`; found {text:?}"
+            )),
+        },
+    }
+}
+
+/// An open place.
+#[derive(Debug)]
+pub(super) enum Target {
+    Log,
+    File(Lines),
+}
+
+impl Target {
+    /// Writes whole lines, of this journal.
+    pub(super) fn write(&mut self, name: &str, lines: &[u8]) -> io::Result<()> {
+        match self {
+            Self::File(file) => file.write(lines).map(|_| ()),
+            Self::Log => {
+                for line in String::from_utf8_lossy(lines).lines() {
+                    tracing::info!(target: "underpass", "{name}: {line}");
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// How it is kept from here on, opened anew: a file may have been moved away.
+    pub(super) fn is_kept(&mut self, place: Place) -> io::Result<()> {
+        match (self, place) {
+            (Self::File(file), Place::File(settings)) => {
+                file.is_kept(settings);
+                file.reopen()
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// See [`Lines::batch_ends`]; nothing else is ever durable.
+    pub(super) fn batch_ends(&mut self) -> io::Result<()> {
+        self.file().map_or(Ok(()), Lines::batch_ends)
+    }
+
+    pub(super) fn due(&self) -> Option<Instant> {
+        match self {
+            Self::Log => None,
+            Self::File(file) => file.due(),
+        }
+    }
+
+    /// Makes what was written durable: if it is time, or now.
+    pub(super) fn make_durable(&mut self, now: bool) -> io::Result<()> {
+        match (self.file(), now) {
+            (None, _) => Ok(()),
+            (Some(file), true) => file.make_durable(),
+            (Some(file), false) => file.is_due(),
+        }
+    }
+
+    fn file(&mut self) -> Option<&mut Lines> {
+        match self {
+            Self::Log => None,
+            Self::File(file) => Some(file),
+        }
+    }
+}
