@@ -487,6 +487,12 @@ fn what_was_said_is_written_before_the_agent_ends() {
     for _ in 0..REQUESTS {
         exchange(&query(4, 1, SELECT), &void(4, 1));
     }
+    client.write_all(&query(4, 2, SELECT)).unwrap();
+    server
+        .read_exact(&mut vec![0; query(4, 2, SELECT).len()])
+        .unwrap();
     agent.stop().unwrap();
-    assert_eq!(lines(&file).len(), REQUESTS);
+    let lines = lines(&file);
+    assert_eq!(lines.len(), REQUESTS + 1);
+    assert_eq!(lines[REQUESTS]["outcome"], "unanswered");
 }

@@ -56,6 +56,9 @@ const OTHER_DESCRIPTORS: u64 =
 /// A journal's disk is waited for at most this long when the agent ends.
 const FINISH: Duration = Duration::from_secs(2);
 
+/// And for its flows to say what was not answered.
+const LAST_WORDS: Duration = Duration::from_millis(500);
+
 /// Runs the agent until it is told to stop.
 ///
 /// # Errors
@@ -224,7 +227,11 @@ async fn serve(file: &Path, mut config: Config) -> anyhow::Result<()> {
         if let Some(keeper) = shared.keeper.get() {
             keeper.leave();
         }
-        signal
+        // Whoever is closed now connects again, past the agent.
+        ready.store(false, Relaxed);
+        stop(&attached)?;
+        proxy::end_all(&shared.flows, LAST_WORDS).await;
+        Ok(signal)
     };
     let start_keeper =
         |splices: &Splices| match Keeper::start(&control_path, &shared.metrics, give.clone()) {
@@ -235,7 +242,7 @@ async fn serve(file: &Path, mut config: Config) -> anyhow::Result<()> {
             Err(error) => tracing::warn!(%error, "spliced flows end with this agent"),
         };
     let ended = tokio::select! {
-        signal = told_to_stop => Ok(signal),
+        signal = told_to_stop => signal,
         ended = proxy::run(shared.clone(), entrances, holds, adopted, workers) => {
             Err(ended.err().unwrap_or_else(|| anyhow::anyhow!("the proxy ended")))
         }

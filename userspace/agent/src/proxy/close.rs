@@ -7,7 +7,11 @@ use socket2::SockRef;
 use tokio::{net::TcpStream, time};
 
 use super::direction::CHUNK_BYTES;
-use crate::{flows::Flow, metrics::Metrics};
+use crate::{
+    flows::{Flow, Flows, Path},
+    metrics::Metrics,
+    orders::Order,
+};
 
 /// Both sides have ended, each in its time.
 pub(super) const BOTH_ENDED: &str = "both_ended";
@@ -26,6 +30,9 @@ pub(super) const MARKED: &str = "marked";
 /// Its backend was found dead, and the file says to reset.
 pub const BACKEND_DOWN: &str = "backend_down";
 
+/// The agent ends, and it is the agent's.
+const AGENT_ENDED: &str = "agent_ended";
+
 /// Why a flow ended, apart from the decoder's reasons.
 pub const CLOSE_REASONS: &[&str] = &[
     BOTH_ENDED,
@@ -37,7 +44,29 @@ pub const CLOSE_REASONS: &[&str] = &[
     DENIED,
     MARKED,
     BACKEND_DOWN,
+    AGENT_ENDED,
 ];
+
+/// How often it is looked whether flows have ended.
+const LOOK_EVERY: Duration = Duration::from_millis(2);
+
+/// Ends the flows that are read, so that whoever is told of their requests hears of those that were not
+/// answered; waits no longer than this for them.
+pub async fn end_all(flows: &Flows, patience: Duration) {
+    let mut read = flows.all();
+    read.retain(|flow| flow.path() == Path::Enrich);
+    for flow in &read {
+        drop(flow.mailbox.post(Order::close(AGENT_ENDED)));
+    }
+    let ended = async {
+        while read.iter().any(|flow| flows.has(flow.id)) {
+            time::sleep(LOOK_EVERY).await;
+        }
+    };
+    if time::timeout(patience, ended).await.is_err() {
+        tracing::warn!("some flows have not ended before the agent did");
+    }
+}
 
 /// When framing is lost, or the flow denied, what a peer still sends is read and thrown away, so that it sees an
 /// end and not a reset which could overtake what was good: for this long, this much.
@@ -72,7 +101,8 @@ pub(super) async fn sides(near: Near, reason: &str, leads_near: TcpStream, far: 
     };
     let (client, database) = near.sides(leads_near, far);
     match reason {
-        BOTH_ENDED => {}
+        // As when the agent dies.
+        BOTH_ENDED | AGENT_ENDED => {}
         CLIENT_RESET => reset(&database),
         DATABASE_RESET => reset(&client),
         // Of an error nobody knows what became of its socket.

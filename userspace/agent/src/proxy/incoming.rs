@@ -58,22 +58,7 @@ async fn begin(shared: &Arc<Shared>, arrived: Arrived, workers: &Workers) {
     let dialled = match arrived.dial(backend).await {
         Ok(dialled) => dialled,
         Err(error) => {
-            if dataplane::is_exhaustion(&error) {
-                shared.admission.close_for_now();
-            } else if let Some(backend) = backend {
-                shared
-                    .backends
-                    .suspect(backend, format!("dialled: {error}"));
-            }
-            tracing::info!(
-                flow = ?entered.flow.id,
-                %client,
-                %orig_dst,
-                backend = backend.map(tracing::field::display),
-                rule = %met.rule,
-                %error,
-                "the database did not answer the dial"
-            );
+            entered.was_not_answered(backend, &error);
             let answer = [Refusal::Reset.as_str()];
             shared
                 .metrics

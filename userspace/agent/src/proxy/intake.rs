@@ -187,22 +187,7 @@ async fn begin(shared: &Arc<Shared>, held: Held, expected: &Expected, workers: &
         None => gone(shared, &held),
         Some(Err(error)) => {
             let refusal = Refusal::of(&error);
-            if dataplane::is_exhaustion(&error) {
-                shared.admission.close_for_now();
-            } else if let Some(backend) = backend {
-                shared
-                    .backends
-                    .suspect(backend, format!("dialled: {error}"));
-            }
-            tracing::info!(
-                flow = ?entered.flow.id,
-                client = %held.client,
-                orig_dst = %held.orig_dst,
-                backend = backend.map(tracing::field::display),
-                rule = %held.rule,
-                %error,
-                "the database did not answer the dial"
-            );
+            entered.was_not_answered(backend, &error);
             answer(shared, &held, refusal);
         }
         Some(Ok(dialled)) => meet(shared, held, entered, dialled, expected, workers).await,
@@ -323,6 +308,27 @@ pub(super) struct Entered {
 }
 
 impl Entered {
+    /// Its database was dialled in vain.
+    pub(super) fn was_not_answered(&self, backend: Option<SocketAddr>, error: &io::Error) {
+        let Self { flow, shared, .. } = self;
+        if dataplane::is_exhaustion(error) {
+            shared.admission.close_for_now();
+        } else if let Some(backend) = backend {
+            shared
+                .backends
+                .suspect(backend, format!("dialled: {error}"));
+        }
+        tracing::info!(
+            flow = ?flow.id,
+            client = %flow.client,
+            orig_dst = %flow.orig_dst,
+            backend = backend.map(tracing::field::display),
+            rule = %flow.rule(),
+            %error,
+            "the database did not answer the dial"
+        );
+    }
+
     pub(super) fn new(shared: &Arc<Shared>, newcomer: &Newcomer, place: Place) -> Self {
         shared.metrics.flows.inc();
         let flow = shared.flows.enter(newcomer);

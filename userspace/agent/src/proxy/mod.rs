@@ -47,7 +47,7 @@ use tokio::sync::{mpsc, watch};
 
 pub use admission::{Admission, STRAGGLERS};
 pub use canary::try_out;
-pub use close::{BACKEND_DOWN, CLOSE_REASONS};
+pub use close::{BACKEND_DOWN, CLOSE_REASONS, end_all};
 pub use resume::CarriedOn;
 pub(crate) use resume::carry_on;
 
