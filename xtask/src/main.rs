@@ -1,6 +1,6 @@
 //! The project's chores. `cargo xtask help` lists them; this file only dispatches.
 //!
-//! Builds with a Rust toolchain alone: what the other crates need (clang, Java, Python) is
+//! Builds with a Rust toolchain alone: what the other crates need (clang, Java, Python, Go) is
 //! looked for, and installed, by `setup`.
 
 use std::process::ExitCode;
@@ -16,6 +16,7 @@ mod generate;
 mod instructions;
 mod kernels;
 mod paths;
+mod programs;
 mod python;
 mod run;
 mod setup;

@@ -1,0 +1,85 @@
+//! The driver suites in Go, JavaScript and Java, each built once into a folder of target/drivers.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use anyhow::{Context, Result};
+
+use crate::{paths, run::run};
+
+/// A suite's language.
+struct Language {
+    /// The folder of its source, and of what is built.
+    name: &'static str,
+    /// Names the program to the tests.
+    variable: &'static str,
+    /// Makes `built/suite` of the source.
+    build: fn(source: &Path, built: &Path) -> Result<()>,
+}
+
+const LANGUAGES: [Language; 1] = [Language {
+    name: "go",
+    variable: "UNDERPASS_GO_SUITE",
+    build: go,
+}];
+
+/// Builds what is not here as its source wants it; the programs, each after the environment variable
+/// that names it.
+pub fn ensure() -> Result<Vec<(&'static str, PathBuf)>> {
+    let sources = paths::root().join("userspace/testkit/drivers");
+    let mut programs = Vec::new();
+    for language in &LANGUAGES {
+        let built = paths::target().join("drivers").join(language.name);
+        language
+            .ensure(&sources.join(language.name), &built)
+            .with_context(|| format!("cannot build the {} suite", language.name))?;
+        programs.push((language.variable, built.join("suite")));
+    }
+    Ok(programs)
+}
+
+impl Language {
+    fn ensure(&self, source: &Path, built: &Path) -> Result<()> {
+        let wanted = text_of(source)?;
+        // Written last: what lacks it is not complete.
+        let stamp = built.join("built-from.txt");
+        if fs::read_to_string(&stamp).is_ok_and(|have| have == wanted) {
+            return Ok(());
+        }
+        if built.exists() {
+            fs::remove_dir_all(built)
+                .with_context(|| format!("cannot remove {}", built.display()))?;
+        }
+        fs::create_dir_all(built).with_context(|| format!("cannot make {}", built.display()))?;
+        (self.build)(source, built)?;
+        fs::write(&stamp, wanted).with_context(|| format!("cannot write {}", stamp.display()))
+    }
+}
+
+/// All files of a folder, one after the other.
+fn text_of(folder: &Path) -> Result<String> {
+    let read = || -> std::io::Result<String> {
+        let mut files = Vec::new();
+        for entry in fs::read_dir(folder)? {
+            files.push(entry?.path());
+        }
+        files.sort();
+        files.iter().map(fs::read_to_string).collect()
+    };
+    read().with_context(|| format!("cannot read {}", folder.display()))
+}
+
+/// Modules come through Go's own cache, and are those of go.sum.
+fn go(source: &Path, built: &Path) -> Result<()> {
+    run(Command::new("go")
+        .current_dir(source)
+        // Nothing of C, and nothing of the checkout's history.
+        .env("CGO_ENABLED", "0")
+        .args(["build", "-mod=readonly", "-buildvcs=false", "-o"])
+        .arg(built.join("suite"))
+        .arg("."))
+    .context("can it reach a module proxy? Then try again")
+}
