@@ -1,7 +1,7 @@
 //! The project's chores. `cargo xtask help` lists them; this file only dispatches.
 //!
-//! Builds with a Rust toolchain alone: what the other crates need (clang, Java, Python, Go) is
-//! looked for, and installed, by `setup`.
+//! Builds with a Rust toolchain alone: what the other crates need (clang, Java, Python, Go,
+//! Node.js) is looked for, and installed, by `setup`.
 
 use std::process::ExitCode;
 

@@ -2,6 +2,7 @@
 
 use std::{
     fs,
+    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     process::Command,
 };
@@ -20,11 +21,18 @@ struct Language {
     build: fn(source: &Path, built: &Path) -> Result<()>,
 }
 
-const LANGUAGES: [Language; 1] = [Language {
-    name: "go",
-    variable: "UNDERPASS_GO_SUITE",
-    build: go,
-}];
+const LANGUAGES: [Language; 2] = [
+    Language {
+        name: "go",
+        variable: "UNDERPASS_GO_SUITE",
+        build: go,
+    },
+    Language {
+        name: "node",
+        variable: "UNDERPASS_NODE_SUITE",
+        build: node,
+    },
+];
 
 /// Builds what is not here as its source wants it; the programs, each after the environment variable
 /// that names it.
@@ -82,4 +90,32 @@ fn go(source: &Path, built: &Path) -> Result<()> {
         .arg(built.join("suite"))
         .arg("."))
     .context("can it reach a module proxy? Then try again")
+}
+
+/// Packages are those of package-lock.json.
+fn node(source: &Path, built: &Path) -> Result<()> {
+    for name in ["package.json", "package-lock.json", "suite.js"] {
+        fs::copy(source.join(name), built.join(name))
+            .with_context(|| format!("cannot copy {name}"))?;
+    }
+    run(Command::new("npm")
+        .current_dir(built)
+        .args(["ci", "--ignore-scripts", "--no-audit", "--no-fund"])
+        .args(["--loglevel", "error"]))
+    .context("can npm reach a registry? Then try again")?;
+    let program = built.join("suite.js");
+    script(built, &format!("node {}", quoted(&program)))
+}
+
+/// `built/suite`, which becomes `command` with its own arguments behind.
+fn script(built: &Path, command: &str) -> Result<()> {
+    let program = built.join("suite");
+    fs::write(&program, format!("#!/bin/sh\nexec {command} \"$@\"\n"))
+        .and_then(|()| fs::set_permissions(&program, fs::Permissions::from_mode(0o755)))
+        .with_context(|| format!("cannot write {}", program.display()))
+}
+
+/// As a shell takes it for one word.
+fn quoted(path: &Path) -> String {
+    format!("'{}'", path.display().to_string().replace('\'', r"'\''"))
 }

@@ -33,7 +33,7 @@ pub enum Part {
     Cassandra,
     /// Run the driver suites: Python 3.10 or newer, with venv and pip
     Python,
-    /// Build and run the driver suites in other languages: Go
+    /// Build and run the driver suites in other languages: Go, Node.js with npm
     Drivers,
     /// Measure: peers, a browser, a profiler
     Bench,
@@ -57,7 +57,7 @@ struct Need {
     is_met: fn() -> bool,
 }
 
-const NEEDS: [Need; 22] = [
+const NEEDS: [Need; 24] = [
     Need {
         part: Part::Build,
         package: "clang-19",
@@ -117,6 +117,16 @@ const NEEDS: [Need; 22] = [
         part: Part::Drivers,
         package: "golang-go",
         is_met: || find_program("go").is_some(),
+    },
+    Need {
+        part: Part::Drivers,
+        package: "nodejs",
+        is_met: || find_program("node").is_some(),
+    },
+    Need {
+        part: Part::Drivers,
+        package: "npm",
+        is_met: || find_program("npm").is_some(),
     },
     Need {
         part: Part::Bench,

@@ -15,6 +15,7 @@
 mod cassandra;
 mod go;
 mod killed;
+mod node;
 mod program;
 mod python;
 mod rust;
