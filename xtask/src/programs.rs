@@ -9,7 +9,7 @@ use std::{
 
 use anyhow::{Context, Result};
 
-use crate::{paths, run::run};
+use crate::{cassandra, paths, run::run};
 
 /// A suite's language.
 struct Language {
@@ -21,7 +21,7 @@ struct Language {
     build: fn(source: &Path, built: &Path) -> Result<()>,
 }
 
-const LANGUAGES: [Language; 2] = [
+const LANGUAGES: [Language; 3] = [
     Language {
         name: "go",
         variable: "UNDERPASS_GO_SUITE",
@@ -31,6 +31,11 @@ const LANGUAGES: [Language; 2] = [
         name: "node",
         variable: "UNDERPASS_NODE_SUITE",
         build: node,
+    },
+    Language {
+        name: "java",
+        variable: "UNDERPASS_JAVA_SUITE",
+        build: java,
     },
 ];
 
@@ -105,6 +110,27 @@ fn node(source: &Path, built: &Path) -> Result<()> {
     .context("can npm reach a registry? Then try again")?;
     let program = built.join("suite.js");
     script(built, &format!("node {}", quoted(&program)))
+}
+
+/// Jars are those of pom.xml; the compiler is that of PATH, and so is what runs it.
+fn java(source: &Path, built: &Path) -> Result<()> {
+    let jars = built.join("jars");
+    run(Command::new("mvn")
+        .args(["-B", "-q", "-Dstyle.color=never", "-f"])
+        .arg(source.join("pom.xml"))
+        .arg(cassandra::COPY_JARS)
+        .arg("-DincludeScope=runtime")
+        .arg(format!("-DoutputDirectory={}", jars.display())))
+    .context("can Maven reach a repository? Then try again")?;
+    let class_path = format!("{}:{}/*", built.display(), jars.display());
+    run(Command::new("javac")
+        .args(["-encoding", "UTF-8", "-cp", &class_path, "-d"])
+        .arg(built)
+        .arg(source.join("Suite.java")))?;
+    script(
+        built,
+        &format!("java -cp {} Suite", quoted(Path::new(&class_path))),
+    )
 }
 
 /// `built/suite`, which becomes `command` with its own arguments behind.

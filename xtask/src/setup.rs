@@ -33,7 +33,7 @@ pub enum Part {
     Cassandra,
     /// Run the driver suites: Python 3.10 or newer, with venv and pip
     Python,
-    /// Build and run the driver suites in other languages: Go, Node.js with npm
+    /// Build and run the driver suites in other languages: Go, Node.js with npm, a JDK with Maven
     Drivers,
     /// Measure: peers, a browser, a profiler
     Bench,
@@ -57,7 +57,7 @@ struct Need {
     is_met: fn() -> bool,
 }
 
-const NEEDS: [Need; 24] = [
+const NEEDS: [Need; 26] = [
     Need {
         part: Part::Build,
         package: "clang-19",
@@ -127,6 +127,16 @@ const NEEDS: [Need; 24] = [
         part: Part::Drivers,
         package: "npm",
         is_met: || find_program("npm").is_some(),
+    },
+    Need {
+        part: Part::Drivers,
+        package: "openjdk-17-jdk-headless",
+        is_met: || find_program("javac").is_some() && find_program("java").is_some(),
+    },
+    Need {
+        part: Part::Drivers,
+        package: "maven",
+        is_met: || find_program("mvn").is_some(),
     },
     Need {
         part: Part::Bench,

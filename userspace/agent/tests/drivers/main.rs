@@ -14,6 +14,7 @@
 
 mod cassandra;
 mod go;
+mod java;
 mod killed;
 mod node;
 mod program;
