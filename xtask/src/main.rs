@@ -1,7 +1,7 @@
 //! The project's chores. `cargo xtask help` lists them; this file only dispatches.
 //!
-//! Builds with a Rust toolchain alone: what the other crates need (clang, Java, Python) is
-//! looked for, and installed, by `setup`.
+//! Builds with a Rust toolchain alone: what the other crates need (clang, Java, Python, Go,
+//! Node.js) is looked for, and installed, by `setup`.
 
 use std::process::ExitCode;
 
@@ -16,6 +16,7 @@ mod generate;
 mod instructions;
 mod kernels;
 mod paths;
+mod programs;
 mod python;
 mod run;
 mod setup;

@@ -12,7 +12,7 @@ use clap::ValueEnum;
 use nix::unistd::geteuid;
 
 use crate::{
-    cassandra,
+    cassandra, programs, python,
     run::{find_program, run as run_command},
 };
 
@@ -33,6 +33,8 @@ pub enum Part {
     Cassandra,
     /// Run the driver suites: Python 3.10 or newer, with venv and pip
     Python,
+    /// Build and run the driver suites in other languages: Go, Node.js with npm, a JDK with Maven
+    Drivers,
     /// Measure: peers, a browser, a profiler
     Bench,
     /// Try other kernels: an emulator, and what a guest is made of
@@ -40,7 +42,13 @@ pub enum Part {
 }
 
 /// What the tests and the benchmark need, in the order in which a newcomer meets them.
-pub const ALL: [Part; 4] = [Part::Build, Part::Cassandra, Part::Python, Part::Bench];
+pub const ALL: [Part; 5] = [
+    Part::Build,
+    Part::Cassandra,
+    Part::Python,
+    Part::Drivers,
+    Part::Bench,
+];
 
 /// One Debian package, and how to tell that what it brings is here, from wherever.
 struct Need {
@@ -49,7 +57,7 @@ struct Need {
     is_met: fn() -> bool,
 }
 
-const NEEDS: [Need; 21] = [
+const NEEDS: [Need; 26] = [
     Need {
         part: Part::Build,
         package: "clang-19",
@@ -104,6 +112,31 @@ const NEEDS: [Need; 21] = [
         part: Part::Python,
         package: "python3-venv",
         is_met: has_python,
+    },
+    Need {
+        part: Part::Drivers,
+        package: "golang-go",
+        is_met: || find_program("go").is_some(),
+    },
+    Need {
+        part: Part::Drivers,
+        package: "nodejs",
+        is_met: || find_program("node").is_some(),
+    },
+    Need {
+        part: Part::Drivers,
+        package: "npm",
+        is_met: || find_program("npm").is_some(),
+    },
+    Need {
+        part: Part::Drivers,
+        package: "openjdk-17-jdk-headless",
+        is_met: || find_program("javac").is_some() && find_program("java").is_some(),
+    },
+    Need {
+        part: Part::Drivers,
+        package: "maven",
+        is_met: || find_program("mvn").is_some(),
     },
     Need {
         part: Part::Bench,
@@ -162,9 +195,13 @@ const SERVERS: [&str; 3] = ["haproxy", "nginx", "redis-server"];
 
 /// The command.
 pub fn run(args: &Args) -> Result<()> {
-    match args.only {
-        Some(part) => ensure(&[part])?,
-        None => ensure(&ALL)?,
+    let parts = args.only.map_or_else(|| ALL.to_vec(), |part| vec![part]);
+    ensure(&parts)?;
+    if parts.contains(&Part::Python) {
+        python::ensure()?;
+    }
+    if parts.contains(&Part::Drivers) {
+        programs::ensure()?;
     }
     eprintln!("setup: nothing is missing");
     Ok(())

@@ -1,12 +1,12 @@
 //! `test`: every test, with all that they need: root, Cassandra, drivers; then a quick run of
 //! the benchmark.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
 use crate::{
-    bench, cassandra, python,
+    bench, cassandra, programs, python,
     run::{cargo, require_root, run as run_command},
     setup, skips,
 };
@@ -25,11 +25,12 @@ pub fn run(args: &Args) -> Result<()> {
     require_root("test", "loads BPF programs and makes network namespaces")?;
     setup::ensure(&setup::ALL)?;
     let python = python::ensure()?;
+    let programs = programs::ensure()?;
     // Before Cassandra, which would only compete with the compiler.
     run_command(cargo().args(["build", "--workspace", "--all-targets"]))
         .context("the workspace does not build")?;
     let node = cassandra::up(None)?;
-    let tested = test(args, &node, &python).and_then(|()| bench::quick(&node));
+    let tested = test(args, &node, &python, programs).and_then(|()| bench::quick(&node));
     let stopped = if node.started {
         cassandra::down()
     } else {
@@ -38,7 +39,12 @@ pub fn run(args: &Args) -> Result<()> {
     tested.and(stopped)
 }
 
-fn test(args: &Args, node: &cassandra::Up, python: &Path) -> Result<()> {
+fn test(
+    args: &Args,
+    node: &cassandra::Up,
+    python: &Path,
+    programs: Vec<(&str, PathBuf)>,
+) -> Result<()> {
     skips::clear()?;
     let tested = run_command(
         cargo()
@@ -48,6 +54,7 @@ fn test(args: &Args, node: &cassandra::Up, python: &Path) -> Result<()> {
             .env("UNDERPASS_CASSANDRA_USER", cassandra::USER)
             .env("UNDERPASS_CASSANDRA_PASSWORD", cassandra::PASSWORD)
             .env("UNDERPASS_PYTHON", python)
+            .envs(programs)
             .env("UNDERPASS_REQUIRE_ALL", "1")
             .env("UNDERPASS_SKIPS", skips::file()),
     )

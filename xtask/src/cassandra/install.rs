@@ -13,7 +13,9 @@ use crate::run::{find_program, run};
 
 /// Names Cassandra's version; the jars are fetched again when it changes.
 const POM: &str = include_str!("../../cassandra/pom.xml");
-const COPY_JARS: &str = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies";
+/// What Maven is asked for: no more than the jars themselves.
+pub const COPY_JARS: &str =
+    "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies";
 /// The one that cassandra/java.options is written for; Cassandra 5.0 refuses newer ones.
 const JAVA_MAJOR: &str = "17";
 

@@ -21,7 +21,7 @@ mod node;
 mod ready;
 mod start;
 
-pub use install::find_java;
+pub use install::{COPY_JARS, find_java};
 
 /// The role that a new node has.
 pub const USER: &str = "cassandra";

@@ -13,6 +13,19 @@ pub const RULE: &str = "cassandra";
 /// So few that no host warns that it allows fewer.
 const SETTINGS: &str = "max_flows = 1000";
 
+/// Everything that changes no result, and what would refuse if it were to.
+pub const PIPELINE: &str = "pipeline = [
+  { transform = \"throttle\", rate = 1000000, mode = \"overloaded\" },
+  { transform = \"guard\", refuse = [\"unknown\", \"roles\"], max_in = 100000 },
+  { transform = \"consistency\", at_least = \"ONE\" },
+  { transform = \"paging\", at_most = 5000 },
+  { transform = \"rewrite\", addresses = \"dialled\" },
+  { transform = \"tag\", service = \"suite\" },
+  { transform = \"tracing\", one_in = 100 },
+  { transform = \"stats\" },
+  { transform = \"slowlog\", over = \"20ms\" },
+]";
+
 /// A node, and its superuser.
 pub struct Cassandra {
     pub addr: SocketAddr,

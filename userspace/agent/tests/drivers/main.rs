@@ -1,7 +1,7 @@
 //! Real drivers against a real Cassandra, through bypass and through enrich: everything that
 //! an application does works, and the operator sees what it did.
 //!
-//! `cargo xtask test` provides Cassandra and the Python environment. They live in the host's
+//! `cargo xtask test` provides Cassandra, the Python environment and the programs. They live in the host's
 //! own network namespace, so these tests do, too; each has its agent, its cgroup and its
 //! keyspace.
 
@@ -13,9 +13,14 @@
 )]
 
 mod cassandra;
+mod go;
+mod java;
 mod killed;
+mod node;
+mod program;
 mod python;
 mod rust;
 mod seen;
 mod sockets;
+mod suite;
 mod workload;

@@ -1,23 +1,12 @@
 //! The Python driver and cqlsh, as processes of the cgroup.
 
-use std::{collections::BTreeMap, path::Path, process::Command};
-
-use serde_json::Value;
-use testkit::{
-    sandbox::{Cgroup, run_in},
-    skip,
-};
+use testkit::{sandbox::Cgroup, skip};
 
 use super::{
-    cassandra::Cassandra,
+    cassandra::{Cassandra, PIPELINE},
     seen::{self, Kinds, kinds},
+    suite::{self, Details},
 };
-
-/// A suite takes five seconds; this is for a machine under load.
-const SUITE_LIMIT_S: &str = "300";
-
-/// What each case reported.
-type Details = BTreeMap<String, Value>;
 
 #[test]
 fn driver_v4_through_bypass() {
@@ -38,19 +27,6 @@ fn driver_v4_through_enrich() {
 fn driver_v5_through_enrich() {
     driver("python::driver_v5_through_enrich", "enrich", 5);
 }
-
-/// Everything that changes no result, and what would refuse if it were to.
-pub const PIPELINE: &str = "pipeline = [
-  { transform = \"throttle\", rate = 1000000, mode = \"overloaded\" },
-  { transform = \"guard\", refuse = [\"unknown\", \"roles\"], max_in = 100000 },
-  { transform = \"consistency\", at_least = \"ONE\" },
-  { transform = \"paging\", at_most = 5000 },
-  { transform = \"rewrite\", addresses = \"dialled\" },
-  { transform = \"tag\", service = \"suite\" },
-  { transform = \"tracing\", one_in = 100 },
-  { transform = \"stats\" },
-  { transform = \"slowlog\", over = \"20ms\" },
-]";
 
 #[test]
 fn driver_v4_through_a_pipeline() {
@@ -237,37 +213,8 @@ impl Suite {
 
     /// Runs a script as an application, all of whose cases have to pass.
     fn run(&self, cgroup: &Cgroup, script: &str, args: &[&str]) -> Details {
-        let Cassandra {
-            addr,
-            user,
-            password,
-        } = &self.cassandra;
-        let drivers = Path::new(env!("CARGO_MANIFEST_DIR")).join("../testkit/drivers");
-        let mut command = Command::new("timeout");
-        command
-            .args(["--kill-after=5", SUITE_LIMIT_S])
-            .arg(&self.python)
-            .arg(drivers.join(script))
-            .args(["--host", &addr.ip().to_string()])
-            .args(["--port", &addr.port().to_string()])
-            .args(["--user", user, "--password", password])
-            .args(args);
-        let output = run_in(None, Some(cgroup), || command.output())
-            .unwrap()
-            .unwrap();
-        let said = String::from_utf8_lossy(&output.stdout);
-        let complaints = String::from_utf8_lossy(&output.stderr);
-        assert!(
-            output.status.success(),
-            "{}\n{said}\n{complaints}",
-            output.status
-        );
-        let details = said.lines().map(|line| {
-            let case: Value = serde_json::from_str(line).unwrap();
-            assert_eq!(case["ok"], true, "{line}");
-            let name = case["case"].as_str().unwrap().to_owned();
-            (name, case["detail"].clone())
-        });
-        details.collect()
+        let script = suite::folder().join(script);
+        let words = [self.python.as_ref(), script.as_os_str()];
+        suite::run(&self.cassandra, Some(cgroup), &words, args)
     }
 }

@@ -11,8 +11,7 @@ use scylla::client::{
 use testkit::sandbox::{Agent, Cgroup, run_in};
 
 use super::{
-    cassandra::Cassandra,
-    python::PIPELINE,
+    cassandra::{Cassandra, PIPELINE},
     seen::{self, kinds},
     sockets::{KernelSocket, own_sockets},
     workload::{PAGED_ROWS, ROWS, run, workload},

@@ -1,0 +1,56 @@
+//! gocql, which prepares all that is not a definition.
+
+use super::program::Program;
+
+const GO: Program = Program {
+    name: "go",
+    variable: "UNDERPASS_GO_SUITE",
+    prepares: &[
+        ("types", 3),
+        ("simple", 6),
+        ("prepared", 2),
+        ("altered", 4),
+        ("batched", 2),
+        ("counted", 2),
+        ("conditional", 1),
+        ("paged", 2),
+        ("large", 2),
+        ("traced", 2),
+        // It is refused, and nothing is executed.
+        ("erring", 1),
+        ("per_request", 2),
+        ("used", 2),
+    ],
+    besides: &[],
+};
+
+#[test]
+fn v5_directly() {
+    GO.directly("go::v5_directly", 5, "none");
+}
+
+#[test]
+fn v4_through_a_pipeline() {
+    GO.through_a_pipeline("go::v4_through_a_pipeline", 4, "none");
+}
+
+#[test]
+fn v4_in_lz4_through_a_pipeline() {
+    GO.through_a_pipeline("go::v4_in_lz4_through_a_pipeline", 4, "lz4");
+}
+
+#[test]
+fn v4_in_snappy_through_a_pipeline() {
+    GO.through_a_pipeline("go::v4_in_snappy_through_a_pipeline", 4, "snappy");
+}
+
+#[test]
+fn v5_through_a_pipeline() {
+    GO.through_a_pipeline("go::v5_through_a_pipeline", 5, "none");
+}
+
+/// v5 has no other compression.
+#[test]
+fn v5_in_lz4_through_a_pipeline() {
+    GO.through_a_pipeline("go::v5_in_lz4_through_a_pipeline", 5, "lz4");
+}

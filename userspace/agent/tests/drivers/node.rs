@@ -1,0 +1,33 @@
+//! The Node.js driver, which has neither v5 nor compression.
+
+use super::program::Program;
+
+const NODE: Program = Program {
+    name: "node",
+    variable: "UNDERPASS_NODE_SUITE",
+    prepares: &[
+        ("types", 3),
+        ("prepared", 2),
+        ("altered", 2),
+        // Of its batches each text, too.
+        ("batched", 11),
+        ("counted", 1),
+        ("conditional", 1),
+        ("paged", 2),
+        ("large", 1),
+        ("per_request", 1),
+        ("used", 1),
+    ],
+    // It is refused.
+    besides: &[("erring", "select", 1)],
+};
+
+#[test]
+fn v4_directly() {
+    NODE.directly("node::v4_directly", 4, "none");
+}
+
+#[test]
+fn v4_through_a_pipeline() {
+    NODE.through_a_pipeline("node::v4_through_a_pipeline", 4, "none");
+}

@@ -1,0 +1,182 @@
+//! The suites in Go, JavaScript and Java: the same cases with the same results, directly and through
+//! a pipeline.
+
+use std::{collections::BTreeMap, fs};
+
+use testkit::{sandbox::Cgroup, skip};
+
+use super::{
+    cassandra::{Cassandra, PIPELINE},
+    seen::{self, Kinds, kinds},
+    suite::{self, Details},
+};
+
+/// A language's suite.
+pub struct Program {
+    /// Part of the keyspaces' names.
+    pub name: &'static str,
+    /// The environment variable with the program's path.
+    pub variable: &'static str,
+    /// By table, how many statements the driver prepares.
+    pub prepares: &'static [(&'static str, u64)],
+    /// Table, kind, how many: what only this driver sends.
+    pub besides: &'static [(&'static str, &'static str, u64)],
+}
+
+impl Program {
+    /// Without an agent: what the others are held to.
+    pub fn directly(&self, test: &str, version: u8, compression: &str) {
+        if let Some((program, cassandra)) = self.provided(test) {
+            self.run(&program, &cassandra, None, "direct", version, compression);
+        }
+    }
+
+    /// The same results, and the agent has counted what was sent.
+    pub fn through_a_pipeline(&self, test: &str, version: u8, compression: &str) {
+        let Some((program, cassandra)) = self.provided(test) else {
+            return;
+        };
+        let cgroup = Cgroup::new().unwrap();
+        let agent = cassandra.agent_with(&cgroup, "enrich", "open", PIPELINE);
+        let keyspace = self.run(
+            &program,
+            &cassandra,
+            Some(&cgroup),
+            "pipeline",
+            version,
+            compression,
+        );
+        seen::all_enriched(&agent);
+        let mut tables = seen::statements(&agent, &keyspace);
+        // The keyspace itself, its type, USE: in no table.
+        tables.remove("");
+        assert_eq!(tables, self.counts());
+        let mut errors = seen::errors(&agent);
+        let refused = errors.remove("bad_credentials").unwrap_or_default();
+        assert!(refused >= 1.0, "no login was refused");
+        let once = ["already_exists", "invalid", "syntax_error", "unprepared"];
+        let once = once.map(|code| (code.to_owned(), 1.0));
+        assert_eq!(errors, once.into());
+    }
+
+    fn provided(&self, test: &str) -> Option<(String, Cassandra)> {
+        Some((
+            skip::provided(test, self.variable)?,
+            Cassandra::provided(test)?,
+        ))
+    }
+
+    /// Runs the suite, whose report has to be as expected; its keyspace.
+    fn run(
+        &self,
+        program: &str,
+        cassandra: &Cassandra,
+        cgroup: Option<&Cgroup>,
+        way: &str,
+        version: u8,
+        compression: &str,
+    ) -> String {
+        let keyspace = format!("underpass_{}_{way}_v{version}_{compression}", self.name);
+        let schema = suite::folder().join("schema.cql");
+        let args = [
+            "--protocol",
+            &version.to_string(),
+            "--compression",
+            compression,
+            "--keyspace",
+            &keyspace,
+            "--schema",
+            schema.to_str().unwrap(),
+        ];
+        let details = suite::run(cassandra, cgroup, &[program.as_ref()], &args);
+        let mut wanted = expected();
+        wanted.insert("keyspace".into(), keyspace.clone().into());
+        wanted.insert("drop".into(), keyspace.clone().into());
+        let speaks = format!("v{version}, {compression}");
+        wanted.insert("connection".into(), speaks.into());
+        assert_eq!(details, wanted);
+        keyspace
+    }
+
+    /// What there is to count, by table.
+    fn counts(&self) -> BTreeMap<String, Kinds> {
+        let mut counts = sent();
+        for (table, number) in self.prepares {
+            let before = counts.get_mut(*table).unwrap();
+            before.insert("prepare".into(), *number);
+        }
+        for (table, kind, number) in self.besides {
+            let before = counts.get_mut(*table).unwrap();
+            *before.entry((*kind).to_owned()).or_default() += number;
+        }
+        counts
+    }
+}
+
+/// What each case reports, in any language.
+fn expected() -> Details {
+    let file = suite::folder().join("expected.json");
+    serde_json::from_str(&fs::read_to_string(file).unwrap()).unwrap()
+}
+
+/// What each of the applications sends, by table, but for what its driver prepares.
+fn sent() -> BTreeMap<String, Kinds> {
+    let row = || kinds([("create", 1), ("insert", 1), ("select", 1)]);
+    let tables = [
+        ("made", kinds([("create", 1), ("alter", 1), ("drop", 1)])),
+        (
+            "types",
+            kinds([("create", 1), ("insert", 2), ("select", 3)]),
+        ),
+        (
+            "simple",
+            kinds([
+                ("create", 1),
+                ("insert", 2),
+                ("update", 1),
+                ("delete", 1),
+                ("truncate", 1),
+                ("select", 2),
+            ]),
+        ),
+        (
+            "prepared",
+            kinds([("create", 1), ("insert", 300), ("select", 300)]),
+        ),
+        // One of the selects has to be prepared again.
+        (
+            "altered",
+            kinds([
+                ("create", 1),
+                ("insert", 1),
+                ("alter", 1),
+                ("update", 1),
+                ("select", 3),
+            ]),
+        ),
+        (
+            "batched",
+            kinds([("create", 1), ("batch", 2), ("select", 1)]),
+        ),
+        (
+            "counted",
+            kinds([("create", 1), ("batch", 1), ("select", 1)]),
+        ),
+        ("conditional", kinds([("create", 1), ("insert", 2)])),
+        // 550 rows, 100 a page.
+        (
+            "paged",
+            kinds([("create", 1), ("insert", 550), ("select", 6)]),
+        ),
+        ("large", row()),
+        ("traced", row()),
+        // And once more, in vain.
+        ("erring", kinds([("create", 2)])),
+        ("wrong", kinds([("create", 1)])),
+        ("per_request", row()),
+        ("used", row()),
+    ];
+    tables
+        .map(|(table, kinds)| (table.to_owned(), kinds))
+        .into()
+}
