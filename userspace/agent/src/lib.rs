@@ -20,6 +20,7 @@ pub mod containers;
 pub mod control;
 pub mod edge;
 pub mod flows;
+mod grpc;
 mod incoming;
 pub mod keeper;
 pub mod marks;

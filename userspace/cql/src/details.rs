@@ -9,6 +9,7 @@ use crate::fingerprints::Fingerprints;
 use crate::frame::{Flags, Header, Opcode, StreamId};
 use crate::hash::BuildSpread;
 use crate::session::{Claims, Fact, plain_user};
+use crate::trace_context::{NoTraceContext, TraceContext};
 use crate::wire::Cursor;
 use std::collections::HashMap;
 use std::fmt;
@@ -101,6 +102,9 @@ pub struct Asked {
     /// Of a QUERY or PREPARE: its text, with the values in it. Only for [who wants
     /// them](crate::FlowDecoder::wants_texts), and of at most [`MAX_TEXT_BYTES`].
     pub text: Option<Box<str>>,
+    /// Of a QUERY, PREPARE, EXECUTE or BATCH whose custom payload has a `traceparent`. Only for [who wants
+    /// it](crate::FlowDecoder::wants_contexts).
+    pub context: Option<Result<TraceContext, NoTraceContext>>,
     /// Of a STARTUP or an AUTH_RESPONSE, whether or not the database [accepts](Answered::accepts) it.
     pub says: Option<Box<Says>>,
 }
@@ -167,6 +171,7 @@ pub(crate) struct Detailing {
     pub(crate) passing: Details,
     pub(crate) fingerprints: Fingerprints,
     pub(crate) wants_texts: bool,
+    pub(crate) wants_contexts: bool,
 }
 
 impl Detailing {
@@ -187,6 +192,9 @@ impl Detailing {
             asked.says = says(header, prefix).map(Box::new);
             if self.wants_texts {
                 asked.text = text(header, prefix).map(Into::into);
+            }
+            if self.wants_contexts {
+                asked.context = context(header, prefix);
             }
         }
     }
@@ -254,6 +262,15 @@ fn text<'b>(header: &Header, prefix: &'b [u8]) -> Option<&'b str> {
     std::str::from_utf8(text)
         .ok()
         .filter(|text| text.len() <= MAX_TEXT_BYTES)
+}
+
+/// What the client says of its trace. v3 has no custom payload.
+fn context(header: &Header, prefix: &[u8]) -> Option<Result<TraceContext, NoTraceContext>> {
+    let has_payload = header.version >= 4 && header.flags.any(Flags::CUSTOM_PAYLOAD);
+    match has_payload && !header.is_compressed() {
+        true => TraceContext::of_payload(Cursor::new(prefix)),
+        false => None,
+    }
 }
 
 /// What its body says of the client.

@@ -107,6 +107,13 @@ impl FlowDecoder {
         }
     }
 
+    /// Whether it is told what custom payloads say of [traces](crate::TraceContext), likewise.
+    pub fn wants_contexts(&mut self, wants: bool) {
+        if wants || self.flow.detailing.is_some() {
+            self.flow.detailing().wants_contexts = wants;
+        }
+    }
+
     /// Bytes on their way to the database. `now_ns`: a monotonic clock, in ns.
     ///
     /// After a verdict other than [`Verdict::Continue`] every call, in either direction, gives that

@@ -63,10 +63,15 @@ impl<'a> Cursor<'a> {
         usize::try_from(self.int()?).ok()
     }
 
-    /// Steps over `[bytes]` or a `[value]`: a negative length is null or unset, without bytes.
-    pub(crate) fn skip_bytes(&mut self) -> Option<()> {
+    /// `[bytes]` or a `[value]`: a negative length is null or unset, without bytes.
+    pub(crate) fn bytes(&mut self) -> Option<&'a [u8]> {
         let len = usize::try_from(self.int()?).unwrap_or(0);
-        self.take(len).map(drop)
+        self.take(len)
+    }
+
+    /// Steps over one.
+    pub(crate) fn skip_bytes(&mut self) -> Option<()> {
+        self.bytes().map(drop)
     }
 
     /// Steps over a `[string list]`.

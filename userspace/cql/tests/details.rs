@@ -26,7 +26,7 @@ mod tests {
     use cassandra_protocol::types::{CBytes, CBytesShort};
     use cql::{
         Anomaly, Answered, Asked, Completed, Consistency, Details, ErrorCode, Fact, FlowDecoder,
-        MAX_TEXT_BYTES, Parameters, Says, Sink, Verdict,
+        MAX_TEXT_BYTES, NoTraceContext, Parameters, Says, Sink, TraceContext, Verdict,
     };
     use proptest::prelude::*;
     use std::sync::Arc;
@@ -113,6 +113,34 @@ mod tests {
         assert_eq!(flow.ask(QUERY, &long).text, None);
         flow.decoder.wants_texts(false);
         assert_eq!(flow.ask(QUERY, &body).text, None);
+    }
+
+    #[test]
+    fn trace_contexts_are_for_who_wants_them() {
+        const CUSTOM_PAYLOAD: u8 = 0x04;
+        let parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+        let entry = [&[0, 1, 0, 11][..], b"traceparent", &long_string(parent)].concat();
+        let query = [&long_string("SELECT a FROM k.t")[..], &[0, 1, 0, 0, 0, 0]].concat();
+        let body = [&entry[..], &query].concat();
+        for version in [4, 5] {
+            let mut flow = Flow::started(version);
+            let mut asks = |flags, body: &[u8], wants| {
+                flow.decoder.wants_contexts(wants);
+                flow.request(flags, 1, QUERY, body);
+                flow.response(0, 1, RESULT, &1_i32.to_be_bytes());
+                let (kind, _, details) = flow.sink.told.pop().unwrap();
+                assert_eq!(kind, "select");
+                details.asked.context
+            };
+            assert_eq!(asks(CUSTOM_PAYLOAD, &body, false), None);
+            let context = TraceContext::parse(parent.as_bytes());
+            assert!(context.is_ok());
+            assert_eq!(asks(CUSTOM_PAYLOAD, &body, true), Some(context));
+            assert_eq!(asks(0, &query, true), None);
+            let mut bad = body.clone();
+            bad[4 + 11 + 4] = b'x';
+            assert_eq!(asks(CUSTOM_PAYLOAD, &bad, true), Some(Err(NoTraceContext)));
+        }
     }
 
     #[test]

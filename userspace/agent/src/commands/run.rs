@@ -53,7 +53,7 @@ use crate::{
 const OTHER_DESCRIPTORS: u64 =
     256 + (backends::MAX_CHECKED + 2 * (STRAGGLERS + keeper::WAITING)) as u64;
 
-/// A journal's disk is waited for at most this long when the agent ends.
+/// A journal's disk, and a collector of spans, are waited for at most this long when the agent ends.
 const FINISH: Duration = Duration::from_secs(2);
 
 /// And for its flows to say what was not answered.
@@ -277,6 +277,7 @@ async fn serve(file: &Path, mut config: Config) -> anyhow::Result<()> {
     ready.store(false, Relaxed);
     stop(&attached)?;
     shared.means.journals.finish(FINISH);
+    shared.means.collectors.finish(FINISH);
     let signal = ended?;
     tracing::info!(
         signal,

@@ -159,6 +159,7 @@ mod tests {
             "{ transform = \"slowlog\", over = \"100ms\", slowest_one_in = 1000, file = \"/var/log/slow\", \
              max_bytes = 1000000, keep = 0 }",
             "{ transform = \"stats\" }",
+            "{ transform = \"trace\", endpoint = \"http://127.0.0.1:4317\", sample = 0.01, service = \"s\" }",
         ];
         let names = super::names();
         let names: Vec<&str> = names.split(", ").collect();
@@ -324,6 +325,36 @@ mod tests {
                 "enrich",
                 "{ transform = \"slowlog\", over = \"1s\", file = \"slow\" }",
                 "file: expected an absolute path",
+            ),
+            (
+                "enrich",
+                "{ transform = \"trace\", sample = 1 }",
+                "missing field `endpoint`",
+            ),
+            (
+                "enrich",
+                "{ transform = \"trace\", endpoint = \"http://127.0.0.1:4317\" }",
+                "missing field `sample`",
+            ),
+            (
+                "enrich",
+                "{ transform = \"trace\", endpoint = \"127.0.0.1:4317\", sample = 1 }",
+                "endpoint: expected `http://HOST:PORT`, where a collector takes OTLP",
+            ),
+            (
+                "enrich",
+                "{ transform = \"trace\", endpoint = \"https://127.0.0.1:4317\", sample = 1 }",
+                "endpoint: expected `http://HOST:PORT`: spans are sent without TLS",
+            ),
+            (
+                "enrich",
+                "{ transform = \"trace\", endpoint = \"http://a:1\", sample = 1.5 }",
+                "sample: expected a fraction of requests, 0 to 1; found 1.5",
+            ),
+            (
+                "enrich",
+                "{ transform = \"trace\", endpoint = \"http://a:1\", sample = 1, service = \"\" }",
+                "service: expected a name of 1 to 255 bytes; found 0 bytes",
             ),
         ];
         for (action, step, expected) in cases {

@@ -1,21 +1,17 @@
-//! Kubernetes' Container Runtime Interface: gRPC, of which one question and its answer are a message
-//! each in an HTTP/2 request, behind five bytes. Messages and numbers of fields are those of
+//! Kubernetes' Container Runtime Interface, over gRPC. Messages and numbers of fields are those of
 //! `k8s.io/cri-api`, `runtime.v1`, as far as they are needed here.
 
 use std::{collections::HashMap, path::Path};
 
-use http_body_util::Full;
-use hyper::{Request, StatusCode, body::Bytes, header::CONTENT_TYPE};
+use hyper::StatusCode;
 use prost::Message;
 use serde::Deserialize;
 
 use super::{Failure, http::Connection, runtime::Running};
+use crate::grpc;
 
 /// What kubelets allow for (`maxMsgSize`).
 const MAX_MESSAGE_BYTES: usize = 16 * 1024 * 1024;
-
-/// gRPC's frame: whether it is compressed, and its length.
-const FRAME_BYTES: usize = 5;
 
 const CONTAINER_RUNNING: i32 = 1;
 
@@ -160,51 +156,22 @@ impl Cri {
         method: &str,
         question: &impl Message,
     ) -> Result<Option<A>, Failure> {
-        let request = Request::post(format!("http://cri/runtime.v1.RuntimeService/{method}"))
-            .header(CONTENT_TYPE, "application/grpc")
-            .header("te", "trailers")
-            .body(Full::from(framed(question)))
-            .map_err(Failure::garbage)?;
+        let uri = format!("http://cri/runtime.v1.RuntimeService/{method}");
+        let request = grpc::request(&uri, &question.encode_to_vec()).map_err(Failure::garbage)?;
         let answer = self.0.ask(request, MAX_MESSAGE_BYTES).await?;
         if answer.status != StatusCode::OK {
             return Err(Failure::Refused(answer.status.to_string()));
         }
-        // Where there is no message, the trailers have come as headers.
-        let said = |name| {
-            answer
-                .trailers
-                .get(name)
-                .or_else(|| answer.headers.get(name))
-        };
-        let text = |name| said(name).and_then(|value| value.to_str().ok());
-        match text("grpc-status") {
-            Some("0") => unframed(&answer.body).map(Some),
-            Some(NOT_FOUND) => Ok(None),
-            Some(status) => {
-                let message = text("grpc-message").unwrap_or_default();
-                Err(Failure::Refused(format!("status {status} {message}")))
+        match grpc::status(&answer.headers, &answer.trailers) {
+            Some(("0", _)) => {
+                let cut =
+                    || Failure::Garbage("a message that is cut, or compressed unasked".into());
+                let message = grpc::unframed(&answer.body).ok_or_else(cut)?;
+                A::decode(message).map(Some).map_err(Failure::garbage)
             }
+            Some((NOT_FOUND, _)) => Ok(None),
+            Some((status, message)) => Err(Failure::Refused(format!("status {status} {message}"))),
             None => Err(Failure::Garbage("no gRPC status".into())),
         }
     }
-}
-
-fn framed(message: &impl Message) -> Vec<u8> {
-    let body = message.encode_to_vec();
-    let mut frame = vec![0];
-    frame.extend((body.len() as u32).to_be_bytes());
-    frame.extend(body);
-    frame
-}
-
-fn unframed<A: Message + Default>(frame: &Bytes) -> Result<A, Failure> {
-    let cut = || Failure::Garbage("a message that is cut, or compressed unasked".into());
-    let (head, body) = frame.split_at_checked(FRAME_BYTES).ok_or_else(cut)?;
-    let [0, a, b, c, d] = *head else {
-        return Err(cut());
-    };
-    if u32::from_be_bytes([a, b, c, d]) as usize != body.len() {
-        return Err(cut());
-    }
-    A::decode(body).map_err(Failure::garbage)
 }

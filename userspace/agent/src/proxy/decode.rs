@@ -346,6 +346,7 @@ impl Decoder {
             None => feed(decoder, way, now_ns, bytes, recorder),
             Some(followed) => {
                 decoder.wants_texts(followed.wants_texts());
+                decoder.wants_contexts(followed.wants_contexts());
                 let mut followed = InDetail { recorder, followed };
                 let verdict = feed(decoder, way, now_ns, bytes, &mut followed);
                 self.recorder.followed = Some(followed.followed);

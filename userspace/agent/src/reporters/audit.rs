@@ -14,12 +14,13 @@ mod text;
 
 use std::{collections::VecDeque, fmt, path::PathBuf, sync::Arc};
 
-use cql::{Completed, Details, Fingerprint, Says, Statement};
+use cql::{Completed, Details, Says};
 use export::Full;
 use serde::Deserialize;
 
 use super::{
     Following, Keeps, Means, Nobody, Refusal, Reporter, Whose,
+    at_hand::AtHand,
     journal::{self, Journal, JournalSettings, Place, WhenFull},
 };
 use record::{Outcome, Record};
@@ -130,21 +131,11 @@ impl Reporter for Audit {
             journal: journal.clone(),
             selection: self.selection.clone(),
             shows_statements: self.shows_statements,
-            at_hand: Vec::new(),
-            oldest: 0,
+            at_hand: AtHand::new(),
             record: Vec::new(),
             waiting: VecDeque::new(),
         })
     }
-}
-
-/// What a flow asks again and again; when it asks more, the text is made again.
-const AT_HAND: usize = 16;
-
-struct What {
-    statement: Arc<Statement>,
-    fingerprint: Option<Arc<Fingerprint>>,
-    text: String,
 }
 
 /// One flow's.
@@ -156,9 +147,8 @@ struct FlowAudit {
     journal: Arc<Journal>,
     selection: Arc<Selection>,
     shows_statements: bool,
-    at_hand: Vec<What>,
-    /// The next one to be replaced.
-    oldest: usize,
+    /// What is asked, in JSON.
+    at_hand: AtHand<String>,
     /// Kept for its room.
     record: Vec<u8>,
     /// For which there is no room; the flow is held meanwhile. As many as there were requests under way.
@@ -189,9 +179,11 @@ impl FlowAudit {
         record.clear();
         let parameters = details.asked.parameters.as_ref();
         let tried = tried.map(|name| text::who(&self.whose, Some(name)));
-        let who = tried.as_ref().unwrap_or(&self.who).clone();
         let shown = self.shown(details);
-        let what = self.what(completed.statement, details.asked.fingerprint.as_ref());
+        let fingerprint = details.asked.fingerprint.as_ref();
+        let what = self
+            .at_hand
+            .of(completed.statement, fingerprint, text::what);
         Record {
             outcome,
             error: completed.error,
@@ -199,8 +191,8 @@ impl FlowAudit {
             consistency: parameters.map(|p| p.consistency),
             values: parameters.map(|p| p.values),
             rows: details.answered.rows,
-            who: &who,
-            what,
+            who: tried.as_ref().unwrap_or(&self.who),
+            what: what.map_or("", String::as_str),
             statement: shown.as_deref().unwrap_or_default(),
             by,
         }
@@ -217,33 +209,6 @@ impl FlowAudit {
             .as_ref()
             .filter(|_| self.shows_statements)?;
         text::may_be_shown(text).then(|| text::quoted(text))
-    }
-
-    /// What is asked, in JSON.
-    fn what(&mut self, statement: &Arc<Statement>, fingerprint: Option<&Arc<Fingerprint>>) -> &str {
-        let is_it = |what: &What| {
-            let same = match (&what.fingerprint, fingerprint) {
-                (Some(a), Some(b)) => Arc::ptr_eq(a, b),
-                (None, None) => true,
-                _ => false,
-            };
-            same && Arc::ptr_eq(&what.statement, statement)
-        };
-        let at = self.at_hand.iter().position(is_it).unwrap_or_else(|| {
-            let what = What {
-                statement: statement.clone(),
-                fingerprint: fingerprint.cloned(),
-                text: text::what(statement, fingerprint.map(|f| &**f)),
-            };
-            let at = self.oldest;
-            self.oldest = (at + 1) % AT_HAND;
-            match self.at_hand.get_mut(at) {
-                Some(oldest) => *oldest = what,
-                None => self.at_hand.push(what),
-            }
-            at
-        });
-        self.at_hand.get(at).map_or("", |what| &what.text)
     }
 
     fn hand_over(&mut self, record: &[u8]) {

@@ -13,6 +13,7 @@ pub struct Followed {
     /// Which requests are answered in the database's place, by stream: 65,536 at most.
     refusals: HashMap<StreamId, Refusal>,
     wants_texts: bool,
+    wants_contexts: bool,
     by: Box<[Box<dyn Following>]>,
 }
 
@@ -26,6 +27,7 @@ impl Followed {
             whose,
             refusals: HashMap::new(),
             wants_texts: reporters.iter().any(|reporter| reporter.wants_texts()),
+            wants_contexts: reporters.iter().any(|reporter| reporter.wants_contexts()),
         }
     }
 
@@ -61,6 +63,11 @@ impl Followed {
     /// Whether one of them looks at the texts of statements.
     pub fn wants_texts(&self) -> bool {
         self.wants_texts
+    }
+
+    /// Whether one of them looks at what clients say of their traces.
+    pub fn wants_contexts(&self) -> bool {
+        self.wants_contexts
     }
 
     /// Whether nothing more may be read from the client for now.

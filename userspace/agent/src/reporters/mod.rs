@@ -5,13 +5,16 @@
 //! what it does with one flow is a [`Following`]. They see what the client sent and what it was sent,
 //! wherever they stand in the list of steps.
 
+mod at_hand;
 mod audit;
+mod fields;
 mod followed;
 mod journal;
 mod keeps;
 mod latencies;
 mod slowlog;
 pub mod stats;
+mod trace;
 mod whose;
 
 use std::{fmt, sync::Arc};
@@ -22,6 +25,7 @@ use serde::Deserialize;
 
 pub use followed::Followed;
 pub use journal::{Journal, JournalMetrics, JournalSettings, Journals, WhenFull};
+pub use trace::{Collectors, TraceMetrics};
 pub use whose::Whose;
 
 use crate::statements::Statements;
@@ -48,6 +52,11 @@ pub trait Reporter: fmt::Debug + Send + Sync {
 
     /// Whether it looks at [the texts of statements](cql::Asked::text).
     fn wants_texts(&self) -> bool {
+        false
+    }
+
+    /// Whether it looks at [what clients say of their traces](cql::Asked::context).
+    fn wants_contexts(&self) -> bool {
         false
     }
 
@@ -96,6 +105,8 @@ pub type Reporters = Arc<[Box<dyn Reporter>]>;
 pub struct Means {
     /// What `audit` and `slowlog` write.
     pub journals: Journals,
+    /// Where spans go.
+    pub collectors: Collectors,
     /// What `stats` counts.
     pub stats: stats::Counted,
     /// What is counted of every flow.
@@ -110,6 +121,7 @@ impl Means {
     pub fn register(registry: &Registry) -> prometheus::Result<Self> {
         Ok(Self {
             journals: Journals::new(JournalMetrics::register(registry)?),
+            collectors: Collectors::new(TraceMetrics::register(registry)?),
             stats: stats::Counted::register(registry)?,
             statements: Arc::new(Statements::register(registry)?),
         })
@@ -121,6 +133,20 @@ impl Means {
         self.journals.metrics.declare_for_docs();
         self.statements.declare_for_docs();
     }
+}
+
+/// The id of a trace as Cassandra writes it, so that it can be looked up in `system_traces`.
+fn uuid(id: [u8; 16]) -> String {
+    let id = u128::from_be_bytes(id);
+    let part = |from: u32, bits: u32| (id >> from) & ((1 << bits) - 1);
+    format!(
+        "{:08x}-{:04x}-{:04x}-{:04x}-{:012x}",
+        part(96, 32),
+        part(80, 16),
+        part(64, 16),
+        part(48, 16),
+        part(0, 48)
+    )
 }
 
 /// Whether it is one of those that a list of statements is for.
@@ -166,4 +192,15 @@ reporters! {
     audit => Audit,
     slowlog => Slowlog,
     stats => Stats,
+    trace => Trace,
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn a_trace_is_written_as_cassandra_does() {
+        let mut id = [0; 16];
+        (0..).zip(&mut id).for_each(|(n, byte)| *byte = n * 0x11);
+        assert_eq!(super::uuid(id), "00112233-4455-6677-8899-aabbccddeeff");
+    }
 }

@@ -17,6 +17,7 @@ use super::{
     Following, Keeps, Means, Nobody, Reporter, Whose, asks_for_data,
     journal::{self, Journal, JournalSettings, Place, WhenFull},
     latencies::{Latencies, halve},
+    uuid,
 };
 use crate::config;
 
@@ -346,20 +347,6 @@ impl Parameters {
     }
 }
 
-/// As Cassandra writes it, so that it can be looked up in `system_traces`.
-fn uuid(id: [u8; 16]) -> String {
-    let id = u128::from_be_bytes(id);
-    let part = |from: u32, bits: u32| (id >> from) & ((1 << bits) - 1);
-    format!(
-        "{:08x}-{:04x}-{:04x}-{:04x}-{:012x}",
-        part(96, 32),
-        part(80, 16),
-        part(64, 16),
-        part(48, 16),
-        part(0, 48)
-    )
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -398,12 +385,5 @@ mod tests {
             slowest: None,
         };
         assert_eq!([500, 501].map(|micros| slow.is(micros)), [false, true]);
-    }
-
-    #[test]
-    fn a_trace_is_written_as_cassandra_does() {
-        let mut id = [0; 16];
-        (0..).zip(&mut id).for_each(|(n, byte)| *byte = n * 0x11);
-        assert_eq!(uuid(id), "00112233-4455-6677-8899-aabbccddeeff");
     }
 }

@@ -8,6 +8,7 @@ use std::{
 use cql::{Consistency, ErrorCode};
 
 use super::Refusal;
+use crate::reporters::fields::{Fields, put_text};
 
 /// What became of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,8 +69,7 @@ impl Record<'_> {
         }
         let (step, reason) = self.by.map_or(("", ""), |by| (by.step, by.reason));
         for text in [self.who, self.what, self.statement, step, reason] {
-            to.extend((text.len() as u32).to_le_bytes());
-            to.extend_from_slice(text.as_bytes());
+            put_text(to, text.as_bytes());
         }
     }
 }
@@ -83,7 +83,7 @@ pub(super) fn line(record: &[u8], to: &mut Vec<u8>) {
 }
 
 fn write(record: &[u8], to: &mut Vec<u8>) -> Option<()> {
-    let mut from = From(record);
+    let mut from = Fields(record);
     let time = Duration::from_micros(from.long()?);
     let latency_us = from.long()?;
     let outcome = match from.take(1)? {
@@ -164,30 +164,6 @@ fn date(days: i64) -> (i64, i64, i64) {
     let day = of_year - (153 * month + 2) / 5 + 1;
     let month = if month < 10 { month + 3 } else { month - 9 };
     (era * 400 + year + i64::from(month <= 2), month, day)
-}
-
-/// What is left of a record.
-struct From<'r>(&'r [u8]);
-
-impl<'r> From<'r> {
-    fn take(&mut self, bytes: usize) -> Option<&'r [u8]> {
-        let (taken, rest) = self.0.split_at_checked(bytes)?;
-        self.0 = rest;
-        Some(taken)
-    }
-
-    fn long(&mut self) -> Option<u64> {
-        Some(u64::from_le_bytes(self.take(8)?.try_into().ok()?))
-    }
-
-    fn number(&mut self) -> Option<u32> {
-        Some(u32::from_le_bytes(self.take(4)?.try_into().ok()?))
-    }
-
-    fn text(&mut self) -> Option<&'r [u8]> {
-        let bytes = self.number()? as usize;
-        self.take(bytes)
-    }
 }
 
 #[cfg(test)]

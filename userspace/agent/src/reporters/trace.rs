@@ -1,0 +1,196 @@
+//! `trace`: a span for each request that is sampled, to a collector of OpenTelemetry's.
+//!
+//! On the flow's thread it is decided whether a request is traced ([`sampling`]), and nothing else is done for
+//! those that are not. Of the others a record is put together of parts that are there already ([`parts`]);
+//! the collector's thread makes spans of records, and sends them ([`collectors`]).
+//!
+//! Values are not in it: of a statement it has the fingerprint, which has none.
+
+mod client;
+mod collectors;
+mod endpoint;
+mod exporting;
+mod metrics;
+mod otlp;
+mod parts;
+mod record;
+mod sampling;
+
+use std::{
+    fmt,
+    sync::{Arc, OnceLock},
+};
+
+use cql::{Completed, Details, StatementKind};
+use serde::Deserialize;
+
+use super::{Following, Means, Nobody, Refusal, Reporter, Whose, asks_for_data, at_hand::AtHand};
+use collectors::Collector;
+use endpoint::Endpoint;
+use record::Record;
+use sampling::{Fraction, Sampling};
+
+pub use collectors::Collectors;
+pub use metrics::TraceMetrics;
+
+/// As in the configuration.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Settings {
+    /// The collector: `http://HOST:PORT`, OTLP over gRPC.
+    pub endpoint: String,
+    /// Of the requests without a `traceparent`, this fraction is traced.
+    pub sample: f64,
+    /// `service.name` of the spans.
+    #[serde(default = "service")]
+    pub service: String,
+}
+
+fn service() -> String {
+    "underpass".to_owned()
+}
+
+/// The longest that a service may be called.
+const MAX_SERVICE_BYTES: usize = 255;
+
+struct Trace {
+    endpoint: Endpoint,
+    service: String,
+    fraction: Fraction,
+    open: OnceLock<Arc<Collector>>,
+}
+
+impl fmt::Debug for Trace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Trace")
+            .field("endpoint", &self.endpoint)
+            .field("service", &self.service)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Settings {
+    pub(super) fn build(self) -> Result<Box<dyn Reporter>, String> {
+        let endpoint = Endpoint::parse(&self.endpoint)?;
+        let fraction = Fraction::new(self.sample).ok_or_else(|| {
+            let found = self.sample;
+            format!("sample: expected a fraction of requests, 0 to 1; found {found}")
+        })?;
+        if self.service.is_empty() || self.service.len() > MAX_SERVICE_BYTES {
+            let found = self.service.len();
+            return Err(format!(
+                "service: expected a name of 1 to {MAX_SERVICE_BYTES} bytes; found {found} bytes"
+            ));
+        }
+        Ok(Box::new(Trace {
+            endpoint,
+            service: self.service,
+            fraction,
+            open: OnceLock::new(),
+        }))
+    }
+}
+
+impl Reporter for Trace {
+    fn name(&self) -> &'static str {
+        "trace"
+    }
+
+    fn open(&self, means: &Means) -> Result<(), String> {
+        let collector = means.collectors.open(&self.endpoint, &self.service)?;
+        // A step is of one file, which is put into force once.
+        let _ = self.open.set(collector);
+        Ok(())
+    }
+
+    fn wants_contexts(&self) -> bool {
+        true
+    }
+
+    fn follow(&self, whose: &Arc<Whose>, _: &Arc<Means>) -> Box<dyn Following> {
+        // No rule is in force before its collector is open.
+        let Some(collector) = self.open.get() else {
+            return Box::new(Nobody);
+        };
+        Box::new(FlowTrace {
+            sampling: Sampling::new(self.fraction),
+            collector: collector.clone(),
+            whose: whose.clone(),
+            who: None,
+            at_hand: AtHand::new(),
+            record: Vec::new(),
+        })
+    }
+}
+
+/// One flow's.
+struct FlowTrace {
+    sampling: Sampling,
+    collector: Arc<Collector>,
+    whose: Arc<Whose>,
+    /// Its part of spans, and how much of it was known when that was made.
+    who: Option<(usize, Vec<u8>)>,
+    at_hand: AtHand<Vec<u8>>,
+    /// Kept for its room.
+    record: Vec<u8>,
+}
+
+impl FlowTrace {
+    fn report(
+        &mut self,
+        completed: &Completed<'_>,
+        details: &Details,
+        is_answered: bool,
+        by: Option<Refusal>,
+    ) {
+        let kind = completed.statement.kind;
+        if !asks_for_data(kind) && kind != StatementKind::Prepare {
+            return;
+        }
+        let parent = match details.asked.context {
+            None => None,
+            Some(Ok(context)) => Some(context),
+            Some(Err(_)) => {
+                self.collector.malformed();
+                None
+            }
+        };
+        let Some(identity) = self.sampling.decide(parent) else {
+            return;
+        };
+        let knows = self.whose.knows();
+        let made = self.who.take().filter(|(knew, _)| *knew == knows);
+        let who = made.unwrap_or_else(|| (knows, parts::who(&self.whose)));
+        let fingerprint = details.asked.fingerprint.as_ref();
+        let what = self
+            .at_hand
+            .of(completed.statement, fingerprint, parts::what);
+        self.record.clear();
+        Record {
+            identity,
+            completed,
+            details,
+            is_answered,
+            by,
+            who: &who.1,
+            what: what.map_or(&[], Vec::as_slice),
+        }
+        .put(&mut self.record);
+        self.collector.push(&self.record);
+        self.who = Some(who);
+    }
+}
+
+impl Following for FlowTrace {
+    fn completed(&mut self, completed: &Completed<'_>, details: &Details) {
+        self.report(completed, details, true, None);
+    }
+
+    fn refused(&mut self, by: Refusal, completed: &Completed<'_>, details: &Details) {
+        self.report(completed, details, true, Some(by));
+    }
+
+    fn unanswered(&mut self, request: &Completed<'_>, details: &Details) {
+        self.report(request, details, false, None);
+    }
+}

@@ -1,0 +1,235 @@
+//! Hands batches of spans to a collector: OTLP over gRPC, without TLS.
+//!
+//! Of use on a thread that may wait. One connection is kept, and made again when it has ended; whoever hangs
+//! is waited for until a deadline.
+
+use std::{io, time::Duration};
+
+use http_body_util::{BodyExt as _, Full, Limited};
+use hyper::{StatusCode, body::Bytes, client::conn::http2};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use thiserror::Error;
+use tokio::{net::TcpStream, runtime, task::JoinSet, time};
+
+use super::{
+    endpoint::Endpoint,
+    otlp::{self, EXPORT},
+};
+use crate::grpc;
+
+/// From the dial to the end of the answer. OTLP's own default is twice as long; a batch is on its way to a
+/// host near by.
+const DEADLINE: Duration = Duration::from_secs(5);
+
+/// An answer is a number and a sentence.
+const MAX_ANSWER_BYTES: usize = 64 << 10;
+
+/// An answer's headers are a few words.
+const MAX_HEADER_BYTES: u32 = 16 << 10;
+
+/// Names are looked up on a thread that waits, and one is enough.
+const LOOK_UPS: usize = 1;
+
+/// Why spans were not taken.
+#[derive(Debug, Error)]
+pub(super) enum Failure {
+    /// There is no connection.
+    #[error("it cannot be reached: {0}")]
+    Unreachable(io::Error),
+    /// It hangs.
+    #[error("no answer in {} s", DEADLINE.as_secs())]
+    Late,
+    /// It went away, or does not speak HTTP/2.
+    #[error("the connection failed: {0}")]
+    Cut(hyper::Error),
+    /// It does not want them, or not now.
+    #[error("it refuses: {0}")]
+    Refused(String, Again),
+    /// Whatever it is, it is no collector.
+    #[error("its answer makes no sense")]
+    Garbage,
+}
+
+/// Whether the same spans may be sent once more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Again {
+    Yes,
+    No,
+}
+
+impl Failure {
+    /// Of metrics.
+    pub(super) const LABELS: [&str; 5] = ["unreachable", "late", "cut", "refused", "garbage"];
+
+    /// One of [`Self::LABELS`].
+    pub(super) fn label(&self) -> &'static str {
+        match self {
+            Self::Unreachable(_) => "unreachable",
+            Self::Late => "late",
+            Self::Cut(_) => "cut",
+            Self::Refused(..) => "refused",
+            Self::Garbage => "garbage",
+        }
+    }
+
+    /// Whether it is worth while to send them once more.
+    pub(super) fn again(&self) -> Again {
+        match self {
+            Self::Unreachable(_) | Self::Late | Self::Cut(_) => Again::Yes,
+            Self::Refused(_, again) => *again,
+            Self::Garbage => Again::No,
+        }
+    }
+
+    /// Nothing was sent.
+    pub(super) fn is_before(&self) -> bool {
+        matches!(self, Self::Unreachable(_))
+    }
+}
+
+/// What a collector has not taken of a batch that it has taken, and why.
+pub(super) struct Taken {
+    pub(super) rejected: u64,
+    pub(super) why: String,
+}
+
+/// See the module.
+pub(super) struct Client {
+    /// Always there, but while this is dropped.
+    runtime: Option<runtime::Runtime>,
+    endpoint: Endpoint,
+    connection: Option<Connection>,
+}
+
+struct Connection {
+    sender: http2::SendRequest<Full<Bytes>>,
+    _driver: JoinSet<()>,
+}
+
+impl Client {
+    /// Does not connect yet.
+    ///
+    /// # Errors
+    /// There are no descriptors left.
+    pub(super) fn new(endpoint: Endpoint) -> io::Result<Self> {
+        let mut builder = runtime::Builder::new_current_thread();
+        let runtime = builder
+            .enable_all()
+            .max_blocking_threads(LOOK_UPS)
+            .build()?;
+        Ok(Self {
+            runtime: Some(runtime),
+            endpoint,
+            connection: None,
+        })
+    }
+
+    /// Sends a message, and waits for the answer.
+    ///
+    /// # Errors
+    /// Why it was not taken.
+    pub(super) fn export(&mut self, message: &[u8]) -> Result<Taken, Failure> {
+        let Some(runtime) = self.runtime.take() else {
+            return Err(Failure::Late);
+        };
+        let taken = runtime.block_on(async {
+            let taken = time::timeout(DEADLINE, self.ask(message)).await;
+            taken.unwrap_or(Err(Failure::Late))
+        });
+        self.runtime = Some(runtime);
+        taken
+    }
+
+    async fn ask(&mut self, message: &[u8]) -> Result<Taken, Failure> {
+        // It is back in its place when all of the answer is there, and only then.
+        if let Some(mut kept) = self.connection.take() {
+            match kept.ask(&self.endpoint, message).await {
+                // It may have ended long ago.
+                Err(Failure::Cut(_)) => {}
+                taken => {
+                    self.connection = Some(kept);
+                    return taken;
+                }
+            }
+        }
+        let mut connection = Connection::open(&self.endpoint).await?;
+        let taken = connection.ask(&self.endpoint, message).await?;
+        self.connection = Some(connection);
+        Ok(taken)
+    }
+}
+
+impl Drop for Client {
+    /// A name that is being looked up is not waited for.
+    fn drop(&mut self) {
+        self.connection = None;
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+impl Connection {
+    async fn open(endpoint: &Endpoint) -> Result<Self, Failure> {
+        let stream = TcpStream::connect(endpoint.authority()).await;
+        let stream = stream.map_err(Failure::Unreachable)?;
+        stream.set_nodelay(true).map_err(Failure::Unreachable)?;
+        let mut builder = http2::Builder::new(TokioExecutor::new());
+        builder.max_header_list_size(MAX_HEADER_BYTES);
+        let begun = builder.handshake(TokioIo::new(stream)).await;
+        let (sender, connection) = begun.map_err(Failure::Cut)?;
+        let mut driver = JoinSet::new();
+        // What went wrong, the request hears, too.
+        driver.spawn(async { drop(connection.await) });
+        Ok(Self {
+            sender,
+            _driver: driver,
+        })
+    }
+
+    async fn ask(&mut self, endpoint: &Endpoint, message: &[u8]) -> Result<Taken, Failure> {
+        self.sender.ready().await.map_err(Failure::Cut)?;
+        let uri = format!("http://{}{EXPORT}", endpoint.authority());
+        // It was a URI before.
+        let request = grpc::request(&uri, message).map_err(|_| Failure::Garbage)?;
+        let answer = self.sender.send_request(request).await;
+        let (head, body) = answer.map_err(Failure::Cut)?.into_parts();
+        if head.status != StatusCode::OK {
+            let again = match head.status.as_u16() {
+                429 | 502 | 503 | 504 => Again::Yes,
+                _ => Again::No,
+            };
+            return Err(Failure::Refused(head.status.to_string(), again));
+        }
+        let read = Limited::new(body, MAX_ANSWER_BYTES).collect().await;
+        let read = read.map_err(|error| match error.downcast::<hyper::Error>() {
+            Ok(error) => Failure::Cut(*error),
+            Err(_) => Failure::Garbage,
+        })?;
+        let trailers = read.trailers().cloned().unwrap_or_default();
+        match grpc::status(&head.headers, &trailers) {
+            Some(("0", _)) => {}
+            Some((status, text)) => {
+                return Err(Failure::Refused(
+                    format!("status {status} {text}"),
+                    again(status),
+                ));
+            }
+            None => return Err(Failure::Garbage),
+        }
+        let answer = read.to_bytes();
+        let answer = grpc::unframed(&answer).and_then(otlp::rejected);
+        let (rejected, why) = answer.ok_or(Failure::Garbage)?;
+        Ok(Taken { rejected, why })
+    }
+}
+
+/// What OTLP says of a gRPC status
+/// (<https://opentelemetry.io/docs/specs/otlp/#failures>): CANCELLED, DEADLINE_EXCEEDED, ABORTED, OUT_OF_RANGE,
+/// UNAVAILABLE and DATA_LOSS pass.
+fn again(status: &str) -> Again {
+    match status {
+        "1" | "4" | "10" | "11" | "14" | "15" => Again::Yes,
+        _ => Again::No,
+    }
+}

@@ -1,0 +1,174 @@
+//! Collectors that spans are handed to, off the threads on which bytes move.
+//!
+//! There is one for each endpoint and service, however many rules name it, and it outlives a reload that still
+//! names it. A flow's thread writes a record to its [ring](export::Export), which is all the queue there is: a
+//! collector that takes nothing has the rings full, and what does not fit is counted.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak},
+    time::Duration,
+};
+
+use export::Export;
+
+use super::{client::Client, endpoint::Endpoint, exporting::Exporting, metrics::TraceMetrics};
+
+/// The name of its thread.
+const NAME: &str = "trace";
+
+/// The open ones.
+#[derive(Debug)]
+pub struct Collectors {
+    open: Mutex<HashMap<(Endpoint, String), Weak<Collector>>>,
+    metrics: TraceMetrics,
+}
+
+/// An open one.
+#[derive(Debug)]
+pub(super) struct Collector {
+    export: Export,
+    shared: Arc<Shared>,
+}
+
+/// What a collector's thread shares with all others.
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) endpoint: Endpoint,
+    pub(super) service: String,
+    pub(super) metrics: TraceMetrics,
+    state: Mutex<State>,
+    changes: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Nobody waits for the collector any more.
+    ends: bool,
+    /// How often everything that had been said was sent, or given up.
+    done: u64,
+}
+
+impl Collectors {
+    /// None is open yet.
+    pub fn new(metrics: TraceMetrics) -> Self {
+        Self {
+            open: Mutex::default(),
+            metrics,
+        }
+    }
+
+    /// The one at this endpoint. Whether it is there is found out with the first span.
+    ///
+    /// # Errors
+    /// There can be no more threads, or descriptors.
+    pub(super) fn open(
+        &self,
+        endpoint: &Endpoint,
+        service: &str,
+    ) -> Result<Arc<Collector>, String> {
+        let cannot = |error| {
+            format!(
+                "cannot start a thread for {}: {error}",
+                endpoint.authority()
+            )
+        };
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        open.retain(|_, collector| collector.strong_count() > 0);
+        let key = (endpoint.clone(), service.to_owned());
+        if let Some(collector) = open.get(&key).and_then(Weak::upgrade) {
+            return Ok(collector);
+        }
+        let shared = Arc::new(Shared {
+            endpoint: endpoint.clone(),
+            service: service.to_owned(),
+            metrics: self.metrics.clone(),
+            state: Mutex::default(),
+            changes: Condvar::new(),
+        });
+        let client = Client::new(endpoint.clone()).map_err(cannot)?;
+        let exporting = Exporting::new(shared.clone(), client);
+        let collector = Arc::new(Collector {
+            export: Export::start(NAME, exporting).map_err(cannot)?,
+            shared,
+        });
+        open.insert(key, Arc::downgrade(&collector));
+        Ok(collector)
+    }
+
+    /// The agent ends: what was said so far is sent, unless that takes longer than this for one of them.
+    pub fn finish(&self, patience: Duration) {
+        let open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        for collector in open.values().filter_map(Weak::upgrade) {
+            collector.finish(patience);
+        }
+    }
+}
+
+impl Collector {
+    /// Hands a record over, or counts it. It never waits.
+    pub(super) fn push(&self, record: &[u8]) {
+        if let Err(why) = self.export.push(record) {
+            self.shared.metrics.dropped(why);
+        }
+    }
+
+    /// A request's `traceparent` is none.
+    pub(super) fn malformed(&self) {
+        self.shared.metrics.malformed.inc();
+    }
+
+    fn finish(&self, patience: Duration) {
+        self.shared.end();
+        // What it was doing when it was called the first time may have been begun before.
+        for _ in 0..2 {
+            let state = self.shared.state();
+            let before = state.done;
+            self.export.call();
+            let changes = &self.shared.changes;
+            let waited = changes.wait_timeout_while(state, patience, |s| s.done == before);
+            if waited.is_ok_and(|(_, waited)| waited.timed_out()) {
+                let collector = self.shared.endpoint.authority();
+                tracing::warn!(%collector, "not every span could be sent before the agent ended");
+                return;
+            }
+        }
+    }
+}
+
+impl Drop for Collector {
+    /// No rule names it any more.
+    fn drop(&mut self) {
+        self.shared.end();
+    }
+}
+
+impl Shared {
+    /// Whether nobody waits any more.
+    pub(super) fn ends(&self) -> bool {
+        self.state().ends
+    }
+
+    /// Waits for so long, or until nobody does any more.
+    pub(super) fn wait(&self, time: Duration) {
+        let waited = self
+            .changes
+            .wait_timeout_while(self.state(), time, |state| !state.ends);
+        drop(waited);
+    }
+
+    /// Everything that had been said when it was called is sent, or given up.
+    pub(super) fn is_done(&self) {
+        self.state().done += 1;
+        self.changes.notify_all();
+    }
+
+    fn end(&self) {
+        self.state().ends = true;
+        self.changes.notify_all();
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

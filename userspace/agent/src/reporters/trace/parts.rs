@@ -1,0 +1,122 @@
+//! The parts of spans that stay the same, encoded: which flow it is, and what is asked. Names are those of
+//! OpenTelemetry's semantic conventions for database clients, and what those have no name for is `underpass.…`.
+
+use cql::{Fingerprint, Statement, StatementKind};
+use prost::Message as _;
+
+use super::{
+    Whose,
+    otlp::{KeyValue, Span},
+};
+
+/// `db.system.name`, and the name of a span of which nothing is known.
+const SYSTEM: &str = "cassandra";
+
+/// Whose flow it is.
+pub(super) fn who(whose: &Whose) -> Vec<u8> {
+    let flow = &whose.flow;
+    let mut attributes = vec![KeyValue::text("db.system.name", SYSTEM)];
+    let addresses = [
+        ("server.address", "server.port", flow.orig_dst.socket_addr()),
+        (
+            "network.peer.address",
+            "network.peer.port",
+            whose.coordinator(),
+        ),
+        ("client.address", "client.port", flow.client.socket_addr()),
+    ];
+    for (address, port, of) in addresses {
+        attributes.push(KeyValue::text(address, &of.ip().to_string()));
+        attributes.push(KeyValue::number(port, of.port().into()));
+    }
+    attributes.push(KeyValue::text("underpass.rule", whose.rule.as_str()));
+    let number = flow.id.number().try_into().unwrap_or(i64::MAX);
+    attributes.push(KeyValue::number("underpass.flow", number));
+    let known = [
+        ("underpass.application", whose.application()),
+        ("underpass.process", whose.process()),
+    ];
+    for (key, known) in known {
+        attributes.extend(known.map(|value| KeyValue::text(key, value)));
+    }
+    let span = Span {
+        attributes,
+        ..Span::default()
+    };
+    span.encode_to_vec()
+}
+
+/// What is asked: the span's name, and what is known of the statement. No values.
+pub(super) fn what(statement: &Statement, fingerprint: Option<&Fingerprint>) -> Vec<u8> {
+    let operation = operation(statement.kind);
+    // Of a batch only the first table is known.
+    let is_batch = statement.kind == StatementKind::Batch;
+    let table = statement.table.as_deref().filter(|_| !is_batch);
+    let keyspace = statement.keyspace.as_deref();
+    let target = table.or(keyspace);
+    let summary = operation
+        .as_ref()
+        .map(|operation| match target {
+            Some(target) => format!("{operation} {target}"),
+            None => operation.clone(),
+        })
+        .or_else(|| target.map(str::to_owned));
+    let text = fingerprint.filter(|known| known.is_known());
+    let attributes = [
+        ("db.operation.name", operation.as_deref()),
+        ("db.collection.name", table),
+        ("db.namespace", keyspace),
+        ("db.query.summary", summary.as_deref()),
+        ("db.query.text", text.map(Fingerprint::text)),
+    ];
+    let known = attributes.into_iter();
+    let attributes = known.filter_map(|(key, value)| Some(KeyValue::text(key, value?)));
+    let span = Span {
+        attributes: attributes.collect(),
+        name: summary.unwrap_or_else(|| SYSTEM.to_owned()),
+        ..Span::default()
+    };
+    span.encode_to_vec()
+}
+
+/// As in CQL. None: what was not read, or not understood.
+fn operation(kind: StatementKind) -> Option<String> {
+    use StatementKind as Kind;
+    let is_known = !matches!(kind, Kind::Query | Kind::Execute | Kind::Unknown);
+    is_known.then(|| kind.as_str().to_ascii_uppercase())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name(kind: StatementKind, keyspace: Option<&str>, table: Option<&str>) -> String {
+        let statement = Statement {
+            kind,
+            keyspace: keyspace.map(Into::into),
+            table: table.map(Into::into),
+        };
+        Span::decode(&*what(&statement, None)).unwrap().name
+    }
+
+    #[test]
+    fn a_span_is_called_what_is_known() {
+        use StatementKind as Kind;
+        for (kind, keyspace, table, expected) in [
+            (Kind::Select, Some("shop"), Some("orders"), "SELECT orders"),
+            (
+                Kind::Prepare,
+                Some("shop"),
+                Some("orders"),
+                "PREPARE orders",
+            ),
+            (Kind::Batch, Some("shop"), Some("orders"), "BATCH shop"),
+            (Kind::Use, Some("shop"), None, "USE shop"),
+            (Kind::List, None, None, "LIST"),
+            (Kind::Unknown, Some("shop"), None, "shop"),
+            (Kind::Execute, None, None, "cassandra"),
+        ] {
+            assert_eq!(name(kind, keyspace, table), expected);
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! Which requests are traced, and the ids of their spans.
+//!
+//! A client that traces has decided already, and says so in `traceparent`; of what comes without one, a
+//! fraction is traced.
+
+use std::hash::{BuildHasher, RandomState};
+
+use cql::TraceContext;
+
+/// The fraction is taken by so many of the low bits of the trace's id, which are random, as the standard's flag
+/// of that name says: whoever samples further by them takes a part of what is there.
+const RANDOM_BITS: u32 = 56;
+
+/// `random`: the lower [`RANDOM_BITS`] of the trace's id are. `sampled`: it is recorded.
+const ROOT_FLAGS: u32 = 0x03;
+
+/// Of OTLP: it is known whether the parent is in another process, and it is.
+const REMOTE_PARENT: u32 = 0x300;
+
+/// A fraction of requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Fraction {
+    /// What is below is not traced, of 2⁵⁶.
+    least: u64,
+}
+
+impl Fraction {
+    /// None: it is none from 0 to 1.
+    pub(super) fn new(fraction: f64) -> Option<Self> {
+        let all = 1_u64 << RANDOM_BITS;
+        let least = (1.0 - fraction) * all as f64;
+        (0.0..=1.0).contains(&fraction).then_some(Self {
+            least: least as u64,
+        })
+    }
+}
+
+/// What a span is called, and of whom it is a child.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Identity {
+    pub(super) trace_id: [u8; 16],
+    pub(super) span_id: [u8; 8],
+    /// None: it begins a trace.
+    pub(super) parent_id: Option<[u8; 8]>,
+    /// Of OTLP: those of the trace context, and what is known of the parent.
+    pub(super) flags: u32,
+}
+
+/// One flow's.
+pub(super) struct Sampling {
+    fraction: Fraction,
+    /// Keys of its own, drawn by the standard library: numbers become bits that nobody foresees.
+    keys: RandomState,
+    drawn: u64,
+}
+
+impl Sampling {
+    pub(super) fn new(fraction: Fraction) -> Self {
+        Self {
+            fraction,
+            keys: RandomState::new(),
+            drawn: 0,
+        }
+    }
+
+    /// None: this request is not traced.
+    pub(super) fn decide(&mut self, parent: Option<TraceContext>) -> Option<Identity> {
+        match parent {
+            Some(parent) if !parent.is_sampled() => None,
+            Some(parent) => Some(Identity {
+                trace_id: parent.trace_id,
+                span_id: self.span_id(),
+                parent_id: Some(parent.parent_id),
+                flags: u32::from(parent.flags) | REMOTE_PARENT,
+            }),
+            None => {
+                let low = self.draw();
+                let part = low & ((1 << RANDOM_BITS) - 1);
+                if part < self.fraction.least {
+                    return None;
+                }
+                let trace_id = u128::from(self.draw()) << 64 | u128::from(low);
+                Some(Identity {
+                    trace_id: trace_id.max(1).to_be_bytes(),
+                    span_id: self.span_id(),
+                    parent_id: None,
+                    flags: ROOT_FLAGS,
+                })
+            }
+        }
+    }
+
+    /// Zeros would be none.
+    fn span_id(&mut self) -> [u8; 8] {
+        self.draw().max(1).to_be_bytes()
+    }
+
+    fn draw(&mut self) -> u64 {
+        self.drawn += 1;
+        self.keys.hash_one(self.drawn)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    fn sampling(fraction: f64) -> Sampling {
+        Sampling::new(Fraction::new(fraction).unwrap())
+    }
+
+    fn parent(flags: u8) -> Option<TraceContext> {
+        Some(TraceContext {
+            trace_id: [7; 16],
+            parent_id: [9; 8],
+            flags,
+        })
+    }
+
+    #[test]
+    fn a_fraction_is_from_none_to_all() {
+        for wrong in [-0.1, 1.1, f64::NAN, f64::INFINITY] {
+            assert_eq!(Fraction::new(wrong), None, "{wrong}");
+        }
+        assert_eq!(Fraction::new(1.0), Some(Fraction { least: 0 }));
+        assert_eq!(Fraction::new(0.0), Some(Fraction { least: 1 << 56 }));
+    }
+
+    #[test]
+    fn what_begins_a_trace_is_traced_by_the_fraction() {
+        let traced = |fraction, times| {
+            let mut sampling = sampling(fraction);
+            let decided = (0..times).filter(|_| sampling.decide(None).is_some());
+            decided.count()
+        };
+        assert_eq!(traced(0.0, 1_000), 0);
+        assert_eq!(traced(1.0, 1_000), 1_000);
+        // Ten standard deviations on either side.
+        assert!((9_000..11_000).contains(&traced(0.1, 100_000)));
+    }
+
+    #[test]
+    fn a_parent_decides_whatever_the_fraction() {
+        for fraction in [0.0, 0.5, 1.0] {
+            let mut sampling = sampling(fraction);
+            for flags in [0x00, 0x02, 0xFE] {
+                assert_eq!(sampling.decide(parent(flags)), None);
+            }
+            for flags in [0x01, 0x03] {
+                let identity = sampling.decide(parent(flags)).unwrap();
+                assert_eq!(identity.trace_id, [7; 16]);
+                assert_eq!(identity.parent_id, Some([9; 8]));
+                assert_eq!(identity.flags, 0x300 | u32::from(flags));
+            }
+        }
+    }
+
+    #[test]
+    fn ids_are_told_apart_over_flows() {
+        let flows = (0..50).flat_map(|_| {
+            let mut sampling = sampling(1.0);
+            let identities = (0..100).map(|_| sampling.decide(None).unwrap());
+            identities.collect::<Vec<_>>()
+        });
+        let identities: Vec<_> = flows.collect();
+        let traces: HashSet<_> = identities.iter().map(|i| i.trace_id).collect();
+        let spans: HashSet<_> = identities.iter().map(|i| i.span_id).collect();
+        assert_eq!((traces.len(), spans.len()), (5_000, 5_000));
+        assert!(!traces.contains(&[0; 16]) && !spans.contains(&[0; 8]));
+    }
+}

@@ -1,0 +1,160 @@
+//! A collector that keeps what it is sent: OTLP by OpenTelemetry's own definitions, which the agent has not
+//! been made with.
+
+use std::{
+    net::{SocketAddr, TcpListener},
+    sync::{Arc, Mutex},
+    thread::{self, JoinHandle},
+};
+
+use opentelemetry_proto::tonic::{
+    collector::trace::v1::{
+        ExportTracePartialSuccess, ExportTraceServiceRequest, ExportTraceServiceResponse,
+        trace_service_server::{TraceService, TraceServiceServer},
+    },
+    common::v1::{KeyValue, any_value::Value},
+    trace::v1::Span,
+};
+use testkit::sandbox::Sandbox;
+use tokio::{runtime, sync::oneshot};
+use tonic::{
+    Request, Response, Status,
+    transport::{Server, server::TcpIncoming},
+};
+
+/// What it says to each batch.
+#[derive(Clone, Copy)]
+pub enum Says {
+    Thanks,
+    /// It rejects one span of each.
+    NotThatOne,
+    /// It refuses them all.
+    No,
+    /// Not now.
+    Later,
+}
+
+/// See the module.
+pub struct Collector {
+    keeps: Arc<Mutex<Keeps>>,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Default)]
+struct Keeps {
+    spans: Vec<Span>,
+    /// `service.name` of each.
+    services: Vec<String>,
+}
+
+struct Service {
+    keeps: Arc<Mutex<Keeps>>,
+    says: Says,
+}
+
+/// Where a collector may listen, in the agent's namespace.
+pub fn listen(sandbox: &Sandbox) -> TcpListener {
+    listen_at(sandbox, ([127, 0, 0, 1], 0).into())
+}
+
+pub fn listen_at(sandbox: &Sandbox, at: SocketAddr) -> TcpListener {
+    let listener = sandbox.server(|| TcpListener::bind(at));
+    listener.unwrap().unwrap()
+}
+
+impl Collector {
+    pub fn start(listener: TcpListener, says: Says) -> Self {
+        let keeps = Arc::new(Mutex::new(Keeps::default()));
+        let service = TraceServiceServer::new(Service {
+            keeps: keeps.clone(),
+            says,
+        });
+        let (stop, stopped) = oneshot::channel();
+        let run = move || {
+            let runtime = runtime::Builder::new_current_thread().enable_all().build();
+            runtime.unwrap().block_on(async {
+                listener.set_nonblocking(true).unwrap();
+                let listener = tokio::net::TcpListener::from_std(listener).unwrap();
+                let server = Server::builder().add_service(service);
+                tokio::select! {
+                    served = server.serve_with_incoming(TcpIncoming::from(listener)) => served.unwrap(),
+                    _ = stopped => {}
+                }
+            });
+        };
+        Self {
+            keeps,
+            stop: Some(stop),
+            thread: Some(thread::spawn(run)),
+        }
+    }
+
+    /// What has come so far.
+    pub fn spans(&self) -> Vec<Span> {
+        self.keeps.lock().unwrap().spans.clone()
+    }
+
+    pub fn services(&self) -> Vec<String> {
+        self.keeps.lock().unwrap().services.clone()
+    }
+}
+
+/// Its connections are cut.
+impl Drop for Collector {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            let ended = thread.join();
+            assert!(thread::panicking() || ended.is_ok(), "the collector");
+        }
+    }
+}
+
+#[tonic::async_trait]
+impl TraceService for Service {
+    async fn export(
+        &self,
+        request: Request<ExportTraceServiceRequest>,
+    ) -> Result<Response<ExportTraceServiceResponse>, Status> {
+        match self.says {
+            Says::No => return Err(Status::invalid_argument("no")),
+            Says::Later => return Err(Status::unavailable("later")),
+            Says::Thanks | Says::NotThatOne => {}
+        }
+        let mut keeps = self.keeps.lock().unwrap();
+        for of in request.into_inner().resource_spans {
+            let resource = of.resource.unwrap();
+            let service = text(&resource.attributes, "service.name").unwrap();
+            for scope in of.scope_spans {
+                assert_eq!(scope.scope.unwrap().name, "underpass");
+                keeps
+                    .services
+                    .extend(scope.spans.iter().map(|_| service.clone()));
+                keeps.spans.extend(scope.spans);
+            }
+        }
+        let partial_success = match self.says {
+            Says::NotThatOne => Some(ExportTracePartialSuccess {
+                rejected_spans: 1,
+                error_message: "not that one".to_owned(),
+            }),
+            _ => None,
+        };
+        Ok(Response::new(ExportTraceServiceResponse {
+            partial_success,
+        }))
+    }
+}
+
+/// An attribute's value, numbers in decimal.
+pub fn text(attributes: &[KeyValue], key: &str) -> Option<String> {
+    let mut of = attributes.iter().filter(|attribute| attribute.key == key);
+    let value = of.next()?.value.clone().unwrap().value.unwrap();
+    assert!(of.next().is_none(), "{key} twice");
+    Some(match value {
+        Value::StringValue(text) => text,
+        Value::IntValue(number) => number.to_string(),
+        other => panic!("{key}: {other:?}"),
+    })
+}
