@@ -424,6 +424,20 @@ fn what_does_not_fit_is_dropped_and_counted() {
 
 #[test]
 fn a_flow_is_held_and_nothing_is_lost() {
+    let one_by_one = |c: &mut Conversation| (0..MANY).for_each(|_| asks(c, 4, SELECT));
+    nothing_is_lost(one_by_one, |is_finished| {
+        assert!(!is_finished, "it is not held");
+    });
+}
+
+/// Nothing more comes from the client by which the flow could notice that there is room again.
+#[test]
+fn what_the_last_answers_have_to_say_waits_for_room() {
+    nothing_is_lost(|c| asks_much(c, MANY), |_| ());
+}
+
+/// With `full = "hold"`, if so much is asked. `held` is told, when the flow is held, whether it was asked by then.
+fn nothing_is_lost(ask: impl FnOnce(&mut Conversation) + Send, held: impl FnOnce(bool)) {
     let (_folder, file, mut reader) = pipe();
     host(|host| {
         host.policy(&policy(
@@ -432,15 +446,15 @@ fn a_flow_is_held_and_nothing_is_lost() {
             "",
         ));
         let mut c = begin(host, 4);
-        let held = || {
+        let is_held = || {
             let holds = "underpass_journal_holds_total{journal=\"audit\"}";
             host.agent.metric(holds).unwrap_or_default() > 0.0
         };
         std::thread::scope(|scope| {
             let c = &mut c;
-            let asking = scope.spawn(move || asks_much(c, MANY));
-            eventually("the flow is held", held);
-            assert!(!asking.is_finished(), "it is not held");
+            let asking = scope.spawn(move || ask(c));
+            eventually("the flow is held", is_held);
+            held(asking.is_finished());
             let read = drain(&mut reader, || {
                 asking.is_finished() && records(host, "written") == MANY as u64
             });

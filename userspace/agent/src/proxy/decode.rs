@@ -349,7 +349,11 @@ impl Decoder {
                 decoder.wants_contexts(followed.wants_contexts());
                 let mut followed = InDetail { recorder, followed };
                 let verdict = feed(decoder, way, now_ns, bytes, &mut followed);
-                self.recorder.followed = Some(followed.followed);
+                let mut followed = followed.followed;
+                // They may have nowhere to put what the last responses have them say, and are asked again only
+                // before the client is read.
+                self.let_go |= way == Way::ToClient && followed.holds();
+                self.recorder.followed = Some(followed);
                 verdict
             }
         };
