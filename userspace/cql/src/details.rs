@@ -85,6 +85,9 @@ pub struct Details {
     pub asked: Asked,
     /// Of the response.
     pub answered: Answered,
+    /// Of a QUERY, PREPARE, EXECUTE or BATCH whose custom payload has a `traceparent`. Only for [who wants
+    /// it](crate::FlowDecoder::wants_contexts).
+    pub context: Option<Result<TraceContext, NoTraceContext>>,
 }
 
 /// What a request carries.
@@ -102,9 +105,6 @@ pub struct Asked {
     /// Of a QUERY or PREPARE: its text, with the values in it. Only for [who wants
     /// them](crate::FlowDecoder::wants_texts), and of at most [`MAX_TEXT_BYTES`].
     pub text: Option<Box<str>>,
-    /// Of a QUERY, PREPARE, EXECUTE or BATCH whose custom payload has a `traceparent`. Only for [who wants
-    /// it](crate::FlowDecoder::wants_contexts).
-    pub context: Option<Result<TraceContext, NoTraceContext>>,
     /// Of a STARTUP or an AUTH_RESPONSE, whether or not the database [accepts](Answered::accepts) it.
     pub says: Option<Box<Says>>,
 }
@@ -168,6 +168,8 @@ pub struct Answered {
 #[derive(Debug, Default)]
 pub(crate) struct Detailing {
     waiting: HashMap<i16, Asked, BuildSpread>,
+    /// Of those of them that have one: few flows do, and the others need no room for it.
+    contexts: HashMap<i16, Result<TraceContext, NoTraceContext>, BuildSpread>,
     pub(crate) passing: Details,
     pub(crate) fingerprints: Fingerprints,
     pub(crate) wants_texts: bool,
@@ -183,6 +185,7 @@ impl Detailing {
             ..Asked::default()
         };
         self.waiting.insert(header.stream.0, asked);
+        self.forget_context(header.stream);
     }
 
     /// Its body, or the beginning of it.
@@ -193,8 +196,10 @@ impl Detailing {
             if self.wants_texts {
                 asked.text = text(header, prefix).map(Into::into);
             }
-            if self.wants_contexts {
-                asked.context = context(header, prefix);
+            if self.wants_contexts
+                && let Some(context) = context(header, prefix)
+            {
+                self.contexts.insert(header.stream.0, context);
             }
         }
     }
@@ -209,6 +214,7 @@ impl Detailing {
     /// A response's header passed.
     pub(crate) fn answers(&mut self, header: &Header) {
         let asked = self.forget(header.stream);
+        let context = self.forget_context(header.stream);
         let accepts = matches!(
             header.opcode,
             Some(Opcode::Ready | Opcode::Authenticate | Opcode::AuthSuccess)
@@ -220,7 +226,11 @@ impl Detailing {
             accepts,
             ..Answered::default()
         };
-        self.passing = Details { asked, answered };
+        self.passing = Details {
+            asked,
+            answered,
+            context,
+        };
     }
 
     /// Its body, or the beginning of it.
@@ -235,8 +245,20 @@ impl Detailing {
     pub(crate) fn unanswered(&mut self, stream: StreamId) -> Details {
         Details {
             asked: self.forget(stream),
+            context: self.forget_context(stream),
             ..Details::default()
         }
+    }
+
+    fn forget_context(&mut self, stream: StreamId) -> Option<Result<TraceContext, NoTraceContext>> {
+        if self.contexts.is_empty() {
+            return None;
+        }
+        let context = self.contexts.remove(&stream.0);
+        if self.contexts.is_empty() && self.contexts.capacity() > 2 * KEPT_CAPACITY {
+            self.contexts.shrink_to(KEPT_CAPACITY);
+        }
+        context
     }
 
     fn forget(&mut self, stream: StreamId) -> Asked {

@@ -130,7 +130,7 @@ mod tests {
                 flow.response(0, 1, RESULT, &1_i32.to_be_bytes());
                 let (kind, _, details) = flow.sink.told.pop().unwrap();
                 assert_eq!(kind, "select");
-                details.asked.context
+                details.context
             };
             assert_eq!(asks(CUSTOM_PAYLOAD, &body, false), None);
             let context = TraceContext::parse(parent.as_bytes());
@@ -496,7 +496,13 @@ mod tests {
         let text = query(4, "SELECT a FROM t", None);
         flow.request(0x06, 1, QUERY, &[&payload[..], &text].concat());
         flow.response(0x0E, 1, RESULT, &body);
-        let (_, _, Details { asked, answered }) = flow.sink.told.pop().unwrap();
+        let (
+            _,
+            _,
+            Details {
+                asked, answered, ..
+            },
+        ) = flow.sink.told.pop().unwrap();
         assert!(asked.tracing);
         assert_eq!(asked.parameters.unwrap().consistency, Consistency(1));
         assert_eq!(answered.tracing_id, Some([9; 16]));
@@ -531,7 +537,13 @@ mod tests {
         let mut flow = Flow::started(4);
         flow.request(0x01, 1, QUERY, b"compressed");
         flow.response(0x0B, 1, RESULT, b"compressed");
-        let (_, _, Details { asked, answered }) = flow.sink.told.pop().unwrap();
+        let (
+            _,
+            _,
+            Details {
+                asked, answered, ..
+            },
+        ) = flow.sink.told.pop().unwrap();
         assert_eq!(asked.parameters, None);
         assert_eq!((answered.tracing_id, answered.warnings), (None, None));
         assert_eq!(answered.rows, None);

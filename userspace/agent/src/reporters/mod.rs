@@ -55,7 +55,7 @@ pub trait Reporter: fmt::Debug + Send + Sync {
         false
     }
 
-    /// Whether it looks at [what clients say of their traces](cql::Asked::context).
+    /// Whether it looks at [what clients say of their traces](cql::Details::context).
     fn wants_contexts(&self) -> bool {
         false
     }

@@ -147,7 +147,7 @@ impl FlowTrace {
         if !asks_for_data(kind) && kind != StatementKind::Prepare {
             return;
         }
-        let parent = match details.asked.context {
+        let parent = match details.context {
             None => None,
             Some(Ok(context)) => Some(context),
             Some(Err(_)) => {
