@@ -39,7 +39,11 @@ const LANGUAGES: [Language; 3] = [
     },
 ];
 
-/// Builds what is not here as its source wants it; the programs, each after the environment variable
+/// For a Java that runs for seconds, beside a database and an agent: what it compiles well, and the
+/// threads by which it collects garbage, would only be in their way.
+const SHORT_LIVED: &str = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC";
+
+/// Builds what is not here as its source and this file want it; the programs, each after the environment variable
 /// that names it.
 pub fn ensure() -> Result<Vec<(&'static str, PathBuf)>> {
     let sources = paths::root().join("userspace/testkit/drivers");
@@ -56,7 +60,8 @@ pub fn ensure() -> Result<Vec<(&'static str, PathBuf)>> {
 
 impl Language {
     fn ensure(&self, source: &Path, built: &Path) -> Result<()> {
-        let wanted = text_of(source)?;
+        // How it is built is said here.
+        let wanted = text_of(source)? + include_str!("programs.rs");
         // Written last: what lacks it is not complete.
         let stamp = built.join("built-from.txt");
         if fs::read_to_string(&stamp).is_ok_and(|have| have == wanted) {
@@ -124,12 +129,16 @@ fn java(source: &Path, built: &Path) -> Result<()> {
     .context("can Maven reach a repository? Then try again")?;
     let class_path = format!("{}:{}/*", built.display(), jars.display());
     run(Command::new("javac")
-        .args(["-encoding", "UTF-8", "-cp", &class_path, "-d"])
+        .args(["--release", "11", "-encoding", "UTF-8"])
+        .args(["-cp", &class_path, "-d"])
         .arg(built)
         .arg(source.join("Suite.java")))?;
     script(
         built,
-        &format!("java -cp {} Suite", quoted(Path::new(&class_path))),
+        &format!(
+            "java {SHORT_LIVED} -cp {} Suite",
+            quoted(Path::new(&class_path))
+        ),
     )
 }
 

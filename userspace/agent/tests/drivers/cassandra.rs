@@ -13,10 +13,12 @@ pub const RULE: &str = "cassandra";
 /// So few that no host warns that it allows fewer.
 const SETTINGS: &str = "max_flows = 1000";
 
-/// Everything that changes no result, and what would refuse if it were to.
+/// Everything that changes no result, and what would refuse if it were to. The second guard has to
+/// know each statement's keyspace.
 pub const PIPELINE: &str = "pipeline = [
   { transform = \"throttle\", rate = 1000000, mode = \"overloaded\" },
   { transform = \"guard\", refuse = [\"unknown\", \"roles\"], max_in = 100000 },
+  { transform = \"guard\", tables = [\"underpass_*\"], mode = \"shadow\" },
   { transform = \"consistency\", at_least = \"ONE\" },
   { transform = \"paging\", at_most = 5000 },
   { transform = \"rewrite\", addresses = \"dialled\" },

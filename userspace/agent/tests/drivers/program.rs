@@ -51,6 +51,10 @@ impl Program {
         // The keyspace itself, its type, USE: in no table.
         tables.remove("");
         assert_eq!(tables, self.counts());
+        let mut transforms = seen::transforms(&agent);
+        assert!(transforms.remove("changed").is_some(), "{transforms:?}");
+        // A definition that may reach any table: that of the type.
+        assert_eq!(transforms, [("would_refuse".to_owned(), 1.0)].into());
         let mut errors = seen::errors(&agent);
         let refused = errors.remove("bad_credentials").unwrap_or_default();
         assert!(refused >= 1.0, "no login was refused");

@@ -94,6 +94,12 @@ pub fn errors(agent: &Agent<'_>) -> BTreeMap<String, f64> {
     ))
 }
 
+/// What transforms did to requests, by outcome.
+pub fn transforms(agent: &Agent<'_>) -> BTreeMap<String, f64> {
+    let metrics = agent.metrics().unwrap();
+    nonzero(by_label(&metrics, "underpass_transforms_total", "outcome"))
+}
+
 /// What enrichment saw of a keyspace, by table; "" where a statement names none.
 pub fn statements(agent: &Agent<'_>, keyspace: &str) -> BTreeMap<String, Kinds> {
     let rows = agent.json("/statements").unwrap();

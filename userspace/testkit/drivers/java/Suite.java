@@ -123,6 +123,7 @@ public final class Suite {
             .withDuration(CONNECTION_SET_KEYSPACE_TIMEOUT, TIMEOUT)
             .withDuration(CONTROL_CONNECTION_TIMEOUT, TIMEOUT)
             .withDuration(METADATA_SCHEMA_REQUEST_TIMEOUT, TIMEOUT)
+            .withBoolean(METADATA_SCHEMA_ENABLED, false)
             .withDuration(METADATA_SCHEMA_WINDOW, Duration.ZERO)
             // A session that is closed has nothing under way.
             .withInt(NETTY_IO_SHUTDOWN_QUIET_PERIOD, 0)
@@ -152,6 +153,8 @@ public final class Suite {
         session.execute(statement.strip());
       }
     }
+    // It would have asked for all of them again behind each.
+    session.setSchemaMetadataEnabled(true);
     return keyspace;
   }
 
