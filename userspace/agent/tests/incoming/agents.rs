@@ -21,8 +21,13 @@ fn without_the_agent_the_next_client_follows_the_rules_fail() {
             let _ = direct;
             database.local_addr().unwrap().ip() != Family::V4.database()
         });
-        let mut client = hosts.connect_to(other).unwrap();
-        exchange(&mut client, &mut accept(&listener_closed).0);
+        // Found by itself, and refused before.
+        let mut client = None;
+        eventually("the other database is known", || {
+            client = hosts.connect_to(other).ok();
+            client.is_some()
+        });
+        exchange(&mut client.unwrap(), &mut accept(&listener_closed).0);
         assert!(agent.json("/flows").unwrap()[0].is_object());
     };
     intercepted(&agent);
