@@ -27,7 +27,8 @@ fn without_the_agent_the_next_client_follows_the_rules_fail() {
             client = hosts.connect_to(other).ok();
             client.is_some()
         });
-        exchange(&mut client.unwrap(), &mut accept(&listener_closed).0);
+        let mut client = client.unwrap();
+        exchange(&mut client, &mut accept(&listener_closed).0);
         assert!(agent.json("/flows").unwrap()[0].is_object());
     };
     intercepted(&agent);
