@@ -71,10 +71,19 @@ pub struct Variant {
     pub nodes: usize,
     /// What lies between clients and databases.
     pub topology: Topology,
+    /// The paths that are compared with `direct`; none: all that can be.
+    pub paths: Vec<String>,
     /// Part of `--quick`.
     pub quick: bool,
     /// What the generator does.
     pub job: Job,
+}
+
+impl Variant {
+    /// Whether this path is compared.
+    pub fn compares(&self, path: &str) -> bool {
+        self.paths.is_empty() || self.paths.iter().any(|named| named == path)
+    }
 }
 
 /// What answers.

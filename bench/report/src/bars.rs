@@ -24,6 +24,10 @@ pub enum Measure {
     Share(&'static str, Metric),
     /// The proxy's memory, in MiB.
     RssMib,
+    /// What 99 of 100 flows paused at most when they were handed to the kernel, in µs.
+    HandOver,
+    /// The proxy's CPU time, in percent of one CPU's.
+    OfOneCpu,
 }
 
 /// Where it must hold.
@@ -79,6 +83,9 @@ const LIKE_COPIERS: &str = "what proxies that only copy reach";
 const DECODES_NOTHING: &str = "that one decodes nothing";
 const IN_KERNEL: &str = "bytes skip TCP between two sockets of one host";
 const PAST_THE_AGENT: &str = "bytes that nobody reads do not wake the agent";
+const CROWD: Where = Where::Id("crowd");
+const AN_ENTRY: &str = "of a flow that the kernel carries little is left in the agent";
+const NOTHING_WAITS: &str = "what comes meanwhile is relayed";
 const GATEWAY_ONE: Where = Where::Id("gateway-1");
 const GATEWAY_MANY: Where = Where::Id("gateway-32");
 const A_REWRITE: &str = "a look-up and a few words of the header for each packet";
@@ -162,6 +169,9 @@ pub const ALL: &[Bar] = &[
     ),
     less_cpu(ONE),
     less_cpu(MANY),
+    bar("splice", CROWD, Measure::RssMib, Bound::AtMost(40.0), AN_ENTRY),
+    bar("splice", CROWD, Measure::OfOneCpu, Bound::AtMost(1.0), PAST_THE_AGENT),
+    bar("splice", CROWD, Measure::HandOver, Bound::AtMost(1_000.0), NOTHING_WAITS),
     forward(GATEWAY_ONE, P50, Bound::AtMost(1.1), A_REWRITE),
     forward(GATEWAY_MANY, P50, Bound::AtMost(1.1), A_REWRITE),
     forward(GATEWAY_ONE, OP_S, Bound::AtLeast(0.95), A_REWRITE),
@@ -280,6 +290,8 @@ impl Bar {
                 format!("added {} {sign} {bound:.2} × {other}'s", metric.name())
             }
             Measure::RssMib => format!("RSS peak {sign} {} MiB", number::plain(bound)),
+            Measure::HandOver => format!("p99 of pauses {sign} {} µs", number::plain(bound)),
+            Measure::OfOneCpu => format!("CPU {sign} {} % of one", number::plain(bound)),
         };
         // One line, however narrow its column.
         text.replace(' ', "\u{a0}")
@@ -292,6 +304,8 @@ impl Measure {
             Self::Ratio(_) | Self::Against(..) | Self::Share(..) => number::ratio(value),
             Self::Added(_) => format!("{} µs", number::signed(value)),
             Self::RssMib => format!("{value:.1} MiB"),
+            Self::HandOver => format!("≤ {} µs", number::plain(value)),
+            Self::OfOneCpu => format!("{value:.2} %"),
         }
     }
 }

@@ -206,6 +206,29 @@ pub struct Series {
     /// Latencies of all rounds: HdrHistogram V2, deflated, base64; values in ns. From the
     /// intended time where there is a schedule.
     pub histogram: String,
+    /// How its flows were handed to the kernel, in all rounds; None: nobody hands them over.
+    #[serde(default)]
+    pub hand_overs: Option<HandOvers>,
+}
+
+/// How long flows paused when they were handed to the kernel, as the agent counts it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct HandOvers {
+    /// How often that was.
+    pub count: u64,
+    /// So many of them took at most so many µs, from the shortest pause to the longest.
+    pub at_most_us: Vec<(f64, u64)>,
+}
+
+impl HandOvers {
+    /// A pause that this fraction of them did not exceed, in µs: a bound from above, as fine as what was
+    /// counted. None: there were none, or more than the rest took longer than anything that is counted.
+    pub fn quantile_us(&self, fraction: f64) -> Option<f64> {
+        let wanted = (fraction * self.count as f64).ceil();
+        let mut counted = self.at_most_us.iter();
+        let found = counted.find(|(_, count)| self.count > 0 && *count as f64 >= wanted);
+        found.map(|(us, _)| *us)
+    }
 }
 
 /// What one path did in one round.

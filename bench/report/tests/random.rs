@@ -133,6 +133,7 @@ fn changed(run: &mut Run, changes: Vec<Change>) {
             path: change.path.unwrap_or_else(|| series.path.clone()),
             rounds: change.rounds,
             histogram: change.histogram.unwrap_or_else(|| series.histogram.clone()),
+            hand_overs: None,
         };
     }
 }

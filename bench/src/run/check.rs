@@ -118,6 +118,7 @@ mod tests {
                 3
             ],
             histogram: String::new(),
+            hand_overs: None,
         };
         let text = serde_json::json!({
             "id": "x", "workload": "x", "title": "", "origin": { "name": "", "url": "", "changed": "" },

@@ -118,6 +118,7 @@ fn measure(
             path: lane.path.into(),
             rounds: Vec::new(),
             histogram: String::new(),
+            hand_overs: None,
         };
         all.push((series, Latencies::new()?));
     }
@@ -143,6 +144,7 @@ fn measure(
                 .insert(lane.path.into(), format!("failed: {why}"));
         } else {
             series.histogram = latencies.into();
+            series.hand_overs = lane.hand_overs.clone();
             experiment.series.push(series);
         }
     }

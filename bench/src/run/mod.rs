@@ -7,6 +7,7 @@ mod awake;
 mod check;
 pub mod experiment;
 mod generator;
+mod hand_overs;
 mod headroom;
 mod host;
 mod lines;

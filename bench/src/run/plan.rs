@@ -6,6 +6,7 @@ use anyhow::ensure;
 use load::workload::{Variant, Workload};
 
 use super::experiment::How;
+use crate::paths;
 
 /// Starting and stopping what an experiment stands on, and its headroom.
 const AROUND: f64 = 6.0;
@@ -24,13 +25,23 @@ pub struct Planned {
 /// Chooses: `only` are ids of experiments or names of workloads, empty for all.
 ///
 /// # Errors
-/// One of them does not exist.
+/// One of them does not exist, or compares a path that does not.
 pub fn choose(
     workloads: &[Workload],
     only: &[String],
     quick: bool,
 ) -> anyhow::Result<Vec<Planned>> {
     let mut all: Vec<Planned> = workloads.iter().flat_map(planned).collect();
+    let paths = paths::every();
+    for Planned { variant, .. } in &all {
+        for name in &variant.paths {
+            ensure!(
+                paths.iter().any(|path| path.name == *name),
+                "{}: no path is called {name}",
+                variant.id
+            );
+        }
+    }
     for name in only {
         let ids: Vec<&str> = all.iter().map(|p| &*p.variant.id).collect();
         ensure!(

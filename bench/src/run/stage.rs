@@ -17,9 +17,10 @@ use load::{
     workload::{Protocol, Variant},
 };
 use peers::{Running, Setup, Traffic};
+use report::schema::HandOvers;
 use testkit::sandbox::{Agent, Cgroup, Netns};
 
-use super::{generator::Generator, lines::Lines, verify};
+use super::{generator::Generator, hand_overs, lines::Lines, verify};
 use crate::{
     databases::Databases,
     gateway::{Line, nftables},
@@ -30,6 +31,9 @@ use crate::{
 };
 
 pub use gateway::ways as ways_at_gateways;
+
+/// Of a path that a workload does not name.
+const NOT_COMPARED: &str = "not compared under this workload";
 
 /// One way to the databases, and the generator that uses it.
 pub struct Lane<'a> {
@@ -46,6 +50,8 @@ pub struct Lane<'a> {
     /// Connections by which its generators have made themselves known.
     introductions: usize,
     introduces: bool,
+    /// How its flows were handed to the kernel, once the rounds are over.
+    pub hand_overs: Option<HandOvers>,
     /// Running, between [`Lane::connect`] and the end of the round.
     pub generator: Option<Generator>,
     /// Why it is out of the experiment.
@@ -98,6 +104,10 @@ impl<'a> Stage<'a> {
         }
         for (peer, found) in &ways.peers {
             interrupt::check()?;
+            if !variant.compares(peer.name()) {
+                stage.leave_out(peer.name(), NOT_COMPARED);
+                continue;
+            }
             if variant.job.protocol == Protocol::Connect {
                 // It accepts before it dials: another thing than to reach a database.
                 stage.leave_out(peer.name(), "it answers connect() itself");
@@ -151,6 +161,10 @@ impl<'a> Stage<'a> {
         let its =
             |path: &&Ours| path.agent == told && path.at == Topology::Host && ways.has(path.name);
         for path in OURS.into_iter().filter(its) {
+            if !variant.compares(path.name) {
+                self.leave_out(path.name, NOT_COMPARED);
+                continue;
+            }
             match (path.carries)(&variant.job) {
                 Ok(()) => carrying.extend(cgroups.of(path.name).map(|cgroup| (path, cgroup))),
                 Err(why) => self.leave_out(path.name, why),
@@ -195,6 +209,7 @@ impl<'a> Stage<'a> {
                 let Some(lane) = lanes.find(|lane| lane.path == path.name) else {
                     continue;
                 };
+                lane.hand_overs = hand_overs::of(&metrics);
                 if let Some(why) = verify::taken(path, lane.introductions, &metrics) {
                     lane.failed.get_or_insert(why);
                 }
@@ -246,6 +261,7 @@ impl<'a> Lane<'a> {
             is_copied: None,
             introductions: 0,
             introduces: false,
+            hand_overs: None,
             generator: None,
             failed: None,
         }

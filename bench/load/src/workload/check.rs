@@ -56,6 +56,10 @@ pub fn variant(variant: &Variant) -> anyhow::Result<()> {
         variant.topology == Topology::Host || (nodes == 1 && is_ours),
         "behind a gateway is one server of the benchmark's own"
     );
+    ensure!(
+        variant.topology == Topology::Host || variant.paths.is_empty(),
+        "behind a gateway all paths are compared"
+    );
     self::job(job)?;
     for group in plan::groups(job)? {
         ensure!(

@@ -83,6 +83,8 @@ struct File {
     #[serde(default)]
     topology: Topology,
     #[serde(default)]
+    paths: Vec<String>,
+    #[serde(default)]
     quick: bool,
     #[serde(default)]
     create: Vec<String>,
@@ -202,6 +204,7 @@ impl File {
             database: changes.database.unwrap_or(self.database),
             nodes: changes.nodes.unwrap_or(self.nodes),
             topology: self.topology,
+            paths: self.paths.clone(),
             quick: changes.quick.unwrap_or(self.quick),
             job: Job {
                 protocol: self.protocol,

@@ -6,7 +6,7 @@ use crate::{
     metric::Metric,
     number,
     schema::{Experiment, Run, Series},
-    stats::MIN_ROUNDS,
+    stats::{MIN_ROUNDS, Spread},
     view::DIRECT,
 };
 
@@ -121,6 +121,22 @@ impl Measure {
             Self::Added(metric) => experiment.added(series, metric)?,
             Self::Against(other, metric) => experiment.against(series, other, metric)?,
             Self::Share(other, metric) => experiment.share(series, other, metric)?,
+            Self::HandOver => {
+                let us = series.hand_overs.as_ref()?.quantile_us(0.99)?;
+                return Some((Value::exact(us), series.rounds.len()));
+            }
+            Self::OfOneCpu => {
+                let percents = series.rounds.iter().map(|round| {
+                    (round.proxy.user_us + round.proxy.system_us) / (round.seconds * 1e4)
+                });
+                let spread = Spread::of(percents)?;
+                let value = Value {
+                    figure: spread.median,
+                    low: spread.low,
+                    high: spread.high,
+                };
+                return Some((value, spread.rounds));
+            }
             Self::RssMib => {
                 // A maximum has no spread: one round above the bound is above it.
                 let mib = series.peak(Metric::RssPeak)? / 1024.0;

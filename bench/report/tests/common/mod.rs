@@ -218,6 +218,7 @@ fn series(random: &mut Random, load: &Load, cost: &Cost) -> Series {
         path: cost.path.into(),
         rounds,
         histogram: encoded(&histogram),
+        hand_overs: None,
     }
 }
 

@@ -90,7 +90,7 @@ impl Default for NodeOptions {
             max_version: MAX_VERSION,
             max_request_bytes: 32 << 20,
             max_stored_bytes: 2 << 30,
-            max_connections: 10_000,
+            max_connections: 32_768,
             delays: None,
             ring: Vec::new(),
             schema: Vec::new(),
