@@ -13,7 +13,8 @@
 #[path = "../benches/ring/results.rs"]
 mod results;
 
-use results::{Results, SCHEMA, file};
+use results::{Results, SCHEMA};
+use testkit::measured::file;
 
 #[test]
 fn the_page_is_rendered_from_the_file() {

@@ -2,6 +2,7 @@
 
 pub mod driver;
 pub mod integrity;
+pub mod measured;
 pub mod node;
 pub mod sandbox;
 pub mod skip;

@@ -1,13 +1,16 @@
-//! What a packet costs at the edge, by BPF_PROG_TEST_RUN. By hand, on a host that is quiet:
-//! `cargo test -p underpass-dataplane --release --test edge costs -- --ignored --nocapture`.
+//! What a packet costs at the edge, by BPF_PROG_TEST_RUN, and what is dropped in a second. By hand, on a
+//! host that is quiet: `UPDATE_RESULTS=1 cargo test -p underpass-dataplane --release --test edge --
+//! --ignored` keeps it ([`super::results`]).
 
 use std::net::SocketAddr;
 
 use crate::{
-    DROP, PASS, REDIRECT,
+    DROP, PASS, REDIRECT, drops,
     frame::{ACK, SYN, Segment},
     lone::{CLIENT, DEVICE, VIP4, forwarding, host, with_gateway},
-    packets, rule,
+    packets,
+    results::{Bar, Cost, Results},
+    rule,
 };
 use aya::{
     Ebpf,
@@ -46,7 +49,7 @@ fn rules(forwarded: Vec<Rule>) -> Vec<Rule> {
 }
 
 /// What a program that does nothing costs, in ns: a part of every other figure.
-fn idle() -> u128 {
+fn nothing_ns() -> u64 {
     let mut object = Ebpf::load(ebpf::IDLE_OBJECT).unwrap();
     let program: &mut Xdp = object.program_mut("idle").unwrap().try_into().unwrap();
     program.load().unwrap();
@@ -58,74 +61,58 @@ fn idle() -> u128 {
                 repeat: TIMES,
                 ..TestRunOptions::new()
             };
-            program.test_run(options).unwrap().duration.as_nanos()
+            program.test_run(options).unwrap().duration.as_nanos() as u64
         })
         .collect();
     turns.sort_unstable();
     turns[TURNS / 2]
 }
 
-/// The median of some turns, in ns.
-fn costs(edge: &mut Edge, what: &str, segment: &Segment, action: u32) {
+fn cost(edge: &mut Edge, (what, bar): (&str, Option<Bar>), segment: &Segment, action: u32) -> Cost {
     let frame = segment.frame();
-    let mut turns: Vec<_> = (0..TURNS)
-        .map(|_| {
-            let tried = edge.try_out(DEVICE, &frame, TIMES).unwrap();
-            assert_eq!(tried.action, action, "{what}");
-            tried.took.as_nanos()
-        })
-        .collect();
-    turns.sort_unstable();
-    let median = turns[TURNS / 2];
-    println!("{what}: {median} ns ({turns:?}), nothing: {} ns", idle());
+    let turns = (0..TURNS).map(|_| {
+        let tried = edge.try_out(DEVICE, &frame, TIMES).unwrap();
+        assert_eq!(tried.action, action, "{what}");
+        tried.took.as_nanos() as u64
+    });
+    Cost::of(what, family(segment), turns.collect(), bar)
+}
+
+fn family(segment: &Segment) -> &'static str {
+    match segment.from.is_ipv4() {
+        true => "IPv4",
+        false => "IPv6",
+    }
 }
 
 #[test]
 #[ignore = "measures, for which the host must be quiet"]
-fn deny_with_a_thousand_rules() {
+fn a_packet_at_the_edge() {
+    let costs = [denied(), forwarded()].into_iter().flatten();
+    let costs = costs.collect();
+    Results::new(nothing_ns(), (RULES, CONNECTIONS), costs, drops::measure()).write();
+}
+
+/// And what passes.
+fn denied() -> Vec<Cost> {
+    let mut found = Vec::new();
     with_gateway(
         (Forward::Snat, WantedMode::Native),
         1024,
         rules(forwarding(2)),
         |edge| {
-            for (what, from, to, flags, action) in [
-                (
-                    "deny, IPv4, SYN",
-                    "172.18.77.1:40000",
-                    "10.0.0.1:9042",
-                    SYN,
-                    DROP,
-                ),
-                (
-                    "deny, IPv4, ACK",
-                    "172.18.77.1:40000",
-                    "10.0.0.1:9042",
-                    ACK,
-                    DROP,
-                ),
-                (
-                    "deny, IPv6, SYN",
-                    "[fd00:77::1]:40000",
-                    "[fd00::1]:9042",
-                    SYN,
-                    DROP,
-                ),
-                (
-                    "pass, no rule, IPv4, SYN",
-                    "192.168.1.1:40000",
-                    "10.0.0.1:9042",
-                    SYN,
-                    PASS,
-                ),
-                (
-                    "pass, other port, IPv4, ACK",
-                    "192.168.1.1:40000",
-                    "10.0.0.1:443",
-                    ACK,
-                    PASS,
-                ),
+            let (denied, v6) = ("172.18.77.1:40000", "[fd00:77::1]:40000");
+            let (here, here6) = ("10.0.0.1:9042", "[fd00::1]:9042");
+            let stranger = "192.168.1.1:40000";
+            for (what, bar, from, to, flags, action) in [
+                ("denied, SYN", Some(Bar::Deny), denied, here, SYN, DROP),
+                ("denied, SYN", Some(Bar::Deny), v6, here6, SYN, DROP),
+                ("denied, ACK", Some(Bar::Deny), denied, here, ACK, DROP),
+                ("no rule's, SYN", None, stranger, here, SYN, PASS),
+                ("no rule's, ACK", None, stranger, "10.0.0.1:443", ACK, PASS),
             ] {
-                costs(edge, what, &Segment::new(from, to, flags), action);
+                let segment = Segment::new(from, to, flags);
+                found.push(cost(edge, (what, bar), &segment, action));
             }
         },
     );
@@ -135,13 +122,18 @@ fn deny_with_a_thousand_rules() {
         1024,
         rules(vec![]),
         |edge| {
-            let segment = |flags| Segment::new("172.18.77.1:40000", "10.0.0.1:9042", flags);
-            costs(edge, "deny, no forwarding, IPv4, SYN", &segment(SYN), DROP);
-            costs(edge, "deny, no forwarding, IPv4, ACK", &segment(ACK), DROP);
-            let v6 = Segment::new("[fd00:77::1]:40000", "[fd00::1]:9042", SYN);
-            costs(edge, "deny, no forwarding, IPv6, SYN", &v6, DROP);
+            for (what, from, to, flags) in [
+                ("SYN", "172.18.77.1:40000", "10.0.0.1:9042", SYN),
+                ("SYN", "[fd00:77::1]:40000", "[fd00::1]:9042", SYN),
+                ("ACK", "172.18.77.1:40000", "10.0.0.1:9042", ACK),
+            ] {
+                let what = format!("denied, {what}; nothing is forwarded");
+                let segment = Segment::new(from, to, flags);
+                found.push(cost(edge, (&what, Some(Bar::Deny)), &segment, DROP));
+            }
         },
     );
+    found
 }
 
 /// Runs on one frame follow each other, so each finds what the one before has made of it: two
@@ -153,9 +145,8 @@ const TURNS_OF_HOPS: u16 = 50;
 /// follow at once.
 const AT_ONCE: usize = 20;
 
-#[test]
-#[ignore = "measures, for which the host must be quiet"]
-fn forward_with_a_thousand_rules_and_a_million_connections() {
+fn forwarded() -> Vec<Cost> {
+    let mut found = Vec::new();
     let mut forwarded = forwarding(64);
     for is_ipv4 in [true, false] {
         let ends = [101, 102].map(|n| SocketAddr::new(host(n, is_ipv4), 9042));
@@ -184,13 +175,9 @@ fn forward_with_a_thousand_rules_and_a_million_connections() {
             }
             assert_eq!(packets(edge, Fate::ToBackend), u64::from(CONNECTIONS));
             for is_ipv4 in [true, false] {
-                for (what, flags, payload) in [
-                    ("opens", SYN, 0),
-                    ("goes on", ACK, 0),
-                    ("goes on", ACK, 1400),
-                ] {
+                for (flags, payload) in [(SYN, 0), (ACK, 0), (ACK, 1400)] {
                     let mut again = Vec::new();
-                    let mut turns: Vec<_> = (0..TURNS_OF_HOPS)
+                    let turns: Vec<_> = (0..TURNS_OF_HOPS)
                         .map(|turn| {
                             // Every SYN is another connection's; what goes on is the last of them.
                             let port = if flags == SYN {
@@ -213,24 +200,25 @@ fn forward_with_a_thousand_rules_and_a_million_connections() {
                                 let frame = segment.frame();
                                 again.extend((0..AT_ONCE).map(|_| {
                                     let tried = edge.try_out(DEVICE, &frame, HOPS).unwrap();
-                                    tried.took.as_nanos()
+                                    tried.took.as_nanos() as u64
                                 }));
                             }
-                            tried.took.as_nanos()
+                            tried.took.as_nanos() as u64
                         })
                         .collect();
-                    turns.sort_unstable();
-                    again.sort_unstable();
-                    let [low, median, high] = [5, 25, 45].map(|at: usize| turns[at]);
                     let family = if is_ipv4 { "IPv4" } else { "IPv6" };
-                    println!(
-                        "{family}, {what}, {payload} bytes: {median} ns ({low} to {high}), \
-                         at once again: {:?} ns, nothing: {} ns",
-                        again.get(again.len() / 2),
-                        idle()
-                    );
+                    let size = format!("{payload} bytes");
+                    if flags == SYN {
+                        found.push(Cost::of("forwarded, opens", family, turns, None));
+                        continue;
+                    }
+                    let what = format!("forwarded, goes on, {size}");
+                    found.push(Cost::of(&what, family, turns, Some(Bar::Forward)));
+                    let what = format!("forwarded, goes on, {size}, once more");
+                    found.push(Cost::of(&what, family, again, Some(Bar::Forward)));
                 }
             }
         },
     );
+    found
 }

@@ -4,7 +4,8 @@
 //!   `table.rs`: what is remembered of connections.
 //! - `forward.rs`: TCP through a gateway; `mtu.rs`: by wires that take less than others.
 //! - `frames.rs`: VLANs and jumbo frames; `wire.rs`: packets at random and odd ones, on a wire.
-//! - `drops.rs`: packets dropped in a second, beside nftables; `costs.rs`: what a packet costs, by hand.
+//! - `drops.rs`: packets dropped in a second, beside nftables; `costs.rs`: what a packet costs, by hand;
+//!   `results.rs`: where that is kept.
 //!
 //! The rest is what they share: a gateway in a namespace of its own, and frames.
 
@@ -28,6 +29,7 @@ mod packets;
 mod quote;
 mod random;
 mod read;
+mod results;
 mod table;
 mod ways;
 mod wire;
