@@ -7,7 +7,7 @@ use std::{
 
 use cql::{
     StreamId,
-    edit::{Log, Pipeline, Unreadable, Unseen},
+    edit::{Log, Pipeline, Unreadable, Unseen, Waited},
 };
 use dataplane::policy::RuleName;
 use prometheus::{IntCounterVec, Registry};
@@ -73,6 +73,7 @@ pub struct PipelineMetrics {
     steps: IntCounterVec,
     unseen: IntCounterVec,
     unreadable: IntCounterVec,
+    waited: IntCounterVec,
     /// Rules that have had a label: one more for each that a reload brings.
     rules: Arc<Mutex<HashSet<RuleName>>>,
 }
@@ -109,6 +110,12 @@ impl PipelineMetrics {
                  them.",
                 &["rule", "reason", "outcome"],
             )?,
+            waited: counters(
+                "underpass_pipeline_waited_total",
+                "Requests and responses that a step had wait for an answer from outside, or wanted to, by rule, \
+                 transform and what became of them.",
+                &["rule", "transform", "outcome"],
+            )?,
             rules: Arc::default(),
         })
     }
@@ -119,6 +126,7 @@ impl PipelineMetrics {
         counting.changed("transform");
         counting.unseen(StreamId(0), Unseen::TooLarge, true);
         counting.unreadable(Unreadable::Tls, true);
+        counting.waited("transform", Waited::Passed);
     }
 
     /// Counts under this rule.
@@ -197,6 +205,11 @@ impl Log for Counting {
 
     fn slowed(&mut self, transform: &'static str, _: u64) {
         self.step(transform, "slowed", "");
+    }
+
+    fn waited(&mut self, transform: &'static str, what: Waited) {
+        let labels = [self.rule.as_str(), transform, what.as_str()];
+        self.metrics.waited.with_label_values(&labels).inc();
     }
 
     fn unseen(&mut self, stream: StreamId, why: Unseen, refused: bool) {

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 
+use super::parking::{Lot, Space, Ticket};
 use super::rows::{Cell, Column, Rows};
 use crate::frame::{Header, Opcode};
 use crate::response::behind_prelude;
@@ -13,6 +14,8 @@ pub struct Response<'a> {
     header: Header,
     body: Cow<'a, [u8]>,
     changed: bool,
+    /// Where it may wait.
+    lot: Option<Lot<'a>>,
 }
 
 impl<'a> Response<'a> {
@@ -21,7 +24,36 @@ impl<'a> Response<'a> {
             header,
             body,
             changed: false,
+            lot: None,
         }
+    }
+
+    /// It may wait there.
+    pub(super) fn beside(mut self, lot: Lot<'a>) -> Self {
+        self.lot = Some(lot);
+        self
+    }
+
+    /// It is not as it was sent.
+    pub(super) fn is_changed(&mut self) {
+        self.changed = true;
+    }
+
+    /// Has it wait, once the step at hand has returned, until the ticket says what becomes of it; the steps
+    /// that have not seen it do then. `None`: it cannot wait, because too much does, or nothing can in this flow.
+    pub fn park(&mut self) -> Option<Ticket> {
+        let bytes = self.body.len();
+        self.lot.as_mut()?.park(bytes)
+    }
+
+    /// What the step at hand has parked it in.
+    pub(super) fn take_space(&mut self) -> Option<Space> {
+        self.lot.as_mut()?.found()
+    }
+
+    /// Whether the step at hand could not park it.
+    pub(super) fn found_no_room(&mut self) -> bool {
+        self.lot.as_mut().is_some_and(Lot::was_full)
     }
 
     /// What it is; `None`: nothing that is known.
@@ -80,6 +112,11 @@ impl<'a> Response<'a> {
         let prelude = self.body.get(..self.body.len() - proper.len())?;
         let rows = Rows::read(proper)?.edited(edit)?;
         Some([prelude, &rows].concat())
+    }
+
+    /// Its body.
+    pub(super) fn into_body(self) -> Cow<'a, [u8]> {
+        self.body
     }
 
     /// Header and body, if anything has changed.

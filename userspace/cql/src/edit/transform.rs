@@ -3,6 +3,7 @@
 use std::fmt;
 use std::net::SocketAddr;
 
+use super::parking::{Resolution, Waited};
 use super::request::Request;
 use super::response::Response;
 use crate::frame::{Opcode, StreamId};
@@ -28,6 +29,12 @@ pub trait Transform: fmt::Debug + Send + Sync {
     fn response(&self, response: &mut Response<'_>, caller: &Caller, number: u64) -> bool {
         let _ = (response, caller, number);
         false
+    }
+
+    /// What becomes of a request or a response that it has parked when nobody will say so any more: the ticket was
+    /// dropped, or the flow ends.
+    fn given_up(&self) -> Resolution {
+        Resolution::Pass
     }
 
     /// Whether a client may be told of an event.
@@ -142,6 +149,10 @@ pub trait Log {
     fn slowed(&mut self, transform: &'static str, ns: u64);
     /// A request could not be shown to the pipeline; and went on, or was refused.
     fn unseen(&mut self, stream: StreamId, why: Unseen, refused: bool);
+    /// This became of a request or a response that a transform had wait, or wanted to.
+    fn waited(&mut self, transform: &'static str, what: Waited) {
+        let _ = (transform, what);
+    }
 }
 
 /// Why a request could not be shown.
