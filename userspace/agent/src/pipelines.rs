@@ -13,6 +13,7 @@ use dataplane::policy::RuleName;
 use prometheus::{IntCounterVec, Registry};
 
 use crate::{
+    effects::Effect,
     marks,
     metrics::counters_by,
     reporters::{Means, Refusal, Reporters},
@@ -29,6 +30,8 @@ pub struct Steps {
     pub edit: Option<Pipeline>,
     /// Those that only look on. None: none.
     pub report: Option<Reporters>,
+    /// What is to be opened for the former.
+    pub effects: Vec<Arc<dyn Effect>>,
 }
 
 impl Pipelines {
@@ -47,12 +50,16 @@ impl Pipelines {
         self.0.get(rule)?.report.clone()
     }
 
-    /// Opens what their reporters write to, before they are in force.
+    /// Opens what their effects ask and their reporters write to, before they are in force.
     ///
     /// # Errors
     /// What cannot be opened, and for which rule.
     pub fn open(&self, means: &Means) -> anyhow::Result<()> {
         for (rule, steps) in &self.0 {
+            for effect in &steps.effects {
+                let opened = effect.open(rule, means);
+                opened.map_err(|e| anyhow::anyhow!("rule {rule}: {}: {e}", effect.name()))?;
+            }
             for reporter in steps.report.iter().flat_map(|report| report.iter()) {
                 let opened = reporter.open(means);
                 opened.map_err(|e| anyhow::anyhow!("rule {rule}: {}: {e}", reporter.name()))?;

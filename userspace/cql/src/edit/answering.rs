@@ -176,6 +176,11 @@ impl Talk {
             if step.response(&mut response, &self.caller, number) {
                 log.changed(step.name());
             }
+            if let Some(Refused { reason, error }) = response.take_refused() {
+                log.refused(header.stream, step.name(), reason);
+                self.answer(header, &error);
+                return Fate::Drop;
+            }
             if response.found_no_room() {
                 log.waited(step.name(), Waited::NoRoom);
             }

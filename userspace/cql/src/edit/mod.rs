@@ -13,16 +13,19 @@
 //! - `asking`, `answering`: what becomes of requests and of responses; `talk`: what they share; `login`:
 //!   who has logged in.
 //! - `layout`, `request`: what is where in a request, and how it is changed; `response`, `rows`.
+//! - `copied`: what a request asks, for another database; `page`: rows, to be held against others.
 //! - `parking`: what waits for an answer from outside.
 //! - `transform`: what a transform is.
 
 mod answering;
 mod asking;
+mod copied;
 mod cutter;
 mod lane;
 mod layout;
 mod login;
 mod output;
+mod page;
 mod parking;
 mod request;
 mod response;
@@ -33,6 +36,8 @@ mod talk;
 mod transform;
 
 pub use crate::compress::MAX_SEEN_BYTES;
+pub use copied::{Copied, NotCopied};
+pub use page::Page;
 pub use parking::{MAX_PARKED, MAX_PARKED_BYTES, Mailbox, Resolution, Ticket, Waited};
 pub use request::{Request, Statement};
 pub use response::Response;

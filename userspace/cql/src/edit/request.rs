@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 
+use super::copied::{Copied, NotCopied};
 use super::layout::{Asked, Layout, PAGE_SIZE, Parameters, SERIAL, SKIP_METADATA};
 use super::parking::{Lot, Space, Ticket};
 use crate::details::Consistency;
@@ -203,6 +204,14 @@ impl<'a> Request<'a> {
 
     pub(super) fn take_awaited(&mut self) -> Option<u64> {
         self.awaited.take()
+    }
+
+    /// What it asks, to be asked of another database.
+    ///
+    /// # Errors
+    /// Why it cannot be.
+    pub fn copied(&self) -> Result<Copied, NotCopied> {
+        Copied::of(&self.header, &self.body)
     }
 
     /// Has it wait, once the step at hand has returned, until the ticket says what becomes of it; the steps behind

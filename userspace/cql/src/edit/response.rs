@@ -4,6 +4,7 @@ use std::borrow::Cow;
 
 use super::parking::{Lot, Space, Ticket};
 use super::rows::{Cell, Column, Rows};
+use super::transform::Refused;
 use crate::frame::{Header, Opcode};
 use crate::response::behind_prelude;
 use crate::wire::Cursor;
@@ -14,6 +15,7 @@ pub struct Response<'a> {
     header: Header,
     body: Cow<'a, [u8]>,
     changed: bool,
+    refused: Option<Refused>,
     /// Where it may wait.
     lot: Option<Lot<'a>>,
 }
@@ -24,6 +26,7 @@ impl<'a> Response<'a> {
             header,
             body,
             changed: false,
+            refused: None,
             lot: None,
         }
     }
@@ -59,6 +62,36 @@ impl<'a> Response<'a> {
     /// What it is; `None`: nothing that is known.
     pub fn opcode(&self) -> Option<Opcode> {
         self.header.opcode
+    }
+
+    /// A whole frame, of one of the versions 3 to 5 and without compression. `None`: it is none.
+    pub fn of_frame(frame: &'a [u8]) -> Option<Self> {
+        let (raw, body) = frame.split_first_chunk()?;
+        let header = Header::read(*raw)?;
+        (!header.is_compressed()).then(|| Self::new(header, body.into()))
+    }
+
+    /// Its body, behind what stands before it: an id of a trace, warnings, a payload. `None`: malformed.
+    pub fn proper(&self) -> Option<&[u8]> {
+        Some(behind_prelude(&self.header, &self.body)?.rest())
+    }
+
+    /// The code of an ERROR; `None`: it is none.
+    pub fn error(&self) -> Option<i32> {
+        match self.header.opcode {
+            Some(Opcode::Error) => behind_prelude(&self.header, &self.body)?.int(),
+            _ => None,
+        }
+    }
+
+    /// Its client gets this error in its place.
+    pub fn refuse(&mut self, refused: Refused) {
+        self.refused = Some(refused);
+    }
+
+    /// What the step at hand has its client told in its place.
+    pub(super) fn take_refused(&mut self) -> Option<Refused> {
+        self.refused.take()
     }
 
     /// The id that a PREPARE was given.

@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use super::parking::{Resolution, Waited};
 use super::request::Request;
 use super::response::Response;
+use crate::details::Consistency;
 use crate::frame::{Opcode, StreamId};
 
 /// One step of a pipeline, shared by all flows of its rule.
@@ -105,6 +106,8 @@ pub enum Error {
     Unauthorized(String),
     /// The request makes no sense here.
     Invalid(String),
+    /// One of two has a write, by its consistency and within the time that there was.
+    WriteTimeout(String, Consistency),
     /// The client has to PREPARE again; the id that it sent.
     Unprepared(Vec<u8>),
 }
@@ -112,9 +115,17 @@ pub enum Error {
 impl Error {
     /// Code, message and what follows it.
     pub(super) fn body(&self) -> Vec<u8> {
+        let mut timeout = Vec::new();
         let (code, message, behind) = match self {
             Self::Protocol(message) => (0x000A_u32, message.as_str(), None),
             Self::Overloaded(message) => (0x1001, message.as_str(), None),
+            Self::WriteTimeout(message, consistency) => {
+                // Received, and required.
+                timeout.extend(consistency.0.to_be_bytes());
+                timeout.extend([1_u32, 2].map(u32::to_be_bytes).concat());
+                put_short_bytes(&mut timeout, b"SIMPLE");
+                (0x1100, message.as_str(), None)
+            }
             Self::Unauthorized(message) => (0x2100, message.as_str(), None),
             Self::Invalid(message) => (0x2200, message.as_str(), None),
             Self::Unprepared(id) => (0x2500, "the statement has to be prepared again", Some(id)),
@@ -124,6 +135,7 @@ impl Error {
         if let Some(id) = behind {
             put_short_bytes(&mut body, id);
         }
+        body.extend(timeout);
         body
     }
 }

@@ -1,0 +1,601 @@
+//! Rules with `mirror`: what reaches the second cluster, what is told of differences, and that one which is not there,
+//! hangs or dies is nobody else's trouble.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "tests say what they expect by failing, and so do their helpers"
+)]
+#![allow(
+    dead_code,
+    clippy::allow_attributes,
+    reason = "what it shares with other tests has more than it needs"
+)]
+
+mod common;
+#[path = "drivers/raw/frames.rs"]
+mod frames;
+
+use std::{
+    io::{Read, Write},
+    net::{SocketAddr, TcpListener, TcpStream},
+    path::Path,
+    sync::mpsc,
+    thread,
+};
+
+use common::{BINARY, PATIENCE, eventually};
+use frames::{RESPONSE, RESULT, frame, query, ready, segment, startup};
+use nix::sys::signal::Signal;
+use testkit::{
+    node::{Credentials, Node, NodeOptions},
+    sandbox::{Agent, Sandbox},
+};
+
+const ERROR: u8 = 0x00;
+const PREPARE: u8 = 0x09;
+const EXECUTE: u8 = 0x0A;
+const BATCH: u8 = 0x0D;
+
+const SCHEMA: [&str; 2] = [
+    "CREATE KEYSPACE shop WITH replication = {'class': 'SimpleStrategy', 'replication_factor': 1}",
+    "CREATE TABLE shop.orders (id int PRIMARY KEY, v text)",
+];
+
+/// A host with an agent, a database and perhaps a second one.
+struct World<'s> {
+    sandbox: &'s Sandbox,
+    agent: Agent<'s>,
+    database: Node,
+}
+
+fn world(body: impl FnOnce(&World<'_>)) {
+    let sandbox = Sandbox::new().unwrap();
+    let netns = Some(&sandbox.netns);
+    let settings = "max_flows = 100\nworkers = 1";
+    let agent = Agent::start(Path::new(BINARY), netns, &sandbox.cgroup, settings, "").unwrap();
+    let world = World {
+        database: node(&sandbox, NodeOptions::default()),
+        sandbox: &sandbox,
+        agent,
+    };
+    body(&world);
+    eventually("every flow ends", || {
+        world.agent.metric("underpass_flows").unwrap() == 0.0
+    });
+    let log = world.agent.log();
+    // One test takes a file away.
+    let mut lines = log.lines().filter(|line| !line.contains("password_file"));
+    let bad = lines.find(|line| line.contains("panicked") || line.contains(" ERROR "));
+    assert_eq!(bad, None, "the agent complained");
+}
+
+fn node(sandbox: &Sandbox, options: NodeOptions) -> Node {
+    let schema = SCHEMA.map(str::to_owned).to_vec();
+    let options = NodeOptions { schema, ..options };
+    sandbox.server(|| Node::start(options)).unwrap().unwrap()
+}
+
+impl World<'_> {
+    fn mirror(&self) -> Node {
+        node(self.sandbox, NodeOptions::default())
+    }
+
+    /// A rule `r` for the database, with this mirror.
+    fn rule(&self, to: SocketAddr, settings: &str) {
+        let port = self.database.addr().port();
+        let policy = format!(
+            "[[rule]]\nname = \"r\"\nto = [\":{port}\"]\naction = \"enrich\"\n\
+             pipeline = [{{ transform = \"mirror\", to = \"{to}\"{settings} }}]\n"
+        );
+        let loaded = "underpass_reloads_total{result=\"ok\"}";
+        let before = self.agent.metric(loaded).unwrap();
+        self.agent.write_policy(&policy).unwrap();
+        self.agent.signal(Signal::SIGHUP).unwrap();
+        eventually("the policy is in force", || {
+            self.agent.metric(loaded).unwrap() > before
+        });
+    }
+
+    /// An application's connection to the database.
+    fn client(&self, version: u8) -> Client {
+        let to = self.database.addr();
+        let stream = self.sandbox.client(|| TcpStream::connect(to));
+        Client::begin(stream.unwrap().unwrap(), version)
+    }
+
+    /// What somebody else finds at a node.
+    fn value_at(&self, node: SocketAddr, id: i32) -> Option<String> {
+        let stream = self.sandbox.server(|| TcpStream::connect(node));
+        let mut client = Client::begin(stream.unwrap().unwrap(), 4);
+        let text = format!("SELECT v FROM shop.orders WHERE id = {id}");
+        let (opcode, body) = client.ask(&query(4, 1, &text));
+        assert_eq!(opcode, RESULT);
+        let rows = cql::edit::Page::read(&body).unwrap().rows;
+        let value = rows.first()?[0]?;
+        Some(String::from_utf8(value.to_vec()).unwrap())
+    }
+
+    fn counted(&self, metric: &str, labels: &str) -> u64 {
+        let sample = format!("underpass_mirror_{metric}_total{{{labels}}}");
+        self.agent.metric(&sample).unwrap() as u64
+    }
+
+    fn fate(&self, outcome: &str) -> u64 {
+        self.counted("requests", &format!("outcome=\"{outcome}\",rule=\"r\""))
+    }
+
+    fn compared(&self, result: &str) -> u64 {
+        self.counted("compared", &format!("result=\"{result}\",rule=\"r\""))
+    }
+
+    fn waited(&self, outcome: &str) -> u64 {
+        let sample = format!(
+            "underpass_pipeline_waited_total{{outcome=\"{outcome}\",rule=\"r\",transform=\"mirror\"}}"
+        );
+        self.agent.metric(&sample).unwrap() as u64
+    }
+}
+
+struct Client {
+    stream: TcpStream,
+    version: u8,
+}
+
+impl Client {
+    fn begin(mut stream: TcpStream, version: u8) -> Self {
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_nodelay(true).unwrap();
+        let hello = startup(version, &[("CQL_VERSION", "3.0.0")]);
+        stream.write_all(&hello).unwrap();
+        let expected = ready(version);
+        let mut got = vec![0; expected.len()];
+        stream.read_exact(&mut got).unwrap();
+        assert_eq!(got, expected);
+        Self { stream, version }
+    }
+
+    fn send(&mut self, frame: &[u8]) {
+        let bytes = match self.version {
+            5 => segment(frame),
+            _ => frame.to_vec(),
+        };
+        self.stream.write_all(&bytes).unwrap();
+    }
+
+    /// Stream, opcode and body of the next response, which is alone in its segment.
+    fn next(&mut self) -> (i16, u8, Vec<u8>) {
+        if self.version == 5 {
+            self.stream.read_exact(&mut [0; 6]).unwrap();
+        }
+        let mut header = [0; 9];
+        self.stream.read_exact(&mut header).unwrap();
+        assert_eq!(header[0], RESPONSE | self.version);
+        let length = u32::from_be_bytes(header[5..].try_into().unwrap());
+        let mut body = vec![0; length as usize];
+        self.stream.read_exact(&mut body).unwrap();
+        if self.version == 5 {
+            self.stream.read_exact(&mut [0; 4]).unwrap();
+        }
+        (i16::from_be_bytes([header[2], header[3]]), header[4], body)
+    }
+
+    fn ask(&mut self, frame: &[u8]) -> (u8, Vec<u8>) {
+        self.send(frame);
+        let (_, opcode, body) = self.next();
+        (opcode, body)
+    }
+
+    fn does(&mut self, text: &str) {
+        let (opcode, body) = self.ask(&query(self.version, 1, text));
+        assert_eq!(opcode, RESULT, "{text}: {}", String::from_utf8_lossy(&body));
+    }
+
+    fn inserts(&mut self, id: i32, value: &str) {
+        self.does(&insert(id, value));
+    }
+
+    fn prepares(&mut self, text: &str) -> Vec<u8> {
+        let mut body = [&(text.len() as u32).to_be_bytes()[..], text.as_bytes()].concat();
+        if self.version == 5 {
+            body.extend([0; 4]);
+        }
+        let (opcode, body) = self.ask(&frame(self.version, 2, PREPARE, &body));
+        assert_eq!(opcode, RESULT, "{}", String::from_utf8_lossy(&body));
+        let length = usize::from(u16::from_be_bytes([body[4], body[5]]));
+        body[6..6 + length].to_vec()
+    }
+
+    fn execute(&self, id: &[u8], values: &[&[u8]]) -> Vec<u8> {
+        let mut body = short(id);
+        if self.version == 5 {
+            body.extend(short(id));
+        }
+        body.extend([0, 1]);
+        body.extend(match self.version {
+            5 => &[0, 0, 0, 1][..],
+            _ => &[1],
+        });
+        body.extend(bound(values));
+        frame(self.version, 3, EXECUTE, &body)
+    }
+}
+
+fn insert(id: i32, value: &str) -> String {
+    format!("INSERT INTO shop.orders (id, v) VALUES ({id}, '{value}')")
+}
+
+fn short(bytes: &[u8]) -> Vec<u8> {
+    [&(bytes.len() as u16).to_be_bytes()[..], bytes].concat()
+}
+
+fn bound(values: &[&[u8]]) -> Vec<u8> {
+    let mut body = (values.len() as u16).to_be_bytes().to_vec();
+    for value in values {
+        body.extend((value.len() as u32).to_be_bytes());
+        body.extend(*value);
+    }
+    body
+}
+
+/// An address at which nobody listens.
+fn nobody(world: &World<'_>) -> SocketAddr {
+    let listener = world.sandbox.server(|| TcpListener::bind("127.0.0.1:0"));
+    listener.unwrap().unwrap().local_addr().unwrap()
+}
+
+/// A mirror that lets one connection begin, and then reads and says nothing until it is dropped.
+struct Hangs {
+    addr: SocketAddr,
+    ends: mpsc::Sender<()>,
+    thread: Option<thread::JoinHandle<()>>,
+}
+
+fn hangs(world: &World<'_>) -> Hangs {
+    let listener = world.sandbox.server(|| TcpListener::bind("127.0.0.1:0"));
+    let listener = listener.unwrap().unwrap();
+    let addr = listener.local_addr().unwrap();
+    let (ends, ended) = mpsc::channel::<()>();
+    let thread = thread::spawn(move || {
+        let (mut stream, _) = common::accept(&listener);
+        let mut got = [0; 9];
+        stream.read_exact(&mut got).unwrap();
+        let mut body = vec![0; got[8].into()];
+        stream.read_exact(&mut body).unwrap();
+        stream.write_all(&ready(4)).unwrap();
+        let _ = ended.recv();
+    });
+    Hangs {
+        addr,
+        ends,
+        thread: Some(thread),
+    }
+}
+
+impl Hangs {
+    /// It dies, with what it had been asked.
+    fn dies(mut self) {
+        drop(std::mem::replace(&mut self.ends, mpsc::channel().0));
+        self.thread.take().unwrap().join().unwrap();
+    }
+}
+
+#[test]
+fn writes_reach_both_however_they_are_asked_for() {
+    world(|world| {
+        let mirror = world.mirror();
+        world.rule(mirror.addr(), ", timeout = \"10s\"");
+        for version in [3, 4, 5] {
+            let base = i32::from(version) * 10;
+            let before = world.fate("acknowledged");
+            let mut client = world.client(version);
+            client.inserts(base, "text");
+            client.does("USE shop");
+            client.does(&format!("INSERT INTO orders (id, v) VALUES ({}, 'used')", base + 1));
+            let id = client.prepares("INSERT INTO orders (id, v) VALUES (?, ?)");
+            let key = (base + 2).to_be_bytes();
+            let execute = client.execute(&id, &[&key, b"bound"]);
+            assert_eq!(client.ask(&execute).0, RESULT);
+            // A batch of a text and a prepared statement.
+            let text = insert(base + 3, "batched");
+            let mut body = [&[0, 0, 2, 0][..], &(text.len() as u32).to_be_bytes(), text.as_bytes(), &[0, 0]].concat();
+            body.push(1);
+            body.extend(short(&id));
+            body.extend(bound(&[&(base + 4).to_be_bytes(), b"bound"]));
+            body.extend([0, 1]);
+            body.extend(match version {
+                5 => &[0; 4][..],
+                _ => &[0],
+            });
+            assert_eq!(client.ask(&frame(version, 4, BATCH, &body)).0, RESULT);
+            // Neither a read, nor a definition, nor what drivers ask.
+            client.does("SELECT v FROM shop.orders WHERE id = 1");
+            client.does("SELECT * FROM system.local");
+            client.does(&format!("CREATE TABLE shop.t{version} (k int PRIMARY KEY)"));
+            eventually("the mirror has acknowledged", || {
+                world.fate("acknowledged") == before + 4
+            });
+            for (n, value) in [(0, "text"), (1, "used"), (2, "bound"), (3, "batched"), (4, "bound")] {
+                for node in [world.database.addr(), mirror.addr()] {
+                    let found = world.value_at(node, base + n);
+                    assert_eq!(found.as_deref(), Some(value), "v{version}, {n} at {node}");
+                }
+            }
+        }
+        assert_eq!(world.fate("refused"), 0);
+    });
+}
+
+#[test]
+fn a_mirror_that_is_away_and_returns_is_nobody_elses_trouble() {
+    world(|world| {
+        let addr = nobody(world);
+        world.rule(addr, ", timeout = \"1s\"");
+        let mut client = world.client(4);
+        client.inserts(1, "one");
+        eventually("it is away", || world.fate("away") == 1);
+        assert!(world.agent.log().contains("the mirror is away"));
+        // It comes.
+        let options = || NodeOptions {
+            listen: addr,
+            ..NodeOptions::default()
+        };
+        let mirror = node(world.sandbox, options());
+        let mut next = 2;
+        eventually("it is asked again", || {
+            client.inserts(next, "again");
+            next += 1;
+            world.fate("acknowledged") > 0
+        });
+        assert!(world.agent.log().contains("the mirror is there again"));
+        // It goes, and another is there, which has nothing prepared.
+        let id = client.prepares("INSERT INTO shop.orders (id, v) VALUES (?, ?)");
+        let execute = client.execute(&id, &[&1_000_i32.to_be_bytes(), b"prepared"]);
+        let before = world.fate("acknowledged");
+        client.ask(&execute);
+        eventually("it has it", || world.fate("acknowledged") > before);
+        drop(mirror);
+        let mirror = node(world.sandbox, options());
+        eventually("the new one has it", || {
+            assert_eq!(client.ask(&execute).0, RESULT);
+            world.value_at(mirror.addr(), 1_000).is_some()
+        });
+    });
+}
+
+#[test]
+fn a_mirror_that_hangs_or_dies_is_nobody_elses_trouble() {
+    world(|world| {
+        let mirror = hangs(world);
+        world.rule(mirror.addr, ", timeout = \"50ms\"");
+        let mut client = world.client(4);
+        for id in 0..10 {
+            client.inserts(id, "x");
+        }
+        eventually("all are late", || world.fate("late") == 10);
+        mirror.dies();
+        let mirror = hangs(world);
+        world.rule(mirror.addr, ", timeout = \"10s\"");
+        let mut client = world.client(4);
+        client.inserts(1, "x");
+        mirror.dies();
+        eventually("it is lost", || world.fate("lost") + world.fate("away") > 0);
+    });
+}
+
+#[test]
+fn a_flood_is_dropped_and_its_flow_is_unharmed() {
+    const MANY: usize = 9_000;
+    world(|world| {
+        let mirror = hangs(world);
+        world.rule(mirror.addr, ", timeout = \"10s\"");
+        let mut client = world.client(4);
+        let mut reader = Client {
+            stream: client.stream.try_clone().unwrap(),
+            version: 4,
+        };
+        thread::scope(|scope| {
+            scope.spawn(move || {
+                for n in 0..MANY {
+                    client.send(&query(4, (n % 1_000) as i16, &insert(n as i32, "x")));
+                }
+            });
+            for _ in 0..MANY {
+                assert_eq!(reader.next().1, RESULT);
+            }
+        });
+        assert!(world.fate("full") > 0);
+        assert!(world.fate("full") < MANY as u64);
+        mirror.dies();
+    });
+}
+
+#[test]
+fn it_logs_in_and_says_who_cannot() {
+    world(|world| {
+        let (user, password) = ("mirror".to_owned(), "s3cret".to_owned());
+        let credentials = Some(Credentials { user, password });
+        let mirror = node(
+            world.sandbox,
+            NodeOptions {
+                credentials,
+                ..NodeOptions::default()
+            },
+        );
+        world.rule(mirror.addr(), "");
+        let mut client = world.client(4);
+        client.inserts(1, "x");
+        eventually("it is not let in", || world.fate("away") == 1);
+        assert!(world.agent.log().contains("it wants a log-in"));
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("password");
+        std::fs::write(&file, "s3cret\n").unwrap();
+        let login = format!(", username = \"mirror\", password_file = {file:?}, timeout = \"10s\"");
+        world.rule(mirror.addr(), &login);
+        let mut client = world.client(4);
+        client.inserts(2, "x");
+        eventually("it is", || world.fate("acknowledged") == 1);
+        assert!(!world.agent.log().contains("s3cret"));
+        // A file that is not there leaves the policy that is in force.
+        std::fs::remove_file(&file).unwrap();
+        let failed = "underpass_reloads_total{result=\"error\"}";
+        let before = world.agent.metric(failed).unwrap();
+        world.agent.signal(Signal::SIGHUP).unwrap();
+        eventually("it is refused", || {
+            world.agent.metric(failed).unwrap() > before
+        });
+        assert!(world.agent.log().contains("password_file"));
+    });
+}
+
+#[test]
+fn what_differs_is_found_and_told_without_values() {
+    const SELECT: &str = "SELECT v FROM shop.orders WHERE id = 1";
+    world(|world| {
+        let mirror = world.mirror();
+        let settings = ", what = [\"reads\", \"writes\"], compare = true, timeout = \"10s\"";
+        world.rule(mirror.addr(), settings);
+        for version in [4, 5] {
+            let same = world.compared("same");
+            let mut client = world.client(version);
+            client.inserts(1, "alike");
+            // In this order at the mirror, too.
+            eventually("it is there", || world.compared("same") == same + 1);
+            client.does(SELECT);
+            let id = client.prepares("SELECT v FROM shop.orders WHERE id = ?");
+            let execute = client.execute(&id, &[&1_i32.to_be_bytes()]);
+            assert_eq!(client.ask(&execute).0, RESULT);
+            eventually("both are alike", || world.compared("same") == same + 3);
+
+            let direct = || {
+                let stream = world.sandbox.server(|| TcpStream::connect(mirror.addr()));
+                Client::begin(stream.unwrap().unwrap(), 4)
+            };
+            let different = |kind: &str, there: &str, here: &str, client: &mut Client| {
+                direct().does(there);
+                let before = world.compared(kind);
+                client.ask(&query(version, 9, here));
+                eventually(kind, || world.compared(kind) == before + 1);
+            };
+            different("values", &insert(1, "s3cret"), SELECT, &mut client);
+            different("rows", "DELETE FROM shop.orders WHERE id = 1", SELECT, &mut client);
+            let select_none = "SELECT v FROM shop.none WHERE id = 1";
+            // Both refuse that, alike.
+            let same = world.compared("same");
+            assert_eq!(client.ask(&query(version, 9, select_none)).0, ERROR);
+            eventually("both refuse it", || world.compared("same") == same + 1);
+            let create = format!("CREATE TABLE shop.only{version} (id int PRIMARY KEY)");
+            let select = format!("SELECT * FROM shop.only{version}");
+            different("database_error", &create, &select, &mut client);
+            // Some of it only this database has.
+            let create = format!("CREATE TABLE shop.here{version} (id int PRIMARY KEY)");
+            client.does(&create);
+            let before = world.compared("mirror_error");
+            client.does(&format!("SELECT * FROM shop.here{version}"));
+            eventually("the mirror refuses", || {
+                world.compared("mirror_error") == before + 1
+            });
+        }
+        let log = world.agent.log();
+        assert!(log.contains("the mirror differs"), "{log}");
+        assert!(log.contains("SELECT v FROM shop.orders WHERE id = ?"), "{log}");
+        for value in ["s3cret", "733363726574"] {
+            assert!(!log.contains(value), "{log}");
+        }
+        world.rule(mirror.addr(), &format!("{settings}, show_values = true"));
+        let mut client = world.client(4);
+        client.inserts(2, "here");
+        eventually("it is there", || world.value_at(mirror.addr(), 2).is_some());
+        let stream = world.sandbox.server(|| TcpStream::connect(mirror.addr()));
+        Client::begin(stream.unwrap().unwrap(), 4).does(&insert(2, "there"));
+        client.does("SELECT v FROM shop.orders WHERE id = 2");
+        eventually("values are told", || {
+            let log = world.agent.log();
+            log.contains("0x68657265") && log.contains("0x7468657265")
+        });
+    });
+}
+
+#[test]
+fn a_write_is_acknowledged_when_both_have_it() {
+    world(|world| {
+        let mirror = world.mirror();
+        world.rule(
+            mirror.addr(),
+            ", dual_write = true, on_failure = \"error\", timeout = \"10s\"",
+        );
+        for version in [3, 4, 5] {
+            let mut client = world.client(version);
+            for n in 0..20 {
+                let id = i32::from(version) * 100 + n;
+                client.inserts(id, "both");
+                let found = world.value_at(mirror.addr(), id);
+                assert_eq!(found.as_deref(), Some("both"), "v{version}: at once");
+            }
+        }
+        // What the mirror refuses is not acknowledged; what the database refuses is its own matter.
+        let mut client = world.client(4);
+        client.does("CREATE TABLE shop.here (id int PRIMARY KEY)");
+        let (opcode, body) = client.ask(&query(4, 1, "INSERT INTO shop.here (id) VALUES (1)"));
+        assert_eq!((opcode, &body[..4]), (ERROR, &[0, 0, 0x11, 0][..]));
+        let (opcode, body) = client.ask(&query(4, 1, "INSERT INTO shop.none (id) VALUES (1)"));
+        assert_eq!((opcode, &body[..4]), (ERROR, &[0, 0, 0x22, 0][..]));
+    });
+}
+
+#[test]
+fn a_write_that_the_mirror_has_not_is_an_error_or_not_as_is_wanted() {
+    world(|world| {
+        let away = nobody(world);
+        for (on_failure, expected) in [("pass", RESULT), ("error", ERROR)] {
+            let settings = format!(", dual_write = true, on_failure = \"{on_failure}\"");
+            let before = world.agent.metric("underpass_reloads_total{result=\"ok\"}");
+            assert!(before.is_ok());
+            world.rule(away, &format!("{settings}, timeout = \"10s\""));
+            for version in [3, 4, 5] {
+                let mut client = world.client(version);
+                let (opcode, body) = client.ask(&query(version, 1, &insert(1, "x")));
+                assert_eq!(opcode, expected, "v{version} {on_failure}");
+                if opcode == ERROR {
+                    assert_eq!(body[..4], [0, 0, 0x11, 0], "a write timeout");
+                    let text = String::from_utf8_lossy(&body);
+                    assert!(text.contains("not acknowledged by the mirror: away"), "{text}");
+                    assert!(body.ends_with(b"\0\x01\0\0\0\x01\0\0\0\x02\0\x06SIMPLE"));
+                }
+            }
+            // One that hangs.
+            let mirror = hangs(world);
+            world.rule(mirror.addr, &format!("{settings}, timeout = \"100ms\""));
+            let mut client = world.client(4);
+            assert_eq!(client.ask(&query(4, 1, &insert(2, "x"))).0, expected);
+            assert_eq!(client.ask(&query(4, 1, &insert(3, "x"))).0, expected);
+            mirror.dies();
+        }
+        assert!(world.waited("passed") > 0 && world.waited("refused") > 0);
+    });
+}
+
+#[test]
+fn only_the_write_waits_and_a_flow_that_ends_abandons_it() {
+    world(|world| {
+        let mirror = hangs(world);
+        world.rule(mirror.addr, ", dual_write = true, timeout = \"10s\"");
+        let mut client = world.client(4);
+        let mut other = world.client(4);
+        client.send(&query(4, 7, &insert(1, "x")));
+        // Others on the same connection do not, and their answers come first.
+        for stream in [1, 2] {
+            client.send(&query(4, stream, "SELECT v FROM shop.orders WHERE id = 1"));
+            assert_eq!(client.next().0, stream);
+        }
+        other.does("SELECT v FROM shop.orders WHERE id = 1");
+        drop(client);
+        eventually("it is abandoned", || world.waited("abandoned") + world.waited("given_up") == 1);
+        // Who has ended its half gets the answer that it waits for.
+        other.send(&query(4, 9, &insert(2, "x")));
+        other.stream.shutdown(std::net::Shutdown::Write).unwrap();
+        mirror.dies();
+        assert_eq!(other.next().0, 9);
+    });
+}
