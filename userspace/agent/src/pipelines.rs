@@ -102,7 +102,7 @@ impl PipelineMetrics {
             steps: counters(
                 "underpass_transforms_total",
                 "Requests that a transform has changed, answered, refused, slowed down, or would have refused \
-                 (`shadow`), by rule, transform, outcome and reason.",
+                 (`shadow`), and responses that it has withheld, by rule, transform, outcome and reason.",
                 &["rule", "transform", "outcome", "reason"],
             )?,
             unseen: counters(
@@ -200,6 +200,10 @@ impl Log for Counting {
         self.step(transform, "refused", reason);
         let step = transform;
         self.refusals.push((stream, Refusal { step, reason }));
+    }
+
+    fn withheld(&mut self, transform: &'static str, reason: &'static str) {
+        self.step(transform, "withheld", reason);
     }
 
     fn answered(&mut self, transform: &'static str) {

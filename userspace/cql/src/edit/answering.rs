@@ -124,7 +124,7 @@ impl Answering<'_> {
             Resolution::Answer(body) => self.talk.answer_for(&header, body, awaited, self.log),
             Resolution::Refuse(Refused { reason, error }) => {
                 if let Some(step) = self.talk.pipeline.get(place) {
-                    self.log.refused(header.stream, step.name(), reason);
+                    self.log.withheld(step.name(), reason);
                 }
                 self.talk.answer(&header, &error);
             }
@@ -177,7 +177,7 @@ impl Talk {
                 log.changed(step.name());
             }
             if let Some(Refused { reason, error }) = response.take_refused() {
-                log.refused(header.stream, step.name(), reason);
+                log.withheld(step.name(), reason);
                 self.answer(header, &error);
                 return Fate::Drop;
             }

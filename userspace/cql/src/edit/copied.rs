@@ -66,8 +66,10 @@ impl Copied {
         read.ok_or(NotCopied::Version)?
     }
 
-    /// How many bytes it takes.
+    /// How many bytes of memory it takes, about.
     pub fn bytes(&self) -> usize {
+        /// Each of a statement's two pieces is allocated for itself.
+        const PIECES_BYTES: usize = 64;
         let parts = self.statements.iter();
         let bytes = parts.map(|part| {
             let text = match &part.what {
@@ -76,7 +78,8 @@ impl Copied {
             };
             text + part.values.as_ref().map_or(0, |values| values.len())
         });
-        size_of::<Self>() + size_of::<Part>() * self.statements.len() + bytes.sum::<usize>()
+        let each = size_of::<Part>() + PIECES_BYTES;
+        size_of::<Self>() + each * self.statements.len() + bytes.sum::<usize>()
     }
 
     /// How it is asked in version 4. `ids`: of its prepared statements, in their order; None: there are too few.

@@ -153,6 +153,10 @@ pub trait Log {
     fn changed(&mut self, transform: &'static str);
     /// It has refused one, which will be answered on its stream.
     fn refused(&mut self, stream: StreamId, transform: &'static str, reason: &'static str);
+    /// It has the client get an error in place of a response: the database has done what was asked.
+    fn withheld(&mut self, transform: &'static str, reason: &'static str) {
+        let _ = (transform, reason);
+    }
     /// It has answered one in place of the database.
     fn answered(&mut self, transform: &'static str);
     /// It would have, and only says so.

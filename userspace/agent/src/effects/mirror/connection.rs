@@ -34,6 +34,9 @@ const SILENCE: Duration = Duration::from_secs(10);
 /// A connection on which nothing is asked for so long ends.
 const IDLE: Duration = Duration::from_secs(60);
 
+/// Ids are hashes, of 16 bytes.
+const MAX_ID_BYTES: usize = 256;
+
 const READ_BYTES: usize = 64 << 10;
 
 /// UNPREPARED: the statement has to be prepared again.
@@ -303,7 +306,7 @@ impl<'s> Connection<'s> {
         let Some(Prepared::Out(jobs)) = self.prepared.remove(text) else {
             return;
         };
-        let Some(id) = id else {
+        let Some(id) = id.filter(|id| id.len() <= MAX_ID_BYTES) else {
             for (job, _) in jobs {
                 let answer = Answer::Error(error.unwrap_or_default());
                 if job.exchange.is_mirrored(Ok(answer), self.shared) {

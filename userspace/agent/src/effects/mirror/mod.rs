@@ -297,11 +297,15 @@ impl Mirror {
         request: &Request<'_>,
         asked: Asked<'_>,
     ) -> Result<Option<u64>, Fate> {
-        let permit = cluster.permit(request.body_bytes()).ok_or(Fate::Full)?;
+        let mut permit = cluster.permit(request.body_bytes()).ok_or(Fate::Full)?;
         let copied = request.copied().map_err(|why| match why {
             NotCopied::Page => Fate::Page,
             NotCopied::Version => Fate::Version,
         })?;
+        // A batch of very many very small statements takes more room than its body.
+        if !permit.grow(copied.bytes().saturating_sub(request.body_bytes())) {
+            return Err(Fate::Full);
+        }
         let is_dual = self.settings.dual_write && asked.is_write;
         let named = match (asked.prepared.first(), asked.first) {
             _ if !self.settings.compare => Named::Not,

@@ -30,6 +30,9 @@ const AUTH_SUCCESS: u8 = 0x10;
 /// What is said before a connection is in use is short.
 const MAX_WORD_BYTES: usize = 64 << 10;
 
+/// Of an error, in the log.
+const MAX_TOLD_BYTES: usize = 256;
+
 /// A response's header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Header {
@@ -101,8 +104,9 @@ fn expect(opcode: u8, expected: u8, body: &[u8]) -> io::Result<()> {
         _ if opcode == expected => Ok(()),
         // Code and length of the message before it. It is the mirror's own word on its log-in or keyspace.
         ERROR => {
-            let message = String::from_utf8_lossy(body.get(6..).unwrap_or_default()).into_owned();
-            Err(told(&message))
+            let message = body.get(6..).unwrap_or_default();
+            let message = message.get(..MAX_TOLD_BYTES).unwrap_or(message);
+            Err(told(&String::from_utf8_lossy(message).escape_debug().to_string()))
         }
         other => Err(told(&format!("unexpected opcode {other:#04x}"))),
     }
