@@ -305,14 +305,23 @@ fn writes_reach_both_however_they_are_asked_for() {
             let mut client = world.client(version);
             client.inserts(base, "text");
             client.does("USE shop");
-            client.does(&format!("INSERT INTO orders (id, v) VALUES ({}, 'used')", base + 1));
+            client.does(&format!(
+                "INSERT INTO orders (id, v) VALUES ({}, 'used')",
+                base + 1
+            ));
             let id = client.prepares("INSERT INTO orders (id, v) VALUES (?, ?)");
             let key = (base + 2).to_be_bytes();
             let execute = client.execute(&id, &[&key, b"bound"]);
             assert_eq!(client.ask(&execute).0, RESULT);
             // A batch of a text and a prepared statement.
             let text = insert(base + 3, "batched");
-            let mut body = [&[0, 0, 2, 0][..], &(text.len() as u32).to_be_bytes(), text.as_bytes(), &[0, 0]].concat();
+            let mut body = [
+                &[0, 0, 2, 0][..],
+                &(text.len() as u32).to_be_bytes(),
+                text.as_bytes(),
+                &[0, 0],
+            ]
+            .concat();
             body.push(1);
             body.extend(short(&id));
             body.extend(bound(&[&(base + 4).to_be_bytes(), b"bound"]));
@@ -329,7 +338,13 @@ fn writes_reach_both_however_they_are_asked_for() {
             eventually("the mirror has acknowledged", || {
                 world.fate("acknowledged") == before + 4
             });
-            for (n, value) in [(0, "text"), (1, "used"), (2, "bound"), (3, "batched"), (4, "bound")] {
+            for (n, value) in [
+                (0, "text"),
+                (1, "used"),
+                (2, "bound"),
+                (3, "batched"),
+                (4, "bound"),
+            ] {
                 for node in [world.database.addr(), mirror.addr()] {
                     let found = world.value_at(node, base + n);
                     assert_eq!(found.as_deref(), Some(value), "v{version}, {n} at {node}");
@@ -492,7 +507,12 @@ fn what_differs_is_found_and_told_without_values() {
                 eventually(kind, || world.compared(kind) == before + 1);
             };
             different("values", &insert(1, "s3cret"), SELECT, &mut client);
-            different("rows", "DELETE FROM shop.orders WHERE id = 1", SELECT, &mut client);
+            different(
+                "rows",
+                "DELETE FROM shop.orders WHERE id = 1",
+                SELECT,
+                &mut client,
+            );
             let select_none = "SELECT v FROM shop.none WHERE id = 1";
             // Both refuse that, alike.
             let same = world.compared("same");
@@ -512,7 +532,10 @@ fn what_differs_is_found_and_told_without_values() {
         }
         let log = world.agent.log();
         assert!(log.contains("the mirror differs"), "{log}");
-        assert!(log.contains("SELECT v FROM shop.orders WHERE id = ?"), "{log}");
+        assert!(
+            log.contains("SELECT v FROM shop.orders WHERE id = ?"),
+            "{log}"
+        );
         for value in ["s3cret", "733363726574"] {
             assert!(!log.contains(value), "{log}");
         }
@@ -573,7 +596,10 @@ fn a_write_that_the_mirror_has_not_is_an_error_or_not_as_is_wanted() {
                 if opcode == ERROR {
                     assert_eq!(body[..4], [0, 0, 0x11, 0], "a write timeout");
                     let text = String::from_utf8_lossy(&body);
-                    assert!(text.contains("not acknowledged by the mirror: away"), "{text}");
+                    assert!(
+                        text.contains("not acknowledged by the mirror: away"),
+                        "{text}"
+                    );
                     assert!(body.ends_with(b"\0\x01\0\0\0\x01\0\0\0\x02\0\x06SIMPLE"));
                 }
             }
@@ -612,7 +638,9 @@ fn only_the_write_waits_and_a_flow_that_ends_abandons_it() {
         assert_eq!((marked.next().0, world.waited("given_up")), (5, 1));
         marked.does("SELECT v FROM shop.orders WHERE id = 3");
         drop((client, marked));
-        eventually("it is abandoned", || world.waited("abandoned") + world.waited("given_up") == 2);
+        eventually("it is abandoned", || {
+            world.waited("abandoned") + world.waited("given_up") == 2
+        });
         // Who has ended its half gets the answer that it waits for.
         other.send(&query(4, 9, &insert(2, "x")));
         other.stream.shutdown(std::net::Shutdown::Write).unwrap();

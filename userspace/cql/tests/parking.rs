@@ -139,8 +139,10 @@ mod tests {
             let letters = Arc::new(Letters::default());
             let caller = Caller::default();
             let empty: Vec<Box<dyn Transform>> = Vec::new();
-            let editor =
-                std::mem::replace(&mut edits.editor, cql::edit::Editor::new(empty.into(), caller));
+            let editor = std::mem::replace(
+                &mut edits.editor,
+                cql::edit::Editor::new(empty.into(), caller),
+            );
             edits.editor = editor.told_by(letters.clone());
             Self {
                 edits,
@@ -170,8 +172,10 @@ mod tests {
                     .editor
                     .resolve(0, number, resolution, &mut self.counts);
             }
-            self.asked.extend(self.edits.editor.late().unwrap_or_default());
-            self.told.extend(self.edits.editor.answers().unwrap_or_default());
+            self.asked
+                .extend(self.edits.editor.late().unwrap_or_default());
+            self.told
+                .extend(self.edits.editor.answers().unwrap_or_default());
         }
 
         fn ticket(&self, request: bool, stream: i16) -> Ticket {
@@ -228,7 +232,13 @@ mod tests {
             let mut flow = Flow::new(kind, false, None);
             flow.client_sends(&asks(kind, 1, PARK_REQUEST));
             // One that passes as it comes; in v5 its segments are cut off in the middle.
-            let long = frame(kind.version, 0, 2, PREPARE, &prepare(kind.version, &"x".repeat(200_000), None));
+            let long = frame(
+                kind.version,
+                0,
+                2,
+                PREPARE,
+                &prepare(kind.version, &"x".repeat(200_000), None),
+            );
             let long = kind.wrap(&[long]);
             let (begun, rest) = long.split_at(long.len() * 2 / 3);
             flow.client_sends(begun);
@@ -243,14 +253,20 @@ mod tests {
     #[test]
     fn it_can_be_answered_changed_and_refused() {
         for kind in KINDS {
-            let mut flow = Flow::new(kind, false, Some("transform = \"consistency\"\nexactly = \"TWO\""));
+            let mut flow = Flow::new(
+                kind,
+                false,
+                Some("transform = \"consistency\"\nexactly = \"TWO\""),
+            );
             for stream in 1..=3 {
                 flow.client_sends(&asks(kind, stream, PARK_REQUEST));
             }
             let body = ask(kind.version, "SELECT v FROM ks.another");
             flow.ticket(true, 3).resolve(Resolution::Refuse(refused()));
-            flow.ticket(true, 1).resolve(Resolution::Instead(body.clone()));
-            flow.ticket(true, 2).resolve(Resolution::Answer(vec![0, 0, 0, 1]));
+            flow.ticket(true, 1)
+                .resolve(Resolution::Instead(body.clone()));
+            flow.ticket(true, 2)
+                .resolve(Resolution::Answer(vec![0, 0, 0, 1]));
             flow.runs();
             let [asked] = &flow.asked()[..] else {
                 panic!("{kind:?}: one request")

@@ -398,25 +398,55 @@ mod tests {
         let mirror = "{ transform = \"mirror\", to = \"10.0.0.9:9042\"";
         let tag = "{ transform = \"tag\" }";
         let mirrors = [
-            ("{ transform = \"mirror\" }".to_owned(), "missing field `to`"),
-            ("{ transform = \"mirror\", to = \"db:9042\" }".to_owned(), "to: expected `IP:PORT`"),
+            (
+                "{ transform = \"mirror\" }".to_owned(),
+                "missing field `to`",
+            ),
+            (
+                "{ transform = \"mirror\", to = \"db:9042\" }".to_owned(),
+                "to: expected `IP:PORT`",
+            ),
             (format!("{mirror}, what = [] }}"), "what: expected any of"),
-            (format!("{mirror}, what = [\"ddl\"] }}"), "unknown variant `ddl`"),
-            (format!("{mirror}, sample = 0.0 }}"), "sample: expected a fraction"),
-            (format!("{mirror}, timeout = \"11s\" }}"), "timeout: expected `1ms` to `10s`"),
-            (format!("{mirror}, username = \"u\" }}"), "username: expected with `password_file`"),
-            (format!("{mirror}, password_file = \"/p\" }}"), "password_file: expected with"),
+            (
+                format!("{mirror}, what = [\"ddl\"] }}"),
+                "unknown variant `ddl`",
+            ),
+            (
+                format!("{mirror}, sample = 0.0 }}"),
+                "sample: expected a fraction",
+            ),
+            (
+                format!("{mirror}, timeout = \"11s\" }}"),
+                "timeout: expected `1ms` to `10s`",
+            ),
+            (
+                format!("{mirror}, username = \"u\" }}"),
+                "username: expected with `password_file`",
+            ),
+            (
+                format!("{mirror}, password_file = \"/p\" }}"),
+                "password_file: expected with",
+            ),
             (
                 format!("{mirror}, username = \"u\", password_file = \"p\" }}"),
                 "password_file: expected an absolute path",
             ),
-            (format!("{mirror}, on_failure = \"error\" }}"), "on_failure: expected `error` with"),
-            (format!("{mirror}, show_values = true }}"), "show_values: expected with"),
+            (
+                format!("{mirror}, on_failure = \"error\" }}"),
+                "on_failure: expected `error` with",
+            ),
+            (
+                format!("{mirror}, show_values = true }}"),
+                "show_values: expected with",
+            ),
             (
                 format!("{mirror}, dual_write = true, what = [\"reads\"] }}"),
                 "dual_write: expected `writes`",
             ),
-            (format!("{mirror}, dual_write = true, sample = 0.5 }}"), "dual_write: expected without"),
+            (
+                format!("{mirror}, dual_write = true, sample = 0.5 }}"),
+                "dual_write: expected without",
+            ),
             (
                 format!("{mirror} }}, {tag}"),
                 "u.toml:5:61: rule.pipeline: expected mirror behind all transforms",
@@ -426,7 +456,11 @@ mod tests {
             let error = found("enrich", &step).unwrap_err();
             assert!(error.contains(expected), "{step}: {error}");
         }
-        found("enrich", &format!("{tag}, {mirror} }}, {mirror}, compare = true }}")).unwrap();
+        found(
+            "enrich",
+            &format!("{tag}, {mirror} }}, {mirror}, compare = true }}"),
+        )
+        .unwrap();
         for (action, step, expected) in cases {
             let error = found(action, step).unwrap_err();
             assert!(error.contains(expected), "{step}: {error}");

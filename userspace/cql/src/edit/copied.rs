@@ -121,7 +121,10 @@ impl Copied {
         let flag = |is: bool, flag: u32| if is { flag } else { 0 };
         let values = match self.batch {
             Some(_) => None,
-            None => self.statements.first().and_then(|part| part.values.as_deref()),
+            None => self
+                .statements
+                .first()
+                .and_then(|part| part.values.as_deref()),
         };
         let flags = flag(values.is_some(), VALUES)
             | flag(self.named, NAMES)
@@ -312,12 +315,22 @@ mod tests {
             let theirs = copied.in_v4([&b"other"[..]]);
             assert_eq!(theirs, Some((Opcode::Execute, expected)));
 
-            let children = [&[1, 0, 2, 0, 0, 0, 0, 1, b'x'][..], &VALUE, b"\x01\0\x02id", &VALUE];
+            let children = [
+                &[1, 0, 2, 0, 0, 0, 0, 1, b'x'][..],
+                &VALUE,
+                b"\x01\0\x02id",
+                &VALUE,
+            ];
             let flags = 0x20_u32.to_be_bytes();
             let flags = if keyspace { &flags[..] } else { &flags[3..] };
             let body = [&children.concat()[..], &[0, 1], flags, &[7; 8]].concat();
             let copied = Copied::of(&header(version, Opcode::Batch), &body).unwrap();
-            let children = [&[1, 0, 2, 0, 0, 0, 0, 1, b'x'][..], &VALUE, b"\x01\0\x05other", &VALUE];
+            let children = [
+                &[1, 0, 2, 0, 0, 0, 0, 1, b'x'][..],
+                &VALUE,
+                b"\x01\0\x05other",
+                &VALUE,
+            ];
             let expected = [&children.concat()[..], &[0, 1, 0x20], &[7; 8]].concat();
             let theirs = copied.in_v4([&b"other"[..]]);
             assert_eq!(theirs, Some((Opcode::Batch, expected)));

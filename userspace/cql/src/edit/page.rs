@@ -102,7 +102,9 @@ mod tests {
 
     #[test]
     fn rows_without_columns_are_none() {
-        let bytes = [ROWS, NO_METADATA, 0, i32::MAX].map(i32::to_be_bytes).concat();
+        let bytes = [ROWS, NO_METADATA, 0, i32::MAX]
+            .map(i32::to_be_bytes)
+            .concat();
         assert_eq!(Page::read(&bytes), None);
     }
 

@@ -70,7 +70,10 @@ pub(super) struct Connection<'s> {
 
 /// What is out on a stream.
 enum Out {
-    Asked { job: Job, again: bool },
+    Asked {
+        job: Job,
+        again: bool,
+    },
     Prepares(Arc<[u8]>),
     /// Nobody waits for it any more, and the stream is not free yet.
     Late,
@@ -234,7 +237,9 @@ impl<'s> Connection<'s> {
     fn hear(&mut self) -> io::Result<()> {
         let old = self.read.len();
         self.read.resize(old + READ_BYTES, 0);
-        let came = self.stream.try_read(self.read.get_mut(old..).unwrap_or_default());
+        let came = self
+            .stream
+            .try_read(self.read.get_mut(old..).unwrap_or_default());
         self.read.truncate(old + *came.as_ref().unwrap_or(&0));
         match came {
             Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
@@ -315,7 +320,8 @@ impl<'s> Connection<'s> {
             }
             return;
         };
-        self.prepared.insert(text.clone(), Prepared::Known(id.into()));
+        self.prepared
+            .insert(text.clone(), Prepared::Known(id.into()));
         for (job, again) in jobs {
             self.ask(job, again);
         }
@@ -334,7 +340,10 @@ impl<'s> Connection<'s> {
         }
         for prepared in self.prepared.values_mut() {
             if let Prepared::Out(jobs) = prepared {
-                late.extend(jobs.extract_if(.., |(job, _)| is_late(job)).map(|(job, _)| job));
+                late.extend(
+                    jobs.extract_if(.., |(job, _)| is_late(job))
+                        .map(|(job, _)| job),
+                );
             }
         }
         while self.waiting.front().is_some_and(is_late)

@@ -7,13 +7,7 @@ use cql::{
     edit::{Error, Refused, Resolution, Response, Ticket},
 };
 
-use super::{
-    budget::Permit,
-    cluster::Shared,
-    compare::Answer,
-    metrics::Fate,
-    texts::Text,
-};
+use super::{budget::Permit, cluster::Shared, compare::Answer, metrics::Fate, texts::Text};
 
 /// A text is analysed for its fingerprint up to this.
 pub(super) const MAX_NAMED_BYTES: usize = 16 << 10;
@@ -146,7 +140,8 @@ impl Exchange {
 
 /// That one of two has a write, and of the other it is not known.
 pub(super) fn timeout(why: &str, consistency: Consistency) -> Error {
-    let message = format!("the write is in its database, and is not acknowledged by the mirror: {why}");
+    let message =
+        format!("the write is in its database, and is not acknowledged by the mirror: {why}");
     Error::WriteTimeout(message, consistency)
 }
 

@@ -30,10 +30,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 type Jobs = mpsc::UnboundedReceiver<Job>;
 
 /// Ends when it has nothing to do for a while. What is sent there is bounded by the budget.
-pub(super) fn start(
-    shared: Arc<Shared>,
-    keyspace: Option<Arc<str>>,
-) -> mpsc::UnboundedSender<Job> {
+pub(super) fn start(shared: Arc<Shared>, keyspace: Option<Arc<str>>) -> mpsc::UnboundedSender<Job> {
     let (sender, mut jobs) = mpsc::unbounded_channel();
     tokio::spawn(async move {
         run(&shared, keyspace.as_deref(), &mut jobs).await;

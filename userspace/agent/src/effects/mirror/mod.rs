@@ -49,7 +49,7 @@ use exchange::{Exchange, MAX_NAMED_BYTES, Named};
 use metrics::Fate;
 use out::{Awaited, Found};
 use settings::{Checked, Login};
-use texts::{MAX_TEXT_BYTES, Text};
+use texts::Text;
 
 /// As in the configuration.
 const NAME: &str = "mirror";
@@ -109,6 +109,8 @@ struct Asked<'r> {
     keyspace: Option<Arc<str>>,
     prepared: Vec<Arc<Text>>,
     first: Option<&'r [u8]>,
+    /// It cannot be asked of the mirror.
+    not: Option<Fate>,
 }
 
 /// Why a request is not asked of the mirror.
@@ -117,7 +119,6 @@ enum Not {
     Wanted,
     /// Its client has to prepare a statement again.
     Known(Vec<u8>),
-    Copied(Fate),
 }
 
 impl Transform for Step {
@@ -154,7 +155,6 @@ impl Transform for Step {
                     error: Error::Unprepared(id),
                 });
             }
-            Err(Not::Copied(fate)) => return self.0.is_not_copied(cluster, fate, true),
         };
         let is_write = asked.is_write;
         match self.0.ask(cluster, request, asked) {
@@ -211,9 +211,7 @@ fn prepares(cluster: &Cluster, request: &mut Request<'_>, caller: &Caller) {
         return;
     };
     let keyspace = request.keyspace().or(caller.keyspace.as_deref());
-    let fits = text.len() <= MAX_TEXT_BYTES;
-    let text = fits.then(|| Arc::new(Text::new(text, keyspace)));
-    let awaited = Awaited::Prepare(text);
+    let awaited = Awaited::Prepare(Arc::new(Text::new(text, keyspace)));
     let number = cluster.shared.out.put(awaited, Instant::now());
     request.await_response(number);
 }
@@ -230,6 +228,7 @@ fn asked<'r>(
         keyspace: given.map(Arc::from),
         prepared: Vec::new(),
         first: None,
+        not: None,
     };
     for (place, statement) in request.statements().enumerate() {
         let (kind, names) = match statement {
@@ -240,15 +239,17 @@ fn asked<'r>(
             }
             Statement::Prepared(id) => {
                 let known = cluster.shared.texts.get(id);
-                let known = known.ok_or_else(|| Not::Known(id.to_vec()))?;
-                let text = known.ok_or(Not::Copied(Fate::TooLong))?;
+                let text = known.ok_or_else(|| Not::Known(id.to_vec()))?;
                 // One that does not say where its table is means where it was prepared, and so do all that go
                 // with it.
                 if text.names.is_none() && text.keyspace != asked.keyspace {
                     if place > 0 {
-                        return Err(Not::Copied(Fate::Version));
+                        asked.not = Some(Fate::Version);
                     }
                     asked.keyspace = text.keyspace.clone();
+                }
+                if text.is_too_long {
+                    asked.not = Some(Fate::TooLong);
                 }
                 asked.prepared.push(text.clone());
                 (text.kind, text.names.clone())
@@ -284,7 +285,11 @@ impl Mirror {
     /// 0 to 1, spread evenly: SplitMix64 of a number that counts.
     fn draw(&self) -> f64 {
         const STEP: u64 = 0x9E37_79B9_7F4A_7C15;
-        let mut z = self.drawn.fetch_add(1, Relaxed).wrapping_add(1).wrapping_mul(STEP);
+        let mut z = self
+            .drawn
+            .fetch_add(1, Relaxed)
+            .wrapping_add(1)
+            .wrapping_mul(STEP);
         z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
         z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
         ((z ^ (z >> 31)) >> 11) as f64 / (1_u64 << 53) as f64
@@ -297,6 +302,9 @@ impl Mirror {
         request: &Request<'_>,
         asked: Asked<'_>,
     ) -> Result<Option<u64>, Fate> {
+        if let Some(fate) = asked.not {
+            return Err(fate);
+        }
         let mut permit = cluster.permit(request.body_bytes()).ok_or(Fate::Full)?;
         let copied = request.copied().map_err(|why| match why {
             NotCopied::Page => Fate::Page,
@@ -358,8 +366,7 @@ mod tests {
 
     #[test]
     fn a_sample_is_of_the_size_that_was_asked_for() {
-        let settings: Settings =
-            toml::from_str("to = \"127.0.0.1:9\"\nsample = 0.1\n").unwrap();
+        let settings: Settings = toml::from_str("to = \"127.0.0.1:9\"\nsample = 0.1\n").unwrap();
         let mirror = Mirror {
             settings: settings.checked().unwrap(),
             cluster: OnceLock::new(),

@@ -18,8 +18,8 @@ const LONGEST: Duration = Duration::from_secs(30);
 /// What a response is awaited for.
 #[derive(Debug)]
 pub(super) enum Awaited {
-    /// What is prepared; None: it is too long.
-    Prepare(Option<Arc<Text>>),
+    /// What is prepared.
+    Prepare(Arc<Text>),
     /// To be compared.
     Copy(Arc<Exchange>),
     /// To be at both.
@@ -99,15 +99,16 @@ mod tests {
     fn what_is_old_or_too_much_is_forgotten() {
         let out = Out::default();
         let now = Instant::now();
-        let first = out.put(Awaited::Prepare(None), now);
-        let second = out.put(Awaited::Prepare(None), now + LONGEST);
+        let text = Arc::new(Text::new(b"x", None));
+        let first = out.put(Awaited::Prepare(text.clone()), now);
+        let second = out.put(Awaited::Prepare(text.clone()), now + LONGEST);
         out.sweep(now + LONGEST);
         assert!(matches!(out.take(first), Found::Forgotten));
         assert!(matches!(out.take(first | DUAL), Found::ForgottenDual));
         let found = out.take(second);
-        assert!(matches!(found, Found::Awaited(Awaited::Prepare(None))));
+        assert!(matches!(found, Found::Awaited(Awaited::Prepare(_))));
         let numbers: Vec<u64> = (0..=MAX_OUT)
-            .map(|_| out.put(Awaited::Prepare(None), now))
+            .map(|_| out.put(Awaited::Prepare(text.clone()), now))
             .collect();
         assert!(matches!(out.take(numbers[0]), Found::Forgotten));
         assert!(matches!(out.take(numbers[1]), Found::Awaited(_)));

@@ -1,11 +1,6 @@
 //! As in the configuration, and checked.
 
-use std::{
-    fmt, io,
-    net::SocketAddr,
-    path::PathBuf,
-    time::Duration,
-};
+use std::{fmt, io, net::SocketAddr, path::PathBuf, time::Duration};
 
 use serde::Deserialize;
 
@@ -145,7 +140,8 @@ impl Settings {
         }
         if self.dual_write && self.sample < 1.0 {
             return Err(
-                "dual_write: expected without `sample`: a write is at both, or it is not".to_owned(),
+                "dual_write: expected without `sample`: a write is at both, or it is not"
+                    .to_owned(),
             );
         }
         let fails = self.on_failure == OnFailure::Error;

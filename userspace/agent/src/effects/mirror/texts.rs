@@ -11,7 +11,7 @@ use cql::{Statement, StatementKind};
 const MAX_BYTES: usize = 16 << 20;
 
 /// A longer one is not mirrored.
-pub(super) const MAX_TEXT_BYTES: usize = 64 << 10;
+const MAX_TEXT_BYTES: usize = 64 << 10;
 
 /// Beside its text, about.
 const ENTRY_BYTES: usize = 256;
@@ -19,7 +19,9 @@ const ENTRY_BYTES: usize = 256;
 /// A statement.
 #[derive(Debug)]
 pub(super) struct Text {
+    /// Empty if it is too long.
     pub(super) text: Box<[u8]>,
+    pub(super) is_too_long: bool,
     pub(super) kind: StatementKind,
     /// In which it is to be prepared.
     pub(super) keyspace: Option<Arc<str>>,
@@ -30,9 +32,16 @@ pub(super) struct Text {
 impl Text {
     /// `keyspace`: the flow's, or what is said with it.
     pub(super) fn new(text: &[u8], keyspace: Option<&str>) -> Self {
-        let Statement { kind, keyspace: names, .. } = Statement::of(text);
+        let Statement {
+            kind,
+            keyspace: names,
+            ..
+        } = Statement::of(text);
+        let is_too_long = text.len() > MAX_TEXT_BYTES;
+        let kept = if is_too_long { &[] } else { text };
         Self {
-            text: text.into(),
+            text: kept.into(),
+            is_too_long,
             kind,
             keyspace: keyspace.map(Arc::from),
             names,
@@ -46,18 +55,17 @@ pub(super) struct Texts(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    known: HashMap<Box<[u8]>, Option<Arc<Text>>>,
+    known: HashMap<Box<[u8]>, Arc<Text>>,
     order: VecDeque<Box<[u8]>>,
     bytes: usize,
 }
 
 impl Texts {
-    /// None: too long to be remembered, which is remembered.
-    pub(super) fn put(&self, id: &[u8], text: Option<Arc<Text>>) {
+    pub(super) fn put(&self, id: &[u8], text: Arc<Text>) {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let bytes = cost(id, text.as_deref());
+        let bytes = cost(id, &text);
         match state.known.insert(id.into(), text) {
-            Some(old) => state.bytes -= cost(id, old.as_deref()),
+            Some(old) => state.bytes -= cost(id, &old),
             None => state.order.push_back(id.into()),
         }
         state.bytes += bytes;
@@ -65,20 +73,22 @@ impl Texts {
             && let Some(oldest) = state.order.pop_front()
         {
             if let Some(gone) = state.known.remove(&oldest) {
-                state.bytes -= cost(&oldest, gone.as_deref());
+                state.bytes -= cost(&oldest, &gone);
             }
         }
     }
 
     /// None: its PREPARE was not seen.
-    pub(super) fn get(&self, id: &[u8]) -> Option<Option<Arc<Text>>> {
+    pub(super) fn get(&self, id: &[u8]) -> Option<Arc<Text>> {
         let state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         state.known.get(id).cloned()
     }
 }
 
-fn cost(id: &[u8], text: Option<&Text>) -> usize {
-    id.len() * 2 + text.map_or(0, |text| text.text.len()) + ENTRY_BYTES
+fn cost(id: &[u8], text: &Text) -> usize {
+    let names = [text.names.as_deref(), text.keyspace.as_deref()];
+    let names: usize = names.into_iter().flatten().map(str::len).sum();
+    id.len() * 2 + text.text.len() + names + ENTRY_BYTES
 }
 
 #[cfg(test)]
@@ -91,13 +101,21 @@ mod tests {
         let long = "x".repeat(MAX_TEXT_BYTES);
         for n in 0..300_u16 {
             let text = Text::new(long.as_bytes(), None);
-            texts.put(&n.to_be_bytes(), Some(Arc::new(text)));
+            texts.put(&n.to_be_bytes(), Arc::new(text));
         }
         assert!(texts.get(&0_u16.to_be_bytes()).is_none());
         assert!(texts.get(&299_u16.to_be_bytes()).is_some());
-        texts.put(b"id", None);
-        texts.put(b"id", None);
-        assert!(texts.get(b"id").unwrap().is_none());
+        let longer = format!("SELECT v FROM ks.t WHERE {long}");
+        for _ in 0..2 {
+            let text = Text::new(longer.as_bytes(), None);
+            texts.put(b"id", Arc::new(text));
+        }
+        let found = texts.get(b"id").unwrap();
+        assert!(found.is_too_long && found.text.is_empty());
+        assert_eq!(
+            (found.kind, found.names.as_deref()),
+            (StatementKind::Select, Some("ks"))
+        );
         let state = texts.0.lock().unwrap();
         assert!(state.bytes <= MAX_BYTES && state.known.len() == state.order.len());
     }

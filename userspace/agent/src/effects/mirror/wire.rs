@@ -106,7 +106,9 @@ fn expect(opcode: u8, expected: u8, body: &[u8]) -> io::Result<()> {
         ERROR => {
             let message = body.get(6..).unwrap_or_default();
             let message = message.get(..MAX_TOLD_BYTES).unwrap_or(message);
-            Err(told(&String::from_utf8_lossy(message).escape_debug().to_string()))
+            Err(told(
+                &String::from_utf8_lossy(message).escape_debug().to_string(),
+            ))
         }
         other => Err(told(&format!("unexpected opcode {other:#04x}"))),
     }
