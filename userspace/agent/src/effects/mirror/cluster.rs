@@ -21,12 +21,12 @@ use super::{
     leg,
     metrics::{Counters, Fate, MirrorMetrics},
     out::Out,
-    telling::Told,
+    telling::{Away, Told},
     texts::{Text, Texts},
 };
 
 /// Keyspaces at the same time, each with a connection of its own.
-const MAX_LEGS: usize = 64;
+pub(super) const MAX_LEGS: usize = 64;
 
 /// What was not answered is looked for as often.
 const SWEEP_EVERY: Duration = Duration::from_secs(1);
@@ -56,6 +56,7 @@ pub(super) struct Shared {
     pub(super) texts: Texts,
     pub(super) out: Out,
     pub(super) told: Told,
+    pub(super) away: Away,
     pub(super) dials: Arc<OnceLock<Probe>>,
     budget: Arc<Budget>,
 }
@@ -131,6 +132,7 @@ impl Mirrors {
             texts: Texts::default(),
             out: Out::default(),
             told: Told::default(),
+            away: Away::default(),
             dials: self.dials.clone(),
             budget: Budget::new(),
         })?);

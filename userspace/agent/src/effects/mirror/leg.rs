@@ -33,7 +33,7 @@ type Jobs = mpsc::UnboundedReceiver<Job>;
 pub(super) fn start(shared: Arc<Shared>, keyspace: Option<Arc<str>>) -> mpsc::UnboundedSender<Job> {
     let (sender, mut jobs) = mpsc::unbounded_channel();
     tokio::spawn(async move {
-        run(&shared, keyspace.as_deref(), &mut jobs).await;
+        run(&shared, &keyspace, &mut jobs).await;
         jobs.close();
         while let Some(job) = jobs.recv().await {
             job.fails(Fate::Away, &shared);
@@ -42,26 +42,21 @@ pub(super) fn start(shared: Arc<Shared>, keyspace: Option<Arc<str>>) -> mpsc::Un
     sender
 }
 
-async fn run(shared: &Arc<Shared>, keyspace: Option<&str>, jobs: &mut Jobs) {
+async fn run(shared: &Arc<Shared>, keyspace: &Option<Arc<str>>, jobs: &mut Jobs) {
     let mut pause = FIRST_PAUSE;
-    // Whether the log has to hear that it is back.
-    let mut was_away = false;
     loop {
         let mut waiting = VecDeque::new();
-        match opened(shared, keyspace, jobs, &mut waiting).await {
+        match opened(shared, keyspace.as_deref(), jobs, &mut waiting).await {
             Some(Ok(stream)) => {
-                if std::mem::take(&mut was_away) {
-                    let (rule, mirror) = (&shared.rule, shared.settings.to);
-                    tracing::info!(%rule, %mirror, keyspace, "the mirror is there again");
-                }
+                shared.is_there(keyspace);
                 pause = FIRST_PAUSE;
                 match Connection::new(stream, shared, waiting).serve(jobs).await {
                     Ended::Idle => return,
-                    Ended::Broken(error) => told(shared, keyspace, &error, &mut was_away),
+                    Ended::Broken(error) => shared.is_away(keyspace, &error),
                 }
             }
             Some(Err(error)) => {
-                told(shared, keyspace, &error, &mut was_away);
+                shared.is_away(keyspace, &error);
                 for job in waiting {
                     job.fails(Fate::Away, shared);
                 }
@@ -73,13 +68,6 @@ async fn run(shared: &Arc<Shared>, keyspace: Option<&str>, jobs: &mut Jobs) {
             return;
         }
         pause = (pause * 2).min(LONGEST_PAUSE);
-    }
-}
-
-fn told(shared: &Shared, keyspace: Option<&str>, error: &io::Error, was_away: &mut bool) {
-    if !std::mem::replace(was_away, true) {
-        let (rule, mirror) = (&shared.rule, shared.settings.to);
-        tracing::warn!(%rule, %mirror, keyspace, %error, "the mirror is away; what is for it is dropped");
     }
 }
 

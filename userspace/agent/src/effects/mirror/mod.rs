@@ -90,10 +90,12 @@ impl Effect for Mirror {
     }
 
     fn open(&self, rule: &RuleName, means: &Means) -> Result<(), String> {
+        if self.cluster.get().is_some() {
+            return Ok(()); // The file that has taken its place could not be put into force.
+        }
         let login = self.settings.login().map_err(|e| e.to_string())?;
         let opened = means.mirrors.open(rule, &self.settings, login);
         let cluster = opened.map_err(|e| format!("cannot start a thread for it: {e}"))?;
-        // A step is of one file, which is put into force once.
         let _ = self.cluster.set(cluster);
         Ok(())
     }

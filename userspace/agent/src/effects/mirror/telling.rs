@@ -1,14 +1,16 @@
 //! A line in the log for what is different, and not for each.
 
 use std::{
-    sync::{Mutex, PoisonError},
+    collections::HashSet,
+    io,
+    sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
 };
 
 use cql::Analysis;
 
 use super::{
-    cluster::Shared,
+    cluster::{MAX_LEGS, Shared},
     compare::Difference,
     exchange::{Exchange, Named},
 };
@@ -34,7 +36,42 @@ impl Told {
     }
 }
 
+/// For which keyspaces the mirror is away, as far as the log has heard: for no more than there are connections, since
+/// clients may name any.
+#[derive(Debug, Default)]
+pub(super) struct Away(Mutex<HashSet<Option<Arc<str>>>>);
+
+impl Away {
+    /// False: it was before, or nobody is to hear of it.
+    fn begins(&self, keyspace: &Option<Arc<str>>) -> bool {
+        let mut away = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        away.len() < MAX_LEGS && away.insert(keyspace.clone())
+    }
+
+    /// False: it was not.
+    fn ends(&self, keyspace: &Option<Arc<str>>) -> bool {
+        let mut away = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        away.remove(keyspace)
+    }
+}
+
 impl Shared {
+    /// The mirror cannot be asked in this keyspace.
+    pub(super) fn is_away(&self, keyspace: &Option<Arc<str>>, error: &io::Error) {
+        if self.away.begins(keyspace) {
+            let (rule, mirror, keyspace) = (&self.rule, self.settings.to, keyspace.as_deref());
+            tracing::warn!(%rule, %mirror, keyspace, %error, "the mirror is away; what is for it is dropped");
+        }
+    }
+
+    /// It can be.
+    pub(super) fn is_there(&self, keyspace: &Option<Arc<str>>) {
+        if self.away.ends(keyspace) {
+            let (rule, mirror, keyspace) = (&self.rule, self.settings.to, keyspace.as_deref());
+            tracing::info!(%rule, %mirror, keyspace, "the mirror is there again");
+        }
+    }
+
     /// Values are only shown if that is wanted.
     pub(super) fn tell(&self, exchange: &Exchange, difference: &Difference) {
         let Some(untold) = self.told.once(Instant::now()) else {
@@ -70,5 +107,18 @@ mod tests {
         assert_eq!(told.once(now), None);
         assert_eq!(told.once(now), None);
         assert_eq!(told.once(now + EVERY), Some(2));
+    }
+
+    #[test]
+    fn who_is_away_is_told_once_and_of_so_many() {
+        let away = Away::default();
+        let named = |n: usize| Some(Arc::from(n.to_string()));
+        assert!(!away.ends(&None));
+        assert!(away.begins(&None) && !away.begins(&None));
+        assert!(away.ends(&None) && !away.ends(&None));
+        let told = (0..2 * MAX_LEGS)
+            .filter(|n| away.begins(&named(*n)))
+            .count();
+        assert_eq!(told, MAX_LEGS);
     }
 }
