@@ -659,3 +659,119 @@ fn only_the_write_waits_and_a_flow_that_ends_abandons_it() {
         assert_eq!(other.next().0, 9);
     });
 }
+
+/// A mirror that lets one connection begin, and from then on answers each request as `says` does.
+fn scripted(
+    world: &World<'_>,
+    requests: usize,
+    says: impl Fn(usize, &[u8]) -> Vec<u8> + Send + 'static,
+) -> (SocketAddr, thread::JoinHandle<()>) {
+    let listener = world.sandbox.server(|| TcpListener::bind("127.0.0.1:0"));
+    let listener = listener.unwrap().unwrap();
+    let addr = listener.local_addr().unwrap();
+    let thread = thread::spawn(move || {
+        let (mut stream, _) = common::accept(&listener);
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        for nth in 0..=requests {
+            let mut asked = vec![0; 9];
+            stream.read_exact(&mut asked).unwrap();
+            let length = u32::from_be_bytes(asked[5..].try_into().unwrap());
+            asked.resize(9 + length as usize, 0);
+            stream.read_exact(&mut asked[9..]).unwrap();
+            assert_eq!(asked[0], 4, "version 4");
+            let answer = match nth {
+                0 => ready(4),
+                _ => says(nth - 1, &asked),
+            };
+            stream.write_all(&answer).unwrap();
+        }
+        // Until the other side has had enough.
+        let _ = stream.read(&mut [0; 1]);
+    });
+    (addr, thread)
+}
+
+#[test]
+fn what_the_mirror_has_forgotten_is_prepared_again_there() {
+    const TEXT: &str = "INSERT INTO shop.orders (id, v) VALUES (?, ?)";
+    world(|world| {
+        let prepared = |stream, id: &[u8]| {
+            let body = [&[0, 0, 0, 4][..], &short(id), &[0; 12]].concat();
+            frame(RESPONSE | 4, stream, RESULT, &body)
+        };
+        let (addr, mirror) = scripted(world, 4, move |nth, asked| {
+            let stream = i16::from_be_bytes([asked[2], asked[3]]);
+            let (opcode, id): (u8, &[u8]) = match nth {
+                0 | 2 => (PREPARE, b""),
+                1 => (EXECUTE, b"theirs"),
+                _ => (EXECUTE, b"another"),
+            };
+            assert_eq!(asked[4], opcode, "{nth}");
+            match nth {
+                0 | 2 => assert!(asked.ends_with(TEXT.as_bytes())),
+                _ => assert!(asked[9..].starts_with(&short(id))),
+            }
+            match nth {
+                0 => prepared(stream, b"theirs"),
+                1 => {
+                    let body = [&[0, 0, 0x25, 0, 0, 0][..], &short(b"theirs")].concat();
+                    frame(RESPONSE | 4, stream, ERROR, &body)
+                }
+                2 => prepared(stream, b"another"),
+                _ => frame(RESPONSE | 4, stream, RESULT, &[0, 0, 0, 1]),
+            }
+        });
+        world.rule(addr, ", timeout = \"10s\"");
+        let mut client = world.client(5);
+        let id = client.prepares(TEXT);
+        let execute = client.execute(&id, &[&1_i32.to_be_bytes(), b"x"]);
+        assert_eq!(client.ask(&execute).0, RESULT);
+        eventually("it has it", || world.fate("acknowledged") == 1);
+        // The connection ends with the rule that it was for, and its flows.
+        world.rule(nobody(world), "");
+        drop(client);
+        mirror.join().unwrap();
+    });
+}
+
+#[test]
+fn a_mirror_that_talks_nonsense_is_nobody_elses_trouble() {
+    world(|world| {
+        for nonsense in [
+            vec![0x16; 64],
+            // Compressed, of another version, for a stream that nobody uses, without an end.
+            frame(RESPONSE | 5, 0, RESULT, &[0; 4]),
+            [&frame(RESPONSE | 4, 77, RESULT, &[0; 4])[..], &[0xFF; 64]].concat(),
+        ] {
+            let (addr, mirror) = scripted(world, 1, move |_, _| nonsense.clone());
+            let settings = ", what = [\"writes\", \"reads\"], compare = true, timeout = \"10s\"";
+            world.rule(addr, settings);
+            let before = world.fate("lost");
+            let mut client = world.client(4);
+            client.inserts(1, "x");
+            eventually("it is given up", || world.fate("lost") == before + 1);
+            mirror.join().unwrap();
+            client.inserts(2, "x");
+        }
+    });
+}
+
+#[test]
+fn what_cannot_be_at_both_does_not_reach_the_one() {
+    const NOW_IN_SECONDS: [u8; 4] = [0, 0, 1, 0];
+    world(|world| {
+        let mirror = world.mirror();
+        let dual = ", dual_write = true, timeout = \"10s\", on_failure = \"error\"";
+        world.rule(mirror.addr(), dual);
+        let mut client = world.client(5);
+        let text = insert(1, "x");
+        let length = (text.len() as u32).to_be_bytes();
+        let body = [&length, text.as_bytes(), &[0, 1], &NOW_IN_SECONDS, &[0; 4]].concat();
+        let (opcode, body) = client.ask(&frame(5, 1, 0x07, &body));
+        assert_eq!((opcode, &body[..4]), (ERROR, &[0, 0, 0x22, 0][..]));
+        assert_eq!(world.fate("version"), 1);
+        for node in [world.database.addr(), mirror.addr()] {
+            assert_eq!(world.value_at(node, 1), None);
+        }
+    });
+}
