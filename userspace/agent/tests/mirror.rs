@@ -22,13 +22,14 @@ use std::{
     net::{SocketAddr, TcpListener, TcpStream},
     path::Path,
     process::Command,
-    sync::mpsc,
+    sync::{Arc, mpsc},
     thread,
 };
 
 use common::{BINARY, PATIENCE, eventually};
 use frames::{RESPONSE, RESULT, frame, query, ready, segment, startup};
 use nix::sys::signal::Signal;
+use scylla::client::{Compression, session_builder::SessionBuilder};
 use testkit::{
     node::{Credentials, Node, NodeOptions},
     sandbox::{Agent, Sandbox},
@@ -774,4 +775,63 @@ fn what_cannot_be_at_both_does_not_reach_the_one() {
             assert_eq!(world.value_at(node, 1), None);
         }
     });
+}
+
+#[test]
+fn a_real_driver_writes_to_both_and_reads_alike() {
+    const KEYS: i32 = 400;
+    world(|world| {
+        let mirror = world.mirror();
+        let settings = ", what = [\"reads\", \"writes\"], compare = true, dual_write = true, timeout = \"10s\", \
+                        on_failure = \"error\"";
+        world.rule(mirror.addr(), settings);
+        let ran = world.sandbox.client(|| {
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .unwrap();
+            runtime.block_on(converse(world.database.addr(), KEYS));
+        });
+        ran.unwrap();
+        // Each has written and read each key.
+        let expected = 2 * KEYS as u64;
+        eventually("all is compared", || world.compared("same") == expected);
+        for differs in ["values", "rows", "mirror_error", "unknown"] {
+            assert_eq!(world.compared(differs), 0, "{differs}");
+        }
+        assert_eq!(world.fate("acknowledged"), expected);
+        let found = world.value_at(mirror.addr(), KEYS - 1);
+        assert_eq!(found, Some(format!("value {}", KEYS - 1)));
+    });
+}
+
+async fn converse(database: SocketAddr, keys: i32) {
+    let session = SessionBuilder::new()
+        .known_node_addr(database)
+        .compression(Some(Compression::Lz4))
+        .use_keyspace("shop", false)
+        .build()
+        .await
+        .unwrap();
+    let insert = session.prepare("INSERT INTO orders (id, v) VALUES (?, ?)");
+    let insert = insert.await.unwrap();
+    let select = session.prepare("SELECT v FROM shop.orders WHERE id = ?");
+    let select = select.await.unwrap();
+    let session = Arc::new(session);
+    let mut tasks = tokio::task::JoinSet::new();
+    for key in 0..keys {
+        let (session, insert, select) = (session.clone(), insert.clone(), select.clone());
+        tasks.spawn(async move {
+            let value = format!("value {key}");
+            let written = session.execute_unpaged(&insert, (key, &value)).await;
+            written.unwrap();
+            let read = session.execute_unpaged(&select, (key,)).await.unwrap();
+            let rows = read.into_rows_result().unwrap();
+            let (found,) = rows.single_row::<(String,)>().unwrap();
+            assert_eq!(found, value);
+        });
+    }
+    while let Some(done) = tasks.join_next().await {
+        done.unwrap();
+    }
 }
