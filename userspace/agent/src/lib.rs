@@ -19,6 +19,7 @@ pub mod config;
 pub mod containers;
 pub mod control;
 pub mod edge;
+pub mod effects;
 pub mod flows;
 mod grpc;
 mod incoming;

@@ -7,12 +7,13 @@ use std::{
 
 use cql::{
     StreamId,
-    edit::{Log, Pipeline, Unreadable, Unseen},
+    edit::{Log, Pipeline, Unreadable, Unseen, Waited},
 };
 use dataplane::policy::RuleName;
 use prometheus::{IntCounterVec, Registry};
 
 use crate::{
+    effects::Effect,
     marks,
     metrics::counters_by,
     reporters::{Means, Refusal, Reporters},
@@ -29,6 +30,8 @@ pub struct Steps {
     pub edit: Option<Pipeline>,
     /// Those that only look on. None: none.
     pub report: Option<Reporters>,
+    /// What is to be opened for the former.
+    pub effects: Vec<Arc<dyn Effect>>,
 }
 
 impl Pipelines {
@@ -47,12 +50,16 @@ impl Pipelines {
         self.0.get(rule)?.report.clone()
     }
 
-    /// Opens what their reporters write to, before they are in force.
+    /// Opens what their effects ask and their reporters write to, before they are in force.
     ///
     /// # Errors
     /// What cannot be opened, and for which rule.
     pub fn open(&self, means: &Means) -> anyhow::Result<()> {
         for (rule, steps) in &self.0 {
+            for effect in &steps.effects {
+                let opened = effect.open(rule, means);
+                opened.map_err(|e| anyhow::anyhow!("rule {rule}: {}: {e}", effect.name()))?;
+            }
             for reporter in steps.report.iter().flat_map(|report| report.iter()) {
                 let opened = reporter.open(means);
                 opened.map_err(|e| anyhow::anyhow!("rule {rule}: {}: {e}", reporter.name()))?;
@@ -73,6 +80,7 @@ pub struct PipelineMetrics {
     steps: IntCounterVec,
     unseen: IntCounterVec,
     unreadable: IntCounterVec,
+    waited: IntCounterVec,
     /// Rules that have had a label: one more for each that a reload brings.
     rules: Arc<Mutex<HashSet<RuleName>>>,
 }
@@ -94,7 +102,7 @@ impl PipelineMetrics {
             steps: counters(
                 "underpass_transforms_total",
                 "Requests that a transform has changed, answered, refused, slowed down, or would have refused \
-                 (`shadow`), by rule, transform, outcome and reason.",
+                 (`shadow`), and responses that it has withheld, by rule, transform, outcome and reason.",
                 &["rule", "transform", "outcome", "reason"],
             )?,
             unseen: counters(
@@ -109,6 +117,12 @@ impl PipelineMetrics {
                  them.",
                 &["rule", "reason", "outcome"],
             )?,
+            waited: counters(
+                "underpass_pipeline_waited_total",
+                "Requests and responses that a step had wait for an answer from outside, or wanted to, by rule, \
+                 transform and what became of them.",
+                &["rule", "transform", "outcome"],
+            )?,
             rules: Arc::default(),
         })
     }
@@ -119,6 +133,7 @@ impl PipelineMetrics {
         counting.changed("transform");
         counting.unseen(StreamId(0), Unseen::TooLarge, true);
         counting.unreadable(Unreadable::Tls, true);
+        counting.waited("transform", Waited::Passed);
     }
 
     /// Counts under this rule.
@@ -187,6 +202,10 @@ impl Log for Counting {
         self.refusals.push((stream, Refusal { step, reason }));
     }
 
+    fn withheld(&mut self, transform: &'static str, reason: &'static str) {
+        self.step(transform, "withheld", reason);
+    }
+
     fn answered(&mut self, transform: &'static str) {
         self.step(transform, "answered", "");
     }
@@ -197,6 +216,11 @@ impl Log for Counting {
 
     fn slowed(&mut self, transform: &'static str, _: u64) {
         self.step(transform, "slowed", "");
+    }
+
+    fn waited(&mut self, transform: &'static str, what: Waited) {
+        let labels = [self.rule.as_str(), transform, what.as_str()];
+        self.metrics.waited.with_label_values(&labels).inc();
     }
 
     fn unseen(&mut self, stream: StreamId, why: Unseen, refused: bool) {

@@ -6,6 +6,7 @@
 use crate::event::labelled;
 use crate::hash::{BuildSpread, Fnv};
 use crate::lex::Name;
+use crate::parse::parse;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -102,6 +103,11 @@ pub struct Statement {
 }
 
 impl Statement {
+    /// Of a text, as far as its first words tell.
+    pub fn of(text: &[u8]) -> Self {
+        parse(text, text.len()).statement.to_owned()
+    }
+
     /// This statement with another kind, its names borrowed.
     pub(crate) fn as_kind(&self, kind: StatementKind) -> StatementRef<'_> {
         StatementRef {

@@ -1,6 +1,6 @@
 //! What `pipeline` means: which steps, with which settings.
 
-use std::{collections::HashMap, path::PathBuf};
+use std::{collections::HashMap, path::PathBuf, sync::Arc};
 
 use cql::{edit::Transform, transforms};
 use dataplane::policy::{Action, RuleName};
@@ -9,6 +9,7 @@ use toml::{Spanned, Table};
 
 use super::{error::Flaw, raw::RawRule};
 use crate::{
+    effects::{self, Built, Effect},
     pipelines::Steps,
     reporters::{self, JournalSettings, Reporter},
 };
@@ -79,26 +80,57 @@ fn pipeline(rule: &RawRule) -> Result<Steps, Flaw> {
         return Err(Flaw::new(first_too_many.span(), message));
     }
     let (mut edit, mut report) = (Vec::new(), Vec::new());
+    let mut effects: Vec<Arc<dyn Effect>> = Vec::new();
     for raw in &rule.pipeline {
         match step(raw)? {
-            Step::Edits(step) => edit.push(step),
+            Step::Edits(step) => {
+                behind_all(&effects, &*step, raw)?;
+                edit.push(step);
+            }
+            Step::Carries(Built { step, effect }) => {
+                if !effect.is_last() {
+                    behind_all(&effects, &*step, raw)?;
+                }
+                edit.push(step);
+                effects.push(effect);
+            }
             Step::Reports(step) => report.push(step),
         }
     }
     Ok(Steps {
         edit: (!edit.is_empty()).then(|| edit.into()),
         report: (!report.is_empty()).then(|| report.into()),
+        effects,
     })
+}
+
+/// Nothing that changes a request stands behind a step that takes it for what the database gets.
+fn behind_all(
+    effects: &[Arc<dyn Effect>],
+    step: &dyn Transform,
+    raw: &Spanned<Table>,
+) -> Result<(), Flaw> {
+    let Some(last) = effects.iter().find(|effect| effect.is_last()) else {
+        return Ok(());
+    };
+    let (last, step) = (last.name(), step.name());
+    let message = format!(
+        "rule.pipeline: expected {last} behind all transforms, because it takes requests as the database gets \
+         them; found {step} behind it"
+    );
+    Err(Flaw::new(raw.span(), message))
 }
 
 enum Step {
     Edits(Box<dyn Transform>),
+    Carries(Built),
     Reports(Box<dyn Reporter>),
 }
 
 /// Every step's name.
 fn names() -> String {
-    [transforms::NAMES, reporters::NAMES].concat().join(", ")
+    let all = [transforms::NAMES, effects::NAMES, reporters::NAMES];
+    all.concat().join(", ")
 }
 
 fn step(raw: &Spanned<Table>) -> Result<Step, Flaw> {
@@ -111,6 +143,9 @@ fn step(raw: &Spanned<Table>) -> Result<Step, Flaw> {
     if is_one_of(transforms::NAMES) {
         let settings: transforms::Settings = settings(table).map_err(flaw)?;
         settings.build().map(Step::Edits).map_err(flaw)
+    } else if is_one_of(effects::NAMES) {
+        let settings: effects::Settings = settings(table).map_err(flaw)?;
+        settings.build().map(Step::Carries).map_err(flaw)
     } else if is_one_of(reporters::NAMES) {
         let settings: reporters::Settings = settings(table).map_err(flaw)?;
         settings.build().map(Step::Reports).map_err(flaw)
@@ -153,6 +188,9 @@ mod tests {
             "{ transform = \"tag\", service = \"s\", host = \"h\", prefix = \"p.\" }",
             "{ transform = \"throttle\", rate = 0.5, burst = 2, per = \"client\", mode = \"shadow\" }",
             "{ transform = \"tracing\", one_in = 100 }",
+            "{ transform = \"mirror\", to = \"10.0.0.9:9042\", what = [\"reads\", \"writes\"], sample = 1.0, compare = \
+             true, dual_write = true, username = \"u\", password_file = \"/p\", timeout = \"1s\", on_failure = \
+             \"error\", show_values = true }",
             "{ transform = \"audit\", file = \"/a.log\", max_bytes = 1000000, keep = 3, fsync = \"batch\", \
              full = \"hold\", statement = true, tables = [\"shop.*\"], not_tables = [\"shop.x\"], kinds = \
              [\"writes\", \"select\"], not_kinds = [\"batch\"], users = [\"ann\"], not_users = [\"bob\"] }",
@@ -168,7 +206,7 @@ mod tests {
             assert!(step.contains(name), "{name} is not tried");
             let pipelines = found("enrich", step).unwrap().pipelines;
             let rule = &RuleName::new("r");
-            let edits = super::transforms::NAMES.contains(name);
+            let edits = !super::reporters::NAMES.contains(name);
             assert_eq!(pipelines.edit(), edits);
             assert_eq!(pipelines.edits_of(rule).is_some(), edits);
             assert_eq!(pipelines.reporters_of(rule).is_some(), !edits);
@@ -357,6 +395,72 @@ mod tests {
                 "service: expected a name of 1 to 255 bytes; found 0 bytes",
             ),
         ];
+        let mirror = "{ transform = \"mirror\", to = \"10.0.0.9:9042\"";
+        let tag = "{ transform = \"tag\" }";
+        let mirrors = [
+            (
+                "{ transform = \"mirror\" }".to_owned(),
+                "missing field `to`",
+            ),
+            (
+                "{ transform = \"mirror\", to = \"db:9042\" }".to_owned(),
+                "to: expected `IP:PORT`",
+            ),
+            (format!("{mirror}, what = [] }}"), "what: expected any of"),
+            (
+                format!("{mirror}, what = [\"ddl\"] }}"),
+                "unknown variant `ddl`",
+            ),
+            (
+                format!("{mirror}, sample = 0.0 }}"),
+                "sample: expected a fraction",
+            ),
+            (
+                format!("{mirror}, timeout = \"11s\" }}"),
+                "timeout: expected `1ms` to `10s`",
+            ),
+            (
+                format!("{mirror}, username = \"u\" }}"),
+                "username: expected with `password_file`",
+            ),
+            (
+                format!("{mirror}, password_file = \"/p\" }}"),
+                "password_file: expected with",
+            ),
+            (
+                format!("{mirror}, username = \"u\", password_file = \"p\" }}"),
+                "password_file: expected an absolute path",
+            ),
+            (
+                format!("{mirror}, on_failure = \"error\" }}"),
+                "on_failure: expected `error` with",
+            ),
+            (
+                format!("{mirror}, show_values = true }}"),
+                "show_values: expected with",
+            ),
+            (
+                format!("{mirror}, dual_write = true, what = [\"reads\"] }}"),
+                "dual_write: expected `writes`",
+            ),
+            (
+                format!("{mirror}, dual_write = true, sample = 0.5 }}"),
+                "dual_write: expected without",
+            ),
+            (
+                format!("{mirror} }}, {tag}"),
+                "u.toml:5:61: rule.pipeline: expected mirror behind all transforms",
+            ),
+        ];
+        for (step, expected) in mirrors {
+            let error = found("enrich", &step).unwrap_err();
+            assert!(error.contains(expected), "{step}: {error}");
+        }
+        found(
+            "enrich",
+            &format!("{tag}, {mirror} }}, {mirror}, compare = true }}"),
+        )
+        .unwrap();
         for (action, step, expected) in cases {
             let error = found(action, step).unwrap_err();
             assert!(error.contains(expected), "{step}: {error}");

@@ -130,6 +130,9 @@ impl Decoder {
         if let Some(editing) = &mut self.editing {
             match way {
                 Way::ToDatabase => {
+                    if let Some(bytes) = editing.late() {
+                        return Turn::Pass(Chunk::Instead { bytes, close: None });
+                    }
                     if editing.is_full() {
                         return Turn::Wait;
                     }
@@ -180,7 +183,8 @@ impl Decoder {
             rest = bytes;
         }
         if let Some(editing) = &mut self.editing {
-            let kept = editing.end(way);
+            let kept = editing.end(way, edit::now_ns());
+            self.let_go |= editing.has_words();
             if way == Way::ToClient {
                 self.read(way, &kept);
             }
@@ -193,6 +197,20 @@ impl Decoder {
             }
         }
         rest
+    }
+
+    /// Does what was said of requests and responses that wait; to be called whenever the flow's task runs.
+    pub(super) fn hears(&mut self) {
+        let Some(editing) = &mut self.editing else {
+            return;
+        };
+        if !editing.hears(edit::now_ns()) {
+            return;
+        }
+        let refusals = editing.refusals();
+        if let Some(followed) = &mut self.recorder.followed {
+            followed.are_refused(refusals);
+        }
     }
 
     /// Once, when the flow is denied: what the client is still told.
@@ -265,8 +283,15 @@ impl Decoder {
 
     fn edit_no_more(&mut self) {
         if let Some(mut editing) = self.editing.take() {
+            let now_ns = edit::now_ns();
+            if !editing.leaves(now_ns) {
+                // Asked again with what passes next.
+                self.editing = Some(editing);
+                self.let_go = true;
+                return;
+            }
             for way in [Way::ToDatabase, Way::ToClient] {
-                *self.left.of_mut(way) = editing.end(way);
+                *self.left.of_mut(way) = editing.end(way, now_ns);
                 self.let_go |= !self.left.of(way).is_empty();
             }
         }
@@ -401,6 +426,14 @@ impl Decoder {
     /// The flow was denied, or its database has ended before it was decided.
     pub(super) fn is_ending(&self) -> bool {
         self.gate.as_ref().is_some_and(|gate| gate.is_ending())
+    }
+
+    /// The flow has ended.
+    pub(super) fn is_gone(&mut self) {
+        if let Some(editing) = &mut self.editing {
+            editing.is_gone();
+        }
+        self.is_over();
     }
 
     /// The flow has ended, or is not read any more: reporters hear of what was not answered.

@@ -10,7 +10,7 @@ use cql::{
     edit::{Caller, Editor, Pipeline, Room},
 };
 
-use super::{Shared, chunk::Way};
+use super::{Shared, chunk::Way, parked::Letters};
 use crate::{flows::Flow, pipelines::Counting, reporters::Refusal};
 
 /// Zero of the clock that all flows of a rule share.
@@ -38,6 +38,8 @@ pub(super) struct Editing {
     last_words: Option<Vec<u8>>,
     /// It cannot be read, and that was counted.
     over: bool,
+    /// What is said of what waits.
+    letters: Arc<Letters>,
 }
 
 /// What goes on of a chunk.
@@ -59,8 +61,11 @@ impl Editing {
         if !edits {
             return None;
         }
+        let letters = Letters::of(flow);
+        let editor = Editor::new(Pipeline::default(), Caller::default());
         Some(Box::new(Self {
-            editor: Editor::new(Pipeline::default(), Caller::default()).within(&ROOM),
+            editor: editor.within(&ROOM).told_by(letters.clone()),
+            letters,
             counting: shared.pipeline_metrics.of(&flow.rule()),
             paused_until: None,
             is_decided: false,
@@ -87,12 +92,54 @@ impl Editing {
             Way::ToDatabase => self.editor.requests(now_ns, bytes, &mut self.counting),
             Way::ToClient => self.editor.responses(bytes, &mut self.counting),
         };
+        self.rest();
+        self.look();
+        edited.instead.map_or(Passes::All, Passes::These)
+    }
+
+    /// A step has slowed it down.
+    fn rest(&mut self) {
         let pause = self.editor.pause_ns();
         if pause > 0 {
             self.paused_until = Some(Instant::now() + Duration::from_nanos(pause));
         }
-        self.look();
-        edited.instead.map_or(Passes::All, Passes::These)
+    }
+
+    /// Does what was said of what waits. False: nothing was.
+    pub(super) fn hears(&mut self, now_ns: u64) -> bool {
+        let letters = self.letters.take();
+        let heard = !letters.is_empty();
+        for (number, resolution) in letters {
+            let counting = &mut self.counting;
+            self.editor.resolve(now_ns, number, resolution, counting);
+        }
+        self.rest();
+        heard
+    }
+
+    /// What the database gets now that has waited.
+    pub(super) fn late(&mut self) -> Option<Vec<u8>> {
+        self.editor.late()
+    }
+
+    /// It edits nothing from here on, and nothing waits any longer. False: something has to go on yet, and cannot
+    /// in the middle of a frame.
+    pub(super) fn leaves(&mut self, now_ns: u64) -> bool {
+        for to_database in [true, false] {
+            let counting = &mut self.counting;
+            self.editor.give_up(now_ns, to_database, counting);
+        }
+        let rests = self.editor.can_leave();
+        if !rests {
+            let nobody = Caller::default();
+            self.editor.becomes(Pipeline::default(), nobody);
+        }
+        rests
+    }
+
+    /// The flow has ended.
+    pub(super) fn is_gone(&mut self) {
+        self.editor.abandon(&mut self.counting);
     }
 
     /// Once, when it cannot be read and its rule is decided, or it has to end in any case.
@@ -149,9 +196,18 @@ impl Editing {
         (!pause.is_zero()).then_some(pause)
     }
 
-    /// What was kept back of a direction that ends, or is not edited any more.
-    pub(super) fn end(&mut self, way: Way) -> Vec<u8> {
-        self.editor.end(way == Way::ToDatabase)
+    /// What was kept back of a direction that ends, or is not edited any more. What of it waited does no longer.
+    pub(super) fn end(&mut self, way: Way, now_ns: u64) -> Vec<u8> {
+        let to_database = way == Way::ToDatabase;
+        let counting = &mut self.counting;
+        self.editor.give_up(now_ns, to_database, counting);
+        let late = match way {
+            Way::ToDatabase => self.editor.late(),
+            Way::ToClient => self.editor.answers(),
+        };
+        let mut rest = late.unwrap_or_default();
+        rest.extend(self.editor.end(to_database));
+        rest
     }
 }
 

@@ -12,7 +12,8 @@
 //! - `canary.rs`: tries the splice out before it is used.
 //! - `read.rs`: one read in one system call.
 //! - `chunk.rs`: what becomes of bytes that were read.
-//! - `decode.rs`: what passes, read; `recorder.rs`: and counted; `edit.rs`: and changed.
+//! - `decode.rs`: what passes, read; `recorder.rs`: and counted; `edit.rs`: and changed; `parked.rs`: what is
+//!   said of what waits.
 //! - `session.rs`: which rule it is, by what the handshake tells.
 //! - `marked.rs`: what a mark asks of a running flow.
 //! - `close.rs`: how a flow ends.
@@ -28,6 +29,7 @@ mod edit;
 mod incoming;
 mod intake;
 mod marked;
+mod parked;
 mod place;
 mod read;
 mod reader;

@@ -129,10 +129,17 @@ impl Reader {
         }
     }
 
+    /// Does what was said of what waits.
+    pub(super) fn hears(&mut self) {
+        if let Some(decoder) = &mut self.decoder {
+            decoder.hears();
+        }
+    }
+
     /// The flow has ended.
     pub(super) fn is_over(&mut self) {
         if let Some(decoder) = &mut self.decoder {
-            decoder.is_over();
+            decoder.is_gone();
         }
     }
 

@@ -149,6 +149,7 @@ impl Relay {
         if self.up.flow.mailbox.is_full() {
             return Poll::Ready(Pause::Letter);
         }
+        self.reader.hears();
         if let Some(drain) = &mut self.drain {
             match drain.poll(cx, ride.splice()) {
                 Poll::Ready(Ok(())) => self.drain = None,

@@ -28,7 +28,10 @@ pub use journal::{Journal, JournalMetrics, JournalSettings, Journals, WhenFull};
 pub use trace::{Collectors, TraceMetrics};
 pub use whose::Whose;
 
-use crate::statements::Statements;
+use crate::{
+    effects::mirror::{MirrorMetrics, Mirrors},
+    statements::Statements,
+};
 use keeps::{Keeps, Nobody};
 
 /// One step of a pipeline, shared by all flows of its rule.
@@ -100,13 +103,15 @@ pub struct Refusal {
 /// The reporters of a rule.
 pub type Reporters = Arc<[Box<dyn Reporter>]>;
 
-/// What reporters need of the agent, and what outlives them: a reload makes new ones.
+/// What reporters and effects need of the agent, and what outlives them: a reload makes new ones.
 #[derive(Debug)]
 pub struct Means {
     /// What `audit` and `slowlog` write.
     pub journals: Journals,
     /// Where spans go.
     pub collectors: Collectors,
+    /// Second clusters.
+    pub mirrors: Mirrors,
     /// What `stats` counts.
     pub stats: stats::Counted,
     /// What is counted of every flow.
@@ -122,6 +127,7 @@ impl Means {
         Ok(Self {
             journals: Journals::new(JournalMetrics::register(registry)?),
             collectors: Collectors::new(TraceMetrics::register(registry)?),
+            mirrors: Mirrors::new(MirrorMetrics::register(registry)?),
             stats: stats::Counted::register(registry)?,
             statements: Arc::new(Statements::register(registry)?),
         })
@@ -129,6 +135,7 @@ impl Means {
 
     /// Gives each metric a first sample, so that the documentation sees it.
     pub fn declare_for_docs(&self) {
+        self.mirrors.declare_for_docs();
         self.stats.declare_for_docs();
         self.journals.metrics.declare_for_docs();
         self.statements.declare_for_docs();

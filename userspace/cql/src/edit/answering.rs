@@ -4,12 +4,13 @@ use super::Unreadable;
 use super::cutter::{Fate, Frames, Plan};
 use super::lane::{Lane, Reads, in_segments, may_begin};
 use super::output::Output;
+use super::parking::{Kept, Lot, Parked, Resolution, Waited};
 use super::response::Response;
 use super::room::Taken;
 use super::talk::{KEYSPACE, Talk, Terms};
-use super::transform::{Log, Unseen};
+use super::transform::{Log, Refused, Unseen};
 use crate::compress::MAX_SEEN_BYTES;
-use crate::frame::{HEADER_BYTES, Header, Opcode, RESPONSE_BIT};
+use crate::frame::{Flags, HEADER_BYTES, Header, Opcode, RESPONSE_BIT};
 
 /// Responses.
 pub(super) struct Answering<'e> {
@@ -78,7 +79,7 @@ impl Frames<Unreadable> for Answering<'_> {
     }
 
     fn see(&mut self, header: &Header, frame: &[u8]) -> Fate {
-        let Some((raw, body)) = frame.split_first_chunk::<HEADER_BYTES>() else {
+        let Some((_, body)) = frame.split_first_chunk::<HEADER_BYTES>() else {
             return Fate::Keep;
         };
         let Some(plain) = self.talk.terms.plain(header, body) else {
@@ -86,7 +87,7 @@ impl Frames<Unreadable> for Answering<'_> {
             self.log.unseen(header.stream, Unseen::Compression, false);
             return Fate::Keep;
         };
-        let mut response = Response::new(*header, plain);
+        let response = Response::new(*header, plain);
         if header.opcode == Some(Opcode::Event) {
             let mut asked = self.talk.pipeline.iter().filter(|step| step.wants_events());
             return match asked.find(|step| !step.lets_pass(&response)) {
@@ -98,23 +99,133 @@ impl Frames<Unreadable> for Answering<'_> {
             };
         }
         let awaited = self.talk.awaited.remove(&header.stream).unwrap_or_default();
-        // The step that saw the request last sees its response first.
-        for (place, number) in awaited.into_iter().rev() {
+        self.talk
+            .show_response(response, header, frame, awaited, self.log)
+    }
+}
+
+impl Answering<'_> {
+    /// One that has waited goes on, to those who have not seen it.
+    pub(super) fn resumes(&mut self, parked: Parked, resolution: Resolution) {
+        let Parked {
+            header,
+            kept,
+            place,
+            awaited,
+            ..
+        } = parked;
+        match resolution {
+            Resolution::Pass => self.goes_on(&header, kept, awaited),
+            Resolution::Instead(body) => {
+                let raw = kept.bytes().get(..HEADER_BYTES).unwrap_or_default();
+                let kept = Kept::Changed([raw, &body].concat());
+                self.goes_on(&header, kept, awaited);
+            }
+            Resolution::Answer(body) => self.talk.answer_for(&header, body, awaited, self.log),
+            Resolution::Refuse(Refused { reason, error }) => {
+                if let Some(step) = self.talk.pipeline.get(place) {
+                    self.log.withheld(step.name(), reason);
+                }
+                self.talk.answer(&header, &error);
+            }
+        }
+    }
+
+    fn goes_on(&mut self, header: &Header, kept: Kept, awaited: Vec<(usize, u64)>) {
+        let frame = kept.bytes();
+        let body = frame.get(HEADER_BYTES..).unwrap_or_default();
+        let plain = match &kept {
+            Kept::Sent(_) => self.talk.terms.plain(header, body),
+            Kept::Changed(_) => Some(body.into()),
+        };
+        // It could be read before.
+        let mut response = Response::new(*header, plain.unwrap_or_default());
+        if matches!(kept, Kept::Changed(_)) {
+            response.is_changed();
+        }
+        match self
+            .talk
+            .show_response(response, header, frame, awaited, self.log)
+        {
+            Fate::Drop => {}
+            Fate::Keep => self.talk.answers.extend_from_slice(frame),
+            Fate::Instead(frame) => self.talk.answers.extend_from_slice(&frame),
+        }
+    }
+}
+
+impl Talk {
+    /// Shows a response to those who await it; the step that saw the request last sees it first.
+    fn show_response(
+        &mut self,
+        response: Response<'_>,
+        header: &Header,
+        frame: &[u8],
+        mut awaited: Vec<(usize, u64)>,
+        log: &mut dyn Log,
+    ) -> Fate {
+        let mut response = response.beside(Lot::new(&mut self.parking, &self.room));
+        while let Some((place, number)) = awaited.pop() {
             if place == KEYSPACE {
                 let now = response.set_keyspace();
-                self.talk
-                    .uses
-                    .comes_back(now, &mut self.talk.caller.keyspace);
+                self.uses.comes_back(now, &mut self.caller.keyspace);
             }
-            if let Some(step) = self.talk.pipeline.get(place)
-                && step.response(&mut response, &self.talk.caller, number)
+            let Some(step) = self.pipeline.get(place) else {
+                continue;
+            };
+            if step.response(&mut response, &self.caller, number) {
+                log.changed(step.name());
+            }
+            if let Some(Refused { reason, error }) = response.take_refused() {
+                log.withheld(step.name(), reason);
+                self.answer(header, &error);
+                return Fate::Drop;
+            }
+            if response.found_no_room() {
+                log.waited(step.name(), Waited::NoRoom);
+            }
+            if let Some(space) = response.take_space() {
+                let changed = response.changed();
+                let parked = Parked {
+                    header: changed.map_or(*header, |(header, _)| *header),
+                    kept: Kept::of(frame, changed),
+                    place,
+                    awaited,
+                    to_database: false,
+                    space,
+                };
+                self.parking.put(parked);
+                return Fate::Drop;
+            }
+        }
+        match (response.changed(), frame.first_chunk()) {
+            (Some((header, body)), Some(raw)) => self.terms.encoded(header, raw, body),
+            _ => Fate::Keep,
+        }
+    }
+
+    /// A RESULT in place of a response, which those who await that are shown.
+    pub(super) fn answer_for(
+        &mut self,
+        header: &Header,
+        body: Vec<u8>,
+        awaited: Vec<(usize, u64)>,
+        log: &mut dyn Log,
+    ) {
+        let header = Header {
+            flags: Flags(0),
+            opcode: Some(Opcode::Result),
+            ..*header
+        };
+        let mut answer = Response::new(header, body.into());
+        for (place, number) in awaited.into_iter().rev() {
+            if let Some(step) = self.pipeline.get(place)
+                && step.response(&mut answer, &self.caller, number)
             {
-                self.log.changed(step.name());
+                log.changed(step.name());
             }
         }
-        match response.changed() {
-            None => Fate::Keep,
-            Some((header, body)) => self.talk.terms.encoded(header, raw, body),
-        }
+        let body = answer.into_body();
+        self.answer_result(&header, &body);
     }
 }

@@ -2,9 +2,10 @@
 
 use super::Unreadable;
 use super::cutter::{Fate, Frames, Plan};
-use super::lane::{Lane, Reads, may_begin};
+use super::lane::{Lane, Reads, in_segments, may_begin};
 use super::login::MAX_TOKEN_BYTES;
 use super::output::Output;
+use super::parking::{Kept, Lot, Parked, Resolution, Waited};
 use super::request::{Request, Statement};
 use super::room::Taken;
 use super::talk::{KEYSPACE, Talk, Terms};
@@ -32,7 +33,12 @@ impl Reads for Asking<'_> {
         &self.talk.terms
     }
 
-    fn between(&mut self, _: &Lane, _: &mut Output<'_>) {}
+    fn between(&mut self, lane: &Lane, out: &mut Output<'_>) {
+        if !self.talk.late.is_empty() && lane.cutter.is_between() {
+            let frames = std::mem::take(&mut self.talk.late);
+            out.put(&in_segments(lane, &frames));
+        }
+    }
 }
 
 impl Frames<Unreadable> for Asking<'_> {
@@ -103,7 +109,7 @@ impl Frames<Unreadable> for Asking<'_> {
     }
 
     fn see(&mut self, header: &Header, frame: &[u8]) -> Fate {
-        let Some((raw, body)) = frame.split_first_chunk::<HEADER_BYTES>() else {
+        let Some((_, body)) = frame.split_first_chunk::<HEADER_BYTES>() else {
             return Fate::Keep;
         };
         if header.opcode == Some(Opcode::Startup) {
@@ -115,13 +121,13 @@ impl Frames<Unreadable> for Asking<'_> {
             self.talk.login.goes_out(header.stream, &plain);
             return Fate::Keep;
         }
-        self.show(header, raw, body)
+        self.show(header, frame, body)
     }
 }
 
 impl Asking<'_> {
     /// Shows a request to the pipeline.
-    fn show(&mut self, header: &Header, raw: &[u8; HEADER_BYTES], body: &[u8]) -> Fate {
+    fn show(&mut self, header: &Header, frame: &[u8], body: &[u8]) -> Fate {
         let opcode = header.opcode.unwrap_or(Opcode::Options);
         let plain = self
             .talk
@@ -130,20 +136,36 @@ impl Asking<'_> {
             .ok_or(Unseen::Compression);
         let request =
             plain.and_then(|plain| Request::read(*header, plain).ok_or(Unseen::Malformed));
-        let mut request = match request {
-            Ok(request) => request,
-            Err(why) => {
-                return match self.is_unseen(header, opcode, why) {
-                    true => Fate::Drop,
-                    false => Fate::Keep,
-                };
-            }
+        match request {
+            Ok(request) => self.go_through(request, header, frame, 0, Vec::new()),
+            Err(why) => match self.is_unseen(header, opcode, why) {
+                true => Fate::Drop,
+                false => Fate::Keep,
+            },
+        }
+    }
+
+    /// Shows it to the steps from this place on. `awaited`: who wants to see its response so far; `frame`: as it
+    /// was sent.
+    fn go_through(
+        &mut self,
+        request: Request<'_>,
+        header: &Header,
+        frame: &[u8],
+        from: usize,
+        mut awaited: Vec<(usize, u64)>,
+    ) -> Fate {
+        let opcode = request.opcode();
+        let talk = &mut *self.talk;
+        // What a database reads before it has answered a STARTUP, nobody else can know.
+        let mut request = match talk.terms.accepted {
+            true => request.beside(Lot::new(&mut talk.parking, &talk.room)),
+            false => request,
         };
-        let mut awaited = Vec::new();
-        let pipeline = self.talk.pipeline.clone();
-        let steps = pipeline.iter().enumerate();
+        let pipeline = talk.pipeline.clone();
+        let steps = pipeline.iter().enumerate().skip(from);
         for (place, step) in steps.filter(|(_, step)| step.wants(opcode)) {
-            let outcome = step.request(&mut request, &self.talk.caller, self.now_ns);
+            let outcome = step.request(&mut request, &talk.caller, self.now_ns);
             if let Some(number) = request.take_awaited() {
                 awaited.push((place, number));
             }
@@ -157,27 +179,94 @@ impl Asking<'_> {
                 Outcome::WouldRefuse(reason) => self.log.would_refuse(step.name(), reason),
                 Outcome::Answer => {
                     self.log.answered(step.name());
-                    self.talk.answer_void(header);
+                    talk.answer_void(header);
                     return Fate::Drop;
                 }
                 Outcome::Refuse(Refused { reason, error }) => {
                     self.log.refused(header.stream, step.name(), reason);
-                    self.talk.answer(header, &error);
+                    talk.answer(header, &error);
                     return Fate::Drop;
                 }
             }
+            if request.found_no_room() {
+                self.log.waited(step.name(), Waited::NoRoom);
+            }
+            if let Some(space) = request.take_space() {
+                let changed = request.changed();
+                let parked = Parked {
+                    header: changed.map_or(*header, |(header, _)| *header),
+                    kept: Kept::of(frame, changed),
+                    place,
+                    awaited,
+                    to_database: true,
+                    space,
+                };
+                talk.parking.put(parked);
+                return Fate::Drop;
+            }
         }
         if asks_to_use(&request) {
-            self.talk.uses.goes_out(&mut self.talk.caller.keyspace);
+            talk.uses.goes_out(&mut talk.caller.keyspace);
             awaited.push((KEYSPACE, 0));
         }
         match awaited.is_empty() {
-            true => drop(self.talk.awaited.remove(&header.stream)),
-            false => drop(self.talk.awaited.insert(header.stream, awaited)),
+            true => drop(talk.awaited.remove(&header.stream)),
+            false => drop(talk.awaited.insert(header.stream, awaited)),
         }
-        match request.changed() {
-            None => Fate::Keep,
-            Some((header, body)) => self.talk.terms.encoded(header, raw, body),
+        match (request.changed(), frame.first_chunk()) {
+            (Some((header, body)), Some(raw)) => talk.terms.encoded(header, raw, body),
+            _ => Fate::Keep,
+        }
+    }
+
+    /// One that has waited goes on, to the steps behind the one that parked it, or its client is answered.
+    pub(super) fn resumes(&mut self, parked: Parked, resolution: Resolution) {
+        let Parked {
+            header,
+            kept,
+            place,
+            awaited,
+            ..
+        } = parked;
+        match resolution {
+            Resolution::Pass => self.goes_on(&header, kept, place, awaited),
+            Resolution::Instead(body) => {
+                let raw = kept.bytes().get(..HEADER_BYTES).unwrap_or_default();
+                let kept = Kept::Changed([raw, &body].concat());
+                self.goes_on(&header, kept, place, awaited);
+            }
+            Resolution::Answer(body) => self.talk.answer_for(&header, body, awaited, self.log),
+            Resolution::Refuse(Refused { reason, error }) => {
+                if let Some(step) = self.talk.pipeline.get(place) {
+                    self.log.refused(header.stream, step.name(), reason);
+                }
+                self.talk.answer(&header, &error);
+            }
+        }
+    }
+
+    fn goes_on(&mut self, header: &Header, kept: Kept, place: usize, awaited: Vec<(usize, u64)>) {
+        let frame = kept.bytes();
+        let body = frame.get(HEADER_BYTES..).unwrap_or_default();
+        let plain = match &kept {
+            Kept::Sent(_) => self.talk.terms.plain(header, body),
+            Kept::Changed(_) => Some(body.into()),
+        };
+        // It was read before; another body may be none.
+        let request = plain.and_then(|plain| Request::read(*header, plain));
+        let Some(mut request) = request else {
+            let error = Error::Invalid("the proxy's policy cannot read the request".to_owned());
+            self.log.unseen(header.stream, Unseen::Malformed, true);
+            self.talk.answer(header, &error);
+            return;
+        };
+        if matches!(kept, Kept::Changed(_)) {
+            request.is_changed();
+        }
+        match self.go_through(request, header, frame, place + 1, awaited) {
+            Fate::Drop => {}
+            Fate::Keep => self.talk.late.extend_from_slice(frame),
+            Fate::Instead(frame) => self.talk.late.extend_from_slice(&frame),
         }
     }
 

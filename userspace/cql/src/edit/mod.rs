@@ -13,15 +13,20 @@
 //! - `asking`, `answering`: what becomes of requests and of responses; `talk`: what they share; `login`:
 //!   who has logged in.
 //! - `layout`, `request`: what is where in a request, and how it is changed; `response`, `rows`.
+//! - `copied`: what a request asks, for another database; `page`: rows, to be held against others.
+//! - `parking`: what waits for an answer from outside.
 //! - `transform`: what a transform is.
 
 mod answering;
 mod asking;
+mod copied;
 mod cutter;
 mod lane;
 mod layout;
 mod login;
 mod output;
+mod page;
+mod parking;
 mod request;
 mod response;
 mod room;
@@ -31,6 +36,9 @@ mod talk;
 mod transform;
 
 pub use crate::compress::MAX_SEEN_BYTES;
+pub use copied::{Copied, NotCopied};
+pub use page::Page;
+pub use parking::{MAX_PARKED, MAX_PARKED_BYTES, Mailbox, Resolution, Ticket, Waited};
 pub use request::{Request, Statement};
 pub use response::Response;
 pub use room::Room;
@@ -120,6 +128,12 @@ impl Editor {
         self
     }
 
+    /// One whose steps may have requests and responses wait, until this is told what becomes of them.
+    pub fn told_by(mut self, mailbox: Arc<dyn Mailbox>) -> Self {
+        self.talk.parking.mailbox = Some(mailbox);
+        self
+    }
+
     /// One that had no pipeline has this one from the next request on.
     pub fn becomes(&mut self, pipeline: Pipeline, caller: Caller) {
         self.talk.pipeline = pipeline;
@@ -186,6 +200,94 @@ impl Editor {
         };
         let passed = self.responses.pass(&mut out, &mut answering);
         self.passed(passed, out, false)
+    }
+
+    /// Does what the [`Mailbox`] was told of what waits under this number. Something may then be [late](Self::late),
+    /// or among the [answers](Self::answers).
+    pub fn resolve(
+        &mut self,
+        now_ns: u64,
+        number: u64,
+        resolution: Option<Resolution>,
+        log: &mut dyn Log,
+    ) {
+        if self.over.is_some() {
+            return;
+        }
+        let Some(parked) = self.talk.parking.take(number) else {
+            return;
+        };
+        let Some(step) = self.talk.pipeline.get(parked.place) else {
+            return;
+        };
+        let what = match resolution {
+            Some(Resolution::Pass) => Waited::Passed,
+            Some(Resolution::Instead(_)) => Waited::Changed,
+            Some(Resolution::Answer(_)) => Waited::Answered,
+            Some(Resolution::Refuse(_)) => Waited::Refused,
+            None => Waited::GivenUp,
+        };
+        log.waited(step.name(), what);
+        let resolution = resolution.unwrap_or_else(|| step.given_up());
+        if parked.to_database {
+            let mut asking = Asking {
+                talk: &mut self.talk,
+                begun: &mut self.asked,
+                pause_ns: &mut self.pause_ns,
+                now_ns,
+                log,
+            };
+            asking.resumes(parked, resolution);
+        } else {
+            let mut answering = Answering {
+                talk: &mut self.talk,
+                begun: &mut self.answered,
+                log,
+            };
+            answering.resumes(parked, resolution);
+        }
+    }
+
+    /// Nothing that travels this way waits any longer: all of it is [given up](Transform::given_up).
+    pub fn give_up(&mut self, now_ns: u64, to_database: bool, log: &mut dyn Log) {
+        let mailbox = self.talk.parking.mailbox.take();
+        for number in self.talk.parking.numbers(to_database) {
+            self.resolve(now_ns, number, None, log);
+        }
+        self.talk.parking.mailbox = mailbox;
+    }
+
+    /// The flow has ended: what waits never goes on.
+    pub fn abandon(&mut self, log: &mut dyn Log) {
+        for to_database in [true, false] {
+            for number in self.talk.parking.numbers(to_database) {
+                let parked = self.talk.parking.take(number);
+                let step = parked.and_then(|parked| self.talk.pipeline.get(parked.place));
+                if let Some(step) = step {
+                    log.waited(step.name(), Waited::Abandoned);
+                }
+            }
+        }
+    }
+
+    /// How many requests and responses wait.
+    pub fn parked(&self) -> usize {
+        self.talk.parking.len()
+    }
+
+    /// Whether nothing is to go on, either way, that could not now.
+    pub fn can_leave(&self) -> bool {
+        (self.talk.late.is_empty() || self.requests.cutter.is_between())
+            && (self.talk.answers.is_empty() || self.responses.cutter.is_between())
+    }
+
+    /// Requests that have waited, for the database, if they can go on now.
+    pub fn late(&mut self) -> Option<Vec<u8>> {
+        if self.talk.late.is_empty() || !self.requests.cutter.is_between() {
+            return None;
+        }
+        let frames = std::mem::take(&mut self.talk.late);
+        Some(in_segments(&self.requests, &frames))
     }
 
     /// Whether the client has to be told something.

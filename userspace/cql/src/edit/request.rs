@@ -2,7 +2,9 @@
 
 use std::borrow::Cow;
 
+use super::copied::{Copied, NotCopied};
 use super::layout::{Asked, Layout, PAGE_SIZE, Parameters, SERIAL, SKIP_METADATA};
+use super::parking::{Lot, Space, Ticket};
 use crate::details::Consistency;
 use crate::frame::{Flags, Header, Opcode, StreamId};
 use crate::wire::Cursor;
@@ -25,6 +27,8 @@ pub struct Request<'a> {
     changed: bool,
     /// What the step at hand wants to be told with the response.
     awaited: Option<u64>,
+    /// Where it may wait.
+    lot: Option<Lot<'a>>,
 }
 
 /// The most that a `[string]`, and a map, can count.
@@ -40,7 +44,19 @@ impl<'a> Request<'a> {
             layout,
             changed: false,
             awaited: None,
+            lot: None,
         })
+    }
+
+    /// It may wait there.
+    pub(super) fn beside(mut self, lot: Lot<'a>) -> Self {
+        self.lot = Some(lot);
+        self
+    }
+
+    /// It is not as it was sent.
+    pub(super) fn is_changed(&mut self) {
+        self.changed = true;
     }
 
     /// What it is.
@@ -188,6 +204,31 @@ impl<'a> Request<'a> {
 
     pub(super) fn take_awaited(&mut self) -> Option<u64> {
         self.awaited.take()
+    }
+
+    /// What it asks, to be asked of another database.
+    ///
+    /// # Errors
+    /// Why it cannot be.
+    pub fn copied(&self) -> Result<Copied, NotCopied> {
+        Copied::of(&self.header, &self.body)
+    }
+
+    /// Has it wait, once the step at hand has returned, until the ticket says what becomes of it; the steps behind
+    /// see it then, if it goes on. `None`: it cannot wait, because too much does, or nothing can in this flow.
+    pub fn park(&mut self) -> Option<Ticket> {
+        let bytes = self.body.len();
+        self.lot.as_mut()?.park(bytes)
+    }
+
+    /// What the step at hand has parked it in.
+    pub(super) fn take_space(&mut self) -> Option<Space> {
+        self.lot.as_mut()?.found()
+    }
+
+    /// Whether the step at hand could not park it.
+    pub(super) fn found_no_room(&mut self) -> bool {
+        self.lot.as_mut().is_some_and(Lot::was_full)
     }
 
     /// Has rows come with the names and types of their columns, even if the client knows them. False:

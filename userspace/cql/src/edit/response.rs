@@ -2,7 +2,9 @@
 
 use std::borrow::Cow;
 
+use super::parking::{Lot, Space, Ticket};
 use super::rows::{Cell, Column, Rows};
+use super::transform::Refused;
 use crate::frame::{Header, Opcode};
 use crate::response::behind_prelude;
 use crate::wire::Cursor;
@@ -13,6 +15,9 @@ pub struct Response<'a> {
     header: Header,
     body: Cow<'a, [u8]>,
     changed: bool,
+    refused: Option<Refused>,
+    /// Where it may wait.
+    lot: Option<Lot<'a>>,
 }
 
 impl<'a> Response<'a> {
@@ -21,12 +26,72 @@ impl<'a> Response<'a> {
             header,
             body,
             changed: false,
+            refused: None,
+            lot: None,
         }
+    }
+
+    /// It may wait there.
+    pub(super) fn beside(mut self, lot: Lot<'a>) -> Self {
+        self.lot = Some(lot);
+        self
+    }
+
+    /// It is not as it was sent.
+    pub(super) fn is_changed(&mut self) {
+        self.changed = true;
+    }
+
+    /// Has it wait, once the step at hand has returned, until the ticket says what becomes of it; the steps
+    /// that have not seen it do then. `None`: it cannot wait, because too much does, or nothing can in this flow.
+    pub fn park(&mut self) -> Option<Ticket> {
+        let bytes = self.body.len();
+        self.lot.as_mut()?.park(bytes)
+    }
+
+    /// What the step at hand has parked it in.
+    pub(super) fn take_space(&mut self) -> Option<Space> {
+        self.lot.as_mut()?.found()
+    }
+
+    /// Whether the step at hand could not park it.
+    pub(super) fn found_no_room(&mut self) -> bool {
+        self.lot.as_mut().is_some_and(Lot::was_full)
     }
 
     /// What it is; `None`: nothing that is known.
     pub fn opcode(&self) -> Option<Opcode> {
         self.header.opcode
+    }
+
+    /// A whole frame, of one of the versions 3 to 5 and without compression. `None`: it is none.
+    pub fn of_frame(frame: &'a [u8]) -> Option<Self> {
+        let (raw, body) = frame.split_first_chunk()?;
+        let header = Header::read(*raw)?;
+        (!header.is_compressed()).then(|| Self::new(header, body.into()))
+    }
+
+    /// Its body, behind what stands before it: an id of a trace, warnings, a payload. `None`: malformed.
+    pub fn proper(&self) -> Option<&[u8]> {
+        Some(behind_prelude(&self.header, &self.body)?.rest())
+    }
+
+    /// The code of an ERROR; `None`: it is none.
+    pub fn error(&self) -> Option<i32> {
+        match self.header.opcode {
+            Some(Opcode::Error) => behind_prelude(&self.header, &self.body)?.int(),
+            _ => None,
+        }
+    }
+
+    /// Its client gets this error in its place.
+    pub fn refuse(&mut self, refused: Refused) {
+        self.refused = Some(refused);
+    }
+
+    /// What the step at hand has its client told in its place.
+    pub(super) fn take_refused(&mut self) -> Option<Refused> {
+        self.refused.take()
     }
 
     /// The id that a PREPARE was given.
@@ -80,6 +145,11 @@ impl<'a> Response<'a> {
         let prelude = self.body.get(..self.body.len() - proper.len())?;
         let rows = Rows::read(proper)?.edited(edit)?;
         Some([prelude, &rows].concat())
+    }
+
+    /// Its body.
+    pub(super) fn into_body(self) -> Cow<'a, [u8]> {
+        self.body
     }
 
     /// Header and body, if anything has changed.

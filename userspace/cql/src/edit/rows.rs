@@ -124,6 +124,28 @@ impl<'b> Rows<'b> {
     }
 }
 
+/// So many columns' tables, names and types; gives the names.
+pub(super) fn skip_types<'b>(
+    at: &mut Cursor<'b>,
+    columns: usize,
+    global: bool,
+) -> Option<Vec<&'b str>> {
+    if global {
+        at.short_bytes()?;
+        at.short_bytes()?;
+    }
+    let mut names = Vec::new();
+    for _ in 0..columns {
+        if !global {
+            at.short_bytes()?;
+            at.short_bytes()?;
+        }
+        names.push(at.string()?);
+        skip_type(at, 0)?;
+    }
+    Some(names)
+}
+
 /// An `[option]`; gives its number.
 fn skip_type(at: &mut Cursor<'_>, depth: usize) -> Option<u16> {
     if depth > MAX_DEPTH {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::cutter::Fate;
 use super::login::Login;
+use super::parking::Parking;
 use super::room::Room;
 use super::transform::{Caller, Error};
 use super::{MAX_ANSWERS_BYTES, Pipeline};
@@ -26,6 +27,9 @@ pub(super) struct Talk {
     pub(super) login: Login,
     /// Frames for the client that have not gone on.
     pub(super) answers: Vec<u8>,
+    /// Frames for the database that have waited, and have not gone on.
+    pub(super) late: Vec<u8>,
+    pub(super) parking: Parking,
     /// The client has not waited for the answer to its STARTUP.
     pub(super) early: bool,
     pub(super) room: Arc<Room>,
@@ -47,6 +51,8 @@ impl Talk {
             uses: Uses::default(),
             login: Login::default(),
             answers: Vec::new(),
+            late: Vec::new(),
+            parking: Parking::default(),
             early: false,
             room: Room::new(usize::MAX),
         }
@@ -65,9 +71,14 @@ impl Talk {
 
     /// A RESULT without rows in place of a response.
     pub(super) fn answer_void(&mut self, header: &Header) {
-        const RESULT: u8 = 0x08;
         const VOID: u32 = 1;
-        self.respond(header, RESULT, &VOID.to_be_bytes());
+        self.answer_result(header, &VOID.to_be_bytes());
+    }
+
+    /// A RESULT in place of a response.
+    pub(super) fn answer_result(&mut self, header: &Header, body: &[u8]) {
+        const RESULT: u8 = 0x08;
+        self.respond(header, RESULT, body);
     }
 
     fn respond(&mut self, header: &Header, opcode: u8, body: &[u8]) {

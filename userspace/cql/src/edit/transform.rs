@@ -3,8 +3,10 @@
 use std::fmt;
 use std::net::SocketAddr;
 
+use super::parking::{Resolution, Waited};
 use super::request::Request;
 use super::response::Response;
+use crate::details::Consistency;
 use crate::frame::{Opcode, StreamId};
 
 /// One step of a pipeline, shared by all flows of its rule.
@@ -28,6 +30,12 @@ pub trait Transform: fmt::Debug + Send + Sync {
     fn response(&self, response: &mut Response<'_>, caller: &Caller, number: u64) -> bool {
         let _ = (response, caller, number);
         false
+    }
+
+    /// What becomes of a request or a response that it has parked when nobody will say so any more: the ticket was
+    /// dropped, or the flow ends.
+    fn given_up(&self) -> Resolution {
+        Resolution::Pass
     }
 
     /// Whether a client may be told of an event.
@@ -98,6 +106,8 @@ pub enum Error {
     Unauthorized(String),
     /// The request makes no sense here.
     Invalid(String),
+    /// One of two has a write, by its consistency and within the time that there was.
+    WriteTimeout(String, Consistency),
     /// The client has to PREPARE again; the id that it sent.
     Unprepared(Vec<u8>),
 }
@@ -105,9 +115,17 @@ pub enum Error {
 impl Error {
     /// Code, message and what follows it.
     pub(super) fn body(&self) -> Vec<u8> {
+        let mut timeout = Vec::new();
         let (code, message, behind) = match self {
             Self::Protocol(message) => (0x000A_u32, message.as_str(), None),
             Self::Overloaded(message) => (0x1001, message.as_str(), None),
+            Self::WriteTimeout(message, consistency) => {
+                // Received, and required.
+                timeout.extend(consistency.0.to_be_bytes());
+                timeout.extend([1_u32, 2].map(u32::to_be_bytes).concat());
+                put_short_bytes(&mut timeout, b"SIMPLE");
+                (0x1100, message.as_str(), None)
+            }
             Self::Unauthorized(message) => (0x2100, message.as_str(), None),
             Self::Invalid(message) => (0x2200, message.as_str(), None),
             Self::Unprepared(id) => (0x2500, "the statement has to be prepared again", Some(id)),
@@ -117,6 +135,7 @@ impl Error {
         if let Some(id) = behind {
             put_short_bytes(&mut body, id);
         }
+        body.extend(timeout);
         body
     }
 }
@@ -134,6 +153,10 @@ pub trait Log {
     fn changed(&mut self, transform: &'static str);
     /// It has refused one, which will be answered on its stream.
     fn refused(&mut self, stream: StreamId, transform: &'static str, reason: &'static str);
+    /// It has the client get an error in place of a response: the database has done what was asked.
+    fn withheld(&mut self, transform: &'static str, reason: &'static str) {
+        let _ = (transform, reason);
+    }
     /// It has answered one in place of the database.
     fn answered(&mut self, transform: &'static str);
     /// It would have, and only says so.
@@ -142,6 +165,10 @@ pub trait Log {
     fn slowed(&mut self, transform: &'static str, ns: u64);
     /// A request could not be shown to the pipeline; and went on, or was refused.
     fn unseen(&mut self, stream: StreamId, why: Unseen, refused: bool);
+    /// This became of a request or a response that a transform had wait, or wanted to.
+    fn waited(&mut self, transform: &'static str, what: Waited) {
+        let _ = (transform, what);
+    }
 }
 
 /// Why a request could not be shown.

@@ -1,0 +1,225 @@
+//! A second cluster, as the steps of a rule know it: what they hand over, and the thread that takes it.
+//!
+//! There is one for each rule with the same settings, and it outlives a reload that leaves them as they are.
+//! Handing over never waits: what is in hand is bounded by the [`Budget`], so that queues need no bound of their own.
+
+use std::{
+    collections::HashMap,
+    fmt, io,
+    sync::{Arc, Mutex, OnceLock, PoisonError, Weak},
+    time::{Duration, Instant},
+};
+
+use cql::edit::Copied;
+use dataplane::{backends::Probe, policy::RuleName};
+use tokio::sync::mpsc;
+
+use super::{
+    Checked, Login,
+    budget::{Budget, Permit},
+    exchange::Exchange,
+    leg,
+    metrics::{Counters, Fate, MirrorMetrics},
+    out::Out,
+    telling::{Away, Told},
+    texts::{Text, Texts},
+};
+
+/// Keyspaces at the same time, each with a connection of its own.
+pub(super) const MAX_LEGS: usize = 64;
+
+/// What was not answered is looked for as often.
+const SWEEP_EVERY: Duration = Duration::from_secs(1);
+
+/// The open ones, and what they need of the agent.
+#[derive(Debug)]
+pub struct Mirrors {
+    open: Mutex<Vec<Weak<Cluster>>>,
+    pub(super) metrics: MirrorMetrics,
+    /// Set when the host is attached to, and so before there is a flow.
+    dials: Arc<OnceLock<Probe>>,
+}
+
+/// One of them.
+#[derive(Debug)]
+pub(super) struct Cluster {
+    pub(super) shared: Arc<Shared>,
+    messages: mpsc::UnboundedSender<Message>,
+}
+
+/// What its thread shares with flows.
+pub(super) struct Shared {
+    pub(super) rule: RuleName,
+    pub(super) settings: Checked,
+    pub(super) login: Option<Login>,
+    pub(super) counters: Counters,
+    pub(super) texts: Texts,
+    pub(super) out: Out,
+    pub(super) told: Told,
+    pub(super) away: Away,
+    pub(super) dials: Arc<OnceLock<Probe>>,
+    budget: Arc<Budget>,
+}
+
+/// A request to be asked of the mirror.
+#[derive(Debug)]
+pub(super) struct Job {
+    pub(super) copied: Copied,
+    /// Its prepared statements, in their order.
+    pub(super) prepared: Vec<Arc<Text>>,
+    pub(super) deadline: Instant,
+    pub(super) exchange: Arc<Exchange>,
+}
+
+#[derive(Debug)]
+enum Message {
+    Ask(Option<Arc<str>>, Job),
+    Compare(Arc<Exchange>),
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shared = f.debug_struct("Shared");
+        shared.field("rule", &self.rule).finish_non_exhaustive()
+    }
+}
+
+impl Mirrors {
+    /// None is open yet.
+    pub fn new(metrics: MirrorMetrics) -> Self {
+        Self {
+            open: Mutex::default(),
+            metrics,
+            dials: Arc::default(),
+        }
+    }
+
+    /// From now on they can be reached.
+    pub fn dial_by(&self, probe: Probe) {
+        // There is one for an agent's life.
+        let _ = self.dials.set(probe);
+    }
+
+    /// Gives each metric a first sample, so that the documentation sees it.
+    pub fn declare_for_docs(&self) {
+        self.metrics.declare_for_docs();
+    }
+
+    /// The one of this rule. Whether it is there is found out with the first request.
+    ///
+    /// # Errors
+    /// There can be no more threads, or descriptors.
+    pub(super) fn open(
+        &self,
+        rule: &RuleName,
+        settings: &Checked,
+        login: Option<Login>,
+    ) -> io::Result<Arc<Cluster>> {
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        open.retain(|cluster| cluster.strong_count() > 0);
+        let same = open.iter().filter_map(Weak::upgrade).find(|cluster| {
+            let shared = &cluster.shared;
+            shared.rule == *rule && shared.settings == *settings && shared.login == login
+        });
+        if let Some(cluster) = same {
+            return Ok(cluster);
+        }
+        let cluster = Arc::new(Cluster::start(Shared {
+            rule: rule.clone(),
+            settings: settings.clone(),
+            login,
+            counters: self.metrics.of(rule.as_str()),
+            texts: Texts::default(),
+            out: Out::default(),
+            told: Told::default(),
+            away: Away::default(),
+            dials: self.dials.clone(),
+            budget: Budget::new(),
+        })?);
+        open.push(Arc::downgrade(&cluster));
+        Ok(cluster)
+    }
+}
+
+impl Cluster {
+    fn start(shared: Shared) -> io::Result<Self> {
+        let shared = Arc::new(shared);
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_io()
+            .enable_time()
+            .build()?;
+        let (messages, taken) = mpsc::unbounded_channel();
+        let of_thread = shared.clone();
+        std::thread::Builder::new()
+            .name("mirror".to_owned())
+            .spawn(move || runtime.block_on(run(of_thread, taken)))?;
+        Ok(Self { shared, messages })
+    }
+
+    /// Room for a request of so many bytes. None: as much is in hand as may be.
+    pub(super) fn permit(&self, bytes: usize) -> Option<Permit> {
+        self.shared.budget.take(bytes)
+    }
+
+    /// Has it asked, where the flow is in this keyspace.
+    pub(super) fn ask(&self, keyspace: Option<Arc<str>>, job: Job) {
+        self.send(Message::Ask(keyspace, job));
+    }
+
+    /// Has the answers compared.
+    pub(super) fn compare(&self, exchange: Arc<Exchange>) {
+        self.send(Message::Compare(exchange));
+    }
+
+    fn send(&self, message: Message) {
+        if let Err(mpsc::error::SendError(Message::Ask(_, job))) = self.messages.send(message) {
+            job.fails(Fate::Away, &self.shared);
+        }
+    }
+}
+
+impl Job {
+    /// There is no answer, for this reason.
+    pub(super) fn fails(self, fate: Fate, shared: &Shared) {
+        self.exchange.is_mirrored(Err(fate), shared);
+    }
+}
+
+/// Until no rule and no flow has it any more.
+async fn run(shared: Arc<Shared>, mut messages: mpsc::UnboundedReceiver<Message>) {
+    let mut legs = HashMap::<Option<Arc<str>>, mpsc::UnboundedSender<Job>>::new();
+    let mut sweep = tokio::time::interval(SWEEP_EVERY);
+    loop {
+        let message = tokio::select! {
+            message = messages.recv() => message,
+            _ = sweep.tick() => {
+                shared.out.sweep(Instant::now());
+                continue;
+            }
+        };
+        let (keyspace, job) = match message {
+            None => return,
+            Some(Message::Compare(exchange)) => {
+                shared.compare(&exchange);
+                continue;
+            }
+            Some(Message::Ask(keyspace, job)) => (keyspace, job),
+        };
+        // One that had nothing to do for a while has ended.
+        if legs.get(&keyspace).is_none_or(|leg| leg.is_closed()) {
+            legs.retain(|_, leg| !leg.is_closed());
+            if legs.len() >= MAX_LEGS {
+                job.fails(Fate::Keyspaces, &shared);
+                continue;
+            }
+            let leg = leg::start(shared.clone(), keyspace.clone());
+            legs.insert(keyspace.clone(), leg);
+        }
+        let Some(leg) = legs.get(&keyspace) else {
+            continue;
+        };
+        if let Err(mpsc::error::SendError(job)) = leg.send(job) {
+            job.fails(Fate::Away, &shared);
+        }
+    }
+}

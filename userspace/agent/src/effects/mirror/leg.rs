@@ -1,0 +1,138 @@
+//! A mirror's connection for one keyspace: made, lost and made again.
+
+use std::{
+    collections::VecDeque,
+    io,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use tokio::{
+    net::TcpStream,
+    sync::mpsc,
+    time::{sleep, timeout},
+};
+
+use super::{
+    cluster::{Job, Shared},
+    connection::{Connection, Ended},
+    metrics::Fate,
+    wire,
+};
+
+/// For connecting, logging in and USE.
+const OPENING: Duration = Duration::from_secs(5);
+
+/// Between two attempts: the first pause, and the longest.
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+
+type Jobs = mpsc::UnboundedReceiver<Job>;
+
+/// Ends when it has nothing to do for a while. What is sent there is bounded by the budget.
+pub(super) fn start(shared: Arc<Shared>, keyspace: Option<Arc<str>>) -> mpsc::UnboundedSender<Job> {
+    let (sender, mut jobs) = mpsc::unbounded_channel();
+    tokio::spawn(async move {
+        run(&shared, &keyspace, &mut jobs).await;
+        jobs.close();
+        while let Some(job) = jobs.recv().await {
+            job.fails(Fate::Away, &shared);
+        }
+    });
+    sender
+}
+
+async fn run(shared: &Arc<Shared>, keyspace: &Option<Arc<str>>, jobs: &mut Jobs) {
+    let mut pause = FIRST_PAUSE;
+    loop {
+        let mut waiting = VecDeque::new();
+        match opened(shared, keyspace.as_deref(), jobs, &mut waiting).await {
+            Some(Ok(stream)) => {
+                shared.is_there(keyspace);
+                pause = FIRST_PAUSE;
+                match Connection::new(stream, shared, waiting).serve(jobs).await {
+                    Ended::Idle => return,
+                    Ended::Broken(error) => shared.is_away(keyspace, &error),
+                }
+            }
+            Some(Err(error)) => {
+                shared.is_away(keyspace, &error);
+                for job in waiting {
+                    job.fails(Fate::Away, shared);
+                }
+            }
+            None => return,
+        }
+        let asked = fail_for(pause, shared, jobs).await;
+        if !asked {
+            return;
+        }
+        pause = (pause * 2).min(LONGEST_PAUSE);
+    }
+}
+
+/// Connects; what is to be asked meanwhile waits as long as it may. None: nobody asks any more.
+async fn opened(
+    shared: &Shared,
+    keyspace: Option<&str>,
+    jobs: &mut Jobs,
+    waiting: &mut VecDeque<Job>,
+) -> Option<io::Result<TcpStream>> {
+    let mut opening = Box::pin(timeout(OPENING, open(shared, keyspace)));
+    let mut is_over = false;
+    loop {
+        let next = waiting.front().map(|job| job.deadline);
+        tokio::select! {
+            opened = &mut opening => {
+                let late = || io::Error::from(io::ErrorKind::TimedOut);
+                return Some(opened.unwrap_or_else(|_| Err(late())));
+            }
+            job = jobs.recv(), if !is_over => match job {
+                Some(job) => waiting.push_back(job),
+                None if waiting.is_empty() => return None,
+                None => is_over = true,
+            },
+            () = until(next), if next.is_some() => {
+                let now = Instant::now();
+                while waiting.front().is_some_and(|job| job.deadline <= now)
+                    && let Some(job) = waiting.pop_front()
+                {
+                    job.fails(Fate::Late, shared);
+                }
+            }
+        }
+    }
+}
+
+/// Never, without a time.
+async fn until(time: Option<Instant>) {
+    match time {
+        Some(time) => tokio::time::sleep_until(time.into()).await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn open(shared: &Shared, keyspace: Option<&str>) -> io::Result<TcpStream> {
+    let dials = shared.dials.get().ok_or(io::ErrorKind::NotConnected)?;
+    let mut stream = dials.connect(shared.settings.to).await?;
+    wire::begin(&mut stream, shared.login.as_ref(), keyspace).await?;
+    Ok(stream)
+}
+
+/// The mirror is away: what is to be asked fails at once, for so long. False: nothing was.
+async fn fail_for(pause: Duration, shared: &Shared, jobs: &mut Jobs) -> bool {
+    let mut asked = false;
+    let mut over = Box::pin(sleep(pause));
+    loop {
+        tokio::select! {
+            () = &mut over => return asked,
+            job = jobs.recv() => match job {
+                Some(job) => {
+                    asked = true;
+                    job.fails(Fate::Away, shared);
+                }
+                None => return false,
+            }
+        }
+    }
+}

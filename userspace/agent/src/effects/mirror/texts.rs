@@ -1,0 +1,122 @@
+//! The texts of prepared statements, by the id that the flows' own database has given them.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use cql::{Statement, StatementKind};
+
+/// Texts in all, in bytes. Beyond that those that came first go, and are prepared again as their turn comes.
+const MAX_BYTES: usize = 16 << 20;
+
+/// A longer one is not mirrored.
+const MAX_TEXT_BYTES: usize = 64 << 10;
+
+/// Beside its text, about.
+const ENTRY_BYTES: usize = 256;
+
+/// A statement.
+#[derive(Debug)]
+pub(super) struct Text {
+    /// Empty if it is too long.
+    pub(super) text: Box<[u8]>,
+    pub(super) is_too_long: bool,
+    pub(super) kind: StatementKind,
+    /// In which it is to be prepared.
+    pub(super) keyspace: Option<Arc<str>>,
+    /// Whose table it is about, if the text says so.
+    pub(super) names: Option<Box<str>>,
+}
+
+impl Text {
+    /// `keyspace`: the flow's, or what is said with it.
+    pub(super) fn new(text: &[u8], keyspace: Option<&str>) -> Self {
+        let Statement {
+            kind,
+            keyspace: names,
+            ..
+        } = Statement::of(text);
+        let is_too_long = text.len() > MAX_TEXT_BYTES;
+        let kept = if is_too_long { &[] } else { text };
+        Self {
+            text: kept.into(),
+            is_too_long,
+            kind,
+            keyspace: keyspace.map(Arc::from),
+            names,
+        }
+    }
+}
+
+/// See the module. Shared by the flows of a rule: an id is a hash of keyspace and text.
+#[derive(Debug, Default)]
+pub(super) struct Texts(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    known: HashMap<Box<[u8]>, Arc<Text>>,
+    order: VecDeque<Box<[u8]>>,
+    bytes: usize,
+}
+
+impl Texts {
+    pub(super) fn put(&self, id: &[u8], text: Arc<Text>) {
+        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let bytes = cost(id, &text);
+        match state.known.insert(id.into(), text) {
+            Some(old) => state.bytes -= cost(id, &old),
+            None => state.order.push_back(id.into()),
+        }
+        state.bytes += bytes;
+        while state.bytes > MAX_BYTES
+            && let Some(oldest) = state.order.pop_front()
+        {
+            if let Some(gone) = state.known.remove(&oldest) {
+                state.bytes -= cost(&oldest, &gone);
+            }
+        }
+    }
+
+    /// None: its PREPARE was not seen.
+    pub(super) fn get(&self, id: &[u8]) -> Option<Arc<Text>> {
+        let state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        state.known.get(id).cloned()
+    }
+}
+
+fn cost(id: &[u8], text: &Text) -> usize {
+    let names = [text.names.as_deref(), text.keyspace.as_deref()];
+    let names: usize = names.into_iter().flatten().map(str::len).sum();
+    id.len() * 2 + text.text.len() + names + ENTRY_BYTES
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_oldest_go_first_and_bytes_are_bounded() {
+        let texts = Texts::default();
+        let long = "x".repeat(MAX_TEXT_BYTES);
+        for n in 0..300_u16 {
+            let text = Text::new(long.as_bytes(), None);
+            texts.put(&n.to_be_bytes(), Arc::new(text));
+        }
+        assert!(texts.get(&0_u16.to_be_bytes()).is_none());
+        assert!(texts.get(&299_u16.to_be_bytes()).is_some());
+        let longer = format!("SELECT v FROM ks.t WHERE {long}");
+        for _ in 0..2 {
+            let text = Text::new(longer.as_bytes(), None);
+            texts.put(b"id", Arc::new(text));
+        }
+        let found = texts.get(b"id").unwrap();
+        assert!(found.is_too_long && found.text.is_empty());
+        assert_eq!(
+            (found.kind, found.names.as_deref()),
+            (StatementKind::Select, Some("ks"))
+        );
+        let state = texts.0.lock().unwrap();
+        assert!(state.bytes <= MAX_BYTES && state.known.len() == state.order.len());
+    }
+}

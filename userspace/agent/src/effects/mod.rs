@@ -1,0 +1,74 @@
+//! Effects: steps of a pipeline that are carried out by the agent, because they need more than the frames that pass.
+//!
+//! To the pipeline each is a [`Transform`]; what it shows to somebody outside, and what it has wait for that, is its
+//! own ([`Ticket`](cql::edit::Ticket)). Each is one file, or folder, and one line in the list below.
+
+pub mod mirror;
+
+use std::{fmt, sync::Arc};
+
+use cql::edit::Transform;
+use dataplane::policy::RuleName;
+use serde::Deserialize;
+
+use crate::reporters::Means;
+
+/// What is to be opened for a step, before it can do anything.
+pub trait Effect: fmt::Debug + Send + Sync {
+    /// As in the configuration, and as a metric's label.
+    fn name(&self) -> &'static str;
+
+    /// Opens what it needs, before its rule is in force.
+    ///
+    /// # Errors
+    /// What cannot be opened, and why.
+    fn open(&self, rule: &RuleName, means: &Means) -> Result<(), String>;
+
+    /// Whether it has to stand behind all transforms, because it takes what it is shown for what the database gets.
+    fn is_last(&self) -> bool {
+        false
+    }
+}
+
+/// A step, and what is to be opened for it.
+#[derive(Debug)]
+pub struct Built {
+    /// Of the pipeline. Until it is open, everything passes.
+    pub step: Box<dyn Transform>,
+    /// The same.
+    pub effect: Arc<dyn Effect>,
+}
+
+/// Declares [`Settings`] from the list.
+macro_rules! effects {
+    ($($module:ident => $variant:ident),+ $(,)?) => {
+        /// A step of a pipeline, as in the configuration: `{ transform = "mirror", ... }`.
+        #[derive(Clone, Debug, Deserialize)]
+        #[serde(tag = "transform", rename_all = "snake_case")]
+        pub enum Settings {
+            $(
+                #[doc = concat!("`", stringify!($module), "`")]
+                $variant($module::Settings),
+            )+
+        }
+
+        impl Settings {
+            /// The step. Nothing is opened.
+            ///
+            /// # Errors
+            /// Which setting cannot be, and what it should be.
+            pub fn build(self) -> Result<Built, String> {
+                match self {
+                    $(Self::$variant(settings) => settings.build(),)+
+                }
+            }
+        }
+
+        /// Every effect's name.
+        pub const NAMES: &[&str] = &[$(stringify!($module)),+];
+    };
+}
+
+effects! {
+    mirror => Mirror,
+}

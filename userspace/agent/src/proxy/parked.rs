@@ -1,0 +1,57 @@
+//! What others say of the requests and responses that a flow has parked, on its way to the flow's task.
+
+use std::sync::{
+    Arc, Mutex, PoisonError, Weak,
+    atomic::{AtomicBool, Ordering::Relaxed},
+};
+
+use cql::edit::{Mailbox, Resolution};
+
+use crate::flows::Flow;
+
+/// One flow's. **Invariant**: each ticket leaves one letter, so there are no more of them than
+/// [`MAX_PARKED`](cql::edit::MAX_PARKED) and those that came too late.
+#[derive(Debug)]
+pub(super) struct Letters {
+    /// Its task is woken. It does not outlive the flow for a ticket that somebody keeps.
+    flow: Weak<Flow>,
+    /// Looked at whenever the task runs, so it costs one load.
+    full: AtomicBool,
+    letters: Mutex<Vec<Letter>>,
+}
+
+/// Of what is parked under this number.
+pub(super) type Letter = (u64, Option<Resolution>);
+
+impl Letters {
+    pub(super) fn of(flow: &Arc<Flow>) -> Arc<Self> {
+        Arc::new(Self {
+            flow: Arc::downgrade(flow),
+            full: AtomicBool::new(false),
+            letters: Mutex::default(),
+        })
+    }
+
+    /// All of them, the oldest first.
+    pub(super) fn take(&self) -> Vec<Letter> {
+        if !self.full.load(Relaxed) {
+            return Vec::new();
+        }
+        let mut letters = self.letters.lock().unwrap_or_else(PoisonError::into_inner);
+        self.full.store(false, Relaxed);
+        std::mem::take(&mut letters)
+    }
+}
+
+impl Mailbox for Letters {
+    fn put(&self, number: u64, resolution: Option<Resolution>) {
+        let Some(flow) = self.flow.upgrade() else {
+            return;
+        };
+        let mut letters = self.letters.lock().unwrap_or_else(PoisonError::into_inner);
+        letters.push((number, resolution));
+        self.full.store(true, Relaxed);
+        drop(letters);
+        flow.mailbox.wake();
+    }
+}

@@ -1,0 +1,243 @@
+//! Requests and responses that wait for an answer from outside.
+//!
+//! A step parks the one that it is shown ([`Request::park`](super::Request::park),
+//! [`Response::park`](super::Response::park)) and is given a [`Ticket`]. The flow goes on without it. Whoever has
+//! the ticket says later, from any thread, what becomes of it; that is left in the flow's [`Mailbox`], and
+//! [`Editor::resolve`](super::Editor::resolve) does it. A ticket that is dropped says so, too: nothing
+//! waits for somebody who is gone.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+
+use super::room::{Room, Taken};
+use super::transform::Refused;
+use crate::frame::{HEADER_BYTES, Header};
+
+/// As many of a flow wait at most: drivers have no more requests out on a connection unless they are told to.
+pub const MAX_PARKED: usize = 1_024;
+
+/// Bodies of a flow that wait have so many bytes at most: one of the largest that are shown, so that a flow
+/// does not take all the [`Room`] from others.
+pub const MAX_PARKED_BYTES: usize = super::MAX_SEEN_BYTES;
+
+/// What becomes of a request or a response that waits.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Resolution {
+    /// It goes on as it was.
+    Pass,
+    /// It goes on with this body, which is not compressed and begins as the flags of its header say.
+    Instead(Vec<u8>),
+    /// The client gets a RESULT with this body, and a request does not go on.
+    Answer(Vec<u8>),
+    /// The client gets this error, and a request does not go on.
+    Refuse(Refused),
+}
+
+/// Where it is said what becomes of what a flow has parked.
+pub trait Mailbox: fmt::Debug + Send + Sync {
+    /// For [`Editor::resolve`](super::Editor::resolve), and once for each number. `None`: nobody will say any
+    /// more. Called on any thread; does not wait.
+    fn put(&self, number: u64, resolution: Option<Resolution>);
+}
+
+/// The right to say, once, what becomes of something that waits.
+#[derive(Debug)]
+pub struct Ticket {
+    mailbox: Option<Arc<dyn Mailbox>>,
+    number: u64,
+}
+
+impl Ticket {
+    /// Says it.
+    pub fn resolve(mut self, resolution: Resolution) {
+        if let Some(mailbox) = self.mailbox.take() {
+            mailbox.put(self.number, Some(resolution));
+        }
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        if let Some(mailbox) = self.mailbox.take() {
+            mailbox.put(self.number, None);
+        }
+    }
+}
+
+/// What became of something that was to wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Waited {
+    /// It went on.
+    Passed,
+    /// It went on with another body.
+    Changed,
+    /// The client got a RESULT.
+    Answered,
+    /// The client got an error.
+    Refused,
+    /// Nobody would have said any more: it became what its step says ([`Transform::given_up`]).
+    ///
+    /// [`Transform::given_up`]: super::Transform::given_up
+    GivenUp,
+    /// Its flow had ended before.
+    Abandoned,
+    /// It could not be parked: as much waits as may.
+    NoRoom,
+}
+
+crate::event::labelled!(Waited {
+    Passed => "passed",
+    Changed => "changed",
+    Answered => "answered",
+    Refused => "refused",
+    GivenUp => "given_up",
+    Abandoned => "abandoned",
+    NoRoom => "no_room",
+});
+
+/// What a flow has parked.
+#[derive(Debug, Default)]
+pub(super) struct Parking {
+    /// None: nothing can be parked.
+    pub(super) mailbox: Option<Arc<dyn Mailbox>>,
+    next: u64,
+    bytes: usize,
+    parked: HashMap<u64, Parked>,
+}
+
+/// One that waits.
+#[derive(Debug)]
+pub(super) struct Parked {
+    pub(super) header: Header,
+    pub(super) kept: Kept,
+    /// The step that has parked it.
+    pub(super) place: usize,
+    /// Of a request: who wants to see its response. Of a response: who has not seen it yet.
+    pub(super) awaited: Vec<(usize, u64)>,
+    pub(super) to_database: bool,
+    pub(super) space: Space,
+}
+
+/// A frame, with its header.
+#[derive(Debug)]
+pub(super) enum Kept {
+    /// As it was sent.
+    Sent(Vec<u8>),
+    /// Changed by a step, its body without compression.
+    Changed(Vec<u8>),
+}
+
+impl Kept {
+    /// `changed`: its header and body; `frame`: as it was sent.
+    pub(super) fn of(frame: &[u8], changed: Option<(&Header, &[u8])>) -> Self {
+        match changed {
+            None => Self::Sent(frame.to_vec()),
+            Some((_, body)) => {
+                let raw = frame.get(..HEADER_BYTES).unwrap_or_default();
+                Self::Changed([raw, body].concat())
+            }
+        }
+    }
+
+    /// All of it.
+    pub(super) fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Sent(bytes) | Self::Changed(bytes) => bytes,
+        }
+    }
+}
+
+/// A place for one that waits.
+#[derive(Debug)]
+pub(super) struct Space {
+    pub(super) number: u64,
+    bytes: usize,
+    /// Given back as it is dropped.
+    _taken: Taken,
+}
+
+/// Where one that is shown may be parked.
+#[derive(Debug)]
+pub(super) struct Lot<'e> {
+    parking: &'e mut Parking,
+    room: &'e Arc<Room>,
+    found: Option<Space>,
+    full: bool,
+}
+
+impl<'e> Lot<'e> {
+    pub(super) fn new(parking: &'e mut Parking, room: &'e Arc<Room>) -> Self {
+        Self {
+            parking,
+            room,
+            found: None,
+            full: false,
+        }
+    }
+
+    /// For something of so many bytes, once.
+    pub(super) fn park(&mut self, bytes: usize) -> Option<Ticket> {
+        let mailbox = self.parking.mailbox.clone()?;
+        if self.found.is_some() {
+            return None;
+        }
+        let fits = self.parking.parked.len() < MAX_PARKED
+            && self.parking.bytes + bytes <= MAX_PARKED_BYTES;
+        let taken = fits.then(|| self.room.take(bytes)).flatten();
+        let Some(taken) = taken else {
+            self.full = true;
+            return None;
+        };
+        let number = self.parking.next;
+        self.parking.next += 1;
+        self.found = Some(Space {
+            number,
+            bytes,
+            _taken: taken,
+        });
+        Some(Ticket {
+            mailbox: Some(mailbox),
+            number,
+        })
+    }
+
+    /// What the step at hand has taken.
+    pub(super) fn found(&mut self) -> Option<Space> {
+        self.found.take()
+    }
+
+    /// Whether the step at hand found none.
+    pub(super) fn was_full(&mut self) -> bool {
+        std::mem::take(&mut self.full)
+    }
+}
+
+impl Parking {
+    pub(super) fn put(&mut self, parked: Parked) {
+        self.bytes += parked.space.bytes;
+        self.parked.insert(parked.space.number, parked);
+    }
+
+    /// None: it does not wait any more.
+    pub(super) fn take(&mut self, number: u64) -> Option<Parked> {
+        let parked = self.parked.remove(&number)?;
+        self.bytes -= parked.space.bytes;
+        Some(parked)
+    }
+
+    /// Those of a direction, oldest first.
+    pub(super) fn numbers(&self, to_database: bool) -> Vec<u64> {
+        let those = self
+            .parked
+            .iter()
+            .filter(|(_, p)| p.to_database == to_database);
+        let mut numbers: Vec<u64> = those.map(|(number, _)| *number).collect();
+        numbers.sort_unstable();
+        numbers
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.parked.len()
+    }
+}
