@@ -156,6 +156,9 @@ mod tests {
             "{ transform = \"audit\", file = \"/a.log\", max_bytes = 1000000, keep = 3, fsync = \"batch\", \
              full = \"hold\", statement = true, tables = [\"shop.*\"], not_tables = [\"shop.x\"], kinds = \
              [\"writes\", \"select\"], not_kinds = [\"batch\"], users = [\"ann\"], not_users = [\"bob\"] }",
+            "{ transform = \"count\" }",
+            "{ transform = \"debug\", values = true, bytes = 64, sample = 0.1, per_second = 10, file = \
+             \"/debug.log\", max_bytes = 1000000, keep = 2 }",
             "{ transform = \"slowlog\", over = \"100ms\", slowest_one_in = 1000, file = \"/var/log/slow\", \
              max_bytes = 1000000, keep = 0 }",
             "{ transform = \"stats\" }",
