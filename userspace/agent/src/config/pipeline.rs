@@ -149,7 +149,8 @@ mod tests {
              partition_keys = { \"shop.t\" = [\"k\"] }, mode = \"shadow\" }",
             "{ transform = \"null\" }",
             "{ transform = \"paging\", at_most = 10 }",
-            "{ transform = \"rewrite\", addresses = \"dialled\" }",
+            "{ transform = \"rewrite\", addresses = \"dialled\", max_ttl = \"90d\", default_ttl = \"30d\", \
+             timestamps = { max_ahead = \"1s\" } }",
             "{ transform = \"tag\", service = \"s\", host = \"h\", prefix = \"p.\" }",
             "{ transform = \"throttle\", rate = 0.5, burst = 2, per = \"client\", mode = \"shadow\" }",
             "{ transform = \"tracing\", one_in = 100 }",
@@ -348,6 +349,16 @@ mod tests {
                 "enrich",
                 "{ transform = \"trace\", endpoint = \"https://127.0.0.1:4317\", sample = 1 }",
                 "endpoint: expected `http://HOST:PORT`: spans are sent without TLS",
+            ),
+            (
+                "enrich",
+                "{ transform = \"rewrite\" }",
+                "expected one of `addresses`, `max_ttl`",
+            ),
+            (
+                "enrich",
+                "{ transform = \"rewrite\", timestamps = { ahead = \"1s\" } }",
+                "timestamps: expected `\"server\"` or `{ max_ahead = \"1s\" }`",
             ),
             (
                 "enrich",

@@ -2,7 +2,7 @@
 
 use std::{
     sync::{Arc, LazyLock},
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
 use cql::{
@@ -25,6 +25,12 @@ static ROOM: LazyLock<Arc<Room>> = LazyLock::new(|| Room::new(MAX_HELD_BYTES));
 /// That clock, in ns.
 pub(super) fn now_ns() -> u64 {
     START.elapsed().as_nanos() as u64
+}
+
+/// The wall clock, in µs since 1970.
+fn unix_us() -> i64 {
+    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH);
+    since_epoch.map_or(0, |since| since.as_micros() as i64)
 }
 
 /// See the module.
@@ -84,7 +90,10 @@ impl Editing {
     /// What goes on of a chunk.
     pub(super) fn chunk(&mut self, way: Way, now_ns: u64, bytes: &[u8]) -> Passes {
         let edited = match way {
-            Way::ToDatabase => self.editor.requests(now_ns, bytes, &mut self.counting),
+            Way::ToDatabase => {
+                self.editor.is_at(unix_us());
+                self.editor.requests(now_ns, bytes, &mut self.counting)
+            }
             Way::ToClient => self.editor.responses(bytes, &mut self.counting),
         };
         let pause = self.editor.pause_ns();

@@ -139,6 +139,7 @@ impl Asking<'_> {
                 };
             }
         };
+        request.is_at(self.talk.unix_us);
         let mut awaited = Vec::new();
         let pipeline = self.talk.pipeline.clone();
         let steps = pipeline.iter().enumerate();

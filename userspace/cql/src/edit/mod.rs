@@ -12,11 +12,12 @@
 //! - `lane`, `cutter`, `segments`: one direction; where its frames and segments begin and end.
 //! - `asking`, `answering`: what becomes of requests and of responses; `talk`: what they share; `login`:
 //!   who has logged in.
-//! - `layout`, `request`: what is where in a request, and how it is changed; `response`, `rows`.
+//! - `layout`, `request`, `bound`: what is where in a request, and how it is changed; `response`, `rows`.
 //! - `transform`: what a transform is.
 
 mod answering;
 mod asking;
+mod bound;
 mod cutter;
 mod lane;
 mod layout;
@@ -31,6 +32,7 @@ mod talk;
 mod transform;
 
 pub use crate::compress::MAX_SEEN_BYTES;
+pub use bound::{Bound, Change, Value};
 pub use request::{Request, Statement};
 pub use response::Response;
 pub use room::Room;
@@ -147,6 +149,12 @@ impl Editor {
     /// Whether what cannot be read is better refused than let pass.
     pub fn is_strict(&self) -> bool {
         self.talk.is_strict()
+    }
+
+    /// What the wall clock says, in µs since 1970, for the requests that come next: some steps compare
+    /// what clients claim with it. Those refuse what they would have to compare where nobody has said so.
+    pub fn is_at(&mut self, unix_us: i64) {
+        self.talk.unix_us = Some(unix_us);
     }
 
     /// Bytes on their way to the database. `now_ns`: a monotonic clock, in ns.

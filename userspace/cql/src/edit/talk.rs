@@ -29,6 +29,8 @@ pub(super) struct Talk {
     /// The client has not waited for the answer to its STARTUP.
     pub(super) early: bool,
     pub(super) room: Arc<Room>,
+    /// The wall clock, as far as it was told.
+    pub(super) unix_us: Option<i64>,
 }
 
 impl Talk {
@@ -49,6 +51,7 @@ impl Talk {
             answers: Vec::new(),
             early: false,
             room: Room::new(usize::MAX),
+            unix_us: None,
         }
     }
 

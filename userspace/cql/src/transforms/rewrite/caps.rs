@@ -1,0 +1,660 @@
+//! How long what is written may live, and how far ahead of the proxy's clock it may claim to be.
+//!
+//! Both stand in the text, are bound to markers of it, or come beside it.
+
+use std::time::Duration;
+
+use serde::Deserialize;
+
+use super::text::{Edits, mentions};
+use crate::analysis::{Given, Number, Part, Sites, Spot, Using, spots};
+use crate::edit::{Bound, Change, Error, Refused, Request, Value};
+use crate::lex::Name;
+use crate::parse::parse;
+use crate::statement::StatementKind;
+
+/// What Cassandra takes: 20 years, in seconds.
+const LONGEST_TTL: i64 = 20 * 365 * 24 * 3600;
+
+/// Clocks that are further apart are wrong.
+const FURTHEST: Duration = Duration::from_secs(365 * 24 * 3600);
+
+/// As in the configuration: `"server"`, or `{ max_ahead = "1s" }`.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(
+    untagged,
+    expecting = "timestamps: expected `\"server\"` or `{ max_ahead = \"1s\" }`"
+)]
+pub enum Timestamps {
+    /// `server`
+    Word(String),
+    /// Those that are further ahead.
+    Ahead(Ahead),
+}
+
+/// As in the configuration.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Ahead {
+    /// Than this.
+    pub max_ahead: String,
+}
+
+/// See the module.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Caps {
+    /// In seconds.
+    max_ttl: Option<i64>,
+    /// Likewise.
+    default_ttl: Option<i64>,
+    clock: Option<Clock>,
+}
+
+/// Whose clock counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Clock {
+    /// The database's.
+    Server,
+    /// The client's, up to so many µs ahead of the proxy's.
+    AtMost(i64),
+}
+
+/// Which of a statement's bound values are looked at.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Markers(Box<[Marker]>);
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Marker {
+    position: usize,
+    /// By which it is bound, where values are by name.
+    name: Box<str>,
+    /// A marker of that name stands for something else, too.
+    shared: bool,
+    of: Of,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Of {
+    Ttl,
+    Timestamp,
+}
+
+fn refused(reason: &'static str, message: &str) -> Refused {
+    Refused {
+        reason,
+        error: Error::Invalid(message.to_owned()),
+    }
+}
+
+impl Caps {
+    /// Of the settings by these names; a text is a number and a unit.
+    pub(super) fn new(
+        max_ttl: Option<&str>,
+        default_ttl: Option<&str>,
+        timestamps: Option<&Timestamps>,
+    ) -> Result<Self, String> {
+        let ttl = |key: &str, text: Option<&str>| {
+            let Some(text) = text else {
+                return Ok(None);
+            };
+            let seconds = duration(text).map(|time| time.as_secs() as i64);
+            let seconds = seconds.filter(|seconds| (1..=LONGEST_TTL).contains(seconds));
+            seconds.map(Some).ok_or_else(|| {
+                format!(
+                    "{key}: expected seconds, minutes, hours or days, of 1 s to 20 years: `3600s`, `90d`; \
+                     found {text:?}"
+                )
+            })
+        };
+        let clock = match timestamps {
+            None => None,
+            Some(Timestamps::Word(word)) if word == "server" => Some(Clock::Server),
+            Some(Timestamps::Word(word)) => {
+                return Err(format!(
+                    "timestamps: expected `\"server\"` or `{{ max_ahead = \"1s\" }}`, found {word:?}"
+                ));
+            }
+            Some(Timestamps::Ahead(Ahead { max_ahead })) => match duration(max_ahead) {
+                Some(time) if time <= FURTHEST => Some(Clock::AtMost(time.as_micros() as i64)),
+                _ => {
+                    return Err(format!(
+                        "timestamps.max_ahead: expected milliseconds, seconds, minutes, hours or days, up to \
+                         `365d`; found {max_ahead:?}"
+                    ));
+                }
+            },
+        };
+        let caps = Self {
+            max_ttl: ttl("max_ttl", max_ttl)?,
+            default_ttl: ttl("default_ttl", default_ttl)?,
+            clock,
+        };
+        match (caps.default_ttl, caps.max_ttl) {
+            (Some(default), Some(most)) if default > most => Err(format!(
+                "default_ttl: expected at most `max_ttl`, {most} s; found {default} s"
+            )),
+            _ => Ok(caps),
+        }
+    }
+
+    pub(super) fn is_any(&self) -> bool {
+        *self != Self::default()
+    }
+
+    /// The same for what may not be given a TTL.
+    pub(super) fn without_default(self) -> Self {
+        Self {
+            default_ttl: None,
+            ..self
+        }
+    }
+
+    /// Notes what is to be changed of a text, and which of its markers are to be looked at. `prepared`:
+    /// it will be executed at other times than now.
+    pub(super) fn text(
+        &self,
+        text: &[u8],
+        unix_us: Option<i64>,
+        prepared: bool,
+        edits: &mut Edits,
+    ) -> Result<Markers, Refused> {
+        use StatementKind as Kind;
+        let kind = parse(text, text.len()).statement.kind;
+        let changes = matches!(
+            kind,
+            Kind::Insert | Kind::Update | Kind::Delete | Kind::Batch | Kind::Unknown
+        );
+        let has_ttl = self.max_ttl.is_some() && mentions(text, "ttl");
+        let has_timestamp = self.clock.is_some() && mentions(text, "timestamp");
+        let lacks_ttl = self.default_ttl.is_some() && kind != Kind::Delete;
+        if !changes || !(has_ttl || has_timestamp || lacks_ttl) {
+            return Ok(Markers::default());
+        }
+        let spots = spots(text);
+        let sites = spots
+            .as_deref()
+            .and_then(|spots: &[Spot<'_>]| Sites::of(text, spots))
+            .ok_or_else(|| {
+                refused(
+                    "unknown",
+                    "the proxy's policy caps TTLs or timestamps, and does not understand the statement",
+                )
+            })?;
+        let mut looking = Looking {
+            caps: self,
+            unix_us,
+            prepared,
+            sites: &sites,
+            edits,
+            markers: Vec::new(),
+        };
+        for part in &sites.parts {
+            looking.part(part)?;
+        }
+        if let Some(using) = &sites.batch {
+            looking.using(using)?;
+        }
+        Ok(Markers(looking.markers.into()))
+    }
+
+    /// Notes what is to be changed of the values that are bound to the statement with this number.
+    pub(super) fn values(
+        &self,
+        request: &Request<'_>,
+        number: usize,
+        markers: &Markers,
+        changes: &mut Vec<Change>,
+    ) -> Result<(), Refused> {
+        if markers.0.is_empty() {
+            return Ok(());
+        }
+        let bound = request.bound(number);
+        for marker in &markers.0 {
+            for (position, value) in bound.iter().enumerate() {
+                let is_it = match value.name {
+                    None => position == marker.position,
+                    Some(name) => *name == *marker.name.as_bytes(),
+                };
+                let new = match is_it {
+                    true => self.value(request, value, marker.of)?,
+                    false => None,
+                };
+                let Some(new) = new else {
+                    continue;
+                };
+                if marker.shared && value.name.is_some() {
+                    return Err(refused(
+                        "shared",
+                        "the proxy's policy caps TTLs or timestamps, and the marker of one stands for \
+                         another value, too; give it a name of its own",
+                    ));
+                }
+                changes.extend(new.of(value));
+            }
+        }
+        Ok(())
+    }
+
+    /// What a bound value has to become.
+    fn value(
+        &self,
+        request: &Request<'_>,
+        bound: &Bound<'_>,
+        of: Of,
+    ) -> Result<Option<New>, Refused> {
+        match (of, bound.value) {
+            // What is unset is as if there was no TTL, what is null as if it was 0.
+            (Of::Ttl, Value::Unset) => Ok(self.default_ttl.map(New::Ttl)),
+            (Of::Ttl, Value::Null | Value::Is([])) => Ok(self.max_ttl.map(New::Ttl)),
+            (Of::Ttl, Value::Is(bytes)) => {
+                let ttl = bytes.try_into().map(i32::from_be_bytes);
+                Ok(ttl
+                    .ok()
+                    .and_then(|ttl| self.capped_ttl(ttl.into()))
+                    .map(New::Ttl))
+            }
+            (Of::Timestamp, Value::Unset | Value::Null) => Ok(None),
+            (Of::Timestamp, Value::Is(bytes)) => {
+                let claimed = bytes.try_into().map(i64::from_be_bytes);
+                let Ok(claimed) = claimed else {
+                    return Ok(None);
+                };
+                match self.clock {
+                    // Before v4 nothing is unset.
+                    Some(Clock::Server) if request.version() >= 4 => Ok(Some(New::Unset)),
+                    Some(Clock::Server) => Ok(Some(New::Timestamp(now(request.unix_us())?))),
+                    _ => Ok(self
+                        .capped_timestamp(claimed, request.unix_us())?
+                        .map(New::Timestamp)),
+                }
+            }
+        }
+    }
+
+    /// Caps what comes beside the statements. True: it has changed something.
+    pub(super) fn request(&self, request: &mut Request<'_>) -> Result<bool, Refused> {
+        if self.max_ttl.is_some() && request.has_now_in_seconds() {
+            return Err(refused(
+                "now_in_seconds",
+                "the proxy's policy caps TTLs, and the request says itself what time it is",
+            ));
+        }
+        let Some(claimed) = request.timestamp() else {
+            return Ok(false);
+        };
+        match self.clock {
+            None => Ok(false),
+            Some(Clock::Server) => {
+                request.set_timestamp(None);
+                Ok(true)
+            }
+            Some(Clock::AtMost(_)) => {
+                let capped = self.capped_timestamp(claimed, request.unix_us())?;
+                if capped.is_some() {
+                    request.set_timestamp(capped);
+                }
+                Ok(capped.is_some())
+            }
+        }
+    }
+
+    /// `None`: it may stay. 0 stands for ever; what is negative the database refuses.
+    fn capped_ttl(&self, ttl: i64) -> Option<i64> {
+        self.max_ttl.filter(|most| ttl == 0 || ttl > *most)
+    }
+
+    /// Likewise.
+    fn capped_timestamp(&self, claimed: i64, unix_us: Option<i64>) -> Result<Option<i64>, Refused> {
+        let Some(Clock::AtMost(ahead)) = self.clock else {
+            return Ok(None);
+        };
+        let latest = now(unix_us)?.saturating_add(ahead);
+        Ok((claimed > latest).then_some(latest))
+    }
+}
+
+fn now(unix_us: Option<i64>) -> Result<i64, Refused> {
+    unix_us.ok_or_else(|| refused("no_clock", "the proxy does not know what time it is"))
+}
+
+/// What a bound value becomes.
+enum New {
+    Ttl(i64),
+    Timestamp(i64),
+    Unset,
+}
+
+impl New {
+    fn of(self, bound: &Bound<'_>) -> Option<Change> {
+        match self {
+            Self::Ttl(seconds) => {
+                let seconds = i32::try_from(seconds).unwrap_or(i32::MAX);
+                bound.becomes(Value::Is(&seconds.to_be_bytes()))
+            }
+            Self::Timestamp(us) => bound.becomes(Value::Is(&us.to_be_bytes())),
+            Self::Unset => bound.becomes(Value::Unset),
+        }
+    }
+}
+
+/// One text is looked at.
+struct Looking<'l, 't> {
+    caps: &'l Caps,
+    unix_us: Option<i64>,
+    prepared: bool,
+    sites: &'l Sites<'t>,
+    edits: &'l mut Edits,
+    markers: Vec<Marker>,
+}
+
+impl<'l, 't> Looking<'l, 't> {
+    fn part(&mut self, part: &Part<'t>) -> Result<(), Refused> {
+        let default = self.caps.default_ttl.filter(|_| {
+            let has_cells = matches!(part.kind, StatementKind::Insert | StatementKind::Update);
+            has_cells && !self.sites.counters
+        });
+        match (&part.using, default) {
+            (None, None) => Ok(()),
+            (None, Some(ttl)) => {
+                let at = part.using_at..part.using_at;
+                self.edits.push((at, format!(" USING TTL {ttl}")));
+                Ok(())
+            }
+            (Some(using), default) => {
+                if let (None, Some(ttl)) = (&using.ttl, default) {
+                    // Where there was a timestamp alone, and perhaps is none any more.
+                    let word = match self.removes_timestamp(using) {
+                        true => "USING",
+                        false => "AND",
+                    };
+                    let at = using.at.end..using.at.end;
+                    self.edits.push((at, format!(" {word} TTL {ttl}")));
+                }
+                self.using(using)
+            }
+        }
+    }
+
+    fn removes_timestamp(&self, using: &Using<'t>) -> bool {
+        let given = using.timestamp.as_ref();
+        self.caps.clock == Some(Clock::Server) && given.is_some_and(|given| given.marker.is_none())
+    }
+
+    fn using(&mut self, using: &Using<'t>) -> Result<(), Refused> {
+        let capped = match &using.ttl {
+            None => None,
+            Some(given) => match given.number {
+                Number::Is(ttl) => self.caps.capped_ttl(ttl),
+                Number::Marker => {
+                    self.marker(given, Of::Ttl);
+                    None
+                }
+            },
+        };
+        if self.removes_timestamp(using) {
+            // It, and what binds it to a TTL: the clause is written anew.
+            let clause = match (&using.ttl, capped) {
+                (None, _) => String::new(),
+                (Some(_), Some(ttl)) => format!("USING TTL {ttl}"),
+                (Some(given), None) => match (given.number, &given.marker) {
+                    (Number::Is(ttl), _) => format!("USING TTL {ttl}"),
+                    (_, Some((_, Some(name)))) => format!("USING TTL :{}", written(*name)),
+                    _ => "USING TTL ?".to_owned(),
+                },
+            };
+            self.edits.push((using.at.clone(), clause));
+            return Ok(());
+        }
+        if let (Some(given), Some(ttl)) = (&using.ttl, capped) {
+            self.edits.push((given.at.clone(), ttl.to_string()));
+        }
+        let Some(given) = &using.timestamp else {
+            return Ok(());
+        };
+        match given.number {
+            Number::Marker => self.marker(given, Of::Timestamp),
+            Number::Is(claimed) => {
+                let capped = self.caps.capped_timestamp(claimed, self.unix_us)?;
+                if capped.is_some() && self.prepared {
+                    return Err(refused(
+                        "prepared_timestamp",
+                        "the proxy's policy caps timestamps, and the statement that is prepared has one \
+                         that is ahead; use `USING TIMESTAMP ?`",
+                    ));
+                }
+                if let Some(capped) = capped {
+                    self.edits.push((given.at.clone(), capped.to_string()));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn marker(&mut self, given: &Given<'t>, of: Of) {
+        let is_capped = match of {
+            Of::Ttl => self.caps.max_ttl.is_some() || self.caps.default_ttl.is_some(),
+            Of::Timestamp => self.caps.clock.is_some(),
+        };
+        let Some((position, name)) = given.marker.filter(|_| is_capped) else {
+            return;
+        };
+        // As `Cql.g` calls markers without a name.
+        let anonymous = match of {
+            Of::Ttl => "[ttl]",
+            Of::Timestamp => "[timestamp]",
+        };
+        let same = |other: &&Option<Name<'t>>| match (other, name) {
+            (Some(other), Some(name)) => other.bytes().eq(name.bytes()),
+            _ => false,
+        };
+        self.markers.push(Marker {
+            position,
+            name: name.map_or(anonymous.into(), Name::to_boxed),
+            shared: self.sites.markers.iter().filter(same).count() > 1,
+            of,
+        });
+    }
+}
+
+/// A name as the text had it.
+fn written(name: Name<'_>) -> String {
+    match name {
+        Name::Exact(name) | Name::Folded(name) => name.to_owned(),
+        Name::Quoted(name) => format!("\"{name}\""),
+    }
+}
+
+/// A number and a unit.
+fn duration(text: &str) -> Option<Duration> {
+    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+    let (number, unit) = text.split_at_checked(digits)?;
+    let number: u64 = number.parse().ok()?;
+    let seconds = match unit {
+        "ms" => return Some(Duration::from_millis(number)),
+        "s" => 1,
+        "m" => 60,
+        "h" => 3600,
+        "d" => 24 * 3600,
+        _ => return None,
+    };
+    Some(Duration::from_secs(number.checked_mul(seconds)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::text::edited;
+    use super::*;
+
+    const NOW_US: i64 = 1_700_000_000_000_000;
+
+    fn caps(max_ttl: &str, default_ttl: &str, timestamps: &str) -> Caps {
+        let some = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+        let timestamps = match timestamps {
+            "" => None,
+            "server" => Some(Timestamps::Word("server".into())),
+            ahead => Some(Timestamps::Ahead(Ahead {
+                max_ahead: ahead.into(),
+            })),
+        };
+        Caps::new(
+            some(max_ttl).as_deref(),
+            some(default_ttl).as_deref(),
+            timestamps.as_ref(),
+        )
+        .unwrap()
+    }
+
+    fn made(caps: Caps, text: &str) -> Result<String, &'static str> {
+        let mut edits = Edits::new();
+        caps.text(text.as_bytes(), Some(NOW_US), false, &mut edits)
+            .map_err(|refused| refused.reason)?;
+        Ok(String::from_utf8(edited(text.as_bytes(), edits)).unwrap())
+    }
+
+    #[test]
+    fn ttls_in_texts() {
+        let most = caps("100s", "", "");
+        let both = caps("100s", "1m", "");
+        let default = caps("", "1m", "");
+        for (caps, text, expected) in [
+            (
+                most,
+                "INSERT INTO t (a) VALUES (1) USING TTL 101;",
+                "INSERT INTO t (a) VALUES (1) USING TTL 100;",
+            ),
+            (
+                most,
+                "INSERT INTO t (a) VALUES (1) USING TTL 0 AND TIMESTAMP 5",
+                "INSERT INTO t (a) VALUES (1) USING TTL 100 AND TIMESTAMP 5",
+            ),
+            (
+                both,
+                "INSERT INTO t (a) VALUES (1) IF NOT EXISTS -- ttl\n ;",
+                "INSERT INTO t (a) VALUES (1) IF NOT EXISTS USING TTL 60 -- ttl\n ;",
+            ),
+            (
+                default,
+                "UPDATE ks.t SET a = 1 WHERE b = 2",
+                "UPDATE ks.t USING TTL 60 SET a = 1 WHERE b = 2",
+            ),
+            (
+                default,
+                "UPDATE t USING TIMESTAMP 5 SET a = 1 WHERE b = 2",
+                "UPDATE t USING TIMESTAMP 5 AND TTL 60 SET a = 1 WHERE b = 2",
+            ),
+            (
+                both,
+                "BEGIN BATCH INSERT INTO t (a) VALUES (1) UPDATE t USING TTL 500 SET a = 1 WHERE b = 2; \
+                 DELETE FROM t WHERE b = 3 APPLY BATCH",
+                "BEGIN BATCH INSERT INTO t (a) VALUES (1) USING TTL 60 UPDATE t USING TTL 100 SET a = 1 \
+                 WHERE b = 2; DELETE FROM t WHERE b = 3 APPLY BATCH",
+            ),
+        ] {
+            assert_eq!(made(caps, text).as_deref(), Ok(expected));
+        }
+        for (caps, text) in [
+            (most, "INSERT INTO t (a) VALUES (1) USING TTL 100"),
+            (most, "INSERT INTO t (a) VALUES (1) USING TTL -5"),
+            (most, "INSERT INTO t (a) VALUES (1)"),
+            (most, "INSERT INTO t (ttl) VALUES ('using ttl 500')"),
+            (most, "SELECT ttl(a) FROM t"),
+            (most, "SELECT ttl(a) this is no CQL"),
+            (most, "USE ttl"),
+            (
+                both,
+                "BEGIN COUNTER BATCH UPDATE t SET a = a + 1 WHERE b = 2 APPLY BATCH",
+            ),
+            (both, "DELETE FROM t USING TIMESTAMP 5 WHERE ttl = 1"),
+            (
+                both,
+                "CREATE TABLE t (a int PRIMARY KEY) WITH default_time_to_live = 500",
+            ),
+        ] {
+            assert_eq!(made(caps, text).as_deref(), Ok(text));
+        }
+        for text in [
+            "INSERT INTO t (a) VALUES (1) USING TTL 99999999999999999999",
+            "INSERT INTO t (a) VALUES (1) USING TTL 1 AND TTL 500",
+            "INSERT INTO t (a) VALUES (1) USING TIMEOUT 1s AND TTL 500",
+            "BEGIN TRANSACTION INSERT INTO t (a) VALUES (1) USING TTL 500; COMMIT TRANSACTION",
+            "INSERT INTO t (a) VALUES ('\u{e9}) USING TTL 500",
+        ] {
+            assert_eq!(made(most, text), Err("unknown"), "{text}");
+        }
+    }
+
+    #[test]
+    fn timestamps_in_texts() {
+        let ahead = caps("", "", "1s");
+        let server = caps("100s", "", "server");
+        let later = NOW_US + 1_000_001;
+        let text = |us: i64| format!("UPDATE t USING TIMESTAMP {us} SET a = 1 WHERE b = 2");
+        let latest = NOW_US + 1_000_000;
+        assert_eq!(made(ahead, &text(later)), Ok(text(latest)));
+        assert_eq!(made(ahead, &text(latest)), Ok(text(latest)));
+        assert_eq!(made(ahead, &text(-5)), Ok(text(-5)));
+        let mut edits = Edits::new();
+        let prepared = ahead.text(text(later).as_bytes(), Some(NOW_US), true, &mut edits);
+        assert_eq!(prepared.unwrap_err().reason, "prepared_timestamp");
+        let unknown = ahead.text(text(later).as_bytes(), None, false, &mut edits);
+        assert_eq!(unknown.unwrap_err().reason, "no_clock");
+        for (text, expected) in [
+            (
+                "UPDATE t USING TIMESTAMP 5 SET a = 1 WHERE b = 2",
+                "UPDATE t  SET a = 1 WHERE b = 2",
+            ),
+            (
+                "DELETE FROM t USING TIMESTAMP 5 WHERE b = 2",
+                "DELETE FROM t  WHERE b = 2",
+            ),
+            (
+                "INSERT INTO t (a) VALUES (1) USING TTL 500 AND TIMESTAMP 5",
+                "INSERT INTO t (a) VALUES (1) USING TTL 100",
+            ),
+            (
+                "INSERT INTO t (a) VALUES (1) USING TIMESTAMP 5 AND TTL :\"T\"",
+                "INSERT INTO t (a) VALUES (1) USING TTL :\"T\"",
+            ),
+            (
+                "BEGIN BATCH USING TIMESTAMP 5 DELETE FROM t WHERE b = 2 APPLY BATCH",
+                "BEGIN BATCH  DELETE FROM t WHERE b = 2 APPLY BATCH",
+            ),
+        ] {
+            assert_eq!(made(server, text).as_deref(), Ok(expected));
+        }
+        let all = caps("100s", "1m", "server");
+        assert_eq!(
+            made(all, "INSERT INTO t (a) VALUES (1) USING TIMESTAMP 5").as_deref(),
+            Ok("INSERT INTO t (a) VALUES (1)  USING TTL 60")
+        );
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        let new = |max: &str, default: &str, ahead: &str| {
+            let ahead = Timestamps::Ahead(Ahead {
+                max_ahead: ahead.into(),
+            });
+            Caps::new(Some(max), Some(default), Some(&ahead)).unwrap_err()
+        };
+        for (error, expected) in [
+            (new("0s", "1s", "1s"), "max_ttl: expected seconds"),
+            (new("7301d", "1s", "1s"), "max_ttl: expected seconds"),
+            (new("90", "1s", "1s"), "max_ttl: expected seconds"),
+            (new("90d", "500ms", "1s"), "default_ttl: expected seconds"),
+            (
+                new("1m", "61s", "1s"),
+                "default_ttl: expected at most `max_ttl`, 60 s; found 61 s",
+            ),
+            (new("1m", "1s", "-1s"), "timestamps.max_ahead: expected"),
+        ] {
+            assert!(error.starts_with(expected), "{error}");
+        }
+        let word = Timestamps::Word("client".into());
+        let error = Caps::new(None, None, Some(&word)).unwrap_err();
+        assert!(
+            error.starts_with("timestamps: expected `\"server\"`"),
+            "{error}"
+        );
+    }
+}
