@@ -25,6 +25,8 @@ use crate::statement::Statement;
 
 pub use fingerprint::{Fingerprint, MAX_FINGERPRINT_BYTES};
 pub(crate) use sites::{Given, Part, Sites, Spot, Using, spots};
+pub(crate) use token::Token;
+pub(crate) use walk::is_reserved;
 
 /// The longest text that is followed. At 12 to 200 MB in a second this much holds up the other
 /// flows of a worker for 20 ms at worst. What an application sends as text is rarely a hundredth of

@@ -69,6 +69,8 @@ pub(crate) struct Sites<'t> {
     pub(crate) counters: bool,
     /// By their position: their names, where they have one.
     pub(crate) markers: Vec<Option<Name<'t>>>,
+    /// The places of their tokens, likewise.
+    pub(crate) marker_spots: Vec<usize>,
 }
 
 /// A statement.
@@ -295,10 +297,14 @@ impl<'s, 't> Finding<'s, 't> {
                 self.open.push(sign);
             }
             Token::Sign(b')' | b']' | b'}') => drop(self.open.pop()?),
-            Token::Marker => self.sites.markers.push(None),
+            Token::Marker => {
+                self.sites.markers.push(None);
+                self.sites.marker_spots.push(self.at);
+            }
             Token::Sign(b':') if self.begins_marker()? => {
                 let name = self.spots.get(self.at + 1)?.name()?;
                 self.sites.markers.push(Some(name));
+                self.sites.marker_spots.push(self.at);
                 self.at += 1;
             }
             _ => {}

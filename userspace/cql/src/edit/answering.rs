@@ -88,13 +88,20 @@ impl Frames<Unreadable> for Answering<'_> {
         };
         let mut response = Response::new(*header, plain);
         if header.opcode == Some(Opcode::Event) {
-            let mut asked = self.talk.pipeline.iter().filter(|step| step.wants_events());
-            return match asked.find(|step| !step.lets_pass(&response)) {
-                Some(step) => {
+            // Its way is that of a response: from the last step to the first.
+            let asked = self.talk.pipeline.iter().rev();
+            for step in asked.filter(|step| step.wants_events()) {
+                if !step.lets_pass(&response) {
                     self.log.changed(step.name());
-                    Fate::Drop
+                    return Fate::Drop;
                 }
+                if step.event(&mut response) {
+                    self.log.changed(step.name());
+                }
+            }
+            return match response.changed() {
                 None => Fate::Keep,
+                Some((header, body)) => self.talk.terms.encoded(header, raw, body),
             };
         }
         let awaited = self.talk.awaited.remove(&header.stream).unwrap_or_default();

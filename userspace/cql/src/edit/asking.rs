@@ -170,7 +170,8 @@ impl Asking<'_> {
         }
         if asks_to_use(&request) {
             self.talk.uses.goes_out(&mut self.talk.caller.keyspace);
-            awaited.push((KEYSPACE, 0));
+            // Behind all others: it is the keyspace that the client is told.
+            awaited.insert(0, (KEYSPACE, 0));
         }
         match awaited.is_empty() {
             true => drop(self.talk.awaited.remove(&header.stream)),
@@ -220,11 +221,21 @@ impl Asking<'_> {
     }
 }
 
-/// Whether it is a USE. Drivers send it as text.
+/// Whether it is a USE, or may be one that stands behind more than is read. Drivers send it as text.
 fn asks_to_use(request: &Request<'_>) -> bool {
     request.opcode() == Opcode::Query
         && request.statements().any(|statement| match statement {
-            Statement::Text(text) => parse(text, text.len()).statement.kind == StatementKind::Use,
+            Statement::Text(text) => may_use(text),
             Statement::Prepared(_) => false,
         })
+}
+
+/// See [`asks_to_use`].
+pub(crate) fn may_use(text: &[u8]) -> bool {
+    let parsed = parse(text, text.len());
+    match parsed.statement.kind {
+        StatementKind::Use => true,
+        StatementKind::Unknown => parsed.cut,
+        _ => false,
+    }
 }

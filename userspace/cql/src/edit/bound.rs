@@ -108,6 +108,18 @@ impl Request<'_> {
         })
     }
 
+    /// Another keyspace in place of the one that is given with it (v5). `None`: there is none, or this one is
+    /// too long.
+    pub fn keyspace_becomes(&self, keyspace: &str) -> Option<Change> {
+        let of_parameters = self.layout.parameters.and_then(|p| p.keyspace);
+        let (at, old) = of_parameters.or(self.layout.keyspace)?;
+        let length = u16::try_from(keyspace.len()).ok()?;
+        Some(Change {
+            at: at.checked_sub(2)?..at + old,
+            bytes: [&length.to_be_bytes()[..], keyspace.as_bytes()].concat(),
+        })
+    }
+
     /// Makes changes of different places, in one pass however many there are.
     pub fn change(&mut self, mut changes: Vec<Change>) {
         if changes.is_empty() {

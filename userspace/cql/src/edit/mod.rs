@@ -12,7 +12,7 @@
 //! - `lane`, `cutter`, `segments`: one direction; where its frames and segments begin and end.
 //! - `asking`, `answering`: what becomes of requests and of responses; `talk`: what they share; `login`:
 //!   who has logged in.
-//! - `layout`, `request`, `bound`: what is where in a request, and how it is changed; `response`, `rows`.
+//! - `layout`, `request`, `bound`: what is where in a request, and how it is changed; `response`, `rows`, `named`.
 //! - `transform`: what a transform is.
 
 mod answering;
@@ -22,6 +22,7 @@ mod cutter;
 mod lane;
 mod layout;
 mod login;
+mod named;
 mod output;
 mod request;
 mod response;
@@ -33,6 +34,7 @@ mod transform;
 
 pub use crate::compress::MAX_SEEN_BYTES;
 pub use bound::{Bound, Change, Value};
+pub use named::Names;
 pub use request::{Request, Statement};
 pub use response::Response;
 pub use room::Room;
@@ -44,6 +46,7 @@ use std::sync::Arc;
 use crate::event::labelled;
 use answering::Answering;
 use asking::Asking;
+pub(crate) use asking::may_use;
 use lane::{Lane, in_segments};
 use output::Output;
 use talk::Talk;

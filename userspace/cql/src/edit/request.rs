@@ -247,6 +247,12 @@ impl<'a> Request<'a> {
         self.awaited.take()
     }
 
+    /// Rows come without the names and types of their columns, unless those have changed.
+    pub fn skips_metadata(&self) -> bool {
+        let flags = self.layout.parameters.map(|p| self.flags(&p));
+        self.opcode() != Opcode::Batch && flags.is_some_and(|flags| flags & SKIP_METADATA != 0)
+    }
+
     /// Has rows come with the names and types of their columns, even if the client knows them. False:
     /// they do anyway.
     pub fn want_metadata(&mut self) -> bool {

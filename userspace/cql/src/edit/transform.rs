@@ -36,6 +36,12 @@ pub trait Transform: fmt::Debug + Send + Sync {
         true
     }
 
+    /// Changes an event that passes. True: it has.
+    fn event(&self, event: &mut Response<'_>) -> bool {
+        let _ = event;
+        false
+    }
+
     /// Whether it is to be asked of events.
     fn wants_events(&self) -> bool {
         false

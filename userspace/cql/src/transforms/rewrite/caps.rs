@@ -2,13 +2,16 @@
 //!
 //! Both stand in the text, are bound to markers of it, or come beside it.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use serde::Deserialize;
 
+use super::markers::{Marked, bound_to};
+use super::refusal;
 use super::text::{Edits, mentions};
 use crate::analysis::{Given, Number, Part, Sites, Spot, Using, spots};
-use crate::edit::{Bound, Change, Error, Refused, Request, Value};
+use crate::edit::{Bound, Change, Refused, Request, Value};
 use crate::lex::Name;
 use crate::parse::parse;
 use crate::statement::StatementKind;
@@ -73,17 +76,20 @@ struct Marker {
     of: Of,
 }
 
+impl Marked for Marker {
+    fn position(&self) -> usize {
+        self.position
+    }
+
+    fn name(&self) -> &str {
+        &self.name
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Of {
     Ttl,
     Timestamp,
-}
-
-fn refused(reason: &'static str, message: &str) -> Refused {
-    Refused {
-        reason,
-        error: Error::Invalid(message.to_owned()),
-    }
 }
 
 impl Caps {
@@ -175,7 +181,7 @@ impl Caps {
             .as_deref()
             .and_then(|spots: &[Spot<'_>]| Sites::of(text, spots))
             .ok_or_else(|| {
-                refused(
+                refusal(
                     "unknown",
                     "the proxy's policy caps TTLs or timestamps, and does not understand the statement",
                 )
@@ -187,6 +193,7 @@ impl Caps {
             sites: &sites,
             edits,
             markers: Vec::new(),
+            names: None,
         };
         for part in &sites.parts {
             looking.part(part)?;
@@ -209,28 +216,18 @@ impl Caps {
             return Ok(());
         }
         let bound = request.bound(number);
-        for marker in &markers.0 {
-            for (position, value) in bound.iter().enumerate() {
-                let is_it = match value.name {
-                    None => position == marker.position,
-                    Some(name) => *name == *marker.name.as_bytes(),
-                };
-                let new = match is_it {
-                    true => self.value(request, value, marker.of)?,
-                    false => None,
-                };
-                let Some(new) = new else {
-                    continue;
-                };
-                if marker.shared && value.name.is_some() {
-                    return Err(refused(
-                        "shared",
-                        "the proxy's policy caps TTLs or timestamps, and the marker of one stands for \
-                         another value, too; give it a name of its own",
-                    ));
-                }
-                changes.extend(new.of(value));
+        for (value, marker) in bound_to(&bound, &markers.0) {
+            let Some(new) = self.value(request, value, marker.of)? else {
+                continue;
+            };
+            if marker.shared && value.name.is_some() {
+                return Err(refusal(
+                    "shared",
+                    "the proxy's policy caps TTLs or timestamps, and the marker of one stands for another \
+                     value, too; give it a name of its own",
+                ));
             }
+            changes.extend(new.of(value));
         }
         Ok(())
     }
@@ -274,7 +271,7 @@ impl Caps {
     /// Caps what comes beside the statements. True: it has changed something.
     pub(super) fn request(&self, request: &mut Request<'_>) -> Result<bool, Refused> {
         if self.max_ttl.is_some() && request.has_now_in_seconds() {
-            return Err(refused(
+            return Err(refusal(
                 "now_in_seconds",
                 "the proxy's policy caps TTLs, and the request says itself what time it is",
             ));
@@ -314,7 +311,7 @@ impl Caps {
 }
 
 fn now(unix_us: Option<i64>) -> Result<i64, Refused> {
-    unix_us.ok_or_else(|| refused("no_clock", "the proxy does not know what time it is"))
+    unix_us.ok_or_else(|| refusal("no_clock", "the proxy does not know what time it is"))
 }
 
 /// What a bound value becomes.
@@ -345,6 +342,8 @@ struct Looking<'l, 't> {
     sites: &'l Sites<'t>,
     edits: &'l mut Edits,
     markers: Vec<Marker>,
+    /// How many markers have which name; counted when it is asked for.
+    names: Option<HashMap<Box<str>, usize>>,
 }
 
 impl<'l, 't> Looking<'l, 't> {
@@ -416,7 +415,7 @@ impl<'l, 't> Looking<'l, 't> {
             Number::Is(claimed) => {
                 let capped = self.caps.capped_timestamp(claimed, self.unix_us)?;
                 if capped.is_some() && self.prepared {
-                    return Err(refused(
+                    return Err(refusal(
                         "prepared_timestamp",
                         "the proxy's policy caps timestamps, and the statement that is prepared has one \
                          that is ahead; use `USING TIMESTAMP ?`",
@@ -443,16 +442,29 @@ impl<'l, 't> Looking<'l, 't> {
             Of::Ttl => "[ttl]",
             Of::Timestamp => "[timestamp]",
         };
-        let same = |other: &&Option<Name<'t>>| match (other, name) {
-            (Some(other), Some(name)) => other.bytes().eq(name.bytes()),
-            _ => false,
-        };
+        let shared = name.is_some_and(|name| self.is_shared(name));
         self.markers.push(Marker {
             position,
             name: name.map_or(anonymous.into(), Name::to_boxed),
-            shared: self.sites.markers.iter().filter(same).count() > 1,
+            shared,
             of,
         });
+    }
+}
+
+impl<'l, 't> Looking<'l, 't> {
+    /// Several markers have this name.
+    fn is_shared(&mut self, name: Name<'t>) -> bool {
+        let markers = &self.sites.markers;
+        let count = || {
+            let mut counts = HashMap::new();
+            for name in markers.iter().flatten() {
+                *counts.entry(name.to_boxed()).or_insert(0_usize) += 1;
+            }
+            counts
+        };
+        let counts = self.names.get_or_insert_with(count);
+        counts.get(&name.to_boxed()).is_some_and(|count| *count > 1)
     }
 }
 
