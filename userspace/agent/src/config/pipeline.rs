@@ -150,7 +150,8 @@ mod tests {
             "{ transform = \"null\" }",
             "{ transform = \"paging\", at_most = 10 }",
             "{ transform = \"rewrite\", addresses = \"dialled\", max_ttl = \"90d\", default_ttl = \"30d\", \
-             timestamps = { max_ahead = \"1s\" } }",
+             timestamps = { max_ahead = \"1s\" }, keyspaces = { shop = \"shop_v2\" }, tables = { \
+             \"shop.orders\" = \"shop_v2.orders_2026\" } }",
             "{ transform = \"tag\", service = \"s\", host = \"h\", prefix = \"p.\" }",
             "{ transform = \"throttle\", rate = 0.5, burst = 2, per = \"client\", mode = \"shadow\" }",
             "{ transform = \"tracing\", one_in = 100 }",
@@ -353,7 +354,12 @@ mod tests {
             (
                 "enrich",
                 "{ transform = \"rewrite\" }",
-                "expected one of `addresses`, `max_ttl`",
+                "expected one of `addresses`, `keyspaces`, `tables`, `max_ttl`",
+            ),
+            (
+                "enrich",
+                "{ transform = \"rewrite\", keyspaces = { shop = \"v2\" }, tables = { \"shop.a\" = \"shop.b\" } }",
+                "tables: `shop.a`: expected a table of `v2`",
             ),
             (
                 "enrich",
