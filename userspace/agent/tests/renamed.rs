@@ -89,10 +89,7 @@ fn a_driver_lives_by_its_own_names() {
 }
 
 async fn converse(host: &Host<'_>, node: &Node) {
-    let (ours, theirs) = (
-        connect(node, "renamed").await,
-        connect(node, "plain").await,
-    );
+    let (ours, theirs) = (connect(node, "renamed").await, connect(node, "plain").await);
     let run = async |session: &Session, text: &str| {
         let ran = session.query_unpaged(text, ()).await;
         ran.map(drop).map_err(|error| error.to_string())
@@ -105,13 +102,19 @@ async fn converse(host: &Host<'_>, node: &Node) {
         )
     };
     run(&theirs, &create("shop")).await.unwrap();
-    run(&theirs, "CREATE TABLE shop.orders (k int PRIMARY KEY, v text)")
-        .await
-        .unwrap();
+    run(
+        &theirs,
+        "CREATE TABLE shop.orders (k int PRIMARY KEY, v text)",
+    )
+    .await
+    .unwrap();
     run(&ours, &create("shop")).await.unwrap();
-    run(&ours, "CREATE TABLE shop.orders (k int PRIMARY KEY, v text)")
-        .await
-        .unwrap();
+    run(
+        &ours,
+        "CREATE TABLE shop.orders (k int PRIMARY KEY, v text)",
+    )
+    .await
+    .unwrap();
     run(&ours, "CREATE TABLE shop.other (k int PRIMARY KEY, v text)")
         .await
         .unwrap();

@@ -415,11 +415,10 @@ impl Decoder {
         let recorder = &mut self.recorder;
         if let (Reading::Decodes(decoder), Some(followed)) =
             (&mut self.reading, recorder.followed.take())
+            && followed.wants_requests()
         {
-            if followed.wants_requests() {
-                let mut followed = InDetail { recorder, followed };
-                decoder.is_over(now_ns, &mut followed);
-            }
+            let mut followed = InDetail { recorder, followed };
+            decoder.is_over(now_ns, &mut followed);
         }
     }
 

@@ -132,6 +132,9 @@ mod tests {
         }
         assert_eq!(id("[::ffff:10.9.0.10]:9042"), all[0]);
         // Another agent, and a later version, say the same.
-        assert_eq!(u128::from_be_bytes(all[0]), 207_303_620_306_511_610_999_480_779_111_399_312_174);
+        assert_eq!(
+            u128::from_be_bytes(all[0]),
+            207_303_620_306_511_610_999_480_779_111_399_312_174
+        );
     }
 }
