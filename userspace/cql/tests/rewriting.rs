@@ -767,6 +767,24 @@ mod tests {
     }
 
     #[test]
+    fn so_much_of_a_batch_is_followed_and_no_more() {
+        let kind = KINDS[3];
+        let mut flow = rewrite(kind, RENAMES);
+        let long = format!("DELETE FROM shop.x WHERE a = '{}'", "x".repeat(100_000));
+        let mut few = vec![Child::Text(&*long), Child::Text(&*long)];
+        let passed = flow.requests(&kind.sent(0, 7, BATCH, &batch(4, &few, None)));
+        assert_eq!(kind.read(&passed).len(), 1);
+        few.push(Child::Text(&*long));
+        let (_, message) = refusal(&mut flow, BATCH, &batch(4, &few, None));
+        assert!(message.contains("does not understand"), "{message}");
+        // What is refused for is the name.
+        let other = long.replace("shop", "other");
+        let other = [(); 5].map(|()| Child::Text(&*other));
+        let sent = kind.sent(0, 8, BATCH, &batch(4, &other, None));
+        assert_eq!(flow.requests(&sent), sent);
+    }
+
+    #[test]
     fn several_things_are_rewritten_at_once() {
         for kind in KINDS {
             let settings = format!("{RENAMES}\nmax_ttl = \"100s\"\ndefault_ttl = \"50s\"");

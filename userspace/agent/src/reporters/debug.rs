@@ -221,8 +221,11 @@ impl Following for FlowDebug {
         if !self.rate.allows(START.elapsed().as_secs() as u32) {
             return self.skipped.inc();
         }
-        // Passwords are for nobody.
-        let is_secret = frame.opcode == Some(Opcode::AuthResponse);
+        // Passwords, and what stands for them, are for nobody.
+        let is_secret = matches!(
+            frame.opcode,
+            Some(Opcode::AuthResponse | Opcode::AuthChallenge | Opcode::AuthSuccess)
+        );
         let body = self.bytes.filter(|_| !is_secret).map(|bytes| {
             let shown = frame.body.get(..bytes);
             shown.unwrap_or(frame.body)

@@ -255,3 +255,116 @@ impl<'r> Renaming<'r> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::borrow::Cow;
+
+    use super::*;
+    use crate::frame::{Flags, Header, StreamId};
+    use proptest::prelude::*;
+
+    /// `ks` is longer for clients, and `t` shorter.
+    struct Other;
+
+    impl Names for Other {
+        fn keyspace(&self, keyspace: &str) -> Option<&str> {
+            (keyspace == "ks").then_some("keyspace")
+        }
+        fn table(&self, keyspace: &str, table: &str) -> Option<&str> {
+            (keyspace == "ks" && table == "table").then_some("t")
+        }
+    }
+
+    fn response(opcode: Opcode, body: &[u8]) -> Response<'_> {
+        let header = Header {
+            version: 5,
+            flags: Flags(0),
+            stream: StreamId(0),
+            opcode: Some(opcode),
+            length: body.len() as u32,
+        };
+        Response::new(header, Cow::Borrowed(body))
+    }
+
+    fn named(opcode: Opcode, body: &[u8]) -> Option<Vec<u8>> {
+        let mut response = response(opcode, body);
+        let renamed = response.rename(&Other);
+        assert_eq!(renamed, response.changed().is_some());
+        response.changed().map(|(_, body)| body.to_vec())
+    }
+
+    fn strings(texts: &[&str]) -> Vec<u8> {
+        let string =
+            |text: &&str| [&(text.len() as u16).to_be_bytes()[..], text.as_bytes()].concat();
+        texts.iter().flat_map(string).collect()
+    }
+
+    #[test]
+    fn what_stands_behind_a_name_stays() {
+        let code = |code: i32| code.to_be_bytes().to_vec();
+        for (opcode, head, before, after) in [
+            (
+                Opcode::Result,
+                code(SET_KEYSPACE),
+                vec!["ks"],
+                vec!["keyspace"],
+            ),
+            (
+                Opcode::Result,
+                code(SCHEMA_CHANGE),
+                vec!["DROPPED", "FUNCTION", "ks", "table"],
+                vec!["DROPPED", "FUNCTION", "keyspace", "table"],
+            ),
+            (
+                Opcode::Event,
+                Vec::new(),
+                vec!["SCHEMA_CHANGE", "CREATED", "TABLE", "ks", "table"],
+                vec!["SCHEMA_CHANGE", "CREATED", "TABLE", "keyspace", "t"],
+            ),
+            (
+                Opcode::Error,
+                code(ALREADY_EXISTS),
+                vec!["ks is there", "ks", "table"],
+                vec!["ks is there", "keyspace", "t"],
+            ),
+            (
+                Opcode::Error,
+                code(FUNCTION_FAILURE),
+                vec!["it failed", "ks", "f"],
+                vec!["it failed", "keyspace", "f"],
+            ),
+        ] {
+            let body = |texts: &[&str]| [&head[..], &strings(texts), b"and more"].concat();
+            assert_eq!(named(opcode, &body(&before)), Some(body(&after)));
+            assert_eq!(named(opcode, &body(&after)), None);
+            for end in 0..head.len() + strings(&before).len() {
+                let cut = named(opcode, &body(&before)[..end]);
+                // Of a table that is cut short nothing is sure.
+                assert_eq!(
+                    cut.filter(|_| opcode != Opcode::Result),
+                    None,
+                    "{before:?} {end}"
+                );
+            }
+        }
+        assert_eq!(
+            named(Opcode::Event, &strings(&["STATUS_CHANGE", "ks"])),
+            None
+        );
+        assert_eq!(
+            named(Opcode::Error, &[&code(0)[..], &strings(&["ks"])].concat()),
+            None
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn noise_does_no_harm(kind in 0..6_i32, noise: Vec<u8>) {
+            let body = [&kind.to_be_bytes()[..], &noise].concat();
+            for opcode in [Opcode::Result, Opcode::Error, Opcode::Event] {
+                let _ = named(opcode, &body);
+            }
+        }
+    }
+}

@@ -9,8 +9,8 @@ use serde::Deserialize;
 
 use super::markers::{Marked, bound_to};
 use super::refusal;
-use super::text::{Edits, mentions};
-use crate::analysis::{Given, Number, Part, Sites, Spot, Using, spots};
+use super::text::{Edits, Text, mentions};
+use crate::analysis::{Given, Number, Part, Sites, Using};
 use crate::edit::{Bound, Change, Refused, Request, Value};
 use crate::lex::Name;
 use crate::parse::parse;
@@ -159,38 +159,35 @@ impl Caps {
     /// it will be executed at other times than now.
     pub(super) fn text(
         &self,
-        text: &[u8],
+        text: &Text<'_>,
         unix_us: Option<i64>,
         prepared: bool,
         edits: &mut Edits,
     ) -> Result<Markers, Refused> {
         use StatementKind as Kind;
-        let kind = parse(text, text.len()).statement.kind;
+        let bytes = text.bytes;
+        let kind = parse(bytes, bytes.len()).statement.kind;
         let changes = matches!(
             kind,
             Kind::Insert | Kind::Update | Kind::Delete | Kind::Batch | Kind::Unknown
         );
-        let has_ttl = self.max_ttl.is_some() && mentions(text, "ttl");
-        let has_timestamp = self.clock.is_some() && mentions(text, "timestamp");
+        let has_ttl = self.max_ttl.is_some() && mentions(bytes, "ttl");
+        let has_timestamp = self.clock.is_some() && mentions(bytes, "timestamp");
         let lacks_ttl = self.default_ttl.is_some() && kind != Kind::Delete;
         if !changes || !(has_ttl || has_timestamp || lacks_ttl) {
             return Ok(Markers::default());
         }
-        let spots = spots(text);
-        let sites = spots
-            .as_deref()
-            .and_then(|spots: &[Spot<'_>]| Sites::of(text, spots))
-            .ok_or_else(|| {
-                refusal(
-                    "unknown",
-                    "the proxy's policy caps TTLs or timestamps, and does not understand the statement",
-                )
-            })?;
+        let (_, sites) = text.sites().ok_or_else(|| {
+            refusal(
+                "unknown",
+                "the proxy's policy caps TTLs or timestamps, and does not understand the statement",
+            )
+        })?;
         let mut looking = Looking {
             caps: self,
             unix_us,
             prepared,
-            sites: &sites,
+            sites,
             edits,
             markers: Vec::new(),
             names: None,
@@ -518,7 +515,8 @@ mod tests {
 
     fn made(caps: Caps, text: &str) -> Result<String, &'static str> {
         let mut edits = Edits::new();
-        caps.text(text.as_bytes(), Some(NOW_US), false, &mut edits)
+        let text_of = Text::new(text.as_bytes(), true);
+        caps.text(&text_of, Some(NOW_US), false, &mut edits)
             .map_err(|refused| refused.reason)?;
         Ok(String::from_utf8(edited(text.as_bytes(), edits)).unwrap())
     }
@@ -606,9 +604,11 @@ mod tests {
         assert_eq!(made(ahead, &text(latest)), Ok(text(latest)));
         assert_eq!(made(ahead, &text(-5)), Ok(text(-5)));
         let mut edits = Edits::new();
-        let prepared = ahead.text(text(later).as_bytes(), Some(NOW_US), true, &mut edits);
+        let late = text(later);
+        let late = Text::new(late.as_bytes(), true);
+        let prepared = ahead.text(&late, Some(NOW_US), true, &mut edits);
         assert_eq!(prepared.unwrap_err().reason, "prepared_timestamp");
-        let unknown = ahead.text(text(later).as_bytes(), None, false, &mut edits);
+        let unknown = ahead.text(&late, None, false, &mut edits);
         assert_eq!(unknown.unwrap_err().reason, "no_clock");
         for (text, expected) in [
             (

@@ -4,7 +4,7 @@
 //! - `caps`: how long writes live, and whose clock says when they were.
 //! - `renames`: what the database calls otherwise; `naming`, `definitions`: its names in the texts of statements;
 //!   `lookups`: what is asked of the server's own tables by name, and answered.
-//! - `text`: changes within a text; `markers`: which values are bound to what.
+//! - `text`: a text, followed once, and changes within it; `markers`: which values are bound to what.
 
 mod addresses;
 mod caps;
@@ -25,8 +25,9 @@ use self::caps::{Caps, Markers, Timestamps};
 use self::lookups::Lookups;
 use self::naming::Named;
 use self::renames::Renames;
-use self::text::Edits;
+use self::text::{Edits, Text};
 use super::prepared::Prepared;
+use crate::analysis::MAX_ANALYSED_BYTES;
 use crate::edit::{
     Caller, Change, Error, Outcome, Refused, Request, Response, Statement, Transform, may_use,
 };
@@ -135,14 +136,14 @@ impl Rewrite {
     /// Notes what is to be changed of one text. `keyspace`: of what it names without one.
     fn text(
         &self,
-        text: &[u8],
+        text: &Text<'_>,
         request: &Request<'_>,
         keyspace: Option<&str>,
         edits: &mut Edits,
     ) -> Result<Known, Refused> {
         let is_prepared = request.opcode() == Opcode::Prepare;
         let nodes = match self.addresses {
-            Some(Addresses::Dialled) => Nodes::of(text),
+            Some(Addresses::Dialled) => Nodes::of(text.bytes),
             None => Nodes::Nobody,
         };
         let caps = match request.is_counter_batch() {
@@ -167,13 +168,13 @@ impl Rewrite {
 
     fn names(
         &self,
-        text: &[u8],
+        text: &Text<'_>,
         is_prepared: bool,
         keyspace: Option<&str>,
         edits: &mut Edits,
     ) -> Result<Named, Refused> {
         // Executed, it would change unseen what names mean.
-        if is_prepared && may_use(text) {
+        if is_prepared && may_use(text.bytes) {
             return Err(refusal(
                 "prepared_use",
                 "the proxy's policy calls keyspaces otherwise, and needs to see USE; send it as a query",
@@ -190,14 +191,18 @@ impl Rewrite {
             let called = self.renames.database_keyspace(given);
             plan.changes.extend(request.keyspace_becomes(called));
         }
+        // Of all of its texts together.
+        let mut bytes = 0;
         for (number, statement) in request.statements().enumerate() {
             let known = match statement {
                 Statement::Prepared(id) => self.prepared.known(id).map_err(Not::Prepared)?,
                 Statement::Text(text) => {
+                    bytes += text.len();
+                    let text = Text::new(text, bytes <= MAX_ANALYSED_BYTES);
                     let mut edits = Edits::new();
-                    let known = self.text(text, request, keyspace, &mut edits)?;
+                    let known = self.text(&text, request, keyspace, &mut edits)?;
                     if !edits.is_empty() {
-                        let text = text::edited(text, edits);
+                        let text = text::edited(text.bytes, edits);
                         plan.changes.extend(request.text_becomes(number, &text));
                     }
                     known

@@ -9,9 +9,9 @@ use std::collections::HashSet;
 
 use super::lookups::{self, Lookups};
 use super::renames::Renames;
-use super::text::Edits;
+use super::text::{Edits, Text};
 use super::{definitions, refusal};
-use crate::analysis::{Part, Sites, Spot, spots};
+use crate::analysis::{Part, Sites, Spot};
 use crate::edit::Refused;
 use crate::lex::Name;
 use crate::parse::parse;
@@ -39,11 +39,12 @@ pub(super) fn refused() -> Refused {
 /// `keyspace`: that of what has none, by the client's name.
 pub(super) fn rename(
     renames: &Renames,
-    text: &[u8],
+    text: &Text<'_>,
     keyspace: Option<&str>,
     edits: &mut Edits,
 ) -> Result<Named, Refused> {
-    let statement = parse(text, text.len()).statement;
+    let bytes = text.bytes;
+    let statement = parse(bytes, bytes.len()).statement;
     let stored = statement.keyspace.map(Name::to_boxed);
     let of = stored.as_deref().or(keyspace);
     let is_lookup = statement.kind == StatementKind::Select && of.is_some_and(is_system_keyspace);
@@ -60,34 +61,28 @@ pub(super) fn rename(
         lookups: None,
     };
     // By its beginning; what it is for sure is said by its sites.
-    let is_named = renames.may_be_in(text);
+    let is_named = renames.may_be_in(bytes);
     if !is_named && !is_lookup {
         return Ok(named);
     }
     named.answers_names = true;
-    let spots = spots(text);
-    let sites = spots.as_deref().and_then(|spots| Sites::of(text, spots));
-    let (Some(spots), Some(sites)) = (&spots, sites) else {
+    let Some((spots, sites)) = text.sites() else {
         if is_lookup {
             // Without names, and without markers for them, only its rows matter.
-            let may_pass = !is_named && !text.iter().any(|byte| b"?:".contains(byte));
+            let may_pass = !is_named && !bytes.iter().any(|byte| b"?:".contains(byte));
             named.lookups = may_pass.then(Lookups::default);
             return named.lookups.is_some().then_some(named).ok_or_else(refused);
         }
-        let mut naming = Naming::new(
-            renames,
-            keyspace,
-            spots.as_ref().ok_or_else(refused)?,
-            edits,
-        );
+        let spots = text.spots().ok_or_else(refused)?;
+        let mut naming = Naming::new(renames, keyspace, spots, edits);
         definitions::name(&mut naming)?;
         return Ok(named);
     };
-    if is_of_the_server(&sites, spots, keyspace) {
-        named.lookups = Some(lookups::find(renames, text, spots, &sites, edits)?);
+    if is_of_the_server(sites, spots, keyspace) {
+        named.lookups = Some(lookups::find(renames, bytes, spots, sites, edits)?);
         Naming::new(renames, keyspace, spots, edits).qualifiers(false)?;
     } else {
-        Naming::new(renames, keyspace, spots, edits).data(&sites)?;
+        Naming::new(renames, keyspace, spots, edits).data(sites)?;
     }
     Ok(named)
 }
@@ -252,7 +247,8 @@ mod tests {
     /// Within `shop`, unless it says so.
     fn made(renames: &Renames, text: &str, keyspace: Option<&str>) -> Result<String, &'static str> {
         let mut edits = Edits::new();
-        rename(renames, text.as_bytes(), keyspace, &mut edits).map_err(|refused| refused.reason)?;
+        let text_of = Text::new(text.as_bytes(), true);
+        rename(renames, &text_of, keyspace, &mut edits).map_err(|refused| refused.reason)?;
         Ok(String::from_utf8(edited(text.as_bytes(), edits)).unwrap())
     }
 
@@ -546,6 +542,7 @@ mod tests {
         #[test]
         fn noise_does_no_harm(noise: Vec<u8>, keyspace: bool) {
             let text = [&b"select shop.orders "[..], &noise].concat();
+            let text = Text::new(&text, true);
             let _ = rename(&shop(), &text, keyspace.then_some("shop"), &mut Edits::new());
         }
     }

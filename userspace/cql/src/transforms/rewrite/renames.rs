@@ -1,6 +1,6 @@
 //! Which keyspaces and tables are called otherwise by the database than by its clients.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use crate::edit::Names;
 use crate::lex::Name;
@@ -22,8 +22,9 @@ pub(super) struct Renames {
     /// By the database's names.
     told_tables: HashMap<(String, String), String>,
     /// The client's names in small letters: a text without them needs no change.
-    words: HashSet<String>,
-    longest_word: usize,
+    words: HashSet<Vec<u8>>,
+    /// How long those are, each length once.
+    lengths: Vec<usize>,
 }
 
 impl Renames {
@@ -52,8 +53,10 @@ impl Renames {
         }
         let names = renames.keyspaces.keys();
         let names = names.chain(renames.tables.keys().map(|(_, table)| table));
-        renames.words = names.map(|name| name.to_ascii_lowercase()).collect();
-        renames.longest_word = renames.words.iter().map(String::len).max().unwrap_or(0);
+        let words = names.map(|name| name.to_ascii_lowercase().into_bytes());
+        renames.words = words.collect();
+        let lengths: BTreeSet<usize> = renames.words.iter().map(Vec::len).collect();
+        renames.lengths = lengths.into_iter().collect();
         Ok(renames)
     }
 
@@ -179,22 +182,26 @@ impl Renames {
 
     /// Letters, digits and underscores between others.
     fn is_word(&self, run: &[u8]) -> bool {
-        let Some(first) = run.first() else {
+        // A number may end where a name begins.
+        let is_number = run
+            .first()
+            .is_some_and(|first| !first.is_ascii_alphabetic());
+        self.lengths.iter().any(|length| {
+            let before = run.len().checked_sub(*length);
+            let end = before.filter(|before| *before == 0 || is_number);
+            let end = end.and_then(|before| run.get(before..));
+            end.is_some_and(|end| self.is_word_of_any_case(end))
+        })
+    }
+
+    fn is_word_of_any_case(&self, word: &[u8]) -> bool {
+        let mut lower = [0; MAX_NAME_BYTES];
+        let Some(lower) = lower.get_mut(..word.len()) else {
             return false;
         };
-        // A number may end where a name begins.
-        if !first.is_ascii_alphabetic() {
-            return self.words.iter().any(|word| {
-                let end = run.len().checked_sub(word.len());
-                let end = end.and_then(|at| run.get(at..));
-                end.is_some_and(|end| end.eq_ignore_ascii_case(word.as_bytes()))
-            });
-        }
-        if run.len() > self.longest_word {
-            return false;
-        }
-        let lower = String::from_utf8_lossy(run).to_ascii_lowercase();
-        self.words.contains(&lower)
+        lower.copy_from_slice(word);
+        lower.make_ascii_lowercase();
+        self.words.contains(&*lower)
     }
 }
 

@@ -1,6 +1,42 @@
-//! Changes within a text.
+//! A text, what is found in it, and changes within it.
 
+use std::cell::OnceCell;
 use std::ops::Range;
+
+use crate::analysis::{Sites, Spot, spots};
+
+/// The text of a statement, which is followed when somebody asks, and once.
+pub(super) struct Text<'t> {
+    pub(super) bytes: &'t [u8],
+    /// There are not too many of them.
+    may_be_followed: bool,
+    spots: OnceCell<Option<Vec<Spot<'t>>>>,
+    sites: OnceCell<Option<Sites<'t>>>,
+}
+
+impl<'t> Text<'t> {
+    pub(super) fn new(bytes: &'t [u8], may_be_followed: bool) -> Self {
+        Self {
+            bytes,
+            may_be_followed,
+            spots: OnceCell::new(),
+            sites: OnceCell::new(),
+        }
+    }
+
+    /// Its tokens. `None`: something in it is none, or it is too long.
+    pub(super) fn spots(&self) -> Option<&[Spot<'t>]> {
+        let find = || self.may_be_followed.then(|| spots(self.bytes)).flatten();
+        self.spots.get_or_init(find).as_deref()
+    }
+
+    /// And where in it things stand, if it is one that reads or changes data, and is understood.
+    pub(super) fn sites(&self) -> Option<(&[Spot<'t>], &Sites<'t>)> {
+        let spots = self.spots()?;
+        let find = || Sites::of(self.bytes, spots);
+        Some((spots, self.sites.get_or_init(find).as_ref()?))
+    }
+}
 
 /// What stands in place of what; none of them overlap.
 pub(super) type Edits = Vec<(Range<usize>, String)>;
