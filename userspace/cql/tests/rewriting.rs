@@ -17,6 +17,7 @@ mod tests {
     use cassandra_protocol::frame::message_request::RequestBody;
     use cassandra_protocol::query::QueryValues;
     use cassandra_protocol::types::value::Value;
+    use cql::edit::Caller;
 
     const RENAMES: &str = "keyspaces = { shop = \"shop_v2\" }\n\
                            tables = { \"shop.orders\" = \"shop_v2.orders_2026\" }";
@@ -283,6 +284,51 @@ mod tests {
     }
 
     #[test]
+    fn a_keyspace_from_before_the_pipeline_is_the_databases() {
+        let pipeline = || vec![step(&format!("transform = \"rewrite\"\n{RENAMES}"))].into();
+        for kind in KINDS {
+            let version = kind.version;
+            // Its answer is there before the pipeline is, or comes after it.
+            for is_answered in [true, false] {
+                for (keyspace, may) in [("shop", false), ("shop_v2", true), ("other", true)] {
+                    let mut flow = Edits::new(kind, Vec::new());
+                    let text = format!("USE {keyspace}");
+                    let sent = kind.sent(0, 7, QUERY, &ask(version, &text));
+                    assert_eq!(flow.requests(&sent), sent);
+                    let answer = |flow: &mut Edits| told(flow, 7, RESULT, &set_keyspace(keyspace));
+                    if is_answered {
+                        answer(&mut flow);
+                    }
+                    flow.editor.becomes(pipeline(), Caller::default());
+                    if !is_answered {
+                        refusal(&mut flow, QUERY, &ask(version, "SELECT * FROM x"));
+                        answer(&mut flow);
+                    }
+                    if may {
+                        asked(&mut flow, "SELECT * FROM x", &[0, 0, 0, 1]);
+                    } else {
+                        let body = ask(version, "SELECT * FROM x");
+                        let (_, message) = refusal(&mut flow, QUERY, &body);
+                        assert!(message.contains("send USE again"), "{message}");
+                    }
+                    if version == 5 {
+                        let body = query(5, "SELECT * FROM x", Some("shop"));
+                        assert_eq!(
+                            queried(&mut flow, &body).1.keyspace.as_deref(),
+                            Some("shop_v2")
+                        );
+                        told(&mut flow, 7, RESULT, &[0, 0, 0, 1]);
+                    }
+                    let used = asked(&mut flow, "USE shop", &set_keyspace("shop_v2"));
+                    assert_eq!(used.1, set_keyspace("shop"));
+                    let got = asked(&mut flow, "SELECT * FROM orders", &[0, 0, 0, 1]);
+                    assert_eq!(got.0, "SELECT * FROM orders_2026", "{kind:?} {keyspace}");
+                }
+            }
+        }
+    }
+
+    #[test]
     fn events_tell_of_what_the_client_knows() {
         for kind in KINDS {
             let mut flow = rewrite(kind, RENAMES);
@@ -434,15 +480,15 @@ mod tests {
         let kind = KINDS[3];
         let mut flow = rewrite(kind, RENAMES);
         let long = format!("DELETE FROM shop.x WHERE a = '{}'", "x".repeat(100_000));
-        let mut few = vec![Child::Text(&*long), Child::Text(&*long)];
+        let mut few = vec![Child::Text(&long), Child::Text(&long)];
         let passed = flow.requests(&kind.sent(0, 7, BATCH, &batch(4, &few, None)));
         assert_eq!(kind.read(&passed).len(), 1);
-        few.push(Child::Text(&*long));
+        few.push(Child::Text(&long));
         let (_, message) = refusal(&mut flow, BATCH, &batch(4, &few, None));
         assert!(message.contains("does not understand"), "{message}");
         // What is refused for is the name.
         let other = long.replace("shop", "other");
-        let other = [(); 5].map(|()| Child::Text(&*other));
+        let other = [(); 5].map(|()| Child::Text(&other));
         let sent = kind.sent(0, 8, BATCH, &batch(4, &other, None));
         assert_eq!(flow.requests(&sent), sent);
     }

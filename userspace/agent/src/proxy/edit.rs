@@ -173,6 +173,7 @@ fn caller(flow: &Flow) -> Caller {
         client: flow.client.socket_addr().ip().to_string(),
         dialled: Some(flow.orig_dst.socket_addr()),
         keyspace: None,
+        keyspace_before: false,
         user: None,
         process: is_here.then(|| process.name.to_string()),
         cgroup: is_here

@@ -109,9 +109,7 @@ impl Frames<Unreadable> for Answering<'_> {
         for (place, number) in awaited.into_iter().rev() {
             if place == KEYSPACE {
                 let now = response.set_keyspace();
-                self.talk
-                    .uses
-                    .comes_back(now, &mut self.talk.caller.keyspace);
+                self.talk.uses.comes_back(now, &mut self.talk.caller);
             }
             if let Some(step) = self.talk.pipeline.get(place)
                 && step.response(&mut response, &self.talk.caller, number)

@@ -169,7 +169,8 @@ impl Asking<'_> {
             }
         }
         if asks_to_use(&request) {
-            self.talk.uses.goes_out(&mut self.talk.caller.keyspace);
+            let has_pipeline = !pipeline.is_empty();
+            self.talk.uses.goes_out(&mut self.talk.caller, has_pipeline);
             // Behind all others: it is the keyspace that the client is told.
             awaited.insert(0, (KEYSPACE, 0));
         }

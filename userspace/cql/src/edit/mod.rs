@@ -130,6 +130,7 @@ impl Editor {
         self.talk.pipeline = pipeline;
         let Caller { keyspace, user, .. } = std::mem::take(&mut self.talk.caller);
         self.talk.caller = Caller {
+            keyspace_before: keyspace.is_some() || self.talk.uses.is_out(),
             keyspace,
             user,
             ..caller

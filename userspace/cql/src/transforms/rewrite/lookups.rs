@@ -148,12 +148,12 @@ fn comparisons(spots: &[Spot<'_>]) -> Vec<Compared> {
         let Some(name) = spot.name() else {
             continue;
         };
-        let column = name.to_boxed();
         let of = match () {
             () if KEYSPACES.iter().any(|column| name.is(column)) => Of::Keyspace,
             () if TABLES.iter().any(|column| name.is(column)) => Of::Table,
             () => continue,
         };
+        let column = name.to_boxed();
         if is_sign(at + 1, b'=') {
             let with = vec![at + 2];
             found.push(Compared {

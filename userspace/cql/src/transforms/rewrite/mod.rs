@@ -186,7 +186,10 @@ impl Rewrite {
     fn plan(&self, request: &Request<'_>, caller: &Caller) -> Result<Plan, Not> {
         let mut plan = Plan::default();
         let given = request.keyspace();
-        let keyspace = given.or(caller.keyspace.as_deref());
+        let keyspace = match given {
+            Some(given) => Ok(Some(given)),
+            None => self.renames.keyspace_of(caller),
+        };
         if let Some(given) = given.filter(|given| self.renames.renames_keyspace(given)) {
             let called = self.renames.database_keyspace(given);
             plan.changes.extend(request.keyspace_becomes(called));
@@ -199,6 +202,12 @@ impl Rewrite {
                 Statement::Text(text) => {
                     bytes += text.len();
                     let text = Text::new(text, bytes <= MAX_ANALYSED_BYTES);
+                    let keyspace = match &keyspace {
+                        Ok(keyspace) => *keyspace,
+                        // By which it is in another one.
+                        Err(_) if may_use(text.bytes) => None,
+                        Err(refused) => return Err(Not::Allowed(refused.clone())),
+                    };
                     let mut edits = Edits::new();
                     let known = self.text(&text, request, keyspace, &mut edits)?;
                     if !edits.is_empty() {

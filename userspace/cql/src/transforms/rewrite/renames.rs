@@ -2,7 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
-use crate::edit::Names;
+use super::refusal;
+use crate::edit::{Caller, Names, Refused};
 use crate::lex::Name;
 use crate::session::is_system_keyspace;
 
@@ -135,6 +136,25 @@ impl Renames {
         let names = self.keyspaces.keys();
         let mut names = names.chain(self.tables.keys().map(|(_, table)| table));
         names.any(|known| name.is(known))
+    }
+
+    /// The client's name of the keyspace that a flow is in.
+    pub(super) fn keyspace_of<'c>(
+        &'c self,
+        caller: &'c Caller,
+    ) -> Result<Option<&'c str>, Refused> {
+        let keyspace = caller.keyspace.as_deref();
+        if self.keyspaces.is_empty() || !caller.keyspace_before {
+            return Ok(keyspace);
+        }
+        match keyspace.filter(|keyspace| !self.hides(keyspace, None)) {
+            Some(keyspace) => Ok(Some(Names::keyspace(self, keyspace).unwrap_or(keyspace))),
+            None => Err(refusal(
+                "keyspace_before",
+                "the proxy's policy calls the keyspace otherwise that the connection was in before its rule \
+                 was known; send USE again",
+            )),
+        }
     }
 
     fn told_keyspace(&self, keyspace: &str) -> Option<&str> {
