@@ -20,7 +20,7 @@ mod wire;
 
 use std::{
     io::{Read, Write},
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
 use common::eventually;
@@ -108,6 +108,59 @@ fn a_level_is_raised_and_all_else_passes() {
             assert_eq!(transforms(host, "consistency", "changed", ""), before + 1);
             let flow = host.flow(&c);
             assert_eq!(flow["path"], "enrich", "{flow}");
+            c.ends();
+        }
+    });
+}
+
+#[test]
+fn a_timestamp_is_compared_with_the_time_of_day() {
+    const HOUR_US: u64 = 3_600_000_000;
+    let now_us = || {
+        let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH);
+        since_epoch.unwrap().as_micros() as u64
+    };
+    host(|host| {
+        host.policy(&policy(
+            "",
+            "{ transform = \"rewrite\", timestamps = { max_ahead = \"1m\" } }",
+        ));
+        for version in [4, 5] {
+            let mut c = begin(host, version);
+            let text = "INSERT INTO shop.orders (id) VALUES (1)";
+            let with = |us: u64| {
+                let mut body = (text.len() as i32).to_be_bytes().to_vec();
+                body.extend(text.as_bytes());
+                body.extend([0, 1]);
+                let flags: &[u8] = if version < 5 {
+                    &[0x20]
+                } else {
+                    &[0, 0, 0, 0x20]
+                };
+                body.extend(flags);
+                body.extend(us.to_be_bytes());
+                frame(version, 1, 0x07, &body)
+            };
+            let before = now_us();
+            let sent = c.wrap(&with(before + HOUR_US));
+            c.client.write_all(&sent).unwrap();
+            let mut got = sent.clone();
+            c.server.read_exact(&mut got).unwrap();
+            let end = got.len() - if version < 5 { 0 } else { 4 };
+            let capped = u64::from_be_bytes(got[end - 8..end].try_into().unwrap());
+            let minute = HOUR_US / 60;
+            assert!(
+                (before + minute..=now_us() + minute).contains(&capped),
+                "{capped}"
+            );
+            assert_eq!(got, c.wrap(&with(capped)));
+            c.server_sends(&void(version, 1));
+            c.client_sends(&with(before + minute / 2));
+            c.server_sends(&void(version, 1));
+            assert_eq!(
+                transforms(host, "rewrite", "changed", ""),
+                u64::from(version) - 3
+            );
             c.ends();
         }
     });

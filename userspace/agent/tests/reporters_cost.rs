@@ -25,7 +25,7 @@ use agent::{
     flows::Flow,
     reporters::{Followed, Means, Reporters, Settings},
 };
-use cql::{Anomaly, Completed, Details, FlowDecoder, Sink, Verdict};
+use cql::{Anomaly, Completed, Details, FlowDecoder, Frame, Sink, Verdict};
 use dataplane::{ClientAddr, OrigDst, Process, policy::RuleName};
 use frames::{RESPONSE, RESULT, frame, query, ready, startup};
 use prometheus::Registry;
@@ -60,8 +60,13 @@ struct Followers(Followed);
 
 impl Sink for Followers {
     const DETAILS: bool = true;
+    const FRAMES: bool = true;
 
     fn completed(&mut self, _: &Completed<'_>) {}
+
+    fn frame(&mut self, frame: &Frame<'_>) {
+        self.0.frame(frame);
+    }
 
     fn detailed(&mut self, completed: &Completed<'_>, details: &Details) {
         self.0.completed(completed, details);
@@ -99,13 +104,15 @@ fn nothing_is_allocated_for_what_was_seen_before() {
     const ROUNDS_BEFORE: usize = 3_000;
     let stats = "transform = \"stats\"";
     let slowlog = "transform = \"slowlog\"\nover = \"60m\"\nslowest_one_in = 1000000";
+    let count = "transform = \"count\"";
+    let debug = "transform = \"debug\"\nfile = \"/dev/null\"";
     // Nobody listens there: most of what is traced does not fit.
     let trace = "transform = \"trace\"\nendpoint = \"http://127.0.0.1:1\"\nsample = ";
     let (some, all) = (
         format!("{trace}0.01"),
         format!("{trace}1\nservice = \"all\""),
     );
-    let (mut sink, means) = followed(&[stats, slowlog, &some, &all]);
+    let (mut sink, means) = followed(&[stats, slowlog, &some, &all, count, debug]);
     let mut decoder = FlowDecoder::new(Arc::default());
     decoder.wants_contexts(true);
     decoder.requests(0, &startup(4, &[]), &mut sink);

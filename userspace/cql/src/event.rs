@@ -1,7 +1,7 @@
 //! What a decoder reports: completed requests, anomalies, and verdicts on the flow.
 
 use crate::details::Details;
-use crate::frame::StreamId;
+use crate::frame::{Opcode, StreamId};
 use crate::statement::Statement;
 use std::sync::Arc;
 
@@ -11,6 +11,8 @@ pub trait Sink {
     /// grow; for one that does not ask, nothing of that is even compiled. Of requests that were
     /// fed with a sink that does not ask, no details are known.
     const DETAILS: bool = false;
+    /// It is told of each [`Frame`]. As with details, others do not pay for it.
+    const FRAMES: bool = false;
 
     /// The last byte of a response passed, and the response was paired with its request.
     fn completed(&mut self, completed: &Completed<'_>);
@@ -26,6 +28,38 @@ pub trait Sink {
     }
     /// Something odd that is counted by its cause; the flow goes on.
     fn anomaly(&mut self, anomaly: Anomaly);
+    /// If it asks for frames: the header of one has passed, and what is read of its body. Frames of a flow
+    /// that is not understood are none.
+    fn frame(&mut self, frame: &Frame<'_>) {
+        let _ = frame;
+    }
+    /// Whether it looks at the bodies of frames. Otherwise they are read as far as is needed anyway.
+    fn wants_bodies(&self) -> bool {
+        false
+    }
+}
+
+/// How much of a frame's body a sink is told at most that [wants bodies](Sink::wants_bodies), in bytes. So
+/// much of each direction may have to be kept until it is whole.
+pub const MAX_FRAME_BODY_BYTES: usize = 4 << 10;
+
+/// A frame that passes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Frame<'a> {
+    /// From the client; otherwise from the database.
+    pub is_request: bool,
+    /// 3, 4 or 5; another one of an ERROR of a database that does not speak the client's.
+    pub version: u8,
+    /// As sent (`native_protocol_v5.spec` §2.4.1.2).
+    pub flags: u8,
+    /// As sent.
+    pub stream: StreamId,
+    /// `None`: none that such a frame can have.
+    pub opcode: Option<Opcode>,
+    /// Bytes of its body, as sent.
+    pub length: u32,
+    /// The beginning of its body, without compression: nothing of one that could not be read.
+    pub body: &'a [u8],
 }
 
 /// What `sink`'s type says.

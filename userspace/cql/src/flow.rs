@@ -126,7 +126,7 @@ impl FlowDecoder {
             ..
         } = self;
         guarded(stopped, || {
-            requests.pass::<Requests>(flow, now_ns, bytes, sink)
+            requests.pass::<Requests, _>(flow, now_ns, bytes, sink)
         })
     }
 
@@ -139,7 +139,7 @@ impl FlowDecoder {
             ..
         } = self;
         guarded(stopped, || {
-            responses.pass::<Responses>(flow, now_ns, bytes, sink)
+            responses.pass::<Responses, _>(flow, now_ns, bytes, sink)
         })
     }
 

@@ -120,6 +120,25 @@ pub enum Opcode {
     AuthSuccess,
 }
 
+crate::event::labelled!(Opcode {
+    Error => "error",
+    Startup => "startup",
+    Ready => "ready",
+    Authenticate => "authenticate",
+    Options => "options",
+    Supported => "supported",
+    Query => "query",
+    Result => "result",
+    Prepare => "prepare",
+    Execute => "execute",
+    Register => "register",
+    Event => "event",
+    Batch => "batch",
+    AuthChallenge => "auth_challenge",
+    AuthResponse => "auth_response",
+    AuthSuccess => "auth_success",
+});
+
 impl Opcode {
     fn from_byte(byte: u8) -> Option<Self> {
         Some(match byte {

@@ -1,7 +1,7 @@
 //! [`Lane`]: one direction's bytes, cut into segments and frames.
 
 use crate::compress::beginning;
-use crate::event::{CloseReason, Sink, Undecodable, asks_for_details};
+use crate::event::{CloseReason, Frame, MAX_FRAME_BODY_BYTES, Sink, Undecodable};
 use crate::flow::{Flow, Stop};
 use crate::frame::{Flags, FrameScanner, Header, RESPONSE_BIT, Step};
 use crate::place::{NoPlace, Place, Unread};
@@ -128,15 +128,15 @@ impl Lane {
         self.scanner.is_idle() && self.segments.is_idle()
     }
 
-    pub(crate) fn pass<M: Meaning>(
+    pub(crate) fn pass<M: Meaning, S: Sink>(
         &mut self,
         flow: &mut Flow,
         now_ns: u64,
         bytes: &[u8],
-        sink: &mut impl Sink,
+        sink: &mut S,
     ) -> Result<(), StopAt> {
-        if asks_for_details(sink) {
-            self.scanner.want(M::wanted_in_detail);
+        if S::DETAILS || S::FRAMES {
+            self.scanner.want(wanted_by::<M, S>(sink));
         }
         if self.joined {
             return self.pass_joined::<M>(flow, now_ns, bytes, sink);
@@ -274,30 +274,57 @@ fn frame_step<M: Meaning>(
         Step::BadLength => return Err(Stop::Close(CloseReason::Length)),
         Step::Header(header) => M::header(flow, &header, in_first_frame, now_ns, sink)?,
         Step::Body(header, carried) if header.is_compressed() => {
-            compressed_body::<M>(flow, &header, carried, sink);
+            compressed_body::<M, _>(flow, &header, carried, sink);
         }
-        Step::Body(header, prefix) => M::body(flow, &header, prefix, sink),
+        Step::Body(header, prefix) => {
+            frame_passes::<M, _>(&header, prefix, sink);
+            M::body(flow, &header, prefix, sink);
+        }
         Step::End(header) => M::end(flow, &header, now_ns, sink)?,
     }
     Ok(true)
 }
 
+/// How much of a body is worth seeing, to such a sink.
+fn wanted_by<M: Meaning, S: Sink>(sink: &S) -> fn(&Header) -> usize {
+    match (S::DETAILS, S::FRAMES && sink.wants_bodies()) {
+        (false, false) => M::wanted,
+        (true, false) => M::wanted_in_detail,
+        (false, true) => |header| M::wanted(header).max(MAX_FRAME_BODY_BYTES),
+        (true, true) => |header| M::wanted_in_detail(header).max(MAX_FRAME_BODY_BYTES),
+    }
+}
+
+/// Tells a sink that asks for it; `body` is its beginning, without compression.
+fn frame_passes<M: Meaning, S: Sink>(header: &Header, body: &[u8], sink: &mut S) {
+    if S::FRAMES {
+        sink.frame(&Frame {
+            is_request: M::DIRECTION_BIT == 0,
+            version: header.version,
+            flags: header.flags.0,
+            stream: header.stream,
+            opcode: header.opcode,
+            length: header.length,
+            body: body.get(..MAX_FRAME_BODY_BYTES).unwrap_or(body),
+        });
+    }
+}
+
 /// A body of which as much passed as is enough for what is wanted of it.
 #[cold]
 #[inline(never)]
-fn compressed_body<M: Meaning>(
+fn compressed_body<M: Meaning, S: Sink>(
     flow: &mut Flow,
     header: &Header,
     carried: &[u8],
-    sink: &mut impl Sink,
+    sink: &mut S,
 ) {
-    let wanted = match asks_for_details(sink) {
-        true => M::wanted_in_detail(header),
-        false => M::wanted(header),
-    };
+    let wanted = wanted_by::<M, S>(sink)(header);
     let mut plain = std::mem::take(&mut flow.plain);
     let is_whole = carried.len() == header.length as usize;
-    match beginning(&flow.compression, carried, is_whole, wanted, &mut plain) {
+    let read = beginning(&flow.compression, carried, is_whole, wanted, &mut plain);
+    frame_passes::<M, S>(header, if read.is_some() { &plain } else { &[] }, sink);
+    match read {
         Some(length) => {
             let header = Header {
                 flags: header.flags.without(Flags::COMPRESSION),

@@ -73,7 +73,10 @@ pub use analysis::{
 pub use details::{
     Answered, Asked, Consistency, Details, Introduction, MAX_TEXT_BYTES, Parameters, Says,
 };
-pub use event::{Anomaly, CloseReason, Completed, ErrorCode, Sink, Undecodable, Verdict};
+pub use event::{
+    Anomaly, CloseReason, Completed, ErrorCode, Frame, MAX_FRAME_BODY_BYTES, Sink, Undecodable,
+    Verdict,
+};
 pub use flow::FlowDecoder;
 pub use frame::{MAX_BODY_BYTES, Opcode, ProtocolVersion, StreamId};
 pub use handshake::{Handshake, Refusal, Step};

@@ -184,7 +184,9 @@ mod tests {
              partition_keys = { \"shop.t\" = [\"k\"] }, mode = \"shadow\" }",
             "{ transform = \"null\" }",
             "{ transform = \"paging\", at_most = 10 }",
-            "{ transform = \"rewrite\", addresses = \"dialled\" }",
+            "{ transform = \"rewrite\", addresses = \"dialled\", max_ttl = \"90d\", default_ttl = \"30d\", \
+             timestamps = { max_ahead = \"1s\" }, keyspaces = { shop = \"shop_v2\" }, tables = { \
+             \"shop.orders\" = \"shop_v2.orders_2026\" } }",
             "{ transform = \"tag\", service = \"s\", host = \"h\", prefix = \"p.\" }",
             "{ transform = \"throttle\", rate = 0.5, burst = 2, per = \"client\", mode = \"shadow\" }",
             "{ transform = \"tracing\", one_in = 100 }",
@@ -194,6 +196,9 @@ mod tests {
             "{ transform = \"audit\", file = \"/a.log\", max_bytes = 1000000, keep = 3, fsync = \"batch\", \
              full = \"hold\", statement = true, tables = [\"shop.*\"], not_tables = [\"shop.x\"], kinds = \
              [\"writes\", \"select\"], not_kinds = [\"batch\"], users = [\"ann\"], not_users = [\"bob\"] }",
+            "{ transform = \"count\" }",
+            "{ transform = \"debug\", values = true, bytes = 64, sample = 0.1, per_second = 10, file = \
+             \"/debug.log\", max_bytes = 1000000, keep = 2 }",
             "{ transform = \"slowlog\", over = \"100ms\", slowest_one_in = 1000, file = \"/var/log/slow\", \
              max_bytes = 1000000, keep = 0 }",
             "{ transform = \"stats\" }",
@@ -383,6 +388,21 @@ mod tests {
                 "enrich",
                 "{ transform = \"trace\", endpoint = \"https://127.0.0.1:4317\", sample = 1 }",
                 "endpoint: expected `http://HOST:PORT`: spans are sent without TLS",
+            ),
+            (
+                "enrich",
+                "{ transform = \"rewrite\" }",
+                "expected one of `addresses`, `keyspaces`, `tables`, `max_ttl`",
+            ),
+            (
+                "enrich",
+                "{ transform = \"rewrite\", keyspaces = { shop = \"v2\" }, tables = { \"shop.a\" = \"shop.b\" } }",
+                "tables: `shop.a`: expected a table of `v2`",
+            ),
+            (
+                "enrich",
+                "{ transform = \"rewrite\", timestamps = { ahead = \"1s\" } }",
+                "timestamps: expected `\"server\"` or `{ max_ahead = \"1s\" }`",
             ),
             (
                 "enrich",

@@ -16,7 +16,7 @@ use super::{
     chunk::{Chunk, Turn, Way},
     edit::{self, Editing, Passes},
     reader::Both,
-    recorder::{InDetail, Nobody, Recorder},
+    recorder::{InDetail, InFrames, Nobody, Recorder},
     session::{Gate, Gated, Passing, Question},
 };
 use crate::flows::{Flow, Path};
@@ -369,6 +369,12 @@ impl Decoder {
         let recorder = &mut self.recorder;
         let verdict = match recorder.followed.take() {
             None => feed(decoder, way, now_ns, bytes, recorder),
+            Some(followed) if !followed.wants_requests() => {
+                let mut frames = InFrames(InDetail { recorder, followed });
+                let verdict = feed(decoder, way, now_ns, bytes, &mut frames);
+                self.recorder.followed = Some(frames.0.followed);
+                verdict
+            }
             Some(followed) => {
                 decoder.wants_texts(followed.wants_texts());
                 decoder.wants_contexts(followed.wants_contexts());
@@ -442,6 +448,7 @@ impl Decoder {
         let recorder = &mut self.recorder;
         if let (Reading::Decodes(decoder), Some(followed)) =
             (&mut self.reading, recorder.followed.take())
+            && followed.wants_requests()
         {
             let mut followed = InDetail { recorder, followed };
             decoder.is_over(now_ns, &mut followed);

@@ -2,7 +2,7 @@
 
 use std::{
     sync::{Arc, LazyLock},
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
 use cql::{
@@ -25,6 +25,12 @@ static ROOM: LazyLock<Arc<Room>> = LazyLock::new(|| Room::new(MAX_HELD_BYTES));
 /// That clock, in ns.
 pub(super) fn now_ns() -> u64 {
     START.elapsed().as_nanos() as u64
+}
+
+/// The wall clock, in µs since 1970.
+fn unix_us() -> i64 {
+    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH);
+    since_epoch.map_or(0, |since| since.as_micros() as i64)
 }
 
 /// See the module.
@@ -89,7 +95,10 @@ impl Editing {
     /// What goes on of a chunk.
     pub(super) fn chunk(&mut self, way: Way, now_ns: u64, bytes: &[u8]) -> Passes {
         let edited = match way {
-            Way::ToDatabase => self.editor.requests(now_ns, bytes, &mut self.counting),
+            Way::ToDatabase => {
+                self.editor.is_at(unix_us());
+                self.editor.requests(now_ns, bytes, &mut self.counting)
+            }
             Way::ToClient => self.editor.responses(bytes, &mut self.counting),
         };
         self.rest();
@@ -109,6 +118,9 @@ impl Editing {
     pub(super) fn hears(&mut self, now_ns: u64) -> bool {
         let letters = self.letters.take();
         let heard = !letters.is_empty();
+        if heard {
+            self.editor.is_at(unix_us());
+        }
         for (number, resolution) in letters {
             let counting = &mut self.counting;
             self.editor.resolve(now_ns, number, resolution, counting);
@@ -220,6 +232,7 @@ fn caller(flow: &Flow) -> Caller {
         client: flow.client.socket_addr().ip().to_string(),
         dialled: Some(flow.orig_dst.socket_addr()),
         keyspace: None,
+        keyspace_before: false,
         user: None,
         process: is_here.then(|| process.name.to_string()),
         cgroup: is_here

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use cql::{Anomaly, Completed, Details, Sink, Statement};
+use cql::{Anomaly, Completed, Details, Frame, Sink, Statement};
 use dataplane::policy::RuleName;
 
 use super::Shared;
@@ -61,6 +61,7 @@ pub(super) struct InDetail<'r> {
 
 impl Sink for InDetail<'_> {
     const DETAILS: bool = true;
+    const FRAMES: bool = true;
 
     fn completed(&mut self, completed: &Completed<'_>) {
         self.recorder.completed(completed);
@@ -77,6 +78,37 @@ impl Sink for InDetail<'_> {
 
     fn anomaly(&mut self, anomaly: Anomaly) {
         self.recorder.anomaly(anomaly);
+    }
+
+    fn frame(&mut self, frame: &Frame<'_>) {
+        self.followed.frame(frame);
+    }
+
+    fn wants_bodies(&self) -> bool {
+        self.followed.wants_bodies()
+    }
+}
+
+/// One whose rule's reporters only want frames.
+pub(super) struct InFrames<'r>(pub(super) InDetail<'r>);
+
+impl Sink for InFrames<'_> {
+    const FRAMES: bool = true;
+
+    fn completed(&mut self, completed: &Completed<'_>) {
+        self.0.recorder.completed(completed);
+    }
+
+    fn anomaly(&mut self, anomaly: Anomaly) {
+        self.0.anomaly(anomaly);
+    }
+
+    fn frame(&mut self, frame: &Frame<'_>) {
+        self.0.frame(frame);
+    }
+
+    fn wants_bodies(&self) -> bool {
+        self.0.wants_bodies()
     }
 }
 

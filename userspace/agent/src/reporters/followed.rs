@@ -2,7 +2,7 @@
 
 use std::{collections::HashMap, sync::Arc};
 
-use cql::{Completed, Details, StreamId};
+use cql::{Completed, Details, Frame, StreamId};
 
 use super::{Following, Means, Refusal, Reporters, Whose};
 use crate::flows::Flow;
@@ -12,6 +12,9 @@ pub struct Followed {
     whose: Arc<Whose>,
     /// Which requests are answered in the database's place, by stream: 65,536 at most.
     refusals: HashMap<StreamId, Refusal>,
+    wants_requests: bool,
+    wants_frames: bool,
+    wants_bodies: bool,
     wants_texts: bool,
     wants_contexts: bool,
     by: Box<[Box<dyn Following>]>,
@@ -26,6 +29,9 @@ impl Followed {
             by: by.map(|reporter| reporter.follow(&whose, means)).collect(),
             whose,
             refusals: HashMap::new(),
+            wants_requests: reporters.iter().any(|reporter| reporter.wants_requests()),
+            wants_frames: reporters.iter().any(|reporter| reporter.wants_frames()),
+            wants_bodies: reporters.iter().any(|reporter| reporter.wants_bodies()),
             wants_texts: reporters.iter().any(|reporter| reporter.wants_texts()),
             wants_contexts: reporters.iter().any(|reporter| reporter.wants_contexts()),
         }
@@ -55,9 +61,31 @@ impl Followed {
         }
     }
 
+    /// A frame passes.
+    pub fn frame(&mut self, frame: &Frame<'_>) {
+        if self.wants_frames {
+            for following in &mut self.by {
+                following.frame(frame);
+            }
+        }
+    }
+
     /// The next responses on these streams are not the database's.
     pub fn are_refused(&mut self, refusals: Vec<(StreamId, Refusal)>) {
-        self.refusals.extend(refusals);
+        // Nobody would take them out again.
+        if self.wants_requests {
+            self.refusals.extend(refusals);
+        }
+    }
+
+    /// Whether one of them is told of requests. Otherwise they are told of frames at most.
+    pub fn wants_requests(&self) -> bool {
+        self.wants_requests
+    }
+
+    /// Whether one of them looks at the bodies of frames.
+    pub fn wants_bodies(&self) -> bool {
+        self.wants_bodies
     }
 
     /// Whether one of them looks at the texts of statements.

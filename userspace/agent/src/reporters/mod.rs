@@ -7,8 +7,11 @@
 
 mod at_hand;
 mod audit;
+mod count;
+mod debug;
 mod fields;
 mod followed;
+mod frames;
 mod journal;
 mod keeps;
 mod latencies;
@@ -19,11 +22,12 @@ mod whose;
 
 use std::{fmt, sync::Arc};
 
-use cql::{Completed, Details, StatementKind};
+use cql::{Completed, Details, Frame, StatementKind};
 use prometheus::Registry;
 use serde::Deserialize;
 
 pub use followed::Followed;
+pub use frames::FrameMetrics;
 pub use journal::{Journal, JournalMetrics, JournalSettings, Journals, WhenFull};
 pub use trace::{Collectors, TraceMetrics};
 pub use whose::Whose;
@@ -51,6 +55,21 @@ pub trait Reporter: fmt::Debug + Send + Sync {
     fn open(&self, means: &Means) -> Result<(), String> {
         let _ = means;
         Ok(())
+    }
+
+    /// Whether it is told of requests. For one that only wants frames no statement is looked at.
+    fn wants_requests(&self) -> bool {
+        true
+    }
+
+    /// Whether it is told of frames.
+    fn wants_frames(&self) -> bool {
+        false
+    }
+
+    /// Whether it looks at [the bodies of frames](cql::Frame::body).
+    fn wants_bodies(&self) -> bool {
+        false
     }
 
     /// Whether it looks at [the texts of statements](cql::Asked::text).
@@ -84,6 +103,11 @@ pub trait Following: Send + Sync {
         let _ = (request, details);
     }
 
+    /// A frame passes. Only told to one that wants them.
+    fn frame(&mut self, frame: &Frame<'_>) {
+        let _ = frame;
+    }
+
     /// Whether nothing more may be read from the client before it has got rid of what it has to say. Asked
     /// again after a while.
     fn holds(&mut self) -> bool {
@@ -112,6 +136,8 @@ pub struct Means {
     pub collectors: Collectors,
     /// Second clusters.
     pub mirrors: Mirrors,
+    /// What `count` and `debug` count.
+    pub frames: FrameMetrics,
     /// What `stats` counts.
     pub stats: stats::Counted,
     /// What is counted of every flow.
@@ -128,6 +154,7 @@ impl Means {
             journals: Journals::new(JournalMetrics::register(registry)?),
             collectors: Collectors::new(TraceMetrics::register(registry)?),
             mirrors: Mirrors::new(MirrorMetrics::register(registry)?),
+            frames: FrameMetrics::register(registry)?,
             stats: stats::Counted::register(registry)?,
             statements: Arc::new(Statements::register(registry)?),
         })
@@ -136,6 +163,7 @@ impl Means {
     /// Gives each metric a first sample, so that the documentation sees it.
     pub fn declare_for_docs(&self) {
         self.mirrors.declare_for_docs();
+        self.frames.declare_for_docs();
         self.stats.declare_for_docs();
         self.journals.metrics.declare_for_docs();
         self.statements.declare_for_docs();
@@ -197,6 +225,8 @@ macro_rules! reporters {
 
 reporters! {
     audit => Audit,
+    count => Count,
+    debug => Debug,
     slowlog => Slowlog,
     stats => Stats,
     trace => Trace,

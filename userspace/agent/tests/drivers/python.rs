@@ -41,6 +41,22 @@ fn driver_v5_through_a_pipeline() {
 }
 
 #[test]
+fn driver_v4_whose_keyspace_the_database_calls_otherwise() {
+    renamed(
+        "python::driver_v4_whose_keyspace_the_database_calls_otherwise",
+        4,
+    );
+}
+
+#[test]
+fn driver_v5_whose_keyspace_the_database_calls_otherwise() {
+    renamed(
+        "python::driver_v5_whose_keyspace_the_database_calls_otherwise",
+        5,
+    );
+}
+
+#[test]
 fn driver_v4_in_lz4_through_enrich() {
     compressed("python::driver_v4_in_lz4_through_enrich", 4, "lz4", "");
 }
@@ -87,6 +103,19 @@ fn cqlsh_through_enrich() {
     cqlsh("python::cqlsh_through_enrich", "enrich");
 }
 
+/// The suite's keyspace and a table in it; and caps that nothing of it reaches.
+fn renamed(test: &str, version: u8) {
+    let way = "renamed";
+    let keyspace = format!("underpass_python_v{version}_{way}");
+    let real = format!("{keyspace}_in_fact");
+    let more = format!(
+        "pipeline = [{{ transform = \"rewrite\", addresses = \"dialled\", keyspaces = {{ {keyspace} = {real:?} }}, \
+         tables = {{ \"{keyspace}.paged\" = \"{real}.leafed\" }}, max_ttl = \"7300d\", timestamps = {{ \
+         max_ahead = \"1h\" }} }}, {{ transform = \"count\" }}]"
+    );
+    driver_with(test, "enrich", version, way, &more);
+}
+
 fn driver(test: &str, action: &str, version: u8) {
     driver_with(test, action, version, action, "");
 }
@@ -122,6 +151,11 @@ fn driver_in(test: &str, action: &str, version: u8, compression: &str, way: &str
         return seen::only_untouched(&agent);
     }
     seen::all_enriched(&agent);
+    if way == "renamed" {
+        let transforms = seen::transforms(&agent);
+        assert!(transforms["changed"] > 0.0, "{transforms:?}");
+        assert_eq!(transforms.len(), 1, "{transforms:?}");
+    }
     let tables = seen::statements(&agent, &keyspace);
     let sent: Kinds = serde_json::from_value(details["counted"].clone()).unwrap();
     assert_eq!(tables["counted"], sent);

@@ -6,11 +6,13 @@
 //! fingerprint are unknown.
 //!
 //! `token` is what a text consists of, `walk` the statements, `relation` and `term` what stands in
-//! them, `definition` the statements that change no data; `fingerprint` is written on the way.
+//! them, `definition` the statements that change no data; `fingerprint` is written on the way. `sites` is for
+//! who changes a text.
 
 mod definition;
 mod fingerprint;
 mod relation;
+mod sites;
 mod term;
 #[cfg(test)]
 mod tests;
@@ -22,6 +24,9 @@ use crate::parse::parse;
 use crate::statement::Statement;
 
 pub use fingerprint::{Fingerprint, MAX_FINGERPRINT_BYTES};
+pub(crate) use sites::{Given, Part, Sites, Spot, Using, spots};
+pub(crate) use token::Token;
+pub(crate) use walk::is_reserved;
 
 /// The longest text that is followed. At 12 to 200 MB in a second this much holds up the other
 /// flows of a worker for 20 ms at worst. What an application sends as text is rarely a hundredth of

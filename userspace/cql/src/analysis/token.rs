@@ -7,7 +7,7 @@ use crate::lex::{self, Lexer};
 
 /// A token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Token<'t> {
+pub(crate) enum Token<'t> {
     /// An unquoted identifier or keyword.
     Word(&'t str),
     /// What stands between double quotes.
@@ -65,6 +65,16 @@ impl<'t> Tokens<'t> {
                 _ => Token::Bad,
             },
         }
+    }
+
+    /// The next token, and how many bytes of the text are left where it begins and where it ends.
+    pub(super) fn next_at(&mut self) -> (Token<'t>, usize, usize) {
+        if !self.0.skip_blanks() {
+            return (Token::Bad, 0, 0);
+        }
+        let begins = self.0.rest().len();
+        let token = self.next();
+        (token, begins, self.0.rest().len())
     }
 
     fn single(&mut self, token: Token<'t>) -> Token<'t> {

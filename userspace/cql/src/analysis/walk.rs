@@ -10,7 +10,7 @@ use crate::statement::{Statement, StatementKind, StatementRef};
 pub(super) const MAX_DEPTH: usize = 32;
 
 /// Words that are no names unless they are quoted (`ReservedKeywords.java`).
-fn is_reserved(word: &str) -> bool {
+pub(crate) fn is_reserved(word: &str) -> bool {
     const LONGEST: usize = "materialized".len();
     let mut lower = [0; LONGEST];
     let Some(lower) = lower.get_mut(..word.len()) else {

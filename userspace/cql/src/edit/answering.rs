@@ -87,15 +87,22 @@ impl Frames<Unreadable> for Answering<'_> {
             self.log.unseen(header.stream, Unseen::Compression, false);
             return Fate::Keep;
         };
-        let response = Response::new(*header, plain);
+        let mut response = Response::new(*header, plain);
         if header.opcode == Some(Opcode::Event) {
-            let mut asked = self.talk.pipeline.iter().filter(|step| step.wants_events());
-            return match asked.find(|step| !step.lets_pass(&response)) {
-                Some(step) => {
+            // Its way is that of a response: from the last step to the first.
+            let asked = self.talk.pipeline.iter().rev();
+            for step in asked.filter(|step| step.wants_events()) {
+                if !step.lets_pass(&response) {
                     self.log.changed(step.name());
-                    Fate::Drop
+                    return Fate::Drop;
                 }
-                None => Fate::Keep,
+                if step.event(&mut response) {
+                    self.log.changed(step.name());
+                }
+            }
+            return match (response.changed(), frame.first_chunk()) {
+                (Some((header, body)), Some(raw)) => self.talk.terms.encoded(header, raw, body),
+                _ => Fate::Keep,
             };
         }
         let awaited = self.talk.awaited.remove(&header.stream).unwrap_or_default();
@@ -168,7 +175,7 @@ impl Talk {
         while let Some((place, number)) = awaited.pop() {
             if place == KEYSPACE {
                 let now = response.set_keyspace();
-                self.uses.comes_back(now, &mut self.caller.keyspace);
+                self.uses.comes_back(now, &mut self.caller);
             }
             let Some(step) = self.pipeline.get(place) else {
                 continue;

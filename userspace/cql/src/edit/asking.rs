@@ -162,6 +162,7 @@ impl Asking<'_> {
             true => request.beside(Lot::new(&mut talk.parking, &talk.room)),
             false => request,
         };
+        request.is_at(talk.unix_us);
         let pipeline = talk.pipeline.clone();
         let steps = pipeline.iter().enumerate().skip(from);
         for (place, step) in steps.filter(|(_, step)| step.wants(opcode)) {
@@ -206,8 +207,10 @@ impl Asking<'_> {
             }
         }
         if asks_to_use(&request) {
-            talk.uses.goes_out(&mut talk.caller.keyspace);
-            awaited.push((KEYSPACE, 0));
+            let has_pipeline = !pipeline.is_empty();
+            talk.uses.goes_out(&mut talk.caller, has_pipeline);
+            // Behind all others: it is the keyspace that the client is told.
+            awaited.insert(0, (KEYSPACE, 0));
         }
         match awaited.is_empty() {
             true => drop(talk.awaited.remove(&header.stream)),
@@ -308,11 +311,21 @@ impl Asking<'_> {
     }
 }
 
-/// Whether it is a USE. Drivers send it as text.
+/// Whether it is a USE, or may be one that stands behind more than is read. Drivers send it as text.
 fn asks_to_use(request: &Request<'_>) -> bool {
     request.opcode() == Opcode::Query
         && request.statements().any(|statement| match statement {
-            Statement::Text(text) => parse(text, text.len()).statement.kind == StatementKind::Use,
+            Statement::Text(text) => may_use(text),
             Statement::Prepared(_) => false,
         })
+}
+
+/// See [`asks_to_use`].
+pub(crate) fn may_use(text: &[u8]) -> bool {
+    let parsed = parse(text, text.len());
+    match parsed.statement.kind {
+        StatementKind::Use => true,
+        StatementKind::Unknown => parsed.cut,
+        _ => false,
+    }
 }

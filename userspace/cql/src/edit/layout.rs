@@ -25,6 +25,8 @@ pub(super) struct Parameters {
     pub(super) page_size_at: usize,
     pub(super) serial: Option<usize>,
     pub(super) serial_at: usize,
+    /// The client's own time of the write, of eight bytes.
+    pub(super) timestamp: Option<usize>,
     /// Where and how long a keyspace is that is given with the request.
     pub(super) keyspace: Option<(usize, usize)>,
 }
@@ -35,10 +37,12 @@ pub(super) const SKIP_METADATA: u32 = 0x02;
 pub(super) const PAGE_SIZE: u32 = 0x04;
 const PAGING_STATE: u32 = 0x08;
 pub(super) const SERIAL: u32 = 0x10;
-const TIMESTAMP: u32 = 0x20;
-const NAMES: u32 = 0x40;
+pub(super) const TIMESTAMP: u32 = 0x20;
+pub(super) const NAMES: u32 = 0x40;
 /// Since v5.
 const KEYSPACE: u32 = 0x80;
+/// Likewise.
+pub(super) const NOW_IN_SECONDS: u32 = 0x100;
 /// The same of a PREPARE.
 const PREPARE_KEYSPACE: u32 = 0x01;
 
@@ -88,11 +92,8 @@ impl<'a> Reader<'a> {
         self.taken(len).map(|range| (range.start, len))
     }
 
-    /// `[<timestamp>][<keyspace>]…` of the flags' parameters.
+    /// `[<keyspace>]…` of the flags' parameters.
     fn keyspace(&mut self, version: u8, flags: u32) -> Option<Option<(usize, usize)>> {
-        if flags & TIMESTAMP != 0 {
-            self.body.take(8)?;
-        }
         match version >= 5 && flags & KEYSPACE != 0 {
             true => self.name().map(Some),
             false => Some(None),
@@ -145,6 +146,10 @@ impl<'a> Reader<'a> {
             0 => None,
             _ => Some(self.taken(2)?.start),
         };
+        let timestamp = match flags & TIMESTAMP {
+            0 => None,
+            _ => Some(self.taken(8)?.start),
+        };
         Some(Parameters {
             consistency,
             flags: flags_at,
@@ -154,6 +159,7 @@ impl<'a> Reader<'a> {
             page_size_at,
             serial,
             serial_at,
+            timestamp,
             keyspace: self.keyspace(version, flags)?,
         })
     }

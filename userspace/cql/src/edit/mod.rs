@@ -12,18 +12,20 @@
 //! - `lane`, `cutter`, `segments`: one direction; where its frames and segments begin and end.
 //! - `asking`, `answering`: what becomes of requests and of responses; `talk`: what they share; `login`:
 //!   who has logged in.
-//! - `layout`, `request`: what is where in a request, and how it is changed; `response`, `rows`.
+//! - `layout`, `request`, `bound`: what is where in a request, and how it is changed; `response`, `rows`, `named`.
 //! - `copied`: what a request asks, for another database; `page`: rows, to be held against others.
 //! - `parking`: what waits for an answer from outside.
 //! - `transform`: what a transform is.
 
 mod answering;
 mod asking;
+mod bound;
 mod copied;
 mod cutter;
 mod lane;
 mod layout;
 mod login;
+mod named;
 mod output;
 mod page;
 mod parking;
@@ -36,7 +38,9 @@ mod talk;
 mod transform;
 
 pub use crate::compress::MAX_SEEN_BYTES;
+pub use bound::{Bound, Change, Value};
 pub use copied::{Copied, NotCopied};
+pub use named::Names;
 pub use page::Page;
 pub use parking::{MAX_PARKED, MAX_PARKED_BYTES, Mailbox, Resolution, Ticket, Waited};
 pub use request::{Request, Statement};
@@ -50,6 +54,7 @@ use std::sync::Arc;
 use crate::event::labelled;
 use answering::Answering;
 use asking::Asking;
+pub(crate) use asking::may_use;
 use lane::{Lane, in_segments};
 use output::Output;
 use talk::Talk;
@@ -139,6 +144,7 @@ impl Editor {
         self.talk.pipeline = pipeline;
         let Caller { keyspace, user, .. } = std::mem::take(&mut self.talk.caller);
         self.talk.caller = Caller {
+            keyspace_before: keyspace.is_some() || self.talk.uses.is_out(),
             keyspace,
             user,
             ..caller
@@ -161,6 +167,12 @@ impl Editor {
     /// Whether what cannot be read is better refused than let pass.
     pub fn is_strict(&self) -> bool {
         self.talk.is_strict()
+    }
+
+    /// What the wall clock says, in µs since 1970, for the requests that come next: some steps compare
+    /// what clients claim with it. Those refuse what they would have to compare where nobody has said so.
+    pub fn is_at(&mut self, unix_us: i64) {
+        self.talk.unix_us = Some(unix_us);
     }
 
     /// Bytes on their way to the database. `now_ns`: a monotonic clock, in ns.

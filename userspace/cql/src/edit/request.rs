@@ -3,7 +3,9 @@
 use std::borrow::Cow;
 
 use super::copied::{Copied, NotCopied};
-use super::layout::{Asked, Layout, PAGE_SIZE, Parameters, SERIAL, SKIP_METADATA};
+use super::layout::{
+    Asked, Layout, NOW_IN_SECONDS, PAGE_SIZE, Parameters, SERIAL, SKIP_METADATA, TIMESTAMP,
+};
 use super::parking::{Lot, Space, Ticket};
 use crate::details::Consistency;
 use crate::frame::{Flags, Header, Opcode, StreamId};
@@ -22,13 +24,14 @@ pub enum Statement<'a> {
 #[derive(Debug)]
 pub struct Request<'a> {
     header: Header,
-    body: Cow<'a, [u8]>,
-    layout: Layout,
+    pub(super) body: Cow<'a, [u8]>,
+    pub(super) layout: Layout,
     changed: bool,
     /// What the step at hand wants to be told with the response.
     awaited: Option<u64>,
     /// Where it may wait.
     lot: Option<Lot<'a>>,
+    unix_us: Option<i64>,
 }
 
 /// The most that a `[string]`, and a map, can count.
@@ -45,6 +48,7 @@ impl<'a> Request<'a> {
             changed: false,
             awaited: None,
             lot: None,
+            unix_us: None,
         })
     }
 
@@ -57,6 +61,16 @@ impl<'a> Request<'a> {
     /// It is not as it was sent.
     pub(super) fn is_changed(&mut self) {
         self.changed = true;
+    }
+
+    pub(super) fn is_at(&mut self, unix_us: Option<i64>) {
+        self.unix_us = unix_us;
+    }
+
+    /// When it came by the wall clock, in µs since 1970, where [somebody has said
+    /// so](super::Editor::is_at).
+    pub fn unix_us(&self) -> Option<i64> {
+        self.unix_us
     }
 
     /// What it is.
@@ -116,6 +130,49 @@ impl<'a> Request<'a> {
         let at = self.layout.parameters?.page_size?;
         let bytes = self.body.get(at..)?.first_chunk()?;
         Some(i32::from_be_bytes(*bytes))
+    }
+
+    /// The client's own time of the write, where it is given beside the statement, in µs since 1970.
+    pub fn timestamp(&self) -> Option<i64> {
+        let at = self.layout.parameters?.timestamp?;
+        let bytes = self.body.get(at..)?.first_chunk()?;
+        Some(i64::from_be_bytes(*bytes))
+    }
+
+    /// Another one in its place. `None`: the database's own time counts.
+    pub fn set_timestamp(&mut self, unix_us: Option<i64>) {
+        let Some(parameters) = self.layout.parameters else {
+            return;
+        };
+        match (parameters.timestamp, unix_us) {
+            (None, _) => {}
+            (Some(at), Some(us)) => self.replace(at, 8, &us.to_be_bytes()),
+            (Some(at), None) => {
+                // Both at once: what has a flag and not what it announces is malformed.
+                let mut whole = self.body.to_vec();
+                whole.drain(at..at + 8);
+                let flags = parameters.flags..parameters.flags + parameters.flag_bytes;
+                if let Some(last) = whole.get_mut(flags).and_then(<[u8]>::last_mut) {
+                    *last &= !(TIMESTAMP as u8);
+                }
+                self.is_now(whole);
+            }
+        }
+    }
+
+    /// A BATCH of counters (`native_protocol_v5.spec` §4.1.7).
+    pub fn is_counter_batch(&self) -> bool {
+        const COUNTER: u8 = 2;
+        self.opcode() == Opcode::Batch && self.body.get(self.layout.proper) == Some(&COUNTER)
+    }
+
+    /// The client says what time it is for the database, too (v5).
+    pub fn has_now_in_seconds(&self) -> bool {
+        self.version() >= 5
+            && self
+                .layout
+                .parameters
+                .is_some_and(|parameters| self.flags(&parameters) & NOW_IN_SECONDS != 0)
     }
 
     /// Where there is one.
@@ -231,6 +288,12 @@ impl<'a> Request<'a> {
         self.lot.as_mut().is_some_and(Lot::was_full)
     }
 
+    /// Rows come without the names and types of their columns, unless those have changed.
+    pub fn skips_metadata(&self) -> bool {
+        let flags = self.layout.parameters.map(|p| self.flags(&p));
+        self.opcode() != Opcode::Batch && flags.is_some_and(|flags| flags & SKIP_METADATA != 0)
+    }
+
     /// Has rows come with the names and types of their columns, even if the client knows them. False:
     /// they do anyway.
     pub fn want_metadata(&mut self) -> bool {
@@ -260,6 +323,21 @@ impl<'a> Request<'a> {
         Some(Consistency(u16::from_be_bytes(*bytes)))
     }
 
+    pub(super) fn flags(&self, parameters: &Parameters) -> u32 {
+        let (at, bytes) = (parameters.flags, parameters.flag_bytes);
+        let flags = self.body.get(at..at + bytes).unwrap_or_default();
+        flags.iter().fold(0, |n, byte| n << 8 | u32::from(*byte))
+    }
+
+    /// Another body, which the header fits as well.
+    pub(super) fn is_now(&mut self, body: Vec<u8>) {
+        self.changed = true;
+        if let Some(layout) = Layout::of(&self.header, &body) {
+            self.layout = layout;
+        }
+        self.body = Cow::Owned(body);
+    }
+
     /// The flags stand before everything that they announce, so they have not moved.
     fn set_flag(&mut self, parameters: &Parameters, flag: u32) {
         self.change_flags(parameters, |flags| flags | flag);
@@ -267,8 +345,7 @@ impl<'a> Request<'a> {
 
     fn change_flags(&mut self, parameters: &Parameters, change: impl Fn(u32) -> u32) -> bool {
         let (at, bytes) = (parameters.flags, parameters.flag_bytes);
-        let old = self.body.get(at..at + bytes).unwrap_or_default();
-        let old = old.iter().fold(0, |n, byte| n << 8 | u32::from(*byte));
+        let old = self.flags(parameters);
         if change(old) == old {
             return false;
         }

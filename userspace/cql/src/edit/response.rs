@@ -59,6 +59,19 @@ impl<'a> Response<'a> {
         self.lot.as_mut().is_some_and(Lot::was_full)
     }
 
+    pub(super) fn header(&self) -> &Header {
+        &self.header
+    }
+
+    pub(super) fn body(&self) -> &[u8] {
+        &self.body
+    }
+
+    pub(super) fn becomes(&mut self, body: Vec<u8>) {
+        self.body = Cow::Owned(body);
+        self.changed = true;
+    }
+
     /// What it is; `None`: nothing that is known.
     pub fn opcode(&self) -> Option<Opcode> {
         self.header.opcode
@@ -129,8 +142,7 @@ impl<'a> Response<'a> {
         let Some(edited) = self.with_rows(edit) else {
             return false;
         };
-        self.body = Cow::Owned(edited);
-        self.changed = true;
+        self.becomes(edited);
         true
     }
 

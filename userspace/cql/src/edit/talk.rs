@@ -33,6 +33,8 @@ pub(super) struct Talk {
     /// The client has not waited for the answer to its STARTUP.
     pub(super) early: bool,
     pub(super) room: Arc<Room>,
+    /// The wall clock, as far as it was told.
+    pub(super) unix_us: Option<i64>,
 }
 
 impl Talk {
@@ -55,6 +57,7 @@ impl Talk {
             parking: Parking::default(),
             early: false,
             room: Room::new(usize::MAX),
+            unix_us: None,
         }
     }
 
@@ -166,28 +169,39 @@ pub(super) struct Uses {
     out: usize,
     ambiguous: bool,
     before: Option<String>,
+    /// The last one has gone out under this pipeline.
+    is_of_pipeline: bool,
 }
 
 impl Uses {
-    pub(super) fn goes_out(&mut self, keyspace: &mut Option<String>) {
+    pub(super) fn goes_out(&mut self, caller: &mut Caller, has_pipeline: bool) {
         self.ambiguous |= self.out > 0;
         self.out += 1;
-        if let Some(keyspace) = keyspace.take() {
+        self.is_of_pipeline = has_pipeline;
+        if let Some(keyspace) = caller.keyspace.take() {
             self.before = Some(keyspace);
         }
     }
 
+    /// The answer to one is not there yet.
+    pub(super) fn is_out(&self) -> bool {
+        self.out > 0
+    }
+
     /// `now`: none if it failed.
-    pub(super) fn comes_back(&mut self, now: Option<&str>, keyspace: &mut Option<String>) {
+    pub(super) fn comes_back(&mut self, now: Option<&str>, caller: &mut Caller) {
         self.out = self.out.saturating_sub(1);
         if self.out > 0 {
             return;
         }
         let before = self.before.take();
-        *keyspace = match std::mem::take(&mut self.ambiguous) {
+        caller.keyspace = match std::mem::take(&mut self.ambiguous) {
             true => None,
             false => now.map(str::to_owned).or(before),
         };
+        if now.is_some() && caller.keyspace.is_some() && self.is_of_pipeline {
+            caller.keyspace_before = false;
+        }
     }
 }
 

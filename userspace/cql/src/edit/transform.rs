@@ -44,6 +44,12 @@ pub trait Transform: fmt::Debug + Send + Sync {
         true
     }
 
+    /// Changes an event that passes. True: it has.
+    fn event(&self, event: &mut Response<'_>) -> bool {
+        let _ = event;
+        false
+    }
+
     /// Whether it is to be asked of events.
     fn wants_events(&self) -> bool {
         false
@@ -59,8 +65,10 @@ pub struct Caller {
     pub client: String,
     /// What the client has dialled.
     pub dialled: Option<SocketAddr>,
-    /// Which keyspace it is in, by the last USE that succeeded.
+    /// Which keyspace it is in, by the last USE that succeeded: as the client is told.
     pub keyspace: Option<String>,
+    /// That USE may have passed before there was a pipeline, so that the name is the database's.
+    pub keyspace_before: bool,
     /// Who has logged in, where that was by SASL PLAIN; as the database has accepted it.
     pub user: Option<String>,
     /// The name of its process, if that is on this host.

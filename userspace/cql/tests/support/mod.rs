@@ -3,6 +3,7 @@
 pub mod conversation;
 pub mod counting;
 pub mod edit;
+pub mod values;
 
 use cql::{Anomaly, Completed, ErrorCode, FlowDecoder, Sink, Verdict};
 

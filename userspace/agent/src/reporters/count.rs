@@ -1,0 +1,74 @@
+//! `count`: how many frames of each opcode pass. No statement is looked at: of all steps it costs the
+//! least.
+
+use std::sync::Arc;
+
+use cql::{Completed, Details, Frame, Opcode};
+use dataplane::policy::RuleName;
+use prometheus::IntCounter;
+use serde::Deserialize;
+
+use super::{Following, Means, Reporter, Whose, frames::FrameMetrics};
+
+/// As in the configuration.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Settings {}
+
+#[derive(Debug)]
+struct Count;
+
+impl Settings {
+    pub(super) fn build(self) -> Result<Box<dyn Reporter>, String> {
+        Ok(Box::new(Count))
+    }
+}
+
+impl Reporter for Count {
+    fn name(&self) -> &'static str {
+        "count"
+    }
+
+    fn wants_requests(&self) -> bool {
+        false
+    }
+
+    fn wants_frames(&self) -> bool {
+        true
+    }
+
+    fn follow(&self, whose: &Arc<Whose>, means: &Arc<Means>) -> Box<dyn Following> {
+        Box::new(FlowCount {
+            rule: means.frames.label(&whose.rule),
+            metrics: means.frames.clone(),
+            counters: std::array::from_fn(|_| None),
+        })
+    }
+}
+
+/// One for each opcode, of which each has one direction; the last two are for what has none.
+const COUNTERS: usize = Opcode::ALL.len() + 2;
+
+struct FlowCount {
+    rule: RuleName,
+    metrics: FrameMetrics,
+    /// Looked up when there is something to count.
+    counters: [Option<IntCounter>; COUNTERS],
+}
+
+impl Following for FlowCount {
+    fn completed(&mut self, _: &Completed<'_>, _: &Details) {}
+
+    fn frame(&mut self, frame: &Frame<'_>) {
+        let at = match frame.opcode {
+            Some(opcode) => opcode as usize,
+            None => Opcode::ALL.len() + usize::from(frame.is_request),
+        };
+        let Some(counter) = self.counters.get_mut(at) else {
+            return;
+        };
+        let (metrics, rule) = (&self.metrics, self.rule.as_str());
+        let find = || metrics.passed(rule, frame.is_request, frame.opcode);
+        counter.get_or_insert_with(find).inc();
+    }
+}

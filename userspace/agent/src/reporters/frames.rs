@@ -1,0 +1,115 @@
+//! What `count` and `debug` count of frames.
+
+use std::{
+    collections::HashSet,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use cql::Opcode;
+use dataplane::policy::RuleName;
+use prometheus::{IntCounter, IntCounterVec, Registry};
+
+use crate::{marks, metrics::counters_by};
+
+/// Rules beyond this many that have had such a step in this agent's life share a label.
+const MAX_LABELS: usize = 1_000;
+
+/// Theirs.
+const OTHERS: &str = "others";
+
+/// See the module.
+#[derive(Clone, Debug)]
+pub struct FrameMetrics {
+    passed: IntCounterVec,
+    skipped: IntCounterVec,
+    /// Rules that have had a label.
+    rules: Arc<Mutex<HashSet<RuleName>>>,
+}
+
+impl FrameMetrics {
+    /// Declares and registers them.
+    ///
+    /// # Errors
+    /// Two metrics of one name.
+    pub fn register(registry: &Registry) -> prometheus::Result<Self> {
+        let counters = |name, help, labels: &[&str]| counters_by(registry, name, help, labels);
+        Ok(Self {
+            passed: counters(
+                "underpass_frames_total",
+                "Frames of rules with `count`, by rule, who has sent them (`client`, `database`) and \
+                 opcode.",
+                &["rule", "from", "opcode"],
+            )?,
+            skipped: counters(
+                "underpass_debug_skipped_total",
+                "Frames of sampled flows of which `debug` has no line because there were `per_second` of \
+                 them, by rule.",
+                &["rule"],
+            )?,
+            rules: Arc::default(),
+        })
+    }
+
+    /// Gives each metric a first sample, so that the documentation sees it.
+    pub(super) fn declare_for_docs(&self) {
+        self.passed("rule", true, None);
+        self.skipped("rule");
+    }
+
+    /// Under which name a rule is counted.
+    pub(super) fn label(&self, rule: &RuleName) -> RuleName {
+        let rule = marks::series_of(rule.clone());
+        let mut rules = self.rules.lock().unwrap_or_else(PoisonError::into_inner);
+        if rules.contains(&rule) {
+            return rule;
+        }
+        match rules.len() < MAX_LABELS {
+            true => {
+                rules.insert(rule.clone());
+                rule
+            }
+            false => RuleName::new(OTHERS),
+        }
+    }
+
+    /// Frames of this kind.
+    pub(super) fn passed(
+        &self,
+        rule: &str,
+        is_request: bool,
+        opcode: Option<Opcode>,
+    ) -> IntCounter {
+        let opcode = opcode.map_or("unknown", Opcode::as_str);
+        let labels = [rule, from(is_request), opcode];
+        self.passed.with_label_values(&labels)
+    }
+
+    /// Frames without a line.
+    pub(super) fn skipped(&self, rule: &str) -> IntCounter {
+        self.skipped.with_label_values(&[rule])
+    }
+}
+
+/// Who has sent it.
+pub(super) fn from(is_request: bool) -> &'static str {
+    match is_request {
+        true => "client",
+        false => "database",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn labels_are_bounded() {
+        let metrics = FrameMetrics::register(&Registry::new()).unwrap();
+        let label = |n: usize| metrics.label(&RuleName::new(&format!("r{n}")));
+        for n in 0..MAX_LABELS {
+            assert_eq!(label(n).as_str(), format!("r{n}"));
+        }
+        assert_eq!(label(MAX_LABELS).as_str(), OTHERS);
+        assert_eq!(label(0).as_str(), "r0");
+    }
+}
