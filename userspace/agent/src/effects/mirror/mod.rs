@@ -172,7 +172,7 @@ impl Transform for Step {
             return false;
         };
         match cluster.shared.out.take(number) {
-            Found::Awaited(Awaited::Prepare(text, _)) => {
+            Found::Awaited(Awaited::Prepare { text, .. }) => {
                 if let Some(id) = response.prepared_id() {
                     cluster.shared.texts.put(id, text);
                 }
@@ -216,7 +216,10 @@ fn prepares(cluster: &Cluster, request: &mut Request<'_>, caller: &Caller) {
     let Some(permit) = cluster.permit_to_prepare(text.len()) else {
         return;
     };
-    let awaited = Awaited::Prepare(Arc::new(Text::new(text, keyspace)), permit);
+    let awaited = Awaited::Prepare {
+        text: Arc::new(Text::new(text, keyspace)),
+        _room: permit,
+    };
     let number = cluster.shared.out.put(awaited, Instant::now());
     request.await_response(number);
 }

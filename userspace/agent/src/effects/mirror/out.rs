@@ -18,8 +18,8 @@ const LONGEST: Duration = Duration::from_secs(30);
 /// What a response is awaited for.
 #[derive(Debug)]
 pub(super) enum Awaited {
-    /// What is prepared, and the room that it takes.
-    Prepare(Arc<Text>, Permit),
+    /// What is prepared, and the room that it takes until then.
+    Prepare { text: Arc<Text>, _room: Permit },
     /// To be compared.
     Copy(Arc<Exchange>),
     /// To be at both.
@@ -100,7 +100,10 @@ mod tests {
         let awaited = || {
             // More than a budget has.
             let permit = budget.take(0).or_else(|| Budget::new().take(0));
-            Awaited::Prepare(text.clone(), permit.unwrap())
+            Awaited::Prepare {
+                text: text.clone(),
+                _room: permit.unwrap(),
+            }
         };
         let first = out.put(awaited(), now);
         let second = out.put(awaited(), now + LONGEST);
@@ -108,7 +111,7 @@ mod tests {
         assert!(matches!(out.take(first), Found::Forgotten));
         assert!(matches!(out.take(first | DUAL), Found::ForgottenDual));
         let found = out.take(second);
-        assert!(matches!(found, Found::Awaited(Awaited::Prepare(..))));
+        assert!(matches!(found, Found::Awaited(Awaited::Prepare { .. })));
         let numbers: Vec<u64> = (0..=MAX_OUT).map(|_| out.put(awaited(), now)).collect();
         assert!(matches!(out.take(numbers[0]), Found::Forgotten));
         assert!(matches!(out.take(numbers[1]), Found::Awaited(_)));
