@@ -67,6 +67,18 @@ impl<'t> Tokens<'t> {
         }
     }
 
+    /// The next token, and where it is in a text of so many bytes.
+    pub(super) fn next_at(&mut self, text_bytes: usize) -> (Token<'t>, std::ops::Range<usize>) {
+        let here = |tokens: &Self| text_bytes.saturating_sub(tokens.0.rest().len());
+        // What `next` does first, too.
+        if !self.0.skip_blanks() {
+            return (Token::Bad, here(self)..here(self));
+        }
+        let start = here(self);
+        let token = self.next();
+        (token, start..here(self))
+    }
+
     fn single(&mut self, token: Token<'t>) -> Token<'t> {
         self.0.skip(1);
         token

@@ -53,9 +53,10 @@ impl Frames<Unreadable> for Answering<'_> {
             return Ok(Plan::Pass);
         }
         if header.length as usize > MAX_SEEN_BYTES {
-            self.talk.awaited.remove(&header.stream);
-            self.log.unseen(header.stream, Unseen::TooLarge, false);
-            return Ok(Plan::Pass);
+            return Ok(match self.is_withheld(header, Unseen::TooLarge) {
+                true => Plan::Drop,
+                false => Plan::Pass,
+            });
         }
         Ok(Plan::See)
     }
@@ -65,9 +66,10 @@ impl Frames<Unreadable> for Answering<'_> {
     }
 
     fn crowded(&mut self, header: &Header) -> Plan {
-        self.talk.awaited.remove(&header.stream);
-        self.log.unseen(header.stream, Unseen::NoRoom, false);
-        Plan::Pass
+        match self.is_withheld(header, Unseen::NoRoom) {
+            true => Plan::Drop,
+            false => Plan::Pass,
+        }
     }
 
     fn lost(&mut self, _: u8) -> Unreadable {
@@ -82,9 +84,10 @@ impl Frames<Unreadable> for Answering<'_> {
             return Fate::Keep;
         };
         let Some(plain) = self.talk.terms.plain(header, body) else {
-            self.talk.awaited.remove(&header.stream);
-            self.log.unseen(header.stream, Unseen::Compression, false);
-            return Fate::Keep;
+            return match self.is_withheld(header, Unseen::Compression) {
+                true => Fate::Drop,
+                false => Fate::Keep,
+            };
         };
         let mut response = Response::new(*header, plain);
         if header.opcode == Some(Opcode::Event) {
@@ -99,7 +102,8 @@ impl Frames<Unreadable> for Answering<'_> {
         }
         let awaited = self.talk.awaited.remove(&header.stream).unwrap_or_default();
         // The step that saw the request last sees its response first.
-        for (place, number) in awaited.into_iter().rev() {
+        for (place, number, note) in awaited.into_iter().rev() {
+            response.set_note(note);
             if place == KEYSPACE {
                 let now = response.set_keyspace();
                 self.talk
@@ -116,5 +120,17 @@ impl Frames<Unreadable> for Answering<'_> {
             None => Fate::Keep,
             Some((header, body)) => self.talk.terms.encoded(header, raw, body),
         }
+    }
+}
+
+impl Answering<'_> {
+    /// A response that nobody can be shown does not go on, because somebody has to see it.
+    fn is_withheld(&mut self, header: &Header, why: Unseen) -> bool {
+        let withheld = self.talk.cannot_show(header);
+        match withheld {
+            true => self.log.withheld(why),
+            false => self.log.unseen(header.stream, why, false),
+        }
+        withheld
     }
 }

@@ -144,8 +144,8 @@ impl Asking<'_> {
         let steps = pipeline.iter().enumerate();
         for (place, step) in steps.filter(|(_, step)| step.wants(opcode)) {
             let outcome = step.request(&mut request, &self.talk.caller, self.now_ns);
-            if let Some(number) = request.take_awaited() {
-                awaited.push((place, number));
+            if let Some((number, note)) = request.take_awaited() {
+                awaited.push((place, number, note));
             }
             match outcome {
                 Outcome::Pass => {}
@@ -169,7 +169,7 @@ impl Asking<'_> {
         }
         if asks_to_use(&request) {
             self.talk.uses.goes_out(&mut self.talk.caller.keyspace);
-            awaited.push((KEYSPACE, 0));
+            awaited.push((KEYSPACE, 0, None));
         }
         match awaited.is_empty() {
             true => drop(self.talk.awaited.remove(&header.stream)),

@@ -56,6 +56,14 @@ pub(super) struct Layout {
     pub(super) keyspace: Option<(usize, usize)>,
 }
 
+/// A value that is bound.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Value {
+    pub(super) name: Option<Range<usize>>,
+    /// `None`: null, or not set.
+    pub(super) bytes: Option<Range<usize>>,
+}
+
 /// Reads, and knows where it is.
 struct Reader<'a> {
     whole: usize,
@@ -108,6 +116,27 @@ impl<'a> Reader<'a> {
             self.body.skip_bytes()?;
         }
         Some(count.into())
+    }
+
+    /// What [`Self::values`] steps over.
+    fn each_value(&mut self, named: bool) -> Option<Vec<Value>> {
+        let count = self.body.short()?;
+        let mut values = Vec::with_capacity(count.into());
+        for _ in 0..count {
+            let name = match named {
+                true => {
+                    let len = self.body.short()?;
+                    Some(self.taken(len.into())?)
+                }
+                false => None,
+            };
+            let bytes = match usize::try_from(self.body.int()?) {
+                Ok(len) => Some(self.taken(len)?),
+                Err(_) => None,
+            };
+            values.push(Value { name, bytes });
+        }
+        Some(values)
     }
 
     fn flags(&mut self, version: u8) -> Option<(u32, usize)> {
@@ -216,6 +245,50 @@ impl Layout {
             _ => {}
         }
         Some(layout)
+    }
+
+    /// Where the values are, of each statement of a QUERY, EXECUTE or BATCH. `None`: the body is not what
+    /// its header says, or that of another.
+    pub(super) fn values(header: &Header, body: &[u8]) -> Option<Vec<Vec<Value>>> {
+        let mut reader = Reader {
+            whole: body.len(),
+            body: Cursor::new(body),
+        };
+        if header.flags.any(Flags::CUSTOM_PAYLOAD) {
+            reader.body.skip_bytes_map()?;
+        }
+        match header.opcode? {
+            opcode @ (Opcode::Query | Opcode::Execute) => {
+                if opcode == Opcode::Query {
+                    reader.text()?;
+                } else {
+                    reader.id()?;
+                    if header.version >= 5 {
+                        reader.id()?;
+                    }
+                }
+                reader.body.short()?;
+                let (flags, _) = reader.flags(header.version)?;
+                Some(vec![match flags & VALUES {
+                    0 => Vec::new(),
+                    _ => reader.each_value(flags & NAMES != 0)?,
+                }])
+            }
+            Opcode::Batch => {
+                reader.body.byte()?;
+                let count = reader.body.short()?;
+                let mut statements = Vec::with_capacity(count.into());
+                for _ in 0..count {
+                    match reader.body.byte()? {
+                        0 => reader.text()?,
+                        _ => reader.id()?,
+                    };
+                    statements.push(reader.each_value(false)?);
+                }
+                Some(statements)
+            }
+            _ => None,
+        }
     }
 
     pub(super) fn asked(&self) -> impl Iterator<Item = &Asked> {

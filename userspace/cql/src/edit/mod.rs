@@ -12,11 +12,13 @@
 //! - `lane`, `cutter`, `segments`: one direction; where its frames and segments begin and end.
 //! - `asking`, `answering`: what becomes of requests and of responses; `talk`: what they share; `login`:
 //!   who has logged in.
-//! - `layout`, `request`: what is where in a request, and how it is changed; `response`, `rows`.
+//! - `layout`, `request`: what is where in a request, and how it is changed; `response`, `rows`,
+//!   `bindings`.
 //! - `transform`: what a transform is.
 
 mod answering;
 mod asking;
+mod bindings;
 mod cutter;
 mod lane;
 mod layout;
@@ -31,7 +33,8 @@ mod talk;
 mod transform;
 
 pub use crate::compress::MAX_SEEN_BYTES;
-pub use request::{Request, Statement};
+pub use bindings::{Bindings, Spec};
+pub use request::{Bound, Change, Note, Request, Statement};
 pub use response::Response;
 pub use room::Room;
 pub use rows::{Cell, Column};

@@ -1,10 +1,13 @@
 //! [`Request`]: a request that was kept back whole, for transforms to read and to change.
 
+use std::any::Any;
 use std::borrow::Cow;
+use std::ops::Range;
+use std::sync::Arc;
 
-use super::layout::{Asked, Layout, PAGE_SIZE, Parameters, SERIAL, SKIP_METADATA};
+use super::layout::{Asked, Layout, PAGE_SIZE, Parameters, SERIAL, SKIP_METADATA, Value};
 use crate::details::Consistency;
-use crate::frame::{Flags, Header, Opcode, StreamId};
+use crate::frame::{Flags, Header, MAX_BODY_BYTES, Opcode, StreamId};
 use crate::wire::Cursor;
 
 /// What a request asks to be done.
@@ -16,6 +19,27 @@ pub enum Statement<'a> {
     Prepared(&'a [u8]),
 }
 
+/// What a step keeps of a request until its response is there.
+pub type Note = Arc<dyn Any + Send + Sync>;
+
+/// A value that is bound.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bound<'a> {
+    /// Which one it is, where values go by names.
+    pub name: Option<&'a [u8]>,
+    /// `None`: null, or not set.
+    pub value: Option<&'a [u8]>,
+}
+
+/// Something of a request that becomes something else.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// The value with this number of the statement with this one.
+    Value(usize, usize, Vec<u8>),
+    /// The text of the statement with this number.
+    Text(usize, Vec<u8>),
+}
+
 /// See the module. Its body is as it was sent, but for compression.
 #[derive(Debug)]
 pub struct Request<'a> {
@@ -24,7 +48,7 @@ pub struct Request<'a> {
     layout: Layout,
     changed: bool,
     /// What the step at hand wants to be told with the response.
-    awaited: Option<u64>,
+    awaited: Option<(u64, Option<Note>)>,
 }
 
 /// The most that a `[string]`, and a map, can count.
@@ -65,8 +89,7 @@ impl<'a> Request<'a> {
 
     /// What it asks to be done: one statement, of a BATCH any number.
     pub fn statements(&self) -> impl Iterator<Item = Statement<'_>> {
-        let bytes =
-            |range: &std::ops::Range<usize>| self.body.get(range.clone()).unwrap_or_default();
+        let bytes = |range: &Range<usize>| self.body.get(range.clone()).unwrap_or_default();
         self.layout.asked().map(move |asked| match asked {
             Asked::Text(range) => Statement::Text(bytes(range)),
             Asked::Id(range) => Statement::Prepared(bytes(range)),
@@ -181,12 +204,81 @@ impl<'a> Request<'a> {
         true
     }
 
-    /// Has the response shown to the transform, too, with this number.
-    pub fn await_response(&mut self, number: u64) {
-        self.awaited = Some(number);
+    /// The values that are bound, of each statement. `None`: that cannot be told.
+    pub fn bound(&self) -> Option<Vec<Vec<Bound<'_>>>> {
+        let of = |range: Range<usize>| self.body.get(range);
+        let statements = Layout::values(&self.header, &self.body)?.into_iter();
+        let bound = |values: Vec<Value>| {
+            let values = values.into_iter().map(|value| Bound {
+                name: value.name.and_then(of),
+                value: value.bytes.and_then(of),
+            });
+            values.collect()
+        };
+        Some(statements.map(bound).collect())
     }
 
-    pub(super) fn take_awaited(&mut self) -> Option<u64> {
+    /// Makes changes, all at once. False: one of them is of nothing that is there, or the body would be
+    /// larger than a body may be; then nothing has changed.
+    pub fn put(&mut self, changes: Vec<Change>) -> bool {
+        let Some(body) = self.with(changes) else {
+            return false;
+        };
+        let Some(layout) = Layout::of(&self.header, &body) else {
+            return false;
+        };
+        self.body = Cow::Owned(body);
+        self.layout = layout;
+        self.changed = true;
+        true
+    }
+
+    fn with(&self, changes: Vec<Change>) -> Option<Vec<u8>> {
+        let values = Layout::values(&self.header, &self.body)?;
+        let texts: Vec<&Asked> = self.layout.asked().collect();
+        let mut pieces = Vec::with_capacity(changes.len());
+        for change in changes {
+            pieces.push(match change {
+                Change::Value(statement, value, bytes) => {
+                    let value = values.get(statement)?.get(value)?;
+                    (value.bytes.clone()?, bytes)
+                }
+                Change::Text(statement, text) => match texts.get(statement)? {
+                    Asked::Text(range) => (range.clone(), text),
+                    Asked::Id(_) => return None,
+                },
+            });
+        }
+        pieces.sort_by_key(|(range, _)| range.start);
+        let grown: usize = pieces.iter().map(|(_, bytes)| bytes.len()).sum();
+        if self.body.len().saturating_add(grown) > MAX_BODY_BYTES as usize {
+            return None;
+        }
+        let mut body = Vec::with_capacity(self.body.len() + grown);
+        let mut at = 0;
+        for (range, bytes) in pieces {
+            // Each has its length before it: four bytes.
+            let length = range.start.checked_sub(4)?;
+            body.extend_from_slice(self.body.get(at..length)?);
+            body.extend(i32::try_from(bytes.len()).ok()?.to_be_bytes());
+            body.extend(bytes);
+            at = range.end;
+        }
+        body.extend_from_slice(self.body.get(at..)?);
+        Some(body)
+    }
+
+    /// Has the response shown to the transform, too, with this number.
+    pub fn await_response(&mut self, number: u64) {
+        self.awaited = Some((number, None));
+    }
+
+    /// The same, and with what is to be known then ([`Response::note`](super::Response::note)).
+    pub fn await_response_with(&mut self, number: u64, note: Note) {
+        self.awaited = Some((number, Some(note)));
+    }
+
+    pub(super) fn take_awaited(&mut self) -> Option<(u64, Option<Note>)> {
         self.awaited.take()
     }
 

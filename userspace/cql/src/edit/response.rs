@@ -2,8 +2,11 @@
 
 use std::borrow::Cow;
 
+use super::bindings::Bindings;
+use super::request::Note;
 use super::rows::{Cell, Column, Rows};
-use crate::frame::{Header, Opcode};
+use super::transform::Error;
+use crate::frame::{Flags, Header, Opcode};
 use crate::response::behind_prelude;
 use crate::wire::Cursor;
 
@@ -13,6 +16,7 @@ pub struct Response<'a> {
     header: Header,
     body: Cow<'a, [u8]>,
     changed: bool,
+    note: Option<Note>,
 }
 
 impl<'a> Response<'a> {
@@ -21,12 +25,45 @@ impl<'a> Response<'a> {
             header,
             body,
             changed: false,
+            note: None,
         }
+    }
+
+    pub(super) fn set_note(&mut self, note: Option<Note>) {
+        self.note = note;
+    }
+
+    /// What the step at hand has kept of the request.
+    pub fn note(&self) -> Option<Note> {
+        self.note.clone()
     }
 
     /// What it is; `None`: nothing that is known.
     pub fn opcode(&self) -> Option<Opcode> {
         self.header.opcode
+    }
+
+    /// Whether it has rows, that can be read or not.
+    pub fn has_rows(&self) -> bool {
+        const ROWS: i32 = 2;
+        self.result(ROWS).is_some()
+    }
+
+    /// Makes it an ERROR.
+    pub fn refuse(&mut self, error: &Error) {
+        self.header.opcode = Some(Opcode::Error);
+        // What these announce is gone.
+        let gone = Flags::TRACING.0 | Flags::WARNING.0 | Flags::CUSTOM_PAYLOAD.0;
+        self.header.flags.0 &= !gone;
+        self.body = Cow::Owned(error.body());
+        self.changed = true;
+    }
+
+    /// What the answer to a PREPARE says of the values that it takes, and of its result. `None`: it is none,
+    /// or malformed.
+    pub fn bindings(&self) -> Option<Bindings<'_>> {
+        const PREPARED: i32 = 4;
+        Bindings::read(self.header.version, self.result(PREPARED)?)
     }
 
     /// The id that a PREPARE was given.

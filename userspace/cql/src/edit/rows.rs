@@ -8,10 +8,10 @@ use crate::wire::Cursor;
 const ROWS: i32 = 2;
 
 /// Flags of the metadata.
-const GLOBAL_TABLE: i32 = 0x1;
-const MORE_PAGES: i32 = 0x2;
-const NO_METADATA: i32 = 0x4;
-const METADATA_CHANGED: i32 = 0x8;
+pub(super) const GLOBAL_TABLE: i32 = 0x1;
+pub(super) const MORE_PAGES: i32 = 0x2;
+pub(super) const NO_METADATA: i32 = 0x4;
+pub(super) const METADATA_CHANGED: i32 = 0x8;
 
 /// Types within types: deeper ones are none that a database has.
 const MAX_DEPTH: usize = 32;
@@ -125,7 +125,7 @@ impl<'b> Rows<'b> {
 }
 
 /// An `[option]`; gives its number.
-fn skip_type(at: &mut Cursor<'_>, depth: usize) -> Option<u16> {
+pub(super) fn skip_type(at: &mut Cursor<'_>, depth: usize) -> Option<u16> {
     if depth > MAX_DEPTH {
         return None;
     }

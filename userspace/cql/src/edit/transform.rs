@@ -30,6 +30,12 @@ pub trait Transform: fmt::Debug + Send + Sync {
         false
     }
 
+    /// Whether a response that it has asked for, and that it cannot be shown, is better kept from the client,
+    /// who gets an error, than let pass.
+    fn must_see(&self) -> bool {
+        false
+    }
+
     /// Whether a client may be told of an event.
     fn lets_pass(&self, event: &Response<'_>) -> bool {
         let _ = event;
@@ -142,6 +148,10 @@ pub trait Log {
     fn slowed(&mut self, transform: &'static str, ns: u64);
     /// A request could not be shown to the pipeline; and went on, or was refused.
     fn unseen(&mut self, stream: StreamId, why: Unseen, refused: bool);
+    /// A response could not be shown, and its client got an error instead.
+    fn withheld(&mut self, why: Unseen) {
+        let _ = why;
+    }
 }
 
 /// Why a request could not be shown.
