@@ -15,6 +15,7 @@ use prometheus::{IntCounterVec, Registry};
 use crate::{
     marks,
     metrics::counters_by,
+    protect,
     reporters::{Means, Refusal, Reporters},
 };
 
@@ -29,6 +30,8 @@ pub struct Steps {
     pub edit: Option<Pipeline>,
     /// Those that only look on. None: none.
     pub report: Option<Reporters>,
+    /// Where their keys come from.
+    pub keys: Vec<Arc<protect::Source>>,
 }
 
 impl Pipelines {
@@ -47,7 +50,7 @@ impl Pipelines {
         self.0.get(rule)?.report.clone()
     }
 
-    /// Opens what their reporters write to, before they are in force.
+    /// Opens what their reporters write to, and reads keys, before they are in force.
     ///
     /// # Errors
     /// What cannot be opened, and for which rule.
@@ -56,6 +59,10 @@ impl Pipelines {
             for reporter in steps.report.iter().flat_map(|report| report.iter()) {
                 let opened = reporter.open(means);
                 opened.map_err(|e| anyhow::anyhow!("rule {rule}: {}: {e}", reporter.name()))?;
+            }
+            for source in &steps.keys {
+                let opened = source.open(&means.rings);
+                opened.map_err(|e| anyhow::anyhow!("rule {rule}: {}: {e}", protect::NAME))?;
             }
         }
         Ok(())
@@ -99,8 +106,8 @@ impl PipelineMetrics {
             )?,
             unseen: counters(
                 "underpass_pipeline_unseen_total",
-                "Requests that could not be shown to their rule's pipeline, by rule, reason and what \
-                 became of them.",
+                "Requests, and responses that it asked for, that could not be shown to their rule's pipeline, by \
+                 rule, reason and what became of them.",
                 &["rule", "reason", "outcome"],
             )?,
             unreadable: counters(
@@ -197,6 +204,11 @@ impl Log for Counting {
 
     fn slowed(&mut self, transform: &'static str, _: u64) {
         self.step(transform, "slowed", "");
+    }
+
+    fn withheld(&mut self, why: Unseen) {
+        let labels = [self.rule.as_str(), why.as_str(), "withheld"];
+        self.metrics.unseen.with_label_values(&labels).inc();
     }
 
     fn unseen(&mut self, stream: StreamId, why: Unseen, refused: bool) {

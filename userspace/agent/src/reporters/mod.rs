@@ -28,7 +28,10 @@ pub use journal::{Journal, JournalMetrics, JournalSettings, Journals, WhenFull};
 pub use trace::{Collectors, TraceMetrics};
 pub use whose::Whose;
 
-use crate::statements::Statements;
+use crate::{
+    protect::{ProtectMetrics, Rings},
+    statements::Statements,
+};
 use keeps::{Keeps, Nobody};
 
 /// One step of a pipeline, shared by all flows of its rule.
@@ -111,6 +114,8 @@ pub struct Means {
     pub stats: stats::Counted,
     /// What is counted of every flow.
     pub statements: Arc<Statements>,
+    /// The keys of transforms that encrypt.
+    pub rings: Rings,
 }
 
 impl Means {
@@ -124,6 +129,7 @@ impl Means {
             collectors: Collectors::new(TraceMetrics::register(registry)?),
             stats: stats::Counted::register(registry)?,
             statements: Arc::new(Statements::register(registry)?),
+            rings: Rings::new(ProtectMetrics::register(registry)?),
         })
     }
 

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
+use aes_gcm::aead::{Aead, Payload};
 use aes_gcm::{Aes256Gcm, KeyInit};
 use zeroize::Zeroizing;
 
@@ -23,7 +24,12 @@ pub const MAX_KEYS: usize = 256;
 pub struct KeySet {
     active: Box<str>,
     ciphers: HashMap<Box<str>, Aes256Gcm>,
+    /// Each one's tag of the same: it tells keys apart, and nothing of them.
+    checks: HashMap<Box<str>, Vec<u8>>,
 }
+
+/// What that is a tag of. No value is bound to it.
+const CHECK: &[u8] = b"underpass protect check";
 
 impl KeySet {
     /// `active` is the one that encrypts.
@@ -35,6 +41,7 @@ impl KeySet {
         keys: impl IntoIterator<Item = (String, Zeroizing<[u8; KEY_BYTES]>)>,
     ) -> Result<Self, String> {
         let mut ciphers = HashMap::new();
+        let mut checks = HashMap::new();
         for (id, key) in keys {
             if !is_id(&id) {
                 return Err(format!(
@@ -46,7 +53,14 @@ impl KeySet {
                     "key {id}: expected random bytes; all of them are 0"
                 ));
             }
-            ciphers.insert(id.into(), Aes256Gcm::new(&(*key).into()));
+            let cipher = Aes256Gcm::new(&(*key).into());
+            let nothing = Payload {
+                msg: &[],
+                aad: CHECK,
+            };
+            let check = cipher.encrypt(&[0; NONCE_BYTES].into(), nothing);
+            checks.insert(id.as_str().into(), check.unwrap_or_default());
+            ciphers.insert(id.into(), cipher);
             if ciphers.len() > MAX_KEYS {
                 return Err(format!("expected at most {MAX_KEYS} keys"));
             }
@@ -59,7 +73,17 @@ impl KeySet {
         Ok(Self {
             active: active.into(),
             ciphers,
+            checks,
         })
+    }
+
+    /// The first id by which another set has another key.
+    pub fn differs_from(&self, other: &Self) -> Option<&str> {
+        let mut ids = self.checks.iter();
+        let differs = |(id, check): &(&Box<str>, &Vec<u8>)| {
+            other.checks.get(*id).is_some_and(|other| other != *check)
+        };
+        ids.find(differs).map(|(id, _)| &**id)
     }
 
     pub(super) fn active(&self) -> Option<(&str, &Aes256Gcm)> {
@@ -164,6 +188,14 @@ mod tests {
         assert_eq!(zero, "key a: expected random bytes; all of them are 0");
         let many = (0..=MAX_KEYS).map(|n| (n.to_string(), key(1)));
         assert!(KeySet::new("0", many).unwrap_err().contains("at most"));
+        let (one, two) = (
+            set("a", &["a", "b"]).unwrap(),
+            set("c", &["b", "c"]).unwrap(),
+        );
+        assert_eq!(one.differs_from(&two), None);
+        let other = [("b".to_owned(), key(1))];
+        let other = KeySet::new("b", other).unwrap();
+        assert_eq!(one.differs_from(&other), Some("b"));
         let shown = format!("{:?}", set("b", &["b", "a"]).unwrap());
         assert_eq!(shown, "KeySet { active: \"b\", ids: [\"a\", \"b\"] }");
     }
