@@ -50,19 +50,29 @@ impl Pipelines {
         self.0.get(rule)?.report.clone()
     }
 
-    /// Opens what their reporters write to, and reads keys, before they are in force.
+    /// Reads keys and opens what their reporters write to, before they are in force.
+    ///
+    /// # Errors
+    /// What cannot be read or opened, and for which rule.
+    pub fn open(&self, means: &Means) -> anyhow::Result<()> {
+        for (rule, steps) in &self.0 {
+            for source in &steps.keys {
+                let opened = source.open(&means.rings);
+                opened.map_err(|e| anyhow::anyhow!("rule {rule}: {}: {e}", protect::NAME))?;
+            }
+        }
+        self.open_journals(means)
+    }
+
+    /// Opens what their reporters write to.
     ///
     /// # Errors
     /// What cannot be opened, and for which rule.
-    pub fn open(&self, means: &Means) -> anyhow::Result<()> {
+    pub fn open_journals(&self, means: &Means) -> anyhow::Result<()> {
         for (rule, steps) in &self.0 {
             for reporter in steps.report.iter().flat_map(|report| report.iter()) {
                 let opened = reporter.open(means);
                 opened.map_err(|e| anyhow::anyhow!("rule {rule}: {}: {e}", reporter.name()))?;
-            }
-            for source in &steps.keys {
-                let opened = source.open(&means.rings);
-                opened.map_err(|e| anyhow::anyhow!("rule {rule}: {}: {e}", protect::NAME))?;
             }
         }
         Ok(())
