@@ -133,11 +133,13 @@ mod tests {
 
     #[test]
     fn files_and_servers_say_the_same() {
-        let toml = format!("active = \"b\"\n[keys]\na = \"{BASE64}\"\nb = \"{BASE64}\"\n");
-        let json = format!(
-            "{{\"keys\": {{\"a\": \"{BASE64}\", \"b\": \"{BASE64}\"}}, \"active\": \"b\"}}"
+        let toml = format!(
+            "active = \"2026-02\"\n[keys]\n2026-01 = \"{BASE64}\"\n2026-02 = \"{BASE64}\"\n"
         );
-        let expected = "KeySet { active: \"b\", ids: [\"a\", \"b\"] }";
+        let json = format!(
+            "{{\"keys\": {{\"2026-01\": \"{BASE64}\", \"2026-02\": \"{BASE64}\"}}, \"active\": \"2026-02\"}}"
+        );
+        let expected = "KeySet { active: \"2026-02\", ids: [\"2026-01\", \"2026-02\"] }";
         assert_eq!(format!("{:?}", of_toml(toml.as_bytes()).unwrap()), expected);
         assert_eq!(format!("{:?}", of_json(json.as_bytes()).unwrap()), expected);
     }

@@ -139,8 +139,17 @@ impl Asking<'_> {
                 };
             }
         };
-        let mut awaited = Vec::new();
         let pipeline = self.talk.pipeline.clone();
+        if let Some(step) = pipeline.iter().find(|step| step.must_see())
+            && self.talk.awaited.contains_key(&header.stream)
+        {
+            // Whose the next response is could not be told: what is learned of one would be of the other.
+            self.log.refused(header.stream, step.name(), "stream");
+            let message = format!("stream {} waits for a response", header.stream.0);
+            self.talk.answer(header, &Error::Protocol(message));
+            return Fate::Drop;
+        }
+        let mut awaited = Vec::new();
         let steps = pipeline.iter().enumerate();
         for (place, step) in steps.filter(|(_, step)| step.wants(opcode)) {
             let outcome = step.request(&mut request, &self.talk.caller, self.now_ns);

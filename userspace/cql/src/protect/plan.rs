@@ -7,6 +7,7 @@ use super::envelope::Binding;
 use super::refusal::Why;
 use crate::analysis::columns::{self, Does, Given, Item, Part, Selected};
 use crate::analysis::{Analysis, Object};
+use crate::lex::MAX_NAME_BYTES;
 use crate::parse::parse;
 use crate::statement::StatementKind;
 
@@ -53,7 +54,11 @@ impl Table {
 
 /// Which columns are protected.
 #[derive(Debug)]
-pub struct Columns(Vec<Arc<Table>>);
+pub struct Columns {
+    tables: Vec<Arc<Table>>,
+    /// One of each name, in lower case.
+    by_word: HashMap<Box<[u8]>, Arc<Table>>,
+}
 
 impl Columns {
     /// Of these tables, `keyspace.table`, these columns; names as the database stores them.
@@ -64,7 +69,7 @@ impl Columns {
         // What stands for a name in a text is one word.
         let is_word = |name: &str| {
             let allowed = |b: u8| b.is_ascii_alphanumeric() || b == b'_';
-            !name.is_empty() && name.bytes().all(allowed)
+            !name.is_empty() && name.len() <= MAX_NAME_BYTES && name.bytes().all(allowed)
         };
         let mut tables = Vec::new();
         let mut count = 0_usize;
@@ -102,7 +107,16 @@ impl Columns {
         }
         match count {
             0 => Err("columns: expected \"keyspace.table\" = [\"column\", ...], found none".into()),
-            1..=MAX_COLUMNS => Ok(Self(tables)),
+            1..=MAX_COLUMNS => {
+                let word = |table: &Arc<Table>| table.name.to_ascii_lowercase().into_bytes();
+                let by_word = tables
+                    .iter()
+                    .map(|table| (word(table).into(), table.clone()));
+                Ok(Self {
+                    by_word: by_word.collect(),
+                    tables,
+                })
+            }
             _ => Err(format!(
                 "columns: expected at most {MAX_COLUMNS}, found {count}"
             )),
@@ -120,23 +134,27 @@ impl Columns {
         let words = text
             .split(|b| !is_of_word(b))
             .filter(|word| !word.is_empty());
-        let named = |word: &[u8]| {
-            let is = |table: &&Arc<Table>| {
-                table.name.len() == word.len() && table.name.as_bytes().eq_ignore_ascii_case(word)
-            };
-            self.0.iter().find(is)
-        };
-        words.into_iter().find_map(named)
+        let mut lower = [0; MAX_NAME_BYTES];
+        for word in words {
+            if let Some(lower) = lower.get_mut(..word.len()) {
+                lower.copy_from_slice(word);
+                lower.make_ascii_lowercase();
+                if let Some(table) = self.by_word.get(&*lower) {
+                    return Some(table);
+                }
+            }
+        }
+        None
     }
 
     pub(super) fn column(&self, keyspace: &str, table: &str, name: &str) -> Option<&Arc<Column>> {
         let is = |t: &&Arc<Table>| *t.keyspace == *keyspace && *t.name == *table;
-        self.0.iter().find(is)?.column(name)
+        self.tables.iter().find(is)?.column(name)
     }
 
     /// The protected one that a statement in this keyspace means, if it is one.
     fn table(&self, part: &Part, keyspace: Option<&str>) -> Result<Option<&Arc<Table>>, Why> {
-        let mut same = self.0.iter().filter(|table| table.name == part.table);
+        let mut same = self.tables.iter().filter(|table| table.name == part.table);
         match part.keyspace.as_deref().or(keyspace) {
             Some(keyspace) => Ok(same.find(|table| *table.keyspace == *keyspace)),
             None => match same.next() {
@@ -252,7 +270,7 @@ fn definition(columns: &Columns, text: &[u8], table: &Arc<Table>) -> Result<Plan
         return Err(Why::Unknown(table.label()));
     };
     let is_named = |table: &&Arc<Table>| names.contains(&table.name);
-    for table in columns.0.iter().filter(is_named) {
+    for table in columns.tables.iter().filter(is_named) {
         let column = table.first_of(&names);
         match (object, column) {
             (Object::Index, Some(column)) => return Err(Why::Index(column.label())),

@@ -114,19 +114,23 @@ impl<'p> Wanted<'p> {
 
     /// Which of what is bound they are. `None`: that cannot be told, and any of it could be theirs.
     fn places(&self, bound: &[Bound<'_>]) -> Option<Vec<(usize, &'p Column)>> {
-        if bound.len() != self.count {
+        let is_named = bound.first()?.name.is_some();
+        if !is_named && bound.len() != self.count {
             return None;
         }
-        let mut places = Vec::with_capacity(self.values.len());
+        let mut places: Vec<(usize, &Column)> = Vec::with_capacity(self.values.len());
         for (place, column, name) in &self.values {
             let is = |value: &Bound<'_>| value.name == Some(name.as_bytes());
-            let place = match bound.first()?.name {
-                None => *place,
-                Some(_) if bound.iter().filter(|value| is(value)).count() == 1 => {
+            let place = match is_named {
+                false => *place,
+                true if bound.iter().filter(|value| is(value)).count() == 1 => {
                     bound.iter().position(is)?
                 }
-                Some(_) => return None,
+                true => return None,
             };
+            if places.iter().any(|(known, _)| *known == place) {
+                return None;
+            }
             places.push((place, *column));
         }
         Some(places)

@@ -106,6 +106,28 @@ pub fn protected_with(kind: Kind, vault: &Arc<TestVault>, failures: Failures) ->
     }
 }
 
+/// None: there cannot be such columns.
+pub fn protected_columns(
+    kind: Kind,
+    vault: &Arc<TestVault>,
+    table: &str,
+    columns: &[&str],
+) -> Option<Protected> {
+    let failures = Failures {
+        unencrypted_passes: false,
+        keyless_passes: false,
+    };
+    let columns = columns.iter().map(|column| (*column).to_owned()).collect();
+    let columns = Columns::new(&HashMap::from([(table.to_owned(), columns)])).ok()?;
+    let step = Protect::new(columns, failures, vault.clone());
+    Some(Protected {
+        flow: Edits::new(kind, vec![Box::new(step)]),
+        vault: vault.clone(),
+        failures,
+        chunks: usize::MAX,
+    })
+}
+
 fn step(vault: &Arc<TestVault>, failures: Failures) -> Protect {
     let names = ["iban", "photo"].map(str::to_owned).to_vec();
     let tables = HashMap::from([("shop.customers".to_owned(), names)]);
@@ -299,12 +321,7 @@ impl Protected {
     }
 
     pub fn executes_named(&mut self, id: &[u8], values: &[(&str, Value<'_>)]) -> Result<Got, Told> {
-        let mut bytes = (values.len() as u16).to_be_bytes().to_vec();
-        for (name, value) in values {
-            bytes.extend(string(name));
-            bytes.extend(one(*value));
-        }
-        let mut got = self.execute(id, 0x41, &bytes)?;
+        let mut got = self.execute(id, 0x41, &named(values))?;
         // Read without their names, because their order is what is asked for.
         got.frame = without_names(self.version(), &got.frame, values);
         Ok(got)
@@ -317,6 +334,12 @@ impl Protected {
         }
         body.extend(self.parameters(flags, values));
         self.request(EXECUTE, &body)
+    }
+
+    pub fn asks_named(&mut self, text: &str, values: &[(&str, Value<'_>)]) -> Result<Got, Told> {
+        let mut body = long_string(text);
+        body.extend(self.parameters(0x41, &named(values)));
+        self.request(QUERY, &body)
     }
 
     pub fn asks(&mut self, text: &str, values: &[Value<'_>]) -> Result<Got, Told> {
@@ -375,6 +398,15 @@ impl Protected {
 fn one(value: Value<'_>) -> Vec<u8> {
     let length = value.map_or(-1, |value| value.len() as i32);
     [&length.to_be_bytes()[..], value.unwrap_or_default()].concat()
+}
+
+fn named(values: &[(&str, Value<'_>)]) -> Vec<u8> {
+    let mut bytes = (values.len() as u16).to_be_bytes().to_vec();
+    for (name, value) in values {
+        bytes.extend(string(name));
+        bytes.extend(one(*value));
+    }
+    bytes
 }
 
 fn simple(values: &[Value<'_>]) -> Vec<u8> {
