@@ -185,7 +185,7 @@ mod tests {
             .unwrap();
             let id = Some(&b"\0\0\0\x07"[..]);
             let values = [id, Some(SECRET.as_bytes())];
-            let children: [(Result<&str, &[u8]>, &[Value<'_>]); 4] = [
+            let children: [Child<'_>; 4] = [
                 (Err(b"insert"), &values),
                 (Err(b"other"), &values[..1]),
                 (
@@ -217,7 +217,7 @@ mod tests {
             assert!(!sent.has(SECRET.as_bytes()));
             assert_eq!(flow.opened("iban", &sent.values()[1]), SECRET.as_bytes());
 
-            let unknown: [(Result<&str, &[u8]>, &[Value<'_>]); 1] = [(Err(b"nobody's"), &values)];
+            let unknown: [Child<'_>; 1] = [(Err(b"nobody's"), &values)];
             assert_eq!(flow.batches(&unknown).unwrap_err().0, 0x2500);
         }
     }
@@ -352,7 +352,7 @@ mod tests {
             for (text, expected) in BY_TEXT {
                 let by_query = flow.asks(text, &[]).unwrap_err();
                 let by_prepare = flow.prepares(b"id", text, &[], &[]).unwrap_err();
-                let children: [(Result<&str, &[u8]>, &[Value<'_>]); 1] = [(Ok(text), &[])];
+                let children: [Child<'_>; 1] = [(Ok(text), &[])];
                 let by_batch = flow.batches(&children).unwrap_err();
                 assert_eq!(by_query, by_batch);
                 for (code, message) in [by_query, by_prepare] {
@@ -371,8 +371,7 @@ mod tests {
             );
             assert!(flow.asks(&long, &[]).unwrap_err().1.contains("256 KiB"));
             let two = ["INSERT INTO shop.customers (id, iban) VALUES (1, 'secret')"; 8_000];
-            let two: Vec<(Result<&str, &[u8]>, &[Value<'_>])> =
-                two.iter().map(|text| (Ok(*text), &[][..])).collect();
+            let two: Vec<Child<'_>> = two.iter().map(|text| (Ok(*text), &[][..])).collect();
             assert!(flow.batches(&two).unwrap_err().1.contains("too large"));
             assert_eq!(vault.counted(Fate::Encrypted), 0);
         }
@@ -460,7 +459,8 @@ mod tests {
             let sealed = flow.sealed("iban", SECRET.as_bytes());
             let id = Some(&b"\0\0\0\x01"[..]);
             let (cell, plain) = (Some(&sealed[..]), Some(SECRET.as_bytes()));
-            let cases: [(&str, &[Spec], &[Value<'_>], &[Value<'_>]); 4] = [
+            type Case<'a> = (&'a str, &'a [Spec], &'a [Value<'a>], &'a [Value<'a>]);
+            let cases: [Case<'_>; 4] = [
                 (
                     "SELECT * FROM shop.customers",
                     &CUSTOMERS,

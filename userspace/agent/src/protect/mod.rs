@@ -86,7 +86,7 @@ pub enum Otherwise {
 
 /// Where keys come from.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum From {
+pub(crate) enum Origin {
     File(PathBuf),
     Server(Server),
 }
@@ -100,7 +100,7 @@ pub(crate) struct Server {
     timeout: Duration,
 }
 
-impl From {
+impl Origin {
     /// As people call it.
     fn shown(&self) -> String {
         match self {
@@ -122,14 +122,14 @@ impl Settings {
             keyless_passes: self.on_failure == Otherwise::Pass,
         };
         let source = Arc::new(Source {
-            from: self.from()?,
+            from: self.origin()?,
             open: OnceLock::new(),
         });
         let step = Protect::new(columns, failures, source.clone());
         Ok((Box::new(step), source))
     }
 
-    fn from(self) -> Result<From, String> {
+    fn origin(self) -> Result<Origin, String> {
         let of_server = [&self.refresh, &self.max_age, &self.timeout];
         match (self.keys, self.kms) {
             (Some(path), None) => {
@@ -140,7 +140,7 @@ impl Settings {
                     );
                 }
                 match path.is_absolute() {
-                    true => Ok(From::File(path)),
+                    true => Ok(Origin::File(path)),
                     false => Err(format!(
                         "keys: expected the absolute path of a file, found {path:?}"
                     )),
@@ -154,7 +154,7 @@ impl Settings {
                     timeout: lasting("timeout", self.timeout, TIMEOUT)?,
                 };
                 match server.max_age > server.refresh {
-                    true => Ok(From::Server(server)),
+                    true => Ok(Origin::Server(server)),
                     false => Err("max_age: expected more than `refresh`".to_owned()),
                 }
             }
@@ -200,7 +200,7 @@ fn url_of(text: &str) -> Result<String, String> {
 /// Where the keys of a step come from.
 #[derive(Debug)]
 pub struct Source {
-    from: From,
+    from: Origin,
     /// None before it was opened: no rule is in force then.
     open: OnceLock<Arc<Ring>>,
 }
@@ -245,7 +245,7 @@ impl Vault for Source {
 mod tests {
     use super::*;
 
-    fn built(settings: &str) -> Result<From, String> {
+    fn built(settings: &str) -> Result<Origin, String> {
         let text = format!("columns = {{ \"shop.customers\" = [\"iban\"] }}\n{settings}");
         let settings: Settings = toml::from_str(&text).map_err(|e| e.message().to_owned())?;
         settings.build().map(|(_, source)| source.from.clone())
@@ -257,7 +257,7 @@ mod tests {
         assert_eq!(file.shown(), "/etc/underpass/keys.toml");
         let server = "kms = \"http://127.0.0.1:8200/keys?of=shop\"\nrefresh = \"500ms\"\n\
                       max_age = \"60m\"\ntimeout = \"1s\"";
-        let From::Server(server) = built(server).unwrap() else {
+        let Origin::Server(server) = built(server).unwrap() else {
             panic!("a server")
         };
         assert_eq!(server.url, "http://127.0.0.1:8200/keys?of=shop");

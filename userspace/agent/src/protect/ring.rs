@@ -11,7 +11,7 @@ use std::{
 
 use cql::protect::KeySet;
 
-use super::{From, file, metrics::ProtectMetrics, server};
+use super::{Origin, file, metrics::ProtectMetrics, server};
 
 /// See the module. It lives for as long as a step, or a flow, has it.
 #[derive(Debug)]
@@ -81,7 +81,7 @@ impl Ring {
 /// All of an agent's.
 #[derive(Debug)]
 pub struct Rings {
-    rings: Mutex<HashMap<From, Weak<Ring>>>,
+    rings: Mutex<HashMap<Origin, Weak<Ring>>>,
     metrics: ProtectMetrics,
 }
 
@@ -95,20 +95,20 @@ impl Rings {
     }
 
     /// The one of this place. A file is read again, a server is asked by a thread from the first time on.
-    pub(super) fn open(&self, from: &From) -> Result<Arc<Ring>, String> {
+    pub(super) fn open(&self, from: &Origin) -> Result<Arc<Ring>, String> {
         let mut rings = self.rings.lock().unwrap_or_else(PoisonError::into_inner);
         rings.retain(|_, ring| ring.strong_count() > 0);
         let known = rings.get(from).and_then(Weak::upgrade);
         let ring = match (from, known) {
-            (From::File(path), known) => {
+            (Origin::File(path), known) => {
                 let keys = file::read(path)?;
                 let ring = known.unwrap_or_else(|| self.made(None, None));
                 let put = ring.put(keys, Instant::now());
                 put.map_err(|why| format!("{}: {why}", from.shown()))?;
                 ring
             }
-            (From::Server(_), Some(known)) => known,
-            (From::Server(server), None) => {
+            (Origin::Server(_), Some(known)) => known,
+            (Origin::Server(server), None) => {
                 let (hurry, hurried) = sync_channel(1);
                 let ring = self.made(Some(server.max_age), Some(hurry));
                 server::ask(server.clone(), Arc::downgrade(&ring), hurried)

@@ -121,7 +121,10 @@ pub(crate) fn names(text: &[u8]) -> Option<(Vec<Box<str>>, bool)> {
     Some((mentions(&bits), all))
 }
 
-fn bits(text: &[u8]) -> Option<(Vec<Bit<'_>>, Vec<Option<Box<str>>>)> {
+/// The text's bits, and its markers.
+type Bits<'t> = (Vec<Bit<'t>>, Vec<Option<Box<str>>>);
+
+fn bits(text: &[u8]) -> Option<Bits<'_>> {
     let mut tokens = Tokens::new(text);
     let mut bits = Vec::new();
     let mut markers = Vec::new();

@@ -1,7 +1,7 @@
 //! Where the parts of a request's body are (`native_protocol_v5.spec` §4.1.4 to §4.1.7, and the same of
 //! v3 and v4).
 
-use std::ops::Range;
+use std::ops::{ControlFlow, Range};
 
 use crate::frame::{Flags, Header, Opcode};
 use crate::wire::Cursor;
@@ -118,11 +118,10 @@ impl<'a> Reader<'a> {
         Some(count.into())
     }
 
-    /// What [`Self::values`] steps over.
-    fn each_value(&mut self, named: bool) -> Option<Vec<Value>> {
-        let count = self.body.short()?;
-        let mut values = Vec::with_capacity(count.into());
-        for _ in 0..count {
+    /// What [`Self::values`] steps over, into `values`.
+    fn each_value(&mut self, named: bool, values: &mut Vec<Value>) -> Option<()> {
+        values.clear();
+        for _ in 0..self.body.short()? {
             let name = match named {
                 true => {
                     let len = self.body.short()?;
@@ -136,7 +135,7 @@ impl<'a> Reader<'a> {
             };
             values.push(Value { name, bytes });
         }
-        Some(values)
+        Some(())
     }
 
     fn flags(&mut self, version: u8) -> Option<(u32, usize)> {
@@ -247,9 +246,13 @@ impl Layout {
         Some(layout)
     }
 
-    /// Where the values are, of each statement of a QUERY, EXECUTE or BATCH. `None`: the body is not what
-    /// its header says, or that of another.
-    pub(super) fn values(header: &Header, body: &[u8]) -> Option<Vec<Vec<Value>>> {
+    /// Shows where the values are, of each statement of a QUERY, EXECUTE or BATCH, until `each` says that it
+    /// is enough. `None`: the body is not what its header says, or that of another.
+    pub(super) fn each_values(
+        header: &Header,
+        body: &[u8],
+        mut each: impl FnMut(&[Value]) -> ControlFlow<()>,
+    ) -> Option<()> {
         let mut reader = Reader {
             whole: body.len(),
             body: Cursor::new(body),
@@ -257,6 +260,8 @@ impl Layout {
         if header.flags.any(Flags::CUSTOM_PAYLOAD) {
             reader.body.skip_bytes_map()?;
         }
+        // One for all statements: there may be very many, with very many values.
+        let mut values = Vec::new();
         match header.opcode? {
             opcode @ (Opcode::Query | Opcode::Execute) => {
                 if opcode == Opcode::Query {
@@ -269,26 +274,27 @@ impl Layout {
                 }
                 reader.body.short()?;
                 let (flags, _) = reader.flags(header.version)?;
-                Some(vec![match flags & VALUES {
-                    0 => Vec::new(),
-                    _ => reader.each_value(flags & NAMES != 0)?,
-                }])
+                if flags & VALUES != 0 {
+                    reader.each_value(flags & NAMES != 0, &mut values)?;
+                }
+                let _ = each(&values);
             }
             Opcode::Batch => {
                 reader.body.byte()?;
-                let count = reader.body.short()?;
-                let mut statements = Vec::with_capacity(count.into());
-                for _ in 0..count {
+                for _ in 0..reader.body.short()? {
                     match reader.body.byte()? {
                         0 => reader.text()?,
                         _ => reader.id()?,
                     };
-                    statements.push(reader.each_value(false)?);
+                    reader.each_value(false, &mut values)?;
+                    if each(&values).is_break() {
+                        break;
+                    }
                 }
-                Some(statements)
             }
-            _ => None,
+            _ => return None,
         }
+        Some(())
     }
 
     pub(super) fn asked(&self) -> impl Iterator<Item = &Asked> {

@@ -2,10 +2,10 @@
 
 use std::any::Any;
 use std::borrow::Cow;
-use std::ops::Range;
+use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
-use super::layout::{Asked, Layout, PAGE_SIZE, Parameters, SERIAL, SKIP_METADATA, Value};
+use super::layout::{Asked, Layout, PAGE_SIZE, Parameters, SERIAL, SKIP_METADATA};
 use crate::details::Consistency;
 use crate::frame::{Flags, Header, MAX_BODY_BYTES, Opcode, StreamId};
 use crate::wire::Cursor;
@@ -23,21 +23,31 @@ pub enum Statement<'a> {
 pub type Note = Arc<dyn Any + Send + Sync>;
 
 /// A value that is bound.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bound<'a> {
     /// Which one it is, where values go by names.
     pub name: Option<&'a [u8]>,
     /// `None`: null, or not set.
     pub value: Option<&'a [u8]>,
+    at: Range<usize>,
 }
 
-/// Something of a request that becomes something else.
+impl Bound<'_> {
+    /// Another value in its place. Of one that is null or not set: none.
+    pub fn becomes(&self, bytes: Vec<u8>) -> Option<Change> {
+        self.value?;
+        Some(Change {
+            at: self.at.clone(),
+            bytes,
+        })
+    }
+}
+
+/// Something of a request, with its length before it, that becomes something else.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Change {
-    /// The value with this number of the statement with this one.
-    Value(usize, usize, Vec<u8>),
-    /// The text of the statement with this number.
-    Text(usize, Vec<u8>),
+pub struct Change {
+    at: Range<usize>,
+    bytes: Vec<u8>,
 }
 
 /// See the module. Its body is as it was sent, but for compression.
@@ -204,22 +214,49 @@ impl<'a> Request<'a> {
         true
     }
 
-    /// The values that are bound, of each statement. `None`: that cannot be told.
-    pub fn bound(&self) -> Option<Vec<Vec<Bound<'_>>>> {
-        let of = |range: Range<usize>| self.body.get(range);
-        let statements = Layout::values(&self.header, &self.body)?.into_iter();
-        let bound = |values: Vec<Value>| {
-            let values = values.into_iter().map(|value| Bound {
-                name: value.name.and_then(of),
-                value: value.bytes.and_then(of),
-            });
-            values.collect()
-        };
-        Some(statements.map(bound).collect())
+    /// Shows the values that are bound, of each statement in its order, until there is an error. False: they
+    /// cannot be told.
+    ///
+    /// # Errors
+    /// That of `each`.
+    pub fn each_bound<E>(
+        &self,
+        mut each: impl FnMut(&[Bound<'_>]) -> Result<(), E>,
+    ) -> Result<bool, E> {
+        let of = |range: &Range<usize>| self.body.get(range.clone());
+        let mut bound = Vec::new();
+        let mut failed = None;
+        let shown = Layout::each_values(&self.header, &self.body, |values| {
+            bound.clear();
+            bound.extend(values.iter().map(|value| Bound {
+                name: value.name.as_ref().and_then(of),
+                value: value.bytes.as_ref().and_then(of),
+                at: value.bytes.clone().unwrap_or_default(),
+            }));
+            match each(&bound) {
+                Ok(()) => ControlFlow::Continue(()),
+                Err(error) => {
+                    failed = Some(error);
+                    ControlFlow::Break(())
+                }
+            }
+        });
+        failed.map_or(Ok(shown.is_some()), Err)
     }
 
-    /// Makes changes, all at once. False: one of them is of nothing that is there, or the body would be
-    /// larger than a body may be; then nothing has changed.
+    /// Another text for the statement with this number. None: it has none.
+    pub fn text_becomes(&self, number: usize, text: Vec<u8>) -> Option<Change> {
+        match self.layout.asked().nth(number)? {
+            Asked::Text(range) => Some(Change {
+                at: range.clone(),
+                bytes: text,
+            }),
+            Asked::Id(_) => None,
+        }
+    }
+
+    /// Makes changes, which are of this request as it is, all at once. False: two of them are of the same, or
+    /// the body would be larger than a body may be; then nothing has changed.
     pub fn put(&mut self, changes: Vec<Change>) -> bool {
         let Some(body) = self.with(changes) else {
             return false;
@@ -233,30 +270,15 @@ impl<'a> Request<'a> {
         true
     }
 
-    fn with(&self, changes: Vec<Change>) -> Option<Vec<u8>> {
-        let values = Layout::values(&self.header, &self.body)?;
-        let texts: Vec<&Asked> = self.layout.asked().collect();
-        let mut pieces = Vec::with_capacity(changes.len());
-        for change in changes {
-            pieces.push(match change {
-                Change::Value(statement, value, bytes) => {
-                    let value = values.get(statement)?.get(value)?;
-                    (value.bytes.clone()?, bytes)
-                }
-                Change::Text(statement, text) => match texts.get(statement)? {
-                    Asked::Text(range) => (range.clone(), text),
-                    Asked::Id(_) => return None,
-                },
-            });
-        }
-        pieces.sort_by_key(|(range, _)| range.start);
-        let grown: usize = pieces.iter().map(|(_, bytes)| bytes.len()).sum();
+    fn with(&self, mut changes: Vec<Change>) -> Option<Vec<u8>> {
+        changes.sort_by_key(|change| change.at.start);
+        let grown: usize = changes.iter().map(|change| change.bytes.len()).sum();
         if self.body.len().saturating_add(grown) > MAX_BODY_BYTES as usize {
             return None;
         }
         let mut body = Vec::with_capacity(self.body.len() + grown);
         let mut at = 0;
-        for (range, bytes) in pieces {
+        for Change { at: range, bytes } in changes {
             // Each has its length before it: four bytes.
             let length = range.start.checked_sub(4)?;
             body.extend_from_slice(self.body.get(at..length)?);

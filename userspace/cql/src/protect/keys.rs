@@ -79,11 +79,10 @@ impl KeySet {
 
     /// The first id by which another set has another key.
     pub fn differs_from(&self, other: &Self) -> Option<&str> {
-        let mut ids = self.checks.iter();
-        let differs = |(id, check): &(&Box<str>, &Vec<u8>)| {
-            other.checks.get(*id).is_some_and(|other| other != *check)
-        };
-        ids.find(differs).map(|(id, _)| &**id)
+        self.checks.iter().find_map(|(id, check)| {
+            let others = other.checks.get(id)?;
+            (others != check).then_some(&**id)
+        })
     }
 
     pub(super) fn active(&self) -> Option<(&str, &Aes256Gcm)> {

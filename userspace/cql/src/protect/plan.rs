@@ -35,12 +35,12 @@ impl Column {
 pub(super) struct Table {
     keyspace: Box<str>,
     name: Box<str>,
-    columns: Vec<Arc<Column>>,
+    columns: HashMap<Box<str>, Arc<Column>>,
 }
 
 impl Table {
     pub(super) fn column(&self, name: &str) -> Option<&Arc<Column>> {
-        self.columns.iter().find(|column| *column.name == *name)
+        self.columns.get(name)
     }
 
     fn first_of(&self, names: &[Box<str>]) -> Option<&Arc<Column>> {
@@ -95,12 +95,14 @@ impl Columns {
                 columns: columns
                     .iter()
                     .map(|column| {
-                        Arc::new(Column {
+                        let name: Box<str> = column.as_str().into();
+                        let column = Column {
                             keyspace: keyspace.into(),
                             table: table.into(),
-                            name: column.as_str().into(),
+                            name: name.clone(),
                             binding: Binding::new(keyspace, table, column),
-                        })
+                        };
+                        (name, Arc::new(column))
                     })
                     .collect(),
             }));
@@ -336,15 +338,17 @@ fn data(columns: &Columns, touched: columns::Touched, keyspace: Option<&str>) ->
 /// A place whose marker stands elsewhere, too, or where some markers have names and others have none: what
 /// is bound to it depends on the database.
 fn ambiguous<'p>(places: &'p [Place], markers: &[Option<Box<str>>]) -> Option<&'p Place> {
-    let named = markers.iter().flatten().count();
-    let is_mixed = named > 0 && named < markers.len();
+    let mut times: HashMap<&str, usize> = HashMap::new();
+    for name in markers.iter().flatten() {
+        *times.entry(name).or_default() += 1;
+    }
+    let is_mixed = !times.is_empty() && markers.contains(&None);
     places.iter().find(|place| {
         let Given::Marker(number) = place.given else {
             return false;
         };
-        let name = markers.get(number).and_then(Option::as_ref);
-        let same = |other: &&Option<Box<str>>| other.as_ref() == name;
-        is_mixed || name.is_some() && markers.iter().filter(same).count() > 1
+        let name = markers.get(number).and_then(Option::as_deref);
+        is_mixed || name.is_some_and(|name| times.get(name) != Some(&1))
     })
 }
 

@@ -1,5 +1,6 @@
 //! What is to be done to a statement that was prepared.
 
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use super::plan::{Column, Columns, Place, Reads, Touches};
@@ -44,9 +45,18 @@ impl Ready {
         let Some(found) = found else {
             return Err(Why::Unknown("a table".into()));
         };
+        // None: there are several of that name.
+        let mut by_name: HashMap<&str, Option<usize>> = HashMap::new();
+        for (place, spec) in found.values.iter().enumerate() {
+            let known = by_name.entry(spec.name);
+            known
+                .and_modify(|known| *known = None)
+                .or_insert(Some(place));
+        }
         let mut binds = Vec::new();
+        let mut places = HashSet::new();
         for place in &touches.places {
-            let bind = bind(place, touches, &found.values);
+            let bind = bind(place, touches, &found.values, &by_name);
             let bind = bind.ok_or_else(|| Why::Markers(place.column.label()))?;
             let spec = found.values.get(bind.place);
             if !spec.is_some_and(|spec| holds(spec.kind)) {
@@ -55,13 +65,14 @@ impl Ready {
             if found.keys.iter().any(|key| usize::from(*key) == bind.place) {
                 return Err(Why::Key(bind.column.label()));
             }
+            places.insert(bind.place);
             binds.push(bind);
         }
         // What the text has not told.
         for (place, spec) in found.values.iter().enumerate() {
             let column = columns.column(spec.keyspace, spec.table, spec.name);
             if let Some(column) = column
-                && !binds.iter().any(|bind| bind.place == place)
+                && !places.contains(&place)
                 && is_unnamed(touches, place)
             {
                 return Err(Why::Value(column.label()));
@@ -102,34 +113,28 @@ fn is_unnamed(touches: &Touches, place: usize) -> bool {
     touches.markers.get(place).is_none_or(|name| name.is_none())
 }
 
-fn bind(place: &Place, touches: &Touches, specs: &[Spec<'_>]) -> Option<Bind> {
+fn bind(
+    place: &Place,
+    touches: &Touches,
+    specs: &[Spec<'_>],
+    by_name: &HashMap<&str, Option<usize>>,
+) -> Option<Bind> {
     let Given::Marker(number) = place.given else {
         return None;
     };
     let column = &place.column;
-    let is_of_table =
-        |spec: &Spec<'_>| *spec.keyspace == *column.keyspace && *spec.table == *column.table;
     let place = match touches.markers.get(number)? {
         // Some databases have one value for all markers of a name, so that those behind it move.
-        Some(name) => {
-            let is = |spec: &Spec<'_>| *spec.name == **name;
-            let place = specs.iter().position(is)?;
-            if specs.iter().filter(|spec| is(spec)).count() > 1 {
-                return None;
-            }
-            place
-        }
-        None => {
-            let same = specs.len() == touches.markers.len();
-            let spec = specs.get(number).filter(|_| same)?;
-            if *spec.name != *column.name {
-                return None;
-            }
-            number
-        }
+        Some(name) => (*by_name.get(&**name)?)?,
+        None if specs.len() == touches.markers.len() => number,
+        None => return None,
     };
-    let spec = specs.get(place).filter(|spec| is_of_table(spec))?;
-    Some(Bind {
+    let spec = specs.get(place)?;
+    let is_named = touches.markers.get(number)?.is_some();
+    let is_its = *spec.keyspace == *column.keyspace
+        && *spec.table == *column.table
+        && (is_named || *spec.name == *column.name);
+    is_its.then(|| Bind {
         place,
         name: spec.name.into(),
         column: column.clone(),

@@ -1,6 +1,8 @@
 //! Values on their way to the database.
 
 use std::borrow::Cow;
+use std::collections::HashMap;
+use std::sync::Arc;
 
 use super::Step;
 use super::envelope::{Binding, seal as sealed};
@@ -44,41 +46,55 @@ fn changes(
     sealer: &mut Sealer<'_>,
 ) -> Result<Vec<Change>, Why> {
     let mut changes = Vec::new();
-    // Of none but those that write.
-    let mut bound = None;
+    // Of each statement, what of its values is to be encrypted.
+    let mut all_wanted = Vec::with_capacity(steps.len());
     for (number, (step, statement)) in steps.iter().zip(request.statements()).enumerate() {
-        let wanted = match (step, statement) {
+        all_wanted.push(match (step, statement) {
             (Step::Prepared(Some(ready)), _) => Wanted::of_ready(ready),
             (Step::Text(plan), Statement::Text(text)) => match &**plan {
                 Plan::Touches(touches) => {
                     if let Some(text) = literals(touches, text, sealer)? {
-                        changes.push(Change::Text(number, text));
+                        changes.extend(request.text_becomes(number, text));
                     }
                     Wanted::of_text(touches)
                 }
-                _ => continue,
+                _ => Wanted::default(),
             },
-            _ => continue,
+            _ => Wanted::default(),
+        });
+    }
+    let any = all_wanted.iter().find_map(|wanted| wanted.values.first());
+    let Some((_, any, _)) = any else {
+        return Ok(changes);
+    };
+    let mut statements = all_wanted.iter();
+    let shown = request.each_bound(|bound| {
+        let Some(wanted) = statements.next() else {
+            return Ok(());
         };
-        let Some(first) = wanted.values.first() else {
-            continue;
+        let Some((_, first, _)) = wanted.values.first() else {
+            return Ok(());
         };
-        let unclear = || Why::Markers(first.1.label());
-        if bound.is_none() {
-            bound = Some(request.bound().ok_or_else(unclear)?);
-        }
-        let values = bound.iter().flatten().nth(number).ok_or_else(unclear)?;
-        for (place, column) in wanted.places(values).ok_or_else(unclear)? {
-            if let Some(plain) = values.get(place).and_then(|bound| bound.value) {
+        let places = wanted.places(bound);
+        for (place, column) in places.ok_or_else(|| Why::Markers(first.label()))? {
+            let Some(bound) = bound.get(place) else {
+                return Err(Why::Markers(column.label()));
+            };
+            if let Some(plain) = bound.value {
                 let new = sealer.seal(&column.binding, plain)?;
-                changes.push(Change::Value(number, place, new));
+                changes.extend(bound.becomes(new));
             }
         }
+        Ok(())
+    })?;
+    match shown {
+        true => Ok(changes),
+        false => Err(Why::Markers(any.label())),
     }
-    Ok(changes)
 }
 
 /// The values of a statement that are to be encrypted: place, column and name.
+#[derive(Default)]
 struct Wanted<'p> {
     values: Vec<(usize, &'p Column, &'p str)>,
     /// How many it takes.
@@ -112,28 +128,28 @@ impl<'p> Wanted<'p> {
         }
     }
 
-    /// Which of what is bound they are. `None`: that cannot be told, and any of it could be theirs.
+    /// Which of what is bound they are, each another. `None`: that cannot be told, and any of it could be
+    /// theirs.
     fn places(&self, bound: &[Bound<'_>]) -> Option<Vec<(usize, &'p Column)>> {
-        let is_named = bound.first()?.name.is_some();
-        if !is_named && bound.len() != self.count {
-            return None;
+        let values = self.values.iter();
+        if bound.first()?.name.is_none() {
+            let places = values.map(|(place, column, _)| (*place, *column));
+            return (bound.len() == self.count).then(|| places.collect());
         }
-        let mut places: Vec<(usize, &Column)> = Vec::with_capacity(self.values.len());
-        for (place, column, name) in &self.values {
-            let is = |value: &Bound<'_>| value.name == Some(name.as_bytes());
-            let place = match is_named {
-                false => *place,
-                true if bound.iter().filter(|value| is(value)).count() == 1 => {
-                    bound.iter().position(is)?
-                }
-                true => return None,
-            };
-            if places.iter().any(|(known, _)| *known == place) {
-                return None;
-            }
-            places.push((place, *column));
+        // None: there are several of that name.
+        let mut by_name: HashMap<&[u8], Option<usize>> = HashMap::with_capacity(bound.len());
+        for (place, value) in bound.iter().enumerate() {
+            let known = by_name.entry(value.name?);
+            known
+                .and_modify(|known| *known = None)
+                .or_insert(Some(place));
         }
-        Some(places)
+        // What is taken is gone.
+        let places = values.map(|(_, column, name)| {
+            let place = by_name.remove(name.as_bytes())??;
+            Some((place, *column))
+        });
+        places.collect()
     }
 }
 
@@ -221,7 +237,7 @@ fn hex(byte: u8) -> [u8; 2] {
 /// Encrypts the values of one request, all by the same keys.
 struct Sealer<'v> {
     vault: &'v dyn Vault,
-    keys: Option<std::sync::Arc<KeySet>>,
+    keys: Option<Arc<KeySet>>,
     values: u64,
     bytes: usize,
 }

@@ -20,6 +20,9 @@ pub type Spec = (&'static str, u16);
 
 pub type Value<'a> = Option<&'a [u8]>;
 
+/// One of a batch: its text, or the id of what was prepared, and its values.
+pub type Child<'a> = (Result<&'a str, &'a [u8]>, &'a [Value<'a>]);
+
 /// Code and message of an ERROR.
 pub type Told = (i32, String);
 
@@ -352,10 +355,7 @@ impl Protected {
     }
 
     /// Texts or ids, and values.
-    pub fn batches(
-        &mut self,
-        children: &[(Result<&str, &[u8]>, &[Value<'_>])],
-    ) -> Result<Got, Told> {
+    pub fn batches(&mut self, children: &[Child<'_>]) -> Result<Got, Told> {
         let mut body = vec![0];
         body.extend((children.len() as u16).to_be_bytes());
         for (asked, values) in children {
