@@ -222,6 +222,22 @@ mod tests {
         }
     }
 
+    /// As many as a BATCH can have: each is looked at once.
+    #[test]
+    fn a_batch_may_be_very_long() {
+        let vault = TestVault::new();
+        let mut flow = protected(KINDS[3], &vault);
+        let text = "INSERT INTO shop.customers (id, iban) VALUES (?, ?)";
+        flow.prepares(b"insert", text, &CUSTOMERS[..2], &[])
+            .unwrap();
+        let values = [Some(&b"\0\0\0\x07"[..]), Some(SECRET.as_bytes())];
+        let one: Child<'_> = (Err(b"insert"), &values);
+        let all = vec![one; usize::from(u16::MAX)];
+        let sent = flow.batches(&all).unwrap();
+        assert!(!sent.has(SECRET.as_bytes()));
+        assert_eq!(vault.counted(Fate::Encrypted), all.len() as u64);
+    }
+
     #[test]
     fn what_cannot_be_followed_is_refused() {
         const BY_TEXT: &[(&str, &str)] = &[
