@@ -82,6 +82,11 @@ mod tests {
             assert_eq!(flow.opened("iban", &stored[0]), SECRET.as_bytes());
             assert_eq!(flow.opened("photo", &stored[1]), b"\xFF\xD8");
             assert_eq!(stored[2].as_deref(), Some(id));
+            // What is only called as a protected column is none.
+            let text = "SELECT id FROM shop.customers WHERE id = :iban";
+            flow.prepares(b"s", text, &specs[2..], &CUSTOMERS[..1])
+                .unwrap();
+            flow.executes(b"s", &values[2..], true).unwrap();
             // By name, in another order.
             let named = [
                 ("other", values[1]),

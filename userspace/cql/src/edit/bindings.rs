@@ -1,6 +1,8 @@
 //! What the answer to a PREPARE says of a statement (`native_protocol_v5.spec` §4.2.5.4).
 
-use super::rows::{GLOBAL_TABLE, METADATA_CHANGED, MORE_PAGES, NO_METADATA, skip_type};
+use super::rows::{
+    GLOBAL_TABLE, MAX_COLUMNS, METADATA_CHANGED, MORE_PAGES, NO_METADATA, skip_type,
+};
 use crate::wire::Cursor;
 
 /// A column of a table, or the value that is bound to one.
@@ -70,8 +72,10 @@ fn result<'b>(at: &mut Cursor<'b>) -> Option<Option<Vec<Spec<'b>>>> {
     specs(at, flags, count).map(Some)
 }
 
-/// Each takes some bytes, so that no count can ask for more than there is.
 fn specs<'b>(at: &mut Cursor<'b>, flags: i32, count: i32) -> Option<Vec<Spec<'b>>> {
+    if !(0..=MAX_COLUMNS).contains(&count) {
+        return None;
+    }
     let of = match flags & GLOBAL_TABLE {
         0 => None,
         _ => Some((at.string()?, at.string()?)),

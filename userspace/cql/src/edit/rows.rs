@@ -13,6 +13,9 @@ pub(super) const MORE_PAGES: i32 = 0x2;
 pub(super) const NO_METADATA: i32 = 0x4;
 pub(super) const METADATA_CHANGED: i32 = 0x8;
 
+/// Columns of a result, or values of a statement: as many as an `[short]` can count of them.
+pub(super) const MAX_COLUMNS: i32 = 65_535;
+
 /// Types within types: deeper ones are none that a database has.
 const MAX_DEPTH: usize = 32;
 
@@ -48,7 +51,10 @@ impl<'b> Rows<'b> {
             return None;
         }
         let flags = at.int()?;
-        let columns = usize::try_from(at.int()?).ok()?;
+        let columns = at.int()?;
+        if !(0..=MAX_COLUMNS).contains(&columns) {
+            return None;
+        }
         if flags & MORE_PAGES != 0 {
             at.skip_bytes()?;
         }

@@ -53,7 +53,8 @@ impl KeySet {
                     "key {id}: expected random bytes; all of them are 0"
                 ));
             }
-            let cipher = Aes256Gcm::new(&(*key).into());
+            let cipher = Aes256Gcm::new_from_slice(&*key)
+                .map_err(|_| format!("key {id}: expected {KEY_BYTES} bytes"))?;
             let nothing = Payload {
                 msg: &[],
                 aad: CHECK,

@@ -14,6 +14,9 @@ use crate::statement::StatementKind;
 /// Protected columns of all tables together. It is a list that somebody keeps by hand.
 pub const MAX_COLUMNS: usize = 1_024;
 
+/// Values of protected columns in one text, or for one that is prepared. They are kept while it is known.
+const MAX_PLACES: usize = 4_096;
+
 /// A protected column.
 #[derive(Debug)]
 pub(super) struct Column {
@@ -170,7 +173,7 @@ impl Columns {
 /// What is to be done to a statement.
 #[derive(Clone, Debug)]
 pub(super) enum Plan {
-    /// Nothing: it touches no protected column.
+    /// Nothing: it touches no table with protected columns.
     Passes,
     /// This is.
     Touches(Touches),
@@ -182,8 +185,10 @@ pub(super) enum Plan {
 pub(super) struct Touches {
     /// What stands for values of protected columns.
     pub(super) places: Vec<Place>,
-    /// Every marker: its name, if it has one.
-    pub(super) markers: Vec<Option<Box<str>>>,
+    /// How many markers there are.
+    pub(super) markers: usize,
+    /// Some of them have names.
+    pub(super) any_named: bool,
     pub(super) reads: Option<Arc<Reads>>,
 }
 
@@ -200,6 +205,8 @@ impl Touches {
 pub(super) struct Place {
     pub(super) column: Arc<Column>,
     pub(super) given: Given,
+    /// The marker's, if it is one with a name.
+    pub(super) name: Option<Box<str>>,
 }
 
 /// Which columns of a result are protected.
@@ -289,10 +296,12 @@ fn definition(columns: &Columns, text: &[u8], table: &Arc<Table>) -> Result<Plan
 fn data(columns: &Columns, touched: columns::Touched, keyspace: Option<&str>) -> Result<Plan, Why> {
     let mut places = Vec::new();
     let mut reads = None;
+    let mut any_protected = false;
     for part in touched.parts {
         let Some(table) = columns.table(&part, keyspace)? else {
             continue;
         };
+        any_protected = true;
         if let Some(column) = table.first_of(&part.mentions) {
             return Err(Why::Predicate(column.label()));
         }
@@ -313,7 +322,13 @@ fn data(columns: &Columns, touched: columns::Touched, keyspace: Option<&str>) ->
                     match written.by {
                         Given::Null => {}
                         Given::Other => return Err(Why::Value(column.label())),
+                        _ if places.len() >= MAX_PLACES => return Err(Why::TooLarge),
                         given => places.push(Place {
+                            name: match given {
+                                Given::Marker(number) => touched.markers.get(number).cloned(),
+                                _ => None,
+                            }
+                            .flatten(),
                             column: column.clone(),
                             given,
                         }),
@@ -325,11 +340,12 @@ fn data(columns: &Columns, touched: columns::Touched, keyspace: Option<&str>) ->
     if let Some(place) = ambiguous(&places, &touched.markers) {
         return Err(Why::Markers(place.column.label()));
     }
-    Ok(match places.is_empty() && reads.is_none() {
-        true => Plan::Passes,
-        false => Plan::Touches(Touches {
+    Ok(match any_protected {
+        false => Plan::Passes,
+        true => Plan::Touches(Touches {
             places,
-            markers: touched.markers,
+            markers: touched.markers.len(),
+            any_named: touched.markers.iter().any(Option::is_some),
             reads,
         }),
     })
@@ -344,11 +360,9 @@ fn ambiguous<'p>(places: &'p [Place], markers: &[Option<Box<str>>]) -> Option<&'
     }
     let is_mixed = !times.is_empty() && markers.contains(&None);
     places.iter().find(|place| {
-        let Given::Marker(number) = place.given else {
-            return false;
-        };
-        let name = markers.get(number).and_then(Option::as_deref);
-        is_mixed || name.is_some_and(|name| times.get(name) != Some(&1))
+        let is_marker = matches!(place.given, Given::Marker(_));
+        let name = place.name.as_deref();
+        is_marker && (is_mixed || name.is_some_and(|name| times.get(name) != Some(&1)))
     })
 }
 

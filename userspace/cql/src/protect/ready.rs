@@ -43,7 +43,8 @@ impl Ready {
         found: Option<Bindings<'_>>,
     ) -> Result<Self, Why> {
         let Some(found) = found else {
-            return Err(Why::Unknown("a table".into()));
+            let column = touches.places.first().map(|place| place.column.label());
+            return Err(column.map_or(Why::Unknown("a table".into()), Why::Markers));
         };
         // None: there are several of that name.
         let mut by_name: HashMap<&str, Option<usize>> = HashMap::new();
@@ -73,7 +74,8 @@ impl Ready {
             let column = columns.column(spec.keyspace, spec.table, spec.name);
             if let Some(column) = column
                 && !places.contains(&place)
-                && is_unnamed(touches, place)
+                // A marker with a name is called as somebody likes.
+                && !touches.any_named
             {
                 return Err(Why::Value(column.label()));
             }
@@ -108,11 +110,6 @@ pub(super) fn touches_nothing(columns: &Columns, found: Option<Bindings<'_>>) ->
     }
 }
 
-/// The marker at this place is called as its column, not as somebody has named it.
-fn is_unnamed(touches: &Touches, place: usize) -> bool {
-    touches.markers.get(place).is_none_or(|name| name.is_none())
-}
-
 fn bind(
     place: &Place,
     touches: &Touches,
@@ -123,14 +120,14 @@ fn bind(
         return None;
     };
     let column = &place.column;
-    let place = match touches.markers.get(number)? {
+    let is_named = place.name.is_some();
+    let place = match &place.name {
         // Some databases have one value for all markers of a name, so that those behind it move.
         Some(name) => (*by_name.get(&**name)?)?,
-        None if specs.len() == touches.markers.len() => number,
+        None if specs.len() == touches.markers => number,
         None => return None,
     };
     let spec = specs.get(place)?;
-    let is_named = touches.markers.get(number)?.is_some();
     let is_its = *spec.keyspace == *column.keyspace
         && *spec.table == *column.table
         && (is_named || *spec.name == *column.name);

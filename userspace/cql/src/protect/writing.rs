@@ -118,13 +118,12 @@ impl<'p> Wanted<'p> {
                 return None;
             };
             // A marker without a name goes by its column's.
-            let name = touches.markers.get(number)?.as_ref();
-            let name = name.unwrap_or(&place.column.name);
+            let name = place.name.as_ref().unwrap_or(&place.column.name);
             Some((number, &*place.column, &**name))
         });
         Self {
             values: values.collect(),
-            count: touches.markers.len(),
+            count: touches.markers,
         }
     }
 
