@@ -313,7 +313,7 @@ impl Control {
     /// Likewise: some may be kept by now as that file says.
     fn restore_journals(&self) {
         let pipelines = self.told.pipelines.borrow().clone();
-        if let Err(error) = pipelines.open(&self.shared.means) {
+        if let Err(error) = pipelines.open_journals(&self.shared.means) {
             tracing::error!("journals are not as they were: {error:#}");
         }
     }

@@ -31,6 +31,7 @@ pub mod observed;
 pub mod orders;
 pub mod paths;
 pub mod pipelines;
+pub mod protect;
 pub mod proxy;
 pub mod remembered;
 pub mod reporters;

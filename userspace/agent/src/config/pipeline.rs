@@ -11,6 +11,7 @@ use super::{error::Flaw, raw::RawRule};
 use crate::{
     effects::{self, Built, Effect},
     pipelines::Steps,
+    protect,
     reporters::{self, JournalSettings, Reporter},
 };
 
@@ -79,7 +80,7 @@ fn pipeline(rule: &RawRule) -> Result<Steps, Flaw> {
         );
         return Err(Flaw::new(first_too_many.span(), message));
     }
-    let (mut edit, mut report) = (Vec::new(), Vec::new());
+    let (mut edit, mut report, mut keys) = (Vec::new(), Vec::new(), Vec::new());
     let mut effects: Vec<Arc<dyn Effect>> = Vec::new();
     for raw in &rule.pipeline {
         match step(raw)? {
@@ -95,12 +96,20 @@ fn pipeline(rule: &RawRule) -> Result<Steps, Flaw> {
                 effects.push(effect);
             }
             Step::Reports(step) => report.push(step),
+            Step::Protects(step, source) => {
+                edit.push(step);
+                keys.push(source);
+            }
         }
+    }
+    if !keys.is_empty() {
+        may_protect(rule, &report)?;
     }
     Ok(Steps {
         edit: (!edit.is_empty()).then(|| edit.into()),
         report: (!report.is_empty()).then(|| report.into()),
         effects,
+        keys,
     })
 }
 
@@ -121,15 +130,51 @@ fn behind_all(
     Err(Flaw::new(raw.span(), message))
 }
 
+/// What must never be stored, or written to a log, in plain is not let past its step.
+fn may_protect(rule: &RawRule, reporters: &[Box<dyn Reporter>]) -> Result<(), Flaw> {
+    let name = protect::NAME;
+    let is_closed = rule
+        .fail
+        .as_ref()
+        .is_some_and(|fail| fail.get_ref() == "closed");
+    let found = if !is_closed {
+        let span = rule.fail.as_ref().unwrap_or(&rule.name).span();
+        (span, "fail: expected `closed`", "while the agent is away")
+    } else if let Some(sample) = &rule.sample {
+        (sample.span(), "sample: expected none", "of the others")
+    } else if let Some(trigger) = &rule.trigger {
+        (trigger.span(), "trigger: expected none", "before it holds")
+    } else if reporters.iter().any(|reporter| reporter.wants_texts()) {
+        let message = format!(
+            "rule.pipeline: expected no `statement = true` in a pipeline with `{name}`, because texts have \
+             values in them"
+        );
+        return Err(Flaw::new(rule.name.span(), message));
+    } else {
+        return Ok(());
+    };
+    let (span, expected, when) = found;
+    let message = format!(
+        "rule.{expected} in a rule with `{name}`, because values would be stored in plain {when}"
+    );
+    Err(Flaw::new(span, message))
+}
+
 enum Step {
     Edits(Box<dyn Transform>),
     Carries(Built),
     Reports(Box<dyn Reporter>),
+    Protects(Box<dyn Transform>, Arc<protect::Source>),
 }
 
 /// Every step's name.
 fn names() -> String {
-    let all = [transforms::NAMES, effects::NAMES, reporters::NAMES];
+    let all: [&[&str]; 4] = [
+        transforms::NAMES,
+        &[protect::NAME],
+        effects::NAMES,
+        reporters::NAMES,
+    ];
     all.concat().join(", ")
 }
 
@@ -146,6 +191,12 @@ fn step(raw: &Spanned<Table>) -> Result<Step, Flaw> {
     } else if is_one_of(effects::NAMES) {
         let settings: effects::Settings = settings(table).map_err(flaw)?;
         settings.build().map(Step::Carries).map_err(flaw)
+    } else if is_one_of(&[protect::NAME]) {
+        let mut table = table.clone();
+        table.remove(TRANSFORM);
+        let settings: protect::Settings = settings(&table).map_err(flaw)?;
+        let built = settings.build().map_err(flaw);
+        built.map(|(step, source)| Step::Protects(step, source))
     } else if is_one_of(reporters::NAMES) {
         let settings: reporters::Settings = settings(table).map_err(flaw)?;
         settings.build().map(Step::Reports).map_err(flaw)
@@ -171,7 +222,7 @@ mod tests {
 
     fn found(action: &str, step: &str) -> Result<Config, String> {
         let text = format!(
-            "[[rule]]\nname = \"r\"\nto = [\":9042\"]\naction = \"{action}\"\npipeline = [{step}]\n"
+            "[[rule]]\nname = \"r\"\nto = [\":9042\"]\naction = \"{action}\"\npipeline = [{step}]\nfail = \"closed\"\n"
         );
         Config::parse(Path::new("u.toml"), &text).map_err(|e| e.to_string())
     }
@@ -193,6 +244,9 @@ mod tests {
             "{ transform = \"mirror\", to = \"10.0.0.9:9042\", what = [\"reads\", \"writes\"], sample = 1.0, compare = \
              true, dual_write = true, username = \"u\", password_file = \"/p\", timeout = \"1s\", on_failure = \
              \"error\", show_values = true }",
+            "{ transform = \"protect\", columns = { \"shop.customers\" = [\"iban\"] }, kms = \
+             \"http://127.0.0.1:8200/keys\", refresh = \"10s\", max_age = \"60m\", timeout = \"1s\", \
+             unencrypted = \"pass\", on_failure = \"error\" }",
             "{ transform = \"audit\", file = \"/a.log\", max_bytes = 1000000, keep = 3, fsync = \"batch\", \
              full = \"hold\", statement = true, tables = [\"shop.*\"], not_tables = [\"shop.x\"], kinds = \
              [\"writes\", \"select\"], not_kinds = [\"batch\"], users = [\"ann\"], not_users = [\"bob\"] }",
@@ -215,6 +269,44 @@ mod tests {
             assert_eq!(pipelines.edit(), edits);
             assert_eq!(pipelines.edits_of(rule).is_some(), edits);
             assert_eq!(pipelines.reporters_of(rule).is_some(), !edits);
+        }
+    }
+
+    #[test]
+    fn what_must_not_be_in_plain_is_under_a_rule_that_lets_nothing_past() {
+        let of = |rule: &str, more: &str| {
+            let text = format!(
+                "[[rule]]\nname = \"r\"\nto = [\":9042\"]\naction = \"enrich\"\n{rule}\npipeline = [{{ \
+                 transform = \"protect\", columns = {{ \"a.b\" = [\"c\"] }}, keys = \"/k\" }}{more}]\n"
+            );
+            Config::parse(Path::new("u.toml"), &text).map_err(|e| e.to_string())
+        };
+        of("fail = \"closed\"", "").unwrap();
+        of(
+            "fail = \"closed\"",
+            ", { transform = \"audit\", file = \"/a\" }",
+        )
+        .unwrap();
+        for (rule, more, expected) in [
+            ("", "", "u.toml:2:8: rule.fail: expected `closed`"),
+            (
+                "fail = \"open\"",
+                "",
+                "u.toml:5:8: rule.fail: expected `closed`",
+            ),
+            (
+                "fail = \"closed\"\nsample = 0.5",
+                "",
+                "rule.sample: expected none",
+            ),
+            (
+                "fail = \"closed\"",
+                ", { transform = \"audit\", file = \"/a\", statement = true }",
+                "expected no `statement = true`",
+            ),
+        ] {
+            let error = of(rule, more).unwrap_err();
+            assert!(error.contains(expected), "{error}");
         }
     }
 

@@ -34,6 +34,7 @@ pub use whose::Whose;
 
 use crate::{
     effects::mirror::{MirrorMetrics, Mirrors},
+    protect::{ProtectMetrics, Rings},
     statements::Statements,
 };
 use keeps::{Keeps, Nobody};
@@ -142,6 +143,8 @@ pub struct Means {
     pub stats: stats::Counted,
     /// What is counted of every flow.
     pub statements: Arc<Statements>,
+    /// The keys of transforms that encrypt.
+    pub rings: Rings,
 }
 
 impl Means {
@@ -157,6 +160,7 @@ impl Means {
             frames: FrameMetrics::register(registry)?,
             stats: stats::Counted::register(registry)?,
             statements: Arc::new(Statements::register(registry)?),
+            rings: Rings::new(ProtectMetrics::register(registry)?),
         })
     }
 

@@ -8,7 +8,7 @@ use super::output::Output;
 use super::parking::{Kept, Lot, Parked, Resolution, Waited};
 use super::request::{Request, Statement};
 use super::room::Taken;
-use super::talk::{KEYSPACE, Talk, Terms};
+use super::talk::{Awaits, KEYSPACE, Talk, Terms};
 use super::transform::{Error, Log, Outcome, Refused, Unseen};
 use crate::compress::MAX_SEEN_BYTES;
 use crate::frame::{HEADER_BYTES, Header, Opcode};
@@ -153,22 +153,32 @@ impl Asking<'_> {
         header: &Header,
         frame: &[u8],
         from: usize,
-        mut awaited: Vec<(usize, u64)>,
+        mut awaited: Vec<Awaits>,
     ) -> Fate {
         let opcode = request.opcode();
         let talk = &mut *self.talk;
+        let pipeline = talk.pipeline.clone();
+        if from == 0
+            && let Some(step) = pipeline.iter().find(|step| step.must_see())
+            && talk.is_out(header.stream)
+        {
+            // Whose the next response is could not be told: what is learned of one would be of the other.
+            self.log.refused(header.stream, step.name(), "stream");
+            let message = format!("stream {} waits for a response", header.stream.0);
+            talk.answer(header, &Error::Protocol(message));
+            return Fate::Drop;
+        }
         // What a database reads before it has answered a STARTUP, nobody else can know.
         let mut request = match talk.terms.accepted {
             true => request.beside(Lot::new(&mut talk.parking, &talk.room)),
             false => request,
         };
         request.is_at(talk.unix_us);
-        let pipeline = talk.pipeline.clone();
         let steps = pipeline.iter().enumerate().skip(from);
         for (place, step) in steps.filter(|(_, step)| step.wants(opcode)) {
             let outcome = step.request(&mut request, &talk.caller, self.now_ns);
-            if let Some(number) = request.take_awaited() {
-                awaited.push((place, number));
+            if let Some((number, note)) = request.take_awaited() {
+                awaited.push((place, number, note));
             }
             match outcome {
                 Outcome::Pass => {}
@@ -210,7 +220,7 @@ impl Asking<'_> {
             let has_pipeline = !pipeline.is_empty();
             talk.uses.goes_out(&mut talk.caller, has_pipeline);
             // Behind all others: it is the keyspace that the client is told.
-            awaited.insert(0, (KEYSPACE, 0));
+            awaited.insert(0, (KEYSPACE, 0, None));
         }
         match awaited.is_empty() {
             true => drop(talk.awaited.remove(&header.stream)),
@@ -248,7 +258,7 @@ impl Asking<'_> {
         }
     }
 
-    fn goes_on(&mut self, header: &Header, kept: Kept, place: usize, awaited: Vec<(usize, u64)>) {
+    fn goes_on(&mut self, header: &Header, kept: Kept, place: usize, awaited: Vec<Awaits>) {
         let frame = kept.bytes();
         let body = frame.get(HEADER_BYTES..).unwrap_or_default();
         let plain = match &kept {

@@ -12,13 +12,15 @@
 //! - `lane`, `cutter`, `segments`: one direction; where its frames and segments begin and end.
 //! - `asking`, `answering`: what becomes of requests and of responses; `talk`: what they share; `login`:
 //!   who has logged in.
-//! - `layout`, `request`, `bound`: what is where in a request, and how it is changed; `response`, `rows`, `named`.
+//! - `layout`, `request`, `bound`: what is where in a request, and how it is changed; `response`, `rows`,
+//!   `named`, `bindings`.
 //! - `copied`: what a request asks, for another database; `page`: rows, to be held against others.
 //! - `parking`: what waits for an answer from outside.
 //! - `transform`: what a transform is.
 
 mod answering;
 mod asking;
+mod bindings;
 mod bound;
 mod copied;
 mod cutter;
@@ -38,12 +40,13 @@ mod talk;
 mod transform;
 
 pub use crate::compress::MAX_SEEN_BYTES;
+pub use bindings::{Bindings, Spec};
 pub use bound::{Bound, Change, Value};
 pub use copied::{Copied, NotCopied};
 pub use named::Names;
 pub use page::Page;
 pub use parking::{MAX_PARKED, MAX_PARKED_BYTES, Mailbox, Resolution, Ticket, Waited};
-pub use request::{Request, Statement};
+pub use request::{Note, Request, Statement};
 pub use response::Response;
 pub use room::Room;
 pub use rows::{Cell, Column};

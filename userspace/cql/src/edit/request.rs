@@ -1,6 +1,9 @@
 //! [`Request`]: a request that was kept back whole, for transforms to read and to change.
 
+use std::any::Any;
 use std::borrow::Cow;
+use std::ops::Range;
+use std::sync::Arc;
 
 use super::copied::{Copied, NotCopied};
 use super::layout::{
@@ -20,15 +23,18 @@ pub enum Statement<'a> {
     Prepared(&'a [u8]),
 }
 
+/// What a step keeps of a request until its response is there.
+pub type Note = Arc<dyn Any + Send + Sync>;
+
 /// See the module. Its body is as it was sent, but for compression.
 #[derive(Debug)]
 pub struct Request<'a> {
-    header: Header,
+    pub(super) header: Header,
     pub(super) body: Cow<'a, [u8]>,
     pub(super) layout: Layout,
     changed: bool,
     /// What the step at hand wants to be told with the response.
-    awaited: Option<u64>,
+    awaited: Option<(u64, Option<Note>)>,
     /// Where it may wait.
     lot: Option<Lot<'a>>,
     unix_us: Option<i64>,
@@ -95,8 +101,7 @@ impl<'a> Request<'a> {
 
     /// What it asks to be done: one statement, of a BATCH any number.
     pub fn statements(&self) -> impl Iterator<Item = Statement<'_>> {
-        let bytes =
-            |range: &std::ops::Range<usize>| self.body.get(range.clone()).unwrap_or_default();
+        let bytes = |range: &Range<usize>| self.body.get(range.clone()).unwrap_or_default();
         self.layout.asked().map(move |asked| match asked {
             Asked::Text(range) => Statement::Text(bytes(range)),
             Asked::Id(range) => Statement::Prepared(bytes(range)),
@@ -256,10 +261,15 @@ impl<'a> Request<'a> {
 
     /// Has the response shown to the transform, too, with this number.
     pub fn await_response(&mut self, number: u64) {
-        self.awaited = Some(number);
+        self.awaited = Some((number, None));
     }
 
-    pub(super) fn take_awaited(&mut self) -> Option<u64> {
+    /// The same, and with what is to be known then ([`Response::note`](super::Response::note)).
+    pub fn await_response_with(&mut self, number: u64, note: Note) {
+        self.awaited = Some((number, Some(note)));
+    }
+
+    pub(super) fn take_awaited(&mut self) -> Option<(u64, Option<Note>)> {
         self.awaited.take()
     }
 

@@ -38,6 +38,12 @@ pub trait Transform: fmt::Debug + Send + Sync {
         Resolution::Pass
     }
 
+    /// Whether a response that it has asked for, and that it cannot be shown, is better kept from the client,
+    /// who gets an error, than let pass.
+    fn must_see(&self) -> bool {
+        false
+    }
+
     /// Whether a client may be told of an event.
     fn lets_pass(&self, event: &Response<'_>) -> bool {
         let _ = event;
@@ -176,6 +182,10 @@ pub trait Log {
     /// This became of a request or a response that a transform had wait, or wanted to.
     fn waited(&mut self, transform: &'static str, what: Waited) {
         let _ = (transform, what);
+    }
+    /// A response could not be shown, and its client got an error instead.
+    fn unshown(&mut self, why: Unseen) {
+        let _ = why;
     }
 }
 

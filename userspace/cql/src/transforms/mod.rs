@@ -6,7 +6,7 @@ mod consistency;
 mod guard;
 mod null;
 mod paging;
-mod prepared;
+pub(crate) mod prepared;
 mod rewrite;
 mod tag;
 mod throttle;

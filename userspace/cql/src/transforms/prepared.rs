@@ -15,7 +15,7 @@ const MAX_OUT: usize = 4_096;
 
 /// By id, for all flows of a rule: an id is a hash of keyspace and text, so it means the same everywhere.
 #[derive(Debug)]
-pub(super) struct Prepared<T> {
+pub(crate) struct Prepared<T> {
     state: Mutex<State<T>>,
 }
 
@@ -26,6 +26,19 @@ struct State<T> {
     out_order: VecDeque<u64>,
     known: HashMap<Box<[u8]>, T>,
     known_order: VecDeque<Box<[u8]>>,
+}
+
+impl<T> State<T> {
+    fn learn(&mut self, id: &[u8], what: T) {
+        if self.known.insert(id.into(), what).is_none() {
+            self.known_order.push_back(id.into());
+        }
+        while self.known_order.len() > MAX_IDS {
+            if let Some(oldest) = self.known_order.pop_front() {
+                self.known.remove(&oldest);
+            }
+        }
+    }
 }
 
 impl<T> Default for Prepared<T> {
@@ -44,7 +57,7 @@ impl<T> Default for Prepared<T> {
 
 impl<T: Clone> Prepared<T> {
     /// A PREPARE goes out; gives the number of which its response is to be shown.
-    pub(super) fn goes_out(&self, what: T) -> u64 {
+    pub(crate) fn goes_out(&self, what: T) -> u64 {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let number = state.next;
         state.next += 1;
@@ -59,23 +72,21 @@ impl<T: Clone> Prepared<T> {
     }
 
     /// It is answered, by this id if it was prepared.
-    pub(super) fn came_back(&self, number: u64, id: Option<&[u8]>) {
+    pub(crate) fn came_back(&self, number: u64, id: Option<&[u8]>) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let (Some(what), Some(id)) = (state.out.remove(&number), id) else {
-            return;
-        };
-        if state.known.insert(id.into(), what).is_none() {
-            state.known_order.push_back(id.into());
-        }
-        while state.known_order.len() > MAX_IDS {
-            if let Some(oldest) = state.known_order.pop_front() {
-                state.known.remove(&oldest);
-            }
+        if let (Some(what), Some(id)) = (state.out.remove(&number), id) {
+            state.learn(id, what);
         }
     }
 
+    /// An id stands for this.
+    pub(crate) fn learn(&self, id: &[u8], what: T) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.learn(id, what);
+    }
+
     /// What this id stands for, or why it has to be prepared again.
-    pub(super) fn known(&self, id: &[u8]) -> Result<T, Outcome> {
+    pub(crate) fn known(&self, id: &[u8]) -> Result<T, Outcome> {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.known.get(id).cloned().ok_or_else(|| {
             Outcome::Refuse(Refused {
