@@ -76,7 +76,7 @@ pub use details::{
 pub use event::{Anomaly, CloseReason, Completed, ErrorCode, Sink, Undecodable, Verdict};
 pub use flow::FlowDecoder;
 pub use frame::{MAX_BODY_BYTES, Opcode, ProtocolVersion, StreamId};
-pub use handshake::{Handshake, Refusal, Step};
+pub use handshake::{Handshake, Refusal, Step, refuse_first};
 pub use pending::MAX_IN_FLIGHT;
 pub use place::{Framing, NoPlace, PLACE_HEADER_BYTES, Place, Unread};
 pub use prepared::{MAX_PREPARED_STATEMENTS, PreparedStatements};

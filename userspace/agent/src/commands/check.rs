@@ -9,7 +9,7 @@ use dataplane::policy::{
 use serde_json::{Value, json};
 use tokio::runtime;
 
-use crate::{cli::CheckArgs, config::Config, containers};
+use crate::{cli::CheckArgs, config::Config, containers, tls::TlsRules};
 
 /// Validates, and explains a match if asked to.
 ///
@@ -17,6 +17,7 @@ use crate::{cli::CheckArgs, config::Config, containers};
 /// The file is wrong.
 pub fn run(args: &CheckArgs) -> anyhow::Result<ExitCode> {
     let mut config = Config::load(&args.file)?;
+    TlsRules::load(&config.tls)?;
     let cgroup = find_containers(&mut config, args)?;
     let explanation = args.to.map(|to| {
         let candidate = Candidate {

@@ -15,6 +15,8 @@
 //! - `decode.rs`: what passes, read; `recorder.rs`: and counted; `edit.rs`: and changed.
 //! - `session.rs`: which rule it is, by what the handshake tells.
 //! - `marked.rs`: what a mark asks of a running flow.
+//! - `leg.rs`: one of a flow's connections; `legs.rs`: both, and where TLS ends,
+//!   on which terms (`terms.rs`); `tls.rs`: TLS on one.
 //! - `close.rs`: how a flow ends.
 
 mod admission;
@@ -27,6 +29,8 @@ mod drain;
 mod edit;
 mod incoming;
 mod intake;
+mod leg;
+mod legs;
 mod marked;
 mod place;
 mod read;
@@ -36,6 +40,8 @@ mod relay;
 mod resume;
 mod session;
 mod splice;
+mod terms;
+mod tls;
 mod wait;
 mod workers;
 
@@ -50,6 +56,7 @@ pub use canary::try_out;
 pub use close::{BACKEND_DOWN, CLOSE_REASONS, end_all};
 pub use resume::CarriedOn;
 pub(crate) use resume::carry_on;
+pub use terms::Opaque;
 
 use crate::{
     backends::{Backends, Dice},
@@ -58,6 +65,7 @@ use crate::{
     metrics::Metrics,
     pipelines::{PipelineMetrics, Pipelines},
     reporters::Means,
+    tls::TlsRules,
 };
 
 /// What flows share.
@@ -84,7 +92,9 @@ pub struct Shared {
     pub policy: watch::Receiver<Arc<Policy>>,
     /// What its rules do to requests, and who is told of them.
     pub pipelines: watch::Receiver<Arc<Pipelines>>,
-    /// What came of that.
+    /// Which of them have TLS end in the agent.
+    pub tls: watch::Receiver<Arc<TlsRules>>,
+    /// What came of pipelines.
     pub pipeline_metrics: PipelineMetrics,
     /// What enrichment saw, and what reporters need.
     pub means: Arc<Means>,

@@ -166,6 +166,17 @@ fn candidate(
 }
 
 impl Question {
+    /// The rules that enrich and that it may still meet, if its client encrypts or does not.
+    pub(super) fn enriching(&self, is_encrypted: bool) -> Vec<RuleName> {
+        let session = Session {
+            tls: Fact::Is(is_encrypted),
+            ..Session::default()
+        };
+        let possible = self.policy.possible(&self.candidate, &session);
+        let enriching = possible.filter(|(met, _)| met.action == Action::Enrich);
+        enriching.map(|(met, _)| met.rule).collect()
+    }
+
     /// What of a session has to be known to answer it.
     pub(super) fn waits_for(&self, session: &Session) -> Vec<SessionKey> {
         self.policy.waits_for(&self.candidate, session)
@@ -381,8 +392,7 @@ impl Gate {
     /// From now on it is this policy that decides, at the next thing that is learned.
     pub(super) fn ask(&mut self, policy: Arc<Policy>) {
         self.question.policy = policy;
-        self.flow
-            .waits_for(self.question.waits_for(&facts(self.handshake.session())));
+        self.flow.waits_for(self.question.waits_for(&self.facts()));
     }
 
     /// A mark decides.
@@ -390,11 +400,20 @@ impl Gate {
         self.outcome = Outcome::Decided(action);
     }
 
+    /// What is known. A client whose TLS ends in the agent encrypts, though what is read is plain.
+    fn facts(&self) -> Session {
+        let mut session = facts(self.handshake.session());
+        if self.flow.client_encrypts() {
+            session.tls = Fact::Is(true);
+        }
+        session
+    }
+
     fn judge(&mut self) {
         let Question {
             policy, candidate, ..
         } = &self.question;
-        let mut session = facts(self.handshake.session());
+        let mut session = self.facts();
         let mut decision = policy.decide(candidate, &session);
         let metrics = &self.shared.metrics;
         if let Some(why) = self.handshake.over()
