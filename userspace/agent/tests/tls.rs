@@ -25,6 +25,8 @@ mod ends;
 
 #[path = "tls/clients.rs"]
 mod clients;
+#[path = "tls/databases.rs"]
+mod databases;
 
 use frames::{query, ready, startup, void};
 

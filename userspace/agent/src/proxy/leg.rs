@@ -17,7 +17,8 @@ use super::{read::read, tls::Tls};
 pub(super) enum Leg<'a> {
     Plain(&'a TcpStream),
     Tls(&'a TcpStream, &'a mut Tls),
-    /// Whether it is encrypted is not known yet: only its end is read.
+    /// Whether it is encrypted is not known yet, or it is about to be: only its end is read, and nothing
+    /// is written.
     Waits(&'a TcpStream),
 }
 
@@ -42,16 +43,19 @@ impl Leg<'_> {
     /// Ready when [`Self::try_write`] may take something.
     pub(super) fn poll_write_ready(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self {
-            Self::Plain(socket) | Self::Waits(socket) => socket.poll_write_ready(cx),
+            Self::Plain(socket) => socket.poll_write_ready(cx),
             Self::Tls(socket, tls) => tls.poll_write_ready(cx, socket),
+            // Whoever changes what it is has it polled again.
+            Self::Waits(_) => Poll::Pending,
         }
     }
 
     /// Writes what can be written.
     pub(super) fn try_write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self {
-            Self::Plain(socket) | Self::Waits(socket) => socket.try_write(bytes),
+            Self::Plain(socket) => socket.try_write(bytes),
             Self::Tls(socket, tls) => tls.try_write(socket, bytes),
+            Self::Waits(_) => Err(ErrorKind::WouldBlock.into()),
         }
     }
 
@@ -67,11 +71,12 @@ impl Leg<'_> {
     /// its own direction.
     pub(super) fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         match self {
-            Self::Plain(socket) | Self::Waits(socket) => {
+            Self::Plain(socket) => {
                 let _ = SockRef::from(*socket).shutdown(Shutdown::Write);
                 Poll::Ready(())
             }
             Self::Tls(socket, tls) => tls.poll_end(cx, socket),
+            Self::Waits(_) => Poll::Pending,
         }
     }
 }

@@ -5,6 +5,9 @@
 //! over, so that nobody who may not come in reaches the database, and the name that the client has said is
 //! known. All of that happens as the directions read and write ([`Leg`]); nobody else waits.
 //!
+//! **Invariant**: where a rule has TLS begin on the database's side, not a byte is written to the database
+//! before it has, whatever fails.
+//!
 //! A flow of which no rule speaks of TLS has nothing here.
 
 use std::{
@@ -107,6 +110,9 @@ impl Legs {
         let Some(ends) = &mut self.0 else {
             return (Leg::Plain(client), Leg::Plain(database));
         };
+        if ends.hopeless.is_some() {
+            return (Leg::Waits(client), Leg::Waits(database));
+        }
         let waits = ends.terms.is_some() || ends.dial.is_some();
         let client = match &mut ends.client {
             Some(tls) => Leg::Tls(client, tls),

@@ -257,6 +257,11 @@ impl Tls {
 
     /// Half-close: ready when the other side was told. One that has gone will say so itself.
     pub(super) fn poll_end(&mut self, cx: &mut Context<'_>, socket: &TcpStream) -> Poll<()> {
+        if !self.is_established {
+            // Whoever waits is polled again when it is.
+            let _ = self.poll_flush(cx, socket);
+            return Poll::Pending;
+        }
         self.say_end();
         let _ = ready!(self.poll_flush(cx, socket));
         let _ = SockRef::from(socket).shutdown(Shutdown::Write);

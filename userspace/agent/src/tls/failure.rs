@@ -59,7 +59,10 @@ impl Failure {
                 | CertificateError::ExpiredContext { .. }
                 | CertificateError::NotValidYet
                 | CertificateError::NotValidYetContext { .. } => Self::Expired,
-                CertificateError::UnknownIssuer => Self::UnknownIssuer,
+                // An issuer's name is not its key.
+                CertificateError::UnknownIssuer | CertificateError::BadSignature => {
+                    Self::UnknownIssuer
+                }
                 CertificateError::NotValidForName
                 | CertificateError::NotValidForNameContext { .. } => Self::WrongName,
                 _ => Self::BadCertificate,

@@ -1,0 +1,225 @@
+//! Towards databases.
+
+use std::thread;
+
+use super::{
+    SELECT,
+    certs::{Authority, NAME},
+    clients::OWN,
+    common::eventually,
+    ends::{End, Secure, secure},
+    query, ready, startup, void,
+};
+
+const TRUSTED: &str = "upstream_tls = { ca = \"DIR/ca.crt\", server_name = \"db.example\" }";
+
+impl Secure<'_, '_> {
+    /// A client that does not encrypt, to a database with this certificate.
+    fn to_encrypted(&self, signed: &super::certs::Signed) -> (End, End) {
+        let (client, database) = self.connect();
+        let database = End::server(database, &Authority::server(signed, None));
+        (End::Plain(client), database)
+    }
+}
+
+/// A few words each way, and the end of both.
+fn talk(s: &Secure<'_, '_>, mut client: End, mut database: End) {
+    client.sends(&startup(4, &[]));
+    database.gets(&startup(4, &[]));
+    database.sends(&ready(4));
+    client.gets(&ready(4));
+    client.sends(&query(4, 1, SELECT));
+    database.gets(&query(4, 1, SELECT));
+    database.sends(&void(4, 1));
+    client.gets(&void(4, 1));
+    let flow = s.flow(&client);
+    assert_eq!(flow["path"], "enrich", "{flow}");
+    assert_eq!(flow["tls"]["database"]["version"], "1.3", "{flow}");
+    client.ends();
+    assert_eq!(database.rest(), b"", "its end is said");
+    database.ends();
+    assert_eq!(client.rest(), b"", "its end is said");
+}
+
+#[test]
+fn a_client_that_does_not_encrypt_reaches_a_database_that_does() {
+    secure(|s| {
+        s.rule(TRUSTED);
+        let (client, database) = s.to_encrypted(&s.authority.signs(&[NAME]));
+        talk(s, client, database);
+        s.ends_for("both_ended");
+        let done = |side: &str| {
+            let labels = format!("side=\"{side}\"");
+            s.host.metric("tls_handshakes", &labels)
+        };
+        assert_eq!((done("client"), done("database")), (0, 1));
+    });
+}
+
+#[test]
+fn both_sides_may_be_encrypted_each_by_itself() {
+    secure(|s| {
+        s.rule(&format!("{OWN}\n{TRUSTED}"));
+        let (client, database) = s.connect();
+        let client = End::client(client, &s.authority.client(None), NAME);
+        let signed = s.authority.signs(&[NAME]);
+        let database = End::server(database, &Authority::server(&signed, None));
+        talk(s, client, database);
+        s.ends_for("both_ended");
+    });
+}
+
+#[test]
+fn a_database_goes_by_what_the_client_calls_it_or_else_by_its_address() {
+    secure(|s| {
+        s.rule(&format!("{OWN}\nupstream_tls = {{ ca = \"DIR/ca.crt\" }}"));
+        s.has("agent", &s.authority.signs(&["shop.example", "127.0.0.1"]));
+        s.rule(&format!(
+            "{OWN}\nupstream_tls = {{ ca = \"DIR/ca.crt\" }} # again"
+        ));
+        for (named, has) in [("shop.example", "shop.example"), ("127.0.0.1", "127.0.0.1")] {
+            let (client, database) = s.connect();
+            let client = End::client(client, &s.authority.client(None), named);
+            let signed = s.authority.signs(&[has]);
+            let database = End::server(database, &Authority::server(&signed, None));
+            talk(s, client, database);
+        }
+    });
+}
+
+#[test]
+fn a_client_that_encrypts_where_only_the_database_has_to_passes_as_it_is() {
+    secure(|s| {
+        s.rule(TRUSTED);
+        let (client, database) = s.connect();
+        let mut client = End::client(client, &s.authority.client(None), NAME);
+        let signed = s.authority.signs(&[NAME]);
+        let mut database = End::server(database, &Authority::server(&signed, None));
+        // One thread each: they shake hands with each other.
+        thread::scope(|scope| {
+            scope.spawn(|| client.sends(&startup(4, &[])));
+            scope.spawn(|| database.gets(&startup(4, &[])));
+        });
+        let flow = s.flow(&client);
+        assert!(flow["tls"].is_null(), "{flow}");
+        assert_ne!(flow["path"], "enrich", "{flow}");
+        assert_eq!(s.host.metric("tls_passed", "reason=\"no_certificate\""), 1);
+    });
+}
+
+#[test]
+fn a_database_with_a_bad_certificate_gets_nothing() {
+    for (names, expired, by_another, reason, advice) in [
+        (
+            &[NAME][..],
+            false,
+            true,
+            "unknown_issuer",
+            "have `ca` of the rule's",
+        ),
+        (&[NAME][..], true, false, "expired", "valid today"),
+        (
+            &["other.example"][..],
+            false,
+            false,
+            "wrong_name",
+            "set `server_name`",
+        ),
+    ] {
+        secure(|s| {
+            s.rule(TRUSTED);
+            let stranger = Authority::new();
+            let authority = if by_another { &stranger } else { &s.authority };
+            let signed = match expired {
+                true => authority.signs_expired(names),
+                false => authority.signs(names),
+            };
+            let (mut client, mut database) = s.to_encrypted(&signed);
+            client.sends(&startup(4, &[]));
+            // It is told why, by an alert.
+            let error = database.fails();
+            assert!(error.to_string().contains("alert"), "{error}");
+            assert_eq!(client.rest(), b"");
+            s.ends_for("database_tls");
+            assert_eq!(s.failed("database", reason), 1, "{reason}");
+            let log = s.host.agent.wait_for_log(advice).unwrap();
+            assert!(log.contains("no TLS handshake"));
+        });
+    }
+}
+
+#[test]
+fn a_database_that_does_not_encrypt_is_told_nothing() {
+    secure(|s| {
+        s.rule(TRUSTED);
+        let (client, database) = s.connect();
+        let (mut client, mut database) = (End::Plain(client), End::Plain(database));
+        client.sends(&startup(4, &[]));
+        // What comes is a ClientHello, and no STARTUP.
+        let mut first = [0; 1];
+        std::io::Read::read_exact(&mut database, &mut first).unwrap();
+        assert_eq!(first, [0x16]);
+        database.sends(&ready(4));
+        assert_eq!(client.rest(), b"");
+        s.ends_for("database_tls");
+        eventually("it is counted", || s.failed("database", "malformed") == 1);
+    });
+}
+
+#[test]
+fn one_that_ends_before_the_client_has_said_a_word_ends_the_client() {
+    secure(|s| {
+        s.rule(&format!("{OWN}\n{TRUSTED}"));
+        let (client, database) = s.connect();
+        drop(database);
+        assert_eq!(End::Plain(client).rest(), b"");
+    });
+}
+
+#[test]
+fn one_that_speaks_first_waits_for_the_client() {
+    secure(|s| {
+        s.rule(&OWN.replace(" }", ", required = false }"));
+        let (client, database) = s.connect();
+        let (mut client, mut database) = (End::Plain(client), End::Plain(database));
+        database.sends(b"hello");
+        client.socket().set_nonblocking(true).unwrap();
+        thread::sleep(std::time::Duration::from_millis(100));
+        let early = std::io::Read::read(&mut client, &mut [0; 8]);
+        assert_eq!(early.unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
+        client.socket().set_nonblocking(false).unwrap();
+        client.sends(&startup(4, &[]));
+        database.gets(&startup(4, &[]));
+    });
+}
+
+#[test]
+fn the_agent_shows_a_certificate_where_the_database_wants_one() {
+    secure(|s| {
+        s.has("own", &s.authority.signs(&["agent.example"]));
+        let own = ", cert = \"DIR/own.crt\", key = \"DIR/own.key\" }";
+        for (rule, good) in [
+            (TRUSTED.replace(" }", own), true),
+            (TRUSTED.to_owned(), false),
+        ] {
+            s.rule(&rule);
+            let (mut client, database) = s.connect();
+            let signed = s.authority.signs(&[NAME]);
+            let config = Authority::server(&signed, Some(&s.authority));
+            let mut database = End::server(database, &config);
+            if good {
+                talk(s, End::Plain(client), database);
+                continue;
+            }
+            std::io::Write::write_all(&mut client, &startup(4, &[])).unwrap();
+            database.fails();
+            drop(database);
+            // TLS 1.3: the agent hears of it when its handshake is over.
+            let _ = std::io::Read::read_to_end(&mut client, &mut Vec::new());
+            eventually("it has ended", || {
+                let reasons = ["database_tls", "database_reset", "database_truncated"];
+                reasons.iter().any(|reason| s.closed(reason) == 1)
+            });
+        }
+    });
+}
