@@ -27,6 +27,12 @@ mod ends;
 mod clients;
 #[path = "tls/databases.rs"]
 mod databases;
+#[path = "marks/operator.rs"]
+mod operator;
+#[path = "tls/peers.rs"]
+mod peers;
+#[path = "tls/policy.rs"]
+mod policy;
 
 use frames::{query, ready, startup, void};
 

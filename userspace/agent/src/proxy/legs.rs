@@ -272,7 +272,7 @@ impl Ends {
         self.flow.is_relayed(KEYS);
         self.arm();
         match ServerConnection::new(config) {
-            Ok(server) => self.client = Some(Tls::new(server)),
+            Ok(server) => self.client = Some(Tls::new(server).shown_by(&self.flow, Side::Client)),
             Err(error) => self.cannot_begin(Side::Client, &error),
         }
         self.dial = tls.dial.is_some().then_some(tls);
@@ -310,7 +310,9 @@ impl Ends {
         let name = name.unwrap_or_else(dialled);
         self.arm();
         match ClientConnection::new(config.clone(), name) {
-            Ok(client) => self.database = Some(Tls::new(client)),
+            Ok(client) => {
+                self.database = Some(Tls::new(client).shown_by(&self.flow, Side::Database));
+            }
             Err(error) => self.cannot_begin(Side::Database, &error),
         }
         self.stirred = true;
@@ -328,11 +330,10 @@ impl Ends {
 
     fn hear(&mut self, side: Side, news: News) {
         match news {
-            News::Established(seen) => {
+            News::Established => {
                 let metrics = &self.shared.metrics;
                 let counter = &metrics.tls_handshakes;
                 counter.with_label_values(&[side.as_str()]).inc();
-                self.flow.is_encrypted(side, seen);
                 self.deadline = None;
                 self.stirred = true;
                 if let (Side::Client, Some(tls)) = (side, self.dial.take()) {

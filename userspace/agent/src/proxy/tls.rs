@@ -9,6 +9,7 @@ use std::{
     cell::RefCell,
     io::{self, ErrorKind, IoSlice, Read, Write},
     net::Shutdown,
+    sync::Arc,
     task::{Context, Poll, ready},
 };
 
@@ -17,7 +18,10 @@ use socket2::SockRef;
 use tokio::net::TcpStream;
 
 use super::{direction::CHUNK_BYTES, read::read};
-use crate::tls::{Failure, SeenBy};
+use crate::{
+    flows::Flow,
+    tls::{Failure, SeenBy, Side},
+};
 
 /// The largest record on the wire (RFC 5246 §6.2.3, which allows more than RFC 8446 does).
 const MAX_RECORD: usize = 5 + 16 * 1024 + 2048;
@@ -42,6 +46,8 @@ pub(super) struct Tls {
     /// The other side was told that nothing more comes.
     has_ended: bool,
     news: Option<News>,
+    /// It shows what is known of it before a byte of what was said is read. None: nobody looks.
+    shown_by: Option<(Arc<Flow>, Side)>,
 }
 
 /// Nothing more is read.
@@ -57,7 +63,7 @@ enum End {
 /// What has happened, for who counts.
 pub(super) enum News {
     /// The handshake is over.
-    Established(SeenBy),
+    Established,
     /// It will never be.
     NotEstablished(Failure, String),
     /// What came later is no good.
@@ -74,7 +80,14 @@ impl Tls {
             is_established: false,
             has_ended: false,
             news: None,
+            shown_by: None,
         }
+    }
+
+    /// It is this side of this flow.
+    pub(super) fn shown_by(mut self, flow: &Arc<Flow>, side: Side) -> Self {
+        self.shown_by = Some((flow.clone(), side));
+        self
     }
 
     /// What has happened since this was last asked.
@@ -153,7 +166,10 @@ impl Tls {
         };
         if !self.is_established && !self.connection.is_handshaking() {
             self.is_established = true;
-            self.news = Some(News::Established(SeenBy::of(&self.connection)));
+            self.news = Some(News::Established);
+            if let Some((flow, side)) = &self.shown_by {
+                flow.is_encrypted(*side, SeenBy::of(&self.connection));
+            }
         }
         let mut taken = 0;
         let mut left = state.plaintext_bytes_to_read();

@@ -2,18 +2,19 @@
 
 use std::{
     io::{self, ErrorKind, Read, Write},
-    net::{Shutdown, TcpStream},
-    path::PathBuf,
+    net::{Shutdown, TcpListener, TcpStream},
+    path::{Path, PathBuf},
     sync::Arc,
 };
 
 use rustls::{ClientConfig, ClientConnection, ServerConfig, ServerConnection, StreamOwned};
 use serde_json::Value;
 use tempfile::TempDir;
+use testkit::sandbox::{Agent, Sandbox};
 
 use super::{
     certs::{Authority, NAME, Signed, file},
-    common::{PATIENCE, accept, eventually},
+    common::{BINARY, PATIENCE, accept, eventually},
     wire::{self, Host},
 };
 
@@ -120,16 +121,35 @@ pub struct Secure<'h, 's> {
 }
 
 pub fn secure(body: impl FnOnce(&Secure<'_, '_>)) {
-    wire::host(|host| {
-        let secure = Secure {
+    wire::host(|host| body(&Secure::of(host)));
+}
+
+/// The same, where the agent may complain, or end.
+pub fn troubled(body: impl FnOnce(&Secure<'_, '_>)) {
+    let sandbox = Sandbox::new().unwrap();
+    let listener = sandbox.server(|| TcpListener::bind("127.0.0.1:0"));
+    let netns = Some(&sandbox.netns);
+    let agent = Agent::start(Path::new(BINARY), netns, &sandbox.cgroup, "workers = 1", "");
+    let host = Host {
+        agent: agent.unwrap(),
+        sandbox: &sandbox,
+        listener: listener.unwrap().unwrap(),
+        clients: None,
+    };
+    body(&Secure::of(&host));
+}
+
+impl<'h, 's> Secure<'h, 's> {
+    fn of(host: &'h Host<'s>) -> Self {
+        let secure = Self {
             host,
             authority: Authority::new(),
             folder: tempfile::tempdir().unwrap(),
         };
         secure.has("agent", &secure.authority.signs(&[NAME]));
         file(secure.folder.path(), "ca.crt", &secure.authority.pem());
-        body(&secure);
-    });
+        secure
+    }
 }
 
 impl Secure<'_, '_> {
