@@ -27,6 +27,8 @@ mod ends;
 mod clients;
 #[path = "tls/databases.rs"]
 mod databases;
+#[path = "tls/node.rs"]
+mod node;
 #[path = "marks/operator.rs"]
 mod operator;
 #[path = "tls/peers.rs"]

@@ -62,6 +62,11 @@ pub(super) fn of(
         if settings == Settings::default() {
             continue;
         }
+        if let Some(sample) = &rule.sample {
+            let message = "rule.sample: expected none in a rule with `tls` or `upstream_tls`: what is not \
+                           sampled goes to the database as the client sends it";
+            return Err(Flaw::new(sample.span(), message));
+        }
         let name = RuleName::new(rule.name.get_ref());
         let is_open = rule.fail.as_ref().is_none_or(|f| f.get_ref() != "closed");
         if settings.dial.is_some() && is_open {
@@ -238,6 +243,10 @@ mod tests {
             (
                 "action = \"enrich\"\nupstream_tls = { ca = \"/a\", cert = \"/c\" }",
                 "u.toml:5:16: rule.upstream_tls: expected both `cert` and `key`",
+            ),
+            (
+                "action = \"enrich\"\nsample = 0.5\nupstream_tls = { ca = \"/a\" }",
+                "u.toml:5:10: rule.sample: expected none",
             ),
             (
                 "action = \"enrich\"\nupstream_tls = { ca = \"/a\", server_name = \"a b\" }",

@@ -27,8 +27,9 @@ use tokio::{
 
 use super::{
     Shared,
+    chunk::Way,
     close::{CLIENT_TLS, CLIENT_TRUNCATED, DATABASE_TLS, DATABASE_TRUNCATED},
-    direction::TLS_HANDSHAKE,
+    direction::{Stop, TLS_HANDSHAKE},
     leg::{Leg, peek},
     terms::{Encrypted, Plain, Terms},
     tls::{News, Tls},
@@ -223,16 +224,19 @@ impl Ends {
         let mut header = [0; HEADER_BYTES];
         let mut least = 0;
         let first = loop {
-            ready!(client.poll_read_ready(cx)).ok();
-            match peek(client, &mut header, least) {
+            let ready = ready!(client.poll_read_ready(cx));
+            match ready.and_then(|()| peek(client, &mut header, least)) {
                 Ok(0) => break None,
                 Ok(n) if n < HEADER_BYTES && self.is_refused() && !is_tls(header) => {
                     least = HEADER_BYTES;
                 }
                 Ok(_) => break Some(header),
                 Err(e) if e.kind() == ErrorKind::WouldBlock => {}
-                // Who reads it hears of it.
-                Err(_) => break None,
+                // Who reads it would not hear of it any more.
+                Err(e) => {
+                    self.hopeless = Some(Stop::From(e).reason(Way::ToDatabase));
+                    break None;
+                }
             }
         };
         let Some(Terms { encrypted, plain }) = self.terms.take() else {

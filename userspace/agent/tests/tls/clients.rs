@@ -137,7 +137,7 @@ fn exchange(client: &mut End, asked: &[u8], database: &End, answered: &[u8]) {
 }
 
 /// v5: in segments, none of which has more than a part of it.
-fn wrapped(version: u8, frame: &[u8]) -> Vec<u8> {
+pub fn wrapped(version: u8, frame: &[u8]) -> Vec<u8> {
     use cassandra_protocol::frame::frame_encoder::{FrameEncoder, UncompressedFrameEncoder};
     const MAX_PAYLOAD: usize = (1 << 17) - 1;
     if version < 5 {
@@ -224,7 +224,10 @@ fn one_that_goes_in_the_middle_of_a_handshake_takes_nothing_with_it() {
         stream.conn.write_tls(&mut stream.sock).unwrap();
         let mut database = End::Plain(database);
         drop(client);
-        assert_eq!(database.rest(), b"");
+        // With what the agent has said unread, it is a reset.
+        let mut rest = Vec::new();
+        let _ = std::io::Read::read_to_end(&mut database, &mut rest);
+        assert_eq!(rest, b"");
         eventually("it is counted", || {
             s.failed("client", "ended") + s.failed("client", "connection") == 1
         });
@@ -276,5 +279,19 @@ fn a_client_that_trusts_somebody_else_goes() {
             .agent
             .wait_for_log("does not accept the rule's `cert`");
         log.unwrap();
+    });
+}
+
+#[test]
+fn one_that_resets_before_its_first_word_resets_the_database() {
+    secure(|s| {
+        s.rule(OWN);
+        let (client, database) = s.connect();
+        let linger = Some(std::time::Duration::ZERO);
+        socket2::SockRef::from(&client).set_linger(linger).unwrap();
+        drop(client);
+        let error = End::Plain(database).fails();
+        assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+        s.ends_for("client_reset");
     });
 }
