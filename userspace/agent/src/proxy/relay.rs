@@ -169,11 +169,12 @@ impl Relay {
                 Poll::Pending => {}
             }
         }
-        if let Poll::Ready(reason) = self.legs.poll_hopeless(cx) {
-            return Poll::Ready(Pause::Ended(reason));
-        }
         if let Poll::Ready(reason) = self.poll_ways(cx, client, database) {
             self.legs.look();
+            return Poll::Ready(Pause::Ended(reason));
+        }
+        // Behind them: they may have begun what has a deadline.
+        if let Poll::Ready(reason) = self.legs.poll_hopeless(cx) {
             return Poll::Ready(Pause::Ended(reason));
         }
         if self.is_idle() && ride.poll_wanted(cx).is_ready() {

@@ -23,6 +23,7 @@ use super::{Shared, chunk::Way};
 use crate::{
     flows::{Flow, FlowId, Newcomer},
     marks,
+    tls::{Common, TlsRules},
 };
 
 /// What has to be decided of a flow: by the policy in force when it came.
@@ -166,15 +167,9 @@ fn candidate(
 }
 
 impl Question {
-    /// The rules that enrich and that it may still meet, if its client encrypts or does not.
-    pub(super) fn enriching(&self, is_encrypted: bool) -> Vec<RuleName> {
-        let session = Session {
-            tls: Fact::Is(is_encrypted),
-            ..Session::default()
-        };
-        let possible = self.policy.possible(&self.candidate, &session);
-        let enriching = possible.filter(|(met, _)| met.action == Action::Enrich);
-        enriching.map(|(met, _)| met.rule).collect()
+    /// What the rules that it may still meet say of TLS, if its client encrypts or does not.
+    pub(super) fn common(&self, rules: &TlsRules, is_encrypted: bool) -> Common {
+        Common::of(rules, &self.policy, &self.candidate, is_encrypted)
     }
 
     /// What of a session has to be known to answer it.

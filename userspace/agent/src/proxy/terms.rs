@@ -6,12 +6,10 @@
 
 use std::sync::Arc;
 
-use dataplane::policy::RuleName;
-
 use super::{Shared, session::Question};
 use crate::{
     flows::Flow,
-    tls::{RuleTls, TlsRules},
+    tls::{Common, RuleTls},
 };
 
 /// See the module.
@@ -71,8 +69,7 @@ impl Terms {
         match question {
             None => rules.of(&flow.rule()).map(|tls| Self::decided(flow, tls)),
             Some(question) => {
-                let [encrypted, plain] = [true, false]
-                    .map(|is_encrypted| Common::of(&rules, &question.enriching(is_encrypted)));
+                let [encrypted, plain] = [true, false].map(|is| question.common(&rules, is));
                 Self::undecided(flow, encrypted, plain)
             }
         }
@@ -114,43 +111,9 @@ fn encrypted(tls: Arc<RuleTls>) -> Encrypted {
 }
 
 fn plain(flow: &Flow, tls: Arc<RuleTls>) -> Plain {
-    let required = tls.settings.accept.as_ref().is_some_and(|a| a.required);
-    match (required, &tls.dial) {
+    match (tls.wants_encrypted(), &tls.dial) {
         (true, _) => Plain::Refused(format!("underpass: rule {} wants TLS", flow.rule())),
         (false, Some(_)) => Plain::Dials(tls),
         (false, None) => Plain::Passes,
-    }
-}
-
-/// What rules say of TLS.
-enum Common {
-    /// Nothing.
-    None,
-    /// All of them this.
-    All(Arc<RuleTls>),
-    /// Not all the same. `strict`: some want what is plain to be encrypted, or refused.
-    Differ { strict: bool },
-}
-
-impl Common {
-    fn of(rules: &TlsRules, names: &[RuleName]) -> Self {
-        let mut each = names.iter().map(|name| rules.of(name));
-        let Some(first) = each.next() else {
-            return Self::None;
-        };
-        let is_first = |other: Option<&Arc<RuleTls>>| match (first, other) {
-            (Some(first), Some(other)) => Arc::ptr_eq(first, other),
-            (first, other) => first.is_none() && other.is_none(),
-        };
-        match (each.all(is_first), first) {
-            (true, Some(all)) => Self::All(all.clone()),
-            (true, None) => Self::None,
-            (false, _) => Self::Differ {
-                strict: names.iter().filter_map(|name| rules.of(name)).any(|tls| {
-                    let required = tls.settings.accept.as_ref().is_some_and(|a| a.required);
-                    required || tls.dial.is_some()
-                }),
-            },
-        }
     }
 }

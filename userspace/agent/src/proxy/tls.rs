@@ -157,13 +157,7 @@ impl Tls {
     }
 
     fn process(&mut self, out: &mut [u8]) -> usize {
-        let state = match self.connection.process_new_packets() {
-            Ok(state) => state,
-            Err(error) => {
-                self.ends(End::Failed(error));
-                return 0;
-            }
-        };
+        let state = self.connection.process_new_packets();
         if !self.is_established && !self.connection.is_handshaking() {
             self.is_established = true;
             self.news = Some(News::Established);
@@ -172,20 +166,17 @@ impl Tls {
             }
         }
         let mut taken = 0;
-        let mut left = state.plaintext_bytes_to_read();
-        while left > 0 {
-            let room = out.get_mut(taken..).unwrap_or_default();
+        // What came before something that is no good is good.
+        while let Some(room) = out.get_mut(taken..).filter(|room| !room.is_empty()) {
             match self.connection.reader().read(room) {
-                Ok(n) if n > 0 => {
-                    taken += n;
-                    left -= n;
-                }
+                Ok(n) if n > 0 => taken += n,
                 _ => break,
             }
         }
-        debug_assert_eq!(left, 0, "a chunk has room for what was read");
-        if state.peer_has_closed() {
-            self.ends(End::Said);
+        match state {
+            Ok(state) if state.peer_has_closed() => self.ends(End::Said),
+            Ok(_) => {}
+            Err(error) => self.ends(End::Failed(error)),
         }
         taken
     }

@@ -231,3 +231,19 @@ fn what_comes_behind_the_end_is_nobodys() {
     assert_eq!(wire.read, b"last");
     assert_eq!(wire.end(), Some(Ok(0)));
 }
+
+#[test]
+fn what_came_before_something_bad_is_good() {
+    for version in VERSIONS {
+        let mut wire = Wire::established(version);
+        wire.client.writer().write_all(b"good").unwrap();
+        let mut sent = wire.sent();
+        wire.client.writer().write_all(b"bad").unwrap();
+        let mut bad = wire.sent();
+        *bad.last_mut().unwrap() ^= 1;
+        sent.extend(bad);
+        wire.arrives(&sent);
+        assert_eq!(wire.read, b"good");
+        assert_eq!(wire.end(), Some(Err(ErrorKind::InvalidData)));
+    }
+}

@@ -1,5 +1,6 @@
 //! TLS that ends in the agent: which rules, with which certificates.
 //!
+//! - `common.rs`: what several rules have in common.
 //! - `settings.rs`: what a rule says.
 //! - `files.rs`: certificates and keys, read and checked.
 //! - `failure.rs`: why TLS fails, as metrics and the log tell it.
@@ -7,11 +8,13 @@
 //!
 //! What carries the bytes is in `proxy/tls.rs` and `proxy/legs.rs`.
 
+mod common;
 mod failure;
 mod files;
 mod seen;
 mod settings;
 
+pub use common::Common;
 pub use failure::Failure;
 pub use seen::{Seen, SeenBy};
 pub use settings::{Accepting, Dialling, Settings};
@@ -103,6 +106,11 @@ impl TlsRules {
 }
 
 impl RuleTls {
+    /// Clients that do not encrypt are refused.
+    pub fn wants_encrypted(&self) -> bool {
+        self.settings.accept.as_ref().is_some_and(|a| a.required)
+    }
+
     fn load(settings: &Settings) -> Result<Self, String> {
         let accept = settings.accept.as_ref().map(accept).transpose();
         let dial = settings.dial.as_ref().map(dial).transpose();

@@ -223,3 +223,55 @@ fn the_agent_shows_a_certificate_where_the_database_wants_one() {
         }
     });
 }
+
+#[test]
+fn a_database_that_is_cut_off_is_passed_on_as_that() {
+    secure(|s| {
+        s.rule(&format!("{OWN}\n{TRUSTED}"));
+        let (client, database) = s.connect();
+        let mut client = End::client(client, &s.authority.client(None), NAME);
+        let signed = s.authority.signs(&[NAME]);
+        let mut database = End::server(database, &Authority::server(&signed, None));
+        client.sends(&startup(4, &[]));
+        database.gets(&startup(4, &[]));
+        database.sends(&ready(4));
+        database
+            .socket()
+            .shutdown(std::net::Shutdown::Write)
+            .unwrap();
+        client.gets(&ready(4));
+        let error = client.fails();
+        assert_eq!(error.kind(), std::io::ErrorKind::UnexpectedEof, "{error}");
+        s.ends_for("database_truncated");
+    });
+}
+
+#[test]
+fn a_database_that_does_not_shake_hands_is_given_up() {
+    secure(|s| {
+        s.rule(TRUSTED);
+        let (client, database) = s.connect();
+        let mut client = End::Plain(client);
+        let patience = super::common::PATIENCE + super::common::PATIENCE;
+        client.socket().set_read_timeout(Some(patience)).unwrap();
+        client.sends(&startup(4, &[]));
+        assert_eq!(client.rest(), b"");
+        s.ends_for("database_tls");
+        assert_eq!(s.failed("database", "deadline"), 1);
+        drop(database);
+    });
+}
+
+#[test]
+fn what_a_client_says_with_its_last_breath_is_encrypted_too() {
+    secure(|s| {
+        s.rule(&format!("{OWN}\n{TRUSTED}"));
+        let (client, database) = s.connect();
+        let mut client = End::client(client, &s.authority.client(None), NAME);
+        client.sends(&startup(4, &[]));
+        client.ends();
+        let signed = s.authority.signs(&[NAME]);
+        let mut database = End::server(database, &Authority::server(&signed, None));
+        assert_eq!(database.rest(), startup(4, &[]), "and its end is said");
+    });
+}

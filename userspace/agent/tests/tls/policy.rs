@@ -94,6 +94,32 @@ fn check_reads_the_files() {
     assert_eq!(said.lines().count(), 1, "{said}");
 }
 
+#[test]
+fn check_says_where_tls_ends() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let (cert, key) = Authority::new().signs(&[NAME]).write(folder, "agent");
+    let check = |rest: &str| {
+        let tls = format!("tls = {{ cert = {cert:?}, key = {key:?} }}");
+        let rules = format!(
+            "[[rule]]\nname = \"ann\"\nto = [\":9042\"]\nuser = [\"ann\"]\naction = \"enrich\"\n{tls}\n\
+             [[rule]]\nname = \"rest\"\nto = [\":9042\"]\naction = \"enrich\"\n{}\n",
+            rest.replace("TLS", &tls)
+        );
+        let policy = file(folder, "policy.toml", &rules);
+        let mut check = std::process::Command::new(super::common::BINARY);
+        let check = check.arg("check").arg(policy);
+        let output = check.args(["--to", "127.0.0.1:9042", "--tls"]).output();
+        String::from_utf8(output.unwrap().stdout).unwrap()
+    };
+    let said = check("TLS");
+    assert!(said.contains("TLS ends in the agent"), "{said}");
+    assert!(said.contains("candidate: ann: enrich, by `user`"), "{said}");
+    let said = check("");
+    assert!(said.starts_with("rest: enrich"), "{said}");
+    assert!(!said.contains("TLS ends"), "{said}");
+}
+
 /// Two rules that ask for the user, and one for all others; each with its own words of TLS.
 fn by_user(s: &Secure<'_, '_>, [ann, rest]: [&str; 2]) {
     s.host.policy(&s.named(&format!(
