@@ -275,3 +275,74 @@ fn what_a_client_says_with_its_last_breath_is_encrypted_too() {
         assert_eq!(database.rest(), startup(4, &[]), "and its end is said");
     });
 }
+
+/// Numbers that look random, the same each time.
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, limit: usize) -> usize {
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        (self.0 >> 33) as usize % limit
+    }
+}
+
+#[test]
+fn requests_and_answers_of_any_size_pass_in_any_number() {
+    const ROUNDS: usize = 60;
+    /// Around a record, a chunk, and what sockets take at once.
+    const SIZES: [usize; 6] = [10, 1_000, 17_000, 70_000, 300_000, 1_500_000];
+    let both = format!("{OWN}\n{TRUSTED}");
+    for (rule, client_encrypts, database_encrypts) in [
+        (OWN, true, false),
+        (TRUSTED, false, true),
+        (both.as_str(), true, true),
+    ] {
+        secure(|s| {
+            s.rule(rule);
+            let (client, database) = s.connect();
+            let signed = s.authority.signs(&[NAME]);
+            let mut client = match client_encrypts {
+                true => End::client(client, &s.authority.client(None), NAME),
+                false => End::Plain(client),
+            };
+            let mut database = match database_encrypts {
+                true => End::server(database, &Authority::server(&signed, None)),
+                false => End::Plain(database),
+            };
+            client.sends(&startup(4, &[]));
+            database.gets(&startup(4, &[]));
+            database.sends(&ready(4));
+            client.gets(&ready(4));
+            let mut dice = Dice(7);
+            for round in 0..ROUNDS {
+                let count = 1 + dice.below(8);
+                let size = SIZES[dice.below(SIZES.len())];
+                let sizes: Vec<usize> = (0..count).map(|_| dice.below(size)).collect();
+                let asked = |n: usize| {
+                    let text = format!("{SELECT}{}", " ".repeat(sizes[n]));
+                    query(4, n as i16, &text)
+                };
+                // All of them fit into what sockets hold: the client reads when it has asked.
+                let answer = |n: usize| {
+                    let body =
+                        [&2_i32.to_be_bytes()[..], &vec![n as u8; sizes[n] % 9_000]].concat();
+                    super::frames::frame(0x84, n as i16, 0x08, &body)
+                };
+                thread::scope(|scope| {
+                    scope.spawn(|| {
+                        for n in 0..count {
+                            database.gets(&asked(n));
+                            database.sends(&answer(n));
+                        }
+                    });
+                    (0..count).for_each(|n| client.sends(&asked(n)));
+                    (0..count).for_each(|n| client.gets(&answer(n)));
+                });
+                assert_eq!(s.closed("client_tls"), 0, "round {round}");
+            }
+        });
+    }
+}
