@@ -3,6 +3,7 @@
 use std::{
     io::{ErrorKind, Read, Write},
     net::{SocketAddr, TcpStream},
+    process::Command,
     sync::Arc,
     thread,
 };
@@ -167,5 +168,45 @@ fn the_same_where_only_the_database_encrypts() {
             });
             writes_and_reads(s, End::Plain(client), 4);
         });
+    });
+}
+
+#[test]
+fn a_driver_that_encrypts_by_openssl() {
+    let name = "a_driver_that_encrypts_by_openssl";
+    let Some(python) = testkit::skip::provided(name, "UNDERPASS_PYTHON") else {
+        return;
+    };
+    secure(|s| {
+        let node = node(s);
+        let port = node.addr().port();
+        s.has("app", &s.authority.signs(&["app.example"]));
+        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/tls/driver.py");
+        for (ca, shows) in [("", false), (", client_ca = \"DIR/ca.crt\"", true)] {
+            let own = OWN.replace(" }", &format!("{ca} }}"));
+            let rule =
+                format!("[[rule]]\nname = \"r\"\nto = [\":PORT\"]\naction = \"enrich\"\n{own}\n");
+            s.host.policy_to(port, &s.named(&rule));
+            for version in ["4", "5"] {
+                let mut driver = Command::new(&python);
+                driver.arg(script).arg(port.to_string());
+                driver.arg(s.path("ca.crt")).arg(version);
+                if shows {
+                    driver.args([s.path("app.crt"), s.path("app.key")]);
+                }
+                let said = s.host.sandbox.client(|| driver.output()).unwrap().unwrap();
+                assert!(
+                    said.status.success(),
+                    "{}",
+                    String::from_utf8_lossy(&said.stderr)
+                );
+            }
+        }
+        let failed = s.host.agent.get("/metrics").unwrap();
+        let failed = failed
+            .lines()
+            .filter(|l| l.starts_with("underpass_tls_handshakes_failed"));
+        let failed: Vec<&str> = failed.filter(|l| !l.ends_with(" 0")).collect();
+        assert_eq!(failed, [""; 0]);
     });
 }
