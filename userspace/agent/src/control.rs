@@ -11,7 +11,10 @@ use std::{
     time::Duration,
 };
 
-use dataplane::{AttachError, Dataplane, Door, host, policy::Policy};
+use dataplane::{
+    AttachError, Dataplane, Door, host,
+    policy::{Policy, RuleName},
+};
 use tokio::{
     signal::unix::Signal,
     sync::{mpsc, watch},
@@ -293,6 +296,8 @@ impl Control {
         // First: no flow meets a new rule without its pipeline, or its certificate.
         let pipelines = Arc::new(config.pipelines.clone());
         let old = self.told.pipelines.send_replace(pipelines);
+        let stays = |name: &RuleName| config.policy.rules.iter().any(|rule| rule.name == *name);
+        let tls = tls.replacing(&self.told.tls.borrow(), stays);
         let old_tls = self.told.tls.send_replace(Arc::new(tls));
         self.put(&config.policy).inspect_err(|_| {
             self.told.pipelines.send_replace(old);

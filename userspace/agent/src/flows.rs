@@ -219,7 +219,9 @@ impl Standing {
                 format!("waits for: {}", keys.join(", "))
             }
             (Path::Enrich, Some(action)) => {
-                format!("rule {} says {}", self.rule, action.as_str())
+                let tls = self.tls.as_deref().map(|tls| format!("; {tls}"));
+                let tls = tls.unwrap_or_default();
+                format!("rule {} says {}{tls}", self.rule, action.as_str())
             }
         }
     }

@@ -38,7 +38,7 @@ pub(super) fn config(raw: RawConfig) -> Result<Config, Flaw> {
     let mut warnings = Vec::new();
     let pipelines = Pipelines::new(pipeline::of(&raw.rule)?);
     let triggers = trigger::of(&raw.rule)?;
-    let tls = tls::of(&raw.rule, &mut warnings)?;
+    let tls = tls::of(&raw.rule, raw.health.cql, &mut warnings)?;
     let policy = policy(raw.rule, raw.default, &mut warnings)?;
     let health = health::settings(raw.health)?;
     let RawAgent {

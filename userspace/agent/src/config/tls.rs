@@ -47,9 +47,10 @@ pub(super) fn condition(raw: Option<&Spanned<Value>>) -> Result<Option<bool>, Fl
     }
 }
 
-/// Those of the rules that have certificates, or trust some.
+/// Those of the rules that have certificates, or trust some. `asks_in_cql`: how backends are checked.
 pub(super) fn of(
     rules: &[Spanned<RawRule>],
+    asks_in_cql: Option<bool>,
     warnings: &mut Vec<String>,
 ) -> Result<Vec<(RuleName, Settings)>, Flaw> {
     let rules = rules.iter().map(Spanned::get_ref);
@@ -75,6 +76,12 @@ pub(super) fn of(
                  sends it while the agent is away; fail = {:?} is safe",
                 Fail::Open.as_str(),
                 Fail::Closed.as_str()
+            ));
+        }
+        if settings.dial.is_some() && !rule.backends.is_empty() && asks_in_cql != Some(false) {
+            warnings.push(format!(
+                "rule {name}: its backends are checked in the clear, and may be found dead because they \
+                 encrypt: [health] cql = false only has them accept"
             ));
         }
         found.push((name, settings));
@@ -211,6 +218,22 @@ mod tests {
             panic!("one warning");
         };
         assert!(warning.starts_with("rule r: with fail = \"open\""));
+    }
+
+    #[test]
+    fn backends_that_are_asked_in_the_clear_are_warned_of() {
+        let rule = "[[rule]]\nname = \"r\"\nto = [\"10.9.0.1:9042\"]\naction = \"enrich\"\n\
+                    fail = \"closed\"\nbackends = [\"10.1.0.1:9042\"]\nupstream_tls = { ca = \"/a\" }\n";
+        let warnings = |text: &str| {
+            let config = Config::parse(Path::new("u.toml"), text).unwrap();
+            config.warnings
+        };
+        let [warning] = &warnings(rule)[..] else {
+            panic!("one warning");
+        };
+        assert!(warning.contains("[health] cql = false"), "{warning}");
+        let asks_not = format!("{rule}[health]\ncql = false\n");
+        assert_eq!(warnings(&asks_not), [""; 0]);
     }
 
     #[test]

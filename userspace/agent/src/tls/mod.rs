@@ -71,7 +71,12 @@ pub struct RuleTls {
 
 /// The rules with certificates. Those that say the same share what it makes.
 #[derive(Clone, Debug, Default)]
-pub struct TlsRules(HashMap<RuleName, Arc<RuleTls>>);
+pub struct TlsRules {
+    rules: HashMap<RuleName, Arc<RuleTls>>,
+    /// Of the file before, those that are not in this one: connections that they have decided are
+    /// still being made.
+    gone: HashMap<RuleName, Arc<RuleTls>>,
+}
 
 impl TlsRules {
     /// Reads the files.
@@ -79,9 +84,9 @@ impl TlsRules {
     /// # Errors
     /// One line: which rule, which key, which file, and what is wrong with it.
     pub fn load(wanted: &[(RuleName, Settings)]) -> anyhow::Result<Self> {
-        let mut loaded: HashMap<RuleName, Arc<RuleTls>> = HashMap::new();
+        let mut rules: HashMap<RuleName, Arc<RuleTls>> = HashMap::new();
         for (rule, settings) in wanted {
-            let alike = loaded.values().find(|other| other.settings == *settings);
+            let alike = rules.values().find(|other| other.settings == *settings);
             let tls = match alike {
                 Some(tls) => tls.clone(),
                 None => {
@@ -89,19 +94,31 @@ impl TlsRules {
                     Arc::new(tls.map_err(|e| anyhow::anyhow!("rule {rule}: {e}"))?)
                 }
             };
-            loaded.insert(rule.clone(), tls);
+            rules.insert(rule.clone(), tls);
         }
-        Ok(Self(loaded))
+        Ok(Self {
+            rules,
+            gone: HashMap::new(),
+        })
+    }
+
+    /// These, in place of others. `stays`: whether a rule of theirs is still there, whatever it says now.
+    pub fn replacing(mut self, others: &Self, stays: impl Fn(&RuleName) -> bool) -> Self {
+        let gone = others.rules.iter().filter(|(rule, _)| !stays(rule));
+        self.gone = gone
+            .map(|(rule, tls)| (rule.clone(), tls.clone()))
+            .collect();
+        self
     }
 
     /// This rule's.
     pub fn of(&self, rule: &RuleName) -> Option<&Arc<RuleTls>> {
-        self.0.get(rule)
+        self.rules.get(rule).or_else(|| self.gone.get(rule))
     }
 
     /// Whether no rule has any.
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.rules.is_empty() && self.gone.is_empty()
     }
 }
 

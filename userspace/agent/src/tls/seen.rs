@@ -1,5 +1,7 @@
 //! What is shown of a connection that is encrypted.
 
+use std::fmt;
+
 use rustls::{Connection, pki_types::CertificateDer};
 use serde::Serialize;
 
@@ -42,6 +44,20 @@ impl Seen {
             Side::Client => &mut self.client,
             Side::Database => &mut self.database,
         }
+    }
+}
+
+impl fmt::Display for Seen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let sides = [("client", &self.client), ("database", &self.database)];
+        let mut between = "";
+        for (side, seen) in sides {
+            if let Some(seen) = seen {
+                write!(f, "{between}TLS {} with the {side}", seen.version)?;
+                between = ", ";
+            }
+        }
+        Ok(())
     }
 }
 

@@ -96,6 +96,21 @@ fn a_pipe_is_no_file_to_wait_for() {
 }
 
 #[test]
+fn a_rule_that_is_gone_is_known_until_the_next_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let authority = Authority::new();
+    let (cert, key) = authority.signs(&[NAME]).write(folder.path(), "good");
+    let rule = RuleName::new("r");
+    let first = TlsRules::load(&wanted(&cert, &key, None)).unwrap();
+    let stays = TlsRules::default().replacing(&first, |_| true);
+    assert!(stays.of(&rule).is_none(), "it says nothing of TLS any more");
+    let gone = TlsRules::default().replacing(&first, |_| false);
+    assert!(gone.of(&rule).is_some() && !gone.is_empty());
+    let later = TlsRules::default().replacing(&gone, |_| false);
+    assert!(later.of(&rule).is_none() && later.is_empty());
+}
+
+#[test]
 fn rules_that_say_the_same_are_the_same() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();

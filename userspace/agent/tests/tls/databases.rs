@@ -35,6 +35,8 @@ fn talk(s: &Secure<'_, '_>, mut client: End, mut database: End) {
     let flow = s.flow(&client);
     assert_eq!(flow["path"], "enrich", "{flow}");
     assert_eq!(flow["tls"]["database"]["version"], "1.3", "{flow}");
+    let why = flow["why"].as_str().unwrap();
+    assert!(why.ends_with("TLS 1.3 with the database"), "{why}");
     client.ends();
     assert_eq!(database.rest(), b"", "its end is said");
     database.ends();
