@@ -1,12 +1,12 @@
 //! Towards databases.
 
-use std::thread;
+use std::{net::TcpStream, thread};
 
 use super::{
     SELECT,
     certs::{Authority, NAME},
     clients::OWN,
-    common::eventually,
+    common::{accept, eventually},
     ends::{End, Secure, secure},
     query, ready, startup, void,
 };
@@ -347,4 +347,40 @@ fn requests_and_answers_of_any_size_pass_in_any_number() {
             }
         });
     }
+}
+
+#[test]
+fn a_backend_goes_by_its_own_address() {
+    const VIRTUAL: &str = "10.9.0.10:9042";
+    secure(|s| {
+        let port = s.host.listener.local_addr().unwrap().port();
+        s.host.policy(&s.named(&format!(
+            "[[rule]]\nname = \"r\"\nto = [\"{VIRTUAL}\"]\naction = \"enrich\"\nfail = \"closed\"\n\
+             backends = [\"127.0.0.1:{port}\"]\nupstream_tls = {{ ca = \"DIR/ca.crt\" }}\n\
+             [health]\ncql = false\n"
+        )));
+        let dial = || TcpStream::connect(VIRTUAL);
+        // It is up once it has been checked.
+        let mut client = None;
+        eventually("a backend is up", || {
+            client = s.host.sandbox.client(dial).unwrap().ok();
+            client.is_some()
+        });
+        let mut client = End::Plain(client.unwrap());
+        client.sends(&startup(4, &[]));
+        let signed = s.authority.signs(&["127.0.0.1"]);
+        let config = Authority::server(&signed, None);
+        // Those who check it dial it, too, and say nothing.
+        loop {
+            let (database, _) = accept(&s.host.listener);
+            let mut database = End::server(database, &config);
+            let asked = startup(4, &[]);
+            let mut got = vec![0; asked.len()];
+            if std::io::Read::read_exact(&mut database, &mut got).is_ok() {
+                assert_eq!(got, asked);
+                break;
+            }
+        }
+        assert_eq!(s.flow(&client)["tls"]["database"]["version"], "1.3");
+    });
 }
