@@ -295,3 +295,57 @@ fn one_that_resets_before_its_first_word_resets_the_database() {
         s.ends_for("client_reset");
     });
 }
+
+#[test]
+fn garbage_behind_a_client_hello_ends_it() {
+    secure(|s| {
+        s.rule(OWN);
+        let (client, database) = s.connect();
+        let mut client = End::client(client, &s.authority.client(None), NAME);
+        let End::Client(stream) = &mut client else {
+            panic!("a client");
+        };
+        stream.conn.write_tls(&mut stream.sock).unwrap();
+        std::io::Write::write_all(&mut stream.sock, &[0x99; 300]).unwrap();
+        assert_eq!(End::Plain(database).rest(), b"");
+        s.ends_for("client_tls");
+        assert_eq!(s.failed("client", "malformed"), 1);
+    });
+}
+
+#[test]
+fn one_that_does_not_read_stops_its_database() {
+    /// More than all buffers on the way have room for.
+    const TOO_MUCH: usize = 64 << 20;
+    /// So often in a row nothing is taken.
+    const STOPPED: usize = 20;
+    secure(|s| {
+        s.rule(OWN);
+        let (mut client, database) = s.encrypted();
+        let End::Plain(mut database) = database else {
+            panic!("the database does not encrypt");
+        };
+        client.sends(&startup(4, &[]));
+        std::io::Read::read_exact(&mut database, &mut vec![0; startup(4, &[]).len()]).unwrap();
+        let body = [&2_i32.to_be_bytes()[..], &vec![7; TOO_MUCH]].concat();
+        let answer = super::frames::frame(0x84, 0, 0x08, &body);
+        database.set_nonblocking(true).unwrap();
+        let (mut sent, mut stopped) = (0, 0);
+        while stopped < STOPPED {
+            match std::io::Write::write(&mut database, &answer[sent..]) {
+                Ok(n) => (sent, stopped) = (sent + n, 0),
+                Err(e) if e.kind() == ErrorKind::WouldBlock => {
+                    stopped += 1;
+                    thread::sleep(std::time::Duration::from_millis(50));
+                }
+                Err(e) => panic!("{e}"),
+            }
+            assert!(sent < TOO_MUCH, "nobody stops it");
+        }
+        database.set_nonblocking(false).unwrap();
+        thread::scope(|scope| {
+            scope.spawn(|| std::io::Write::write_all(&mut database, &answer[sent..]).unwrap());
+            client.gets(&answer);
+        });
+    });
+}
