@@ -347,9 +347,16 @@ impl Ends {
                 }
             }
             News::NotEstablished(failure, text) => self.is_not_established(side, failure, &text),
-            News::Failed(error) => {
-                let side = side.as_str();
-                tracing::info!(flow = ?self.flow.id, side, %error, "TLS has failed");
+            News::Failed(failure, error) => {
+                let advice = failure.advice(side);
+                tracing::info!(
+                    flow = ?self.flow.id,
+                    side = side.as_str(),
+                    orig_dst = %self.flow.orig_dst,
+                    error,
+                    advice,
+                    "TLS has failed"
+                );
             }
         }
     }
@@ -360,18 +367,27 @@ impl Ends {
         counter.with_label_values(&labels).inc();
         let (flow, rule) = (self.flow.id, self.flow.rule());
         let (reason, advice) = (failure.as_str(), failure.advice(side));
-        let text = "no TLS handshake";
         match side {
             // Anybody can cause it.
-            Side::Client => {
-                let client = self.flow.client;
-                tracing::info!(?flow, side = "client", %client, %rule, reason, error, advice, text);
-            }
-            Side::Database => {
-                let orig_dst = self.flow.orig_dst;
-                let backend = self.flow.backend().map(tracing::field::display);
-                tracing::warn!(?flow, side = "database", %orig_dst, backend, %rule, reason, error, advice, text);
-            }
+            Side::Client => tracing::info!(
+                ?flow,
+                client = %self.flow.client,
+                %rule,
+                reason,
+                error,
+                advice,
+                "no TLS handshake with a client"
+            ),
+            Side::Database => tracing::warn!(
+                ?flow,
+                orig_dst = %self.flow.orig_dst,
+                backend = self.flow.backend().map(tracing::field::display),
+                %rule,
+                reason,
+                error,
+                advice,
+                "no TLS handshake with a database"
+            ),
         }
     }
 }

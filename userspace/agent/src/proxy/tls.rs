@@ -66,8 +66,8 @@ pub(super) enum News {
     Established,
     /// It will never be.
     NotEstablished(Failure, String),
-    /// What came later is no good.
-    Failed(String),
+    /// What came later is no good. With TLS 1.3 that may be an alert about the handshake.
+    Failed(Failure, String),
 }
 
 impl Tls {
@@ -117,11 +117,12 @@ impl Tls {
     ) -> Poll<io::Result<usize>> {
         loop {
             // It may be what the other side waits for. Who does not take it may still send.
-            if let Poll::Ready(Err(e)) = self.poll_flush(cx, socket) {
-                return Poll::Ready(Err(e));
-            }
+            let flushed = self.poll_flush(cx, socket);
             if let Some(end) = &self.end {
                 return Poll::Ready(end.read(self.is_established));
+            }
+            if let Poll::Ready(Err(e)) = flushed {
+                return Poll::Ready(Err(e));
             }
             ready!(socket.poll_read_ready(cx))?;
             let taken = ENCRYPTED.with_borrow_mut(|encrypted| {
@@ -183,10 +184,13 @@ impl Tls {
 
     fn ends(&mut self, end: End) {
         self.news = match &end {
-            End::Failed(error) if self.is_established => Some(News::Failed(error.to_string())),
             End::Failed(error) => {
-                let failure = Failure::of(error);
-                Some(News::NotEstablished(failure, error.to_string()))
+                let (failure, text) = (Failure::of(error), error.to_string());
+                Some(match (self.is_established, self.news.take()) {
+                    (false, _) => News::NotEstablished(failure, text),
+                    (true, None) => News::Failed(failure, text),
+                    (true, Some(before)) => before,
+                })
             }
             End::Said | End::Cut if self.is_established => self.news.take(),
             End::Said | End::Cut => {
@@ -199,7 +203,7 @@ impl Tls {
 
     /// The socket has failed.
     fn failed(&mut self, error: io::Error) -> io::Error {
-        if !self.is_established {
+        if !self.is_established && self.end.is_none() {
             self.news = Some(News::NotEstablished(Failure::Connection, error.to_string()));
         }
         error
