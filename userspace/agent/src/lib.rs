@@ -37,4 +37,5 @@ pub mod remembered;
 pub mod reporters;
 pub mod shortcuts;
 pub mod statements;
+pub mod tls;
 pub mod triggers;

@@ -81,7 +81,7 @@ pub use event::{
 };
 pub use flow::FlowDecoder;
 pub use frame::{MAX_BODY_BYTES, Opcode, ProtocolVersion, StreamId};
-pub use handshake::{Handshake, Refusal, Step};
+pub use handshake::{Handshake, Refusal, Step, refuse_first};
 pub use pending::MAX_IN_FLIGHT;
 pub use place::{Framing, NoPlace, PLACE_HEADER_BYTES, Place, Unread};
 pub use prepared::{MAX_PREPARED_STATEMENTS, PreparedStatements};
