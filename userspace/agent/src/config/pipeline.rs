@@ -97,6 +97,7 @@ fn pipeline(rule: &RawRule) -> Result<Steps, Flaw> {
             }
             Step::Reports(step) => report.push(step),
             Step::Protects(step, source) => {
+                behind_all(&effects, &*step, raw)?;
                 edit.push(step);
                 keys.push(source);
             }
@@ -144,10 +145,10 @@ fn may_protect(rule: &RawRule, reporters: &[Box<dyn Reporter>]) -> Result<(), Fl
         (sample.span(), "sample: expected none", "of the others")
     } else if let Some(trigger) = &rule.trigger {
         (trigger.span(), "trigger: expected none", "before it holds")
-    } else if reporters.iter().any(|reporter| reporter.wants_texts()) {
+    } else if let Some(setting) = reporters.iter().find_map(|reporter| shows(&**reporter)) {
         let message = format!(
-            "rule.pipeline: expected no `statement = true` in a pipeline with `{name}`, because texts have \
-             values in them"
+            "rule.pipeline: expected no `{setting} = true` in a pipeline with `{name}`, because that writes \
+             values in plain"
         );
         return Err(Flaw::new(rule.name.span(), message));
     } else {
@@ -158,6 +159,15 @@ fn may_protect(rule: &RawRule, reporters: &[Box<dyn Reporter>]) -> Result<(), Fl
         "rule.{expected} in a rule with `{name}`, because values would be stored in plain {when}"
     );
     Err(Flaw::new(span, message))
+}
+
+/// The setting by which a reporter writes values down, if it does.
+fn shows(reporter: &dyn Reporter) -> Option<&'static str> {
+    match (reporter.wants_texts(), reporter.wants_bodies()) {
+        (true, _) => Some("statement"),
+        (_, true) => Some("values"),
+        (false, false) => None,
+    }
 }
 
 enum Step {
@@ -171,8 +181,8 @@ enum Step {
 fn names() -> String {
     let all: [&[&str]; 4] = [
         transforms::NAMES,
-        &[protect::NAME],
         effects::NAMES,
+        &[protect::NAME],
         reporters::NAMES,
     ];
     all.concat().join(", ")
@@ -303,6 +313,11 @@ mod tests {
                 "fail = \"closed\"",
                 ", { transform = \"audit\", file = \"/a\", statement = true }",
                 "expected no `statement = true`",
+            ),
+            (
+                "fail = \"closed\"",
+                ", { transform = \"debug\", values = true }",
+                "expected no `values = true`",
             ),
         ] {
             let error = of(rule, more).unwrap_err();
@@ -562,6 +577,13 @@ mod tests {
             (
                 format!("{mirror} }}, {tag}"),
                 "u.toml:5:61: rule.pipeline: expected mirror behind all transforms",
+            ),
+            (
+                format!(
+                    "{mirror} }}, {{ transform = \"protect\", columns = {{ \"a.b\" = [\"c\"] }}, keys = \"/k\" }}"
+                ),
+                "expected mirror behind all transforms, because it takes requests as the database gets them; found \
+                 protect behind it",
             ),
         ];
         for (step, expected) in mirrors {
