@@ -279,6 +279,22 @@ fn what_may_change_by_itself_is_not_kept() {
         }
         assert_eq!(world.cached("stores", "outcome=\"unfit\""), 4);
         assert_eq!(world.reads("hit"), 0);
+        // A USE could overtake it while it waits. A statement that is prepared is where it was prepared, and a write
+        // is seen.
+        client.does("USE shop");
+        for _ in 0..2 {
+            client.does("SELECT v FROM orders WHERE id = 1");
+        }
+        assert_eq!(world.cached("bypassed", "reason=\"keyspace\""), 2);
+        let id = client.prepares("SELECT v FROM orders WHERE id = ?");
+        let execute = client.execute(&id, &[&1_i32.to_be_bytes()]);
+        for expected in ["short", "short", "unqualified"] {
+            assert_eq!(value(&client.ask(&execute).1), expected);
+            if world.reads("hit") == 1 {
+                client.does("INSERT INTO orders (id, v) VALUES (1, 'unqualified')");
+            }
+        }
+        assert_eq!(world.reads("hit"), 1);
     });
 }
 

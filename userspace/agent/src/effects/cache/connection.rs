@@ -328,7 +328,7 @@ impl<'s> Talk<'s> {
             Reply::Done | Reply::Error => Opened::Bad,
         };
         match found {
-            Opened::Is(body) => find.is_answered(body.to_vec(), self.shared),
+            Opened::Is(body) => find.answers(body.to_vec(), self.shared),
             Opened::Old | Opened::Bad => {
                 let _ = find.reading.generation.set(generation);
                 let counted = if found == Opened::Bad {

@@ -178,7 +178,12 @@ fn asked(
     for statement in request.statements() {
         let (means, digest) = match statement {
             Statement::Text(text) => {
-                let means = means(text, keyspace, &store.shared.settings.tables);
+                let tables = &store.shared.settings.tables;
+                // While a read waits, a USE may overtake it: its own words have to say where it reads.
+                let means = match means(text, request.keyspace(), tables) {
+                    Means::Writes(_) => means(text, keyspace, tables),
+                    reads => reads,
+                };
                 (means, None)
             }
             Statement::Prepared(id) => {

@@ -264,7 +264,7 @@ impl Find {
         self.ticket.resolve(Resolution::Pass);
     }
 
-    pub(super) fn is_answered(self, body: Vec<u8>, shared: &Shared) {
+    pub(super) fn answers(self, body: Vec<u8>, shared: &Shared) {
         shared.counters.read(Read::Hit);
         self.ticket.resolve(Resolution::Answer(body));
     }
