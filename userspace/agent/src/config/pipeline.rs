@@ -106,12 +106,37 @@ fn pipeline(rule: &RawRule) -> Result<Steps, Flaw> {
     if !keys.is_empty() {
         may_protect(rule, &report)?;
     }
+    caches_what_is_named(rule, &effects)?;
     Ok(Steps {
         edit: (!edit.is_empty()).then(|| edit.into()),
         report: (!report.is_empty()).then(|| report.into()),
         effects,
         keys,
     })
+}
+
+/// `cache` knows a write by the names in its text and the keyspace that the client is in, which have to be those of one
+/// side.
+fn caches_what_is_named(rule: &RawRule, effects: &[Arc<dyn Effect>]) -> Result<(), Flaw> {
+    if effects.iter().all(|effect| effect.name() != "cache") {
+        return Ok(());
+    }
+    let renames = |raw: &&Spanned<Table>| {
+        let table = raw.get_ref();
+        ["keyspaces", "tables"]
+            .iter()
+            .any(|key| table.contains_key(*key))
+            && table.get(TRANSFORM).and_then(toml::Value::as_str) == Some("rewrite")
+    };
+    match rule.pipeline.iter().find(renames) {
+        None => Ok(()),
+        Some(raw) => Err(Flaw::new(
+            raw.span(),
+            "rule.pipeline: expected no `keyspaces` and `tables` of rewrite in a pipeline with cache, which would not \
+             know all writes to its tables"
+                .to_owned(),
+        )),
+    }
 }
 
 /// Nothing that changes a request stands behind a step that takes it for what the database gets.
@@ -251,6 +276,8 @@ mod tests {
             "{ transform = \"tag\", service = \"s\", host = \"h\", prefix = \"p.\" }",
             "{ transform = \"throttle\", rate = 0.5, burst = 2, per = \"client\", mode = \"shadow\" }",
             "{ transform = \"tracing\", one_in = 100 }",
+            "{ transform = \"cache\", redis = \"10.0.0.9:6379\", tables = [\"shop.products\"], ttl = \"30s\", max_bytes = 1, \
+             timeout = \"20ms\", prefix = \"p\", username = \"u\", password_file = \"/p\" }",
             "{ transform = \"mirror\", to = \"10.0.0.9:9042\", what = [\"reads\", \"writes\"], sample = 1.0, compare = \
              true, dual_write = true, username = \"u\", password_file = \"/p\", timeout = \"1s\", on_failure = \
              \"error\", show_values = true }",
@@ -590,6 +617,66 @@ mod tests {
             let error = found("enrich", &step).unwrap_err();
             assert!(error.contains(expected), "{step}: {error}");
         }
+        let cache = "{ transform = \"cache\", redis = \"10.0.0.9:6379\"";
+        let of = "tables = [\"shop.a\"], ttl = \"30s\"";
+        let caches = [
+            (format!("{cache} }}"), "missing field `tables`"),
+            (
+                format!("{{ transform = \"cache\", redis = \"r:6379\", {of} }}"),
+                "redis: expected `IP:PORT`; found \"r:6379\"",
+            ),
+            (
+                format!("{cache}, tables = [], ttl = \"30s\" }}"),
+                "tables: expected 1 to 32",
+            ),
+            (
+                format!("{cache}, tables = [\"shop\"], ttl = \"30s\" }}"),
+                "tables: expected `keyspace.table`",
+            ),
+            (
+                format!("{cache}, tables = [\"system.local\"], ttl = \"30s\" }}"),
+                "tables: expected none of the server's own",
+            ),
+            (
+                format!("{cache}, tables = [\"a.b\"], ttl = \"2000m\" }}"),
+                "ttl: expected `1ms` to `1440m`; found \"2000m\"",
+            ),
+            (
+                format!("{cache}, {of}, timeout = \"0ms\" }}"),
+                "timeout: expected `1ms` to `10s`",
+            ),
+            (
+                format!("{cache}, {of}, max_bytes = 0 }}"),
+                "max_bytes: expected 1 to 1048576; found 0",
+            ),
+            (
+                format!("{cache}, {of}, prefix = \"\" }}"),
+                "prefix: expected",
+            ),
+            (
+                format!("{cache}, {of}, username = \"u\" }}"),
+                "username: expected with `password_file`",
+            ),
+            (
+                format!("{cache}, {of}, password_file = \"p\" }}"),
+                "password_file: expected an absolute path",
+            ),
+            (
+                format!("{cache}, {of} }}, {tag}"),
+                "expected cache behind all transforms",
+            ),
+            (
+                format!(
+                    "{{ transform = \"rewrite\", keyspaces = {{ a = \"b\" }} }}, {cache}, {of} }}"
+                ),
+                "expected no `keyspaces` and `tables` of rewrite",
+            ),
+        ];
+        for (step, expected) in caches {
+            let error = found("enrich", &step).unwrap_err();
+            assert!(error.contains(expected), "{step}: {error}");
+        }
+        found("enrich", &format!("{tag}, {cache}, {of} }}, {mirror} }}")).unwrap();
         found(
             "enrich",
             &format!("{tag}, {mirror} }}, {mirror}, compare = true }}"),

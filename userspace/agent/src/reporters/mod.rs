@@ -33,7 +33,10 @@ pub use trace::{Collectors, TraceMetrics};
 pub use whose::Whose;
 
 use crate::{
-    effects::mirror::{MirrorMetrics, Mirrors},
+    effects::{
+        cache::{CacheMetrics, Caches},
+        mirror::{MirrorMetrics, Mirrors},
+    },
     protect::{ProtectMetrics, Rings},
     statements::Statements,
 };
@@ -135,6 +138,8 @@ pub struct Means {
     pub journals: Journals,
     /// Where spans go.
     pub collectors: Collectors,
+    /// Redis, for answers that are given again.
+    pub caches: Caches,
     /// Second clusters.
     pub mirrors: Mirrors,
     /// What `count` and `debug` count.
@@ -156,6 +161,7 @@ impl Means {
         Ok(Self {
             journals: Journals::new(JournalMetrics::register(registry)?),
             collectors: Collectors::new(TraceMetrics::register(registry)?),
+            caches: Caches::new(CacheMetrics::register(registry)?),
             mirrors: Mirrors::new(MirrorMetrics::register(registry)?),
             frames: FrameMetrics::register(registry)?,
             stats: stats::Counted::register(registry)?,
@@ -166,6 +172,7 @@ impl Means {
 
     /// Gives each metric a first sample, so that the documentation sees it.
     pub fn declare_for_docs(&self) {
+        self.caches.declare_for_docs();
         self.mirrors.declare_for_docs();
         self.frames.declare_for_docs();
         self.stats.declare_for_docs();

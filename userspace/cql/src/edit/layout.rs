@@ -35,7 +35,7 @@ pub(super) struct Parameters {
 pub(super) const VALUES: u32 = 0x01;
 pub(super) const SKIP_METADATA: u32 = 0x02;
 pub(super) const PAGE_SIZE: u32 = 0x04;
-const PAGING_STATE: u32 = 0x08;
+pub(super) const PAGING_STATE: u32 = 0x08;
 pub(super) const SERIAL: u32 = 0x10;
 pub(super) const TIMESTAMP: u32 = 0x20;
 pub(super) const NAMES: u32 = 0x40;

@@ -145,11 +145,17 @@ impl Editor {
     /// One that had no pipeline has this one from the next request on.
     pub fn becomes(&mut self, pipeline: Pipeline, caller: Caller) {
         self.talk.pipeline = pipeline;
-        let Caller { keyspace, user, .. } = std::mem::take(&mut self.talk.caller);
+        let Caller {
+            keyspace,
+            user,
+            logged_in,
+            ..
+        } = std::mem::take(&mut self.talk.caller);
         self.talk.caller = Caller {
             keyspace_before: keyspace.is_some() || self.talk.uses.is_out(),
             keyspace,
             user,
+            logged_in,
             ..caller
         };
         if self.talk.early && self.is_strict() {

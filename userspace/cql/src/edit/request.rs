@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use super::copied::{Copied, NotCopied};
 use super::layout::{
-    Asked, Layout, NOW_IN_SECONDS, PAGE_SIZE, Parameters, SERIAL, SKIP_METADATA, TIMESTAMP,
+    Asked, Layout, NOW_IN_SECONDS, PAGE_SIZE, PAGING_STATE, Parameters, SERIAL, SKIP_METADATA,
+    TIMESTAMP,
 };
 use super::parking::{Lot, Space, Ticket};
 use crate::details::Consistency;
@@ -178,6 +179,27 @@ impl<'a> Request<'a> {
                 .layout
                 .parameters
                 .is_some_and(|parameters| self.flags(&parameters) & NOW_IN_SECONDS != 0)
+    }
+
+    /// It asks for a further page.
+    pub fn has_paging_state(&self) -> bool {
+        self.layout
+            .parameters
+            .is_some_and(|parameters| self.flags(&parameters) & PAGING_STATE != 0)
+    }
+
+    /// The database is asked to trace it.
+    pub fn is_traced(&self) -> bool {
+        self.header.flags.any(Flags::TRACING)
+    }
+
+    /// All of its body that says which rows are read, in two pieces: without a custom payload, and without the
+    /// client's time, which is a write's, and which many drivers send with everything.
+    pub fn question(&self) -> [&[u8]; 2] {
+        let proper = self.layout.proper;
+        let cut = self.layout.parameters.and_then(|p| p.timestamp);
+        let (end, begin) = cut.map_or((self.body.len(), self.body.len()), |at| (at, at + 8));
+        [proper..end, begin..self.body.len()].map(|range| self.body.get(range).unwrap_or_default())
     }
 
     /// Where there is one.

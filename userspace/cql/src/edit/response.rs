@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 
 use super::bindings::Bindings;
+use super::page::Page;
 use super::parking::{Lot, Space, Ticket};
 use super::request::Note;
 use super::rows::{Cell, Column, Rows};
@@ -100,6 +101,14 @@ impl<'a> Response<'a> {
     /// Its body, behind what stands before it: an id of a trace, warnings, a payload. `None`: malformed.
     pub fn proper(&self) -> Option<&[u8]> {
         Some(behind_prelude(&self.header, &self.body)?.rest())
+    }
+
+    /// The body of a RESULT of rows that tells all there is: no further page, no metadata that have changed, no
+    /// trace, warning or payload. `None`: it is something else, or malformed.
+    pub fn whole_rows(&self) -> Option<&[u8]> {
+        let is_plain = !self.header.flags.any(Flags::PRELUDE);
+        let is_result = self.header.opcode == Some(Opcode::Result);
+        (is_plain && is_result && Page::is_whole(&self.body)?).then_some(&*self.body)
     }
 
     /// The code of an ERROR; `None`: it is none.

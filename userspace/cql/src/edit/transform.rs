@@ -77,6 +77,8 @@ pub struct Caller {
     pub keyspace_before: bool,
     /// Who has logged in, where that was by SASL PLAIN; as the database has accepted it.
     pub user: Option<String>,
+    /// It has logged in, whoever it is and by whatever means.
+    pub logged_in: bool,
     /// The name of its process, if that is on this host.
     pub process: Option<String>,
     /// Its cgroup, likewise.
