@@ -66,6 +66,12 @@ enum up_limit {
 	UP_UNSERVED_RING_BYTES = 4096,
 	/* Intercepted connections whose handshake is under way. */
 	UP_MAX_LEGS = 65536,
+	/* Handshakes that are just done; more than a host makes in a hundredth of UP_FRESH_NS are of no
+	 * use. */
+	UP_MAX_FRESH = 1024,
+	/* For how long data may find the listener in place of the accepted socket: a kernel's race of
+	 * nanoseconds, or however long a virtual core stands still. Less than TCP takes to send again. */
+	UP_FRESH_NS = 100000000,
 	/* IP header (no options: 20 or 40) and TCP header (at most 60). */
 	UP_SYN_BYTES = 120,
 	UP_COMM_BYTES = 16,
@@ -166,7 +172,10 @@ enum up_cause {
 	UP_CAUSE_DATABASE_UNMETERED = 22,
 	/* The agent has no outpost in the caller's network namespace yet. */
 	UP_CAUSE_NO_OUTPOST = 23,
-	UP_CAUSES = 24,
+	/* The client's data met the listener, before the accepted socket could be found: it is sent
+	 * again. */
+	UP_CAUSE_OVERTAKEN = 24,
+	UP_CAUSES = 25,
 };
 
 /* Which way a message of a socket on the shortcut took: the shortcut, or TCP and why. */

@@ -80,6 +80,12 @@ pub const UNSERVED_RING_BYTES: u32 = 4096;
 /// `UP_MAX_LEGS` of `enum up_limit` in abi.h.
 pub const MAX_LEGS: u32 = 65536;
 
+/// `UP_MAX_FRESH` of `enum up_limit` in abi.h.
+pub const MAX_FRESH: u32 = 1024;
+
+/// `UP_FRESH_NS` of `enum up_limit` in abi.h.
+pub const FRESH_NS: u32 = 100000000;
+
 /// `UP_SYN_BYTES` of `enum up_limit` in abi.h.
 pub const SYN_BYTES: u32 = 120;
 
@@ -251,8 +257,11 @@ pub const CAUSE_DATABASE_UNMETERED: u32 = 22;
 /// `UP_CAUSE_NO_OUTPOST` of `enum up_cause` in abi.h.
 pub const CAUSE_NO_OUTPOST: u32 = 23;
 
+/// `UP_CAUSE_OVERTAKEN` of `enum up_cause` in abi.h.
+pub const CAUSE_OVERTAKEN: u32 = 24;
+
 /// `UP_CAUSES` of `enum up_cause` in abi.h.
-pub const CAUSES: u32 = 24;
+pub const CAUSES: u32 = 25;
 
 /// `UP_FRAMING_FRAMES` of `enum up_framing` in abi.h.
 pub const FRAMING_FRAMES: u32 = 0;

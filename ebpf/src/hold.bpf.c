@@ -9,10 +9,11 @@
  * the database's host or the network would have (RST, ICMP), or not at all. So a refused,
  * unreachable or silent database fails in connect(), with the errno that it always had.
  *
- * Everything that is no such SYN passes: strangers who dial the listener themselves are
- * accepted, counted and closed by the agent. Accepted sockets inherit the filter.
+ * Everything else passes, but for data that meets the listener right after its handshake.
+ * Strangers who dial the listener themselves are accepted, counted and closed by the agent.
+ * Accepted sockets inherit the filter.
  *
- * Reads releases; writes legs, held, causes. When the agent is dead, so is the listener.
+ * Reads releases; writes fresh, legs, held, causes. When the agent is dead, so is the listener.
  */
 #include "common.h"
 
@@ -21,6 +22,7 @@
 
 #define TCP_FLAGS_AT 13
 #define TCP_FLAG_SYN 0x02
+#define TCP_FLAG_RST 0x04
 #define TCP_FLAG_ACK 0x10
 
 #define IPV4_HEADER_BYTES 20
@@ -97,6 +99,29 @@ static __always_inline int tell_agent(struct __sk_buff *skb, const struct up_leg
 	return 1;
 }
 
+/* The handshake's last packet passes this filter as one of the listener's. Then the kernel takes the
+ * request out of its table of connections, and enters the accepted socket: who sends in between,
+ * from another core than the one that sees to the handshake, finds neither but the listener, which
+ * would reset the connection. Without an answer it is sent again. */
+static __always_inline int overtakes(struct __sk_buff *skb, const struct tcp_header *tcp)
+{
+	struct bpf_sock *sk = skb->sk;
+	struct up_leg_key key = {};
+	__u64 *answered, before, now;
+
+	if (!sk || sk->state != BPF_TCP_LISTEN || tcp->flags & TCP_FLAG_RST)
+		return 0;
+	if (!parse(skb, tcp, &key.client))
+		return 0;
+	key.listener = bpf_get_socket_cookie(skb);
+	answered = bpf_map_lookup_elem(&fresh, &key);
+	if (!answered)
+		return 0;
+	now = bpf_ktime_get_ns();
+	before = __sync_val_compare_and_swap(answered, 0, now);
+	return before && now - before < UP_FRESH_NS;
+}
+
 SEC("socket")
 int hold_syn(struct __sk_buff *skb)
 {
@@ -108,8 +133,12 @@ int hold_syn(struct __sk_buff *skb)
 
 	if (bpf_skb_load_bytes(skb, 0, &tcp, sizeof(tcp)))
 		return PASS;
-	if ((tcp.flags & (TCP_FLAG_SYN | TCP_FLAG_ACK)) != TCP_FLAG_SYN)
-		return PASS;
+	if ((tcp.flags & (TCP_FLAG_SYN | TCP_FLAG_ACK)) != TCP_FLAG_SYN) {
+		if (!overtakes(skb, &tcp))
+			return PASS;
+		count_cause(UP_CAUSE_OVERTAKEN);
+		return DROP;
+	}
 	bytes = parse(skb, &tcp, &key.client);
 	if (bytes < IPV4_HEADER_BYTES + TCP_HEADER_BYTES_MIN || bytes > UP_SYN_BYTES) {
 		count_cause(UP_CAUSE_ODD_SYN);

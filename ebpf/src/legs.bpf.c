@@ -6,14 +6,15 @@
  * SYN leaves: the leg is entered under the client's address and the listener's cookie, which is
  * all that the SYN will show at the other end. ACTIVE_ESTABLISHED_CB fires before the application learns
  * that it is connected: the name that the agent released moves to the socket, where it
- * lives as long as the socket does, and the leg has served. The change to CLOSE takes the
+ * lives as long as the socket does, and the leg has served, but for what may overtake the
+ * handshake's last packet (hold.bpf.c). The change to CLOSE takes the
  * leg of a connect that failed out, and says that an observed flow has ended. Sockets that are
  * neither cost two failed look-ups. TCP_LISTEN_CB fires in listen(2): a database that begins to
  * listen is known at once (databases.h). PASSIVE_ESTABLISHED_CB fires before a database's socket can
  * be accepted: if its client is on another host and observed, it is marked for the meter
  * (observe_incoming.h).
  *
- * Reads observed, releases, what decides of incoming connections; writes flows, legs, meters, observed,
+ * Reads observed, releases, what decides of incoming connections; writes flows, legs, fresh, meters, observed,
  * causes; deletes from legs, releases. When the agent
  * is dead it enters nothing, because connect no longer intercepts.
  */
@@ -60,6 +61,16 @@ static __always_inline void keep_name(struct bpf_sock *sk)
 	bpf_map_delete_elem(&releases, &cookie);
 }
 
+/* From now on the client may send, and the agent's socket is yet to come: hold.bpf.c says when. */
+static __always_inline void enter_fresh(struct bpf_sock *sk)
+{
+	struct up_flow *flow = bpf_sk_storage_get(&flows, sk, 0, 0);
+	__u64 not_yet = 0;
+
+	if (flow)
+		bpf_map_update_elem(&fresh, &flow->key, &not_yet, BPF_ANY);
+}
+
 /* A flow over which nothing went has nothing to say: the agent need not come for it. */
 static __always_inline void end_meter(struct bpf_sock *sk)
 {
@@ -93,6 +104,7 @@ int on_socket_event(struct bpf_sock_ops *ops)
 							       BPF_SOCK_OPS_STATE_CB_FLAG);
 	} else if (ops->op == BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB) {
 		keep_name(sk);
+		enter_fresh(sk);
 		remove_leg(sk);
 	} else if (ops->op == BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB) {
 		observe_incoming(ops);

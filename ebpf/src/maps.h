@@ -164,6 +164,15 @@ struct {
 		      * or when its socket closes */
 
 struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, UP_MAX_FRESH);
+	__type(key, struct up_leg_key);
+	__type(value, __u64);
+} fresh SEC(".maps"); /* sock_ops → hold filter: when the last packet of a handshake came,
+		       * CLOCK_MONOTONIC, 0 until then; outdated after UP_FRESH_NS, dropped
+		       * for newer ones */
+
+struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, UP_MAX_LEGS);
 	__uint(map_flags, BPF_F_NO_PREALLOC);

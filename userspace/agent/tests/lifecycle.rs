@@ -24,12 +24,6 @@ fn outcome(agent: &Agent<'_>, rule: &str, outcome: &str) -> f64 {
     agent.metric(&name).unwrap()
 }
 
-fn cause(agent: &Agent<'_>, cause: &str) -> f64 {
-    agent
-        .metric(&format!("underpass_safer_path_total{{cause=\"{cause}\"}}"))
-        .unwrap()
-}
-
 /// One host with a database on the loopback.
 struct Host {
     sandbox: Sandbox,
@@ -264,17 +258,10 @@ fn a_full_agent_leaves_flows_to_their_rules_fail_until_there_is_room() {
 fn a_stranger_at_the_listener_is_closed_and_counted() {
     let host = Host::new();
     let agent = host.agent("", &host.policy("enrich", ""));
-    let listening = std::fs::read_to_string(format!("/proc/{}/net/tcp", agent.pid())).unwrap();
-    // `sl local_address rem_address st`: 127.86.0.1 in state LISTEN.
-    let local = listening.lines().find_map(|line| {
-        let mut fields = line.split_whitespace().skip(1);
-        let (local, _, state) = (fields.next()?, fields.next()?, fields.next()?);
-        (local.starts_with("0100567F:") && state == "0A").then(|| local.to_owned())
-    });
-    let port = u16::from_str_radix(local.unwrap().split_once(':').unwrap().1, 16).unwrap();
+    let agents = listens_at(&agent);
     host.sandbox
         .server(|| {
-            let mut stranger = TcpStream::connect(("127.86.0.1", port)).unwrap();
+            let mut stranger = TcpStream::connect(agents).unwrap();
             stranger.set_read_timeout(Some(PATIENCE)).unwrap();
             assert_eq!(
                 stranger.read(&mut [0; 1]).unwrap_err().kind(),

@@ -31,7 +31,9 @@ use std::{
     thread,
 };
 
-use common::{BINARY, FAMILIES, Family, PATIENCE, accept, connect, enrich, eventually, socket};
+use common::{
+    BINARY, FAMILIES, Family, PATIENCE, accept, cause, connect, enrich, eventually, socket,
+};
 use container::{Container, PORT};
 use testkit::sandbox::{Agent, Netns, Sandbox, run_in};
 
@@ -45,11 +47,6 @@ fn start<'a>(host: &'a Sandbox, settings: &str, policy: &str) -> Agent<'a> {
 
 fn outcome(agent: &Agent<'_>, outcome: &str) -> f64 {
     let name = format!("underpass_connections_total{{outcome=\"{outcome}\",rule=\"r\"}}");
-    agent.metric(&name).unwrap()
-}
-
-fn cause(agent: &Agent<'_>, cause: &str) -> f64 {
-    let name = format!("underpass_safer_path_total{{cause=\"{cause}\"}}");
     agent.metric(&name).unwrap()
 }
 

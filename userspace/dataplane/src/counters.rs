@@ -99,6 +99,9 @@ labelled!(
         DatabaseUnmetered = CAUSE_DATABASE_UNMETERED => "database_unmetered",
         /// The agent has no outpost in the caller's network namespace yet, or may not have more.
         NoOutpost = CAUSE_NO_OUTPOST => "no_outpost",
+        /// The client's data met the listener, before the kernel could find the accepted socket: it
+        /// is sent again.
+        Overtaken = CAUSE_OVERTAKEN => "overtaken",
     }
 );
 

@@ -218,6 +218,25 @@ pub fn accept(listener: &TcpListener) -> (TcpStream, SocketAddr) {
     }
 }
 
+/// Where clients are sent to, in the agent's own namespace.
+pub fn listens_at(agent: &Agent<'_>) -> SocketAddr {
+    let listening = std::fs::read_to_string(format!("/proc/{}/net/tcp", agent.pid())).unwrap();
+    // `sl local_address rem_address st`: 127.86.0.1 in state LISTEN.
+    let port = listening.lines().find_map(|line| {
+        let mut fields = line.split_whitespace().skip(1);
+        let (local, _, state) = (fields.next()?, fields.next()?, fields.next()?);
+        let port = local.strip_prefix("0100567F:").filter(|_| state == "0A")?;
+        u16::from_str_radix(port, 16).ok()
+    });
+    ([127, 86, 0, 1], port.unwrap()).into()
+}
+
+/// How often a flow took a safer path than its rule asked for.
+pub fn cause(agent: &Agent<'_>, cause: &str) -> f64 {
+    let name = format!("underpass_safer_path_total{{cause=\"{cause}\"}}");
+    agent.metric(&name).unwrap()
+}
+
 /// Waits until `holds` does.
 pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let deadline = std::time::Instant::now() + PATIENCE;
