@@ -7,11 +7,12 @@
 //!
 //! `token` is what a text consists of, `walk` the statements, `relation` and `term` what stands in
 //! them, `definition` the statements that change no data; `fingerprint` is written on the way. `sites` is for
-//! who changes a text.
+//! who changes a text, `row_write` for who merges writes.
 
 mod definition;
 mod fingerprint;
 mod relation;
+mod row_write;
 mod sites;
 mod term;
 #[cfg(test)]
@@ -24,6 +25,7 @@ use crate::parse::parse;
 use crate::statement::Statement;
 
 pub use fingerprint::{Fingerprint, MAX_FINGERPRINT_BYTES};
+pub use row_write::RowWrite;
 pub(crate) use sites::{Given, Part, Sites, Spot, Using, spots};
 pub(crate) use token::Token;
 pub(crate) use walk::is_reserved;

@@ -3,6 +3,7 @@
 use super::Unreadable;
 use super::cutter::{Fate, Frames, Plan};
 use super::lane::{Lane, Reads, in_segments, may_begin};
+use super::merging::RIDERS;
 use super::output::Output;
 use super::parking::{Kept, Lot, Parked, Resolution, Waited};
 use super::response::Response;
@@ -54,7 +55,7 @@ impl Frames<Unreadable> for Answering<'_> {
             return Ok(Plan::Pass);
         }
         if header.length as usize > MAX_SEEN_BYTES {
-            self.talk.awaited.remove(&header.stream);
+            self.talk.is_not_seen(header.stream);
             self.log.unseen(header.stream, Unseen::TooLarge, false);
             return Ok(Plan::Pass);
         }
@@ -66,7 +67,7 @@ impl Frames<Unreadable> for Answering<'_> {
     }
 
     fn crowded(&mut self, header: &Header) -> Plan {
-        self.talk.awaited.remove(&header.stream);
+        self.talk.is_not_seen(header.stream);
         self.log.unseen(header.stream, Unseen::NoRoom, false);
         Plan::Pass
     }
@@ -83,7 +84,7 @@ impl Frames<Unreadable> for Answering<'_> {
             return Fate::Keep;
         };
         let Some(plain) = self.talk.terms.plain(header, body) else {
-            self.talk.awaited.remove(&header.stream);
+            self.talk.is_not_seen(header.stream);
             self.log.unseen(header.stream, Unseen::Compression, false);
             return Fate::Keep;
         };
@@ -122,7 +123,10 @@ impl Answering<'_> {
             ..
         } = parked;
         match resolution {
-            Resolution::Pass => self.goes_on(&header, kept, awaited),
+            // The first two are said of requests.
+            Resolution::Leads(_) | Resolution::Due | Resolution::Pass => {
+                self.goes_on(&header, kept, awaited);
+            }
             Resolution::Instead(body) => {
                 let raw = kept.bytes().get(..HEADER_BYTES).unwrap_or_default();
                 let kept = Kept::Changed([raw, &body].concat());
@@ -163,7 +167,7 @@ impl Answering<'_> {
 
 impl Talk {
     /// Shows a response to those who await it; the step that saw the request last sees it first.
-    fn show_response(
+    pub(super) fn show_response(
         &mut self,
         response: Response<'_>,
         header: &Header,
@@ -173,6 +177,18 @@ impl Talk {
     ) -> Fate {
         let mut response = response.beside(Lot::new(&mut self.parking, &self.room));
         while let Some((place, number)) = awaited.pop() {
+            if place == RIDERS {
+                let head = *response.header();
+                let body = response.into_body().into_owned();
+                let raw = frame.get(4).copied().unwrap_or_default();
+                if self.is_for_all(&head, raw, &body, log) {
+                    return Fate::Drop;
+                }
+                // There is one such place.
+                let mut response = Response::new(head, body.into());
+                response.is_changed();
+                return self.show_response(response, header, frame, awaited, log);
+            }
             if place == KEYSPACE {
                 let now = response.set_keyspace();
                 self.uses.comes_back(now, &mut self.caller);

@@ -5,7 +5,7 @@ use super::cutter::{Fate, Frames, Plan};
 use super::lane::{Lane, Reads, in_segments, may_begin};
 use super::login::MAX_TOKEN_BYTES;
 use super::output::Output;
-use super::parking::{Kept, Lot, Parked, Resolution, Waited};
+use super::parking::{Kept, Letter, Lot, Parked, Resolution, Waited};
 use super::request::{Request, Statement};
 use super::room::Taken;
 use super::talk::{KEYSPACE, Talk, Terms};
@@ -121,7 +121,21 @@ impl Frames<Unreadable> for Asking<'_> {
             self.talk.login.goes_out(header.stream, &plain);
             return Fate::Keep;
         }
-        self.show(header, frame, body)
+        let fate = self.show(header, frame, body);
+        self.does_said();
+        match (self.talk.late.is_empty(), fate) {
+            (true, fate) => fate,
+            // What has waited is older, and this is not to overtake it.
+            (false, Fate::Keep) => {
+                self.talk.late.extend_from_slice(frame);
+                Fate::Drop
+            }
+            (false, Fate::Instead(frame)) => {
+                self.talk.late.extend_from_slice(&frame);
+                Fate::Drop
+            }
+            (false, Fate::Drop) => Fate::Drop,
+        }
     }
 }
 
@@ -222,8 +236,34 @@ impl Asking<'_> {
         }
     }
 
+    /// Does what steps have said of what waits, while they were shown another.
+    pub(super) fn does_said(&mut self) {
+        loop {
+            let said = std::mem::take(&mut self.talk.parking.said);
+            if said.is_empty() {
+                return;
+            }
+            for Letter { number, resolution } in said {
+                let Some(parked) = self.talk.parking.take(number) else {
+                    continue;
+                };
+                let what = match resolution {
+                    Resolution::Leads(_) => Waited::Merged,
+                    _ => Waited::Passed,
+                };
+                if let Some(step) = self.talk.pipeline.get(parked.place) {
+                    self.log.waited(step.name(), what);
+                }
+                self.resumes(parked, resolution);
+            }
+        }
+    }
+
     /// One that has waited goes on, to the steps behind the one that parked it, or its client is answered.
     pub(super) fn resumes(&mut self, parked: Parked, resolution: Resolution) {
+        if let Resolution::Leads(others) = resolution {
+            return self.go_together(parked, &others);
+        }
         let Parked {
             header,
             kept,
@@ -232,7 +272,10 @@ impl Asking<'_> {
             ..
         } = parked;
         match resolution {
-            Resolution::Pass => self.goes_on(&header, kept, place, awaited),
+            // The first two are no words on one alone.
+            Resolution::Leads(_) | Resolution::Due | Resolution::Pass => {
+                self.goes_on(&header, kept, place, awaited);
+            }
             Resolution::Instead(body) => {
                 let raw = kept.bytes().get(..HEADER_BYTES).unwrap_or_default();
                 let kept = Kept::Changed([raw, &body].concat());
@@ -248,7 +291,7 @@ impl Asking<'_> {
         }
     }
 
-    fn goes_on(&mut self, header: &Header, kept: Kept, place: usize, awaited: Vec<(usize, u64)>) {
+    pub(super) fn goes_on(&mut self, header: &Header, kept: Kept, place: usize, awaited: Vec<(usize, u64)>) {
         let frame = kept.bytes();
         let body = frame.get(HEADER_BYTES..).unwrap_or_default();
         let plain = match &kept {

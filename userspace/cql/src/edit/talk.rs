@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::cutter::Fate;
 use super::login::Login;
+use super::merging::Riders;
 use super::parking::Parking;
 use super::room::Room;
 use super::transform::{Caller, Error};
@@ -23,6 +24,8 @@ pub(super) struct Talk {
     pub(super) terms: Terms,
     /// Who wants to see which responses: a step's place in the pipeline, and its number.
     pub(super) awaited: Awaited,
+    /// By the stream on which their batch is out.
+    pub(super) riders: Riders,
     pub(super) uses: Uses,
     pub(super) login: Login,
     /// Frames for the client that have not gone on.
@@ -50,6 +53,7 @@ impl Talk {
                 segmented: false,
             },
             awaited: HashMap::new(),
+            riders: Riders::new(),
             uses: Uses::default(),
             login: Login::default(),
             answers: Vec::new(),
@@ -85,7 +89,14 @@ impl Talk {
     }
 
     fn respond(&mut self, header: &Header, opcode: u8, body: &[u8]) {
-        self.answers.extend([header.version | RESPONSE_BIT, 0]);
+        self.put_answer(header, Flags(0), opcode, body);
+        self.tell_riders(header.stream, opcode, body);
+    }
+
+    /// A frame without compression.
+    pub(super) fn put_answer(&mut self, header: &Header, flags: Flags, opcode: u8, body: &[u8]) {
+        self.answers
+            .extend([header.version | RESPONSE_BIT, flags.0]);
         self.answers.extend(header.stream.0.to_be_bytes());
         self.answers.push(opcode);
         self.answers.extend((body.len() as u32).to_be_bytes());

@@ -7,6 +7,7 @@ mod guard;
 mod null;
 mod paging;
 mod prepared;
+pub use prepared::Prepared;
 mod rewrite;
 mod tag;
 mod throttle;
