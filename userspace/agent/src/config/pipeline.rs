@@ -179,6 +179,8 @@ mod tests {
     #[test]
     fn every_transform_can_be_configured() {
         let steps = [
+            "{ transform = \"coalesce\", tables = { \"shop.e\" = { partition_key = [\"d\"], clustering = [\"at\"], \
+             columns = [\"v\"] } }, window = \"2ms\", max_statements = 50, max_bytes = 65536 }",
             "{ transform = \"consistency\", at_least = \"TWO\", serial = \"LOCAL_SERIAL\" }",
             "{ transform = \"guard\", refuse = [\"ddl\", \"no_limit\"], tables = [\"shop.*\"], \
              partition_keys = { \"shop.t\" = [\"k\"] }, mode = \"shadow\" }",

@@ -33,7 +33,10 @@ pub use trace::{Collectors, TraceMetrics};
 pub use whose::Whose;
 
 use crate::{
-    effects::mirror::{MirrorMetrics, Mirrors},
+    effects::{
+        coalesce::CoalesceMetrics,
+        mirror::{MirrorMetrics, Mirrors},
+    },
     statements::Statements,
 };
 use keeps::{Keeps, Nobody};
@@ -136,6 +139,8 @@ pub struct Means {
     pub collectors: Collectors,
     /// Second clusters.
     pub mirrors: Mirrors,
+    /// What `coalesce` counts.
+    pub coalesce: CoalesceMetrics,
     /// What `count` and `debug` count.
     pub frames: FrameMetrics,
     /// What `stats` counts.
@@ -154,6 +159,7 @@ impl Means {
             journals: Journals::new(JournalMetrics::register(registry)?),
             collectors: Collectors::new(TraceMetrics::register(registry)?),
             mirrors: Mirrors::new(MirrorMetrics::register(registry)?),
+            coalesce: CoalesceMetrics::register(registry)?,
             frames: FrameMetrics::register(registry)?,
             stats: stats::Counted::register(registry)?,
             statements: Arc::new(Statements::register(registry)?),
@@ -163,6 +169,7 @@ impl Means {
     /// Gives each metric a first sample, so that the documentation sees it.
     pub fn declare_for_docs(&self) {
         self.mirrors.declare_for_docs();
+        self.coalesce.declare_for_docs();
         self.frames.declare_for_docs();
         self.stats.declare_for_docs();
         self.journals.metrics.declare_for_docs();

@@ -232,10 +232,22 @@ mod tests {
     #[test]
     fn markers_of_the_key_are_found() {
         let cases = [
-            ("INSERT INTO shop.e (v, at, device) VALUES (?, ?, ?);", [2, 1]),
-            ("insert into e (device, AT) values (?, ?) using ttl 60", [0, 1]),
-            ("INSERT INTO e (device, at, v) VALUES (?, ?, ?) USING TTL ?", [0, 1]),
-            ("UPDATE e USING TTL ? SET v = ?, \"W\" = ? WHERE at = ? AND device = ?", [4, 3]),
+            (
+                "INSERT INTO shop.e (v, at, device) VALUES (?, ?, ?);",
+                [2, 1],
+            ),
+            (
+                "insert into e (device, AT) values (?, ?) using ttl 60",
+                [0, 1],
+            ),
+            (
+                "INSERT INTO e (device, at, v) VALUES (?, ?, ?) USING TTL ?",
+                [0, 1],
+            ),
+            (
+                "UPDATE e USING TTL ? SET v = ?, \"W\" = ? WHERE at = ? AND device = ?",
+                [4, 3],
+            ),
             ("DELETE FROM e WHERE device = ? AND at = ?", [0, 1]),
             ("DELETE v, \"W\" FROM e WHERE device = ? AND at = ?", [0, 1]),
         ];

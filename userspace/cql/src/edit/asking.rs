@@ -291,7 +291,13 @@ impl Asking<'_> {
         }
     }
 
-    pub(super) fn goes_on(&mut self, header: &Header, kept: Kept, place: usize, awaited: Vec<(usize, u64)>) {
+    pub(super) fn goes_on(
+        &mut self,
+        header: &Header,
+        kept: Kept,
+        place: usize,
+        awaited: Vec<(usize, u64)>,
+    ) {
         let frame = kept.bytes();
         let body = frame.get(HEADER_BYTES..).unwrap_or_default();
         let plain = match &kept {

@@ -161,7 +161,11 @@ impl Asking<'_> {
             opcode: Some(Opcode::Batch),
             ..header
         };
-        let mut frame = kept.bytes().get(..HEADER_BYTES).unwrap_or_default().to_vec();
+        let mut frame = kept
+            .bytes()
+            .get(..HEADER_BYTES)
+            .unwrap_or_default()
+            .to_vec();
         if let Some(opcode) = frame.get_mut(4) {
             *opcode = BATCH;
         }
@@ -185,7 +189,10 @@ impl Asking<'_> {
         let parts = parts.map(|(one, body)| Mergeable::of(&one.header, body).ok());
         let parts = parts.collect::<Option<Vec<_>>>()?;
         let first = parts.first()?;
-        if parts.iter().any(|part| part.consistency != first.consistency) {
+        if parts
+            .iter()
+            .any(|part| part.consistency != first.consistency)
+        {
             return None;
         }
         let body = batch(those.first()?.header.version, &parts)?;
