@@ -30,7 +30,7 @@ pub(super) enum Became {
     Timestamp,
     /// It says something that a batch cannot say of one statement.
     Parameters,
-    /// Its statement is not of the shape that is merged, or a value of its key is none.
+    /// A value of its key is null or unset.
     Shape,
     /// It is larger than a batch may be.
     Size,
@@ -87,7 +87,7 @@ impl CoalesceMetrics {
                 registry,
                 "underpass_coalesce_writes_total",
                 "Prepared writes to tables of `coalesce`, by rule and what became of them: `merged`, `alone` (nothing \
-                 to be merged with), `timestamp` (of its own), `parameters`, `shape`, `size`, `resting` (too often \
+                 to be merged with), `timestamp` (of its own), `parameters`, `shape` (null or unset in its key), `size`, `resting` (too often \
                  alone), `windows` (too many), `no_room`.",
                 &["rule", "outcome"],
             )?,

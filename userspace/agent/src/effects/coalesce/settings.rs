@@ -46,8 +46,8 @@ fn max_bytes() -> usize {
     64 << 10
 }
 
-/// A write waits for as long, for nothing if nothing comes.
-const LONGEST: Duration = Duration::from_millis(100);
+/// A write waits for as long if nothing comes, and drivers give up after some seconds.
+const LONGEST: Duration = Duration::from_secs(1);
 
 /// Of one batch. A flow may have 1,024 requests wait.
 const MOST_STATEMENTS: usize = 500;
@@ -87,7 +87,7 @@ impl Settings {
             config::duration(&self.window).filter(|window| !window.is_zero() && *window <= LONGEST);
         let window = window.ok_or_else(|| {
             let found = &self.window;
-            format!("window: expected `1ms` to `100ms`; found {found:?}")
+            format!("window: expected above 0 to `1s`; found {found:?}")
         })?;
         within("max_statements", self.max_statements, 2, MOST_STATEMENTS)?;
         within("max_bytes", self.max_bytes, 1, MOST_BYTES)?;
@@ -166,7 +166,7 @@ mod tests {
         let with = |setting: &str| format!("{setting}\n{TABLE}");
         for (text, expected) in [
             (with("window = \"0s\""), "window: expected"),
-            (with("window = \"1s\""), "window: expected"),
+            (with("window = \"2s\""), "window: expected"),
             (with("max_statements = 1"), "max_statements: expected 2"),
             (with("max_statements = 501"), "max_statements: expected 2"),
             (with("max_bytes = 0"), "max_bytes: expected 1"),
