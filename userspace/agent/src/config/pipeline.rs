@@ -179,8 +179,6 @@ mod tests {
     #[test]
     fn every_transform_can_be_configured() {
         let steps = [
-            "{ transform = \"coalesce\", tables = { \"shop.e\" = { partition_key = [\"d\"], clustering = [\"at\"], \
-             columns = [\"v\"] } }, window = \"2ms\", max_statements = 50, max_bytes = 65536 }",
             "{ transform = \"consistency\", at_least = \"TWO\", serial = \"LOCAL_SERIAL\" }",
             "{ transform = \"guard\", refuse = [\"ddl\", \"no_limit\"], tables = [\"shop.*\"], \
              partition_keys = { \"shop.t\" = [\"k\"] }, mode = \"shadow\" }",
@@ -192,6 +190,8 @@ mod tests {
             "{ transform = \"tag\", service = \"s\", host = \"h\", prefix = \"p.\" }",
             "{ transform = \"throttle\", rate = 0.5, burst = 2, per = \"client\", mode = \"shadow\" }",
             "{ transform = \"tracing\", one_in = 100 }",
+            "{ transform = \"coalesce\", tables = { \"shop.e\" = { partition_key = [\"d\"], clustering = [\"at\"], \
+             columns = [\"v\"] } }, window = \"2ms\", max_statements = 50, max_bytes = 65536 }",
             "{ transform = \"mirror\", to = \"10.0.0.9:9042\", what = [\"reads\", \"writes\"], sample = 1.0, compare = \
              true, dual_write = true, username = \"u\", password_file = \"/p\", timeout = \"1s\", on_failure = \
              \"error\", show_values = true }",
