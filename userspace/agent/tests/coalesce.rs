@@ -21,11 +21,14 @@ mod world;
 use std::{
     collections::{BTreeMap, HashSet, VecDeque},
     io::{Read, Write},
+    net::SocketAddr,
+    sync::Arc,
 };
 
 use common::eventually;
 use frames::{RESPONSE, RESULT, frame, query, segment};
 use nix::sys::signal::Signal;
+use scylla::client::session_builder::SessionBuilder;
 use world::{Client, ERROR, EXECUTE, World, bound, short, world};
 
 const INSERT: &str = "INSERT INTO shop.events (device, at, v) VALUES (?, ?, ?)";
@@ -199,7 +202,7 @@ fn one_alone_goes_on_as_it_was_and_soon_nothing_waits() {
 fn what_comes_behind_finds_what_was_written() {
     world(|world| {
         begin(world, "window = \"1s\"");
-        for version in [4, 5] {
+        for (round, version) in (1..).zip([4, 5]) {
             let mut client = world.client(version);
             let id = client.prepares(INSERT);
             let value = format!("of {version}");
@@ -218,6 +221,9 @@ fn what_comes_behind_finds_what_was_written() {
             let expected = BTreeMap::from([(1, "later".to_owned()), (2, value)]);
             assert_eq!(found, expected);
             assert_eq!(table(&mut client)[&2], "last");
+            // No row is twice in a batch.
+            assert_eq!(writes(world, "merged"), 2 * round);
+            assert_eq!(writes(world, "alone"), 2 * round);
         }
     });
 }
@@ -279,6 +285,43 @@ fn a_client_that_leaves_has_written() {
         let mut other = world.client(4);
         eventually("both are there", || table(&mut other).len() == 2);
     });
+}
+
+#[test]
+fn a_driver_finds_what_it_has_written() {
+    world(|world| {
+        begin(world, "window = \"5ms\"");
+        let database = world.database.addr();
+        let found = world.sandbox.client(|| {
+            let runtime = tokio::runtime::Builder::new_current_thread();
+            let runtime = { runtime }.enable_all().build().unwrap();
+            runtime.block_on(converse(database))
+        });
+        assert_eq!(found.unwrap(), 256);
+        assert!(writes(world, "merged") > 0);
+    });
+}
+
+/// How many rows it finds.
+async fn converse(database: SocketAddr) -> usize {
+    let session = SessionBuilder::new().known_node_addr(database);
+    let session = Arc::new(session.build().await.unwrap());
+    let insert = session.prepare(INSERT).await.unwrap();
+    let mut tasks = tokio::task::JoinSet::new();
+    for n in 0..256 {
+        let (session, insert) = (session.clone(), insert.clone());
+        tasks.spawn(async move {
+            let values = (n % 2, n, format!("value {n}"));
+            session.execute_unpaged(&insert, values).await.unwrap();
+        });
+    }
+    while let Some(done) = tasks.join_next().await {
+        done.unwrap();
+    }
+    let all = session.query_unpaged("SELECT at, v FROM shop.events", ());
+    let rows = all.await.unwrap().into_rows_result().unwrap();
+    let rows = rows.rows::<(i32, String)>().unwrap().map(Result::unwrap);
+    rows.filter(|(n, v)| *v == format!("value {n}")).count()
 }
 
 /// Whatever is asked for in a row, and in pieces: a table as if each had been asked for alone, and one answer each.

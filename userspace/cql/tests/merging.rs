@@ -270,6 +270,20 @@ mod tests {
     }
 
     #[test]
+    fn a_long_answer_is_not_told_to_all() {
+        for kind in KINDS {
+            let (mut edits, _) = flow(kind, None);
+            sent(kind, &mut edits, &[7, 8, 9]);
+            let body = [&[0; 4][..], &short(&[b'x'; 60_000])].concat();
+            let told = answers(&mut edits, &kind.sent(0x80, 7, ERROR, &body));
+            let found = read(kind, &told);
+            let lengths: Vec<bool> = found.iter().map(|f| f.2.len() > 60_000).collect();
+            assert_eq!(lengths, [true, false, false], "{kind:?}");
+            assert!(found.iter().all(|(_, opcode, _)| *opcode == ERROR));
+        }
+    }
+
+    #[test]
     fn a_client_that_ends_has_asked_for_each() {
         for kind in KINDS {
             let (mut edits, _) = flow(kind, None);

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 
 use super::asking::Asking;
 use super::cutter::Fate;
-use super::layout::{Layout, PAGE_SIZE, SKIP_METADATA, TIMESTAMP, VALUES};
+use super::layout::{Layout, PAGE_SIZE, SERIAL, SKIP_METADATA, TIMESTAMP, VALUES};
 use super::parking::{Kept, Parked};
 use super::response::Response;
 use super::talk::Talk;
@@ -62,6 +62,10 @@ const UNPREPARED: i32 = 0x2500;
 
 const BATCH: u8 = 0x0D;
 
+/// A longer answer is not told to others: a write's is four bytes, or an error's message and warnings, and a database
+/// that says 32 MiB is not to have hundreds of copies made of them.
+const MAX_SHARED_BYTES: usize = 16 << 10;
+
 impl<'b> Mergeable<'b> {
     /// Of a body without compression.
     pub(super) fn of(header: &Header, body: &'b [u8]) -> Result<Self, NotMerged> {
@@ -70,8 +74,8 @@ impl<'b> Mergeable<'b> {
             return Err(NotMerged::Parameters);
         }
         let flags = flags(header, body).ok_or(NotMerged::Parameters)?;
-        // A page's size means nothing to a write, and drivers send it with everything.
-        match flags & !(VALUES | SKIP_METADATA | PAGE_SIZE) {
+        // A page's size, and without IF a serial consistency, mean nothing to a write; drivers send them with everything.
+        match flags & !(VALUES | SKIP_METADATA | PAGE_SIZE | SERIAL) {
             0 => Self::read(header, body).ok_or(NotMerged::Parameters),
             TIMESTAMP => Err(NotMerged::Timestamp),
             _ => Err(NotMerged::Parameters),
@@ -231,6 +235,10 @@ impl Talk {
             self.are_unprepared(&response, riding);
             return true;
         }
+        if body.len() > MAX_SHARED_BYTES {
+            self.may_be_done(riding);
+            return false;
+        }
         for rider in riding.others {
             let header = Header {
                 stream: rider.header.stream,
@@ -278,8 +286,13 @@ impl Talk {
     /// A response goes on unread. To those that ride with it, nothing can be said but that they may have been done.
     pub(super) fn is_not_seen(&mut self, stream: StreamId) {
         self.awaited.remove(&stream);
-        let riding = self.riders.remove(&stream);
-        for rider in riding.into_iter().flat_map(|riding| riding.others) {
+        if let Some(riding) = self.riders.remove(&stream) {
+            self.may_be_done(riding);
+        }
+    }
+
+    fn may_be_done(&mut self, riding: Riding) {
+        for rider in riding.others {
             let message = "the proxy cannot read the answer to the batch that the write was in";
             let error = Error::WriteTimeout(message.to_owned(), rider.consistency);
             self.answer(&rider.header, &error);
@@ -289,6 +302,7 @@ impl Talk {
 
 #[cfg(test)]
 mod tests {
+    use super::super::layout::NAMES;
     use super::*;
 
     fn header(version: u8, flags: u8) -> Header {
@@ -326,7 +340,10 @@ mod tests {
             let found = Mergeable::of(&plain, &timed);
             assert_eq!(found, Err(NotMerged::Timestamp));
             let serial = execute(version, 0x11, &[VALUE, &[0, 8]].concat());
-            let found = Mergeable::of(&plain, &serial);
+            assert!(Mergeable::of(&plain, &serial).is_ok());
+            let named = [&[0, 1, 0, 1, b'n'][..], &VALUE[2..]].concat();
+            let named = execute(version, 1 | NAMES, &named);
+            let found = Mergeable::of(&plain, &named);
             assert_eq!(found, Err(NotMerged::Parameters));
             let body = execute(version, 1, VALUE);
             let found = Mergeable::of(&header(version, Flags::TRACING.0), &body);
