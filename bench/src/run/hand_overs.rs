@@ -13,7 +13,9 @@ pub fn of(metrics: &Metric) -> Option<HandOvers> {
         let seconds = name.strip_prefix(&bucket)?.strip_suffix("\"}")?;
         let seconds: f64 = seconds.parse().ok()?;
         // The last one holds whatever took longer: that is no bound.
-        seconds.is_finite().then_some((seconds * 1e6, *count as u64))
+        seconds
+            .is_finite()
+            .then_some((seconds * 1e6, *count as u64))
     });
     let mut at_most_us: Vec<_> = buckets.collect();
     at_most_us.sort_by(|a, b| a.0.total_cmp(&b.0));

@@ -194,7 +194,7 @@ pub struct CheckArgs {
     /// this compression
     #[arg(long, value_name = "NAME", requires = "to", value_parser = ["none", "lz4", "snappy"])]
     pub compression: Option<String>,
-    /// or nothing, because it is encrypted
+    /// or nothing, because it is encrypted (unless TLS ends in the agent)
     #[arg(long, requires = "to", conflicts_with_all = TOLD)]
     pub tls: bool,
     /// As JSON

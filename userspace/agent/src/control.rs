@@ -11,7 +11,10 @@ use std::{
     time::Duration,
 };
 
-use dataplane::{AttachError, Dataplane, Door, host, policy::Policy};
+use dataplane::{
+    AttachError, Dataplane, Door, host,
+    policy::{Policy, RuleName},
+};
 use tokio::{
     signal::unix::Signal,
     sync::{mpsc, watch},
@@ -29,6 +32,7 @@ use crate::{
     pipelines::Pipelines,
     proxy::Shared,
     remembered,
+    tls::TlsRules,
     triggers::{self, Triggers},
 };
 
@@ -71,6 +75,8 @@ pub struct Told {
     pub policy: watch::Sender<Arc<Policy>>,
     /// What the file's rules do to requests.
     pub pipelines: watch::Sender<Arc<Pipelines>>,
+    /// Which of them have TLS end in the agent.
+    pub tls: watch::Sender<Arc<TlsRules>>,
     /// How backends are checked.
     pub health: watch::Sender<backends::Settings>,
     /// Where connections from other hosts arrive from now on, too.
@@ -254,10 +260,11 @@ impl Control {
         let text = String::from_utf8(bytes)
             .map_err(|_| anyhow::anyhow!("{} is not UTF-8", self.file.display()))?;
         let config = Config::parse(&self.file, &text)?;
+        let tls = TlsRules::load(&config.tls)?;
         let before = self.triggers.clone();
         let ended = self.triggers.set(config.triggers.clone());
         let opened = config.pipelines.open(&self.shared.means);
-        if let Err(error) = opened.and_then(|()| self.put_with_edge(&config)) {
+        if let Err(error) = opened.and_then(|()| self.put_with_edge(&config, tls)) {
             self.triggers = before;
             self.restore_edge();
             self.restore_journals();
@@ -283,14 +290,18 @@ impl Control {
         Ok(())
     }
 
-    fn put_with_edge(&mut self, config: &Config) -> anyhow::Result<()> {
+    fn put_with_edge(&mut self, config: &Config, tls: TlsRules) -> anyhow::Result<()> {
         let policy = self.marks.before(&self.triggers.over(&config.policy));
         self.edge.apply(&config.xdp, &policy)?;
-        // First: no flow meets a new rule without its pipeline.
+        // First: no flow meets a new rule without its pipeline, or its certificate.
         let pipelines = Arc::new(config.pipelines.clone());
         let old = self.told.pipelines.send_replace(pipelines);
+        let stays = |name: &RuleName| config.policy.rules.iter().any(|rule| rule.name == *name);
+        let tls = tls.replacing(&self.told.tls.borrow(), stays);
+        let old_tls = self.told.tls.send_replace(Arc::new(tls));
         self.put(&config.policy).inspect_err(|_| {
             self.told.pipelines.send_replace(old);
+            self.told.tls.send_replace(old_tls);
         })
     }
 
@@ -313,7 +324,7 @@ impl Control {
     /// Likewise: some may be kept by now as that file says.
     fn restore_journals(&self) {
         let pipelines = self.told.pipelines.borrow().clone();
-        if let Err(error) = pipelines.open(&self.shared.means) {
+        if let Err(error) = pipelines.open_journals(&self.shared.means) {
             tracing::error!("journals are not as they were: {error:#}");
         }
     }

@@ -26,6 +26,7 @@ use serde::Serialize;
 use crate::{
     marks::{Holds, Known, Selector},
     orders::Mailbox,
+    tls::{Seen, SeenBy, Side},
 };
 
 /// A flow's number within this agent's life.
@@ -190,6 +191,8 @@ struct Standing {
     undecodable: Option<&'static str>,
     /// Why it is relayed and not spliced.
     relayed: Option<Cow<'static, str>>,
+    /// Where TLS ends in the agent.
+    tls: Option<Box<Seen>>,
 }
 
 impl Standing {
@@ -216,7 +219,9 @@ impl Standing {
                 format!("waits for: {}", keys.join(", "))
             }
             (Path::Enrich, Some(action)) => {
-                format!("rule {} says {}", self.rule, action.as_str())
+                let tls = self.tls.as_deref().map(|tls| format!("; {tls}"));
+                let tls = tls.unwrap_or_default();
+                format!("rule {} says {}{tls}", self.rule, action.as_str())
             }
         }
     }
@@ -263,6 +268,7 @@ impl Flow {
                 waits_for: Vec::new(),
                 undecodable: None,
                 relayed: None,
+                tls: None,
             }),
         }
     }
@@ -370,6 +376,26 @@ impl Flow {
     /// It is relayed and not spliced, for this reason.
     pub fn is_relayed(&self, reason: impl Into<Cow<'static, str>>) {
         self.standing().relayed = Some(reason.into());
+    }
+
+    /// TLS is spoken between this side and the agent.
+    pub fn is_encrypted(&self, side: Side, seen: SeenBy) {
+        let mut standing = self.standing();
+        *standing.tls.get_or_insert_default().side(side) = Some(seen);
+    }
+
+    /// Whether its client's TLS ends in the agent.
+    pub fn client_encrypts(&self) -> bool {
+        let standing = self.standing();
+        standing
+            .tls
+            .as_ref()
+            .is_some_and(|tls| tls.client.is_some())
+    }
+
+    /// What of it is encrypted, where TLS ends in the agent.
+    pub fn tls(&self) -> Option<Seen> {
+        self.standing().tls.as_deref().cloned()
     }
 
     /// Whether a mark means it. `cgroup` looks its cgroup up.

@@ -17,7 +17,11 @@ use prometheus::{
     proto::MetricFamily,
 };
 
-use crate::marks;
+use crate::{
+    marks,
+    proxy::Opaque,
+    tls::{Failure, Side},
+};
 
 /// Handles to the agent's own metrics. The statements' are in [`crate::statements`].
 #[derive(Clone, Debug)]
@@ -44,6 +48,12 @@ pub struct Metrics {
     pub strangers: IntCounter,
     /// Flows that are relayed without being understood, by reason.
     pub undecodable: IntCounterVec,
+    /// Handshakes of TLS that ends in the agent, by side.
+    pub tls_handshakes: IntCounterVec,
+    /// Those that failed, by side and reason.
+    pub tls_handshakes_failed: IntCounterVec,
+    /// Clients whose TLS does not end in the agent although a rule speaks of it, by reason.
+    pub tls_passed: IntCounterVec,
     /// Oddities on flows that go on, by cause.
     pub anomalies: IntCounterVec,
     /// Times that a flow was handed to the kernel.
@@ -148,7 +158,7 @@ impl Metrics {
             flows_closed: counters(
                 registry,
                 "underpass_flows_closed_total",
-                "Flows that ended, by reason; those that are not both_ended, denied, marked, \
+                "Flows that ended, by reason; those that are not both_ended, denied, marked, tls_required, \
                  client_* or database_* are framing that was lost.",
                 "reason",
                 &[reasons, &losses].concat(),
@@ -202,6 +212,23 @@ impl Metrics {
                     .iter()
                     .map(|u| u.as_str())
                     .collect::<Vec<_>>(),
+            )?,
+            tls_handshakes: counters(
+                registry,
+                "underpass_tls_handshakes_total",
+                "TLS handshakes between the agent and clients or databases that succeeded, by side.",
+                "side",
+                &Side::ALL.map(Side::as_str),
+            )?,
+            tls_handshakes_failed: tls_handshakes_failed(registry)?,
+            tls_passed: counters(
+                registry,
+                "underpass_tls_passed_total",
+                "Clients whose TLS goes on to the database although a rule with `tls` or `upstream_tls` may \
+                 hold, by reason: no_certificate (the rule has none to show), rules_differ (which of \
+                 several rules it is depends on what is encrypted).",
+                "reason",
+                &Opaque::LABELS,
             )?,
             anomalies: counters(
                 registry,
@@ -326,6 +353,22 @@ impl Metrics {
         self.sessions.with_label_values(&["", ""]);
         self.triggered.with_label_values(&[""]);
     }
+}
+
+fn tls_handshakes_failed(registry: &Registry) -> prometheus::Result<IntCounterVec> {
+    let counters = counters_by(
+        registry,
+        "underpass_tls_handshakes_failed_total",
+        "TLS handshakes between the agent and clients or databases that failed, by side and reason; \
+         plain: a client that has to encrypt did not.",
+        &["side", "reason"],
+    )?;
+    for side in Side::ALL {
+        for failure in Failure::ALL {
+            counters.with_label_values(&[side.as_str(), failure.as_str()]);
+        }
+    }
+    Ok(counters)
 }
 
 /// From 2 us, in doublings, to 8 ms.

@@ -16,6 +16,7 @@ use crate::{
     effects::Effect,
     marks,
     metrics::counters_by,
+    protect,
     reporters::{Means, Refusal, Reporters},
 };
 
@@ -32,6 +33,8 @@ pub struct Steps {
     pub report: Option<Reporters>,
     /// What is to be opened for the former.
     pub effects: Vec<Arc<dyn Effect>>,
+    /// Where their keys come from.
+    pub keys: Vec<Arc<protect::Source>>,
 }
 
 impl Pipelines {
@@ -50,11 +53,25 @@ impl Pipelines {
         self.0.get(rule)?.report.clone()
     }
 
+    /// Reads keys and opens what their reporters write to, before they are in force.
+    ///
+    /// # Errors
+    /// What cannot be read or opened, and for which rule.
+    pub fn open(&self, means: &Means) -> anyhow::Result<()> {
+        for (rule, steps) in &self.0 {
+            for source in &steps.keys {
+                let opened = source.open(&means.rings);
+                opened.map_err(|e| anyhow::anyhow!("rule {rule}: {}: {e}", protect::NAME))?;
+            }
+        }
+        self.open_journals(means)
+    }
+
     /// Opens what their effects ask and their reporters write to, before they are in force.
     ///
     /// # Errors
     /// What cannot be opened, and for which rule.
-    pub fn open(&self, means: &Means) -> anyhow::Result<()> {
+    pub fn open_journals(&self, means: &Means) -> anyhow::Result<()> {
         for (rule, steps) in &self.0 {
             for effect in &steps.effects {
                 let opened = effect.open(rule, means);
@@ -107,8 +124,8 @@ impl PipelineMetrics {
             )?,
             unseen: counters(
                 "underpass_pipeline_unseen_total",
-                "Requests that could not be shown to their rule's pipeline, by rule, reason and what \
-                 became of them.",
+                "Requests, and responses that it asked for, that could not be shown to their rule's pipeline, by \
+                 rule, reason and what became of them.",
                 &["rule", "reason", "outcome"],
             )?,
             unreadable: counters(
@@ -221,6 +238,11 @@ impl Log for Counting {
     fn waited(&mut self, transform: &'static str, what: Waited) {
         let labels = [self.rule.as_str(), transform, what.as_str()];
         self.metrics.waited.with_label_values(&labels).inc();
+    }
+
+    fn unshown(&mut self, why: Unseen) {
+        let labels = [self.rule.as_str(), why.as_str(), "withheld"];
+        self.metrics.unseen.with_label_values(&labels).inc();
     }
 
     fn unseen(&mut self, stream: StreamId, why: Unseen, refused: bool) {

@@ -21,7 +21,8 @@
 //! In front of a decoder a [`Handshake`] may stand, until it is known what becomes of the flow: it
 //! says what may pass, and what it has learned of the [`Session`].
 //!
-//! [`edit`] is apart from all this: there, requests are changed and refused, by [`transforms`].
+//! [`edit`] is apart from all this: there, requests are changed and refused, by [`transforms`]; [`protect`]
+//! is one that needs keys, which somebody has to give it.
 //!
 //! What a statement asks for beyond its kind and table, and its text without values, is an
 //! [`Analysis`]: made when somebody wants it, by the text, and never by a decoder.
@@ -57,6 +58,7 @@ pub mod parts;
 mod pending;
 mod place;
 mod prepared;
+pub mod protect;
 mod request;
 mod response;
 mod segment;
@@ -79,7 +81,7 @@ pub use event::{
 };
 pub use flow::FlowDecoder;
 pub use frame::{MAX_BODY_BYTES, Opcode, ProtocolVersion, StreamId};
-pub use handshake::{Handshake, Refusal, Step};
+pub use handshake::{Handshake, Refusal, Step, refuse_first};
 pub use pending::MAX_IN_FLIGHT;
 pub use place::{Framing, NoPlace, PLACE_HEADER_BYTES, Place, Unread};
 pub use prepared::{MAX_PREPARED_STATEMENTS, PreparedStatements};

@@ -47,6 +47,30 @@ mod tests {
     ];
 
     #[test]
+    fn who_is_refused_at_once_is_told_so_in_his_version_on_his_stream() {
+        const STARTUP: u8 = 0x01;
+        for version in 3..=5 {
+            let asked = [version, 0, 1, 2, STARTUP, 0, 0, 0, 22];
+            let told = cql::refuse_first(asked, "no").unwrap();
+            let error = [&0x2100_i32.to_be_bytes()[..], &[0, 2], b"no"].concat();
+            let header = [0x80 | version, 0, 1, 2, 0, 0, 0, 0, 8];
+            assert_eq!(told, [&header[..], &error].concat());
+        }
+        for none in [
+            [2, 0, 1, 2, STARTUP, 0, 0, 0, 22],
+            [6, 0, 1, 2, STARTUP, 0, 0, 0, 22],
+            [0x84, 0, 1, 2, STARTUP, 0, 0, 0, 22],
+            // READY, which no client says; and no opcode.
+            [4, 0, 1, 2, 0x02, 0, 0, 0, 22],
+            [4, 0, 1, 2, 0xEE, 0, 0, 0, 22],
+            [4, 0, 1, 2, STARTUP, 0xFF, 0, 0, 22],
+            *b"GET / HTT",
+        ] {
+            assert_eq!(cql::refuse_first(none, "no"), None, "{none:?}");
+        }
+    }
+
+    #[test]
     fn a_whole_handshake_at_every_cut() {
         for kind in KINDS {
             let version = kind.version;

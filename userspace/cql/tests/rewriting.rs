@@ -241,6 +241,10 @@ mod tests {
                 rows_of(1, ["other", "orders"]),
             );
             assert_eq!(got, same);
+            // Of what has nothing to do with it no response is kept back.
+            flow.changed(QUERY, &ask(version, "SELECT * FROM x"));
+            let answer = kind.sent(0x80, 7, RESULT, &rows_of(1, THEIRS));
+            assert_eq!(flow.responses(&answer), answer);
             // A USE may stand behind more than is read of a text; then nobody knows.
             let far = format!("/* {} */ USE shop", "x".repeat(20_000));
             flow.changed(QUERY, &ask(version, &far));

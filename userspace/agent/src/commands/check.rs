@@ -9,7 +9,12 @@ use dataplane::policy::{
 use serde_json::{Value, json};
 use tokio::runtime;
 
-use crate::{cli::CheckArgs, config::Config, containers};
+use crate::{
+    cli::CheckArgs,
+    config::Config,
+    containers,
+    tls::{Common, TlsRules},
+};
 
 /// Validates, and explains a match if asked to.
 ///
@@ -17,6 +22,7 @@ use crate::{cli::CheckArgs, config::Config, containers};
 /// The file is wrong.
 pub fn run(args: &CheckArgs) -> anyhow::Result<ExitCode> {
     let mut config = Config::load(&args.file)?;
+    let tls = TlsRules::load(&config.tls)?;
     let cgroup = find_containers(&mut config, args)?;
     let explanation = args.to.map(|to| {
         let candidate = Candidate {
@@ -27,7 +33,9 @@ pub fn run(args: &CheckArgs) -> anyhow::Result<ExitCode> {
             cgroup: cgroup.clone(),
             netns: args.netns.as_ref().and_then(NetnsPattern::inode),
         };
-        explain(&config, &candidate, &session(args))
+        let common = Common::of(&tls, &config.policy, &candidate, args.tls);
+        let tls_ends = args.tls && matches!(common, Common::All(tls) if tls.accept.is_some());
+        explain(&config, &candidate, &session(args, tls_ends), tls_ends)
     });
     if args.json {
         println!("{}", as_json(args, &config, explanation.as_ref()));
@@ -81,8 +89,8 @@ fn find_containers(config: &mut Config, args: &CheckArgs) -> anyhow::Result<Path
     Ok(described.cgroup)
 }
 
-/// What the arguments tell of the session.
-fn session(args: &CheckArgs) -> Session {
+/// What the arguments tell of the session. `tls_ends`: in the agent, which reads what is encrypted.
+fn session(args: &CheckArgs, tls_ends: bool) -> Session {
     fn fact<T>(value: Option<T>) -> Fact<T> {
         value.map_or(Fact::Open, Fact::Is)
     }
@@ -90,6 +98,9 @@ fn session(args: &CheckArgs) -> Session {
         tls: Fact::Is(true),
         ..Session::default()
     };
+    if args.tls && tls_ends {
+        return encrypted;
+    }
     if args.tls {
         return encrypted.closed();
     }
@@ -125,6 +136,8 @@ struct Explanation {
     passed_over: Vec<(String, &'static str)>,
     /// What stands behind the address, if it is a virtual one.
     backends: Vec<SocketAddr>,
+    /// What its client encrypts is read.
+    tls_ends: bool,
 }
 
 struct Possible {
@@ -135,7 +148,12 @@ struct Possible {
     remembered: Option<Duration>,
 }
 
-fn explain(config: &Config, candidate: &Candidate, session: &Session) -> Explanation {
+fn explain(
+    config: &Config,
+    candidate: &Candidate,
+    session: &Session,
+    tls_ends: bool,
+) -> Explanation {
     let policy = &config.policy;
     let at_connect = policy.first_match(candidate);
     let possible: Vec<Possible> = policy
@@ -162,6 +180,7 @@ fn explain(config: &Config, candidate: &Candidate, session: &Session) -> Explana
         backends: policy
             .balances(candidate)
             .map_or_else(Vec::new, |rule| rule.backends.clone()),
+        tls_ends,
     }
 }
 
@@ -220,6 +239,9 @@ impl Explanation {
                 ));
             }
         }
+        if self.tls_ends {
+            text.push_str("  TLS ends in the agent\n");
+        }
         if !self.backends.is_empty() {
             let backends: Vec<String> = self.backends.iter().map(SocketAddr::to_string).collect();
             text.push_str(&format!("  behind it: {}\n", backends.join(", ")));
@@ -250,6 +272,7 @@ impl Explanation {
                 "key": key,
             })).collect::<Vec<_>>(),
             "backends": self.backends,
+            "tls_ends": self.tls_ends,
         })
     }
 }

@@ -45,6 +45,7 @@ use crate::{
     remembered::RememberedGauge,
     reporters::Means,
     shortcuts::{self, ShortcutCounters},
+    tls::TlsRules,
 };
 
 /// Descriptors for everything that is not one of `max_flows`: listeners, maps, programs, logs,
@@ -112,6 +113,7 @@ async fn serve(file: &Path, mut config: Config) -> anyhow::Result<()> {
     let pipeline_metrics = PipelineMetrics::register(&registry)?;
     let means = Arc::new(Means::register(&registry)?);
     config.pipelines.open(&means)?;
+    let tls = TlsRules::load(&config.tls)?;
     let available = PathsAvailable::register(&registry)?;
     let container_metrics = ContainerMetrics::register(&registry)?;
     let containers = Watch::new(
@@ -134,6 +136,7 @@ async fn serve(file: &Path, mut config: Config) -> anyhow::Result<()> {
         severed,
     } = Dataplane::attach(&options, &config.policy)?;
     *attached.lock().unwrap_or_else(PoisonError::into_inner) = Some(dataplane);
+    means.caches.dial_by(probe);
     means.mirrors.dial_by(probe);
     // Beneath the pins, which are ours alone by now.
     if let Err(error) = edge_control.apply(&config.xdp, &config.policy) {
@@ -142,6 +145,7 @@ async fn serve(file: &Path, mut config: Config) -> anyhow::Result<()> {
     }
     let (in_force, policy) = watch::channel(Arc::new(config.policy.clone()));
     let (pipelines_in_force, pipelines) = watch::channel(Arc::new(config.pipelines.clone()));
+    let (tls_in_force, tls) = watch::channel(Arc::new(tls));
     let (set_health, health) = watch::channel(config.health.clone());
     let (backends, asked_of_backends, tell_choice) = Backends::new();
     let choice = backends.choice();
@@ -155,6 +159,7 @@ async fn serve(file: &Path, mut config: Config) -> anyhow::Result<()> {
         admission: Arc::new(Admission::new(config.max_flows, attached.clone())),
         policy,
         pipelines,
+        tls,
         pipeline_metrics,
         means,
         prepared: Arc::default(),
@@ -202,6 +207,7 @@ async fn serve(file: &Path, mut config: Config) -> anyhow::Result<()> {
         Told {
             policy: in_force,
             pipelines: pipelines_in_force,
+            tls: tls_in_force,
             health: set_health,
             doors: give_door,
         },

@@ -4,7 +4,7 @@
 //! of the keys of session rules, `network.rs`, `backends.rs` and `remember.rs` those of `to`,
 //! `from`, `backends` and `remember`, `health.rs` that of `[health]`, `xdp.rs` that of `[[xdp]]`,
 //! `incoming.rs` that of `[[incoming]]`, `pipeline.rs` that of `pipeline`, `containers.rs` those of
-//! `[containers]`, `container` and `labels`, `selector.rs` that of a mark's, `error.rs` how an error names its
+//! `[containers]`, `container` and `labels`, `tls.rs` those of `tls` and `upstream_tls`, `selector.rs` that of a mark's, `error.rs` how an error names its
 //! place.
 
 mod backends;
@@ -20,6 +20,7 @@ mod remember;
 mod sample;
 mod selector;
 mod session;
+mod tls;
 mod trigger;
 mod xdp;
 
@@ -97,6 +98,8 @@ pub struct Config {
     pub policy: Policy,
     /// What they do to requests.
     pub pipelines: Pipelines,
+    /// Which of them have TLS end in the agent. The files are read by who needs what is in them.
+    pub tls: Vec<(RuleName, crate::tls::Settings)>,
     /// When rules that observe have their later connections enriched.
     pub triggers: Vec<(RuleName, Trigger)>,
     /// What is legal and probably not meant.

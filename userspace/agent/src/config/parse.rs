@@ -28,7 +28,7 @@ use super::{
     error::Flaw,
     health, incoming, network, pipeline,
     raw::{RawAgent, RawConfig, RawDefault, RawRule},
-    remember, sample, session, trigger, xdp,
+    remember, sample, session, tls, trigger, xdp,
 };
 
 /// More would only wait for each other; eight carry a 10 Gbit/s link.
@@ -38,6 +38,7 @@ pub(super) fn config(raw: RawConfig) -> Result<Config, Flaw> {
     let mut warnings = Vec::new();
     let pipelines = Pipelines::new(pipeline::of(&raw.rule)?);
     let triggers = trigger::of(&raw.rule)?;
+    let tls = tls::of(&raw.rule, raw.health.cql, &mut warnings)?;
     let policy = policy(raw.rule, raw.default, &mut warnings)?;
     let health = health::settings(raw.health)?;
     let RawAgent {
@@ -88,6 +89,7 @@ pub(super) fn config(raw: RawConfig) -> Result<Config, Flaw> {
         incoming: incoming::of(raw.incoming, &policy, &mut warnings)?,
         policy,
         pipelines,
+        tls,
         triggers,
         warnings,
     })

@@ -11,11 +11,15 @@ use super::{error::Flaw, raw::RawRule};
 use crate::{
     effects::{self, Built, Effect},
     pipelines::Steps,
+    protect,
     reporters::{self, JournalSettings, Reporter},
 };
 
 /// More would be a mistake: every request passes all of them.
 const MAX_STEPS: usize = 32;
+
+/// The step that merges writes.
+const COALESCE: &str = "coalesce";
 
 /// The key that names a step's transform.
 const TRANSFORM: &str = "transform";
@@ -79,29 +83,68 @@ fn pipeline(rule: &RawRule) -> Result<Steps, Flaw> {
         );
         return Err(Flaw::new(first_too_many.span(), message));
     }
-    let (mut edit, mut report) = (Vec::new(), Vec::new());
+    let (mut edit, mut report, mut keys) = (Vec::new(), Vec::new(), Vec::new());
     let mut effects: Vec<Arc<dyn Effect>> = Vec::new();
     for raw in &rule.pipeline {
         match step(raw)? {
             Step::Edits(step) => {
                 behind_all(&effects, &*step, raw)?;
+                before_merging(&effects, &*step, raw)?;
                 edit.push(step);
             }
             Step::Carries(Built { step, effect }) => {
                 if !effect.is_last() {
                     behind_all(&effects, &*step, raw)?;
                 }
+                before_merging(&effects, &*step, raw)?;
                 edit.push(step);
                 effects.push(effect);
             }
             Step::Reports(step) => report.push(step),
+            Step::Protects(step, source) => {
+                behind_all(&effects, &*step, raw)?;
+                before_merging(&effects, &*step, raw)?;
+                edit.push(step);
+                keys.push(source);
+            }
         }
     }
+    if !keys.is_empty() {
+        may_protect(rule, &report)?;
+    }
+    means_what_is_named(rule, &effects)?;
     Ok(Steps {
         edit: (!edit.is_empty()).then(|| edit.into()),
         report: (!report.is_empty()).then(|| report.into()),
         effects,
+        keys,
     })
+}
+
+/// `cache` and `coalesce` know what a statement is about by the names in its text and the keyspace that the client is
+/// in, which have to be those of one side; and a table has two names where the database's is understood, too.
+fn means_what_is_named(rule: &RawRule, effects: &[Arc<dyn Effect>]) -> Result<(), Flaw> {
+    let mut names = effects.iter().map(|effect| effect.name());
+    let Some(name) = names.find(|name| ["cache", COALESCE].contains(name)) else {
+        return Ok(());
+    };
+    let renames = |raw: &&Spanned<Table>| {
+        let table = raw.get_ref();
+        ["keyspaces", "tables"]
+            .iter()
+            .any(|key| table.contains_key(*key))
+            && table.get(TRANSFORM).and_then(toml::Value::as_str) == Some("rewrite")
+    };
+    match rule.pipeline.iter().find(renames) {
+        None => Ok(()),
+        Some(raw) => Err(Flaw::new(
+            raw.span(),
+            format!(
+                "rule.pipeline: expected no `keyspaces` and `tables` of rewrite in a pipeline with {name}, which would \
+                 not know all writes to its tables"
+            ),
+        )),
+    }
 }
 
 /// Nothing that changes a request stands behind a step that takes it for what the database gets.
@@ -121,15 +164,84 @@ fn behind_all(
     Err(Flaw::new(raw.span(), message))
 }
 
+/// A step that refuses one of the writes that were merged refuses them all: what may refuse one for what is in it
+/// stands before.
+fn before_merging(
+    effects: &[Arc<dyn Effect>],
+    step: &dyn Transform,
+    raw: &Spanned<Table>,
+) -> Result<(), Flaw> {
+    if effects.iter().all(|effect| effect.name() != COALESCE) {
+        return Ok(());
+    }
+    let name = step.name();
+    let message = match name {
+        COALESCE => format!(
+            "rule.pipeline: expected {COALESCE} once, with all its `tables`; found it twice"
+        ),
+        "guard" | protect::NAME => format!(
+            "rule.pipeline: expected {name} before {COALESCE}, because a write that it refuses would have those \
+             refused that are merged with it; found it behind"
+        ),
+        _ => return Ok(()),
+    };
+    Err(Flaw::new(raw.span(), message))
+}
+
+/// What must never be stored, or written to a log, in plain is not let past its step.
+fn may_protect(rule: &RawRule, reporters: &[Box<dyn Reporter>]) -> Result<(), Flaw> {
+    let name = protect::NAME;
+    let is_closed = rule
+        .fail
+        .as_ref()
+        .is_some_and(|fail| fail.get_ref() == "closed");
+    let found = if !is_closed {
+        let span = rule.fail.as_ref().unwrap_or(&rule.name).span();
+        (span, "fail: expected `closed`", "while the agent is away")
+    } else if let Some(sample) = &rule.sample {
+        (sample.span(), "sample: expected none", "of the others")
+    } else if let Some(trigger) = &rule.trigger {
+        (trigger.span(), "trigger: expected none", "before it holds")
+    } else if let Some(setting) = reporters.iter().find_map(|reporter| shows(&**reporter)) {
+        let message = format!(
+            "rule.pipeline: expected no `{setting} = true` in a pipeline with `{name}`, because that writes \
+             values in plain"
+        );
+        return Err(Flaw::new(rule.name.span(), message));
+    } else {
+        return Ok(());
+    };
+    let (span, expected, when) = found;
+    let message = format!(
+        "rule.{expected} in a rule with `{name}`, because values would be stored in plain {when}"
+    );
+    Err(Flaw::new(span, message))
+}
+
+/// The setting by which a reporter writes values down, if it does.
+fn shows(reporter: &dyn Reporter) -> Option<&'static str> {
+    match (reporter.wants_texts(), reporter.wants_bodies()) {
+        (true, _) => Some("statement"),
+        (_, true) => Some("values"),
+        (false, false) => None,
+    }
+}
+
 enum Step {
     Edits(Box<dyn Transform>),
     Carries(Built),
     Reports(Box<dyn Reporter>),
+    Protects(Box<dyn Transform>, Arc<protect::Source>),
 }
 
 /// Every step's name.
 fn names() -> String {
-    let all = [transforms::NAMES, effects::NAMES, reporters::NAMES];
+    let all: [&[&str]; 4] = [
+        transforms::NAMES,
+        effects::NAMES,
+        &[protect::NAME],
+        reporters::NAMES,
+    ];
     all.concat().join(", ")
 }
 
@@ -146,6 +258,12 @@ fn step(raw: &Spanned<Table>) -> Result<Step, Flaw> {
     } else if is_one_of(effects::NAMES) {
         let settings: effects::Settings = settings(table).map_err(flaw)?;
         settings.build().map(Step::Carries).map_err(flaw)
+    } else if is_one_of(&[protect::NAME]) {
+        let mut table = table.clone();
+        table.remove(TRANSFORM);
+        let settings: protect::Settings = settings(&table).map_err(flaw)?;
+        let built = settings.build().map_err(flaw);
+        built.map(|(step, source)| Step::Protects(step, source))
     } else if is_one_of(reporters::NAMES) {
         let settings: reporters::Settings = settings(table).map_err(flaw)?;
         settings.build().map(Step::Reports).map_err(flaw)
@@ -171,7 +289,7 @@ mod tests {
 
     fn found(action: &str, step: &str) -> Result<Config, String> {
         let text = format!(
-            "[[rule]]\nname = \"r\"\nto = [\":9042\"]\naction = \"{action}\"\npipeline = [{step}]\n"
+            "[[rule]]\nname = \"r\"\nto = [\":9042\"]\naction = \"{action}\"\npipeline = [{step}]\nfail = \"closed\"\n"
         );
         Config::parse(Path::new("u.toml"), &text).map_err(|e| e.to_string())
     }
@@ -190,11 +308,16 @@ mod tests {
             "{ transform = \"tag\", service = \"s\", host = \"h\", prefix = \"p.\" }",
             "{ transform = \"throttle\", rate = 0.5, burst = 2, per = \"client\", mode = \"shadow\" }",
             "{ transform = \"tracing\", one_in = 100 }",
+            "{ transform = \"cache\", redis = \"10.0.0.9:6379\", tables = [\"shop.products\"], ttl = \"30s\", max_bytes = 1, \
+             timeout = \"20ms\", prefix = \"p\", username = \"u\", password_file = \"/p\" }",
             "{ transform = \"coalesce\", tables = { \"shop.e\" = { partition_key = [\"d\"], clustering = [\"at\"], \
              columns = [\"v\"] } }, window = \"2ms\", max_statements = 50, max_bytes = 65536 }",
             "{ transform = \"mirror\", to = \"10.0.0.9:9042\", what = [\"reads\", \"writes\"], sample = 1.0, compare = \
              true, dual_write = true, username = \"u\", password_file = \"/p\", timeout = \"1s\", on_failure = \
              \"error\", show_values = true }",
+            "{ transform = \"protect\", columns = { \"shop.customers\" = [\"iban\"] }, kms = \
+             \"http://127.0.0.1:8200/keys\", refresh = \"10s\", max_age = \"60m\", timeout = \"1s\", \
+             unencrypted = \"pass\", on_failure = \"error\" }",
             "{ transform = \"audit\", file = \"/a.log\", max_bytes = 1000000, keep = 3, fsync = \"batch\", \
              full = \"hold\", statement = true, tables = [\"shop.*\"], not_tables = [\"shop.x\"], kinds = \
              [\"writes\", \"select\"], not_kinds = [\"batch\"], users = [\"ann\"], not_users = [\"bob\"] }",
@@ -217,6 +340,49 @@ mod tests {
             assert_eq!(pipelines.edit(), edits);
             assert_eq!(pipelines.edits_of(rule).is_some(), edits);
             assert_eq!(pipelines.reporters_of(rule).is_some(), !edits);
+        }
+    }
+
+    #[test]
+    fn what_must_not_be_in_plain_is_under_a_rule_that_lets_nothing_past() {
+        let of = |rule: &str, more: &str| {
+            let text = format!(
+                "[[rule]]\nname = \"r\"\nto = [\":9042\"]\naction = \"enrich\"\n{rule}\npipeline = [{{ \
+                 transform = \"protect\", columns = {{ \"a.b\" = [\"c\"] }}, keys = \"/k\" }}{more}]\n"
+            );
+            Config::parse(Path::new("u.toml"), &text).map_err(|e| e.to_string())
+        };
+        of("fail = \"closed\"", "").unwrap();
+        of(
+            "fail = \"closed\"",
+            ", { transform = \"audit\", file = \"/a\" }",
+        )
+        .unwrap();
+        for (rule, more, expected) in [
+            ("", "", "u.toml:2:8: rule.fail: expected `closed`"),
+            (
+                "fail = \"open\"",
+                "",
+                "u.toml:5:8: rule.fail: expected `closed`",
+            ),
+            (
+                "fail = \"closed\"\nsample = 0.5",
+                "",
+                "rule.sample: expected none",
+            ),
+            (
+                "fail = \"closed\"",
+                ", { transform = \"audit\", file = \"/a\", statement = true }",
+                "expected no `statement = true`",
+            ),
+            (
+                "fail = \"closed\"",
+                ", { transform = \"debug\", values = true }",
+                "expected no `values = true`",
+            ),
+        ] {
+            let error = of(rule, more).unwrap_err();
+            assert!(error.contains(expected), "{error}");
         }
     }
 
@@ -473,11 +639,118 @@ mod tests {
                 format!("{mirror} }}, {tag}"),
                 "u.toml:5:61: rule.pipeline: expected mirror behind all transforms",
             ),
+            (
+                format!(
+                    "{mirror} }}, {{ transform = \"protect\", columns = {{ \"a.b\" = [\"c\"] }}, keys = \"/k\" }}"
+                ),
+                "expected mirror behind all transforms, because it takes requests as the database gets them; found \
+                 protect behind it",
+            ),
         ];
         for (step, expected) in mirrors {
             let error = found("enrich", &step).unwrap_err();
             assert!(error.contains(expected), "{step}: {error}");
         }
+        let cache = "{ transform = \"cache\", redis = \"10.0.0.9:6379\"";
+        let of = "tables = [\"shop.a\"], ttl = \"30s\"";
+        let caches = [
+            (format!("{cache} }}"), "missing field `tables`"),
+            (
+                format!("{{ transform = \"cache\", redis = \"r:6379\", {of} }}"),
+                "redis: expected `IP:PORT`; found \"r:6379\"",
+            ),
+            (
+                format!("{cache}, tables = [], ttl = \"30s\" }}"),
+                "tables: expected 1 to 32",
+            ),
+            (
+                format!("{cache}, tables = [\"shop\"], ttl = \"30s\" }}"),
+                "tables: expected `keyspace.table`",
+            ),
+            (
+                format!("{cache}, tables = [\"system.local\"], ttl = \"30s\" }}"),
+                "tables: expected none of the server's own",
+            ),
+            (
+                format!("{cache}, tables = [\"a.b\"], ttl = \"2000m\" }}"),
+                "ttl: expected `1ms` to `1440m`; found \"2000m\"",
+            ),
+            (
+                format!("{cache}, {of}, timeout = \"0ms\" }}"),
+                "timeout: expected `1ms` to `10s`",
+            ),
+            (
+                format!("{cache}, {of}, max_bytes = 0 }}"),
+                "max_bytes: expected 1 to 1048576; found 0",
+            ),
+            (
+                format!("{cache}, {of}, prefix = \"\" }}"),
+                "prefix: expected",
+            ),
+            (
+                format!("{cache}, {of}, username = \"u\" }}"),
+                "username: expected with `password_file`",
+            ),
+            (
+                format!("{cache}, {of}, password_file = \"p\" }}"),
+                "password_file: expected an absolute path",
+            ),
+            (
+                format!("{cache}, {of} }}, {tag}"),
+                "expected cache behind all transforms",
+            ),
+            (
+                format!(
+                    "{{ transform = \"rewrite\", keyspaces = {{ a = \"b\" }} }}, {cache}, {of} }}"
+                ),
+                "expected no `keyspaces` and `tables` of rewrite",
+            ),
+        ];
+        for (step, expected) in caches {
+            let error = found("enrich", &step).unwrap_err();
+            assert!(error.contains(expected), "{step}: {error}");
+        }
+        let coalesce = "{ transform = \"coalesce\", tables = { \"a.b\" = { partition_key = [\"p\"], clustering = \
+                        [\"c\"], columns = [] } } }";
+        let protect = "{ transform = \"protect\", columns = { \"a.b\" = [\"v\"] }, keys = \"/k\" }";
+        let guard = "{ transform = \"guard\", max_batch = 9 }";
+        let rewrite = "{ transform = \"rewrite\"";
+        let orders = [
+            (
+                format!("{coalesce}, {protect}"),
+                "u.toml:5:123: rule.pipeline: expected protect before coalesce, because a write that it refuses",
+            ),
+            (
+                format!("{coalesce}, {guard}"),
+                "expected guard before coalesce",
+            ),
+            (
+                format!("{coalesce}, {tag}, {coalesce}"),
+                "expected coalesce once",
+            ),
+            (
+                format!("{mirror} }}, {coalesce}"),
+                "expected mirror behind all transforms",
+            ),
+            (
+                format!("{cache}, {of} }}, {coalesce}"),
+                "expected cache behind all transforms",
+            ),
+            (
+                format!("{coalesce}, {rewrite}, tables = {{ \"a.b\" = \"a.c\" }} }}"),
+                "`tables` of rewrite in a pipeline with coalesce",
+            ),
+        ];
+        for (steps, expected) in orders {
+            let error = found("enrich", &steps).unwrap_err();
+            assert!(error.contains(expected), "{steps}: {error}");
+        }
+        let all = format!(
+            "{guard}, {rewrite}, timestamps = \"server\" }}, {protect}, {coalesce}, {rewrite}, default_ttl = \"9d\" }}, \
+             {{ transform = \"throttle\", rate = 9 }}, {cache}, {of} }}, {mirror} }}"
+        );
+        found("enrich", &all).unwrap();
+        found("enrich", &format!("{tag}, {cache}, {of} }}, {mirror} }}")).unwrap();
         found(
             "enrich",
             &format!("{tag}, {mirror} }}, {mirror}, compare = true }}"),

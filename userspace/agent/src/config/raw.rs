@@ -110,7 +110,9 @@ pub(super) struct RawRule {
     pub protocol: Vec<Spanned<String>>,
     #[serde(default)]
     pub compression: Vec<Spanned<String>>,
-    pub tls: Option<bool>,
+    /// A condition, or a certificate.
+    pub tls: Option<Spanned<toml::Value>>,
+    pub upstream_tls: Option<Spanned<toml::Table>>,
     #[serde(default)]
     pub backends: Vec<Spanned<String>>,
     pub action: Spanned<String>,
@@ -164,6 +166,7 @@ impl RawRule {
             protocol: Vec::new(),
             compression: Vec::new(),
             tls: None,
+            upstream_tls: None,
             backends: Vec::new(),
             action: spanned(action.to_owned()),
             fail: None,

@@ -7,7 +7,7 @@ use dataplane::policy::{
 };
 use toml::Spanned;
 
-use super::{error::Flaw, parse::expected, raw::RawRule};
+use super::{error::Flaw, parse::expected, raw::RawRule, tls};
 
 /// Takes them out of `raw`.
 pub(super) fn conditions(raw: &mut RawRule) -> Result<SessionConditions, Flaw> {
@@ -34,7 +34,7 @@ pub(super) fn conditions(raw: &mut RawRule) -> Result<SessionConditions, Flaw> {
             &raw.compression,
             &Compression::ALL.map(|c| (c.as_str(), c)),
         )?,
-        tls: raw.tls,
+        tls: tls::condition(raw.tls.as_ref())?,
     })
 }
 

@@ -3,6 +3,7 @@
 //! To the pipeline each is a [`Transform`]; what it shows to somebody outside, and what it has wait for that, is its
 //! own ([`Ticket`](cql::edit::Ticket)). Each is one file, or folder, and one line in the list below.
 
+pub mod cache;
 pub mod coalesce;
 pub mod mirror;
 
@@ -71,6 +72,7 @@ macro_rules! effects {
 }
 
 effects! {
+    cache => Cache,
     coalesce => Coalesce,
     mirror => Mirror,
 }

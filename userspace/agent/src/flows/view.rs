@@ -6,6 +6,7 @@ use dataplane::policy::{Action, Compression, Protocol, Session};
 use serde::Serialize;
 
 use super::{ADOPTED, Flow, FlowId, UNDECIDED};
+use crate::tls::Seen;
 
 /// A flow as `/flows` and `underpass flows --json` give it.
 #[derive(Debug, Serialize)]
@@ -25,6 +26,8 @@ pub struct FlowView {
     why: String,
     rule: String,
     session: Option<Box<SessionView>>,
+    /// None where TLS does not end in the agent.
+    tls: Option<Box<Seen>>,
     age_ms: u64,
     opened_unix_ms: u64,
     bytes_to_database: u64,
@@ -94,6 +97,7 @@ impl From<&Flow> for FlowView {
             },
             rule: standing.rule.to_string(),
             session: standing.session.as_deref().map(|s| Box::new(s.into())),
+            tls: standing.tls,
             age_ms: flow.opened.elapsed().as_millis() as u64,
             opened_unix_ms: since_epoch.unwrap_or_default().as_millis() as u64,
             bytes_to_database: flow.to_database.load(Relaxed),

@@ -24,6 +24,17 @@ pub(super) const SPLICE_FAILED: &str = "splice_failed";
 /// A session rule denies it.
 pub(super) const DENIED: &str = "denied";
 
+/// What a side sends is no TLS, or none that is accepted.
+pub(super) const CLIENT_TLS: &str = "client_tls";
+pub(super) const DATABASE_TLS: &str = "database_tls";
+
+/// A side that speaks TLS has ended without saying so: nobody knows what is missing.
+pub(super) const CLIENT_TRUNCATED: &str = "client_truncated";
+pub(super) const DATABASE_TRUNCATED: &str = "database_truncated";
+
+/// Its rule wants TLS, which its client does not speak.
+pub(super) const TLS_REQUIRED: &str = "tls_required";
+
 /// A mark denies it, or closes it because it could not become what the mark says.
 pub(super) const MARKED: &str = "marked";
 
@@ -42,6 +53,11 @@ pub const CLOSE_REASONS: &[&str] = &[
     DATABASE_ERROR,
     SPLICE_FAILED,
     DENIED,
+    CLIENT_TLS,
+    DATABASE_TLS,
+    CLIENT_TRUNCATED,
+    DATABASE_TRUNCATED,
+    TLS_REQUIRED,
     MARKED,
     BACKEND_DOWN,
     AGENT_ENDED,

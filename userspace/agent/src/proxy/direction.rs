@@ -12,16 +12,15 @@ use std::{
 
 use dataplane::Splice;
 use prometheus::IntCounter;
-use socket2::SockRef;
-use tokio::{
-    net::TcpStream,
-    time::{self, Sleep},
-};
+use tokio::time::{self, Sleep};
 
 use super::{
     chunk::{Chunk, Turn, Way},
-    close::{CLIENT_ERROR, CLIENT_RESET, DATABASE_ERROR, DATABASE_RESET},
-    read::read,
+    close::{
+        CLIENT_ERROR, CLIENT_RESET, CLIENT_TLS, CLIENT_TRUNCATED, DATABASE_ERROR, DATABASE_RESET,
+        DATABASE_TLS, DATABASE_TRUNCATED,
+    },
+    leg::Leg,
     reader::Reader,
 };
 use crate::flows::Flow;
@@ -32,7 +31,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(1);
 const MAX_LOOKS: u32 = 5_000;
 
 /// `handshake`, the type of a TLS record (RFC 8446 §5.1).
-const TLS_HANDSHAKE: u8 = 0x16;
+pub(super) const TLS_HANDSHAKE: u8 = 0x16;
 
 /// Read at most this much at a time: large frames in few system calls. What one direction of
 /// a flow can hold back is at most this, too.
@@ -83,10 +82,10 @@ pub(super) enum Stop {
     To(io::Error),
 }
 
-/// A side's reasons: (reset, any other error).
-type Side = (&'static str, &'static str);
-const CLIENT_SIDE: Side = (CLIENT_RESET, CLIENT_ERROR);
-const DATABASE_SIDE: Side = (DATABASE_RESET, DATABASE_ERROR);
+/// A side's reasons: (reset, no good TLS, any other error).
+type Side = (&'static str, &'static str, &'static str);
+const CLIENT_SIDE: Side = (CLIENT_RESET, CLIENT_TLS, CLIENT_ERROR);
+const DATABASE_SIDE: Side = (DATABASE_RESET, DATABASE_TLS, DATABASE_ERROR);
 
 impl Stop {
     /// Of a flow whose bytes travelled this way.
@@ -102,9 +101,10 @@ impl Stop {
     }
 }
 
-fn reason_of(error: &io::Error, (reset, other): Side) -> &'static str {
+fn reason_of(error: &io::Error, (reset, tls, other): Side) -> &'static str {
     match error.kind() {
         ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => reset,
+        ErrorKind::InvalidData => tls,
         _ => other,
     }
 }
@@ -148,8 +148,8 @@ impl Direction {
     pub(super) fn poll(
         &mut self,
         cx: &mut Context<'_>,
-        from: &TcpStream,
-        to: &TcpStream,
+        from: &mut Leg<'_>,
+        to: &mut Leg<'_>,
         reader: &mut Reader,
     ) -> Poll<Result<(), Stop>> {
         loop {
@@ -165,7 +165,10 @@ impl Direction {
                     Turn::Rest(pause) => self.again = Some(Box::pin(time::sleep(pause))),
                     Turn::Wait => return Poll::Pending,
                 },
-                State::Ending => self.end(to),
+                State::Ending => {
+                    ready!(to.poll_end(cx));
+                    self.state = State::Ended;
+                }
                 State::Ended | State::Losing(_) => return Poll::Ready(Ok(())),
             }
         }
@@ -175,10 +178,10 @@ impl Direction {
     pub(super) fn poll_flush(
         &mut self,
         cx: &mut Context<'_>,
-        to: &TcpStream,
+        to: &mut Leg<'_>,
     ) -> Poll<Result<(), Stop>> {
         if self.held_back.is_empty() {
-            return Poll::Ready(Ok(()));
+            return to.poll_flush(cx).map_err(Stop::To);
         }
         while let Some(rest) = self.held_back.get(self.written..).filter(|r| !r.is_empty()) {
             ready!(to.poll_write_ready(cx)).map_err(Stop::To)?;
@@ -194,22 +197,28 @@ impl Direction {
         // The memory of a burst is not kept for the rest of the flow's life.
         self.held_back = Vec::new();
         self.written = 0;
-        Poll::Ready(Ok(()))
+        to.poll_flush(cx).map_err(Stop::To)
     }
 
     /// Reads one chunk, has it decoded, and writes it on.
     fn poll_chunk(
         &mut self,
         cx: &mut Context<'_>,
-        from: &TcpStream,
-        to: &TcpStream,
+        from: &mut Leg<'_>,
+        to: &mut Leg<'_>,
         reader: &mut Reader,
     ) -> Poll<Result<(), Stop>> {
-        ready!(from.poll_read_ready(cx)).map_err(Stop::From)?;
         CHUNK.with_borrow_mut(|buffer| {
-            let n = match read(from, buffer) {
+            let n = match ready!(from.poll_read(cx, buffer)) {
                 Ok(n) => n,
                 Err(e) if e.kind() == ErrorKind::WouldBlock => return Poll::Ready(Ok(())),
+                Err(e) if e.kind() == ErrorKind::UnexpectedEof => {
+                    self.state = State::Losing(match self.way {
+                        Way::ToDatabase => CLIENT_TRUNCATED,
+                        Way::ToClient => DATABASE_TRUNCATED,
+                    });
+                    return Poll::Ready(Ok(()));
+                }
                 Err(e) => return Poll::Ready(Err(Stop::From(e))),
             };
             let bytes = buffer.get(..n).unwrap_or_default();
@@ -235,7 +244,7 @@ impl Direction {
         })
     }
 
-    fn pass(&mut self, chunk: Chunk, bytes: &[u8], to: &TcpStream) -> Result<(), Stop> {
+    fn pass(&mut self, chunk: Chunk, bytes: &[u8], to: &mut Leg<'_>) -> Result<(), Stop> {
         match chunk {
             Chunk::Forward => self.forward(bytes, to),
             Chunk::Close { keep, reason } => {
@@ -261,7 +270,7 @@ impl Direction {
         passed.is_ok_and(|passed| passed > self.read())
     }
 
-    fn forward(&mut self, bytes: &[u8], to: &TcpStream) -> Result<(), Stop> {
+    fn forward(&mut self, bytes: &[u8], to: &mut Leg<'_>) -> Result<(), Stop> {
         if bytes.is_empty() {
             return Ok(());
         }
@@ -288,11 +297,5 @@ impl Direction {
             Way::ToClient => self.flow.to_client.fetch_add(bytes, Relaxed),
         };
         self.total.inc_by(bytes);
-    }
-
-    /// Half-close. A target that is gone already will say so on its own direction.
-    fn end(&mut self, to: &TcpStream) {
-        let _ = SockRef::from(to).shutdown(std::net::Shutdown::Write);
-        self.state = State::Ended;
     }
 }

@@ -234,6 +234,7 @@ fn caller(flow: &Flow) -> Caller {
         keyspace: None,
         keyspace_before: false,
         user: None,
+        logged_in: false,
         process: is_here.then(|| process.name.to_string()),
         cgroup: is_here
             .then(cgroup)

@@ -16,6 +16,8 @@
 //!   said of what waits.
 //! - `session.rs`: which rule it is, by what the handshake tells.
 //! - `marked.rs`: what a mark asks of a running flow.
+//! - `leg.rs`: one of a flow's connections; `legs.rs`: both, and where TLS ends,
+//!   on which terms (`terms.rs`); `tls.rs`: TLS on one.
 //! - `close.rs`: how a flow ends.
 
 mod admission;
@@ -28,6 +30,8 @@ mod drain;
 mod edit;
 mod incoming;
 mod intake;
+mod leg;
+mod legs;
 mod marked;
 mod parked;
 mod place;
@@ -38,6 +42,8 @@ mod relay;
 mod resume;
 mod session;
 mod splice;
+mod terms;
+mod tls;
 mod wait;
 mod workers;
 
@@ -52,6 +58,7 @@ pub use canary::try_out;
 pub use close::{BACKEND_DOWN, CLOSE_REASONS, end_all};
 pub use resume::CarriedOn;
 pub(crate) use resume::carry_on;
+pub use terms::Opaque;
 
 use crate::{
     backends::{Backends, Dice},
@@ -60,6 +67,7 @@ use crate::{
     metrics::Metrics,
     pipelines::{PipelineMetrics, Pipelines},
     reporters::Means,
+    tls::TlsRules,
 };
 
 /// What flows share.
@@ -86,7 +94,9 @@ pub struct Shared {
     pub policy: watch::Receiver<Arc<Policy>>,
     /// What its rules do to requests, and who is told of them.
     pub pipelines: watch::Receiver<Arc<Pipelines>>,
-    /// What came of that.
+    /// Which of them have TLS end in the agent.
+    pub tls: watch::Receiver<Arc<TlsRules>>,
+    /// What came of pipelines.
     pub pipeline_metrics: PipelineMetrics,
     /// What enrichment saw, and what reporters need.
     pub means: Arc<Means>,

@@ -19,14 +19,16 @@ use tokio::{io::Interest, net::TcpStream};
 use super::{
     Shared,
     chunk::Way,
-    close::{self, BOTH_ENDED, CLIENT_RESET, DATABASE_RESET, DENIED, SPLICE_FAILED},
+    close::{self, BOTH_ENDED, CLIENT_RESET, DATABASE_RESET, DENIED, SPLICE_FAILED, TLS_REQUIRED},
     decode::Decoder,
     direction::{Direction, State, Stop},
     drain::Drain,
     intake::Entered,
+    legs::{Legs, Refused},
     marked,
     reader::{Begins, Both, Reader},
     splice::{self, Ride},
+    terms::Terms,
 };
 use crate::{
     flows::{Flow, Path},
@@ -38,12 +40,17 @@ pub(super) async fn carry(client: TcpStream, database: TcpStream, mut entered: B
     let question = entered.question.take();
     let (shared, flow) = (&entered.shared, &entered.flow);
     let is_read = flow.path() == Path::Enrich;
+    let terms = match is_read {
+        true => Terms::of(shared, flow, question.as_deref()),
+        false => None,
+    };
     let begins = is_read.then(|| Begins {
         shared: shared.clone(),
         flow: flow.clone(),
         question,
     });
     let mut relay = Relay::new(begins, flow, &shared.metrics);
+    relay.legs = Legs::new(terms, shared, flow);
     let way = match &entered.application {
         Some(_) => splice::Way::Shared(shared.clone()),
         None => {
@@ -57,6 +64,10 @@ pub(super) async fn carry(client: TcpStream, database: TcpStream, mut entered: B
     let (reason, far) = to_the_end(&mut relay, &mut ride, &near, far).await;
     ride.count(&relay);
     relay.is_over();
+    if let Some(far) = &far {
+        let (client, database) = flow.near().sides(&near, far);
+        relay.legs.end(reason, client, database);
+    }
     close::flow(&entered.flow, &entered.shared.metrics, reason);
     close::sides(flow.near(), reason, near, far).await;
 }
@@ -124,6 +135,7 @@ pub(super) struct Relay {
     /// the kernel says that they are in its stream.
     drain: Option<Drain>,
     near: Near,
+    legs: Legs,
 }
 
 impl Relay {
@@ -135,6 +147,7 @@ impl Relay {
             down_first: false,
             drain: None,
             near: flow.near(),
+            legs: Legs::default(),
         }
     }
 
@@ -158,6 +171,11 @@ impl Relay {
             }
         }
         if let Poll::Ready(reason) = self.poll_ways(cx, client, database) {
+            self.legs.look();
+            return Poll::Ready(Pause::Ended(reason));
+        }
+        // Behind them: they may have begun what has a deadline.
+        if let Poll::Ready(reason) = self.legs.poll_hopeless(cx) {
             return Poll::Ready(Pause::Ended(reason));
         }
         if self.is_idle() && ride.poll_wanted(cx).is_ready() {
@@ -167,9 +185,13 @@ impl Relay {
     }
 
     /// Everything that was read is written on, both sides may still speak, and the decoder has
-    /// nothing more to learn.
+    /// nothing more to learn; and what is on the wire is what was read.
     fn is_idle(&self) -> bool {
-        self.reader.is_off() && self.drain.is_none() && self.up.rests() && self.down.rests()
+        self.legs.are_plain()
+            && self.reader.is_off()
+            && self.drain.is_none()
+            && self.up.rests()
+            && self.down.rests()
     }
 
     /// Which of the two applications is on this host.
@@ -289,6 +311,12 @@ impl Relay {
         database: &TcpStream,
     ) -> Poll<&'static str> {
         let was_lost = self.lost().is_some();
+        if self.legs.wait()
+            && !was_lost
+            && let Poll::Ready(Some(Refused(words))) = self.legs.poll_begin(cx, client)
+        {
+            self.deny(&words, TLS_REQUIRED);
+        }
         self.down_first = !self.down_first;
         let mut ended = true;
         for way in if self.down_first {
@@ -303,9 +331,9 @@ impl Relay {
             }
         }
         if let Some(last_words) = self.reader.last_words() {
-            self.deny(&last_words);
+            self.deny(&last_words, DENIED);
         }
-        if self.reader.let_go() {
+        if self.legs.look() || self.reader.let_go() {
             return self.poll_ways(cx, client, database);
         }
         match self.lost() {
@@ -328,9 +356,13 @@ impl Relay {
             return Poll::Pending;
         }
         let lost = self.lost().is_some();
+        if way == Way::ToDatabase && self.legs.wait() && !lost {
+            return Poll::Pending;
+        }
+        let (mut client_leg, mut database_leg) = self.legs.both(client, database);
         let (direction, from, to) = match way {
-            Way::ToDatabase => (&mut self.up, client, database),
-            Way::ToClient => (&mut self.down, database, client),
+            Way::ToDatabase => (&mut self.up, &mut client_leg, &mut database_leg),
+            Way::ToClient => (&mut self.down, &mut database_leg, &mut client_leg),
         };
         let moved = if lost {
             direction.poll_flush(cx, to)
@@ -350,12 +382,12 @@ impl Relay {
         Poll::Ready(Err(reason))
     }
 
-    /// The client is told, behind what it has been sent; then the flow ends.
-    fn deny(&mut self, last_words: &[u8]) {
+    /// The client is told, behind what it has been sent; then the flow ends for this reason.
+    fn deny(&mut self, last_words: &[u8], reason: &'static str) {
         if self.down.state == State::Open {
             self.down.held_back.extend_from_slice(last_words);
         }
-        self.down.state = State::Losing(DENIED);
+        self.down.state = State::Losing(reason);
     }
 
     /// Framing is lost in one direction, or the flow denied: nothing more is read in either, and the flow ends

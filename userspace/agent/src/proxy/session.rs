@@ -23,6 +23,7 @@ use super::{Shared, chunk::Way};
 use crate::{
     flows::{Flow, FlowId, Newcomer},
     marks,
+    tls::{Common, TlsRules},
 };
 
 /// What has to be decided of a flow: by the policy in force when it came.
@@ -166,6 +167,11 @@ fn candidate(
 }
 
 impl Question {
+    /// What the rules that it may still meet say of TLS, if its client encrypts or does not.
+    pub(super) fn common(&self, rules: &TlsRules, is_encrypted: bool) -> Common {
+        Common::of(rules, &self.policy, &self.candidate, is_encrypted)
+    }
+
     /// What of a session has to be known to answer it.
     pub(super) fn waits_for(&self, session: &Session) -> Vec<SessionKey> {
         self.policy.waits_for(&self.candidate, session)
@@ -381,8 +387,7 @@ impl Gate {
     /// From now on it is this policy that decides, at the next thing that is learned.
     pub(super) fn ask(&mut self, policy: Arc<Policy>) {
         self.question.policy = policy;
-        self.flow
-            .waits_for(self.question.waits_for(&facts(self.handshake.session())));
+        self.flow.waits_for(self.question.waits_for(&self.facts()));
     }
 
     /// A mark decides.
@@ -390,11 +395,20 @@ impl Gate {
         self.outcome = Outcome::Decided(action);
     }
 
+    /// What is known. A client whose TLS ends in the agent encrypts, though what is read is plain.
+    fn facts(&self) -> Session {
+        let mut session = facts(self.handshake.session());
+        if self.flow.client_encrypts() {
+            session.tls = Fact::Is(true);
+        }
+        session
+    }
+
     fn judge(&mut self) {
         let Question {
             policy, candidate, ..
         } = &self.question;
-        let mut session = facts(self.handshake.session());
+        let mut session = self.facts();
         let mut decision = policy.decide(candidate, &session);
         let metrics = &self.shared.metrics;
         if let Some(why) = self.handshake.over()

@@ -34,9 +34,11 @@ pub use whose::Whose;
 
 use crate::{
     effects::{
+        cache::{CacheMetrics, Caches},
         coalesce::CoalesceMetrics,
         mirror::{MirrorMetrics, Mirrors},
     },
+    protect::{ProtectMetrics, Rings},
     statements::Statements,
 };
 use keeps::{Keeps, Nobody};
@@ -137,6 +139,8 @@ pub struct Means {
     pub journals: Journals,
     /// Where spans go.
     pub collectors: Collectors,
+    /// Redis, for answers that are given again.
+    pub caches: Caches,
     /// Second clusters.
     pub mirrors: Mirrors,
     /// What `coalesce` counts.
@@ -147,6 +151,8 @@ pub struct Means {
     pub stats: stats::Counted,
     /// What is counted of every flow.
     pub statements: Arc<Statements>,
+    /// The keys of transforms that encrypt.
+    pub rings: Rings,
 }
 
 impl Means {
@@ -158,16 +164,19 @@ impl Means {
         Ok(Self {
             journals: Journals::new(JournalMetrics::register(registry)?),
             collectors: Collectors::new(TraceMetrics::register(registry)?),
+            caches: Caches::new(CacheMetrics::register(registry)?),
             mirrors: Mirrors::new(MirrorMetrics::register(registry)?),
             coalesce: CoalesceMetrics::register(registry)?,
             frames: FrameMetrics::register(registry)?,
             stats: stats::Counted::register(registry)?,
             statements: Arc::new(Statements::register(registry)?),
+            rings: Rings::new(ProtectMetrics::register(registry)?),
         })
     }
 
     /// Gives each metric a first sample, so that the documentation sees it.
     pub fn declare_for_docs(&self) {
+        self.caches.declare_for_docs();
         self.mirrors.declare_for_docs();
         self.coalesce.declare_for_docs();
         self.frames.declare_for_docs();

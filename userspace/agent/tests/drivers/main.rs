@@ -18,6 +18,7 @@ mod java;
 mod killed;
 mod node;
 mod program;
+mod protect;
 mod python;
 mod rust;
 mod seen;

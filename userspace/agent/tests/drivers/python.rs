@@ -4,6 +4,7 @@ use testkit::{sandbox::Cgroup, skip};
 
 use super::{
     cassandra::{Cassandra, PIPELINE},
+    protect::{Keys, fail},
     seen::{self, Kinds, kinds},
     suite::{self, Details},
 };
@@ -94,6 +95,23 @@ fn driver_v5_in_lz4_through_a_pipeline() {
 }
 
 #[test]
+fn driver_v4_in_snappy_through_encrypted_columns() {
+    let test = "python::driver_v4_in_snappy_through_encrypted_columns";
+    encrypted(test, 4, "snappy");
+}
+
+#[test]
+fn driver_v5_in_lz4_through_encrypted_columns() {
+    let test = "python::driver_v5_in_lz4_through_encrypted_columns";
+    encrypted(test, 5, "lz4");
+}
+
+#[test]
+fn driver_v5_through_encrypted_columns() {
+    encrypted("python::driver_v5_through_encrypted_columns", 5, "none");
+}
+
+#[test]
 fn cqlsh_through_bypass() {
     cqlsh("python::cqlsh_through_bypass", "bypass");
 }
@@ -136,13 +154,22 @@ fn driver_with(test: &str, action: &str, version: u8, way: &str, more: &str) {
     driver_in(test, action, version, "none", way, more);
 }
 
+fn encrypted(test: &str, version: u8, compression: &str) {
+    let way = format!("{compression}_encrypted");
+    let keys = Keys::new();
+    let more = keys.pipeline(&format!("underpass_python_v{version}_{way}"));
+    driver_in(test, "enrich", version, compression, &way, &more);
+}
+
 fn driver_in(test: &str, action: &str, version: u8, compression: &str, way: &str, more: &str) {
     let Some(suite) = Suite::provided(test) else {
         return;
     };
     let keyspace = format!("underpass_python_v{version}_{way}");
     let cgroup = Cgroup::new().unwrap();
-    let agent = suite.cassandra.agent_with(&cgroup, action, "open", more);
+    let agent = suite
+        .cassandra
+        .agent_with(&cgroup, action, fail(more), more);
     let version = version.to_string();
     let mut args = vec!["--keyspace", &keyspace, "--protocol", &version];
     args.extend(["--compression", compression]);

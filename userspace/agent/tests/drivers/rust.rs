@@ -146,7 +146,7 @@ pub async fn connect(cassandra: &Cassandra, name: &str) -> Result<Session, Strin
     connect_with(cassandra, name, None).await
 }
 
-async fn connect_with(
+pub async fn connect_with(
     cassandra: &Cassandra,
     name: &str,
     compression: Option<Compression>,

@@ -7,8 +7,10 @@
 //!
 //! `token` is what a text consists of, `walk` the statements, `relation` and `term` what stands in
 //! them, `definition` the statements that change no data; `fingerprint` is written on the way. `sites` is for
-//! who changes a text, `row_write` for who merges writes.
+//! who changes a text, `row_write` for who merges writes. Where a text has columns, and what stands for their
+//! values, `columns` says.
 
+pub(crate) mod columns;
 mod definition;
 mod fingerprint;
 mod relation;

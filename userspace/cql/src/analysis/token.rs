@@ -77,6 +77,13 @@ impl<'t> Tokens<'t> {
         (token, begins, self.0.rest().len())
     }
 
+    /// The next token, and where it is in a text of so many bytes.
+    pub(super) fn next_within(&mut self, text_bytes: usize) -> (Token<'t>, std::ops::Range<usize>) {
+        let (token, begins, ends) = self.next_at();
+        let at = |left: usize| text_bytes.saturating_sub(left);
+        (token, at(begins)..at(ends))
+    }
+
     fn single(&mut self, token: Token<'t>) -> Token<'t> {
         self.0.skip(1);
         token

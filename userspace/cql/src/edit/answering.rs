@@ -8,7 +8,7 @@ use super::output::Output;
 use super::parking::{Kept, Lot, Parked, Resolution, Waited};
 use super::response::Response;
 use super::room::Taken;
-use super::talk::{KEYSPACE, Talk, Terms};
+use super::talk::{Awaits, KEYSPACE, RESULT, Talk, Terms};
 use super::transform::{Log, Refused, Unseen};
 use crate::compress::MAX_SEEN_BYTES;
 use crate::frame::{Flags, HEADER_BYTES, Header, Opcode, RESPONSE_BIT};
@@ -55,9 +55,10 @@ impl Frames<Unreadable> for Answering<'_> {
             return Ok(Plan::Pass);
         }
         if header.length as usize > MAX_SEEN_BYTES {
-            self.talk.is_not_seen(header.stream);
-            self.log.unseen(header.stream, Unseen::TooLarge, false);
-            return Ok(Plan::Pass);
+            return Ok(match self.is_withheld(header, Unseen::TooLarge) {
+                true => Plan::Drop,
+                false => Plan::Pass,
+            });
         }
         Ok(Plan::See)
     }
@@ -67,9 +68,10 @@ impl Frames<Unreadable> for Answering<'_> {
     }
 
     fn crowded(&mut self, header: &Header) -> Plan {
-        self.talk.is_not_seen(header.stream);
-        self.log.unseen(header.stream, Unseen::NoRoom, false);
-        Plan::Pass
+        match self.is_withheld(header, Unseen::NoRoom) {
+            true => Plan::Drop,
+            false => Plan::Pass,
+        }
     }
 
     fn lost(&mut self, _: u8) -> Unreadable {
@@ -84,9 +86,10 @@ impl Frames<Unreadable> for Answering<'_> {
             return Fate::Keep;
         };
         let Some(plain) = self.talk.terms.plain(header, body) else {
-            self.talk.is_not_seen(header.stream);
-            self.log.unseen(header.stream, Unseen::Compression, false);
-            return Fate::Keep;
+            return match self.is_withheld(header, Unseen::Compression) {
+                true => Fate::Drop,
+                false => Fate::Keep,
+            };
         };
         let mut response = Response::new(*header, plain);
         if header.opcode == Some(Opcode::Event) {
@@ -142,7 +145,7 @@ impl Answering<'_> {
         }
     }
 
-    fn goes_on(&mut self, header: &Header, kept: Kept, awaited: Vec<(usize, u64)>) {
+    fn goes_on(&mut self, header: &Header, kept: Kept, awaited: Vec<Awaits>) {
         let frame = kept.bytes();
         let body = frame.get(HEADER_BYTES..).unwrap_or_default();
         let plain = match &kept {
@@ -165,6 +168,21 @@ impl Answering<'_> {
     }
 }
 
+impl Answering<'_> {
+    /// A response that nobody can be shown does not go on, because somebody has to see it.
+    fn is_withheld(&mut self, header: &Header, why: Unseen) -> bool {
+        let withheld = self.talk.cannot_show(header);
+        match withheld {
+            true => self.log.unshown(why),
+            false => {
+                self.log.unseen(header.stream, why, false);
+                self.talk.is_not_seen(header.stream);
+            }
+        }
+        withheld
+    }
+}
+
 impl Talk {
     /// Shows a response to those who await it; the step that saw the request last sees it first.
     pub(super) fn show_response(
@@ -172,23 +190,25 @@ impl Talk {
         response: Response<'_>,
         header: &Header,
         frame: &[u8],
-        mut awaited: Vec<(usize, u64)>,
+        mut awaited: Vec<Awaits>,
         log: &mut dyn Log,
     ) -> Fate {
         let mut response = response.beside(Lot::new(&mut self.parking, &self.room));
-        while let Some((place, number)) = awaited.pop() {
+        while let Some((place, number, note)) = awaited.pop() {
             if place == RIDERS {
                 let head = *response.header();
-                let body = response.into_body().into_owned();
+                let body = response.body().to_vec();
                 let raw = frame.get(4).copied().unwrap_or_default();
-                if self.is_for_all(&head, raw, &body, log) {
-                    return Fate::Drop;
-                }
+                let own = self.is_for_all(&head, raw, &body, log);
                 // There is one such place.
                 let mut response = Response::new(head, body.into());
-                response.is_changed();
+                match own {
+                    Some(error) => response.fail(&error),
+                    None => response.is_changed(),
+                }
                 return self.show_response(response, header, frame, awaited, log);
             }
+            response.set_note(note);
             if place == KEYSPACE {
                 let now = response.set_keyspace();
                 self.uses.comes_back(now, &mut self.caller);
@@ -232,7 +252,7 @@ impl Talk {
         &mut self,
         header: &Header,
         body: Vec<u8>,
-        awaited: Vec<(usize, u64)>,
+        awaited: Vec<Awaits>,
         log: &mut dyn Log,
     ) {
         let header = Header {
@@ -241,14 +261,27 @@ impl Talk {
             ..*header
         };
         let mut answer = Response::new(header, body.into());
-        for (place, number) in awaited.into_iter().rev() {
-            if let Some(step) = self.pipeline.get(place)
-                && step.response(&mut answer, &self.caller, number)
-            {
+        for (place, number, note) in awaited.into_iter().rev() {
+            if place == RIDERS {
+                let (head, body) = (*answer.header(), answer.body().to_vec());
+                if let Some(error) = self.is_for_all(&head, RESULT, &body, log) {
+                    answer.fail(&error);
+                }
+                continue;
+            }
+            let Some(step) = self.pipeline.get(place) else {
+                continue;
+            };
+            answer.set_note(note);
+            if step.response(&mut answer, &self.caller, number) {
                 log.changed(step.name());
             }
+            if let Some(Refused { reason, error }) = answer.take_refused() {
+                log.withheld(step.name(), reason);
+                self.answer(&header, &error);
+                return;
+            }
         }
-        let body = answer.into_body();
-        self.answer_result(&header, &body);
+        self.respond_with(&header, &answer);
     }
 }

@@ -4,11 +4,12 @@ use super::Unreadable;
 use super::cutter::{Fate, Frames, Plan};
 use super::lane::{Lane, Reads, in_segments, may_begin};
 use super::login::MAX_TOKEN_BYTES;
+use super::merging::RIDERS;
 use super::output::Output;
 use super::parking::{Kept, Letter, Lot, Parked, Resolution, Waited};
 use super::request::{Request, Statement};
 use super::room::Taken;
-use super::talk::{KEYSPACE, Talk, Terms};
+use super::talk::{Awaits, KEYSPACE, Talk, Terms};
 use super::transform::{Error, Log, Outcome, Refused, Unseen};
 use crate::compress::MAX_SEEN_BYTES;
 use crate::frame::{HEADER_BYTES, Header, Opcode};
@@ -167,22 +168,32 @@ impl Asking<'_> {
         header: &Header,
         frame: &[u8],
         from: usize,
-        mut awaited: Vec<(usize, u64)>,
+        mut awaited: Vec<Awaits>,
     ) -> Fate {
         let opcode = request.opcode();
         let talk = &mut *self.talk;
+        let pipeline = talk.pipeline.clone();
+        if from == 0
+            && let Some(step) = pipeline.iter().find(|step| step.must_see())
+            && talk.is_out(header.stream)
+        {
+            // Whose the next response is could not be told: what is learned of one would be of the other.
+            self.log.refused(header.stream, step.name(), "stream");
+            let message = format!("stream {} waits for a response", header.stream.0);
+            talk.answer(header, &Error::Protocol(message));
+            return Fate::Drop;
+        }
         // What a database reads before it has answered a STARTUP, nobody else can know.
         let mut request = match talk.terms.accepted {
             true => request.beside(Lot::new(&mut talk.parking, &talk.room)),
             false => request,
         };
         request.is_at(talk.unix_us);
-        let pipeline = talk.pipeline.clone();
         let steps = pipeline.iter().enumerate().skip(from);
         for (place, step) in steps.filter(|(_, step)| step.wants(opcode)) {
             let outcome = step.request(&mut request, &talk.caller, self.now_ns);
-            if let Some(number) = request.take_awaited() {
-                awaited.push((place, number));
+            if let Some((number, note)) = request.take_awaited() {
+                awaited.push((place, number, note));
             }
             match outcome {
                 Outcome::Pass => {}
@@ -198,7 +209,9 @@ impl Asking<'_> {
                     return Fate::Drop;
                 }
                 Outcome::Refuse(Refused { reason, error }) => {
-                    self.log.refused(header.stream, step.name(), reason);
+                    for stream in talk.streams_of(header.stream) {
+                        self.log.refused(stream, step.name(), reason);
+                    }
                     talk.answer(header, &error);
                     return Fate::Drop;
                 }
@@ -219,21 +232,34 @@ impl Asking<'_> {
                 talk.parking.put(parked);
                 return Fate::Drop;
             }
+            if request.has_said() {
+                // What waited is older to the steps behind, too.
+                let changed = request.changed();
+                let now = changed.map_or(*header, |(header, _)| *header);
+                let kept = Kept::of(frame, changed);
+                self.does_said();
+                return self.goes_further(&now, &kept, place, awaited);
+            }
         }
         if asks_to_use(&request) {
             let has_pipeline = !pipeline.is_empty();
             talk.uses.goes_out(&mut talk.caller, has_pipeline);
             // Behind all others: it is the keyspace that the client is told.
-            awaited.insert(0, (KEYSPACE, 0));
+            awaited.insert(0, (KEYSPACE, 0, None));
+        }
+        let fate = match (request.changed(), frame.first_chunk()) {
+            (Some((header, body)), Some(raw)) => talk.terms.encoded(header, raw, body),
+            _ => Fate::Keep,
+        };
+        if awaited.iter().all(|(place, ..)| *place != RIDERS) {
+            // Those that ride with an earlier request of the stream would never be told.
+            talk.is_not_seen(header.stream);
         }
         match awaited.is_empty() {
             true => drop(talk.awaited.remove(&header.stream)),
             false => drop(talk.awaited.insert(header.stream, awaited)),
         }
-        match (request.changed(), frame.first_chunk()) {
-            (Some((header, body)), Some(raw)) => talk.terms.encoded(header, raw, body),
-            _ => Fate::Keep,
-        }
+        fate
     }
 
     /// Does what steps have said of what waits, while they were shown another.
@@ -296,11 +322,26 @@ impl Asking<'_> {
         header: &Header,
         kept: Kept,
         place: usize,
-        awaited: Vec<(usize, u64)>,
+        awaited: Vec<Awaits>,
     ) {
+        match self.goes_further(header, &kept, place, awaited) {
+            Fate::Drop => {}
+            Fate::Keep => self.talk.late.extend_from_slice(kept.bytes()),
+            Fate::Instead(frame) => self.talk.late.extend_from_slice(&frame),
+        }
+    }
+
+    /// Shows it to the steps behind this place.
+    fn goes_further(
+        &mut self,
+        header: &Header,
+        kept: &Kept,
+        place: usize,
+        awaited: Vec<Awaits>,
+    ) -> Fate {
         let frame = kept.bytes();
         let body = frame.get(HEADER_BYTES..).unwrap_or_default();
-        let plain = match &kept {
+        let plain = match kept {
             Kept::Sent(_) => self.talk.terms.plain(header, body),
             Kept::Changed(_) => Some(body.into()),
         };
@@ -310,16 +351,12 @@ impl Asking<'_> {
             let error = Error::Invalid("the proxy's policy cannot read the request".to_owned());
             self.log.unseen(header.stream, Unseen::Malformed, true);
             self.talk.answer(header, &error);
-            return;
+            return Fate::Drop;
         };
         if matches!(kept, Kept::Changed(_)) {
             request.is_changed();
         }
-        match self.go_through(request, header, frame, place + 1, awaited) {
-            Fate::Drop => {}
-            Fate::Keep => self.talk.late.extend_from_slice(frame),
-            Fate::Instead(frame) => self.talk.late.extend_from_slice(&frame),
-        }
+        self.go_through(request, header, frame, place + 1, awaited)
     }
 
     /// Whether a request that nobody can look at is refused.

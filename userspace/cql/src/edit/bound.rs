@@ -1,10 +1,10 @@
 //! The values that are bound to a request's statements, and changes in many places of it at once.
 
-use std::ops::Range;
+use std::ops::{ControlFlow, Range};
 
-use super::layout::{Asked, NAMES, VALUES};
+use super::layout::{Asked, Layout, NAMES, VALUES, Value as At};
 use super::request::Request;
-use crate::frame::Opcode;
+use crate::frame::{MAX_BODY_BYTES, Opcode};
 use crate::wire::Cursor;
 
 /// What stands for a marker (`native_protocol_v5.spec` §3, `[value]`).
@@ -96,6 +96,44 @@ impl Request<'_> {
         Some(bound)
     }
 
+    /// Shows the values that are bound, of each statement in its order, until there is an error: in one pass,
+    /// however many statements there are. False: they cannot be told.
+    ///
+    /// # Errors
+    /// That of `each`.
+    pub fn each_bound<E>(
+        &self,
+        mut each: impl FnMut(&[Bound<'_>]) -> Result<(), E>,
+    ) -> Result<bool, E> {
+        let mut bound = Vec::new();
+        let mut failed = None;
+        let shown = Layout::each_values(&self.header, &self.body, |values| {
+            bound.clear();
+            bound.extend(values.iter().map(|value| self.at_place(value)));
+            match each(&bound) {
+                Ok(()) => ControlFlow::Continue(()),
+                Err(error) => {
+                    failed = Some(error);
+                    ControlFlow::Break(())
+                }
+            }
+        });
+        failed.map_or(Ok(shown.is_some()), Err)
+    }
+
+    fn at_place(&self, value: &At) -> Bound<'_> {
+        let behind_length = value.at.start + 4..value.at.end;
+        Bound {
+            name: value.name.clone().and_then(|range| self.body.get(range)),
+            value: match (value.length, self.body.get(behind_length)) {
+                (0.., Some(bytes)) => Value::Is(bytes),
+                (-1, _) => Value::Null,
+                _ => Value::Unset,
+            },
+            at: value.at.clone(),
+        }
+    }
+
     /// Another text for the statement with this number. `None`: it has none, or this one is too long.
     pub fn text_becomes(&self, number: usize, text: &[u8]) -> Option<Change> {
         let Asked::Text(range) = self.layout.asked().nth(number)? else {
@@ -118,6 +156,21 @@ impl Request<'_> {
             at: at.checked_sub(2)?..at + old,
             bytes: [&length.to_be_bytes()[..], keyspace.as_bytes()].concat(),
         })
+    }
+
+    /// The same, if all of it can be done. False: two of them are of the same, or the body would be longer than a
+    /// body may be; then nothing has changed.
+    pub fn try_change(&mut self, mut changes: Vec<Change>) -> bool {
+        changes.sort_by_key(|change| change.at.start);
+        let apart = changes
+            .windows(2)
+            .all(|two| matches!(two, [a, b] if a.at.end <= b.at.start));
+        let grown: usize = changes.iter().map(|change| change.bytes.len()).sum();
+        let fits = self.body.len().saturating_add(grown) <= MAX_BODY_BYTES as usize;
+        if apart && fits {
+            self.change(changes);
+        }
+        apart && fits
     }
 
     /// Makes changes of different places, in one pass however many there are.

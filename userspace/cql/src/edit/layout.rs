@@ -1,7 +1,7 @@
 //! Where the parts of a request's body are (`native_protocol_v5.spec` §4.1.4 to §4.1.7, and the same of
 //! v3 and v4).
 
-use std::ops::Range;
+use std::ops::{ControlFlow, Range};
 
 use crate::frame::{Flags, Header, Opcode};
 use crate::wire::Cursor;
@@ -35,7 +35,7 @@ pub(super) struct Parameters {
 pub(super) const VALUES: u32 = 0x01;
 pub(super) const SKIP_METADATA: u32 = 0x02;
 pub(super) const PAGE_SIZE: u32 = 0x04;
-const PAGING_STATE: u32 = 0x08;
+pub(super) const PAGING_STATE: u32 = 0x08;
 pub(super) const SERIAL: u32 = 0x10;
 pub(super) const TIMESTAMP: u32 = 0x20;
 pub(super) const NAMES: u32 = 0x40;
@@ -58,6 +58,16 @@ pub(super) struct Layout {
     pub(super) parameters: Option<Parameters>,
     /// Likewise, of a PREPARE.
     pub(super) keyspace: Option<(usize, usize)>,
+}
+
+/// A value that is bound.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Value {
+    pub(super) name: Option<Range<usize>>,
+    /// With its length.
+    pub(super) at: Range<usize>,
+    /// As it is announced: negative if it is null, or not set.
+    pub(super) length: i32,
 }
 
 /// Reads, and knows where it is.
@@ -109,6 +119,28 @@ impl<'a> Reader<'a> {
             self.body.skip_bytes()?;
         }
         Some(count.into())
+    }
+
+    /// What [`Self::values`] steps over, into `values`.
+    fn each_value(&mut self, named: bool, values: &mut Vec<Value>) -> Option<()> {
+        values.clear();
+        for _ in 0..self.body.short()? {
+            let name = match named {
+                true => {
+                    let len = self.body.short()?;
+                    Some(self.taken(len.into())?)
+                }
+                false => None,
+            };
+            let from = self.at();
+            let length = self.body.int()?;
+            if let Ok(bytes) = usize::try_from(length) {
+                self.taken(bytes)?;
+            }
+            let at = from..self.at();
+            values.push(Value { name, at, length });
+        }
+        Some(())
     }
 
     fn flags(&mut self, version: u8) -> Option<(u32, usize)> {
@@ -222,6 +254,57 @@ impl Layout {
             _ => {}
         }
         Some(layout)
+    }
+
+    /// Shows where the values are, of each statement of a QUERY, EXECUTE or BATCH, until `each` says that it
+    /// is enough. `None`: the body is not what its header says, or that of another.
+    pub(super) fn each_values(
+        header: &Header,
+        body: &[u8],
+        mut each: impl FnMut(&[Value]) -> ControlFlow<()>,
+    ) -> Option<()> {
+        let mut reader = Reader {
+            whole: body.len(),
+            body: Cursor::new(body),
+        };
+        if header.flags.any(Flags::CUSTOM_PAYLOAD) {
+            reader.body.skip_bytes_map()?;
+        }
+        // One for all statements: there may be very many, with very many values.
+        let mut values = Vec::new();
+        match header.opcode? {
+            opcode @ (Opcode::Query | Opcode::Execute) => {
+                if opcode == Opcode::Query {
+                    reader.text()?;
+                } else {
+                    reader.id()?;
+                    if header.version >= 5 {
+                        reader.id()?;
+                    }
+                }
+                reader.body.short()?;
+                let (flags, _) = reader.flags(header.version)?;
+                if flags & VALUES != 0 {
+                    reader.each_value(flags & NAMES != 0, &mut values)?;
+                }
+                let _ = each(&values);
+            }
+            Opcode::Batch => {
+                reader.body.byte()?;
+                for _ in 0..reader.body.short()? {
+                    match reader.body.byte()? {
+                        0 => reader.text()?,
+                        _ => reader.id()?,
+                    };
+                    reader.each_value(false, &mut values)?;
+                    if each(&values).is_break() {
+                        break;
+                    }
+                }
+            }
+            _ => return None,
+        }
+        Some(())
     }
 
     pub(super) fn asked(&self) -> impl Iterator<Item = &Asked> {

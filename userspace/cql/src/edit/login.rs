@@ -31,6 +31,7 @@ impl Login {
 impl Talk {
     /// A response passes.
     pub(super) fn logs_in(&mut self, header: &Header) {
+        self.caller.logged_in |= header.opcode == Some(Opcode::AuthSuccess);
         let Login::Out(stream, user) = &mut self.login else {
             return;
         };

@@ -11,7 +11,7 @@ use super::cutter::Fate;
 use super::layout::{Layout, PAGE_SIZE, SERIAL, SKIP_METADATA, TIMESTAMP, VALUES};
 use super::parking::{Kept, Parked};
 use super::response::Response;
-use super::talk::Talk;
+use super::talk::{Awaits, ERROR, Talk};
 use super::transform::{Error, Log};
 use crate::details::Consistency;
 use crate::frame::{Flags, HEADER_BYTES, Header, Opcode, RESPONSE_BIT, StreamId};
@@ -45,7 +45,7 @@ struct Rider {
     header: Header,
     id: Vec<u8>,
     consistency: Consistency,
-    awaited: Vec<(usize, u64)>,
+    awaited: Vec<Awaits>,
 }
 
 /// What a batch takes of an EXECUTE.
@@ -138,9 +138,12 @@ impl Asking<'_> {
     /// The one that leads goes on as a batch with these; what cannot be one of it goes on by itself.
     pub(super) fn go_together(&mut self, leads: Parked, others: &[u64]) {
         let others = others.iter().filter_map(|n| self.talk.parking.take(*n));
+        // Its stream leads one already: its client does not wait for answers before it says the same again.
+        let leads_others = self.talk.riders.contains_key(&leads.header.stream);
         let those: Vec<Parked> = std::iter::once(leads).chain(others).collect();
         let merged = match those.len() {
             0 | 1 => None,
+            _ if leads_others => None,
             _ => self.merged(&those),
         };
         let Some((body, mut riders)) = merged else {
@@ -174,7 +177,7 @@ impl Asking<'_> {
             *opcode = BATCH;
         }
         frame.extend(body);
-        awaited.push((RIDERS, 0));
+        awaited.push((RIDERS, 0, None));
         self.talk.riders.insert(header.stream, riders);
         self.goes_on(&header, Kept::Changed(frame), place, awaited);
     }
@@ -215,40 +218,44 @@ impl Asking<'_> {
 
 impl Talk {
     /// The answer to a batch, which has passed the steps behind the one that has merged it, is that of each. `raw`:
-    /// its opcode. True: the one that leads was told, too.
+    /// its opcode, as it was sent. Gives what the one that leads is told instead, if that is something else.
     pub(super) fn is_for_all(
         &mut self,
         response: &Header,
         raw: u8,
         body: &[u8],
         log: &mut dyn Log,
-    ) -> bool {
-        let Some(riding) = self.riders.remove(&response.stream) else {
-            return false;
-        };
+    ) -> Option<Error> {
+        let riding = self.riders.remove(&response.stream)?;
         let response = Header {
             flags: Flags(response.flags.0 & !Flags::COMPRESSION.0),
             ..*response
         };
         let of_response = Response::new(response, body.into()).error();
-        if of_response == Some(UNPREPARED) {
-            self.are_unprepared(&response, riding);
-            return true;
-        }
-        if body.len() > MAX_SHARED_BYTES {
+        let is_unprepared = of_response == Some(UNPREPARED);
+        if body.len() > MAX_SHARED_BYTES && !is_unprepared {
             self.may_be_done(riding);
-            return false;
+            return None;
         }
         for rider in riding.others {
+            // Each has to prepare its own again, since the database names one.
+            let error = is_unprepared.then(|| Error::Unprepared(rider.id).body());
+            let (flags, opcode) = match is_unprepared {
+                true => (Flags(0), Some(Opcode::Error)),
+                false => (response.flags, response.opcode),
+            };
             let header = Header {
                 stream: rider.header.stream,
+                flags,
+                opcode,
                 ..response
             };
-            let mut frame = vec![header.version | RESPONSE_BIT, header.flags.0];
-            frame.extend(header.stream.0.to_be_bytes());
-            frame.push(raw);
-            frame.extend((body.len() as u32).to_be_bytes());
-            frame.extend_from_slice(body);
+            let raw = match opcode {
+                Some(Opcode::Error) => ERROR,
+                _ => raw,
+            };
+            let body = error.as_deref().unwrap_or(body);
+            let frame = frame(&header, raw, body);
             let own = Response::new(header, body.into());
             match self.show_response(own, &header, &frame, rider.awaited, log) {
                 Fate::Keep => self.answers.extend(frame),
@@ -256,27 +263,17 @@ impl Talk {
                 Fate::Drop => {}
             }
         }
-        false
-    }
-
-    /// Each has to prepare its own again, since the database names one.
-    fn are_unprepared(&mut self, leads: &Header, riding: Riding) {
-        self.answer(leads, &Error::Unprepared(riding.leads));
-        for rider in riding.others {
-            self.answer(&rider.header, &Error::Unprepared(rider.id));
-        }
+        is_unprepared.then_some(Error::Unprepared(riding.leads))
     }
 
     /// The one that leads is answered by the proxy itself: so are those that ride with it.
-    pub(super) fn tell_riders(&mut self, leads: StreamId, opcode: u8, body: &[u8]) {
-        const ERROR: u8 = 0x00;
-        let Some(riding) = self.riders.remove(&leads) else {
-            return;
-        };
+    pub(super) fn tell_all(&mut self, leads: &Header, opcode: u8, body: &[u8], riding: Riding) {
         let code = body.first_chunk().map(|code| i32::from_be_bytes(*code));
-        for rider in riding.others {
-            let (header, id) = (rider.header, rider.id);
-            match opcode == ERROR && code == Some(UNPREPARED) {
+        let is_unprepared = opcode == ERROR && code == Some(UNPREPARED);
+        let others = riding.others.into_iter();
+        let others = others.map(|rider| (rider.header, rider.id));
+        for (header, id) in std::iter::once((*leads, riding.leads)).chain(others) {
+            match is_unprepared {
                 true => self.answer(&header, &Error::Unprepared(id)),
                 false => self.put_answer(&header, Flags(0), opcode, body),
             }
@@ -285,7 +282,6 @@ impl Talk {
 
     /// A response goes on unread. To those that ride with it, nothing can be said but that they may have been done.
     pub(super) fn is_not_seen(&mut self, stream: StreamId) {
-        self.awaited.remove(&stream);
         if let Some(riding) = self.riders.remove(&stream) {
             self.may_be_done(riding);
         }
@@ -298,6 +294,31 @@ impl Talk {
             self.answer(&rider.header, &error);
         }
     }
+
+    /// Whether a request of this stream is in a batch that another leads.
+    pub(super) fn rides(&self, stream: StreamId) -> bool {
+        let mut others = self.riders.values().flat_map(|riding| &riding.others);
+        others.any(|rider| rider.header.stream == stream)
+    }
+
+    /// A request's own stream, and those of the requests that ride with it.
+    pub(super) fn streams_of(&self, leads: StreamId) -> Vec<StreamId> {
+        let riding = self.riders.get(&leads);
+        let others = riding.into_iter().flat_map(|riding| &riding.others);
+        let others = others.map(|rider| rider.header.stream);
+        std::iter::once(leads).chain(others).collect()
+    }
+}
+
+/// A response's, without compression.
+fn frame(header: &Header, raw: u8, body: &[u8]) -> Vec<u8> {
+    let mut frame = Vec::with_capacity(HEADER_BYTES + body.len());
+    frame.extend([header.version | RESPONSE_BIT, header.flags.0]);
+    frame.extend(header.stream.0.to_be_bytes());
+    frame.push(raw);
+    frame.extend((body.len() as u32).to_be_bytes());
+    frame.extend_from_slice(body);
+    frame
 }
 
 #[cfg(test)]

@@ -12,7 +12,8 @@
 //! - `lane`, `cutter`, `segments`: one direction; where its frames and segments begin and end.
 //! - `asking`, `answering`: what becomes of requests and of responses; `talk`: what they share; `login`:
 //!   who has logged in.
-//! - `layout`, `request`, `bound`: what is where in a request, and how it is changed; `response`, `rows`, `named`.
+//! - `layout`, `request`, `bound`: what is where in a request, and how it is changed; `response`, `rows`,
+//!   `named`, `bindings`.
 //! - `copied`: what a request asks, for another database; `page`: rows, to be held against others.
 //! - `merging`: EXECUTEs that become one BATCH, and its answer that becomes theirs.
 //! - `parking`: what waits for an answer from outside.
@@ -20,6 +21,7 @@
 
 mod answering;
 mod asking;
+mod bindings;
 mod bound;
 mod copied;
 mod cutter;
@@ -40,13 +42,14 @@ mod talk;
 mod transform;
 
 pub use crate::compress::MAX_SEEN_BYTES;
+pub use bindings::{Bindings, Spec};
 pub use bound::{Bound, Change, Value};
 pub use copied::{Copied, NotCopied};
 pub use merging::NotMerged;
 pub use named::Names;
 pub use page::Page;
 pub use parking::{Letter, MAX_PARKED, MAX_PARKED_BYTES, Mailbox, Resolution, Ticket, Waited};
-pub use request::{Request, Statement};
+pub use request::{Note, Request, Statement};
 pub use response::Response;
 pub use room::Room;
 pub use rows::{Cell, Column};
@@ -145,11 +148,17 @@ impl Editor {
     /// One that had no pipeline has this one from the next request on.
     pub fn becomes(&mut self, pipeline: Pipeline, caller: Caller) {
         self.talk.pipeline = pipeline;
-        let Caller { keyspace, user, .. } = std::mem::take(&mut self.talk.caller);
+        let Caller {
+            keyspace,
+            user,
+            logged_in,
+            ..
+        } = std::mem::take(&mut self.talk.caller);
         self.talk.caller = Caller {
             keyspace_before: keyspace.is_some() || self.talk.uses.is_out(),
             keyspace,
             user,
+            logged_in,
             ..caller
         };
         if self.talk.early && self.is_strict() {

@@ -26,6 +26,14 @@ pub struct Page<'b> {
 }
 
 impl<'b> Page<'b> {
+    /// Whether a RESULT's body has rows, all of them, and nothing new of their columns. `None`: malformed.
+    pub(super) fn is_whole(body: &'b [u8]) -> Option<bool> {
+        let mut at = Cursor::new(body);
+        let (kind, flags) = (at.int()?, at.int()?);
+        Self::read(body)?;
+        Some(kind == ROWS && flags & (MORE_PAGES | METADATA_CHANGED) == 0)
+    }
+
     /// Of a RESULT's body, behind what stands before it. `None`: malformed.
     pub fn read(body: &'b [u8]) -> Option<Self> {
         let mut at = Cursor::new(body);

@@ -11,8 +11,9 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::room::{Room, Taken};
+use super::talk::Awaits;
 use super::transform::Refused;
-use crate::frame::{HEADER_BYTES, Header};
+use crate::frame::{HEADER_BYTES, Header, StreamId};
 
 /// As many of a flow wait at most: drivers have no more requests out on a connection unless they are told to.
 pub const MAX_PARKED: usize = 1_024;
@@ -175,7 +176,7 @@ pub(super) struct Parked {
     /// The step that has parked it.
     pub(super) place: usize,
     /// Of a request: who wants to see its response. Of a response: who has not seen it yet.
-    pub(super) awaited: Vec<(usize, u64)>,
+    pub(super) awaited: Vec<Awaits>,
     pub(super) to_database: bool,
     pub(super) space: Space,
 }
@@ -272,6 +273,11 @@ impl<'e> Lot<'e> {
         self.parking.said.push(letter);
     }
 
+    /// Whether something is to become of what waits, before the one that is shown goes on.
+    pub(super) fn has_said(&self) -> bool {
+        !self.parking.said.is_empty()
+    }
+
     /// What the step at hand has taken.
     pub(super) fn found(&mut self) -> Option<Space> {
         self.found.take()
@@ -304,6 +310,12 @@ impl Parking {
 
     pub(super) fn get(&self, number: u64) -> Option<&Parked> {
         self.parked.get(&number)
+    }
+
+    /// Whether something of this stream waits.
+    pub(super) fn has(&self, stream: StreamId) -> bool {
+        let mut parked = self.parked.values();
+        parked.any(|parked| parked.header.stream == stream)
     }
 
     /// Those of a direction, oldest first.

@@ -1,10 +1,14 @@
 //! [`Request`]: a request that was kept back whole, for transforms to read and to change.
 
+use std::any::Any;
 use std::borrow::Cow;
+use std::ops::Range;
+use std::sync::Arc;
 
 use super::copied::{Copied, NotCopied};
 use super::layout::{
-    Asked, Layout, NOW_IN_SECONDS, PAGE_SIZE, Parameters, SERIAL, SKIP_METADATA, TIMESTAMP,
+    Asked, Layout, NOW_IN_SECONDS, PAGE_SIZE, PAGING_STATE, Parameters, SERIAL, SKIP_METADATA,
+    TIMESTAMP,
 };
 use super::merging::{Mergeable, NotMerged};
 use super::parking::{Letter, Lot, Space, Ticket};
@@ -21,15 +25,18 @@ pub enum Statement<'a> {
     Prepared(&'a [u8]),
 }
 
+/// What a step keeps of a request until its response is there.
+pub type Note = Arc<dyn Any + Send + Sync>;
+
 /// See the module. Its body is as it was sent, but for compression.
 #[derive(Debug)]
 pub struct Request<'a> {
-    header: Header,
+    pub(super) header: Header,
     pub(super) body: Cow<'a, [u8]>,
     pub(super) layout: Layout,
     changed: bool,
     /// What the step at hand wants to be told with the response.
-    awaited: Option<u64>,
+    awaited: Option<(u64, Option<Note>)>,
     /// Where it may wait.
     lot: Option<Lot<'a>>,
     unix_us: Option<i64>,
@@ -96,8 +103,7 @@ impl<'a> Request<'a> {
 
     /// What it asks to be done: one statement, of a BATCH any number.
     pub fn statements(&self) -> impl Iterator<Item = Statement<'_>> {
-        let bytes =
-            |range: &std::ops::Range<usize>| self.body.get(range.clone()).unwrap_or_default();
+        let bytes = |range: &Range<usize>| self.body.get(range.clone()).unwrap_or_default();
         self.layout.asked().map(move |asked| match asked {
             Asked::Text(range) => Statement::Text(bytes(range)),
             Asked::Id(range) => Statement::Prepared(bytes(range)),
@@ -174,6 +180,27 @@ impl<'a> Request<'a> {
                 .layout
                 .parameters
                 .is_some_and(|parameters| self.flags(&parameters) & NOW_IN_SECONDS != 0)
+    }
+
+    /// It asks for a further page.
+    pub fn has_paging_state(&self) -> bool {
+        self.layout
+            .parameters
+            .is_some_and(|parameters| self.flags(&parameters) & PAGING_STATE != 0)
+    }
+
+    /// The database is asked to trace it.
+    pub fn is_traced(&self) -> bool {
+        self.header.flags.any(Flags::TRACING)
+    }
+
+    /// All of its body that says which rows are read, in two pieces: without a custom payload, and without the
+    /// client's time, which is a write's, and which many drivers send with everything.
+    pub fn question(&self) -> [&[u8]; 2] {
+        let proper = self.layout.proper;
+        let cut = self.layout.parameters.and_then(|p| p.timestamp);
+        let (end, begin) = cut.map_or((self.body.len(), self.body.len()), |at| (at, at + 8));
+        [proper..end, begin..self.body.len()].map(|range| self.body.get(range).unwrap_or_default())
     }
 
     /// Where there is one.
@@ -257,10 +284,15 @@ impl<'a> Request<'a> {
 
     /// Has the response shown to the transform, too, with this number.
     pub fn await_response(&mut self, number: u64) {
-        self.awaited = Some(number);
+        self.awaited = Some((number, None));
     }
 
-    pub(super) fn take_awaited(&mut self) -> Option<u64> {
+    /// The same, and with what is to be known then ([`Response::note`](super::Response::note)).
+    pub fn await_response_with(&mut self, number: u64, note: Note) {
+        self.awaited = Some((number, Some(note)));
+    }
+
+    pub(super) fn take_awaited(&mut self) -> Option<(u64, Option<Note>)> {
         self.awaited.take()
     }
 
@@ -299,6 +331,11 @@ impl<'a> Request<'a> {
         if let Some(lot) = &mut self.lot {
             lot.says(letter);
         }
+    }
+
+    /// Whether something is to go on before it.
+    pub(super) fn has_said(&self) -> bool {
+        self.lot.as_ref().is_some_and(Lot::has_said)
     }
 
     /// What the step at hand has parked it in.

@@ -2,10 +2,13 @@
 
 use std::borrow::Cow;
 
+use super::bindings::Bindings;
+use super::page::Page;
 use super::parking::{Lot, Space, Ticket};
+use super::request::Note;
 use super::rows::{Cell, Column, Rows};
-use super::transform::Refused;
-use crate::frame::{Header, Opcode};
+use super::transform::{Error, Refused};
+use crate::frame::{Flags, Header, Opcode};
 use crate::response::behind_prelude;
 use crate::wire::Cursor;
 
@@ -18,6 +21,7 @@ pub struct Response<'a> {
     refused: Option<Refused>,
     /// Where it may wait.
     lot: Option<Lot<'a>>,
+    note: Option<Note>,
 }
 
 impl<'a> Response<'a> {
@@ -28,6 +32,7 @@ impl<'a> Response<'a> {
             changed: false,
             refused: None,
             lot: None,
+            note: None,
         }
     }
 
@@ -72,6 +77,15 @@ impl<'a> Response<'a> {
         self.changed = true;
     }
 
+    pub(super) fn set_note(&mut self, note: Option<Note>) {
+        self.note = note;
+    }
+
+    /// What the step at hand has kept of the request.
+    pub fn note(&self) -> Option<Note> {
+        self.note.clone()
+    }
+
     /// What it is; `None`: nothing that is known.
     pub fn opcode(&self) -> Option<Opcode> {
         self.header.opcode
@@ -87,6 +101,14 @@ impl<'a> Response<'a> {
     /// Its body, behind what stands before it: an id of a trace, warnings, a payload. `None`: malformed.
     pub fn proper(&self) -> Option<&[u8]> {
         Some(behind_prelude(&self.header, &self.body)?.rest())
+    }
+
+    /// The body of a RESULT of rows that tells all there is: no further page, no metadata that have changed, no
+    /// trace, warning or payload. `None`: it is something else, or malformed.
+    pub fn whole_rows(&self) -> Option<&[u8]> {
+        let is_plain = !self.header.flags.any(Flags::PRELUDE);
+        let is_result = self.header.opcode == Some(Opcode::Result);
+        (is_plain && is_result && Page::is_whole(&self.body)?).then_some(&*self.body)
     }
 
     /// The code of an ERROR; `None`: it is none.
@@ -105,6 +127,29 @@ impl<'a> Response<'a> {
     /// What the step at hand has its client told in its place.
     pub(super) fn take_refused(&mut self) -> Option<Refused> {
         self.refused.take()
+    }
+
+    /// Whether it has rows, that can be read or not.
+    pub fn has_rows(&self) -> bool {
+        const ROWS: i32 = 2;
+        self.result(ROWS).is_some()
+    }
+
+    /// Makes it an ERROR, which those who see it afterwards are shown.
+    pub fn fail(&mut self, error: &Error) {
+        self.header.opcode = Some(Opcode::Error);
+        // What these announce is gone.
+        let gone = Flags::TRACING.0 | Flags::WARNING.0 | Flags::CUSTOM_PAYLOAD.0;
+        self.header.flags.0 &= !gone;
+        self.body = Cow::Owned(error.body());
+        self.changed = true;
+    }
+
+    /// What the answer to a PREPARE says of the values that it takes, and of its result. `None`: it is none,
+    /// or malformed.
+    pub fn bindings(&self) -> Option<Bindings<'_>> {
+        const PREPARED: i32 = 4;
+        Bindings::read(self.header.version, self.result(PREPARED)?)
     }
 
     /// The id that a PREPARE was given.
@@ -157,11 +202,6 @@ impl<'a> Response<'a> {
         let prelude = self.body.get(..self.body.len() - proper.len())?;
         let rows = Rows::read(proper)?.edited(edit)?;
         Some([prelude, &rows].concat())
-    }
-
-    /// Its body.
-    pub(super) fn into_body(self) -> Cow<'a, [u8]> {
-        self.body
     }
 
     /// Header and body, if anything has changed.

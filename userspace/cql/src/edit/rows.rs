@@ -8,10 +8,13 @@ use crate::wire::Cursor;
 const ROWS: i32 = 2;
 
 /// Flags of the metadata.
-const GLOBAL_TABLE: i32 = 0x1;
-const MORE_PAGES: i32 = 0x2;
-const NO_METADATA: i32 = 0x4;
-const METADATA_CHANGED: i32 = 0x8;
+pub(super) const GLOBAL_TABLE: i32 = 0x1;
+pub(super) const MORE_PAGES: i32 = 0x2;
+pub(super) const NO_METADATA: i32 = 0x4;
+pub(super) const METADATA_CHANGED: i32 = 0x8;
+
+/// Columns of a result, or values of a statement: as many as an `[short]` can count of them.
+pub(super) const MAX_COLUMNS: i32 = 65_535;
 
 /// Types within types: deeper ones are none that a database has.
 const MAX_DEPTH: usize = 32;
@@ -48,7 +51,10 @@ impl<'b> Rows<'b> {
             return None;
         }
         let flags = at.int()?;
-        let columns = usize::try_from(at.int()?).ok()?;
+        let columns = at.int()?;
+        if !(0..=MAX_COLUMNS).contains(&columns) {
+            return None;
+        }
         if flags & MORE_PAGES != 0 {
             at.skip_bytes()?;
         }
@@ -147,7 +153,7 @@ pub(super) fn skip_types<'b>(
 }
 
 /// An `[option]`; gives its number.
-fn skip_type(at: &mut Cursor<'_>, depth: usize) -> Option<u16> {
+pub(super) fn skip_type(at: &mut Cursor<'_>, depth: usize) -> Option<u16> {
     if depth > MAX_DEPTH {
         return None;
     }

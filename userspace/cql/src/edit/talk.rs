@@ -8,13 +8,19 @@ use super::cutter::Fate;
 use super::login::Login;
 use super::merging::Riders;
 use super::parking::Parking;
+use super::request::Note;
+use super::response::Response;
 use super::room::Room;
 use super::transform::{Caller, Error};
 use super::{MAX_ANSWERS_BYTES, Pipeline};
 use crate::compress;
-use crate::frame::{Flags, HEADER_BYTES, Header, RESPONSE_BIT, StreamId};
+use crate::frame::{Flags, HEADER_BYTES, Header, Opcode, RESPONSE_BIT, StreamId};
 use crate::session::{Compression, Fact};
 use crate::wire::Cursor;
+
+/// Opcodes.
+pub(super) const ERROR: u8 = 0x00;
+pub(super) const RESULT: u8 = 0x08;
 
 /// See the module.
 #[derive(Debug)]
@@ -22,7 +28,7 @@ pub(super) struct Talk {
     pub(super) pipeline: Pipeline,
     pub(super) caller: Caller,
     pub(super) terms: Terms,
-    /// Who wants to see which responses: a step's place in the pipeline, and its number.
+    /// Who wants to see which responses: a step's place in the pipeline, its number, and what it has kept.
     pub(super) awaited: Awaited,
     /// By the stream on which their batch is out.
     pub(super) riders: Riders,
@@ -70,9 +76,23 @@ impl Talk {
         self.pipeline.iter().any(|step| step.is_strict())
     }
 
+    /// Nobody can be shown the response on this stream. True: somebody has to see it, and its client is told
+    /// instead.
+    pub(super) fn cannot_show(&mut self, header: &Header) -> bool {
+        let awaited = self.awaited.remove(&header.stream).unwrap_or_default();
+        let mut steps = awaited
+            .iter()
+            .filter_map(|(place, ..)| self.pipeline.get(*place));
+        let withheld = steps.any(|step| step.must_see());
+        if withheld {
+            let message = "the proxy's policy cannot read the result: ask for smaller pages";
+            self.answer(header, &Error::Invalid(message.to_owned()));
+        }
+        withheld
+    }
+
     /// An ERROR in place of a response.
     pub(super) fn answer(&mut self, header: &Header, error: &Error) {
-        const ERROR: u8 = 0x00;
         self.respond(header, ERROR, &error.body());
     }
 
@@ -82,15 +102,29 @@ impl Talk {
         self.answer_result(header, &VOID.to_be_bytes());
     }
 
+    /// What steps have made of a RESULT in place of a response.
+    pub(super) fn respond_with(&mut self, header: &Header, response: &Response<'_>) {
+        match response.opcode() {
+            Some(Opcode::Error) => self.respond(header, ERROR, response.body()),
+            _ => self.answer_result(header, response.body()),
+        }
+    }
+
+    /// Whether the client has a request out on this stream of which a step knows.
+    pub(super) fn is_out(&self, stream: StreamId) -> bool {
+        self.awaited.contains_key(&stream) || self.parking.has(stream) || self.rides(stream)
+    }
+
     /// A RESULT in place of a response.
     pub(super) fn answer_result(&mut self, header: &Header, body: &[u8]) {
-        const RESULT: u8 = 0x08;
         self.respond(header, RESULT, body);
     }
 
     fn respond(&mut self, header: &Header, opcode: u8, body: &[u8]) {
-        self.put_answer(header, Flags(0), opcode, body);
-        self.tell_riders(header.stream, opcode, body);
+        match self.riders.remove(&header.stream) {
+            None => self.put_answer(header, Flags(0), opcode, body),
+            Some(riding) => self.tell_all(header, opcode, body, riding),
+        }
     }
 
     /// A frame without compression.
@@ -162,6 +196,10 @@ impl Terms {
         }
         let body = shrunk.as_deref().unwrap_or(body);
         let [version, _, s0, s1, opcode, ..] = *raw;
+        let opcode = match header.opcode {
+            Some(Opcode::Error) => ERROR,
+            _ => opcode,
+        };
         let mut frame = Vec::with_capacity(HEADER_BYTES + body.len());
         frame.extend([version, flags, s0, s1, opcode]);
         frame.extend((body.len() as u32).to_be_bytes());
@@ -218,4 +256,7 @@ impl Uses {
 
 /// By stream. Bounded: a stream has one request at a time, and there are 65,536 with the negative ones,
 /// which no driver uses.
-pub(super) type Awaited = HashMap<StreamId, Vec<(usize, u64)>>;
+pub(super) type Awaited = HashMap<StreamId, Vec<Awaits>>;
+
+/// Who wants to see a response: a step's place in the pipeline, its number, and what it has kept.
+pub(super) type Awaits = (usize, u64, Option<Note>);

@@ -44,6 +44,12 @@ pub trait Transform: fmt::Debug + Send + Sync {
         Resolution::Pass
     }
 
+    /// Whether a response that it has asked for, and that it cannot be shown, is better kept from the client,
+    /// who gets an error, than let pass.
+    fn must_see(&self) -> bool {
+        false
+    }
+
     /// Whether a client may be told of an event.
     fn lets_pass(&self, event: &Response<'_>) -> bool {
         let _ = event;
@@ -77,6 +83,8 @@ pub struct Caller {
     pub keyspace_before: bool,
     /// Who has logged in, where that was by SASL PLAIN; as the database has accepted it.
     pub user: Option<String>,
+    /// It has logged in, whoever it is and by whatever means.
+    pub logged_in: bool,
     /// The name of its process, if that is on this host.
     pub process: Option<String>,
     /// Its cgroup, likewise.
@@ -182,6 +190,10 @@ pub trait Log {
     /// This became of a request or a response that a transform had wait, or wanted to.
     fn waited(&mut self, transform: &'static str, what: Waited) {
         let _ = (transform, what);
+    }
+    /// A response could not be shown, and its client got an error instead.
+    fn unshown(&mut self, why: Unseen) {
+        let _ = why;
     }
 }
 

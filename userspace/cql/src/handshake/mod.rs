@@ -467,6 +467,15 @@ impl Handshake {
     }
 }
 
+/// What a client is told in answer to the first header that it has sent: `Unauthorized`. None: that is no
+/// request. `message` is short.
+pub fn refuse_first(header: [u8; HEADER_BYTES], message: &str) -> Option<Vec<u8>> {
+    let [version, ..] = header;
+    let is_ours = (3..=5).contains(&version);
+    let Header { stream, .. } = Header::read(header).filter(|h| is_ours && h.opcode.is_some())?;
+    Some(unauthorized(version, stream, message))
+}
+
 /// §4.2.1: a code and a message.
 fn unauthorized(version: u8, stream: StreamId, message: &str) -> Vec<u8> {
     const UNAUTHORIZED: i32 = 0x2100;

@@ -28,6 +28,19 @@ struct State<T> {
     known_order: VecDeque<Box<[u8]>>,
 }
 
+impl<T> State<T> {
+    fn learn(&mut self, id: &[u8], what: T) {
+        if self.known.insert(id.into(), what).is_none() {
+            self.known_order.push_back(id.into());
+        }
+        while self.known_order.len() > MAX_IDS {
+            if let Some(oldest) = self.known_order.pop_front() {
+                self.known.remove(&oldest);
+            }
+        }
+    }
+}
+
 impl<T> Default for Prepared<T> {
     fn default() -> Self {
         Self {
@@ -61,17 +74,15 @@ impl<T: Clone> Prepared<T> {
     /// It is answered, by this id if it was prepared.
     pub fn came_back(&self, number: u64, id: Option<&[u8]>) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let (Some(what), Some(id)) = (state.out.remove(&number), id) else {
-            return;
-        };
-        if state.known.insert(id.into(), what).is_none() {
-            state.known_order.push_back(id.into());
+        if let (Some(what), Some(id)) = (state.out.remove(&number), id) {
+            state.learn(id, what);
         }
-        while state.known_order.len() > MAX_IDS {
-            if let Some(oldest) = state.known_order.pop_front() {
-                state.known.remove(&oldest);
-            }
-        }
+    }
+
+    /// An id stands for this.
+    pub(crate) fn learn(&self, id: &[u8], what: T) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.learn(id, what);
     }
 
     /// What this id stands for, or why it has to be prepared again.

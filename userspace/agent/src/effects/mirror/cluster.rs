@@ -59,6 +59,8 @@ pub(super) struct Shared {
     pub(super) away: Away,
     pub(super) dials: Arc<OnceLock<Probe>>,
     budget: Arc<Budget>,
+    /// For texts whose PREPARE is not answered.
+    preparing: Arc<Budget>,
 }
 
 /// A request to be asked of the mirror.
@@ -135,6 +137,7 @@ impl Mirrors {
             away: Away::default(),
             dials: self.dials.clone(),
             budget: Budget::new(),
+            preparing: Budget::new(),
         })?);
         open.push(Arc::downgrade(&cluster));
         Ok(cluster)
@@ -159,6 +162,11 @@ impl Cluster {
     /// Room for a request of so many bytes. None: as much is in hand as may be.
     pub(super) fn permit(&self, bytes: usize) -> Option<Permit> {
         self.shared.budget.take(bytes)
+    }
+
+    /// Room for a text that is prepared. None: it is not remembered, and has to be prepared again.
+    pub(super) fn permit_to_prepare(&self, bytes: usize) -> Option<Permit> {
+        self.shared.preparing.take(bytes)
     }
 
     /// Has it asked, where the flow is in this keyspace.

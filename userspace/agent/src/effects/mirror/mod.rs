@@ -172,7 +172,7 @@ impl Transform for Step {
             return false;
         };
         match cluster.shared.out.take(number) {
-            Found::Awaited(Awaited::Prepare(text)) => {
+            Found::Awaited(Awaited::Prepare { text, .. }) => {
                 if let Some(id) = response.prepared_id() {
                     cluster.shared.texts.put(id, text);
                 }
@@ -213,7 +213,13 @@ fn prepares(cluster: &Cluster, request: &mut Request<'_>, caller: &Caller) {
         return;
     };
     let keyspace = request.keyspace().or(caller.keyspace.as_deref());
-    let awaited = Awaited::Prepare(Arc::new(Text::new(text, keyspace)));
+    let Some(permit) = cluster.permit_to_prepare(text.len()) else {
+        return;
+    };
+    let awaited = Awaited::Prepare {
+        text: Arc::new(Text::new(text, keyspace)),
+        _room: permit,
+    };
     let number = cluster.shared.out.put(awaited, Instant::now());
     request.await_response(number);
 }
@@ -312,10 +318,6 @@ impl Mirror {
             NotCopied::Page => Fate::Page,
             NotCopied::Version => Fate::Version,
         })?;
-        // A batch of very many very small statements takes more room than its body.
-        if !permit.grow(copied.bytes().saturating_sub(request.body_bytes())) {
-            return Err(Fate::Full);
-        }
         let is_dual = self.settings.dual_write && asked.is_write;
         let named = match (asked.prepared.first(), asked.first) {
             _ if !self.settings.compare => Named::Not,
@@ -326,6 +328,15 @@ impl Mirror {
             }
             (None, None) => Named::Not,
         };
+        // A batch of very many very small statements takes more room than its body.
+        let named_bytes = match &named {
+            Named::Text(text) => text.len(),
+            Named::Prepared(_) | Named::Not => 0,
+        };
+        let bytes = copied.bytes() + named_bytes;
+        if !permit.grow(bytes.saturating_sub(request.body_bytes())) {
+            return Err(Fate::Full);
+        }
         let consistency = request.consistency().unwrap_or(Consistency(0));
         let exchange = Exchange::new(named, consistency, is_dual, permit);
         let now = Instant::now();

@@ -1,16 +1,16 @@
 //! What responses are awaited for, by the numbers under which they are shown.
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::BTreeMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
-use super::{exchange::Exchange, texts::Text};
+use super::{budget::Permit, exchange::Exchange, texts::Text};
 
-/// Beyond so many the oldest are forgotten. Requests that were mirrored are no more than the budget allows; the others
-/// are PREPAREs.
-const MAX_OUT: usize = 16_384;
+/// Beyond so many that are not answered, of all flows of a rule, the oldest are forgotten: two flows with as many requests
+/// out as a flow may have.
+const MAX_OUT: usize = 65_536;
 
 /// What is not answered for so long is forgotten: its flow has ended, or its client has given up.
 const LONGEST: Duration = Duration::from_secs(30);
@@ -18,8 +18,8 @@ const LONGEST: Duration = Duration::from_secs(30);
 /// What a response is awaited for.
 #[derive(Debug)]
 pub(super) enum Awaited {
-    /// What is prepared.
-    Prepare(Arc<Text>),
+    /// What is prepared, and the room that it takes until then.
+    Prepare { text: Arc<Text>, _room: Permit },
     /// To be compared.
     Copy(Arc<Exchange>),
     /// To be at both.
@@ -42,8 +42,8 @@ pub(super) struct Out(Mutex<State>);
 #[derive(Debug, Default)]
 struct State {
     next: u64,
-    awaited: HashMap<u64, Awaited>,
-    order: VecDeque<(u64, Instant)>,
+    /// Since when. Numbers grow, so the first is the oldest.
+    awaited: BTreeMap<u64, (Instant, Awaited)>,
 }
 
 /// The last bit of a number: what is awaited is to be at both, also when it was forgotten.
@@ -56,19 +56,16 @@ impl Out {
         let mut state = self.lock();
         let number = state.next << 1 | if dual { DUAL } else { 0 };
         state.next += 1;
-        state.awaited.insert(number, awaited);
-        state.order.push_back((number, now));
-        while state.order.len() > MAX_OUT
-            && let Some((oldest, _)) = state.order.pop_front()
-        {
-            state.awaited.remove(&oldest);
+        state.awaited.insert(number, (now, awaited));
+        if state.awaited.len() > MAX_OUT {
+            state.awaited.pop_first();
         }
         number
     }
 
     pub(super) fn take(&self, number: u64) -> Found {
         match self.lock().awaited.remove(&number) {
-            Some(awaited) => Found::Awaited(awaited),
+            Some((_, awaited)) => Found::Awaited(awaited),
             None if number & DUAL != 0 => Found::ForgottenDual,
             None => Found::Forgotten,
         }
@@ -77,12 +74,10 @@ impl Out {
     /// Forgets what is old.
     pub(super) fn sweep(&self, now: Instant) {
         let mut state = self.lock();
-        while let Some((oldest, since)) = state.order.front().copied()
-            && (now.saturating_duration_since(since) >= LONGEST
-                || !state.awaited.contains_key(&oldest))
+        while let Some(oldest) = state.awaited.first_entry()
+            && now.saturating_duration_since(oldest.get().0) >= LONGEST
         {
-            state.order.pop_front();
-            state.awaited.remove(&oldest);
+            oldest.remove();
         }
     }
 
@@ -93,6 +88,7 @@ impl Out {
 
 #[cfg(test)]
 mod tests {
+    use super::super::budget::Budget;
     use super::*;
 
     #[test]
@@ -100,18 +96,31 @@ mod tests {
         let out = Out::default();
         let now = Instant::now();
         let text = Arc::new(Text::new(b"x", None));
-        let first = out.put(Awaited::Prepare(text.clone()), now);
-        let second = out.put(Awaited::Prepare(text.clone()), now + LONGEST);
+        let budget = Budget::new();
+        let awaited = || {
+            // More than a budget has.
+            let permit = budget.take(0).or_else(|| Budget::new().take(0));
+            Awaited::Prepare {
+                text: text.clone(),
+                _room: permit.unwrap(),
+            }
+        };
+        let first = out.put(awaited(), now);
+        let second = out.put(awaited(), now + LONGEST);
         out.sweep(now + LONGEST);
         assert!(matches!(out.take(first), Found::Forgotten));
         assert!(matches!(out.take(first | DUAL), Found::ForgottenDual));
         let found = out.take(second);
-        assert!(matches!(found, Found::Awaited(Awaited::Prepare(_))));
-        let numbers: Vec<u64> = (0..=MAX_OUT)
-            .map(|_| out.put(Awaited::Prepare(text.clone()), now))
-            .collect();
+        assert!(matches!(found, Found::Awaited(Awaited::Prepare { .. })));
+        let numbers: Vec<u64> = (0..=MAX_OUT).map(|_| out.put(awaited(), now)).collect();
         assert!(matches!(out.take(numbers[0]), Found::Forgotten));
         assert!(matches!(out.take(numbers[1]), Found::Awaited(_)));
-        assert!(out.lock().order.len() <= MAX_OUT);
+        assert_eq!(out.lock().awaited.len(), MAX_OUT - 1);
+        // What is answered takes no place.
+        for _ in 0..2 * MAX_OUT {
+            let number = out.put(awaited(), now);
+            assert!(matches!(out.take(number), Found::Awaited(_)));
+        }
+        assert!(matches!(out.take(numbers[2]), Found::Awaited(_)));
     }
 }

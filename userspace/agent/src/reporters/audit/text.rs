@@ -31,6 +31,14 @@ pub(super) fn who(whose: &Whose, tried: Option<&str>) -> String {
         );
     }
     pair(&mut text, "cgroup", whose.cgroup.as_deref());
+    if let Some(tls) = flow.tls().and_then(|tls| tls.client) {
+        pair(&mut text, "tls", Some(tls.version));
+        pair(
+            &mut text,
+            "certificate",
+            tls.peer.first().map(String::as_str),
+        );
+    }
     pair(&mut text, "user", tried.or_else(|| whose.user()));
     pair(&mut text, "application", whose.application());
     let [driver, version] = whose.driver();

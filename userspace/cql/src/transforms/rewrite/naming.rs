@@ -60,7 +60,8 @@ pub(super) fn rename(
             | StatementKind::Batch
     );
     let mut named = Named {
-        answers_names: stored.is_none() || changes_no_data,
+        answers_names: changes_no_data
+            || stored.is_none() && keyspace.is_none_or(|keyspace| renames.concerns(keyspace)),
         lookups: None,
     };
     // By its beginning; what it is for sure is said by its sites.

@@ -126,6 +126,11 @@ impl Renames {
         self.tables.get(&key).map(String::as_str)
     }
 
+    /// It, or something in it, is called otherwise; by the client's name of it.
+    pub(super) fn concerns(&self, keyspace: &str) -> bool {
+        self.keyspaces.contains_key(keyspace) || self.tables.keys().any(|(of, _)| of == keyspace)
+    }
+
     /// A table of this name has another one in some keyspace.
     pub(super) fn renames_some_table(&self, table: &str) -> bool {
         self.tables.keys().any(|(_, renamed)| renamed == table)

@@ -1,0 +1,264 @@
+//! `cache`: gives answers to reads of chosen tables again, from a Redis, until a write to their table is seen or their
+//! time is over.
+//!
+//! - `settings`: as in the configuration, and checked. `statements`: what a statement means for the cache.
+//! - `envelope`: under which name an answer is kept, and how. `known`: what is remembered between two frames.
+//! - `store`: what is handed over to the thread that asks Redis; `connection`, `resp`: how it does.
+
+mod connection;
+mod envelope;
+mod known;
+mod metrics;
+mod resp;
+mod settings;
+mod statements;
+mod store;
+
+use std::sync::{Arc, OnceLock};
+
+use cql::{
+    Consistency, Opcode,
+    edit::{Caller, Error, Outcome, Refused, Request, Response, Statement, Transform},
+};
+use dataplane::policy::RuleName;
+
+pub use metrics::CacheMetrics;
+pub use settings::Settings;
+pub use store::Caches;
+
+use super::{Built, Effect};
+use crate::reporters;
+use envelope::{ENVELOPE_BYTES, digest, key, sealed};
+use known::{Awaited, Reading};
+use metrics::{Bypass, Store as Stored};
+use settings::Checked;
+use statements::{Chosen, Means, means};
+use store::Store;
+
+/// As in the configuration.
+const NAME: &str = "cache";
+
+/// Of a number under which a response is awaited: it is a write's, and the rest are the tables.
+const WRITE: u64 = 1 << 63;
+
+/// A step.
+#[derive(Debug)]
+struct Cache {
+    settings: Checked,
+    store: OnceLock<Arc<Store>>,
+}
+
+/// The same, in a pipeline.
+#[derive(Debug)]
+struct Step(Arc<Cache>);
+
+impl Settings {
+    pub(super) fn build(self) -> Result<Built, String> {
+        let cache = Arc::new(Cache {
+            settings: self.checked()?,
+            store: OnceLock::new(),
+        });
+        Ok(Built {
+            step: Box::new(Step(cache.clone())),
+            effect: cache,
+        })
+    }
+}
+
+impl Effect for Cache {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn open(&self, rule: &RuleName, means: &reporters::Means) -> Result<(), String> {
+        if self.store.get().is_some() {
+            return Ok(()); // The file that has taken its place could not be put into force.
+        }
+        let login = self.settings.login().map_err(|e| e.to_string())?;
+        let opened = means.caches.open(rule, &self.settings, login);
+        let store = opened.map_err(|e| format!("cannot start a thread for it: {e}"))?;
+        let _ = self.store.set(store);
+        Ok(())
+    }
+
+    /// What stood behind it would not see what it answers.
+    fn is_last(&self) -> bool {
+        true
+    }
+}
+
+impl Transform for Step {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn wants(&self, opcode: Opcode) -> bool {
+        matches!(
+            opcode,
+            Opcode::Query | Opcode::Prepare | Opcode::Execute | Opcode::Batch
+        )
+    }
+
+    fn request(&self, request: &mut Request<'_>, caller: &Caller, _: u64) -> Outcome {
+        let Some(store) = self.0.store.get() else {
+            return Outcome::Pass;
+        };
+        match request.opcode() {
+            Opcode::Prepare => prepares(store, request, caller),
+            opcode => match asked(store, request, caller) {
+                Ok((Means::Reads(table), statement)) if opcode != Opcode::Batch => {
+                    reads(store, request, caller, table, statement.as_ref());
+                }
+                Ok((Means::Bypasses(why), _)) => store.shared.counters.bypassed(why),
+                Ok((Means::Writes(tables), _)) if !tables.is_empty() => {
+                    // What is read from now on may be from before, or from after.
+                    store.invalidate(tables);
+                    request.await_response(WRITE | u64::from(tables.0));
+                }
+                Ok(_) => {}
+                Err(id) => {
+                    return Outcome::Refuse(Refused {
+                        reason: "unprepared",
+                        error: Error::Unprepared(id),
+                    });
+                }
+            },
+        }
+        Outcome::Pass
+    }
+
+    fn response(&self, response: &mut Response<'_>, _: &Caller, number: u64) -> bool {
+        let Some(store) = self.0.store.get() else {
+            return false;
+        };
+        if number & WRITE != 0 {
+            // An error, too: the write may have been done.
+            store.invalidate(Chosen(number as u32));
+            return false;
+        }
+        match store.shared.known.awaited(number) {
+            Some(Awaited::Prepare(statement)) => {
+                if let Some(id) = response.prepared_id() {
+                    store.shared.known.is_prepared(id, statement);
+                }
+            }
+            Some(Awaited::Read(reading)) => keeps(store, reading, response),
+            None => {}
+        }
+        false
+    }
+}
+
+/// What it is prepared for is remembered with its response.
+fn prepares(store: &Store, request: &mut Request<'_>, caller: &Caller) {
+    let Some(Statement::Text(text)) = request.statements().next() else {
+        return;
+    };
+    let keyspace = request.keyspace().or(caller.keyspace.as_deref());
+    let statement = known::Statement {
+        means: means(text, keyspace, &store.shared.settings.tables),
+        digest: digest([text, keyspace.unwrap_or_default().as_bytes()]),
+    };
+    let number = store.shared.known.awaits(Awaited::Prepare(statement));
+    request.await_response(number);
+}
+
+/// What it means, and the digest of its prepared statement.
+///
+/// # Errors
+/// The id of one that its client has to prepare again.
+fn asked(
+    store: &Store,
+    request: &Request<'_>,
+    caller: &Caller,
+) -> Result<(Means, Option<envelope::Key>), Vec<u8>> {
+    let keyspace = request.keyspace().or(caller.keyspace.as_deref());
+    let is_batch = request.opcode() == Opcode::Batch;
+    let mut written = Chosen::default();
+    for statement in request.statements() {
+        let (means, digest) = match statement {
+            Statement::Text(text) => {
+                let tables = &store.shared.settings.tables;
+                // While a read waits, a USE may overtake it: its own words have to say where it reads.
+                let means = match means(text, request.keyspace(), tables) {
+                    Means::Writes(_) => means(text, keyspace, tables),
+                    reads => reads,
+                };
+                (means, None)
+            }
+            Statement::Prepared(id) => {
+                let known = store.shared.known.prepared(id).ok_or_else(|| id.to_vec())?;
+                (known.means, Some(known.digest))
+            }
+        };
+        match means {
+            Means::Writes(tables) => written.0 |= tables.0,
+            _ if is_batch => {}
+            _ => return Ok((means, digest)),
+        }
+    }
+    Ok((Means::Writes(written), None))
+}
+
+/// Why a read of a chosen table is not for the cache, although its statement is.
+fn bypass(request: &Request<'_>, caller: &Caller) -> Option<Bypass> {
+    const SERIAL: Consistency = Consistency(0x0008);
+    const LOCAL_SERIAL: Consistency = Consistency(0x0009);
+    let is_serial = matches!(request.consistency(), Some(SERIAL | LOCAL_SERIAL) | None);
+    match () {
+        () if request.has_paging_state() => Some(Bypass::Page),
+        () if is_serial => Some(Bypass::Serial),
+        () if request.is_traced() => Some(Bypass::Traced),
+        () if request.has_now_in_seconds() => Some(Bypass::Now),
+        () if caller.logged_in && caller.user.is_none() => Some(Bypass::User),
+        () => None,
+    }
+}
+
+fn reads(
+    store: &Store,
+    request: &mut Request<'_>,
+    caller: &Caller,
+    table: usize,
+    statement: Option<&envelope::Key>,
+) {
+    if let Some(why) = bypass(request, caller) {
+        return store.shared.counters.bypassed(why);
+    }
+    let reading = Arc::new(Reading {
+        key: key(&store.shared.database(caller), caller, request, statement),
+        table,
+        generation: OnceLock::new(),
+    });
+    let mut waits = false;
+    store.find(&reading, || {
+        let ticket = request.park();
+        waits = ticket.is_some();
+        ticket
+    });
+    if waits {
+        let number = store.shared.known.awaits(Awaited::Read(reading));
+        request.await_response(number);
+    }
+}
+
+/// Its answer, if it was not from the cache itself.
+fn keeps(store: &Store, reading: Arc<Reading>, response: &Response<'_>) {
+    let Some(generation) = reading.generation.get().copied() else {
+        return;
+    };
+    let counters = &store.shared.counters;
+    let Some(proper) = response.proper() else {
+        return counters.store(Stored::Unfit);
+    };
+    if proper.len() > store.shared.settings.max_bytes {
+        return counters.store(Stored::TooLarge);
+    }
+    let Some(body) = response.whole_rows() else {
+        return counters.store(Stored::Unfit);
+    };
+    let key = reading.key;
+    store.keep(reading, ENVELOPE_BYTES + body.len(), || {
+        sealed(&generation, &key, body)
+    });
+}

@@ -1,0 +1,288 @@
+//! A Redis as the steps of a rule know it: what they hand over, and the thread that takes it.
+//!
+//! There is one for each rule with the same settings, and it outlives a reload that leaves them as they are. Handing
+//! over never waits: everything on its way has a permit, so that the queue needs no bound of its own.
+
+use std::{
+    fmt, io,
+    sync::{
+        Arc, Mutex, OnceLock, PoisonError, Weak,
+        atomic::{
+            AtomicBool, AtomicU32,
+            Ordering::{AcqRel, Acquire, Release},
+        },
+    },
+    time::Instant,
+};
+
+use cql::edit::{Caller, Resolution, Ticket};
+use dataplane::{backends::Probe, policy::RuleName};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc};
+
+use super::{
+    connection,
+    known::{Known, Reading},
+    metrics::{CacheMetrics, Counters, Read, Store as Stored},
+    settings::{Checked, Login},
+    statements::Chosen,
+};
+
+/// Reads that wait for Redis at the same time. Each may come back with `max_bytes`.
+const MAX_ASKED: usize = 256;
+
+/// Answers on their way to Redis, in bytes.
+const MAX_STORING_BYTES: usize = 16 << 20;
+
+/// The open ones, and what they need of the agent.
+#[derive(Debug)]
+pub struct Caches {
+    open: Mutex<Vec<Weak<Store>>>,
+    metrics: CacheMetrics,
+    /// Set when the host is attached to, and so before there is a flow.
+    dials: Arc<OnceLock<Probe>>,
+}
+
+/// One of them.
+#[derive(Debug)]
+pub(super) struct Store {
+    pub(super) shared: Arc<Shared>,
+    jobs: mpsc::UnboundedSender<Job>,
+}
+
+/// What its thread shares with flows.
+pub(super) struct Shared {
+    pub(super) rule: RuleName,
+    pub(super) settings: Checked,
+    pub(super) login: Option<Login>,
+    pub(super) counters: Counters,
+    pub(super) known: Known,
+    pub(super) dials: Arc<OnceLock<Probe>>,
+    /// Redis answers.
+    pub(super) is_up: AtomicBool,
+    /// Tables of which a write was seen that Redis has not been told of.
+    dirty: AtomicU32,
+    pub(super) dirtied: Notify,
+    asked: Arc<Semaphore>,
+    storing: Arc<Semaphore>,
+}
+
+/// What Redis is to do.
+#[derive(Debug)]
+pub(super) enum Job {
+    Find(Find),
+    Keep(Keep),
+}
+
+/// A read waits for what is found.
+#[derive(Debug)]
+pub(super) struct Find {
+    pub(super) reading: Arc<Reading>,
+    pub(super) since: Instant,
+    ticket: Ticket,
+    _permit: OwnedSemaphorePermit,
+}
+
+/// An answer to be kept.
+#[derive(Debug)]
+pub(super) struct Keep {
+    pub(super) reading: Arc<Reading>,
+    pub(super) sealed: Vec<u8>,
+    pub(super) since: Instant,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shared = f.debug_struct("Shared");
+        shared.field("rule", &self.rule).finish_non_exhaustive()
+    }
+}
+
+impl Caches {
+    /// None is open yet.
+    pub fn new(metrics: CacheMetrics) -> Self {
+        Self {
+            open: Mutex::default(),
+            metrics,
+            dials: Arc::default(),
+        }
+    }
+
+    /// From now on they can be reached.
+    pub fn dial_by(&self, probe: Probe) {
+        // There is one for an agent's life.
+        let _ = self.dials.set(probe);
+    }
+
+    /// Gives each metric a first sample, so that the documentation sees it.
+    pub fn declare_for_docs(&self) {
+        self.metrics.of("rule");
+    }
+
+    /// The one of this rule.
+    ///
+    /// # Errors
+    /// There can be no more threads, or descriptors.
+    pub(super) fn open(
+        &self,
+        rule: &RuleName,
+        settings: &Checked,
+        login: Option<Login>,
+    ) -> io::Result<Arc<Store>> {
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        open.retain(|store| store.strong_count() > 0);
+        let same = open.iter().filter_map(Weak::upgrade).find(|store| {
+            let shared = &store.shared;
+            shared.rule == *rule && shared.settings == *settings && shared.login == login
+        });
+        if let Some(store) = same {
+            return Ok(store);
+        }
+        let store = Arc::new(Store::start(Shared {
+            rule: rule.clone(),
+            settings: settings.clone(),
+            login,
+            counters: self.metrics.of(rule.as_str()),
+            known: Known::default(),
+            dials: self.dials.clone(),
+            is_up: AtomicBool::new(false),
+            // Nobody has seen the writes before.
+            dirty: AtomicU32::new(settings.tables.all().0),
+            dirtied: Notify::new(),
+            asked: Arc::new(Semaphore::new(MAX_ASKED)),
+            storing: Arc::new(Semaphore::new(MAX_STORING_BYTES)),
+        })?);
+        open.push(Arc::downgrade(&store));
+        Ok(store)
+    }
+}
+
+impl Store {
+    fn start(shared: Shared) -> io::Result<Self> {
+        let shared = Arc::new(shared);
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_io()
+            .enable_time()
+            .build()?;
+        let (jobs, taken) = mpsc::unbounded_channel();
+        let of_thread = shared.clone();
+        std::thread::Builder::new()
+            .name("cache".to_owned())
+            .spawn(move || runtime.block_on(connection::run(&of_thread, taken)))?;
+        Ok(Self { shared, jobs })
+    }
+
+    /// Has it looked for, if Redis is there and not too much waits. `park`: takes a place for who waits.
+    pub(super) fn find(&self, reading: &Arc<Reading>, park: impl FnOnce() -> Option<Ticket>) {
+        let shared = &self.shared;
+        if !shared.is_up.load(Acquire) {
+            return shared.counters.read(Read::Away);
+        }
+        let permit = shared.asked.clone().try_acquire_owned().ok();
+        let waits = permit.and_then(|permit| Some((permit, park()?)));
+        let Some((permit, ticket)) = waits else {
+            return shared.counters.read(Read::Busy);
+        };
+        let job = Job::Find(Find {
+            reading: reading.clone(),
+            since: Instant::now(),
+            ticket,
+            _permit: permit,
+        });
+        self.send(job);
+    }
+
+    /// Has it kept. `sealed`: made once there is room for it.
+    pub(super) fn keep(
+        &self,
+        reading: Arc<Reading>,
+        bytes: usize,
+        sealed: impl FnOnce() -> Vec<u8>,
+    ) {
+        let shared = &self.shared;
+        let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
+        let permit = shared.storing.clone().try_acquire_many_owned(bytes).ok();
+        let Some(permit) = permit.filter(|_| shared.is_up.load(Acquire)) else {
+            return shared.counters.store(Stored::Full);
+        };
+        let job = Job::Keep(Keep {
+            reading,
+            sealed: sealed(),
+            since: Instant::now(),
+            _permit: permit,
+        });
+        self.send(job);
+    }
+
+    /// What was read of these before is old, for all reads that begin from now on.
+    pub(super) fn invalidate(&self, tables: Chosen) {
+        if !tables.is_empty() {
+            self.shared.is_dirty(tables);
+            self.shared.dirtied.notify_one();
+        }
+    }
+
+    fn send(&self, job: Job) {
+        if let Err(mpsc::error::SendError(job)) = self.jobs.send(job) {
+            job.fails(&self.shared);
+        }
+    }
+}
+
+impl Shared {
+    /// Before every key: that of the settings, or the rule's.
+    pub(super) fn prefix(&self) -> String {
+        match &self.settings.prefix {
+            Some(prefix) => prefix.clone(),
+            None => format!("underpass:{}", self.rule),
+        }
+    }
+
+    /// Which database answers a caller. Who gives a prefix says that there is one behind all addresses.
+    pub(super) fn database(&self, caller: &Caller) -> String {
+        match (&self.settings.prefix, caller.dialled) {
+            (None, Some(dialled)) => dialled.to_string(),
+            (None, None) | (Some(_), _) => String::new(),
+        }
+    }
+
+    /// Redis has to be told of these before it is asked again.
+    pub(super) fn is_dirty(&self, tables: Chosen) {
+        self.dirty.fetch_or(tables.0, Release);
+    }
+
+    /// Those that it has to be told of now.
+    pub(super) fn take_dirty(&self) -> Chosen {
+        Chosen(self.dirty.swap(0, AcqRel))
+    }
+}
+
+impl Find {
+    /// It was not answered from the cache, and goes on.
+    pub(super) fn passes(self, counted: Read, shared: &Shared) {
+        shared.counters.read(counted);
+        self.ticket.resolve(Resolution::Pass);
+    }
+
+    pub(super) fn answers(self, body: Vec<u8>, shared: &Shared) {
+        shared.counters.read(Read::Hit);
+        self.ticket.resolve(Resolution::Answer(body));
+    }
+}
+
+impl Job {
+    pub(super) fn since(&self) -> Instant {
+        match self {
+            Self::Find(find) => find.since,
+            Self::Keep(keep) => keep.since,
+        }
+    }
+
+    /// Redis does not do it.
+    pub(super) fn fails(self, shared: &Shared) {
+        match self {
+            Self::Find(find) => find.passes(Read::Failed, shared),
+            Self::Keep(_) => shared.counters.store(Stored::Failed),
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! Certificates and keys: files, read and checked. An error begins with the key of the rule that names
+//! the file, and says what is wrong in one line.
+
+use std::{
+    fs,
+    os::unix::fs::{MetadataExt, PermissionsExt},
+    path::Path,
+};
+
+use rustls::{
+    Error, RootCertStore,
+    pki_types::{
+        CertificateDer, PrivateKeyDer,
+        pem::{self, PemObject},
+    },
+};
+
+/// A chain of certificates has a few KiB, a bundle of all public authorities less than half of this.
+const MAX_FILE_BYTES: u64 = 1024 * 1024;
+
+/// Anybody's who is neither the owner nor of the group.
+const OTHERS: u32 = 0o007;
+
+/// A certificate with those that have signed it, and its key.
+pub(super) fn own(
+    cert_key: &str,
+    cert: &Path,
+    key_key: &str,
+    key: &Path,
+) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>), String> {
+    let chain = certificates(cert_key, cert)?;
+    let bytes = read(key_key, key, true)?;
+    let secret = PrivateKeyDer::from_pem_slice(&bytes).map_err(|e| match e {
+        pem::Error::NoItemsFound => format!(
+            "{key_key}: expected a private key in {} (PEM, not encrypted); found none",
+            key.display()
+        ),
+        e => format!("{key_key}: {} cannot be read as PEM: {e}", key.display()),
+    })?;
+    Ok((chain, secret))
+}
+
+/// What rustls says of a certificate and a key.
+pub(super) fn mismatch(error: &Error, cert: &Path, key: &Path) -> String {
+    match error {
+        Error::InconsistentKeys(_) => format!(
+            "key: expected {} to be the key of the first certificate in {}; found another's",
+            key.display(),
+            cert.display()
+        ),
+        error => format!(
+            "cert: {} with {} cannot be used: {error}",
+            cert.display(),
+            key.display()
+        ),
+    }
+}
+
+/// Those whose signature counts.
+pub(super) fn roots(key: &str, path: &Path) -> Result<RootCertStore, String> {
+    let mut roots = RootCertStore::empty();
+    for certificate in certificates(key, path)? {
+        roots.add(certificate).map_err(|e| {
+            format!(
+                "{key}: a certificate in {} cannot be used: {e}",
+                path.display()
+            )
+        })?;
+    }
+    Ok(roots)
+}
+
+fn certificates(key: &str, path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
+    let bytes = read(key, path, false)?;
+    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&bytes).collect();
+    match found {
+        Ok(found) if found.is_empty() => Err(format!(
+            "{key}: expected a certificate in {} (PEM); found none",
+            path.display()
+        )),
+        Ok(found) => Ok(found),
+        Err(e) => Err(format!(
+            "{key}: {} cannot be read as PEM: {e}",
+            path.display()
+        )),
+    }
+}
+
+fn read(key: &str, path: &Path, is_secret: bool) -> Result<Vec<u8>, String> {
+    let unreadable = |e| format!("{key}: cannot read {}: {e}", path.display());
+    // Before it is opened: a pipe would have the agent wait.
+    let about = fs::metadata(path).map_err(unreadable)?;
+    if !about.is_file() {
+        return Err(format!(
+            "{key}: expected a file; {} is none",
+            path.display()
+        ));
+    }
+    if about.size() > MAX_FILE_BYTES {
+        return Err(format!(
+            "{key}: expected at most {MAX_FILE_BYTES} bytes in {}; found {}",
+            path.display(),
+            about.size()
+        ));
+    }
+    let mode = about.permissions().mode();
+    if is_secret && mode & OTHERS != 0 {
+        return Err(format!(
+            "{key}: expected {} to be closed to others (chmod o= {0}); its mode is {:03o}",
+            path.display(),
+            mode & 0o777
+        ));
+    }
+    fs::read(path).map_err(unreadable)
+}

@@ -1,0 +1,196 @@
+//! TLS that ends in the agent: which rules, with which certificates.
+//!
+//! - `common.rs`: what several rules have in common.
+//! - `settings.rs`: what a rule says.
+//! - `files.rs`: certificates and keys, read and checked.
+//! - `failure.rs`: why TLS fails, as metrics and the log tell it.
+//! - `seen.rs`: what is shown of a connection that is encrypted.
+//!
+//! What carries the bytes is in `proxy/tls.rs` and `proxy/legs.rs`.
+
+mod common;
+mod failure;
+mod files;
+mod seen;
+mod settings;
+
+pub use common::Common;
+pub use failure::Failure;
+pub use seen::{Seen, SeenBy};
+pub use settings::{Accepting, Dialling, Settings};
+
+use std::{collections::HashMap, sync::Arc};
+
+use dataplane::policy::RuleName;
+use rustls::{
+    ClientConfig, RootCertStore, ServerConfig, SupportedProtocolVersion,
+    crypto::{CryptoProvider, ring},
+    server::{NoServerSessionStorage, WebPkiClientVerifier},
+    version::{TLS12, TLS13},
+};
+
+/// All that rustls has.
+const VERSIONS: &[&SupportedProtocolVersion] = &[&TLS13, &TLS12];
+
+/// How many tickets a client is given, each for one later connection. A ticket holds all that is to be
+/// known of its session, so that the agent keeps nothing.
+const TICKETS: usize = 2;
+
+/// The side of a flow on which TLS is spoken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// The agent is the server.
+    Client,
+    /// The agent is the client.
+    Database,
+}
+
+impl Side {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::Client, Self::Database];
+
+    /// As in metrics and logs.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Client => "client",
+            Self::Database => "database",
+        }
+    }
+}
+
+/// What a rule's files make.
+#[derive(Debug)]
+pub struct RuleTls {
+    /// What the rule says.
+    pub settings: Settings,
+    /// Towards clients.
+    pub accept: Option<Arc<ServerConfig>>,
+    /// Towards databases.
+    pub dial: Option<Arc<ClientConfig>>,
+}
+
+/// The rules with certificates. Those that say the same share what it makes.
+#[derive(Clone, Debug, Default)]
+pub struct TlsRules {
+    rules: HashMap<RuleName, Arc<RuleTls>>,
+    /// Of the file before, those that are not in this one: connections that they have decided are
+    /// still being made.
+    gone: HashMap<RuleName, Arc<RuleTls>>,
+}
+
+impl TlsRules {
+    /// Reads the files.
+    ///
+    /// # Errors
+    /// One line: which rule, which key, which file, and what is wrong with it.
+    pub fn load(wanted: &[(RuleName, Settings)]) -> anyhow::Result<Self> {
+        let mut rules: HashMap<RuleName, Arc<RuleTls>> = HashMap::new();
+        for (rule, settings) in wanted {
+            let alike = rules.values().find(|other| other.settings == *settings);
+            let tls = match alike {
+                Some(tls) => tls.clone(),
+                None => {
+                    let tls = RuleTls::load(settings);
+                    Arc::new(tls.map_err(|e| anyhow::anyhow!("rule {rule}: {e}"))?)
+                }
+            };
+            rules.insert(rule.clone(), tls);
+        }
+        Ok(Self {
+            rules,
+            gone: HashMap::new(),
+        })
+    }
+
+    /// These, in place of others. `stays`: whether a rule of theirs is still there, whatever it says now.
+    pub fn replacing(mut self, others: &Self, stays: impl Fn(&RuleName) -> bool) -> Self {
+        let gone = others.rules.iter().filter(|(rule, _)| !stays(rule));
+        self.gone = gone
+            .map(|(rule, tls)| (rule.clone(), tls.clone()))
+            .collect();
+        self
+    }
+
+    /// This rule's.
+    pub fn of(&self, rule: &RuleName) -> Option<&Arc<RuleTls>> {
+        self.rules.get(rule).or_else(|| self.gone.get(rule))
+    }
+
+    /// Whether no rule has any.
+    pub fn is_empty(&self) -> bool {
+        self.rules.is_empty() && self.gone.is_empty()
+    }
+}
+
+impl RuleTls {
+    /// Clients that do not encrypt are refused.
+    pub fn wants_encrypted(&self) -> bool {
+        self.settings.accept.as_ref().is_some_and(|a| a.required)
+    }
+
+    fn load(settings: &Settings) -> Result<Self, String> {
+        let accept = settings.accept.as_ref().map(accept).transpose();
+        let dial = settings.dial.as_ref().map(dial).transpose();
+        Ok(Self {
+            settings: settings.clone(),
+            accept: accept.map_err(|e| format!("tls.{e}"))?,
+            dial: dial.map_err(|e| format!("upstream_tls.{e}"))?,
+        })
+    }
+}
+
+fn provider() -> Arc<CryptoProvider> {
+    Arc::new(ring::default_provider())
+}
+
+fn accept(settings: &Accepting) -> Result<Arc<ServerConfig>, String> {
+    let (chain, key) = files::own("cert", &settings.cert, "key", &settings.key)?;
+    let builder = ServerConfig::builder_with_provider(provider());
+    let builder = builder
+        .with_protocol_versions(VERSIONS)
+        .map_err(|e| format!("cert: {e}"))?;
+    let builder = match &settings.client_ca {
+        None => builder.with_no_client_auth(),
+        Some(ca) => {
+            let roots = Arc::new(files::roots("client_ca", ca)?);
+            let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider());
+            let verifier = verifier.build().map_err(|e| format!("client_ca: {e}"))?;
+            builder.with_client_cert_verifier(verifier)
+        }
+    };
+    let mut config = builder
+        .with_single_cert(chain, key)
+        .map_err(|e| files::mismatch(&e, &settings.cert, &settings.key))?;
+    config.session_storage = Arc::new(NoServerSessionStorage {});
+    // Who has to show a certificate shows it each time: a ticket would outlive it.
+    config.send_tls13_tickets = match settings.client_ca {
+        Some(_) => 0,
+        None => {
+            let tickets = ring::Ticketer::new().map_err(|e| format!("cert: {e}"))?;
+            config.ticketer = tickets;
+            TICKETS
+        }
+    };
+    Ok(Arc::new(config))
+}
+
+fn dial(settings: &Dialling) -> Result<Arc<ClientConfig>, String> {
+    let roots: RootCertStore = files::roots("ca", &settings.ca)?;
+    let builder = ClientConfig::builder_with_provider(provider());
+    let builder = builder
+        .with_protocol_versions(VERSIONS)
+        .map_err(|e| format!("ca: {e}"))?
+        .with_root_certificates(roots);
+    let config = match &settings.own {
+        None => builder.with_no_client_auth(),
+        Some((cert, key)) => {
+            let (chain, secret) = files::own("cert", cert, "key", key)?;
+            let with_own = builder.with_client_auth_cert(chain, secret);
+            with_own.map_err(|e| files::mismatch(&e, cert, key))?
+        }
+    };
+    Ok(Arc::new(config))
+}
+
+#[cfg(test)]
+pub(crate) mod tests;
