@@ -9,6 +9,10 @@
 mod support;
 
 #[cfg(test)]
+#[path = "merging/steps.rs"]
+mod steps;
+
+#[cfg(test)]
 mod tests {
     use std::sync::{Arc, Mutex};
 
@@ -23,7 +27,7 @@ mod tests {
     };
 
     #[derive(Debug, Default)]
-    struct Letters(Mutex<Vec<(u64, Option<Resolution>)>>);
+    pub struct Letters(Mutex<Vec<(u64, Option<Resolution>)>>);
 
     impl Mailbox for Letters {
         fn put(&self, number: u64, resolution: Option<Resolution>) {
@@ -33,7 +37,7 @@ mod tests {
 
     /// Merges every three EXECUTEs; two once they are due.
     #[derive(Debug, Default)]
-    struct Merges(Mutex<Vec<Ticket>>);
+    pub struct Merges(Mutex<Vec<Ticket>>);
 
     impl Merges {
         fn merged(tickets: &mut Vec<Ticket>) -> Letter {
@@ -84,7 +88,7 @@ mod tests {
 
     /// A step behind.
     #[derive(Debug)]
-    struct RefusesBatches;
+    pub struct RefusesBatches;
 
     impl Transform for RefusesBatches {
         fn name(&self) -> &'static str {
@@ -103,13 +107,17 @@ mod tests {
         }
     }
 
-    const EXECUTE: u8 = 0x0A;
-    const BATCH: u8 = 0x0D;
-    const ERROR: u8 = 0x00;
+    pub const EXECUTE: u8 = 0x0A;
+    pub const BATCH: u8 = 0x0D;
+    pub const ERROR: u8 = 0x00;
 
     fn flow(kind: Kind, behind: Option<Box<dyn Transform>>) -> (Edits, Arc<Letters>) {
         let mut pipeline: Vec<Box<dyn Transform>> = vec![Box::new(Merges::default())];
         pipeline.extend(behind);
+        flow_of(kind, pipeline)
+    }
+
+    pub fn flow_of(kind: Kind, pipeline: Vec<Box<dyn Transform>>) -> (Edits, Arc<Letters>) {
         let mut edits = Edits::new(kind, pipeline);
         let letters = Arc::new(Letters::default());
         let none: Vec<Box<dyn Transform>> = Vec::new();
@@ -118,15 +126,15 @@ mod tests {
         (edits, letters)
     }
 
-    fn id(stream: i16) -> Vec<u8> {
+    pub fn id(stream: i16) -> Vec<u8> {
         format!("statement {stream}").into_bytes()
     }
 
-    fn short(bytes: &[u8]) -> Vec<u8> {
+    pub fn short(bytes: &[u8]) -> Vec<u8> {
         [&(bytes.len() as u16).to_be_bytes()[..], bytes].concat()
     }
 
-    fn execute(kind: Kind, stream: i16) -> Vec<u8> {
+    pub fn execute(kind: Kind, stream: i16) -> Vec<u8> {
         let mut body = short(&id(stream));
         if kind.version == 5 {
             body.extend(short(b"metadata"));
@@ -141,7 +149,7 @@ mod tests {
     }
 
     /// Streams, opcodes and bodies.
-    fn read(kind: Kind, bytes: &[u8]) -> Vec<(i16, u8, Vec<u8>)> {
+    pub fn read(kind: Kind, bytes: &[u8]) -> Vec<(i16, u8, Vec<u8>)> {
         let frames = kind.read(bytes).into_iter();
         let read = frames.map(|frame| {
             let stream = i16::from_be_bytes([frame[2], frame[3]]);
@@ -157,12 +165,12 @@ mod tests {
         read
     }
 
-    fn sent(kind: Kind, edits: &mut Edits, streams: &[i16]) -> Vec<u8> {
+    pub fn sent(kind: Kind, edits: &mut Edits, streams: &[i16]) -> Vec<u8> {
         let all: Vec<Vec<u8>> = streams.iter().map(|s| execute(kind, *s)).collect();
         edits.requests(&all.concat())
     }
 
-    fn answers(edits: &mut Edits, bytes: &[u8]) -> Vec<u8> {
+    pub fn answers(edits: &mut Edits, bytes: &[u8]) -> Vec<u8> {
         let mut got = edits.responses(bytes);
         got.extend(edits.editor.answers().unwrap_or_default());
         got

@@ -140,7 +140,7 @@ impl Answering<'_> {
                 if let Some(step) = self.talk.pipeline.get(place) {
                     self.log.withheld(step.name(), reason);
                 }
-                self.talk.answer(&header, &error);
+                self.talk.answer_all(&header, &error, &awaited);
             }
         }
     }
@@ -221,7 +221,7 @@ impl Talk {
             }
             if let Some(Refused { reason, error }) = response.take_refused() {
                 log.withheld(step.name(), reason);
-                self.answer(header, &error);
+                self.answer_all(header, &error, &awaited);
                 return Fate::Drop;
             }
             if response.found_no_room() {
@@ -252,7 +252,7 @@ impl Talk {
         &mut self,
         header: &Header,
         body: Vec<u8>,
-        awaited: Vec<Awaits>,
+        mut awaited: Vec<Awaits>,
         log: &mut dyn Log,
     ) {
         let header = Header {
@@ -261,7 +261,7 @@ impl Talk {
             ..*header
         };
         let mut answer = Response::new(header, body.into());
-        for (place, number, note) in awaited.into_iter().rev() {
+        while let Some((place, number, note)) = awaited.pop() {
             if place == RIDERS {
                 let (head, body) = (*answer.header(), answer.body().to_vec());
                 if let Some(error) = self.is_for_all(&head, RESULT, &body, log) {
@@ -278,7 +278,7 @@ impl Talk {
             }
             if let Some(Refused { reason, error }) = answer.take_refused() {
                 log.withheld(step.name(), reason);
-                self.answer(&header, &error);
+                self.answer_all(&header, &error, &awaited);
                 return;
             }
         }

@@ -4,7 +4,7 @@ use super::Unreadable;
 use super::cutter::{Fate, Frames, Plan};
 use super::lane::{Lane, Reads, in_segments, may_begin};
 use super::login::MAX_TOKEN_BYTES;
-use super::merging::RIDERS;
+use super::merging::leads;
 use super::output::Output;
 use super::parking::{Kept, Letter, Lot, Parked, Resolution, Waited};
 use super::request::{Request, Statement};
@@ -205,14 +205,14 @@ impl Asking<'_> {
                 Outcome::WouldRefuse(reason) => self.log.would_refuse(step.name(), reason),
                 Outcome::Answer => {
                     self.log.answered(step.name());
-                    talk.answer_void(header);
+                    talk.answer_void(header, &awaited);
                     return Fate::Drop;
                 }
                 Outcome::Refuse(Refused { reason, error }) => {
-                    for stream in talk.streams_of(header.stream) {
+                    for stream in talk.streams_of(header.stream, &awaited) {
                         self.log.refused(stream, step.name(), reason);
                     }
-                    talk.answer(header, &error);
+                    talk.answer_all(header, &error, &awaited);
                     return Fate::Drop;
                 }
             }
@@ -251,7 +251,7 @@ impl Asking<'_> {
             (Some((header, body)), Some(raw)) => talk.terms.encoded(header, raw, body),
             _ => Fate::Keep,
         };
-        if awaited.iter().all(|(place, ..)| *place != RIDERS) {
+        if !leads(&awaited) {
             // Those that ride with an earlier request of the stream would never be told.
             talk.is_not_seen(header.stream);
         }
@@ -310,9 +310,11 @@ impl Asking<'_> {
             Resolution::Answer(body) => self.talk.answer_for(&header, body, awaited, self.log),
             Resolution::Refuse(Refused { reason, error }) => {
                 if let Some(step) = self.talk.pipeline.get(place) {
-                    self.log.refused(header.stream, step.name(), reason);
+                    for stream in self.talk.streams_of(header.stream, &awaited) {
+                        self.log.refused(stream, step.name(), reason);
+                    }
                 }
-                self.talk.answer(&header, &error);
+                self.talk.answer_all(&header, &error, &awaited);
             }
         }
     }
@@ -350,7 +352,7 @@ impl Asking<'_> {
         let Some(mut request) = request else {
             let error = Error::Invalid("the proxy's policy cannot read the request".to_owned());
             self.log.unseen(header.stream, Unseen::Malformed, true);
-            self.talk.answer(header, &error);
+            self.talk.answer_all(header, &error, &awaited);
             return Fate::Drop;
         };
         if matches!(kept, Kept::Changed(_)) {

@@ -29,6 +29,11 @@ pub enum NotMerged {
 /// In place of a step's: those that ride with a request are told what it is told.
 pub(super) const RIDERS: usize = usize::MAX - 1;
 
+/// Whether it is a batch of which these await the response, which others ride with.
+pub(super) fn leads(awaited: &[Awaits]) -> bool {
+    awaited.iter().any(|(place, ..)| *place == RIDERS)
+}
+
 /// By the stream of the one that leads. Bounded as [`Awaited`](super::talk::Awaited) is: each has a stream.
 pub(super) type Riders = HashMap<StreamId, Riding>;
 
@@ -301,12 +306,12 @@ impl Talk {
         others.any(|rider| rider.header.stream == stream)
     }
 
-    /// A request's own stream, and those of the requests that ride with it.
-    pub(super) fn streams_of(&self, leads: StreamId) -> Vec<StreamId> {
-        let riding = self.riders.get(&leads);
+    /// A request's own stream, and those of the requests that ride with it. `awaited`: who awaits its response.
+    pub(super) fn streams_of(&self, stream: StreamId, awaited: &[Awaits]) -> Vec<StreamId> {
+        let riding = leads(awaited).then(|| self.riders.get(&stream)).flatten();
         let others = riding.into_iter().flat_map(|riding| &riding.others);
         let others = others.map(|rider| rider.header.stream);
-        std::iter::once(leads).chain(others).collect()
+        std::iter::once(stream).chain(others).collect()
     }
 }
 

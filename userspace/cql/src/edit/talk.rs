@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::cutter::Fate;
 use super::login::Login;
-use super::merging::Riders;
+use super::merging::{Riders, leads};
 use super::parking::Parking;
 use super::request::Note;
 use super::response::Response;
@@ -86,27 +86,32 @@ impl Talk {
         let withheld = steps.any(|step| step.must_see());
         if withheld {
             let message = "the proxy's policy cannot read the result: ask for smaller pages";
-            self.answer(header, &Error::Invalid(message.to_owned()));
+            self.answer_all(header, &Error::Invalid(message.to_owned()), &awaited);
         }
         withheld
     }
 
-    /// An ERROR in place of a response.
+    /// An ERROR in place of a response, to this one alone.
     pub(super) fn answer(&mut self, header: &Header, error: &Error) {
-        self.respond(header, ERROR, &error.body());
+        self.put_answer(header, Flags(0), ERROR, &error.body());
     }
 
-    /// A RESULT without rows in place of a response.
-    pub(super) fn answer_void(&mut self, header: &Header) {
+    /// An ERROR in place of a response; to those that ride with it, too. `awaited`: who would have seen the response.
+    pub(super) fn answer_all(&mut self, header: &Header, error: &Error, awaited: &[Awaits]) {
+        self.respond(header, ERROR, &error.body(), awaited);
+    }
+
+    /// A RESULT without rows in place of a response, likewise.
+    pub(super) fn answer_void(&mut self, header: &Header, awaited: &[Awaits]) {
         const VOID: u32 = 1;
-        self.answer_result(header, &VOID.to_be_bytes());
+        self.respond(header, RESULT, &VOID.to_be_bytes(), awaited);
     }
 
     /// What steps have made of a RESULT in place of a response.
     pub(super) fn respond_with(&mut self, header: &Header, response: &Response<'_>) {
         match response.opcode() {
-            Some(Opcode::Error) => self.respond(header, ERROR, response.body()),
-            _ => self.answer_result(header, response.body()),
+            Some(Opcode::Error) => self.put_answer(header, Flags(0), ERROR, response.body()),
+            _ => self.put_answer(header, Flags(0), RESULT, response.body()),
         }
     }
 
@@ -115,13 +120,9 @@ impl Talk {
         self.awaited.contains_key(&stream) || self.parking.has(stream) || self.rides(stream)
     }
 
-    /// A RESULT in place of a response.
-    pub(super) fn answer_result(&mut self, header: &Header, body: &[u8]) {
-        self.respond(header, RESULT, body);
-    }
-
-    fn respond(&mut self, header: &Header, opcode: u8, body: &[u8]) {
-        match self.riders.remove(&header.stream) {
+    fn respond(&mut self, header: &Header, opcode: u8, body: &[u8], awaited: &[Awaits]) {
+        let riding = leads(awaited).then(|| self.riders.remove(&header.stream));
+        match riding.flatten() {
             None => self.put_answer(header, Flags(0), opcode, body),
             Some(riding) => self.tell_all(header, opcode, body, riding),
         }
