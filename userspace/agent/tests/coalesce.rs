@@ -16,6 +16,8 @@
 mod common;
 #[path = "drivers/raw/frames.rs"]
 mod frames;
+#[path = "coalesce/steps.rs"]
+mod steps;
 #[path = "mirror/world.rs"]
 mod world;
 
@@ -34,15 +36,29 @@ use world::{Client, ERROR, EXECUTE, World, bound, short, world};
 
 const INSERT: &str = "INSERT INTO shop.events (device, at, v) VALUES (?, ?, ?)";
 const DELETE: &str = "DELETE FROM shop.events WHERE device = ? AND at = ?";
+const TABLE: &str =
+    "CREATE TABLE IF NOT EXISTS shop.events (device int, at int, v text, PRIMARY KEY (device, at))";
 const SELECT: &str = "SELECT at, v FROM shop.events WHERE device = 1";
 
 /// A rule with these settings, and the table; some connection has made it.
 fn begin(world: &World<'_>, settings: &str) {
-    let port = world.database.addr().port();
+    rule(world, world.database.addr(), &step(settings));
+    world.client(4).does(TABLE);
+}
+
+/// The step with these settings.
+fn step(settings: &str) -> String {
+    format!(
+        "{{ transform = \"coalesce\", tables = {{ \"shop.events\" = {{ partition_key = [\"device\"], clustering = \
+         [\"at\"], columns = [\"v\"] }} }}, {settings} }}"
+    )
+}
+
+/// A rule with these steps.
+fn rule(world: &World<'_>, to: SocketAddr, steps: &str) {
+    let port = to.port();
     let policy = format!(
-        "[[rule]]\nname = \"r\"\nto = [\":{port}\"]\naction = \"enrich\"\npipeline = [{{ transform = \"coalesce\", \
-         tables = {{ \"shop.events\" = {{ partition_key = [\"device\"], clustering = [\"at\"], columns = [\"v\"] }} \
-         }}, {settings} }}]\n"
+        "[[rule]]\nname = \"r\"\nto = [\":{port}\"]\naction = \"enrich\"\nfail = \"closed\"\npipeline = [{steps}]\n"
     );
     let loaded = "underpass_reloads_total{result=\"ok\"}";
     let before = world.agent.metric(loaded).unwrap();
@@ -51,8 +67,6 @@ fn begin(world: &World<'_>, settings: &str) {
     eventually("the policy is in force", || {
         world.agent.metric(loaded).unwrap() > before
     });
-    let table = "CREATE TABLE IF NOT EXISTS shop.events (device int, at int, v text, PRIMARY KEY (device, at))";
-    world.client(4).does(table);
 }
 
 fn windows(world: &World<'_>, ended: &str) -> u64 {
