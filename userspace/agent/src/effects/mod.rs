@@ -6,6 +6,7 @@
 pub mod cache;
 pub mod coalesce;
 pub mod mirror;
+mod register;
 
 use std::{fmt, sync::Arc};
 

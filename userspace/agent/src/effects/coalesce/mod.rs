@@ -26,7 +26,10 @@ use dataplane::policy::RuleName;
 pub use metrics::CoalesceMetrics;
 pub use settings::Settings;
 
-use super::{Built, Effect};
+use super::{
+    Built, Effect,
+    register::{no_thread, once},
+};
 use crate::reporters::Means;
 use clock::Clock;
 use metrics::{Became, Counters};
@@ -83,16 +86,11 @@ impl Effect for Coalesce {
     }
 
     fn open(&self, rule: &RuleName, means: &Means) -> Result<(), String> {
-        if self.open.get().is_some() {
-            return Ok(()); // The file that has taken its place could not be put into force.
-        }
-        let clock = Clock::start(self.settings.window);
-        let open = Open {
-            counters: means.coalesce.of(rule.as_str()),
-            clock: clock.map_err(|e| format!("cannot start a thread for it: {e}"))?,
-        };
-        let _ = self.open.set(open);
-        Ok(())
+        once(&self.open, || {
+            let clock = Clock::start(self.settings.window).map_err(no_thread)?;
+            let counters = means.coalesce.of(rule.as_str());
+            Ok(Open { counters, clock })
+        })
     }
 }
 
