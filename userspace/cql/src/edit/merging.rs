@@ -15,6 +15,7 @@ use super::talk::{Awaits, ERROR, Talk};
 use super::transform::{Error, Log};
 use crate::details::Consistency;
 use crate::frame::{Flags, HEADER_BYTES, Header, Opcode, RESPONSE_BIT, StreamId};
+use crate::prepared::MAX_ID_BYTES;
 use crate::wire::Cursor;
 
 /// Why a request cannot be one of a batch.
@@ -89,7 +90,8 @@ impl<'b> Mergeable<'b> {
 
     fn read(header: &Header, body: &'b [u8]) -> Option<Self> {
         let mut at = Cursor::new(body);
-        let id = at.short_bytes()?;
+        // It is kept until the answer is there, for UNPREPARED.
+        let id = at.short_bytes().filter(|id| id.len() <= MAX_ID_BYTES)?;
         if header.version >= 5 {
             at.short_bytes()?; // Of the result's metadata.
         }
@@ -362,6 +364,11 @@ mod tests {
                     assert!(Mergeable::of(&plain, &body[..end]).is_err());
                 }
             }
+            let long = [0; MAX_ID_BYTES + 1];
+            let long = [&(long.len() as u16).to_be_bytes()[..], &long].concat();
+            let long = [&long[..], &execute(version, 1, VALUE)[4..]].concat();
+            let found = Mergeable::of(&plain, &long);
+            assert_eq!(found, Err(NotMerged::Parameters));
             let timed = execute(version, 0x21, &[VALUE, &[7; 8]].concat());
             let found = Mergeable::of(&plain, &timed);
             assert_eq!(found, Err(NotMerged::Timestamp));
