@@ -2,8 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "tests say what they expect by failing")]
 
 use std::{
-    fs::{self, Permissions},
-    os::unix::fs::PermissionsExt,
+    fs,
     path::{Path, PathBuf},
 };
 
@@ -12,8 +11,7 @@ use peers::{Overrides, Setup, Traffic};
 /// A shell script in place of a proxy.
 fn script(folder: &Path, text: &str) -> PathBuf {
     let path = folder.join("proxy.sh");
-    fs::write(&path, format!("#!/bin/sh\n{text}\n")).unwrap();
-    fs::set_permissions(&path, Permissions::from_mode(0o755)).unwrap();
+    testkit::program::script(&path, text).unwrap();
     path
 }
 

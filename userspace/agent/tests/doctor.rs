@@ -133,7 +133,7 @@ fn without_root_doctor_says_that_it_cannot_look() {
     let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
     std::fs::set_permissions(folder.path(), open).unwrap();
     let copy = folder.path().join("underpass");
-    std::fs::copy(BINARY, &copy).unwrap();
+    testkit::program::copy(BINARY, &copy).unwrap();
     let mut command = Command::new(&copy);
     command
         .args(["doctor", "--json"])

@@ -15,7 +15,7 @@ mod host;
 #[path = "keeper/traffic.rs"]
 mod traffic;
 
-use std::{fs, os::unix::fs::PermissionsExt, path::Path};
+use std::path::Path;
 
 use host::*;
 use testkit::sandbox::Agent;
@@ -155,9 +155,8 @@ fn mark(agent: &Agent<'_>, target: &str, action: &str) -> String {
 
 /// The agent's version is what the script says.
 fn of_version(script: &Path, version: &str) {
-    let text = format!("#!/bin/sh\nUNDERPASS_TEST_VERSION={version} exec {BINARY} \"$@\"\n");
-    fs::write(script, text).unwrap();
-    fs::set_permissions(script, fs::Permissions::from_mode(0o755)).unwrap();
+    let switch = format!("UNDERPASS_TEST_VERSION={version}");
+    testkit::program::switched(script, BINARY, &switch).unwrap();
 }
 
 #[test]
@@ -277,9 +276,7 @@ fn at_whatever_moment_an_agent_dies_no_byte_is_wrong() {
     let folder = tempfile::tempdir().unwrap();
     let script = folder.path().join("agent");
     // Taken back and handed over again as often, by agents and keepers alike.
-    let text = format!("#!/bin/sh\nUNDERPASS_TEST_RECALL_MS=10 exec {BINARY} \"$@\"\n");
-    fs::write(&script, text).unwrap();
-    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+    testkit::program::switched(&script, BINARY, "UNDERPASS_TEST_RECALL_MS=10").unwrap();
     for engine in ENGINES {
         let mut agent = host.agent_as(&script, engine);
         let (mut survived, mut ended) = (0, 0);

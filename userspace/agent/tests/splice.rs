@@ -10,10 +10,8 @@
 mod common;
 
 use std::{
-    fs::{self, Permissions},
     io::{ErrorKind, Read, Write},
     net::{TcpListener, TcpStream},
-    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -61,9 +59,7 @@ fn agent_as<'a>(binary: &Path, sandbox: &'a Sandbox, engine: &str, port: u16) ->
 /// The agent, with a switch for tests set.
 fn switched(folder: &Path, switch: &str) -> PathBuf {
     let script = folder.join("switched");
-    let text = format!("#!/bin/sh\n{switch} exec {BINARY} \"$@\"\n");
-    fs::write(&script, text).unwrap();
-    fs::set_permissions(&script, Permissions::from_mode(0o755)).unwrap();
+    testkit::program::switched(&script, BINARY, switch).unwrap();
     script
 }
 

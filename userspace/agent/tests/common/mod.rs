@@ -8,10 +8,8 @@
 )]
 
 use std::{
-    fs::Permissions,
     io::{self, Read, Write},
     net::{IpAddr, SocketAddr, TcpListener, TcpStream},
-    os::unix::fs::PermissionsExt,
     path::Path,
     time::Duration,
 };
@@ -123,9 +121,7 @@ impl Hosts {
     /// An agent with a switch for tests set, `NAME=value`.
     pub fn switched(&self, switch: &str, settings: &str, policy: &str) -> Agent<'_> {
         let binary = self.folder.path().join(switch);
-        let text = format!("#!/bin/sh\n{switch} exec {BINARY} \"$@\"\n");
-        std::fs::write(&binary, text).unwrap();
-        std::fs::set_permissions(&binary, Permissions::from_mode(0o755)).unwrap();
+        testkit::program::switched(&binary, BINARY, switch).unwrap();
         let (netns, cgroup) = (Some(&self.app.netns), &self.app.cgroup);
         Agent::start(&binary, netns, cgroup, settings, policy).unwrap()
     }

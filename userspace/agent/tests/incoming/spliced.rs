@@ -1,10 +1,8 @@
 //! Clients on other hosts whose flows the kernel carries: the database is the near application.
 
 use std::{
-    fs::{self, Permissions},
     io::{ErrorKind, Read, Write},
     net::{SocketAddr, TcpListener, TcpStream},
-    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -119,9 +117,7 @@ fn every_byte_arrives_however_often_a_flow_is_handed_over() {
 /// The agent, with a switch for tests set.
 fn switched(folder: &Path, switch: &str) -> PathBuf {
     let script = folder.join("switched");
-    let text = format!("#!/bin/sh\n{switch} exec {BINARY} \"$@\"\n");
-    fs::write(&script, text).unwrap();
-    fs::set_permissions(&script, Permissions::from_mode(0o755)).unwrap();
+    testkit::program::switched(&script, BINARY, switch).unwrap();
     script
 }
 

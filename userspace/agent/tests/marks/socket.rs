@@ -38,7 +38,7 @@ fn only_root_may_and_only_one_agent_has_the_socket() {
         std::fs::set_permissions(folder.path().join(made), open).unwrap();
     }
     let copy = folder.path().join("underpass");
-    std::fs::copy(BINARY, &copy).unwrap();
+    testkit::program::copy(BINARY, &copy).unwrap();
     let mut nobody = Command::new(&copy);
     let args = ["mark", "all", "deny", "--control", socket.to_str().unwrap()];
     nobody.args(args).uid(65_534).gid(65_534).current_dir("/");
