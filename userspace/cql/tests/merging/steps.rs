@@ -188,6 +188,44 @@ fn a_refusal_is_said_of_each_that_it_is_about() {
     }
 }
 
+/// A step behind that does not know one of the statements.
+#[derive(Debug)]
+struct WantsAgain(i16);
+
+impl Transform for WantsAgain {
+    fn name(&self) -> &'static str {
+        "wants_again"
+    }
+
+    fn wants(&self, opcode: Opcode) -> bool {
+        opcode == Opcode::Batch
+    }
+
+    fn request(&self, _: &mut Request<'_>, _: &Caller, _: u64) -> Outcome {
+        Outcome::Refuse(Refused {
+            reason: "unprepared",
+            error: Error::Unprepared(id(self.0)),
+        })
+    }
+}
+
+#[test]
+fn a_step_behind_that_knows_one_of_them_not_has_each_prepare_its_own() {
+    for kind in KINDS {
+        for unknown in [7, 8] {
+            let (mut edits, _) = flow_of(kind, vec![merges(), Box::new(WantsAgain(unknown))]);
+            assert!(sent(kind, &mut edits, &[7, 8, 9]).is_empty());
+            let told = edits.editor.answers().unwrap();
+            let found = read(kind, &told);
+            assert_eq!(found.len(), 3);
+            for (stream, opcode, body) in found {
+                assert_eq!((opcode, code(&body)), (ERROR, UNPREPARED));
+                assert!(body.ends_with(&short(&id(stream))), "{kind:?}");
+            }
+        }
+    }
+}
+
 #[test]
 fn a_flow_leaves_its_pipeline_when_everybody_was_told() {
     for kind in KINDS {
