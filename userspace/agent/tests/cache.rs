@@ -16,6 +16,8 @@
 mod common;
 #[path = "drivers/raw/frames.rs"]
 mod frames;
+#[path = "cache/merged.rs"]
+mod merged;
 #[path = "mirror/world.rs"]
 mod world;
 
@@ -119,9 +121,15 @@ impl World<'_> {
     fn caches(&self, databases: &[SocketAddr], settings: &str) {
         let ports = databases.iter().map(|to| format!("\":{}\"", to.port()));
         let ports = ports.collect::<Vec<_>>().join(", ");
+        let cache = format!("tables = [\"shop.orders\"]{settings}");
+        self.caches_behind(&ports, "", &cache);
+    }
+
+    /// The same, behind other steps.
+    fn caches_behind(&self, ports: &str, steps: &str, settings: &str) {
         let policy = format!(
-            "[[rule]]\nname = \"r\"\nto = [{ports}]\naction = \"enrich\"\npipeline = [{{ transform = \"cache\", redis = \
-             \"{REDIS}\", tables = [\"shop.orders\"]{settings} }}]\n"
+            "[[rule]]\nname = \"r\"\nto = [{ports}]\naction = \"enrich\"\npipeline = [{steps}{{ transform = \"cache\", \
+             redis = \"{REDIS}\", {settings} }}]\n"
         );
         let there = || self.agent.log().matches("the cache is there").count();
         let before = there();

@@ -70,7 +70,7 @@ mod wire;
 
 pub use analysis::{
     Analysis, Batch, BatchKind, By, Fingerprint, MAX_ANALYSED_BYTES, MAX_BATCH_PARTS,
-    MAX_FINGERPRINT_BYTES, MAX_RESTRICTIONS, Number, Object, Restriction, Shape,
+    MAX_FINGERPRINT_BYTES, MAX_RESTRICTIONS, Number, Object, Restriction, RowWrite, Shape,
 };
 pub use details::{
     Answered, Asked, Consistency, Details, Introduction, MAX_TEXT_BYTES, Parameters, Says,

@@ -18,6 +18,9 @@ use crate::{
 /// More would be a mistake: every request passes all of them.
 const MAX_STEPS: usize = 32;
 
+/// The step that merges writes.
+const COALESCE: &str = "coalesce";
+
 /// The key that names a step's transform.
 const TRANSFORM: &str = "transform";
 
@@ -86,18 +89,21 @@ fn pipeline(rule: &RawRule) -> Result<Steps, Flaw> {
         match step(raw)? {
             Step::Edits(step) => {
                 behind_all(&effects, &*step, raw)?;
+                before_merging(&effects, &*step, raw)?;
                 edit.push(step);
             }
             Step::Carries(Built { step, effect }) => {
                 if !effect.is_last() {
                     behind_all(&effects, &*step, raw)?;
                 }
+                before_merging(&effects, &*step, raw)?;
                 edit.push(step);
                 effects.push(effect);
             }
             Step::Reports(step) => report.push(step),
             Step::Protects(step, source) => {
                 behind_all(&effects, &*step, raw)?;
+                before_merging(&effects, &*step, raw)?;
                 edit.push(step);
                 keys.push(source);
             }
@@ -106,7 +112,7 @@ fn pipeline(rule: &RawRule) -> Result<Steps, Flaw> {
     if !keys.is_empty() {
         may_protect(rule, &report)?;
     }
-    caches_what_is_named(rule, &effects)?;
+    means_what_is_named(rule, &effects)?;
     Ok(Steps {
         edit: (!edit.is_empty()).then(|| edit.into()),
         report: (!report.is_empty()).then(|| report.into()),
@@ -115,12 +121,13 @@ fn pipeline(rule: &RawRule) -> Result<Steps, Flaw> {
     })
 }
 
-/// `cache` knows a write by the names in its text and the keyspace that the client is in, which have to be those of one
-/// side.
-fn caches_what_is_named(rule: &RawRule, effects: &[Arc<dyn Effect>]) -> Result<(), Flaw> {
-    if effects.iter().all(|effect| effect.name() != "cache") {
+/// `cache` and `coalesce` know what a statement is about by the names in its text and the keyspace that the client is
+/// in, which have to be those of one side; and a table has two names where the database's is understood, too.
+fn means_what_is_named(rule: &RawRule, effects: &[Arc<dyn Effect>]) -> Result<(), Flaw> {
+    let mut names = effects.iter().map(|effect| effect.name());
+    let Some(name) = names.find(|name| ["cache", COALESCE].contains(name)) else {
         return Ok(());
-    }
+    };
     let renames = |raw: &&Spanned<Table>| {
         let table = raw.get_ref();
         ["keyspaces", "tables"]
@@ -132,9 +139,10 @@ fn caches_what_is_named(rule: &RawRule, effects: &[Arc<dyn Effect>]) -> Result<(
         None => Ok(()),
         Some(raw) => Err(Flaw::new(
             raw.span(),
-            "rule.pipeline: expected no `keyspaces` and `tables` of rewrite in a pipeline with cache, which would not \
-             know all writes to its tables"
-                .to_owned(),
+            format!(
+                "rule.pipeline: expected no `keyspaces` and `tables` of rewrite in a pipeline with {name}, which would \
+                 not know all writes to its tables"
+            ),
         )),
     }
 }
@@ -153,6 +161,30 @@ fn behind_all(
         "rule.pipeline: expected {last} behind all transforms, because it takes requests as the database gets \
          them; found {step} behind it"
     );
+    Err(Flaw::new(raw.span(), message))
+}
+
+/// A step that refuses one of the writes that were merged refuses them all: what may refuse one for what is in it
+/// stands before.
+fn before_merging(
+    effects: &[Arc<dyn Effect>],
+    step: &dyn Transform,
+    raw: &Spanned<Table>,
+) -> Result<(), Flaw> {
+    if effects.iter().all(|effect| effect.name() != COALESCE) {
+        return Ok(());
+    }
+    let name = step.name();
+    let message = match name {
+        COALESCE => format!(
+            "rule.pipeline: expected {COALESCE} once, with all its `tables`; found it twice"
+        ),
+        "guard" | protect::NAME => format!(
+            "rule.pipeline: expected {name} before {COALESCE}, because a write that it refuses would have those \
+             refused that are merged with it; found it behind"
+        ),
+        _ => return Ok(()),
+    };
     Err(Flaw::new(raw.span(), message))
 }
 
@@ -278,6 +310,8 @@ mod tests {
             "{ transform = \"tracing\", one_in = 100 }",
             "{ transform = \"cache\", redis = \"10.0.0.9:6379\", tables = [\"shop.products\"], ttl = \"30s\", max_bytes = 1, \
              timeout = \"20ms\", prefix = \"p\", username = \"u\", password_file = \"/p\" }",
+            "{ transform = \"coalesce\", tables = { \"shop.e\" = { partition_key = [\"d\"], clustering = [\"at\"], \
+             columns = [\"v\"] } }, window = \"2ms\", max_statements = 50, max_bytes = 65536 }",
             "{ transform = \"mirror\", to = \"10.0.0.9:9042\", what = [\"reads\", \"writes\"], sample = 1.0, compare = \
              true, dual_write = true, username = \"u\", password_file = \"/p\", timeout = \"1s\", on_failure = \
              \"error\", show_values = true }",
@@ -676,6 +710,46 @@ mod tests {
             let error = found("enrich", &step).unwrap_err();
             assert!(error.contains(expected), "{step}: {error}");
         }
+        let coalesce = "{ transform = \"coalesce\", tables = { \"a.b\" = { partition_key = [\"p\"], clustering = \
+                        [\"c\"], columns = [] } } }";
+        let protect = "{ transform = \"protect\", columns = { \"a.b\" = [\"v\"] }, keys = \"/k\" }";
+        let guard = "{ transform = \"guard\", max_batch = 9 }";
+        let rewrite = "{ transform = \"rewrite\"";
+        let orders = [
+            (
+                format!("{coalesce}, {protect}"),
+                "u.toml:5:123: rule.pipeline: expected protect before coalesce, because a write that it refuses",
+            ),
+            (
+                format!("{coalesce}, {guard}"),
+                "expected guard before coalesce",
+            ),
+            (
+                format!("{coalesce}, {tag}, {coalesce}"),
+                "expected coalesce once",
+            ),
+            (
+                format!("{mirror} }}, {coalesce}"),
+                "expected mirror behind all transforms",
+            ),
+            (
+                format!("{cache}, {of} }}, {coalesce}"),
+                "expected cache behind all transforms",
+            ),
+            (
+                format!("{coalesce}, {rewrite}, tables = {{ \"a.b\" = \"a.c\" }} }}"),
+                "`tables` of rewrite in a pipeline with coalesce",
+            ),
+        ];
+        for (steps, expected) in orders {
+            let error = found("enrich", &steps).unwrap_err();
+            assert!(error.contains(expected), "{steps}: {error}");
+        }
+        let all = format!(
+            "{guard}, {rewrite}, timestamps = \"server\" }}, {protect}, {coalesce}, {rewrite}, default_ttl = \"9d\" }}, \
+             {{ transform = \"throttle\", rate = 9 }}, {cache}, {of} }}, {mirror} }}"
+        );
+        found("enrich", &all).unwrap();
         found("enrich", &format!("{tag}, {cache}, {of} }}, {mirror} }}")).unwrap();
         found(
             "enrich",

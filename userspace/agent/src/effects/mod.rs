@@ -4,7 +4,9 @@
 //! own ([`Ticket`](cql::edit::Ticket)). Each is one file, or folder, and one line in the list below.
 
 pub mod cache;
+pub mod coalesce;
 pub mod mirror;
+mod register;
 
 use std::{fmt, sync::Arc};
 
@@ -72,5 +74,6 @@ macro_rules! effects {
 
 effects! {
     cache => Cache,
+    coalesce => Coalesce,
     mirror => Mirror,
 }

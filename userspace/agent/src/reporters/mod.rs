@@ -35,6 +35,7 @@ pub use whose::Whose;
 use crate::{
     effects::{
         cache::{CacheMetrics, Caches},
+        coalesce::CoalesceMetrics,
         mirror::{MirrorMetrics, Mirrors},
     },
     protect::{ProtectMetrics, Rings},
@@ -142,6 +143,8 @@ pub struct Means {
     pub caches: Caches,
     /// Second clusters.
     pub mirrors: Mirrors,
+    /// What `coalesce` counts.
+    pub coalesce: CoalesceMetrics,
     /// What `count` and `debug` count.
     pub frames: FrameMetrics,
     /// What `stats` counts.
@@ -163,6 +166,7 @@ impl Means {
             collectors: Collectors::new(TraceMetrics::register(registry)?),
             caches: Caches::new(CacheMetrics::register(registry)?),
             mirrors: Mirrors::new(MirrorMetrics::register(registry)?),
+            coalesce: CoalesceMetrics::register(registry)?,
             frames: FrameMetrics::register(registry)?,
             stats: stats::Counted::register(registry)?,
             statements: Arc::new(Statements::register(registry)?),
@@ -174,6 +178,7 @@ impl Means {
     pub fn declare_for_docs(&self) {
         self.caches.declare_for_docs();
         self.mirrors.declare_for_docs();
+        self.coalesce.declare_for_docs();
         self.frames.declare_for_docs();
         self.stats.declare_for_docs();
         self.journals.metrics.declare_for_docs();

@@ -7,12 +7,14 @@
 //!
 //! `token` is what a text consists of, `walk` the statements, `relation` and `term` what stands in
 //! them, `definition` the statements that change no data; `fingerprint` is written on the way. `sites` is for
-//! who changes a text. Where a text has columns, and what stands for their values, `columns` says.
+//! who changes a text, `row_write` for who merges writes. Where a text has columns, and what stands for their
+//! values, `columns` says.
 
 pub(crate) mod columns;
 mod definition;
 mod fingerprint;
 mod relation;
+mod row_write;
 mod sites;
 mod term;
 #[cfg(test)]
@@ -25,6 +27,7 @@ use crate::parse::parse;
 use crate::statement::Statement;
 
 pub use fingerprint::{Fingerprint, MAX_FINGERPRINT_BYTES};
+pub use row_write::RowWrite;
 pub(crate) use sites::{Given, Part, Sites, Spot, Using, spots};
 pub(crate) use token::Token;
 pub(crate) use walk::is_reserved;

@@ -3,11 +3,12 @@
 use super::Unreadable;
 use super::cutter::{Fate, Frames, Plan};
 use super::lane::{Lane, Reads, in_segments, may_begin};
+use super::merging::RIDERS;
 use super::output::Output;
 use super::parking::{Kept, Lot, Parked, Resolution, Waited};
 use super::response::Response;
 use super::room::Taken;
-use super::talk::{Awaits, KEYSPACE, Talk, Terms};
+use super::talk::{Awaits, KEYSPACE, RESULT, Talk, Terms};
 use super::transform::{Log, Refused, Unseen};
 use crate::compress::MAX_SEEN_BYTES;
 use crate::frame::{Flags, HEADER_BYTES, Header, Opcode, RESPONSE_BIT};
@@ -125,7 +126,10 @@ impl Answering<'_> {
             ..
         } = parked;
         match resolution {
-            Resolution::Pass => self.goes_on(&header, kept, awaited),
+            // The first two are said of requests.
+            Resolution::Leads(_) | Resolution::Due | Resolution::Pass => {
+                self.goes_on(&header, kept, awaited);
+            }
             Resolution::Instead(body) => {
                 let raw = kept.bytes().get(..HEADER_BYTES).unwrap_or_default();
                 let kept = Kept::Changed([raw, &body].concat());
@@ -136,7 +140,7 @@ impl Answering<'_> {
                 if let Some(step) = self.talk.pipeline.get(place) {
                     self.log.withheld(step.name(), reason);
                 }
-                self.talk.answer(&header, &error);
+                self.talk.answer_all(&header, &error, &awaited);
             }
         }
     }
@@ -170,7 +174,10 @@ impl Answering<'_> {
         let withheld = self.talk.cannot_show(header);
         match withheld {
             true => self.log.unshown(why),
-            false => self.log.unseen(header.stream, why, false),
+            false => {
+                self.log.unseen(header.stream, why, false);
+                self.talk.is_not_seen(header.stream);
+            }
         }
         withheld
     }
@@ -178,7 +185,7 @@ impl Answering<'_> {
 
 impl Talk {
     /// Shows a response to those who await it; the step that saw the request last sees it first.
-    fn show_response(
+    pub(super) fn show_response(
         &mut self,
         response: Response<'_>,
         header: &Header,
@@ -188,6 +195,19 @@ impl Talk {
     ) -> Fate {
         let mut response = response.beside(Lot::new(&mut self.parking, &self.room));
         while let Some((place, number, note)) = awaited.pop() {
+            if place == RIDERS {
+                let head = *response.header();
+                let body = response.body().to_vec();
+                let raw = frame.get(4).copied().unwrap_or_default();
+                let own = self.is_for_all(&head, raw, &body, log);
+                // There is one such place.
+                let mut response = Response::new(head, body.into());
+                match own {
+                    Some(error) => response.fail(&error),
+                    None => response.is_changed(),
+                }
+                return self.show_response(response, header, frame, awaited, log);
+            }
             response.set_note(note);
             if place == KEYSPACE {
                 let now = response.set_keyspace();
@@ -201,7 +221,7 @@ impl Talk {
             }
             if let Some(Refused { reason, error }) = response.take_refused() {
                 log.withheld(step.name(), reason);
-                self.answer(header, &error);
+                self.answer_all(header, &error, &awaited);
                 return Fate::Drop;
             }
             if response.found_no_room() {
@@ -232,7 +252,7 @@ impl Talk {
         &mut self,
         header: &Header,
         body: Vec<u8>,
-        awaited: Vec<Awaits>,
+        mut awaited: Vec<Awaits>,
         log: &mut dyn Log,
     ) {
         let header = Header {
@@ -241,7 +261,14 @@ impl Talk {
             ..*header
         };
         let mut answer = Response::new(header, body.into());
-        for (place, number, note) in awaited.into_iter().rev() {
+        while let Some((place, number, note)) = awaited.pop() {
+            if place == RIDERS {
+                let (head, body) = (*answer.header(), answer.body().to_vec());
+                if let Some(error) = self.is_for_all(&head, RESULT, &body, log) {
+                    answer.fail(&error);
+                }
+                continue;
+            }
             let Some(step) = self.pipeline.get(place) else {
                 continue;
             };
@@ -251,7 +278,7 @@ impl Talk {
             }
             if let Some(Refused { reason, error }) = answer.take_refused() {
                 log.withheld(step.name(), reason);
-                self.answer(&header, &error);
+                self.answer_all(&header, &error, &awaited);
                 return;
             }
         }

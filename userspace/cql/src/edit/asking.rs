@@ -4,8 +4,9 @@ use super::Unreadable;
 use super::cutter::{Fate, Frames, Plan};
 use super::lane::{Lane, Reads, in_segments, may_begin};
 use super::login::MAX_TOKEN_BYTES;
+use super::merging::leads;
 use super::output::Output;
-use super::parking::{Kept, Lot, Parked, Resolution, Waited};
+use super::parking::{Kept, Letter, Lot, Parked, Resolution, Waited};
 use super::request::{Request, Statement};
 use super::room::Taken;
 use super::talk::{Awaits, KEYSPACE, Talk, Terms};
@@ -121,7 +122,21 @@ impl Frames<Unreadable> for Asking<'_> {
             self.talk.login.goes_out(header.stream, &plain);
             return Fate::Keep;
         }
-        self.show(header, frame, body)
+        let fate = self.show(header, frame, body);
+        self.does_said();
+        match (self.talk.late.is_empty(), fate) {
+            (true, fate) => fate,
+            // What has waited is older, and this is not to overtake it.
+            (false, Fate::Keep) => {
+                self.talk.late.extend_from_slice(frame);
+                Fate::Drop
+            }
+            (false, Fate::Instead(frame)) => {
+                self.talk.late.extend_from_slice(&frame);
+                Fate::Drop
+            }
+            (false, Fate::Drop) => Fate::Drop,
+        }
     }
 }
 
@@ -190,12 +205,14 @@ impl Asking<'_> {
                 Outcome::WouldRefuse(reason) => self.log.would_refuse(step.name(), reason),
                 Outcome::Answer => {
                     self.log.answered(step.name());
-                    talk.answer_void(header);
+                    talk.answer_void(header, &awaited);
                     return Fate::Drop;
                 }
                 Outcome::Refuse(Refused { reason, error }) => {
-                    self.log.refused(header.stream, step.name(), reason);
-                    talk.answer(header, &error);
+                    for stream in talk.streams_of(header.stream, &awaited) {
+                        self.log.refused(stream, step.name(), reason);
+                    }
+                    talk.answer_all(header, &error, &awaited);
                     return Fate::Drop;
                 }
             }
@@ -215,6 +232,14 @@ impl Asking<'_> {
                 talk.parking.put(parked);
                 return Fate::Drop;
             }
+            if request.has_said() {
+                // What waited is older to the steps behind, too.
+                let changed = request.changed();
+                let now = changed.map_or(*header, |(header, _)| *header);
+                let kept = Kept::of(frame, changed);
+                self.does_said();
+                return self.goes_further(&now, &kept, place, awaited);
+            }
         }
         if asks_to_use(&request) {
             let has_pipeline = !pipeline.is_empty();
@@ -222,18 +247,49 @@ impl Asking<'_> {
             // Behind all others: it is the keyspace that the client is told.
             awaited.insert(0, (KEYSPACE, 0, None));
         }
+        let fate = match (request.changed(), frame.first_chunk()) {
+            (Some((header, body)), Some(raw)) => talk.terms.encoded(header, raw, body),
+            _ => Fate::Keep,
+        };
+        if !leads(&awaited) {
+            // Those that ride with an earlier request of the stream would never be told.
+            talk.is_not_seen(header.stream);
+        }
         match awaited.is_empty() {
             true => drop(talk.awaited.remove(&header.stream)),
             false => drop(talk.awaited.insert(header.stream, awaited)),
         }
-        match (request.changed(), frame.first_chunk()) {
-            (Some((header, body)), Some(raw)) => talk.terms.encoded(header, raw, body),
-            _ => Fate::Keep,
+        fate
+    }
+
+    /// Does what steps have said of what waits, while they were shown another.
+    pub(super) fn does_said(&mut self) {
+        loop {
+            let said = std::mem::take(&mut self.talk.parking.said);
+            if said.is_empty() {
+                return;
+            }
+            for Letter { number, resolution } in said {
+                let Some(parked) = self.talk.parking.take(number) else {
+                    continue;
+                };
+                let what = match resolution {
+                    Resolution::Leads(_) => Waited::Merged,
+                    _ => Waited::Passed,
+                };
+                if let Some(step) = self.talk.pipeline.get(parked.place) {
+                    self.log.waited(step.name(), what);
+                }
+                self.resumes(parked, resolution);
+            }
         }
     }
 
     /// One that has waited goes on, to the steps behind the one that parked it, or its client is answered.
     pub(super) fn resumes(&mut self, parked: Parked, resolution: Resolution) {
+        if let Resolution::Leads(others) = resolution {
+            return self.go_together(parked, &others);
+        }
         let Parked {
             header,
             kept,
@@ -242,7 +298,10 @@ impl Asking<'_> {
             ..
         } = parked;
         match resolution {
-            Resolution::Pass => self.goes_on(&header, kept, place, awaited),
+            // The first two are no words on one alone.
+            Resolution::Leads(_) | Resolution::Due | Resolution::Pass => {
+                self.goes_on(&header, kept, place, awaited);
+            }
             Resolution::Instead(body) => {
                 let raw = kept.bytes().get(..HEADER_BYTES).unwrap_or_default();
                 let kept = Kept::Changed([raw, &body].concat());
@@ -251,17 +310,40 @@ impl Asking<'_> {
             Resolution::Answer(body) => self.talk.answer_for(&header, body, awaited, self.log),
             Resolution::Refuse(Refused { reason, error }) => {
                 if let Some(step) = self.talk.pipeline.get(place) {
-                    self.log.refused(header.stream, step.name(), reason);
+                    for stream in self.talk.streams_of(header.stream, &awaited) {
+                        self.log.refused(stream, step.name(), reason);
+                    }
                 }
-                self.talk.answer(&header, &error);
+                self.talk.answer_all(&header, &error, &awaited);
             }
         }
     }
 
-    fn goes_on(&mut self, header: &Header, kept: Kept, place: usize, awaited: Vec<Awaits>) {
+    pub(super) fn goes_on(
+        &mut self,
+        header: &Header,
+        kept: Kept,
+        place: usize,
+        awaited: Vec<Awaits>,
+    ) {
+        match self.goes_further(header, &kept, place, awaited) {
+            Fate::Drop => {}
+            Fate::Keep => self.talk.late.extend_from_slice(kept.bytes()),
+            Fate::Instead(frame) => self.talk.late.extend_from_slice(&frame),
+        }
+    }
+
+    /// Shows it to the steps behind this place.
+    fn goes_further(
+        &mut self,
+        header: &Header,
+        kept: &Kept,
+        place: usize,
+        awaited: Vec<Awaits>,
+    ) -> Fate {
         let frame = kept.bytes();
         let body = frame.get(HEADER_BYTES..).unwrap_or_default();
-        let plain = match &kept {
+        let plain = match kept {
             Kept::Sent(_) => self.talk.terms.plain(header, body),
             Kept::Changed(_) => Some(body.into()),
         };
@@ -270,17 +352,13 @@ impl Asking<'_> {
         let Some(mut request) = request else {
             let error = Error::Invalid("the proxy's policy cannot read the request".to_owned());
             self.log.unseen(header.stream, Unseen::Malformed, true);
-            self.talk.answer(header, &error);
-            return;
+            self.talk.answer_all(header, &error, &awaited);
+            return Fate::Drop;
         };
         if matches!(kept, Kept::Changed(_)) {
             request.is_changed();
         }
-        match self.go_through(request, header, frame, place + 1, awaited) {
-            Fate::Drop => {}
-            Fate::Keep => self.talk.late.extend_from_slice(frame),
-            Fate::Instead(frame) => self.talk.late.extend_from_slice(&frame),
-        }
+        self.go_through(request, header, frame, place + 1, awaited)
     }
 
     /// Whether a request that nobody can look at is refused.

@@ -15,6 +15,7 @@
 //! - `layout`, `request`, `bound`: what is where in a request, and how it is changed; `response`, `rows`,
 //!   `named`, `bindings`.
 //! - `copied`: what a request asks, for another database; `page`: rows, to be held against others.
+//! - `merging`: EXECUTEs that become one BATCH, and its answer that becomes theirs.
 //! - `parking`: what waits for an answer from outside.
 //! - `transform`: what a transform is.
 
@@ -27,6 +28,7 @@ mod cutter;
 mod lane;
 mod layout;
 mod login;
+mod merging;
 mod named;
 mod output;
 mod page;
@@ -43,9 +45,10 @@ pub use crate::compress::MAX_SEEN_BYTES;
 pub use bindings::{Bindings, Spec};
 pub use bound::{Bound, Change, Value};
 pub use copied::{Copied, NotCopied};
+pub use merging::NotMerged;
 pub use named::Names;
 pub use page::Page;
-pub use parking::{MAX_PARKED, MAX_PARKED_BYTES, Mailbox, Resolution, Ticket, Waited};
+pub use parking::{Letter, MAX_PARKED, MAX_PARKED_BYTES, Mailbox, Resolution, Ticket, Waited};
 pub use request::{Note, Request, Statement};
 pub use response::Response;
 pub use room::Room;
@@ -235,6 +238,9 @@ impl Editor {
         if self.over.is_some() {
             return;
         }
+        if resolution == Some(Resolution::Due) {
+            return self.is_due(now_ns, number, log);
+        }
         let Some(parked) = self.talk.parking.take(number) else {
             return;
         };
@@ -246,6 +252,8 @@ impl Editor {
             Some(Resolution::Instead(_)) => Waited::Changed,
             Some(Resolution::Answer(_)) => Waited::Answered,
             Some(Resolution::Refuse(_)) => Waited::Refused,
+            Some(Resolution::Leads(_)) => Waited::Merged,
+            Some(Resolution::Due) => return,
             None => Waited::GivenUp,
         };
         log.waited(step.name(), what);
@@ -259,6 +267,7 @@ impl Editor {
                 log,
             };
             asking.resumes(parked, resolution);
+            asking.does_said();
         } else {
             let mut answering = Answering {
                 talk: &mut self.talk,
@@ -266,6 +275,21 @@ impl Editor {
                 log,
             };
             answering.resumes(parked, resolution);
+        }
+    }
+
+    /// Its step says what becomes of it, on this thread, so that nothing of the flow comes in between.
+    fn is_due(&mut self, now_ns: u64, number: u64, log: &mut dyn Log) {
+        let parked = self.talk.parking.get(number);
+        let step = parked.and_then(|parked| self.talk.pipeline.get(parked.place));
+        let flow = self.talk.parking.flow();
+        let (Some(step), Some(flow)) = (step, flow) else {
+            return;
+        };
+        for Letter { number, resolution } in step.due(flow, number) {
+            if resolution != Resolution::Due {
+                self.resolve(now_ns, number, Some(resolution), log);
+            }
         }
     }
 
@@ -298,7 +322,8 @@ impl Editor {
 
     /// Whether nothing is to go on, either way, that could not now.
     pub fn can_leave(&self) -> bool {
-        (self.talk.late.is_empty() || self.requests.cutter.is_between())
+        self.talk.riders.is_empty()
+            && (self.talk.late.is_empty() || self.requests.cutter.is_between())
             && (self.talk.answers.is_empty() || self.responses.cutter.is_between())
     }
 

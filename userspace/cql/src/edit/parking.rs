@@ -33,6 +33,18 @@ pub enum Resolution {
     Answer(Vec<u8>),
     /// The client gets this error, and a request does not go on.
     Refuse(Refused),
+    /// Of a request: its step is asked what becomes of it ([`Transform::due`](super::Transform::due)).
+    Due,
+    /// Of an EXECUTE that [can be merged](super::Request::mergeable): it goes on as an UNLOGGED BATCH of itself and
+    /// those behind these numbers, of the same step, and all get the one answer ([`Ticket::leads`]).
+    Leads(Vec<u64>),
+}
+
+/// What becomes of one that waits, told on its own flow's thread.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Letter {
+    pub(super) number: u64,
+    pub(super) resolution: Resolution,
 }
 
 /// Where it is said what becomes of what a flow has parked.
@@ -58,6 +70,50 @@ impl Ticket {
     }
 }
 
+impl Ticket {
+    /// Under which it waits, among those of its flow.
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// Has the step asked on the flow's own thread, soon ([`Transform::due`](super::Transform::due)).
+    pub fn is_due(&self) {
+        if let Some(mailbox) = &self.mailbox {
+            mailbox.put(self.number, Some(Resolution::Due));
+        }
+    }
+
+    /// It goes on as it was.
+    pub fn passes(self) -> Letter {
+        self.letter(Resolution::Pass)
+    }
+
+    /// It goes on with these of the same flow, in their order, as one batch.
+    pub fn leads(self, others: Vec<Self>) -> Letter {
+        let mut numbers = Vec::with_capacity(others.len());
+        for mut other in others {
+            // Of another flow: it is given up, as it is dropped.
+            let same = match (&other.mailbox, &self.mailbox) {
+                (Some(other), Some(own)) => Arc::ptr_eq(other, own),
+                _ => false,
+            };
+            if same {
+                other.mailbox = None;
+                numbers.push(other.number);
+            }
+        }
+        self.letter(Resolution::Leads(numbers))
+    }
+
+    fn letter(mut self, resolution: Resolution) -> Letter {
+        self.mailbox = None;
+        Letter {
+            number: self.number,
+            resolution,
+        }
+    }
+}
+
 impl Drop for Ticket {
     fn drop(&mut self) {
         if let Some(mailbox) = self.mailbox.take() {
@@ -73,6 +129,8 @@ pub enum Waited {
     Passed,
     /// It went on with another body.
     Changed,
+    /// It went on in a batch with others.
+    Merged,
     /// The client got a RESULT.
     Answered,
     /// The client got an error.
@@ -90,6 +148,7 @@ pub enum Waited {
 crate::event::labelled!(Waited {
     Passed => "passed",
     Changed => "changed",
+    Merged => "merged",
     Answered => "answered",
     Refused => "refused",
     GivenUp => "given_up",
@@ -105,6 +164,8 @@ pub(super) struct Parking {
     next: u64,
     bytes: usize,
     parked: HashMap<u64, Parked>,
+    /// What is to become of some before the request that is being shown goes on.
+    pub(super) said: Vec<Letter>,
 }
 
 /// One that waits.
@@ -203,6 +264,20 @@ impl<'e> Lot<'e> {
         })
     }
 
+    /// See [`Request::flow`](super::Request::flow).
+    pub(super) fn flow(&self) -> Option<usize> {
+        self.parking.flow()
+    }
+
+    pub(super) fn says(&mut self, letter: Letter) {
+        self.parking.said.push(letter);
+    }
+
+    /// Whether something is to become of what waits, before the one that is shown goes on.
+    pub(super) fn has_said(&self) -> bool {
+        !self.parking.said.is_empty()
+    }
+
     /// What the step at hand has taken.
     pub(super) fn found(&mut self) -> Option<Space> {
         self.found.take()
@@ -220,11 +295,21 @@ impl Parking {
         self.parked.insert(parked.space.number, parked);
     }
 
+    /// See [`Request::flow`](super::Request::flow).
+    pub(super) fn flow(&self) -> Option<usize> {
+        let mailbox = self.mailbox.as_ref()?;
+        Some(Arc::as_ptr(mailbox).cast::<()>().addr())
+    }
+
     /// None: it does not wait any more.
     pub(super) fn take(&mut self, number: u64) -> Option<Parked> {
         let parked = self.parked.remove(&number)?;
         self.bytes -= parked.space.bytes;
         Some(parked)
+    }
+
+    pub(super) fn get(&self, number: u64) -> Option<&Parked> {
+        self.parked.get(&number)
     }
 
     /// Whether something of this stream waits.

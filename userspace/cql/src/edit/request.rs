@@ -10,7 +10,8 @@ use super::layout::{
     Asked, Layout, NOW_IN_SECONDS, PAGE_SIZE, PAGING_STATE, Parameters, SERIAL, SKIP_METADATA,
     TIMESTAMP,
 };
-use super::parking::{Lot, Space, Ticket};
+use super::merging::{Mergeable, NotMerged};
+use super::parking::{Letter, Lot, Space, Ticket};
 use crate::details::Consistency;
 use crate::frame::{Flags, Header, Opcode, StreamId};
 use crate::wire::Cursor;
@@ -308,6 +309,33 @@ impl<'a> Request<'a> {
     pub fn park(&mut self) -> Option<Ticket> {
         let bytes = self.body.len();
         self.lot.as_mut()?.park(bytes)
+    }
+
+    /// Whether it may be one of a batch with others, beside what its statement is.
+    ///
+    /// # Errors
+    /// Why it may not.
+    pub fn mergeable(&self) -> Result<Consistency, NotMerged> {
+        Mergeable::of(&self.header, &self.body).map(|one| one.consistency)
+    }
+
+    /// Whose it is: a number that no other flow has for as long as one of its tickets is held. `None`: nothing can
+    /// wait in this flow.
+    pub fn flow(&self) -> Option<usize> {
+        self.lot.as_ref()?.flow()
+    }
+
+    /// Has this become of what waits before the request itself goes on, and of the request itself if it was
+    /// [parked](Self::park).
+    pub fn first(&mut self, letter: Letter) {
+        if let Some(lot) = &mut self.lot {
+            lot.says(letter);
+        }
+    }
+
+    /// Whether something is to go on before it.
+    pub(super) fn has_said(&self) -> bool {
+        self.lot.as_ref().is_some_and(Lot::has_said)
     }
 
     /// What the step at hand has parked it in.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::cutter::Fate;
 use super::login::Login;
+use super::merging::{Riders, leads};
 use super::parking::Parking;
 use super::request::Note;
 use super::response::Response;
@@ -17,8 +18,9 @@ use crate::frame::{Flags, HEADER_BYTES, Header, Opcode, RESPONSE_BIT, StreamId};
 use crate::session::{Compression, Fact};
 use crate::wire::Cursor;
 
-/// The opcode.
-const ERROR: u8 = 0x00;
+/// Opcodes.
+pub(super) const ERROR: u8 = 0x00;
+pub(super) const RESULT: u8 = 0x08;
 
 /// See the module.
 #[derive(Debug)]
@@ -28,6 +30,8 @@ pub(super) struct Talk {
     pub(super) terms: Terms,
     /// Who wants to see which responses: a step's place in the pipeline, its number, and what it has kept.
     pub(super) awaited: Awaited,
+    /// By the stream on which their batch is out.
+    pub(super) riders: Riders,
     pub(super) uses: Uses,
     pub(super) login: Login,
     /// Frames for the client that have not gone on.
@@ -55,6 +59,7 @@ impl Talk {
                 segmented: false,
             },
             awaited: HashMap::new(),
+            riders: Riders::new(),
             uses: Uses::default(),
             login: Login::default(),
             answers: Vec::new(),
@@ -81,43 +86,52 @@ impl Talk {
         let withheld = steps.any(|step| step.must_see());
         if withheld {
             let message = "the proxy's policy cannot read the result: ask for smaller pages";
-            self.answer(header, &Error::Invalid(message.to_owned()));
+            self.answer_all(header, &Error::Invalid(message.to_owned()), &awaited);
         }
         withheld
     }
 
-    /// An ERROR in place of a response.
+    /// An ERROR in place of a response, to this one alone.
     pub(super) fn answer(&mut self, header: &Header, error: &Error) {
-        self.respond(header, ERROR, &error.body());
+        self.put_answer(header, Flags(0), ERROR, &error.body());
     }
 
-    /// A RESULT without rows in place of a response.
-    pub(super) fn answer_void(&mut self, header: &Header) {
+    /// An ERROR in place of a response; to those that ride with it, too. `awaited`: who would have seen the response.
+    pub(super) fn answer_all(&mut self, header: &Header, error: &Error, awaited: &[Awaits]) {
+        self.respond(header, ERROR, &error.body(), awaited);
+    }
+
+    /// A RESULT without rows in place of a response, likewise.
+    pub(super) fn answer_void(&mut self, header: &Header, awaited: &[Awaits]) {
         const VOID: u32 = 1;
-        self.answer_result(header, &VOID.to_be_bytes());
+        self.respond(header, RESULT, &VOID.to_be_bytes(), awaited);
     }
 
     /// What steps have made of a RESULT in place of a response.
     pub(super) fn respond_with(&mut self, header: &Header, response: &Response<'_>) {
         match response.opcode() {
-            Some(Opcode::Error) => self.respond(header, ERROR, response.body()),
-            _ => self.answer_result(header, response.body()),
+            Some(Opcode::Error) => self.put_answer(header, Flags(0), ERROR, response.body()),
+            _ => self.put_answer(header, Flags(0), RESULT, response.body()),
         }
     }
 
     /// Whether the client has a request out on this stream of which a step knows.
     pub(super) fn is_out(&self, stream: StreamId) -> bool {
-        self.awaited.contains_key(&stream) || self.parking.has(stream)
+        self.awaited.contains_key(&stream) || self.parking.has(stream) || self.rides(stream)
     }
 
-    /// A RESULT in place of a response.
-    pub(super) fn answer_result(&mut self, header: &Header, body: &[u8]) {
-        const RESULT: u8 = 0x08;
-        self.respond(header, RESULT, body);
+    fn respond(&mut self, header: &Header, opcode: u8, body: &[u8], awaited: &[Awaits]) {
+        let riding = leads(awaited).then(|| self.riders.remove(&header.stream));
+        match riding.flatten() {
+            None => self.put_answer(header, Flags(0), opcode, body),
+            Some(riding) => self.tell_all(header, opcode, body, riding),
+        }
     }
 
-    fn respond(&mut self, header: &Header, opcode: u8, body: &[u8]) {
-        self.answers.extend([header.version | RESPONSE_BIT, 0]);
+    /// A frame without compression.
+    pub(super) fn put_answer(&mut self, header: &Header, flags: Flags, opcode: u8, body: &[u8]) {
+        self.answers
+            .extend([header.version | RESPONSE_BIT, flags.0]);
         self.answers.extend(header.stream.0.to_be_bytes());
         self.answers.push(opcode);
         self.answers.extend((body.len() as u32).to_be_bytes());

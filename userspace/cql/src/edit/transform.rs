@@ -3,7 +3,7 @@
 use std::fmt;
 use std::net::SocketAddr;
 
-use super::parking::{Resolution, Waited};
+use super::parking::{Letter, Resolution, Waited};
 use super::request::Request;
 use super::response::Response;
 use crate::details::Consistency;
@@ -30,6 +30,12 @@ pub trait Transform: fmt::Debug + Send + Sync {
     fn response(&self, response: &mut Response<'_>, caller: &Caller, number: u64) -> bool {
         let _ = (response, caller, number);
         false
+    }
+
+    /// A request of this flow that it has parked [is due](super::Ticket::is_due): what becomes of it, and of others.
+    fn due(&self, flow: usize, number: u64) -> Vec<Letter> {
+        let _ = (flow, number);
+        Vec::new()
     }
 
     /// What becomes of a request or a response that it has parked when nobody will say so any more: the ticket was

@@ -29,7 +29,7 @@ use crate::edit::{Caller, Error, Outcome, Refused, Request, Response, Statement,
 use crate::frame::Opcode;
 use crate::parse::parse;
 use crate::statement::StatementKind;
-use crate::transforms::prepared::Prepared;
+use crate::transforms::Prepared;
 
 /// Texts whose plan is kept, and how long each may be. One with a value of a protected column in it is not.
 const MAX_CACHED: usize = 4_096;

@@ -15,7 +15,7 @@ const MAX_OUT: usize = 4_096;
 
 /// By id, for all flows of a rule: an id is a hash of keyspace and text, so it means the same everywhere.
 #[derive(Debug)]
-pub(crate) struct Prepared<T> {
+pub struct Prepared<T> {
     state: Mutex<State<T>>,
 }
 
@@ -57,7 +57,7 @@ impl<T> Default for Prepared<T> {
 
 impl<T: Clone> Prepared<T> {
     /// A PREPARE goes out; gives the number of which its response is to be shown.
-    pub(crate) fn goes_out(&self, what: T) -> u64 {
+    pub fn goes_out(&self, what: T) -> u64 {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let number = state.next;
         state.next += 1;
@@ -72,7 +72,7 @@ impl<T: Clone> Prepared<T> {
     }
 
     /// It is answered, by this id if it was prepared.
-    pub(crate) fn came_back(&self, number: u64, id: Option<&[u8]>) {
+    pub fn came_back(&self, number: u64, id: Option<&[u8]>) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if let (Some(what), Some(id)) = (state.out.remove(&number), id) {
             state.learn(id, what);
@@ -86,7 +86,7 @@ impl<T: Clone> Prepared<T> {
     }
 
     /// What this id stands for, or why it has to be prepared again.
-    pub(crate) fn known(&self, id: &[u8]) -> Result<T, Outcome> {
+    pub fn known(&self, id: &[u8]) -> Result<T, Outcome> {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.known.get(id).cloned().ok_or_else(|| {
             Outcome::Refuse(Refused {

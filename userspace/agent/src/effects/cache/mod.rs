@@ -26,7 +26,10 @@ pub use metrics::CacheMetrics;
 pub use settings::Settings;
 pub use store::Caches;
 
-use super::{Built, Effect};
+use super::{
+    Built, Effect,
+    register::{no_thread, once},
+};
 use crate::reporters;
 use envelope::{ENVELOPE_BYTES, digest, key, sealed};
 use known::{Awaited, Reading};
@@ -71,14 +74,11 @@ impl Effect for Cache {
     }
 
     fn open(&self, rule: &RuleName, means: &reporters::Means) -> Result<(), String> {
-        if self.store.get().is_some() {
-            return Ok(()); // The file that has taken its place could not be put into force.
-        }
-        let login = self.settings.login().map_err(|e| e.to_string())?;
-        let opened = means.caches.open(rule, &self.settings, login);
-        let store = opened.map_err(|e| format!("cannot start a thread for it: {e}"))?;
-        let _ = self.store.set(store);
-        Ok(())
+        once(&self.store, || {
+            let login = self.settings.login().map_err(|e| e.to_string())?;
+            let opened = means.caches.open(rule, &self.settings, login);
+            opened.map_err(no_thread)
+        })
     }
 
     /// What stood behind it would not see what it answers.

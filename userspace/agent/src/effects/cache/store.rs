@@ -1,12 +1,11 @@
 //! A Redis as the steps of a rule know it: what they hand over, and the thread that takes it.
 //!
-//! There is one for each rule with the same settings, and it outlives a reload that leaves them as they are. Handing
-//! over never waits: everything on its way has a permit, so that the queue needs no bound of its own.
+//! Handing over never waits: everything on its way has a permit, so that the queue needs no bound of its own.
 
 use std::{
     fmt, io,
     sync::{
-        Arc, Mutex, OnceLock, PoisonError, Weak,
+        Arc,
         atomic::{
             AtomicBool, AtomicU32,
             Ordering::{AcqRel, Acquire, Release},
@@ -19,6 +18,7 @@ use cql::edit::{Caller, Resolution, Ticket};
 use dataplane::{backends::Probe, policy::RuleName};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc};
 
+use super::super::register::{self, Dials, Register};
 use super::{
     connection,
     known::{Known, Reading},
@@ -36,10 +36,8 @@ const MAX_STORING_BYTES: usize = 16 << 20;
 /// The open ones, and what they need of the agent.
 #[derive(Debug)]
 pub struct Caches {
-    open: Mutex<Vec<Weak<Store>>>,
+    open: Register<Store>,
     metrics: CacheMetrics,
-    /// Set when the host is attached to, and so before there is a flow.
-    dials: Arc<OnceLock<Probe>>,
 }
 
 /// One of them.
@@ -56,7 +54,7 @@ pub(super) struct Shared {
     pub(super) login: Option<Login>,
     pub(super) counters: Counters,
     pub(super) known: Known,
-    pub(super) dials: Arc<OnceLock<Probe>>,
+    pub(super) dials: Dials,
     /// Redis answers.
     pub(super) is_up: AtomicBool,
     /// Tables of which a write was seen that Redis has not been told of.
@@ -102,16 +100,14 @@ impl Caches {
     /// None is open yet.
     pub fn new(metrics: CacheMetrics) -> Self {
         Self {
-            open: Mutex::default(),
+            open: Register::new(),
             metrics,
-            dials: Arc::default(),
         }
     }
 
     /// From now on they can be reached.
     pub fn dial_by(&self, probe: Probe) {
-        // There is one for an agent's life.
-        let _ = self.dials.set(probe);
+        self.open.dial_by(probe);
     }
 
     /// Gives each metric a first sample, so that the documentation sees it.
@@ -129,46 +125,36 @@ impl Caches {
         settings: &Checked,
         login: Option<Login>,
     ) -> io::Result<Arc<Store>> {
-        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        open.retain(|store| store.strong_count() > 0);
-        let same = open.iter().filter_map(Weak::upgrade).find(|store| {
+        let is_same = |store: &Store| {
             let shared = &store.shared;
             shared.rule == *rule && shared.settings == *settings && shared.login == login
-        });
-        if let Some(store) = same {
-            return Ok(store);
-        }
-        let store = Arc::new(Store::start(Shared {
-            rule: rule.clone(),
-            settings: settings.clone(),
-            login,
-            counters: self.metrics.of(rule.as_str()),
-            known: Known::default(),
-            dials: self.dials.clone(),
-            is_up: AtomicBool::new(false),
-            // Nobody has seen the writes before.
-            dirty: AtomicU32::new(settings.tables.all().0),
-            dirtied: Notify::new(),
-            asked: Arc::new(Semaphore::new(MAX_ASKED)),
-            storing: Arc::new(Semaphore::new(MAX_STORING_BYTES)),
-        })?);
-        open.push(Arc::downgrade(&store));
-        Ok(store)
+        };
+        self.open.one(is_same, |dials| {
+            Store::start(Shared {
+                rule: rule.clone(),
+                settings: settings.clone(),
+                login: login.clone(),
+                counters: self.metrics.of(rule.as_str()),
+                known: Known::default(),
+                dials,
+                is_up: AtomicBool::new(false),
+                // Nobody has seen the writes before.
+                dirty: AtomicU32::new(settings.tables.all().0),
+                dirtied: Notify::new(),
+                asked: Arc::new(Semaphore::new(MAX_ASKED)),
+                storing: Arc::new(Semaphore::new(MAX_STORING_BYTES)),
+            })
+        })
     }
 }
 
 impl Store {
     fn start(shared: Shared) -> io::Result<Self> {
         let shared = Arc::new(shared);
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_io()
-            .enable_time()
-            .build()?;
-        let (jobs, taken) = mpsc::unbounded_channel();
         let of_thread = shared.clone();
-        std::thread::Builder::new()
-            .name("cache".to_owned())
-            .spawn(move || runtime.block_on(connection::run(&of_thread, taken)))?;
+        let jobs = register::start("cache", move |taken| async move {
+            connection::run(&of_thread, taken).await;
+        })?;
         Ok(Self { shared, jobs })
     }
 

@@ -1,12 +1,11 @@
 //! A second cluster, as the steps of a rule know it: what they hand over, and the thread that takes it.
 //!
-//! There is one for each rule with the same settings, and it outlives a reload that leaves them as they are.
 //! Handing over never waits: what is in hand is bounded by the [`Budget`], so that queues need no bound of their own.
 
 use std::{
     collections::HashMap,
     fmt, io,
-    sync::{Arc, Mutex, OnceLock, PoisonError, Weak},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -14,6 +13,7 @@ use cql::edit::Copied;
 use dataplane::{backends::Probe, policy::RuleName};
 use tokio::sync::mpsc;
 
+use super::super::register::{self, Dials, Register};
 use super::{
     Checked, Login,
     budget::{Budget, Permit},
@@ -34,10 +34,8 @@ const SWEEP_EVERY: Duration = Duration::from_secs(1);
 /// The open ones, and what they need of the agent.
 #[derive(Debug)]
 pub struct Mirrors {
-    open: Mutex<Vec<Weak<Cluster>>>,
+    open: Register<Cluster>,
     pub(super) metrics: MirrorMetrics,
-    /// Set when the host is attached to, and so before there is a flow.
-    dials: Arc<OnceLock<Probe>>,
 }
 
 /// One of them.
@@ -57,7 +55,7 @@ pub(super) struct Shared {
     pub(super) out: Out,
     pub(super) told: Told,
     pub(super) away: Away,
-    pub(super) dials: Arc<OnceLock<Probe>>,
+    pub(super) dials: Dials,
     budget: Arc<Budget>,
     /// For texts whose PREPARE is not answered.
     preparing: Arc<Budget>,
@@ -90,16 +88,14 @@ impl Mirrors {
     /// None is open yet.
     pub fn new(metrics: MirrorMetrics) -> Self {
         Self {
-            open: Mutex::default(),
+            open: Register::new(),
             metrics,
-            dials: Arc::default(),
         }
     }
 
     /// From now on they can be reached.
     pub fn dial_by(&self, probe: Probe) {
-        // There is one for an agent's life.
-        let _ = self.dials.set(probe);
+        self.open.dial_by(probe);
     }
 
     /// Gives each metric a first sample, so that the documentation sees it.
@@ -117,45 +113,33 @@ impl Mirrors {
         settings: &Checked,
         login: Option<Login>,
     ) -> io::Result<Arc<Cluster>> {
-        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        open.retain(|cluster| cluster.strong_count() > 0);
-        let same = open.iter().filter_map(Weak::upgrade).find(|cluster| {
+        let is_same = |cluster: &Cluster| {
             let shared = &cluster.shared;
             shared.rule == *rule && shared.settings == *settings && shared.login == login
-        });
-        if let Some(cluster) = same {
-            return Ok(cluster);
-        }
-        let cluster = Arc::new(Cluster::start(Shared {
-            rule: rule.clone(),
-            settings: settings.clone(),
-            login,
-            counters: self.metrics.of(rule.as_str()),
-            texts: Texts::default(),
-            out: Out::default(),
-            told: Told::default(),
-            away: Away::default(),
-            dials: self.dials.clone(),
-            budget: Budget::new(),
-            preparing: Budget::new(),
-        })?);
-        open.push(Arc::downgrade(&cluster));
-        Ok(cluster)
+        };
+        self.open.one(is_same, |dials| {
+            Cluster::start(Shared {
+                rule: rule.clone(),
+                settings: settings.clone(),
+                login: login.clone(),
+                counters: self.metrics.of(rule.as_str()),
+                texts: Texts::default(),
+                out: Out::default(),
+                told: Told::default(),
+                away: Away::default(),
+                dials,
+                budget: Budget::new(),
+                preparing: Budget::new(),
+            })
+        })
     }
 }
 
 impl Cluster {
     fn start(shared: Shared) -> io::Result<Self> {
         let shared = Arc::new(shared);
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_io()
-            .enable_time()
-            .build()?;
-        let (messages, taken) = mpsc::unbounded_channel();
         let of_thread = shared.clone();
-        std::thread::Builder::new()
-            .name("mirror".to_owned())
-            .spawn(move || runtime.block_on(run(of_thread, taken)))?;
+        let messages = register::start("mirror", move |taken| run(of_thread, taken))?;
         Ok(Self { shared, messages })
     }
 

@@ -42,7 +42,10 @@ pub use cluster::Mirrors;
 pub use metrics::MirrorMetrics;
 pub use settings::Settings;
 
-use super::{Built, Effect};
+use super::{
+    Built, Effect,
+    register::{no_thread, once},
+};
 use crate::reporters::Means;
 use cluster::{Cluster, Job};
 use exchange::{Exchange, MAX_NAMED_BYTES, Named};
@@ -90,14 +93,11 @@ impl Effect for Mirror {
     }
 
     fn open(&self, rule: &RuleName, means: &Means) -> Result<(), String> {
-        if self.cluster.get().is_some() {
-            return Ok(()); // The file that has taken its place could not be put into force.
-        }
-        let login = self.settings.login().map_err(|e| e.to_string())?;
-        let opened = means.mirrors.open(rule, &self.settings, login);
-        let cluster = opened.map_err(|e| format!("cannot start a thread for it: {e}"))?;
-        let _ = self.cluster.set(cluster);
-        Ok(())
+        once(&self.cluster, || {
+            let login = self.settings.login().map_err(|e| e.to_string())?;
+            let opened = means.mirrors.open(rule, &self.settings, login);
+            opened.map_err(no_thread)
+        })
     }
 
     fn is_last(&self) -> bool {

@@ -1,0 +1,103 @@
+//! The thread that says when a window has been open for long enough; its flow's own thread ends it.
+
+use std::{
+    collections::VecDeque,
+    io,
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    thread,
+    time::{Duration, Instant},
+};
+
+use super::windows::{FORGOTTEN, Windows};
+
+/// Ends with the step.
+#[derive(Debug)]
+pub(super) struct Clock(Arc<Shared>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    windows: Mutex<Windows>,
+    times: Mutex<Times>,
+    wake: Condvar,
+}
+
+/// Taken before [`Windows`], never after.
+#[derive(Debug, Default)]
+struct Times {
+    /// When, of which flow, under which number; the earliest first, because all windows are of one length.
+    ends: VecDeque<(Instant, usize, u64)>,
+    over: bool,
+}
+
+impl Clock {
+    /// `window`: how long each is.
+    ///
+    /// # Errors
+    /// There can be no more threads.
+    pub(super) fn start(window: Duration) -> io::Result<Self> {
+        let shared = Arc::new(Shared::default());
+        let of_thread = shared.clone();
+        let thread = thread::Builder::new().name("coalesce".to_owned());
+        thread.spawn(move || of_thread.run(window))?;
+        Ok(Self(shared))
+    }
+
+    pub(super) fn windows(&self) -> MutexGuard<'_, Windows> {
+        let windows = &self.0.windows;
+        windows.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A window has been opened.
+    pub(super) fn ends_at(&self, when: Instant, flow: usize, number: u64) {
+        let mut times = self.0.times();
+        times.ends.push_back((when, flow, number));
+        if times.ends.len() == 1 {
+            self.0.wake.notify_one();
+        }
+    }
+}
+
+impl Drop for Clock {
+    fn drop(&mut self) {
+        self.0.times().over = true;
+        self.0.wake.notify_one();
+    }
+}
+
+impl Shared {
+    fn times(&self) -> MutexGuard<'_, Times> {
+        self.times.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn run(&self, window: Duration) {
+        let mut swept = Instant::now();
+        loop {
+            let mut times = self.times();
+            if times.over {
+                return;
+            }
+            let now = Instant::now();
+            let due = match times.ends.front() {
+                Some((when, flow, number)) if *when <= now => Some((*flow, *number)),
+                _ => None,
+            };
+            let lock = || self.windows.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some((flow, number)) = due {
+                times.ends.pop_front();
+                drop(times);
+                lock().nudge(flow, number);
+                continue;
+            }
+            if now.saturating_duration_since(swept) >= FORGOTTEN {
+                swept = now;
+                lock().sweep(now);
+            }
+            let first = times.ends.front().map(|(when, ..)| *when);
+            let wait = first.map_or(FORGOTTEN, |when| {
+                when.saturating_duration_since(now).min(window)
+            });
+            let waited = self.wake.wait_timeout(times, wait);
+            drop(waited);
+        }
+    }
+}
