@@ -91,14 +91,16 @@ pub fn quick(node: &cassandra::Up) -> Result<()> {
     Ok(())
 }
 
-/// The release binaries: of what is measured, and of what measures.
-fn build() -> Result<()> {
+/// All that is measured or counted, at once: each set of packages has its own features of what they
+/// depend on, and would build that again.
+pub fn build() -> Result<()> {
     run_command(
         cargo()
             .args(["build", "--release"])
             .args(["-p", "underpass", "--bin", "underpass"])
             .args(["-p", "underpass-testkit", "--bin", "cql-node"])
-            .args(["-p", "underpass-bench", "--bin", "underpass-bench"]),
+            .args(["-p", "underpass-bench", "--bin", "underpass-bench"])
+            .args(["-p", "underpass-micro", "--bin", "instructions"]),
     )
     .context("the release binaries do not build")
 }

@@ -12,8 +12,8 @@ use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
 
 use crate::{
-    paths,
-    run::{capture, cargo, find_program, run as run_command},
+    bench, paths,
+    run::{capture, find_program},
     setup::{self, Part},
 };
 
@@ -62,14 +62,7 @@ pub fn run(args: &Args) -> Result<()> {
     {
         return skip(&difference);
     }
-    run_command(cargo().args([
-        "build",
-        "--release",
-        "--package",
-        "underpass-micro",
-        "--bin",
-        "instructions",
-    ]))?;
+    bench::build()?;
     let counts = count_all(&valgrind, committed.as_ref().map(|(_, counts)| counts))?;
     match committed {
         Some((_, committed)) => judge(&committed, &counts),
