@@ -3,6 +3,8 @@
 
 #![expect(
     clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
     reason = "tests say what they expect by failing, and so do their helpers"
 )]
 
