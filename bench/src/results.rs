@@ -25,6 +25,9 @@ pub struct ReportArgs {
         default_value = "bench/results/kernel-paths.json"
     )]
     paths: PathBuf,
+    /// The result file of other proxies; its tables go beside it
+    #[arg(long, value_name = "FILE", default_value = "bench/results/peers.json")]
+    peers: PathBuf,
     /// The result file of the ways through a gateway; its tables go beside it
     #[arg(
         long,
@@ -120,6 +123,7 @@ fn committed(args: &ReportArgs, run: &Run) -> anyhow::Result<Vec<(PathBuf, Strin
     let mut files = Vec::new();
     for (results, part, scene) in [
         (&args.paths, Part::Paths, paths::HOST),
+        (&args.peers, Part::Peers, paths::PEERS),
         (&args.gateway, Part::Gateway, paths::GATEWAY),
         (&args.enrichment, Part::Enrichment, paths::ENRICHMENT),
     ] {
@@ -205,6 +209,7 @@ mod tests {
         let args = ReportArgs {
             results: folder.join("full.json"),
             paths: folder.join("kernel-paths.json"),
+            peers: folder.join("peers.json"),
             gateway: folder.join("gateway.json"),
             enrichment: folder.join("enrichment.json"),
             page: root.join("README.md"),

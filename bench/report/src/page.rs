@@ -7,6 +7,8 @@ pub enum Part {
     Results,
     /// Of the ways in which bytes travel.
     Paths,
+    /// Of other proxies.
+    Peers,
     /// Of the ways through a gateway.
     Gateway,
     /// Of what enrichment costs.
@@ -19,6 +21,7 @@ impl Part {
         match self {
             Self::Results => ("<!-- results:begin -->", "<!-- results:end -->"),
             Self::Paths => ("<!-- paths:begin -->", "<!-- paths:end -->"),
+            Self::Peers => ("<!-- peers:begin -->", "<!-- peers:end -->"),
             Self::Gateway => ("<!-- gateway:begin -->", "<!-- gateway:end -->"),
             Self::Enrichment => ("<!-- enrichment:begin -->", "<!-- enrichment:end -->"),
         }
