@@ -139,8 +139,10 @@ fn denied() -> Vec<Cost> {
 /// Runs on one frame follow each other, so each finds what the one before has made of it: two
 /// virtual addresses that are each other's backend keep it going until its time to live ends.
 const HOPS: u32 = 250;
-/// Each hop takes a port of the gateway's, of which there are 31,744 towards either address.
-const TURNS_OF_HOPS: u16 = 50;
+/// Each hop takes a port of the gateway's, of which there are 31,744 towards either address. With more
+/// turns within the seconds that a port is kept, a hop is left without one: each begins where the last
+/// one has led to, so that their ports are no even choice as those of clients are.
+const TURNS_OF_HOPS: u16 = 20;
 /// Between two turns the counters are read, and the processor's caches forget the connections: these
 /// follow at once.
 const AT_ONCE: usize = 20;
