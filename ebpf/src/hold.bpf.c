@@ -102,7 +102,9 @@ static __always_inline int tell_agent(struct __sk_buff *skb, const struct up_leg
 /* The handshake's last packet passes this filter as one of the listener's. Then the kernel takes the
  * request out of its table of connections, and enters the accepted socket: who sends in between,
  * from another core than the one that sees to the handshake, finds neither but the listener, which
- * would reset the connection. Without an answer it is sent again. */
+ * would reset the connection. Without an answer it is sent again. Once the agent has accepted it, what
+ * comes belongs to a connection that is gone, and its sender has to hear so: what a client says of a
+ * reset that came out of order is said once. */
 static __always_inline int overtakes(struct __sk_buff *skb, const struct tcp_header *tcp)
 {
 	struct bpf_sock *sk = skb->sk;

@@ -169,8 +169,8 @@ struct {
 	__type(key, struct up_leg_key);
 	__type(value, __u64);
 } fresh SEC(".maps"); /* sock_ops → hold filter: when the last packet of a handshake came,
-		       * CLOCK_MONOTONIC, 0 until then; outdated after UP_FRESH_NS, dropped
-		       * for newer ones */
+		       * CLOCK_MONOTONIC, 0 until then; dies when the agent has accepted the
+		       * connection, outdated after UP_FRESH_NS, dropped for newer ones */
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);

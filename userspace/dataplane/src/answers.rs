@@ -129,6 +129,17 @@ impl Answers {
         self.send(held, &held.syn.again())
     }
 
+    /// Its connection has been accepted. The kernel finds that socket from now on: what meets the
+    /// listener later belongs to a connection that is gone, and is answered.
+    pub fn is_accepted(&self, held: &Held) {
+        let mut maps = self.maps.lock().unwrap_or_else(PoisonError::into_inner);
+        match maps.fresh.remove(&Shared(held.key)) {
+            // Newer ones have taken its place.
+            Ok(()) | Err(MapError::KeyNotFound) => {}
+            Err(error) => tracing::debug!(%error, "a handshake counts as fresh for a while yet"),
+        }
+    }
+
     /// Has the client's connect() fail.
     pub fn refuse(&self, held: &Held, refusal: Refusal) -> io::Result<()> {
         // RFC 792 type 3, RFC 4443 type 1; the errno that each becomes is in the kernel's

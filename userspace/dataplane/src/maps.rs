@@ -47,6 +47,7 @@ pub(crate) struct PolicyMaps {
 pub(crate) struct FlowMaps {
     pub legs: HashMap<MapData, Shared<abi::LegKey>, Shared<abi::Leg>>,
     pub releases: HashMap<MapData, u64, Shared<abi::Release>>,
+    pub fresh: HashMap<MapData, Shared<abi::LegKey>, u64>,
 }
 
 /// Decisions that stand for later connections.
@@ -92,6 +93,7 @@ impl Maps {
             flow: FlowMaps {
                 legs: take(ebpf, "legs")?,
                 releases: take(ebpf, "releases")?,
+                fresh: take(ebpf, "fresh")?,
             },
             meters: take(ebpf, "meters")?,
             remembered: take(ebpf, "remembered")?,

@@ -238,6 +238,7 @@ async fn meet(
     }
     match time::timeout(HANDSHAKE_LIMIT, arrival).await {
         Ok(Ok(stream)) => {
+            shared.answers.is_accepted(&held);
             workers
                 .carry(Pair {
                     client: stream,
