@@ -1,6 +1,8 @@
 //! How even Maglev's load is, and how little moves, against a ring with virtual nodes.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, fmt::Write as _, fs};
+
+use testkit::measured::file;
 
 use super::*;
 
@@ -47,42 +49,101 @@ impl Ring {
     }
 }
 
+/// Two ways to choose, by the share of a backend's mean load that the least and the most loaded have.
+struct Loads {
+    maglev: (f64, f64),
+    ring: (f64, f64),
+}
+
+impl Loads {
+    fn over(count: u8) -> Self {
+        let table = Table::new(&backends(count)).unwrap();
+        let ring = Ring::new(count.into(), VIRTUAL_NODES);
+        Self {
+            maglev: shares(count.into(), |hash| table.at(hash)),
+            ring: shares(count.into(), |hash| ring.choose(hash)),
+        }
+    }
+}
+
+const VIRTUAL_NODES: u64 = 100;
+const COUNTS: [u8; 5] = [2, 3, 8, 24, 100];
+
 #[test]
 fn load_over_24_backends_is_within_5_percent_of_the_mean_and_a_rings_is_not() {
-    let table = Table::new(&backends(24)).unwrap();
-    let (least, most) = shares(24, |hash| table.at(hash));
-    assert!(least >= 0.95 && most <= 1.05, "{least} to {most}");
-    let ring = Ring::new(24, 100);
-    let (ring_least, ring_most) = shares(24, |hash| ring.choose(hash));
-    println!("of the mean: Maglev {least:.3} to {most:.3}, ring {ring_least:.3} to {ring_most:.3}");
-    assert!(
-        ring_least < 0.9 && ring_most > 1.1,
-        "{ring_least} to {ring_most}"
-    );
+    let Loads { maglev, ring } = Loads::over(24);
+    assert!(maglev.0 >= 0.95 && maglev.1 <= 1.05, "{maglev:?}");
+    assert!(ring.0 < 0.9 && ring.1 > 1.1, "{ring:?}");
+}
+
+/// The greatest part of the turns that moves when one backend goes; it is the same when it comes.
+fn moved(count: u8) -> f64 {
+    let all = backends(count);
+    let whole = Table::new(&all).unwrap();
+    let last = usize::from(count) - 1;
+    let moved = [0, last / 2, last].map(|gone| {
+        let mut fewer = all.clone();
+        // Drained: the numbers of the others stay.
+        fewer[gone].1 = 0;
+        let without = Table::new(&fewer).unwrap();
+        let pairs = whole.0.iter().zip(&without.0);
+        pairs.filter(|(a, b)| a != b).count()
+    });
+    moved.into_iter().max().unwrap() as f64 / TURNS as f64
+}
+
+/// What may move at most: its own share, and 2 %.
+fn may_move(count: u8) -> f64 {
+    1.0 / f64::from(count) + 0.02
 }
 
 #[test]
 fn one_of_n_that_comes_or_goes_moves_one_nth_and_2_percent_at_most() {
-    for count in [2, 3, 8, 24, 100] {
-        let all = backends(count);
-        let whole = Table::new(&all).unwrap();
-        for gone in [0, usize::from(count) / 2, usize::from(count) - 1] {
-            let mut fewer = all.clone();
-            // Drained: the numbers of the others stay.
-            fewer[gone].1 = 0;
-            let without = Table::new(&fewer).unwrap();
-            let moved = whole
-                .0
-                .iter()
-                .zip(&without.0)
-                .filter(|(a, b)| a != b)
-                .count();
-            let moved = moved as f64 / TURNS as f64;
-            let most = 1.0 / f64::from(count) + 0.02;
-            println!("{count} backends, one gone: {moved:.4} moved, at most {most:.4}");
-            assert!(moved <= most, "{moved} of {count}");
-        }
+    for count in COUNTS {
+        let moved = moved(count);
+        assert!(moved <= may_move(count), "{moved} of {count}");
     }
+}
+
+fn page() -> String {
+    let mut page = format!(
+        "<!-- Rendered by `UPDATE_DOCS=1 cargo test -p underpass-dataplane maglev`. -->\n\
+         # Which backend gets a connection\n\n\
+         Maglev's table, {TURNS} turns, as [`maglev.rs`](../../userspace/dataplane/src/edge/maglev.rs) makes it, \
+         against a consistent-hash ring with {VIRTUAL_NODES} virtual nodes for each backend; {CONNECTIONS} \
+         connections. It is counted, not timed: every machine gets the same figures.\n\n\
+         ## The load of a backend, as a multiple of the mean\n\n\
+         | backends | Maglev, least | most | ring, least | most |\n\
+         | ---: | ---: | ---: | ---: | ---: |\n"
+    );
+    for count in COUNTS {
+        let Loads { maglev, ring } = Loads::over(count);
+        let _ = writeln!(
+            page,
+            "| {count} | {:.3} | {:.3} | {:.3} | {:.3} |",
+            maglev.0, maglev.1, ring.0, ring.1
+        );
+    }
+    page.push_str(
+        "\n## New connections that go elsewhere when one backend comes or goes\n\n\
+         Connections that are there already stay where they are: the table of connections has them.\n\n\
+         | backends | moved | at most allowed |\n| ---: | ---: | ---: |\n",
+    );
+    for count in COUNTS {
+        let (moved, most) = (moved(count) * 100.0, may_move(count) * 100.0);
+        let _ = writeln!(page, "| {count} | {moved:.2} % | {most:.2} % |");
+    }
+    page
+}
+
+#[test]
+fn the_page_shows_what_is_counted() {
+    let page = page();
+    let file = file("maglev.md");
+    if std::env::var_os("UPDATE_DOCS").is_some() {
+        fs::write(&file, &page).unwrap();
+    }
+    assert_eq!(fs::read_to_string(file).unwrap(), page);
 }
 
 #[test]
