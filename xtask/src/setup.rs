@@ -57,7 +57,7 @@ struct Need {
     is_met: fn() -> bool,
 }
 
-const NEEDS: [Need; 26] = [
+const NEEDS: [Need; 27] = [
     Need {
         part: Part::Build,
         package: "clang-19",
@@ -72,6 +72,12 @@ const NEEDS: [Need; 26] = [
         part: Part::Build,
         package: "linux-libc-dev",
         is_met: || Path::new("/usr/include/linux/bpf.h").exists() && has_asm_headers(),
+    },
+    // The agent's allocator is built by it.
+    Need {
+        part: Part::Build,
+        package: "make",
+        is_met: || find_program("make").is_some(),
     },
     Need {
         part: Part::Build,
