@@ -19,7 +19,7 @@ use crate::{
 };
 
 /// One of each file in `userspace/cql/fuzz/fuzz_targets`.
-const TARGETS: [&str; 5] = ["frame", "segment", "body", "handshake", "statement"];
+const TARGETS: [&str; 6] = ["frame", "segment", "body", "handshake", "statement", "edit"];
 
 /// What libFuzzer wants to see of a program (as cargo-fuzz 0.13 passes them).
 const COVERAGE: [&str; 8] = [
