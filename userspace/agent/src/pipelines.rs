@@ -7,7 +7,7 @@ use std::{
 
 use cql::{
     StreamId,
-    edit::{Log, Pipeline, Unreadable, Unseen, Waited},
+    edit::{Log, LookedUp, Pipeline, Unreadable, Unseen, Waited},
 };
 use dataplane::policy::RuleName;
 use prometheus::{IntCounterVec, Registry};
@@ -98,6 +98,7 @@ pub struct PipelineMetrics {
     unseen: IntCounterVec,
     unreadable: IntCounterVec,
     waited: IntCounterVec,
+    lookups: IntCounterVec,
     /// Rules that have had a label: one more for each that a reload brings.
     rules: Arc<Mutex<HashSet<RuleName>>>,
 }
@@ -140,6 +141,12 @@ impl PipelineMetrics {
                  transform and what became of them.",
                 &["rule", "transform", "outcome"],
             )?,
+            lookups: counters(
+                "underpass_lookups_total",
+                "Statements, prepared where nobody looked, that the database was to be asked for by `lookup`, by rule and \
+                 what became of that.",
+                &["rule", "outcome"],
+            )?,
             rules: Arc::default(),
         })
     }
@@ -151,6 +158,7 @@ impl PipelineMetrics {
         counting.unseen(StreamId(0), Unseen::TooLarge, true);
         counting.unreadable(Unreadable::Tls, true);
         counting.waited("transform", Waited::Passed);
+        counting.looked_up(LookedUp::Found);
     }
 
     /// Counts under this rule.
@@ -238,6 +246,11 @@ impl Log for Counting {
     fn waited(&mut self, transform: &'static str, what: Waited) {
         let labels = [self.rule.as_str(), transform, what.as_str()];
         self.metrics.waited.with_label_values(&labels).inc();
+    }
+
+    fn looked_up(&mut self, what: LookedUp) {
+        let labels = [self.rule.as_str(), what.as_str()];
+        self.metrics.lookups.with_label_values(&labels).inc();
     }
 
     fn unshown(&mut self, why: Unseen) {

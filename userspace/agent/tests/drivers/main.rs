@@ -16,6 +16,7 @@ mod cassandra;
 mod go;
 mod java;
 mod killed;
+mod lookups;
 mod node;
 mod program;
 mod protect;

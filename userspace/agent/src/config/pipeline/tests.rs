@@ -19,6 +19,7 @@ fn every_transform_can_be_configured() {
         "{ transform = \"consistency\", at_least = \"TWO\", serial = \"LOCAL_SERIAL\" }",
         "{ transform = \"guard\", refuse = [\"ddl\", \"no_limit\"], tables = [\"shop.*\"], \
          partition_keys = { \"shop.t\" = [\"k\"] }, mode = \"shadow\" }",
+        "{ transform = \"lookup\" }",
         "{ transform = \"null\" }",
         "{ transform = \"paging\", at_most = 10 }",
         "{ transform = \"rewrite\", addresses = \"dialled\", max_ttl = \"90d\", default_ttl = \"30d\", \
@@ -456,6 +457,10 @@ fn a_mistake_is_named_with_its_place() {
         (
             format!("{coalesce}, {rewrite}, tables = {{ \"a.b\" = \"a.c\" }} }}"),
             "`tables` of rewrite in a pipeline with coalesce",
+        ),
+        (
+            format!("{rewrite}, keyspaces = {{ a = \"b\" }} }}, {{ transform = \"lookup\" }}"),
+            "of rewrite in a pipeline with lookup, which would take the database's names for the client's",
         ),
     ];
     for (steps, expected) in orders {
