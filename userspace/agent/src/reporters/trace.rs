@@ -158,6 +158,9 @@ impl FlowTrace {
         let Some(identity) = self.sampling.decide(parent) else {
             return;
         };
+        if let Some(Err(_)) = details.trace_state {
+            self.collector.malformed_state();
+        }
         let knows = self.whose.knows();
         let made = self.who.take().filter(|(knew, _)| *knew == knows);
         let who = made.unwrap_or_else(|| (knows, parts::who(&self.whose)));

@@ -118,6 +118,11 @@ impl Collector {
         self.shared.metrics.malformed.inc();
     }
 
+    /// Its `tracestate` is, and its span goes without one.
+    pub(super) fn malformed_state(&self) {
+        self.shared.metrics.malformed_states.inc();
+    }
+
     fn finish(&self, patience: Duration) {
         self.shared.end();
         // What it was doing when it was called the first time may have been begun before.
