@@ -53,6 +53,20 @@ impl Pipelines {
         self.0.get(rule)?.report.clone()
     }
 
+    /// Reads the certificates that steps name, and opens nothing.
+    ///
+    /// # Errors
+    /// Which file is bad, why, and for which rule.
+    pub fn read(&self) -> anyhow::Result<()> {
+        for (rule, steps) in &self.0 {
+            for reporter in steps.report.iter().flat_map(|report| report.iter()) {
+                let read = reporter.reads();
+                read.map_err(|e| anyhow::anyhow!("rule {rule}: {}: {e}", reporter.name()))?;
+            }
+        }
+        Ok(())
+    }
+
     /// Reads keys and opens what their reporters write to, before they are in force.
     ///
     /// # Errors

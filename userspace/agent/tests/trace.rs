@@ -13,9 +13,13 @@
     reason = "what it shares with other tests has more than it needs"
 )]
 
+#[path = "tls/certs.rs"]
+mod certs;
 #[path = "trace/collector.rs"]
 mod collector;
 mod common;
+#[path = "trace/encrypted.rs"]
+mod encrypted;
 #[path = "drivers/raw/frames.rs"]
 mod frames;
 #[path = "session_rules/wire.rs"]

@@ -47,7 +47,8 @@ fn every_transform_can_be_configured() {
         "{ transform = \"slowlog\", over = \"100ms\", slowest_one_in = 1000, file = \"/var/log/slow\", \
          max_bytes = 1000000, keep = 0 }",
         "{ transform = \"stats\" }",
-        "{ transform = \"trace\", endpoint = \"http://127.0.0.1:4317\", sample = 0.01, service = \"s\" }",
+        "{ transform = \"trace\", endpoint = \"https://127.0.0.1:4317\", sample = 0.01, service = \"s\", tls = { ca = \"/a\", \
+         server_name = \"n\", cert = \"/c\", key = \"/k\" } }",
     ];
     let names = super::names();
     let names: Vec<&str> = names.split(", ").collect();
@@ -270,12 +271,27 @@ fn a_mistake_is_named_with_its_place() {
         (
             "enrich",
             "{ transform = \"trace\", endpoint = \"127.0.0.1:4317\", sample = 1 }",
-            "endpoint: expected `http://HOST:PORT`, where a collector takes OTLP",
+            "endpoint: expected `http://HOST:PORT` or `https://HOST:PORT`, where a collector takes OTLP",
         ),
         (
             "enrich",
             "{ transform = \"trace\", endpoint = \"https://127.0.0.1:4317\", sample = 1 }",
-            "endpoint: expected `http://HOST:PORT`: spans are sent without TLS",
+            "tls: expected with `https://`: `{ ca = \"/PATH\" }`",
+        ),
+        (
+            "enrich",
+            "{ transform = \"trace\", endpoint = \"http://a:1\", sample = 1, tls = { ca = \"/a\" } }",
+            "tls: expected with `https://` only",
+        ),
+        (
+            "enrich",
+            "{ transform = \"trace\", endpoint = \"https://a:1\", sample = 1, tls = { ca = \"a\" } }",
+            "tls: ca: expected an absolute path; found \"a\"",
+        ),
+        (
+            "enrich",
+            "{ transform = \"trace\", endpoint = \"https://a:1\", sample = 1, tls = { ca = \"/a\", key = \"/k\" } }",
+            "tls: expected both `cert` and `key`, or neither",
         ),
         (
             "enrich",

@@ -46,8 +46,8 @@ impl TraceMetrics {
         let failures = counters_by(
             registry,
             "underpass_trace_exports_failed_total",
-            "Batches of spans that a collector has not taken at once, by why: `unreachable`, `late`, `cut`, \
-             `refused`, `garbage`. Most are sent again.",
+            "Batches of spans that a collector has not taken at once, by why: `unreachable`, `tls`, `late`, \
+             `cut`, `refused`, `garbage`. Most are sent again.",
             &["why"],
         )?;
         for why in Failure::LABELS {
