@@ -59,6 +59,10 @@ impl Pipelines {
     /// Which file is bad, why, and for which rule.
     pub fn read(&self) -> anyhow::Result<()> {
         for (rule, steps) in &self.0 {
+            for effect in &steps.effects {
+                let read = effect.reads();
+                read.map_err(|e| anyhow::anyhow!("rule {rule}: {}: {e}", effect.name()))?;
+            }
             for reporter in steps.report.iter().flat_map(|report| report.iter()) {
                 let read = reporter.reads();
                 read.map_err(|e| anyhow::anyhow!("rule {rule}: {}: {e}", reporter.name()))?;

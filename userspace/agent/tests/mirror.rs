@@ -13,7 +13,11 @@
     reason = "what it shares with other tests has more than it needs"
 )]
 
+#[path = "tls/certs.rs"]
+mod certs;
 mod common;
+#[path = "mirror/encrypted.rs"]
+mod encrypted;
 #[path = "drivers/raw/frames.rs"]
 mod frames;
 #[path = "mirror/world.rs"]

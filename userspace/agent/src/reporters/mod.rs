@@ -53,7 +53,7 @@ pub trait Reporter: fmt::Debug + Send + Sync {
         None
     }
 
-    /// Reads the files that it names, as [`Self::open`] does, for who only wants to know whether they are good.
+    /// Reads the certificates that it names, as [`Self::open`] does, for who only wants to know whether they are good.
     ///
     /// # Errors
     /// Which is not, and why.

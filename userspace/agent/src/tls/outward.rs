@@ -1,4 +1,4 @@
-//! TLS on connections that the agent makes for itself: to collectors.
+//! TLS on connections that the agent makes for itself: to collectors and mirrors.
 
 use std::{
     io,

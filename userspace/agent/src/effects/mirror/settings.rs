@@ -4,7 +4,10 @@ use std::{fmt, io, net::SocketAddr, path::PathBuf, time::Duration};
 
 use serde::Deserialize;
 
-use crate::config;
+use crate::{
+    config,
+    tls::{Dialling, Outward, RawDialling},
+};
 
 /// As in the configuration.
 #[derive(Clone, Debug, Deserialize)]
@@ -28,6 +31,8 @@ pub struct Settings {
     pub username: Option<String>,
     /// Where the password is.
     pub password_file: Option<PathBuf>,
+    /// It is spoken to by TLS: who has to have signed its certificate, and what it is shown.
+    pub tls: Option<RawDialling>,
     /// How long a request is waited for.
     #[serde(default = "timeout")]
     pub timeout: String,
@@ -87,6 +92,7 @@ pub(super) struct Checked {
     pub(super) fails: bool,
     pub(super) timeout: Duration,
     pub(super) shows_values: bool,
+    tls: Option<Dialling>,
     login: Option<(String, PathBuf)>,
 }
 
@@ -172,8 +178,10 @@ impl Settings {
             (Some(_), None) => return Err("username: expected with `password_file`".to_owned()),
             (None, Some(_)) => return Err("password_file: expected with `username`".to_owned()),
         };
+        let tls = self.tls.map(RawDialling::read).transpose();
         Ok(Checked {
             to,
+            tls: tls.map_err(|e| format!("tls: {e}"))?,
             reads,
             writes,
             sample: self.sample,
@@ -188,6 +196,16 @@ impl Settings {
 }
 
 impl Checked {
+    /// Reads the certificates. None: it is spoken to in the clear.
+    ///
+    /// # Errors
+    /// One line: which file, and what is wrong with it.
+    pub(super) fn outward(&self) -> Result<Option<Outward>, String> {
+        let host = self.to.ip().to_string();
+        let tls = self.tls.as_ref();
+        tls.map(|tls| Outward::load(tls, &host, None)).transpose()
+    }
+
     /// Reads the password. What its file has at its end of a line is not part of it.
     pub(super) fn login(&self) -> io::Result<Option<Login>> {
         let Some((user, file)) = &self.login else {

@@ -2,12 +2,9 @@
 
 use std::io;
 
-use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    net::TcpStream,
-};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use super::Login;
+use super::{Login, stream::Stream};
 
 pub(super) const HEADER_BYTES: usize = 9;
 
@@ -72,7 +69,7 @@ pub(super) fn long_string(text: &[u8]) -> Vec<u8> {
 
 /// Has a connection begin, in a keyspace.
 pub(super) async fn begin(
-    stream: &mut TcpStream,
+    stream: &mut Stream,
     login: Option<&Login>,
     keyspace: Option<&str>,
 ) -> io::Result<()> {
@@ -118,10 +115,11 @@ fn told(message: &str) -> io::Error {
     io::Error::other(message.to_owned())
 }
 
-async fn ask(stream: &mut TcpStream, opcode: u8, body: &[u8]) -> io::Result<(u8, Vec<u8>)> {
+async fn ask(stream: &mut Stream, opcode: u8, body: &[u8]) -> io::Result<(u8, Vec<u8>)> {
     let mut request = Vec::new();
     put(&mut request, 0, opcode, body);
     stream.write_all(&request).await?;
+    stream.flush().await?;
     let mut raw = [0; HEADER_BYTES];
     stream.read_exact(&mut raw).await?;
     let header = Header::read(&raw).filter(|header| header.length <= MAX_WORD_BYTES);
