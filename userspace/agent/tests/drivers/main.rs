@@ -17,6 +17,7 @@ mod go;
 mod java;
 mod killed;
 mod lookups;
+mod mirrored;
 mod node;
 mod program;
 mod protect;

@@ -43,7 +43,7 @@ mod segments;
 mod talk;
 mod transform;
 
-pub use crate::compress::MAX_SEEN_BYTES;
+pub use crate::compress::{MAX_SEEN_BYTES, shrink};
 pub use bindings::{Bindings, Spec};
 pub use bound::{Bound, Change, Value};
 pub use copied::{Copied, NotCopied};

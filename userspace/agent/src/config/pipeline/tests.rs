@@ -34,7 +34,7 @@ fn every_transform_can_be_configured() {
          columns = [\"v\"] } }, window = \"2ms\", max_statements = 50, max_bytes = 65536 }",
         "{ transform = \"mirror\", to = \"10.0.0.9:9042\", what = [\"reads\", \"writes\"], sample = 1.0, compare = \
          true, dual_write = true, username = \"u\", password_file = \"/p\", timeout = \"1s\", on_failure = \
-         \"error\", show_values = true, tls = { ca = \"/a\", server_name = \"n\", cert = \"/c\", key = \"/k\" } }",
+         \"error\", show_values = true, compression = \"lz4\", tls = { ca = \"/a\", server_name = \"n\", cert = \"/c\", key = \"/k\" } }",
         "{ transform = \"protect\", columns = { \"shop.customers\" = [\"iban\"] }, kms = \
          \"http://127.0.0.1:8200/keys\", refresh = \"10s\", max_age = \"60m\", timeout = \"1s\", \
          unencrypted = \"pass\", on_failure = \"error\" }",

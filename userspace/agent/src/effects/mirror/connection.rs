@@ -195,7 +195,8 @@ impl<'s> Connection<'s> {
             Opcode::Batch => wire::BATCH,
             _ => wire::QUERY,
         };
-        wire::put(&mut self.to_write, stream, opcode, &body);
+        let compression = self.shared.settings.compression;
+        wire::put(&mut self.to_write, stream, opcode, &body, compression);
         self.out.insert(stream, Out::Asked { job, again });
     }
 
@@ -218,6 +219,7 @@ impl<'s> Connection<'s> {
             stream,
             wire::PREPARE,
             &wire::long_string(&key),
+            self.shared.settings.compression,
         );
         self.prepared
             .insert(key.clone(), Prepared::Out(vec![(job, again)]));
@@ -265,8 +267,9 @@ impl<'s> Connection<'s> {
         let mut bytes = std::mem::take(&mut self.read);
         let mut at = self.skipping.min(bytes.len());
         self.skipping -= at;
+        let compression = self.shared.settings.compression;
         while let Some(raw) = bytes.get(at..).and_then(<[u8]>::first_chunk) {
-            let header = Header::read(raw).ok_or(io::ErrorKind::InvalidData)?;
+            let header = Header::read(raw, compression).ok_or(io::ErrorKind::InvalidData)?;
             let end = at + HEADER_BYTES + header.length;
             match bytes.get(at..end) {
                 Some(frame) => self.is_answered(&header, Some(frame)),
@@ -293,7 +296,9 @@ impl<'s> Connection<'s> {
             return; // An event, or nobody's.
         };
         self.free.push(header.stream);
-        let response = frame.and_then(Response::of_frame);
+        let compression = self.shared.settings.compression;
+        let response =
+            frame.and_then(|frame| Response::of_frame(frame, compression, MAX_COMPARED_BYTES));
         let error = response.as_ref().and_then(Response::error);
         match out {
             Out::Late => {}

@@ -116,7 +116,8 @@ async fn open(shared: &Shared, keyspace: Option<&str>) -> io::Result<Stream> {
     let dials = shared.dials.get().ok_or(io::ErrorKind::NotConnected)?;
     let stream = dials.connect(shared.settings.to).await?;
     let mut stream = stream::begin(stream, shared.tls.as_deref()).await?;
-    wire::begin(&mut stream, shared.login.as_ref(), keyspace).await?;
+    let (login, compression) = (shared.login.as_ref(), shared.settings.compression);
+    wire::begin(&mut stream, login, keyspace, compression).await?;
     Ok(stream)
 }
 

@@ -2,6 +2,7 @@
 
 use std::{fmt, io, net::SocketAddr, path::PathBuf, time::Duration};
 
+use cql::Compression;
 use serde::Deserialize;
 
 use crate::{
@@ -31,6 +32,8 @@ pub struct Settings {
     pub username: Option<String>,
     /// Where the password is.
     pub password_file: Option<PathBuf>,
+    /// What goes there and comes back is compressed.
+    pub compression: Option<Algorithm>,
     /// It is spoken to by TLS: who has to have signed its certificate, and what it is shown.
     pub tls: Option<RawDialling>,
     /// How long a request is waited for.
@@ -52,6 +55,16 @@ pub enum What {
     Reads,
     /// INSERT, UPDATE, DELETE, BATCH, TRUNCATE.
     Writes,
+}
+
+/// How bodies are compressed.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "snake_case")]
+pub enum Algorithm {
+    /// LZ4, which every Cassandra since 2.0 has, and ScyllaDB.
+    Lz4,
+    /// Snappy, which they have, too.
+    Snappy,
 }
 
 /// Of a write that is to be at both.
@@ -92,6 +105,7 @@ pub(super) struct Checked {
     pub(super) fails: bool,
     pub(super) timeout: Duration,
     pub(super) shows_values: bool,
+    pub(super) compression: Compression,
     tls: Option<Dialling>,
     login: Option<(String, PathBuf)>,
 }
@@ -181,6 +195,11 @@ impl Settings {
         let tls = self.tls.map(RawDialling::read).transpose();
         Ok(Checked {
             to,
+            compression: match self.compression {
+                None => Compression::None,
+                Some(Algorithm::Lz4) => Compression::Lz4,
+                Some(Algorithm::Snappy) => Compression::Snappy,
+            },
             tls: tls.map_err(|e| format!("tls: {e}"))?,
             reads,
             writes,
