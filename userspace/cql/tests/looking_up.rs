@@ -277,6 +277,17 @@ mod tests {
     }
 
     #[test]
+    fn an_answer_that_would_become_too_long_is_not_read() {
+        let text = "x".repeat(1 << 20);
+        for kind in KINDS.into_iter().filter(|kind| kind.version < 5) {
+            let mut flow = Flow::new(kind, &[LOOKUP]);
+            flow.asks(&id(&text), 1);
+            flow.told(FIRST, RESULT, &rows(&[(None, &text)]), LookedUp::Failed);
+            assert_eq!(flow.prepared.len(), 0);
+        }
+    }
+
+    #[test]
     fn so_many_are_out_at_a_time() {
         let mut flow = Flow::new(KINDS[3], &[LOOKUP]);
         let ids: Vec<_> = (0..20).map(|n| id(&n.to_string())).collect();

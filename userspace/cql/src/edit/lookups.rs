@@ -1,7 +1,7 @@
 //! Statements that were prepared where nobody looked: the database is asked for their texts.
 //!
 //! An EXECUTE, or a BATCH, has an id that nobody knows. Cassandra keeps the text of what is prepared in
-//! `system.prepared_statements`, each node that of its own. So the question goes to the same node, on the flow's own
+//! `system.prepared_statements`, each node those of its own. So the question goes to the same node, on the flow's own
 //! connection, with the client's own rights; in front of the request, which does not wait for it. Its stream is one that no client
 //! uses, and its answer goes no further than here.
 //!
@@ -18,6 +18,7 @@ use super::request::{Request, Statement};
 use super::response::Response;
 use super::talk::Talk;
 use super::transform::Log;
+use crate::compress;
 use crate::frame::{HEADER_BYTES, Header, Opcode, StreamId};
 use crate::prepared::{MAX_ID_BYTES, PreparedStatements};
 
@@ -41,7 +42,7 @@ const AGAIN_NS: u64 = 60_000_000_000;
 /// client that may not read it, gets one now and then.
 const REST_NS: u64 = 60_000_000_000;
 
-/// The longest answer that is read, in bytes: a text longer than that is seldom prepared.
+/// The longest answer that is read, in bytes, compressed or not: a text longer than that is seldom prepared.
 const MAX_ANSWER_BYTES: usize = 256 << 10;
 
 /// The streams of questions: from here up. Those below 0 are the server's to begin on (`native_protocol_v5.spec`
@@ -209,8 +210,11 @@ impl Talk {
         let Some(id) = self.lookups.out.remove(&header.stream) else {
             return;
         };
-        let plain = self.terms.plain(header, body).unwrap_or_default();
-        let response = Response::new(*header, plain);
+        let plain = match header.is_compressed() {
+            true => compress::expand_to(self.terms.compression, body, MAX_ANSWER_BYTES),
+            false => Some(body.into()),
+        };
+        let response = Response::new(*header, plain.unwrap_or_default());
         let what = match Answer::of(&response, &id) {
             Answer::Is { keyspace, text } => {
                 for step in self.pipeline.iter() {
@@ -270,9 +274,7 @@ impl<'b> Answer<'b> {
         if response.opcode() != Some(Opcode::Result) {
             return Self::Unreadable;
         }
-        let proper = response.proper();
-        let bounded = proper.filter(|proper| proper.len() <= MAX_ANSWER_BYTES);
-        let Some(page) = bounded.and_then(Page::read) else {
+        let Some(page) = response.proper().and_then(Page::read) else {
             return Self::Unreadable;
         };
         match (page.columns, &page.rows[..]) {
