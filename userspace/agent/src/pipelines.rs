@@ -7,7 +7,7 @@ use std::{
 
 use cql::{
     StreamId,
-    edit::{Log, Pipeline, Unreadable, Unseen, Waited},
+    edit::{Log, LookedUp, Pipeline, Unreadable, Unseen, Waited},
 };
 use dataplane::policy::RuleName;
 use prometheus::{IntCounterVec, Registry};
@@ -51,6 +51,24 @@ impl Pipelines {
     /// Who is told of them; None: nobody.
     pub fn reporters_of(&self, rule: &RuleName) -> Option<Reporters> {
         self.0.get(rule)?.report.clone()
+    }
+
+    /// Reads the certificates that steps name, and opens nothing.
+    ///
+    /// # Errors
+    /// Which file is bad, why, and for which rule.
+    pub fn read(&self) -> anyhow::Result<()> {
+        for (rule, steps) in &self.0 {
+            for effect in &steps.effects {
+                let read = effect.reads();
+                read.map_err(|e| anyhow::anyhow!("rule {rule}: {}: {e}", effect.name()))?;
+            }
+            for reporter in steps.report.iter().flat_map(|report| report.iter()) {
+                let read = reporter.reads();
+                read.map_err(|e| anyhow::anyhow!("rule {rule}: {}: {e}", reporter.name()))?;
+            }
+        }
+        Ok(())
     }
 
     /// Reads keys and opens what their reporters write to, before they are in force.
@@ -98,6 +116,7 @@ pub struct PipelineMetrics {
     unseen: IntCounterVec,
     unreadable: IntCounterVec,
     waited: IntCounterVec,
+    lookups: IntCounterVec,
     /// Rules that have had a label: one more for each that a reload brings.
     rules: Arc<Mutex<HashSet<RuleName>>>,
 }
@@ -140,6 +159,12 @@ impl PipelineMetrics {
                  transform and what became of them.",
                 &["rule", "transform", "outcome"],
             )?,
+            lookups: counters(
+                "underpass_lookups_total",
+                "Statements, prepared where nobody looked, that the database was to be asked for by `lookup`, by rule and \
+                 what became of that.",
+                &["rule", "outcome"],
+            )?,
             rules: Arc::default(),
         })
     }
@@ -151,6 +176,7 @@ impl PipelineMetrics {
         counting.unseen(StreamId(0), Unseen::TooLarge, true);
         counting.unreadable(Unreadable::Tls, true);
         counting.waited("transform", Waited::Passed);
+        counting.looked_up(LookedUp::Found);
     }
 
     /// Counts under this rule.
@@ -238,6 +264,11 @@ impl Log for Counting {
     fn waited(&mut self, transform: &'static str, what: Waited) {
         let labels = [self.rule.as_str(), transform, what.as_str()];
         self.metrics.waited.with_label_values(&labels).inc();
+    }
+
+    fn looked_up(&mut self, what: LookedUp) {
+        let labels = [self.rule.as_str(), what.as_str()];
+        self.metrics.lookups.with_label_values(&labels).inc();
     }
 
     fn unshown(&mut self, why: Unseen) {

@@ -13,7 +13,11 @@
     reason = "what it shares with other tests has more than it needs"
 )]
 
+#[path = "tls/certs.rs"]
+mod certs;
 mod common;
+#[path = "mirror/encrypted.rs"]
+mod encrypted;
 #[path = "drivers/raw/frames.rs"]
 mod frames;
 #[path = "mirror/world.rs"]
@@ -465,6 +469,55 @@ fn a_mirror_that_talks_nonsense_is_nobody_elses_trouble() {
             client.inserts(2, "x");
         }
     });
+}
+
+#[test]
+fn what_is_long_goes_there_compressed() {
+    use cassandra_protocol::compression::Compression as Algorithm;
+
+    for (name, algorithm) in [("lz4", Algorithm::Lz4), ("snappy", Algorithm::Snappy)] {
+        world(|world| {
+            let value = "compressed, ".repeat(100);
+            let insert = insert(1, &value);
+            let expected = [&(insert.len() as u32).to_be_bytes()[..], insert.as_bytes()].concat();
+            // One row of one column of text, as the database has it.
+            let mut rows = [2_i32, 1, 1].map(i32::to_be_bytes).concat();
+            rows.extend([short(b"shop"), short(b"orders"), short(b"v")].concat());
+            rows.extend([0, 0x0D, 0, 0, 0, 1]);
+            rows.extend((value.len() as u32).to_be_bytes());
+            rows.extend(value.as_bytes());
+            let (addr, mirror) = scripted(world, 2, move |nth, asked| {
+                let answer = match nth {
+                    0 => {
+                        assert_eq!(asked[1], 1, "compressed");
+                        let body = algorithm.decode(asked[9..].to_vec()).unwrap();
+                        assert!(body.starts_with(&expected) && asked.len() < expected.len());
+                        1_i32.to_be_bytes().to_vec()
+                    }
+                    _ => {
+                        assert_eq!(asked[1], 0, "too short");
+                        rows.clone()
+                    }
+                };
+                let stream = i16::from_be_bytes([asked[2], asked[3]]);
+                let body = algorithm.encode(&answer).unwrap();
+                let mut answer = frame(RESPONSE | 4, stream, RESULT, &body);
+                answer[1] = 1;
+                answer
+            });
+            let settings = format!(
+                ", what = [\"reads\", \"writes\"], compare = true, timeout = \"10s\", compression = \"{name}\""
+            );
+            world.rule(addr, &settings);
+            let mut client = world.client(4);
+            client.does(&insert);
+            client.does("SELECT v FROM shop.orders WHERE id = 1");
+            eventually("both are compared", || world.compared("same") == 2);
+            world.rule(nobody(world), "");
+            drop(client);
+            mirror.join().unwrap();
+        });
+    }
 }
 
 #[test]

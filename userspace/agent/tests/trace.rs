@@ -13,9 +13,13 @@
     reason = "what it shares with other tests has more than it needs"
 )]
 
+#[path = "tls/certs.rs"]
+mod certs;
 #[path = "trace/collector.rs"]
 mod collector;
 mod common;
+#[path = "trace/encrypted.rs"]
+mod encrypted;
 #[path = "drivers/raw/frames.rs"]
 mod frames;
 #[path = "session_rules/wire.rs"]
@@ -72,19 +76,22 @@ fn begin(host: &Host<'_>, version: u8) -> Conversation {
 }
 
 /// A request in a trace.
-fn within(context: &str, mut request: Vec<u8>) -> Vec<u8> {
-    let length = (context.len() as u32).to_be_bytes();
-    let entry = [
-        &[0, 1, 0, 11][..],
-        b"traceparent",
-        &length,
-        context.as_bytes(),
-    ]
-    .concat();
-    let body = u32::from_be_bytes(request[5..9].try_into().unwrap()) + entry.len() as u32;
+fn within(context: &str, request: Vec<u8>) -> Vec<u8> {
+    with_payload(&[("traceparent", context)], request)
+}
+
+fn with_payload(payload: &[(&str, &str)], mut request: Vec<u8>) -> Vec<u8> {
+    let mut entries = (payload.len() as u16).to_be_bytes().to_vec();
+    for (key, value) in payload {
+        entries.extend((key.len() as u16).to_be_bytes());
+        entries.extend(key.as_bytes());
+        entries.extend((value.len() as u32).to_be_bytes());
+        entries.extend(value.as_bytes());
+    }
+    let body = u32::from_be_bytes(request[5..9].try_into().unwrap()) + entries.len() as u32;
     request[1] |= 0x04;
     request[5..9].copy_from_slice(&body.to_be_bytes());
-    request.splice(9..9, entry);
+    request.splice(9..9, entries);
     request
 }
 
@@ -167,6 +174,28 @@ fn a_client_that_traces_decides_and_else_the_fraction() {
             assert_eq!(malformed.unwrap(), 2.0);
         });
     }
+}
+
+#[test]
+fn what_tracing_systems_tell_each_other_is_passed_on() {
+    let state = "rojo=00f067aa0ba902b7,congo=t61rcWkgMzE";
+    let long = format!("a={}", "b".repeat(511));
+    traced(0.0, "", Says::Thanks, |host, collector| {
+        for version in [4, 5] {
+            let mut c = begin(host, version);
+            for state in [state, "Rojo=1", &long, ""] {
+                let payload = [("tracestate", state), ("traceparent", SAMPLED)];
+                let select = query(version, 1, SELECT);
+                asks(&mut c, version, &with_payload(&payload, select));
+            }
+            c.ends();
+        }
+        let spans = wait_for(collector, 8);
+        let states: Vec<_> = spans.iter().map(|span| &*span.trace_state).collect();
+        assert_eq!(states, [state, "", "", "", state, "", "", ""]);
+        let malformed = host.agent.metric("underpass_trace_states_malformed_total");
+        assert_eq!(malformed.unwrap(), 4.0);
+    });
 }
 
 const ID: &[u8] = b"0123456789abcdef";

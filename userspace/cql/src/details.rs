@@ -9,7 +9,8 @@ use crate::fingerprints::Fingerprints;
 use crate::frame::{Flags, Header, Opcode, StreamId};
 use crate::hash::BuildSpread;
 use crate::session::{Claims, Fact, plain_user};
-use crate::trace_context::{NoTraceContext, TraceContext};
+use crate::trace_context::{NoTraceContext, Said, TraceContext};
+use crate::trace_state::NoTraceState;
 use crate::wire::Cursor;
 use std::collections::HashMap;
 use std::fmt;
@@ -88,6 +89,9 @@ pub struct Details {
     /// Of a QUERY, PREPARE, EXECUTE or BATCH whose custom payload has a `traceparent`. Only for [who wants
     /// it](crate::FlowDecoder::wants_contexts).
     pub context: Option<Result<TraceContext, NoTraceContext>>,
+    /// Of one of these that is [sampled](TraceContext::is_sampled) and has a `tracestate`, too, that says something; at most
+    /// [`MAX_TRACE_STATE_BYTES`](crate::MAX_TRACE_STATE_BYTES).
+    pub trace_state: Option<Result<Box<str>, NoTraceState>>,
 }
 
 /// What a request carries.
@@ -169,7 +173,7 @@ pub struct Answered {
 pub(crate) struct Detailing {
     waiting: HashMap<i16, Asked, BuildSpread>,
     /// Of those of them that have one: few flows do, and the others need no room for it.
-    contexts: HashMap<i16, Result<TraceContext, NoTraceContext>, BuildSpread>,
+    contexts: HashMap<i16, Said, BuildSpread>,
     pub(crate) passing: Details,
     pub(crate) fingerprints: Fingerprints,
     pub(crate) wants_texts: bool,
@@ -214,7 +218,7 @@ impl Detailing {
     /// A response's header passed.
     pub(crate) fn answers(&mut self, header: &Header) {
         let asked = self.forget(header.stream);
-        let context = self.forget_context(header.stream);
+        let said = self.forget_context(header.stream);
         let accepts = matches!(
             header.opcode,
             Some(Opcode::Ready | Opcode::Authenticate | Opcode::AuthSuccess)
@@ -229,7 +233,8 @@ impl Detailing {
         self.passing = Details {
             asked,
             answered,
-            context,
+            context: said.as_ref().map(|said| said.context),
+            trace_state: said.and_then(|said| said.state),
         };
     }
 
@@ -243,14 +248,16 @@ impl Detailing {
 
     /// What waited on this stream gets no answer.
     pub(crate) fn unanswered(&mut self, stream: StreamId) -> Details {
+        let said = self.forget_context(stream);
         Details {
             asked: self.forget(stream),
-            context: self.forget_context(stream),
+            context: said.as_ref().map(|said| said.context),
+            trace_state: said.and_then(|said| said.state),
             ..Details::default()
         }
     }
 
-    fn forget_context(&mut self, stream: StreamId) -> Option<Result<TraceContext, NoTraceContext>> {
+    fn forget_context(&mut self, stream: StreamId) -> Option<Said> {
         if self.contexts.is_empty() {
             return None;
         }
@@ -287,10 +294,10 @@ fn text<'b>(header: &Header, prefix: &'b [u8]) -> Option<&'b str> {
 }
 
 /// What the client says of its trace. v3 has no custom payload.
-fn context(header: &Header, prefix: &[u8]) -> Option<Result<TraceContext, NoTraceContext>> {
+fn context(header: &Header, prefix: &[u8]) -> Option<Said> {
     let has_payload = header.version >= 4 && header.flags.any(Flags::CUSTOM_PAYLOAD);
     match has_payload && !header.is_compressed() {
-        true => TraceContext::of_payload(Cursor::new(prefix)),
+        true => Said::of_payload(Cursor::new(prefix)),
         false => None,
     }
 }

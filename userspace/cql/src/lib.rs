@@ -16,7 +16,7 @@
 //! 3. `request`, `response`: what a frame means to the flow: versions, statements, pairing.
 //! 4. `parse`, `lex`: which statement a text is, and of which table.
 //! 5. `statement`, `prepared`, `pending`: what is remembered; each of them bounded.
-//! 6. `details`, `fingerprints`, `trace_context`: what else a request and its response carry, for a sink that asks.
+//! 6. `details`, `fingerprints`, `trace_context`, `trace_state`: what else a request and its response carry, for a sink that asks.
 //!
 //! In front of a decoder a [`Handshake`] may stand, until it is known what becomes of the flow: it
 //! says what may pass, and what it has learned of the [`Session`].
@@ -65,6 +65,7 @@ mod segment;
 mod session;
 mod statement;
 mod trace_context;
+mod trace_state;
 pub mod transforms;
 mod wire;
 
@@ -88,3 +89,4 @@ pub use prepared::{MAX_PREPARED_STATEMENTS, PreparedStatements};
 pub use session::{Compression, Fact, MAX_FACT_BYTES, Session, Unknowable, is_system_keyspace};
 pub use statement::{Statement, StatementKind};
 pub use trace_context::{NoTraceContext, TraceContext};
+pub use trace_state::{MAX_TRACE_STATE_BYTES, NoTraceState, trace_state};

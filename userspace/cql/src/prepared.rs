@@ -4,8 +4,9 @@
 //! one cluster share a [`PreparedStatements`]. Each flow keeps those that it uses at hand, in
 //! [`PreparedCache`], and touches nothing shared while it goes on using them.
 
-use crate::analysis::Fingerprint;
+use crate::analysis::{Analysis, Fingerprint};
 use crate::hash::{BuildSpread, Fnv};
+use crate::lex::MAX_NAME_BYTES;
 use crate::statement::{Statement, Statements};
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -91,6 +92,26 @@ impl PreparedStatements {
     /// Nothing is remembered.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// Whether it is remembered what this id stands for.
+    pub fn knows(&self, id: &[u8]) -> bool {
+        self.get(id).is_some()
+    }
+
+    /// It stands for this text, prepared in this keyspace.
+    pub fn learn(&self, id: &[u8], keyspace: Option<&str>, text: &[u8]) {
+        if id.len() > MAX_ID_BYTES {
+            return;
+        }
+        let mut statement = Statement::of(text);
+        if statement.table.is_some() && statement.keyspace.is_none() {
+            let keyspace = keyspace.filter(|keyspace| keyspace.len() <= MAX_NAME_BYTES);
+            statement.keyspace = keyspace.map(Into::into);
+        }
+        let fingerprint = Analysis::of(text, text.len()).fingerprint;
+        let fingerprint = fingerprint.is_known().then(|| Arc::new(fingerprint));
+        self.insert(id, &statement, fingerprint);
     }
 
     fn get(&self, id: &[u8]) -> Option<Arc<Entry>> {

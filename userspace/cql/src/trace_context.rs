@@ -1,10 +1,12 @@
 //! W3C trace context, as a client puts it into a request's custom payload (v4 and later): `traceparent`
-//! (<https://www.w3.org/TR/trace-context/#traceparent-header>), by the name that HTTP has for it.
+//! (<https://www.w3.org/TR/trace-context/#traceparent-header>) and `tracestate`, by the names that HTTP has for them.
 
+use crate::trace_state::{NoTraceState, trace_state};
 use crate::wire::Cursor;
 
-/// Its key in the custom payload.
-const KEY: &[u8] = b"traceparent";
+/// Keys in the custom payload.
+const PARENT: &[u8] = b"traceparent";
+const STATE: &[u8] = b"tracestate";
 
 /// A version that no text may have.
 const NO_VERSION: u8 = 0xFF;
@@ -37,18 +39,52 @@ impl TraceContext {
     pub const fn is_sampled(self) -> bool {
         self.flags & 1 != 0
     }
+}
 
-    /// That of a custom payload; `None` if it has none, or ends before.
-    pub(crate) fn of_payload(mut body: Cursor<'_>) -> Option<Result<Self, NoTraceContext>> {
-        for _ in 0..body.short()? {
-            let is_it = body.short_bytes()? == KEY;
-            let value = body.bytes()?;
-            if is_it {
-                return Some(Self::parse(value));
-            }
-        }
-        None
+/// What a custom payload says of traces.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Said {
+    pub(crate) context: Result<TraceContext, NoTraceContext>,
+    /// Of a request that is sampled, if it has one that says something.
+    pub(crate) state: Option<Result<Box<str>, NoTraceState>>,
+}
+
+impl Said {
+    /// `None` if it has no `traceparent`, or ends before.
+    pub(crate) fn of_payload(body: Cursor<'_>) -> Option<Self> {
+        let (mut parent, mut state) = (None, None);
+        _ = look(body, &mut parent, &mut state);
+        let context = TraceContext::parse(parent?);
+        let is_sampled = context.is_ok_and(TraceContext::is_sampled);
+        let state = state.filter(|_| is_sampled).map(trace_state);
+        Some(Self {
+            context,
+            state: state
+                .filter(|state| *state != Ok(""))
+                .map(|state| state.map(Into::into)),
+        })
     }
+}
+
+/// Of the entries that are there, the first of each.
+fn look<'b>(
+    mut body: Cursor<'b>,
+    parent: &mut Option<&'b [u8]>,
+    state: &mut Option<&'b [u8]>,
+) -> Option<()> {
+    for _ in 0..body.short()? {
+        let key = body.short_bytes()?;
+        let value = body.bytes()?;
+        match key {
+            PARENT => drop(parent.get_or_insert(value)),
+            STATE => drop(state.get_or_insert(value)),
+            _ => {}
+        }
+        if parent.is_some() && state.is_some() {
+            break;
+        }
+    }
+    Some(())
 }
 
 fn read(mut rest: &[u8]) -> Option<TraceContext> {
@@ -166,29 +202,49 @@ mod tests {
             entry
         };
         let null = [&[0, 1, b'n'][..], &[255; 4]].concat();
-        let found = |entries: &[Vec<u8>]| {
+        let payload = |entries: &[Vec<u8>]| {
             let mut payload = (entries.len() as u16).to_be_bytes().to_vec();
             payload.extend(entries.concat());
-            TraceContext::of_payload(Cursor::new(&payload))
+            payload
         };
-        let good = TraceContext::parse(GOOD.as_bytes());
-        let entries = [
-            null.clone(),
-            entry("tracestate", "x"),
-            entry("traceparent", GOOD),
-        ];
-        assert_eq!(found(&entries), Some(good));
-        assert_eq!(found(&[null, entry("Traceparent", GOOD)]), None);
+        let found = |entries: &[Vec<u8>]| Said::of_payload(Cursor::new(&payload(entries)));
+        let context = TraceContext::parse(GOOD.as_bytes());
+        let said = |state: Option<Result<&str, _>>| {
+            let state = state.map(|state| state.map(Into::into));
+            Some(Said { context, state })
+        };
+        let (parent, state) = (entry("traceparent", GOOD), entry("tracestate", "a=b"));
+        for entries in [
+            [null.clone(), state.clone(), parent.clone()],
+            [parent.clone(), null.clone(), state.clone()],
+        ] {
+            assert_eq!(found(&entries), said(Some(Ok("a=b"))));
+        }
+        assert_eq!(found(&[parent.clone(), null.clone()]), said(None));
+        for (state, expected) in [("x", Some(Err(NoTraceState))), (" ", None)] {
+            let entries = [parent.clone(), entry("tracestate", state)];
+            assert_eq!(found(&entries), said(expected));
+        }
+        // What is cut off behind it does not count.
+        let cut = payload(&[parent.clone(), state.clone()]);
+        for end in payload(std::slice::from_ref(&parent)).len()..cut.len() {
+            let read = Said::of_payload(Cursor::new(&cut[..end]));
+            assert_eq!(read, said(None));
+        }
+        let unsampled = GOOD.replace("-01", "-00");
+        let read = found(&[entry("traceparent", &unsampled), entry("tracestate", "x")]);
+        assert_eq!(read.unwrap().state, None);
+        assert_eq!(found(&[null, entry("Traceparent", GOOD), state]), None);
         let bad = [entry("traceparent", "00-1")];
-        assert_eq!(found(&bad), Some(Err(NoTraceContext)));
-        assert_eq!(TraceContext::of_payload(Cursor::new(&[0, 9, 0, 1])), None);
+        assert_eq!(found(&bad).unwrap().context, Err(NoTraceContext));
+        assert_eq!(Said::of_payload(Cursor::new(&[0, 9, 0, 1])), None);
     }
 
     proptest! {
         #[test]
         fn nothing_makes_it_panic(bytes in prop::collection::vec(any::<u8>(), 0..80)) {
             let _ = TraceContext::parse(&bytes);
-            let _ = TraceContext::of_payload(Cursor::new(&bytes));
+            let _ = Said::of_payload(Cursor::new(&bytes));
         }
 
         /// One byte wrong is either another context, or none.

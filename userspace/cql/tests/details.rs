@@ -137,6 +137,20 @@ mod tests {
             assert!(context.is_ok());
             assert_eq!(asks(CUSTOM_PAYLOAD, &body, true), Some(context));
             assert_eq!(asks(0, &query, true), None);
+            let state = [&[0, 10][..], b"tracestate", &long_string("a=b")].concat();
+            let mut both = [&entry[..], &state, &query].concat();
+            both[1] = 2;
+            flow.request(CUSTOM_PAYLOAD, 1, QUERY, &both);
+            flow.response(0, 1, RESULT, &1_i32.to_be_bytes());
+            let (_, _, details) = flow.sink.told.pop().unwrap();
+            assert_eq!(details.context, Some(context));
+            assert_eq!(details.trace_state, Some(Ok("a=b".into())));
+            let mut asks = |flags, body: &[u8], wants| {
+                flow.decoder.wants_contexts(wants);
+                flow.request(flags, 1, QUERY, body);
+                flow.response(0, 1, RESULT, &1_i32.to_be_bytes());
+                flow.sink.told.pop().unwrap().2.context
+            };
             let mut bad = body.clone();
             bad[4 + 11 + 4] = b'x';
             assert_eq!(asks(CUSTOM_PAYLOAD, &bad, true), Some(Err(NoTraceContext)));

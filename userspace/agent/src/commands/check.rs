@@ -23,6 +23,7 @@ use crate::{
 pub fn run(args: &CheckArgs) -> anyhow::Result<ExitCode> {
     let mut config = Config::load(&args.file)?;
     let tls = TlsRules::load(&config.tls)?;
+    config.pipelines.read()?;
     let cgroup = find_containers(&mut config, args)?;
     let explanation = args.to.map(|to| {
         let candidate = Candidate {

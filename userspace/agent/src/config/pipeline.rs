@@ -112,7 +112,7 @@ fn pipeline(rule: &RawRule) -> Result<Steps, Flaw> {
     if !keys.is_empty() {
         may_protect(rule, &report)?;
     }
-    means_what_is_named(rule, &effects)?;
+    means_what_is_named(rule, &edit)?;
     Ok(Steps {
         edit: (!edit.is_empty()).then(|| edit.into()),
         report: (!report.is_empty()).then(|| report.into()),
@@ -122,11 +122,16 @@ fn pipeline(rule: &RawRule) -> Result<Steps, Flaw> {
 }
 
 /// `cache` and `coalesce` know what a statement is about by the names in its text and the keyspace that the client is
-/// in, which have to be those of one side; and a table has two names where the database's is understood, too.
-fn means_what_is_named(rule: &RawRule, effects: &[Arc<dyn Effect>]) -> Result<(), Flaw> {
-    let mut names = effects.iter().map(|effect| effect.name());
-    let Some(name) = names.find(|name| ["cache", COALESCE].contains(name)) else {
+/// in, which have to be those of one side; and a table has two names where the database's is understood, too. `lookup`
+/// has texts of the database, which others would take for the client's.
+fn means_what_is_named(rule: &RawRule, steps: &[Box<dyn Transform>]) -> Result<(), Flaw> {
+    let mut names = steps.iter().map(|step| step.name());
+    let Some(name) = names.find(|name| ["cache", COALESCE, "lookup"].contains(name)) else {
         return Ok(());
+    };
+    let why = match name {
+        "lookup" => "which would take the database's names for the client's",
+        _ => "which would not know all writes to its tables",
     };
     let renames = |raw: &&Spanned<Table>| {
         let table = raw.get_ref();
@@ -140,8 +145,7 @@ fn means_what_is_named(rule: &RawRule, effects: &[Arc<dyn Effect>]) -> Result<()
         Some(raw) => Err(Flaw::new(
             raw.span(),
             format!(
-                "rule.pipeline: expected no `keyspaces` and `tables` of rewrite in a pipeline with {name}, which would \
-                 not know all writes to its tables"
+                "rule.pipeline: expected no `keyspaces` and `tables` of rewrite in a pipeline with {name}, {why}"
             ),
         )),
     }

@@ -1,15 +1,12 @@
 //! `tls` and `upstream_tls`: which files, which names. What is in the files is looked at later
 //! ([`crate::tls::TlsRules::load`]): not everybody who reads the policy may read keys.
 
-use std::path::PathBuf;
-
 use dataplane::policy::{Action, Fail, RuleName};
-use rustls::pki_types::ServerName;
 use serde::{Deserialize, de::DeserializeOwned};
 use toml::{Spanned, Table, Value};
 
 use super::{error::Flaw, raw::RawRule};
-use crate::tls::{Accepting, Dialling, Settings};
+use crate::tls::{Accepting, Dialling, RawDialling, Settings, file};
 
 const TLS: &str = "rule.tls";
 const UPSTREAM: &str = "rule.upstream_tls";
@@ -21,15 +18,6 @@ struct RawAccepting {
     key: String,
     client_ca: Option<String>,
     required: Option<bool>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct RawDialling {
-    ca: String,
-    server_name: Option<String>,
-    cert: Option<String>,
-    key: Option<String>,
 }
 
 /// `tls` as a condition on the session: a boolean.
@@ -121,36 +109,8 @@ fn dialling(rule: &RawRule) -> Result<Option<Dialling>, Flaw> {
     };
     enriches(rule, UPSTREAM)?;
     let flaw = |message: String| Flaw::new(raw.span(), format!("{UPSTREAM}: {message}"));
-    let RawDialling {
-        ca,
-        server_name,
-        cert,
-        key,
-    } = settings(raw.get_ref()).map_err(flaw)?;
-    let own = match (cert, key) {
-        (None, None) => None,
-        (Some(cert), Some(key)) => Some((
-            file("cert", cert).map_err(flaw)?,
-            file("key", key).map_err(flaw)?,
-        )),
-        _ => {
-            let one = "`cert` and `key`, or neither; found one of them";
-            return Err(flaw(format!("expected both {one}")));
-        }
-    };
-    let name = server_name.map(|name| {
-        ServerName::try_from(name.clone()).map_err(|_| {
-            flaw(format!(
-                "server_name: expected a name or an address, as in the database's certificate; found \
-                 {name:?}"
-            ))
-        })
-    });
-    Ok(Some(Dialling {
-        ca: file("ca", ca).map_err(flaw)?,
-        server_name: name.transpose()?,
-        own,
-    }))
+    let dialling: RawDialling = settings(raw.get_ref()).map_err(flaw)?;
+    dialling.read().map(Some).map_err(flaw)
 }
 
 /// Only such flows are the agent's for good.
@@ -169,14 +129,6 @@ fn enriches(rule: &RawRule, key: &str) -> Result<(), Flaw> {
 
 fn settings<T: DeserializeOwned>(table: &Table) -> Result<T, String> {
     T::deserialize(table.clone()).map_err(|e| e.message().replace('\n', ", "))
-}
-
-fn file(key: &str, path: String) -> Result<PathBuf, String> {
-    let path = PathBuf::from(path);
-    match path.is_absolute() {
-        true => Ok(path),
-        false => Err(format!("{key}: expected an absolute path; found {path:?}")),
-    }
 }
 
 #[cfg(test)]

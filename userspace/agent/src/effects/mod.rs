@@ -21,6 +21,14 @@ pub trait Effect: fmt::Debug + Send + Sync {
     /// As in the configuration, and as a metric's label.
     fn name(&self) -> &'static str;
 
+    /// Reads the certificates that it names, as [`Self::open`] does, for who only wants to know whether they are good.
+    ///
+    /// # Errors
+    /// Which is not, and why.
+    fn reads(&self) -> Result<(), String> {
+        Ok(())
+    }
+
     /// Opens what it needs, before its rule is in force.
     ///
     /// # Errors

@@ -69,6 +69,7 @@ impl Editing {
         }
         let letters = Letters::of(flow);
         let editor = Editor::new(Pipeline::default(), Caller::default());
+        let editor = editor.telling(shared.prepared.clone());
         Some(Box::new(Self {
             editor: editor.within(&ROOM).told_by(letters.clone()),
             letters,

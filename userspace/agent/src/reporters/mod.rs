@@ -53,6 +53,14 @@ pub trait Reporter: fmt::Debug + Send + Sync {
         None
     }
 
+    /// Reads the certificates that it names, as [`Self::open`] does, for who only wants to know whether they are good.
+    ///
+    /// # Errors
+    /// Which is not, and why.
+    fn reads(&self) -> Result<(), String> {
+        Ok(())
+    }
+
     /// Opens what it needs, before its rule is in force.
     ///
     /// # Errors

@@ -25,6 +25,7 @@ use cql::{Completed, Details, StatementKind};
 use serde::Deserialize;
 
 use super::{Following, Means, Nobody, Refusal, Reporter, Whose, asks_for_data, at_hand::AtHand};
+use crate::tls::{Dialling, RawDialling};
 use collectors::Collector;
 use endpoint::Endpoint;
 use record::Record;
@@ -37,8 +38,10 @@ pub use metrics::TraceMetrics;
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Settings {
-    /// The collector: `http://HOST:PORT`, OTLP over gRPC.
+    /// The collector: `http://HOST:PORT` or `https://HOST:PORT`, OTLP over gRPC.
     pub endpoint: String,
+    /// Of an `https` one: who has to have signed its certificate, and what it is shown.
+    pub tls: Option<RawDialling>,
     /// Of the requests without a `traceparent`, this fraction is traced.
     pub sample: f64,
     /// `service.name` of the spans.
@@ -55,6 +58,7 @@ const MAX_SERVICE_BYTES: usize = 255;
 
 struct Trace {
     endpoint: Endpoint,
+    tls: Option<Dialling>,
     service: String,
     fraction: Fraction,
     open: OnceLock<Arc<Collector>>,
@@ -72,6 +76,21 @@ impl fmt::Debug for Trace {
 impl Settings {
     pub(super) fn build(self) -> Result<Box<dyn Reporter>, String> {
         let endpoint = Endpoint::parse(&self.endpoint)?;
+        let tls = self.tls.map(RawDialling::read).transpose();
+        let tls = tls.map_err(|e| format!("tls: {e}"))?;
+        match (endpoint.is_encrypted(), &tls) {
+            (true, None) => {
+                return Err(
+                    "tls: expected with `https://`: `{ ca = \"/PATH\" }`, who has to have signed the \
+                     collector's certificate; found none"
+                        .to_owned(),
+                );
+            }
+            (false, Some(_)) => {
+                return Err("tls: expected with `https://` only; found `http://`".to_owned());
+            }
+            _ => {}
+        }
         let fraction = Fraction::new(self.sample).ok_or_else(|| {
             let found = self.sample;
             format!("sample: expected a fraction of requests, 0 to 1; found {found}")
@@ -84,6 +103,7 @@ impl Settings {
         }
         Ok(Box::new(Trace {
             endpoint,
+            tls,
             service: self.service,
             fraction,
             open: OnceLock::new(),
@@ -96,10 +116,17 @@ impl Reporter for Trace {
         "trace"
     }
 
+    fn reads(&self) -> Result<(), String> {
+        collectors::encrypted(&self.endpoint, self.tls.as_ref()).map(drop)
+    }
+
     fn open(&self, means: &Means) -> Result<(), String> {
-        let collector = means.collectors.open(&self.endpoint, &self.service)?;
-        // A step is of one file, which is put into force once.
-        let _ = self.open.set(collector);
+        // A step is of one file, which is put into force once; and again when the next one could not be.
+        if self.open.get().is_none() {
+            let tls = self.tls.as_ref();
+            let collector = means.collectors.open(&self.endpoint, tls, &self.service)?;
+            let _ = self.open.set(collector);
+        }
         Ok(())
     }
 
@@ -158,6 +185,9 @@ impl FlowTrace {
         let Some(identity) = self.sampling.decide(parent) else {
             return;
         };
+        if let Some(Err(_)) = details.trace_state {
+            self.collector.malformed_state();
+        }
         let knows = self.whose.knows();
         let made = self.who.take().filter(|(knew, _)| *knew == knows);
         let who = made.unwrap_or_else(|| (knows, parts::who(&self.whose)));

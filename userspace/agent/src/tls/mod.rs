@@ -4,6 +4,7 @@
 //! - `settings.rs`: what a rule says.
 //! - `files.rs`: certificates and keys, read and checked.
 //! - `failure.rs`: why TLS fails, as metrics and the log tell it.
+//! - `outward.rs`: connections that the agent makes for itself.
 //! - `seen.rs`: what is shown of a connection that is encrypted.
 //!
 //! What carries the bytes is in `proxy/tls.rs` and `proxy/legs.rs`.
@@ -11,13 +12,15 @@
 mod common;
 mod failure;
 mod files;
+mod outward;
 mod seen;
 mod settings;
 
 pub use common::Common;
 pub use failure::Failure;
+pub use outward::Outward;
 pub use seen::{Seen, SeenBy};
-pub use settings::{Accepting, Dialling, Settings};
+pub use settings::{Accepting, Dialling, RawDialling, Settings, file};
 
 use std::{collections::HashMap, sync::Arc};
 

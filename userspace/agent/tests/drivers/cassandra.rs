@@ -22,6 +22,7 @@ pub const PIPELINE: &str = "pipeline = [
   { transform = \"consistency\", at_least = \"ONE\" },
   { transform = \"paging\", at_most = 5000 },
   { transform = \"rewrite\", addresses = \"dialled\" },
+  { transform = \"lookup\" },
   { transform = \"tag\", service = \"suite\" },
   { transform = \"tracing\", one_in = 100 },
   { transform = \"stats\" },

@@ -16,6 +16,8 @@ mod cassandra;
 mod go;
 mod java;
 mod killed;
+mod lookups;
+mod mirrored;
 mod node;
 mod program;
 mod protect;

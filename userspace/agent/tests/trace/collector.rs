@@ -2,6 +2,7 @@
 //! been made with.
 
 use std::{
+    io,
     net::{SocketAddr, TcpListener},
     sync::{Arc, Mutex},
     thread::{self, JoinHandle},
@@ -15,10 +16,17 @@ use opentelemetry_proto::tonic::{
     common::v1::{KeyValue, any_value::Value},
     trace::v1::Span,
 };
+use rustls::ServerConfig;
 use testkit::sandbox::Sandbox;
-use tokio::{runtime, sync::oneshot};
+use tokio::{
+    io::DuplexStream,
+    runtime,
+    sync::{mpsc, oneshot},
+};
+use tokio_rustls::TlsAcceptor;
 use tonic::{
     Request, Response, Status,
+    codegen::tokio_stream::wrappers::ReceiverStream,
     transport::{Server, server::TcpIncoming},
 };
 
@@ -63,8 +71,40 @@ pub fn listen_at(sandbox: &Sandbox, at: SocketAddr) -> TcpListener {
     listener.unwrap().unwrap()
 }
 
+/// Frames of HTTP/2 on their way between TLS and the service, in bytes.
+const BETWEEN: usize = 64 << 10;
+
+/// Connections that have shaken hands, as the service reads them.
+fn decrypted(
+    listener: tokio::net::TcpListener,
+    config: Arc<ServerConfig>,
+) -> ReceiverStream<io::Result<DuplexStream>> {
+    let (sender, connections) = mpsc::channel(1);
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let accepting = TlsAcceptor::from(config.clone()).accept(stream);
+            let sender = sender.clone();
+            tokio::spawn(async move {
+                let Ok(mut encrypted) = accepting.await else {
+                    return;
+                };
+                let (mut outer, inner) = tokio::io::duplex(BETWEEN);
+                if sender.send(Ok(inner)).await.is_ok() {
+                    let _ = tokio::io::copy_bidirectional(&mut encrypted, &mut outer).await;
+                }
+            });
+        }
+    });
+    ReceiverStream::new(connections)
+}
+
 impl Collector {
     pub fn start(listener: TcpListener, says: Says) -> Self {
+        Self::start_with(listener, says, None)
+    }
+
+    /// `tls`: it only takes what is encrypted.
+    pub fn start_with(listener: TcpListener, says: Says, tls: Option<Arc<ServerConfig>>) -> Self {
         let keeps = Arc::new(Mutex::new(Keeps::default()));
         let service = TraceServiceServer::new(Service {
             keeps: keeps.clone(),
@@ -77,8 +117,22 @@ impl Collector {
                 listener.set_nonblocking(true).unwrap();
                 let listener = tokio::net::TcpListener::from_std(listener).unwrap();
                 let server = Server::builder().add_service(service);
+                let serves = async {
+                    match tls {
+                        None => {
+                            server
+                                .serve_with_incoming(TcpIncoming::from(listener))
+                                .await
+                        }
+                        Some(config) => {
+                            server
+                                .serve_with_incoming(decrypted(listener, config))
+                                .await
+                        }
+                    }
+                };
                 tokio::select! {
-                    served = server.serve_with_incoming(TcpIncoming::from(listener)) => served.unwrap(),
+                    served = serves => served.unwrap(),
                     _ = stopped => {}
                 }
             });

@@ -20,11 +20,20 @@ const LZ4_LENGTH_BYTES: usize = 4;
 
 /// A body as it was before compression. `None`: it is none, or too large.
 pub(crate) fn expand(compression: Compression, body: &[u8]) -> Option<Cow<'_, [u8]>> {
+    expand_to(compression, body, MAX_SEEN_BYTES)
+}
+
+/// The same, where more than so many bytes are too large.
+pub(crate) fn expand_to(
+    compression: Compression,
+    body: &[u8],
+    most: usize,
+) -> Option<Cow<'_, [u8]>> {
     match compression {
         Compression::None => None,
         Compression::Lz4 => {
             let (length, block) = lz4_length(body)?;
-            if length > MAX_SEEN_BYTES {
+            if length > most {
                 return None;
             }
             let mut expanded = vec![0; length];
@@ -32,7 +41,7 @@ pub(crate) fn expand(compression: Compression, body: &[u8]) -> Option<Cow<'_, [u
             Some(Cow::Owned(expanded))
         }
         Compression::Snappy => {
-            if snap::raw::decompress_len(body).ok()? > MAX_SEEN_BYTES {
+            if snap::raw::decompress_len(body).ok()? > most {
                 return None;
             }
             let expanded = snap::raw::Decoder::new().decompress_vec(body).ok()?;
@@ -41,8 +50,8 @@ pub(crate) fn expand(compression: Compression, body: &[u8]) -> Option<Cow<'_, [u
     }
 }
 
-/// The other way round. `None`: it cannot be compressed.
-pub(crate) fn shrink(compression: Compression, body: &[u8]) -> Option<Vec<u8>> {
+/// A body as it is sent where that was agreed on. `None`: it cannot be compressed.
+pub fn shrink(compression: Compression, body: &[u8]) -> Option<Vec<u8>> {
     match compression {
         Compression::None => None,
         Compression::Lz4 => {

@@ -38,6 +38,12 @@ impl Frames<Unreadable> for Answering<'_> {
     fn plan(&mut self, first: u8, header: &Header) -> Result<Plan, Unreadable> {
         may_begin(first, RESPONSE_BIT, *self.begun, &self.talk.terms)?;
         *self.begun = true;
+        if self.talk.lookups.is_out(header.stream) {
+            return Ok(match self.talk.reads_answer(header, self.log) {
+                true => Plan::See,
+                false => Plan::Drop,
+            });
+        }
         if self.talk.terms.startup == Some(header.stream) && !self.talk.terms.accepted {
             self.talk.terms.startup = None;
             if let Some(Opcode::Ready | Opcode::Authenticate) = header.opcode {
@@ -47,6 +53,7 @@ impl Frames<Unreadable> for Answering<'_> {
             }
         }
         self.talk.logs_in(header);
+        self.talk.lookups.sees(header.opcode);
         let wanted = match header.opcode {
             Some(Opcode::Event) => self.talk.pipeline.iter().any(|step| step.wants_events()),
             _ => self.talk.awaited.contains_key(&header.stream),
@@ -68,6 +75,10 @@ impl Frames<Unreadable> for Answering<'_> {
     }
 
     fn crowded(&mut self, header: &Header) -> Plan {
+        if self.talk.lookups.is_out(header.stream) {
+            self.talk.is_unanswered(header, self.log);
+            return Plan::Drop;
+        }
         match self.is_withheld(header, Unseen::NoRoom) {
             true => Plan::Drop,
             false => Plan::Pass,
@@ -85,6 +96,10 @@ impl Frames<Unreadable> for Answering<'_> {
         let Some((_, body)) = frame.split_first_chunk::<HEADER_BYTES>() else {
             return Fate::Keep;
         };
+        if self.talk.lookups.is_out(header.stream) {
+            self.talk.is_answered(header, body, self.log);
+            return Fate::Drop;
+        }
         let Some(plain) = self.talk.terms.plain(header, body) else {
             return match self.is_withheld(header, Unseen::Compression) {
                 true => Fate::Drop,

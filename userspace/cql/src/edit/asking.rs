@@ -54,6 +54,12 @@ impl Frames<Unreadable> for Asking<'_> {
         if !self.talk.terms.accepted {
             self.talk.terms.version = header.version;
         }
+        if self.talk.is_for_lookups(header.stream) {
+            let message = format!("stream {}: expected one from 0 up", header.stream.0);
+            self.log.refused(header.stream, "lookup", "stream");
+            self.talk.answer(header, &Error::Protocol(message));
+            return Ok(Plan::Drop);
+        }
         let Some(opcode) = header.opcode else {
             return Ok(Plan::Pass);
         };
@@ -152,7 +158,10 @@ impl Asking<'_> {
         let request =
             plain.and_then(|plain| Request::read(*header, plain).ok_or(Unseen::Malformed));
         match request {
-            Ok(request) => self.go_through(request, header, frame, 0, Vec::new()),
+            Ok(request) => {
+                self.talk.look_up(&request, self.now_ns, self.log);
+                self.go_through(request, header, frame, 0, Vec::new())
+            }
             Err(why) => match self.is_unseen(header, opcode, why) {
                 true => Fate::Drop,
                 false => Fate::Keep,

@@ -16,6 +16,7 @@
 //!   `named`, `bindings`.
 //! - `copied`: what a request asks, for another database; `page`: rows, to be held against others.
 //! - `merging`: EXECUTEs that become one BATCH, and its answer that becomes theirs.
+//! - `lookups`: what was prepared where nobody looked, asked of the database.
 //! - `parking`: what waits for an answer from outside.
 //! - `transform`: what a transform is.
 
@@ -28,6 +29,7 @@ mod cutter;
 mod lane;
 mod layout;
 mod login;
+mod lookups;
 mod merging;
 mod named;
 mod output;
@@ -41,10 +43,11 @@ mod segments;
 mod talk;
 mod transform;
 
-pub use crate::compress::MAX_SEEN_BYTES;
+pub use crate::compress::{MAX_SEEN_BYTES, shrink};
 pub use bindings::{Bindings, Spec};
 pub use bound::{Bound, Change, Value};
 pub use copied::{Copied, NotCopied};
+pub use lookups::{LookedUp, MAX_LOOKUPS};
 pub use merging::NotMerged;
 pub use named::Names;
 pub use page::Page;
@@ -58,6 +61,7 @@ pub use transform::{Caller, Error, Log, Outcome, Refused, Transform, Unseen};
 use std::sync::Arc;
 
 use crate::event::labelled;
+use crate::prepared::PreparedStatements;
 use answering::Answering;
 use asking::Asking;
 pub(crate) use asking::may_use;
@@ -142,6 +146,12 @@ impl Editor {
     /// One whose steps may have requests and responses wait, until this is told what becomes of them.
     pub fn told_by(mut self, mailbox: Arc<dyn Mailbox>) -> Self {
         self.talk.parking.mailbox = Some(mailbox);
+        self
+    }
+
+    /// One that tells these, too, of statements that a step has [looked up](Transform::looks_up).
+    pub fn telling(mut self, prepared: Arc<PreparedStatements>) -> Self {
+        self.talk.lookups.prepared = Some(prepared);
         self
     }
 
@@ -323,6 +333,7 @@ impl Editor {
     /// Whether nothing is to go on, either way, that could not now.
     pub fn can_leave(&self) -> bool {
         self.talk.riders.is_empty()
+            && self.talk.lookups.is_idle()
             && (self.talk.late.is_empty() || self.requests.cutter.is_between())
             && (self.talk.answers.is_empty() || self.responses.cutter.is_between())
     }

@@ -8,8 +8,10 @@ use super::parking::{Lot, Space, Ticket};
 use super::request::Note;
 use super::rows::{Cell, Column, Rows};
 use super::transform::{Error, Refused};
+use crate::compress;
 use crate::frame::{Flags, Header, Opcode};
 use crate::response::behind_prelude;
+use crate::session::Compression;
 use crate::wire::Cursor;
 
 /// See the module. Its body is as it was sent, but for compression.
@@ -91,11 +93,16 @@ impl<'a> Response<'a> {
         self.header.opcode
     }
 
-    /// A whole frame, of one of the versions 3 to 5 and without compression. `None`: it is none.
-    pub fn of_frame(frame: &'a [u8]) -> Option<Self> {
+    /// A whole frame, of one of the versions 3 to 5, whose body may be compressed like this. `None`: it is none, or would
+    /// become more than so many bytes.
+    pub fn of_frame(frame: &'a [u8], compression: Compression, most: usize) -> Option<Self> {
         let (raw, body) = frame.split_first_chunk()?;
         let header = Header::read(*raw)?;
-        (!header.is_compressed()).then(|| Self::new(header, body.into()))
+        let plain = match header.is_compressed() {
+            true => compress::expand_to(compression, body, most)?,
+            false => body.into(),
+        };
+        Some(Self::new(header, plain))
     }
 
     /// Its body, behind what stands before it: an id of a trace, warnings, a payload. `None`: malformed.

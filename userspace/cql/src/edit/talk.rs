@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::cutter::Fate;
 use super::login::Login;
+use super::lookups::Lookups;
 use super::merging::{Riders, leads};
 use super::parking::Parking;
 use super::request::Note;
@@ -34,6 +35,7 @@ pub(super) struct Talk {
     pub(super) riders: Riders,
     pub(super) uses: Uses,
     pub(super) login: Login,
+    pub(super) lookups: Lookups,
     /// Frames for the client that have not gone on.
     pub(super) answers: Vec<u8>,
     /// Frames for the database that have waited, and have not gone on.
@@ -62,6 +64,7 @@ impl Talk {
             riders: Riders::new(),
             uses: Uses::default(),
             login: Login::default(),
+            lookups: Lookups::default(),
             answers: Vec::new(),
             late: Vec::new(),
             parking: Parking::default(),

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::net::SocketAddr;
 
+use super::lookups::LookedUp;
 use super::parking::{Letter, Resolution, Waited};
 use super::request::Request;
 use super::response::Response;
@@ -48,6 +49,23 @@ pub trait Transform: fmt::Debug + Send + Sync {
     /// who gets an error, than let pass.
     fn must_see(&self) -> bool {
         false
+    }
+
+    /// Whether the database is to be asked for the texts of statements that were prepared where nobody looked. It is
+    /// to want EXECUTE and BATCH.
+    fn looks_up(&self) -> bool {
+        false
+    }
+
+    /// Whether it wants to know which statement this id stands for, and does not.
+    fn lacks(&self, id: &[u8]) -> bool {
+        let _ = id;
+        false
+    }
+
+    /// An id stands for this text, prepared in this keyspace: as if it had seen its PREPARE.
+    fn learns(&self, id: &[u8], keyspace: Option<&str>, text: &[u8]) {
+        let _ = (id, keyspace, text);
     }
 
     /// Whether a client may be told of an event.
@@ -190,6 +208,10 @@ pub trait Log {
     /// This became of a request or a response that a transform had wait, or wanted to.
     fn waited(&mut self, transform: &'static str, what: Waited) {
         let _ = (transform, what);
+    }
+    /// This became of a question for the text of a statement that was prepared where nobody looked.
+    fn looked_up(&mut self, what: LookedUp) {
+        let _ = what;
     }
     /// A response could not be shown, and its client got an error instead.
     fn unshown(&mut self, why: Unseen) {

@@ -4,6 +4,7 @@
 
 mod consistency;
 mod guard;
+mod lookup;
 mod null;
 mod paging;
 mod prepared;
@@ -53,6 +54,7 @@ macro_rules! transforms {
 transforms! {
     consistency => Consistency,
     guard => Guard,
+    lookup => Lookup,
     null => Null,
     paging => Paging,
     rewrite => Rewrite,

@@ -4,7 +4,9 @@ use cassandra_protocol::compression::Compression;
 use cassandra_protocol::frame::Envelope;
 use cassandra_protocol::frame::frame_encoder::{FrameEncoder, Lz4FrameEncoder};
 use cassandra_protocol::frame::message_request::RequestBody;
-use cql::edit::{Caller, Editor, Error, Log, Outcome, Refused, Request, Transform, Unseen};
+use cql::edit::{
+    Caller, Editor, Error, Log, LookedUp, Outcome, Refused, Request, Transform, Unseen,
+};
 use cql::transforms::Settings;
 use cql::{Opcode, StreamId};
 
@@ -48,6 +50,7 @@ pub struct Noted {
     pub refused: usize,
     pub answered: usize,
     pub unseen: Vec<(Unseen, bool)>,
+    pub looked_up: Vec<LookedUp>,
 }
 
 impl Log for Noted {
@@ -64,6 +67,9 @@ impl Log for Noted {
     fn slowed(&mut self, _: &'static str, _: u64) {}
     fn unseen(&mut self, _: StreamId, why: Unseen, refused: bool) {
         self.unseen.push((why, refused));
+    }
+    fn looked_up(&mut self, what: LookedUp) {
+        self.looked_up.push(what);
     }
 }
 

@@ -19,6 +19,7 @@ fn every_transform_can_be_configured() {
         "{ transform = \"consistency\", at_least = \"TWO\", serial = \"LOCAL_SERIAL\" }",
         "{ transform = \"guard\", refuse = [\"ddl\", \"no_limit\"], tables = [\"shop.*\"], \
          partition_keys = { \"shop.t\" = [\"k\"] }, mode = \"shadow\" }",
+        "{ transform = \"lookup\" }",
         "{ transform = \"null\" }",
         "{ transform = \"paging\", at_most = 10 }",
         "{ transform = \"rewrite\", addresses = \"dialled\", max_ttl = \"90d\", default_ttl = \"30d\", \
@@ -33,7 +34,7 @@ fn every_transform_can_be_configured() {
          columns = [\"v\"] } }, window = \"2ms\", max_statements = 50, max_bytes = 65536 }",
         "{ transform = \"mirror\", to = \"10.0.0.9:9042\", what = [\"reads\", \"writes\"], sample = 1.0, compare = \
          true, dual_write = true, username = \"u\", password_file = \"/p\", timeout = \"1s\", on_failure = \
-         \"error\", show_values = true }",
+         \"error\", show_values = true, compression = \"lz4\", tls = { ca = \"/a\", server_name = \"n\", cert = \"/c\", key = \"/k\" } }",
         "{ transform = \"protect\", columns = { \"shop.customers\" = [\"iban\"] }, kms = \
          \"http://127.0.0.1:8200/keys\", refresh = \"10s\", max_age = \"60m\", timeout = \"1s\", \
          unencrypted = \"pass\", on_failure = \"error\" }",
@@ -46,7 +47,8 @@ fn every_transform_can_be_configured() {
         "{ transform = \"slowlog\", over = \"100ms\", slowest_one_in = 1000, file = \"/var/log/slow\", \
          max_bytes = 1000000, keep = 0 }",
         "{ transform = \"stats\" }",
-        "{ transform = \"trace\", endpoint = \"http://127.0.0.1:4317\", sample = 0.01, service = \"s\" }",
+        "{ transform = \"trace\", endpoint = \"https://127.0.0.1:4317\", sample = 0.01, service = \"s\", tls = { ca = \"/a\", \
+         server_name = \"n\", cert = \"/c\", key = \"/k\" } }",
     ];
     let names = super::names();
     let names: Vec<&str> = names.split(", ").collect();
@@ -269,12 +271,27 @@ fn a_mistake_is_named_with_its_place() {
         (
             "enrich",
             "{ transform = \"trace\", endpoint = \"127.0.0.1:4317\", sample = 1 }",
-            "endpoint: expected `http://HOST:PORT`, where a collector takes OTLP",
+            "endpoint: expected `http://HOST:PORT` or `https://HOST:PORT`, where a collector takes OTLP",
         ),
         (
             "enrich",
             "{ transform = \"trace\", endpoint = \"https://127.0.0.1:4317\", sample = 1 }",
-            "endpoint: expected `http://HOST:PORT`: spans are sent without TLS",
+            "tls: expected with `https://`: `{ ca = \"/PATH\" }`",
+        ),
+        (
+            "enrich",
+            "{ transform = \"trace\", endpoint = \"http://a:1\", sample = 1, tls = { ca = \"/a\" } }",
+            "tls: expected with `https://` only",
+        ),
+        (
+            "enrich",
+            "{ transform = \"trace\", endpoint = \"https://a:1\", sample = 1, tls = { ca = \"a\" } }",
+            "tls: ca: expected an absolute path; found \"a\"",
+        ),
+        (
+            "enrich",
+            "{ transform = \"trace\", endpoint = \"https://a:1\", sample = 1, tls = { ca = \"/a\", key = \"/k\" } }",
+            "tls: expected both `cert` and `key`, or neither",
         ),
         (
             "enrich",
@@ -338,6 +355,11 @@ fn a_mistake_is_named_with_its_place() {
             format!("{mirror}, username = \"u\", password_file = \"p\" }}"),
             "password_file: expected an absolute path",
         ),
+        (
+            format!("{mirror}, tls = {{ ca = \"a\" }} }}"),
+            "tls: ca: expected an absolute path; found \"a\"",
+        ),
+        (format!("{mirror}, tls = {{ }} }}"), "missing field `ca`"),
         (
             format!("{mirror}, on_failure = \"error\" }}"),
             "on_failure: expected `error` with",
@@ -456,6 +478,10 @@ fn a_mistake_is_named_with_its_place() {
         (
             format!("{coalesce}, {rewrite}, tables = {{ \"a.b\" = \"a.c\" }} }}"),
             "`tables` of rewrite in a pipeline with coalesce",
+        ),
+        (
+            format!("{rewrite}, keyspaces = {{ a = \"b\" }} }}, {{ transform = \"lookup\" }}"),
+            "of rewrite in a pipeline with lookup, which would take the database's names for the client's",
         ),
     ];
     for (steps, expected) in orders {

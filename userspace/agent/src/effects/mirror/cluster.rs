@@ -24,6 +24,7 @@ use super::{
     telling::{Away, Told},
     texts::{Text, Texts},
 };
+use crate::tls::Outward;
 
 /// Keyspaces at the same time, each with a connection of its own.
 pub(super) const MAX_LEGS: usize = 64;
@@ -50,6 +51,7 @@ pub(super) struct Shared {
     pub(super) rule: RuleName,
     pub(super) settings: Checked,
     pub(super) login: Option<Login>,
+    pub(super) tls: Option<Arc<Outward>>,
     pub(super) counters: Counters,
     pub(super) texts: Texts,
     pub(super) out: Out,
@@ -103,7 +105,8 @@ impl Mirrors {
         self.metrics.declare_for_docs();
     }
 
-    /// The one of this rule. Whether it is there is found out with the first request.
+    /// The one of this rule. Whether it is there is found out with the first request. One that is open has these certificates
+    /// from its next connection on.
     ///
     /// # Errors
     /// There can be no more threads, or descriptors.
@@ -112,16 +115,19 @@ impl Mirrors {
         rule: &RuleName,
         settings: &Checked,
         login: Option<Login>,
+        tls: Option<Outward>,
     ) -> io::Result<Arc<Cluster>> {
+        let tls = tls.map(Arc::new);
         let is_same = |cluster: &Cluster| {
             let shared = &cluster.shared;
             shared.rule == *rule && shared.settings == *settings && shared.login == login
         };
-        self.open.one(is_same, |dials| {
+        let cluster = self.open.one(is_same, |dials| {
             Cluster::start(Shared {
                 rule: rule.clone(),
                 settings: settings.clone(),
                 login: login.clone(),
+                tls: tls.clone(),
                 counters: self.metrics.of(rule.as_str()),
                 texts: Texts::default(),
                 out: Out::default(),
@@ -131,7 +137,11 @@ impl Mirrors {
                 budget: Budget::new(),
                 preparing: Budget::new(),
             })
-        })
+        })?;
+        if let (Some(old), Some(new)) = (&cluster.shared.tls, &tls) {
+            old.renew(new);
+        }
+        Ok(cluster)
     }
 }
 

@@ -2,19 +2,25 @@
 
 use std::{
     collections::{HashMap, VecDeque},
-    io,
+    future, io,
+    pin::Pin,
     sync::Arc,
+    task::{Context, Poll, ready},
     time::{Duration, Instant},
 };
 
 use cql::{Opcode, edit::Response};
-use tokio::{io::Interest, net::TcpStream, sync::mpsc};
+use tokio::{
+    io::{AsyncRead as _, AsyncWrite as _, ReadBuf},
+    sync::mpsc,
+};
 
 use super::{
     MAX_COMPARED_BYTES,
     cluster::{Job, Shared},
     compare::Answer,
     metrics::Fate,
+    stream::Stream,
     texts::Text,
     wire::{self, HEADER_BYTES, Header},
 };
@@ -52,7 +58,7 @@ pub(super) enum Ended {
 
 /// See the module.
 pub(super) struct Connection<'s> {
-    stream: TcpStream,
+    stream: Stream,
     shared: &'s Arc<Shared>,
     /// There is no stream for them yet.
     waiting: VecDeque<Job>,
@@ -61,6 +67,10 @@ pub(super) struct Connection<'s> {
     prepared: HashMap<Arc<[u8]>, Prepared>,
     written: usize,
     to_write: Vec<u8>,
+    /// What was written may not be on its way yet.
+    flushes: bool,
+    /// What is read at a time.
+    piece: Box<[u8]>,
     read: Vec<u8>,
     /// So much of a response that is not kept has not come.
     skipping: usize,
@@ -86,7 +96,7 @@ enum Prepared {
 }
 
 impl<'s> Connection<'s> {
-    pub(super) fn new(stream: TcpStream, shared: &'s Arc<Shared>, waiting: VecDeque<Job>) -> Self {
+    pub(super) fn new(stream: Stream, shared: &'s Arc<Shared>, waiting: VecDeque<Job>) -> Self {
         let now = Instant::now();
         Self {
             stream,
@@ -97,6 +107,8 @@ impl<'s> Connection<'s> {
             prepared: HashMap::new(),
             written: 0,
             to_write: Vec::new(),
+            flushes: false,
+            piece: vec![0; READ_BYTES].into(),
             read: Vec::new(),
             skipping: 0,
             last_heard: now,
@@ -111,31 +123,25 @@ impl<'s> Connection<'s> {
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let ended = loop {
             self.ask_waiting();
-            if let Err(error) = self.write() {
-                break Ended::Broken(error);
-            }
-            let interest = match self.to_write.is_empty() {
-                true => Interest::READABLE,
-                false => Interest::READABLE | Interest::WRITABLE,
-            };
+            let (is_idle, idle_at) = (self.is_idle(), self.last_asked + IDLE);
             tokio::select! {
                 job = jobs.recv() => match job {
                     Some(job) => self.takes(job),
                     None => break Ended::Idle,
                 },
-                ready = self.stream.ready(interest) => {
-                    if let Err(error) = ready.and_then(|_| self.hear()) {
+                came = future::poll_fn(|cx| self.poll_come(cx)) => {
+                    if let Err(error) = came.and_then(|bytes| self.hear(bytes)) {
                         break Ended::Broken(error);
                     }
                 }
-                _ = tick.tick(), if !self.is_idle() => {
+                _ = tick.tick(), if !is_idle => {
                     let now = Instant::now();
                     self.look(now);
                     if !self.out.is_empty() && now.duration_since(self.last_heard) > SILENCE {
                         break Ended::Broken(io::ErrorKind::TimedOut.into());
                     }
                 }
-                () = tokio::time::sleep_until((self.last_asked + IDLE).into()), if self.is_idle() => {
+                () = tokio::time::sleep_until(idle_at.into()), if is_idle => {
                     break Ended::Idle;
                 }
             }
@@ -189,7 +195,8 @@ impl<'s> Connection<'s> {
             Opcode::Batch => wire::BATCH,
             _ => wire::QUERY,
         };
-        wire::put(&mut self.to_write, stream, opcode, &body);
+        let compression = self.shared.settings.compression;
+        wire::put(&mut self.to_write, stream, opcode, &body, compression);
         self.out.insert(stream, Out::Asked { job, again });
     }
 
@@ -212,46 +219,57 @@ impl<'s> Connection<'s> {
             stream,
             wire::PREPARE,
             &wire::long_string(&key),
+            self.shared.settings.compression,
         );
         self.prepared
             .insert(key.clone(), Prepared::Out(vec![(job, again)]));
         self.out.insert(stream, Out::Prepares(key));
     }
 
-    fn write(&mut self) -> io::Result<()> {
+    /// Writes what can be written; ready when so many bytes have come, in `piece`. One task polls both.
+    fn poll_come(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        if let Poll::Ready(Err(error)) = self.poll_write(cx) {
+            return Poll::Ready(Err(error));
+        }
+        let mut piece = ReadBuf::new(&mut self.piece);
+        ready!(Pin::new(&mut self.stream).poll_read(cx, &mut piece))?;
+        match piece.filled().len() {
+            0 => Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into())),
+            bytes => Poll::Ready(Ok(bytes)),
+        }
+    }
+
+    /// Ready when everything is on its way.
+    fn poll_write(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while let Some(rest) = self.to_write.get(self.written..).filter(|r| !r.is_empty()) {
-            match self.stream.try_write(rest) {
-                Ok(n) => self.written += n,
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(()),
-                Err(e) => return Err(e),
+            match ready!(Pin::new(&mut self.stream).poll_write(cx, rest))? {
+                0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                n => self.written += n,
             }
+            self.flushes = true;
         }
         // The memory of a burst is not kept.
         self.to_write.clear();
         self.to_write.shrink_to(READ_BYTES);
         self.written = 0;
-        Ok(())
+        if self.flushes {
+            ready!(Pin::new(&mut self.stream).poll_flush(cx))?;
+            self.flushes = false;
+        }
+        Poll::Ready(Ok(()))
     }
 
-    /// Reads what has come, a piece of it.
-    fn hear(&mut self) -> io::Result<()> {
-        let old = self.read.len();
-        self.read.resize(old + READ_BYTES, 0);
-        let came = self
-            .stream
-            .try_read(self.read.get_mut(old..).unwrap_or_default());
-        self.read.truncate(old + *came.as_ref().unwrap_or(&0));
-        match came {
-            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-            Ok(_) => self.last_heard = Instant::now(),
-            Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(()),
-            Err(e) => return Err(e),
-        }
+    /// Reads what has come, so many bytes of `piece`.
+    fn hear(&mut self, came: usize) -> io::Result<()> {
+        self.last_heard = Instant::now();
+        let came = self.piece.get(..came).unwrap_or_default();
+        self.read.extend_from_slice(came);
         let mut bytes = std::mem::take(&mut self.read);
         let mut at = self.skipping.min(bytes.len());
         self.skipping -= at;
+        let compression = self.shared.settings.compression;
         while let Some(raw) = bytes.get(at..).and_then(<[u8]>::first_chunk) {
-            let header = Header::read(raw).ok_or(io::ErrorKind::InvalidData)?;
+            let header = Header::read(raw, compression).ok_or(io::ErrorKind::InvalidData)?;
             let end = at + HEADER_BYTES + header.length;
             match bytes.get(at..end) {
                 Some(frame) => self.is_answered(&header, Some(frame)),
@@ -278,7 +296,9 @@ impl<'s> Connection<'s> {
             return; // An event, or nobody's.
         };
         self.free.push(header.stream);
-        let response = frame.and_then(Response::of_frame);
+        let compression = self.shared.settings.compression;
+        let response =
+            frame.and_then(|frame| Response::of_frame(frame, compression, MAX_COMPARED_BYTES));
         let error = response.as_ref().and_then(Response::error);
         match out {
             Out::Late => {}

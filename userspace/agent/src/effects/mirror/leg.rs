@@ -8,7 +8,6 @@ use std::{
 };
 
 use tokio::{
-    net::TcpStream,
     sync::mpsc,
     time::{sleep, timeout},
 };
@@ -17,10 +16,11 @@ use super::{
     cluster::{Job, Shared},
     connection::{Connection, Ended},
     metrics::Fate,
+    stream::{self, Stream},
     wire,
 };
 
-/// For connecting, logging in and USE.
+/// For connecting, TLS, logging in and USE.
 const OPENING: Duration = Duration::from_secs(5);
 
 /// Between two attempts: the first pause, and the longest.
@@ -77,7 +77,7 @@ async fn opened(
     keyspace: Option<&str>,
     jobs: &mut Jobs,
     waiting: &mut VecDeque<Job>,
-) -> Option<io::Result<TcpStream>> {
+) -> Option<io::Result<Stream>> {
     let mut opening = Box::pin(timeout(OPENING, open(shared, keyspace)));
     let mut is_over = false;
     loop {
@@ -112,10 +112,12 @@ async fn until(time: Option<Instant>) {
     }
 }
 
-async fn open(shared: &Shared, keyspace: Option<&str>) -> io::Result<TcpStream> {
+async fn open(shared: &Shared, keyspace: Option<&str>) -> io::Result<Stream> {
     let dials = shared.dials.get().ok_or(io::ErrorKind::NotConnected)?;
-    let mut stream = dials.connect(shared.settings.to).await?;
-    wire::begin(&mut stream, shared.login.as_ref(), keyspace).await?;
+    let stream = dials.connect(shared.settings.to).await?;
+    let mut stream = stream::begin(stream, shared.tls.as_deref()).await?;
+    let (login, compression) = (shared.login.as_ref(), shared.settings.compression);
+    wire::begin(&mut stream, login, keyspace, compression).await?;
     Ok(stream)
 }
 

@@ -5,7 +5,7 @@
 //! - `texts`, `out`: what is prepared; what responses are awaited for.
 //! - `exchange`: one request at both databases. `compare`, `telling`: what is different.
 //! - `budget`: how much may be in hand. `cluster`: the thread that asks; `leg`: a connection for each keyspace,
-//!   `connection`, `wire`: which asks.
+//!   `connection`, `wire`: which asks; `stream`: its bytes, encrypted or not.
 
 mod budget;
 mod cluster;
@@ -16,6 +16,7 @@ mod leg;
 mod metrics;
 mod out;
 mod settings;
+mod stream;
 mod telling;
 mod texts;
 mod wire;
@@ -92,10 +93,15 @@ impl Effect for Mirror {
         NAME
     }
 
+    fn reads(&self) -> Result<(), String> {
+        self.settings.outward().map(drop)
+    }
+
     fn open(&self, rule: &RuleName, means: &Means) -> Result<(), String> {
         once(&self.cluster, || {
             let login = self.settings.login().map_err(|e| e.to_string())?;
-            let opened = means.mirrors.open(rule, &self.settings, login);
+            let tls = self.settings.outward()?;
+            let opened = means.mirrors.open(rule, &self.settings, login, tls);
             opened.map_err(no_thread)
         })
     }

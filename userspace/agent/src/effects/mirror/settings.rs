@@ -2,9 +2,13 @@
 
 use std::{fmt, io, net::SocketAddr, path::PathBuf, time::Duration};
 
+use cql::Compression;
 use serde::Deserialize;
 
-use crate::config;
+use crate::{
+    config,
+    tls::{Dialling, Outward, RawDialling},
+};
 
 /// As in the configuration.
 #[derive(Clone, Debug, Deserialize)]
@@ -28,6 +32,10 @@ pub struct Settings {
     pub username: Option<String>,
     /// Where the password is.
     pub password_file: Option<PathBuf>,
+    /// What goes there and comes back is compressed.
+    pub compression: Option<Algorithm>,
+    /// It is spoken to by TLS: who has to have signed its certificate, and what it is shown.
+    pub tls: Option<RawDialling>,
     /// How long a request is waited for.
     #[serde(default = "timeout")]
     pub timeout: String,
@@ -47,6 +55,16 @@ pub enum What {
     Reads,
     /// INSERT, UPDATE, DELETE, BATCH, TRUNCATE.
     Writes,
+}
+
+/// How bodies are compressed.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "snake_case")]
+pub enum Algorithm {
+    /// LZ4, which every Cassandra since 2.0 has, and ScyllaDB.
+    Lz4,
+    /// Snappy, which they have, too.
+    Snappy,
 }
 
 /// Of a write that is to be at both.
@@ -87,6 +105,8 @@ pub(super) struct Checked {
     pub(super) fails: bool,
     pub(super) timeout: Duration,
     pub(super) shows_values: bool,
+    pub(super) compression: Compression,
+    tls: Option<Dialling>,
     login: Option<(String, PathBuf)>,
 }
 
@@ -172,8 +192,15 @@ impl Settings {
             (Some(_), None) => return Err("username: expected with `password_file`".to_owned()),
             (None, Some(_)) => return Err("password_file: expected with `username`".to_owned()),
         };
+        let tls = self.tls.map(RawDialling::read).transpose();
         Ok(Checked {
             to,
+            compression: match self.compression {
+                None => Compression::None,
+                Some(Algorithm::Lz4) => Compression::Lz4,
+                Some(Algorithm::Snappy) => Compression::Snappy,
+            },
+            tls: tls.map_err(|e| format!("tls: {e}"))?,
             reads,
             writes,
             sample: self.sample,
@@ -188,6 +215,16 @@ impl Settings {
 }
 
 impl Checked {
+    /// Reads the certificates. None: it is spoken to in the clear.
+    ///
+    /// # Errors
+    /// One line: which file, and what is wrong with it.
+    pub(super) fn outward(&self) -> Result<Option<Outward>, String> {
+        let host = self.to.ip().to_string();
+        let tls = self.tls.as_ref();
+        tls.map(|tls| Outward::load(tls, &host, None)).transpose()
+    }
+
     /// Reads the password. What its file has at its end of a line is not part of it.
     pub(super) fn login(&self) -> io::Result<Option<Login>> {
         let Some((user, file)) = &self.login else {

@@ -2,12 +2,13 @@
 
 use std::io;
 
-use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    net::TcpStream,
+use cql::{
+    Compression,
+    edit::{Response, shrink},
 };
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use super::Login;
+use super::{Login, stream::Stream};
 
 pub(super) const HEADER_BYTES: usize = 9;
 
@@ -27,7 +28,13 @@ pub(super) const BATCH: u8 = 0x0D;
 const AUTH_RESPONSE: u8 = 0x0F;
 const AUTH_SUCCESS: u8 = 0x10;
 
-/// What is said before a connection is in use is short.
+/// A shorter body is not compressed: that is more work than it saves.
+const WORTH_BYTES: usize = 512;
+
+/// In a header: the body is compressed.
+const COMPRESSED: u8 = 0x01;
+
+/// What is said before a connection is in use is short, also when it is not compressed any more.
 const MAX_WORD_BYTES: usize = 64 << 10;
 
 /// Of an error, in the log.
@@ -42,12 +49,12 @@ pub(super) struct Header {
 }
 
 impl Header {
-    /// None: it is no response of version 4 without compression, or impossibly long.
-    pub(super) fn read(raw: &[u8; HEADER_BYTES]) -> Option<Self> {
-        const COMPRESSED: u8 = 0x01;
+    /// None: it is no response of version 4, compressed as was not agreed on, or impossibly long.
+    pub(super) fn read(raw: &[u8; HEADER_BYTES], compression: Compression) -> Option<Self> {
         let [first, flags, s0, s1, opcode, l0, l1, l2, l3] = *raw;
         let length = u32::from_be_bytes([l0, l1, l2, l3]);
-        let is_one = first == RESPONSE && flags & COMPRESSED == 0 && length <= cql::MAX_BODY_BYTES;
+        let is_agreed = flags & COMPRESSED == 0 || compression != Compression::None;
+        let is_one = first == RESPONSE && is_agreed && length <= cql::MAX_BODY_BYTES;
         is_one.then_some(Self {
             stream: i16::from_be_bytes([s0, s1]),
             opcode,
@@ -56,9 +63,20 @@ impl Header {
     }
 }
 
-/// Puts a request.
-pub(super) fn put(to: &mut Vec<u8>, stream: i16, opcode: u8, body: &[u8]) {
-    to.extend([VERSION, 0]);
+/// Puts a request, compressed where that makes it smaller.
+pub(super) fn put(
+    to: &mut Vec<u8>,
+    stream: i16,
+    opcode: u8,
+    body: &[u8],
+    compression: Compression,
+) {
+    let worth = body.len() >= WORTH_BYTES;
+    let shrunk = worth.then(|| shrink(compression, body)).flatten();
+    let shrunk = shrunk.filter(|shrunk| shrunk.len() < body.len());
+    let flags = if shrunk.is_some() { COMPRESSED } else { 0 };
+    let body = shrunk.as_deref().unwrap_or(body);
+    to.extend([VERSION, flags]);
     to.extend(stream.to_be_bytes());
     to.push(opcode);
     to.extend((body.len() as u32).to_be_bytes());
@@ -72,17 +90,17 @@ pub(super) fn long_string(text: &[u8]) -> Vec<u8> {
 
 /// Has a connection begin, in a keyspace.
 pub(super) async fn begin(
-    stream: &mut TcpStream,
+    stream: &mut Stream,
     login: Option<&Login>,
     keyspace: Option<&str>,
+    compression: Compression,
 ) -> io::Result<()> {
-    let startup = b"\0\x01\0\x0BCQL_VERSION\0\x053.0.0";
-    let (mut opcode, mut body) = ask(stream, STARTUP, startup).await?;
+    let (mut opcode, mut body) = ask(stream, STARTUP, &startup(compression), compression).await?;
     if opcode == AUTHENTICATE {
         let login = login.ok_or_else(|| told("it wants a log-in: `username`, `password_file`"))?;
         let token = login.token();
         let answer = [&(token.len() as u32).to_be_bytes()[..], &token].concat();
-        (opcode, body) = ask(stream, AUTH_RESPONSE, &answer).await?;
+        (opcode, body) = ask(stream, AUTH_RESPONSE, &answer, compression).await?;
         opcode = match opcode {
             AUTH_SUCCESS => READY,
             other => other,
@@ -93,10 +111,30 @@ pub(super) async fn begin(
         let text = format!("USE \"{}\"", keyspace.replace('"', "\"\""));
         // At ONE, without flags.
         let query = [&long_string(text.as_bytes())[..], &[0, 1, 0]].concat();
-        let (opcode, body) = ask(stream, QUERY, &query).await?;
+        let (opcode, body) = ask(stream, QUERY, &query, compression).await?;
         expect(opcode, RESULT, &body)?;
     }
     Ok(())
+}
+
+/// A STARTUP's body. It is too short to be compressed.
+fn startup(compression: Compression) -> Vec<u8> {
+    let algorithm = match compression {
+        Compression::None => None,
+        Compression::Lz4 => Some("lz4"),
+        Compression::Snappy => Some("snappy"),
+    };
+    let algorithm = algorithm.map(|algorithm| ("COMPRESSION", algorithm));
+    let options: Vec<_> = [("CQL_VERSION", "3.0.0")]
+        .into_iter()
+        .chain(algorithm)
+        .collect();
+    let mut body = (options.len() as u16).to_be_bytes().to_vec();
+    for text in options.iter().flat_map(|(name, value)| [name, value]) {
+        body.extend((text.len() as u16).to_be_bytes());
+        body.extend(text.as_bytes());
+    }
+    body
 }
 
 fn expect(opcode: u8, expected: u8, body: &[u8]) -> io::Result<()> {
@@ -118,15 +156,87 @@ fn told(message: &str) -> io::Error {
     io::Error::other(message.to_owned())
 }
 
-async fn ask(stream: &mut TcpStream, opcode: u8, body: &[u8]) -> io::Result<(u8, Vec<u8>)> {
+async fn ask(
+    stream: &mut Stream,
+    opcode: u8,
+    body: &[u8],
+    compression: Compression,
+) -> io::Result<(u8, Vec<u8>)> {
     let mut request = Vec::new();
-    put(&mut request, 0, opcode, body);
+    put(&mut request, 0, opcode, body, compression);
     stream.write_all(&request).await?;
-    let mut raw = [0; HEADER_BYTES];
-    stream.read_exact(&mut raw).await?;
-    let header = Header::read(&raw).filter(|header| header.length <= MAX_WORD_BYTES);
+    stream.flush().await?;
+    let mut frame = vec![0; HEADER_BYTES];
+    stream.read_exact(&mut frame).await?;
+    let raw = frame.first_chunk();
+    let header = raw.and_then(|raw| Header::read(raw, compression));
+    let header = header.filter(|header| header.length <= MAX_WORD_BYTES);
     let header = header.ok_or_else(|| told("it does not speak version 4 of CQL's protocol"))?;
-    let mut body = vec![0; header.length];
-    stream.read_exact(&mut body).await?;
-    Ok((header.opcode, body))
+    frame.resize(HEADER_BYTES + header.length, 0);
+    stream
+        .read_exact(frame.get_mut(HEADER_BYTES..).unwrap_or_default())
+        .await?;
+    let response = Response::of_frame(&frame, compression, MAX_WORD_BYTES);
+    let body = response.as_ref().and_then(Response::proper);
+    let body = body.ok_or_else(|| told("it answers by what cannot be read"))?;
+    Ok((header.opcode, body.to_vec()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALL: [Compression; 3] = [Compression::None, Compression::Lz4, Compression::Snappy];
+
+    #[test]
+    fn a_connection_begins_with_what_is_compressed_how() {
+        let plain = b"\0\x01\0\x0BCQL_VERSION\0\x053.0.0";
+        assert_eq!(startup(Compression::None), plain);
+        let lz4 = b"\0\x02\0\x0BCQL_VERSION\0\x053.0.0\0\x0BCOMPRESSION\0\x03lz4";
+        assert_eq!(startup(Compression::Lz4), lz4);
+    }
+
+    #[test]
+    fn a_body_is_compressed_where_that_makes_it_smaller() {
+        let long = vec![b'x'; WORTH_BYTES];
+        let mut state = 1_u64;
+        let noise: Vec<u8> = std::iter::repeat_with(|| {
+            // Knuth's, whose upper bits are as good as random.
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            (state >> 56) as u8
+        })
+        .take(WORTH_BYTES)
+        .collect();
+        for compression in ALL {
+            for (body, is_worth) in [
+                (&long[..], true),
+                (&noise, false),
+                (&long[1..], false),
+                (&[], false),
+            ] {
+                let mut request = Vec::new();
+                put(&mut request, 7, QUERY, body, compression);
+                let expects = is_worth && compression != Compression::None;
+                assert_eq!(request[1] == COMPRESSED, expects, "{compression:?}");
+                request[0] = RESPONSE;
+                let read = Response::of_frame(&request, compression, WORTH_BYTES).unwrap();
+                assert_eq!(read.proper(), Some(body));
+                let less = Response::of_frame(&request, compression, WORTH_BYTES - 1);
+                assert_eq!(less.is_none(), expects);
+            }
+        }
+    }
+
+    #[test]
+    fn what_was_not_agreed_on_is_no_response() {
+        let mut raw = [RESPONSE, 0, 0, 7, RESULT, 0, 0, 0, 4];
+        for compression in ALL {
+            assert!(Header::read(&raw, compression).is_some());
+        }
+        raw[1] = COMPRESSED;
+        assert_eq!(Header::read(&raw, Compression::None), None);
+        assert!(Header::read(&raw, Compression::Lz4).is_some());
+    }
 }

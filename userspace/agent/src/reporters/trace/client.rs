@@ -1,21 +1,30 @@
-//! Hands batches of spans to a collector: OTLP over gRPC, without TLS.
+//! Hands batches of spans to a collector: OTLP over gRPC, encrypted or not.
 //!
 //! Of use on a thread that may wait. One connection is kept, and made again when it has ended; whoever hangs
 //! is waited for until a deadline.
 
-use std::{io, time::Duration};
+use std::{io, sync::Arc, time::Duration};
 
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::{StatusCode, body::Bytes, client::conn::http2};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use thiserror::Error;
-use tokio::{net::TcpStream, runtime, task::JoinSet, time};
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::TcpStream,
+    runtime,
+    task::JoinSet,
+    time,
+};
 
 use super::{
     endpoint::Endpoint,
     otlp::{self, EXPORT},
 };
-use crate::grpc;
+use crate::{grpc, tls::Outward};
+
+/// gRPC's, by ALPN.
+pub(super) const PROTOCOL: &str = "h2";
 
 /// From the dial to the end of the answer. OTLP's own default is twice as long; a batch is on its way to a
 /// host near by.
@@ -36,6 +45,9 @@ pub(super) enum Failure {
     /// There is no connection.
     #[error("it cannot be reached: {0}")]
     Unreachable(io::Error),
+    /// It is there, and TLS does not begin.
+    #[error("TLS: {0}")]
+    Tls(io::Error),
     /// It hangs.
     #[error("no answer in {} s", DEADLINE.as_secs())]
     Late,
@@ -59,12 +71,14 @@ pub(super) enum Again {
 
 impl Failure {
     /// Of metrics.
-    pub(super) const LABELS: [&str; 5] = ["unreachable", "late", "cut", "refused", "garbage"];
+    pub(super) const LABELS: [&str; 6] =
+        ["unreachable", "tls", "late", "cut", "refused", "garbage"];
 
     /// One of [`Self::LABELS`].
     pub(super) fn label(&self) -> &'static str {
         match self {
             Self::Unreachable(_) => "unreachable",
+            Self::Tls(_) => "tls",
             Self::Late => "late",
             Self::Cut(_) => "cut",
             Self::Refused(..) => "refused",
@@ -75,7 +89,7 @@ impl Failure {
     /// Whether it is worth while to send them once more.
     pub(super) fn again(&self) -> Again {
         match self {
-            Self::Unreachable(_) | Self::Late | Self::Cut(_) => Again::Yes,
+            Self::Unreachable(_) | Self::Tls(_) | Self::Late | Self::Cut(_) => Again::Yes,
             Self::Refused(_, again) => *again,
             Self::Garbage => Again::No,
         }
@@ -83,7 +97,7 @@ impl Failure {
 
     /// Nothing was sent.
     pub(super) fn is_before(&self) -> bool {
-        matches!(self, Self::Unreachable(_))
+        matches!(self, Self::Unreachable(_) | Self::Tls(_))
     }
 }
 
@@ -98,6 +112,7 @@ pub(super) struct Client {
     /// Always there, but while this is dropped.
     runtime: Option<runtime::Runtime>,
     endpoint: Endpoint,
+    tls: Option<Arc<Outward>>,
     connection: Option<Connection>,
 }
 
@@ -111,7 +126,7 @@ impl Client {
     ///
     /// # Errors
     /// There are no descriptors left.
-    pub(super) fn new(endpoint: Endpoint) -> io::Result<Self> {
+    pub(super) fn new(endpoint: Endpoint, tls: Option<Arc<Outward>>) -> io::Result<Self> {
         let mut builder = runtime::Builder::new_current_thread();
         let runtime = builder
             .enable_all()
@@ -120,6 +135,7 @@ impl Client {
         Ok(Self {
             runtime: Some(runtime),
             endpoint,
+            tls,
             connection: None,
         })
     }
@@ -152,7 +168,7 @@ impl Client {
                 }
             }
         }
-        let mut connection = Connection::open(&self.endpoint).await?;
+        let mut connection = Connection::open(&self.endpoint, self.tls.as_deref()).await?;
         let taken = connection.ask(&self.endpoint, message).await?;
         self.connection = Some(connection);
         Ok(taken)
@@ -170,10 +186,19 @@ impl Drop for Client {
 }
 
 impl Connection {
-    async fn open(endpoint: &Endpoint) -> Result<Self, Failure> {
+    async fn open(endpoint: &Endpoint, tls: Option<&Outward>) -> Result<Self, Failure> {
         let stream = TcpStream::connect(endpoint.authority()).await;
         let stream = stream.map_err(Failure::Unreachable)?;
         stream.set_nodelay(true).map_err(Failure::Unreachable)?;
+        match tls {
+            None => Self::begin(stream).await,
+            Some(tls) => Self::begin(tls.begin(stream).await.map_err(Failure::Tls)?).await,
+        }
+    }
+
+    async fn begin(
+        stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    ) -> Result<Self, Failure> {
         let mut builder = http2::Builder::new(TokioExecutor::new());
         builder.max_header_list_size(MAX_HEADER_BYTES);
         let begun = builder.handshake(TokioIo::new(stream)).await;
@@ -189,7 +214,7 @@ impl Connection {
 
     async fn ask(&mut self, endpoint: &Endpoint, message: &[u8]) -> Result<Taken, Failure> {
         self.sender.ready().await.map_err(Failure::Cut)?;
-        let uri = format!("http://{}{EXPORT}", endpoint.authority());
+        let uri = endpoint.url(EXPORT);
         // It was a URI before.
         let request = grpc::request(&uri, message).map_err(|_| Failure::Garbage)?;
         let answer = self.sender.send_request(request).await;

@@ -12,15 +12,24 @@ use std::{
 
 use export::Export;
 
-use super::{client::Client, endpoint::Endpoint, exporting::Exporting, metrics::TraceMetrics};
+use super::{
+    client::{Client, PROTOCOL},
+    endpoint::Endpoint,
+    exporting::Exporting,
+    metrics::TraceMetrics,
+};
+use crate::tls::{Dialling, Outward};
 
 /// The name of its thread.
 const NAME: &str = "trace";
 
+/// Which it is: where, with which certificates, and of which service.
+type Key = (Endpoint, Option<Dialling>, String);
+
 /// The open ones.
 #[derive(Debug)]
 pub struct Collectors {
-    open: Mutex<HashMap<(Endpoint, String), Weak<Collector>>>,
+    open: Mutex<HashMap<Key, Weak<Collector>>>,
     metrics: TraceMetrics,
 }
 
@@ -35,6 +44,7 @@ pub(super) struct Collector {
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) endpoint: Endpoint,
+    tls: Option<Arc<Outward>>,
     pub(super) service: String,
     pub(super) metrics: TraceMetrics,
     state: Mutex<State>,
@@ -58,13 +68,15 @@ impl Collectors {
         }
     }
 
-    /// The one at this endpoint. Whether it is there is found out with the first span.
+    /// The one at this endpoint. Whether it is there is found out with the first span. One that is open has the certificates
+    /// that are in the files now.
     ///
     /// # Errors
-    /// There can be no more threads, or descriptors.
+    /// A file cannot be used; or there can be no more threads, or descriptors.
     pub(super) fn open(
         &self,
         endpoint: &Endpoint,
+        tls: Option<&Dialling>,
         service: &str,
     ) -> Result<Arc<Collector>, String> {
         let cannot = |error| {
@@ -73,20 +85,26 @@ impl Collectors {
                 endpoint.authority()
             )
         };
+        let outward = encrypted(endpoint, tls)?;
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         open.retain(|_, collector| collector.strong_count() > 0);
-        let key = (endpoint.clone(), service.to_owned());
+        let key = (endpoint.clone(), tls.cloned(), service.to_owned());
         if let Some(collector) = open.get(&key).and_then(Weak::upgrade) {
+            if let (Some(old), Some(new)) = (&collector.shared.tls, &outward) {
+                old.renew(new);
+            }
             return Ok(collector);
         }
+        let outward = outward.map(Arc::new);
         let shared = Arc::new(Shared {
             endpoint: endpoint.clone(),
+            tls: outward.clone(),
             service: service.to_owned(),
             metrics: self.metrics.clone(),
             state: Mutex::default(),
             changes: Condvar::new(),
         });
-        let client = Client::new(endpoint.clone()).map_err(cannot)?;
+        let client = Client::new(endpoint.clone(), outward).map_err(cannot)?;
         let exporting = Exporting::new(shared.clone(), client);
         let collector = Arc::new(Collector {
             export: Export::start(NAME, exporting).map_err(cannot)?,
@@ -105,6 +123,18 @@ impl Collectors {
     }
 }
 
+/// With which certificates, read now; None: without.
+///
+/// # Errors
+/// One line: which file, and what is wrong with it.
+pub(super) fn encrypted(
+    endpoint: &Endpoint,
+    tls: Option<&Dialling>,
+) -> Result<Option<Outward>, String> {
+    tls.map(|tls| Outward::load(tls, endpoint.host(), Some(PROTOCOL)))
+        .transpose()
+}
+
 impl Collector {
     /// Hands a record over, or counts it. It never waits.
     pub(super) fn push(&self, record: &[u8]) {
@@ -116,6 +146,11 @@ impl Collector {
     /// A request's `traceparent` is none.
     pub(super) fn malformed(&self) {
         self.shared.metrics.malformed.inc();
+    }
+
+    /// Its `tracestate` is, and its span goes without one.
+    pub(super) fn malformed_state(&self) {
+        self.shared.metrics.malformed_states.inc();
     }
 
     fn finish(&self, patience: Duration) {

@@ -2,9 +2,13 @@
 
 use hyper::Uri;
 
-/// `HOST:PORT`, which takes OTLP over gRPC without TLS.
+/// `HOST:PORT`, which takes OTLP over gRPC.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Endpoint(String);
+pub(super) struct Endpoint {
+    authority: String,
+    host: String,
+    is_encrypted: bool,
+}
 
 impl Endpoint {
     /// Of a setting.
@@ -14,33 +18,51 @@ impl Endpoint {
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         let expected = || {
             format!(
-                "endpoint: expected `http://HOST:PORT`, where a collector takes OTLP over gRPC, such as \
-                 `http://127.0.0.1:4317`; found {text:?}"
+                "endpoint: expected `http://HOST:PORT` or `https://HOST:PORT`, where a collector takes OTLP over gRPC, \
+                 such as `http://127.0.0.1:4317`; found {text:?}"
             )
         };
         let uri: Uri = text.parse().map_err(|_| expected())?;
-        if uri.scheme_str() == Some("https") {
-            return Err(format!(
-                "endpoint: expected `http://HOST:PORT`: spans are sent without TLS. Where that does not do, have a \
-                 collector on this host take them and pass them on; found {text:?}"
-            ));
-        }
+        let is_encrypted = match uri.scheme_str() {
+            Some("http") => false,
+            Some("https") => true,
+            _ => return Err(expected()),
+        };
         let is_bare = uri.path() == "/" && uri.query().is_none();
         let authority = uri.authority().filter(|authority| {
             let host = authority.host();
             is_bare
-                && uri.scheme_str() == Some("http")
                 && !host.is_empty()
                 && !authority.as_str().contains('@')
                 && authority.port_u16().is_some_and(|port| port > 0)
         });
         let authority = authority.ok_or_else(expected)?;
-        Ok(Self(authority.as_str().to_owned()))
+        Ok(Self {
+            authority: authority.as_str().to_owned(),
+            host: authority.host().to_owned(),
+            is_encrypted,
+        })
+    }
+
+    /// By TLS.
+    pub(super) fn is_encrypted(&self) -> bool {
+        self.is_encrypted
+    }
+
+    /// A name or an address; IPv6 in brackets.
+    pub(super) fn host(&self) -> &str {
+        &self.host
+    }
+
+    /// With the scheme.
+    pub(super) fn url(&self, path: &str) -> String {
+        let scheme = if self.is_encrypted { "https" } else { "http" };
+        format!("{scheme}://{}{path}", self.authority)
     }
 
     /// `HOST:PORT`.
     pub(super) fn authority(&self) -> &str {
-        &self.0
+        &self.authority
     }
 }
 
@@ -72,11 +94,15 @@ mod tests {
         ] {
             let error = Endpoint::parse(text).unwrap_err();
             assert!(
-                error.contains("expected `http://HOST:PORT`, where"),
+                error.contains("expected `http://HOST:PORT` or `https://HOST:PORT`, where"),
                 "{error}"
             );
         }
-        let error = Endpoint::parse("https://127.0.0.1:4317").unwrap_err();
-        assert!(error.contains("without TLS"), "{error}");
+        let encrypted = Endpoint::parse("https://[::1]:4317").unwrap();
+        assert!(encrypted.is_encrypted());
+        assert_eq!(
+            (encrypted.host(), &*encrypted.url("/a")),
+            ("[::1]", "https://[::1]:4317/a")
+        );
     }
 }

@@ -16,6 +16,7 @@ pub struct TraceMetrics {
     pub(super) lost: IntCounter,
     failures: IntCounterVec,
     pub(super) malformed: IntCounter,
+    pub(super) malformed_states: IntCounter,
 }
 
 impl TraceMetrics {
@@ -29,6 +30,11 @@ impl TraceMetrics {
             "Requests whose `traceparent` is none, and which were sampled as if they had none.",
         )?;
         registry.register(Box::new(malformed.clone()))?;
+        let malformed_states = IntCounter::new(
+            "underpass_trace_states_malformed_total",
+            "Requests with a span whose `tracestate` is none, or longer than 512 bytes: the span has none.",
+        )?;
+        registry.register(Box::new(malformed_states.clone()))?;
         let spans = counters_by(
             registry,
             "underpass_trace_spans_total",
@@ -40,8 +46,8 @@ impl TraceMetrics {
         let failures = counters_by(
             registry,
             "underpass_trace_exports_failed_total",
-            "Batches of spans that a collector has not taken at once, by why: `unreachable`, `late`, `cut`, \
-             `refused`, `garbage`. Most are sent again.",
+            "Batches of spans that a collector has not taken at once, by why: `unreachable`, `tls`, `late`, \
+             `cut`, `refused`, `garbage`. Most are sent again.",
             &["why"],
         )?;
         for why in Failure::LABELS {
@@ -57,6 +63,7 @@ impl TraceMetrics {
             lost: result("lost"),
             failures,
             malformed,
+            malformed_states,
         })
     }
 

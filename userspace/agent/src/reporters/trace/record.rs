@@ -82,6 +82,9 @@ impl Record<'_> {
         ] {
             to.extend(number.to_le_bytes());
         }
+        let state = self.details.trace_state.as_ref();
+        let state = state.and_then(|state| state.as_deref().ok());
+        put_text(to, state.unwrap_or_default().as_bytes());
         put_text(to, self.by.map_or("", |by| by.step).as_bytes());
         put_text(to, self.who);
         put_text(to, self.what);
@@ -102,6 +105,7 @@ pub(super) fn span(record: &[u8]) -> Option<Vec<u8>> {
     let (flags, error) = (from.number()?, from.number()?);
     let (level, page_size) = (from.number()?, from.number()?);
     let (statements, rows) = (from.number()?, from.number()?);
+    let trace_state = std::str::from_utf8(from.text()?).ok()?;
     let (by, who, what) = (from.text()?, from.text()?, from.text()?);
 
     let mut attributes = Vec::new();
@@ -152,6 +156,7 @@ pub(super) fn span(record: &[u8]) -> Option<Vec<u8>> {
         trace_id: trace_id.to_vec(),
         span_id: span_id.to_vec(),
         parent_span_id: parent.to_vec(),
+        trace_state: trace_state.to_owned(),
         kind: CLIENT,
         start_time_unix_nano,
         end_time_unix_nano,
@@ -190,6 +195,7 @@ mod tests {
         };
         let mut details = Details::default();
         details.answered.tracing_id = Some([0x11; 16]);
+        details.trace_state = Some(Ok("a=b,c=d".into()));
         let mut bytes = Vec::new();
         Record {
             identity: Identity {
@@ -220,6 +226,7 @@ mod tests {
         assert_eq!(span.trace_id, [1; 16]);
         assert_eq!(span.span_id, [2; 8]);
         assert_eq!(span.parent_span_id, [3; 8]);
+        assert_eq!(span.trace_state, "a=b,c=d");
         assert_eq!((&*span.name, span.kind, span.flags), ("SELECT t", 3, 0x301));
         let took = span.end_time_unix_nano - span.start_time_unix_nano;
         assert_eq!(took, 1_234);

@@ -193,6 +193,19 @@ impl Transform for Guard {
         self.mode == Mode::Enforce
     }
 
+    fn lacks(&self, id: &[u8]) -> bool {
+        self.prepared.known(id).is_err()
+    }
+
+    fn learns(&self, id: &[u8], keyspace: Option<&str>, text: &[u8]) {
+        let analysis = self.analysis(text);
+        let reason = match analysis.statement.kind {
+            StatementKind::Use if self.judge.minds_tables() => Some(Reason::Unknown),
+            _ => self.judge.reason(text, &analysis, keyspace),
+        };
+        self.prepared.learn(id, reason);
+    }
+
     fn request(&self, request: &mut Request<'_>, caller: &Caller, _: u64) -> Outcome {
         if request.opcode() == Opcode::Prepare && self.is_use(request) {
             return self.refused(Reason::Unknown, caller);
