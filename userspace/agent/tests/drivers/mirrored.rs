@@ -62,12 +62,10 @@ fn mirrored(test: &str, keyspace: &str, compression: &str) {
         let deadline = Instant::now() + PATIENCE;
         let mut expected = 0.0;
         for key in 0..20 {
-            for _ in 0..2 {
-                if expected as u32 % 2 == 0 {
-                    session
-                        .execute_unpaged(&insert, (key, &word))
-                        .await
-                        .unwrap();
+            for writes in [true, false] {
+                if writes {
+                    let values = (key, &word);
+                    session.execute_unpaged(&insert, values).await.unwrap();
                 } else {
                     session.execute_unpaged(&select, (key,)).await.unwrap();
                 }
