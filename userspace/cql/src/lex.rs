@@ -65,6 +65,7 @@ pub(crate) enum Token<'t> {
     /// A string literal.
     Literal,
     Dot,
+    /// A bracket of any kind.
     Open,
     Close,
     Other,
@@ -156,8 +157,8 @@ impl<'t> Lexer<'t> {
                 self.rest = behind;
                 match single {
                     b'.' => Token::Dot,
-                    b'(' => Token::Open,
-                    b')' => Token::Close,
+                    b'(' | b'[' | b'{' => Token::Open,
+                    b')' | b']' | b'}' => Token::Close,
                     _ => Token::Other,
                 }
             }

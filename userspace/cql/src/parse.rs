@@ -95,7 +95,7 @@ impl<'t> Reader<'t> {
         loop {
             match self.token {
                 Token::Open => depth += 1,
-                // A parenthesis too many: this is no statement.
+                // A bracket too many: this is no statement.
                 Token::Close if depth == 0 => return StatementRef::bare(kind),
                 Token::Close => depth -= 1,
                 Token::Word(word) if depth == 0 && word.eq_ignore_ascii_case("from") => break,
@@ -260,6 +260,8 @@ mod tests {
             ("SELECT 'x from y', $$ from z $$ FROM t", "select - t"),
             ("SELECT CAST(a AS int), f(g(b), from) FROM t", "select - t"),
             ("SELECT m['from'], \"from\" FROM t", "select - t"),
+            ("SELECT m[? FROM], a FROM t", "select - t"),
+            ("SELECT m[a FROM t", "select - -"),
             (
                 "SELECT a -- from c\n, b // from d\n /* from e */ FROM t--",
                 "select - t",
