@@ -36,6 +36,7 @@ use crate::{
     effects::{
         cache::{CacheMetrics, Caches},
         coalesce::CoalesceMetrics,
+        fold::{FoldMetrics, Folds},
         mirror::{MirrorMetrics, Mirrors},
     },
     protect::{ProtectMetrics, Rings},
@@ -145,6 +146,8 @@ pub struct Means {
     pub mirrors: Mirrors,
     /// What `coalesce` counts.
     pub coalesce: CoalesceMetrics,
+    /// Connections that flows share.
+    pub folds: Folds,
     /// What `count` and `debug` count.
     pub frames: FrameMetrics,
     /// What `stats` counts.
@@ -167,6 +170,7 @@ impl Means {
             caches: Caches::new(CacheMetrics::register(registry)?),
             mirrors: Mirrors::new(MirrorMetrics::register(registry)?),
             coalesce: CoalesceMetrics::register(registry)?,
+            folds: Folds::new(FoldMetrics::register(registry)?),
             frames: FrameMetrics::register(registry)?,
             stats: stats::Counted::register(registry)?,
             statements: Arc::new(Statements::register(registry)?),
@@ -179,6 +183,7 @@ impl Means {
         self.caches.declare_for_docs();
         self.mirrors.declare_for_docs();
         self.coalesce.declare_for_docs();
+        self.folds.declare_for_docs();
         self.frames.declare_for_docs();
         self.stats.declare_for_docs();
         self.journals.metrics.declare_for_docs();

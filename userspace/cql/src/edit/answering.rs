@@ -5,7 +5,7 @@ use super::cutter::{Fate, Frames, Plan};
 use super::lane::{Lane, Reads, in_segments, may_begin};
 use super::merging::RIDERS;
 use super::output::Output;
-use super::parking::{Kept, Lot, Parked, Resolution, Waited};
+use super::parking::{Kept, Lot, Parked, Relayed, Resolution, Waited};
 use super::response::Response;
 use super::room::Taken;
 use super::talk::{Awaits, KEYSPACE, RESULT, Talk, Terms};
@@ -28,7 +28,7 @@ impl Reads for Answering<'_> {
 
     fn between(&mut self, lane: &Lane, out: &mut Output<'_>) {
         if !self.talk.answers.is_empty() && lane.cutter.is_between() {
-            let frames = std::mem::take(&mut self.talk.answers);
+            let frames = self.talk.take_answers();
             out.put(&in_segments(lane, &frames));
         }
     }
@@ -44,9 +44,11 @@ impl Frames<Unreadable> for Answering<'_> {
                 self.talk.terms.accepted = true;
                 self.talk.terms.version = header.version;
                 self.talk.terms.segmented = header.version >= 5;
+                self.talk.is_let_in(header);
             }
         }
         self.talk.logs_in(header);
+        self.talk.is_answered(header);
         let wanted = match header.opcode {
             Some(Opcode::Event) => self.talk.pipeline.iter().any(|step| step.wants_events()),
             _ => self.talk.awaited.contains_key(&header.stream),
@@ -126,8 +128,12 @@ impl Answering<'_> {
             ..
         } = parked;
         match resolution {
-            // The first two are said of requests.
-            Resolution::Leads(_) | Resolution::Due | Resolution::Pass => {
+            // All but the last are said of requests.
+            Resolution::Leads(_)
+            | Resolution::Due
+            | Resolution::Relayed(_)
+            | Resolution::Lost
+            | Resolution::Pass => {
                 self.goes_on(&header, kept, awaited);
             }
             Resolution::Instead(body) => {
@@ -142,6 +148,24 @@ impl Answering<'_> {
                 }
                 self.talk.answer_all(&header, &error, &awaited);
             }
+        }
+    }
+
+    /// The response to one that was carried, for those who await it and then the client.
+    pub(super) fn relays(&mut self, parked: Parked, relayed: Relayed) {
+        let (frame, held) = relayed.into_parts();
+        self.talk.held.extend(held);
+        if parked.awaited.is_empty() {
+            return self.talk.answers.extend_from_slice(&frame);
+        }
+        let Some(header) = frame.first_chunk().and_then(|raw| Header::read(*raw)) else {
+            return;
+        };
+        self.talk.awaited.insert(header.stream, parked.awaited);
+        match self.see(&header, &frame) {
+            Fate::Drop => {}
+            Fate::Keep => self.talk.answers.extend_from_slice(&frame),
+            Fate::Instead(frame) => self.talk.answers.extend_from_slice(&frame),
         }
     }
 
@@ -235,6 +259,7 @@ impl Talk {
                     place,
                     awaited,
                     to_database: false,
+                    is_carried: false,
                     space,
                 };
                 self.parking.put(parked);
