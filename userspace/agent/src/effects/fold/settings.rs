@@ -19,7 +19,7 @@ fn connections() -> usize {
 }
 
 fn share() -> usize {
-    64
+    128
 }
 
 /// More of one identity would be what the step is there to avoid.
@@ -61,7 +61,7 @@ mod tests {
     fn what_cannot_be_is_said() {
         let of = |text: &str| toml::from_str::<Settings>(text).unwrap().checked();
         let plain = of("").unwrap();
-        assert_eq!((plain.connections, plain.share), (1, 64));
+        assert_eq!((plain.connections, plain.share), (1, 128));
         for (text, expected) in [
             ("connections = 0", "connections: expected 1"),
             ("connections = 17", "connections: expected 1"),
