@@ -431,3 +431,39 @@ fn what_is_compressed_passes_as_it_is() {
         });
     }
 }
+
+#[test]
+fn who_leaves_still_has_what_is_under_way() {
+    world(|world| {
+        let late = Arc::new(AtomicBool::new(false));
+        let says = late.clone();
+        let database = Scripted::start(world, move |_, asked| {
+            let stream = stream_of(asked);
+            if has(asked, "USE") {
+                let body = [&3_i32.to_be_bytes()[..], &short(b"shop")].concat();
+                return Does::Says(frame(RESPONSE | 4, stream, RESULT, &body));
+            }
+            while has(asked, "id = 7") && !says.load(Relaxed) {
+                thread::sleep(std::time::Duration::from_millis(5));
+            }
+            Does::Says(void(4, stream))
+        });
+        folds_at(world, database.addr, "");
+        let mut one = peer(world, database.addr);
+        until_folded(world, &mut one);
+        let before = became(world, "folded");
+        one.send(&[query(4, 3, WAITS)]);
+        eventually("it is under way", || became(world, "folded") > before);
+        assert_eq!(one.ask(&query(4, 1, "USE shop")).0, RESULT);
+        // With this it leaves those of no keyspace, of whom it was the last.
+        assert_eq!(
+            one.ask(&query(4, 1, "SELECT v FROM orders WHERE id = 1")).0,
+            RESULT
+        );
+        late.store(true, Relaxed);
+        assert_eq!(one.next().0, 3);
+        eventually("that connection has ended", || ended(world, "unused") == 1);
+        drop(one);
+        database.ends(world);
+    });
+}

@@ -131,13 +131,27 @@ pub fn in_segments_of(compression: Compression, frames: &[u8]) -> Vec<u8> {
 
 /// The code of an ERROR, a whole frame; `None`: it is none that can be read.
 pub fn error_of(compression: Compression, frame: &[u8]) -> Option<i32> {
+    plain(compression, frame)?.error()
+}
+
+/// A result that sets the keyspace has the name of one, of 48 letters, and what may stand before it.
+const MAX_SET_KEYSPACE_BYTES: usize = 4 << 10;
+
+/// Whether this, a whole frame, says that the connection is in another keyspace from now on.
+pub fn sets_keyspace(compression: Compression, frame: &[u8]) -> bool {
+    frame.len() <= MAX_SET_KEYSPACE_BYTES
+        && plain(compression, frame).is_some_and(|response| response.set_keyspace().is_some())
+}
+
+/// A response without compression.
+fn plain(compression: Compression, frame: &[u8]) -> Option<Response<'_>> {
     let (raw, body) = frame.split_first_chunk::<HEADER_BYTES>()?;
     let header = Header::read(*raw)?;
     let body = match header.is_compressed() {
         true => compress::expand(compression, body)?,
         false => body.into(),
     };
-    Response::new(header, body).error()
+    Some(Response::new(header, body))
 }
 
 #[cfg(test)]

@@ -48,7 +48,7 @@ pub use crate::compress::MAX_SEEN_BYTES;
 pub use bindings::{Bindings, Spec};
 pub use bound::{Bound, Change, Value};
 pub use copied::{Copied, NotCopied};
-pub use incoming::{Came, Incoming, NotOne, error_of, in_segments_of};
+pub use incoming::{Came, Incoming, NotOne, error_of, in_segments_of, sets_keyspace};
 pub use merging::NotMerged;
 pub use named::Names;
 pub use opening::Opening;
@@ -163,6 +163,7 @@ impl Editor {
     /// One that had no pipeline has this one from the next request on.
     pub fn becomes(&mut self, pipeline: Pipeline, caller: Caller) {
         self.talk.pipeline = pipeline;
+        self.talk.kept = None;
         let Caller {
             keyspace,
             user,

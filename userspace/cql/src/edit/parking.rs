@@ -100,6 +100,11 @@ pub trait Mailbox: fmt::Debug + Send + Sync {
     /// For [`Editor::resolve`](super::Editor::resolve), and once for each number. `None`: nobody will say any
     /// more. Called on any thread; does not wait.
     fn put(&self, number: u64, resolution: Option<Resolution>);
+
+    /// Whether somebody may still read it: its flow has not ended. Called on any thread; does not wait.
+    fn is_read(&self) -> bool {
+        true
+    }
 }
 
 /// The right to say, once, what becomes of something that waits.
@@ -119,6 +124,13 @@ impl Ticket {
 }
 
 impl Ticket {
+    /// Whether its flow has not ended.
+    pub fn is_awaited(&self) -> bool {
+        self.mailbox
+            .as_ref()
+            .is_some_and(|mailbox| mailbox.is_read())
+    }
+
     /// Under which it waits, among those of its flow.
     pub fn number(&self) -> u64 {
         self.number

@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use cql::edit::{Incoming, Relayed, Resolution, Response, Ticket, error_of, in_segments_of};
+use cql::edit::{Incoming, Relayed, Resolution, Ticket, error_of, in_segments_of, sets_keyspace};
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::TcpStream,
@@ -215,7 +215,11 @@ impl Serves<'_> {
                 continue;
             };
             match came.opcode {
-                RESULT if !changes_connection(frame) => {}
+                // None of a read or a write: others would see what it has changed.
+                RESULT if sets_keyspace(self.of.opening.compression, frame) => {
+                    return Err(Ended::Garbage);
+                }
+                RESULT => {}
                 ERROR if error_of(self.of.opening.compression, frame) == Some(UNPREPARED) => {
                     // Another node may have answered the PREPARE. It was not done.
                     self.shared.counters.became(Became::Unprepared);
@@ -259,10 +263,4 @@ impl Serves<'_> {
         }
         Ok(())
     }
-}
-
-/// A result that is none of a read or a write: others would see what it has changed.
-fn changes_connection(frame: &[u8]) -> bool {
-    let response = Response::of_frame(frame);
-    response.is_some_and(|response| response.set_keyspace().is_some())
 }

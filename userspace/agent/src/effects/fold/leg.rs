@@ -141,7 +141,7 @@ impl Leg {
         self.phase.store(OPEN, Release);
     }
 
-    /// Nobody has it any more, so it ends.
+    /// Nobody has it any more, so it ends with the last answer that somebody waits for.
     pub(super) fn is_unused(&self) {
         let mut state = self.lock();
         state.unused = true;
@@ -188,7 +188,9 @@ impl Leg {
     /// What there is to write, if `to` is empty; its task is woken when there is more.
     pub(super) fn take(&self, to: &mut Vec<u8>, waker: &Waker) -> Queued {
         let mut state = self.lock();
-        if state.unused {
+        // Somebody may have left and wait for an answer all the same.
+        let mut out = state.slots.iter().flatten();
+        if state.unused && !out.any(|slot| slot.ticket.is_awaited()) {
             return Queued::Unused;
         }
         if to.is_empty() && !state.queue.is_empty() {

@@ -32,6 +32,10 @@ use super::{
 /// Identities of a rule at the same time: with a connection each, less than an application's own.
 const MAX_POOLS: usize = 256;
 
+/// A flow has to have asked so much by its own connection before another one is begun for it: one that asks a thing or
+/// two and ends would cost the database a second log-in.
+const MIN_ASKED: usize = 8;
+
 /// Between two attempts to begin a connection: the first pause, and the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
@@ -74,6 +78,8 @@ struct Legs {
 pub(super) struct Member {
     pub(super) pool: Arc<Pool>,
     leg: Mutex<Option<Arc<Leg>>>,
+    /// Requests for which there was no connection.
+    missed: AtomicUsize,
     /// Its requests that are out.
     out: Arc<AtomicUsize>,
 }
@@ -150,6 +156,7 @@ impl Shared {
         Some(Member {
             pool,
             leg: Mutex::default(),
+            missed: AtomicUsize::new(0),
             out: Arc::default(),
         })
     }
@@ -185,14 +192,15 @@ impl Drop for Pool {
 
 impl Pool {
     /// One of its connections, which may just begin; on the flow's own thread if there is one.
-    fn leg(&self) -> Option<Arc<Leg>> {
+    fn leg(&self, may_begin: bool) -> Option<Arc<Leg>> {
         let here = thread::current().id();
         let mut legs = self.legs.lock().unwrap_or_else(PoisonError::into_inner);
         legs.forget_gone();
         if let Some(leg) = legs.all.iter().find(|leg| leg.thread == here) {
             return Some(leg.clone());
         }
-        if legs.all.len() < self.shared.settings.connections
+        if may_begin
+            && legs.all.len() < self.shared.settings.connections
             && let Some(leg) = legs.begin(&self.shared, &self.identity)
         {
             return Some(leg);
@@ -256,7 +264,8 @@ impl Member {
         }
         let mut leg = self.lock();
         if leg.as_ref().is_none_or(|leg| leg.is_gone()) {
-            *leg = self.pool.leg();
+            let missed = self.missed.fetch_add(1, Relaxed);
+            *leg = self.pool.leg(missed >= MIN_ASKED);
         }
         let is_open = leg.as_ref().is_some_and(|leg| leg.is_open());
         if is_open { Ok(()) } else { Err(Became::Away) }
