@@ -467,3 +467,44 @@ fn who_leaves_still_has_what_is_under_way() {
         database.ends(world);
     });
 }
+
+#[test]
+fn a_flow_that_moves_unseen_or_is_not_understood_leaves() {
+    world(|world| {
+        let database = Scripted::start(world, |_, asked| {
+            let stream = stream_of(asked);
+            let (opcode, body) = match asked[4] {
+                EXECUTE => (RESULT, [&3_i32.to_be_bytes()[..], &short(b"shop")].concat()),
+                _ if has(asked, "id = 9") => (
+                    0,
+                    [&0x000A_i32.to_be_bytes()[..], &short(b"what?")].concat(),
+                ),
+                _ => (RESULT, 1_i32.to_be_bytes().to_vec()),
+            };
+            Does::Says(frame(RESPONSE | 4, stream, opcode, &body))
+        });
+        folds_at(world, database.addr, "");
+        let [mut moves, mut mistaken] = [(); 2].map(|()| peer(world, database.addr));
+        until_folded(world, &mut moves);
+        until_folded(world, &mut mistaken);
+        // Of which nobody here knows that it is a USE.
+        let execute = frame(4, 3, EXECUTE, &[&short(b"id")[..], &[0, 1, 0]].concat());
+        assert_eq!(moves.ask(&execute).0, RESULT);
+        assert_eq!(
+            mistaken.ask(&query(4, 1, "SELECT v FROM t WHERE id = 9")).0,
+            0
+        );
+        let before = became(world, "folded");
+        assert_eq!(moves.ask(&query(4, 1, WAITS)).0, RESULT);
+        assert_eq!(mistaken.ask(&query(4, 1, WAITS)).0, RESULT);
+        // What no database takes goes by one's own.
+        let mut other = peer(world, database.addr);
+        let mut odd = query(4, 1, WAITS);
+        odd[9 + 4 + WAITS.len() + 1] = 0x77;
+        assert_eq!(other.ask(&odd).0, RESULT);
+        assert_eq!(became(world, "folded"), before);
+        assert_eq!((became(world, "keyspace"), became(world, "barred")), (1, 1));
+        drop((moves, mistaken, other));
+        database.ends(world);
+    });
+}

@@ -8,7 +8,7 @@ use super::output::Output;
 use super::parking::{Kept, Lot, Parked, Relayed, Resolution, Waited};
 use super::response::Response;
 use super::room::Taken;
-use super::talk::{Awaits, KEYSPACE, RESULT, Talk, Terms};
+use super::talk::{Awaits, KEYSPACE, MAY_USE, RESULT, Talk, Terms};
 use super::transform::{Log, Refused, Unseen};
 use crate::compress::MAX_SEEN_BYTES;
 use crate::frame::{Flags, HEADER_BYTES, Header, Opcode, RESPONSE_BIT};
@@ -236,6 +236,10 @@ impl Talk {
             if place == KEYSPACE {
                 let now = response.set_keyspace();
                 self.uses.comes_back(now, &mut self.caller);
+            }
+            if place == MAY_USE && response.set_keyspace().is_some() {
+                self.caller.keyspace_unclear = true;
+                self.uses.is_lost();
             }
             let Some(step) = self.pipeline.get(place) else {
                 continue;

@@ -9,7 +9,7 @@ use super::output::Output;
 use super::parking::{Kept, Letter, Lot, Parked, Resolution, Waited};
 use super::request::{Request, Statement};
 use super::room::Taken;
-use super::talk::{Awaits, KEYSPACE, Talk, Terms};
+use super::talk::{Awaits, KEYSPACE, MAY_USE, Talk, Terms};
 use super::transform::{Error, Log, Outcome, Refused, Unseen};
 use crate::compress::MAX_SEEN_BYTES;
 use crate::frame::{HEADER_BYTES, Header, Opcode};
@@ -274,6 +274,9 @@ impl Asking<'_> {
             // Behind all others: it is the keyspace that the client is told.
             awaited.insert(0, (KEYSPACE, 0, None));
         }
+        if request.may_use() {
+            awaited.insert(0, (MAY_USE, 0, None));
+        }
         let fate = match (request.changed(), frame.first_chunk()) {
             (Some((header, body)), Some(raw)) => talk.terms.encoded(header, raw, body),
             _ => Fate::Keep,
@@ -396,7 +399,7 @@ impl Asking<'_> {
     fn is_unseen(&mut self, header: &Header, opcode: Opcode, why: Unseen) -> bool {
         let mut wanting = self.talk.pipeline.iter().filter(|step| step.wants(opcode));
         let refused = wanting.any(|step| step.is_strict());
-        if opcode == Opcode::Query && !refused {
+        if matches!(opcode, Opcode::Query | Opcode::Execute) && !refused {
             // It may be a USE.
             self.talk.caller.keyspace_unclear = true;
             self.talk.uses.is_lost();

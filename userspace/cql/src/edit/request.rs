@@ -43,6 +43,8 @@ pub struct Request<'a> {
     unix_us: Option<i64>,
     opening: Option<&'a mut Arc<Opening>>,
     kept: Option<&'a mut Option<Note>>,
+    /// Nobody knows whether it is a USE.
+    may_use: bool,
     /// Who takes it over, and what the step has given with it.
     carried: Option<(Arc<dyn Carrier>, Ticket, u64)>,
 }
@@ -64,6 +66,7 @@ impl<'a> Request<'a> {
             unix_us: None,
             opening: None,
             kept: None,
+            may_use: false,
             carried: None,
         })
     }
@@ -339,6 +342,34 @@ impl<'a> Request<'a> {
         };
         self.carried = Some((carrier, ticket, number));
         true
+    }
+
+    /// Of an EXECUTE of which the step does not know what it executes: should its response say that the flow is in
+    /// another keyspace now, that is [unclear](super::Caller::keyspace_unclear) from then on.
+    pub fn may_be_use(&mut self) {
+        self.may_use = true;
+    }
+
+    pub(super) fn may_use(&self) -> bool {
+        self.may_use
+    }
+
+    /// Whether it says nothing of its connection, and nothing that a database is known to take for a mistake of the
+    /// connection: some close one that makes several.
+    pub fn is_ordinary(&self) -> bool {
+        const LEVELS: u16 = 0x000A;
+        const SERIAL_LEVELS: std::ops::RangeInclusive<u16> = 8..=9;
+        const KINDS: u8 = 2;
+        let allowed = match self.header.version {
+            ..4 => Flags::COMPRESSION.0,
+            _ => Flags::COMPRESSION.0 | Flags::CUSTOM_PAYLOAD.0,
+        };
+        let kind = self.body.get(self.layout.proper).copied();
+        let is_batch = self.opcode() == Opcode::Batch;
+        self.header.flags.0 & !allowed == 0
+            && self.consistency().is_some_and(|level| level.0 <= LEVELS)
+            && (self.serial_consistency()).is_none_or(|level| SERIAL_LEVELS.contains(&level.0))
+            && (!is_batch || kind.is_some_and(|kind| kind <= KINDS))
     }
 
     /// Who takes it over.

@@ -233,6 +233,9 @@ impl Terms {
 /// In place of a step's: the editor itself wants to see it.
 pub(super) const KEYSPACE: usize = usize::MAX;
 
+/// Likewise, of a response that may set the keyspace, though no USE was seen.
+pub(super) const MAY_USE: usize = usize::MAX - 2;
+
 /// Which keyspace a flow is in. While the answer to a USE is out, and after several were out at once,
 /// nobody can tell.
 #[derive(Debug, Default)]

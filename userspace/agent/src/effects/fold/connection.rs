@@ -46,6 +46,9 @@ const MAX_ANSWER_BYTES: usize = 16 << 20;
 /// UNPREPARED: the node does not know the statement.
 const UNPREPARED: i32 = 0x2500;
 
+/// The request is not understood.
+const PROTOCOL_ERROR: i32 = 0x000A;
+
 /// Whatever ends the task, nobody waits for it any longer.
 struct Ends {
     leg: Arc<Leg>,
@@ -220,13 +223,16 @@ impl Serves<'_> {
                     return Err(Ended::Garbage);
                 }
                 RESULT => {}
-                ERROR if error_of(self.of.opening.compression, frame) == Some(UNPREPARED) => {
+                ERROR => match error_of(self.of.opening.compression, frame) {
                     // Another node may have answered the PREPARE. It was not done.
-                    self.shared.counters.became(Became::Unprepared);
-                    self.answered.push((slot.ticket, Resolution::Pass));
-                    continue;
-                }
-                ERROR => {}
+                    Some(UNPREPARED) => {
+                        self.shared.counters.became(Became::Unprepared);
+                        self.answered.push((slot.ticket, Resolution::Pass));
+                        continue;
+                    }
+                    Some(PROTOCOL_ERROR) => slot.bars(),
+                    _ => {}
+                },
                 _ => return Err(Ended::Garbage),
             }
             let becomes = match self.shared.room.take(frame.len()) {

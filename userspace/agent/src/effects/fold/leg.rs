@@ -68,22 +68,31 @@ pub(super) struct Slot {
     pub(super) is_read: bool,
     /// Where it stands among the bytes that were put.
     at: u64,
-    _out: Out,
+    out: Out,
+}
+
+/// What is known of a flow here.
+#[derive(Debug, Default)]
+pub(super) struct Standing {
+    /// Its requests that are out.
+    pub(super) out: AtomicUsize,
+    /// The database did not understand one: it may end a connection that has several of those.
+    pub(super) is_barred: AtomicBool,
 }
 
 /// One of those that a flow has out, until it is dropped.
-pub(super) struct Out(Arc<AtomicUsize>);
+pub(super) struct Out(Arc<Standing>);
 
 impl Out {
-    pub(super) fn of(flow: &Arc<AtomicUsize>) -> Self {
-        flow.fetch_add(1, Relaxed);
+    pub(super) fn of(flow: &Arc<Standing>) -> Self {
+        flow.out.fetch_add(1, Relaxed);
         Self(flow.clone())
     }
 }
 
 impl Drop for Out {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Relaxed);
+        self.0.out.fetch_sub(1, Relaxed);
     }
 }
 
@@ -171,7 +180,7 @@ impl Leg {
                 stream,
                 is_read,
                 at,
-                _out: out,
+                out,
             });
         }
         let waker = state.waker.take();
@@ -282,6 +291,11 @@ impl Slots<'_> {
 }
 
 impl Slot {
+    /// Its flow has nothing asked here any more.
+    pub(super) fn bars(&self) {
+        self.out.0.is_barred.store(true, Relaxed);
+    }
+
     /// An answer, as its client is to get it.
     pub(super) fn addressed(&self, frame: &[u8]) -> Vec<u8> {
         let mut frame = frame.to_vec();

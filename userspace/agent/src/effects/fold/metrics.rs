@@ -27,6 +27,8 @@ pub(super) enum Became {
     Keyspace,
     /// Its database cannot be reached from here as its flow reaches it.
     Elsewhere,
+    /// The database did not understand an earlier one of its flow.
+    Barred,
     /// Its flow has as many out as it may.
     Share,
     /// There are as many identities as may be.
@@ -37,7 +39,7 @@ pub(super) enum Became {
     Full,
 }
 
-const BECAME: [&str; 14] = [
+const BECAME: [&str; 15] = [
     "folded",
     "statement",
     "unprepared",
@@ -48,6 +50,7 @@ const BECAME: [&str; 14] = [
     "handshake",
     "keyspace",
     "elsewhere",
+    "barred",
     "share",
     "identities",
     "away",
@@ -110,7 +113,7 @@ impl FoldMetrics {
                  connection; or why by their flow's own: `statement` (none that only reads or writes), `unprepared` \
                  (nobody here saw its PREPARE, or the shared connection's node does not know it), `traced`, `large`, \
                  `large_answer` (asked again), `dropped` (no room for \
-                 the answer: its flow was closed), `handshake`, `keyspace`, `elsewhere`, `share`, `identities`, `away`, \
+                 the answer: its flow was closed), `handshake`, `keyspace`, `elsewhere`, `barred`, `share`, `identities`, `away`, \
                  `full`.",
                 &["rule", "outcome"],
             )?,

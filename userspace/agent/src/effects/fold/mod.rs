@@ -129,7 +129,15 @@ impl Transform for Step {
 
 /// Hands it over to a shared connection.
 fn folds(shared: &Arc<Shared>, request: &mut Request<'_>, caller: &Caller) -> Result<(), Became> {
-    let is_read = asks(shared, request, caller)?;
+    let is_read = match asks(shared, request, caller) {
+        Ok(is_read) => is_read,
+        Err(why) => {
+            if request.opcode() == Opcode::Execute {
+                request.may_be_use();
+            }
+            return Err(why);
+        }
+    };
     if request.body_bytes() > MAX_REQUEST_BYTES {
         return Err(Became::Large);
     }
@@ -152,6 +160,9 @@ fn folds(shared: &Arc<Shared>, request: &mut Request<'_>, caller: &Caller) -> Re
 fn asks(shared: &Shared, request: &Request<'_>, caller: &Caller) -> Result<bool, Became> {
     if request.is_traced() {
         return Err(Became::Traced);
+    }
+    if !request.is_ordinary() {
+        return Err(Became::Statement);
     }
     let mut statements = request.statements();
     match (request.opcode(), statements.next()) {

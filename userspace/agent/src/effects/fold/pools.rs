@@ -23,7 +23,7 @@ use super::super::register::{Dials, Register};
 use super::{
     connection,
     identity::Identity,
-    leg::{Leg, Out},
+    leg::{Leg, Out, Standing},
     metrics::{Became, Counters, FoldMetrics},
     room::Room,
     settings::Checked,
@@ -80,8 +80,7 @@ pub(super) struct Member {
     leg: Mutex<Option<Arc<Leg>>>,
     /// Requests for which there was no connection.
     missed: AtomicUsize,
-    /// Its requests that are out.
-    out: Arc<AtomicUsize>,
+    standing: Arc<Standing>,
 }
 
 impl Folds {
@@ -157,7 +156,7 @@ impl Shared {
             pool,
             leg: Mutex::default(),
             missed: AtomicUsize::new(0),
-            out: Arc::default(),
+            standing: Arc::default(),
         })
     }
 
@@ -259,7 +258,10 @@ impl Member {
     /// # Errors
     /// Why not.
     pub(super) fn may_ask(&self) -> Result<(), Became> {
-        if self.out.load(Relaxed) >= self.pool.shared.settings.share {
+        if self.standing.is_barred.load(Relaxed) {
+            return Err(Became::Barred);
+        }
+        if self.standing.out.load(Relaxed) >= self.pool.shared.settings.share {
             return Err(Became::Share);
         }
         let mut leg = self.lock();
@@ -283,7 +285,7 @@ impl Carrier for Member {
         let leg = self.lock();
         let asked = leg
             .as_ref()
-            .map(|leg| leg.ask(ticket, frame, number == 1, Out::of(&self.out)));
+            .map(|leg| leg.ask(ticket, frame, number == 1, Out::of(&self.standing)));
         counters.became(match asked {
             Some(true) => Became::Folded,
             Some(false) | None => Became::Full,
