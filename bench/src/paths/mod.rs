@@ -3,6 +3,7 @@
 
 mod bypass;
 mod enrich;
+mod fold;
 mod forward;
 mod observe;
 mod relay;
@@ -50,7 +51,7 @@ pub struct Ours {
 }
 
 /// All of them, in the order of tables.
-pub const OURS: [&Ours; 9] = [
+pub const OURS: [&Ours; 10] = [
     &bypass::BYPASS,
     &remembered::REMEMBERED,
     &observe::OBSERVE,
@@ -59,6 +60,7 @@ pub const OURS: [&Ours; 9] = [
     &relay::RELAY,
     &enrich::ENRICH,
     &stats::STATS,
+    &fold::FOLD,
     &FORWARD,
 ];
 

@@ -103,6 +103,12 @@ impl Pipelines {
         Ok(())
     }
 
+    /// Some rule's wants to know how flows have begun.
+    pub fn want_openings(&self) -> bool {
+        let mut steps = self.0.values().filter_map(|steps| steps.edit.as_ref());
+        steps.any(|steps| steps.iter().any(|step| step.wants_opening()))
+    }
+
     /// Some rule's changes requests.
     pub fn edit(&self) -> bool {
         self.0.values().any(|steps| steps.edit.is_some())

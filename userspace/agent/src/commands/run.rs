@@ -137,6 +137,7 @@ async fn serve(file: &Path, mut config: Config) -> anyhow::Result<()> {
     } = Dataplane::attach(&options, &config.policy)?;
     *attached.lock().unwrap_or_else(PoisonError::into_inner) = Some(dataplane);
     means.caches.dial_by(probe);
+    means.folds.dial_by(probe);
     means.mirrors.dial_by(probe);
     // Beneath the pins, which are ours alone by now.
     if let Err(error) = edge_control.apply(&config.xdp, &config.policy) {

@@ -21,6 +21,9 @@ const MAX_STEPS: usize = 32;
 /// The step that merges writes.
 const COALESCE: &str = "coalesce";
 
+/// The step that has flows share connections.
+const FOLD: &str = "fold";
+
 /// The key that names a step's transform.
 const TRANSFORM: &str = "transform";
 
@@ -97,6 +100,7 @@ fn pipeline(rule: &RawRule) -> Result<Steps, Flaw> {
                     behind_all(&effects, &*step, raw)?;
                 }
                 before_merging(&effects, &*step, raw)?;
+                before_folding(&effects, &*step, raw)?;
                 edit.push(step);
                 effects.push(effect);
             }
@@ -113,6 +117,7 @@ fn pipeline(rule: &RawRule) -> Result<Steps, Flaw> {
         may_protect(rule, &report)?;
     }
     means_what_is_named(rule, &edit)?;
+    may_fold(rule, &effects)?;
     Ok(Steps {
         edit: (!edit.is_empty()).then(|| edit.into()),
         report: (!report.is_empty()).then(|| report.into()),
@@ -121,12 +126,12 @@ fn pipeline(rule: &RawRule) -> Result<Steps, Flaw> {
     })
 }
 
-/// `cache` and `coalesce` know what a statement is about by the names in its text and the keyspace that the client is
+/// `cache`, `coalesce` and `fold` know what a statement is about by the names in its text and the keyspace that the client is
 /// in, which have to be those of one side; and a table has two names where the database's is understood, too. `lookup`
 /// has texts of the database, which others would take for the client's.
 fn means_what_is_named(rule: &RawRule, steps: &[Box<dyn Transform>]) -> Result<(), Flaw> {
     let mut names = steps.iter().map(|step| step.name());
-    let Some(name) = names.find(|name| ["cache", COALESCE, "lookup"].contains(name)) else {
+    let Some(name) = names.find(|name| ["cache", COALESCE, FOLD, "lookup"].contains(name)) else {
         return Ok(());
     };
     let why = match name {
@@ -190,6 +195,39 @@ fn before_merging(
         _ => return Ok(()),
     };
     Err(Flaw::new(raw.span(), message))
+}
+
+/// What is folded does not reach a step behind; also not one that takes requests as the database gets them.
+fn before_folding(
+    effects: &[Arc<dyn Effect>],
+    step: &dyn Transform,
+    raw: &Spanned<Table>,
+) -> Result<(), Flaw> {
+    if effects.iter().all(|effect| effect.name() != FOLD) {
+        return Ok(());
+    }
+    let message = match step.name() {
+        FOLD => format!("rule.pipeline: expected {FOLD} once; found it twice"),
+        name => format!(
+            "rule.pipeline: expected {FOLD} behind all other steps, because what it hands over does not reach them; \
+             found {name} behind it"
+        ),
+    };
+    Err(Flaw::new(raw.span(), message))
+}
+
+/// A shared connection is not encrypted: what a rule wants encrypted must not go by one.
+fn may_fold(rule: &RawRule, effects: &[Arc<dyn Effect>]) -> Result<(), Flaw> {
+    match &rule.upstream_tls {
+        Some(tls) if effects.iter().any(|effect| effect.name() == FOLD) => {
+            let message = format!(
+                "rule.upstream_tls: expected none in a rule with `{FOLD}`, because connections that flows share are \
+                 not encrypted"
+            );
+            Err(Flaw::new(tls.span(), message))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// What must never be stored, or written to a log, in plain is not let past its step.

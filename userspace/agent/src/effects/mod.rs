@@ -5,6 +5,7 @@
 
 pub mod cache;
 pub mod coalesce;
+pub mod fold;
 pub mod mirror;
 mod register;
 
@@ -83,5 +84,6 @@ macro_rules! effects {
 effects! {
     cache => Cache,
     coalesce => Coalesce,
+    fold => Fold,
     mirror => Mirror,
 }

@@ -41,6 +41,9 @@ pub(super) const MARKED: &str = "marked";
 /// Its backend was found dead, and the file says to reset.
 pub const BACKEND_DOWN: &str = "backend_down";
 
+/// A connection to the database that it shared, and had a request out on, was lost.
+pub(super) const SHARED_LOST: &str = "shared_lost";
+
 /// The agent ends, and it is the agent's.
 const AGENT_ENDED: &str = "agent_ended";
 
@@ -60,6 +63,7 @@ pub const CLOSE_REASONS: &[&str] = &[
     TLS_REQUIRED,
     MARKED,
     BACKEND_DOWN,
+    SHARED_LOST,
     AGENT_ENDED,
 ];
 
@@ -122,7 +126,7 @@ pub(super) async fn sides(near: Near, reason: &str, leads_near: TcpStream, far: 
         CLIENT_RESET => reset(&database),
         DATABASE_RESET => reset(&client),
         // Of an error nobody knows what became of its socket.
-        CLIENT_ERROR | DATABASE_ERROR | SPLICE_FAILED | MARKED | BACKEND_DOWN => {
+        CLIENT_ERROR | DATABASE_ERROR | SPLICE_FAILED | MARKED | BACKEND_DOWN | SHARED_LOST => {
             reset(&database);
             reset(&client);
         }

@@ -222,6 +222,11 @@ impl Decoder {
         self.gate.as_mut()?.last_words()
     }
 
+    /// What the client is still told, where the flow has to end because what was asked by another connection is lost.
+    pub(super) fn lost(&mut self) -> Option<Vec<u8>> {
+        self.editing.as_mut()?.lost()
+    }
+
     /// Both directions are to be polled again: what one held back may pass now.
     pub(super) fn let_go(&mut self) -> bool {
         std::mem::take(&mut self.let_go)

@@ -1,6 +1,7 @@
 //! What a rule's pipeline does to a flow that passes.
 
 use std::{
+    net::SocketAddr,
     sync::{Arc, LazyLock},
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
@@ -69,7 +70,10 @@ impl Editing {
         }
         let letters = Letters::of(flow);
         let editor = Editor::new(Pipeline::default(), Caller::default());
-        let editor = editor.telling(shared.prepared.clone());
+        let mut editor = editor.telling(shared.prepared.clone());
+        if pipelines.want_openings() {
+            editor = editor.remembering();
+        }
         Some(Box::new(Self {
             editor: editor.within(&ROOM).told_by(letters.clone()),
             letters,
@@ -128,6 +132,12 @@ impl Editing {
         }
         self.rest();
         heard
+    }
+
+    /// What was asked by another connection is lost with that: what the client is still told, before the flow ends.
+    pub(super) fn lost(&mut self) -> Option<Vec<u8>> {
+        let lost = self.editor.is_lost();
+        lost.then(|| self.editor.answers().unwrap_or_default())
     }
 
     /// What the database gets now that has waited.
@@ -224,6 +234,16 @@ impl Editing {
     }
 }
 
+/// Where another connection to a flow's database can be had as its own was: on this host and in this namespace, and not
+/// encrypted.
+fn database(flow: &Flow) -> Option<SocketAddr> {
+    let encrypts = flow.tls().is_some_and(|tls| tls.database.is_some());
+    if flow.netns.is_some() || flow.process.is_elsewhere() || encrypts {
+        return None;
+    }
+    Some(flow.backend().unwrap_or(flow.orig_dst.socket_addr()))
+}
+
 fn caller(flow: &Flow) -> Caller {
     let process = &flow.process;
     let is_here = !process.is_elsewhere();
@@ -232,7 +252,9 @@ fn caller(flow: &Flow) -> Caller {
         rule: flow.rule().as_str().to_owned(),
         client: flow.client.socket_addr().ip().to_string(),
         dialled: Some(flow.orig_dst.socket_addr()),
+        database: database(flow),
         keyspace: None,
+        keyspace_unclear: false,
         keyspace_before: false,
         user: None,
         logged_in: false,

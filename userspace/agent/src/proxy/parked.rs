@@ -55,4 +55,8 @@ impl Mailbox for Letters {
         drop(letters);
         flow.mailbox.wake();
     }
+
+    fn is_read(&self) -> bool {
+        self.flow.strong_count() > 0
+    }
 }

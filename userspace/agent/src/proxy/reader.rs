@@ -147,6 +147,11 @@ impl Reader {
         self.decoder.as_mut()?.last_words()
     }
 
+    /// What the client is still told, where a connection that the flow shares is lost.
+    pub(super) fn lost(&mut self) -> Option<Vec<u8>> {
+        self.decoder.as_mut()?.lost()
+    }
+
     /// Whether both directions are to be polled again: what one held back may pass now. A decoder
     /// that has nothing more to learn goes.
     pub(super) fn let_go(&mut self) -> bool {

@@ -19,7 +19,10 @@ use tokio::{io::Interest, net::TcpStream};
 use super::{
     Shared,
     chunk::Way,
-    close::{self, BOTH_ENDED, CLIENT_RESET, DATABASE_RESET, DENIED, SPLICE_FAILED, TLS_REQUIRED},
+    close::{
+        self, BOTH_ENDED, CLIENT_RESET, DATABASE_RESET, DENIED, SHARED_LOST, SPLICE_FAILED,
+        TLS_REQUIRED,
+    },
     decode::Decoder,
     direction::{Direction, State, Stop},
     drain::Drain,
@@ -310,6 +313,11 @@ impl Relay {
         client: &TcpStream,
         database: &TcpStream,
     ) -> Poll<&'static str> {
+        if self.lost().is_none()
+            && let Some(words) = self.reader.lost()
+        {
+            self.deny(&words, SHARED_LOST);
+        }
         let was_lost = self.lost().is_some();
         if self.legs.wait()
             && !was_lost

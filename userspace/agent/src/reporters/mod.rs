@@ -36,6 +36,7 @@ use crate::{
     effects::{
         cache::{CacheMetrics, Caches},
         coalesce::CoalesceMetrics,
+        fold::{FoldMetrics, Folds},
         mirror::{MirrorMetrics, Mirrors},
     },
     protect::{ProtectMetrics, Rings},
@@ -153,6 +154,8 @@ pub struct Means {
     pub mirrors: Mirrors,
     /// What `coalesce` counts.
     pub coalesce: CoalesceMetrics,
+    /// Connections that flows share.
+    pub folds: Folds,
     /// What `count` and `debug` count.
     pub frames: FrameMetrics,
     /// What `stats` counts.
@@ -175,6 +178,7 @@ impl Means {
             caches: Caches::new(CacheMetrics::register(registry)?),
             mirrors: Mirrors::new(MirrorMetrics::register(registry)?),
             coalesce: CoalesceMetrics::register(registry)?,
+            folds: Folds::new(FoldMetrics::register(registry)?),
             frames: FrameMetrics::register(registry)?,
             stats: stats::Counted::register(registry)?,
             statements: Arc::new(Statements::register(registry)?),
@@ -187,6 +191,7 @@ impl Means {
         self.caches.declare_for_docs();
         self.mirrors.declare_for_docs();
         self.coalesce.declare_for_docs();
+        self.folds.declare_for_docs();
         self.frames.declare_for_docs();
         self.stats.declare_for_docs();
         self.journals.metrics.declare_for_docs();

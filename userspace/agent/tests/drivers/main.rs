@@ -13,6 +13,7 @@
 )]
 
 mod cassandra;
+mod fold;
 mod go;
 mod java;
 mod killed;

@@ -161,7 +161,7 @@ fn encrypted(test: &str, version: u8, compression: &str) {
     driver_in(test, "enrich", version, compression, &way, &more);
 }
 
-fn driver_in(test: &str, action: &str, version: u8, compression: &str, way: &str, more: &str) {
+pub fn driver_in(test: &str, action: &str, version: u8, compression: &str, way: &str, more: &str) {
     let Some(suite) = Suite::provided(test) else {
         return;
     };
@@ -178,6 +178,7 @@ fn driver_in(test: &str, action: &str, version: u8, compression: &str, way: &str
         return seen::only_untouched(&agent);
     }
     seen::all_enriched(&agent);
+    seen::folds_as_asked(&agent, more);
     if way == "renamed" {
         let transforms = seen::transforms(&agent);
         assert!(transforms["changed"] > 0.0, "{transforms:?}");

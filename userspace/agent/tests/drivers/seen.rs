@@ -43,6 +43,20 @@ pub fn only_untouched(agent: &Agent<'_>) {
     unharmed(agent);
 }
 
+/// Where a rule has `fold` in it, most of what was asked was asked by shared connections, and none of those was lost.
+pub fn folds_as_asked(agent: &Agent<'_>, more: &str) {
+    if !more.contains("\"fold\"") {
+        return;
+    }
+    let metrics = agent.metrics().unwrap();
+    let became = by_label(&metrics, "underpass_fold_requests_total", "outcome");
+    let not: f64 = became.values().sum::<f64>() - became["folded"];
+    assert!(became["folded"] > not, "{became:?}");
+    let mut ended = nonzero(by_label(&metrics, "underpass_fold_ended_total", "why"));
+    ended.remove("unused");
+    assert_eq!(ended, BTreeMap::new(), "shared connections");
+}
+
 /// Every connection was carried to a good end and understood from its first byte to its last.
 pub fn all_enriched(agent: &Agent<'_>) {
     wait_for_last_fin(agent);

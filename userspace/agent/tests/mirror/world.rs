@@ -37,12 +37,17 @@ pub struct World<'s> {
 }
 
 pub fn world(body: impl FnOnce(&World<'_>)) {
+    world_of(1, NodeOptions::default(), body);
+}
+
+/// With so many threads on which bytes move.
+pub fn world_of(workers: usize, options: NodeOptions, body: impl FnOnce(&World<'_>)) {
     let sandbox = Sandbox::new().unwrap();
     let netns = Some(&sandbox.netns);
-    let settings = "max_flows = 100\nworkers = 1";
+    let settings = &format!("max_flows = 100\nworkers = {workers}");
     let agent = Agent::start(Path::new(BINARY), netns, &sandbox.cgroup, settings, "").unwrap();
     let world = World {
-        database: node(&sandbox, NodeOptions::default()),
+        database: node(&sandbox, options),
         sandbox: &sandbox,
         agent,
     };

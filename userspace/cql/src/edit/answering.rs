@@ -5,10 +5,10 @@ use super::cutter::{Fate, Frames, Plan};
 use super::lane::{Lane, Reads, in_segments, may_begin};
 use super::merging::RIDERS;
 use super::output::Output;
-use super::parking::{Kept, Lot, Parked, Resolution, Waited};
+use super::parking::{Kept, Lot, Parked, Relayed, Resolution, Waited};
 use super::response::Response;
 use super::room::Taken;
-use super::talk::{Awaits, KEYSPACE, RESULT, Talk, Terms};
+use super::talk::{Awaits, KEYSPACE, MAY_USE, RESULT, Talk, Terms};
 use super::transform::{Log, Refused, Unseen};
 use crate::compress::MAX_SEEN_BYTES;
 use crate::frame::{Flags, HEADER_BYTES, Header, Opcode, RESPONSE_BIT};
@@ -28,7 +28,7 @@ impl Reads for Answering<'_> {
 
     fn between(&mut self, lane: &Lane, out: &mut Output<'_>) {
         if !self.talk.answers.is_empty() && lane.cutter.is_between() {
-            let frames = std::mem::take(&mut self.talk.answers);
+            let frames = self.talk.take_answers();
             out.put(&in_segments(lane, &frames));
         }
     }
@@ -50,10 +50,12 @@ impl Frames<Unreadable> for Answering<'_> {
                 self.talk.terms.accepted = true;
                 self.talk.terms.version = header.version;
                 self.talk.terms.segmented = header.version >= 5;
+                self.talk.is_let_in(header);
             }
         }
         self.talk.logs_in(header);
         self.talk.lookups.sees(header.opcode);
+        self.talk.is_answered(header);
         let wanted = match header.opcode {
             Some(Opcode::Event) => self.talk.pipeline.iter().any(|step| step.wants_events()),
             _ => self.talk.awaited.contains_key(&header.stream),
@@ -97,7 +99,7 @@ impl Frames<Unreadable> for Answering<'_> {
             return Fate::Keep;
         };
         if self.talk.lookups.is_out(header.stream) {
-            self.talk.is_answered(header, body, self.log);
+            self.talk.is_looked_up(header, body, self.log);
             return Fate::Drop;
         }
         let Some(plain) = self.talk.terms.plain(header, body) else {
@@ -141,8 +143,12 @@ impl Answering<'_> {
             ..
         } = parked;
         match resolution {
-            // The first two are said of requests.
-            Resolution::Leads(_) | Resolution::Due | Resolution::Pass => {
+            // All but the last are said of requests.
+            Resolution::Leads(_)
+            | Resolution::Due
+            | Resolution::Relayed(_)
+            | Resolution::Lost
+            | Resolution::Pass => {
                 self.goes_on(&header, kept, awaited);
             }
             Resolution::Instead(body) => {
@@ -157,6 +163,24 @@ impl Answering<'_> {
                 }
                 self.talk.answer_all(&header, &error, &awaited);
             }
+        }
+    }
+
+    /// The response to one that was carried, for those who await it and then the client.
+    pub(super) fn relays(&mut self, parked: Parked, relayed: Relayed) {
+        let (frame, held) = relayed.into_parts();
+        self.talk.held.extend(held);
+        if parked.awaited.is_empty() {
+            return self.talk.answers.extend_from_slice(&frame);
+        }
+        let Some(header) = frame.first_chunk().and_then(|raw| Header::read(*raw)) else {
+            return;
+        };
+        self.talk.awaited.insert(header.stream, parked.awaited);
+        match self.see(&header, &frame) {
+            Fate::Drop => {}
+            Fate::Keep => self.talk.answers.extend_from_slice(&frame),
+            Fate::Instead(frame) => self.talk.answers.extend_from_slice(&frame),
         }
     }
 
@@ -228,6 +252,10 @@ impl Talk {
                 let now = response.set_keyspace();
                 self.uses.comes_back(now, &mut self.caller);
             }
+            if place == MAY_USE && response.set_keyspace().is_some() {
+                self.caller.keyspace_unclear = true;
+                self.uses.is_lost();
+            }
             let Some(step) = self.pipeline.get(place) else {
                 continue;
             };
@@ -250,6 +278,7 @@ impl Talk {
                     place,
                     awaited,
                     to_database: false,
+                    is_carried: false,
                     space,
                 };
                 self.parking.put(parked);

@@ -9,7 +9,7 @@ use super::output::Output;
 use super::parking::{Kept, Letter, Lot, Parked, Resolution, Waited};
 use super::request::{Request, Statement};
 use super::room::Taken;
-use super::talk::{Awaits, KEYSPACE, Talk, Terms};
+use super::talk::{Awaits, KEYSPACE, MAY_USE, Talk, Terms};
 use super::transform::{Error, Log, Outcome, Refused, Unseen};
 use crate::compress::MAX_SEEN_BYTES;
 use crate::frame::{HEADER_BYTES, Header, Opcode};
@@ -76,6 +76,10 @@ impl Frames<Unreadable> for Asking<'_> {
             };
         }
         if opcode == Opcode::AuthResponse {
+            if header.length > MAX_TOKEN_BYTES {
+                let compression = self.talk.terms.compression;
+                self.talk.handshake.tells(header, None, compression);
+            }
             return Ok(match header.length <= MAX_TOKEN_BYTES {
                 true => Plan::See,
                 false => Plan::Pass,
@@ -121,11 +125,16 @@ impl Frames<Unreadable> for Asking<'_> {
         };
         if header.opcode == Some(Opcode::Startup) {
             self.talk.terms.starts(header, body);
+            if self.talk.remembers {
+                self.talk.handshake.starts(header, body);
+            }
             return Fate::Keep;
         }
         if header.opcode == Some(Opcode::AuthResponse) {
             let plain = self.talk.terms.plain(header, body).unwrap_or_default();
             self.talk.login.goes_out(header.stream, &plain);
+            let compression = self.talk.terms.compression;
+            self.talk.handshake.tells(header, Some(body), compression);
             return Fate::Keep;
         }
         let fate = self.show(header, frame, body);
@@ -194,7 +203,9 @@ impl Asking<'_> {
         }
         // What a database reads before it has answered a STARTUP, nobody else can know.
         let mut request = match talk.terms.accepted {
-            true => request.beside(Lot::new(&mut talk.parking, &talk.room)),
+            true => request
+                .beside(Lot::new(&mut talk.parking, &talk.room))
+                .of_flow(talk.handshake.opening(), &mut talk.kept),
             false => request,
         };
         request.is_at(talk.unix_us);
@@ -229,16 +240,32 @@ impl Asking<'_> {
                 self.log.waited(step.name(), Waited::NoRoom);
             }
             if let Some(space) = request.take_space() {
+                let carried = request.take_carried();
                 let changed = request.changed();
+                // As the database would have got it from here.
+                let own = match (&carried, changed, frame.first_chunk()) {
+                    (Some(_), Some((header, body)), Some(raw)) => {
+                        Some(talk.terms.encoded(header, raw, body))
+                    }
+                    _ => None,
+                };
                 let parked = Parked {
                     header: changed.map_or(*header, |(header, _)| *header),
                     kept: Kept::of(frame, changed),
                     place,
                     awaited,
                     to_database: true,
+                    is_carried: carried.is_some(),
                     space,
                 };
                 talk.parking.put(parked);
+                if let Some((carrier, ticket, number)) = carried {
+                    let frame = match &own {
+                        Some(Fate::Instead(own)) => own,
+                        _ => frame,
+                    };
+                    carrier.carry(ticket, frame, number);
+                }
                 return Fate::Drop;
             }
             if request.has_said() {
@@ -255,6 +282,9 @@ impl Asking<'_> {
             talk.uses.goes_out(&mut talk.caller, has_pipeline);
             // Behind all others: it is the keyspace that the client is told.
             awaited.insert(0, (KEYSPACE, 0, None));
+        }
+        if request.may_use() {
+            awaited.insert(0, (MAY_USE, 0, None));
         }
         let fate = match (request.changed(), frame.first_chunk()) {
             (Some((header, body)), Some(raw)) => talk.terms.encoded(header, raw, body),
@@ -307,8 +337,12 @@ impl Asking<'_> {
             ..
         } = parked;
         match resolution {
-            // The first two are no words on one alone.
-            Resolution::Leads(_) | Resolution::Due | Resolution::Pass => {
+            // The first two are no words on one alone; the next two the editor takes itself.
+            Resolution::Leads(_)
+            | Resolution::Due
+            | Resolution::Relayed(_)
+            | Resolution::Lost
+            | Resolution::Pass => {
                 self.goes_on(&header, kept, place, awaited);
             }
             Resolution::Instead(body) => {
@@ -374,6 +408,11 @@ impl Asking<'_> {
     fn is_unseen(&mut self, header: &Header, opcode: Opcode, why: Unseen) -> bool {
         let mut wanting = self.talk.pipeline.iter().filter(|step| step.wants(opcode));
         let refused = wanting.any(|step| step.is_strict());
+        if matches!(opcode, Opcode::Query | Opcode::Execute) && !refused {
+            // It may be a USE.
+            self.talk.caller.keyspace_unclear = true;
+            self.talk.uses.is_lost();
+        }
         self.log.unseen(header.stream, why, refused);
         if refused {
             let error = match why {

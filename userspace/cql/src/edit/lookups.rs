@@ -206,7 +206,7 @@ impl Talk {
     }
 
     /// A question's answer is there.
-    pub(super) fn is_answered(&mut self, header: &Header, body: &[u8], log: &mut dyn Log) {
+    pub(super) fn is_looked_up(&mut self, header: &Header, body: &[u8], log: &mut dyn Log) {
         let Some(id) = self.lookups.out.remove(&header.stream) else {
             return;
         };

@@ -18,6 +18,7 @@
 //! - `merging`: EXECUTEs that become one BATCH, and its answer that becomes theirs.
 //! - `lookups`: what was prepared where nobody looked, asked of the database.
 //! - `parking`: what waits for an answer from outside.
+//! - `opening`: how a flow has begun; `incoming`: a connection that begins in the same way, and is no flow.
 //! - `transform`: what a transform is.
 
 mod answering;
@@ -26,12 +27,14 @@ mod bindings;
 mod bound;
 mod copied;
 mod cutter;
+mod incoming;
 mod lane;
 mod layout;
 mod login;
 mod lookups;
 mod merging;
 mod named;
+mod opening;
 mod output;
 mod page;
 mod parking;
@@ -47,11 +50,15 @@ pub use crate::compress::{MAX_SEEN_BYTES, shrink};
 pub use bindings::{Bindings, Spec};
 pub use bound::{Bound, Change, Value};
 pub use copied::{Copied, NotCopied};
+pub use incoming::{Came, Incoming, NotOne, error_of, in_segments_of, sets_keyspace};
 pub use lookups::{LookedUp, MAX_LOOKUPS};
 pub use merging::NotMerged;
 pub use named::Names;
+pub use opening::Opening;
 pub use page::Page;
-pub use parking::{Letter, MAX_PARKED, MAX_PARKED_BYTES, Mailbox, Resolution, Ticket, Waited};
+pub use parking::{
+    Carrier, Letter, MAX_PARKED, MAX_PARKED_BYTES, Mailbox, Relayed, Resolution, Ticket, Waited,
+};
 pub use request::{Note, Request, Statement};
 pub use response::Response;
 pub use room::Room;
@@ -66,7 +73,9 @@ use answering::Answering;
 use asking::Asking;
 pub(crate) use asking::may_use;
 use lane::{Lane, in_segments};
+use opening::Handshake;
 use output::Output;
+use parking::Parked;
 use talk::Talk;
 
 /// What is done to the requests of a rule's flows, in this order.
@@ -155,20 +164,33 @@ impl Editor {
         self
     }
 
+    /// One that remembers how its flow begins, for a pipeline that it may come to have.
+    pub fn remembering(mut self) -> Self {
+        self.talk.remembers = true;
+        self
+    }
+
     /// One that had no pipeline has this one from the next request on.
     pub fn becomes(&mut self, pipeline: Pipeline, caller: Caller) {
         self.talk.pipeline = pipeline;
+        self.talk.kept = None;
         let Caller {
             keyspace,
             user,
             logged_in,
+            keyspace_unclear,
             ..
         } = std::mem::take(&mut self.talk.caller);
+        if !self.talk.pipeline.iter().any(|step| step.wants_opening()) {
+            self.talk.remembers = false;
+            self.talk.handshake = Handshake::Unknown;
+        }
         self.talk.caller = Caller {
             keyspace_before: keyspace.is_some() || self.talk.uses.is_out(),
             keyspace,
             user,
             logged_in,
+            keyspace_unclear,
             ..caller
         };
         if self.talk.early && self.is_strict() {
@@ -254,6 +276,54 @@ impl Editor {
         let Some(parked) = self.talk.parking.take(number) else {
             return;
         };
+        if !parked.is_carried {
+            return self.resolves(now_ns, parked, resolution, log);
+        }
+        let carried = match resolution {
+            Some(known @ (Resolution::Pass | Resolution::Relayed(_))) => known,
+            _ => Resolution::Lost,
+        };
+        // Its step may be gone: who has it in hand does not know.
+        if let Some(step) = self.talk.pipeline.get(parked.place) {
+            let what = match carried {
+                Resolution::Pass => Waited::Passed,
+                Resolution::Relayed(_) => Waited::Relayed,
+                _ => Waited::Lost,
+            };
+            log.waited(step.name(), what);
+        }
+        match carried {
+            Resolution::Relayed(relayed) => {
+                let mut answering = Answering {
+                    talk: &mut self.talk,
+                    begun: &mut self.answered,
+                    log,
+                };
+                answering.relays(parked, relayed);
+            }
+            Resolution::Pass => {
+                let mut asking = Asking {
+                    talk: &mut self.talk,
+                    begun: &mut self.asked,
+                    pause_ns: &mut self.pause_ns,
+                    now_ns,
+                    log,
+                };
+                asking.resumes(parked, Resolution::Pass);
+                asking.does_said();
+            }
+            _ => self.talk.lost = true,
+        }
+    }
+
+    /// What was not carried.
+    fn resolves(
+        &mut self,
+        now_ns: u64,
+        parked: Parked,
+        resolution: Option<Resolution>,
+        log: &mut dyn Log,
+    ) {
         let Some(step) = self.talk.pipeline.get(parked.place) else {
             return;
         };
@@ -263,7 +333,7 @@ impl Editor {
             Some(Resolution::Answer(_)) => Waited::Answered,
             Some(Resolution::Refuse(_)) => Waited::Refused,
             Some(Resolution::Leads(_)) => Waited::Merged,
-            Some(Resolution::Due) => return,
+            Some(Resolution::Due | Resolution::Relayed(_) | Resolution::Lost) => return,
             None => Waited::GivenUp,
         };
         log.waited(step.name(), what);
@@ -307,7 +377,10 @@ impl Editor {
     pub fn give_up(&mut self, now_ns: u64, to_database: bool, log: &mut dyn Log) {
         let mailbox = self.talk.parking.mailbox.take();
         for number in self.talk.parking.numbers(to_database) {
-            self.resolve(now_ns, number, None, log);
+            // What is carried is somebody's who will answer.
+            if !self.talk.parking.is_carried(number) {
+                self.resolve(now_ns, number, None, log);
+            }
         }
         self.talk.parking.mailbox = mailbox;
     }
@@ -325,6 +398,11 @@ impl Editor {
         }
     }
 
+    /// Whether what was carried is lost: the flow has to end, as one that has lost its database.
+    pub fn is_lost(&self) -> bool {
+        self.talk.lost
+    }
+
     /// How many requests and responses wait.
     pub fn parked(&self) -> usize {
         self.talk.parking.len()
@@ -334,6 +412,7 @@ impl Editor {
     pub fn can_leave(&self) -> bool {
         self.talk.riders.is_empty()
             && self.talk.lookups.is_idle()
+            && !self.talk.parking.are_carried()
             && (self.talk.late.is_empty() || self.requests.cutter.is_between())
             && (self.talk.answers.is_empty() || self.responses.cutter.is_between())
     }
@@ -362,7 +441,7 @@ impl Editor {
         if self.talk.answers.is_empty() || !self.responses.cutter.is_between() {
             return None;
         }
-        let frames = std::mem::take(&mut self.talk.answers);
+        let frames = self.talk.take_answers();
         Some(in_segments(&self.responses, &frames))
     }
 

@@ -10,6 +10,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
+use super::request::Note;
 use super::room::{Room, Taken};
 use super::talk::Awaits;
 use super::transform::Refused;
@@ -35,9 +36,56 @@ pub enum Resolution {
     Refuse(Refused),
     /// Of a request: its step is asked what becomes of it ([`Transform::due`](super::Transform::due)).
     Due,
+    /// Of a request that was [handed over](super::Request::hand_over): the client gets this response.
+    Relayed(Relayed),
+    /// Of the same: whoever had it is gone, and what became of it cannot be known. The flow has to end, as it would if
+    /// it had lost its own connection ([`Editor::is_lost`](super::Editor::is_lost)).
+    Lost,
     /// Of an EXECUTE that [can be merged](super::Request::mergeable): it goes on as an UNLOGGED BATCH of itself and
     /// those behind these numbers, of the same step, and all get the one answer ([`Ticket::leads`]).
     Leads(Vec<u64>),
+}
+
+/// A response that a database has sent on another connection: a whole frame, on the stream of the request, in the
+/// version and compression of its flow.
+#[derive(Clone)]
+pub struct Relayed {
+    frame: Vec<u8>,
+    /// Dropped when the frame goes on.
+    held: Option<Note>,
+}
+
+impl Relayed {
+    /// `held` is dropped when the frame goes on, or never will.
+    pub fn new(frame: Vec<u8>, held: Option<Note>) -> Self {
+        Self { frame, held }
+    }
+
+    pub(super) fn into_parts(self) -> (Vec<u8>, Option<Note>) {
+        (self.frame, self.held)
+    }
+}
+
+impl fmt::Debug for Relayed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut relayed = f.debug_struct("Relayed");
+        relayed.field("bytes", &self.frame.len()).finish()
+    }
+}
+
+impl PartialEq for Relayed {
+    fn eq(&self, other: &Self) -> bool {
+        self.frame == other.frame
+    }
+}
+
+impl Eq for Relayed {}
+
+/// Who takes requests over ([`Request::hand_over`](super::Request::hand_over)).
+pub trait Carrier: fmt::Debug + Send + Sync {
+    /// Takes this one, a whole frame as the database is to get it. `number`: what the step has given with it. Whoever
+    /// cannot, resolves the ticket with [`Resolution::Pass`]. Does not wait.
+    fn carry(&self, ticket: Ticket, frame: &[u8], number: u64);
 }
 
 /// What becomes of one that waits, told on its own flow's thread.
@@ -52,6 +100,11 @@ pub trait Mailbox: fmt::Debug + Send + Sync {
     /// For [`Editor::resolve`](super::Editor::resolve), and once for each number. `None`: nobody will say any
     /// more. Called on any thread; does not wait.
     fn put(&self, number: u64, resolution: Option<Resolution>);
+
+    /// Whether somebody may still read it: its flow has not ended. Called on any thread; does not wait.
+    fn is_read(&self) -> bool {
+        true
+    }
 }
 
 /// The right to say, once, what becomes of something that waits.
@@ -71,6 +124,13 @@ impl Ticket {
 }
 
 impl Ticket {
+    /// Whether its flow has not ended.
+    pub fn is_awaited(&self) -> bool {
+        self.mailbox
+            .as_ref()
+            .is_some_and(|mailbox| mailbox.is_read())
+    }
+
     /// Under which it waits, among those of its flow.
     pub fn number(&self) -> u64 {
         self.number
@@ -133,6 +193,10 @@ pub enum Waited {
     Merged,
     /// The client got a RESULT.
     Answered,
+    /// The client got the database's response, by another connection.
+    Relayed,
+    /// Whoever had it was lost, and its flow has ended for that.
+    Lost,
     /// The client got an error.
     Refused,
     /// Nobody would have said any more: it became what its step says ([`Transform::given_up`]).
@@ -150,6 +214,8 @@ crate::event::labelled!(Waited {
     Changed => "changed",
     Merged => "merged",
     Answered => "answered",
+    Relayed => "relayed",
+    Lost => "lost",
     Refused => "refused",
     GivenUp => "given_up",
     Abandoned => "abandoned",
@@ -178,6 +244,8 @@ pub(super) struct Parked {
     /// Of a request: who wants to see its response. Of a response: who has not seen it yet.
     pub(super) awaited: Vec<Awaits>,
     pub(super) to_database: bool,
+    /// The database may have it, by another connection: it is not to go on as well.
+    pub(super) is_carried: bool,
     pub(super) space: Space,
 }
 
@@ -316,6 +384,16 @@ impl Parking {
     pub(super) fn has(&self, stream: StreamId) -> bool {
         let mut parked = self.parked.values();
         parked.any(|parked| parked.header.stream == stream)
+    }
+
+    /// Whether some are [carried](Parked::is_carried).
+    pub(super) fn are_carried(&self) -> bool {
+        self.parked.values().any(|parked| parked.is_carried)
+    }
+
+    pub(super) fn is_carried(&self, number: u64) -> bool {
+        let parked = self.parked.get(&number);
+        parked.is_some_and(|parked| parked.is_carried)
     }
 
     /// Those of a direction, oldest first.

@@ -11,7 +11,8 @@ use super::layout::{
     TIMESTAMP,
 };
 use super::merging::{Mergeable, NotMerged};
-use super::parking::{Letter, Lot, Space, Ticket};
+use super::opening::Opening;
+use super::parking::{Carrier, Letter, Lot, Space, Ticket};
 use crate::details::Consistency;
 use crate::frame::{Flags, Header, Opcode, StreamId};
 use crate::wire::Cursor;
@@ -40,6 +41,12 @@ pub struct Request<'a> {
     /// Where it may wait.
     lot: Option<Lot<'a>>,
     unix_us: Option<i64>,
+    opening: Option<&'a mut Arc<Opening>>,
+    kept: Option<&'a mut Option<Note>>,
+    /// Nobody knows whether it is a USE.
+    may_use: bool,
+    /// Who takes it over, and what the step has given with it.
+    carried: Option<(Arc<dyn Carrier>, Ticket, u64)>,
 }
 
 /// The most that a `[string]`, and a map, can count.
@@ -57,12 +64,27 @@ impl<'a> Request<'a> {
             awaited: None,
             lot: None,
             unix_us: None,
+            opening: None,
+            kept: None,
+            may_use: false,
+            carried: None,
         })
     }
 
     /// It may wait there.
     pub(super) fn beside(mut self, lot: Lot<'a>) -> Self {
         self.lot = Some(lot);
+        self
+    }
+
+    /// What is known of its flow, and what a step keeps of that.
+    pub(super) fn of_flow(
+        mut self,
+        opening: Option<&'a mut Arc<Opening>>,
+        kept: &'a mut Option<Note>,
+    ) -> Self {
+        self.opening = opening;
+        self.kept = Some(kept);
         self
     }
 
@@ -309,6 +331,77 @@ impl<'a> Request<'a> {
     pub fn park(&mut self) -> Option<Ticket> {
         let bytes = self.body.len();
         self.lot.as_mut()?.park(bytes)
+    }
+
+    /// Has it wait like one that is [parked](Self::park), and be taken over by somebody who has it asked by another
+    /// connection, once the step at hand has returned. It does not go on as well, unless whoever has it says so;
+    /// a ticket that is dropped ends the flow ([`Resolution::Lost`](super::Resolution::Lost)). False: it cannot wait.
+    pub fn hand_over(&mut self, carrier: Arc<dyn Carrier>, number: u64) -> bool {
+        let Some(ticket) = self.park() else {
+            return false;
+        };
+        self.carried = Some((carrier, ticket, number));
+        true
+    }
+
+    /// Of an EXECUTE of which the step does not know what it executes: should its response say that the flow is in
+    /// another keyspace now, that is [unclear](super::Caller::keyspace_unclear) from then on.
+    pub fn may_be_use(&mut self) {
+        self.may_use = true;
+    }
+
+    pub(super) fn may_use(&self) -> bool {
+        self.may_use
+    }
+
+    /// Whether it says nothing of its connection, and nothing that a database is known to take for a mistake of the
+    /// connection: some close one that makes several.
+    pub fn is_ordinary(&self) -> bool {
+        const LEVELS: u16 = 0x000A;
+        const SERIAL_LEVELS: std::ops::RangeInclusive<u16> = 8..=9;
+        const KINDS: u8 = 2;
+        let allowed = match self.header.version {
+            ..4 => Flags::COMPRESSION.0,
+            _ => Flags::COMPRESSION.0 | Flags::CUSTOM_PAYLOAD.0,
+        };
+        let kind = self.body.get(self.layout.proper).copied();
+        let is_batch = self.opcode() == Opcode::Batch;
+        self.header.flags.0 & !allowed == 0
+            && self.consistency().is_some_and(|level| level.0 <= LEVELS)
+            && (self.serial_consistency()).is_none_or(|level| SERIAL_LEVELS.contains(&level.0))
+            && (!is_batch || kind.is_some_and(|kind| kind <= KINDS))
+    }
+
+    /// Who takes it over.
+    pub(super) fn take_carried(&mut self) -> Option<(Arc<dyn Carrier>, Ticket, u64)> {
+        self.carried.take()
+    }
+
+    /// How its flow has begun, if it has, and if another connection could begin in the same way. Only known to a
+    /// pipeline of which a step [wants to](super::Transform::wants_opening).
+    pub fn opening(&self) -> Option<&Arc<Opening>> {
+        self.opening.as_deref()
+    }
+
+    /// Has it be the same as another that is equal, so that the password in it is there once.
+    pub fn shares_opening(&mut self, other: &Arc<Opening>) {
+        if let Some(opening) = &mut self.opening
+            && opening.token == other.token
+        {
+            **opening = other.clone();
+        }
+    }
+
+    /// What was last [kept](Self::keep) of this flow.
+    pub fn kept(&self) -> Option<&Note> {
+        self.kept.as_ref()?.as_ref()
+    }
+
+    /// Has this be known with the requests of this flow that follow, until it ends. One of a pipeline's steps does.
+    pub fn keep(&mut self, note: Option<Note>) {
+        if let Some(kept) = &mut self.kept {
+            **kept = note;
+        }
     }
 
     /// Whether it may be one of a batch with others, beside what its statement is.

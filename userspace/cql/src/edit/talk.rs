@@ -8,6 +8,7 @@ use super::cutter::Fate;
 use super::login::Login;
 use super::lookups::Lookups;
 use super::merging::{Riders, leads};
+use super::opening::Handshake;
 use super::parking::Parking;
 use super::request::Note;
 use super::response::Response;
@@ -41,6 +42,15 @@ pub(super) struct Talk {
     /// Frames for the database that have waited, and have not gone on.
     pub(super) late: Vec<u8>,
     pub(super) parking: Parking,
+    /// What those who gave some of the answers want to know to have gone on, by its being dropped.
+    pub(super) held: Vec<Note>,
+    pub(super) handshake: Handshake,
+    /// Somebody may want to know the handshake.
+    pub(super) remembers: bool,
+    /// What a step keeps of this flow.
+    pub(super) kept: Option<Note>,
+    /// What was carried is lost, and the flow has to end for that.
+    pub(super) lost: bool,
     /// The client has not waited for the answer to its STARTUP.
     pub(super) early: bool,
     pub(super) room: Arc<Room>,
@@ -68,6 +78,11 @@ impl Talk {
             answers: Vec::new(),
             late: Vec::new(),
             parking: Parking::default(),
+            held: Vec::new(),
+            handshake: Handshake::default(),
+            remembers: false,
+            kept: None,
+            lost: false,
             early: false,
             room: Room::new(usize::MAX),
             unix_us: None,
@@ -139,6 +154,12 @@ impl Talk {
         self.answers.push(opcode);
         self.answers.extend((body.len() as u32).to_be_bytes());
         self.answers.extend_from_slice(body);
+    }
+
+    /// What the client is told goes on.
+    pub(super) fn take_answers(&mut self) -> Vec<u8> {
+        self.held.clear();
+        std::mem::take(&mut self.answers)
     }
 
     /// It has been told so much that it is better not asked for more before it was read.
@@ -215,12 +236,17 @@ impl Terms {
 /// In place of a step's: the editor itself wants to see it.
 pub(super) const KEYSPACE: usize = usize::MAX;
 
+/// Likewise, of a response that may set the keyspace, though no USE was seen.
+pub(super) const MAY_USE: usize = usize::MAX - 2;
+
 /// Which keyspace a flow is in. While the answer to a USE is out, and after several were out at once,
 /// nobody can tell.
 #[derive(Debug, Default)]
 pub(super) struct Uses {
     out: usize,
     ambiguous: bool,
+    /// It was, once.
+    was_ambiguous: bool,
     before: Option<String>,
     /// The last one has gone out under this pipeline.
     is_of_pipeline: bool,
@@ -230,10 +256,16 @@ impl Uses {
     pub(super) fn goes_out(&mut self, caller: &mut Caller, has_pipeline: bool) {
         self.ambiguous |= self.out > 0;
         self.out += 1;
+        caller.keyspace_unclear = true;
         self.is_of_pipeline = has_pipeline;
         if let Some(keyspace) = caller.keyspace.take() {
             self.before = Some(keyspace);
         }
+    }
+
+    /// What has gone out may have been one.
+    pub(super) fn is_lost(&mut self) {
+        self.was_ambiguous = true;
     }
 
     /// The answer to one is not there yet.
@@ -248,6 +280,9 @@ impl Uses {
             return;
         }
         let before = self.before.take();
+        // One that cannot be told may have been set to anything, and stays so.
+        self.was_ambiguous |= self.ambiguous;
+        caller.keyspace_unclear = self.was_ambiguous;
         caller.keyspace = match std::mem::take(&mut self.ambiguous) {
             true => None,
             false => now.map(str::to_owned).or(before),

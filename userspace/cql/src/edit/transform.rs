@@ -80,6 +80,12 @@ pub trait Transform: fmt::Debug + Send + Sync {
         false
     }
 
+    /// Whether it wants to know [how flows have begun](Request::opening): the names and passwords in it are kept for
+    /// nobody else.
+    fn wants_opening(&self) -> bool {
+        false
+    }
+
     /// Whether it is to be asked of events.
     fn wants_events(&self) -> bool {
         false
@@ -95,8 +101,12 @@ pub struct Caller {
     pub client: String,
     /// What the client has dialled.
     pub dialled: Option<SocketAddr>,
+    /// Where its database is, if another connection to it can be had from here as this one was.
+    pub database: Option<SocketAddr>,
     /// Which keyspace it is in, by the last USE that succeeded: as the client is told.
     pub keyspace: Option<String>,
+    /// A USE is out, or more than can be told have been: which keyspace it is in, and whether in one, nobody knows.
+    pub keyspace_unclear: bool,
     /// That USE may have passed before there was a pipeline, so that the name is the database's.
     pub keyspace_before: bool,
     /// Who has logged in, where that was by SASL PLAIN; as the database has accepted it.

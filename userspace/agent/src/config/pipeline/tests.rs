@@ -32,6 +32,7 @@ fn every_transform_can_be_configured() {
          timeout = \"20ms\", prefix = \"p\", username = \"u\", password_file = \"/p\" }",
         "{ transform = \"coalesce\", tables = { \"shop.e\" = { partition_key = [\"d\"], clustering = [\"at\"], \
          columns = [\"v\"] } }, window = \"2ms\", max_statements = 50, max_bytes = 65536 }",
+        "{ transform = \"fold\", connections = 2, share = 9 }",
         "{ transform = \"mirror\", to = \"10.0.0.9:9042\", what = [\"reads\", \"writes\"], sample = 1.0, compare = \
          true, dual_write = true, username = \"u\", password_file = \"/p\", timeout = \"1s\", on_failure = \
          \"error\", show_values = true, compression = \"lz4\", tls = { ca = \"/a\", server_name = \"n\", cert = \"/c\", key = \"/k\" } }",
@@ -454,6 +455,7 @@ fn a_mistake_is_named_with_its_place() {
     let protect = "{ transform = \"protect\", columns = { \"a.b\" = [\"v\"] }, keys = \"/k\" }";
     let guard = "{ transform = \"guard\", max_batch = 9 }";
     let rewrite = "{ transform = \"rewrite\"";
+    let fold = "{ transform = \"fold\", connections = 2, share = 8 }";
     let orders = [
         (
             format!("{coalesce}, {protect}"),
@@ -483,6 +485,27 @@ fn a_mistake_is_named_with_its_place() {
             format!("{rewrite}, keyspaces = {{ a = \"b\" }} }}, {{ transform = \"lookup\" }}"),
             "of rewrite in a pipeline with lookup, which would take the database's names for the client's",
         ),
+        (
+            format!("{fold}, {tag}"),
+            "expected fold behind all transforms",
+        ),
+        (
+            format!("{fold}, {coalesce}"),
+            "expected fold behind all transforms",
+        ),
+        (
+            format!("{fold}, {mirror} }}"),
+            "expected fold behind all other steps, because what it hands over does not reach them; found mirror",
+        ),
+        (format!("{fold}, {fold}"), "expected fold once"),
+        (
+            format!("{rewrite}, keyspaces = {{ a = \"b\" }} }}, {fold}"),
+            "`tables` of rewrite in a pipeline with fold",
+        ),
+        (
+            "{ transform = \"fold\", connections = 0 }".to_owned(),
+            "fold: connections: expected 1 to 16",
+        ),
     ];
     for (steps, expected) in orders {
         let error = found("enrich", &steps).unwrap_err();
@@ -490,9 +513,16 @@ fn a_mistake_is_named_with_its_place() {
     }
     let all = format!(
         "{guard}, {rewrite}, timestamps = \"server\" }}, {protect}, {coalesce}, {rewrite}, default_ttl = \"9d\" }}, \
-         {{ transform = \"throttle\", rate = 9 }}, {cache}, {of} }}, {mirror} }}"
+         {{ transform = \"throttle\", rate = 9 }}, {cache}, {of} }}, {mirror} }}, \
+         {fold}"
     );
     found("enrich", &all).unwrap();
+    let encrypted = format!("{fold}]\nupstream_tls = {{ ca = \"/ca\" }} #");
+    let error = found("enrich", &encrypted).unwrap_err();
+    assert!(
+        error.contains("rule.upstream_tls: expected none in a rule with `fold`"),
+        "{error}"
+    );
     found("enrich", &format!("{tag}, {cache}, {of} }}, {mirror} }}")).unwrap();
     found(
         "enrich",

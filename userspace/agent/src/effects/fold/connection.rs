@@ -1,0 +1,272 @@
+//! The task that has a shared connection: it writes what flows have put into the queue, all of it at once, and takes
+//! what it reads to those who wait for it.
+
+use std::{
+    io,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+    time::{Duration, Instant},
+};
+
+use cql::edit::{Incoming, Relayed, Resolution, Ticket, error_of, in_segments_of, sets_keyspace};
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    net::TcpStream,
+    time::{Sleep, timeout},
+};
+
+use super::{
+    begin::{self, ERROR, OPTIONS, RESULT},
+    identity::Identity,
+    leg::{Leg, OWN_STREAM, Queued},
+    metrics::{Became, Ended},
+    pools::Shared,
+};
+
+/// For connecting, logging in and USE.
+const OPENING: Duration = Duration::from_secs(5);
+
+/// A database that says nothing for so long, though it has something to answer, is asked whether it is there, and is not
+/// if it says nothing for as long again.
+const SILENCE: Duration = Duration::from_secs(5);
+
+/// One that has nothing to answer is asked as often as drivers do.
+const IDLE: Duration = Duration::from_secs(30);
+
+/// Read at most this much at a time.
+const READ_BYTES: usize = 64 << 10;
+
+/// After so many reads the flows have their turn.
+const MAX_READS: usize = 16;
+
+/// A longer answer is not taken: a read is asked again by its flow's own connection, where it passes as it comes.
+const MAX_ANSWER_BYTES: usize = 16 << 20;
+
+/// UNPREPARED: the node does not know the statement.
+const UNPREPARED: i32 = 0x2500;
+
+/// The request is not understood.
+const PROTOCOL_ERROR: i32 = 0x000A;
+
+/// Whatever ends the task, nobody waits for it any longer.
+struct Ends {
+    leg: Arc<Leg>,
+    shared: Arc<Shared>,
+}
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        if self.leg.is_open() {
+            self.shared.counters.connections.dec();
+        }
+        self.leg.ends();
+    }
+}
+
+/// Until nobody has it any more, or it is lost.
+pub(super) async fn run(leg: Arc<Leg>, shared: Arc<Shared>, of: Arc<Identity>) {
+    let ends = Ends {
+        leg: leg.clone(),
+        shared: shared.clone(),
+    };
+    let opened = timeout(OPENING, begin::open(shared.dials.get(), &of)).await;
+    let late = |_| Err(io::Error::from(io::ErrorKind::TimedOut));
+    let (stream, incoming) = match opened.unwrap_or_else(late) {
+        Ok(opened) => opened,
+        Err(error) => {
+            shared.counters.ended(Ended::Refused);
+            tracing::warn!(
+                rule = %shared.rule, database = %of.database, %error,
+                "flows cannot share a connection, and use their own"
+            );
+            return;
+        }
+    };
+    shared.counters.connections.inc();
+    leg.opens();
+    let mut serves = Serves {
+        stream,
+        incoming,
+        leg: &leg,
+        shared: &shared,
+        of: &of,
+        writing: Vec::new(),
+        written: 0,
+        buffer: vec![0; READ_BYTES].into(),
+        answered: Vec::new(),
+        heard: Instant::now(),
+        asked_itself: None,
+        looks: Box::pin(tokio::time::sleep(SILENCE)),
+    };
+    let why = std::future::poll_fn(|cx| serves.poll(cx)).await;
+    shared.counters.ended(why);
+    if why != Ended::Unused {
+        tracing::warn!(
+            rule = %shared.rule, database = %of.database, why = why.as_str(),
+            "a shared connection is lost"
+        );
+    }
+    drop(ends);
+}
+
+struct Serves<'s> {
+    stream: TcpStream,
+    incoming: Incoming,
+    leg: &'s Leg,
+    shared: &'s Shared,
+    of: &'s Identity,
+    /// As it is sent.
+    writing: Vec<u8>,
+    written: usize,
+    buffer: Box<[u8]>,
+    /// What becomes of those that were answered by what was read last; empty in between.
+    answered: Vec<(Ticket, Resolution)>,
+    heard: Instant,
+    /// Whether the database is there: since then.
+    asked_itself: Option<Instant>,
+    looks: Pin<Box<Sleep>>,
+}
+
+impl Serves<'_> {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Ended> {
+        match self.step(cx) {
+            Ok(()) => Poll::Pending,
+            Err(ended) => Poll::Ready(ended),
+        }
+    }
+
+    /// Moves what can be moved.
+    fn step(&mut self, cx: &mut Context<'_>) -> Result<(), Ended> {
+        self.read(cx)?;
+        while self.looks.as_mut().poll(cx).is_ready() {
+            let now = Instant::now();
+            self.look(now)?;
+            self.looks.as_mut().reset((now + SILENCE).into());
+        }
+        loop {
+            self.write(cx)?;
+            match self.leg.take(&mut self.writing, cx.waker()) {
+                Queued::Unused => return Err(Ended::Unused),
+                Queued::Nothing => return Ok(()),
+                Queued::Taken => {
+                    let opening = &self.of.opening;
+                    if opening.version >= 5 {
+                        self.writing = in_segments_of(opening.compression, &self.writing);
+                    }
+                }
+            }
+        }
+    }
+
+    fn write(&mut self, cx: &mut Context<'_>) -> Result<(), Ended> {
+        while let Some(rest) = self.writing.get(self.written..).filter(|r| !r.is_empty()) {
+            match Pin::new(&mut self.stream).poll_write(cx, rest) {
+                Poll::Pending => return Ok(()),
+                Poll::Ready(Ok(n)) if n > 0 => self.written += n,
+                Poll::Ready(_) => return Err(Ended::Closed),
+            }
+        }
+        self.writing.clear();
+        self.written = 0;
+        Ok(())
+    }
+
+    fn read(&mut self, cx: &mut Context<'_>) -> Result<(), Ended> {
+        for _ in 0..MAX_READS {
+            let mut read = ReadBuf::new(&mut self.buffer);
+            match Pin::new(&mut self.stream).poll_read(cx, &mut read) {
+                Poll::Pending => return Ok(()),
+                Poll::Ready(Err(_)) => return Err(Ended::Closed),
+                Poll::Ready(Ok(())) if read.filled().is_empty() => return Err(Ended::Closed),
+                Poll::Ready(Ok(())) => {}
+            }
+            self.heard = Instant::now();
+            let came = self.incoming.comes(read.filled());
+            let told = came.map_err(|_| Ended::Garbage);
+            let told = told.and_then(|()| self.hears());
+            // Also of what came before something that ends it.
+            for (ticket, becomes) in self.answered.drain(..) {
+                ticket.resolve(becomes);
+            }
+            told?;
+        }
+        // There may be more, and others wait for their turn.
+        cx.waker().wake_by_ref();
+        Ok(())
+    }
+
+    /// Finds who waits for what has come.
+    fn hears(&mut self) -> Result<(), Ended> {
+        let mut slots = self.leg.slots();
+        loop {
+            let next = self.incoming.next(MAX_ANSWER_BYTES);
+            let Some(came) = next.map_err(|_| Ended::Garbage)? else {
+                return Ok(());
+            };
+            if came.stream == OWN_STREAM && self.asked_itself.take().is_some() {
+                continue;
+            }
+            let slot = slots.answered(came.stream).ok_or(Ended::Garbage)?;
+            // From here on the slot is dropped with its ticket if the connection ends: its flow is lost, too.
+            let Some(frame) = came.frame else {
+                if !slot.is_read {
+                    return Err(Ended::Garbage);
+                }
+                self.shared.counters.became(Became::LargeAnswer);
+                self.answered.push((slot.ticket, Resolution::Pass));
+                continue;
+            };
+            match came.opcode {
+                // None of a read or a write: others would see what it has changed.
+                RESULT if sets_keyspace(self.of.opening.compression, frame) => {
+                    return Err(Ended::Garbage);
+                }
+                RESULT => {}
+                ERROR => match error_of(self.of.opening.compression, frame) {
+                    // Another node may have answered the PREPARE. It was not done.
+                    Some(UNPREPARED) => {
+                        self.shared.counters.became(Became::Unprepared);
+                        self.answered.push((slot.ticket, Resolution::Pass));
+                        continue;
+                    }
+                    Some(PROTOCOL_ERROR) => slot.bars(),
+                    _ => {}
+                },
+                _ => return Err(Ended::Garbage),
+            }
+            let becomes = match self.shared.room.take(frame.len()) {
+                Ok(held) => Resolution::Relayed(Relayed::new(slot.addressed(frame), held)),
+                Err(()) if slot.is_read => {
+                    self.shared.counters.became(Became::LargeAnswer);
+                    Resolution::Pass
+                }
+                Err(()) => {
+                    self.shared.counters.became(Became::Dropped);
+                    Resolution::Lost
+                }
+            };
+            self.answered.push((slot.ticket, becomes));
+        }
+    }
+
+    /// Whether the database is still there.
+    fn look(&mut self, now: Instant) -> Result<(), Ended> {
+        let patience = match self.leg.is_busy() {
+            true => SILENCE,
+            false => IDLE,
+        };
+        match self.asked_itself {
+            Some(since) if now.duration_since(self.heard.max(since)) >= SILENCE => {
+                return Err(Ended::Silent);
+            }
+            None if now.duration_since(self.heard) >= patience => {
+                let options = begin::frame(self.of.opening.version, OPTIONS, &[]);
+                self.leg.asks_itself(&options);
+                self.asked_itself = Some(now);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}

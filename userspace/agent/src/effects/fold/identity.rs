@@ -1,0 +1,185 @@
+//! What flows have to have in common to share a connection: everything by which the database could tell them apart in
+//! its answers.
+
+use std::{
+    fmt,
+    hash::{Hash, Hasher},
+    net::SocketAddr,
+    sync::Arc,
+};
+
+use cql::edit::Opening;
+
+/// See the module.
+#[derive(Clone)]
+pub(super) struct Identity {
+    pub(super) database: SocketAddr,
+    pub(super) keyspace: Option<Box<str>>,
+    /// Of the first flow.
+    pub(super) opening: Arc<Opening>,
+    /// What its STARTUP asks for, in order, but for [who it says it is](DESCRIPTIVE).
+    asks: Box<[u8]>,
+}
+
+/// Options of a STARTUP that change nothing: they are shown to operators. All others, those of one database alone
+/// among them, have to be the same.
+const DESCRIPTIVE: [&[u8]; 3] = [b"DRIVER_", b"APPLICATION_", b"CLIENT_ID"];
+
+impl Identity {
+    /// `None`: its STARTUP cannot be read.
+    pub(super) fn of(
+        database: SocketAddr,
+        keyspace: Option<&str>,
+        opening: &Arc<Opening>,
+    ) -> Option<Self> {
+        Some(Self {
+            database,
+            keyspace: keyspace.map(Box::from),
+            opening: opening.clone(),
+            asks: asks(&opening.startup)?,
+        })
+    }
+}
+
+/// Of a `[string map]`.
+fn asks(startup: &[u8]) -> Option<Box<[u8]>> {
+    let (count, mut rest) = startup.split_first_chunk::<2>()?;
+    let mut options: Vec<(&[u8], &[u8])> = Vec::new();
+    for _ in 0..u16::from_be_bytes(*count) {
+        let (name, behind) = string(rest)?;
+        let (value, behind) = string(behind)?;
+        rest = behind;
+        // With the bytes that announce them.
+        let plain = name.get(2..).unwrap_or_default().to_ascii_uppercase();
+        if !DESCRIPTIVE.iter().any(|begins| plain.starts_with(begins)) {
+            options.push((name, value));
+        }
+    }
+    // One that is there twice counts by its place.
+    options.sort_by_key(|(name, _)| *name);
+    let options = options.iter().flat_map(|(name, value)| [*name, *value]);
+    rest.is_empty()
+        .then(|| options.collect::<Vec<_>>().concat().into())
+}
+
+/// A `[string]` with its length, and what is behind it.
+fn string(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+    let length = bytes.first_chunk::<2>()?;
+    bytes.split_at_checked(2 + usize::from(u16::from_be_bytes(*length)))
+}
+
+impl PartialEq for Identity {
+    fn eq(&self, other: &Self) -> bool {
+        let (own, others) = (&self.opening, &other.opening);
+        self.database == other.database
+            && self.keyspace == other.keyspace
+            && self.asks == other.asks
+            && own.version == others.version
+            && own.compression == others.compression
+            && match (&own.token, &others.token) {
+                (None, None) => true,
+                (Some(own), Some(others)) => is_same(own, others),
+                _ => false,
+            }
+    }
+}
+
+impl Eq for Identity {}
+
+/// In a time that tells nothing but the lengths.
+fn is_same(a: &[u8], b: &[u8]) -> bool {
+    let differ = a.iter().zip(b).fold(0, |differ, (a, b)| differ | (a ^ b));
+    a.len() == b.len() && differ == 0
+}
+
+/// In a table whose hash is keyed at random, as that of a `HashMap` is: a token is in it.
+impl Hash for Identity {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.database.hash(state);
+        self.keyspace.hash(state);
+        self.asks.hash(state);
+        self.opening.version.hash(state);
+        self.opening.compression.hash(state);
+        self.opening.token.as_deref().hash(state);
+    }
+}
+
+impl fmt::Debug for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut identity = f.debug_struct("Identity");
+        identity.field("database", &self.database);
+        identity.field("keyspace", &self.keyspace);
+        identity.field("opening", &self.opening).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use cql::Compression;
+
+    use super::*;
+
+    fn startup(options: &[(&str, &str)]) -> Vec<u8> {
+        let mut body = (options.len() as u16).to_be_bytes().to_vec();
+        for text in options.iter().flat_map(|(name, value)| [name, value]) {
+            body.extend((text.len() as u16).to_be_bytes());
+            body.extend(text.as_bytes());
+        }
+        body
+    }
+
+    fn identity(options: &[(&str, &str)], token: Option<&str>, keyspace: Option<&str>) -> Identity {
+        let opening = Opening {
+            version: 5,
+            compression: Compression::None,
+            startup: startup(options).into(),
+            token: token.map(|token| token.as_bytes().to_vec().into()),
+        };
+        Identity::of(([127, 0, 0, 1], 9042).into(), keyspace, &Arc::new(opening)).unwrap()
+    }
+
+    #[test]
+    fn flows_that_ask_for_the_same_are_alike() {
+        let version = ("CQL_VERSION", "3.0.0");
+        let one = identity(&[version, ("DRIVER_NAME", "a")], Some("t"), Some("k"));
+        let all: HashSet<Identity> = [
+            one.clone(),
+            identity(&[("driver_version", "9"), version], Some("t"), Some("k")),
+            identity(
+                &[version, ("CLIENT_ID", "1"), ("APPLICATION_NAME", "x")],
+                Some("t"),
+                Some("k"),
+            ),
+        ]
+        .into();
+        assert_eq!(all.len(), 1);
+        for other in [
+            identity(&[version], Some("u"), Some("k")),
+            identity(&[version], Some("tt"), Some("k")),
+            identity(&[version], None, Some("k")),
+            identity(&[version], Some("t"), None),
+            identity(&[version], Some("t"), Some("l")),
+            identity(&[version, ("THROW_ON_OVERLOAD", "1")], Some("t"), Some("k")),
+            identity(&[("CQL_VERSION", "3.4.7")], Some("t"), Some("k")),
+        ] {
+            assert_ne!(one, other);
+            assert!(!all.contains(&other));
+        }
+        assert!(!format!("{one:?}").contains("116"), "its token is shown");
+    }
+
+    #[test]
+    fn what_is_no_map_is_nobodys() {
+        for bad in [
+            &b""[..],
+            b"\0",
+            b"\0\x01\0\x01a",
+            b"\0\0x",
+            b"\0\x01\0\x09a\0\0",
+        ] {
+            assert_eq!(asks(bad), None, "{bad:?}");
+        }
+    }
+}

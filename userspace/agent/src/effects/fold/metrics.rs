@@ -1,0 +1,180 @@
+//! What became of requests that could be folded, and of the connections that flows share.
+
+use prometheus::{IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry};
+
+use crate::metrics::counters_by;
+
+/// What became of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Became {
+    /// It was asked by a shared connection. The rest were asked by their flow's own.
+    Folded,
+    /// It is none that reads or writes, or may change what the connection is; or it is of a system table.
+    Statement,
+    /// Nobody here has seen how its statement was prepared.
+    Unprepared,
+    /// The database is asked to trace it, and would name another client.
+    Traced,
+    /// It is too large.
+    Large,
+    /// Its answer is; so it was asked again.
+    LargeAnswer,
+    /// No room was left for its answer, and its flow was closed.
+    Dropped,
+    /// Its flow has begun in a way that cannot be repeated, or is not known.
+    Handshake,
+    /// Nobody can tell in which keyspace its flow is.
+    Keyspace,
+    /// Its database cannot be reached from here as its flow reaches it.
+    Elsewhere,
+    /// The database did not understand an earlier one of its flow.
+    Barred,
+    /// Its flow has as many out as it may.
+    Share,
+    /// There are as many identities as may be.
+    Identities,
+    /// The shared connection is beginning, or it cannot be had for now.
+    Away,
+    /// It has as many out, or waiting, as may be; or the flow has.
+    Full,
+}
+
+const BECAME: [&str; 15] = [
+    "folded",
+    "statement",
+    "unprepared",
+    "traced",
+    "large",
+    "large_answer",
+    "dropped",
+    "handshake",
+    "keyspace",
+    "elsewhere",
+    "barred",
+    "share",
+    "identities",
+    "away",
+    "full",
+];
+
+/// Why a shared connection has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ended {
+    /// Nobody has it any more.
+    Unused,
+    /// It could not begin.
+    Refused,
+    /// The database has ended or reset it.
+    Closed,
+    /// The database has sent what is no answer to what was asked.
+    Garbage,
+    /// The database has said nothing for too long.
+    Silent,
+}
+
+const ENDED: [&str; 5] = ["unused", "refused", "closed", "garbage", "silent"];
+
+/// See the module.
+#[derive(Clone, Debug)]
+pub struct FoldMetrics {
+    connections: IntGaugeVec,
+    requests: IntCounterVec,
+    ended: IntCounterVec,
+}
+
+/// Those of one rule, each looked up once.
+#[derive(Debug)]
+pub(super) struct Counters {
+    pub(super) connections: IntGauge,
+    requests: Vec<IntCounter>,
+    ended: Vec<IntCounter>,
+}
+
+impl FoldMetrics {
+    /// Declares and registers them.
+    ///
+    /// # Errors
+    /// Two metrics of one name.
+    pub fn register(registry: &Registry) -> prometheus::Result<Self> {
+        let connections = IntGaugeVec::new(
+            Opts::new(
+                "underpass_fold_connections",
+                "Connections to databases that flows share, by rule.",
+            ),
+            &["rule"],
+        )?;
+        registry.register(Box::new(connections.clone()))?;
+        Ok(Self {
+            connections,
+            requests: counters_by(
+                registry,
+                "underpass_fold_requests_total",
+                "Requests of rules with `fold`, by rule and what became of them: `folded`, asked by a shared \
+                 connection; or why by their flow's own: `statement` (none that only reads or writes), `unprepared` \
+                 (nobody here saw its PREPARE, or the shared connection's node does not know it), `traced`, `large`, \
+                 `large_answer` (asked again), `dropped` (no room for \
+                 the answer: its flow was closed), `handshake`, `keyspace`, `elsewhere`, `barred`, `share`, `identities`, `away`, \
+                 `full`.",
+                &["rule", "outcome"],
+            )?,
+            ended: counters_by(
+                registry,
+                "underpass_fold_ended_total",
+                "Shared connections that ended, by rule and why: `unused`, `refused` (could not begin), `closed` (by \
+                 the database), `garbage`, `silent`. The flows that had requests out on one of the last three were \
+                 closed.",
+                &["rule", "why"],
+            )?,
+        })
+    }
+
+    /// Gives each metric a first sample, so that the documentation sees it.
+    pub fn declare_for_docs(&self) {
+        self.of("rule");
+    }
+
+    pub(super) fn of(&self, rule: &str) -> Counters {
+        let requests = BECAME.map(|became| self.requests.with_label_values(&[rule, became]));
+        let ended = ENDED.map(|why| self.ended.with_label_values(&[rule, why]));
+        Counters {
+            connections: self.connections.with_label_values(&[rule]),
+            requests: requests.to_vec(),
+            ended: ended.to_vec(),
+        }
+    }
+}
+
+impl Counters {
+    pub(super) fn became(&self, became: Became) {
+        if let Some(counter) = self.requests.get(became as usize) {
+            counter.inc();
+        }
+    }
+
+    pub(super) fn ended(&self, why: Ended) {
+        if let Some(counter) = self.ended.get(why as usize) {
+            counter.inc();
+        }
+    }
+}
+
+impl Ended {
+    /// As in the metrics.
+    pub(super) fn as_str(self) -> &'static str {
+        ENDED.get(self as usize).copied().unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_has_its_label() {
+        assert_eq!(BECAME[Became::Folded as usize], "folded");
+        assert_eq!(BECAME[Became::Handshake as usize], "handshake");
+        assert_eq!(BECAME[Became::Full as usize], "full");
+        assert_eq!(Ended::Unused.as_str(), "unused");
+        assert_eq!(Ended::Silent.as_str(), "silent");
+    }
+}

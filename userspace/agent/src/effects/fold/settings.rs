@@ -1,0 +1,75 @@
+//! As in the configuration, and checked.
+
+use serde::Deserialize;
+
+use super::leg::MAX_STREAMS;
+
+/// As in the configuration.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Settings {
+    #[serde(default = "connections")]
+    connections: usize,
+    #[serde(default = "share")]
+    share: usize,
+}
+
+fn connections() -> usize {
+    1
+}
+
+fn share() -> usize {
+    128
+}
+
+/// More of one identity would be what the step is there to avoid.
+const MOST_CONNECTIONS: usize = 16;
+
+/// Settings that can be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Checked {
+    /// Shared ones, for flows that are alike.
+    pub(super) connections: usize,
+    /// Requests that one flow may have out on them.
+    pub(super) share: usize,
+}
+
+impl Settings {
+    pub(super) fn checked(self) -> Result<Checked, String> {
+        let Self { connections, share } = self;
+        if !(1..=MOST_CONNECTIONS).contains(&connections) {
+            return Err(format!(
+                "fold: connections: expected 1 to {MOST_CONNECTIONS}, which flows of one identity share; found \
+                 {connections}"
+            ));
+        }
+        if !(1..=MAX_STREAMS).contains(&share) {
+            return Err(format!(
+                "fold: share: expected 1 to {MAX_STREAMS}, the requests that one flow may have out on a shared \
+                 connection; found {share}"
+            ));
+        }
+        Ok(Checked { connections, share })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_is_said() {
+        let of = |text: &str| toml::from_str::<Settings>(text).unwrap().checked();
+        let plain = of("").unwrap();
+        assert_eq!((plain.connections, plain.share), (1, 128));
+        for (text, expected) in [
+            ("connections = 0", "connections: expected 1"),
+            ("connections = 17", "connections: expected 1"),
+            ("share = 0", "share: expected 1"),
+            ("share = 1025", "share: expected 1"),
+        ] {
+            let error = of(text).unwrap_err();
+            assert!(error.contains(expected), "{error}");
+        }
+    }
+}
