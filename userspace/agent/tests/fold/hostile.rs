@@ -8,6 +8,7 @@ use std::{
         atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
     },
     thread,
+    time::Duration,
 };
 
 use cassandra_protocol::compression::Compression as Codec;
@@ -35,7 +36,7 @@ enum Does {
 }
 
 /// A version 4 database whose every connection begins, and which then does as it is told: `does` is given the
-/// connection's number and the request.
+/// connection's number and the request, also one that asks whether it is there.
 struct Scripted {
     addr: SocketAddr,
     open: Arc<Mutex<Vec<TcpStream>>>,
@@ -109,7 +110,6 @@ fn answers(stream: &mut TcpStream, number: usize, does: &dyn Fn(usize, &[u8]) ->
         }
         let says = match asked[4] {
             STARTUP => Does::Says(ready(4)),
-            OPTIONS => Does::Says(frame(RESPONSE | 4, stream_of(&asked), 6, &[0, 0])),
             _ => does(number, &asked),
         };
         match says {
@@ -444,7 +444,7 @@ fn who_leaves_still_has_what_is_under_way() {
                 return Does::Says(frame(RESPONSE | 4, stream, RESULT, &body));
             }
             while has(asked, "id = 7") && !says.load(Relaxed) {
-                thread::sleep(std::time::Duration::from_millis(5));
+                thread::sleep(Duration::from_millis(5));
             }
             Does::Says(void(4, stream))
         });
@@ -505,6 +505,30 @@ fn a_flow_that_moves_unseen_or_is_not_understood_leaves() {
         assert_eq!(became(world, "folded"), before);
         assert_eq!((became(world, "keyspace"), became(world, "barred")), (1, 1));
         drop((moves, mistaken, other));
+        database.ends(world);
+    });
+}
+
+#[test]
+fn a_database_that_says_nothing_any_more_is_lost() {
+    /// It is asked after 5 s, within 10, and again has 5.
+    const SILENT: Duration = Duration::from_secs(60);
+    world(|world| {
+        let database = Scripted::start(world, |_, asked| {
+            match asked[4] == OPTIONS || has(asked, "id = 7") {
+                true => Does::Nothing,
+                false => Does::Says(void(4, stream_of(asked))),
+            }
+        });
+        folds_at(world, database.addr, "");
+        let mut waits = peer(world, database.addr);
+        until_folded(world, &mut waits);
+        let before = became(world, "folded");
+        waits.send(&[query(4, 3, WAITS)]);
+        eventually("it waits", || became(world, "folded") > before);
+        waits.stream.set_read_timeout(Some(SILENT)).unwrap();
+        assert!(waits.is_lost());
+        eventually("it is counted", || ended(world, "silent") == 1);
         database.ends(world);
     });
 }
