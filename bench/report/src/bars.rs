@@ -81,6 +81,7 @@ const P50: Measure = Measure::Ratio(Metric::P50);
 const NOTHING_PER_BYTE: &str = "no code of ours runs for its bytes: nothing but noise";
 const LIKE_COPIERS: &str = "what proxies that only copy reach";
 const DECODES_NOTHING: &str = "that one decodes nothing";
+const FEWER_WAKE_UPS: &str = "the database wakes up for one connection instead of eight";
 const IN_KERNEL: &str = "bytes skip TCP between two sockets of one host";
 const PAST_THE_AGENT: &str = "bytes that nobody reads do not wake the agent";
 const CROWD: Where = Where::Id("crowd");
@@ -126,6 +127,20 @@ pub const ALL: &[Bar] = &[
         Measure::RssMib,
         Bound::AtMost(20.0),
         "the agent lives beside applications",
+    ),
+    bar(
+        "fold",
+        Where::Id("stress-read-raw"),
+        OP_S,
+        Bound::AtLeast(1.0),
+        FEWER_WAKE_UPS,
+    ),
+    bar(
+        "fold",
+        Where::Id("stress-read-raw"),
+        Measure::Ratio(Metric::Cpu(Process::Database)),
+        Bound::AtMost(0.8),
+        FEWER_WAKE_UPS,
     ),
     bar(
         "observe",
