@@ -10,7 +10,7 @@ use std::{
     os::fd::AsFd,
     sync::Arc,
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context, bail, ensure};
@@ -45,15 +45,16 @@ const STALLED_BYTES: usize = 32 << 20;
 /// A sender that could not go on for as long is stopped.
 const STALL: Duration = Duration::from_millis(30);
 
-/// Exchanges, by eights, after which the kernel must have carried some.
-const WARM_UP_ROUNDS: usize = 50;
+/// Short exchanges of which the kernel must have carried some by then: of the first ones, unless the host is so busy
+/// that a flow comes back at once a few times, and rests.
+const WARM_UP: Duration = Duration::from_secs(1);
 
 /// Flows are taken back and handed over again as often as this while they are busy.
 const RECALL_EVERY: Duration = Duration::from_micros(700);
 
 /// Tries everything. The error says what went wrong.
 pub async fn try_out(splices: &Splices) -> anyhow::Result<()> {
-    let begun = std::time::Instant::now();
+    let begun = Instant::now();
     both_ways(splices).await.context("streams both ways")?;
     tracing::debug!(took = ?begun.elapsed(), "streams both ways");
     large_write(splices).await.context("64 MiB in one write")?;
@@ -131,7 +132,8 @@ impl Try {
 
     /// Until the kernel carries it both ways.
     async fn warm_up(&mut self) -> anyhow::Result<()> {
-        for _ in 0..WARM_UP_ROUNDS {
+        let end = Instant::now() + WARM_UP;
+        while Instant::now() < end {
             let (client, database) = self.ends()?;
             let exchanged = aside(move || {
                 let (mut client, mut database) = (patient(&client), patient(&database));
