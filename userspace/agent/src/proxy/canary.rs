@@ -46,8 +46,8 @@ const STALLED_BYTES: usize = 32 << 20;
 const STALL: Duration = Duration::from_millis(30);
 
 /// Short exchanges of which the kernel must have carried some by then: of the first ones, unless the host is so busy
-/// that a flow comes back at once a few times, and rests.
-const WARM_UP: Duration = Duration::from_secs(1);
+/// that a flow comes back at once a few times, and rests (up to 64 ms). Two engines that fail take less than 2 s.
+const WARM_UP: Duration = Duration::from_millis(500);
 
 /// Flows are taken back and handed over again as often as this while they are busy.
 const RECALL_EVERY: Duration = Duration::from_micros(700);
