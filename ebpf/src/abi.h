@@ -51,6 +51,9 @@ enum up_limit {
 	UP_MAX_OWN_ADDRESSES = 4096,
 	/* Dials to a database on this host that are under way. */
 	UP_MAX_INCOMING_DIALS = 65536,
+	/* Where they go to, of IPv4: 127.86.0.16/28. */
+	UP_DIALLED_NETWORK_4 = 0x7f560010,
+	UP_DIALLED_NETWORK_4_BITS = 28,
 	/* Virtual addresses whose connections from other hosts the agent takes: 64 rules can name them. */
 	UP_MAX_TAKEN_ADDRESSES = 4096,
 	/* Levels of the cgroup tree that a rule can see. The kernel's own default limit is

@@ -62,6 +62,12 @@ pub const MAX_OWN_ADDRESSES: u32 = 4096;
 /// `UP_MAX_INCOMING_DIALS` of `enum up_limit` in abi.h.
 pub const MAX_INCOMING_DIALS: u32 = 65536;
 
+/// `UP_DIALLED_NETWORK_4` of `enum up_limit` in abi.h.
+pub const DIALLED_NETWORK_4: u32 = 2136342544;
+
+/// `UP_DIALLED_NETWORK_4_BITS` of `enum up_limit` in abi.h.
+pub const DIALLED_NETWORK_4_BITS: u32 = 28;
+
 /// `UP_MAX_TAKEN_ADDRESSES` of `enum up_limit` in abi.h.
 pub const MAX_TAKEN_ADDRESSES: u32 = 4096;
 

@@ -13,8 +13,8 @@
  *
  * The agent takes a connection only while the database listens: else the kernel refuses it as ever.
  *
- * Reads settings, policies, rules, targets, sources, incoming_listeners, databases, incoming_dials,
- * own_addresses, taken_addresses. Writes decisions, causes. When the agent is dead its listener has left the map: the rule's `fail`
+ * Reads settings, policies, rules, targets, sources, incoming_listeners, incoming_strays, databases,
+ * incoming_dials, own_addresses, taken_addresses. Writes decisions, causes. When the agent is dead its listener has left the map: the rule's `fail`
  * decides.
  */
 #include "observe_incoming.h"
@@ -66,6 +66,19 @@ static __always_inline int select_agent(struct bpf_sk_lookup *ctx, __u32 space, 
 	return select_listener(ctx, bpf_map_lookup_elem(&incoming_listeners, &index));
 }
 
+/* What a database sends on a connection of which the agent's end is gone: it may not have believed a reset
+ * that came ahead of what was sent before, asks once whether it was meant, and waits for ever. The kernel would
+ * answer, but has no route from a client's address; that of a transparent listener's packets it has. */
+static __always_inline int on_stray(struct bpf_sk_lookup *ctx, __u32 space,
+				    const struct up_endpoint *from)
+{
+	__u32 mask = ~0u << (32 - UP_DIALLED_NETWORK_4_BITS);
+
+	if (from->family == 4 && (bpf_ntohl(endpoint_v4(from)) & mask) == UP_DIALLED_NETWORK_4)
+		select_listener(ctx, bpf_map_lookup_elem(&incoming_strays, &space));
+	return SK_PASS;
+}
+
 /* The agent's dial on behalf of a client reaches the database that it is meant for, or nobody. */
 static __always_inline int on_dial(struct bpf_sk_lookup *ctx, __u32 space,
 				   const struct up_endpoint *client,
@@ -75,7 +88,7 @@ static __always_inline int on_dial(struct bpf_sk_lookup *ctx, __u32 space,
 	struct up_endpoint *database = bpf_map_lookup_elem(&incoming_dials, &dial);
 
 	if (!database)
-		return leave_alone();
+		return on_stray(ctx, space, client);
 	return select_database(ctx, space, database, 0) ? SK_PASS : refuse(ctx);
 }
 

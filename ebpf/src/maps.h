@@ -347,6 +347,14 @@ struct {
 	__type(value, __u32);
 } incoming_listeners SEC(".maps"); /* agent → incoming; an entry dies with its socket */
 
+/* By namespace: a socket of the agent's that answers for connections to a database that are gone. */
+struct {
+	__uint(type, BPF_MAP_TYPE_SOCKMAP);
+	__uint(max_entries, UP_MAX_INCOMING);
+	__type(key, __u32);
+	__type(value, __u32);
+} incoming_strays SEC(".maps"); /* agent → incoming; an entry dies with its socket */
+
 struct {
 	__uint(type, BPF_MAP_TYPE_SOCKHASH);
 	__uint(max_entries, UP_MAX_DATABASES);

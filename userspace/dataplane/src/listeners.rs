@@ -168,6 +168,15 @@ pub(crate) fn incoming(address: IpAddr) -> io::Result<Socket> {
     Ok(socket)
 }
 
+/// A listener that nobody reaches: what is handed to it belongs to connections that are gone, and is answered with RST
+/// from whatever address it was sent to.
+pub(crate) fn of_strays() -> io::Result<Socket> {
+    let socket = bound(IpAddr::V4(ADDRESS_4))?;
+    sys::set_transparent(&socket, false)?;
+    socket.listen(0)?;
+    Ok(socket)
+}
+
 fn bound(address: IpAddr) -> io::Result<Socket> {
     let any = SocketAddr::new(address, 0);
     let socket = Socket::new(Domain::for_address(any), Type::STREAM, Some(Protocol::TCP))?;

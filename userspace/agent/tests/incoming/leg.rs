@@ -1,10 +1,12 @@
 //! The dialled leg: whose address the database sees, and how its connection ends.
 
-use crate::common::{Family, accept, enrich, eventually, supported};
+use crate::common::{Family, PATIENCE, accept, enrich, eventually, supported};
 use crate::hosts::*;
-use socket2::Socket;
+use nix::sys::socket::{setsockopt, sockopt::TcpRepair};
+use socket2::{Domain, Socket, Type};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::time::Duration;
 
 #[test]
 fn an_enriched_client_is_decoded_and_the_database_sees_its_address_and_port() {
@@ -126,7 +128,7 @@ fn ends_and_resets_pass_both_ways() {
     assert_eq!(end(&mut client), 0);
     let reset = |stream: TcpStream| {
         let socket = Socket::from(stream);
-        socket.set_linger(Some(std::time::Duration::ZERO)).unwrap();
+        socket.set_linger(Some(Duration::ZERO)).unwrap();
     };
     let (client, mut database) = connected();
     reset(client);
@@ -136,6 +138,40 @@ fn ends_and_resets_pass_both_ways() {
     reset(database);
     let error = client.read(&mut [0; 1]).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+}
+
+/// A database's end of a connection of which nothing is left at the other one.
+fn left_alone(own: SocketAddr, client: SocketAddr) -> TcpStream {
+    let socket = Socket::new(Domain::for_address(own), Type::STREAM, None).unwrap();
+    setsockopt(&socket, TcpRepair, &1).unwrap();
+    match own {
+        SocketAddr::V4(_) => socket.set_freebind_v4(true),
+        SocketAddr::V6(_) => socket.set_freebind_v6(true),
+    }
+    .unwrap();
+    socket.bind(&own.into()).unwrap();
+    // Without a handshake: it is taken for one that was repaired.
+    socket.connect(&client.into()).unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    setsockopt(&socket, TcpRepair, &0).unwrap();
+    socket.into()
+}
+
+#[test]
+fn a_database_that_missed_a_reset_is_told_again() {
+    let hosts = Hosts::new();
+    let _agent = hosts.agent(&enrich(&[PORT]));
+    for (family, own) in [
+        (Family::V4, "127.86.0.16:7000"),
+        (Family::V4, "127.86.0.31:7000"),
+        (Family::V6, "[fd75:6e64:6572:7061::10]:7000"),
+    ] {
+        let client = SocketAddr::new(family.app(), 5555);
+        let left = || left_alone(own.parse().unwrap(), client);
+        let mut database = hosts.database.server(left).unwrap();
+        let told = database.read(&mut [0]).map_err(|e| e.kind());
+        assert_eq!(told, Err(ErrorKind::ConnectionReset), "{own}");
+    }
 }
 
 #[test]

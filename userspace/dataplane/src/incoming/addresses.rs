@@ -3,9 +3,11 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use ebpf::abi;
+
 /// Beside those of the listeners.
-pub(super) const NETWORK_4: Ipv4Addr = Ipv4Addr::new(127, 86, 0, 16);
-pub(super) const NETWORK_4_BITS: u8 = 28;
+pub(super) const NETWORK_4: Ipv4Addr = Ipv4Addr::from_bits(abi::DIALLED_NETWORK_4);
+pub(super) const NETWORK_4_BITS: u8 = abi::DIALLED_NETWORK_4_BITS as u8;
 
 /// A unique local network (RFC 4193): `underpa` in ASCII.
 pub(super) const NETWORK_6: Ipv6Addr = Ipv6Addr::new(0xfd75, 0x6e64, 0x6572, 0x7061, 0, 0, 0, 0x10);

@@ -77,6 +77,7 @@ const STEERS: [&str; MAX_INCOMING] = [
     "incoming_7",
 ];
 const FINDS: &str = "find_databases";
+const STRAYS: &str = "incoming_strays";
 
 /// Whose address the database sees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -158,6 +159,8 @@ struct Steered {
     number: u32,
     addresses: HashSet<IpAddr>,
     routing: Option<Arc<Routing>>,
+    /// It answers for dials that are gone.
+    _strays: Option<Socket>,
     _link: PinnedLink,
 }
 
@@ -167,7 +170,8 @@ pub(crate) struct Incoming {
     steered: Vec<Steered>,
     own: Option<OwnAddresses>,
     /// Programs that are loaded later need them, too.
-    _maps: Option<(HashMap<MapData, u64, u32>, SockMap<MapData>)>,
+    _spaces: Option<HashMap<MapData, u64, u32>>,
+    _sockets: Vec<SockMap<MapData>>,
 }
 
 impl Incoming {
@@ -187,6 +191,7 @@ impl Incoming {
         }
         let mut spaces: HashMap<MapData, u64, u32> = take(ebpf, "incoming_spaces")?;
         let mut inlets: SockMap<MapData> = take(ebpf, "incoming_listeners")?;
+        let mut strays: SockMap<MapData> = take(ebpf, STRAYS)?;
         let mut own: OwnAddresses = take(ebpf, "own_addresses")?;
         let dials: Dials = Arc::new(Mutex::new(take(ebpf, "incoming_dials")?));
         load_finder(ebpf)?;
@@ -229,6 +234,10 @@ impl Incoming {
                     behind: Behind::Database(dialler.clone()),
                 });
             }
+            if let Some(socket) = &entered.strays {
+                let put = strays.set(number, socket, 0);
+                put.map_err(|e| MapsError::Layout(STRAYS, e))?;
+            }
             // Before anything is steered.
             find_in(ebpf, &entered.space)?;
             let mut addresses = HashSet::new();
@@ -241,10 +250,12 @@ impl Incoming {
                 number,
                 addresses,
                 routing,
+                _strays: entered.strays,
             });
         }
         incoming.own = Some(own);
-        incoming._maps = Some((spaces, inlets));
+        incoming._spaces = Some(spaces);
+        incoming._sockets = vec![inlets, strays];
         Ok((incoming, doors))
     }
 
@@ -378,6 +389,7 @@ struct Entered {
     ports: std::ops::RangeInclusive<u16>,
     /// IPv4's, and IPv6's if the namespace has it.
     listeners: [Option<Socket>; 2],
+    strays: Option<Socket>,
     routed: Option<Routed>,
 }
 
@@ -398,17 +410,18 @@ impl Entered {
             Ok((space::port_range()?, [Some(v4), v6.ok()]))
         });
         let (ports, listeners) = made.map_err(IncomingError::Sockets)?;
-        let routed = match option.client_address {
+        let (routed, strays) = match option.client_address {
             ClientAddress::Agent => {
                 // Of an agent that has died, and kept them.
                 space
                     .within(remove_unused_routes)
                     .map_err(IncomingError::Sockets)?;
-                None
+                (None, None)
             }
             ClientAddress::Keep => {
-                let routed = space.within(|| Ok(routes::make()));
-                Some(routed.map_err(IncomingError::Sockets)?)
+                let made = space.within(|| Ok((routes::make(), listeners::of_strays()?)));
+                let (routed, strays) = made.map_err(IncomingError::Sockets)?;
+                (Some(routed), Some(strays))
             }
         };
         Ok(Self {
@@ -416,6 +429,7 @@ impl Entered {
             cookie,
             ports,
             listeners,
+            strays,
             routed,
         })
     }
