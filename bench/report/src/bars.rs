@@ -81,6 +81,7 @@ const P50: Measure = Measure::Ratio(Metric::P50);
 const NOTHING_PER_BYTE: &str = "no code of ours runs for its bytes: nothing but noise";
 const LIKE_COPIERS: &str = "what proxies that only copy reach";
 const DECODES_NOTHING: &str = "that one decodes nothing";
+const NO_BUFFER: &str = "chunks are read into their worker's buffer: a flow that waits has none";
 const FEWER_WAKE_UPS: &str = "the database wakes up for one connection instead of eight";
 const IN_KERNEL: &str = "bytes skip TCP between two sockets of one host";
 const PAST_THE_AGENT: &str = "bytes that nobody reads do not wake the agent";
@@ -127,6 +128,13 @@ pub const ALL: &[Bar] = &[
         Measure::RssMib,
         Bound::AtMost(20.0),
         "the agent lives beside applications",
+    ),
+    bar(
+        "stats",
+        Where::Id("crowd-enriched"),
+        Measure::RssMib,
+        Bound::AtMost(60.0),
+        NO_BUFFER,
     ),
     bar(
         "fold",

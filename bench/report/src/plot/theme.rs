@@ -21,7 +21,7 @@ const ROLES: [(&str, &str, &str); 2] = [
 ];
 
 /// Paths that are known have a colour of their own; others share the last four.
-const PATHS: [(&str, &str, &str); 19] = [
+const PATHS: [(&str, &str, &str); 20] = [
     ("direct", "#5a6472", "#a3adb9"),
     ("bypass", "#1a7f37", "#4cc46d"),
     ("observe", "#5c7a00", "#a9cc45"),
@@ -37,6 +37,7 @@ const PATHS: [(&str, &str, &str); 19] = [
     ("cql-proxy", "#2c6d5b", "#72d2b5"),
     ("zdm-proxy", "#6c6a10", "#cfcb5c"),
     ("stats", "#9a3412", "#fdba74"),
+    ("fold", "#86198f", "#e879f9"),
     ("", "#8a3ffc", "#be95ff"),
     ("", "#005d5d", "#3ddbd9"),
     ("", "#9f1853", "#ff7eb6"),
