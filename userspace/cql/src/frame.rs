@@ -162,6 +162,14 @@ impl Opcode {
         })
     }
 
+    /// Whether such a request has statements in it: their texts, or what they were prepared as.
+    pub fn has_statements(self) -> bool {
+        matches!(
+            self,
+            Self::Query | Self::Prepare | Self::Execute | Self::Batch
+        )
+    }
+
     fn is_request(self) -> bool {
         matches!(
             self,

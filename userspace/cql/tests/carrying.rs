@@ -120,7 +120,7 @@ mod tests {
     }
 
     impl Flow {
-        fn new(kind: Kind, before: Vec<Box<dyn Transform>>) -> Self {
+        fn new(kind: Kind, before: Vec<Arc<dyn Transform>>) -> Self {
             let mut flow = Self::silent(kind, before);
             for (to_database, bytes) in kind.handshake() {
                 flow.passes(to_database, &bytes);
@@ -129,9 +129,9 @@ mod tests {
             flow
         }
 
-        fn silent(kind: Kind, mut steps: Vec<Box<dyn Transform>>) -> Self {
+        fn silent(kind: Kind, mut steps: Vec<Arc<dyn Transform>>) -> Self {
             let (letters, carries) = (Arc::new(Letters::default()), Arc::new(Carries::default()));
-            steps.push(Box::new(Step(carries.clone())));
+            steps.push(Arc::new(Step(carries.clone())));
             let editor = Editor::new(steps.into(), Caller::default()).told_by(letters.clone());
             Self {
                 kind,
@@ -192,7 +192,7 @@ mod tests {
             let sees = Sees::default();
             for before in [
                 Vec::new(),
-                vec![Box::new(sees.clone()) as Box<dyn Transform>],
+                vec![Arc::new(sees.clone()) as Arc<dyn Transform>],
             ] {
                 let mut flow = Flow::new(kind, before);
                 flow.asks(3, TEXT);
@@ -288,7 +288,7 @@ mod tests {
                 }
                 assert!(!flow.editor.can_leave() && flow.editor.parked() == 1);
                 if leaves {
-                    let none: Vec<Box<dyn Transform>> = Vec::new();
+                    let none: Vec<Arc<dyn Transform>> = Vec::new();
                     flow.editor.becomes(none.into(), Caller::default());
                 }
                 let (ticket, ..) = flow.carries.takes();
@@ -396,8 +396,8 @@ mod tests {
         assert_eq!((&*opening.startup, &opening.token), (&startup[9..], &None));
         assert!(!format!("{opening:?}").contains("CQL_VERSION"));
         // A pipeline in which nobody does, and then one in which somebody does: it is forgotten.
-        let steps = |carries: &Arc<Carries>| -> Vec<Box<dyn Transform>> {
-            vec![Box::new(Step(carries.clone()))]
+        let steps = |carries: &Arc<Carries>| -> Vec<Arc<dyn Transform>> {
+            vec![Arc::new(Step(carries.clone()))]
         };
         let wanted = steps(&flow.carries);
         flow.editor

@@ -30,12 +30,12 @@ mod tests {
                 bytes.extend(kind.sent(0, n + 9, OPTIONS, &[]));
             }
             for size in [1, 2, 3, 7, 8, 9, 10, 64, bytes.len()] {
-                let mut flow = Edits::new(kind, vec![Box::new(Refuses(b"ks.forbidden", true))]);
+                let mut flow = Edits::new(kind, vec![Arc::new(Refuses(b"ks.forbidden", true))]);
                 let passed: Vec<u8> = bytes.chunks(size).flat_map(|c| flow.requests(c)).collect();
                 assert_eq!(passed, bytes, "{kind:?}, {size} bytes at a time");
                 assert_eq!(flow.noted, Noted::default());
             }
-            let mut flow = Edits::new(kind, vec![Box::new(Refuses(b"ks.forbidden", true))]);
+            let mut flow = Edits::new(kind, vec![Arc::new(Refuses(b"ks.forbidden", true))]);
             let edited = flow.editor.requests(0, &bytes, &mut flow.noted);
             assert_eq!(edited, Edited::default(), "{kind:?}: nothing is copied");
         }
@@ -54,7 +54,7 @@ mod tests {
             let bytes = [good(1), bad, good(3)].concat();
             let response = kind.sent(0x80, 1, RESULT, &[0, 0, 0, 1]);
             for size in [1, 5, 9, 100, bytes.len()] {
-                let mut flow = Edits::new(kind, vec![Box::new(Refuses(b"ks.forbidden", false))]);
+                let mut flow = Edits::new(kind, vec![Arc::new(Refuses(b"ks.forbidden", false))]);
                 let mut passed = Vec::new();
                 for chunk in bytes.chunks(size) {
                     passed.extend(flow.requests(chunk));
@@ -72,7 +72,7 @@ mod tests {
                 assert_eq!(flow.responses(&response), response);
             }
             // While one is passing, behind it.
-            let mut flow = Edits::new(kind, vec![Box::new(Refuses(b"ks.forbidden", false))]);
+            let mut flow = Edits::new(kind, vec![Arc::new(Refuses(b"ks.forbidden", false))]);
             let (begun, rest) = response.split_at(response.len() - 1);
             let mut told = flow.responses(begun);
             flow.requests(&bytes);
@@ -104,7 +104,7 @@ mod tests {
             let sent = [sent, behind.clone()].concat();
             for strict in [false, true] {
                 let kind = kind(4, Compression::Lz4);
-                let mut flow = Edits::new(kind, vec![Box::new(Refuses(b"nothing", strict))]);
+                let mut flow = Edits::new(kind, vec![Arc::new(Refuses(b"nothing", strict))]);
                 let passed: Vec<u8> = sent
                     .chunks(64 << 10)
                     .flat_map(|c| flow.requests(c))
@@ -136,7 +136,7 @@ mod tests {
             for (pipeline, changes) in [
                 (step("transform = \"paging\"\nat_most = 9"), true),
                 (
-                    Box::new(Refuses(b"nothing", true)) as Box<dyn Transform>,
+                    Arc::new(Refuses(b"nothing", true)) as Arc<dyn Transform>,
                     false,
                 ),
             ] {
@@ -195,7 +195,7 @@ mod tests {
     #[test]
     fn what_came_before_what_cannot_be_read_goes_on() {
         for kind in KINDS.into_iter().filter(|kind| kind.version < 5) {
-            let mut flow = Edits::new(kind, vec![Box::new(Refuses(b"nothing", true))]);
+            let mut flow = Edits::new(kind, vec![Arc::new(Refuses(b"nothing", true))]);
             let good = kind.sent(0, 7, QUERY, &ask(kind.version, &table(1)));
             let sent = [&good[..], b"GET / HTTP/1.1\r\n"].concat();
             let edited = flow.editor.requests(0, &sent, &mut flow.noted);
@@ -206,7 +206,7 @@ mod tests {
 
     fn strict() -> Edits {
         let kind = kind(5, Compression::None);
-        let pipeline = vec![Box::new(Refuses(b"nothing", true)) as Box<dyn Transform>];
+        let pipeline = vec![Arc::new(Refuses(b"nothing", true)) as Arc<dyn Transform>];
         Edits {
             kind,
             editor: Editor::new(pipeline.into(), Caller::default()),
@@ -260,7 +260,7 @@ mod tests {
             for bytes in [startup(5, &[]), b"\x05".to_vec()] {
                 assert_eq!(editor.requests(0, &bytes, &mut noted).unreadable, None);
             }
-            let pipeline = vec![Box::new(Refuses(b"nothing", strict)) as Box<dyn Transform>];
+            let pipeline = vec![Arc::new(Refuses(b"nothing", strict)) as Arc<dyn Transform>];
             editor.becomes(pipeline.into(), Caller::default());
             assert_eq!(editor.is_denied(), denied);
             assert_eq!(editor.unreadable().is_some(), denied);
@@ -312,7 +312,7 @@ mod tests {
         let (large, small) = (frame_of(100_000), frame_of(10_000));
         let room = Room::new(150_000);
         let editor = |strict| {
-            let pipeline = vec![Box::new(Refuses(b"nothing", strict)) as Box<dyn Transform>];
+            let pipeline = vec![Arc::new(Refuses(b"nothing", strict)) as Arc<dyn Transform>];
             let mut flow = Edits::new(kind, pipeline);
             flow.editor = flow.editor.within(&room);
             flow
@@ -348,7 +348,7 @@ mod tests {
     #[test]
     fn what_was_held_back_passes_at_the_end() {
         for kind in KINDS {
-            let mut flow = Edits::new(kind, vec![Box::new(Refuses(b"nothing", true))]);
+            let mut flow = Edits::new(kind, vec![Arc::new(Refuses(b"nothing", true))]);
             let sent = kind.sent(0, 7, QUERY, &ask(kind.version, &table(1)));
             let cut = &sent[..sent.len() - 1];
             let mut passed = flow.requests(cut);
@@ -380,7 +380,7 @@ mod tests {
         #[test]
         fn anything_goes_on_the_same_however_it_is_cut(bytes in noise(), size in 1usize..40, index in 0usize..7) {
             let pipeline = || vec![
-                Box::new(Refuses(b"forbidden", true)) as Box<dyn Transform>,
+                Arc::new(Refuses(b"forbidden", true)) as Arc<dyn Transform>,
                 step("transform = \"consistency\"\nexactly = \"ONE\""),
                 step("transform = \"tag\""),
             ];

@@ -50,7 +50,7 @@ mod tests {
         }
 
         fn begun(kind: Kind, steps: &[&str]) -> Self {
-            let pipeline: Vec<Box<dyn Transform>> = steps.iter().map(|s| step(s)).collect();
+            let pipeline: Vec<Arc<dyn Transform>> = steps.iter().map(|s| step(s)).collect();
             let prepared = Arc::new(PreparedStatements::default());
             let editor = Editor::new(pipeline.into(), Caller::default());
             let edits = Edits {

@@ -111,16 +111,16 @@ mod tests {
     pub const BATCH: u8 = 0x0D;
     pub const ERROR: u8 = 0x00;
 
-    fn flow(kind: Kind, behind: Option<Box<dyn Transform>>) -> (Edits, Arc<Letters>) {
-        let mut pipeline: Vec<Box<dyn Transform>> = vec![Box::new(Merges::default())];
+    fn flow(kind: Kind, behind: Option<Arc<dyn Transform>>) -> (Edits, Arc<Letters>) {
+        let mut pipeline: Vec<Arc<dyn Transform>> = vec![Arc::new(Merges::default())];
         pipeline.extend(behind);
         flow_of(kind, pipeline)
     }
 
-    pub fn flow_of(kind: Kind, pipeline: Vec<Box<dyn Transform>>) -> (Edits, Arc<Letters>) {
+    pub fn flow_of(kind: Kind, pipeline: Vec<Arc<dyn Transform>>) -> (Edits, Arc<Letters>) {
         let mut edits = Edits::new(kind, pipeline);
         let letters = Arc::new(Letters::default());
-        let none: Vec<Box<dyn Transform>> = Vec::new();
+        let none: Vec<Arc<dyn Transform>> = Vec::new();
         let empty = Editor::new(none.into(), Caller::default());
         edits.editor = std::mem::replace(&mut edits.editor, empty).told_by(letters.clone());
         (edits, letters)
@@ -250,7 +250,7 @@ mod tests {
     #[test]
     fn what_a_step_behind_refuses_is_refused_to_all() {
         for kind in KINDS {
-            let (mut edits, _) = flow(kind, Some(Box::new(RefusesBatches)));
+            let (mut edits, _) = flow(kind, Some(Arc::new(RefusesBatches)));
             assert!(sent(kind, &mut edits, &[7, 8, 9]).is_empty());
             let told = edits.editor.answers().unwrap();
             let found = read(kind, &told);

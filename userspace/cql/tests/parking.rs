@@ -133,12 +133,12 @@ mod tests {
                 refuses,
                 ..Parks::default()
             });
-            let mut pipeline: Vec<Box<dyn Transform>> = vec![Box::new(Step(parks.clone()))];
+            let mut pipeline: Vec<Arc<dyn Transform>> = vec![Arc::new(Step(parks.clone()))];
             pipeline.extend(behind.map(step));
             let mut edits = Edits::new(kind, pipeline);
             let letters = Arc::new(Letters::default());
             let caller = Caller::default();
-            let empty: Vec<Box<dyn Transform>> = Vec::new();
+            let empty: Vec<Arc<dyn Transform>> = Vec::new();
             let editor = std::mem::replace(
                 &mut edits.editor,
                 cql::edit::Editor::new(empty.into(), caller),
@@ -357,7 +357,7 @@ mod tests {
         assert_eq!(flow.edits.editor.parked(), 1);
         let room = Room::new(100);
         let mut flow = Flow::new(kind, false, None);
-        let empty: Vec<Box<dyn Transform>> = Vec::new();
+        let empty: Vec<Arc<dyn Transform>> = Vec::new();
         let none = cql::edit::Editor::new(empty.into(), Caller::default());
         flow.edits.editor = std::mem::replace(&mut flow.edits.editor, none).within(&room);
         for stream in [1, 2] {

@@ -9,7 +9,7 @@ use toml::{Spanned, Table};
 
 use super::{error::Flaw, raw::RawRule};
 use crate::{
-    effects::{self, Built, Effect},
+    effects::{self, Effect},
     pipelines::Steps,
     protect,
     reporters::{self, JournalSettings, Reporter},
@@ -95,13 +95,13 @@ fn pipeline(rule: &RawRule) -> Result<Steps, Flaw> {
                 before_merging(&effects, &*step, raw)?;
                 edit.push(step);
             }
-            Step::Carries(Built { step, effect }) => {
+            Step::Carries(effect) => {
                 if !effect.is_last() {
-                    behind_all(&effects, &*step, raw)?;
+                    behind_all(&effects, &*effect, raw)?;
                 }
-                before_merging(&effects, &*step, raw)?;
-                before_folding(&effects, &*step, raw)?;
-                edit.push(step);
+                before_merging(&effects, &*effect, raw)?;
+                before_folding(&effects, &*effect, raw)?;
+                edit.push(effect.clone());
                 effects.push(effect);
             }
             Step::Reports(step) => report.push(step),
@@ -129,7 +129,7 @@ fn pipeline(rule: &RawRule) -> Result<Steps, Flaw> {
 /// `cache`, `coalesce` and `fold` know what a statement is about by the names in its text and the keyspace that the client is
 /// in, which have to be those of one side; and a table has two names where the database's is understood, too. `lookup`
 /// has texts of the database, which others would take for the client's.
-fn means_what_is_named(rule: &RawRule, steps: &[Box<dyn Transform>]) -> Result<(), Flaw> {
+fn means_what_is_named(rule: &RawRule, steps: &[Arc<dyn Transform>]) -> Result<(), Flaw> {
     let mut names = steps.iter().map(|step| step.name());
     let Some(name) = names.find(|name| ["cache", COALESCE, FOLD, "lookup"].contains(name)) else {
         return Ok(());
@@ -270,10 +270,10 @@ fn shows(reporter: &dyn Reporter) -> Option<&'static str> {
 }
 
 enum Step {
-    Edits(Box<dyn Transform>),
-    Carries(Built),
+    Edits(Arc<dyn Transform>),
+    Carries(Arc<dyn Effect>),
     Reports(Box<dyn Reporter>),
-    Protects(Box<dyn Transform>, Arc<protect::Source>),
+    Protects(Arc<dyn Transform>, Arc<protect::Source>),
 }
 
 /// Every step's name.

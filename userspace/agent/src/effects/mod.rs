@@ -1,7 +1,8 @@
 //! Effects: steps of a pipeline that are carried out by the agent, because they need more than the frames that pass.
 //!
-//! To the pipeline each is a [`Transform`]; what it shows to somebody outside, and what it has wait for that, is its
-//! own ([`Ticket`](cql::edit::Ticket)). Each is one file, or folder, and one line in the list below.
+//! To the pipeline each is a [`Transform`], of which everything passes until it is open; what it shows to somebody
+//! outside, and what it has wait for that, is its own ([`Ticket`](cql::edit::Ticket)). Each is one file, or folder, and
+//! one line in the list below.
 
 pub mod cache;
 pub mod coalesce;
@@ -9,7 +10,7 @@ pub mod fold;
 pub mod mirror;
 mod register;
 
-use std::{fmt, sync::Arc};
+use std::sync::Arc;
 
 use cql::edit::Transform;
 use dataplane::policy::RuleName;
@@ -17,11 +18,8 @@ use serde::Deserialize;
 
 use crate::reporters::Means;
 
-/// What is to be opened for a step, before it can do anything.
-pub trait Effect: fmt::Debug + Send + Sync {
-    /// As in the configuration, and as a metric's label.
-    fn name(&self) -> &'static str;
-
+/// A step of which something is to be opened, before it can do anything.
+pub trait Effect: Transform {
     /// Reads the certificates that it names, as [`Self::open`] does, for who only wants to know whether they are good.
     ///
     /// # Errors
@@ -42,15 +40,6 @@ pub trait Effect: fmt::Debug + Send + Sync {
     }
 }
 
-/// A step, and what is to be opened for it.
-#[derive(Debug)]
-pub struct Built {
-    /// Of the pipeline. Until it is open, everything passes.
-    pub step: Box<dyn Transform>,
-    /// The same.
-    pub effect: Arc<dyn Effect>,
-}
-
 /// Declares [`Settings`] from the list.
 macro_rules! effects {
     ($($module:ident => $variant:ident),+ $(,)?) => {
@@ -69,10 +58,10 @@ macro_rules! effects {
             ///
             /// # Errors
             /// Which setting cannot be, and what it should be.
-            pub fn build(self) -> Result<Built, String> {
-                match self {
-                    $(Self::$variant(settings) => settings.build(),)+
-                }
+            pub fn build(self) -> Result<Arc<dyn Effect>, String> {
+                Ok(match self {
+                    $(Self::$variant(settings) => Arc::new(settings.build()?),)+
+                })
             }
         }
 

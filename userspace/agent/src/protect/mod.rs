@@ -115,7 +115,7 @@ impl Settings {
     ///
     /// # Errors
     /// Which setting cannot be, and what it should be.
-    pub fn build(self) -> Result<(Box<dyn Transform>, Arc<Source>), String> {
+    pub fn build(self) -> Result<(Arc<dyn Transform>, Arc<Source>), String> {
         let columns = Columns::new(&self.columns)?;
         let failures = Failures {
             unencrypted_passes: self.unencrypted == Otherwise::Pass,
@@ -126,7 +126,7 @@ impl Settings {
             open: OnceLock::new(),
         });
         let step = Protect::new(columns, failures, source.clone());
-        Ok((Box::new(step), source))
+        Ok((Arc::new(step), source))
     }
 
     fn origin(self) -> Result<Origin, String> {

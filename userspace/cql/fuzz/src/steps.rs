@@ -21,7 +21,7 @@ pub struct Steps {
 
 pub const STEPS: [Steps; 5] = [
     Steps {
-        make: |_| Arc::from([Box::new(Looks) as Box<dyn Transform>]),
+        make: |_| Arc::from([Arc::new(Looks) as Arc<dyn Transform>]),
         changes: false,
         repeats: true,
     },
@@ -42,7 +42,7 @@ pub const STEPS: [Steps; 5] = [
         repeats: true,
     },
     Steps {
-        make: |later| Arc::from([Box::new(Waits(later.clone())) as Box<dyn Transform>]),
+        make: |later| Arc::from([Arc::new(Waits(later.clone())) as Arc<dyn Transform>]),
         changes: true,
         repeats: true,
     },
@@ -195,7 +195,7 @@ impl Vault for Counted {
     fn count(&self, _: Fate, _: u64) {}
 }
 
-fn protect() -> Box<dyn Transform> {
+fn protect() -> Arc<dyn Transform> {
     let columns = vec!["v".to_owned(), "w".to_owned()];
     let columns = Columns::new(&HashMap::from([("ks.t".to_owned(), columns)]));
     let failures = Failures {
@@ -203,5 +203,5 @@ fn protect() -> Box<dyn Transform> {
         keyless_passes: false,
     };
     let columns = columns.expect("two columns of a table");
-    Box::new(Protect::new(columns, failures, Arc::<Counted>::default()))
+    Arc::new(Protect::new(columns, failures, Arc::<Counted>::default()))
 }

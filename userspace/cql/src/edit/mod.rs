@@ -79,7 +79,7 @@ use parking::Parked;
 use talk::Talk;
 
 /// What is done to the requests of a rule's flows, in this order.
-pub type Pipeline = Arc<[Box<dyn Transform>]>;
+pub type Pipeline = Arc<[Arc<dyn Transform>]>;
 
 /// What goes on in place of a chunk.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -239,10 +239,7 @@ impl Transform for Protect {
     }
 
     fn wants(&self, opcode: Opcode) -> bool {
-        matches!(
-            opcode,
-            Opcode::Query | Opcode::Prepare | Opcode::Execute | Opcode::Batch
-        )
+        opcode.has_statements()
     }
 
     fn is_strict(&self) -> bool {

@@ -1,5 +1,7 @@
 //! `consistency`: forces, raises or caps consistency levels.
 
+use std::sync::Arc;
+
 use serde::Deserialize;
 
 use crate::details::Consistency;
@@ -41,7 +43,7 @@ struct Levels {
 }
 
 impl Settings {
-    pub(super) fn build(self) -> Result<Box<dyn Transform>, String> {
+    pub(super) fn build(self) -> Result<Arc<dyn Transform>, String> {
         let level = |key: &str, name: Option<String>| {
             let Some(name) = name else { return Ok(None) };
             match Consistency::by_name(&name) {
@@ -82,7 +84,7 @@ impl Settings {
                     .to_owned(),
             );
         }
-        Ok(Box::new(Levels {
+        Ok(Arc::new(Levels {
             at_least: at_least.or(exactly),
             at_most: at_most.or(exactly),
             serial,

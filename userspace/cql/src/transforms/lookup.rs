@@ -3,6 +3,8 @@
 //! The editor does it ([`Transform::looks_up`]): the question goes on the flow's own connection, where no transform
 //! can put one.
 
+use std::sync::Arc;
+
 use serde::Deserialize;
 
 use crate::edit::{Caller, Outcome, Request, Transform};
@@ -17,8 +19,8 @@ pub struct Settings {}
 struct Lookup;
 
 impl Settings {
-    pub(super) fn build(self) -> Result<Box<dyn Transform>, String> {
-        Ok(Box::new(Lookup))
+    pub(super) fn build(self) -> Result<Arc<dyn Transform>, String> {
+        Ok(Arc::new(Lookup))
     }
 }
 

@@ -16,6 +16,8 @@ mod tracing;
 
 pub use guard::Reason as GuardReason;
 
+use std::sync::Arc;
+
 use serde::Deserialize;
 
 use crate::edit::Transform;
@@ -39,7 +41,7 @@ macro_rules! transforms {
             ///
             /// # Errors
             /// Which setting cannot be, and what it should be.
-            pub fn build(self) -> Result<Box<dyn Transform>, String> {
+            pub fn build(self) -> Result<Arc<dyn Transform>, String> {
                 match self {
                     $(Self::$variant(settings) => settings.build(),)+
                 }

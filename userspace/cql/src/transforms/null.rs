@@ -1,6 +1,8 @@
 //! `null`: answers in place of the database, by an empty result. It is for measuring what everything but
 //! the database costs.
 
+use std::sync::Arc;
+
 use serde::Deserialize;
 
 use crate::edit::{Caller, Outcome, Request, Statement, Transform};
@@ -18,8 +20,8 @@ pub struct Settings {}
 struct Null;
 
 impl Settings {
-    pub(super) fn build(self) -> Result<Box<dyn Transform>, String> {
-        Ok(Box::new(Null))
+    pub(super) fn build(self) -> Result<Arc<dyn Transform>, String> {
+        Ok(Arc::new(Null))
     }
 }
 

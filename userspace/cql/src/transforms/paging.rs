@@ -1,5 +1,7 @@
 //! `paging`: caps how many rows a page may have.
 
+use std::sync::Arc;
+
 use serde::Deserialize;
 
 use crate::edit::{Caller, Outcome, Request, Transform};
@@ -19,9 +21,9 @@ struct Paging {
 }
 
 impl Settings {
-    pub(super) fn build(self) -> Result<Box<dyn Transform>, String> {
+    pub(super) fn build(self) -> Result<Arc<dyn Transform>, String> {
         match self.at_most {
-            1.. => Ok(Box::new(Paging {
+            1.. => Ok(Arc::new(Paging {
                 at_most: self.at_most,
             })),
             rows => Err(format!("at_most: expected 1 row or more, found {rows}")),

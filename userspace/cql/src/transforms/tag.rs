@@ -1,6 +1,8 @@
 //! `tag`: says in each request's custom payload who is calling. There is none in v3: those go on as
 //! they are.
 
+use std::sync::Arc;
+
 use serde::Deserialize;
 
 use crate::edit::{Caller, Outcome, Request, Transform};
@@ -28,7 +30,7 @@ struct Tag {
 }
 
 impl Settings {
-    pub(super) fn build(self) -> Result<Box<dyn Transform>, String> {
+    pub(super) fn build(self) -> Result<Arc<dyn Transform>, String> {
         let prefix = self.prefix.unwrap_or_else(|| "underpass.".to_owned());
         let fixed: Vec<_> = [("service", self.service), ("host", self.host)]
             .into_iter()
@@ -43,7 +45,7 @@ impl Settings {
                 ));
             }
         }
-        Ok(Box::new(Tag { prefix, fixed }))
+        Ok(Arc::new(Tag { prefix, fixed }))
     }
 }
 
@@ -53,10 +55,7 @@ impl Transform for Tag {
     }
 
     fn wants(&self, opcode: Opcode) -> bool {
-        matches!(
-            opcode,
-            Opcode::Query | Opcode::Prepare | Opcode::Execute | Opcode::Batch
-        )
+        opcode.has_statements()
     }
 
     fn request(&self, request: &mut Request<'_>, caller: &Caller, _: u64) -> Outcome {

@@ -4,7 +4,7 @@ mod queue;
 
 use std::borrow::Cow;
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::Deserialize;
 
@@ -97,7 +97,7 @@ struct Bucket {
 }
 
 impl Settings {
-    pub(super) fn build(self) -> Result<Box<dyn Transform>, String> {
+    pub(super) fn build(self) -> Result<Arc<dyn Transform>, String> {
         let positive = |key: &str, n: f64| match n.is_finite() && n >= 0.001 {
             true => Ok(n),
             false => Err(format!("{key}: expected 0.001 or more, found {n}")),
@@ -107,7 +107,7 @@ impl Settings {
         if burst < 1.0 {
             return Err(format!("burst: expected 1 or more, found {burst}"));
         }
-        Ok(Box::new(Throttle {
+        Ok(Arc::new(Throttle {
             rate: rate / SECOND_NS,
             burst,
             per: self.per,
@@ -197,10 +197,7 @@ impl Transform for Throttle {
     }
 
     fn wants(&self, opcode: Opcode) -> bool {
-        matches!(
-            opcode,
-            Opcode::Query | Opcode::Prepare | Opcode::Execute | Opcode::Batch
-        )
+        opcode.has_statements()
     }
 
     fn request(&self, request: &mut Request<'_>, caller: &Caller, now_ns: u64) -> Outcome {

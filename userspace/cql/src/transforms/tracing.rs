@@ -1,6 +1,9 @@
 //! `tracing`: has the database trace one request of so many.
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering::Relaxed},
+};
 
 use serde::Deserialize;
 
@@ -22,10 +25,10 @@ struct Tracing {
 }
 
 impl Settings {
-    pub(super) fn build(self) -> Result<Box<dyn Transform>, String> {
+    pub(super) fn build(self) -> Result<Arc<dyn Transform>, String> {
         match self.one_in {
             0 => Err("one_in: expected 1 or more, found 0".to_owned()),
-            one_in => Ok(Box::new(Tracing {
+            one_in => Ok(Arc::new(Tracing {
                 one_in,
                 seen: AtomicU64::new(0),
             })),

@@ -38,14 +38,14 @@ struct Sees {
     must_see: bool,
 }
 
-fn sees(does: Does, must_see: bool) -> (Box<dyn Transform>, Arc<Mutex<Vec<Shown>>>) {
+fn sees(does: Does, must_see: bool) -> (Arc<dyn Transform>, Arc<Mutex<Vec<Shown>>>) {
     let shown = Arc::<Mutex<Vec<Shown>>>::default();
     let step = Sees {
         shown: shown.clone(),
         does,
         must_see,
     };
-    (Box::new(step), shown)
+    (Arc::new(step), shown)
 }
 
 fn all_of(shown: &Mutex<Vec<Shown>>) -> Vec<Shown> {
@@ -114,8 +114,8 @@ fn errors(kind: Kind, bytes: &[u8]) -> Vec<(i16, i32)> {
     errors.collect()
 }
 
-fn merges() -> Box<dyn Transform> {
-    Box::new(Merges::default())
+fn merges() -> Arc<dyn Transform> {
+    Arc::new(Merges::default())
 }
 
 #[test]
@@ -182,7 +182,7 @@ fn what_a_step_behind_makes_of_the_answer_is_everybodys() {
 #[test]
 fn a_refusal_is_said_of_each_that_it_is_about() {
     for kind in KINDS {
-        let (mut edits, _) = flow_of(kind, vec![merges(), Box::new(RefusesBatches)]);
+        let (mut edits, _) = flow_of(kind, vec![merges(), Arc::new(RefusesBatches)]);
         sent(kind, &mut edits, &[7, 8, 9]);
         assert_eq!(edits.noted.refused, 3, "{kind:?}");
     }
@@ -213,7 +213,7 @@ impl Transform for WantsAgain {
 fn a_step_behind_that_knows_one_of_them_not_has_each_prepare_its_own() {
     for kind in KINDS {
         for unknown in [7, 8] {
-            let (mut edits, _) = flow_of(kind, vec![merges(), Box::new(WantsAgain(unknown))]);
+            let (mut edits, _) = flow_of(kind, vec![merges(), Arc::new(WantsAgain(unknown))]);
             assert!(sent(kind, &mut edits, &[7, 8, 9]).is_empty());
             let told = edits.editor.answers().unwrap();
             let found = read(kind, &told);
@@ -236,7 +236,7 @@ fn a_flow_leaves_its_pipeline_when_everybody_was_told() {
         let late = edits.editor.late().unwrap();
         assert_eq!(kind.read(&late), kind.read(&execute(kind, 10)));
         assert!(!edits.editor.can_leave(), "a batch is out");
-        let none: Vec<Box<dyn Transform>> = Vec::new();
+        let none: Vec<Arc<dyn Transform>> = Vec::new();
         edits.editor.becomes(none.into(), Caller::default());
         let alone = execute(kind, 11);
         assert_eq!(edits.requests(&alone), alone, "{kind:?}");

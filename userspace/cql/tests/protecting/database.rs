@@ -103,7 +103,7 @@ pub fn protected(kind: Kind, vault: &Arc<TestVault>) -> Protected {
 
 pub fn protected_with(kind: Kind, vault: &Arc<TestVault>, failures: Failures) -> Protected {
     Protected {
-        flow: Edits::new(kind, vec![Box::new(step(vault, failures))]),
+        flow: Edits::new(kind, vec![Arc::new(step(vault, failures))]),
         vault: vault.clone(),
         failures,
         chunks: usize::MAX,
@@ -125,7 +125,7 @@ pub fn protected_columns(
     let columns = Columns::new(&HashMap::from([(table.to_owned(), columns)])).ok()?;
     let step = Protect::new(columns, failures, vault.clone());
     Some(Protected {
-        flow: Edits::new(kind, vec![Box::new(step)]),
+        flow: Edits::new(kind, vec![Arc::new(step)]),
         vault: vault.clone(),
         failures,
         chunks: usize::MAX,

@@ -1,5 +1,7 @@
 //! Flows through an editor, in every version and compression.
 
+use std::sync::Arc;
+
 use cassandra_protocol::compression::Compression;
 use cassandra_protocol::frame::Envelope;
 use cassandra_protocol::frame::frame_encoder::{FrameEncoder, Lz4FrameEncoder};
@@ -245,7 +247,7 @@ pub struct Edits {
 }
 
 impl Edits {
-    pub fn new(kind: Kind, pipeline: Vec<Box<dyn Transform>>) -> Self {
+    pub fn new(kind: Kind, pipeline: Vec<Arc<dyn Transform>>) -> Self {
         let caller = Caller {
             rule: "r".into(),
             client: "192.0.2.1".into(),
@@ -294,7 +296,7 @@ impl Edits {
     }
 }
 
-pub fn step(settings: &str) -> Box<dyn Transform> {
+pub fn step(settings: &str) -> Arc<dyn Transform> {
     let settings: Settings = toml::from_str(settings).unwrap();
     settings.build().unwrap()
 }

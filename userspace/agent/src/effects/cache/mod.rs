@@ -27,7 +27,7 @@ pub use settings::Settings;
 pub use store::Caches;
 
 use super::{
-    Built, Effect,
+    Effect,
     register::{no_thread, once},
 };
 use crate::reporters;
@@ -51,28 +51,16 @@ struct Cache {
     store: OnceLock<Arc<Store>>,
 }
 
-/// The same, in a pipeline.
-#[derive(Debug)]
-struct Step(Arc<Cache>);
-
 impl Settings {
-    pub(super) fn build(self) -> Result<Built, String> {
-        let cache = Arc::new(Cache {
+    pub(super) fn build(self) -> Result<impl Effect, String> {
+        Ok(Cache {
             settings: self.checked()?,
             store: OnceLock::new(),
-        });
-        Ok(Built {
-            step: Box::new(Step(cache.clone())),
-            effect: cache,
         })
     }
 }
 
 impl Effect for Cache {
-    fn name(&self) -> &'static str {
-        NAME
-    }
-
     fn open(&self, rule: &RuleName, means: &reporters::Means) -> Result<(), String> {
         once(&self.store, || {
             let login = self.settings.login().map_err(|e| e.to_string())?;
@@ -87,20 +75,17 @@ impl Effect for Cache {
     }
 }
 
-impl Transform for Step {
+impl Transform for Cache {
     fn name(&self) -> &'static str {
         NAME
     }
 
     fn wants(&self, opcode: Opcode) -> bool {
-        matches!(
-            opcode,
-            Opcode::Query | Opcode::Prepare | Opcode::Execute | Opcode::Batch
-        )
+        opcode.has_statements()
     }
 
     fn request(&self, request: &mut Request<'_>, caller: &Caller, _: u64) -> Outcome {
-        let Some(store) = self.0.store.get() else {
+        let Some(store) = self.store.get() else {
             return Outcome::Pass;
         };
         match request.opcode() {
@@ -128,7 +113,7 @@ impl Transform for Step {
     }
 
     fn response(&self, response: &mut Response<'_>, _: &Caller, number: u64) -> bool {
-        let Some(store) = self.0.store.get() else {
+        let Some(store) = self.store.get() else {
             return false;
         };
         if number & WRITE != 0 {

@@ -27,7 +27,7 @@ pub use metrics::CoalesceMetrics;
 pub use settings::Settings;
 
 use super::{
-    Built, Effect,
+    Effect,
     register::{no_thread, once},
 };
 use crate::reporters::Means;
@@ -62,29 +62,17 @@ enum Known {
     Other(Option<(String, String)>),
 }
 
-/// The same, in a pipeline.
-#[derive(Debug)]
-struct Step(Arc<Coalesce>);
-
 impl Settings {
-    pub(super) fn build(self) -> Result<Built, String> {
-        let coalesce = Arc::new(Coalesce {
+    pub(super) fn build(self) -> Result<impl Effect, String> {
+        Ok(Coalesce {
             settings: self.checked()?,
             statements: Prepared::default(),
             open: OnceLock::new(),
-        });
-        Ok(Built {
-            step: Box::new(Step(coalesce.clone())),
-            effect: coalesce,
         })
     }
 }
 
 impl Effect for Coalesce {
-    fn name(&self) -> &'static str {
-        NAME
-    }
-
     fn open(&self, rule: &RuleName, means: &Means) -> Result<(), String> {
         once(&self.open, || {
             let clock = Clock::start(self.settings.window).map_err(no_thread)?;
@@ -94,20 +82,17 @@ impl Effect for Coalesce {
     }
 }
 
-impl Transform for Step {
+impl Transform for Coalesce {
     fn name(&self) -> &'static str {
         NAME
     }
 
     fn wants(&self, opcode: Opcode) -> bool {
-        matches!(
-            opcode,
-            Opcode::Query | Opcode::Prepare | Opcode::Execute | Opcode::Batch
-        )
+        opcode.has_statements()
     }
 
     fn request(&self, request: &mut Request<'_>, caller: &Caller, _: u64) -> Outcome {
-        let Some(open) = self.0.open.get() else {
+        let Some(open) = self.open.get() else {
             return Outcome::Pass;
         };
         let first = request.statements().next();
@@ -118,15 +103,15 @@ impl Transform for Step {
         };
         if let Some(text) = text {
             let keyspace = request.keyspace().or(caller.keyspace.as_deref());
-            let known = Arc::new(self.0.known(text, keyspace));
-            request.await_response(self.0.statements.goes_out(known));
+            let known = Arc::new(self.known(text, keyspace));
+            request.await_response(self.statements.goes_out(known));
             return Outcome::Pass;
         }
-        let known = id.and_then(|id| self.0.statements.known(id).ok());
+        let known = id.and_then(|id| self.statements.known(id).ok());
         match known.as_deref() {
-            Some(Known::Write(table, markers)) => self.0.writes(open, request, table, markers),
+            Some(Known::Write(table, markers)) => self.writes(open, request, table, markers),
             Some(Known::Other(Some((keyspace, table)))) => {
-                if self.0.is_chosen(keyspace, table) {
+                if self.is_chosen(keyspace, table) {
                     open.flush(request, Some((keyspace, table)));
                 }
             }
@@ -136,12 +121,12 @@ impl Transform for Step {
     }
 
     fn response(&self, response: &mut Response<'_>, _: &Caller, number: u64) -> bool {
-        self.0.statements.came_back(number, response.prepared_id());
+        self.statements.came_back(number, response.prepared_id());
         false
     }
 
     fn due(&self, flow: usize, number: u64) -> Vec<Letter> {
-        let Some(open) = self.0.open.get() else {
+        let Some(open) = self.open.get() else {
             return Vec::new();
         };
         let ended = open.clock.windows().due(flow, number);

@@ -32,7 +32,7 @@ pub use metrics::FoldMetrics;
 pub use pools::Folds;
 pub use settings::Settings;
 
-use super::{Built, Effect, register::once};
+use super::{Effect, register::once};
 use crate::reporters::Means;
 use identity::Identity;
 use metrics::Became;
@@ -52,28 +52,16 @@ struct Fold {
     shared: OnceLock<Arc<Shared>>,
 }
 
-/// The same, in a pipeline.
-#[derive(Debug)]
-struct Step(Arc<Fold>);
-
 impl Settings {
-    pub(super) fn build(self) -> Result<Built, String> {
-        let fold = Arc::new(Fold {
+    pub(super) fn build(self) -> Result<impl Effect, String> {
+        Ok(Fold {
             settings: self.checked()?,
             shared: OnceLock::new(),
-        });
-        Ok(Built {
-            step: Box::new(Step(fold.clone())),
-            effect: fold,
         })
     }
 }
 
 impl Effect for Fold {
-    fn name(&self) -> &'static str {
-        NAME
-    }
-
     fn open(&self, rule: &RuleName, means: &Means) -> Result<(), String> {
         once(&self.shared, || {
             let opened = means.folds.open(rule, &self.settings);
@@ -86,16 +74,13 @@ impl Effect for Fold {
     }
 }
 
-impl Transform for Step {
+impl Transform for Fold {
     fn name(&self) -> &'static str {
         NAME
     }
 
     fn wants(&self, opcode: Opcode) -> bool {
-        matches!(
-            opcode,
-            Opcode::Query | Opcode::Prepare | Opcode::Execute | Opcode::Batch
-        )
+        opcode.has_statements()
     }
 
     fn wants_opening(&self) -> bool {
@@ -103,7 +88,7 @@ impl Transform for Step {
     }
 
     fn request(&self, request: &mut Request<'_>, caller: &Caller, _: u64) -> Outcome {
-        let Some(shared) = self.0.shared.get() else {
+        let Some(shared) = self.shared.get() else {
             return Outcome::Pass;
         };
         if request.opcode() == Opcode::Prepare {
@@ -120,7 +105,7 @@ impl Transform for Step {
     }
 
     fn response(&self, response: &mut Response<'_>, _: &Caller, number: u64) -> bool {
-        if let Some(shared) = self.0.shared.get() {
+        if let Some(shared) = self.shared.get() {
             shared.statements.came_back(number, response.prepared_id());
         }
         false

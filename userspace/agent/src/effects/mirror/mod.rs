@@ -44,7 +44,7 @@ pub use metrics::MirrorMetrics;
 pub use settings::Settings;
 
 use super::{
-    Built, Effect,
+    Effect,
     register::{no_thread, once},
 };
 use crate::reporters::Means;
@@ -70,29 +70,17 @@ struct Mirror {
     drawn: AtomicU64,
 }
 
-/// The same, in a pipeline.
-#[derive(Debug)]
-struct Step(Arc<Mirror>);
-
 impl Settings {
-    pub(super) fn build(self) -> Result<Built, String> {
-        let mirror = Arc::new(Mirror {
+    pub(super) fn build(self) -> Result<impl Effect, String> {
+        Ok(Mirror {
             settings: self.checked()?,
             cluster: OnceLock::new(),
             drawn: AtomicU64::new(0),
-        });
-        Ok(Built {
-            step: Box::new(Step(mirror.clone())),
-            effect: mirror,
         })
     }
 }
 
 impl Effect for Mirror {
-    fn name(&self) -> &'static str {
-        NAME
-    }
-
     fn reads(&self) -> Result<(), String> {
         self.settings.outward().map(drop)
     }
@@ -129,25 +117,22 @@ enum Not {
     Known(Vec<u8>),
 }
 
-impl Transform for Step {
+impl Transform for Mirror {
     fn name(&self) -> &'static str {
         NAME
     }
 
     fn wants(&self, opcode: Opcode) -> bool {
-        matches!(
-            opcode,
-            Opcode::Query | Opcode::Prepare | Opcode::Execute | Opcode::Batch
-        )
+        opcode.has_statements()
     }
 
     /// What has to be at both is not let past.
     fn is_strict(&self) -> bool {
-        self.0.settings.dual_write && self.0.settings.fails
+        self.settings.dual_write && self.settings.fails
     }
 
     fn request(&self, request: &mut Request<'_>, caller: &Caller, _: u64) -> Outcome {
-        let Some(cluster) = self.0.cluster.get() else {
+        let Some(cluster) = self.cluster.get() else {
             return Outcome::Pass;
         };
         if request.opcode() == Opcode::Prepare {
@@ -155,7 +140,7 @@ impl Transform for Step {
             return Outcome::Pass;
         }
         let asked = match asked(cluster, request, caller) {
-            Ok(asked) if self.0.wants(asked.is_write) => asked,
+            Ok(asked) if self.chooses(asked.is_write) => asked,
             Ok(_) | Err(Not::Wanted) => return Outcome::Pass,
             Err(Not::Known(id)) => {
                 return Outcome::Refuse(Refused {
@@ -165,16 +150,16 @@ impl Transform for Step {
             }
         };
         let is_write = asked.is_write;
-        match self.0.ask(cluster, request, asked) {
+        match self.ask(cluster, request, asked) {
             Ok(Some(number)) => request.await_response(number),
             Ok(None) => {}
-            Err(fate) => return self.0.is_not_copied(cluster, fate, is_write),
+            Err(fate) => return self.is_not_copied(cluster, fate, is_write),
         }
         Outcome::Pass
     }
 
     fn response(&self, response: &mut Response<'_>, _: &Caller, number: u64) -> bool {
-        let Some(cluster) = self.0.cluster.get() else {
+        let Some(cluster) = self.cluster.get() else {
             return false;
         };
         match cluster.shared.out.take(number) {
@@ -188,7 +173,7 @@ impl Transform for Step {
                     cluster.compare(exchange);
                 }
             }
-            Found::ForgottenDual if self.0.settings.fails && response.error().is_none() => {
+            Found::ForgottenDual if self.settings.fails && response.error().is_none() => {
                 response.refuse(forgotten());
             }
             Found::ForgottenDual | Found::Forgotten => {}
@@ -197,7 +182,7 @@ impl Transform for Step {
     }
 
     fn given_up(&self) -> Resolution {
-        match self.0.settings.fails {
+        match self.settings.fails {
             true => Resolution::Refuse(forgotten()),
             false => Resolution::Pass,
         }
@@ -288,7 +273,7 @@ fn asked<'r>(
 
 impl Mirror {
     /// Whether it is one of those that are asked of the mirror, by kind and by chance.
-    fn wants(&self, is_write: bool) -> bool {
+    fn chooses(&self, is_write: bool) -> bool {
         let by_kind = match is_write {
             true => self.settings.writes,
             false => self.settings.reads,
@@ -391,8 +376,8 @@ mod tests {
             cluster: OnceLock::new(),
             drawn: AtomicU64::new(0),
         };
-        let taken = (0..10_000).filter(|_| mirror.wants(true)).count();
+        let taken = (0..10_000).filter(|_| mirror.chooses(true)).count();
         assert!((900..1_100).contains(&taken), "{taken}");
-        assert!((0..100).all(|_| !mirror.wants(false)));
+        assert!((0..100).all(|_| !mirror.chooses(false)));
     }
 }

@@ -99,9 +99,9 @@ struct Guard {
 }
 
 impl Settings {
-    pub(super) fn build(self) -> Result<Box<dyn Transform>, String> {
+    pub(super) fn build(self) -> Result<Arc<dyn Transform>, String> {
         let mode = self.mode;
-        Ok(Box::new(Guard {
+        Ok(Arc::new(Guard {
             judge: Judge::new(self)?,
             mode,
             prepared: Prepared::default(),
@@ -183,10 +183,7 @@ impl Transform for Guard {
     }
 
     fn wants(&self, opcode: Opcode) -> bool {
-        matches!(
-            opcode,
-            Opcode::Query | Opcode::Prepare | Opcode::Execute | Opcode::Batch
-        )
+        opcode.has_statements()
     }
 
     fn is_strict(&self) -> bool {

@@ -81,7 +81,7 @@ const NAMES: u64 = 4;
 const ROWS: u64 = 8;
 
 impl Settings {
-    pub(super) fn build(self) -> Result<Box<dyn Transform>, String> {
+    pub(super) fn build(self) -> Result<Arc<dyn Transform>, String> {
         let caps = Caps::new(
             self.max_ttl.as_deref(),
             self.default_ttl.as_deref(),
@@ -95,7 +95,7 @@ impl Settings {
                     .to_owned(),
             );
         }
-        Ok(Box::new(Rewrite {
+        Ok(Arc::new(Rewrite {
             addresses: self.addresses,
             caps,
             renames,
