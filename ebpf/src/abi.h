@@ -721,6 +721,11 @@ struct up_shortcut_end {
 	/* The database's end, which is counted for its flow. */
 	__u8 is_server;
 	__u8 pad[5];
+	/* The rest is of the client's end: who dialled, under which rule, when, from where. */
+	struct up_leg leg;
+	__u64 opened_ns;
+	struct up_endpoint client;
+	__u32 pad2;
 };
 
 /* Per turn and CPU. */
@@ -781,4 +786,4 @@ _Static_assert(sizeof(struct up_splice_answer) == 40, "up_splice_answer");
 _Static_assert(sizeof(struct up_shortcut_limits) == 24, "up_shortcut_limits");
 _Static_assert(sizeof(struct up_shortcut_key) == 48, "up_shortcut_key");
 _Static_assert(sizeof(struct up_shortcut_first) == 24, "up_shortcut_first");
-_Static_assert(sizeof(struct up_shortcut_end) == 104, "up_shortcut_end");
+_Static_assert(sizeof(struct up_shortcut_end) == 240, "up_shortcut_end");

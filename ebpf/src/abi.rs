@@ -1640,10 +1640,18 @@ pub struct ShortcutEnd {
     pub is_server: u8,
     /// In C: `__u8[5]`.
     pub pad: [u8; 5],
+    /// In C: `struct up_leg`.
+    pub leg: Leg,
+    /// In C: `__u64`.
+    pub opened_ns: u64,
+    /// In C: `struct up_endpoint`.
+    pub client: Endpoint,
+    /// In C: `__u32`.
+    pub pad2: u32,
 }
 
 const _: () = {
-    assert!(size_of::<ShortcutEnd>() == 104);
+    assert!(size_of::<ShortcutEnd>() == 240);
     assert!(offset_of!(ShortcutEnd, peer) == 0);
     assert!(offset_of!(ShortcutEnd, peer_sock) == 8);
     assert!(offset_of!(ShortcutEnd, put_bytes) == 16);
@@ -1653,6 +1661,10 @@ const _: () = {
     assert!(offset_of!(ShortcutEnd, spilled) == 97);
     assert!(offset_of!(ShortcutEnd, is_server) == 98);
     assert!(offset_of!(ShortcutEnd, pad) == 99);
+    assert!(offset_of!(ShortcutEnd, leg) == 104);
+    assert!(offset_of!(ShortcutEnd, opened_ns) == 208);
+    assert!(offset_of!(ShortcutEnd, client) == 216);
+    assert!(offset_of!(ShortcutEnd, pad2) == 236);
 };
 
 /// `struct up_turn_count` in abi.h.
@@ -2564,6 +2576,10 @@ pub const LAYOUT: &[StructLayout] = &[
             ("spilled", offset_of!(ShortcutEnd, spilled)),
             ("is_server", offset_of!(ShortcutEnd, is_server)),
             ("pad", offset_of!(ShortcutEnd, pad)),
+            ("leg", offset_of!(ShortcutEnd, leg)),
+            ("opened_ns", offset_of!(ShortcutEnd, opened_ns)),
+            ("client", offset_of!(ShortcutEnd, client)),
+            ("pad2", offset_of!(ShortcutEnd, pad2)),
         ],
     ),
     (

@@ -150,16 +150,26 @@ static __always_inline void observe(struct bpf_sock_addr *ctx, struct bpf_sock *
 
 /* Marks the socket for the shortcut, which begins when it is established (shortcut.bpf.c). */
 static __always_inline void wish_shortcut(struct bpf_sock_addr *ctx, struct bpf_sock *sk,
-					  const struct up_settings *s)
+					  const struct up_settings *s,
+					  const struct up_endpoint *dst, const struct decision *d,
+					  const __u8 comm[UP_COMM_BYTES])
 {
 	__u32 zero = 0;
 	struct up_shortcut_limits *limits = bpf_map_lookup_elem(&shortcut_limits, &zero);
+	struct up_leg *wish;
 
-	if (!limits || limits->until_ns < bpf_ktime_get_coarse_ns())
+	if (!limits || limits->until_ns < bpf_ktime_get_coarse_ns()) {
 		count_cause(UP_CAUSE_SHORTCUT_OFF);
-	else if (bpf_get_netns_cookie(ctx) != s->netns_cookie)
+		return;
+	}
+	if (bpf_get_netns_cookie(ctx) != s->netns_cookie) {
 		count_cause(UP_CAUSE_FOREIGN_NETNS);
-	else if (!bpf_sk_storage_get(&shortcut_wishes, sk, 0, BPF_SK_STORAGE_GET_F_CREATE))
+		return;
+	}
+	wish = bpf_sk_storage_get(&shortcut_wishes, sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
+	if (wish)
+		describe(wish, ctx, dst, d, comm);
+	else
 		count_cause(UP_CAUSE_NO_MEMORY);
 }
 
@@ -243,7 +253,7 @@ static __always_inline int on_connect(struct bpf_sock_addr *ctx, const struct up
 	if (d.action == UP_ACTION_BYPASS) {
 		count_outcome(&d, outcome);
 		if (d.shortcut)
-			wish_shortcut(ctx, sk, s);
+			wish_shortcut(ctx, sk, s, dst, &d, comm);
 		return ALLOW;
 	}
 	if (d.action == UP_ACTION_OBSERVE) {

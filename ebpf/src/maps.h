@@ -267,7 +267,7 @@ struct {
 	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, int);
-	__type(value, __u32);
+	__type(value, struct up_leg);
 } shortcut_wishes SEC(".maps"); /* connect hooks → shortcut's sock_ops; dies when it is read, or
 				 * with the socket */
 

@@ -78,9 +78,13 @@ static __always_inline void enrol_client(struct bpf_sock_ops *ops, struct bpf_so
 	struct up_shortcut_first first = {};
 	struct up_shortcut_end end = {};
 	struct tcp_sock *tp;
+	struct up_leg *wish = bpf_sk_storage_get(&shortcut_wishes, sk, 0, 0);
 
-	if (!bpf_sk_storage_get(&shortcut_wishes, sk, 0, 0))
+	if (!wish)
 		return;
+	end.leg = *wish;
+	end.opened_ns = bpf_ktime_get_ns();
+	local_end(&end.client, ops);
 	bpf_sk_storage_delete(&shortcut_wishes, sk);
 	tp = tcp_of(sk);
 	if (!tp)
@@ -94,7 +98,7 @@ static __always_inline void enrol_client(struct bpf_sock_ops *ops, struct bpf_so
 		return;
 	}
 	key.netns_cookie = bpf_get_netns_cookie(ops);
-	local_end(&key.client, ops);
+	key.client = end.client;
 	remote_end(&key.server, ops);
 	first.cookie = bpf_get_socket_cookie(ops);
 	first.sock = (__u64)tp;

@@ -404,7 +404,7 @@ impl Control {
         let is_gone = |number| match number {
             FlowNumber::Carried(id) => !self.shared.flows.has(id),
             // The agent cannot change it: there is nothing to remember.
-            FlowNumber::Observed(_) => true,
+            FlowNumber::Untouched(_) => true,
         };
         let ended = self.marks.end(Instant::now(), is_gone);
         for mark in &ended {

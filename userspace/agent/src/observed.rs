@@ -7,7 +7,7 @@ use std::{
 };
 
 use dataplane::{
-    Dataplane, OPCODES, Observed, Traffic,
+    Dataplane, OPCODES, Traffic, Untouched,
     policy::{Action, RuleName},
 };
 use prometheus::{
@@ -43,7 +43,7 @@ pub fn by_rule(dataplane: &SharedDataplane) -> BTreeMap<RuleName, Traffic> {
 /// data plane waits while `each` looks at a flow.
 fn read(
     dataplane: &SharedDataplane,
-    each: impl FnMut(Observed, &Traffic),
+    each: impl FnMut(Untouched, &Traffic),
 ) -> Option<BTreeMap<RuleName, Traffic>> {
     let mut dataplane = dataplane.lock().unwrap_or_else(PoisonError::into_inner);
     let read = dataplane.as_mut()?.observations(each);
@@ -78,7 +78,7 @@ pub struct ObservedView {
 }
 
 impl ObservedView {
-    fn new(flow: Observed, traffic: &Traffic) -> Self {
+    fn new(flow: Untouched, traffic: &Traffic) -> Self {
         let us = |quantile| {
             let latency = traffic.latencies.quantile(quantile);
             latency.map(|latency| latency.as_nanos() as f64 / 1e3)
@@ -113,27 +113,19 @@ impl ObservedView {
     }
 }
 
-/// The observed flows of this moment that `is_meant` wants; none if not all can be read. The data
-/// plane waits for `is_meant`.
-pub fn flows(dataplane: &SharedDataplane, is_meant: impl Fn(&Observed) -> bool) -> Vec<Observed> {
-    keep(dataplane, |flow, _| is_meant(&flow).then_some(flow))
+/// All of this moment; none if not all can be read.
+pub fn flows(dataplane: &SharedDataplane) -> Vec<Untouched> {
+    keep(dataplane, |flow, _| flow)
 }
 
-/// All of them, as `/flows` gives them.
+/// The same, as `/flows` gives them.
 pub fn views(dataplane: &SharedDataplane) -> Vec<ObservedView> {
-    keep(dataplane, |flow, traffic| {
-        Some(ObservedView::new(flow, traffic))
-    })
+    keep(dataplane, ObservedView::new)
 }
 
-fn keep<T>(
-    dataplane: &SharedDataplane,
-    of_each: impl Fn(Observed, &Traffic) -> Option<T>,
-) -> Vec<T> {
+fn keep<T>(dataplane: &SharedDataplane, of_each: impl Fn(Untouched, &Traffic) -> T) -> Vec<T> {
     let mut kept = Vec::new();
-    let read = read(dataplane, |flow, traffic| {
-        kept.extend(of_each(flow, traffic))
-    });
+    let read = read(dataplane, |flow, traffic| kept.push(of_each(flow, traffic)));
     read.map_or_else(Vec::new, |_| kept)
 }
 

@@ -1,6 +1,8 @@
 //! Flows on the shortcut: kept there while the agent lives, their readers nudged after a spill,
 //! and counted.
 
+mod view;
+
 use std::{
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
@@ -15,6 +17,8 @@ use prometheus::{
 use tokio::time::{self, Instant, MissedTickBehavior};
 
 use crate::paths::{PathsAvailable, Tried};
+
+pub use view::{ShortcutView, flows, views};
 
 type Shared = Arc<Mutex<Option<Dataplane>>>;
 

@@ -264,6 +264,29 @@ fn observed_flows_are_not_carried_and_said_to_be_so() {
 }
 
 #[test]
+fn flows_that_were_to_take_the_shortcut_are_not_carried_either() {
+    host(|host| {
+        host.policy(&format!("{BYPASS}shortcut = true\n"));
+        let operator = Operator::of(host);
+        let mut c = host.connect();
+        begin(&mut c);
+        let id = host.flow(&c)["id"].as_str().unwrap().to_owned();
+        for (target, action, result) in [
+            ("to=:PORT", "enrich", "could_not"),
+            ("to=:PORT", "bypass", "already"),
+            (&id, "observe", "could_not"),
+            (&id, "bypass", "already"),
+        ] {
+            let said = operator.run(&["mark", target, action, "--json"]);
+            let marked: Value = serde_json::from_str(&said.0).unwrap();
+            assert_eq!(marked["flows"][0]["flow"], id.as_str(), "{marked}");
+            assert_eq!(marked["flows"][0]["result"], result, "{marked}");
+        }
+        c.ends();
+    });
+}
+
+#[test]
 fn a_mark_ends_by_itself() {
     host(|host| {
         host.policy(ENRICH);

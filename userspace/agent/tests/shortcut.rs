@@ -9,6 +9,8 @@
 )]
 
 mod common;
+#[path = "shortcut/listed.rs"]
+mod listed;
 #[path = "shortcut/storms.rs"]
 mod storms;
 

@@ -30,15 +30,16 @@ use crate::{
     listeners::{Listeners, Mark},
     maps::MapsError,
     meter_hooks::MeterHooks,
-    meters::{Meters, Observed, Traffic},
+    meters::{Meters, Traffic},
     outposts::{Calling, Outposts},
     pins::Pins,
     policy::{Policy, RuleName},
     remembered::Remembered,
-    shortcut::{self, Shortcut, ShortcutCounts},
+    shortcut::{self, OnShortcut, Shortcut, ShortcutCounts},
     splices::{Calls, Splices},
     sys,
     tables::{GONE, InstallError, Tables},
+    untouched::Untouched,
 };
 pub use error::AttachError;
 pub(crate) use error::{missing, program, reasons, refused};
@@ -204,6 +205,7 @@ impl Dataplane {
         let compiled = compile_here(policy)?;
         // Flows learn their rule's name while the kernel's numbers still mean it.
         self.observations(|_, _| {})?;
+        self.shortcuts()?;
         if policy.observes() {
             self.meter_hooks
                 .attach(&mut lock(&self.ebpf), &open(&self.cgroup)?)?;
@@ -229,7 +231,7 @@ impl Dataplane {
     /// [`Self::is_observing`]: flows that have ended leave the kernel's table by it.
     pub fn observations(
         &mut self,
-        each: impl FnMut(Observed, &Traffic),
+        each: impl FnMut(Untouched, &Traffic),
     ) -> Result<BTreeMap<RuleName, Traffic>, AttachError> {
         let read = self.meters.read(each);
         read.map_err(|e| AttachError::Maps(MapsError::Layout("meters", e)))
@@ -278,6 +280,11 @@ impl Dataplane {
     /// What went over the shortcut.
     pub fn shortcut_counts(&self) -> Result<ShortcutCounts, AttachError> {
         self.shortcut.counts()
+    }
+
+    /// The flows that take the shortcut, or would.
+    pub fn shortcuts(&mut self) -> Result<Vec<OnShortcut>, AttachError> {
+        self.shortcut.flows(&self.names)
     }
 
     /// What came of trying the shortcut out, since this was last asked.

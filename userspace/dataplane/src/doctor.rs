@@ -244,7 +244,7 @@ fn netns() -> Finding {
         Ok(cookie) => finding(
             "network namespace",
             State::Ok,
-            format!("cookie {cookie}; processes in others follow their rule's `fail`"),
+            format!("cookie {cookie}; processes in others are served there (`max_namespaces`)"),
         ),
         Err(error) => finding(
             "network namespace",

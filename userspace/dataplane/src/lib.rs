@@ -12,7 +12,7 @@
 //! - [`Remembered`]: decisions that stand for later connections.
 //! - [`Splices`]: flows that were taken in and are carried by the kernel.
 //! - [`shortcut`]: flows whose two ends are both on this host, past TCP.
-//! - [`Observed`], [`Traffic`]: flows that are left alone and observed, and what went over them.
+//! - [`Untouched`], [`Traffic`]: flows that are left alone and observed, and what went over them.
 //! - [`trial`]: what canaries send to find out whether a path works here.
 //! - [`edge`]: connections from elsewhere, as they arrive on an interface.
 //! - [`host`], [`doctor`]: what this host has, and what it lacks.
@@ -55,6 +55,7 @@ mod splices;
 mod sys;
 mod tables;
 pub mod trial;
+mod untouched;
 
 pub use address::{ClientAddr, LocalAddr, OrigDst, SockCookie};
 pub use answers::{Answers, Refusal, is_exhaustion};
@@ -68,7 +69,7 @@ pub use incoming::{
     NotKept, remove_routes_left,
 };
 pub use listeners::{Accepted, Listeners};
-pub use meters::{Latencies, OPCODES, Observed, Side, Traffic};
+pub use meters::{Latencies, OPCODES, Side, Traffic};
 pub use outposts::{
     Caller, Calling, DESCRIPTORS_PER_NAMESPACE, MAX_NAMESPACES, Netns, NotServed, OutpostView,
     Outposts, Settled,
@@ -85,3 +86,4 @@ pub use splices::{
     cookie,
 };
 pub use tables::InstallError;
+pub use untouched::Untouched;

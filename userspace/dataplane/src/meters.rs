@@ -17,9 +17,10 @@ use nix::time::{ClockId, clock_gettime};
 
 use crate::{
     address::{self, ClientAddr, OrigDst, SockCookie},
-    holds::{self, Names, Process},
+    holds::{self, Names},
     policy::RuleName,
     sys::Shared,
+    untouched::Untouched,
 };
 
 /// The native protocol's opcodes by number, as metrics name them.
@@ -84,23 +85,6 @@ pub struct Traffic {
     pub latencies: Latencies,
 }
 
-/// A flow that is observed now. What went over it is not in here: nobody keeps that of all flows.
-#[derive(Clone, Debug)]
-pub struct Observed {
-    /// Its socket.
-    pub cookie: SockCookie,
-    /// The client's side; None until its SYN has left.
-    pub client: Option<ClientAddr>,
-    /// Where it was dialled to.
-    pub orig_dst: OrigDst,
-    /// Who dialled.
-    pub process: Process,
-    /// The rule that observes it.
-    pub rule: RuleName,
-    /// Since its `connect()`.
-    pub age: Duration,
-}
-
 /// The kernel's table, and what was taken out of it.
 pub(crate) struct Meters {
     map: HashMap<MapData, u64, Shared<abi::Meter>>,
@@ -129,7 +113,7 @@ impl Meters {
     /// Returns what went over both, by rule.
     pub(crate) fn read(
         &mut self,
-        mut each: impl FnMut(Observed, &Traffic),
+        mut each: impl FnMut(Untouched, &Traffic),
     ) -> Result<BTreeMap<RuleName, Traffic>, MapError> {
         let now = clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(Duration::ZERO, Duration::from);
         // Collected first: an entry that is removed sends the iteration back to its beginning.
@@ -157,7 +141,7 @@ impl Meters {
             }
             rules.insert(key, rule.clone());
             by_rule.entry(rule.clone()).or_default().add(&traffic);
-            each(observed(&meter, rule, now), &traffic);
+            each(untouched(&meter, rule, now), &traffic);
         }
         self.rules = rules;
         for (rule, traffic) in &self.ended {
@@ -179,10 +163,10 @@ impl Meters {
     }
 }
 
-fn observed(meter: &abi::Meter, rule: RuleName, now: Duration) -> Observed {
+fn untouched(meter: &abi::Meter, rule: RuleName, now: Duration) -> Untouched {
     let client =
         (meter.client.family != 0).then(|| ClientAddr::new(address::from_abi(&meter.client)));
-    Observed {
+    Untouched {
         cookie: SockCookie(meter.leg.cookie),
         client,
         orig_dst: OrigDst::new(address::from_abi(&meter.leg.opener.orig_dst)),
@@ -357,7 +341,7 @@ mod tests {
 
     #[test]
     fn all_observed_flows_at_once_are_a_few_megabytes() {
-        assert!(size_of::<Observed>() * abi::MAX_METERS as usize <= 16 << 20);
+        assert!(size_of::<Untouched>() * abi::MAX_METERS as usize <= 16 << 20);
     }
 
     #[test]

@@ -25,6 +25,7 @@ use crate::{
     namespaces,
     observed::{self, ObservedView},
     proxy::Shared,
+    shortcuts::{self, ShortcutView},
 };
 
 /// What the interface shows.
@@ -34,7 +35,7 @@ pub struct Admin {
     pub registry: Registry,
     /// Flows and statements.
     pub shared: Arc<Shared>,
-    /// Observed flows.
+    /// Flows that are left alone.
     pub dataplane: Arc<Mutex<Option<Dataplane>>>,
     /// Other network namespaces.
     pub outposts: Arc<Outposts>,
@@ -87,20 +88,26 @@ async fn metrics(State(admin): State<Admin>) -> Response {
     }
 }
 
-/// Those that the agent carries, then those that it observes.
+/// Those that the agent carries, then those of which the kernel keeps what they are.
 async fn flows(State(admin): State<Admin>) -> Response {
     #[derive(Serialize)]
     #[serde(untagged)]
     enum View<'a> {
         Carried(&'a FlowView),
         Observed(&'a ObservedView),
+        Shortcut(&'a ShortcutView),
     }
     let carried = admin.shared.flows.views();
-    match aside(move || observed::views(&admin.dataplane)).await {
-        Ok(observed) => {
+    let left_alone = move || {
+        let dataplane = &admin.dataplane;
+        (observed::views(dataplane), shortcuts::views(dataplane))
+    };
+    match aside(left_alone).await {
+        Ok((observed, shortcuts)) => {
             let carried = carried.iter().map(View::Carried);
             let observed = observed.iter().map(View::Observed);
-            json(&carried.chain(observed).collect::<Vec<_>>())
+            let shortcuts = shortcuts.iter().map(View::Shortcut);
+            json(&carried.chain(observed).chain(shortcuts).collect::<Vec<_>>())
         }
         Err(error) => failed(&error),
     }

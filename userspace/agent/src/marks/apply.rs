@@ -8,7 +8,7 @@ use std::{
 };
 
 use dataplane::{
-    ClientAddr, Observed, OrigDst, Process, host,
+    ClientAddr, OrigDst, Process, Untouched, host,
     policy::{Action, Policy},
 };
 use serde::Serialize;
@@ -27,6 +27,7 @@ use crate::{
     observed::{self, SharedDataplane},
     orders::{Answer, Order},
     proxy::Shared,
+    shortcuts,
 };
 
 /// A flow's task answers in microseconds, unless it waits for its database.
@@ -68,7 +69,8 @@ pub(super) struct Applied {
 struct Meant {
     /// And whether their session has to tell.
     carried: Vec<(Arc<Flow>, bool)>,
-    observed: Vec<Observed>,
+    /// And what they are.
+    untouched: Vec<(Untouched, Action)>,
     unknown: usize,
 }
 
@@ -111,13 +113,13 @@ pub(super) async fn apply(
         let id = FlowNumber::Carried(flow.id);
         flows.push(result(id, client, &flow.process, flow.orig_dst, answer));
     }
-    let of_observed = match mark.action {
-        Action::Observe => Answer::Already,
-        _ => Answer::CouldNot(NOT_CARRIED),
-    };
-    flows.extend(meant.observed.iter().map(|flow| {
-        let id = FlowNumber::Observed(flow.cookie.number());
-        result(id, flow.client, &flow.process, flow.orig_dst, of_observed)
+    flows.extend(meant.untouched.iter().map(|(flow, action)| {
+        let id = FlowNumber::Untouched(flow.cookie.number());
+        let answer = match mark.action == *action {
+            true => Answer::Already,
+            false => Answer::CouldNot(NOT_CARRIED),
+        };
+        result(id, flow.client, &flow.process, flow.orig_dst, answer)
     }));
     count(shared, mark, flows, meant.unknown)
 }
@@ -142,12 +144,23 @@ fn count(shared: &Shared, mark: &Mark, mut flows: Vec<FlowResult>, unknown: usiz
     }
 }
 
+/// All flows that are left alone, and of which the kernel keeps what they are.
+fn untouched(dataplane: &SharedDataplane) -> impl Iterator<Item = (Untouched, Action)> {
+    let observed = observed::flows(dataplane).into_iter();
+    let shortcuts = shortcuts::flows(dataplane).into_iter();
+    let shortcuts = shortcuts.map(|on| (on.flow, Action::Bypass));
+    observed
+        .map(|flow| (flow, Action::Observe))
+        .chain(shortcuts)
+}
+
 /// Whether a flow of this number is there.
 pub(super) fn is_there(shared: &Shared, dataplane: &SharedDataplane, number: FlowNumber) -> bool {
     match number {
         FlowNumber::Carried(id) => shared.flows.has(id),
-        FlowNumber::Observed(cookie) => {
-            !observed::flows(dataplane, |flow| flow.cookie.number() == cookie).is_empty()
+        FlowNumber::Untouched(cookie) => {
+            let mut all = untouched(dataplane);
+            all.any(|(flow, _)| flow.cookie.number() == cookie)
         }
     }
 }
@@ -160,8 +173,9 @@ fn meant(shared: &Shared, dataplane: &SharedDataplane, mark: &Mark) -> Meant {
             let flow = shared.flows.get(*id);
             meant.carried.extend(flow.map(|flow| (flow, false)));
         }
-        Target::Flow(FlowNumber::Observed(cookie)) => {
-            meant.observed = observed::flows(dataplane, |flow| flow.cookie.number() == *cookie);
+        Target::Flow(FlowNumber::Untouched(cookie)) => {
+            let its = |(flow, _): &(Untouched, Action)| flow.cookie.number() == *cookie;
+            meant.untouched = untouched(dataplane).filter(its).collect();
         }
         Target::Selector(selector) => {
             for flow in shared.flows.all() {
@@ -173,7 +187,7 @@ fn meant(shared: &Shared, dataplane: &SharedDataplane, mark: &Mark) -> Meant {
                 }
             }
             // All: looking a cgroup up takes files, and the data plane would wait for them.
-            for flow in observed::flows(dataplane, |_| true) {
+            for (flow, action) in untouched(dataplane) {
                 let known = Known {
                     to: flow.orig_dst,
                     process: &flow.process,
@@ -182,7 +196,7 @@ fn meant(shared: &Shared, dataplane: &SharedDataplane, mark: &Mark) -> Meant {
                     undecided: false,
                 };
                 match selector.holds(&known, || cgroups.of(&flow.process)) {
-                    Holds::Yes => meant.observed.push(flow),
+                    Holds::Yes => meant.untouched.push((flow, action)),
                     Holds::Unknown => meant.unknown += 1,
                     Holds::No | Holds::Later => {}
                 }

@@ -18,13 +18,13 @@ const ALL: &str = "all";
 /// The key that only running flows have.
 const RULE: &str = "rule";
 
-/// A flow by its number in `flows`: that of a flow which is observed is its socket's.
+/// A flow by its number in `flows`: that of a flow which is left alone is its socket's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FlowNumber {
     /// One that the agent carries.
     Carried(FlowId),
-    /// One that the kernel observes.
-    Observed(u64),
+    /// One that is observed, or on the shortcut.
+    Untouched(u64),
 }
 
 impl FlowNumber {
@@ -34,7 +34,7 @@ impl FlowNumber {
             plain.then(|| text.parse().ok()).flatten()
         };
         match text.strip_prefix("socket-") {
-            Some(cookie) => digits(cookie).map(Self::Observed),
+            Some(cookie) => digits(cookie).map(Self::Untouched),
             None => digits(text).map(FlowId::new).map(Self::Carried),
         }
     }
@@ -44,7 +44,7 @@ impl fmt::Display for FlowNumber {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Carried(id) => id.fmt(f),
-            Self::Observed(cookie) => write!(f, "socket-{cookie}"),
+            Self::Untouched(cookie) => write!(f, "socket-{cookie}"),
         }
     }
 }

@@ -16,7 +16,7 @@ use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
 use crate::listeners::Mark;
 
-use super::Shortcut;
+use super::{Shortcut, Wish};
 use crate::{
     counters::Turn,
     host,
@@ -32,6 +32,8 @@ const STREAM_BYTES: usize = 1 << 20;
 const STREAM: usize = 1;
 /// Sockets of the trials, each for itself.
 const ENDS: u32 = 64;
+/// Who wishes for the shortcut is of no interest here.
+const NOBODYS: Wish = [0; size_of::<Wish>()];
 
 /// Has bytes travel over the shortcut in every way that it is built for. Needs root.
 ///
@@ -89,7 +91,7 @@ impl Canary {
         if let Some(mark) = self.shortcut.mark {
             client.set_mark(mark.0)?;
         }
-        let wish = self.shortcut.wishes.insert(&client, 1, 0);
+        let wish = self.shortcut.wishes.insert(&client, NOBODYS, 0);
         wish.map_err(io::Error::other)?;
         client.connect(&self.listener.local_addr()?.into())?;
         let client = TcpStream::from(client);

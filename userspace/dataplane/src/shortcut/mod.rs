@@ -6,6 +6,7 @@
 //! hold program and maps by themselves, and return to TCP once [`STAYS_OPEN`] has passed.
 
 mod canary;
+mod flows;
 mod limits;
 
 use std::{
@@ -18,7 +19,7 @@ use std::{
 
 use aya::{
     Btf, Ebpf,
-    maps::{Array, HashMap, MapData, MapError, PerCpuArray, RingBuf, SkStorage, SockHash},
+    maps::{Array, MapData, MapError, PerCpuArray, RingBuf, SkStorage, SockHash},
     programs::{CgroupAttachMode, Iter, SkMsg, SockOps, sock_ops::SockOpsLinkId},
 };
 use ebpf::abi;
@@ -28,11 +29,15 @@ use tokio::io::unix::AsyncFd;
 use crate::{
     attach::{AttachError, program, refused},
     counters::Turn,
+    holds::Names,
     listeners::Mark,
     load,
     maps::{MapsError, take},
     sys::{self, Shared},
 };
+
+pub use flows::OnShortcut;
+use flows::{Ends, Rules};
 
 /// How long flows stay on the shortcut when the agent says nothing: several of its turns, on a
 /// machine that is busy.
@@ -41,6 +46,9 @@ const STAYS_OPEN: Duration = Duration::from_secs(5);
 const ENROLS: &str = "on_shortcut_event";
 const CHOOSES: &str = "take_shortcut";
 const NUDGES: &str = "nudge_readers";
+
+/// An [`abi::Leg`], which a connect hook writes.
+type Wish = [u8; size_of::<abi::Leg>()];
 
 /// What went over sockets that are on the shortcut.
 #[derive(Clone, Debug, Default)]
@@ -85,8 +93,9 @@ pub fn try_out() -> Result<(), String> {
 pub(crate) struct Shortcut {
     mark: Option<Mark>,
     limits: Array<MapData, Shared<abi::ShortcutLimits>>,
-    wishes: SkStorage<MapData, u32>,
-    ends: HashMap<MapData, u64, Shared<abi::ShortcutEnd>>,
+    wishes: SkStorage<MapData, Wish>,
+    ends: Ends,
+    rules: Rules,
     socks: SockHash<MapData, u64>,
     turns: PerCpuArray<MapData, Shared<abi::TurnCount>>,
     counts: PerCpuArray<MapData, Shared<abi::ShortcutCount>>,
@@ -110,6 +119,7 @@ impl Shortcut {
             limits: take(ebpf, "shortcut_limits")?,
             wishes: take(ebpf, "shortcut_wishes")?,
             ends: take(ebpf, "shortcut_ends")?,
+            rules: Rules::default(),
             socks: take(ebpf, "shortcut_socks")?,
             turns: take(ebpf, "shortcut_turns")?,
             counts: take(ebpf, "shortcut_counts")?,
@@ -222,6 +232,13 @@ impl Shortcut {
             flow_bytes: 0,
             bulk_bytes: 0,
         })
+    }
+
+    /// The flows on it, and those whose other end is not. To be called before a policy is in force, as well, after
+    /// which the kernel's numbers of rules mean others.
+    pub(crate) fn flows(&mut self, names: &Names) -> Result<Vec<OnShortcut>, AttachError> {
+        let flows = self.rules.flows(&self.ends, names);
+        flows.map_err(layout("shortcut_ends"))
     }
 
     pub(crate) fn is_open(&self) -> bool {

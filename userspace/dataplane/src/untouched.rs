@@ -1,0 +1,26 @@
+//! Flows that the connect hooks have left to themselves, and of which the kernel keeps what they are.
+
+use std::time::Duration;
+
+use crate::{
+    address::{ClientAddr, OrigDst, SockCookie},
+    holds::Process,
+    policy::RuleName,
+};
+
+/// A flow that is observed, or on the shortcut. What went over it is not in here: nobody keeps that of all flows.
+#[derive(Clone, Debug)]
+pub struct Untouched {
+    /// The client's socket; of a client on another host, the database's.
+    pub cookie: SockCookie,
+    /// The client's side; None until its SYN has left.
+    pub client: Option<ClientAddr>,
+    /// Where it was dialled to.
+    pub orig_dst: OrigDst,
+    /// Who dialled.
+    pub process: Process,
+    /// The rule that decided.
+    pub rule: RuleName,
+    /// Since its `connect()`; on the shortcut, since it was established.
+    pub age: Duration,
+}
