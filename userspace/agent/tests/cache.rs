@@ -459,6 +459,29 @@ fn what_was_changed_in_redis_is_a_miss() {
 }
 
 #[test]
+fn a_use_that_was_prepared_is_seen() {
+    with_redis("cache_use", |world, _redis| {
+        world.caches_here(LONG);
+        for version in [4, 5] {
+            let mut writer = world.client(version);
+            let mut reader = world.client(version);
+            let elsewhere = format!("elsewhere{version}");
+            writer.does(&format!(
+                "CREATE KEYSPACE {elsewhere} WITH replication = {{'class': 'SimpleStrategy', 'replication_factor': 1}}"
+            ));
+            writer.does(&format!("USE {elsewhere}"));
+            writer.inserts(1, "old");
+            assert_eq!(reads(&mut reader), "old");
+            let uses = writer.prepares("USE shop");
+            let uses = writer.execute(&uses, &[]);
+            assert_eq!(writer.ask(&uses).0, RESULT);
+            writer.does("INSERT INTO orders (id, v) VALUES (1, 'new')");
+            assert_eq!(reads(&mut reader), "new", "v{version}");
+        }
+    });
+}
+
+#[test]
 fn nothing_old_is_read_behind_a_write() {
     const WRITES: u32 = 500;
     with_redis("cache_race", |world, _redis| {

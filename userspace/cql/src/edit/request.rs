@@ -13,6 +13,7 @@ use super::layout::{
 use super::merging::{Mergeable, NotMerged};
 use super::opening::Opening;
 use super::parking::{Carrier, Letter, Lot, Space, Ticket};
+use super::transform::Caller;
 use crate::details::Consistency;
 use crate::frame::{Flags, Header, Opcode, StreamId};
 use crate::wire::Cursor;
@@ -137,6 +138,18 @@ impl<'a> Request<'a> {
         let of_parameters = self.layout.parameters.and_then(|p| p.keyspace);
         let (at, length) = of_parameters.or(self.layout.keyspace)?;
         std::str::from_utf8(self.body.get(at..at + length)?).ok()
+    }
+
+    /// The keyspace of what does not say its own: that which is given with it, or its connection's. None: there is
+    /// none, or [nobody can be sure](super::Caller::keyspace_unclear).
+    pub fn sure_keyspace<'s>(&'s self, caller: &'s Caller) -> Option<&'s str> {
+        let of_connection = || {
+            caller
+                .keyspace
+                .as_deref()
+                .filter(|_| !caller.keyspace_unclear)
+        };
+        self.keyspace().or_else(of_connection)
     }
 
     /// How many values are bound.

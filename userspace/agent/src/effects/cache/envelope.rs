@@ -48,7 +48,7 @@ pub(super) fn key(
     statement: Option<&Key>,
 ) -> Key {
     let [user, user_name] = optional(caller.user.as_deref());
-    let given = request.keyspace().or(caller.keyspace.as_deref());
+    let given = request.sure_keyspace(caller);
     let [keyspace, keyspace_name] = optional(given);
     let [before, behind] = request.question();
     digest([

@@ -95,6 +95,7 @@ impl Transform for Cache {
                     reads(store, request, caller, table, statement.as_ref());
                 }
                 Ok((Means::Bypasses(why), _)) => store.shared.counters.bypassed(why),
+                Ok((Means::Uses, _)) if opcode == Opcode::Execute => request.may_be_use(),
                 Ok((Means::Writes(tables), _)) if !tables.is_empty() => {
                     // What is read from now on may be from before, or from after.
                     store.invalidate(tables);
@@ -139,7 +140,7 @@ fn prepares(store: &Store, request: &mut Request<'_>, caller: &Caller) {
     let Some(Statement::Text(text)) = request.statements().next() else {
         return;
     };
-    let keyspace = request.keyspace().or(caller.keyspace.as_deref());
+    let keyspace = request.sure_keyspace(caller);
     let statement = known::Statement {
         means: means(text, keyspace, &store.shared.settings.tables),
         digest: digest([text, keyspace.unwrap_or_default().as_bytes()]),
@@ -157,7 +158,7 @@ fn asked(
     request: &Request<'_>,
     caller: &Caller,
 ) -> Result<(Means, Option<envelope::Key>), Vec<u8>> {
-    let keyspace = request.keyspace().or(caller.keyspace.as_deref());
+    let keyspace = request.sure_keyspace(caller);
     let is_batch = request.opcode() == Opcode::Batch;
     let mut written = Chosen::default();
     for statement in request.statements() {

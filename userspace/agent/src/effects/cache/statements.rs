@@ -59,6 +59,8 @@ pub(super) enum Means {
     Bypasses(Bypass),
     /// It may change these.
     Writes(Chosen),
+    /// It changes the keyspace of its connection.
+    Uses,
 }
 
 /// What `text` means, in this keyspace; none: it is not known.
@@ -69,11 +71,12 @@ pub(super) fn means(text: &[u8], keyspace: Option<&str>, tables: &Tables) -> Mea
     let keyspace = statement.keyspace.as_deref().or(keyspace);
     Means::Writes(match kind {
         S::Select => return reads(text, keyspace, table.as_deref(), tables),
+        S::Use => return Means::Uses,
         S::Insert | S::Update | S::Delete | S::Truncate => {
             tables.written(keyspace, table.as_deref())
         }
         S::Batch => batch(text, keyspace, tables),
-        S::Use | S::List | S::Describe => Chosen::default(),
+        S::List | S::Describe => Chosen::default(),
         // A definition, which may be a keyspace's, or who may read what, or nobody knows.
         _ => tables.all(),
     })
@@ -216,12 +219,12 @@ mod tests {
             ("REVOKE SELECT ON shop.a FROM ann", None, 0b11),
             ("\u{1F980}", None, 0b11),
             ("", None, 0b11),
-            ("USE shop", None, 0),
         ];
         for (text, keyspace, expected) in writes {
             let expected = Means::Writes(Chosen(expected));
             assert_eq!(found(text, keyspace), expected, "{text}");
         }
+        assert_eq!(found("USE shop", None), Means::Uses);
     }
 
     #[test]

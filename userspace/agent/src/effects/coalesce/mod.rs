@@ -60,6 +60,8 @@ enum Known {
     Write(Arc<Table>, Vec<usize>),
     /// Something else, about this table if that is known.
     Other(Option<(String, String)>),
+    /// It changes the keyspace of its connection.
+    Use,
 }
 
 impl Settings {
@@ -102,7 +104,7 @@ impl Transform for Coalesce {
             _ => (None, None),
         };
         if let Some(text) = text {
-            let keyspace = request.keyspace().or(caller.keyspace.as_deref());
+            let keyspace = request.sure_keyspace(caller);
             let known = Arc::new(self.known(text, keyspace));
             request.await_response(self.statements.goes_out(known));
             return Outcome::Pass;
@@ -114,6 +116,10 @@ impl Transform for Coalesce {
                 if self.is_chosen(keyspace, table) {
                     open.flush(request, Some((keyspace, table)));
                 }
+            }
+            Some(Known::Use) => {
+                open.flush(request, None);
+                request.may_be_use();
             }
             Some(Known::Other(None)) | None => open.flush(request, None),
         }
@@ -153,6 +159,9 @@ impl Coalesce {
             }
         }
         let statement = cql::Statement::of(text);
+        if statement.kind == StatementKind::Use {
+            return Known::Use;
+        }
         let is_of_one_table = matches!(
             statement.kind,
             StatementKind::Select

@@ -113,6 +113,8 @@ struct Asked<'r> {
 enum Not {
     /// It is none of those that are wanted.
     Wanted,
+    /// It is a USE that was prepared.
+    Use,
     /// Its client has to prepare a statement again.
     Known(Vec<u8>),
 }
@@ -142,6 +144,10 @@ impl Transform for Mirror {
         let asked = match asked(cluster, request, caller) {
             Ok(asked) if self.chooses(asked.is_write) => asked,
             Ok(_) | Err(Not::Wanted) => return Outcome::Pass,
+            Err(Not::Use) => {
+                request.may_be_use();
+                return Outcome::Pass;
+            }
             Err(Not::Known(id)) => {
                 return Outcome::Refuse(Refused {
                     reason: "unprepared",
@@ -203,7 +209,7 @@ fn prepares(cluster: &Cluster, request: &mut Request<'_>, caller: &Caller) {
     let Some(Statement::Text(text)) = request.statements().next() else {
         return;
     };
-    let keyspace = request.keyspace().or(caller.keyspace.as_deref());
+    let keyspace = request.sure_keyspace(caller);
     let Some(permit) = cluster.permit_to_prepare(text.len()) else {
         return;
     };
@@ -221,7 +227,7 @@ fn asked<'r>(
     request: &'r Request<'_>,
     caller: &Caller,
 ) -> Result<Asked<'r>, Not> {
-    let given = request.keyspace().or(caller.keyspace.as_deref());
+    let given = request.sure_keyspace(caller);
     let mut asked = Asked {
         is_write: request.opcode() == Opcode::Batch,
         keyspace: given.map(Arc::from),
@@ -265,6 +271,7 @@ fn asked<'r>(
         asked.is_write = match kind {
             S::Select => false,
             S::Insert | S::Update | S::Delete | S::Batch | S::Truncate => true,
+            S::Use if request.opcode() == Opcode::Execute => return Err(Not::Use),
             _ => return Err(Not::Wanted),
         };
     }
