@@ -12,10 +12,10 @@ use std::{
 use cql::edit::{Incoming, Relayed, Resolution, Ticket, error_of, in_segments_of, sets_keyspace};
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
-    net::TcpStream,
     time::{Sleep, timeout},
 };
 
+use super::super::stream::Stream;
 use super::{
     begin::{self, ERROR, OPTIONS, RESULT},
     identity::Identity,
@@ -24,7 +24,7 @@ use super::{
     pools::Shared,
 };
 
-/// For connecting, logging in and USE.
+/// For connecting, TLS, logging in and USE.
 const OPENING: Duration = Duration::from_secs(5);
 
 /// A database that says nothing for so long, though it has something to answer, is asked whether it is there, and is not
@@ -108,10 +108,13 @@ pub(super) async fn run(leg: Arc<Leg>, shared: Arc<Shared>, of: Arc<Identity>) {
         );
     }
     drop(ends);
+    if why == Ended::Unused {
+        serves.says_end().await;
+    }
 }
 
 struct Serves<'s> {
-    stream: TcpStream,
+    stream: Stream,
     incoming: Incoming,
     leg: &'s Leg,
     shared: &'s Shared,
@@ -169,7 +172,11 @@ impl Serves<'_> {
         }
         self.writing.clear();
         self.written = 0;
-        Ok(())
+        // What was taken to be encrypted may not be in the socket yet; nor what TLS has to say by itself.
+        match Pin::new(&mut self.stream).poll_flush(cx) {
+            Poll::Ready(Err(_)) => Err(Ended::Closed),
+            Poll::Ready(Ok(())) | Poll::Pending => Ok(()),
+        }
     }
 
     fn read(&mut self, cx: &mut Context<'_>) -> Result<(), Ended> {
@@ -248,6 +255,15 @@ impl Serves<'_> {
             };
             self.answered.push((slot.ticket, becomes));
         }
+    }
+
+    /// A database that it is encrypted to is told that it was not cut off, as far as the socket takes that.
+    async fn says_end(&mut self) {
+        std::future::poll_fn(|cx| {
+            let _ = Pin::new(&mut self.stream).poll_shutdown(cx);
+            Poll::Ready(())
+        })
+        .await;
     }
 
     /// Whether the database is still there.
