@@ -123,6 +123,10 @@ impl fmt::Debug for Identity {
 }
 
 #[cfg(test)]
+#[expect(
+    clippy::mutable_key_type,
+    reason = "what can change of a configuration is not compared"
+)]
 mod tests {
     use std::collections::HashSet;
 
