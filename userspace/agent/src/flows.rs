@@ -26,7 +26,7 @@ use serde::Serialize;
 use crate::{
     marks::{Holds, Known, Selector},
     orders::Mailbox,
-    tls::{Seen, SeenBy, Side},
+    tls::{Seen, SeenBy, Side, Towards},
 };
 
 /// A flow's number within this agent's life.
@@ -101,6 +101,8 @@ pub struct Flow {
     given: AtomicBool,
     /// What was dialled for it, if that was a virtual address.
     backend: OnceLock<SocketAddr>,
+    /// How it speaks to its database, once that is known.
+    towards: OnceLock<Towards>,
     /// Another agent began it.
     is_adopted: bool,
     standing: Mutex<Standing>,
@@ -260,6 +262,7 @@ impl Flow {
             recalled: AtomicBool::new(false),
             given: AtomicBool::new(false),
             backend: OnceLock::new(),
+            towards: OnceLock::new(),
             is_adopted: false,
             standing: Mutex::new(Standing {
                 rule,
@@ -312,6 +315,21 @@ impl Flow {
     /// Where it goes, if it was dialled to a virtual address.
     pub fn backend(&self) -> Option<SocketAddr> {
         self.backend.get().copied()
+    }
+
+    /// Speaks to its database in this way. Said once.
+    pub fn speaks(&self, towards: Towards) {
+        let _ = self.towards.set(towards);
+    }
+
+    /// Where another connection to its database can be had as its own was, on this host and in this namespace, and how
+    /// its own speaks there. None: it cannot be, or nobody knows yet how it will speak.
+    pub fn database(&self) -> Option<(SocketAddr, &Towards)> {
+        if self.netns.is_some() || self.process.is_elsewhere() {
+            return None;
+        }
+        let at = self.backend().unwrap_or(self.orig_dst.socket_addr());
+        Some((at, self.towards.get()?))
     }
 
     /// When its SYN arrived.

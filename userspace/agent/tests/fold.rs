@@ -13,9 +13,15 @@
     reason = "what it shares with other tests has more than it needs"
 )]
 
+#[path = "tls/certs.rs"]
+mod certs;
 mod common;
+#[path = "fold/encrypted.rs"]
+mod encrypted;
 #[path = "drivers/raw/frames.rs"]
 mod frames;
+#[path = "fold/front.rs"]
+mod front;
 #[path = "fold/hostile.rs"]
 mod hostile;
 #[path = "fold/peer.rs"]
@@ -23,7 +29,12 @@ mod peer;
 #[path = "mirror/world.rs"]
 mod world;
 
-use std::{collections::BTreeMap, net::SocketAddr, time::Duration};
+use std::{
+    collections::BTreeMap,
+    io::{Read, Write},
+    net::SocketAddr,
+    time::Duration,
+};
 
 use common::eventually;
 use frames::query;
@@ -38,8 +49,13 @@ const SELECT: &str = "SELECT v FROM shop.orders WHERE id = 1";
 
 /// A rule `r` for this database, with these steps.
 fn rule(world: &World<'_>, to: SocketAddr, steps: &str) {
+    rule_with(world, to, steps, "");
+}
+
+/// The same, with more of its keys.
+fn rule_with(world: &World<'_>, to: SocketAddr, steps: &str, keys: &str) {
     let policy = format!(
-        "[[rule]]\nname = \"r\"\nto = [\":{}\"]\naction = \"enrich\"\npipeline = [{steps}]\n",
+        "[[rule]]\nname = \"r\"\nto = [\":{}\"]\naction = \"enrich\"\npipeline = [{steps}]\n{keys}\n",
         to.port()
     );
     let loaded = "underpass_reloads_total{result=\"ok\"}";
@@ -77,7 +93,7 @@ fn shared(world: &World<'_>) -> u64 {
 }
 
 /// Asks until one of its requests was folded.
-fn until_folded(world: &World<'_>, peer: &mut Peer) {
+fn until_folded<S: Read + Write>(world: &World<'_>, peer: &mut Peer<S>) {
     let before = became(world, "folded");
     eventually("a request is folded", || {
         let asked = query(peer.version, 1, SELECT);
@@ -101,6 +117,11 @@ fn select(id: usize) -> String {
 
 /// Eight clients with twenty requests each, all under way at once.
 fn everybody(world: &World<'_>, version: u8) {
+    everybody_at(world, world.database.addr(), version);
+}
+
+/// The same, where the database is reached there.
+fn everybody_at(world: &World<'_>, to: SocketAddr, version: u8) {
     const CLIENTS: usize = 8;
     const EACH: usize = 20;
     let direct = || {
@@ -112,11 +133,7 @@ fn everybody(world: &World<'_>, version: u8) {
     for id in 0..CLIENTS * EACH {
         assert_eq!(without.ask(&query(version, 1, &insert(id))).0, RESULT);
     }
-    let connect = || {
-        world
-            .sandbox
-            .client(|| peer::connect(world.database.addr()))
-    };
+    let connect = || world.sandbox.client(|| peer::connect(to));
     let mut clients: Vec<Peer> = (0..CLIENTS)
         .map(|_| Peer::begin(connect().unwrap(), version, None))
         .collect();

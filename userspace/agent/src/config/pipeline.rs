@@ -89,7 +89,7 @@ fn pipeline(rule: &RawRule) -> Result<Steps, Flaw> {
     let (mut edit, mut report, mut keys) = (Vec::new(), Vec::new(), Vec::new());
     let mut effects: Vec<Arc<dyn Effect>> = Vec::new();
     for raw in &rule.pipeline {
-        match step(raw)? {
+        match step(raw, rule.upstream_tls.is_some())? {
             Step::Edits(step) => {
                 behind_all(&effects, &*step, raw)?;
                 before_merging(&effects, &*step, raw)?;
@@ -117,7 +117,6 @@ fn pipeline(rule: &RawRule) -> Result<Steps, Flaw> {
         may_protect(rule, &report)?;
     }
     means_what_is_named(rule, &edit)?;
-    may_fold(rule, &effects)?;
     Ok(Steps {
         edit: (!edit.is_empty()).then(|| edit.into()),
         report: (!report.is_empty()).then(|| report.into()),
@@ -216,20 +215,6 @@ fn before_folding(
     Err(Flaw::new(raw.span(), message))
 }
 
-/// A shared connection is not encrypted: what a rule wants encrypted must not go by one.
-fn may_fold(rule: &RawRule, effects: &[Arc<dyn Effect>]) -> Result<(), Flaw> {
-    match &rule.upstream_tls {
-        Some(tls) if effects.iter().any(|effect| effect.name() == FOLD) => {
-            let message = format!(
-                "rule.upstream_tls: expected none in a rule with `{FOLD}`, because connections that flows share are \
-                 not encrypted"
-            );
-            Err(Flaw::new(tls.span(), message))
-        }
-        _ => Ok(()),
-    }
-}
-
 /// What must never be stored, or written to a log, in plain is not let past its step.
 fn may_protect(rule: &RawRule, reporters: &[Box<dyn Reporter>]) -> Result<(), Flaw> {
     let name = protect::NAME;
@@ -287,7 +272,8 @@ fn names() -> String {
     all.concat().join(", ")
 }
 
-fn step(raw: &Spanned<Table>) -> Result<Step, Flaw> {
+/// `encrypts`: what goes to the rule's databases is to be.
+fn step(raw: &Spanned<Table>, encrypts: bool) -> Result<Step, Flaw> {
     let flaw = |message: String| Flaw::new(raw.span(), format!("rule.pipeline: {message}"));
     let table = raw.get_ref();
     let Some(name) = table.get(TRANSFORM) else {
@@ -298,7 +284,10 @@ fn step(raw: &Spanned<Table>) -> Result<Step, Flaw> {
         let settings: transforms::Settings = settings(table).map_err(flaw)?;
         settings.build().map(Step::Edits).map_err(flaw)
     } else if is_one_of(effects::NAMES) {
-        let settings: effects::Settings = settings(table).map_err(flaw)?;
+        let mut settings: effects::Settings = settings(table).map_err(flaw)?;
+        if encrypts {
+            settings = settings.encrypting();
+        }
         settings.build().map(Step::Carries).map_err(flaw)
     } else if is_one_of(&[protect::NAME]) {
         let mut table = table.clone();

@@ -9,6 +9,7 @@ pub mod coalesce;
 pub mod fold;
 pub mod mirror;
 mod register;
+mod stream;
 
 use std::sync::Arc;
 
@@ -75,4 +76,15 @@ effects! {
     coalesce => Coalesce,
     fold => Fold,
     mirror => Mirror,
+}
+
+impl Settings {
+    /// Of a rule by which databases are spoken to by TLS.
+    #[must_use]
+    pub fn encrypting(self) -> Self {
+        match self {
+            Self::Fold(settings) => Self::Fold(settings.encrypting()),
+            other => other,
+        }
+    }
 }

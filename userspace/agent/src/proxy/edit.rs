@@ -1,7 +1,6 @@
 //! What a rule's pipeline does to a flow that passes.
 
 use std::{
-    net::SocketAddr,
     sync::{Arc, LazyLock},
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
@@ -234,17 +233,7 @@ impl Editing {
     }
 }
 
-/// Where another connection to a flow's database can be had as its own was: on this host and in this namespace, and not
-/// encrypted.
-fn database(flow: &Flow) -> Option<SocketAddr> {
-    let encrypts = flow.tls().is_some_and(|tls| tls.database.is_some());
-    if flow.netns.is_some() || flow.process.is_elsewhere() || encrypts {
-        return None;
-    }
-    Some(flow.backend().unwrap_or(flow.orig_dst.socket_addr()))
-}
-
-fn caller(flow: &Flow) -> Caller {
+fn caller(flow: &Arc<Flow>) -> Caller {
     let process = &flow.process;
     let is_here = !process.is_elsewhere();
     let cgroup = || dataplane::host::cgroup_of(process.pid, process.cgroup_id);
@@ -252,7 +241,7 @@ fn caller(flow: &Flow) -> Caller {
         rule: flow.rule().as_str().to_owned(),
         client: flow.client.socket_addr().ip().to_string(),
         dialled: Some(flow.orig_dst.socket_addr()),
-        database: database(flow),
+        flow: Some(flow.clone()),
         keyspace: None,
         keyspace_unclear: false,
         keyspace_before: false,

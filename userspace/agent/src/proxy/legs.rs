@@ -36,7 +36,7 @@ use super::{
 };
 use crate::{
     flows::Flow,
-    tls::{Failure, RuleTls, Side},
+    tls::{Failure, RuleTls, Side, Towards},
 };
 
 /// From the connection to the end of the client's handshake, and from there to that of the database's.
@@ -75,6 +75,9 @@ pub(super) struct Refused(pub Vec<u8>);
 
 impl Legs {
     pub(super) fn new(terms: Option<Terms>, shared: &Arc<Shared>, flow: &Arc<Flow>) -> Self {
+        if terms.is_none() {
+            flow.speaks(Towards::Plain);
+        }
         Self(terms.map(|terms| {
             // Who has to encrypt does so at once; others may be silent for as long as they like.
             let has_to = matches!(terms.plain, Plain::Refused(_));
@@ -279,13 +282,19 @@ impl Ends {
             Ok(server) => self.client = Some(Tls::new(server).shown_by(&self.flow, Side::Client)),
             Err(error) => self.cannot_begin(Side::Client, &error),
         }
-        self.dial = tls.dial.is_some().then_some(tls);
+        match tls.dial {
+            Some(_) => self.dial = Some(tls),
+            None => self.flow.speaks(Towards::Plain),
+        }
     }
 
     fn begins_plain(&mut self, how: Plain, header: [u8; HEADER_BYTES]) -> Option<Refused> {
         self.deadline = None;
         match how {
-            Plain::Passes => None,
+            Plain::Passes => {
+                self.flow.speaks(Towards::Plain);
+                None
+            }
             Plain::Dials(tls) => {
                 self.flow.is_relayed(KEYS);
                 self.dials(&tls, None);
@@ -313,6 +322,7 @@ impl Ends {
         let name = settings.server_name.clone().or_else(named);
         let name = name.unwrap_or_else(dialled);
         self.arm();
+        self.flow.speaks(Towards::tls(config, &name));
         match ClientConnection::new(config.clone(), name) {
             Ok(client) => {
                 self.database = Some(Tls::new(client).shown_by(&self.flow, Side::Database));

@@ -6,6 +6,7 @@
 //! - `failure.rs`: why TLS fails, as metrics and the log tell it.
 //! - `outward.rs`: connections that the agent makes for itself.
 //! - `seen.rs`: what is shown of a connection that is encrypted.
+//! - `towards.rs`: how a flow's database is spoken to, for who connects to it again.
 //!
 //! What carries the bytes is in `proxy/tls.rs` and `proxy/legs.rs`.
 
@@ -15,12 +16,14 @@ mod files;
 mod outward;
 mod seen;
 mod settings;
+mod towards;
 
 pub use common::Common;
 pub use failure::Failure;
 pub use outward::Outward;
 pub use seen::{Seen, SeenBy};
 pub use settings::{Accepting, Dialling, RawDialling, Settings, file};
+pub use towards::Towards;
 
 use std::{collections::HashMap, sync::Arc};
 

@@ -29,7 +29,7 @@ const AUTH_RESPONSE: u8 = 0x0F;
 const AUTH_SUCCESS: u8 = 0x10;
 
 /// What it does with a request.
-enum Does {
+pub(super) enum Does {
     Says(Vec<u8>),
     Nothing,
     Ends,
@@ -37,15 +37,15 @@ enum Does {
 
 /// A version 4 database whose every connection begins, and which then does as it is told: `does` is given the
 /// connection's number and the request, also one that asks whether it is there.
-struct Scripted {
-    addr: SocketAddr,
+pub(super) struct Scripted {
+    pub(super) addr: SocketAddr,
     open: Arc<Mutex<Vec<TcpStream>>>,
     stops: Arc<AtomicBool>,
     thread: Option<thread::JoinHandle<()>>,
 }
 
 impl Scripted {
-    fn start(
+    pub(super) fn start(
         world: &World<'_>,
         does: impl Fn(usize, &[u8]) -> Does + Send + Sync + 'static,
     ) -> Self {
@@ -80,7 +80,7 @@ impl Scripted {
     }
 
     /// Ends all, and waits for them.
-    fn ends(mut self, world: &World<'_>) {
+    pub(super) fn ends(mut self, world: &World<'_>) {
         self.stops.store(true, Relaxed);
         let wakes = || TcpStream::connect(self.addr).map(drop);
         world.sandbox.server(wakes).unwrap().unwrap();
@@ -120,11 +120,11 @@ fn answers(stream: &mut TcpStream, number: usize, does: &dyn Fn(usize, &[u8]) ->
     }
 }
 
-fn stream_of(frame: &[u8]) -> i16 {
+pub(super) fn stream_of(frame: &[u8]) -> i16 {
     i16::from_be_bytes([frame[2], frame[3]])
 }
 
-fn has(asked: &[u8], text: &str) -> bool {
+pub(super) fn has(asked: &[u8], text: &str) -> bool {
     asked.windows(text.len()).any(|at| at == text.as_bytes())
 }
 
@@ -137,7 +137,7 @@ fn folds_at(world: &World<'_>, to: SocketAddr, settings: &str) {
     rule(world, to, &format!("{{ transform = \"fold\"{settings} }}"));
 }
 
-const WAITS: &str = "SELECT v FROM shop.orders WHERE id = 7";
+pub(super) const WAITS: &str = "SELECT v FROM shop.orders WHERE id = 7";
 
 /// A shared connection is lost in this way, when it is asked something to end it: whoever waits is, too.
 fn is_lost(why: &str, ends: impl Fn(&[u8]) -> Does + Send + Sync + 'static) {

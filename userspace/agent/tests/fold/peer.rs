@@ -20,8 +20,8 @@ const AUTHENTICATE: u8 = 0x03;
 const AUTH_RESPONSE: u8 = 0x0F;
 const AUTH_SUCCESS: u8 = 0x10;
 
-pub struct Peer {
-    pub stream: TcpStream,
+pub struct Peer<S = TcpStream> {
+    pub stream: S,
     pub version: u8,
     incoming: Incoming,
 }
@@ -51,12 +51,18 @@ impl Peer {
         Self::begin(stream.unwrap(), version, Some(token))
     }
 
-    pub fn begin(stream: TcpStream, version: u8, token: Option<&[u8]>) -> Self {
+    pub fn begin_with(stream: TcpStream, version: u8, token: &[u8]) -> io::Result<Self> {
+        Self::try_begin(stream, version, Some(token))
+    }
+}
+
+impl<S: Read + Write> Peer<S> {
+    pub fn begin(stream: S, version: u8, token: Option<&[u8]>) -> Self {
         Self::try_begin(stream, version, token).unwrap()
     }
 
     /// With these options, and without segments.
-    pub fn begin_as(stream: TcpStream, version: u8, options: &[(&str, &str)]) -> Self {
+    pub fn begin_as(stream: S, version: u8, options: &[(&str, &str)]) -> Self {
         let mut peer = Self {
             stream,
             version,
@@ -67,11 +73,19 @@ impl Peer {
         peer
     }
 
-    pub fn begin_with(stream: TcpStream, version: u8, token: &[u8]) -> io::Result<Self> {
-        Self::try_begin(stream, version, Some(token))
+    fn try_begin(stream: S, version: u8, token: Option<&[u8]>) -> io::Result<Self> {
+        let (mut peer, mut opcode) = Self::starts(stream, version)?;
+        if let (AUTHENTICATE, Some(token)) = (opcode, token) {
+            opcode = peer.logs_in(token)?;
+        }
+        match opcode {
+            READY => Ok(peer),
+            other => Err(io::Error::other(format!("{other:#04x}"))),
+        }
     }
 
-    fn try_begin(stream: TcpStream, version: u8, token: Option<&[u8]>) -> io::Result<Self> {
+    /// One that has said STARTUP, and what it was told.
+    pub fn starts(stream: S, version: u8) -> io::Result<(Self, u8)> {
         let mut peer = Self {
             stream,
             version,
@@ -79,19 +93,18 @@ impl Peer {
         };
         let options = [("CQL_VERSION", "3.0.0")];
         peer.stream.write_all(&startup(version, &options))?;
-        let mut opcode = peer.opcode()?;
+        let opcode = peer.opcode()?;
         peer.incoming.is_let_in(Compression::None);
-        if let (AUTHENTICATE, Some(token)) = (opcode, token) {
-            peer.send(&[frame(version, 0, AUTH_RESPONSE, token)]);
-            opcode = match peer.opcode()? {
-                AUTH_SUCCESS => READY,
-                other => other,
-            };
-        }
-        match opcode {
-            READY => Ok(peer),
-            other => Err(io::Error::other(format!("{other:#04x}"))),
-        }
+        Ok((peer, opcode))
+    }
+
+    /// READY: it is let in.
+    pub fn logs_in(&mut self, token: &[u8]) -> io::Result<u8> {
+        self.send(&[frame(self.version, 0, AUTH_RESPONSE, token)]);
+        Ok(match self.opcode()? {
+            AUTH_SUCCESS => READY,
+            other => other,
+        })
     }
 
     fn opcode(&mut self) -> io::Result<u8> {
@@ -105,6 +118,7 @@ impl Peer {
             all = in_segments_of(Compression::None, &all);
         }
         self.stream.write_all(&all).unwrap();
+        self.stream.flush().unwrap();
     }
 
     /// Stream and all of the next response.

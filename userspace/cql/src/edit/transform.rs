@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use super::lookups::LookedUp;
 use super::parking::{Letter, Resolution, Waited};
-use super::request::Request;
+use super::request::{Note, Request};
 use super::response::Response;
 use crate::details::Consistency;
 use crate::frame::{Opcode, StreamId};
@@ -93,7 +93,7 @@ pub trait Transform: fmt::Debug + Send + Sync {
 }
 
 /// Whose flow it is, as far as that is known.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default)]
 pub struct Caller {
     /// The rule that the flow is under.
     pub rule: String,
@@ -101,8 +101,8 @@ pub struct Caller {
     pub client: String,
     /// What the client has dialled.
     pub dialled: Option<SocketAddr>,
-    /// Where its database is, if another connection to it can be had from here as this one was.
-    pub database: Option<SocketAddr>,
+    /// What whoever carries the flow knows it as: for steps of theirs, which know what that is.
+    pub flow: Option<Note>,
     /// Which keyspace it is in, by the last USE that succeeded: as the client is told.
     pub keyspace: Option<String>,
     /// A USE is out, or more than can be told have been: which keyspace it is in, and whether in one, nobody knows.

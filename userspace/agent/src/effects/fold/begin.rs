@@ -1,15 +1,13 @@
-//! A shared connection begins as the first of its flows has: with its STARTUP, its token, and a USE.
+//! A shared connection begins as the first of its flows has: encrypted or not, with its STARTUP, its token, and a USE.
 
 use std::io;
 
 use cql::edit::{Came, Incoming, Opening, in_segments_of};
 use dataplane::backends::Probe;
-use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    net::TcpStream,
-};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use zeroize::Zeroizing;
 
+use super::super::stream::{self, Stream};
 use super::identity::Identity;
 
 pub(super) const ERROR: u8 = 0x00;
@@ -39,13 +37,11 @@ pub(super) fn frame(version: u8, opcode: u8, body: &[u8]) -> Zeroizing<Vec<u8>> 
 /// One that can be asked.
 ///
 /// # Errors
-/// Those of connecting, and what the database says instead of letting it in.
-pub(super) async fn open(
-    dials: Option<&Probe>,
-    of: &Identity,
-) -> io::Result<(TcpStream, Incoming)> {
+/// Those of connecting and of TLS, and what the database says instead of letting it in.
+pub(super) async fn open(dials: Option<&Probe>, of: &Identity) -> io::Result<(Stream, Incoming)> {
     let dials = dials.ok_or(io::ErrorKind::NotConnected)?;
     let stream = dials.connect(of.database).await?;
+    let stream = stream::begin_as(stream, &of.towards).await?;
     let opening = &*of.opening;
     let mut begins = Begins {
         stream,
@@ -77,7 +73,7 @@ pub(super) async fn open(
 }
 
 struct Begins<'o> {
-    stream: TcpStream,
+    stream: Stream,
     incoming: Incoming,
     opening: &'o Opening,
     is_let_in: bool,
@@ -91,6 +87,7 @@ impl Begins<'_> {
             asked = Zeroizing::new(in_segments_of(self.opening.compression, &asked));
         }
         self.stream.write_all(&asked).await?;
+        self.stream.flush().await?;
         let mut read = [0; 4 << 10];
         loop {
             let next = self.incoming.next(MAX_WORD_BYTES);

@@ -12,10 +12,10 @@ use std::{
 use cql::edit::{Incoming, Relayed, Resolution, Ticket, error_of, in_segments_of, sets_keyspace};
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
-    net::TcpStream,
     time::{Sleep, timeout},
 };
 
+use super::super::stream::Stream;
 use super::{
     begin::{self, ERROR, OPTIONS, RESULT},
     identity::Identity,
@@ -24,7 +24,7 @@ use super::{
     pools::Shared,
 };
 
-/// For connecting, logging in and USE.
+/// For connecting, TLS, logging in and USE.
 const OPENING: Duration = Duration::from_secs(5);
 
 /// A database that says nothing for so long, though it has something to answer, is asked whether it is there, and is not
@@ -85,20 +85,7 @@ pub(super) async fn run(leg: Arc<Leg>, shared: Arc<Shared>, of: Arc<Identity>) {
     };
     shared.counters.connections.inc();
     leg.opens();
-    let mut serves = Serves {
-        stream,
-        incoming,
-        leg: &leg,
-        shared: &shared,
-        of: &of,
-        writing: Vec::new(),
-        written: 0,
-        buffer: vec![0; READ_BYTES].into(),
-        answered: Vec::new(),
-        heard: Instant::now(),
-        asked_itself: None,
-        looks: Box::pin(tokio::time::sleep(SILENCE)),
-    };
+    let mut serves = Serves::new((stream, incoming), &leg, &shared, &of);
     let why = std::future::poll_fn(|cx| serves.poll(cx)).await;
     shared.counters.ended(why);
     if why != Ended::Unused {
@@ -108,10 +95,13 @@ pub(super) async fn run(leg: Arc<Leg>, shared: Arc<Shared>, of: Arc<Identity>) {
         );
     }
     drop(ends);
+    if why == Ended::Unused {
+        serves.says_end().await;
+    }
 }
 
 struct Serves<'s> {
-    stream: TcpStream,
+    stream: Stream,
     incoming: Incoming,
     leg: &'s Leg,
     shared: &'s Shared,
@@ -128,7 +118,29 @@ struct Serves<'s> {
     looks: Pin<Box<Sleep>>,
 }
 
-impl Serves<'_> {
+impl<'s> Serves<'s> {
+    fn new(
+        (stream, incoming): (Stream, Incoming),
+        leg: &'s Leg,
+        shared: &'s Shared,
+        of: &'s Identity,
+    ) -> Self {
+        Self {
+            stream,
+            incoming,
+            leg,
+            shared,
+            of,
+            writing: Vec::new(),
+            written: 0,
+            buffer: vec![0; READ_BYTES].into(),
+            answered: Vec::new(),
+            heard: Instant::now(),
+            asked_itself: None,
+            looks: Box::pin(tokio::time::sleep(SILENCE)),
+        }
+    }
+
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Ended> {
         match self.step(cx) {
             Ok(()) => Poll::Pending,
@@ -169,7 +181,11 @@ impl Serves<'_> {
         }
         self.writing.clear();
         self.written = 0;
-        Ok(())
+        // What was taken to be encrypted may not be in the socket yet; nor what TLS has to say by itself.
+        match Pin::new(&mut self.stream).poll_flush(cx) {
+            Poll::Ready(Err(_)) => Err(Ended::Closed),
+            Poll::Ready(Ok(())) | Poll::Pending => Ok(()),
+        }
     }
 
     fn read(&mut self, cx: &mut Context<'_>) -> Result<(), Ended> {
@@ -250,6 +266,15 @@ impl Serves<'_> {
         }
     }
 
+    /// A database that it is encrypted to is told that it was not cut off, as far as the socket takes that.
+    async fn says_end(&mut self) {
+        std::future::poll_fn(|cx| {
+            let _ = Pin::new(&mut self.stream).poll_shutdown(cx);
+            Poll::Ready(())
+        })
+        .await;
+    }
+
     /// Whether the database is still there.
     fn look(&mut self, now: Instant) -> Result<(), Ended> {
         let patience = match self.leg.is_busy() {
@@ -268,5 +293,88 @@ impl Serves<'_> {
             _ => {}
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use cql::{Compression, edit::Opening};
+    use dataplane::policy::RuleName;
+    use tokio::io;
+
+    use super::super::{FoldMetrics, Folds, Settings};
+    use super::*;
+    use crate::tls::Towards;
+
+    /// As TLS while a socket takes nothing: what is written stays, and the first flush of it has to wait.
+    #[derive(Default)]
+    struct Keeps {
+        kept: Vec<u8>,
+        waited: bool,
+        went: Arc<Mutex<Vec<u8>>>,
+    }
+
+    impl AsyncRead for Keeps {
+        fn poll_read(
+            self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+            _: &mut ReadBuf<'_>,
+        ) -> Poll<io::Result<()>> {
+            Poll::Pending
+        }
+    }
+
+    impl AsyncWrite for Keeps {
+        fn poll_write(
+            mut self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+            bytes: &[u8],
+        ) -> Poll<io::Result<usize>> {
+            self.kept.extend(bytes);
+            Poll::Ready(Ok(bytes.len()))
+        }
+
+        fn poll_flush(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            if !self.kept.is_empty() && !std::mem::replace(&mut self.waited, true) {
+                return Poll::Pending;
+            }
+            let kept = std::mem::take(&mut self.kept);
+            self.went.lock().unwrap().extend(kept);
+            Poll::Ready(Ok(()))
+        }
+
+        fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    #[tokio::test]
+    async fn what_tls_has_taken_goes_on_when_the_socket_takes_it() {
+        let metrics = FoldMetrics::register(&prometheus::Registry::new()).unwrap();
+        let settings = toml::from_str::<Settings>("").unwrap().checked().unwrap();
+        let shared = Folds::new(metrics).open(&RuleName::new("r"), &settings);
+        let opening = Opening {
+            version: 4,
+            compression: Compression::None,
+            startup: vec![0; 2].into(),
+            token: None,
+        };
+        let at = ([127, 0, 0, 1], 9042).into();
+        let of = Identity::of((at, &Towards::Plain), None, &Arc::new(opening)).unwrap();
+        let (leg, shared, keeps) = (Leg::new(), shared.unwrap(), Keeps::default());
+        let went = keeps.went.clone();
+        let stream: Stream = Box::new(keeps);
+        let mut serves = Serves::new((stream, Incoming::new(4)), &leg, &shared, &of);
+        let asked = begin::frame(4, OPTIONS, &[]);
+        leg.asks_itself(&asked);
+        let mut moves =
+            async || std::future::poll_fn(|cx| Poll::Ready(serves.poll(cx).is_pending())).await;
+        assert!(moves().await);
+        assert!(went.lock().unwrap().is_empty(), "it waits");
+        // The socket is ready, and nobody has asked anything since.
+        assert!(moves().await);
+        assert_eq!(*went.lock().unwrap(), **asked);
     }
 }

@@ -10,10 +10,15 @@ use std::{
 
 use cql::edit::Opening;
 
+use crate::tls::Towards;
+
 /// See the module.
 #[derive(Clone)]
 pub(super) struct Identity {
     pub(super) database: SocketAddr,
+    /// As their own connections speak to it: none that is not encrypted shares with one that is, or with another's name or
+    /// certificates.
+    pub(super) towards: Towards,
     pub(super) keyspace: Option<Box<str>>,
     /// Of the first flow.
     pub(super) opening: Arc<Opening>,
@@ -28,12 +33,13 @@ const DESCRIPTIVE: [&[u8]; 3] = [b"DRIVER_", b"APPLICATION_", b"CLIENT_ID"];
 impl Identity {
     /// `None`: its STARTUP cannot be read.
     pub(super) fn of(
-        database: SocketAddr,
+        (database, towards): (SocketAddr, &Towards),
         keyspace: Option<&str>,
         opening: &Arc<Opening>,
     ) -> Option<Self> {
         Some(Self {
             database,
+            towards: towards.clone(),
             keyspace: keyspace.map(Box::from),
             opening: opening.clone(),
             asks: asks(&opening.startup)?,
@@ -72,6 +78,7 @@ impl PartialEq for Identity {
     fn eq(&self, other: &Self) -> bool {
         let (own, others) = (&self.opening, &other.opening);
         self.database == other.database
+            && self.towards == other.towards
             && self.keyspace == other.keyspace
             && self.asks == other.asks
             && own.version == others.version
@@ -92,7 +99,8 @@ fn is_same(a: &[u8], b: &[u8]) -> bool {
     a.len() == b.len() && differ == 0
 }
 
-/// In a table whose hash is keyed at random, as that of a `HashMap` is: a token is in it.
+/// In a table whose hash is keyed at random, as that of a `HashMap` is: a token is in it. Those that differ in `towards`
+/// alone are few.
 impl Hash for Identity {
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.database.hash(state);
@@ -108,12 +116,17 @@ impl fmt::Debug for Identity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut identity = f.debug_struct("Identity");
         identity.field("database", &self.database);
+        identity.field("towards", &self.towards);
         identity.field("keyspace", &self.keyspace);
         identity.field("opening", &self.opening).finish()
     }
 }
 
 #[cfg(test)]
+#[expect(
+    clippy::mutable_key_type,
+    reason = "what can change of a configuration is not compared"
+)]
 mod tests {
     use std::collections::HashSet;
 
@@ -131,13 +144,23 @@ mod tests {
     }
 
     fn identity(options: &[(&str, &str)], token: Option<&str>, keyspace: Option<&str>) -> Identity {
+        identity_towards(&Towards::Plain, options, token, keyspace)
+    }
+
+    fn identity_towards(
+        towards: &Towards,
+        options: &[(&str, &str)],
+        token: Option<&str>,
+        keyspace: Option<&str>,
+    ) -> Identity {
         let opening = Opening {
             version: 5,
             compression: Compression::None,
             startup: startup(options).into(),
             token: token.map(|token| token.as_bytes().to_vec().into()),
         };
-        Identity::of(([127, 0, 0, 1], 9042).into(), keyspace, &Arc::new(opening)).unwrap()
+        let at = ([127, 0, 0, 1], 9042).into();
+        Identity::of((at, towards), keyspace, &Arc::new(opening)).unwrap()
     }
 
     #[test]
@@ -168,6 +191,33 @@ mod tests {
             assert!(!all.contains(&other));
         }
         assert!(!format!("{one:?}").contains("116"), "its token is shown");
+    }
+
+    #[test]
+    fn who_is_encrypted_shares_with_those_of_one_name_and_one_configuration() {
+        let configs = [(); 2].map(|()| {
+            let provider = Arc::new(rustls::crypto::ring::default_provider());
+            let builder = rustls::ClientConfig::builder_with_provider(provider)
+                .with_safe_default_protocol_versions()
+                .unwrap();
+            let builder = builder.with_root_certificates(rustls::RootCertStore::empty());
+            Arc::new(builder.with_no_client_auth())
+        });
+        let of = |towards: &Towards| identity_towards(towards, &[], Some("t"), Some("k"));
+        let tls = |config: usize, name: &'static str| {
+            of(&Towards::tls(&configs[config], &name.try_into().unwrap()))
+        };
+        let one = tls(0, "a.example");
+        let all: HashSet<Identity> = [one.clone(), tls(0, "A.example")].into();
+        assert_eq!(all.len(), 1);
+        for other in [
+            tls(0, "b.example"),
+            tls(1, "a.example"),
+            of(&Towards::Plain),
+        ] {
+            assert_ne!(one, other);
+            assert!(!all.contains(&other));
+        }
     }
 
     #[test]

@@ -27,6 +27,8 @@ pub(super) enum Became {
     Keyspace,
     /// Its database cannot be reached from here as its flow reaches it.
     Elsewhere,
+    /// Its flow has begun unencrypted before its rule wanted otherwise.
+    Unencrypted,
     /// The database did not understand an earlier one of its flow.
     Barred,
     /// Its flow has as many out as it may.
@@ -39,7 +41,7 @@ pub(super) enum Became {
     Full,
 }
 
-const BECAME: [&str; 15] = [
+const BECAME: [&str; 16] = [
     "folded",
     "statement",
     "unprepared",
@@ -50,6 +52,7 @@ const BECAME: [&str; 15] = [
     "handshake",
     "keyspace",
     "elsewhere",
+    "unencrypted",
     "barred",
     "share",
     "identities",
@@ -113,8 +116,9 @@ impl FoldMetrics {
                  connection; or why by their flow's own: `statement` (none that only reads or writes), `unprepared` \
                  (nobody here saw its PREPARE, or the shared connection's node does not know it), `traced`, `large`, \
                  `large_answer` (asked again), `dropped` (no room for \
-                 the answer: its flow was closed), `handshake`, `keyspace`, `elsewhere`, `barred`, `share`, `identities`, `away`, \
-                 `full`.",
+                 the answer: its flow was closed), `handshake`, `keyspace`, `elsewhere`, \
+                 `unencrypted` (its flow has begun so, and its rule has `upstream_tls` now), `barred`, `share`, \
+                 `identities`, `away`, `full`.",
                 &["rule", "outcome"],
             )?,
             ended: counters_by(
@@ -173,6 +177,7 @@ mod tests {
     fn each_has_its_label() {
         assert_eq!(BECAME[Became::Folded as usize], "folded");
         assert_eq!(BECAME[Became::Handshake as usize], "handshake");
+        assert_eq!(BECAME[Became::Unencrypted as usize], "unencrypted");
         assert_eq!(BECAME[Became::Full as usize], "full");
         assert_eq!(Ended::Unused.as_str(), "unused");
         assert_eq!(Ended::Silent.as_str(), "silent");

@@ -33,7 +33,7 @@ pub use pools::Folds;
 pub use settings::Settings;
 
 use super::{Effect, register::once};
-use crate::reporters::Means;
+use crate::{flows::Flow, reporters::Means, tls::Towards};
 use identity::Identity;
 use metrics::Became;
 use pools::{Member, Shared};
@@ -197,8 +197,15 @@ fn member(
     {
         return Ok(member);
     }
-    let database = caller.database.ok_or(Became::Elsewhere)?;
-    let identity = Identity::of(database, caller.keyspace.as_deref(), opening);
+    let Some(Ok(flow)) = caller.flow.clone().map(Note::downcast::<Flow>) else {
+        return Err(Became::Elsewhere);
+    };
+    let (at, towards) = flow.database().ok_or(Became::Elsewhere)?;
+    // Its own has begun before the file was read again.
+    if shared.settings.encrypts && *towards == Towards::Plain {
+        return Err(Became::Unencrypted);
+    }
+    let identity = Identity::of((at, towards), caller.keyspace.as_deref(), opening);
     let identity = identity.ok_or(Became::Handshake)?;
     let member = shared.join(identity).ok_or(Became::Identities)?;
     let member = Arc::new(member);

@@ -12,6 +12,9 @@ pub struct Settings {
     connections: usize,
     #[serde(default = "share")]
     share: usize,
+    /// The rule's, and none of its own.
+    #[serde(skip)]
+    encrypts: bool,
 }
 
 fn connections() -> usize {
@@ -32,11 +35,25 @@ pub(super) struct Checked {
     pub(super) connections: usize,
     /// Requests that one flow may have out on them.
     pub(super) share: usize,
+    /// What goes to the database has to be encrypted.
+    pub(super) encrypts: bool,
 }
 
 impl Settings {
+    /// Of a rule by which databases are spoken to by TLS: nothing is shared that is not encrypted.
+    pub(in crate::effects) fn encrypting(self) -> Self {
+        Self {
+            encrypts: true,
+            ..self
+        }
+    }
+
     pub(super) fn checked(self) -> Result<Checked, String> {
-        let Self { connections, share } = self;
+        let Self {
+            connections,
+            share,
+            encrypts,
+        } = self;
         if !(1..=MOST_CONNECTIONS).contains(&connections) {
             return Err(format!(
                 "fold: connections: expected 1 to {MOST_CONNECTIONS}, which flows of one identity share; found \
@@ -49,7 +66,11 @@ impl Settings {
                  connection; found {share}"
             ));
         }
-        Ok(Checked { connections, share })
+        Ok(Checked {
+            connections,
+            share,
+            encrypts,
+        })
     }
 }
 

@@ -5,7 +5,7 @@
 //! - `texts`, `out`: what is prepared; what responses are awaited for.
 //! - `exchange`: one request at both databases. `compare`, `telling`: what is different.
 //! - `budget`: how much may be in hand. `cluster`: the thread that asks; `leg`: a connection for each keyspace,
-//!   `connection`, `wire`: which asks; `stream`: its bytes, encrypted or not.
+//!   `connection`, `wire`: which asks.
 
 mod budget;
 mod cluster;
@@ -16,7 +16,6 @@ mod leg;
 mod metrics;
 mod out;
 mod settings;
-mod stream;
 mod telling;
 mod texts;
 mod wire;
@@ -46,6 +45,7 @@ pub use settings::Settings;
 use super::{
     Effect,
     register::{no_thread, once},
+    stream,
 };
 use crate::reporters::Means;
 use cluster::{Cluster, Job};

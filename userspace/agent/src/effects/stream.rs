@@ -1,4 +1,4 @@
-//! A connection's bytes, encrypted or not.
+//! The bytes of a connection of the agent's own, encrypted or not.
 
 use std::io;
 
@@ -7,7 +7,7 @@ use tokio::{
     net::TcpStream,
 };
 
-use crate::tls::Outward;
+use crate::tls::{Outward, Towards};
 
 /// See the module.
 pub(super) type Stream = Box<dyn Bytes>;
@@ -22,5 +22,13 @@ pub(super) async fn begin(stream: TcpStream, tls: Option<&Outward>) -> io::Resul
     Ok(match tls {
         None => Box::new(stream),
         Some(tls) => Box::new(tls.begin(stream).await?),
+    })
+}
+
+/// As a flow's own connection has begun. Who waits has a deadline.
+pub(super) async fn begin_as(stream: TcpStream, towards: &Towards) -> io::Result<Stream> {
+    Ok(match towards {
+        Towards::Plain => Box::new(stream),
+        Towards::Tls(named) => Box::new(named.begin(stream).await?),
     })
 }
