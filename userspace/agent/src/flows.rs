@@ -1,12 +1,14 @@
 //! The flows that the agent carries right now.
 
+mod all;
+mod standing;
 mod view;
 
+pub use all::Flows;
 pub use view::FlowView;
 
 use std::{
     borrow::Cow,
-    collections::BTreeMap,
     fmt,
     net::SocketAddr,
     path::PathBuf,
@@ -28,6 +30,7 @@ use crate::{
     orders::Mailbox,
     tls::{Seen, SeenBy, Side, Towards},
 };
+use standing::Standing;
 
 /// A flow's number within this agent's life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -178,60 +181,6 @@ pub struct Past {
     pub decided: Decided,
 }
 
-/// What was decided of a flow, and why.
-#[derive(Clone, Debug)]
-struct Standing {
-    /// The rule that decided; the one that marked it until then.
-    rule: RuleName,
-    /// None while it depends on what is not known yet.
-    action: Option<Action>,
-    /// Only where a session rule may hold.
-    session: Option<Box<Session>>,
-    /// What of its session has to be known to decide it.
-    waits_for: Vec<SessionKey>,
-    /// Why it is not decoded, though its rule says so.
-    undecodable: Option<&'static str>,
-    /// Why it is relayed and not spliced.
-    relayed: Option<Cow<'static, str>>,
-    /// Where TLS ends in the agent.
-    tls: Option<Box<Seen>>,
-}
-
-impl Standing {
-    /// Why the flow is on its path, and not on a faster one.
-    fn why(&self, path: Path, near: Near) -> String {
-        let when = match near {
-            Near::Client => "connect()",
-            Near::Database => "its SYN",
-        };
-        match (path, self.action) {
-            (Path::Splice, _) => {
-                format!("decided in the agent; what is faster is decided at {when}")
-            }
-            (Path::Relay, _) => {
-                let undecodable = self
-                    .undecodable
-                    .map(|why| format!("not decodable: {why}; "));
-                let relayed = self.relayed.as_deref().unwrap_or(UNDER_WAY);
-                format!("{}{relayed}", undecodable.unwrap_or_default())
-            }
-            (Path::Enrich, None) if self.waits_for.is_empty() => "waits for: its handshake".into(),
-            (Path::Enrich, None) => {
-                let keys: Vec<&str> = self.waits_for.iter().map(|key| key.key()).collect();
-                format!("waits for: {}", keys.join(", "))
-            }
-            (Path::Enrich, Some(action)) => {
-                let tls = self.tls.as_deref().map(|tls| format!("; {tls}"));
-                let tls = tls.unwrap_or_default();
-                format!("rule {} says {}{tls}", self.rule, action.as_str())
-            }
-        }
-    }
-}
-
-/// Of a flow that could be spliced.
-const UNDER_WAY: &str = "bytes are under way in the agent";
-
 /// Of a flow that another agent began.
 const ADOPTED: &str = "adopted: it has outlived the agent that took it in";
 
@@ -264,15 +213,7 @@ impl Flow {
             backend: OnceLock::new(),
             towards: OnceLock::new(),
             is_adopted: false,
-            standing: Mutex::new(Standing {
-                rule,
-                action: Some(Action::Enrich),
-                session: None,
-                waits_for: Vec::new(),
-                undecodable: None,
-                relayed: None,
-                tls: None,
-            }),
+            standing: Mutex::new(Standing::of(rule)),
         }
     }
 
@@ -476,77 +417,5 @@ impl Flow {
     /// From now on its bytes travel this way.
     pub fn travels(&self, path: Path) {
         self.path.store(path as u8, Relaxed);
-    }
-}
-
-/// All of them. Bounded by the agent's admission.
-#[derive(Debug, Default)]
-pub struct Flows {
-    next: AtomicU64,
-    live: Mutex<BTreeMap<FlowId, Arc<Flow>>>,
-}
-
-impl Flows {
-    /// Enters a flow.
-    pub fn enter(&self, newcomer: &Newcomer) -> Arc<Flow> {
-        self.adopt(|number| Flow {
-            netns: newcomer.netns.clone(),
-            ..Flow::begin(
-                number,
-                newcomer.client,
-                newcomer.process.clone(),
-                newcomer.orig_dst,
-                newcomer.rule.clone(),
-            )
-        })
-    }
-
-    /// Enters a flow that is made of its number.
-    pub fn adopt(&self, begin: impl FnOnce(u64) -> Flow) -> Arc<Flow> {
-        let flow = Arc::new(begin(self.next.fetch_add(1, Relaxed) + 1));
-        self.lock().insert(flow.id, flow.clone());
-        flow
-    }
-
-    /// Takes it out.
-    pub fn leave(&self, id: FlowId) {
-        self.lock().remove(&id);
-    }
-
-    /// How many there are.
-    pub fn len(&self) -> usize {
-        self.lock().len()
-    }
-
-    /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// Whether a flow is there.
-    pub fn has(&self, id: FlowId) -> bool {
-        self.lock().contains_key(&id)
-    }
-
-    /// One of them.
-    pub fn get(&self, id: FlowId) -> Option<Arc<Flow>> {
-        self.lock().get(&id).cloned()
-    }
-
-    /// All, oldest first.
-    pub fn all(&self) -> Vec<Arc<Flow>> {
-        self.lock().values().cloned().collect()
-    }
-
-    /// As [`Flows::all`].
-    pub fn views(&self) -> Vec<FlowView> {
-        self.all()
-            .iter()
-            .map(|flow| FlowView::from(flow.as_ref()))
-            .collect()
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<FlowId, Arc<Flow>>> {
-        self.live.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
