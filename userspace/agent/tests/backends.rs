@@ -12,6 +12,9 @@ mod common;
 #[path = "backends/fleet.rs"]
 mod fleet;
 
+#[path = "backends/peers.rs"]
+mod peers;
+
 use std::{
     io::{ErrorKind, Read, Write},
     net::{SocketAddr, TcpStream},

@@ -14,7 +14,7 @@ use testkit::{
     sandbox::{Agent, run_in},
 };
 
-use crate::common::*;
+use crate::{common::*, peers};
 
 pub struct Fleet {
     pub hosts: Hosts,
@@ -80,18 +80,27 @@ impl Fleet {
 
     /// Which backend has this connection.
     pub fn backend_of(&self, client: &TcpStream) -> usize {
-        let mut found = None;
         let own = client.local_addr().unwrap();
         let own = SocketAddr::new(own.ip().to_canonical(), own.port());
+        // Connections to two backends may have the same port here. What goes through the agent may
+        // not: all of it is dialled to one address.
+        let to = self.hosts.client(|| peers::of(client));
+        let straight = self.backends.iter().position(|at| *at == to);
+        let mut found = None;
         eventually("a backend has the connection", || {
-            found = self.nodes.iter().position(|node| {
-                let node = node.lock().unwrap();
-                let clients = node.as_ref().map(Node::clients).unwrap_or_default();
-                clients.iter().any(|client| client.peer == own)
-            });
+            found = match straight {
+                Some(backend) => self.has(backend, own).then_some(backend),
+                None => (0..self.nodes.len()).find(|backend| self.has(*backend, own)),
+            };
             found.is_some()
         });
         found.unwrap()
+    }
+
+    fn has(&self, backend: usize, client: SocketAddr) -> bool {
+        let node = self.nodes[backend].lock().unwrap();
+        let clients = node.as_ref().map(Node::clients).unwrap_or_default();
+        clients.iter().any(|has| has.peer == client)
     }
 
     pub fn count(&self, clients: &[TcpStream]) -> [usize; 3] {
