@@ -18,7 +18,7 @@ use dataplane::{
     policy::{Action, Rule},
 };
 
-const PACKETS: usize = 150_000;
+const PACKETS: usize = 1_000_000;
 /// Change it to look elsewhere; a failure prints the frame.
 const SEED: u64 = 20_261_122;
 

@@ -166,8 +166,12 @@ impl Watch {
             let number = usize::from(half.load(Relaxed));
             Doing::ALL.get(number).copied().unwrap_or(Doing::Working)
         };
+        // For whoever looks for it in what ss(8) showed meanwhile.
+        let ends = socket
+            .as_ref()
+            .and_then(|socket| Some((socket.local_addr().ok()?, socket.peer_addr().ok()?)));
         let state = format!(
-            "sent {} of {} (writer {:?}), received {} of {} (reader {:?}); FIONREAD says {}",
+            "sent {} of {} (writer {:?}), received {} of {} (reader {:?}); FIONREAD says {}; {}",
             self.sent.load(Relaxed),
             self.totals.0,
             doing(&self.writer),
@@ -175,6 +179,9 @@ impl Watch {
             self.totals.1,
             doing(&self.reader),
             waiting.map_or("nothing".into(), |bytes| bytes.to_string()),
+            ends.map_or("not connected".into(), |(own, peer)| format!(
+                "{own} to {peer}"
+            )),
         );
         self.notes.hang(Hang {
             connection: self.connection,
