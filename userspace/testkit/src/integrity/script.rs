@@ -398,7 +398,11 @@ impl End {
             read_max: chunk(&mut dice),
             write_max: chunk(&mut dice),
             nodelay: dice.one_in(2),
-            send_buffer: small(&mut dice, SEND_BUFFERS).filter(|_| !steady),
+            // Who waits for room before it sends is never refused any, and MSG_MORE is undone only
+            // then: what does not fill a packet stays behind for 200 ms, each time the buffer is
+            // full. The peer's MSG_WAITALL shows nothing of it before it has everything.
+            send_buffer: small(&mut dice, SEND_BUFFERS)
+                .filter(|_| !steady && writing != Writing::More),
             receive_buffer: small(&mut dice, RECEIVE_BUFFERS).filter(|_| !steady),
             pace: Pace::Free,
             shut: Shut::AfterEnd,
