@@ -10,6 +10,7 @@
  */
 #pragma once
 
+#include "apart.h"
 #include "common.h"
 #include "kernel.h"
 
@@ -128,25 +129,29 @@ static __always_inline struct up_rule_set *rules_of_netns(__u32 generation)
 /* Loops over a set's words stay loops: unrolled, they spill past the stack's 512 bytes. */
 #define ROLLED _Pragma("clang loop unroll(disable)")
 
-static __noinline void unite(struct up_rule_set *into, const struct up_rule_set *set)
+APART int unite(struct up_rule_set *into, const struct up_rule_set *set)
 {
-	if (!set)
-		return;
+	if (!into || !set)
+		return 0;
 	ROLLED for (int w = 0; w < UP_RULE_WORDS; w++)
 		into->words[w] |= set->words[w];
+	return 0;
 }
 
 /* Keeps the rules that do not care (`any`) and those that hold (`set`). */
-static __noinline void narrow(struct up_rule_set *left, const struct up_rule_set *any,
+APART int narrow(struct up_rule_set *left, const struct up_rule_set *any,
 				   const struct up_rule_set *set)
 {
+	if (!left || !any)
+		return 0;
 	if (!set) {
 		ROLLED for (int w = 0; w < UP_RULE_WORDS; w++)
 			left->words[w] &= any->words[w];
-		return;
+		return 0;
 	}
 	ROLLED for (int w = 0; w < UP_RULE_WORDS; w++)
 		left->words[w] &= any->words[w] | set->words[w];
+	return 0;
 }
 
 /* A rule's cgroup holds for everything beneath it: the union over the ancestors. */
@@ -190,19 +195,22 @@ static __always_inline __u32 lowest_bit(__u64 word)
 	return n + !(word & 0x1);
 }
 
-static __noinline __u32 first_rule(const struct up_rule_set *of)
+APART __u32 first_rule(const struct up_rule_set *of)
 {
-	ROLLED for (int w = 0; w < UP_RULE_WORDS; w++) {
+	ROLLED for (int w = 0; of && w < UP_RULE_WORDS; w++) {
 		if (of->words[w])
 			return w * 64 + lowest_bit(of->words[w]);
 	}
 	return UP_MAX_RULES;
 }
 
-static __noinline void keep_only(struct up_rule_set *left, const struct up_rule_set *set)
+APART int keep_only(struct up_rule_set *left, const struct up_rule_set *set)
 {
+	if (!left || !set)
+		return 0;
 	ROLLED for (int w = 0; w < UP_RULE_WORDS; w++)
 		left->words[w] &= set->words[w];
+	return 0;
 }
 
 /* Of what this host opens. `settler`: the rule that says which backends stand behind the address. */

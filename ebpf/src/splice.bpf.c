@@ -205,12 +205,35 @@ static __always_inline int redirect_down(struct __sk_buff *skb, __u64 id,
 #define CUT_AT_ONCE 4095u
 #define MAX_CUTS 128
 
+struct cut {
+	struct __sk_buff *skb;
+	__u32 bytes;
+	int has_failed;
+};
+
+static long cut_once(__u32 n, void *context)
+{
+	struct cut *cut = context;
+	__u32 done = n * CUT_AT_ONCE, left;
+
+	if (done >= cut->bytes)
+		return 1;
+	left = cut->bytes - done;
+	if (left > CUT_AT_ONCE)
+		left = CUT_AT_ONCE;
+	if (!bpf_skb_adjust_room(cut->skb, -(__s32)left, 0, 0))
+		return 0;
+	cut->has_failed = 1;
+	return 1;
+}
+
 /* The kernel hands packets to a verdict whole, also those of a retransmission that begin before
  * the bytes that are next. Cuts off what was seen. Returns 0 when nothing is left, and less when
  * it cannot be done, or bytes are missing. */
 static __always_inline long cut_seen(struct __sk_buff *skb, struct up_splice *s)
 {
 	__u32 seq = 0, seen, whole = skb->len;
+	struct cut cut = { .skb = skb };
 
 	bpf_probe_read_kernel(&seq, sizeof(seq),
 			      (void *)skb + bpf_core_field_offset(struct sk_buff, cb) +
@@ -221,14 +244,13 @@ static __always_inline long cut_seen(struct __sk_buff *skb, struct up_splice *s)
 	if (seen >= whole)
 		return 0;
 	s->down_seq = seq + whole;
-	for (int i = 0; i < MAX_CUTS && seen; i++) {
-		__u32 cut = seen < CUT_AT_ONCE ? seen : CUT_AT_ONCE;
-
-		if (bpf_skb_adjust_room(skb, -(__s32)cut, 0, 0))
-			return -1;
-		seen -= cut;
-	}
-	return seen ? -1 : (long)skb->len;
+	if (!seen)
+		return whole;
+	if (seen > MAX_CUTS * CUT_AT_ONCE)
+		return -1;
+	cut.bytes = seen;
+	bpf_loop(MAX_CUTS, cut_once, &cut, 0);
+	return cut.has_failed ? -1 : (long)skb->len;
 }
 
 SEC("sk_skb/stream_verdict")

@@ -6,9 +6,7 @@
 #include <bpf/bpf_helpers.h>
 
 #include "../abi_edge.h"
-
-/* A function that the verifier looks at once, whatever leads to it. */
-#define APART __attribute__((noinline))
+#include "../apart.h"
 
 #define ARRAY(name, entries, what) \
 	struct { \
