@@ -12,19 +12,24 @@ use crate::proxy;
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// How flows are to be spliced: `agent.splice` in the configuration.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Splicing {
-    /// By the best engine that works here.
-    #[default]
-    Auto,
-    /// By this one, if it works here.
+    /// By this engine, if it works here.
     By(Down),
     /// Not at all: they are relayed.
     Off,
 }
 
-/// The ways to splice, best first, by the names that they have in the configuration.
-pub const ENGINES: [(Down, &str); 2] = [(Down::Ingress, "ingress"), (Down::Egress, "egress")];
+/// The engine that is used where none is named. Under the other one, and only there, a kernel was seen to
+/// fail, and no canary could tell (docs/decisions/0006-splice.md).
+impl Default for Splicing {
+    fn default() -> Self {
+        Self::By(Down::Egress)
+    }
+}
+
+/// The ways to splice, by the names that they have in the configuration.
+pub const ENGINES: [(Down, &str); 2] = [(Down::Egress, "egress"), (Down::Ingress, "ingress")];
 
 /// What came of trying a path.
 #[derive(Clone, Debug)]
@@ -56,38 +61,19 @@ fn is_switched_off(path: &str) -> bool {
     std::env::var(WITHOUT).is_ok_and(|paths| paths.split(',').any(|p| p == path))
 }
 
-/// Tries the engines out that `splicing` asks for. Gives what came of each; the best one that works
-/// is told as soon as it is known.
-pub async fn try_engines(
-    splices: &Splices,
-    splicing: Splicing,
-    mut use_it: impl FnMut(Splices),
-) -> Vec<Tried> {
-    let mut best = false;
-    let mut tried = Vec::new();
-    for (down, name) in ENGINES {
-        if splicing != Splicing::Auto && splicing != Splicing::By(down) {
-            continue;
-        }
-        let by = splices.by(down);
-        let begun = Instant::now();
-        let failure = match is_switched_off(&path_name(name)) {
-            true => Some(format!("{WITHOUT} names it")),
-            false => failure(&by).await,
-        };
-        if failure.is_none() {
-            if !best {
-                use_it(by);
-            }
-            best = true;
-        }
-        tried.push(Tried {
-            path: path_name(name),
-            took: begun.elapsed(),
-            failure,
-        });
+/// Tries out the engine that `down` is of.
+pub async fn try_engine(splices: &Splices, down: Down) -> Tried {
+    let begun = Instant::now();
+    let path = path_name(down);
+    let failure = match is_switched_off(&path) {
+        true => Some(format!("{WITHOUT} names it")),
+        false => failure(splices).await,
+    };
+    Tried {
+        path,
+        took: begun.elapsed(),
+        failure,
     }
-    tried
 }
 
 /// Why flows are better not carried so.
@@ -99,32 +85,31 @@ async fn failure(splices: &Splices) -> Option<String> {
     }
 }
 
-fn path_name(engine: &str) -> String {
-    format!("splice_{engine}")
+fn path_name(down: Down) -> String {
+    let name = ENGINES.iter().find(|(engine, _)| *engine == down);
+    format!("splice_{}", name.map_or("", |(_, name)| name))
 }
 
-/// What doctor says of the splice: loads it for itself, and tries every engine.
-pub async fn try_here() -> Vec<Tried> {
+/// What doctor says of the splice: loads it for itself, and tries the engine that is used.
+pub async fn try_here() -> Option<Tried> {
+    let Splicing::By(down) = Splicing::default() else {
+        return None;
+    };
     let begun = Instant::now();
+    let failed = |reason: String| Tried {
+        path: path_name(down),
+        took: begun.elapsed(),
+        failure: Some(reason),
+    };
     let (splices, calls): (Splices, Calls) = match Splices::open() {
         Ok(both) => both,
-        Err(error) => {
-            let failed = ENGINES.map(|(_, name)| Tried {
-                path: path_name(name),
-                took: begun.elapsed(),
-                failure: Some(error.to_string()),
-            });
-            return failed.into();
-        }
+        Err(error) => return Some(failed(error.to_string())),
     };
-    tokio::select! {
-        tried = try_engines(&splices, Splicing::Auto, drop) => tried,
-        ended = calls.run() => ENGINES.map(|(_, name)| Tried {
-            path: path_name(name),
-            took: begun.elapsed(),
-            failure: Some(format!("the kernel's calls cannot be read: {ended:?}")),
-        }).into(),
-    }
+    let splices = splices.by(down);
+    Some(tokio::select! {
+        tried = try_engine(&splices, down) => tried,
+        ended = calls.run() => failed(format!("the kernel's calls cannot be read: {ended:?}")),
+    })
 }
 
 /// `underpass_path_available`.

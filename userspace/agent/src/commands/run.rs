@@ -13,7 +13,8 @@ use std::{
 
 use anyhow::{Context, bail};
 use dataplane::{
-    Attached, Calls, DESCRIPTORS_PER_NAMESPACE, Dataplane, MAX_NAMESPACES, Options, Splices, host,
+    Attached, Calls, DESCRIPTORS_PER_NAMESPACE, Dataplane, Down, MAX_NAMESPACES, Options, Splices,
+    host,
 };
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use prometheus::Registry;
@@ -302,11 +303,16 @@ async fn splice(
     available: PathsAvailable,
     mut start_keeper: impl FnMut(&Splices),
 ) -> std::io::Result<()> {
+    let Splicing::By(down) = splicing else {
+        let _ = shared.splices.set(Err("the file says so".into()));
+        return std::future::pending().await;
+    };
+    if down == Down::Ingress {
+        tracing::warn!(
+            "splice = \"ingress\": a kernel was seen to fail under this engine; \"auto\" is the other one"
+        );
+    }
     let (splices, calls) = match splices {
-        _ if splicing == Splicing::Off => {
-            let _ = shared.splices.set(Err("the file says so".into()));
-            return std::future::pending().await;
-        }
         Ok(both) => both,
         Err(reason) => {
             let _ = shared.splices.set(Err(reason.clone()));
@@ -319,17 +325,16 @@ async fn splice(
         }
     };
     let try_out = async {
-        let use_it = |splices| {
-            start_keeper(&splices);
-            drop(shared.splices.set(Ok(splices)));
-        };
-        let tried = paths::try_engines(&splices, splicing, use_it).await;
-        tried.iter().for_each(|path| available.note(path));
-        let reasons = tried.iter().filter_map(|path| path.failure.as_deref());
-        // Unless one works.
-        let _ = shared
-            .splices
-            .set(Err(reasons.collect::<Vec<_>>().join("; ")));
+        let splices = splices.by(down);
+        let tried = paths::try_engine(&splices, down).await;
+        available.note(&tried);
+        match tried.failure {
+            None => {
+                start_keeper(&splices);
+                drop(shared.splices.set(Ok(splices)));
+            }
+            Some(reason) => drop(shared.splices.set(Err(reason))),
+        }
         std::future::pending().await
     };
     tokio::select! {

@@ -79,7 +79,7 @@ pub(super) fn config(raw: RawConfig) -> Result<Config, Flaw> {
             Some(n) => whole("agent.workers", &n, MAX_WORKERS)?,
             None => default_workers(),
         },
-        splice: splice.map_or(Ok(Splicing::Auto), |text| splicing(&text))?,
+        splice: splice.map_or(Ok(Splicing::default()), |text| splicing(&text))?,
         control: match control {
             Some(text) => socket_path("agent.control", &text)?,
             None => PathBuf::from(DEFAULT_CONTROL),
@@ -334,7 +334,7 @@ fn namespaces(n: &Spanned<i64>) -> Result<usize, Flaw> {
 
 fn splicing(text: &Spanned<String>) -> Result<Splicing, Flaw> {
     match text.get_ref().as_str() {
-        "auto" => Ok(Splicing::Auto),
+        "auto" => Ok(Splicing::default()),
         "off" => Ok(Splicing::Off),
         name => match ENGINES.iter().find(|(_, engine)| *engine == name) {
             Some((down, _)) => Ok(Splicing::By(*down)),
