@@ -20,7 +20,7 @@ mod common;
 mod encrypted;
 #[path = "drivers/raw/frames.rs"]
 mod frames;
-#[path = "fold/front.rs"]
+#[path = "tls/front.rs"]
 mod front;
 #[path = "fold/hostile.rs"]
 mod hostile;

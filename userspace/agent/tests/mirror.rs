@@ -20,6 +20,8 @@ mod common;
 mod encrypted;
 #[path = "drivers/raw/frames.rs"]
 mod frames;
+#[path = "tls/front.rs"]
+mod front;
 #[path = "mirror/world.rs"]
 mod world;
 
