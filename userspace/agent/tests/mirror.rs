@@ -35,7 +35,7 @@ use common::eventually;
 use frames::{RESPONSE, RESULT, frame, query};
 use nix::sys::signal::Signal;
 use scylla::client::{Compression, session_builder::SessionBuilder};
-use testkit::node::{Credentials, NodeOptions};
+use testkit::node::NodeOptions;
 use world::{
     Client, ERROR, EXECUTE, PREPARE, bound, hangs, insert, nobody, node, scripted, short, world,
 };
@@ -199,15 +199,7 @@ fn a_flood_is_dropped_and_its_flow_is_unharmed() {
 #[test]
 fn it_logs_in_and_says_who_cannot() {
     world(|world| {
-        let (user, password) = ("mirror".to_owned(), "s3cret".to_owned());
-        let credentials = Some(Credentials { user, password });
-        let mirror = node(
-            world.sandbox,
-            NodeOptions {
-                credentials,
-                ..NodeOptions::default()
-            },
-        );
+        let mirror = node(world.sandbox, NodeOptions::of_user("mirror", "s3cret"));
         world.rule(mirror.addr(), "");
         let mut client = world.client(4);
         client.inserts(1, "x");

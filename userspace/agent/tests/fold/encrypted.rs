@@ -9,7 +9,7 @@ use std::{
 
 use rustls::{ClientConnection, ServerConfig, StreamOwned};
 use tempfile::TempDir;
-use testkit::node::{Credentials, NodeOptions};
+use testkit::node::NodeOptions;
 
 use super::{
     FOLD, RESULT, SELECT, asked, became,
@@ -19,9 +19,9 @@ use super::{
     frames::{READY, query, void},
     front::{Front, Went},
     hostile::{Does, Scripted, WAITS, has, stream_of},
-    peer::{Peer, connect, plain},
+    peer::{Peer, connect},
     rule_with, select, shared, until_folded,
-    world::{World, world, world_of},
+    world::{World, plain, world, world_of},
 };
 
 const AUTHENTICATE: u8 = 0x03;
@@ -187,14 +187,7 @@ fn clients_whose_tls_ends_in_the_agent_share_with_those_that_have_none() {
 
 #[test]
 fn a_flow_from_before_its_rule_wanted_tls_shares_nothing() {
-    let credentials = Credentials {
-        user: "app".to_owned(),
-        password: "secret".to_owned(),
-    };
-    let options = NodeOptions {
-        credentials: Some(credentials),
-        ..NodeOptions::default()
-    };
+    let options = NodeOptions::of_user("app", "secret");
     let believed = Believed::new();
     world_of(1, options, |world| {
         let to = world.database.addr();
