@@ -326,3 +326,59 @@ fn histogram(rule: &str, traffic: &Traffic) -> proto::Metric {
     metric.set_histogram(histogram);
     metric
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use dataplane::{ClientAddr, OrigDst, Process, Side, SockCookie};
+    use std::time::Duration;
+
+    fn shown(process: Process) -> String {
+        let flow = Untouched {
+            cookie: SockCookie::new(7),
+            client: Some(ClientAddr::new(([10, 0, 0, 1], 40_000).into())),
+            orig_dst: OrigDst::new(([10, 0, 0, 2], 9042).into()),
+            process,
+            rule: RuleName::new("r"),
+            age: Duration::from_millis(1500),
+        };
+        let requests = Side {
+            bytes: 90,
+            frames: 3,
+            gaps: 2,
+            ..Side::default()
+        };
+        let traffic = Traffic {
+            requests,
+            ..Traffic::default()
+        };
+        serde_json::to_string(&ObservedView::new(flow, &traffic)).unwrap()
+    }
+
+    const COUNTED: &str = concat!(
+        r#""rule":"r","age_ms":1500,"bytes_to_database":90,"bytes_to_client":0,"requests":3,"#,
+        r#""responses":0,"errors":0,"in_flight":3,"gaps":2,"p50_us":null,"p99_us":null}"#,
+    );
+
+    #[test]
+    fn one_is_shown_with_who_dialled_if_that_was_on_this_host() {
+        let process = Process {
+            pid: 12,
+            uid: 1000,
+            name: "app".to_owned(),
+            cgroup_id: 5,
+        };
+        let here = concat!(
+            r#"{"id":"socket-7","client":"10.0.0.1:40000","pid":12,"process":"app","uid":1000,"#,
+            r#""orig_dst":"10.0.0.2:9042","action":"observe","path":"untouched","#,
+            r#""why":"decided at connect(): rule r says observe","#,
+        );
+        assert_eq!(shown(process), format!("{here}{COUNTED}"));
+        let elsewhere = concat!(
+            r#"{"id":"socket-7","client":"10.0.0.1:40000","pid":null,"process":null,"uid":null,"#,
+            r#""orig_dst":"10.0.0.2:9042","action":"observe","path":"untouched","#,
+            r#""why":"decided at its SYN: rule r says observe","#,
+        );
+        assert_eq!(shown(Process::elsewhere()), format!("{elsewhere}{COUNTED}"));
+    }
+}

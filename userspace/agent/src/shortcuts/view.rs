@@ -87,3 +87,51 @@ pub fn views(dataplane: &Shared) -> Vec<ShortcutView> {
         .map(ShortcutView::new)
         .collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use dataplane::{OrigDst, Process, SockCookie, Untouched, policy::RuleName};
+    use std::time::Duration;
+
+    fn shown(taken: Option<[u64; 2]>) -> String {
+        let flow = Untouched {
+            cookie: SockCookie::new(7),
+            client: None,
+            orig_dst: OrigDst::new(([127, 0, 0, 1], 9042).into()),
+            process: Process {
+                pid: 12,
+                uid: 1000,
+                name: "app".to_owned(),
+                cgroup_id: 5,
+            },
+            rule: RuleName::new("near"),
+            age: Duration::from_millis(1500),
+        };
+        let on = OnShortcut {
+            flow,
+            taken,
+            is_on_tcp: false,
+        };
+        serde_json::to_string(&ShortcutView::new(on)).unwrap()
+    }
+
+    #[test]
+    fn one_is_shown_with_what_has_taken_the_shortcut() {
+        let who = concat!(
+            r#"{"id":"socket-7","client":null,"pid":12,"process":"app","uid":1000,"#,
+            r#""orig_dst":"127.0.0.1:9042","action":"bypass","#,
+        );
+        let both = concat!(
+            r#""path":"shortcut","why":"decided at connect(): rule near wants the shortcut","#,
+            r#""rule":"near","age_ms":1500,"bytes_to_database":30,"bytes_to_client":40}"#,
+        );
+        assert_eq!(shown(Some([30, 40])), format!("{who}{both}"));
+        let alone = shown(None);
+        let begins = r#""path":"untouched","why":"rule near wants the shortcut, which"#;
+        assert!(alone.starts_with(&format!("{who}{begins}")), "{alone}");
+        let ends =
+            r#""rule":"near","age_ms":1500,"bytes_to_database":null,"bytes_to_client":null}"#;
+        assert!(alone.ends_with(ends), "{alone}");
+    }
+}
