@@ -17,6 +17,8 @@ use prometheus::{
 };
 use serde::Serialize;
 
+use crate::untouched::UntouchedView;
+
 /// How an observed flow's bytes travel.
 const PATH: &str = "untouched";
 
@@ -54,18 +56,8 @@ fn read(
 /// A flow as `/flows` gives it, beside those that the agent carries.
 #[derive(Debug, Serialize)]
 pub struct ObservedView {
-    id: String,
-    client: Option<String>,
-    /// None of these three on another host.
-    pid: Option<u32>,
-    process: Option<String>,
-    uid: Option<u32>,
-    orig_dst: String,
-    action: &'static str,
-    path: &'static str,
-    why: String,
-    rule: String,
-    age_ms: u64,
+    #[serde(flatten)]
+    flow: UntouchedView,
     bytes_to_database: u64,
     bytes_to_client: u64,
     requests: u64,
@@ -83,23 +75,13 @@ impl ObservedView {
             let latency = traffic.latencies.quantile(quantile);
             latency.map(|latency| latency.as_nanos() as f64 / 1e3)
         };
-        let process = Some(&flow.process).filter(|p| !p.is_elsewhere());
-        let when = match process {
-            Some(_) => "connect()",
-            None => "its SYN",
+        let when = match flow.process.is_elsewhere() {
+            false => "connect()",
+            true => "its SYN",
         };
+        let why = format!("decided at {when}: rule {} says observe", flow.rule);
         Self {
-            id: format!("socket-{}", flow.cookie),
-            client: flow.client.map(|client| client.to_string()),
-            pid: process.map(|p| p.pid),
-            process: process.map(|p| p.name.clone()),
-            uid: process.map(|p| p.uid),
-            orig_dst: flow.orig_dst.to_string(),
-            action: Action::Observe.as_str(),
-            path: PATH,
-            why: format!("decided at {when}: rule {} says observe", flow.rule),
-            rule: flow.rule.to_string(),
-            age_ms: flow.age.as_millis() as u64,
+            flow: UntouchedView::new(&flow, Action::Observe, PATH, why),
             bytes_to_database: traffic.requests.bytes,
             bytes_to_client: traffic.responses.bytes,
             requests: traffic.requests.frames,

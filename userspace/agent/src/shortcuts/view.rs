@@ -4,21 +4,13 @@ use dataplane::{policy::Action, shortcut::OnShortcut};
 use serde::Serialize;
 
 use super::{Shared, with};
+use crate::untouched::UntouchedView;
 
 /// A flow as `/flows` gives it, beside those that the agent carries.
 #[derive(Debug, Serialize)]
 pub struct ShortcutView {
-    id: String,
-    client: Option<String>,
-    pid: u32,
-    process: String,
-    uid: u32,
-    orig_dst: String,
-    action: &'static str,
-    path: &'static str,
-    why: String,
-    rule: String,
-    age_ms: u64,
+    #[serde(flatten)]
+    flow: UntouchedView,
     /// What has taken the shortcut; nobody counts what takes TCP.
     bytes_to_database: Option<u64>,
     bytes_to_client: Option<u64>,
@@ -53,17 +45,7 @@ impl ShortcutView {
             ),
         };
         Self {
-            id: format!("socket-{}", flow.cookie),
-            client: flow.client.map(|client| client.to_string()),
-            pid: flow.process.pid,
-            process: flow.process.name.clone(),
-            uid: flow.process.uid,
-            orig_dst: flow.orig_dst.to_string(),
-            action: Action::Bypass.as_str(),
-            path,
-            why,
-            rule: rule.to_string(),
-            age_ms: flow.age.as_millis() as u64,
+            flow: UntouchedView::new(&flow, Action::Bypass, path, why),
             bytes_to_database: taken.map(|[up, _]| up),
             bytes_to_client: taken.map(|[_, down]| down),
         }
