@@ -39,3 +39,4 @@ pub mod shortcuts;
 pub mod statements;
 pub mod tls;
 pub mod triggers;
+mod untouched;

@@ -17,6 +17,8 @@ use prometheus::{
 };
 use serde::Serialize;
 
+use crate::untouched::UntouchedView;
+
 /// How an observed flow's bytes travel.
 const PATH: &str = "untouched";
 
@@ -54,18 +56,8 @@ fn read(
 /// A flow as `/flows` gives it, beside those that the agent carries.
 #[derive(Debug, Serialize)]
 pub struct ObservedView {
-    id: String,
-    client: Option<String>,
-    /// None of these three on another host.
-    pid: Option<u32>,
-    process: Option<String>,
-    uid: Option<u32>,
-    orig_dst: String,
-    action: &'static str,
-    path: &'static str,
-    why: String,
-    rule: String,
-    age_ms: u64,
+    #[serde(flatten)]
+    flow: UntouchedView,
     bytes_to_database: u64,
     bytes_to_client: u64,
     requests: u64,
@@ -83,23 +75,13 @@ impl ObservedView {
             let latency = traffic.latencies.quantile(quantile);
             latency.map(|latency| latency.as_nanos() as f64 / 1e3)
         };
-        let process = Some(&flow.process).filter(|p| !p.is_elsewhere());
-        let when = match process {
-            Some(_) => "connect()",
-            None => "its SYN",
+        let when = match flow.process.is_elsewhere() {
+            false => "connect()",
+            true => "its SYN",
         };
+        let why = format!("decided at {when}: rule {} says observe", flow.rule);
         Self {
-            id: format!("socket-{}", flow.cookie),
-            client: flow.client.map(|client| client.to_string()),
-            pid: process.map(|p| p.pid),
-            process: process.map(|p| p.name.clone()),
-            uid: process.map(|p| p.uid),
-            orig_dst: flow.orig_dst.to_string(),
-            action: Action::Observe.as_str(),
-            path: PATH,
-            why: format!("decided at {when}: rule {} says observe", flow.rule),
-            rule: flow.rule.to_string(),
-            age_ms: flow.age.as_millis() as u64,
+            flow: UntouchedView::new(&flow, Action::Observe, PATH, why),
             bytes_to_database: traffic.requests.bytes,
             bytes_to_client: traffic.responses.bytes,
             requests: traffic.requests.frames,
@@ -325,4 +307,60 @@ fn histogram(rule: &str, traffic: &Traffic) -> proto::Metric {
     let mut metric = proto::Metric::from_label(vec![label]);
     metric.set_histogram(histogram);
     metric
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use dataplane::{ClientAddr, OrigDst, Process, Side, SockCookie};
+    use std::time::Duration;
+
+    fn shown(process: Process) -> String {
+        let flow = Untouched {
+            cookie: SockCookie::new(7),
+            client: Some(ClientAddr::new(([10, 0, 0, 1], 40_000).into())),
+            orig_dst: OrigDst::new(([10, 0, 0, 2], 9042).into()),
+            process,
+            rule: RuleName::new("r"),
+            age: Duration::from_millis(1500),
+        };
+        let requests = Side {
+            bytes: 90,
+            frames: 3,
+            gaps: 2,
+            ..Side::default()
+        };
+        let traffic = Traffic {
+            requests,
+            ..Traffic::default()
+        };
+        serde_json::to_string(&ObservedView::new(flow, &traffic)).unwrap()
+    }
+
+    const COUNTED: &str = concat!(
+        r#""rule":"r","age_ms":1500,"bytes_to_database":90,"bytes_to_client":0,"requests":3,"#,
+        r#""responses":0,"errors":0,"in_flight":3,"gaps":2,"p50_us":null,"p99_us":null}"#,
+    );
+
+    #[test]
+    fn one_is_shown_with_who_dialled_if_that_was_on_this_host() {
+        let process = Process {
+            pid: 12,
+            uid: 1000,
+            name: "app".to_owned(),
+            cgroup_id: 5,
+        };
+        let here = concat!(
+            r#"{"id":"socket-7","client":"10.0.0.1:40000","pid":12,"process":"app","uid":1000,"#,
+            r#""orig_dst":"10.0.0.2:9042","action":"observe","path":"untouched","#,
+            r#""why":"decided at connect(): rule r says observe","#,
+        );
+        assert_eq!(shown(process), format!("{here}{COUNTED}"));
+        let elsewhere = concat!(
+            r#"{"id":"socket-7","client":"10.0.0.1:40000","pid":null,"process":null,"uid":null,"#,
+            r#""orig_dst":"10.0.0.2:9042","action":"observe","path":"untouched","#,
+            r#""why":"decided at its SYN: rule r says observe","#,
+        );
+        assert_eq!(shown(Process::elsewhere()), format!("{elsewhere}{COUNTED}"));
+    }
 }

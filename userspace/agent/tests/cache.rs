@@ -35,8 +35,8 @@ use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
-use testkit::node::{Credentials, NodeOptions};
-use world::{Client, World, bound, insert, node, short, world};
+use testkit::node::NodeOptions;
+use world::{AUTH_RESPONSE, AUTH_SUCCESS, Client, World, bound, insert, node, plain, short, world};
 
 const PROGRAM: &str = "redis-server";
 /// In a namespace of the test's own.
@@ -325,15 +325,7 @@ fn it_is_read_again_when_its_time_is_over() {
 #[test]
 fn what_somebody_else_may_read_is_not_given_to_another() {
     with_redis("cache_users", |world, _redis| {
-        let of = |user: &str| {
-            let (user, password) = (user.to_owned(), "s3cret".to_owned());
-            let credentials = Some(Credentials { user, password });
-            let options = NodeOptions {
-                credentials,
-                ..NodeOptions::default()
-            };
-            node(world.sandbox, options)
-        };
+        let of = |user: &str| node(world.sandbox, NodeOptions::of_user(user, "s3cret"));
         // Two of a cluster, as far as the rule knows.
         let (anns, bobs) = (of("ann"), of("bob"));
         let settings = format!("{LONG}, prefix = \"shop\"");
@@ -363,8 +355,6 @@ fn what_somebody_else_may_read_is_not_given_to_another() {
 }
 
 fn logs_in(world: &World<'_>, to: SocketAddr, user: &str) -> Client {
-    const AUTH_RESPONSE: u8 = 0x0F;
-    const AUTH_SUCCESS: u8 = 0x10;
     let stream = world.sandbox.client(|| TcpStream::connect(to));
     let mut client = Client {
         stream: stream.unwrap().unwrap(),
@@ -372,12 +362,8 @@ fn logs_in(world: &World<'_>, to: SocketAddr, user: &str) -> Client {
     };
     client.stream.set_read_timeout(Some(PATIENCE)).unwrap();
     client.ask(&startup(4, &[("CQL_VERSION", "3.0.0")]));
-    let token = format!("\0{user}\0s3cret");
-    let body = [&(token.len() as u32).to_be_bytes()[..], token.as_bytes()].concat();
-    assert_eq!(
-        client.ask(&frame(4, 0, AUTH_RESPONSE, &body)).0,
-        AUTH_SUCCESS
-    );
+    let response = frame(4, 0, AUTH_RESPONSE, &plain("", user, "s3cret"));
+    assert_eq!(client.ask(&response).0, AUTH_SUCCESS);
     client
 }
 

@@ -20,7 +20,7 @@ mod common;
 mod encrypted;
 #[path = "drivers/raw/frames.rs"]
 mod frames;
-#[path = "fold/front.rs"]
+#[path = "tls/front.rs"]
 mod front;
 #[path = "fold/hostile.rs"]
 mod hostile;
@@ -39,10 +39,10 @@ use std::{
 use common::eventually;
 use frames::query;
 use nix::sys::signal::Signal;
-use peer::{Peer, plain};
+use peer::Peer;
 use scylla::client::session_builder::SessionBuilder;
-use testkit::node::{Client, Credentials, Delays, NodeOptions};
-use world::{ERROR, World, world, world_of};
+use testkit::node::{Client, Delays, NodeOptions};
+use world::{ERROR, World, plain, world, world_of};
 
 const RESULT: u8 = frames::RESULT;
 const SELECT: &str = "SELECT v FROM shop.orders WHERE id = 1";
@@ -281,14 +281,7 @@ fn a_session_that_would_show_stays_its_own() {
 
 #[test]
 fn nobody_rides_on_another_s_log_in() {
-    let credentials = Credentials {
-        user: "app".to_owned(),
-        password: "secret".to_owned(),
-    };
-    let options = NodeOptions {
-        credentials: Some(credentials),
-        ..NodeOptions::default()
-    };
+    let options = NodeOptions::of_user("app", "secret");
     world_of(1, options, |world| {
         folds(world);
         for version in [4, 5] {

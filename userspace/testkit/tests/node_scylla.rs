@@ -15,7 +15,7 @@ use scylla::client::session_builder::SessionBuilder;
 use scylla::response::PagingState;
 use scylla::statement::batch::Batch;
 use scylla::statement::unprepared::Statement;
-use testkit::node::{Credentials, Node, NodeOptions};
+use testkit::node::{Node, NodeOptions};
 
 async fn connect(node: &Node) -> Session {
     SessionBuilder::new()
@@ -287,15 +287,7 @@ async fn a_changed_schema_reaches_prepared_statements() {
 
 #[tokio::test]
 async fn passwords_are_checked_and_clients_are_told() {
-    let credentials = Credentials {
-        user: "ann".into(),
-        password: "secret".into(),
-    };
-    let node = Node::start(NodeOptions {
-        credentials: Some(credentials),
-        ..NodeOptions::default()
-    })
-    .unwrap();
+    let node = Node::start(NodeOptions::of_user("ann", "secret")).unwrap();
     let builder = |password| {
         SessionBuilder::new()
             .known_node_addr(node.addr())

@@ -94,3 +94,121 @@ fn is(target: &Target, at: SocketAddr) -> bool {
         .is_some_and(|network| network.addr() == at.ip())
         && target.port == Some(at.port())
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::config::tests::{parse, refusal};
+
+    #[test]
+    fn clients_and_backends_are_read() {
+        let config = parse(
+            r#"
+            [[rule]]
+            name = "cluster"
+            from = ["10.2.0.0/16", "2001:db8::/32", "192.0.2.1"]
+            to = ["10.9.0.10:9042", "10.9.0.11:9042"]
+            backends = ["10.1.0.1:9042", "10.1.0.2:9142"]
+            action = "bypass"
+            "#,
+        )
+        .unwrap();
+        let rule = &config.policy.rules[0];
+        assert_eq!(rule.from.len(), 3);
+        assert_eq!(rule.from[2].prefix_len(), 32);
+        assert_eq!(
+            rule.backends,
+            ["10.1.0.1:9042", "10.1.0.2:9142"].map(|b| b.parse().unwrap())
+        );
+    }
+
+    #[test]
+    fn backends_that_cannot_be_are_refused() {
+        let with = |to: &str, backends: &str, action: &str| {
+            refusal(&format!(
+                "[[rule]]\nname = \"r\"\nto = {to}\nbackends = {backends}\naction = \"{action}\""
+            ))
+        };
+        let (to, one) = (r#"["10.9.0.10:9042"]"#, r#"["10.1.0.1:9042"]"#);
+        for (to, backends, action, said) in [
+            (
+                r#"["10.9.0.0/24:9042"]"#,
+                one,
+                "bypass",
+                "virtual addresses of one family",
+            ),
+            (r#"["10.9.0.10"]"#, one, "bypass", "each with its port"),
+            (
+                r#"["10.9.0.10:9042", "[fd00::1]:9042"]"#,
+                one,
+                "bypass",
+                "of one family",
+            ),
+            ("[]", one, "bypass", "a rule whose `to`"),
+            (to, one, "deny", "other than `deny`"),
+            (to, r#"["[fd00::2]:9042"]"#, "bypass", "of the same family"),
+            (to, r#"["10.1.0.1"]"#, "bypass", "an address and port"),
+            (to, r#"["10.1.0.1:0"]"#, "bypass", "that can be dialled"),
+            (
+                to,
+                r#"["10.9.0.10:9042"]"#,
+                "bypass",
+                "other than the virtual one",
+            ),
+            (
+                to,
+                r#"["10.1.0.1:1", "10.1.0.1:1"]"#,
+                "bypass",
+                "not named yet",
+            ),
+        ] {
+            let refusal = with(to, backends, action);
+            assert!(refusal.contains(said), "{refusal}");
+            assert!(refusal.starts_with("policy.toml:4:"), "{refusal}");
+        }
+        let many: Vec<_> = (1..=129).map(|n| format!("\"10.1.0.{n}:9042\"")).collect();
+        let refusal = with(to, &format!("[{}]", many.join(",")), "bypass");
+        assert!(refusal.contains("at most 128 backends"), "{refusal}");
+    }
+
+    #[test]
+    fn checked_backends_are_bounded() {
+        let rules: String = (0..9)
+            .map(|n| {
+                let backends: Vec<_> = (1..=128)
+                    .map(|b| format!("\"10.{n}.0.{b}:9042\""))
+                    .collect();
+                format!(
+                    "[[rule]]\nname = \"r{n}\"\nto = [\"10.9.0.{n}:9042\"]\nbackends = [{}]\n\
+                     action = \"bypass\"\n",
+                    backends.join(",")
+                )
+            })
+            .collect();
+        let refusal = refusal(&rules);
+        assert!(
+            refusal.contains("at most 1024 different backends"),
+            "{refusal}"
+        );
+        assert!(refusal.starts_with("policy.toml:44:"), "{refusal}");
+    }
+
+    #[test]
+    fn rules_with_backends_are_bounded() {
+        let rules = |n: usize| -> String {
+            let rule = |n| {
+                format!(
+                    "[[rule]]\nname = \"r{n}\"\nto = [\"10.9.0.{n}:9042\"]\n\
+                     backends = [\"10.1.0.1:9042\"]\naction = \"bypass\"\n"
+                )
+            };
+            (1..=n).map(rule).collect()
+        };
+        assert_eq!(parse(&rules(64)).unwrap().policy.rules.len(), 64);
+        let refusal = refusal(&rules(65));
+        assert!(
+            refusal.contains("at most 64 rules with `backends`"),
+            "{refusal}"
+        );
+        assert!(refusal.starts_with("policy.toml:321:"), "{refusal}");
+    }
+}

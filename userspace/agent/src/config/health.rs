@@ -110,3 +110,82 @@ fn established(text: &Spanned<String>) -> Result<Established, Flaw> {
         _ => expected("health.established", text, "`leave` or `reset`"),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::tests::parse;
+
+    #[test]
+    fn health_is_read_and_what_it_cannot_keep_is_refused() {
+        let health = |text: &str| parse(&format!("[health]\n{text}\n")).map(|config| config.health);
+        let default = health("").unwrap();
+        assert_eq!(default, Settings::default());
+        let all = health(
+            "interval = \"5s\"\ntimeout = \"1s\"\nrise = 3\nfall = 4\nslow_start = \"1m\"\n\
+             cql = false\nestablished = \"reset\"",
+        );
+        let expected = Settings {
+            interval: Duration::from_secs(5),
+            timeout: Duration::from_secs(1),
+            rise: 3,
+            fall: 4,
+            slow_start: Duration::from_secs(60),
+            cql: false,
+            established: Established::Reset,
+        };
+        assert_eq!(all.unwrap(), expected);
+        // What fits is chosen where the file does not say.
+        assert_eq!(health("fall = 9").unwrap().timeout.as_millis(), 100);
+        assert_eq!(
+            health("interval = \"200ms\"").unwrap().timeout.as_millis(),
+            80
+        );
+        for (text, said) in [
+            (
+                "timeout = \"451ms\"",
+                "health.timeout: expected at most 450 ms",
+            ),
+            ("timeout = \"0s\"", "health.timeout: expected at most"),
+            (
+                "timeout = \"400ms\"\nfall = 3",
+                "health.timeout: expected at most 300 ms",
+            ),
+            (
+                "interval = \"50ms\"",
+                "health.interval: expected from 100ms to 60s",
+            ),
+            (
+                "interval = \"2m\"",
+                "health.interval: expected from 100ms to 60s",
+            ),
+            ("interval = \"1\"", "health.interval: expected"),
+            ("interval = \"s\"", "health.interval: expected"),
+            (
+                "slow_start = \"61m\"",
+                "health.slow_start: expected from 0ms to 3600s",
+            ),
+            (
+                "slow_start = \"99999999999999999999m\"",
+                "health.slow_start: expected",
+            ),
+            (
+                "rise = 0",
+                "health.rise: expected a whole number from 1 to 10",
+            ),
+            (
+                "fall = 11",
+                "health.fall: expected a whole number from 1 to 10",
+            ),
+            (
+                "established = \"keep\"",
+                "health.established: expected `leave` or `reset`",
+            ),
+            ("often = true", "unknown field `often`"),
+        ] {
+            let refused = health(text).unwrap_err().to_string();
+            assert!(refused.contains(said), "{refused}");
+            assert!(refused.starts_with("policy.toml:2:"), "{refused}");
+        }
+    }
+}

@@ -61,3 +61,55 @@ fn whose(text: &Spanned<String>) -> Result<ClientAddress, Flaw> {
         _ => expected("incoming.client_address", text, "`keep` or `agent`"),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::tests::{parse, refusal};
+
+    #[test]
+    fn incoming_namespaces_are_read() {
+        let rule = "[[rule]]\nname = \"r\"\nto = [\":9042\"]\naction = \"enrich\"\n";
+        let config = parse(&format!(
+            "{rule}[[incoming]]\n[[incoming]]\nnetns = \"/run/netns/db\"\nclient_address = \"agent\"\n"
+        ));
+        let config = config.unwrap();
+        let expected = [
+            IncomingOptions {
+                netns: None,
+                client_address: ClientAddress::Keep,
+            },
+            IncomingOptions {
+                netns: Some("/run/netns/db".into()),
+                client_address: ClientAddress::Agent,
+            },
+        ];
+        assert_eq!(config.incoming, expected);
+        assert_eq!(config.warnings, [""; 0]);
+        let nobody = parse("[[incoming]]\n").unwrap();
+        assert!(nobody.warnings[0].contains("no rule has `from` or `to`"));
+        let many = (0..9).map(|n| format!("[[incoming]]\nnetns = \"/run/netns/{n}\"\n"));
+        for (text, said) in [
+            (
+                "[[incoming]]\n[[incoming]]\n".to_owned(),
+                "2:1: [[incoming]]: expected a `netns`",
+            ),
+            (
+                "[[incoming]]\nnetns = \"db\"\n".to_owned(),
+                "2:9: incoming.netns: expected an absolute",
+            ),
+            (
+                "[[incoming]]\nclient_address = \"mine\"\n".to_owned(),
+                "2:18: incoming.client_address: expected `keep` or `agent`; found \"mine\"",
+            ),
+            (
+                "[[incoming]]\nport = 1\n".to_owned(),
+                "unknown field `port`",
+            ),
+            (many.collect(), "at most 8 network namespaces, found 9"),
+        ] {
+            let refusal = refusal(&text);
+            assert!(refusal.contains(said), "{refusal}");
+        }
+    }
+}

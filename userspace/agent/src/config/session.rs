@@ -78,3 +78,64 @@ fn one_of<T: Copy>(
     };
     texts.iter().map(value).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::config::tests::{parse, refusal};
+
+    #[test]
+    fn every_key_of_a_session_rule_is_read() {
+        let config = parse(
+            r#"
+            [[rule]]
+            name = "s"
+            to = [":9042"]
+            user = ["alice", "etl*"]
+            keyspace = ["shop"]
+            driver = ["*"]
+            driver_version = ["4.*"]
+            application = ["batch"]
+            protocol = ["v4", "v5"]
+            compression = ["none"]
+            tls = false
+            action = "deny"
+            fail = "closed"
+            "#,
+        )
+        .unwrap();
+        let rule = &config.policy.rules[0];
+        let named: Vec<&str> = rule.session.named().map(|key| key.key()).collect();
+        let all = [
+            "user",
+            "keyspace",
+            "driver",
+            "driver_version",
+            "application",
+            "protocol",
+            "compression",
+            "tls",
+        ];
+        assert_eq!(named, all);
+        assert!(rule.is_session() && config.warnings.is_empty());
+    }
+
+    #[test]
+    fn a_session_rule_cannot_observe_and_should_not_deny_openly() {
+        let session = |action: &str| {
+            format!(
+                "[[rule]]\nname = \"s\"\nto = [\":9042\"]\nuser = [\"a\"]\naction = \"{action}\"\n"
+            )
+        };
+        let refused = refusal(&session("observe"));
+        let expected = "policy.toml:5:10: rule.action: expected `bypass`, `enrich` or `deny` in a rule \
+                        with `user`";
+        assert!(refused.starts_with(expected), "{refused}");
+        let warnings = parse(&session("deny")).unwrap().warnings;
+        assert_eq!(warnings.len(), 1, "{warnings:?}");
+        assert!(
+            warnings[0].contains("fail = \"closed\" is safe"),
+            "{warnings:?}"
+        );
+        assert_eq!(parse(&session("bypass")).unwrap().warnings.len(), 0);
+    }
+}

@@ -91,3 +91,56 @@ fn syn_rate(
         burst: burst.transpose()?.map_or(per_second, |burst| burst as u32),
     }))
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::config::tests::{parse, refusal};
+
+    #[test]
+    fn an_interface_that_is_guarded_is_named_once_with_settings_that_go_together() {
+        let text = "[[xdp]]\ninterface = \"eth0\"\nforward = \"snat\"\nsyn_rate = 100\n\
+                    [[xdp]]\ninterface = \"eth0.7\"\nmode = \"generic\"\nsyn_rate = 5\nsyn_burst = 9\n";
+        let config = parse(text).unwrap();
+        let rates: Vec<(u32, u32)> = config
+            .xdp
+            .iter()
+            .filter_map(|one| one.syn_rate.map(|rate| (rate.per_second, rate.burst)))
+            .collect();
+        assert_eq!(rates, [(100, 100), (5, 9)]);
+        let of = |rest: &str| refusal(&format!("[[xdp]]\ninterface = \"eth0\"\n{rest}\n"));
+        for (rest, expected) in [
+            (
+                "mode = \"fast\"",
+                "policy.toml:3:8: xdp.mode: expected `auto`, ",
+            ),
+            (
+                "mode = \"native\"\nforward = \"snat\"\n[[xdp]]\ninterface = \"eth1\"\n\
+                 mode = \"generic\"\nforward = \"snat\"",
+                "policy.toml:6:13: [[xdp]]: eth0 is to be guarded in native mode and eth1 in generic",
+            ),
+            (
+                "forward = \"nat\"",
+                "policy.toml:3:11: xdp.forward: expected `off`, ",
+            ),
+            (
+                "syn_burst = 5",
+                "policy.toml:3:13: xdp.syn_burst: expected `syn_rate` ",
+            ),
+            (
+                "syn_rate = 0",
+                "policy.toml:3:12: xdp.syn_rate: expected a whole ",
+            ),
+            (
+                "[[xdp]]\ninterface = \"eth0\"",
+                "policy.toml:4:13: xdp.interface: expected an interface that no ",
+            ),
+            (
+                "[[xdp]]\ninterface = \"a/b\"",
+                "policy.toml:4:13: xdp.interface: expected an interface's name",
+            ),
+        ] {
+            let refused = of(rest);
+            assert!(refused.starts_with(expected), "{rest}: {refused}");
+        }
+    }
+}

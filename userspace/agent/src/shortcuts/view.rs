@@ -4,21 +4,13 @@ use dataplane::{policy::Action, shortcut::OnShortcut};
 use serde::Serialize;
 
 use super::{Shared, with};
+use crate::untouched::UntouchedView;
 
 /// A flow as `/flows` gives it, beside those that the agent carries.
 #[derive(Debug, Serialize)]
 pub struct ShortcutView {
-    id: String,
-    client: Option<String>,
-    pid: u32,
-    process: String,
-    uid: u32,
-    orig_dst: String,
-    action: &'static str,
-    path: &'static str,
-    why: String,
-    rule: String,
-    age_ms: u64,
+    #[serde(flatten)]
+    flow: UntouchedView,
     /// What has taken the shortcut; nobody counts what takes TCP.
     bytes_to_database: Option<u64>,
     bytes_to_client: Option<u64>,
@@ -53,17 +45,7 @@ impl ShortcutView {
             ),
         };
         Self {
-            id: format!("socket-{}", flow.cookie),
-            client: flow.client.map(|client| client.to_string()),
-            pid: flow.process.pid,
-            process: flow.process.name.clone(),
-            uid: flow.process.uid,
-            orig_dst: flow.orig_dst.to_string(),
-            action: Action::Bypass.as_str(),
-            path,
-            why,
-            rule: rule.to_string(),
-            age_ms: flow.age.as_millis() as u64,
+            flow: UntouchedView::new(&flow, Action::Bypass, path, why),
             bytes_to_database: taken.map(|[up, _]| up),
             bytes_to_client: taken.map(|[_, down]| down),
         }
@@ -86,4 +68,52 @@ pub fn views(dataplane: &Shared) -> Vec<ShortcutView> {
         .into_iter()
         .map(ShortcutView::new)
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use dataplane::{OrigDst, Process, SockCookie, Untouched, policy::RuleName};
+    use std::time::Duration;
+
+    fn shown(taken: Option<[u64; 2]>) -> String {
+        let flow = Untouched {
+            cookie: SockCookie::new(7),
+            client: None,
+            orig_dst: OrigDst::new(([127, 0, 0, 1], 9042).into()),
+            process: Process {
+                pid: 12,
+                uid: 1000,
+                name: "app".to_owned(),
+                cgroup_id: 5,
+            },
+            rule: RuleName::new("near"),
+            age: Duration::from_millis(1500),
+        };
+        let on = OnShortcut {
+            flow,
+            taken,
+            is_on_tcp: false,
+        };
+        serde_json::to_string(&ShortcutView::new(on)).unwrap()
+    }
+
+    #[test]
+    fn one_is_shown_with_what_has_taken_the_shortcut() {
+        let who = concat!(
+            r#"{"id":"socket-7","client":null,"pid":12,"process":"app","uid":1000,"#,
+            r#""orig_dst":"127.0.0.1:9042","action":"bypass","#,
+        );
+        let both = concat!(
+            r#""path":"shortcut","why":"decided at connect(): rule near wants the shortcut","#,
+            r#""rule":"near","age_ms":1500,"bytes_to_database":30,"bytes_to_client":40}"#,
+        );
+        assert_eq!(shown(Some([30, 40])), format!("{who}{both}"));
+        let alone = shown(None);
+        let begins = r#""path":"untouched","why":"rule near wants the shortcut, which"#;
+        assert!(alone.starts_with(&format!("{who}{begins}")), "{alone}");
+        let ends =
+            r#""rule":"near","age_ms":1500,"bytes_to_database":null,"bytes_to_client":null}"#;
+        assert!(alone.ends_with(ends), "{alone}");
+    }
 }

@@ -9,7 +9,7 @@ use std::{
 
 use rustls::{ClientConnection, ServerConfig, StreamOwned};
 use tempfile::TempDir;
-use testkit::node::{Credentials, NodeOptions};
+use testkit::node::NodeOptions;
 
 use super::{
     FOLD, RESULT, SELECT, asked, became,
@@ -19,9 +19,9 @@ use super::{
     frames::{READY, query, void},
     front::{Front, Went},
     hostile::{Does, Scripted, WAITS, has, stream_of},
-    peer::{Peer, connect, plain},
+    peer::{Peer, connect},
     rule_with, select, shared, until_folded,
-    world::{World, world, world_of},
+    world::{World, plain, world, world_of},
 };
 
 const AUTHENTICATE: u8 = 0x03;
@@ -117,7 +117,7 @@ fn everybody_has_their_own_answers_by_one_encrypted_connection() {
     let shows = Authority::server(&signed, Some(&agents));
     for version in [4, 5] {
         world_of(2, NodeOptions::default(), |world| {
-            let front = Front::of(world, world.database.addr(), &shows);
+            let front = Front::of(world.sandbox, world.database.addr(), &shows);
             rule_with(world, front.addr, FOLD, &believed.upstream(&keys));
             everybody_at(world, front.addr, version);
             let name = Some(NAME.to_owned());
@@ -138,7 +138,7 @@ fn who_calls_a_database_otherwise_has_a_connection_of_that_name() {
     let shows = believed.server(&[&names[..], &[NAME]].concat());
     let accepts = believed.accepts(&names);
     world(|world| {
-        let front = Front::of(world, world.database.addr(), &shows);
+        let front = Front::of(world.sandbox, world.database.addr(), &shows);
         let to = front.addr;
         let keys = [&accepts[..], &believed.upstream("")].join("\n");
         rule_with(world, to, FOLD, &keys);
@@ -187,14 +187,7 @@ fn clients_whose_tls_ends_in_the_agent_share_with_those_that_have_none() {
 
 #[test]
 fn a_flow_from_before_its_rule_wanted_tls_shares_nothing() {
-    let credentials = Credentials {
-        user: "app".to_owned(),
-        password: "secret".to_owned(),
-    };
-    let options = NodeOptions {
-        credentials: Some(credentials),
-        ..NodeOptions::default()
-    };
+    let options = NodeOptions::of_user("app", "secret");
     let believed = Believed::new();
     world_of(1, options, |world| {
         let to = world.database.addr();
@@ -221,7 +214,7 @@ fn renewed_certificates_are_those_of_another_connection() {
     let newer = Authority::server(&renewed.signs(&[NAME]), None);
     world(|world| {
         let shows = believed.server(&[NAME]);
-        let front = Front::of(world, world.database.addr(), &shows);
+        let front = Front::of(world.sandbox, world.database.addr(), &shows);
         rule_with(world, front.addr, FOLD, &believed.named());
         let mut early = peer(world, front.addr, 4);
         until_folded(world, &mut early);
@@ -255,7 +248,7 @@ fn a_database_that_a_new_connection_cannot_believe_is_asked_by_those_that_could(
     // The other one does not shake hands at all.
     for shown in [Some(&another), None] {
         world(|world| {
-            let front = Front::of(world, world.database.addr(), &signed);
+            let front = Front::of(world.sandbox, world.database.addr(), &signed);
             rule_with(world, front.addr, FOLD, &believed.named());
             let mut peer = peer(world, front.addr, 5);
             front.shows(shown);
@@ -288,7 +281,7 @@ fn one_that_ends_is_lost_whether_that_is_said_or_not() {
                     false => Does::Says(void(4, stream_of(asked))),
                 }
             });
-            let front = Front::of(world, database.addr, &shows);
+            let front = Front::of(world.sandbox, database.addr, &shows);
             rule_with(world, front.addr, FOLD, &believed.named());
             let mut all = [(); 3].map(|()| peer(world, front.addr, 4));
             all.iter_mut().for_each(|peer| until_folded(world, peer));
@@ -323,7 +316,7 @@ fn what_is_long_passes_both_ways() {
     let shows = believed.server(&[NAME]);
     for version in [4, 5] {
         world_of(2, NodeOptions::default(), |world| {
-            let front = Front::of(world, world.database.addr(), &shows);
+            let front = Front::of(world.sandbox, world.database.addr(), &shows);
             rule_with(world, front.addr, FOLD, &believed.named());
             let mut reads = peer(world, front.addr, version);
             let mut writes = peer(world, front.addr, version);

@@ -18,15 +18,13 @@ use super::{
     common::eventually,
     ended,
     frames::{RESPONSE, frame, query, ready, void},
-    peer::{Peer, connect, plain},
+    peer::{Peer, connect},
     rule, shared, until_folded,
-    world::{EXECUTE, PREPARE, World, short, world},
+    world::{AUTH_RESPONSE, AUTH_SUCCESS, EXECUTE, PREPARE, World, plain, short, world},
 };
 
 const STARTUP: u8 = 0x01;
 const OPTIONS: u8 = 0x05;
-const AUTH_RESPONSE: u8 = 0x0F;
-const AUTH_SUCCESS: u8 = 0x10;
 
 /// What it does with a request.
 pub(super) enum Does {

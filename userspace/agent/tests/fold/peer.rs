@@ -13,12 +13,10 @@ use cql::{
 use super::{
     common::PATIENCE,
     frames::{READY, frame, startup},
-    world::World,
+    world::{AUTH_RESPONSE, AUTH_SUCCESS, World},
 };
 
 const AUTHENTICATE: u8 = 0x03;
-const AUTH_RESPONSE: u8 = 0x0F;
-const AUTH_SUCCESS: u8 = 0x10;
 
 pub struct Peer<S = TcpStream> {
     pub stream: S,
@@ -31,12 +29,6 @@ pub fn connect(to: SocketAddr) -> TcpStream {
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     stream.set_nodelay(true).unwrap();
     stream
-}
-
-/// An AUTH_RESPONSE's body of SASL PLAIN.
-pub fn plain(as_whom: &str, user: &str, password: &str) -> Vec<u8> {
-    let token = format!("{as_whom}\0{user}\0{password}");
-    [&(token.len() as u32).to_be_bytes()[..], token.as_bytes()].concat()
 }
 
 impl Peer {

@@ -1,79 +1,13 @@
 //! Mirrors that speak TLS: who they have to be, what they are shown, and what is said of mistakes.
 
-use std::{
-    fs,
-    net::{SocketAddr, TcpListener},
-    sync::Arc,
-    thread::{self, JoinHandle},
-};
-
-use rustls::ServerConfig;
-use tokio::{net::TcpStream, runtime, sync::oneshot};
-use tokio_rustls::TlsAcceptor;
+use std::fs;
 
 use super::{
     certs::{Authority, file},
     common::eventually,
-    world::{World, world},
+    front::Front,
+    world::world,
 };
-
-/// What encrypts in front of a node, until it is dropped.
-struct Front {
-    addr: SocketAddr,
-    stop: Option<oneshot::Sender<()>>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Front {
-    fn of(world: &World<'_>, node: SocketAddr, config: Arc<ServerConfig>) -> Self {
-        let (stop, stopped) = oneshot::channel();
-        // Its thread is in the namespace of the one that starts it.
-        let begun = world.sandbox.server(move || {
-            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-            let addr = listener.local_addr().unwrap();
-            let thread = thread::spawn(move || {
-                let runtime = runtime::Builder::new_current_thread().enable_all().build();
-                runtime.unwrap().block_on(async {
-                    tokio::select! {
-                        () = encrypts(listener, node, config) => {}
-                        _ = stopped => {}
-                    }
-                });
-            });
-            (addr, thread)
-        });
-        let (addr, thread) = begun.unwrap();
-        Self {
-            addr,
-            stop: Some(stop),
-            thread: Some(thread),
-        }
-    }
-}
-
-impl Drop for Front {
-    fn drop(&mut self) {
-        drop(self.stop.take());
-        if let Some(thread) = self.thread.take() {
-            let ended = thread.join();
-            assert!(thread::panicking() || ended.is_ok(), "the front");
-        }
-    }
-}
-
-async fn encrypts(listener: TcpListener, node: SocketAddr, config: Arc<ServerConfig>) {
-    listener.set_nonblocking(true).unwrap();
-    let listener = tokio::net::TcpListener::from_std(listener).unwrap();
-    while let Ok((stream, _)) = listener.accept().await {
-        let accepting = TlsAcceptor::from(config.clone()).accept(stream);
-        tokio::spawn(async move {
-            if let Ok(mut encrypted) = accepting.await {
-                let mut node = TcpStream::connect(node).await.unwrap();
-                let _ = tokio::io::copy_bidirectional(&mut encrypted, &mut node).await;
-            }
-        });
-    }
-}
 
 #[test]
 fn writes_reach_one_whose_certificate_is_good() {
@@ -87,9 +21,9 @@ fn writes_reach_one_whose_certificate_is_good() {
         let mirror = world.mirror();
         let named = authority.signs(&["mirror.example"]);
         let front = Front::of(
-            world,
+            world.sandbox,
             mirror.addr(),
-            Authority::server(&named, Some(&agents)),
+            &Authority::server(&named, Some(&agents)),
         );
         world.rule(
             front.addr,
@@ -120,7 +54,11 @@ fn one_whose_certificate_is_not_good_gets_nothing_until_that_is_mended() {
     world(|world| {
         let mirror = world.mirror();
         let signed = authority.signs(&["127.0.0.1"]);
-        let front = Front::of(world, mirror.addr(), Authority::server(&signed, None));
+        let front = Front::of(
+            world.sandbox,
+            mirror.addr(),
+            &Authority::server(&signed, None),
+        );
         let settings = format!(", timeout = \"10s\", tls = {{ ca = {ca:?} }}");
         world.rule(front.addr, &settings);
         let mut client = world.client(4);

@@ -23,6 +23,8 @@ use super::{
 pub const ERROR: u8 = 0x00;
 pub const PREPARE: u8 = 0x09;
 pub const EXECUTE: u8 = 0x0A;
+pub const AUTH_RESPONSE: u8 = 0x0F;
+pub const AUTH_SUCCESS: u8 = 0x10;
 
 const SCHEMA: [&str; 2] = [
     "CREATE KEYSPACE shop WITH replication = {'class': 'SimpleStrategy', 'replication_factor': 1}",
@@ -227,6 +229,12 @@ impl Client {
 
 pub fn insert(id: i32, value: &str) -> String {
     format!("INSERT INTO shop.orders (id, v) VALUES ({id}, '{value}')")
+}
+
+/// An AUTH_RESPONSE's body of SASL PLAIN.
+pub fn plain(as_whom: &str, user: &str, password: &str) -> Vec<u8> {
+    let token = format!("{as_whom}\0{user}\0{password}");
+    [&(token.len() as u32).to_be_bytes()[..], token.as_bytes()].concat()
 }
 
 pub fn short(bytes: &[u8]) -> Vec<u8> {

@@ -5,7 +5,7 @@ use scylla::{
     errors::{DbError, ExecutionError, RequestAttemptError},
 };
 use serde_json::Value;
-use testkit::node::{Credentials, Node, NodeOptions};
+use testkit::node::{Node, NodeOptions};
 
 use super::wire::{Host, host};
 
@@ -64,14 +64,7 @@ fn is(flow: &Value, rule: &str, action: &str, path: &str) -> bool {
 #[test]
 fn a_driver_is_decided_by_what_it_says_of_itself() {
     host(|host| {
-        let credentials = Some(Credentials {
-            user: "alice".into(),
-            password: "secret".into(),
-        });
-        let options = NodeOptions {
-            credentials,
-            ..NodeOptions::default()
-        };
+        let options = NodeOptions::of_user("alice", "secret");
         let node = host.sandbox.server(|| Node::start(options));
         let node = node.unwrap().unwrap();
         host.policy_to(node.addr().port(), POLICY);

@@ -7,9 +7,9 @@ use super::{
     certs::{Authority, NAME, file},
     clients::OWN,
     ends::{End, Secure, secure, troubled},
-    frames::{RESPONSE, frame},
     operator::Operator,
     query, ready, startup, void,
+    wire::{auth_response, auth_success, authenticate},
 };
 
 fn begins(client: &mut End, database: &mut End) {
@@ -132,17 +132,14 @@ fn by_user(s: &Secure<'_, '_>, [ann, rest]: [&str; 2]) {
 }
 
 fn logs_in(client: &mut End, database: &mut End, user: &str) {
-    let authenticate = frame(RESPONSE | 4, 0, 0x03, b"\0\x01x");
     client.sends(&startup(4, &[("CQL_VERSION", "3.0.0")]));
     database.gets(&startup(4, &[("CQL_VERSION", "3.0.0")]));
-    database.sends(&authenticate);
-    client.gets(&authenticate);
-    let token = format!("\0{user}\0secret");
-    let body = [&(token.len() as i32).to_be_bytes()[..], token.as_bytes()].concat();
-    let response = frame(4, 1, 0x0F, &body);
+    database.sends(&authenticate(4));
+    client.gets(&authenticate(4));
+    let response = auth_response(4, 1, format!("\0{user}\0secret").as_bytes());
     client.sends(&response);
     database.gets(&response);
-    database.sends(&frame(RESPONSE | 4, 1, 0x10, &[255; 4]));
+    database.sends(&auth_success(4, 1));
 }
 
 #[test]
@@ -151,7 +148,7 @@ fn a_session_is_read_where_every_rule_that_may_hold_says_the_same_of_tls() {
         by_user(s, [OWN, OWN]);
         let (mut client, mut database) = s.encrypted();
         logs_in(&mut client, &mut database, "ann");
-        client.gets(&frame(RESPONSE | 4, 1, 0x10, &[255; 4]));
+        client.gets(&auth_success(4, 1));
         let flow = s.flow(&client);
         assert_eq!(flow["rule"], "ann", "{flow}");
         assert_eq!(flow["session"]["tls"], true, "{flow}");

@@ -21,6 +21,11 @@ pub type Spec = (&'static str, u16);
 
 pub type Value<'a> = Option<&'a [u8]>;
 
+/// A value that nobody but the client may see.
+pub const SECRET: &str = "DE89 3704 0044 0532 0130 00";
+
+pub const CUSTOMERS: [Spec; 3] = [("id", 0x09), ("iban", 0x0D), ("photo", 0x03)];
+
 /// One of a batch: its text, or the id of what was prepared, and its values.
 pub type Child<'a> = (Result<&'a str, &'a [u8]>, &'a [Value<'a>]);
 

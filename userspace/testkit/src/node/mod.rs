@@ -98,6 +98,20 @@ impl Default for NodeOptions {
     }
 }
 
+impl NodeOptions {
+    /// Of one that lets in nobody but this user.
+    #[must_use]
+    pub fn of_user(user: &str, password: &str) -> Self {
+        Self {
+            credentials: Some(Credentials {
+                user: user.to_owned(),
+                password: password.to_owned(),
+            }),
+            ..Self::default()
+        }
+    }
+}
+
 /// A user and password, checked as Cassandra's `PasswordAuthenticator` does.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Credentials {

@@ -1,4 +1,4 @@
-//! What speaks TLS in front of a database that does not, and tells what it has seen.
+//! What speaks TLS in front of a node that does not, and tells what it has seen.
 
 use std::{
     io::ErrorKind,
@@ -8,6 +8,7 @@ use std::{
 };
 
 use rustls::ServerConfig;
+use testkit::sandbox::Sandbox;
 use tokio::{
     io::{AsyncWriteExt, copy, sink, split},
     net::TcpStream,
@@ -15,8 +16,6 @@ use tokio::{
     sync::{Notify, oneshot},
 };
 use tokio_rustls::TlsAcceptor;
-
-use super::world::World;
 
 /// How one connection to it went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,13 +48,13 @@ pub struct Front {
 }
 
 impl Front {
-    pub fn of(world: &World<'_>, node: SocketAddr, config: &Arc<ServerConfig>) -> Self {
+    pub fn of(sandbox: &Sandbox, node: SocketAddr, config: &Arc<ServerConfig>) -> Self {
         let (stop, stopped) = oneshot::channel();
         let shows = Arc::new(Mutex::new(Some(config.clone())));
         let (seen, cuts) = (Seen::default(), Arc::default());
         let (shown, sees, cut) = (shows.clone(), seen.clone(), Arc::clone(&cuts));
         // Its thread is in the namespace of the one that starts it.
-        let begun = world.sandbox.server(move || {
+        let begun = sandbox.server(move || {
             let listener = TcpListener::bind("127.0.0.1:0").unwrap();
             let addr = listener.local_addr().unwrap();
             let thread = thread::spawn(move || {

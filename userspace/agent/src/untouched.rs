@@ -1,0 +1,41 @@
+//! What `/flows` shows of every flow that is left alone, whoever counts what goes over it.
+
+use dataplane::{Untouched, policy::Action};
+use serde::Serialize;
+
+/// Its first keys, in their order.
+#[derive(Debug, Serialize)]
+pub struct UntouchedView {
+    id: String,
+    client: Option<String>,
+    /// None of these three on another host.
+    pid: Option<u32>,
+    process: Option<String>,
+    uid: Option<u32>,
+    orig_dst: String,
+    action: &'static str,
+    path: &'static str,
+    why: String,
+    rule: String,
+    age_ms: u64,
+}
+
+impl UntouchedView {
+    /// `why`: what it says of `action` and `path`.
+    pub fn new(flow: &Untouched, action: Action, path: &'static str, why: String) -> Self {
+        let process = Some(&flow.process).filter(|p| !p.is_elsewhere());
+        Self {
+            id: format!("socket-{}", flow.cookie),
+            client: flow.client.map(|client| client.to_string()),
+            pid: process.map(|p| p.pid),
+            process: process.map(|p| p.name.clone()),
+            uid: process.map(|p| p.uid),
+            orig_dst: flow.orig_dst.to_string(),
+            action: action.as_str(),
+            path,
+            why,
+            rule: flow.rule.to_string(),
+            age_ms: flow.age.as_millis() as u64,
+        }
+    }
+}
