@@ -273,7 +273,7 @@ impl Ends {
                 return counter.with_label_values(&[why.as_str()]).inc();
             }
         };
-        let Some(config) = tls.accept.clone() else {
+        let Some(config) = tls.accept.as_ref().map(|made| made.config.clone()) else {
             return;
         };
         self.flow.is_relayed(KEYS);
@@ -310,9 +310,10 @@ impl Ends {
 
     /// TLS begins on the database's side.
     fn dials(&mut self, tls: &RuleTls, named: Option<&str>) {
-        let (Some(config), Some(settings)) = (&tls.dial, &tls.settings.dial) else {
+        let (Some(made), Some(settings)) = (&tls.dial, &tls.settings.dial) else {
             return;
         };
+        let config = &made.config;
         let dialled = || {
             let orig_dst = self.flow.orig_dst.socket_addr();
             let at = self.flow.backend().unwrap_or(orig_dst);

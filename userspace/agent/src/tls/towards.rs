@@ -28,7 +28,7 @@ pub struct Named {
 
 impl Towards {
     /// Encrypted with a rule's certificates as they are at the moment, which is what another one has to have in common with it:
-    /// from files that were read again comes another configuration.
+    /// from files that say something else by now comes another configuration.
     pub fn tls(config: &Arc<ClientConfig>, name: &ServerName<'static>) -> Self {
         Self::Tls(Arc::new(Named {
             config: config.clone(),

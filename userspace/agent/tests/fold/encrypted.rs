@@ -216,6 +216,25 @@ fn a_flow_from_before_its_rule_wanted_tls_shares_nothing() {
 }
 
 #[test]
+fn certificates_that_are_read_again_and_the_same_change_nothing() {
+    let believed = Believed::new();
+    world(|world| {
+        let shows = believed.server(&[NAME]);
+        let front = Front::of(world, world.database.addr(), &shows);
+        rule_with(world, front.addr, FOLD, &believed.named());
+        let mut early = peer(world, front.addr, 4);
+        until_folded(world, &mut early);
+        // Also where they were written again.
+        believed.is(&believed.authority);
+        rule_with(world, front.addr, FOLD, &believed.named());
+        let mut late = peer(world, front.addr, 4);
+        until_folded(world, &mut late);
+        until_folded(world, &mut early);
+        assert_eq!((shared(world), front.seen().len()), (1, 3));
+    });
+}
+
+#[test]
 fn renewed_certificates_are_those_of_another_connection() {
     let (believed, renewed) = (Believed::new(), Authority::new());
     let newer = Authority::server(&renewed.signs(&[NAME]), None);
