@@ -346,9 +346,7 @@ impl Ends {
     fn hear(&mut self, side: Side, news: News) {
         match news {
             News::Established => {
-                let metrics = &self.shared.metrics;
-                let counter = &metrics.tls_handshakes;
-                counter.with_label_values(&[side.as_str()]).inc();
+                self.shared.metrics.tls_handshakes.succeeded(side);
                 self.deadline = None;
                 self.stirred = true;
                 if let (Side::Client, Some(tls)) = (side, self.dial.take()) {
@@ -373,9 +371,7 @@ impl Ends {
     }
 
     fn is_not_established(&self, side: Side, failure: Failure, error: &str) {
-        let labels = [side.as_str(), failure.as_str()];
-        let counter = &self.shared.metrics.tls_handshakes_failed;
-        counter.with_label_values(&labels).inc();
+        self.shared.metrics.tls_handshakes.failed(side, failure);
         let (flow, rule) = (self.flow.id, self.flow.rule());
         let (reason, advice) = (failure.as_str(), failure.advice(side));
         match side {

@@ -5,6 +5,7 @@
 //! - `files.rs`: certificates and keys, read and checked.
 //! - `made.rs`: what they make, and whether they still say the same.
 //! - `failure.rs`: why TLS fails, as metrics and the log tell it.
+//! - `handshakes.rs`: how handshakes went, counted.
 //! - `outward.rs`: connections that the agent makes for itself.
 //! - `seen.rs`: what is shown of a connection that is encrypted.
 //! - `towards.rs`: how a flow's database is spoken to, for who connects to it again.
@@ -14,6 +15,7 @@
 mod common;
 mod failure;
 mod files;
+mod handshakes;
 mod made;
 mod outward;
 mod seen;
@@ -22,6 +24,7 @@ mod towards;
 
 pub use common::Common;
 pub use failure::Failure;
+pub use handshakes::Handshakes;
 pub use made::Made;
 pub use outward::Outward;
 pub use seen::{Seen, SeenBy};
