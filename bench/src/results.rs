@@ -77,7 +77,7 @@ pub struct CompareArgs {
 /// Options of `list`.
 #[derive(clap::Args)]
 pub struct ListArgs {
-    /// A peer's binary that is not on PATH
+    /// A peer's binary: its path, or another name on PATH
     #[arg(long = "peer-bin", value_name = "NAME=PATH")]
     peer_bins: Vec<String>,
 }

@@ -178,7 +178,10 @@ enum up_cause {
 	/* The client's data met the listener, before the accepted socket could be found: it is sent
 	 * again. */
 	UP_CAUSE_OVERTAKEN = 24,
-	UP_CAUSES = 25,
+	/* What a database on this host has sent on a connection that is gone, and the agent has no
+	 * listener that would answer it. */
+	UP_CAUSE_STRAY_UNANSWERED = 25,
+	UP_CAUSES = 26,
 };
 
 /* Which way a message of a socket on the shortcut took: the shortcut, or TCP and why. */

@@ -266,8 +266,11 @@ pub const CAUSE_NO_OUTPOST: u32 = 23;
 /// `UP_CAUSE_OVERTAKEN` of `enum up_cause` in abi.h.
 pub const CAUSE_OVERTAKEN: u32 = 24;
 
+/// `UP_CAUSE_STRAY_UNANSWERED` of `enum up_cause` in abi.h.
+pub const CAUSE_STRAY_UNANSWERED: u32 = 25;
+
 /// `UP_CAUSES` of `enum up_cause` in abi.h.
-pub const CAUSES: u32 = 25;
+pub const CAUSES: u32 = 26;
 
 /// `UP_FRAMING_FRAMES` of `enum up_framing` in abi.h.
 pub const FRAMING_FRAMES: u32 = 0;

@@ -68,14 +68,17 @@ static __always_inline int select_agent(struct bpf_sk_lookup *ctx, __u32 space, 
 
 /* What a database sends on a connection of which the agent's end is gone: it may not have believed a reset
  * that came ahead of what was sent before, asks once whether it was meant, and waits for ever. The kernel would
- * answer, but has no route from a client's address; that of a transparent listener's packets it has. */
+ * answer, but has no route from a client's address; that of a transparent listener's packets it has. Where the
+ * agent could not have that listener, what came is counted. */
 static __always_inline int on_stray(struct bpf_sk_lookup *ctx, __u32 space,
 				    const struct up_endpoint *from)
 {
 	__u32 mask = ~0u << (32 - UP_DIALLED_NETWORK_4_BITS);
 
-	if (from->family == 4 && (bpf_ntohl(endpoint_v4(from)) & mask) == UP_DIALLED_NETWORK_4)
-		select_listener(ctx, bpf_map_lookup_elem(&incoming_strays, &space));
+	if (from->family == 4 &&
+	    (bpf_ntohl(endpoint_v4(from)) & mask) == UP_DIALLED_NETWORK_4 &&
+	    !select_listener(ctx, bpf_map_lookup_elem(&incoming_strays, &space)))
+		count_cause(UP_CAUSE_STRAY_UNANSWERED);
 	return SK_PASS;
 }
 

@@ -50,22 +50,17 @@ pub struct Absent {
     pub why: String,
 }
 
-/// Looks for `binary`: where the command line says, else on PATH.
+/// Looks for `binary`: where the command line says, which may be a name on PATH; else on PATH.
 pub(crate) fn find(name: &str, binary: &Binary, overrides: &Overrides) -> Result<Found, Absent> {
+    let folders = env::var_os("PATH").unwrap_or_default();
     let path = match overrides.get(name) {
-        Some(path) if executable(path) => path.to_owned(),
-        Some(path) => {
-            return Err(Absent {
-                why: format!(
-                    "not installed: --peer-bin {name}={} is not an executable file",
-                    path.display()
-                ),
-            });
-        }
+        Some(path) => named(&folders, path).map_err(|why| Absent {
+            why: format!("not installed: --peer-bin {name}={} {why}", path.display()),
+        })?,
         None => binary
             .names
             .iter()
-            .find_map(|file| on_path(&env::var_os("PATH").unwrap_or_default(), file))
+            .find_map(|file| on_path(&folders, Path::new(file)))
             .ok_or_else(|| Absent {
                 why: format!(
                     "not installed: {} is not on PATH ({}, or --peer-bin {name}=PATH)",
@@ -122,7 +117,20 @@ fn word_after(text: &str, marker: &str) -> Option<String> {
     rest.split_whitespace().next().map(str::to_owned)
 }
 
-fn on_path(path: &OsStr, file: &str) -> Option<PathBuf> {
+/// What a shell would run: a word without a slash is looked for on PATH, and not in this folder.
+fn named(folders: &OsStr, path: &Path) -> Result<PathBuf, String> {
+    let is_bare = !path.as_os_str().as_encoded_bytes().contains(&b'/');
+    match is_bare {
+        true => on_path(folders, path).ok_or_else(|| {
+            let path = path.display();
+            format!("is not on PATH (./{path} would be that in this folder)")
+        }),
+        false if executable(path) => Ok(path.to_owned()),
+        false => Err("is not an executable file".to_owned()),
+    }
+}
+
+fn on_path(path: &OsStr, file: &Path) -> Option<PathBuf> {
     env::split_paths(path)
         .chain(DAEMON_FOLDERS.map(PathBuf::from))
         .filter(|folder| folder.is_absolute())
@@ -137,6 +145,8 @@ fn executable(path: &Path) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     const TRUE: Binary = Binary {
@@ -169,12 +179,48 @@ mod tests {
     }
 
     #[test]
-    fn relative_folders_of_path_are_not_searched() {
-        assert_eq!(on_path(OsStr::new("bin:.:/nowhere"), "sh"), None);
+    fn a_bare_name_is_looked_for_on_path() {
+        let folder = tempfile::tempdir().unwrap();
+        let folders = folder.path().as_os_str();
+        let file = folder.path().join("underpass-peer");
+        let looks = |path: &str| named(folders, Path::new(path));
+        let absent = looks("underpass-peer").unwrap_err();
         assert_eq!(
-            on_path(OsStr::new("/nowhere:/bin"), "sh"),
-            Some(PathBuf::from("/bin/sh"))
+            absent,
+            "is not on PATH (./underpass-peer would be that in this folder)"
         );
+        fs::write(&file, "").unwrap();
+        assert!(looks("underpass-peer").is_err(), "nobody may execute it");
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).unwrap();
+        assert_eq!(looks("underpass-peer"), Ok(file.clone()));
+        // With a slash it is a path, from here.
+        let absent = looks("./underpass-peer").unwrap_err();
+        assert_eq!(absent, "is not an executable file");
+        assert_eq!(looks(file.to_str().unwrap()), Ok(file));
+        for odd in [".", ".."] {
+            assert!(looks(odd).is_err(), "a folder is none");
+        }
+    }
+
+    #[test]
+    fn a_bare_name_of_the_command_line_is_a_binary() {
+        let overrides = Overrides::parse(["haproxy=sh"]).unwrap();
+        let found = find("haproxy", &TRUE, &overrides).unwrap();
+        assert!(executable(&found.path) && found.path.is_absolute());
+        let overrides = Overrides::parse(["haproxy=underpass-no-such-binary"]).unwrap();
+        let absent = find("haproxy", &TRUE, &overrides).unwrap_err();
+        assert_eq!(
+            absent.why,
+            "not installed: --peer-bin haproxy=underpass-no-such-binary is not on PATH \
+             (./underpass-no-such-binary would be that in this folder)"
+        );
+    }
+
+    #[test]
+    fn relative_folders_of_path_are_not_searched() {
+        let on_path = |path: &str| on_path(OsStr::new(path), Path::new("sh"));
+        assert_eq!(on_path("bin:.:/nowhere"), None);
+        assert_eq!(on_path("/nowhere:/bin"), Some(PathBuf::from("/bin/sh")));
     }
 
     #[test]

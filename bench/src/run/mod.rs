@@ -73,7 +73,7 @@ pub struct Args {
     /// The paths to compare with `direct`; none: all
     #[arg(long = "path", value_name = "NAME")]
     paths: Vec<String>,
-    /// A peer's binary that is not on PATH
+    /// A peer's binary: its path, or another name on PATH
     #[arg(long = "peer-bin", value_name = "NAME=PATH")]
     peer_bins: Vec<String>,
     /// Interleaved rounds [default: 5, with --quick 3]

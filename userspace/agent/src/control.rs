@@ -260,7 +260,8 @@ impl Control {
         let text = String::from_utf8(bytes)
             .map_err(|_| anyhow::anyhow!("{} is not UTF-8", self.file.display()))?;
         let config = Config::parse(&self.file, &text)?;
-        let tls = TlsRules::load(&config.tls)?;
+        let tls = self.told.tls.borrow().clone();
+        let tls = tls.reload(&config.tls)?;
         let before = self.triggers.clone();
         let ended = self.triggers.set(config.triggers.clone());
         let opened = config.pipelines.open(&self.shared.means);

@@ -17,11 +17,7 @@ use prometheus::{
     proto::MetricFamily,
 };
 
-use crate::{
-    marks,
-    proxy::Opaque,
-    tls::{Failure, Side},
-};
+use crate::{marks, proxy::Opaque, tls::Handshakes};
 
 /// Handles to the agent's own metrics. The statements' are in [`crate::statements`].
 #[derive(Clone, Debug)]
@@ -48,10 +44,8 @@ pub struct Metrics {
     pub strangers: IntCounter,
     /// Flows that are relayed without being understood, by reason.
     pub undecodable: IntCounterVec,
-    /// Handshakes of TLS that ends in the agent, by side.
-    pub tls_handshakes: IntCounterVec,
-    /// Those that failed, by side and reason.
-    pub tls_handshakes_failed: IntCounterVec,
+    /// Handshakes of TLS that ends in the agent.
+    pub tls_handshakes: Handshakes,
     /// Clients whose TLS does not end in the agent although a rule speaks of it, by reason.
     pub tls_passed: IntCounterVec,
     /// Oddities on flows that go on, by cause.
@@ -213,14 +207,7 @@ impl Metrics {
                     .map(|u| u.as_str())
                     .collect::<Vec<_>>(),
             )?,
-            tls_handshakes: counters(
-                registry,
-                "underpass_tls_handshakes_total",
-                "TLS handshakes between the agent and clients or databases that succeeded, by side.",
-                "side",
-                &Side::ALL.map(Side::as_str),
-            )?,
-            tls_handshakes_failed: tls_handshakes_failed(registry)?,
+            tls_handshakes: Handshakes::register(registry)?,
             tls_passed: counters(
                 registry,
                 "underpass_tls_passed_total",
@@ -353,22 +340,6 @@ impl Metrics {
         self.sessions.with_label_values(&["", ""]);
         self.triggered.with_label_values(&[""]);
     }
-}
-
-fn tls_handshakes_failed(registry: &Registry) -> prometheus::Result<IntCounterVec> {
-    let counters = counters_by(
-        registry,
-        "underpass_tls_handshakes_failed_total",
-        "TLS handshakes between the agent and clients or databases that failed, by side and reason; \
-         plain: a client that has to encrypt did not.",
-        &["side", "reason"],
-    )?;
-    for side in Side::ALL {
-        for failure in Failure::ALL {
-            counters.with_label_values(&[side.as_str(), failure.as_str()]);
-        }
-    }
-    Ok(counters)
 }
 
 /// From 2 us, in doublings, to 8 ms.

@@ -72,7 +72,7 @@ fn metrics() {
     agent::containers::ContainerMetrics::register(&registry).unwrap();
     let pipelines = agent::pipelines::PipelineMetrics::register(&registry).unwrap();
     pipelines.declare_for_docs();
-    let means = agent::reporters::Means::register(&registry).unwrap();
+    let means = agent::reporters::Means::register(&registry, &own).unwrap();
     means.declare_for_docs();
     let backends = agent::backends::BackendMetrics::register(&registry).unwrap();
     backends.declare_for_docs();

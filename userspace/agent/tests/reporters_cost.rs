@@ -23,6 +23,7 @@ use std::{
 
 use agent::{
     flows::Flow,
+    metrics::Metrics,
     reporters::{Followed, Means, Reporters, Settings},
 };
 use cql::{Anomaly, Completed, Details, FlowDecoder, Frame, Sink, Verdict};
@@ -83,7 +84,9 @@ fn followed(steps: &[&str]) -> (Followers, Arc<Means>) {
         Settings::deserialize(table).unwrap().build().unwrap()
     };
     let reporters: Reporters = steps.iter().map(build).collect();
-    let means = Arc::new(Means::register(&Registry::new()).unwrap());
+    let registry = Registry::new();
+    let own = Metrics::register(&registry).unwrap();
+    let means = Arc::new(Means::register(&registry, &own).unwrap());
     for reporter in reporters.iter() {
         reporter.open(&means).unwrap();
     }

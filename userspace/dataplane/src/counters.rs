@@ -102,6 +102,9 @@ labelled!(
         /// The client's data met the listener, before the kernel could find the accepted socket: it
         /// is sent again.
         Overtaken = CAUSE_OVERTAKEN => "overtaken",
+        /// What a database on this host has sent on a connection that is gone, and the agent has no
+        /// listener that would answer it.
+        StrayUnanswered = CAUSE_STRAY_UNANSWERED => "stray_unanswered",
     }
 );
 

@@ -33,7 +33,7 @@ impl Mark {
 
 /// Ports that only root can bind: when the agent dies, nobody else can take its place and
 /// be handed the connections that wait for it. Where bindresvport(3) looks, from the top.
-const PORTS: std::ops::RangeInclusive<u16> = 512..=1023;
+pub(crate) const PORTS: std::ops::RangeInclusive<u16> = 512..=1023;
 
 /// An address of its own, so that `ss` shows at a glance what is intercepted.
 pub(crate) const ADDRESS_4: Ipv4Addr = Ipv4Addr::new(127, 86, 0, 1);

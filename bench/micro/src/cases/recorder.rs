@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use agent::{
     flows::Flow,
+    metrics::Metrics,
     reporters::{Followed, Means, Reporters, Settings},
     statements::Series,
 };
@@ -28,8 +29,10 @@ pub(super) struct Recorder {
 
 impl Recorder {
     pub(super) fn new() -> prometheus::Result<Self> {
+        let registry = Registry::new();
+        let own = Metrics::register(&registry)?;
         Ok(Self {
-            means: Arc::new(Means::register(&Registry::new())?),
+            means: Arc::new(Means::register(&registry, &own)?),
             rule: RuleName::new("bench"),
             at_hand: Vec::new(),
             oldest: 0,

@@ -112,7 +112,7 @@ async fn serve(file: &Path, mut config: Config) -> anyhow::Result<()> {
     let mut edge_control = EdgeControl::new(edge.clone(), &config);
     let metrics = Metrics::register(&registry)?;
     let pipeline_metrics = PipelineMetrics::register(&registry)?;
-    let means = Arc::new(Means::register(&registry)?);
+    let means = Arc::new(Means::register(&registry, &metrics)?);
     config.pipelines.open(&means)?;
     let tls = TlsRules::load(&config.tls)?;
     let available = PathsAvailable::register(&registry)?;

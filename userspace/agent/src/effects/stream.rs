@@ -7,7 +7,7 @@ use tokio::{
     net::TcpStream,
 };
 
-use crate::tls::{Outward, Towards};
+use crate::tls::Outward;
 
 /// See the module.
 pub(super) type Stream = Box<dyn Bytes>;
@@ -22,13 +22,5 @@ pub(super) async fn begin(stream: TcpStream, tls: Option<&Outward>) -> io::Resul
     Ok(match tls {
         None => Box::new(stream),
         Some(tls) => Box::new(tls.begin(stream).await?),
-    })
-}
-
-/// As a flow's own connection has begun. Who waits has a deadline.
-pub(super) async fn begin_as(stream: TcpStream, towards: &Towards) -> io::Result<Stream> {
-    Ok(match towards {
-        Towards::Plain => Box::new(stream),
-        Towards::Tls(named) => Box::new(named.begin(stream).await?),
     })
 }

@@ -10,7 +10,7 @@ use cql::{
     edit::{Caller, Editor, Pipeline, Room},
 };
 
-use super::{Shared, chunk::Way, parked::Letters};
+use super::{Shared, chunk::Way, parked::Inbox};
 use crate::{flows::Flow, pipelines::Counting, reporters::Refusal};
 
 /// Zero of the clock that all flows of a rule share.
@@ -35,6 +35,9 @@ fn unix_us() -> i64 {
 
 /// See the module.
 pub(super) struct Editing {
+    /// What is said of what waits. **Invariant**: it goes before the editor does, and what its steps have kept of the
+    /// flow: who hears of their end finds that nobody waits any longer.
+    inbox: Inbox,
     editor: Editor,
     counting: Counting,
     /// Nothing is read from the client until then.
@@ -44,8 +47,6 @@ pub(super) struct Editing {
     last_words: Option<Vec<u8>>,
     /// It cannot be read, and that was counted.
     over: bool,
-    /// What is said of what waits.
-    letters: Arc<Letters>,
 }
 
 /// What goes on of a chunk.
@@ -67,21 +68,26 @@ impl Editing {
         if !edits {
             return None;
         }
-        let letters = Letters::of(flow);
         let editor = Editor::new(Pipeline::default(), Caller::default());
         let mut editor = editor.telling(shared.prepared.clone());
         if pipelines.want_openings() {
             editor = editor.remembering();
         }
-        Some(Box::new(Self {
-            editor: editor.within(&ROOM).told_by(letters.clone()),
-            letters,
-            counting: shared.pipeline_metrics.of(&flow.rule()),
+        let counting = shared.pipeline_metrics.of(&flow.rule());
+        Some(Box::new(Self::new(editor, flow, counting)))
+    }
+
+    fn new(editor: Editor, flow: &Arc<Flow>, counting: Counting) -> Self {
+        let inbox = Inbox::of(flow);
+        Self {
+            editor: editor.within(&ROOM).told_by(inbox.letters()),
+            inbox,
+            counting,
             paused_until: None,
             is_decided: false,
             last_words: None,
             over: false,
-        }))
+        }
     }
 
     /// The flow's rule is decided. False: that changes nothing.
@@ -120,7 +126,7 @@ impl Editing {
 
     /// Does what was said of what waits. False: nothing was.
     pub(super) fn hears(&mut self, now_ns: u64) -> bool {
-        let letters = self.letters.take();
+        let letters = self.inbox.take();
         let heard = !letters.is_empty();
         if heard {
             self.editor.is_at(unix_us());
@@ -252,5 +258,99 @@ fn caller(flow: &Arc<Flow>) -> Caller {
             .then(cgroup)
             .flatten()
             .map(|path| path.display().to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use cql::{
+        Opcode,
+        edit::{Outcome, Request, Ticket, Transform},
+    };
+    use dataplane::{ClientAddr, OrigDst, Process, policy::RuleName};
+    use prometheus::Registry;
+
+    use super::*;
+    use crate::pipelines::PipelineMetrics;
+
+    /// Whether an answer was awaited, each time that it was looked at.
+    type Awaited = Arc<Mutex<Vec<bool>>>;
+
+    /// Has requests wait, and looks as it goes.
+    #[derive(Debug)]
+    struct Parks(Awaited);
+
+    #[derive(Debug)]
+    struct Kept {
+        ticket: Ticket,
+        awaited: Awaited,
+    }
+
+    impl Kept {
+        fn look(&self) {
+            let awaited = self.ticket.is_awaited();
+            self.awaited.lock().unwrap().push(awaited);
+        }
+    }
+
+    impl Drop for Kept {
+        fn drop(&mut self) {
+            self.look();
+        }
+    }
+
+    impl Transform for Parks {
+        fn name(&self) -> &'static str {
+            "parks"
+        }
+
+        fn wants(&self, opcode: Opcode) -> bool {
+            opcode == Opcode::Query
+        }
+
+        fn request(&self, request: &mut Request<'_>, _: &Caller, _: u64) -> Outcome {
+            let kept = Kept {
+                ticket: request.park().unwrap(),
+                awaited: self.0.clone(),
+            };
+            kept.look();
+            request.keep(Some(Arc::new(kept)));
+            Outcome::Pass
+        }
+    }
+
+    /// Of v4, on stream 1.
+    fn frame(direction: u8, opcode: u8, body: &[u8]) -> Vec<u8> {
+        let header = [4 | direction, 0, 0, 1, opcode];
+        let length = (body.len() as u32).to_be_bytes();
+        [&header[..], &length, body].concat()
+    }
+
+    #[test]
+    fn who_sees_what_a_flow_has_kept_go_finds_that_it_waits_no_longer() {
+        let flow = Arc::new(Flow::begin(
+            1,
+            ClientAddr::new(([127, 0, 0, 1], 4000).into()),
+            Process::elsewhere(),
+            OrigDst::new(([127, 0, 0, 1], 9042).into()),
+            RuleName::new("r"),
+        ));
+        let counting = PipelineMetrics::register(&Registry::new()).unwrap();
+        let awaited = Awaited::default();
+        let step: Arc<dyn Transform> = Arc::new(Parks(awaited.clone()));
+        let editor = Editor::new(Pipeline::from([step]), Caller::default());
+        let mut editing = Editing::new(editor, &flow, counting.of(&flow.rule()));
+        let startup = b"\0\x01\0\x0bCQL_VERSION\0\x053.0.0";
+        let query = b"\0\0\0\x08SELECT 1\0\x01\0";
+        editing.chunk(Way::ToDatabase, 0, &frame(0, 0x01, startup));
+        editing.chunk(Way::ToClient, 0, &frame(0x80, 0x02, &[]));
+        editing.chunk(Way::ToDatabase, 0, &frame(0, 0x07, query));
+        assert_eq!(*awaited.lock().unwrap(), [true]);
+        // Its place is given back last of all.
+        drop(editing);
+        assert_eq!(*awaited.lock().unwrap(), [true, false]);
+        drop(flow);
     }
 }

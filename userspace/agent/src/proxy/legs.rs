@@ -273,7 +273,7 @@ impl Ends {
                 return counter.with_label_values(&[why.as_str()]).inc();
             }
         };
-        let Some(config) = tls.accept.clone() else {
+        let Some(config) = tls.accept.as_ref().map(|made| made.config.clone()) else {
             return;
         };
         self.flow.is_relayed(KEYS);
@@ -310,9 +310,10 @@ impl Ends {
 
     /// TLS begins on the database's side.
     fn dials(&mut self, tls: &RuleTls, named: Option<&str>) {
-        let (Some(config), Some(settings)) = (&tls.dial, &tls.settings.dial) else {
+        let (Some(made), Some(settings)) = (&tls.dial, &tls.settings.dial) else {
             return;
         };
+        let config = &made.config;
         let dialled = || {
             let orig_dst = self.flow.orig_dst.socket_addr();
             let at = self.flow.backend().unwrap_or(orig_dst);
@@ -345,9 +346,7 @@ impl Ends {
     fn hear(&mut self, side: Side, news: News) {
         match news {
             News::Established => {
-                let metrics = &self.shared.metrics;
-                let counter = &metrics.tls_handshakes;
-                counter.with_label_values(&[side.as_str()]).inc();
+                self.shared.metrics.tls_handshakes.succeeded(side);
                 self.deadline = None;
                 self.stirred = true;
                 if let (Side::Client, Some(tls)) = (side, self.dial.take()) {
@@ -372,9 +371,7 @@ impl Ends {
     }
 
     fn is_not_established(&self, side: Side, failure: Failure, error: &str) {
-        let labels = [side.as_str(), failure.as_str()];
-        let counter = &self.shared.metrics.tls_handshakes_failed;
-        counter.with_label_values(&labels).inc();
+        self.shared.metrics.tls_handshakes.failed(side, failure);
         let (flow, rule) = (self.flow.id, self.flow.rule());
         let (reason, advice) = (failure.as_str(), failure.advice(side));
         match side {

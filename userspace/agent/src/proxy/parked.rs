@@ -18,29 +18,47 @@ pub(super) struct Letters {
     flow: Weak<Flow>,
     /// Looked at whenever the task runs, so it costs one load.
     full: AtomicBool,
+    /// Its [`Inbox`] is there.
+    is_read: AtomicBool,
     letters: Mutex<Vec<Letter>>,
 }
+
+/// Where its flow reads them. With this gone nobody does, also while others still have the flow.
+pub(super) struct Inbox(Arc<Letters>);
 
 /// Of what is parked under this number.
 pub(super) type Letter = (u64, Option<Resolution>);
 
-impl Letters {
-    pub(super) fn of(flow: &Arc<Flow>) -> Arc<Self> {
-        Arc::new(Self {
+impl Inbox {
+    pub(super) fn of(flow: &Arc<Flow>) -> Self {
+        Self(Arc::new(Letters {
             flow: Arc::downgrade(flow),
             full: AtomicBool::new(false),
+            is_read: AtomicBool::new(true),
             letters: Mutex::default(),
-        })
+        }))
+    }
+
+    /// For who writes to it.
+    pub(super) fn letters(&self) -> Arc<Letters> {
+        self.0.clone()
     }
 
     /// All of them, the oldest first.
     pub(super) fn take(&self) -> Vec<Letter> {
-        if !self.full.load(Relaxed) {
+        let Letters { full, letters, .. } = &*self.0;
+        if !full.load(Relaxed) {
             return Vec::new();
         }
-        let mut letters = self.letters.lock().unwrap_or_else(PoisonError::into_inner);
-        self.full.store(false, Relaxed);
+        let mut letters = letters.lock().unwrap_or_else(PoisonError::into_inner);
+        full.store(false, Relaxed);
         std::mem::take(&mut letters)
+    }
+}
+
+impl Drop for Inbox {
+    fn drop(&mut self) {
+        self.0.is_read.store(false, Relaxed);
     }
 }
 
@@ -57,6 +75,6 @@ impl Mailbox for Letters {
     }
 
     fn is_read(&self) -> bool {
-        self.flow.strong_count() > 0
+        self.is_read.load(Relaxed)
     }
 }

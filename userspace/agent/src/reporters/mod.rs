@@ -39,6 +39,7 @@ use crate::{
         fold::{FoldMetrics, Folds},
         mirror::{MirrorMetrics, Mirrors},
     },
+    metrics::Metrics,
     protect::{ProtectMetrics, Rings},
     statements::Statements,
 };
@@ -167,18 +168,18 @@ pub struct Means {
 }
 
 impl Means {
-    /// Declares and registers their metrics.
+    /// Declares and registers their metrics. `agents`: what is counted among the agent's own.
     ///
     /// # Errors
     /// Two metrics of one name.
-    pub fn register(registry: &Registry) -> prometheus::Result<Self> {
+    pub fn register(registry: &Registry, agents: &Metrics) -> prometheus::Result<Self> {
         Ok(Self {
             journals: Journals::new(JournalMetrics::register(registry)?),
             collectors: Collectors::new(TraceMetrics::register(registry)?),
             caches: Caches::new(CacheMetrics::register(registry)?),
             mirrors: Mirrors::new(MirrorMetrics::register(registry)?),
             coalesce: CoalesceMetrics::register(registry)?,
-            folds: Folds::new(FoldMetrics::register(registry)?),
+            folds: Folds::new(FoldMetrics::register(registry, &agents.tls_handshakes)?),
             frames: FrameMetrics::register(registry)?,
             stats: stats::Counted::register(registry)?,
             statements: Arc::new(Statements::register(registry)?),

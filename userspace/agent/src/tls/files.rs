@@ -15,6 +15,8 @@ use rustls::{
     },
 };
 
+use super::made::Hears;
+
 /// A chain of certificates has a few KiB, a bundle of all public authorities less than half of this.
 const MAX_FILE_BYTES: u64 = 1024 * 1024;
 
@@ -23,13 +25,14 @@ const OTHERS: u32 = 0o007;
 
 /// A certificate with those that have signed it, and its key.
 pub(super) fn own(
+    hears: &mut Hears,
     cert_key: &str,
     cert: &Path,
     key_key: &str,
     key: &Path,
 ) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>), String> {
-    let chain = certificates(cert_key, cert)?;
-    let bytes = read(key_key, key, true)?;
+    let chain = certificates(hears, cert_key, cert)?;
+    let bytes = read(hears, key_key, key, true)?;
     let secret = PrivateKeyDer::from_pem_slice(&bytes).map_err(|e| match e {
         pem::Error::NoItemsFound => format!(
             "{key_key}: expected a private key in {} (PEM, not encrypted); found none",
@@ -57,9 +60,9 @@ pub(super) fn mismatch(error: &Error, cert: &Path, key: &Path) -> String {
 }
 
 /// Those whose signature counts.
-pub(super) fn roots(key: &str, path: &Path) -> Result<RootCertStore, String> {
+pub(super) fn roots(hears: &mut Hears, key: &str, path: &Path) -> Result<RootCertStore, String> {
     let mut roots = RootCertStore::empty();
-    for certificate in certificates(key, path)? {
+    for certificate in certificates(hears, key, path)? {
         roots.add(certificate).map_err(|e| {
             format!(
                 "{key}: a certificate in {} cannot be used: {e}",
@@ -70,8 +73,12 @@ pub(super) fn roots(key: &str, path: &Path) -> Result<RootCertStore, String> {
     Ok(roots)
 }
 
-fn certificates(key: &str, path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
-    let bytes = read(key, path, false)?;
+fn certificates(
+    hears: &mut Hears,
+    key: &str,
+    path: &Path,
+) -> Result<Vec<CertificateDer<'static>>, String> {
+    let bytes = read(hears, key, path, false)?;
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&bytes).collect();
     match found {
         Ok(found) if found.is_empty() => Err(format!(
@@ -86,7 +93,7 @@ fn certificates(key: &str, path: &Path) -> Result<Vec<CertificateDer<'static>>, 
     }
 }
 
-fn read(key: &str, path: &Path, is_secret: bool) -> Result<Vec<u8>, String> {
+fn read(hears: &mut Hears, key: &str, path: &Path, is_secret: bool) -> Result<Vec<u8>, String> {
     let unreadable = |e| format!("{key}: cannot read {}: {e}", path.display());
     // Before it is opened: a pipe would have the agent wait.
     let about = fs::metadata(path).map_err(unreadable)?;
@@ -111,5 +118,7 @@ fn read(key: &str, path: &Path, is_secret: bool) -> Result<Vec<u8>, String> {
             mode & 0o777
         ));
     }
-    fs::read(path).map_err(unreadable)
+    let bytes = fs::read(path).map_err(unreadable)?;
+    hears.hear(&bytes);
+    Ok(bytes)
 }

@@ -3,7 +3,9 @@
 //! - `common.rs`: what several rules have in common.
 //! - `settings.rs`: what a rule says.
 //! - `files.rs`: certificates and keys, read and checked.
+//! - `made.rs`: what they make, and whether they still say the same.
 //! - `failure.rs`: why TLS fails, as metrics and the log tell it.
+//! - `handshakes.rs`: how handshakes went, counted.
 //! - `outward.rs`: connections that the agent makes for itself.
 //! - `seen.rs`: what is shown of a connection that is encrypted.
 //! - `towards.rs`: how a flow's database is spoken to, for who connects to it again.
@@ -13,6 +15,8 @@
 mod common;
 mod failure;
 mod files;
+mod handshakes;
+mod made;
 mod outward;
 mod seen;
 mod settings;
@@ -20,6 +24,8 @@ mod towards;
 
 pub use common::Common;
 pub use failure::Failure;
+pub use handshakes::Handshakes;
+pub use made::Made;
 pub use outward::Outward;
 pub use seen::{Seen, SeenBy};
 pub use settings::{Accepting, Dialling, RawDialling, Settings, file};
@@ -28,6 +34,7 @@ pub use towards::Towards;
 use std::{collections::HashMap, sync::Arc};
 
 use dataplane::policy::RuleName;
+use made::Hears;
 use rustls::{
     ClientConfig, RootCertStore, ServerConfig, SupportedProtocolVersion,
     crypto::{CryptoProvider, ring},
@@ -70,9 +77,9 @@ pub struct RuleTls {
     /// What the rule says.
     pub settings: Settings,
     /// Towards clients.
-    pub accept: Option<Arc<ServerConfig>>,
+    pub accept: Option<Made<ServerConfig>>,
     /// Towards databases.
-    pub dial: Option<Arc<ClientConfig>>,
+    pub dial: Option<Made<ClientConfig>>,
 }
 
 /// The rules with certificates. Those that say the same share what it makes.
@@ -90,6 +97,15 @@ impl TlsRules {
     /// # Errors
     /// One line: which rule, which key, which file, and what is wrong with it.
     pub fn load(wanted: &[(RuleName, Settings)]) -> anyhow::Result<Self> {
+        Self::default().reload(wanted)
+    }
+
+    /// Reads the files again. **Invariant**: of the same settings and files that say the same there is one configuration,
+    /// and it stays the one that there was.
+    ///
+    /// # Errors
+    /// As [`Self::load`].
+    pub fn reload(&self, wanted: &[(RuleName, Settings)]) -> anyhow::Result<Self> {
         let mut rules: HashMap<RuleName, Arc<RuleTls>> = HashMap::new();
         for (rule, settings) in wanted {
             let alike = rules.values().find(|other| other.settings == *settings);
@@ -97,7 +113,10 @@ impl TlsRules {
                 Some(tls) => tls.clone(),
                 None => {
                     let tls = RuleTls::load(settings);
-                    Arc::new(tls.map_err(|e| anyhow::anyhow!("rule {rule}: {e}"))?)
+                    let mut tls = tls.map_err(|e| anyhow::anyhow!("rule {rule}: {e}"))?;
+                    let before = self.rules.values().chain(self.gone.values());
+                    before.chain(rules.values()).for_each(|known| tls.or(known));
+                    Arc::new(tls)
                 }
             };
             rules.insert(rule.clone(), tls);
@@ -134,6 +153,21 @@ impl RuleTls {
         self.settings.accept.as_ref().is_some_and(|a| a.required)
     }
 
+    /// Of each side what another has that says the same there, and has read the same.
+    fn or(&mut self, other: &Self) {
+        let (own, others) = (&self.settings, &other.settings);
+        if let (Some(made), Some(known)) = (&mut self.accept, &other.accept)
+            && own.accept == others.accept
+        {
+            made.or(known);
+        }
+        if let (Some(made), Some(known)) = (&mut self.dial, &other.dial)
+            && own.dial == others.dial
+        {
+            made.or(known);
+        }
+    }
+
     fn load(settings: &Settings) -> Result<Self, String> {
         let accept = settings.accept.as_ref().map(accept).transpose();
         let dial = settings.dial.as_ref().map(dial).transpose();
@@ -149,8 +183,9 @@ fn provider() -> Arc<CryptoProvider> {
     Arc::new(ring::default_provider())
 }
 
-fn accept(settings: &Accepting) -> Result<Arc<ServerConfig>, String> {
-    let (chain, key) = files::own("cert", &settings.cert, "key", &settings.key)?;
+fn accept(settings: &Accepting) -> Result<Made<ServerConfig>, String> {
+    let mut hears = Hears::new();
+    let (chain, key) = files::own(&mut hears, "cert", &settings.cert, "key", &settings.key)?;
     let builder = ServerConfig::builder_with_provider(provider());
     let builder = builder
         .with_protocol_versions(VERSIONS)
@@ -158,7 +193,7 @@ fn accept(settings: &Accepting) -> Result<Arc<ServerConfig>, String> {
     let builder = match &settings.client_ca {
         None => builder.with_no_client_auth(),
         Some(ca) => {
-            let roots = Arc::new(files::roots("client_ca", ca)?);
+            let roots = Arc::new(files::roots(&mut hears, "client_ca", ca)?);
             let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider());
             let verifier = verifier.build().map_err(|e| format!("client_ca: {e}"))?;
             builder.with_client_cert_verifier(verifier)
@@ -177,11 +212,12 @@ fn accept(settings: &Accepting) -> Result<Arc<ServerConfig>, String> {
             TICKETS
         }
     };
-    Ok(Arc::new(config))
+    Ok(hears.made(config))
 }
 
-fn dial(settings: &Dialling) -> Result<Arc<ClientConfig>, String> {
-    let roots: RootCertStore = files::roots("ca", &settings.ca)?;
+fn dial(settings: &Dialling) -> Result<Made<ClientConfig>, String> {
+    let mut hears = Hears::new();
+    let roots: RootCertStore = files::roots(&mut hears, "ca", &settings.ca)?;
     let builder = ClientConfig::builder_with_provider(provider());
     let builder = builder
         .with_protocol_versions(VERSIONS)
@@ -190,12 +226,12 @@ fn dial(settings: &Dialling) -> Result<Arc<ClientConfig>, String> {
     let config = match &settings.own {
         None => builder.with_no_client_auth(),
         Some((cert, key)) => {
-            let (chain, secret) = files::own("cert", cert, "key", key)?;
+            let (chain, secret) = files::own(&mut hears, "cert", cert, "key", key)?;
             let with_own = builder.with_client_auth_cert(chain, secret);
             with_own.map_err(|e| files::mismatch(&e, cert, key))?
         }
     };
-    Ok(Arc::new(config))
+    Ok(hears.made(config))
 }
 
 #[cfg(test)]

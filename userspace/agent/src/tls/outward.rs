@@ -33,8 +33,8 @@ impl Outward {
             Some(name) => name.clone(),
             None => name_of(host)?,
         };
-        let config = super::dial(settings).map_err(|e| format!("tls.{e}"))?;
-        let mut config = Arc::unwrap_or_clone(config);
+        let made = super::dial(settings).map_err(|e| format!("tls.{e}"))?;
+        let mut config = Arc::unwrap_or_clone(made.config);
         config.alpn_protocols = protocol.iter().map(|p| p.as_bytes().to_vec()).collect();
         Ok(Self {
             name,

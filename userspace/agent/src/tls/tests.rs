@@ -95,6 +95,68 @@ fn a_pipe_is_no_file_to_wait_for() {
     assert!(says(&wanted(&pipe, &pipe, None)).contains("expected a file"));
 }
 
+/// Of a rule, both configurations.
+fn configs(rules: &TlsRules, rule: &str) -> (Arc<ServerConfig>, Arc<ClientConfig>) {
+    let tls = rules.of(&RuleName::new(rule)).unwrap();
+    let (accept, dial) = (tls.accept.clone().unwrap(), tls.dial.clone().unwrap());
+    (accept.config, dial.config)
+}
+
+#[test]
+fn what_is_read_again_and_says_the_same_stays_the_very_one_side_by_side() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let authority = Authority::new();
+    let (cert, key) = authority.signs(&[NAME]).write(folder, "agent");
+    let ca = file(folder, "ca.crt", &authority.pem());
+    let mut said = wanted(&cert, &key, None);
+    said[0].1.dial = Some(Dialling {
+        ca,
+        server_name: None,
+        own: None,
+    });
+    // Another rule with the same databases takes clients that do not encrypt.
+    let mut other = said[0].clone();
+    other.0 = RuleName::new("s");
+    other.1.accept.as_mut().unwrap().required = false;
+    said.push(other);
+    let stay = |before: &TlsRules, now: &TlsRules, rule: &str| {
+        let (old, new) = (configs(before, rule), configs(now, rule));
+        (Arc::ptr_eq(&old.0, &new.0), Arc::ptr_eq(&old.1, &new.1))
+    };
+    let first = TlsRules::load(&said).unwrap();
+    let shared = [configs(&first, "r").1, configs(&first, "s").1];
+    assert!(Arc::ptr_eq(&shared[0], &shared[1]));
+
+    // The files were written again, and say the same.
+    let (pem, secret) = (fs::read(&cert).unwrap(), fs::read(&key).unwrap());
+    file(folder, "ca.crt", &authority.pem());
+    fs::write(&cert, pem).unwrap();
+    fs::write(&key, secret).unwrap();
+    let again = first.reload(&said).unwrap();
+    assert_eq!(stay(&first, &again, "r"), (true, true));
+    assert_eq!(stay(&first, &again, "s"), (true, true));
+    // So they are where a rule comes back that was gone.
+    let gone = TlsRules::default().replacing(&first, |_| false);
+    let back = gone.reload(&said).unwrap();
+    assert_eq!(stay(&first, &back, "r"), (true, true));
+
+    // What clients are shown is renewed.
+    authority.signs(&[NAME]).write(folder, "agent");
+    let renewed = again.reload(&said).unwrap();
+    assert_eq!(stay(&again, &renewed, "r"), (false, true));
+    // And who is believed.
+    let both = authority.pem() + &Authority::new().pem();
+    file(folder, "ca.crt", &both);
+    let believes = renewed.reload(&said).unwrap();
+    assert_eq!(stay(&renewed, &believes, "r"), (true, false));
+    // And whose certificate it has to be, which is in no file.
+    said[0].1.dial.as_mut().unwrap().server_name = Some(NAME.try_into().unwrap());
+    let named = believes.reload(&said).unwrap();
+    assert_eq!(stay(&believes, &named, "r"), (true, false));
+    assert_eq!(stay(&believes, &named, "s"), (true, true));
+}
+
 #[test]
 fn a_rule_that_is_gone_is_known_until_the_next_file() {
     let folder = tempfile::tempdir().unwrap();

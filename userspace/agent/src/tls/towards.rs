@@ -28,7 +28,7 @@ pub struct Named {
 
 impl Towards {
     /// Encrypted with a rule's certificates as they are at the moment, which is what another one has to have in common with it:
-    /// from files that were read again comes another configuration.
+    /// from files that say something else by now comes another configuration.
     pub fn tls(config: &Arc<ClientConfig>, name: &ServerName<'static>) -> Self {
         Self::Tls(Arc::new(Named {
             config: config.clone(),
@@ -43,7 +43,10 @@ impl Named {
     /// # Errors
     /// The connection has failed, or the database is not whom it should be: that is [`io::ErrorKind::InvalidData`], and
     /// says what to do.
-    pub async fn begin(&self, stream: TcpStream) -> io::Result<TlsStream<BufReader<TcpStream>>> {
+    pub async fn begin(
+        &self,
+        stream: TcpStream,
+    ) -> Result<TlsStream<BufReader<TcpStream>>, (Failure, io::Error)> {
         let connector = TlsConnector::from(self.config.clone());
         let stream = BufReader::with_capacity(READ_BYTES, stream);
         let begun = connector.connect(self.name.clone(), stream).await;
@@ -51,15 +54,16 @@ impl Named {
     }
 }
 
-/// What rustls says, and what to do about it.
-fn explained(error: io::Error) -> io::Error {
-    match error.get_ref().and_then(|e| e.downcast_ref()) {
-        None => error,
-        Some(found) => {
-            let advice = Failure::of(found).advice(Side::Database);
-            io::Error::new(io::ErrorKind::InvalidData, format!("{found}: {advice}"))
-        }
-    }
+/// Why, and what to do about it.
+fn explained(error: io::Error) -> (Failure, io::Error) {
+    let found = error.get_ref().and_then(|e| e.downcast_ref());
+    let failure = match found {
+        Some(found) => Failure::of(found),
+        None if error.kind() == io::ErrorKind::UnexpectedEof => Failure::Ended,
+        None => Failure::Connection,
+    };
+    let told = format!("{error}: {}", failure.advice(Side::Database));
+    (failure, io::Error::new(error.kind(), told))
 }
 
 impl PartialEq for Named {

@@ -95,6 +95,16 @@ fn peer(world: &World<'_>, to: SocketAddr, version: u8) -> Peer {
     Peer::begin(stream, version, None)
 }
 
+/// Handshakes with databases: with this reason those that failed, without those that did not.
+fn handshakes(world: &World<'_>, failed: Option<&str>) -> usize {
+    let sample = match failed {
+        None => "_total{side=\"database\"}".to_owned(),
+        Some(reason) => format!("_failed_total{{reason=\"{reason}\",side=\"database\"}}"),
+    };
+    let sample = format!("underpass_tls_handshakes{sample}");
+    world.agent.metric(&sample).unwrap() as usize
+}
+
 /// Asks, and is answered by its own connection, until this holds.
 fn asks_until(what: &str, world: &World<'_>, peer: &mut Peer, holds: impl Fn() -> bool) {
     let before = became(world, "folded");
@@ -124,6 +134,7 @@ fn everybody_has_their_own_answers_by_one_encrypted_connection() {
             let seen = front.seen();
             assert_eq!(seen.len(), 9, "each has one, and all of them another");
             assert!(seen.iter().all(|(_, called)| *called == name), "{seen:?}");
+            assert_eq!(handshakes(world, None), 9, "each is counted, whose it is");
             eventually("all have gone, and said so", || {
                 (shared(world), front.count(Went::Ended)) == (0, 9)
             });
@@ -209,6 +220,25 @@ fn a_flow_from_before_its_rule_wanted_tls_shares_nothing() {
 }
 
 #[test]
+fn certificates_that_are_read_again_and_the_same_change_nothing() {
+    let believed = Believed::new();
+    world(|world| {
+        let shows = believed.server(&[NAME]);
+        let front = Front::of(world, world.database.addr(), &shows);
+        rule_with(world, front.addr, FOLD, &believed.named());
+        let mut early = peer(world, front.addr, 4);
+        until_folded(world, &mut early);
+        // Also where they were written again.
+        believed.is(&believed.authority);
+        rule_with(world, front.addr, FOLD, &believed.named());
+        let mut late = peer(world, front.addr, 4);
+        until_folded(world, &mut late);
+        until_folded(world, &mut early);
+        assert_eq!((shared(world), front.seen().len()), (1, 3));
+    });
+}
+
+#[test]
 fn renewed_certificates_are_those_of_another_connection() {
     let (believed, renewed) = (Believed::new(), Authority::new());
     let newer = Authority::server(&renewed.signs(&[NAME]), None);
@@ -246,7 +276,7 @@ fn a_database_that_a_new_connection_cannot_believe_is_asked_by_those_that_could(
     let advice =
         "have `ca` of the rule's `upstream_tls` hold who signed the database's certificate";
     // The other one does not shake hands at all.
-    for shown in [Some(&another), None] {
+    for (shown, reason) in [(Some(&another), "unknown_issuer"), (None, "deadline")] {
         world(|world| {
             let front = Front::of(world.sandbox, world.database.addr(), &signed);
             rule_with(world, front.addr, FOLD, &believed.named());
@@ -259,9 +289,12 @@ fn a_database_that_a_new_connection_cannot_believe_is_asked_by_those_that_could(
             assert_eq!(asked(world).len(), 1, "nothing goes to the database");
             assert!(became(world, "away") > 0);
             assert_eq!(world.agent.log().contains(advice), shown.is_some());
+            let tried = ended(world, "refused") as usize;
+            assert!(handshakes(world, Some(reason)) >= tried, "{reason}");
+            assert_eq!(handshakes(world, None), 1, "the flow's own");
             front.shows(Some(&signed));
             until_folded(world, &mut peer);
-            assert_eq!(shared(world), 1);
+            assert_eq!((shared(world), handshakes(world, None)), (1, 2));
         });
     }
 }

@@ -2,7 +2,10 @@
 
 use crate::common::{Family, PATIENCE, accept, enrich, eventually, supported};
 use crate::hosts::*;
-use nix::sys::socket::{setsockopt, sockopt::TcpRepair};
+use nix::sys::{
+    resource::{Resource, getrlimit, setrlimit},
+    socket::{setsockopt, sockopt::TcpRepair},
+};
 use socket2::{Domain, Socket, Type};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -172,6 +175,58 @@ fn a_database_that_missed_a_reset_is_told_again() {
         let told = database.read(&mut [0]).map_err(|e| e.kind());
         assert_eq!(told, Err(ErrorKind::ConnectionReset), "{own}");
     }
+}
+
+/// Takes every port at which the agent may listen for itself, but for so many.
+fn leave_ports(hosts: &Hosts, left: u16) -> Vec<Socket> {
+    let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+    setrlimit(Resource::RLIMIT_NOFILE, hard, hard).unwrap();
+    let take = || {
+        let ports = 512..=1023 - left;
+        let taken = ports.map(|port| {
+            let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+            let at = SocketAddr::from(([127, 86, 0, 1], port));
+            socket.bind(&at.into()).unwrap();
+            socket
+        });
+        taken.collect()
+    };
+    hosts.database.server(take).unwrap()
+}
+
+#[test]
+fn without_a_listener_for_strays_clients_are_served_and_it_is_had_as_soon_as_it_can_be() {
+    let hosts = Hosts::new();
+    let listener = hosts.listen(Family::V4);
+    // For what this host opens itself, and for what others do.
+    let taken = leave_ports(&hosts, 2);
+    let agent = hosts.agent(&enrich(&[PORT]));
+    let log = agent.log();
+    let advice = "needs a TCP port of 127.86.0.1 from 512 to 1023";
+    let said = log.lines().filter(|line| line.contains(advice));
+    assert!(said.clone().all(|line| line.contains("WARN")), "{log}");
+    assert_eq!(said.count(), 1, "{log}");
+    let mut client = hosts.connect(Family::V4).unwrap();
+    let (mut database, peer) = accept(&listener);
+    assert_eq!(peer, client.local_addr().unwrap());
+    exchange(&mut client, &mut database);
+
+    let unanswered = "underpass_safer_path_total{cause=\"stray_unanswered\"}";
+    assert_eq!(agent.metric(unanswered).unwrap(), 0.0);
+    let left = |own: &str| {
+        let client = SocketAddr::new(Family::V4.app(), 5555);
+        let left = || left_alone(own.parse().unwrap(), client);
+        hosts.database.server(left).unwrap()
+    };
+    let asks = left("127.86.0.16:7000");
+    eventually("it asks, and nobody answers", || {
+        agent.metric(unanswered).unwrap() > 0.0
+    });
+    assert_eq!(asks.take_error().unwrap().map(|e| e.kind()), None);
+    drop(taken);
+    agent.wait_for_log("has its listener for strays").unwrap();
+    let told = left("127.86.0.17:7000").read(&mut [0]);
+    assert_eq!(told.map_err(|e| e.kind()), Err(ErrorKind::ConnectionReset));
 }
 
 #[test]

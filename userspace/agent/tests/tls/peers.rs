@@ -130,6 +130,12 @@ fn who_had_to_show_a_certificate_shows_it_again() {
         let config = s.authority.client(None);
         let kinds = [shakes(s, &config), shakes(s, &config)];
         assert_eq!(kinds[1], rustls::HandshakeKind::Resumed, "{kinds:?}");
+        // Also where the file was read again, and its certificate is what it was; and not where it is another.
+        s.rule(super::clients::OWN);
+        assert_eq!(shakes(s, &config), rustls::HandshakeKind::Resumed);
+        s.has("agent", &s.authority.signs(&[NAME]));
+        s.rule(super::clients::OWN);
+        assert_eq!(shakes(s, &config), rustls::HandshakeKind::Full);
     });
 }
 

@@ -5,6 +5,7 @@
 //! - `door.rs`: the agent's listeners.
 //! - `dial.rs`: the dialled leg, from the client's address; `addresses.rs`: to where.
 //! - `routes.rs`: how its answers come back; `last.rs`: for how long they do.
+//! - `strays.rs`: who answers for a connection that is gone.
 
 mod addresses;
 mod dial;
@@ -12,6 +13,7 @@ mod door;
 mod last;
 mod own;
 mod routes;
+mod strays;
 
 use std::{
     collections::HashSet,
@@ -62,6 +64,7 @@ use dial::{Dialler, Dials};
 use door::Behind;
 use own::OwnAddresses;
 use routes::Routed;
+use strays::Strays;
 
 /// Namespaces whose incoming connections can be steered.
 pub const MAX_INCOMING: usize = abi::MAX_INCOMING as usize;
@@ -77,7 +80,6 @@ const STEERS: [&str; MAX_INCOMING] = [
     "incoming_7",
 ];
 const FINDS: &str = "find_databases";
-const STRAYS: &str = "incoming_strays";
 
 /// Whose address the database sees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -159,8 +161,8 @@ struct Steered {
     number: u32,
     addresses: HashSet<IpAddr>,
     routing: Option<Arc<Routing>>,
-    /// It answers for dials that are gone.
-    _strays: Option<Socket>,
+    /// Where clients' addresses are kept.
+    strays: Option<Strays>,
     _link: PinnedLink,
 }
 
@@ -169,9 +171,10 @@ struct Steered {
 pub(crate) struct Incoming {
     steered: Vec<Steered>,
     own: Option<OwnAddresses>,
+    strays: Option<SockMap<MapData>>,
     /// Programs that are loaded later need them, too.
     _spaces: Option<HashMap<MapData, u64, u32>>,
-    _sockets: Vec<SockMap<MapData>>,
+    _inlets: Option<SockMap<MapData>>,
 }
 
 impl Incoming {
@@ -191,7 +194,7 @@ impl Incoming {
         }
         let mut spaces: HashMap<MapData, u64, u32> = take(ebpf, "incoming_spaces")?;
         let mut inlets: SockMap<MapData> = take(ebpf, "incoming_listeners")?;
-        let mut strays: SockMap<MapData> = take(ebpf, STRAYS)?;
+        let mut strays: SockMap<MapData> = take(ebpf, strays::MAP)?;
         let mut own: OwnAddresses = take(ebpf, "own_addresses")?;
         let dials: Dials = Arc::new(Mutex::new(take(ebpf, "incoming_dials")?));
         load_finder(ebpf)?;
@@ -234,10 +237,11 @@ impl Incoming {
                     behind: Behind::Database(dialler.clone()),
                 });
             }
-            if let Some(socket) = &entered.strays {
-                let put = strays.set(number, socket, 0);
-                put.map_err(|e| MapsError::Layout(STRAYS, e))?;
-            }
+            let keeps = entered.routed.is_some();
+            let answers = keeps.then(|| {
+                let netns = option.netns.as_deref();
+                Strays::open(&mut strays, &entered.space, number, netns)
+            });
             // Before anything is steered.
             find_in(ebpf, &entered.space)?;
             let mut addresses = HashSet::new();
@@ -250,12 +254,13 @@ impl Incoming {
                 number,
                 addresses,
                 routing,
-                _strays: entered.strays,
+                strays: answers,
             });
         }
         incoming.own = Some(own);
         incoming._spaces = Some(spaces);
-        incoming._sockets = vec![inlets, strays];
+        incoming.strays = Some(strays);
+        incoming._inlets = Some(inlets);
         Ok((incoming, doors))
     }
 
@@ -266,8 +271,8 @@ impl Incoming {
         own.map(|steered| steered.number)
     }
 
-    /// Looks for databases that nobody has announced, and has the routing rules be there. To be called
-    /// every second.
+    /// Looks for databases that nobody has announced, and has the routing rules, and who answers for
+    /// connections that are gone, be there. To be called every second.
     pub(crate) fn tend(&mut self, ebpf: &mut Ebpf) -> Result<(), AttachError> {
         for steered in &mut self.steered {
             find_in(ebpf, &steered.space)?;
@@ -279,6 +284,9 @@ impl Incoming {
                 && let Ok(routed) = steered.space.within(|| Ok(routes::make()))
             {
                 routing.note(&routed);
+            }
+            if let (Some(answers), Some(map)) = (&mut steered.strays, &mut self.strays) {
+                answers.tend(map, &steered.space, steered.number);
             }
         }
         Ok(())
@@ -389,7 +397,7 @@ struct Entered {
     ports: std::ops::RangeInclusive<u16>,
     /// IPv4's, and IPv6's if the namespace has it.
     listeners: [Option<Socket>; 2],
-    strays: Option<Socket>,
+    /// Where clients' addresses are kept.
     routed: Option<Routed>,
 }
 
@@ -410,26 +418,19 @@ impl Entered {
             Ok((space::port_range()?, [Some(v4), v6.ok()]))
         });
         let (ports, listeners) = made.map_err(IncomingError::Sockets)?;
-        let (routed, strays) = match option.client_address {
+        let routed = match option.client_address {
             ClientAddress::Agent => {
                 // Of an agent that has died, and kept them.
-                space
-                    .within(remove_unused_routes)
-                    .map_err(IncomingError::Sockets)?;
-                (None, None)
+                space.within(remove_unused_routes).map(|()| None)
             }
-            ClientAddress::Keep => {
-                let made = space.within(|| Ok((routes::make(), listeners::of_strays()?)));
-                let (routed, strays) = made.map_err(IncomingError::Sockets)?;
-                (Some(routed), Some(strays))
-            }
+            ClientAddress::Keep => space.within(|| Ok(Some(routes::make()))),
         };
+        let routed = routed.map_err(IncomingError::Sockets)?;
         Ok(Self {
             space,
             cookie,
             ports,
             listeners,
-            strays,
             routed,
         })
     }

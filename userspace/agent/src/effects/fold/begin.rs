@@ -1,14 +1,19 @@
 //! A shared connection begins as the first of its flows has: encrypted or not, with its STARTUP, its token, and a USE.
 
-use std::io;
+use std::{io, time::Duration};
 
 use cql::edit::{Came, Incoming, Opening, in_segments_of};
 use dataplane::backends::Probe;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+    time::{Instant, error::Elapsed, timeout_at},
+};
 use zeroize::Zeroizing;
 
-use super::super::stream::{self, Stream};
+use super::super::stream::Stream;
 use super::identity::Identity;
+use crate::tls::{Failure, Handshakes, Side, Towards};
 
 pub(super) const ERROR: u8 = 0x00;
 const STARTUP: u8 = 0x01;
@@ -19,6 +24,9 @@ const QUERY: u8 = 0x07;
 pub(super) const RESULT: u8 = 0x08;
 const AUTH_RESPONSE: u8 = 0x0F;
 const AUTH_SUCCESS: u8 = 0x10;
+
+/// For connecting, TLS, logging in and USE.
+const OPENING: Duration = Duration::from_secs(5);
 
 /// What is said before a connection is in use is short.
 const MAX_WORD_BYTES: usize = 64 << 10;
@@ -37,11 +45,55 @@ pub(super) fn frame(version: u8, opcode: u8, body: &[u8]) -> Zeroizing<Vec<u8>> 
 /// One that can be asked.
 ///
 /// # Errors
-/// Those of connecting and of TLS, and what the database says instead of letting it in.
-pub(super) async fn open(dials: Option<&Probe>, of: &Identity) -> io::Result<(Stream, Incoming)> {
+/// Those of connecting and of TLS, and what the database says instead of letting it in; or it took too long.
+pub(super) async fn open(
+    dials: Option<&Probe>,
+    of: &Identity,
+    handshakes: &Handshakes,
+) -> io::Result<(Stream, Incoming)> {
+    let until = Instant::now() + OPENING;
     let dials = dials.ok_or(io::ErrorKind::NotConnected)?;
-    let stream = dials.connect(of.database).await?;
-    let stream = stream::begin_as(stream, &of.towards).await?;
+    let connected = timeout_at(until, dials.connect(of.database)).await;
+    let stream = connected.unwrap_or_else(late)?;
+    let stream = shakes_hands(stream, &of.towards, until, handshakes).await?;
+    let let_in = timeout_at(until, is_let_in(stream, of)).await;
+    let_in.unwrap_or_else(late)
+}
+
+fn late<T>(_: Elapsed) -> io::Result<T> {
+    Err(io::ErrorKind::TimedOut.into())
+}
+
+/// As its flows' own have, if they have.
+async fn shakes_hands(
+    stream: TcpStream,
+    towards: &Towards,
+    until: Instant,
+    handshakes: &Handshakes,
+) -> io::Result<Stream> {
+    let Towards::Tls(named) = towards else {
+        return Ok(Box::new(stream));
+    };
+    let side = Side::Database;
+    let begun = timeout_at(until, named.begin(stream)).await;
+    let begun = begun.unwrap_or_else(|_| {
+        let late = Failure::Deadline;
+        let error = io::Error::new(io::ErrorKind::TimedOut, late.advice(side));
+        Err((late, error))
+    });
+    match begun {
+        Ok(stream) => {
+            handshakes.succeeded(side);
+            Ok(Box::new(stream))
+        }
+        Err((failure, error)) => {
+            handshakes.failed(side, failure);
+            Err(error)
+        }
+    }
+}
+
+async fn is_let_in(stream: Stream, of: &Identity) -> io::Result<(Stream, Incoming)> {
     let opening = &*of.opening;
     let mut begins = Begins {
         stream,

@@ -2,7 +2,6 @@
 //! what it reads to those who wait for it.
 
 use std::{
-    io,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
@@ -12,7 +11,7 @@ use std::{
 use cql::edit::{Incoming, Relayed, Resolution, Ticket, error_of, in_segments_of, sets_keyspace};
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
-    time::{Sleep, timeout},
+    time::Sleep,
 };
 
 use super::super::stream::Stream;
@@ -23,9 +22,6 @@ use super::{
     metrics::{Became, Ended},
     pools::Shared,
 };
-
-/// For connecting, TLS, logging in and USE.
-const OPENING: Duration = Duration::from_secs(5);
 
 /// A database that says nothing for so long, though it has something to answer, is asked whether it is there, and is not
 /// if it says nothing for as long again.
@@ -70,9 +66,9 @@ pub(super) async fn run(leg: Arc<Leg>, shared: Arc<Shared>, of: Arc<Identity>) {
         leg: leg.clone(),
         shared: shared.clone(),
     };
-    let opened = timeout(OPENING, begin::open(shared.dials.get(), &of)).await;
-    let late = |_| Err(io::Error::from(io::ErrorKind::TimedOut));
-    let (stream, incoming) = match opened.unwrap_or_else(late) {
+    let handshakes = &shared.counters.handshakes;
+    let opened = begin::open(shared.dials.get(), &of, handshakes).await;
+    let (stream, incoming) = match opened {
         Ok(opened) => opened,
         Err(error) => {
             shared.counters.ended(Ended::Refused);
@@ -306,7 +302,7 @@ mod tests {
 
     use super::super::{FoldMetrics, Folds, Settings};
     use super::*;
-    use crate::tls::Towards;
+    use crate::tls::{Handshakes, Towards};
 
     /// As TLS while a socket takes nothing: what is written stays, and the first flush of it has to wait.
     #[derive(Default)]
@@ -352,7 +348,9 @@ mod tests {
 
     #[tokio::test]
     async fn what_tls_has_taken_goes_on_when_the_socket_takes_it() {
-        let metrics = FoldMetrics::register(&prometheus::Registry::new()).unwrap();
+        let registry = prometheus::Registry::new();
+        let handshakes = Handshakes::register(&registry).unwrap();
+        let metrics = FoldMetrics::register(&registry, &handshakes).unwrap();
         let settings = toml::from_str::<Settings>("").unwrap().checked().unwrap();
         let shared = Folds::new(metrics).open(&RuleName::new("r"), &settings);
         let opening = Opening {

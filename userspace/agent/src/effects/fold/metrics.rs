@@ -2,7 +2,7 @@
 
 use prometheus::{IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry};
 
-use crate::metrics::counters_by;
+use crate::{metrics::counters_by, tls::Handshakes};
 
 /// What became of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,6 +83,7 @@ pub struct FoldMetrics {
     connections: IntGaugeVec,
     requests: IntCounterVec,
     ended: IntCounterVec,
+    handshakes: Handshakes,
 }
 
 /// Those of one rule, each looked up once.
@@ -91,14 +92,16 @@ pub(super) struct Counters {
     pub(super) connections: IntGauge,
     requests: Vec<IntCounter>,
     ended: Vec<IntCounter>,
+    /// Of all rules, and of flows' own connections as well.
+    pub(super) handshakes: Handshakes,
 }
 
 impl FoldMetrics {
-    /// Declares and registers them.
+    /// Declares and registers them, but for handshakes, which are counted with those of flows.
     ///
     /// # Errors
     /// Two metrics of one name.
-    pub fn register(registry: &Registry) -> prometheus::Result<Self> {
+    pub fn register(registry: &Registry, handshakes: &Handshakes) -> prometheus::Result<Self> {
         let connections = IntGaugeVec::new(
             Opts::new(
                 "underpass_fold_connections",
@@ -129,6 +132,7 @@ impl FoldMetrics {
                  closed.",
                 &["rule", "why"],
             )?,
+            handshakes: handshakes.clone(),
         })
     }
 
@@ -144,6 +148,7 @@ impl FoldMetrics {
             connections: self.connections.with_label_values(&[rule]),
             requests: requests.to_vec(),
             ended: ended.to_vec(),
+            handshakes: self.handshakes.clone(),
         }
     }
 }
