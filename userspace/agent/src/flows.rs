@@ -28,6 +28,7 @@ use serde::Serialize;
 use crate::{
     marks::{Holds, Known, Selector},
     orders::Mailbox,
+    pipelines::About,
     tls::{Seen, SeenBy, Side, Towards},
 };
 use standing::Standing;
@@ -325,6 +326,17 @@ impl Flow {
         let mut standing = self.standing();
         standing.rule = rule.clone();
         standing.action = Some(action);
+        standing.is_left = false;
+    }
+
+    /// It passes this pipeline, or none.
+    pub fn comes_to(&self, pipeline: Option<Arc<About>>) {
+        self.standing().pipeline = pipeline;
+    }
+
+    /// It is decided, and none of those that its rule enriches.
+    pub fn is_not_sampled(&self) {
+        self.standing().is_left = true;
     }
 
     /// It cannot be decoded, for this reason.

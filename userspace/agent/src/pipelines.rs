@@ -35,6 +35,17 @@ pub struct Steps {
     pub effects: Vec<Arc<dyn Effect>>,
     /// Where their keys come from.
     pub keys: Vec<Arc<protect::Source>>,
+    /// What operators are shown of them.
+    pub about: Arc<About>,
+}
+
+/// What there is to know of a flow that comes to a pipeline.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct About {
+    /// Why it is the flow that does, where not all of the rule's do.
+    pub because: Option<&'static str>,
+    /// The steps' names, in the file's order.
+    pub names: String,
 }
 
 impl Pipelines {
@@ -51,6 +62,11 @@ impl Pipelines {
     /// Who is told of them; None: nobody.
     pub fn reporters_of(&self, rule: &RuleName) -> Option<Reporters> {
         self.0.get(rule)?.report.clone()
+    }
+
+    /// What operators are shown of it; None: there is none.
+    pub fn about(&self, rule: &RuleName) -> Option<Arc<About>> {
+        Some(self.0.get(rule)?.about.clone())
     }
 
     /// Reads the certificates that steps name, and opens nothing.

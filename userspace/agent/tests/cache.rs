@@ -23,10 +23,11 @@ mod world;
 
 use std::{
     io::{ErrorKind, Read, Write},
-    net::{SocketAddr, TcpStream},
+    net::{SocketAddr, TcpListener, TcpStream},
     process::{Child, Command, Stdio},
     sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed},
     thread,
+    time::Duration,
 };
 
 use common::{PATIENCE, eventually};
@@ -133,12 +134,18 @@ impl World<'_> {
         );
         let there = || self.agent.log().matches("the cache is there").count();
         let before = there();
-        self.agent.write_policy(&policy).unwrap();
-        self.agent.signal(Signal::SIGHUP).unwrap();
+        self.puts(&policy);
         eventually("the cache is there", || there() > before);
+    }
+
+    /// Puts a policy into force.
+    fn puts(&self, policy: &str) {
         let loaded = "underpass_reloads_total{result=\"ok\"}";
+        let before = self.agent.metric(loaded).unwrap();
+        self.agent.write_policy(policy).unwrap();
+        self.agent.signal(Signal::SIGHUP).unwrap();
         eventually("the policy is in force", || {
-            self.agent.metric(loaded).unwrap() > 0.0
+            self.agent.metric(loaded).unwrap() > before
         });
     }
 
@@ -307,6 +314,29 @@ fn what_may_change_by_itself_is_not_kept() {
 }
 
 #[test]
+fn what_is_far_too_long_is_not_kept_and_its_write_is_seen() {
+    const LARGE_BYTES: usize = 10 << 20;
+    with_redis("cache_large", |world, _redis| {
+        world.caches_here(LONG);
+        let mut client = world.client(4);
+        client.inserts(1, "short");
+        for _ in 0..2 {
+            assert_eq!(reads(&mut client), "short");
+        }
+        assert_eq!(world.reads("hit"), 1);
+        let value = "x".repeat(LARGE_BYTES);
+        client.inserts(1, &value);
+        for _ in 0..2 {
+            assert!(reads(&mut client) == value);
+        }
+        assert_eq!(world.reads("hit"), 1);
+        assert_eq!(world.cached("stores", "outcome=\"too_large\""), 2);
+        client.inserts(1, "short again");
+        assert_eq!(reads(&mut client), "short again");
+    });
+}
+
+#[test]
 fn it_is_read_again_when_its_time_is_over() {
     with_redis("cache_ttl", |world, _redis| {
         world.caches_here(", ttl = \"200ms\", timeout = \"10s\"");
@@ -408,6 +438,100 @@ fn a_redis_that_hangs_or_dies_is_nobody_elses_trouble() {
         cached(&mut client, "s3cret three");
         assert!(world.agent.log().contains("the cache is away"));
         assert!(!world.agent.log().contains("s3cret"), "no values are told");
+    });
+}
+
+#[test]
+fn a_redis_that_is_slow_is_not_waited_for() {
+    with_redis("cache_redis_slow", |world, redis| {
+        world.caches_here(", ttl = \"10m\", timeout = \"100ms\"");
+        let (mut client, mut other) = (world.client(4), world.client(5));
+        for round in 0..3 {
+            let value = format!("value {round}");
+            let late = world.cached("failures", "cause=\"late\"");
+            redis.does("CLIENT PAUSE 500 ALL");
+            // What was written while it does not listen is not read from it afterwards.
+            client.inserts(1, &value);
+            eventually("it is known", || {
+                assert_eq!(reads(&mut client), value);
+                assert_eq!(reads(&mut other), value);
+                world.cached("failures", "cause=\"late\"") > late
+            });
+            eventually("it is asked again", || {
+                let before = world.reads("hit");
+                assert_eq!(reads(&mut other), value, "nothing old");
+                world.reads("hit") > before
+            });
+        }
+    });
+}
+
+/// Ends a thread that looks at it.
+struct Ends<'e>(&'e AtomicBool);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Relaxed);
+    }
+}
+
+#[test]
+fn a_redis_that_talks_nonsense_is_nobody_elses_trouble() {
+    world(|world| {
+        for nonsense in [
+            &b"HTTP/1.1 400 Bad Request\r\n\r\n"[..],
+            b"$9223372036854775807\r\nx",
+            b"$-7\r\n",
+            b"*1000000000\r\n",
+            &[0xFF; 4096],
+            b"",
+        ] {
+            let listener = world.sandbox.server(|| TcpListener::bind("127.0.0.1:0"));
+            let listener = listener.unwrap().unwrap();
+            let redis = listener.local_addr().unwrap();
+            let over = AtomicBool::new(false);
+            thread::scope(|scope| {
+                // Also if it fails.
+                let _ends = Ends(&over);
+                scope.spawn(|| {
+                    listener.set_nonblocking(true).unwrap();
+                    let mut said = Vec::new();
+                    while !over.load(Relaxed) {
+                        match listener.accept() {
+                            Ok((mut stream, _)) => {
+                                // Who has enough of it is gone.
+                                let _ = stream.write_all(nonsense);
+                                said.push(stream);
+                            }
+                            Err(_) => thread::sleep(Duration::from_millis(2)),
+                        }
+                    }
+                });
+                let port = world.database.addr().port();
+                world.puts(&format!(
+                    "[[rule]]\nname = \"r\"\nto = [\":{port}\"]\naction = \"enrich\"\npipeline = [{{ \
+                     transform = \"cache\", redis = \"{redis}\", tables = [\"shop.orders\"], ttl = \"10m\", \
+                     timeout = \"100ms\" }}]\n"
+                ));
+                let failures = || {
+                    let causes = ["protocol", "late", "connect", "ended"];
+                    let metrics = world.agent.metrics().unwrap();
+                    let counted = metrics.iter().filter(|(sample, _)| {
+                        sample.starts_with("underpass_cache_failures_total")
+                            && causes.iter().any(|cause| sample.contains(cause))
+                    });
+                    counted.map(|(_, times)| *times).sum::<f64>()
+                };
+                let before = failures();
+                let mut client = world.client(4);
+                client.inserts(1, "right");
+                eventually("it is counted", || {
+                    assert_eq!(reads(&mut client), "right");
+                    failures() > before
+                });
+            });
+            assert_eq!(world.reads("hit"), 0);
+        }
     });
 }
 

@@ -13,7 +13,6 @@ mod common;
 #[expect(dead_code, reason = "each test file uses a part of it")]
 mod frames;
 #[path = "drivers/raw/host.rs"]
-#[expect(dead_code, reason = "each test file uses a part of it")]
 mod host;
 
 use std::{collections::BTreeMap, io::Write};
@@ -24,7 +23,7 @@ use cassandra_protocol::{
     frame::frame_encoder::{FrameEncoder, Lz4FrameEncoder},
 };
 use frames::{QUERY, frame, query, ready, startup, void};
-use host::{Host, Pair, on_a_host, rest};
+use host::{Host, Pair, rest, with_and_without_a_pipeline as on_a_host};
 
 /// More than a segment holds.
 const LARGE_BYTES: usize = 300_000;

@@ -29,12 +29,12 @@ mod played;
 #[path = "mirror/world.rs"]
 mod world;
 
-use std::{net::TcpStream, thread};
+use std::{net::TcpStream, thread, time::Duration};
 
 use common::eventually;
 use frames::{RESULT, frame, query};
 use nix::sys::signal::Signal;
-use testkit::node::NodeOptions;
+use testkit::node::{Delays, NodeOptions};
 use world::{Client, ERROR, bound, hangs, insert, nobody, node, short, world};
 
 const BATCH: u8 = 0x0D;
@@ -158,6 +158,71 @@ fn a_mirror_that_hangs_or_dies_is_nobody_elses_trouble() {
         client.inserts(1, "x");
         mirror.dies();
         eventually("it is lost", || world.fate("lost") + world.fate("away") > 0);
+    });
+}
+
+#[test]
+fn a_mirror_that_is_slow_is_late_and_its_answers_are_nobody_elses() {
+    const REQUESTS: i32 = 10;
+    const TAKES: Duration = Duration::from_millis(400);
+    let slow = || NodeOptions {
+        delays: Some(Delays {
+            seed: 1,
+            least: TAKES,
+            tail: Duration::ZERO,
+        }),
+        ..NodeOptions::default()
+    };
+    world(|world| {
+        let mirror = node(world.sandbox, slow());
+        let settings = ", what = [\"reads\", \"writes\"], compare = true, timeout = \"50ms\"";
+        world.rule(mirror.addr(), settings);
+        let mut client = world.client(4);
+        for id in 0..REQUESTS {
+            client.inserts(id, "x");
+        }
+        eventually("all are late", || world.fate("late") == REQUESTS as u64);
+        // What it says afterwards is no answer to what is asked then.
+        world.rule(
+            mirror.addr(),
+            ", what = [\"reads\", \"writes\"], compare = true, timeout = \"10s\"",
+        );
+        let mut patient = world.client(4);
+        for id in 0..REQUESTS {
+            client.inserts(id, "late");
+            patient.does(&format!(
+                "SELECT v FROM shop.orders WHERE id = {}",
+                id + REQUESTS
+            ));
+        }
+        let all = REQUESTS as u64;
+        eventually("it is compared", || world.compared("same") >= all);
+        assert_eq!(world.compared("values") + world.compared("rows"), 0);
+
+        // A write that both are to have waits for it, as long as it may.
+        for (timeout, on_failure, expected) in [
+            ("50ms", "error", ERROR),
+            ("50ms", "pass", RESULT),
+            ("10s", "error", RESULT),
+        ] {
+            let dual = format!(
+                ", dual_write = true, on_failure = \"{on_failure}\", timeout = \"{timeout}\""
+            );
+            world.rule(mirror.addr(), &dual);
+            let mut client = world.client(4);
+            for stream in 1..4 {
+                client.send(&query(4, stream, &insert(stream.into(), timeout)));
+            }
+            let mut streams: Vec<i16> = (1..4)
+                .map(|_| {
+                    let (stream, opcode, _) = client.next();
+                    assert_eq!(opcode, expected, "{timeout} {on_failure}");
+                    stream
+                })
+                .collect();
+            streams.sort_unstable();
+            assert_eq!(streams, [1, 2, 3]);
+        }
     });
 }
 

@@ -108,6 +108,7 @@ fn a_level_is_raised_and_all_else_passes() {
             assert_eq!(transforms(host, "consistency", "changed", ""), before + 1);
             let flow = host.flow(&c);
             assert_eq!(flow["path"], "enrich", "{flow}");
+            assert_eq!(flow["why"], "rule r says enrich; through consistency");
             c.ends();
         }
     });
@@ -310,6 +311,15 @@ fn what_could_not_be_read_before_the_rule_was_decided_is_denied_by_a_strict_one(
     });
 }
 
+/// Why it is on its path; None: it is not the agent's.
+fn why(host: &Host<'_>, c: &Conversation) -> Option<String> {
+    let client = c.client.local_addr().unwrap().to_string();
+    let flows = host.agent.json("/flows").unwrap();
+    let mut flows = flows.as_array().unwrap().iter();
+    let flow = flows.find(|flow| flow["client"] == client.as_str())?;
+    Some(flow["why"].as_str().unwrap().to_owned())
+}
+
 /// How many of so many connections come to a pipeline, by what their database gets.
 fn changed_of(host: &Host<'_>, flows: usize) -> usize {
     let changed = |_: &usize| {
@@ -318,8 +328,17 @@ fn changed_of(host: &Host<'_>, flows: usize) -> usize {
         let mut got = query(4, 1, SELECT);
         c.server.read_exact(&mut got).unwrap();
         c.server_sends(&void(4, 1));
+        let changed = got == at_level(4, 1, LOCAL_QUORUM);
+        // One that never came to the agent is not among its flows.
+        if let Some(why) = why(host, &c) {
+            let (of, not) = (
+                "says enrich, of its sample; through consistency",
+                "not of the sample of rule r",
+            );
+            assert!(why.contains(if changed { of } else { not }), "{why}");
+        }
         c.ends();
-        got == at_level(4, 1, LOCAL_QUORUM)
+        changed
     };
     (0..flows).filter(changed).count()
 }
@@ -385,7 +404,8 @@ fn observed_flows_that_are_slow_have_later_ones_enriched_until_they_are_not() {
         });
         let mut enriched = begin(host, 4);
         asks(&mut enriched, LOCAL_QUORUM);
-        assert_eq!(host.flow(&enriched)["path"], "enrich");
+        let expected = "rule r says enrich, because others are slow; through consistency";
+        assert_eq!(why(host, &enriched).as_deref(), Some(expected));
         // Those that are observed stay so.
         asks(&mut quick, 1);
         eventually("it is not slow any more", || !is_on());

@@ -180,6 +180,13 @@ mod tests {
                 assert_eq!(passed, bytes, "it passes all the same");
             }
         }
+        // Its first byte is enough: who sends no more may wait for an answer.
+        for (bytes, why) in cases {
+            let mut editor = Editor::new(Vec::new().into(), Caller::default());
+            let edited = editor.requests(0, &bytes[..1], &mut Noted::default());
+            assert_eq!(edited.unreadable, Some(why));
+            assert_eq!(edited.instead, None, "it passes");
+        }
         // Once it was CQL, framing is lost: nothing passes from there on.
         let mut flow = Edits::of(
             kind(4, Compression::None),

@@ -11,6 +11,7 @@ mod support;
 #[cfg(test)]
 mod tests {
     use super::support::edit::*;
+    use super::support::values::*;
     use super::support::*;
     use cassandra_protocol::consistency::Consistency;
     use cassandra_protocol::frame::message_request::RequestBody;
@@ -63,6 +64,128 @@ mod tests {
                 };
                 assert_eq!(got.consistency, expected, "{kind:?} {setting}");
                 assert_eq!(got.queries.len(), 2);
+            }
+        }
+    }
+
+    #[test]
+    fn a_serial_level_is_forced_where_there_is_one() {
+        for kind in KINDS {
+            let setting = "transform = \"consistency\"\nserial = \"LOCAL_SERIAL\"";
+            for (asked, changes) in [(Some(8_u16), 1), (Some(9), 0), (None, 0)] {
+                let mut flow = Edits::of(kind, setting);
+                let mut body = long_string(&table(1));
+                body.extend([0, 1]);
+                let flags = if asked.is_some() { 0x10_u32 } else { 0 }.to_be_bytes();
+                body.extend(if kind.version == 5 {
+                    &flags[..]
+                } else {
+                    &flags[3..]
+                });
+                body.extend(asked.iter().flat_map(|level| level.to_be_bytes()));
+                let RequestBody::Query(got) = flow.changed(QUERY, &body) else {
+                    panic!("no query")
+                };
+                let expected = asked.map(|_| Consistency::LocalSerial);
+                let got = got.query_params;
+                assert_eq!(got.serial_consistency, expected, "{kind:?} {asked:?}");
+                assert_eq!(got.consistency, Consistency::One);
+                assert_eq!(flow.noted.changed, changes);
+            }
+        }
+    }
+
+    /// Whether a request at ONE goes on at QUORUM.
+    fn is_raised(flow: &mut Edits, opcode: u8, body: &[u8]) -> bool {
+        let level = match flow.changed(opcode, body) {
+            RequestBody::Query(query) => query.query_params.consistency,
+            RequestBody::Execute(execute) => execute.query_parameters.consistency,
+            RequestBody::Batch(batch) => batch.consistency,
+            other => panic!("{other:?}"),
+        };
+        assert!([Consistency::One, Consistency::Quorum].contains(&level));
+        level == Consistency::Quorum
+    }
+
+    #[test]
+    fn consistency_is_that_of_a_kind_and_a_keyspace() {
+        const READ: &str = "SELECT v FROM shop.t WHERE k = ?";
+        const WRITE: &str = "INSERT INTO shop.t (k) VALUES (?)";
+        const ELSEWHERE: &str = "INSERT INTO yard.t (k) VALUES (?)";
+        // Of a read, a write, a write elsewhere; a batch of the first write, and one of the second.
+        let cases = [
+            ("", [true; 5]),
+            ("kinds = [\"reads\"]", [true, false, false, false, false]),
+            ("kinds = [\"writes\"]", [false, true, true, true, true]),
+            (
+                "kinds = [\"select\", \"batch\"]",
+                [true, false, false, true, true],
+            ),
+            ("keyspaces = [\"shop\"]", [true, true, false, true, false]),
+            (
+                "kinds = [\"writes\"]\nkeyspaces = [\"shop\"]",
+                [false, true, false, true, false],
+            ),
+        ];
+        for kind in KINDS {
+            let version = kind.version;
+            for (limits, [read, write, elsewhere, of_write, of_elsewhere]) in cases {
+                let settings =
+                    format!("transform = \"consistency\"\nat_least = \"QUORUM\"\n{limits}");
+                let mut flow = Edits::of(kind, &settings);
+                for (n, text, raised, of_batch) in [
+                    (1, READ, read, None),
+                    (2, WRITE, write, Some(of_write)),
+                    (3, ELSEWHERE, elsewhere, Some(of_elsewhere)),
+                ] {
+                    let of = format!("{kind:?} {limits:?} {text}");
+                    assert_eq!(
+                        is_raised(&mut flow, QUERY, &ask(version, text)),
+                        raised,
+                        "{of}"
+                    );
+                    let id = [n; 16];
+                    assert_eq!(prepares(&mut flow, text, &id), text);
+                    let execute = execute_with(version, &id, parameters(version, &[], None, None));
+                    assert_eq!(is_raised(&mut flow, EXECUTE, &execute), raised, "{of}");
+                    for child in [Child::Text(text), Child::Id(&id)] {
+                        let Some(raised) = of_batch else { continue };
+                        let body = batch(version, &[child], None);
+                        assert_eq!(is_raised(&mut flow, BATCH, &body), raised, "{of}");
+                    }
+                }
+                // Without its own keyspace it is in that of the flow, and while nobody knows that, it may be in any.
+                let unqualified = ask(version, "SELECT v FROM t");
+                let is_meant = |flow: &mut Edits| is_raised(flow, QUERY, &unqualified);
+                assert_eq!(is_meant(&mut flow), read, "{kind:?} {limits:?}");
+                for keyspace in ["yard", "shop"] {
+                    let sent = kind.sent(0, 1, QUERY, &ask(version, &format!("USE {keyspace}")));
+                    flow.requests(&sent);
+                    answered(&mut flow, 1, &set_keyspace(keyspace));
+                    let expected = read && (keyspace == "shop" || !limits.contains("keyspaces"));
+                    assert_eq!(
+                        is_meant(&mut flow),
+                        expected,
+                        "{kind:?} {limits:?} {keyspace}"
+                    );
+                }
+                // What is not understood may be of any kind. What was prepared elsewhere is prepared again, unless it
+                // makes no difference.
+                assert!(
+                    is_raised(&mut flow, QUERY, &ask(version, "!")),
+                    "{kind:?} {limits:?}"
+                );
+                let unknown =
+                    execute_with(version, b"unknown", parameters(version, &[], None, None));
+                if limits.is_empty() {
+                    assert!(is_raised(&mut flow, EXECUTE, &unknown));
+                } else {
+                    assert_eq!(
+                        refusal(&mut flow, EXECUTE, &unknown).0,
+                        0x2500,
+                        "{limits:?}"
+                    );
+                }
             }
         }
     }
@@ -389,6 +512,86 @@ mod tests {
                 // `cassandra-protocol` does not read a request's payload.
                 assert!(all.ends_with(&ask(kind.version, &table(1))), "{kind:?}");
             }
+        }
+    }
+
+    #[test]
+    fn a_tag_says_all_that_is_known_of_the_caller() {
+        let kind = KINDS[3];
+        let settings = "transform = \"tag\"\nservice = \"shop\"\nhost = \"h1\"\nprefix = \"p.\"";
+        let mut flow = Edits::of(kind, settings);
+        let caller = Caller {
+            rule: "r".into(),
+            client: "192.0.2.1".into(),
+            process: Some("java".into()),
+            cgroup: Some("/web.slice".into()),
+            ..Caller::default()
+        };
+        flow.editor.becomes(vec![step(settings)].into(), caller);
+        let sent = kind.sent(0, 7, QUERY, &ask(kind.version, &table(1)));
+        let passed = kind.read(&flow.requests(&sent));
+        let expected = [
+            ("p.service", "shop"),
+            ("p.host", "h1"),
+            ("p.rule", "r"),
+            ("p.client", "192.0.2.1"),
+            ("p.process", "java"),
+            ("p.cgroup", "/web.slice"),
+        ];
+        let mut payload = (expected.len() as u16).to_be_bytes().to_vec();
+        for (key, value) in expected {
+            payload.extend([string(key), long_string(value)].concat());
+        }
+        assert!(passed[0][9..].starts_with(&payload));
+    }
+
+    #[test]
+    fn a_comment_says_who_is_calling_and_nothing_in_it_is_a_statement() {
+        let settings = "transform = \"tag\"\nservice = \"shop\"\ncomment = true";
+        let said = "/* service=shop rule=r client=192.0.2.1 process=a_/_DROP_TABLE_ks.t__/_ */ ";
+        for kind in KINDS {
+            let mut flow = Edits::of(kind, settings);
+            let caller = Caller {
+                rule: "r".into(),
+                client: "192.0.2.1".into(),
+                process: Some("a*/ DROP TABLE ks.t; /*".into()),
+                ..Caller::default()
+            };
+            flow.editor.becomes(vec![step(settings)].into(), caller);
+            // The payload comes first, of as many bytes as the flow's own make.
+            let mut tagged = |opcode, body: &[u8]| {
+                let sent = kind.sent(0, 7, opcode, body);
+                let passed = kind.read(&flow.requests(&sent));
+                assert_eq!(passed[0][1], if kind.version == 3 { 0 } else { 4 });
+                passed[0][9..].to_vec()
+            };
+            let text = table(1);
+            let whole = tagged(QUERY, &ask(kind.version, &text));
+            let expected = ask(kind.version, &format!("{said}{text}"));
+            assert!(whole.ends_with(&expected), "{kind:?}");
+            assert_eq!(
+                cql::Statement::of(format!("{said}{text}").as_bytes()),
+                cql::Statement::of(text.as_bytes())
+            );
+            // Of a batch before the first text.
+            let [id, one, two] = [Child::Id(b"id"), Child::Text(&text), Child::Text(&text)];
+            let commented = format!("{said}{text}");
+            let whole = tagged(BATCH, &batch(kind.version, &[id, one, two], None));
+            let [id, one, two] = [
+                Child::Id(b"id"),
+                Child::Text(&commented),
+                Child::Text(&text),
+            ];
+            assert!(whole.ends_with(&batch(kind.version, &[id, one, two], None)));
+            // What is prepared has its id by its text.
+            let body = prepare(kind.version, &text, None);
+            assert!(tagged(PREPARE, &body).ends_with(&body), "{kind:?}");
+            let body = execute_with(
+                kind.version,
+                b"id",
+                parameters(kind.version, &[], None, None),
+            );
+            assert!(tagged(EXECUTE, &body).ends_with(&body), "{kind:?}");
         }
     }
 

@@ -10,7 +10,7 @@ use toml::{Spanned, Table};
 use super::{error::Flaw, raw::RawRule};
 use crate::{
     effects::{self, Effect},
-    pipelines::Steps,
+    pipelines::{About, Steps},
     protect,
     reporters::{self, JournalSettings, Reporter},
 };
@@ -117,11 +117,24 @@ fn pipeline(rule: &RawRule) -> Result<Steps, Flaw> {
         may_protect(rule, &report)?;
     }
     means_what_is_named(rule, &edit)?;
+    let names = rule.pipeline.iter().filter_map(|raw| {
+        let name = raw.get_ref().get(TRANSFORM);
+        name.and_then(toml::Value::as_str)
+    });
+    let about = About {
+        because: match (&rule.trigger, &rule.sample) {
+            (Some(_), _) => Some("because others are slow"),
+            (None, Some(_)) => Some("of its sample"),
+            (None, None) => None,
+        },
+        names: names.collect::<Vec<_>>().join(", "),
+    };
     Ok(Steps {
         edit: (!edit.is_empty()).then(|| edit.into()),
         report: (!report.is_empty()).then(|| report.into()),
         effects,
         keys,
+        about: Arc::new(about),
     })
 }
 

@@ -1,6 +1,6 @@
 //! What was decided of a flow, and why it is where it is.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, sync::Arc};
 
 use dataplane::{
     Near,
@@ -8,7 +8,7 @@ use dataplane::{
 };
 
 use super::Path;
-use crate::tls::Seen;
+use crate::{pipelines::About, tls::Seen};
 
 /// What was decided of a flow, and why.
 #[derive(Clone, Debug)]
@@ -27,6 +27,10 @@ pub(super) struct Standing {
     pub(super) relayed: Option<Cow<'static, str>>,
     /// Where TLS ends in the agent.
     pub(super) tls: Option<Box<Seen>>,
+    /// What it passes.
+    pub(super) pipeline: Option<Arc<About>>,
+    /// Its rule has a sample, of which it is not one.
+    pub(super) is_left: bool,
 }
 
 impl Standing {
@@ -40,6 +44,8 @@ impl Standing {
             undecodable: None,
             relayed: None,
             tls: None,
+            pipeline: None,
+            is_left: false,
         }
     }
 
@@ -51,14 +57,16 @@ impl Standing {
         };
         match (path, self.action) {
             (Path::Splice, _) => {
-                format!("decided in the agent; what is faster is decided at {when}")
+                let left = self.left();
+                format!("{left}decided in the agent; what is faster is decided at {when}")
             }
             (Path::Relay, _) => {
                 let undecodable = self
                     .undecodable
                     .map(|why| format!("not decodable: {why}; "));
                 let relayed = self.relayed.as_deref().unwrap_or(UNDER_WAY);
-                format!("{}{relayed}", undecodable.unwrap_or_default())
+                let left = self.left();
+                format!("{left}{}{relayed}", undecodable.unwrap_or_default())
             }
             (Path::Enrich, None) if self.waits_for.is_empty() => "waits for: its handshake".into(),
             (Path::Enrich, None) => {
@@ -68,8 +76,20 @@ impl Standing {
             (Path::Enrich, Some(action)) => {
                 let tls = self.tls.as_deref().map(|tls| format!("; {tls}"));
                 let tls = tls.unwrap_or_default();
-                format!("rule {} says {}{tls}", self.rule, action.as_str())
+                let through = self.pipeline.as_deref().map(|About { because, names }| {
+                    let because = because.map(|because| format!(", {because}"));
+                    format!("{}; through {names}", because.unwrap_or_default())
+                });
+                let through = through.unwrap_or_default();
+                format!("rule {} says {}{through}{tls}", self.rule, action.as_str())
             }
+        }
+    }
+
+    fn left(&self) -> String {
+        match self.is_left {
+            true => format!("not of the sample of rule {}; ", self.rule),
+            false => String::new(),
         }
     }
 }

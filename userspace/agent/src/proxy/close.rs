@@ -23,6 +23,8 @@ pub(super) const DATABASE_ERROR: &str = "database_error";
 pub(super) const SPLICE_FAILED: &str = "splice_failed";
 /// A session rule denies it.
 pub(super) const DENIED: &str = "denied";
+/// What a pipeline reads can be told apart no more.
+pub(super) const FRAMING: &str = "framing";
 
 /// What a side sends is no TLS, or none that is accepted.
 pub(super) const CLIENT_TLS: &str = "client_tls";
@@ -56,6 +58,7 @@ pub const CLOSE_REASONS: &[&str] = &[
     DATABASE_ERROR,
     SPLICE_FAILED,
     DENIED,
+    FRAMING,
     CLIENT_TLS,
     DATABASE_TLS,
     CLIENT_TRUNCATED,

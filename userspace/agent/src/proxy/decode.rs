@@ -14,6 +14,7 @@ use dataplane::policy::Action;
 use super::{
     Shared,
     chunk::{Chunk, Turn, Way},
+    close::DENIED,
     edit::{self, Editing, Passes},
     reader::Both,
     recorder::{InDetail, InFrames, Nobody, Recorder},
@@ -213,13 +214,13 @@ impl Decoder {
         }
     }
 
-    /// Once, when the flow is denied: what the client is still told.
-    pub(super) fn last_words(&mut self) -> Option<Vec<u8>> {
+    /// Once, when the flow is denied: what the client is still told, and why it ends.
+    pub(super) fn last_words(&mut self) -> Option<(Vec<u8>, &'static str)> {
         let editing = self.editing.as_mut();
         if let Some(words) = editing.and_then(|editing| editing.last_words()) {
             return Some(words);
         }
-        self.gate.as_mut()?.last_words()
+        Some((self.gate.as_mut()?.last_words()?, DENIED))
     }
 
     /// What the client is still told, where the flow has to end because what was asked by another connection is lost.
@@ -345,11 +346,12 @@ impl Decoder {
             followed.are_refused(refusals);
         }
         self.let_go |= editing.has_words();
+        let lets_pass = editing.lets_pass();
         match editing.is_over() {
             true => {}
             false => self.editing = Some(editing),
         }
-        if !self.decodes() && !self.is_undecodable() {
+        if !self.decodes() && (lets_pass || !self.is_undecodable()) {
             self.edit_no_more();
         }
         chunk

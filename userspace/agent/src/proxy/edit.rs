@@ -7,10 +7,15 @@ use std::{
 
 use cql::{
     StreamId,
-    edit::{Caller, Editor, Pipeline, Room},
+    edit::{Caller, Editor, Pipeline, Room, Unreadable},
 };
 
-use super::{Shared, chunk::Way, parked::Inbox};
+use super::{
+    Shared,
+    chunk::Way,
+    close::{DENIED, FRAMING},
+    parked::Inbox,
+};
 use crate::{flows::Flow, pipelines::Counting, reporters::Refusal};
 
 /// Zero of the clock that all flows of a rule share.
@@ -212,9 +217,18 @@ impl Editing {
         self.over && !self.editor.is_denied()
     }
 
-    /// The last that the client is told, if the flow is denied.
-    pub(super) fn last_words(&mut self) -> Option<Vec<u8>> {
-        self.last_words.take()
+    /// The last that the client is told, if the flow is denied, and why that ends.
+    pub(super) fn last_words(&mut self) -> Option<(Vec<u8>, &'static str)> {
+        let reason = match self.editor.unreadable() {
+            Some(Unreadable::Framing) => FRAMING,
+            _ => DENIED,
+        };
+        Some((self.last_words.take()?, reason))
+    }
+
+    /// Nothing is lost if what cannot be decoded is not edited, either.
+    pub(super) fn lets_pass(&self) -> bool {
+        self.is_decided && !self.editor.is_strict()
     }
 
     /// For how long nothing is read from the client.

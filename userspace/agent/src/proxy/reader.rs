@@ -143,7 +143,7 @@ impl Reader {
         }
     }
 
-    pub(super) fn last_words(&mut self) -> Option<Vec<u8>> {
+    pub(super) fn last_words(&mut self) -> Option<(Vec<u8>, &'static str)> {
         self.decoder.as_mut()?.last_words()
     }
 

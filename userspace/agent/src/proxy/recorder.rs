@@ -47,7 +47,11 @@ impl Recorder {
     }
 
     pub(super) fn is_followed(&mut self, flow: &Arc<Flow>) {
-        let reporters = self.shared.pipelines.borrow().reporters_of(&flow.rule());
+        let rule = flow.rule();
+        let pipelines = self.shared.pipelines.borrow();
+        let (reporters, about) = (pipelines.reporters_of(&rule), pipelines.about(&rule));
+        drop(pipelines);
+        flow.comes_to(about);
         let means = &self.shared.means;
         self.followed = reporters.map(|by| Box::new(Followed::by(&by, flow, means)));
     }

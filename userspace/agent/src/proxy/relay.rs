@@ -20,8 +20,7 @@ use super::{
     Shared,
     chunk::Way,
     close::{
-        self, BOTH_ENDED, CLIENT_RESET, DATABASE_RESET, DENIED, SHARED_LOST, SPLICE_FAILED,
-        TLS_REQUIRED,
+        self, BOTH_ENDED, CLIENT_RESET, DATABASE_RESET, SHARED_LOST, SPLICE_FAILED, TLS_REQUIRED,
     },
     decode::Decoder,
     direction::{Direction, State, Stop},
@@ -338,8 +337,8 @@ impl Relay {
                 Poll::Pending => ended = false,
             }
         }
-        if let Some(last_words) = self.reader.last_words() {
-            self.deny(&last_words, DENIED);
+        if let Some((last_words, reason)) = self.reader.last_words() {
+            self.deny(&last_words, reason);
         }
         if self.legs.look() || self.reader.let_go() {
             return self.poll_ways(cx, client, database);

@@ -423,7 +423,8 @@ impl Gate {
         let Decision::Decided(mut by) = decision else {
             return;
         };
-        if !is_sampled(policy, &by, self.flow.id) {
+        let is_left = !is_sampled(policy, &by, self.flow.id);
+        if is_left {
             by.action = Action::Bypass;
         }
         for why in self.handshake.unknowable() {
@@ -431,6 +432,9 @@ impl Gate {
         }
         metrics.session_decided(&by);
         self.flow.decide(&by);
+        if is_left {
+            self.flow.is_not_sampled();
+        }
         self.remember(&by);
         tracing::debug!(
             flow = ?self.flow.id,

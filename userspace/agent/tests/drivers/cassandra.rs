@@ -14,7 +14,7 @@ pub const RULE: &str = "cassandra";
 const SETTINGS: &str = "max_flows = 1000";
 
 /// Everything that changes no result, and what would refuse if it were to. The second guard has to
-/// know each statement's keyspace.
+/// know each statement's keyspace. Nobody takes the spans.
 pub const PIPELINE: &str = "pipeline = [
   { transform = \"throttle\", rate = 1000000, mode = \"overloaded\" },
   { transform = \"guard\", refuse = [\"unknown\", \"roles\"], max_in = 100000 },
@@ -27,6 +27,10 @@ pub const PIPELINE: &str = "pipeline = [
   { transform = \"tracing\", one_in = 100 },
   { transform = \"stats\" },
   { transform = \"slowlog\", over = \"20ms\" },
+  { transform = \"count\" },
+  { transform = \"audit\", file = \"$FOLDER/audit\", statement = true, full = \"hold\" },
+  { transform = \"debug\", file = \"$FOLDER/debug\", values = true, per_second = 100000 },
+  { transform = \"trace\", endpoint = \"http://127.0.0.1:1\", sample = 1 },
 ]";
 
 /// A node, and its superuser.

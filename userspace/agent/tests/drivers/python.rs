@@ -79,6 +79,12 @@ fn driver_v5_in_lz4_through_enrich() {
 }
 
 #[test]
+fn driver_v4_in_lz4_through_a_pipeline() {
+    let test = "python::driver_v4_in_lz4_through_a_pipeline";
+    compressed(test, 4, "lz4", PIPELINE);
+}
+
+#[test]
 fn driver_v4_in_snappy_through_a_pipeline() {
     let test = "python::driver_v4_in_snappy_through_a_pipeline";
     compressed(test, 4, "snappy", PIPELINE);

@@ -18,7 +18,14 @@ pub const MAX_SEEN_BYTES: usize = 32 << 20;
 /// LZ4 in bodies: four bytes of length, big endian, and a block.
 const LZ4_LENGTH_BYTES: usize = 4;
 
-/// A body as it was before compression. `None`: it is none, or too large.
+/// What a byte of a block can become at most: a length in LZ4 goes on with a byte for each 255.
+const LZ4_MOST: usize = 255;
+
+/// The same, of Snappy: 64 bytes that were there before take three.
+const SNAPPY_MOST: usize = 22;
+
+/// A body as it was before compression. `None`: it is none, or too large. What cannot become as much as it says is not a
+/// reason to make room for that.
 pub(crate) fn expand(compression: Compression, body: &[u8]) -> Option<Cow<'_, [u8]>> {
     expand_to(compression, body, MAX_SEEN_BYTES)
 }
@@ -33,7 +40,7 @@ pub(crate) fn expand_to(
         Compression::None => None,
         Compression::Lz4 => {
             let (length, block) = lz4_length(body)?;
-            if length > most {
+            if length > most.min(block.len().saturating_mul(LZ4_MOST)) {
                 return None;
             }
             let mut expanded = vec![0; length];
@@ -41,7 +48,8 @@ pub(crate) fn expand_to(
             Some(Cow::Owned(expanded))
         }
         Compression::Snappy => {
-            if snap::raw::decompress_len(body).ok()? > most {
+            let length = snap::raw::decompress_len(body).ok()?;
+            if length > most.min(body.len().saturating_mul(SNAPPY_MOST)) {
                 return None;
             }
             let expanded = snap::raw::Decoder::new().decompress_vec(body).ok()?;

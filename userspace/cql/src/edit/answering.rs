@@ -35,6 +35,10 @@ impl Reads for Answering<'_> {
 }
 
 impl Frames<Unreadable> for Answering<'_> {
+    fn begins(&mut self, first: u8) -> Result<(), Unreadable> {
+        may_begin(first, RESPONSE_BIT, *self.begun, &self.talk.terms)
+    }
+
     fn plan(&mut self, first: u8, header: &Header) -> Result<Plan, Unreadable> {
         may_begin(first, RESPONSE_BIT, *self.begun, &self.talk.terms)?;
         *self.begun = true;

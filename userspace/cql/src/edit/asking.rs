@@ -43,6 +43,14 @@ impl Reads for Asking<'_> {
 }
 
 impl Frames<Unreadable> for Asking<'_> {
+    fn begins(&mut self, first: u8) -> Result<(), Unreadable> {
+        match may_begin(first, 0, *self.begun, &self.talk.terms) {
+            // Its client is answered on its stream.
+            Err(Unreadable::Version) if self.talk.is_strict() => Ok(()),
+            known => known,
+        }
+    }
+
     fn plan(&mut self, first: u8, header: &Header) -> Result<Plan, Unreadable> {
         if let Err(why) = may_begin(first, 0, *self.begun, &self.talk.terms) {
             if why == Unreadable::Version && self.talk.is_strict() {

@@ -29,6 +29,9 @@ pub(super) enum Fate {
 
 /// Whoever decides. `E`: why nothing of this direction can be told apart any more.
 pub(super) trait Frames<E> {
+    /// A frame begins with this byte, and there is less than a header of it. What nobody takes for a frame is not
+    /// waited for: its peer may wait, too.
+    fn begins(&mut self, first: u8) -> Result<(), E>;
     /// `first`: the byte that it begins with.
     fn plan(&mut self, first: u8, header: &Header) -> Result<Plan, E>;
     /// Room for so many bytes, if there is any.
@@ -109,6 +112,9 @@ impl Cutter {
             match self.state {
                 State::Header if self.held.is_empty() => {
                     let Some(raw) = out.rest().first_chunk::<HEADER_BYTES>() else {
+                        if let [first, ..] = out.rest() {
+                            frames.begins(*first)?;
+                        }
                         self.hold(out, HEADER_BYTES);
                         return Ok(false);
                     };

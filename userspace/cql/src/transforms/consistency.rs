@@ -1,12 +1,15 @@
-//! `consistency`: forces, raises or caps consistency levels.
+//! `consistency`: forces, raises or caps consistency levels, of all statements or by kind and keyspace.
+
+mod selection;
 
 use std::sync::Arc;
 
 use serde::Deserialize;
 
 use crate::details::Consistency;
-use crate::edit::{Caller, Outcome, Request, Transform};
+use crate::edit::{Caller, Outcome, Request, Response, Transform};
 use crate::frame::Opcode;
+use selection::Selection;
 
 /// As in the configuration.
 #[derive(Clone, Debug, Deserialize)]
@@ -20,6 +23,10 @@ pub struct Settings {
     pub at_most: Option<String>,
     /// SERIAL or LOCAL_SERIAL, where a request names one.
     pub serial: Option<String>,
+    /// Only of these: `reads`, `writes`, or the name of a kind.
+    pub kinds: Option<Vec<String>>,
+    /// Only in these, as the database stores their names.
+    pub keyspaces: Option<Vec<String>>,
 }
 
 /// Weakest first: how many replicas have to answer, of three and more, in how many datacentres.
@@ -40,6 +47,7 @@ struct Levels {
     at_least: Option<Consistency>,
     at_most: Option<Consistency>,
     serial: Option<Consistency>,
+    selection: Selection,
 }
 
 impl Settings {
@@ -88,6 +96,7 @@ impl Settings {
             at_least: at_least.or(exactly),
             at_most: at_most.or(exactly),
             serial,
+            selection: Selection::new(self.kinds, self.keyspaces)?,
         }))
     }
 }
@@ -121,7 +130,10 @@ impl Transform for Levels {
     }
 
     fn wants(&self, opcode: Opcode) -> bool {
-        matches!(opcode, Opcode::Query | Opcode::Execute | Opcode::Batch)
+        match opcode {
+            Opcode::Prepare => self.selection.is_limited(),
+            opcode => matches!(opcode, Opcode::Query | Opcode::Execute | Opcode::Batch),
+        }
     }
 
     /// A level that has to hold is not given up because a request is odd.
@@ -129,7 +141,24 @@ impl Transform for Levels {
         true
     }
 
-    fn request(&self, request: &mut Request<'_>, _: &Caller, _: u64) -> Outcome {
+    fn lacks(&self, id: &[u8]) -> bool {
+        self.selection.lacks(id)
+    }
+
+    fn learns(&self, id: &[u8], keyspace: Option<&str>, text: &[u8]) {
+        self.selection.learns(id, keyspace, text);
+    }
+
+    fn request(&self, request: &mut Request<'_>, caller: &Caller, _: u64) -> Outcome {
+        if request.opcode() == Opcode::Prepare {
+            self.selection.prepares(request, caller);
+            return Outcome::Pass;
+        }
+        match self.selection.takes(request, caller) {
+            Ok(true) => {}
+            Ok(false) => return Outcome::Pass,
+            Err(again) => return again,
+        }
         let mut changed = false;
         if let Some(level) = request.consistency()
             && self.of(level) != level
@@ -147,5 +176,10 @@ impl Transform for Levels {
             true => Outcome::Changed,
             false => Outcome::Pass,
         }
+    }
+
+    fn response(&self, response: &mut Response<'_>, _: &Caller, number: u64) -> bool {
+        self.selection.is_prepared(number, response.prepared_id());
+        false
     }
 }

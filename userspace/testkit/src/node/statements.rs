@@ -22,8 +22,11 @@ const MAX_PREPARED: usize = 16_384;
 const MAX_QUERIED: usize = 1024;
 /// A longer QUERY is planned anew each time: it is mostly constants.
 const MAX_QUERIED_TEXT: usize = 4096;
-/// Plans keep their constants, so the text of PREPARE is bounded.
-const MAX_PREPARED_TEXT: usize = 64 << 10;
+/// Plans keep their constants, so the text of PREPARE is bounded: Cassandra's own limit is that of a frame.
+const MAX_PREPARED_TEXT: usize = 16 << 20;
+/// Of those that are longer than this so many are kept, on the same terms.
+const LONG_TEXT: usize = 64 << 10;
+const MAX_LONG: usize = 16;
 
 pub(super) type StatementId = [u8; 16];
 
@@ -32,6 +35,8 @@ pub(super) type StatementId = [u8; 16];
 pub(super) struct Statements {
     prepared: HashMap<StatementId, Rc<Prepared>>,
     queried: HashMap<StatementId, Rc<Prepared>>,
+    /// How many of the former may be long.
+    long: usize,
 }
 
 impl Statements {
@@ -65,6 +70,13 @@ impl Database {
             return Ok(Rc::clone(found));
         }
         let prepared = Rc::new(self.plan(id, text, keyspace)?);
+        if text.len() > LONG_TEXT {
+            if self.statements.long >= MAX_LONG {
+                self.statements.prepared.clear();
+                self.statements.long = 0;
+            }
+            self.statements.long += 1;
+        }
         keep(&mut self.statements.prepared, MAX_PREPARED, &prepared);
         Ok(prepared)
     }

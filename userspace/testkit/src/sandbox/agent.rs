@@ -34,6 +34,9 @@ const LOG_LINES: usize = 40;
 /// The control socket, in the agent's own folder.
 const CONTROL: &str = "control.sock";
 
+/// In a policy that an agent starts with, this stands for that folder, which goes with the agent.
+const FOLDER: &str = "$FOLDER";
+
 /// One sample of `/metrics`: its value by its labels, as written there.
 pub type Metric = BTreeMap<String, f64>;
 
@@ -83,7 +86,8 @@ impl<'a> Agent<'a> {
             cgroup.path(),
         );
         fs::write(folder.path().join("header.toml"), &header)?;
-        fs::write(folder.path().join("policy.toml"), header + policy)?;
+        let policy = policy.replace(FOLDER, &folder.path().display().to_string());
+        fs::write(folder.path().join("policy.toml"), header + &policy)?;
         let file = folder.path().join("policy.toml");
         let log = Arc::default();
         let (child, admin) = launch(binary, netns, cgroup, &file, &log)?;

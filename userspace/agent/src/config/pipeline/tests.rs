@@ -16,7 +16,8 @@ fn found(action: &str, step: &str) -> Result<Config, String> {
 #[test]
 fn every_transform_can_be_configured() {
     let steps = [
-        "{ transform = \"consistency\", at_least = \"TWO\", serial = \"LOCAL_SERIAL\" }",
+        "{ transform = \"consistency\", at_least = \"TWO\", serial = \"LOCAL_SERIAL\", kinds = \
+         [\"writes\", \"select\"], keyspaces = [\"shop\"] }",
         "{ transform = \"guard\", refuse = [\"ddl\", \"no_limit\"], tables = [\"shop.*\"], \
          partition_keys = { \"shop.t\" = [\"k\"] }, mode = \"shadow\" }",
         "{ transform = \"lookup\" }",
@@ -25,7 +26,7 @@ fn every_transform_can_be_configured() {
         "{ transform = \"rewrite\", addresses = \"dialled\", max_ttl = \"90d\", default_ttl = \"30d\", \
          timestamps = { max_ahead = \"1s\" }, keyspaces = { shop = \"shop_v2\" }, tables = { \
          \"shop.orders\" = \"shop_v2.orders_2026\" } }",
-        "{ transform = \"tag\", service = \"s\", host = \"h\", prefix = \"p.\" }",
+        "{ transform = \"tag\", service = \"s\", host = \"h\", prefix = \"p.\", comment = true }",
         "{ transform = \"throttle\", rate = 0.5, burst = 2, per = \"client\", mode = \"shadow\" }",
         "{ transform = \"tracing\", one_in = 100 }",
         "{ transform = \"cache\", redis = \"10.0.0.9:6379\", tables = [\"shop.products\"], ttl = \"30s\", max_bytes = 1, \
@@ -173,6 +174,16 @@ fn a_mistake_is_named_with_its_place() {
             "enrich",
             "{ transform = \"consistency\", at_least = \"ALL\", at_most = \"TWO\" }",
             "at_least: expected a level that is not above",
+        ),
+        (
+            "enrich",
+            "{ transform = \"consistency\", exactly = \"ONE\", kinds = [\"inserts\"] }",
+            "kinds: expected any of reads, writes, select",
+        ),
+        (
+            "enrich",
+            "{ transform = \"consistency\", exactly = \"ONE\", keyspaces = [] }",
+            "keyspaces: expected one or more",
         ),
         (
             "enrich",

@@ -1,5 +1,10 @@
 //! A host with an agent whose one rule decodes, a database that does as the test says, and a
 //! bystander: another flow, which must not notice anything.
+#![allow(
+    dead_code,
+    clippy::allow_attributes,
+    reason = "each test file uses a part of this"
+)]
 
 use std::{
     collections::BTreeSet,
@@ -29,15 +34,51 @@ const BYSTANDER_PAUSE: Duration = Duration::from_millis(1);
 /// So many answers show that it goes on.
 const GOES_ON: u64 = 20;
 
+/// Steps that change and answer nothing, as long as what is prepared is prepared through them; those who are asked
+/// outside are not there. Files are in `folder`.
+pub fn passive(folder: &Path) -> String {
+    let file = |name: &str| folder.join(name);
+    format!(
+        "{{ transform = \"stats\" }}, {{ transform = \"count\" }}, \
+         {{ transform = \"slowlog\", over = \"0ms\", file = {:?} }}, \
+         {{ transform = \"audit\", file = {:?}, statement = true }}, \
+         {{ transform = \"debug\", file = {:?}, values = true, bytes = 4096 }}, \
+         {{ transform = \"trace\", endpoint = \"http://127.0.0.1:1\", sample = 1 }}, \
+         {{ transform = \"guard\", refuse = [\"ddl\"], mode = \"shadow\" }}, \
+         {{ transform = \"throttle\", rate = 1000000, per = \"table\" }}, \
+         {{ transform = \"rewrite\", addresses = \"dialled\" }}, \
+         {{ transform = \"coalesce\", tables = {{ \"shop.e\" = {{ partition_key = [\"d\"], clustering = [\"at\"], \
+         columns = [\"v\"] }} }} }}, \
+         {{ transform = \"mirror\", to = \"127.0.0.1:1\", what = [\"reads\", \"writes\"], compare = true }}, \
+         {{ transform = \"cache\", redis = \"127.0.0.1:1\", tables = [\"shop.orders\"], ttl = \"1s\" }}",
+        file("slow"),
+        file("audit"),
+        file("debug"),
+    )
+}
+
+/// Runs `body` twice: where its rule only decodes, and where it has a pipeline of all passive steps.
+pub fn with_and_without_a_pipeline(body: impl Fn(&Host<'_>)) {
+    on_a_host(&body);
+    let folder = tempfile::tempdir().unwrap();
+    on_a_host_with(&passive(folder.path()), &body);
+}
+
 /// Runs `body`; afterwards the bystander has had every answer, and the agent has neither
 /// panicked nor complained.
 pub fn on_a_host(body: impl FnOnce(&Host<'_>)) {
+    on_a_host_with("", body);
+}
+
+/// The same, where the rule has these steps.
+pub fn on_a_host_with(steps: &str, body: impl FnOnce(&Host<'_>)) {
     let sandbox = Sandbox::new().unwrap();
     let listener = sandbox.server(|| TcpListener::bind("127.0.0.1:0"));
     let listener = listener.unwrap().unwrap();
     let node = sandbox.server(|| Node::start(NodeOptions::default()));
     let node = node.unwrap().unwrap();
-    let policy = enrich(&[listener.local_addr().unwrap().port(), node.addr().port()]);
+    let ports = [listener.local_addr().unwrap().port(), node.addr().port()];
+    let policy = format!("{}pipeline = [{steps}]\n", enrich(&ports));
     let netns = Some(&sandbox.netns);
     let agent = Agent::start(Path::new(BINARY), netns, &sandbox.cgroup, SETTINGS, &policy).unwrap();
     let stream = sandbox.client(|| TcpStream::connect(node.addr()));
@@ -47,6 +88,7 @@ pub fn on_a_host(body: impl FnOnce(&Host<'_>)) {
         agent,
         listener,
         bystander,
+        has_pipeline: !steps.is_empty(),
     };
     body(&host);
     host.goes_on();
@@ -64,8 +106,10 @@ pub fn on_a_host(body: impl FnOnce(&Host<'_>)) {
     // agent still holds it towards the database: that is told, and counted.
     let is_bad = |l: &&str| {
         let is_said = |word| l.contains(word);
+        // Nor is anybody there whom steps would ask.
+        let is_known = ["source port was taken", " is away", "takes no spans"];
         ["panicked", " WARN ", " ERROR "].into_iter().any(is_said)
-            && !is_said("source port was taken")
+            && !is_known.into_iter().any(is_said)
     };
     let bad: Vec<&str> = log.lines().filter(is_bad).collect();
     assert_eq!(bad, [""; 0], "the agent complained");
@@ -83,6 +127,7 @@ pub struct Host<'s> {
     pub sandbox: &'s Sandbox,
     pub listener: TcpListener,
     bystander: Bystander,
+    has_pipeline: bool,
 }
 
 impl Host<'_> {
@@ -126,6 +171,20 @@ impl Host<'_> {
             thread::sleep(Duration::from_millis(5));
         }
         assert_eq!(self.counted(), wanted);
+    }
+
+    /// The same, where framing was lost: so often by the client, for this reason, and so often by the database, whom
+    /// a pipeline reads first.
+    pub fn counts_lost(&self, reason: &str, by_client: u64, by_database: u64) {
+        let both = [("flows_closed", reason, by_client + by_database)];
+        let apart = [
+            ("flows_closed", reason, by_client),
+            ("flows_closed", "framing", by_database),
+        ];
+        match self.has_pipeline {
+            true => self.counts(&apart),
+            false => self.counts(&both),
+        }
     }
 
     fn counted(&self) -> BTreeSet<String> {

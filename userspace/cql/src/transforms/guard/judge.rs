@@ -303,9 +303,10 @@ impl Judge {
                     || !self.settings.partition_keys.is_empty()
             }
             S::Insert | S::Update | S::Delete | S::Batch => {
+                // Whatever its rest, an INSERT has no IN, and is no batch.
                 self.refuses(Kind::Conditional)
-                    || self.settings.max_in.is_some()
-                    || self.settings.max_batch.is_some()
+                    || (kind != S::Insert && self.settings.max_in.is_some())
+                    || (kind == S::Batch && self.settings.max_batch.is_some())
                     || !self.settings.partition_keys.is_empty()
                     || !self.only.is_empty()
                     || !self.not.is_empty()
