@@ -48,14 +48,6 @@ impl Tried {
     }
 }
 
-/// Paths that are to be taken for unavailable, separated by commas: for tests of what happens
-/// on a kernel that does not have them.
-pub const WITHOUT: &str = "UNDERPASS_TEST_WITHOUT";
-
-fn is_switched_off(path: &str) -> bool {
-    std::env::var(WITHOUT).is_ok_and(|paths| paths.split(',').any(|p| p == path))
-}
-
 /// Tries the engines out that `splicing` asks for. Gives what came of each; the best one that works
 /// is told as soon as it is known.
 pub async fn try_engines(
@@ -71,9 +63,9 @@ pub async fn try_engines(
         }
         let by = splices.by(down);
         let begun = Instant::now();
-        let failure = match is_switched_off(&path_name(name)) {
-            true => Some(format!("{WITHOUT} names it")),
-            false => failure(&by).await,
+        let failure = match dataplane::switched_off(&path_name(name)) {
+            Some(reason) => Some(reason),
+            None => failure(&by).await,
         };
         if failure.is_none() {
             if !best {
