@@ -325,7 +325,9 @@ fn fill_and_drain(
     }
     // Both ends are here.
     let held = kernel_bytes(&hosts.app);
-    println!("{sent} bytes were taken, {queued} of them past TCP; the kernel holds {held} for them");
+    println!(
+        "{sent} bytes were taken, {queued} of them past TCP; the kernel holds {held} for them"
+    );
     assert!(held < KERNEL_BYTES, "{held}");
     assert!(sent < 16 << 20, "{sent}");
 
@@ -385,7 +387,10 @@ fn without_the_shortcut_flows_stay_on_tcp() {
         agent.metrics().unwrap().get(&off) == Some(&0.0)
     });
     let said = agent.wait_for_log("path=\"shortcut\"").unwrap();
-    assert!(said.contains("path is off") && said.contains(reason), "{said}");
+    assert!(
+        said.contains("path is off") && said.contains(reason),
+        "{said}"
+    );
     let (mut client, mut server) = pair(&hosts, &listener, Family::V4);
     exchange(&mut client, &mut server);
     assert_eq!(safer(&agent, "shortcut_off"), 1);

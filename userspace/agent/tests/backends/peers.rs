@@ -17,7 +17,7 @@ pub fn of(socket: &TcpStream) -> SocketAddr {
         .map(|line| line.split_whitespace().collect::<Vec<_>>())
         .find(|fields| fields[9] == inode)
         .map(|fields| address(fields[2]))
-        .expect("it is connected")
+        .unwrap()
 }
 
 /// Words as this machine has them in memory, in hexadecimal, and the port.

@@ -324,7 +324,11 @@ mod tests {
                 b.read_exact(&mut received).unwrap();
                 same(&sent, &received).unwrap();
             }
-            assert_eq!(canary.bytes(turn).unwrap() - before, 20_000, "{turn:?}, {n}");
+            assert_eq!(
+                canary.bytes(turn).unwrap() - before,
+                20_000,
+                "{turn:?}, {n}"
+            );
         }
     }
 

@@ -287,7 +287,10 @@ fn keep_sending(wire: &OwnedFd, frames: &[Established], done: &AtomicBool) -> u6
         let mut missing = AT_ONCE / frames.len() * frames.len();
         let began = Instant::now();
         while missing > 0 {
-            assert!(began.elapsed() < PATIENCE, "{missing} after {sent} are lost");
+            assert!(
+                began.elapsed() < PATIENCE,
+                "{missing} after {sent} are lost"
+            );
             let back = received_on(wire);
             let back = back.iter().filter_map(|frame| read(frame));
             for is in back.filter(|is| is.flags == ACK) {
