@@ -379,9 +379,10 @@ impl Control {
 
     fn set(&mut self, wanted: &Wanted) -> Result<Set, String> {
         let mark = self.marks.add(wanted)?;
-        if mark.target.holds_later()
-            && let Err(error) = self.put(&self.config.policy.clone())
-        {
+        if !mark.target.holds_later() {
+            // Who is meant by it is to be looked at again, as it is where the policy changes.
+            self.forget_remembered();
+        } else if let Err(error) = self.put(&self.config.policy.clone()) {
             self.marks.remove(mark.id);
             return Err(format!("{error:#}"));
         }

@@ -173,7 +173,7 @@ pub async fn tend(edge: SharedEdge, mut choice: watch::Receiver<Choice>) -> io::
 
 fn tell(edge: &mut Edge, choice: &Choice) -> Result<(), EdgeError> {
     let mut shares = choice.shares.iter();
-    shares.try_for_each(|Share { rule, backends }| edge.set_backends(rule, backends))
+    shares.try_for_each(|share: &Share| edge.set_backends(&share.rule, &share.backends))
 }
 
 /// What the edge counts, read when it is asked for.

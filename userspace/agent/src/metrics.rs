@@ -93,6 +93,9 @@ const DIRECTIONS: [&str; 2] = ["to_database", "to_client"];
 /// What becomes of a running flow that a mark means.
 pub const MARKED_RESULTS: [&str; 5] = ["changed", "asked", "already", "could_not", "reset"];
 
+/// Why a flow is not spliced where none is.
+pub const SPLICE_OFF: &str = "off";
+
 /// Results of a reload.
 pub const RELOADED: &str = "ok";
 /// See [`RELOADED`].
@@ -241,7 +244,7 @@ impl Metrics {
                 "underpass_splice_refusals_total",
                 "Flows that could not be spliced and are relayed instead, by reason.",
                 "reason",
-                &SpliceRefusal::LABELS,
+                &[&SpliceRefusal::LABELS[..], &[SPLICE_OFF]].concat(),
             )?,
             spills: counters(
                 registry,

@@ -11,7 +11,7 @@ use dataplane::{
     policy::{Action, RuleName},
 };
 use prometheus::{
-    HistogramOpts, HistogramVec, IntCounterVec, Opts,
+    HistogramOpts, HistogramVec, IntCounterVec, IntGaugeVec, Opts,
     core::{Collector, Desc},
     proto,
 };
@@ -124,6 +124,7 @@ struct Families {
     gaps: IntCounterVec,
     compressed: IntCounterVec,
     unmatched: IntCounterVec,
+    in_flight: IntGaugeVec,
     seconds: HistogramVec,
 }
 
@@ -173,6 +174,13 @@ impl Families {
                 "unmatched_responses",
                 "Responses of observed flows that underpass_observed_seconds leaves out: stream ids \
                  beyond those that are measured, or a gap.",
+                &["rule"],
+            )?,
+            in_flight: IntGaugeVec::new(
+                Opts::new(
+                    "underpass_observed_in_flight",
+                    "Requests of observed flows that have no response yet; wrong after a gap.",
+                ),
                 &["rule"],
             )?,
             seconds: HistogramVec::new(HistogramOpts::new(SECONDS, SECONDS_HELP), &["rule"])?,
@@ -236,9 +244,11 @@ impl ObservedCounters {
                 .map_or(0, |desc| desc.variable_labels.len());
             counter.with_label_values(&vec![""; labels]);
         }
+        self.empty.in_flight.with_label_values(&[""]);
         let counters = self.empty.counters().into_iter();
         counters
             .flat_map(Collector::collect)
+            .chain(self.empty.in_flight.collect())
             .chain([histograms(
                 sample.iter().map(|(rule, traffic)| (&**rule, traffic)),
             )])
@@ -251,20 +261,31 @@ impl Collector for ObservedCounters {
         let counters = self.empty.counters().into_iter();
         counters
             .flat_map(|counter| counter.desc())
+            .chain(self.empty.in_flight.desc())
             .chain(self.empty.seconds.desc())
             .collect()
     }
 
     fn collect(&self) -> Vec<proto::MetricFamily> {
-        let (Some(read), Ok(families)) = (read(&self.dataplane, |_, _| {}), Families::new()) else {
+        // Those that have ended are answered no more.
+        let mut in_flight = BTreeMap::<RuleName, i64>::new();
+        let live = |flow: Untouched, traffic: &Traffic| {
+            *in_flight.entry(flow.rule).or_default() += traffic.in_flight();
+        };
+        let (Some(read), Ok(families)) = (read(&self.dataplane, live), Families::new()) else {
             return Vec::new();
         };
         let by_rule = || read.iter().map(|(rule, traffic)| (rule.as_str(), traffic));
         for (rule, traffic) in by_rule() {
             families.add(rule, traffic);
         }
+        for rule in read.keys() {
+            let gauge = families.in_flight.with_label_values(&[rule.as_str()]);
+            gauge.set(in_flight.get(rule).copied().unwrap_or(0));
+        }
         let counters = families.counters().into_iter();
         let counters = counters.flat_map(Collector::collect);
+        let counters = counters.chain(families.in_flight.collect());
         let mut all: Vec<_> = counters
             .filter(|family| !family.get_metric().is_empty())
             .collect();

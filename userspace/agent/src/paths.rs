@@ -53,21 +53,13 @@ impl Tried {
     }
 }
 
-/// Paths that are to be taken for unavailable, separated by commas: for tests of what happens
-/// on a kernel that does not have them.
-pub const WITHOUT: &str = "UNDERPASS_TEST_WITHOUT";
-
-fn is_switched_off(path: &str) -> bool {
-    std::env::var(WITHOUT).is_ok_and(|paths| paths.split(',').any(|p| p == path))
-}
-
 /// Tries out the engine that `down` is of.
 pub async fn try_engine(splices: &Splices, down: Down) -> Tried {
     let begun = Instant::now();
     let path = path_name(down);
-    let failure = match is_switched_off(&path) {
-        true => Some(format!("{WITHOUT} names it")),
-        false => failure(splices).await,
+    let failure = match dataplane::switched_off(&path) {
+        Some(reason) => Some(reason),
+        None => failure(splices).await,
     };
     Tried {
         path,

@@ -13,14 +13,15 @@ mod common;
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::SocketAddr,
+    path::Path,
 };
 
-use common::{Hosts, enrich};
+use common::{BINARY, Hosts, enrich};
 use scylla::client::{session::Session, session_builder::SessionBuilder};
 use serde_json::Value;
 use testkit::{
     node::{Node, NodeOptions},
-    sandbox::{Netns, Sandbox, run_in},
+    sandbox::{Agent, Cgroup, Netns, Sandbox, run_in},
 };
 
 const PORT: u16 = 9042;
@@ -36,7 +37,7 @@ fn host(own: &[&str], others: &[&str]) -> Hosts {
 }
 
 /// A node at each address, which share nothing: a row is where it was written.
-fn cluster(hosts: &Hosts, ips: [&str; 3]) -> Vec<Node> {
+fn cluster(netns: &Netns, ips: [&str; 3]) -> Vec<Node> {
     let ring = ips.map(|ip| SocketAddr::new(ip.parse().unwrap(), PORT));
     let start = |listen| {
         let options = NodeOptions {
@@ -50,7 +51,7 @@ fn cluster(hosts: &Hosts, ips: [&str; 3]) -> Vec<Node> {
             ],
             ..NodeOptions::default()
         };
-        let started = run_in(Some(&hosts.database), None, || Node::start(options));
+        let started = run_in(Some(netns), None, || Node::start(options));
         started.unwrap().unwrap()
     };
     ring.map(start).into()
@@ -76,10 +77,21 @@ async fn talk(contact: SocketAddr) -> Session {
 }
 
 fn each_node_is_dialled_at_its_own_address(hosts: &Hosts, ips: [&str; 3], client: &str) {
-    let nodes = cluster(hosts, ips);
+    let nodes = cluster(&hosts.database, ips);
     let agent = hosts.agent(&enrich(&[PORT]));
+    let app = (&hosts.app.netns, Some(&hosts.app.cgroup));
+    each_is_dialled_and_none_goes_around(&nodes, &agent, app, client);
+}
+
+/// By a driver that is there, and knows one of them.
+fn each_is_dialled_and_none_goes_around(
+    nodes: &[Node],
+    agent: &Agent<'_>,
+    (netns, cgroup): (&Netns, Option<&Cgroup>),
+    client: &str,
+) {
     let expected: BTreeSet<String> = nodes.iter().map(|node| node.addr().to_string()).collect();
-    let flows = hosts.client(|| {
+    let flows = run_in(Some(netns), cgroup, || {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
@@ -89,6 +101,7 @@ fn each_node_is_dialled_at_its_own_address(hosts: &Hosts, ips: [&str; 3], client
             agent.json("/flows").unwrap()
         })
     });
+    let flows = flows.unwrap();
     let dialled = |flow: &Value| flow["orig_dst"].as_str().map(str::to_owned);
     let flows: Vec<Value> = flows.as_array().unwrap().clone();
     let seen: BTreeSet<String> = flows.iter().filter_map(dialled).collect();
@@ -102,7 +115,7 @@ fn each_node_is_dialled_at_its_own_address(hosts: &Hosts, ips: [&str; 3], client
         .metric("underpass_connections_total{outcome=\"intercepted\",rule=\"r\"}")
         .unwrap();
     assert_eq!(connections as f64, intercepted, "none went around");
-    for node in &nodes {
+    for node in nodes {
         let executed = node.tally().requests[EXECUTE];
         assert!(executed > 0, "{} has a part of the ring", node.addr());
         let clients: BTreeMap<SocketAddr, String> = node
@@ -140,6 +153,27 @@ fn each_node_is_dialled_at_its_own_ipv6_address() {
     each_node_is_dialled_at_its_own_address(&hosts, ips, "2001:db8::1");
 }
 
+/// The agent is on the databases' host, and the driver elsewhere.
+#[test]
+fn each_node_is_dialled_at_its_own_address_from_another_host() {
+    let (v4, v6) = (
+        ["192.0.2.2", "192.0.2.3", "192.0.2.4"],
+        ["2001:db8::2", "2001:db8::3", "2001:db8::4"],
+    );
+    for (ips, bits, client) in [(v4, 24, "192.0.2.1"), (v6, 64, "2001:db8::1")] {
+        let (clients, databases) = (Netns::new().unwrap(), Sandbox::new().unwrap());
+        let own = ips.map(|ip| format!("{ip}/{bits}"));
+        let own = own.each_ref().map(String::as_str);
+        let others = format!("{client}/{bits}");
+        databases.netns.join(&clients, &own, &[&others]).unwrap();
+        let nodes = cluster(&databases.netns, ips);
+        let policy = format!("[[incoming]]\n{}", enrich(&[PORT]));
+        let (netns, cgroup) = (Some(&databases.netns), &databases.cgroup);
+        let agent = Agent::start(Path::new(BINARY), netns, cgroup, "", &policy).unwrap();
+        each_is_dialled_and_none_goes_around(&nodes, &agent, (&clients, None), client);
+    }
+}
+
 /// A driver that dials a virtual address of these nodes: which addresses it finds, and what it dials.
 fn behind_a_virtual_address(pipeline: &str) -> (BTreeSet<String>, BTreeSet<String>) {
     const VIRTUAL: &str = "10.9.0.10:9042";
@@ -147,7 +181,7 @@ fn behind_a_virtual_address(pipeline: &str) -> (BTreeSet<String>, BTreeSet<Strin
         &["192.0.2.1/24"],
         &["192.0.2.2/24", "192.0.2.3/24", "192.0.2.4/24"],
     );
-    let nodes = cluster(&hosts, ["192.0.2.2", "192.0.2.3", "192.0.2.4"]);
+    let nodes = cluster(&hosts.database, ["192.0.2.2", "192.0.2.3", "192.0.2.4"]);
     let backends: Vec<String> = nodes.iter().map(|n| format!("\"{}\"", n.addr())).collect();
     let agent = hosts.agent(&format!(
         "[[rule]]\nname = \"r\"\nto = [\"{VIRTUAL}\"]\nbackends = [{}]\naction = \"enrich\"\n{pipeline}\n\

@@ -20,6 +20,7 @@ mod odd;
 use std::io::{ErrorKind, Read, Write};
 
 use common::{Family, eventually, works};
+use dataplane::edge::maglev::Table;
 use hosts::{ENRICHED, ENRICHED_TOO, Hosts, QUICK, both};
 use testkit::sandbox::Agent;
 
@@ -45,15 +46,20 @@ fn an_enriched_client_is_decoded_and_flows_say_which_backend_it_has() {
         let flows = agent.json("/flows").unwrap();
         let flows = flows.as_array().unwrap();
         let mut used = [0, 0];
+        // Where the edge would forward them to.
+        let table = Table::new(&hosts::backends(family).map(|at| (at, 1))).unwrap();
         for client in &clients {
-            let own = client.local_addr().unwrap().to_string();
+            let own = client.local_addr().unwrap();
+            let turn = table.choose(own, hosts::virtual_address(family));
+            let own = own.to_string();
             let flow = flows.iter().find(|flow| flow["client"] == own).unwrap();
             assert_eq!(flow["path"], "enrich", "{flow}");
             assert_eq!(flow["orig_dst"], hosts::virtual_address(family).to_string());
             let backend = hosts::backends(family)
                 .iter()
                 .position(|at| flow["backend"] == at.to_string());
-            used[backend.unwrap()] += 1;
+            assert_eq!(backend, Some(turn), "{flow}");
+            used[turn] += 1;
         }
         // All on one side: once in eight million times.
         assert!(used.iter().all(|n| *n > 0), "{used:?}");

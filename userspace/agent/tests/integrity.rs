@@ -90,10 +90,15 @@ fn relayed_flows() {
 /// ends that block is in docs/decisions/0005-shortcut.md.
 #[test]
 fn flows_on_the_shortcut() {
+    let helper = Helper::test("an_end_that_is_killed").unwrap();
     let sandbox = Sandbox::new().unwrap();
+    let options = Options {
+        helper: Some(helper.clone()),
+        ..Options::default()
+    };
     let server = sandbox.client(|| {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        Server::start_with(listener, Options::default()).unwrap()
+        Server::start_with(listener, options).unwrap()
     });
     let server = server.unwrap();
     let policy = format!(
@@ -108,11 +113,15 @@ fn flows_on_the_shortcut() {
         connection_max: 8 << 20,
         connections: (1, 64),
         hang_limit: LOADED,
+        helper: Some(helper),
         ..Plan::new(server.addr())
     };
     let report = sandbox.client(|| drive(&plan)).unwrap();
     // It leaves out bytes that took TCP.
     assert!(report.passed(&["fionread".into()]), "{report}");
+    for killed in ["client-killed", "server-killed"] {
+        assert!(report.behaviours.contains_key(killed), "{report}");
+    }
     let taken = agent.metric("underpass_shortcut_bytes_total{way=\"shortcut\"}");
     assert!(taken.unwrap() > (64 << 20) as f64);
 }

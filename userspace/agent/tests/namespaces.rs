@@ -28,6 +28,7 @@ mod traffic;
 use std::{
     io::{self, ErrorKind, Read, Write},
     net::{SocketAddr, TcpListener, TcpStream},
+    process::Command,
     thread,
 };
 
@@ -177,6 +178,37 @@ fn routes_and_source_address_are_the_clients_own() {
         assert_eq!(client.peer_addr().unwrap(), to);
         exchange(&mut client, &mut database);
     }
+    assert_eq!(outcome(&agent, "intercepted"), 3.0);
+}
+
+/// Who may talk to whom in a container's namespace holds for what the agent dials there, too.
+#[test]
+fn the_network_policy_is_the_clients_own() {
+    let host = Sandbox::new().unwrap();
+    let (guarded, open) = (Container::new(&host), Container::new(&host));
+    let agent = start(&host, "", &enrich(&[PORT]));
+    let listeners = [&guarded, &open].map(|container| {
+        call(&agent, container);
+        container.listen(Family::V4.loopback())
+    });
+    let nft = |rules: &str| {
+        let run = || Command::new("nft").arg(rules).output().unwrap();
+        let said = run_in(Some(&guarded.netns), None, run).unwrap();
+        assert!(said.status.success(), "{said:?} (cargo xtask setup)");
+    };
+    let dial = |container: &Container<'_>| {
+        let dialled = container.client(|| connect(Family::V4, container.database()));
+        dialled.map_err(|error| error.kind())
+    };
+    nft(&format!(
+        "table ip guard {{ chain out {{ type filter hook output priority 0; \
+         tcp dport {PORT} reject with tcp reset; }}; }}"
+    ));
+    let refused = dial(&guarded).map(drop);
+    assert_eq!(refused, Err(ErrorKind::ConnectionRefused));
+    exchange(&mut dial(&open).unwrap(), &mut accept(&listeners[1]).0);
+    nft("delete table ip guard");
+    exchange(&mut dial(&guarded).unwrap(), &mut accept(&listeners[0]).0);
     assert_eq!(outcome(&agent, "intercepted"), 3.0);
 }
 

@@ -362,6 +362,34 @@ fn latency_is_what_the_database_took() {
     assert!((0.4..0.6).contains(&sum), "{sum}");
 }
 
+/// Of each flow and of its rule; what ends unanswered is not on its way for ever.
+#[test]
+fn what_is_not_answered_yet_is_in_flight() {
+    let hosts = Hosts::new();
+    let listener = hosts.listen(Distance::Here, Family::V4);
+    let port = listener.local_addr().unwrap().port();
+    let agent = hosts.agent(&rule("observe", &to(&[port])));
+    let of_rule = || agent.metric("underpass_observed_in_flight{rule=\"r\"}");
+    let ask = |streams: &[i16]| {
+        let bytes = |version, opcode, streams: &[i16]| {
+            let frames = streams.iter().map(|n| frame(version, *n, opcode, 3));
+            frames.collect::<Vec<_>>().concat()
+        };
+        let answered = bytes(0x83, RESULT, &streams[..1]);
+        conversation(&hosts, &listener, &[(bytes(3, QUERY, streams), answered)])
+    };
+    let one = ask(&[1, 2, 3]);
+    assert_eq!(flow(&agent)["in_flight"], 2);
+    assert_eq!(of_rule().unwrap(), 2.0);
+    let other = ask(&[1, 2]);
+    assert_eq!(of_rule().unwrap(), 3.0);
+    drop(one);
+    eventually("the first has ended", || of_rule().unwrap() == 1.0);
+    assert_eq!(flow(&agent)["in_flight"], 1);
+    drop(other);
+    eventually("both have ended", || of_rule().unwrap() == 0.0);
+}
+
 #[test]
 fn without_a_rule_that_observes_nothing_is_read() {
     let hosts = Hosts::new();

@@ -14,7 +14,7 @@ mod host;
 use std::fs;
 
 use common::eventually;
-use host::{host, listen, serve_all};
+use host::{Program, host, listen, serve_all};
 use nix::sys::signal::Signal;
 use testkit::sandbox::Cgroup;
 
@@ -153,6 +153,31 @@ fn a_reload_forgets() {
         let deny = "[[rule]]\nname = \"no\"\nto = [\":PORT\"]\naction = \"deny\"\n";
         host.reload(&format!("{deny}{}", policy("10m")));
         assert_eq!(host.dial(&mut program), "no denied");
+    });
+}
+
+/// Whomever it means, and again when it ends.
+#[test]
+fn a_mark_forgets() {
+    host(&policy("10m"), |host| {
+        let mut program = host.program();
+        let is_asked_again = |program: &mut Program| {
+            assert_eq!(host.remembered(), 0);
+            assert_eq!(host.dial(program), VISITS);
+            assert_eq!(host.dial(program), REMEMBERED);
+        };
+        is_asked_again(&mut program);
+        host.operator(&["mark", "to=:1", "deny"]);
+        is_asked_again(&mut program);
+        host.operator(&["unmark", "1"]);
+        is_asked_again(&mut program);
+        // Of flows that run only.
+        host.operator(&["mark", "rule=nobodys", "enrich"]);
+        is_asked_again(&mut program);
+        // It asks for the session: nobody gets past it because of what he was before.
+        host.operator(&["mark", "user=nobody,to=:PORT", "deny"]);
+        assert_eq!(host.remembered(), 0);
+        assert_eq!(host.dial(&mut program), "mark-3 intercepted");
     });
 }
 

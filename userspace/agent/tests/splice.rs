@@ -17,7 +17,7 @@ use std::{
 };
 
 use testkit::{
-    integrity::{Choices, Cql, Options, Plan, Report, Server, drive},
+    integrity::{Choices, Cql, Helper, Options, Plan, Report, Server, child, drive},
     sandbox::{Agent, Sandbox},
 };
 
@@ -63,6 +63,12 @@ fn switched(folder: &Path, switch: &str) -> PathBuf {
     script
 }
 
+/// Played by the helper; by itself it does nothing.
+#[test]
+fn an_end_that_is_killed() {
+    child().unwrap();
+}
+
 /// Drives 256 MiB, and says how the flows were carried.
 fn driven(engine: &str, waiting: &[&str], drivers: &[&str]) -> (Report, f64, f64) {
     driven_by(Path::new(BINARY), engine, waiting, drivers)
@@ -74,10 +80,15 @@ fn driven_by(
     waiting: &[&str],
     drivers: &[&str],
 ) -> (Report, f64, f64) {
+    let helper = Helper::test("an_end_that_is_killed").unwrap();
     let sandbox = Sandbox::new().unwrap();
+    let options = Options {
+        helper: Some(helper.clone()),
+        ..Options::default()
+    };
     let server = sandbox.server(|| {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        Server::start_with(listener, Options::default()).unwrap()
+        Server::start_with(listener, options).unwrap()
     });
     let server = server.unwrap();
     let agent = agent_as(binary, &sandbox, engine, server.addr().port());
@@ -87,6 +98,7 @@ fn driven_by(
         connection_max: 8 << 20,
         connections: (1, 16),
         hang_limit: LOADED,
+        helper: Some(helper),
         cql: Some(Cql {
             drivers: drivers.iter().map(|d| (*d).to_owned()).collect(),
             ..Cql::default()
@@ -159,6 +171,8 @@ fn flows_are_relayed_where_the_engine_fails_and_the_other_is_never_tried() {
         agent.wait_for_log("flow closed").unwrap();
         let handovers = agent.metric("underpass_handovers_total").unwrap();
         assert_eq!(handovers > 0.0, works, "{handovers} with {without} off");
+        let off = "underpass_splice_refusals_total{reason=\"off\"}";
+        assert_eq!(agent.metric(off).unwrap(), f64::from(!works), "{without}");
     }
 }
 
@@ -211,21 +225,25 @@ fn what_begins_as_tls_is_relayed() {
 #[test]
 fn doctor_tries_the_engine_out() {
     let sandbox = Sandbox::new().unwrap();
-    let output = sandbox.server(|| {
-        let output = std::process::Command::new(BINARY).arg("doctor").output();
-        String::from_utf8(output.unwrap().stdout).unwrap()
-    });
-    let output = output.unwrap();
-    let line = |path: &str| {
-        output
-            .lines()
-            .find(|l| l.starts_with(&format!("path {path}")))
+    let doctor = |without: &str| {
+        let output = sandbox.server(|| {
+            let mut doctor = std::process::Command::new(BINARY);
+            let doctor = doctor.arg("doctor").env("UNDERPASS_TEST_WITHOUT", without);
+            String::from_utf8(doctor.output().unwrap().stdout).unwrap()
+        });
+        output.unwrap()
     };
-    assert!(
-        line("splice_egress").is_some_and(|l| l.contains(" ok ")),
-        "{output}"
-    );
-    assert_eq!(line("splice_ingress"), None, "{output}");
+    let is = |output: &str, what: &str, said: &str| {
+        let line = output.lines().find(|l| l.starts_with(what));
+        assert!(line.is_some_and(|l| l.contains(said)), "{what}: {output}");
+    };
+    let paths = ["path splice_egress", "shortcut"];
+    let all = doctor("none");
+    paths.iter().for_each(|path| is(&all, path, " ok "));
+    assert!(!all.contains("splice_ingress"), "{all}");
+    let none = doctor("splice_egress,shortcut");
+    let reason = "UNDERPASS_TEST_WITHOUT names it";
+    paths.iter().for_each(|path| is(&none, path, reason));
 }
 
 #[test]

@@ -15,6 +15,16 @@ use crate::pins::Pins;
 /// of what happens when they are full.
 pub const ENTRIES: &str = "UNDERPASS_TEST_ENTRIES";
 
+/// Paths that are to be taken for unavailable, separated by commas: for tests of what happens on a
+/// kernel that does not have them.
+const WITHOUT: &str = "UNDERPASS_TEST_WITHOUT";
+
+/// Why a path is off, if a test wants it so.
+pub fn switched_off(path: &str) -> Option<String> {
+    let named = std::env::var(WITHOUT).is_ok_and(|paths| paths.split(',').any(|p| p == path));
+    named.then(|| format!("{WITHOUT} names it"))
+}
+
 const OF_FLOWS: [&str; 9] = [
     "meters",
     "clients",

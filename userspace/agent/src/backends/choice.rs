@@ -5,24 +5,58 @@ use std::{
     hash::{BuildHasher, Hasher},
     net::SocketAddr,
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
 };
 
 use dataplane::{
     backends::{Lots, Weight, Weights},
-    policy::RuleName,
+    edge::maglev::Table,
+    policy::{Rule, RuleName},
 };
 
 /// What stands behind the virtual addresses of one rule.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Share {
     /// The rule.
     pub rule: RuleName,
     /// Its backends, in its order; those with weight 0 get no new connections.
     pub backends: Vec<(SocketAddr, Weight)>,
+    /// The edge's, made when it is first asked: only gateways need it.
+    table: Arc<OnceLock<Option<Table>>>,
 }
+
+impl Share {
+    /// Of these.
+    pub fn new(rule: RuleName, backends: Vec<(SocketAddr, Weight)>) -> Self {
+        Self {
+            rule,
+            backends,
+            table: Arc::default(),
+        }
+    }
+
+    fn is_of(&self, rule: &Rule) -> bool {
+        let backends = self.backends.iter().map(|(at, _)| at);
+        self.rule == rule.name && backends.eq(&rule.backends)
+    }
+
+    fn at(&self, client: SocketAddr, virtual_address: SocketAddr) -> Option<SocketAddr> {
+        let table = self.table.get_or_init(|| Table::new(&self.backends));
+        let number = table.as_ref()?.choose(client, virtual_address);
+        self.backends.get(number).map(|(at, _)| *at)
+    }
+}
+
+/// A table follows from the rest.
+impl PartialEq for Share {
+    fn eq(&self, other: &Self) -> bool {
+        (&self.rule, &self.backends) == (&other.rule, &other.backends)
+    }
+}
+
+impl Eq for Share {}
 
 /// All of it at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -34,6 +68,21 @@ pub struct Choice {
 }
 
 impl Choice {
+    /// The backend to which the edge would forward this connection; None when none takes new ones.
+    pub fn as_the_edge(
+        &self,
+        rule: &Rule,
+        (client, virtual_address): (SocketAddr, SocketAddr),
+        dice: &Dice,
+    ) -> Option<SocketAddr> {
+        let mut shares = self.shares.iter();
+        match shares.find(|share| share.is_of(rule)) {
+            Some(share) => share.at(client, virtual_address),
+            // It is another policy's, for a moment.
+            None => self.draw(&rule.backends, dice),
+        }
+    }
+
     /// One of these by its weight; None when none of them takes new connections.
     pub fn draw(&self, backends: &[SocketAddr], dice: &Dice) -> Option<SocketAddr> {
         let drawn = Lots::of(backends, &self.weights).draw(dice.number())?;

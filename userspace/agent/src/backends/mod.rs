@@ -3,7 +3,7 @@
 //! - `health.rs`: one backend's standing; pure.
 //! - `check.rs`: what is asked of a backend.
 //! - `owner.rs`: the task that has them all checked, and tells whoever chooses.
-//! - `choice.rs`: what it tells; the agent's own choice, for flows that it dials.
+//! - `choice.rs`: what it tells; the agent's own choice, for flows that it dials: at a gateway, the edge's.
 //! - `view.rs`: what there is to see.
 //!
 //! The kernel chooses by the same weights (`dataplane::backends`), for connections that do not come

@@ -325,8 +325,15 @@ impl Owner {
             .iter()
             .map(|(at, m)| (*at, weight(m)))
             .collect();
-        let shares = shares(&self.policy.borrow(), &weights);
         let told = self.tell.borrow().clone();
+        let mut shares = shares(&self.policy.borrow(), &weights);
+        for share in &mut shares {
+            // With the table that it may have by now.
+            let mut before = told.shares.iter();
+            if let Some(same) = before.find(|before| *before == &*share) {
+                *share = same.clone();
+            }
+        }
         for (at, weight) in &weights {
             if told.weights.get(at) != Some(weight) {
                 self.metrics.stands(*at, *weight);
@@ -388,9 +395,9 @@ fn shares(policy: &Policy, weights: &Weights) -> Vec<Share> {
     let weight = |at: &SocketAddr| weights.get(at).copied().unwrap_or(0);
     let rules = policy.rules.iter().filter(|rule| !rule.backends.is_empty());
     rules
-        .map(|rule| Share {
-            rule: rule.name.clone(),
-            backends: rule.backends.iter().map(|at| (*at, weight(at))).collect(),
+        .map(|rule| {
+            let backends = rule.backends.iter().map(|at| (*at, weight(at)));
+            Share::new(rule.name.clone(), backends.collect())
         })
         .collect()
 }

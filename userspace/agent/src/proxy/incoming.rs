@@ -90,7 +90,8 @@ fn backend(shared: &Shared, arrived: &Arrived, candidate: &Candidate) -> Option<
         return None;
     }
     let policy = shared.policy.borrow().clone();
-    let behind = &policy.balances(candidate)?.backends;
+    let rule = policy.balances(candidate)?;
+    let ends = (arrived.client.socket_addr(), arrived.orig_dst.socket_addr());
     let choice = shared.backends.choice();
-    choice.borrow().draw(behind, &shared.dice)
+    choice.borrow().as_the_edge(rule, ends, &shared.dice)
 }

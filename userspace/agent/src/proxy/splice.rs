@@ -34,7 +34,7 @@ use super::{
 use crate::{
     flows::{Flow, Path},
     keeper::{Kept, NotKept, Papers},
-    metrics::Metrics,
+    metrics::{Metrics, SPLICE_OFF},
 };
 
 /// A flow that comes back this soon is one whose sender is ahead of its receiver. It is relayed
@@ -71,6 +71,8 @@ impl Way {
             Some(Ok(splices)) => return Some(splices.clone()),
             Some(Err(reason)) => {
                 flow.is_relayed(format!("splice is off: {reason}"));
+                let refusals = &shared.metrics.splice_refusals;
+                refusals.with_label_values(&[SPLICE_OFF]).inc();
                 *self = Self::Closed;
             }
             None => flow.is_relayed("the splice is still being tried out"),

@@ -224,7 +224,7 @@ fn certificates_that_are_read_again_and_the_same_change_nothing() {
     let believed = Believed::new();
     world(|world| {
         let shows = believed.server(&[NAME]);
-        let front = Front::of(world, world.database.addr(), &shows);
+        let front = Front::of(world.sandbox, world.database.addr(), &shows);
         rule_with(world, front.addr, FOLD, &believed.named());
         let mut early = peer(world, front.addr, 4);
         until_folded(world, &mut early);

@@ -154,6 +154,19 @@ impl Host<'_> {
         self.agent.metric("underpass_remembered").unwrap() as u64
     }
 
+    /// Has the agent do what `underpass` with these arguments asks for.
+    pub fn operator(&self, args: &[&str]) {
+        let port = self.database.port().to_string();
+        let args = args.iter().map(|arg| arg.replace("PORT", &port));
+        let done = Command::new(BINARY)
+            .args(args)
+            .arg("--control")
+            .arg(self.agent.control())
+            .output();
+        let done = done.unwrap();
+        assert!(done.status.success(), "{done:?}");
+    }
+
     /// Puts this policy into force.
     pub fn reload(&self, policy: &str) {
         let loaded = "underpass_reloads_total{result=\"ok\"}";

@@ -297,6 +297,41 @@ mod tests {
         println!("it took {:?}", begun.elapsed());
     }
 
+    /// And takes the way back when it has, in order.
+    #[test]
+    fn bytes_take_tcp_while_the_host_has_no_memory_for_more() {
+        let mut canary = Canary::new(None).unwrap();
+        let (mut a, mut b) = canary.pair().unwrap();
+        let has_room = (i64::MAX, Turn::Shortcut);
+        // Less than any host's TCP has: the kernel counts each processor's apart, and may say -1.
+        let has_none = (i64::MIN, Turn::HostFull);
+        for (n, (pages, turn)) in [has_room, has_none, has_room, has_none, has_room]
+            .into_iter()
+            .enumerate()
+        {
+            let limits = abi::ShortcutLimits {
+                until_ns: u64::MAX,
+                host_pages: pages.cast_unsigned(),
+                flow_bytes: FLOW_BYTES,
+                bulk_bytes: u32::MAX,
+            };
+            canary.shortcut.set_limits(limits).unwrap();
+            let before = canary.bytes(turn).unwrap();
+            for piece in 0..20 {
+                let sent = bytes(STREAM, (n * 20 + piece) * 1000, 1000);
+                a.write_all(&sent).unwrap();
+                let mut received = vec![0; sent.len()];
+                b.read_exact(&mut received).unwrap();
+                same(&sent, &received).unwrap();
+            }
+            assert_eq!(
+                canary.bytes(turn).unwrap() - before,
+                20_000,
+                "{turn:?}, {n}"
+            );
+        }
+    }
+
     #[test]
     fn other_bytes_are_seen() {
         assert!(same(b"ab", b"ab").is_ok());

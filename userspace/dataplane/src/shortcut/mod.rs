@@ -87,7 +87,14 @@ impl Spills {
 
 /// Tries the shortcut out on loopback sockets of this process's own, beside any agent's.
 pub fn try_out() -> Result<(), String> {
-    canary::try_out(None)
+    try_as(None)
+}
+
+fn try_as(mark: Option<Mark>) -> Result<(), String> {
+    match load::switched_off("shortcut") {
+        Some(reason) => Err(reason),
+        None => canary::try_out(mark),
+    }
 }
 
 pub(crate) struct Shortcut {
@@ -141,7 +148,7 @@ impl Shortcut {
             return;
         }
         // Not under the lock: it takes a while.
-        let opened = canary::try_out(self.mark).and_then(|()| {
+        let opened = try_as(self.mark).and_then(|()| {
             let mut ebpf = ebpf.lock().unwrap_or_else(PoisonError::into_inner);
             let attached = self
                 .attach(&mut ebpf, cgroup)

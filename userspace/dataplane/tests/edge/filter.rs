@@ -1,6 +1,10 @@
 //! What the edge drops: by rule, by rate, however odd the packet; and that nothing else is.
 
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::{
+    net::{IpAddr, Ipv6Addr, SocketAddr},
+    thread,
+    time::Duration,
+};
 
 use crate::{
     DROP, PASS, TestPins, all_packets,
@@ -292,6 +296,11 @@ fn a_source_may_open_as_many_at_once_as_its_burst_and_then_at_its_rate() {
         assert_eq!(passed6("fd00:1::2"), 0, "of the same /64");
         assert_eq!(passed6("fd00:2::2"), 5);
         assert_eq!(packets(edge, Fate::Limited), 4 * 15 + 20);
+        // One in a second, and never more than at the beginning.
+        thread::sleep(Duration::from_millis(1500));
+        let syn = |n| Segment::new(&format!("10.1.0.1:{}", 41_000 + n), "10.9.0.1:9042", SYN);
+        let later = (0..20).filter(|n| action(edge, &syn(*n)) == PASS).count();
+        assert!((1..=5).contains(&later), "{later}");
     });
 }
 

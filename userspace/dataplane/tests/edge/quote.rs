@@ -6,23 +6,23 @@ use super::frame::{IP, folded, pseudo_header, sum};
 
 const ICMP_BYTES: usize = 8;
 
-/// A router's complaint about the packet in `frame`, of which it quotes so many bytes; to whoever
+/// A router's complaint that the packet in `frame` is too large, of which it quotes so many bytes; to whoever
 /// the packet says it is from.
 pub fn complaint(router: IpAddr, frame: &[u8], bytes: usize) -> Vec<u8> {
+    complaint_of(too_big(router), router, frame, bytes)
+}
+
+/// Fragmentation needed, and packet too big: type and code.
+pub fn too_big(router: IpAddr) -> [u8; 2] {
+    if router.is_ipv4() { [3, 4] } else { [2, 0] }
+}
+
+/// The same, of any type and code.
+pub fn complaint_of(kind: [u8; 2], router: IpAddr, frame: &[u8], bytes: usize) -> Vec<u8> {
     let packet = &frame[IP..];
     let quoted = &packet[..bytes.min(packet.len())];
-    let is_ipv4 = router.is_ipv4();
-    // Fragmentation needed, and packet too big, with an MTU of 1,280.
-    let mut icmp = vec![
-        if is_ipv4 { 3 } else { 2 },
-        if is_ipv4 { 4 } else { 0 },
-        0,
-        0,
-        0,
-        0,
-        5,
-        0,
-    ];
+    // With an MTU of 1,280, where there is one.
+    let mut icmp = vec![kind[0], kind[1], 0, 0, 0, 0, 5, 0];
     icmp.extend(quoted);
     let mut ip = match router {
         IpAddr::V4(v4) => {

@@ -1,5 +1,5 @@
-//! Packets at random, and good ones that were tampered with, through the edge's program. So many
-//! by default as take seconds; `UNDERPASS_EDGE_PACKETS=1000000` for more.
+//! Packets at random, and good ones that were tampered with, through the edge's program: a million, or as
+//! many as `UNDERPASS_EDGE_PACKETS` says.
 
 use std::{collections::VecDeque, net::SocketAddr};
 

@@ -2,7 +2,9 @@
 //! comes back looked at.
 
 use std::{
+    net::SocketAddr,
     os::fd::{AsRawFd, OwnedFd},
+    sync::atomic::{AtomicBool, Ordering::Relaxed},
     thread,
     time::{Duration, Instant},
 };
@@ -15,11 +17,12 @@ use crate::{
     packets, policy,
     random::{Random, denying, number_of_packets, of_them},
     read::read,
+    rule,
 };
 use dataplane::{
     Edge,
     edge::{Fate, Forward, Interface, WantedMode},
-    policy::Rule,
+    policy::{Action, Policy, Rule},
 };
 use nix::{
     errno::Errno,
@@ -42,8 +45,8 @@ const MTU: &str = "2000";
 /// A host that sends frames as they are, and the gateway at the other end of its wire.
 struct Line {
     _sender: Netns,
-    _gateway: Netns,
-    _pins: [TestPins; 2],
+    gateway: Netns,
+    pins: [TestPins; 2],
     _receiver: Edge,
     wire: OwnedFd,
     edge: Edge,
@@ -63,21 +66,11 @@ impl Line {
             (packet_socket(), receiver)
         })
         .unwrap();
-        let edge = run_in(Some(&gateway), None, || {
-            let mut edge = pins[1].open();
-            edge.install(&known).unwrap();
-            let own = Interface {
-                mode,
-                ..interface(DEVICE, Forward::Snat)
-            };
-            edge.guard(&[own]).unwrap();
-            edge
-        })
-        .unwrap();
+        let edge = run_in(Some(&gateway), None, || guarding(&pins[1], mode, &known)).unwrap();
         Self {
             _sender: sender,
-            _gateway: gateway,
-            _pins: pins,
+            gateway,
+            pins,
             _receiver: receiver,
             wire,
             edge,
@@ -102,19 +95,35 @@ impl Line {
 
     /// What has come back so far.
     fn received(&self) -> Vec<Vec<u8>> {
-        let mut frames = Vec::new();
-        let mut buffer = [0; 4096];
-        loop {
-            match recvfrom::<LinkAddr>(self.wire.as_raw_fd(), &mut buffer) {
-                Ok((bytes, from)) => {
-                    let is_own = from.is_some_and(|from| from.pkttype() == libc::PACKET_OUTGOING);
-                    if !is_own {
-                        frames.push(buffer[..bytes].to_vec());
-                    }
+        received_on(&self.wire)
+    }
+}
+
+/// The edge of a gateway's interface; the policy is in force before a packet meets it.
+fn guarding(pins: &TestPins, mode: WantedMode, known: &Policy) -> Edge {
+    let mut edge = pins.open();
+    edge.install(known).unwrap();
+    let own = Interface {
+        mode,
+        ..interface(DEVICE, Forward::Snat)
+    };
+    edge.guard(&[own]).unwrap();
+    edge
+}
+
+fn received_on(wire: &OwnedFd) -> Vec<Vec<u8>> {
+    let mut frames = Vec::new();
+    let mut buffer = [0; 4096];
+    loop {
+        match recvfrom::<LinkAddr>(wire.as_raw_fd(), &mut buffer) {
+            Ok((bytes, from)) => {
+                let is_own = from.is_some_and(|from| from.pkttype() == libc::PACKET_OUTGOING);
+                if !is_own {
+                    frames.push(buffer[..bytes].to_vec());
                 }
-                Err(Errno::EAGAIN) => return frames,
-                Err(error) => panic!("{error}"),
             }
+            Err(Errno::EAGAIN) => return frames,
+            Err(error) => panic!("{error}"),
         }
     }
 }
@@ -193,7 +202,7 @@ fn odd_packets_are_counted_by_cause_on_the_wire_too() {
     for mode in MODES {
         let mut line = Line::new(mode, forwarding(1));
         for (vip, is_ipv4) in [(VIP4, true), (VIP6, false)] {
-            let client = |port: u16| std::net::SocketAddr::new(host(CLIENT, is_ipv4), port);
+            let client = |port: u16| SocketAddr::new(host(CLIENT, is_ipv4), port);
             let opens = |port| Segment::between(client(port), vip.parse().unwrap(), SYN);
             let good = opens(40_000);
             let goes_on = Segment {
@@ -246,5 +255,127 @@ fn odd_packets_are_counted_by_cause_on_the_wire_too() {
             }
         }
         assert_eq!(packets(&line.edge, Fate::ToBackend), 4, "the good ones");
+    }
+}
+
+/// Policies one after the other: fewer backends, another virtual address, somebody who is denied, nobody
+/// who is forwarded.
+fn policies() -> [Policy; 4] {
+    let more = Rule {
+        backends: forwarding(2)[0].backends.clone(),
+        ..rule("more", &[], &["10.9.0.11:9042"], Action::Bypass)
+    };
+    let another = [vec![more], forwarding(2)].concat();
+    [forwarding(1), another, denying(forwarding(2)), vec![]].map(policy)
+}
+
+/// A packet of an established connection, and from where to where it is sent on.
+type Established = (Vec<u8>, (SocketAddr, SocketAddr));
+
+/// Puts them onto the wire, a few at a time, until there have been enough changes; each has to come back, and
+/// to go where it always went. Returns how many there were.
+fn keep_sending(wire: &OwnedFd, frames: &[Established], done: &AtomicBool) -> u64 {
+    let mut sent = 0;
+    while !done.load(Relaxed) {
+        for _ in 0..AT_ONCE / frames.len() {
+            for (frame, _) in frames {
+                let bytes = send(wire.as_raw_fd(), frame, MsgFlags::empty()).unwrap();
+                assert_eq!(bytes, frame.len());
+                sent += 1;
+            }
+        }
+        let mut missing = AT_ONCE / frames.len() * frames.len();
+        let began = Instant::now();
+        while missing > 0 {
+            assert!(
+                began.elapsed() < PATIENCE,
+                "{missing} after {sent} are lost"
+            );
+            let back = received_on(wire);
+            let back = back.iter().filter_map(|frame| read(frame));
+            for is in back.filter(|is| is.flags == ACK) {
+                let ends = (is.from, is.to);
+                assert!(frames.iter().any(|(_, known)| *known == ends), "{is:?}");
+                missing -= 1;
+            }
+            thread::yield_now();
+        }
+    }
+    sent
+}
+
+/// Rules, backends, virtual addresses, and agents: packets of what is established neither stop nor stray.
+#[test]
+fn no_packet_is_lost_while_everything_changes() {
+    const CHANGES: usize = 40;
+    for mode in MODES {
+        let mut line = Line::new(mode, forwarding(2));
+        let clients: Vec<SocketAddr> = (0..4_u16)
+            .flat_map(|n| [true, false].map(|v4| SocketAddr::new(host(CLIENT, v4), 40_000 + n)))
+            .collect();
+        let segment = |client: &SocketAddr, flags| {
+            let vip = if client.is_ipv4() { VIP4 } else { VIP6 };
+            Segment::between(*client, vip.parse().unwrap(), flags).frame()
+        };
+        let opened: Vec<_> = clients.iter().map(|c| segment(c, SYN)).collect();
+        line.send(&opened);
+        let mut frames = Vec::new();
+        for client in &clients {
+            let frame = segment(client, ACK);
+            line.send(std::slice::from_ref(&frame));
+            let began = Instant::now();
+            let ends = loop {
+                let back = line.received();
+                let mut back = back.iter().filter_map(|frame| read(frame));
+                if let Some(is) = back.find(|is| is.flags == ACK) {
+                    break (is.from, is.to);
+                }
+                assert!(began.elapsed() < PATIENCE, "{client} is not forwarded");
+            };
+            frames.push((frame, ends));
+        }
+        let done = AtomicBool::new(false);
+        let flown = thread::scope(|scope| {
+            let sending = scope.spawn(|| keep_sending(&line.wire, &frames, &done));
+            let changes = scope.spawn(|| {
+                let done = Done(&done);
+                let change = || {
+                    let policies = policies();
+                    let mut edge = guarding(&line.pins[1], mode, &policies[0]);
+                    for n in 0..CHANGES {
+                        let known = &policies[n % policies.len()];
+                        edge.install(known).unwrap();
+                        for rule in known.rules.iter().filter(|rule| !rule.backends.is_empty()) {
+                            let weights = rule.backends.iter().enumerate();
+                            let weights: Vec<_> = weights
+                                .map(|(at, backend)| (*backend, ((n + at) % 2) as u8))
+                                .collect();
+                            edge.set_backends(&rule.name, &weights).unwrap();
+                        }
+                        if n % 8 == 0 {
+                            // The next agent.
+                            edge = guarding(&line.pins[1], mode, known);
+                        }
+                    }
+                };
+                run_in(Some(&line.gateway), None, change).unwrap();
+                drop(done);
+            });
+            changes.join().unwrap();
+            sending.join().unwrap()
+        });
+        println!("{mode:?}: {flown} packets during {CHANGES} changes");
+        assert_eq!(all_packets(&line.edge), line.sent + flown, "{mode:?}");
+        let forwarded = packets(&line.edge, Fate::ToBackend);
+        assert_eq!(forwarded, line.sent + flown, "{mode:?}");
+    }
+}
+
+/// Whoever sends ends, also when the changes fail.
+struct Done<'a>(&'a AtomicBool);
+
+impl Drop for Done<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Relaxed);
     }
 }
