@@ -267,6 +267,33 @@ mod tests {
     }
 
     #[test]
+    fn what_is_made_durable_and_when() {
+        const HOUR: Duration = Duration::from_secs(3600);
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.log");
+        for (fsync, is_durable, is_due_later) in [
+            (Fsync::Never, false, false),
+            (Fsync::Batch, true, false),
+            (Fsync::Every(HOUR), false, true),
+            (Fsync::Every(Duration::ZERO), true, false),
+        ] {
+            let settings = LinesSettings {
+                fsync,
+                ..settings(&path)
+            };
+            let mut lines = Lines::open(settings).unwrap();
+            lines.write(b"1\n").unwrap();
+            lines.batch_ends().unwrap();
+            assert_eq!(lines.dirty_since.is_none(), is_durable, "{fsync:?}");
+            let due = lines.due();
+            assert_eq!(due.is_some(), is_due_later, "{fsync:?}");
+            assert!(due.is_none_or(|due| due > Instant::now()));
+            lines.make_durable().unwrap();
+            assert_eq!((lines.dirty_since, lines.due()), (None, None));
+        }
+    }
+
+    #[test]
     fn nobody_else_may_read_it() {
         use std::os::unix::fs::PermissionsExt;
         let folder = tempfile::tempdir().unwrap();

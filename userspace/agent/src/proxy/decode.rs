@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use cql::{FlowDecoder, NoPlace, Place, Sink, Unread, Verdict};
+use cql::{FlowDecoder, NoPlace, Place, Sink, Undecodable, Unread, Verdict};
 use dataplane::policy::Action;
 
 use super::{
@@ -351,14 +351,19 @@ impl Decoder {
             true => {}
             false => self.editing = Some(editing),
         }
-        if !self.decodes() && (lets_pass || !self.is_undecodable()) {
+        // What is not decoded may be edited all the same, but for segments that nobody can open.
+        let is_closed = self.undecodable() == Some(Undecodable::SegmentCompression);
+        if !self.decodes() && (self.undecodable().is_none() || is_closed && lets_pass) {
             self.edit_no_more();
         }
         chunk
     }
 
-    fn is_undecodable(&self) -> bool {
-        matches!(self.reading, Reading::Walks(Err(NoPlace::Undecodable(_))))
+    fn undecodable(&self) -> Option<Undecodable> {
+        match self.reading {
+            Reading::Walks(Err(NoPlace::Undecodable(why))) => Some(why),
+            _ => None,
+        }
     }
 
     /// What these bytes tell, on the client's side.

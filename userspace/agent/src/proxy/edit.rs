@@ -226,7 +226,7 @@ impl Editing {
         Some((self.last_words.take()?, reason))
     }
 
-    /// Nothing is lost if what cannot be decoded is not edited, either.
+    /// What it cannot be shown passes.
     pub(super) fn lets_pass(&self) -> bool {
         self.is_decided && !self.editor.is_strict()
     }
