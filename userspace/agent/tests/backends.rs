@@ -216,12 +216,19 @@ fn an_operator_drains_takes_out_and_brings_back() {
     assert!(fleet.count(&fleet.connect_many(MANY))[2] >= 10);
     assert!(before.iter_mut().all(works));
     let admin = agent.admin().to_string();
-    let listed = fleet.hosts.direct(|| {
-        Command::new(BINARY)
-            .args(["backends", "--admin", &admin])
-            .output()
-    });
-    let listed = String::from_utf8(listed.unwrap().stdout).unwrap();
+    let list = |json: &[&str]| {
+        let args = [&["backends", "--admin", &admin], json].concat();
+        let listed = fleet
+            .hosts
+            .direct(|| Command::new(BINARY).args(args).output());
+        String::from_utf8(listed.unwrap().stdout).unwrap()
+    };
+    let as_json: serde_json::Value = serde_json::from_str(&list(&["--json"])).unwrap();
+    let listed = as_json.as_array().unwrap();
+    let is_it = |listed: &serde_json::Value| listed["backend"] == backend.to_string();
+    assert_eq!(listed.len(), 3, "{as_json}");
+    assert!(listed.iter().any(is_it), "{as_json}");
+    let listed = list(&[]);
     assert_eq!(listed.lines().count(), 4, "{listed}");
     assert!(listed.starts_with("BACKEND"), "{listed}");
     assert!(listed.contains(&backend.to_string()), "{listed}");
