@@ -148,8 +148,7 @@ fn a_dead_backend_gets_no_new_connections_two_intervals_later_and_a_live_one_get
     let agent = fleet.hosts.agent(&(fleet.rule("bypass", "") + QUICK));
     let dead = fleet.backends[0];
     eventually("checked", || view(&agent, dead)["checks_good"] != 0);
-    let mut to_others = fleet.connect_many(20);
-    to_others.retain(|client| fleet.backend_of(client) != 0);
+    let (_, mut to_others) = fleet.split(fleet.connect_many(20), 0);
     let died = Instant::now();
     fleet.kill(0);
     // Whoever dials it meanwhile is refused, as by any dead database.
@@ -200,8 +199,7 @@ fn an_operator_drains_takes_out_and_brings_back() {
     let policy = fleet.rule("bypass", "") + QUICK;
     let agent = fleet.hosts.agent(&policy);
     let backend = fleet.backends[2];
-    let mut before = fleet.connect_many(MANY);
-    before.retain(|client| fleet.backend_of(client) == 2);
+    let (mut before, _) = fleet.split(fleet.connect_many(MANY), 2);
     assert!(order(&agent, backend, "drain").contains("is draining"));
     assert_eq!(fleet.count(&fleet.connect_many(MANY))[2], 0);
     assert!(before.iter_mut().all(works));
@@ -216,12 +214,19 @@ fn an_operator_drains_takes_out_and_brings_back() {
     assert!(fleet.count(&fleet.connect_many(MANY))[2] >= 10);
     assert!(before.iter_mut().all(works));
     let admin = agent.admin().to_string();
-    let listed = fleet.hosts.direct(|| {
-        Command::new(BINARY)
-            .args(["backends", "--admin", &admin])
-            .output()
-    });
-    let listed = String::from_utf8(listed.unwrap().stdout).unwrap();
+    let list = |json: &[&str]| {
+        let args = [&["backends", "--admin", &admin], json].concat();
+        let listed = fleet
+            .hosts
+            .direct(|| Command::new(BINARY).args(args).output());
+        String::from_utf8(listed.unwrap().stdout).unwrap()
+    };
+    let as_json: serde_json::Value = serde_json::from_str(&list(&["--json"])).unwrap();
+    let listed = as_json.as_array().unwrap();
+    let is_it = |listed: &serde_json::Value| listed["backend"] == backend.to_string();
+    assert_eq!(listed.len(), 3, "{as_json}");
+    assert!(listed.iter().any(is_it), "{as_json}");
+    let listed = list(&[]);
     assert_eq!(listed.lines().count(), 4, "{listed}");
     assert!(listed.starts_with("BACKEND"), "{listed}");
     assert!(listed.contains(&backend.to_string()), "{listed}");
@@ -350,8 +355,7 @@ fn to_a_dead_backend(family: Family, action: &str, setting: &str, error: Option<
     let dead = fleet.backends[0];
     let direct = family.dialled(dead.ip(), dead.port());
     let mut direct = fleet.hosts.client(|| connect(family, direct).unwrap());
-    let is_first = |client: &TcpStream| fleet.backend_of(client) == 0;
-    let (mut of_first, mut others): (Vec<_>, Vec<_>) = clients.into_iter().partition(is_first);
+    let (mut of_first, mut others) = fleet.split(clients, 0);
     // It is alive, and to be treated as if it were not.
     order(&agent, dead, "down");
     match error {

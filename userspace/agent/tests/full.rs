@@ -89,6 +89,8 @@ fn flows_for_which_the_shortcut_has_no_room_stay_on_tcp() {
     let port = listener.local_addr().unwrap().port();
     let policy = rule("bypass", &format!("{}\nshortcut = true", to(&[port])));
     let agent = hosts.switched(SMALL, "", &policy);
+    // On a machine that stands still for seconds the canary may run out of time: then this says so.
+    agent.wait_for_log("path works path=\"shortcut\"").unwrap();
     let flows = || agent.metric("underpass_shortcut_flows").unwrap();
     let mut open = pairs(&hosts, &listener, 12);
     exchange(&mut open);

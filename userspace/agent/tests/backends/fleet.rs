@@ -78,23 +78,37 @@ impl Fleet {
         self.hosts.client(|| (0..n).map(|_| connect()).collect())
     }
 
-    /// Which backend has this connection.
-    pub fn backend_of(&self, client: &TcpStream) -> usize {
-        let own = client.local_addr().unwrap();
-        let own = SocketAddr::new(own.ip().to_canonical(), own.port());
+    /// Which backend has each connection.
+    pub fn backends_of(&self, clients: &[&TcpStream]) -> Vec<usize> {
         // Connections to two backends may have the same port here. What goes through the agent may
         // not: all of it is dialled to one address.
-        let to = self.hosts.client(|| peers::of(client));
-        let straight = self.backends.iter().position(|at| *at == to);
-        let mut found = None;
-        eventually("a backend has the connection", || {
-            found = match straight {
-                Some(backend) => self.has(backend, own).then_some(backend),
-                None => (0..self.nodes.len()).find(|backend| self.has(*backend, own)),
-            };
-            found.is_some()
+        let peers = self.hosts.client(|| peers::of(clients));
+        let found = clients.iter().zip(peers).map(|(client, to)| {
+            let own = client.local_addr().unwrap();
+            let own = SocketAddr::new(own.ip().to_canonical(), own.port());
+            let straight = self.backends.iter().position(|at| *at == to);
+            let mut found = None;
+            eventually("a backend has the connection", || {
+                found = match straight {
+                    Some(backend) => self.has(backend, own).then_some(backend),
+                    None => (0..self.nodes.len()).find(|backend| self.has(*backend, own)),
+                };
+                found.is_some()
+            });
+            found.unwrap()
         });
-        found.unwrap()
+        found.collect()
+    }
+
+    /// Those that this backend has, and the others.
+    pub fn split(&self, clients: Vec<TcpStream>, at: usize) -> (Vec<TcpStream>, Vec<TcpStream>) {
+        let backends = self.backends_of(&clients.iter().collect::<Vec<_>>());
+        let (its, others): (Vec<_>, Vec<_>) = clients
+            .into_iter()
+            .zip(backends)
+            .partition(|(_, backend)| *backend == at);
+        let sockets = |of: Vec<(TcpStream, usize)>| of.into_iter().map(|(client, _)| client);
+        (sockets(its).collect(), sockets(others).collect())
     }
 
     fn has(&self, backend: usize, client: SocketAddr) -> bool {
@@ -105,8 +119,8 @@ impl Fleet {
 
     pub fn count(&self, clients: &[TcpStream]) -> [usize; 3] {
         let mut counts = [0; 3];
-        for client in clients {
-            counts[self.backend_of(client)] += 1;
+        for backend in self.backends_of(&clients.iter().collect::<Vec<_>>()) {
+            counts[backend] += 1;
         }
         counts
     }

@@ -1,23 +1,26 @@
 //! Whom the kernel has really connected a socket to, whatever getpeername(2) says.
 
 use std::{
+    collections::HashMap,
     fs,
     net::{IpAddr, SocketAddr, TcpStream},
     os::fd::AsFd,
 };
 
-/// The peer in the table of the calling thread's namespace: /proc/PID/net/tcp, see proc_net_tcp.rst.
-pub fn of(socket: &TcpStream) -> SocketAddr {
-    let inode = nix::sys::stat::fstat(socket.as_fd()).unwrap().st_ino;
-    let inode = inode.to_string();
+/// Their peers in the table of the calling thread's namespace: /proc/PID/net/tcp, see proc_net_tcp.rst.
+pub fn of(sockets: &[&TcpStream]) -> Vec<SocketAddr> {
     let tables = ["/proc/thread-self/net/tcp", "/proc/thread-self/net/tcp6"];
     let tables = tables.map(|table| fs::read_to_string(table).unwrap());
     let lines = tables.iter().flat_map(|table| table.lines().skip(1));
-    lines
+    let by_inode: HashMap<u64, &str> = lines
         .map(|line| line.split_whitespace().collect::<Vec<_>>())
-        .find(|fields| fields[9] == inode)
-        .map(|fields| address(fields[2]))
-        .unwrap()
+        .map(|fields| (fields[9].parse().unwrap(), fields[2]))
+        .collect();
+    let inode = |socket: &&TcpStream| nix::sys::stat::fstat(socket.as_fd()).unwrap().st_ino;
+    sockets
+        .iter()
+        .map(|socket| address(by_inode[&inode(socket)]))
+        .collect()
 }
 
 /// Words as this machine has them in memory, in hexadecimal, and the port.

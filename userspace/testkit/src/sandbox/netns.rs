@@ -64,7 +64,7 @@ impl Netns {
         others: &[&str],
     ) -> anyhow::Result<()> {
         self.plug(own, other, name)?;
-        other.up(name, others)
+        other.address(name, others)
     }
 
     /// Sets one of its settings: `net.ipv4.ip_forward`.
@@ -77,16 +77,19 @@ impl Netns {
         written.with_context(|| format!("cannot write {path}"))
     }
 
-    /// Makes a veth pair: `veth` with these addresses here, one of another name there, which is not
-    /// up yet.
+    /// Makes a veth pair: `veth` with these addresses here, one of another name there. An IPv6 address
+    /// that a device has before both ends are up cannot be reached for a second after that.
     pub(super) fn plug(&self, own: &[&str], other: &Self, name: &str) -> anyhow::Result<()> {
         let there = other.path();
         let peer = ["type", "veth", "peer", "name", name, "netns", &there];
         self.ip(&[["link", "add", "veth"].as_slice(), &peer].concat())?;
-        self.up("veth", own)
+        self.ip(&["link", "set", "veth", "up"])?;
+        other.ip(&["link", "set", name, "up"])?;
+        self.address("veth", own)
     }
 
-    pub(super) fn up(&self, device: &str, addresses: &[&str]) -> anyhow::Result<()> {
+    /// Gives a device addresses.
+    fn address(&self, device: &str, addresses: &[&str]) -> anyhow::Result<()> {
         for address in addresses {
             // Without duplicate address detection an IPv6 address serves at once.
             let nodad = if address.contains(':') {
@@ -97,7 +100,7 @@ impl Netns {
             let add = ["addr", "add", address, "dev", device];
             self.ip(&[add.as_slice(), nodad].concat())?;
         }
-        self.ip(&["link", "set", device, "up"])
+        Ok(())
     }
 }
 

@@ -118,7 +118,6 @@ impl Wire {
         let mut sockets = Vec::new();
         for ((netns, addresses), name) in [(left, "left"), (right, "right")] {
             netns.plug(addresses, &middle, name)?;
-            middle.up(name, &[])?;
             sockets.push(run_in(Some(&middle), None, || packet_socket(name))??);
         }
         let end = |random| {
