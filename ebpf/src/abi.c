@@ -38,6 +38,7 @@ struct up_cursor abi_cursor;
 struct up_direction abi_direction;
 struct up_meter abi_meter;
 enum up_splice_down abi_splice_down;
+enum up_splice_sender abi_splice_sender;
 enum up_splice_refusal abi_splice_refusal;
 enum up_place_framing abi_place_framing;
 struct up_place abi_place;

@@ -95,8 +95,6 @@ enum up_limit {
 	/* Redirected bytes of one direction that were not taken yet: past this they go through the
 	 * agent, where TCP's window holds the sender. */
 	UP_SPLICE_BYTES = 1048576,
-	/* And packets (of at most 64 KiB) that wait for the kernel's worker. */
-	UP_SPLICE_PACKETS = 32,
 	UP_SPLICE_RING_BYTES = 262144,
 	/* Sockets on the shortcut: two for each flow. */
 	UP_MAX_SHORTCUT_ENDS = 65536,
@@ -531,14 +529,14 @@ struct up_meter {
 	__u32 latencies[800];
 };
 
-/* Where the bytes from the database to the client enter the client's host again. */
+/* Where the bytes from the database to the client enter the stream of the agent's accepted socket. */
 enum up_splice_down {
-	/* They are handed to the agent. */
+	/* Nowhere: they are handed to the agent. */
 	UP_SPLICE_DOWN_OFF = 0,
-	/* Into the stream of the agent's accepted socket. */
+	/* Behind the dialled socket, by a verdict. */
 	UP_SPLICE_DOWN_EGRESS = 1,
-	/* Into the client's own socket. */
-	UP_SPLICE_DOWN_INGRESS = 2,
+	/* In the database's own send(): its socket is on this host. */
+	UP_SPLICE_DOWN_SENDER = 2,
 };
 
 enum up_place_framing {
@@ -575,7 +573,10 @@ struct up_splice_order {
 	/* enum up_splice_down. */
 	__u8 down;
 	__u8 pad[2];
-	/* The agent has written on so many of the bytes that the verdict passed up. */
+	/* And all that the database has sent up to this one. */
+	__u32 down_seq;
+	__u32 pad2;
+	/* The agent has written on so many of the bytes that it has read from the database. */
 	__u64 down_passed;
 	/* Bytes that the agent has written to the client since the flow was enrolled. */
 	__u64 down_written;
@@ -596,10 +597,7 @@ struct up_splice_slot {
 
 /* The kernel's words on it. */
 struct up_splice {
-	/* The three sockets, to be read only: they may be gone. The client's is believed only while
-	 * it carries this cookie. */
-	__u64 client_cookie;
-	__u64 client;
+	/* The agent's two sockets, to be read only: they may be gone. */
 	__u64 accepted;
 	__u64 upstream;
 	/* Of the accepted socket, when the flow was enrolled. */
@@ -611,6 +609,9 @@ struct up_splice {
 	/* A packet could not be cut, or one is missing: no byte passes any more. */
 	__u8 torn;
 	__u8 pad[6];
+	/* Runs of splice_back that have begun, and that have ended. */
+	__u64 back_begun;
+	__u64 back_done;
 	__u64 up_redirected;
 	__u64 up_spills;
 	__u64 down_redirected;
@@ -624,7 +625,7 @@ struct up_splice {
 	struct up_place down_place;
 };
 
-/* Kept with the client's socket. */
+/* Kept with the client's socket, and with the database's. */
 struct up_spliced {
 	__u64 id;
 };
@@ -632,8 +633,9 @@ struct up_spliced {
 /* What the agent asks splice_look: to enrol a flow, or how it stands. */
 struct up_splice_question {
 	__u64 id;
-	/* To enrol: 1. The sockets by their addresses, and by their cookies: where one is gone, another
-	 * is found, or a listener. The dialled socket's is the id. */
+	/* To enrol: by which ways down it may be, bits by the numbers of enum up_splice_down. The sockets by their
+	 * addresses, and by their cookies: where one is gone, another is found, or a listener. The dialled
+	 * socket's is the id. */
 	__u64 enrol;
 	__u64 client_cookie;
 	__u64 accepted_cookie;
@@ -658,23 +660,40 @@ enum up_splice_refusal {
 	UP_SPLICE_CLIENT_BLOCKS = 9,
 	/* There is something to read at the dialled socket: try again when there is not. */
 	UP_SPLICE_BUSY = 10,
+	/* The one way down that it may go by is from a database's socket on this host, and there is none
+	 * that could be enrolled. */
+	UP_SPLICE_NO_WAY = 11,
+};
+
+/* Why the database's socket is not in its map. */
+enum up_splice_sender {
+	/* It is. */
+	UP_SPLICE_SENDER_IN = 0,
+	/* The question does not allow it. */
+	UP_SPLICE_SENDER_OFF = 1,
+	/* It is not in this namespace. */
+	UP_SPLICE_SENDER_ELSEWHERE = 2,
+	/* It is not O_NONBLOCK. */
+	UP_SPLICE_SENDER_BLOCKS = 3,
+	/* The map does not take it. */
+	UP_SPLICE_SENDER_TAKEN = 4,
 };
 
 /* The answer, in the question's place. Sequence numbers are as the sockets have them. */
 struct up_splice_answer {
 	__u32 refusal;
-	__u32 client_write_seq;
-	__u32 client_copied_seq;
 	__u32 accepted_write_seq;
 	__u32 accepted_copied_seq;
-	__u32 accepted_snd_una;
-	/* Redirected packets that the kernel's worker has not delivered, and bytes that it has and
-	 * the client has not read. */
-	__u32 client_packets;
-	__u32 client_bytes;
+	__u32 upstream_copied_seq;
 	/* The errno of a map that did not take a socket. */
 	__u32 error;
-	__u32 pad;
+	/* enum up_splice_down: by which it was enrolled. */
+	__u32 down;
+	/* enum up_splice_sender. */
+	__u32 sender;
+	/* Whether the accepted socket's connection is over for both sides, as after a reset. Who redirects to it may
+	 * have been told of the reset, and then its owner is not. */
+	__u32 is_reset;
 };
 
 /* Written by the agent, one entry: what bounds the shortcut. */
@@ -781,11 +800,11 @@ _Static_assert(sizeof(struct up_cursor) == 40, "up_cursor");
 _Static_assert(sizeof(struct up_direction) == 264, "up_direction");
 _Static_assert(sizeof(struct up_meter) == 5928, "up_meter");
 _Static_assert(sizeof(struct up_place) == 28, "up_place");
-_Static_assert(sizeof(struct up_splice_order) == 88, "up_splice_order");
-_Static_assert(sizeof(struct up_splice_slot) == 96, "up_splice_slot");
+_Static_assert(sizeof(struct up_splice_order) == 96, "up_splice_order");
+_Static_assert(sizeof(struct up_splice_slot) == 104, "up_splice_slot");
 _Static_assert(sizeof(struct up_splice) == 160, "up_splice");
 _Static_assert(sizeof(struct up_splice_question) == 112, "up_splice_question");
-_Static_assert(sizeof(struct up_splice_answer) == 40, "up_splice_answer");
+_Static_assert(sizeof(struct up_splice_answer) == 32, "up_splice_answer");
 _Static_assert(sizeof(struct up_shortcut_limits) == 24, "up_shortcut_limits");
 _Static_assert(sizeof(struct up_shortcut_key) == 48, "up_shortcut_key");
 _Static_assert(sizeof(struct up_shortcut_first) == 24, "up_shortcut_first");

@@ -125,9 +125,6 @@ pub const MAX_SPLICES: u32 = 65536;
 /// `UP_SPLICE_BYTES` of `enum up_limit` in abi.h.
 pub const SPLICE_BYTES: u32 = 1048576;
 
-/// `UP_SPLICE_PACKETS` of `enum up_limit` in abi.h.
-pub const SPLICE_PACKETS: u32 = 32;
-
 /// `UP_SPLICE_RING_BYTES` of `enum up_limit` in abi.h.
 pub const SPLICE_RING_BYTES: u32 = 262144;
 
@@ -299,8 +296,23 @@ pub const SPLICE_DOWN_OFF: u32 = 0;
 /// `UP_SPLICE_DOWN_EGRESS` of `enum up_splice_down` in abi.h.
 pub const SPLICE_DOWN_EGRESS: u32 = 1;
 
-/// `UP_SPLICE_DOWN_INGRESS` of `enum up_splice_down` in abi.h.
-pub const SPLICE_DOWN_INGRESS: u32 = 2;
+/// `UP_SPLICE_DOWN_SENDER` of `enum up_splice_down` in abi.h.
+pub const SPLICE_DOWN_SENDER: u32 = 2;
+
+/// `UP_SPLICE_SENDER_IN` of `enum up_splice_sender` in abi.h.
+pub const SPLICE_SENDER_IN: u32 = 0;
+
+/// `UP_SPLICE_SENDER_OFF` of `enum up_splice_sender` in abi.h.
+pub const SPLICE_SENDER_OFF: u32 = 1;
+
+/// `UP_SPLICE_SENDER_ELSEWHERE` of `enum up_splice_sender` in abi.h.
+pub const SPLICE_SENDER_ELSEWHERE: u32 = 2;
+
+/// `UP_SPLICE_SENDER_BLOCKS` of `enum up_splice_sender` in abi.h.
+pub const SPLICE_SENDER_BLOCKS: u32 = 3;
+
+/// `UP_SPLICE_SENDER_TAKEN` of `enum up_splice_sender` in abi.h.
+pub const SPLICE_SENDER_TAKEN: u32 = 4;
 
 /// `UP_SPLICE_ENROLLED` of `enum up_splice_refusal` in abi.h.
 pub const SPLICE_ENROLLED: u32 = 0;
@@ -334,6 +346,9 @@ pub const SPLICE_CLIENT_BLOCKS: u32 = 9;
 
 /// `UP_SPLICE_BUSY` of `enum up_splice_refusal` in abi.h.
 pub const SPLICE_BUSY: u32 = 10;
+
+/// `UP_SPLICE_NO_WAY` of `enum up_splice_refusal` in abi.h.
+pub const SPLICE_NO_WAY: u32 = 11;
 
 /// `UP_PLACE_UNKNOWN` of `enum up_place_framing` in abi.h.
 pub const PLACE_UNKNOWN: u32 = 0;
@@ -1350,6 +1365,10 @@ pub struct SpliceOrder {
     pub down: u8,
     /// In C: `__u8[2]`.
     pub pad: [u8; 2],
+    /// In C: `__u32`.
+    pub down_seq: u32,
+    /// In C: `__u32`.
+    pub pad2: u32,
     /// In C: `__u64`.
     pub down_passed: u64,
     /// In C: `__u64`.
@@ -1363,16 +1382,18 @@ pub struct SpliceOrder {
 }
 
 const _: () = {
-    assert!(size_of::<SpliceOrder>() == 88);
+    assert!(size_of::<SpliceOrder>() == 96);
     assert!(offset_of!(SpliceOrder, up_seq) == 0);
     assert!(offset_of!(SpliceOrder, up) == 4);
     assert!(offset_of!(SpliceOrder, down) == 5);
     assert!(offset_of!(SpliceOrder, pad) == 6);
-    assert!(offset_of!(SpliceOrder, down_passed) == 8);
-    assert!(offset_of!(SpliceOrder, down_written) == 16);
-    assert!(offset_of!(SpliceOrder, up_read) == 24);
-    assert!(offset_of!(SpliceOrder, up_place) == 32);
-    assert!(offset_of!(SpliceOrder, down_place) == 60);
+    assert!(offset_of!(SpliceOrder, down_seq) == 8);
+    assert!(offset_of!(SpliceOrder, pad2) == 12);
+    assert!(offset_of!(SpliceOrder, down_passed) == 16);
+    assert!(offset_of!(SpliceOrder, down_written) == 24);
+    assert!(offset_of!(SpliceOrder, up_read) == 32);
+    assert!(offset_of!(SpliceOrder, up_place) == 40);
+    assert!(offset_of!(SpliceOrder, down_place) == 68);
 };
 
 /// `struct up_splice_slot` in abi.h.
@@ -1388,7 +1409,7 @@ pub struct SpliceSlot {
 }
 
 const _: () = {
-    assert!(size_of::<SpliceSlot>() == 96);
+    assert!(size_of::<SpliceSlot>() == 104);
     assert!(offset_of!(SpliceSlot, lock) == 0);
     assert!(offset_of!(SpliceSlot, pad) == 4);
     assert!(offset_of!(SpliceSlot, order) == 8);
@@ -1398,10 +1419,6 @@ const _: () = {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Splice {
-    /// In C: `__u64`.
-    pub client_cookie: u64,
-    /// In C: `__u64`.
-    pub client: u64,
     /// In C: `__u64`.
     pub accepted: u64,
     /// In C: `__u64`.
@@ -1416,6 +1433,10 @@ pub struct Splice {
     pub torn: u8,
     /// In C: `__u8[6]`.
     pub pad: [u8; 6],
+    /// In C: `__u64`.
+    pub back_begun: u64,
+    /// In C: `__u64`.
+    pub back_done: u64,
     /// In C: `__u64`.
     pub up_redirected: u64,
     /// In C: `__u64`.
@@ -1438,15 +1459,15 @@ pub struct Splice {
 
 const _: () = {
     assert!(size_of::<Splice>() == 160);
-    assert!(offset_of!(Splice, client_cookie) == 0);
-    assert!(offset_of!(Splice, client) == 8);
-    assert!(offset_of!(Splice, accepted) == 16);
-    assert!(offset_of!(Splice, upstream) == 24);
-    assert!(offset_of!(Splice, base_seq) == 32);
-    assert!(offset_of!(Splice, down_seq) == 36);
-    assert!(offset_of!(Splice, down_flows) == 40);
-    assert!(offset_of!(Splice, torn) == 41);
-    assert!(offset_of!(Splice, pad) == 42);
+    assert!(offset_of!(Splice, accepted) == 0);
+    assert!(offset_of!(Splice, upstream) == 8);
+    assert!(offset_of!(Splice, base_seq) == 16);
+    assert!(offset_of!(Splice, down_seq) == 20);
+    assert!(offset_of!(Splice, down_flows) == 24);
+    assert!(offset_of!(Splice, torn) == 25);
+    assert!(offset_of!(Splice, pad) == 26);
+    assert!(offset_of!(Splice, back_begun) == 32);
+    assert!(offset_of!(Splice, back_done) == 40);
     assert!(offset_of!(Splice, up_redirected) == 48);
     assert!(offset_of!(Splice, up_spills) == 56);
     assert!(offset_of!(Splice, down_redirected) == 64);
@@ -1512,37 +1533,31 @@ pub struct SpliceAnswer {
     /// In C: `__u32`.
     pub refusal: u32,
     /// In C: `__u32`.
-    pub client_write_seq: u32,
-    /// In C: `__u32`.
-    pub client_copied_seq: u32,
-    /// In C: `__u32`.
     pub accepted_write_seq: u32,
     /// In C: `__u32`.
     pub accepted_copied_seq: u32,
     /// In C: `__u32`.
-    pub accepted_snd_una: u32,
-    /// In C: `__u32`.
-    pub client_packets: u32,
-    /// In C: `__u32`.
-    pub client_bytes: u32,
+    pub upstream_copied_seq: u32,
     /// In C: `__u32`.
     pub error: u32,
     /// In C: `__u32`.
-    pub pad: u32,
+    pub down: u32,
+    /// In C: `__u32`.
+    pub sender: u32,
+    /// In C: `__u32`.
+    pub is_reset: u32,
 }
 
 const _: () = {
-    assert!(size_of::<SpliceAnswer>() == 40);
+    assert!(size_of::<SpliceAnswer>() == 32);
     assert!(offset_of!(SpliceAnswer, refusal) == 0);
-    assert!(offset_of!(SpliceAnswer, client_write_seq) == 4);
-    assert!(offset_of!(SpliceAnswer, client_copied_seq) == 8);
-    assert!(offset_of!(SpliceAnswer, accepted_write_seq) == 12);
-    assert!(offset_of!(SpliceAnswer, accepted_copied_seq) == 16);
-    assert!(offset_of!(SpliceAnswer, accepted_snd_una) == 20);
-    assert!(offset_of!(SpliceAnswer, client_packets) == 24);
-    assert!(offset_of!(SpliceAnswer, client_bytes) == 28);
-    assert!(offset_of!(SpliceAnswer, error) == 32);
-    assert!(offset_of!(SpliceAnswer, pad) == 36);
+    assert!(offset_of!(SpliceAnswer, accepted_write_seq) == 4);
+    assert!(offset_of!(SpliceAnswer, accepted_copied_seq) == 8);
+    assert!(offset_of!(SpliceAnswer, upstream_copied_seq) == 12);
+    assert!(offset_of!(SpliceAnswer, error) == 16);
+    assert!(offset_of!(SpliceAnswer, down) == 20);
+    assert!(offset_of!(SpliceAnswer, sender) == 24);
+    assert!(offset_of!(SpliceAnswer, is_reset) == 28);
 };
 
 /// `struct up_decisions` in abi.h.
@@ -2439,6 +2454,8 @@ pub const LAYOUT: &[StructLayout] = &[
             ("up", offset_of!(SpliceOrder, up)),
             ("down", offset_of!(SpliceOrder, down)),
             ("pad", offset_of!(SpliceOrder, pad)),
+            ("down_seq", offset_of!(SpliceOrder, down_seq)),
+            ("pad2", offset_of!(SpliceOrder, pad2)),
             ("down_passed", offset_of!(SpliceOrder, down_passed)),
             ("down_written", offset_of!(SpliceOrder, down_written)),
             ("up_read", offset_of!(SpliceOrder, up_read)),
@@ -2459,8 +2476,6 @@ pub const LAYOUT: &[StructLayout] = &[
         "up_splice",
         size_of::<Splice>(),
         &[
-            ("client_cookie", offset_of!(Splice, client_cookie)),
-            ("client", offset_of!(Splice, client)),
             ("accepted", offset_of!(Splice, accepted)),
             ("upstream", offset_of!(Splice, upstream)),
             ("base_seq", offset_of!(Splice, base_seq)),
@@ -2468,6 +2483,8 @@ pub const LAYOUT: &[StructLayout] = &[
             ("down_flows", offset_of!(Splice, down_flows)),
             ("torn", offset_of!(Splice, torn)),
             ("pad", offset_of!(Splice, pad)),
+            ("back_begun", offset_of!(Splice, back_begun)),
+            ("back_done", offset_of!(Splice, back_done)),
             ("up_redirected", offset_of!(Splice, up_redirected)),
             ("up_spills", offset_of!(Splice, up_spills)),
             ("down_redirected", offset_of!(Splice, down_redirected)),
@@ -2507,14 +2524,6 @@ pub const LAYOUT: &[StructLayout] = &[
         &[
             ("refusal", offset_of!(SpliceAnswer, refusal)),
             (
-                "client_write_seq",
-                offset_of!(SpliceAnswer, client_write_seq),
-            ),
-            (
-                "client_copied_seq",
-                offset_of!(SpliceAnswer, client_copied_seq),
-            ),
-            (
                 "accepted_write_seq",
                 offset_of!(SpliceAnswer, accepted_write_seq),
             ),
@@ -2523,13 +2532,13 @@ pub const LAYOUT: &[StructLayout] = &[
                 offset_of!(SpliceAnswer, accepted_copied_seq),
             ),
             (
-                "accepted_snd_una",
-                offset_of!(SpliceAnswer, accepted_snd_una),
+                "upstream_copied_seq",
+                offset_of!(SpliceAnswer, upstream_copied_seq),
             ),
-            ("client_packets", offset_of!(SpliceAnswer, client_packets)),
-            ("client_bytes", offset_of!(SpliceAnswer, client_bytes)),
             ("error", offset_of!(SpliceAnswer, error)),
-            ("pad", offset_of!(SpliceAnswer, pad)),
+            ("down", offset_of!(SpliceAnswer, down)),
+            ("sender", offset_of!(SpliceAnswer, sender)),
+            ("is_reset", offset_of!(SpliceAnswer, is_reset)),
         ],
     ),
     (

@@ -209,15 +209,17 @@ struct {
 	__uint(max_entries, UP_HELD_RING_BYTES);
 } held SEC(".maps"); /* hold filter → agent; consumed */
 
-/* Spliced flows, by the cookie of the dialled socket. The first three hold sockets, which leave
- * when they close, and never before: to remove one that lives may lose a packet. Only `upstreams`
- * has a stream verdict; an application's socket with one may see EAGAIN where it would block. */
+/* Spliced flows, by the cookie of the dialled socket. The first five hold sockets, which leave
+ * when they close, and never before: to remove one that lives may lose a packet. `clients` and `senders`
+ * have an sk_msg. Only `upstreams` has a stream verdict; an application's socket with one may see EAGAIN
+ * where it would block. Dialled sockets to which nothing comes but by spills are in `sinks` instead. */
 struct {
 	__uint(type, BPF_MAP_TYPE_SOCKHASH);
 	__uint(max_entries, UP_MAX_SPLICES);
 	__type(key, __u64);
 	__type(value, __u32);
-} clients SEC(".maps"), accepteds SEC(".maps"), upstreams SEC(".maps");
+} clients SEC(".maps"), senders SEC(".maps"), accepteds SEC(".maps"), upstreams SEC(".maps"),
+	sinks SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -231,7 +233,7 @@ struct {
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, int);
 	__type(value, struct up_spliced);
-} spliced SEC(".maps"); /* splice_look → splice_up; dies with the near application's socket */
+} spliced SEC(".maps"); /* splice_look → splice_up, splice_back; dies with the application's socket */
 
 /* `up_splice_slot`, with the lock by the name that the kernel looks for. */
 struct splice_slot {

@@ -5,24 +5,26 @@
  *
  *   client's socket ──splice_up──▶ dialled socket ──▶ database
  *   client's socket ◀── accepted socket ◀──splice_down── dialled socket
+ *   client's socket ◀── accepted socket ◀──splice_back── database's socket
  *
  * splice_up (sk_msg, on the client's own socket) puts what the application sends into the send
- * queue of the dialled socket, in the application's own system call. splice_down (stream verdict,
- * on the dialled socket) puts what the database sends into the send queue of the accepted socket,
- * whose other end is the client. splice_look is run by the agent: it enrols a flow's sockets
+ * queue of the dialled socket, in the application's own system call. Of a database on this host, splice_back does
+ * the same the other way round: what it sends gets into the send queue of the accepted socket, whose other
+ * end is the client. Of one on another host, splice_down (stream verdict, on the dialled socket) does that
+ * with what arrives. splice_look is run by the agent: it enrols a flow's sockets
  * in the maps and answers how they stand.
  *
  * All of it is told from the side of the application that is on this host, the near one: a client. Of a
  * client on another host the database is the near application, and everything is mirrored: its socket is
  * `client` here, the agent's dialled socket `accepted`, and the accepted one, behind which the network and
- * the client are, `upstream`.
+ * the client are, `upstream`. There is no splice_back then.
  *
  * Order is kept by one rule in each direction: bytes take the fast road only when nothing is on
  * the slow one. For the client's bytes that is when the agent has handed on everything up to the
- * sequence number that the client's socket would write next. For the database's it is when the
- * agent has written on every byte that the verdict passed up. The other way round: what was
- * redirected up is in the dialled socket's queue before the system call returns, so whatever the
- * agent receives later is later; what was redirected down passes a worker of the kernel, so the
+ * sequence number that the client's socket would write next. For the database's it is the
+ * same, or when the agent has written on every byte that the verdict passed up. The other way round: what was
+ * redirected by its sender is in the other queue before the system call returns, so whatever the
+ * agent receives later is later; what a verdict redirected passes a worker of the kernel, so the
  * agent waits until all of it is in the accepted socket's queue (splice_look) before it writes.
  *
  * Where in a frame each direction is goes to and fro with the bytes (`place.h`): the agent says in
@@ -33,7 +35,7 @@
  * Memory is bounded: past UP_SPLICE_BYTES that the other side has not taken, bytes spill to the
  * agent, who reads no more than it can write, so that TCP's window stops the sender.
  *
- * Reads splice_orders, spliced, clients, upstreams, accepteds; writes splices, splice_calls, causes.
+ * Reads splice_orders, spliced, clients, senders, upstreams, sinks, accepteds; writes splices, splice_calls, causes.
  * When the agent is dead another process may hold its sockets: what is redirected goes on.
  */
 #include "common.h"
@@ -51,11 +53,11 @@ static __always_inline const struct tcp_sock *tcp(__u64 address)
 	return (const struct tcp_sock *)(long)address;
 }
 
-/* Whether the dialled socket takes so many bytes at once, without the sender having to wait:
+/* Whether a target takes so many bytes at once, without the sender having to wait:
  * one that does not block would be told EAGAIN by a socket that says it is writable. */
-static __always_inline int has_room(__u64 upstream, __u32 bytes)
+static __always_inline int has_room(__u64 target, __u32 bytes)
 {
-	const struct sock *sk = &tcp(upstream)->inet_conn.icsk_inet.sk;
+	const struct sock *sk = &tcp(target)->inet_conn.icsk_inet.sk;
 	int queued = BPF_CORE_READ(sk, sk_wmem_queued);
 	int limit = BPF_CORE_READ(sk, sk_sndbuf);
 
@@ -64,11 +66,11 @@ static __always_inline int has_room(__u64 upstream, __u32 bytes)
 	return queued >= 0 && queued + (__s64)bytes < limit;
 }
 
-/* Whether the dialled socket has been reset. It still has its place in the map, and refuses what is
+/* Whether a target has been reset. It still has its place in the map, and refuses what is
  * redirected, a part of a system call maybe: the application goes on behind what was taken. */
-static __always_inline int is_reset(__u64 upstream)
+static __always_inline int is_reset(__u64 target)
 {
-	const struct sock *sk = &tcp(upstream)->inet_conn.icsk_inet.sk;
+	const struct sock *sk = &tcp(target)->inet_conn.icsk_inet.sk;
 
 	return BPF_CORE_READ(sk, __sk_common.skc_state) == BPF_TCP_CLOSE;
 }
@@ -86,6 +88,26 @@ static __always_inline int read_order(__u64 id, struct up_splice_order *order)
 	return 1;
 }
 
+/* Whether the sender's message may go past the agent, who has handed on all up to `seq`, into the
+ * stream of `target`. */
+static __always_inline int may_go(struct sk_msg_md *msg, struct bpf_sock *sk, __u32 seq,
+				  __u64 target, __u64 *spills)
+{
+	struct tcp_sock *sender = bpf_skc_to_tcp_sock(sk);
+
+	if (!sender || sender->write_seq != seq)
+		return 0;
+	/* The application has switched it on since: these bytes are not encrypted yet. */
+	if (sender->inet_conn.icsk_ulp_ops) {
+		count_cause(UP_CAUSE_SPLICE_TLS);
+		return 0;
+	}
+	if (has_room(target, msg->size))
+		return 1;
+	*spills += 1;
+	return 0;
+}
+
 SEC("sk_msg")
 int splice_up(struct sk_msg_md *msg)
 {
@@ -93,7 +115,7 @@ int splice_up(struct sk_msg_md *msg)
 	struct up_splice_order order;
 	struct up_spliced *spliced_here;
 	struct up_splice *s;
-	struct tcp_sock *client;
+	long verdict;
 	__u64 id;
 
 	if (!sk)
@@ -104,22 +126,14 @@ int splice_up(struct sk_msg_md *msg)
 	id = spliced_here->id;
 	if (!read_order(id, &order) || !order.up)
 		return SK_PASS;
-	client = bpf_skc_to_tcp_sock(sk);
-	if (!client || client->write_seq != order.up_seq)
-		return SK_PASS;
 	s = bpf_map_lookup_elem(&splices, &id);
-	if (!s)
+	if (!s || !may_go(msg, sk, order.up_seq, s->upstream, &s->up_spills))
 		return SK_PASS;
-	/* The application has switched it on since: these bytes are not encrypted yet. */
-	if (client->inet_conn.icsk_ulp_ops) {
-		count_cause(UP_CAUSE_SPLICE_TLS);
-		return SK_PASS;
-	}
-	if (!has_room(s->upstream, msg->size)) {
-		s->up_spills += 1;
-		return SK_PASS;
-	}
-	if (bpf_msg_redirect_hash(msg, &upstreams, &id, 0) != SK_PASS) {
+	if (order.down == UP_SPLICE_DOWN_SENDER)
+		verdict = bpf_msg_redirect_hash(msg, &sinks, &id, 0);
+	else
+		verdict = bpf_msg_redirect_hash(msg, &upstreams, &id, 0);
+	if (verdict != SK_PASS) {
 		count_cause(UP_CAUSE_SPLICE_TARGET_GONE);
 		return SK_PASS;
 	}
@@ -133,56 +147,75 @@ int splice_up(struct sk_msg_md *msg)
 	return SK_PASS;
 }
 
-/* What waits past TCP at the client: packets for the kernel's worker, bytes for the application. */
-struct unread {
-	__u32 packets;
-	__u32 bytes;
-};
-
-static __always_inline void unread_of(const struct up_splice *s, struct unread *u)
+static __always_inline void send_back(struct sk_msg_md *msg, struct bpf_sock *sk, __u64 id,
+				      struct up_splice *s)
 {
-	const struct sock *sk = &tcp(s->client)->inet_conn.icsk_inet.sk;
-	__u64 address = (__u64)(long)BPF_CORE_READ(sk, sk_user_data) & ~USER_DATA_FLAGS;
-	const struct sk_psock *psock = (const struct sk_psock *)(long)address;
+	struct up_splice_order order;
 
-	u->packets = BPF_CORE_READ(psock, ingress_skb.qlen);
-	u->bytes = 0;
-	if (bpf_core_field_exists(psock->msg_tot_len))
-		u->bytes = BPF_CORE_READ(psock, msg_tot_len);
-	/* Read last: what was read is another socket's if this one is gone. */
-	if (BPF_CORE_READ(sk, __sk_common.skc_cookie.counter) != s->client_cookie) {
-		u->packets = 0;
-		u->bytes = 0;
+	if (!read_order(id, &order) || order.down != UP_SPLICE_DOWN_SENDER)
+		return;
+	if (!may_go(msg, sk, order.down_seq, s->accepted, &s->down_spills))
+		return;
+	if (bpf_msg_redirect_hash(msg, &accepteds, &id, 0) != SK_PASS) {
+		count_cause(UP_CAUSE_SPLICE_TARGET_GONE);
+		return;
 	}
+	if (is_reset(s->accepted))
+		return;
+	s->down_redirected += msg->size;
+	if (s->down_since != order.down_passed)
+		take_place(&s->down_place, &s->down_since, &order.down_place, order.down_passed);
+	walk_message(&s->down_place, msg);
 }
 
-/* Whether nothing that the agent has passed on is still on its way. */
+/* One more, before everything behind it and after everything before it: with a result that is used, the
+ * kernel makes a full barrier of it. */
+static __always_inline void count_in_order(__u64 *count)
+{
+	__u64 before = __sync_fetch_and_add(count, 1);
+
+	asm volatile("" : : "r"(before));
+}
+
+/* The agent may have words of its own for the client. Behind its withdrawal it must know whether a run
+ * goes on that has read the order before: one is counted before it reads, and again when it is done. */
+SEC("sk_msg")
+int splice_back(struct sk_msg_md *msg)
+{
+	struct bpf_sock *sk = msg->sk;
+	struct up_spliced *spliced_here;
+	struct up_splice *s;
+	__u64 id;
+
+	if (!sk)
+		return SK_PASS;
+	spliced_here = bpf_sk_storage_get(&spliced, sk, 0, 0);
+	if (!spliced_here)
+		return SK_PASS;
+	id = spliced_here->id;
+	s = bpf_map_lookup_elem(&splices, &id);
+	if (!s)
+		return SK_PASS;
+	count_in_order(&s->back_begun);
+	send_back(msg, sk, id, s);
+	count_in_order(&s->back_done);
+	return SK_PASS;
+}
+
+/* Whether everything that the verdict has passed up is written on. */
 static __always_inline int may_flow(const struct up_splice_order *order, const struct up_splice *s)
 {
-	const struct tcp_sock *client = tcp(s->client), *accepted = tcp(s->accepted);
-
-	if (s->down_passed != order->down_passed)
-		return 0;
-	return order->down == UP_SPLICE_DOWN_EGRESS ||
-	       BPF_CORE_READ(client, copied_seq) == BPF_CORE_READ(accepted, write_seq);
+	return s->down_passed == order->down_passed;
 }
 
+/* What the accepted socket's peer has not acknowledged. */
 static __always_inline int is_full(const struct up_splice_order *order, const struct up_splice *s)
 {
 	const struct tcp_sock *accepted = tcp(s->accepted);
-	struct unread u;
-	__u32 queued;
+	__u32 queued = s->base_seq + (__u32)s->down_redirected + (__u32)order->down_written -
+		       BPF_CORE_READ(accepted, snd_una);
 
-	if (order->down == UP_SPLICE_DOWN_EGRESS) {
-		queued = s->base_seq + (__u32)s->down_redirected + (__u32)order->down_written -
-			 BPF_CORE_READ(accepted, snd_una);
-		return queued >= UP_SPLICE_BYTES;
-	}
-	/* Without this field nobody can tell what the client has not read. */
-	if (!bpf_core_field_exists(((struct sk_psock *)0)->msg_tot_len))
-		return 1;
-	unread_of(s, &u);
-	return u.bytes >= UP_SPLICE_BYTES || u.packets >= UP_SPLICE_PACKETS;
+	return queued >= UP_SPLICE_BYTES;
 }
 
 /* The agent watches the dialled socket for its end only, so as not to be woken by every packet:
@@ -191,14 +224,6 @@ static __always_inline void call_agent(__u64 id)
 {
 	if (bpf_ringbuf_output(&splice_calls, &id, sizeof(id), 0))
 		count_cause(UP_CAUSE_SPLICE_RING_FULL);
-}
-
-static __always_inline int redirect_down(struct __sk_buff *skb, __u64 id,
-					 const struct up_splice_order *order)
-{
-	if (order->down == UP_SPLICE_DOWN_EGRESS)
-		return bpf_sk_redirect_hash(skb, &accepteds, &id, 0);
-	return bpf_sk_redirect_hash(skb, &clients, &id, BPF_F_INGRESS);
 }
 
 /* So many bytes can be cut off at once, and so often: 512 KiB. */
@@ -280,7 +305,7 @@ int splice_down(struct __sk_buff *skb)
 	if (left <= 0)
 		return SK_DROP;
 	read_order(id, &order);
-	if (order.down == UP_SPLICE_DOWN_OFF)
+	if (order.down != UP_SPLICE_DOWN_EGRESS)
 		goto pass;
 	if (!s->down_flows && !may_flow(&order, s))
 		goto pass;
@@ -288,7 +313,7 @@ int splice_down(struct __sk_buff *skb)
 		s->down_spills += 1;
 		goto pass;
 	}
-	if (redirect_down(skb, id, &order) != SK_PASS) {
+	if (bpf_sk_redirect_hash(skb, &accepteds, &id, 0) != SK_PASS) {
 		count_cause(UP_CAUSE_SPLICE_TARGET_GONE);
 		goto pass;
 	}
@@ -371,7 +396,7 @@ static __always_inline int blocks(const struct tcp_sock *client)
 }
 
 static __always_inline __u32 splice_client(struct __sk_buff *skb, struct up_splice_answer *a,
-					  const struct up_splice_question *q, struct up_splice *s)
+					  const struct up_splice_question *q)
 {
 	struct bpf_sock *sk = find(skb, &q->client, &q->accepted, q->client_cookie);
 	__u32 refusal = UP_SPLICE_NO_CLIENT;
@@ -383,8 +408,6 @@ static __always_inline __u32 splice_client(struct __sk_buff *skb, struct up_spli
 	t = bpf_skc_to_tcp_sock(sk);
 	if (!t)
 		goto out;
-	s->client = (__u64)(long)t;
-	s->client_cookie = q->client_cookie;
 	/* A database's that has not been accepted yet. */
 	refusal = UP_SPLICE_BUSY;
 	if (!BPF_CORE_READ(t, inet_conn.icsk_inet.sk.sk_socket))
@@ -425,12 +448,55 @@ out:
 	return refusal;
 }
 
+/* Whether two sockets are the ends of one connection: each has been sent what the other one sent, but for what
+ * is under way. Addresses do not tell: a client's is kept where the agent dials for it. */
+static __always_inline int are_ends(const struct tcp_sock *a, const struct tcp_sock *b)
+{
+	return a->rcv_nxt - b->snd_una <= b->write_seq - b->snd_una &&
+	       b->rcv_nxt - a->snd_una <= a->write_seq - a->snd_una;
+}
+
+/* Enters the database's socket, if that is here and works without waiting. */
+static __always_inline __u32 splice_database(struct __sk_buff *skb,
+					     const struct up_splice_question *q,
+					     const struct tcp_sock *dialled)
+{
+	struct bpf_sock *sk = look_up(skb, &q->upstream, &q->local);
+	__u32 sender = UP_SPLICE_SENDER_ELSEWHERE;
+	struct up_spliced *storage;
+	struct tcp_sock *t;
+
+	if (!sk)
+		return sender;
+	t = bpf_skc_to_tcp_sock(sk);
+	if (!t || t->inet_conn.icsk_inet.sk.__sk_common.skc_state != BPF_TCP_ESTABLISHED)
+		goto out;
+	if (!are_ends(t, dialled) || !BPF_CORE_READ(t, inet_conn.icsk_inet.sk.sk_socket))
+		goto out;
+	sender = UP_SPLICE_SENDER_BLOCKS;
+	if (blocks(t))
+		goto out;
+	sender = UP_SPLICE_SENDER_TAKEN;
+	storage = bpf_sk_storage_get(&spliced, t, 0, BPF_SK_STORAGE_GET_F_CREATE);
+	if (!storage)
+		goto out;
+	storage->id = q->id;
+	if (!bpf_map_update_elem(&senders, &q->id, sk, BPF_ANY))
+		sender = UP_SPLICE_SENDER_IN;
+out:
+	bpf_sk_release(sk);
+	return sender;
+}
+
+#define MAY_GO_BY(q, way) ((q)->enrol >> (way) & 1)
+
 static __always_inline __u32 splice_dialled(struct __sk_buff *skb, struct up_splice_answer *a,
 					    const struct up_splice_question *q, struct up_splice *s)
 {
 	struct bpf_sock *sk = find(skb, &q->local, &q->upstream, q->id);
 	__u32 refusal = UP_SPLICE_NO_UPSTREAM;
 	struct tcp_sock *t;
+	long error;
 
 	if (!sk)
 		return refusal;
@@ -442,8 +508,21 @@ static __always_inline __u32 splice_dialled(struct __sk_buff *skb, struct up_spl
 	refusal = UP_SPLICE_FULL;
 	if (bpf_map_update_elem(&splices, &q->id, s, BPF_ANY))
 		goto out;
-	refusal = refused(a, bpf_map_update_elem(&upstreams, &q->id, sk, BPF_ANY),
-			  UP_SPLICE_UPSTREAM_TAKEN, UP_SPLICE_NO_UPSTREAM);
+	refusal = UP_SPLICE_NO_WAY;
+	a->sender = UP_SPLICE_SENDER_OFF;
+	if (MAY_GO_BY(q, UP_SPLICE_DOWN_SENDER))
+		a->sender = splice_database(skb, q, t);
+	if (a->sender == UP_SPLICE_SENDER_IN) {
+		a->down = UP_SPLICE_DOWN_SENDER;
+		error = bpf_map_update_elem(&sinks, &q->id, sk, BPF_ANY);
+	} else if (MAY_GO_BY(q, UP_SPLICE_DOWN_EGRESS)) {
+		a->down = UP_SPLICE_DOWN_EGRESS;
+		error = bpf_map_update_elem(&upstreams, &q->id, sk, BPF_ANY);
+	} else {
+		goto forget;
+	}
+	refusal = refused(a, error, UP_SPLICE_UPSTREAM_TAKEN, UP_SPLICE_NO_UPSTREAM);
+forget:
 	/* Nobody would come for it. */
 	if (refusal != UP_SPLICE_ENROLLED)
 		bpf_map_delete_elem(&splices, &q->id);
@@ -483,7 +562,7 @@ static __always_inline __u32 splice_pair(struct __sk_buff *skb, struct up_splice
 	if (refusal == UP_SPLICE_ENROLLED)
 		refusal = splice_accepted(skb, a, q, &s);
 	if (refusal == UP_SPLICE_ENROLLED)
-		refusal = splice_client(skb, a, q, &s);
+		refusal = splice_client(skb, a, q);
 	if (refusal == UP_SPLICE_ENROLLED)
 		refusal = splice_dialled(skb, a, q, &s);
 	return refusal;
@@ -491,17 +570,12 @@ static __always_inline __u32 splice_pair(struct __sk_buff *skb, struct up_splice
 
 static __always_inline void describe_splice(const struct up_splice *s, struct up_splice_answer *a)
 {
-	const struct tcp_sock *client = tcp(s->client), *accepted = tcp(s->accepted);
-	struct unread u;
+	const struct tcp_sock *accepted = tcp(s->accepted), *upstream = tcp(s->upstream);
 
-	a->client_write_seq = BPF_CORE_READ(client, write_seq);
-	a->client_copied_seq = BPF_CORE_READ(client, copied_seq);
 	a->accepted_write_seq = BPF_CORE_READ(accepted, write_seq);
 	a->accepted_copied_seq = BPF_CORE_READ(accepted, copied_seq);
-	a->accepted_snd_una = BPF_CORE_READ(accepted, snd_una);
-	unread_of(s, &u);
-	a->client_packets = u.packets;
-	a->client_bytes = u.bytes;
+	a->upstream_copied_seq = BPF_CORE_READ(upstream, copied_seq);
+	a->is_reset = is_reset(s->accepted);
 }
 
 /* Run by the agent, with a question for a packet; the answer takes its place. */

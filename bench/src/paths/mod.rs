@@ -51,12 +51,13 @@ pub struct Ours {
 }
 
 /// All of them, in the order of tables.
-pub const OURS: [&Ours; 10] = [
+pub const OURS: [&Ours; 11] = [
     &bypass::BYPASS,
     &remembered::REMEMBERED,
     &observe::OBSERVE,
     &SHORTCUT,
     &splice::SPLICE,
+    &splice::SPLICE_EGRESS,
     &relay::RELAY,
     &enrich::ENRICH,
     &stats::STATS,

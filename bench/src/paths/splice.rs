@@ -5,7 +5,7 @@ use testkit::sandbox::Metric;
 
 use super::{Ours, Topology, sessions, sum};
 
-/// The path `splice`, of a session rule that bypasses.
+/// The path `splice`, of a session rule that bypasses: here the database is on the client's host.
 pub const SPLICE: Ours = Ours {
     name: "splice",
     at: Topology::Host,
@@ -22,6 +22,14 @@ pub const SPLICE: Ours = Ours {
     slipped,
     // The handshake, and what a side did not take in time.
     is_copied: None,
+};
+
+/// The same by the engine that carries flows whose database is on another host.
+pub const SPLICE_EGRESS: Ours = Ours {
+    name: "splice-egress",
+    about: "as splice, by the engine of databases on other hosts, though this one is here",
+    agent: "splice = \"egress\"",
+    ..SPLICE
 };
 
 /// What the generator and a database say to each other before a flow is handed over, at most: an

@@ -178,7 +178,7 @@ impl<'a> Stage<'a> {
             .map(|(path, cgroup)| rule(path, cgroup, databases));
         let policy: String = rules.collect();
         let agent = Agent::start(&binary("underpass")?, None, cgroup, told, &policy)?;
-        if told.contains("splice = \"auto\"") {
+        if told.contains("splice = ") && !told.contains("off") {
             // Flows are relayed until every engine was tried out; this is the last one.
             agent.wait_for_log("path=\"splice_egress\"")?;
         }

@@ -426,6 +426,12 @@ impl Flow {
         }
     }
 
+    /// From now on the kernel carries it; why not by its sender's engine, or empty.
+    pub fn is_spliced(&self, not_by_sender: &'static str) {
+        self.standing().not_by_sender = not_by_sender;
+        self.travels(Path::Splice);
+    }
+
     /// From now on its bytes travel this way.
     pub fn travels(&self, path: Path) {
         self.path.store(path as u8, Relaxed);

@@ -12,24 +12,35 @@ use crate::proxy;
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// How flows are to be spliced: `agent.splice` in the configuration.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Splicing {
+    /// Each by the first engine that it can go by, of those that work here.
+    #[default]
+    Auto,
     /// By this engine, if it works here.
     By(Down),
     /// Not at all: they are relayed.
     Off,
 }
 
-/// The engine that is used where none is named. Under the other one, and only there, a kernel was seen to
-/// fail, and no canary could tell (docs/decisions/0006-splice.md).
-impl Default for Splicing {
-    fn default() -> Self {
-        Self::By(Down::Egress)
+impl Splicing {
+    /// What may carry them, to be tried out.
+    pub fn engines(self) -> Vec<Down> {
+        match self {
+            Self::Auto => Down::ALL.into(),
+            Self::By(down) => vec![down],
+            Self::Off => Vec::new(),
+        }
     }
 }
 
-/// The ways to splice, by the names that they have in the configuration.
-pub const ENGINES: [(Down, &str); 2] = [(Down::Egress, "egress"), (Down::Ingress, "ingress")];
+/// An engine's name in the configuration.
+pub fn engine_name(down: Down) -> &'static str {
+    match down {
+        Down::Sender => "sender",
+        Down::Egress => "egress",
+    }
+}
 
 /// What came of trying a path.
 #[derive(Clone, Debug)]
@@ -53,13 +64,13 @@ impl Tried {
     }
 }
 
-/// Tries out the engine that `down` is of.
+/// Tries out an engine.
 pub async fn try_engine(splices: &Splices, down: Down) -> Tried {
     let begun = Instant::now();
     let path = path_name(down);
     let failure = match dataplane::switched_off(&path) {
         Some(reason) => Some(reason),
-        None => failure(splices).await,
+        None => failure(&splices.by(&[down])).await,
     };
     Tried {
         path,
@@ -78,30 +89,35 @@ async fn failure(splices: &Splices) -> Option<String> {
 }
 
 fn path_name(down: Down) -> String {
-    let name = ENGINES.iter().find(|(engine, _)| *engine == down);
-    format!("splice_{}", name.map_or("", |(_, name)| name))
+    format!("splice_{}", engine_name(down))
 }
 
-/// What doctor says of the splice: loads it for itself, and tries the engine that is used.
-pub async fn try_here() -> Option<Tried> {
-    let Splicing::By(down) = Splicing::default() else {
-        return None;
-    };
+/// What doctor says of the splice: loads it for itself, and tries its engines.
+pub async fn try_here() -> Vec<Tried> {
     let begun = Instant::now();
-    let failed = |reason: String| Tried {
-        path: path_name(down),
-        took: begun.elapsed(),
-        failure: Some(reason),
+    let all_failed = |reason: String| {
+        let failed = |down| Tried {
+            path: path_name(down),
+            took: begun.elapsed(),
+            failure: Some(reason.clone()),
+        };
+        Down::ALL.map(failed).into()
     };
     let (splices, calls): (Splices, Calls) = match Splices::open() {
         Ok(both) => both,
-        Err(error) => return Some(failed(error.to_string())),
+        Err(error) => return all_failed(error.to_string()),
     };
-    let splices = splices.by(down);
-    Some(tokio::select! {
-        tried = try_engine(&splices, down) => tried,
-        ended = calls.run() => failed(format!("the kernel's calls cannot be read: {ended:?}")),
-    })
+    let each = async {
+        let mut tried = Vec::new();
+        for down in Down::ALL {
+            tried.push(try_engine(&splices, down).await);
+        }
+        tried
+    };
+    tokio::select! {
+        tried = each => tried,
+        ended = calls.run() => all_failed(format!("the kernel's calls cannot be read: {ended:?}")),
+    }
 }
 
 /// `underpass_path_available`.

@@ -60,8 +60,11 @@ async fn sockmaps_and_their_programs_are_found_with_whoever_holds_them() {
     for (what, name, says) in [
         ("other sockhash", "clients#", "are relayed, and stay on TCP"),
         ("other sockhash", "accepteds#", "are relayed"),
+        ("other sockhash", "senders#", "are relayed"),
+        ("other sockhash", "sinks#", "are relayed"),
         ("other sockhash", "upstreams#", "are relayed"),
         ("other sk_msg", "splice_up#", "at clients#"),
+        ("other sk_msg", "splice_back#", "at senders#"),
         ("other sk_skb", "splice_down#", "at upstreams#"),
         (
             "other sk_skb",

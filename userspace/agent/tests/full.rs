@@ -125,16 +125,20 @@ fn flows_for_which_the_splice_has_no_room_are_relayed() {
     let hosts = Hosts::new();
     let server = hosts.direct(|| {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        Server::start_with(listener, Options::default()).unwrap()
+        let options = Options {
+            never_blocks: true,
+            ..Options::default()
+        };
+        Server::start_with(listener, options).unwrap()
     });
     // What the handshake has to tell is told by all.
     let policy = rule(
         "bypass",
         &format!("{}\ndriver = [\"*\"]", to(&[server.addr().port()])),
     );
-    let agent = hosts.switched(SMALL_BUT_FOR_THE_CANARY, "splice = \"ingress\"", &policy);
+    let agent = hosts.switched(SMALL_BUT_FOR_THE_CANARY, "splice = \"sender\"", &policy);
     agent
-        .wait_for_log("path works path=\"splice_ingress\"")
+        .wait_for_log("path works path=\"splice_sender\"")
         .unwrap();
     let refused = || {
         agent

@@ -23,7 +23,7 @@ use traffic::Traffic;
 
 const BINARY: &str = env!("CARGO_BIN_EXE_underpass");
 
-const ENGINES: [&str; 2] = ["ingress", "egress"];
+const ENGINES: [&str; 2] = ["sender", "egress"];
 
 fn flow_on(traffic: &[Traffic]) {
     traffic.iter().for_each(|t| t.flows_on(6 << 20));

@@ -4,6 +4,7 @@
 #![expect(
     clippy::unwrap_used,
     clippy::panic,
+    clippy::indexing_slicing,
     reason = "tests say what they expect by failing, and so do their helpers"
 )]
 
@@ -31,6 +32,8 @@ const COST: &str = "fionread";
 
 const DRIVER: &str = "underpass-integrity";
 
+const ENGINES: [&str; 2] = ["sender", "egress"];
+
 /// Flows of one driver are bypassed, all others enriched.
 fn policy(port: u16) -> String {
     format!(
@@ -48,11 +51,15 @@ fn agent_as<'a>(binary: &Path, sandbox: &'a Sandbox, engine: &str, port: u16) ->
     let settings = format!("splice = \"{engine}\"");
     let (netns, cgroup) = (Some(&sandbox.netns), &sandbox.cgroup);
     let agent = Agent::start(binary, netns, cgroup, &settings, &policy(port)).unwrap();
-    if engine != "off" {
-        agent
-            .wait_for_log(&format!("path works path=\"splice_{engine}\""))
-            .unwrap();
-    }
+    // Flows are relayed until the last one was tried out.
+    let last = match engine {
+        "off" => return agent,
+        "auto" => "egress",
+        named => named,
+    };
+    agent
+        .wait_for_log(&format!("path works path=\"splice_{last}\""))
+        .unwrap();
     agent
 }
 
@@ -84,6 +91,7 @@ fn driven_by(
     let sandbox = Sandbox::new().unwrap();
     let options = Options {
         helper: Some(helper.clone()),
+        never_blocks: waiting == NEVER_BLOCKS,
         ..Options::default()
     };
     let server = sandbox.server(|| {
@@ -123,7 +131,7 @@ const NEVER_BLOCKS: [&str; 2] = ["epoll-edge", "epoll-level"];
 
 #[test]
 fn every_byte_arrives_by_either_engine() {
-    for engine in ["ingress", "egress"] {
+    for engine in ENGINES {
         let (report, up, down) = driven(engine, &NEVER_BLOCKS, &[DRIVER]);
         assert!(report.passed(&[COST.into()]), "{engine}: {report}");
         assert!(up > 0.0 && down > 0.0, "{engine}: {up} up, {down} down");
@@ -135,7 +143,7 @@ fn every_byte_arrives_however_often_a_flow_is_handed_over() {
     let folder = tempfile::tempdir().unwrap();
     // Taken back and handed over again every few milliseconds.
     let binary = switched(folder.path(), "UNDERPASS_TEST_RECALL_MS=3");
-    for engine in ["ingress", "egress"] {
+    for engine in ENGINES {
         let (report, up, down) = driven_by(&binary, engine, &NEVER_BLOCKS, &[DRIVER]);
         assert!(report.passed(&[COST.into()]), "{engine}: {report}");
         assert!(up > 0.0 && down > 0.0, "{engine}: {up} up, {down} down");
@@ -151,38 +159,85 @@ fn available(agent: &Agent<'_>, path: &str) -> Option<f64> {
 }
 
 #[test]
-fn flows_are_relayed_where_the_engine_fails_and_the_other_is_never_tried() {
+fn flows_go_by_an_engine_that_works_and_are_relayed_where_none_does() {
     let sandbox = Sandbox::new().unwrap();
     let listener = listener(&sandbox);
     let folder = tempfile::tempdir().unwrap();
     let port = listener.local_addr().unwrap().port();
-    for (without, works) in [("splice_ingress", true), ("splice_egress", false)] {
+    for (without, works) in [
+        ("none", [true, true]),
+        ("splice_sender", [false, true]),
+        ("splice_egress", [true, false]),
+        ("splice_sender,splice_egress", [false, false]),
+    ] {
         let binary = switched(folder.path(), &format!("UNDERPASS_TEST_WITHOUT={without}"));
         let (netns, cgroup) = (Some(&sandbox.netns), &sandbox.cgroup);
         let settings = "splice = \"auto\"";
         let agent = Agent::start(&binary, netns, cgroup, settings, &policy(port)).unwrap();
-        let egress = agent.wait_for_log("path=\"splice_egress\"").unwrap();
-        assert_eq!(egress.contains("path works"), works, "{egress}");
-        assert_eq!(available(&agent, "splice_ingress"), None);
-        assert_eq!(available(&agent, "splice_egress"), Some(f64::from(works)));
+        agent.wait_for_log("path=\"splice_egress\"").unwrap();
+        for (engine, works) in ENGINES.into_iter().zip(works) {
+            let available = available(&agent, &format!("splice_{engine}"));
+            assert_eq!(available, Some(f64::from(works)), "{engine}");
+        }
         let (mut client, mut database) = pair(&sandbox, &listener);
         ping_pong(&mut client, &mut database);
+        let why = agent.json("/flows").unwrap()[0]["why"].to_string();
         drop((client, database));
         agent.wait_for_log("flow closed").unwrap();
         let handovers = agent.metric("underpass_handovers_total").unwrap();
-        assert_eq!(handovers > 0.0, works, "{handovers} with {without} off");
+        let [sender, egress] = works;
+        assert_eq!(handovers > 0.0, sender || egress, "{handovers}: {without}");
         let off = "underpass_splice_refusals_total{reason=\"off\"}";
-        assert_eq!(agent.metric(off).unwrap(), f64::from(!works), "{without}");
+        let is_off = f64::from(!sender && !egress);
+        assert_eq!(agent.metric(off).unwrap(), is_off, "{without}");
+        if egress && !sender && why.contains("decided") {
+            assert!(
+                why.contains("by engine egress: engine sender is off"),
+                "{why}"
+            );
+        }
+    }
+}
+
+/// Waits until the one flow is on a path, and gives the reason.
+fn why_on(agent: &Agent<'_>, path: &str, ends: (&mut TcpStream, &mut TcpStream)) -> String {
+    let deadline = std::time::Instant::now() + LOADED;
+    loop {
+        ping_pong(ends.0, ends.1);
+        let flow = agent.json("/flows").unwrap()[0].clone();
+        let why = flow["why"].as_str().unwrap();
+        // It may rest.
+        if flow["path"] == path && !why.starts_with("resting") && !why.contains("under way") {
+            return why.to_owned();
+        }
+        assert!(std::time::Instant::now() < deadline, "{flow}");
     }
 }
 
 #[test]
-fn whoever_names_the_engine_that_is_not_trusted_is_warned() {
+fn a_flow_goes_by_its_sender_where_the_databases_socket_is_here_and_does_not_block() {
     let sandbox = Sandbox::new().unwrap();
-    let port = listener(&sandbox).local_addr().unwrap().port();
-    agent(&sandbox, "ingress", port)
-        .wait_for_log("a kernel was seen to fail under this engine")
-        .unwrap();
+    let listener = listener(&sandbox);
+    let port = listener.local_addr().unwrap().port();
+    let faster = "decided in the agent; what is faster is decided at connect(); by engine ";
+    let blocking = "egress: the database's socket blocks (it is not O_NONBLOCK)";
+    let no_way = "refused: the database's socket is not on this host, or blocks, and no other engine \
+                  may carry it";
+    for (engine, blocks, path, why) in [
+        ("auto", false, "splice", faster.to_owned() + "sender"),
+        ("auto", true, "splice", faster.to_owned() + blocking),
+        ("sender", true, "relay", no_way.to_owned()),
+    ] {
+        let agent = agent(&sandbox, engine, port);
+        let (mut client, mut database) = pair(&sandbox, &listener);
+        database.set_nonblocking(!blocks).unwrap();
+        let said = why_on(&agent, path, (&mut client, &mut database));
+        assert!(said.ends_with(&why), "{said}");
+        drop((client, database));
+        agent.wait_for_log("flow closed").unwrap();
+        let refused = "underpass_splice_refusals_total{reason=\"no_way\"}";
+        assert_eq!(agent.metric(refused).unwrap(), f64::from(path == "relay"));
+    }
 }
 
 #[test]
@@ -196,7 +251,7 @@ fn a_policy_does_not_get_in_the_canarys_way() {
         let (netns, cgroup) = (Some(&sandbox.netns), &sandbox.cgroup);
         let settings = "splice = \"auto\"";
         let agent = Agent::start(Path::new(BINARY), netns, cgroup, settings, &rules).unwrap();
-        for path in ["splice_egress", "shortcut"] {
+        for path in ["splice_sender", "splice_egress", "shortcut"] {
             let said = agent.wait_for_log(&format!("path=\"{path}\"")).unwrap();
             assert!(said.contains("path works"), "{action}: {said}");
         }
@@ -207,11 +262,11 @@ fn a_policy_does_not_get_in_the_canarys_way() {
 fn what_begins_as_tls_is_relayed() {
     let sandbox = Sandbox::new().unwrap();
     let listener = listener(&sandbox);
-    let agent = agent(&sandbox, "ingress", listener.local_addr().unwrap().port());
+    let agent = agent(&sandbox, "auto", listener.local_addr().unwrap().port());
     let (mut client, mut database) = pair(&sandbox, &listener);
     let mut bytes = [0; 6];
     client.write_all(b"\x16\x03\x01\x00\x01\x01").unwrap();
-    database.read_exact(&mut bytes).unwrap();
+    read_now(&mut database, &mut bytes);
     let refused = "underpass_splice_refusals_total{reason=\"tls\"}";
     for _ in 0..1000 {
         if agent.metric(refused).unwrap() > 0.0 {
@@ -223,7 +278,7 @@ fn what_begins_as_tls_is_relayed() {
 }
 
 #[test]
-fn doctor_tries_the_engine_out() {
+fn doctor_tries_the_engines_out() {
     let sandbox = Sandbox::new().unwrap();
     let doctor = |without: &str| {
         let output = sandbox.server(|| {
@@ -237,25 +292,24 @@ fn doctor_tries_the_engine_out() {
         let line = output.lines().find(|l| l.starts_with(what));
         assert!(line.is_some_and(|l| l.contains(said)), "{what}: {output}");
     };
-    let paths = ["path splice_egress", "shortcut"];
+    let paths = ["path splice_sender", "path splice_egress", "shortcut"];
     let all = doctor("none");
     paths.iter().for_each(|path| is(&all, path, " ok "));
-    assert!(!all.contains("splice_ingress"), "{all}");
-    let none = doctor("splice_egress,shortcut");
+    let none = doctor("splice_sender,splice_egress,shortcut");
     let reason = "UNDERPASS_TEST_WITHOUT names it";
     paths.iter().for_each(|path| is(&none, path, reason));
 }
 
 #[test]
 fn only_flows_of_which_the_rule_says_so_are_spliced() {
-    let (report, up, down) = driven("ingress", &NEVER_BLOCKS, &["another"]);
+    let (report, up, down) = driven("auto", &NEVER_BLOCKS, &["another"]);
     assert!(report.passed(&[]), "{report}");
     assert_eq!((up, down), (0.0, 0.0));
 }
 
 #[test]
 fn a_client_that_blocks_is_relayed() {
-    let (report, up, down) = driven("ingress", &BLOCKS, &[DRIVER]);
+    let (report, up, down) = driven("auto", &BLOCKS, &[DRIVER]);
     assert!(report.passed(&[]), "{report}");
     assert_eq!((up, down), (0.0, 0.0));
 }
@@ -272,13 +326,18 @@ fn ping_pong(client: &mut TcpStream, database: &mut TcpStream) {
     for _ in 0..200 {
         let mut bytes = [0; 4];
         client.write_all(b"ping").unwrap();
-        database.read_exact(&mut bytes).unwrap();
+        read_now(database, &mut bytes);
         database.write_all(b"pong").unwrap();
-        while let Err(e) = client.read_exact(&mut bytes) {
-            assert_eq!(e.kind(), ErrorKind::WouldBlock);
-            std::thread::yield_now();
-        }
+        read_now(client, &mut bytes);
         assert_eq!(&bytes, b"pong");
+    }
+}
+
+/// Of a socket that may not block, and so few bytes that they come together.
+fn read_now(from: &mut TcpStream, bytes: &mut [u8]) {
+    while let Err(e) = from.read_exact(bytes) {
+        assert_eq!(e.kind(), ErrorKind::WouldBlock);
+        std::thread::yield_now();
     }
 }
 
@@ -288,8 +347,8 @@ fn pair(sandbox: &Sandbox, listener: &TcpListener) -> (TcpStream, TcpStream) {
     let (database, _) = listener.accept().unwrap();
     for end in [&client, &database] {
         end.set_nodelay(true).unwrap();
+        end.set_nonblocking(true).unwrap();
     }
-    client.set_nonblocking(true).unwrap();
     database.set_read_timeout(Some(LOADED)).unwrap();
     (client, database)
 }
@@ -302,7 +361,7 @@ fn listener(sandbox: &Sandbox) -> TcpListener {
 #[test]
 fn a_client_that_stops_reading_does_not_fill_the_kernel() {
     const BOUND: u64 = 8 << 20;
-    for engine in ["ingress", "egress"] {
+    for engine in ENGINES {
         let sandbox = Sandbox::new().unwrap();
         let listener = listener(&sandbox);
         let agent = agent(&sandbox, engine, listener.local_addr().unwrap().port());
@@ -315,6 +374,8 @@ fn a_client_that_stops_reading_does_not_fill_the_kernel() {
             assert!(std::time::Instant::now() < deadline, "{engine}");
             std::thread::sleep(Duration::from_millis(5));
         }
+        // It rides, and may wait again.
+        database.set_nonblocking(false).unwrap();
         database
             .set_write_timeout(Some(Duration::from_millis(500)))
             .unwrap();

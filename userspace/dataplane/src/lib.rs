@@ -82,7 +82,7 @@ pub use remembered::{NotRemembered, Opener, Remembered};
 pub use space::Space;
 pub use splice_refusal::SpliceRefusal;
 pub use splices::{
-    Application, Calls, Down, Moved, Near, Position, Splice, Splices,
+    Application, Calls, Down, Drained, Moved, Near, Position, Splice, Splices,
     adopt::{NotResumed, Resumed, fingerprint},
     cookie,
 };

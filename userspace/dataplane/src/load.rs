@@ -25,11 +25,13 @@ pub fn switched_off(path: &str) -> Option<String> {
     named.then(|| format!("{WITHOUT} names it"))
 }
 
-const OF_FLOWS: [&str; 9] = [
+const OF_FLOWS: [&str; 11] = [
     "meters",
     "clients",
+    "senders",
     "accepteds",
     "upstreams",
+    "sinks",
     "splice_orders",
     "splices",
     "shortcut_firsts",

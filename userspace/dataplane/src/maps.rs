@@ -110,8 +110,10 @@ impl SpliceMaps {
     pub(crate) fn take(ebpf: &mut Ebpf) -> Result<Self, MapsError> {
         let names = [
             "clients",
+            "senders",
             "accepteds",
             "upstreams",
+            "sinks",
             "splice_orders",
             "splices",
             "splice_calls",
@@ -134,8 +136,10 @@ impl SpliceMaps {
         };
         Ok(Self {
             clients: typed("clients", next("clients")?)?,
+            senders: typed("senders", next("senders")?)?,
             accepteds: typed("accepteds", next("accepteds")?)?,
             upstreams: typed("upstreams", next("upstreams")?)?,
+            sinks: typed("sinks", next("sinks")?)?,
             orders: typed("splice_orders", next("splice_orders")?)?,
             splices: typed("splices", next("splices")?)?,
             calls: typed("splice_calls", next("splice_calls")?)?,

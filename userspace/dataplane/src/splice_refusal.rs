@@ -35,6 +35,11 @@ pub enum SpliceRefusal {
     /// the connection yet. To be tried again.
     #[error("there is something to read first")]
     Busy,
+    /// The one engine that may carry it needs a database on this host whose socket does not block.
+    #[error(
+        "the database's socket is not on this host, or blocks, and no other engine may carry it"
+    )]
+    NoWay,
     /// The kernel.
     #[error("the kernel refuses: {0}")]
     Kernel(String),
@@ -55,12 +60,13 @@ impl SpliceRefusal {
             Self::SocketTaken(_) => "socket_taken",
             Self::Full => "full",
             Self::Busy => "busy",
+            Self::NoWay => "no_way",
             Self::Kernel(_) => "kernel",
         }
     }
 
     /// Every label.
-    pub const LABELS: [&'static str; 12] = [
+    pub const LABELS: [&'static str; 13] = [
         "client_gone",
         "database_gone",
         "database_taken",
@@ -72,6 +78,7 @@ impl SpliceRefusal {
         "socket_taken",
         "full",
         "busy",
+        "no_way",
         "kernel",
     ];
 
@@ -90,6 +97,7 @@ impl SpliceRefusal {
             }
             abi::SPLICE_FULL => Some(Self::Full),
             abi::SPLICE_BUSY => Some(Self::Busy),
+            abi::SPLICE_NO_WAY => Some(Self::NoWay),
             other => Some(Self::Kernel(format!("answer {other}"))),
         }
     }

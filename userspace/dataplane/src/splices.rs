@@ -64,7 +64,7 @@ pub struct Moved {
     pub up: u64,
     /// Bytes to the near one.
     pub down: u64,
-    /// Bytes from the far one that were passed up to the agent.
+    /// Bytes from the far one that a verdict passed up to the agent; none by [`Down::Sender`].
     pub passed: u64,
     /// Times that bytes had to go through the agent because the far one did not take them.
     pub up_spills: u64,
@@ -87,22 +87,52 @@ impl Moved {
     }
 }
 
-/// The way from the far application to the near one.
+/// Where the bytes of the far application enter the stream of the agent's socket that leads to the near one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Down {
-    /// Into the near one's own socket, past TCP. Faster, and needs a kernel that tells what it
-    /// has not read.
-    Ingress,
-    /// Into the stream of the agent's socket whose peer that is: acknowledgements tell it.
+    /// In the sender's own `send()`: of a database on this host.
+    Sender,
+    /// Behind the agent's other socket.
     Egress,
+}
+
+impl Down {
+    /// The ways, in the order in which they are tried for a flow.
+    pub const ALL: [Self; 2] = [Self::Sender, Self::Egress];
+
+    fn number(self) -> u32 {
+        match self {
+            Self::Sender => abi::SPLICE_DOWN_SENDER,
+            Self::Egress => abi::SPLICE_DOWN_EGRESS,
+        }
+    }
+
+    fn of(number: u32) -> Option<Self> {
+        Self::ALL.into_iter().find(|down| down.number() == number)
+    }
+}
+
+/// Why a flow does not go by [`Down::Sender`]; empty where it does.
+fn why_not_by_sender(answer: &abi::SpliceAnswer, near: Near) -> &'static str {
+    match (near, answer.sender) {
+        (Near::Database, _) => "the client is on another host",
+        (_, abi::SPLICE_SENDER_IN) => "",
+        (_, abi::SPLICE_SENDER_OFF) => "engine sender is off",
+        (_, abi::SPLICE_SENDER_BLOCKS) => "the database's socket blocks (it is not O_NONBLOCK)",
+        (_, abi::SPLICE_SENDER_TAKEN) => "the database's socket is in another program's sockmap",
+        _ => "the database is on another host, or in another network namespace",
+    }
 }
 
 /// The kernel's way to carry flows. Cloned freely.
 #[derive(Clone)]
 pub struct Splices {
     engine: Arc<Engine>,
-    down: Down,
+    /// Bits by the ways' numbers.
+    downs: u64,
 }
+
+const EVERY_WAY: u64 = 1 << abi::SPLICE_DOWN_SENDER | 1 << abi::SPLICE_DOWN_EGRESS;
 
 impl Splices {
     /// Loads the programs and binds them to their maps, before any socket is in those.
@@ -116,6 +146,10 @@ impl Splices {
             let up: &mut SkMsg = program(ebpf, name)?;
             load::insist(|| up.load()).map_err(refused(name))?;
             up.attach(maps.clients.fd()).map_err(refused(name))?;
+            let name = "splice_back";
+            let back: &mut SkMsg = program(ebpf, name)?;
+            load::insist(|| back.load()).map_err(refused(name))?;
+            back.attach(maps.senders.fd()).map_err(refused(name))?;
             let name = "splice_down";
             let verdict: &mut SkSkb = program(ebpf, name)?;
             load::insist(|| verdict.load()).map_err(refused(name))?;
@@ -127,8 +161,8 @@ impl Splices {
         };
         let (engine, calls) = Engine::new(look, maps, mark, OnceLock::new())
             .map_err(|e| MapsError::Layout("clients", e))?;
-        let down = Down::Ingress;
-        Ok((Self { engine, down }, calls))
+        let downs = EVERY_WAY;
+        Ok((Self { engine, downs }, calls))
     }
 
     /// An engine of its own, beside any agent's: for trying out what the kernel can do. Must run
@@ -153,11 +187,11 @@ impl Splices {
         }
     }
 
-    /// The same, for flows that go this way.
-    pub fn by(&self, down: Down) -> Self {
+    /// The same, for flows that go one of these ways.
+    pub fn by(&self, downs: &[Down]) -> Self {
         Self {
             engine: self.engine.clone(),
-            down,
+            downs: downs.iter().fold(0, |bits, down| bits | 1 << down.number()),
         }
     }
 
@@ -174,23 +208,37 @@ impl Splices {
         application: &Application,
         from_near: u64,
     ) -> Result<Splice, SpliceRefusal> {
-        let question = question(&near, &far)?;
+        let mut question = question(&near, &far)?;
+        question.enrol = match application.near() {
+            Near::Client => self.downs,
+            // The far one is a client on another host.
+            Near::Database => self.downs & !(1 << abi::SPLICE_DOWN_SENDER),
+        };
         let id = question.id;
+        if question.enrol == 0 {
+            return Err(SpliceRefusal::NoWay);
+        }
         self.engine.maps().clear();
         let look = |question: &abi::SpliceQuestion| self.engine.look(question, application.near());
         let answer = application.look(question, look)?;
-        // Best effort: with less, more bytes spill.
-        if let Err(error) = setsockopt(&*far, sockopt::SndBufForce, &SEND_BUFFER_BYTES) {
-            tracing::debug!(%error, "a socket keeps its send buffer");
+        let down = Down::of(answer.down).ok_or_else(|| kernel("enrolled by no way"))?;
+        let to_near = (down == Down::Sender).then_some(&*near);
+        for socket in to_near.into_iter().chain([&*far]) {
+            // Best effort: with less, more bytes spill.
+            if let Err(error) = setsockopt(socket, sockopt::SndBufForce, &SEND_BUFFER_BYTES) {
+                tracing::debug!(%error, "a socket keeps its send buffer");
+            }
         }
         let called = Arc::new(Notify::new());
         self.engine.callers().insert(id, called.clone());
         Ok(Splice {
             engine: self.engine.clone(),
-            down: self.down,
+            down,
+            why_not_by_sender: why_not_by_sender(&answer, application.near()),
             near: application.near(),
             id,
             base_up: answer.accepted_copied_seq.wrapping_sub(from_near as u32),
+            base_far: answer.upstream_copied_seq,
             base_down: answer.accepted_write_seq,
             called,
             left: AtomicBool::new(false),
@@ -198,15 +246,29 @@ impl Splices {
     }
 }
 
+/// Whether what was redirected to the near application is in its stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Drained {
+    /// All of it.
+    Yes,
+    /// Some may be on its way.
+    NotYet,
+    /// The near application has reset its connection.
+    Never,
+}
+
 /// One flow in the kernel's hands. Dropped, it is forgotten; its sockets leave as they close.
 pub struct Splice {
     engine: Arc<Engine>,
     down: Down,
+    why_not_by_sender: &'static str,
     near: Near,
     id: u64,
     /// Sequence numbers of the two streams of the agent's socket that leads to the near application where the agent's counts are zero.
     base_up: u32,
     base_down: u32,
+    /// Of the other socket's stream from the far application.
+    base_far: u32,
     called: Arc<Notify>,
     /// Another process goes on with it.
     left: AtomicBool,
@@ -216,11 +278,26 @@ impl Splice {
     /// From now on bytes may be redirected, once none is on its way through the agent, which has
     /// read and written on what `position` says, and is at `places` behind that.
     pub fn engage(&self, position: Position, places: Places) -> Result<(), SpliceRefusal> {
-        let down = match self.down {
-            Down::Egress => abi::SPLICE_DOWN_EGRESS,
-            Down::Ingress => abi::SPLICE_DOWN_INGRESS,
-        };
-        self.order(position, places, true, down)
+        self.order(position, places, true, self.down.number())
+    }
+
+    /// By which way it was enrolled.
+    pub fn down(&self) -> Down {
+        self.down
+    }
+
+    /// Why not by [`Down::Sender`]; empty where it was.
+    pub fn why_not_by_sender(&self) -> &'static str {
+        self.why_not_by_sender
+    }
+
+    /// Whether there is something for the agent to read of the far application's, of which it has read so
+    /// much, that its socket does not tell it of.
+    pub fn has_come(&self, from_far: u64) -> bool {
+        match self.down {
+            Down::Sender => false,
+            Down::Egress => !self.moved().is_ok_and(|m| m.passed == from_far && !m.torn),
+        }
     }
 
     /// From now on no byte is redirected. `far` is the flow's own: a verdict that is under
@@ -245,6 +322,8 @@ impl Splice {
             up: up.into(),
             down: down as u8,
             pad: [0; 2],
+            down_seq: self.base_far.wrapping_add(position.from_far as u32),
+            pad2: 0,
             down_passed: position.from_far,
             down_written: position.to_near,
             up_read: position.from_near,
@@ -274,22 +353,24 @@ impl Splice {
 
     /// Whether what was redirected to the near application is all in its stream, so that what the
     /// agent writes now comes after it. `to_near`: see [`Position`].
-    ///
-    /// Redirected into that one's own socket, it must have been read, too: a reader which was
-    /// given less than it asked for believes that there is nothing more, and would leave what is
-    /// in TCP's queue to the next edge.
-    pub fn is_drained(&self, to_near: u64) -> Result<bool, SpliceRefusal> {
+    pub fn is_drained(&self, to_near: u64) -> Result<Drained, SpliceRefusal> {
+        let Shared(before) = self.kernels()?;
+        // A run that has read the order may redirect yet; one that begins now does not.
+        if before.back_begun != before.back_done {
+            return Ok(Drained::NotYet);
+        }
+        let Shared(kernels) = self.kernels()?;
         let question = abi::SpliceQuestion {
             id: self.id,
             ..NO_QUESTION
         };
         let answer = self.engine.look(&question, self.near)?;
-        if self.down == Down::Ingress {
-            return Ok(answer.client_packets == 0 && answer.client_bytes == 0);
-        }
-        let Shared(kernels) = self.kernels()?;
         let sent = (kernels.down_redirected as u32).wrapping_add(to_near as u32);
-        Ok(answer.accepted_write_seq == self.base_down.wrapping_add(sent))
+        Ok(match answer.accepted_write_seq {
+            end if end == self.base_down.wrapping_add(sent) => Drained::Yes,
+            _ if answer.is_reset != 0 => Drained::Never,
+            _ => Drained::NotYet,
+        })
     }
 
     /// Waits until the kernel has passed bytes of the far application up to the agent, which is not
@@ -318,7 +399,7 @@ fn question(near: &SockRef<'_>, far: &SockRef<'_>) -> Result<abi::SpliceQuestion
     };
     Ok(abi::SpliceQuestion {
         id: number(far)?,
-        enrol: 1,
+        enrol: EVERY_WAY,
         client_cookie: 0,
         accepted_cookie: number(near)?,
         client: address(near.peer_addr())?,

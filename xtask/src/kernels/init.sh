@@ -62,9 +62,9 @@ carry() {
 }
 
 uname -r
-integrity serve --listen 127.0.0.1:7778 > /tmp/serve.log 2>&1 &
+integrity serve --never-blocks --listen 127.0.0.1:7778 > /tmp/serve.log 2>&1 &
 doctor
-carry ingress
+carry sender
 carry egress
 echo "RESULT done"
 poweroff -f

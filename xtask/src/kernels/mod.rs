@@ -185,7 +185,7 @@ impl Outcome {
 
     fn judge(&self) -> Result<()> {
         ensure!(!self.engines.is_empty(), "no engine of the splice works");
-        for engine in ["ingress", "egress"] {
+        for engine in ["sender", "egress"] {
             let works = format!("path splice_{engine} ok ");
             let works = self
                 .doctor

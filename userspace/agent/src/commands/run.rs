@@ -13,8 +13,7 @@ use std::{
 
 use anyhow::{Context, bail};
 use dataplane::{
-    Attached, Calls, DESCRIPTORS_PER_NAMESPACE, Dataplane, Down, MAX_NAMESPACES, Options, Splices,
-    host,
+    Attached, Calls, DESCRIPTORS_PER_NAMESPACE, Dataplane, MAX_NAMESPACES, Options, Splices, host,
 };
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use prometheus::Registry;
@@ -303,14 +302,9 @@ async fn splice(
     available: PathsAvailable,
     mut start_keeper: impl FnMut(&Splices),
 ) -> std::io::Result<()> {
-    let Splicing::By(down) = splicing else {
+    if splicing == Splicing::Off {
         let _ = shared.splices.set(Err("the file says so".into()));
         return std::future::pending().await;
-    };
-    if down == Down::Ingress {
-        tracing::warn!(
-            "splice = \"ingress\": a kernel was seen to fail under this engine; \"auto\" is the other one"
-        );
     }
     let (splices, calls) = match splices {
         Ok(both) => both,
@@ -325,16 +319,24 @@ async fn splice(
         }
     };
     let try_out = async {
-        let splices = splices.by(down);
-        let tried = paths::try_engine(&splices, down).await;
-        available.note(&tried);
-        match tried.failure {
-            None => {
-                start_keeper(&splices);
-                drop(shared.splices.set(Ok(splices)));
+        let (mut working, mut failures) = (Vec::new(), Vec::new());
+        for down in splicing.engines() {
+            let tried = paths::try_engine(&splices, down).await;
+            available.note(&tried);
+            match tried.failure {
+                None => working.push(down),
+                Some(reason) => failures.push(reason),
             }
-            Some(reason) => drop(shared.splices.set(Err(reason))),
         }
+        let outcome = match working.as_slice() {
+            [] => Err(failures.join("; ")),
+            some => {
+                let splices = splices.by(some);
+                start_keeper(&splices);
+                Ok(splices)
+            }
+        };
+        drop(shared.splices.set(outcome));
         std::future::pending().await
     };
     tokio::select! {

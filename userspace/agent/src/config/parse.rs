@@ -8,7 +8,7 @@ use std::{
 };
 
 use dataplane::{
-    DEFAULT_PINS, MAX_NAMESPACES, edge,
+    DEFAULT_PINS, Down, MAX_NAMESPACES, edge,
     policy::{
         Action, Fail, MAX_PROCESS_NAME_BYTES, MAX_RULES, NetnsPattern, Policy, ProcessPattern,
         Rule, RuleName, SessionConditions,
@@ -18,7 +18,7 @@ use toml::Spanned;
 
 use crate::{
     marks,
-    paths::{ENGINES, Splicing},
+    paths::{Splicing, engine_name},
     pipelines::Pipelines,
 };
 
@@ -334,11 +334,11 @@ fn namespaces(n: &Spanned<i64>) -> Result<usize, Flaw> {
 
 fn splicing(text: &Spanned<String>) -> Result<Splicing, Flaw> {
     match text.get_ref().as_str() {
-        "auto" => Ok(Splicing::default()),
+        "auto" => Ok(Splicing::Auto),
         "off" => Ok(Splicing::Off),
-        name => match ENGINES.iter().find(|(_, engine)| *engine == name) {
-            Some((down, _)) => Ok(Splicing::By(*down)),
-            None => expected("agent.splice", text, "`auto`, `ingress`, `egress` or `off`"),
+        name => match Down::ALL.into_iter().find(|d| engine_name(*d) == name) {
+            Some(down) => Ok(Splicing::By(down)),
+            None => expected("agent.splice", text, "`auto`, `sender`, `egress` or `off`"),
         },
     }
 }

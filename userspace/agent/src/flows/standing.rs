@@ -25,6 +25,8 @@ pub(super) struct Standing {
     pub(super) undecodable: Option<&'static str>,
     /// Why it is relayed and not spliced.
     pub(super) relayed: Option<Cow<'static, str>>,
+    /// Why it is not spliced by its sender; empty where it is.
+    pub(super) not_by_sender: &'static str,
     /// Where TLS ends in the agent.
     pub(super) tls: Option<Box<Seen>>,
     /// What it passes.
@@ -43,6 +45,7 @@ impl Standing {
             waits_for: Vec::new(),
             undecodable: None,
             relayed: None,
+            not_by_sender: "",
             tls: None,
             pipeline: None,
             is_left: false,
@@ -58,7 +61,11 @@ impl Standing {
         match (path, self.action) {
             (Path::Splice, _) => {
                 let left = self.left();
-                format!("{left}decided in the agent; what is faster is decided at {when}")
+                let engine = match self.not_by_sender {
+                    "" => "by engine sender".into(),
+                    why => format!("by engine egress: {why}"),
+                };
+                format!("{left}decided in the agent; what is faster is decided at {when}; {engine}")
             }
             (Path::Relay, _) => {
                 let undecodable = self

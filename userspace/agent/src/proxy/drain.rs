@@ -7,10 +7,13 @@ use std::{
     time::Duration,
 };
 
-use dataplane::Splice;
+use dataplane::{Down, Drained, Near, Splice};
 use tokio::time::{self, Instant, Sleep};
 
-use super::splice::failed;
+use super::{
+    close::{CLIENT_RESET, DATABASE_RESET},
+    splice::failed,
+};
 
 /// How often it is looked whether the kernel has delivered what it redirected: it takes
 /// microseconds, unless the application does not read.
@@ -19,6 +22,10 @@ const FIRST_LOOK: Duration = Duration::from_millis(1);
 const LONGEST_LOOK: Duration = Duration::from_millis(250);
 /// A look fails for want of memory: as often as this, in a row, it is tried again.
 const FAILED_LOOKS: u32 = 100;
+
+/// What its sender redirects is in the stream before its `send()` returns. If it never is, there was no memory for a
+/// part of it, and nobody knows where in the stream that was.
+const NOT_TAKEN: Duration = Duration::from_secs(5);
 
 /// The wait for the kernel to deliver what it has redirected to the near application.
 pub(super) struct Drain {
@@ -53,8 +60,20 @@ impl Drain {
                 return Poll::Ready(Ok(()));
             };
             match splice.is_drained(self.to_near) {
-                Ok(true) => return Poll::Ready(Ok(())),
-                Ok(false) => self.failed = 0,
+                Ok(Drained::Yes) => return Poll::Ready(Ok(())),
+                Ok(Drained::Never) => {
+                    return Poll::Ready(Err(match splice.near() {
+                        Near::Client => CLIENT_RESET,
+                        Near::Database => DATABASE_RESET,
+                    }));
+                }
+                Ok(Drained::NotYet)
+                    if splice.down() == Down::Sender && self.since.elapsed() > NOT_TAKEN =>
+                {
+                    let lost = "what its sender redirected was not taken whole";
+                    return Poll::Ready(Err(failed(&lost)));
+                }
+                Ok(Drained::NotYet) => self.failed = 0,
                 Err(error) if self.failed >= FAILED_LOOKS => {
                     return Poll::Ready(Err(failed(&error)));
                 }

@@ -226,9 +226,20 @@ impl Relay {
         self.poll_way(cx, self.to_far().way, client, database)
     }
 
-    /// Nothing of the near application's is held back, and it may still speak.
-    pub(super) fn to_far_rests(&self) -> bool {
-        self.to_far().rests()
+    /// And the far one.
+    pub(super) fn poll_to_near(
+        &mut self,
+        cx: &mut Context<'_>,
+        near: &TcpStream,
+        far: &TcpStream,
+    ) -> Poll<Result<(), &'static str>> {
+        let (client, database) = self.near.sides(near, far);
+        self.poll_way(cx, self.to_near().way, client, database)
+    }
+
+    /// Nothing is held back, and both applications may still speak.
+    pub(super) fn rests(&self) -> bool {
+        self.up.rests() && self.down.rests()
     }
 
     /// Why the flow ends when the far application cannot be read.

@@ -17,7 +17,7 @@ use std::{
     time::Duration,
 };
 
-use dataplane::{Application, Moved, Position, Resumed, Splice, SpliceRefusal, Splices};
+use dataplane::{Application, Down, Moved, Position, Resumed, Splice, SpliceRefusal, Splices};
 use socket2::SockRef;
 use tokio::{
     net::TcpStream,
@@ -219,11 +219,11 @@ impl Ride {
             Ok(true) => {
                 let pause = paused.elapsed().as_secs_f64();
                 self.counters.handover_seconds.observe(pause);
-                self.flow.travels(Path::Splice);
+                self.flow.is_spliced(enrolled.splice.why_not_by_sender());
                 let (splice, flow) = (enrolled.splice.clone(), self.flow.clone());
                 let keep_later = self.keep_later;
                 let read = enrolled.position(relay).from_far;
-                let has_come = || !splice.moved().is_ok_and(|m| m.passed == read && !m.torn);
+                let has_come = || splice.has_come(read);
                 let count = || {
                     self.count(relay);
                     keep_later
@@ -407,22 +407,16 @@ async fn hand_over(
         if let Poll::Ready(Err(reason)) = to_far {
             return Err(reason);
         }
-        if !relay.to_far_rests() {
+        if enrolled.splice.down() == Down::Sender {
+            let to_near = poll_fn(|cx| Poll::Ready(relay.poll_to_near(cx, near, far))).await;
+            if let Poll::Ready(Err(reason)) = to_near {
+                return Err(reason);
+            }
+        }
+        if !relay.rests() {
             return Ok(false);
         }
-        // What came before the verdict was there waits for the next packet, or for somebody who
-        // reads.
-        match SockRef::from(far).peek(&mut [MaybeUninit::uninit()]) {
-            Err(e) if e.kind() == ErrorKind::WouldBlock => {}
-            Err(e) => return Err(relay.far_failed(e)),
-            Ok(_) => return Ok(false),
-        }
-        // What the verdict has passed up meanwhile must be read by the relay.
-        let moved = enrolled.splice.moved().map_err(|e| failed(&e))?;
-        if moved.torn {
-            return Err(SPLICE_FAILED);
-        }
-        if moved.passed != position.from_far {
+        if enrolled.splice.down() == Down::Egress && !is_read(enrolled, relay, far, position)? {
             return Ok(false);
         }
         if enrolled.position(relay) == position {
@@ -430,6 +424,28 @@ async fn hand_over(
         }
     }
     Ok(false)
+}
+
+/// Whether the agent has read everything that the verdict did not redirect.
+fn is_read(
+    enrolled: &Enrolled,
+    relay: &Relay,
+    far: &TcpStream,
+    position: Position,
+) -> Result<bool, &'static str> {
+    // What came before the verdict was there waits for the next packet, or for somebody who
+    // reads.
+    match SockRef::from(far).peek(&mut [MaybeUninit::uninit()]) {
+        Err(e) if e.kind() == ErrorKind::WouldBlock => {}
+        Err(e) => return Err(relay.far_failed(e)),
+        Ok(_) => return Ok(false),
+    }
+    // What the verdict has passed up meanwhile must be read by the relay.
+    let moved = enrolled.splice.moved().map_err(|e| failed(&e))?;
+    if moved.torn {
+        return Err(SPLICE_FAILED);
+    }
+    Ok(moved.passed == position.from_far)
 }
 
 /// Waits until the kernel has lost bytes of an enrolled flow's far application: the end of the flow.

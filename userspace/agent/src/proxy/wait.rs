@@ -4,11 +4,11 @@ use std::{
     future::{Future, poll_fn},
     pin::pin,
     sync::OnceLock,
-    task::Poll,
+    task::{Context, Poll},
     time::Duration,
 };
 
-use dataplane::{Quiet, Splice, policy::Action};
+use dataplane::{Down, Quiet, Splice, policy::Action};
 use tokio::{
     net::TcpStream,
     time::{self, Instant},
@@ -44,6 +44,37 @@ pub(super) enum End {
     Marked(&'static str),
 }
 
+/// The socket that leads to the far application.
+enum Far {
+    /// Packets are redirected behind it.
+    Quiet(Quiet),
+    /// Nothing comes to it but what the agent is to read.
+    Awake(TcpStream),
+}
+
+impl Far {
+    fn new(far: TcpStream, splice: &Splice) -> std::io::Result<Self> {
+        match splice.down() {
+            Down::Egress => Quiet::new(far).map(Self::Quiet),
+            Down::Sender => Ok(Self::Awake(far)),
+        }
+    }
+
+    fn poll_needed(&self, cx: &mut Context<'_>) -> Poll<()> {
+        match self {
+            Self::Quiet(quiet) => quiet.poll_ended(cx).map(drop),
+            Self::Awake(far) => far.poll_read_ready(cx).map(drop),
+        }
+    }
+
+    fn into_stream(self) -> std::io::Result<TcpStream> {
+        match self {
+            Self::Quiet(quiet) => quiet.into_stream(),
+            Self::Awake(far) => Ok(far),
+        }
+    }
+}
+
 /// Waits until the agent is needed. `has_come`: there is something for it to read. `count` says
 /// whether it is needed for another reason.
 ///
@@ -57,13 +88,13 @@ pub(super) async fn ride(
     has_come: impl Fn() -> bool,
     mut count: impl FnMut() -> bool,
 ) -> Result<(TcpStream, End), &'static str> {
-    let quiet = Quiet::new(far).map_err(|e| failed(&e))?;
+    let far = Far::new(far, splice).map_err(|e| failed(&e))?;
     let recall_every = recalled_for_a_test();
     let pause = recall_every.unwrap_or(COUNT_EVERY);
     let mut tick = pin!(time::sleep(pause));
     let mut called = pin!(splice.called());
     let end = poll_fn(|cx| {
-        if near.poll_read_ready(cx).is_ready() || quiet.poll_ended(cx).is_ready() {
+        if near.poll_read_ready(cx).is_ready() || far.poll_needed(cx).is_ready() {
             return Poll::Ready(End::Needed);
         }
         while called.as_mut().poll(cx).is_ready() {
@@ -95,7 +126,7 @@ pub(super) async fn ride(
         Poll::Pending
     });
     let end = end.await;
-    let far = quiet.into_stream().map_err(|e| failed(&e))?;
+    let far = far.into_stream().map_err(|e| failed(&e))?;
     Ok((far, end))
 }
 

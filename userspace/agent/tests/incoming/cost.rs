@@ -58,14 +58,7 @@ fn roads() -> Vec<Road> {
         road("direct", "off", None, true, None),
         road("bypass", "off", simple("bypass"), true, None),
         road("observe", "off", simple("observe"), true, None),
-        road(
-            "splice, ingress",
-            "ingress",
-            agents(),
-            false,
-            Some("splice"),
-        ),
-        road("splice, egress", "egress", agents(), false, Some("splice")),
+        road("splice", "egress", agents(), false, Some("splice")),
         road("relay", "off", agents(), false, Some("relay")),
         road("enrich", "off", agents(), true, Some("enrich")),
     ]

@@ -131,6 +131,9 @@ pub fn end(stream: &mut TcpStream) -> usize {
 /// On a busy host the canary may run out of time.
 pub const ATTEMPTS: usize = 5;
 
+/// The engine by which flows of clients on other hosts are spliced.
+pub const ENGINE: &str = "egress";
+
 impl Hosts {
     /// An agent that splices by this engine, or not at all (`off`).
     pub fn splicing(&self, binary: &Path, engine: &str, policy: &str) -> Agent<'_> {

@@ -10,13 +10,12 @@ use crate::{
     traffic::Traffic,
 };
 
-const ENGINES: [&str; 2] = ["ingress", "egress"];
 const MORE: u64 = 2 << 20;
 
-fn agent<'a>(hosts: &'a Hosts, engine: &str) -> Agent<'a> {
+fn agent(hosts: &Hosts) -> Agent<'_> {
     // What is no CQL is not decoded, and spliced.
     let policy = INCOMING.to_owned() + &crate::common::enrich(&[PORT]);
-    let agent = hosts.splicing(Path::new(BINARY), engine, &policy);
+    let agent = hosts.splicing(Path::new(BINARY), ENGINE, &policy);
     agent.wait_for_log("keeper").unwrap();
     agent
 }
@@ -52,15 +51,15 @@ fn ride(agent: &Agent<'_>, count: usize) {
 }
 
 /// Another agent, which adopts as many: one whose canary runs out of time leaves them to the keeper.
-fn next_adopts(agent: &mut Agent<'_>, engine: &str, count: usize) {
+fn next_adopts(agent: &mut Agent<'_>, count: usize) {
     for _ in 0..ATTEMPTS {
         agent.restart().unwrap();
-        if works(agent, engine) {
+        if works(agent, ENGINE) {
             return are_adopted(agent, count);
         }
         agent.kill().unwrap();
     }
-    panic!("the engine {engine} does not work here")
+    panic!("the engine {ENGINE} does not work here")
 }
 
 fn are_adopted(agent: &Agent<'_>, count: usize) {
@@ -77,33 +76,31 @@ fn are_adopted(agent: &Agent<'_>, count: usize) {
 
 #[test]
 fn what_rides_goes_on_when_the_agent_is_killed_and_the_next_adopts_it() {
-    for engine in ENGINES {
-        let hosts = Hosts::new();
-        let listener = hosts.listen(Family::V4);
-        let mut agent = agent(&hosts, engine);
-        let traffic = traffic(&hosts, &agent, &listener, 3);
-        agent.kill().unwrap();
-        traffic.iter().for_each(|t| t.flows_on(MORE));
-        next_adopts(&mut agent, engine, 3);
-        traffic.iter().for_each(|t| t.flows_on(MORE));
-        ride(&agent, 3);
-        traffic.into_iter().for_each(Traffic::end);
-        eventually("they have ended", || {
-            agent.json("/flows").unwrap() == serde_json::json!([])
-        });
-    }
+    let hosts = Hosts::new();
+    let listener = hosts.listen(Family::V4);
+    let mut agent = agent(&hosts);
+    let traffic = traffic(&hosts, &agent, &listener, 3);
+    agent.kill().unwrap();
+    traffic.iter().for_each(|t| t.flows_on(MORE));
+    next_adopts(&mut agent, 3);
+    traffic.iter().for_each(|t| t.flows_on(MORE));
+    ride(&agent, 3);
+    traffic.into_iter().for_each(Traffic::end);
+    eventually("they have ended", || {
+        agent.json("/flows").unwrap() == serde_json::json!([])
+    });
 }
 
 #[test]
 fn a_clean_stop_leaves_what_rides_and_its_routing_until_it_has_ended() {
     let hosts = Hosts::new();
     let listener = hosts.listen(Family::V4);
-    let mut agent = agent(&hosts, "ingress");
+    let mut agent = agent(&hosts);
     let traffic = traffic(&hosts, &agent, &listener, 2);
     agent.stop().unwrap();
     assert_ne!(hosts.routing(), "");
     traffic.iter().for_each(|t| t.flows_on(MORE));
-    next_adopts(&mut agent, "ingress", 2);
+    next_adopts(&mut agent, 2);
     ride(&agent, 2);
     traffic.into_iter().for_each(Traffic::end);
     eventually("they have ended", || {

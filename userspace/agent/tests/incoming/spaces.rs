@@ -81,10 +81,10 @@ fn flows_in_another_namespace_are_spliced_there() {
     // What is no CQL is not decoded.
     let policy = format!("[[incoming]]\nnetns = {netns:?}\n{}", enrich(&[PORT]));
     let (own, cgroup) = (Some(&theirs.netns), &theirs.cgroup);
-    let settings = "splice = \"ingress\"";
+    let settings = "splice = \"egress\"";
     let start = || Agent::start(Path::new(BINARY), own, cgroup, settings, &policy).unwrap();
     let mut agents = (0..ATTEMPTS).map(|_| start());
-    let agent = agents.find(|agent| works(agent, "ingress")).unwrap();
+    let agent = agents.find(|agent| works(agent, ENGINE)).unwrap();
     let (client, database) = riding(&hosts, &agent, &listener);
     drop((client, database));
     agent.wait_for_log("flow closed").unwrap();

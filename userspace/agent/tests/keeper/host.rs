@@ -72,6 +72,7 @@ impl Host {
 }
 
 pub fn works(agent: &Agent<'_>) {
+    // Flows are relayed until the last engine was tried out; then it begins.
     agent.wait_for_log("path works path=\"splice_").unwrap();
     agent.wait_for_log("keeper").unwrap();
 }

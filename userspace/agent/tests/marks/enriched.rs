@@ -17,10 +17,10 @@ use super::{
 };
 
 /// Every way in which a flow is carried while nobody reads it.
-pub(super) const WAYS: [&str; 3] = ["off", "ingress", "egress"];
+pub(super) const WAYS: [&str; 3] = ["off", "sender", "egress"];
 
 /// The same, of clients on another host.
-pub(super) const INCOMING_WAYS: [&str; 2] = ["incoming ingress", "incoming egress"];
+pub(super) const INCOMING_WAYS: [&str; 1] = ["incoming egress"];
 
 /// The setting by which a flow is carried so, and whether its client is elsewhere.
 fn engine(way: &str) -> (&str, bool) {
@@ -135,8 +135,15 @@ pub(super) fn begun(host: &Host<'_>, version: u8) -> Conversation {
     c.server_sends(&ready(version));
     c.in_segments = version >= 5;
     c.client.set_nonblocking(true).unwrap();
-    c.server.set_nonblocking(host.clients.is_some()).unwrap();
+    c.server.set_nonblocking(true).unwrap();
     c
+}
+
+/// It is read to its end.
+fn may_block(c: &Conversation) {
+    for end in [&c.client, &c.server] {
+        end.set_nonblocking(false).unwrap();
+    }
 }
 
 /// Has it marked, by its number and for as long as the answer takes: there are 64 marks at most.
@@ -246,7 +253,7 @@ fn exactly_what_follows_the_mark_is_counted() {
                     let again = mark(host, operator, &c, "enrich");
                     assert_eq!(again["result"], "already");
                 }
-                c.client.set_nonblocking(false).unwrap();
+                may_block(&c);
                 c.ends();
             }
             let spliced = "underpass_spliced_bytes_total{direction=\"to_database\"}";
@@ -271,6 +278,7 @@ fn a_flow_that_a_session_rule_has_let_go_is_decoded_from_the_mark_on() {
                 let table = format!("read_{version}");
                 let mut c = host.connect();
                 c.client.set_nonblocking(true).unwrap();
+                c.server.set_nonblocking(true).unwrap();
                 let options = [("CQL_VERSION", "3.0.0"), ("DRIVER_NAME", "d")];
                 let (startup, ready) = (startup(version, &options), ready(version));
                 passes(&c.client, &c.server, &startup);
@@ -282,7 +290,7 @@ fn a_flow_that_a_session_rule_has_let_go_is_decoded_from_the_mark_on() {
                 read_again(host, operator, &c);
                 (0..5).for_each(|_| exchange(&mut c, version, &table));
                 assert_eq!(counted(host, &table), by_mark(5), "{way} v{version}");
-                c.client.set_nonblocking(false).unwrap();
+                may_block(&c);
                 c.ends();
             }
             assert_eq!(counted(host, "unread"), [], "{way}");
@@ -329,7 +337,7 @@ fn a_mark_in_the_middle_of_a_frame_means_the_next_one() {
                     let case = format!("{way} v{version}, {cut} bytes before the mark");
                     assert_eq!(counted(host, &large), [], "{case}");
                     assert_eq!(counted(host, &table), by_mark(3), "{case}");
-                    c.client.set_nonblocking(false).unwrap();
+                    may_block(&c);
                     c.ends();
                 }
             }
@@ -347,7 +355,7 @@ fn passes(from: &std::net::TcpStream, to: &std::net::TcpStream, bytes: &[u8]) {
 
 #[test]
 fn a_flow_of_an_agent_before_is_decoded_from_its_next_frame_on() {
-    for way in ["ingress", "egress"] {
+    for way in ["sender", "egress"] {
         mortal_host(way, |host, operator| {
             let versions = [4, 5];
             let mut flows = versions.map(|version| {
@@ -380,7 +388,7 @@ fn a_flow_of_an_agent_before_is_decoded_from_its_next_frame_on() {
             assert_eq!(counted(host, "across"), []);
             nothing_odd(host);
             for (c, _) in flows {
-                c.client.set_nonblocking(false).unwrap();
+                may_block(&c);
                 c.ends();
             }
         });
@@ -389,7 +397,7 @@ fn a_flow_of_an_agent_before_is_decoded_from_its_next_frame_on() {
 
 #[test]
 fn what_is_no_cql_any_more_cannot_be_decoded_and_is_carried_all_the_same() {
-    for way in ["ingress", "egress"] {
+    for way in ["sender", "egress"] {
         odd_host(way, |host, operator| {
             for garbage_from_client in [true, false] {
                 let mut c = begun(host, 4);
@@ -408,7 +416,7 @@ fn what_is_no_cql_any_more_cannot_be_decoded_and_is_carried_all_the_same() {
                 let why = marked["why"].as_str().unwrap();
                 assert!(why.contains("could not be cut into frames"), "{why}");
                 passes(&c.client, &c.server, &garbage);
-                c.client.set_nonblocking(false).unwrap();
+                may_block(&c);
                 c.ends();
             }
             let lost = "underpass_safer_path_total{cause=\"splice_place_lost\"}";

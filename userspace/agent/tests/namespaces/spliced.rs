@@ -18,7 +18,7 @@ use crate::{
     traffic::Traffic,
 };
 
-const ENGINES: [&str; 2] = ["ingress", "egress"];
+const ENGINES: [&str; 2] = ["sender", "egress"];
 const DRIVER: &str = "underpass-integrity";
 const NEVER_BLOCKS: [&str; 2] = ["epoll-edge", "epoll-level"];
 
@@ -82,7 +82,11 @@ fn every_byte_arrives_by_either_engine() {
         let driven = |container: &Container<'_>| {
             let serve = || {
                 let listener = TcpListener::bind(container.database()).unwrap();
-                Server::start_with(listener, Options::default()).unwrap()
+                let options = Options {
+                    never_blocks: true,
+                    ..Options::default()
+                };
+                Server::start_with(listener, options).unwrap()
             };
             let server = run_in(Some(&container.netns), None, serve).unwrap();
             let report = container.client(|| drive(&plan(container)));

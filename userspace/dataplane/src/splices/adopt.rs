@@ -19,8 +19,8 @@ use ebpf::abi;
 use tokio::sync::Notify;
 
 use super::{
-    Calls, Down, Engine, IN_PLACE, Moved, NO_QUESTION, Near, Position, Splice, SpliceMaps, Splices,
-    kernel,
+    Calls, Down, EVERY_WAY, Engine, IN_PLACE, Moved, NO_QUESTION, Near, Position, Splice,
+    SpliceMaps, Splices, kernel,
 };
 use crate::{places::Places, splice_refusal::SpliceRefusal};
 
@@ -51,7 +51,7 @@ pub enum NotResumed {
 
 /// Descriptors that are no map's come after these: `splice_look`, then the maps in the order of
 /// [`SpliceMaps::of`].
-const LOOK_AND_MAPS: usize = 7;
+const LOOK_AND_MAPS: usize = 9;
 
 impl Splices {
     /// Descriptors by which another process can carry this engine's flows on, and their clients
@@ -87,8 +87,8 @@ impl Splices {
         let maps = SpliceMaps::of(descriptors).map_err(io::Error::other)?;
         let (engine, calls) =
             Engine::new(look, maps, None, hooks.into()).map_err(io::Error::other)?;
-        let down = Down::Ingress;
-        Ok((Self { engine, down }, calls))
+        let downs = EVERY_WAY;
+        Ok((Self { engine, downs }, calls))
     }
 
     /// The calls once more, for another reader than the one before.
@@ -134,15 +134,12 @@ impl Splices {
             let slot = maps.orders.get(&id, IN_PLACE).map_err(gone)?.0;
             (slot.order, maps.splices.get(&id, 0).map_err(gone)?.0)
         };
-        let down = match u32::from(order.down) {
-            abi::SPLICE_DOWN_INGRESS => Down::Ingress,
-            abi::SPLICE_DOWN_EGRESS => Down::Egress,
-            _ => return Err(NotResumed::UnderWay),
-        };
+        let down = Down::of(order.down.into()).ok_or(NotResumed::UnderWay)?;
         let question = abi::SpliceQuestion { id, ..NO_QUESTION };
         let answer = self.engine.look(&question, near)?;
-        // The one thing that an owner may do while its order is engaged is to read the near application.
-        let read_on = answer.accepted_copied_seq != order.up_seq;
+        // The one thing that an owner may do while its order is engaged is to read the applications.
+        let read_on = answer.accepted_copied_seq != order.up_seq
+            || down == Down::Sender && answer.upstream_copied_seq != order.down_seq;
         if order.up == 0 || read_on || kernels.torn != 0 {
             return Err(NotResumed::UnderWay);
         }
@@ -153,10 +150,15 @@ impl Splices {
             splice: Splice {
                 engine: self.engine.clone(),
                 down,
+                why_not_by_sender: match down {
+                    Down::Sender => "",
+                    Down::Egress => "another process enrolled it",
+                },
                 near,
                 id,
                 base_up: order.up_seq.wrapping_sub(order.up_read as u32),
                 base_down: kernels.base_seq,
+                base_far: order.down_seq.wrapping_sub(order.down_passed as u32),
                 called,
                 left: AtomicBool::new(false),
             },

@@ -26,8 +26,10 @@ use crate::{
 /// What the object has for it.
 pub(crate) struct SpliceMaps {
     pub clients: SockHash<MapData, u64>,
+    pub senders: SockHash<MapData, u64>,
     pub accepteds: SockHash<MapData, u64>,
     pub upstreams: SockHash<MapData, u64>,
+    pub sinks: SockHash<MapData, u64>,
     pub orders: BpfHashMap<MapData, u64, Shared<abi::SpliceSlot>>,
     pub splices: BpfHashMap<MapData, u64, Shared<abi::Splice>>,
     pub calls: RingBuf<MapData>,
@@ -53,7 +55,7 @@ pub(super) struct Engine {
     pub(super) hooks: OnceLock<Vec<OwnedFd>>,
     pub(super) left: AtomicBool,
     /// Dropped, sockets would leave the maps.
-    _sockets: [SockHash<MapData, u64>; 3],
+    _sockets: [SockHash<MapData, u64>; 5],
 }
 
 /// What is written to and read of flows.
@@ -139,7 +141,13 @@ impl Engine {
             descriptors,
             hooks,
             left: AtomicBool::new(false),
-            _sockets: [maps.clients, maps.accepteds, maps.upstreams],
+            _sockets: [
+                maps.clients,
+                maps.senders,
+                maps.accepteds,
+                maps.upstreams,
+                maps.sinks,
+            ],
         });
         let calls = engine.calls(maps.calls);
         Ok((engine, calls))

@@ -46,6 +46,9 @@ struct Serve {
     /// The user's password.
     #[arg(long, requires = "user")]
     password: Option<String>,
+    /// Accepted sockets do not block, as databases': for behaviours whose ends never block.
+    #[arg(long)]
+    never_blocks: bool,
 }
 
 #[derive(Debug, Args)]
@@ -160,8 +163,8 @@ fn run(command: Command) -> anyhow::Result<bool> {
 fn serve(serve: Serve) -> anyhow::Result<bool> {
     let options = Options {
         helper: Some(helper()?),
+        never_blocks: serve.never_blocks,
         credentials: serve.user.zip(serve.password),
-        ..Options::default()
     };
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_io()
