@@ -51,6 +51,7 @@ fn test(
             .args(["test", "--workspace"])
             .args(&args.args)
             .env("UNDERPASS_CASSANDRA", node.address.to_string())
+            .env("UNDERPASS_CASSANDRA_PID", node.pid.to_string())
             .env("UNDERPASS_CASSANDRA_USER", cassandra::USER)
             .env("UNDERPASS_CASSANDRA_PASSWORD", cassandra::PASSWORD)
             .env("UNDERPASS_PYTHON", python)

@@ -53,6 +53,8 @@ pub enum Verb {
 pub struct Up {
     /// Where CQL is spoken.
     pub address: SocketAddrV4,
+    /// Its process.
+    pub pid: i32,
     /// This call started it; else it ran before.
     pub started: bool,
 }
@@ -89,6 +91,7 @@ pub fn up(port: Option<u16>) -> Result<Up> {
         ready::wait(&node)?;
         return Ok(Up {
             address: address(node.port),
+            pid: node.pid,
             started: false,
         });
     }
@@ -96,9 +99,10 @@ pub fn up(port: Option<u16>) -> Result<Up> {
     start::check_free(port)?;
     setup::ensure(&[Part::Cassandra])?;
     install::ensure()?;
-    start::start(port)?;
+    let node = start::start(port)?;
     Ok(Up {
         address: address(port),
+        pid: node.pid,
         started: true,
     })
 }

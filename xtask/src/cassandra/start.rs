@@ -11,7 +11,11 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 
-use super::{home, install, node, ready};
+use super::{
+    home, install,
+    node::{self, Node},
+    ready,
+};
 use crate::signals;
 
 const CASSANDRA_YAML: &str = include_str!("../../cassandra/cassandra.yaml");
@@ -34,7 +38,7 @@ pub fn check_free(port: u16) -> Result<()> {
 
 /// Starts the node and waits until it is ready. On failure, or when a signal tells us to
 /// end, the process is ended again; the log's tail is shown when the log can tell why.
-pub fn start(port: u16) -> Result<()> {
+pub fn start(port: u16) -> Result<Node> {
     write_configuration(port)?;
     let log = fresh_log()?;
     signals::check()?;
@@ -50,7 +54,7 @@ pub fn start(port: u16) -> Result<()> {
         node.pid
     );
     let Err(error) = ready::wait(&node) else {
-        return Ok(());
+        return Ok(node);
     };
     if signals::received().is_none() {
         home::show_log_tail();

@@ -92,6 +92,7 @@ fn backend(shared: &Shared, arrived: &Arrived, candidate: &Candidate) -> Option<
     let policy = shared.policy.borrow().clone();
     let rule = policy.balances(candidate)?;
     let ends = (arrived.client.socket_addr(), arrived.orig_dst.socket_addr());
-    let choice = shared.backends.choice();
-    choice.borrow().as_the_edge(rule, ends, &shared.dice)
+    // Its own: a table may have to be made, and who tells of the next change does not wait for that.
+    let choice = shared.backends.choice().borrow().clone();
+    choice.as_the_edge(rule, ends, &shared.dice)
 }

@@ -15,6 +15,7 @@
 mod cassandra;
 mod fold;
 mod go;
+mod incoming;
 mod java;
 mod killed;
 mod lookups;
@@ -27,4 +28,5 @@ mod rust;
 mod seen;
 mod sockets;
 mod suite;
+mod twin;
 mod workload;

@@ -13,11 +13,11 @@ pub struct KernelSocket {
     pub remote: SocketAddr,
 }
 
-/// Every connected IPv4 socket that this process has open. /proc/PID/net/tcp, see proc_net_tcp.rst.
+/// Every connected IPv4 socket that this process has open in the thread's namespace. /proc/PID/net/tcp, see proc_net_tcp.rst.
 pub fn own_sockets() -> HashSet<KernelSocket> {
     const ESTABLISHED: &str = "01";
     let inodes = own_inodes();
-    let table = fs::read_to_string("/proc/self/net/tcp").unwrap();
+    let table = fs::read_to_string("/proc/thread-self/net/tcp").unwrap();
     let sockets = table.lines().skip(1).filter_map(|line| {
         let fields: Vec<&str> = line.split_whitespace().collect();
         let (local, remote, state, inode) = (fields[1], fields[2], fields[3], fields[9]);
