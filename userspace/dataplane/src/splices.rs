@@ -119,7 +119,9 @@ fn why_not_by_sender(answer: &abi::SpliceAnswer, near: Near) -> &'static str {
         (_, abi::SPLICE_SENDER_IN) => "",
         (_, abi::SPLICE_SENDER_OFF) => "engine sender is off",
         (_, abi::SPLICE_SENDER_BLOCKS) => "the database's socket blocks (it is not O_NONBLOCK)",
-        (_, abi::SPLICE_SENDER_TAKEN) => "the database's socket is in another program's sockmap",
+        (_, abi::SPLICE_SENDER_TAKEN) => {
+            "the kernel does not take the database's socket (another program's sockmap, or too many)"
+        }
         _ => "the database is on another host, or in another network namespace",
     }
 }
