@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 
 use anyhow::Context;
 use load::order::Credentials;
+use testkit::sandbox::Cgroup;
 
 use super::Databases;
 use crate::account;
@@ -38,13 +39,14 @@ pub fn find(given: &Given) -> anyhow::Result<Databases> {
     )?;
     let credentials = given.credentials();
     let version = load::version_of_cassandra(address, credentials.as_ref())?;
+    let pid = account::listener(address);
     Ok(Databases {
         addresses: vec![address],
         credentials,
-        pids: account::listener(address).into_iter().collect(),
+        pids: pid.into_iter().collect(),
         version: Some(("cassandra".into(), version)),
         _servers: Vec::new(),
-        home: None,
+        home: pid.map(Cgroup::of_process).transpose()?.flatten(),
         netns: None,
     })
 }

@@ -35,7 +35,7 @@ pub struct Databases {
     /// The name and the version that a result file notes.
     pub version: Option<(String, String)>,
     _servers: Vec<Server>,
-    /// The cgroup of those that we started, for agents that must see both ends of a flow.
+    /// The cgroup that they have for themselves, for agents that must see both ends of a flow.
     pub home: Option<Cgroup>,
     /// The network of those behind a gateway; None: this host's.
     pub netns: Option<Netns>,

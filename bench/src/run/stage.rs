@@ -98,7 +98,10 @@ impl<'a> Stage<'a> {
                 stage.add_agent((SHORTCUT.agent, home), variant, databases, ways, cgroups)?;
             }
             None if ways.has(SHORTCUT.name) => {
-                stage.leave_out(SHORTCUT.name, "the database is in no cgroup of this run's");
+                stage.leave_out(
+                    SHORTCUT.name,
+                    "the database has no threaded cgroup of its own",
+                );
             }
             None => {}
         }

@@ -15,6 +15,7 @@ use serde_json::json;
 
 use crate::setup::{self, Part};
 
+mod cgroup;
 mod home;
 mod install;
 mod node;
@@ -95,6 +96,8 @@ pub fn up(port: Option<u16>) -> Result<Up> {
             started: false,
         });
     }
+    // Of one that ended by itself.
+    node::forget()?;
     let port = port.unwrap_or(DEFAULT_PORT);
     start::check_free(port)?;
     setup::ensure(&[Part::Cassandra])?;

@@ -15,7 +15,7 @@ use nix::{
     unistd::Pid,
 };
 
-use super::home;
+use super::{cgroup, home};
 use crate::run::POLL_INTERVAL;
 
 /// For a flush of the memtables on a busy disk; usually 5 s.
@@ -56,8 +56,12 @@ pub fn remember(pid: u32, port: u16) -> Result<Node> {
     })
 }
 
-/// Removes the pid file, if there is one.
+/// Removes the pid file, if there is one, and what it was the last to know of.
 pub fn forget() -> Result<()> {
+    let text = fs::read_to_string(pid_file()).unwrap_or_default();
+    if let Some(ended) = parse_pid_file(&text).filter(|node| !is_alive(node)) {
+        cgroup::leave(ended.pid);
+    }
     match fs::remove_file(pid_file()) {
         Err(error) if error.kind() != ErrorKind::NotFound => {
             Err(error).with_context(|| format!("cannot remove {}", pid_file().display()))

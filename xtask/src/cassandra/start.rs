@@ -12,7 +12,7 @@ use std::{
 use anyhow::{Context, Result, bail};
 
 use super::{
-    home, install,
+    cgroup, home, install,
     node::{self, Node},
     ready,
 };
@@ -49,6 +49,9 @@ pub fn start(port: u16) -> Result<Node> {
         .spawn()
         .context("cannot start Cassandra with setsid (package util-linux)")?;
     let node = node::remember(child.id(), port).inspect_err(|_| home::show_log_tail())?;
+    if let Err(error) = cgroup::enter(node.pid) {
+        eprintln!("Cassandra shares its starter's cgroup: {error:#}");
+    }
     eprintln!(
         "starting Cassandra on 127.0.0.1:{port} (process {})",
         node.pid

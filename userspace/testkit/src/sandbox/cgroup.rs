@@ -15,11 +15,12 @@ const REMOVAL_TRIES: u32 = 100;
 const REMOVAL_PAUSE: Duration = Duration::from_millis(20);
 
 /// A threaded cgroup (cgroup-v2.rst): a test's thread can be an application while the test
-/// itself is not. Removed when dropped.
+/// itself is not. One that was made here is removed when dropped.
 #[derive(Debug)]
 pub struct Cgroup {
     path: PathBuf,
     root: PathBuf,
+    is_found: bool,
 }
 
 impl Cgroup {
@@ -38,6 +39,27 @@ impl Cgroup {
         Self::at(root.join(name), root)
     }
 
+    /// The one that a process lives in, which stays. None: the root, or one that single threads
+    /// cannot join.
+    ///
+    /// # Errors
+    /// No cgroup2, or no such process.
+    pub fn of_process(pid: u32) -> anyhow::Result<Option<Self>> {
+        let root = root()?;
+        let file = format!("/proc/{pid}/cgroup");
+        let text = fs::read_to_string(&file).with_context(|| file.clone())?;
+        // cgroups(7): the line of the unified hierarchy.
+        let line = text.lines().find_map(|line| line.strip_prefix("0::/"));
+        let path = root.join(line.with_context(|| format!("{file} names no cgroup2"))?);
+        let kind = fs::read_to_string(path.join("cgroup.type")).unwrap_or_default();
+        let is_threaded = kind.trim() == "threaded";
+        Ok(is_threaded.then_some(Self {
+            path,
+            root,
+            is_found: true,
+        }))
+    }
+
     /// A new one beneath this one, which it must not outlive.
     ///
     /// # Errors
@@ -48,7 +70,11 @@ impl Cgroup {
 
     fn at(path: PathBuf, root: PathBuf) -> anyhow::Result<Self> {
         fs::create_dir(&path).with_context(|| format!("cannot make cgroup {}", path.display()))?;
-        let cgroup = Self { path, root };
+        let cgroup = Self {
+            path,
+            root,
+            is_found: false,
+        };
         fs::write(cgroup.path.join("cgroup.type"), "threaded").context("threaded cgroups")?;
         Ok(cgroup)
     }
@@ -71,6 +97,9 @@ impl Cgroup {
 
 impl Drop for Cgroup {
     fn drop(&mut self) {
+        if self.is_found {
+            return;
+        }
         for _ in 0..REMOVAL_TRIES {
             match fs::remove_dir(&self.path) {
                 Err(e) if e.raw_os_error() == Some(nix::libc::EBUSY) => {
