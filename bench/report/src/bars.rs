@@ -78,9 +78,11 @@ const STRESS: Where = Where::Begins(
 );
 const OP_S: Measure = Measure::Ratio(Metric::OpS);
 const P50: Measure = Measure::Ratio(Metric::P50);
+const DATABASES_CPU: Measure = Measure::Ratio(Metric::Cpu(Process::Database));
 const NOTHING_PER_BYTE: &str = "no code of ours runs for its bytes: nothing but noise";
 const LIKE_COPIERS: &str = "what proxies that only copy reach";
 const DECODES_NOTHING: &str = "that one decodes nothing";
+const CUTS_FRAMES: &str = "that one cuts frames, and counts nothing in them";
 const NO_BUFFER: &str = "chunks are read into their worker's buffer: a flow that waits has none";
 const FEWER_WAKE_UPS: &str = "the database wakes up for one connection instead of eight";
 const IN_KERNEL: &str = "bytes skip TCP between two sockets of one host";
@@ -113,8 +115,10 @@ pub const ALL: &[Bar] = &[
     stats("stress-write"),
     stats("stress-read-raw"),
     stats("stress-write-raw"),
-    level("haproxy"),
-    level("nginx"),
+    level("haproxy", DECODES_NOTHING),
+    level("nginx", DECODES_NOTHING),
+    level("envoy", DECODES_NOTHING),
+    level("shotover", CUTS_FRAMES),
     bar(
         "stats",
         Where::Id("stress-read-raw"),
@@ -136,20 +140,10 @@ pub const ALL: &[Bar] = &[
         Bound::AtMost(60.0),
         NO_BUFFER,
     ),
-    bar(
-        "fold",
-        Where::Id("stress-read-raw"),
-        OP_S,
-        Bound::AtLeast(1.0),
-        FEWER_WAKE_UPS,
-    ),
-    bar(
-        "fold",
-        Where::Id("stress-read-raw"),
-        Measure::Ratio(Metric::Cpu(Process::Database)),
-        Bound::AtMost(0.8),
-        FEWER_WAKE_UPS,
-    ),
+    fold("stress-read", OP_S, Bound::AtLeast(1.0)),
+    fold("stress-read-raw", OP_S, Bound::AtLeast(1.0)),
+    fold("stress-read", DATABASES_CPU, Bound::AtMost(0.8)),
+    fold("stress-read-raw", DATABASES_CPU, Bound::AtMost(0.8)),
     bar(
         "observe",
         NODE,
@@ -158,6 +152,7 @@ pub const ALL: &[Bar] = &[
         A_LOOK,
     ),
     bar("observe", NODE, OP_S, Bound::AtLeast(0.92), A_LOOK),
+    bar("observe", MANY, OP_S, Bound::AtLeast(0.92), A_LOOK),
     bar("shortcut", NODE, P50, Bound::AtMost(0.75), IN_KERNEL),
     bar("shortcut", NODE, OP_S, Bound::AtLeast(1.4), IN_KERNEL),
     bar("shortcut", ONE, P50, Bound::AtMost(0.75), IN_KERNEL),
@@ -298,13 +293,17 @@ const fn stats(id: &'static str) -> Bar {
     )
 }
 
-const fn level(proxy: &'static str) -> Bar {
+const fn fold(id: &'static str, measure: Measure, bound: Bound) -> Bar {
+    bar("fold", Where::Id(id), measure, bound, FEWER_WAKE_UPS)
+}
+
+const fn level(proxy: &'static str, reason: &'static str) -> Bar {
     bar(
         "stats",
         Where::Id("stress-read-raw"),
         Measure::Against(proxy, Metric::OpS),
         Bound::AtLeast(1.0),
-        DECODES_NOTHING,
+        reason,
     )
 }
 
