@@ -293,6 +293,32 @@ mod tests {
         }
     }
 
+    /// A regular file that takes every write, and that the kernel does not make durable, but says so.
+    #[test]
+    fn the_kernel_is_asked_when_it_has_to_be() {
+        let name = Path::new("/proc/thread-self/comm");
+        for (fsync, is_asked) in [
+            (Fsync::Never, false),
+            (Fsync::Batch, true),
+            (Fsync::Every(Duration::from_secs(3600)), false),
+            (Fsync::Every(Duration::ZERO), true),
+        ] {
+            let mut lines = Lines::open(LinesSettings {
+                fsync,
+                max_bytes: u64::MAX,
+                ..settings(name)
+            })
+            .unwrap();
+            lines.write(b"a line\n").unwrap();
+            let refused = lines.batch_ends().map_err(|error| error.kind());
+            let expected = match is_asked {
+                true => Err(io::ErrorKind::InvalidInput),
+                false => Ok(()),
+            };
+            assert_eq!(refused, expected, "{fsync:?}");
+        }
+    }
+
     #[test]
     fn nobody_else_may_read_it() {
         use std::os::unix::fs::PermissionsExt;
