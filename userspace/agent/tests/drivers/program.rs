@@ -47,7 +47,7 @@ impl Program {
             compression,
         );
         seen::all_enriched(&agent);
-        seen::all_reported(&agent);
+        seen::all_reported(&agent, PIPELINE);
         let mut tables = seen::statements(&agent, &keyspace);
         // The keyspace itself, its type, USE: in no table.
         tables.remove("");

@@ -185,6 +185,7 @@ pub fn driver_in(test: &str, action: &str, version: u8, compression: &str, way: 
     }
     seen::all_enriched(&agent);
     seen::folds_as_asked(&agent, more);
+    seen::all_reported(&agent, more);
     if way == "renamed" {
         let transforms = seen::transforms(&agent);
         assert!(transforms["changed"] > 0.0, "{transforms:?}");

@@ -90,6 +90,7 @@ pub fn enriched(test: &str, keyspace: &str, more: &str, compression: Option<Comp
     });
     seen::all_enriched(&agent);
     seen::folds_as_asked(&agent, more);
+    seen::all_reported(&agent, more);
     let rows = ROWS as u64;
     let tables = seen::statements(&agent, keyspace);
     for (table, wanted) in [
