@@ -18,17 +18,19 @@
 /* The shortest frames in the largest message: 17 pieces of 32 KiB, and a packet is at most 512. */
 #define MAX_PLACE_HEADERS (1 << 16)
 
-/* A walk over a message or a packet. */
+/* A walk over a message or a packet. It is on the stack, and `at` begins a word there: see
+ * place_collect(). */
 struct place_walk {
 	/* One of the two. */
 	struct sk_msg_md *msg;
 	struct __sk_buff *skb;
+	struct up_place at;
 	/* Bytes in the first piece of a message. */
 	__u32 first;
 	__u32 off;
 	__u32 end;
-	struct up_place at;
 };
+_Static_assert(offsetof(struct place_walk, at) % 8 == 0, "at begins a word");
 
 static __always_inline void lose_place(struct up_place *p)
 {
@@ -167,14 +169,16 @@ static __always_inline int place_collect(struct place_walk *w, int what, __u32 w
 		w->off += want;
 		return whole;
 	}
-	/* Byte by byte: what an end has cut. */
+	/* Byte by byte: what an end has cut. To the verifier the byte may be any of the place's: older
+	 * ones (6.1) cannot read a word of the stack any more of which a part may have been written,
+	 * and not its beginning. */
 	ROLLED for (int i = 0; i < PLACE_HEADER; i++) {
-		__u64 have = p->have;
+		__u64 next = offsetof(struct up_place, header) + p->have;
 
-		if (have >= want || w->off >= w->end)
+		if (p->have >= want || w->off >= w->end)
 			break;
-		asm volatile("%0 &= 15" : "+r"(have));
-		if (have >= sizeof(p->header) || place_read(w, what, &p->header[have], 1) < 0)
+		asm volatile("%0 &= 31" : "+r"(next));
+		if (next >= sizeof(*p) || place_read(w, what, (__u8 *)p + next, 1) < 0)
 			return -1;
 		p->have += 1;
 		w->off += 1;
