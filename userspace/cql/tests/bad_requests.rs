@@ -256,25 +256,29 @@ mod tests {
         }
     }
 
+    /// 2 GiB, 256 MiB, 32 MiB, of which there are some bytes; and nothing.
+    const SIZES: [i32; 4] = [i32::MAX, 256 << 20, 32 << 20, 0];
+
+    /// What a compressed body begins with: how many bytes it becomes.
+    fn declared(algorithm: Compression, bytes: i32) -> Vec<u8> {
+        if algorithm == Compression::Lz4 {
+            return bytes.to_be_bytes().to_vec();
+        }
+        let (mut varint, mut left) = (Vec::new(), bytes);
+        while left >= 0x80 {
+            varint.push(left as u8 | 0x80);
+            left >>= 7;
+        }
+        varint.push(left as u8);
+        varint
+    }
+
     #[test]
     fn what_would_become_too_much_is_not_made() {
         const MOST_BYTES: usize = 1 << 20;
         for algorithm in [Compression::Lz4, Compression::Snappy] {
             let kind = kind(4, algorithm);
-            // Declared as 2 GiB, as 256 MiB, as 32 MiB, of which there are some bytes; and as nothing.
-            let sizes = [i32::MAX, 256 << 20, 32 << 20, 0];
-            let declared = sizes.map(|bytes| match algorithm {
-                Compression::Lz4 => bytes.to_be_bytes().to_vec(),
-                _ => {
-                    let (mut varint, mut left) = (Vec::new(), bytes);
-                    while left >= 0x80 {
-                        varint.push(left as u8 | 0x80);
-                        left >>= 7;
-                    }
-                    varint.push(left as u8);
-                    varint
-                }
-            });
+            let declared = SIZES.map(|bytes| declared(algorithm, bytes));
             for step in STEPS {
                 let strict = step.2;
                 if !step.build().wants(cql::Opcode::Query) {
@@ -300,6 +304,67 @@ mod tests {
                 }
             }
         }
+    }
+
+    /// Nor of a response that somebody waits for.
+    #[test]
+    fn what_an_answer_would_become_is_not_made() {
+        const MOST_BYTES: usize = 1 << 20;
+        let awaiting = |step: &Step| match (step.0, step.1) {
+            ("protect", _) => Some("SELECT v FROM ks.t WHERE k = 1"),
+            ("rewrite", of) if of.contains("tables") => Some("SELECT v FROM ks.t WHERE k = 1"),
+            ("rewrite", of) if of.contains("addresses") => Some("SELECT * FROM system.local"),
+            _ => None,
+        };
+        let mut tried = 0;
+        for algorithm in [Compression::Lz4, Compression::Snappy] {
+            let kind = kind(4, algorithm);
+            let mut bodies = SIZES
+                .map(|bytes| [&declared(algorithm, bytes)[..], &[0x1F, 0, 1, 0, 0xFF]].concat())
+                .to_vec();
+            if algorithm == Compression::Lz4 {
+                // So many bytes could become as much.
+                let more = declared(algorithm, (32 << 20) + 1);
+                bodies.push([&more[..], &[0xFF; 160 << 10]].concat());
+            }
+            for step in STEPS {
+                let Some(text) = awaiting(&step) else {
+                    continue;
+                };
+                let withheld = step.0 == "protect";
+                for body in &bodies {
+                    tried += 1;
+                    let of = format!("{} {:?}", step.shows(kind), &body[..5]);
+                    let mut flow = step.flow(kind);
+                    let passed = flow.requests(&kind.sent(0, 3, QUERY, &ask(4, text)));
+                    assert_eq!(kind.read(&passed).len(), 1, "{of}");
+                    let bomb = frame(0x84, 1, 3, RESULT, body);
+                    let mut told = Vec::new();
+                    let held = most_held(|| told = flow.responses(&bomb));
+                    assert!(held < MOST_BYTES, "{of}: {held}");
+                    let why = Unseen::Compression;
+                    assert_eq!(flow.editor.answers(), None, "{of}");
+                    if !withheld {
+                        assert!(told == bomb, "{of}: it passes");
+                        assert_eq!(flow.noted.unseen, [(why, false)], "{of}");
+                        assert_eq!(flow.noted.unshown, [], "{of}");
+                    } else {
+                        let [error] = &kind.read(&told)[..] else {
+                            panic!("{of}: in its place")
+                        };
+                        assert_eq!(error[..5], [0x84, 0, 0, 3, ERROR], "{of}");
+                        assert_eq!(error[9..13], 0x2200_i32.to_be_bytes(), "{of}");
+                        assert_eq!(flow.noted.unseen, [], "{of}");
+                        assert_eq!(flow.noted.unshown, [why], "{of}");
+                    }
+                    // The next one is read.
+                    let behind = frame(0x84, 0, 30_000, RESULT, &[0, 0, 0, 1]);
+                    assert_eq!(flow.responses(&behind), behind, "{of}");
+                }
+            }
+        }
+        // Three steps, with five of LZ4 and four of Snappy.
+        assert_eq!(tried, 3 * (5 + 4));
     }
 
     #[test]

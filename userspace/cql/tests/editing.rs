@@ -259,6 +259,71 @@ mod tests {
         assert_eq!(flow.requests(&sent), sent);
     }
 
+    /// The body of the one frame in these bytes, which is compressed, and shorter for it.
+    fn shrunk(kind: Kind, passed: &[u8]) -> Vec<u8> {
+        assert_eq!(passed[1] & 1, 1, "{kind:?}: it says so");
+        let [plain] = &kind.read(passed)[..] else {
+            panic!("one frame")
+        };
+        assert!(passed.len() < plain.len(), "{kind:?}");
+        plain[9..].to_vec()
+    }
+
+    #[test]
+    fn what_has_changed_is_compressed_as_it_was_sent() {
+        let compressed = |kind: &Kind| kind.version < 5 && kind.compression != Compression::None;
+        let filler = "to be compressed, ".repeat(20);
+        for kind in KINDS.into_iter().filter(compressed) {
+            let mut flow = Edits::of(kind, "transform = \"consistency\"\nexactly = \"TWO\"");
+            let text = format!("SELECT v FROM ks.t WHERE k = '{filler}'");
+            let mut body = ask(kind.version, &text);
+            let passed = flow.requests(&kind.sent(0, 7, QUERY, &body));
+            let level = 4 + text.len()..4 + text.len() + 2;
+            body[level].copy_from_slice(&[0, 2]);
+            assert_eq!(shrunk(kind, &passed), body);
+
+            let renames = "transform = \"rewrite\"\nkeyspaces = { shop = \"shop_v2\" }";
+            let mut flow = Edits::of(kind, renames);
+            flow.requests(&kind.sent(0, 7, QUERY, &ask(kind.version, "SELECT v FROM shop.t")));
+            // A row of one column, a text.
+            let rows = |keyspace| {
+                let names = [keyspace, "t", "v"].map(string).concat();
+                let value = [&[0, 0x0D, 0, 0, 0, 1][..], &long_string(&filler)].concat();
+                [&[0, 0, 0, 2, 0, 0, 0, 1, 0, 0, 0, 1][..], &names, &value].concat()
+            };
+            let told = flow.responses(&kind.sent(0x80, 7, RESULT, &rows("shop_v2")));
+            assert_eq!(shrunk(kind, &told), rows("shop"));
+        }
+    }
+
+    #[test]
+    fn another_version_is_read_as_it_was_agreed_on_in_the_end() {
+        let step = step("transform = \"consistency\"\nexactly = \"TWO\"");
+        let mut flow = Edits {
+            kind: kind(4, Compression::Snappy),
+            editor: Editor::new(vec![step].into(), Caller::default()),
+            noted: Noted::default(),
+        };
+        let first = startup(5, &[("COMPRESSION", "lz4")]);
+        assert_eq!(flow.requests(&first), first);
+        // As of a server that does not know v5.
+        let why = string("Invalid or unsupported protocol version (5)");
+        let refused = frame(0x84, 0, 0, ERROR, &[&[0, 0, 0, 0x0A][..], &why].concat());
+        assert_eq!(flow.responses(&refused), refused);
+        for (is_request, bytes) in flow.kind.handshake() {
+            let passed = match is_request {
+                true => flow.requests(&bytes),
+                false => flow.responses(&bytes),
+            };
+            assert_eq!(passed, bytes);
+        }
+        let text = table(1).repeat(9);
+        let passed = flow.requests(&flow.kind.sent(0, 7, QUERY, &ask(4, &text)));
+        let expected = [&long_string(&text)[..], &[0, 2, 0]].concat();
+        assert_eq!(shrunk(flow.kind, &passed), expected);
+        assert_eq!(flow.noted.changed, 1);
+    }
+
     #[test]
     fn what_came_early_is_remembered_until_the_rule_is_decided() {
         for (strict, denied) in [(true, true), (false, false)] {

@@ -19,6 +19,7 @@ mod tests {
     use super::support::edit::*;
     use super::support::*;
     use cassandra_protocol::compression::Compression;
+    use cassandra_protocol::frame::message_batch::BatchType;
     use cassandra_protocol::frame::{Envelope, message_request::RequestBody};
     use cql::Opcode;
     use cql::edit::{
@@ -195,6 +196,8 @@ mod tests {
                 panic!("{kind:?}: no BATCH")
             };
             assert_eq!(batch.queries.len(), 3);
+            // What nobody sent as one is not logged as one.
+            assert_eq!(batch.batch_type, BatchType::Unlogged, "{kind:?}");
             let result = kind.sent(0x80, 7, 0x08, &1_u32.to_be_bytes());
             let told = answers(&mut edits, &result);
             let void = |stream| (stream, 0x08, 1_u32.to_be_bytes().to_vec());

@@ -10,8 +10,11 @@ mod support;
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::support::edit::*;
     use super::support::*;
+    use cql::edit::{Caller, Transform};
 
     const AUTH_RESPONSE: u8 = 0x0F;
     const AUTH_SUCCESS: u8 = 0x10;
@@ -126,5 +129,52 @@ mod tests {
         says(&mut flow, b"\0carol\0right");
         answered(&mut flow, AUTH_SUCCESS, &[0xFF; 4]);
         assert!(!asks(&mut flow, "SELECT v FROM shop.a"));
+    }
+
+    /// A flow of this client through a step that others go through, too.
+    fn flow_of(kind: Kind, step: &Arc<dyn Transform>, client: &str) -> Edits {
+        let mut flow = Edits::new(kind, vec![step.clone()]);
+        let caller = Caller {
+            client: client.into(),
+            ..Caller::default()
+        };
+        flow.editor.becomes(vec![step.clone()].into(), caller);
+        flow
+    }
+
+    #[test]
+    fn each_client_has_its_own_bucket() {
+        for kind in KINDS {
+            let step =
+                step("transform = \"throttle\"\nrate = 1\nmode = \"overloaded\"\nper = \"client\"");
+            for client in ["192.0.2.1", "192.0.2.2"] {
+                let mut flow = flow_of(kind, &step, client);
+                assert!(asks(&mut flow, "SELECT v FROM shop.a"), "{client}: first");
+                // However many connections it has.
+                let mut other = flow_of(kind, &step, client);
+                for flow in [&mut flow, &mut other] {
+                    assert!(!asks(flow, "SELECT v FROM shop.a"), "{client}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn who_asks_for_much_does_not_delay_the_others() {
+        for kind in KINDS {
+            let step = step("transform = \"throttle\"\nrate = 1000\nburst = 1");
+            let mut greedy = flow_of(kind, &step, "192.0.2.1");
+            let mut modest = flow_of(kind, &step, "192.0.2.2");
+            let waits_ms = |flow: &mut Edits| {
+                assert!(asks(flow, "SELECT v FROM shop.a"));
+                flow.editor.pause_ns() / 1_000_000
+            };
+            assert_eq!(waits_ms(&mut greedy), 0, "{kind:?}");
+            for n in 1..100 {
+                assert_eq!(waits_ms(&mut greedy), n, "{kind:?}");
+            }
+            // Two wait, and each has half of what comes in.
+            assert_eq!(waits_ms(&mut modest), 2, "{kind:?}");
+        }
     }
 }

@@ -400,6 +400,27 @@ mod tests {
     }
 
     #[test]
+    fn a_batch_of_too_many_is_refused_whatever_is_in_it() {
+        const TEXT: &str = "INSERT INTO ks.t (k) VALUES (1)";
+        for kind in KINDS {
+            let mut flow = Edits::of(kind, "transform = \"guard\"\nmax_batch = 2");
+            prepares(&mut flow, TEXT, b"good");
+            let [text, id] = [|| Child::Text(TEXT), || Child::Id(b"good")];
+            let mut may = |children: &[Child<'_>]| {
+                passes(&mut flow, 4, BATCH, &batch(kind.version, children, None))
+            };
+            for two in [[text(), text()], [id(), id()], [text(), id()]] {
+                assert_eq!(may(&two), Ok(()), "{kind:?}");
+            }
+            for three in [[text(), text(), text()], [id(), id(), id()]] {
+                let (code, message) = may(&three).unwrap_err();
+                assert_eq!(code, 0x2200, "{kind:?}");
+                assert!(message.ends_with(": batch"), "{kind:?}: {message}");
+            }
+        }
+    }
+
+    #[test]
     fn an_unqualified_table_is_that_of_the_keyspace_that_the_flow_is_in() {
         for kind in KINDS {
             let settings = "transform = \"guard\"\ntables = [\"shop.t\", \"yard.u\"]";

@@ -36,6 +36,18 @@ pub(crate) fn expand_to(
     body: &[u8],
     most: usize,
 ) -> Option<Cow<'_, [u8]>> {
+    let mut expanded = Vec::new();
+    expand_into(compression, body, most, &mut expanded)?;
+    Some(Cow::Owned(expanded))
+}
+
+/// The same, in a buffer that may have been used before.
+pub(crate) fn expand_into(
+    compression: Compression,
+    body: &[u8],
+    most: usize,
+    to: &mut Vec<u8>,
+) -> Option<()> {
     match compression {
         Compression::None => None,
         Compression::Lz4 => {
@@ -43,19 +55,29 @@ pub(crate) fn expand_to(
             if length > most.min(block.len().saturating_mul(LZ4_MOST)) {
                 return None;
             }
-            let mut expanded = vec![0; length];
-            expand_block(block, &mut expanded)?;
-            Some(Cow::Owned(expanded))
+            make_zeros(to, length);
+            expand_block(block, to)
         }
         Compression::Snappy => {
             let length = snap::raw::decompress_len(body).ok()?;
             if length > most.min(body.len().saturating_mul(SNAPPY_MOST)) {
                 return None;
             }
-            let expanded = snap::raw::Decoder::new().decompress_vec(body).ok()?;
-            Some(Cow::Owned(expanded))
+            make_zeros(to, length);
+            let written = snap::raw::Decoder::new().decompress(body, to).ok()?;
+            (written == length).then_some(())
         }
     }
+}
+
+/// A new buffer has them from the system, without their being written.
+fn make_zeros(buffer: &mut Vec<u8>, length: usize) {
+    if buffer.capacity() < length {
+        *buffer = vec![0; length];
+        return;
+    }
+    buffer.clear();
+    buffer.resize(length, 0);
 }
 
 /// A body as it is sent where that was agreed on. `None`: it cannot be compressed.

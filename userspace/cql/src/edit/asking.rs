@@ -1,7 +1,7 @@
 //! What becomes of requests.
 
 use super::Unreadable;
-use super::cutter::{Fate, Frames, Plan};
+use super::cutter::{Fate, Frames, KEPT_BUFFER_BYTES, Plan};
 use super::lane::{Lane, Reads, in_segments, may_begin};
 use super::login::MAX_TOKEN_BYTES;
 use super::merging::leads;
@@ -167,14 +167,15 @@ impl Asking<'_> {
     /// Shows a request to the pipeline.
     fn show(&mut self, header: &Header, frame: &[u8], body: &[u8]) -> Fate {
         let opcode = header.opcode.unwrap_or(Opcode::Options);
+        let mut expanded = std::mem::take(&mut self.talk.expanded);
         let plain = self
             .talk
             .terms
-            .plain(header, body)
+            .plain_in(header, body, &mut expanded)
             .ok_or(Unseen::Compression);
         let request =
-            plain.and_then(|plain| Request::read(*header, plain).ok_or(Unseen::Malformed));
-        match request {
+            plain.and_then(|plain| Request::read(*header, plain.into()).ok_or(Unseen::Malformed));
+        let fate = match request {
             Ok(request) => {
                 self.talk.look_up(&request, self.now_ns, self.log);
                 self.go_through(request, header, frame, 0, Vec::new())
@@ -183,7 +184,11 @@ impl Asking<'_> {
                 true => Fate::Drop,
                 false => Fate::Keep,
             },
-        }
+        };
+        expanded.clear();
+        expanded.shrink_to(KEPT_BUFFER_BYTES);
+        self.talk.expanded = expanded;
+        fate
     }
 
     /// Shows it to the steps from this place on. `awaited`: who wants to see its response so far; `frame`: as it

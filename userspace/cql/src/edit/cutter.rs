@@ -6,7 +6,7 @@ use crate::frame::{HEADER_BYTES, Header};
 
 /// A frame that was kept back leaves its buffer to the next one up to this many bytes; the reason is
 /// that of the frame scanner's.
-const KEPT_BUFFER_BYTES: usize = 16 << 10;
+pub(super) const KEPT_BUFFER_BYTES: usize = 16 << 10;
 
 /// What is to be done with a frame, by its header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

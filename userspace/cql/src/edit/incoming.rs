@@ -75,10 +75,11 @@ impl Incoming {
         };
         let mut out = Output::new(bytes);
         while let Some(segment) = segments.next(&mut out).map_err(|_| NotOne)? {
-            self.frames.extend_from_slice(&segment.payload);
+            self.frames.extend_from_slice(segment.payload());
             if let std::borrow::Cow::Borrowed(raw) = segment.raw {
                 out.keep(raw.len());
             }
+            segments.done(segment);
         }
         Ok(())
     }

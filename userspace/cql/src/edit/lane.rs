@@ -57,7 +57,7 @@ impl Lane {
             let Some(segment) = segment else {
                 return Ok(());
             };
-            let mut inner = Output::new(&segment.payload);
+            let mut inner = Output::new(segment.payload());
             while self.cutter.step(&mut inner, frames)? {}
             if segment.self_contained && !self.cutter.is_idle() {
                 return Err(Unreadable::Framing);
@@ -75,6 +75,7 @@ impl Lane {
                     out.put(&segments::around(frames.terms().compression, &bytes));
                 }
             }
+            segments.done(segment);
         }
     }
 

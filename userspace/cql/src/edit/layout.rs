@@ -97,9 +97,12 @@ impl<'a> Reader<'a> {
         self.taken(len.into()).map(Asked::Id)
     }
 
+    /// None, too, if it is no text: nobody is to believe that there is none.
     fn name(&mut self) -> Option<(usize, usize)> {
         let len = usize::from(self.body.short()?);
-        self.taken(len).map(|range| (range.start, len))
+        let at = self.at();
+        std::str::from_utf8(self.body.take(len)?).ok()?;
+        Some((at, len))
     }
 
     /// `[<keyspace>]…` of the flags' parameters.

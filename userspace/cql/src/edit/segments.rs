@@ -1,7 +1,9 @@
 //! v5 segments of one direction, whole (`native_protocol_v5.spec` §2).
 
 use std::borrow::Cow;
+use std::ops::Range;
 
+use super::cutter::KEPT_BUFFER_BYTES;
 use super::output::Output;
 use crate::frame::{HEADER_BYTES, Header};
 use crate::segment::{self, Broken, MAX_PAYLOAD_BYTES, SegmentHeader};
@@ -33,10 +35,23 @@ fn total((header_bytes, header): &(usize, SegmentHeader)) -> usize {
 pub(super) struct Segment<'a> {
     /// All of it, as it came.
     pub(super) raw: Cow<'a, [u8]>,
-    /// What it carries, without compression.
-    pub(super) payload: Vec<u8>,
+    /// Where in it the payload is.
+    carried: Range<usize>,
+    /// What that becomes, if it is compressed: so many bytes in front of these.
+    expanded: Option<(usize, Vec<u8>)>,
     /// Whole frames; otherwise a part of one.
     pub(super) self_contained: bool,
+}
+
+impl Segment<'_> {
+    /// What it carries, without compression.
+    pub(super) fn payload(&self) -> &[u8] {
+        let payload = match &self.expanded {
+            Some((length, expanded)) => expanded.get(..*length),
+            None => self.raw.get(self.carried.clone()),
+        };
+        payload.unwrap_or_default()
+    }
 }
 
 /// Cuts bytes into segments. **Invariant**: it holds less than one.
@@ -44,6 +59,8 @@ pub(super) struct Segment<'a> {
 pub(super) struct Segments {
     pub(super) compression: Compression,
     held: Vec<u8>,
+    /// For what the next one becomes.
+    expanded: Vec<u8>,
 }
 
 impl Segments {
@@ -51,6 +68,7 @@ impl Segments {
         Self {
             compression,
             held: Vec::new(),
+            expanded: Vec::new(),
         }
     }
 
@@ -61,14 +79,14 @@ impl Segments {
             if let Some(header) = header_of(rest, self.compression)?
                 && let Some(raw) = rest.get(..total(&header))
             {
-                return checked(&header, Cow::Borrowed(raw)).map(Some);
+                return self.checked(&header, Cow::Borrowed(raw)).map(Some);
             }
         }
         loop {
             let total = match header_of(&self.held, self.compression)? {
                 Some(header) if self.held.len() >= total(&header) => {
                     let raw = Cow::Owned(std::mem::take(&mut self.held));
-                    return checked(&header, raw).map(Some);
+                    return self.checked(&header, raw).map(Some);
                 }
                 Some(header) => total(&header),
                 None => match self.compression {
@@ -87,28 +105,47 @@ impl Segments {
         }
     }
 
+    fn checked<'a>(
+        &mut self,
+        (header_bytes, header): &(usize, SegmentHeader),
+        raw: Cow<'a, [u8]>,
+    ) -> Result<Segment<'a>, Broken> {
+        let behind = raw.get(*header_bytes..).unwrap_or_default();
+        let carried = header.carried(behind)?.ok_or(Broken::Crc)?;
+        let expanded = match header.plain {
+            0 => None,
+            length => {
+                let mut expanded = std::mem::take(&mut self.expanded);
+                header.expand(carried, &mut expanded)?;
+                Some((length, expanded))
+            }
+        };
+        Ok(Segment {
+            carried: *header_bytes..header_bytes + header.length,
+            expanded,
+            self_contained: header.self_contained,
+            raw,
+        })
+    }
+
+    /// One has gone on, or what stands in its place has: the next one has its buffers.
+    pub(super) fn done(&mut self, segment: Segment<'_>) {
+        if let Cow::Owned(mut held) = segment.raw {
+            held.clear();
+            held.shrink_to(KEPT_BUFFER_BYTES);
+            self.held = held;
+        }
+        if let Some((_, mut expanded)) = segment.expanded {
+            expanded.truncate(KEPT_BUFFER_BYTES);
+            expanded.shrink_to(KEPT_BUFFER_BYTES);
+            self.expanded = expanded;
+        }
+    }
+
     /// What was held back, for one who gives up.
     pub(super) fn give_up(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.held)
     }
-}
-
-fn checked<'a>(
-    (header_bytes, header): &(usize, SegmentHeader),
-    raw: Cow<'a, [u8]>,
-) -> Result<Segment<'a>, Broken> {
-    let behind = raw.get(*header_bytes..).unwrap_or_default();
-    let carried = header.carried(behind)?.ok_or(Broken::Crc)?;
-    let mut payload = Vec::new();
-    match header.plain {
-        0 => payload.extend_from_slice(carried),
-        _ => header.expand(carried, &mut payload).map(|_| ())?,
-    }
-    Ok(Segment {
-        payload,
-        self_contained: header.self_contained,
-        raw,
-    })
 }
 
 /// Segments around whole frames, as many to one as go in.

@@ -15,7 +15,7 @@ use super::response::Response;
 use super::room::Room;
 use super::transform::{Caller, Error};
 use super::{MAX_ANSWERS_BYTES, Pipeline};
-use crate::compress;
+use crate::compress::{self, MAX_SEEN_BYTES};
 use crate::frame::{Flags, HEADER_BYTES, Header, Opcode, RESPONSE_BIT, StreamId};
 use crate::session::{Compression, Fact};
 use crate::wire::Cursor;
@@ -54,6 +54,8 @@ pub(super) struct Talk {
     /// The client has not waited for the answer to its STARTUP.
     pub(super) early: bool,
     pub(super) room: Arc<Room>,
+    /// What the body of the request at hand was before compression: the next one's is made in the same buffer.
+    pub(super) expanded: Vec<u8>,
     /// The wall clock, as far as it was told.
     pub(super) unix_us: Option<i64>,
 }
@@ -85,6 +87,7 @@ impl Talk {
             lost: false,
             early: false,
             room: Room::new(usize::MAX),
+            expanded: Vec::new(),
             unix_us: None,
         }
     }
@@ -207,6 +210,20 @@ impl Terms {
             true => compress::expand(self.compression, body),
             false => Some(Cow::Borrowed(body)),
         }
+    }
+
+    /// The same, made in a buffer that may have been used before.
+    pub(super) fn plain_in<'b>(
+        &self,
+        header: &Header,
+        body: &'b [u8],
+        to: &'b mut Vec<u8>,
+    ) -> Option<&'b [u8]> {
+        if !header.is_compressed() {
+            return Some(body);
+        }
+        compress::expand_into(self.compression, body, MAX_SEEN_BYTES, to)?;
+        Some(to)
     }
 
     /// A frame with another body, as the flow has it.

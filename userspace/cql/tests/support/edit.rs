@@ -52,6 +52,7 @@ pub struct Noted {
     pub refused: usize,
     pub answered: usize,
     pub unseen: Vec<(Unseen, bool)>,
+    pub unshown: Vec<Unseen>,
     pub looked_up: Vec<LookedUp>,
 }
 
@@ -69,6 +70,9 @@ impl Log for Noted {
     fn slowed(&mut self, _: &'static str, _: u64) {}
     fn unseen(&mut self, _: StreamId, why: Unseen, refused: bool) {
         self.unseen.push((why, refused));
+    }
+    fn unshown(&mut self, why: Unseen) {
+        self.unshown.push(why);
     }
     fn looked_up(&mut self, what: LookedUp) {
         self.looked_up.push(what);
