@@ -55,7 +55,6 @@ struct sk_buff_head {
 
 struct sk_psock {
 	__u32 msg_tot_len;
-	struct sk_buff_head ingress_skb;
 };
 
 struct file {
