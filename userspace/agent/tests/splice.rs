@@ -9,6 +9,8 @@
 )]
 
 mod common;
+#[path = "splice/wire.rs"]
+mod wire;
 
 use std::{
     io::{ErrorKind, Read, Write},
