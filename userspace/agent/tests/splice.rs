@@ -302,6 +302,64 @@ fn doctor_tries_the_engines_out() {
     paths.iter().for_each(|path| is(&none, path, reason));
 }
 
+/// The maps have room for one flow, and the next one's would be free a second after it has ended: the
+/// trial finds no room for its second flow.
+const ROOM_FOR_ONE: [&str; 2] = ["UNDERPASS_TEST_ENTRIES", "1"];
+
+/// What the trial says of a flow that is refused.
+const NOT_CARRIED: &str = "the kernel does not carry it";
+
+#[test]
+fn an_engine_that_fails_its_trial_is_off_and_says_why() {
+    let sandbox = Sandbox::new().unwrap();
+    let listener = listener(&sandbox);
+    let folder = tempfile::tempdir().unwrap();
+    let binary = switched(folder.path(), &ROOM_FOR_ONE.join("="));
+    let (netns, cgroup) = (Some(&sandbox.netns), &sandbox.cgroup);
+    let policy = policy(listener.local_addr().unwrap().port());
+    let agent = Agent::start(&binary, netns, cgroup, "splice = \"auto\"", &policy).unwrap();
+    for engine in ENGINES {
+        let path = format!("path=\"splice_{engine}\"");
+        let said = agent.wait_for_log(&path).unwrap();
+        assert!(said.contains("path is off"), "{said}");
+        assert!(said.contains(NOT_CARRIED), "{said}");
+        let metrics = agent.metrics().unwrap();
+        let of_path = format!("underpass_path_available{{{path}");
+        let tried = metrics
+            .iter()
+            .filter(|(name, _)| name.starts_with(&of_path));
+        let tried: Vec<_> = tried.collect();
+        let reason = format!(": {NOT_CARRIED}\"}}");
+        assert!(
+            matches!(tried[..], [(name, &0.0)] if name.ends_with(&reason)),
+            "{tried:?}"
+        );
+    }
+    let (mut client, mut database) = pair(&sandbox, &listener);
+    // A flow looks for the kernel's way only when that was tried out.
+    let why = why_on(&agent, "relay", (&mut client, &mut database));
+    assert!(why.contains("splice is off: "), "{why}");
+    assert!(why.contains(NOT_CARRIED), "{why}");
+    drop((client, database));
+    agent.wait_for_log("flow closed").unwrap();
+    let off = "underpass_splice_refusals_total{reason=\"off\"}";
+    assert_eq!(agent.metric(off).unwrap(), 1.0);
+    assert_eq!(agent.metric("underpass_handovers_total").unwrap(), 0.0);
+
+    let doctor = sandbox.server(|| {
+        let mut doctor = std::process::Command::new(BINARY);
+        let [name, value] = ROOM_FOR_ONE;
+        let doctor = doctor.arg("doctor").env(name, value);
+        String::from_utf8(doctor.output().unwrap().stdout).unwrap()
+    });
+    let doctor = doctor.unwrap();
+    for engine in ENGINES {
+        let path = format!("path splice_{engine}");
+        let line = doctor.lines().find(|line| line.starts_with(&path));
+        assert!(line.is_some_and(|l| l.contains(NOT_CARRIED)), "{doctor}");
+    }
+}
+
 #[test]
 fn only_flows_of_which_the_rule_says_so_are_spliced() {
     let (report, up, down) = driven("auto", &NEVER_BLOCKS, &["another"]);
