@@ -78,17 +78,29 @@ fn an_end_that_is_killed() {
     child().unwrap();
 }
 
-/// Drives 256 MiB, and says how the flows were carried.
-fn driven(engine: &str, waiting: &[&str], drivers: &[&str]) -> (Report, f64, f64) {
+/// What came of 256 MiB, and how they were carried.
+struct Driven {
+    report: Report,
+    /// Spliced to the database, and to the client.
+    bytes: [f64; 2],
+    handovers: f64,
+}
+
+impl Driven {
+    fn is_spliced(&self) -> bool {
+        self.bytes.iter().all(|bytes| *bytes > 0.0)
+    }
+
+    fn handovers_each(&self) -> f64 {
+        self.handovers / self.report.connections as f64
+    }
+}
+
+fn driven(engine: &str, waiting: &[&str], drivers: &[&str]) -> Driven {
     driven_by(Path::new(BINARY), engine, waiting, drivers)
 }
 
-fn driven_by(
-    binary: &Path,
-    engine: &str,
-    waiting: &[&str],
-    drivers: &[&str],
-) -> (Report, f64, f64) {
+fn driven_by(binary: &Path, engine: &str, waiting: &[&str], drivers: &[&str]) -> Driven {
     let helper = Helper::test("an_end_that_is_killed").unwrap();
     let sandbox = Sandbox::new().unwrap();
     let options = Options {
@@ -106,7 +118,7 @@ fn driven_by(
         choices: Choices::named(waiting).unwrap(),
         bytes: 256 << 20,
         connection_max: 8 << 20,
-        connections: (1, 16),
+        connections: (1, 64),
         hang_limit: LOADED,
         helper: Some(helper),
         cql: Some(Cql {
@@ -119,11 +131,15 @@ fn driven_by(
     // Where it is in its frames was known all the time.
     let lost = agent.metric("underpass_safer_path_total{cause=\"splice_place_lost\"}");
     assert_eq!(lost.unwrap(), 0.0, "{engine}");
-    let bytes = |direction: &str| {
+    let bytes = ["to_database", "to_client"].map(|direction| {
         let name = format!("underpass_spliced_bytes_total{{direction=\"{direction}\"}}");
         agent.metric(&name).unwrap()
-    };
-    (report, bytes("to_database"), bytes("to_client"))
+    });
+    Driven {
+        report,
+        bytes,
+        handovers: agent.metric("underpass_handovers_total").unwrap(),
+    }
 }
 
 /// Shapes that do not choose their own way to wait.
@@ -134,21 +150,28 @@ const NEVER_BLOCKS: [&str; 2] = ["epoll-edge", "epoll-level"];
 #[test]
 fn every_byte_arrives_by_either_engine() {
     for engine in ENGINES {
-        let (report, up, down) = driven(engine, &NEVER_BLOCKS, &[DRIVER]);
+        let driven = driven(engine, &NEVER_BLOCKS, &[DRIVER]);
+        let report = &driven.report;
         assert!(report.passed(&[COST.into()]), "{engine}: {report}");
-        assert!(up > 0.0 && down > 0.0, "{engine}: {up} up, {down} down");
+        assert!(driven.is_spliced(), "{engine}: {:?}", driven.bytes);
     }
 }
+
+/// Hand-overs of each connection, most of which are over soon. Where nobody takes them back it is two.
+const OFTEN: f64 = 2.5;
 
 #[test]
 fn every_byte_arrives_however_often_a_flow_is_handed_over() {
     let folder = tempfile::tempdir().unwrap();
-    // Taken back and handed over again every few milliseconds.
-    let binary = switched(folder.path(), "UNDERPASS_TEST_RECALL_MS=3");
+    // Taken back and handed over again every millisecond.
+    let binary = switched(folder.path(), "UNDERPASS_TEST_RECALL_MS=1");
     for engine in ENGINES {
-        let (report, up, down) = driven_by(&binary, engine, &NEVER_BLOCKS, &[DRIVER]);
+        let driven = driven_by(&binary, engine, &NEVER_BLOCKS, &[DRIVER]);
+        let report = &driven.report;
         assert!(report.passed(&[COST.into()]), "{engine}: {report}");
-        assert!(up > 0.0 && down > 0.0, "{engine}: {up} up, {down} down");
+        assert!(driven.is_spliced(), "{engine}: {:?}", driven.bytes);
+        let each = driven.handovers_each();
+        assert!(each > OFTEN, "{engine}: {each} hand-overs a connection");
     }
 }
 
@@ -362,23 +385,23 @@ fn an_engine_that_fails_its_trial_is_off_and_says_why() {
 
 #[test]
 fn only_flows_of_which_the_rule_says_so_are_spliced() {
-    let (report, up, down) = driven("auto", &NEVER_BLOCKS, &["another"]);
-    assert!(report.passed(&[]), "{report}");
-    assert_eq!((up, down), (0.0, 0.0));
+    let driven = driven("auto", &NEVER_BLOCKS, &["another"]);
+    assert!(driven.report.passed(&[]), "{}", driven.report);
+    assert_eq!(driven.bytes, [0.0; 2]);
 }
 
 #[test]
 fn a_client_that_blocks_is_relayed() {
-    let (report, up, down) = driven("auto", &BLOCKS, &[DRIVER]);
-    assert!(report.passed(&[]), "{report}");
-    assert_eq!((up, down), (0.0, 0.0));
+    let driven = driven("auto", &BLOCKS, &[DRIVER]);
+    assert!(driven.report.passed(&[]), "{}", driven.report);
+    assert_eq!(driven.bytes, [0.0; 2]);
 }
 
 #[test]
 fn without_the_splice_flows_are_relayed() {
-    let (report, up, down) = driven("off", &NEVER_BLOCKS, &[DRIVER]);
-    assert!(report.passed(&[]), "{report}");
-    assert_eq!((up, down), (0.0, 0.0));
+    let driven = driven("off", &NEVER_BLOCKS, &[DRIVER]);
+    assert!(driven.report.passed(&[]), "{}", driven.report);
+    assert_eq!(driven.bytes, [0.0; 2]);
 }
 
 /// No CQL: flows that the decoder does not understand are spliced, too.
