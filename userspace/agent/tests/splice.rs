@@ -9,6 +9,8 @@
 )]
 
 mod common;
+#[path = "splice/gone.rs"]
+mod gone;
 #[path = "splice/wire.rs"]
 mod wire;
 
