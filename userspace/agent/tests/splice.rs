@@ -11,6 +11,8 @@
 mod common;
 #[path = "splice/gone.rs"]
 mod gone;
+#[path = "splice/taken.rs"]
+mod taken;
 #[path = "splice/wire.rs"]
 mod wire;
 
