@@ -9,6 +9,12 @@
 )]
 
 mod common;
+#[path = "splice/gone.rs"]
+mod gone;
+#[path = "splice/taken.rs"]
+mod taken;
+#[path = "splice/wire.rs"]
+mod wire;
 
 use std::{
     io::{ErrorKind, Read, Write},
@@ -76,17 +82,29 @@ fn an_end_that_is_killed() {
     child().unwrap();
 }
 
-/// Drives 256 MiB, and says how the flows were carried.
-fn driven(engine: &str, waiting: &[&str], drivers: &[&str]) -> (Report, f64, f64) {
+/// What came of 256 MiB, and how they were carried.
+struct Driven {
+    report: Report,
+    /// Spliced to the database, and to the client.
+    bytes: [f64; 2],
+    handovers: f64,
+}
+
+impl Driven {
+    fn is_spliced(&self) -> bool {
+        self.bytes.iter().all(|bytes| *bytes > 0.0)
+    }
+
+    fn handovers_each(&self) -> f64 {
+        self.handovers / self.report.connections as f64
+    }
+}
+
+fn driven(engine: &str, waiting: &[&str], drivers: &[&str]) -> Driven {
     driven_by(Path::new(BINARY), engine, waiting, drivers)
 }
 
-fn driven_by(
-    binary: &Path,
-    engine: &str,
-    waiting: &[&str],
-    drivers: &[&str],
-) -> (Report, f64, f64) {
+fn driven_by(binary: &Path, engine: &str, waiting: &[&str], drivers: &[&str]) -> Driven {
     let helper = Helper::test("an_end_that_is_killed").unwrap();
     let sandbox = Sandbox::new().unwrap();
     let options = Options {
@@ -104,7 +122,7 @@ fn driven_by(
         choices: Choices::named(waiting).unwrap(),
         bytes: 256 << 20,
         connection_max: 8 << 20,
-        connections: (1, 16),
+        connections: (1, 64),
         hang_limit: LOADED,
         helper: Some(helper),
         cql: Some(Cql {
@@ -117,11 +135,15 @@ fn driven_by(
     // Where it is in its frames was known all the time.
     let lost = agent.metric("underpass_safer_path_total{cause=\"splice_place_lost\"}");
     assert_eq!(lost.unwrap(), 0.0, "{engine}");
-    let bytes = |direction: &str| {
+    let bytes = ["to_database", "to_client"].map(|direction| {
         let name = format!("underpass_spliced_bytes_total{{direction=\"{direction}\"}}");
         agent.metric(&name).unwrap()
-    };
-    (report, bytes("to_database"), bytes("to_client"))
+    });
+    Driven {
+        report,
+        bytes,
+        handovers: agent.metric("underpass_handovers_total").unwrap(),
+    }
 }
 
 /// Shapes that do not choose their own way to wait.
@@ -132,21 +154,28 @@ const NEVER_BLOCKS: [&str; 2] = ["epoll-edge", "epoll-level"];
 #[test]
 fn every_byte_arrives_by_either_engine() {
     for engine in ENGINES {
-        let (report, up, down) = driven(engine, &NEVER_BLOCKS, &[DRIVER]);
+        let driven = driven(engine, &NEVER_BLOCKS, &[DRIVER]);
+        let report = &driven.report;
         assert!(report.passed(&[COST.into()]), "{engine}: {report}");
-        assert!(up > 0.0 && down > 0.0, "{engine}: {up} up, {down} down");
+        assert!(driven.is_spliced(), "{engine}: {:?}", driven.bytes);
     }
 }
+
+/// Hand-overs of each connection, most of which are over soon. Where nobody takes them back it is two.
+const OFTEN: f64 = 2.5;
 
 #[test]
 fn every_byte_arrives_however_often_a_flow_is_handed_over() {
     let folder = tempfile::tempdir().unwrap();
-    // Taken back and handed over again every few milliseconds.
-    let binary = switched(folder.path(), "UNDERPASS_TEST_RECALL_MS=3");
+    // Taken back and handed over again every millisecond.
+    let binary = switched(folder.path(), "UNDERPASS_TEST_RECALL_MS=1");
     for engine in ENGINES {
-        let (report, up, down) = driven_by(&binary, engine, &NEVER_BLOCKS, &[DRIVER]);
+        let driven = driven_by(&binary, engine, &NEVER_BLOCKS, &[DRIVER]);
+        let report = &driven.report;
         assert!(report.passed(&[COST.into()]), "{engine}: {report}");
-        assert!(up > 0.0 && down > 0.0, "{engine}: {up} up, {down} down");
+        assert!(driven.is_spliced(), "{engine}: {:?}", driven.bytes);
+        let each = driven.handovers_each();
+        assert!(each > OFTEN, "{engine}: {each} hand-overs a connection");
     }
 }
 
@@ -180,17 +209,17 @@ fn flows_go_by_an_engine_that_works_and_are_relayed_where_none_does() {
             assert_eq!(available, Some(f64::from(works)), "{engine}");
         }
         let (mut client, mut database) = pair(&sandbox, &listener);
-        ping_pong(&mut client, &mut database);
-        let why = agent.json("/flows").unwrap()[0]["why"].to_string();
+        let [sender, egress] = works;
+        let path = if sender || egress { "splice" } else { "relay" };
+        let why = why_on(&agent, path, (&mut client, &mut database));
         drop((client, database));
         agent.wait_for_log("flow closed").unwrap();
         let handovers = agent.metric("underpass_handovers_total").unwrap();
-        let [sender, egress] = works;
         assert_eq!(handovers > 0.0, sender || egress, "{handovers}: {without}");
         let off = "underpass_splice_refusals_total{reason=\"off\"}";
         let is_off = f64::from(!sender && !egress);
         assert_eq!(agent.metric(off).unwrap(), is_off, "{without}");
-        if egress && !sender && why.contains("decided") {
+        if egress && !sender {
             assert!(
                 why.contains("by engine egress: engine sender is off"),
                 "{why}"
@@ -300,25 +329,83 @@ fn doctor_tries_the_engines_out() {
     paths.iter().for_each(|path| is(&none, path, reason));
 }
 
+/// The maps have room for one flow, and the next one's would be free a second after it has ended: the
+/// trial finds no room for its second flow.
+const ROOM_FOR_ONE: [&str; 2] = ["UNDERPASS_TEST_ENTRIES", "1"];
+
+/// What the trial says of a flow that is refused.
+const NOT_CARRIED: &str = "the kernel does not carry it";
+
+#[test]
+fn an_engine_that_fails_its_trial_is_off_and_says_why() {
+    let sandbox = Sandbox::new().unwrap();
+    let listener = listener(&sandbox);
+    let folder = tempfile::tempdir().unwrap();
+    let binary = switched(folder.path(), &ROOM_FOR_ONE.join("="));
+    let (netns, cgroup) = (Some(&sandbox.netns), &sandbox.cgroup);
+    let policy = policy(listener.local_addr().unwrap().port());
+    let agent = Agent::start(&binary, netns, cgroup, "splice = \"auto\"", &policy).unwrap();
+    for engine in ENGINES {
+        let path = format!("path=\"splice_{engine}\"");
+        let said = agent.wait_for_log(&path).unwrap();
+        assert!(said.contains("path is off"), "{said}");
+        assert!(said.contains(NOT_CARRIED), "{said}");
+        let metrics = agent.metrics().unwrap();
+        let of_path = format!("underpass_path_available{{{path}");
+        let tried = metrics
+            .iter()
+            .filter(|(name, _)| name.starts_with(&of_path));
+        let tried: Vec<_> = tried.collect();
+        let reason = format!(": {NOT_CARRIED}\"}}");
+        assert!(
+            matches!(tried[..], [(name, &0.0)] if name.ends_with(&reason)),
+            "{tried:?}"
+        );
+    }
+    let (mut client, mut database) = pair(&sandbox, &listener);
+    // A flow looks for the kernel's way only when that was tried out.
+    let why = why_on(&agent, "relay", (&mut client, &mut database));
+    assert!(why.contains("splice is off: "), "{why}");
+    assert!(why.contains(NOT_CARRIED), "{why}");
+    drop((client, database));
+    agent.wait_for_log("flow closed").unwrap();
+    let off = "underpass_splice_refusals_total{reason=\"off\"}";
+    assert_eq!(agent.metric(off).unwrap(), 1.0);
+    assert_eq!(agent.metric("underpass_handovers_total").unwrap(), 0.0);
+
+    let doctor = sandbox.server(|| {
+        let mut doctor = std::process::Command::new(BINARY);
+        let [name, value] = ROOM_FOR_ONE;
+        let doctor = doctor.arg("doctor").env(name, value);
+        String::from_utf8(doctor.output().unwrap().stdout).unwrap()
+    });
+    let doctor = doctor.unwrap();
+    for engine in ENGINES {
+        let path = format!("path splice_{engine}");
+        let line = doctor.lines().find(|line| line.starts_with(&path));
+        assert!(line.is_some_and(|l| l.contains(NOT_CARRIED)), "{doctor}");
+    }
+}
+
 #[test]
 fn only_flows_of_which_the_rule_says_so_are_spliced() {
-    let (report, up, down) = driven("auto", &NEVER_BLOCKS, &["another"]);
-    assert!(report.passed(&[]), "{report}");
-    assert_eq!((up, down), (0.0, 0.0));
+    let driven = driven("auto", &NEVER_BLOCKS, &["another"]);
+    assert!(driven.report.passed(&[]), "{}", driven.report);
+    assert_eq!(driven.bytes, [0.0; 2]);
 }
 
 #[test]
 fn a_client_that_blocks_is_relayed() {
-    let (report, up, down) = driven("auto", &BLOCKS, &[DRIVER]);
-    assert!(report.passed(&[]), "{report}");
-    assert_eq!((up, down), (0.0, 0.0));
+    let driven = driven("auto", &BLOCKS, &[DRIVER]);
+    assert!(driven.report.passed(&[]), "{}", driven.report);
+    assert_eq!(driven.bytes, [0.0; 2]);
 }
 
 #[test]
 fn without_the_splice_flows_are_relayed() {
-    let (report, up, down) = driven("off", &NEVER_BLOCKS, &[DRIVER]);
-    assert!(report.passed(&[]), "{report}");
-    assert_eq!((up, down), (0.0, 0.0));
+    let driven = driven("off", &NEVER_BLOCKS, &[DRIVER]);
+    assert!(driven.report.passed(&[]), "{}", driven.report);
+    assert_eq!(driven.bytes, [0.0; 2]);
 }
 
 /// No CQL: flows that the decoder does not understand are spliced, too.
@@ -363,6 +450,14 @@ fn a_client_that_stops_reading_does_not_fill_the_kernel() {
     const BOUND: u64 = 8 << 20;
     for engine in ENGINES {
         let sandbox = Sandbox::new().unwrap();
+        // What TCP takes by itself, for each of three sockets, is none of the agent's doing.
+        let bounded = sandbox.server(|| {
+            for buffer in ["rmem", "wmem"] {
+                let sizes = format!("/proc/sys/net/ipv4/tcp_{buffer}");
+                std::fs::write(sizes, "4096 131072 524288").unwrap();
+            }
+        });
+        bounded.unwrap();
         let listener = listener(&sandbox);
         let agent = agent(&sandbox, engine, listener.local_addr().unwrap().port());
         let (mut client, mut database) = pair(&sandbox, &listener);
@@ -379,29 +474,42 @@ fn a_client_that_stops_reading_does_not_fill_the_kernel() {
         database
             .set_write_timeout(Some(Duration::from_millis(500)))
             .unwrap();
-        let chunk = [0x42; 65_536];
-        let mut sent = 0;
+        let chunk: Vec<u8> = (0..65_521_u32).map(|n| (n % 251) as u8).collect();
+        let (mut sent, mut place) = (0, 0);
         let stopped = loop {
-            match database.write(&chunk) {
-                Ok(n) => sent += n,
+            match database.write(&chunk[place..]) {
+                Ok(n) => (sent, place) = (sent + n, (place + n) % chunk.len()),
                 Err(e) => break e.kind(),
             }
             assert!(sent < 64 << 20, "{engine}: nobody stops the database");
         };
         assert_eq!(stopped, ErrorKind::WouldBlock);
         let held = kernel_bytes(&sandbox);
-        let queued = database_queue(&sandbox, &database);
+        let own = database_queue(&sandbox, &database);
         assert!(
-            held - queued < BOUND,
-            "{engine}: {held} bytes in the kernel, {queued} of them the database's own"
+            held - own.memory < BOUND,
+            "{engine}: {held} bytes in the kernel, {own:?}"
         );
-        let mut left = sent;
+        // What waits for the kernel's worker is in nobody's account: whatever has left the database and the
+        // client has not taken is somewhere.
+        let between = sent as u64 - own.payload;
+        assert!(
+            between < BOUND,
+            "{engine}: {between} bytes between database and client"
+        );
+        let (mut left, mut place) = (sent, 0);
         let mut buffer = vec![0; 1 << 20];
         let deadline = std::time::Instant::now() + LOADED * 4;
         while left > 0 {
             match client.read(&mut buffer) {
                 Ok(0) => panic!("{engine}: {left} bytes are missing"),
-                Ok(n) => left -= n,
+                Ok(n) => {
+                    for byte in &buffer[..n] {
+                        assert_eq!(*byte, chunk[place], "{engine}: {left} left");
+                        place = (place + 1) % chunk.len();
+                    }
+                    left = left.checked_sub(n).expect("no more than was sent");
+                }
                 Err(e) if e.kind() == ErrorKind::WouldBlock => {
                     assert!(
                         std::time::Instant::now() < deadline,
@@ -412,7 +520,11 @@ fn a_client_that_stops_reading_does_not_fill_the_kernel() {
                 Err(e) => panic!("{engine}: {e}"),
             }
         }
-        drop((client, database));
+        drop(database);
+        client.set_nonblocking(false).unwrap();
+        client.set_read_timeout(Some(LOADED)).unwrap();
+        assert_eq!(client.read(&mut buffer).unwrap(), 0, "{engine}");
+        drop(client);
         // They are counted when the flow comes back.
         let deadline = std::time::Instant::now() + LOADED;
         while agent
@@ -426,8 +538,16 @@ fn a_client_that_stops_reading_does_not_fill_the_kernel() {
     }
 }
 
-/// What waits in the database's own send queue is the database's.
-fn database_queue(sandbox: &Sandbox, database: &TcpStream) -> u64 {
+/// What waits in the database's own send queue, which is the database's.
+#[derive(Debug)]
+struct OwnQueue {
+    /// With its overhead.
+    memory: u64,
+    /// What the other side has not acknowledged.
+    payload: u64,
+}
+
+fn database_queue(sandbox: &Sandbox, database: &TcpStream) -> OwnQueue {
     let own = database.local_addr().unwrap().to_string();
     let shown = sandbox.server(|| {
         let output = std::process::Command::new("ss")
@@ -438,6 +558,9 @@ fn database_queue(sandbox: &Sandbox, database: &TcpStream) -> u64 {
     });
     let shown = shown.unwrap();
     let queue = shown.split("skmem:(").nth(1).unwrap_or_default();
-    let field = queue.split(',').find_map(|f| f.strip_prefix('w'));
-    field.and_then(|w| w.parse().ok()).unwrap_or(0)
+    let memory = queue.split(',').find_map(|f| f.strip_prefix('w'));
+    // State, what is to be read, what is to be acknowledged.
+    let payload = shown.split_whitespace().nth(2);
+    let [memory, payload] = [memory, payload].map(|n| n.unwrap().parse().unwrap());
+    OwnQueue { memory, payload }
 }

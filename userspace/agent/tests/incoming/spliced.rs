@@ -48,8 +48,9 @@ fn an_end_that_is_killed() {
     child().unwrap();
 }
 
-/// Drives streams from the other host, and says how they were carried.
-fn driven(binary: &Path, family: Family, waiting: &[&str]) -> (Report, [f64; 2]) {
+/// Drives streams from the other host, and says how many bytes were carried, and how often each connection
+/// was handed over.
+fn driven(binary: &Path, family: Family, waiting: &[&str]) -> (Report, [f64; 2], f64) {
     let helper = Helper::test("spliced::an_end_that_is_killed").unwrap();
     let hosts = Hosts::new();
     let at = SocketAddr::new(family.database(), PORT);
@@ -68,7 +69,7 @@ fn driven(binary: &Path, family: Family, waiting: &[&str]) -> (Report, [f64; 2])
         choices: Choices::named(waiting).unwrap(),
         bytes: 192 << 20,
         connection_max: 8 << 20,
-        connections: (1, 16),
+        connections: (1, 64),
         hang_limit: LOADED,
         helper: Some(helper.clone()),
         cql: Some(Cql {
@@ -82,13 +83,15 @@ fn driven(binary: &Path, family: Family, waiting: &[&str]) -> (Report, [f64; 2])
     assert_eq!(lost.unwrap(), 0.0);
     let unseen = "underpass_client_addresses_lost_total{reason=\"no_answer\"}";
     assert_eq!(agent.metric(unseen).unwrap(), 0.0);
-    (report, spliced(&agent))
+    let handovers = agent.metric("underpass_handovers_total").unwrap();
+    let each = handovers / report.connections as f64;
+    (report, spliced(&agent), each)
 }
 
 #[test]
 fn every_byte_arrives() {
     for family in FAMILIES {
-        let (report, bytes) = driven(Path::new(BINARY), family, &NEVER_BLOCKS);
+        let (report, bytes, _) = driven(Path::new(BINARY), family, &NEVER_BLOCKS);
         assert!(report.passed(&[COST.into()]), "{family:?}: {report}");
         assert!(bytes.into_iter().all(|n| n > 0.0), "{family:?}: {bytes:?}");
     }
@@ -96,20 +99,24 @@ fn every_byte_arrives() {
 
 #[test]
 fn a_database_that_blocks_is_relayed_to() {
-    let (report, bytes) = driven(Path::new(BINARY), Family::V4, &BLOCKS);
+    let (report, bytes, _) = driven(Path::new(BINARY), Family::V4, &BLOCKS);
     assert!(report.passed(&[]), "{report}");
     assert_eq!(bytes, [0.0, 0.0]);
 }
 
+/// Hand-overs of each connection, most of which are over soon. Where nobody takes them back it is two.
+const OFTEN: f64 = 2.5;
+
 #[test]
 fn every_byte_arrives_however_often_a_flow_is_handed_over() {
     let folder = tempfile::tempdir().unwrap();
-    // Taken back and handed over again every few milliseconds.
-    let binary = switched(folder.path(), "UNDERPASS_TEST_RECALL_MS=3");
+    // Taken back and handed over again every millisecond.
+    let binary = switched(folder.path(), "UNDERPASS_TEST_RECALL_MS=1");
     for family in FAMILIES {
-        let (report, bytes) = driven(&binary, family, &NEVER_BLOCKS);
+        let (report, bytes, each) = driven(&binary, family, &NEVER_BLOCKS);
         assert!(report.passed(&[COST.into()]), "{family:?}: {report}");
         assert!(bytes.into_iter().all(|n| n > 0.0), "{family:?}: {bytes:?}");
+        assert!(each > OFTEN, "{family:?}: {each} hand-overs a connection");
     }
 }
 
