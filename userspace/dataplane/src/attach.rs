@@ -39,6 +39,7 @@ use crate::{
     splices::{Calls, Splices},
     sys,
     tables::{GONE, InstallError, Tables},
+    tried::Tried,
     untouched::Untouched,
 };
 pub use error::AttachError;
@@ -288,7 +289,7 @@ impl Dataplane {
     }
 
     /// What came of trying the shortcut out, since this was last asked.
-    pub fn tried_shortcut(&mut self) -> Option<Result<(), String>> {
+    pub fn tried_shortcut(&mut self) -> Option<Tried> {
         self.shortcut.tell()
     }
 
