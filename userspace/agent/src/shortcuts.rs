@@ -49,9 +49,8 @@ pub async fn tend(dataplane: Shared, available: PathsAvailable) -> anyhow::Resul
         tokio::select! {
             _ = tending.tick() => {
                 blocking(&dataplane, Dataplane::tend_shortcuts).await;
-                if let Some(tried) = with(&dataplane, Dataplane::tried_shortcut).flatten() {
-                    available.note(&tried);
-                }
+                let tried = with(&dataplane, Dataplane::tried).unwrap_or_default();
+                tried.iter().for_each(|tried| available.note(tried));
             }
             spilled = spills.next() => {
                 spilled?;

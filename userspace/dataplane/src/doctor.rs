@@ -10,7 +10,7 @@ use std::{
 use aya::{maps::MapType, programs::ProgramType};
 use nix::sys::utsname::uname;
 
-use crate::{host, incoming, shortcut};
+use crate::{host, incoming, meter_hooks, shortcut};
 
 /// How bad it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,6 +63,7 @@ pub fn examine(cgroup: Option<&Path>, pins: &Path) -> Vec<Finding> {
     findings.extend([netns(), ipv6()]);
     // Before anything is tried out: the kernel takes a moment to forget that.
     findings.extend(neighbours::look(pins));
+    findings.push(observe());
     findings.push(shortcut());
     findings.extend(incoming());
     findings
@@ -291,6 +292,19 @@ fn incoming() -> [Finding; 2] {
         ),
     };
     [steering, routing]
+}
+
+/// Loaded, and attached to nothing.
+fn observe() -> Finding {
+    let what = "observe";
+    match meter_hooks::try_out().failure {
+        None => finding(what, State::Ok, "the kernel takes the meter"),
+        Some(reason) => finding(
+            what,
+            State::Notice,
+            format!("{reason}: flows whose rule asks for it are left alone unobserved"),
+        ),
+    }
 }
 
 /// Tried on sockets of this process's own.
