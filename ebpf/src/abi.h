@@ -179,7 +179,9 @@ enum up_cause {
 	/* What a database on this host has sent on a connection that is gone, and the agent has no
 	 * listener that would answer it. */
 	UP_CAUSE_STRAY_UNANSWERED = 25,
-	UP_CAUSES = 26,
+	/* Flows cannot be observed here: the meter could not be attached. */
+	UP_CAUSE_OBSERVE_OFF = 26,
+	UP_CAUSES = 27,
 };
 
 /* Which way a message of a socket on the shortcut took: the shortcut, or TCP and why. */
@@ -227,7 +229,8 @@ struct up_settings {
 	/* The agent's process, if it serves other namespaces, too: what it opens there carries no mark,
 	 * which whoever is root there could read. Else 0. */
 	__u32 tgid;
-	__u32 pad;
+	/* The meter could not be attached: who is to be observed is left alone unobserved. */
+	__u32 unmetered;
 };
 
 /* The agent's listeners in a network namespace, and their sockets' cookies. Family 0: none. */

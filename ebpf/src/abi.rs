@@ -266,8 +266,11 @@ pub const CAUSE_OVERTAKEN: u32 = 24;
 /// `UP_CAUSE_STRAY_UNANSWERED` of `enum up_cause` in abi.h.
 pub const CAUSE_STRAY_UNANSWERED: u32 = 25;
 
+/// `UP_CAUSE_OBSERVE_OFF` of `enum up_cause` in abi.h.
+pub const CAUSE_OBSERVE_OFF: u32 = 26;
+
 /// `UP_CAUSES` of `enum up_cause` in abi.h.
-pub const CAUSES: u32 = 26;
+pub const CAUSES: u32 = 27;
 
 /// `UP_FRAMING_FRAMES` of `enum up_framing` in abi.h.
 pub const FRAMING_FRAMES: u32 = 0;
@@ -649,7 +652,7 @@ pub struct Settings {
     /// In C: `__u32`.
     pub tgid: u32,
     /// In C: `__u32`.
-    pub pad: u32,
+    pub unmetered: u32,
 }
 
 const _: () = {
@@ -661,7 +664,7 @@ const _: () = {
     assert!(offset_of!(Settings, forgets) == 20);
     assert!(offset_of!(Settings, cgroup_id) == 24);
     assert!(offset_of!(Settings, tgid) == 32);
-    assert!(offset_of!(Settings, pad) == 36);
+    assert!(offset_of!(Settings, unmetered) == 36);
 };
 
 /// `struct up_outpost` in abi.h.
@@ -2150,7 +2153,7 @@ pub const LAYOUT: &[StructLayout] = &[
             ("forgets", offset_of!(Settings, forgets)),
             ("cgroup_id", offset_of!(Settings, cgroup_id)),
             ("tgid", offset_of!(Settings, tgid)),
-            ("pad", offset_of!(Settings, pad)),
+            ("unmetered", offset_of!(Settings, unmetered)),
         ],
     ),
     (

@@ -137,11 +137,16 @@ static __always_inline int keep_flow(struct bpf_sock_addr *ctx, struct bpf_sock 
 
 /* Marks the socket for the meter. */
 static __always_inline void observe(struct bpf_sock_addr *ctx, struct bpf_sock *sk,
-				    const struct up_endpoint *dst, const struct decision *d,
-				    const __u8 comm[UP_COMM_BYTES])
+				    const struct up_settings *s, const struct up_endpoint *dst,
+				    const struct decision *d, const __u8 comm[UP_COMM_BYTES])
 {
-	struct up_observed *o = bpf_sk_storage_get(&observed, sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
+	struct up_observed *o;
 
+	if (s->unmetered) {
+		count_cause(UP_CAUSE_OBSERVE_OFF);
+		return;
+	}
+	o = bpf_sk_storage_get(&observed, sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
 	if (o)
 		describe(&o->leg, ctx, dst, d, comm);
 	else
@@ -258,7 +263,7 @@ static __always_inline int on_connect(struct bpf_sock_addr *ctx, const struct up
 	}
 	if (d.action == UP_ACTION_OBSERVE) {
 		count_outcome(&d, outcome);
-		observe(ctx, sk, dst, &d, comm);
+		observe(ctx, sk, s, dst, &d, comm);
 		return ALLOW;
 	}
 	if (d.action == UP_ACTION_DENY) {

@@ -107,6 +107,10 @@ static __always_inline int on_decided(struct bpf_sk_lookup *ctx, __u32 space,
 	}
 	if (d->action == UP_ACTION_OBSERVE) {
 		count_outcome(d, UP_OUTCOME_UNTOUCHED);
+		if (s->unmetered) {
+			count_cause(UP_CAUSE_OBSERVE_OFF);
+			return leave_alone();
+		}
 		/* Selected for a moment: only so is it known which one it is. */
 		select_database(ctx, space, dst, s->cgroup_id);
 		bpf_sk_assign(ctx, NULL, BPF_SK_LOOKUP_F_REPLACE);

@@ -150,6 +150,15 @@ struct bpf_iter__tcp {
 
 #pragma clang attribute pop
 
+/* For tests of kTLS that is set up late, which not every kernel has: enrolled sockets with this port of their
+ * own pass for another protocol's. 0: none does. */
+const volatile __u32 upper_layer_port = 0;
+
+static __always_inline int passes_for_upper_layer(__u32 port)
+{
+	return upper_layer_port && upper_layer_port == port;
+}
+
 /* Of sk_user_data: what it points to, in its lowest bits. */
 #define USER_DATA_FLAGS 7ul
 #define USER_DATA_PSOCK 4ul

@@ -35,7 +35,7 @@ static __noinline int observe_incoming(struct bpf_sock_ops *ops)
 	    bpf_map_lookup_elem(&incoming_dials, &dial))
 		return 0;
 	s = bpf_map_lookup_elem(&settings, &zero);
-	if (!s || !decide_elsewhere(s, &dial.client, &dial.dialled, &d) ||
+	if (!s || s->unmetered || !decide_elsewhere(s, &dial.client, &dial.dialled, &d) ||
 	    d.action != UP_ACTION_OBSERVE)
 		return 0;
 	o = bpf_sk_storage_get(&observed, sk, 0, BPF_SK_STORAGE_GET_F_CREATE);

@@ -245,6 +245,7 @@ static __always_inline __u32 turn_of(struct sk_msg_md *msg, struct tcp_sock *tp,
 	__u64 peer = end->peer;
 	void *upper_layer;
 	__u32 copied_seq, is_waiting = 0;
+	__u16 readers_port = 0;
 
 	if (!peer || !limits)
 		return UP_TURN_ALONE;
@@ -253,6 +254,9 @@ static __always_inline __u32 turn_of(struct sk_msg_md *msg, struct tcp_sock *tp,
 	copied_seq = BPF_CORE_READ(reader, copied_seq);
 	*waiting = queued((__u64)BPF_CORE_READ(reader, inet_conn.icsk_inet.sk.sk_user_data));
 	upper_layer = BPF_CORE_READ(reader, inet_conn.icsk_ulp_ops);
+	if (upper_layer_port)
+		readers_port =
+			BPF_CORE_READ(reader, inet_conn.icsk_inet.sk.__sk_common.skc_num);
 	if (end->on_tcp && copied_seq == tp->write_seq)
 		is_waiting = reader_waits(reader);
 	/* Last. A cookie is never given twice: while it is there, everything above was read from
@@ -263,11 +267,13 @@ static __always_inline __u32 turn_of(struct sk_msg_md *msg, struct tcp_sock *tp,
 		return UP_TURN_ALONE;
 	}
 	/* What a socket was told to encrypt after it was enrolled would be handed over in the clear. */
-	if (tp->inet_conn.icsk_ulp_ops)
+	if (tp->inet_conn.icsk_ulp_ops || passes_for_upper_layer(SOCK_OF(tp).__sk_common.skc_num))
 		return UP_TURN_UPPER_LAYER;
 	/* One `or` of both would be arithmetic with a pointer. */
 	barrier_var(upper_layer);
 	if (upper_layer)
+		return UP_TURN_UPPER_LAYER;
+	if (passes_for_upper_layer(readers_port))
 		return UP_TURN_UPPER_LAYER;
 	if (copied_seq != tp->write_seq)
 		return UP_TURN_BEHIND;

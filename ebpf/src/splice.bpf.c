@@ -98,7 +98,8 @@ static __always_inline int may_go(struct sk_msg_md *msg, struct bpf_sock *sk, __
 	if (!sender || sender->write_seq != seq)
 		return 0;
 	/* The application has switched it on since: these bytes are not encrypted yet. */
-	if (sender->inet_conn.icsk_ulp_ops) {
+	if (sender->inet_conn.icsk_ulp_ops ||
+	    passes_for_upper_layer(sender->inet_conn.icsk_inet.sk.__sk_common.skc_num)) {
 		count_cause(UP_CAUSE_SPLICE_TLS);
 		return 0;
 	}

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use dataplane::{Calls, Down, Splices};
+use dataplane::{Calls, Down, Splices, Tried};
 use prometheus::{GaugeVec, Opts, Registry};
 
 use crate::proxy;
@@ -39,28 +39,6 @@ pub fn engine_name(down: Down) -> &'static str {
     match down {
         Down::Sender => "sender",
         Down::Egress => "egress",
-    }
-}
-
-/// What came of trying a path.
-#[derive(Clone, Debug)]
-pub struct Tried {
-    /// Its name, as in metrics.
-    pub path: String,
-    /// How long that took; zero where nobody looked.
-    pub took: Duration,
-    /// Why it is not to be used.
-    pub failure: Option<String>,
-}
-
-impl Tried {
-    /// What came of trying the shortcut out.
-    pub fn shortcut(outcome: Result<(), String>) -> Self {
-        Self {
-            path: "shortcut".into(),
-            took: Duration::ZERO,
-            failure: outcome.err(),
-        }
     }
 }
 

@@ -16,7 +16,7 @@ use prometheus::{
 };
 use tokio::time::{self, Instant, MissedTickBehavior};
 
-use crate::paths::{PathsAvailable, Tried};
+use crate::paths::PathsAvailable;
 
 pub use view::{ShortcutView, flows, views};
 
@@ -49,9 +49,8 @@ pub async fn tend(dataplane: Shared, available: PathsAvailable) -> anyhow::Resul
         tokio::select! {
             _ = tending.tick() => {
                 blocking(&dataplane, Dataplane::tend_shortcuts).await;
-                if let Some(outcome) = with(&dataplane, Dataplane::tried_shortcut).flatten() {
-                    available.note(&Tried::shortcut(outcome));
-                }
+                let tried = with(&dataplane, Dataplane::tried).unwrap_or_default();
+                tried.iter().for_each(|tried| available.note(tried));
             }
             spilled = spills.next() => {
                 spilled?;

@@ -106,6 +106,29 @@ fn flows_for_which_the_shortcut_has_no_room_stay_on_tcp() {
     assert_eq!(safer(&agent, "shortcuts_full"), before);
 }
 
+/// What a client's end leaves behind for an end of the database's that never comes.
+#[test]
+fn clients_that_stay_alone_leave_nothing_behind() {
+    let hosts = Hosts::new();
+    let listener = hosts.client(|| TcpListener::bind("127.0.0.1:0").unwrap());
+    // Not beneath the cgroup that the agent is attached to.
+    let unseen = hosts.listen(Distance::Here, Family::V4);
+    let ports = [&listener, &unseen].map(|l| l.local_addr().unwrap().port());
+    let policy = rule("bypass", &format!("{}\nshortcut = true", to(&ports)));
+    let agent = hosts.switched(SMALL, "", &policy);
+    agent.wait_for_log("path works path=\"shortcut\"").unwrap();
+    for _ in 0..3 * ENTRIES {
+        let mut alone = pairs(&hosts, &unseen, 1);
+        exchange(&mut alone);
+    }
+    let flows = || agent.metric("underpass_shortcut_flows").unwrap();
+    eventually("there is room", || {
+        let mut later = pairs(&hosts, &listener, ENTRIES / 2);
+        exchange(&mut later);
+        flows() == ENTRIES as f64 / 2.0
+    });
+}
+
 /// Drives so many connections at once, whose bytes are checked.
 fn driven(hosts: &Hosts, server: &Server, connections: u64) -> Report {
     let plan = Plan {

@@ -188,6 +188,55 @@ fn every_frame_is_counted_once_however_it_is_cut() {
     }
 }
 
+/// On a kernel that cannot have the meter (`bpf_loop` is of 5.17).
+#[test]
+fn without_the_meter_flows_are_left_alone_and_counted() {
+    let hosts = Hosts::new();
+    let listener = hosts.listen(Distance::Here, Family::V4);
+    let port = listener.local_addr().unwrap().port();
+    let bypass = rule("bypass", &to(&[port]));
+    let observe = rule("observe", &to(&[port]));
+    let reason = "UNDERPASS_TEST_WITHOUT names it";
+    let off = format!("underpass_path_available{{path=\"observe\",reason=\"{reason}\"}}");
+    let safer = "underpass_safer_path_total{cause=\"observe_off\"}";
+    // The start is not refused, and neither is a reload.
+    for first in [&observe, &bypass] {
+        let agent = hosts.switched("UNDERPASS_TEST_WITHOUT=observe", "", first);
+        if first == &bypass {
+            agent.write_policy(&observe).unwrap();
+            agent.signal(nix::sys::signal::Signal::SIGHUP).unwrap();
+            agent.wait_for_log("policy reloaded").unwrap();
+        }
+        eventually("it is said", || {
+            agent.metrics().unwrap().get(&off) == Some(&0.0)
+        });
+        let said = agent.wait_for_log("path=\"observe\"").unwrap();
+        assert!(said.contains("path is off"), "{said}");
+        for n in 1..=2 {
+            drop(conversation(
+                &hosts,
+                &listener,
+                &[(frame(4, 0, QUERY, 10), frame(0x84, 0, RESULT, 10))],
+            ));
+            assert_eq!(value(&agent, safer), n);
+        }
+        let untouched = "underpass_connections_total{outcome=\"untouched\",rule=\"r\"}";
+        assert_eq!(value(&agent, untouched), 2);
+        // No rule observes any more: nobody misses it.
+        agent.write_policy(&bypass).unwrap();
+        agent.signal(nix::sys::signal::Signal::SIGHUP).unwrap();
+        eventually("it is read", || {
+            agent.log().matches("policy reloaded").count() == 1 + usize::from(first == &bypass)
+        });
+        drop(conversation(
+            &hosts,
+            &listener,
+            &[(frame(4, 0, QUERY, 10), frame(0x84, 0, RESULT, 10))],
+        ));
+        assert_eq!(value(&agent, safer), 2);
+    }
+}
+
 /// v5 without compression, or with it: then each segment says whether it is compressed.
 #[derive(Clone, Copy)]
 enum Segments {

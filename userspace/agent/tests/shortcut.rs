@@ -421,6 +421,21 @@ fn multipath_tcp_stays_on_tcp() {
     assert_eq!((flows(&agent), messages(&agent, "shortcut")), (0, 0));
 }
 
+/// kTLS that is set up on a flow that takes the shortcut, which the kernel need not have: a switch
+/// has the database's socket pass for such. What either end sends takes TCP.
+#[test]
+fn what_is_encrypted_after_its_enrolment_takes_tcp() {
+    let hosts = Hosts::new();
+    let listener = listen(&hosts, Family::V4);
+    let switch = format!("UNDERPASS_TEST_ULP={}", port(&listener));
+    let agent = hosts.switched(&switch, "", &shortcut(&[port(&listener)]));
+    let (mut client, mut server) = pair(&hosts, &listener, Family::V4);
+    assert_eq!(flows(&agent), 1);
+    exchange(&mut client, &mut server);
+    assert_eq!(messages(&agent, "upper_layer"), 200);
+    assert_eq!(messages(&agent, "shortcut"), 0);
+}
+
 /// Each message costs the kernel more than its bytes.
 #[test]
 fn short_messages_are_bounded_by_their_number() {

@@ -39,6 +39,7 @@ use crate::{
     splices::{Calls, Splices},
     sys,
     tables::{GONE, InstallError, Tables},
+    tried::Tried,
     untouched::Untouched,
 };
 pub use error::AttachError;
@@ -124,8 +125,9 @@ impl Dataplane {
         let attached =
             load(policy, options.max_namespaces, &pins, &cgroup).and_then(|mut loaded| {
                 if policy.observes() {
-                    let mut ebpf = lock(&loaded.ebpf);
-                    loaded.meter_hooks.attach(&mut ebpf, &cgroup)?;
+                    loaded.meter_hooks.open(&mut lock(&loaded.ebpf), &cgroup);
+                    let is_unmetered = !loaded.meter_hooks.are_attached();
+                    loaded.tables.set_unmetered(is_unmetered)?;
                 }
                 if policy.shortcuts() {
                     loaded.shortcut.open(&loaded.ebpf, &cgroup);
@@ -207,8 +209,10 @@ impl Dataplane {
         self.observations(|_, _| {})?;
         self.shortcuts()?;
         if policy.observes() {
-            self.meter_hooks
-                .attach(&mut lock(&self.ebpf), &open(&self.cgroup)?)?;
+            let cgroup = open(&self.cgroup)?;
+            self.meter_hooks.open(&mut lock(&self.ebpf), &cgroup);
+            let is_unmetered = !self.meter_hooks.are_attached();
+            self.tables.set_unmetered(is_unmetered)?;
         }
         if policy.shortcuts() {
             self.shortcut.open(&self.ebpf, &open(&self.cgroup)?);
@@ -287,9 +291,10 @@ impl Dataplane {
         self.shortcut.flows(&self.names)
     }
 
-    /// What came of trying the shortcut out, since this was last asked.
-    pub fn tried_shortcut(&mut self) -> Option<Result<(), String>> {
-        self.shortcut.tell()
+    /// What came of trying out paths that rules ask for, since this was last asked.
+    pub fn tried(&mut self) -> Vec<Tried> {
+        let told = [self.meter_hooks.tell(), self.shortcut.tell()];
+        told.into_iter().flatten().collect()
     }
 
     /// Whether flows can take the shortcut.

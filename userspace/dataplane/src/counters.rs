@@ -105,6 +105,8 @@ labelled!(
         /// What a database on this host has sent on a connection that is gone, and the agent has no
         /// listener that would answer it.
         StrayUnanswered = CAUSE_STRAY_UNANSWERED => "stray_unanswered",
+        /// A flow that is to be observed, which this kernel cannot: it is left alone unobserved.
+        ObserveOff = CAUSE_OBSERVE_OFF => "observe_off",
     }
 );
 

@@ -10,7 +10,7 @@ use std::{
 use aya::{maps::MapType, programs::ProgramType};
 use nix::sys::utsname::uname;
 
-use crate::{host, incoming, shortcut};
+use crate::{host, incoming, meter_hooks, shortcut};
 
 /// How bad it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,6 +63,7 @@ pub fn examine(cgroup: Option<&Path>, pins: &Path) -> Vec<Finding> {
     findings.extend([netns(), ipv6()]);
     // Before anything is tried out: the kernel takes a moment to forget that.
     findings.extend(neighbours::look(pins));
+    findings.push(observe());
     findings.push(shortcut());
     findings.extend(incoming());
     findings
@@ -293,19 +294,34 @@ fn incoming() -> [Finding; 2] {
     [steering, routing]
 }
 
+/// Loaded, and attached to nothing.
+fn observe() -> Finding {
+    let what = "observe";
+    match meter_hooks::try_out().failure {
+        None => finding(what, State::Ok, "the kernel takes the meter"),
+        Some(reason) => finding(
+            what,
+            State::Notice,
+            format!("{reason}: flows whose rule asks for it are left alone unobserved"),
+        ),
+    }
+}
+
 /// Tried on sockets of this process's own.
 fn shortcut() -> Finding {
     let what = "shortcut";
-    match shortcut::try_out() {
-        Ok(()) => finding(
+    let tried = shortcut::try_out();
+    let ms = tried.took.as_millis();
+    match tried.failure {
+        None => finding(
             what,
             State::Ok,
-            "bytes arrive in order, bounded, and at once",
+            format!("bytes arrive in order, bounded, and at once, tried in {ms} ms"),
         ),
-        Err(reason) => finding(
+        Some(reason) => finding(
             what,
             State::Notice,
-            format!("{reason}: flows whose rule asks for it stay on TCP"),
+            format!("{reason}: flows whose rule asks for it stay on TCP (after {ms} ms)"),
         ),
     }
 }

@@ -55,6 +55,7 @@ mod splices;
 mod sys;
 mod tables;
 pub mod trial;
+mod tried;
 mod untouched;
 
 pub use address::{ClientAddr, LocalAddr, OrigDst, SockCookie};
@@ -87,4 +88,5 @@ pub use splices::{
     cookie,
 };
 pub use tables::InstallError;
+pub use tried::Tried;
 pub use untouched::Untouched;

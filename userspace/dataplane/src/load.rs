@@ -19,6 +19,10 @@ pub const ENTRIES: &str = "UNDERPASS_TEST_ENTRIES";
 /// kernel that does not have them.
 const WITHOUT: &str = "UNDERPASS_TEST_WITHOUT";
 
+/// Sockets with this port of their own, once enrolled, pass for such as speak another protocol above
+/// TCP: for tests of what happens to kTLS that is set up late, on a kernel without it.
+const UPPER_LAYER: &str = "UNDERPASS_TEST_ULP";
+
 /// Why a path is off, if a test wants it so.
 pub fn switched_off(path: &str) -> Option<String> {
     let named = std::env::var(WITHOUT).is_ok_and(|paths| paths.split(',').any(|p| p == path));
@@ -44,12 +48,13 @@ const VIRTUALS: &str = "virtuals";
 
 /// With maps of its own, and no program in the kernel yet.
 pub(crate) fn load() -> Result<Ebpf, EbpfError> {
-    loader().load(ebpf::OBJECT)
+    loader(&upper_layer_port()).load(ebpf::OBJECT)
 }
 
 /// As [`load`], but with what outlives agents from a dead one, and pinned for the next.
 pub(crate) fn load_after(pins: &Pins) -> Result<Ebpf, EbpfError> {
-    let mut loader = loader();
+    let upper_layer_port = upper_layer_port();
+    let mut loader = loader(&upper_layer_port);
     let inherited = pins.inherited(VIRTUALS).filter(|pin| is_virtuals(pin));
     if let Some(pin) = &inherited {
         loader.map_pin_path(VIRTUALS, pin);
@@ -69,9 +74,24 @@ fn is_virtuals(pin: &Path) -> bool {
     })
 }
 
-fn loader() -> EbpfLoader<'static> {
+fn number(switch: &str) -> Option<u32> {
+    std::env::var(switch).ok()?.parse().ok()
+}
+
+fn upper_layer_port() -> u32 {
+    number(UPPER_LAYER).unwrap_or(0)
+}
+
+fn loader(upper_layer_port: &u32) -> EbpfLoader<'_> {
     let mut loader = EbpfLoader::new();
-    if let Some(entries) = std::env::var(ENTRIES).ok().and_then(|n| n.parse().ok()) {
+    if *upper_layer_port != 0 {
+        tracing::warn!(
+            upper_layer_port,
+            "{UPPER_LAYER}: sockets pass for another protocol's, for a test"
+        );
+        loader.override_global("upper_layer_port", upper_layer_port, true);
+    }
+    if let Some(entries) = number(ENTRIES) {
         tracing::warn!(entries, "{ENTRIES}: maps are small, for a test");
         for map in OF_FLOWS {
             loader.map_max_entries(map, entries);

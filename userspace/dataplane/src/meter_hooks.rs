@@ -1,5 +1,6 @@
 //! The meter's hooks: attached while a rule observes, because every packet of the cgroup pays
-//! for them.
+//! for them. On a kernel that does not take them (`bpf_loop` is of 5.17) flows are left alone
+//! unobserved.
 
 use std::fs::File;
 
@@ -11,6 +12,7 @@ use aya::{
 use crate::{
     attach::{AttachError, program, refused},
     load,
+    tried::Tried,
 };
 
 const HOOKS: [(&str, CgroupSkbAttachType); 2] = [
@@ -18,21 +20,59 @@ const HOOKS: [(&str, CgroupSkbAttachType); 2] = [
     ("meter_answers", CgroupSkbAttachType::Ingress),
 ];
 
+const PATH: &str = "observe";
+
+/// Has this kernel verify them; nothing is attached. Needs root.
+pub(crate) fn try_out() -> Tried {
+    Tried::out(PATH, || {
+        let mut ebpf = load::load().map_err(|e| e.to_string())?;
+        let mut hooks = HOOKS.into_iter();
+        hooks.try_for_each(|(name, _)| {
+            let loaded = load_one(&mut ebpf, name).map(drop);
+            loaded.map_err(|e| e.to_string())
+        })
+    })
+}
+
+fn load_one<'a>(ebpf: &'a mut Ebpf, name: &'static str) -> Result<&'a mut CgroupSkb, AttachError> {
+    let hook: &mut CgroupSkb = program(ebpf, name)?;
+    if hook.fd().is_err() {
+        load::insist(|| hook.load()).map_err(refused(name))?;
+    }
+    Ok(hook)
+}
+
 /// Those that are attached.
 #[derive(Default)]
-pub(crate) struct MeterHooks(Vec<(&'static str, CgroupSkbLinkId)>);
+pub(crate) struct MeterHooks {
+    attached: Vec<(&'static str, CgroupSkbLinkId)>,
+    /// What came of it, to be told once.
+    tried: Option<Tried>,
+}
 
 impl MeterHooks {
     pub(crate) fn are_attached(&self) -> bool {
-        !self.0.is_empty()
+        !self.attached.is_empty()
     }
 
-    /// Attaches them, unless they are. Called before a policy that observes is in force: a flow
-    /// whose SYN is not seen is not read.
-    pub(crate) fn attach(&mut self, ebpf: &mut Ebpf, cgroup: &File) -> Result<(), AttachError> {
-        if !self.0.is_empty() {
-            return Ok(());
+    /// Called before a policy that observes is in force: a flow whose SYN is not seen is not read.
+    /// Where they cannot be had, it is the caller's to say so to the kernel.
+    pub(crate) fn open(&mut self, ebpf: &mut Ebpf, cgroup: &File) {
+        if self.are_attached() {
+            return;
         }
+        let tried = Tried::out(PATH, || {
+            self.attach(ebpf, cgroup).map_err(|e| e.to_string())
+        });
+        self.tried = Some(tried);
+    }
+
+    /// What came of trying, since this was last asked.
+    pub(crate) fn tell(&mut self) -> Option<Tried> {
+        self.tried.take()
+    }
+
+    fn attach(&mut self, ebpf: &mut Ebpf, cgroup: &File) -> Result<(), AttachError> {
         let attached = HOOKS
             .into_iter()
             .try_for_each(|(name, kind)| self.attach_one(ebpf, cgroup, name, kind));
@@ -50,18 +90,15 @@ impl MeterHooks {
         name: &'static str,
         kind: CgroupSkbAttachType,
     ) -> Result<(), AttachError> {
-        let hook: &mut CgroupSkb = program(ebpf, name)?;
-        if hook.fd().is_err() {
-            load::insist(|| hook.load()).map_err(refused(name))?;
-        }
+        let hook = load_one(ebpf, name)?;
         let link = hook.attach(cgroup, kind, CgroupAttachMode::Single);
-        self.0.push((name, link.map_err(refused(name))?));
+        self.attached.push((name, link.map_err(refused(name))?));
         Ok(())
     }
 
     /// Takes them away, if they are there.
     pub(crate) fn detach(&mut self, ebpf: &mut Ebpf) -> Result<(), AttachError> {
-        for (name, link) in self.0.drain(..) {
+        for (name, link) in self.attached.drain(..) {
             let hook: &mut CgroupSkb = program(ebpf, name)?;
             hook.detach(link).map_err(refused(name))?;
         }

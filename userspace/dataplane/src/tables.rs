@@ -121,6 +121,14 @@ impl Tables {
         })
     }
 
+    /// Whether flows that are to be observed are left alone unobserved.
+    pub(crate) fn set_unmetered(&mut self, unmetered: bool) -> Result<(), InstallError> {
+        self.put_settings(abi::Settings {
+            unmetered: unmetered.into(),
+            ..self.settings
+        })
+    }
+
     /// The share of new connections that each backend gets, from now on and in later policies.
     pub(crate) fn set_weights(&mut self, weights: &Weights) -> Result<(), InstallError> {
         self.backends.set_weights(weights).map_err(of("lots"))

@@ -1,7 +1,10 @@
 //! What canaries send: bytes that are known by their place, in sizes that are the same in every
 //! run.
 
-use std::sync::OnceLock;
+use std::{
+    io::{self, ErrorKind, IoSlice, Write},
+    sync::OnceLock,
+};
 
 /// After so many bytes they come again; no buffer's size divides it.
 const PERIOD: usize = 65_521;
@@ -24,6 +27,31 @@ pub fn bytes(stream: usize, from: usize, count: usize) -> Vec<u8> {
         at = 0;
     }
     bytes
+}
+
+/// What [`write_large`] writes.
+pub const LARGE_WRITE_BYTES: usize = 64 << 20;
+/// As many as one system call takes (IOV_MAX).
+const SLICES: usize = 1024;
+
+/// The first [`LARGE_WRITE_BYTES`] of a stream, in one system call unless `to` takes less. They
+/// come out of a small buffer, again and again: the agent's memory shows nothing of it.
+pub fn write_large(to: &mut impl Write, stream: usize) -> io::Result<()> {
+    const SLICE: usize = LARGE_WRITE_BYTES / SLICES;
+    let block = bytes(stream, 0, PERIOD + SLICE);
+    let slice = |n| {
+        let from = n * SLICE % PERIOD;
+        IoSlice::new(block.get(from..from + SLICE).unwrap_or_default())
+    };
+    let mut slices: Vec<_> = (0..SLICES).map(slice).collect();
+    let mut left = slices.as_mut_slice();
+    while !left.is_empty() {
+        match to.write_vectored(left)? {
+            0 => return Err(ErrorKind::WriteZero.into()),
+            n => IoSlice::advance_slices(&mut left, n),
+        }
+    }
+    Ok(())
 }
 
 /// A linear congruential generator, whose upper half is good enough.
@@ -63,5 +91,12 @@ mod tests {
             assert_ne!(near[..8], near[distance..distance + 8], "{distance}");
         }
         assert_ne!(bytes(1, 0, 8), bytes(2, 0, 8));
+    }
+
+    #[test]
+    fn a_large_write_is_the_beginning_of_its_stream() {
+        let mut written = Vec::new();
+        write_large(&mut written, 3).unwrap();
+        assert!(written == bytes(3, 0, LARGE_WRITE_BYTES));
     }
 }

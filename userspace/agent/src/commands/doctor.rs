@@ -2,7 +2,10 @@
 
 use std::{path::Path, process::ExitCode};
 
-use dataplane::doctor::{Finding, State};
+use dataplane::{
+    Tried,
+    doctor::{Finding, State},
+};
 use serde_json::json;
 use tokio::runtime;
 
@@ -11,7 +14,7 @@ use crate::{
     config::{Config, DEFAULT_CONTROL},
     containers::{self, Failure, Runtime},
     keeper::{self, Found},
-    paths::{self, Tried},
+    paths,
 };
 
 /// Looks, prints, and fails when something that every flow needs is missing.

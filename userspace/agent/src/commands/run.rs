@@ -13,7 +13,8 @@ use std::{
 
 use anyhow::{Context, bail};
 use dataplane::{
-    Attached, Calls, DESCRIPTORS_PER_NAMESPACE, Dataplane, MAX_NAMESPACES, Options, Splices, host,
+    Attached, Calls, DESCRIPTORS_PER_NAMESPACE, Dataplane, MAX_NAMESPACES, Options, Splices, Tried,
+    host,
 };
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use prometheus::Registry;
@@ -39,7 +40,7 @@ use crate::{
     metrics::{KernelCounters, Metrics},
     namespaces::{self, NamespacesGauge},
     observed::ObservedCounters,
-    paths::{self, PathsAvailable, Splicing, Tried},
+    paths::{self, PathsAvailable, Splicing},
     pipelines::PipelineMetrics,
     proxy::{self, Admission, Entrances, STRAGGLERS, Shared},
     remembered::RememberedGauge,

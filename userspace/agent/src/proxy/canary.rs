@@ -5,7 +5,7 @@
 //! place in its stream, so what is lost, doubled, swapped or foreign is seen at once.
 
 use std::{
-    io::{self, ErrorKind, Read, Write},
+    io::{self, ErrorKind, IoSlice, Read, Write},
     net::{Ipv4Addr, Shutdown, TcpListener, TcpStream},
     os::fd::AsFd,
     sync::Arc,
@@ -17,7 +17,7 @@ use anyhow::{Context, bail, ensure};
 use dataplane::{
     Application, ClientAddr, Near, OrigDst, Process, Splices,
     policy::RuleName,
-    trial::{self, Random},
+    trial::{self, LARGE_WRITE_BYTES, Random},
 };
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use prometheus::Registry;
@@ -37,7 +37,6 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// Of the random chunks, and of the one large write.
 const LARGEST_CHUNK: usize = 300_000;
 const STREAM_BYTES: usize = 4 << 20;
-const LARGE_WRITE_BYTES: usize = 64 << 20;
 
 /// A sender whose receiver does not read is stopped before it has sent as much: TCP's buffers on
 /// three sockets and what may be redirected.
@@ -239,8 +238,12 @@ impl Read for Patient<'_> {
 
 impl Write for Patient<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.write_vectored(&[IoSlice::new(bytes)])
+    }
+
+    fn write_vectored(&mut self, bytes: &[IoSlice<'_>]) -> io::Result<usize> {
         loop {
-            match (&mut &*self.0).write(bytes) {
+            match (&mut &*self.0).write_vectored(bytes) {
                 Err(e) if e.kind() == ErrorKind::WouldBlock => self.wait(PollFlags::POLLOUT)?,
                 written => return written,
             }
@@ -294,20 +297,8 @@ async fn large_write(splices: &Splices) -> anyhow::Result<()> {
             (database, client)
         };
         tokio::try_join!(
-            // Zeros that nobody has touched take no memory.
-            aside(move || Ok(patient(&from).write_all(&vec![0; LARGE_WRITE_BYTES])?)),
-            aside(move || {
-                let (mut chunk, zeros) = (vec![0; LARGEST_CHUNK], vec![0; LARGEST_CHUNK]);
-                let mut left = LARGE_WRITE_BYTES;
-                while left > 0 {
-                    let most = left.min(chunk.len());
-                    let n = patient(&to).read(chunk.get_mut(..most).unwrap_or_default())?;
-                    ensure!(n > 0, "{left} bytes are missing");
-                    ensure!(chunk.get(..n) == zeros.get(..n), "bytes were changed");
-                    left -= n;
-                }
-                Ok(())
-            }),
+            aside(move || Ok(trial::write_large(&mut patient(&from), 4)?)),
+            aside(move || receive(&to, Stream::new(4), LARGE_WRITE_BYTES, false)),
         )?;
     }
     begun.end().await

@@ -40,7 +40,8 @@ impl ShortcutView {
                 "untouched",
                 format!(
                     "rule {rule} wants the shortcut, which only one end can take: the database was not started \
-                     beneath the agent's cgroup, or has not accepted yet"
+                     beneath the agent's cgroup, has not accepted yet, or is refused \
+                     (underpass_safer_path_total)"
                 ),
             ),
         };

@@ -149,6 +149,6 @@ fn settings(mark: Mark, serves_others: bool, cgroup: &File) -> io::Result<abi::S
         forgets: 0,
         cgroup_id: cgroup.metadata()?.ino(),
         tgid: if serves_others { std::process::id() } else { 0 },
-        pad: 0,
+        unmetered: 0,
     })
 }

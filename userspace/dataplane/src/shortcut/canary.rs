@@ -6,6 +6,7 @@ use std::{
     io::{self, ErrorKind, Read, Write},
     net::{Ipv4Addr, Shutdown, TcpListener, TcpStream},
     path::Path,
+    thread,
     time::{Duration, Instant},
 };
 
@@ -20,7 +21,7 @@ use super::{Shortcut, Wish};
 use crate::{
     counters::Turn,
     host,
-    trial::{Random, bytes},
+    trial::{self, LARGE_WRITE_BYTES, Random, bytes},
 };
 
 /// It takes a few milliseconds; this is for a machine under load.
@@ -28,6 +29,8 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// A bound that a short test goes over many times.
 const FLOW_BYTES: u32 = 16 * 1024;
 const STREAM_BYTES: usize = 1 << 20;
+/// Of what is read of a large write.
+const CHUNK: usize = 256 * 1024;
 /// Each trial has sockets of its own; their streams may be one.
 const STREAM: usize = 1;
 /// Sockets of the trials, each for itself.
@@ -45,7 +48,8 @@ pub(super) fn try_out(mark: Option<Mark>) -> Result<(), String> {
     canary.half_close().map_err(of("a half-close"))?;
     canary.slow_reader().map_err(of("a slow reader"))?;
     canary.missed_edge().map_err(of("an edge too early"))?;
-    canary.kill().map_err(of("a reset"))
+    canary.kill().map_err(of("a reset"))?;
+    canary.large_write().map_err(of("64 MiB in one write"))
 }
 
 fn of(trial: &'static str) -> impl Fn(io::Error) -> String {
@@ -67,14 +71,9 @@ impl Canary {
         let mut ebpf = loader.load(ebpf::OBJECT).map_err(|e| e.to_string())?;
         let mut shortcut = Shortcut::take(&mut ebpf, mark).map_err(|e| e.to_string())?;
         let cgroup = own_cgroup().map_err(|e| format!("this process's cgroup: {e}"))?;
-        let attached = shortcut.attach(&mut ebpf, &cgroup).and_then(|()| {
-            shortcut.set_limits(abi::ShortcutLimits {
-                until_ns: u64::MAX,
-                host_pages: i64::MAX.cast_unsigned(),
-                flow_bytes: FLOW_BYTES,
-                bulk_bytes: u32::MAX,
-            })
-        });
+        let attached = shortcut
+            .attach(&mut ebpf, &cgroup)
+            .and_then(|()| shortcut.set_limits(bounded(FLOW_BYTES, u32::MAX)));
         attached.map_err(|e| e.to_string())?;
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(|e| e.to_string())?;
         Ok(Self {
@@ -210,6 +209,51 @@ impl Canary {
         same(behind, received.get(..n).unwrap_or_default())
     }
 
+    /// Within the bounds that flows have. What is written behind bytes that wait fills the queue, and
+    /// goes on by TCP; what comes when all is read is past TCP again.
+    fn large_write(&mut self) -> io::Result<()> {
+        let limits = bounded(abi::SHORTCUT_FLOW_BYTES, abi::SHORTCUT_BULK_BYTES);
+        self.shortcut.set_limits(limits).map_err(io::Error::other)?;
+        let (mut a, mut b) = self.pair()?;
+        let before = (self.bytes(Turn::Shortcut)?, self.bytes(Turn::FlowFull)?);
+        a.write_all(b"first")?;
+        let mut writer = a.try_clone()?;
+        let writing = thread::Builder::new().name("canary".into());
+        let writing = writing.spawn(move || trial::write_large(&mut writer, STREAM))?;
+        // Nobody reads before.
+        let deadline = Instant::now() + PATIENCE;
+        while self.bytes(Turn::FlowFull)? == before.1 && Instant::now() < deadline {
+            thread::sleep(Duration::from_millis(1));
+        }
+        let epoll = level(&b)?;
+        b.set_nonblocking(true)?;
+        let mut first = [0; 5];
+        read_all(&mut b, &epoll, &mut first)?;
+        same(b"first", &first)?;
+        let mut chunk = vec![0; CHUNK];
+        let mut read = 0;
+        while read < LARGE_WRITE_BYTES {
+            let most = CHUNK.min(LARGE_WRITE_BYTES - read);
+            let chunk = chunk.get_mut(..most).unwrap_or_default();
+            read_all(&mut b, &epoll, chunk)?;
+            same(&bytes(STREAM, read, most), chunk)?;
+            read += most;
+        }
+        let wrote = writing.join();
+        wrote.map_err(|_| io::Error::other("its writer panicked"))??;
+        let (past, full) = (self.bytes(Turn::Shortcut)?, self.bytes(Turn::FlowFull)?);
+        if past == before.0 || full == before.1 {
+            return Err(io::Error::other("its bytes did not take both ways"));
+        }
+        a.write_all(b"again")?;
+        read_all(&mut b, &epoll, &mut first)?;
+        same(b"again", &first)?;
+        if self.bytes(Turn::Shortcut)? != past + 5 {
+            return Err(io::Error::other("it did not come back from TCP"));
+        }
+        Ok(())
+    }
+
     fn kill(&mut self) -> io::Result<()> {
         let (mut a, mut b) = self.pair()?;
         let sent = bytes(STREAM, 0, 1000);
@@ -226,6 +270,15 @@ impl Canary {
     }
 }
 
+fn bounded(flow_bytes: u32, bulk_bytes: u32) -> abi::ShortcutLimits {
+    abi::ShortcutLimits {
+        until_ns: u64::MAX,
+        host_pages: i64::MAX.cast_unsigned(),
+        flow_bytes,
+        bulk_bytes,
+    }
+}
+
 /// Within [`PATIENCE`].
 fn wait(epoll: &Epoll) -> io::Result<()> {
     let limit = EpollTimeout::try_from(PATIENCE).map_err(io::Error::other)?;
@@ -233,6 +286,26 @@ fn wait(epoll: &Epoll) -> io::Result<()> {
         0 => Err(io::Error::other("no edge")),
         _ => Ok(()),
     }
+}
+
+/// Whoever waits by levels sees what is in either queue.
+fn level(socket: &TcpStream) -> io::Result<Epoll> {
+    let epoll = Epoll::new(EpollCreateFlags::empty())?;
+    epoll.add(socket, EpollEvent::new(EpollFlags::EPOLLIN, 0))?;
+    Ok(epoll)
+}
+
+/// Of a socket that does not block.
+fn read_all(from: &mut TcpStream, epoll: &Epoll, mut into: &mut [u8]) -> io::Result<()> {
+    while !into.is_empty() {
+        match from.read(into) {
+            Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+            Ok(n) => into = into.get_mut(n..).unwrap_or_default(),
+            Err(e) if e.kind() == ErrorKind::WouldBlock => wait(epoll)?,
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
 }
 
 /// One direction, whose bytes tell where in it they belong.
@@ -310,10 +383,8 @@ mod tests {
             .enumerate()
         {
             let limits = abi::ShortcutLimits {
-                until_ns: u64::MAX,
                 host_pages: pages.cast_unsigned(),
-                flow_bytes: FLOW_BYTES,
-                bulk_bytes: u32::MAX,
+                ..bounded(FLOW_BYTES, u32::MAX)
             };
             canary.shortcut.set_limits(limits).unwrap();
             let before = canary.bytes(turn).unwrap();

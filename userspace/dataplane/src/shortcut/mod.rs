@@ -34,6 +34,7 @@ use crate::{
     load,
     maps::{MapsError, take},
     sys::{self, Shared},
+    tried::Tried,
 };
 
 pub use flows::OnShortcut;
@@ -85,16 +86,11 @@ impl Spills {
     }
 }
 
-/// Tries the shortcut out on loopback sockets of this process's own, beside any agent's.
-pub fn try_out() -> Result<(), String> {
-    try_as(None)
-}
+const PATH: &str = "shortcut";
 
-fn try_as(mark: Option<Mark>) -> Result<(), String> {
-    match load::switched_off("shortcut") {
-        Some(reason) => Err(reason),
-        None => canary::try_out(mark),
-    }
+/// Tries the shortcut out on loopback sockets of this process's own, beside any agent's.
+pub fn try_out() -> Tried {
+    Tried::out(PATH, || canary::try_out(None))
 }
 
 pub(crate) struct Shortcut {
@@ -115,7 +111,7 @@ pub(crate) struct Shortcut {
     /// A rule asks for it.
     wanted: bool,
     /// What came of trying it out, once a rule has asked for it.
-    tried: Option<Result<(), String>>,
+    tried: Option<Tried>,
 }
 
 impl Shortcut {
@@ -147,8 +143,9 @@ impl Shortcut {
         if self.enrols.is_some() {
             return;
         }
-        // Not under the lock: it takes a while.
-        let opened = try_as(self.mark).and_then(|()| {
+        let opened = Tried::out(PATH, || {
+            // Not under the lock: it takes a while.
+            canary::try_out(self.mark)?;
             let mut ebpf = ebpf.lock().unwrap_or_else(PoisonError::into_inner);
             let attached = self
                 .attach(&mut ebpf, cgroup)
@@ -159,7 +156,7 @@ impl Shortcut {
     }
 
     /// What came of trying it out, to be told once.
-    pub(crate) fn tell(&mut self) -> Option<Result<(), String>> {
+    pub(crate) fn tell(&mut self) -> Option<Tried> {
         self.tried.take()
     }
 
