@@ -1,7 +1,7 @@
 //! Databases that lose shared connections, say what they were not asked, or nothing; and clients that flood.
 
 use std::{
-    io::{Read, Write},
+    io::{ErrorKind, Read, Write},
     net::{SocketAddr, TcpListener, TcpStream},
     sync::{
         Arc, Mutex,
@@ -17,7 +17,7 @@ use super::{
     RESULT, became,
     common::eventually,
     ended,
-    frames::{RESPONSE, frame, query, ready, void},
+    frames::{READY, RESPONSE, frame, query, ready, void},
     peer::{Peer, connect},
     rule, shared, until_folded,
     world::{AUTH_RESPONSE, AUTH_SUCCESS, EXECUTE, PREPARE, World, plain, short, world},
@@ -25,6 +25,8 @@ use super::{
 
 const STARTUP: u8 = 0x01;
 const OPTIONS: u8 = 0x05;
+const REGISTER: u8 = 0x0B;
+const EVENT: u8 = 0x0C;
 
 /// What it does with a request.
 pub(super) enum Does {
@@ -376,6 +378,51 @@ fn a_second_log_in_leaves_for_good() {
         assert_eq!(became(world, "handshake"), handshake + 3);
         eventually("its place is free", || shared(world) == 0);
         drop(peer);
+        database.ends(world);
+    });
+}
+
+#[test]
+fn events_are_for_who_has_registered() {
+    world(|world| {
+        let registered = Arc::new(Mutex::new(Vec::new()));
+        let seen = registered.clone();
+        let event = [&short(b"STATUS_CHANGE")[..], &short(b"UP")].concat();
+        let event = frame(RESPONSE | 4, -1, EVENT, &event);
+        let says = event.clone();
+        let database = Scripted::start(world, move |number, asked| {
+            let stream = stream_of(asked);
+            match asked[4] {
+                REGISTER => {
+                    seen.lock().unwrap().push(number);
+                    let ready = frame(RESPONSE | 4, stream, READY, &[]);
+                    Does::Says([ready, says.clone()].concat())
+                }
+                _ => Does::Says(void(4, stream)),
+            }
+        });
+        folds_at(world, database.addr, "");
+        let [mut registers, mut other] = [(); 2].map(|()| peer(world, database.addr));
+        for peer in [&mut registers, &mut other] {
+            until_folded(world, peer);
+        }
+        assert_eq!(shared(world), 1);
+        let wants = [&[0, 1][..], &short(b"STATUS_CHANGE")].concat();
+        assert_eq!(registers.ask(&frame(4, 3, REGISTER, &wants)).0, READY);
+        assert_eq!(registers.next(), (-1, event));
+        // Its own was the first; the shared one is that of both.
+        assert_eq!(*registered.lock().unwrap(), [0]);
+        let before = became(world, "folded");
+        for peer in [&mut registers, &mut other] {
+            assert_eq!(peer.ask(&query(4, 5, WAITS)), (RESULT, vec![0, 0, 0, 1]));
+        }
+        assert_eq!(became(world, "folded"), before + 2);
+        // Nor has it come behind that.
+        let mut left = [0; 1];
+        other.stream.set_nonblocking(true).unwrap();
+        let none = other.stream.read(&mut left).map_err(|e| e.kind());
+        assert_eq!(none, Err(ErrorKind::WouldBlock));
+        drop((registers, other));
         database.ends(world);
     });
 }
