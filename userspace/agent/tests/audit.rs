@@ -287,7 +287,7 @@ fn what_is_bound_is_never_shown() {
             }
             assert_eq!(
                 lines[3]["statement"] == TEXT,
-                settings != "",
+                !settings.is_empty(),
                 "{}",
                 lines[3]
             );
