@@ -37,7 +37,10 @@ use nix::{
     unistd::Pid,
 };
 use testkit::node::NodeOptions;
-use world::{AUTH_RESPONSE, AUTH_SUCCESS, Client, World, bound, insert, node, plain, short, world};
+use world::{
+    AUTH_RESPONSE, AUTH_SUCCESS, Client, ERROR, EXECUTE, World, bound, insert, node, plain, short,
+    world,
+};
 
 const PROGRAM: &str = "redis-server";
 /// In a namespace of the test's own.
@@ -256,6 +259,36 @@ fn what_is_read_twice_is_asked_once_until_a_write() {
         assert_eq!(world.reads("bad") + world.reads("failed"), 0);
         assert!(world.cached("invalidations", "") > 0);
         assert!(!world.agent.log().contains("batched"));
+    });
+}
+
+#[test]
+fn what_it_has_not_seen_prepared_is_to_be_prepared() {
+    with_redis("cache_unprepared", |world, redis| {
+        world.caches_here(LONG);
+        // How often it was asked for an answer.
+        let asked = || {
+            let found = "string.match(redis.call('info', 'commandstats'), 'getrange:calls=(%d+)')";
+            let said = redis.does(&format!("EVAL \"return tonumber({found} or 0)\" 0"));
+            said.strip_prefix(':').unwrap().parse::<u64>().unwrap()
+        };
+        let refused = "outcome=\"refused\",reason=\"unprepared\",rule=\"r\",transform=\"cache\"";
+        let refused = format!("underpass_transforms_total{{{refused}}}");
+        for (nth, version) in (1..).zip([3, 4, 5]) {
+            let mut client = world.client(version);
+            client.inserts(1, "one");
+            let before = asked();
+            let execute = client.execute(b"nobody's", &[&1_i32.to_be_bytes()]);
+            let (opcode, body) = client.ask(&execute);
+            assert_eq!((opcode, &body[..4]), (ERROR, &0x2500_u32.to_be_bytes()[..]));
+            assert!(body.ends_with(&short(b"nobody's")), "{body:?}");
+            assert_eq!(world.agent.metric(&refused).unwrap(), f64::from(nth));
+            assert_eq!(asked(), before);
+            assert_eq!(world.database.tally().requests[usize::from(EXECUTE)], 0);
+            // What comes behind it is looked for.
+            assert_eq!(reads(&mut client), "one");
+            assert!(asked() > before);
+        }
     });
 }
 

@@ -24,15 +24,15 @@ mod world;
 use std::{
     collections::{BTreeMap, HashSet, VecDeque},
     io::{Read, Write},
-    net::SocketAddr,
-    sync::Arc,
+    net::{SocketAddr, TcpStream},
+    sync::{Arc, mpsc},
 };
 
-use common::eventually;
-use frames::{RESPONSE, RESULT, frame, query, segment};
+use common::{PATIENCE, eventually};
+use frames::{RESPONSE, RESULT, frame, query, segment, void};
 use nix::sys::signal::Signal;
 use scylla::client::session_builder::SessionBuilder;
-use world::{Client, ERROR, EXECUTE, World, bound, short, world};
+use world::{Client, ERROR, EXECUTE, World, bound, scripted, short, world};
 
 const INSERT: &str = "INSERT INTO shop.events (device, at, v) VALUES (?, ?, ?)";
 const DELETE: &str = "DELETE FROM shop.events WHERE device = ? AND at = ?";
@@ -166,6 +166,11 @@ fn table(client: &mut Client) -> BTreeMap<i32, String> {
     rows(&body)
 }
 
+/// The body of a RESULT of kind Prepared, as much of it as is read.
+fn prepared(id: &[u8]) -> Vec<u8> {
+    [&[0, 0, 0, 4][..], &short(id), &[0; 12]].concat()
+}
+
 fn is_void((opcode, body): &(u8, Vec<u8>)) -> bool {
     *opcode == RESULT && body == &1_i32.to_be_bytes()
 }
@@ -192,6 +197,43 @@ fn a_full_window_is_one_batch_and_each_stream_is_answered() {
             let expected: BTreeMap<i32, String> = (10..15).map(|at| (at, value.clone())).collect();
             assert_eq!(table(&mut client), expected);
         }
+    });
+}
+
+#[test]
+fn each_partition_has_a_batch_of_its_own() {
+    world(|world| {
+        let (tells, told) = mpsc::channel();
+        let (to, database) = scripted(world, 3, move |nth, asked| {
+            let stream = i16::from_be_bytes([asked[2], asked[3]]);
+            tells.send(asked[4..].to_vec()).unwrap();
+            match nth {
+                0 => frame(RESPONSE | 4, stream, RESULT, &prepared(b"id")),
+                _ => void(4, stream),
+            }
+        });
+        rule(world, to, &step("window = \"1s\", max_statements = 2"));
+        let stream = world.sandbox.client(|| TcpStream::connect(to));
+        let mut client = Client::begin(stream.unwrap().unwrap(), 4);
+        let id = client.prepares(INSERT);
+        told.recv_timeout(PATIENCE).unwrap();
+        let rows = [(1, 1), (2, 1), (1, 2), (2, 2)];
+        let all = (10..).zip(rows).map(|(n, row)| insert(4, n, &id, row, "v"));
+        send(&mut client, &all.collect::<Vec<_>>());
+        assert!(answers(&mut client, 4).values().all(is_void));
+        for device in [1_i32, 2] {
+            let child = |at: i32| {
+                let values = [&device.to_be_bytes()[..], &at.to_be_bytes(), b"v"];
+                [&[1][..], &short(&id), &bound(&values)].concat()
+            };
+            // An UNLOGGED one of two, at ONE.
+            let body = [&[1, 0, 2][..], &child(1), &child(2), &[0, 1, 0]].concat();
+            let length = (body.len() as u32).to_be_bytes();
+            let expected = [&[0x0D][..], &length, &body].concat();
+            assert_eq!(told.recv_timeout(PATIENCE).unwrap(), expected);
+        }
+        drop(client);
+        database.join().unwrap();
     });
 }
 
@@ -262,6 +304,33 @@ fn with_a_time_of_its_own_nothing_is_merged() {
         assert!(answers(&mut client, 2).values().all(is_void));
         assert_eq!(writes(world, "timestamp"), 2);
         assert_eq!(writes(world, "merged") + writes(world, "alone"), 0);
+    });
+}
+
+#[test]
+fn what_it_has_not_seen_prepared_passes_and_the_database_says_so() {
+    world(|world| {
+        begin(world, "window = \"100ms\", max_statements = 2");
+        for version in [3, 4, 5] {
+            let executes = || world.database.tally().requests[usize::from(EXECUTE)];
+            let mut client = world.client(version);
+            let before = executes();
+            let unknown = insert(version, 7, b"nobody's", (1, 1), "v");
+            let (opcode, body) = client.ask(&unknown);
+            assert_eq!((opcode, &body[..4]), (ERROR, &0x2500_u32.to_be_bytes()[..]));
+            assert!(body.ends_with(&short(b"nobody's")), "{body:?}");
+            assert_eq!(executes(), before + 1);
+            // What came before it goes before it: nobody knows what it is.
+            let id = client.prepares(INSERT);
+            let known = |stream, at| insert(version, stream, &id, (1, at), "v");
+            let alone = writes(world, "alone");
+            send(&mut client, &[known(10, 1), unknown, known(11, 2)]);
+            let got = answers(&mut client, 3);
+            assert_eq!(got[&7], (ERROR, body));
+            assert!(is_void(&got[&10]) && is_void(&got[&11]));
+            assert_eq!(writes(world, "alone"), alone + 2);
+            assert_eq!(table(&mut client).len(), 2);
+        }
     });
 }
 

@@ -206,6 +206,34 @@ fn answers_come_in_another_order_and_flows_are_on_several_threads() {
 }
 
 #[test]
+fn there_are_as_many_as_the_rule_says() {
+    const CLIENTS: usize = 16;
+    // Each thread would have one.
+    world_of(3, NodeOptions::default(), |world| {
+        let two = "{ transform = \"fold\", connections = 2 }";
+        rule(world, world.database.addr(), two);
+        let mut clients: Vec<Peer> = (0..CLIENTS).map(|_| Peer::of(world, 4)).collect();
+        for client in &mut clients {
+            until_folded(world, client);
+        }
+        assert_eq!(shared(world), 2);
+        let (before, own) = (became(world, "folded"), asked(world));
+        for client in &mut clients {
+            assert_eq!(client.ask(&query(4, 1, SELECT)).0, RESULT);
+        }
+        assert_eq!(became(world, "folded"), before + CLIENTS as u64);
+        // Both are asked, and nobody's own.
+        let more = asked(world).into_iter().filter_map(|now| {
+            let was = own.iter().find(|was| was.peer == now.peer);
+            let more = now.requests - was.map_or(0, |was| was.requests);
+            (more > 0).then_some(more)
+        });
+        let more: Vec<u64> = more.collect();
+        assert_eq!((more.len(), more.iter().sum()), (2, CLIENTS as u64));
+    });
+}
+
+#[test]
 fn what_is_prepared_by_one_is_executed_for_all() {
     world(|world| {
         folds(world);

@@ -35,7 +35,7 @@ use common::eventually;
 use frames::{RESULT, frame, query};
 use nix::sys::signal::Signal;
 use testkit::node::{Delays, NodeOptions};
-use world::{Client, ERROR, bound, hangs, insert, nobody, node, short, world};
+use world::{Client, ERROR, EXECUTE, bound, hangs, insert, nobody, node, short, world};
 
 const BATCH: u8 = 0x0D;
 
@@ -97,6 +97,32 @@ fn writes_reach_both_however_they_are_asked_for() {
             }
         }
         assert_eq!(world.fate("refused"), 0);
+    });
+}
+
+#[test]
+fn what_it_has_not_seen_prepared_is_to_be_prepared() {
+    world(|world| {
+        let mirror = world.mirror();
+        world.rule(mirror.addr(), ", timeout = \"10s\"");
+        let refused = "outcome=\"refused\",reason=\"unprepared\",rule=\"r\",transform=\"mirror\"";
+        let refused = format!("underpass_transforms_total{{{refused}}}");
+        for (nth, version) in (1..).zip([3, 4, 5]) {
+            let mut client = world.client(version);
+            let execute = client.execute(b"nobody's", &[]);
+            let (opcode, body) = client.ask(&execute);
+            assert_eq!((opcode, &body[..4]), (ERROR, &0x2500_u32.to_be_bytes()[..]));
+            assert!(body.ends_with(&short(b"nobody's")), "{body:?}");
+            assert_eq!(world.agent.metric(&refused).unwrap(), f64::from(nth));
+            // What comes behind it reaches both.
+            client.inserts(nth, "behind");
+            eventually("the mirror has acknowledged", || {
+                world.fate("acknowledged") == nth as u64
+            });
+            for node in [&world.database, &mirror] {
+                assert_eq!(node.tally().requests[usize::from(EXECUTE)], 0);
+            }
+        }
     });
 }
 

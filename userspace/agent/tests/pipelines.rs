@@ -19,6 +19,7 @@ mod frames;
 mod wire;
 
 use std::{
+    collections::BTreeMap,
     io::{Read, Write},
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
@@ -274,6 +275,125 @@ fn what_a_strict_pipeline_cannot_read_is_denied() {
         c.client_sends(&hello);
         c.server_sends(b"whatever it says");
         c.ends();
+    });
+}
+
+#[test]
+fn what_cannot_be_shown_to_a_pipeline_is_refused_by_a_strict_one_and_passes_another() {
+    const INVALID: i32 = 0x2200;
+    host(|host| {
+        let unseen = |outcome: &str, reason: &str| {
+            let labels = format!("outcome=\"{outcome}\",reason=\"{reason}\",rule=\"r\"");
+            host.metric("pipeline_unseen", &labels)
+        };
+        // A statement that claims to be longer than its frame, and one of more than 32 MiB.
+        let malformed = |version| frame(version, 7, 0x07, b"\0\0\x01\0SELECT");
+        let large = query(4, 7, &"x".repeat(32 << 20));
+
+        host.policy(&policy(
+            "",
+            "{ transform = \"consistency\", exactly = \"LOCAL_QUORUM\" }",
+        ));
+        for (version, nth) in [(4, 1), (5, 2)] {
+            let mut c = begin(host, version);
+            let sent = c.wrap(&malformed(version));
+            c.client.write_all(&sent).unwrap();
+            let (first, stream, code, _) = error(&mut c);
+            assert_eq!((first, stream, code), (RESPONSE | version, 7, INVALID));
+            c.server_gets_nothing();
+            assert_eq!(unseen("refused", "malformed"), nth);
+            c.ends();
+        }
+        let mut c = begin(host, 4);
+        c.client.write_all(&large).unwrap();
+        let (first, stream, code, _) = error(&mut c);
+        assert_eq!((first, stream, code), (RESPONSE | 4, 7, INVALID));
+        c.server_gets_nothing();
+        assert_eq!(unseen("refused", "too_large"), 1);
+        c.client_sends(&at_level(4, 1, LOCAL_QUORUM));
+        c.server_sends(&void(4, 1));
+        c.ends();
+
+        host.policy(&policy("", "{ transform = \"tag\" }"));
+        for (version, nth) in [(4, 1), (5, 2)] {
+            let mut c = begin(host, version);
+            c.client_sends(&malformed(version));
+            c.server_sends(&void(version, 7));
+            assert_eq!(unseen("passed", "malformed"), nth);
+            c.ends();
+        }
+        let mut c = begin(host, 4);
+        let mut client = c.client.try_clone().unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(|| client.write_all(&large).unwrap());
+            c.server_gets(&large);
+        });
+        c.server_sends(&void(4, 7));
+        assert_eq!(unseen("passed", "too_large"), 1);
+        c.ends();
+        // As often as was said above.
+        let all = ["malformed", "too_large"].map(|r| [unseen("refused", r), unseen("passed", r)]);
+        assert_eq!(all, [[2, 2], [1, 1]]);
+    });
+}
+
+/// What a request's custom payload says, and what is behind it.
+fn payload(frame: &[u8]) -> (BTreeMap<String, Vec<u8>>, &[u8]) {
+    assert_eq!(frame[1] & 4, 4, "it has a custom payload");
+    let mut rest = &frame[9..];
+    let mut take = |n: usize| {
+        let (taken, behind) = rest.split_at(n);
+        rest = behind;
+        taken
+    };
+    let number = |bytes: &[u8]| bytes.iter().fold(0, |n, b| n << 8 | usize::from(*b));
+    let said = (0..number(take(2))).map(|_| {
+        let key = number(take(2));
+        let key = String::from_utf8(take(key).to_vec()).unwrap();
+        let value = number(take(4));
+        (key, take(value).to_vec())
+    });
+    let said = said.collect();
+    (said, rest)
+}
+
+#[test]
+fn the_database_is_told_who_is_calling() {
+    host(|host| {
+        host.policy(&policy("", "{ transform = \"tag\", service = \"shop\" }"));
+        let cgroup = host.sandbox.cgroup.rule_path();
+        for version in [4, 5] {
+            let mut c = begin(host, version);
+            let asked = query(version, 1, SELECT);
+            let bytes = c.wrap(&asked);
+            c.client.write_all(&bytes).unwrap();
+            let mut header = [0; 9];
+            if c.in_segments {
+                c.server.read_exact(&mut header[..6]).unwrap();
+            }
+            c.server.read_exact(&mut header).unwrap();
+            let length = u32::from_be_bytes(header[5..].try_into().unwrap());
+            let mut got = header.to_vec();
+            got.resize(9 + length as usize, 0);
+            c.server.read_exact(&mut got[9..]).unwrap();
+            if c.in_segments {
+                c.server.read_exact(&mut [0; 4]).unwrap();
+            }
+            let (said, behind) = payload(&got);
+            let process = host.flow(&c)["process"].as_str().unwrap().to_owned();
+            let expected = [
+                ("underpass.cgroup", cgroup.to_str().unwrap()),
+                ("underpass.client", "127.0.0.1"),
+                ("underpass.process", &process),
+                ("underpass.rule", "r"),
+                ("underpass.service", "shop"),
+            ];
+            let expected = expected.map(|(key, value)| (key.to_owned(), value.into()));
+            assert_eq!(said, BTreeMap::from(expected));
+            assert_eq!(behind, &asked[9..]);
+            c.server_sends(&void(version, 1));
+            c.ends();
+        }
     });
 }
 

@@ -263,11 +263,13 @@ fn lines(path: &std::path::Path) -> Vec<Value> {
 #[test]
 fn what_is_slow_is_written_down_with_whose_it_is() {
     const SLOW: Duration = Duration::from_millis(1_100);
+    const STATE: [u8; 5] = [0, 0, 0, 1, b'p'];
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("slow.log");
     host(|host| {
         let step = format!("{{ transform = \"slowlog\", over = \"1s\", file = {path:?} }}");
         host.policy(&policy("", &step));
+        let cgroup = host.sandbox.cgroup.rule_path();
         for (version, nth) in [(3, 1), (4, 2), (5, 3)] {
             let mut c = host.connect();
             let options = [("CQL_VERSION", "3.0.0"), ("APPLICATION_NAME", "shop")];
@@ -277,10 +279,21 @@ fn what_is_slow_is_written_down_with_whose_it_is() {
             c.client_sends(&auth_response(version, 0, b"\0alice\0secret"));
             c.server_sends(&auth_success(version, 0));
             asks_everything(&mut c, version);
-            c.client_sends(&execute(version, 4));
+            // One of them asks for a later page, and gets one that is not the last.
+            let pages = version == 4;
+            let (mut asked, mut answer) = (execute(version, 4), rows(version, 4, 3));
+            if pages {
+                // Behind an id, a level, flags, a value and the size of a page.
+                asked[9 + 2 + 16 + 2] |= 8;
+                asked.extend(STATE);
+                asked[8] += STATE.len() as u8;
+                answer[9 + 4 + 3] |= 2;
+                answer.splice(9 + 12..9 + 12, STATE);
+                answer[8] += STATE.len() as u8;
+            }
+            c.client_sends(&asked);
             thread::sleep(SLOW);
             // Traced.
-            let mut answer = rows(version, 4, 3);
             answer[1] |= 2;
             answer[8] += 16;
             answer.splice(9..9, 0..16);
@@ -304,8 +317,10 @@ fn what_is_slow_is_written_down_with_whose_it_is() {
                 ("values", 1.into()),
                 ("consistency", "local_one".into()),
                 ("page_size", 100.into()),
+                ("later_page", pages.into()),
                 ("rows", 3.into()),
-                ("bytes_to_client", (9 + 16 + 16 + 12).into()),
+                ("more_pages", pages.into()),
+                ("bytes_to_client", answer.len().into()),
                 ("tracing_id", "00010203-0405-0607-0809-0a0b0c0d0e0f".into()),
                 ("coordinator", flow["orig_dst"].clone()),
                 ("client", flow["client"].clone()),
@@ -313,17 +328,51 @@ fn what_is_slow_is_written_down_with_whose_it_is() {
                 ("application", "shop".into()),
                 ("pid", flow["pid"].clone()),
                 ("process", flow["process"].clone()),
+                ("cgroup", cgroup.to_str().into()),
             ] {
                 assert_eq!(line[key], expected, "{key} of {line}");
             }
-            let cgroup = line["cgroup"].as_str().unwrap();
-            assert!(cgroup.starts_with('/'), "{cgroup}");
             let latency = u128::from(line["latency_us"].as_u64().unwrap());
             assert!(latency >= SLOW.as_micros(), "{line}");
             c.ends();
         }
         let written = "journal=\"slowlog\",outcome=\"written\"";
         assert_eq!(host.metric("journal_records", written), 3);
+    });
+}
+
+#[test]
+fn latencies_are_counted_in_buckets_by_what_was_asked() {
+    const SLOW: Duration = Duration::from_millis(1_100);
+    host(|host| {
+        host.policy(&policy("", "{ transform = \"stats\" }"));
+        let mut c = begin(host, 4);
+        for takes in [Duration::ZERO, SLOW, Duration::ZERO] {
+            c.client_sends(&query(4, 1, SELECT));
+            thread::sleep(takes);
+            c.server_sends(&void(4, 1));
+        }
+        c.client_sends(&query(4, 1, "DELETE FROM shop.items WHERE id = 1"));
+        c.server_sends(&void(4, 1));
+        let seconds = |what: &str, kind: &str, table: &str, le: &str| {
+            let labels = format!("keyspace=\"shop\",kind=\"{kind}\",rule=\"r\",table=\"{table}\"");
+            let sample = format!("underpass_statement_seconds_{what}{{{labels}{le}}}");
+            host.agent.metric(&sample).unwrap()
+        };
+        for (kind, table, to_1, to_2, all) in [
+            ("select", "orders", 2.0, 3.0, 3.0),
+            ("delete", "items", 1.0, 1.0, 1.0),
+        ] {
+            let bucket = |le: &str| seconds("bucket", kind, table, &format!(",le=\"{le}\""));
+            assert_eq!(
+                [bucket("1"), bucket("2"), bucket("+Inf")],
+                [to_1, to_2, all]
+            );
+            assert_eq!(seconds("count", kind, table, ""), all);
+        }
+        let sum = seconds("sum", "select", "orders", "");
+        assert!((SLOW.as_secs_f64()..3.0).contains(&sum), "{sum}");
+        c.ends();
     });
 }
 

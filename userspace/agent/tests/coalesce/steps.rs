@@ -254,10 +254,7 @@ fn a_mark_while_a_batch_is_out_leaves_nobody_waiting() {
                 let stream = i16::from_be_bytes([asked[2], asked[3]]);
                 tells.send((asked[4], stream)).unwrap();
                 match nth {
-                    0 => {
-                        let body = [&[0, 0, 0, 4][..], &short(b"id"), &[0; 12]].concat();
-                        frame(RESPONSE | 4, stream, RESULT, &body)
-                    }
+                    0 => frame(RESPONSE | 4, stream, RESULT, &prepared(b"id")),
                     1 => Vec::new(),
                     // Behind that of the batch.
                     2 => [void(4, 10), void(4, stream)].concat(),

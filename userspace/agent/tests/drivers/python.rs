@@ -3,7 +3,7 @@
 use testkit::{sandbox::Cgroup, skip};
 
 use super::{
-    cassandra::{Cassandra, PIPELINE},
+    cassandra::{Cassandra, PIPELINE, RULE},
     protect::{Keys, fail},
     seen::{self, Kinds, kinds},
     suite::{self, Details},
@@ -125,6 +125,35 @@ fn cqlsh_through_bypass() {
 #[test]
 fn cqlsh_through_enrich() {
     cqlsh("python::cqlsh_through_enrich", "enrich");
+}
+
+/// It begins with 0x42 and then 0x41, which are DataStax's own. Whoever refuses them, it ends up in v5.
+#[test]
+fn driver_finds_its_version_by_itself() {
+    let Some(suite) = Suite::provided("python::driver_finds_its_version_by_itself") else {
+        return;
+    };
+    let relayed = "underpass_undecodable_flows_total{reason=\"version\"}".to_owned();
+    let unread = |outcome: &str| {
+        let labels = format!("outcome=\"{outcome}\",reason=\"version\",rule={RULE:?}");
+        format!("underpass_pipeline_unreadable_total{{{labels}}}")
+    };
+    let strict = "{ transform = \"consistency\", at_least = \"ONE\" }";
+    for (steps, counted) in [
+        ("", vec![relayed.clone()]),
+        ("{ transform = \"tag\" }", vec![relayed, unread("passed")]),
+        (strict, vec![unread("denied")]),
+    ] {
+        let cgroup = Cgroup::new().unwrap();
+        let more = format!("pipeline = [{steps}]");
+        let agent = suite.cassandra.agent_with(&cgroup, "enrich", "open", &more);
+        let details = suite.run(&cgroup, "negotiating_suite.py", &[]);
+        let [begins, speaks] = [0x42, 5];
+        assert_eq!(details["negotiated"], serde_json::json!([begins, speaks]));
+        for sample in counted {
+            assert_eq!(agent.metric(&sample).unwrap(), 2.0, "{steps}: {sample}");
+        }
+    }
 }
 
 /// The suite's keyspace and a table in it; and caps that nothing of it reaches.

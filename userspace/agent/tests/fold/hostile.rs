@@ -1,7 +1,7 @@
 //! Databases that lose shared connections, say what they were not asked, or nothing; and clients that flood.
 
 use std::{
-    io::{Read, Write},
+    io::{ErrorKind, Read, Write},
     net::{SocketAddr, TcpListener, TcpStream},
     sync::{
         Arc, Mutex,
@@ -17,7 +17,7 @@ use super::{
     RESULT, became,
     common::eventually,
     ended,
-    frames::{RESPONSE, frame, query, ready, void},
+    frames::{QUERY, READY, RESPONSE, frame, query, ready, void},
     peer::{Peer, connect},
     rule, shared, until_folded,
     world::{AUTH_RESPONSE, AUTH_SUCCESS, EXECUTE, PREPARE, World, plain, short, world},
@@ -25,6 +25,9 @@ use super::{
 
 const STARTUP: u8 = 0x01;
 const OPTIONS: u8 = 0x05;
+const REGISTER: u8 = 0x0B;
+const EVENT: u8 = 0x0C;
+const BATCH: u8 = 0x0D;
 
 /// What it does with a request.
 pub(super) enum Does {
@@ -376,6 +379,86 @@ fn a_second_log_in_leaves_for_good() {
         assert_eq!(became(world, "handshake"), handshake + 3);
         eventually("its place is free", || shared(world) == 0);
         drop(peer);
+        database.ends(world);
+    });
+}
+
+#[test]
+fn events_are_for_who_has_registered() {
+    world(|world| {
+        let registered = Arc::new(Mutex::new(Vec::new()));
+        let seen = registered.clone();
+        let event = [&short(b"STATUS_CHANGE")[..], &short(b"UP")].concat();
+        let event = frame(RESPONSE | 4, -1, EVENT, &event);
+        let says = event.clone();
+        let database = Scripted::start(world, move |number, asked| {
+            let stream = stream_of(asked);
+            match asked[4] {
+                REGISTER => {
+                    seen.lock().unwrap().push(number);
+                    let ready = frame(RESPONSE | 4, stream, READY, &[]);
+                    Does::Says([ready, says.clone()].concat())
+                }
+                _ => Does::Says(void(4, stream)),
+            }
+        });
+        folds_at(world, database.addr, "");
+        let [mut registers, mut other] = [(); 2].map(|()| peer(world, database.addr));
+        for peer in [&mut registers, &mut other] {
+            until_folded(world, peer);
+        }
+        assert_eq!(shared(world), 1);
+        let wants = [&[0, 1][..], &short(b"STATUS_CHANGE")].concat();
+        assert_eq!(registers.ask(&frame(4, 3, REGISTER, &wants)).0, READY);
+        assert_eq!(registers.next(), (-1, event));
+        // Its own was the first; the shared one is that of both.
+        assert_eq!(*registered.lock().unwrap(), [0]);
+        let before = became(world, "folded");
+        for peer in [&mut registers, &mut other] {
+            assert_eq!(peer.ask(&query(4, 5, WAITS)), (RESULT, vec![0, 0, 0, 1]));
+        }
+        assert_eq!(became(world, "folded"), before + 2);
+        // Nor has it come behind that.
+        let mut left = [0; 1];
+        other.stream.set_nonblocking(true).unwrap();
+        let none = other.stream.read(&mut left).map_err(|e| e.kind());
+        assert_eq!(none, Err(ErrorKind::WouldBlock));
+        drop((registers, other));
+        database.ends(world);
+    });
+}
+
+#[test]
+fn what_cannot_be_read_goes_by_a_flows_own() {
+    /// A text, an id and a batch that claim to be longer than their frames.
+    const MALFORMED: [(u8, &[u8]); 3] = [
+        (QUERY, b"\0\0\x01\0SELECT"),
+        (EXECUTE, b"\0\x10id"),
+        (BATCH, b"\0\0\x02\0\0\0\0\x01!"),
+    ];
+    world(|world| {
+        let came = Arc::new(Mutex::new(Vec::new()));
+        let seen = came.clone();
+        let database = Scripted::start(world, move |number, asked| {
+            seen.lock().unwrap().push((number, asked.to_vec()));
+            Does::Says(void(4, stream_of(asked)))
+        });
+        folds_at(world, database.addr, "");
+        let [mut sends, mut other] = [(); 2].map(|()| peer(world, database.addr));
+        for peer in [&mut sends, &mut other] {
+            until_folded(world, peer);
+        }
+        for (opcode, body) in MALFORMED {
+            let malformed = frame(4, 3, opcode, body);
+            came.lock().unwrap().clear();
+            assert_eq!(sends.ask(&malformed).0, RESULT);
+            // The first connection is its own.
+            assert_eq!(*came.lock().unwrap(), [(0, malformed)]);
+        }
+        let before = became(world, "folded");
+        assert_eq!(other.ask(&query(4, 1, WAITS)).0, RESULT);
+        assert_eq!((became(world, "folded"), shared(world)), (before + 1, 1));
+        drop((sends, other));
         database.ends(world);
     });
 }

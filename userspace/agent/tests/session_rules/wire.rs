@@ -5,6 +5,8 @@ use std::{
     io::{ErrorKind, Read, Write},
     net::{Shutdown, TcpListener, TcpStream},
     path::Path,
+    sync::mpsc,
+    thread,
     time::{Duration, Instant},
 };
 
@@ -83,7 +85,7 @@ pub fn host(body: impl FnOnce(&Host<'_>)) {
         listener,
         clients: None,
     };
-    body(&host);
+    in_cgroup(&sandbox, || body(&host));
     eventually("every flow ends", || {
         host.agent.metric("underpass_flows").unwrap() == 0.0
     });
@@ -94,6 +96,25 @@ pub fn host(body: impl FnOnce(&Host<'_>)) {
         .filter(|l| bad.iter().any(|b| l.contains(b)))
         .collect();
     assert_eq!(bad, [""; 0], "the agent complained");
+}
+
+/// Runs `body` while a thread is in the clients' cgroup: by one the agent finds its path, and those that dial are soon gone.
+fn in_cgroup(sandbox: &Sandbox, body: impl FnOnce()) {
+    let (over, is_over) = mpsc::channel::<()>();
+    let (enters, entered) = mpsc::channel();
+    thread::scope(|scope| {
+        scope.spawn(move || {
+            let stays = move || {
+                enters.send(()).unwrap();
+                is_over.recv().is_err()
+            };
+            sandbox.client(stays).unwrap()
+        });
+        entered.recv().unwrap();
+        // Goes with `body`, also if that fails.
+        let _over = over;
+        body();
+    });
 }
 
 impl Host<'_> {
@@ -234,7 +255,7 @@ fn gets(stream: &mut TcpStream, bytes: &[u8], who: &str) {
             Ok(n) => got += n,
             // Its socket may be one that does not block.
             Err(e) if e.kind() == ErrorKind::WouldBlock && Instant::now() < deadline => {
-                std::thread::yield_now();
+                thread::yield_now();
             }
             Err(e) => panic!("{who} got not all: {e}"),
         }

@@ -190,22 +190,22 @@ impl Drop for Pool {
 }
 
 impl Pool {
-    /// One of its connections, which may just begin; on the flow's own thread if there is one.
+    /// One of its connections, which may just begin; on the flow's own thread if there is one. As long as there are
+    /// fewer than there may be, nobody has one who may not begin another: there would never be more than the first.
     fn leg(&self, may_begin: bool) -> Option<Arc<Leg>> {
         let here = thread::current().id();
         let mut legs = self.legs.lock().unwrap_or_else(PoisonError::into_inner);
         legs.forget_gone();
-        if let Some(leg) = legs.all.iter().find(|leg| leg.thread == here) {
-            return Some(leg.clone());
+        if legs.all.len() < self.shared.settings.connections {
+            if !may_begin {
+                return None;
+            }
+            if let Some(leg) = legs.begin(&self.shared, &self.identity) {
+                return Some(leg);
+            }
         }
-        if may_begin
-            && legs.all.len() < self.shared.settings.connections
-            && let Some(leg) = legs.begin(&self.shared, &self.identity)
-        {
-            return Some(leg);
-        }
-        let fewest = legs.all.iter().min_by_key(|leg| Arc::strong_count(leg));
-        fewest.cloned()
+        let elsewhere_and_flows = |leg: &&Arc<Leg>| (leg.thread != here, Arc::strong_count(leg));
+        legs.all.iter().min_by_key(elsewhere_and_flows).cloned()
     }
 }
 
