@@ -10,8 +10,8 @@
 mod common;
 
 use std::{
-    io::{Read, Write},
-    net::{TcpListener, TcpStream},
+    io::{ErrorKind, Read, Write},
+    net::{SocketAddr, TcpListener, TcpStream},
     time::Duration,
 };
 
@@ -127,6 +127,53 @@ fn clients_that_stay_alone_leave_nothing_behind() {
         exchange(&mut later);
         flows() == ENTRIES as f64 / 2.0
     });
+}
+
+/// A connection for which there is no room among those that wait is closed: it is too late for another
+/// way. The client sees it begin, and reset.
+#[test]
+fn connects_for_which_there_is_no_room_are_closed() {
+    let hosts = Hosts::new();
+    let listener = hosts.listen(Distance::Here, Family::V4);
+    let port = listener.local_addr().unwrap().port();
+    // The database's host takes the packets and says nothing: no forwarding there.
+    let route = ["route", "add", "198.51.100.0/24", "via", "192.0.2.2"];
+    hosts.app.netns.ip(&route).unwrap();
+    let silent = "198.51.100.1:9".parse().unwrap();
+    let agent = hosts.switched("UNDERPASS_TEST_CONNECTS=8", "", &enrich(&[9, port]));
+    let waiting: Vec<_> = (0..ENTRIES)
+        .map(|_| {
+            hosts.client(|| {
+                let socket = socket(Family::V4);
+                socket.set_nonblocking(true).unwrap();
+                let begun = socket.connect(&SocketAddr::into(silent));
+                assert_eq!(
+                    begun.unwrap_err().raw_os_error(),
+                    Some(nix::libc::EINPROGRESS)
+                );
+                socket
+            })
+        })
+        .collect();
+    assert_eq!(safer(&agent, "legs_full"), 0.0);
+    for closed in 1..=4 {
+        let mut client = hosts.client(|| connect(Family::V4, silent).unwrap());
+        let end = client.read(&mut [0]).map_err(|e| e.kind());
+        assert_eq!(end, Err(ErrorKind::ConnectionReset));
+        assert_eq!(safer(&agent, "legs_full"), f64::from(closed));
+    }
+    // Nobody else was told anything.
+    for socket in &waiting {
+        assert_eq!(
+            socket.peer_addr().unwrap_err().kind(),
+            ErrorKind::NotConnected
+        );
+        assert!(socket.take_error().unwrap().is_none());
+    }
+    drop(waiting);
+    let mut later = pairs(&hosts, &listener, ENTRIES * 2);
+    exchange(&mut later);
+    assert_eq!(safer(&agent, "legs_full"), 4.0);
 }
 
 /// Drives so many connections at once, whose bytes are checked.

@@ -5,6 +5,11 @@
     reason = "tests say what they expect by failing, and so do their helpers"
 )]
 
+#[path = "integrity/deaths.rs"]
+mod deaths;
+#[path = "integrity/ways.rs"]
+mod ways;
+
 use std::{net::TcpListener, path::Path, time::Duration};
 
 use testkit::{

@@ -201,6 +201,30 @@ fn a_flow_is_marked_by_its_number_and_no_other() {
     });
 }
 
+/// A driver opens again what was reset.
+#[test]
+fn what_comes_instead_of_a_flow_that_was_reset_meets_the_mark_if_that_holds_for_it() {
+    host(|host| {
+        host.policy(ENRICH);
+        let operator = Operator::of(host);
+        for (target, number, next) in [
+            ("to=:PORT", 2, "untouched by mark-2"),
+            ("rule=mark-3", 4, "enrich by r"),
+        ] {
+            let mut c = host.connect();
+            begin(&mut c);
+            operator.mark(&[&host.flow(&c)["id"].to_string(), "bypass"]);
+            assert_eq!(host.flow(&c)["path"], "relay");
+            let marked = operator.mark(&[target, "observe", "--reset"]);
+            assert_eq!(marked["flows"][0]["result"], "reset", "{marked}");
+            both_are_reset(&mut c);
+            assert_eq!(next_path(host).as_deref(), Some(next));
+            operator.unmark(number);
+            assert_eq!(next_path(host).as_deref(), Some("enrich by r"));
+        }
+    });
+}
+
 #[test]
 fn what_is_denied_is_reset_on_both_sides_and_does_not_come_again() {
     host(|host| {

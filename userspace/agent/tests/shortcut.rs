@@ -402,6 +402,32 @@ fn without_the_shortcut_flows_stay_on_tcp() {
     assert_eq!((flows(&agent), messages(&agent, "shortcut")), (0, 0));
 }
 
+/// Where the host's TCP has no memory to spare, bytes take TCP, in order.
+#[test]
+fn on_a_host_that_is_short_of_memory_bytes_take_tcp() {
+    let hosts = Hosts::new();
+    let (listener, other) = (listen(&hosts, Family::V4), listen(&hosts, Family::V4));
+    let policy = shortcut(&[port(&listener)]);
+    let agent = hosts.switched("UNDERPASS_TEST_HOST_PAGES=0", "", &policy);
+    // Somebody has some of it, whoever else is on this host.
+    let (holder, _reader) = pair(&hosts, &other, Family::V4);
+    holder.set_nonblocking(true).unwrap();
+    while (&holder).write(&[0; 1 << 16]).is_ok() {}
+    let (mut client, mut server) = pair(&hosts, &listener, Family::V4);
+    exchange(&mut client, &mut server);
+    assert_eq!(flows(&agent), 1);
+    assert_eq!(messages(&agent, "shortcut"), 0);
+    assert_eq!(messages(&agent, "host_full"), 200);
+    let sent = pattern(0, 4 << 20);
+    thread::scope(|scope| {
+        scope.spawn(|| client.write_all(&sent).unwrap());
+        let mut received = vec![0; sent.len()];
+        server.read_exact(&mut received).unwrap();
+        assert!(received == sent, "other bytes than were sent");
+    });
+    assert_eq!(bytes(&agent, "shortcut"), 0);
+}
+
 /// Its subflows are TCP sockets, of which nobody reads.
 #[test]
 fn multipath_tcp_stays_on_tcp() {

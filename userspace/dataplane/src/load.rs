@@ -15,6 +15,10 @@ use crate::pins::Pins;
 /// of what happens when they are full.
 pub const ENTRIES: &str = "UNDERPASS_TEST_ENTRIES";
 
+/// Likewise of the map of connects under way, which is no map of flows: any number of those may begin at
+/// once in a test of the others.
+const CONNECTS: &str = "UNDERPASS_TEST_CONNECTS";
+
 /// Paths that are to be taken for unavailable, separated by commas: for tests of what happens on a
 /// kernel that does not have them.
 const WITHOUT: &str = "UNDERPASS_TEST_WITHOUT";
@@ -42,6 +46,8 @@ const OF_FLOWS: [&str; 11] = [
     "shortcut_ends",
     "shortcut_socks",
 ];
+
+const OF_CONNECTS: [&str; 1] = ["legs"];
 
 /// The virtual addresses that sockets dialled. The sockets outlive agents, so the map does.
 const VIRTUALS: &str = "virtuals";
@@ -91,10 +97,12 @@ fn loader(upper_layer_port: &u32) -> EbpfLoader<'_> {
         );
         loader.override_global("upper_layer_port", upper_layer_port, true);
     }
-    if let Some(entries) = number(ENTRIES) {
-        tracing::warn!(entries, "{ENTRIES}: maps are small, for a test");
-        for map in OF_FLOWS {
-            loader.map_max_entries(map, entries);
+    for (switch, maps) in [(ENTRIES, &OF_FLOWS[..]), (CONNECTS, &OF_CONNECTS)] {
+        if let Some(entries) = number(switch) {
+            tracing::warn!(entries, "{switch}: maps are small, for a test");
+            for map in maps {
+                loader.map_max_entries(map, entries);
+            }
         }
     }
     loader

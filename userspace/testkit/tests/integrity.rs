@@ -160,9 +160,16 @@ fn threads_and_killed_processes_are_where_their_starter_is() {
 
 /// What is found behind a middlebox that does this.
 fn behind(fault: Fault, cql: bool, shapes: &[&str]) -> Report {
+    let report = driven(fault, cql, shapes, false);
+    assert_eq!(report.passed(&[]), fault == Fault::None, "{report}");
+    report
+}
+
+fn driven(fault: Fault, cql: bool, shapes: &[&str], may_be_cut: bool) -> Report {
     let server = Server::start(loopback()).unwrap();
     let to = middlebox::start(server.addr(), fault);
-    let report = drive(&Plan {
+    drive(&Plan {
+        may_be_cut,
         bytes: 8 << 20,
         connections: (4, 8),
         connection_max: 1 << 20,
@@ -171,9 +178,7 @@ fn behind(fault: Fault, cql: bool, shapes: &[&str]) -> Report {
         choices: Choices::named(shapes).unwrap(),
         cql: cql.then(Cql::default),
         ..Plan::new(to)
-    });
-    assert_eq!(report.passed(&[]), fault == Fault::None, "{report}");
-    report
+    })
 }
 
 /// The one finding of this kind.
@@ -249,6 +254,19 @@ fn a_stall_is_a_hang() {
     assert!(report.hung > 0, "{report}");
     assert!(report.longest_stall_ms >= 1000, "{report}");
     assert_eq!(report.corrupted, 0, "{report}");
+}
+
+#[test]
+fn where_connections_may_be_cut_no_end_is_wrong_but_bytes_are() {
+    let report = driven(Fault::ResetForEnd, false, &["half-close-client"], true);
+    assert!(report.passed(&[]), "{report}");
+    for (fault, kind) in [
+        (Fault::Drop(1001), Kind::Lost),
+        (Fault::Duplicate(777), Kind::Duplicated),
+    ] {
+        let report = driven(fault, true, &STREAMING, true);
+        assert!(report.found(kind), "{report}");
+    }
 }
 
 #[test]

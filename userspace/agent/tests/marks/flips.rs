@@ -16,18 +16,29 @@ use super::{
     wire::{OPTIONS, SUPPORTED},
 };
 
-/// Requests that are on their way together, with their responses.
-fn batch(version: u8, round: usize) -> (Vec<u8>, Vec<u8>) {
-    let small = |n: i16| (select(version, n, "t"), void(version, n));
+/// Each flow has as many for itself.
+const STREAMS: i16 = 5_000;
+
+/// Requests that are on their way together, with their responses. No other flow has the same.
+fn batch(version: u8, flow: u8, round: usize) -> (Vec<u8>, Vec<u8>) {
+    let stream = |n: i16| i16::from(flow) * STREAMS + n;
+    let small = |n: i16| {
+        let n = stream(n);
+        (select(version, n, "t"), void(version, n))
+    };
     let tiny = |n: i16| {
+        let n = stream(n);
         let asked = frame(version, n, OPTIONS, &[]);
         (asked, frame(RESPONSE | version, n, SUPPORTED, &[0, 0]))
     };
     let large = |n: i16| {
-        let text = format!("SELECT v FROM ks.t {}", " ".repeat(round * 7919 % 300_000));
+        let n = stream(n);
+        let value = char::from(b'a' + flow).to_string();
+        let value = value.repeat(round * 7919 % 300_000);
+        let text = format!("SELECT v FROM ks.t WHERE k = '{value}'");
         let rows = [
             &2_i32.to_be_bytes()[..],
-            &vec![7; round * 104_729 % 300_000],
+            &vec![flow; round * 104_729 % 300_000],
         ]
         .concat();
         let rows = frame(RESPONSE | version, n, RESULT, &rows);
@@ -35,7 +46,7 @@ fn batch(version: u8, round: usize) -> (Vec<u8>, Vec<u8>) {
     };
     let pairs: Vec<_> = match round % 4 {
         0 => (0..40).map(small).collect(),
-        1 => (0..5_000).map(tiny).collect(),
+        1 => (0..STREAMS).map(tiny).collect(),
         2 => vec![large(1), small(2), large(3), tiny(4)],
         _ => vec![small(1)],
     };
@@ -71,7 +82,7 @@ fn marks_that_flip_every_few_milliseconds_lose_nothing_and_find_nothing_odd() {
             let done = AtomicBool::new(false);
             let rounds = AtomicUsize::new(0);
             std::thread::scope(|scope| {
-                for (version, c) in &flows {
+                for (flow, (version, c)) in (0..).zip(&flows) {
                     // The last batch is agreed on by both ends.
                     let (done, rounds, version) = (&done, &rounds, *version);
                     let last = AtomicUsize::new(usize::MAX);
@@ -82,7 +93,7 @@ fn marks_that_flip_every_few_milliseconds_lose_nothing_and_find_nothing_odd() {
                             if done.load(Relaxed) {
                                 last.store(round, Relaxed);
                             }
-                            let (requests, responses) = batch(version, round);
+                            let (requests, responses) = batch(version, flow, round);
                             in_pieces(&requests, round).for_each(|p| write(&c.client, p));
                             read(&c.client, &responses);
                             rounds.fetch_add(1, Relaxed);
@@ -93,7 +104,7 @@ fn marks_that_flip_every_few_milliseconds_lose_nothing_and_find_nothing_odd() {
                     });
                     scope.spawn(move || {
                         for round in 0.. {
-                            let (requests, responses) = batch(version, round);
+                            let (requests, responses) = batch(version, flow, round);
                             read(&c.server, &requests);
                             in_pieces(&responses, round + 1).for_each(|p| write(&c.server, p));
                             if servers.load(Relaxed) == round {

@@ -4,6 +4,7 @@ use std::{
     io::{ErrorKind, Read, Write},
     net::{TcpListener, TcpStream},
     process::Command,
+    time::Instant,
 };
 
 use serde_json::{Value, json};
@@ -11,7 +12,7 @@ use testkit::sandbox::{Agent, Sandbox};
 
 use super::{
     BY_KEYSPACE, ENRICH, OBSERVE, SELECT, begin,
-    common::{BINARY, eventually},
+    common::{BINARY, PATIENCE, eventually},
     exchange,
     frames::{query, void},
     operator::Operator,
@@ -259,18 +260,26 @@ fn no_byte_is_lost_where_decoding_ends() {
 }
 
 pub fn write(mut to: &TcpStream, mut bytes: &[u8]) {
+    let mut since = Instant::now();
     while !bytes.is_empty() {
         match to.write(bytes) {
-            Ok(n) => bytes = &bytes[n..],
-            Err(e) if e.kind() == ErrorKind::WouldBlock => std::thread::yield_now(),
+            Ok(n) => (bytes, since) = (&bytes[n..], Instant::now()),
+            Err(e) if e.kind() == ErrorKind::WouldBlock => wait(since),
             Err(e) => panic!("{e}"),
         }
     }
 }
 
+/// Whoever is on the other side may have failed.
+fn wait(since: Instant) {
+    assert!(since.elapsed() < PATIENCE, "nothing goes on");
+    std::thread::yield_now();
+}
+
 /// These bytes and no others come next.
 pub fn read(mut from: &TcpStream, bytes: &[u8]) {
     let (mut got, mut buffer) = (0, vec![0; 64 * 1024]);
+    let mut since = Instant::now();
     while got < bytes.len() {
         let room = buffer.len().min(bytes.len() - got);
         match from.read(&mut buffer[..room]) {
@@ -280,9 +289,9 @@ pub fn read(mut from: &TcpStream, bytes: &[u8]) {
                     buffer[..n] == bytes[got..got + n],
                     "wrong bytes after {got}"
                 );
-                got += n;
+                (got, since) = (got + n, Instant::now());
             }
-            Err(e) if e.kind() == ErrorKind::WouldBlock => std::thread::yield_now(),
+            Err(e) if e.kind() == ErrorKind::WouldBlock => wait(since),
             Err(e) => panic!("{e}"),
         }
     }

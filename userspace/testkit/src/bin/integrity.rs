@@ -231,6 +231,7 @@ impl Load {
             hang_limit: Duration::from_millis(hang_limit_ms),
             deadline: Duration::from_secs(self.deadline),
             steady: self.steady,
+            may_be_cut: false,
             choices: Choices::named(&self.behaviour)?,
             cql,
             helper: Some(helper()?),

@@ -3,6 +3,7 @@
 use std::{
     collections::{BTreeMap, hash_map::RandomState},
     hash::{BuildHasher, Hasher},
+    io::{self, ErrorKind},
     net::{SocketAddr, TcpStream},
     sync::{
         Arc,
@@ -42,9 +43,25 @@ const CONNECT_GRACE: Duration = Duration::from_secs(2);
 /// cgroup.
 pub fn drive(plan: &Plan) -> Report {
     let begun = Instant::now();
+    let is_enough = |planned| {
+        let late = plan.time.is_some_and(|time| begun.elapsed() > time);
+        late || plan.bytes > 0 && planned >= plan.bytes
+    };
+    drive_until(plan, is_enough)
+}
+
+/// The same for as long as something goes on that may cut connections, whatever the plan says of
+/// bytes and time: what the server has found can be fetched when that is over.
+pub fn drive_while(plan: &Plan, goes_on: impl Fn() -> bool) -> Report {
+    drive_until(plan, |_| !goes_on())
+}
+
+/// Begins connections until it is enough of so many planned bytes.
+fn drive_until(plan: &Plan, is_enough: impl Fn(u64) -> bool) -> Report {
+    let begun = Instant::now();
     let notes = Notes::default();
     let mut run = Run::new(plan, &notes, begun);
-    run.all();
+    run.all(is_enough);
     let findings = fetch(plan, &run.hello);
     let mut report = notes.report();
     match findings {
@@ -100,6 +117,7 @@ impl<'a> Run<'a> {
             hang_limit: plan.hang_limit,
             choices,
             steady: plan.steady,
+            may_be_cut: plan.may_be_cut,
             cql: plan.cql.is_some(),
         };
         Self {
@@ -115,14 +133,10 @@ impl<'a> Run<'a> {
     }
 
     /// Begins connections until there are enough, and waits until all are over.
-    fn all(&mut self) {
+    fn all(&mut self, is_enough: impl Fn(u64) -> bool) {
         let (mut begun, mut planned, mut at_a_time) = (0u64, 0u64, 1);
         loop {
-            let late = self
-                .plan
-                .time
-                .is_some_and(|time| self.begun.elapsed() > time);
-            let enough = late || self.plan.bytes > 0 && planned >= self.plan.bytes;
+            let enough = is_enough(planned);
             if enough && self.active.is_empty() {
                 return;
             }
@@ -216,9 +230,19 @@ fn run(plan: &Plan, script: &Arc<Script>, watch: &Arc<Watch>, notes: &Notes) {
         _ => connect(plan.to, script, plan.cql.as_ref())
             .map(|socket| play(script, Side::Client, socket, watch, notes)),
     };
-    if let Err(error) = result {
+    if let Err(error) = result
+        && !(plan.may_be_cut && is_cut(&error))
+    {
         notes.add(failed(script, Side::Client, &format!("{error:#}")));
     }
+}
+
+/// The connection could not be made, or ended in its first messages; none of them was wrong, and nobody
+/// waited for one that did not come.
+fn is_cut(error: &anyhow::Error) -> bool {
+    let mut causes = error.chain().filter_map(|cause| cause.downcast_ref());
+    let patience = [ErrorKind::TimedOut, ErrorKind::WouldBlock];
+    causes.any(|cause: &io::Error| !patience.contains(&cause.kind()))
 }
 
 /// Connects, and passes the first messages.

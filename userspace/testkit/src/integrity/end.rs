@@ -188,7 +188,7 @@ fn verdict(
     receiver: Receiver,
     over: Over,
 ) -> Option<Corruption> {
-    let free = script.shape.aborts() || watch.hung();
+    let free = script.shape.aborts() || script.hello.may_be_cut || watch.hung();
     let whole = !free && over == Over::Complete;
     let clean = receiver.checker.clean();
     let received = receiver.received;

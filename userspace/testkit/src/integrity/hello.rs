@@ -34,6 +34,8 @@ pub(super) struct Hello {
     pub(super) choices: Choices,
     /// Large chunks, default buffers, no pauses but those of a shape.
     pub(super) steady: bool,
+    /// An end at any byte is as good as any.
+    pub(super) may_be_cut: bool,
     pub(super) cql: bool,
 }
 
@@ -41,7 +43,8 @@ impl Hello {
     pub(super) fn encode(&self) -> Vec<u8> {
         let flags = u64::from(self.cql)
             | u64::from(self.purpose == Purpose::Findings) << 1
-            | u64::from(self.steady) << 2;
+            | u64::from(self.steady) << 2
+            | u64::from(self.may_be_cut) << 3;
         let numbers = [
             flags,
             self.run,
@@ -97,6 +100,7 @@ impl Hello {
             hang_limit: Duration::from_millis(hang_limit),
             choices: Choices::from_bits(choices),
             steady: flags & 4 != 0,
+            may_be_cut: flags & 8 != 0,
             cql: flags & 1 != 0,
         })
     }
@@ -119,6 +123,7 @@ mod tests {
             hang_limit: Duration::from_millis(7),
             choices: Choices::default(),
             steady: true,
+            may_be_cut: true,
             cql: true,
         };
         let mut bytes = hello.encode();

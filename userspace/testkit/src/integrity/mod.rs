@@ -43,7 +43,7 @@ mod writing;
 pub use behaviour::{Choices, Reading, Shape, Waiting, Writing};
 pub use check::Wrong;
 pub use child::child;
-pub use drive::drive;
+pub use drive::{drive, drive_while};
 pub use plan::{Cql, Helper, Plan};
 pub use report::{Corruption, Hang, Kind, Report, Side};
 pub use server::{Options, Server, listen};

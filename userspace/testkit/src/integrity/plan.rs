@@ -31,6 +31,9 @@ pub struct Plan {
     pub deadline: Duration,
     /// For throughput: large chunks, default buffers, no pauses but those of a shape.
     pub steady: bool,
+    /// Whoever carries them may die: a connection may end at any byte, or not begin. What came until
+    /// then is held against what was sent as ever.
+    pub may_be_cut: bool,
     /// What to choose from.
     pub choices: Choices,
     /// Begin as a CQL driver does, and wrap everything into frames.
@@ -55,6 +58,7 @@ impl Plan {
             hang_limit: Duration::from_secs(1),
             deadline: Duration::from_secs(600),
             steady: false,
+            may_be_cut: false,
             choices: Choices::default(),
             cql: None,
             helper: None,

@@ -258,6 +258,7 @@ mod tests {
             hang_limit: Duration::from_secs(1),
             choices: Choices::named(&[style, "bulk-down"]).unwrap(),
             steady: true,
+            may_be_cut: false,
             cql: false,
         };
         let mut scripts = (0..).map(|connection| Script::new(&hello(connection)));

@@ -326,6 +326,7 @@ mod tests {
             hang_limit: Duration::from_secs(1),
             choices: crate::integrity::Choices::default(),
             steady: true,
+            may_be_cut: false,
             cql: false,
         };
         let notes = Notes::default();
