@@ -8,7 +8,7 @@ use tokio::time;
 
 use super::{
     cassandra::Cassandra,
-    rust::{connect, flows, in_cgroup, sockets},
+    rust::{CONTROL_AND_POOL, clients, connect, flows, in_cgroup, sockets},
     workload::{create_keyspace, run},
 };
 
@@ -72,6 +72,7 @@ fn fail_closed_waits_for_the_agent() {
 
 /// An application that keeps asking.
 struct Worker {
+    name: &'static str,
     session: Session,
     select: PreparedStatement,
     keyspace: &'static str,
@@ -86,6 +87,7 @@ impl Worker {
         run(&session, "INSERT INTO t (id, v) VALUES (1, 7)").await;
         let select = session.prepare("SELECT v FROM t WHERE id = ?").await;
         let worker = Self {
+            name,
             session,
             select: select.unwrap(),
             keyspace,
@@ -111,7 +113,8 @@ impl Worker {
         run(&self.session, &format!("DROP KEYSPACE {}", self.keyspace)).await;
     }
 
-    /// Keeps asking until [`WELL`] statements in a row have succeeded.
+    /// Keeps asking until [`WELL`] statements in a row have succeeded, and the driver has dialled again all that it
+    /// has lost.
     async fn recovers(&self) {
         let start = Instant::now();
         loop {
@@ -123,6 +126,10 @@ impl Worker {
         }
         for n in 0..WELL {
             assert!(self.select().await, "statement {n} after the recovery");
+        }
+        while clients(&self.session, self.name).await.len() < CONTROL_AND_POOL {
+            assert!(start.elapsed() < RECOVERY_LIMIT, "a connection is missing");
+            time::sleep(PAUSE).await;
         }
     }
 }

@@ -17,6 +17,9 @@ use super::{
     workload::{PAGED_ROWS, ROWS, run, workload},
 };
 
+/// A session's connections to one node.
+pub const CONTROL_AND_POOL: usize = 2;
+
 #[test]
 fn driver_through_bypass() {
     let test = "rust::driver_through_bypass";
@@ -167,9 +170,8 @@ pub async fn connect_with(
         .map_err(|error| format!("{error:?}"))
 }
 
-/// This session's connections: what the database says of them is what this process's sockets
-/// are.
-pub async fn sockets(session: &Session, name: &str) -> Vec<KernelSocket> {
+/// What the database says of this session's connections.
+pub async fn clients(session: &Session, name: &str) -> BTreeSet<SocketAddr> {
     let rows = session
         .query_unpaged(
             "SELECT address, port, driver_name FROM system_views.clients",
@@ -183,10 +185,18 @@ pub async fn sockets(session: &Session, name: &str) -> Vec<KernelSocket> {
     let rows = rows
         .map(Result::unwrap)
         .filter(|row| row.2.as_deref() == Some(name));
-    let seen: BTreeSet<SocketAddr> = rows
-        .map(|(ip, port, _)| SocketAddr::new(ip, port as u16))
-        .collect();
-    assert!(seen.len() >= 2, "control and pool connections: {seen:?}");
+    rows.map(|(ip, port, _)| SocketAddr::new(ip, port as u16))
+        .collect()
+}
+
+/// This session's connections: what the database says of them is what this process's sockets
+/// are.
+pub async fn sockets(session: &Session, name: &str) -> Vec<KernelSocket> {
+    let seen = clients(session, name).await;
+    assert!(
+        seen.len() >= CONTROL_AND_POOL,
+        "control and pool connections: {seen:?}"
+    );
     let own: HashMap<SocketAddr, KernelSocket> =
         own_sockets().into_iter().map(|s| (s.local, s)).collect();
     let own_socket = |client: &SocketAddr| match own.get(client) {
