@@ -1,9 +1,12 @@
 //! Three databases on another host, behind one virtual address.
 
 use std::{
-    net::{SocketAddr, TcpStream},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream},
     process::Command,
-    sync::Mutex,
+    sync::{
+        Mutex,
+        atomic::{AtomicU16, Ordering::Relaxed},
+    },
     time::Duration,
 };
 
@@ -21,7 +24,11 @@ pub struct Fleet {
     pub family: Family,
     pub backends: Vec<SocketAddr>,
     nodes: Vec<Mutex<Option<Node>>>,
+    next_port: AtomicU16,
 }
+
+/// Below those that the kernel gives out (`ip_local_port_range`).
+const CLIENTS_PORTS: u16 = 10_000;
 
 impl Fleet {
     pub fn new(family: Family) -> Self {
@@ -30,6 +37,7 @@ impl Fleet {
             family,
             backends: Vec::new(),
             nodes: Vec::new(),
+            next_port: AtomicU16::new(CLIENTS_PORTS),
         };
         for _ in 0..3 {
             let node = fleet.start(SocketAddr::new(family.database(), 0));
@@ -70,18 +78,30 @@ impl Fleet {
     }
 
     pub fn connect(&self) -> std::io::Result<TcpStream> {
-        self.hosts.client(|| connect(self.family, self.dialled()))
+        self.hosts.client(|| self.dial())
     }
 
     pub fn connect_many(&self, n: usize) -> Vec<TcpStream> {
-        let connect = || connect(self.family, self.dialled()).unwrap();
-        self.hosts.client(|| (0..n).map(|_| connect()).collect())
+        self.hosts
+            .client(|| (0..n).map(|_| self.dial().unwrap()).collect())
+    }
+
+    /// From a port that the kernel gives to nobody. One that it has given to the agent's check of a backend
+    /// a moment ago is taken for a flow to that backend, which would go from another.
+    fn dial(&self) -> std::io::Result<TcpStream> {
+        let socket = socket(self.family);
+        let any: IpAddr = match self.dialled() {
+            SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+            SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+        };
+        let port = self.next_port.fetch_add(1, Relaxed);
+        socket.bind(&SocketAddr::new(any, port).into())?;
+        socket.connect(&self.dialled().into())?;
+        Ok(socket.into())
     }
 
     /// Which backend has each connection.
     pub fn backends_of(&self, clients: &[&TcpStream]) -> Vec<usize> {
-        // Connections to two backends may have the same port here. What goes through the agent may
-        // not: all of it is dialled to one address.
         let peers = self.hosts.client(|| peers::of(clients));
         let found = clients.iter().zip(peers).map(|(client, to)| {
             let own = client.local_addr().unwrap();
