@@ -54,6 +54,8 @@ struct up_shortcut_limits abi_shortcut_limits;
 struct up_shortcut_key abi_shortcut_key;
 struct up_shortcut_first abi_shortcut_first;
 struct up_shortcut_end abi_shortcut_end;
+struct up_shortcut_wish abi_shortcut_wish;
+struct up_shortcut_refusal abi_shortcut_refusal;
 struct up_turn_count abi_turn_count;
 struct up_shortcut_count abi_shortcut_count;
 struct up_nudge_count abi_nudge_count;

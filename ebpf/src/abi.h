@@ -750,7 +750,25 @@ struct up_shortcut_end {
 	struct up_leg leg;
 	__u64 opened_ns;
 	struct up_endpoint client;
-	__u32 pad2;
+	/* Why its other end does not come: 1 + an up_cause; 0: it may come yet. */
+	__u32 refused;
+};
+
+/* A flow that is to take the shortcut; kept with the client's socket until that is enrolled. */
+struct up_shortcut_wish {
+	struct up_leg leg;
+	/* Of its connect(): CLOCK_MONOTONIC. */
+	__u64 wished_ns;
+	/* Why it is not enrolled, ever: 1 + an up_cause; 0: it may be yet. */
+	__u32 refused;
+	__u32 pad;
+};
+
+/* One that is not, as the agent is told. */
+struct up_shortcut_refusal {
+	struct up_shortcut_wish wish;
+	struct up_endpoint client;
+	__u32 pad;
 };
 
 /* Per turn and CPU. */
@@ -812,3 +830,6 @@ _Static_assert(sizeof(struct up_shortcut_limits) == 24, "up_shortcut_limits");
 _Static_assert(sizeof(struct up_shortcut_key) == 48, "up_shortcut_key");
 _Static_assert(sizeof(struct up_shortcut_first) == 24, "up_shortcut_first");
 _Static_assert(sizeof(struct up_shortcut_end) == 240, "up_shortcut_end");
+_Static_assert(sizeof(struct up_shortcut_wish) == sizeof(struct up_leg) + 16, "up_shortcut_wish");
+_Static_assert(sizeof(struct up_shortcut_refusal) == sizeof(struct up_shortcut_wish) + 24,
+	       "up_shortcut_refusal");

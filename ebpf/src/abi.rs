@@ -1668,7 +1668,7 @@ pub struct ShortcutEnd {
     /// In C: `struct up_endpoint`.
     pub client: Endpoint,
     /// In C: `__u32`.
-    pub pad2: u32,
+    pub refused: u32,
 }
 
 const _: () = {
@@ -1685,7 +1685,48 @@ const _: () = {
     assert!(offset_of!(ShortcutEnd, leg) == 104);
     assert!(offset_of!(ShortcutEnd, opened_ns) == 208);
     assert!(offset_of!(ShortcutEnd, client) == 216);
-    assert!(offset_of!(ShortcutEnd, pad2) == 236);
+    assert!(offset_of!(ShortcutEnd, refused) == 236);
+};
+
+/// `struct up_shortcut_wish` in abi.h.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ShortcutWish {
+    /// In C: `struct up_leg`.
+    pub leg: Leg,
+    /// In C: `__u64`.
+    pub wished_ns: u64,
+    /// In C: `__u32`.
+    pub refused: u32,
+    /// In C: `__u32`.
+    pub pad: u32,
+}
+
+const _: () = {
+    assert!(size_of::<ShortcutWish>() == 120);
+    assert!(offset_of!(ShortcutWish, leg) == 0);
+    assert!(offset_of!(ShortcutWish, wished_ns) == 104);
+    assert!(offset_of!(ShortcutWish, refused) == 112);
+    assert!(offset_of!(ShortcutWish, pad) == 116);
+};
+
+/// `struct up_shortcut_refusal` in abi.h.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ShortcutRefusal {
+    /// In C: `struct up_shortcut_wish`.
+    pub wish: ShortcutWish,
+    /// In C: `struct up_endpoint`.
+    pub client: Endpoint,
+    /// In C: `__u32`.
+    pub pad: u32,
+}
+
+const _: () = {
+    assert!(size_of::<ShortcutRefusal>() == 144);
+    assert!(offset_of!(ShortcutRefusal, wish) == 0);
+    assert!(offset_of!(ShortcutRefusal, client) == 120);
+    assert!(offset_of!(ShortcutRefusal, pad) == 140);
 };
 
 /// `struct up_turn_count` in abi.h.
@@ -2594,7 +2635,26 @@ pub const LAYOUT: &[StructLayout] = &[
             ("leg", offset_of!(ShortcutEnd, leg)),
             ("opened_ns", offset_of!(ShortcutEnd, opened_ns)),
             ("client", offset_of!(ShortcutEnd, client)),
-            ("pad2", offset_of!(ShortcutEnd, pad2)),
+            ("refused", offset_of!(ShortcutEnd, refused)),
+        ],
+    ),
+    (
+        "up_shortcut_wish",
+        size_of::<ShortcutWish>(),
+        &[
+            ("leg", offset_of!(ShortcutWish, leg)),
+            ("wished_ns", offset_of!(ShortcutWish, wished_ns)),
+            ("refused", offset_of!(ShortcutWish, refused)),
+            ("pad", offset_of!(ShortcutWish, pad)),
+        ],
+    ),
+    (
+        "up_shortcut_refusal",
+        size_of::<ShortcutRefusal>(),
+        &[
+            ("wish", offset_of!(ShortcutRefusal, wish)),
+            ("client", offset_of!(ShortcutRefusal, client)),
+            ("pad", offset_of!(ShortcutRefusal, pad)),
         ],
     ),
     (

@@ -153,29 +153,40 @@ static __always_inline void observe(struct bpf_sock_addr *ctx, struct bpf_sock *
 		count_cause(UP_CAUSE_NO_MEMORY);
 }
 
+/* Why a flow from here cannot take the shortcut, or UP_CAUSES when it can. */
+static __always_inline __u32 shortcut_refuses(struct bpf_sock_addr *ctx, const struct up_settings *s)
+{
+	__u32 zero = 0;
+	struct up_shortcut_limits *limits = bpf_map_lookup_elem(&shortcut_limits, &zero);
+
+	if (!limits || limits->until_ns < bpf_ktime_get_coarse_ns())
+		return UP_CAUSE_SHORTCUT_OFF;
+	if (bpf_get_netns_cookie(ctx) != s->netns_cookie)
+		return UP_CAUSE_FOREIGN_NETNS;
+	return UP_CAUSES;
+}
+
 /* Marks the socket for the shortcut, which begins when it is established (shortcut.bpf.c). */
 static __always_inline void wish_shortcut(struct bpf_sock_addr *ctx, struct bpf_sock *sk,
 					  const struct up_settings *s,
 					  const struct up_endpoint *dst, const struct decision *d,
 					  const __u8 comm[UP_COMM_BYTES])
 {
-	__u32 zero = 0;
-	struct up_shortcut_limits *limits = bpf_map_lookup_elem(&shortcut_limits, &zero);
-	struct up_leg *wish;
+	__u32 cause = shortcut_refuses(ctx, s);
+	struct up_shortcut_wish *wish;
 
-	if (!limits || limits->until_ns < bpf_ktime_get_coarse_ns()) {
-		count_cause(UP_CAUSE_SHORTCUT_OFF);
-		return;
-	}
-	if (bpf_get_netns_cookie(ctx) != s->netns_cookie) {
-		count_cause(UP_CAUSE_FOREIGN_NETNS);
-		return;
-	}
 	wish = bpf_sk_storage_get(&shortcut_wishes, sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
-	if (wish)
-		describe(wish, ctx, dst, d, comm);
-	else
-		count_cause(UP_CAUSE_NO_MEMORY);
+	if (!wish) {
+		count_cause(cause == UP_CAUSES ? UP_CAUSE_NO_MEMORY : cause);
+		return;
+	}
+	describe(&wish->leg, ctx, dst, d, comm);
+	wish->wished_ns = bpf_ktime_get_ns();
+	wish->refused = 0;
+	if (cause == UP_CAUSES)
+		return;
+	count_cause(cause);
+	wish->refused = 1 + cause;
 }
 
 /* A socket that was intercepted, failed to connect and is used again: forget the past. */

@@ -202,18 +202,7 @@ int find_databases(struct bpf_iter__tcp *ctx)
 	if (!space)
 		return 0;
 	key.space = *space;
-	if (sk->skc_family == AF_INET) {
-		endpoint4(&key.at, sk->skc_rcv_saddr, bpf_htons((__u16)port));
-	} else {
-		__u32 addr[4] = {
-			sk->skc_v6_rcv_saddr.in6_u.u6_addr32[0],
-			sk->skc_v6_rcv_saddr.in6_u.u6_addr32[1],
-			sk->skc_v6_rcv_saddr.in6_u.u6_addr32[2],
-			sk->skc_v6_rcv_saddr.in6_u.u6_addr32[3],
-		};
-
-		endpoint6(&key.at, addr, bpf_htons((__u16)port));
-	}
+	local_end_of(&key.at, sk);
 	bpf_map_update_elem(&databases, &key, sk, BPF_NOEXIST);
 	return 0;
 }

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR MIT */
-/* The kernel's own types, as far as splice and shortcut read them. The offsets are the running
+/* The kernel's own types, as far as programs read them. The offsets are the running
  * kernel's: the loader fills them in. */
 #pragma once
 
-#include <linux/types.h>
+#include "common.h"
 
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
 
@@ -143,12 +143,42 @@ struct tcp_sock {
 	__u32 rcv_nxt;
 };
 
+struct seq_file;
+
+struct bpf_iter_meta {
+	struct seq_file *seq;
+};
+
+struct bpf_iter__bpf_sk_storage_map {
+	struct bpf_iter_meta *meta;
+	void *map;
+	struct sock *sk;
+	void *value;
+};
+
 struct bpf_iter__tcp {
 	struct bpf_iter_meta *meta;
 	struct sock_common *sk_common;
 };
 
 #pragma clang attribute pop
+
+/* As an iterator shows a socket. */
+static __always_inline void local_end_of(struct up_endpoint *e, const struct sock_common *sk)
+{
+	__be16 port = bpf_htons(sk->skc_num);
+	__u32 addr[4];
+
+	if (sk->skc_family == AF_INET) {
+		endpoint4(e, sk->skc_rcv_saddr, port);
+		return;
+	}
+	addr[0] = sk->skc_v6_rcv_saddr.in6_u.u6_addr32[0];
+	addr[1] = sk->skc_v6_rcv_saddr.in6_u.u6_addr32[1];
+	addr[2] = sk->skc_v6_rcv_saddr.in6_u.u6_addr32[2];
+	addr[3] = sk->skc_v6_rcv_saddr.in6_u.u6_addr32[3];
+	endpoint6(e, addr, port);
+}
 
 /* For tests of kTLS that is set up late, which not every kernel has: enrolled sockets with this port of their
  * own pass for another protocol's. 0: none does. */

@@ -269,9 +269,9 @@ struct {
 	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, int);
-	__type(value, struct up_leg);
-} shortcut_wishes SEC(".maps"); /* connect hooks → shortcut's sock_ops; dies when it is read, or
-				 * with the socket */
+	__type(value, struct up_shortcut_wish);
+} shortcut_wishes SEC(".maps"); /* connect hooks → shortcut's sock_ops, iterator; dies when the socket
+				 * is enrolled or connects again, or with it */
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -279,8 +279,8 @@ struct {
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, struct up_shortcut_key);
 	__type(value, struct up_shortcut_first);
-} shortcut_firsts SEC(".maps"); /* shortcut's sock_ops; dies when the database's end is enrolled,
-				 * or when the client's closes */
+} shortcut_firsts SEC(".maps"); /* shortcut's sock_ops; dies when the database's end is enrolled
+				 * or refused, or when the client's closes */
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);

@@ -7,7 +7,8 @@
  * PASSIVE_ESTABLISHED, always later, the accepted one that it is connected to. Two sockets are one
  * connection's ends when addresses, ports and both sequence numbers agree. STATE_CB's CLOSE takes
  * out. sk_msg runs in the sender's context, with its socket locked, and chooses for each message.
- * iter/tcp nudges readers, when the agent reads it.
+ * iter/tcp nudges readers, when the agent reads it; iter/bpf_sk_storage_map tells it of those that are
+ * not enrolled, and why.
  *
  * Order. A reader empties the shortcut's queue (its psock) before TCP's, so from the shortcut to
  * TCP the order keeps itself. Back: only when the reader has read every byte that took TCP (its
@@ -21,7 +22,7 @@
  * edge-triggered reader who takes a short read for the end: it is nudged once the queue is empty.
  * Bulk goes to TCP at a message before which the queue is empty, so that spills are rare.
  *
- * Reads shortcut_limits, shortcut_wishes; reads and writes shortcut_firsts, shortcut_ends,
+ * Reads shortcut_limits; reads and writes shortcut_wishes, shortcut_firsts, shortcut_ends,
  * shortcut_socks; writes shortcut_turns, shortcut_counts, spills, nudges, causes. When the agent
  * is dead nobody is enrolled, and flows return to TCP at a message before which the queue is empty.
  */
@@ -51,52 +52,39 @@ static __always_inline void watch_its_end(struct bpf_sock_ops *ops)
 	bpf_sock_ops_cb_flags_set(ops, ops->bpf_sock_ops_cb_flags | BPF_SOCK_OPS_STATE_CB_FLAG);
 }
 
-/* False: counted, and the socket stays on TCP. */
-static __always_inline int enrol(struct bpf_sock_ops *ops, __u64 cookie,
-				 const struct up_shortcut_end *end)
+/* Why the socket stays on TCP, or UP_CAUSES when it is enrolled. */
+static __always_inline __u32 enrol(struct bpf_sock_ops *ops, __u64 cookie,
+				   const struct up_shortcut_end *end)
 {
 	long refused;
 
-	if (bpf_map_update_elem(&shortcut_ends, &cookie, end, BPF_ANY)) {
-		count_cause(UP_CAUSE_SHORTCUTS_FULL);
-		return 0;
-	}
+	if (bpf_map_update_elem(&shortcut_ends, &cookie, end, BPF_ANY))
+		return UP_CAUSE_SHORTCUTS_FULL;
 	/* Refused are kTLS, sockets of another sockmap with programs, and what does not fit. */
 	refused = bpf_sock_hash_update(ops, &shortcut_socks, &cookie, BPF_NOEXIST);
 	if (refused) {
 		bpf_map_delete_elem(&shortcut_ends, &cookie);
-		count_cause(UP_CAUSE_SHORTCUT_REFUSED);
-		return 0;
+		return UP_CAUSE_SHORTCUT_REFUSED;
 	}
 	watch_its_end(ops);
-	return 1;
+	return UP_CAUSES;
 }
 
-static __always_inline void enrol_client(struct bpf_sock_ops *ops, struct bpf_sock *sk)
+static __always_inline __u32 enrol_client(struct bpf_sock_ops *ops, struct tcp_sock *tp,
+					  const struct up_shortcut_wish *wish)
 {
 	struct up_shortcut_key key = {};
 	struct up_shortcut_first first = {};
 	struct up_shortcut_end end = {};
-	struct tcp_sock *tp;
-	struct up_leg *wish = bpf_sk_storage_get(&shortcut_wishes, sk, 0, 0);
+	__u32 cause;
 
-	if (!wish)
-		return;
-	end.leg = *wish;
+	if (tp->inet_conn.icsk_ulp_ops)
+		return UP_CAUSE_SHORTCUT_REFUSED;
+	if (SOCK_OF(tp).sk_dst_cache->dev->ifindex != LOOPBACK)
+		return UP_CAUSE_SHORTCUT_REMOTE;
+	end.leg = wish->leg;
 	end.opened_ns = bpf_ktime_get_ns();
 	local_end(&end.client, ops);
-	bpf_sk_storage_delete(&shortcut_wishes, sk);
-	tp = tcp_of(sk);
-	if (!tp)
-		return;
-	if (tp->inet_conn.icsk_ulp_ops) {
-		count_cause(UP_CAUSE_SHORTCUT_REFUSED);
-		return;
-	}
-	if (SOCK_OF(tp).sk_dst_cache->dev->ifindex != LOOPBACK) {
-		count_cause(UP_CAUSE_SHORTCUT_REMOTE);
-		return;
-	}
 	key.netns_cookie = bpf_get_netns_cookie(ops);
 	key.client = end.client;
 	remote_end(&key.server, ops);
@@ -104,11 +92,33 @@ static __always_inline void enrol_client(struct bpf_sock_ops *ops, struct bpf_so
 	first.sock = (__u64)tp;
 	first.write_seq = tp->write_seq;
 	first.copied_seq = tp->copied_seq;
-	if (!enrol(ops, first.cookie, &end))
-		return;
-	/* Without it, its other end is never found: it stays on TCP, turn by turn. */
+	/* Without it, its other end would never be found. */
 	if (bpf_map_update_elem(&shortcut_firsts, &key, &first, BPF_ANY))
-		count_cause(UP_CAUSE_SHORTCUTS_FULL);
+		return UP_CAUSE_SHORTCUTS_FULL;
+	cause = enrol(ops, first.cookie, &end);
+	if (cause != UP_CAUSES)
+		bpf_map_delete_elem(&shortcut_firsts, &key);
+	return cause;
+}
+
+static __always_inline void on_client(struct bpf_sock_ops *ops, struct bpf_sock *sk)
+{
+	struct up_shortcut_wish *wish = bpf_sk_storage_get(&shortcut_wishes, sk, 0, 0);
+	struct tcp_sock *tp;
+	__u32 cause;
+
+	if (!wish || wish->refused)
+		return;
+	tp = tcp_of(sk);
+	if (!tp)
+		return;
+	cause = enrol_client(ops, tp, wish);
+	if (cause == UP_CAUSES) {
+		bpf_sk_storage_delete(&shortcut_wishes, sk);
+		return;
+	}
+	count_cause(cause);
+	wish->refused = 1 + cause;
 }
 
 static __always_inline void count_flow(int is_end)
@@ -124,43 +134,57 @@ static __always_inline void count_flow(int is_end)
 		n->begun += 1;
 }
 
-static __always_inline void enrol_server(struct bpf_sock_ops *ops, struct bpf_sock *sk)
+static __always_inline __u32 enrol_server(struct bpf_sock_ops *ops, struct tcp_sock *tp,
+					  struct up_shortcut_end *clients,
+					  const struct up_shortcut_first *first)
 {
-	struct up_shortcut_key key = {};
 	struct up_shortcut_end end = { .is_server = 1 };
-	struct up_shortcut_end *clients;
-	struct up_shortcut_first *first;
-	struct tcp_sock *tp;
-	__u64 cookie, clients_cookie;
+	__u64 cookie = bpf_get_socket_cookie(ops);
+	__u32 cause;
 
-	key.netns_cookie = bpf_get_netns_cookie(ops);
-	remote_end(&key.client, ops);
-	local_end(&key.server, ops);
-	first = bpf_map_lookup_elem(&shortcut_firsts, &key);
-	if (!first)
-		return;
-	tp = tcp_of(sk);
-	if (!tp || tp->copied_seq != first->write_seq || tp->write_seq != first->copied_seq)
-		return;
-	if (tp->inet_conn.icsk_ulp_ops) {
-		count_cause(UP_CAUSE_SHORTCUT_REFUSED);
-		return;
-	}
-	clients_cookie = first->cookie;
-	end.peer = clients_cookie;
+	if (tp->inet_conn.icsk_ulp_ops)
+		return UP_CAUSE_SHORTCUT_REFUSED;
+	end.peer = first->cookie;
 	end.peer_sock = first->sock;
-	bpf_map_delete_elem(&shortcut_firsts, &key);
-	clients = bpf_map_lookup_elem(&shortcut_ends, &clients_cookie);
-	if (!clients)
-		return;
-	cookie = bpf_get_socket_cookie(ops);
-	if (!enrol(ops, cookie, &end))
-		return;
+	cause = enrol(ops, cookie, &end);
+	if (cause != UP_CAUSES)
+		return cause;
 	clients->peer_sock = (__u64)tp;
 	/* Whoever sees the cookie sees the address; one without the other is not believed. */
 	barrier();
 	clients->peer = cookie;
-	count_flow(0);
+	return UP_CAUSES;
+}
+
+static __always_inline void on_server(struct bpf_sock_ops *ops, struct bpf_sock *sk)
+{
+	struct up_shortcut_key key = {};
+	struct up_shortcut_first *found, first;
+	struct up_shortcut_end *clients;
+	struct tcp_sock *tp;
+	__u32 cause;
+
+	key.netns_cookie = bpf_get_netns_cookie(ops);
+	remote_end(&key.client, ops);
+	local_end(&key.server, ops);
+	found = bpf_map_lookup_elem(&shortcut_firsts, &key);
+	if (!found)
+		return;
+	first = *found;
+	tp = tcp_of(sk);
+	if (!tp || tp->copied_seq != first.write_seq || tp->write_seq != first.copied_seq)
+		return;
+	bpf_map_delete_elem(&shortcut_firsts, &key);
+	clients = bpf_map_lookup_elem(&shortcut_ends, &first.cookie);
+	if (!clients)
+		return;
+	cause = enrol_server(ops, tp, clients, &first);
+	if (cause == UP_CAUSES) {
+		count_flow(0);
+		return;
+	}
+	count_cause(cause);
+	clients->refused = 1 + cause;
 }
 
 static __always_inline void leave(struct bpf_sock_ops *ops)
@@ -193,9 +217,9 @@ int on_shortcut_event(struct bpf_sock_ops *ops)
 	if (!sk)
 		return 1;
 	if (ops->op == BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB)
-		enrol_client(ops, sk);
+		on_client(ops, sk);
 	else if (ops->op == BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB)
-		enrol_server(ops, sk);
+		on_server(ops, sk);
 	else if (ops->op == BPF_SOCK_OPS_STATE_CB && ops->args[1] == BPF_TCP_CLOSE)
 		leave(ops);
 	return 1;
@@ -399,5 +423,29 @@ int nudge_readers(struct bpf_iter__tcp *ctx)
 	lowat = SOCK_OF(tp).sk_rcvlowat;
 	bpf_setsockopt(skc, SOL_SOCKET, SO_RCVLOWAT, &lowat, sizeof(lowat));
 	count->nudged += 1;
+	return 0;
+}
+
+/* Of a socket that is one end of a connection, also of one that is being closed. */
+static __always_inline int is_connected(const struct sock *sk)
+{
+	__u8 state = sk->__sk_common.skc_state;
+
+	return state != BPF_TCP_CLOSE && state != BPF_TCP_SYN_SENT && state != BPF_TCP_LISTEN;
+}
+
+/* For each socket that has a wish, in every namespace: what was refused is told to the agent. */
+SEC("iter/bpf_sk_storage_map")
+int tell_refusals(struct bpf_iter__bpf_sk_storage_map *ctx)
+{
+	const struct up_shortcut_wish *wish = ctx->value;
+	struct up_shortcut_refusal refusal = {};
+	struct sock *sk = ctx->sk;
+
+	if (!sk || !wish || !wish->refused || !is_connected(sk))
+		return 0;
+	__builtin_memcpy(&refusal.wish, wish, sizeof(refusal.wish));
+	local_end_of(&refusal.client, &sk->__sk_common);
+	bpf_seq_write(ctx->meta->seq, &refusal, sizeof(refusal));
 	return 0;
 }

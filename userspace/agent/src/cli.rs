@@ -49,7 +49,7 @@ pub enum Command {
         #[arg(long, value_name = "FILE")]
         config: Option<PathBuf>,
     },
-    /// List the flows that the running agent carries or observes, or has on the shortcut
+    /// List the flows that the running agent carries or observes, or that a rule wants on the shortcut
     Flows {
         /// As JSON
         #[arg(long)]

@@ -78,7 +78,7 @@ labelled!(
         SpliceTls = CAUSE_SPLICE_TLS => "splice_tls",
         /// The agent did not read the kernel's calls fast enough; every spliced flow is looked at.
         SpliceRingFull = CAUSE_SPLICE_RING_FULL => "splice_ring_full",
-        /// A flow that would take the shortcut and leaves this host.
+        /// A flow that would take the shortcut and does not go over the loopback device.
         ShortcutRemote = CAUSE_SHORTCUT_REMOTE => "shortcut_remote",
         /// As many flows are on the shortcut as can be.
         ShortcutsFull = CAUSE_SHORTCUTS_FULL => "shortcuts_full",

@@ -11,8 +11,8 @@ use ebpf::abi;
 
 use crate::pins::Pins;
 
-/// So many entries in every map that has one for each flow, instead of tens of thousands: for tests
-/// of what happens when they are full.
+/// So many entries in every map that has one for each flow or process, instead of tens of thousands: for
+/// tests of what happens when they are full.
 pub const ENTRIES: &str = "UNDERPASS_TEST_ENTRIES";
 
 /// Likewise of the map of connects under way, which is no map of flows: any number of those may begin at
@@ -33,7 +33,8 @@ pub fn switched_off(path: &str) -> Option<String> {
     named.then(|| format!("{WITHOUT} names it"))
 }
 
-const OF_FLOWS: [&str; 11] = [
+const OF_FLOWS: [&str; 12] = [
+    "remembered",
     "meters",
     "clients",
     "senders",
@@ -48,6 +49,11 @@ const OF_FLOWS: [&str; 11] = [
 ];
 
 const OF_CONNECTS: [&str; 1] = ["legs"];
+
+/// Likewise: so many bytes in the ring by which the agent is told of connects.
+const RING: &str = "UNDERPASS_TEST_RING_BYTES";
+
+const RINGS: [&str; 1] = ["held"];
 
 /// The virtual addresses that sockets dialled. The sockets outlive agents, so the map does.
 const VIRTUALS: &str = "virtuals";
@@ -97,7 +103,11 @@ fn loader(upper_layer_port: &u32) -> EbpfLoader<'_> {
         );
         loader.override_global("upper_layer_port", upper_layer_port, true);
     }
-    for (switch, maps) in [(ENTRIES, &OF_FLOWS[..]), (CONNECTS, &OF_CONNECTS)] {
+    for (switch, maps) in [
+        (ENTRIES, &OF_FLOWS[..]),
+        (CONNECTS, &OF_CONNECTS),
+        (RING, &RINGS),
+    ] {
         if let Some(entries) = number(switch) {
             tracing::warn!(entries, "{switch}: maps are small, for a test");
             for map in maps {

@@ -1,6 +1,9 @@
 //! The maps of `maps.h`, typed, and the names by which the object has them.
 
-use std::os::fd::OwnedFd;
+use std::{
+    io,
+    os::fd::{AsFd as _, OwnedFd},
+};
 
 use aya::{
     Ebpf,
@@ -12,7 +15,7 @@ use thiserror::Error;
 use crate::{
     backends::BackendMaps,
     compile::{PROCESS_BYTES, SOURCE_BYTES, TARGET_BYTES},
-    splices::{SpliceMaps, adopt},
+    splices::SpliceMaps,
     sys::Shared,
 };
 
@@ -118,10 +121,7 @@ impl SpliceMaps {
             "splices",
             "splice_calls",
         ];
-        let cloned = names.map(|name| {
-            let map = ebpf.map(name).ok_or(MapsError::Missing(name))?;
-            adopt::cloned(map).map_err(|e| MapsError::Layout(name, MapError::IoError(e)))
-        });
+        let cloned = names.map(|name| descriptor(ebpf, name));
         Self::of(cloned.into_iter().collect::<Result<_, _>>()?)
     }
 
@@ -131,7 +131,7 @@ impl SpliceMaps {
         let mut next = |name| {
             let descriptor = each.next().ok_or(MapsError::Missing(name))?;
             let descriptor = descriptor.try_clone().map_err(MapError::IoError);
-            let map = descriptor.and_then(adopt::map);
+            let map = descriptor.and_then(map);
             map.map_err(|e| MapsError::Layout(name, e))
         };
         Ok(Self {
@@ -157,4 +157,24 @@ pub(crate) fn take<M: TryFrom<Map, Error = MapError>>(
 
 fn typed<M: TryFrom<Map, Error = MapError>>(name: &'static str, map: Map) -> Result<M, MapsError> {
     M::try_from(map).map_err(|e| MapsError::Layout(name, e))
+}
+
+/// Another descriptor of the object's map.
+pub(crate) fn descriptor(ebpf: &Ebpf, name: &'static str) -> Result<OwnedFd, MapsError> {
+    let map = ebpf.map(name).ok_or(MapsError::Missing(name))?;
+    cloned(map).map_err(|e| MapsError::Layout(name, MapError::IoError(e)))
+}
+
+fn cloned(map: &Map) -> io::Result<OwnedFd> {
+    match map {
+        Map::HashMap(data) | Map::SockHash(data) | Map::RingBuf(data) | Map::SkStorage(data) => {
+            data.fd().as_fd().try_clone_to_owned()
+        }
+        _ => Err(io::Error::other("a map of another type")),
+    }
+}
+
+/// The map of a descriptor.
+pub(crate) fn map(descriptor: OwnedFd) -> Result<Map, MapError> {
+    Map::from_map_data(MapData::from_fd(descriptor)?)
 }

@@ -3,6 +3,7 @@
 
 use std::{
     ffi::CString,
+    fs::File,
     io,
     mem::size_of,
     os::{
@@ -109,6 +110,13 @@ pub(crate) fn unserved_from_bytes(bytes: &[u8]) -> Option<abi::Unserved> {
     // SAFETY: long enough (checked), any bit pattern is an Unserved, and the read does not ask
     // for alignment.
     Some(unsafe { bytes.as_ptr().cast::<abi::Unserved>().read_unaligned() })
+}
+
+/// Reads what an iterator tells of flows that are refused the shortcut; a last one that is cut off is left out.
+pub(crate) fn refusals_from_bytes(bytes: &[u8]) -> impl Iterator<Item = abi::ShortcutRefusal> + '_ {
+    let each = bytes.chunks_exact(size_of::<abi::ShortcutRefusal>());
+    // SAFETY: as long as one, any bit pattern is one, and the read does not ask for alignment.
+    each.map(|one| unsafe { one.as_ptr().cast::<abi::ShortcutRefusal>().read_unaligned() })
 }
 
 /// Registers the ring with the runtime.
@@ -280,18 +288,8 @@ pub(crate) fn run_program(
     };
     // SAFETY: the pointers are to slices of the sizes given; the kernel reads one, writes at most
     // its size to the other, and keeps neither.
-    let answer = unsafe {
-        libc::syscall(
-            libc::SYS_bpf,
-            BPF_PROG_TEST_RUN,
-            &raw mut attr,
-            size_of::<Attr>(),
-        )
-    };
-    match answer {
-        0 => Ok(attr.retval),
-        _ => Err(io::Error::last_os_error()),
-    }
+    unsafe { bpf(BPF_PROG_TEST_RUN, &mut attr) }?;
+    Ok(attr.retval)
 }
 
 /// Opens what is pinned at a path of bpffs, whatever it is.
@@ -310,14 +308,53 @@ pub(crate) fn open_pin(path: &Path) -> io::Result<OwnedFd> {
         bpf_fd: 0,
         file_flags: 0,
     };
-    // SAFETY: the pointers are to locals, of the size given and ended by a zero; the kernel reads
-    // both and keeps neither.
-    let fd = unsafe { libc::syscall(libc::SYS_bpf, BPF_OBJ_GET, &raw mut attr, size_of::<Attr>()) };
-    match RawFd::try_from(fd) {
-        // SAFETY: the kernel has just made this descriptor for us.
-        Ok(fd) if fd >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
-        _ => Err(io::Error::last_os_error()),
+    // SAFETY: the path is a local, ended by a zero; the kernel keeps no pointer, and has just made
+    // the descriptor for us.
+    unsafe { Ok(OwnedFd::from_raw_fd(bpf(BPF_OBJ_GET, &mut attr)?)) }
+}
+
+/// What an iterator's program has to tell of a map's entries, which is read to its end once.
+pub(crate) fn iterate_over(program: BorrowedFd<'_>, map: BorrowedFd<'_>) -> io::Result<File> {
+    /// `union bpf_attr` of BPF_LINK_CREATE with `iter_info` (uapi/linux/bpf.h).
+    #[repr(C)]
+    struct LinkAttr {
+        prog_fd: u32,
+        target_fd: u32,
+        attach_type: u32,
+        flags: u32,
+        /// `union bpf_iter_link_info`: the map's descriptor.
+        iter_info: u64,
+        iter_info_len: u32,
+        pad: u32,
     }
+    /// Of BPF_ITER_CREATE.
+    #[repr(C)]
+    struct IterAttr {
+        link_fd: u32,
+        flags: u32,
+    }
+    const BPF_LINK_CREATE: libc::c_int = 28;
+    const BPF_ITER_CREATE: libc::c_int = 33;
+    const BPF_TRACE_ITER: u32 = 28;
+    let map = map.as_raw_fd().cast_unsigned();
+    let mut attr = LinkAttr {
+        prog_fd: program.as_raw_fd().cast_unsigned(),
+        target_fd: 0,
+        attach_type: BPF_TRACE_ITER,
+        flags: 0,
+        iter_info: (&raw const map) as u64,
+        iter_info_len: size_of_val(&map) as u32,
+        pad: 0,
+    };
+    // SAFETY: the pointer is to a local of the size given, which the kernel reads and does not keep;
+    // it has just made the descriptor for us.
+    let link = unsafe { OwnedFd::from_raw_fd(bpf(BPF_LINK_CREATE, &mut attr)?) };
+    let mut attr = IterAttr {
+        link_fd: link.as_raw_fd().cast_unsigned(),
+        flags: 0,
+    };
+    // SAFETY: no pointer is in it; and as above.
+    unsafe { Ok(File::from_raw_fd(bpf(BPF_ITER_CREATE, &mut attr)?)) }
 }
 
 /// The programs that are attached to a cgroup or a sockmap at one of its hooks
@@ -345,21 +382,32 @@ pub(crate) fn attached_programs(target: BorrowedFd<'_>, hook: u32) -> io::Result
         prog_cnt: programs.len() as u32,
         pad: 0,
     };
-    // SAFETY: the pointers are to locals of the sizes given; the kernel writes at most `prog_cnt`
-    // numbers, and how many there are, and keeps neither pointer.
+    // SAFETY: the pointer is to a local of the size given; the kernel writes at most `prog_cnt`
+    // numbers, and how many there are, and does not keep it.
+    unsafe { bpf(BPF_PROG_QUERY, &mut attr) }?;
+    programs.truncate(attr.prog_cnt as usize);
+    Ok(programs)
+}
+
+/// bpf(2): 0, or the descriptor that it has made.
+///
+/// # Safety
+/// `attr` is what `command` takes, from its beginning on, and its pointers are good for that.
+unsafe fn bpf<T>(command: libc::c_int, attr: &mut T) -> io::Result<RawFd> {
+    // SAFETY: the kernel reads and writes as many bytes of the local as it is told; the rest is the
+    // caller's promise.
     let answer = unsafe {
         libc::syscall(
             libc::SYS_bpf,
-            BPF_PROG_QUERY,
-            &raw mut attr,
-            size_of::<Attr>(),
+            command,
+            std::ptr::from_mut(attr),
+            size_of::<T>(),
         )
     };
-    if answer != 0 {
-        return Err(io::Error::last_os_error());
+    match RawFd::try_from(answer) {
+        Ok(answer) if answer >= 0 => Ok(answer),
+        _ => Err(io::Error::last_os_error()),
     }
-    programs.truncate(attr.prog_cnt as usize);
-    Ok(programs)
 }
 
 fn set_int(

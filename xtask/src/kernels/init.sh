@@ -33,16 +33,32 @@ agent() {
 		underpass run --config /tmp/agent.toml > /tmp/agent.log 2>&1 &
 		agent=$!
 		waited=0
-		until grep -q "path works\|path is off" /tmp/agent.log || [ $waited -ge 60 ]; do
+		until grep -q "path=\"splice_$1\"" /tmp/agent.log || [ $waited -ge 60 ]; do
 			sleep 1
 			waited=$((waited + 1))
 		done
 		cat /tmp/agent.log
-		grep -q "path works" /tmp/agent.log && return 0
+		grep -q "path works path=\"splice_$1\"" /tmp/agent.log && return 0
 		kill $agent
 		wait $agent
 	done
 	return 1
+}
+
+# A connection that its rule wants on the shortcut, from a namespace where there is none: the cause that
+# is said of it.
+refused() {
+	sh -c 'echo $$ > /sys/fs/cgroup/apps/cgroup.procs; exec unshare -n sh -c "
+		ip link set lo up
+		sleep 60 | nc -l -p 7779 > /dev/null &
+		sleep 1
+		sleep 60 | nc 127.0.0.1 7779"' &
+	for try in 1 2 3 4 5 6 7 8 9 10; do
+		cause=$(underpass flows --why | sed -n 's/.*wants the shortcut: \([a-z_]*\),.*/\1/p')
+		[ -n "$cause" ] && break
+		sleep 1
+	done
+	echo "RESULT refused $cause"
 }
 
 # carry ENGINE
@@ -57,6 +73,7 @@ carry() {
 	up=$(value 'underpass_spliced_bytes_total{direction="to_database"}')
 	down=$(value 'underpass_spliced_bytes_total{direction="to_client"}')
 	echo "RESULT carried $1 $code $up $down"
+	[ "$1" = sender ] && refused
 	kill $agent
 	wait $agent
 }

@@ -1,5 +1,6 @@
 //! `kernels`: what other kernels make of the BPF programs, under emulation: what `doctor` says
-//! there, and checksummed streams over each engine of the splice that works.
+//! there, checksummed streams over each engine of the splice that works, and why a flow is not on the
+//! shortcut.
 //!
 //! Not part of `test`: it downloads kernels, and emulation takes minutes.
 
@@ -39,6 +40,8 @@ struct Outcome {
     kernel: String,
     doctor: Vec<String>,
     engines: Vec<Carried>,
+    /// Why a flow is not on the shortcut, as `flows --why` has it.
+    refused: Option<String>,
 }
 
 struct Carried {
@@ -146,6 +149,7 @@ fn outcome(kernel: String, said: &str) -> Result<Outcome> {
         kernel,
         doctor: Vec::new(),
         engines: Vec::new(),
+        refused: None,
     };
     let mut is_done = false;
     for line in said.lines() {
@@ -161,6 +165,7 @@ fn outcome(kernel: String, said: &str) -> Result<Outcome> {
                 up: up.parse()?,
                 down: down.parse()?,
             }),
+            ["refused", cause @ ..] => outcome.refused = Some(cause.join(" ")),
             ["done"] => is_done = true,
             _ => bail!("what is {result:?}?"),
         }
@@ -180,6 +185,9 @@ impl Outcome {
                 "  {}: integrity exited with {}; spliced {} bytes up, {} down",
                 one.engine, one.code, one.up, one.down
             );
+        }
+        if let Some(cause) = &self.refused {
+            println!("  a flow from another namespace is refused the shortcut: {cause}");
         }
     }
 
@@ -209,6 +217,12 @@ impl Outcome {
                 one.engine
             );
         }
+        // Of a guest without the engine that is first, nothing is known.
+        let is_listed = |cause: &String| ["foreign_netns", "shortcut_off"].contains(&&**cause);
+        ensure!(
+            self.refused.as_ref().is_none_or(is_listed),
+            "`flows --why` does not say why a flow is refused the shortcut"
+        );
         Ok(())
     }
 }
@@ -220,12 +234,13 @@ mod tests {
     #[test]
     fn a_guest_is_understood() {
         let said = "[ 1.0] boot\nRESULT doctor path splice_egress ok carried\n\
-                    RESULT carried egress 0 10 20\nRESULT done\n";
+                    RESULT carried egress 0 10 20\nRESULT refused foreign_netns\nRESULT done\n";
         let all = outcome("6.1".into(), said).unwrap();
         assert_eq!(all.doctor, ["path splice_egress ok carried"]);
         all.judge().unwrap();
         assert!(outcome("6.1".into(), "RESULT carried egress 0 10 20\n").is_err());
         for bad in [
+            "RESULT carried egress 0 10 20\nRESULT refused \n",
             "RESULT carried egress 1 10 20\n",
             "RESULT carried egress 0 0 20\n",
             "",

@@ -1,6 +1,6 @@
 //! Flows on the shortcut, as `/flows` shows them.
 
-use dataplane::{policy::Action, shortcut::OnShortcut};
+use dataplane::{Cause, policy::Action, shortcut::OnShortcut};
 use serde::Serialize;
 
 use super::{Shared, with};
@@ -21,27 +21,31 @@ impl ShortcutView {
         OnShortcut {
             flow,
             taken,
+            refused,
             is_on_tcp,
         }: OnShortcut,
     ) -> Self {
         let rule = &flow.rule;
-        let (path, why) = match (taken, is_on_tcp) {
-            (Some(_), false) => (
+        let (path, why) = match (taken, refused) {
+            (Some(_), _) if !is_on_tcp => (
                 "shortcut",
                 format!("decided at connect(): rule {rule} wants the shortcut"),
             ),
-            (Some(_), true) => (
+            (Some(_), _) => (
                 "shortcut",
                 format!(
                     "rule {rule} wants the shortcut; its last message took TCP: bulk, or a reader that is behind"
                 ),
             ),
-            (None, _) => (
+            (None, Some(cause)) => (
+                "untouched",
+                format!("rule {rule} wants the shortcut: {}", told(cause)),
+            ),
+            (None, None) => (
                 "untouched",
                 format!(
                     "rule {rule} wants the shortcut, which only one end can take: the database was not started \
-                     beneath the agent's cgroup, has not accepted yet, or is refused \
-                     (underpass_safer_path_total)"
+                     beneath the agent's cgroup, has not accepted yet, or has closed its end"
                 ),
             ),
         };
@@ -51,6 +55,25 @@ impl ShortcutView {
             bytes_to_client: taken.map(|[_, down]| down),
         }
     }
+}
+
+/// By the name that metrics have for it, and what that means for one flow.
+fn told(cause: Cause) -> String {
+    let means = match cause {
+        Cause::ShortcutOff => {
+            "it is not available, or was not when this began; `underpass doctor` tries it"
+        }
+        Cause::ShortcutRemote => {
+            "it does not go over the loopback device: its database is on another host, or in another namespace"
+        }
+        Cause::ShortcutRefused => {
+            "the kernel does not take one of its sockets: kTLS, MPTCP, another program's sockmap"
+        }
+        Cause::ShortcutsFull => "as many flows were on it as can be",
+        Cause::ForeignNetns => "its client is not in the agent's network namespace",
+        _ => "underpass_safer_path_total counts such flows",
+    };
+    format!("{}, {means}", cause.as_str())
 }
 
 /// All of this moment; none if they cannot be read, which is logged.
@@ -77,7 +100,7 @@ mod tests {
     use dataplane::{OrigDst, Process, SockCookie, Untouched, policy::RuleName};
     use std::time::Duration;
 
-    fn shown(taken: Option<[u64; 2]>) -> String {
+    fn shown(taken: Option<[u64; 2]>, refused: Option<Cause>) -> String {
         let flow = Untouched {
             cookie: SockCookie::new(7),
             client: None,
@@ -94,6 +117,7 @@ mod tests {
         let on = OnShortcut {
             flow,
             taken,
+            refused,
             is_on_tcp: false,
         };
         serde_json::to_string(&ShortcutView::new(on)).unwrap()
@@ -109,12 +133,24 @@ mod tests {
             r#""path":"shortcut","why":"decided at connect(): rule near wants the shortcut","#,
             r#""rule":"near","age_ms":1500,"bytes_to_database":30,"bytes_to_client":40}"#,
         );
-        assert_eq!(shown(Some([30, 40])), format!("{who}{both}"));
-        let alone = shown(None);
+        assert_eq!(shown(Some([30, 40]), None), format!("{who}{both}"));
+        let alone = shown(None, None);
         let begins = r#""path":"untouched","why":"rule near wants the shortcut, which"#;
         assert!(alone.starts_with(&format!("{who}{begins}")), "{alone}");
         let ends =
             r#""rule":"near","age_ms":1500,"bytes_to_database":null,"bytes_to_client":null}"#;
         assert!(alone.ends_with(ends), "{alone}");
+        for (cause, means) in [
+            (Cause::ShortcutRemote, "shortcut_remote, it does not go"),
+            (Cause::ShortcutOff, "shortcut_off, it is not"),
+            (Cause::ShortcutsFull, "shortcuts_full, as many"),
+            (Cause::ShortcutRefused, "shortcut_refused, the kernel"),
+            (Cause::ForeignNetns, "foreign_netns, its client"),
+        ] {
+            let refused = shown(None, Some(cause));
+            let begins = r#""path":"untouched","why":"rule near wants the shortcut: "#;
+            let begins = format!("{who}{begins}{means}");
+            assert!(refused.starts_with(&begins), "{refused}");
+        }
     }
 }

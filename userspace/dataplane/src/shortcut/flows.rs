@@ -8,6 +8,7 @@ use nix::time::{ClockId, clock_gettime};
 
 use crate::{
     address::{self, ClientAddr, OrigDst, SockCookie},
+    counters::Cause,
     holds::{self, Names},
     policy::RuleName,
     sys::Shared,
@@ -21,30 +22,55 @@ pub(super) type Ends = HashMap<MapData, u64, Shared<abi::ShortcutEnd>>;
 pub struct OnShortcut {
     /// Which.
     pub flow: Untouched,
-    /// What has taken the shortcut, in bytes, to the database and to the client. None: the database's end is not on
+    /// What has taken the shortcut, in bytes, to the database and to the client. None: one end at least is not on
     /// it, and all takes TCP.
     pub taken: Option<[u64; 2]>,
+    /// Why an end of it was refused.
+    pub refused: Option<Cause>,
     /// The last message of either side took TCP.
     pub is_on_tcp: bool,
 }
 
 /// The names of live flows' rules: a rule's number is another rule's two policies later.
 #[derive(Default)]
-pub(super) struct Rules(StdHashMap<(u64, u64), RuleName>);
+pub(super) struct Rules {
+    /// By socket and when it was new.
+    seen: StdHashMap<(u64, u64), RuleName>,
+    /// Of flows that were there one look earlier: a look may miss some.
+    before: StdHashMap<(u64, u64), RuleName>,
+}
 
 impl Rules {
-    /// All flows. Those that have ended are forgotten.
+    /// All flows; `refused`: those of which the client's end is, or None when those are not known. Those that have
+    /// ended are forgotten.
     pub(super) fn flows(
         &mut self,
         ends: &Ends,
+        refused: Option<Vec<abi::ShortcutRefusal>>,
         names: &Names,
     ) -> Result<Vec<OnShortcut>, MapError> {
         let now = clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(Duration::ZERO, Duration::from);
         let most = abi::MAX_SHORTCUT_ENDS as usize;
         // Collected first: one that goes meanwhile sends the iteration back to its beginning.
         let cookies: Vec<u64> = ends.keys().take(most).collect::<Result<_, _>>()?;
-        let mut rules = StdHashMap::new();
+        let mut seen = StdHashMap::new();
         let mut flows = Vec::new();
+        // None: it was told of before.
+        let mut learn = |leg: &abi::Leg, client: &abi::Endpoint, since_ns: u64| {
+            let key = (leg.cookie, since_ns);
+            let known = self.seen.get(&key).or_else(|| self.before.get(&key));
+            let rule = known
+                .cloned()
+                .unwrap_or_else(|| holds::rule_name(leg, names));
+            seen.insert(key, rule.clone()).is_none().then(|| Untouched {
+                cookie: SockCookie(leg.cookie),
+                client: Some(ClientAddr::new(address::from_abi(client))),
+                orig_dst: OrigDst::new(address::from_abi(&leg.opener.orig_dst)),
+                process: holds::process(leg),
+                rule,
+                age: now.saturating_sub(Duration::from_nanos(since_ns)),
+            })
+        };
         for cookie in cookies {
             let Some(end) = get(ends, cookie)? else {
                 continue;
@@ -52,30 +78,41 @@ impl Rules {
             if end.is_server != 0 {
                 continue;
             }
-            let key = (cookie, end.opened_ns);
-            let known = self.0.remove(&key);
-            let rule = known.unwrap_or_else(|| holds::rule_name(&end.leg, names));
-            rules.insert(key, rule.clone());
             let database = match end.peer {
                 0 => None,
                 peer => get(ends, peer)?,
             };
-            flows.push(OnShortcut {
-                flow: Untouched {
-                    cookie: SockCookie(cookie),
-                    client: Some(ClientAddr::new(address::from_abi(&end.client))),
-                    orig_dst: OrigDst::new(address::from_abi(&end.leg.opener.orig_dst)),
-                    process: holds::process(&end.leg),
-                    rule,
-                    age: now.saturating_sub(Duration::from_nanos(end.opened_ns)),
-                },
+            let flow = learn(&end.leg, &end.client, end.opened_ns);
+            flows.extend(flow.map(|flow| OnShortcut {
+                flow,
                 taken: database.map(|database| [end.put_bytes, database.put_bytes]),
+                refused: cause(end.refused),
                 is_on_tcp: end.on_tcp != 0 || database.is_some_and(|d| d.on_tcp != 0),
-            });
+            }));
         }
-        self.0 = rules;
+        let are_known = refused.is_some();
+        for abi::ShortcutRefusal { wish, client, .. } in refused.into_iter().flatten() {
+            let flow = learn(&wish.leg, &client, wish.wished_ns);
+            flows.extend(flow.map(|flow| OnShortcut {
+                flow,
+                taken: None,
+                refused: cause(wish.refused),
+                is_on_tcp: true,
+            }));
+        }
+        if are_known {
+            self.before = std::mem::replace(&mut self.seen, seen);
+        } else {
+            self.seen.extend(seen);
+        }
         Ok(flows)
     }
+}
+
+/// As the kernel keeps it: none is 0.
+fn cause(refused: u32) -> Option<Cause> {
+    let number = refused.checked_sub(1)?;
+    Cause::ALL.into_iter().find(|c| *c as u32 == number)
 }
 
 fn get(ends: &Ends, cookie: u64) -> Result<Option<abi::ShortcutEnd>, MapError> {

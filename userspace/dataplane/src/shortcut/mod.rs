@@ -8,12 +8,13 @@
 mod canary;
 mod flows;
 mod limits;
+mod refusals;
 
 use std::{
     fs::File,
     io,
     io::Read,
-    sync::{Mutex, PoisonError},
+    sync::{Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
@@ -39,6 +40,7 @@ use crate::{
 
 pub use flows::OnShortcut;
 use flows::{Ends, Rules};
+use refusals::Refusals;
 
 /// How long flows stay on the shortcut when the agent says nothing: several of its turns, on a
 /// machine that is busy.
@@ -48,8 +50,8 @@ const ENROLS: &str = "on_shortcut_event";
 const CHOOSES: &str = "take_shortcut";
 const NUDGES: &str = "nudge_readers";
 
-/// An [`abi::Leg`], which a connect hook writes.
-type Wish = [u8; size_of::<abi::Leg>()];
+/// An [`abi::ShortcutWish`], which a connect hook writes.
+type Wish = [u8; size_of::<abi::ShortcutWish>()];
 
 /// What went over sockets that are on the shortcut.
 #[derive(Clone, Debug, Default)]
@@ -97,6 +99,7 @@ pub(crate) struct Shortcut {
     mark: Option<Mark>,
     limits: Array<MapData, Shared<abi::ShortcutLimits>>,
     wishes: SkStorage<MapData, Wish>,
+    refusals: Refusals,
     ends: Ends,
     rules: Rules,
     socks: SockHash<MapData, u64>,
@@ -120,6 +123,7 @@ impl Shortcut {
         Ok(Self {
             mark,
             limits: take(ebpf, "shortcut_limits")?,
+            refusals: Refusals::of(ebpf)?,
             wishes: take(ebpf, "shortcut_wishes")?,
             ends: take(ebpf, "shortcut_ends")?,
             rules: Rules::default(),
@@ -143,12 +147,15 @@ impl Shortcut {
         if self.enrols.is_some() {
             return;
         }
+        let loaded = self.refusals.load(&mut lock(ebpf));
+        if let Err(error) = loaded {
+            tracing::warn!("flows that are refused the shortcut cannot be listed: {error}");
+        }
         let opened = Tried::out(PATH, || {
             // Not under the lock: it takes a while.
             canary::try_out(self.mark)?;
-            let mut ebpf = ebpf.lock().unwrap_or_else(PoisonError::into_inner);
             let attached = self
-                .attach(&mut ebpf, cgroup)
+                .attach(&mut lock(ebpf), cgroup)
                 .and_then(|()| self.stay_open());
             attached.map_err(|e| e.to_string())
         });
@@ -238,10 +245,15 @@ impl Shortcut {
         })
     }
 
-    /// The flows on it, and those whose other end is not. To be called before a policy is in force, as well, after
-    /// which the kernel's numbers of rules mean others.
+    /// The flows on it, and those that a rule wants there and that are not. To be called before a policy is in
+    /// force, as well, after which the kernel's numbers of rules mean others.
     pub(crate) fn flows(&mut self, names: &Names) -> Result<Vec<OnShortcut>, AttachError> {
-        let flows = self.rules.flows(&self.ends, names);
+        let refused = self.refusals.read();
+        if let Err(error) = &refused {
+            // Nothing but a list depends on them.
+            tracing::warn!("flows that are refused the shortcut cannot be listed: {error}");
+        }
+        let flows = self.rules.flows(&self.ends, refused.ok(), names);
         flows.map_err(layout("shortcut_ends"))
     }
 
@@ -300,6 +312,10 @@ impl Shortcut {
             nudges: self.nudges,
         })
     }
+}
+
+fn lock(ebpf: &Mutex<Ebpf>) -> MutexGuard<'_, Ebpf> {
+    ebpf.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn layout(map: &'static str) -> impl Fn(MapError) -> AttachError {

@@ -14,7 +14,7 @@ use std::{
     },
 };
 
-use aya::maps::{Map, MapData, MapError};
+use aya::maps::MapError;
 use ebpf::abi;
 use tokio::sync::Notify;
 
@@ -22,7 +22,7 @@ use super::{
     Calls, Down, EVERY_WAY, Engine, IN_PLACE, Moved, NO_QUESTION, Near, Position, Splice,
     SpliceMaps, Splices, kernel,
 };
-use crate::{places::Places, splice_refusal::SpliceRefusal};
+use crate::{maps, places::Places, splice_refusal::SpliceRefusal};
 
 /// A flow that rides, as the kernel has it.
 pub struct Resumed {
@@ -98,7 +98,7 @@ impl Splices {
     pub fn calls(&self) -> io::Result<Calls> {
         let descriptor = self.engine.descriptors.last();
         let descriptor = descriptor.ok_or_else(|| io::Error::other("no calls"))?;
-        let map = map(descriptor.try_clone()?).map_err(io::Error::other)?;
+        let map = maps::map(descriptor.try_clone()?).map_err(io::Error::other)?;
         Ok(self.engine.calls(map.try_into().map_err(io::Error::other)?))
     }
 
@@ -214,21 +214,6 @@ impl Splice {
     pub(super) fn is_left(&self) -> bool {
         self.left.load(Relaxed) || self.engine.left.load(Relaxed)
     }
-}
-
-/// Another descriptor of a map.
-pub(crate) fn cloned(map: &Map) -> io::Result<OwnedFd> {
-    match map {
-        Map::HashMap(data) | Map::SockHash(data) | Map::RingBuf(data) => {
-            data.fd().as_fd().try_clone_to_owned()
-        }
-        _ => Err(io::Error::other("a map of another type")),
-    }
-}
-
-/// The map of a descriptor.
-pub(crate) fn map(descriptor: OwnedFd) -> Result<Map, MapError> {
-    Map::from_map_data(MapData::from_fd(descriptor)?)
 }
 
 /// What engines of two processes must have in common: the BPF object's 64-bit FNV-1a hash.
