@@ -14,8 +14,12 @@
 )]
 
 mod common;
+#[path = "audit/files.rs"]
+mod files;
 #[path = "drivers/raw/frames.rs"]
 mod frames;
+#[path = "audit/full.rs"]
+mod full;
 #[path = "session_rules/wire.rs"]
 mod wire;
 
@@ -354,132 +358,6 @@ fn what_was_never_answered_is_shown() {
     });
 }
 
-#[test]
-fn a_file_that_was_moved_away_is_opened_anew() {
-    let (folder, file) = folder();
-    host(|host| {
-        let audit = policy(&file, ", kinds = [\"select\"]", "");
-        host.policy(&audit);
-        let mut c = begin(host, 4);
-        asks(&mut c, 4, SELECT);
-        wait_for(&file, 1);
-        let moved = folder.path().join("moved");
-        fs::rename(&file, &moved).unwrap();
-        asks(&mut c, 4, SELECT);
-        wait_for(&moved, 2);
-        // As after `logrotate`: the file is the same.
-        host.policy(&audit);
-        asks(&mut c, 4, SELECT);
-        wait_for(&file, 1);
-        wait_for(&moved, 2);
-        c.ends();
-    });
-}
-
-#[test]
-fn files_are_rotated_and_no_line_is_lost() {
-    const REQUESTS: usize = 3_000;
-    let (folder, file) = folder();
-    host(|host| {
-        let settings = ", kinds = [\"select\"], max_bytes = 262144, keep = 100, fsync = \"batch\"";
-        host.policy(&policy(&file, settings, ""));
-        let mut c = begin(host, 4);
-        asks_much(&mut c, REQUESTS);
-        c.ends();
-        let all = || {
-            let files = fs::read_dir(folder.path()).unwrap();
-            files
-                .map(|file| lines(&file.unwrap().path()).len())
-                .sum::<usize>()
-        };
-        eventually("every line is there", || all() == REQUESTS);
-        let files: Vec<_> = fs::read_dir(folder.path()).unwrap().collect();
-        assert!(files.len() > 3, "{files:?}");
-        for file in files {
-            assert!(file.unwrap().metadata().unwrap().len() <= 256 << 10);
-        }
-        assert_eq!(records(host, "written"), REQUESTS as u64);
-    });
-}
-
-#[test]
-fn a_file_that_cannot_be_opened_changes_nothing() {
-    let (folder, file) = folder();
-    let nowhere = folder.path().join("no/audit.log");
-    let sandbox = Sandbox::new().unwrap();
-    let start = |file: &Path| {
-        let (netns, cgroup) = (Some(&sandbox.netns), &sandbox.cgroup);
-        let policy = policy(file, "", "").replace("PORT", "9042");
-        let settings = "workers = 1";
-        Agent::start(Path::new(BINARY), netns, cgroup, settings, &policy)
-    };
-    let expected = format!("rule r: audit: cannot write to {}", nowhere.display());
-    // It does not start with one,
-    let error = format!("{:#}", start(&nowhere).err().unwrap());
-    assert!(error.contains(&expected), "{error}");
-    // and one that runs goes on with what it has.
-    let agent = start(&file).unwrap();
-    let bad = policy(&nowhere, "", "").replace("PORT", "9042");
-    agent.write_policy(&bad).unwrap();
-    agent.signal(Signal::SIGHUP).unwrap();
-    let line = agent.wait_for_log("nothing changed").unwrap();
-    assert!(line.contains(&expected), "{line}");
-}
-
-#[test]
-fn a_file_that_fails_half_way_leaves_journals_as_they_were() {
-    const REQUESTS: usize = 3_000;
-    let (folder, file) = folder();
-    let sandbox = Sandbox::new().unwrap();
-    let listener = sandbox.server(|| TcpListener::bind("127.0.0.1:0"));
-    let listener = listener.unwrap().unwrap();
-    let (netns, cgroup) = (Some(&sandbox.netns), &sandbox.cgroup);
-    let agent = Agent::start(Path::new(BINARY), netns, cgroup, "workers = 1", "").unwrap();
-    let host = Host {
-        sandbox: &sandbox,
-        agent,
-        listener,
-        clients: None,
-    };
-    let settings = ", kinds = [\"select\"]";
-    host.policy(&policy(&file, settings, ""));
-    let mut c = begin(&host, 4);
-    // The first journal is there already, and would be kept shorter; the second cannot be opened.
-    let nowhere = folder.path().join("no/audit.log");
-    let second = format!(", {{ transform = \"audit\", file = {nowhere:?} }}");
-    let shorter = format!("{settings}, max_bytes = 262144, keep = 0");
-    let port = host.listener.local_addr().unwrap().port().to_string();
-    let bad = policy(&file, &shorter, &second).replace("PORT", &port);
-    host.agent.write_policy(&bad).unwrap();
-    host.agent.signal(Signal::SIGHUP).unwrap();
-    host.agent.wait_for_log("nothing changed").unwrap();
-    asks_much(&mut c, REQUESTS);
-    c.ends();
-    wait_for(&file, REQUESTS);
-    assert!(file.metadata().unwrap().len() > 262_144);
-}
-
-#[test]
-fn a_full_disk_is_counted_and_nobody_waits() {
-    host(|host| {
-        host.policy(&policy(
-            Path::new("/dev/full"),
-            ", kinds = [\"select\"]",
-            "",
-        ));
-        let mut c = begin(host, 4);
-        for _ in 0..3 {
-            asks(&mut c, 4, SELECT);
-        }
-        eventually("they are counted", || records(host, "lost") == 3);
-        assert!(host.metric("journal_failures", "journal=\"audit\",what=\"write\"") > 0);
-        c.ends();
-    });
-}
-
-/// More than a ring and a pipe take, with the texts that they have.
-const MANY: usize = 6_000;
-
 /// Many requests at once, and their answers as far as the flow is read.
 fn asks_much(c: &mut Conversation, count: usize) {
     let (mut to, mut from) = (c.client.try_clone().unwrap(), c.server.try_clone().unwrap());
@@ -501,89 +379,6 @@ fn asks_much(c: &mut Conversation, count: usize) {
             c.client.read_exact(&mut answer).unwrap();
         }
     });
-}
-
-/// A pipe in place of a file: nobody takes out what is written.
-fn pipe() -> (TempDir, PathBuf, fs::File) {
-    let (folder, file) = folder();
-    nix::unistd::mkfifo(&file, nix::sys::stat::Mode::S_IRWXU).unwrap();
-    let both = fs::OpenOptions::new()
-        .read(true)
-        .write(true)
-        .custom_flags(nix::libc::O_NONBLOCK)
-        .open(&file)
-        .unwrap();
-    (folder, file, both)
-}
-
-#[test]
-fn what_does_not_fit_is_dropped_and_counted() {
-    let (_folder, file, mut reader) = pipe();
-    host(|host| {
-        host.policy(&policy(&file, ", kinds = [\"select\"]", ""));
-        let mut c = begin(host, 4);
-        asks_much(&mut c, MANY);
-        c.ends();
-        assert!(records(host, "full") > 0, "nothing was dropped");
-        drain(&mut reader, || {
-            records(host, "full") + records(host, "written") == MANY as u64
-        });
-        assert_eq!(records(host, "lost"), 0);
-    });
-}
-
-#[test]
-fn a_flow_is_held_and_nothing_is_lost() {
-    let one_by_one = |c: &mut Conversation| (0..MANY).for_each(|_| asks(c, 4, SELECT));
-    nothing_is_lost(one_by_one, |is_finished| {
-        assert!(!is_finished, "it is not held");
-    });
-}
-
-/// Nothing more comes from the client by which the flow could notice that there is room again.
-#[test]
-fn what_the_last_answers_have_to_say_waits_for_room() {
-    nothing_is_lost(|c| asks_much(c, MANY), |_| ());
-}
-
-/// With `full = "hold"`, if so much is asked. `held` is told, when the flow is held, whether it was asked by then.
-fn nothing_is_lost(ask: impl FnOnce(&mut Conversation) + Send, held: impl FnOnce(bool)) {
-    let (_folder, file, mut reader) = pipe();
-    host(|host| {
-        host.policy(&policy(
-            &file,
-            ", kinds = [\"select\"], full = \"hold\"",
-            "",
-        ));
-        let mut c = begin(host, 4);
-        let is_held = || {
-            let holds = "underpass_journal_holds_total{journal=\"audit\"}";
-            host.agent.metric(holds).unwrap_or_default() > 0.0
-        };
-        std::thread::scope(|scope| {
-            let c = &mut c;
-            let asking = scope.spawn(move || ask(c));
-            eventually("the flow is held", is_held);
-            held(asking.is_finished());
-            let read = drain(&mut reader, || {
-                asking.is_finished() && records(host, "written") == MANY as u64
-            });
-            assert_eq!(read.lines().count(), MANY);
-        });
-        assert_eq!(records(host, "full"), 0);
-        c.ends();
-    });
-}
-
-/// Everything that comes until then.
-fn drain(from: &mut fs::File, mut until: impl FnMut() -> bool) -> String {
-    let mut all = Vec::new();
-    eventually("everything is written", || {
-        let _ = from.read_to_end(&mut all);
-        until()
-    });
-    let _ = from.read_to_end(&mut all);
-    String::from_utf8(all).unwrap()
 }
 
 #[test]

@@ -26,6 +26,8 @@ mod front;
 mod hostile;
 #[path = "fold/peer.rs"]
 mod peer;
+#[path = "fold/scripted.rs"]
+mod scripted;
 #[path = "mirror/world.rs"]
 mod world;
 

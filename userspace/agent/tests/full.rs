@@ -16,6 +16,7 @@ use std::{
 };
 
 use common::*;
+use nix::sys::signal::Signal;
 use testkit::{
     integrity::{Choices, Cql, Options, Plan, Report, Server, drive},
     sandbox::Agent,
@@ -97,6 +98,19 @@ fn flows_for_which_the_shortcut_has_no_room_stay_on_tcp() {
     // Each has two ends.
     assert_eq!(flows(), ENTRIES as f64 / 2.0);
     assert!(safer(&agent, "shortcuts_full") >= 8.0);
+    let listed = agent.json("/flows").unwrap();
+    let told = |why: &str| {
+        let mut all = listed.as_array().unwrap().iter();
+        all.by_ref()
+            .filter(|f| f["why"].as_str().unwrap().contains(why))
+            .count()
+    };
+    let on_it = told("wants the shortcut") - told("wants the shortcut: ");
+    assert_eq!(
+        (on_it, told("shortcuts_full, ")),
+        (ENTRIES / 2, 12 - ENTRIES / 2),
+        "{listed}"
+    );
     drop(open);
     eventually("what has ended is forgotten", || flows() == 0.0);
     let before = safer(&agent, "shortcuts_full");
@@ -174,6 +188,55 @@ fn connects_for_which_there_is_no_room_are_closed() {
     let mut later = pairs(&hosts, &listener, ENTRIES * 2);
     exchange(&mut later);
     assert_eq!(safer(&agent, "legs_full"), 4.0);
+}
+
+/// The agent has not read of others, so it is not told of these: they wait as they would for a SYN that was lost.
+#[test]
+fn connects_of_which_the_agent_cannot_be_told_begin_a_second_later() {
+    const CONNECTS: usize = 40;
+    let hosts = Hosts::new();
+    let listener = hosts.listen(Distance::Here, Family::V4);
+    let to = listener.local_addr().unwrap();
+    // Of one page, which is a dozen of them.
+    let agent = hosts.switched("UNDERPASS_TEST_RING_BYTES=4096", "", &enrich(&[to.port()]));
+    agent.signal(Signal::SIGSTOP).unwrap();
+    let begin = || {
+        let socket = socket(Family::V4);
+        socket.set_nonblocking(true).unwrap();
+        let begun = socket.connect(&to.into());
+        let pending = Some(nix::libc::EINPROGRESS);
+        assert_eq!(begun.unwrap_err().raw_os_error(), pending);
+        TcpStream::from(socket)
+    };
+    let waiting: Vec<_> = (0..CONNECTS).map(|_| hosts.client(begin)).collect();
+    let none = waiting.iter().all(|client| client.peer_addr().is_err());
+    agent.signal(Signal::SIGCONT).unwrap();
+    assert!(none, "nobody was answered");
+    let mut open: Vec<_> = waiting
+        .into_iter()
+        .map(|client| {
+            let (server, from) = accept(&listener);
+            client.set_nonblocking(false).unwrap();
+            (client, server, from)
+        })
+        .collect();
+    let (first, again) = (safer(&agent, "ring_full"), CONNECTS as f64);
+    assert!(first > again / 2.0 && first < again, "{first}");
+    // Who was accepted when is not in the order of the connects.
+    let mut pairs: Vec<_> = open
+        .iter()
+        .map(|(client, ..)| {
+            let own = client.local_addr().unwrap();
+            let with = open.iter().find(|(_, _, from)| *from == own).unwrap();
+            (client.try_clone().unwrap(), with.1.try_clone().unwrap())
+        })
+        .collect();
+    exchange(&mut pairs);
+    open.clear();
+    drop(pairs);
+    let mut later = self::pairs(&hosts, &listener, ENTRIES);
+    exchange(&mut later);
+    assert_eq!(safer(&agent, "ring_full"), first);
 }
 
 /// Drives so many connections at once, whose bytes are checked.

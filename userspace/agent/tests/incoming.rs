@@ -12,6 +12,8 @@ mod agents;
 mod common;
 #[path = "incoming/cost.rs"]
 mod cost;
+#[path = "incoming/gone.rs"]
+mod gone;
 #[path = "incoming/hosts.rs"]
 mod hosts;
 #[path = "incoming/kept.rs"]

@@ -68,14 +68,6 @@ fn rule(world: &World<'_>, steps: &str) {
     });
 }
 
-/// The most memory that the agent has had, in bytes.
-fn most_resident(world: &World<'_>) -> usize {
-    let status = fs::read_to_string(format!("/proc/{}/status", world.agent.pid())).unwrap();
-    let most = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-    let kib = most.and_then(|kib| kib.trim().strip_suffix(" kB")).unwrap();
-    kib.parse::<usize>().unwrap() << 10
-}
-
 /// A part of a frame that is too large for one segment.
 fn part(payload: &[u8]) -> Vec<u8> {
     let mut segment = (payload.len() as u32).to_le_bytes()[..3].to_vec();
@@ -180,7 +172,7 @@ fn they_pass_all_steps_that_need_not_understand_them() {
             let direct = world.sandbox.server(|| TcpStream::connect(node));
             Client::begin(direct.unwrap().unwrap(), 4).does(EVENTS);
         }
-        let before = most_resident(world);
+        let before = world.most_resident();
         rule(
             world,
             &format!(
@@ -235,7 +227,7 @@ fn they_pass_all_steps_that_need_not_understand_them() {
             world.value_at(mirror.addr(), 702).as_deref() == Some(&*value)
         });
         assert!(world.fate("too_long") > 0);
-        let grown = most_resident(world).saturating_sub(before);
+        let grown = world.most_resident().saturating_sub(before);
         assert!(grown < MOST_BYTES, "{grown} bytes");
         // Each record is written or counted; none is of 10 MB.
         for name in ["slow", "audit", "debug"] {

@@ -14,7 +14,7 @@ mod host;
 use std::fs;
 
 use common::eventually;
-use host::{Program, host, listen, serve_all};
+use host::{Program, host, listen, serve_all, switched_host};
 use nix::sys::signal::Signal;
 use testkit::sandbox::Cgroup;
 
@@ -56,6 +56,38 @@ fn later_connections_of_a_process_are_left_alone() {
         assert!(!said.starts_with("refused"), "{said}");
         assert_eq!(talked, "hello");
         assert_eq!(host.remembered(), 1);
+    });
+}
+
+/// Whose decision finds no room goes on coming to the agent, until others are forgotten.
+#[test]
+fn as_many_are_remembered_as_there_is_room_for() {
+    const ENTRIES: u64 = 8;
+    switched_host("UNDERPASS_TEST_ENTRIES=8", &policy("10m"), |host| {
+        let mut program = host.program();
+        // Each name is another program's.
+        let mut dial_as = |host: &host::Host<'_>, n: u64| {
+            program.obey(&format!("rename p{n}"));
+            host.dial(&mut program)
+        };
+        let full = || {
+            let sample = "underpass_not_remembered_total{reason=\"full\"}";
+            host.agent.metric(sample).unwrap()
+        };
+        for n in 0..ENTRIES {
+            assert_eq!(dial_as(host, n), VISITS);
+        }
+        assert_eq!((host.remembered(), full()), (ENTRIES, 0.0));
+        for times in [1.0, 2.0] {
+            assert_eq!(dial_as(host, ENTRIES), VISITS);
+            assert_eq!((host.remembered(), full()), (ENTRIES, times));
+        }
+        assert_eq!(dial_as(host, 0), REMEMBERED);
+        host.reload(&policy("20m"));
+        assert_eq!(host.remembered(), 0);
+        assert_eq!(dial_as(host, ENTRIES), VISITS);
+        assert_eq!(dial_as(host, ENTRIES), REMEMBERED);
+        assert_eq!(full(), 2.0);
     });
 }
 

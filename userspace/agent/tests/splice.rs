@@ -8,11 +8,15 @@
     reason = "tests say what they expect by failing, and so do their helpers"
 )]
 
+#[path = "splice/bounds.rs"]
+mod bounds;
 mod common;
 #[path = "splice/gone.rs"]
 mod gone;
 #[path = "splice/taken.rs"]
 mod taken;
+#[path = "splice/trials.rs"]
+mod trials;
 #[path = "splice/wire.rs"]
 mod wire;
 
@@ -180,55 +184,6 @@ fn every_byte_arrives_however_often_a_flow_is_handed_over() {
     }
 }
 
-/// Whether a path is available, as metrics have it.
-fn available(agent: &Agent<'_>, path: &str) -> Option<f64> {
-    let metrics = agent.metrics().unwrap();
-    let name = format!("underpass_path_available{{path=\"{path}\"");
-    let mut samples = metrics.iter().filter(|(n, _)| n.starts_with(&name));
-    samples.next().map(|(_, value)| *value)
-}
-
-#[test]
-fn flows_go_by_an_engine_that_works_and_are_relayed_where_none_does() {
-    let sandbox = Sandbox::new().unwrap();
-    let listener = listener(&sandbox);
-    let folder = tempfile::tempdir().unwrap();
-    let port = listener.local_addr().unwrap().port();
-    for (without, works) in [
-        ("none", [true, true]),
-        ("splice_sender", [false, true]),
-        ("splice_egress", [true, false]),
-        ("splice_sender,splice_egress", [false, false]),
-    ] {
-        let binary = switched(folder.path(), &format!("UNDERPASS_TEST_WITHOUT={without}"));
-        let (netns, cgroup) = (Some(&sandbox.netns), &sandbox.cgroup);
-        let settings = "splice = \"auto\"";
-        let agent = Agent::start(&binary, netns, cgroup, settings, &policy(port)).unwrap();
-        agent.wait_for_log("path=\"splice_egress\"").unwrap();
-        for (engine, works) in ENGINES.into_iter().zip(works) {
-            let available = available(&agent, &format!("splice_{engine}"));
-            assert_eq!(available, Some(f64::from(works)), "{engine}");
-        }
-        let (mut client, mut database) = pair(&sandbox, &listener);
-        let [sender, egress] = works;
-        let path = if sender || egress { "splice" } else { "relay" };
-        let why = why_on(&agent, path, (&mut client, &mut database));
-        drop((client, database));
-        agent.wait_for_log("flow closed").unwrap();
-        let handovers = agent.metric("underpass_handovers_total").unwrap();
-        assert_eq!(handovers > 0.0, sender || egress, "{handovers}: {without}");
-        let off = "underpass_splice_refusals_total{reason=\"off\"}";
-        let is_off = f64::from(!sender && !egress);
-        assert_eq!(agent.metric(off).unwrap(), is_off, "{without}");
-        if egress && !sender {
-            assert!(
-                why.contains("by engine egress: engine sender is off"),
-                "{why}"
-            );
-        }
-    }
-}
-
 /// Waits until the one flow is on a path, and gives the reason.
 fn why_on(agent: &Agent<'_>, path: &str, ends: (&mut TcpStream, &mut TcpStream)) -> String {
     let deadline = std::time::Instant::now() + LOADED;
@@ -267,24 +222,6 @@ fn a_flow_goes_by_its_sender_where_the_databases_socket_is_here_and_does_not_blo
         agent.wait_for_log("flow closed").unwrap();
         let refused = "underpass_splice_refusals_total{reason=\"no_way\"}";
         assert_eq!(agent.metric(refused).unwrap(), f64::from(path == "relay"));
-    }
-}
-
-#[test]
-fn a_policy_does_not_get_in_the_canarys_way() {
-    for action in ["deny", "enrich"] {
-        let sandbox = Sandbox::new().unwrap();
-        let rules = format!(
-            "[[rule]]\nname = \"loopback\"\nto = [\"127.0.0.0/8\"]\naction = \"{action}\"\n\
-             [[rule]]\nname = \"past\"\nto = [\":1\"]\naction = \"bypass\"\nshortcut = true\n"
-        );
-        let (netns, cgroup) = (Some(&sandbox.netns), &sandbox.cgroup);
-        let settings = "splice = \"auto\"";
-        let agent = Agent::start(Path::new(BINARY), netns, cgroup, settings, &rules).unwrap();
-        for path in ["splice_sender", "splice_egress", "shortcut"] {
-            let said = agent.wait_for_log(&format!("path=\"{path}\"")).unwrap();
-            assert!(said.contains("path works"), "{action}: {said}");
-        }
     }
 }
 
@@ -382,104 +319,6 @@ fn write_now(to: &mut TcpStream, mut bytes: &[u8]) {
 }
 
 #[test]
-fn doctor_tries_the_engines_out() {
-    let sandbox = Sandbox::new().unwrap();
-    let doctor = |without: &str| {
-        let output = sandbox.server(|| {
-            // Before everything else that runs here: it says how long the canaries take.
-            let mut doctor = std::process::Command::new("nice");
-            let doctor = doctor.args(["-n", "-20", BINARY, "doctor"]);
-            doctor.env("UNDERPASS_TEST_WITHOUT", without);
-            String::from_utf8(doctor.output().unwrap().stdout).unwrap()
-        });
-        output.unwrap()
-    };
-    let is = |output: &str, what: &str, said: &str| {
-        let line = output.lines().find(|l| l.starts_with(what));
-        assert!(line.is_some_and(|l| l.contains(said)), "{what}: {output}");
-    };
-    let paths = ["path splice_sender", "path splice_egress", "shortcut"];
-    let all_paths = [&paths[..], &["observe"]].concat();
-    let all = doctor("none");
-    all_paths.iter().for_each(|path| is(&all, path, " ok "));
-    // It stands before every start. What else the machine does may add to it, so the best counts.
-    let mut tries = (0..5).map(|_| tried_in(&doctor("none"), &paths));
-    assert!(tries.any(|ms| ms < 2_000), "the canaries are slow: {all}");
-    let none = doctor("splice_sender,splice_egress,shortcut,observe");
-    let reason = "UNDERPASS_TEST_WITHOUT names it";
-    all_paths.iter().for_each(|path| is(&none, path, reason));
-}
-
-/// Milliseconds, of all of these together.
-fn tried_in(output: &str, paths: &[&str]) -> u64 {
-    let ms = |path: &&str| {
-        let line = output.lines().find(|l| l.starts_with(path)).unwrap();
-        let (_, tried) = line.split_once("tried in ").unwrap();
-        let (ms, _) = tried.split_once(" ms").unwrap();
-        ms.parse::<u64>().unwrap()
-    };
-    paths.iter().map(ms).sum()
-}
-
-/// The maps have room for one flow, and the next one's would be free a second after it has ended: the
-/// trial finds no room for its second flow.
-const ROOM_FOR_ONE: [&str; 2] = ["UNDERPASS_TEST_ENTRIES", "1"];
-
-/// What the trial says of a flow that is refused.
-const NOT_CARRIED: &str = "the kernel does not carry it";
-
-#[test]
-fn an_engine_that_fails_its_trial_is_off_and_says_why() {
-    let sandbox = Sandbox::new().unwrap();
-    let listener = listener(&sandbox);
-    let folder = tempfile::tempdir().unwrap();
-    let binary = switched(folder.path(), &ROOM_FOR_ONE.join("="));
-    let (netns, cgroup) = (Some(&sandbox.netns), &sandbox.cgroup);
-    let policy = policy(listener.local_addr().unwrap().port());
-    let agent = Agent::start(&binary, netns, cgroup, "splice = \"auto\"", &policy).unwrap();
-    for engine in ENGINES {
-        let path = format!("path=\"splice_{engine}\"");
-        let said = agent.wait_for_log(&path).unwrap();
-        assert!(said.contains("path is off"), "{said}");
-        assert!(said.contains(NOT_CARRIED), "{said}");
-        let metrics = agent.metrics().unwrap();
-        let of_path = format!("underpass_path_available{{{path}");
-        let tried = metrics
-            .iter()
-            .filter(|(name, _)| name.starts_with(&of_path));
-        let tried: Vec<_> = tried.collect();
-        let reason = format!(": {NOT_CARRIED}\"}}");
-        assert!(
-            matches!(tried[..], [(name, &0.0)] if name.ends_with(&reason)),
-            "{tried:?}"
-        );
-    }
-    let (mut client, mut database) = pair(&sandbox, &listener);
-    // A flow looks for the kernel's way only when that was tried out.
-    let why = why_on(&agent, "relay", (&mut client, &mut database));
-    assert!(why.contains("splice is off: "), "{why}");
-    assert!(why.contains(NOT_CARRIED), "{why}");
-    drop((client, database));
-    agent.wait_for_log("flow closed").unwrap();
-    let off = "underpass_splice_refusals_total{reason=\"off\"}";
-    assert_eq!(agent.metric(off).unwrap(), 1.0);
-    assert_eq!(agent.metric("underpass_handovers_total").unwrap(), 0.0);
-
-    let doctor = sandbox.server(|| {
-        let mut doctor = std::process::Command::new(BINARY);
-        let [name, value] = ROOM_FOR_ONE;
-        let doctor = doctor.arg("doctor").env(name, value);
-        String::from_utf8(doctor.output().unwrap().stdout).unwrap()
-    });
-    let doctor = doctor.unwrap();
-    for engine in ENGINES {
-        let path = format!("path splice_{engine}");
-        let line = doctor.lines().find(|line| line.starts_with(&path));
-        assert!(line.is_some_and(|l| l.contains(NOT_CARRIED)), "{doctor}");
-    }
-}
-
-#[test]
 fn only_flows_of_which_the_rule_says_so_are_spliced() {
     let driven = driven("auto", &NEVER_BLOCKS, &["another"]);
     assert!(driven.report.passed(&[]), "{}", driven.report);
@@ -544,124 +383,4 @@ fn ready(client: TcpStream, database: TcpStream) -> (TcpStream, TcpStream) {
 fn listener(sandbox: &Sandbox) -> TcpListener {
     let bound = sandbox.server(|| TcpListener::bind("127.0.0.1:0"));
     bound.unwrap().unwrap()
-}
-
-#[test]
-fn a_client_that_stops_reading_does_not_fill_the_kernel() {
-    const BOUND: u64 = 8 << 20;
-    for engine in ENGINES {
-        let sandbox = Sandbox::new().unwrap();
-        // What TCP takes by itself, for each of three sockets, is none of the agent's doing.
-        let bounded = sandbox.server(|| {
-            for buffer in ["rmem", "wmem"] {
-                let sizes = format!("/proc/sys/net/ipv4/tcp_{buffer}");
-                std::fs::write(sizes, "4096 131072 524288").unwrap();
-            }
-        });
-        bounded.unwrap();
-        let listener = listener(&sandbox);
-        let agent = agent(&sandbox, engine, listener.local_addr().unwrap().port());
-        let (mut client, mut database) = pair(&sandbox, &listener);
-        ping_pong(&mut client, &mut database);
-        // It may rest, and a slow client of a flow that is relayed says nothing about the splice.
-        let is_spliced = || agent.json("/flows").unwrap()[0]["path"] == "splice";
-        let deadline = std::time::Instant::now() + LOADED;
-        while !is_spliced() {
-            assert!(std::time::Instant::now() < deadline, "{engine}");
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        // It rides, and may wait again.
-        database.set_nonblocking(false).unwrap();
-        database
-            .set_write_timeout(Some(Duration::from_millis(500)))
-            .unwrap();
-        let chunk: Vec<u8> = (0..65_521_u32).map(|n| (n % 251) as u8).collect();
-        let (mut sent, mut place) = (0, 0);
-        let stopped = loop {
-            match database.write(&chunk[place..]) {
-                Ok(n) => (sent, place) = (sent + n, (place + n) % chunk.len()),
-                Err(e) => break e.kind(),
-            }
-            assert!(sent < 64 << 20, "{engine}: nobody stops the database");
-        };
-        assert_eq!(stopped, ErrorKind::WouldBlock);
-        let held = kernel_bytes(&sandbox);
-        let own = database_queue(&sandbox, &database);
-        assert!(
-            held - own.memory < BOUND,
-            "{engine}: {held} bytes in the kernel, {own:?}"
-        );
-        // What waits for the kernel's worker is in nobody's account: whatever has left the database and the
-        // client has not taken is somewhere.
-        let between = sent as u64 - own.payload;
-        assert!(
-            between < BOUND,
-            "{engine}: {between} bytes between database and client"
-        );
-        let (mut left, mut place) = (sent, 0);
-        let mut buffer = vec![0; 1 << 20];
-        let deadline = std::time::Instant::now() + LOADED * 4;
-        while left > 0 {
-            match client.read(&mut buffer) {
-                Ok(0) => panic!("{engine}: {left} bytes are missing"),
-                Ok(n) => {
-                    for byte in &buffer[..n] {
-                        assert_eq!(*byte, chunk[place], "{engine}: {left} left");
-                        place = (place + 1) % chunk.len();
-                    }
-                    left = left.checked_sub(n).expect("no more than was sent");
-                }
-                Err(e) if e.kind() == ErrorKind::WouldBlock => {
-                    assert!(
-                        std::time::Instant::now() < deadline,
-                        "{engine}: {left} left"
-                    );
-                    std::thread::yield_now();
-                }
-                Err(e) => panic!("{engine}: {e}"),
-            }
-        }
-        drop(database);
-        client.set_nonblocking(false).unwrap();
-        client.set_read_timeout(Some(LOADED)).unwrap();
-        assert_eq!(client.read(&mut buffer).unwrap(), 0, "{engine}");
-        drop(client);
-        // They are counted when the flow comes back.
-        let deadline = std::time::Instant::now() + LOADED;
-        while agent
-            .metric("underpass_spills_total{slow=\"client\"}")
-            .unwrap()
-            == 0.0
-        {
-            assert!(std::time::Instant::now() < deadline, "{engine}");
-            std::thread::sleep(Duration::from_millis(5));
-        }
-    }
-}
-
-/// What waits in the database's own send queue, which is the database's.
-#[derive(Debug)]
-struct OwnQueue {
-    /// With its overhead.
-    memory: u64,
-    /// What the other side has not acknowledged.
-    payload: u64,
-}
-
-fn database_queue(sandbox: &Sandbox, database: &TcpStream) -> OwnQueue {
-    let own = database.local_addr().unwrap().to_string();
-    let shown = sandbox.server(|| {
-        let output = std::process::Command::new("ss")
-            .args(["-tmnH", "src"])
-            .arg(&own)
-            .output();
-        String::from_utf8(output.unwrap().stdout).unwrap()
-    });
-    let shown = shown.unwrap();
-    let queue = shown.split("skmem:(").nth(1).unwrap_or_default();
-    let memory = queue.split(',').find_map(|f| f.strip_prefix('w'));
-    // State, what is to be read, what is to be acknowledged.
-    let payload = shown.split_whitespace().nth(2);
-    let [memory, payload] = [memory, payload].map(|n| n.unwrap().parse().unwrap());
-    OwnQueue { memory, payload }
 }

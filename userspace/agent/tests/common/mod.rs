@@ -15,7 +15,7 @@ use std::{
 };
 
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
-use testkit::sandbox::{Agent, Netns, Sandbox};
+use testkit::sandbox::{Agent, Netns, Sandbox, Wire};
 
 /// What the agent under test is.
 pub const BINARY: &str = env!("CARGO_BIN_EXE_underpass");
@@ -84,6 +84,10 @@ impl Family {
     }
 }
 
+/// As [`Family::app`] and [`Family::database`] say.
+const OWN: [&str; 2] = ["192.0.2.1/24", "2001:db8::1/64"];
+const OTHERS: [&str; 2] = ["192.0.2.2/24", "2001:db8::2/64"];
+
 /// An application host, and a database host next to it.
 pub struct Hosts {
     pub app: Sandbox,
@@ -96,12 +100,16 @@ impl Hosts {
     pub fn new() -> Self {
         let app = Sandbox::new().unwrap();
         let database = Netns::new().unwrap();
-        let (own, others) = (
-            ["192.0.2.1/24", "2001:db8::1/64"],
-            ["192.0.2.2/24", "2001:db8::2/64"],
-        );
-        app.netns.join(&database, &own, &others).unwrap();
+        app.netns.join(&database, &OWN, &OTHERS).unwrap();
         Self::of(app, database)
+    }
+
+    /// With a wire between them that is not always good.
+    pub fn with_wire(seed: u64) -> (Self, Wire) {
+        let app = Sandbox::new().unwrap();
+        let database = Netns::new().unwrap();
+        let wire = Wire::new((&app.netns, &OWN), (&database, &OTHERS), seed).unwrap();
+        (Self::of(app, database), wire)
     }
 
     /// Two that are joined already.

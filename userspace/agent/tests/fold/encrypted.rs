@@ -18,9 +18,11 @@ use super::{
     ended, everybody_at,
     frames::{READY, query, void},
     front::{Front, Went},
-    hostile::{Does, Scripted, WAITS, has, stream_of},
+    hostile::WAITS,
     peer::{Peer, connect},
-    rule_with, select, shared, until_folded,
+    rule_with,
+    scripted::{Does, Scripted, has, stream_of},
+    select, shared, until_folded,
     world::{World, plain, world, world_of},
 };
 

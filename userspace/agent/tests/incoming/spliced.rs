@@ -18,7 +18,7 @@ use crate::hosts::*;
 /// Tests run side by side, on whatever machine there is.
 const LOADED: Duration = Duration::from_secs(5);
 
-const DRIVER: &str = "underpass-integrity";
+pub const DRIVER: &str = "underpass-integrity";
 const NEVER_BLOCKS: [&str; 2] = ["epoll-edge", "epoll-level"];
 /// Shapes that do not choose their own way to wait.
 const BLOCKS: [&str; 5] = ["blocking", "ping-pong", "duplex", "bulk-up", "bulk-down"];
@@ -27,7 +27,7 @@ const BLOCKS: [&str; 5] = ["blocking", "ping-pong", "duplex", "bulk-up", "bulk-d
 const COST: &str = "fionread";
 
 /// Flows of one driver are bypassed, all others enriched.
-fn policy() -> String {
+pub fn policy() -> String {
     format!(
         "{INCOMING}[[rule]]\nname = \"r\"\nto = [\":{PORT}\"]\ndriver = [\"{DRIVER}\"]\n\
          action = \"bypass\"\n\

@@ -2,8 +2,8 @@
 
 use super::{
     common::eventually,
-    frames::{RESPONSE, RESULT, frame},
-    world::{ERROR, EXECUTE, PREPARE, insert, nobody, scripted, short, world},
+    frames::{RESPONSE, RESULT, frame, void},
+    world::{ERROR, EXECUTE, PREPARE, bombs, insert, nobody, scripted, short, world},
 };
 
 #[test]
@@ -113,6 +113,42 @@ fn what_is_long_goes_there_compressed() {
             client.does(&insert);
             client.does("SELECT v FROM shop.orders WHERE id = 1");
             eventually("both are compared", || world.compared("same") == 2);
+            world.rule(nobody(world), "");
+            drop(client);
+            mirror.join().unwrap();
+        });
+    }
+}
+
+/// No more is made of them than is compared, and what comes behind them is read.
+#[test]
+fn answers_of_a_mirror_that_would_expand_are_not_compared() {
+    const MOST_MORE: usize = 16 << 20;
+    for (name, most) in [("lz4", 3), ("snappy", 2)] {
+        world(|world| {
+            let (addr, mirror) = scripted(world, most + 1, move |nth, asked| {
+                let stream = i16::from_be_bytes([asked[2], asked[3]]);
+                let bombs = bombs(stream).into_iter().filter(|(of, _)| *of == name);
+                bombs
+                    .map(|(_, bomb)| bomb)
+                    .nth(nth)
+                    .unwrap_or_else(|| void(4, stream))
+            });
+            let settings = format!(
+                ", what = [\"writes\"], compare = true, timeout = \"10s\", compression = \"{name}\""
+            );
+            world.rule(addr, &settings);
+            let mut client = world.client(4);
+            let before = world.most_resident();
+            for nth in 0..most {
+                client.inserts(1, "x");
+                eventually("it is read", || world.compared("unknown") == nth as u64 + 1);
+            }
+            let more = world.most_resident() - before;
+            assert!(more < MOST_MORE, "{more} bytes for {name}");
+            client.inserts(2, "x");
+            eventually("it is compared", || world.compared("same") == 1);
+            assert_eq!(world.fate("lost"), 0);
             world.rule(nobody(world), "");
             drop(client);
             mirror.join().unwrap();

@@ -1,6 +1,7 @@
 //! A host with an agent, a database, and perhaps a second one or what stands for it.
 
 use std::{
+    fs,
     io::{Read, Write},
     net::{SocketAddr, TcpListener, TcpStream},
     path::Path,
@@ -120,6 +121,14 @@ impl World<'_> {
         mark.args(["mark", &flow["id"].to_string(), "bypass", "--control"]);
         let marked = mark.arg(self.agent.control()).output().unwrap();
         assert!(marked.status.success(), "{marked:?}");
+    }
+
+    /// The most memory that the agent has had, in bytes.
+    pub fn most_resident(&self) -> usize {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.agent.pid())).unwrap();
+        let most = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+        let kib = most.and_then(|kib| kib.trim().strip_suffix(" kB")).unwrap();
+        kib.parse::<usize>().unwrap() << 10
     }
 
     pub fn counted(&self, metric: &str, labels: &str) -> u64 {
@@ -321,4 +330,32 @@ pub fn scripted(
         let _ = stream.read(&mut [0; 1]);
     });
     (addr, thread)
+}
+
+/// Bodies of one stream's responses that say they expand to far more than they are, or do so: RESULTs of version 4,
+/// compressed.
+pub fn bombs(stream: i16) -> Vec<(&'static str, Vec<u8>)> {
+    // LZ4: one byte, and it again: 19 times, 255 times for each further one of these, and five more.
+    const FURTHER: usize = 900 << 10;
+    const ZEROS: u32 = 1 + 19 + 255 * FURTHER as u32 + 5;
+    let mut zeros = vec![0x1F, 0, 1, 0];
+    zeros.extend(vec![0xFF; FURTHER]);
+    zeros.extend([0, 0x50, 0, 0, 0, 0, 0]);
+    let lz4 = |length: u32, block: &[u8]| [&length.to_be_bytes()[..], block].concat();
+    // Snappy: 19,200,001 bytes, one and copies of 64 from right before.
+    let mut copies = vec![0x81, 0xF0, 0x93, 0x09, 0, 0];
+    copies.extend([0xFE, 1, 0].repeat(300_000));
+    let bodies = [
+        ("lz4", lz4(0x7FFF_FFFF, &[0x1F, 0, 1, 0])),
+        ("lz4", lz4(ZEROS, &zeros)),
+        ("lz4", lz4(10, &zeros)),
+        ("snappy", [0xFF, 0xFF, 0xFF, 0xFF, 0x0F, 0].into()),
+        ("snappy", copies),
+    ];
+    let framed = bodies.map(|(algorithm, body)| {
+        let mut bomb = frame(RESPONSE | 4, stream, RESULT, &body);
+        bomb[1] = 1;
+        (algorithm, bomb)
+    });
+    framed.into()
 }

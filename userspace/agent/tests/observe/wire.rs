@@ -8,7 +8,7 @@ use std::{
 };
 
 use super::*;
-use testkit::sandbox::{Carried, Faults, Netns, Sandbox, Wire};
+use testkit::sandbox::{Carried, Faults, Wire};
 
 const BAD: Faults = Faults {
     lost: 10,
@@ -142,17 +142,10 @@ impl Flow {
     }
 }
 
-/// An application's host and a database's, with a wire between them.
+/// Both hosts, and the wire between them.
 fn hosts(seed: u64) -> (Hosts, Wire) {
     stay_on_one_processor().unwrap();
-    let app = Sandbox::new().unwrap();
-    let database = Netns::new().unwrap();
-    let (own, others) = (
-        ["192.0.2.1/24", "2001:db8::1/64"],
-        ["192.0.2.2/24", "2001:db8::2/64"],
-    );
-    let wire = Wire::new((&app.netns, &own), (&database, &others), seed).unwrap();
-    (Hosts::of(app, database), wire)
+    Hosts::with_wire(seed)
 }
 
 /// Every packet is of the wire's own size, as between hosts.

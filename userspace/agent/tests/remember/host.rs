@@ -25,11 +25,23 @@ pub struct Host<'s> {
 
 /// Runs `body` with an agent whose policy is this; `PORT` in it is the database's.
 pub fn host(policy: &str, body: impl FnOnce(&mut Host<'_>)) {
+    host_by(Path::new(BINARY), policy, body);
+}
+
+/// The same, with a switch of the agent's (`NAME=VALUE`).
+pub fn switched_host(switch: &str, policy: &str, body: impl FnOnce(&mut Host<'_>)) {
+    let folder = tempfile::tempdir().unwrap();
+    let script = folder.path().join("agent");
+    testkit::program::switched(&script, BINARY, switch).unwrap();
+    host_by(&script, policy, body);
+}
+
+fn host_by(binary: &Path, policy: &str, body: impl FnOnce(&mut Host<'_>)) {
     let sandbox = Sandbox::new().unwrap();
     let database = serve_all(sandbox.server(listen).unwrap());
     let policy = policy.replace("PORT", &database.port().to_string());
     let netns = Some(&sandbox.netns);
-    let agent = Agent::start(Path::new(BINARY), netns, &sandbox.cgroup, "", &policy).unwrap();
+    let agent = Agent::start(binary, netns, &sandbox.cgroup, "", &policy).unwrap();
     let mut host = Host {
         agent,
         sandbox: &sandbox,

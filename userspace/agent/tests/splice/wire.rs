@@ -8,7 +8,7 @@ use std::{
 
 use testkit::{
     integrity::{Choices, Cql, Options, Plan, Report, Server, drive},
-    sandbox::{Faults, Netns, Sandbox, Wire, run_in},
+    sandbox::{Faults, run_in},
 };
 
 use crate::{
@@ -37,18 +37,6 @@ const SHAPES: [&str; 9] = [
     "stopped-reader",
 ];
 
-/// An application's host and a database's, with a wire between them.
-fn hosts(seed: u64) -> (Hosts, Wire) {
-    let app = Sandbox::new().unwrap();
-    let database = Netns::new().unwrap();
-    let (own, others) = (
-        ["192.0.2.1/24", "2001:db8::1/64"],
-        ["192.0.2.2/24", "2001:db8::2/64"],
-    );
-    let wire = Wire::new((&app.netns, &own), (&database, &others), seed).unwrap();
-    (Hosts::of(app, database), wire)
-}
-
 fn driven(hosts: &Hosts, to: SocketAddr) -> Report {
     let plan = Plan {
         choices: Choices::named(&[&NEVER_BLOCKS[..], &SHAPES].concat()).unwrap(),
@@ -68,7 +56,7 @@ fn driven(hosts: &Hosts, to: SocketAddr) -> Report {
 
 #[test]
 fn what_comes_again_is_passed_on_once() {
-    let (hosts, wire) = hosts(4);
+    let (hosts, wire) = Hosts::with_wire(4);
     for family in [Family::V4, Family::V6] {
         let at = SocketAddr::new(family.database(), 0);
         let server = run_in(Some(&hosts.database), None, || {

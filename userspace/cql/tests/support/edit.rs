@@ -312,3 +312,9 @@ pub fn table(n: usize) -> String {
 pub fn ask(version: u8, text: &str) -> Vec<u8> {
     query(version, text, None)
 }
+
+/// A RESULT comes, and passes as it is.
+pub fn answered(flow: &mut Edits, stream: i16, body: &[u8]) {
+    let answer = flow.kind.sent(0x80, stream, RESULT, body);
+    assert_eq!(flow.responses(&answer), answer);
+}

@@ -1,0 +1,107 @@
+//! When there is no room: on the disk, or in the ring before a writer that is slow.
+
+use super::*;
+
+/// More than a ring and a pipe take, with the texts that they have.
+const MANY: usize = 6_000;
+
+#[test]
+fn a_full_disk_is_counted_and_nobody_waits() {
+    host(|host| {
+        host.policy(&policy(
+            Path::new("/dev/full"),
+            ", kinds = [\"select\"]",
+            "",
+        ));
+        let mut c = begin(host, 4);
+        for _ in 0..3 {
+            asks(&mut c, 4, SELECT);
+        }
+        eventually("they are counted", || records(host, "lost") == 3);
+        assert!(host.metric("journal_failures", "journal=\"audit\",what=\"write\"") > 0);
+        c.ends();
+    });
+}
+
+/// A pipe in place of a file: nobody takes out what is written.
+fn pipe() -> (TempDir, PathBuf, fs::File) {
+    let (folder, file) = folder();
+    nix::unistd::mkfifo(&file, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let both = fs::OpenOptions::new()
+        .read(true)
+        .write(true)
+        .custom_flags(nix::libc::O_NONBLOCK)
+        .open(&file)
+        .unwrap();
+    (folder, file, both)
+}
+
+#[test]
+fn what_does_not_fit_is_dropped_and_counted() {
+    let (_folder, file, mut reader) = pipe();
+    host(|host| {
+        host.policy(&policy(&file, ", kinds = [\"select\"]", ""));
+        let mut c = begin(host, 4);
+        asks_much(&mut c, MANY);
+        c.ends();
+        assert!(records(host, "full") > 0, "nothing was dropped");
+        drain(&mut reader, || {
+            records(host, "full") + records(host, "written") == MANY as u64
+        });
+        assert_eq!(records(host, "lost"), 0);
+    });
+}
+
+#[test]
+fn a_flow_is_held_and_nothing_is_lost() {
+    let one_by_one = |c: &mut Conversation| (0..MANY).for_each(|_| asks(c, 4, SELECT));
+    nothing_is_lost(one_by_one, |is_finished| {
+        assert!(!is_finished, "it is not held");
+    });
+}
+
+/// Nothing more comes from the client by which the flow could notice that there is room again.
+#[test]
+fn what_the_last_answers_have_to_say_waits_for_room() {
+    nothing_is_lost(|c| asks_much(c, MANY), |_| ());
+}
+
+/// With `full = "hold"`, if so much is asked. `held` is told, when the flow is held, whether it was asked by then.
+fn nothing_is_lost(ask: impl FnOnce(&mut Conversation) + Send, held: impl FnOnce(bool)) {
+    let (_folder, file, mut reader) = pipe();
+    host(|host| {
+        host.policy(&policy(
+            &file,
+            ", kinds = [\"select\"], full = \"hold\"",
+            "",
+        ));
+        let mut c = begin(host, 4);
+        let is_held = || {
+            let holds = "underpass_journal_holds_total{journal=\"audit\"}";
+            host.agent.metric(holds).unwrap_or_default() > 0.0
+        };
+        std::thread::scope(|scope| {
+            let c = &mut c;
+            let asking = scope.spawn(move || ask(c));
+            eventually("the flow is held", is_held);
+            held(asking.is_finished());
+            let read = drain(&mut reader, || {
+                asking.is_finished() && records(host, "written") == MANY as u64
+            });
+            assert_eq!(read.lines().count(), MANY);
+        });
+        assert_eq!(records(host, "full"), 0);
+        c.ends();
+    });
+}
+
+/// Everything that comes until then.
+fn drain(from: &mut fs::File, mut until: impl FnMut() -> bool) -> String {
+    let mut all = Vec::new();
+    eventually("everything is written", || {
+        let _ = from.read_to_end(&mut all);
+        until()
+    });
+    let _ = from.read_to_end(&mut all);
+    String::from_utf8(all).unwrap()
+}
