@@ -12,6 +12,9 @@ mod agents;
 mod common;
 #[path = "incoming/cost.rs"]
 mod cost;
+#[expect(dead_code, reason = "what other tests send")]
+#[path = "drivers/raw/frames.rs"]
+mod frames;
 #[path = "incoming/gone.rs"]
 mod gone;
 #[path = "incoming/hosts.rs"]

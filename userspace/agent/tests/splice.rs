@@ -11,6 +11,9 @@
 #[path = "splice/bounds.rs"]
 mod bounds;
 mod common;
+#[expect(dead_code, reason = "what other tests send")]
+#[path = "drivers/raw/frames.rs"]
+mod frames;
 #[path = "splice/gone.rs"]
 mod gone;
 #[path = "splice/taken.rs"]

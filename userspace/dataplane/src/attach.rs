@@ -107,7 +107,8 @@ pub struct Attached {
     pub severed: Severed,
 }
 
-fn lock(ebpf: &Mutex<Ebpf>) -> MutexGuard<'_, Ebpf> {
+/// Whoever panicked while holding it does not take it from the others.
+pub(crate) fn lock(ebpf: &Mutex<Ebpf>) -> MutexGuard<'_, Ebpf> {
     ebpf.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

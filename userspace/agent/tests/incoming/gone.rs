@@ -11,6 +11,7 @@ use socket2::SockRef;
 
 use crate::{
     common::{BINARY, Family, accept, eventually},
+    frames::{ready, startup},
     hosts::*,
     spliced::{DRIVER, policy, riding},
 };
@@ -19,29 +20,16 @@ use crate::{
 const TRIES: u64 = 2_000;
 const LONGEST_WAIT: u64 = 400;
 
-const READY: [u8; 9] = [0x84, 0, 0, 1, 2, 0, 0, 0, 0];
-
-fn startup() -> Vec<u8> {
-    let mut body = 2_u16.to_be_bytes().to_vec();
-    for text in ["CQL_VERSION", "3.0.0", "DRIVER_NAME", DRIVER] {
-        body.extend((text.len() as u16).to_be_bytes());
-        body.extend(text.as_bytes());
-    }
-    let mut frame = vec![4, 0, 0, 1, 1];
-    frame.extend((body.len() as u32).to_be_bytes());
-    frame.extend(body);
-    frame
-}
-
 /// A database that resets so long after it has let a client in.
 fn resets_behind_ready(hosts: &Hosts, listener: &TcpListener, wait: Duration) {
     let mut client: TcpStream = hosts.connect(Family::V4).unwrap();
     let (mut database, _) = accept(listener);
-    let startup = startup();
+    let startup = startup(4, &[("CQL_VERSION", "3.0.0"), ("DRIVER_NAME", DRIVER)]);
+    let ready = ready(4);
     client.write_all(&startup).unwrap();
     database.read_exact(&mut vec![0; startup.len()]).unwrap();
     database.set_nonblocking(true).unwrap();
-    database.write_all(&READY).unwrap();
+    database.write_all(&ready).unwrap();
     let begun = Instant::now();
     while begun.elapsed() < wait {
         std::hint::spin_loop();
@@ -54,7 +42,7 @@ fn resets_behind_ready(hosts: &Hosts, listener: &TcpListener, wait: Duration) {
         Ok(_) => {}
         Err(e) => assert_eq!(e.kind(), ErrorKind::ConnectionReset),
     }
-    assert!(READY.starts_with(&all), "{all:?}");
+    assert!(ready.starts_with(&all), "{all:?}");
 }
 
 #[test]

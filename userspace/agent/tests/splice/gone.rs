@@ -9,7 +9,12 @@ use std::{
 use socket2::SockRef;
 use testkit::sandbox::{Agent, Sandbox};
 
-use crate::{DRIVER, LOADED, agent_as, common::eventually, listener, pair, read_now, switched};
+use crate::{
+    DRIVER, LOADED, agent_as,
+    common::eventually,
+    frames::{ready, startup},
+    listener, pair, read_now, switched,
+};
 
 /// The maps take so many flows: what stayed of those that are gone would leave no room. The canary's fit.
 const SMALL: &str = "UNDERPASS_TEST_ENTRIES=32";
@@ -19,27 +24,14 @@ const ENTRIES: usize = 32;
 const TRIES: usize = 600;
 const LONGEST_WAIT: usize = 60;
 
-const READY: [u8; 9] = [0x84, 0, 0, 1, 2, 0, 0, 0, 0];
-
-fn startup() -> Vec<u8> {
-    let mut body = 2_u16.to_be_bytes().to_vec();
-    for text in ["CQL_VERSION", "3.0.0", "DRIVER_NAME", DRIVER] {
-        body.extend((text.len() as u16).to_be_bytes());
-        body.extend(text.as_bytes());
-    }
-    let mut frame = vec![4, 0, 0, 1, 1];
-    frame.extend((body.len() as u32).to_be_bytes());
-    frame.extend(body);
-    frame
-}
-
 /// Resets so long after it was told that it may go on.
 fn resets_behind_ready(mut client: TcpStream, mut database: TcpStream, wait: Duration) {
-    let startup = startup();
+    let startup = startup(4, &[("CQL_VERSION", "3.0.0"), ("DRIVER_NAME", DRIVER)]);
+    let ready = ready(4);
     client.write_all(&startup).unwrap();
     read_now(&mut database, &mut vec![0; startup.len()]);
-    database.write_all(&READY).unwrap();
-    read_now(&mut client, &mut [0; READY.len()]);
+    database.write_all(&ready).unwrap();
+    read_now(&mut client, &mut vec![0; ready.len()]);
     let begun = Instant::now();
     while begun.elapsed() < wait {
         std::hint::spin_loop();

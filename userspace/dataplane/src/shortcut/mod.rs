@@ -10,13 +10,7 @@ mod flows;
 mod limits;
 mod refusals;
 
-use std::{
-    fs::File,
-    io,
-    io::Read,
-    sync::{Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{fs::File, io, io::Read, sync::Mutex, time::Duration};
 
 use aya::{
     Btf, Ebpf,
@@ -28,7 +22,7 @@ use nix::time::{ClockId, clock_gettime};
 use tokio::io::unix::AsyncFd;
 
 use crate::{
-    attach::{AttachError, program, refused},
+    attach::{AttachError, lock, program, refused},
     counters::Turn,
     holds::Names,
     listeners::Mark,
@@ -312,10 +306,6 @@ impl Shortcut {
             nudges: self.nudges,
         })
     }
-}
-
-fn lock(ebpf: &Mutex<Ebpf>) -> MutexGuard<'_, Ebpf> {
-    ebpf.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn layout(map: &'static str) -> impl Fn(MapError) -> AttachError {
