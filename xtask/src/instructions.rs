@@ -1,7 +1,7 @@
 //! `instructions`: how many instructions the decoder takes for each case of `bench/micro`, held
 //! to `bench/results/instructions.json`.
 //!
-//! Time on a shared machine varies by tens of percent, instructions by none: callgrind runs the
+//! Time on a shared machine varies by tens of percent, instructions by next to none: callgrind runs the
 //! release build of a case twice, for a few rounds and for more, and the difference is what the
 //! rounds in between took. Start-up, the building of inputs and the first round's allocations are
 //! in both, and cancel out.
@@ -22,8 +22,13 @@ use crate::{
 const TOLERANCE: f64 = 0.02;
 /// Rounds of the shorter run: past whatever is only made once.
 const FEW_ROUNDS: u64 = 10;
-/// Rounds of the longer run.
-const MANY_ROUNDS: u64 = 60;
+/// Rounds that the longer run has more, at least.
+const MORE_ROUNDS: u64 = 50;
+/// Elements that the longer run has more. Keys of hash tables are random, and so is where an entry
+/// lands and when a table is laid out anew: a few thousand instructions more or less in a run.
+const MORE_ELEMENTS: u64 = 5_000;
+/// Bytes after which there need not be so many elements: they outweigh any table.
+const MORE_BYTES: u64 = 256 << 20;
 /// Version of the file's layout.
 const SCHEMA: u64 = 1;
 /// What the processor that valgrind shows to a program depends on; libc and crc32fast choose
@@ -70,20 +75,48 @@ pub fn run(args: &Args) -> Result<()> {
     }
 }
 
+/// A case as the program lists it.
+struct Case<'a> {
+    name: &'a str,
+    /// In a round; neither is 0.
+    elements: u64,
+    fed_bytes: u64,
+}
+
+impl<'a> Case<'a> {
+    fn parse(line: &'a str) -> Option<Self> {
+        let mut words = line.split(' ');
+        let name = words.next()?;
+        let mut number = || words.next()?.parse().ok().filter(|n| *n > 0);
+        let (elements, fed_bytes) = (number()?, number()?);
+        let case = Self {
+            name,
+            elements,
+            fed_bytes,
+        };
+        words.next().is_none().then_some(case)
+    }
+
+    fn more_rounds(&self) -> u64 {
+        let for_elements = MORE_ELEMENTS.div_ceil(self.elements);
+        let for_bytes = MORE_BYTES.div_ceil(self.fed_bytes);
+        for_elements.min(for_bytes).max(MORE_ROUNDS)
+    }
+}
+
 /// Counts every case, and says so line by line.
 fn count_all(valgrind: &PathBuf, committed: Option<&Counts>) -> Result<Counts> {
     let binary = paths::target().join("release/instructions");
     let listed = String::from_utf8(capture(&mut Command::new(&binary))?)?;
     let mut counts = Counts::new();
     for line in listed.lines() {
-        let (name, elements) = line
-            .split_once(' ')
-            .and_then(|(name, elements)| Some((name, elements.parse::<u64>().ok()?)))
-            .with_context(|| format!("instructions: what is `{line}`?"))?;
+        let case = Case::parse(line).with_context(|| format!("instructions: what is `{line}`?"))?;
+        let Case { name, elements, .. } = case;
+        let more = case.more_rounds();
         let few = count(valgrind, &binary, name, FEW_ROUNDS)?;
-        let many = count(valgrind, &binary, name, MANY_ROUNDS)?;
+        let many = count(valgrind, &binary, name, FEW_ROUNDS + more)?;
         let of_rounds = many.checked_sub(few).context("more rounds took less")?;
-        let each = of_rounds as f64 / ((MANY_ROUNDS - FEW_ROUNDS) * elements) as f64;
+        let each = of_rounds as f64 / (more * elements) as f64;
         // As the file has it: a tenth of an instruction.
         let each = (each * 10.0).round() / 10.0;
         let moved = committed
@@ -287,6 +320,19 @@ mod tests {
         assert_eq!(difference(&here, &here), None);
         assert!(difference(&there, &here).unwrap().contains("`1.94`"));
         assert!(difference(&Circumstances::new(), &here).is_some());
+    }
+
+    #[test]
+    fn small_cases_have_more_rounds() {
+        let rounds = |line| Case::parse(line).map(|case| case.more_rounds());
+        assert_eq!(rounds("small 1 200"), Some(5_000));
+        assert_eq!(rounds("pipelined 32 6400"), Some(157));
+        assert_eq!(rounds("large 1 262144"), Some(1_024));
+        assert_eq!(rounds("larger 1 16777216"), Some(50));
+        assert_eq!(rounds("many 1024 9216"), Some(50));
+        for wrong in ["", "a", "a 1", "a 0 1", "a 1 0", "a b 1", "a 1 1 1"] {
+            assert_eq!(rounds(wrong), None, "{wrong}");
+        }
     }
 
     #[test]

@@ -12,9 +12,13 @@
     reason = "what it shares with other tests has more than it needs"
 )]
 
+#[path = "pipelines/chosen.rs"]
+mod chosen;
 mod common;
 #[path = "drivers/raw/frames.rs"]
 mod frames;
+#[path = "pipelines/strict.rs"]
+mod strict;
 #[path = "session_rules/wire.rs"]
 mod wire;
 
@@ -24,9 +28,8 @@ use std::{
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
-use common::eventually;
 use frames::{RESPONSE, frame, query, ready, startup, void};
-use wire::{Conversation, Host, host, set_keyspace};
+use wire::{Conversation, Host, host};
 
 const SELECT: &str = "SELECT v FROM shop.orders WHERE id = 1";
 const LOCAL_QUORUM: u8 = 6;
@@ -220,123 +223,6 @@ fn a_flow_is_slowed_down_and_nothing_is_lost() {
     });
 }
 
-#[test]
-fn the_pipeline_is_that_of_the_rule_that_the_session_decides() {
-    host(|host| {
-        let rules = policy(
-            "keyspace = [\"shop\"]",
-            "{ transform = \"consistency\", exactly = \"LOCAL_QUORUM\" }",
-        );
-        host.policy(&format!(
-            "{rules}[[rule]]\nname = \"rest\"\nto = [\":PORT\"]\naction = \"bypass\"\n"
-        ));
-        for version in [4, 5] {
-            for (keyspace, level) in [("shop", LOCAL_QUORUM), ("other", 1)] {
-                let mut c = begin(host, version);
-                c.client_sends(&query(version, 1, &format!("USE {keyspace}")));
-                c.server_sends(&set_keyspace(version, 1, keyspace));
-                let sent = c.wrap(&query(version, 2, SELECT));
-                for byte in &sent {
-                    c.client.write_all(std::slice::from_ref(byte)).unwrap();
-                }
-                let expected = c.wrap(&at_level(version, 2, level));
-                c.server_gets(&expected);
-                c.server_sends(&void(version, 2));
-                c.ends();
-            }
-        }
-    });
-}
-
-#[test]
-fn what_a_strict_pipeline_cannot_read_is_denied() {
-    const FOREIGN: u8 = 0x42;
-    host(|host| {
-        let denied = "outcome=\"denied\",reason=\"version\",rule=\"r\"";
-        host.policy(&policy(
-            "",
-            "{ transform = \"consistency\", exactly = \"LOCAL_QUORUM\" }",
-        ));
-        let mut c = host.connect();
-        let hello = frame(FOREIGN, 3, 0x05, &[]);
-        c.client.write_all(&hello).unwrap();
-        let (first, stream, code, message) = error(&mut c);
-        assert_eq!((first, stream, code), (0x84, 3, 0x000A));
-        assert!(
-            message.contains("unsupported protocol version (66)"),
-            "{message}"
-        );
-        c.ends_with(b"", b"");
-        assert_eq!(host.metric("pipeline_unreadable", denied), 1);
-
-        // One that only adds something does not mind.
-        host.policy(&policy("", "{ transform = \"tag\" }"));
-        let mut c = host.connect();
-        c.client_sends(&hello);
-        c.server_sends(b"whatever it says");
-        c.ends();
-    });
-}
-
-#[test]
-fn what_cannot_be_shown_to_a_pipeline_is_refused_by_a_strict_one_and_passes_another() {
-    const INVALID: i32 = 0x2200;
-    host(|host| {
-        let unseen = |outcome: &str, reason: &str| {
-            let labels = format!("outcome=\"{outcome}\",reason=\"{reason}\",rule=\"r\"");
-            host.metric("pipeline_unseen", &labels)
-        };
-        // A statement that claims to be longer than its frame, and one of more than 32 MiB.
-        let malformed = |version| frame(version, 7, 0x07, b"\0\0\x01\0SELECT");
-        let large = query(4, 7, &"x".repeat(32 << 20));
-
-        host.policy(&policy(
-            "",
-            "{ transform = \"consistency\", exactly = \"LOCAL_QUORUM\" }",
-        ));
-        for (version, nth) in [(4, 1), (5, 2)] {
-            let mut c = begin(host, version);
-            let sent = c.wrap(&malformed(version));
-            c.client.write_all(&sent).unwrap();
-            let (first, stream, code, _) = error(&mut c);
-            assert_eq!((first, stream, code), (RESPONSE | version, 7, INVALID));
-            c.server_gets_nothing();
-            assert_eq!(unseen("refused", "malformed"), nth);
-            c.ends();
-        }
-        let mut c = begin(host, 4);
-        c.client.write_all(&large).unwrap();
-        let (first, stream, code, _) = error(&mut c);
-        assert_eq!((first, stream, code), (RESPONSE | 4, 7, INVALID));
-        c.server_gets_nothing();
-        assert_eq!(unseen("refused", "too_large"), 1);
-        c.client_sends(&at_level(4, 1, LOCAL_QUORUM));
-        c.server_sends(&void(4, 1));
-        c.ends();
-
-        host.policy(&policy("", "{ transform = \"tag\" }"));
-        for (version, nth) in [(4, 1), (5, 2)] {
-            let mut c = begin(host, version);
-            c.client_sends(&malformed(version));
-            c.server_sends(&void(version, 7));
-            assert_eq!(unseen("passed", "malformed"), nth);
-            c.ends();
-        }
-        let mut c = begin(host, 4);
-        let mut client = c.client.try_clone().unwrap();
-        std::thread::scope(|scope| {
-            scope.spawn(|| client.write_all(&large).unwrap());
-            c.server_gets(&large);
-        });
-        c.server_sends(&void(4, 7));
-        assert_eq!(unseen("passed", "too_large"), 1);
-        c.ends();
-        // As often as was said above.
-        let all = ["malformed", "too_large"].map(|r| [unseen("refused", r), unseen("passed", r)]);
-        assert_eq!(all, [[2, 2], [1, 1]]);
-    });
-}
-
 /// What a request's custom payload says, and what is behind it.
 fn payload(frame: &[u8]) -> (BTreeMap<String, Vec<u8>>, &[u8]) {
     assert_eq!(frame[1] & 4, 4, "it has a custom payload");
@@ -394,173 +280,6 @@ fn the_database_is_told_who_is_calling() {
             c.server_sends(&void(version, 1));
             c.ends();
         }
-    });
-}
-
-#[test]
-fn what_could_not_be_read_before_the_rule_was_decided_is_denied_by_a_strict_one() {
-    let denied = |reason| format!("outcome=\"denied\",reason=\"{reason}\",rule=\"r\"");
-    host(|host| {
-        let users = "[[rule]]\nname = \"users\"\nto = [\":PORT\"]\nuser = [\"someone\"]\n\
-                     action = \"bypass\"\n";
-        let rest = policy(
-            "",
-            "{ transform = \"consistency\", exactly = \"LOCAL_QUORUM\" }",
-        );
-        host.policy(&format!("{users}{rest}"));
-        let tls: &[u8] = &[0x16, 3, 1, 0, 200, 1, 0, 0, 196];
-        for (bytes, reason) in [(tls, "tls"), (b"GET / HTTP/1.1\r\n", "not_cql")] {
-            let mut c = host.connect();
-            c.client.write_all(bytes).unwrap();
-            c.ends_with(b"", b"");
-            assert_eq!(host.metric("pipeline_unreadable", &denied(reason)), 1);
-        }
-        // Bytes that the database would read as v5's segments, and others as bare frames.
-        let startup = startup(5, &[("CQL_VERSION", "3.0.0")]);
-        let early = [&startup[..], &query(5, 1, SELECT)].concat();
-        let mut c = host.connect();
-        c.client.write_all(&early).unwrap();
-        c.server_gets(&startup);
-        c.server_sends(&ready(5));
-        c.ends_with(b"", b"");
-        host.policy(&rest);
-        let mut c = host.connect();
-        c.client.write_all(&early).unwrap();
-        c.ends_with(b"", &startup);
-        assert_eq!(host.metric("pipeline_unreadable", &denied("early")), 1);
-    });
-}
-
-/// Why it is on its path; None: it is not the agent's.
-fn why(host: &Host<'_>, c: &Conversation) -> Option<String> {
-    let client = c.client.local_addr().unwrap().to_string();
-    let flows = host.agent.json("/flows").unwrap();
-    let mut flows = flows.as_array().unwrap().iter();
-    let flow = flows.find(|flow| flow["client"] == client.as_str())?;
-    Some(flow["why"].as_str().unwrap().to_owned())
-}
-
-/// How many of so many connections come to a pipeline, by what their database gets.
-fn changed_of(host: &Host<'_>, flows: usize) -> usize {
-    let changed = |_: &usize| {
-        let mut c = begin(host, 4);
-        c.client.write_all(&query(4, 1, SELECT)).unwrap();
-        let mut got = query(4, 1, SELECT);
-        c.server.read_exact(&mut got).unwrap();
-        c.server_sends(&void(4, 1));
-        let changed = got == at_level(4, 1, LOCAL_QUORUM);
-        // One that never came to the agent is not among its flows.
-        if let Some(why) = why(host, &c) {
-            let (of, not) = (
-                "says enrich, of its sample; through consistency",
-                "not of the sample of rule r",
-            );
-            assert!(why.contains(if changed { of } else { not }), "{why}");
-        }
-        c.ends();
-        changed
-    };
-    (0..flows).filter(changed).count()
-}
-
-#[test]
-fn a_sample_of_a_rules_flows_is_enriched_and_the_others_are_left_alone() {
-    const FLOWS: usize = 200;
-    let sampled = |conditions: &str| {
-        policy(
-            &format!("{conditions}\nsample = 0.5"),
-            "{ transform = \"consistency\", exactly = \"LOCAL_QUORUM\" }",
-        )
-    };
-    host(|host| {
-        let connections = |outcome: &str| {
-            let labels = format!("outcome=\"{outcome}\",rule=\"r\"");
-            host.metric("connections", &labels)
-        };
-        host.policy(&sampled(""));
-        let changed = changed_of(host, FLOWS);
-        assert_eq!(connections("intercepted"), changed as u64);
-        assert_eq!(connections("untouched"), (FLOWS - changed) as u64);
-        // Seven standard deviations: once in 10^11 runs.
-        assert!(changed.abs_diff(FLOWS / 2) <= 50, "{changed} of {FLOWS}");
-
-        // The agent draws where only it knows whether the rule holds: by the flows' numbers.
-        host.policy(&sampled("protocol = [\"v4\"]"));
-        let changed = changed_of(host, 40);
-        assert!(changed.abs_diff(20) <= 2, "{changed} of 40");
-    });
-}
-
-#[test]
-fn observed_flows_that_are_slow_have_later_ones_enriched_until_they_are_not() {
-    const AT_ONCE: i16 = 30;
-    const SLOW: Duration = Duration::from_millis(60);
-    host(|host| {
-        host.policy(
-            "[[rule]]\nname = \"r\"\nto = [\":PORT\"]\naction = \"observe\"\n\
-             trigger = { p99_ms = 50, for = \"1s\" }\n\
-             pipeline = [{ transform = \"consistency\", exactly = \"LOCAL_QUORUM\" }]\n",
-        );
-        let is_on = || {
-            host.agent
-                .metric("underpass_triggered{rule=\"r\"}")
-                .unwrap()
-                == 1.0
-        };
-        let asks = |c: &mut Conversation, level| {
-            c.client.write_all(&query(4, 1, SELECT)).unwrap();
-            c.server_gets(&at_level(4, 1, level));
-            c.server_sends(&void(4, 1));
-        };
-        let mut observed = begin(host, 4);
-        let mut quick = begin(host, 4);
-        asks(&mut quick, 1);
-        assert!(!is_on());
-        eventually("it is slow", || {
-            (0..AT_ONCE).for_each(|stream| observed.client_sends(&query(4, stream, SELECT)));
-            std::thread::sleep(SLOW);
-            (0..AT_ONCE).for_each(|stream| observed.server_sends(&void(4, stream)));
-            is_on()
-        });
-        let mut enriched = begin(host, 4);
-        asks(&mut enriched, LOCAL_QUORUM);
-        let expected = "rule r says enrich, because others are slow; through consistency";
-        assert_eq!(why(host, &enriched).as_deref(), Some(expected));
-        // Those that are observed stay so.
-        asks(&mut quick, 1);
-        eventually("it is not slow any more", || !is_on());
-        eventually("it is let go", || {
-            host.flow(&enriched)["action"] == "bypass"
-        });
-        asks(&mut enriched, 1);
-        let mut later = begin(host, 4);
-        asks(&mut later, 1);
-        for each in [observed, quick, enriched, later] {
-            each.ends();
-        }
-    });
-}
-
-#[test]
-fn a_reload_changes_what_new_flows_meet() {
-    host(|host| {
-        let pipeline = |level: &str| {
-            policy(
-                "",
-                &format!("{{ transform = \"consistency\", exactly = \"{level}\" }}"),
-            )
-        };
-        host.policy(&pipeline("LOCAL_QUORUM"));
-        let mut old = begin(host, 4);
-        host.policy(&pipeline("ALL"));
-        let mut new = begin(host, 4);
-        for (c, level) in [(&mut old, LOCAL_QUORUM), (&mut new, 5)] {
-            c.client.write_all(&query(4, 1, SELECT)).unwrap();
-            c.server_gets(&at_level(4, 1, level));
-            c.server_sends(&void(4, 1));
-        }
-        old.ends();
-        new.ends();
     });
 }
 

@@ -13,8 +13,12 @@
 )]
 
 mod common;
+#[path = "reporters/counted.rs"]
+mod counted;
 #[path = "drivers/raw/frames.rs"]
 mod frames;
+#[path = "reporters/slow.rs"]
+mod slow;
 #[path = "session_rules/wire.rs"]
 mod wire;
 
@@ -261,87 +265,6 @@ fn lines(path: &std::path::Path) -> Vec<Value> {
 }
 
 #[test]
-fn what_is_slow_is_written_down_with_whose_it_is() {
-    const SLOW: Duration = Duration::from_millis(1_100);
-    const STATE: [u8; 5] = [0, 0, 0, 1, b'p'];
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("slow.log");
-    host(|host| {
-        let step = format!("{{ transform = \"slowlog\", over = \"1s\", file = {path:?} }}");
-        host.policy(&policy("", &step));
-        let cgroup = host.sandbox.cgroup.rule_path();
-        for (version, nth) in [(3, 1), (4, 2), (5, 3)] {
-            let mut c = host.connect();
-            let options = [("CQL_VERSION", "3.0.0"), ("APPLICATION_NAME", "shop")];
-            c.client_sends(&startup(version, &options));
-            c.server_sends(&authenticate(version));
-            c.in_segments = version >= 5;
-            c.client_sends(&auth_response(version, 0, b"\0alice\0secret"));
-            c.server_sends(&auth_success(version, 0));
-            asks_everything(&mut c, version);
-            // One of them asks for a later page, and gets one that is not the last.
-            let pages = version == 4;
-            let (mut asked, mut answer) = (execute(version, 4), rows(version, 4, 3));
-            if pages {
-                // Behind an id, a level, flags, a value and the size of a page.
-                asked[9 + 2 + 16 + 2] |= 8;
-                asked.extend(STATE);
-                asked[8] += STATE.len() as u8;
-                answer[9 + 4 + 3] |= 2;
-                answer.splice(9 + 12..9 + 12, STATE);
-                answer[8] += STATE.len() as u8;
-            }
-            c.client_sends(&asked);
-            thread::sleep(SLOW);
-            // Traced.
-            answer[1] |= 2;
-            answer[8] += 16;
-            answer.splice(9..9, 0..16);
-            c.server_sends(&answer);
-            eventually("the slow one is written", || lines(&path).len() >= nth);
-            let written = lines(&path);
-            assert_eq!(written.len(), nth, "{written:?}");
-            let line = &written[nth - 1];
-            let flow = host.flow(&c);
-            for (key, expected) in [
-                ("rule", Value::from("r")),
-                ("flow", flow["id"].clone()),
-                (
-                    "fingerprint",
-                    "UPDATE shop.orders SET v = ? WHERE id = ?".into(),
-                ),
-                ("kind", "update".into()),
-                ("keyspace", "shop".into()),
-                ("table", "orders".into()),
-                ("statements", 1.into()),
-                ("values", 1.into()),
-                ("consistency", "local_one".into()),
-                ("page_size", 100.into()),
-                ("later_page", pages.into()),
-                ("rows", 3.into()),
-                ("more_pages", pages.into()),
-                ("bytes_to_client", answer.len().into()),
-                ("tracing_id", "00010203-0405-0607-0809-0a0b0c0d0e0f".into()),
-                ("coordinator", flow["orig_dst"].clone()),
-                ("client", flow["client"].clone()),
-                ("user", "alice".into()),
-                ("application", "shop".into()),
-                ("pid", flow["pid"].clone()),
-                ("process", flow["process"].clone()),
-                ("cgroup", cgroup.to_str().into()),
-            ] {
-                assert_eq!(line[key], expected, "{key} of {line}");
-            }
-            let latency = u128::from(line["latency_us"].as_u64().unwrap());
-            assert!(latency >= SLOW.as_micros(), "{line}");
-            c.ends();
-        }
-        let written = "journal=\"slowlog\",outcome=\"written\"";
-        assert_eq!(host.metric("journal_records", written), 3);
-    });
-}
-
-#[test]
 fn latencies_are_counted_in_buckets_by_what_was_asked() {
     const SLOW: Duration = Duration::from_millis(1_100);
     host(|host| {
@@ -372,32 +295,6 @@ fn latencies_are_counted_in_buckets_by_what_was_asked() {
         }
         let sum = seconds("sum", "select", "orders", "");
         assert!((SLOW.as_secs_f64()..3.0).contains(&sum), "{sum}");
-        c.ends();
-    });
-}
-
-#[test]
-fn the_slowest_of_many_are_in_the_agents_log() {
-    host(|host| {
-        host.policy(&policy(
-            "",
-            "{ transform = \"slowlog\", slowest_one_in = 50 }",
-        ));
-        let mut c = begin(host, 4);
-        for stream in 0..64 {
-            c.client_sends(&query(4, stream, SELECT));
-            c.server_sends(&void(4, stream));
-        }
-        c.client_sends(&query(
-            4,
-            1,
-            "SELECT slow FROM shop.orders WHERE id = 'secret'",
-        ));
-        thread::sleep(Duration::from_millis(500));
-        c.server_sends(&void(4, 1));
-        let slow = "SELECT slow FROM shop.orders WHERE id = ?";
-        eventually("it is in the log", || host.agent.log().contains(slow));
-        assert!(!host.agent.log().contains("secret"));
         c.ends();
     });
 }
@@ -467,132 +364,5 @@ fn a_thousand_flows_with_stats_are_small() {
             .parse()
             .unwrap();
         assert!(kib < MOST_MIB << 10, "{kib} KiB");
-    });
-}
-
-#[test]
-fn frames_are_counted_by_opcode() {
-    host(|host| {
-        host.policy(&policy("", "{ transform = \"count\" }"));
-        for (version, nth) in [(3, 1), (4, 2), (5, 3)] {
-            let mut c = begin(host, version);
-            asks_everything(&mut c, version);
-            // An event, for which nobody has asked.
-            let event = [&[0, 13][..], b"STATUS_CHANGE"].concat();
-            c.server_sends(&frame(RESPONSE | version, -1, 0x0C, &event));
-            let counted = |from: &str, opcode: &str| {
-                let labels = format!("from=\"{from}\",opcode=\"{opcode}\",rule=\"r\"");
-                host.metric("frames", &labels)
-            };
-            for (from, opcode, each) in [
-                ("client", "startup", 1),
-                ("client", "query", 1),
-                ("client", "prepare", 1),
-                ("client", "execute", 2),
-                ("client", "batch", 1),
-                ("database", "ready", 1),
-                ("database", "result", 4),
-                ("database", "error", 1),
-                ("database", "event", 1),
-            ] {
-                assert_eq!(
-                    counted(from, opcode),
-                    each * nth,
-                    "{version} {from} {opcode}"
-                );
-            }
-            c.ends();
-        }
-    });
-}
-
-#[test]
-fn frames_are_written_down_without_what_is_in_them_unless_that_is_wanted() {
-    let folder = tempfile::tempdir().unwrap();
-    let (bare, full) = (folder.path().join("bare"), folder.path().join("full"));
-    let written = |path| -> Vec<Value> {
-        let text = fs::read_to_string(path).unwrap_or_default();
-        let whole = text
-            .split_inclusive('\n')
-            .filter(|line| line.ends_with('\n'));
-        whole
-            .map(|line| serde_json::from_str(line).unwrap())
-            .collect()
-    };
-    host(|host| {
-        host.policy(&policy(
-            "",
-            &format!(
-                "{{ transform = \"debug\", file = {bare:?}, per_second = 100000 }}, \
-                 {{ transform = \"debug\", file = {full:?}, values = true, bytes = 20, per_second = 100000 }}"
-            ),
-        ));
-        let mut lines = 0;
-        for version in [3, 4, 5] {
-            let mut c = host.connect();
-            c.client_sends(&startup(version, &[("CQL_VERSION", "3.0.0")]));
-            c.server_sends(&authenticate(version));
-            c.in_segments = version >= 5;
-            c.client_sends(&auth_response(version, 0, b"\0alice\0secret"));
-            c.server_sends(&auth_success(version, 0));
-            let text = "SELECT v FROM shop.orders WHERE id = 7";
-            c.client_sends(&query(version, 3, text));
-            c.server_sends(&void(version, 3));
-            let flow = host.flow(&c)["id"].clone();
-            c.ends();
-            lines += 6;
-            for path in [&bare, &full] {
-                eventually("all is written", || written(path).len() >= lines);
-            }
-            let (bare, full) = (written(&bare), written(&full));
-            assert_eq!([bare.len(), full.len()], [lines; 2]);
-            let last = bare[lines - 6..].iter();
-            let opcodes: Vec<_> = last.map(|line| line["opcode"].as_str().unwrap()).collect();
-            let expected = [
-                "startup",
-                "authenticate",
-                "auth_response",
-                "auth_success",
-                "query",
-                "result",
-            ];
-            assert_eq!(opcodes, expected);
-            assert!(bare.iter().all(|line| line.get("body").is_none()));
-            // A password is never there.
-            assert_eq!(full[lines - 4].get("body"), None);
-            let asked = &full[lines - 2];
-            let hex =
-                |bytes: &[u8]| -> String { bytes.iter().map(|b| format!("{b:02x}")).collect() };
-            let body = &query(version, 3, text)[9..];
-            for (key, expected) in [
-                ("rule", Value::from("r")),
-                ("flow", flow),
-                ("from", "client".into()),
-                ("version", version.into()),
-                ("flags", 0.into()),
-                ("stream", 3.into()),
-                ("length", body.len().into()),
-                ("body", hex(&body[..20]).into()),
-            ] {
-                assert_eq!(asked[key], expected, "{key}: {asked}");
-            }
-            assert_eq!(full[lines - 1]["body"], hex(&[0, 0, 0, 1]));
-        }
-        // More than there may be are counted.
-        host.policy(&policy(
-            "",
-            &format!("{{ transform = \"debug\", file = {bare:?}, per_second = 1 }}"),
-        ));
-        let mut c = begin(host, 4);
-        for _ in 0..50 {
-            c.client_sends(&query(4, 1, SELECT));
-            c.server_sends(&void(4, 1));
-        }
-        c.ends();
-        let skipped = || host.metric("debug_skipped", "rule=\"r\"") as usize;
-        eventually("each frame has a line or is counted", || {
-            written(&bare).len() - lines + skipped() == 102
-        });
-        assert!(skipped() > 0);
     });
 }

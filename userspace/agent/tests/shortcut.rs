@@ -8,18 +8,21 @@
     reason = "tests say what they expect by failing, and so do their helpers"
 )]
 
+#[path = "shortcut/bounds.rs"]
+mod bounds;
 mod common;
 #[path = "shortcut/listed.rs"]
 mod listed;
+#[path = "shortcut/seen.rs"]
+mod seen;
 #[path = "shortcut/storms.rs"]
 mod storms;
 
 use std::{
     io::{ErrorKind, Read, Write},
-    net::{Shutdown, TcpListener, TcpStream},
-    os::fd::AsRawFd,
+    net::{TcpListener, TcpStream},
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use common::*;
@@ -27,9 +30,8 @@ use dataplane::trial::Random;
 use nix::sys::{
     epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout},
     signal::Signal,
-    socket::{MsgFlags, recv},
 };
-use socket2::{Domain, Protocol, SockRef, Socket, Type};
+use socket2::{Domain, Protocol, Socket, Type};
 use testkit::sandbox::{Agent, run_in};
 
 /// `UP_SHORTCUT_FLOW_BYTES`.
@@ -163,222 +165,6 @@ fn what_is_not_beneath_the_cgroup_or_not_here_stays_on_tcp() {
     assert_eq!((flows(&agent), messages(&agent, "shortcut")), (0, 0));
 }
 
-#[test]
-fn what_an_application_sees_is_what_tcp_shows() {
-    let hosts = Hosts::new();
-    let listener = listen(&hosts, Family::V4);
-    let agent = hosts.agent(&shortcut(&[port(&listener)]));
-    let (mut client, mut server) = pair(&hosts, &listener, Family::V4);
-    let mut bytes = [0; 64];
-
-    client.write_all(b"hello").unwrap();
-    assert_eq!(rustix::io::ioctl_fionread(&server).unwrap(), 5);
-    assert_eq!(server.peek(&mut bytes).unwrap(), 5);
-    assert_eq!(server.read(&mut bytes).unwrap(), 5);
-    assert_eq!(&bytes[..5], b"hello");
-
-    server.set_nonblocking(true).unwrap();
-    let empty = server.read(&mut bytes).unwrap_err();
-    assert_eq!(empty.kind(), ErrorKind::WouldBlock);
-    server.set_nonblocking(false).unwrap();
-
-    let limit = Duration::from_millis(50);
-    server.set_read_timeout(Some(limit)).unwrap();
-    let begun = Instant::now();
-    let empty = server.read(&mut bytes).unwrap_err();
-    assert_eq!(empty.kind(), ErrorKind::WouldBlock);
-    assert!(begun.elapsed() >= limit);
-    server.set_read_timeout(Some(PATIENCE)).unwrap();
-
-    // A reader that blocks is woken.
-    let waiting = blocked_read(&server);
-    client.write_all(b"wake").unwrap();
-    assert_eq!(waiting.join().unwrap().unwrap(), 4);
-
-    for trigger in [EpollFlags::empty(), EpollFlags::EPOLLET] {
-        let epoll = Epoll::new(EpollCreateFlags::empty()).unwrap();
-        let interest = EpollFlags::EPOLLIN | trigger;
-        epoll.add(&server, EpollEvent::new(interest, 0)).unwrap();
-        assert_eq!(ready(&epoll, 0), 0);
-        client.write_all(b"event").unwrap();
-        assert_eq!(ready(&epoll, 1000), 1, "{trigger:?}");
-        let again = usize::from(trigger.is_empty());
-        assert_eq!(ready(&epoll, 0), again, "{trigger:?}");
-        assert_eq!(server.read(&mut bytes).unwrap(), 5);
-        assert_eq!(ready(&epoll, 0), 0, "{trigger:?}");
-    }
-
-    // A FIN travels by TCP, and is not seen before the bytes that were sent before it.
-    let sent = pattern(0, 100_000);
-    for piece in sent.chunks(1000) {
-        client.write_all(piece).unwrap();
-    }
-    client.shutdown(Shutdown::Write).unwrap();
-    let mut received = Vec::new();
-    server.read_to_end(&mut received).unwrap();
-    assert!(sent == received);
-    server.write_all(b"answer").unwrap();
-    drop(server);
-    received.clear();
-    client.read_to_end(&mut received).unwrap();
-    assert_eq!(received, b"answer");
-
-    // A reset is seen behind the bytes that were sent before it.
-    let (mut client, mut server) = pair(&hosts, &listener, Family::V4);
-    client.write_all(b"last words").unwrap();
-    reset(client);
-    assert_eq!(server.read(&mut bytes).unwrap(), 10);
-    let reset = server.read(&mut bytes).unwrap_err();
-    assert_eq!(reset.kind(), ErrorKind::ConnectionReset);
-
-    // Nobody reads any more.
-    let (mut client, server) = pair(&hosts, &listener, Family::V4);
-    drop(server);
-    eventually("the client is told", || client.write_all(b"x").is_err());
-    assert!(messages(&agent, "shortcut") > 100);
-}
-
-/// What opting in costs: each of these differs from TCP on this kernel. The list is in
-/// docs/decisions/0005-shortcut.md, too.
-#[test]
-fn what_an_application_sees_otherwise_than_with_tcp() {
-    let hosts = Hosts::new();
-    let listener = listen(&hosts, Family::V4);
-    let _agent = hosts.agent(&shortcut(&[port(&listener)]));
-    let mut bytes = [0; 64];
-
-    // MSG_WAITALL returns what there is.
-    let (mut client, server) = pair(&hosts, &listener, Family::V4);
-    client.write_all(b"abc").unwrap();
-    let all = recv(server.as_raw_fd(), &mut bytes[..6], MsgFlags::MSG_WAITALL);
-    assert_eq!(all.unwrap(), 3);
-
-    // splice(2) and sendfile(2) find nothing to take from the socket.
-    client.write_all(b"abc").unwrap();
-    let (_reads, pipe) = rustix::pipe::pipe().unwrap();
-    let flags = rustix::pipe::SpliceFlags::NONBLOCK;
-    server.set_nonblocking(true).unwrap();
-    let spliced = rustix::pipe::splice(&server, None, &pipe, None, 3, flags);
-    assert_eq!(spliced.unwrap_err(), rustix::io::Errno::AGAIN);
-
-    // A read that blocks is told of a reset at the second try.
-    let (client, mut server) = pair(&hosts, &listener, Family::V4);
-    let waiting = blocked_read(&server);
-    reset(client);
-    let first = waiting.join().unwrap().unwrap_err();
-    assert_eq!(first.kind(), ErrorKind::WouldBlock);
-    let second = server.read(&mut bytes).unwrap_err();
-    assert_eq!(second.kind(), ErrorKind::ConnectionReset);
-
-    // A read that blocks is woken when another thread of it may send on, and says that there is
-    // nothing to read.
-    let (mut client, mut server) = pair(&hosts, &listener, Family::V4);
-    let waiting = blocked_read(&client);
-    let much = 16 << 20;
-    thread::scope(|scope| {
-        scope.spawn(|| client.write_all(&pattern(0, much)).unwrap());
-        let mut received = vec![0; much];
-        server.read_exact(&mut received).unwrap();
-        assert!(received == pattern(0, much));
-    });
-    let woken = waiting.join().unwrap().unwrap_err();
-    assert_eq!(woken.kind(), ErrorKind::WouldBlock);
-
-    // To close with bytes unread ends the flow for the peer, and does not reset it.
-    let (mut client, server) = pair(&hosts, &listener, Family::V4);
-    client.write_all(b"unread").unwrap();
-    drop(server);
-    assert_eq!(client.read(&mut bytes).unwrap(), 0);
-}
-
-/// What a flow may hold in the kernel.
-const KERNEL_BYTES: u64 = 8 << 20;
-const TCP_BUFFER_BYTES: usize = 256 << 10;
-
-fn fill_and_drain(
-    (hosts, agent): (&Hosts, &Agent<'_>),
-    client: &mut TcpStream,
-    server: &mut TcpStream,
-    epoll: &Epoll,
-) {
-    let (past_tcp, refused) = (bytes(agent, "shortcut"), messages(agent, "flow_full"));
-    let (mut sent, mut blocked) = (0, 0);
-    // TCP's own buffers take a moment to be full.
-    while blocked < 100 {
-        match client.write(&pattern(sent, 8000)) {
-            Ok(n) => (sent, blocked) = (sent + n, 0),
-            Err(e) if e.kind() == ErrorKind::WouldBlock => {
-                blocked += 1;
-                thread::yield_now();
-            }
-            Err(e) => panic!("{e}"),
-        }
-    }
-    let queued = bytes(agent, "shortcut") - past_tcp;
-    // Or the agent was looking after this very socket when the first one came, and all took TCP.
-    if queued > 0 {
-        let told = rustix::io::ioctl_fionread(&*server).unwrap();
-        assert_eq!(told, queued);
-        let bound = FLOW_BYTES as u64;
-        assert!(queued > bound - 8000 && queued <= bound, "{queued}");
-        assert!(messages(agent, "flow_full") > refused);
-        assert!(sent as u64 > queued, "{sent}");
-    }
-    // Both ends are here.
-    let held = kernel_bytes(&hosts.app);
-    println!(
-        "{sent} bytes were taken, {queued} of them past TCP; the kernel holds {held} for them"
-    );
-    assert!(held < KERNEL_BYTES, "{held}");
-    assert!(sent < 16 << 20, "{sent}");
-
-    let mut received = 0;
-    // As much as there may be: the read that empties the queue is short.
-    let mut buffer = vec![0; 16 << 20];
-    while received < sent {
-        assert_eq!(ready(epoll, 1000), 1, "no edge after {received} of {sent}");
-        let n = server.read(&mut buffer).unwrap();
-        assert!(buffer[..n] == pattern(received, n), "at {received}");
-        received += n;
-    }
-}
-
-/// A reader that has stopped costs the kernel no more than with TCP and the bound, and misses
-/// nothing when it goes on, whichever way the bytes took: it trusts edges and short reads, as
-/// netty's and tokio's do.
-#[test]
-fn a_reader_that_stops_is_bounded_and_misses_nothing() {
-    let hosts = Hosts::new();
-    let listener = listen(&hosts, Family::V4);
-    let agent = hosts.agent(&shortcut(&[port(&listener)]));
-    let (mut client, mut server) = pair(&hosts, &listener, Family::V4);
-    client.set_nonblocking(true).unwrap();
-    server.set_nonblocking(true).unwrap();
-    // Of themselves TCP's buffers grow from round to round, beyond what is asserted of the whole.
-    let (sends, reads) = (SockRef::from(&client), SockRef::from(&server));
-    sends.set_send_buffer_size(TCP_BUFFER_BYTES).unwrap();
-    reads.set_recv_buffer_size(TCP_BUFFER_BYTES).unwrap();
-    let epoll = Epoll::new(EpollCreateFlags::empty()).unwrap();
-    let interest = EpollFlags::EPOLLIN | EpollFlags::EPOLLET;
-    epoll.add(&server, EpollEvent::new(interest, 0)).unwrap();
-    // TCP's own edge may come before the agent's, which then is not needed.
-    for round in 1.. {
-        fill_and_drain((&hosts, &agent), &mut client, &mut server, &epoll);
-        if agent.metric("underpass_shortcut_nudges_total").unwrap() > 0.0 {
-            break;
-        }
-        assert!(round < 30, "no reader was nudged");
-    }
-    // And back, but for what is sent while the agent looks after this very socket.
-    let (before, mut again) = (messages(&agent, "shortcut"), [0; 5]);
-    eventually("it is on the shortcut again", || {
-        client.write_all(b"again").unwrap();
-        assert_eq!(ready(&epoll, 1000), 1);
-        assert_eq!(server.read(&mut again).unwrap(), 5);
-        messages(&agent, "shortcut") == before + 1
-    });
-}
-
 /// On a kernel that cannot have it.
 #[test]
 fn without_the_shortcut_flows_stay_on_tcp() {
@@ -400,32 +186,6 @@ fn without_the_shortcut_flows_stay_on_tcp() {
     exchange(&mut client, &mut server);
     assert_eq!(safer(&agent, "shortcut_off"), 1);
     assert_eq!((flows(&agent), messages(&agent, "shortcut")), (0, 0));
-}
-
-/// Where the host's TCP has no memory to spare, bytes take TCP, in order.
-#[test]
-fn on_a_host_that_is_short_of_memory_bytes_take_tcp() {
-    let hosts = Hosts::new();
-    let (listener, other) = (listen(&hosts, Family::V4), listen(&hosts, Family::V4));
-    let policy = shortcut(&[port(&listener)]);
-    let agent = hosts.switched("UNDERPASS_TEST_HOST_PAGES=0", "", &policy);
-    // Somebody has some of it, whoever else is on this host.
-    let (holder, _reader) = pair(&hosts, &other, Family::V4);
-    holder.set_nonblocking(true).unwrap();
-    while (&holder).write(&[0; 1 << 16]).is_ok() {}
-    let (mut client, mut server) = pair(&hosts, &listener, Family::V4);
-    exchange(&mut client, &mut server);
-    assert_eq!(flows(&agent), 1);
-    assert_eq!(messages(&agent, "shortcut"), 0);
-    assert_eq!(messages(&agent, "host_full"), 200);
-    let sent = pattern(0, 4 << 20);
-    thread::scope(|scope| {
-        scope.spawn(|| client.write_all(&sent).unwrap());
-        let mut received = vec![0; sent.len()];
-        server.read_exact(&mut received).unwrap();
-        assert!(received == sent, "other bytes than were sent");
-    });
-    assert_eq!(bytes(&agent, "shortcut"), 0);
 }
 
 /// Its subflows are TCP sockets, of which nobody reads.
@@ -460,33 +220,6 @@ fn what_is_encrypted_after_its_enrolment_takes_tcp() {
     exchange(&mut client, &mut server);
     assert_eq!(messages(&agent, "upper_layer"), 200);
     assert_eq!(messages(&agent, "shortcut"), 0);
-}
-
-/// Each message costs the kernel more than its bytes.
-#[test]
-fn short_messages_are_bounded_by_their_number() {
-    let hosts = Hosts::new();
-    let listener = listen(&hosts, Family::V4);
-    let agent = hosts.agent(&shortcut(&[port(&listener)]));
-    let (mut client, mut server) = pair(&hosts, &listener, Family::V4);
-    // A reader that keeps up is never over the bound, however many there were.
-    let mut byte = [0; 1];
-    for n in 0..5000_usize {
-        client.write_all(&pattern(n, 1)).unwrap();
-        server.read_exact(&mut byte).unwrap();
-    }
-    assert_eq!(messages(&agent, "shortcut"), 5000);
-    for n in 5000..15_000_usize {
-        client.write_all(&pattern(n, 1)).unwrap();
-    }
-    let put = messages(&agent, "shortcut") - 5000;
-    assert!(
-        (FLOW_MESSAGES - 128..=FLOW_MESSAGES + 128).contains(&put),
-        "{put}"
-    );
-    let mut received = vec![0; 10_000];
-    server.read_exact(&mut received).unwrap();
-    assert!(received == pattern(5000, 10_000));
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -525,28 +258,7 @@ fn rules_come_and_go() {
     assert_eq!((flows(&agent), messages(&agent, "shortcut")), (1, 400));
 }
 
-/// Returns once the thread that reads sleeps.
-fn blocked_read(from: &TcpStream) -> thread::JoinHandle<std::io::Result<usize>> {
-    let (tell, told) = std::sync::mpsc::channel();
-    let mut from = from.try_clone().unwrap();
-    let reads = thread::spawn(move || {
-        tell.send(nix::unistd::gettid()).unwrap();
-        from.read(&mut [0; 64])
-    });
-    let stat = format!("/proc/self/task/{}/stat", told.recv().unwrap());
-    eventually("the reader sleeps", || {
-        let stat = std::fs::read_to_string(&stat).unwrap();
-        stat.rsplit_once(") ").unwrap().1.starts_with('S')
-    });
-    reads
-}
-
 fn ready(epoll: &Epoll, ms: u16) -> usize {
     let limit = EpollTimeout::from(ms);
     epoll.wait(&mut [EpollEvent::empty()], limit).unwrap()
-}
-
-fn reset(socket: TcpStream) {
-    let linger = Some(Duration::ZERO);
-    SockRef::from(&socket).set_linger(linger).unwrap();
 }

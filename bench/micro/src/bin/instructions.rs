@@ -1,6 +1,6 @@
 //! Does one case's work a number of times, and nothing else: for callgrind.
 //!
-//! `instructions` lists the cases, one a line: name, elements in a round.
+//! `instructions` lists the cases, one a line: name, elements in a round, bytes that it is fed.
 //! `instructions NAME ROUNDS` does the work. What a round costs is the difference of two runs
 //! divided by the difference of their rounds: start, inputs and end are in both.
 
@@ -13,7 +13,11 @@ fn main() -> ExitCode {
     match args.as_slice() {
         [] => {
             for entry in ENTRIES {
-                println!("{} {}", entry.name, (entry.build)().expected.elements);
+                let case = (entry.build)();
+                println!(
+                    "{} {} {}",
+                    entry.name, case.expected.elements, case.fed_bytes
+                );
             }
             ExitCode::SUCCESS
         }
