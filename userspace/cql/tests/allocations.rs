@@ -8,6 +8,10 @@
 )]
 mod support;
 
+#[cfg(test)]
+#[path = "support/counting.rs"]
+mod counting;
+
 /// What the benchmark measures, and how the agent counts.
 #[cfg(test)]
 #[path = "../benches/frames/cases.rs"]
@@ -24,7 +28,7 @@ mod stats;
 #[cfg(test)]
 mod tests {
     use super::cases::{CASES, Case, FRAME_BYTES, Flow, OPERATIONS};
-    use super::support::counting::{ALLOCATIONS, Counting, LIVE_BYTES};
+    use super::counting::{ALLOCATIONS, Counting, LIVE_BYTES};
     use super::support::edit::{Edits, KINDS, Kind, Noted, ask, kind, step};
     use super::support::values::{execute_with, parameters, prepares};
     use super::support::*;

@@ -1,268 +1,249 @@
 //! What is told of requests and responses to a sink that asks for details.
 
-#[cfg(test)]
-#[allow(
-    dead_code,
-    clippy::allow_attributes,
-    reason = "each test file uses a part of it"
-)]
-mod support;
-
-#[cfg(test)]
-#[path = "details/flow.rs"]
 mod flow;
-
-#[cfg(test)]
-#[path = "details/rows.rs"]
 mod rows;
-
-#[cfg(test)]
-#[path = "details/written.rs"]
 mod written;
 
-#[cfg(test)]
-mod tests {
-    use cassandra_protocol::frame::Version;
-    use cql::{
-        Consistency, Details, ErrorCode, Fact, MAX_TEXT_BYTES, NoTraceContext, Says, TraceContext,
-    };
+use cassandra_protocol::frame::Version;
+use cql::{
+    Consistency, Details, ErrorCode, Fact, MAX_TEXT_BYTES, NoTraceContext, Says, TraceContext,
+};
 
-    use super::flow::Flow;
-    use super::rows::rows_body;
-    use super::support::*;
+use crate::support::*;
+use flow::Flow;
+use rows::rows_body;
 
-    fn long_string(text: &str) -> Vec<u8> {
-        [&(text.len() as u32).to_be_bytes()[..], text.as_bytes()].concat()
-    }
+fn long_string(text: &str) -> Vec<u8> {
+    [&(text.len() as u32).to_be_bytes()[..], text.as_bytes()].concat()
+}
 
-    #[test]
-    fn what_is_not_answered_is_told_in_the_end() {
-        for version in [3, 4, 5] {
-            let mut flow = Flow::started(version);
-            let text = [&long_string("SELECT a FROM k.t")[..], &[0, 1, 0, 0, 0, 0]].concat();
-            flow.request(0, 1, QUERY, &text);
-            flow.request(0, 2, OPTIONS, &[]);
-            flow.request(0, 3, OPTIONS, &[]);
-            flow.response(0, 3, RESULT, &1_i32.to_be_bytes());
-            // Of this one's answer only the beginning comes.
-            let answer = flow.wrap(frame(version | 0x80, 0, 2, RESULT, &[0; 8]));
-            if version < 5 {
-                flow.feed(false, &answer[..12]);
-            }
-            flow.decoder.is_over(7, &mut flow.sink);
-            let told = std::mem::take(&mut flow.sink.unanswered);
-            let kinds: Vec<&str> = told.iter().map(|(kind, _, _)| kind.as_str()).collect();
-            match version {
-                5 => assert_eq!(kinds, ["select", "options"]),
-                _ => assert_eq!(kinds, ["options", "select"]),
-            }
-            let select = told.iter().find(|(kind, _, _)| kind == "select").unwrap();
-            assert_eq!(select.1, 7);
-            let fingerprint = select.2.asked.fingerprint.as_ref().unwrap();
-            assert_eq!(fingerprint.text(), "SELECT a FROM k.t");
-            flow.decoder.is_over(8, &mut flow.sink);
-            assert_eq!(flow.sink.unanswered.len(), 0, "once");
+#[test]
+fn what_is_not_answered_is_told_in_the_end() {
+    for version in [3, 4, 5] {
+        let mut flow = Flow::started(version);
+        let text = [&long_string("SELECT a FROM k.t")[..], &[0, 1, 0, 0, 0, 0]].concat();
+        flow.request(0, 1, QUERY, &text);
+        flow.request(0, 2, OPTIONS, &[]);
+        flow.request(0, 3, OPTIONS, &[]);
+        flow.response(0, 3, RESULT, &1_i32.to_be_bytes());
+        // Of this one's answer only the beginning comes.
+        let answer = flow.wrap(frame(version | 0x80, 0, 2, RESULT, &[0; 8]));
+        if version < 5 {
+            flow.feed(false, &answer[..12]);
         }
+        flow.decoder.is_over(7, &mut flow.sink);
+        let told = std::mem::take(&mut flow.sink.unanswered);
+        let kinds: Vec<&str> = told.iter().map(|(kind, _, _)| kind.as_str()).collect();
+        match version {
+            5 => assert_eq!(kinds, ["select", "options"]),
+            _ => assert_eq!(kinds, ["options", "select"]),
+        }
+        let select = told.iter().find(|(kind, _, _)| kind == "select").unwrap();
+        assert_eq!(select.1, 7);
+        let fingerprint = select.2.asked.fingerprint.as_ref().unwrap();
+        assert_eq!(fingerprint.text(), "SELECT a FROM k.t");
+        flow.decoder.is_over(8, &mut flow.sink);
+        assert_eq!(flow.sink.unanswered.len(), 0, "once");
     }
+}
 
-    #[test]
-    fn texts_are_for_who_wants_them() {
-        let text = "SELECT a FROM k.t WHERE b = 'x'";
-        let body = [&long_string(text)[..], &[0, 1, 0, 0, 0, 0]].concat();
-        let mut flow = Flow::started(4);
-        assert_eq!(flow.ask(QUERY, &body).text, None);
-        flow.decoder.wants_texts(true);
-        assert_eq!(flow.ask(QUERY, &body).text.as_deref(), Some(text));
-        assert_eq!(flow.ask(QUERY, &body[..20]).text, None);
-        let long = [
-            &long_string(&"x".repeat(MAX_TEXT_BYTES + 1))[..],
-            &[0, 1, 0],
-        ]
-        .concat();
-        assert_eq!(flow.ask(QUERY, &long).text, None);
-        flow.decoder.wants_texts(false);
-        assert_eq!(flow.ask(QUERY, &body).text, None);
-    }
+#[test]
+fn texts_are_for_who_wants_them() {
+    let text = "SELECT a FROM k.t WHERE b = 'x'";
+    let body = [&long_string(text)[..], &[0, 1, 0, 0, 0, 0]].concat();
+    let mut flow = Flow::started(4);
+    assert_eq!(flow.ask(QUERY, &body).text, None);
+    flow.decoder.wants_texts(true);
+    assert_eq!(flow.ask(QUERY, &body).text.as_deref(), Some(text));
+    assert_eq!(flow.ask(QUERY, &body[..20]).text, None);
+    let long = [
+        &long_string(&"x".repeat(MAX_TEXT_BYTES + 1))[..],
+        &[0, 1, 0],
+    ]
+    .concat();
+    assert_eq!(flow.ask(QUERY, &long).text, None);
+    flow.decoder.wants_texts(false);
+    assert_eq!(flow.ask(QUERY, &body).text, None);
+}
 
-    #[test]
-    fn trace_contexts_are_for_who_wants_them() {
-        const CUSTOM_PAYLOAD: u8 = 0x04;
-        let parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
-        let entry = [&[0, 1, 0, 11][..], b"traceparent", &long_string(parent)].concat();
-        let query = [&long_string("SELECT a FROM k.t")[..], &[0, 1, 0, 0, 0, 0]].concat();
-        let body = [&entry[..], &query].concat();
-        for version in [4, 5] {
-            let mut flow = Flow::started(version);
-            let mut asks = |flags, body: &[u8], wants| {
-                flow.decoder.wants_contexts(wants);
-                flow.request(flags, 1, QUERY, body);
-                flow.response(0, 1, RESULT, &1_i32.to_be_bytes());
-                let (kind, _, details) = flow.sink.told.pop().unwrap();
-                assert_eq!(kind, "select");
-                details.context
-            };
-            assert_eq!(asks(CUSTOM_PAYLOAD, &body, false), None);
-            let context = TraceContext::parse(parent.as_bytes());
-            assert!(context.is_ok());
-            assert_eq!(asks(CUSTOM_PAYLOAD, &body, true), Some(context));
-            assert_eq!(asks(0, &query, true), None);
-            let state = [&[0, 10][..], b"tracestate", &long_string("a=b")].concat();
-            let mut both = [&entry[..], &state, &query].concat();
-            both[1] = 2;
-            flow.request(CUSTOM_PAYLOAD, 1, QUERY, &both);
+#[test]
+fn trace_contexts_are_for_who_wants_them() {
+    const CUSTOM_PAYLOAD: u8 = 0x04;
+    let parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+    let entry = [&[0, 1, 0, 11][..], b"traceparent", &long_string(parent)].concat();
+    let query = [&long_string("SELECT a FROM k.t")[..], &[0, 1, 0, 0, 0, 0]].concat();
+    let body = [&entry[..], &query].concat();
+    for version in [4, 5] {
+        let mut flow = Flow::started(version);
+        let mut asks = |flags, body: &[u8], wants| {
+            flow.decoder.wants_contexts(wants);
+            flow.request(flags, 1, QUERY, body);
             flow.response(0, 1, RESULT, &1_i32.to_be_bytes());
-            let (_, _, details) = flow.sink.told.pop().unwrap();
-            assert_eq!(details.context, Some(context));
-            assert_eq!(details.trace_state, Some(Ok("a=b".into())));
-            let mut asks = |flags, body: &[u8], wants| {
-                flow.decoder.wants_contexts(wants);
-                flow.request(flags, 1, QUERY, body);
-                flow.response(0, 1, RESULT, &1_i32.to_be_bytes());
-                flow.sink.told.pop().unwrap().2.context
-            };
-            let mut bad = body.clone();
-            bad[4 + 11 + 4] = b'x';
-            assert_eq!(asks(CUSTOM_PAYLOAD, &bad, true), Some(Err(NoTraceContext)));
-        }
+            let (kind, _, details) = flow.sink.told.pop().unwrap();
+            assert_eq!(kind, "select");
+            details.context
+        };
+        assert_eq!(asks(CUSTOM_PAYLOAD, &body, false), None);
+        let context = TraceContext::parse(parent.as_bytes());
+        assert!(context.is_ok());
+        assert_eq!(asks(CUSTOM_PAYLOAD, &body, true), Some(context));
+        assert_eq!(asks(0, &query, true), None);
+        let state = [&[0, 10][..], b"tracestate", &long_string("a=b")].concat();
+        let mut both = [&entry[..], &state, &query].concat();
+        both[1] = 2;
+        flow.request(CUSTOM_PAYLOAD, 1, QUERY, &both);
+        flow.response(0, 1, RESULT, &1_i32.to_be_bytes());
+        let (_, _, details) = flow.sink.told.pop().unwrap();
+        assert_eq!(details.context, Some(context));
+        assert_eq!(details.trace_state, Some(Ok("a=b".into())));
+        let mut asks = |flags, body: &[u8], wants| {
+            flow.decoder.wants_contexts(wants);
+            flow.request(flags, 1, QUERY, body);
+            flow.response(0, 1, RESULT, &1_i32.to_be_bytes());
+            flow.sink.told.pop().unwrap().2.context
+        };
+        let mut bad = body.clone();
+        bad[4 + 11 + 4] = b'x';
+        assert_eq!(asks(CUSTOM_PAYLOAD, &bad, true), Some(Err(NoTraceContext)));
     }
+}
 
-    #[test]
-    fn who_could_not_log_in_is_told_too() {
-        const AUTH_RESPONSE: u8 = 0x0F;
-        const AUTH_SUCCESS: u8 = 0x10;
-        const ERROR: u8 = 0x00;
-        let token = long_string("\0ann\0secret");
-        let bad = [&0x0100_u32.to_be_bytes()[..], &[0, 0]].concat();
-        for (opcode, body, accepts) in [(AUTH_SUCCESS, &[255; 4][..], true), (ERROR, &bad, false)] {
-            let mut flow = Flow::started(4);
-            flow.request(0, 1, AUTH_RESPONSE, &token);
-            flow.response(0, 1, opcode, body);
-            let details = flow.sink.told.pop().unwrap().2;
-            assert_eq!(details.asked.says, Some(Box::new(Says::User("ann".into()))));
-            assert_eq!(details.answered.accepts, accepts);
-        }
-    }
-
-    #[test]
-    fn bytes_of_a_query() {
+#[test]
+fn who_could_not_log_in_is_told_too() {
+    const AUTH_RESPONSE: u8 = 0x0F;
+    const AUTH_SUCCESS: u8 = 0x10;
+    const ERROR: u8 = 0x00;
+    let token = long_string("\0ann\0secret");
+    let bad = [&0x0100_u32.to_be_bytes()[..], &[0, 0]].concat();
+    for (opcode, body, accepts) in [(AUTH_SUCCESS, &[255; 4][..], true), (ERROR, &bad, false)] {
         let mut flow = Flow::started(4);
-        // A statement, ONE, values and page size and serial consistency; one value, 10 rows, SERIAL.
-        let mut body = long_string("SELECT a FROM t WHERE b = ?");
-        body.extend([0, 1, 0x15, 0, 1, 0, 0, 0, 1, 9, 0, 0, 0, 10, 0, 8]);
-        let asked = flow.ask(QUERY, &body);
-        let parameters = asked.parameters.unwrap();
-        assert_eq!(parameters.consistency.as_str(), "one");
-        assert_eq!(parameters.serial_consistency, Fact::Is(Consistency(8)));
-        assert_eq!((parameters.values, parameters.statements), (1, 1));
-        assert_eq!(parameters.page_size, Fact::Is(10));
-        assert!(!parameters.paging_state && !asked.tracing);
-        assert_eq!(asked.body_bytes as usize, body.len());
+        flow.request(0, 1, AUTH_RESPONSE, &token);
+        flow.response(0, 1, opcode, body);
+        let details = flow.sink.told.pop().unwrap().2;
+        assert_eq!(details.asked.says, Some(Box::new(Says::User("ann".into()))));
+        assert_eq!(details.answered.accepts, accepts);
     }
+}
 
-    #[test]
-    fn what_stands_in_front_of_a_response() {
-        let payload = [&[0, 1][..], &string("key"), &[0, 0, 0, 2, 1, 2]].concat();
-        let warnings = [&[0, 2][..], &string("careful"), &string("again")].concat();
-        let rows = rows_body(Version::V4, 3, true, true, false, false);
-        let body = [&[9; 16][..], &warnings, &payload, &rows].concat();
-        let mut flow = Flow::started(4);
-        let text = query(4, "SELECT a FROM t", None);
-        flow.request(0x06, 1, QUERY, &[&payload[..], &text].concat());
-        flow.response(0x0E, 1, RESULT, &body);
-        let (
-            _,
-            _,
-            Details {
-                asked, answered, ..
-            },
-        ) = flow.sink.told.pop().unwrap();
-        assert!(asked.tracing);
-        assert_eq!(asked.parameters.unwrap().consistency, Consistency(1));
-        assert_eq!(answered.tracing_id, Some([9; 16]));
-        assert_eq!(answered.warnings, Some(2));
-        assert_eq!(answered.rows, Some(3));
-        assert_eq!(flow.sink.anomalies, []);
-    }
+#[test]
+fn bytes_of_a_query() {
+    let mut flow = Flow::started(4);
+    // A statement, ONE, values and page size and serial consistency; one value, 10 rows, SERIAL.
+    let mut body = long_string("SELECT a FROM t WHERE b = ?");
+    body.extend([0, 1, 0x15, 0, 1, 0, 0, 0, 1, 9, 0, 0, 0, 10, 0, 8]);
+    let asked = flow.ask(QUERY, &body);
+    let parameters = asked.parameters.unwrap();
+    assert_eq!(parameters.consistency.as_str(), "one");
+    assert_eq!(parameters.serial_consistency, Fact::Is(Consistency(8)));
+    assert_eq!((parameters.values, parameters.statements), (1, 1));
+    assert_eq!(parameters.page_size, Fact::Is(10));
+    assert!(!parameters.paging_state && !asked.tracing);
+    assert_eq!(asked.body_bytes as usize, body.len());
+}
 
-    #[test]
-    fn errors_and_other_responses_have_no_rows() {
-        let mut flow = Flow::started(4);
-        for (opcode, body) in [
-            (ERROR, &[0, 0, 0x12, 0, 0, 0][..]),
-            (RESULT, &[0, 0, 0, 1]),
-            (6, &[0, 0]),
-        ] {
-            let answered = flow.answer(0, opcode, body);
-            assert_eq!(answered.rows, None);
-            assert_eq!(answered.warnings, Some(0));
-            assert_eq!(answered.body_bytes as usize, body.len());
-        }
-        flow.request(0, 1, QUERY, &query(4, "SELECT a FROM t", None));
-        let error = [&[7; 16][..], &0x1200_i32.to_be_bytes()].concat();
-        flow.response(0x02, 1, ERROR, &error);
-        let (_, error, details) = flow.sink.told.pop().unwrap();
-        assert_eq!(error, Some(ErrorCode::Code(0x1200)));
-        assert_eq!(details.answered.tracing_id, Some([7; 16]));
-    }
+#[test]
+fn what_stands_in_front_of_a_response() {
+    let payload = [&[0, 1][..], &string("key"), &[0, 0, 0, 2, 1, 2]].concat();
+    let warnings = [&[0, 2][..], &string("careful"), &string("again")].concat();
+    let rows = rows_body(Version::V4, 3, true, true, false, false);
+    let body = [&[9; 16][..], &warnings, &payload, &rows].concat();
+    let mut flow = Flow::started(4);
+    let text = query(4, "SELECT a FROM t", None);
+    flow.request(0x06, 1, QUERY, &[&payload[..], &text].concat());
+    flow.response(0x0E, 1, RESULT, &body);
+    let (
+        _,
+        _,
+        Details {
+            asked, answered, ..
+        },
+    ) = flow.sink.told.pop().unwrap();
+    assert!(asked.tracing);
+    assert_eq!(asked.parameters.unwrap().consistency, Consistency(1));
+    assert_eq!(answered.tracing_id, Some([9; 16]));
+    assert_eq!(answered.warnings, Some(2));
+    assert_eq!(answered.rows, Some(3));
+    assert_eq!(flow.sink.anomalies, []);
+}
 
-    #[test]
-    fn what_cannot_be_read_is_not_known() {
-        let mut flow = Flow::started(4);
-        flow.request(0x01, 1, QUERY, b"compressed");
-        flow.response(0x0B, 1, RESULT, b"compressed");
-        let (
-            _,
-            _,
-            Details {
-                asked, answered, ..
-            },
-        ) = flow.sink.told.pop().unwrap();
-        assert_eq!(asked.parameters, None);
-        assert_eq!((answered.tracing_id, answered.warnings), (None, None));
+#[test]
+fn errors_and_other_responses_have_no_rows() {
+    let mut flow = Flow::started(4);
+    for (opcode, body) in [
+        (ERROR, &[0, 0, 0x12, 0, 0, 0][..]),
+        (RESULT, &[0, 0, 0, 1]),
+        (6, &[0, 0]),
+    ] {
+        let answered = flow.answer(0, opcode, body);
         assert_eq!(answered.rows, None);
-        assert_eq!(
-            flow.ask(QUERY, &long_string("SELECT a FROM t")).parameters,
-            None
-        );
-        assert_eq!(flow.ask(BATCH, &[0, 0, 1, 7]).parameters, None);
-        assert_eq!(flow.ask(OPTIONS, &[]).parameters, None);
-        let absurd = [&[0, 0, 0, 2, 0, 0, 0, 1][..], &[0xFF; 20]].concat();
-        assert_eq!(flow.answer(0, RESULT, &absurd).rows, None);
-        // Lists of lists, deeper than anybody goes.
-        let mut deep = vec![0, 0, 0, 2, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0];
-        deep.extend([0, 0x20].repeat(10_000));
-        assert_eq!(flow.answer(0, RESULT, &deep).rows, None);
+        assert_eq!(answered.warnings, Some(0));
+        assert_eq!(answered.body_bytes as usize, body.len());
     }
+    flow.request(0, 1, QUERY, &query(4, "SELECT a FROM t", None));
+    let error = [&[7; 16][..], &0x1200_i32.to_be_bytes()].concat();
+    flow.response(0x02, 1, ERROR, &error);
+    let (_, error, details) = flow.sink.told.pop().unwrap();
+    assert_eq!(error, Some(ErrorCode::Code(0x1200)));
+    assert_eq!(details.answered.tracing_id, Some([7; 16]));
+}
 
-    #[test]
-    fn details_belong_to_their_request() {
-        let mut flow = Flow::started(4);
-        for (stream, level) in [(1_i16, 1_u8), (2, 4), (300, 6)] {
-            let mut body = long_string("SELECT a FROM t");
-            body.extend([0, level, 0]);
-            flow.request(0, stream, QUERY, &body);
-        }
-        // On a stream that waits: the newer one counts.
+#[test]
+fn what_cannot_be_read_is_not_known() {
+    let mut flow = Flow::started(4);
+    flow.request(0x01, 1, QUERY, b"compressed");
+    flow.response(0x0B, 1, RESULT, b"compressed");
+    let (
+        _,
+        _,
+        Details {
+            asked, answered, ..
+        },
+    ) = flow.sink.told.pop().unwrap();
+    assert_eq!(asked.parameters, None);
+    assert_eq!((answered.tracing_id, answered.warnings), (None, None));
+    assert_eq!(answered.rows, None);
+    assert_eq!(
+        flow.ask(QUERY, &long_string("SELECT a FROM t")).parameters,
+        None
+    );
+    assert_eq!(flow.ask(BATCH, &[0, 0, 1, 7]).parameters, None);
+    assert_eq!(flow.ask(OPTIONS, &[]).parameters, None);
+    let absurd = [&[0, 0, 0, 2, 0, 0, 0, 1][..], &[0xFF; 20]].concat();
+    assert_eq!(flow.answer(0, RESULT, &absurd).rows, None);
+    // Lists of lists, deeper than anybody goes.
+    let mut deep = vec![0, 0, 0, 2, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0];
+    deep.extend([0, 0x20].repeat(10_000));
+    assert_eq!(flow.answer(0, RESULT, &deep).rows, None);
+}
+
+#[test]
+fn details_belong_to_their_request() {
+    let mut flow = Flow::started(4);
+    for (stream, level) in [(1_i16, 1_u8), (2, 4), (300, 6)] {
         let mut body = long_string("SELECT a FROM t");
-        body.extend([0, 5, 0]);
-        flow.request(0, 2, QUERY, &body);
-        for stream in [300, 2, 1] {
-            flow.response(0, stream, RESULT, &[0, 0, 0, 1]);
-        }
-        let levels: Vec<_> = flow
-            .sink
-            .told
-            .iter()
-            .map(|(_, _, details)| details.asked.parameters.as_ref().unwrap().consistency.0)
-            .collect();
-        assert_eq!(levels, [6, 5, 1]);
+        body.extend([0, level, 0]);
+        flow.request(0, stream, QUERY, &body);
     }
+    // On a stream that waits: the newer one counts.
+    let mut body = long_string("SELECT a FROM t");
+    body.extend([0, 5, 0]);
+    flow.request(0, 2, QUERY, &body);
+    for stream in [300, 2, 1] {
+        flow.response(0, stream, RESULT, &[0, 0, 0, 1]);
+    }
+    let levels: Vec<_> = flow
+        .sink
+        .told
+        .iter()
+        .map(|(_, _, details)| details.asked.parameters.as_ref().unwrap().consistency.0)
+        .collect();
+    assert_eq!(levels, [6, 5, 1]);
+}
 
-    #[test]
-    fn levels_have_names() {
-        let names: Vec<_> = (0..12).map(|level| Consistency(level).as_str()).collect();
-        assert_eq!(names.last(), Some(&"other"));
-        assert_eq!(names.first(), Some(&"any"));
-        assert_eq!(Consistency(10).to_string(), "local_one");
-    }
+#[test]
+fn levels_have_names() {
+    let names: Vec<_> = (0..12).map(|level| Consistency(level).as_str()).collect();
+    assert_eq!(names.last(), Some(&"other"));
+    assert_eq!(names.first(), Some(&"any"));
+    assert_eq!(Consistency(10).to_string(), "local_one");
 }

@@ -1,153 +1,140 @@
 //! What `guard` refuses, and what it lets pass.
 
-#[cfg(test)]
-#[allow(
-    dead_code,
-    clippy::allow_attributes,
-    reason = "each test file uses a part of it"
-)]
-mod support;
+use crate::support::edit::*;
+use crate::support::values::*;
+use crate::support::*;
 
-#[cfg(test)]
-mod tests {
-    use super::support::edit::*;
-    use super::support::values::*;
-    use super::support::*;
+/// Whether a request passes; its refusal's code and message otherwise.
+fn passes(flow: &mut Edits, stream: i16, opcode: u8, body: &[u8]) -> Result<(), (i32, String)> {
+    let kind = flow.kind;
+    let asked = kind.sent(0, stream, opcode, body);
+    let passed = kind.read(&flow.requests(&asked)).len();
+    let Some(told) = flow.editor.answers() else {
+        assert_eq!(passed, 1);
+        return Ok(());
+    };
+    assert_eq!(passed, 0);
+    let [told] = &kind.read(&told)[..] else {
+        panic!("one answer")
+    };
+    let code = i32::from_be_bytes(told[9..13].try_into().unwrap());
+    let length = usize::from(u16::from_be_bytes([told[13], told[14]]));
+    Err((
+        code,
+        String::from_utf8(told[15..15 + length].to_vec()).unwrap(),
+    ))
+}
 
-    /// Whether a request passes; its refusal's code and message otherwise.
-    fn passes(flow: &mut Edits, stream: i16, opcode: u8, body: &[u8]) -> Result<(), (i32, String)> {
-        let kind = flow.kind;
-        let asked = kind.sent(0, stream, opcode, body);
-        let passed = kind.read(&flow.requests(&asked)).len();
-        let Some(told) = flow.editor.answers() else {
-            assert_eq!(passed, 1);
-            return Ok(());
+#[test]
+fn what_is_prepared_is_guarded_when_it_is_prepared_and_after_that() {
+    for kind in KINDS {
+        let settings = "transform = \"guard\"\nrefuse = [\"truncate\", \"writes\"]\nmax_batch = 2";
+        let mut flow = Edits::of(kind, settings);
+        let version = kind.version;
+        let prepare = |text: &str| prepare(version, text, None);
+        let (code, message) = passes(&mut flow, 1, PREPARE, &prepare("TRUNCATE ks.t")).unwrap_err();
+        assert_eq!(
+            (code, message.as_str()),
+            (0x2200, "underpass: refused by rule r: truncate")
+        );
+        passes(
+            &mut flow,
+            1,
+            PREPARE,
+            &prepare("SELECT v FROM ks.t WHERE k = ?"),
+        )
+        .unwrap();
+        answered(&mut flow, 1, &prepared(b"good"));
+        let execute = |id: &[u8]| {
+            let mut body = short_bytes(id);
+            if version == 5 {
+                body.extend(short_bytes(b"of the metadata"));
+            }
+            body.extend([0, 1, 0, 0, 0, 0]);
+            body.truncate(body.len() - if version == 5 { 0 } else { 3 });
+            body
         };
-        assert_eq!(passed, 0);
-        let [told] = &kind.read(&told)[..] else {
-            panic!("one answer")
-        };
-        let code = i32::from_be_bytes(told[9..13].try_into().unwrap());
-        let length = usize::from(u16::from_be_bytes([told[13], told[14]]));
-        Err((
-            code,
-            String::from_utf8(told[15..15 + length].to_vec()).unwrap(),
-        ))
+        passes(&mut flow, 2, EXECUTE, &execute(b"good")).unwrap();
+        let (code, _) = passes(&mut flow, 3, EXECUTE, &execute(b"somebody's")).unwrap_err();
+        assert_eq!(code, 0x2500, "{kind:?}: to be prepared again");
+        let children = [Child::Id(b"good")];
+        let (_, message) =
+            passes(&mut flow, 4, BATCH, &batch(version, &children, None)).unwrap_err();
+        assert!(message.ends_with(": write"), "{message}");
+
+        // Another flow of the rule does not know what was prepared under another pipeline.
+        let mut other = Edits::of(
+            kind,
+            "transform = \"guard\"\nmax_batch = 2\nmode = \"shadow\"",
+        );
+        let three = [
+            Child::Text("DELETE FROM ks.t WHERE k = 1"),
+            Child::Id(b"x"),
+            Child::Id(b"y"),
+        ];
+        passes(&mut other, 1, BATCH, &batch(version, &three, None)).unwrap();
     }
+}
 
-    #[test]
-    fn what_is_prepared_is_guarded_when_it_is_prepared_and_after_that() {
-        for kind in KINDS {
-            let settings =
-                "transform = \"guard\"\nrefuse = [\"truncate\", \"writes\"]\nmax_batch = 2";
-            let mut flow = Edits::of(kind, settings);
-            let version = kind.version;
-            let prepare = |text: &str| prepare(version, text, None);
-            let (code, message) =
-                passes(&mut flow, 1, PREPARE, &prepare("TRUNCATE ks.t")).unwrap_err();
-            assert_eq!(
-                (code, message.as_str()),
-                (0x2200, "underpass: refused by rule r: truncate")
-            );
-            passes(
-                &mut flow,
-                1,
-                PREPARE,
-                &prepare("SELECT v FROM ks.t WHERE k = ?"),
-            )
-            .unwrap();
-            answered(&mut flow, 1, &prepared(b"good"));
-            let execute = |id: &[u8]| {
-                let mut body = short_bytes(id);
-                if version == 5 {
-                    body.extend(short_bytes(b"of the metadata"));
-                }
-                body.extend([0, 1, 0, 0, 0, 0]);
-                body.truncate(body.len() - if version == 5 { 0 } else { 3 });
-                body
-            };
-            passes(&mut flow, 2, EXECUTE, &execute(b"good")).unwrap();
-            let (code, _) = passes(&mut flow, 3, EXECUTE, &execute(b"somebody's")).unwrap_err();
-            assert_eq!(code, 0x2500, "{kind:?}: to be prepared again");
-            let children = [Child::Id(b"good")];
-            let (_, message) =
-                passes(&mut flow, 4, BATCH, &batch(version, &children, None)).unwrap_err();
-            assert!(message.ends_with(": write"), "{message}");
-
-            // Another flow of the rule does not know what was prepared under another pipeline.
-            let mut other = Edits::of(
-                kind,
-                "transform = \"guard\"\nmax_batch = 2\nmode = \"shadow\"",
-            );
-            let three = [
-                Child::Text("DELETE FROM ks.t WHERE k = 1"),
-                Child::Id(b"x"),
-                Child::Id(b"y"),
-            ];
-            passes(&mut other, 1, BATCH, &batch(version, &three, None)).unwrap();
+#[test]
+fn a_batch_of_too_many_is_refused_whatever_is_in_it() {
+    const TEXT: &str = "INSERT INTO ks.t (k) VALUES (1)";
+    for kind in KINDS {
+        let mut flow = Edits::of(kind, "transform = \"guard\"\nmax_batch = 2");
+        prepares(&mut flow, TEXT, b"good");
+        let [text, id] = [|| Child::Text(TEXT), || Child::Id(b"good")];
+        let mut may = |children: &[Child<'_>]| {
+            passes(&mut flow, 4, BATCH, &batch(kind.version, children, None))
+        };
+        for two in [[text(), text()], [id(), id()], [text(), id()]] {
+            assert_eq!(may(&two), Ok(()), "{kind:?}");
+        }
+        for three in [[text(), text(), text()], [id(), id(), id()]] {
+            let (code, message) = may(&three).unwrap_err();
+            assert_eq!(code, 0x2200, "{kind:?}");
+            assert!(message.ends_with(": batch"), "{kind:?}: {message}");
         }
     }
+}
 
-    #[test]
-    fn a_batch_of_too_many_is_refused_whatever_is_in_it() {
-        const TEXT: &str = "INSERT INTO ks.t (k) VALUES (1)";
-        for kind in KINDS {
-            let mut flow = Edits::of(kind, "transform = \"guard\"\nmax_batch = 2");
-            prepares(&mut flow, TEXT, b"good");
-            let [text, id] = [|| Child::Text(TEXT), || Child::Id(b"good")];
-            let mut may = |children: &[Child<'_>]| {
-                passes(&mut flow, 4, BATCH, &batch(kind.version, children, None))
-            };
-            for two in [[text(), text()], [id(), id()], [text(), id()]] {
-                assert_eq!(may(&two), Ok(()), "{kind:?}");
-            }
-            for three in [[text(), text(), text()], [id(), id(), id()]] {
-                let (code, message) = may(&three).unwrap_err();
-                assert_eq!(code, 0x2200, "{kind:?}");
-                assert!(message.ends_with(": batch"), "{kind:?}: {message}");
-            }
+#[test]
+fn an_unqualified_table_is_that_of_the_keyspace_that_the_flow_is_in() {
+    for kind in KINDS {
+        let settings = "transform = \"guard\"\ntables = [\"shop.t\", \"yard.u\"]";
+        let mut flow = Edits::of(kind, settings);
+        let ask = |text: &str| ask(kind.version, text);
+        let may = |flow: &mut Edits, text: &str| passes(flow, 9, QUERY, &ask(text)).is_ok();
+        assert!(!may(&mut flow, "SELECT * FROM t"), "{kind:?}: none yet");
+        passes(&mut flow, 1, QUERY, &ask("/* a comment */ use shop")).unwrap();
+        assert!(!may(&mut flow, "SELECT * FROM t"), "its answer is out");
+        answered(&mut flow, 1, &set_keyspace("shop"));
+        assert!(may(&mut flow, "SELECT * FROM t") && !may(&mut flow, "SELECT * FROM u"));
+        assert!(!may(&mut flow, "USE secret"));
+        // One that fails changes nothing.
+        passes(&mut flow, 1, QUERY, &ask("USE yard")).unwrap();
+        let error = kind.sent(0x80, 1, ERROR, &[0, 0, 0x22, 0, 0, 0]);
+        assert_eq!(flow.responses(&error), error);
+        assert!(may(&mut flow, "SELECT * FROM t"));
+        // Of two at once nobody knows which was last.
+        for (stream, keyspace) in [(1, "yard"), (2, "shop")] {
+            passes(&mut flow, stream, QUERY, &ask(&format!("USE {keyspace}"))).unwrap();
         }
-    }
-
-    #[test]
-    fn an_unqualified_table_is_that_of_the_keyspace_that_the_flow_is_in() {
-        for kind in KINDS {
-            let settings = "transform = \"guard\"\ntables = [\"shop.t\", \"yard.u\"]";
-            let mut flow = Edits::of(kind, settings);
-            let ask = |text: &str| ask(kind.version, text);
-            let may = |flow: &mut Edits, text: &str| passes(flow, 9, QUERY, &ask(text)).is_ok();
-            assert!(!may(&mut flow, "SELECT * FROM t"), "{kind:?}: none yet");
-            passes(&mut flow, 1, QUERY, &ask("/* a comment */ use shop")).unwrap();
-            assert!(!may(&mut flow, "SELECT * FROM t"), "its answer is out");
-            answered(&mut flow, 1, &set_keyspace("shop"));
-            assert!(may(&mut flow, "SELECT * FROM t") && !may(&mut flow, "SELECT * FROM u"));
-            assert!(!may(&mut flow, "USE secret"));
-            // One that fails changes nothing.
-            passes(&mut flow, 1, QUERY, &ask("USE yard")).unwrap();
-            let error = kind.sent(0x80, 1, ERROR, &[0, 0, 0x22, 0, 0, 0]);
-            assert_eq!(flow.responses(&error), error);
-            assert!(may(&mut flow, "SELECT * FROM t"));
-            // Of two at once nobody knows which was last.
-            for (stream, keyspace) in [(1, "yard"), (2, "shop")] {
-                passes(&mut flow, stream, QUERY, &ask(&format!("USE {keyspace}"))).unwrap();
-            }
-            answered(&mut flow, 2, &set_keyspace("shop"));
-            answered(&mut flow, 1, &set_keyspace("yard"));
-            assert!(!may(&mut flow, "SELECT * FROM t") && !may(&mut flow, "SELECT * FROM u"));
-            passes(&mut flow, 1, QUERY, &ask("USE yard")).unwrap();
-            answered(&mut flow, 1, &set_keyspace("yard"));
-            assert!(may(&mut flow, "SELECT * FROM u"));
-            // Prepared, it would change unseen.
-            let body = prepare(kind.version, "USE shop", None);
-            assert!(passes(&mut flow, 1, PREPARE, &body).is_err());
-            if kind.version == 5 {
-                let named = query(5, "SELECT * FROM t", Some("shop"));
-                passes(&mut flow, 3, QUERY, &named).unwrap();
-                let named = query(5, "SELECT * FROM u", Some("shop"));
-                assert!(passes(&mut flow, 3, QUERY, &named).is_err());
-                let named = prepare(5, "SELECT * FROM t", Some("shop"));
-                passes(&mut flow, 4, PREPARE, &named).unwrap();
-            }
+        answered(&mut flow, 2, &set_keyspace("shop"));
+        answered(&mut flow, 1, &set_keyspace("yard"));
+        assert!(!may(&mut flow, "SELECT * FROM t") && !may(&mut flow, "SELECT * FROM u"));
+        passes(&mut flow, 1, QUERY, &ask("USE yard")).unwrap();
+        answered(&mut flow, 1, &set_keyspace("yard"));
+        assert!(may(&mut flow, "SELECT * FROM u"));
+        // Prepared, it would change unseen.
+        let body = prepare(kind.version, "USE shop", None);
+        assert!(passes(&mut flow, 1, PREPARE, &body).is_err());
+        if kind.version == 5 {
+            let named = query(5, "SELECT * FROM t", Some("shop"));
+            passes(&mut flow, 3, QUERY, &named).unwrap();
+            let named = query(5, "SELECT * FROM u", Some("shop"));
+            assert!(passes(&mut flow, 3, QUERY, &named).is_err());
+            let named = prepare(5, "SELECT * FROM t", Some("shop"));
+            passes(&mut flow, 4, PREPARE, &named).unwrap();
         }
     }
 }

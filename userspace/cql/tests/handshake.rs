@@ -1,550 +1,536 @@
 //! What a handshake tells, and how far it lets bytes pass.
 
-#[cfg(test)]
-#[allow(
-    dead_code,
-    clippy::allow_attributes,
-    reason = "each test file uses a part of it"
-)]
-mod support;
-
-#[cfg(test)]
-#[path = "handshake/peers.rs"]
 mod peers;
 
-#[cfg(test)]
-mod tests {
-    use super::peers::{NO_STREAM, Peers};
-    use super::support::edit::KINDS;
-    use super::support::*;
-    use cassandra_protocol::authenticators::SaslAuthenticatorProvider;
-    use cassandra_protocol::authenticators::StaticPasswordAuthenticatorProvider;
-    use cassandra_protocol::compression::Compression as NoCompression;
-    use cassandra_protocol::frame::frame_decoder::{FrameDecoder, Lz4FrameDecoder};
-    use cassandra_protocol::frame::message_response::ResponseBody;
-    use cassandra_protocol::frame::{Envelope, Version};
-    use cql::{Compression, Fact, Handshake, ProtocolVersion, Refusal, Session, Unknowable};
-    use proptest::prelude::*;
-    use std::sync::Arc;
+use crate::support::edit::KINDS;
+use crate::support::*;
+use cassandra_protocol::authenticators::SaslAuthenticatorProvider;
+use cassandra_protocol::authenticators::StaticPasswordAuthenticatorProvider;
+use cassandra_protocol::compression::Compression as NoCompression;
+use cassandra_protocol::frame::frame_decoder::{FrameDecoder, Lz4FrameDecoder};
+use cassandra_protocol::frame::message_response::ResponseBody;
+use cassandra_protocol::frame::{Envelope, Version};
+use cql::{Compression, Fact, Handshake, ProtocolVersion, Refusal, Session, Unknowable};
+use peers::{NO_STREAM, Peers};
+use proptest::prelude::*;
+use std::sync::Arc;
 
-    const AUTH_CHALLENGE: u8 = 0x0E;
-    const AUTH_RESPONSE: u8 = 0x0F;
-    const AUTH_SUCCESS: u8 = 0x10;
-    const REGISTER: u8 = 0x0B;
+const AUTH_CHALLENGE: u8 = 0x0E;
+const AUTH_RESPONSE: u8 = 0x0F;
+const AUTH_SUCCESS: u8 = 0x10;
+const REGISTER: u8 = 0x0B;
 
-    fn is(text: &str) -> Fact<Box<str>> {
-        Fact::Is(text.into())
+fn is(text: &str) -> Fact<Box<str>> {
+    Fact::Is(text.into())
+}
+
+fn token(token: &[u8]) -> Vec<u8> {
+    [&(token.len() as i32).to_be_bytes()[..], token].concat()
+}
+
+const OPTIONS_SENT: &[(&str, &str)] = &[
+    ("DRIVER_NAME", "Driver"),
+    ("DRIVER_VERSION", "1.2"),
+    ("APPLICATION_NAME", "app"),
+];
+
+#[test]
+fn who_is_refused_at_once_is_told_so_in_his_version_on_his_stream() {
+    const STARTUP: u8 = 0x01;
+    for version in 3..=5 {
+        let asked = [version, 0, 1, 2, STARTUP, 0, 0, 0, 22];
+        let told = cql::refuse_first(asked, "no").unwrap();
+        let error = [&0x2100_i32.to_be_bytes()[..], &[0, 2], b"no"].concat();
+        let header = [0x80 | version, 0, 1, 2, 0, 0, 0, 0, 8];
+        assert_eq!(told, [&header[..], &error].concat());
     }
-
-    fn token(token: &[u8]) -> Vec<u8> {
-        [&(token.len() as i32).to_be_bytes()[..], token].concat()
+    for none in [
+        [2, 0, 1, 2, STARTUP, 0, 0, 0, 22],
+        [6, 0, 1, 2, STARTUP, 0, 0, 0, 22],
+        [0x84, 0, 1, 2, STARTUP, 0, 0, 0, 22],
+        // READY, which no client says; and no opcode.
+        [4, 0, 1, 2, 0x02, 0, 0, 0, 22],
+        [4, 0, 1, 2, 0xEE, 0, 0, 0, 22],
+        [4, 0, 1, 2, STARTUP, 0xFF, 0, 0, 22],
+        *b"GET / HTT",
+    ] {
+        assert_eq!(cql::refuse_first(none, "no"), None, "{none:?}");
     }
+}
 
-    const OPTIONS_SENT: &[(&str, &str)] = &[
-        ("DRIVER_NAME", "Driver"),
-        ("DRIVER_VERSION", "1.2"),
-        ("APPLICATION_NAME", "app"),
-    ];
-
-    #[test]
-    fn who_is_refused_at_once_is_told_so_in_his_version_on_his_stream() {
-        const STARTUP: u8 = 0x01;
-        for version in 3..=5 {
-            let asked = [version, 0, 1, 2, STARTUP, 0, 0, 0, 22];
-            let told = cql::refuse_first(asked, "no").unwrap();
-            let error = [&0x2100_i32.to_be_bytes()[..], &[0, 2], b"no"].concat();
-            let header = [0x80 | version, 0, 1, 2, 0, 0, 0, 0, 8];
-            assert_eq!(told, [&header[..], &error].concat());
-        }
-        for none in [
-            [2, 0, 1, 2, STARTUP, 0, 0, 0, 22],
-            [6, 0, 1, 2, STARTUP, 0, 0, 0, 22],
-            [0x84, 0, 1, 2, STARTUP, 0, 0, 0, 22],
-            // READY, which no client says; and no opcode.
-            [4, 0, 1, 2, 0x02, 0, 0, 0, 22],
-            [4, 0, 1, 2, 0xEE, 0, 0, 0, 22],
-            [4, 0, 1, 2, STARTUP, 0xFF, 0, 0, 22],
-            *b"GET / HTT",
-        ] {
-            assert_eq!(cql::refuse_first(none, "no"), None, "{none:?}");
-        }
-    }
-
-    #[test]
-    fn a_whole_handshake_at_every_cut() {
-        for kind in KINDS {
-            let version = kind.version;
-            for piece in [1, 2, 3, 5, 8, 13, 64, 10_000] {
-                let mut peers = Peers::started_as(kind, piece, OPTIONS_SENT, AUTHENTICATE);
-                assert_eq!(peers.session(), &Session::default(), "not let in yet");
-                peers.client(1, AUTH_RESPONSE, &token(b"PLAIN"));
-                peers.server(1, AUTH_CHALLENGE, &token(b"PLAIN-START"));
-                peers.client(2, AUTH_RESPONSE, &token(b"\0alice\0secret"));
-                assert_eq!(peers.told(), (0, 0));
-                peers.server(2, AUTH_SUCCESS, &[255; 4]);
-                assert_eq!(peers.told(), (0, 1));
-                let expected = Session {
-                    user: is("alice"),
-                    keyspace: Fact::Open,
-                    driver: is("Driver"),
-                    driver_version: is("1.2"),
-                    application: is("app"),
-                    protocol: Fact::Is(match version {
-                        3 => ProtocolVersion::V3,
-                        4 => ProtocolVersion::V4,
-                        _ => ProtocolVersion::V5,
-                    }),
-                    compression: Fact::Is(match kind.compression {
-                        NoCompression::None => Compression::None,
-                        NoCompression::Lz4 => Compression::Lz4,
-                        NoCompression::Snappy => Compression::Snappy,
-                    }),
-                    tls: Fact::Is(false),
-                };
-                assert_eq!(peers.session(), &expected, "{kind:?}");
-                peers.client(3, REGISTER, b"\0\0");
-                peers.server(3, READY, b"");
-                peers.query(4, "SELECT * FROM system.local");
-                peers.server(4, RESULT, &[0, 0, 0, 2, 1, 2, 3]);
-                assert_eq!(peers.told(), (0, 1), "{kind:?} in pieces of {piece}");
-                peers.query(5, "USE \"Shop\"");
-                peers.server(5, RESULT, &set_keyspace("Shop"));
-                assert_eq!(peers.told(), (0, 2));
-                assert_eq!(peers.session().keyspace, is("Shop"));
-                assert!(peers.handshake.unknowable().is_empty());
-                assert!(peers.all_passed());
-            }
-        }
-    }
-
-    #[test]
-    fn what_cassandra_protocol_says_is_read() {
-        let authenticator =
-            StaticPasswordAuthenticatorProvider::new("alice", "secret").create_authenticator();
-        for (version, number) in [(Version::V3, 3), (Version::V4, 4)] {
-            let mut peers = Peers::new(number, 7);
-            let startup = Envelope::new_req_startup(Some("snappy".into()), version);
-            peers.client_bytes(&startup.encode_with(NoCompression::None).unwrap());
-            peers.server(NO_STREAM, AUTHENTICATE, b"\0\x01x");
-            let response =
-                Envelope::new_req_auth_response(authenticator.initial_response(), version);
-            peers.client_bytes(&response.encode_with(NoCompression::None).unwrap());
-            peers.server(NO_STREAM, AUTH_SUCCESS, &[255; 4]);
-            assert_eq!(peers.session().user, is("alice"));
-            assert_eq!(peers.session().compression, Fact::Is(Compression::Snappy));
+#[test]
+fn a_whole_handshake_at_every_cut() {
+    for kind in KINDS {
+        let version = kind.version;
+        for piece in [1, 2, 3, 5, 8, 13, 64, 10_000] {
+            let mut peers = Peers::started_as(kind, piece, OPTIONS_SENT, AUTHENTICATE);
+            assert_eq!(peers.session(), &Session::default(), "not let in yet");
+            peers.client(1, AUTH_RESPONSE, &token(b"PLAIN"));
+            peers.server(1, AUTH_CHALLENGE, &token(b"PLAIN-START"));
+            peers.client(2, AUTH_RESPONSE, &token(b"\0alice\0secret"));
+            assert_eq!(peers.told(), (0, 0));
+            peers.server(2, AUTH_SUCCESS, &[255; 4]);
+            assert_eq!(peers.told(), (0, 1));
+            let expected = Session {
+                user: is("alice"),
+                keyspace: Fact::Open,
+                driver: is("Driver"),
+                driver_version: is("1.2"),
+                application: is("app"),
+                protocol: Fact::Is(match version {
+                    3 => ProtocolVersion::V3,
+                    4 => ProtocolVersion::V4,
+                    _ => ProtocolVersion::V5,
+                }),
+                compression: Fact::Is(match kind.compression {
+                    NoCompression::None => Compression::None,
+                    NoCompression::Lz4 => Compression::Lz4,
+                    NoCompression::Snappy => Compression::Snappy,
+                }),
+                tls: Fact::Is(false),
+            };
+            assert_eq!(peers.session(), &expected, "{kind:?}");
+            peers.client(3, REGISTER, b"\0\0");
+            peers.server(3, READY, b"");
+            peers.query(4, "SELECT * FROM system.local");
+            peers.server(4, RESULT, &[0, 0, 0, 2, 1, 2, 3]);
+            assert_eq!(peers.told(), (0, 1), "{kind:?} in pieces of {piece}");
+            peers.query(5, "USE \"Shop\"");
+            peers.server(5, RESULT, &set_keyspace("Shop"));
+            assert_eq!(peers.told(), (0, 2));
+            assert_eq!(peers.session().keyspace, is("Shop"));
+            assert!(peers.handshake.unknowable().is_empty());
             assert!(peers.all_passed());
         }
     }
+}
 
-    #[test]
-    fn nobody_has_to_log_in() {
-        let peers = Peers::started(4, 3, &[], READY);
-        assert_eq!(peers.session().user, Fact::Absent);
-        assert_eq!(peers.session().driver, Fact::Absent);
-        assert_eq!(peers.told(), (0, 1));
-    }
-
-    #[test]
-    fn a_startup_that_is_refused_tells_nothing() {
-        let mut peers = Peers::new(5, 4);
-        peers.client_bytes(&startup(5, &[("DRIVER_NAME", "first")]));
-        // In a version of the server's own.
-        peers.server_bytes(&frame(0x84, 0, 0, ERROR, b"\0\0\0\x0a\0\0"));
-        assert_eq!(peers.session(), &Session::default());
-        peers.version = 4;
-        peers.client_bytes(&startup(4, &[("DRIVER_NAME", "second")]));
-        peers.server(NO_STREAM, READY, b"");
-        assert_eq!(peers.session().driver, is("second"));
-        assert_eq!(peers.session().protocol, Fact::Is(ProtocolVersion::V4));
-        assert!(peers.all_passed());
-    }
-
-    #[test]
-    fn a_log_in_that_fails_can_be_tried_again() {
-        let mut peers = Peers::started(4, 5, &[], AUTHENTICATE);
-        peers.client(1, AUTH_RESPONSE, &token(b"\0mallory\0guess"));
-        peers.server(1, ERROR, b"\0\0\x01\0\0\0");
-        assert_eq!(peers.session().user, Fact::Open);
-        peers.client(2, AUTH_RESPONSE, &token(b"\0alice\0secret"));
-        peers.server(2, AUTH_SUCCESS, &[255; 4]);
+#[test]
+fn what_cassandra_protocol_says_is_read() {
+    let authenticator =
+        StaticPasswordAuthenticatorProvider::new("alice", "secret").create_authenticator();
+    for (version, number) in [(Version::V3, 3), (Version::V4, 4)] {
+        let mut peers = Peers::new(number, 7);
+        let startup = Envelope::new_req_startup(Some("snappy".into()), version);
+        peers.client_bytes(&startup.encode_with(NoCompression::None).unwrap());
+        peers.server(NO_STREAM, AUTHENTICATE, b"\0\x01x");
+        let response = Envelope::new_req_auth_response(authenticator.initial_response(), version);
+        peers.client_bytes(&response.encode_with(NoCompression::None).unwrap());
+        peers.server(NO_STREAM, AUTH_SUCCESS, &[255; 4]);
         assert_eq!(peers.session().user, is("alice"));
-    }
-
-    #[test]
-    fn the_token_that_counts_is_the_one_that_was_accepted() {
-        let mut peers = Peers::started(4, 5, &[], AUTHENTICATE);
-        peers.client(1, AUTH_RESPONSE, &token(b"\0mallory\0guess"));
-        let passed = peers.requests.passed.len();
-        peers.client(2, AUTH_RESPONSE, &token(b"\0alice\0wrong"));
-        assert_eq!(peers.requests.passed.len(), passed, "it waits for its turn");
-        peers.server(1, AUTH_SUCCESS, &[255; 4]);
-        assert_eq!(peers.session().user, is("mallory"));
-        assert!(peers.all_passed());
-        assert_eq!(peers.session().user, is("mallory"));
-    }
-
-    /// The keyspace that this first request tells, and why there is none.
-    fn keyspace(version: u8, opcode: u8, body: &[u8]) -> (Fact<Box<str>>, Vec<Unknowable>) {
-        let mut peers = Peers::started(version, 11, &[], READY);
-        peers.client(1, opcode, body);
-        let handshake = &peers.handshake;
-        (
-            handshake.session().keyspace.clone(),
-            handshake.unknowable().to_vec(),
-        )
-    }
-
-    #[test]
-    fn the_first_request_for_data_tells_the_keyspace() {
-        use Fact::{Absent, Open};
-        for version in [3, 4, 5] {
-            for (text, expected) in [
-                ("SELECT a FROM Shop.t", is("shop")),
-                ("INSERT INTO \"Shop\".t (a) VALUES (1)", is("Shop")),
-                ("CREATE KEYSPACE shop WITH x = 1", is("shop")),
-                ("SELECT a FROM t", Absent),
-                ("CREATE ROLE bob", Absent),
-                ("SELECT a FROM system_auth.roles", Open),
-                ("INSERT INTO systems.t (a) VALUES (1)", is("systems")),
-                ("DESCRIBE TABLES", Open),
-            ] {
-                let of = |opcode, body: &[u8]| keyspace(version, opcode, body);
-                let told = (expected, vec![]);
-                assert_eq!(of(QUERY, &query(version, text, None)), told, "{text}");
-                assert_eq!(of(PREPARE, &prepare(version, text, None)), told, "{text}");
-            }
-            let batched = batch(version, &[Child::Text("UPDATE shop.t SET a = 1")], None);
-            assert_eq!(keyspace(version, BATCH, &batched), (is("shop"), vec![]));
-            let unknown = (Absent, vec![Unknowable::UnknownPreparedId]);
-            assert_eq!(keyspace(version, EXECUTE, &execute(b"id")), unknown);
-            let unreadable = (Absent, vec![Unknowable::Unreadable]);
-            assert_eq!(keyspace(version, QUERY, b"\0"), unreadable);
-            let nonsense = query(version, "frobnicate", None);
-            assert_eq!(keyspace(version, QUERY, &nonsense), unreadable);
-        }
-        let named = query(5, "SELECT a FROM t", Some("shop"));
-        assert_eq!(keyspace(5, QUERY, &named), (is("shop"), vec![]));
-        let named = prepare(5, "SELECT a FROM t", Some("shop"));
-        assert_eq!(keyspace(5, PREPARE, &named), (is("shop"), vec![]));
-    }
-
-    #[test]
-    fn what_another_flow_prepared_is_known() {
-        let store = Arc::default();
-        let mut preparing = Flow {
-            decoder: cql::FlowDecoder::new(Arc::clone(&store)),
-            ..Flow::new(4)
-        };
-        preparing.requests(&startup(4, &[]));
-        preparing.responses(&frame(0x84, 0, 0, READY, &[]));
-        preparing.prepare(b"data", "SELECT a FROM shop.t");
-        preparing.prepare(b"own", "SELECT a FROM system.local");
-        preparing.prepare(b"use", "USE shop");
-        let mut peers = Peers::new(4, 9);
-        peers.handshake = Handshake::new(store);
-        peers.client_bytes(&startup(4, &[]));
-        peers.server(NO_STREAM, READY, b"");
-        peers.client(1, EXECUTE, &execute(b"own"));
-        assert_eq!(peers.session().keyspace, Fact::Open);
-        peers.client(2, EXECUTE, &execute(b"use"));
-        peers.server(2, ERROR, b"\0\0\x22\0\0\0");
-        peers.client(3, EXECUTE, &execute(b"data"));
-        assert_eq!(peers.session().keyspace, is("shop"));
+        assert_eq!(peers.session().compression, Fact::Is(Compression::Snappy));
         assert!(peers.all_passed());
     }
+}
 
-    #[test]
-    fn a_use_is_answered_by_what_sets_a_keyspace() {
-        for version in [4, 5] {
-            let mut peers = Peers::started(version, 6, &[], READY);
-            peers.query(1, "SELECT * FROM system.local");
-            peers.query(1, "USE system");
-            peers.query(2, "SELECT * FROM local");
-            let waiting = peers.requests.passed.len();
-            // Of the first request on that stream.
-            peers.server(1, RESULT, &[0, 0, 0, 2]);
-            assert_eq!(peers.requests.passed.len(), waiting);
-            peers.server(1, RESULT, &set_keyspace("system"));
-            assert!(peers.all_passed(), "`local` is the system's now");
-            assert_eq!(peers.session().keyspace, Fact::Open);
-            peers.query(3, "USE shop");
-            peers.server(3, RESULT, b"\0\0");
-            assert_eq!(peers.session().keyspace, Fact::Absent);
-            assert_eq!(peers.handshake.unknowable(), [Unknowable::Unreadable]);
-            peers.query(4, "SELECT a FROM shop.t");
-            assert_eq!(
-                peers.session().keyspace,
-                Fact::Absent,
-                "nothing is taken back"
-            );
-        }
-    }
+#[test]
+fn nobody_has_to_log_in() {
+    let peers = Peers::started(4, 3, &[], READY);
+    assert_eq!(peers.session().user, Fact::Absent);
+    assert_eq!(peers.session().driver, Fact::Absent);
+    assert_eq!(peers.told(), (0, 1));
+}
 
-    #[test]
-    fn what_is_no_cql_ends_it_at_once() {
-        for (bytes, why) in [
-            (&b"\x16"[..], Unknowable::Tls),
-            (b"GET /", Unknowable::NotCql),
-            (b"\x84", Unknowable::NotCql),
-            (b"\x06", Unknowable::Version),
-            (b"\x41", Unknowable::Version),
-            (b"\x04\0\0\0\x08\0\0\0\0", Unknowable::NotCql),
-            (b"\x04\0\0\0\x01\xFF\xFF\xFF\xFF", Unknowable::NotCql),
-            (b"\x05\x10\0\0\x01\0\0\0\0", Unknowable::Version),
+#[test]
+fn a_startup_that_is_refused_tells_nothing() {
+    let mut peers = Peers::new(5, 4);
+    peers.client_bytes(&startup(5, &[("DRIVER_NAME", "first")]));
+    // In a version of the server's own.
+    peers.server_bytes(&frame(0x84, 0, 0, ERROR, b"\0\0\0\x0a\0\0"));
+    assert_eq!(peers.session(), &Session::default());
+    peers.version = 4;
+    peers.client_bytes(&startup(4, &[("DRIVER_NAME", "second")]));
+    peers.server(NO_STREAM, READY, b"");
+    assert_eq!(peers.session().driver, is("second"));
+    assert_eq!(peers.session().protocol, Fact::Is(ProtocolVersion::V4));
+    assert!(peers.all_passed());
+}
+
+#[test]
+fn a_log_in_that_fails_can_be_tried_again() {
+    let mut peers = Peers::started(4, 5, &[], AUTHENTICATE);
+    peers.client(1, AUTH_RESPONSE, &token(b"\0mallory\0guess"));
+    peers.server(1, ERROR, b"\0\0\x01\0\0\0");
+    assert_eq!(peers.session().user, Fact::Open);
+    peers.client(2, AUTH_RESPONSE, &token(b"\0alice\0secret"));
+    peers.server(2, AUTH_SUCCESS, &[255; 4]);
+    assert_eq!(peers.session().user, is("alice"));
+}
+
+#[test]
+fn the_token_that_counts_is_the_one_that_was_accepted() {
+    let mut peers = Peers::started(4, 5, &[], AUTHENTICATE);
+    peers.client(1, AUTH_RESPONSE, &token(b"\0mallory\0guess"));
+    let passed = peers.requests.passed.len();
+    peers.client(2, AUTH_RESPONSE, &token(b"\0alice\0wrong"));
+    assert_eq!(peers.requests.passed.len(), passed, "it waits for its turn");
+    peers.server(1, AUTH_SUCCESS, &[255; 4]);
+    assert_eq!(peers.session().user, is("mallory"));
+    assert!(peers.all_passed());
+    assert_eq!(peers.session().user, is("mallory"));
+}
+
+/// The keyspace that this first request tells, and why there is none.
+fn keyspace(version: u8, opcode: u8, body: &[u8]) -> (Fact<Box<str>>, Vec<Unknowable>) {
+    let mut peers = Peers::started(version, 11, &[], READY);
+    peers.client(1, opcode, body);
+    let handshake = &peers.handshake;
+    (
+        handshake.session().keyspace.clone(),
+        handshake.unknowable().to_vec(),
+    )
+}
+
+#[test]
+fn the_first_request_for_data_tells_the_keyspace() {
+    use Fact::{Absent, Open};
+    for version in [3, 4, 5] {
+        for (text, expected) in [
+            ("SELECT a FROM Shop.t", is("shop")),
+            ("INSERT INTO \"Shop\".t (a) VALUES (1)", is("Shop")),
+            ("CREATE KEYSPACE shop WITH x = 1", is("shop")),
+            ("SELECT a FROM t", Absent),
+            ("CREATE ROLE bob", Absent),
+            ("SELECT a FROM system_auth.roles", Open),
+            ("INSERT INTO systems.t (a) VALUES (1)", is("systems")),
+            ("DESCRIBE TABLES", Open),
         ] {
-            let mut peers = Peers::new(4, 1);
-            peers.client_bytes(bytes);
-            assert_eq!(peers.handshake.over(), Some(why), "{bytes:?}");
-            assert_eq!(peers.session().tls, Fact::Is(why == Unknowable::Tls));
-            assert_eq!(peers.told(), (1, 0));
-            assert_eq!(peers.handshake.refusal("no"), Refusal::Silence);
-            peers.client_bytes(b"anything");
-            peers.server_bytes(b"at all");
-            assert!(peers.all_passed());
+            let of = |opcode, body: &[u8]| keyspace(version, opcode, body);
+            let told = (expected, vec![]);
+            assert_eq!(of(QUERY, &query(version, text, None)), told, "{text}");
+            assert_eq!(of(PREPARE, &prepare(version, text, None)), told, "{text}");
         }
-        let mut peers = Peers::new(4, 1);
-        peers.server_bytes(b"220");
-        assert_eq!(peers.handshake.over(), Some(Unknowable::NotCql));
+        let batched = batch(version, &[Child::Text("UPDATE shop.t SET a = 1")], None);
+        assert_eq!(keyspace(version, BATCH, &batched), (is("shop"), vec![]));
+        let unknown = (Absent, vec![Unknowable::UnknownPreparedId]);
+        assert_eq!(keyspace(version, EXECUTE, &execute(b"id")), unknown);
+        let unreadable = (Absent, vec![Unknowable::Unreadable]);
+        assert_eq!(keyspace(version, QUERY, b"\0"), unreadable);
+        let nonsense = query(version, "frobnicate", None);
+        assert_eq!(keyspace(version, QUERY, &nonsense), unreadable);
     }
+    let named = query(5, "SELECT a FROM t", Some("shop"));
+    assert_eq!(keyspace(5, QUERY, &named), (is("shop"), vec![]));
+    let named = prepare(5, "SELECT a FROM t", Some("shop"));
+    assert_eq!(keyspace(5, PREPARE, &named), (is("shop"), vec![]));
+}
 
-    #[test]
-    fn what_is_compressed_in_no_way_that_was_agreed_on_is_not_guessed() {
-        // Segments are never Snappy's.
-        let compressing = [("COMPRESSION", "snappy"), ("DRIVER_NAME", "d")];
-        for answer in [READY, AUTHENTICATE] {
-            let peers = Peers::started(5, 2, &compressing, answer);
-            assert_eq!(peers.handshake.over(), Some(Unknowable::SegmentCompression));
-            assert_eq!(peers.session().driver, is("d"), "that much was said before");
-            assert_eq!(peers.session().compression, Fact::Is(Compression::Snappy));
-            assert!(matches!(peers.handshake.refusal("no"), Refusal::Now(_)));
-        }
-        // Bodies that are not what their flag says, and a flag that nobody has agreed on.
-        for options in [&[("COMPRESSION", "lz4")][..], &[]] {
-            let mut peers = Peers::started(4, 2, options, AUTHENTICATE);
-            peers.client_bytes(&frame(4, 1, 1, AUTH_RESPONSE, &token(b"\0alice\0x")));
-            peers.server(1, AUTH_SUCCESS, &[255; 4]);
-            assert_eq!(peers.session().user, Fact::Absent);
-            peers.client_bytes(&frame(4, 1, 1, QUERY, b"compressed"));
-            assert_eq!(peers.session().keyspace, Fact::Absent);
-            assert_eq!(peers.handshake.unknowable(), [Unknowable::CompressedBody]);
-        }
-    }
+#[test]
+fn what_another_flow_prepared_is_known() {
+    let store = Arc::default();
+    let mut preparing = Flow {
+        decoder: cql::FlowDecoder::new(Arc::clone(&store)),
+        ..Flow::new(4)
+    };
+    preparing.requests(&startup(4, &[]));
+    preparing.responses(&frame(0x84, 0, 0, READY, &[]));
+    preparing.prepare(b"data", "SELECT a FROM shop.t");
+    preparing.prepare(b"own", "SELECT a FROM system.local");
+    preparing.prepare(b"use", "USE shop");
+    let mut peers = Peers::new(4, 9);
+    peers.handshake = Handshake::new(store);
+    peers.client_bytes(&startup(4, &[]));
+    peers.server(NO_STREAM, READY, b"");
+    peers.client(1, EXECUTE, &execute(b"own"));
+    assert_eq!(peers.session().keyspace, Fact::Open);
+    peers.client(2, EXECUTE, &execute(b"use"));
+    peers.server(2, ERROR, b"\0\0\x22\0\0\0");
+    peers.client(3, EXECUTE, &execute(b"data"));
+    assert_eq!(peers.session().keyspace, is("shop"));
+    assert!(peers.all_passed());
+}
 
-    #[test]
-    fn a_denied_flow_in_segments_of_lz4_is_told_in_one() {
-        let compressing = [("COMPRESSION", "lz4")];
-        let mut peers = Peers::started(5, 7, &compressing, READY);
-        peers.compression = NoCompression::Lz4;
+#[test]
+fn a_use_is_answered_by_what_sets_a_keyspace() {
+    for version in [4, 5] {
+        let mut peers = Peers::started(version, 6, &[], READY);
+        peers.query(1, "SELECT * FROM system.local");
+        peers.query(1, "USE system");
+        peers.query(2, "SELECT * FROM local");
+        let waiting = peers.requests.passed.len();
+        // Of the first request on that stream.
+        peers.server(1, RESULT, &[0, 0, 0, 2]);
+        assert_eq!(peers.requests.passed.len(), waiting);
+        peers.server(1, RESULT, &set_keyspace("system"));
+        assert!(peers.all_passed(), "`local` is the system's now");
+        assert_eq!(peers.session().keyspace, Fact::Open);
+        peers.query(3, "USE shop");
+        peers.server(3, RESULT, b"\0\0");
+        assert_eq!(peers.session().keyspace, Fact::Absent);
+        assert_eq!(peers.handshake.unknowable(), [Unknowable::Unreadable]);
         peers.query(4, "SELECT a FROM shop.t");
-        assert_eq!(peers.session().keyspace, is("shop"));
-        let Refusal::Now(error) = peers.handshake.refusal("not for you") else {
-            panic!("it can be told now")
-        };
-        let mut decoder = Lz4FrameDecoder::default();
-        let mut rest = error;
-        let envelopes = decoder.consume(&mut rest, NoCompression::Lz4).unwrap();
-        assert_eq!(envelopes.len(), 1);
-        assert_eq!(envelopes[0].stream_id, 4);
-        assert!(rest.is_empty());
+        assert_eq!(
+            peers.session().keyspace,
+            Fact::Absent,
+            "nothing is taken back"
+        );
     }
+}
 
-    #[test]
-    fn hostile_values_are_bounded_and_do_not_hold() {
-        let long = "x".repeat(300);
-        let peers = Peers::started(4, 100, &[("DRIVER_NAME", &long)], READY);
-        assert_eq!(peers.session().driver, Fact::Absent);
-        assert_eq!(peers.handshake.unknowable(), [Unknowable::TooLong]);
+#[test]
+fn what_is_no_cql_ends_it_at_once() {
+    for (bytes, why) in [
+        (&b"\x16"[..], Unknowable::Tls),
+        (b"GET /", Unknowable::NotCql),
+        (b"\x84", Unknowable::NotCql),
+        (b"\x06", Unknowable::Version),
+        (b"\x41", Unknowable::Version),
+        (b"\x04\0\0\0\x08\0\0\0\0", Unknowable::NotCql),
+        (b"\x04\0\0\0\x01\xFF\xFF\xFF\xFF", Unknowable::NotCql),
+        (b"\x05\x10\0\0\x01\0\0\0\0", Unknowable::Version),
+    ] {
+        let mut peers = Peers::new(4, 1);
+        peers.client_bytes(bytes);
+        assert_eq!(peers.handshake.over(), Some(why), "{bytes:?}");
+        assert_eq!(peers.session().tls, Fact::Is(why == Unknowable::Tls));
+        assert_eq!(peers.told(), (1, 0));
+        assert_eq!(peers.handshake.refusal("no"), Refusal::Silence);
+        peers.client_bytes(b"anything");
+        peers.server_bytes(b"at all");
+        assert!(peers.all_passed());
+    }
+    let mut peers = Peers::new(4, 1);
+    peers.server_bytes(b"220");
+    assert_eq!(peers.handshake.over(), Some(Unknowable::NotCql));
+}
 
-        let mut peers = Peers::started(4, 1000, &[], AUTHENTICATE);
-        peers.client(1, AUTH_RESPONSE, &token(&[b'x'; 100_000]));
+#[test]
+fn what_is_compressed_in_no_way_that_was_agreed_on_is_not_guessed() {
+    // Segments are never Snappy's.
+    let compressing = [("COMPRESSION", "snappy"), ("DRIVER_NAME", "d")];
+    for answer in [READY, AUTHENTICATE] {
+        let peers = Peers::started(5, 2, &compressing, answer);
+        assert_eq!(peers.handshake.over(), Some(Unknowable::SegmentCompression));
+        assert_eq!(peers.session().driver, is("d"), "that much was said before");
+        assert_eq!(peers.session().compression, Fact::Is(Compression::Snappy));
+        assert!(matches!(peers.handshake.refusal("no"), Refusal::Now(_)));
+    }
+    // Bodies that are not what their flag says, and a flag that nobody has agreed on.
+    for options in [&[("COMPRESSION", "lz4")][..], &[]] {
+        let mut peers = Peers::started(4, 2, options, AUTHENTICATE);
+        peers.client_bytes(&frame(4, 1, 1, AUTH_RESPONSE, &token(b"\0alice\0x")));
         peers.server(1, AUTH_SUCCESS, &[255; 4]);
         assert_eq!(peers.session().user, Fact::Absent);
-        assert_eq!(peers.handshake.unknowable(), [Unknowable::TooLong]);
-        assert!(peers.all_passed());
-
-        // More options than there are bytes.
-        let mut peers = Peers::new(4, 7);
-        peers.client_bytes(&frame(
-            4,
-            0,
-            0,
-            STARTUP,
-            b"\xFF\xFF\0\x0bDRIVER_NAME\0\x01d",
-        ));
-        peers.server(NO_STREAM, READY, b"");
-        assert_eq!(peers.session().driver, Fact::Absent);
-        assert_eq!(peers.session().compression, Fact::Absent);
-        assert_eq!(peers.handshake.unknowable(), [Unknowable::Unreadable]);
+        peers.client_bytes(&frame(4, 1, 1, QUERY, b"compressed"));
+        assert_eq!(peers.session().keyspace, Fact::Absent);
+        assert_eq!(peers.handshake.unknowable(), [Unknowable::CompressedBody]);
     }
+}
 
-    #[test]
-    fn in_segments_what_had_to_be_waited_for_ends_it() {
-        let two = |first: Vec<u8>, second: Vec<u8>| segment(true, &[first, second].concat());
-        let data = || frame(5, 0, 2, QUERY, &query(5, "SELECT a FROM shop.t", None));
-        for (answer, first) in [
-            (
-                AUTHENTICATE,
-                frame(5, 0, 1, AUTH_RESPONSE, &token(b"\0a\0b")),
-            ),
-            (READY, frame(5, 0, 1, QUERY, &query(5, "USE shop", None))),
-        ] {
-            let mut peers = Peers::started(5, 1000, &[], answer);
-            peers.client_bytes(&two(first, data()));
-            assert_eq!(peers.handshake.over(), Some(Unknowable::Pipelined));
-        }
-        let mut peers = Peers::started(5, 1000, &[], AUTHENTICATE);
-        peers.client_bytes(&segment(true, &data()));
-        assert_eq!(peers.handshake.over(), Some(Unknowable::Early));
-        // A frame whose head is in one segment and whose text in the next.
-        let mut peers = Peers::started(5, 1000, &[], READY);
-        peers.client_bytes(&segment(false, &data()[..20]));
-        assert_eq!(peers.handshake.over(), Some(Unknowable::Split));
-        let mut peers = Peers::started(5, 1000, &[], READY);
-        let mut bad = segment(true, &data());
-        *bad.last_mut().unwrap() ^= 1;
-        peers.client_bytes(&bad);
-        assert_eq!(peers.handshake.over(), Some(Unknowable::Framing));
+#[test]
+fn a_denied_flow_in_segments_of_lz4_is_told_in_one() {
+    let compressing = [("COMPRESSION", "lz4")];
+    let mut peers = Peers::started(5, 7, &compressing, READY);
+    peers.compression = NoCompression::Lz4;
+    peers.query(4, "SELECT a FROM shop.t");
+    assert_eq!(peers.session().keyspace, is("shop"));
+    let Refusal::Now(error) = peers.handshake.refusal("not for you") else {
+        panic!("it can be told now")
+    };
+    let mut decoder = Lz4FrameDecoder::default();
+    let mut rest = error;
+    let envelopes = decoder.consume(&mut rest, NoCompression::Lz4).unwrap();
+    assert_eq!(envelopes.len(), 1);
+    assert_eq!(envelopes[0].stream_id, 4);
+    assert!(rest.is_empty());
+}
+
+#[test]
+fn hostile_values_are_bounded_and_do_not_hold() {
+    let long = "x".repeat(300);
+    let peers = Peers::started(4, 100, &[("DRIVER_NAME", &long)], READY);
+    assert_eq!(peers.session().driver, Fact::Absent);
+    assert_eq!(peers.handshake.unknowable(), [Unknowable::TooLong]);
+
+    let mut peers = Peers::started(4, 1000, &[], AUTHENTICATE);
+    peers.client(1, AUTH_RESPONSE, &token(&[b'x'; 100_000]));
+    peers.server(1, AUTH_SUCCESS, &[255; 4]);
+    assert_eq!(peers.session().user, Fact::Absent);
+    assert_eq!(peers.handshake.unknowable(), [Unknowable::TooLong]);
+    assert!(peers.all_passed());
+
+    // More options than there are bytes.
+    let mut peers = Peers::new(4, 7);
+    peers.client_bytes(&frame(
+        4,
+        0,
+        0,
+        STARTUP,
+        b"\xFF\xFF\0\x0bDRIVER_NAME\0\x01d",
+    ));
+    peers.server(NO_STREAM, READY, b"");
+    assert_eq!(peers.session().driver, Fact::Absent);
+    assert_eq!(peers.session().compression, Fact::Absent);
+    assert_eq!(peers.handshake.unknowable(), [Unknowable::Unreadable]);
+}
+
+#[test]
+fn in_segments_what_had_to_be_waited_for_ends_it() {
+    let two = |first: Vec<u8>, second: Vec<u8>| segment(true, &[first, second].concat());
+    let data = || frame(5, 0, 2, QUERY, &query(5, "SELECT a FROM shop.t", None));
+    for (answer, first) in [
+        (
+            AUTHENTICATE,
+            frame(5, 0, 1, AUTH_RESPONSE, &token(b"\0a\0b")),
+        ),
+        (READY, frame(5, 0, 1, QUERY, &query(5, "USE shop", None))),
+    ] {
+        let mut peers = Peers::started(5, 1000, &[], answer);
+        peers.client_bytes(&two(first, data()));
+        assert_eq!(peers.handshake.over(), Some(Unknowable::Pipelined));
     }
+    let mut peers = Peers::started(5, 1000, &[], AUTHENTICATE);
+    peers.client_bytes(&segment(true, &data()));
+    assert_eq!(peers.handshake.over(), Some(Unknowable::Early));
+    // A frame whose head is in one segment and whose text in the next.
+    let mut peers = Peers::started(5, 1000, &[], READY);
+    peers.client_bytes(&segment(false, &data()[..20]));
+    assert_eq!(peers.handshake.over(), Some(Unknowable::Split));
+    let mut peers = Peers::started(5, 1000, &[], READY);
+    let mut bad = segment(true, &data());
+    *bad.last_mut().unwrap() ^= 1;
+    peers.client_bytes(&bad);
+    assert_eq!(peers.handshake.over(), Some(Unknowable::Framing));
+}
 
-    #[test]
-    fn a_large_frame_in_many_segments_passes() {
-        let mut peers = Peers::started(5, 50_000, &[], READY);
-        peers.query(1, "SELECT * FROM system.local");
-        let rows = frame(0x85, 0, 1, RESULT, &[2; 300_000]);
-        for part in rows.chunks(131_071) {
-            peers.server_bytes(&segment(false, part));
+#[test]
+fn a_large_frame_in_many_segments_passes() {
+    let mut peers = Peers::started(5, 50_000, &[], READY);
+    peers.query(1, "SELECT * FROM system.local");
+    let rows = frame(0x85, 0, 1, RESULT, &[2; 300_000]);
+    for part in rows.chunks(131_071) {
+        peers.server_bytes(&segment(false, part));
+    }
+    assert!(peers.all_passed());
+    let text = format!(
+        "SELECT * FROM system.local WHERE a = '{}'",
+        "x".repeat(200_000)
+    );
+    let large = frame(5, 0, 1, QUERY, &query(5, &text, None));
+    for part in large.chunks(131_071) {
+        peers.client_bytes(&segment(false, part));
+    }
+    assert!(peers.all_passed());
+    peers.query(2, "SELECT a FROM shop.t");
+    assert_eq!(peers.session().keyspace, is("shop"));
+}
+
+/// An oracle reads the refusal.
+fn message(error: &[u8]) -> (i16, i32, String) {
+    let parsed = Envelope::from_buffer(error, NoCompression::None).unwrap();
+    assert_eq!(parsed.envelope_len, error.len());
+    match parsed.envelope.response_body().unwrap() {
+        ResponseBody::Error(body) => {
+            let code = i32::from_be_bytes(parsed.envelope.body[..4].try_into().unwrap());
+            (parsed.envelope.stream_id, code, body.message)
         }
-        assert!(peers.all_passed());
-        let text = format!(
-            "SELECT * FROM system.local WHERE a = '{}'",
-            "x".repeat(200_000)
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_refusal_is_what_a_driver_understands() {
+    for version in [3, 4, 5] {
+        let mut peers = Peers::started(version, 1000, &[], READY);
+        let Refusal::Now(error) = peers.handshake.refusal("no") else {
+            panic!("in place of READY");
+        };
+        assert_eq!(
+            message(&error),
+            (0, 0x2100, "no".into()),
+            "without a segment"
         );
-        let large = frame(5, 0, 1, QUERY, &query(5, &text, None));
-        for part in large.chunks(131_071) {
-            peers.client_bytes(&segment(false, part));
+        peers.query(0x1234, "SELECT a FROM shop.t");
+        let Refusal::Now(error) = peers.handshake.refusal("no") else {
+            panic!("in answer to a request");
+        };
+        if version < 5 {
+            assert_eq!(message(&error), (0x1234, 0x2100, "no".into()));
+        } else {
+            let frame = &error[6..error.len() - 4];
+            assert_eq!(error, segment(true, frame));
+            assert_eq!(message(frame), (0x1234, 0x2100, "no".into()));
         }
-        assert!(peers.all_passed());
+    }
+}
+
+#[test]
+fn a_refusal_waits_for_a_response_that_is_passing() {
+    for version in [4, 5] {
+        let mut peers = Peers::started(version, 1000, &[], READY);
+        let rows = frame(version | 0x80, 0, 1, RESULT, &[2; 400]);
+        let (begin, end) = rows.split_at(200);
+        let part = |part: &[u8]| match version {
+            5 => segment(false, part),
+            _ => part.to_vec(),
+        };
+        peers.server_bytes(&part(begin));
         peers.query(2, "SELECT a FROM shop.t");
-        assert_eq!(peers.session().keyspace, is("shop"));
+        assert_eq!(peers.handshake.refusal("no"), Refusal::Later);
+        peers.server_bytes(&part(end));
+        assert!(matches!(peers.handshake.refusal("no"), Refusal::Now(_)));
     }
+}
 
-    /// An oracle reads the refusal.
-    fn message(error: &[u8]) -> (i16, i32, String) {
-        let parsed = Envelope::from_buffer(error, NoCompression::None).unwrap();
-        assert_eq!(parsed.envelope_len, error.len());
-        match parsed.envelope.response_body().unwrap() {
-            ResponseBody::Error(body) => {
-                let code = i32::from_be_bytes(parsed.envelope.body[..4].try_into().unwrap());
-                (parsed.envelope.stream_id, code, body.message)
-            }
-            other => panic!("{other:?}"),
+fn bytes() -> impl Strategy<Value = Vec<u8>> {
+    let opcode = prop_oneof![3 => 0_u8..0x11, 2 => Just(QUERY), 1 => any::<u8>()];
+    let body = prop_oneof![
+        proptest::collection::vec(any::<u8>(), 0..40),
+        Just(startup(4, OPTIONS_SENT)[9..].to_vec()),
+        Just(query(4, "USE shop", None)),
+        Just(query(4, "SELECT a FROM system.t", None)),
+        Just(query(4, "SELECT a FROM other.t", None)),
+        Just(set_keyspace("shop")),
+        Just(token(b"\0a\0b")),
+    ];
+    let version = proptest::sample::select(vec![3_u8, 4, 5, 0x83, 0x84, 0x85]);
+    let one = (version, any::<u8>(), 0_i16..3, opcode, body, 0_u8..8);
+    one.prop_map(|(version, flags, stream, opcode, body, shape)| {
+        let frame = frame(version, flags & 0x07, stream, opcode, &body);
+        match shape {
+            0 => body,
+            1 => segment(true, &frame),
+            2 => segment(false, &frame[..frame.len() / 2]),
+            _ => frame,
         }
-    }
+    })
+}
 
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2_000))]
+
+    /// Whatever peers send: no panic, every step moves on, what passes is what was sent, and
+    /// no fact is taken back or depends on where the bytes were cut.
     #[test]
-    fn a_refusal_is_what_a_driver_understands() {
-        for version in [3, 4, 5] {
-            let mut peers = Peers::started(version, 1000, &[], READY);
-            let Refusal::Now(error) = peers.handshake.refusal("no") else {
-                panic!("in place of READY");
-            };
-            assert_eq!(
-                message(&error),
-                (0, 0x2100, "no".into()),
-                "without a segment"
-            );
-            peers.query(0x1234, "SELECT a FROM shop.t");
-            let Refusal::Now(error) = peers.handshake.refusal("no") else {
-                panic!("in answer to a request");
-            };
-            if version < 5 {
-                assert_eq!(message(&error), (0x1234, 0x2100, "no".into()));
-            } else {
-                let frame = &error[6..error.len() - 4];
-                assert_eq!(error, segment(true, frame));
-                assert_eq!(message(frame), (0x1234, 0x2100, "no".into()));
+    fn survives_anything(
+        said in proptest::collection::vec((any::<bool>(), bytes()), 0..12),
+        accepted: bool,
+        piece in 1_usize..30,
+    ) {
+        let ends = [piece, usize::MAX].map(|piece| {
+            let mut peers = Peers::new(4, piece);
+            if accepted {
+                peers = Peers::started(4, piece, OPTIONS_SENT, READY);
             }
-        }
-    }
-
-    #[test]
-    fn a_refusal_waits_for_a_response_that_is_passing() {
-        for version in [4, 5] {
-            let mut peers = Peers::started(version, 1000, &[], READY);
-            let rows = frame(version | 0x80, 0, 1, RESULT, &[2; 400]);
-            let (begin, end) = rows.split_at(200);
-            let part = |part: &[u8]| match version {
-                5 => segment(false, part),
-                _ => part.to_vec(),
-            };
-            peers.server_bytes(&part(begin));
-            peers.query(2, "SELECT a FROM shop.t");
-            assert_eq!(peers.handshake.refusal("no"), Refusal::Later);
-            peers.server_bytes(&part(end));
-            assert!(matches!(peers.handshake.refusal("no"), Refusal::Now(_)));
-        }
-    }
-
-    fn bytes() -> impl Strategy<Value = Vec<u8>> {
-        let opcode = prop_oneof![3 => 0_u8..0x11, 2 => Just(QUERY), 1 => any::<u8>()];
-        let body = prop_oneof![
-            proptest::collection::vec(any::<u8>(), 0..40),
-            Just(startup(4, OPTIONS_SENT)[9..].to_vec()),
-            Just(query(4, "USE shop", None)),
-            Just(query(4, "SELECT a FROM system.t", None)),
-            Just(query(4, "SELECT a FROM other.t", None)),
-            Just(set_keyspace("shop")),
-            Just(token(b"\0a\0b")),
-        ];
-        let version = proptest::sample::select(vec![3_u8, 4, 5, 0x83, 0x84, 0x85]);
-        let one = (version, any::<u8>(), 0_i16..3, opcode, body, 0_u8..8);
-        one.prop_map(|(version, flags, stream, opcode, body, shape)| {
-            let frame = frame(version, flags & 0x07, stream, opcode, &body);
-            match shape {
-                0 => body,
-                1 => segment(true, &frame),
-                2 => segment(false, &frame[..frame.len() / 2]),
-                _ => frame,
+            let mut before = peers.session().clone();
+            for (from_client, bytes) in &said {
+                if *from_client {
+                    peers.client_bytes(bytes);
+                } else {
+                    peers.server_bytes(bytes);
+                }
+                let now = peers.session().clone();
+                for (before, now) in [(&before.user, &now.user), (&before.keyspace, &now.keyspace)] {
+                    prop_assert!(*before == Fact::Open || before == now);
+                }
+                prop_assert!(before.tls == Fact::Open || before.tls == now.tls);
+                before = now;
+                prop_assert!(peers.requests.sent.starts_with(&peers.requests.passed));
+                prop_assert!(peers.responses.sent.starts_with(&peers.responses.passed));
             }
-        })
-    }
-
-    proptest! {
-        #![proptest_config(ProptestConfig::with_cases(2_000))]
-
-        /// Whatever peers send: no panic, every step moves on, what passes is what was sent, and
-        /// no fact is taken back or depends on where the bytes were cut.
-        #[test]
-        fn survives_anything(
-            said in proptest::collection::vec((any::<bool>(), bytes()), 0..12),
-            accepted: bool,
-            piece in 1_usize..30,
-        ) {
-            let ends = [piece, usize::MAX].map(|piece| {
-                let mut peers = Peers::new(4, piece);
-                if accepted {
-                    peers = Peers::started(4, piece, OPTIONS_SENT, READY);
-                }
-                let mut before = peers.session().clone();
-                for (from_client, bytes) in &said {
-                    if *from_client {
-                        peers.client_bytes(bytes);
-                    } else {
-                        peers.server_bytes(bytes);
-                    }
-                    let now = peers.session().clone();
-                    for (before, now) in [(&before.user, &now.user), (&before.keyspace, &now.keyspace)] {
-                        prop_assert!(*before == Fact::Open || before == now);
-                    }
-                    prop_assert!(before.tls == Fact::Open || before.tls == now.tls);
-                    before = now;
-                    prop_assert!(peers.requests.sent.starts_with(&peers.requests.passed));
-                    prop_assert!(peers.responses.sent.starts_with(&peers.responses.passed));
-                }
-                Ok((before, peers.handshake.over()))
-            });
-            let [pieces, whole] = ends;
-            prop_assert_eq!(pieces?, whole?);
-        }
+            Ok((before, peers.handshake.over()))
+        });
+        let [pieces, whole] = ends;
+        prop_assert_eq!(pieces?, whole?);
     }
 }

@@ -1,360 +1,349 @@
 //! Flows that are not decoded for a while: where they are is known however they were cut, and they
 //! are decoded from the next frame on.
 
-#[cfg(test)]
-#[allow(
-    dead_code,
-    clippy::allow_attributes,
-    reason = "each test file uses a part of it"
-)]
-mod support;
+use crate::support::edit::kind;
+use crate::support::*;
+use cassandra_protocol::compression::Compression;
+use cql::{Anomaly, FlowDecoder, Framing, NoPlace, Place, Undecodable, Unread, Verdict};
+use proptest::prelude::*;
+use proptest::sample::Index;
+use std::sync::Arc;
 
-#[cfg(test)]
-mod tests {
-    use super::support::edit::kind;
-    use super::support::*;
-    use cassandra_protocol::compression::Compression;
-    use cql::{Anomaly, FlowDecoder, Framing, NoPlace, Place, Undecodable, Unread, Verdict};
-    use proptest::prelude::*;
-    use proptest::sample::Index;
-    use std::sync::Arc;
+/// One exchange after the other.
+#[derive(Debug)]
+struct Exchanges {
+    version: u8,
+    /// Of each: the request and its response, in segments where there are any.
+    bytes: Vec<(Vec<u8>, Vec<u8>)>,
+}
 
-    /// One exchange after the other.
-    #[derive(Debug)]
-    struct Exchanges {
-        version: u8,
-        /// Of each: the request and its response, in segments where there are any.
-        bytes: Vec<(Vec<u8>, Vec<u8>)>,
+/// In one segment, or, where it is too long, in several.
+fn wrap(version: u8, frame: Vec<u8>) -> Vec<u8> {
+    match frame.len() {
+        _ if version < 5 => frame,
+        0..0x2_0000 => segment(true, &frame),
+        _ => frame
+            .chunks(0x1_FFFF)
+            .flat_map(|part| segment(false, part))
+            .collect(),
     }
+}
 
-    /// In one segment, or, where it is too long, in several.
-    fn wrap(version: u8, frame: Vec<u8>) -> Vec<u8> {
-        match frame.len() {
-            _ if version < 5 => frame,
-            0..0x2_0000 => segment(true, &frame),
-            _ => frame
-                .chunks(0x1_FFFF)
-                .flat_map(|part| segment(false, part))
-                .collect(),
-        }
-    }
-
-    fn exchanges() -> impl Strategy<Value = Exchanges> {
-        let size =
-            || prop_oneof![6 => 0..100_usize, 1 => 1000..70_000_usize, 1 => 131_000..400_000_usize];
-        (3..6_u8, prop::collection::vec((size(), size()), 1..12)).prop_map(|(version, sizes)| {
-            let exchange = |(n, (asked, answered)): (usize, (usize, usize))| {
-                let text = format!("SELECT a FROM ks.t{n} {}", " ".repeat(asked));
-                let request = frame(version, 0, n as i16, QUERY, &query(version, &text, None));
-                let rows = [&[0, 0, 0, 2][..], &vec![n as u8; answered]].concat();
-                let response = frame(version | 0x80, 0, n as i16, RESULT, &rows);
-                (wrap(version, request), wrap(version, response))
-            };
-            Exchanges {
-                version,
-                bytes: sizes.into_iter().enumerate().map(exchange).collect(),
-            }
-        })
-    }
-
-    impl Exchanges {
-        /// Every message, and whether it is a request.
-        fn messages(&self) -> impl Iterator<Item = (bool, &[u8])> {
-            self.bytes
-                .iter()
-                .flat_map(|(request, response)| [(true, &request[..]), (false, &response[..])])
-        }
-
-        fn len(&self) -> usize {
-            self.messages().map(|(_, bytes)| bytes.len()).sum()
-        }
-
-        /// What of the whole conversation lies in a range of its bytes, cut at `cuts` too.
-        fn pieces(&self, from: usize, to: usize, cuts: &[usize]) -> Vec<(bool, &[u8])> {
-            let mut edges = vec![from, to];
-            edges.extend(cuts.iter().filter(|cut| (from..to).contains(*cut)));
-            edges.sort_unstable();
-            let mut begins = 0;
-            let mut pieces = Vec::new();
-            for (is_request, bytes) in self.messages() {
-                for edge in edges.windows(2) {
-                    let within = |at: usize| at.clamp(begins, begins + bytes.len()) - begins;
-                    let piece = &bytes[within(edge[0])..within(edge[1])];
-                    if !piece.is_empty() {
-                        pieces.push((is_request, piece));
-                    }
-                }
-                begins += bytes.len();
-            }
-            pieces
-        }
-    }
-
-    fn feed(flow: &mut Flow, pieces: &[(bool, &[u8])]) {
-        for (is_request, bytes) in pieces {
-            match is_request {
-                true => flow.requests(bytes),
-                false => flow.responses(bytes),
-            }
-        }
-    }
-
-    fn walk(unread: &mut Unread, pieces: &[(bool, &[u8])]) {
-        for (is_request, bytes) in pieces {
-            match is_request {
-                true => unread.requests.walk(bytes),
-                false => unread.responses.walk(bytes),
-            }
-        }
-    }
-
-    fn at(index: &Index, len: usize) -> usize {
-        index.index(len + 1)
-    }
-
-    proptest! {
-        #![proptest_config(ProptestConfig::with_cases(192))]
-
-        #[test]
-        fn a_place_is_the_same_however_bytes_are_cut_and_whoever_keeps_it(
-            conversation in exchanges(),
-            end: Index,
-            cuts in prop::collection::vec(any::<Index>(), 0..40),
-        ) {
-            let len = conversation.len();
-            let end = at(&end, len);
-            let cuts: Vec<usize> = cuts.iter().map(|cut| at(cut, len)).collect();
-            let mut decoded = Flow::started(conversation.version);
-            let began = decoded.decoder.unread().unwrap();
-            feed(&mut decoded, &conversation.pieces(0, end, &cuts));
-            let mut whole = began;
-            walk(&mut whole, &conversation.pieces(0, end, &[]));
-            let mut cut = began;
-            walk(&mut cut, &conversation.pieces(0, end, &cuts));
-            prop_assert!(whole.requests.is_known() && whole.responses.is_known());
-            prop_assert_eq!(cut, whole);
-            prop_assert_eq!(decoded.decoder.unread(), Ok(whole));
-        }
-
-        #[test]
-        fn what_begins_after_a_pause_is_decoded_and_nothing_else(
-            conversation in exchanges(),
-            (one, other) in any::<(Index, Index)>(),
-            cuts in prop::collection::vec(any::<Index>(), 0..20),
-        ) {
-            let len = conversation.len();
-            let (one, other) = (at(&one, len), at(&other, len));
-            let (stop, start) = (one.min(other), one.max(other));
-            let cuts: Vec<usize> = cuts.iter().map(|cut| at(cut, len)).collect();
-            let mut before = Flow::started(conversation.version);
-            feed(&mut before, &conversation.pieces(0, stop, &cuts));
-            let mut unread = before.decoder.unread().unwrap();
-            walk(&mut unread, &conversation.pieces(stop, start, &cuts));
-            let mut after = Flow::new(conversation.version);
-            after.decoder = FlowDecoder::join(Arc::default(), unread);
-            // Stopped again before a byte came, it is where it was.
-            prop_assert_eq!(after.decoder.unread(), Ok(unread));
-            feed(&mut after, &conversation.pieces(start, len, &cuts));
-            after.decoder.requests_end(&mut after.recorder);
-            after.decoder.responses_end(&mut after.recorder);
-
-            let mut begins = 0;
-            let mut expected = (Vec::new(), Vec::new());
-            for (n, (request, response)) in conversation.bytes.iter().enumerate() {
-                let ends = begins + request.len() + response.len();
-                let statement = format!("select ks t{n}");
-                if ends <= stop {
-                    expected.0.push(statement);
-                } else if begins >= start {
-                    expected.1.push(statement);
-                }
-                begins = ends;
-            }
-            prop_assert_eq!(before.recorder.statements(), expected.0);
-            prop_assert_eq!(after.recorder.statements(), expected.1);
-            prop_assert_eq!(after.recorder.anomalies(), []);
-        }
-
-        #[test]
-        fn garbage_is_no_place_and_harms_nobody(
-            version in 3..6_u8,
-            chunks in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..200), 1..20),
-        ) {
-            let mut unread = Flow::started(version).decoder.unread().unwrap();
-            for chunk in &chunks {
-                unread.requests.walk(chunk);
-            }
-            let bytes = chunks.concat();
-            let mut whole = Flow::started(version).decoder.unread().unwrap();
-            whole.requests.walk(&bytes);
-            prop_assert_eq!(whole, unread);
-            let mut decoder = FlowDecoder::join(Arc::default(), unread);
-            let mut recorder = Recorder::default();
-            for chunk in &chunks {
-                let verdict = decoder.requests(0, chunk, &mut recorder);
-                // Once a frame was read, framing that is lost closes a flow as ever.
-                let lost = Verdict::Undecodable(Undecodable::Lost);
-                let read = decoder.in_flight() > 0;
-                prop_assert!(read || verdict == Verdict::Continue || verdict == lost, "{:?}", verdict);
-            }
-        }
-    }
-
-    #[test]
-    fn two_long_frames_in_a_row_are_told_apart() {
-        let long = |n: i16| {
-            let text = format!("SELECT a FROM ks.t{n} {}", " ".repeat(300_000));
-            wrap(5, frame(5, 0, n, QUERY, &query(5, &text, None)))
+fn exchanges() -> impl Strategy<Value = Exchanges> {
+    let size =
+        || prop_oneof![6 => 0..100_usize, 1 => 1000..70_000_usize, 1 => 131_000..400_000_usize];
+    (3..6_u8, prop::collection::vec((size(), size()), 1..12)).prop_map(|(version, sizes)| {
+        let exchange = |(n, (asked, answered)): (usize, (usize, usize))| {
+            let text = format!("SELECT a FROM ks.t{n} {}", " ".repeat(asked));
+            let request = frame(version, 0, n as i16, QUERY, &query(version, &text, None));
+            let rows = [&[0, 0, 0, 2][..], &vec![n as u8; answered]].concat();
+            let response = frame(version | 0x80, 0, n as i16, RESULT, &rows);
+            (wrap(version, request), wrap(version, response))
         };
-        let (first, second) = (long(1), long(2));
-        let mut unread = Flow::started(5).decoder.unread().unwrap();
-        let (seen, rest) = first.split_at(200_000);
-        unread.requests.walk(seen);
-        assert!(unread.requests.frame_left > 0 && unread.requests.left > 0);
-        let mut flow = Flow::new(5);
-        flow.decoder = FlowDecoder::join(Arc::default(), unread);
-        flow.requests(rest);
-        flow.requests(&second);
-        flow.response(1, RESULT, &1_i32.to_be_bytes());
-        flow.response(2, RESULT, &1_i32.to_be_bytes());
-        assert_eq!(flow.recorder.statements(), ["select ks t2"]);
-        assert_eq!(flow.recorder.anomalies(), []);
+        Exchanges {
+            version,
+            bytes: sizes.into_iter().enumerate().map(exchange).collect(),
+        }
+    })
+}
+
+impl Exchanges {
+    /// Every message, and whether it is a request.
+    fn messages(&self) -> impl Iterator<Item = (bool, &[u8])> {
+        self.bytes
+            .iter()
+            .flat_map(|(request, response)| [(true, &request[..]), (false, &response[..])])
+    }
+
+    fn len(&self) -> usize {
+        self.messages().map(|(_, bytes)| bytes.len()).sum()
+    }
+
+    /// What of the whole conversation lies in a range of its bytes, cut at `cuts` too.
+    fn pieces(&self, from: usize, to: usize, cuts: &[usize]) -> Vec<(bool, &[u8])> {
+        let mut edges = vec![from, to];
+        edges.extend(cuts.iter().filter(|cut| (from..to).contains(*cut)));
+        edges.sort_unstable();
+        let mut begins = 0;
+        let mut pieces = Vec::new();
+        for (is_request, bytes) in self.messages() {
+            for edge in edges.windows(2) {
+                let within = |at: usize| at.clamp(begins, begins + bytes.len()) - begins;
+                let piece = &bytes[within(edge[0])..within(edge[1])];
+                if !piece.is_empty() {
+                    pieces.push((is_request, piece));
+                }
+            }
+            begins += bytes.len();
+        }
+        pieces
+    }
+}
+
+fn feed(flow: &mut Flow, pieces: &[(bool, &[u8])]) {
+    for (is_request, bytes) in pieces {
+        match is_request {
+            true => flow.requests(bytes),
+            false => flow.responses(bytes),
+        }
+    }
+}
+
+fn walk(unread: &mut Unread, pieces: &[(bool, &[u8])]) {
+    for (is_request, bytes) in pieces {
+        match is_request {
+            true => unread.requests.walk(bytes),
+            false => unread.responses.walk(bytes),
+        }
+    }
+}
+
+fn at(index: &Index, len: usize) -> usize {
+    index.index(len + 1)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(192))]
+
+    #[test]
+    fn a_place_is_the_same_however_bytes_are_cut_and_whoever_keeps_it(
+        conversation in exchanges(),
+        end: Index,
+        cuts in prop::collection::vec(any::<Index>(), 0..40),
+    ) {
+        let len = conversation.len();
+        let end = at(&end, len);
+        let cuts: Vec<usize> = cuts.iter().map(|cut| at(cut, len)).collect();
+        let mut decoded = Flow::started(conversation.version);
+        let began = decoded.decoder.unread().unwrap();
+        feed(&mut decoded, &conversation.pieces(0, end, &cuts));
+        let mut whole = began;
+        walk(&mut whole, &conversation.pieces(0, end, &[]));
+        let mut cut = began;
+        walk(&mut cut, &conversation.pieces(0, end, &cuts));
+        prop_assert!(whole.requests.is_known() && whole.responses.is_known());
+        prop_assert_eq!(cut, whole);
+        prop_assert_eq!(decoded.decoder.unread(), Ok(whole));
     }
 
     #[test]
-    fn what_cannot_be_cut_is_lost_for_good() {
-        let started = |version| Flow::started(version).decoder.unread().unwrap().responses;
-        let good = frame(0x84, 0, 1, RESULT, &[]);
-        let too_long = [0x84, 0, 0, 1, RESULT, 0x7F, 0, 0, 0];
-        let other_direction = frame(4, 0, 1, RESULT, &[]);
-        let other_version = frame(0x83, 0, 1, RESULT, &[]);
-        for bad in [&too_long[..], &other_direction, &other_version] {
-            for cut in 0..=bad.len() {
-                let mut place = started(4);
-                place.walk(&bad[..cut]);
-                place.walk(&bad[cut..]);
-                assert_eq!(place, Place::UNKNOWN, "{bad:?}");
-                place.walk(&good);
-                assert_eq!(place, Place::UNKNOWN, "{bad:?}");
+    fn what_begins_after_a_pause_is_decoded_and_nothing_else(
+        conversation in exchanges(),
+        (one, other) in any::<(Index, Index)>(),
+        cuts in prop::collection::vec(any::<Index>(), 0..20),
+    ) {
+        let len = conversation.len();
+        let (one, other) = (at(&one, len), at(&other, len));
+        let (stop, start) = (one.min(other), one.max(other));
+        let cuts: Vec<usize> = cuts.iter().map(|cut| at(cut, len)).collect();
+        let mut before = Flow::started(conversation.version);
+        feed(&mut before, &conversation.pieces(0, stop, &cuts));
+        let mut unread = before.decoder.unread().unwrap();
+        walk(&mut unread, &conversation.pieces(stop, start, &cuts));
+        let mut after = Flow::new(conversation.version);
+        after.decoder = FlowDecoder::join(Arc::default(), unread);
+        // Stopped again before a byte came, it is where it was.
+        prop_assert_eq!(after.decoder.unread(), Ok(unread));
+        feed(&mut after, &conversation.pieces(start, len, &cuts));
+        after.decoder.requests_end(&mut after.recorder);
+        after.decoder.responses_end(&mut after.recorder);
+
+        let mut begins = 0;
+        let mut expected = (Vec::new(), Vec::new());
+        for (n, (request, response)) in conversation.bytes.iter().enumerate() {
+            let ends = begins + request.len() + response.len();
+            let statement = format!("select ks t{n}");
+            if ends <= stop {
+                expected.0.push(statement);
+            } else if begins >= start {
+                expected.1.push(statement);
             }
+            begins = ends;
         }
-        // v5: bits that are not padded with zeros; a whole frame's segment in the middle of a long
-        // one; more of that than there is; one that begins with less than a header; two in one.
-        let begins = [&frame(0x85, 0, 1, RESULT, &vec![0; 200_000])[..0x1_FFFF]].concat();
-        let begins = segment(false, &begins);
-        let whole = segment(true, &frame(0x85, 0, 1, RESULT, &[]));
-        let two = [
-            frame(0x85, 0, 1, RESULT, &[]),
-            frame(0x85, 0, 1, RESULT, &[]),
-        ]
-        .concat();
-        for bad in [
-            vec![0, 0, 0xFC, 0, 0, 0],
-            [&begins[..], &whole].concat(),
-            [&begins[..], &segment(false, &vec![0; 100_000])].concat(),
-            segment(false, &[0x85; 8]),
-            segment(false, &two),
-        ] {
-            let mut place = started(5);
-            place.walk(&bad);
-            assert_eq!(place, Place::UNKNOWN);
+        prop_assert_eq!(before.recorder.statements(), expected.0);
+        prop_assert_eq!(after.recorder.statements(), expected.1);
+        prop_assert_eq!(after.recorder.anomalies(), []);
+    }
+
+    #[test]
+    fn garbage_is_no_place_and_harms_nobody(
+        version in 3..6_u8,
+        chunks in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..200), 1..20),
+    ) {
+        let mut unread = Flow::started(version).decoder.unread().unwrap();
+        for chunk in &chunks {
+            unread.requests.walk(chunk);
         }
+        let bytes = chunks.concat();
+        let mut whole = Flow::started(version).decoder.unread().unwrap();
+        whole.requests.walk(&bytes);
+        prop_assert_eq!(whole, unread);
+        let mut decoder = FlowDecoder::join(Arc::default(), unread);
+        let mut recorder = Recorder::default();
+        for chunk in &chunks {
+            let verdict = decoder.requests(0, chunk, &mut recorder);
+            // Once a frame was read, framing that is lost closes a flow as ever.
+            let lost = Verdict::Undecodable(Undecodable::Lost);
+            let read = decoder.in_flight() > 0;
+            prop_assert!(read || verdict == Verdict::Continue || verdict == lost, "{:?}", verdict);
+        }
+    }
+}
+
+#[test]
+fn two_long_frames_in_a_row_are_told_apart() {
+    let long = |n: i16| {
+        let text = format!("SELECT a FROM ks.t{n} {}", " ".repeat(300_000));
+        wrap(5, frame(5, 0, n, QUERY, &query(5, &text, None)))
+    };
+    let (first, second) = (long(1), long(2));
+    let mut unread = Flow::started(5).decoder.unread().unwrap();
+    let (seen, rest) = first.split_at(200_000);
+    unread.requests.walk(seen);
+    assert!(unread.requests.frame_left > 0 && unread.requests.left > 0);
+    let mut flow = Flow::new(5);
+    flow.decoder = FlowDecoder::join(Arc::default(), unread);
+    flow.requests(rest);
+    flow.requests(&second);
+    flow.response(1, RESULT, &1_i32.to_be_bytes());
+    flow.response(2, RESULT, &1_i32.to_be_bytes());
+    assert_eq!(flow.recorder.statements(), ["select ks t2"]);
+    assert_eq!(flow.recorder.anomalies(), []);
+}
+
+#[test]
+fn what_cannot_be_cut_is_lost_for_good() {
+    let started = |version| Flow::started(version).decoder.unread().unwrap().responses;
+    let good = frame(0x84, 0, 1, RESULT, &[]);
+    let too_long = [0x84, 0, 0, 1, RESULT, 0x7F, 0, 0, 0];
+    let other_direction = frame(4, 0, 1, RESULT, &[]);
+    let other_version = frame(0x83, 0, 1, RESULT, &[]);
+    for bad in [&too_long[..], &other_direction, &other_version] {
+        for cut in 0..=bad.len() {
+            let mut place = started(4);
+            place.walk(&bad[..cut]);
+            place.walk(&bad[cut..]);
+            assert_eq!(place, Place::UNKNOWN, "{bad:?}");
+            place.walk(&good);
+            assert_eq!(place, Place::UNKNOWN, "{bad:?}");
+        }
+    }
+    // v5: bits that are not padded with zeros; a whole frame's segment in the middle of a long
+    // one; more of that than there is; one that begins with less than a header; two in one.
+    let begins = [&frame(0x85, 0, 1, RESULT, &vec![0; 200_000])[..0x1_FFFF]].concat();
+    let begins = segment(false, &begins);
+    let whole = segment(true, &frame(0x85, 0, 1, RESULT, &[]));
+    let two = [
+        frame(0x85, 0, 1, RESULT, &[]),
+        frame(0x85, 0, 1, RESULT, &[]),
+    ]
+    .concat();
+    for bad in [
+        vec![0, 0, 0xFC, 0, 0, 0],
+        [&begins[..], &whole].concat(),
+        [&begins[..], &segment(false, &vec![0; 100_000])].concat(),
+        segment(false, &[0x85; 8]),
+        segment(false, &two),
+    ] {
         let mut place = started(5);
-        place.walk(&begins);
-        assert_eq!((place.framing, place.left), (Framing::Segments, 0));
-        assert_eq!(place.frame_left as usize, 200_009 - 0x1_FFFF);
+        place.walk(&bad);
+        assert_eq!(place, Place::UNKNOWN);
     }
+    let mut place = started(5);
+    place.walk(&begins);
+    assert_eq!((place.framing, place.left), (Framing::Segments, 0));
+    assert_eq!(place.frame_left as usize, 200_009 - 0x1_FFFF);
+}
 
-    #[test]
-    fn a_wrong_place_is_given_up_without_harm() {
-        for version in [4, 5] {
-            let mut unread = Flow::started(version).decoder.unread().unwrap();
-            // As if somebody had missed a byte.
-            unread.requests.left = 1;
-            let mut decoder = FlowDecoder::join(Arc::default(), unread);
-            let mut recorder = Recorder::default();
-            let request = frame(
-                version,
-                0,
-                1,
-                QUERY,
-                &query(version, "SELECT a FROM t", None),
-            );
-            let verdict = decoder.requests(0, &wrap(version, request), &mut recorder);
-            assert_eq!(verdict, Verdict::Undecodable(Undecodable::Lost));
-            assert_eq!(
-                decoder.unread(),
-                Err(NoPlace::Undecodable(Undecodable::Lost))
-            );
-            assert_eq!(recorder.told, []);
-        }
-    }
-
-    #[test]
-    fn where_there_is_no_place_the_reason_is_told() {
-        let unread = |flow: &Flow| flow.decoder.unread().unwrap_err();
-        let mut flow = Flow::new(4);
-        assert_eq!(unread(&flow), NoPlace::Handshake);
-        flow.requests(&startup(4, &[]));
-        assert_eq!(unread(&flow), NoPlace::Handshake);
-        // Compressed segments.
-        let mut flow = Flow::new(5);
-        flow.requests(&startup(5, &[("COMPRESSION", "lz4")]));
-        let ready = frame(0x85, 0, 0, READY, &[]);
-        flow.decoder.responses(0, &ready, &mut flow.recorder);
-        assert_eq!(unread(&flow), NoPlace::Compressed);
-        assert_eq!(
-            NoPlace::Compressed.as_str(),
-            "nobody knows where in a frame it is: its segments are compressed"
+#[test]
+fn a_wrong_place_is_given_up_without_harm() {
+    for version in [4, 5] {
+        let mut unread = Flow::started(version).decoder.unread().unwrap();
+        // As if somebody had missed a byte.
+        unread.requests.left = 1;
+        let mut decoder = FlowDecoder::join(Arc::default(), unread);
+        let mut recorder = Recorder::default();
+        let request = frame(
+            version,
+            0,
+            1,
+            QUERY,
+            &query(version, "SELECT a FROM t", None),
         );
-        // In a way that the protocol does not have.
-        let mut flow = Flow::new(5);
-        flow.requests(&startup(5, &[("COMPRESSION", "snappy")]));
-        flow.decoder.responses(0, &ready, &mut flow.recorder);
-        let why = NoPlace::Undecodable(Undecodable::SegmentCompression);
-        assert_eq!(unread(&flow), why);
-        let mut flow = Flow::new(4);
-        flow.decoder.requests(0, &[0x16], &mut flow.recorder);
-        assert_eq!(unread(&flow), NoPlace::Undecodable(Undecodable::Tls));
+        let verdict = decoder.requests(0, &wrap(version, request), &mut recorder);
+        assert_eq!(verdict, Verdict::Undecodable(Undecodable::Lost));
+        assert_eq!(
+            decoder.unread(),
+            Err(NoPlace::Undecodable(Undecodable::Lost))
+        );
+        assert_eq!(recorder.told, []);
     }
+}
 
-    /// Where a body is compressed, it is read if it was seen how.
-    #[test]
-    fn compressed_bodies_are_read_where_it_was_seen_how() {
-        for algorithm in [Compression::Lz4, Compression::Snappy] {
-            let kind = kind(4, algorithm);
-            let unread = Flow::of(kind).decoder.unread().unwrap();
-            let carried = Unread::at(unread.requests, unread.responses).unwrap();
-            let anomaly = vec![Anomaly::CompressedBody];
-            for (unread, expected, anomalies) in [
-                (unread, "select k t", vec![]),
-                (carried, "query - -", anomaly),
-            ] {
-                let mut flow = Flow::new(4);
-                flow.decoder = FlowDecoder::join(Arc::default(), unread);
-                let text = query(4, "SELECT a FROM k.t", None);
-                flow.requests(&kind.sent(0, 1, QUERY, &text));
-                assert_eq!(flow.recorder.anomalies(), anomalies);
-                flow.response(1, RESULT, &[0, 0, 0, 1]);
-                assert_eq!(flow.recorder.statements(), [expected]);
-                let again = flow.decoder.unread().unwrap();
-                assert_eq!(again, unread, "and it stays known, or not");
-            }
+#[test]
+fn where_there_is_no_place_the_reason_is_told() {
+    let unread = |flow: &Flow| flow.decoder.unread().unwrap_err();
+    let mut flow = Flow::new(4);
+    assert_eq!(unread(&flow), NoPlace::Handshake);
+    flow.requests(&startup(4, &[]));
+    assert_eq!(unread(&flow), NoPlace::Handshake);
+    // Compressed segments.
+    let mut flow = Flow::new(5);
+    flow.requests(&startup(5, &[("COMPRESSION", "lz4")]));
+    let ready = frame(0x85, 0, 0, READY, &[]);
+    flow.decoder.responses(0, &ready, &mut flow.recorder);
+    assert_eq!(unread(&flow), NoPlace::Compressed);
+    assert_eq!(
+        NoPlace::Compressed.as_str(),
+        "nobody knows where in a frame it is: its segments are compressed"
+    );
+    // In a way that the protocol does not have.
+    let mut flow = Flow::new(5);
+    flow.requests(&startup(5, &[("COMPRESSION", "snappy")]));
+    flow.decoder.responses(0, &ready, &mut flow.recorder);
+    let why = NoPlace::Undecodable(Undecodable::SegmentCompression);
+    assert_eq!(unread(&flow), why);
+    let mut flow = Flow::new(4);
+    flow.decoder.requests(0, &[0x16], &mut flow.recorder);
+    assert_eq!(unread(&flow), NoPlace::Undecodable(Undecodable::Tls));
+}
+
+/// Where a body is compressed, it is read if it was seen how.
+#[test]
+fn compressed_bodies_are_read_where_it_was_seen_how() {
+    for algorithm in [Compression::Lz4, Compression::Snappy] {
+        let kind = kind(4, algorithm);
+        let unread = Flow::of(kind).decoder.unread().unwrap();
+        let carried = Unread::at(unread.requests, unread.responses).unwrap();
+        let anomaly = vec![Anomaly::CompressedBody];
+        for (unread, expected, anomalies) in [
+            (unread, "select k t", vec![]),
+            (carried, "query - -", anomaly),
+        ] {
+            let mut flow = Flow::new(4);
+            flow.decoder = FlowDecoder::join(Arc::default(), unread);
+            let text = query(4, "SELECT a FROM k.t", None);
+            flow.requests(&kind.sent(0, 1, QUERY, &text));
+            assert_eq!(flow.recorder.anomalies(), anomalies);
+            flow.response(1, RESULT, &[0, 0, 0, 1]);
+            assert_eq!(flow.recorder.statements(), [expected]);
+            let again = flow.decoder.unread().unwrap();
+            assert_eq!(again, unread, "and it stays known, or not");
         }
     }
+}
 
-    #[test]
-    fn responses_to_what_was_asked_before_are_no_anomaly() {
-        let mut flow = Flow::started(4);
-        flow.request(7, QUERY, &query(4, "SELECT a FROM ks.before", None));
-        let unread = flow.decoder.unread().unwrap();
-        let mut flow = Flow::new(4);
-        flow.decoder = FlowDecoder::join(Arc::default(), unread);
-        flow.request(8, QUERY, &query(4, "SELECT a FROM ks.after", None));
-        flow.response(7, RESULT, &[0, 0, 0, 1]);
-        flow.response(8, RESULT, &[0, 0, 0, 1]);
-        assert_eq!(flow.recorder.statements(), ["select ks after"]);
-        assert_eq!(flow.recorder.anomalies(), [] as [Anomaly; 0]);
-        assert_eq!(flow.decoder.keyspace(), None);
-    }
+#[test]
+fn responses_to_what_was_asked_before_are_no_anomaly() {
+    let mut flow = Flow::started(4);
+    flow.request(7, QUERY, &query(4, "SELECT a FROM ks.before", None));
+    let unread = flow.decoder.unread().unwrap();
+    let mut flow = Flow::new(4);
+    flow.decoder = FlowDecoder::join(Arc::default(), unread);
+    flow.request(8, QUERY, &query(4, "SELECT a FROM ks.after", None));
+    flow.response(7, RESULT, &[0, 0, 0, 1]);
+    flow.response(8, RESULT, &[0, 0, 0, 1]);
+    assert_eq!(flow.recorder.statements(), ["select ks after"]);
+    assert_eq!(flow.recorder.anomalies(), [] as [Anomaly; 0]);
+    assert_eq!(flow.decoder.keyspace(), None);
 }

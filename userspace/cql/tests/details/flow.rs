@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use cql::{Anomaly, Answered, Asked, Completed, Details, ErrorCode, FlowDecoder, Sink, Verdict};
 
-use super::support::*;
+use crate::support::*;
 
 /// Everything that was told.
 #[derive(Debug, Default, PartialEq)]

@@ -14,7 +14,7 @@ use proptest::prelude::*;
 
 use super::flow::Flow;
 use super::rows::{rows_body, version};
-use super::support::*;
+use crate::support::*;
 
 /// Parameters in every combination, written by cassandra-protocol, and how many values.
 fn parameters() -> impl Strategy<Value = (QueryParams, u32)> {

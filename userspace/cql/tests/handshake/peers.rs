@@ -1,7 +1,7 @@
 //! Two peers, and what stands between them.
 
-use super::support::edit::{Kind, kind};
-use super::support::{AUTHENTICATE, QUERY, frame, query, segment, startup};
+use crate::support::edit::{Kind, kind};
+use crate::support::{AUTHENTICATE, QUERY, frame, query, segment, startup};
 use cassandra_protocol::compression::Compression;
 use cql::{Handshake, Session, Step};
 use std::sync::Arc;

@@ -6,11 +6,11 @@ use std::sync::{Arc, Mutex};
 use cql::Opcode;
 use cql::edit::{Caller, Error, Outcome, Refused, Request, Response, Transform};
 
-use super::support::QUERY;
-use super::support::edit::*;
-use super::tests::{
+use super::{
     BATCH, ERROR, EXECUTE, Merges, RefusesBatches, answers, execute, flow_of, id, read, sent, short,
 };
+use crate::support::QUERY;
+use crate::support::edit::*;
 
 /// What a step was shown, in its order: an opcode of a request, or the number of a response and its error's code.
 #[derive(Clone, Debug, PartialEq, Eq)]

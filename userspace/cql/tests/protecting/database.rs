@@ -13,8 +13,8 @@ use cassandra_protocol::query::QueryValues;
 use cassandra_protocol::types::value::Value as Sent;
 use cql::protect::{Columns, Failures, Fate, KEY_BYTES, KeySet, NONCE_BYTES, Protect, Vault};
 
-use super::support::edit::*;
-use super::support::*;
+use crate::support::edit::*;
+use crate::support::*;
 
 /// Name and type of a column, or of a value that is bound.
 pub type Spec = (&'static str, u16);

@@ -3,7 +3,7 @@
 use cql::protect::{Failures, Fate};
 
 use super::database::*;
-use super::support::edit::*;
+use crate::support::edit::*;
 
 #[test]
 fn a_result_is_read_by_what_was_selected() {

@@ -3,7 +3,7 @@
 use cql::protect::Fate;
 
 use super::database::*;
-use super::support::edit::*;
+use crate::support::edit::*;
 
 #[test]
 fn what_cannot_be_followed_is_refused() {

@@ -8,7 +8,7 @@ use cql::Analysis;
 use cql::protect::Fate;
 
 use super::database::*;
-use super::support::edit::*;
+use crate::support::edit::*;
 
 /// It passes as it is, with other values, or not at all; gives how many values were encrypted, and whether
 /// it was refused.

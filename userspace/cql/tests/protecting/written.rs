@@ -3,7 +3,7 @@
 use cql::protect::Fate;
 
 use super::database::*;
-use super::support::edit::*;
+use crate::support::edit::*;
 
 #[test]
 fn values_are_found_by_their_names() {

@@ -1,7 +1,6 @@
 //! Writes CQL frames by hand, and records what a decoder tells.
 
 pub mod conversation;
-pub mod counting;
 pub mod edit;
 pub mod values;
 
