@@ -13,10 +13,12 @@ use std::{
     net::{SocketAddr, TcpListener, TcpStream},
     path::Path,
     process::Command,
+    time::Duration,
 };
 
 use common::*;
 use nix::sys::signal::Signal;
+use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
 use testkit::sandbox::{Agent, Netns, Sandbox, run_in};
 
 fn outcome(agent: &Agent<'_>, rule: &str, outcome: &str) -> f64 {
@@ -254,6 +256,54 @@ fn a_full_agent_leaves_flows_to_their_rules_fail_until_there_is_room() {
     assert_eq!(outcome(&agent, "r", "intercepted"), 3.0);
 }
 
+/// While `body` runs, an agent gets no descriptor beyond those that it has.
+fn without_descriptors<R>(agent: &Agent<'_>, body: impl FnOnce() -> R) -> R {
+    let pid = Pid::from_raw(agent.pid().cast_signed());
+    let none = Rlimit {
+        current: Some(0),
+        maximum: getrlimit(Resource::Nofile).maximum,
+    };
+    let before = prlimit(pid, Resource::Nofile, none).unwrap();
+    let result = body();
+    prlimit(pid, Resource::Nofile, before).unwrap();
+    result
+}
+
+#[test]
+fn an_agent_without_descriptors_leaves_flows_to_their_rules_fail_for_a_while() {
+    let host = Host::new();
+    let agent = host.agent("", &host.policy("enrich", ""));
+    let intercepted = || outcome(&agent, "r", "intercepted");
+    let mut first = Some((host.dial().unwrap(), accept(&host.listener)));
+    for _ in 0..2 {
+        let full = cause(&agent, "agent_full");
+        without_descriptors(&agent, || {
+            let patience = Duration::from_millis(300);
+            let dial = || TcpStream::connect_timeout(&host.to, patience);
+            let mut outcomes = (0..2).map(|_| host.sandbox.client(dial).unwrap());
+            // Who finds out waits in vain; whoever comes behind does not come to the agent.
+            let direct = match outcomes.next().unwrap() {
+                Ok(direct) => direct,
+                Err(e) if e.kind() == ErrorKind::TimedOut => outcomes.next().unwrap().unwrap(),
+                Err(e) => panic!("{e}"),
+            };
+            let (_, source) = accept(&host.listener);
+            assert_eq!(source, direct.local_addr().unwrap());
+        });
+        assert_eq!(cause(&agent, "agent_full"), full + 1.0);
+        // A flow that ends makes room, and so does time where none does.
+        drop(first.take());
+        let before = intercepted();
+        eventually("flows come to the agent again", || {
+            let _flow = (host.dial().unwrap(), accept(&host.listener));
+            intercepted() > before
+        });
+        eventually("that one has ended", || {
+            agent.metric("underpass_flows").unwrap() == 0.0
+        });
+    }
+}
+
 #[test]
 fn a_stranger_at_the_listener_is_closed_and_counted() {
     let host = Host::new();
@@ -393,7 +443,7 @@ fn a_cgroup_that_is_made_anew_is_found_again() {
         let dial = || TcpStream::connect(host.to);
         eventually("the rule holds", || {
             // Accepted by the kernel and never by us: the backlog has room for 128.
-            std::thread::sleep(std::time::Duration::from_millis(50));
+            std::thread::sleep(Duration::from_millis(50));
             run_in(Some(&host.sandbox.netns), Some(&service), dial)
                 .unwrap()
                 .is_err()

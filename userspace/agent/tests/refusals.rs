@@ -164,6 +164,29 @@ fn a_client_whose_patience_ends_first_is_counted_and_its_dial_given_up() {
 }
 
 #[test]
+fn an_agent_that_dies_while_a_syn_is_held_has_it_refused_at_the_next_one() {
+    let hosts = Hosts::new();
+    hosts
+        .app
+        .netns
+        .ip(&["route", "add", "198.51.100.0/24", "via", "192.0.2.2"])
+        .unwrap();
+    let mut agent = hosts.agent(&enrich(&[9]));
+    let to: SocketAddr = "198.51.100.1:9".parse().unwrap();
+    let outcome = std::thread::scope(|scope| {
+        let client = scope.spawn(|| hosts.client(|| blocking(Family::V4, to)));
+        eventually("it is dialled", || {
+            agent.metric("underpass_flows").unwrap() == 1.0
+        });
+        agent.kill().unwrap();
+        client.join().unwrap()
+    });
+    assert_eq!(outcome.errno, Some(libc::ECONNREFUSED), "{outcome:?}");
+    // It is sent again after one second, after two more, and so on.
+    assert!(outcome.took < Duration::from_secs(5), "{outcome:?}");
+}
+
+#[test]
 fn a_socket_that_was_refused_can_be_used_again() {
     let hosts = Hosts::new();
     let listener = hosts.listen(Distance::Here, Family::V4);

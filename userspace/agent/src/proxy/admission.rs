@@ -1,12 +1,16 @@
-//! How many flows the agent carries at most. At the limit the connect hook is told, so that
-//! further flows follow their rule's `fail` and never get here.
+//! How many flows the agent carries at most. At the limit, and when descriptors or memory run out before
+//! it, the connect hook is told, so that further flows follow their rule's `fail` and never get here.
 
-use std::sync::{
-    Arc, Mutex, PoisonError,
-    atomic::{AtomicUsize, Ordering::SeqCst},
+use std::{
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
+    },
+    time::Duration,
 };
 
 use dataplane::Dataplane;
+use tokio::time;
 
 /// The hook is told that there is room again when this part of the limit is free, so that a
 /// single flow's end does not make it flap.
@@ -15,16 +19,32 @@ const ROOM_DIVISOR: usize = 20;
 /// As many as the ring of held SYNs has room for. Their descriptors are set aside.
 pub const STRAGGLERS: usize = 1_024;
 
+/// How long nobody else comes after something has run out, unless a flow ends before: it may have been
+/// others who took it, and flows may go on for days.
+const EXHAUSTED_FOR: Duration = Duration::from_secs(5);
+
+/// Why further flows do not come here.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Closed {
+    Full,
+    Exhausted,
+}
+
 /// Counts flows in and out.
 pub struct Admission {
     limit: usize,
     inside: AtomicUsize,
-    full: Mutex<bool>,
+    /// As the hook was told.
+    closed: Mutex<Option<Closed>>,
     dataplane: Arc<Mutex<Option<Dataplane>>>,
 }
 
 /// A flow's place; given back when it is dropped.
-pub struct Place(Arc<Admission>);
+pub struct Place {
+    admission: Arc<Admission>,
+    /// For want of descriptors or memory: its end leaves none to others.
+    unserved: AtomicBool,
+}
 
 impl Admission {
     /// At most `limit` flows.
@@ -32,7 +52,7 @@ impl Admission {
         Self {
             limit,
             inside: AtomicUsize::new(0),
-            full: Mutex::new(false),
+            closed: Mutex::new(None),
             dataplane,
         }
     }
@@ -41,48 +61,89 @@ impl Admission {
     /// way by then are served all the same, up to [`STRAGGLERS`] more; then None.
     pub fn enter(self: &Arc<Self>) -> Option<Place> {
         let inside = self.inside.fetch_add(1, SeqCst) + 1;
-        let place = Place(self.clone());
+        let place = Place {
+            admission: self.clone(),
+            unserved: AtomicBool::new(false),
+        };
         if inside >= self.limit {
-            self.tell(true);
+            self.close(Closed::Full);
         }
         (inside <= self.limit + STRAGGLERS).then_some(place)
     }
 
-    /// Something else has run out: no further flow until one has ended.
-    pub fn close_for_now(&self) {
-        self.tell(true);
+    /// Descriptors or memory have run out: no further flow until one has ended, or
+    /// [`EXHAUSTED_FOR`] has passed. Must run within a tokio runtime.
+    pub fn is_exhausted(self: &Arc<Self>) {
+        if self.close(Closed::Exhausted) {
+            let admission = self.clone();
+            tokio::spawn(async move {
+                time::sleep(EXHAUSTED_FOR).await;
+                admission.open(|why| why == Closed::Exhausted);
+            });
+        }
+    }
+
+    /// Whether it was open.
+    fn close(&self, why: Closed) -> bool {
+        let mut closed = self.closed.lock().unwrap_or_else(PoisonError::into_inner);
+        let was_open = closed.is_none();
+        if was_open {
+            match why {
+                Closed::Full => tracing::warn!(
+                    limit = self.limit,
+                    "as many flows as `max_flows` allows: further ones follow their rule's `fail`"
+                ),
+                Closed::Exhausted => tracing::warn!(
+                    "out of descriptors or memory: further flows follow their rule's `fail` until \
+                     one has ended, or for {} s",
+                    EXHAUSTED_FOR.as_secs()
+                ),
+            }
+            self.tell(true);
+        }
+        // Time alone does not make room where it is full.
+        if was_open || why == Closed::Full {
+            *closed = Some(why);
+        }
+        was_open
+    }
+
+    fn open(&self, may: impl FnOnce(Closed) -> bool) {
+        let mut closed = self.closed.lock().unwrap_or_else(PoisonError::into_inner);
+        if closed.is_some_and(may) {
+            tracing::info!("there is room for flows again");
+            self.tell(false);
+            *closed = None;
+        }
     }
 
     fn tell(&self, full: bool) {
-        let mut told = self.full.lock().unwrap_or_else(PoisonError::into_inner);
-        if *told == full {
-            return;
-        }
         let mut dataplane = self
             .dataplane
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        let Some(dataplane) = dataplane.as_mut() else {
-            return;
-        };
-        match dataplane.set_full(full) {
-            Ok(()) if full => tracing::warn!(
-                limit = self.limit,
-                "as many flows as `max_flows` allows: further ones follow their rule's `fail`"
-            ),
-            Ok(()) => tracing::info!("there is room for flows again"),
-            Err(error) => tracing::error!(%error, "cannot tell the connect hook"),
+        let told = dataplane.as_mut().map(|dataplane| dataplane.set_full(full));
+        if let Some(Err(error)) = told {
+            tracing::error!(%error, "cannot tell the connect hook");
         }
-        *told = full;
+    }
+}
+
+impl Place {
+    /// There were no descriptors, or no memory, for its flow.
+    pub fn is_unserved(&self) {
+        self.unserved.store(true, SeqCst);
+        self.admission.is_exhausted();
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let admission = &self.0;
+        let admission = &self.admission;
         let inside = admission.inside.fetch_sub(1, SeqCst) - 1;
-        if inside + admission.limit / ROOM_DIVISOR < admission.limit {
-            admission.tell(false);
+        let unserved = self.unserved.load(SeqCst);
+        if !unserved && inside + admission.limit / ROOM_DIVISOR < admission.limit {
+            admission.open(|_| true);
         }
     }
 }

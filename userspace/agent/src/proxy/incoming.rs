@@ -12,7 +12,7 @@ use tokio::time;
 
 use super::{
     Shared, close,
-    intake::{ACCEPT_PAUSE, Entered},
+    intake::{ACCEPT_PAUSE, Entered, cannot_accept},
     workers::{Pair, Workers},
 };
 use crate::flows::{Newcomer, Path};
@@ -27,7 +27,7 @@ pub(super) async fn accept(shared: Arc<Shared>, door: Door, workers: Arc<Workers
             }
             Ok(None) => shared.metrics.strangers.inc(),
             Err(error) => {
-                tracing::error!(%error, "cannot accept");
+                cannot_accept(&shared, &error);
                 time::sleep(ACCEPT_PAUSE).await;
             }
         }

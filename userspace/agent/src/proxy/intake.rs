@@ -156,10 +156,19 @@ async fn accept(shared: Arc<Shared>, listeners: Listeners, expected: Expected) {
                 }
             },
             Err(error) => {
-                tracing::error!(%error, "cannot accept");
+                cannot_accept(&shared, &error);
                 time::sleep(ACCEPT_PAUSE).await;
             }
         }
+    }
+}
+
+/// Whoever waits to be accepted goes on waiting.
+pub(super) fn cannot_accept(shared: &Shared, error: &io::Error) {
+    if dataplane::is_exhaustion(error) {
+        shared.admission.is_exhausted();
+    } else {
+        tracing::error!(%error, "cannot accept");
     }
 }
 
@@ -305,15 +314,20 @@ pub(super) struct Entered {
     pub adoption: Option<Box<Adoption>>,
     /// Whose socket is on this host; None: nobody's.
     pub application: Option<Application>,
-    _place: Place,
+    place: Place,
 }
 
 impl Entered {
     /// Its database was dialled in vain.
     pub(super) fn was_not_answered(&self, backend: Option<SocketAddr>, error: &io::Error) {
-        let Self { flow, shared, .. } = self;
+        let Self {
+            flow,
+            shared,
+            place,
+            ..
+        } = self;
         if dataplane::is_exhaustion(error) {
-            shared.admission.close_for_now();
+            place.is_unserved();
         } else if let Some(backend) = backend {
             shared
                 .backends
@@ -344,7 +358,7 @@ impl Entered {
             question,
             adoption: None,
             application: newcomer.application.clone(),
-            _place: place,
+            place,
         }
     }
 }
@@ -365,7 +379,7 @@ impl Entered {
             question: None,
             adoption: Some(Box::new(adoption)),
             application: Some(Application::Client(cookie, None)),
-            _place: place,
+            place,
         }
     }
 }
