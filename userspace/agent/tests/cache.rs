@@ -18,6 +18,8 @@ mod bombs;
 mod common;
 #[path = "drivers/raw/frames.rs"]
 mod frames;
+#[path = "cache/login.rs"]
+mod login;
 #[path = "cache/merged.rs"]
 mod merged;
 #[path = "cache/troubled.rs"]

@@ -31,7 +31,7 @@ mod tests {
     use super::support::values::{NOW_US, execute_with, parameters};
     use super::support::*;
     use cassandra_protocol::compression::Compression;
-    use cql::edit::{Transform, Unseen};
+    use cql::edit::{Transform, Unreadable, Unseen};
     use cql::protect::{Columns, Failures, Protect};
     use cql::transforms::NAMES;
 
@@ -252,6 +252,30 @@ mod tests {
                     assert!(held < MOST_BYTES, "{}: {held}", step.shows(kind));
                 }
                 what_is_behind_passes(&mut flow);
+            }
+        }
+    }
+
+    /// Wherever a bit has flipped: nothing of it passes, nor what is behind it.
+    #[test]
+    fn a_segment_whose_checksum_is_wrong_ends_the_flow() {
+        for kind in KINDS.into_iter().filter(|kind| kind.version == 5) {
+            let [before, behind] = [1, 3].map(|stream| kind.sent(0, stream, OPTIONS, &[]));
+            let text = "INSERT INTO ks.t (k, v) VALUES (1, 2)";
+            let whole = kind.sent(0, 2, QUERY, &ask(5, text));
+            for step in STEPS {
+                for at in 0..whole.len() {
+                    let of = format!("{} {at}", step.shows(kind));
+                    let mut bad = whole.clone();
+                    bad[at] ^= 1 << (at % 8);
+                    let mut flow = step.flow(kind);
+                    assert_eq!(flow.requests(&before), before, "{of}");
+                    let bad = [&bad[..], &behind].concat();
+                    let edited = flow.editor.requests(0, &bad, &mut flow.noted);
+                    assert_eq!(edited.unreadable, Some(Unreadable::Framing), "{of}");
+                    assert_eq!(edited.instead, Some(Vec::new()), "{of}");
+                    assert!(flow.editor.is_denied(), "{of}");
+                }
             }
         }
     }

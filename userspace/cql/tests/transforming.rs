@@ -3,6 +3,7 @@
 use crate::support::edit::*;
 use crate::support::values::*;
 use crate::support::*;
+use cassandra_protocol::compression::Compression;
 use cassandra_protocol::consistency::Consistency;
 use cassandra_protocol::frame::message_request::RequestBody;
 use cql::edit::Caller;
@@ -218,14 +219,7 @@ fn a_driver_behind_a_virtual_address_finds_no_other() {
     const OWN: [u8; 4] = [10, 9, 0, 10];
     let nodes = [[192, 0, 2, 7], [192, 0, 2, 8]];
     for kind in KINDS {
-        let pipeline = vec![step("transform = \"rewrite\"\naddresses = \"dialled\"")];
-        let mut flow = Edits::new(kind, pipeline.into_iter().collect());
-        let caller = Caller {
-            dialled: Some("10.9.0.10:9042".parse().unwrap()),
-            ..Caller::default()
-        };
-        let pipeline = vec![step("transform = \"rewrite\"\naddresses = \"dialled\"")];
-        flow.editor.becomes(pipeline.into(), caller);
+        let mut flow = dialled(kind, "10.9.0.10:9042");
         let mut answer = |opcode, body: &[u8], response: &[u8]| {
             let asked = kind.sent(0, 3, opcode, body);
             let passed = flow.requests(&asked);
@@ -304,6 +298,47 @@ fn a_driver_behind_a_virtual_address_finds_no_other() {
                 usize::from(passes),
                 "{kind:?} {event}"
             );
+        }
+    }
+}
+
+/// A flow to a virtual address, of which its driver is told.
+fn dialled(kind: Kind, address: &str) -> Edits {
+    let pipeline = || vec![step("transform = \"rewrite\"\naddresses = \"dialled\"")];
+    let mut flow = Edits::new(kind, pipeline());
+    let caller = Caller {
+        dialled: Some(address.parse().unwrap()),
+        ..Caller::default()
+    };
+    flow.editor.becomes(pipeline().into(), caller);
+    flow
+}
+
+/// As many as there are ids, all out at once, and answered from the last to the first: each as what was asked there.
+#[test]
+fn every_id_is_out_and_each_answer_is_that_of_its_question() {
+    let answers = [[192, 0, 2, 7], [10, 9, 0, 10]].map(|ip| addresses("rpc_address", &[ip]));
+    let asks_for_one = |stream: i16| stream % 3 == 1;
+    for kind in [kind(4, Compression::None), kind(5, Compression::Lz4)] {
+        let mut flow = dialled(kind, "10.9.0.10:9042");
+        for stream in 0..=i16::MAX {
+            let table = match asks_for_one(stream) {
+                true => "system.local",
+                false => "shop.local",
+            };
+            let text = format!("SELECT rpc_address FROM {table}");
+            let asked = kind.sent(0, stream, QUERY, &ask(kind.version, &text));
+            assert_eq!(flow.requests(&asked), asked);
+        }
+        for stream in (0..=i16::MAX).rev() {
+            let answered = kind.sent(0x80, stream, RESULT, &answers[0]);
+            let told = flow.responses(&answered);
+            let [told] = &kind.read(&told)[..] else {
+                panic!("one frame")
+            };
+            assert_eq!(told[2..4], stream.to_be_bytes());
+            let expected = &answers[usize::from(asks_for_one(stream))];
+            assert_eq!(told[9..], expected[..], "{kind:?} {stream}");
         }
     }
 }

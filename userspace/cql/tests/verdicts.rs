@@ -275,6 +275,28 @@ fn too_many_in_flight() {
 }
 
 #[test]
+fn every_id_is_answered_as_what_was_asked_there() {
+    for version in [3, 4, 5] {
+        let mut flow = Flow::started(version);
+        for stream in 0..=i16::MAX {
+            let text = format!("SELECT v FROM ks.t{stream}");
+            flow.request(stream, QUERY, &query(version, &text, None));
+        }
+        for stream in (0..=i16::MAX).rev() {
+            flow.response(stream, RESULT, &1_i32.to_be_bytes());
+        }
+        assert_eq!(flow.decoder.in_flight(), 0);
+        assert_eq!(flow.recorder.anomalies(), []);
+        let expected = (0..=i16::MAX).rev().map(|n| format!("select ks t{n}"));
+        assert_eq!(
+            flow.recorder.statements(),
+            expected.collect::<Vec<_>>(),
+            "v{version}"
+        );
+    }
+}
+
+#[test]
 fn undecodable_at_first_sight() {
     for (bytes, expected) in [
         (&[0x16, 3, 1, 2, 0][..], Undecodable::Tls),

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use cassandra_protocol::compression::Compression;
+use cassandra_protocol::crc::{crc24, crc32};
 use cassandra_protocol::frame::Envelope;
 use cassandra_protocol::frame::frame_encoder::{FrameEncoder, Lz4FrameEncoder};
 use cassandra_protocol::frame::message_request::RequestBody;
@@ -196,7 +197,7 @@ impl Kind {
         }
     }
 
-    /// The frames in these bytes, without compression.
+    /// The frames in these bytes, without compression. The checksums of segments have to be right.
     pub fn read(self, mut bytes: &[u8]) -> Vec<Vec<u8>> {
         let mut plain = Vec::new();
         if self.version < 5 {
@@ -213,6 +214,10 @@ impl Kind {
             let word = u64::from_le_bytes(word);
             let length = (word & 0x1_FFFF) as usize;
             let carried = &bytes[head..head + length];
+            let (said, behind) = (&bytes[head - 3..head], &bytes[head + length..]);
+            let header = crc24(&bytes[..head - 3]) as u32;
+            assert_eq!(said, &header.to_le_bytes()[..3], "of the header");
+            assert_eq!(behind[..4], crc32(carried).to_le_bytes());
             let full = (word >> 17 & 0x1_FFFF) as usize;
             if head == 8 && full > 0 {
                 plain.extend(lz4_flex::block::decompress(carried, full).unwrap());

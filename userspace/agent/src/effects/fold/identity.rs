@@ -194,6 +194,32 @@ mod tests {
     }
 
     #[test]
+    fn flows_to_another_database_or_in_another_wire_are_not_alike() {
+        let of = |database: [u8; 4], port, version, compression| {
+            let opening = Opening {
+                version,
+                compression,
+                startup: startup(&[]).into(),
+                token: None,
+            };
+            let at = (database, port).into();
+            Identity::of((at, &Towards::Plain), None, &Arc::new(opening)).unwrap()
+        };
+        let one = || of([127, 0, 0, 1], 9042, 4, Compression::None);
+        let all: HashSet<Identity> = [one(), one()].into();
+        assert_eq!(all.len(), 1);
+        for other in [
+            of([127, 0, 0, 2], 9042, 4, Compression::None),
+            of([127, 0, 0, 1], 9043, 4, Compression::None),
+            of([127, 0, 0, 1], 9042, 5, Compression::None),
+            of([127, 0, 0, 1], 9042, 4, Compression::Lz4),
+        ] {
+            assert_ne!(one(), other);
+            assert!(!all.contains(&other));
+        }
+    }
+
+    #[test]
     fn who_is_encrypted_shares_with_those_of_one_name_and_one_configuration() {
         let configs = [(); 2].map(|()| {
             let provider = Arc::new(rustls::crypto::ring::default_provider());
