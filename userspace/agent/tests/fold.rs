@@ -13,6 +13,8 @@
     reason = "what it shares with other tests has more than it needs"
 )]
 
+#[path = "fold/bounds.rs"]
+mod bounds;
 #[path = "tls/certs.rs"]
 mod certs;
 mod common;
@@ -42,6 +44,7 @@ use common::eventually;
 use frames::query;
 use nix::sys::signal::Signal;
 use peer::Peer;
+use scripted::has;
 use scylla::client::session_builder::SessionBuilder;
 use testkit::node::{Client, Delays, NodeOptions};
 use world::{ERROR, World, plain, world, world_of};
@@ -56,9 +59,13 @@ fn rule(world: &World<'_>, to: SocketAddr, steps: &str) {
 
 /// The same, with more of its keys.
 fn rule_with(world: &World<'_>, to: SocketAddr, steps: &str, keys: &str) {
+    policy(world, &format!("\":{}\"", to.port()), steps, keys);
+}
+
+/// The same, for these databases.
+fn policy(world: &World<'_>, to: &str, steps: &str, keys: &str) {
     let policy = format!(
-        "[[rule]]\nname = \"r\"\nto = [\":{}\"]\naction = \"enrich\"\npipeline = [{steps}]\n{keys}\n",
-        to.port()
+        "[[rule]]\nname = \"r\"\nto = [{to}]\naction = \"enrich\"\npipeline = [{steps}]\n{keys}\n"
     );
     let loaded = "underpass_reloads_total{result=\"ok\"}";
     let before = world.agent.metric(loaded).unwrap();
@@ -306,6 +313,37 @@ fn a_session_that_would_show_stays_its_own() {
             shared(world) == 1
         });
         assert_eq!(ended(world, "unused"), 1);
+    });
+}
+
+#[test]
+fn another_database_or_version_has_another_connection() {
+    world(|world| {
+        let other = world.mirror();
+        let ports = [&world.database, &other].map(|node| node.addr().port());
+        let [one, two] = ports.map(|port| format!("\":{port}\""));
+        policy(world, &format!("{one}, {two}"), FOLD, "");
+        let at = |to: SocketAddr, version| {
+            let stream = world.sandbox.client(|| peer::connect(to)).unwrap();
+            let mut peer = Peer::begin(stream, version, None);
+            until_folded(world, &mut peer);
+            peer
+        };
+        let _own = [at(world.database.addr(), 4), at(world.database.addr(), 4)];
+        assert_eq!(shared(world), 1);
+        let _version = at(world.database.addr(), 5);
+        assert_eq!(shared(world), 2);
+        let mut others = at(other.addr(), 4);
+        assert_eq!(shared(world), 3);
+        // Nor has it the other's answers.
+        others.ask(&query(4, 1, &insert(1)));
+        let [(_, first), (_, second)] = [world.database.addr(), other.addr()].map(|to| {
+            let before = became(world, "folded");
+            let answer = at(to, 4).ask(&query(4, 1, &select(1)));
+            assert!(became(world, "folded") > before + 1);
+            answer
+        });
+        assert!(!has(&first, "value 1") && has(&second, "value 1"));
     });
 }
 

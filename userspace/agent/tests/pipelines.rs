@@ -28,8 +28,9 @@ use std::{
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
+use common::eventually;
 use frames::{RESPONSE, frame, query, ready, startup, void};
-use wire::{Conversation, Host, host};
+use wire::{AUTH_RESPONSE, AUTH_SUCCESS, Conversation, Host, authenticate, host};
 
 const SELECT: &str = "SELECT v FROM shop.orders WHERE id = 1";
 const LOCAL_QUORUM: u8 = 6;
@@ -115,6 +116,50 @@ fn a_level_is_raised_and_all_else_passes() {
             assert_eq!(flow["why"], "rule r says enrich; through consistency");
             c.ends();
         }
+    });
+}
+
+#[test]
+fn a_login_of_many_rounds_passes_byte_for_byte() {
+    const AUTH_CHALLENGE: u8 = 0x0E;
+    // As of mechanisms other than PLAIN: any bytes, none, and `null`.
+    let every_byte: Vec<u8> = (0..=255).collect();
+    let token = |token: &[u8]| [&(token.len() as i32).to_be_bytes(), token].concat();
+    let rounds = [
+        token(&every_byte),
+        token(&[]),
+        (-1_i32).to_be_bytes().to_vec(),
+        token(&every_byte.repeat(100)),
+        token(b"\0s3cret\0s3cret"),
+    ];
+    host(|host| {
+        host.policy(&policy(
+            "",
+            "{ transform = \"consistency\", at_least = \"LOCAL_QUORUM\" }, { transform = \"tag\" }",
+        ));
+        for version in [3, 4, 5] {
+            let mut c = host.connect();
+            c.client_sends(&startup(version, &[("CQL_VERSION", "3.0.0")]));
+            c.server_sends(&authenticate(version));
+            c.in_segments = version >= 5;
+            for (stream, round) in (0..).zip(&rounds) {
+                c.client_sends(&frame(version, stream, AUTH_RESPONSE, round));
+                let challenge = frame(RESPONSE | version, stream, AUTH_CHALLENGE, round);
+                c.server_sends(&challenge);
+            }
+            c.client_sends(&frame(version, 9, AUTH_RESPONSE, &rounds[0]));
+            c.server_sends(&frame(RESPONSE | version, 9, AUTH_SUCCESS, &rounds[0]));
+            // From there on it is changed as ever.
+            let before = transforms(host, "consistency", "changed", "");
+            c.client
+                .write_all(&c.wrap(&query(version, 1, SELECT)))
+                .unwrap();
+            eventually("it has a level of the rule's", || {
+                transforms(host, "consistency", "changed", "") > before
+            });
+            drop(c);
+        }
+        assert!(!host.agent.log().contains("s3cret"));
     });
 }
 

@@ -30,12 +30,12 @@ const REGISTER: u8 = 0x0B;
 const EVENT: u8 = 0x0C;
 const BATCH: u8 = 0x0D;
 
-fn peer(world: &World<'_>, to: SocketAddr) -> Peer {
+pub(super) fn peer(world: &World<'_>, to: SocketAddr) -> Peer {
     let stream = world.sandbox.client(|| connect(to)).unwrap();
     Peer::begin(stream, 4, None)
 }
 
-fn folds_at(world: &World<'_>, to: SocketAddr, settings: &str) {
+pub(super) fn folds_at(world: &World<'_>, to: SocketAddr, settings: &str) {
     rule(world, to, &format!("{{ transform = \"fold\"{settings} }}"));
 }
 

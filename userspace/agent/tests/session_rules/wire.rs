@@ -23,8 +23,8 @@ pub const OPTIONS: u8 = 0x05;
 pub const SUPPORTED: u8 = 0x06;
 pub const PREPARE: u8 = 0x09;
 pub const REGISTER: u8 = 0x0B;
-const AUTH_RESPONSE: u8 = 0x0F;
-const AUTH_SUCCESS: u8 = 0x10;
+pub const AUTH_RESPONSE: u8 = 0x0F;
+pub const AUTH_SUCCESS: u8 = 0x10;
 
 pub fn authenticate(version: u8) -> Vec<u8> {
     frame(RESPONSE | version, 0, AUTHENTICATE, b"\0\x01x")

@@ -436,8 +436,10 @@ impl Editor {
         self.talk.is_full()
     }
 
-    /// What the client is told, if it can be told now.
+    /// What the client is told, if it can be told now. To be called once all that went to it before has been written:
+    /// what of it was [held](Relayed::new) is no longer.
     pub fn answers(&mut self) -> Option<Vec<u8>> {
+        self.talk.going.clear();
         if self.talk.answers.is_empty() || !self.responses.cutter.is_between() {
             return None;
         }

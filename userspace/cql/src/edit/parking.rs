@@ -51,12 +51,12 @@ pub enum Resolution {
 #[derive(Clone)]
 pub struct Relayed {
     frame: Vec<u8>,
-    /// Dropped when the frame goes on.
+    /// Dropped when the frame has gone on.
     held: Option<Note>,
 }
 
 impl Relayed {
-    /// `held` is dropped when the frame goes on, or never will.
+    /// `held` is dropped when the frame has gone on ([`Editor::answers`](super::Editor::answers)), or never will.
     pub fn new(frame: Vec<u8>, held: Option<Note>) -> Self {
         Self { frame, held }
     }

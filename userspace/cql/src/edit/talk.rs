@@ -44,6 +44,8 @@ pub(super) struct Talk {
     pub(super) parking: Parking,
     /// What those who gave some of the answers want to know to have gone on, by its being dropped.
     pub(super) held: Vec<Note>,
+    /// Of those that go on now: whoever carries them comes back when they have.
+    pub(super) going: Vec<Note>,
     pub(super) handshake: Handshake,
     /// Somebody may want to know the handshake.
     pub(super) remembers: bool,
@@ -81,6 +83,7 @@ impl Talk {
             late: Vec::new(),
             parking: Parking::default(),
             held: Vec::new(),
+            going: Vec::new(),
             handshake: Handshake::default(),
             remembers: false,
             kept: None,
@@ -161,7 +164,7 @@ impl Talk {
 
     /// What the client is told goes on.
     pub(super) fn take_answers(&mut self) -> Vec<u8> {
-        self.held.clear();
+        self.going.append(&mut self.held);
         std::mem::take(&mut self.answers)
     }
 

@@ -292,3 +292,37 @@ impl Carrier for Member {
         });
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use cql::{Compression, edit::Opening};
+
+    use super::super::{FoldMetrics, Settings};
+    use super::*;
+    use crate::tls::{Handshakes, Towards};
+
+    #[test]
+    fn there_are_so_many_identities_and_no_more() {
+        let registry = prometheus::Registry::new();
+        let handshakes = Handshakes::register(&registry).unwrap();
+        let metrics = FoldMetrics::register(&registry, &handshakes).unwrap();
+        let settings = toml::from_str::<Settings>("").unwrap().checked().unwrap();
+        let shared = Folds::new(metrics).open(&RuleName::new("r"), &settings);
+        let shared = shared.unwrap();
+        let opening = Arc::new(Opening {
+            version: 4,
+            compression: Compression::None,
+            startup: vec![0; 2].into(),
+            token: None,
+        });
+        let join = |port: usize| {
+            let at = ([127, 0, 0, 1], port as u16).into();
+            shared.join(Identity::of((at, &Towards::Plain), None, &opening).unwrap())
+        };
+        let mut members: Vec<Member> = (1..=MAX_POOLS).map(|n| join(n).unwrap()).collect();
+        assert!(join(MAX_POOLS + 1).is_none());
+        assert!(join(MAX_POOLS).is_some(), "one that is there");
+        members.pop();
+        assert!(join(MAX_POOLS + 1).is_some(), "one has gone");
+    }
+}
