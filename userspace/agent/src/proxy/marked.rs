@@ -3,7 +3,7 @@
 //! A flow that is decoded can stop being decoded anywhere, because a relay needs no frames. One
 //! that is not decoded begins with its next frames, where it is known where those are.
 
-use dataplane::policy::Action;
+use policy::Action;
 
 use super::{close::MARKED, decode::Decoder, relay::Relay};
 use crate::{
