@@ -10,7 +10,7 @@ use std::{io::ErrorKind, net::TcpStream, path::PathBuf, process};
 use dataplane::{Attached, Dataplane, Options};
 use micro::programs::{Counter, ProgramCost};
 use policy::{Action, Fail, Policy};
-use testkit::sandbox::{Sandbox, run_in};
+use sandbox::{Sandbox, run_in};
 
 /// Enough that a mean is one.
 const CONNECTIONS: u64 = 100;

@@ -20,7 +20,7 @@ use aya::{
 use dataplane::edge::{Fate, Forward, WantedMode};
 use nix::sys::socket::{getsockopt, sockopt::TcpMaxSeg};
 use policy::Action;
-use testkit::sandbox::{Netns, run_in};
+use sandbox::{Netns, run_in};
 
 const MIB: usize = 1 << 20;
 const JUMBO: &str = "9000";
