@@ -4,7 +4,7 @@
  *
  * A listening socket at a port that the policy names (incoming_ports), in a namespace whose incoming
  * connections are steered, is entered into a sockhash by its address: when it begins to listen, if it
- * does so beneath the agent's cgroup (legs.bpf.c), and else when the agent next has the iterator go
+ * does so beneath the agent's cgroup (socket_events.h), and else when the agent next has the iterator go
  * over the namespace's sockets. It leaves by closing. Of several at one address the first is entered,
  * and the next one when that has closed.
  */

@@ -1,4 +1,4 @@
-//! Flows that the kernel carries past the agent: `ebpf/src/splice.bpf.c` tells how.
+//! Flows that the kernel carries past the agent: `ebpf/src/splice.h` tells how.
 //!
 //! A [`Splice`] is one flow's. Its owner tells how many bytes it has read and written itself
 //! ([`Position`]), which is all that the kernel needs to know when the fast road is free; what

@@ -3,7 +3,7 @@
 //!
 //! A flow is handed over when nothing of it is under way in the agent and nobody needs to see
 //! what comes. No byte waits for it: whatever comes meanwhile is relayed, and the kernel takes
-//! the fast road only once that has been written on (`ebpf/src/splice.bpf.c`).
+//! the fast road only once that has been written on (`ebpf/src/splice.h`).
 
 use std::{
     future::{self, Future, poll_fn},

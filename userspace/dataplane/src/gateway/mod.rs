@@ -1,4 +1,4 @@
-//! Connections from other hosts to virtual addresses that the agent has to see. `virtual.bpf.c` hands
+//! Connections from other hosts to virtual addresses that the agent has to see. `virtual.h` hands
 //! them to a listener of the agent's, and `routes.rs` makes the addresses this host's; both are there
 //! only while a rule asks for it.
 

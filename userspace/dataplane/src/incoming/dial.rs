@@ -1,7 +1,7 @@
 //! The dialled leg to a database on this host: from the client's own address and port.
 //!
 //! That address at the database's own is the accepted socket's four-tuple. So the dial goes to an
-//! address of the agent's, from where `incoming.bpf.c` takes it to the database that is meant, and
+//! address of the agent's, from where `incoming.h` takes it to the database that is meant, and
 //! `routes.rs` brings the answers back.
 
 use std::{

@@ -1,4 +1,4 @@
-//! Connections from other hosts to databases on this one. What decides is in `incoming.bpf.c`; here
+//! Connections from other hosts to databases on this one. What decides is in `incoming.h`; here
 //! it is attached, given its listeners, and kept in the know of which databases there are.
 //!
 //! - `own.rs`: which of the connections there are this host's own.

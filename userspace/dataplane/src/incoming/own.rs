@@ -1,4 +1,4 @@
-//! The addresses of a namespace: what they dial is this host's own, and `incoming.bpf.c` cannot
+//! The addresses of a namespace: what they dial is this host's own, and `incoming.h` cannot
 //! tell it from what comes in.
 
 use std::{

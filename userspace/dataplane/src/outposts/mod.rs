@@ -2,7 +2,7 @@
 //! served from inside: the listeners that they are sent to, the sockets that answer them, and the dials
 //! on their behalf are all of their namespace.
 //!
-//! An outpost is set up when a rule first matches there (`connect.bpf.c` calls for it), and given up
+//! An outpost is set up when a rule first matches there (`connect.h` calls for it), and given up
 //! when nobody is left there: it would keep the namespace alive. `find.rs` says who is there.
 //!
 //! **Invariant**: nobody is sent to a listener that is about to be closed. First the kernel forgets it,

@@ -1,5 +1,5 @@
 //! The shortcut: two sockets of this host hand bytes to each other, past TCP. What decides is
-//! in `shortcut.bpf.c`; here it is attached, bounded, kept alive, and read.
+//! in `shortcut.h`; here it is attached, bounded, kept alive, and read.
 //!
 //! **Invariant**: the sk_msg program is in the map of sockets before any socket is: the kernel
 //! copies it at insertion. Neither is ever taken from a live flow; flows that outlive the agent

@@ -1,7 +1,7 @@
 //! Which application of a spliced flow is on this host.
 //!
 //! It has a socket of its own there, from which and to which the kernel carries the flow's bytes; the
-//! other one is the *far* application. Everything in `ebpf/src/splice.bpf.c` is told from the near
+//! other one is the *far* application. Everything in `ebpf/src/splice.h` is told from the near
 //! application's side: of a client on another host, what is said there of the client holds for the
 //! database, and the other way round.
 

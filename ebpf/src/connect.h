@@ -16,6 +16,8 @@
  * When the agent is dead its listener is gone, which the socket look-up sees at once:
  * the rule's `fail` decides. No heartbeat, no race with a timer.
  */
+#pragma once
+
 #include "balance.h"
 #include "recall.h"
 
@@ -166,7 +168,7 @@ static __always_inline __u32 shortcut_refuses(struct bpf_sock_addr *ctx, const s
 	return UP_CAUSES;
 }
 
-/* Marks the socket for the shortcut, which begins when it is established (shortcut.bpf.c). */
+/* Marks the socket for the shortcut, which begins when it is established (shortcut.h). */
 static __always_inline void wish_shortcut(struct bpf_sock_addr *ctx, struct bpf_sock *sk,
 					  const struct up_settings *s,
 					  const struct up_endpoint *dst, const struct decision *d,

@@ -7,7 +7,7 @@
  * all that the SYN will show at the other end. ACTIVE_ESTABLISHED_CB fires before the application learns
  * that it is connected: the name that the agent released moves to the socket, where it
  * lives as long as the socket does, and the leg has served, but for what may overtake the
- * handshake's last packet (hold.bpf.c). The change to CLOSE takes the
+ * handshake's last packet (hold.h). The change to CLOSE takes the
  * leg of a connect that failed out, and says that an observed flow has ended. Sockets that are
  * neither cost two failed look-ups. TCP_LISTEN_CB fires in listen(2): a database that begins to
  * listen is known at once (databases.h). PASSIVE_ESTABLISHED_CB fires before a database's socket can
@@ -18,6 +18,8 @@
  * causes; deletes from legs, releases. When the agent
  * is dead it enters nothing, because connect no longer intercepts.
  */
+#pragma once
+
 #include "observe_incoming.h"
 
 static __always_inline void enter_leg(struct bpf_sock_ops *ops, struct bpf_sock *sk)
@@ -61,7 +63,7 @@ static __always_inline void keep_name(struct bpf_sock *sk)
 	bpf_map_delete_elem(&releases, &cookie);
 }
 
-/* From now on the client may send, and the agent's socket is yet to come: hold.bpf.c says when. */
+/* From now on the client may send, and the agent's socket is yet to come: hold.h says when. */
 static __always_inline void enter_fresh(struct bpf_sock *sk)
 {
 	struct up_flow *flow = bpf_sk_storage_get(&flows, sk, 0, 0);

@@ -22,6 +22,8 @@
  * writes to a packet: the kernel refuses a program of this type that would. A flow whose bytes
  * are no CQL (TLS) is one that is never in sync.
  */
+#pragma once
+
 #include "common.h"
 #include "meter_frames.h"
 

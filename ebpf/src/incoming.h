@@ -7,7 +7,7 @@
  * Looks the rule up by the client's address and the one that it dialled, and lets the packet go on to
  * the database (bypass; observe: observe_incoming.h), has the kernel answer with RST (deny), or hands it to the agent's
  * listener (enrich). What comes in over the loopback is this host's own and was decided by
- * connect.bpf.c; but for the agent's dials on behalf of such a client. They come from the client's
+ * connect.h; but for the agent's dials on behalf of such a client. They come from the client's
  * own address and port, which at the database's address are the accepted socket's already; so they
  * go to an address of the agent's (incoming_dials), from where they are handed to the database.
  *
@@ -17,6 +17,8 @@
  * incoming_dials, own_addresses, taken_addresses. Writes decisions, causes. When the agent is dead its listener has left the map: the rule's `fail`
  * decides.
  */
+#pragma once
+
 #include "observe_incoming.h"
 #include "steer.h"
 
@@ -153,7 +155,7 @@ static __always_inline int on_incoming(struct bpf_sk_lookup *ctx, __u32 space)
 	 * in where that address is. */
 	if (ctx->ingress_ifindex == LOOPBACK || is_own(space, &client, &dst))
 		return on_dial(ctx, space, &client, &dst);
-	/* virtual.bpf.c decides. */
+	/* virtual.h decides. */
 	taken = bpf_map_lookup_elem(&taken_addresses, &dst);
 	if (taken && *taken == space + 1)
 		return leave_alone();

@@ -15,6 +15,8 @@
  *
  * Reads releases; writes fresh, legs, held, causes. When the agent is dead, so is the listener.
  */
+#pragma once
+
 #include "common.h"
 
 #define PASS (-1)

@@ -38,6 +38,8 @@
  * Reads splice_orders, spliced, clients, senders, upstreams, sinks, accepteds; writes splices, splice_calls, causes.
  * When the agent is dead another process may hold its sockets: what is redirected goes on.
  */
+#pragma once
+
 #include "common.h"
 #include "kernel.h"
 #include "place.h"

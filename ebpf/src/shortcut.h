@@ -26,6 +26,8 @@
  * shortcut_socks; writes shortcut_turns, shortcut_counts, spills, nudges, causes. When the agent
  * is dead nobody is enrolled, and flows return to TCP at a message before which the queue is empty.
  */
+#pragma once
+
 #include "common.h"
 #include "kernel.h"
 

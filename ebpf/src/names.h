@@ -12,6 +12,8 @@
  * they serve; but for spliced ones, for which the keeper holds what it can of them, and for balanced
  * ones: getpeername's are pinned.
  */
+#pragma once
+
 #include "common.h"
 
 static __always_inline struct up_flow *flow_of(struct bpf_sock_addr *ctx)
