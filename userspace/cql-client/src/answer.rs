@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 
 use cassandra_protocol::{
-    error::Result as CrateResult,
     frame::{Opcode, Version, message_response::ResponseBody},
     types::rows::Row,
 };
@@ -115,8 +114,9 @@ impl Answer {
         if !passes {
             return Err(Failure::Unreadable);
         }
-        guarded(|| ResponseBody::try_from(&self.body, self.opcode, self.version))?
-            .map_err(|_| Failure::Unreadable)
+        let decoded =
+            guarded(|| ResponseBody::try_from(&self.body, self.opcode, self.version).ok())?;
+        decoded.ok_or(Failure::Unreadable)
     }
 }
 
@@ -135,10 +135,10 @@ impl Rows {
     /// caught here.
     ///
     /// # Errors
-    /// A column is not there, or not of that type.
-    pub fn read<T>(&self, read: impl Fn(&Row) -> CrateResult<T>) -> Result<Vec<T>, Failure> {
-        let all = guarded(|| self.0.iter().map(read).collect::<CrateResult<Vec<T>>>())?;
-        all.map_err(|_| Failure::Unreadable)
+    /// `read` has given `None` for a row: a column is not there, or not of that type.
+    pub fn read<T>(&self, read: impl Fn(&Row) -> Option<T>) -> Result<Vec<T>, Failure> {
+        let all = guarded(|| self.0.iter().map(read).collect::<Option<Vec<T>>>())?;
+        all.ok_or(Failure::Unreadable)
     }
 }
 

@@ -15,7 +15,7 @@ pub const MAX_OPENING_BYTES: usize = 64 << 10;
 pub struct Hello<'h> {
     /// The version of all of it.
     pub version: Version,
-    /// What `startup` asks for.
+    /// The compression that `startup` asks for.
     pub compression: Compression,
     /// The body of the STARTUP.
     pub startup: &'h [u8],

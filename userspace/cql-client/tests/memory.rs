@@ -1,4 +1,4 @@
-//! Whatever a database declares, an answer takes a fixed multiple of its own bytes.
+//! An answer takes a fixed multiple of its own bytes, and not what it declares.
 
 #[cfg(test)]
 mod tests {

@@ -1,4 +1,4 @@
-//! Whatever a database says: no panic comes out, nothing hangs, and each answer is read or refused.
+//! Databases that say anything: no panic comes out, nothing hangs, and each answer is read or refused.
 
 use std::{net::IpAddr, sync::Once};
 
@@ -55,7 +55,7 @@ fn read(conversation: &mut Conversation, said: &[u8], piece: usize, kind: u8) {
     }
 }
 
-fn cells(row: &Row) -> cassandra_protocol::Result<()> {
+fn cells(row: &Row) -> Option<()> {
     drop(row.by_name::<String>("c"));
     drop(row.by_name::<i32>("c"));
     drop(row.by_name::<i64>("c"));
@@ -69,7 +69,7 @@ fn cells(row: &Row) -> cassandra_protocol::Result<()> {
         drop(AsRustType::<Vec<String>>::as_rust_type(&list));
         drop(AsRustType::<Vec<IpAddr>>::as_rust_type(&list));
     }
-    Ok(())
+    Some(())
 }
 
 /// A body that an answer could have.
