@@ -19,10 +19,8 @@ use std::{
     time::{Instant, SystemTime},
 };
 
-use dataplane::{
-    Application, Arrived, ClientAddr, Held, Near, Netns, Opener, OrigDst, Process,
-    policy::{Action, Match, RuleName, Session, SessionKey},
-};
+use dataplane::{Application, Arrived, ClientAddr, Held, Near, Netns, Opener, OrigDst, Process};
+use policy::{Action, Match, RuleName, Session, SessionKey};
 use serde::Serialize;
 
 use crate::{

@@ -8,7 +8,7 @@ use std::{
     task::Waker,
 };
 
-use dataplane::policy::{Action, Policy, RuleName};
+use policy::{Action, Policy, RuleName};
 use tokio::sync::oneshot;
 
 /// A command to a flow.

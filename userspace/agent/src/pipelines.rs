@@ -9,7 +9,7 @@ use cql::{
     StreamId,
     edit::{Log, LookedUp, Pipeline, Unreadable, Unseen, Waited},
 };
-use dataplane::policy::RuleName;
+use policy::RuleName;
 use prometheus::{IntCounterVec, Registry};
 
 use crate::{

@@ -6,8 +6,8 @@ use std::{
 };
 
 use cql::{Completed, Statement};
-use dataplane::policy::RuleName;
 use hdrhistogram::Histogram;
+use policy::RuleName;
 use prometheus::{HistogramOpts, HistogramVec, IntCounterVec, Opts, Registry};
 use serde::Serialize;
 

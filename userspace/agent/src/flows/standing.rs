@@ -2,10 +2,8 @@
 
 use std::{borrow::Cow, sync::Arc};
 
-use dataplane::{
-    Near,
-    policy::{Action, RuleName, Session, SessionKey},
-};
+use dataplane::Near;
+use policy::{Action, RuleName, Session, SessionKey};
 
 use super::Path;
 use crate::{pipelines::About, tls::Seen};

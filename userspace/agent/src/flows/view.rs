@@ -2,7 +2,7 @@
 
 use std::{sync::atomic::Ordering::Relaxed, time::SystemTime};
 
-use dataplane::policy::{Action, Compression, Protocol, Session};
+use policy::{Action, Compression, Protocol, Session};
 use serde::Serialize;
 
 use super::{ADOPTED, Flow, FlowId, UNDECIDED};

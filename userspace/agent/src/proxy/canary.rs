@@ -16,10 +16,10 @@ use std::{
 use anyhow::{Context, bail, ensure};
 use dataplane::{
     Application, ClientAddr, Near, OrigDst, Process, Splices,
-    policy::RuleName,
     trial::{self, LARGE_WRITE_BYTES, Random},
 };
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use policy::RuleName;
 use prometheus::Registry;
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use tokio::{sync::oneshot, task::JoinHandle, time};

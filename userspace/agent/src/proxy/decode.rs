@@ -10,7 +10,7 @@ use std::{
 };
 
 use cql::{FlowDecoder, NoPlace, Place, Sink, Undecodable, Unread, Verdict};
-use dataplane::policy::Action;
+use policy::Action;
 
 use super::{
     Shared,

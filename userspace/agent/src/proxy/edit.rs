@@ -289,7 +289,8 @@ mod tests {
         Opcode,
         edit::{Outcome, Request, Ticket, Transform},
     };
-    use dataplane::{ClientAddr, OrigDst, Process, policy::RuleName};
+    use dataplane::{ClientAddr, OrigDst, Process};
+    use policy::RuleName;
     use prometheus::Registry;
 
     use super::*;

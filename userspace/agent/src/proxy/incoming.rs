@@ -6,10 +6,8 @@
 
 use std::{net::SocketAddr, sync::Arc};
 
-use dataplane::{
-    Arrived, Door, Refusal,
-    policy::{Action, Candidate},
-};
+use dataplane::{Arrived, Door, Refusal};
+use policy::{Action, Candidate};
 use tokio::time;
 
 use super::{

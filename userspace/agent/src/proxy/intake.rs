@@ -13,8 +13,8 @@ use std::{
 
 use dataplane::{
     Application, ClientAddr, Dialled, Held, Holds, Listeners, Refusal, Settled, SockCookie,
-    policy::{Fail, Session},
 };
+use policy::{Fail, Session};
 use tokio::{
     net::TcpStream,
     sync::{mpsc, oneshot},

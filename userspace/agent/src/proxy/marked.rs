@@ -3,7 +3,7 @@
 //! A flow that is decoded can stop being decoded anywhere, because a relay needs no frames. A flow
 //! that is not decoded starts to be decoded at its next frames, where it is known where those are.
 
-use dataplane::policy::Action;
+use policy::Action;
 
 use super::{close::MARKED, decode::Decoder, relay::Relay};
 use crate::{

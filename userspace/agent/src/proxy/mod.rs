@@ -51,7 +51,8 @@ mod workers;
 use std::sync::{Arc, OnceLock};
 
 use cql::PreparedStatements;
-use dataplane::{Answers, Door, Holds, Listeners, Remembered, Settled, Splices, policy::Policy};
+use dataplane::{Answers, Door, Holds, Listeners, Remembered, Settled, Splices};
+use policy::Policy;
 use tokio::sync::{mpsc, watch};
 
 pub use admission::{Admission, STRAGGLERS};

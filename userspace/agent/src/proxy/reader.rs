@@ -19,10 +19,8 @@
 use std::sync::Arc;
 
 use cql::{NoPlace, Place, Unread};
-use dataplane::{
-    Places, Redirected, Splice,
-    policy::{Action, RuleName},
-};
+use dataplane::{Places, Redirected, Splice};
+use policy::{Action, RuleName};
 
 use super::{
     Shared,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use cql::{Anomaly, Completed, Details, Frame, Sink, Statement};
-use dataplane::policy::RuleName;
+use policy::RuleName;
 
 use super::Shared;
 use crate::{flows::Flow, marks, reporters::Followed, statements::Series};

@@ -13,7 +13,8 @@ use std::{
 };
 
 use cql::NoPlace;
-use dataplane::{Near, Places, Position, Splice, policy::RuleName};
+use dataplane::{Near, Places, Position, Splice};
+use policy::RuleName;
 use tokio::{io::Interest, net::TcpStream};
 
 use super::{

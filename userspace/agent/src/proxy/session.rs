@@ -11,12 +11,10 @@
 use std::{mem, net::SocketAddr, path::PathBuf, sync::Arc};
 
 use cql::{Handshake, Refusal, Step};
-use dataplane::{
-    ClientAddr, Held, Netns, Opener, OrigDst, Process, host,
-    policy::{
-        Action, Candidate, Compression, Decision, Fact, Match, Policy, Protocol, Rule, RuleName,
-        Session, SessionKey,
-    },
+use dataplane::{ClientAddr, Held, Netns, Opener, OrigDst, Process, host};
+use policy::{
+    Action, Candidate, Compression, Decision, Fact, Match, Policy, Protocol, Rule, RuleName,
+    Session, SessionKey,
 };
 
 use super::{Shared, chunk::Way};

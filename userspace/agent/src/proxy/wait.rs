@@ -8,7 +8,8 @@ use std::{
     time::Duration,
 };
 
-use dataplane::{Down, Quiet, Splice, policy::Action};
+use dataplane::{Down, Quiet, Splice};
+use policy::Action;
 use tokio::{
     net::TcpStream,
     time::{self, Instant},
