@@ -24,7 +24,7 @@ enum up_limit {
 	UP_MAX_BALANCED = 64,
 	/* Of which a connection draws one; a power of two. A backend of 128 has eight, so that a slow
 	 * start has steps. */
-	UP_LOTS = 1024,
+	UP_BACKEND_SLOTS = 1024,
 	/* On a lot: no backend gets new connections. */
 	UP_NO_BACKEND = 255,
 	UP_RULE_WORDS = 16,
@@ -64,11 +64,11 @@ enum up_limit {
 	UP_MAX_REMEMBERED = 65536,
 	/* Network namespaces in which the agent has sockets: twice what a node of a cluster is advised
 	 * to hold in pods, and its own. */
-	UP_MAX_OUTPOSTS = 257,
-	/* Calls for outposts; when it is full, some are waiting. */
+	UP_MAX_NETNS_AGENTS = 257,
+	/* Calls for netns_agents; when it is full, some are waiting. */
 	UP_UNSERVED_RING_BYTES = 4096,
 	/* Intercepted connections whose handshake is under way. */
-	UP_MAX_LEGS = 65536,
+	UP_MAX_PENDING_CONNECTS = 65536,
 	/* Handshakes that are just done; more than a host makes in a hundredth of UP_FRESH_NS are of no
 	 * use. */
 	UP_MAX_FRESH = 1024,
@@ -146,7 +146,7 @@ enum up_cause {
 	UP_CAUSE_BOUND_TO_DEVICE = 3,
 	UP_CAUSE_LINK_LOCAL = 4,
 	UP_CAUSE_NO_MEMORY = 5,
-	UP_CAUSE_LEGS_FULL = 6,
+	UP_CAUSE_PENDING_CONNECTS_FULL = 6,
 	UP_CAUSE_RING_FULL = 7,
 	UP_CAUSE_STRANGER = 8,
 	UP_CAUSE_ODD_SYN = 9,
@@ -157,9 +157,9 @@ enum up_cause {
 	UP_CAUSE_SPLICE_TLS = 12,
 	UP_CAUSE_SPLICE_RING_FULL = 13,
 	/* A packet began with bytes that had been seen, and could not be cut. */
-	UP_CAUSE_SPLICE_TORN = 18,
+	UP_CAUSE_SPLICE_CORRUPTED = 18,
 	/* Redirected bytes could not be cut into frames: the flow cannot be decoded any more. */
-	UP_CAUSE_SPLICE_PLACE_LOST = 19,
+	UP_CAUSE_SPLICE_POSITION_LOST = 19,
 	UP_CAUSE_SHORTCUT_REMOTE = 14,
 	UP_CAUSE_SHORTCUTS_FULL = 15,
 	UP_CAUSE_SHORTCUT_REFUSED = 16,
@@ -171,8 +171,8 @@ enum up_cause {
 	/* An observed client on another host, whose database is not beneath the agent's cgroup: nobody
 	 * reads its packets. */
 	UP_CAUSE_DATABASE_UNMETERED = 22,
-	/* The agent has no outpost in the caller's network namespace yet. */
-	UP_CAUSE_NO_OUTPOST = 23,
+	/* The agent has no netns_agent in the caller's network namespace yet. */
+	UP_CAUSE_NO_NETNS_AGENT = 23,
 	/* The client's data met the listener, before the accepted socket could be found: it is sent
 	 * again. */
 	UP_CAUSE_OVERTAKEN = 24,
@@ -234,14 +234,14 @@ struct up_settings {
 };
 
 /* The agent's listeners in a network namespace, and their sockets' cookies. Family 0: none. */
-struct up_outpost {
+struct up_netns_agent {
 	struct up_endpoint listener4;
 	struct up_endpoint listener6;
 	__u64 cookie4;
 	__u64 cookie6;
 };
 
-/* From the connect hooks to the agent: a thread has met a rule where the agent has no outpost. */
+/* From the connect hooks to the agent: a thread has met a rule where the agent has no netns_agent. */
 struct up_unserved {
 	__u64 netns_cookie;
 	/* The number of its namespace's inode. */
@@ -296,7 +296,7 @@ struct up_rule {
 /* Which backend of a rule a new connection goes to: each lot is the number of one, or
  * UP_NO_BACKEND. Written while it is read: a lot is a byte, so a reader sees the old one or the
  * new one, and either was right a moment ago. */
-struct up_lots {
+struct up_backend_slots {
 	__u8 backends[1024];
 };
 
@@ -376,7 +376,7 @@ struct up_remembered {
 };
 
 /* Who opened an intercepted flow, and for where. */
-struct up_leg {
+struct up_connect {
 	struct up_opener opener;
 	__u64 cookie;
 	__u32 slot;
@@ -393,7 +393,7 @@ struct up_leg {
 
 /* A leg, by what its SYN shows to the listener that it is sent to. Addresses are the same in many
  * namespaces; a listener is in one. */
-struct up_leg_key {
+struct up_connect_key {
 	/* The listener's socket cookie. */
 	__u64 listener;
 	/* The client's side. */
@@ -403,8 +403,8 @@ struct up_leg_key {
 
 /* Kept with the client's socket. */
 struct up_flow {
-	struct up_leg leg;
-	struct up_leg_key key;
+	struct up_connect connect;
+	struct up_connect_key key;
 	/* The address that the socket would have had without us; family 0 until it is known. */
 	struct up_endpoint local;
 	__u32 pad;
@@ -413,7 +413,7 @@ struct up_flow {
 /* Kept with the socket of this host's that an observed flow has: the client's, or, if that is on another
  * host, the database's. */
 struct up_observed {
-	struct up_leg leg;
+	struct up_connect connect;
 	/* The rest is of a client on another host. Its side; family 0: it is on this one. */
 	struct up_endpoint client;
 	/* Sequence numbers of the first request and of the first answer. */
@@ -425,8 +425,8 @@ struct up_observed {
 
 /* From the hold filter to the agent: a SYN that waits for the database's answer. */
 struct up_held {
-	struct up_leg leg;
-	struct up_leg_key key;
+	struct up_connect connect;
+	struct up_connect_key key;
 	__u32 syn_bytes;
 	__u8 syn[120];
 	__u8 pad[4];
@@ -442,7 +442,7 @@ struct up_release {
 struct up_database_key {
 	struct up_endpoint at;
 	/* Which namespace. */
-	__u32 space;
+	__u32 netns_index;
 };
 
 /* A dial on behalf of a client on another host, from its address to one of the agent's own. */
@@ -450,7 +450,7 @@ struct up_incoming_dial {
 	struct up_endpoint client;
 	struct up_endpoint dialled;
 	/* Which namespace. */
-	__u32 space;
+	__u32 netns_index;
 };
 
 /* What a direction of an observed flow is read as. */
@@ -513,7 +513,7 @@ struct up_direction {
 /* An observed flow. One value for all, so that a packet costs one look-up. What both directions
  * would write is left out: they run on two CPUs at once. */
 struct up_meter {
-	struct up_leg leg;
+	struct up_connect connect;
 	/* The client's side; family 0 until its SYN has left. */
 	struct up_endpoint client;
 	/* Of the request that began the v5 handshake. */
@@ -533,31 +533,31 @@ struct up_meter {
 };
 
 /* Where the bytes from the database to the client enter the stream of the agent's accepted socket. */
-enum up_splice_down {
+enum up_splice_engine {
 	/* Nowhere: they are handed to the agent. */
-	UP_SPLICE_DOWN_OFF = 0,
+	UP_SPLICE_ENGINE_OFF = 0,
 	/* Behind the dialled socket, by a verdict. */
-	UP_SPLICE_DOWN_EGRESS = 1,
+	UP_SPLICE_ENGINE_EGRESS = 1,
 	/* In the database's own send(): its socket is on this host. */
-	UP_SPLICE_DOWN_SENDER = 2,
+	UP_SPLICE_ENGINE_SENDER = 2,
 };
 
-enum up_place_framing {
+enum up_frame_framing {
 	/* Nobody knows where in a frame it is, for good. */
-	UP_PLACE_UNKNOWN = 0,
-	UP_PLACE_FRAMES = 1,
+	UP_FRAME_UNKNOWN = 0,
+	UP_FRAME_FRAMES = 1,
 	/* v5, and not compressed. */
-	UP_PLACE_SEGMENTS = 2,
+	UP_FRAME_SEGMENTS = 2,
 };
 
 /* Where in a frame a direction is. */
-struct up_place {
+struct up_frame_position {
 	/* Bytes still to come of what is passing: a frame's body, or a segment's payload with its
 	 * checksum. */
 	__u32 left;
 	/* Bytes of a frame that are in segments behind the one that is passing. */
 	__u32 frame_left;
-	/* enum up_place_framing. */
+	/* enum up_frame_framing. */
 	__u8 framing;
 	/* What every frame of the direction begins with. */
 	__u8 first;
@@ -573,8 +573,8 @@ struct up_splice_order {
 	__u32 up_seq;
 	/* Whether the client's bytes may be redirected. */
 	__u8 up;
-	/* enum up_splice_down. */
-	__u8 down;
+	/* enum up_splice_engine. */
+	__u8 engine;
 	__u8 pad[2];
 	/* And all that the database has sent up to this one. */
 	__u32 down_seq;
@@ -585,9 +585,9 @@ struct up_splice_order {
 	__u64 down_written;
 	/* Bytes that the agent has read from the client, and where it is behind them. */
 	__u64 up_read;
-	struct up_place up_place;
+	struct up_frame_position up_position;
 	/* Where the agent is behind `down_passed`. */
-	struct up_place down_place;
+	struct up_frame_position down_position;
 };
 
 /* An order where it lies. It is replaced there, and read, under the kernel's spin lock (`lock`): a
@@ -601,8 +601,8 @@ struct up_splice_slot {
 /* The kernel's words on it. */
 struct up_splice {
 	/* The agent's two sockets, to be read only: they may be gone. */
-	__u64 accepted;
-	__u64 upstream;
+	__u64 near_leg;
+	__u64 far_leg;
 	/* Of the accepted socket, when the flow was enrolled. */
 	__u32 base_seq;
 	/* Of the dialled socket: the next byte that the verdict has not seen. */
@@ -610,7 +610,7 @@ struct up_splice {
 	/* Redirecting, and not passing up. */
 	__u8 down_flows;
 	/* A packet could not be cut, or one is missing: no byte passes any more. */
-	__u8 torn;
+	__u8 corrupted;
 	__u8 pad[6];
 	/* Runs of splice_back that have begun, and that have ended. */
 	__u64 back_begun;
@@ -624,8 +624,8 @@ struct up_splice {
 	 * read so many bytes of it (`up_read`, `down_passed` of the order; at first ~0). */
 	__u64 up_since;
 	__u64 down_since;
-	struct up_place up_place;
-	struct up_place down_place;
+	struct up_frame_position up_position;
+	struct up_frame_position down_position;
 };
 
 /* Kept with the client's socket, and with the database's. */
@@ -636,36 +636,36 @@ struct up_spliced {
 /* What the agent asks splice_look: to enrol a flow, or how it stands. */
 struct up_splice_question {
 	__u64 id;
-	/* To enrol: by which ways down it may be, bits by the numbers of enum up_splice_down. The sockets by their
+	/* To enrol: by which ways down it may be, bits by the numbers of enum up_splice_engine. The sockets by their
 	 * addresses, and by their cookies: where one is gone, another is found, or a listener. The dialled
 	 * socket's is the id. */
 	__u64 enrol;
-	__u64 client_cookie;
-	__u64 accepted_cookie;
-	struct up_endpoint client;
-	struct up_endpoint accepted;
-	struct up_endpoint local;
-	struct up_endpoint upstream;
+	__u64 near_app_cookie;
+	__u64 near_leg_cookie;
+	struct up_endpoint near_app;
+	struct up_endpoint near_leg;
+	struct up_endpoint far_leg;
+	struct up_endpoint far_app;
 };
 
 enum up_splice_refusal {
 	UP_SPLICE_ENROLLED = 0,
-	UP_SPLICE_NO_CLIENT = 1,
-	UP_SPLICE_NO_ACCEPTED = 2,
-	UP_SPLICE_NO_UPSTREAM = 3,
+	UP_SPLICE_NO_NEAR_APP = 1,
+	UP_SPLICE_NO_NEAR_LEG = 2,
+	UP_SPLICE_NO_FAR_LEG = 3,
 	/* Another program's map has the socket, or it speaks TLS in the kernel. */
-	UP_SPLICE_CLIENT_TAKEN = 4,
-	UP_SPLICE_ACCEPTED_TAKEN = 5,
-	UP_SPLICE_UPSTREAM_TAKEN = 6,
+	UP_SPLICE_NEAR_APP_TAKEN = 4,
+	UP_SPLICE_NEAR_LEG_TAKEN = 5,
+	UP_SPLICE_FAR_LEG_TAKEN = 6,
 	UP_SPLICE_FULL = 7,
 	UP_SPLICE_UNKNOWN = 8,
 	/* The client's socket is not O_NONBLOCK. */
-	UP_SPLICE_CLIENT_BLOCKS = 9,
+	UP_SPLICE_NEAR_APP_BLOCKS = 9,
 	/* There is something to read at the dialled socket: try again when there is not. */
 	UP_SPLICE_BUSY = 10,
 	/* The one way down that it may go by is from a database's socket on this host, and there is none
 	 * that could be enrolled. */
-	UP_SPLICE_NO_WAY = 11,
+	UP_SPLICE_NO_ENGINE = 11,
 };
 
 /* Why the database's socket is not in its map. */
@@ -685,13 +685,13 @@ enum up_splice_sender {
 /* The answer, in the question's place. Sequence numbers are as the sockets have them. */
 struct up_splice_answer {
 	__u32 refusal;
-	__u32 accepted_write_seq;
-	__u32 accepted_copied_seq;
-	__u32 upstream_copied_seq;
+	__u32 near_leg_write_seq;
+	__u32 near_leg_copied_seq;
+	__u32 far_leg_copied_seq;
 	/* The errno of a map that did not take a socket. */
 	__u32 error;
-	/* enum up_splice_down: by which it was enrolled. */
-	__u32 down;
+	/* enum up_splice_engine: by which it was enrolled. */
+	__u32 engine;
 	/* enum up_splice_sender. */
 	__u32 sender;
 	/* Whether the accepted socket's connection is over for both sides, as after a reset. Who redirects to it may
@@ -747,7 +747,7 @@ struct up_shortcut_end {
 	__u8 is_server;
 	__u8 pad[5];
 	/* The rest is of the client's end: who dialled, under which rule, when, from where. */
-	struct up_leg leg;
+	struct up_connect connect;
 	__u64 opened_ns;
 	struct up_endpoint client;
 	/* Why its other end does not come: 1 + an up_cause; 0: it may come yet. */
@@ -756,7 +756,7 @@ struct up_shortcut_end {
 
 /* A flow that is to take the shortcut; kept with the client's socket until that is enrolled. */
 struct up_shortcut_wish {
-	struct up_leg leg;
+	struct up_connect connect;
 	/* Of its connect(): CLOCK_MONOTONIC. */
 	__u64 wished_ns;
 	/* Why it is not enrolled, ever: 1 + an up_cause; 0: it may be yet. */
@@ -797,8 +797,8 @@ struct up_decisions {
 };
 
 _Static_assert(UP_RULE_WORDS * 64 == UP_MAX_RULES, "a bit for each rule");
-_Static_assert((UP_LOTS & (UP_LOTS - 1)) == 0, "a mask draws a lot");
-_Static_assert(sizeof(struct up_lots) == UP_LOTS, "up_lots");
+_Static_assert((UP_BACKEND_SLOTS & (UP_BACKEND_SLOTS - 1)) == 0, "a mask draws a lot");
+_Static_assert(sizeof(struct up_backend_slots) == UP_BACKEND_SLOTS, "up_backend_slots");
 _Static_assert(UP_MAX_BACKENDS <= UP_NO_BACKEND, "a lot names every backend");
 _Static_assert(sizeof(struct up_rule) == 12, "up_rule");
 _Static_assert(sizeof(struct up_endpoint) == 20, "up_endpoint");
@@ -809,9 +809,9 @@ _Static_assert(sizeof(struct up_incoming_dial) == 44, "up_incoming_dial");
 _Static_assert(sizeof(struct up_process_key) == 24, "up_process_key");
 _Static_assert(sizeof(struct up_opener) == 80, "up_opener");
 _Static_assert(sizeof(struct up_remembered) == 16, "up_remembered");
-_Static_assert(sizeof(struct up_leg) == 104, "up_leg");
-_Static_assert(sizeof(struct up_leg_key) == 32, "up_leg_key");
-_Static_assert(sizeof(struct up_outpost) == 56, "up_outpost");
+_Static_assert(sizeof(struct up_connect) == 104, "up_connect");
+_Static_assert(sizeof(struct up_connect_key) == 32, "up_connect_key");
+_Static_assert(sizeof(struct up_netns_agent) == 56, "up_netns_agent");
 _Static_assert(sizeof(struct up_unserved) == 24, "up_unserved");
 _Static_assert(sizeof(struct up_flow) == 160, "up_flow");
 _Static_assert(sizeof(struct up_held) == 264, "up_held");
@@ -820,7 +820,7 @@ _Static_assert(sizeof(struct up_settings) == 40, "up_settings");
 _Static_assert(sizeof(struct up_cursor) == 40, "up_cursor");
 _Static_assert(sizeof(struct up_direction) == 264, "up_direction");
 _Static_assert(sizeof(struct up_meter) == 5928, "up_meter");
-_Static_assert(sizeof(struct up_place) == 28, "up_place");
+_Static_assert(sizeof(struct up_frame_position) == 28, "up_frame_position");
 _Static_assert(sizeof(struct up_splice_order) == 96, "up_splice_order");
 _Static_assert(sizeof(struct up_splice_slot) == 104, "up_splice_slot");
 _Static_assert(sizeof(struct up_splice) == 160, "up_splice");
@@ -830,6 +830,6 @@ _Static_assert(sizeof(struct up_shortcut_limits) == 24, "up_shortcut_limits");
 _Static_assert(sizeof(struct up_shortcut_key) == 48, "up_shortcut_key");
 _Static_assert(sizeof(struct up_shortcut_first) == 24, "up_shortcut_first");
 _Static_assert(sizeof(struct up_shortcut_end) == 240, "up_shortcut_end");
-_Static_assert(sizeof(struct up_shortcut_wish) == sizeof(struct up_leg) + 16, "up_shortcut_wish");
+_Static_assert(sizeof(struct up_shortcut_wish) == sizeof(struct up_connect) + 16, "up_shortcut_wish");
 _Static_assert(sizeof(struct up_shortcut_refusal) == sizeof(struct up_shortcut_wish) + 24,
 	       "up_shortcut_refusal");

@@ -14,37 +14,37 @@
  * be accepted: if its client is on another host and observed, it is marked for the meter
  * (observe_incoming.h).
  *
- * Reads observed, releases, what decides of incoming connections; writes flows, legs, fresh, meters, observed,
- * causes; deletes from legs, releases. When the agent
+ * Reads observed, releases, what decides of incoming connections; writes flows, pending_connects, fresh, meters, observed,
+ * causes; deletes from pending_connects, releases. When the agent
  * is dead it enters nothing, because connect no longer intercepts.
  */
 #pragma once
 
 #include "observe_incoming.h"
 
-static __always_inline void enter_leg(struct bpf_sock_ops *ops, struct bpf_sock *sk)
+static __always_inline void enter_pending(struct bpf_sock_ops *ops, struct bpf_sock *sk)
 {
 	struct up_flow *flow = bpf_sk_storage_get(&flows, sk, 0, 0);
 
 	if (!flow)
 		return;
 	local_end(&flow->key.client, ops);
-	if (bpf_map_update_elem(&legs, &flow->key, &flow->leg, BPF_ANY))
-		count_cause(UP_CAUSE_LEGS_FULL);
+	if (bpf_map_update_elem(&pending_connects, &flow->key, &flow->connect, BPF_ANY))
+		count_cause(UP_CAUSE_PENDING_CONNECTS_FULL);
 	bpf_sock_ops_cb_flags_set(ops, ops->bpf_sock_ops_cb_flags | BPF_SOCK_OPS_STATE_CB_FLAG);
 }
 
 /* Only the leg that this very socket entered: its port may be another's by now. */
-static __always_inline void remove_leg(struct bpf_sock *sk)
+static __always_inline void remove_pending(struct bpf_sock *sk)
 {
 	struct up_flow *flow = bpf_sk_storage_get(&flows, sk, 0, 0);
-	struct up_leg *leg;
+	struct up_connect *connect;
 
 	if (!flow)
 		return;
-	leg = bpf_map_lookup_elem(&legs, &flow->key);
-	if (leg && leg->cookie == flow->leg.cookie)
-		bpf_map_delete_elem(&legs, &flow->key);
+	connect = bpf_map_lookup_elem(&pending_connects, &flow->key);
+	if (connect && connect->cookie == flow->connect.cookie)
+		bpf_map_delete_elem(&pending_connects, &flow->key);
 }
 
 static __always_inline void keep_name(struct bpf_sock *sk)
@@ -55,7 +55,7 @@ static __always_inline void keep_name(struct bpf_sock *sk)
 
 	if (!flow)
 		return;
-	cookie = flow->leg.cookie;
+	cookie = flow->connect.cookie;
 	release = bpf_map_lookup_elem(&releases, &cookie);
 	if (!release)
 		return;
@@ -82,7 +82,7 @@ static __always_inline void end_meter(struct bpf_sock *sk)
 
 	if (!o)
 		return;
-	cookie = o->leg.cookie;
+	cookie = o->connect.cookie;
 	m = bpf_map_lookup_elem(&meters, &cookie);
 	if (!m)
 		return;
@@ -100,21 +100,21 @@ int on_socket_event(struct bpf_sock_ops *ops)
 	if (!sk)
 		return 1;
 	if (ops->op == BPF_SOCK_OPS_TCP_CONNECT_CB) {
-		enter_leg(ops, sk);
+		enter_pending(ops, sk);
 		if (bpf_sk_storage_get(&observed, sk, 0, 0))
 			bpf_sock_ops_cb_flags_set(ops, ops->bpf_sock_ops_cb_flags |
 							       BPF_SOCK_OPS_STATE_CB_FLAG);
 	} else if (ops->op == BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB) {
 		keep_name(sk);
 		enter_fresh(sk);
-		remove_leg(sk);
+		remove_pending(sk);
 	} else if (ops->op == BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB) {
 		observe_incoming(ops);
 	} else if (ops->op == BPF_SOCK_OPS_TCP_LISTEN_CB) {
 		enter_database(ops);
 	} else if (ops->op == BPF_SOCK_OPS_STATE_CB && ops->args[1] == BPF_TCP_CLOSE) {
 		end_meter(sk);
-		remove_leg(sk);
+		remove_pending(sk);
 	}
 	return 1;
 }

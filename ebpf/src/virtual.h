@@ -8,7 +8,7 @@
  * takes all that come to such an address, also those that the edge forwards, when one of them could
  * not be: they are relayed.
  *
- * Reads settings, policies, rules, targets, sources, lots, taken_addresses, taken_listeners. Writes
+ * Reads settings, policies, rules, targets, sources, backend_slots, taken_addresses, taken_listeners. Writes
  * decisions, causes. Where the agent cannot take a connection it is refused, whatever the rule's
  * `fail`: there is no database here that it could go to.
  */
@@ -56,6 +56,6 @@ int virtual_addresses(struct bpf_sk_lookup *ctx)
 	s = bpf_map_lookup_elem(&settings, &zero);
 	if (!s || !decide_elsewhere(s, &client, &dst, &d))
 		return leave_alone();
-	/* Only the agent knows the way from here, also of a flow that is drawn out. */
+	/* Only the agent knows the way from here, also of a flow that is slots out. */
 	return on_virtual(ctx, s, dst.family, &d);
 }

@@ -94,11 +94,11 @@ static __always_inline int has_taken(void)
 /* The stack can make something of what a client has sent, unless a virtual address is its own: then
  * it would answer with a reset. So it would what a backend has sent, for a port that only the table
  * knows. */
-static __always_inline int refuse(const struct up_edge_flow *flow, __u32 fate)
+static __always_inline int refuse(const struct up_edge_flow *flow, __u32 verdict)
 {
-	if (flow->direction == UP_EDGE_REPLY || fate == UP_EDGE_NO_NEIGHBOUR || has_taken())
-		return dispose(fate, XDP_DROP);
-	return dispose(fate, XDP_PASS);
+	if (flow->direction == UP_EDGE_REPLY || verdict == UP_EDGE_NO_NEIGHBOUR || has_taken())
+		return dispose(verdict, XDP_DROP);
+	return dispose(verdict, XDP_PASS);
 }
 
 /* The checksum of a segment of `bytes` that becomes `to`; -1: it cannot be had. */
@@ -130,14 +130,14 @@ static __always_inline const struct up_edge_tuple *becomes(const struct packet *
 static __always_inline int go(struct ethhdr *eth, const struct up_edge_hop *hop,
 			      const struct up_edge_flow *flow)
 {
-	__u32 fate = flow->direction == UP_EDGE_REPLY ? UP_EDGE_TO_CLIENT : UP_EDGE_TO_BACKEND;
+	__u32 verdict = flow->direction == UP_EDGE_REPLY ? UP_EDGE_TO_CLIENT : UP_EDGE_TO_BACKEND;
 
 	__builtin_memcpy(eth->h_dest, hop->to, ETH_ALEN);
 	__builtin_memcpy(eth->h_source, hop->from, ETH_ALEN);
-	return dispose(fate, bpf_redirect(hop->ifindex, 0));
+	return dispose(verdict, bpf_redirect(hop->ifindex, 0));
 }
 
-APART int forward4(struct xdp_md *ctx, const struct packet *p, const struct up_edge_flow *flow,
+VERIFIED_ONCE int forward4(struct xdp_md *ctx, const struct packet *p, const struct up_edge_flow *flow,
 		   struct up_edge_hop *known)
 {
 	struct ethhdr *eth = (void *)(long)ctx->data;
@@ -184,7 +184,7 @@ APART int forward4(struct xdp_md *ctx, const struct packet *p, const struct up_e
 	return go(eth, &hop, flow);
 }
 
-APART int forward6(struct xdp_md *ctx, const struct packet *p, const struct up_edge_flow *flow,
+VERIFIED_ONCE int forward6(struct xdp_md *ctx, const struct packet *p, const struct up_edge_flow *flow,
 		   struct up_edge_hop *known)
 {
 	struct ethhdr *eth = (void *)(long)ctx->data;

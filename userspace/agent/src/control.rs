@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use dataplane::{AttachError, Dataplane, Door, host};
+use dataplane::{AttachError, Dataplane, IncomingListener, host};
 use policy::{Policy, RuleName};
 use tokio::{
     signal::unix::Signal,
@@ -78,7 +78,7 @@ pub struct Told {
     /// How backends are checked.
     pub health: watch::Sender<backends::Settings>,
     /// Where connections from other hosts arrive from now on, too.
-    pub doors: mpsc::UnboundedSender<Door>,
+    pub doors: mpsc::UnboundedSender<IncomingListener>,
 }
 
 /// What changes without the file.

@@ -1,33 +1,34 @@
-//! Which paths this kernel has: each is tried out before it is used, and what fails is off, with
-//! its reason in the log, the metrics and `underpass doctor`.
+//! The paths that this kernel has: each path is tried out before it is used. A path that fails is
+//! off, with its reason in the log, the metrics and `underpass doctor`.
 
 use std::time::{Duration, Instant};
 
-use dataplane::{Calls, Down, Splices, Tried};
+use dataplane::{Calls, Engine, ProbeResult, Splicer};
 use prometheus::{GaugeVec, Opts, Registry};
 
 use crate::proxy;
 
-/// A canary that takes longer hangs: on a calm machine it takes a second, in an emulator ten.
+/// The time after which a canary counts as hanging. On a calm machine it takes a second, in an
+/// emulator ten.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// How flows are to be spliced: `agent.splice` in the configuration.
+/// The choice of the splice's engine: `agent.splice` in the configuration.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Splicing {
-    /// Each by the first engine that it can go by, of those that work here.
+    /// Each flow goes by the first engine that it can go by, of those that work here.
     #[default]
     Auto,
-    /// By this engine, if it works here.
-    By(Down),
-    /// Not at all: they are relayed.
+    /// All flows go by this engine, if it works here.
+    By(Engine),
+    /// No flow is spliced: all are relayed.
     Off,
 }
 
 impl Splicing {
-    /// What may carry them, to be tried out.
-    pub fn engines(self) -> Vec<Down> {
+    /// Returns the engines that may carry flows, to be tried out.
+    pub fn engines(self) -> Vec<Engine> {
         match self {
-            Self::Auto => Down::ALL.into(),
+            Self::Auto => Engine::ALL.into(),
             Self::By(down) => vec![down],
             Self::Off => Vec::new(),
         }
@@ -35,30 +36,30 @@ impl Splicing {
 }
 
 /// An engine's name in the configuration.
-pub fn engine_name(down: Down) -> &'static str {
+pub fn engine_name(down: Engine) -> &'static str {
     match down {
-        Down::Sender => "sender",
-        Down::Egress => "egress",
+        Engine::Sender => "sender",
+        Engine::Egress => "egress",
     }
 }
 
 /// Tries out an engine.
-pub async fn try_engine(splices: &Splices, down: Down) -> Tried {
+pub async fn try_engine(splices: &Splicer, down: Engine) -> ProbeResult {
     let begun = Instant::now();
     let path = path_name(down);
     let failure = match dataplane::switched_off(&path) {
         Some(reason) => Some(reason),
         None => failure(&splices.by(&[down])).await,
     };
-    Tried {
+    ProbeResult {
         path,
         took: begun.elapsed(),
         failure,
     }
 }
 
-/// Why flows are better not carried so.
-async fn failure(splices: &Splices) -> Option<String> {
+/// Returns the reason why flows should not be carried by these engines.
+async fn failure(splices: &Splicer) -> Option<String> {
     match tokio::time::timeout(LIMIT, proxy::try_out(splices)).await {
         Ok(Ok(())) => None,
         Ok(Err(error)) => Some(format!("{error:#}")),
@@ -66,28 +67,28 @@ async fn failure(splices: &Splices) -> Option<String> {
     }
 }
 
-fn path_name(down: Down) -> String {
+fn path_name(down: Engine) -> String {
     format!("splice_{}", engine_name(down))
 }
 
-/// What doctor says of the splice: loads it for itself, and tries its engines.
-pub async fn try_here() -> Vec<Tried> {
+/// Tries the splice's engines for `underpass doctor`, which loads the splice for itself.
+pub async fn try_here() -> Vec<ProbeResult> {
     let begun = Instant::now();
     let all_failed = |reason: String| {
-        let failed = |down| Tried {
+        let failed = |down| ProbeResult {
             path: path_name(down),
             took: begun.elapsed(),
             failure: Some(reason.clone()),
         };
-        Down::ALL.map(failed).into()
+        Engine::ALL.map(failed).into()
     };
-    let (splices, calls): (Splices, Calls) = match Splices::open() {
+    let (splices, calls): (Splicer, Calls) = match Splicer::open() {
         Ok(both) => both,
         Err(error) => return all_failed(error.to_string()),
     };
     let each = async {
         let mut tried = Vec::new();
-        for down in Down::ALL {
+        for down in Engine::ALL {
             tried.push(try_engine(&splices, down).await);
         }
         tried
@@ -98,12 +99,12 @@ pub async fn try_here() -> Vec<Tried> {
     }
 }
 
-/// `underpass_path_available`.
+/// The metric `underpass_path_available`.
 #[derive(Clone, Debug)]
 pub struct PathsAvailable(GaugeVec);
 
 impl PathsAvailable {
-    /// Declares and registers it.
+    /// Declares and registers the metric.
     ///
     /// # Errors
     /// Another metric has the name.
@@ -118,8 +119,8 @@ impl PathsAvailable {
         Ok(Self(gauge))
     }
 
-    /// Enters what came of trying, and logs it.
-    pub fn note(&self, tried: &Tried) {
+    /// Sets the metric to the outcome of a trial, and logs it.
+    pub fn note(&self, tried: &ProbeResult) {
         let path = tried.path.as_str();
         let took_ms = tried.took.as_millis() as u64;
         match &tried.failure {

@@ -11,7 +11,7 @@ mod common;
 use std::{os::unix::process::CommandExt, path::Path, process::Command};
 
 use common::{BINARY, rule, to};
-use dataplane::Splices;
+use dataplane::Splicer;
 use sandbox::{Agent, Sandbox};
 use serde_json::Value;
 
@@ -55,7 +55,7 @@ async fn sockmaps_and_their_programs_are_found_with_whoever_holds_them() {
     let me = format!("[{}]", std::process::id());
     assert_eq!(Found::here(&[]).all("other sockhash", &me), [""; 0]);
     // Programs of ours, in a process that is no agent.
-    let spliced = Splices::open().unwrap();
+    let spliced = Splicer::open().unwrap();
     let found = Found::here(&[]);
     for (what, name, says) in [
         ("other sockhash", "clients#", "are relayed, and stay on TCP"),

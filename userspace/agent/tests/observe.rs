@@ -21,7 +21,7 @@ use std::{
 
 use cassandra_protocol::crc;
 use common::*;
-use dataplane::trial::Random;
+use dataplane::probe_traffic::Random;
 use sandbox::{Agent, stay_on_one_processor};
 
 const ERROR: u8 = 0x00;

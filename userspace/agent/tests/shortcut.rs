@@ -26,7 +26,7 @@ use std::{
 };
 
 use common::*;
-use dataplane::trial::Random;
+use dataplane::probe_traffic::Random;
 use nix::sys::{
     epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout},
     signal::Signal,

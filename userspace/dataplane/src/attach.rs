@@ -26,19 +26,19 @@ use crate::{
     gateway::{self, Gateway},
     holds::{Holds, Names},
     hooks, host,
-    incoming::{self, Door, Incoming, IncomingOptions},
+    incoming::{self, Incoming, IncomingListener, IncomingOptions},
     listeners::{Listeners, Mark},
     maps::MapsError,
     meter_hooks::MeterHooks,
     meters::{Meters, Traffic},
-    outposts::{Calling, Outposts},
+    netns_agents::{NetnsAgents, ServeRequests},
     pins::Pins,
+    probe_result::ProbeResult,
     remembered::Remembered,
     shortcut::{self, OnShortcut, Shortcut, ShortcutCounts},
-    splices::{Calls, Splices},
+    splice::{Calls, Splicer},
     sys,
     tables::{GONE, InstallError, Tables},
-    tried::Tried,
     untouched::Untouched,
 };
 pub use error::AttachError;
@@ -90,17 +90,17 @@ pub struct Attached {
     /// Their SYNs.
     pub holds: Holds,
     /// Other namespaces.
-    pub outposts: Arc<Outposts>,
+    pub netns_agents: Arc<NetnsAgents>,
     /// Who calls for them.
-    pub calling: Calling,
+    pub calling: ServeRequests,
     /// The way to answer those.
     pub answers: Answers,
     /// Where connections from other hosts arrive.
-    pub doors: Vec<Door>,
+    pub doors: Vec<IncomingListener>,
     /// The way to have decisions stand.
     pub remembered: Arc<Remembered>,
     /// The splice, or why this kernel does not have it.
-    pub splices: Result<(Splices, Calls), String>,
+    pub splices: Result<(Splicer, Calls), String>,
     /// The way to reach backends for the agent itself.
     pub probe: Probe,
     /// The way to end connections that do not come to the agent.
@@ -189,7 +189,7 @@ impl Dataplane {
             dataplane,
             listeners: loaded.listeners,
             holds: loaded.holds,
-            outposts: loaded.outposts,
+            netns_agents: loaded.netns_agents,
             calling: loaded.calling,
             answers: loaded.answers,
             doors: loaded.doors,
@@ -265,7 +265,7 @@ impl Dataplane {
     pub fn take_addresses(
         &mut self,
         addresses: &BTreeSet<SocketAddr>,
-    ) -> Result<Vec<Door>, AttachError> {
+    ) -> Result<Vec<IncomingListener>, AttachError> {
         let with = (&self.pins, self.mark);
         let number = self.incoming.own_number();
         self.gateway
@@ -293,7 +293,7 @@ impl Dataplane {
     }
 
     /// What came of trying out paths that rules ask for, since this was last asked.
-    pub fn tried(&mut self) -> Vec<Tried> {
+    pub fn tried(&mut self) -> Vec<ProbeResult> {
         let told = [self.meter_hooks.tell(), self.shortcut.tell()];
         told.into_iter().flatten().collect()
     }

@@ -62,8 +62,8 @@ labelled!(
         LinkLocal = CAUSE_LINK_LOCAL => "link_local",
         /// The kernel had no memory for the socket's storage.
         NoMemory = CAUSE_NO_MEMORY => "no_memory",
-        /// The table of legs is full.
-        LegsFull = CAUSE_LEGS_FULL => "legs_full",
+        /// The table of pending_connects is full.
+        PendingConnectsFull = CAUSE_PENDING_CONNECTS_FULL => "legs_full",
         /// The agent did not read held SYNs fast enough; the client sends them again.
         RingFull = CAUSE_RING_FULL => "ring_full",
         /// Somebody dialled the agent's listener without having been intercepted.
@@ -87,9 +87,9 @@ labelled!(
         /// The shortcut failed its test, or the agent is gone.
         ShortcutOff = CAUSE_SHORTCUT_OFF => "shortcut_off",
         /// A packet of a spliced flow held bytes that had been seen and could not be cut off.
-        SpliceTorn = CAUSE_SPLICE_TORN => "splice_torn",
+        SpliceCorrupted = CAUSE_SPLICE_CORRUPTED => "splice_torn",
         /// Redirected bytes could not be cut into frames: the flow cannot be decoded any more.
-        SplicePlaceLost = CAUSE_SPLICE_PLACE_LOST => "splice_place_lost",
+        SplicePositionLost = CAUSE_SPLICE_POSITION_LOST => "splice_place_lost",
         /// No backend of a virtual address takes new connections.
         NoBackend = CAUSE_NO_BACKEND => "no_backend",
         /// Nobody is known to listen where a client on another host connects to.
@@ -97,8 +97,8 @@ labelled!(
         /// A client on another host is to be observed, and its database is not beneath the agent's
         /// cgroup: nobody reads its packets.
         DatabaseUnmetered = CAUSE_DATABASE_UNMETERED => "database_unmetered",
-        /// The agent has no outpost in the caller's network namespace yet, or may not have more.
-        NoOutpost = CAUSE_NO_OUTPOST => "no_outpost",
+        /// The agent has no netns_agent in the caller's network namespace yet, or may not have more.
+        NoNetnsAgent = CAUSE_NO_NETNS_AGENT => "no_outpost",
         /// The client's data met the listener, before the kernel could find the accepted socket: it
         /// is sent again.
         Overtaken = CAUSE_OVERTAKEN => "overtaken",

@@ -80,9 +80,9 @@ async fn dial_from(
     to: SocketAddr,
     held: &Held,
 ) -> io::Result<TcpStream> {
-    let socket = match &held.outpost {
+    let socket = match &held.netns_agent {
         None => new_socket(to, Some(held.mark))?,
-        Some(outpost) => outpost.within(|| new_socket(to, None))?,
+        Some(netns_agent) => netns_agent.within(|| new_socket(to, None))?,
     };
     match port {
         Port::OfTheClient { chosen: true } => bind_to_taken_port(&socket, from)?,

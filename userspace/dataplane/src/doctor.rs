@@ -307,7 +307,7 @@ fn observe() -> Finding {
     }
 }
 
-/// Tried on sockets of this process's own.
+/// ProbeResult on sockets of this process's own.
 fn shortcut() -> Finding {
     let what = "shortcut";
     let tried = shortcut::try_out();

@@ -39,7 +39,7 @@ pub(crate) const PORTS: std::ops::RangeInclusive<u16> = 512..=1023;
 pub(crate) const ADDRESS_4: Ipv4Addr = Ipv4Addr::new(127, 86, 0, 1);
 
 /// Handshakes that wait for the agent to accept; those that wait for the database are in
-/// `legs`, not here.
+/// `pending_connects`, not here.
 const BACKLOG: i32 = 4096;
 
 /// The agent's two listeners in a namespace.
@@ -81,7 +81,7 @@ impl Opened {
     }
 
     /// As the connect hooks know them.
-    pub(crate) fn to_abi(&self) -> io::Result<abi::Outpost> {
+    pub(crate) fn to_abi(&self) -> io::Result<abi::NetnsAgent> {
         let address = |socket: &Socket| {
             let address = socket.local_addr()?.as_socket();
             Ok::<_, io::Error>(address.map_or(NONE, address::to_abi))
@@ -90,7 +90,7 @@ impl Opened {
             Ok(v6) => (address(v6)?, sys::socket_cookie(v6)?),
             Err(_) => (NONE, 0),
         };
-        Ok(abi::Outpost {
+        Ok(abi::NetnsAgent {
             listener4: address(&self.v4)?,
             listener6,
             cookie4: sys::socket_cookie(&self.v4)?,

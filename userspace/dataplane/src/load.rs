@@ -36,11 +36,11 @@ pub fn switched_off(path: &str) -> Option<String> {
 const OF_FLOWS: [&str; 12] = [
     "remembered",
     "meters",
-    "clients",
-    "senders",
-    "accepteds",
-    "upstreams",
-    "sinks",
+    "near_apps",
+    "far_apps",
+    "near_legs",
+    "far_legs",
+    "far_sinks",
     "splice_orders",
     "splices",
     "shortcut_firsts",
@@ -48,7 +48,7 @@ const OF_FLOWS: [&str; 12] = [
     "shortcut_socks",
 ];
 
-const OF_CONNECTS: [&str; 1] = ["legs"];
+const OF_CONNECTS: [&str; 1] = ["pending_connects"];
 
 /// Likewise: so many bytes in the ring by which the agent is told of connects.
 const RING: &str = "UNDERPASS_TEST_RING_BYTES";

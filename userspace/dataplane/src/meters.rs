@@ -18,7 +18,7 @@ use nix::time::{ClockId, clock_gettime};
 use crate::{
     address::{self, ClientAddr, OrigDst, SockCookie},
     holds::{self, Names},
-    sys::Shared,
+    sys::PodOf,
     untouched::Untouched,
 };
 use policy::RuleName;
@@ -87,7 +87,7 @@ pub struct Traffic {
 
 /// The kernel's table, and what was taken out of it.
 pub(crate) struct Meters {
-    map: HashMap<MapData, u64, Shared<abi::Meter>>,
+    map: HashMap<MapData, u64, PodOf<abi::Meter>>,
     names: Names,
     /// Of flows in the table. A rule's slot is another rule's two policies later.
     rules: StdHashMap<(u64, u64), RuleName>,
@@ -95,7 +95,7 @@ pub(crate) struct Meters {
 }
 
 impl Meters {
-    pub(crate) fn new(map: HashMap<MapData, u64, Shared<abi::Meter>>, names: Names) -> Self {
+    pub(crate) fn new(map: HashMap<MapData, u64, PodOf<abi::Meter>>, names: Names) -> Self {
         Self {
             map,
             names,
@@ -122,14 +122,14 @@ impl Meters {
         let mut rules = StdHashMap::with_capacity(cookies.len());
         let mut by_rule = BTreeMap::<_, Traffic>::new();
         for cookie in cookies {
-            let Shared(meter) = match self.map.get(&cookie, 0) {
+            let PodOf(meter) = match self.map.get(&cookie, 0) {
                 Ok(meter) => meter,
                 Err(MapError::KeyNotFound) => continue,
                 Err(error) => return Err(error),
             };
             let key = (cookie, meter.opened_ns);
             let known = self.rules.remove(&key);
-            let rule = known.unwrap_or_else(|| holds::rule_name(&meter.leg, &self.names));
+            let rule = known.unwrap_or_else(|| holds::rule_name(&meter.connect, &self.names));
             let traffic = Traffic::from(&meter);
             if meter.ended != 0 {
                 self.ended.entry(rule).or_default().add(&traffic);
@@ -167,10 +167,10 @@ fn untouched(meter: &abi::Meter, rule: RuleName, now: Duration) -> Untouched {
     let client =
         (meter.client.family != 0).then(|| ClientAddr::new(address::from_abi(&meter.client)));
     Untouched {
-        cookie: SockCookie(meter.leg.cookie),
+        cookie: SockCookie(meter.connect.cookie),
         client,
-        orig_dst: OrigDst::new(address::from_abi(&meter.leg.opener.orig_dst)),
-        process: holds::process(&meter.leg),
+        orig_dst: OrigDst::new(address::from_abi(&meter.connect.opener.orig_dst)),
+        process: holds::process(&meter.connect),
         rule,
         age: now.saturating_sub(Duration::from_nanos(meter.opened_ns)),
     }

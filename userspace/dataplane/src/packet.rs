@@ -291,7 +291,7 @@ mod tests {
             family: 4,
             pad: 0,
         };
-        let leg = abi::Leg {
+        let connect = abi::Connect {
             opener: abi::Opener {
                 start_ns: 0,
                 execs: 0,
@@ -313,8 +313,8 @@ mod tests {
             pad: [0; 4],
         };
         abi::Held {
-            leg,
-            key: abi::LegKey {
+            connect,
+            key: abi::ConnectKey {
                 listener: 0,
                 client: endpoint,
                 pad: 0,

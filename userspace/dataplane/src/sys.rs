@@ -24,7 +24,7 @@ use tokio::io::{Interest, unix::AsyncFd};
 /// A type from `abi.h`, as a map's key or value.
 #[derive(Clone, Copy, Debug)]
 #[repr(transparent)]
-pub(crate) struct Shared<T>(pub(crate) T);
+pub(crate) struct PodOf<T>(pub(crate) T);
 
 /// Types with no padding that the compiler put in, and no invalid bit pattern.
 trait PlainBytes: Copy + 'static {}
@@ -38,12 +38,12 @@ impl PlainBytes for abi::NetnsKey {}
 impl PlainBytes for abi::Endpoint {}
 impl PlainBytes for abi::Opener {}
 impl PlainBytes for abi::Remembered {}
-impl PlainBytes for abi::Leg {}
+impl PlainBytes for abi::Connect {}
 impl PlainBytes for abi::Held {}
-impl PlainBytes for abi::LegKey {}
-impl PlainBytes for abi::Outpost {}
+impl PlainBytes for abi::ConnectKey {}
+impl PlainBytes for abi::NetnsAgent {}
 impl PlainBytes for abi::Release {}
-impl PlainBytes for abi::Lots {}
+impl PlainBytes for abi::BackendSlots {}
 impl PlainBytes for abi::DatabaseKey {}
 impl PlainBytes for abi::IncomingDial {}
 impl PlainBytes for abi::Decisions {}
@@ -72,7 +72,7 @@ impl PlainBytes for abi::EdgeFlow {}
 
 // SAFETY: the types above are repr(C) integers and arrays of them; abi.h makes every
 // padding byte a field, which the generated assertions of offset and size hold it to.
-unsafe impl<T: PlainBytes> Pod for Shared<T> {}
+unsafe impl<T: PlainBytes> Pod for PodOf<T> {}
 
 /// Reads one record of the ring; None when it is shorter than a `Held`.
 pub(crate) fn held_from_bytes(bytes: &[u8]) -> Option<abi::Held> {
@@ -102,7 +102,7 @@ pub(crate) fn answer_from_bytes(bytes: &[u8]) -> Option<abi::SpliceAnswer> {
     Some(unsafe { bytes.as_ptr().cast::<abi::SpliceAnswer>().read_unaligned() })
 }
 
-/// Reads one record of the ring of calls for outposts; None when it is shorter than one.
+/// Reads one record of the ring of calls for netns_agents; None when it is shorter than one.
 pub(crate) fn unserved_from_bytes(bytes: &[u8]) -> Option<abi::Unserved> {
     if bytes.len() < size_of::<abi::Unserved>() {
         return None;

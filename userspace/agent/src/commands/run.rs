@@ -13,8 +13,8 @@ use std::{
 
 use anyhow::{Context, bail};
 use dataplane::{
-    Attached, Calls, DESCRIPTORS_PER_NAMESPACE, Dataplane, MAX_NAMESPACES, Options, Splices, Tried,
-    host,
+    Attached, Calls, DESCRIPTORS_PER_NAMESPACE, Dataplane, MAX_NAMESPACES, Options, ProbeResult,
+    Splicer, host,
 };
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use prometheus::Registry;
@@ -127,7 +127,7 @@ async fn serve(file: &Path, mut config: Config) -> anyhow::Result<()> {
         dataplane,
         listeners,
         holds,
-        outposts,
+        netns_agents,
         calling,
         answers,
         doors,
@@ -176,7 +176,7 @@ async fn serve(file: &Path, mut config: Config) -> anyhow::Result<()> {
         health,
         (asked_of_backends, tell_choice),
     );
-    registry.register(Box::new(NamespacesGauge::new(Some(outposts.clone()))?))?;
+    registry.register(Box::new(NamespacesGauge::new(Some(netns_agents.clone()))?))?;
     let (settle, settled) = mpsc::channel(MAX_NAMESPACES);
     let (give_door, given_doors) = mpsc::unbounded_channel();
     let mut doors = doors.into_iter();
@@ -191,7 +191,7 @@ async fn serve(file: &Path, mut config: Config) -> anyhow::Result<()> {
         registry,
         shared: shared.clone(),
         dataplane: attached.clone(),
-        outposts: outposts.clone(),
+        netns_agents: netns_agents.clone(),
         ready: ready.clone(),
     };
     let (workers, splicing) = (config.workers, config.splice);
@@ -243,7 +243,7 @@ async fn serve(file: &Path, mut config: Config) -> anyhow::Result<()> {
         Ok(signal)
     };
     let start_keeper =
-        |splices: &Splices| match Keeper::start(&control_path, &shared.metrics, give.clone()) {
+        |splices: &Splicer| match Keeper::start(&control_path, &shared.metrics, give.clone()) {
             Ok(keeper) => {
                 keeper.has(splices);
                 drop(shared.keeper.set(keeper));
@@ -272,11 +272,11 @@ async fn serve(file: &Path, mut config: Config) -> anyhow::Result<()> {
             Err(ended.err().map_or_else(|| anyhow::anyhow!("looking after the edge ended"), Into::into))
         }
         ended = namespaces::serve_named(
-            outposts.clone(), book, shared.policy.clone(), settle.clone(), shared.metrics.clone(),
+            netns_agents.clone(), book, shared.policy.clone(), settle.clone(), shared.metrics.clone(),
         ) => {
             Err(ended.err().map_or_else(|| anyhow::anyhow!("serving containers ended"), Into::into))
         }
-        ended = namespaces::serve(outposts, calling, settle, shared.metrics.clone()) => {
+        ended = namespaces::serve(netns_agents, calling, settle, shared.metrics.clone()) => {
             Err(ended.err().map_or_else(|| anyhow::anyhow!("serving namespaces ended"), Into::into))
         }
         never = incoming::tend(attached.clone()) => match never {},
@@ -298,10 +298,10 @@ async fn serve(file: &Path, mut config: Config) -> anyhow::Result<()> {
 /// Tries the splice out, and from then on has flows take it.
 async fn splice(
     shared: &Shared,
-    splices: Result<(Splices, Calls), String>,
+    splices: Result<(Splicer, Calls), String>,
     splicing: Splicing,
     available: PathsAvailable,
-    mut start_keeper: impl FnMut(&Splices),
+    mut start_keeper: impl FnMut(&Splicer),
 ) -> std::io::Result<()> {
     if splicing == Splicing::Off {
         let _ = shared.splices.set(Err("the file says so".into()));
@@ -311,7 +311,7 @@ async fn splice(
         Ok(both) => both,
         Err(reason) => {
             let _ = shared.splices.set(Err(reason.clone()));
-            available.note(&Tried {
+            available.note(&ProbeResult {
                 path: "splice".into(),
                 took: Duration::ZERO,
                 failure: Some(reason),

@@ -7,7 +7,7 @@ use std::{
     thread,
 };
 
-use dataplane::{DEFAULT_PINS, Down, MAX_NAMESPACES, edge};
+use dataplane::{DEFAULT_PINS, Engine, MAX_NAMESPACES, edge};
 use policy::{
     Action, Fail, MAX_PROCESS_NAME_BYTES, MAX_RULES, NetnsPattern, Policy, ProcessPattern, Rule,
     RuleName, SessionConditions,
@@ -334,7 +334,7 @@ fn splicing(text: &Spanned<String>) -> Result<Splicing, Flaw> {
     match text.get_ref().as_str() {
         "auto" => Ok(Splicing::Auto),
         "off" => Ok(Splicing::Off),
-        name => match Down::ALL.into_iter().find(|d| engine_name(*d) == name) {
+        name => match Engine::ALL.into_iter().find(|d| engine_name(*d) == name) {
             Some(down) => Ok(Splicing::By(down)),
             None => expected("agent.splice", text, "`auto`, `sender`, `egress` or `off`"),
         },

@@ -22,7 +22,7 @@ use std::{
 };
 
 use anyhow::{Context, bail};
-use dataplane::Splices;
+use dataplane::Splicer;
 use tokio::{runtime, sync::mpsc, task::AbortHandle, time};
 
 use super::{
@@ -47,7 +47,7 @@ pub struct Adopted {
     /// What is known of it.
     pub papers: Papers,
     /// What carries it.
-    pub splices: Splices,
+    pub splices: Splicer,
     /// The agent's sockets.
     pub accepted: OwnedFd,
     /// See `accepted`.
@@ -75,7 +75,7 @@ struct Inner {
 }
 
 struct Engine {
-    splices: Splices,
+    splices: Splicer,
     /// Reads its calls, of one that was adopted.
     reader: Option<AbortHandle>,
 }
@@ -161,7 +161,7 @@ impl Keeper {
     }
 
     /// This agent's own engine.
-    pub fn has(&self, splices: &Splices) {
+    pub fn has(&self, splices: &Splicer) {
         let engine = splices.number();
         let descriptors = splices.descriptors().map(|fd| fd.try_clone_to_owned());
         match descriptors.collect::<io::Result<_>>() {
@@ -322,7 +322,7 @@ async fn send(link: &Link, parcel: &Option<Parcel>) -> io::Result<()> {
 
 fn hear(keeper: &Keeper, (message, fds): Parcel, adopted: &mpsc::UnboundedSender<Adopted>) {
     match message {
-        Message::Engine { engine } => match Splices::adopt(fds) {
+        Message::Engine { engine } => match Splicer::adopt(fds) {
             Ok((splices, calls)) => {
                 let reader = tokio::spawn(async move {
                     if let Err(error) = calls.run().await {

@@ -6,7 +6,9 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use dataplane::{ClientAddr, Moved, Near, Netns, OrigDst, Process, Resumed, SockCookie, Splice};
+use dataplane::{
+    ClientAddr, KernelMoved, Near, Netns, OrigDst, Process, Resumed, SockCookie, Splice,
+};
 use policy::{Action, Compression, Fact, Protocol, RuleName, Session};
 use serde::{Deserialize, Serialize};
 use std::sync::atomic::Ordering::Relaxed;
@@ -55,7 +57,7 @@ impl Papers {
         let opened = flow.opened_at().duration_since(SystemTime::UNIX_EPOCH);
         Self {
             id: splice.id(),
-            engine: splice.engine(),
+            engine: splice.carrier(),
             client: flow.client.socket_addr(),
             client_cookie: cookie.number(),
             orig_dst: flow.orig_dst.socket_addr(),
@@ -102,7 +104,7 @@ impl Papers {
 
     /// The flow, which gets this number here.
     pub(crate) fn flow(&self, number: u64, resumed: &Resumed) -> Flow {
-        let Moved { up, down, .. } = resumed.moved;
+        let KernelMoved { up, down, .. } = resumed.moved;
         // The order's numbers wrap: of a flow of which more than 4 GiB were relayed since it was
         // enrolled, that is all that is not counted.
         let relayed_up = resumed.up_seq.wrapping_sub(self.up_seq);
@@ -132,7 +134,7 @@ impl Papers {
         );
         let to_far = up + u64::from(relayed_up);
         let to_near = down + resumed.position.to_near;
-        let [to_database, to_client] = self.near().ways(to_far, to_near);
+        let [to_database, to_client] = self.near().directions(to_far, to_near);
         let to_database = self.to_database + to_database;
         let to_client = self.to_client + to_client;
         flow.to_database.store(to_database, Relaxed);

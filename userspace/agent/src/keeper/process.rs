@@ -12,7 +12,7 @@ use std::{
 };
 
 use anyhow::Context;
-use dataplane::Splices;
+use dataplane::Splicer;
 use policy::{Action, RuleName};
 use prometheus::Registry;
 use tokio::{
@@ -65,7 +65,7 @@ pub(super) enum Hands {
 pub(super) struct Engine {
     pub(super) descriptors: Vec<OwnedFd>,
     /// Once a flow of it was in these hands.
-    pub(super) splices: Option<Splices>,
+    pub(super) splices: Option<Splicer>,
     /// Reads its calls, while no agent does.
     pub(super) reader: Option<AbortHandle>,
     /// The agent knows it.

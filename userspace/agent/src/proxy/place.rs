@@ -1,18 +1,19 @@
-//! A place in a frame, as the protocol has it (`cql`) and as the kernel has it (`dataplane`).
+//! Conversion of a position in a frame between the protocol's type (`cql`) and the kernel's
+//! (`dataplane`).
 
 use cql::{Framing, NoPlace, Place, Unread};
-use dataplane::{Places, UNKNOWN_PLACE, framing};
+use dataplane::{FlowPosition, UNKNOWN_POSITION, framing};
 
-/// For the kernel, which goes on from there.
-pub(super) fn to_kernel(unread: &Unread) -> Places {
-    Places {
+/// Converts the flow's positions for the kernel, which goes on from there.
+pub(super) fn to_kernel(unread: &Unread) -> FlowPosition {
+    FlowPosition {
         to_database: kernels(&unread.requests),
         to_client: kernels(&unread.responses),
     }
 }
 
-fn kernels(place: &Place) -> dataplane::Place {
-    dataplane::Place {
+fn kernels(place: &Place) -> dataplane::FramePosition {
+    dataplane::FramePosition {
         left: place.left,
         frame_left: place.frame_left,
         framing: match place.framing {
@@ -23,21 +24,21 @@ fn kernels(place: &Place) -> dataplane::Place {
         first: place.first,
         have: place.have,
         header: place.header,
-        ..UNKNOWN_PLACE
+        ..UNKNOWN_POSITION
     }
 }
 
-/// Where somebody told the kernel that a flow was.
-pub(super) fn unread(places: &Places) -> Result<Unread, NoPlace> {
-    let Places {
+/// Converts the positions that the kernel was told when a flow was handed over.
+pub(super) fn unread(places: &FlowPosition) -> Result<Unread, NoPlace> {
+    let FlowPosition {
         to_database,
         to_client,
     } = places;
     Unread::at(from_kernel(to_database), from_kernel(to_client))
 }
 
-/// Where the kernel has got to.
-pub(super) fn from_kernel(place: &dataplane::Place) -> Place {
+/// Converts the position that the kernel has got to.
+pub(super) fn from_kernel(place: &dataplane::FramePosition) -> Place {
     Place {
         left: place.left,
         frame_left: place.frame_left,
@@ -69,7 +70,7 @@ mod tests {
             };
             assert_eq!(from_kernel(&kernels(&place)), place);
         }
-        assert_eq!(from_kernel(&UNKNOWN_PLACE), Place::UNKNOWN);
-        assert_eq!(unread(&Places::UNKNOWN), Err(NoPlace::Handshake));
+        assert_eq!(from_kernel(&UNKNOWN_POSITION), Place::UNKNOWN);
+        assert_eq!(unread(&FlowPosition::UNKNOWN), Err(NoPlace::Handshake));
     }
 }

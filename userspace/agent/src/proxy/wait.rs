@@ -1,4 +1,4 @@
-//! While the kernel carries a flow: the wait until the agent is needed.
+//! The wait until the agent is needed, while the kernel carries a flow.
 
 use std::{
     future::{Future, poll_fn},
@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use dataplane::{Down, Quiet, Splice};
+use dataplane::{Engine, HangupWatch, Splice};
 use policy::Action;
 use tokio::{
     net::TcpStream,
@@ -18,10 +18,10 @@ use tokio::{
 use super::{marked, splice::failed};
 use crate::flows::Flow;
 
-/// What the kernel carries shows in `flows` and metrics after this long.
+/// The interval at which bytes that the kernel carries are added to `flows` and the metrics.
 const COUNT_EVERY: Duration = Duration::from_secs(10);
 
-/// In milliseconds: every flow is taken back and handed over again as often, for soaks.
+/// An interval in milliseconds, for soaks: every flow is taken back and handed over again as often.
 const RECALL: &str = "UNDERPASS_TEST_RECALL_MS";
 
 fn recalled_for_a_test() -> Option<Duration> {
@@ -32,54 +32,54 @@ fn recalled_for_a_test() -> Option<Duration> {
     })
 }
 
-/// Why a ride ends.
+/// The reason why a ride ends.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum End {
     /// A side has ended, or bytes have to go through the agent.
     Needed,
-    /// Somebody wants the flow back.
+    /// The flow was recalled.
     Recalled,
-    /// Another process goes on with it.
+    /// Another process goes on with the flow.
     Given,
-    /// A mark closes it, for this reason.
+    /// A mark closes the flow, for this reason.
     Marked(&'static str),
 }
 
 /// The socket that leads to the far application.
 enum Far {
-    /// Packets are redirected behind it.
-    Quiet(Quiet),
-    /// Nothing comes to it but what the agent is to read.
+    /// Packets are redirected behind the socket, so the runtime does not watch it for input.
+    HangupWatch(HangupWatch),
+    /// Only bytes for the agent to read come to the socket.
     Awake(TcpStream),
 }
 
 impl Far {
     fn new(far: TcpStream, splice: &Splice) -> std::io::Result<Self> {
-        match splice.down() {
-            Down::Egress => Quiet::new(far).map(Self::Quiet),
-            Down::Sender => Ok(Self::Awake(far)),
+        match splice.engine() {
+            Engine::Egress => HangupWatch::new(far).map(Self::HangupWatch),
+            Engine::Sender => Ok(Self::Awake(far)),
         }
     }
 
     fn poll_needed(&self, cx: &mut Context<'_>) -> Poll<()> {
         match self {
-            Self::Quiet(quiet) => quiet.poll_ended(cx).map(drop),
+            Self::HangupWatch(quiet) => quiet.poll_ended(cx).map(drop),
             Self::Awake(far) => far.poll_read_ready(cx).map(drop),
         }
     }
 
     fn into_stream(self) -> std::io::Result<TcpStream> {
         match self {
-            Self::Quiet(quiet) => quiet.into_stream(),
+            Self::HangupWatch(quiet) => quiet.into_stream(),
             Self::Awake(far) => Ok(far),
         }
     }
 }
 
-/// Waits until the agent is needed. `has_come`: there is something for it to read. `count` says
-/// whether it is needed for another reason.
+/// Waits until the agent is needed. `has_come`: whether there is something for it to read. `count`:
+/// counts, and says whether the agent is needed for another reason.
 ///
-/// Polled by hand: futures that each wait for one thing would be most of what a flow costs the agent
+/// The waits are polled by hand: a future for each would be most of what a flow costs the agent
 /// while the kernel carries it.
 pub(super) async fn ride(
     splice: &Splice,
@@ -99,7 +99,8 @@ pub(super) async fn ride(
             return Poll::Ready(End::Needed);
         }
         while called.as_mut().poll(cx).is_ready() {
-            // Where nobody reads the calls, everybody is called, again and again.
+            // When the agent cannot read which flows the kernel calls, it calls every flow, again
+            // and again.
             if has_come() {
                 return Poll::Ready(End::Needed);
             }
@@ -118,7 +119,7 @@ pub(super) async fn ride(
             if recall_every.is_some() || count() {
                 return Poll::Ready(End::Recalled);
             }
-            // A call that was lost costs a flow this long, and not its life.
+            // A lost call costs a flow this long, and not its life.
             if has_come() {
                 return Poll::Ready(End::Needed);
             }
@@ -131,12 +132,12 @@ pub(super) async fn ride(
     Ok((far, end))
 }
 
-/// What a letter asks for, if there is one.
+/// Carries out a letter, if there is one. Returns the end of the ride that it asks for.
 fn letter(flow: &Flow) -> Option<End> {
     if !flow.mailbox.is_full() {
         return None;
     }
-    // Once that is answered, nothing may pass unseen.
+    // Once the letter is answered, nothing may pass unseen.
     let Some(letter) = flow.mailbox.take_unless(Action::Enrich) else {
         return Some(End::Recalled);
     };

@@ -112,7 +112,7 @@ pub(super) fn look(pins: &Path) -> Vec<Finding> {
         (_, Err(error)) => return vec![finding(what, State::Notice, unlisted(&error))],
     };
     let holders = Holders::find(pins);
-    let mut places = Places::default();
+    let mut places = FlowPosition::default();
     let mut findings = Vec::new();
     for map in maps {
         let kind = match map.map_type() {
@@ -317,9 +317,9 @@ fn thing_of(info: &str) -> Option<Thing> {
 
 /// Where programs are attached.
 #[derive(Default)]
-struct Places(HashMap<u32, Vec<String>>);
+struct FlowPosition(HashMap<u32, Vec<String>>);
 
-impl Places {
+impl FlowPosition {
     fn add(&mut self, programs: Vec<u32>, place: &str) {
         for program in programs {
             self.0.entry(program).or_default().push(place.to_owned());

@@ -7,7 +7,7 @@ use crate::counters::{RuleCount, labelled};
 labelled!(
     /// What became of a packet; each has one fate. What is passed up here is what a client has sent;
     /// the same of a backend's packets is dropped.
-    Fate {
+    EdgeVerdict {
         /// No rule of the edge speaks of it.
         Other = EDGE_OTHER => "other",
         /// Its rule lets it pass.
@@ -75,14 +75,14 @@ pub type EdgeRuleCount = RuleCount<EdgeOutcome>;
 #[derive(Clone, Debug)]
 pub struct EdgeCounters {
     /// Packets since the edge was first attached.
-    pub packets: Vec<(Fate, u64)>,
+    pub packets: Vec<(EdgeVerdict, u64)>,
     /// Connections since this agent's start.
     pub by_rule: Vec<EdgeRuleCount>,
 }
 
 impl EdgeCounters {
     /// Packets of one fate.
-    pub fn packets_of(&self, fate: Fate) -> u64 {
+    pub fn packets_of(&self, fate: EdgeVerdict) -> u64 {
         let found = self.packets.iter().find(|(f, _)| *f == fate);
         found.map_or(0, |(_, n)| *n)
     }

@@ -13,7 +13,7 @@ use super::{
     Edge, EdgeError, Forward, Interface, Mode, OnInterface, WantedMode, interface, modes, pins,
     program, tables,
 };
-use crate::{attach::reasons, sys::Shared};
+use crate::{attach::reasons, sys::PodOf};
 
 /// An interface that is guarded.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -207,7 +207,7 @@ impl Edge {
         interface: &Interface,
         mode: Mode,
     ) -> Result<(), EdgeError> {
-        let value = Shared(interface.to_abi(mode));
+        let value = PodOf(interface.to_abi(mode));
         let inserted = self.maps.interfaces.insert(ifindex, value, 0);
         inserted.map_err(tables::of("interfaces"))
     }

@@ -24,13 +24,13 @@ use tokio::net::TcpListener;
 use crate::{
     address,
     attach::{AttachError, program, reasons, refused},
-    incoming::{Door, IncomingError},
+    incoming::{IncomingError, IncomingListener},
     listeners::{self, Mark},
     load,
     maps::{MapsError, take},
+    netns_handle::NetnsHandle,
     pins::Pins,
-    space::Space,
-    sys::Shared,
+    sys::PodOf,
     tables::gone,
 };
 
@@ -40,7 +40,7 @@ const STEERS: &str = "virtual_addresses";
 /// What a namespace's number is when it is not steered.
 const NOT_STEERED: u32 = 0;
 
-type Taken = HashMap<MapData, Shared<abi::Endpoint>, u32>;
+type Taken = HashMap<MapData, PodOf<abi::Endpoint>, u32>;
 
 /// In the agent's own namespace.
 #[derive(Default)]
@@ -51,7 +51,7 @@ pub(crate) struct Gateway {
     /// From then on, too.
     listens: bool,
     /// Opened, and not given out: what came after them failed.
-    doors: Vec<Door>,
+    doors: Vec<IncomingListener>,
     link: Option<PinnedLink>,
 }
 
@@ -68,7 +68,7 @@ impl Gateway {
         (pins, mark): (&Pins, Mark),
         number: Option<u32>,
         wanted: &BTreeSet<SocketAddr>,
-    ) -> Result<Vec<Door>, AttachError> {
+    ) -> Result<Vec<IncomingListener>, AttachError> {
         if self.maps.is_none() && wanted.is_empty() {
             return Ok(Vec::new());
         }
@@ -136,7 +136,7 @@ impl Gateway {
             put.map_err(|e| MapsError::Layout("taken_listeners", e))?;
             let listener = TcpListener::from_std(socket.into());
             let listener = listener.map_err(IncomingError::Sockets)?;
-            doors.push(Door::of_backends(listener, mark));
+            doors.push(IncomingListener::of_backends(listener, mark));
         }
         self.doors = doors;
         self.listens = true;
@@ -152,7 +152,7 @@ impl Gateway {
             return Ok(());
         };
         let failed = |e| MapsError::Layout("taken_addresses", e);
-        let key = |at: &SocketAddr| Shared(address::to_abi(*at));
+        let key = |at: &SocketAddr| PodOf(address::to_abi(*at));
         let number = number.map_or(NOT_STEERED, |number| number + 1);
         for at in wanted.difference(&self.taken.clone()) {
             map.insert(key(at), number, 0).map_err(failed)?;
@@ -167,7 +167,7 @@ impl Gateway {
 }
 
 fn attach(ebpf: &mut Ebpf, pins: &Pins) -> Result<PinnedLink, AttachError> {
-    let own = Space::open(None).map_err(IncomingError::Sockets)?;
+    let own = NetnsHandle::open(None).map_err(IncomingError::Sockets)?;
     let steers: &mut SkLookup = program(ebpf, STEERS)?;
     let id = steers.attach(own.file()).map_err(refused(STEERS))?;
     let link: FdLink = steers.take_link(id).map_err(refused(STEERS))?.into();

@@ -21,7 +21,7 @@ use super::{Shortcut, Wish};
 use crate::{
     counters::Turn,
     host,
-    trial::{self, LARGE_WRITE_BYTES, Random, bytes},
+    probe_traffic::{self, LARGE_WRITE_BYTES, Random, bytes},
 };
 
 /// It takes a few milliseconds; this is for a machine under load.
@@ -31,7 +31,7 @@ const FLOW_BYTES: u32 = 16 * 1024;
 const STREAM_BYTES: usize = 1 << 20;
 /// Of what is read of a large write.
 const CHUNK: usize = 256 * 1024;
-/// Each trial has sockets of its own; their streams may be one.
+/// Each probe_traffic has sockets of its own; their streams may be one.
 const STREAM: usize = 1;
 /// Sockets of the trials, each for itself.
 const ENDS: u32 = 64;
@@ -52,8 +52,8 @@ pub(super) fn try_out(mark: Option<Mark>) -> Result<(), String> {
     canary.large_write().map_err(of("64 MiB in one write"))
 }
 
-fn of(trial: &'static str) -> impl Fn(io::Error) -> String {
-    move |e| format!("{trial}: {e}")
+fn of(probe_traffic: &'static str) -> impl Fn(io::Error) -> String {
+    move |e| format!("{probe_traffic}: {e}")
 }
 
 struct Canary {
@@ -219,7 +219,7 @@ impl Canary {
         a.write_all(b"first")?;
         let mut writer = a.try_clone()?;
         let writing = thread::Builder::new().name("canary".into());
-        let writing = writing.spawn(move || trial::write_large(&mut writer, STREAM))?;
+        let writing = writing.spawn(move || probe_traffic::write_large(&mut writer, STREAM))?;
         // Nobody reads before.
         let deadline = Instant::now() + PATIENCE;
         while self.bytes(Turn::FlowFull)? == before.1 && Instant::now() < deadline {

@@ -27,7 +27,7 @@ static __always_inline __u32 slot_of(const struct up_edge_tuple *tuple)
 	hash ^= hash >> 32;
 	hash ^= (__u32)tuple->sport_be << 16 | tuple->dport_be;
 	hash *= 0x9e3779b97f4a7c15ull;
-	return hash >> 40 & (UP_EDGE_WAYS - 1);
+	return hash >> 40 & (UP_EDGE_ROUTES - 1);
 }
 
 /* To be called after an entry of this tuple has come or gone. */
@@ -40,21 +40,21 @@ static __always_inline void note_change(const struct up_edge_tuple *tuple)
 }
 
 /* A tuple's place, and what a way that is remembered there now is marked with. */
-struct place {
-	struct up_edge_way *way;
+struct cached_route {
+	struct up_edge_route *entry;
 	__u32 changes;
 	__u64 tick;
 };
 
 /* To be called before the table is asked, so that a change after that ends the way. */
-static __always_inline void find_place(const struct up_edge_tuple *tuple, struct place *place)
+static __always_inline void find_cached(const struct up_edge_tuple *tuple, struct cached_route *cached)
 {
-	__u32 slot = slot_of(tuple), index = bpf_get_smp_processor_id() * UP_EDGE_WAYS + slot;
+	__u32 slot = slot_of(tuple), index = bpf_get_smp_processor_id() * UP_EDGE_ROUTES + slot;
 	__u32 *changes = bpf_map_lookup_elem(&edge_changes, &slot);
 
-	place->way = changes ? bpf_map_lookup_elem(&edge_ways, &index) : 0;
-	place->changes = changes ? *(volatile __u32 *)changes : 0;
-	place->tick = (bpf_ktime_get_coarse_ns() + ((__u64)slot << SLOT_SHIFT)) >> TICK_SHIFT;
+	cached->entry = changes ? bpf_map_lookup_elem(&edge_routes, &index) : 0;
+	cached->changes = changes ? *(volatile __u32 *)changes : 0;
+	cached->tick = (bpf_ktime_get_coarse_ns() + ((__u64)slot << SLOT_SHIFT)) >> TICK_SHIFT;
 }
 
 static __always_inline int is_same_tuple(const struct up_edge_tuple *a,
@@ -70,32 +70,32 @@ static __always_inline int is_same_tuple(const struct up_edge_tuple *a,
 
 /* Whether the place's way is this packet's. What ends a connection is for its entry to know. */
 static __always_inline int is_known(const struct up_edge_settings *settings,
-				    const struct packet *p, const struct place *place)
+				    const struct packet *p, const struct cached_route *cached)
 {
-	const struct up_edge_way *way = place->way;
+	const struct up_edge_route *entry = cached->entry;
 
-	return way && way->tick == place->tick && way->changes == place->changes &&
-	       way->flow.generation == settings->generation && !p->oddity &&
+	return entry && entry->tick == cached->tick && entry->changes == cached->changes &&
+	       entry->flow.generation == settings->generation && !p->oddity &&
 	       !(p->flags & (FLAG_FIN | FLAG_SYN | FLAG_RST)) &&
-	       is_same_tuple(&way->tuple, &p->tuple);
+	       is_same_tuple(&entry->tuple, &p->tuple);
 }
 
 /* Returns where the next hop is to be remembered. */
 static __always_inline struct up_edge_hop *remember(const struct up_edge_settings *settings,
 						    const struct packet *p,
 						    const struct up_edge_flow *flow,
-						    const struct place *place)
+						    const struct cached_route *cached)
 {
-	struct up_edge_way *way = place->way;
+	struct up_edge_route *entry = cached->entry;
 
-	if (!way)
+	if (!entry)
 		return 0;
-	way->tuple = p->tuple;
-	way->changes = place->changes;
-	way->tick = place->tick;
-	way->flow = *flow;
+	entry->tuple = p->tuple;
+	entry->changes = cached->changes;
+	entry->tick = cached->tick;
+	entry->flow = *flow;
 	/* A reply's entry does not say. */
-	way->flow.generation = settings->generation;
-	way->hop.ifindex = 0;
-	return &way->hop;
+	entry->flow.generation = settings->generation;
+	entry->hop.ifindex = 0;
+	return &entry->hop;
 }

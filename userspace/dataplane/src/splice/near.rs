@@ -11,9 +11,9 @@ use ebpf::abi;
 
 use crate::{
     address::{self, SockCookie},
+    netns_handle::NetnsHandle,
     sock_diag,
-    space::Space,
-    splice_refusal::SpliceRefusal,
+    splice::refusal::SpliceRefusal,
 };
 
 /// The application that is on this host.
@@ -36,7 +36,7 @@ impl Near {
 
     /// Of what there is in each direction, that to the database and that to the client. And the other
     /// way round.
-    pub fn ways<T>(self, to_far: T, to_near: T) -> [T; 2] {
+    pub fn directions<T>(self, to_far: T, to_near: T) -> [T; 2] {
         match self {
             Self::Client => [to_far, to_near],
             Self::Database => [to_near, to_far],
@@ -57,9 +57,9 @@ impl fmt::Display for Near {
 #[derive(Clone, Debug)]
 pub enum Application {
     /// By its number, in the agent's namespace unless in this one.
-    Client(SockCookie, Option<Arc<Space>>),
+    Client(SockCookie, Option<Arc<NetnsHandle>>),
     /// In this namespace, by its address.
-    Database(Arc<Space>),
+    Database(Arc<NetnsHandle>),
 }
 
 impl Application {
@@ -85,24 +85,24 @@ impl Application {
         mut question: abi::SpliceQuestion,
         look: impl FnOnce(&abi::SpliceQuestion) -> Result<abi::SpliceAnswer, SpliceRefusal> + Send,
     ) -> Result<abi::SpliceAnswer, SpliceRefusal> {
-        let space = match self {
-            Self::Client(cookie, space) => {
-                question.client_cookie = cookie.number();
-                let Some(space) = space else {
+        let netns = match self {
+            Self::Client(cookie, netns) => {
+                question.near_app_cookie = cookie.number();
+                let Some(netns) = netns else {
                     return look(&question);
                 };
                 // The agent's sockets of the flow are there, too.
-                return space
+                return netns
                     .within(|| Ok(look(&question)))
                     .map_err(super::kernel)?;
             }
-            Self::Database(space) => space,
+            Self::Database(netns) => netns,
         };
         let there = move || {
-            let own = address::from_abi(&question.client);
-            let peer = address::from_abi(&question.accepted);
+            let own = address::from_abi(&question.near_app);
+            let peer = address::from_abi(&question.near_leg);
             match sock_diag::cookie(own, peer) {
-                Ok(Some(cookie)) => question.client_cookie = cookie,
+                Ok(Some(cookie)) => question.near_app_cookie = cookie,
                 // Its handshake is not done, though the agent's is.
                 Ok(None) => return Ok(Err(SpliceRefusal::Busy)),
                 Err(e) if e.kind() == io::ErrorKind::NotFound => {
@@ -112,6 +112,6 @@ impl Application {
             }
             Ok(look(&question))
         };
-        space.within(there).map_err(super::kernel)?
+        netns.within(there).map_err(super::kernel)?
     }
 }

@@ -16,13 +16,13 @@ const OWN: &str = "/proc/thread-self/ns/net";
 
 /// It lives as long as this, even when its last process has gone.
 #[derive(Debug)]
-pub struct Space {
+pub struct NetnsHandle {
     file: File,
     /// The agent's own.
     is_own: bool,
 }
 
-impl Space {
+impl NetnsHandle {
     pub(crate) fn open(path: Option<&Path>) -> io::Result<Self> {
         Ok(Self {
             file: File::open(path.unwrap_or(Path::new(OWN)))?,

@@ -13,13 +13,13 @@ pub type Weight = u8;
 /// Of a backend with nothing against it.
 pub const FULL_WEIGHT: Weight = 100;
 
-const LOTS: usize = abi::LOTS as usize;
+const LOTS: usize = abi::BACKEND_SLOTS as usize;
 
 /// As many lots for each backend as its weight says, and at least one if it has any.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Lots([u8; LOTS]);
+pub struct BackendSlots([u8; LOTS]);
 
-impl Lots {
+impl BackendSlots {
     /// Of a rule's backends, in its order; those past [`MAX_BACKENDS`] get none.
     pub fn of(backends: &[SocketAddr], weights: &Weights) -> Self {
         let fit = backends.iter().take(MAX_BACKENDS);
@@ -40,8 +40,8 @@ impl Lots {
         (usize::from(lot) < MAX_BACKENDS).then_some(lot.into())
     }
 
-    pub(crate) fn to_abi(&self) -> abi::Lots {
-        abi::Lots { backends: self.0 }
+    pub(crate) fn to_abi(&self) -> abi::BackendSlots {
+        abi::BackendSlots { backends: self.0 }
     }
 }
 
@@ -84,7 +84,7 @@ mod tests {
             .collect()
     }
 
-    fn counts(lots: &Lots, n: usize) -> Vec<usize> {
+    fn counts(lots: &BackendSlots, n: usize) -> Vec<usize> {
         let mut counts = vec![0; n];
         for number in 0..LOTS as u32 {
             if let Some(backend) = lots.draw(number) {
@@ -97,7 +97,7 @@ mod tests {
     #[test]
     fn equal_weights_have_equal_shares() {
         for n in 1..=MAX_BACKENDS {
-            let counts = counts(&Lots::of(&backends(n), &Weights::new()), n);
+            let counts = counts(&BackendSlots::of(&backends(n), &Weights::new()), n);
             let (least, most) = (counts.iter().min().unwrap(), counts.iter().max().unwrap());
             assert!(most - least <= 1, "{n}: {counts:?}");
             assert_eq!(counts.iter().sum::<usize>(), LOTS);
@@ -108,14 +108,14 @@ mod tests {
     fn without_a_weight_nobody_is_drawn() {
         let backends = backends(3);
         let none = backends.iter().map(|at| (*at, 0)).collect();
-        let lots = Lots::of(&backends, &none);
+        let lots = BackendSlots::of(&backends, &none);
         assert!((0..LOTS as u32).all(|number| lots.draw(number).is_none()));
-        assert_eq!(Lots::of(&[], &Weights::new()).draw(7), None);
+        assert_eq!(BackendSlots::of(&[], &Weights::new()).draw(7), None);
     }
 
     #[test]
     fn more_backends_than_fit_are_left_out() {
-        let lots = Lots::of(&backends(MAX_BACKENDS + 100), &Weights::new());
+        let lots = BackendSlots::of(&backends(MAX_BACKENDS + 100), &Weights::new());
         assert!((0..LOTS as u32).all(|n| lots.draw(n).unwrap() < MAX_BACKENDS));
     }
 
@@ -124,7 +124,7 @@ mod tests {
         fn shares_follow_weights(weights in vec(0_u8..=FULL_WEIGHT, 1..=MAX_BACKENDS)) {
             let backends = backends(weights.len());
             let table = backends.iter().copied().zip(weights.iter().copied()).collect();
-            let counts = counts(&Lots::of(&backends, &table), weights.len());
+            let counts = counts(&BackendSlots::of(&backends, &table), weights.len());
             let total: f64 = weights.iter().map(|w| f64::from(*w)).sum();
             for (count, weight) in counts.iter().zip(&weights) {
                 prop_assert_eq!(*count > 0, *weight > 0);

@@ -6,7 +6,7 @@ use crate::load;
 
 /// What came of trying a path.
 #[derive(Clone, Debug)]
-pub struct Tried {
+pub struct ProbeResult {
     /// Its name, as in metrics.
     pub path: String,
     /// How long that took; zero where nobody looked.
@@ -15,11 +15,11 @@ pub struct Tried {
     pub failure: Option<String>,
 }
 
-impl Tried {
+impl ProbeResult {
     /// Tries a path out, unless a test wants it off.
-    pub fn out(path: &str, trial: impl FnOnce() -> Result<(), String>) -> Self {
+    pub fn of(path: &str, probe: impl FnOnce() -> Result<(), String>) -> Self {
         let begun = Instant::now();
-        let failure = load::switched_off(path).or_else(|| trial().err());
+        let failure = load::switched_off(path).or_else(|| probe().err());
         Self {
             path: path.to_owned(),
             took: begun.elapsed(),

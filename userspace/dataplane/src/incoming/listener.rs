@@ -12,7 +12,7 @@ use crate::{
     address::{ClientAddr, OrigDst},
     dial::new_socket,
     listeners::Mark,
-    space::Space,
+    netns_handle::NetnsHandle,
 };
 
 /// A backend that does not answer the dial for so long has failed: its client has a connection
@@ -22,7 +22,7 @@ const BACKEND_LIMIT: Duration = Duration::from_secs(3);
 /// The agent's listener for connections of one family from other hosts: to the databases of one
 /// namespace, or to virtual addresses.
 #[derive(Debug)]
-pub struct Door {
+pub struct IncomingListener {
     pub(super) listener: TcpListener,
     pub(super) behind: Behind,
 }
@@ -48,7 +48,7 @@ pub struct Arrived {
     behind: Behind,
 }
 
-impl Door {
+impl IncomingListener {
     /// To virtual addresses.
     pub(crate) fn of_backends(listener: TcpListener, mark: Mark) -> Self {
         let behind = Behind::Backends(mark);
@@ -77,9 +77,9 @@ impl Door {
 
 impl Arrived {
     /// Where the database is; None: behind a virtual address, on other hosts.
-    pub fn space(&self) -> Option<Arc<Space>> {
+    pub fn netns(&self) -> Option<Arc<NetnsHandle>> {
         match &self.behind {
-            Behind::Database(dialler) => Some(dialler.space.clone()),
+            Behind::Database(dialler) => Some(dialler.netns.clone()),
             Behind::Backends(_) => None,
         }
     }

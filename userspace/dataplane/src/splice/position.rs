@@ -3,25 +3,25 @@
 
 use ebpf::abi;
 
-use crate::splices::Splice;
+use crate::splice::Splice;
 
-/// One direction's. The kernel's own form; what it means is `cql::Place`'s to say.
-pub type Place = abi::Place;
+/// One direction's. The kernel's own form; what it means is `cql::FramePosition`'s to say.
+pub type FramePosition = abi::FramePosition;
 
-/// How a [`Place`]'s direction is cut.
+/// How a [`FramePosition`]'s direction is cut.
 pub mod framing {
     use ebpf::abi;
 
     /// Nobody knows where in a frame it is.
-    pub const UNKNOWN: u8 = abi::PLACE_UNKNOWN as u8;
+    pub const UNKNOWN: u8 = abi::FRAME_UNKNOWN as u8;
     /// Frames as they are.
-    pub const FRAMES: u8 = abi::PLACE_FRAMES as u8;
+    pub const FRAMES: u8 = abi::FRAME_FRAMES as u8;
     /// v5 segments.
-    pub const SEGMENTS: u8 = abi::PLACE_SEGMENTS as u8;
+    pub const SEGMENTS: u8 = abi::FRAME_SEGMENTS as u8;
 }
 
 /// Nobody knows where.
-pub const UNKNOWN_PLACE: Place = Place {
+pub const UNKNOWN_POSITION: FramePosition = FramePosition {
     left: 0,
     frame_left: 0,
     framing: framing::UNKNOWN,
@@ -33,28 +33,28 @@ pub const UNKNOWN_PLACE: Place = Place {
 
 /// Where the agent is, behind all that it has read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Places {
+pub struct FlowPosition {
     /// In what the client sends.
-    pub to_database: Place,
+    pub to_database: FramePosition,
     /// In what the database sends.
-    pub to_client: Place,
+    pub to_client: FramePosition,
 }
 
-impl Places {
+impl FlowPosition {
     /// Of a flow that nobody will want to decode.
     pub const UNKNOWN: Self = Self {
-        to_database: UNKNOWN_PLACE,
-        to_client: UNKNOWN_PLACE,
+        to_database: UNKNOWN_POSITION,
+        to_client: UNKNOWN_POSITION,
     };
 }
 
 /// Where one direction was behind the last byte that the kernel redirected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Redirected {
-    /// When the agent had read so many bytes of it ([`Position`](crate::Position)).
+    /// When the agent had read so many bytes of it ([`AgentMoved`](crate::AgentMoved)).
     pub since: u64,
     /// The place.
-    pub place: Place,
+    pub place: FramePosition,
 }
 
 impl Splice {
@@ -65,12 +65,12 @@ impl Splice {
         let kernels = self.kernels()?.0;
         let up = Redirected {
             since: kernels.up_since,
-            place: kernels.up_place,
+            place: kernels.up_position,
         };
         let down = Redirected {
             since: kernels.down_since,
-            place: kernels.down_place,
+            place: kernels.down_position,
         };
-        Ok(self.near().ways(up, down))
+        Ok(self.near().directions(up, down))
     }
 }
