@@ -20,7 +20,7 @@ use cql::{
     Consistency, Opcode,
     edit::{Caller, Error, Outcome, Refused, Request, Response, Statement, Transform},
 };
-use dataplane::policy::RuleName;
+use policy::RuleName;
 
 pub use metrics::CacheMetrics;
 pub use settings::Settings;

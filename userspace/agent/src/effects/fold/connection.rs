@@ -297,7 +297,7 @@ mod tests {
     use std::sync::Mutex;
 
     use cql::{Compression, edit::Opening};
-    use dataplane::policy::RuleName;
+    use policy::RuleName;
     use tokio::io;
 
     use super::super::{FoldMetrics, Folds, Settings};

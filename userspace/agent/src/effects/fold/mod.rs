@@ -26,7 +26,7 @@ use cql::{
     edit::{Caller, Note, Outcome, Request, Response, Statement, Transform},
     is_system_keyspace,
 };
-use dataplane::policy::RuleName;
+use policy::RuleName;
 
 pub use metrics::FoldMetrics;
 pub use pools::Folds;

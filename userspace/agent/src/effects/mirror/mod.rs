@@ -36,7 +36,7 @@ use cql::{
     },
     is_system_keyspace,
 };
-use dataplane::policy::RuleName;
+use policy::RuleName;
 
 pub use cluster::Mirrors;
 pub use metrics::MirrorMetrics;
