@@ -12,7 +12,7 @@ use std::{
 const README_LINES: usize = 200;
 
 fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
 /// Every file below a folder with one of these endings, without build output.
