@@ -1,7 +1,7 @@
 //! Effects: steps of a pipeline that are carried out by the agent, because they need more than the frames that pass.
 //!
 //! To the pipeline each is a [`Transform`], of which everything passes until it is open; what it shows to somebody
-//! outside, and what it has wait for that, is its own ([`Ticket`](cql::edit::Ticket)). Each is one file, or folder, and
+//! outside, and what it has wait for that, is its own ([`Ticket`](cql_edit::Ticket)). Each is one file, or folder, and
 //! one line in the list below.
 
 pub mod cache;
@@ -13,7 +13,7 @@ mod stream;
 
 use std::sync::Arc;
 
-use cql::edit::Transform;
+use cql_edit::Transform;
 use dataplane::policy::RuleName;
 use serde::Deserialize;
 

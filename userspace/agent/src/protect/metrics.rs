@@ -1,6 +1,6 @@
 //! What becomes of values and of questions to key servers is counted.
 
-use cql::protect::Fate;
+use cql_edit::protect::Fate;
 use prometheus::{IntCounterVec, Registry};
 
 use crate::metrics::counters_by;

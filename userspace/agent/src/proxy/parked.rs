@@ -5,13 +5,13 @@ use std::sync::{
     atomic::{AtomicBool, Ordering::Relaxed},
 };
 
-use cql::edit::{Mailbox, Resolution};
+use cql_edit::{Mailbox, Resolution};
 
 use crate::flows::Flow;
 
 /// One flow's. **Invariant**: each ticket leaves one letter that says what becomes of it, and a step says at most once
 /// before that it is due ([`Resolution::Due`]); so there are no more of them than twice
-/// [`MAX_PARKED`](cql::edit::MAX_PARKED), and those that came too late.
+/// [`MAX_PARKED`](cql_edit::MAX_PARKED), and those that came too late.
 #[derive(Debug)]
 pub(super) struct Letters {
     /// Its task is woken. It does not outlive the flow for a ticket that somebody keeps.

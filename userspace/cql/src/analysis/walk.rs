@@ -7,10 +7,10 @@ use crate::lex::{MAX_NAME_BYTES, Name};
 use crate::statement::{Statement, StatementKind, StatementRef};
 
 /// How deep expressions may be nested. Each level is a few frames of the stack; people write three.
-pub(super) const MAX_DEPTH: usize = 32;
+pub const MAX_DEPTH: usize = 32;
 
 /// Words that are no names unless they are quoted (`ReservedKeywords.java`).
-pub(crate) fn is_reserved(word: &str) -> bool {
+pub fn is_reserved(word: &str) -> bool {
     const LONGEST: usize = "materialized".len();
     let mut lower = [0; LONGEST];
     let Some(lower) = lower.get_mut(..word.len()) else {
@@ -32,6 +32,11 @@ pub(crate) fn is_reserved(word: &str) -> bool {
             | b"use" | b"using" | b"view" | b"where" | b"with"
     );
     reserved
+}
+
+/// Whether `text` is one whole statement, or several, that this crate understands to its end.
+pub fn is_understood(text: &[u8]) -> bool {
+    walk(text).is_some()
 }
 
 /// `None`: not understood.

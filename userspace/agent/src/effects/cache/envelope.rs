@@ -1,6 +1,6 @@
 //! The names under which answers are kept, and what is kept there.
 
-use cql::edit::{Caller, Request};
+use cql_edit::{Caller, Request};
 use sha2::{Digest, Sha256};
 
 /// Of a digest.

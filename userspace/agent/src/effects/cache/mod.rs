@@ -16,10 +16,8 @@ mod store;
 
 use std::sync::{Arc, OnceLock};
 
-use cql::{
-    Consistency, Opcode,
-    edit::{Caller, Error, Outcome, Refused, Request, Response, Statement, Transform},
-};
+use cql::{Consistency, Opcode};
+use cql_edit::{Caller, Error, Outcome, Refused, Request, Response, Statement, Transform};
 use dataplane::policy::RuleName;
 
 pub use metrics::CacheMetrics;

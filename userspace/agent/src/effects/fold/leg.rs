@@ -16,7 +16,7 @@ use std::{
     thread::{self, ThreadId},
 };
 
-use cql::edit::{Resolution, Ticket};
+use cql_edit::{Resolution, Ticket};
 
 /// Requests out at the same time; more go by their flows' own connections. As many as a driver has out on one.
 pub(super) const MAX_STREAMS: usize = 1_024;

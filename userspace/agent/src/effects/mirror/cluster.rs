@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use cql::edit::Copied;
+use cql_edit::Copied;
 use dataplane::{backends::Probe, policy::RuleName};
 use tokio::sync::mpsc;
 
