@@ -7,12 +7,10 @@
 
 use std::{io::ErrorKind, net::TcpStream, path::PathBuf, process};
 
-use dataplane::{
-    Attached, Dataplane, Options,
-    policy::{Action, Fail, Policy},
-};
+use dataplane::{Attached, Dataplane, Options};
 use micro::programs::{Counter, ProgramCost};
-use testkit::sandbox::{Sandbox, run_in};
+use policy::{Action, Fail, Policy};
+use sandbox::{Sandbox, run_in};
 
 /// Enough that a mean is one.
 const CONNECTIONS: u64 = 100;

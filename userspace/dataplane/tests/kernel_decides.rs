@@ -18,12 +18,10 @@ use std::{
     thread,
 };
 
-use dataplane::{
-    Attached, ClientAddress, Dataplane, IncomingOptions, Options, host,
-    policy::{
-        Action, Candidate, ContainerConditions, Fail, NetnsPattern, Policy, ProcessPattern, Rule,
-        RuleName, SessionConditions, Target,
-    },
+use dataplane::{Attached, ClientAddress, Dataplane, IncomingOptions, Options, host};
+use policy::{
+    Action, Candidate, ContainerConditions, Fail, NetnsPattern, Policy, ProcessPattern, Rule,
+    RuleName, SessionConditions, Target,
 };
 use proptest::{
     collection::vec,
@@ -32,8 +30,8 @@ use proptest::{
     strategy::ValueTree,
     test_runner::{Config, RngSeed, TestRunner},
 };
+use sandbox::{Cgroup, Netns, Sandbox, run_in};
 use socket2::{Domain, SockRef, Socket, Type};
-use testkit::sandbox::{Cgroup, Netns, Sandbox, run_in};
 
 const POLICIES: u32 = 60;
 const CONNECTIONS: usize = 60;

@@ -14,7 +14,7 @@ mod stream;
 use std::sync::Arc;
 
 use cql_edit::Transform;
-use dataplane::policy::RuleName;
+use policy::RuleName;
 use serde::Deserialize;
 
 use crate::reporters::Means;

@@ -6,10 +6,8 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use dataplane::{
-    ClientAddr, Moved, Near, Netns, OrigDst, Process, Resumed, SockCookie, Splice,
-    policy::{Action, Compression, Fact, Protocol, RuleName, Session},
-};
+use dataplane::{ClientAddr, Moved, Near, Netns, OrigDst, Process, Resumed, SockCookie, Splice};
+use policy::{Action, Compression, Fact, Protocol, RuleName, Session};
 use serde::{Deserialize, Serialize};
 use std::sync::atomic::Ordering::Relaxed;
 

@@ -12,10 +12,8 @@ use std::{
 };
 
 use anyhow::Context;
-use dataplane::{
-    Splices,
-    policy::{Action, RuleName},
-};
+use dataplane::Splices;
+use policy::{Action, RuleName};
 use prometheus::Registry;
 use tokio::{
     net::UnixListener,

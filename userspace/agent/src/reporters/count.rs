@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use cql::{Completed, Details, Frame, Opcode};
-use dataplane::policy::RuleName;
+use policy::RuleName;
 use prometheus::IntCounter;
 use serde::Deserialize;
 

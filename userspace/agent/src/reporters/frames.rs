@@ -6,7 +6,7 @@ use std::{
 };
 
 use cql::Opcode;
-use dataplane::policy::RuleName;
+use policy::RuleName;
 use prometheus::{IntCounter, IntCounterVec, Registry};
 
 use crate::{marks, metrics::counters_by};

@@ -7,7 +7,7 @@ use std::{
 };
 
 use cql::Says;
-use dataplane::policy::RuleName;
+use policy::RuleName;
 
 use crate::flows::Flow;
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use dataplane::policy::{Action, Candidate, Fact, Policy, RuleName, Session};
+use policy::{Action, Candidate, Fact, Policy, RuleName, Session};
 
 use super::{RuleTls, TlsRules};
 

@@ -33,8 +33,8 @@ pub use towards::Towards;
 
 use std::{collections::HashMap, sync::Arc};
 
-use dataplane::policy::RuleName;
 use made::Hears;
+use policy::RuleName;
 use rustls::{
     ClientConfig, RootCertStore, ServerConfig, SupportedProtocolVersion,
     crypto::{CryptoProvider, ring},

@@ -14,10 +14,10 @@ use aya::{
 use dataplane::{
     Edge,
     edge::{Fate, Forward},
-    policy::Action,
 };
 use nix::net::if_::if_nametoindex;
-use testkit::sandbox::{Netns, run_in, stay_on_one_processor};
+use policy::Action;
+use sandbox::{Netns, run_in, stay_on_one_processor};
 
 use crate::{
     TestPins,

@@ -14,9 +14,9 @@ use crate::{
 use dataplane::{
     Edge,
     edge::{EdgeError, Fate, Forward, Interface, Mode, SynRate, WantedMode},
-    policy::{Action, Candidate, Policy, Rule},
 };
-use testkit::sandbox::{Netns, run_in};
+use policy::{Action, Candidate, Policy, Rule};
+use sandbox::{Netns, run_in};
 
 /// In a namespace of its own.
 fn with_edge(body: impl FnOnce(&TestPins, &mut Edge) + Send) {

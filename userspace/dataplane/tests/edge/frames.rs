@@ -17,12 +17,10 @@ use aya::{
     Ebpf,
     programs::{SchedClassifier, TcAttachType},
 };
-use dataplane::{
-    edge::{Fate, Forward, WantedMode},
-    policy::Action,
-};
+use dataplane::edge::{Fate, Forward, WantedMode};
 use nix::sys::socket::{getsockopt, sockopt::TcpMaxSeg};
-use testkit::sandbox::{Netns, run_in};
+use policy::Action;
+use sandbox::{Netns, run_in};
 
 const MIB: usize = 1 << 20;
 const JUMBO: &str = "9000";

@@ -14,9 +14,9 @@ use std::{
 use dataplane::{
     Edge,
     edge::{Forward, Interface, Mode, WantedMode},
-    policy::{Action, Policy},
 };
-use testkit::sandbox::{Netns, run_in};
+use policy::{Action, Policy};
+use sandbox::{Netns, run_in};
 
 use super::{TestPins, interface, policy, rule};
 

@@ -5,9 +5,9 @@ use std::net::{IpAddr, SocketAddr};
 use dataplane::{
     Edge,
     edge::{Forward, Interface, WantedMode},
-    policy::{Action, Policy, Rule},
 };
-use testkit::sandbox::{Netns, run_in};
+use policy::{Action, Policy, Rule};
+use sandbox::{Netns, run_in};
 
 use super::{TestPins, interface, policy, rule};
 

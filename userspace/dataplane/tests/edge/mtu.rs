@@ -14,9 +14,9 @@ use crate::{
 use dataplane::{
     Edge,
     edge::{Fate, Forward, Interface, WantedMode},
-    policy::{Action, Policy},
 };
-use testkit::sandbox::{Netns, run_in};
+use policy::{Action, Policy};
+use sandbox::{Netns, run_in};
 
 const MIB: usize = 1 << 20;
 /// At least as much as every wire takes that IPv6 travels on, and less than the others here.

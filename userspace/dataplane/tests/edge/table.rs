@@ -18,9 +18,9 @@ use aya::maps::{HashMap, Map, MapData};
 use dataplane::{
     Edge,
     edge::{Fate, Forward, WantedMode},
-    policy::Policy,
 };
-use testkit::sandbox::stay_on_one_processor;
+use policy::Policy;
+use sandbox::stay_on_one_processor;
 
 const SNAT: (Forward, WantedMode) = (Forward::Snat, WantedMode::Auto);
 

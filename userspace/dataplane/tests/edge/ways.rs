@@ -18,9 +18,9 @@ use crate::{
 use dataplane::{
     Edge,
     edge::{Fate, Forward, WantedMode},
-    policy::Action,
 };
-use testkit::sandbox::stay_on_one_processor;
+use policy::Action;
+use sandbox::stay_on_one_processor;
 
 /// Far more than a way lasts.
 const PATIENCE: Duration = Duration::from_secs(20);

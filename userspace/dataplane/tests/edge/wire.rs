@@ -22,7 +22,6 @@ use crate::{
 use dataplane::{
     Edge,
     edge::{Fate, Forward, Interface, WantedMode},
-    policy::{Action, Policy, Rule},
 };
 use nix::{
     errno::Errno,
@@ -33,7 +32,8 @@ use nix::{
         socket,
     },
 };
-use testkit::sandbox::{Netns, run_in};
+use policy::{Action, Policy, Rule};
+use sandbox::{Netns, run_in};
 
 /// A veth's queue has room for 256.
 const AT_ONCE: usize = 64;

@@ -18,7 +18,7 @@ use std::sync::{Arc, OnceLock};
 
 use cql::{Consistency, Opcode};
 use cql_edit::{Caller, Error, Outcome, Refused, Request, Response, Statement, Transform};
-use dataplane::policy::RuleName;
+use policy::RuleName;
 
 pub use metrics::CacheMetrics;
 pub use settings::Settings;

@@ -15,7 +15,8 @@ use std::{
 };
 
 use cql_edit::{Caller, Resolution, Ticket};
-use dataplane::{backends::Probe, policy::RuleName};
+use dataplane::backends::Probe;
+use policy::RuleName;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc};
 
 use super::super::register::{self, Dials, Register};

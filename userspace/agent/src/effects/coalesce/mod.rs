@@ -21,7 +21,7 @@ use cql_edit::{
     Caller, Letter, NotMerged, Outcome, Request, Response, Statement, Transform, Value,
     transforms::Prepared,
 };
-use dataplane::policy::RuleName;
+use policy::RuleName;
 
 pub use metrics::CoalesceMetrics;
 pub use settings::Settings;

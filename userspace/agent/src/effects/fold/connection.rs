@@ -298,7 +298,7 @@ mod tests {
 
     use cql::Compression;
     use cql_edit::Opening;
-    use dataplane::policy::RuleName;
+    use policy::RuleName;
     use tokio::io;
 
     use super::super::{FoldMetrics, Folds, Settings};

@@ -23,7 +23,7 @@ use std::sync::{Arc, OnceLock};
 
 use cql::{Opcode, StatementKind, is_system_keyspace};
 use cql_edit::{Caller, Note, Outcome, Request, Response, Statement, Transform};
-use dataplane::policy::RuleName;
+use policy::RuleName;
 
 pub use metrics::FoldMetrics;
 pub use pools::Folds;

@@ -13,7 +13,8 @@ use std::{
 };
 
 use cql_edit::{Carrier, Ticket, transforms::Prepared};
-use dataplane::{backends::Probe, policy::RuleName};
+use dataplane::backends::Probe;
+use policy::RuleName;
 use tokio::runtime::Handle;
 
 use super::super::register::{Dials, Register};

@@ -10,7 +10,8 @@ use std::{
 };
 
 use cql_edit::Copied;
-use dataplane::{backends::Probe, policy::RuleName};
+use dataplane::backends::Probe;
+use policy::RuleName;
 use tokio::sync::mpsc;
 
 use super::super::register::{self, Dials, Register};

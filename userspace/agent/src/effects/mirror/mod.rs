@@ -32,7 +32,7 @@ use cql::{Consistency, Opcode, StatementKind, is_system_keyspace};
 use cql_edit::{
     Caller, Error, NotCopied, Outcome, Refused, Request, Resolution, Response, Statement, Transform,
 };
-use dataplane::policy::RuleName;
+use policy::RuleName;
 
 pub use cluster::Mirrors;
 pub use metrics::MirrorMetrics;

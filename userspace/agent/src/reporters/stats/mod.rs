@@ -15,7 +15,7 @@ pub use top::{MAX_ENTRIES, TopView, Tops};
 
 use super::{Following, Means, Reporter, Whose, asks_for_data};
 use crate::{marks, statements::Series};
-use dataplane::policy::RuleName;
+use policy::RuleName;
 use top::{Entry, Top};
 
 /// A flow's most recent statements. Applications ask few distinct things of one connection; when they
