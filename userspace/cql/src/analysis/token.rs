@@ -42,7 +42,7 @@ impl<'t> Tokens<'t> {
     }
 
     /// The next token. After `End`, the same again.
-    pub fn next(&mut self) -> Token<'t> {
+    pub fn next_token(&mut self) -> Token<'t> {
         // An open comment: whether it is one depends on who reads it.
         if !self.0.skip_blanks() {
             return Token::Bad;
@@ -75,7 +75,7 @@ impl<'t> Tokens<'t> {
             return (Token::Bad, 0, 0);
         }
         let begins = self.0.rest().len();
-        let token = self.next();
+        let token = self.next_token();
         (token, begins, self.0.rest().len())
     }
 
@@ -255,7 +255,7 @@ mod tests {
         let mut tokens = Tokens::new(text.as_bytes());
         let mut all = Vec::new();
         while all.len() <= text.len() {
-            match tokens.next() {
+            match tokens.next_token() {
                 Token::End => return all,
                 token => all.push(token),
             }

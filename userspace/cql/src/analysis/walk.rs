@@ -42,7 +42,7 @@ pub fn is_understood(text: &[u8]) -> bool {
 /// `None`: not understood.
 pub(super) fn walk(text: &[u8]) -> Option<(Shape, Fingerprint)> {
     let mut tokens = Tokens::new(text);
-    let token = tokens.next();
+    let token = tokens.next_token();
     let mut walk = Walk {
         tokens,
         token,
@@ -137,8 +137,8 @@ impl<'t> Walk<'t> {
             Token::Quoted(_) | Token::Literal | Token::Integer(_) | Token::Marker => true,
             Token::Sign(b'*') => {
                 let mut ahead = self.tokens;
-                ahead.next();
-                matches!(ahead.next(), Token::Word(word) if word.eq_ignore_ascii_case("from"))
+                ahead.next_token();
+                matches!(ahead.next_token(), Token::Word(word) if word.eq_ignore_ascii_case("from"))
             }
             _ => false,
         }
@@ -439,12 +439,12 @@ impl<'t> Walk<'t> {
     }
 
     pub(super) fn advance(&mut self) {
-        self.token = self.tokens.next();
+        self.token = self.tokens.next_token();
     }
 
     /// The token behind the one at hand.
     pub(super) fn peek(&self) -> Token<'t> {
         let mut ahead = self.tokens;
-        ahead.next()
+        ahead.next_token()
     }
 }

@@ -35,7 +35,7 @@ pub(super) fn bits(text: &[u8]) -> Option<Bits<'_>> {
             }
             Token::Sign(b':') => match marker_name(tokens) {
                 Some(name) => {
-                    tokens.next();
+                    tokens.next_token();
                     markers.push(Some(name.to_boxed()));
                     Bit::Marker(markers.len() - 1)
                 }
@@ -48,12 +48,12 @@ pub(super) fn bits(text: &[u8]) -> Option<Bits<'_>> {
 
 /// Of a marker whose colon has passed. In a map, NULL or a function may follow one, too.
 fn marker_name(mut ahead: Tokens<'_>) -> Option<Name<'_>> {
-    let name = match ahead.next() {
+    let name = match ahead.next_token() {
         Token::Word(word) if !word.eq_ignore_ascii_case("null") => Name::Folded(word),
         Token::Quoted(name) => Name::Quoted(name),
         _ => return None,
     };
-    let is_function = matches!(ahead.next(), Token::Sign(b'(' | b'.'));
+    let is_function = matches!(ahead.next_token(), Token::Sign(b'(' | b'.'));
     (!is_function).then_some(name)
 }
 
