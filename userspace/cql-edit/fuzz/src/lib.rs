@@ -7,7 +7,7 @@ mod edit;
 #[path = "../../../cql/fuzz/src/memory.rs"]
 mod memory;
 #[path = "../../../cql/fuzz/src/script.rs"]
-#[allow(dead_code, reason = "the decoder's targets use all of it")]
+#[expect(dead_code, reason = "the decoder's targets use all of it")]
 mod script;
 mod steps;
 
