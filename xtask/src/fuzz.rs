@@ -1,9 +1,9 @@
-//! `fuzz`: runs the fuzz targets of `cql` and of `cql-edit`.
+//! `fuzz`: runs the fuzz targets of `userspace/cql`.
 //!
-//! They are laid out as cargo-fuzz has it, and `cargo fuzz run --sanitizer none` runs them, too.
-//! What it does for that on a stable compiler is little enough to be done here: to compile with
-//! coverage, and to start libFuzzer on a corpus. A sanitizer, which takes a nightly one, would find
-//! nothing in a crate without `unsafe`.
+//! They are laid out as cargo-fuzz wants it, and `cargo fuzz run --sanitizer none` runs them, too.
+//! On a stable compiler little of what it does is needed, and is done here: compiling with
+//! coverage, and starting libFuzzer on a corpus. A sanitizer, which takes a nightly compiler, would
+//! find nothing in a crate without `unsafe`.
 
 use std::{
     fs,
@@ -18,33 +18,10 @@ use crate::{
     run::{capture, cargo, find_program, run as run_command},
 };
 
-/// Each target, and the crate in `userspace` that has it: a file in `fuzz/fuzz_targets` there.
-const TARGETS: [Target; 6] = [
-    Target::new("frame", "cql"),
-    Target::new("segment", "cql"),
-    Target::new("body", "cql"),
-    Target::new("handshake", "cql"),
-    Target::new("statement", "cql"),
-    Target::new("edit", "cql-edit"),
-];
+/// The targets, one for each file in `userspace/cql/fuzz/fuzz_targets`.
+const TARGETS: [&str; 6] = ["frame", "segment", "body", "handshake", "statement", "edit"];
 
-/// The crates that have targets.
-const CRATES: [&str; 2] = ["cql", "cql-edit"];
-
-/// A fuzz target.
-#[derive(Clone, Copy)]
-struct Target {
-    name: &'static str,
-    crate_name: &'static str,
-}
-
-impl Target {
-    const fn new(name: &'static str, crate_name: &'static str) -> Self {
-        Self { name, crate_name }
-    }
-}
-
-/// What libFuzzer wants to see of a program (as cargo-fuzz 0.13 passes them).
+/// The compiler's flags that libFuzzer needs (as cargo-fuzz 0.13 passes them).
 const COVERAGE: [&str; 8] = [
     "--cfg=fuzzing",
     "-Cpasses=sancov-module",
@@ -67,64 +44,53 @@ const MAX_RSS_MB: u32 = 1024;
 #[derive(clap::Args)]
 pub struct Args {
     /// Only this one
-    #[arg(value_parser = TARGETS.map(|target| target.name))]
+    #[arg(value_parser = TARGETS)]
     target: Option<String>,
-    /// How long each runs
+    /// The seconds that each target runs
     #[arg(long, default_value_t = 60)]
     seconds: u32,
-    /// Afterwards, add to the committed corpus what reaches code that it did not
+    /// Afterwards, add to the committed corpus the inputs that reach new code
     #[arg(long)]
     merge: bool,
 }
 
-/// The command. Findings are files in `target/fuzz/findings`, and fail it.
+/// Runs the command. Findings are files in `target/fuzz/findings`, and fail it.
 pub fn run(args: &Args) -> Result<()> {
     find_program("c++").context("a C++ compiler is needed for libFuzzer: install g++")?;
-    let wanted = |target: &Target| {
-        args.target
-            .as_deref()
-            .is_none_or(|only| only == target.name)
-    };
-    for crate_name in CRATES {
-        let targets = TARGETS.into_iter().filter(wanted);
-        let targets: Vec<_> = targets.filter(|t| t.crate_name == crate_name).collect();
-        if targets.is_empty() {
-            continue;
-        }
-        let binaries = build(crate_name)?;
-        for target in targets {
-            fuzz(&binaries.join(target.name), target, args)?;
+    let binaries = build()?;
+    for target in TARGETS {
+        if args.target.as_deref().is_none_or(|only| only == target) {
+            fuzz(&binaries.join(target), target, args)?;
         }
     }
     Ok(())
 }
 
 /// Gives the folder of the binaries.
-fn build(crate_name: &str) -> Result<PathBuf> {
+fn build() -> Result<PathBuf> {
     let host = host()?;
     let target_dir = target_dir();
-    // With a target named, flags are not those of build scripts, which have no libFuzzer to link.
+    // With a target named, the flags are not applied to build scripts, which have no libFuzzer to
+    // link.
     run_command(
         cargo()
             .args(["build", "--release", "--bins", "--target", &host])
             .arg("--manifest-path")
-            .arg(fuzz_dir(crate_name).join("Cargo.toml"))
+            .arg(crate_dir().join("Cargo.toml"))
             .env("CARGO_TARGET_DIR", &target_dir)
             .env("CARGO_ENCODED_RUSTFLAGS", COVERAGE.join("\x1f")),
     )?;
     Ok(target_dir.join(host).join("release"))
 }
 
-fn fuzz(binary: &Path, target: Target, args: &Args) -> Result<()> {
-    let home = fuzz_dir(target.crate_name);
-    let target = target.name;
-    let committed = home.join("corpus").join(target);
+fn fuzz(binary: &Path, target: &str, args: &Args) -> Result<()> {
+    let committed = crate_dir().join("corpus").join(target);
     let found = folder(&target_dir().join("corpus").join(target))?;
     let findings = folder(&target_dir().join("findings").join(target))?;
     let mut prefix = std::ffi::OsString::from("-artifact_prefix=");
     prefix.push(findings.join(""));
     let mut command = Command::new(binary);
-    let dictionary = home.join(format!("{target}.dict"));
+    let dictionary = crate_dir().join(format!("{target}.dict"));
     if dictionary.exists() {
         let mut option = std::ffi::OsString::from("-dict=");
         option.push(dictionary);
@@ -144,7 +110,8 @@ fn fuzz(binary: &Path, target: Target, args: &Args) -> Result<()> {
     if args.merge {
         run_command(
             Command::new(binary)
-                // What reaches code, and not how often: or it would be thousands of files.
+                // Inputs are kept for the code that they reach, and not for how often: those would
+                // be thousands of files.
                 .args(["-merge=1", "-use_counters=0"])
                 .args([&committed, &found]),
         )?;
@@ -157,11 +124,8 @@ fn folder(path: &Path) -> Result<PathBuf> {
     Ok(path.to_owned())
 }
 
-fn fuzz_dir(crate_name: &str) -> PathBuf {
-    paths::root()
-        .join("userspace")
-        .join(crate_name)
-        .join("fuzz")
+fn crate_dir() -> PathBuf {
+    paths::root().join("userspace/cql/fuzz")
 }
 
 fn target_dir() -> PathBuf {
@@ -184,19 +148,16 @@ mod tests {
 
     #[test]
     fn every_target_has_a_file_and_a_corpus() {
-        for crate_name in CRATES {
-            let names = |folder: &str, of: fn(&Path) -> Option<&std::ffi::OsStr>| {
-                let entries = fs::read_dir(fuzz_dir(crate_name).join(folder)).unwrap();
-                let name = |entry: std::io::Result<fs::DirEntry>| {
-                    let path = entry.unwrap().path();
-                    of(&path).unwrap().to_string_lossy().into_owned()
-                };
-                entries.map(name).collect::<BTreeSet<_>>()
+        let names = |folder: &str, of: fn(&Path) -> Option<&std::ffi::OsStr>| {
+            let entries = fs::read_dir(crate_dir().join(folder)).unwrap();
+            let name = |entry: std::io::Result<fs::DirEntry>| {
+                let path = entry.unwrap().path();
+                of(&path).unwrap().to_string_lossy().into_owned()
             };
-            let targets = TARGETS.iter().filter(|t| t.crate_name == crate_name);
-            let targets: BTreeSet<_> = targets.map(|t| t.name.to_owned()).collect();
-            assert_eq!(names("fuzz_targets", Path::file_stem), targets);
-            assert_eq!(names("corpus", Path::file_name), targets);
-        }
+            entries.map(name).collect::<BTreeSet<_>>()
+        };
+        let targets: BTreeSet<_> = TARGETS.map(str::to_owned).into();
+        assert_eq!(names("fuzz_targets", Path::file_stem), targets);
+        assert_eq!(names("corpus", Path::file_name), targets);
     }
 }
