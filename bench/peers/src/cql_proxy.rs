@@ -4,8 +4,9 @@ use std::{net::SocketAddr, ops::RangeInclusive};
 
 use crate::{
     find::{Binary, Found},
-    peer::{Peer, Setup, Traffic},
+    peer::Peer,
     plan::{Launch, Plan, Ports},
+    setup::{Setup, Traffic},
 };
 
 /// cql-proxy, a process for each backend: an instance serves one cluster.
@@ -24,7 +25,7 @@ impl Peer for CqlProxy {
         traffic == Traffic::Cql
     }
 
-    /// As far as its `--max-protocol-version` goes by default.
+    /// The versions up to the default of `--max-protocol-version`.
     fn cql_versions(&self) -> Option<RangeInclusive<u8>> {
         Some(3..=4)
     }
@@ -49,8 +50,8 @@ impl Peer for CqlProxy {
     }
 }
 
-/// Its defaults otherwise; no log of requests, no health check. The login goes by environment,
-/// because a command line is for everyone to see.
+/// Launches it with its defaults otherwise; no log of requests, no health check. The login goes by
+/// environment, because a command line is for everyone to see.
 fn launch(found: &Found, setup: &Setup, front: SocketAddr, backend: SocketAddr) -> Launch {
     let mut env = vec![("DATABASE_TYPE", "cassandra".to_owned())];
     if let Some((user, password)) = &setup.credentials {

@@ -1,10 +1,6 @@
-//! What a peer has to say of itself.
+//! A peer's description of itself.
 
-use std::{
-    net::{Ipv4Addr, SocketAddr},
-    ops::RangeInclusive,
-    path::PathBuf,
-};
+use std::ops::RangeInclusive;
 
 use anyhow::ensure;
 
@@ -13,14 +9,15 @@ use crate::{
     overrides::Overrides,
     plan::{Plan, Ports},
     running::{self, Running},
+    setup::{Setup, Traffic},
 };
 
 /// A proxy that underpass is compared with.
 pub trait Peer: Sync {
-    /// As in `--peer-bin NAME=PATH` and in reports.
+    /// Returns the name in `--peer-bin NAME=PATH` and in reports.
     fn name(&self) -> &'static str;
 
-    /// One line: how bytes travel through it.
+    /// Describes in one line how bytes travel through it.
     fn about(&self) -> &'static str;
 
     /// Whether it can carry this.
@@ -34,19 +31,19 @@ pub trait Peer: Sync {
     /// The native protocol versions that clients can speak through it; None: it does not look.
     fn cql_versions(&self) -> Option<RangeInclusive<u8>>;
 
-    /// How its binary is called, and where it is to be had.
+    /// Describes its binary, and the binary's source.
     fn binary(&self) -> Binary;
 
-    /// What is to be started for `setup`, as its own documentation recommends.
+    /// Plans what is to be started for `setup`, as its own documentation recommends.
     ///
     /// # Errors
-    /// It cannot do that, or there is no free port.
+    /// The peer cannot do that, or there is no free port.
     fn plan(&self, found: &Found, setup: &Setup, ports: &mut Ports) -> anyhow::Result<Plan>;
 
-    /// Looks for it on this host.
+    /// Looks for the peer on this host.
     ///
     /// # Errors
-    /// It is not there, and why.
+    /// The peer is not there, with the reason.
     fn find(&self, overrides: &Overrides) -> Result<Found, Absent> {
         find::find(self.name(), &self.binary(), overrides)
     }
@@ -64,55 +61,5 @@ pub trait Peer: Sync {
         );
         ensure!(!setup.backends.is_empty(), "{name}: no backend is given");
         running::start(name, setup, &|ports| self.plan(found, setup, ports))
-    }
-}
-
-/// What a peer is to carry.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Traffic {
-    /// Cassandra's native protocol.
-    Cql,
-    /// RESP.
-    Redis,
-    /// Nothing: connections are made and closed.
-    Connect,
-}
-
-impl Traffic {
-    /// For messages.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Cql => "CQL",
-            Self::Redis => "Redis",
-            Self::Connect => "bare connections",
-        }
-    }
-}
-
-/// What a peer is started for.
-#[derive(Clone)]
-pub struct Setup {
-    /// Where it listens.
-    pub host: Ipv4Addr,
-    /// The databases, at least one; each gets a front of its own.
-    pub backends: Vec<SocketAddr>,
-    /// Of the databases: user and password, for peers that log in themselves.
-    pub credentials: Option<(String, String)>,
-    /// What it is to carry.
-    pub traffic: Traffic,
-    /// For configuration and logs. Made if need be; the caller takes it away. One for each
-    /// running peer.
-    pub folder: PathBuf,
-}
-
-impl std::fmt::Debug for Setup {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Setup")
-            .field("host", &self.host)
-            .field("backends", &self.backends)
-            .field("traffic", &self.traffic)
-            .field("folder", &self.folder)
-            .finish_non_exhaustive()
     }
 }

@@ -17,10 +17,10 @@ use crate::{
 const PROGRAM: &str = "redis-server";
 const MISSING: &str = "redis-server is not installed (Debian: apt-get install redis-server)";
 
-/// To listen; it has nothing to load.
+/// The time limit to listen; the server has nothing to load.
 const START_LIMIT: Duration = Duration::from_secs(10);
 
-/// On a port that was free a moment ago: it cannot choose one itself.
+/// Starts a server on a port that was free a moment ago: it cannot choose one itself.
 pub fn start(home: Home<'_>) -> anyhow::Result<Server> {
     let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
     let mut command = Command::new(PROGRAM);
@@ -37,7 +37,10 @@ fn wait_for(server: &mut Server, address: SocketAddr) -> anyhow::Result<()> {
     let deadline = Instant::now() + START_LIMIT;
     while TcpStream::connect(address).is_err() {
         interrupt::check()?;
-        ensure!(!server.has_ended(), "{PROGRAM} ended; is {address} in use?");
+        ensure!(
+            !server.poll_ended(),
+            "{PROGRAM} ended; is {address} in use?"
+        );
         if Instant::now() > deadline {
             bail!("{PROGRAM} does not listen on {address}");
         }

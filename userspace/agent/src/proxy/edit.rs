@@ -5,10 +5,8 @@ use std::{
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
-use cql::{
-    StreamId,
-    edit::{Caller, Editor, Pipeline, Room, Unreadable},
-};
+use cql::StreamId;
+use cql_edit::{Caller, Editor, Pipeline, Room, Unreadable};
 
 use super::{
     Shared,
@@ -58,7 +56,7 @@ pub(super) struct Editing {
 /// The part of a chunk that goes on.
 pub(super) enum Passes {
     All,
-    /// These bytes go on instead of the chunk.
+    /// Other bytes go on instead of the chunk.
     These(Vec<u8>),
 }
 
@@ -285,10 +283,8 @@ fn caller(flow: &Arc<Flow>) -> Caller {
 mod tests {
     use std::sync::Mutex;
 
-    use cql::{
-        Opcode,
-        edit::{Outcome, Request, Ticket, Transform},
-    };
+    use cql::Opcode;
+    use cql_edit::{Outcome, Request, Ticket, Transform};
     use dataplane::{ClientAddr, OrigDst, Process};
     use policy::RuleName;
     use prometheus::Registry;

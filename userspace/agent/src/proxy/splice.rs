@@ -59,7 +59,7 @@ pub(super) enum Way {
     Shared(Arc<Shared>),
     /// A splice that is being tried out.
     Trial(Splicer),
-    /// None: the flow stays with the agent for good.
+    /// No splice: the flow stays with the agent for good.
     Closed,
 }
 
