@@ -18,14 +18,14 @@
 enum up_limit {
 	/* Rules in one policy: the width of a rule set. A connect ANDs UP_RULE_WORDS words. */
 	UP_MAX_RULES = 1024,
-	/* Behind the virtual addresses of one rule. */
+	/* Backends behind the virtual addresses of one rule. */
 	UP_MAX_BACKENDS = 128,
-	/* Rules with backends in one policy: a lot table of 1 KiB and 128 addresses for each. */
+	/* Rules with backends in one policy: a slot table of 1 KiB and 128 addresses for each. */
 	UP_MAX_BALANCED = 64,
-	/* Of which a connection draws one; a power of two. A backend of 128 has eight, so that a slow
+	/* Slots of which a connection draws one; a power of two. A backend of 128 has eight, so that a slow
 	 * start has steps. */
 	UP_BACKEND_SLOTS = 1024,
-	/* On a lot: no backend gets new connections. */
+	/* In a slot: no backend gets new connections. */
 	UP_NO_BACKEND = 255,
 	UP_RULE_WORDS = 16,
 	/* One slot per rule and one, the last, for the default. */
@@ -51,7 +51,7 @@ enum up_limit {
 	UP_MAX_OWN_ADDRESSES = 4096,
 	/* Dials to a database on this host that are under way. */
 	UP_MAX_INCOMING_DIALS = 65536,
-	/* Where they go to, of IPv4: 127.86.0.16/28. */
+	/* The network that they go to, of IPv4: 127.86.0.16/28. */
 	UP_DIALLED_NETWORK_4 = 0x7f560010,
 	UP_DIALLED_NETWORK_4_BITS = 28,
 	/* Virtual addresses whose connections from other hosts the agent takes: 64 rules can name them. */
@@ -65,7 +65,7 @@ enum up_limit {
 	/* Network namespaces in which the agent has sockets: twice what a node of a cluster is advised
 	 * to hold in pods, and its own. */
 	UP_MAX_NETNS_AGENTS = 257,
-	/* Calls for netns_agents; when it is full, some are waiting. */
+	/* Requests to serve namespaces; when it is full, some are waiting. */
 	UP_UNSERVED_RING_BYTES = 4096,
 	/* Intercepted connections whose handshake is under way. */
 	UP_MAX_PENDING_CONNECTS = 65536,
@@ -124,7 +124,7 @@ enum up_fail {
 	UP_FAIL_CLOSED = 1,
 };
 
-/* What became of one connect(): the columns of a rule's counter. */
+/* Outcomes of one connect(): the columns of a rule's counter. */
 enum up_outcome {
 	UP_OUTCOME_UNTOUCHED = 0,
 	UP_OUTCOME_INTERCEPTED = 1,
@@ -171,12 +171,12 @@ enum up_cause {
 	/* An observed client on another host, whose database is not beneath the agent's cgroup: nobody
 	 * reads its packets. */
 	UP_CAUSE_DATABASE_UNMETERED = 22,
-	/* The agent has no netns_agent in the caller's network namespace yet. */
+	/* The agent does not serve the caller's network namespace yet. */
 	UP_CAUSE_NO_NETNS_AGENT = 23,
 	/* The client's data met the listener, before the accepted socket could be found: it is sent
 	 * again. */
 	UP_CAUSE_OVERTAKEN = 24,
-	/* What a database on this host has sent on a connection that is gone, and the agent has no
+	/* A packet that a database on this host has sent on a connection that is gone, and the agent has no
 	 * listener that would answer it. */
 	UP_CAUSE_STRAY_UNANSWERED = 25,
 	/* Flows cannot be observed here: the meter could not be attached. */
@@ -184,14 +184,14 @@ enum up_cause {
 	UP_CAUSES = 27,
 };
 
-/* Which way a message of a socket on the shortcut took: the shortcut, or TCP and why. */
+/* The turn that a message of a socket on the shortcut took: the shortcut, or TCP and why. */
 enum up_turn {
 	UP_TURN_SHORTCUT = 0,
 	/* The other end is not on the shortcut. */
 	UP_TURN_ALONE = 1,
 	/* Bytes that took TCP have not been read yet. */
 	UP_TURN_BEHIND = 2,
-	/* They have, but a reader may still be waiting for more of TCP's. */
+	/* Those bytes have been read, but a reader may still be waiting for more of TCP's. */
 	UP_TURN_READER_WAITS = 3,
 	UP_TURN_BULK = 4,
 	/* Too many bytes or messages wait to be read past TCP. */
@@ -241,7 +241,8 @@ struct up_netns_agent {
 	__u64 cookie6;
 };
 
-/* From the connect hooks to the agent: a thread has met a rule where the agent has no netns_agent. */
+/* From the connect hooks to the agent: a thread has met a rule in a namespace that is
+ * not served. */
 struct up_unserved {
 	__u64 netns_cookie;
 	/* The number of its namespace's inode. */
@@ -293,8 +294,8 @@ struct up_rule {
 	__u32 sample;
 };
 
-/* Which backend of a rule a new connection goes to: each lot is the number of one, or
- * UP_NO_BACKEND. Written while it is read: a lot is a byte, so a reader sees the old one or the
+/* Which backend of a rule a new connection goes to: each slot holds the number of one, or
+ * UP_NO_BACKEND. Written while it is read: a slot is a byte, so a reader sees the old one or the
  * new one, and either was right a moment ago. */
 struct up_backend_slots {
 	__u8 backends[1024];
@@ -375,7 +376,7 @@ struct up_remembered {
 	__u8 pad;
 };
 
-/* Who opened an intercepted flow, and for where. */
+/* One connect(): who opened a flow, to where, and by which rule. */
 struct up_connect {
 	struct up_opener opener;
 	__u64 cookie;
@@ -383,7 +384,7 @@ struct up_connect {
 	__u32 forgets;
 	/* The application had bound its socket to an address of its choice. */
 	__u8 bound;
-	/* To a port of its choice. */
+	/* The application had bound it to a port of its choice. */
 	__u8 bound_port;
 	/* The SYN was handed to the agent and is being held. */
 	__u8 held;
@@ -391,7 +392,7 @@ struct up_connect {
 	__u8 pad[4];
 };
 
-/* A leg, by what its SYN shows to the listener that it is sent to. Addresses are the same in many
+/* A pending connect, by what its SYN shows to the listener that it is sent to. Addresses are the same in many
  * namespaces; a listener is in one. */
 struct up_connect_key {
 	/* The listener's socket cookie. */
@@ -441,7 +442,7 @@ struct up_release {
 /* A socket that listens in a namespace whose incoming connections are steered. */
 struct up_database_key {
 	struct up_endpoint at;
-	/* Which namespace. */
+	/* The number of the namespace. */
 	__u32 netns_index;
 };
 
@@ -449,11 +450,11 @@ struct up_database_key {
 struct up_incoming_dial {
 	struct up_endpoint client;
 	struct up_endpoint dialled;
-	/* Which namespace. */
+	/* The number of the namespace. */
 	__u32 netns_index;
 };
 
-/* What a direction of an observed flow is read as. */
+/* The framing of a direction of an observed flow. */
 enum up_framing {
 	/* Native protocol v3, v4, and v5 until the connection is ready. */
 	UP_FRAMING_FRAMES = 0,
@@ -471,7 +472,7 @@ enum up_sync {
 	UP_SYNC_LOST = 2,
 };
 
-/* Where a direction stands. `off` and `end` are only meant during a walk over a packet: they
+/* The place that a direction is read at. `off` and `end` are only meant during a walk over a packet: they
  * are in memory so that the verifier forgets what it knows of them and sees an end. */
 struct up_cursor {
 	/* Sequence number of the next byte that matters. */
@@ -532,7 +533,7 @@ struct up_meter {
 	__u32 latencies[800];
 };
 
-/* Where the bytes from the database to the client enter the stream of the agent's accepted socket. */
+/* Engines: the place at which bytes from the far application enter the near leg's stream. */
 enum up_splice_engine {
 	/* Nowhere: they are handed to the agent. */
 	UP_SPLICE_ENGINE_OFF = 0,
@@ -543,14 +544,14 @@ enum up_splice_engine {
 };
 
 enum up_frame_framing {
-	/* Nobody knows where in a frame it is, for good. */
+	/* The position is not known, and never will be. */
 	UP_FRAME_UNKNOWN = 0,
 	UP_FRAME_FRAMES = 1,
 	/* v5, and not compressed. */
 	UP_FRAME_SEGMENTS = 2,
 };
 
-/* Where in a frame a direction is. */
+/* Frame position: where in a frame a direction is. */
 struct up_frame_position {
 	/* Bytes still to come of what is passing: a frame's body, or a segment's payload with its
 	 * checksum. */
@@ -559,7 +560,7 @@ struct up_frame_position {
 	__u32 frame_left;
 	/* enum up_frame_framing. */
 	__u8 framing;
-	/* What every frame of the direction begins with. */
+	/* The byte that every frame of the direction begins with. */
 	__u8 first;
 	/* So many bytes of a header have passed: these. */
 	__u8 have;
@@ -576,7 +577,7 @@ struct up_splice_order {
 	/* enum up_splice_engine. */
 	__u8 engine;
 	__u8 pad[2];
-	/* And all that the database has sent up to this one. */
+	/* The agent has handed on all that the far application has sent up to this sequence number. */
 	__u32 down_seq;
 	__u32 pad2;
 	/* The agent has written on so many of the bytes that it has read from the database. */
@@ -598,7 +599,7 @@ struct up_splice_slot {
 	struct up_splice_order order;
 };
 
-/* The kernel's words on it. */
+/* The kernel's words on a spliced flow. */
 struct up_splice {
 	/* The agent's two sockets, to be read only: they may be gone. */
 	__u64 near_leg;
@@ -633,10 +634,10 @@ struct up_spliced {
 	__u64 id;
 };
 
-/* What the agent asks splice_look: to enrol a flow, or how it stands. */
+/* The agent's question to splice_look: to enrol a flow, or how it stands. */
 struct up_splice_question {
 	__u64 id;
-	/* To enrol: by which ways down it may be, bits by the numbers of enum up_splice_engine. The sockets by their
+	/* To enrol: the engines that it may use, bits by the numbers of enum up_splice_engine. The sockets by their
 	 * addresses, and by their cookies: where one is gone, another is found, or a listener. The dialled
 	 * socket's is the id. */
 	__u64 enrol;
@@ -663,20 +664,20 @@ enum up_splice_refusal {
 	UP_SPLICE_NEAR_APP_BLOCKS = 9,
 	/* There is something to read at the dialled socket: try again when there is not. */
 	UP_SPLICE_BUSY = 10,
-	/* The one way down that it may go by is from a database's socket on this host, and there is none
+	/* The one engine that it may use is from a database's socket on this host, and there is none
 	 * that could be enrolled. */
 	UP_SPLICE_NO_ENGINE = 11,
 };
 
-/* Why the database's socket is not in its map. */
+/* Why the far application's socket is not in its map. */
 enum up_splice_sender {
-	/* It is. */
+	/* The socket is in the map. */
 	UP_SPLICE_SENDER_IN = 0,
 	/* The question does not allow it. */
 	UP_SPLICE_SENDER_OFF = 1,
-	/* It is not in this namespace. */
+	/* The socket is not in this namespace. */
 	UP_SPLICE_SENDER_ELSEWHERE = 2,
-	/* It is not O_NONBLOCK. */
+	/* The socket is not O_NONBLOCK. */
 	UP_SPLICE_SENDER_BLOCKS = 3,
 	/* The map does not take it. */
 	UP_SPLICE_SENDER_TAKEN = 4,
@@ -764,7 +765,7 @@ struct up_shortcut_wish {
 	__u32 pad;
 };
 
-/* One that is not, as the agent is told. */
+/* A flow that does not take the shortcut, as the agent is told. */
 struct up_shortcut_refusal {
 	struct up_shortcut_wish wish;
 	struct up_endpoint client;

@@ -126,7 +126,7 @@ static __always_inline struct up_rule_set *rules_of_netns(__u32 generation)
 	return bpf_map_lookup_elem(&namespaces, &key);
 }
 
-/* Loops over a set's words stay loops: unrolled, they spill past the stack's 512 bytes. */
+/* Keeps a loop over a set's words a loop: unrolled, it spills past the stack's 512 bytes. */
 #define NO_UNROLL _Pragma("clang loop unroll(disable)")
 
 VERIFIED_ONCE int unite(struct up_rule_set *into, const struct up_rule_set *set)

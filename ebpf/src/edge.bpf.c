@@ -62,7 +62,7 @@ static __always_inline int following(const struct up_edge_settings *settings, st
 	return dispose(UP_EDGE_OTHER, XDP_PASS);
 }
 
-/* An XDP action; a negative one is what its way takes at most. */
+/* An XDP action; a negative one is the largest packet that its route takes. */
 static __always_inline int decide(struct xdp_md *ctx, struct packet *p)
 {
 	struct up_edge_settings *settings;

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR MIT */
 /*
- * Where in a frame a direction of a spliced flow is, so that the agent can decode it from its next
- * frame on. The agent walks what it relays in the same way (`userspace/cql/src/place.rs`), and a
- * place goes from one to the other as it is.
+ * Frame positions of a spliced flow: where in a frame each direction is, so that the agent can decode
+ * it from its next frame on. The agent walks the bytes that it relays in the same way (the crate `cql`),
+ * and a position goes from one to the other as it is.
  *
- * A walk reads headers and nothing else, and changes nothing but the place: what it cannot make
- * out makes the place unknown for good, and the bytes go their way all the same. The meter walks,
- * too, but it has packets that come twice or not at all, and looks into each frame of a segment.
+ * A walk reads headers and nothing else, and changes nothing but the position. Bytes that it cannot
+ * make out make the position unknown for good, and are carried on all the same. The meter walks, too,
+ * but it has packets that come twice or not at all, and looks into each frame of a segment.
  */
 #pragma once
 
@@ -39,7 +39,7 @@ static __always_inline void lose_place(struct up_frame_position *p)
 }
 
 /* From the order under which `read` bytes were read. That is written last: the agent may look at any
- * time, and knows by it whose place it finds. */
+ * time, and knows by it whose position it finds. */
 static __always_inline void take_position(struct up_frame_position *to, __u64 *since,
 				       const struct up_frame_position *from, __u64 read)
 {
@@ -169,7 +169,7 @@ static __always_inline int place_collect(struct place_walk *w, int what, __u32 w
 		w->off += want;
 		return whole;
 	}
-	/* Byte by byte: what an end has cut. To the verifier the byte may be any of the place's: older
+	/* Byte by byte: what an end has cut. To the verifier the byte may be any of the position's: older
 	 * ones (6.1) cannot read a word of the stack any more of which a part may have been written,
 	 * and not its beginning. */
 	NO_UNROLL for (int i = 0; i < PLACE_HEADER; i++) {

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR MIT */
 /*
- * sock_ops: an intercepted socket's way from connect() to its end.
+ * sock_ops: the events of an intercepted socket from connect() to its end.
  *
  * TCP_CONNECT_CB fires in connect(2) when source address and port are chosen, before the
- * SYN leaves: the leg is entered under the client's address and the listener's cookie, which is
+ * SYN leaves: the pending connect is entered under the client's address and the listener's cookie, which is
  * all that the SYN will show at the other end. ACTIVE_ESTABLISHED_CB fires before the application learns
  * that it is connected: the name that the agent released moves to the socket, where it
- * lives as long as the socket does, and the leg has served, but for what may overtake the
+ * lives as long as the socket does, and the pending connect has served, but for what may overtake the
  * handshake's last packet (hold.h). The change to CLOSE takes the
- * leg of a connect that failed out, and says that an observed flow has ended. Sockets that are
+ * pending connect out that failed, and says that an observed flow has ended. Sockets that are
  * neither cost two failed look-ups. TCP_LISTEN_CB fires in listen(2): a database that begins to
  * listen is known at once (databases.h). PASSIVE_ESTABLISHED_CB fires before a database's socket can
  * be accepted: if its client is on another host and observed, it is marked for the meter
@@ -34,7 +34,7 @@ static __always_inline void enter_pending(struct bpf_sock_ops *ops, struct bpf_s
 	bpf_sock_ops_cb_flags_set(ops, ops->bpf_sock_ops_cb_flags | BPF_SOCK_OPS_STATE_CB_FLAG);
 }
 
-/* Only the leg that this very socket entered: its port may be another's by now. */
+/* Removes only the pending connect that this very socket entered: its port may be another's by now. */
 static __always_inline void remove_pending(struct bpf_sock *sk)
 {
 	struct up_flow *flow = bpf_sk_storage_get(&flows, sk, 0, 0);

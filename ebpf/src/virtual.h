@@ -56,6 +56,6 @@ int virtual_addresses(struct bpf_sk_lookup *ctx)
 	s = bpf_map_lookup_elem(&settings, &zero);
 	if (!s || !decide_elsewhere(s, &client, &dst, &d))
 		return leave_alone();
-	/* Only the agent knows the way from here, also of a flow that is slots out. */
+	/* Only the agent knows the way from here, also of a flow that is drawn out. */
 	return on_virtual(ctx, s, dst.family, &d);
 }

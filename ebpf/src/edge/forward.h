@@ -64,7 +64,7 @@ static __always_inline __u32 ask_hop(struct xdp_md *ctx, int is_ipv6, __u32 kind
 	return UP_EDGE_OTHER;
 }
 
-/* The same, but what a way remembers is not asked again. */
+/* Finds the next hop as ask_hop does, but asks only when the route cache does not have it. */
 static __always_inline __u32 find_hop(struct xdp_md *ctx, int is_ipv6, __u32 kind, __u16 bytes,
 				      const struct up_edge_flow *flow, const __u8 src[16],
 				      struct up_edge_hop *known, struct up_edge_hop *hop)
@@ -223,7 +223,7 @@ VERIFIED_ONCE int forward6(struct xdp_md *ctx, const struct packet *p, const str
 }
 
 /* A segment with nothing odd about it; `known`: where to remember the next hop, or null. A negative
- * answer is what the way takes at most: the sender is to be told (too_big.h). */
+ * answer is what the route takes at most: the sender is to be told (too_big.h). */
 static __always_inline int forward(struct xdp_md *ctx, const struct packet *p,
 				   const struct up_edge_flow *flow, struct up_edge_hop *known)
 {

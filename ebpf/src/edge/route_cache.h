@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR MIT */
 /*
- * What each processor remembers of the connections that it has just seen: a copy of the entry and
- * the next hop, so that most packets need neither the table nor the host's routes.
+ * The route cache: each processor remembers of the connections that it has just seen a copy of the
+ * table's entry and the next hop, so that most packets need neither the table nor the host's routes.
  *
- * A way is good for an eighth of a second or so: then the table hears that the connection is used, and the
+ * A cached route is good for an eighth of a second or so: then the table hears that the connection is used, and the
  * host's routes and neighbours are asked again. It ends before that when any entry whose tuple has
  * the same slot comes or goes, or the policy changes.
  */
@@ -11,7 +11,7 @@
 
 #include "forward.h"
 
-/* A tick of a way is 2^27 ns, and the table hears that often of a connection: a flood of new ones drives
+/* A tick of a cached route is 2^27 ns, and the table hears that often of a connection: a flood of new ones drives
  * out those that it has not heard of for longer. Slots have their ticks at different times. */
 #define TICK_SHIFT 27
 #define SLOT_SHIFT 12
@@ -39,14 +39,14 @@ static __always_inline void note_change(const struct up_edge_tuple *tuple)
 		__sync_fetch_and_add(changes, 1);
 }
 
-/* A tuple's place, and what a way that is remembered there now is marked with. */
+/* A tuple's slot in the cache, and the marks of a route that is entered there now. */
 struct cached_route {
 	struct up_edge_route *entry;
 	__u32 changes;
 	__u64 tick;
 };
 
-/* To be called before the table is asked, so that a change after that ends the way. */
+/* To be called before the table is asked, so that a change after that outdates the route. */
 static __always_inline void find_cached(const struct up_edge_tuple *tuple, struct cached_route *cached)
 {
 	__u32 slot = slot_of(tuple), index = bpf_get_smp_processor_id() * UP_EDGE_ROUTES + slot;
@@ -68,7 +68,7 @@ static __always_inline int is_same_tuple(const struct up_edge_tuple *a,
 	return !other;
 }
 
-/* Whether the place's way is this packet's. What ends a connection is for its entry to know. */
+/* Whether the cached route is this packet's. What ends a connection is for its entry to know. */
 static __always_inline int is_known(const struct up_edge_settings *settings,
 				    const struct packet *p, const struct cached_route *cached)
 {

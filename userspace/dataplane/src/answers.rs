@@ -45,7 +45,7 @@ pub fn is_exhaustion(error: &io::Error) -> bool {
 }
 
 impl Refusal {
-    /// What the client must see, for what the agent saw when it dialled.
+    /// The refusal that the client must see, for the error that the agent got when it dialled.
     pub fn of(error: &io::Error) -> Self {
         match error.raw_os_error() {
             Some(libc::ENETUNREACH | libc::ENETDOWN) => Self::NetUnreachable,
@@ -58,7 +58,7 @@ impl Refusal {
         }
     }
 
-    /// As a metric's label.
+    /// The refusal's name as a metric's label.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Reset => "refused",
@@ -129,8 +129,9 @@ impl Answers {
         self.send(held, &held.syn.again())
     }
 
-    /// Its connection has been accepted. The kernel finds that socket from now on: what meets the
-    /// listener later belongs to a connection that is gone, and is answered.
+    /// Ends the grace for a connection that the agent has accepted. The kernel finds its socket from
+    /// now on: a packet that meets the listener later belongs to a connection that is gone, and is
+    /// answered.
     pub fn is_accepted(&self, held: &Held) {
         let mut maps = self.maps.lock().unwrap_or_else(PoisonError::into_inner);
         match maps.fresh.remove(&PodOf(held.key)) {

@@ -20,7 +20,7 @@ use crate::{
 };
 use policy::RuleName;
 
-/// Who opened a flow.
+/// The process that opened a flow.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Process {
     /// Thread group id, in the initial pid namespace.
@@ -34,7 +34,7 @@ pub struct Process {
 }
 
 impl Process {
-    /// One on another host, of which nothing is known.
+    /// A process on another host, of which nothing is known.
     pub fn elsewhere() -> Self {
         Self {
             // No process has either.
@@ -50,7 +50,7 @@ impl Process {
         self.pid == 0
     }
 
-    /// Which application of its flow is on this host.
+    /// The application of the flow that is on this host.
     pub fn near(&self) -> Near {
         match self.is_elsewhere() {
             false => Near::Client,
@@ -64,22 +64,22 @@ impl Process {
 pub struct Held {
     /// The client's socket.
     pub client: ClientAddr,
-    /// Its number.
+    /// The client's socket, by its number.
     pub cookie: SockCookie,
-    /// Where it dialled.
+    /// The address that the client dialled.
     pub orig_dst: OrigDst,
     /// The rule that marked it.
     pub rule: RuleName,
-    /// Who dialled.
+    /// The process that dialled.
     pub process: Process,
     /// The client had bound its socket to an address of its choice.
     pub bound: bool,
     /// To a port of its choice.
     pub bound_port: bool,
-    /// As whom it is remembered.
+    /// The identity under which decisions about the client are remembered.
     pub opener: Opener,
     pub(crate) key: abi::ConnectKey,
-    /// Where the client is, if not in the agent's own namespace.
+    /// The agent's sockets in the client's namespace, if that is not the agent's own.
     pub(crate) netns_agent: Option<Arc<NetnsAgent>>,
     pub(crate) mark: Mark,
     pub(crate) syn: Syn,
@@ -97,7 +97,7 @@ impl Held {
         Application::Client(self.cookie, netns)
     }
 
-    /// That namespace, unless it is the agent's own.
+    /// The client's network namespace, unless it is the agent's own.
     pub fn netns(&self) -> Option<&Arc<Netns>> {
         self.netns_agent
             .as_ref()
@@ -185,7 +185,7 @@ pub(crate) fn process(connect: &abi::Connect) -> Process {
     }
 }
 
-/// Of the policy that decided, if it is one of the two that the kernel has.
+/// The rule's name, by the policy that decided, if that is one of the two that the kernel has.
 pub(crate) fn rule_name(connect: &abi::Connect, names: &Names) -> RuleName {
     let names = names.lock().unwrap_or_else(PoisonError::into_inner);
     let of_generation = names.get(usize::from(connect.generation));

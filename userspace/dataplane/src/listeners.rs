@@ -17,8 +17,9 @@ use crate::{
     sys,
 };
 
-/// What makes a socket the agent's own in its own namespace: `connect4|6` leave it alone. New with each start and told to nobody, because
-/// whoever may set marks (CAP_NET_RAW) could pass every rule by it.
+/// The mark that makes a socket the agent's own in its own namespace: `connect4|6` leave it alone. The
+/// mark is new with each start and told to nobody, because whoever may set marks (CAP_NET_RAW) could
+/// pass every rule by it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Mark(pub(crate) u32);
 
@@ -56,7 +57,7 @@ pub struct Listeners {
 pub(crate) struct HoldFilter(OwnedFd);
 
 impl HoldFilter {
-    /// Of a program that is loaded.
+    /// The filter of a program that is loaded.
     pub(crate) fn of(program: &SocketFilter) -> io::Result<Self> {
         let fd = program.fd().map_err(io::Error::other)?;
         Ok(Self(fd.as_fd().try_clone_to_owned()?))
@@ -80,7 +81,7 @@ impl Opened {
         })
     }
 
-    /// As the connect hooks know them.
+    /// The listeners as the connect hooks know them.
     pub(crate) fn to_abi(&self) -> io::Result<abi::NetnsAgent> {
         let address = |socket: &Socket| {
             let address = socket.local_addr()?.as_socket();
@@ -118,7 +119,7 @@ pub struct Accepted {
     pub client: ClientAddr,
     /// The network namespace of both.
     pub netns_cookie: u64,
-    /// Its other end.
+    /// The accepted socket.
     pub stream: TcpStream,
 }
 

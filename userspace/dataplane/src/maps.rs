@@ -31,7 +31,7 @@ pub enum MapsError {
     Layout(&'static str, MapError),
 }
 
-/// What the policy tables consist of.
+/// The maps of the policy's tables.
 pub(crate) struct PolicyMaps {
     pub settings: Array<MapData, PodOf<abi::Settings>>,
     pub policies: Array<MapData, PodOf<abi::Policy>>,
@@ -46,7 +46,7 @@ pub(crate) struct PolicyMaps {
     pub incoming_ports: HashMap<MapData, u32, u32>,
 }
 
-/// What belongs to single flows.
+/// The maps of single flows.
 pub(crate) struct FlowMaps {
     pub pending_connects: HashMap<MapData, PodOf<abi::ConnectKey>, PodOf<abi::Connect>>,
     pub releases: HashMap<MapData, u64, PodOf<abi::Release>>,
@@ -125,7 +125,7 @@ impl SpliceMaps {
         Self::of(cloned.into_iter().collect::<Result<_, _>>()?)
     }
 
-    /// Of descriptors, in this order.
+    /// Takes the maps from descriptors, in this order.
     pub(crate) fn of(descriptors: Vec<OwnedFd>) -> Result<Self, MapsError> {
         let mut each = descriptors.iter();
         let mut next = |name| {

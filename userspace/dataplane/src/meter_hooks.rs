@@ -42,11 +42,11 @@ fn load_one<'a>(ebpf: &'a mut Ebpf, name: &'static str) -> Result<&'a mut Cgroup
     Ok(hook)
 }
 
-/// Those that are attached.
+/// The meter's hooks that are attached.
 #[derive(Default)]
 pub(crate) struct MeterHooks {
     attached: Vec<(&'static str, CgroupSkbLinkId)>,
-    /// What came of it, to be told once.
+    /// The result of probing, to be told once.
     tried: Option<ProbeResult>,
 }
 
@@ -67,7 +67,7 @@ impl MeterHooks {
         self.tried = Some(tried);
     }
 
-    /// What came of trying, since this was last asked.
+    /// The result of probing, if it is new since the last call.
     pub(crate) fn tell(&mut self) -> Option<ProbeResult> {
         self.tried.take()
     }

@@ -1,4 +1,4 @@
-//! Whatever the packet is, the meter lets it pass, and lets it pass as it was.
+//! The meter passes every packet, and passes it unchanged.
 //!
 //! The programs are run on packets that no network would let through to them, as of one flow: good
 //! ones, so that they read on, and between them corrupted, bent and random ones. (That they cannot write
@@ -71,7 +71,8 @@ impl Meter {
     }
 }
 
-/// What TEST_RUN insists on (as IP does, long before the hook): Ethernet's header and IP's.
+/// The shortest packet that TEST_RUN takes: it insists (as IP does, long before the hook) on Ethernet's
+/// header and IP's.
 fn shortest(packet: &[u8]) -> usize {
     match packet[12..ETHERNET] {
         [0x08, 0x00] => ETHERNET + 20,
@@ -80,7 +81,7 @@ fn shortest(packet: &[u8]) -> usize {
     }
 }
 
-/// One direction's sender.
+/// The sender of one direction.
 struct Sender {
     hook: &'static str,
     /// The direction bit of its frames.

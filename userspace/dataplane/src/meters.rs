@@ -1,4 +1,4 @@
-//! What the meter has counted: of flows that are observed, and by rule of all that were.
+//! Counts of the meter: of flows that are observed, and by rule of all that were.
 //!
 //! The kernel counts by flow only, so that no two flows share a counter. Flows that have ended
 //! are added to their rule here, and taken out of the kernel's table: [`Meters::read`] must be
@@ -46,7 +46,7 @@ pub const OPCODES: [&str; abi::OPCODES as usize] = [
 
 const BUCKETS: usize = abi::LATENCY_BUCKETS as usize;
 
-/// One direction.
+/// Counts of one direction.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Side {
     /// TCP payload, each byte once.
@@ -72,7 +72,7 @@ pub struct Latencies {
     sum_ns: u64,
 }
 
-/// What went over one flow, or over all flows of a rule.
+/// Traffic of one flow, or of all flows of a rule.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
     /// From the client.
@@ -81,7 +81,7 @@ pub struct Traffic {
     pub responses: Side,
     /// Responses whose request's time is not known: a stream id that is not measured, or a gap.
     pub unmatched: u64,
-    /// Of the others.
+    /// Latencies of the responses that were matched to their requests.
     pub latencies: Latencies,
 }
 
@@ -89,7 +89,7 @@ pub struct Traffic {
 pub(crate) struct Meters {
     map: HashMap<MapData, u64, PodOf<abi::Meter>>,
     names: Names,
-    /// Of flows in the table. A rule's slot is another rule's two policies later.
+    /// Rules of the flows in the table. A rule's slot is another rule's two policies later.
     rules: StdHashMap<(u64, u64), RuleName>,
     ended: BTreeMap<RuleName, Traffic>,
 }
@@ -274,7 +274,7 @@ impl Latencies {
         self.sum_ns = self.sum_ns.saturating_add(ns.saturating_mul(count));
     }
 
-    /// Those that were added since `before`.
+    /// The latencies that were added since `before`.
     pub fn since(&self, before: &Self) -> Self {
         let mut since = self.clone();
         for (now, then) in since.counts.iter_mut().zip(before.counts) {
@@ -323,7 +323,7 @@ impl Latencies {
     }
 }
 
-/// Where a bucket begins: `bucket_of` of the BPF program, the other way round.
+/// The latency at which a bucket begins: the inverse of the BPF program's `bucket_of`.
 fn begin_ns(bucket: usize) -> u64 {
     let steps = abi::LATENCY_STEPS as usize;
     let units = if bucket < steps {

@@ -1,13 +1,13 @@
-//! What came of trying a path out on this kernel.
+//! The result of probing a path on this kernel.
 
 use std::time::{Duration, Instant};
 
 use crate::load;
 
-/// What came of trying a path.
+/// The result of probing a path.
 #[derive(Clone, Debug)]
 pub struct ProbeResult {
-    /// Its name, as in metrics.
+    /// The path's name, as in metrics.
     pub path: String,
     /// How long that took; zero where nobody looked.
     pub took: Duration,

@@ -48,7 +48,7 @@ pub enum NotRemembered {
     /// Since the flow was opened, everything was forgotten.
     #[error("everything was forgotten meanwhile")]
     Forgotten,
-    /// As many are remembered as can be.
+    /// The table of remembered decisions is full.
     #[error("as many decisions are remembered as can be")]
     Full,
     /// The kernel.
@@ -60,7 +60,7 @@ impl NotRemembered {
     /// Every label, for metrics.
     pub const LABELS: [&str; 3] = ["forgotten", "full", "kernel"];
 
-    /// As a metric's label.
+    /// The reason as a metric's label.
     pub fn as_str(&self) -> &'static str {
         let [forgotten, full, kernel] = Self::LABELS;
         match self {
@@ -82,7 +82,7 @@ impl From<MapError> for NotRemembered {
     }
 }
 
-/// What is remembered.
+/// The remembered decisions.
 pub struct Remembered {
     map: Mutex<RememberedMap>,
     /// How often everything was forgotten: what does not carry this number holds for nobody.
@@ -189,7 +189,7 @@ fn now() -> Duration {
     clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(Duration::ZERO, Duration::from)
 }
 
-/// Which processes are still there, each looked up once.
+/// Processes that are still there, each looked up once.
 struct Alive {
     /// None where this agent does not see every process: then nobody is taken for dead.
     tick_ns: Option<u64>,

@@ -102,7 +102,7 @@ pub(crate) fn answer_from_bytes(bytes: &[u8]) -> Option<abi::SpliceAnswer> {
     Some(unsafe { bytes.as_ptr().cast::<abi::SpliceAnswer>().read_unaligned() })
 }
 
-/// Reads one record of the ring of calls for netns_agents; None when it is shorter than one.
+/// Reads one record of the ring of requests to serve namespaces; None when it is shorter than one.
 pub(crate) fn unserved_from_bytes(bytes: &[u8]) -> Option<abi::Unserved> {
     if bytes.len() < size_of::<abi::Unserved>() {
         return None;
@@ -313,7 +313,7 @@ pub(crate) fn open_pin(path: &Path) -> io::Result<OwnedFd> {
     unsafe { Ok(OwnedFd::from_raw_fd(bpf(BPF_OBJ_GET, &mut attr)?)) }
 }
 
-/// What an iterator's program has to tell of a map's entries, which is read to its end once.
+/// An iterator's output about a map's entries, which can be read once, to its end.
 pub(crate) fn iterate_over(program: BorrowedFd<'_>, map: BorrowedFd<'_>) -> io::Result<File> {
     /// `union bpf_attr` of BPF_LINK_CREATE with `iter_info` (uapi/linux/bpf.h).
     #[repr(C)]
@@ -327,7 +327,7 @@ pub(crate) fn iterate_over(program: BorrowedFd<'_>, map: BorrowedFd<'_>) -> io::
         iter_info_len: u32,
         pad: u32,
     }
-    /// Of BPF_ITER_CREATE.
+    /// Argument of BPF_ITER_CREATE.
     #[repr(C)]
     struct IterAttr {
         link_fd: u32,

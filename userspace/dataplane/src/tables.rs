@@ -34,7 +34,7 @@ fn of(table: &'static str) -> impl Fn(MapError) -> InstallError {
     move |source| InstallError { table, source }
 }
 
-/// What was written for one generation, to be erased when it is written over.
+/// Keys that were written for one generation, to be erased when it is written over.
 #[derive(Default)]
 struct Written {
     targets: Vec<Key<[u8; TARGET_BYTES]>>,
@@ -359,7 +359,7 @@ fn fold(past: Sums, written: &[Written]) -> Sums {
     folded
 }
 
-/// What is not there need not be erased.
+/// Success also where there was nothing to erase.
 pub(crate) fn gone(removed: Result<(), MapError>) -> Result<(), MapError> {
     match removed {
         Err(MapError::KeyNotFound) => Ok(()),

@@ -50,7 +50,7 @@ pub(super) struct Loaded {
     pub shortcut: Shortcut,
     pub incoming: Incoming,
     pub gateway: Gateway,
-    pub doors: Vec<IncomingListener>,
+    pub incoming_listeners: Vec<IncomingListener>,
     pub mark: Mark,
     pub remembered: Arc<Remembered>,
     pub causes: PerCpuArray<MapData, u64>,
@@ -60,7 +60,7 @@ pub(super) struct Loaded {
     pub listeners: Listeners,
     pub holds: Holds,
     pub netns_agents: Arc<NetnsAgents>,
-    pub calling: ServeRequests,
+    pub serve_requests: ServeRequests,
     pub answers: Answers,
     pub probe: Probe,
     pub severed: Severed,
@@ -87,7 +87,7 @@ pub(super) fn load(
     let netns_agents = NetnsAgents::new(filter, maps.netns_agents, own, max_namespaces);
     let netns_agents = Arc::new(netns_agents.map_err(AttachError::Sockets)?);
     let listeners = Listeners::of(opened, settings.netns_cookie).map_err(AttachError::Sockets)?;
-    let calling = ServeRequests::new(maps.unserved).map_err(AttachError::Sockets)?;
+    let serve_requests = ServeRequests::new(maps.unserved).map_err(AttachError::Sockets)?;
     let mut tables = Tables::new(maps.policy, BackendTables::new(maps.backends), settings);
     tables.install(&compiled)?;
     let names = Arc::new(Mutex::new(tables.names()));
@@ -109,7 +109,7 @@ pub(super) fn load(
         shortcut,
         incoming: Incoming::default(),
         gateway: Gateway::default(),
-        doors: Vec::new(),
+        incoming_listeners: Vec::new(),
         mark,
         remembered,
         causes,
@@ -119,7 +119,7 @@ pub(super) fn load(
         listeners,
         holds,
         netns_agents,
-        calling,
+        serve_requests,
         answers,
         probe: Probe::new(mark),
         severed,

@@ -1,7 +1,7 @@
 //! Backends: the databases behind the virtual addresses of a rule.
 //!
-//! - `lots.rs`: weights as lots, of which each new connection draws one.
-//! - `tables.rs`: the kernel's lots, for connections that it sends straight to a backend.
+//! - `slots.rs`: weights as slots, of which each new connection draws one.
+//! - `tables.rs`: the kernel's slots, for connections that it sends straight to a backend.
 //! - `severed.rs`: ends connections that the kernel has sent to one.
 //! - `probe.rs`: how the agent reaches a backend without being intercepted.
 

@@ -1,7 +1,7 @@
-//! The kernel's lots.
+//! The kernel's tables of slots.
 //!
 //! Which backend is behind which number is written once per generation; what its health changes are
-//! the lots alone, in place (`struct up_lots` says why a reader may see both at once).
+//! the slots alone, in place (`struct up_backend_slots` says why a reader may see both at once).
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -60,7 +60,7 @@ impl BackendTables {
                 self.maps.backends.set(index, at, 0)?;
                 self.maps.balanced.set(index, 0, 0)?;
             }
-            self.write_lots(generation, n, &rule.backends)?;
+            self.write_slots(generation, n, &rule.backends)?;
         }
         Ok(())
     }
@@ -70,7 +70,7 @@ impl BackendTables {
         self.weights.clone_from(weights);
         for generation in 0..abi::GENERATIONS {
             for (n, rule) in self.of(generation).iter().enumerate() {
-                self.write_lots(generation, n, &rule.backends)?;
+                self.write_slots(generation, n, &rule.backends)?;
             }
         }
         Ok(())
@@ -95,11 +95,11 @@ impl BackendTables {
         written.cloned().unwrap_or_default()
     }
 
-    fn write_lots(&mut self, generation: u32, n: usize, of: &[SocketAddr]) -> Result<(), MapError> {
-        let lots = PodOf(BackendSlots::of(of, &self.weights).to_abi());
+    fn write_slots(&mut self, generation: u32, n: usize, of: &[SocketAddr]) -> Result<(), MapError> {
+        let slots = PodOf(BackendSlots::of(of, &self.weights).to_abi());
         self.maps
             .backend_slots
-            .set(rule_index(generation, n), lots, 0)
+            .set(rule_index(generation, n), slots, 0)
     }
 
     fn add_counts(&self, generation: u32, sums: &mut Counts) -> Result<(), MapError> {

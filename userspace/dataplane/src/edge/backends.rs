@@ -15,7 +15,7 @@ use policy::{Policy, RuleName};
 /// A backend, and its share of the new connections; 0: it gets none.
 pub type Weighted = (SocketAddr, Weight);
 
-/// Of every rule that forwards.
+/// Backends of every rule that forwards.
 #[derive(Default)]
 pub(super) struct Backends {
     placed: HashMap<RuleName, Placed>,
@@ -165,7 +165,7 @@ fn entry(backend: SocketAddr, source: Option<IpAddr>) -> abi::EdgeBackend {
     }
 }
 
-/// As the kernel would choose for a connection of this host's own.
+/// Source addresses that the kernel would choose for connections of this host's own to the backends.
 fn sources(backends: &[Weighted]) -> Vec<Option<IpAddr>> {
     backends
         .iter()

@@ -18,11 +18,11 @@ use crate::{attach::reasons, sys::PodOf};
 /// An interface that is guarded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Guarded {
-    /// Its name.
+    /// Name of the interface.
     pub interface: String,
-    /// Where the program runs.
+    /// The mode in which the program runs.
     pub mode: Mode,
-    /// It was there before: another agent's was replaced by this one's, without a gap.
+    /// Whether the program replaced another agent's, without a gap.
     pub taken_over: bool,
     /// Why it does not run in the driver.
     pub not_native: Option<String>,

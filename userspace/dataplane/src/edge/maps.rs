@@ -38,7 +38,7 @@ pub(super) const NAMES: [&str; 22] = [
 ];
 /// The table of connections.
 pub(super) const FLOWS: &str = "edge_flows";
-/// What each processor remembers of connections; a program begins with none.
+/// The map of each processor's route cache; a program begins with an empty one.
 pub(super) const ROUTES: &str = "edge_routes";
 
 /// Behind the prefix length: the generation, and an address.

@@ -64,7 +64,7 @@ pub const MAX_INTERFACES: usize = abi::MAX_EDGE_INTERFACES as usize;
 
 const PROGRAM: &str = "edge";
 
-/// What the program made of a frame.
+/// The result of running the program on a frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FrameRun {
     /// `XDP_DROP` and so on (uapi/linux/bpf.h).
@@ -155,7 +155,7 @@ impl Edge {
         }
     }
 
-    /// What the edge has counted.
+    /// A reading of the edge's counters.
     pub fn counters(&self) -> Result<EdgeCounters, EdgeError> {
         let packets = EdgeVerdict::ALL.into_iter().map(|fate| {
             let per_cpu = self.maps.fates.get(&(fate as u32), 0);
@@ -184,7 +184,7 @@ impl Edge {
         Ok(())
     }
 
-    /// Where its maps are pinned, for tests.
+    /// The folder in which the edge's maps are pinned, for tests.
     pub fn pins(&self) -> &Path {
         &self.pins.own
     }
@@ -251,7 +251,8 @@ pub fn remove(pins: &Path) -> Result<bool, PinsError> {
     pins::remove(pins)
 }
 
-/// As [`remove`], unless an interface is guarded: after an attempt to guard one that has failed.
+/// Removes the edge as [`remove`] does, unless an interface is guarded: for use after a failed attempt
+/// to guard one.
 ///
 /// # Errors
 /// The file system's.

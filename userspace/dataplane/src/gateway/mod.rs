@@ -37,7 +37,7 @@ use crate::{
 /// The program, and its pin.
 const STEERS: &str = "virtual_addresses";
 
-/// What a namespace's number is when it is not steered.
+/// The value for a namespace that is not steered.
 const NOT_STEERED: u32 = 0;
 
 type Taken = HashMap<MapData, PodOf<abi::Endpoint>, u32>;
@@ -51,13 +51,13 @@ pub(crate) struct Gateway {
     /// From then on, too.
     listens: bool,
     /// Opened, and not given out: what came after them failed.
-    doors: Vec<IncomingListener>,
+    opened: Vec<IncomingListener>,
     link: Option<PinnedLink>,
 }
 
 impl Gateway {
     /// Has the agent take connections to these addresses and to no others. `number`: that of its
-    /// namespace among the steered ones, if it is. Returns the doors, the first time.
+    /// namespace among the steered ones, if it is. Returns the listeners, the first time.
     ///
     /// # Errors
     /// Some of the addresses may have been taken then, and be nobody's: to be called again, which goes
@@ -86,7 +86,7 @@ impl Gateway {
         let addresses = self.addresses();
         routes::make(&addresses).map_err(IncomingError::Sockets)?;
         routes::keep_only(&addresses).map_err(IncomingError::Sockets)?;
-        Ok(std::mem::take(&mut self.doors))
+        Ok(std::mem::take(&mut self.opened))
     }
 
     /// Has the routes be there. To be called every second.
@@ -129,16 +129,16 @@ impl Gateway {
         // Not every host has IPv6.
         let v6 = listeners::incoming(IpAddr::V6(Ipv6Addr::LOCALHOST)).ok();
         let v4 = v4.map_err(IncomingError::Sockets)?;
-        let mut doors = Vec::new();
+        let mut opened = Vec::new();
         for (index, socket) in [Some(v4), v6].into_iter().enumerate() {
             let Some(socket) = socket else { continue };
             let put = listeners.set(index as u32, &socket, 0);
             put.map_err(|e| MapsError::Layout("taken_listeners", e))?;
             let listener = TcpListener::from_std(socket.into());
             let listener = listener.map_err(IncomingError::Sockets)?;
-            doors.push(IncomingListener::of_backends(listener, mark));
+            opened.push(IncomingListener::of_backends(listener, mark));
         }
-        self.doors = doors;
+        self.opened = opened;
         self.listens = true;
         Ok(())
     }
@@ -188,7 +188,7 @@ pub(crate) fn remove_routes() {
     keep_routes(&BTreeSet::new());
 }
 
-/// As [`remove_routes`], but for these addresses.
+/// Removes routes as [`remove_routes`] does, but for these addresses.
 pub(crate) fn keep_routes(taken: &BTreeSet<SocketAddr>) {
     let addresses = taken.iter().map(SocketAddr::ip).collect();
     if let Err(error) = routes::keep_only(&addresses) {

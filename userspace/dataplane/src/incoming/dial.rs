@@ -50,7 +50,7 @@ impl NotKept {
     /// Every label, for metrics.
     pub const LABELS: [&str; 4] = ["no_route", "taken", "no_answer", "kernel"];
 
-    /// As a metric's label.
+    /// The reason as a metric's label.
     pub fn as_str(self) -> &'static str {
         let [no_route, taken, no_answer, kernel] = Self::LABELS;
         match self {
@@ -89,7 +89,7 @@ pub(super) struct Dialler {
 }
 
 enum Failed {
-    /// As the client would have been answered.
+    /// The database refused, and the client would have got the same answer.
     Database(io::Error),
     Ours(NotKept),
 }
@@ -196,7 +196,7 @@ impl Dialler {
 /// `linux/bpf.h`.
 const BPF_NOEXIST: u64 = 1;
 
-/// What the agent has not done, the database has.
+/// Sorts an error of a dial: an error that the agent did not cause is the database's answer.
 fn failed(error: io::Error) -> Failed {
     match error.kind() {
         io::ErrorKind::ConnectionRefused | io::ErrorKind::ConnectionReset => {

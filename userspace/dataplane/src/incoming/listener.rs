@@ -1,4 +1,4 @@
-//! Where connections from other hosts arrive.
+//! Listeners for connections from other hosts.
 
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
@@ -27,7 +27,7 @@ pub struct IncomingListener {
     pub(super) behind: Behind,
 }
 
-/// What is behind a door.
+/// The servers that a listener stands in front of.
 #[derive(Clone, Debug)]
 pub(super) enum Behind {
     /// A database of this host's.
@@ -41,9 +41,9 @@ pub(super) enum Behind {
 pub struct Arrived {
     /// The client's socket, on another host.
     pub client: ClientAddr,
-    /// Where it dialled: this host, at an address of the database's or a virtual one.
+    /// The address that the client dialled: the database's on this host, or a virtual one.
     pub orig_dst: OrigDst,
-    /// Its other end.
+    /// The accepted socket.
     pub stream: TcpStream,
     behind: Behind,
 }
@@ -76,7 +76,7 @@ impl IncomingListener {
 }
 
 impl Arrived {
-    /// Where the database is; None: behind a virtual address, on other hosts.
+    /// The namespace of the database; None: backends of a virtual address, on other hosts.
     pub fn netns(&self) -> Option<Arc<NetnsHandle>> {
         match &self.behind {
             Behind::Database(dialler) => Some(dialler.netns.clone()),

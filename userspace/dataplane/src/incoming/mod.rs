@@ -2,7 +2,7 @@
 //! it is attached, given its listeners, and kept in the know of which databases there are.
 //!
 //! - `own.rs`: which of the connections there are this host's own.
-//! - `door.rs`: the agent's listeners.
+//! - `listener.rs`: the agent's listeners.
 //! - `dial.rs`: the dialled leg, from the client's address; `addresses.rs`: to where.
 //! - `routes.rs`: how its answers come back; `last.rs`: for how long they do.
 //! - `strays.rs`: who answers for a connection that is gone.
@@ -81,39 +81,40 @@ const STEERS: [&str; MAX_INCOMING] = [
 ];
 const FINDS: &str = "find_databases";
 
-/// Whose address the database sees.
+/// The address that the database sees as its client's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum ClientAddress {
     /// The client's own, and its port.
     #[default]
     Keep,
-    /// One of this host's.
+    /// An address of this host's.
     Agent,
 }
 
 /// A namespace whose incoming connections are steered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IncomingOptions {
-    /// As `ip netns` has it, `/run/netns/NAME`, or `/proc/PID/ns/net`. None: the agent's own.
+    /// The namespace's path: `/run/netns/NAME`, as `ip netns` makes it, or `/proc/PID/ns/net`. None:
+    /// the agent's own.
     pub netns: Option<PathBuf>,
-    /// Whose address the databases there see.
+    /// The address that the databases there see.
     pub client_address: ClientAddress,
 }
 
 /// Why a namespace's incoming connections cannot be steered.
 #[derive(Debug, Error)]
 pub enum IncomingError {
-    /// It cannot be entered.
+    /// The namespace cannot be entered.
     #[error(
         "[[incoming]] netns = {netns:?}: {source}; it has to be a network namespace, such as `/run/netns/NAME`"
     )]
     Namespace {
-        /// Which.
+        /// Path of the namespace.
         netns: PathBuf,
         /// Why.
         source: io::Error,
     },
-    /// It is there twice, under two names.
+    /// Two entries are the same namespace under two names.
     #[error("[[incoming]]: two of them are the same network namespace")]
     Twice,
     /// Listeners.
@@ -136,7 +137,7 @@ impl Routing {
         }
     }
 
-    /// What is not as it was is said once.
+    /// Notes which families are routed, and logs each change once.
     fn note(&self, routed: &Routed) {
         for (family, had, made) in [
             ("IPv4", &self.v4, &routed.v4),
@@ -161,7 +162,7 @@ struct Steered {
     number: u32,
     addresses: HashSet<IpAddr>,
     routing: Option<Arc<Routing>>,
-    /// Where clients' addresses are kept.
+    /// The listener for strays, where clients' addresses are kept.
     strays: Option<Strays>,
     _link: PinnedLink,
 }
@@ -199,7 +200,7 @@ impl Incoming {
         let dials: Dials = Arc::new(Mutex::new(take(ebpf, "incoming_dials")?));
         load_finder(ebpf)?;
         let mut known = HashSet::new();
-        let mut doors = Vec::new();
+        let mut listeners = Vec::new();
         for ((number, option), name) in (0_u32..).zip(options).zip(STEERS) {
             if let Some(netns) = &option.netns {
                 pins.remember(&format!("{NETNS}{number}"), netns)?;
@@ -232,7 +233,7 @@ impl Incoming {
                 let put = inlets.set(2 * number + offset, &socket, 0);
                 put.map_err(|e| MapsError::Layout("incoming_listeners", e))?;
                 let listener = TcpListener::from_std(socket.into());
-                doors.push(IncomingListener {
+                listeners.push(IncomingListener {
                     listener: listener.map_err(IncomingError::Sockets)?,
                     behind: Behind::Database(dialler.clone()),
                 });
@@ -261,7 +262,7 @@ impl Incoming {
         incoming._spaces = Some(namespaces);
         incoming.strays = Some(strays);
         incoming._inlets = Some(inlets);
-        Ok((incoming, doors))
+        Ok((incoming, listeners))
     }
 
     /// The number of the agent's own namespace, if it is one of them.
@@ -314,7 +315,7 @@ pub(crate) fn remove_routes(options: &[IncomingOptions]) {
     }
 }
 
-/// What the names of a folder's links to network namespaces begin with.
+/// The beginning of the names of a folder's links to network namespaces.
 const NETNS: &str = "netns_";
 
 /// The network namespace that this, among the pins, remembers.
@@ -390,14 +391,14 @@ pub(crate) fn try_out() -> Result<(), String> {
     tried.map_err(|e| e.to_string())
 }
 
-/// What is made in a namespace.
+/// The sockets and routes that are made in a namespace.
 struct Entered {
     netns: Arc<NetnsHandle>,
     cookie: u64,
     ports: std::ops::RangeInclusive<u16>,
     /// IPv4's, and IPv6's if the namespace has it.
     listeners: [Option<Socket>; 2],
-    /// Where clients' addresses are kept.
+    /// The routes, where clients' addresses are kept.
     routed: Option<Routed>,
 }
 

@@ -1,4 +1,5 @@
-//! Who answers what a database sends on a connection that is gone: a listener that no client reaches.
+//! The answer to packets that a database sends on a connection that is gone: a listener that no client
+//! reaches.
 //!
 //! It is needed rarely, so that incoming connections are steered without it where it cannot be had; it is
 //! tried again every second, and the kernel counts what nobody has answered meanwhile.
@@ -13,7 +14,8 @@ use crate::{attach::reasons, listeners, netns_handle::NetnsHandle};
 /// By a namespace's number.
 pub(super) const MAP: &str = "incoming_strays";
 
-/// Of a namespace: there for as long as it steers, once it could be had.
+/// The listener for strays of one namespace; it stays for as long as the namespace is steered, once it
+/// could be opened.
 pub(super) struct Strays(Option<Socket>);
 
 impl Strays {

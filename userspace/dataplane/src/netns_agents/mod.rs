@@ -2,8 +2,9 @@
 //! served from inside: the listeners that they are sent to, the sockets that answer them, and the dials
 //! on their behalf are all of their namespace.
 //!
-//! An netns_agent is set up when a rule first matches there (`connect.h` calls for it), and given up
-//! when nobody is left there: it would keep the namespace alive. `find.rs` says who is there.
+//! A [`NetnsAgent`] holds the agent's sockets in one such namespace. It is set up when a rule first
+//! matches there (`connect.h` sends a [`ServeRequest`]), and given up when no thread is left there:
+//! otherwise it would keep the namespace alive. `threads.rs` finds the threads.
 //!
 //! **Invariant**: nobody is sent to a listener that is about to be closed. First the kernel forgets it,
 //! and at the next look, a second later, it goes.
@@ -44,7 +45,7 @@ pub const DESCRIPTORS_PER_NAMESPACE: usize = 5;
 pub struct Netns {
     /// The kernel's number, which no other ever has.
     pub cookie: u64,
-    /// Its inode's, as `lsns` and `/proc/PID/ns/net` show it.
+    /// The number of the namespace's inode, as `lsns` and `/proc/PID/ns/net` show it.
     pub inode: u32,
     /// In `/run/netns`, when it was found.
     pub name: Option<String>,
@@ -62,16 +63,16 @@ impl fmt::Display for Netns {
 /// Why a namespace is not served.
 #[derive(Debug, Error)]
 pub enum NotServed {
-    /// As many are served as may be.
+    /// The limit of served namespaces is reached.
     #[error("as many namespaces as `max_namespaces` allows are served")]
     Full,
-    /// Who called has ended, or is elsewhere by now.
+    /// The thread that made the request has ended, or is elsewhere by now.
     #[error("who called for it has gone")]
     Gone,
     /// Nothing could reach a listener.
     #[error("its loopback is down")]
     LoopbackDown,
-    /// It failed a moment ago.
+    /// The namespace could not be served a moment ago.
     #[error("it has just been tried")]
     JustTried,
     /// Sockets.
@@ -93,7 +94,7 @@ impl NotServed {
         "kernel",
     ];
 
-    /// As a metric's label.
+    /// The reason as a metric's label.
     pub fn as_str(&self) -> &'static str {
         let [full, gone, loopback_down, just_tried, sockets, kernel] = Self::LABELS;
         match self {
@@ -125,7 +126,7 @@ impl NetnsAgent {
     }
 }
 
-/// A thread that met a rule where the agent had no netns_agent.
+/// A request to serve a namespace: a thread there met a rule, and the agent has no sockets there.
 #[derive(Clone, Copy, Debug)]
 pub struct ServeRequest {
     netns_cookie: u64,
@@ -133,7 +134,7 @@ pub struct ServeRequest {
     who: NetnsThread,
 }
 
-/// The stream of calls for netns_agents.
+/// The stream of requests to serve namespaces.
 pub struct ServeRequests {
     ring: AsyncFd<RingBuf<MapData>>,
 }
@@ -171,24 +172,24 @@ impl ServeRequests {
     }
 }
 
-/// A new netns_agent's listeners.
+/// The listeners in a namespace that is served from now on.
 pub struct NewNetnsListeners {
-    /// Where connections arrive.
+    /// The listeners at which connections arrive.
     pub listeners: Listeners,
     /// Ends when they are to be closed.
     pub until: oneshot::Receiver<()>,
-    /// Which namespace.
+    /// The namespace.
     pub netns: Arc<Netns>,
 }
 
-/// An netns_agent as an operator sees it.
+/// A served namespace as an operator sees it.
 #[derive(Clone, Debug)]
 pub struct NetnsAgentView {
-    /// Which namespace.
+    /// The namespace.
     pub netns: Arc<Netns>,
     /// Somebody there.
     pub pid: u32,
-    /// Their `/proc/PID/comm`.
+    /// The process's name, from `/proc/PID/comm`.
     pub process: String,
     /// When it was set up.
     pub since: SystemTime,
@@ -242,7 +243,8 @@ impl NetnsAgents {
         })
     }
 
-    /// The netns_agent in a namespace; `Some(None)`: it is the agent's own, and needs none.
+    /// The agent's sockets in a namespace, if it is served; `Some(None)`: the namespace is the agent's own,
+    /// and needs none.
     pub(crate) fn served(&self, netns_cookie: u64) -> Option<Option<Arc<NetnsAgent>>> {
         if netns_cookie == self.own_cookie {
             return Some(None);
@@ -252,7 +254,7 @@ impl NetnsAgents {
         Some(Some(served_netns.netns_agent.clone()))
     }
 
-    /// Sets up an netns_agent where one was called for; None: there is one already. Takes a millisecond,
+    /// Serves the namespace of a request; None: it is served already. Takes a millisecond,
     /// within a runtime.
     ///
     /// # Errors
@@ -269,8 +271,8 @@ impl NetnsAgents {
         new
     }
 
-    /// Sets up an netns_agent where this process is, before anybody calls for it; None: none is needed. As
-    /// [`Self::serve`].
+    /// Serves the namespace of a process before any thread there asks for it; None: it is served already, or
+    /// is the agent's own. Takes as long as [`Self::serve`].
     ///
     /// # Errors
     /// Whoever connects there calls.
@@ -384,7 +386,7 @@ impl NetnsAgents {
         Ok(())
     }
 
-    /// Gives netns_agents up where nobody is any more. To be called every second. Takes some microseconds
+    /// Stops serving namespaces in which no thread is left. To be called every second. Takes some microseconds
     /// for each, and a walk over `/proc` when somebody has gone.
     pub fn tend(&self) {
         let lonely = self.lonely();

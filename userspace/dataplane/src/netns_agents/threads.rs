@@ -1,4 +1,4 @@
-//! Who is in a network namespace.
+//! Threads that are in a network namespace.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -21,13 +21,13 @@ impl NetnsThread {
         netns_inode(&self.netns()) == Some(inode)
     }
 
-    /// Where its namespace can be opened.
+    /// The path at which the thread's namespace can be opened.
     pub(super) fn netns(self) -> PathBuf {
         PathBuf::from(format!("/proc/{}/task/{}/ns/net", self.pid, self.tid))
     }
 }
 
-/// Its name, if `ip netns` has given it one.
+/// The namespace's name, if `ip netns` has given it one.
 pub(super) fn name_of(inode: u32) -> Option<String> {
     let mut names = fs::read_dir(policy::NETNS).ok()?.flatten();
     let is_it = |name: &fs::DirEntry| netns_inode(&name.path()) == Some(inode);

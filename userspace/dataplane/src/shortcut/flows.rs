@@ -20,10 +20,10 @@ pub(super) type Ends = HashMap<MapData, u64, PodOf<abi::ShortcutEnd>>;
 /// A flow of which a rule wants that it takes the shortcut.
 #[derive(Clone, Debug)]
 pub struct OnShortcut {
-    /// Which.
+    /// The flow.
     pub flow: Untouched,
-    /// What has taken the shortcut, in bytes, to the database and to the client. None: one end at least is not on
-    /// it, and all takes TCP.
+    /// Bytes that took the shortcut, to the database and to the client. None: at least one end is not
+    /// on it, and all bytes take TCP.
     pub taken: Option<[u64; 2]>,
     /// Why an end of it was refused.
     pub refused: Option<Cause>,
@@ -36,7 +36,7 @@ pub struct OnShortcut {
 pub(super) struct Rules {
     /// By socket and when it was new.
     seen: StdHashMap<(u64, u64), RuleName>,
-    /// Of flows that were there one look earlier: a look may miss some.
+    /// Rules of flows that were there one look earlier: a look may miss some.
     before: StdHashMap<(u64, u64), RuleName>,
 }
 
@@ -109,7 +109,7 @@ impl Rules {
     }
 }
 
-/// As the kernel keeps it: none is 0.
+/// The cause as the kernel keeps it: 0 is none.
 fn cause(refused: u32) -> Option<Cause> {
     let number = refused.checked_sub(1)?;
     Cause::ALL.into_iter().find(|c| *c as u32 == number)

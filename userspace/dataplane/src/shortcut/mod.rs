@@ -47,7 +47,7 @@ const NUDGES: &str = "nudge_readers";
 /// An [`abi::ShortcutWish`], which a connect hook writes.
 type Wish = [u8; size_of::<abi::ShortcutWish>()];
 
-/// What went over sockets that are on the shortcut.
+/// Messages and flows of sockets that are on the shortcut.
 #[derive(Clone, Debug, Default)]
 pub struct ShortcutCounts {
     /// Flows of which both ends are on it now.
@@ -107,7 +107,7 @@ pub(crate) struct Shortcut {
     enrols: Option<SockOpsLinkId>,
     /// A rule asks for it.
     wanted: bool,
-    /// What came of trying it out, once a rule has asked for it.
+    /// The result of probing the shortcut, once a rule has asked for it.
     tried: Option<ProbeResult>,
 }
 
@@ -156,7 +156,7 @@ impl Shortcut {
         self.tried = Some(opened);
     }
 
-    /// What came of trying it out, to be told once.
+    /// The result of probing the shortcut, to be told once.
     pub(crate) fn tell(&mut self) -> Option<ProbeResult> {
         self.tried.take()
     }

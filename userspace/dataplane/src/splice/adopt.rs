@@ -26,15 +26,15 @@ use crate::{maps, splice::position::FlowPosition, splice::refusal::SpliceRefusal
 
 /// A flow that rides, as the kernel has it.
 pub struct Resumed {
-    /// It.
+    /// The flow.
     pub splice: Splice,
-    /// Where its former owner was.
+    /// Bytes that its former owner had moved.
     pub position: AgentMoved,
     /// And where in a frame.
     pub places: FlowPosition,
-    /// What the kernel has moved until now.
+    /// Bytes that the kernel has moved until now.
     pub moved: KernelMoved,
-    /// As [`Splice::up_seq`].
+    /// The sequence number that [`Splice::up_seq`] gives.
     pub up_seq: u32,
 }
 
@@ -110,7 +110,8 @@ impl Splicer {
         self.carrier.left.store(true, Relaxed);
     }
 
-    /// As if the kernel had called for every flow: for who does not read the calls.
+    /// Wakes every flow, as if the kernel had called for it: for a process that does not read the
+    /// calls.
     pub fn call_all(&self) {
         for caller in self.carrier.callers().values() {
             caller.notify_one();
@@ -218,7 +219,7 @@ impl Splice {
     }
 }
 
-/// What engines of two processes must have in common: the BPF object's 64-bit FNV-1a hash.
+/// The fingerprint that the carriers of two processes must share: the BPF object's 64-bit FNV-1a hash.
 pub fn fingerprint() -> u64 {
     ebpf::OBJECT
         .iter()

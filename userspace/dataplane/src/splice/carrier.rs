@@ -23,7 +23,7 @@ use crate::{
     sys::{self, PodOf},
 };
 
-/// What the object has for it.
+/// The object's maps for spliced flows.
 pub(crate) struct SpliceMaps {
     pub near_apps: SockHash<MapData, u64>,
     pub far_apps: SockHash<MapData, u64>,
@@ -33,7 +33,7 @@ pub(crate) struct SpliceMaps {
     pub orders: BpfHashMap<MapData, u64, PodOf<abi::SpliceSlot>>,
     pub splices: BpfHashMap<MapData, u64, PodOf<abi::Splice>>,
     pub calls: RingBuf<MapData>,
-    /// Of all of them.
+    /// Descriptors of all of these maps.
     pub descriptors: Vec<OwnedFd>,
 }
 
@@ -44,7 +44,7 @@ pub(super) struct Carrier {
     /// `splice_look`, by a descriptor of its own: who works on the other programs does not hold up
     /// flows.
     pub(super) look: OwnedFd,
-    /// Of the agent whose hooks leave its own sockets alone.
+    /// The mark of the agent whose hooks leave its own sockets alone.
     pub(super) mark: Option<Mark>,
     maps: Mutex<Maps>,
     callers: Mutex<HashMap<u64, Arc<Notify>>>,
@@ -58,7 +58,7 @@ pub(super) struct Carrier {
     _sockets: [SockHash<MapData, u64>; 5],
 }
 
-/// What is written to and read of flows.
+/// The maps of orders and of the kernel's counts.
 pub(super) struct Maps {
     pub(super) orders: BpfHashMap<MapData, u64, PodOf<abi::SpliceSlot>>,
     pub(super) splices: BpfHashMap<MapData, u64, PodOf<abi::Splice>>,
@@ -153,7 +153,7 @@ impl Carrier {
         Ok((carrier, calls))
     }
 
-    /// What reads its calls.
+    /// The reader of this carrier's calls.
     pub(super) fn calls(self: &Arc<Self>, ring: RingBuf<MapData>) -> Calls {
         let carrier = self.clone();
         Calls { ring, carrier }

@@ -48,7 +48,7 @@ const LOOK: &str = "splice_look";
 /// queued there by redirection, so that an application's message never finds it full.
 const SEND_BUFFER_BYTES: usize = abi::SPLICE_BYTES as usize;
 
-/// What the agent itself has moved, all of it written on.
+/// Bytes that the agent itself has moved. Everything that it has read is written on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AgentMoved {
     /// Bytes read from the near application since the flow began.
@@ -59,7 +59,7 @@ pub struct AgentMoved {
     pub to_near: u64,
 }
 
-/// What the kernel has moved.
+/// Bytes that the kernel has moved.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KernelMoved {
     /// Bytes to the far application.
@@ -89,7 +89,8 @@ impl KernelMoved {
     }
 }
 
-/// Where the bytes of the far application enter the stream of the agent's socket that leads to the near one.
+/// The engine that carries bytes from the far application: it decides where they enter the stream of
+/// the agent's socket that leads to the near one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Engine {
     /// In the sender's own `send()`: of a database on this host.
@@ -99,7 +100,7 @@ pub enum Engine {
 }
 
 impl Engine {
-    /// The ways, in the order in which they are tried for a flow.
+    /// The engines, in the order in which they are tried for a flow.
     pub const ALL: [Self; 2] = [Self::Sender, Self::Egress];
 
     fn number(self) -> u32 {
@@ -193,7 +194,7 @@ impl Splicer {
         }
     }
 
-    /// The same, for flows that go one of these ways.
+    /// This splicer, restricted to these engines.
     pub fn by(&self, engines: &[Engine]) -> Self {
         Self {
             carrier: self.carrier.clone(),
@@ -265,7 +266,7 @@ pub enum Drained {
     Never,
 }
 
-/// One flow in the kernel's hands. Dropped, it is forgotten; its sockets leave as they close.
+/// A flow in the kernel's hands. Dropped, it is forgotten; its sockets leave the maps as they close.
 pub struct Splice {
     carrier: Arc<Carrier>,
     engine: Engine,
@@ -275,7 +276,7 @@ pub struct Splice {
     /// Sequence numbers of the two streams of the agent's socket that leads to the near application where the agent's counts are zero.
     base_up: u32,
     base_down: u32,
-    /// Of the other socket's stream from the far application.
+    /// Sequence number at which the far leg's stream from the far application begins.
     base_far: u32,
     called: Arc<Notify>,
     /// Another process goes on with it.
@@ -356,7 +357,7 @@ impl Splice {
         written.map_err(|e| SpliceRefusal::Kernel(e.to_string()))
     }
 
-    /// What the kernel has moved so far.
+    /// Bytes that the kernel has moved so far.
     pub fn moved(&self) -> Result<KernelMoved, SpliceRefusal> {
         let PodOf(s) = self.kernels()?;
         Ok(KernelMoved::of(&s))
@@ -448,9 +449,9 @@ mod tests {
         (connected, listener.accept().unwrap().0)
     }
 
-    /// Of a client on another host the agent's socket has the database's own address: when that
-    /// socket is gone, the database's listener is what is found there. In a map it would never wake
-    /// its owner again.
+    /// A regression: for a client on another host the agent's socket has the database's own address.
+    /// When that socket is gone, the database's listener is what is found there. In a map it would
+    /// never wake its owner again.
     #[test]
     fn a_listener_is_not_taken_for_a_connection_that_is_gone() {
         let runtime = tokio::runtime::Builder::new_current_thread()

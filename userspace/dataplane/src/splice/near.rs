@@ -1,4 +1,4 @@
-//! Which application of a spliced flow is on this host.
+//! The near application of a spliced flow: the one on this host.
 //!
 //! It has a socket of its own there, from which and to which the kernel carries the flow's bytes; the
 //! other one is the *far* application. Everything in `ebpf/src/splice.h` is told from the near
@@ -26,7 +26,8 @@ pub enum Near {
 }
 
 impl Near {
-    /// Of what there is on either side, the client's and the database's. And the other way round.
+    /// Sorts what the two sides have into the client's and the database's; or, from those two, into the
+    /// near and the far side's.
     pub fn sides<T>(self, near: T, far: T) -> (T, T) {
         match self {
             Self::Client => (near, far),
@@ -34,8 +35,8 @@ impl Near {
         }
     }
 
-    /// Of what there is in each direction, that to the database and that to the client. And the other
-    /// way round.
+    /// Sorts what the two directions have into the one to the database and the one to the client; or,
+    /// from those two, into the one to the far and the one to the near side.
     pub fn directions<T>(self, to_far: T, to_near: T) -> [T; 2] {
         match self {
             Self::Client => [to_far, to_near],
@@ -63,7 +64,7 @@ pub enum Application {
 }
 
 impl Application {
-    /// Which one it is.
+    /// The side of the application.
     pub fn near(&self) -> Near {
         match self {
             Self::Client(..) => Near::Client,

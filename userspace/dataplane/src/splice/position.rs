@@ -1,11 +1,11 @@
-//! Where in a frame a spliced flow is: it goes to the kernel with the order to carry it
-//! ([`Splice::engage`]), and comes back with what the kernel has moved.
+//! Frame positions of a spliced flow. They go to the kernel with the order to carry the flow
+//! ([`Splice::engage`]), and come back with what the kernel has moved.
 
 use ebpf::abi;
 
 use crate::splice::Splice;
 
-/// One direction's. The kernel's own form; what it means is `cql::FramePosition`'s to say.
+/// The frame position of one direction, in the kernel's own form; the crate `cql` says what it means.
 pub type FramePosition = abi::FramePosition;
 
 /// How a [`FramePosition`]'s direction is cut.
@@ -31,7 +31,7 @@ pub const UNKNOWN_POSITION: FramePosition = FramePosition {
     pad: [0; 2],
 };
 
-/// Where the agent is, behind all that it has read.
+/// Frame positions of both directions, behind all that the agent has read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlowPosition {
     /// In what the client sends.
@@ -41,14 +41,14 @@ pub struct FlowPosition {
 }
 
 impl FlowPosition {
-    /// Of a flow that nobody will want to decode.
+    /// The position of a flow that nobody will want to decode.
     pub const UNKNOWN: Self = Self {
         to_database: UNKNOWN_POSITION,
         to_client: UNKNOWN_POSITION,
     };
 }
 
-/// Where one direction was behind the last byte that the kernel redirected.
+/// The frame position of one direction behind the last byte that the kernel redirected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Redirected {
     /// When the agent had read so many bytes of it ([`AgentMoved`](crate::AgentMoved)).
@@ -58,9 +58,10 @@ pub struct Redirected {
 }
 
 impl Splice {
-    /// Where the kernel has got to, in what the client and in what the database sends. It is final
-    /// for one who has read a byte that came behind: such a byte was let pass after the last one
-    /// that was redirected, and nothing is redirected again before an order says that it was read.
+    /// The positions that the kernel has got to, in what the client and in what the database sends.
+    /// They are final for one who has read a byte that came behind: such a byte was passed up after the
+    /// last one that was redirected, and nothing is redirected again before an order says that it was
+    /// read.
     pub fn redirected(&self) -> Result<[Redirected; 2], crate::SpliceRefusal> {
         let kernels = self.kernels()?.0;
         let up = Redirected {

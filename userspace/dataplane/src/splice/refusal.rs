@@ -28,7 +28,7 @@ pub enum SpliceRefusal {
     /// Another program's sockmap has one of the agent's.
     #[error("a socket of the agent's belongs to another program's sockmap: {0}")]
     SocketTaken(io::Error),
-    /// As many as there may be.
+    /// The table of spliced flows is full.
     #[error("as many flows are spliced as can be")]
     Full,
     /// The far application has sent what the agent has not read yet, or the near one has not accepted
@@ -46,7 +46,7 @@ pub enum SpliceRefusal {
 }
 
 impl SpliceRefusal {
-    /// As a metric's label.
+    /// The refusal as a metric's label.
     pub fn as_str(&self) -> &'static str {
         match self {
             Self::Gone(Near::Client) => "client_gone",
