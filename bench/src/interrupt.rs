@@ -38,7 +38,7 @@ impl fmt::Display for Interrupted {
 impl std::error::Error for Interrupted {}
 
 impl Interrupted {
-    /// What a shell reports for a process that this signal ended.
+    /// The exit code that a shell reports for a process that this signal ended.
     pub fn exit_code(&self) -> ExitCode {
         u8::try_from(self.0 as i32).map_or(ExitCode::FAILURE, |n| ExitCode::from(128 + n))
     }

@@ -40,7 +40,7 @@ enum Command {
     Run(run::Args),
     /// Render result files: the README's section and plots, tables, a page
     Report(results::ReportArgs),
-    /// Which figures moved beyond noise from one result file to another; exits 1 if one got worse
+    /// List the figures that moved beyond noise from one result file to another; exits 1 if one got worse
     Compare(results::CompareArgs),
     /// Workloads, experiments, paths and peers
     List(results::ListArgs),

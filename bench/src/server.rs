@@ -27,16 +27,16 @@ const END_LIMIT: Duration = Duration::from_secs(5);
 /// Where a server lives.
 #[derive(Clone, Copy)]
 pub struct Home<'a> {
-    /// Its cgroup.
+    /// The server's cgroup.
     pub cgroup: &'a Cgroup,
-    /// Its network; None: this host's.
+    /// The server's network; None: this host's.
     pub netns: Option<&'a Netns>,
-    /// Its address.
+    /// The server's address.
     pub ip: Ipv4Addr,
 }
 
 impl Home<'_> {
-    /// Its address, and a port of the kernel's choice.
+    /// The server's address, and a port of the kernel's choice.
     pub fn any_port(&self) -> String {
         SocketAddr::from((self.ip, 0)).to_string()
     }
@@ -87,20 +87,20 @@ impl Server {
         Ok(Self { address, child })
     }
 
-    /// Its process id.
+    /// The server's process id.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Whether it has ended by itself.
-    pub fn has_ended(&mut self) -> bool {
+    /// Looks whether the server has ended by itself.
+    pub fn look_for_end(&mut self) -> bool {
         !matches!(self.child.try_wait(), Ok(None))
     }
 }
 
-/// The same command in this cgroup and network, which the kernel kills when we are killed: setpriv(1)
-/// asks for it, and becomes the program that it runs. A thread that had joined them could not
-/// have started it: it would be killed with that thread.
+/// Wraps the command: it runs in this cgroup and network, and the kernel kills it when we are killed.
+/// setpriv(1) asks for that, and becomes the program that it runs. A thread that had joined them could
+/// not have started it: it would be killed with that thread.
 fn ends_with_us(command: &Command, home: Home<'_>) -> Command {
     const JOIN: &str = "echo 0 > \"$0/cgroup.threads\" && exec \"$@\"";
     let mut wrapped = Command::new("sh");

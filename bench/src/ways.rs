@@ -1,4 +1,4 @@
-//! Which ways to the databases a run compares: those that were asked for and can be had.
+//! The ways to the databases that a run compares: those that were asked for and can be had.
 
 use std::collections::BTreeMap;
 
@@ -76,7 +76,7 @@ impl Ways {
             .count()
     }
 
-    /// What the peers say that they are.
+    /// The versions that the peers report.
     pub fn versions(&self) -> BTreeMap<String, String> {
         let version = |found: &Found| found.version.clone().unwrap_or_else(|| "unknown".into());
         let kernel = self
@@ -144,7 +144,7 @@ impl Cgroups {
         })
     }
 
-    /// What each agent is told, and what it is attached to.
+    /// The configuration of each agent, and the cgroup that it is attached to.
     pub fn ours(&self) -> impl Iterator<Item = (&'static str, &Cgroup)> {
         self.ours.iter().map(|(agent, cgroup)| (*agent, cgroup))
     }

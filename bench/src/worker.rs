@@ -74,7 +74,7 @@ impl Worker {
         })
     }
 
-    /// Its process id.
+    /// The worker's process id.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }

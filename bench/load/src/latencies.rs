@@ -52,7 +52,7 @@ impl Latencies {
         self.0.value_at_quantile(quantile) as f64 / 1e3
     }
 
-    /// Their mean, in µs.
+    /// The mean latency, in µs.
     pub fn mean_us(&self) -> f64 {
         self.0.mean() / 1e3
     }

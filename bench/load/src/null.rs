@@ -32,7 +32,7 @@ const READ_BYTES: usize = 64 << 10;
 const BACKLOG: i32 = 4_096;
 /// Connections accepted in one go; the others' requests wait for it.
 const ACCEPTS: usize = 64;
-/// What no connection has: its number is its descriptor.
+/// The number that no connection has: a connection's number is its descriptor.
 const LISTENER: u64 = u64::MAX;
 
 /// Says `listening on ADDRESS` on standard output, and answers until the process ends.
@@ -100,7 +100,7 @@ impl Server {
         }
     }
 
-    /// Those that wait; further ones come with the next event.
+    /// Accepts the connections that wait; further ones come with the next event.
     fn accept_some(&mut self) -> anyhow::Result<()> {
         for _ in 0..ACCEPTS {
             if !self.accept()? {

@@ -1,4 +1,4 @@
-//! What the parent and a generator say to each other: a line of JSON each, orders on the
+//! The messages between the parent and a generator: a line of JSON each, orders on the
 //! generator's standard input, replies on its standard output.
 
 use std::net::SocketAddr;
@@ -10,16 +10,16 @@ use crate::{latencies::Latencies, used::Used, workload::Job};
 /// A role of the database. Whoever reads a command line sees it: for test databases.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Credentials {
-    /// Its name.
+    /// The user's name.
     pub user: String,
-    /// Its password.
+    /// The user's password.
     pub password: String,
 }
 
-/// What keys and values come from.
+/// The seed of keys and values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Seed {
-    /// The same in every generator that is compared in a round.
+    /// The seed, the same in every generator that is compared in a round.
     pub value: u64,
     /// Another in every generator that works on the same tables: what one adds, no other has.
     pub number: u64,
@@ -29,13 +29,13 @@ pub struct Seed {
 /// statements, and answers with an empty [`Answer`].
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Hello {
-    /// What requests to make, and how.
+    /// The requests to make, and how.
     pub job: Job,
-    /// What to dial. Connections are spread over them; each key has its own target.
+    /// The addresses to dial. Connections are spread over them; each key has its own target.
     pub targets: Vec<SocketAddr>,
-    /// Who to log in as, where the database asks.
+    /// The user to log in as, where the database asks.
     pub credentials: Option<Credentials>,
-    /// Of keys and values.
+    /// The seed of keys and values.
     pub seed: Seed,
     /// CQL: before anything else, log in at each target once, and leave. Then a proxy that
     /// remembers processes has seen this one.
@@ -60,18 +60,18 @@ pub enum Order {
 pub enum Reply {
     /// Done.
     Done(Box<Answer>),
-    /// It could not go on, and ends.
+    /// The generator could not go on, and ends.
     Failed(String),
 }
 
-/// What came of an order.
+/// The result of an order.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Answer {
     /// How long requests began: the order's length. Those under way at the end are waited for.
     pub seconds: f64,
     /// Operations that succeeded within that time.
     pub in_time: u64,
-    /// Of operations that succeeded; counted from the intended time where there is a schedule.
+    /// The latencies of operations that succeeded; counted from the intended time where there is a schedule.
     pub latencies: Latencies,
     /// Consecutive slices of [`crate::INTERVAL_MS`], the last one only if it was whole.
     pub intervals: Vec<Interval>,
@@ -95,12 +95,12 @@ pub struct Answer {
 pub struct Interval {
     /// Operations that ended in it.
     pub ops: u64,
-    /// Their mean latency, in µs.
+    /// The mean latency, in µs.
     pub mean_us: f64,
 }
 
 impl Answer {
-    /// Of nothing.
+    /// An answer of nothing.
     ///
     /// # Errors
     /// None in practice: the histogram's bounds are constants.
@@ -119,7 +119,7 @@ impl Answer {
         })
     }
 
-    /// As if this order and the other had been one, the other after this.
+    /// Adds the other order's answer, as if both had been one order and the other came after this.
     ///
     /// # Errors
     /// None in practice: all histograms have one shape.

@@ -59,7 +59,7 @@ impl Pace {
         Some(due_ns)
     }
 
-    /// It has ended.
+    /// Ends the operation.
     pub fn end(&mut self, run: &Run) -> u64 {
         self.free_ns = run.now_ns();
         self.free_ns

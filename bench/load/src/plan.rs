@@ -1,4 +1,4 @@
-//! Who does what: a job's operations, connections and targets dealt out to threads.
+//! The plan of a job: operations, connections and targets dealt out to threads.
 //!
 //! A *group* is the connections that mix, or those of one operation. A *line* is what a group
 //! has on one thread towards one target. Connections are dealt so that every thread has as many
@@ -46,7 +46,7 @@ impl Mix {
 pub struct Group {
     /// How many.
     pub connections: usize,
-    /// What they do.
+    /// The mix of their operations.
     pub mix: Mix,
 }
 
@@ -91,7 +91,7 @@ pub fn groups(job: &Job) -> anyhow::Result<Vec<Group>> {
 pub struct Seat {
     /// The thread that has it.
     pub thread: usize,
-    /// What it belongs to.
+    /// The group that the line belongs to.
     pub group: usize,
     /// Where it goes.
     pub target: usize,

@@ -23,7 +23,7 @@ const DEPTH: usize = 32;
 /// Longer than any fill that makes sense before a measurement.
 const LIMIT_SECONDS: f64 = 1_800.0;
 
-/// Of values; who reads them does not look at them.
+/// The seed of values; who reads them does not look at them.
 const SEED: Seed = Seed {
     value: 1,
     number: 0,
@@ -64,7 +64,7 @@ pub fn clear(
     ask_all(&job.clear, targets, credentials)
 }
 
-/// What a Cassandra, or what passes for one, says it is.
+/// The version that a Cassandra, or what passes for one, reports.
 ///
 /// # Errors
 /// When it does not answer.

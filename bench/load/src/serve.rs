@@ -1,4 +1,4 @@
-//! What a generator does with its standard input.
+//! The generator's side of standard input.
 
 use std::io::{BufRead, Write, stdin, stdout};
 

@@ -8,7 +8,7 @@ use crate::{
 
 const INTERVAL_NS: u64 = INTERVAL_MS * 1_000_000;
 
-/// What one thread did. Times are ns since the order began.
+/// The work of one thread. Times are ns since the order began.
 #[derive(Debug)]
 pub struct Tally {
     /// Successful operations.
@@ -33,7 +33,7 @@ struct Slice {
 }
 
 impl Tally {
-    /// Of nothing, with room for so long.
+    /// A tally of nothing, with room for so long.
     ///
     /// # Errors
     /// None in practice: the histogram's bounds are constants.

@@ -1,4 +1,4 @@
-//! What the kernel accounted to this process: getrusage(2), which, unlike /proc, keeps what
+//! The kernel's account of this process: getrusage(2), which, unlike /proc, keeps what
 //! threads used that have ended since.
 
 use anyhow::Context;

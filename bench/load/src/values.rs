@@ -1,4 +1,4 @@
-//! What requests carry: keys in their forms, and bytes that are cheap and never the same twice
+//! The values of requests: keys in their forms, and bytes that are cheap and never the same twice
 //! in a row (a slice of a pool of random bytes; compression finds as little as in real data of
 //! that kind, and nothing is computed per byte).
 
@@ -20,7 +20,7 @@ const POOL_BYTES: usize = 64 << 10;
 const THREAD_SHIFT: u32 = 40;
 const GENERATOR_SHIFT: u32 = 50;
 
-/// What texts are made of: 64 of them, so that a byte gives one.
+/// The letters of texts: 64 of them, so that a byte gives one.
 const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 
 /// A thread's values.
@@ -56,7 +56,7 @@ impl Values {
         }
     }
 
-    /// The same pool, other values: for this thread.
+    /// The values of another thread, from the same pool.
     #[must_use]
     pub fn for_thread(&self, seed: Seed, thread: u64) -> Self {
         Self {
@@ -130,7 +130,7 @@ impl Values {
 /// cassandra-stress's keys have ten.
 const KEY_DIGITS: usize = 10;
 
-/// Of now.
+/// The time now, in ms.
 pub fn now_ms() -> i64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     since.map_or(0, |d| i64::try_from(d.as_millis()).unwrap_or(i64::MAX))
@@ -188,7 +188,7 @@ pub fn binds(step: &Step) -> Vec<Bind> {
     }
 }
 
-/// Of the values in a step's request.
+/// The bytes of the values in a step's request.
 pub fn bytes(step: &Step) -> usize {
     let count = match step {
         Step::Statement { .. } => 1,

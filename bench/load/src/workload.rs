@@ -20,7 +20,7 @@ pub struct Workload {
     pub origin: Origin,
     /// Figures of others for it.
     pub published: Vec<Published>,
-    /// Its variants, at least one.
+    /// The workload's variants, at least one.
     pub variants: Vec<Variant>,
 }
 
@@ -32,7 +32,7 @@ pub struct Origin {
     pub name: String,
     /// Where it is described.
     pub url: String,
-    /// What was changed for a machine like ours; empty: nothing.
+    /// The changes for a machine like ours; empty: none.
     #[serde(default)]
     pub changed: String,
 }
@@ -41,9 +41,9 @@ pub struct Origin {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Published {
-    /// Of one variant; None: of all.
+    /// The variant that was measured; None: all of them.
     pub variant: Option<String>,
-    /// What was measured.
+    /// The system that was measured.
     pub system: String,
     /// Operations in a second.
     pub op_s: Option<f64>,
@@ -53,7 +53,7 @@ pub struct Published {
     pub p99_ms: Option<f64>,
     /// Mean latency, in ms.
     pub mean_ms: Option<f64>,
-    /// What it ran on, as far as is said.
+    /// The hardware, as far as the source says.
     pub hardware: String,
     /// Where it is published.
     pub url: String,
@@ -65,17 +65,17 @@ pub struct Variant {
     /// Unique among all workloads: the workload's name, and the variant's where there are
     /// several (`kv-192-16`).
     pub id: String,
-    /// What is to answer.
+    /// The database that has to answer.
     pub database: Database,
     /// How many of them (embedded nodes only).
     pub nodes: usize,
-    /// What lies between clients and databases.
+    /// The network between clients and databases.
     pub topology: Topology,
     /// The paths that are compared with `direct`; none: all that can be.
     pub paths: Vec<String>,
     /// Part of `--quick`.
     pub quick: bool,
-    /// What the generator does.
+    /// The generator's job.
     pub job: Job,
 }
 
@@ -86,7 +86,7 @@ impl Variant {
     }
 }
 
-/// What answers.
+/// A database that answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Database {
@@ -100,7 +100,7 @@ pub enum Database {
     Listener,
 }
 
-/// What lies between clients and databases.
+/// A network between clients and databases.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Topology {
@@ -114,7 +114,7 @@ pub enum Topology {
 /// All that a generator needs to know.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Job {
-    /// What is spoken.
+    /// The protocol that is spoken.
     pub protocol: Protocol,
     /// By whom.
     pub client: Client,
@@ -128,7 +128,7 @@ pub struct Job {
     pub nonblocking: bool,
     /// Operations in a second in all; None: a closed loop.
     pub rate: Option<f64>,
-    /// What keys there are and how they are chosen.
+    /// The keys, and how they are chosen.
     pub keys: Keys,
     /// Statements that make the tables (CQL), run once before anything else.
     pub create: Vec<String>,
@@ -149,7 +149,7 @@ impl Job {
     }
 }
 
-/// What is spoken.
+/// A protocol that is spoken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Protocol {
@@ -161,7 +161,7 @@ pub enum Protocol {
     Connect,
 }
 
-/// Who speaks.
+/// A client that speaks it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Client {
@@ -189,7 +189,7 @@ pub enum Distribution {
     Uniform,
     /// A few often: YCSB's scrambled zipfian, constant 0.99.
     Zipfian,
-    /// As zipfian, the newest most often.
+    /// Zipfian keys, the newest most often.
     Latest,
     /// One after the other, round and round.
     Sequential,
@@ -201,7 +201,7 @@ pub enum Distribution {
 pub struct Operation {
     /// Unique in its workload.
     pub name: String,
-    /// Its share among the operations of the connections that mix.
+    /// The operation's share among those of the connections that mix.
     #[serde(default)]
     pub weight: u32,
     /// Connections that do nothing else (writers, readers); 0: it is mixed by weight.
@@ -228,16 +228,16 @@ impl Operation {
 pub enum Step {
     /// A prepared statement.
     Statement {
-        /// Its text.
+        /// The statement's text.
         cql: String,
         /// One for each `?`.
         #[serde(default)]
         bind: Vec<Bind>,
     },
-    /// The same statement several times in one batch, with values of their own (the key is the
+    /// One statement several times in one batch, with values of their own (the key is the
     /// operation's in all of them unless `keys` is true).
     Batch {
-        /// Its text.
+        /// The statement's text.
         cql: String,
         /// One for each `?`.
         bind: Vec<Bind>,

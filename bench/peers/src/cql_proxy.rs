@@ -24,7 +24,7 @@ impl Peer for CqlProxy {
         traffic == Traffic::Cql
     }
 
-    /// As far as its `--max-protocol-version` goes by default.
+    /// The versions up to the default of its `--max-protocol-version`.
     fn cql_versions(&self) -> Option<RangeInclusive<u8>> {
         Some(3..=4)
     }
@@ -49,7 +49,7 @@ impl Peer for CqlProxy {
     }
 }
 
-/// Its defaults otherwise; no log of requests, no health check. The login goes by environment,
+/// The launch with its defaults; no log of requests, no health check. The login goes by environment,
 /// because a command line is for everyone to see.
 fn launch(found: &Found, setup: &Setup, front: SocketAddr, backend: SocketAddr) -> Launch {
     let mut env = vec![("DATABASE_TYPE", "cassandra".to_owned())];

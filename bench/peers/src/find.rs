@@ -1,4 +1,4 @@
-//! Which binary a peer is, and what version.
+//! The search for a peer's binary and its version.
 
 use std::{
     env,
@@ -17,7 +17,7 @@ use crate::{overrides::Overrides, running::LOOK_EVERY};
 const DAEMON_FOLDERS: [&str; 2] = ["/usr/sbin", "/usr/local/sbin"];
 /// For a binary to tell its version; a wrapper script on a cold disk takes a second or two.
 const ANSWER_LIMIT: Duration = Duration::from_secs(20);
-/// What is read of it. Less than a pipe holds, so a binary that says more does not block us.
+/// The bytes that are read of its answer. Less than a pipe holds, so a binary that says more does not block us.
 const ANSWER_BYTES: u64 = 32 << 10;
 
 /// How a peer's binary is called, and where it is to be had.
@@ -38,7 +38,7 @@ pub struct Binary {
 pub struct Found {
     /// Where.
     pub path: PathBuf,
-    /// As it says; None: it does not.
+    /// The version that the binary reports; None: it reports none.
     pub version: Option<String>,
 }
 
@@ -78,7 +78,7 @@ pub(crate) fn find(name: &str, binary: &Binary, overrides: &Overrides) -> Result
     Ok(Found { path, version })
 }
 
-/// What a binary prints, on both outputs; None: it could not be run or took too long.
+/// The output of a binary, on both streams; None: it could not be run or took too long.
 pub(crate) fn ask(path: &Path, args: &[&str]) -> Option<String> {
     let mut child = Command::new(path)
         .args(args)
@@ -117,7 +117,7 @@ fn word_after(text: &str, marker: &str) -> Option<String> {
     rest.split_whitespace().next().map(str::to_owned)
 }
 
-/// What a shell would run: a word without a slash is looked for on PATH, and not in this folder.
+/// The file that a shell would run: a word without a slash is looked for on PATH, and not in this folder.
 fn named(folders: &OsStr, path: &Path) -> Result<PathBuf, String> {
     let is_bare = !path.as_os_str().as_encoded_bytes().contains(&b'/');
     match is_bare {

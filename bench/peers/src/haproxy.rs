@@ -3,9 +3,8 @@
 use std::{net::SocketAddr, ops::RangeInclusive};
 
 use crate::{
-    MAX_CONNECTIONS,
     find::{Binary, Found},
-    peer::{Peer, Setup, Traffic},
+    peer::{MAX_CONNECTIONS, Peer, Setup, Traffic},
     plan::{Launch, Plan, Ports},
 };
 

@@ -25,11 +25,6 @@ pub use peer::{Peer, Setup, Traffic};
 pub use plan::{Launch, Plan, Ports};
 pub use running::Running;
 
-/// Connections that a peer is configured for where it has a limit of its own: more than any
-/// workload opens, so that no peer is compared at its limit; and few enough for usual limits of
-/// descriptors (haproxy, with pipes for splicing, wants 2.5 for each and else refuses to start).
-const MAX_CONNECTIONS: u32 = 2048;
-
 /// All of them, in the order in which they are listed.
 #[must_use]
 pub fn all() -> &'static [&'static dyn Peer] {
@@ -47,4 +42,13 @@ pub fn all() -> &'static [&'static dyn Peer] {
 #[must_use]
 pub fn named(name: &str) -> Option<&'static dyn Peer> {
     all().iter().copied().find(|peer| peer.name() == name)
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn a_command_line_may_name_every_peer() {
+        let names: Vec<&str> = super::all().iter().map(|peer| peer.name()).collect();
+        assert_eq!(names, super::overrides::NAMES);
+    }
 }

@@ -9,10 +9,9 @@ use std::{
 use anyhow::Context;
 
 use crate::{
-    MAX_CONNECTIONS,
     find::{self, Absent, Binary, Found},
     overrides::Overrides,
-    peer::{Peer, Setup, Traffic},
+    peer::{MAX_CONNECTIONS, Peer, Setup, Traffic},
     plan::{Launch, Plan, Ports},
 };
 

@@ -5,13 +5,21 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::all;
+/// The peers' names, in the order in which they are listed.
+pub(crate) const NAMES: [&str; 6] = [
+    "haproxy",
+    "nginx",
+    "envoy",
+    "shotover",
+    "cql-proxy",
+    "zdm-proxy",
+];
 
 /// Binaries that are named on the command line, by peer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Overrides(BTreeMap<String, PathBuf>);
 
-/// What is wrong with a `--peer-bin`.
+/// The mistake in a `--peer-bin`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadOverride {
     /// There is no `=`, or nothing on a side of it.
@@ -20,9 +28,9 @@ pub enum BadOverride {
     /// No peer is called so.
     #[error("--peer-bin {name}=…: no peer is called that; there are {known}")]
     Unknown {
-        /// What was given.
+        /// The name that was given.
         name: String,
-        /// Those that there are.
+        /// The names that there are.
         known: String,
     },
     /// Two paths for one peer.
@@ -55,11 +63,10 @@ impl Overrides {
             .split_once('=')
             .filter(|(name, path)| !name.is_empty() && !path.is_empty())
             .ok_or_else(|| BadOverride::Form(text.to_owned()))?;
-        if !all().iter().any(|peer| peer.name() == name) {
-            let known: Vec<_> = all().iter().map(|peer| peer.name()).collect();
+        if !NAMES.contains(&name) {
             return Err(BadOverride::Unknown {
                 name: name.to_owned(),
-                known: known.join(", "),
+                known: NAMES.join(", "),
             });
         }
         Ok((name.to_owned(), PathBuf::from(path)))

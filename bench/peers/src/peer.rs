@@ -1,4 +1,4 @@
-//! What a peer has to say of itself.
+//! A peer's description of itself.
 
 use std::{
     net::{Ipv4Addr, SocketAddr},
@@ -15,9 +15,14 @@ use crate::{
     running::{self, Running},
 };
 
+/// Connections that a peer is configured for where it has a limit of its own: more than any
+/// workload opens, so that no peer is compared at its limit; and few enough for usual limits of
+/// descriptors (haproxy, with pipes for splicing, wants 2.5 for each and else refuses to start).
+pub(crate) const MAX_CONNECTIONS: u32 = 2048;
+
 /// A proxy that underpass is compared with.
 pub trait Peer: Sync {
-    /// As in `--peer-bin NAME=PATH` and in reports.
+    /// The peer's name in `--peer-bin NAME=PATH` and in reports.
     fn name(&self) -> &'static str;
 
     /// One line: how bytes travel through it.
@@ -37,7 +42,7 @@ pub trait Peer: Sync {
     /// How its binary is called, and where it is to be had.
     fn binary(&self) -> Binary;
 
-    /// What is to be started for `setup`, as its own documentation recommends.
+    /// The programs to start for `setup`, as the peer's own documentation recommends.
     ///
     /// # Errors
     /// It cannot do that, or there is no free port.
@@ -67,7 +72,7 @@ pub trait Peer: Sync {
     }
 }
 
-/// What a peer is to carry.
+/// The traffic that a peer has to carry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Traffic {
     /// Cassandra's native protocol.
@@ -90,16 +95,16 @@ impl Traffic {
     }
 }
 
-/// What a peer is started for.
+/// The setup that a peer is started for.
 #[derive(Clone)]
 pub struct Setup {
     /// Where it listens.
     pub host: Ipv4Addr,
     /// The databases, at least one; each gets a front of its own.
     pub backends: Vec<SocketAddr>,
-    /// Of the databases: user and password, for peers that log in themselves.
+    /// The databases' user and password, for peers that log in themselves.
     pub credentials: Option<(String, String)>,
-    /// What it is to carry.
+    /// The traffic that it has to carry.
     pub traffic: Traffic,
     /// For configuration and logs. Made if need be; the caller takes it away. One for each
     /// running peer.

@@ -1,4 +1,4 @@
-//! What is to be started: pure, so that a peer's configuration can be tested as text.
+//! The plan of what is started: pure, so that a peer's configuration can be tested as text.
 
 use std::{
     ffi::OsString,
@@ -21,7 +21,7 @@ pub struct Plan {
 pub struct Launch {
     /// The binary.
     pub program: PathBuf,
-    /// Its arguments.
+    /// The command's arguments.
     pub args: Vec<OsString>,
     /// Added to our own environment; it may hold passwords, which a command line would show.
     pub env: Vec<(&'static str, String)>,
@@ -51,7 +51,7 @@ pub struct Ports {
 }
 
 impl Ports {
-    /// Of this address.
+    /// The free ports of this address.
     #[must_use]
     pub fn of(host: Ipv4Addr) -> Self {
         Self {

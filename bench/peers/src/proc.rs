@@ -1,4 +1,4 @@
-//! What the kernel knows of processes and of listening sockets.
+//! The kernel's view of processes and of listening sockets.
 
 use std::{
     collections::BTreeSet,
@@ -43,8 +43,8 @@ fn group_of(stat: &str) -> Option<u32> {
     (!matches!(state, "Z" | "X")).then_some(group)
 }
 
-/// Those of `pids` that hold a socket which listens on `address`, or on its port and any
-/// address. Of this thread's network namespace.
+/// The processes among `pids` that hold a socket which listens on `address`, or on its port and any
+/// address, in this thread's network namespace.
 pub(crate) fn listening(pids: &[u32], address: SocketAddr) -> io::Result<Vec<u32>> {
     let table = fs::read_to_string("/proc/thread-self/net/tcp")?;
     let sockets: BTreeSet<_> = listening_inodes(&table, address)

@@ -41,9 +41,9 @@ const KILL_LIMIT: Duration = Duration::from_secs(2);
 /// A port may be taken between our giving it back and the peer's binding it. Each time is rare
 /// enough that a fifth in a row means something else.
 const TRIES: u32 = 5;
-/// What every peer says in that case, in some spelling.
+/// The words that every peer says in that case, in some spelling.
 const PORT_TAKEN: &str = "address already in use";
-/// What is quoted of a log.
+/// The number of lines that are quoted of a log.
 const QUOTED_LINES: usize = 20;
 /// And read for that.
 const QUOTED_BYTES: u64 = 8 << 10;
@@ -59,7 +59,7 @@ pub struct Running {
 
 #[derive(Debug)]
 struct Process {
-    /// It leads a process group of its own.
+    /// The peer's process. It leads a process group of its own.
     child: Child,
     log: PathBuf,
     ended: Option<ExitStatus>,

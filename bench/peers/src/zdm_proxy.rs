@@ -7,13 +7,12 @@
 use std::{net::SocketAddr, ops::RangeInclusive};
 
 use crate::{
-    MAX_CONNECTIONS,
     find::{Binary, Found},
-    peer::{Peer, Setup, Traffic},
+    peer::{MAX_CONNECTIONS, Peer, Setup, Traffic},
     plan::{Launch, Plan, Ports},
 };
 
-/// It refuses to start without a login. A database that asks for none is sent none.
+/// The login without which the proxy refuses to start. A database that asks for none is sent none.
 const NOBODY: &str = "cassandra";
 
 /// zdm-proxy, a process for each backend: an instance serves one pair of clusters.
@@ -60,7 +59,7 @@ impl Peer for ZdmProxy {
     }
 }
 
-/// Its defaults otherwise, metrics included: health checks are on the same port.
+/// The environment with its defaults, metrics included: health checks are on the same port.
 fn environment(
     setup: &Setup,
     front: SocketAddr,

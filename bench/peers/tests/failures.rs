@@ -25,7 +25,7 @@ fn setup(folder: &Path, traffic: Traffic) -> Setup {
     }
 }
 
-/// What is said when `binary` is started as `name`.
+/// The error when `binary` is started as `name`.
 fn failure(folder: &Path, name: &str, binary: &Path) -> String {
     let peer = peers::named(name).unwrap();
     let overrides = Overrides::parse([format!("{name}={}", binary.display())]).unwrap();

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, fs};
 use anyhow::Context;
 use report::schema::Usage;
 
-/// What one thread, or several, have used.
+/// The usage of one thread, or of several.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Counts {
     /// Time on a CPU: the first number of `schedstat` (sched-stats.rst).
@@ -17,11 +17,11 @@ struct Counts {
     involuntary: u64,
 }
 
-/// What a program's threads have used since each of them began, by process and thread. One that
+/// The usage of a program's threads since each of them began, by process and thread. A thread that
 /// ends in a turn takes what it used in that turn with it, and no more.
 type Sample = BTreeMap<(u32, u32), Counts>;
 
-/// What was used in some turns.
+/// The usage of some turns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Spent(Counts);
 
@@ -39,7 +39,7 @@ enum Of {
 }
 
 impl Meter {
-    /// Of these processes; none: it will say zero.
+    /// The meter of these processes; none: it will say zero.
     pub fn new(pids: Vec<u32>) -> Self {
         Self {
             of: Of::Processes(pids),
@@ -47,7 +47,7 @@ impl Meter {
         }
     }
 
-    /// Of the kernel's threads, which do what no process can be charged with.
+    /// The meter of the kernel's threads, which do what no process can be charged with.
     pub fn of_kernel() -> Self {
         Self {
             of: Of::Kernel,
@@ -96,7 +96,7 @@ impl Spent {
         self.0.add(&other.0);
     }
 
-    /// As in a result file. The time is exact; how it splits into user and system is by the
+    /// The usage, as in a result file. The time is exact; how it splits into user and system is by the
     /// ticks.
     pub fn usage(&self, rss_peak_kib: u64) -> Usage {
         let Self(all) = self;

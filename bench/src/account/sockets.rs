@@ -41,7 +41,7 @@ impl Sockets {
         Self(bytes)
     }
 
-    /// What these processes' sockets carried since then. Sockets that were closed in between
+    /// The bytes that these processes' sockets carried since then. Sockets that were closed in between
     /// are lost.
     pub fn since(&self, before: &Self, pids: &[u32]) -> u64 {
         let sum = |of: &Self| -> u64 { pids.iter().filter_map(|pid| of.0.get(pid)).sum() };

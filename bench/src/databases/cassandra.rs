@@ -10,7 +10,7 @@ use sandbox::Cgroup;
 use super::Databases;
 use crate::account;
 
-/// Which Cassandra to use.
+/// The Cassandra to use.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct Given {
     /// A running Cassandra
@@ -19,13 +19,13 @@ pub struct Given {
     /// The role to log in as
     #[arg(long, requires_all = ["cassandra", "password"])]
     pub user: Option<String>,
-    /// Its password
+    /// The user's password
     #[arg(long, requires_all = ["cassandra", "user"])]
     pub password: Option<String>,
 }
 
 impl Given {
-    /// Who to log in as.
+    /// The user to log in as.
     pub fn credentials(&self) -> Option<Credentials> {
         let both = self.user.clone().zip(self.password.clone());
         both.map(|(user, password)| Credentials { user, password })

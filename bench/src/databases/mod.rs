@@ -1,4 +1,4 @@
-//! What answers: started for an experiment and stopped after it, or given.
+//! Databases: started for an experiment and stopped after it, or given.
 //! One file for each kind.
 
 mod cassandra;
@@ -28,9 +28,9 @@ type Start = fn(Home<'_>) -> anyhow::Result<Server>;
 pub struct Databases {
     /// Where they listen.
     pub addresses: Vec<SocketAddr>,
-    /// Who to log in as.
+    /// The user to log in as.
     pub credentials: Option<Credentials>,
-    /// Their processes, as far as they run on this host.
+    /// The databases' processes, as far as they run on this host.
     pub pids: Vec<u32>,
     /// The name and the version that a result file notes.
     pub version: Option<(String, String)>,

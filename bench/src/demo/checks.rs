@@ -7,7 +7,7 @@ use super::{evidence::Evidence, path::Path, shop::KEYSPACE, sockets::Socket};
 /// A statement, and what contradicts it.
 #[derive(Debug)]
 pub struct Check {
-    /// What should hold.
+    /// The statement that should hold.
     pub what: String,
     /// Why it does not; empty when it does.
     pub wrong: Vec<String>,
@@ -189,7 +189,7 @@ fn seen(evidence: &Evidence) -> Option<Check> {
     Some(check)
 }
 
-/// What the client's socket would have without the agent: its port, and the address from
+/// The address that the client's socket would have without the agent: its port, and the address from
 /// which this host reaches the database.
 fn own_address(evidence: &Evidence, socket: &Socket) -> SocketAddr {
     let ip = match evidence.sockets.direct.first() {

@@ -75,7 +75,7 @@ fn good() -> Evidence {
     }
 }
 
-/// What is said to be wrong.
+/// The complaints of all checks.
 fn wrong(evidence: &Evidence) -> String {
     let checks = all(evidence);
     checks

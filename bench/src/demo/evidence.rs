@@ -1,4 +1,4 @@
-//! What the kernel, the agent and the database say about the flows, while they are open.
+//! Evidence: what the kernel, the agent and the database say about the flows, while they are open.
 
 use std::net::SocketAddr;
 
@@ -15,13 +15,13 @@ use super::{
 
 /// All of it.
 pub struct Evidence {
-    /// What every client dialled.
+    /// The address that every client dialled.
     pub target: SocketAddr,
-    /// Of the clients.
+    /// The clients' processes.
     pub pids: ByPath<u32>,
-    /// Of the clients, by their kernel.
+    /// The clients' sockets, by their kernel.
     pub sockets: ByPath<Vec<Socket>>,
-    /// What the clients say that they did.
+    /// The clients' own account of what they did.
     pub told: ByPath<Answer>,
     /// `underpass_connections_total`.
     pub connections: Vec<Connections>,
@@ -40,13 +40,13 @@ pub struct Evidence {
 pub struct Connections {
     /// The rule.
     pub rule: String,
-    /// What.
+    /// The outcome of those connections.
     pub outcome: String,
     /// How many.
     pub count: u64,
 }
 
-/// What matters here of a flow that the agent carries.
+/// A flow that the agent carries, as far as it matters here.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Flow {
     /// The client's address, as the database should see it.
@@ -70,7 +70,7 @@ pub struct Statement {
     pub keyspace: String,
     /// The table.
     pub table: String,
-    /// What was done to it.
+    /// The kind of statement.
     pub kind: String,
     /// How often.
     pub count: u64,

@@ -159,7 +159,7 @@ fn total(rounds: &[Round]) -> anyhow::Result<ByPath<Answer>> {
     Ok(total)
 }
 
-/// What the database says of who is connected.
+/// The addresses of connected clients, as the database says.
 async fn clients(session: &Session) -> anyhow::Result<Vec<SocketAddr>> {
     let query = "SELECT address, port FROM system_views.clients";
     let rows = session.query_unpaged(query, ()).await.context(query)?;

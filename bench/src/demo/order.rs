@@ -1,4 +1,4 @@
-//! What the demo and its applications say to each other: a line of JSON each.
+//! The messages between the demo and its applications: a line of JSON each.
 
 use std::net::SocketAddr;
 
@@ -8,9 +8,9 @@ use serde::{Deserialize, Serialize};
 /// The first line to an application.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Hello {
-    /// What it dials.
+    /// The address to dial.
     pub target: SocketAddr,
-    /// Who to log in as, where the database asks.
+    /// The user to log in as, where the database asks.
     pub credentials: Option<Credentials>,
     /// Requests at the same time.
     pub tasks: usize,
@@ -29,18 +29,18 @@ pub struct Work {
 pub enum Reply {
     /// Done.
     Done(Answer),
-    /// It could not go on, and ends.
+    /// The application could not go on, and ends.
     Failed(String),
 }
 
-/// What came of an order.
+/// The result of an order.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Answer {
     /// How long it took.
     pub seconds: f64,
-    /// Of what succeeded.
+    /// The latencies of what succeeded.
     pub latencies: Latencies,
-    /// What failed.
+    /// The number of failures.
     pub errors: u64,
     /// Why the first of them did.
     pub first_error: Option<String>,
@@ -53,14 +53,14 @@ pub struct Answer {
 pub struct Sent {
     /// Without its keyspace.
     pub table: String,
-    /// As enrichment names it.
+    /// The kind of statement, as enrichment names it.
     pub kind: String,
     /// How many.
     pub count: u64,
 }
 
 impl Answer {
-    /// Of nothing.
+    /// An answer of nothing.
     pub fn empty() -> anyhow::Result<Self> {
         Ok(Self {
             seconds: 0.0,
@@ -71,7 +71,7 @@ impl Answer {
         })
     }
 
-    /// As if this and the other had been one order.
+    /// Adds the other answer, as if both had been one order.
     pub fn add(&mut self, other: Self) -> anyhow::Result<()> {
         self.seconds += other.seconds;
         self.latencies.add(&other.latencies)?;

@@ -19,7 +19,7 @@ impl Path {
     /// All of them, the one that the others are compared with first.
     pub const ALL: [Self; 3] = [Self::Direct, Self::Bypass, Self::Enrich];
 
-    /// As in tables and results; also the rule and the cgroup of those that have one.
+    /// The path's name in tables and results; also of its rule and cgroup, where it has one.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Direct => "direct",
@@ -38,11 +38,11 @@ impl fmt::Display for Path {
 /// One thing for each path.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ByPath<T> {
-    /// Of [`Path::Direct`].
+    /// The value of [`Path::Direct`].
     pub direct: T,
-    /// Of [`Path::Bypass`].
+    /// The value of [`Path::Bypass`].
     pub bypass: T,
-    /// Of [`Path::Enrich`].
+    /// The value of [`Path::Enrich`].
     pub enrich: T,
 }
 
@@ -65,7 +65,7 @@ impl<T> ByPath<T> {
         })
     }
 
-    /// What this path has.
+    /// The value of this path.
     pub fn of(&self, path: Path) -> &T {
         match path {
             Path::Direct => &self.direct,
@@ -74,7 +74,7 @@ impl<T> ByPath<T> {
         }
     }
 
-    /// What this path has, to be changed.
+    /// The value of this path, to be changed.
     pub fn of_mut(&mut self, path: Path) -> &mut T {
         match path {
             Path::Direct => &mut self.direct,

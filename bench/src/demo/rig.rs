@@ -1,4 +1,4 @@
-//! What the demo stands on: an agent, and an application on each path.
+//! The demo's rig: an agent, and an application on each path.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -28,7 +28,7 @@ pub struct Rig<'a> {
     pub agent: Agent<'a>,
 }
 
-/// What each path did in a round.
+/// The work of each path in a round.
 pub struct Round {
     /// Each path's work.
     pub answers: ByPath<Answer>,

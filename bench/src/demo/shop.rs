@@ -21,7 +21,7 @@ use load::order::Credentials;
 
 use super::order::{Answer, Hello, Reply, Work};
 
-/// What the application works on.
+/// The keyspace that the application works on.
 pub const KEYSPACE: &str = "underpass_demo";
 
 /// Customers, and orders of each: enough that tasks seldom meet.

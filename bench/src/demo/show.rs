@@ -1,4 +1,4 @@
-//! What the demo prints.
+//! The demo's output.
 
 use report::stats::median;
 
@@ -64,7 +64,7 @@ fn p50(answer: &Answer) -> f64 {
     answer.latencies.quantile_us(0.5)
 }
 
-/// What enrichment saw.
+/// Prints what enrichment saw.
 pub fn statements(evidence: &Evidence) {
     println!("\nWhat enrichment saw");
     let head = ["keyspace", "table", "kind", "count", "p50 µs", "p99 µs"];
@@ -92,7 +92,7 @@ pub fn statements(evidence: &Evidence) {
     println!("and {asked} requests of the driver's own, to begin with and about the cluster");
 }
 
-/// What was verified. Whether all of it holds.
+/// Prints what was verified. Returns whether all of it holds.
 pub fn checks<'a>(checks: impl Iterator<Item = &'a Check>) -> bool {
     println!("\nWhat was verified");
     let mut all_hold = true;

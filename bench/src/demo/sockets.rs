@@ -14,7 +14,7 @@ const ESTABLISHED: &str = "01";
 /// A connected socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Socket {
-    /// Its own address.
+    /// The socket's own address.
     pub local: SocketAddr,
     /// Where its packets go, whatever `getpeername()` says.
     pub remote: SocketAddr,

@@ -21,9 +21,9 @@ use sandbox::{Cgroup, Netns, run_in};
 
 use crate::interrupt;
 
-/// Of the database, which is behind all gateways.
+/// The address of the database, which is behind all gateways.
 pub const DATABASE: Ipv4Addr = Ipv4Addr::new(10, 87, 0, 1);
-/// What clients dial where the gateway is to find the database.
+/// The address that clients dial where the gateway is to find the database.
 const VIRTUAL: Ipv4Addr = Ipv4Addr::new(10, 88, 0, 1);
 /// A gateway's device towards its clients, and towards the database.
 const CLIENTS: &str = "clients";
@@ -39,7 +39,7 @@ pub struct Line {
     pub gateway: Netns,
     /// For an agent at the gateway. No process is in it.
     pub cgroup: Cgroup,
-    /// Of the gateway, on the clients' side.
+    /// The address of the gateway, on the clients' side.
     pub front: Ipv4Addr,
 }
 

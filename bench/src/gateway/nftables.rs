@@ -11,13 +11,13 @@ use sandbox::{Netns, run_in};
 
 const PROGRAM: &str = "nft";
 
-/// As in tables.
+/// The name in tables.
 pub const NAME: &str = "nftables";
 /// How bytes travel, in one line.
 pub const ABOUT: &str =
     "a gateway's netfilter rewrites the destination (dnat) and tracks connections";
 
-/// What it says that it is; or why it cannot be had.
+/// The version that it reports; or why it cannot be had.
 pub fn version() -> Result<String, String> {
     let said = Command::new(PROGRAM).arg("--version").output();
     let said = said.map_err(|_| "not installed: apt-get install nftables".to_owned())?;

@@ -1,6 +1,6 @@
 //! Through the agent, which decodes CQL.
 
-use super::{Ours, Topology, cql, never};
+use super::ours::{Ours, Topology, cql, never};
 
 /// The path `enrich`, with what every enriched flow gets: statistics by statement.
 pub const ENRICH: Ours = Ours {

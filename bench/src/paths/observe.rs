@@ -2,7 +2,7 @@
 
 use load::workload::Protocol;
 
-use super::{Ours, Topology, never};
+use super::ours::{Ours, Topology, never};
 
 /// The path `untouched`, of the action `observe`: passive programs on the client's packets.
 pub const OBSERVE: Ours = Ours {

@@ -2,7 +2,7 @@
 
 use sandbox::Metric;
 
-use super::{Ours, Topology, sessions, sum};
+use super::ours::{Ours, Topology, sessions, sum};
 
 /// The path `relay`, of a session rule that bypasses where nothing is spliced.
 pub const RELAY: Ours = Ours {

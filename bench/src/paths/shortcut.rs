@@ -2,7 +2,7 @@
 
 use sandbox::Metric;
 
-use super::{Ours, Topology, conversations, sum};
+use super::ours::{Ours, Topology, conversations, sum};
 
 /// The path `shortcut`. Its agent is one of its own, which sees the databases, too.
 pub const SHORTCUT: Ours = Ours {

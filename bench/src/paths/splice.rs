@@ -3,7 +3,7 @@
 use load::workload::Job;
 use sandbox::Metric;
 
-use super::{Ours, Topology, sessions, sum};
+use super::ours::{Ours, Topology, sessions, sum};
 
 /// The path `splice`, of a session rule that bypasses: here the database is on the client's host.
 pub const SPLICE: Ours = Ours {
@@ -24,7 +24,7 @@ pub const SPLICE: Ours = Ours {
     is_copied: None,
 };
 
-/// The same by the engine that carries flows whose database is on another host.
+/// The splice by the engine that carries flows whose database is on another host.
 pub const SPLICE_EGRESS: Ours = Ours {
     name: "splice-egress",
     about: "as splice, by the engine of databases on other hosts, though this one is here",
@@ -32,7 +32,7 @@ pub const SPLICE_EGRESS: Ours = Ours {
     ..SPLICE
 };
 
-/// What the generator and a database say to each other before a flow is handed over, at most: an
+/// The most bytes that the generator and a database exchange before a flow is handed over: an
 /// OPTIONS, a STARTUP, and their answers.
 const HANDSHAKE_BYTES: f64 = 128.0;
 

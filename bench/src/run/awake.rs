@@ -7,7 +7,7 @@
 use std::{fs::File, io::Write};
 
 const DEVICE: &str = "/dev/cpu_dma_latency";
-/// What is asked for, in µs, as the device wants it.
+/// The latency that is asked for, in µs, as the device wants it.
 const LATENCY: i32 = 0;
 
 /// The request, until it is dropped.

@@ -1,5 +1,5 @@
-//! What a quick run must show on any machine, however noisy: that everything was measured and
-//! nothing is absurd. The bars are for full runs (`report::bars`).
+//! The loose check of a quick run, which holds on any machine, however noisy: everything was measured
+//! and nothing is absurd. The bars are for full runs (`report::bars`).
 
 use report::{
     schema::{Experiment, PathKind, Run, Series},
@@ -14,12 +14,12 @@ const BYPASS: [f64; 2] = [0.4, 2.5];
 const LEAST: f64 = 0.1;
 /// Nothing is faster than direct but by noise: on a machine that was busy otherwise, 1.71 was seen.
 const MOST: f64 = 2.5;
-/// What skips TCP is: more than twice direct was seen.
+/// The most that a path past TCP may be faster: more than twice direct was seen.
 const MOST_PAST_TCP: f64 = 4.0;
-/// Of the rate that a schedule calls for.
+/// The least share of the rate that a schedule calls for.
 const LEAST_OF_RATE: f64 = 0.8;
 
-/// What is wrong; nothing: it will do.
+/// The complaints about a run; none: it will do.
 pub fn loose(run: &Run) -> Vec<String> {
     let mut wrong = missing(run);
     for experiment in &run.experiments {
@@ -33,7 +33,7 @@ pub fn loose(run: &Run) -> Vec<String> {
     wrong
 }
 
-/// What was to be measured and was not.
+/// The things that were to be measured and were not.
 pub fn missing(run: &Run) -> Vec<String> {
     let failed = run.failed.iter();
     let mut missing: Vec<String> = failed.map(|(id, why)| format!("{id}: {why}")).collect();

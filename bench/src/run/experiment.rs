@@ -29,7 +29,7 @@ use crate::{
     ways::{Cgroups, Ways},
 };
 
-/// Of the generators whose work is profiled: beyond those of any round.
+/// The first round number of the generators whose work is profiled: beyond those of any round.
 const PROFILED: u64 = 1_000;
 
 /// How experiments are done in this run.
@@ -39,18 +39,18 @@ pub struct How {
     pub rounds: u32,
     /// How they are cut.
     pub timing: Timing,
-    /// Of each path before the first round that counts.
+    /// The warm-up of each path before the first round that counts.
     pub warm_up_seconds: f64,
-    /// Of the order and of the keys.
+    /// The seed of the order and of the keys.
     pub seed: u64,
 }
 
-/// What an experiment is done with.
+/// The means of an experiment.
 #[derive(Clone, Copy)]
 pub struct Setting<'a> {
-    /// What answers.
+    /// The databases.
     pub databases: &'a Databases,
-    /// What is compared.
+    /// The ways that are compared.
     pub ways: &'a Ways,
     /// How.
     pub how: How,
@@ -60,7 +60,7 @@ pub struct Setting<'a> {
 
 /// An experiment, as far as it came.
 pub struct Outcome {
-    /// What was measured; at least the description.
+    /// The experiment as measured; at least its description.
     pub experiment: Experiment,
     /// Taken after the rounds.
     pub profiles: Vec<Profile>,
@@ -159,7 +159,7 @@ fn measure(
     struck
 }
 
-/// Of every way, one after the other.
+/// The profiles of every way, one after the other.
 fn profiles(
     stage: &mut Stage<'_>,
     variant: &Variant,
@@ -236,7 +236,7 @@ fn rounds(
     Ok(())
 }
 
-/// Of this host; one where it cannot be found out, which refuses more.
+/// The cores of this host; one where it cannot be found out, which refuses more.
 fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
@@ -289,7 +289,7 @@ fn published(from: &load::workload::Published) -> Published {
     }
 }
 
-/// As in result files.
+/// The database's name in result files.
 pub fn database(database: Database) -> &'static str {
     match database {
         Database::Node => "node",

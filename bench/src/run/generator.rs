@@ -39,7 +39,7 @@ impl Generator {
         self.answer(Duration::from_secs_f64(seconds) + ANSWER_LIMIT)
     }
 
-    /// Its process id.
+    /// The generator's process id.
     pub fn pid(&self) -> u32 {
         self.0.pid()
     }

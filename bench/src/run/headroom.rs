@@ -1,4 +1,4 @@
-//! What the generator can do by itself: the same job against a server that does nothing. Where
+//! The generator's headroom: the same job against a server that does nothing. Where
 //! it cannot do much more than what was measured, it was the generator that was measured.
 //!
 //! Its capacity is what its own CPU time for an operation allows on the cores that its threads
@@ -14,7 +14,7 @@ use report::schema::{Experiment, Headroom, Series};
 use super::generator::Generator;
 use crate::{databases::Databases, paths::SHORTCUT};
 
-/// Of the null server, before it counts.
+/// The warm-up of the null server, before it counts.
 const SETTLE_SECONDS: f64 = 0.2;
 const SECONDS: f64 = 1.0;
 

@@ -1,4 +1,4 @@
-//! What was measured, where, and with what.
+//! The source, the host and the tools of a measurement.
 
 use std::{collections::BTreeMap, fs, process::Command};
 
@@ -7,7 +7,7 @@ use report::schema::{Machine, Source};
 
 use crate::{account::field, server::binary};
 
-/// What we were built with.
+/// The lock file of this build.
 const LOCK: &str = include_str!("../../../Cargo.lock");
 
 /// Crates whose versions a reader may want to know.
@@ -24,7 +24,7 @@ pub fn source() -> anyhow::Result<Source> {
     })
 }
 
-/// This host.
+/// The facts of this host.
 ///
 /// # Errors
 /// /proc is not what it should be.
@@ -43,7 +43,7 @@ pub fn machine() -> anyhow::Result<Machine> {
     })
 }
 
-/// Of what is used whatever is measured.
+/// The versions of everything that is used whatever is measured.
 ///
 /// # Errors
 /// The agent does not say.
@@ -73,7 +73,7 @@ pub fn versions() -> anyhow::Result<BTreeMap<String, String>> {
     Ok(versions)
 }
 
-/// What a tool says of its version, without its name in front.
+/// The version in a tool's answer, without its name in front.
 fn number(tool: &str, line: &str) -> String {
     let rest = line.strip_prefix(tool).unwrap_or(line);
     rest.trim_start().to_owned()
@@ -87,7 +87,7 @@ pub fn date() -> anyhow::Result<String> {
     said(Command::new("date").args(["-u", "+%Y-%m-%dT%H:%M:%SZ"]))
 }
 
-/// What the kernel does about the CPU's vulnerabilities; those that it is not affected by are
+/// The kernel's mitigations of the CPU's vulnerabilities; those that the CPU is not affected by are
 /// left out.
 fn mitigations() -> BTreeMap<String, String> {
     let Ok(files) = fs::read_dir("/sys/devices/system/cpu/vulnerabilities") else {
@@ -159,7 +159,7 @@ fn of_crate<'l>(lock: &'l str, name: &str) -> Option<&'l str> {
     rest.split('"').next()
 }
 
-/// What it prints, on whichever of the two streams.
+/// The output of a command, on whichever of the two streams.
 fn said(command: &mut Command) -> anyhow::Result<String> {
     let output = command.output();
     let output = output.with_context(|| format!("cannot run {command:?}"))?;

@@ -51,9 +51,9 @@ pub const WORKLOADS: &str = "bench/workloads";
 const TURN_SECONDS: f64 = 0.5;
 /// A new generator's first requests.
 const SETTLE_SECONDS: f64 = 0.2;
-/// Of each path. A JVM compiles what it runs often.
+/// The warm-up of each path. A JVM compiles what it runs often.
 const WARM_UP_SECONDS: f64 = 1.0;
-/// Of the first experiment on a Cassandra, times as much: it may just have been started.
+/// The factor on the warm-up of the first experiment on a Cassandra: it may just have been started.
 const COLD_FACTOR: f64 = 5.0;
 
 /// Options of `run`.
@@ -82,7 +82,7 @@ pub struct Args {
     /// How long each path works in a round [default: 1, with --quick 0.4]
     #[arg(long, value_parser = crate::seconds)]
     seconds: Option<f64>,
-    /// Of the order of turns, and of the keys
+    /// The seed of the order of turns, and of the keys
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// Also profile the whole system under this experiment, over each path; may be repeated
@@ -295,7 +295,7 @@ fn begin(args: &Args, how: How, ways: &Ways) -> anyhow::Result<Run> {
     })
 }
 
-/// As it was typed, without passwords, and without where on this host things are.
+/// The command line as it was typed, without passwords, and without where on this host things are.
 fn command_line() -> String {
     let mut words: Vec<String> = std::env::args().skip(1).collect();
     let secret = words.iter().position(|word| word == "--password");

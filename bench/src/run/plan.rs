@@ -1,4 +1,4 @@
-//! Which experiments a run does, and how long that takes.
+//! The plan of a run: its experiments, and how long they take.
 
 use std::time::Duration;
 
@@ -16,9 +16,9 @@ const CONNECT: f64 = 0.1;
 /// One experiment to do.
 #[derive(Clone, Debug)]
 pub struct Planned {
-    /// Its workload.
+    /// The experiment's workload.
     pub workload: Workload,
-    /// Its variant.
+    /// The experiment's variant.
     pub variant: Variant,
 }
 
@@ -79,7 +79,7 @@ impl Planned {
         Duration::from_secs_f64(AROUND + worked * ways as f64)
     }
 
-    /// What it does, in a few words.
+    /// The load of the experiment, in a few words.
     pub fn about(&self) -> String {
         let job = &self.variant.job;
         let mode = match job.rate {

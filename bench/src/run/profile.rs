@@ -28,7 +28,7 @@ use report::schema::Profile;
 
 use super::stage::Lane;
 
-/// Of each path: some 20,000 samples on two CPUs.
+/// The time of each path: some 20,000 samples on two CPUs.
 const SECONDS: f64 = 5.0;
 /// Not a divisor of any timer's frequency, so that no timer is met again and again.
 const SAMPLES_A_SECOND: &str = "1997";

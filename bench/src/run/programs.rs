@@ -1,4 +1,4 @@
-//! What a run of each BPF program costs, while connections are made, and messages sent, over each of
+//! The cost of a run of each BPF program, while connections are made, and messages sent, over each of
 //! our paths.
 //! After the rounds, because counting costs something itself.
 
@@ -25,7 +25,7 @@ pub fn is_counted(experiment: &str) -> bool {
     EXPERIMENTS.contains(&experiment)
 }
 
-/// Of each path.
+/// The time of each path.
 const SECONDS: f64 = 1.0;
 
 /// Measures it, under this load. Programs that did not run are left out.

@@ -1,4 +1,4 @@
-//! What a run says while it goes on: on standard error, with the time that is left.
+//! The progress of a run: on standard error, with the time that is left.
 
 use std::time::{Duration, Instant};
 

@@ -10,18 +10,18 @@ use crate::account::{Meter, Sockets, Spent, forget_rss_peak, rss_peak_kib};
 /// How long a round is, and how it is cut.
 #[derive(Clone, Copy, Debug)]
 pub struct Timing {
-    /// Of each path, in a round.
+    /// The time of each path in a round.
     pub seconds: f64,
     /// A path's turn, before the others have theirs. Short, because a shared machine changes
     /// its speed from second to second.
     pub turn_seconds: f64,
-    /// Of each path's new generator, before its first turn: not counted.
+    /// The time of each path's new generator before its first turn: not counted.
     pub settle_seconds: f64,
 }
 
-/// What one lane did in one round.
+/// The work of one lane in one round.
 pub struct Done {
-    /// As in the result file.
+    /// The round, as in the result file.
     pub round: Round,
     /// With the histogram, which is kept for all rounds together.
     pub answer: Answer,

@@ -4,7 +4,7 @@
 pub struct Shuffle(u64);
 
 impl Shuffle {
-    /// Of this seed.
+    /// A shuffle of this seed.
     pub fn new(seed: u64) -> Self {
         Self(seed)
     }

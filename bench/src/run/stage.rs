@@ -1,4 +1,4 @@
-//! What an experiment stands on: databases, agents, peers, and a lane for each way to the
+//! The stage of an experiment: databases, agents, peers, and a lane for each way to the
 //! databases.
 //!
 //! **Invariant**: nothing outlives the stage: generators go first, then peers, the agents,
@@ -32,18 +32,18 @@ use crate::{
 
 pub use gateway::ways as ways_at_gateways;
 
-/// Of a path that a workload does not name.
+/// The reason of a path that a workload does not name.
 const NOT_COMPARED: &str = "not compared under this workload";
 
 /// One way to the databases, and the generator that uses it.
 pub struct Lane<'a> {
     /// The path's name.
     pub path: &'static str,
-    /// What its generator dials.
+    /// The addresses that its generator dials.
     targets: Vec<SocketAddr>,
     netns: Option<&'a Netns>,
     cgroup: Option<&'a Cgroup>,
-    /// Of the proxy: the agent's, or a peer's.
+    /// The processes of the proxy: the agent's, or a peer's.
     pub proxy_pids: Vec<u32>,
     /// All of its bytes pass through the proxy's memory; None: some may be spliced.
     pub is_copied: Option<bool>,
@@ -246,7 +246,7 @@ impl<'a> Lane<'a> {
         }
     }
 
-    /// Of a gateway: whose bytes nobody counts, because they are in networks of their own.
+    /// The lane of a gateway: nobody counts its bytes, because they are in networks of their own.
     fn at(path: &'static str, line: &'a Line) -> Self {
         Self {
             netns: Some(&line.client),
@@ -298,7 +298,7 @@ impl<'a> Lane<'a> {
         Ok(())
     }
 
-    /// It is out of the experiment from here on.
+    /// Takes the lane out of the experiment from here on.
     pub fn fail(&mut self, error: &anyhow::Error) {
         self.failed.get_or_insert(format!("{error:#}"));
     }

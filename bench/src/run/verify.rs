@@ -11,8 +11,8 @@ const CONNECTIONS: &str = "underpass_connections_total";
 const AT_THE_EDGE: &str = "underpass_edge_connections_total";
 const INTERCEPTED: &str = "outcome=\"intercepted\"";
 
-/// What was otherwise than it should be; None: the path was taken by all of its connections, but
-/// for so many introductions to the agent.
+/// The deviation from the path; None: all of its connections took it, but for so many introductions
+/// to the agent.
 pub fn taken(path: &Ours, introductions: usize, metrics: &Metric) -> Option<String> {
     let rule = format!("rule=\"{}\"", path.name);
     let wanted = format!("outcome=\"{}\"", path.outcome);

@@ -36,7 +36,7 @@ pub struct Driver {
     lanes: Vec<Lane>,
     /// Dropped, it ends the thread below.
     _stop: oneshot::Sender<()>,
-    /// What the driver's own tasks run on.
+    /// The thread that the driver's own tasks run on.
     _thread: JoinHandle<()>,
 }
 

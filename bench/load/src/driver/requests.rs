@@ -1,4 +1,4 @@
-//! Which operation comes next, with which key, to which target: for one thread.
+//! The choice of the next operation, its key and its target: for one thread.
 
 use anyhow::Context;
 
@@ -14,7 +14,7 @@ use crate::{
 /// A thread's operations.
 pub struct Requests {
     mix: Mix,
-    /// Of each operation, whether its keys are new.
+    /// Whether an operation's keys are new, for each operation.
     new_keys: Vec<bool>,
     /// For each target.
     sources: Vec<Source>,

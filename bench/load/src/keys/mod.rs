@@ -1,4 +1,4 @@
-//! Which key comes next.
+//! The choice of the next key.
 //!
 //! Every line (connections of one thread that do the same, towards one target) has a
 //! [`Source`] of its own: it draws only keys of its target, and the keys that it adds are no
@@ -34,13 +34,13 @@ pub fn target_of(key: u64, targets: usize) -> usize {
 /// A line's place among the lines of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Place {
-    /// Its number.
+    /// The line's number.
     pub line: usize,
-    /// Of so many.
+    /// The number of lines.
     pub lines: usize,
-    /// Its target's number.
+    /// The number of the line's target.
     pub target: usize,
-    /// Of so many.
+    /// The number of targets.
     pub targets: usize,
 }
 
@@ -56,7 +56,7 @@ pub struct Source {
     added: u64,
     /// Where this generator's own begin among the keys beyond `count`.
     base: u64,
-    /// As many of the newest keys may be still under way: `Latest` leaves them alone.
+    /// The number of newest keys that may be still under way: `Latest` leaves them alone.
     unsettled: u64,
 }
 

@@ -16,14 +16,14 @@ const MAX_LINE_BYTES: usize = 32;
 /// Any id will do.
 const ID: [u8; 16] = *b"underpass-prepar";
 
-/// What is to be done with a connection.
+/// The state of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
     /// More requests may come.
     Open,
     /// Answers wait for room.
     Full,
-    /// It ended, or said what is no request.
+    /// The connection ended, or said what is no request.
     Closed,
 }
 
@@ -46,7 +46,7 @@ impl Connection {
         }
     }
 
-    /// Its socket.
+    /// The connection's socket.
     pub fn stream(&self) -> &TcpStream {
         &self.stream
     }

@@ -26,7 +26,7 @@ struct Lane {
 }
 
 impl Connects {
-    /// Of this job, to all of these in turn.
+    /// The connections of this job, to all of these addresses in turn.
     ///
     /// # Errors
     /// When there is nothing to dial.

@@ -1,4 +1,4 @@
-//! What was read and not yet understood.
+//! Bytes that were read and are not yet understood.
 
 use std::io::{self, Read};
 
@@ -35,7 +35,7 @@ impl Input {
         Ok(read)
     }
 
-    /// What is there.
+    /// The bytes that are there.
     pub fn pending(&self) -> &[u8] {
         self.bytes.get(self.begin..self.end).unwrap_or_default()
     }

@@ -9,8 +9,8 @@ use std::{
 use anyhow::{Context, bail, ensure};
 
 use super::{
-    ANSWER_LIMIT,
     input::Input,
+    patient::ANSWER_LIMIT,
     protocol::{At, Draw, Protocol},
     waiter::{Ready, Waiter},
 };
@@ -27,15 +27,15 @@ use crate::{
 /// How often a thread with nothing to do looks whether others have failed or its time is up.
 const LOOK_NS: u64 = 100_000_000;
 
-/// What a line starts with.
+/// The setup of a line.
 pub struct LineSetup {
-    /// Its keys.
+    /// The line's keys.
     pub source: Source,
-    /// Its operations.
+    /// The line's operations.
     pub mix: Mix,
-    /// Its share of the rate; None: a closed loop.
+    /// The line's share of the rate; None: a closed loop.
     pub rate: Option<f64>,
-    /// Its place among all lines, 0 to 1.
+    /// The line's place among all lines, 0 to 1.
     pub phase: f64,
 }
 
@@ -50,7 +50,7 @@ pub struct Lane<P> {
     values: Values,
     random: Random,
     depth: usize,
-    /// Of each operation: steps, and whether its keys are new.
+    /// The steps of each operation, and whether its keys are new.
     operations: Vec<(usize, bool)>,
     blocks: bool,
 }

@@ -14,10 +14,7 @@ pub mod redis;
 
 mod waiter;
 
-use std::{
-    net::{SocketAddr, TcpStream},
-    time::Duration,
-};
+use std::net::{SocketAddr, TcpStream};
 
 use anyhow::Context;
 
@@ -30,13 +27,11 @@ use crate::{
     workload::Job,
 };
 use lane::{Lane, LineSetup};
+pub use patient::ANSWER_LIMIT;
 use patient::Patient;
 use protocol::Protocol;
 
-/// Longer than a database under load takes: its own limits are 20 s.
-pub const ANSWER_LIMIT: Duration = Duration::from_secs(30);
-
-/// What keys are for.
+/// The purpose of keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
     /// Operations as the job mixes them.
@@ -145,14 +140,14 @@ pub(crate) fn dial(target: SocketAddr) -> anyhow::Result<TcpStream> {
     Ok(stream)
 }
 
-/// What a group has on one thread towards one target.
+/// The plan of a line: what a group has on one thread towards one target.
 struct LinePlan {
     seat: Seat,
     connections: usize,
 }
 
 impl LinePlan {
-    /// Of the rate: a group's by its connections, equal for all targets, on each target by
+    /// The share of the rate: a group's by its connections, equal for all targets, on each target by
     /// connections again.
     fn share(&self, lines: &[Self], groups: &[plan::Group], job: &Job, targets: usize) -> f64 {
         let own_group = groups.get(self.seat.group).map_or(0, |g| g.connections);
@@ -164,7 +159,7 @@ impl LinePlan {
             / beside as f64
     }
 
-    /// Its place among the lines of its target.
+    /// The line's place among the lines of its target.
     fn among_its_targets(&self, lines: &[Self], targets: usize) -> Place {
         let same = || lines.iter().filter(|l| l.seat.target == self.seat.target);
         Place {

@@ -1,4 +1,4 @@
-//! What a protocol has to know: how a request looks, and where a response ends.
+//! A protocol: the form of a request, and where a response ends.
 
 use super::patient::Patient;
 use crate::{
@@ -39,7 +39,7 @@ pub trait Protocol: Send + Sized {
 /// A request's place.
 #[derive(Clone, Copy, Debug)]
 pub struct At {
-    /// What its response brings back.
+    /// The slot that the response brings back.
     pub slot: u16,
     /// The operation's number in the job.
     pub operation: usize,
@@ -54,7 +54,7 @@ pub struct At {
 /// A piece of input that was understood.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Taken {
-    /// Its length.
+    /// The length of the response.
     pub bytes: usize,
     /// The request that it completes, if it does.
     pub answered: Option<Answered>,
@@ -65,7 +65,7 @@ pub struct Taken {
 pub struct Answered {
     /// Where it was.
     pub slot: u16,
-    /// What the database had against it.
+    /// The database's complaint.
     pub error: Option<String>,
 }
 

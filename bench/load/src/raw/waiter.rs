@@ -19,12 +19,12 @@ pub enum Waiter {
     Alone,
     /// `epoll_pwait2`: level-triggered, with timeouts in ns.
     Many {
-        /// Of all the thread's connections.
+        /// The epoll of all the thread's connections.
         epoll: OwnedFd,
     },
 }
 
-/// What a wait brought; kept for its memory.
+/// The events of a wait; kept for its memory.
 pub struct Ready {
     /// Connections that are worth a look; whoever looks takes them.
     pub numbers: Vec<usize>,

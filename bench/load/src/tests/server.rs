@@ -7,7 +7,7 @@ use std::{
     thread,
 };
 
-/// What was asked: the connection's number, and the words.
+/// The requests: the connection's number, and the words.
 pub type Log = Arc<Mutex<Vec<(usize, Vec<String>)>>>;
 
 /// A server that ends with its clients.

@@ -1,4 +1,4 @@
-//! What a workload may say.
+//! The checks of a workload file.
 
 use std::collections::BTreeSet;
 

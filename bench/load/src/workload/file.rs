@@ -100,7 +100,7 @@ struct File {
     variant: Vec<Changes>,
 }
 
-/// What a variant has that is not the file's.
+/// The settings of a variant that differ from the file's.
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Changes {

@@ -1,4 +1,4 @@
-//! What the parser takes and refuses; jobs for other tests.
+//! The files that the parser takes and refuses; jobs for other tests.
 
 use super::*;
 

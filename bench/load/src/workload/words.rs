@@ -7,7 +7,7 @@ use super::Bind;
 /// A piece of a word.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Part {
-    /// As it stands.
+    /// A literal text.
     Literal(String),
     /// Another one each time.
     Bind(Bind),

@@ -6,7 +6,7 @@ use std::hint::black_box;
 use cql::{FlowDecoder, Sink, Verdict};
 
 use super::{
-    Case, Tally,
+    case::{Case, Tally},
     flow::started,
     parts::{ID, SELECT},
     recorder::{Recorder, WithStats},
@@ -19,7 +19,7 @@ const PIPELINED: i16 = 32;
 const TABLES: u8 = 64;
 /// Rows that make more than 256 KiB.
 const MANY_ROWS: usize = 1400;
-/// What an operation takes, in ns: always the same, so that it lands in the same bucket.
+/// The latency of an operation, in ns: always the same, so that it lands in the same bucket.
 const LATENCY_NS: u64 = 100_000;
 
 /// A request's chunks and its response's.
@@ -148,7 +148,7 @@ pub(super) fn large_rows_v4() -> Case {
     case(4, &[], vec![exchange])
 }
 
-/// The same under a rule with `stats`.
+/// EXECUTE under a rule with `stats`.
 pub(super) fn execute_with_stats_v4() -> Case {
     case_of(WithStats::new().ok(), 4, &[], vec![execute(4)])
 }

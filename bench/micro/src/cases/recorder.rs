@@ -1,4 +1,4 @@
-//! What the agent does with what the decoder tells: the sink of `proxy/recorder.rs`, which is
+//! The agent's use of what the decoder tells: the sink of `proxy/recorder.rs`, which is
 //! private to the agent, around the agent's own [`Statements`].
 
 use std::sync::Arc;
@@ -14,9 +14,9 @@ use dataplane::{ClientAddr, OrigDst, Process};
 use policy::RuleName;
 use prometheus::Registry;
 
-use super::Tally;
+use super::case::Tally;
 
-/// As in `proxy/recorder.rs`.
+/// The series that are kept at hand, as in `proxy/recorder.rs`.
 const SERIES_AT_HAND: usize = 32;
 
 pub(super) struct Recorder {
@@ -41,7 +41,7 @@ impl Recorder {
         })
     }
 
-    /// What `/statements` would show.
+    /// The rows that `/statements` would show.
     #[cfg(test)]
     pub(super) fn rows(&self) -> serde_json::Value {
         serde_json::to_value(self.means.statements.views()).unwrap()

@@ -58,7 +58,7 @@ pub(super) fn startup(version: u8) -> Vec<u8> {
     frame(version, 0, STARTUP, &body.concat())
 }
 
-/// Its text and one value.
+/// The body of a QUERY: its text and one value.
 pub(super) fn query(text: &str) -> Vec<u8> {
     let mut body = long_string(text);
     body.extend(CONSISTENCY.to_be_bytes());

@@ -1,4 +1,4 @@
-//! Which programs a process holds: by descriptors of programs and of links, as
+//! The programs that a process holds: by descriptors of programs and of links, as
 //! `/proc/PID/fdinfo` tells of both.
 
 use std::{collections::BTreeSet, fs};

@@ -1,4 +1,4 @@
-//! What BPF programs cost under load: how often each ran, for how long on average, and how many
+//! The cost of BPF programs under load: how often each ran, for how long on average, and how many
 //! instructions of the machine it became.
 //!
 //! The kernel counts runs only while somebody asks for it, and then reads the clock before and
@@ -20,7 +20,7 @@ use aya::{
 /// One program, between [`Counter::start`] and [`Counter::finish`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct ProgramCost {
-    /// Its function's name; the kernel keeps 15 bytes of it.
+    /// The name of its function; the kernel keeps 15 bytes of it.
     pub name: String,
     /// `cgroup_sock_addr`, …
     pub kind: String,
@@ -31,7 +31,7 @@ pub struct ProgramCost {
     /// Instructions after translation to the machine's, all of its functions together; None: the
     /// machine is no x86-64, or the kernel does not show them (`kptr_restrict`, no JIT).
     pub jited_instructions: Option<u64>,
-    /// Their size.
+    /// The size of those instructions, in bytes.
     pub jited_bytes: u64,
     /// Instructions of BPF that the verifier looked at, each as often as it did so.
     pub verified_instructions: u64,
@@ -100,7 +100,7 @@ impl Counter {
     }
 }
 
-/// What the kernel says of the programs that `pid` holds.
+/// The kernel's account of the programs that `pid` holds.
 fn programs(pid: u32) -> Result<Vec<ProgramInfo>> {
     let held = held::program_ids(pid)?;
     // A program may go between the kernel's list and the look at it.

@@ -29,7 +29,7 @@ pub struct Target {
 struct Prepared {
     statement: PreparedStatement,
     binds: Vec<Bind>,
-    /// As often in a batch; whether each has a key of its own.
+    /// The batch, how often the statement is in it, and whether each has a key of its own.
     batch: Option<(Batch, usize, bool)>,
 }
 

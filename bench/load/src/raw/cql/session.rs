@@ -1,4 +1,4 @@
-//! What is asked over a socket that blocks: logging in, preparing, making tables.
+//! The requests over a socket that blocks: logging in, preparing, making tables.
 
 use std::{
     io::{Read, Write},

@@ -48,9 +48,9 @@ pub const PREPARED: i32 = 4;
 pub struct Header {
     /// The request's, or -1 of an event.
     pub stream: i16,
-    /// What it is.
+    /// The frame's opcode.
     pub opcode: u8,
-    /// Of the body, in bytes.
+    /// The length of the body, in bytes.
     pub length: usize,
 }
 

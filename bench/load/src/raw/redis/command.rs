@@ -28,7 +28,7 @@ enum Piece {
 }
 
 impl Commands {
-    /// Of a step.
+    /// The command of a step.
     ///
     /// # Errors
     /// When it is no step of Redis, or a word of it is wrong.

@@ -10,7 +10,7 @@ const MAX_ELEMENTS: usize = MAX_RESPONSE_BYTES / 4;
 /// A whole reply.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Reply<'a> {
-    /// Its length.
+    /// The length of the reply.
     pub bytes: usize,
     /// The first error in it.
     pub error: Option<&'a [u8]>,
@@ -54,7 +54,7 @@ pub fn first(bytes: &[u8]) -> anyhow::Result<Option<Reply<'_>>> {
 
 /// The kind and text of the line at this place, and where the next begins.
 fn line(bytes: &[u8], at: usize) -> anyhow::Result<Option<(u8, &[u8], usize)>> {
-    /// Of a line: errors and simple strings are a sentence.
+    /// The longest line: errors and simple strings are a sentence.
     const MAX_LINE_BYTES: usize = 64 << 10;
     let Some([kind, rest @ ..]) = bytes.get(at..) else {
         return Ok(None);
