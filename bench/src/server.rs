@@ -92,8 +92,8 @@ impl Server {
         self.child.id()
     }
 
-    /// Looks whether the server has ended by itself.
-    pub fn look_for_end(&mut self) -> bool {
+    /// Whether it has ended by itself.
+    pub fn poll_ended(&mut self) -> bool {
         !matches!(self.child.try_wait(), Ok(None))
     }
 }

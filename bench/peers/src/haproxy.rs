@@ -4,8 +4,9 @@ use std::{net::SocketAddr, ops::RangeInclusive};
 
 use crate::{
     find::{Binary, Found},
-    peer::{MAX_CONNECTIONS, Peer, Setup, Traffic},
-    plan::{Launch, Plan, Ports},
+    peer::Peer,
+    plan::{Launch, MAX_CONNECTIONS, Plan, Ports},
+    setup::{Setup, Traffic},
 };
 
 /// HAProxy: any TCP.

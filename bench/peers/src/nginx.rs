@@ -11,8 +11,9 @@ use anyhow::Context;
 use crate::{
     find::{self, Absent, Binary, Found},
     overrides::Overrides,
-    peer::{MAX_CONNECTIONS, Peer, Setup, Traffic},
-    plan::{Launch, Plan, Ports},
+    peer::Peer,
+    plan::{Launch, MAX_CONNECTIONS, Plan, Ports},
+    setup::{Setup, Traffic},
 };
 
 /// Where Debian's modules are, when the binary does not say where it looks.

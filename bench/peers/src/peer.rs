@@ -1,10 +1,6 @@
 //! A peer's description of itself.
 
-use std::{
-    net::{Ipv4Addr, SocketAddr},
-    ops::RangeInclusive,
-    path::PathBuf,
-};
+use std::ops::RangeInclusive;
 
 use anyhow::ensure;
 
@@ -13,12 +9,8 @@ use crate::{
     overrides::Overrides,
     plan::{Plan, Ports},
     running::{self, Running},
+    setup::{Setup, Traffic},
 };
-
-/// Connections that a peer is configured for where it has a limit of its own: more than any
-/// workload opens, so that no peer is compared at its limit; and few enough for usual limits of
-/// descriptors (haproxy, with pipes for splicing, wants 2.5 for each and else refuses to start).
-pub(crate) const MAX_CONNECTIONS: u32 = 2048;
 
 /// A proxy that underpass is compared with.
 pub trait Peer: Sync {
@@ -69,55 +61,5 @@ pub trait Peer: Sync {
         );
         ensure!(!setup.backends.is_empty(), "{name}: no backend is given");
         running::start(name, setup, &|ports| self.plan(found, setup, ports))
-    }
-}
-
-/// The traffic that a peer has to carry.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Traffic {
-    /// Cassandra's native protocol.
-    Cql,
-    /// RESP.
-    Redis,
-    /// Nothing: connections are made and closed.
-    Connect,
-}
-
-impl Traffic {
-    /// For messages.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Cql => "CQL",
-            Self::Redis => "Redis",
-            Self::Connect => "bare connections",
-        }
-    }
-}
-
-/// The setup that a peer is started for.
-#[derive(Clone)]
-pub struct Setup {
-    /// Where it listens.
-    pub host: Ipv4Addr,
-    /// The databases, at least one; each gets a front of its own.
-    pub backends: Vec<SocketAddr>,
-    /// The databases' user and password, for peers that log in themselves.
-    pub credentials: Option<(String, String)>,
-    /// The traffic that it has to carry.
-    pub traffic: Traffic,
-    /// For configuration and logs. Made if need be; the caller takes it away. One for each
-    /// running peer.
-    pub folder: PathBuf,
-}
-
-impl std::fmt::Debug for Setup {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Setup")
-            .field("host", &self.host)
-            .field("backends", &self.backends)
-            .field("traffic", &self.traffic)
-            .field("folder", &self.folder)
-            .finish_non_exhaustive()
     }
 }

@@ -4,8 +4,9 @@ use std::{fmt::Write as _, net::SocketAddr, ops::RangeInclusive};
 
 use crate::{
     find::{Binary, Found},
-    peer::{MAX_CONNECTIONS, Peer, Setup, Traffic},
-    plan::{Launch, Plan, Ports},
+    peer::Peer,
+    plan::{Launch, MAX_CONNECTIONS, Plan, Ports},
+    setup::{Setup, Traffic},
 };
 
 /// No metrics, and only what goes wrong in the log.

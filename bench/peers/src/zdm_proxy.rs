@@ -8,8 +8,9 @@ use std::{net::SocketAddr, ops::RangeInclusive};
 
 use crate::{
     find::{Binary, Found},
-    peer::{MAX_CONNECTIONS, Peer, Setup, Traffic},
-    plan::{Launch, Plan, Ports},
+    peer::Peer,
+    plan::{Launch, MAX_CONNECTIONS, Plan, Ports},
+    setup::{Setup, Traffic},
 };
 
 /// The login without which the proxy refuses to start. A database that asks for none is sent none.

@@ -38,7 +38,7 @@ fn wait_for(server: &mut Server, address: SocketAddr) -> anyhow::Result<()> {
     while TcpStream::connect(address).is_err() {
         interrupt::check()?;
         ensure!(
-            !server.look_for_end(),
+            !server.poll_ended(),
             "{PROGRAM} ended; is {address} in use?"
         );
         if Instant::now() > deadline {

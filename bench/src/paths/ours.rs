@@ -1,7 +1,6 @@
-//! The description that each of our paths gives of itself, and what such descriptions share.
+//! A path of underpass as the benchmark knows it, and what several paths answer alike.
 
-pub use load::workload::Topology;
-use load::workload::{Job, Protocol};
+use load::workload::{Job, Protocol, Topology};
 use sandbox::Metric;
 
 /// One of underpass's paths.
@@ -31,12 +30,12 @@ pub struct Ours {
 }
 
 /// For paths that know no protocol.
-pub(super) fn anything(_: &Job) -> Result<(), &'static str> {
+pub fn anything(_: &Job) -> Result<(), &'static str> {
     Ok(())
 }
 
 /// For paths that read what passes.
-pub(super) fn cql(job: &Job) -> Result<(), &'static str> {
+pub fn cql(job: &Job) -> Result<(), &'static str> {
     match job.protocol {
         Protocol::Redis => Err("it decodes CQL alone"),
         Protocol::Cql | Protocol::Connect => Ok(()),
@@ -44,7 +43,7 @@ pub(super) fn cql(job: &Job) -> Result<(), &'static str> {
 }
 
 /// For paths that need connections that last.
-pub(super) fn conversations(job: &Job) -> Result<(), &'static str> {
+pub fn conversations(job: &Job) -> Result<(), &'static str> {
     match job.protocol {
         Protocol::Connect => Err("it begins where connect() ends"),
         _ => Ok(()),
@@ -52,7 +51,7 @@ pub(super) fn conversations(job: &Job) -> Result<(), &'static str> {
 }
 
 /// For paths that begin with what a handshake tells.
-pub(super) fn sessions(job: &Job) -> Result<(), &'static str> {
+pub fn sessions(job: &Job) -> Result<(), &'static str> {
     match job.protocol {
         Protocol::Cql => Ok(()),
         Protocol::Redis => Err("its rule needs what a CQL handshake tells"),
@@ -61,12 +60,12 @@ pub(super) fn sessions(job: &Job) -> Result<(), &'static str> {
 }
 
 /// For paths that are taken whenever the outcome is right.
-pub(super) fn never(_: f64, _: &Metric) -> Option<String> {
+pub fn never(_: f64, _: &Metric) -> Option<String> {
     None
 }
 
 /// The sum of a metric's samples that have all of these labels.
-pub(super) fn sum(metrics: &Metric, name: &str, labels: &[&str]) -> f64 {
+pub fn sum(metrics: &Metric, name: &str, labels: &[&str]) -> f64 {
     let is = |sample: &str| {
         let rest = sample.strip_prefix(name);
         rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('{'))

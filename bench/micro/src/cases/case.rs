@@ -1,6 +1,6 @@
-//! A case: work that can be repeated, and the tally that it must have.
+//! Work that can be repeated any number of times, and the tally that shows whether it was done.
 
-/// The tally of one round of work. It is what makes fast and wrong look different.
+/// Result of one round of work: makes fast and wrong look different.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     /// Headers, frames, segments, statements or operations, whichever the case is about.
