@@ -1,4 +1,4 @@
-//! The generator's side of standard input.
+//! The work of a generator: it carries out the orders on its standard input.
 
 use std::io::{BufRead, Write, stdin, stdout};
 

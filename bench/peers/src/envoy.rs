@@ -72,7 +72,7 @@ impl Peer for Envoy {
     }
 }
 
-/// The number in `commit/1.40.0/Clean/RELEASE/BoringSSL`.
+/// Returns the number in `commit/1.40.0/Clean/RELEASE/BoringSSL`.
 fn release(version: String) -> String {
     match version.split('/').nth(1) {
         Some(number) => number.to_owned(),
@@ -80,8 +80,8 @@ fn release(version: String) -> String {
     }
 }
 
-/// The configuration that its own documentation recommends. Its page on benchmarks says: threads by
-/// default (one for each core), no circuit breaker. Its page on threads says for few connections that
+/// Writes the configuration as Envoy's page on benchmarks recommends: threads by default (one for
+/// each core), no circuit breaker; and as its page on threads recommends for few connections that
 /// live long: balanced exactly. There is no access log; TCP_NODELAY is its default.
 fn configuration(fronts: &[SocketAddr], backends: &[SocketAddr]) -> Value {
     let listeners: Vec<_> = fronts

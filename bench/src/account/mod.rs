@@ -1,4 +1,4 @@
-//! The kernel's account of programs: CPU, context switches, memory, bytes.
+//! The kernel's account of what programs used: CPU, context switches, memory, bytes.
 
 mod processes;
 mod sockets;

@@ -1,13 +1,13 @@
-//! The ways to the database that are compared.
+//! The compared ways to the database.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// How a client's connections travel.
+/// The way on which a client's connections travel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Path {
-    /// Past everything: the client is in no cgroup that the agent is attached to.
+    /// Past the agent: the client is in no cgroup that the agent is attached to.
     Direct,
     /// Seen by the connect hook and left alone.
     Bypass,
@@ -19,7 +19,8 @@ impl Path {
     /// All of them, the one that the others are compared with first.
     pub const ALL: [Self; 3] = [Self::Direct, Self::Bypass, Self::Enrich];
 
-    /// The path's name in tables and results; also of its rule and cgroup, where it has one.
+    /// Returns the name in tables and results, which is also the name of the path's rule and
+    /// cgroup.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Direct => "direct",
@@ -35,7 +36,7 @@ impl fmt::Display for Path {
     }
 }
 
-/// One thing for each path.
+/// A value for each path.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ByPath<T> {
     /// The value of [`Path::Direct`].
@@ -65,7 +66,7 @@ impl<T> ByPath<T> {
         })
     }
 
-    /// The value of this path.
+    /// Returns this path's value.
     pub fn of(&self, path: Path) -> &T {
         match path {
             Path::Direct => &self.direct,
@@ -74,7 +75,7 @@ impl<T> ByPath<T> {
         }
     }
 
-    /// The value of this path, to be changed.
+    /// Returns this path's value, to be changed.
     pub fn of_mut(&mut self, path: Path) -> &mut T {
         match path {
             Path::Direct => &mut self.direct,
@@ -83,7 +84,7 @@ impl<T> ByPath<T> {
         }
     }
 
-    /// Another thing for each path, made from this one.
+    /// Makes another value for each path from this one.
     pub fn map<U>(&self, mut make: impl FnMut(&T) -> U) -> ByPath<U> {
         ByPath::new(|path| make(self.of(path)))
     }
