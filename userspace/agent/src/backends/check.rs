@@ -1,4 +1,4 @@
-//! What is asked of a backend: to accept a connection, and to answer OPTIONS as CQL does.
+//! A backend's health check: it has to accept a connection, and to answer OPTIONS as CQL does.
 
 use std::{io, net::SocketAddr};
 
