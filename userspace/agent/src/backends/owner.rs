@@ -226,7 +226,7 @@ impl Owner {
         member.last_error = result.err().or(member.last_error.take());
         if let Some(state) = changed {
             member.changed_at = SystemTime::now();
-            self.has_become(backend, state);
+            self.note_state(backend, state);
         }
     }
 
@@ -256,13 +256,13 @@ impl Owner {
         tracing::info!(%backend, ?order, "an operator's order for a backend");
         if let Some(state) = member.health.order(order, Instant::now()) {
             member.changed_at = SystemTime::now();
-            self.has_become(backend, state);
+            self.note_state(backend, state);
         }
         // No connection of a moment later goes by what was before.
         self.tell();
     }
 
-    fn has_become(&mut self, backend: SocketAddr, state: State) {
+    fn note_state(&mut self, backend: SocketAddr, state: State) {
         self.is_stale = true;
         let why = self.members.get(&backend);
         let why = why.and_then(|member| member.last_error.as_deref());
