@@ -1,4 +1,4 @@
-//! What is asked of a backend: to accept a connection, and to answer OPTIONS as CQL does.
+//! Checks of a backend: it has to accept a connection, and to answer OPTIONS as CQL does.
 
 use std::net::SocketAddr;
 

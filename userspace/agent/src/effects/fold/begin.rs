@@ -1,4 +1,5 @@
-//! A shared connection begins as the first of its flows has: encrypted or not, with its STARTUP, its token, and a USE.
+//! The opening of a shared connection: it begins as the first of its flows has begun, encrypted or
+//! not, with that flow's STARTUP, its token, and a USE.
 
 use std::{io, time::Duration};
 
@@ -14,13 +15,14 @@ use super::super::stream::Stream;
 use super::identity::Identity;
 use crate::tls::{Failure, Handshakes, Side, Towards};
 
-/// For connecting, TLS, logging in and USE.
+/// The time limit for connecting, TLS, logging in and USE.
 const OPENING: Duration = Duration::from_secs(5);
 
-/// One that can be asked.
+/// Opens a connection that can be asked.
 ///
 /// # Errors
-/// Those of connecting and of TLS, and what the database says instead of letting it in; or it took too long.
+/// Errors of connecting and of TLS, a database that does not let the connection in, or the time
+/// limit.
 pub(super) async fn open(
     dials: Option<&Probe>,
     of: &Identity,
@@ -38,7 +40,7 @@ fn late<T>(_: Elapsed) -> io::Result<T> {
     Err(io::ErrorKind::TimedOut.into())
 }
 
-/// As its flows' own have, if they have.
+/// Does the TLS handshake, if the flows' own connections speak TLS.
 async fn shakes_hands(
     stream: TcpStream,
     towards: &Towards,
@@ -91,7 +93,7 @@ fn said(why: NoAnswer) -> io::Error {
         NoAnswer::Io(error) => error,
         NoAnswer::Late => io::ErrorKind::TimedOut.into(),
         NoAnswer::LoginWanted => io::Error::other("it wants a log-in, and flows have had none"),
-        // Its message may say more than a log should.
+        // The message may say more than a log should.
         NoAnswer::Refused { .. } => {
             io::Error::other("it refuses with an error what it has let a flow do")
         }

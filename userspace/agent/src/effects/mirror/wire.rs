@@ -1,10 +1,11 @@
-//! Frames of version 4, which every Cassandra since 2.2 speaks, and ScyllaDB does (`native_protocol_v4.spec`).
+//! The frames of protocol version 4, which every Cassandra since 2.2 and ScyllaDB speak
+//! (`native_protocol_v4.spec`).
 
 use cql::{Compression, edit::shrink};
 
 pub(super) const HEADER_BYTES: usize = 9;
 
-/// Of its frames; those of the mirror have the first bit set.
+/// The version in the agent's frames; the mirror's have the first bit set, too.
 const VERSION: u8 = 4;
 const RESPONSE: u8 = 0x80 | VERSION;
 
@@ -14,13 +15,13 @@ pub(super) const PREPARE: u8 = 0x09;
 pub(super) const EXECUTE: u8 = 0x0A;
 pub(super) const BATCH: u8 = 0x0D;
 
-/// A shorter body is not compressed: that is more work than it saves.
+/// The shortest body that is compressed: for a shorter one, compressing is more work than it saves.
 const WORTH_BYTES: usize = 512;
 
-/// In a header: the body is compressed.
+/// The flag in a header that says that the body is compressed.
 const COMPRESSED: u8 = 0x01;
 
-/// A response's header.
+/// The header of a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Header {
     pub(super) stream: i16,
@@ -29,7 +30,8 @@ pub(super) struct Header {
 }
 
 impl Header {
-    /// None: it is no response of version 4, compressed as was not agreed on, or impossibly long.
+    /// Reads a header. None: it is no response of version 4, has a compression that was not agreed
+    /// on, or is impossibly long.
     pub(super) fn read(raw: &[u8; HEADER_BYTES], compression: Compression) -> Option<Self> {
         let [first, flags, s0, s1, opcode, l0, l1, l2, l3] = *raw;
         let length = u32::from_be_bytes([l0, l1, l2, l3]);
@@ -43,7 +45,7 @@ impl Header {
     }
 }
 
-/// Puts a request, compressed where that makes it smaller.
+/// Appends a request, compressed where that makes it smaller.
 pub(super) fn put(
     to: &mut Vec<u8>,
     stream: i16,
@@ -63,7 +65,7 @@ pub(super) fn put(
     to.extend_from_slice(body);
 }
 
-/// A PREPARE's body, or the beginning of a QUERY's.
+/// Makes a PREPARE's body, or the beginning of a QUERY's.
 pub(super) fn long_string(text: &[u8]) -> Vec<u8> {
     [&(text.len() as u32).to_be_bytes()[..], text].concat()
 }
@@ -83,7 +85,7 @@ mod tests {
         let long = vec![b'x'; WORTH_BYTES];
         let mut state = 1_u64;
         let noise: Vec<u8> = std::iter::repeat_with(|| {
-            // Knuth's, whose upper bits are as good as random.
+            // Knuth's generator, whose upper bits are as good as random.
             state = state
                 .wrapping_mul(6_364_136_223_846_793_005)
                 .wrapping_add(1_442_695_040_888_963_407);
