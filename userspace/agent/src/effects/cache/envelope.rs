@@ -1,6 +1,6 @@
 //! The envelope: the keys under which answers are kept, and the layout of what is kept there.
 
-use cql::edit::{Caller, Request};
+use cql_edit::{Caller, Request};
 use sha2::{Digest, Sha256};
 
 /// The bytes of a digest.

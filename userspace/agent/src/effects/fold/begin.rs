@@ -3,7 +3,7 @@
 
 use std::{io, time::Duration};
 
-use cql::edit::Incoming;
+use cql_edit::Incoming;
 use cql_client::{Client, Hello, NoAnswer, Version};
 use dataplane::backends::Probe;
 use tokio::{

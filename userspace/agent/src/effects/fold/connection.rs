@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use cql::edit::{Incoming, Relayed, Resolution, Ticket, error_of, in_segments_of, sets_keyspace};
+use cql_edit::{Incoming, Relayed, Resolution, Ticket, error_of, in_segments_of, sets_keyspace};
 use cql_client::{Request, Version};
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
@@ -312,7 +312,8 @@ fn options(version: u8) -> Zeroizing<Vec<u8>> {
 mod tests {
     use std::sync::Mutex;
 
-    use cql::{Compression, edit::Opening};
+    use cql::Compression;
+    use cql_edit::Opening;
     use policy::RuleName;
     use tokio::io;
 

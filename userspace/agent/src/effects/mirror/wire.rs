@@ -1,7 +1,8 @@
 //! The frames of protocol version 4, which every Cassandra since 2.2 and ScyllaDB speak
 //! (`native_protocol_v4.spec`).
 
-use cql::{Compression, edit::shrink};
+use cql::Compression;
+use cql_edit::shrink;
 
 pub(super) const HEADER_BYTES: usize = 9;
 
@@ -72,7 +73,7 @@ pub(super) fn long_string(text: &[u8]) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
-    use cql::edit::Response;
+    use cql_edit::Response;
 
     use super::*;
 
