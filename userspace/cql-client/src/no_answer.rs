@@ -1,4 +1,4 @@
-//! [`Failure`]: why a conversation is over.
+//! [`NoAnswer`]: why a conversation is over.
 
 use std::io;
 
@@ -7,7 +7,7 @@ use thiserror::Error;
 
 /// Why a conversation is over, or a question has no answer.
 #[derive(Debug, Error)]
-pub enum Failure {
+pub enum NoAnswer {
     /// The connection failed or was closed.
     #[error(transparent)]
     Io(#[from] io::Error),
