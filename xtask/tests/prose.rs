@@ -115,6 +115,27 @@ fn links_lead_to_pages_and_headings_that_exist() {
     assert!(wrong.is_empty(), "dead links:\n{}", wrong.join("\n"));
 }
 
+/// Pages may leave out the beginning of a path, never its end.
+#[test]
+fn pages_name_files_that_exist() {
+    let endings = [".rs", ".c", ".h", ".toml"];
+    let sources = below(".", &endings);
+    let mut wrong = Vec::new();
+    for page in below(".", &[".md"]) {
+        let text = prose(&fs::read_to_string(&page).unwrap());
+        for code in text.split('`').skip(1).step_by(2) {
+            let (file, _) = code.split_once(':').unwrap_or((code, ""));
+            let is_path = file.contains('/') && !file.starts_with('/') && !file.contains(' ');
+            let is_source = endings.iter().any(|ending| file.ends_with(ending));
+            let exists = || sources.iter().any(|source| source.ends_with(file));
+            if is_path && is_source && !exists() {
+                wrong.push(format!("{}: {file}", page.display()));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "no such file:\n{}", wrong.join("\n"));
+}
+
 #[test]
 fn readme_and_map_are_short() {
     assert!(page("README.md").lines().count() <= README_LINES);
