@@ -1,5 +1,5 @@
-//! The admin interface: HTTP on an address of the operator's choice, the loopback by
-//! default. It only answers; nothing here changes anything.
+//! The admin interface: HTTP on an address of the operator's choice, the loopback by default. It
+//! only answers; nothing here changes anything.
 
 mod limited;
 
@@ -16,26 +16,29 @@ use axum::{
     routing::get,
 };
 use dataplane::{Dataplane, NetnsAgents};
+use flow::FlowView;
 use prometheus::{Registry, TextEncoder};
+use proxy::Shared;
 use serde::Serialize;
 use tokio::{net::TcpListener, task::JoinError};
 
 use crate::{
-    flows::FlowView,
+    backends::Backends,
     namespaces,
     observed::{self, ObservedView},
-    proxy::Shared,
     shortcuts::{self, ShortcutView},
 };
 
-/// What the interface shows.
+/// The data that the interface shows.
 #[derive(Clone)]
 pub struct Admin {
     /// Every metric.
     pub registry: Registry,
     /// Flows and statements.
     pub shared: Arc<Shared>,
-    /// Flows that are left alone.
+    /// Backends.
+    pub backends: Backends,
+    /// The flows that are left alone.
     pub dataplane: Arc<Mutex<Option<Dataplane>>>,
     /// Other network namespaces.
     pub netns_agents: Arc<NetnsAgents>,
@@ -88,7 +91,7 @@ async fn metrics(State(admin): State<Admin>) -> Response {
     }
 }
 
-/// Those that the agent carries, then those of which the kernel keeps what they are.
+/// Lists the flows that the agent carries, then those of which the kernel keeps the state.
 async fn flows(State(admin): State<Admin>) -> Response {
     #[derive(Serialize)]
     #[serde(untagged)]
@@ -122,7 +125,7 @@ async fn of_namespaces(State(admin): State<Admin>) -> Response {
 }
 
 async fn backends(State(admin): State<Admin>) -> Response {
-    match admin.shared.backends.views().await {
+    match admin.backends.views().await {
         Some(views) => json(&views),
         None => failed(&"the agent stops"),
     }

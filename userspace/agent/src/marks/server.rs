@@ -11,6 +11,7 @@ use axum::{
     routing::{delete, get, post},
 };
 use policy::{Action, Policy};
+use proxy::Shared;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tokio::sync::{Mutex, mpsc, oneshot};
@@ -21,7 +22,10 @@ use super::{
     lasting,
     socket::ControlSocket,
 };
-use crate::{backends::Order, observed::SharedDataplane, proxy::Shared};
+use crate::{
+    backends::{Backends, Order},
+    observed::SharedDataplane,
+};
 
 /// A selector has a few keys of at most 256 bytes, and a path.
 const BODY_BYTES: usize = 16 * 1024;
@@ -29,35 +33,36 @@ const BODY_BYTES: usize = 16 * 1024;
 /// Requests to whoever owns the policy; further ones wait.
 const QUEUE: usize = 8;
 
-/// What whoever owns the policy is asked.
+/// A request to the owner of the policy.
 pub enum Asked {
-    /// To put a mark into force.
+    /// Put a mark into force.
     Set(Wanted, oneshot::Sender<Result<Set, String>>),
-    /// To end one.
+    /// End a mark.
     End(u64, oneshot::Sender<Option<Arc<Mark>>>),
-    /// For all that hold.
+    /// List all marks that hold.
     List(oneshot::Sender<Vec<MarkView>>),
 }
 
 /// A mark that is in force.
 pub struct Set {
-    /// It.
+    /// The mark.
     pub mark: Arc<Mark>,
     /// The policy that begins with it.
     pub policy: Arc<Policy>,
 }
 
-/// What requests are answered with.
+/// The state with which requests are answered.
 #[derive(Clone)]
 pub struct Desk {
     shared: Arc<Shared>,
+    backends: Backends,
     dataplane: SharedDataplane,
     owner: mpsc::Sender<Asked>,
-    /// One mark after the other: a flow's mailbox holds one letter.
+    /// The lock that lets one mark be set after the other: a flow's mailbox holds one letter.
     setting: Arc<Mutex<()>>,
 }
 
-/// Why not.
+/// The reason why a request is refused.
 struct Refused(StatusCode, String);
 
 impl IntoResponse for Refused {
@@ -75,11 +80,16 @@ fn stopping<E>(_: E) -> Refused {
 }
 
 impl Desk {
-    /// With the other end for whoever owns the policy.
-    pub fn new(shared: Arc<Shared>, dataplane: SharedDataplane) -> (Self, mpsc::Receiver<Asked>) {
+    /// Makes the desk, with the other end for the owner of the policy.
+    pub fn new(
+        shared: Arc<Shared>,
+        backends: Backends,
+        dataplane: SharedDataplane,
+    ) -> (Self, mpsc::Receiver<Asked>) {
         let (owner, asked) = mpsc::channel(QUEUE);
         let desk = Self {
             shared,
+            backends,
             dataplane,
             owner,
             setting: Arc::default(),
@@ -173,7 +183,7 @@ async fn list(State(desk): State<Desk>) -> Result<Response, Refused> {
 async fn set(State(desk): State<Desk>, body: String) -> Result<Response, Refused> {
     let wanted: RawWanted = serde_json::from_str(&body).map_err(|e| bad(e.to_string()))?;
     let wanted = wanted.parse().map_err(bad)?;
-    // It is done even if nobody waits for the answer any more.
+    // The mark is set even if nobody waits for the answer any more.
     let done = tokio::spawn(desk.set(wanted)).await;
     Ok(as_json(&done.map_err(stopping)??))
 }
@@ -211,7 +221,7 @@ async fn order(State(desk): State<Desk>, body: String) -> Result<Response, Refus
             )));
         }
     };
-    let ordered = desk.shared.backends.order(backend, wanted).await;
+    let ordered = desk.backends.order(backend, wanted).await;
     match ordered.ok_or(()).map_err(stopping)? {
         Some(view) => Ok(as_json(&view)),
         None => Err(Refused(

@@ -95,7 +95,12 @@ impl BackendTables {
         written.cloned().unwrap_or_default()
     }
 
-    fn write_slots(&mut self, generation: u32, n: usize, of: &[SocketAddr]) -> Result<(), MapError> {
+    fn write_slots(
+        &mut self,
+        generation: u32,
+        n: usize,
+        of: &[SocketAddr],
+    ) -> Result<(), MapError> {
         let slots = PodOf(BackendSlots::of(of, &self.weights).to_abi());
         self.maps
             .backend_slots

@@ -1,0 +1,102 @@
+//! The opening of a shared connection: it begins as the first of its flows has begun, encrypted or
+//! not, with that flow's STARTUP, its token, and a USE.
+
+use std::{io, time::Duration};
+
+use cql_client::{Client, Hello, NoAnswer, Version};
+use cql_edit::Incoming;
+use dataplane::backends::Probe;
+use tls::{Failure, Handshakes, Side, Towards};
+use tokio::{
+    net::TcpStream,
+    time::{Instant, error::Elapsed, timeout_at},
+};
+
+use super::identity::Identity;
+use crate::stream::Stream;
+
+/// The time limit for connecting, TLS, logging in and USE.
+const OPENING: Duration = Duration::from_secs(5);
+
+/// Opens a connection that can be asked.
+///
+/// # Errors
+/// Errors of connecting and of TLS, a database that does not let the connection in, or the time
+/// limit.
+pub(super) async fn open(
+    dials: Option<&Probe>,
+    of: &Identity,
+    handshakes: &Handshakes,
+) -> io::Result<(Stream, Incoming)> {
+    let until = Instant::now() + OPENING;
+    let dials = dials.ok_or(io::ErrorKind::NotConnected)?;
+    let connected = timeout_at(until, dials.connect(of.database)).await;
+    let stream = connected.unwrap_or_else(late)?;
+    let stream = shakes_hands(stream, &of.towards, until, handshakes).await?;
+    is_let_in(stream, of, until).await
+}
+
+fn late<T>(_: Elapsed) -> io::Result<T> {
+    Err(io::ErrorKind::TimedOut.into())
+}
+
+/// Does the TLS handshake, if the flows' own connections speak TLS.
+async fn shakes_hands(
+    stream: TcpStream,
+    towards: &Towards,
+    until: Instant,
+    handshakes: &Handshakes,
+) -> io::Result<Stream> {
+    let Towards::Tls(named) = towards else {
+        return Ok(Box::new(stream));
+    };
+    let side = Side::Database;
+    let begun = timeout_at(until, named.begin(stream)).await;
+    let begun = begun.unwrap_or_else(|_| {
+        let late = Failure::Deadline;
+        let error = io::Error::new(io::ErrorKind::TimedOut, late.advice(side));
+        Err((late, error))
+    });
+    match begun {
+        Ok(stream) => {
+            handshakes.succeeded(side);
+            Ok(Box::new(stream))
+        }
+        Err((failure, error)) => {
+            handshakes.failed(side, failure);
+            Err(error)
+        }
+    }
+}
+
+async fn is_let_in(
+    stream: Stream,
+    of: &Identity,
+    until: Instant,
+) -> io::Result<(Stream, Incoming)> {
+    let opening = &*of.opening;
+    let version = Version::try_from(opening.version).map_err(io::Error::other)?;
+    let hello = Hello {
+        version,
+        compression: opening.compression,
+        startup: &opening.startup,
+        auth_response: opening.token.as_ref().map(|token| &token[..]),
+        keyspace: of.keyspace.as_deref(),
+    };
+    let client = Client::open(stream, &hello, until.into()).await;
+    Ok(client.map_err(said)?.into_parts())
+}
+
+/// The reason why a database does not let the agent in, for the log.
+fn said(why: NoAnswer) -> io::Error {
+    match why {
+        NoAnswer::Io(error) => error,
+        NoAnswer::Late => io::ErrorKind::TimedOut.into(),
+        NoAnswer::LoginWanted => io::Error::other("it wants a log-in, and flows have had none"),
+        // The message may say more than a log should.
+        NoAnswer::Refused { .. } => {
+            io::Error::other("it refuses with an error what it has let a flow do")
+        }
+        why => io::Error::other(why),
+    }
+}
