@@ -1,6 +1,6 @@
 //! Files, and what is said of them.
 
-#[path = "../../tests/tls/certs.rs"]
+#[path = "../../tests/common/certs.rs"]
 #[expect(dead_code, reason = "tests of the whole agent use all of it")]
 pub(crate) mod certs;
 

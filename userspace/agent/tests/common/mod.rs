@@ -7,6 +7,17 @@
     reason = "each test file uses a part of this"
 )]
 
+pub mod certs;
+pub mod frames;
+pub mod front;
+pub mod gateway;
+pub mod host;
+pub mod operator;
+pub mod traffic;
+pub mod ways;
+pub mod wire;
+pub mod world;
+
 use std::{
     io::{self, Read, Write},
     net::{IpAddr, SocketAddr, TcpListener, TcpStream},
