@@ -26,7 +26,7 @@ use super::{
 /// How it ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Over {
-    /// As it should: everything sent, and the peer has ended.
+    /// Everything was sent, and the peer has ended.
     Complete,
     /// This end broke off, as it should.
     Aborted,

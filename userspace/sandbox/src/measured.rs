@@ -1,4 +1,5 @@
-//! What is measured by hand and committed: where it is kept, and under which circumstances it came about.
+//! Results that are measured by hand and committed: their files, and the circumstances in which
+//! they came about.
 
 use std::{
     fs,

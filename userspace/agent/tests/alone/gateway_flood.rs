@@ -21,7 +21,7 @@ use crate::common::{
 
 /// With the flood and without it in turns, so that whatever else this machine does falls on both.
 const TURN: Duration = Duration::from_millis(60);
-/// What two cores bear that also are the clients, the gateway and the databases.
+/// Rate that two cores bear which also run the clients, the gateway and the databases.
 const EACH_MS: u32 = 60;
 /// How often the comparison is made before it is believed: others use this machine.
 const TRIES: usize = 2;

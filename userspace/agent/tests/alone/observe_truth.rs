@@ -22,10 +22,10 @@ use crate::common::*;
 
 /// Another number with UNDERPASS_REQUESTS.
 const REQUESTS: usize = 1_000_000;
-/// And one of the driver's own.
+/// Connections that carry requests; the driver has one more of its own.
 const CONNECTIONS: usize = 4;
-/// So many that they take a minute and two cores are not busy all the time; no connection has more
-/// than the 512 stream ids whose latency is measured.
+/// Requests on their way at once: so many that all take a minute and two cores are not busy all the
+/// time. No connection has more than the 512 stream ids whose latency is measured.
 const IN_FLIGHT: usize = 1_000;
 /// One at a time, to see what the driver adds.
 const UNLOADED: usize = 2_000;
@@ -35,18 +35,18 @@ const DELAYS: Delays = Delays {
     least: Duration::from_millis(20),
     tail: Duration::from_millis(40),
 };
-/// What chance does to the quantiles of one flow of several.
+/// Error that chance adds to the quantiles of one flow of several.
 const OF_FLOW: f64 = 0.01;
 /// Rounds, each a fifth as long, if the driver was too busy.
 const AGAIN: usize = 3;
 /// A driver that has asked nothing for so long has no more questions of its own.
 const QUIET: Duration = Duration::from_secs(1);
-/// What README promises.
+/// Tolerance that README promises.
 const TOLERANCE: f64 = 0.05;
 /// The histogram's own error: half of a bucket.
 const HALF_BUCKET: f64 = 1.0 / 64.0;
 
-/// As `/flows` has them.
+/// Quantiles of `/flows`.
 const QUANTILES: [(&str, f64); 2] = [("p50_us", 0.5), ("p99_us", 0.99)];
 
 fn in_runtime<T: Send>(hosts: &Hosts, application: impl AsyncFnOnce() -> T + Send) -> T {
@@ -100,7 +100,7 @@ fn go_first() {
     assert!(done.status.success(), "{done:?}");
 }
 
-/// What the driver adds to a request by itself, in µs.
+/// Latency that the driver adds to a request by itself, in µs.
 fn overhead_us(hosts: &Hosts) -> f64 {
     let node = node(hosts, None);
     let seen = in_runtime(hosts, async || {

@@ -98,7 +98,7 @@ fn is_reset(raw: &Socket, from: SocketAddr, to: SocketAddr) -> bool {
     }
 }
 
-/// Its client resets it as it is closed. Who it was.
+/// Closes a client's connection with a reset. Gives the client's address.
 fn reset(client: TcpStream) -> SocketAddr {
     let linger = socket2::SockRef::from(&client).set_linger(Some(Duration::ZERO));
     linger.unwrap();
@@ -117,7 +117,7 @@ fn raw_socket(hosts: &Hosts) -> Socket {
 /// The agent can open one more file, until this is dropped: it dials, and cannot accept.
 struct OneFile(Pid, Rlimit);
 
-/// That a process may open, if it wants to.
+/// Files that a process may open, if it wants to.
 fn most_files(pid: u32) -> u64 {
     let limits = fs::read_to_string(format!("/proc/{pid}/limits")).unwrap();
     let line = limits

@@ -1,4 +1,4 @@
-//! What reporters that have seen a flow's statements before cost: nothing of the heap.
+//! Cost of reporters that have seen a flow's statements before: nothing of the heap.
 
 use std::{
     alloc::{GlobalAlloc, Layout, System},

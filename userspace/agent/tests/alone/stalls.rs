@@ -8,7 +8,7 @@ use sandbox::Sandbox;
 
 use crate::common::ways::{WAYS, agent};
 
-/// Others may keep the machine busy.
+/// Tries, because other programs may keep the machine busy.
 const TRIES: u64 = 5;
 
 const MOST_MS: u64 = 1_000;

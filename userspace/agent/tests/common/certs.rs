@@ -17,10 +17,10 @@ use rustls::{
     server::WebPkiClientVerifier,
 };
 
-/// What every server certificate here is for, unless a test says otherwise.
+/// Name in every server certificate here, unless a test says otherwise.
 pub const NAME: &str = "db.example";
 
-/// Who signs.
+/// A certificate authority.
 pub struct Authority {
     issuer: Issuer<'static, KeyPair>,
     cert: Certificate,
@@ -47,7 +47,7 @@ impl Authority {
         }
     }
 
-    /// Its own certificate, PEM.
+    /// The authority's own certificate, PEM.
     pub fn pem(&self) -> String {
         self.cert.pem()
     }
@@ -56,7 +56,7 @@ impl Authority {
         self.signs_as(names, |_| {})
     }
 
-    /// One that was valid once.
+    /// Signs a certificate that has expired.
     pub fn signs_expired(&self, names: &[&str]) -> Signed {
         self.signs_as(names, |params| {
             params.not_before = date_time_ymd(2001, 1, 1);
@@ -81,7 +81,7 @@ impl Authority {
         roots
     }
 
-    /// One that trusts it, and shows `own`.
+    /// Configuration of a client that trusts this authority, and shows `own`.
     pub fn client(&self, own: Option<&Signed>) -> Arc<ClientConfig> {
         self.client_of(rustls::ALL_VERSIONS, own)
     }
@@ -105,7 +105,8 @@ impl Authority {
         })
     }
 
-    /// One that shows `own`, and wants a certificate that `clients` has signed.
+    /// Configuration of a server that shows `own`, and wants a certificate that `clients` has
+    /// signed.
     pub fn server(own: &Signed, clients: Option<&Self>) -> Arc<ServerConfig> {
         let provider = Arc::new(ring::default_provider());
         let builder = ServerConfig::builder_with_provider(provider.clone())

@@ -32,7 +32,7 @@ pub fn startup(version: u8, options: &[(&str, &str)]) -> Vec<u8> {
     frame(version, 0, STARTUP, &body)
 }
 
-/// What lets a client in.
+/// READY, which lets a client in.
 pub fn ready(version: u8) -> Vec<u8> {
     frame(RESPONSE | version, 0, READY, &[])
 }
@@ -72,7 +72,7 @@ fn crc24(bytes: &[u8]) -> u32 {
     })
 }
 
-/// Of the payload behind four bytes that Cassandra puts before it.
+/// CRC32 of a payload behind the four bytes that Cassandra puts before it.
 fn crc32(payload: &[u8]) -> u32 {
     let seed: [u8; 4] = [0xFA, 0x2D, 0x55, 0xCA];
     let bytes = seed.iter().chain(payload);

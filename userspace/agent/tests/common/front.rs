@@ -1,4 +1,4 @@
-//! What speaks TLS in front of a node that does not, and tells what it has seen.
+//! A front that speaks TLS for a node that does not, and tells what it has seen.
 
 use std::{
     io::ErrorKind,
@@ -22,7 +22,7 @@ use tokio_rustls::TlsAcceptor;
 pub enum Went {
     /// TLS has not begun.
     Waits,
-    /// It never has.
+    /// TLS never began.
     Refused,
     Talks,
     /// The agent has said that nothing more comes.
@@ -31,7 +31,8 @@ pub enum Went {
     CutOff,
 }
 
-/// Its connections in their order: how each goes, and whom the agent has called.
+/// Connections of the front in their order: how each went, and the server name that the agent asked
+/// for.
 type Seen = Arc<Mutex<Vec<(Went, Option<String>)>>>;
 
 /// With what it shakes hands. `None`: not at all.

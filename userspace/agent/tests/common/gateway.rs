@@ -204,7 +204,7 @@ impl Hosts {
             .collect()
     }
 
-    /// What somebody has made an address of its own by a route.
+    /// Routes that make an address the gateway's own.
     pub fn local_routes(&self) -> Vec<String> {
         let show = |family: &str| {
             let mut ip = Command::new("ip");

@@ -24,12 +24,13 @@ use sandbox::{Agent, Sandbox};
 
 use crate::common::{BINARY, PATIENCE, accept, enrich, eventually, options};
 
-/// So few that no host warns that it allows fewer. One worker: the bystander shares it.
+/// Settings with so few flows that no host warns that it allows fewer. One worker: the bystander
+/// shares it.
 const SETTINGS: &str = "max_flows = 4000\nworkers = 1";
 
 /// Between two of the bystander's requests.
 const BYSTANDER_PAUSE: Duration = Duration::from_millis(1);
-/// So many answers show that it goes on.
+/// Answers that show that a flow goes on.
 const GOES_ON: u64 = 20;
 
 /// Steps that change and answer nothing, as long as what is prepared is prepared through them; those who are asked
@@ -69,7 +70,7 @@ pub fn on_a_host(body: impl FnOnce(&Host<'_>)) {
     on_a_host_with("", body);
 }
 
-/// The same, where the rule has these steps.
+/// Runs `body` on a host whose rule has these steps.
 pub fn on_a_host_with(steps: &str, body: impl FnOnce(&Host<'_>)) {
     let sandbox = Sandbox::new().unwrap();
     let listener = sandbox.server(|| TcpListener::bind("127.0.0.1:0"));
@@ -186,8 +187,8 @@ impl Host<'_> {
         assert_eq!(self.counted(), wanted);
     }
 
-    /// The same, where framing was lost: so often by the client, for this reason, and so often by the database, whom
-    /// a pipeline reads first.
+    /// Checks the counters where framing was lost: so often by the client, for this reason, and so
+    /// often by the database, which a pipeline reads first.
     pub fn counts_lost(&self, reason: &str, by_client: u64, by_database: u64) {
         let both = [("flows_closed", reason, by_client + by_database)];
         let apart = [
@@ -241,7 +242,7 @@ impl Pair {
     }
 }
 
-/// What still arrives up to FIN.
+/// Reads all that still arrives up to FIN.
 pub fn rest(stream: &mut TcpStream) -> Vec<u8> {
     let mut rest = Vec::new();
     stream.read_to_end(&mut rest).unwrap();

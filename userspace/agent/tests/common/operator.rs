@@ -19,7 +19,7 @@ pub struct Operator {
 }
 
 impl Operator {
-    /// Of this host's agent; `PORT` in what is asked is the database's.
+    /// The operator of this host's agent. `PORT` in a command stands for the database's.
     pub fn of(host: &Host<'_>) -> Self {
         let port = host.listener.local_addr().unwrap().port();
         Self::at(&host.agent.control(), port)
@@ -97,7 +97,7 @@ impl Operator {
     }
 }
 
-/// What a command says, once another test's fork does not hold its file open any more.
+/// Output of a command, which is run once no other test's fork holds its file open any more.
 pub fn output(command: &mut Command) -> Output {
     loop {
         match command.output() {

@@ -34,7 +34,7 @@ fn stream(seed: u64) -> Vec<u8> {
     [period.as_slice(), &period].concat()
 }
 
-/// What begins at a place of it.
+/// Bytes of the stream from a position on.
 fn at(stream: &[u8], place: u64) -> &[u8] {
     &stream[place as usize % PERIOD..][..LARGEST as usize]
 }
@@ -98,7 +98,7 @@ impl Traffic {
         self.ways.each_ref().map(|way| way.received.load(SeqCst))
     }
 
-    /// Of the client's own socket.
+    /// Port of the client's own socket.
     pub fn client_port(&self) -> u16 {
         self.client.local_addr().unwrap().port()
     }
@@ -108,7 +108,7 @@ impl Traffic {
         assert!(self.goes_on(bytes), "it has ended");
     }
 
-    /// The same; false if it ends before.
+    /// Whether so many bytes more are exchanged; false if a connection ends before.
     pub fn goes_on(&self, bytes: u64) -> bool {
         let wanted = self.arrived().map(|n| n + bytes);
         let deadline = Instant::now() + PATIENCE;

@@ -7,7 +7,7 @@ use sandbox::{Agent, Sandbox};
 
 const BY_EPOLL: [&str; 2] = ["epoll-edge", "epoll-level"];
 
-/// And shapes that do not choose their own way to wait.
+/// Shapes that do not choose their own way to wait.
 const BLOCKS: [&str; 5] = ["blocking", "ping-pong", "duplex", "bulk-up", "bulk-down"];
 
 /// A way, and what is so of those that take it.
@@ -91,7 +91,8 @@ impl Way {
         self.waiting == BY_EPOLL
     }
 
-    /// What a run of this may find: a socket in a sockmap answers to FIONREAD what is past TCP.
+    /// Findings that a run of this way may have: a socket in a sockmap answers to FIONREAD what is
+    /// past TCP.
     pub fn allowed(&self) -> Vec<String> {
         let fionread = self.is_in_sockmap().then(|| "fionread".to_owned());
         fionread.into_iter().collect()

@@ -123,7 +123,7 @@ impl Host<'_> {
         self.policy_to(self.listener.local_addr().unwrap().port(), policy);
     }
 
-    /// The same for a database at another port.
+    /// Sets the policy for a database at another port.
     pub fn policy_to(&self, port: u16, policy: &str) {
         let loaded = "underpass_reloads_total{result=\"ok\"}";
         let before = self.agent.metric(loaded).unwrap();
@@ -157,7 +157,7 @@ impl Host<'_> {
         }
     }
 
-    /// What the operator sees of a flow.
+    /// A flow, as the operator sees it.
     pub fn flow(&self, c: &Conversation) -> Value {
         let client = c.client.local_addr().unwrap().to_string();
         let flows = self.agent.json("/flows").unwrap();
@@ -178,7 +178,7 @@ impl Host<'_> {
 pub struct Conversation {
     pub client: TcpStream,
     pub server: TcpStream,
-    /// What is said from here on is in segments.
+    /// Whether all that is said from here on is in segments.
     pub in_segments: bool,
 }
 

@@ -97,7 +97,7 @@ impl World<'_> {
         Client::begin(stream.unwrap().unwrap(), version)
     }
 
-    /// What somebody else finds at a node.
+    /// Value that another client finds at a node.
     pub fn value_at(&self, node: SocketAddr, id: i32) -> Option<String> {
         let stream = self.sandbox.server(|| TcpStream::connect(node));
         let mut client = Client::begin(stream.unwrap().unwrap(), 4);
@@ -292,7 +292,7 @@ pub fn hangs(world: &World<'_>) -> Hangs {
 }
 
 impl Hangs {
-    /// It dies, with what it had been asked.
+    /// Kills the database, with what it had been asked.
     pub fn dies(mut self) {
         drop(std::mem::replace(&mut self.ends, mpsc::channel().0));
         self.thread.take().unwrap().join().unwrap();

@@ -20,7 +20,7 @@ use crate::common::{
 };
 
 const SELECT: &str = "SELECT v FROM shop.orders WHERE id = 1";
-/// What the agent has not passed on by now, it holds back.
+/// Time after which the agent holds back whatever it has not passed on.
 const BEHIND: Duration = Duration::from_millis(300);
 const OPTIONS: &[(&str, &str)] = &[("CQL_VERSION", "3.0.0")];
 
@@ -40,12 +40,12 @@ fn still_works(mut pair: Pair) {
 }
 
 /// Nothing more arrives on either side, and both see FIN.
-fn is_cut(mut pair: Pair) {
+fn expect_cut(mut pair: Pair) {
     assert_eq!(rest(&mut pair.server), b"", "the database received");
     assert_eq!(rest(&mut pair.client), b"", "the client received");
 }
 
-/// What the operator sees of a flow.
+/// A flow, as the operator sees it.
 fn flow(host: &Host<'_>, pair: &Pair) -> Value {
     let client = pair.client.local_addr().unwrap().to_string();
     let flows = host.agent.json("/flows").unwrap();
@@ -102,13 +102,13 @@ fn a_length_that_cannot_be_closes_the_flow() {
                 .write_all(&[&good[..], &bad, b"body"].concat())
                 .unwrap();
             assert_eq!(rest(&mut pair.server), good, "length {length}");
-            is_cut(pair);
+            expect_cut(pair);
 
             let mut pair = settled(host, 4);
             pair.client_sends(&good);
             let bad = header(RESPONSE | 4, 1, RESULT, length);
             pair.server.write_all(&bad).unwrap();
-            is_cut(pair);
+            expect_cut(pair);
             host.counts_lost("length", n as u64 + 1, n as u64 + 1);
         }
     });
@@ -119,10 +119,10 @@ fn the_wrong_direction_closes_the_flow() {
     on_a_host(|host| {
         let mut pair = settled(host, 4);
         pair.client.write_all(&void(4, 1)).unwrap();
-        is_cut(pair);
+        expect_cut(pair);
         let mut pair = settled(host, 4);
         pair.server.write_all(&query(4, 1, SELECT)).unwrap();
-        is_cut(pair);
+        expect_cut(pair);
         host.counts_lost("direction", 1, 1);
     });
 }
@@ -132,11 +132,11 @@ fn another_version_in_the_middle_closes_the_flow() {
     on_a_host(|host| {
         let mut pair = settled(host, 4);
         pair.client.write_all(&query(3, 1, SELECT)).unwrap();
-        is_cut(pair);
+        expect_cut(pair);
         let mut pair = settled(host, 4);
         pair.client_sends(&query(4, 1, SELECT));
         pair.server.write_all(&void(3, 1)).unwrap();
-        is_cut(pair);
+        expect_cut(pair);
         host.counts_lost("version_changed", 1, 1);
     });
 }
@@ -179,14 +179,14 @@ fn a_segment_with_a_wrong_checksum_closes_the_flow() {
             let mut pair = settled(host, 5);
             pair.client.write_all(&[&good[..], &bad].concat()).unwrap();
             assert_eq!(rest(&mut pair.server), good, "damaged at {at}");
-            is_cut(pair);
+            expect_cut(pair);
         }
         let mut pair = settled(host, 5);
         pair.client_sends(&good);
         let mut bad = segment(&void(5, 1));
         bad[payload_at] ^= 1;
         pair.server.write_all(&bad).unwrap();
-        is_cut(pair);
+        expect_cut(pair);
         host.counts_lost("segment_crc", 4, 1);
     });
 }
@@ -204,7 +204,7 @@ fn a_damaged_segment_in_pieces_never_arrives_whole() {
         // A pipeline waits for all of it.
         let arrived = rest(&mut pair.server);
         assert!(arrived == front || arrived.is_empty(), "{arrived:?}");
-        is_cut(pair);
+        expect_cut(pair);
         host.counts(&[("flows_closed", "segment_crc", 1)]);
     });
 }
@@ -216,7 +216,7 @@ fn a_segment_without_whole_frames_closes_the_flow() {
         let whole = query(5, 1, SELECT);
         let bad = segment(&whole[..whole.len() - 1]);
         pair.client.write_all(&bad).unwrap();
-        is_cut(pair);
+        expect_cut(pair);
         host.counts(&[("flows_closed", "segment_length", 1)]);
     });
 }
@@ -233,7 +233,7 @@ fn long(bytes: &[u8]) -> Vec<u8> {
     [&(bytes.len() as u32).to_be_bytes()[..], bytes].concat()
 }
 
-/// What a client of this version asks behind its STARTUP, none of it text.
+/// Requests of a client of this version behind its STARTUP, none of them text.
 fn asks_without_text(version: u8) -> Vec<Vec<u8>> {
     const TEXT: &str = "SELECT v~ FROM shop.orders WHERE id = 'S3CRET'";
     const LITERAL: &str = "SELECT v FROM shop.orders WHERE id = 'S3CRET~'";
@@ -386,7 +386,7 @@ fn segments_that_are_compressed_in_no_known_way_are_relayed() {
     });
 }
 
-/// What was good has to arrive before the flow is closed, also at a database that is behind.
+/// Good frames have to arrive before the flow is closed, also at a database that is behind.
 #[test]
 fn a_slow_database_gets_every_good_frame_before_a_bad_one() {
     /// Flows, each with its bad frame at another place around the one where buffers are full.
@@ -405,7 +405,7 @@ fn a_slow_database_gets_every_good_frame_before_a_bad_one() {
             thread::sleep(BEHIND);
             let arrived = rest(&mut pair.server).len();
             assert_eq!(arrived, (place + 1) * good.len(), "{place} frames, and one");
-            is_cut(pair);
+            expect_cut(pair);
         }
     });
 }
@@ -456,14 +456,14 @@ fn has_passed(host: &Host<'_>, pair: &Pair, bytes: usize) -> bool {
     false
 }
 
-/// Whatever the damage: each side receives a beginning of what the other sent, and nothing
-/// else.
+/// Damaged streams: each side receives a beginning of what the other sent, and nothing else.
 #[test]
 fn random_damage_never_alters_what_passes() {
     host::on_a_host(|host| damaged(host, true));
 }
 
-/// The same through steps that have what nobody has seen prepared again, and answer that.
+/// Damaged streams through steps that have statements prepared again which nobody has seen
+/// prepared, and answer those requests.
 #[test]
 fn random_damage_through_a_pipeline_is_nobody_elses_trouble() {
     let folder = tempfile::tempdir().unwrap();

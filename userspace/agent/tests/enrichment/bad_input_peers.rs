@@ -19,11 +19,11 @@ use crate::common::{
     host::{self, Host, Pair, on_a_host},
 };
 
-/// What a peer that does not read is sent.
+/// Bytes that are sent to a peer that does not read.
 const FLOOD_BYTES: usize = 200 << 20;
 /// After so long without a byte taken, a writer is stopped.
 const STOPPED_AFTER: Duration = Duration::from_millis(500);
-/// What the agent may grow by while it holds a flood back: a chunk, and the allocator's ways.
+/// Growth of the agent while it holds a flood back: a chunk, and the allocator's ways.
 const FLOOD_GROWTH_KIB: u64 = 2048;
 
 /// An AUTH_RESPONSE and an AUTH_SUCCESS without a body: the bystander sends none.
@@ -249,7 +249,7 @@ fn two_thousand_that_come_and_go_leave_nothing() {
     });
 }
 
-/// One of four ways to be a short-lived client.
+/// Plays a short-lived client, in one of four ways.
 fn come_and_go(host: &Host<'_>, n: usize) {
     match n % 4 {
         0 => drop(host.dial()),
@@ -328,7 +328,7 @@ fn a_reset_that_answers_the_clients_end_is_a_good_end() {
     });
 }
 
-/// What the agent uses.
+/// Resources that the agent uses.
 #[derive(Clone, Copy, Debug)]
 struct Usage {
     rss_kib: u64,

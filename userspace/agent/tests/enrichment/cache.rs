@@ -117,7 +117,7 @@ impl World<'_> {
         self.caches_behind(&ports, "", &cache);
     }
 
-    /// The same, behind other steps.
+    /// Sets a policy with `cache` behind other steps.
     fn caches_behind(&self, ports: &str, steps: &str, settings: &str) {
         let policy = format!(
             "[[rule]]\nname = \"r\"\nto = [{ports}]\naction = \"enrich\"\npipeline = [{steps}{{ transform = \"cache\", \

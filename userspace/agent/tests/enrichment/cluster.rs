@@ -17,7 +17,7 @@ use crate::common::{BINARY, Hosts, enrich};
 const PORT: u16 = 9042;
 const KEYS: i32 = 300;
 
-/// As Cassandra's opcode of EXECUTE.
+/// Cassandra's opcode of EXECUTE.
 const EXECUTE: usize = 0x0A;
 
 fn host(own: &[&str], others: &[&str]) -> Hosts {

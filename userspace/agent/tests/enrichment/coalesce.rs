@@ -101,7 +101,7 @@ fn send(client: &mut Client, frames: &[Vec<u8>]) {
     client.stream.write_all(&all).unwrap();
 }
 
-/// So many responses, by stream; in v5 some share a segment.
+/// Reads so many responses, by stream; in v5 some share a segment.
 fn answers(client: &mut Client, n: usize) -> BTreeMap<i16, (u8, Vec<u8>)> {
     let mut found = BTreeMap::new();
     let mut bytes = VecDeque::new();
@@ -393,7 +393,8 @@ async fn converse(database: SocketAddr) -> usize {
     rows.filter(|(n, v)| *v == format!("value {n}")).count()
 }
 
-/// Whatever is asked for in a row, and in pieces: a table as if each had been asked for alone, and one answer each.
+/// Writes in a row, and in pieces: a table as if each had been asked for alone, and one answer
+/// each.
 #[test]
 fn any_mix_leaves_the_table_as_it_would_have_been() {
     world(|world| {

@@ -34,12 +34,12 @@ fn rule(world: &World<'_>, to: SocketAddr, steps: &str) {
     rule_with(world, to, steps, "");
 }
 
-/// The same, with more of its keys.
+/// Sets a policy of one rule with `fold` and more of its keys.
 fn rule_with(world: &World<'_>, to: SocketAddr, steps: &str, keys: &str) {
     policy(world, &format!("\":{}\"", to.port()), steps, keys);
 }
 
-/// The same, for these databases.
+/// Sets a policy of one rule for these databases.
 fn policy(world: &World<'_>, to: &str, steps: &str, keys: &str) {
     let policy = format!(
         "[[rule]]\nname = \"r\"\nto = [{to}]\naction = \"enrich\"\npipeline = [{steps}]\n{keys}\n"
@@ -88,7 +88,7 @@ fn until_folded<S: Read + Write>(world: &World<'_>, peer: &mut Peer<S>) {
     });
 }
 
-/// What the database has been asked, by connection.
+/// Requests that the database has got, by connection.
 fn asked(world: &World<'_>) -> Vec<Client> {
     world.database.clients()
 }
@@ -106,7 +106,7 @@ fn everybody(world: &World<'_>, version: u8) {
     everybody_at(world, world.database.addr(), version);
 }
 
-/// The same, where the database is reached there.
+/// Runs everybody's requests, where the database is reached at this address.
 fn everybody_at(world: &World<'_>, to: SocketAddr, version: u8) {
     const CLIENTS: usize = 8;
     const EACH: usize = 20;

@@ -119,7 +119,7 @@ fn beside_another(world: &World<'_>, body: impl FnOnce()) {
     assert!(answers.load(Relaxed) > 0);
 }
 
-/// What a client asks that has statements of 10 MB, one after the other; ids from `base` up.
+/// Sends statements of 10 MB, one after the other; ids from `base` up.
 fn asks_for_much(world: &World<'_>, client: &mut Client, base: i32, value: &str) {
     let version = client.version;
     let is_there = |id: i32| {

@@ -75,7 +75,7 @@ fn top(host: &Host<'_>, fingerprint: &str) -> u64 {
 }
 
 /// The client executes, and the database gets that behind the question.
-fn is_asked(c: &mut Conversation, version: u8) {
+fn expect_question(c: &mut Conversation, version: u8) {
     let execute = execute(version, 1);
     c.client.write_all(&c.wrap(&execute)).unwrap();
     // Both are in one segment.
@@ -92,7 +92,7 @@ fn reporters_know_what_was_prepared_before() {
                 "{ transform = \"lookup\" }, { transform = \"stats\" }",
             ));
             let mut c = begin(host, version);
-            is_asked(&mut c, version);
+            expect_question(&mut c, version);
             // Nothing has waited: this is not known yet.
             c.server_sends(&void(version, 1));
             assert_eq!(top(host, "unknown"), 1);
@@ -142,7 +142,7 @@ fn an_answer_that_is_out_never_reaches_the_client() {
     host(|host| {
         host.policy(&policy("{ transform = \"lookup\" }"));
         let mut c = begin(host, 4);
-        is_asked(&mut c, 4);
+        expect_question(&mut c, 4);
         // Its pipeline is taken from it while it waits.
         let number = host.flow(&c)["id"].to_string();
         let mut mark = Command::new(BINARY);

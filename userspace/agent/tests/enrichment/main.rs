@@ -1,4 +1,4 @@
-//! What pipelines do with flows: read, change, refuse, answer, mirror and tell.
+//! Pipelines: their steps read, change, refuse, answer, mirror and report.
 
 #![expect(
     clippy::unwrap_used,

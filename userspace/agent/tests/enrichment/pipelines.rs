@@ -34,7 +34,7 @@ fn begin(host: &Host<'_>, version: u8) -> Conversation {
     c
 }
 
-/// The same query at another level than ONE.
+/// The query [`SELECT`] at another level than ONE.
 fn at_level(version: u8, stream: i16, level: u8) -> Vec<u8> {
     let mut query = query(version, stream, SELECT);
     let at = 9 + 4 + SELECT.len() + 1;
@@ -50,7 +50,7 @@ fn transforms(host: &Host<'_>, transform: &str, outcome: &str, reason: &str) -> 
     )
 }
 
-/// What the client gets instead of an answer: stream, code, message.
+/// Error that the client gets instead of an answer: version, stream, code, message.
 fn error(c: &mut Conversation) -> (u8, i16, i32, String) {
     let mut header = [0; 6];
     if c.in_segments {
@@ -251,7 +251,7 @@ fn a_flow_is_slowed_down_and_nothing_is_lost() {
     });
 }
 
-/// What a request's custom payload says, and what is behind it.
+/// Custom payload of a request, and the bytes behind it.
 fn payload(frame: &[u8]) -> (BTreeMap<String, Vec<u8>>, &[u8]) {
     assert_eq!(frame[1] & 4, 4, "it has a custom payload");
     let mut rest = &frame[9..];
@@ -335,7 +335,7 @@ fn a_refusal_waits_for_the_end_of_a_response() {
 
 #[test]
 fn whoever_does_not_read_refusals_is_not_read() {
-    /// What sockets hold, several times over; a flood goes on for ever otherwise.
+    /// Bytes that sockets hold, several times over; a flood goes on for ever otherwise.
     const BOUND: usize = 64 << 20;
     const STALLED: Duration = Duration::from_millis(500);
     host(|host| {

@@ -73,7 +73,7 @@ fn prepare(version: u8, stream: i16, text: &str) -> Vec<u8> {
     frame(version, stream, PREPARE, &body)
 }
 
-/// As much of a RESULT of kind Prepared as is read.
+/// A RESULT of kind Prepared, as much of it as is read.
 fn prepared(version: u8, stream: i16) -> Vec<u8> {
     let body = [&4_i32.to_be_bytes()[..], &[0, 16], ID, &[0; 100]].concat();
     frame(RESPONSE | version, stream, RESULT, &body)
@@ -125,8 +125,8 @@ fn error(version: u8, stream: i16, code: i32) -> Vec<u8> {
     frame(RESPONSE | version, stream, 0x00, &body)
 }
 
-/// What one conversation of each version asks: a statement that is prepared and executed twice, a text
-/// with a value, and a batch of both; the second execution is an error.
+/// Requests of one conversation of each version: a statement that is prepared and executed twice, a
+/// text with a value, and a batch of both; the second execution is an error.
 fn asks_everything(c: &mut Conversation, version: u8) {
     c.client_sends(&prepare(
         version,

@@ -103,7 +103,7 @@ fn error(version: u8, stream: i16, code: i32) -> Vec<u8> {
     frame(RESPONSE | version, stream, 0x00, &body)
 }
 
-/// Its attributes, without those that this leaves open.
+/// Checks the attributes of a span, without those that this leaves open.
 fn says(span: &Span, expected: &[(&str, &str)]) {
     for (key, value) in expected {
         let found = text(&span.attributes, key);
@@ -189,7 +189,7 @@ fn prepare(version: u8, text: &str) -> Vec<u8> {
     frame(version, 1, PREPARE, &body)
 }
 
-/// As much of a RESULT of kind Prepared as is read.
+/// A RESULT of kind Prepared, as much of it as is read.
 fn prepared(version: u8) -> Vec<u8> {
     let body = [&4_i32.to_be_bytes()[..], &[0, 16], ID, &[0; 100]].concat();
     frame(RESPONSE | version, 1, RESULT, &body)

@@ -1,4 +1,4 @@
-//! What a new user meets: wrong flags, missing files, missing root, a port in use.
+//! Mistakes of a new user: wrong flags, missing files, missing root, a port in use.
 
 use std::{
     net::TcpListener,

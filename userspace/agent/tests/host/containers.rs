@@ -50,7 +50,7 @@ impl Host {
         Cri::start(&self.folder.path().join("cri.sock"))
     }
 
-    /// One that asks these sockets only.
+    /// A policy whose agent asks these sockets only.
     fn policy(&self, conditions: &str) -> String {
         let at = |name: &str| self.folder.path().join(name);
         let rest = format!("{}\n{conditions}", to(&[PORT]));

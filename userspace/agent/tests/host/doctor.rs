@@ -1,4 +1,4 @@
-//! What doctor says of programs and sockmaps that are not an agent's.
+//! `doctor` about programs and sockmaps that are not an agent's.
 
 use std::{os::unix::process::CommandExt, path::Path, process::Command};
 
@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::common::{self, BINARY, rule, to};
 
-/// What doctor finds: what, and how it is.
+/// Findings of `doctor`: name and state.
 struct Found(Vec<(String, String)>);
 
 impl Found {

@@ -43,7 +43,7 @@ fn served(agent: &Agent<'_>) -> Vec<u64> {
     each.map(|n| n["inode"].as_u64().unwrap()).collect()
 }
 
-/// Has the agent come to a namespace: by a connection that meets its rule, and its rule's `fail`.
+/// Makes the agent come to a namespace: by a connection that meets its rule, and its rule's `fail`.
 fn call(agent: &Agent<'_>, container: &Container<'_>) {
     drop(container.client(|| connect(Family::V4, container.database())));
     eventually("the namespace is served", || {
@@ -161,7 +161,7 @@ fn routes_and_source_address_are_the_clients_own() {
     assert_eq!(outcome(&agent, "intercepted"), 3.0);
 }
 
-/// Who may talk to whom in a container's namespace holds for what the agent dials there, too.
+/// The packet filter of a container's namespace holds for the agent's connections there, too.
 #[test]
 fn the_network_policy_is_the_clients_own() {
     let host = Sandbox::new().unwrap();
@@ -407,7 +407,7 @@ fn a_namespace_without_a_loopback_is_left_alone() {
     assert_eq!(outcome(&agent, "failed_open"), 2.0);
 }
 
-/// So many come and go, and so many connections each of their clients makes.
+/// Namespaces that come and go, and connections that each of their clients makes.
 const COMING_AND_GOING: usize = 20;
 const CONNECTIONS: usize = 40;
 const REQUESTS: usize = 50;

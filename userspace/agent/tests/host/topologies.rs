@@ -81,7 +81,7 @@ impl Drop for Walkers {
     }
 }
 
-/// What the commands beneath a heading print.
+/// Output of the commands beneath a heading.
 fn walk(heading: &str) -> String {
     let page = fs::read_to_string(format!("{ROOT}/docs/topologies.md")).unwrap();
     let script = format!("{MACHINE}{}", blocks(&page, heading));

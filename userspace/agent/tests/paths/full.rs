@@ -111,7 +111,7 @@ fn flows_for_which_the_shortcut_has_no_room_stay_on_tcp() {
     assert_eq!(safer(&agent, "shortcuts_full"), before);
 }
 
-/// What a client's end leaves behind for an end of the database's that never comes.
+/// Entries that a client's end leaves behind for an end of the database's that never comes.
 #[test]
 fn clients_that_stay_alone_leave_nothing_behind() {
     let hosts = Hosts::new();

@@ -41,7 +41,7 @@ fn exchange(c: &mut Conversation) {
 }
 
 /// Both sides see RST.
-fn both_are_reset(c: &mut Conversation) {
+fn expect_both_reset(c: &mut Conversation) {
     for side in [&mut c.client, &mut c.server] {
         let end = side.read(&mut [0; 64]).map_err(|e| e.kind());
         assert_eq!(end, Err(ErrorKind::ConnectionReset));
@@ -171,7 +171,7 @@ fn a_flow_is_marked_by_its_number_and_no_other() {
         assert!(refused.contains("decided at connect()"), "{refused}");
         let marked = operator.mark(&[&id, "observe", "--reset"]);
         assert_eq!(marked["flows"][0]["result"], "reset");
-        both_are_reset(&mut one);
+        expect_both_reset(&mut one);
         assert_eq!(host.metric("flows_closed", "reason=\"marked\""), 1);
         // Marks of single flows go with them.
         eventually("marks of flows that are gone end", || {
@@ -200,7 +200,7 @@ fn what_comes_instead_of_a_flow_that_was_reset_meets_the_mark_if_that_holds_for_
             assert_eq!(host.flow(&c)["path"], "relay");
             let marked = operator.mark(&[target, "observe", "--reset"]);
             assert_eq!(marked["flows"][0]["result"], "reset", "{marked}");
-            both_are_reset(&mut c);
+            expect_both_reset(&mut c);
             assert_eq!(next_path(host).as_deref(), Some(next));
             operator.unmark(number);
             assert_eq!(next_path(host).as_deref(), Some("enrich by r"));
@@ -412,7 +412,7 @@ fn marks_are_shown_to_people() {
             said.starts_with("mark 1 (deny for process=marks*) taken back"),
             "{said}"
         );
-        both_are_reset(&mut c);
+        expect_both_reset(&mut c);
         operator.unmark(2);
     });
 }

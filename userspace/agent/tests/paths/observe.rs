@@ -403,7 +403,8 @@ fn latency_is_what_the_database_took() {
     assert!((0.4..0.6).contains(&sum), "{sum}");
 }
 
-/// Of each flow and of its rule; what ends unanswered is not on its way for ever.
+/// Requests on their way, of each flow and of its rule; a request that ends unanswered is not on
+/// its way for ever.
 #[test]
 fn what_is_not_answered_yet_is_in_flight() {
     let hosts = Hosts::new();

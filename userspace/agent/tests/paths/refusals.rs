@@ -53,7 +53,7 @@ fn non_blocking(family: Family, to: SocketAddr) -> Outcome {
     }
 }
 
-/// The same errno with and without us, blocking and not, in about the same time.
+/// Checks that the errno is the same with and without us, blocking and not, in about the same time.
 fn same(hosts: &Hosts, family: Family, to: SocketAddr, errno: i32) {
     for dial in [blocking, non_blocking] {
         let direct = hosts.direct(|| dial(family, to));

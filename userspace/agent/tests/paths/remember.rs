@@ -51,7 +51,7 @@ fn later_connections_of_a_process_are_left_alone() {
     });
 }
 
-/// Whose decision finds no room goes on coming to the agent, until others are forgotten.
+/// A process whose decision finds no room goes on coming to the agent, until others are forgotten.
 #[test]
 fn as_many_are_remembered_as_there_is_room_for() {
     const ENTRIES: u64 = 8;

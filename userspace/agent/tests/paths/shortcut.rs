@@ -177,7 +177,7 @@ fn without_the_shortcut_flows_stay_on_tcp() {
     assert_eq!((flows(&agent), messages(&agent, "shortcut")), (0, 0));
 }
 
-/// Its subflows are TCP sockets, of which nobody reads.
+/// Multipath TCP: its subflows are TCP sockets, of which nobody reads.
 #[test]
 fn multipath_tcp_stays_on_tcp() {
     let hosts = Hosts::new();

@@ -23,7 +23,7 @@ use crate::common::{BINARY, kernel_bytes};
 /// Tests run side by side, on whatever machine there is.
 const LOADED: Duration = Duration::from_secs(5);
 
-/// What a socket in a sockmap answers to FIONREAD leaves out what is in TCP's queue.
+/// Known violation: FIONREAD of a socket in a sockmap leaves out the bytes in TCP's queue.
 const COST: &str = "fionread";
 
 const DRIVER: &str = "underpass-integrity";
@@ -72,7 +72,7 @@ fn an_end_that_is_killed() {
     child().unwrap();
 }
 
-/// What came of 256 MiB, and how they were carried.
+/// Outcome of 256 MiB, and how they were carried.
 struct Driven {
     report: Report,
     /// Spliced to the database, and to the client.
@@ -336,7 +336,7 @@ fn ping_pong(client: &mut TcpStream, database: &mut TcpStream) {
     }
 }
 
-/// Of a socket that may not block.
+/// Reads these bytes from a socket that may not block.
 fn read_now(from: &mut TcpStream, mut bytes: &mut [u8]) {
     while !bytes.is_empty() {
         match from.read(bytes) {

@@ -1,4 +1,4 @@
-//! Its file: rotated, moved away, and one that cannot be had.
+//! The audit's file: rotated, moved away, and one that cannot be had.
 
 use super::*;
 

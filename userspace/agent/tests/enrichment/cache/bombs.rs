@@ -8,7 +8,7 @@ use crate::common::{
     world::{bombs, scripted},
 };
 
-/// What is made of an answer that may be kept, and of copies on their way.
+/// Memory for the parts of an answer that may be kept, and for copies on their way.
 const MOST_MORE: usize = 16 << 20;
 
 /// The value `small`, in a row of one column.

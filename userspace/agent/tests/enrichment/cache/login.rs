@@ -32,7 +32,7 @@ impl World<'_> {
     }
 
     /// The database answers, and the cache does not.
-    fn is_refused(&self, settings: &str) {
+    fn expect_refused(&self, settings: &str) {
         assert!(self.tries(settings));
         let mut client = self.client(4);
         let (before, hits) = (self.refused(), self.reads("hit"));
@@ -44,7 +44,7 @@ impl World<'_> {
     }
 
     /// The cache answers.
-    fn is_let_in(&self, settings: &str) {
+    fn expect_let_in(&self, settings: &str) {
         assert!(self.tries(settings));
         let mut client = self.client(4);
         let hits = self.reads("hit");
@@ -68,15 +68,15 @@ fn it_logs_in_with_the_password_of_a_file_and_never_tells_it() {
         let named = |user: &str| format!(", {user}password_file = \"{}\"", file.display());
         let of_file = |password: &str| std::fs::write(&file, format!("{password}\n")).unwrap();
 
-        world.is_refused("");
+        world.expect_refused("");
         of_file(wrong);
-        world.is_refused(&named(""));
+        world.expect_refused(&named(""));
         of_file(all);
-        world.is_let_in(&named(""));
+        world.expect_let_in(&named(""));
         // As a user, whose password is another.
-        world.is_refused(&named("username = \"app\", "));
+        world.expect_refused(&named("username = \"app\", "));
         of_file(app);
-        world.is_let_in(&named("username = \"app\", "));
+        world.expect_let_in(&named("username = \"app\", "));
         // What is in force stays, where the file has nothing for it.
         of_file("");
         assert!(!world.tries(&named("")));

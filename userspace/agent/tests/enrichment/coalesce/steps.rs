@@ -1,4 +1,4 @@
-//! What other steps of the pipeline see of writes that are merged, and do to them; and a mark that comes meanwhile.
+//! Merged writes and the other steps of the pipeline; and a mark that comes meanwhile.
 
 use std::{
     fs,

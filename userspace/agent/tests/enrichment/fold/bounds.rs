@@ -1,4 +1,4 @@
-//! What a shared connection takes on, and what it does not.
+//! Requests that a shared connection takes on, and those that it does not.
 
 use std::sync::{
     Arc,
@@ -20,14 +20,14 @@ use crate::common::{
     world::{bombs, world},
 };
 
-/// Of an answer that is more than one is kept for a flow, and of one that is not.
+/// Body of an answer that is larger than what is kept for a flow; and of one that is not.
 const TOO_LARGE: usize = (16 << 20) + 1;
 const LARGE: usize = 15 << 20;
 /// More than may wait, each for an answer of these.
 const HOARDERS: usize = 24;
 /// All that waits, copies of what is just written, and what the agent has besides.
 const MOST_HELD: usize = 160 << 20;
-/// Of who does not read.
+/// Receive buffer of a client that does not read.
 const SMALL_BUFFER: usize = 64 << 10;
 
 const READ: &str = "SELECT v FROM shop.orders WHERE id = 8";
@@ -41,7 +41,7 @@ fn rows(stream: i16, bytes: usize) -> Vec<u8> {
 
 #[test]
 fn answers_that_would_expand_pass_as_they_are() {
-    /// What the longest of them takes on its way, again and again: not what it becomes.
+    /// Memory for the longest answer on its way, again and again: not for what it expands to.
     const MOST_MORE: usize = 16 << 20;
     for algorithm in [Compression::Lz4, Compression::Snappy] {
         world(|world| {
@@ -109,7 +109,7 @@ fn an_answer_that_is_too_large_comes_by_its_own_connection_and_one_of_a_write_en
         assert_eq!((became(world, "large_answer"), shared(world)), (1, 1));
         // It has been done, and is not asked again.
         writes.send(&[query(4, 3, WRITE)]);
-        assert!(writes.is_lost());
+        assert!(writes.sees_loss());
         assert_eq!(ended(world, "garbage"), 1);
         drop((reads, writes));
         database.ends(world);
@@ -147,7 +147,7 @@ fn what_nobody_takes_has_its_bound() {
         });
         assert!(became(world, "large_answer") > 0);
         writes.send(&[query(4, 3, WRITE)]);
-        assert!(writes.is_lost());
+        assert!(writes.sees_loss());
         assert_eq!(became(world, "dropped"), 1);
         let most = world.most_resident();
         assert!(most < MOST_HELD, "{most}");
@@ -166,18 +166,10 @@ fn what_nobody_takes_has_its_bound() {
 fn what_is_too_much_for_one_connection_goes_by_flows_own() {
     const CLIENTS: usize = 3;
     const EACH: usize = 500;
-    /// Those of a shared connection.
+    /// Streams of a shared connection.
     const STREAMS: u64 = 1_024;
     world(|world| {
-        let came = Arc::new(AtomicUsize::new(0));
-        let counts = came.clone();
-        let database = Scripted::start(world, move |_, asked| match has(asked, "id = 7") {
-            true => {
-                counts.fetch_add(1, Relaxed);
-                Does::Nothing
-            }
-            false => Does::Says(void(4, stream_of(asked))),
-        });
+        let (database, came) = Scripted::silent_on(world, "id = 7");
         folds_at(world, database.addr, ", share = 1024");
         let mut clients = [(); CLIENTS].map(|()| peer(world, database.addr));
         for client in &mut clients {

@@ -330,7 +330,7 @@ fn one_that_ends_is_lost_whether_that_is_said_or_not() {
                 // Behind those of three flows.
                 false => front.cuts(3),
             }
-            assert!(waits.is_lost());
+            assert!(waits.sees_loss());
             eventually("it is counted", || ended(world, "closed") == 1);
             assert_eq!(stands_by.ask(&query(4, 1, SELECT)).0, RESULT);
             until_folded(world, &mut stands_by);
@@ -401,7 +401,7 @@ fn write(id: usize, bytes: usize) -> String {
     format!("INSERT INTO shop.orders (id, v) VALUES ({id}, '{text}')")
 }
 
-/// Of the only row: the second column.
+/// Second column of the only row.
 fn value(body: &[u8]) -> String {
     let rows = cql::edit::Page::read(body).unwrap().rows;
     String::from_utf8(rows[0][1].unwrap().to_vec()).unwrap()

@@ -43,7 +43,7 @@ pub(super) fn folds_at(world: &World<'_>, to: SocketAddr, settings: &str) {
 pub(super) const WAITS: &str = "SELECT v FROM shop.orders WHERE id = 7";
 
 /// A shared connection is lost in this way, when it is asked something to end it: whoever waits is, too.
-fn is_lost(why: &str, ends: impl Fn(&[u8]) -> Does + Send + Sync + 'static) {
+fn expect_lost(why: &str, ends: impl Fn(&[u8]) -> Does + Send + Sync + 'static) {
     world(|world| {
         let database = Scripted::start(world, move |_, asked| {
             if has(asked, "id = 7") {
@@ -63,7 +63,7 @@ fn is_lost(why: &str, ends: impl Fn(&[u8]) -> Does + Send + Sync + 'static) {
         waits.send(&[query(4, 3, WAITS)]);
         eventually("one waits", || became(world, "folded") > before);
         ends.send(&[query(4, 3, "SELECT v FROM shop.orders WHERE id = 8")]);
-        assert!(waits.is_lost() && ends.is_lost(), "{why}");
+        assert!(waits.sees_loss() && ends.sees_loss(), "{why}");
         eventually("it is counted", || ended(world, why) == 1);
         let closed = "underpass_flows_closed_total{reason=\"shared_lost\"}";
         eventually("both are closed for it", || {
@@ -85,30 +85,30 @@ fn is_lost(why: &str, ends: impl Fn(&[u8]) -> Does + Send + Sync + 'static) {
 
 #[test]
 fn who_waits_on_a_connection_that_ends_is_lost_with_it() {
-    is_lost("closed", |_| Does::Ends);
+    expect_lost("closed", |_| Does::Ends);
 }
 
 #[test]
 fn an_answer_on_a_stream_that_nobody_asked_on_ends_it() {
-    is_lost("garbage", |asked| {
+    expect_lost("garbage", |asked| {
         Does::Says(void(4, stream_of(asked) + 100))
     });
 }
 
 #[test]
 fn an_answer_that_is_none_ends_it() {
-    is_lost("garbage", |_| Does::Says(vec![0xFF; 64]));
+    expect_lost("garbage", |_| Does::Says(vec![0xFF; 64]));
 }
 
 #[test]
 fn an_answer_in_another_version_ends_it() {
-    is_lost("garbage", |asked| Does::Says(void(3, stream_of(asked))));
+    expect_lost("garbage", |asked| Does::Says(void(3, stream_of(asked))));
 }
 
 #[test]
 fn an_answer_that_moves_the_connection_ends_it() {
     let moved = [&3_i32.to_be_bytes()[..], &short(b"elsewhere")].concat();
-    is_lost("garbage", move |asked| {
+    expect_lost("garbage", move |asked| {
         Does::Says(frame(RESPONSE | 4, stream_of(asked), RESULT, &moved))
     });
 }
@@ -116,10 +116,7 @@ fn an_answer_that_moves_the_connection_ends_it() {
 #[test]
 fn what_is_never_answered_waits_alone() {
     world(|world| {
-        let database = Scripted::start(world, |_, asked| match has(asked, "id = 7") {
-            true => Does::Nothing,
-            false => Does::Says(void(4, stream_of(asked))),
-        });
+        let (database, _) = Scripted::silent_on(world, "id = 7");
         folds_at(world, database.addr, "");
         let [mut waits, mut other] = [(); 2].map(|()| peer(world, database.addr));
         for peer in [&mut waits, &mut other] {
@@ -157,15 +154,7 @@ fn what_is_never_answered_waits_alone() {
 #[test]
 fn a_flood_takes_its_share_and_no_more() {
     world(|world| {
-        let floods = Arc::new(AtomicUsize::new(0));
-        let seen = floods.clone();
-        let database = Scripted::start(world, move |_, asked| match has(asked, "id = 7") {
-            true => {
-                seen.fetch_add(1, Relaxed);
-                Does::Nothing
-            }
-            false => Does::Says(void(4, stream_of(asked))),
-        });
+        let (database, floods) = Scripted::silent_on(world, "id = 7");
         folds_at(world, database.addr, ", share = 16");
         let [mut floods_it, mut other] = [(); 2].map(|()| peer(world, database.addr));
         for peer in [&mut floods_it, &mut other] {
@@ -494,7 +483,7 @@ fn a_flow_that_moves_unseen_or_is_not_understood_leaves() {
 
 #[test]
 fn a_database_that_says_nothing_any_more_is_lost() {
-    /// It is asked after 5 s, within 10, and again has 5.
+    /// Limit for noticing a silent database: it is asked after 5 s, within 10, and then has 5 more.
     const SILENT: Duration = Duration::from_secs(60);
     world(|world| {
         let database = Scripted::start(world, |_, asked| {
@@ -510,7 +499,7 @@ fn a_database_that_says_nothing_any_more_is_lost() {
         waits.send(&[query(4, 3, WAITS)]);
         eventually("it waits", || became(world, "folded") > before);
         waits.stream.set_read_timeout(Some(SILENT)).unwrap();
-        assert!(waits.is_lost());
+        assert!(waits.sees_loss());
         eventually("it is counted", || ended(world, "silent") == 1);
         database.ends(world);
     });

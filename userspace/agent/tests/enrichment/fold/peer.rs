@@ -76,7 +76,7 @@ impl<S: Read + Write> Peer<S> {
         }
     }
 
-    /// One that has said STARTUP, and what it was told.
+    /// A client that has said STARTUP, and the opcode of the answer.
     pub fn starts(stream: S, version: u8) -> io::Result<(Self, u8)> {
         let mut peer = Self {
             stream,
@@ -142,7 +142,7 @@ impl<S: Read + Write> Peer<S> {
     }
 
     /// Whether its connection was reset, or ended.
-    pub fn is_lost(&mut self) -> bool {
+    pub fn sees_loss(&mut self) -> bool {
         match self.try_next() {
             Ok(frame) => panic!("it is told {frame:?}"),
             Err(error) => matches!(

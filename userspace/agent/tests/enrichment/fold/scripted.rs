@@ -5,16 +5,19 @@ use std::{
     net::{SocketAddr, TcpListener, TcpStream},
     sync::{
         Arc, Mutex,
-        atomic::{AtomicBool, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
     },
     thread,
 };
 
-use crate::common::{frames::ready, world::World};
+use crate::common::{
+    frames::{ready, void},
+    world::World,
+};
 
 const STARTUP: u8 = 0x01;
 
-/// What it does with a request.
+/// Reaction of the database to a request.
 pub(super) enum Does {
     Says(Vec<u8>),
     Nothing,
@@ -63,6 +66,21 @@ impl Scripted {
             stops,
             thread: Some(thread::spawn(accepts)),
         }
+    }
+
+    /// A database that never answers a request in which `text` is, and says so many of them have come.
+    /// Every other request gets an empty result.
+    pub(super) fn silent_on(world: &World<'_>, text: &'static str) -> (Self, Arc<AtomicUsize>) {
+        let unanswered = Arc::new(AtomicUsize::new(0));
+        let counted = unanswered.clone();
+        let database = Self::start(world, move |_, asked| match has(asked, text) {
+            true => {
+                counted.fetch_add(1, Relaxed);
+                Does::Nothing
+            }
+            false => Does::Says(void(4, stream_of(asked))),
+        });
+        (database, unanswered)
     }
 
     /// Ends all, and waits for them.

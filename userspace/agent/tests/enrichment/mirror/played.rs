@@ -1,4 +1,4 @@
-//! What goes to a mirror, byte for byte, and what it may say: mirrors that the test plays.
+//! Mirrors that the test plays: what goes to them, byte for byte, and what they may say.
 
 use crate::common::{
     eventually,

@@ -1,4 +1,4 @@
-//! Which pipeline a flow gets: by session, by sample, by trigger, by reload.
+//! Choice of a flow's pipeline: by session, by sample, by trigger, by reload.
 
 use std::{
     io::{Read, Write},

@@ -1,4 +1,4 @@
-//! What a pipeline cannot be shown: refused by a strict one, passed by others.
+//! Frames that a pipeline cannot be shown: refused by a strict one, passed by others.
 
 use std::io::Write;
 

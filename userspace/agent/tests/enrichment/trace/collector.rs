@@ -30,15 +30,15 @@ use tonic::{
     transport::{Server, server::TcpIncoming},
 };
 
-/// What it says to each batch.
+/// Answer of the collector to each batch.
 #[derive(Clone, Copy)]
 pub enum Says {
     Thanks,
-    /// It rejects one span of each.
+    /// One span of each batch is rejected.
     NotThatOne,
-    /// It refuses them all.
+    /// Each batch is refused.
     No,
-    /// Not now.
+    /// Each batch is to be sent again later.
     Later,
 }
 
@@ -61,7 +61,7 @@ struct Service {
     says: Says,
 }
 
-/// Where a collector may listen, in the agent's namespace.
+/// Listener of a collector, in the agent's namespace.
 pub fn listen(sandbox: &Sandbox) -> TcpListener {
     listen_at(sandbox, ([127, 0, 0, 1], 0).into())
 }
@@ -144,7 +144,7 @@ impl Collector {
         }
     }
 
-    /// What has come so far.
+    /// Spans that have come so far.
     pub fn spans(&self) -> Vec<Span> {
         self.keeps.lock().unwrap().spans.clone()
     }
@@ -154,7 +154,7 @@ impl Collector {
     }
 }
 
-/// Its connections are cut.
+/// A dropped collector's connections are cut.
 impl Drop for Collector {
     fn drop(&mut self) {
         drop(self.stop.take());

@@ -17,7 +17,7 @@ use crate::common::{
     wire::{Host, host},
 };
 
-/// Whose the collector's certificate is.
+/// Name in the collector's certificate.
 const NAME: &str = "collector.example";
 
 /// One rule, `r`, that traces to this URL, with these certificates.

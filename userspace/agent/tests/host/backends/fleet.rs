@@ -46,7 +46,7 @@ impl Fleet {
         fleet
     }
 
-    /// What clients dial. There is no route to it.
+    /// Address that clients dial. There is no route to it.
     pub fn virtual_address(&self) -> SocketAddr {
         let ip = match self.family {
             Family::V6 => "fd00:9::10",
@@ -55,7 +55,7 @@ impl Fleet {
         SocketAddr::new(ip.parse().unwrap(), 9042)
     }
 
-    /// As an application of the fleet's family writes it.
+    /// Virtual address as an application of the fleet's family writes it.
     pub fn dialled(&self) -> SocketAddr {
         let at = self.virtual_address();
         self.family.dialled(at.ip(), at.port())
@@ -99,7 +99,7 @@ impl Fleet {
         Ok(socket.into())
     }
 
-    /// Which backend has each connection.
+    /// Backend of each connection.
     pub fn backends_of(&self, clients: &[&TcpStream]) -> Vec<usize> {
         let peers = self.hosts.client(|| peers::of(clients));
         let found = clients.iter().zip(peers).map(|(client, to)| {
@@ -119,7 +119,7 @@ impl Fleet {
         found.collect()
     }
 
-    /// Those that this backend has, and the others.
+    /// Connections that this backend has, and the others.
     pub fn split(&self, clients: Vec<TcpStream>, at: usize) -> (Vec<TcpStream>, Vec<TcpStream>) {
         let backends = self.backends_of(&clients.iter().collect::<Vec<_>>());
         let (its, others): (Vec<_>, Vec<_>) = clients
@@ -149,7 +149,7 @@ impl Fleet {
         *self.nodes[backend].lock().unwrap() = None;
     }
 
-    /// As before.
+    /// Lets a backend listen again, as before.
     pub fn revive(&self, backend: usize) {
         *self.nodes[backend].lock().unwrap() = Some(self.start(self.backends[backend]));
     }
@@ -168,7 +168,7 @@ impl Fleet {
 pub const QUICK: &str = "[health]\ninterval = \"200ms\"\nslow_start = \"0s\"\n";
 pub const INTERVAL: Duration = Duration::from_millis(200);
 
-/// What `/backends` says of one.
+/// A backend, as `/backends` has it.
 pub fn view(agent: &Agent<'_>, backend: SocketAddr) -> Value {
     let views = agent.json("/backends").unwrap();
     let is_it = |view: &&Value| view["backend"] == backend.to_string();

@@ -23,7 +23,7 @@ use tokio::{net::UnixListener, runtime, sync::oneshot};
 
 use super::ship::{Mood, Runtime};
 
-/// It listens until it is dropped.
+/// A container runtime that speaks CRI; it listens until it is dropped.
 pub struct Cri {
     pub path: PathBuf,
     pub runtime: Arc<Runtime>,
@@ -81,7 +81,7 @@ async fn accept(listener: UnixListener, runtime: Arc<Runtime>) {
 
 type Frames = Vec<Result<Frame<Bytes>, Infallible>>;
 
-/// What is left of an answer.
+/// Rest of an answer.
 struct Said(VecDeque<Result<Frame<Bytes>, Infallible>>);
 
 impl Body for Said {

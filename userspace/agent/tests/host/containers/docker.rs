@@ -15,7 +15,7 @@ use serde_json::json;
 
 use super::ship::{Mood, Runtime, Told};
 
-/// It listens until it is dropped.
+/// A container runtime that speaks Docker's API; it listens until it is dropped.
 pub struct Docker {
     pub path: PathBuf,
     pub runtime: Arc<Runtime>,

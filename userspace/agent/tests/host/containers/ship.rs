@@ -103,7 +103,7 @@ impl<'a> Container<'a> {
         let _ = self.process.wait();
     }
 
-    /// As its runtime has it.
+    /// The container as its runtime has it.
     pub fn named(&self, name: &str, labels: &[(&str, &str)]) -> Told {
         Told {
             id: self.id.clone(),
@@ -129,13 +129,13 @@ fn sleep(netns: &Netns, cgroup: &Cgroup) -> Child {
     run_in(Some(netns), Some(cgroup), start).unwrap()
 }
 
-/// What a runtime tells of a container.
+/// A container, as a runtime tells of it.
 #[derive(Clone)]
 pub struct Told {
     pub id: String,
     pub name: String,
     pub labels: BTreeMap<String, String>,
-    /// Of its pod, where there are any.
+    /// Labels of the container's pod, where there are any.
     pub pod_labels: BTreeMap<String, String>,
     pub pid: u32,
 }
@@ -160,11 +160,11 @@ pub enum Mood {
     Endless,
     /// By ending the connection.
     Cut,
-    /// That it cannot.
+    /// The runtime says that it cannot answer.
     Refusing,
 }
 
-/// What a fake runtime knows, shared with the test.
+/// Knowledge of a fake runtime, shared with the test.
 pub struct Runtime {
     state: Mutex<(Mood, Vec<Told>)>,
 }

@@ -1,4 +1,4 @@
-//! What the edge does not forward at an address that the agent has: the agent relays it.
+//! Packets that the edge does not forward, at an address that the agent has: the agent relays them.
 
 use std::net::TcpStream;
 
@@ -65,7 +65,7 @@ fn dial(hosts: &Hosts, family: Family, odd: impl FnOnce(&Socket) + Send) -> TcpS
     run_in(Some(&hosts.clients), None, dial).unwrap()
 }
 
-fn is_relayed(agent: &Agent<'_>, client: &mut TcpStream) {
+fn expect_relayed(agent: &Agent<'_>, client: &mut TcpStream) {
     assert!(works(client));
     let own = client.local_addr().unwrap().to_string();
     let flows = agent.json("/flows").unwrap();
@@ -93,7 +93,7 @@ fn clients_with_options_in_their_packets_are_relayed() {
             }
             _ => setsockopt(socket, Options, &NOTHING4).unwrap(),
         });
-        is_relayed(&agent, &mut client);
+        expect_relayed(&agent, &mut client);
         assert!(fate(&agent, cause) >= 1.0);
         drop(client);
         crate::common::eventually("its flow has ended", || {

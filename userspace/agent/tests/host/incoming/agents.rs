@@ -1,4 +1,4 @@
-//! What is left when the agent stops, dies, or is full.
+//! Clients on other hosts when the agent stops, dies, or is full.
 
 use std::net::SocketAddr;
 use std::{io::ErrorKind, path::Path};

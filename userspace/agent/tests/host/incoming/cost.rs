@@ -1,5 +1,5 @@
-//! What each path costs a client on another host: medians over rounds in turns, and their ratio to a
-//! connection that nobody looks at. By hand: `cargo test --release -p underpass --test host -- \
+//! Cost of each path for a client on another host: medians over rounds in turns, and their ratio to
+//! a connection that nobody looks at. By hand: `cargo test --release -p underpass --test host -- \
 //! --ignored --nocapture what_each_path_costs`.
 
 use std::{
@@ -38,7 +38,7 @@ struct Road {
     /// None: there is no agent.
     policy: Option<String>,
     is_cql: bool,
-    /// As `flows` has it, if the agent carries it.
+    /// Path as `flows` has it, if the agent carries the flow.
     path: Option<&'static str>,
 }
 

@@ -71,7 +71,7 @@ impl Hosts {
         dial(&self.clients, Some(own.parse().unwrap()), to)
     }
 
-    /// What `ip` shows of the agent's routing.
+    /// The agent's routing, as `ip` shows it.
     pub fn routing(&self) -> String {
         let show = |args: &[&str]| {
             let show = || std::process::Command::new("ip").args(args).output();

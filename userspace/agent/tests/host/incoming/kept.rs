@@ -52,14 +52,14 @@ fn next_adopts(agent: &mut Agent<'_>, count: usize) {
     for _ in 0..ATTEMPTS {
         agent.restart().unwrap();
         if works(agent, ENGINE) {
-            return are_adopted(agent, count);
+            return expect_adopted(agent, count);
         }
         agent.kill().unwrap();
     }
     panic!("the engine {ENGINE} does not work here")
 }
 
-fn are_adopted(agent: &Agent<'_>, count: usize) {
+fn expect_adopted(agent: &Agent<'_>, count: usize) {
     eventually("they are adopted", || {
         let flows = agent.json("/flows").unwrap();
         let flows = flows.as_array().unwrap();

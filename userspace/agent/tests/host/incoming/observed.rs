@@ -105,7 +105,8 @@ fn a_database_beyond_the_agents_cgroup_is_counted_and_not_metered() {
     assert_eq!(value(&agent, UNMETERED), 1.0);
 }
 
-/// What the agent dials for an enriched client reaches the database, too, and is not that client's.
+/// The agent's own connection for an enriched client reaches the database, too, and is not that
+/// client's.
 #[test]
 fn only_what_a_rule_observes_is_metered() {
     let hosts = Hosts::new();

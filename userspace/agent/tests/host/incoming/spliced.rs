@@ -21,7 +21,7 @@ const NEVER_BLOCKS: [&str; 2] = ["epoll-edge", "epoll-level"];
 /// Shapes that do not choose their own way to wait.
 const BLOCKS: [&str; 5] = ["blocking", "ping-pong", "duplex", "bulk-up", "bulk-down"];
 
-/// What a socket in a sockmap answers to FIONREAD leaves out what is in TCP's queue.
+/// Known violation: FIONREAD of a socket in a sockmap leaves out the bytes in TCP's queue.
 const COST: &str = "fionread";
 
 /// Flows of one driver are bypassed, all others enriched.

@@ -1,4 +1,4 @@
-//! What rules say besides `enrich`: observe, session rules, backends.
+//! Rules with other actions than `enrich`: observe, session rules, backends.
 
 use std::{
     io::{ErrorKind, Read, Write},
@@ -18,7 +18,7 @@ use crate::common::{
     frames::{READY, RESPONSE, ready, startup},
 };
 
-/// What clients dial, and the database behind it.
+/// Address that clients dial, and the database behind it.
 const VIRTUAL: &str = "10.9.0.10:9042";
 const BACKEND: &str = "10.1.0.2:9042";
 const HEALTH: &str = "[health]\ninterval = \"200ms\"\nslow_start = \"0s\"\n";
@@ -51,7 +51,8 @@ fn observed_clients_are_left_alone_and_metered() {
     assert_eq!(namespaces, serde_json::json!([]), "no outpost is needed");
 }
 
-/// What a client of this version is answered with when it says STARTUP and the database says READY.
+/// Opcode of the answer to a client of this version when it says STARTUP and the database says
+/// READY.
 fn answered(client: &mut TcpStream, database: &mut TcpStream, version: u8) -> u8 {
     let hello = startup(version, &[("CQL_VERSION", "3.0.0")]);
     client.write_all(&hello).unwrap();

@@ -19,7 +19,7 @@ const ENGINES: [&str; 2] = ["sender", "egress"];
 const DRIVER: &str = "underpass-integrity";
 const NEVER_BLOCKS: [&str; 2] = ["epoll-edge", "epoll-level"];
 
-/// What a socket in a sockmap answers to FIONREAD leaves out what is in TCP's queue.
+/// Known violation: FIONREAD of a socket in a sockmap leaves out the bytes in TCP's queue.
 const COST: &str = "fionread";
 
 /// Tests run side by side, on whatever machine there is.

@@ -98,7 +98,7 @@ fn at_whatever_moments_the_agent_dies_no_byte_is_wrong_on_any_path() {
     assert!(idle.is_empty(), "{idle:?} of {carried:?}");
 }
 
-/// What this life of the agent has seen of each path.
+/// Adds what this life of the agent has carried on each path.
 fn count(agent: &Agent<'_>, engine: &'static str, carried: &mut BTreeMap<&str, f64>) {
     let of_rule = |outcome, rule| {
         format!("underpass_connections_total{{outcome=\"{outcome}\",rule=\"{rule}\"")

@@ -30,7 +30,7 @@ impl Host {
         self.listener.local_addr().unwrap()
     }
 
-    /// What is no CQL is not decoded, and spliced.
+    /// A policy by which flows that are no CQL are not decoded, and spliced.
     pub fn policy(&self) -> String {
         let port = self.to().port();
         format!("[[rule]]\nname = \"rest\"\nto = [\":{port}\"]\naction = \"enrich\"\n")

@@ -21,7 +21,7 @@ use crate::common::{
 /// Every way in which a flow is carried while nobody reads it.
 pub(super) const WAYS: [&str; 3] = ["off", "sender", "egress"];
 
-/// The same, of clients on another host.
+/// Ways of clients on another host.
 pub(super) const INCOMING_WAYS: [&str; 1] = ["incoming egress"];
 
 /// The setting by which a flow is carried so, and whether its client is elsewhere.
@@ -108,7 +108,7 @@ fn works(host: &Host<'_>, way: &str) -> bool {
     way == "off" || works == Some(true)
 }
 
-/// The same; nothing odd is found.
+/// Runs `body` on a host of this way, and checks that nothing odd is found.
 pub(super) fn host(way: &str, body: impl FnOnce(&Host<'_>, &Operator)) {
     odd_host(way, |host, operator| {
         body(host, operator);
@@ -141,14 +141,14 @@ pub(super) fn begun(host: &Host<'_>, version: u8) -> Conversation {
     c
 }
 
-/// It is read to its end.
+/// Makes a conversation's sockets block again: it is read to its end.
 fn may_block(c: &Conversation) {
     for end in [&c.client, &c.server] {
         end.set_nonblocking(false).unwrap();
     }
 }
 
-/// Has it marked, by its number and for as long as the answer takes: there are 64 marks at most.
+/// Marks a flow, by its number and for as long as the answer takes: there are 64 marks at most.
 fn mark(host: &Host<'_>, operator: &Operator, c: &Conversation, action: &str) -> Value {
     let id = host.flow(c)["id"].to_string();
     mark_by_id(operator, &id, action)
@@ -182,7 +182,7 @@ pub(super) fn select(version: u8, stream: i16, table: &str) -> Vec<u8> {
     query(version, stream, &format!("SELECT v FROM ks.{table}"))
 }
 
-/// As the client's socket does not block.
+/// Exchanges a request and its answer with a client whose socket does not block.
 pub(super) fn exchange(c: &mut Conversation, version: u8, table: &str) {
     let (request, response) = (select(version, 1, table), void(version, 1));
     let (request, response) = (c.wrap(&request), c.wrap(&response));

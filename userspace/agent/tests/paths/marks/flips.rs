@@ -66,7 +66,7 @@ fn in_pieces(bytes: &[u8], round: usize) -> impl Iterator<Item = &[u8]> {
     bytes.chunks(size.max(bytes.len() / 200 + 1))
 }
 
-/// Has both ends agree on their last batch, also when a mark did what it should not.
+/// A guard that makes both ends agree on their last batch, also when a mark did what it should not.
 struct Ends<'a>(&'a AtomicBool);
 
 impl Drop for Ends<'_> {

@@ -1,4 +1,4 @@
-//! Who may open the control socket, and whose it is.
+//! The control socket: who may open it, and whose it is.
 
 use std::{
     os::unix::{

@@ -84,7 +84,7 @@ fn pass(c: &mut Conversation) {
     }
 }
 
-fn is_reset(c: &mut Conversation) {
+fn expect_reset(c: &mut Conversation) {
     // In a sockmap a recv(2) that blocks may return EAGAIN.
     eventually("the client is reset", || {
         let end = c.client.read(&mut [0; 64]).map_err(|e| e.kind());
@@ -127,11 +127,11 @@ fn a_spliced_flow_is_marked_too() {
         pass(&mut c);
         let marked = operator.mark(&[&id, "enrich", "--reset"]);
         assert_eq!(marked["counts"]["reset"], 1);
-        is_reset(&mut c);
+        expect_reset(&mut c);
 
         let mut c = spliced(host, &operator);
         assert_eq!(operator.mark(&["to=:PORT", "deny"])["counts"]["changed"], 1);
-        is_reset(&mut c);
+        expect_reset(&mut c);
         eventually("no flow is left", || {
             host.agent.metric("underpass_flows").unwrap() == 0.0
         });
@@ -269,13 +269,13 @@ pub fn write(mut to: &TcpStream, mut bytes: &[u8]) {
     }
 }
 
-/// Whoever is on the other side may have failed.
+/// Waits a little, but not for ever: the thread on the other side may have failed.
 fn wait(since: Instant) {
     assert!(since.elapsed() < PATIENCE, "nothing goes on");
     std::thread::yield_now();
 }
 
-/// These bytes and no others come next.
+/// Reads these bytes, and no others.
 pub fn read(mut from: &TcpStream, bytes: &[u8]) {
     let (mut got, mut buffer) = (0, vec![0; 64 * 1024]);
     let mut since = Instant::now();

@@ -4,7 +4,7 @@ use std::io::Write;
 
 use serde_json::json;
 
-use super::{BY_KEYSPACE, BYPASS, ENRICH, begin, both_are_reset, exchange};
+use super::{BY_KEYSPACE, BYPASS, ENRICH, begin, exchange, expect_both_reset};
 use crate::common::{
     frames::{query, ready, startup, void},
     operator::Operator,
@@ -50,7 +50,7 @@ fn undecided_flows_are_decided_by_the_mark() {
                 .contains("decided at connect()")
         );
         assert_eq!(operator.mark(&[&id, "deny"])["counts"]["changed"], 1);
-        both_are_reset(&mut c);
+        expect_both_reset(&mut c);
     });
 }
 

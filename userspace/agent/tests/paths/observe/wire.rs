@@ -7,7 +7,7 @@ use std::{
     thread,
 };
 
-use sandbox::{Carried, Faults, Wire};
+use sandbox::{Carried, Faults, Wire, stay_on_one_processor};
 
 use super::*;
 
@@ -41,7 +41,7 @@ enum Writes {
     Batches,
 }
 
-/// What a side sends in a turn: pieces, each written at once.
+/// Bytes that a side sends in a turn: pieces, each written at once.
 type Pieces = Vec<Vec<u8>>;
 
 fn sealed(version: u8, frame: &[u8]) -> Vec<u8> {
@@ -128,7 +128,7 @@ impl Flow {
         }
     }
 
-    /// So many requests with bodies of up to so many bytes, and their answers.
+    /// Exchanges `count` requests with bodies of up to `body` bytes, and their answers.
     fn ask(&mut self, count: usize, body: usize, writes: Writes, random: &mut Random) {
         let turn = [(0, QUERY), (0x80, RESULT)].map(|(side, opcode)| {
             let frames = (0..count).map(|stream| {
@@ -143,12 +143,6 @@ impl Flow {
     }
 }
 
-/// Both hosts, and the wire between them.
-fn hosts(seed: u64) -> (Hosts, Wire) {
-    stay_on_one_processor().unwrap();
-    Hosts::with_wire(seed)
-}
-
 /// Every packet is of the wire's own size, as between hosts.
 fn without_segmentation(hosts: &Hosts) {
     for netns in [&hosts.app.netns, &hosts.database] {
@@ -157,7 +151,7 @@ fn without_segmentation(hosts: &Hosts) {
     }
 }
 
-/// What the meter has of a flow.
+/// Counts of the meter for a flow.
 #[derive(Debug)]
 struct Metered {
     requests: u64,
@@ -189,7 +183,8 @@ fn end(agent: &Agent<'_>, flow: Flow, bytes: [u64; 2]) -> [u64; 2] {
 
 #[test]
 fn what_comes_twice_is_counted_once() {
-    let (hosts, wire) = hosts(1);
+    stay_on_one_processor().unwrap();
+    let (hosts, wire) = Hosts::with_wire(1);
     without_segmentation(&hosts);
     for (family, version) in [(Family::V4, 4), (Family::V6, 5)] {
         for writes in [Writes::Each, Writes::Anywhere, Writes::Batches] {
@@ -226,7 +221,8 @@ fn what_comes_twice_is_counted_once() {
 
 #[test]
 fn after_a_gap_it_is_in_step_again() {
-    let (hosts, wire) = hosts(2);
+    stay_on_one_processor().unwrap();
+    let (hosts, wire) = Hosts::with_wire(2);
     without_segmentation(&hosts);
     let (mut gaps, mut missed) = (0, 0);
     for (family, version) in [(Family::V4, 4), (Family::V6, 5)] {
@@ -289,7 +285,8 @@ fn after_a_gap_it_is_in_step_again() {
 
 #[test]
 fn super_packets_and_frames_over_many_are_counted_once() {
-    let (hosts, wire) = hosts(3);
+    stay_on_one_processor().unwrap();
+    let (hosts, wire) = Hosts::with_wire(3);
     for (family, version) in [
         (Family::V4, 4),
         (Family::V4, 5),

@@ -31,7 +31,7 @@ pub fn host(policy: &str, body: impl FnOnce(&mut Host<'_>)) {
     host_by(Path::new(BINARY), policy, body);
 }
 
-/// The same, with a switch of the agent's (`NAME=VALUE`).
+/// Runs `body` on a host whose agent has a switch set (`NAME=VALUE`).
 pub fn switched_host(switch: &str, policy: &str, body: impl FnOnce(&mut Host<'_>)) {
     let folder = tempfile::tempdir().unwrap();
     let script = folder.path().join("agent");
@@ -121,12 +121,13 @@ impl Host<'_> {
         program
     }
 
-    /// Has it dial the database. What became of it: its rule, and its outcome.
+    /// Makes the program dial the database. Gives the connection's rule and its outcome.
     pub fn dial(&self, program: &mut Program) -> String {
         self.dials(program, &format!("dial {}", self.database.port()))
     }
 
-    /// The same, of any order that ends in one connection to the database.
+    /// Gives the program any order that ends in one connection to the database. Gives that
+    /// connection's rule and its outcome.
     pub fn dials(&self, program: &mut Program, order: &str) -> String {
         let before = self.connections();
         let said = program.obey(order);
@@ -169,7 +170,7 @@ impl Host<'_> {
         self.agent.metric("underpass_remembered").unwrap() as u64
     }
 
-    /// Has the agent do what `underpass` with these arguments asks for.
+    /// Runs `underpass` with these arguments against the agent.
     pub fn operator(&self, args: &[&str]) {
         let port = self.database.port().to_string();
         let args = args.iter().map(|arg| arg.replace("PORT", &port));

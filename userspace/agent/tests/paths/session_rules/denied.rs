@@ -1,4 +1,4 @@
-//! What a client is told that is denied, and what the database gets of it.
+//! Denied clients: what they are told, and what the database gets of them.
 
 use std::io::Write;
 

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::common::*;
 
-/// What a flow may hold in the kernel.
+/// Bytes that a flow may hold in the kernel.
 const KERNEL_BYTES: u64 = 8 << 20;
 
 const TCP_BUFFER_BYTES: usize = 256 << 10;
@@ -105,7 +105,7 @@ fn a_reader_that_stops_is_bounded_and_misses_nothing() {
     });
 }
 
-/// Where the host's TCP has no memory to spare, bytes take TCP, in order.
+/// Bytes take TCP, in order, where the host's TCP has no memory to spare.
 #[test]
 fn on_a_host_that_is_short_of_memory_bytes_take_tcp() {
     let hosts = Hosts::new();

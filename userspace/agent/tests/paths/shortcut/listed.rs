@@ -1,4 +1,4 @@
-//! What an operator sees of flows on the shortcut, and of those that were to take it.
+//! The operator's view of flows on the shortcut, and of those that were to take it.
 
 use std::net::{TcpListener, TcpStream};
 
@@ -148,7 +148,7 @@ fn flows_that_are_refused_it_say_why_for_as_long_as_they_live() {
     });
 }
 
-/// And a socket that dials again is what it then is.
+/// A socket that dials again is listed as what it then is.
 #[test]
 fn without_the_shortcut_flows_say_that_it_is_off() {
     let hosts = Hosts::new();

@@ -1,4 +1,4 @@
-//! What an application sees of its own sockets on the shortcut.
+//! An application's view of its own sockets on the shortcut.
 
 use std::{
     io::{ErrorKind, Read, Write},
@@ -92,7 +92,7 @@ fn what_an_application_sees_is_what_tcp_shows() {
     assert!(messages(&agent, "shortcut") > 100);
 }
 
-/// What opting in costs: each of these differs from TCP on this kernel. The list is in
+/// Costs of opting in: each of these differs from TCP on this kernel. The list is in
 /// docs/decisions/0005-shortcut.md, too.
 #[test]
 fn what_an_application_sees_otherwise_than_with_tcp() {

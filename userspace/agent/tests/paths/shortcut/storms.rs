@@ -44,7 +44,7 @@ fn read_storm(mut from: TcpStream, reader: Reader, bytes: usize) {
     }
 }
 
-/// Of every size, up to twice what is bulk.
+/// Writes of every size, up to twice what is bulk.
 const ANY_SIZE: [usize; 4] = [100, 3000, 8000, 200_000];
 
 fn write_storm(mut to: TcpStream, bytes: usize, sizes: [usize; 4]) {
@@ -80,7 +80,7 @@ fn no_byte_is_lost_or_out_of_order_however_ways_change() {
     }
 }
 
-/// Of a socket that may be non-blocking, because its reader is.
+/// Writes a storm to a socket that may be non-blocking, because its reader is.
 fn write_storm_waiting(to: TcpStream, bytes: usize) {
     let mut random = Random::new(4);
     let mut sent = 0;

@@ -1,4 +1,4 @@
-//! What waits in the kernel for a client that does not read.
+//! Bytes that wait in the kernel for a client that does not read.
 
 use super::*;
 
@@ -95,12 +95,12 @@ fn a_client_that_stops_reading_does_not_fill_the_kernel() {
     }
 }
 
-/// What waits in the database's own send queue, which is the database's.
+/// Contents of the database's own send queue, which is the database's.
 #[derive(Debug)]
 struct OwnQueue {
     /// With its overhead.
     memory: u64,
-    /// What the other side has not acknowledged.
+    /// Bytes that the other side has not acknowledged.
     payload: u64,
 }
 

@@ -1,4 +1,4 @@
-//! Which engines there are: those that pass their trial, as the agent, metrics and `doctor` have it.
+//! The splice's engines: those that pass their trial, as the agent, metrics and `doctor` have it.
 
 use std::path::Path;
 
@@ -117,7 +117,7 @@ fn tried_in(output: &str, paths: &[&str]) -> u64 {
 /// trial finds no room for its second flow.
 const ROOM_FOR_ONE: [&str; 2] = ["UNDERPASS_TEST_ENTRIES", "1"];
 
-/// What the trial says of a flow that is refused.
+/// The trial's reason for a flow that is refused.
 const NOT_CARRIED: &str = "the kernel does not carry it";
 
 #[test]

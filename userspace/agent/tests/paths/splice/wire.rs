@@ -12,7 +12,8 @@ use sandbox::{Faults, run_in};
 use super::{BINARY, COST, DRIVER, LOADED, NEVER_BLOCKS, agent_as};
 use crate::common::{Family, Hosts};
 
-/// Those that overtake each other are what most has TCP send again a part of what has come.
+/// Faults of the wire. Packets that overtake each other make TCP send a part of what has come again
+/// more than anything else does.
 const BAD: Faults = Faults {
     lost: 10,
     doubled: 20,

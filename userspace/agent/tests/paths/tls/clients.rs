@@ -316,7 +316,7 @@ fn garbage_behind_a_client_hello_ends_it() {
 fn one_that_does_not_read_stops_its_database() {
     /// More than all buffers on the way have room for.
     const TOO_MUCH: usize = 64 << 20;
-    /// So often in a row nothing is taken.
+    /// Attempts in a row at which nothing is taken.
     const STOPPED: usize = 20;
     secure(|s| {
         s.rule(OWN);

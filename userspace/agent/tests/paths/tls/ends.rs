@@ -73,7 +73,7 @@ impl End {
         self.socket().shutdown(Shutdown::Write).unwrap();
     }
 
-    /// What comes until the end, which has to be said.
+    /// Reads all that comes until the end, which has to be announced.
     pub fn rest(&mut self) -> Vec<u8> {
         let mut rest = Vec::new();
         self.read_to_end(&mut rest).unwrap();
@@ -125,7 +125,7 @@ pub fn secure(body: impl FnOnce(&Secure<'_, '_>)) {
     wire::host(|host| body(&Secure::of(host)));
 }
 
-/// The same, where the agent may complain, or end.
+/// Runs `body` where the agent may complain, or end.
 pub fn troubled(body: impl FnOnce(&Secure<'_, '_>)) {
     let sandbox = Sandbox::new().unwrap();
     let listener = sandbox.server(|| TcpListener::bind("127.0.0.1:0"));
@@ -187,7 +187,7 @@ impl Secure<'_, '_> {
         (client, database)
     }
 
-    /// One that encrypts, to a database that does not.
+    /// A connection that is encrypted, to a database whose connection is not.
     pub fn encrypted(&self) -> (End, End) {
         let (client, database) = self.connect();
         let client = End::client(client, &self.authority.client(None), NAME);

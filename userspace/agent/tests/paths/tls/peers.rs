@@ -62,7 +62,12 @@ fn who_shows_a_certificate_is_known_by_it() {
 const SELECT_KIND: &str = "\"kind\":\"select\"";
 
 /// A client is not let in, and the database hears nothing.
-fn is_refused(s: &Secure<'_, '_>, client: &mut End, mut database: End, alert: AlertDescription) {
+fn expect_refused(
+    s: &Secure<'_, '_>,
+    client: &mut End,
+    mut database: End,
+    alert: AlertDescription,
+) {
     // With TLS 1.3 a client has said its first words before it is told.
     let _ = std::io::Write::write_all(client, &startup(4, &[]));
     let error = client.fails();
@@ -77,7 +82,7 @@ fn who_shows_none_is_told_so() {
     secure(|s| {
         s.rule(ASKS);
         let (mut client, database) = s.encrypted();
-        is_refused(
+        expect_refused(
             s,
             &mut client,
             database,
@@ -112,7 +117,7 @@ fn whose_certificate_is_no_good_is_told_so() {
             let (client, database) = s.connect();
             let mut client = End::client(client, &s.authority.client(Some(&own)), NAME);
             let alert = alert.unwrap_or(AlertDescription::DecryptError);
-            is_refused(s, &mut client, End::Plain(database), alert);
+            expect_refused(s, &mut client, End::Plain(database), alert);
             assert_eq!(s.failed("client", reason), 1);
         });
     }

@@ -1,4 +1,4 @@
-//! What a file says, and says later; sessions; marks.
+//! TLS keys of a policy file, and of its reloads; sessions; marks.
 
 use std::fs;
 
