@@ -1,12 +1,12 @@
-//! `audit`: who did what, as JSON lines.
+//! `audit`: a record of who did what, as JSON lines.
 //!
-//! On the flow's thread a record is put together of texts that are there already ([`record`]): who the flow
-//! is, written once, and what is asked, written once for each different thing. The journal's thread makes a
-//! line of it.
+//! The flow's thread puts a record together from texts that are there already ([`record`]): the
+//! flow's identity, written once, and the statement, written once for each different one. The
+//! journal's thread makes a line of it.
 //!
-//! Values are not in it: of a statement it has the fingerprint, which has none. With `statement = true` the
-//! text of a QUERY or PREPARE is shown, with the literals in it, unless there may be a password among them.
-//! Bound values are never shown.
+//! Values are left out: of a statement the line has the fingerprint, which has none. With
+//! `statement = true` the text of a QUERY or PREPARE is shown, with the literals in it, unless
+//! there may be a password among them. Bound values are never shown.
 
 mod record;
 mod selection;
@@ -26,7 +26,7 @@ use super::{
 use record::{Outcome, Record};
 use selection::Selection;
 
-/// As in the configuration.
+/// The settings of `audit` as they stand in the configuration.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Settings {
@@ -35,33 +35,33 @@ pub struct Settings {
     /// A file that would become larger is moved to `FILE.1`.
     #[serde(default = "journal::max_bytes")]
     pub max_bytes: u64,
-    /// How many of those there are.
+    /// The number of moved files that are kept.
     #[serde(default = "journal::keep")]
     pub keep: u32,
-    /// `never`, `batch`, or how often.
+    /// The policy of fsync: `never`, `batch`, or an interval.
     #[serde(default = "fsync")]
     pub fsync: String,
-    /// What becomes of a record for which there is no room.
+    /// The treatment of a record for which there is no room.
     #[serde(default)]
     pub full: WhenFull,
     /// Whether the texts of statements are shown.
     #[serde(default)]
     pub statement: bool,
-    /// Only these: `keyspace`, `keyspace.table`, or a beginning and `*`.
+    /// The tables that are audited: `keyspace`, `keyspace.table`, or a beginning and `*`.
     #[serde(default)]
     pub tables: Vec<String>,
-    /// None of these.
+    /// The tables that are left out.
     #[serde(default)]
     pub not_tables: Vec<String>,
-    /// Only these, by name, or `reads`, `writes`, `ddl`, `roles`, `logins`.
+    /// The kinds that are audited, by name, or `reads`, `writes`, `ddl`, `roles`, `logins`.
     pub kinds: Option<Vec<String>>,
-    /// None of these.
+    /// The kinds that are left out.
     #[serde(default)]
     pub not_kinds: Vec<String>,
-    /// Only these.
+    /// The users that are audited.
     #[serde(default)]
     pub users: Vec<String>,
-    /// None of these.
+    /// The users that are left out.
     #[serde(default)]
     pub not_users: Vec<String>,
 }
@@ -138,20 +138,21 @@ impl Reporter for Audit {
     }
 }
 
-/// One flow's.
+/// The audit of one flow.
 struct FlowAudit {
     whose: Arc<Whose>,
-    /// How much of it was known when `who` was written.
+    /// The number of facts of the flow that were known when `who` was written.
     knows: usize,
     who: String,
     journal: Arc<Journal>,
     selection: Arc<Selection>,
     shows_statements: bool,
-    /// What is asked, in JSON.
+    /// The statements, in JSON.
     at_hand: AtHand<String>,
-    /// Kept for its room.
+    /// The buffer of a record, kept for reuse.
     record: Vec<u8>,
-    /// For which there is no room; the flow is held meanwhile. As many as there were requests under way.
+    /// Records for which there is no room. The flow is held meanwhile, so there are at most as many
+    /// as requests were under way.
     waiting: VecDeque<Box<[u8]>>,
 }
 
@@ -201,7 +202,7 @@ impl FlowAudit {
         self.record = record;
     }
 
-    /// The statement's text, where that may be shown.
+    /// Returns the statement's text, where it may be shown.
     fn shown(&self, details: &Details) -> Option<String> {
         let text = details
             .asked

@@ -1,10 +1,11 @@
 //! `trace`: a span for each request that is sampled, to a collector of OpenTelemetry's.
 //!
-//! On the flow's thread it is decided whether a request is traced ([`sampling`]), and nothing else is done for
-//! those that are not. Of the others a record is put together of parts that are there already ([`parts`]);
-//! the collector's thread makes spans of records, and sends them ([`collectors`]).
+//! The flow's thread decides whether a request is traced ([`sampling`]), and does nothing else for
+//! requests that are not. For the others it puts a record together from parts that are there
+//! already ([`parts`]). The collector's thread makes spans of records, and sends them
+//! ([`collectors`]).
 //!
-//! Values are not in it: of a statement it has the fingerprint, which has none.
+//! Values are left out: of a statement the span has the fingerprint, which has none.
 
 mod client;
 mod collectors;
@@ -34,15 +35,16 @@ use sampling::{Fraction, Sampling};
 pub use collectors::Collectors;
 pub use metrics::TraceMetrics;
 
-/// As in the configuration.
+/// The settings of `trace` as they stand in the configuration.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Settings {
     /// The collector: `http://HOST:PORT` or `https://HOST:PORT`, OTLP over gRPC.
     pub endpoint: String,
-    /// Of an `https` one: who has to have signed its certificate, and what it is shown.
+    /// The TLS settings towards an `https` collector: the authority that must have signed its
+    /// certificate, and the agent's own certificate.
     pub tls: Option<RawDialling>,
-    /// Of the requests without a `traceparent`, this fraction is traced.
+    /// The fraction of the requests without a `traceparent` that is traced.
     pub sample: f64,
     /// `service.name` of the spans.
     #[serde(default = "service")]
@@ -53,7 +55,7 @@ fn service() -> String {
     "underpass".to_owned()
 }
 
-/// The longest that a service may be called.
+/// The longest name of a service.
 const MAX_SERVICE_BYTES: usize = 255;
 
 struct Trace {
@@ -121,7 +123,8 @@ impl Reporter for Trace {
     }
 
     fn open(&self, means: &Means) -> Result<(), String> {
-        // A step is of one file, which is put into force once; and again when the next one could not be.
+        // A step belongs to one file, which is put into force once, and again if the next file
+        // could not be.
         if self.open.get().is_none() {
             let tls = self.tls.as_ref();
             let collector = means.collectors.open(&self.endpoint, tls, &self.service)?;
@@ -150,15 +153,15 @@ impl Reporter for Trace {
     }
 }
 
-/// One flow's.
+/// The tracing of one flow.
 struct FlowTrace {
     sampling: Sampling,
     collector: Arc<Collector>,
     whose: Arc<Whose>,
-    /// Its part of spans, and how much of it was known when that was made.
+    /// The flow's part of spans, with the number of facts that were known when it was made.
     who: Option<(usize, Vec<u8>)>,
     at_hand: AtHand<Vec<u8>>,
-    /// Kept for its room.
+    /// The buffer of a record, kept for reuse.
     record: Vec<u8>,
 }
 

@@ -179,7 +179,7 @@ impl Hosts {
         run_in(Some(&self.clients), None, dial).unwrap()
     }
 
-    /// Whom the databases have as clients.
+    /// Clients that the databases have.
     pub fn peers(&self, family: Family) -> Vec<SocketAddr> {
         let of = usize::from(family == Family::V6);
         let mut peers = Vec::new();

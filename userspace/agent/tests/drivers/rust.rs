@@ -190,8 +190,7 @@ pub async fn clients(session: &Session, name: &str) -> BTreeSet<SocketAddr> {
         .collect()
 }
 
-/// This session's connections: what the database says of them is what this process's sockets
-/// are.
+/// Checks that the session's connections are, to the database, what this process's sockets are.
 pub async fn sockets(session: &Session, name: &str) -> Vec<KernelSocket> {
     let seen = clients(session, name).await;
     assert!(

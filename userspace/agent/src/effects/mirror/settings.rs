@@ -1,4 +1,4 @@
-//! As in the configuration, and checked.
+//! The settings of `mirror`, and their check.
 
 use std::{fmt, io, net::SocketAddr, path::PathBuf, time::Duration};
 
@@ -10,44 +10,45 @@ use crate::{
     tls::{Dialling, Outward, RawDialling},
 };
 
-/// As in the configuration.
+/// The settings of `mirror` as they stand in the configuration.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Settings {
     /// The second cluster, `IP:PORT`.
     pub to: String,
-    /// What is copied: any of `reads`, `writes`.
+    /// The kinds of requests that are copied: any of `reads`, `writes`.
     #[serde(default = "writes")]
     pub what: Vec<What>,
-    /// Of those, this fraction.
+    /// The fraction of those requests that is copied.
     #[serde(default = "all")]
     pub sample: f64,
-    /// What both answer is compared.
+    /// Whether the answers of both are compared.
     #[serde(default)]
     pub compare: bool,
-    /// A write is acknowledged when both have done it.
+    /// Whether a write is acknowledged only when both have done it.
     #[serde(default)]
     pub dual_write: bool,
-    /// Who logs in there, by SASL PLAIN.
+    /// The user that logs in at the second cluster, by SASL PLAIN.
     pub username: Option<String>,
-    /// Where the password is.
+    /// The file with the password.
     pub password_file: Option<PathBuf>,
-    /// What goes there and comes back is compressed.
+    /// The compression of bodies to and from the second cluster.
     pub compression: Option<Algorithm>,
-    /// It is spoken to by TLS: who has to have signed its certificate, and what it is shown.
+    /// The TLS settings towards the second cluster: the authority that must have signed its
+    /// certificate, and the agent's own certificate.
     pub tls: Option<RawDialling>,
-    /// How long a request is waited for.
+    /// The time that a request is waited for.
     #[serde(default = "timeout")]
     pub timeout: String,
-    /// What a client is told that waits for a write that the mirror has not acknowledged.
+    /// The answer to a client that waits for a write which the mirror has not acknowledged.
     #[serde(default)]
     pub on_failure: OnFailure,
-    /// The log shows values that differ.
+    /// Whether the log shows values that differ.
     #[serde(default)]
     pub show_values: bool,
 }
 
-/// What is copied.
+/// A kind of requests that are copied.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "snake_case")]
 pub enum What {
@@ -57,17 +58,17 @@ pub enum What {
     Writes,
 }
 
-/// How bodies are compressed.
+/// The compression of bodies.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "snake_case")]
 pub enum Algorithm {
-    /// LZ4, which every Cassandra since 2.0 has, and ScyllaDB.
+    /// LZ4, which every Cassandra since 2.0 and ScyllaDB have.
     Lz4,
     /// Snappy, which they have, too.
     Snappy,
 }
 
-/// Of a write that is to be at both.
+/// The answer to a write that must be in both databases and is not in the mirror.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "snake_case")]
 pub enum OnFailure {
@@ -90,10 +91,10 @@ fn timeout() -> String {
     "500ms".to_owned()
 }
 
-/// Longer, and drivers have given up.
+/// The longest `timeout`: after that, drivers have given up.
 const LONGEST: Duration = Duration::from_secs(10);
 
-/// Settings that can be.
+/// Settings that have been checked.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Checked {
     pub(super) to: SocketAddr,
@@ -110,10 +111,10 @@ pub(super) struct Checked {
     login: Option<(String, PathBuf)>,
 }
 
-/// A password is short.
+/// The longest password.
 const MAX_PASSWORD_BYTES: usize = 4_096;
 
-/// Who logs in at the mirror.
+/// The credentials for the mirror.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct Login {
     user: String,
@@ -121,7 +122,7 @@ pub(super) struct Login {
 }
 
 impl fmt::Debug for Login {
-    /// Without the password.
+    /// Leaves the password out.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut login = f.debug_struct("Login");
         login.field("user", &self.user).finish_non_exhaustive()
@@ -129,7 +130,7 @@ impl fmt::Debug for Login {
 }
 
 impl Login {
-    /// That of SASL PLAIN (RFC 4616).
+    /// Makes the token of SASL PLAIN (RFC 4616).
     pub(super) fn token(&self) -> Vec<u8> {
         format!("\0{}\0{}", self.user, self.password).into_bytes()
     }
@@ -215,7 +216,7 @@ impl Settings {
 }
 
 impl Checked {
-    /// Reads the certificates. None: it is spoken to in the clear.
+    /// Reads the certificates. None: the mirror is reached without TLS.
     ///
     /// # Errors
     /// One line: which file, and what is wrong with it.
@@ -225,7 +226,7 @@ impl Checked {
         tls.map(|tls| Outward::load(tls, &host, None)).transpose()
     }
 
-    /// Reads the password. What its file has at its end of a line is not part of it.
+    /// Reads the password. Line ends at the end of its file are not part of it.
     pub(super) fn login(&self) -> io::Result<Option<Login>> {
         let Some((user, file)) = &self.login else {
             return Ok(None);

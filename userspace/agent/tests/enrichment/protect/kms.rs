@@ -13,7 +13,7 @@ use std::{
 
 #[derive(Clone, Debug)]
 pub enum Mode {
-    /// This document.
+    /// The key server answers with this document.
     Gives(String),
     /// Nothing, and the connection stays.
     Hangs,

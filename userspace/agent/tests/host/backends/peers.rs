@@ -1,4 +1,4 @@
-//! Whom the kernel has really connected a socket to, whatever getpeername(2) says.
+//! The peer that the kernel has really connected a socket to, whatever getpeername(2) says.
 
 use std::{
     collections::HashMap,
@@ -7,7 +7,7 @@ use std::{
     os::fd::AsFd,
 };
 
-/// Their peers in the table of the calling thread's namespace: /proc/PID/net/tcp, see proc_net_tcp.rst.
+/// Peers of the sockets in the table of the calling thread's namespace: /proc/PID/net/tcp, see proc_net_tcp.rst.
 pub fn of(sockets: &[&TcpStream]) -> Vec<SocketAddr> {
     let tables = ["/proc/thread-self/net/tcp", "/proc/thread-self/net/tcp6"];
     let tables = tables.map(|table| fs::read_to_string(table).unwrap());
