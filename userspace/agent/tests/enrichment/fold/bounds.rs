@@ -1,9 +1,6 @@
 //! Requests that a shared connection takes on, and those that it does not.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicUsize, Ordering::Relaxed},
-};
+use std::sync::atomic::Ordering::Relaxed;
 
 use cassandra_protocol::compression::Compression;
 

@@ -7,7 +7,7 @@ use std::{
     thread,
 };
 
-use sandbox::{Carried, Faults, Wire, stay_on_one_processor};
+use sandbox::{Carried, Faults};
 
 use super::*;
 
