@@ -77,7 +77,7 @@ impl Path {
     }
 }
 
-/// One flow.
+/// A flow that the agent carries.
 #[derive(Debug)]
 pub struct Flow {
     /// The flow's number.
@@ -184,7 +184,7 @@ pub struct Past {
 /// The explanation, in `flows`, for a flow that another agent began.
 const ADOPTED: &str = "adopted: it has outlived the agent that took it in";
 
-/// What `flows` calls the action of a flow that is not decided yet.
+/// The name, in `flows`, of the action of a flow that is not decided yet.
 const UNDECIDED: &str = "undecided";
 
 impl Flow {

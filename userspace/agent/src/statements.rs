@@ -53,7 +53,7 @@ pub struct Series {
     row: OnceLock<Row>,
 }
 
-/// All rows.
+/// The rows of all rules.
 #[derive(Debug)]
 pub struct Statements {
     series: Mutex<HashMap<Key, Arc<Series>>>,
@@ -175,7 +175,7 @@ impl Statements {
         }
     }
 
-    /// All rows, the most frequent first.
+    /// Returns all rows, the most frequent first.
     pub fn views(&self) -> Vec<StatementView> {
         let series = self.series.lock().unwrap_or_else(PoisonError::into_inner);
         let mut views: Vec<StatementView> = series.values().map(|s| s.view()).collect();

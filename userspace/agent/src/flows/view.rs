@@ -13,7 +13,7 @@ use crate::tls::Seen;
 pub struct FlowView {
     id: FlowId,
     client: String,
-    /// None if the client is on another host; so are `process` and `uid`.
+    /// The client's process. None if the client is on another host; so are `process` and `uid`.
     pid: Option<u32>,
     process: Option<String>,
     uid: Option<u32>,
@@ -26,7 +26,7 @@ pub struct FlowView {
     why: String,
     rule: String,
     session: Option<Box<SessionView>>,
-    /// None where TLS does not end in the agent.
+    /// The TLS that is seen on the flow. None where TLS does not end in the agent.
     tls: Option<Box<Seen>>,
     age_ms: u64,
     opened_unix_ms: u64,

@@ -58,7 +58,7 @@ pub(super) struct Editing {
 /// The part of a chunk that goes on.
 pub(super) enum Passes {
     All,
-    /// These bytes go on instead of the chunk.
+    /// Other bytes go on instead of the chunk.
     These(Vec<u8>),
 }
 

@@ -34,7 +34,7 @@ pub(super) struct Question {
 }
 
 impl Question {
-    /// None when the rule that marked the flow decides by itself.
+    /// Makes the question. None: the rule that marked the flow decides by itself.
     pub(super) fn of(newcomer: &Newcomer, policy: &Arc<Policy>) -> Option<Self> {
         if newcomer.rule == RuleName::of_default() {
             return None;

@@ -57,7 +57,7 @@ pub(super) enum Way {
     Shared(Arc<Shared>),
     /// A splice that is being tried out.
     Trial(Splices),
-    /// None: the flow stays with the agent for good.
+    /// No splice: the flow stays with the agent for good.
     Closed,
 }
 

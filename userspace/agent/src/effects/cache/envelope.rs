@@ -77,7 +77,7 @@ pub(super) fn sealed(generation: &Generation, key: &Key, body: &[u8]) -> Vec<u8>
 /// The outcome of opening what was kept.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Opened<'b> {
-    /// This body, still valid.
+    /// A body that is still valid.
     Is(&'b [u8]),
     /// A body that a write has made old.
     Old,

@@ -32,7 +32,7 @@ labels! {
         Failed => "failed",
         /// Redis was known to be away, and not asked.
         Away => "away",
-        /// As many reads wait for Redis as may, in all or in this flow.
+        /// The limit on reads that wait for Redis is reached, in all or in this flow.
         Busy => "busy",
     }
 }
@@ -70,7 +70,7 @@ labels! {
         TooLarge => "too_large",
         /// The answer is an error, one of several pages, has a warning, or has no rows.
         Unfit => "unfit",
-        /// As many bytes are on their way to Redis as may be.
+        /// The limit on bytes on their way to Redis is reached.
         Full => "full",
     }
 }

@@ -38,7 +38,7 @@ pub(super) enum Became {
     Resting,
     /// The flow has as many windows as it may.
     Windows,
-    /// As much waits as may.
+    /// The limit on requests that wait is reached.
     NoRoom,
 }
 

@@ -30,7 +30,7 @@ pub struct Settings {
 struct Columns {
     partition_key: Vec<String>,
     clustering: Vec<String>,
-    /// The other columns that may be written. None of them is static, or a counter.
+    /// Further columns that may be written. None of them is static, or a counter.
     columns: Vec<String>,
 }
 

@@ -173,7 +173,7 @@ impl Cluster {
         self.send(Message::Ask(keyspace, job));
     }
 
-    /// Has the answers compared on the mirror's thread.
+    /// Compares the answers on the mirror's thread.
     pub(super) fn compare(&self, exchange: Arc<Exchange>) {
         self.send(Message::Compare(exchange));
     }

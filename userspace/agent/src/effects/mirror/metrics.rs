@@ -17,7 +17,7 @@ pub(super) enum Fate {
     Away,
     /// The connection broke while the request was out. It may have been done.
     Lost,
-    /// As much is in hand as may be.
+    /// The limit on what may be in hand is reached.
     Full,
     /// Too many keyspaces are in use at the same time.
     Keyspaces,

@@ -104,7 +104,7 @@ impl Tops {
         tops.entry(rule.to_owned()).or_default().clone()
     }
 
-    /// All entries, the most frequent first.
+    /// Returns the entries of all rules, the most frequent first.
     pub fn views(&self) -> Vec<TopView> {
         let tops = self.by_rule.lock().unwrap_or_else(PoisonError::into_inner);
         let tops: Vec<_> = tops.iter().map(|(r, t)| (r.clone(), t.clone())).collect();
