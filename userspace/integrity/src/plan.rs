@@ -103,7 +103,7 @@ pub struct Helper {
 }
 
 impl Helper {
-    /// The running test binary, in which a test by this name calls [`super::child`].
+    /// The running test binary, in which the test of this full name (`module::test`) calls [`super::child`].
     ///
     /// # Errors
     /// The binary does not know where it is.

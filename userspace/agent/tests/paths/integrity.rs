@@ -18,7 +18,7 @@ fn an_end_that_is_killed() {
 
 /// Drives 128 MiB over flows that a rule with this action holds for.
 fn over(action: &str, cql: bool) -> Report {
-    let helper = Helper::test("an_end_that_is_killed").unwrap();
+    let helper = Helper::test("integrity::an_end_that_is_killed").unwrap();
     let sandbox = Sandbox::new().unwrap();
     let options = Options {
         helper: Some(helper.clone()),
@@ -85,7 +85,7 @@ fn relayed_flows() {
 /// ends that block is in docs/decisions/0005-shortcut.md.
 #[test]
 fn flows_on_the_shortcut() {
-    let helper = Helper::test("an_end_that_is_killed").unwrap();
+    let helper = Helper::test("integrity::an_end_that_is_killed").unwrap();
     let sandbox = Sandbox::new().unwrap();
     let options = Options {
         helper: Some(helper.clone()),

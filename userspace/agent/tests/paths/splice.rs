@@ -95,7 +95,7 @@ fn driven(engine: &str, waiting: &[&str], drivers: &[&str]) -> Driven {
 }
 
 fn driven_by(binary: &Path, engine: &str, waiting: &[&str], drivers: &[&str]) -> Driven {
-    let helper = Helper::test("an_end_that_is_killed").unwrap();
+    let helper = Helper::test("splice::an_end_that_is_killed").unwrap();
     let sandbox = Sandbox::new().unwrap();
     let options = Options {
         helper: Some(helper.clone()),

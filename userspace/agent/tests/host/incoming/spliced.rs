@@ -49,7 +49,7 @@ fn an_end_that_is_killed() {
 /// Drives streams from the other host, and says how many bytes were carried, and how often each connection
 /// was handed over.
 fn driven(binary: &Path, family: Family, waiting: &[&str]) -> (Report, [f64; 2], f64) {
-    let helper = Helper::test("spliced::an_end_that_is_killed").unwrap();
+    let helper = Helper::test("incoming::spliced::an_end_that_is_killed").unwrap();
     let hosts = Hosts::new();
     let at = SocketAddr::new(family.database(), PORT);
     let server = hosts.database.server(|| {
