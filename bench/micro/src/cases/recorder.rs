@@ -1,22 +1,19 @@
-//! What the agent does with what the decoder tells: the sink of `proxy/recorder.rs`, which is
-//! private to the agent, around the agent's own [`Statements`].
+//! The agent's use of what the decoder reports: the sink of `proxy/recorder.rs`, which is private
+//! to the agent, around the agent's own [`Statements`].
 
 use std::sync::Arc;
 
-use agent::{
-    flows::Flow,
-    metrics::Metrics,
-    reporters::{Followed, Means, Reporters, Settings},
-    statements::Series,
-};
 use cql::{Anomaly, Completed, Details, Sink, Statement};
 use dataplane::{ClientAddr, OrigDst, Process};
+use flow::Flow;
 use policy::RuleName;
 use prometheus::Registry;
+use steps::{Followed, Means, Reporters, reporter::Settings, statements::Series};
+use telemetry::Metrics;
 
 use super::Tally;
 
-/// As in `proxy/recorder.rs`.
+/// The number of series at hand, as in `proxy/recorder.rs`.
 const SERIES_AT_HAND: usize = 32;
 
 pub(super) struct Recorder {
@@ -24,14 +21,14 @@ pub(super) struct Recorder {
     rule: RuleName,
     at_hand: Vec<(Arc<Statement>, Arc<Series>)>,
     oldest: usize,
-    /// Since it was last taken.
+    /// The tally since it was last taken.
     pub(super) tally: Tally,
 }
 
 impl Recorder {
     pub(super) fn new() -> prometheus::Result<Self> {
         let registry = Registry::new();
-        let own = Metrics::register(&registry)?;
+        let own = Metrics::register(&registry, &[])?;
         Ok(Self {
             means: Arc::new(Means::register(&registry, &own)?),
             rule: RuleName::new("bench"),
@@ -41,7 +38,7 @@ impl Recorder {
         })
     }
 
-    /// What `/statements` would show.
+    /// Returns what `/statements` would show.
     #[cfg(test)]
     pub(super) fn rows(&self) -> serde_json::Value {
         serde_json::to_value(self.means.statements.views()).unwrap()

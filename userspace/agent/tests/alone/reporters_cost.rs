@@ -7,16 +7,14 @@ use std::{
     time::Instant,
 };
 
-use agent::{
-    flows::Flow,
-    metrics::Metrics,
-    reporters::{Followed, Means, Reporters, Settings},
-};
 use cql::{Anomaly, Completed, Details, FlowDecoder, Frame, Sink, Verdict};
 use dataplane::{ClientAddr, OrigDst, Process};
+use flow::Flow;
 use policy::RuleName;
 use prometheus::Registry;
 use serde::Deserialize;
+use steps::{Followed, Means, Reporters, reporter::Settings};
+use telemetry::Metrics;
 
 use crate::common::frames::{RESPONSE, RESULT, frame, query, ready, startup};
 
@@ -73,7 +71,7 @@ fn followed(steps: &[&str]) -> (Followers, Arc<Means>) {
     };
     let reporters: Reporters = steps.iter().map(build).collect();
     let registry = Registry::new();
-    let own = Metrics::register(&registry).unwrap();
+    let own = Metrics::register(&registry, &[]).unwrap();
     let means = Arc::new(Means::register(&registry, &own).unwrap());
     for reporter in reporters.iter() {
         reporter.open(&means).unwrap();
