@@ -36,6 +36,7 @@ fn help_texts() {
         "",
         "run",
         "check",
+        "schema",
         "doctor",
         "flows",
         "statements",

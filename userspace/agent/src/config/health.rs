@@ -6,7 +6,7 @@ use toml::Spanned;
 
 use super::{
     error::Flaw,
-    parse::{expected, whole},
+    parse::{expected, one_of, whole},
     raw::RawHealth,
 };
 use crate::backends::{Established, Settings, longest_timeout};
@@ -16,7 +16,11 @@ const SHORTEST_INTERVAL: Duration = Duration::from_millis(100);
 const LONGEST_INTERVAL: Duration = Duration::from_secs(60);
 /// A backend that has to prove itself for longer is better drained.
 const LONGEST_SLOW_START: Duration = Duration::from_secs(3600);
-const MOST_IN_A_ROW: usize = 10;
+pub(super) const MOST_IN_A_ROW: usize = 10;
+
+/// Values of `health.established`.
+pub(super) const ESTABLISHED: [(&str, Established); 2] =
+    [("leave", Established::Leave), ("reset", Established::Reset)];
 
 pub(super) fn settings(raw: RawHealth) -> Result<Settings, Flaw> {
     let or = Settings::default();
@@ -45,7 +49,7 @@ pub(super) fn settings(raw: RawHealth) -> Result<Settings, Flaw> {
         },
         cql: raw.cql.unwrap_or(or.cql),
         established: match &raw.established {
-            Some(text) => established(text)?,
+            Some(text) => one_of("health.established", text, &ESTABLISHED)?,
             None => or.established,
         },
     })
@@ -100,14 +104,6 @@ pub(crate) fn duration(text: &str) -> Option<Duration> {
         "s" => Some(Duration::from_secs(number)),
         "m" => Some(Duration::from_secs(number.checked_mul(60)?)),
         _ => None,
-    }
-}
-
-fn established(text: &Spanned<String>) -> Result<Established, Flaw> {
-    match text.get_ref().as_str() {
-        "leave" => Ok(Established::Leave),
-        "reset" => Ok(Established::Reset),
-        _ => expected("health.established", text, "`leave` or `reset`"),
     }
 }
 

@@ -18,6 +18,7 @@ mod pipeline;
 mod raw;
 mod remember;
 mod sample;
+mod schema;
 mod selector;
 mod session;
 mod tls;
@@ -43,6 +44,7 @@ use crate::{
 
 pub use error::{ConfigError, Place};
 pub(crate) use health::duration;
+pub use schema::schema;
 pub use selector::{SELECTOR_KEYS, marking_rule};
 
 /// Where the admin interface listens unless the file says otherwise.

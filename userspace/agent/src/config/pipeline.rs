@@ -16,7 +16,7 @@ use crate::{
 };
 
 /// More would be a mistake: every request passes all of them.
-const MAX_STEPS: usize = 32;
+pub(super) const MAX_STEPS: usize = 32;
 
 /// The step that merges writes.
 const COALESCE: &str = "coalesce";

@@ -30,26 +30,33 @@ const BODY_BYTES: usize = 256;
 /// As many lines in a second, if nothing is said.
 const PER_SECOND: u32 = 100;
 
-/// As in the configuration.
-#[derive(Clone, Debug, Deserialize)]
+/// Writes a line for each frame of some flows.
+#[derive(Clone, Debug, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(extend("examples" = [{"sample": 0.01, "values": true, "bytes": 64}]))]
 pub struct Settings {
-    /// The beginnings of bodies, too, and the values that are in them.
+    /// `true`: lines have the beginnings of bodies, with the values in them.
     #[serde(default)]
     pub values: bool,
-    /// How many bytes of a body.
+    /// Bytes of each body that a line shows. Needs `values`.
+    #[schemars(range(min = 1, max = MAX_FRAME_BODY_BYTES), extend("default" = BODY_BYTES))]
     pub bytes: Option<usize>,
-    /// Of the flows of the rule, this fraction.
+    /// Fraction of the rule's flows whose frames are written.
+    #[schemars(range(max = 1.0), extend("exclusiveMinimum" = 0.0, "default" = 1.0))]
     pub sample: Option<f64>,
-    /// Lines in a second, of all flows together.
+    /// Lines per second, of all flows together. Further ones are counted.
+    #[schemars(range(min = 1), extend("default" = PER_SECOND))]
     pub per_second: Option<u32>,
-    /// Where lines go; None: to the agent's log.
+    /// File that lines go to. Without this key: the agent's log.
+    #[schemars(with = "Option<String>", extend("title" = "absolute path", "examples" = ["/var/log/underpass/frames.jsonl"]))]
     pub file: Option<PathBuf>,
-    /// A file that would become larger is moved to `FILE.1`.
+    /// Size of the file, in bytes, beyond which it is moved to `FILE.1`.
     #[serde(default = "journal::max_bytes")]
+    #[schemars(range(min = journal::LEAST_BYTES))]
     pub max_bytes: u64,
-    /// How many of those there are.
+    /// Files that are kept beside it.
     #[serde(default = "journal::keep")]
+    #[schemars(range(max = journal::MOST_KEPT))]
     pub keep: u32,
 }
 

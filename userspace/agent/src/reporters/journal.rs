@@ -10,7 +10,7 @@ mod place;
 mod writing;
 
 pub use metrics::JournalMetrics;
-pub use place::{Place, fsync, keep, max_bytes};
+pub use place::{LEAST_BYTES, MOST_KEPT, Place, fsync, keep, max_bytes};
 
 use std::{
     collections::HashMap,
@@ -29,14 +29,16 @@ use writing::Writing;
 /// What flows that have ended leave to a journal that has no room, in bytes. Beyond it, records are lost.
 const MAX_LEFT_BYTES: usize = 16 << 20;
 
-/// What becomes of a record for which there is no room.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize)]
+/// What happens to a record for which there is no room.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize, serde::Serialize, schemars::JsonSchema,
+)]
 #[serde(rename_all = "snake_case")]
 pub enum WhenFull {
-    /// It is counted.
+    /// The record is lost, and counted.
     #[default]
     Drop,
-    /// Nothing more is read from the flow's client before there is.
+    /// The flow waits: nothing more is read from its client before there is room.
     Hold,
 }
 

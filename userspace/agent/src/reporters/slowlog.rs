@@ -36,21 +36,30 @@ const RECENT: u64 = 64;
 /// What is slow is found out again after so many statements.
 const LOOK_EVERY: u64 = 64;
 
-/// As in the configuration.
-#[derive(Clone, Debug, Deserialize)]
+/// Writes a line for each slow statement. Needs `over` or `slowest_one_in`, or both.
+#[derive(Clone, Debug, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(extend("examples" = [{"over": "100ms", "file": "/var/log/underpass/slow.jsonl"}]))]
 pub struct Settings {
-    /// What takes longer than this.
+    /// Latency above which a statement is slow.
+    #[schemars(
+        regex(pattern = "^[0-9]+(ms|s|m)$"),
+        extend("title" = "duration", "x-min" = "0ms", "x-max" = "60m", "examples" = ["100ms"])
+    )]
     pub over: Option<String>,
-    /// The slowest one of this many.
+    /// The slowest statement of this many is slow, going by the latencies of late.
+    #[schemars(range(min = 2, max = MOST_IN), extend("examples" = [1000]))]
     pub slowest_one_in: Option<u64>,
-    /// Where lines go; None: to the agent's log.
+    /// File that lines go to. Without this key: the agent's log.
+    #[schemars(with = "Option<String>", extend("title" = "absolute path", "examples" = ["/var/log/underpass/slow.jsonl"]))]
     pub file: Option<PathBuf>,
-    /// A file that would become larger is moved to `FILE.1`.
+    /// Size of the file, in bytes, beyond which it is moved to `FILE.1`.
     #[serde(default = "journal::max_bytes")]
+    #[schemars(range(min = journal::LEAST_BYTES))]
     pub max_bytes: u64,
-    /// How many of those there are.
+    /// Files that are kept beside it.
     #[serde(default = "journal::keep")]
+    #[schemars(range(max = journal::MOST_KEPT))]
     pub keep: u32,
 }
 

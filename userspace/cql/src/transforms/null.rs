@@ -11,8 +11,9 @@ use crate::parse::parse;
 use crate::session::is_system_keyspace;
 use crate::statement::StatementKind;
 
-/// As in the configuration.
-#[derive(Clone, Debug, Default, Deserialize)]
+/// Answers SELECT, INSERT, UPDATE, DELETE, TRUNCATE, EXECUTE and BATCH by an empty result in place of the database, but
+/// for the server's own keyspaces: to measure everything but the database.
+#[derive(Clone, Debug, Default, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Settings {}
 

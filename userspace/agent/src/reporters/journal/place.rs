@@ -11,10 +11,10 @@ use export::{Fsync, Lines, LinesSettings};
 use crate::config::duration;
 
 /// Lines are written together; a file holds some of those.
-const LEAST_BYTES: u64 = 256 << 10;
+pub const LEAST_BYTES: u64 = 256 << 10;
 
 /// Moving them takes a system call each.
-const MOST_KEPT: u32 = 1_000;
+pub const MOST_KEPT: u32 = 1_000;
 
 /// Less often, and nobody would think of it.
 const SELDOM: Duration = Duration::from_secs(60);
