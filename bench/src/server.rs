@@ -17,7 +17,7 @@ use nix::{
     unistd::Pid,
 };
 
-use testkit::sandbox::{Cgroup, Netns};
+use sandbox::{Cgroup, Netns};
 
 use crate::interrupt;
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context, ensure};
 use peers::{Found, Overrides, Peer};
-use testkit::sandbox::Cgroup;
+use sandbox::Cgroup;
 
 use crate::{
     gateway::nftables,

@@ -13,8 +13,8 @@ use std::{
 };
 
 use anyhow::{Context, bail};
+use sandbox::{Cgroup, Netns, run_in};
 use serde::{Serialize, de::DeserializeOwned};
-use testkit::sandbox::{Cgroup, Netns, run_in};
 
 use crate::interrupt;
 

@@ -98,7 +98,7 @@ pub fn build() -> Result<()> {
         cargo()
             .args(["build", "--release"])
             .args(["-p", "underpass", "--bin", "underpass"])
-            .args(["-p", "underpass-testkit", "--bin", "cql-node"])
+            .args(["-p", "underpass-cql-node", "--bin", "cql-node"])
             .args(["-p", "underpass-bench", "--bin", "underpass-bench"])
             .args(["-p", "underpass-micro", "--bin", "instructions"]),
     )

@@ -13,6 +13,7 @@ mod ci;
 mod demo;
 mod fuzz;
 mod generate;
+mod house;
 mod instructions;
 mod kernels;
 mod paths;
@@ -45,6 +46,8 @@ enum Chore {
     Test(test::Args),
     /// What must hold before a merge: format, lints, generated files up to date
     Ci,
+    /// Hold the source to the rules of the house: import cycles, names, doc comments
+    House(house::Args),
     /// Write ebpf/src/abi.rs from the BTF of ebpf/src/abi.h
     Generate(generate::Args),
     /// Build the release binaries and run the demo; needs root
@@ -86,6 +89,7 @@ fn dispatch(chore: Chore) -> anyhow::Result<ExitCode> {
         Chore::Cassandra { verb } => return cassandra::run(&verb),
         Chore::Test(args) => test::run(&args)?,
         Chore::Ci => ci::run()?,
+        Chore::House(args) => house::run(&args)?,
         Chore::Generate(args) => generate::run(&args)?,
         Chore::Demo(args) => return demo::run(&args),
         Chore::Fuzz(args) => fuzz::run(&args)?,

@@ -46,7 +46,7 @@ const SHORT_LIVED: &str = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC";
 /// Builds what is not here as its source and this file want it; the programs, each after the environment variable
 /// that names it.
 pub fn ensure() -> Result<Vec<(&'static str, PathBuf)>> {
-    let sources = paths::root().join("userspace/testkit/drivers");
+    let sources = paths::root().join("userspace/sandbox/drivers");
     let mut programs = Vec::new();
     for language in &LANGUAGES {
         let built = paths::target().join("drivers").join(language.name);

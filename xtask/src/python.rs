@@ -8,7 +8,7 @@ use crate::{paths, run::run};
 
 /// Makes the environment unless it is here and as requirements.txt wants it; its Python.
 pub fn ensure() -> Result<PathBuf> {
-    let requirements = paths::root().join("userspace/testkit/drivers/requirements.txt");
+    let requirements = paths::root().join("userspace/sandbox/drivers/requirements.txt");
     let wanted = fs::read_to_string(&requirements)
         .with_context(|| format!("cannot read {}", requirements.display()))?;
     let venv = paths::target().join("venv");

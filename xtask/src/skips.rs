@@ -1,4 +1,4 @@
-//! Which tests were skipped, and whether they may be.
+//! Skipped tests: which there were, and whether they may be skipped.
 //!
 //! A test that lacks a kernel feature appends `SKIP name: reason` to the file that
 //! UNDERPASS_SKIPS names. xtask/allowed-skips.txt says which of them a full run may skip.

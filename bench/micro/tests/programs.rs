@@ -12,7 +12,7 @@ use dataplane::{
     policy::{Action, Fail, Policy},
 };
 use micro::programs::{Counter, ProgramCost};
-use testkit::sandbox::{Sandbox, run_in};
+use sandbox::{Sandbox, run_in};
 
 /// Enough that a mean is one.
 const CONNECTIONS: u64 = 100;

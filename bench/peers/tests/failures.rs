@@ -11,7 +11,7 @@ use peers::{Overrides, Setup, Traffic};
 /// A shell script in place of a proxy.
 fn script(folder: &Path, text: &str) -> PathBuf {
     let path = folder.join("proxy.sh");
-    testkit::program::script(&path, text).unwrap();
+    sandbox::program::script(&path, text).unwrap();
     path
 }
 

@@ -43,7 +43,7 @@ fn browser(test: &str) -> Option<PathBuf> {
         .map(|folder| folder.join("chromium"))
         .find(|file| file.is_file());
     if found.is_none() {
-        testkit::skip::skip(test, "chromium is not installed");
+        sandbox::skip::skip(test, "chromium is not installed");
     }
     found
 }

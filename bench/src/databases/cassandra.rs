@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use anyhow::Context;
 use load::order::Credentials;
-use testkit::sandbox::Cgroup;
+use sandbox::Cgroup;
 
 use super::Databases;
 use crate::account;

@@ -13,7 +13,7 @@ use load::{
     order::Credentials,
     workload::{self, Topology},
 };
-use testkit::sandbox::{Cgroup, Netns, run_in};
+use sandbox::{Cgroup, Netns, run_in};
 
 pub use cassandra::Given;
 

@@ -3,8 +3,8 @@
 use std::net::SocketAddr;
 
 use anyhow::Context;
+use sandbox::Metric;
 use serde::{Deserialize, de::DeserializeOwned};
-use testkit::sandbox::Metric;
 
 use super::{
     order::Answer,

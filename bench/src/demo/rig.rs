@@ -3,7 +3,7 @@
 use std::{net::SocketAddr, time::Duration};
 
 use anyhow::{Context, bail, ensure};
-use testkit::sandbox::Agent;
+use sandbox::Agent;
 
 use super::{
     order::{Answer, Hello, Reply, Work},

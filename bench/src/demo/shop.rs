@@ -265,7 +265,7 @@ fn checked<T, E: std::error::Error + Send + Sync + 'static>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use testkit::node::{Node, NodeOptions};
+    use cql_node::{Node, NodeOptions};
 
     #[test]
     fn it_counts_what_it_sends() {

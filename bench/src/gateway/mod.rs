@@ -17,7 +17,7 @@ use std::{
 };
 
 use anyhow::{Context, ensure};
-use testkit::sandbox::{Cgroup, Netns, run_in};
+use sandbox::{Cgroup, Netns, run_in};
 
 use crate::interrupt;
 

@@ -7,7 +7,7 @@ use std::{
 };
 
 use anyhow::{Context, ensure};
-use testkit::sandbox::{Netns, run_in};
+use sandbox::{Netns, run_in};
 
 const PROGRAM: &str = "nft";
 

@@ -16,8 +16,8 @@ pub use forward::FORWARD;
 pub use load::workload::Topology;
 use load::workload::{Job, Protocol};
 use report::schema::PathKind;
+use sandbox::Metric;
 pub use shortcut::SHORTCUT;
-use testkit::sandbox::Metric;
 
 use crate::gateway::nftables;
 

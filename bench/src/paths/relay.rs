@@ -1,6 +1,6 @@
 //! The agent copies and does not decode: what splice falls back to.
 
-use testkit::sandbox::Metric;
+use sandbox::Metric;
 
 use super::{Ours, Topology, sessions, sum};
 

@@ -1,6 +1,6 @@
 //! Decided at layer 4, and past TCP where both ends are on this host.
 
-use testkit::sandbox::Metric;
+use sandbox::Metric;
 
 use super::{Ours, Topology, conversations, sum};
 

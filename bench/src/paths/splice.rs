@@ -1,7 +1,7 @@
 //! In the agent until its handshake has told what it is; from then on in the kernel.
 
 use load::workload::Job;
-use testkit::sandbox::Metric;
+use sandbox::Metric;
 
 use super::{Ours, Topology, sessions, sum};
 

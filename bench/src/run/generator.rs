@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::bail;
 use load::order::{Answer, Hello, Order, Reply};
-use testkit::sandbox::{Cgroup, Netns};
+use sandbox::{Cgroup, Netns};
 
 use crate::worker::Worker;
 

@@ -1,7 +1,7 @@
 //! How flows were handed to the kernel, as an agent's metrics have it.
 
 use report::schema::HandOvers;
-use testkit::sandbox::Metric;
+use sandbox::Metric;
 
 const SECONDS: &str = "underpass_handover_seconds";
 

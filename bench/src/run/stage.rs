@@ -18,7 +18,7 @@ use load::{
 };
 use peers::{Running, Setup, Traffic};
 use report::schema::HandOvers;
-use testkit::sandbox::{Agent, Cgroup, Netns};
+use sandbox::{Agent, Cgroup, Netns};
 
 use super::{generator::Generator, hand_overs, lines::Lines, verify};
 use crate::{

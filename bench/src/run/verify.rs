@@ -1,7 +1,7 @@
 //! Whether each of our paths was taken: without it, a flow that slipped past the agent would be
 //! measured as a very fast proxy.
 
-use testkit::sandbox::Metric;
+use sandbox::Metric;
 
 use crate::paths::{Ours, Topology};
 

@@ -34,9 +34,9 @@ use std::{
 use common::{BINARY, accept, eventually};
 use frames::{RESPONSE, RESULT, frame, query, ready, startup, void};
 use nix::sys::signal::Signal;
+use sandbox::{Agent, Sandbox};
 use serde_json::Value;
 use tempfile::TempDir;
-use testkit::sandbox::{Agent, Sandbox};
 use wire::{
     Conversation, Host, PREPARE, auth_response, auth_success, authenticate, host, set_keyspace,
 };

@@ -529,6 +529,6 @@ fn processes_in_other_namespaces_are_balanced_as_well() {
         assert!(works(&mut client));
         client.peer_addr().unwrap()
     };
-    let peer = testkit::sandbox::run_in(Some(netns), Some(cgroup), dial).unwrap();
+    let peer = sandbox::run_in(Some(netns), Some(cgroup), dial).unwrap();
     assert_eq!(peer, fleet.dialled());
 }

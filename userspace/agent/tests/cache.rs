@@ -37,12 +37,12 @@ use std::{
 };
 
 use common::{PATIENCE, eventually};
+use cql_node::NodeOptions;
 use frames::{RESULT, frame, query, startup};
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
-use testkit::node::NodeOptions;
 use world::{
     AUTH_RESPONSE, AUTH_SUCCESS, Client, ERROR, EXECUTE, World, bound, insert, node, plain, short,
     world,
@@ -121,7 +121,7 @@ impl Drop for Redis<'_> {
 fn with_redis(name: &str, body: impl FnOnce(&World<'_>, Redis<'_>)) {
     if let Err(error) = Command::new(PROGRAM).arg("--version").output() {
         assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
-        return testkit::skip::skip(name, "redis-server is not installed");
+        return sandbox::skip::skip(name, "redis-server is not installed");
     }
     world(|world| body(world, Redis::start(world)));
 }

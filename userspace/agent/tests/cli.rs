@@ -203,7 +203,7 @@ fn run_without_root_says_so() {
     )
     .unwrap();
     let copy = folder.path().join("underpass");
-    testkit::program::copy(BINARY, &copy).unwrap();
+    sandbox::program::copy(BINARY, &copy).unwrap();
     let mut command = Command::new(&copy);
     command
         .args(["run", "--config", path(&policy)])

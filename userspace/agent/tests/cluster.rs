@@ -17,12 +17,10 @@ use std::{
 };
 
 use common::{BINARY, Hosts, enrich};
+use cql_node::{Node, NodeOptions};
+use sandbox::{Agent, Cgroup, Netns, Sandbox, run_in};
 use scylla::client::{session::Session, session_builder::SessionBuilder};
 use serde_json::Value;
-use testkit::{
-    node::{Node, NodeOptions},
-    sandbox::{Agent, Cgroup, Netns, Sandbox, run_in},
-};
 
 const PORT: u16 = 9042;
 const KEYS: i32 = 300;

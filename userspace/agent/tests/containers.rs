@@ -26,9 +26,9 @@ use std::{
 use common::{BINARY, PATIENCE, eventually, rule, to};
 use cri::Cri;
 use docker::Docker;
+use sandbox::{Agent, Netns, Sandbox, run_in};
 use serde_json::Value;
 use ship::{Container, Mood};
-use testkit::sandbox::{Agent, Netns, Sandbox, run_in};
 
 const PORT: u16 = 9042;
 

@@ -12,8 +12,8 @@ use std::{os::unix::process::CommandExt, path::Path, process::Command};
 
 use common::{BINARY, rule, to};
 use dataplane::Splices;
+use sandbox::{Agent, Sandbox};
 use serde_json::Value;
-use testkit::sandbox::{Agent, Sandbox};
 
 /// What doctor finds: what, and how it is.
 struct Found(Vec<(String, String)>);
@@ -136,7 +136,7 @@ fn without_root_doctor_says_that_it_cannot_look() {
     let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
     std::fs::set_permissions(folder.path(), open).unwrap();
     let copy = folder.path().join("underpass");
-    testkit::program::copy(BINARY, &copy).unwrap();
+    sandbox::program::copy(BINARY, &copy).unwrap();
     let mut command = Command::new(&copy);
     command
         .args(["doctor", "--json"])

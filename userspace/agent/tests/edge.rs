@@ -16,7 +16,7 @@ use std::{
 };
 
 use common::{BINARY, eventually};
-use testkit::sandbox::{Agent, Netns, Sandbox, run_in};
+use sandbox::{Agent, Netns, Sandbox, run_in};
 
 /// A SYN that was dropped is sent again a second later.
 const DROPPED: Duration = Duration::from_millis(300);

@@ -41,12 +41,12 @@ use std::{
 };
 
 use common::eventually;
+use cql_node::{Client, Delays, NodeOptions};
 use frames::query;
 use nix::sys::signal::Signal;
 use peer::Peer;
 use scripted::has;
 use scylla::client::session_builder::SessionBuilder;
-use testkit::node::{Client, Delays, NodeOptions};
 use world::{ERROR, World, plain, world, world_of};
 
 const RESULT: u8 = frames::RESULT;

@@ -16,11 +16,9 @@ use std::{
 };
 
 use common::*;
+use integrity::{Choices, Cql, Options, Plan, Report, Server, drive};
 use nix::sys::signal::Signal;
-use testkit::{
-    integrity::{Choices, Cql, Options, Plan, Report, Server, drive},
-    sandbox::Agent,
-};
+use sandbox::Agent;
 
 const ENTRIES: usize = 8;
 const SMALL: &str = "UNDERPASS_TEST_ENTRIES=8";

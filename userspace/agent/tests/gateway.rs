@@ -22,7 +22,7 @@ use std::io::{ErrorKind, Read, Write};
 use common::{Family, eventually, works};
 use dataplane::edge::maglev::Table;
 use hosts::{ENRICHED, ENRICHED_TOO, Hosts, QUICK, both};
-use testkit::sandbox::Agent;
+use sandbox::Agent;
 
 const FAMILIES: [Family; 2] = [Family::V4, Family::V6];
 

@@ -29,7 +29,7 @@ use std::{
 use common::{Family, works};
 use flood::{Flood, SOURCES};
 use hosts::{Hosts, QUICK, both};
-use testkit::sandbox::{Agent, stay_on_one_processor};
+use sandbox::{Agent, stay_on_one_processor};
 
 /// With the flood and without it in turns, so that whatever else this machine does falls on both.
 const TURN: Duration = Duration::from_millis(60);

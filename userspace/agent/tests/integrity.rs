@@ -12,10 +12,8 @@ mod ways;
 
 use std::{net::TcpListener, path::Path, time::Duration};
 
-use testkit::{
-    integrity::{Choices, Cql, Helper, Options, Plan, Report, Server, child, drive},
-    sandbox::{Agent, Sandbox},
-};
+use integrity::{Choices, Cql, Helper, Options, Plan, Report, Server, child, drive};
+use sandbox::{Agent, Sandbox};
 
 /// Tests run side by side, on whatever machine there is.
 const LOADED: Duration = Duration::from_secs(5);

@@ -18,7 +18,7 @@ mod traffic;
 use std::path::Path;
 
 use host::*;
-use testkit::sandbox::Agent;
+use sandbox::Agent;
 use traffic::Traffic;
 
 const BINARY: &str = env!("CARGO_BIN_EXE_underpass");
@@ -156,7 +156,7 @@ fn mark(agent: &Agent<'_>, target: &str, action: &str) -> String {
 /// The agent's version is what the script says.
 fn of_version(script: &Path, version: &str) {
     let switch = format!("UNDERPASS_TEST_VERSION={version}");
-    testkit::program::switched(script, BINARY, &switch).unwrap();
+    sandbox::program::switched(script, BINARY, &switch).unwrap();
 }
 
 #[test]
@@ -276,7 +276,7 @@ fn at_whatever_moment_an_agent_dies_no_byte_is_wrong() {
     let folder = tempfile::tempdir().unwrap();
     let script = folder.path().join("agent");
     // Taken back and handed over again as often, by agents and keepers alike.
-    testkit::program::switched(&script, BINARY, "UNDERPASS_TEST_RECALL_MS=10").unwrap();
+    sandbox::program::switched(&script, BINARY, "UNDERPASS_TEST_RECALL_MS=10").unwrap();
     for engine in ENGINES {
         let mut agent = host.agent_as(&script, engine);
         let (mut survived, mut ended) = (0, 0);

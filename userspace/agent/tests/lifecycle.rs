@@ -19,7 +19,7 @@ use std::{
 use common::*;
 use nix::sys::signal::Signal;
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
-use testkit::sandbox::{Agent, Netns, Sandbox, run_in};
+use sandbox::{Agent, Netns, Sandbox, run_in};
 
 fn outcome(agent: &Agent<'_>, rule: &str, outcome: &str) -> f64 {
     let name = format!("underpass_connections_total{{outcome=\"{outcome}\",rule=\"{rule}\"}}");

@@ -32,9 +32,9 @@ mod world;
 use std::{net::TcpStream, thread, time::Duration};
 
 use common::eventually;
+use cql_node::{Delays, NodeOptions};
 use frames::{RESULT, frame, query};
 use nix::sys::signal::Signal;
-use testkit::node::{Delays, NodeOptions};
 use world::{Client, ERROR, EXECUTE, bound, hangs, insert, nobody, node, short, world};
 
 const BATCH: u8 = 0x0D;

@@ -36,7 +36,7 @@ use common::{
     BINARY, FAMILIES, Family, PATIENCE, accept, cause, connect, enrich, eventually, socket,
 };
 use container::{Container, PORT};
-use testkit::sandbox::{Agent, Netns, Sandbox, run_in};
+use sandbox::{Agent, Netns, Sandbox, run_in};
 
 /// Each is a thread that ends at some moment while the agent comes.
 const CALLERS: usize = 100;

@@ -22,7 +22,7 @@ use std::{
 use cassandra_protocol::crc;
 use common::*;
 use dataplane::trial::Random;
-use testkit::sandbox::{Agent, stay_on_one_processor};
+use sandbox::{Agent, stay_on_one_processor};
 
 const ERROR: u8 = 0x00;
 const STARTUP: u8 = 0x01;

@@ -23,12 +23,10 @@ mod common;
 use std::{env, process::Command, sync::Arc, time::Duration};
 
 use common::*;
+use cql_node::{Delays, Node, NodeOptions, Tally};
+use sandbox::Agent;
+use sandbox::driver::{self, Client, Seen};
 use serde_json::Value;
-use testkit::{
-    driver::{self, Client, Seen},
-    node::{Delays, Node, NodeOptions, Tally},
-    sandbox::Agent,
-};
 
 /// Another number with UNDERPASS_REQUESTS.
 const REQUESTS: usize = 1_000_000;
@@ -204,7 +202,7 @@ fn a_million_requests_of_a_driver_are_counted_and_measured() {
     the_meter_agrees(&agent, &node.tally());
     if !is_judged {
         let reason = "the machine is too busy: answers wait for the driver";
-        testkit::skip::skip("observe_truth", reason);
+        sandbox::skip::skip("observe_truth", reason);
     }
 }
 

@@ -21,8 +21,8 @@ use std::{
 use common::*;
 use nix::libc;
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
+use sandbox::Agent;
 use socket2::{Domain, Protocol, Socket, Type};
-use testkit::sandbox::Agent;
 
 /// `UP_FRESH_NS`.
 const FRESH: Duration = Duration::from_millis(100);

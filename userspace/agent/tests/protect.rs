@@ -14,15 +14,13 @@ mod kms;
 use std::{fs, net::SocketAddr, os::unix::fs::PermissionsExt, path::Path, sync::mpsc, thread};
 
 use common::{Hosts, PATIENCE, eventually};
+use cql_node::{Node, NodeOptions};
 use kms::{Kms, Mode};
 use nix::sys::signal::Signal;
+use sandbox::{Agent, run_in};
 use scylla::{
     client::{session::Session, session_builder::SessionBuilder},
     statement::batch::Batch,
-};
-use testkit::{
-    node::{Node, NodeOptions},
-    sandbox::{Agent, run_in},
 };
 use tokio::runtime::Runtime;
 

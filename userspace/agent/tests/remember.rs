@@ -16,7 +16,7 @@ use std::fs;
 use common::eventually;
 use host::{Program, host, listen, serve_all, switched_host};
 use nix::sys::signal::Signal;
-use testkit::sandbox::Cgroup;
+use sandbox::Cgroup;
 
 /// The kernel meets `first`, and who has no user is decided by `rest`.
 fn policy(lasts: &str) -> String {

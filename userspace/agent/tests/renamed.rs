@@ -19,12 +19,12 @@ mod frames;
 #[path = "session_rules/wire.rs"]
 mod wire;
 
+use cql_node::{Node, NodeOptions};
 use scylla::{
     client::{SelfIdentity, session::Session, session_builder::SessionBuilder},
     cluster::ClusterState,
     statement::batch::Batch,
 };
-use testkit::node::{Node, NodeOptions};
 use wire::{Host, host};
 
 const POLICY: &str = "\

@@ -32,8 +32,8 @@ use std::{
 
 use common::eventually;
 use frames::{RESPONSE, RESULT, frame, query, ready, startup, void};
+use sandbox::run_in;
 use serde_json::Value;
-use testkit::sandbox::run_in;
 use wire::{Conversation, Host, PREPARE, auth_response, auth_success, authenticate, host};
 
 /// One rule, `r`.

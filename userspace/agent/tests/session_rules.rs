@@ -32,7 +32,7 @@ use cassandra_protocol::{
 };
 use common::BINARY;
 use frames::{frame, query, ready, startup, void};
-use testkit::sandbox::{Agent, Sandbox};
+use sandbox::{Agent, Sandbox};
 use wire::{
     Conversation, PREPARE, auth_response, auth_success, authenticate, host, refusal, rows,
     set_keyspace,

@@ -31,8 +31,8 @@ use nix::sys::{
     epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout},
     signal::Signal,
 };
+use sandbox::{Agent, run_in};
 use socket2::{Domain, Protocol, Socket, Type};
-use testkit::sandbox::{Agent, run_in};
 
 /// `UP_SHORTCUT_FLOW_BYTES`.
 const FLOW_BYTES: usize = 1 << 20;

@@ -30,11 +30,9 @@ use std::{
     time::Duration,
 };
 
+use integrity::{Choices, Cql, Helper, Options, Plan, Report, Server, child, drive};
+use sandbox::{Agent, Sandbox};
 use socket2::{Domain, Socket, Type};
-use testkit::{
-    integrity::{Choices, Cql, Helper, Options, Plan, Report, Server, child, drive},
-    sandbox::{Agent, Sandbox},
-};
 
 use common::{BINARY, kernel_bytes};
 
@@ -80,7 +78,7 @@ fn agent_as<'a>(binary: &Path, sandbox: &'a Sandbox, engine: &str, port: u16) ->
 /// The agent, with a switch for tests set.
 fn switched(folder: &Path, switch: &str) -> PathBuf {
     let script = folder.join("switched");
-    testkit::program::switched(&script, BINARY, switch).unwrap();
+    sandbox::program::switched(&script, BINARY, switch).unwrap();
     script
 }
 

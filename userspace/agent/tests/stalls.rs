@@ -12,10 +12,8 @@ mod ways;
 
 use std::path::Path;
 
-use testkit::{
-    integrity::{Plan, drive},
-    sandbox::Sandbox,
-};
+use integrity::{Plan, drive};
+use sandbox::Sandbox;
 use ways::{WAYS, agent};
 
 /// Others may keep the machine busy.

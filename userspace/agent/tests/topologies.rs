@@ -14,7 +14,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use testkit::sandbox::Cgroup;
+use sandbox::Cgroup;
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 /// The longest walk takes a quarter of it.
@@ -61,7 +61,7 @@ fn checkout() -> tempfile::TempDir {
     let built = Path::new(env!("CARGO_BIN_EXE_underpass")).parent().unwrap();
     assert!(
         built.join("cql-node").exists(),
-        "cql-node is not built: cargo build -p underpass-testkit --bins"
+        "cql-node is not built: cargo build -p underpass-cql-node --bins"
     );
     symlink(built, folder.path().join("target/release")).unwrap();
     folder

@@ -37,7 +37,7 @@ use collector::{Collector, Says, listen, listen_at, text};
 use common::{BINARY, eventually};
 use frames::{RESPONSE, RESULT, frame, query, ready, startup, void};
 use opentelemetry_proto::tonic::trace::v1::{Span, span::SpanKind, status::StatusCode};
-use testkit::sandbox::{Agent, Sandbox};
+use sandbox::{Agent, Sandbox};
 use wire::{Conversation, Host, PREPARE, host, rows, set_keyspace};
 
 const SELECT: &str = "SELECT v FROM shop.orders WHERE id = 'secret'";

@@ -32,8 +32,8 @@ use proptest::{
     strategy::ValueTree,
     test_runner::{Config, RngSeed, TestRunner},
 };
+use sandbox::{Cgroup, Netns, Sandbox, run_in};
 use socket2::{Domain, SockRef, Socket, Type};
-use testkit::sandbox::{Cgroup, Netns, Sandbox, run_in};
 
 const POLICIES: u32 = 60;
 const CONNECTIONS: usize = 60;

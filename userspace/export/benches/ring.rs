@@ -25,7 +25,7 @@ use criterion::Criterion;
 fn main() {
     let target = results::target();
     // Before it is at work itself.
-    let circumstances = testkit::measured::circumstances();
+    let circumstances = sandbox::measured::circumstances();
     let mut criterion = Criterion::default()
         .output_directory(&target.join("criterion"))
         .configure_from_args();

@@ -14,7 +14,7 @@
 mod results;
 
 use results::{Results, SCHEMA};
-use testkit::measured::file;
+use sandbox::measured::file;
 
 #[test]
 fn the_page_is_rendered_from_the_file() {

@@ -28,7 +28,7 @@ pub fn make(folder: &Path, bytes: &str) -> Result<PathBuf> {
         "-p",
         "underpass",
         "-p",
-        "underpass-testkit",
+        "underpass-integrity",
     ]))?;
     let root = folder.join("guest");
     if root.exists() {

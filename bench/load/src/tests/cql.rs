@@ -1,6 +1,6 @@
 //! CQL on the embedded node, raw and by its driver.
 
-use testkit::node::{self, Node, NodeOptions};
+use cql_node::{Node, NodeOptions};
 
 use super::{binds, connect, job, operation, statement, work};
 use crate::{
@@ -211,7 +211,7 @@ fn several_nodes_hold_their_keys_and_no_others() {
 #[test]
 fn generators_log_in() {
     let options = NodeOptions {
-        credentials: Some(node::Credentials {
+        credentials: Some(cql_node::Credentials {
             user: "ann".into(),
             password: "secret".into(),
         }),

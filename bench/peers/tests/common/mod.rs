@@ -7,8 +7,8 @@ use std::{
     time::Duration,
 };
 
+use cql_node::{Node, NodeOptions};
 use peers::{Found, Overrides, Peer, Setup, Traffic};
-use testkit::node::{Node, NodeOptions};
 
 pub const ERROR: u8 = 0x00;
 pub const READY: u8 = 0x02;
@@ -78,7 +78,7 @@ pub fn found(test: &str, name: &str) -> Option<(&'static dyn Peer, Found)> {
             Some((peer, found))
         }
         Err(absent) if matches!(name, "haproxy" | "nginx") => {
-            testkit::skip::skip(test, &absent.why);
+            sandbox::skip::skip(test, &absent.why);
             None
         }
         Err(absent) => {

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use anyhow::Context;
 use load::workload::{Database, Protocol, Variant};
 use peers::Setup;
-use testkit::sandbox::{Agent, run_in};
+use sandbox::{Agent, run_in};
 
 use super::{Lane, Stage, traffic};
 use crate::{

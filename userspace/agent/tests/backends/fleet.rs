@@ -12,10 +12,8 @@ use std::{
 
 use serde_json::Value;
 
-use testkit::{
-    node::{Node, NodeOptions},
-    sandbox::{Agent, run_in},
-};
+use cql_node::{Node, NodeOptions};
+use sandbox::{Agent, run_in};
 
 use crate::{common::*, peers};
 

@@ -9,9 +9,9 @@ use std::{
     sync::mpsc,
 };
 
+use cql_node::Node;
 use serde_json::Value;
 use tempfile::TempDir;
-use testkit::node::Node;
 
 use super::{
     common::{BINARY, PATIENCE},

@@ -14,8 +14,8 @@ use std::{
     time::Duration,
 };
 
+use sandbox::{Agent, Netns, Sandbox, Wire};
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
-use testkit::sandbox::{Agent, Netns, Sandbox, Wire};
 
 /// What the agent under test is.
 pub const BINARY: &str = env!("CARGO_BIN_EXE_underpass");
@@ -129,7 +129,7 @@ impl Hosts {
     /// An agent with a switch for tests set, `NAME=value`.
     pub fn switched(&self, switch: &str, settings: &str, policy: &str) -> Agent<'_> {
         let binary = self.folder.path().join(switch);
-        testkit::program::switched(&binary, BINARY, switch).unwrap();
+        sandbox::program::switched(&binary, BINARY, switch).unwrap();
         let (netns, cgroup) = (Some(&self.app.netns), &self.app.cgroup);
         Agent::start(&binary, netns, cgroup, settings, policy).unwrap()
     }
@@ -150,7 +150,7 @@ impl Hosts {
                 .unwrap(),
             Distance::There => {
                 let bind = || TcpListener::bind((ip, 0));
-                testkit::sandbox::run_in(Some(&self.database), None, bind)
+                sandbox::run_in(Some(&self.database), None, bind)
                     .unwrap()
                     .unwrap()
             }

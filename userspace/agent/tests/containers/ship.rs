@@ -11,7 +11,7 @@ use std::{
     },
 };
 
-use testkit::sandbox::{Cgroup, Netns, Sandbox, run_in};
+use sandbox::{Cgroup, Netns, Sandbox, run_in};
 
 use super::common::{Family, accept, connect};
 

@@ -2,10 +2,8 @@
 
 use std::{net::SocketAddr, path::Path};
 
-use testkit::{
-    sandbox::{Agent, Cgroup},
-    skip,
-};
+use sandbox::skip;
+use sandbox::{Agent, Cgroup};
 
 /// The one rule's name.
 pub const RULE: &str = "cassandra";

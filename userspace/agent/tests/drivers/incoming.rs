@@ -7,10 +7,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use testkit::{
-    sandbox::{Agent, Netns, Sandbox, run_in},
-    skip,
-};
+use sandbox::skip;
+use sandbox::{Agent, Netns, Sandbox, run_in};
 use tokio::{runtime, time};
 
 use super::{

@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use sandbox::Cgroup;
 use scylla::{client::session::Session, statement::prepared::PreparedStatement};
-use testkit::sandbox::Cgroup;
 use tokio::time;
 
 use super::{

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use testkit::sandbox::Cgroup;
+use sandbox::Cgroup;
 
 use super::{
     cassandra::{Cassandra, RULE},

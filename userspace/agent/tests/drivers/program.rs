@@ -3,7 +3,8 @@
 
 use std::{collections::BTreeMap, fs};
 
-use testkit::{sandbox::Cgroup, skip};
+use sandbox::Cgroup;
+use sandbox::skip;
 
 use super::{
     cassandra::{Cassandra, PIPELINE},

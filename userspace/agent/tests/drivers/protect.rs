@@ -2,8 +2,8 @@
 
 use std::{fs, os::unix::fs::PermissionsExt};
 
+use sandbox::Cgroup;
 use scylla::{client::Compression, client::session::Session};
-use testkit::sandbox::Cgroup;
 
 use super::{
     cassandra::Cassandra,

@@ -1,6 +1,7 @@
 //! The Python driver and cqlsh, as processes of the cgroup.
 
-use testkit::{sandbox::Cgroup, skip};
+use sandbox::Cgroup;
+use sandbox::skip;
 
 use super::{
     cassandra::{Cassandra, PIPELINE, RULE},

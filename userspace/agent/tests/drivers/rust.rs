@@ -5,10 +5,10 @@ use std::{
     net::{IpAddr, SocketAddr},
 };
 
+use sandbox::{Agent, Cgroup, run_in};
 use scylla::client::{
     Compression, SelfIdentity, session::Session, session_builder::SessionBuilder,
 };
-use testkit::sandbox::{Agent, Cgroup, run_in};
 
 use super::{
     cassandra::{Cassandra, PIPELINE},

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use testkit::sandbox::{Agent, Metric};
+use sandbox::{Agent, Metric};
 
 use super::cassandra::{PIPELINE, RULE};
 

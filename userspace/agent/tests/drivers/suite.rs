@@ -7,8 +7,8 @@ use std::{
     process::Command,
 };
 
+use sandbox::{Cgroup, run_in};
 use serde_json::Value;
-use testkit::sandbox::{Cgroup, run_in};
 
 use super::cassandra::Cassandra;
 
@@ -20,7 +20,7 @@ pub type Details = BTreeMap<String, Value>;
 
 /// Where the suites' sources are.
 pub fn folder() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../testkit/drivers")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../sandbox/drivers")
 }
 
 /// Runs `words` as an application, of `cgroup` if there is one; all of its cases have to pass.

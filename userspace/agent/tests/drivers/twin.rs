@@ -7,7 +7,7 @@ use std::{
     process::{Child, Command, Stdio},
 };
 
-use testkit::sandbox::Sandbox;
+use sandbox::Sandbox;
 
 const CONFIG: &str = "-Dcassandra.config=file://";
 const STORAGE: &str = "-Dcassandra.storagedir=";

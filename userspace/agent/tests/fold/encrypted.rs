@@ -7,9 +7,9 @@ use std::{
     thread,
 };
 
+use cql_node::NodeOptions;
 use rustls::{ClientConnection, ServerConfig, StreamOwned};
 use tempfile::TempDir;
-use testkit::node::NodeOptions;
 
 use super::{
     FOLD, RESULT, SELECT, asked, became,

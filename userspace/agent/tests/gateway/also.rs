@@ -8,11 +8,9 @@ use crate::{
     hosts::{self, ENRICHED, Hosts, QUICK},
     outcome,
 };
+use cql_node::{Node, NodeOptions};
+use sandbox::run_in;
 use socket2::{Domain, Socket, Type};
-use testkit::{
-    node::{Node, NodeOptions},
-    sandbox::run_in,
-};
 
 /// The gateway's own database.
 const OWN: [&str; 2] = ["10.2.0.254:9042", "[fd00:2::fe]:9042"];

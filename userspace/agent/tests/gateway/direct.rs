@@ -10,7 +10,7 @@ use crate::{
     common::{self, eventually, works},
     hosts::{self, Hosts, QUICK, backends, both},
 };
-use testkit::sandbox::Agent;
+use sandbox::Agent;
 
 fn fate(agent: &Agent<'_>, fate: &str) -> f64 {
     let name = format!("underpass_edge_packets_total{{fate=\"{fate}\"}}");

@@ -12,7 +12,7 @@ use nix::{
     ifaddrs::getifaddrs,
     sys::socket::{AddressFamily, LinkAddr, MsgFlags, SockFlag, SockType, bind, send, socket},
 };
-use testkit::sandbox::run_in;
+use sandbox::run_in;
 
 use super::hosts::Hosts;
 

@@ -7,11 +7,9 @@ use std::{
     sync::Mutex,
 };
 
+use cql_node::{Node, NodeOptions};
+use sandbox::{Agent, Netns, Sandbox, run_in};
 use socket2::{Domain, Socket, Type};
-use testkit::{
-    node::{Node, NodeOptions},
-    sandbox::{Agent, Netns, Sandbox, run_in},
-};
 
 use crate::common::{BINARY, Family, PATIENCE};
 

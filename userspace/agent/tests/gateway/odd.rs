@@ -8,8 +8,8 @@ use crate::{
     hosts::{self, Hosts, virtual_address},
 };
 use nix::{libc, setsockopt_impl, sockopt_impl, sys::socket::setsockopt};
+use sandbox::{Agent, run_in};
 use socket2::{Domain, Socket, Type};
-use testkit::sandbox::{Agent, run_in};
 
 sockopt_impl!(
     /// Behind the IPv4 header of each packet.

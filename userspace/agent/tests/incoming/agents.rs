@@ -2,9 +2,9 @@
 
 use crate::common::{BINARY, Family, accept, enrich, eventually};
 use crate::hosts::*;
+use sandbox::Agent;
 use std::net::SocketAddr;
 use std::{io::ErrorKind, path::Path};
-use testkit::sandbox::Agent;
 
 #[test]
 fn without_the_agent_the_next_client_follows_the_rules_fail() {

@@ -12,7 +12,7 @@ use std::{
 };
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use testkit::sandbox::Agent;
+use sandbox::Agent;
 
 use crate::{
     common::{BINARY, Family, accept, enrich, eventually, rule, to},

@@ -6,8 +6,8 @@ use std::{
     path::Path,
 };
 
+use sandbox::{Agent, Netns, Sandbox, run_in};
 use socket2::{Domain, Socket, Type};
-use testkit::sandbox::{Agent, Netns, Sandbox, run_in};
 
 use crate::common::{BINARY, Family, PATIENCE, eventually, options, supported};
 

@@ -2,7 +2,7 @@
 
 use std::{net::TcpListener, path::Path};
 
-use testkit::sandbox::Agent;
+use sandbox::Agent;
 
 use crate::{
     common::{BINARY, Family, accept, eventually},

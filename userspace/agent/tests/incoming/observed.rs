@@ -5,7 +5,7 @@ use std::{
     net::{SocketAddr, TcpListener},
 };
 
-use testkit::sandbox::Agent;
+use sandbox::Agent;
 
 use crate::common::{Family, accept, eventually, options, rule, supported, to};
 use crate::hosts::*;

@@ -5,8 +5,8 @@ use crate::{
     hosts::*,
     spliced::{riding, spliced},
 };
+use sandbox::{Agent, Sandbox};
 use std::path::Path;
-use testkit::sandbox::{Agent, Sandbox};
 
 #[test]
 fn databases_in_another_namespace_are_served_there() {

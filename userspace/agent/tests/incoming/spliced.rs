@@ -7,10 +7,8 @@ use std::{
     time::Duration,
 };
 
-use testkit::{
-    integrity::{Choices, Cql, Helper, Options, Plan, Report, Server, child, drive},
-    sandbox::{Agent, run_in},
-};
+use integrity::{Choices, Cql, Helper, Options, Plan, Report, Server, child, drive};
+use sandbox::{Agent, run_in};
 
 use crate::common::{BINARY, Family, accept, eventually, kernel_bytes};
 use crate::hosts::*;
@@ -123,7 +121,7 @@ fn every_byte_arrives_however_often_a_flow_is_handed_over() {
 /// The agent, with a switch for tests set.
 fn switched(folder: &Path, switch: &str) -> PathBuf {
     let script = folder.join("switched");
-    testkit::program::switched(&script, BINARY, switch).unwrap();
+    sandbox::program::switched(&script, BINARY, switch).unwrap();
     script
 }
 

@@ -7,10 +7,8 @@ use std::{
     time::Duration,
 };
 
-use testkit::{
-    integrity::{Plan, drive_while},
-    sandbox::{Agent, Sandbox},
-};
+use integrity::{Plan, drive_while};
+use sandbox::{Agent, Sandbox};
 
 use super::{
     LOADED,
@@ -57,7 +55,7 @@ fn at_whatever_moments_the_agent_dies_no_byte_is_wrong_on_any_path() {
         let recall = "UNDERPASS_TEST_RECALL_MS=10";
         let switch = format!("{recall} UNDERPASS_TEST_WITHOUT=splice_{other}");
         let binary = env!("CARGO_BIN_EXE_underpass");
-        testkit::program::switched(&script, binary, &switch).unwrap();
+        sandbox::program::switched(&script, binary, &switch).unwrap();
     };
     only(LIVES[0].0);
     let mut agent = agent(&script, &sandbox, "splice = \"auto\"", &servers);

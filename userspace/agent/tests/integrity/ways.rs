@@ -2,10 +2,8 @@
 
 use std::{net::TcpListener, path::Path};
 
-use testkit::{
-    integrity::{Choices, Cql, Options, Plan, Server},
-    sandbox::{Agent, Sandbox},
-};
+use integrity::{Choices, Cql, Options, Plan, Server};
+use sandbox::{Agent, Sandbox};
 
 const BY_EPOLL: [&str; 2] = ["epoll-edge", "epoll-level"];
 

@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use testkit::sandbox::Agent;
+use sandbox::Agent;
 
 use super::{ENGINES, host::*, mark, traffic::PATIENCE};
 

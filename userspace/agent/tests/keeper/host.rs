@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use testkit::sandbox::{Agent, Sandbox};
+use sandbox::{Agent, Sandbox};
 
 use super::{
     BINARY,

@@ -4,8 +4,8 @@
 use std::net::TcpListener;
 
 use cassandra_protocol::crc::{crc24, crc32};
+use sandbox::{Agent, Netns, Sandbox};
 use serde_json::{Value, json};
-use testkit::sandbox::{Agent, Netns, Sandbox};
 
 use super::{
     ENRICH,
@@ -83,7 +83,7 @@ fn mortal_host(way: &str, body: impl FnOnce(&mut Host<'_>, &Operator)) {
         host.agent.kill().unwrap();
         host.agent = agent(&sandbox, way);
     }
-    testkit::skip::skip("enriched", "this kernel does not splice");
+    sandbox::skip::skip("enriched", "this kernel does not splice");
 }
 
 fn agent<'s>(sandbox: &'s Sandbox, way: &str) -> Agent<'s> {

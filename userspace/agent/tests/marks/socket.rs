@@ -8,8 +8,8 @@ use std::{
     process::Command,
 };
 
+use sandbox::Agent;
 use serde_json::json;
-use testkit::sandbox::Agent;
 
 use super::{
     common::BINARY,
@@ -18,7 +18,7 @@ use super::{
 
 #[test]
 fn only_root_may_and_only_one_agent_has_the_socket() {
-    let sandbox = testkit::sandbox::Sandbox::new().unwrap();
+    let sandbox = sandbox::Sandbox::new().unwrap();
     let netns = Some(&sandbox.netns);
     let folder = tempfile::tempdir().unwrap();
     std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
@@ -38,7 +38,7 @@ fn only_root_may_and_only_one_agent_has_the_socket() {
         std::fs::set_permissions(folder.path().join(made), open).unwrap();
     }
     let copy = folder.path().join("underpass");
-    testkit::program::copy(BINARY, &copy).unwrap();
+    sandbox::program::copy(BINARY, &copy).unwrap();
     let mut nobody = Command::new(&copy);
     let args = ["mark", "all", "deny", "--control", socket.to_str().unwrap()];
     nobody.args(args).uid(65_534).gid(65_534).current_dir("/");

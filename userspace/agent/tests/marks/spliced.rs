@@ -7,8 +7,8 @@ use std::{
     time::Instant,
 };
 
+use sandbox::{Agent, Sandbox};
 use serde_json::{Value, json};
-use testkit::sandbox::{Agent, Sandbox};
 
 use super::{
     BY_KEYSPACE, ENRICH, OBSERVE, SELECT, begin,
@@ -50,7 +50,7 @@ fn splices(host: &Host<'_>) -> bool {
         sample(0.0) + sample(1.0) == 2
     });
     if sample(1.0) == 0 {
-        testkit::skip::skip(
+        sandbox::skip::skip(
             "a_spliced_flow_is_marked_too",
             "this kernel does not splice",
         );

@@ -10,11 +10,9 @@ use std::{
     thread,
 };
 
+use cql_node::{Node, NodeOptions};
 use nix::sys::signal::Signal;
-use testkit::{
-    node::{Node, NodeOptions},
-    sandbox::{Agent, Sandbox},
-};
+use sandbox::{Agent, Sandbox};
 
 use super::{
     common::{self, BINARY, PATIENCE, eventually},

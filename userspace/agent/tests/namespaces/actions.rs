@@ -13,10 +13,8 @@ use crate::{
     frames::{READY, RESPONSE, ready, startup},
     outcome, served, start,
 };
-use testkit::{
-    node::{Node, NodeOptions},
-    sandbox::{Netns, Sandbox, run_in},
-};
+use cql_node::{Node, NodeOptions};
+use sandbox::{Netns, Sandbox, run_in};
 
 /// What clients dial, and the database behind it.
 const VIRTUAL: &str = "10.9.0.10:9042";

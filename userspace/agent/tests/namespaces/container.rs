@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use testkit::sandbox::{Netns, Sandbox, run_in};
+use sandbox::{Netns, Sandbox, run_in};
 
 use super::common;
 

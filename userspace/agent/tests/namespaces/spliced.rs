@@ -5,10 +5,8 @@ use std::{
     time::Duration,
 };
 
-use testkit::{
-    integrity::{Choices, Cql, Options, Plan, Server, drive},
-    sandbox::{Agent, Sandbox, run_in},
-};
+use integrity::{Choices, Cql, Options, Plan, Server, drive};
+use sandbox::{Agent, Sandbox, run_in};
 
 use crate::{
     call,

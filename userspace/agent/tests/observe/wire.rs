@@ -8,7 +8,7 @@ use std::{
 };
 
 use super::*;
-use testkit::sandbox::{Carried, Faults, Wire};
+use sandbox::{Carried, Faults, Wire};
 
 const BAD: Faults = Faults {
     lost: 10,

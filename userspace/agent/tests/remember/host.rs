@@ -10,7 +10,7 @@ use std::{
 };
 
 use nix::sys::signal::Signal;
-use testkit::sandbox::{Agent, Sandbox, run_in};
+use sandbox::{Agent, Sandbox, run_in};
 
 use super::common::{BINARY, eventually};
 
@@ -32,7 +32,7 @@ pub fn host(policy: &str, body: impl FnOnce(&mut Host<'_>)) {
 pub fn switched_host(switch: &str, policy: &str, body: impl FnOnce(&mut Host<'_>)) {
     let folder = tempfile::tempdir().unwrap();
     let script = folder.path().join("agent");
-    testkit::program::switched(&script, BINARY, switch).unwrap();
+    sandbox::program::switched(&script, BINARY, switch).unwrap();
     host_by(&script, policy, body);
 }
 

@@ -1,11 +1,11 @@
 //! A real driver, let in, decoded and turned away by its name, its user and its keyspace.
 
+use cql_node::{Node, NodeOptions};
 use scylla::{
     client::{SelfIdentity, session::Session, session_builder::SessionBuilder},
     errors::{DbError, ExecutionError, RequestAttemptError},
 };
 use serde_json::Value;
-use testkit::node::{Node, NodeOptions};
 
 use super::wire::{Host, host};
 

@@ -10,8 +10,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use sandbox::{Agent, Netns, Sandbox, run_in};
 use serde_json::Value;
-use testkit::sandbox::{Agent, Netns, Sandbox, run_in};
 
 use super::{
     common::{BINARY, PATIENCE, accept, eventually},

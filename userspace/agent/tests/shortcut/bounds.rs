@@ -7,8 +7,8 @@ use std::{
 };
 
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
+use sandbox::Agent;
 use socket2::SockRef;
-use testkit::sandbox::Agent;
 
 use crate::{
     FLOW_BYTES, FLOW_MESSAGES, bytes, common::*, exchange, flows, listen, messages, pair, pattern,

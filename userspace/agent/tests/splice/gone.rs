@@ -6,8 +6,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use sandbox::{Agent, Sandbox};
 use socket2::SockRef;
-use testkit::sandbox::{Agent, Sandbox};
 
 use crate::{
     DRIVER, LOADED, agent_as,

@@ -7,7 +7,7 @@ use aya::{
     maps::{MapData, SockHash},
     programs::SkMsg,
 };
-use testkit::sandbox::Sandbox;
+use sandbox::Sandbox;
 
 use crate::{agent, listener, pair, why_on};
 

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use testkit::sandbox::{Agent, Sandbox};
+use sandbox::{Agent, Sandbox};
 
 use crate::{BINARY, ENGINES, listener, pair, policy, switched, why_on};
 

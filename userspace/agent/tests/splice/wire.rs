@@ -6,10 +6,8 @@ use std::{
     path::Path,
 };
 
-use testkit::{
-    integrity::{Choices, Cql, Options, Plan, Report, Server, drive},
-    sandbox::{Faults, run_in},
-};
+use integrity::{Choices, Cql, Options, Plan, Report, Server, drive};
+use sandbox::{Faults, run_in};
 
 use crate::{
     BINARY, COST, DRIVER, LOADED, NEVER_BLOCKS, agent_as,

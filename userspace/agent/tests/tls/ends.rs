@@ -8,9 +8,9 @@ use std::{
 };
 
 use rustls::{ClientConfig, ClientConnection, ServerConfig, ServerConnection, StreamOwned};
+use sandbox::{Agent, Sandbox};
 use serde_json::Value;
 use tempfile::TempDir;
-use testkit::sandbox::{Agent, Sandbox};
 
 use super::{
     certs::{Authority, NAME, Signed, file},

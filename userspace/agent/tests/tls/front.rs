@@ -8,7 +8,7 @@ use std::{
 };
 
 use rustls::ServerConfig;
-use testkit::sandbox::Sandbox;
+use sandbox::Sandbox;
 use tokio::{
     io::{AsyncWriteExt, copy, sink, split},
     net::TcpStream,

@@ -8,8 +8,8 @@ use std::{
     thread,
 };
 
+use cql_node::{Node, NodeOptions};
 use rustls::ServerConfig;
-use testkit::node::{Node, NodeOptions};
 
 use super::{
     certs::{Authority, NAME},
@@ -174,7 +174,7 @@ fn the_same_where_only_the_database_encrypts() {
 #[test]
 fn a_driver_that_encrypts_by_openssl() {
     let name = "a_driver_that_encrypts_by_openssl";
-    let Some(python) = testkit::skip::provided(name, "UNDERPASS_PYTHON") else {
+    let Some(python) = sandbox::skip::provided(name, "UNDERPASS_PYTHON") else {
         return;
     };
     secure(|s| {

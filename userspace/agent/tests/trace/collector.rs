@@ -17,7 +17,7 @@ use opentelemetry_proto::tonic::{
     trace::v1::Span,
 };
 use rustls::ServerConfig;
-use testkit::sandbox::Sandbox;
+use sandbox::Sandbox;
 use tokio::{
     io::DuplexStream,
     runtime,

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, fmt::Write as _, fs};
 
-use testkit::measured::file;
+use sandbox::measured::file;
 
 use super::*;
 

@@ -17,7 +17,7 @@ use dataplane::{
     policy::Action,
 };
 use nix::net::if_::if_nametoindex;
-use testkit::sandbox::{Netns, run_in, stay_on_one_processor};
+use sandbox::{Netns, run_in, stay_on_one_processor};
 
 use crate::{
     TestPins,

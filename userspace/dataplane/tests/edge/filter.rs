@@ -16,7 +16,7 @@ use dataplane::{
     edge::{EdgeError, Fate, Forward, Interface, Mode, SynRate, WantedMode},
     policy::{Action, Candidate, Policy, Rule},
 };
-use testkit::sandbox::{Netns, run_in};
+use sandbox::{Netns, run_in};
 
 /// In a namespace of its own.
 fn with_edge(body: impl FnOnce(&TestPins, &mut Edge) + Send) {

@@ -14,7 +14,7 @@ use dataplane::{
     edge::{EdgeError, Fate, Forward, Guarded, Interface, Mode, WantedMode, maglev},
     policy::{Action, RuleName},
 };
-use testkit::sandbox::run_in;
+use sandbox::run_in;
 
 const MIB: usize = 1 << 20;
 

@@ -22,7 +22,7 @@ use dataplane::{
     policy::Action,
 };
 use nix::sys::socket::{getsockopt, sockopt::TcpMaxSeg};
-use testkit::sandbox::{Netns, run_in};
+use sandbox::{Netns, run_in};
 
 const MIB: usize = 1 << 20;
 const JUMBO: &str = "9000";

@@ -16,7 +16,7 @@ use dataplane::{
     edge::{Forward, Interface, Mode, WantedMode},
     policy::{Action, Policy},
 };
-use testkit::sandbox::{Netns, run_in};
+use sandbox::{Netns, run_in};
 
 use super::{TestPins, interface, policy, rule};
 

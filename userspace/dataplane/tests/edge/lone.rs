@@ -7,7 +7,7 @@ use dataplane::{
     edge::{Forward, Interface, WantedMode},
     policy::{Action, Policy, Rule},
 };
-use testkit::sandbox::{Netns, run_in};
+use sandbox::{Netns, run_in};
 
 use super::{TestPins, interface, policy, rule};
 

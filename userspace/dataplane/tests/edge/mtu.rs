@@ -16,7 +16,7 @@ use dataplane::{
     edge::{Fate, Forward, Interface, WantedMode},
     policy::{Action, Policy},
 };
-use testkit::sandbox::{Netns, run_in};
+use sandbox::{Netns, run_in};
 
 const MIB: usize = 1 << 20;
 /// At least as much as every wire takes that IPv6 travels on, and less than the others here.

@@ -2,8 +2,8 @@
 
 use std::{fmt::Write as _, fs};
 
+use sandbox::measured::file;
 use serde::{Deserialize, Serialize};
-use testkit::measured::file;
 
 const SCHEMA: u32 = 1;
 const JSON: &str = "edge.json";
@@ -103,7 +103,7 @@ impl Results {
     ) -> Self {
         Self {
             schema: SCHEMA,
-            circumstances: testkit::measured::circumstances(),
+            circumstances: sandbox::measured::circumstances(),
             rules,
             connections,
             nothing_ns,

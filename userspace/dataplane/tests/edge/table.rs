@@ -20,7 +20,7 @@ use dataplane::{
     edge::{Fate, Forward, WantedMode},
     policy::Policy,
 };
-use testkit::sandbox::stay_on_one_processor;
+use sandbox::stay_on_one_processor;
 
 const SNAT: (Forward, WantedMode) = (Forward::Snat, WantedMode::Auto);
 

@@ -20,7 +20,7 @@ use dataplane::{
     edge::{Fate, Forward, WantedMode},
     policy::Action,
 };
-use testkit::sandbox::stay_on_one_processor;
+use sandbox::stay_on_one_processor;
 
 /// Far more than a way lasts.
 const PATIENCE: Duration = Duration::from_secs(20);

@@ -33,7 +33,7 @@ use nix::{
         socket,
     },
 };
-use testkit::sandbox::{Netns, run_in};
+use sandbox::{Netns, run_in};
 
 /// A veth's queue has room for 256.
 const AT_ONCE: usize = 64;

@@ -2,8 +2,8 @@
 
 use std::{fmt::Write as _, fs, path::PathBuf};
 
+use sandbox::measured::file;
 use serde::{Deserialize, Serialize};
-use testkit::measured::file;
 
 pub const SCHEMA: u32 = 1;
 

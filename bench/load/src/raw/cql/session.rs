@@ -142,7 +142,7 @@ impl<S: Read + Write> Session<S> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use testkit::node::{self, Node, NodeOptions};
+    use cql_node::{Node, NodeOptions};
 
     #[test]
     fn errors_say_what_is_wrong_and_the_connection_goes_on() {
@@ -159,7 +159,7 @@ mod tests {
     #[test]
     fn it_logs_in() {
         let options = NodeOptions {
-            credentials: Some(node::Credentials {
+            credentials: Some(cql_node::Credentials {
                 user: "ann".into(),
                 password: "secret".into(),
             }),

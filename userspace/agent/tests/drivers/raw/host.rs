@@ -19,10 +19,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use testkit::{
-    node::{Node, NodeOptions},
-    sandbox::{Agent, Sandbox},
-};
+use cql_node::{Node, NodeOptions};
+use sandbox::{Agent, Sandbox};
 
 use super::common::{BINARY, PATIENCE, accept, enrich, eventually, options};
 

@@ -6,7 +6,11 @@
 
 mod agent;
 mod cgroup;
+pub mod driver;
+pub mod measured;
 mod netns;
+pub mod program;
+pub mod skip;
 mod wire;
 
 use std::thread;

@@ -17,8 +17,8 @@ use cassandra_protocol::frame::frame_decoder::{
 };
 use cassandra_protocol::frame::frame_encoder::{FrameEncoder, UncompressedFrameEncoder};
 use cassandra_protocol::frame::{Envelope, Opcode};
+use cql_node::{Node, NodeOptions};
 use proptest::prelude::*;
-use testkit::node::{Node, NodeOptions};
 
 const STARTUP: u8 = 0x01;
 const OPTIONS: u8 = 0x05;

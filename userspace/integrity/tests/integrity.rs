@@ -14,13 +14,11 @@ use std::{
     time::Duration,
 };
 
-use middlebox::Fault;
-use testkit::{
-    integrity::{
-        Choices, Corruption, Cql, Helper, Kind, Options, Plan, Report, Server, child, drive,
-    },
-    sandbox::Sandbox,
+use integrity::{
+    Choices, Corruption, Cql, Helper, Kind, Options, Plan, Report, Server, child, drive,
 };
+use middlebox::Fault;
+use sandbox::Sandbox;
 
 /// Tests run side by side, on whatever machine there is.
 const LOADED: Duration = Duration::from_secs(5);

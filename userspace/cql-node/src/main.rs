@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::process::ExitCode;
 
 use clap::Parser;
-use testkit::node::{Credentials, Node, NodeOptions};
+use cql_node::{Credentials, Node, NodeOptions};
 use tokio::signal::unix::{SignalKind, signal};
 
 /// Runs an in-memory CQL database of one node until SIGINT or SIGTERM.

@@ -10,12 +10,12 @@ use std::collections::HashMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
+use cql_node::{Node, NodeOptions};
 use scylla::client::session::Session;
 use scylla::client::session_builder::SessionBuilder;
 use scylla::response::PagingState;
 use scylla::statement::batch::Batch;
 use scylla::statement::unprepared::Statement;
-use testkit::node::{Node, NodeOptions};
 
 async fn connect(node: &Node) -> Session {
     SessionBuilder::new()

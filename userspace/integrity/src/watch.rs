@@ -311,7 +311,7 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::integrity::hello::{Hello, Purpose};
+    use crate::hello::{Hello, Purpose};
 
     #[test]
     fn one_look_that_comes_late_is_no_hang_but_many_looks_are() {
@@ -324,7 +324,7 @@ mod tests {
             connection_max: 1,
             stop_max: Duration::ZERO,
             hang_limit: Duration::from_secs(1),
-            choices: crate::integrity::Choices::default(),
+            choices: crate::Choices::default(),
             steady: true,
             may_be_cut: false,
             cql: false,

@@ -9,9 +9,7 @@ use std::{
 
 use anyhow::Context;
 use clap::{Args, Parser, Subcommand};
-use testkit::integrity::{
-    Choices, Cql, Helper, Options, Plan, Report, Server, child, drive, listen,
-};
+use integrity::{Choices, Cql, Helper, Options, Plan, Report, Server, child, drive, listen};
 use tokio::signal::unix::{SignalKind, signal};
 
 /// Proves that no byte is lost, duplicated, reordered or foreign, and that nothing hangs.
