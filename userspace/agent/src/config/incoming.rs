@@ -38,10 +38,9 @@ pub(super) fn of(
             netns: netns
                 .map(|text| absolute("incoming.netns", &text))
                 .transpose()?,
-            client_address: client_address
-                .map_or(Ok(ClientAddress::default()), |text| {
-                    one_of("incoming.client_address", &text, &CLIENT_ADDRESSES)
-                })?,
+            client_address: client_address.map_or(Ok(ClientAddress::default()), |text| {
+                one_of("incoming.client_address", &text, &CLIENT_ADDRESSES)
+            })?,
         };
         if all.iter().any(|other| other.netns == options.netns) {
             let message = "[[incoming]]: expected a `netns` that none above has";

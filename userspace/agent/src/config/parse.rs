@@ -309,7 +309,11 @@ pub(super) fn socket_path(key: &str, text: &Spanned<String>) -> Result<PathBuf, 
 }
 
 fn action(key: &str, text: &Spanned<String>) -> Result<Action, Flaw> {
-    one_of(key, text, &Action::ALL.map(|action| (action.as_str(), action)))
+    one_of(
+        key,
+        text,
+        &Action::ALL.map(|action| (action.as_str(), action)),
+    )
 }
 
 /// By the time that the session is known, the flow is in the agent: it cannot be observed.

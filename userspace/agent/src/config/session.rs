@@ -7,7 +7,12 @@ use dataplane::policy::{
 };
 use toml::Spanned;
 
-use super::{error::Flaw, parse::{expected, one_of}, raw::RawRule, tls};
+use super::{
+    error::Flaw,
+    parse::{expected, one_of},
+    raw::RawRule,
+    tls,
+};
 
 /// Takes them out of `raw`.
 pub(super) fn conditions(raw: &mut RawRule) -> Result<SessionConditions, Flaw> {

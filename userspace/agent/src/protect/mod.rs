@@ -92,7 +92,9 @@ pub struct Settings {
 }
 
 /// Answer if a result has a value that cannot be decrypted.
-#[derive(Clone, Copy, Debug, Default, Deserialize, serde::Serialize, schemars::JsonSchema, PartialEq, Eq)]
+#[derive(
+    Clone, Copy, Debug, Default, Deserialize, serde::Serialize, schemars::JsonSchema, PartialEq, Eq,
+)]
 #[serde(rename_all = "snake_case")]
 pub enum Otherwise {
     /// An error in place of the result.

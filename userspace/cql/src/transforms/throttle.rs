@@ -37,7 +37,9 @@ pub struct Settings {
 const LEAST_RATE: f64 = 0.001;
 
 /// Who shares a bucket of tokens.
-#[derive(Clone, Copy, Debug, Default, Deserialize, serde::Serialize, schemars::JsonSchema, PartialEq, Eq)]
+#[derive(
+    Clone, Copy, Debug, Default, Deserialize, serde::Serialize, schemars::JsonSchema, PartialEq, Eq,
+)]
 #[serde(rename_all = "snake_case")]
 pub enum Per {
     /// All flows of the rule.
@@ -56,7 +58,9 @@ pub enum Per {
 }
 
 /// What happens to a request for which there is no token.
-#[derive(Clone, Copy, Debug, Default, Deserialize, serde::Serialize, schemars::JsonSchema, PartialEq, Eq)]
+#[derive(
+    Clone, Copy, Debug, Default, Deserialize, serde::Serialize, schemars::JsonSchema, PartialEq, Eq,
+)]
 #[serde(rename_all = "snake_case")]
 pub enum Mode {
     /// The flow is read more slowly. Clients that wait for one bucket have an equal share of it.

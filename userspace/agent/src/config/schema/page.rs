@@ -23,9 +23,18 @@ Key names with `_ms`, `_bytes` and the like say the unit of a number.
 const TABLES: [(&str, &str); 10] = [
     ("[agent]", "/properties/agent"),
     ("[[rule]]", "/properties/rule/items"),
-    ("`trigger` of a rule", "/properties/rule/items/properties/trigger"),
-    ("`tls` of a rule", "/properties/rule/items/properties/tls/anyOf/1"),
-    ("`upstream_tls` of a rule", "/properties/rule/items/properties/upstream_tls"),
+    (
+        "`trigger` of a rule",
+        "/properties/rule/items/properties/trigger",
+    ),
+    (
+        "`tls` of a rule",
+        "/properties/rule/items/properties/tls/anyOf/1",
+    ),
+    (
+        "`upstream_tls` of a rule",
+        "/properties/rule/items/properties/upstream_tls",
+    ),
     ("[default]", "/properties/default"),
     ("[[incoming]]", "/properties/incoming/items"),
     ("[health]", "/properties/health"),
@@ -54,7 +63,9 @@ fn page(schema: &Value) -> String {
     let mut page = HEAD.to_owned();
     for (name, place) in TABLES {
         let table = schema.pointer(place).unwrap();
-        let title = name.strip_prefix('[').map_or(name.to_owned(), |_| format!("`{name}`"));
+        let title = name
+            .strip_prefix('[')
+            .map_or(name.to_owned(), |_| format!("`{name}`"));
         let _ = writeln!(page, "## {title}\n\n{}\n", text(table));
         keys(&mut page, table);
         example(&mut page, name, table);
@@ -71,7 +82,10 @@ fn page(schema: &Value) -> String {
         for (key, value) in first_example(step).into_iter().flatten() {
             let _ = write!(keys, ", {key} = {}", toml(value));
         }
-        let _ = writeln!(page, "```toml\npipeline = [{{ transform = \"{name}\"{keys} }}]\n```\n");
+        let _ = writeln!(
+            page,
+            "```toml\npipeline = [{{ transform = \"{name}\"{keys} }}]\n```\n"
+        );
     }
     page.truncate(page.trim_end().len());
     page.push('\n');
@@ -87,7 +101,10 @@ fn keys(page: &mut String, table: &Value) {
         let required = table.get("required").and_then(Value::as_array);
         required.is_some_and(|keys| keys.iter().any(|needed| needed == key))
     };
-    let mut rows: Vec<_> = properties.iter().filter(|(key, _)| *key != "transform").collect();
+    let mut rows: Vec<_> = properties
+        .iter()
+        .filter(|(key, _)| *key != "transform")
+        .collect();
     rows.sort_by_key(|(key, _)| (*key != "name", !is_needed(key)));
     if rows.is_empty() {
         page.push_str("No keys.\n\n");
@@ -103,8 +120,13 @@ fn keys(page: &mut String, table: &Value) {
         let mut meaning = text(property);
         if let Some(each) = property.pointer("/additionalProperties/properties") {
             let each = each.as_object().into_iter().flatten();
-            let each = each.map(|(key, inner)| format!("`{key}` ({}): {}", kind(inner), text(inner)));
-            let _ = write!(meaning, " Keys of each: {}", each.collect::<Vec<_>>().join(" "));
+            let each =
+                each.map(|(key, inner)| format!("`{key}` ({}): {}", kind(inner), text(inner)));
+            let _ = write!(
+                meaning,
+                " Keys of each: {}",
+                each.collect::<Vec<_>>().join(" ")
+            );
         }
         let values = values(property);
         if values.iter().any(|(_, says)| !says.is_empty()) {
@@ -118,7 +140,11 @@ fn keys(page: &mut String, table: &Value) {
             let _ = write!(meaning, " Example: `{key} = {}`.", toml(example));
         }
         let cells = [format!("`{key}`"), kind(property), default, meaning];
-        let _ = writeln!(page, "| {} |", cells.map(|cell| cell.replace('|', "\\|")).join(" | "));
+        let _ = writeln!(
+            page,
+            "| {} |",
+            cells.map(|cell| cell.replace('|', "\\|")).join(" | ")
+        );
     }
     page.push('\n');
 }
@@ -181,7 +207,10 @@ fn kind(property: &Value) -> String {
     if !values.is_empty() {
         return listed(&values);
     }
-    let name = match (of("title").and_then(Value::as_str), of("type").and_then(Value::as_str)) {
+    let name = match (
+        of("title").and_then(Value::as_str),
+        of("type").and_then(Value::as_str),
+    ) {
         (Some(title), _) => title.to_owned(),
         (None, Some("array")) => match of("items") {
             Some(items) if !self::values(items).is_empty() => {
@@ -216,7 +245,10 @@ fn kind(property: &Value) -> String {
 }
 
 fn listed(values: &[(String, String)]) -> String {
-    let values: Vec<_> = values.iter().map(|(value, _)| format!("`{value}`")).collect();
+    let values: Vec<_> = values
+        .iter()
+        .map(|(value, _)| format!("`{value}`"))
+        .collect();
     values.join(", ")
 }
 
@@ -224,7 +256,10 @@ fn listed(values: &[(String, String)]) -> String {
 fn values(property: &Value) -> Vec<(String, String)> {
     let named = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     if let Some(values) = property.get("enum").and_then(Value::as_array) {
-        return values.iter().map(|value| (named(value), String::new())).collect();
+        return values
+            .iter()
+            .map(|value| (named(value), String::new()))
+            .collect();
     }
     let choices = property.get("oneOf").and_then(Value::as_array);
     let choices = choices.into_iter().flatten();
@@ -243,13 +278,20 @@ pub(super) fn toml(value: &Value) -> String {
         Value::Object(table) => {
             let keys = table.iter().map(|(key, value)| {
                 let plain = key.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
-                let key = if plain { key.clone() } else { format!("{key:?}") };
+                let key = if plain {
+                    key.clone()
+                } else {
+                    format!("{key:?}")
+                };
                 format!("{key} = {}", toml(value))
             });
             format!("{{ {} }}", keys.collect::<Vec<_>>().join(", "))
         }
         Value::Array(values) => {
-            format!("[{}]", values.iter().map(toml).collect::<Vec<_>>().join(", "))
+            format!(
+                "[{}]",
+                values.iter().map(toml).collect::<Vec<_>>().join(", ")
+            )
         }
         other => other.to_string(),
     }

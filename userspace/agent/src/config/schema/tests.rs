@@ -36,12 +36,42 @@ fn tables(schema: &Value) -> Vec<Table> {
     };
     let mut tables = vec![
         table("file", "", json!({}), Value::clone),
-        table("agent", "/properties/agent", json!({}), |t| json!({"agent": t})),
-        table("default", "/properties/default", json!({}), |t| json!({"default": t})),
-        table("health", "/properties/health", json!({}), |t| json!({"health": t})),
-        table("containers", "/properties/containers", json!({}), |t| json!({"containers": t})),
-        table("incoming", "/properties/incoming/items", json!({}), |t| json!({"incoming": [t]})),
-        table("xdp", "/properties/xdp/items", json!({"interface": "eth0"}), |t| json!({"xdp": [t]})),
+        table(
+            "agent",
+            "/properties/agent",
+            json!({}),
+            |t| json!({"agent": t}),
+        ),
+        table(
+            "default",
+            "/properties/default",
+            json!({}),
+            |t| json!({"default": t}),
+        ),
+        table(
+            "health",
+            "/properties/health",
+            json!({}),
+            |t| json!({"health": t}),
+        ),
+        table(
+            "containers",
+            "/properties/containers",
+            json!({}),
+            |t| json!({"containers": t}),
+        ),
+        table(
+            "incoming",
+            "/properties/incoming/items",
+            json!({}),
+            |t| json!({"incoming": [t]}),
+        ),
+        table(
+            "xdp",
+            "/properties/xdp/items",
+            json!({"interface": "eth0"}),
+            |t| json!({"xdp": [t]}),
+        ),
         table(
             "rule",
             "/properties/rule/items",
@@ -72,7 +102,12 @@ fn tables(schema: &Value) -> Vec<Table> {
         let mut base = first_example(step).cloned().unwrap_or_default();
         base.insert("transform".to_owned(), json!(name));
         let steps = tables_of_step(&name, step, &base);
-        tables.push(Table { name, schema: step.clone(), base, file: Box::new(with_step) });
+        tables.push(Table {
+            name,
+            schema: step.clone(),
+            base,
+            file: Box::new(with_step),
+        });
         tables.extend(steps);
     }
     tables
@@ -87,7 +122,12 @@ fn tables_of_step(name: &str, step: &Value, base: &Map<String, Value>) -> Vec<Ta
     let nested = [
         ("mirror", "tls", "", json!({"ca": "/c"})),
         ("trace", "tls", "", json!({"ca": "/c"})),
-        ("rewrite", "timestamps", "/anyOf/1", json!({"max_ahead": "1s"})),
+        (
+            "rewrite",
+            "timestamps",
+            "/anyOf/1",
+            json!({"max_ahead": "1s"}),
+        ),
         (
             "coalesce",
             "tables",
@@ -140,8 +180,12 @@ fn beside(table: &str, key: &str, value: &Value) -> Value {
         ("debug", "values") => json!({"bytes": null}),
         ("trace", "tls") => json!({"endpoint": "https://127.0.0.1:4317"}),
         ("throttle", "rate") => json!({"burst": 1000}),
-        ("protect", "refresh") => json!({"keys": null, "kms": "http://127.0.0.1:1/", "max_age": "10080m"}),
-        ("protect", "max_age") => json!({"keys": null, "kms": "http://127.0.0.1:1/", "refresh": "100ms"}),
+        ("protect", "refresh") => {
+            json!({"keys": null, "kms": "http://127.0.0.1:1/", "max_age": "10080m"})
+        }
+        ("protect", "max_age") => {
+            json!({"keys": null, "kms": "http://127.0.0.1:1/", "refresh": "100ms"})
+        }
         ("protect", "kms" | "timeout") => json!({"keys": null, "kms": "http://127.0.0.1:1/"}),
         ("consistency", "exactly" | "at_least") => json!({"at_most": null}),
         ("debug" | "slowlog", "max_bytes" | "keep") => json!({"file": "/f"}),
@@ -225,12 +269,20 @@ fn every_table_takes_the_keys_that_the_schema_has_and_no_other() {
 fn a_key_of_another_type_is_refused() {
     let schema = schema();
     let both = Both::new(&schema);
-    let wrong = [json!("?"), json!(-1.5), json!(true), json!([{"a": 1}]), json!({"?": []})];
+    let wrong = [
+        json!("?"),
+        json!(-1.5),
+        json!(true),
+        json!([{"a": 1}]),
+        json!({"?": []}),
+    ];
     for table in tables(&schema) {
         for (key, property) in table.keys() {
             let says = jsonschema::draft7::new(property).unwrap();
             let wrong = wrong.iter().filter(|value| !says.is_valid(value));
-            let refused = wrong.map(|value| both.refuse(&table.with(key, value))).count();
+            let refused = wrong
+                .map(|value| both.refuse(&table.with(key, value)))
+                .count();
             assert!(refused >= 3, "{}.{key}", table.name);
         }
     }
@@ -325,7 +377,10 @@ fn every_value_and_every_example_is_accepted() {
             let values = property.get("enum").and_then(Value::as_array);
             let listed = property.pointer("/items/enum").and_then(Value::as_array);
             let named = property.get("oneOf").and_then(Value::as_array);
-            let named = named.into_iter().flatten().filter_map(|one| one.get("const"));
+            let named = named
+                .into_iter()
+                .flatten()
+                .filter_map(|one| one.get("const"));
             let values = values.into_iter().flatten().chain(named);
             for value in examples.into_iter().flatten().chain(values) {
                 both.accept(&table.with(key, value));
@@ -342,20 +397,41 @@ fn every_value_and_every_example_is_accepted() {
 fn the_files_of_the_documentation_are_accepted() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let both = Both::new(&schema());
-    let (mut pages, mut files) = (vec![root.join("README.md")], vec![root.join("config/underpass.toml")]);
+    let (mut pages, mut files) = (
+        vec![root.join("README.md")],
+        vec![root.join("config/underpass.toml")],
+    );
     for (folder, to) in [("docs", &mut pages), ("config/examples", &mut files)] {
         let found = fs::read_dir(root.join(folder)).unwrap();
-        to.extend(found.map(|entry| entry.unwrap().path()).filter(|path| path.is_file()));
+        to.extend(
+            found
+                .map(|entry| entry.unwrap().path())
+                .filter(|path| path.is_file()),
+        );
     }
     let mut texts: Vec<(String, String)> = files
         .iter()
-        .map(|path| (path.display().to_string(), fs::read_to_string(path).unwrap()))
+        .map(|path| {
+            (
+                path.display().to_string(),
+                fs::read_to_string(path).unwrap(),
+            )
+        })
         .collect();
-    for path in pages.iter().filter(|path| path.extension().is_some_and(|ext| ext == "md")) {
+    for path in pages
+        .iter()
+        .filter(|path| path.extension().is_some_and(|ext| ext == "md"))
+    {
         let page = fs::read_to_string(path).unwrap();
-        let shown = page.split("```toml\n").skip(1).filter_map(|rest| rest.split_once("\n```"));
+        let shown = page
+            .split("```toml\n")
+            .skip(1)
+            .filter_map(|rest| rest.split_once("\n```"));
         for (number, (text, _)) in shown.enumerate() {
-            texts.push((format!("{}, example {}", path.display(), number + 1), whole(text)));
+            texts.push((
+                format!("{}, example {}", path.display(), number + 1),
+                whole(text),
+            ));
         }
     }
     assert!(texts.len() > 30, "{}", texts.len());
@@ -371,7 +447,9 @@ fn the_files_of_the_documentation_are_accepted() {
 
 /// A file around a part of a rule.
 fn whole(text: &str) -> String {
-    let key = text.lines().find(|line| !line.starts_with('#') && !line.is_empty());
+    let key = text
+        .lines()
+        .find(|line| !line.starts_with('#') && !line.is_empty());
     let key = key.unwrap_or_default();
     let rule = |action: &str| {
         format!("[[rule]]\nname = \"r\"\naction = \"{action}\"\nfail = \"closed\"\n{text}")

@@ -111,7 +111,12 @@ impl Settings {
             let found = &self.window;
             format!("window: expected above 0 to `1s`; found {found:?}")
         })?;
-        within("max_statements", self.max_statements, LEAST_STATEMENTS, MOST_STATEMENTS)?;
+        within(
+            "max_statements",
+            self.max_statements,
+            LEAST_STATEMENTS,
+            MOST_STATEMENTS,
+        )?;
         within("max_bytes", self.max_bytes, 1, MOST_BYTES)?;
         Ok(Checked {
             tables,

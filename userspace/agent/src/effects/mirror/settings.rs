@@ -58,7 +58,9 @@ pub struct Settings {
 }
 
 /// Kinds of requests that are copied.
-#[derive(Clone, Copy, Debug, Deserialize, serde::Serialize, schemars::JsonSchema, PartialEq, Eq)]
+#[derive(
+    Clone, Copy, Debug, Deserialize, serde::Serialize, schemars::JsonSchema, PartialEq, Eq,
+)]
 #[serde(rename_all = "snake_case")]
 pub enum What {
     /// SELECT.
@@ -78,7 +80,9 @@ pub enum Algorithm {
 }
 
 /// Answer to a write that only one cluster has.
-#[derive(Clone, Copy, Debug, Default, Deserialize, serde::Serialize, schemars::JsonSchema, PartialEq, Eq)]
+#[derive(
+    Clone, Copy, Debug, Default, Deserialize, serde::Serialize, schemars::JsonSchema, PartialEq, Eq,
+)]
 #[serde(rename_all = "snake_case")]
 pub enum OnFailure {
     /// The database's own answer.

@@ -54,7 +54,9 @@ pub struct Settings {
 }
 
 /// Whether a guard refuses statements.
-#[derive(Clone, Copy, Debug, Default, Deserialize, serde::Serialize, schemars::JsonSchema, PartialEq, Eq)]
+#[derive(
+    Clone, Copy, Debug, Default, Deserialize, serde::Serialize, schemars::JsonSchema, PartialEq, Eq,
+)]
 #[serde(rename_all = "snake_case")]
 pub enum Mode {
     /// The statement is answered by an error.
@@ -65,7 +67,9 @@ pub enum Mode {
 }
 
 /// Kinds of statements that a guard can refuse.
-#[derive(Clone, Copy, Debug, Deserialize, serde::Serialize, schemars::JsonSchema, PartialEq, Eq)]
+#[derive(
+    Clone, Copy, Debug, Deserialize, serde::Serialize, schemars::JsonSchema, PartialEq, Eq,
+)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
     /// CREATE, ALTER, DROP
