@@ -188,6 +188,7 @@ fn beside(table: &str, key: &str, value: &Value) -> Value {
         }
         ("protect", "kms" | "timeout") => json!({"keys": null, "kms": "http://127.0.0.1:1/"}),
         ("consistency", "exactly" | "at_least") => json!({"at_most": null}),
+        ("rewrite", "default_ttl") => json!({"max_ttl": null}),
         ("debug" | "slowlog", "max_bytes" | "keep") => json!({"file": "/f"}),
         _ => json!({}),
     }
