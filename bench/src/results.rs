@@ -1,6 +1,8 @@
-//! What is made of result files; the crate `report` does it, this reads and writes.
+//! The commands on result files: render them, compare two, list what can be measured. The crate
+//! `report` renders; this file reads and writes.
 
 use std::{
+    collections::BTreeSet,
     fs,
     path::{Path, PathBuf},
     process::ExitCode,
@@ -8,62 +10,81 @@ use std::{
 
 use anyhow::Context;
 use peers::Overrides;
-use report::{Run, page::Part, paths};
+use report::{
+    Run, page,
+    pages::{self, Named},
+    paths,
+};
 
 use crate::{run::WORKLOADS, ways::Ways};
 
 /// Options of `report`.
 #[derive(clap::Args)]
 pub struct ReportArgs {
-    /// The result file
+    /// The result file of everything that is compared
     #[arg(default_value = "bench/results/full.json")]
     results: PathBuf,
-    /// The result file of the ways in which bytes travel; its tables go beside it
+    /// The result file of the kernel paths; its page goes beside it
     #[arg(
         long,
         value_name = "FILE",
         default_value = "bench/results/kernel-paths.json"
     )]
     paths: PathBuf,
-    /// The result file of other proxies; its tables go beside it
+    /// The result file of other proxies; its page goes beside it
     #[arg(long, value_name = "FILE", default_value = "bench/results/peers.json")]
     peers: PathBuf,
-    /// The result file of the ways through a gateway; its tables go beside it
+    /// The result file of the paths through a gateway; its page goes beside it
     #[arg(
         long,
         value_name = "FILE",
         default_value = "bench/results/gateway.json"
     )]
     gateway: PathBuf,
-    /// The result file of what enrichment costs; its tables go beside it
+    /// The result file of what enrichment costs; its page goes beside it
     #[arg(
         long,
         value_name = "FILE",
         default_value = "bench/results/enrichment.json"
     )]
     enrichment: PathBuf,
-    /// The page that shows the summary, and those ways, between its markers
+    /// The page that shows one table between its markers
     #[arg(long, value_name = "FILE", default_value = "README.md")]
     page: PathBuf,
     /// The page that explains profiles, with such markers as well
     #[arg(long, value_name = "FILE", default_value = "docs/where-time-goes.md")]
     profiles: PathBuf,
-    /// Where every table goes
+    /// The index of all results; the bars and the experiments' pages go beside it
     #[arg(long, value_name = "FILE", default_value = "bench/results/README.md")]
     tables: PathBuf,
-    /// Where the plots of the page go
+    /// The folder of the plots
     #[arg(long, value_name = "FOLDER", default_value = "bench/results")]
     plots: PathBuf,
-    /// Where the self-contained page goes
+    /// The self-contained page
     #[arg(long, value_name = "FILE", default_value = "target/bench/report.html")]
     html: PathBuf,
-    /// The tables only
+    /// Only the tables of the result file, all in one file
     #[arg(long)]
     tables_only: bool,
     /// Change nothing; exit 1 when a committed file is out of date
     #[arg(long)]
     check: bool,
 }
+
+/// The pages that the index names besides the experiments' own.
+const OTHER_PAGES: &str = "\
+- [Bars](bars.md): the bounds that must hold on any machine, with their verdicts.
+- [Kernel paths](kernel-paths.md): bypass, observe, shortcut, splice, relay and enrich beside haproxy and nginx.
+- [Other proxies](peers.md): haproxy, nginx, envoy and shotover.
+- [Through a gateway](gateway.md): packets that the edge forwards, beside nftables, haproxy and nginx.
+- [Enrichment](enrichment.md): what it costs to decode, to take statistics and to multiplex connections (`fold`).
+- [A packet at the edge](edge.md): the cost of a packet that is denied or forwarded, and packets dropped per second.
+- [Backends](maglev.md): how connections spread over backends, beside a consistent-hash ring.
+- [Frames](frames.md): frames per second through the decoder, and their allocations.
+- [Exports](exports.md): the ways out of the I/O threads.
+- [Where the time goes](../../docs/where-time-goes.md): profiles, with flame graphs.
+- [full.json](full.json): the raw data, with every round and a histogram of each path.
+";
 
 /// Options of `compare`.
 #[derive(clap::Args)]
@@ -96,6 +117,7 @@ pub fn report(args: &ReportArgs) -> anyhow::Result<ExitCode> {
         }
     }
     if args.check {
+        stale.extend(orphans(args, &run)?);
         for file in &stale {
             eprintln!(
                 "{} is out of date: run `cargo xtask bench report`",
@@ -103,6 +125,10 @@ pub fn report(args: &ReportArgs) -> anyhow::Result<ExitCode> {
             );
         }
         return Ok(ExitCode::from(u8::from(!stale.is_empty())));
+    }
+    for file in orphans(args, &run)? {
+        fs::remove_file(&file).with_context(|| format!("cannot remove {}", file.display()))?;
+        println!("removed: {}", file.display());
     }
     for file in &stale {
         println!("written: {}", file.display());
@@ -112,48 +138,82 @@ pub fn report(args: &ReportArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Every file that is committed, with what should be in it.
+/// Every file that is committed, with the text that it should have.
 fn committed(args: &ReportArgs, run: &Run) -> anyhow::Result<Vec<(PathBuf, String)>> {
     if args.tables_only {
         return Ok(vec![(args.tables.clone(), report::markdown::full(run))]);
     }
-    let mut page = read(&args.page)?;
-    let readme = report::markdown::readme(run);
-    page = replaced(&args.page, &page, Part::Results, &readme)?;
-    let mut files = Vec::new();
-    for (results, part, scene) in [
-        (&args.paths, Part::Paths, paths::HOST),
-        (&args.peers, Part::Peers, paths::PEERS),
-        (&args.gateway, Part::Gateway, paths::GATEWAY),
-        (&args.enrichment, Part::Enrichment, paths::ENRICHMENT),
+    let host = report::read(&args.paths)?;
+    let peers = report::read(&args.peers)?;
+    let gateway = report::read(&args.gateway)?;
+    let enrichment = report::read(&args.enrichment)?;
+    let mut files = vec![
+        between(&args.page, &report::markdown::readme(&host, &peers))?,
+        between(&args.profiles, &report::markdown::profiles(run))?,
+        (args.tables.clone(), pages::index(run, OTHER_PAGES)),
+    ];
+    for (results, run, scene) in [
+        (&args.paths, &host, paths::HOST),
+        (&args.peers, &peers, paths::PEERS),
+        (&args.gateway, &gateway, paths::GATEWAY),
+        (&args.enrichment, &enrichment, paths::ENRICHMENT),
     ] {
-        let run = report::read(results)?;
-        let between = report::markdown::paths(&run, scene);
-        page = replaced(&args.page, &page, part, &between)?;
-        files.push((results.with_extension("md"), report::markdown::full(&run)));
+        let page = report::markdown::of_scene(run, scene);
+        files.push((results.with_extension("md"), page));
     }
-    let profiles = read(&args.profiles)?;
-    let profiled = report::markdown::profiles(run);
-    let profiles = replaced(&args.profiles, &profiles, Part::Results, &profiled)?;
-    files.extend([
-        (args.page.clone(), page),
-        (args.profiles.clone(), profiles),
-        (args.tables.clone(), report::markdown::full(run)),
+    let named = |name, page, run| Named { name, page, run };
+    let bars = pages::bars(&[
+        named("every workload", "README.md", run),
+        named("kernel paths", "kernel-paths.md", &host),
+        named("other proxies", "peers.md", &peers),
+        named("gateway", "gateway.md", &gateway),
+        named("enrichment", "enrichment.md", &enrichment),
     ]);
+    files.push((args.tables.with_file_name("bars.md"), bars));
+    let folder = experiments(args);
+    let each = pages::experiments(run).into_iter();
+    files.extend(each.map(|(name, page)| (folder.join(name), page)));
     let plots = report::artifacts(run).into_iter();
     files.extend(plots.map(|(name, plot)| (args.plots.join(name), plot)));
     Ok(files)
 }
 
-fn read(page: &Path) -> anyhow::Result<String> {
-    fs::read_to_string(page).with_context(|| format!("cannot read {}", page.display()))
+/// The folder of the experiments' pages.
+fn experiments(args: &ReportArgs) -> PathBuf {
+    args.tables.with_file_name(pages::FOLDER)
 }
 
-/// The text of a page with this between its markers.
-fn replaced(page: &Path, text: &str, part: Part, between: &str) -> anyhow::Result<String> {
-    let (begin, end) = part.markers();
-    report::page::replaced(text, part, between)
-        .with_context(|| format!("{} has no {begin} … {end}", page.display()))
+/// Pages in the experiments' folder whose experiment the run does not have.
+fn orphans(args: &ReportArgs, run: &Run) -> anyhow::Result<Vec<PathBuf>> {
+    if args.tables_only {
+        return Ok(Vec::new());
+    }
+    let known: BTreeSet<String> = pages::experiments(run)
+        .into_iter()
+        .map(|(name, _)| name)
+        .collect();
+    let mut orphans = Vec::new();
+    let Ok(entries) = fs::read_dir(experiments(args)) else {
+        return Ok(orphans);
+    };
+    for entry in entries {
+        let entry = entry?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if name.ends_with(".md") && !known.contains(&name) {
+            orphans.push(entry.path());
+        }
+    }
+    orphans.sort();
+    Ok(orphans)
+}
+
+/// A page, and its text with these results between its markers.
+fn between(file: &Path, results: &str) -> anyhow::Result<(PathBuf, String)> {
+    let text =
+        fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
+    let text = page::replaced(&text, results)
+        .with_context(|| format!("{} has no {} … {}", file.display(), page::BEGIN, page::END))?;
+    Ok((file.to_owned(), text))
 }
 
 fn put(file: &Path, text: &str) -> anyhow::Result<()> {
@@ -203,7 +263,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_committed_is_what_the_results_say() {
+    fn committed_pages_are_what_the_results_say() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
         let folder = root.join("bench/results");
         let args = ReportArgs {
@@ -229,6 +289,7 @@ mod tests {
                 file.display()
             );
         }
+        assert_eq!(orphans(&args, &run).unwrap(), Vec::<PathBuf>::new());
         let pictures = run
             .profiles
             .iter()

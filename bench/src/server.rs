@@ -93,7 +93,7 @@ impl Server {
     }
 
     /// Whether it has ended by itself.
-    pub fn has_ended(&mut self) -> bool {
+    pub fn poll_ended(&mut self) -> bool {
         !matches!(self.child.try_wait(), Ok(None))
     }
 }

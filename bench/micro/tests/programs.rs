@@ -7,11 +7,9 @@
 
 use std::{io::ErrorKind, net::TcpStream, path::PathBuf, process};
 
-use dataplane::{
-    Attached, Dataplane, Options,
-    policy::{Action, Fail, Policy},
-};
+use dataplane::{Attached, Dataplane, Options};
 use micro::programs::{Counter, ProgramCost};
+use policy::{Action, Fail, Policy};
 use sandbox::{Sandbox, run_in};
 
 /// Enough that a mean is one.

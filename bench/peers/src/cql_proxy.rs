@@ -4,8 +4,9 @@ use std::{net::SocketAddr, ops::RangeInclusive};
 
 use crate::{
     find::{Binary, Found},
-    peer::{Peer, Setup, Traffic},
+    peer::Peer,
     plan::{Launch, Plan, Ports},
+    setup::{Setup, Traffic},
 };
 
 /// cql-proxy, a process for each backend: an instance serves one cluster.

@@ -7,8 +7,9 @@ use serde_json::{Value, json};
 use crate::{
     find::{self, Absent, Binary, Found},
     overrides::Overrides,
-    peer::{Peer, Setup, Traffic},
+    peer::Peer,
     plan::{Launch, Plan, Ports},
+    setup::{Setup, Traffic},
 };
 
 /// "Disable circuit breaking", says its page on benchmarks: as high as the setting goes.

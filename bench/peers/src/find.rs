@@ -11,7 +11,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::{overrides::Overrides, running::LOOK_EVERY};
+use crate::overrides::Overrides;
+
+/// Pause between two looks at a process that is awaited.
+pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(10);
 
 /// A daemon's folders, which a user's PATH often lacks.
 const DAEMON_FOLDERS: [&str; 2] = ["/usr/sbin", "/usr/local/sbin"];

@@ -1,7 +1,7 @@
 //! The proxies that underpass is compared with.
 //!
 //! Each is one file that implements [`Peer`], and a line in [`all`]. What they share is read in
-//! this order: [`Overrides`] and `find` (which binary), `plan` (what is to be started, and on
+//! this order: [`Setup`] (the task), `peer_bin` and `find` (which binary), `plan` (what is to be started, and on
 //! which ports), `running` (start, ready, stop), `proc` (what the kernel knows of it) and
 //! `watchdog` (the end when we are killed).
 
@@ -12,23 +12,22 @@ mod haproxy;
 mod nginx;
 mod overrides;
 mod peer;
+mod peer_bin;
 mod plan;
 mod proc;
 mod running;
+mod setup;
 mod shotover;
 mod watchdog;
 mod zdm_proxy;
 
 pub use find::{Absent, Binary, Found};
-pub use overrides::{BadOverride, Overrides};
-pub use peer::{Peer, Setup, Traffic};
+pub use overrides::Overrides;
+pub use peer::Peer;
+pub use peer_bin::BadOverride;
 pub use plan::{Launch, Plan, Ports};
 pub use running::Running;
-
-/// Connections that a peer is configured for where it has a limit of its own: more than any
-/// workload opens, so that no peer is compared at its limit; and few enough for usual limits of
-/// descriptors (haproxy, with pipes for splicing, wants 2.5 for each and else refuses to start).
-const MAX_CONNECTIONS: u32 = 2048;
+pub use setup::{Setup, Traffic};
 
 /// All of them, in the order in which they are listed.
 #[must_use]

@@ -9,11 +9,11 @@ use std::{
 use anyhow::Context;
 
 use crate::{
-    MAX_CONNECTIONS,
     find::{self, Absent, Binary, Found},
     overrides::Overrides,
-    peer::{Peer, Setup, Traffic},
-    plan::{Launch, Plan, Ports},
+    peer::Peer,
+    plan::{Launch, MAX_CONNECTIONS, Plan, Ports},
+    setup::{Setup, Traffic},
 };
 
 /// Where Debian's modules are, when the binary does not say where it looks.

@@ -7,6 +7,11 @@ use std::{
     path::PathBuf,
 };
 
+/// Connections that a peer is configured for where it has a limit of its own: more than any
+/// workload opens, so that no peer is compared at its limit; and few enough for usual limits of
+/// descriptors (haproxy, with pipes for splicing, wants 2.5 for each and else refuses to start).
+pub(crate) const MAX_CONNECTIONS: u32 = 2048;
+
 /// Processes, and where they will listen.
 #[derive(Clone, Debug)]
 pub struct Plan {

@@ -21,14 +21,13 @@ use nix::{
 };
 
 use crate::{
-    peer::Setup,
+    find::LOOK_EVERY,
     plan::{Launch, Plan, Ports},
     proc,
+    setup::Setup,
     watchdog::Watchdog,
 };
 
-/// Between two looks at something that is awaited.
-pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(10);
 /// From the start to the last front: a Go or Rust proxy first logs in to the database, and a
 /// binary of 100 MB may come from a cold disk.
 const READY_LIMIT: Duration = Duration::from_secs(30);

@@ -3,10 +3,10 @@
 use std::{fmt::Write as _, net::SocketAddr, ops::RangeInclusive};
 
 use crate::{
-    MAX_CONNECTIONS,
     find::{Binary, Found},
-    peer::{Peer, Setup, Traffic},
-    plan::{Launch, Plan, Ports},
+    peer::Peer,
+    plan::{Launch, MAX_CONNECTIONS, Plan, Ports},
+    setup::{Setup, Traffic},
 };
 
 /// No metrics, and only what goes wrong in the log.

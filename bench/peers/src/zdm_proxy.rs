@@ -7,10 +7,10 @@
 use std::{net::SocketAddr, ops::RangeInclusive};
 
 use crate::{
-    MAX_CONNECTIONS,
     find::{Binary, Found},
-    peer::{Peer, Setup, Traffic},
-    plan::{Launch, Plan, Ports},
+    peer::Peer,
+    plan::{Launch, MAX_CONNECTIONS, Plan, Ports},
+    setup::{Setup, Traffic},
 };
 
 /// It refuses to start without a login. A database that asks for none is sent none.

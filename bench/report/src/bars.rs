@@ -364,9 +364,40 @@ pub fn table(run: &Run) -> Table {
     of(run, ALL.iter())
 }
 
-/// Those that the run was to tell of: what it did not measure, another one may have.
+/// The bars that the run was to decide. Another run may have measured the others.
 pub fn measured(run: &Run) -> Table {
-    of(run, ALL.iter().filter(|bar| bar.is_part_of(run)))
+    of(run, asked(run))
+}
+
+fn asked(run: &Run) -> impl Iterator<Item = &'static Bar> {
+    ALL.iter().filter(|bar| bar.is_part_of(run))
+}
+
+/// How many bars of a run have each verdict.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Bars that hold.
+    pub met: usize,
+    /// Bars that do not hold.
+    pub missed: usize,
+    /// Bars whose bound is in the spread of the figure.
+    pub within_noise: usize,
+    /// Bars without a figure.
+    pub not_measured: usize,
+}
+
+/// The count of verdicts over the bars that [`measured`] shows.
+pub fn tally(run: &Run) -> Tally {
+    let mut tally = Tally::default();
+    for bar in asked(run) {
+        *match bar.verdict(run) {
+            Verdict::Met(_) => &mut tally.met,
+            Verdict::Missed(_) => &mut tally.missed,
+            Verdict::WithinNoise(_) => &mut tally.within_noise,
+            Verdict::NotMeasured(_) => &mut tally.not_measured,
+        } += 1;
+    }
+    tally
 }
 
 fn of<'b>(run: &Run, bars: impl Iterator<Item = &'b Bar>) -> Table {
@@ -386,7 +417,7 @@ fn of<'b>(run: &Run, bars: impl Iterator<Item = &'b Bar>) -> Table {
             Verdict::WithinNoise(value) => (
                 bar.measure.text(value.figure),
                 Text::new().plain("within noise").muted(format!(
-                    " ({} … {}): neither met nor missed",
+                    " ({} … {})",
                     bar.measure.text(value.low),
                     bar.measure.text(value.high)
                 )),

@@ -18,19 +18,19 @@ pub fn of(run: &Run) -> Document {
         }
     }
     sections.extend(workloads.into_iter().map(|name| workload(run, name)));
-    let costs: Vec<Block> = [programs::table(run), programs::profiles(run)]
-        .into_iter()
-        .flatten()
-        .map(Block::Table)
-        .collect();
-    if !costs.is_empty() {
-        sections.push(section("programs", "BPF programs and profiles", costs));
-    }
+    sections.extend(costs(run));
     Document {
         title: "underpass, measured".into(),
         blocks: vec![Block::Paragraph(summary::origin(run))],
         sections,
     }
+}
+
+/// The costs of BPF programs, and profiles; None if the run has neither.
+pub fn costs(run: &Run) -> Option<Section> {
+    let tables = [programs::table(run), programs::profiles(run)];
+    let blocks: Vec<Block> = tables.into_iter().flatten().map(Block::Table).collect();
+    (!blocks.is_empty()).then(|| section("programs", "BPF programs and profiles", blocks))
 }
 
 fn section(anchor: &str, title: &str, blocks: Vec<Block>) -> Section {
@@ -48,7 +48,8 @@ fn summary(run: &Run) -> Section {
     section("summary", "Summary", blocks)
 }
 
-fn machine(run: &Run) -> Section {
+/// The paths of a run, its machine and its settings.
+pub fn machine(run: &Run) -> Section {
     let mut paths = Table::new(
         "Paths",
         ["path", "whose", "how bytes travel", "measured"]
@@ -98,23 +99,26 @@ fn machine(run: &Run) -> Section {
 fn workload(run: &Run, name: &str) -> Section {
     let all = run.experiments.iter().filter(|e| e.workload == name);
     let all: Vec<&Experiment> = all.collect();
-    let mut blocks = Vec::new();
-    if let Some(first) = all.first() {
-        let origin = &first.origin;
-        let mut line = Text::new()
-            .plain(format!("{} From ", sentence(&first.title)))
-            .link(&*origin.name, &*origin.url)
-            .plain(".");
-        if !origin.changed.is_empty() {
-            line = line.plain(format!(" Changed here: {}", sentence(&origin.changed)));
-        }
-        blocks.push(Block::Paragraph(line));
-    }
+    let first = all.first().map(|first| origin(first));
+    let blocks = first.into_iter().map(Block::Paragraph).collect();
     Section {
         anchor: format!("workload-{name}"),
         title: Text::new().plain(name),
         blocks,
         sections: all.iter().map(|e| experiment::section(run, e)).collect(),
+    }
+}
+
+/// What the workload of an experiment does, and where it comes from.
+pub fn origin(experiment: &Experiment) -> Text {
+    let origin = &experiment.origin;
+    let line = Text::new()
+        .plain(format!("{} From ", sentence(&experiment.title)))
+        .link(&*origin.name, &*origin.url)
+        .plain(".");
+    match origin.changed.is_empty() {
+        true => line,
+        false => line.plain(format!(" Changed here: {}", sentence(&origin.changed))),
     }
 }
 

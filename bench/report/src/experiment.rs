@@ -68,16 +68,21 @@ fn measured(run: &Run, experiment: &Experiment) -> Vec<Block> {
     blocks
 }
 
-/// What the generator does.
+/// The database, and how many of its nodes: `cassandra`, `4 × node`.
+pub fn database(experiment: &Experiment) -> String {
+    match experiment.nodes {
+        0 | 1 => experiment.database.clone(),
+        n => format!("{n} × {}", experiment.database),
+    }
+}
+
+/// The load that the generator makes.
 fn load(experiment: &Experiment) -> Text {
     let plural = |count: usize, what: &str| match count {
         1 => format!("1 {what}"),
         n => format!("{n} {what}s"),
     };
-    let nodes = match experiment.nodes {
-        0 | 1 => experiment.database.clone(),
-        n => format!("{n} × {}", experiment.database),
-    };
+    let nodes = database(experiment);
     let text = Text::new().plain(format!(
         "{nodes}, {} client: {}, {}, {} in flight on each. ",
         experiment.client,

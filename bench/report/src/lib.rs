@@ -2,8 +2,9 @@
 //! nothing and asks nobody.
 //!
 //! A file ([`schema`]) is read by [`read()`]; [`stats`] and [`metric`] turn its rounds into
-//! figures, [`summary`], [`paths`], [`bars`] and [`experiment`] those into a [`model::Document`], which
-//! [`markdown`] and [`html`] render; [`plot`] draws. [`pace`] tells who kept up with a schedule,
+//! figures, [`overview`], [`summary`], [`paths`], [`bars`] and [`experiment`] those into a
+//! [`model::Document`], which [`markdown`] and [`html`] render; [`pages`] are the committed Markdown
+//! pages, [`plot`] draws. [`pace`] tells who kept up with a schedule,
 //! and [`constant`] chooses by it what the summary compares paths by. [`compare()`] holds two
 //! runs against each other.
 
@@ -21,8 +22,10 @@ pub mod markdown;
 pub mod metric;
 pub mod model;
 pub mod number;
+pub mod overview;
 pub mod pace;
 pub mod page;
+pub mod pages;
 pub mod paths;
 pub mod plot;
 pub mod programs;

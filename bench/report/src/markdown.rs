@@ -5,42 +5,24 @@ use std::fmt::Write as _;
 use crate::{
     document,
     model::{Block, Document, Section, Span, Table, Text, is_of_the_web},
-    paths,
-    plot::{self, Plot},
-    programs,
+    overview, paths, programs,
     schema::Run,
     summary,
 };
 
-/// Where the README finds the plots.
-pub const PLOTS: &str = "bench/results";
-/// So many of them are seen at once.
-const FIRST: usize = 3;
-
-/// The README's section. Ends with a newline.
-pub fn readme(run: &Run) -> String {
+/// The table between the README's markers. Ends with a newline.
+pub fn readme(host: &Run, peers: &Run) -> String {
     let mut out = String::new();
-    blocks(&mut out, &summary::brief(run));
-    let plots = plot::shown(run);
-    let (first, others) = plots.split_at(FIRST.min(plots.len()));
-    first.iter().for_each(|plot| image(&mut out, plot));
-    out.push_str("<details><summary>As the rate rises, and by number of nodes</summary>\n\n");
-    others.iter().for_each(|plot| image(&mut out, plot));
-    out.push_str("</details>\n\n");
-    blocks(&mut out, &[Block::Paragraph(summary::origin(run))]);
+    blocks(&mut out, &overview::blocks(host, peers));
     format!("{}\n", out.trim_end())
 }
 
-/// The README's section about the ways in which bytes travel. Ends with a newline.
-pub fn paths(run: &Run, scene: paths::Scene) -> String {
-    let mut out = String::new();
-    blocks(&mut out, &paths::blocks(run, scene));
-    format!("{}\n", out.trim_end())
-}
-
-fn image(out: &mut String, plot: &Plot) {
-    let (title, file) = (escaped(&plot.title), plot.file_name());
-    let _ = writeln!(out, "![{title}]({PLOTS}/{file})\n");
+/// A page of one run: first the comparison of its paths, then everything that the run says.
+pub fn of_scene(run: &Run, scene: paths::Scene) -> String {
+    let mut document = document::of(run);
+    let table = Block::Table(paths::table(run, scene));
+    document.blocks.insert(0, table);
+    self::document(&document)
 }
 
 /// Where the time went: shares, and a picture for each path. For a page in a folder of the
@@ -87,7 +69,7 @@ pub fn document(document: &Document) -> String {
     format!("{}\n", out.trim_end())
 }
 
-fn headed(out: &mut String, section: &Section, level: usize) {
+pub(crate) fn headed(out: &mut String, section: &Section, level: usize) {
     let _ = writeln!(out, "{} {}\n", "#".repeat(level), text(&section.title));
     blocks(out, &section.blocks);
     for below in &section.sections {
@@ -95,7 +77,7 @@ fn headed(out: &mut String, section: &Section, level: usize) {
     }
 }
 
-fn blocks(out: &mut String, all: &[Block]) {
+pub(crate) fn blocks(out: &mut String, all: &[Block]) {
     for block in all {
         match block {
             Block::Paragraph(line) => {

@@ -1,40 +1,16 @@
-//! A page that holds results between two markers.
+//! A page that holds rendered results between two markers.
 
-/// What stands between markers, by their name.
-#[derive(Clone, Copy, Debug)]
-pub enum Part {
-    /// Of everything that is compared.
-    Results,
-    /// Of the ways in which bytes travel.
-    Paths,
-    /// Of other proxies.
-    Peers,
-    /// Of the ways through a gateway.
-    Gateway,
-    /// Of what enrichment costs.
-    Enrichment,
-}
+/// The line before the results.
+pub const BEGIN: &str = "<!-- results:begin -->";
+/// The line after the results.
+pub const END: &str = "<!-- results:end -->";
 
-impl Part {
-    /// The markers before and after it.
-    pub fn markers(self) -> (&'static str, &'static str) {
-        match self {
-            Self::Results => ("<!-- results:begin -->", "<!-- results:end -->"),
-            Self::Paths => ("<!-- paths:begin -->", "<!-- paths:end -->"),
-            Self::Peers => ("<!-- peers:begin -->", "<!-- peers:end -->"),
-            Self::Gateway => ("<!-- gateway:begin -->", "<!-- gateway:end -->"),
-            Self::Enrichment => ("<!-- enrichment:begin -->", "<!-- enrichment:end -->"),
-        }
-    }
-}
-
-/// The page with this between its markers; None where it has none.
-pub fn replaced(page: &str, part: Part, between: &str) -> Option<String> {
-    let (begin, end) = part.markers();
-    let (before, rest) = page.split_once(begin)?;
-    let (_, after) = rest.split_once(end)?;
-    let between = between.trim_matches('\n');
-    Some(format!("{before}{begin}\n\n{between}\n\n{end}{after}"))
+/// The page with the results between its markers; None if the page lacks a marker.
+pub fn replaced(page: &str, results: &str) -> Option<String> {
+    let (before, rest) = page.split_once(BEGIN)?;
+    let (_, after) = rest.split_once(END)?;
+    let results = results.trim_matches('\n');
+    Some(format!("{before}{BEGIN}\n\n{results}\n\n{END}{after}"))
 }
 
 #[cfg(test)]
@@ -43,12 +19,12 @@ mod tests {
 
     #[test]
     fn only_what_is_between_the_markers_changes() {
-        let (begin, end) = Part::Results.markers();
-        let page = format!("# A\n\n{begin}\nold\n{end}\n\nB\n");
-        let new = replaced(&page, Part::Results, "new\n").unwrap();
-        assert_eq!(new, format!("# A\n\n{begin}\n\nnew\n\n{end}\n\nB\n"));
-        assert_eq!(replaced(&new, Part::Results, "new\n"), Some(new.clone()));
-        assert_eq!(replaced(&new, Part::Paths, ""), None);
-        assert_eq!(replaced(end, Part::Results, ""), None);
+        let page = format!("# A\n\n{BEGIN}\nold\n{END}\n\nB\n");
+        let new = replaced(&page, "new\n").unwrap();
+        assert_eq!(new, format!("# A\n\n{BEGIN}\n\nnew\n\n{END}\n\nB\n"));
+        assert_eq!(replaced(&new, "new\n"), Some(new.clone()));
+        assert_eq!(replaced("# A\n\nB\n", ""), None);
+        assert_eq!(replaced(BEGIN, ""), None);
+        assert_eq!(replaced(END, ""), None);
     }
 }

@@ -2,12 +2,10 @@
 //! one request at a time and with many connections.
 
 use crate::{
-    bars,
     metric::Metric,
-    model::{Block, Column, Table, Text},
+    model::{Column, Table, Text},
     number,
     schema::{Experiment, Run},
-    summary,
 };
 
 /// Where ways are compared.
@@ -46,16 +44,8 @@ pub const ENRICHMENT: Scene = Scene {
     ..HOST
 };
 
-/// The table, the bars that this run can tell of, and where the figures come from.
-pub fn blocks(run: &Run, scene: Scene) -> Vec<Block> {
-    vec![
-        Block::Table(table(run, scene)),
-        Block::Table(bars::measured(run)),
-        Block::Paragraph(summary::origin(run)),
-    ]
-}
-
-fn table(run: &Run, scene: Scene) -> Table {
+/// The comparison of the paths of a run: latency at one connection, throughput and CPU time at 32.
+pub fn table(run: &Run, scene: Scene) -> Table {
     let columns = vec![
         Column::words("path"),
         Column::numbers("added p50, 1 connection, µs"),

@@ -1,5 +1,4 @@
-//! What the README shows: the one table that people choose by, the bars, and where the figures
-//! come from.
+//! The summary of a run: one table over all its paths, the bars, and the origin of the figures.
 
 use crate::{
     bars, constant, legend,
@@ -18,22 +17,19 @@ const THROUGHPUT: [(&str, &str); 3] = [
     ("stress-write", "Cassandra, writes"),
 ];
 
-/// Warnings, the table, who is not in it, and the bars.
+/// Warnings, the table, the paths that are not in it, and the bars.
 pub fn blocks(run: &Run) -> Vec<Block> {
-    with(run, bars::table(run))
+    let mut blocks = brief(run);
+    blocks.push(Block::Table(bars::table(run)));
+    blocks
 }
 
-/// The same, with the bars that this run can tell of.
+/// Warnings, the table, and the paths that are not in it.
 pub fn brief(run: &Run) -> Vec<Block> {
-    with(run, bars::measured(run))
-}
-
-fn with(run: &Run, bars: Table) -> Vec<Block> {
     let mut blocks = warnings(run);
     blocks.push(Block::Table(table(run)));
     blocks.extend(legend::of_summary(run).map(Block::Paragraph));
     blocks.extend(not_in_it(run).map(Block::Paragraph));
-    blocks.push(Block::Table(bars));
     blocks
 }
 

@@ -4,7 +4,7 @@ mod common;
 
 use proptest::{collection::vec, option, prelude::*, sample::select};
 use report::{
-    Run, artifacts, compare, html, markdown,
+    Run, artifacts, compare, html, markdown, pages,
     schema::{Latency, Round, Series, Usage},
 };
 
@@ -174,7 +174,13 @@ proptest! {
             experiment.refused = Some("because".into());
         }
         assert_numbers(&markdown::full(&run));
-        assert_numbers(&markdown::readme(&run));
+        assert_numbers(&markdown::readme(&run, &original));
+        assert_numbers(&pages::index(&run, ""));
+        for (_, page) in pages::experiments(&run) {
+            assert_numbers(&page);
+        }
+        let (name, page) = ("everything", "README.md");
+        assert_numbers(&pages::bars(&[pages::Named { name, page, run: &run }]));
         assert_numbers(&html::page(&run));
         for (file, svg) in artifacts(&run) {
             assert_numbers(&svg);

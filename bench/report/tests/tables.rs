@@ -7,15 +7,30 @@ mod bar_verdicts;
 mod common;
 #[path = "tables/missing.rs"]
 mod missing;
+#[path = "tables/pages.rs"]
+mod of_pages;
 
 use common::{Random, did, experiment_mut, run, series_mut};
 use report::{
     Run,
     bars::{self, Verdict},
     html,
-    markdown::{full, readme},
+    markdown::full,
+    pages,
     schema::{Profile, Round},
 };
+
+/// The summary of a run and its bars: what people choose a path by.
+fn readme(run: &Run) -> String {
+    let named = pages::Named {
+        name: "everything",
+        page: "README.md",
+        run,
+    };
+    let index = pages::index(run, "");
+    let (summary, _) = index.split_once("## Pages").unwrap();
+    summary.to_owned() + &pages::bars(&[named])
+}
 
 /// Every round of a path does what this says, by the same round of direct.
 fn shape(run: &mut Run, experiment: &str, path: &str, change: impl Fn(usize, &mut Round)) {

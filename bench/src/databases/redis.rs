@@ -37,7 +37,10 @@ fn wait_for(server: &mut Server, address: SocketAddr) -> anyhow::Result<()> {
     let deadline = Instant::now() + START_LIMIT;
     while TcpStream::connect(address).is_err() {
         interrupt::check()?;
-        ensure!(!server.has_ended(), "{PROGRAM} ended; is {address} in use?");
+        ensure!(
+            !server.poll_ended(),
+            "{PROGRAM} ended; is {address} in use?"
+        );
         if Instant::now() > deadline {
             bail!("{PROGRAM} does not listen on {address}");
         }

@@ -1,6 +1,9 @@
 //! Decided at layer 4: the connect hook leaves the socket alone.
 
-use super::{Ours, Topology, anything, never};
+use super::{
+    Topology,
+    ours::{Ours, anything, never},
+};
 
 /// The path `untouched`, of the action `bypass`.
 pub const BYPASS: Ours = Ours {

@@ -1,6 +1,9 @@
 //! Through the agent, which decodes CQL.
 
-use super::{Ours, Topology, cql, never};
+use super::{
+    Topology,
+    ours::{Ours, cql, never},
+};
 
 /// The path `enrich`, with what every enriched flow gets: statistics by statement.
 pub const ENRICH: Ours = Ours {

@@ -1,6 +1,9 @@
 //! Decided at the gateway's edge: no socket of it sees the flow.
 
-use super::{Ours, Topology, anything, never};
+use super::{
+    Topology,
+    ours::{Ours, anything, never},
+};
 
 /// The path `forward`, of a rule with backends whose action is `bypass`.
 pub const FORWARD: Ours = Ours {

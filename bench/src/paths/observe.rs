@@ -2,7 +2,10 @@
 
 use load::workload::Protocol;
 
-use super::{Ours, Topology, never};
+use super::{
+    Topology,
+    ours::{Ours, never},
+};
 
 /// The path `untouched`, of the action `observe`: passive programs on the client's packets.
 pub const OBSERVE: Ours = Ours {

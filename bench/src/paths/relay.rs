@@ -2,7 +2,10 @@
 
 use sandbox::Metric;
 
-use super::{Ours, Topology, sessions, sum};
+use super::{
+    Topology,
+    ours::{Ours, sessions, sum},
+};
 
 /// The path `relay`, of a session rule that bypasses where nothing is spliced.
 pub const RELAY: Ours = Ours {

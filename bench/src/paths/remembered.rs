@@ -1,6 +1,9 @@
 //! Left alone, because the agent has seen another connection of the process.
 
-use super::{Ours, Topology, never, sessions};
+use super::{
+    Topology,
+    ours::{Ours, never, sessions},
+};
 
 /// The path `untouched`, of a session rule that bypasses and remembers.
 pub const REMEMBERED: Ours = Ours {

@@ -2,7 +2,10 @@
 
 use sandbox::Metric;
 
-use super::{Ours, Topology, conversations, sum};
+use super::{
+    Topology,
+    ours::{Ours, conversations, sum},
+};
 
 /// The path `shortcut`. Its agent is one of its own, which sees the databases, too.
 pub const SHORTCUT: Ours = Ours {

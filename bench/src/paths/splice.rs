@@ -3,7 +3,10 @@
 use load::workload::Job;
 use sandbox::Metric;
 
-use super::{Ours, Topology, sessions, sum};
+use super::{
+    Topology,
+    ours::{Ours, sessions, sum},
+};
 
 /// The path `splice`, of a session rule that bypasses: here the database is on the client's host.
 pub const SPLICE: Ours = Ours {

@@ -9,7 +9,7 @@ use std::{
 
 use clap::{Parser, Subcommand};
 
-use dataplane::policy::NetnsPattern;
+use policy::NetnsPattern;
 
 use crate::{
     commands,

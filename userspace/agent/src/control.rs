@@ -11,10 +11,8 @@ use std::{
     time::Duration,
 };
 
-use dataplane::{
-    AttachError, Dataplane, Door, host,
-    policy::{Policy, RuleName},
-};
+use dataplane::{AttachError, Dataplane, Door, host};
+use policy::{Policy, RuleName};
 use tokio::{
     signal::unix::Signal,
     sync::{mpsc, watch},
@@ -216,7 +214,7 @@ impl Control {
             let pairs = old.rules.iter().zip(&policy.rules);
             pairs
                 .into_iter()
-                .all(|(old, new)| old.places() == new.places())
+                .all(|(old, new)| old.cgroups_held() == new.cgroups_held())
         };
         if is_in_force {
             return;
@@ -490,7 +488,7 @@ fn needs_restart(old: &Config, new: &Config) -> bool {
 /// The numbers of what comes and goes: of cgroups and namespaces.
 fn numbers(policy: &Policy) -> Vec<Option<u64>> {
     let root = host::cgroup2_root().ok().flatten().unwrap_or_default();
-    let paths = policy.rules.iter().flat_map(|rule| rule.places());
+    let paths = policy.rules.iter().flat_map(|rule| rule.cgroups_held());
     let cgroups = paths.map(|path| host::cgroup_id(&root, path));
     let namespaces = policy.rules.iter().flat_map(|rule| &rule.namespaces);
     let namespaces = namespaces.map(|netns| netns.inode().map(u64::from));

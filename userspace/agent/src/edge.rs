@@ -13,8 +13,8 @@ use std::{
 use dataplane::{
     Edge,
     edge::{self, EdgeError, Forward, Guarded, Interface},
-    policy::Policy,
 };
+use policy::Policy;
 use prometheus::{
     IntCounterVec, Opts,
     core::{Collector, Desc},

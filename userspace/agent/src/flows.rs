@@ -19,10 +19,8 @@ use std::{
     time::{Instant, SystemTime},
 };
 
-use dataplane::{
-    Application, Arrived, ClientAddr, Held, Near, Netns, Opener, OrigDst, Process,
-    policy::{Action, Match, RuleName, Session, SessionKey},
-};
+use dataplane::{Application, Arrived, ClientAddr, Held, Near, Netns, Opener, OrigDst, Process};
+use policy::{Action, Match, RuleName, Session, SessionKey};
 use serde::Serialize;
 
 use crate::{
@@ -38,12 +36,12 @@ use standing::Standing;
 pub struct FlowId(u64);
 
 impl FlowId {
-    /// This number.
+    /// The id of this number.
     pub fn new(number: u64) -> Self {
         Self(number)
     }
 
-    /// As which it is shown; each flow of an agent has the next.
+    /// Returns the number under which the flow is shown. Each flow of an agent has the next one.
     pub fn number(self) -> u64 {
         self.0
     }
@@ -55,7 +53,8 @@ impl fmt::Display for FlowId {
     }
 }
 
-/// How the bytes travel. `untouched` flows never reach the agent, so they are not here.
+/// The path on which a flow's bytes travel. `untouched` flows never reach the agent, so they are
+/// not here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Path {
@@ -68,7 +67,7 @@ pub enum Path {
 }
 
 impl Path {
-    /// As in logs, metrics and `flows`.
+    /// Returns the path's name in logs, metrics and `flows`.
     pub fn as_str(self) -> &'static str {
         match self {
             Path::Enrich => "enrich",
@@ -78,36 +77,36 @@ impl Path {
     }
 }
 
-/// One flow.
+/// A flow that the agent carries.
 #[derive(Debug)]
 pub struct Flow {
-    /// Its number.
+    /// The flow's number.
     pub id: FlowId,
     /// The client's socket.
     pub client: ClientAddr,
-    /// Who opened it.
+    /// The process that opened the flow.
     pub process: Process,
-    /// Where it was dialled to.
+    /// The address that the client dialled.
     pub orig_dst: OrigDst,
-    /// In which network namespace, if not the agent's own.
+    /// The client's network namespace, if it is not the agent's own.
     pub netns: Option<Arc<Netns>>,
-    /// When its SYN arrived.
+    /// The time when the flow's SYN arrived.
     pub opened: Instant,
     /// Bytes passed on to the database.
     pub to_database: AtomicU64,
     /// Bytes passed on to the client.
     pub to_client: AtomicU64,
-    /// What marks ask of it.
+    /// The commands of marks to the flow.
     pub mailbox: Mailbox,
     opened_at: SystemTime,
     path: AtomicU8,
     recalled: AtomicBool,
     given: AtomicBool,
-    /// What was dialled for it, if that was a virtual address.
+    /// The backend that was dialled for the flow, if the client dialled a virtual address.
     backend: OnceLock<SocketAddr>,
-    /// How it speaks to its database, once that is known.
+    /// The encryption towards the database, once that is known.
     towards: OnceLock<Towards>,
-    /// Another agent began it.
+    /// Whether another agent began the flow.
     is_adopted: bool,
     standing: Mutex<Standing>,
 }
@@ -117,17 +116,17 @@ pub struct Flow {
 pub struct Newcomer {
     /// The client's socket.
     pub client: ClientAddr,
-    /// Whose socket is on this host; None: nobody's.
+    /// The application whose socket is on this host. None: neither side's is.
     pub application: Option<Application>,
-    /// Where it was dialled to.
+    /// The address that the client dialled.
     pub orig_dst: OrigDst,
-    /// The rule that marked it.
+    /// The rule that marked the connection.
     pub rule: RuleName,
-    /// Who opened it.
+    /// The process that opened the connection.
     pub process: Process,
-    /// In which network namespace, if not the agent's own.
+    /// The client's network namespace, if it is not the agent's own.
     pub netns: Option<Arc<Netns>>,
-    /// As whom it is remembered; None on another host.
+    /// The key under which a decision is remembered. None for a client on another host.
     pub opener: Option<Opener>,
 }
 
@@ -146,7 +145,7 @@ impl From<&Held> for Newcomer {
 }
 
 impl Newcomer {
-    /// A client on another host.
+    /// Describes a connection of a client on another host.
     pub fn elsewhere(arrived: &Arrived, rule: &RuleName) -> Self {
         Self {
             client: arrived.client,
@@ -160,36 +159,36 @@ impl Newcomer {
     }
 }
 
-/// What was decided of a flow.
+/// The decision about a flow.
 #[derive(Debug)]
 pub struct Decided {
     /// The rule that decided.
     pub rule: RuleName,
-    /// None while it depends on what is not known yet.
+    /// The decided action. None while it depends on session facts that are not known yet.
     pub action: Option<Action>,
-    /// What is known of its session, where a session rule may hold.
+    /// The known session facts, where a session rule may match.
     pub session: Option<Box<Session>>,
 }
 
-/// What was before this process knew of a flow.
+/// The history of a flow before this process took it over.
 #[derive(Debug)]
 pub struct Past {
-    /// When its SYN arrived.
+    /// The time when the flow's SYN arrived.
     pub opened_at: SystemTime,
-    /// In which network namespace its client is, if not the agent's own.
+    /// The client's network namespace, if it is not the agent's own.
     pub netns: Option<Arc<Netns>>,
-    /// What was decided of it.
+    /// The decision about the flow.
     pub decided: Decided,
 }
 
-/// Of a flow that another agent began.
+/// The explanation, in `flows`, for a flow that another agent began.
 const ADOPTED: &str = "adopted: it has outlived the agent that took it in";
 
-/// What `flows` calls the action of a flow that is not decided yet.
+/// The name, in `flows`, of the action of a flow that is not decided yet.
 const UNDECIDED: &str = "undecided";
 
 impl Flow {
-    /// One that begins now.
+    /// Makes a flow that begins now.
     pub fn begin(
         number: u64,
         client: ClientAddr,
@@ -218,7 +217,7 @@ impl Flow {
         }
     }
 
-    /// One that another process began.
+    /// Makes a flow that another process began.
     pub fn resumed(
         number: u64,
         client: ClientAddr,
@@ -244,28 +243,29 @@ impl Flow {
         flow
     }
 
-    /// Which of its two applications is on this host.
+    /// Returns which of the flow's two applications is on this host.
     pub fn near(&self) -> Near {
         self.process.near()
     }
 
-    /// Goes to this backend. Said once.
+    /// Notes the backend that the flow goes to. Only the first call counts.
     pub fn goes_to(&self, backend: SocketAddr) {
         let _ = self.backend.set(backend);
     }
 
-    /// Where it goes, if it was dialled to a virtual address.
+    /// Returns the backend that the flow goes to, if its client dialled a virtual address.
     pub fn backend(&self) -> Option<SocketAddr> {
         self.backend.get().copied()
     }
 
-    /// Speaks to its database in this way. Said once.
+    /// Notes how the flow speaks to its database. Only the first call counts.
     pub fn speaks(&self, towards: Towards) {
         let _ = self.towards.set(towards);
     }
 
-    /// Where another connection to its database can be had as its own was, on this host and in this namespace, and how
-    /// its own speaks there. None: it cannot be, or nobody knows yet how it will speak.
+    /// Returns the address at which another connection to the flow's database can be opened from
+    /// this host and this namespace, and how the flow speaks there. None: that cannot be done, or
+    /// it is not known yet how the flow will speak.
     pub fn database(&self) -> Option<(SocketAddr, &Towards)> {
         if self.netns.is_some() || self.process.is_elsewhere() {
             return None;
@@ -274,12 +274,12 @@ impl Flow {
         Some((at, self.towards.get()?))
     }
 
-    /// When its SYN arrived.
+    /// Returns the time when the flow's SYN arrived.
     pub fn opened_at(&self) -> SystemTime {
         self.opened_at
     }
 
-    /// What was decided of it.
+    /// Returns the decision about the flow.
     pub fn decided(&self) -> Decided {
         let standing = self.standing();
         Decided {
@@ -289,39 +289,39 @@ impl Flow {
         }
     }
 
-    /// The rule that decided; the one that marked it until then.
+    /// Returns the rule that decided; until then the rule that marked the flow.
     pub fn rule(&self) -> RuleName {
         self.standing().rule.clone()
     }
 
-    /// What was decided, as in `flows`.
+    /// Returns the decided action's name, as in `flows`.
     pub fn action(&self) -> &'static str {
         self.standing().action.map_or(UNDECIDED, Action::as_str)
     }
 
-    /// It is to be decided by its session.
+    /// Leaves the flow undecided until its session decides it.
     pub fn await_session(&self) {
         let mut standing = self.standing();
         standing.action = None;
         standing.session = Some(Box::default());
     }
 
-    /// What is known of its session by now.
+    /// Notes the session facts that are known by now.
     pub fn knows(&self, session: &Session) {
         self.standing().session = Some(Box::new(session.clone()));
     }
 
-    /// What of its session is not known yet, and has to be to decide it.
+    /// Notes the session facts that are not known yet and have to be known to decide the flow.
     pub fn waits_for(&self, keys: Vec<SessionKey>) {
         self.standing().waits_for = keys;
     }
 
-    /// It is decided.
+    /// Notes the decision.
     pub fn decide(&self, by: &Match) {
         self.is_by(&by.rule, by.action);
     }
 
-    /// It is this now, by this rule or mark.
+    /// Notes that this rule or mark has given the flow this action.
     pub fn is_by(&self, rule: &RuleName, action: Action) {
         let mut standing = self.standing();
         standing.rule = rule.clone();
@@ -329,33 +329,33 @@ impl Flow {
         standing.is_left = false;
     }
 
-    /// It passes this pipeline, or none.
+    /// Notes the pipeline that the flow passes, or that it passes none.
     pub fn comes_to(&self, pipeline: Option<Arc<About>>) {
         self.standing().pipeline = pipeline;
     }
 
-    /// It is decided, and none of those that its rule enriches.
+    /// Notes that the flow is decided, and not in the sample that its rule enriches.
     pub fn is_not_sampled(&self) {
         self.standing().is_left = true;
     }
 
-    /// It cannot be decoded, for this reason.
+    /// Notes that the flow cannot be decoded, for this reason.
     pub fn is_undecodable(&self, reason: &'static str) {
         self.standing().undecodable = Some(reason);
     }
 
-    /// It is relayed and not spliced, for this reason.
+    /// Notes that the flow is relayed and not spliced, for this reason.
     pub fn is_relayed(&self, reason: impl Into<Cow<'static, str>>) {
         self.standing().relayed = Some(reason.into());
     }
 
-    /// TLS is spoken between this side and the agent.
+    /// Notes that TLS is spoken between this side and the agent.
     pub fn is_encrypted(&self, side: Side, seen: SeenBy) {
         let mut standing = self.standing();
         *standing.tls.get_or_insert_default().side(side) = Some(seen);
     }
 
-    /// Whether its client's TLS ends in the agent.
+    /// Whether the client's TLS ends in the agent.
     pub fn client_encrypts(&self) -> bool {
         let standing = self.standing();
         standing
@@ -364,12 +364,12 @@ impl Flow {
             .is_some_and(|tls| tls.client.is_some())
     }
 
-    /// What of it is encrypted, where TLS ends in the agent.
+    /// Returns the TLS that is seen on the flow, where TLS ends in the agent.
     pub fn tls(&self) -> Option<Seen> {
         self.standing().tls.as_deref().cloned()
     }
 
-    /// Whether a mark means it. `cgroup` looks its cgroup up.
+    /// Whether a mark's selector matches the flow. `cgroup` looks up the process's cgroup.
     pub fn is_meant_by(
         &self,
         selector: &Selector,
@@ -390,34 +390,34 @@ impl Flow {
         self.standing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has the agent take it back from the kernel, which it does at once if it is there.
+    /// Makes the agent take the flow back from the kernel, at once if the kernel has it.
     pub fn recall(&self) {
         self.recalled.store(true, Relaxed);
         self.mailbox.wake();
     }
 
-    /// Whether it was recalled, since this was last asked. The flow's task is woken when it is.
+    /// Whether the flow was recalled since the last call. The flow's task is woken when it is.
     pub fn is_recalled(&self) -> bool {
         self.recalled.load(Relaxed) && self.recalled.swap(false, Relaxed)
     }
 
-    /// As soon as it rides, another process goes on with it.
+    /// Gives the flow to another process as soon as the kernel carries it.
     pub fn give(&self) {
         self.given.store(true, Relaxed);
         self.mailbox.wake();
     }
 
-    /// No other process goes on with it after all.
+    /// Takes [`Self::give`] back: no other process goes on with the flow.
     pub fn do_not_give(&self) {
         self.given.store(false, Relaxed);
     }
 
-    /// Whether another process is to go on with it. The flow's task is woken when one is.
+    /// Whether another process is to go on with the flow. The flow's task is woken when one is.
     pub fn is_given(&self) -> bool {
         self.given.load(Relaxed)
     }
 
-    /// How its bytes travel.
+    /// Returns the flow's path.
     pub fn path(&self) -> Path {
         match self.path.load(Relaxed) {
             n if n == Path::Relay as u8 => Path::Relay,
@@ -426,13 +426,14 @@ impl Flow {
         }
     }
 
-    /// From now on the kernel carries it; why not by its sender's engine, or empty.
+    /// Notes that the kernel carries the flow from now on. `not_by_sender`: the reason why not by
+    /// its sender's engine, or empty.
     pub fn is_spliced(&self, not_by_sender: &'static str) {
         self.standing().not_by_sender = not_by_sender;
         self.travels(Path::Splice);
     }
 
-    /// From now on its bytes travel this way.
+    /// Notes the flow's path from now on.
     pub fn travels(&self, path: Path) {
         self.path.store(path as u8, Relaxed);
     }

@@ -1,16 +1,17 @@
-//! gRPC as far as this agent speaks it: one question and its answer, a message each in an HTTP/2 request,
-//! behind five bytes (<https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md>).
+//! The part of gRPC that this agent speaks: one question and its answer, each a message in an
+//! HTTP/2 request, behind five bytes
+//! (<https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md>).
 
 use http_body_util::Full;
 use hyper::{HeaderMap, Request, body::Bytes, header::CONTENT_TYPE, http};
 
-/// The frame: whether the message is compressed, and its length.
+/// The size of the prefix: whether the message is compressed, and its length.
 const FRAME_BYTES: usize = 5;
 
-/// A question to a method, by its whole URI.
+/// Makes a question to a method, which is named by its whole URI.
 ///
 /// # Errors
-/// The URI is none.
+/// The URI is not valid.
 pub(crate) fn request(uri: &str, message: &[u8]) -> http::Result<Request<Full<Bytes>>> {
     Request::post(uri)
         .header(CONTENT_TYPE, "application/grpc")
@@ -23,7 +24,7 @@ fn framed(message: &[u8]) -> Vec<u8> {
     [&[0], &length[..], message].concat()
 }
 
-/// An answer's message. None: it is cut, or compressed unasked.
+/// Returns an answer's message. None: the message is cut, or compressed unasked.
 pub(crate) fn unframed(frame: &[u8]) -> Option<&[u8]> {
     let (head, body) = frame.split_at_checked(FRAME_BYTES)?;
     let [0, a, b, c, d] = *head else {
@@ -32,8 +33,8 @@ pub(crate) fn unframed(frame: &[u8]) -> Option<&[u8]> {
     (u32::from_be_bytes([a, b, c, d]) as usize == body.len()).then_some(body)
 }
 
-/// What an answer's end says: a code, and a text for people. None: it says nothing. Where there is no
-/// message, the trailers have come as headers.
+/// Returns the status at an answer's end: a code, and a text for people. None: there is no status.
+/// Where there is no message, the trailers have come as headers.
 pub(crate) fn status<'h>(
     headers: &'h HeaderMap,
     trailers: &'h HeaderMap,

@@ -1,5 +1,5 @@
-//! Keeps the kernel in the know of what clients on other hosts connect to: databases, and the virtual
-//! addresses that are this host's.
+//! The upkeep of incoming interception: tells the kernel which addresses clients on other hosts
+//! connect to, that is databases, and the virtual addresses of this host.
 
 use std::{
     convert::Infallible,
@@ -10,10 +10,11 @@ use std::{
 use dataplane::Dataplane;
 use tokio::time::{self, MissedTickBehavior};
 
-/// A database that begins to listen where the agent's hooks do not see it is known after as long.
+/// The interval of the upkeep: a database that begins to listen where the agent's hooks do not see
+/// it is known after this time.
 const TEND_EVERY: Duration = Duration::from_secs(1);
 
-/// Runs for ever.
+/// Keeps the kernel up to date. Runs for ever.
 pub async fn tend(dataplane: Arc<Mutex<Option<Dataplane>>>) -> Infallible {
     let mut tending = time::interval(TEND_EVERY);
     tending.set_missed_tick_behavior(MissedTickBehavior::Delay);

@@ -1,13 +1,12 @@
-//! The agent: intercepts by policy, relays and decodes the flows that it marks, and tells
-//! what it saw.
+//! The agent: intercepts by policy, relays and decodes the flows that it marks, and reports what it
+//! saw.
 //!
-//! From `main` to a flow's bytes: [`commands::run`] → [`proxy::Proxy`] → `proxy/intake.rs`
-//! (a held SYN is dialled and answered) → `proxy/relay.rs` (bytes) → `proxy/decode.rs` (what
-//! they say).
+//! From `main` to a flow's bytes: [`commands::run`] → [`proxy::run`] → `proxy/intake.rs` (dials and
+//! answers a held SYN) → `proxy/relay.rs` (moves bytes) → `proxy/decode.rs` (decodes them).
 //!
-//! **Invariant**: a flow's task owns its sockets and its decoder; what is shared are
-//! counters ([`metrics`]), the registry of flows ([`flows`]) and the policy, which one task
-//! owns ([`control`]). There is no `unsafe` in this crate.
+//! **Invariant**: a flow's task owns its sockets and its decoder. Shared are counters
+//! ([`metrics`]), the registry of flows ([`flows`]) and the policy, which one task owns
+//! ([`control`]). There is no `unsafe` in this crate.
 
 #![forbid(unsafe_code)]
 

@@ -7,10 +7,8 @@ use std::{
 };
 
 use cql::{Anomaly, CloseReason, Undecodable, Unknowable};
-use dataplane::{
-    Dataplane, NotRemembered, NotServed, Refusal, SpliceRefusal,
-    policy::{MAX_RULES, Match},
-};
+use dataplane::{Dataplane, NotRemembered, NotServed, Refusal, SpliceRefusal};
+use policy::{MAX_RULES, Match};
 use prometheus::{
     Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
     core::{Collector, Desc},

@@ -9,10 +9,8 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use dataplane::{
-    Caller, Calling, NotServed, OutpostView, Outposts, Settled, host,
-    policy::{Container, Policy},
-};
+use dataplane::{Caller, Calling, NotServed, OutpostView, Outposts, Settled, host};
+use policy::{Container, Policy};
 use prometheus::{
     IntGauge,
     core::{Collector, Desc},

@@ -6,10 +6,8 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use dataplane::{
-    Dataplane, OPCODES, Traffic, Untouched,
-    policy::{Action, RuleName},
-};
+use dataplane::{Dataplane, OPCODES, Traffic, Untouched};
+use policy::{Action, RuleName};
 use prometheus::{
     HistogramOpts, HistogramVec, IntCounterVec, IntGaugeVec, Opts,
     core::{Collector, Desc},

@@ -1,4 +1,4 @@
-//! What a mark asks of one running flow, on its way to the flow's own task, and the answer.
+//! The commands of marks to one running flow, on their way to the flow's own task, and the answers.
 
 use std::{
     sync::{
@@ -8,27 +8,27 @@ use std::{
     task::Waker,
 };
 
-use dataplane::policy::{Action, Policy, RuleName};
+use policy::{Action, Policy, RuleName};
 use tokio::sync::oneshot;
 
-/// What is asked.
+/// A command to a flow.
 #[derive(Clone, Debug)]
 pub struct Order {
-    /// What the flow is to be.
+    /// The action that the flow is to get.
     pub action: Action,
-    /// The mark.
+    /// The mark that gives the command.
     pub by: RuleName,
-    /// It is to be closed if it cannot become that.
+    /// Whether the flow is to be closed if it cannot get that action.
     pub reset: bool,
-    /// The flow's session has to tell whether the mark holds: it is to be decided by this policy,
-    /// which begins with the mark.
+    /// The policy that is to decide the flow, where the flow's session has to tell whether the mark
+    /// matches. It begins with the mark.
     pub ask: Option<Arc<Policy>>,
-    /// It is to be closed for this reason, and nothing else.
+    /// The reason for which the flow is to be closed. If set, that is the whole command.
     pub closing: Option<&'static str>,
 }
 
 impl Order {
-    /// To close a flow, which stays what it is until then.
+    /// Makes the command to close a flow, whose action stays as it is until then.
     pub fn close(reason: &'static str) -> Self {
         Self {
             action: Action::Deny,
@@ -40,40 +40,41 @@ impl Order {
     }
 }
 
-/// What came of it.
+/// The outcome of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// It is what it was asked to be.
+    /// The flow has the action that it was to get.
     Changed,
-    /// Its session will tell whether the mark holds.
+    /// The flow's session will tell whether the mark matches.
     Asked,
-    /// It was that before.
+    /// The flow had that action before.
     Already,
-    /// It cannot, for this reason.
+    /// The flow cannot get that action, for this reason.
     CouldNot(&'static str),
-    /// It cannot, for this reason, and is closed.
+    /// The flow cannot get that action, for this reason, and is closed.
     Reset(&'static str),
 }
 
-/// An order, and the way to answer it.
+/// A command, and the way to answer it.
 #[derive(Debug)]
 pub struct Letter {
-    /// The order.
+    /// The command.
     pub order: Order,
     answer: oneshot::Sender<Answer>,
 }
 
 impl Letter {
-    /// Answers. Nobody may wait any more.
+    /// Answers the command. Nobody may be waiting for the answer any more.
     pub fn answer(self, answer: Answer) {
         let _ = self.answer.send(answer);
     }
 }
 
-/// A flow's. Holds one letter: a later one takes an unread one's place.
+/// A flow's mailbox. It holds one letter: a later one replaces an unread one.
 #[derive(Debug, Default)]
 pub struct Mailbox {
-    /// There is a letter: looked at whenever the flow's task runs, so it costs one load.
+    /// Whether there is a letter. The flow's task looks at it whenever it runs, so it costs one
+    /// load.
     full: AtomicBool,
     inner: Mutex<Inner>,
 }
@@ -86,7 +87,7 @@ struct Inner {
 }
 
 impl Mailbox {
-    /// Leaves an order. The answer never comes when the flow ends, or another order comes first.
+    /// Leaves a command. The answer never comes when the flow ends, or another command comes first.
     pub fn post(&self, order: Order) -> oneshot::Receiver<Answer> {
         let (answer, answered) = oneshot::channel();
         let mut inner = self.lock();
@@ -100,7 +101,7 @@ impl Mailbox {
         answered
     }
 
-    /// Has the reader look around.
+    /// Wakes the reader.
     pub fn wake(&self) {
         let reader = self.lock().reader.clone();
         if let Some(reader) = reader {
@@ -108,7 +109,7 @@ impl Mailbox {
         }
     }
 
-    /// The task that reads: it keeps its waker for its whole life.
+    /// Notes the task that reads. A task keeps its waker for its whole life.
     pub fn read_by(&self, reader: &Waker) {
         self.lock().reader = Some(reader.clone());
     }
@@ -118,14 +119,14 @@ impl Mailbox {
         self.full.load(Relaxed)
     }
 
-    /// Takes it out.
+    /// Takes the letter out.
     pub fn take(&self) -> Option<Letter> {
         let mut inner = self.lock();
         self.full.store(false, Relaxed);
         inner.letter.take()
     }
 
-    /// Takes it out, unless it asks for this.
+    /// Takes the letter out, unless it asks for this action.
     pub fn take_unless(&self, action: Action) -> Option<Letter> {
         let mut inner = self.lock();
         let taken = inner.letter.take_if(|l| l.order.action != action);
@@ -133,7 +134,7 @@ impl Mailbox {
         taken
     }
 
-    /// The flow has ended: nothing is read any more.
+    /// Closes the mailbox, because the flow has ended: nothing is read any more.
     pub fn close(&self) {
         let mut inner = self.lock();
         *inner = Inner {

@@ -1,5 +1,5 @@
-//! Which paths this kernel has: each is tried out before it is used, and what fails is off, with
-//! its reason in the log, the metrics and `underpass doctor`.
+//! The paths that this kernel has: each path is tried out before it is used. A path that fails is
+//! off, with its reason in the log, the metrics and `underpass doctor`.
 
 use std::time::{Duration, Instant};
 
@@ -8,23 +8,24 @@ use prometheus::{GaugeVec, Opts, Registry};
 
 use crate::proxy;
 
-/// A canary that takes longer hangs: on a calm machine it takes a second, in an emulator ten.
+/// The time after which a canary counts as hanging. On a calm machine it takes a second, in an
+/// emulator ten.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// How flows are to be spliced: `agent.splice` in the configuration.
+/// The choice of the splice's engine: `agent.splice` in the configuration.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Splicing {
-    /// Each by the first engine that it can go by, of those that work here.
+    /// Each flow goes by the first engine that it can go by, of those that work here.
     #[default]
     Auto,
-    /// By this engine, if it works here.
+    /// All flows go by this engine, if it works here.
     By(Down),
-    /// Not at all: they are relayed.
+    /// No flow is spliced: all are relayed.
     Off,
 }
 
 impl Splicing {
-    /// What may carry them, to be tried out.
+    /// Returns the engines that may carry flows, to be tried out.
     pub fn engines(self) -> Vec<Down> {
         match self {
             Self::Auto => Down::ALL.into(),
@@ -57,7 +58,7 @@ pub async fn try_engine(splices: &Splices, down: Down) -> Tried {
     }
 }
 
-/// Why flows are better not carried so.
+/// Returns the reason why flows should not be carried by these engines.
 async fn failure(splices: &Splices) -> Option<String> {
     match tokio::time::timeout(LIMIT, proxy::try_out(splices)).await {
         Ok(Ok(())) => None,
@@ -70,7 +71,7 @@ fn path_name(down: Down) -> String {
     format!("splice_{}", engine_name(down))
 }
 
-/// What doctor says of the splice: loads it for itself, and tries its engines.
+/// Tries the splice's engines for `underpass doctor`, which loads the splice for itself.
 pub async fn try_here() -> Vec<Tried> {
     let begun = Instant::now();
     let all_failed = |reason: String| {
@@ -98,12 +99,12 @@ pub async fn try_here() -> Vec<Tried> {
     }
 }
 
-/// `underpass_path_available`.
+/// The metric `underpass_path_available`.
 #[derive(Clone, Debug)]
 pub struct PathsAvailable(GaugeVec);
 
 impl PathsAvailable {
-    /// Declares and registers it.
+    /// Declares and registers the metric.
     ///
     /// # Errors
     /// Another metric has the name.
@@ -118,7 +119,7 @@ impl PathsAvailable {
         Ok(Self(gauge))
     }
 
-    /// Enters what came of trying, and logs it.
+    /// Sets the metric to the outcome of a trial, and logs it.
     pub fn note(&self, tried: &Tried) {
         let path = tried.path.as_str();
         let took_ms = tried.took.as_millis() as u64;

@@ -1,4 +1,4 @@
-//! What is done to requests, and who is told of them, by rule.
+//! The pipelines of all rules: transforms for their requests, and reporters.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -9,7 +9,7 @@ use cql::{
     StreamId,
     edit::{Log, LookedUp, Pipeline, Unreadable, Unseen, Waited},
 };
-use dataplane::policy::RuleName;
+use policy::RuleName;
 use prometheus::{IntCounterVec, Registry};
 
 use crate::{
@@ -20,51 +20,51 @@ use crate::{
     reporters::{Means, Refusal, Reporters},
 };
 
-/// The pipelines of a file's rules.
+/// The pipelines of a policy file's rules, by rule.
 #[derive(Clone, Debug, Default)]
 pub struct Pipelines(HashMap<RuleName, Steps>);
 
-/// What a rule's pipeline consists of.
+/// The steps of a rule's pipeline.
 #[derive(Clone, Debug)]
 pub struct Steps {
-    /// Those that may change what passes, in their order. None: none.
+    /// The steps that may change what passes, in their order. None: there are none.
     pub edit: Option<Pipeline>,
-    /// Those that only look on. None: none.
+    /// The steps that only look on. None: there are none.
     pub report: Option<Reporters>,
-    /// What is to be opened for the former.
+    /// The effects that have to be opened for the steps in `edit`.
     pub effects: Vec<Arc<dyn Effect>>,
-    /// Where their keys come from.
+    /// The sources of keys for the steps in `edit`.
     pub keys: Vec<Arc<protect::Source>>,
-    /// What operators are shown of them.
+    /// The description of the steps for operators.
     pub about: Arc<About>,
 }
 
-/// What there is to know of a flow that comes to a pipeline.
+/// The description of a pipeline for operators.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct About {
-    /// Why it is the flow that does, where not all of the rule's do.
+    /// The reason why a flow is in the pipeline, where not all of the rule's flows are.
     pub because: Option<&'static str>,
     /// The steps' names, in the file's order.
     pub names: String,
 }
 
 impl Pipelines {
-    /// Of these rules.
+    /// The pipelines of these rules.
     pub fn new(of: impl IntoIterator<Item = (RuleName, Steps)>) -> Self {
         Self(of.into_iter().collect())
     }
 
-    /// What is done to the requests of this rule's flows; None: nothing.
+    /// Returns the transforms for the requests of this rule's flows. None: there are none.
     pub fn edits_of(&self, rule: &RuleName) -> Option<Pipeline> {
         self.0.get(rule)?.edit.clone()
     }
 
-    /// Who is told of them; None: nobody.
+    /// Returns the reporters of this rule's flows. None: there are none.
     pub fn reporters_of(&self, rule: &RuleName) -> Option<Reporters> {
         self.0.get(rule)?.report.clone()
     }
 
-    /// What operators are shown of it; None: there is none.
+    /// Returns the description of the rule's pipeline. None: there is no pipeline.
     pub fn about(&self, rule: &RuleName) -> Option<Arc<About>> {
         Some(self.0.get(rule)?.about.clone())
     }
@@ -72,7 +72,7 @@ impl Pipelines {
     /// Reads the certificates that steps name, and opens nothing.
     ///
     /// # Errors
-    /// Which file is bad, why, and for which rule.
+    /// Names the bad file, the error, and the rule.
     pub fn read(&self) -> anyhow::Result<()> {
         for (rule, steps) in &self.0 {
             for effect in &steps.effects {
@@ -87,10 +87,10 @@ impl Pipelines {
         Ok(())
     }
 
-    /// Reads keys and opens what their reporters write to, before they are in force.
+    /// Reads keys, and opens what effects and reporters need, before the pipelines are in force.
     ///
     /// # Errors
-    /// What cannot be read or opened, and for which rule.
+    /// Names what cannot be read or opened, and the rule.
     pub fn open(&self, means: &Means) -> anyhow::Result<()> {
         for (rule, steps) in &self.0 {
             for source in &steps.keys {
@@ -101,10 +101,10 @@ impl Pipelines {
         self.open_journals(means)
     }
 
-    /// Opens what their effects ask and their reporters write to, before they are in force.
+    /// Opens what effects ask and reporters write to, before the pipelines are in force.
     ///
     /// # Errors
-    /// What cannot be opened, and for which rule.
+    /// Names what cannot be opened, and the rule.
     pub fn open_journals(&self, means: &Means) -> anyhow::Result<()> {
         for (rule, steps) in &self.0 {
             for effect in &steps.effects {
@@ -119,19 +119,19 @@ impl Pipelines {
         Ok(())
     }
 
-    /// Some rule's wants to know how flows have begun.
+    /// Whether some rule's pipeline needs to know how flows have begun.
     pub fn want_openings(&self) -> bool {
         let mut steps = self.0.values().filter_map(|steps| steps.edit.as_ref());
         steps.any(|steps| steps.iter().any(|step| step.wants_opening()))
     }
 
-    /// Some rule's changes requests.
+    /// Whether some rule's pipeline changes requests.
     pub fn edit(&self) -> bool {
         self.0.values().any(|steps| steps.edit.is_some())
     }
 }
 
-/// What pipelines did.
+/// The metrics of pipelines.
 #[derive(Clone, Debug)]
 pub struct PipelineMetrics {
     steps: IntCounterVec,
@@ -139,18 +139,18 @@ pub struct PipelineMetrics {
     unreadable: IntCounterVec,
     waited: IntCounterVec,
     lookups: IntCounterVec,
-    /// Rules that have had a label: one more for each that a reload brings.
+    /// Rules that have had a label. A reload can add rules.
     rules: Arc<Mutex<HashSet<RuleName>>>,
 }
 
-/// Rules beyond this many that had a pipeline in this agent's life share a label.
+/// The most rules of this agent's life that get a label of their own; rules beyond them share one.
 const MAX_LABELS: usize = 1_000;
 
-/// Theirs.
+/// The label that such rules share.
 const OTHERS: &str = "others";
 
 impl PipelineMetrics {
-    /// Declares and registers them.
+    /// Declares and registers the metrics.
     ///
     /// # Errors
     /// Two metrics of one name.
@@ -201,7 +201,7 @@ impl PipelineMetrics {
         counting.looked_up(LookedUp::Found);
     }
 
-    /// Counts under this rule.
+    /// Counts a flow's events under this rule.
     pub fn of(&self, rule: &RuleName) -> Counting {
         let rule = marks::series_of(rule.clone());
         let mut rules = self.rules.lock().unwrap_or_else(PoisonError::into_inner);
@@ -221,24 +221,24 @@ impl PipelineMetrics {
     }
 }
 
-/// What the pipeline of one flow does is counted.
+/// The counters of one flow's pipeline.
 #[derive(Clone, Debug)]
 pub struct Counting {
     metrics: PipelineMetrics,
     rule: RuleName,
-    /// Since somebody last asked for them.
+    /// The refusals since [`Self::refusals`] was last called.
     refusals: Vec<(StreamId, Refusal)>,
 }
 
 impl Counting {
-    /// Its pipeline cannot read it.
+    /// Counts a flow that its pipeline cannot read.
     pub fn unreadable(&self, why: Unreadable, denied: bool) {
         let labels = [self.rule.as_str(), why.as_str(), fate(denied, "denied")];
         self.metrics.unreadable.with_label_values(&labels).inc();
     }
 
-    /// Which requests, by their streams, the client is told were refused, and why. To be called for
-    /// each piece of requests.
+    /// Returns the requests, by their streams, that the client is told were refused, and why. To be
+    /// called for each piece of requests.
     pub fn refusals(&mut self) -> Vec<(StreamId, Refusal)> {
         std::mem::take(&mut self.refusals)
     }

@@ -1,4 +1,4 @@
-//! What enrichment saw: statements by rule, keyspace, table and kind.
+//! The statements that enrichment has seen, by rule, keyspace, table and kind.
 
 use std::{
     collections::HashMap,
@@ -6,21 +6,21 @@ use std::{
 };
 
 use cql::{Completed, Statement};
-use dataplane::policy::RuleName;
 use hdrhistogram::Histogram;
+use policy::RuleName;
 use prometheus::{HistogramOpts, HistogramVec, IntCounterVec, Opts, Registry};
 use serde::Serialize;
 
 use crate::reporters::stats::{Row, RowMetrics, RowView};
 
-/// Distinct (rule, keyspace, table, kind); what comes later is counted under `other`. A
-/// series costs about 20 KiB when it has seen every latency, usually 4.
+/// The most distinct series (rule, keyspace, table, kind); later ones are counted under `other`. A
+/// series takes about 20 KiB when it has seen every latency, usually 4.
 pub const MAX_SERIES: usize = 512;
 
 /// Cassandra's own limit for names is 48; a longer one is no table of this cluster.
 const MAX_NAME_BYTES: usize = 64;
 
-/// What stands for too many, and for too long.
+/// The name that stands for series that are too many, and for names that are too long.
 const OTHER: &str = "other";
 
 /// Significant decimal digits of a latency.
@@ -29,7 +29,7 @@ const LATENCY_DIGITS: u8 = 2;
 /// Latencies in µs, up to a minute; longer ones count as a minute.
 const MAX_LATENCY_US: u64 = 60_000_000;
 
-/// Seconds. Loopback answers in 50 µs, a timeout takes ten seconds.
+/// The histogram's buckets in seconds. Loopback answers in 50 µs, a timeout takes ten seconds.
 const BUCKETS: [f64; 16] = [
     0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0,
     10.0,
@@ -43,23 +43,23 @@ struct Key {
     kind: &'static str,
 }
 
-/// One row of what enrichment saw.
+/// A row of the statements that enrichment has seen.
 #[derive(Debug)]
 pub struct Series {
     seconds: prometheus::Histogram,
     exact: Mutex<Histogram<u32>>,
     key: Key,
-    /// Of a rule with `stats`.
+    /// The row's further counts, for a rule with `stats`.
     row: OnceLock<Row>,
 }
 
-/// All rows.
+/// The rows of all rules.
 #[derive(Debug)]
 pub struct Statements {
     series: Mutex<HashMap<Key, Arc<Series>>>,
     seconds: HistogramVec,
     errors: IntCounterVec,
-    /// What a new row begins with; it grows with the latencies it sees.
+    /// The empty histogram that a new row begins with; it grows with the latencies that it records.
     empty: Histogram<u32>,
 }
 
@@ -74,13 +74,13 @@ pub struct StatementView {
     p50_us: u64,
     p99_us: u64,
     max_us: u64,
-    /// Of a rule with `stats`.
+    /// The further counts, for a rule with `stats`.
     #[serde(flatten)]
     row: Option<RowView>,
 }
 
 impl Statements {
-    /// Declares and registers their metrics.
+    /// Declares and registers the statements' metrics.
     ///
     /// # Errors
     /// Two metrics of one name: a mistake in this file.
@@ -165,7 +165,7 @@ impl Statements {
         series.seconds.observe(completed.latency_ns as f64 / 1e9);
         let micros = (completed.latency_ns / 1_000).clamp(1, MAX_LATENCY_US);
         let mut exact = series.exact.lock().unwrap_or_else(PoisonError::into_inner);
-        // It grows as needed, and what it cannot hold is above the clamp.
+        // The histogram grows as needed, and what it cannot hold is above the clamp.
         let _ = exact.record(micros);
         drop(exact);
         if let Some(code) = completed.error {
@@ -175,7 +175,7 @@ impl Statements {
         }
     }
 
-    /// All rows, the most frequent first.
+    /// Returns all rows, the most frequent first.
     pub fn views(&self) -> Vec<StatementView> {
         let series = self.series.lock().unwrap_or_else(PoisonError::into_inner);
         let mut views: Vec<StatementView> = series.values().map(|s| s.view()).collect();
@@ -185,7 +185,7 @@ impl Statements {
 }
 
 impl Series {
-    /// What is counted of it beside latencies.
+    /// Returns the row's counts beside latencies.
     pub fn row(&self, metrics: &RowMetrics) -> &Row {
         self.row.get_or_init(|| {
             let Key {

@@ -5,10 +5,8 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use dataplane::{
-    Latencies, Traffic,
-    policy::{Action, Policy, RuleName},
-};
+use dataplane::{Latencies, Traffic};
+use policy::{Action, Policy, RuleName};
 use tokio::time::Instant;
 
 /// How often it is looked at; a quantile is one of what came in between.

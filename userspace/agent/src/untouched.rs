@@ -1,6 +1,7 @@
 //! What `/flows` shows of every flow that is left alone, whoever counts what goes over it.
 
-use dataplane::{Untouched, policy::Action};
+use dataplane::Untouched;
+use policy::Action;
 use serde::Serialize;
 
 /// Its first keys, in their order.

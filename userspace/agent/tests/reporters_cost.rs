@@ -27,8 +27,9 @@ use agent::{
     reporters::{Followed, Means, Reporters, Settings},
 };
 use cql::{Anomaly, Completed, Details, FlowDecoder, Frame, Sink, Verdict};
-use dataplane::{ClientAddr, OrigDst, Process, policy::RuleName};
+use dataplane::{ClientAddr, OrigDst, Process};
 use frames::{RESPONSE, RESULT, frame, query, ready, startup};
+use policy::RuleName;
 use prometheus::Registry;
 use serde::Deserialize;
 

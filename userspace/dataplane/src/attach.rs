@@ -33,7 +33,6 @@ use crate::{
     meters::{Meters, Traffic},
     outposts::{Calling, Outposts},
     pins::Pins,
-    policy::{Policy, RuleName},
     remembered::Remembered,
     shortcut::{self, OnShortcut, Shortcut, ShortcutCounts},
     splices::{Calls, Splices},
@@ -45,6 +44,7 @@ use crate::{
 pub use error::AttachError;
 pub(crate) use error::{missing, program, reasons, refused};
 use loaded::{compile_here, load};
+use policy::{Policy, RuleName};
 
 /// Where to attach.
 #[derive(Clone, Debug)]

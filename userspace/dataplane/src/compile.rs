@@ -14,9 +14,18 @@ use ebpf::abi;
 use ipnet::IpNet;
 use thiserror::Error;
 
-use crate::policy::{
+use policy::{
     Action, Fail, MAX_BALANCED, MAX_RULES, NetnsPattern, Policy, ProcessPattern, RuleName, Sample,
     Target,
+};
+
+// The bounds that the policy crate names are those of the kernel's tables.
+const _: () = {
+    assert!(MAX_RULES == abi::MAX_RULES as usize);
+    assert!(policy::MAX_BACKENDS == abi::MAX_BACKENDS as usize);
+    assert!(MAX_BALANCED == abi::MAX_BALANCED as usize);
+    assert!(policy::MAX_CGROUPS == (abi::MAX_CGROUPS / abi::GENERATIONS) as usize);
+    assert!(policy::MAX_PROCESS_NAME_BYTES == abi::COMM_BYTES as usize - 1);
 };
 
 /// Rules by number, one bit each.
@@ -208,7 +217,11 @@ pub fn compile(
         for uid in &rule.uids {
             enter(&mut uids, *uid, n);
         }
-        for id in rule.places().iter().filter_map(|path| cgroup_id(path)) {
+        for id in rule
+            .cgroups_held()
+            .iter()
+            .filter_map(|path| cgroup_id(path))
+        {
             enter(&mut cgroups, id, n);
         }
         for inode in rule.namespaces.iter().filter_map(NetnsPattern::inode) {
@@ -384,11 +397,11 @@ fn address(network: IpNet) -> (u8, [u8; 16]) {
 
 fn process_prefix(pattern: &ProcessPattern) -> Prefix<PROCESS_BYTES> {
     let mut bytes = [0; PROCESS_BYTES];
-    for (to, from) in bytes.iter_mut().skip(1).zip(pattern.text.bytes()) {
+    for (to, from) in bytes.iter_mut().skip(1).zip(pattern.text().bytes()) {
         *to = from;
     }
-    let named = if pattern.prefix {
-        pattern.text.len() as u32
+    let named = if pattern.is_prefix() {
+        pattern.text().len() as u32
     } else {
         abi::COMM_BYTES
     };

@@ -9,7 +9,7 @@ use std::{
 use proptest::{collection::vec, prelude::*, sample::select};
 
 use super::*;
-use crate::policy::{Candidate, Container, ContainerConditions, Glob, Rule, SessionConditions};
+use policy::{Candidate, Container, ContainerConditions, Glob, Rule, SessionConditions};
 
 /// The cgroups that exist; ids are their places in this list, from 1.
 const CGROUPS: [&str; 4] = ["/", "/a", "/a/b", "/c"];
@@ -55,11 +55,9 @@ fn kernel_holds(compiled: &Compiled, c: &Candidate) -> RuleSet {
     if !compiled.sources.is_empty() {
         narrow(&mut left, &compiled.here, &RuleSet::EMPTY);
     }
-    let process = ProcessPattern {
-        text: c.process.clone(),
-        prefix: false,
-    };
-    let by_process = longest(&compiled.processes, process_prefix(&process));
+    let by_process = ProcessPattern::parse(&c.process).map_or(RuleSet::EMPTY, |process| {
+        longest(&compiled.processes, process_prefix(&process))
+    });
     let by_uid = exact(&compiled.uids, c.uid);
     let mut by_cgroup = RuleSet::EMPTY;
     for id in c.cgroup.ancestors().filter_map(cgroup_id) {
@@ -408,4 +406,38 @@ fn the_ports_that_clients_elsewhere_may_have_the_agent_serve_are_known() {
     policy.rules[2].from = vec!["10.0.0.0/8".parse().unwrap()];
     let compiled = compile(&policy, cgroup_id).unwrap();
     assert_eq!(compiled.incoming_ports, [0, 1, 2].into());
+}
+
+#[test]
+fn what_does_not_fit_is_counted_and_named_cgroups_come_first() {
+    let mut named = Rule {
+        to: Vec::new(),
+        ..rule_to(0)
+    };
+    named.cgroups = vec!["/named".into()];
+    let for_containers = |name: &str| Rule {
+        to: Vec::new(),
+        containers: ContainerConditions::new(vec![Glob::parse(name).unwrap()], Vec::new()),
+        ..rule_to(0)
+    };
+    let each = |n| Container {
+        names: vec!["a".into()],
+        labels: BTreeMap::new(),
+        cgroup: format!("/c/{n}").into(),
+        pid: 0,
+    };
+    let running: Vec<_> = (0..policy::MAX_CGROUPS + 4).map(each).collect();
+    let mut policy = Policy {
+        rules: vec![for_containers("*"), for_containers("a"), named],
+        ..policy_of(0)
+    };
+    assert_eq!(policy.find_containers(running.iter()), 5);
+    let ids = |path: &Path| {
+        Some(
+            path.to_str()?
+                .bytes()
+                .fold(7, |n: u64, b| n * 31 + u64::from(b)),
+        )
+    };
+    assert!(compile(&policy, ids).is_ok());
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use ebpf::abi;
 
-use crate::policy::RuleName;
+use policy::RuleName;
 
 macro_rules! labelled {
     ($(#[$doc:meta])* $name:ident { $($(#[$vdoc:meta])* $variant:ident = $value:ident => $label:literal),* $(,)? }) => {

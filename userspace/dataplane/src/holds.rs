@@ -14,12 +14,12 @@ use crate::{
     listeners::Mark,
     outposts::{Netns, Outpost, Outposts},
     packet::Syn,
-    policy::RuleName,
     remembered::Opener,
     space::Space,
     splices::{Application, Near},
     sys,
 };
+use policy::RuleName;
 
 /// Who opened a flow.
 #[derive(Clone, Debug, PartialEq, Eq)]

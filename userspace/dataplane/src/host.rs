@@ -146,9 +146,6 @@ pub fn sees_every_process() -> bool {
     namespace.is_ok_and(|link| link == Path::new(INITIAL_PID_NAMESPACE))
 }
 
-/// Where `ip netns` keeps its names.
-pub const NETNS: &str = "/run/netns";
-
 /// The inode's number of a network namespace that can be opened there.
 pub fn netns_inode(path: &Path) -> Option<u32> {
     fs::metadata(path).ok()?.ino().try_into().ok()

@@ -1,6 +1,5 @@
 //! The kernel's half, as the agent sees it: flows and rules, never map names.
 //!
-//! - [`policy`]: what a rule is, and the plain meaning of "first match".
 //! - [`compile`]: a policy as the sets that the BPF programs AND together.
 //! - [`Dataplane`]: loads, attaches, pins; installs policies; counts.
 //! - [`Listeners`], [`Holds`], [`dial`], [`Answers`]: one intercepted connection, from the
@@ -44,7 +43,6 @@ mod outposts;
 mod packet;
 mod pins;
 mod places;
-pub mod policy;
 mod quiet;
 mod remembered;
 pub mod shortcut;
@@ -78,6 +76,7 @@ pub use outposts::{
 };
 pub use pins::{DEFAULT_PINS, detach};
 pub use places::{Place, Places, Redirected, UNKNOWN_PLACE, framing};
+pub use policy;
 pub use quiet::Quiet;
 pub use remembered::{NotRemembered, Opener, Remembered};
 pub use space::Space;

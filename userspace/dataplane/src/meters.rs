@@ -18,10 +18,10 @@ use nix::time::{ClockId, clock_gettime};
 use crate::{
     address::{self, ClientAddr, OrigDst, SockCookie},
     holds::{self, Names},
-    policy::RuleName,
     sys::Shared,
     untouched::Untouched,
 };
+use policy::RuleName;
 
 /// The native protocol's opcodes by number, as metrics name them.
 pub const OPCODES: [&str; abi::OPCODES as usize] = [

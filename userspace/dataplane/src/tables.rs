@@ -18,9 +18,9 @@ use crate::{
     compile::{Compiled, PROCESS_BYTES, Prefix, SOURCE_BYTES, TARGET_BYTES},
     counters::{Outcome, RuleCount, one_by_one},
     maps::PolicyMaps,
-    policy::{Action, Fail, RuleName, Sample},
     sys::Shared,
 };
+use policy::{Action, Fail, RuleName, Sample};
 
 /// A policy that could not be written. The one in force still is.
 #[derive(Debug, Error)]
@@ -315,7 +315,7 @@ impl Tables {
                     .get(n)
                     .copied()
                     .flatten()
-                    .map_or(0, Sample::to_abi),
+                    .map_or(0, Sample::steps),
             };
             let index = generation * abi::MAX_RULES + n as u32;
             self.maps

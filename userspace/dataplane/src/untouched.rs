@@ -5,8 +5,8 @@ use std::time::Duration;
 use crate::{
     address::{ClientAddr, OrigDst, SockCookie},
     holds::Process,
-    policy::RuleName,
 };
+use policy::RuleName;
 
 /// A flow that is observed, or on the shortcut. What went over it is not in here: nobody keeps that of all flows.
 #[derive(Clone, Debug)]

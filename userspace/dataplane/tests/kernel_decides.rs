@@ -18,12 +18,10 @@ use std::{
     thread,
 };
 
-use dataplane::{
-    Attached, ClientAddress, Dataplane, IncomingOptions, Options, host,
-    policy::{
-        Action, Candidate, ContainerConditions, Fail, NetnsPattern, Policy, ProcessPattern, Rule,
-        RuleName, SessionConditions, Target,
-    },
+use dataplane::{Attached, ClientAddress, Dataplane, IncomingOptions, Options, host};
+use policy::{
+    Action, Candidate, ContainerConditions, Fail, NetnsPattern, Policy, ProcessPattern, Rule,
+    RuleName, SessionConditions, Target,
 };
 use proptest::{
     collection::vec,

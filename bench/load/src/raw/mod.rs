@@ -14,10 +14,7 @@ pub mod redis;
 
 mod waiter;
 
-use std::{
-    net::{SocketAddr, TcpStream},
-    time::Duration,
-};
+use std::net::{SocketAddr, TcpStream};
 
 use anyhow::Context;
 
@@ -30,11 +27,9 @@ use crate::{
     workload::Job,
 };
 use lane::{Lane, LineSetup};
+pub use patient::ANSWER_LIMIT;
 use patient::Patient;
 use protocol::Protocol;
-
-/// Longer than a database under load takes: its own limits are 20 s.
-pub const ANSWER_LIMIT: Duration = Duration::from_secs(30);
 
 /// What keys are for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,45 +1,13 @@
 //! Every case: a name, and work that can be repeated any number of times.
 
+mod case;
 mod enrich;
 mod flow;
 mod parts;
 mod recorder;
 mod wire;
 
-/// What one round of work saw. It is what makes fast and wrong look different.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Tally {
-    /// Headers, frames, segments, statements or operations, whichever the case is about.
-    pub elements: u64,
-    /// Bytes of bodies or payloads, as the part under test counted them.
-    pub bytes: u64,
-    /// Anomalies, verdicts, and what could not be read. A sound case has none.
-    pub odd: u64,
-}
-
-/// Work, and what it should see.
-pub struct Case {
-    /// What one round must tally.
-    pub expected: Tally,
-    /// Bytes that one round is fed.
-    pub fed_bytes: u64,
-    work: Box<dyn FnMut() -> Tally>,
-}
-
-impl Case {
-    fn new(fed_bytes: usize, expected: Tally, work: impl FnMut() -> Tally + 'static) -> Self {
-        Self {
-            expected,
-            fed_bytes: fed_bytes as u64,
-            work: Box::new(work),
-        }
-    }
-
-    /// One round.
-    pub fn work(&mut self) -> Tally {
-        (self.work)()
-    }
-}
+pub use case::{Case, Tally};
 
 /// A case before its inputs are built.
 pub struct Entry {

@@ -10,7 +10,8 @@ use agent::{
     statements::Series,
 };
 use cql::{Anomaly, Completed, Details, Sink, Statement};
-use dataplane::{ClientAddr, OrigDst, Process, policy::RuleName};
+use dataplane::{ClientAddr, OrigDst, Process};
+use policy::RuleName;
 use prometheus::Registry;
 
 use super::Tally;

@@ -3,13 +3,13 @@
 use report::{
     Run,
     bars::{self, Verdict},
-    markdown::{full, readme},
+    markdown::full,
     schema::Round,
 };
 
 use super::{
     common::{did, experiment_mut, run, series_mut},
-    row, shape,
+    readme, row, shape,
 };
 
 #[test]

@@ -13,8 +13,8 @@ use std::{
 use dataplane::{
     backends::{Lots, Weight, Weights},
     edge::maglev::Table,
-    policy::{Rule, RuleName},
 };
+use policy::{Rule, RuleName};
 
 /// What stands behind the virtual addresses of one rule.
 #[derive(Clone, Debug)]

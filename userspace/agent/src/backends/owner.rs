@@ -11,10 +11,8 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use dataplane::{
-    backends::{Probe, Severed, Weights},
-    policy::{Policy, RuleName},
-};
+use dataplane::backends::{Probe, Severed, Weights};
+use policy::{Policy, RuleName};
 use tokio::{
     sync::{mpsc, oneshot, watch},
     task::JoinSet,

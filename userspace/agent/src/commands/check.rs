@@ -2,7 +2,7 @@
 
 use std::{net::SocketAddr, path::PathBuf, process::ExitCode, time::Duration};
 
-use dataplane::policy::{
+use policy::{
     Candidate, Compression, Container, Fact, Match, NetnsPattern, Protocol, Rule, Session,
     SessionKey,
 };

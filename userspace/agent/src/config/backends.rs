@@ -2,7 +2,7 @@
 
 use std::{collections::HashSet, net::SocketAddr};
 
-use dataplane::policy::{Action, MAX_BACKENDS, MAX_BALANCED, Target};
+use policy::{Action, MAX_BACKENDS, MAX_BALANCED, Target};
 use toml::Spanned;
 
 use super::{error::Flaw, parse::expected, raw::RawRule};

@@ -2,9 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use dataplane::policy::{
-    ContainerConditions, Glob, MAX_CONTAINER_CONDITIONS, MAX_CONTAINER_TEXT_BYTES,
-};
+use policy::{ContainerConditions, Glob, MAX_CONTAINER_CONDITIONS, MAX_CONTAINER_TEXT_BYTES};
 use toml::Spanned;
 
 use super::{

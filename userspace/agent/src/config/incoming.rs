@@ -1,6 +1,7 @@
 //! `[[incoming]]`: where connections from other hosts to databases on this one are steered.
 
-use dataplane::{ClientAddress, IncomingOptions, MAX_INCOMING, policy::Policy};
+use dataplane::{ClientAddress, IncomingOptions, MAX_INCOMING};
+use policy::Policy;
 use toml::Spanned;
 
 use super::{

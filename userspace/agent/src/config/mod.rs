@@ -31,11 +31,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use dataplane::{
-    IncomingOptions,
-    edge::Interface,
-    policy::{Policy, RuleName},
-};
+use dataplane::{IncomingOptions, edge::Interface};
+use policy::{Policy, RuleName};
 
 use crate::{
     backends::Settings, containers::Socket, paths::Splicing, pipelines::Pipelines,

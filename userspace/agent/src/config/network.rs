@@ -2,8 +2,8 @@
 
 use std::net::IpAddr;
 
-use dataplane::policy::Target;
 use ipnet::IpNet;
+use policy::Target;
 use toml::Spanned;
 
 use super::{error::Flaw, parse::expected};

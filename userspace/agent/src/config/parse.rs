@@ -7,12 +7,10 @@ use std::{
     thread,
 };
 
-use dataplane::{
-    DEFAULT_PINS, Down, MAX_NAMESPACES, edge,
-    policy::{
-        Action, Fail, MAX_PROCESS_NAME_BYTES, MAX_RULES, NetnsPattern, Policy, ProcessPattern,
-        Rule, RuleName, SessionConditions,
-    },
+use dataplane::{DEFAULT_PINS, Down, MAX_NAMESPACES, edge};
+use policy::{
+    Action, Fail, MAX_PROCESS_NAME_BYTES, MAX_RULES, NetnsPattern, Policy, ProcessPattern, Rule,
+    RuleName, SessionConditions,
 };
 use toml::Spanned;
 

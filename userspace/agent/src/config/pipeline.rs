@@ -3,7 +3,7 @@
 use std::{collections::HashMap, path::PathBuf, sync::Arc};
 
 use cql::{edit::Transform, transforms};
-use dataplane::policy::{Action, RuleName};
+use policy::{Action, RuleName};
 use serde::de::DeserializeOwned;
 use toml::{Spanned, Table};
 

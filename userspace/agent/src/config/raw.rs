@@ -5,16 +5,15 @@
 
 use std::collections::BTreeMap;
 
-use serde::Deserialize;
-use toml::Spanned;
-
 use dataplane::{
     MAX_INCOMING, MAX_NAMESPACES,
     edge::{self, MAX_INTERFACES},
-    policy::{
-        Action, Compression, Fail, MAX_BACKENDS, MAX_CONTAINER_CONDITIONS, MAX_RULES, Protocol,
-    },
 };
+use policy::{
+    Action, Compression, Fail, MAX_BACKENDS, MAX_CONTAINER_CONDITIONS, MAX_RULES, Protocol,
+};
+use serde::Deserialize;
+use toml::Spanned;
 
 use super::{
     DEFAULT_ADMIN, DEFAULT_CONTROL, DEFAULT_MAX_FLOWS, MAX_FLOWS, MAX_SOCKET_PATH_BYTES,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use dataplane::policy::{Action, Rule};
+use policy::{Action, Rule};
 use toml::Spanned;
 
 use super::{error::Flaw, parse::expected};

@@ -1,6 +1,6 @@
 //! `sample`: how many of a rule's connections are enriched.
 
-use dataplane::policy::{Action, Sample};
+use policy::{Action, Sample};
 use toml::Spanned;
 
 use super::{error::Flaw, parse::expected};

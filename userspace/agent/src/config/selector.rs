@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use dataplane::policy::{Action, Rule};
+use policy::{Action, Rule};
 use toml::Spanned;
 
 use super::{
@@ -57,7 +57,7 @@ pub fn marking_rule(conditions: &[(&str, &str)], action: Action) -> Result<Rule,
     let mut rule = rule.map_err(|flaw| flaw.message.replace("rule.", ""))?;
     rule.is_mark = true;
     if rule.is_session() && action == Action::Deny {
-        rule.fail = dataplane::policy::Fail::Closed;
+        rule.fail = policy::Fail::Closed;
     }
     Ok(rule)
 }

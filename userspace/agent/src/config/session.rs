@@ -2,7 +2,7 @@
 
 use std::mem;
 
-use dataplane::policy::{
+use policy::{
     Action, Compression, Fail, MAX_FACT_BYTES, Protocol, Rule, SessionConditions, TextPattern,
 };
 use toml::Spanned;

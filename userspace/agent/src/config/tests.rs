@@ -2,7 +2,7 @@
 //! Keys that have a file of their own are tested there.
 
 use super::*;
-use dataplane::policy::{Action, Fail};
+use policy::{Action, Fail};
 
 pub(super) fn parse(text: &str) -> Result<Config, String> {
     Config::parse(Path::new("policy.toml"), text).map_err(|e| e.to_string())

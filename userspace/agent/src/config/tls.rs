@@ -1,7 +1,7 @@
 //! `tls` and `upstream_tls`: which files, which names. What is in the files is looked at later
 //! ([`crate::tls::TlsRules::load`]): not everybody who reads the policy may read keys.
 
-use dataplane::policy::{Action, Fail, RuleName};
+use policy::{Action, Fail, RuleName};
 use serde::{Deserialize, de::DeserializeOwned};
 use toml::{Spanned, Table, Value};
 

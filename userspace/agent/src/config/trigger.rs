@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use dataplane::policy::{Action, RuleName};
+use policy::{Action, RuleName};
 use toml::Spanned;
 
 use super::{

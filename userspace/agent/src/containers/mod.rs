@@ -18,7 +18,7 @@ mod runtime;
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
-use dataplane::policy::{Container, Policy};
+use policy::{Container, Policy};
 use tokio::{
     sync::{Notify, watch},
     task::JoinSet,

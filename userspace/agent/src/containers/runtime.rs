@@ -7,10 +7,8 @@ use std::{
     time::Duration,
 };
 
-use dataplane::{
-    host::{self, ContainerCgroup},
-    policy::{Container, MAX_CONTAINER_TEXT_BYTES},
-};
+use dataplane::host::{self, ContainerCgroup};
+use policy::{Container, MAX_CONTAINER_TEXT_BYTES};
 use tokio::{sync::Notify, time};
 
 use super::{ContainerMetrics, Failure, Page, Socket, Speaks, cri::Cri, docker::Docker};

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use dataplane::policy::{Action, RuleName};
+use policy::{Action, RuleName};
 use tokio::time::Instant;
 
 use super::Control;

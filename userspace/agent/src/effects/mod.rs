@@ -1,8 +1,10 @@
-//! Effects: steps of a pipeline that are carried out by the agent, because they need more than the frames that pass.
+//! Effects: steps of a pipeline that the agent carries out, because they need more than the frames
+//! that pass.
 //!
-//! To the pipeline each is a [`Transform`], of which everything passes until it is open; what it shows to somebody
-//! outside, and what it has wait for that, is its own ([`Ticket`](cql::edit::Ticket)). Each is one file, or folder, and
-//! one line in the list below.
+//! To the pipeline each effect is a [`Transform`], which lets everything pass until it is open. How
+//! it asks somebody outside, and makes requests wait for that, is its own matter
+//! ([`Ticket`](cql::edit::Ticket)). Each effect is one file, or folder, and one line in the list
+//! below.
 
 pub mod cache;
 pub mod coalesce;
@@ -14,28 +16,30 @@ mod stream;
 use std::sync::Arc;
 
 use cql::edit::Transform;
-use dataplane::policy::RuleName;
+use policy::RuleName;
 use serde::Deserialize;
 
 use crate::reporters::Means;
 
-/// A step of which something is to be opened, before it can do anything.
+/// A step that has to open something before it can do anything.
 pub trait Effect: Transform {
-    /// Reads the certificates that it names, as [`Self::open`] does, for who only wants to know whether they are good.
+    /// Reads the certificates that the step names, as [`Self::open`] does, only to check whether
+    /// they are good.
     ///
     /// # Errors
-    /// Which is not, and why.
+    /// Names the bad certificate, and the reason.
     fn reads(&self) -> Result<(), String> {
         Ok(())
     }
 
-    /// Opens what it needs, before its rule is in force.
+    /// Opens what the step needs, before its rule is in force.
     ///
     /// # Errors
-    /// What cannot be opened, and why.
+    /// Names what cannot be opened, and the reason.
     fn open(&self, rule: &RuleName, means: &Means) -> Result<(), String>;
 
-    /// Whether it has to stand behind all transforms, because it takes what it is shown for what the database gets.
+    /// Whether the step has to be behind all transforms, because it takes the requests that it sees
+    /// for those that the database gets.
     fn is_last(&self) -> bool {
         false
     }
@@ -55,10 +59,10 @@ macro_rules! effects {
         }
 
         impl Settings {
-            /// The step. Nothing is opened.
+            /// Makes the step, and opens nothing.
             ///
             /// # Errors
-            /// Which setting cannot be, and what it should be.
+            /// Names the bad setting, and what it should be.
             pub fn build(self) -> Result<Arc<dyn Effect>, String> {
                 Ok(match self {
                     $(Self::$variant(settings) => Arc::new(settings.build()?),)+
@@ -79,7 +83,7 @@ effects! {
 }
 
 impl Settings {
-    /// Of a rule by which databases are spoken to by TLS.
+    /// Marks the settings of a rule that speaks TLS to databases.
     #[must_use]
     pub fn encrypting(self) -> Self {
         match self {

@@ -1,5 +1,5 @@
-//! What steps ask outside, each by a thread of its own: there is one for each rule with the same settings, and it
-//! outlives a reload that leaves them as they are.
+//! The register of outside services that steps ask, each with a thread of its own. There is one for
+//! each rule and settings, and it outlives a reload that leaves them as they are.
 
 use std::{
     io,
@@ -10,10 +10,11 @@ use std::{
 use dataplane::backends::Probe;
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 
-/// How all of a kind reach whom they ask. Set when the host is attached to, and so before there is a flow.
+/// The probe with which all services of a kind connect. Set when the agent attaches to the host,
+/// and so before there is a flow.
 pub(super) type Dials = Arc<OnceLock<Probe>>;
 
-/// The open ones of a kind. They end with the last rule or flow that has them.
+/// The open services of a kind. A service ends with the last rule or flow that has it.
 #[derive(Debug)]
 pub(super) struct Register<T> {
     open: Mutex<Vec<Weak<T>>>,
@@ -21,7 +22,7 @@ pub(super) struct Register<T> {
 }
 
 impl<T> Register<T> {
-    /// None is open yet.
+    /// Makes the register; no service is open yet.
     pub(super) fn new() -> Self {
         Self {
             open: Mutex::default(),
@@ -29,16 +30,16 @@ impl<T> Register<T> {
         }
     }
 
-    /// From now on they can reach whom they ask.
+    /// Gives the services the probe with which they connect from now on.
     pub(super) fn dial_by(&self, probe: Probe) {
-        // There is one for an agent's life.
+        // An agent has one probe for its whole life.
         let _ = self.dials.set(probe);
     }
 
-    /// The open one of which this holds, or one that is started.
+    /// Returns the open service that `is_same` accepts, or starts one.
     ///
     /// # Errors
-    /// It cannot be started.
+    /// The service cannot be started.
     pub(super) fn one(
         &self,
         is_same: impl Fn(&T) -> bool,
@@ -56,10 +57,11 @@ impl<T> Register<T> {
     }
 }
 
-/// Opens what a step needs, once: it is asked again when the file that has taken its place could not be put into force.
+/// Opens a step's needs once. It is called again when the policy file that was to replace this one
+/// could not be put into force.
 ///
 /// # Errors
-/// What cannot be opened, and why.
+/// Names what cannot be opened, and the reason.
 pub(super) fn once<T>(
     opened: &OnceLock<T>,
     open: impl FnOnce() -> Result<T, String>,
@@ -70,13 +72,14 @@ pub(super) fn once<T>(
     Ok(())
 }
 
-/// Why a thread cannot be had, for an operator.
+/// Explains to an operator why a thread cannot be had.
 pub(super) fn no_thread(error: io::Error) -> String {
     format!("cannot start a thread for it: {error}")
 }
 
-/// A thread with this name, and a runtime, for what it is sent. It ends with `run`, which sees the channel end when
-/// nobody can send any more. The channel has no bound: who sends has one.
+/// Starts a thread with this name and a runtime, for the jobs that are sent to it. It ends with
+/// `run`, which sees the channel end when nobody can send any more. The channel has no bound: its
+/// senders have one.
 ///
 /// # Errors
 /// There can be no more threads, or descriptors.
@@ -108,7 +111,7 @@ mod tests {
         let other = open(2).unwrap();
         assert!(!Arc::ptr_eq(&first, &other));
         drop(first);
-        // Those that are gone are forgotten, and not found again.
+        // Services that are gone are forgotten, and not found again.
         let started = register.one(|one| one.0 == 1, |_| Ok((1, 9))).unwrap();
         assert_eq!((started.1, register.open.lock().unwrap().len()), (9, 2));
         let failed = register.one(|one| one.0 == 3, |_| Err(io::ErrorKind::Other.into()));

@@ -1,4 +1,4 @@
-//! The bytes of a connection of the agent's own, encrypted or not.
+//! The byte stream of a connection of the agent's own, encrypted or not.
 
 use std::io;
 
@@ -9,15 +9,15 @@ use tokio::{
 
 use crate::tls::Outward;
 
-/// See the module.
+/// A connection's byte stream.
 pub(super) type Stream = Box<dyn Bytes>;
 
-/// What is read and written.
+/// A stream that can be read and written.
 pub(super) trait Bytes: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Bytes for T {}
 
-/// `tls`: None is without. Who waits has a deadline.
+/// Begins a connection. `tls`: None for a plain one. The caller sets the deadline.
 pub(super) async fn begin(stream: TcpStream, tls: Option<&Outward>) -> io::Result<Stream> {
     Ok(match tls {
         None => Box::new(stream),

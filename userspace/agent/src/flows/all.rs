@@ -1,4 +1,4 @@
-//! All flows, by their number.
+//! The registry of all flows, by their number.
 
 use std::{
     collections::BTreeMap,
@@ -10,7 +10,7 @@ use std::{
 
 use super::{Flow, FlowId, FlowView, Newcomer};
 
-/// All of them. Bounded by the agent's admission.
+/// The registry of all flows. Bounded by the agent's admission.
 #[derive(Debug, Default)]
 pub struct Flows {
     next: AtomicU64,
@@ -32,44 +32,44 @@ impl Flows {
         })
     }
 
-    /// Enters a flow that is made of its number.
+    /// Enters the flow that `begin` makes of the next number.
     pub fn adopt(&self, begin: impl FnOnce(u64) -> Flow) -> Arc<Flow> {
         let flow = Arc::new(begin(self.next.fetch_add(1, Relaxed) + 1));
         self.lock().insert(flow.id, flow.clone());
         flow
     }
 
-    /// Takes it out.
+    /// Removes a flow.
     pub fn leave(&self, id: FlowId) {
         self.lock().remove(&id);
     }
 
-    /// How many there are.
+    /// Returns the number of flows.
     pub fn len(&self) -> usize {
         self.lock().len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no flows.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Whether a flow is there.
+    /// Whether a flow is in the registry.
     pub fn has(&self, id: FlowId) -> bool {
         self.lock().contains_key(&id)
     }
 
-    /// One of them.
+    /// Returns a flow.
     pub fn get(&self, id: FlowId) -> Option<Arc<Flow>> {
         self.lock().get(&id).cloned()
     }
 
-    /// All, oldest first.
+    /// Returns all flows, the oldest first.
     pub fn all(&self) -> Vec<Arc<Flow>> {
         self.lock().values().cloned().collect()
     }
 
-    /// As [`Flows::all`].
+    /// Returns the views of all flows, the oldest first.
     pub fn views(&self) -> Vec<FlowView> {
         self.all()
             .iter()

@@ -1,42 +1,40 @@
-//! What was decided of a flow, and why it is where it is.
+//! The state of a flow: the decision about it, and the reasons why it is on its path.
 
 use std::{borrow::Cow, sync::Arc};
 
-use dataplane::{
-    Near,
-    policy::{Action, RuleName, Session, SessionKey},
-};
+use dataplane::Near;
+use policy::{Action, RuleName, Session, SessionKey};
 
 use super::Path;
 use crate::{pipelines::About, tls::Seen};
 
-/// What was decided of a flow, and why.
+/// The decision about a flow, and the reasons for its path.
 #[derive(Clone, Debug)]
 pub(super) struct Standing {
-    /// The rule that decided; the one that marked it until then.
+    /// The rule that decided; until then the rule that marked the flow.
     pub(super) rule: RuleName,
-    /// None while it depends on what is not known yet.
+    /// The decided action. None while it depends on session facts that are not known yet.
     pub(super) action: Option<Action>,
-    /// Only where a session rule may hold.
+    /// The session facts. Only where a session rule may match.
     pub(super) session: Option<Box<Session>>,
-    /// What of its session has to be known to decide it.
+    /// The session facts that have to be known to decide the flow.
     pub(super) waits_for: Vec<SessionKey>,
-    /// Why it is not decoded, though its rule says so.
+    /// The reason why the flow is not decoded, though its rule says so.
     pub(super) undecodable: Option<&'static str>,
-    /// Why it is relayed and not spliced.
+    /// The reason why the flow is relayed and not spliced.
     pub(super) relayed: Option<Cow<'static, str>>,
-    /// Why it is not spliced by its sender; empty where it is.
+    /// The reason why the flow is not spliced by its sender's engine; empty where it is.
     pub(super) not_by_sender: &'static str,
-    /// Where TLS ends in the agent.
+    /// The TLS that is seen on the flow, where TLS ends in the agent.
     pub(super) tls: Option<Box<Seen>>,
-    /// What it passes.
+    /// The pipeline that the flow passes.
     pub(super) pipeline: Option<Arc<About>>,
-    /// Its rule has a sample, of which it is not one.
+    /// Whether the flow's rule has a sample, and the flow is not in it.
     pub(super) is_left: bool,
 }
 
 impl Standing {
-    /// Of a flow that is decoded unless its session says otherwise.
+    /// The state of a flow that is decoded unless its session says otherwise.
     pub(super) fn of(rule: RuleName) -> Self {
         Self {
             rule,
@@ -52,7 +50,7 @@ impl Standing {
         }
     }
 
-    /// Why the flow is on its path, and not on a faster one.
+    /// Explains why the flow is on its path, and not on a faster one.
     pub(super) fn why(&self, path: Path, near: Near) -> String {
         let when = match near {
             Near::Client => "connect()",
@@ -101,5 +99,5 @@ impl Standing {
     }
 }
 
-/// Of a flow that could be spliced.
+/// The explanation for a flow that could be spliced.
 const UNDER_WAY: &str = "bytes are under way in the agent";

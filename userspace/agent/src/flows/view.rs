@@ -1,8 +1,8 @@
-//! Flows as `/flows` gives them.
+//! The view of a flow, as `/flows` gives it.
 
 use std::{sync::atomic::Ordering::Relaxed, time::SystemTime};
 
-use dataplane::policy::{Action, Compression, Protocol, Session};
+use policy::{Action, Compression, Protocol, Session};
 use serde::Serialize;
 
 use super::{ADOPTED, Flow, FlowId, UNDECIDED};
@@ -13,7 +13,7 @@ use crate::tls::Seen;
 pub struct FlowView {
     id: FlowId,
     client: String,
-    /// None of these three on another host.
+    /// The client's process. None if the client is on another host; so are `process` and `uid`.
     pid: Option<u32>,
     process: Option<String>,
     uid: Option<u32>,
@@ -26,7 +26,7 @@ pub struct FlowView {
     why: String,
     rule: String,
     session: Option<Box<SessionView>>,
-    /// None where TLS does not end in the agent.
+    /// The TLS that is seen on the flow. None where TLS does not end in the agent.
     tls: Option<Box<Seen>>,
     age_ms: u64,
     opened_unix_ms: u64,
@@ -34,7 +34,8 @@ pub struct FlowView {
     bytes_to_client: u64,
 }
 
-/// What is known of a flow's session. Absent: not known, or there is none.
+/// The known facts of a flow's session. A field is absent if its fact is not known, or there is
+/// none.
 #[derive(Debug, Serialize)]
 struct SessionView {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -57,7 +58,7 @@ struct SessionView {
 
 impl From<&Session> for SessionView {
     fn from(session: &Session) -> Self {
-        // A peer names itself: what is no letter could forge terminal output.
+        // The peer chooses these names: a control character could forge terminal output.
         let text = |text: &String| text.replace(char::is_control, "?");
         Self {
             user: session.user.value().map(text),

@@ -1,4 +1,5 @@
-//! The agent's side: finds a keeper or starts one, has it hold flows, adopts those that it has.
+//! The agent's side of the keeper: finds a keeper or starts one, has it hold flows, and adopts the
+//! flows that it has.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -32,11 +33,11 @@ use super::{
 };
 use crate::metrics::Metrics;
 
-/// Flows that wait to be sent to the keeper, each with two descriptors more. Sending one takes
-/// microseconds; past this they are kept later.
+/// The most flows that wait to be sent to the keeper, each with two descriptors more. Sending one
+/// takes microseconds; further flows are kept later.
 pub const WAITING: usize = 128;
 
-/// From starting a keeper to its first word.
+/// The time limit from starting a keeper to its first message.
 const START_LIMIT: Duration = Duration::from_secs(10);
 
 const BUSY_LOOKS: u32 = 20;
@@ -44,15 +45,15 @@ const BUSY_PAUSE: Duration = Duration::from_millis(100);
 
 /// A flow that the keeper gives to this agent.
 pub struct Adopted {
-    /// What is known of it.
+    /// The flow's state when it was enrolled.
     pub papers: Papers,
-    /// What carries it.
+    /// The engine that carries the flow.
     pub splices: Splices,
-    /// The agent's sockets.
+    /// The agent's end of the client's connection.
     pub accepted: OwnedFd,
-    /// See `accepted`.
+    /// The agent's end of the database's connection.
     pub dialled: OwnedFd,
-    /// The keeper has them, too.
+    /// The hold on the keeper, which has the sockets, too.
     pub kept: Kept,
 }
 
@@ -61,43 +62,44 @@ pub struct Adopted {
 pub struct Keeper(Arc<Inner>);
 
 struct Inner {
-    /// Bounded: a flow is sent once if there are few waiting, and dropped once.
+    /// The messages to the keeper. Bounded: a flow is sent once, if few are waiting, and dropped
+    /// once.
     queue: mpsc::UnboundedSender<Parcel>,
     waiting: AtomicUsize,
-    /// There is no keeper, or it has died.
+    /// Set when there is no keeper, or it has died.
     gone: AtomicBool,
-    /// The agent ends: flows are the keeper's.
+    /// Set when the agent ends: its flows are the keeper's from then on.
     left: AtomicBool,
     kept: Mutex<HashSet<u64>>,
-    /// This agent's own, and those of flows that it has adopted.
+    /// The engines: this agent's own, and those of flows that it has adopted.
     engines: Mutex<HashMap<u32, Engine>>,
     metrics: Metrics,
 }
 
 struct Engine {
     splices: Splices,
-    /// Reads its calls, of one that was adopted.
+    /// The task that reads the calls of an adopted engine.
     reader: Option<AbortHandle>,
 }
 
-/// The keeper holds a flow for as long as this is there.
+/// The hold on a flow: the keeper has the flow's sockets until this is dropped.
 pub struct Kept {
     id: u64,
     keeper: Keeper,
     returned: bool,
 }
 
-/// Whether it is worth asking again.
+/// The reason why a flow is not kept: whether it is worth asking again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotKept {
-    /// When others have been sent.
+    /// Worth asking again, when other flows have been sent.
     ForNow,
-    /// There is no keeper any more.
+    /// Not worth asking: there is no keeper any more.
     Never,
 }
 
 impl Kept {
-    /// This agent does not carry it.
+    /// Gives the flow back to the keeper: this agent does not carry it.
     pub fn give_back(mut self) {
         self.returned = true;
     }
@@ -115,16 +117,17 @@ impl Drop for Kept {
             true => Message::Return { id },
             false => Message::Drop { id },
         };
-        // Nobody is there to be told.
+        // An error means that nobody is there to be told.
         let _ = inner.queue.send((message, Vec::new()));
     }
 }
 
 impl Keeper {
-    /// Finds one next to the control socket, or starts one. `adopted` gets the flows that it has.
+    /// Finds a keeper next to the control socket, or starts one. `adopted` gets the flows that it
+    /// has.
     ///
     /// # Errors
-    /// There can be no thread for it.
+    /// No thread can be started for it.
     pub fn start(
         control: &Path,
         metrics: &Metrics,
@@ -154,19 +157,19 @@ impl Keeper {
                         "spliced flows end with this agent: {error:#} (they go on while it lives)"
                     );
                 }
-                // Those that were adopted need somebody who reads their calls.
+                // Adopted flows need a task that reads their engine's calls.
                 runtime.block_on(std::future::pending::<()>());
             })?;
         Ok(keeper)
     }
 
-    /// This agent's own engine.
+    /// Gives the keeper this agent's own engine.
     pub fn has(&self, splices: &Splices) {
         let engine = splices.number();
         let descriptors = splices.descriptors().map(|fd| fd.try_clone_to_owned());
         match descriptors.collect::<io::Result<_>>() {
             Ok(descriptors) => {
-                // Nobody is there to be told.
+                // An error means that nobody is there to be told.
                 let _ = self.0.queue.send((Message::Engine { engine }, descriptors));
                 let own = Engine {
                     splices: splices.clone(),
@@ -178,10 +181,11 @@ impl Keeper {
         }
     }
 
-    /// Has a flow outlive this agent. Must not be asked while it rides.
+    /// Gives a flow to the keeper, so that it outlives this agent. Must not be called while the
+    /// kernel carries it.
     ///
     /// # Errors
-    /// It cannot be; that is counted.
+    /// The flow cannot be kept; that is counted.
     pub fn keep(
         &self,
         papers: Papers,
@@ -210,7 +214,7 @@ impl Keeper {
         };
         let kept = self.kept(id);
         let parcel = (Message::Keep(Box::new(papers)), sockets);
-        // Nobody is there to be told.
+        // An error means that nobody is there to be told.
         let _ = inner.queue.send(parcel);
         Ok(kept)
     }
@@ -226,7 +230,7 @@ impl Keeper {
         }
     }
 
-    /// This agent ends: whatever rides goes on with the keeper.
+    /// Leaves the flows that the kernel carries to the keeper, because this agent ends.
     pub fn leave(&self) {
         if self.0.gone.load(SeqCst) {
             return;
@@ -266,7 +270,7 @@ impl Inner {
     }
 }
 
-/// Until the keeper has gone.
+/// Talks with the keeper until it has gone.
 async fn talk(
     keeper: &Keeper,
     control: &Path,
@@ -276,13 +280,14 @@ async fn talk(
     let (link, child) = meet(control).await?;
     link.lasts()?;
     let mut next: Option<Parcel> = None;
-    // Both at once: two that wait for each other to read would wait for ever.
+    // Sends and receives at the same time: two processes that wait for each other to read would
+    // wait for ever.
     loop {
         tokio::select! {
             received = link.receive() => match received {
                 Ok(Some(parcel)) => hear(keeper, parcel, adopted),
                 Ok(None) => break,
-                // It lives, and gives flows.
+                // The keeper lives, and gives flows.
                 Err(error) => {
                     tracing::error!(%error, "the keeper cannot be heard");
                     time::sleep(BUSY_PAUSE).await;
@@ -298,7 +303,8 @@ async fn talk(
                         keeper.0.waiting.fetch_sub(1, SeqCst);
                     }
                 }
-                // One that is gone is heard to be; for want of memory it is tried again.
+                // A keeper that is gone shows as the end of the link. For want of memory, sending
+                // is tried again.
                 Err(error) => {
                     tracing::debug!(%error, "the keeper cannot be told");
                     time::sleep(BUSY_PAUSE).await;
@@ -307,7 +313,7 @@ async fn talk(
         }
     }
     if let Some(mut child) = child {
-        // It has closed its end of the link: it ends, or has ended.
+        // The keeper has closed its end of the link: it ends, or has ended.
         let _ = child.wait();
     }
     bail!("the keeper has ended");
@@ -362,7 +368,7 @@ fn hear(keeper: &Keeper, (message, fds): Parcel, adopted: &mpsc::UnboundedSender
                         unheard.0.kept.give_back();
                     }
                 }
-                // Too few descriptors here.
+                // This process has too few descriptors.
                 _ => kept.give_back(),
             }
         }
@@ -375,7 +381,7 @@ fn hear(keeper: &Keeper, (message, fds): Parcel, adopted: &mpsc::UnboundedSender
     }
 }
 
-/// A keeper of this version that nobody uses, or a new one, which is then a child.
+/// Finds a keeper of this version that no agent uses, or starts one, which is then a child.
 async fn meet(control: &Path) -> anyhow::Result<(Link, Option<Child>)> {
     let version = find::version();
     for _ in 0..BUSY_LOOKS {
@@ -399,13 +405,13 @@ async fn meet(control: &Path) -> anyhow::Result<(Link, Option<Child>)> {
     }
 }
 
-/// The keepers there are already.
+/// The outcome of asking the keepers that exist already.
 enum Theirs {
-    /// One has this agent now.
+    /// A keeper has taken this agent.
     Adopted(Link),
-    /// One has not seen yet that the agent before is dead.
+    /// A keeper has not seen yet that the agent before is dead.
     Busy,
-    /// None is for this agent.
+    /// No keeper is for this agent.
     Nobodys,
 }
 
@@ -431,7 +437,8 @@ async fn adopted(control: &Path, version: &str) -> Theirs {
     theirs
 }
 
-/// The link is its standard input, so that nobody else can be its agent before us.
+/// Starts a keeper. The link is its standard input, so that no other process can be its agent
+/// before this one.
 fn spawn(control: &Path, link: OwnedFd) -> io::Result<Child> {
     let control = std::path::absolute(control)?;
     let mut command = Command::new("/proc/self/exe");
@@ -441,7 +448,8 @@ fn spawn(control: &Path, link: OwnedFd) -> io::Result<Child> {
     command.spawn()
 }
 
-/// It outlives whoever reads a pipe or sits before a terminal.
+/// Opens the keeper's log. A pipe's reader or a terminal may end before the keeper does, so such a
+/// standard error is not passed on.
 fn log_of_its_own() -> io::Result<Stdio> {
     let own = io::stderr().as_fd().try_clone_to_owned()?;
     let file = File::from(own);
@@ -460,5 +468,5 @@ fn log_of_its_own() -> io::Result<Stdio> {
     }
 }
 
-/// A file for it, for tests.
+/// The variable that names a file for the keeper's log, in tests.
 const KEEPER_LOG: &str = "UNDERPASS_TEST_KEEPER_LOG";

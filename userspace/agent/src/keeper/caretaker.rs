@@ -1,4 +1,5 @@
-//! Flows in the keeper's own hands: taken up when their agent is gone, given away when they ride.
+//! The flows that the keeper itself carries: taken up when their agent is gone, given away when the
+//! kernel carries them.
 
 use std::{io, os::fd::OwnedFd, sync::Arc, time::Duration};
 
@@ -68,7 +69,7 @@ impl Keeping {
         tokio::spawn(async move {
             let carried = tokio::spawn(carried).await;
             let carried = carried.unwrap_or_else(|panic| Err(io::Error::other(panic)));
-            // The one who reads is gone when this process ends.
+            // The receiver is gone when this process ends.
             let _ = changed.send((id, carried)).await;
         });
         Ok(flow)
@@ -87,7 +88,7 @@ impl Keeping {
         Ok(splices)
     }
 
-    /// Nobody else does.
+    /// Reads the kernel's calls of this engine, because no agent does.
     pub(super) fn read_calls(&mut self, number: u32) {
         let Some(engine) = self.engines.get_mut(&number) else {
             return;
@@ -116,7 +117,8 @@ impl Keeping {
         self.sweep();
     }
 
-    /// It rides: the agent goes on with it, or this process again where that has died.
+    /// Gives a flow that the kernel carries to the agent. If the agent has died, this process takes
+    /// the flow up again.
     fn give(&mut self, id: u64, accepted: OwnedFd, dialled: OwnedFd) {
         let Some(held) = self.flows.get_mut(&id) else {
             return;
@@ -131,7 +133,7 @@ impl Keeping {
         }
     }
 
-    /// Tells the agent of an engine before it gets a flow of it.
+    /// Tells the agent of an engine before the agent gets a flow of it.
     fn introduce(&mut self, number: u32) -> anyhow::Result<()> {
         let engine = self.engines.get_mut(&number).context("no such engine")?;
         if !engine.told {

@@ -1,4 +1,4 @@
-//! Keepers by their sockets, which lie next to the agent's control socket.
+//! The search for keepers by their sockets, which are next to the agent's control socket.
 
 use std::{
     fs, io,
@@ -14,23 +14,23 @@ use tokio::time;
 
 use super::protocol::{Link, Message};
 
-/// A keeper answers in microseconds, unless it is stopped, or an agent with ten thousand flows has
-/// just died.
+/// The time limit for a keeper's answer. A keeper answers in microseconds, unless it is stopped, or
+/// an agent with ten thousand flows has just died.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// From an agent's death until its keeper has seen it.
+/// The time within which a keeper sees its agent's death.
 const DEATH_SEEN: Duration = Duration::from_secs(1);
 
-/// Closing flows takes milliseconds.
+/// The time limit for a keeper to end. Closing flows takes milliseconds.
 const END_PATIENCE: Duration = Duration::from_secs(5);
 
-/// Agents and commands that wait to be heard.
+/// The most agents and commands that wait at a keeper's socket.
 const BACKLOG: i32 = 16;
 
-/// What must agree for an agent to take a keeper's flows: what they say to each other, and what
-/// the kernel says to both.
+/// The version that must be equal for an agent to take a keeper's flows. It covers the protocol
+/// between the two, and the kernel's interface to both.
 pub(super) fn version() -> String {
-    /// For tests of an upgrade.
+    /// The variable that sets the version, for tests of an upgrade.
     const SWITCH: &str = "UNDERPASS_TEST_VERSION";
     std::env::var(SWITCH).unwrap_or_else(|_| {
         let package = env!("CARGO_PKG_VERSION");
@@ -41,17 +41,18 @@ pub(super) fn version() -> String {
 /// A keeper that runs.
 #[derive(Debug)]
 pub struct Found {
-    /// Its process.
+    /// The keeper's process id.
     pub pid: u32,
-    /// An agent of this version can adopt its flows.
+    /// Whether an agent of this version can adopt the keeper's flows.
     pub is_ours: bool,
-    /// Flows that it holds.
+    /// The number of flows that the keeper holds.
     pub flows: usize,
-    /// An agent uses it.
+    /// Whether an agent uses the keeper.
     pub has_agent: bool,
 }
 
-/// Of the keeper with this process id, for agents with this control socket.
+/// Returns the socket's path of the keeper with this process id, for agents with this control
+/// socket.
 pub(super) fn path_of(control: &Path, pid: u32) -> PathBuf {
     let mut name = prefix(control);
     name.push_str(&pid.to_string());
@@ -67,7 +68,8 @@ fn prefix(control: &Path) -> String {
 pub(super) fn bind_at(path: &Path) -> io::Result<OwnedFd> {
     use nix::sys::stat::{Mode, umask};
     let socket = seqpacket()?;
-    // Found only once it listens: one that does not is taken for dead.
+    // The socket gets its name only once it listens: a socket that does not is taken for a dead
+    // keeper's.
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let aside = path.with_file_name(format!(".{name}"));
     let before = umask(Mode::S_IXUSR | Mode::S_IRWXG | Mode::S_IRWXO);
@@ -85,14 +87,15 @@ fn seqpacket() -> io::Result<OwnedFd> {
     Ok(made?)
 }
 
-/// Connections to every keeper there is, each made when it is asked for: a keeper does not wait long
-/// for a first word. What a dead one left is removed. Within a runtime.
+/// Connects to every keeper there is. Each connection is made when it is asked for, because a
+/// keeper does not wait long for the first message. Sockets of dead keepers are removed. Must run
+/// within a runtime.
 pub(super) fn links(control: &Path) -> impl Iterator<Item = Link> {
     let folder = control.parent().unwrap_or(Path::new("."));
     let prefix = prefix(control);
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let named = entries.filter(|e| e.file_name().to_string_lossy().starts_with(&prefix));
-    // Whole, for a keeper may come while another is asked.
+    // The list is complete before a keeper is asked, because a keeper may come meanwhile.
     let named: Vec<_> = named.map(|entry| entry.path()).collect();
     named.into_iter().filter_map(|path| link(&path))
 }
@@ -105,7 +108,7 @@ fn link(path: &Path) -> Option<Link> {
     match linked {
         Ok(link) => Some(link),
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-            // The next one looks again.
+            // The next search looks again.
             let _ = fs::remove_file(path);
             None
         }
@@ -116,7 +119,7 @@ fn link(path: &Path) -> Option<Link> {
     }
 }
 
-/// What a keeper answers, if it does.
+/// Sends a message, and returns the keeper's answer, if there is one.
 pub(super) async fn ask(link: &Link, message: Message) -> Option<Message> {
     let asked = async {
         link.send(&(message, Vec::new())).await?;
@@ -126,7 +129,7 @@ pub(super) async fn ask(link: &Link, message: Message) -> Option<Message> {
     Some(answered.0)
 }
 
-/// The keepers of agents with this control socket. Within a runtime.
+/// Finds the keepers of agents with this control socket. Must run within a runtime.
 pub async fn find(control: &Path) -> Vec<Found> {
     let mut found = Vec::new();
     for link in links(control) {
@@ -148,11 +151,11 @@ pub async fn find(control: &Path) -> Vec<Found> {
     found
 }
 
-/// Ends every keeper that no agent uses, and its flows. Within a runtime. Gives those that have
-/// ended.
+/// Ends every keeper that no agent uses, and its flows. Returns the keepers that have ended. Must
+/// run within a runtime.
 ///
 /// # Errors
-/// One does not end.
+/// A keeper does not end.
 pub async fn end_all(control: &Path) -> anyhow::Result<Vec<Found>> {
     let mut ended = find(control).await;
     let begun = Instant::now();

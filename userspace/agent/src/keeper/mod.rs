@@ -1,15 +1,15 @@
-//! A second process that holds the sockets of spliced flows, so that they outlive the agent
-//! ([decision 7](../../../../docs/decisions/0007-keeper.md)).
+//! The keeper: a second process that holds the sockets of spliced flows, so that they outlive the
+//! agent ([decision 7](../../../../docs/decisions/0007-keeper.md)).
 //!
-//! - `protocol.rs`: what the agent and the keeper say to each other.
-//! - `papers.rs`: what is known of a flow, on its way from process to process.
+//! - `protocol.rs`: the messages between the agent and the keeper.
+//! - `papers.rs`: a flow's state, on its way from process to process.
 //! - `agent.rs`: the agent's side: finds or starts a keeper, has flows kept, adopts flows.
-//! - `process.rs`: the keeper: what it holds, and for whom.
-//! - `caretaker.rs`: flows that it carries itself, because they have no agent.
-//! - `find.rs`: keepers by their sockets.
+//! - `process.rs`: the keeper's process: the flows that it holds, and their agent.
+//! - `caretaker.rs`: flows that the keeper carries itself, because they have no agent.
+//! - `find.rs`: the search for keepers by their sockets.
 //!
-//! **Invariant**: a flow is carried by one process at a time. While it rides, the kernel has
-//! everything that is to be known of it; that is the only moment at which it changes hands.
+//! **Invariant**: one process at a time carries a flow. While the kernel carries it, the kernel has
+//! all of its state; a flow changes hands only then.
 
 mod agent;
 mod caretaker;

@@ -1,4 +1,4 @@
-//! What is known of a flow, on its way from process to process.
+//! A flow's state, on its way from process to process.
 
 use std::{
     net::SocketAddr,
@@ -6,19 +6,17 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use dataplane::{
-    ClientAddr, Moved, Near, Netns, OrigDst, Process, Resumed, SockCookie, Splice,
-    policy::{Action, Compression, Fact, Protocol, RuleName, Session},
-};
+use dataplane::{ClientAddr, Moved, Near, Netns, OrigDst, Process, Resumed, SockCookie, Splice};
+use policy::{Action, Compression, Fact, Protocol, RuleName, Session};
 use serde::{Deserialize, Serialize};
 use std::sync::atomic::Ordering::Relaxed;
 
 use crate::flows::{Decided, Flow, Past};
 
-/// A flow, as it was when it was enrolled; the rest is in the kernel.
+/// A flow's state when it was enrolled; the rest is in the kernel.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Papers {
-    /// Its number in the kernel: the dialled socket's cookie.
+    /// The flow's number in the kernel: the dialled socket's cookie.
     pub(super) id: u64,
     pub(super) engine: u32,
     client: SocketAddr,
@@ -28,23 +26,24 @@ pub struct Papers {
     uid: u32,
     process: String,
     cgroup_id: u64,
-    /// The client's namespace, if it was not the agent's: cookie, inode, name.
+    /// The client's network namespace, if it was not the agent's: cookie, inode, name.
     #[serde(default)]
     netns: Option<(u64, u32, Option<String>)>,
     rule: String,
     action: Option<String>,
     session: Option<Vec<(String, Option<String>)>>,
     opened_unix_ms: u64,
-    /// Bytes passed on by then.
+    /// Bytes that had been passed on when the flow was enrolled.
     to_database: u64,
     to_client: u64,
-    /// The sequence number up to which the near application's had been read.
+    /// The sequence number up to which the near application's bytes had been read.
     up_seq: u32,
 }
 
 impl Papers {
-    /// Of a flow that is enrolled, of which the agent has read `from_near` bytes, and `since` then
-    /// has passed on so many to the database and to the client, or counted what the kernel has.
+    /// Describes a flow that is enrolled. `from_near`: the bytes that the agent has read from the
+    /// near application. `since`: the bytes that were passed on to the database and to the client
+    /// since the enrolment, by the agent or by the kernel.
     pub(crate) fn of(
         flow: &Flow,
         cookie: SockCookie,
@@ -79,7 +78,7 @@ impl Papers {
         }
     }
 
-    /// Its number in the kernel.
+    /// Returns the flow's number in the kernel.
     pub(crate) fn id(&self) -> u64 {
         self.id
     }
@@ -97,16 +96,16 @@ impl Papers {
         }
     }
 
-    /// Which of its applications is on this host.
+    /// Returns which of the flow's applications is on this host.
     pub(crate) fn near(&self) -> Near {
         self.process().near()
     }
 
-    /// The flow, which gets this number here.
+    /// Makes the flow, which gets this number here.
     pub(crate) fn flow(&self, number: u64, resumed: &Resumed) -> Flow {
         let Moved { up, down, .. } = resumed.moved;
-        // The order's numbers wrap: of a flow of which more than 4 GiB were relayed since it was
-        // enrolled, that is all that is not counted.
+        // The order's numbers wrap. If more than 4 GiB of a flow were relayed since it was
+        // enrolled, a multiple of that is not counted; everything else is.
         let relayed_up = resumed.up_seq.wrapping_sub(self.up_seq);
         let flow = Flow::resumed(
             number,
@@ -143,7 +142,7 @@ impl Papers {
     }
 }
 
-/// What is known: by its key, and None for what there is not.
+/// Lists the known facts by their keys; None for a fact that is absent.
 fn facts(session: &Session) -> Vec<(String, Option<String>)> {
     let text = |fact: &Fact<String>| fact.clone();
     let facts = [

@@ -1,4 +1,5 @@
-//! The keeper: a process that holds what the agent gives it, and cares for flows that have none.
+//! The keeper's process: it holds the flows that the agent gives it, and carries flows that have no
+//! agent.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -12,10 +13,8 @@ use std::{
 };
 
 use anyhow::Context;
-use dataplane::{
-    Splices,
-    policy::{Action, RuleName},
-};
+use dataplane::Splices;
+use policy::{Action, RuleName};
 use prometheus::Registry;
 use tokio::{
     net::UnixListener,
@@ -32,22 +31,23 @@ use super::{
 };
 use crate::{flows::Flow, metrics::Metrics, orders::Order, proxy::CarriedOn};
 
-/// Engines whose flows are held, one for each agent that has ended and left some: each has hooks on
-/// the cgroup, of which the kernel allows 64. A flow of a further one ends with its agent.
+/// The most engines whose flows are held, one for each agent that has ended and left some. Each has
+/// hooks on the cgroup, of which the kernel allows 64. A flow of a further engine ends with its
+/// agent.
 const MAX_ENGINES: usize = 16;
 
-/// How often flows of an engine whose calls an agent reads are looked after as if it had called.
-/// They change hands as soon as they ride.
+/// The interval at which flows of an engine whose calls an agent reads are looked after as if they
+/// had been called. They change hands as soon as the kernel carries them.
 const CALL_EVERY: Duration = Duration::from_millis(20);
 
-/// Whoever comes has something to say, and reads the answer.
+/// The time limit for a visitor's message, and for reading the answer.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Strangers at the socket who have not said a word yet.
+/// The most visitors at the socket that have not sent a message yet.
 const VISITORS: usize = 16;
 
-/// Flows that have changed, one message each, until it is read; and those that are given away, with
-/// two descriptors more, until the agent has read of them.
+/// The most changes of flows, a message each, that wait to be read; and the most flows that are
+/// given away, with two descriptors more, before the agent has read of them.
 const CHANGES: usize = 64;
 
 /// A flow that is held.
@@ -56,9 +56,9 @@ pub(super) struct Held {
     pub(super) hands: Hands,
 }
 
-/// Who carries it.
+/// The process that carries a flow.
 pub(super) enum Hands {
-    /// The agent, or whoever is to be next.
+    /// The agent, or the next agent.
     Agents { accepted: OwnedFd, dialled: OwnedFd },
     /// This process.
     Ours(Arc<Flow>),
@@ -66,18 +66,18 @@ pub(super) enum Hands {
 
 pub(super) struct Engine {
     pub(super) descriptors: Vec<OwnedFd>,
-    /// Once a flow of it was in these hands.
+    /// The engine's splices, once this process has carried a flow of it.
     pub(super) splices: Option<Splices>,
-    /// Reads its calls, while no agent does.
+    /// The task that reads the engine's calls, while no agent does.
     pub(super) reader: Option<AbortHandle>,
-    /// The agent knows it.
+    /// Whether the agent knows the engine.
     pub(super) told: bool,
 }
 
-/// What becomes of a flow in these hands.
+/// The outcome of carrying a flow in this process.
 pub(super) type Change = (u64, io::Result<CarriedOn>);
 
-/// Somebody at the socket, and the first word.
+/// A visitor at the socket, and its first message.
 pub(super) type Visitor = (Link, Message);
 
 pub(super) struct Keeping {
@@ -86,25 +86,26 @@ pub(super) struct Keeping {
     pub(super) flows: HashMap<u64, Held>,
     pub(super) engines: HashMap<u32, Engine>,
     pub(super) agent: Option<Arc<Link>>,
-    /// What the agent is to be told. Short: flows are given away only while it is, and of the agent's
-    /// own one message is answered by one.
+    /// The messages to the agent. The queue stays short: flows are given away only while it is, and
+    /// each of the agent's own messages is answered by one.
     pub(super) to_tell: VecDeque<Parcel>,
     pub(super) next: u64,
     pub(super) metrics: Metrics,
     pub(super) changed: mpsc::Sender<Change>,
-    /// Everything is to end. Whoever asked is told by the end of the link.
+    /// The link of the visitor that has asked for the end of everything. The end of the link is the
+    /// answer.
     pub(super) end: Option<Link>,
 }
 
 /// Runs until there is neither an agent nor a flow. The agent is at standard input.
 ///
 /// # Errors
-/// It cannot begin.
+/// The keeper cannot begin.
 pub fn run(control: &Path) -> anyhow::Result<ExitCode> {
-    // Not of the agent's session: what is typed there does not end it. Refused only to one that
-    // has its own already.
+    // A session of its own: Ctrl-C in the agent's terminal does not end the keeper. The call fails
+    // only for a process that has a session of its own already.
     let _ = nix::unistd::setsid();
-    // For `ps`; a kernel without it still has the command line.
+    // The name in `ps`; on a kernel without this file `ps` still has the command line.
     let _ = fs::write("/proc/self/comm", "underpass-keep");
     let agent = io::stdin().as_fd().try_clone_to_owned()?;
     nix::unistd::dup2_stdin(File::open("/dev/null")?)?;
@@ -132,7 +133,8 @@ pub fn run(control: &Path) -> anyhow::Result<ExitCode> {
         };
         keeping.keep(Link::new(agent)?, listener, changes).await
     });
-    // Before the links are closed: whoever sees that looks for it no more.
+    // Removed before the links are closed: a process that sees them close does not look for the
+    // socket any more.
     let _ = fs::remove_file(&path);
     kept?;
     Ok(ExitCode::SUCCESS)
@@ -154,7 +156,7 @@ impl Keeping {
         );
         self.meet(first);
         let mut looking = time::interval(CALL_EVERY);
-        // It is looked at again after days.
+        // After days of sleep one tick is enough.
         looking.set_missed_tick_behavior(MissedTickBehavior::Delay);
         while self.agent.is_some() || !self.flows.is_empty() {
             let agent = self.agent.clone();
@@ -163,7 +165,7 @@ impl Keeping {
                 received = receive(agent.as_deref()) => match received {
                     Ok(Some(parcel)) => self.hear(parcel),
                     Ok(None) => self.agent_died(),
-                    // It lives, and carries its flows.
+                    // The agent lives, and carries its flows.
                     Err(error) => {
                         tracing::error!(%error, "the agent cannot be heard");
                         time::sleep(CALL_EVERY).await;
@@ -171,7 +173,8 @@ impl Keeping {
                 },
                 sent = send(agent.as_deref(), self.to_tell.front()) => match sent {
                     Ok(()) => drop(self.to_tell.pop_front()),
-                    // An agent that is gone is seen to be; for want of memory it is tried again.
+                    // An agent that is gone shows as the end of the link. For want of memory,
+                    // sending is tried again.
                     Err(error) => {
                         tracing::debug!(%error, "the agent cannot be told");
                         time::sleep(CALL_EVERY).await;
@@ -188,7 +191,7 @@ impl Keeping {
         Ok(())
     }
 
-    /// An agent takes this keeper, and is given what rides.
+    /// Takes an agent, and gives it the flows that the kernel carries.
     fn meet(&mut self, link: Link) {
         self.agent = Some(Arc::new(link));
         let version = self.version.clone();
@@ -234,7 +237,7 @@ impl Keeping {
                 self.flows.remove(&id);
                 self.sweep();
             }
-            // It stays with this process while this agent lives.
+            // The flow stays with this process while this agent lives.
             Message::Return { id } => {
                 self.take_up(id);
                 self.sweep();
@@ -263,7 +266,8 @@ impl Keeping {
         }
     }
 
-    /// Whatever rides goes on; of what does not, bytes have died with the agent.
+    /// Goes on with the flows that the kernel carries. The others are closed, because bytes of
+    /// theirs have died with the agent.
     fn agent_died(&mut self) {
         self.agent = None;
         self.to_tell.clear();
@@ -290,7 +294,7 @@ impl Keeping {
         tracing::info!(before, flows, "the agent has gone; what rode goes on");
     }
 
-    /// Engines whose last flow has ended go, unless they are the agent's own.
+    /// Drops the engines whose last flow has ended, unless they are the agent's own.
     pub(super) fn sweep(&mut self) {
         let used = |number| self.flows.values().any(|held| held.papers.engine == number);
         let (agent, mut gone) = (self.agent.is_some(), Vec::new());
@@ -313,7 +317,7 @@ impl Keeping {
         }
     }
 
-    /// Nobody reads the calls of an engine of which flows are in these hands.
+    /// Whether nobody reads the calls of an engine of which this process carries flows.
     fn is_deaf(&self) -> bool {
         self.engines.values().any(|engine| {
             let is_read = engine.reader.as_ref().is_some_and(|r| !r.is_finished());
@@ -354,7 +358,7 @@ impl Keeping {
                 has_agent: self.agent.is_some(),
             },
         };
-        // A visitor who does not read is not waited for.
+        // A visitor that does not read is not waited for.
         let _ = time::timeout(PATIENCE, link.send(&(answer, Vec::new()))).await;
     }
 
@@ -374,11 +378,11 @@ impl Keeping {
     }
 }
 
-/// Reads each one's first word, one after the other.
+/// Reads each visitor's first message, one visitor after the other.
 async fn receive_visitors(listener: UnixListener, came: mpsc::Sender<Visitor>) {
     loop {
         let Ok((socket, _)) = listener.accept().await else {
-            // For want of descriptors: one may be free soon.
+            // Descriptors are missing; one may be free soon.
             time::sleep(CALL_EVERY).await;
             continue;
         };

@@ -1,4 +1,4 @@
-//! What the agent and the keeper say to each other: messages as JSON, whole, with descriptors.
+//! The protocol between the agent and the keeper: whole messages as JSON, with descriptors.
 
 use std::{
     io::{self, ErrorKind, IoSlice, IoSliceMut},
@@ -19,21 +19,21 @@ use tokio::{io::Interest, net::UnixStream};
 
 use super::papers::Papers;
 
-/// Papers are the longest: eight facts of at most 256 bytes, and names.
+/// The longest message. Papers are the longest: eight facts of at most 256 bytes, and names.
 const MESSAGE_BYTES: usize = 32 * 1024;
 
-/// An engine has the most: 7, and those of hooks.
+/// The most descriptors of a message. An engine has the most: 7, and those of its hooks.
 const MAX_DESCRIPTORS: usize = 32;
 
-/// One message. `Hello`, `Ask`, `State`, `End` and `Busy` are understood by every version.
+/// A message. `Hello`, `Ask`, `State`, `End` and `Busy` are understood by every version.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Message {
-    /// First of all, from either side.
+    /// From either side: the first message.
     Hello { version: String },
-    /// Another agent has this keeper.
+    /// To an agent: another agent has this keeper.
     Busy,
-    /// An engine, with its descriptors.
+    /// From either side: an engine, with its descriptors.
     Engine { engine: u32 },
     /// To the keeper: hold these two sockets, the accepted one and the dialled one. To the agent:
     /// carry this flow.
@@ -48,9 +48,9 @@ pub(super) enum Message {
     Gone { engine: u32 },
     /// To the keeper: close every flow, and end.
     End,
-    /// To the keeper: how are you?
+    /// To the keeper: describe yourself.
     Ask,
-    /// The answer.
+    /// To the one that asked: the keeper's description.
     State {
         version: String,
         pid: u32,
@@ -62,7 +62,7 @@ pub(super) enum Message {
 /// A message with its descriptors.
 pub(super) type Parcel = (Message, Vec<OwnedFd>);
 
-/// One end of a connection: a unix socket that keeps messages apart (SOCK_SEQPACKET).
+/// An end of a connection: a unix socket that keeps messages apart (SOCK_SEQPACKET).
 pub(super) struct Link(UnixStream);
 
 impl Link {
@@ -79,20 +79,21 @@ impl Link {
         Ok(Self(UnixStream::from_std(socket)?))
     }
 
-    /// Both ends of one.
+    /// Makes both ends of a connection.
     pub(super) fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
         let (domain, flags) = (AddressFamily::UNIX, SocketFlags::CLOEXEC);
         Ok(socketpair(domain, SocketType::SEQPACKET, flags, None)?)
     }
 
-    /// The other side sees no end of it before this process has ended, whatever goes wrong here:
-    /// to the keeper the end means that nobody carries the flows any more.
+    /// Keeps the link open until this process ends, whatever goes wrong here: to the keeper the end
+    /// of the link means that nobody carries the flows any more.
     pub(super) fn lasts(&self) -> io::Result<()> {
         std::mem::forget(self.0.as_fd().try_clone_to_owned()?);
         Ok(())
     }
 
-    /// Sends it when there is room. Given up, nothing has been sent.
+    /// Sends a message when there is room. If the future is dropped before that, nothing has been
+    /// sent.
     pub(super) async fn send(&self, (message, fds): &Parcel) -> io::Result<()> {
         let text = serde_json::to_vec(message)?;
         if text.len() > MESSAGE_BYTES {
@@ -117,11 +118,13 @@ impl Link {
         sent.await.map(drop)
     }
 
-    /// The next message; None when the other side has ended. Given up, nothing is lost.
+    /// Receives the next message; None when the other side has ended. If the future is dropped,
+    /// nothing is lost.
     pub(super) async fn receive(&self) -> io::Result<Option<Parcel>> {
         loop {
             match self.receive_once().await {
-                // It was killed with messages that it had not read. What it has sent is there still.
+                // The other side was killed with unread messages. The messages that it has sent are
+                // still there.
                 Err(error) if error.kind() == ErrorKind::ConnectionReset => {}
                 received => return received,
             }

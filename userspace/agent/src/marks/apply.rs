@@ -7,10 +7,8 @@ use std::{
     time::Duration,
 };
 
-use dataplane::{
-    ClientAddr, OrigDst, Process, Untouched, host,
-    policy::{Action, Policy},
-};
+use dataplane::{ClientAddr, OrigDst, Process, Untouched, host};
+use policy::{Action, Policy};
 use serde::Serialize;
 use tokio::{
     sync::oneshot,

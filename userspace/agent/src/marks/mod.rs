@@ -21,7 +21,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use dataplane::policy::{Action, Policy, RuleName};
+use policy::{Action, Policy, RuleName};
 use serde::Serialize;
 use tokio::time::Instant;
 

@@ -2,10 +2,8 @@
 
 use std::{fmt, path::PathBuf};
 
-use dataplane::{
-    OrigDst, Process,
-    policy::{Action, Candidate, Rule, RuleName, Session},
-};
+use dataplane::{OrigDst, Process};
+use policy::{Action, Candidate, Rule, RuleName, Session};
 
 use crate::{
     config::{SELECTOR_KEYS, marking_rule},

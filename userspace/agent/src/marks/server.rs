@@ -10,7 +10,7 @@ use axum::{
     response::{IntoResponse, Response},
     routing::{delete, get, post},
 };
-use dataplane::policy::{Action, Policy};
+use policy::{Action, Policy};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tokio::sync::{Mutex, mpsc, oneshot};

@@ -1,9 +1,7 @@
 //! What is accepted as a mark, what it means, and where it stands among the rules.
 
-use dataplane::{
-    OrigDst, Process,
-    policy::{Candidate, Fact, Fail, Session},
-};
+use dataplane::{OrigDst, Process};
+use policy::{Candidate, Fact, Fail, Session};
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! What a file, and a key server, say of keys: which there are, and which one encrypts.
+//! The document of keys, in a file or from a key server: the keys, and which one encrypts.
 //!
 //! ```toml
 //! active = "2026-02"
@@ -7,7 +7,7 @@
 //! 2026-02 = "303132333435363738396162636465663031323334353637383961626364656630"
 //! ```
 //!
-//! Nothing that is said of a mistake has any of its values.
+//! No error message contains any of the document's values.
 
 use std::{collections::BTreeMap, fmt};
 
@@ -20,7 +20,8 @@ use cql::protect::{KEY_BYTES, KeySet};
 use serde::{Deserialize, Deserializer};
 use zeroize::Zeroizing;
 
-/// More would be a mistake: the most keys, with the longest ids, have a quarter of it.
+/// The largest document. The most keys, with the longest ids, take a quarter of it, so a larger one
+/// is a mistake.
 pub(super) const MAX_BYTES: usize = 128 << 10;
 
 #[derive(Deserialize)]
@@ -30,7 +31,7 @@ struct Document {
     keys: BTreeMap<String, Secret>,
 }
 
-/// Text that is wiped, and never shown.
+/// A text that is wiped when dropped, and never shown.
 struct Secret(Zeroizing<String>);
 
 impl<'de> Deserialize<'de> for Secret {
@@ -45,20 +46,20 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// As a file has it.
+/// Reads a file's document.
 pub(super) fn of_toml(bytes: &[u8]) -> Result<KeySet, String> {
     let text = std::str::from_utf8(bytes).map_err(|_| "it is not UTF-8".to_owned())?;
     let document: Document = toml::from_str(text).map_err(|e| {
         let at = e.span().map_or(0, |span| span.start);
         let before = bytes.get(..at).unwrap_or_default();
         let line = 1 + before.iter().filter(|byte| **byte == b'\n').count();
-        // Its own message may show what it has found.
+        // The parser's own message may show the values that it has found.
         format!("line {line}: expected `active = \"ID\"`, and `ID = \"KEY\"` in [keys]")
     })?;
     document.keys()
 }
 
-/// As a key server has it.
+/// Reads a key server's document.
 pub(super) fn of_json(bytes: &[u8]) -> Result<KeySet, String> {
     let document: Document = serde_json::from_slice(bytes).map_err(|e| {
         format!(
@@ -83,7 +84,7 @@ impl Document {
     }
 }
 
-/// 64 hexadecimal digits, or base64 of either alphabet, with padding or without.
+/// Decodes a key from 64 hexadecimal digits, or base64 in either alphabet, with padding or without.
 fn decoded(text: &str) -> Option<Zeroizing<[u8; KEY_BYTES]>> {
     let mut key = Zeroizing::new([0; KEY_BYTES]);
     if text.len() == 2 * KEY_BYTES {

@@ -1,4 +1,4 @@
-//! A file with keys, which nobody but its owner may read.
+//! A file with keys, which only its owner may read.
 
 use std::{
     fs::{File, Metadata, OpenOptions},
@@ -12,18 +12,18 @@ use zeroize::Zeroizing;
 
 use super::document::{MAX_BYTES, of_toml};
 
-/// The keys in a file.
+/// Reads the keys in a file.
 ///
 /// # Errors
-/// It cannot be read, others may read or write it, or it is not what it should be; nothing of what is in
-/// it.
+/// The file cannot be read, others may read or write it, or it is not a document of keys. The error
+/// contains nothing of the file's contents.
 pub(super) fn read(path: &Path) -> Result<KeySet, String> {
     let said = |what: String| format!("{}: {what}", path.display());
-    // A pipe is not waited for.
+    // With this flag, opening a pipe does not wait.
     let flags = nix::fcntl::OFlag::O_NONBLOCK.bits();
     let file = OpenOptions::new().read(true).custom_flags(flags).open(path);
     let file = file.map_err(|e| said(format!("it cannot be read: {e}")))?;
-    // Of what was opened, whatever the path names by now.
+    // The metadata of the opened file, whatever the path names by now.
     let metadata = file.metadata().map_err(|e| said(e.to_string()))?;
     may_be_trusted(&metadata).map_err(said)?;
     let bytes = whole(file).map_err(said)?;
@@ -51,7 +51,7 @@ fn may_be_trusted(file: &Metadata) -> Result<(), String> {
 }
 
 fn whole(file: File) -> Result<Zeroizing<Vec<u8>>, String> {
-    // As large as it can become, so that no part of it is left behind when it grows.
+    // The buffer has its final size, so that no part of it is left behind when it grows.
     let mut bytes = Zeroizing::new(Vec::with_capacity(MAX_BYTES + 1));
     let read = file.take(MAX_BYTES as u64 + 1).read_to_end(&mut bytes);
     read.map_err(|e| format!("it cannot be read: {e}"))?;

@@ -1,26 +1,26 @@
-//! What becomes of values and of questions to key servers is counted.
+//! The metrics of `protect`: values, and requests to key servers.
 
 use cql::protect::Fate;
 use prometheus::{IntCounterVec, Registry};
 
 use crate::metrics::counters_by;
 
-/// See the module.
+/// The metrics of `protect`.
 #[derive(Clone, Debug)]
 pub struct ProtectMetrics {
     values: IntCounterVec,
     fetches: IntCounterVec,
 }
 
-/// What came of a question to a key server.
+/// The outcome of a request to a key server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fetched {
     Keys,
-    /// It did not answer, or not in time, or not by 200.
+    /// The server did not answer, or not in time, or not with 200.
     Nothing,
-    /// By something else than keys.
+    /// The server answered with something else than keys.
     Malformed,
-    /// By a key that is known under its id, and is another now.
+    /// A key in the answer is another than the one that is known under its id.
     Changed,
 }
 
@@ -38,7 +38,7 @@ impl Fetched {
 }
 
 impl ProtectMetrics {
-    /// Declares and registers them.
+    /// Declares and registers the metrics.
     ///
     /// # Errors
     /// Two metrics of one name.

@@ -1,10 +1,10 @@
-//! `protect`: a step of a pipeline that encrypts columns ([`cql::protect`]), with keys from a file or from
-//! a key server.
+//! `protect`: a step of a pipeline that encrypts columns ([`cql::protect`]), with keys from a file
+//! or from a key server.
 //!
-//! - `document`: what both of them say; `file`: whether a file may be trusted; `server`: a thread that asks
+//! - `document`: the format of both; `file`: the checks of a key file; `server`: a thread that asks
 //!   a key server.
-//! - `ring`: the keys that are in force, by where they come from, so that a reload changes them for flows
-//!   that run; `metrics`.
+//! - `ring`: the keys in force, by their origin, so that a reload changes them for running flows;
+//!   `metrics`.
 
 mod document;
 mod file;
@@ -33,19 +33,19 @@ pub use ring::Rings;
 use crate::config;
 use ring::Ring;
 
-/// As the step is called.
+/// The step's name in the configuration.
 pub const NAME: &str = "protect";
 
-/// How often a key server is asked, without a setting.
+/// The default of `refresh`: the interval at which a key server is asked.
 const REFRESH: Duration = Duration::from_secs(60);
 
-/// For how long its keys are good without an answer, likewise.
+/// The default of `max_age`: the time for which its keys are good without an answer.
 const MAX_AGE: Duration = Duration::from_secs(3600);
 
-/// How long it may take, likewise.
+/// The default of `timeout`: the time that an answer may take.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What each of them may be.
+/// The least value of each of these settings; `MOST` is the greatest.
 const LEAST: Duration = Duration::from_millis(100);
 const MOST: Duration = Duration::from_secs(7 * 24 * 3600);
 
@@ -104,7 +104,7 @@ pub enum Otherwise {
     Pass,
 }
 
-/// Where keys come from.
+/// The origin of keys.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Origin {
     File(PathBuf),
@@ -121,7 +121,7 @@ pub(crate) struct Server {
 }
 
 impl Origin {
-    /// As people call it.
+    /// Names the origin for people.
     fn shown(&self) -> String {
         match self {
             Self::File(path) => path.display().to_string(),
@@ -131,10 +131,11 @@ impl Origin {
 }
 
 impl Settings {
-    /// The step, and where its keys come from, which is to be opened before it is in force.
+    /// Makes the step, and the source of its keys, which has to be opened before the step is in
+    /// force.
     ///
     /// # Errors
-    /// Which setting cannot be, and what it should be.
+    /// Names the bad setting, and what it should be.
     pub fn build(self) -> Result<(Arc<dyn Transform>, Arc<Source>), String> {
         let columns = Columns::new(&self.columns)?;
         let failures = Failures {
@@ -196,7 +197,7 @@ fn lasting(key: &str, text: Option<String>, otherwise: Duration) -> Result<Durat
     }
 }
 
-/// One without TLS, so on this host only.
+/// Reads a URL without TLS, which therefore has to be on this host.
 fn url_of(text: &str) -> Result<String, String> {
     let expected = || {
         format!(
@@ -217,17 +218,17 @@ fn url_of(text: &str) -> Result<String, String> {
     }
 }
 
-/// Where the keys of a step come from.
+/// The source of a step's keys.
 #[derive(Debug)]
 pub struct Source {
     from: Origin,
-    /// None before it was opened: no rule is in force then.
+    /// The ring of keys. None before the source is opened: no rule is in force then.
     open: OnceLock<Arc<Ring>>,
 }
 
 impl Source {
-    /// Reads the keys, or has somebody ask for them; of a file that was read before, what it says now is for
-    /// all flows.
+    /// Reads the keys of a file, or starts to ask the key server. If the file was read before, its
+    /// present keys are for all flows.
     ///
     /// # Errors
     /// The file cannot be used. The keys of before stay.

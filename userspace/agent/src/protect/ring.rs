@@ -1,4 +1,4 @@
-//! The keys that are in force, by where they come from.
+//! The rings: the keys in force, by their origin.
 
 use std::{
     collections::HashMap,
@@ -13,13 +13,14 @@ use cql::protect::KeySet;
 
 use super::{Origin, file, metrics::ProtectMetrics, server};
 
-/// See the module. It lives for as long as a step, or a flow, has it.
+/// The keys of one origin. A ring lives as long as a step or a flow has it.
 #[derive(Debug)]
 pub(super) struct Ring {
     held: RwLock<Option<Held>>,
-    /// Of those that a server has given.
+    /// The time for which a server's keys are good.
     max_age: Option<Duration>,
-    /// Who asks a server for more. Gone with the ring, so that its thread ends.
+    /// The sender that makes the server's thread ask soon. It is dropped with the ring, so that the
+    /// thread ends.
     hurry: Option<SyncSender<()>>,
     metrics: ProtectMetrics,
 }
@@ -38,10 +39,10 @@ impl Ring {
         (!is_old).then(|| held.keys.clone())
     }
 
-    /// Has a server asked soon, because some key is missing.
+    /// Makes the thread ask the server soon, because a key is missing.
     pub(super) fn hurry(&self) {
         if let Some(hurry) = &self.hurry {
-            // Full: it will be.
+            // A full channel means that the thread will ask anyway.
             let _ = hurry.try_send(());
         }
     }
@@ -50,10 +51,11 @@ impl Ring {
         &self.metrics
     }
 
-    /// These hold, as they were when somebody began to ask for them.
+    /// Puts these keys in force. `since`: the time when the request for them began.
     ///
     /// # Errors
-    /// One of them is another than it was: what it has encrypted could not be read any more.
+    /// A key differs from the one that is known under its id: values that it has encrypted could
+    /// not be read any more.
     pub(super) fn put(&self, keys: KeySet, since: Instant) -> Result<(), String> {
         let mut held = self.held.write().unwrap_or_else(PoisonError::into_inner);
         let changed = held.as_ref().and_then(|held| keys.differs_from(&held.keys));
@@ -69,7 +71,7 @@ impl Ring {
         Ok(())
     }
 
-    /// What is too old is wiped, once nobody uses it.
+    /// Forgets keys that are too old. They are wiped once nobody uses them.
     pub(super) fn forget_old(&self) {
         if self.keys().is_none() {
             let mut held = self.held.write().unwrap_or_else(PoisonError::into_inner);
@@ -78,7 +80,7 @@ impl Ring {
     }
 }
 
-/// All of an agent's.
+/// The rings of all origins.
 #[derive(Debug)]
 pub struct Rings {
     rings: Mutex<HashMap<Origin, Weak<Ring>>>,
@@ -86,7 +88,7 @@ pub struct Rings {
 }
 
 impl Rings {
-    /// None yet.
+    /// Makes the register; there is no ring yet.
     pub fn new(metrics: ProtectMetrics) -> Self {
         Self {
             rings: Mutex::default(),
@@ -94,7 +96,8 @@ impl Rings {
         }
     }
 
-    /// The one of this place. A file is read again, a server is asked by a thread from the first time on.
+    /// Opens the ring of this origin. A file is read again each time; a server is asked by a
+    /// thread, which starts the first time.
     pub(super) fn open(&self, from: &Origin) -> Result<Arc<Ring>, String> {
         let mut rings = self.rings.lock().unwrap_or_else(PoisonError::into_inner);
         rings.retain(|_, ring| ring.strong_count() > 0);

@@ -1,7 +1,8 @@
-//! A thread that asks a key server, for as long as somebody needs its keys.
+//! A thread that asks a key server, for as long as its keys are needed.
 //!
-//! `GET` of the URL is answered by 200 and the document of all keys in JSON. No flow waits for it: what is
-//! asked for before there are keys, and when they are too old, follows the step's settings.
+//! `GET` of the URL is answered by 200 and the document of all keys in JSON. No flow waits for it:
+//! a value that needs keys before there are any, or when they are too old, is treated as the step's
+//! settings say.
 
 use std::{
     io,
@@ -24,10 +25,11 @@ use super::{
     ring::Ring,
 };
 
-/// However much is missing, and however often it fails, it is asked no more often.
+/// The least time between two requests, however many keys are missing, and however often requests
+/// fail.
 const LEAST_BETWEEN: Duration = Duration::from_secs(1);
 
-/// Begins, and ends once the ring is gone.
+/// Starts the thread, which ends once the ring is gone.
 pub(super) fn ask(server: Server, ring: Weak<Ring>, hurried: Receiver<()>) -> io::Result<()> {
     let asking = move || asks(&server, &ring, &hurried);
     let thread = thread::Builder::new().name("underpass-keys".to_owned());
@@ -37,7 +39,7 @@ pub(super) fn ask(server: Server, ring: Weak<Ring>, hurried: Receiver<()>) -> io
 fn asks(server: &Server, ring: &Weak<Ring>, hurried: &Receiver<()>) {
     let agent: ureq::Agent = ureq::Agent::config_builder()
         .timeout_global(Some(server.timeout))
-        // What a variable of the environment names is elsewhere.
+        // A proxy that the environment names is on another host.
         .proxy(None)
         .max_redirects(0)
         .http_status_as_error(false)
@@ -73,7 +75,7 @@ fn asks(server: &Server, ring: &Weak<Ring>, hurried: &Receiver<()>) {
     }
 }
 
-/// A line when it changes.
+/// Logs a line when the outcome changes.
 fn tell(server: &Server, was_good: Option<bool>, good: &Result<(), String>) {
     match good {
         Ok(()) if was_good == Some(false) => {

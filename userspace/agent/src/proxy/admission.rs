@@ -1,5 +1,7 @@
-//! How many flows the agent carries at most. At the limit, and when descriptors or memory run out before
-//! it, the connect hook is told, so that further flows follow their rule's `fail` and never get here.
+//! The limit on the number of flows that the agent carries.
+//!
+//! At the limit, or when descriptors or memory run out before it, the connect hook is told: further
+//! flows follow their rule's `fail` and never get here.
 
 use std::{
     sync::{
@@ -12,18 +14,19 @@ use std::{
 use dataplane::Dataplane;
 use tokio::time;
 
-/// The hook is told that there is room again when this part of the limit is free, so that a
-/// single flow's end does not make it flap.
+/// The fraction of the limit, 1 / `ROOM_DIVISOR`, that must be free before the hook is told that
+/// there is room again. A single flow's end does not make it flap.
 const ROOM_DIVISOR: usize = 20;
 
-/// As many as the ring of held SYNs has room for. Their descriptors are set aside.
+/// Flows that are served beyond the limit: as many as the ring of held SYNs has room for. Their
+/// descriptors are set aside.
 pub const STRAGGLERS: usize = 1_024;
 
-/// How long nobody else comes after something has run out, unless a flow ends before: it may have been
-/// others who took it, and flows may go on for days.
+/// The pause after something has run out, unless a flow ends before. Other programs may have taken
+/// it, and flows may go on for days.
 const EXHAUSTED_FOR: Duration = Duration::from_secs(5);
 
-/// Why further flows do not come here.
+/// The reason why the agent takes no further flows.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Closed {
     Full,
@@ -34,20 +37,20 @@ enum Closed {
 pub struct Admission {
     limit: usize,
     inside: AtomicUsize,
-    /// As the hook was told.
+    /// The state that the hook was told last.
     closed: Mutex<Option<Closed>>,
     dataplane: Arc<Mutex<Option<Dataplane>>>,
 }
 
-/// A flow's place; given back when it is dropped.
+/// One flow's permit to be carried. Dropping it gives the permit back.
 pub struct Place {
     admission: Arc<Admission>,
-    /// For want of descriptors or memory: its end leaves none to others.
+    /// Set when descriptors or memory were missing for this flow: its end leaves none to others.
     unserved: AtomicBool,
 }
 
 impl Admission {
-    /// At most `limit` flows.
+    /// Admits at most `limit` flows.
     pub fn new(limit: usize, dataplane: Arc<Mutex<Option<Dataplane>>>) -> Self {
         Self {
             limit,
@@ -57,8 +60,8 @@ impl Admission {
         }
     }
 
-    /// A place for one more flow. At the limit the hook is told; those whose SYNs were under
-    /// way by then are served all the same, up to [`STRAGGLERS`] more; then None.
+    /// Admits one more flow. At the limit the hook is told. Flows whose SYNs were under way by then
+    /// are still served, up to [`STRAGGLERS`] more; after that the answer is None.
     pub fn enter(self: &Arc<Self>) -> Option<Place> {
         let inside = self.inside.fetch_add(1, SeqCst) + 1;
         let place = Place {
@@ -71,8 +74,8 @@ impl Admission {
         (inside <= self.limit + STRAGGLERS).then_some(place)
     }
 
-    /// Descriptors or memory have run out: no further flow until one has ended, or
-    /// [`EXHAUSTED_FOR`] has passed. Must run within a tokio runtime.
+    /// Closes the agent because descriptors or memory have run out: no further flow until one has
+    /// ended, or [`EXHAUSTED_FOR`] has passed. Must run within a tokio runtime.
     pub fn is_exhausted(self: &Arc<Self>) {
         if self.close(Closed::Exhausted) {
             let admission = self.clone();
@@ -83,7 +86,7 @@ impl Admission {
         }
     }
 
-    /// Whether it was open.
+    /// Closes admission for this reason. Returns whether it was open before.
     fn close(&self, why: Closed) -> bool {
         let mut closed = self.closed.lock().unwrap_or_else(PoisonError::into_inner);
         let was_open = closed.is_none();
@@ -130,7 +133,7 @@ impl Admission {
 }
 
 impl Place {
-    /// There were no descriptors, or no memory, for its flow.
+    /// Marks the flow as unserved: there were no descriptors, or no memory, for it.
     pub fn is_unserved(&self) {
         self.unserved.store(true, SeqCst);
         self.admission.is_exhausted();

@@ -1,8 +1,8 @@
-//! Tries the splice out on this very kernel, on loopback sockets of the agent's own, with the
-//! code that carries flows.
+//! The splice's canary: tries the splice out on this very kernel, on loopback sockets of the
+//! agent's own, with the code that carries flows.
 //!
-//! Both ends are sockets that do not block, on threads of their own. Every byte is known by its
-//! place in its stream, so what is lost, doubled, swapped or foreign is seen at once.
+//! Both ends are non-blocking sockets, each on a thread of its own. Every byte is known by its
+//! position in its stream, so a byte that is lost, doubled, swapped or foreign is seen at once.
 
 use std::{
     io::{self, ErrorKind, IoSlice, Read, Write},
@@ -16,10 +16,10 @@ use std::{
 use anyhow::{Context, bail, ensure};
 use dataplane::{
     Application, ClientAddr, Near, OrigDst, Process, Splices,
-    policy::RuleName,
     trial::{self, LARGE_WRITE_BYTES, Random},
 };
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use policy::RuleName;
 use prometheus::Registry;
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use tokio::{sync::oneshot, task::JoinHandle, time};
@@ -34,24 +34,25 @@ use crate::{flows::Flow, metrics::Metrics};
 /// A read or a write that takes this long hangs.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Of the random chunks, and of the one large write.
+/// The largest random chunk, and the size of the one large write.
 const LARGEST_CHUNK: usize = 300_000;
 const STREAM_BYTES: usize = 4 << 20;
 
-/// A sender whose receiver does not read is stopped before it has sent as much: TCP's buffers on
-/// three sockets and what may be redirected.
+/// A sender whose receiver does not read must be stopped before it has sent this much: TCP's
+/// buffers on three sockets, and the bytes that may be redirected.
 const STALLED_BYTES: usize = 32 << 20;
-/// A sender that could not go on for as long is stopped.
+/// A sender that cannot go on for this long counts as stopped.
 const STALL: Duration = Duration::from_millis(30);
 
-/// Short exchanges of which the kernel must have carried some by then: of the first ones, unless the host is so busy
-/// that a flow comes back at once a few times, and rests (up to 64 ms). Two engines that fail take less than 2 s.
+/// The time within which the kernel must have carried some of the short exchanges. Usually it
+/// carries the first ones. On a very busy host a flow may come back at once a few times, and then
+/// backs off for up to 64 ms. Two engines that fail take less than 2 s.
 const WARM_UP: Duration = Duration::from_millis(500);
 
 /// Flows are taken back and handed over again as often as this while they are busy.
 const RECALL_EVERY: Duration = Duration::from_micros(700);
 
-/// Tries everything. The error says what went wrong.
+/// Tries every property of the splice. The error says which one failed.
 pub async fn try_out(splices: &Splices) -> anyhow::Result<()> {
     let begun = Instant::now();
     both_ways(splices).await.context("streams both ways")?;
@@ -72,7 +73,7 @@ struct Try {
     carried: Task,
 }
 
-/// Ends with its owner: a trial that hangs is dropped.
+/// A task that is aborted when its owner is dropped, so that a trial that hangs ends.
 struct Task(JoinHandle<()>);
 
 impl Drop for Task {
@@ -82,9 +83,10 @@ impl Drop for Task {
 }
 
 impl Try {
-    /// Made, and spliced by a few short exchanges.
+    /// Makes a flow and lets a few short exchanges get it spliced.
     async fn begin(splices: &Splices) -> anyhow::Result<Self> {
-        // Aside: an agent that is in their way would have to answer them from here.
+        // On a thread of its own: another agent that intercepts these connections would have to
+        // answer them from this runtime.
         let marking = splices.clone();
         let ((client, accepted), (dialled, database)) =
             aside(move || Ok((connected(&marking)?, connected(&marking)?))).await?;
@@ -129,7 +131,7 @@ impl Try {
         Ok(begun)
     }
 
-    /// Until the kernel carries it both ways.
+    /// Exchanges short messages until the kernel has carried bytes in both directions.
     async fn warm_up(&mut self) -> anyhow::Result<()> {
         let end = Instant::now() + WARM_UP;
         while Instant::now() < end {
@@ -181,7 +183,7 @@ impl Try {
         }))
     }
 
-    /// Both ends are closed; the relay has to notice.
+    /// Closes both ends and waits for the relay to notice.
     async fn end(self) -> anyhow::Result<()> {
         let Self {
             client,
@@ -211,7 +213,7 @@ fn connected(splices: &Splices) -> anyhow::Result<(TcpStream, TcpStream)> {
     Ok((near, far))
 }
 
-/// A socket that waits for as long as it is told, and not in recv(2) or send(2).
+/// A non-blocking socket that waits in poll(2) for up to the given time, not in recv(2) or send(2).
 struct Patient<'a>(&'a TcpStream, Duration);
 
 impl Patient<'_> {
@@ -259,7 +261,7 @@ fn patient(socket: &TcpStream) -> Patient<'_> {
     Patient(socket, PATIENCE)
 }
 
-/// Runs what blocks on a thread of its own: the runtime is the agent's.
+/// Runs blocking work on a thread of its own, because the runtime is the agent's.
 async fn aside<T: Send + 'static>(
     body: impl FnOnce() -> anyhow::Result<T> + Send + 'static,
 ) -> anyhow::Result<T> {
@@ -270,7 +272,8 @@ async fn aside<T: Send + 'static>(
     outcome.await.context("a thread of the canary's ended")?
 }
 
-/// In chunks of any size, both ways at once, handed over again and again, with a half-close.
+/// Streams in chunks of any size, in both directions at once, while the flow is handed over again
+/// and again, with a half-close at the end.
 async fn both_ways(splices: &Splices) -> anyhow::Result<()> {
     let begun = Try::begin(splices).await?;
     let recalling = begun.recall_often();
@@ -304,7 +307,7 @@ async fn large_write(splices: &Splices) -> anyhow::Result<()> {
     begun.end().await
 }
 
-/// Whoever sends to a client that does not read must be stopped, and lose nothing.
+/// A sender whose peer does not read must be stopped, and lose nothing; tried for both directions.
 async fn slow_reader(splices: &Splices) -> anyhow::Result<()> {
     let begun = Try::begin(splices).await?;
     for up in [false, true] {
@@ -357,7 +360,7 @@ fn send_until_stopped(to: &TcpStream) -> anyhow::Result<usize> {
     }
 }
 
-/// A reset on one side is a reset on the other.
+/// A reset on one side must become a reset on the other.
 async fn killed(splices: &Splices) -> anyhow::Result<()> {
     for client_dies in [true, false] {
         let begun = Try::begin(splices).await?;
@@ -423,7 +426,7 @@ fn receive(from: &TcpStream, mut stream: Stream, bytes: usize, end: bool) -> any
     Ok(())
 }
 
-/// Where somebody is in a stream.
+/// A position in a numbered stream.
 struct Stream {
     number: usize,
     at: usize,

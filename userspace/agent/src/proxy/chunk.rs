@@ -1,15 +1,15 @@
-//! What becomes of bytes that were read: they pass, or others do.
+//! The verdict on bytes that were read: they pass, or other bytes do.
 
 use std::time::Duration;
 
-/// Which way bytes travel.
+/// The direction in which bytes travel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
     ToDatabase,
     ToClient,
 }
 
-/// What becomes of a chunk.
+/// The verdict on a chunk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Chunk {
     Forward,
@@ -34,7 +34,7 @@ impl Chunk {
         }
     }
 
-    /// What of these bytes it lets pass.
+    /// Returns the part of these bytes that this verdict lets pass.
     pub(super) fn kept<'b>(&self, bytes: &'b [u8]) -> &'b [u8] {
         match self {
             Self::Close { keep, .. } => bytes.get(..*keep).unwrap_or(bytes),
@@ -47,21 +47,21 @@ impl Chunk {
         Self::Instead { bytes, close }
     }
 
-    /// The same of these bytes, behind others.
+    /// Applies this verdict to `bytes` and puts `before` in front of the result.
     pub(super) fn behind(&self, mut before: Vec<u8>, bytes: &[u8]) -> Self {
         before.extend_from_slice(self.kept(bytes));
         self.instead(before)
     }
 }
 
-/// What a direction does next.
+/// The next thing that a direction does.
 #[derive(Debug)]
 pub(super) enum Turn {
     Read,
-    /// This passes first.
+    /// Write out this chunk before anything is read.
     Pass(Chunk),
-    /// Nothing is read for so long.
+    /// Read nothing for this long.
     Rest(Duration),
-    /// Nothing is read until the other direction has moved.
+    /// Read nothing until the other direction has moved.
     Wait,
 }

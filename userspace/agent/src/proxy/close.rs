@@ -1,4 +1,4 @@
-//! How a flow ends: what is said about it, and what its two sockets do.
+//! The end of a flow: the reason that is reported, and the way in which its two sockets are closed.
 
 use std::{io::ErrorKind, net::Shutdown, sync::atomic::Ordering::Relaxed, time::Duration};
 
@@ -21,35 +21,35 @@ pub(super) const CLIENT_ERROR: &str = "client_error";
 pub(super) const DATABASE_ERROR: &str = "database_error";
 /// The kernel failed in the middle of a spliced flow: nobody knows where its bytes are.
 pub(super) const SPLICE_FAILED: &str = "splice_failed";
-/// A session rule denies it.
+/// A session rule denies the flow.
 pub(super) const DENIED: &str = "denied";
-/// What a pipeline reads can be told apart no more.
+/// The pipeline cannot tell where frames begin any more.
 pub(super) const FRAMING: &str = "framing";
 
-/// What a side sends is no TLS, or none that is accepted.
+/// A side sends no TLS, or TLS that is not accepted.
 pub(super) const CLIENT_TLS: &str = "client_tls";
 pub(super) const DATABASE_TLS: &str = "database_tls";
 
-/// A side that speaks TLS has ended without saying so: nobody knows what is missing.
+/// A TLS side has ended without a close_notify: nobody knows how much is missing.
 pub(super) const CLIENT_TRUNCATED: &str = "client_truncated";
 pub(super) const DATABASE_TRUNCATED: &str = "database_truncated";
 
-/// Its rule wants TLS, which its client does not speak.
+/// The flow's rule wants TLS, which the client does not speak.
 pub(super) const TLS_REQUIRED: &str = "tls_required";
 
-/// A mark denies it, or closes it because it could not become what the mark says.
+/// A mark denies the flow, or closes it because it could not become what the mark says.
 pub(super) const MARKED: &str = "marked";
 
-/// Its backend was found dead, and the file says to reset.
+/// The flow's backend was found dead, and the policy file says to reset.
 pub const BACKEND_DOWN: &str = "backend_down";
 
-/// A connection to the database that it shared, and had a request out on, was lost.
+/// A shared connection to the database was lost while this flow had a request out on it.
 pub(super) const SHARED_LOST: &str = "shared_lost";
 
-/// The agent ends, and it is the agent's.
+/// The agent ends, and the flow with it.
 const AGENT_ENDED: &str = "agent_ended";
 
-/// Why a flow ended, apart from the decoder's reasons.
+/// The reasons for which flows end, apart from the decoder's.
 pub const CLOSE_REASONS: &[&str] = &[
     BOTH_ENDED,
     CLIENT_RESET,
@@ -70,11 +70,11 @@ pub const CLOSE_REASONS: &[&str] = &[
     AGENT_ENDED,
 ];
 
-/// How often it is looked whether flows have ended.
+/// The interval at which [`end_all`] looks whether flows have ended.
 const LOOK_EVERY: Duration = Duration::from_millis(2);
 
-/// Ends the flows that are read, so that whoever is told of their requests hears of those that were not
-/// answered; waits no longer than this for them.
+/// Ends all flows that are read, so that reporters hear of the requests that were not answered.
+/// Waits for the flows to end, but no longer than `patience`.
 pub async fn end_all(flows: &Flows, patience: Duration) {
     let mut read = flows.all();
     read.retain(|flow| flow.path() == Path::Enrich);
@@ -91,12 +91,12 @@ pub async fn end_all(flows: &Flows, patience: Duration) {
     }
 }
 
-/// When framing is lost, or the flow denied, what a peer still sends is read and thrown away, so that it sees an
-/// end and not a reset which could overtake what was good: for this long, this much.
+/// The limits on reading and throwing away what a peer still sends after framing is lost or the
+/// flow is denied. The peer then sees an end, and not a reset, which could overtake good bytes.
 const DISCARD_LIMIT: Duration = Duration::from_secs(1);
 const DISCARD_BYTES: usize = 16 * CHUNK_BYTES;
 
-/// Counts it and writes its one line.
+/// Counts the end of the flow and writes its one log line.
 pub(super) fn flow(flow: &Flow, metrics: &Metrics, reason: &'static str) {
     metrics.flows_closed.with_label_values(&[reason]).inc();
     tracing::info!(
@@ -116,19 +116,20 @@ pub(super) fn flow(flow: &Flow, metrics: &Metrics, reason: &'static str) {
     );
 }
 
-/// A reset on one side becomes a reset on the other, as it would without us. Framing that
-/// was lost, and a flow that is denied, end both sides with FIN: what was forwarded was good.
+/// Ends both sides as they would end without us: a reset on one side becomes a reset on the other.
+/// Lost framing and a denied flow end both sides with FIN, because the bytes that were forwarded
+/// were good.
 pub(super) async fn sides(near: Near, reason: &str, leads_near: TcpStream, far: Option<TcpStream>) {
     let Some(far) = far else {
         return reset(&leads_near);
     };
     let (client, database) = near.sides(leads_near, far);
     match reason {
-        // As when the agent dies.
+        // The same as when the agent dies.
         BOTH_ENDED | AGENT_ENDED => {}
         CLIENT_RESET => reset(&database),
         DATABASE_RESET => reset(&client),
-        // Of an error nobody knows what became of its socket.
+        // After an error nobody knows in what state its socket is.
         CLIENT_ERROR | DATABASE_ERROR | SPLICE_FAILED | MARKED | BACKEND_DOWN | SHARED_LOST => {
             reset(&database);
             reset(&client);
@@ -136,7 +137,8 @@ pub(super) async fn sides(near: Near, reason: &str, leads_near: TcpStream, far: 
         _ => {
             let both = async { tokio::join!(discard(&client), discard(&database)) };
             if time::timeout(DISCARD_LIMIT, both).await.is_err() {
-                // As closing them with bytes unread does. The keeper may hold them, too.
+                // Closing a socket with unread bytes does the same, but the keeper may hold these
+                // sockets, too.
                 reset(&database);
                 reset(&client);
             }
@@ -144,8 +146,8 @@ pub(super) async fn sides(near: Near, reason: &str, leads_near: TcpStream, far: 
     }
 }
 
-/// Ends a connection with RST instead of FIN. Now, and not as it is closed: the keeper may hold
-/// the socket, too.
+/// Ends a connection with RST instead of FIN. The reset is sent now and not when the socket is
+/// closed, because the keeper may hold the socket, too.
 pub(super) fn reset(stream: &TcpStream) {
     if let Err(error) = SockRef::from(stream).set_linger(Some(Duration::ZERO)) {
         tracing::debug!(%error, "a connection is closed with FIN instead of RST");
@@ -156,7 +158,7 @@ pub(super) fn reset(stream: &TcpStream) {
 }
 
 async fn discard(stream: &TcpStream) {
-    // It may be gone already: then there is nothing to read either.
+    // The socket may be gone already: then there is nothing to read either.
     let _ = SockRef::from(stream).shutdown(Shutdown::Write);
     let mut buffer = vec![0; CHUNK_BYTES];
     let mut left = DISCARD_BYTES;

@@ -1,7 +1,8 @@
-//! Reads what passes: counts statements, and tells the relay when a flow has to end.
+//! The decoder's place in the relay: counts the statements that pass, and tells the relay when a
+//! flow has to end.
 //!
-//! While a flow is not decided ([`Gate`]), what is read of it is not what passes: the relay asks
-//! each direction's [`Decoder::turn`] first.
+//! While a flow is not decided ([`Gate`]), the bytes that are read are not the bytes that pass: the
+//! relay asks each direction's [`Decoder::turn`] first.
 
 use std::{
     sync::Arc,
@@ -9,7 +10,7 @@ use std::{
 };
 
 use cql::{FlowDecoder, NoPlace, Place, Sink, Undecodable, Unread, Verdict};
-use dataplane::policy::Action;
+use policy::Action;
 
 use super::{
     Shared,
@@ -22,38 +23,39 @@ use super::{
 };
 use crate::flows::{Flow, Path};
 
-/// A flow that a reporter holds is looked at again this much later.
+/// A flow that a reporter holds is looked at again after this time.
 const HOLD: Duration = Duration::from_millis(5);
 
 pub(super) struct Decoder {
     reading: Reading,
-    /// It stops with what passes next: nobody needs to read the flow any more, but where in its
-    /// frames that ends, and how it goes on from there, has to be known.
+    /// Reading stops with the next bytes that pass: nobody needs to read the flow any more, but the
+    /// position in its frames where reading ends has to be known, to go on from there.
     stops: bool,
     recorder: Recorder,
-    /// Zero of the decoder's clock.
+    /// The zero of the decoder's clock.
     start: Instant,
     flow: Arc<Flow>,
-    /// While the flow is not decided, and then until what it held back has passed.
+    /// The gate, while the flow is not decided, and then until everything that it held back has
+    /// passed.
     gate: Option<Box<Gate>>,
     is_decided: bool,
-    /// What its rule does to it. While the rule is not decided: nothing, but where frames begin is
-    /// known.
+    /// The editor, which applies the pipeline of the flow's rule. While the rule is not decided it
+    /// changes nothing, but follows where frames begin.
     editing: Option<Box<Editing>>,
-    /// What was kept back by one that edits no more.
+    /// Bytes that an editor had kept back when it stopped editing.
     left: Both<Vec<u8>>,
-    /// What was held back of one direction may pass now.
+    /// Set when bytes that one direction held back may pass now.
     let_go: bool,
 }
 
-/// Whether what passes is read.
+/// The mode of reading: whether passing bytes are decoded.
 #[expect(
     clippy::large_enum_variant,
     reason = "what does not read any more soon goes as a whole"
 )]
 enum Reading {
     Decodes(FlowDecoder),
-    /// Bytes are relayed; it is known, where that can be, how far they have got.
+    /// Bytes are relayed. The position in the frames is followed where that is possible.
     Walks(Result<Unread, NoPlace>),
 }
 
@@ -74,7 +76,7 @@ impl Decoder {
         decoder
     }
 
-    /// One that does not read yet.
+    /// Makes a decoder that does not read yet.
     pub(super) fn idle(shared: &Arc<Shared>, flow: &Arc<Flow>) -> Self {
         Self {
             reading: Reading::Walks(Err(NoPlace::Handshake)),
@@ -90,7 +92,7 @@ impl Decoder {
         }
     }
 
-    /// Reads the flow from its next frames on, which it has not done for a while.
+    /// Starts to read the flow, which was not read for a while, at its next frames.
     pub(super) fn join(&mut self, unread: Unread) {
         let prepared = self.recorder.shared.prepared.clone();
         self.reading = Reading::Decodes(FlowDecoder::join(prepared, unread));
@@ -99,8 +101,9 @@ impl Decoder {
         self.flow.travels(Path::Enrich);
     }
 
-    /// One that has [joined](Self::join), and may have stopped again, was told an old place of this
-    /// direction, of which no byte has come since.
+    /// Corrects the frame position of one direction after [`Self::join`]. That position was out of
+    /// date, and no byte of this direction has come since. The decoder may have stopped again in
+    /// the meantime.
     pub(super) fn begins_at(&mut self, way: Way, place: Place) {
         match (&mut self.reading, way) {
             (Reading::Decodes(decoder), Way::ToDatabase) => decoder.requests_begin_at(place),
@@ -111,7 +114,7 @@ impl Decoder {
         }
     }
 
-    /// Where the flow is, for one who goes on without reading it.
+    /// Returns the frame positions of the flow, for a reader that goes on without decoding.
     pub(super) fn unread(&self) -> Result<Unread, NoPlace> {
         match &self.reading {
             Reading::Decodes(decoder) => decoder.unread(),
@@ -119,7 +122,7 @@ impl Decoder {
         }
     }
 
-    /// Whether to read; asked before each read.
+    /// Decides the next step of a direction. Asked before each read.
     pub(super) fn turn(&mut self, way: Way) -> Turn {
         let followed = self.recorder.followed.as_mut();
         if way == Way::ToDatabase && followed.is_some_and(|followed| followed.holds()) {
@@ -175,11 +178,12 @@ impl Decoder {
         }
     }
 
-    /// A side has ended; what of it was held back is to be forwarded yet.
+    /// Handles the end of a side. Returns the bytes of that side that were held back and are still
+    /// to be forwarded.
     pub(super) fn end(&mut self, way: Way) -> Vec<u8> {
         let rest = self.gate.as_mut().map(|gate| gate.end(way));
         let mut rest = rest.unwrap_or_default();
-        // It is no whole frame: there is nothing in it to close the flow for.
+        // The rest is no whole frame: there is nothing in it to close the flow for.
         if let Chunk::Instead { bytes, .. } = self.decode(way, &rest) {
             rest = bytes;
         }
@@ -200,7 +204,8 @@ impl Decoder {
         rest
     }
 
-    /// Does what was said of requests and responses that wait; to be called whenever the flow's task runs.
+    /// Applies the completions of requests and responses that wait. To be called whenever the
+    /// flow's task runs.
     pub(super) fn hears(&mut self) {
         let Some(editing) = &mut self.editing else {
             return;
@@ -214,7 +219,7 @@ impl Decoder {
         }
     }
 
-    /// Once, when the flow is denied: what the client is still told, and why it ends.
+    /// Returns, once, the last bytes for the client of a denied flow, and the reason why it ends.
     pub(super) fn last_words(&mut self) -> Option<(Vec<u8>, &'static str)> {
         let editing = self.editing.as_mut();
         if let Some(words) = editing.and_then(|editing| editing.last_words()) {
@@ -223,17 +228,19 @@ impl Decoder {
         Some((self.gate.as_mut()?.last_words()?, DENIED))
     }
 
-    /// What the client is still told, where the flow has to end because what was asked by another connection is lost.
+    /// Returns the last bytes for the client when the flow has to end because a request of its was
+    /// on a shared connection that is lost.
     pub(super) fn lost(&mut self) -> Option<Vec<u8>> {
         self.editing.as_mut()?.lost()
     }
 
-    /// Both directions are to be polled again: what one held back may pass now.
+    /// Takes the sign that both directions have to be polled again, because held-back bytes may
+    /// pass now.
     pub(super) fn let_go(&mut self) -> bool {
         std::mem::take(&mut self.let_go)
     }
 
-    /// What passes in place of what was read.
+    /// Turns the bytes that the gate lets pass into a chunk that replaces what was read.
     fn gated(&mut self, way: Way, mut bytes: Vec<u8>) -> Chunk {
         self.look_at_gate();
         let close = match self.decode(way, &bytes) {
@@ -247,7 +254,8 @@ impl Decoder {
         Chunk::Instead { bytes, close }
     }
 
-    /// To be called when the gate may have been decided.
+    /// Acts on the gate's decision, if there is one. To be called when the gate may have been
+    /// decided.
     pub(super) fn look_at_gate(&mut self) {
         let Some(gate) = &mut self.gate else {
             return;
@@ -274,7 +282,7 @@ impl Decoder {
         }
     }
 
-    /// The rule is decided.
+    /// Starts to edit by the flow's rule, which is decided now.
     fn edit_by_rule(&mut self) {
         let shared = &self.recorder.shared;
         let Some(editing) = &mut self.editing else {
@@ -291,7 +299,7 @@ impl Decoder {
         if let Some(mut editing) = self.editing.take() {
             let now_ns = edit::now_ns();
             if !editing.leaves(now_ns) {
-                // Asked again with what passes next.
+                // The question is asked again with the next bytes that pass.
                 self.editing = Some(editing);
                 self.let_go = true;
                 return;
@@ -303,7 +311,7 @@ impl Decoder {
         }
     }
 
-    /// A mark has decided: nothing more passes before that holds.
+    /// Acts on a mark that has decided the flow: nothing more passes before that holds.
     pub(super) fn is_marked(&mut self) {
         self.look_at_gate();
         if self.stops {
@@ -311,7 +319,8 @@ impl Decoder {
         }
     }
 
-    /// Reads what the client has sent, and what it is sent; and edits it, before or after that.
+    /// Reads and edits a chunk. Requests are read before they are edited, responses after that, so
+    /// that reporters see what the client sends and gets.
     fn decode(&mut self, way: Way, bytes: &[u8]) -> Chunk {
         let left = std::mem::take(self.left.of_mut(way));
         let Some(mut editing) = self.editing.take() else {
@@ -351,7 +360,7 @@ impl Decoder {
             true => {}
             false => self.editing = Some(editing),
         }
-        // What is not decoded may be edited all the same, but for segments that nobody can open.
+        // Bytes that are not decoded may still be edited, except for segments that nobody can open.
         let is_closed = self.undecodable() == Some(Undecodable::SegmentCompression);
         if !self.decodes() && (self.undecodable().is_none() || is_closed && lets_pass) {
             self.edit_no_more();
@@ -366,7 +375,7 @@ impl Decoder {
         }
     }
 
-    /// What these bytes tell, on the client's side.
+    /// Decodes these bytes as the client's side sees them.
     fn read(&mut self, way: Way, bytes: &[u8]) -> Chunk {
         if self.stops {
             self.pass_unread(way, bytes);
@@ -393,8 +402,8 @@ impl Decoder {
                 let mut followed = InDetail { recorder, followed };
                 let verdict = feed(decoder, way, now_ns, bytes, &mut followed);
                 let mut followed = followed.followed;
-                // They may have nowhere to put what the last responses have them say, and are asked again only
-                // before the client is read.
+                // The reporters may have no room for what the last responses made them write, and
+                // are asked again only before the client is read.
                 self.let_go |= way == Way::ToClient && followed.holds();
                 self.recorder.followed = Some(followed);
                 verdict
@@ -421,7 +430,7 @@ impl Decoder {
         }
     }
 
-    /// What these bytes say is nobody's business.
+    /// Follows the frame position through these bytes; nobody is told of what they say.
     fn pass_unread(&mut self, way: Way, bytes: &[u8]) {
         match (&mut self.reading, way) {
             (Reading::Decodes(decoder), Way::ToDatabase) => {
@@ -436,17 +445,17 @@ impl Decoder {
         }
     }
 
-    /// Whether it is read.
+    /// Whether the flow is decoded.
     pub(super) fn decodes(&self) -> bool {
         matches!(self.reading, Reading::Decodes(_))
     }
 
-    /// The flow was denied, or its database has ended before it was decided.
+    /// Whether the flow was denied, or its database has ended before the flow was decided.
     pub(super) fn is_ending(&self) -> bool {
         self.gate.as_ref().is_some_and(|gate| gate.is_ending())
     }
 
-    /// The flow has ended.
+    /// Tells the editor and the reporters that the flow has ended.
     pub(super) fn is_gone(&mut self) {
         if let Some(editing) = &mut self.editing {
             editing.is_gone();
@@ -454,7 +463,8 @@ impl Decoder {
         self.is_over();
     }
 
-    /// The flow has ended, or is not read any more: reporters hear of what was not answered.
+    /// Tells the reporters of requests that were not answered. To be called when the flow has
+    /// ended, or is not read any more.
     pub(super) fn is_over(&mut self) {
         let now_ns = self.start.elapsed().as_nanos() as u64;
         let recorder = &mut self.recorder;
@@ -467,7 +477,7 @@ impl Decoder {
         }
     }
 
-    /// Nobody needs to read it any more.
+    /// Stops reading: nobody needs to read the flow any more.
     pub(super) fn stop(&mut self) {
         self.is_over();
         self.stops = false;
@@ -478,7 +488,7 @@ impl Decoder {
         self.edit_no_more();
     }
 
-    /// The gate of a flow that is not decided.
+    /// Returns the gate of a flow that is not decided.
     pub(super) fn open_gate(&mut self) -> Option<&mut Gate> {
         self.gate.as_deref_mut().filter(|gate| gate.is_open())
     }

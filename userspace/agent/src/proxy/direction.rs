@@ -1,4 +1,4 @@
-//! One direction of a flow: what is read from one side is decoded and written to the other.
+//! One direction of a flow: bytes are read from one side, decoded, and written to the other.
 
 use std::{
     cell::RefCell,
@@ -25,20 +25,22 @@ use super::{
 };
 use crate::flows::Flow;
 
-/// When an end came before bytes that the kernel has for us.
+/// The pause before a read is repeated when an end came before bytes that the kernel still has for
+/// the agent.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
-/// The kernel's worker brings them within milliseconds; after so many looks they are lost.
+/// The number of such repeats after which the bytes count as lost. The kernel's worker brings them
+/// within milliseconds.
 const MAX_LOOKS: u32 = 5_000;
 
-/// `handshake`, the type of a TLS record (RFC 8446 §5.1).
+/// The type `handshake` of a TLS record (RFC 8446 §5.1).
 pub(super) const TLS_HANDSHAKE: u8 = 0x16;
 
-/// Read at most this much at a time: large frames in few system calls. What one direction of
-/// a flow can hold back is at most this, too.
+/// The most bytes that are read at once, so that large frames take few system calls. One direction
+/// of a flow can hold back at most this much, too.
 pub(super) const CHUNK_BYTES: usize = 64 * 1024;
 
 thread_local! {
-    /// One for all flows of a worker: idle flows cost no buffer.
+    /// One buffer for all flows of a worker, so that idle flows cost no buffer.
     static CHUNK: RefCell<Box<[u8]>> = RefCell::new(vec![0; CHUNK_BYTES].into());
 }
 
@@ -47,20 +49,21 @@ pub(super) struct Direction {
     pub way: Way,
     pub held_back: Vec<u8>,
     written: usize,
-    /// The kernel may carry this direction.
+    /// Set when the kernel may carry this direction.
     pub enrolled: Option<Arc<Splice>>,
-    /// What was read before that.
+    /// The bytes that the agent had read before `enrolled` was set.
     read_before: u64,
-    /// Nothing is read before that: an end is looked at again, or the client is slowed down.
+    /// Nothing is read before this timer ends: an end is looked at again, or the client is slowed
+    /// down.
     again: Option<Pin<Box<Sleep>>>,
     looks: u32,
-    /// A TLS record was the first that came.
+    /// Whether the first byte that came was that of a TLS handshake record.
     pub is_tls: bool,
-    /// Since the flow began, by the agent itself.
+    /// Bytes that the agent itself has read since the flow began.
     pub read_bytes: u64,
     pub written_bytes: u64,
     pub state: State,
-    /// The flow's own count, and the agent's.
+    /// The flow's own byte count; `total` is the agent's.
     pub flow: Arc<Flow>,
     total: IntCounter,
 }
@@ -71,24 +74,24 @@ pub(super) enum State {
     /// The source has ended; the target is told once everything is written.
     Ending,
     Ended,
-    /// Framing is lost, or the flow denied; it ends once what was good is written.
+    /// Framing is lost, or the flow is denied. The flow ends once the good bytes are written.
     Losing(&'static str),
 }
 
-/// What stops a flow.
+/// The error that stops a flow.
 pub(super) enum Stop {
-    /// Reading from, or writing to, this side.
+    /// The error came from reading.
     From(io::Error),
     To(io::Error),
 }
 
-/// A side's reasons: (reset, no good TLS, any other error).
+/// The close reasons of a side: (reset, no good TLS, any other error).
 type Side = (&'static str, &'static str, &'static str);
 const CLIENT_SIDE: Side = (CLIENT_RESET, CLIENT_TLS, CLIENT_ERROR);
 const DATABASE_SIDE: Side = (DATABASE_RESET, DATABASE_TLS, DATABASE_ERROR);
 
 impl Stop {
-    /// Of a flow whose bytes travelled this way.
+    /// Names the close reason of a flow whose bytes travelled this way.
     pub(super) fn reason(self, way: Way) -> &'static str {
         let (from, to) = match way {
             Way::ToDatabase => (CLIENT_SIDE, DATABASE_SIDE),
@@ -128,23 +131,23 @@ impl Direction {
         }
     }
 
-    /// From now on the kernel may carry it.
+    /// Notes that the kernel may carry this direction from now on.
     pub(super) fn is_enrolled(&mut self, splice: Arc<Splice>) {
         self.read_before = self.read_bytes;
         self.enrolled = Some(splice);
     }
 
-    /// Bytes that were read, as the kernel counts them ([`dataplane::Position`]).
+    /// Counts bytes that were read, as the kernel counts them ([`dataplane::Position`]).
     pub(super) fn read(&self) -> u64 {
         self.read_bytes - self.read_before
     }
 
-    /// Both sides may still speak, and everything that was read is written on.
+    /// Whether both sides may still speak, and everything that was read is written on.
     pub(super) fn rests(&self) -> bool {
         self.state == State::Open && self.held_back.is_empty()
     }
 
-    /// Moves what can be moved. Ready when the direction has ended.
+    /// Moves all bytes that can be moved. Ready when the direction has ended.
     pub(super) fn poll(
         &mut self,
         cx: &mut Context<'_>,
@@ -174,7 +177,7 @@ impl Direction {
         }
     }
 
-    /// Writes what was held back.
+    /// Writes the bytes that were held back.
     pub(super) fn poll_flush(
         &mut self,
         cx: &mut Context<'_>,
@@ -260,8 +263,8 @@ impl Direction {
         }
     }
 
-    /// Whether the kernel has bytes for the agent that it has not read: where it had no memory for
-    /// them at once, its worker brings them, and the end may come before.
+    /// Whether the kernel has bytes for the agent that the agent has not read. Where the kernel had
+    /// no memory for them at once, its worker brings them, and the end may come before them.
     fn is_behind(&self) -> bool {
         let Some(splice) = &self.enrolled else {
             return false;

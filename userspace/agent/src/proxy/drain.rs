@@ -1,4 +1,5 @@
-//! Before the agent writes to the near application again, what the kernel has redirected to it arrives.
+//! The wait before the agent writes to the near application again: bytes that the kernel has
+//! redirected to it must arrive first.
 
 use std::{
     future::Future,
@@ -15,16 +16,17 @@ use super::{
     splice::failed,
 };
 
-/// How often it is looked whether the kernel has delivered what it redirected: it takes
-/// microseconds, unless the application does not read.
-/// One that has stopped is looked at ever less often.
+/// The first pause between looks whether the kernel has delivered what it redirected. Delivery
+/// takes microseconds, unless the application does not read. An application that has stopped is
+/// looked at less and less often.
 const FIRST_LOOK: Duration = Duration::from_millis(1);
 const LONGEST_LOOK: Duration = Duration::from_millis(250);
-/// A look fails for want of memory: as often as this, in a row, it is tried again.
+/// The number of failed looks in a row, for want of memory, after which the wait gives up.
 const FAILED_LOOKS: u32 = 100;
 
-/// What its sender redirects is in the stream before its `send()` returns. If it never is, there was no memory for a
-/// part of it, and nobody knows where in the stream that was.
+/// The time after which bytes that the sender redirects must be in the stream. They are there
+/// before its `send()` returns. If they never are, there was no memory for a part of them, and
+/// nobody knows where in the stream that was.
 const NOT_TAKEN: Duration = Duration::from_secs(5);
 
 /// The wait for the kernel to deliver what it has redirected to the near application.
@@ -36,7 +38,8 @@ pub(super) struct Drain {
 }
 
 impl Drain {
-    /// `to_near`: what the agent has written to it itself.
+    /// Starts the wait. `to_near` counts the bytes that the agent itself has written to the near
+    /// application.
     pub(super) fn new(to_near: u64) -> Self {
         Self {
             to_near,

@@ -1,4 +1,4 @@
-//! What a rule's pipeline does to a flow that passes.
+//! The editor of one flow: applies the pipeline of the flow's rule to the bytes that pass.
 
 use std::{
     sync::{Arc, LazyLock},
@@ -18,16 +18,16 @@ use super::{
 };
 use crate::{flows::Flow, pipelines::Counting, reporters::Refusal};
 
-/// Zero of the clock that all flows of a rule share.
+/// The zero of the clock that all flows of a rule share.
 static START: LazyLock<Instant> = LazyLock::new(Instant::now);
 
-/// What all flows together may hold back of frames that are not small, in bytes: eight of the largest
-/// that are held back at all.
+/// The most bytes of frames that are not small that all flows together may hold back: eight of the
+/// largest frames that are held back at all.
 const MAX_HELD_BYTES: usize = 256 << 20;
 
 static ROOM: LazyLock<Arc<Room>> = LazyLock::new(|| Room::new(MAX_HELD_BYTES));
 
-/// That clock, in ns.
+/// The time since [`START`], in ns.
 pub(super) fn now_ns() -> u64 {
     START.elapsed().as_nanos() as u64
 }
@@ -38,32 +38,34 @@ fn unix_us() -> i64 {
     since_epoch.map_or(0, |since| since.as_micros() as i64)
 }
 
-/// See the module.
+/// The editor of one flow, with its inbox and its counters.
 pub(super) struct Editing {
-    /// What is said of what waits. **Invariant**: it goes before the editor does, and what its steps have kept of the
-    /// flow: who hears of their end finds that nobody waits any longer.
+    /// The completions of requests and responses that wait. **Invariant**: the inbox is dropped
+    /// before the editor and before what the editor's steps have kept of the flow, so that a step
+    /// that is told of their end finds that nobody waits any longer.
     inbox: Inbox,
     editor: Editor,
     counting: Counting,
-    /// Nothing is read from the client until then.
+    /// Nothing is read from the client before this time.
     paused_until: Option<Instant>,
-    /// Its rule is.
+    /// Whether the flow's rule is decided.
     is_decided: bool,
     last_words: Option<Vec<u8>>,
-    /// It cannot be read, and that was counted.
+    /// Set once the stream cannot be read and that was counted.
     over: bool,
 }
 
-/// What goes on of a chunk.
+/// The part of a chunk that goes on.
 pub(super) enum Passes {
     All,
-    /// Instead of it.
+    /// Other bytes go on instead of the chunk.
     These(Vec<u8>),
 }
 
 impl Editing {
-    /// None: no pipeline that the flow may come under changes anything, so nobody needs to know where
-    /// frames begin. Nothing is done before the flow's rule is decided ([`Self::is_of_its_rule`]).
+    /// Makes an editor. None: no pipeline that the flow may come under changes anything, so nobody
+    /// needs to know where frames begin. The editor changes nothing before the flow's rule is
+    /// decided ([`Self::is_of_its_rule`]).
     pub(super) fn begin(shared: &Shared, flow: &Arc<Flow>, is_decided: bool) -> Option<Box<Self>> {
         let pipelines = shared.pipelines.borrow();
         let edits = match is_decided {
@@ -95,7 +97,8 @@ impl Editing {
         }
     }
 
-    /// The flow's rule is decided. False: that changes nothing.
+    /// Takes over the pipeline of the flow's rule, which is decided now. False: that pipeline
+    /// changes nothing.
     pub(super) fn is_of_its_rule(&mut self, shared: &Shared, flow: &Arc<Flow>) -> bool {
         let Some(pipeline) = shared.pipelines.borrow().edits_of(&flow.rule()) else {
             return false;
@@ -107,7 +110,7 @@ impl Editing {
         true
     }
 
-    /// What goes on of a chunk.
+    /// Edits a chunk. Returns the bytes that go on.
     pub(super) fn chunk(&mut self, way: Way, now_ns: u64, bytes: &[u8]) -> Passes {
         let edited = match way {
             Way::ToDatabase => {
@@ -121,7 +124,7 @@ impl Editing {
         edited.instead.map_or(Passes::All, Passes::These)
     }
 
-    /// A step has slowed it down.
+    /// Starts the pause that a step has asked for.
     fn rest(&mut self) {
         let pause = self.editor.pause_ns();
         if pause > 0 {
@@ -129,7 +132,7 @@ impl Editing {
         }
     }
 
-    /// Does what was said of what waits. False: nothing was.
+    /// Applies the completions of requests and responses that wait. False: there were none.
     pub(super) fn hears(&mut self, now_ns: u64) -> bool {
         let letters = self.inbox.take();
         let heard = !letters.is_empty();
@@ -144,19 +147,20 @@ impl Editing {
         heard
     }
 
-    /// What was asked by another connection is lost with that: what the client is still told, before the flow ends.
+    /// Handles the loss of a shared connection that had a request of this flow. Returns the last
+    /// bytes for the client before the flow ends.
     pub(super) fn lost(&mut self) -> Option<Vec<u8>> {
         let lost = self.editor.is_lost();
         lost.then(|| self.editor.answers().unwrap_or_default())
     }
 
-    /// What the database gets now that has waited.
+    /// Returns bytes for the database that have waited and may go now.
     pub(super) fn late(&mut self) -> Option<Vec<u8>> {
         self.editor.late()
     }
 
-    /// It edits nothing from here on, and nothing waits any longer. False: something has to go on yet, and cannot
-    /// in the middle of a frame.
+    /// Stops editing; nothing waits any longer. False: in the middle of a frame the editor cannot
+    /// stop yet, and some bytes have to go on before.
     pub(super) fn leaves(&mut self, now_ns: u64) -> bool {
         for to_database in [true, false] {
             let counting = &mut self.counting;
@@ -170,12 +174,13 @@ impl Editing {
         rests
     }
 
-    /// The flow has ended.
+    /// Gives up everything that waits: the flow has ended.
     pub(super) fn is_gone(&mut self) {
         self.editor.abandon(&mut self.counting);
     }
 
-    /// Once, when it cannot be read and its rule is decided, or it has to end in any case.
+    /// Notes, once, that the stream cannot be read. Only a stream whose rule is decided, or that
+    /// has to end in any case, is noted.
     fn look(&mut self) {
         let Some(why) = self.editor.unreadable() else {
             return;
@@ -192,32 +197,32 @@ impl Editing {
         }
     }
 
-    /// What the client is told now in place of the database.
+    /// Returns the answers for the client that take the place of the database's.
     pub(super) fn answers(&mut self) -> Option<Vec<u8>> {
         self.editor.answers()
     }
 
-    /// Which requests, by their streams, were refused since this was last asked.
+    /// Returns the requests, by their streams, that were refused since the last call.
     pub(super) fn refusals(&mut self) -> Vec<(StreamId, Refusal)> {
         self.counting.refusals()
     }
 
-    /// The client has to be told something.
+    /// Whether the client has to be told something.
     pub(super) fn has_words(&self) -> bool {
         self.last_words.is_some() || self.editor.has_answers()
     }
 
-    /// The client has to read what it is told before it is asked for more.
+    /// Whether the client has to read its answers before more requests are read from it.
     pub(super) fn is_full(&self) -> bool {
         self.editor.has_many_answers()
     }
 
-    /// Everything passes from here on.
+    /// Whether everything passes from here on.
     pub(super) fn is_over(&self) -> bool {
         self.over && !self.editor.is_denied()
     }
 
-    /// The last that the client is told, if the flow is denied, and why that ends.
+    /// Returns the last bytes for the client of a denied flow, and the reason why it ends.
     pub(super) fn last_words(&mut self) -> Option<(Vec<u8>, &'static str)> {
         let reason = match self.editor.unreadable() {
             Some(Unreadable::Framing) => FRAMING,
@@ -226,19 +231,20 @@ impl Editing {
         Some((self.last_words.take()?, reason))
     }
 
-    /// What it cannot be shown passes.
+    /// Whether bytes pass that the editor cannot read.
     pub(super) fn lets_pass(&self) -> bool {
         self.is_decided && !self.editor.is_strict()
     }
 
-    /// For how long nothing is read from the client.
+    /// Returns the time for which nothing is read from the client.
     pub(super) fn pause(&mut self) -> Option<Duration> {
         let until = self.paused_until.take()?;
         let pause = until.saturating_duration_since(Instant::now());
         (!pause.is_zero()).then_some(pause)
     }
 
-    /// What was kept back of a direction that ends, or is not edited any more. What of it waited does no longer.
+    /// Returns the bytes that were kept back of a direction that ends, or is not edited any more.
+    /// Those among them that waited wait no longer.
     pub(super) fn end(&mut self, way: Way, now_ns: u64) -> Vec<u8> {
         let to_database = way == Way::ToDatabase;
         let counting = &mut self.counting;
@@ -283,16 +289,17 @@ mod tests {
         Opcode,
         edit::{Outcome, Request, Ticket, Transform},
     };
-    use dataplane::{ClientAddr, OrigDst, Process, policy::RuleName};
+    use dataplane::{ClientAddr, OrigDst, Process};
+    use policy::RuleName;
     use prometheus::Registry;
 
     use super::*;
     use crate::pipelines::PipelineMetrics;
 
-    /// Whether an answer was awaited, each time that it was looked at.
+    /// Notes at each look whether an answer was awaited.
     type Awaited = Arc<Mutex<Vec<bool>>>;
 
-    /// Has requests wait, and looks as it goes.
+    /// A step that makes requests wait, and looks on.
     #[derive(Debug)]
     struct Parks(Awaited);
 
@@ -335,7 +342,7 @@ mod tests {
         }
     }
 
-    /// Of v4, on stream 1.
+    /// A frame of protocol v4 on stream 1.
     fn frame(direction: u8, opcode: u8, body: &[u8]) -> Vec<u8> {
         let header = [4 | direction, 0, 0, 1, opcode];
         let length = (body.len() as u32).to_be_bytes();
@@ -362,7 +369,7 @@ mod tests {
         editing.chunk(Way::ToClient, 0, &frame(0x80, 0x02, &[]));
         editing.chunk(Way::ToDatabase, 0, &frame(0, 0x07, query));
         assert_eq!(*awaited.lock().unwrap(), [true]);
-        // Its place is given back last of all.
+        // Its slot is given back last of all.
         drop(editing);
         assert_eq!(*awaited.lock().unwrap(), [true, false]);
         drop(flow);

@@ -1,13 +1,13 @@
-//! A connection from another host to a database on this one, or to a virtual address, which the kernel
-//! has handed to the agent: it is accepted already, and the database listens, or some backend takes new
-//! connections. It is dialled, and carried like any other.
+//! Connections from other hosts to a database on this one, or to a virtual address.
+//!
+//! The kernel hands such a connection to the agent after it has accepted it, and only if the
+//! database listens or some backend takes new connections. The agent dials the database and carries
+//! the flow like any other.
 
 use std::{net::SocketAddr, sync::Arc};
 
-use dataplane::{
-    Arrived, Door, Refusal,
-    policy::{Action, Candidate},
-};
+use dataplane::{Arrived, Door, Refusal};
+use policy::{Action, Candidate};
 use tokio::time;
 
 use super::{
@@ -17,7 +17,7 @@ use super::{
 };
 use crate::flows::{Newcomer, Path};
 
-/// Runs for ever.
+/// Accepts connections from other hosts. Runs for ever.
 pub(super) async fn accept(shared: Arc<Shared>, door: Door, workers: Arc<Workers>) {
     loop {
         match door.accept().await {
@@ -34,7 +34,8 @@ pub(super) async fn accept(shared: Arc<Shared>, door: Door, workers: Arc<Workers
     }
 }
 
-/// The policy in force decides, which may be another than the kernel's when the client's SYN came.
+/// Begins a flow by the policy in force, which may be another than the kernel's when the client's
+/// SYN came.
 async fn begin(shared: &Arc<Shared>, arrived: Arrived, workers: &Workers) {
     let Some(place) = shared.admission.enter() else {
         return close::reset(&arrived.stream);
@@ -83,8 +84,9 @@ async fn begin(shared: &Arc<Shared>, arrived: Arrived, workers: &Workers) {
         .await
 }
 
-/// Who is behind a virtual address; None for a database's own, or if none takes new connections. The
-/// kernel asks the same before it hands a connection to the agent.
+/// Chooses the backend behind a virtual address. None: the address is a database's own, or no
+/// backend takes new connections. The kernel asks the same before it hands a connection to the
+/// agent.
 fn backend(shared: &Shared, arrived: &Arrived, candidate: &Candidate) -> Option<SocketAddr> {
     if !arrived.is_virtual() {
         return None;
@@ -92,7 +94,8 @@ fn backend(shared: &Shared, arrived: &Arrived, candidate: &Candidate) -> Option<
     let policy = shared.policy.borrow().clone();
     let rule = policy.balances(candidate)?;
     let ends = (arrived.client.socket_addr(), arrived.orig_dst.socket_addr());
-    // Its own: a table may have to be made, and who tells of the next change does not wait for that.
+    // A clone, because a table may have to be made, and whoever reports the next change must not
+    // wait for that.
     let choice = shared.backends.choice().borrow().clone();
     choice.as_the_edge(rule, ends, &shared.dice)
 }

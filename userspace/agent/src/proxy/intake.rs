@@ -1,5 +1,5 @@
-//! A held SYN becomes a pair: the database is dialled, the client is answered as the
-//! database would have, and its connection is accepted.
+//! Intake: a held SYN becomes a pair of sockets. The agent dials the database, answers the client
+//! as the database would have, and accepts the client's connection.
 
 use std::{
     collections::HashMap,
@@ -13,8 +13,8 @@ use std::{
 
 use dataplane::{
     Application, ClientAddr, Dialled, Held, Holds, Listeners, Refusal, Settled, SockCookie,
-    policy::{Fail, Session},
 };
+use policy::{Fail, Session};
 use tokio::{
     net::TcpStream,
     sync::{mpsc, oneshot},
@@ -35,21 +35,21 @@ use crate::{
     keeper::Adopted,
 };
 
-/// From letting the SYN pass to the accepted connection: both ends are this host's kernel,
-/// so this is long past any hope.
+/// The limit on the time from letting the SYN pass to the accepted connection. Both ends are this
+/// host's kernel, so this is long past any hope.
 const HANDSHAKE_LIMIT: Duration = Duration::from_secs(5);
 
-/// After accept(2) failed for want of descriptors or memory: time for a flow to end.
+/// The pause after accept(2) failed for want of descriptors or memory: time for a flow to end.
 pub(super) const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 
-/// Clients that were let pass and have not been accepted yet, each with its flow: a
-/// client's address may be another's by the time that its flow gives up.
+/// Clients whose SYN was let pass and who have not been accepted yet, each with its flow. A
+/// client's address may be another client's by the time that its flow gives up.
 #[derive(Clone, Default)]
 struct Expected(Arc<Mutex<Expecting>>);
 
 type Expecting = HashMap<Client, (FlowId, oneshot::Sender<TcpStream>)>;
 
-/// By its network namespace and its address there.
+/// A client, by its network namespace and its address there.
 type Client = (u64, ClientAddr);
 
 fn client(held: &Held) -> Client {
@@ -97,7 +97,7 @@ pub(super) async fn run(
     let workers = Arc::new(workers);
     // Declared behind the workers, it goes before them and the flows that are theirs.
     let _leaves = Leaves(shared.clone());
-    // Dropped with this, it ends them.
+    // Dropped with this function, it ends the accept loops.
     let mut at_doors = JoinSet::new();
     let mut accepting = pin!(accept(shared.clone(), listeners, expected.clone()));
     let mut outposts = JoinSet::new();
@@ -124,7 +124,7 @@ pub(super) async fn run(
     }
 }
 
-/// Whatever ends the agent: what rides goes on with the keeper.
+/// Leaves the spliced flows to the keeper when the agent ends, whatever ends it.
 struct Leaves(Arc<Shared>);
 
 impl Drop for Leaves {
@@ -135,7 +135,7 @@ impl Drop for Leaves {
     }
 }
 
-/// Until the outpost is given up.
+/// Accepts connections in another network namespace until the agent gives up serving it.
 async fn accept_there(shared: Arc<Shared>, settled: Settled, expected: Expected) {
     tokio::select! {
         _ = settled.until => {}
@@ -163,7 +163,7 @@ async fn accept(shared: Arc<Shared>, listeners: Listeners, expected: Expected) {
     }
 }
 
-/// Whoever waits to be accepted goes on waiting.
+/// Handles a failed accept(2). Clients that wait to be accepted go on waiting.
 pub(super) fn cannot_accept(shared: &Shared, error: &io::Error) {
     if dataplane::is_exhaustion(error) {
         shared.admission.is_exhausted();
@@ -206,8 +206,8 @@ async fn begin(shared: &Arc<Shared>, held: Held, expected: &Expected, workers: &
 /// No backend takes new connections, and the rule does not say to go on without.
 struct NoBackend;
 
-/// What to dial for `held`; None: the address that it was dialled to. The kernel asks the same
-/// before it sends a flow here, so that none is up is rare here.
+/// Chooses the address to dial for `held`. None: the address that the client dialled. The kernel
+/// asks the same before it sends a flow here, so it is rare here that no backend is up.
 fn backend(shared: &Shared, held: &Held) -> Result<Option<SocketAddr>, NoBackend> {
     let policy = shared.policy.borrow().clone();
     let behind = session::backends_behind(held, &policy);
@@ -267,7 +267,7 @@ async fn meet(
     }
 }
 
-/// How often a dial that takes long looks whether its client still waits.
+/// The interval at which a slow dial looks whether its client still waits.
 const CLIENT_CHECK: Duration = Duration::from_secs(1);
 
 /// Runs `dial` for as long as the client waits for it; None when the client has given up.
@@ -304,21 +304,21 @@ fn answer(shared: &Shared, held: &Held, refusal: Refusal) {
     }
 }
 
-/// A flow's entries in everything that is shared; dropped with the flow, whatever ends it.
+/// A flow's entries in everything that is shared. Dropping it removes them, whatever ends the flow.
 pub(super) struct Entered {
     pub flow: Arc<Flow>,
     pub shared: Arc<Shared>,
-    /// What its session has to decide.
+    /// The question that the flow's session has to decide.
     pub question: Option<Box<session::Question>>,
-    /// It was another agent's.
+    /// Set for a flow that another agent has begun.
     pub adoption: Option<Box<Adoption>>,
-    /// Whose socket is on this host; None: nobody's.
+    /// The application whose socket is on this host. None: neither side's is.
     pub application: Option<Application>,
     place: Place,
 }
 
 impl Entered {
-    /// Its database was dialled in vain.
+    /// Reports that dialling the flow's database has failed.
     pub(super) fn was_not_answered(&self, backend: Option<SocketAddr>, error: &io::Error) {
         let Self {
             flow,
@@ -364,7 +364,7 @@ impl Entered {
 }
 
 impl Entered {
-    /// A flow that was another agent's.
+    /// Enters a flow that another agent has begun.
     pub(super) fn adopted(
         shared: &Arc<Shared>,
         flow: Arc<Flow>,

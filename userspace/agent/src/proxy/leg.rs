@@ -1,4 +1,4 @@
-//! One of a flow's two connections, as a direction reads and writes it.
+//! A side of a flow: one of its two connections, as a direction reads and writes it.
 
 use std::{
     io::{self, ErrorKind},
@@ -13,18 +13,18 @@ use tokio::{io::Interest, net::TcpStream};
 
 use super::{read::read, tls::Tls};
 
-/// See the module. What is not encrypted costs a look at which it is.
+/// One connection, plain or TLS. A plain one costs a branch more than a bare socket.
 pub(super) enum Leg<'a> {
     Plain(&'a TcpStream),
     Tls(&'a TcpStream, &'a mut Tls),
-    /// Whether it is encrypted is not known yet, or it is about to be: only its end is read, and nothing
-    /// is written.
+    /// A connection of which it is not known yet whether it is encrypted, or that is about to be.
+    /// Only its end is read, and nothing is written.
     Waits(&'a TcpStream),
 }
 
 impl Leg<'_> {
-    /// Reads what there is, 0 at the end. WouldBlock: another time. UnexpectedEof and InvalidData: of
-    /// [TLS](Tls::poll_read).
+    /// Reads the bytes that there are; 0 at the end. WouldBlock: another time. UnexpectedEof and
+    /// InvalidData come from [TLS](Tls::poll_read).
     pub(super) fn poll_read(
         &mut self,
         cx: &mut Context<'_>,
@@ -45,12 +45,12 @@ impl Leg<'_> {
         match self {
             Self::Plain(socket) => socket.poll_write_ready(cx),
             Self::Tls(socket, tls) => tls.poll_write_ready(cx, socket),
-            // Whoever changes what it is has it polled again.
+            // The code that changes the variant has the leg polled again.
             Self::Waits(_) => Poll::Pending,
         }
     }
 
-    /// Writes what can be written.
+    /// Writes as many bytes as can be written.
     pub(super) fn try_write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self {
             Self::Plain(socket) => socket.try_write(bytes),
@@ -67,8 +67,8 @@ impl Leg<'_> {
         }
     }
 
-    /// Half-close: ready when the other side was told. A target that is gone already will say so on
-    /// its own direction.
+    /// Ends the writing direction (half-close). Ready when the other side was told. A target that
+    /// is gone already reports that on its own direction.
     pub(super) fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         match self {
             Self::Plain(socket) => {
@@ -81,8 +81,8 @@ impl Leg<'_> {
     }
 }
 
-/// Ready with 0 when there is nothing but the end. What there is stays there, and the socket ready:
-/// whoever changes what the leg is has it polled again.
+/// Ready with 0 when there is nothing but the end. Other bytes stay in the socket, which stays
+/// ready: the code that changes the leg's variant has it polled again.
 fn poll_end_of(cx: &mut Context<'_>, socket: &TcpStream) -> Poll<io::Result<usize>> {
     loop {
         ready!(socket.poll_read_ready(cx))?;
@@ -95,8 +95,8 @@ fn poll_end_of(cx: &mut Context<'_>, socket: &TcpStream) -> Poll<io::Result<usiz
     }
 }
 
-/// Looks at what there is, 0 at the end. If that is something and less than `least`, more has to come
-/// before the socket is ready again (WouldBlock).
+/// Looks at the bytes that there are, without taking them; 0 at the end. If there are some, but
+/// fewer than `least`, more have to come before the socket is ready again (WouldBlock).
 pub(super) fn peek(socket: &TcpStream, buffer: &mut [u8], least: usize) -> io::Result<usize> {
     socket.try_io(Interest::READABLE, || {
         match recv(socket.as_raw_fd(), buffer, MsgFlags::MSG_PEEK)? {

@@ -1,14 +1,15 @@
-//! A flow's two connections: on which of them TLS is spoken.
+//! A flow's two connections, and on which of them TLS is spoken.
 //!
-//! Where a rule has TLS end in the agent, nothing is read before the client's first byte is there: by it,
-//! TLS begins on the client's side or not. On the database's it begins once the client's handshake is
-//! over, so that nobody who may not come in reaches the database, and the name that the client has said is
-//! known. All of that happens as the directions read and write ([`Leg`]); nobody else waits.
+//! Where a rule has TLS end in the agent, nothing is read before the client's first byte is there:
+//! that byte shows whether TLS begins on the client's side. On the database's side TLS begins once
+//! the client's handshake is over, so that no client that is refused reaches the database, and the
+//! name that the client has asked for is known. All of that happens as the directions read and
+//! write ([`Leg`]); no other flow waits.
 //!
-//! **Invariant**: where a rule has TLS begin on the database's side, not a byte is written to the database
-//! before it has, whatever fails.
+//! **Invariant**: where a rule has TLS begin on the database's side, not a byte is written to the
+//! database before it has begun, whatever fails.
 //!
-//! A flow of which no rule speaks of TLS has nothing here.
+//! A flow that meets no rule about TLS has nothing here.
 
 use std::{
     future::Future,
@@ -39,38 +40,38 @@ use crate::{
     tls::{Failure, RuleTls, Side, Towards},
 };
 
-/// From the connection to the end of the client's handshake, and from there to that of the database's.
-/// Drivers wait for 5 to 12 s to be connected.
+/// The limit on the time from the connection to the end of the client's handshake, and from there
+/// to the end of the database's. Drivers wait for 5 to 12 s to be connected.
 const HANDSHAKE_LIMIT: Duration = Duration::from_secs(10);
 
-/// A frame's header: who is refused is answered on its stream.
+/// The size of a frame's header: a client that is refused is answered on its first frame's stream.
 const HEADER_BYTES: usize = 9;
 
-/// Why such a flow stays in the agent.
+/// The reason, shown by `flows --why`, why a flow whose TLS ends here stays in the agent.
 const KEYS: &str = "TLS ends in the agent, which has its keys";
 
-/// See the module.
+/// The TLS state of a flow's two connections. None: neither is encrypted or decrypted here.
 #[derive(Default)]
 pub(super) struct Legs(Option<Box<Ends>>);
 
 struct Ends {
     shared: Arc<Shared>,
     flow: Arc<Flow>,
-    /// Until the client's first byte is there.
+    /// The rules' terms, until the client's first byte is there.
     terms: Option<Terms>,
     client: Option<Tls>,
-    /// What the database's TLS is to begin with.
+    /// The rule with whose settings TLS is to begin on the database's side.
     dial: Option<Arc<RuleTls>>,
     database: Option<Tls>,
-    /// While a handshake is not over.
+    /// The time limit of a handshake that is not over.
     deadline: Option<Pin<Box<Sleep>>>,
-    /// Why TLS cannot begin.
+    /// The close reason of a flow on which TLS cannot begin.
     hopeless: Option<&'static str>,
-    /// A direction that waits may go on.
+    /// Set when a direction that waits may go on.
     stirred: bool,
 }
 
-/// A client that is refused: what it is told.
+/// A client that is refused, with the bytes that it is told.
 pub(super) struct Refused(pub Vec<u8>);
 
 impl Legs {
@@ -79,7 +80,8 @@ impl Legs {
             flow.speaks(Towards::Plain);
         }
         Self(terms.map(|terms| {
-            // Who has to encrypt does so at once; others may be silent for as long as they like.
+            // A client that has to encrypt does so at once; other clients may be silent for as long
+            // as they like.
             let has_to = matches!(terms.plain, Plain::Refused(_));
             Box::new(Ends {
                 shared: shared.clone(),
@@ -95,17 +97,17 @@ impl Legs {
         }))
     }
 
-    /// Both connections are as they are on the wire.
+    /// Whether both connections carry on the wire what the agent reads and writes.
     pub(super) fn are_plain(&self) -> bool {
         self.0.is_none()
     }
 
-    /// The client has not said yet whether it encrypts.
+    /// Whether the client has not said yet if it encrypts.
     pub(super) fn wait(&self) -> bool {
         self.0.as_ref().is_some_and(|ends| ends.terms.is_some())
     }
 
-    /// The client's and the database's.
+    /// Returns the client's leg and the database's.
     pub(super) fn both<'a>(
         &'a mut self,
         client: &'a TcpStream,
@@ -130,7 +132,8 @@ impl Legs {
         (client, database)
     }
 
-    /// While the client has not said whether it encrypts. Ready when it has, or has ended.
+    /// Waits for the client's first byte, which says whether it encrypts. Ready when that is known,
+    /// or the client has ended.
     pub(super) fn poll_begin(
         &mut self,
         cx: &mut Context<'_>,
@@ -169,7 +172,8 @@ impl Legs {
         Poll::Ready(failed(side))
     }
 
-    /// Takes note of what has happened. True: both directions are to be polled again.
+    /// Takes note of handshakes that have succeeded or failed. True: both directions are to be
+    /// polled again.
     pub(super) fn look(&mut self) -> bool {
         let Some(ends) = &mut self.0 else {
             return false;
@@ -186,8 +190,8 @@ impl Legs {
         std::mem::take(&mut ends.stirred)
     }
 
-    /// The flow ends for this reason: sides that speak TLS are told, as far as they read, unless what
-    /// they were sent is not whole.
+    /// Ends TLS on both sides, when the flow ends for this reason. A side that speaks TLS gets a
+    /// close_notify, as far as it reads, unless bytes are missing from what it was sent.
     pub(super) fn end(&mut self, reason: &str, client: &TcpStream, database: &TcpStream) {
         let Some(ends) = &mut self.0 else {
             return;
@@ -217,7 +221,7 @@ impl Ends {
         self.terms.is_some()
     }
 
-    /// Nothing is to be encrypted.
+    /// Whether nothing is to be encrypted.
     fn is_over(&self) -> bool {
         let nobody = self.client.is_none() && self.database.is_none();
         nobody && self.dial.is_none() && self.terms.is_none() && self.hopeless.is_none()
@@ -235,7 +239,7 @@ impl Ends {
                 }
                 Ok(_) => break Some(header),
                 Err(e) if e.kind() == ErrorKind::WouldBlock => {}
-                // Who reads it would not hear of it any more.
+                // The error is taken by this call: the next read would not see it any more.
                 Err(e) => {
                     self.hopeless = Some(Stop::From(e).reason(Way::ToDatabase));
                     break None;
@@ -259,7 +263,7 @@ impl Ends {
         })
     }
 
-    /// If it does not encrypt.
+    /// Whether the client is refused if it does not encrypt.
     fn is_refused(&self) -> bool {
         matches!(&self.terms, Some(terms) if matches!(terms.plain, Plain::Refused(_)))
     }
@@ -308,7 +312,7 @@ impl Ends {
         }
     }
 
-    /// TLS begins on the database's side.
+    /// Begins TLS on the database's side.
     fn dials(&mut self, tls: &RuleTls, named: Option<&str>) {
         let (Some(made), Some(settings)) = (&tls.dial, &tls.settings.dial) else {
             return;
@@ -375,7 +379,7 @@ impl Ends {
         let (flow, rule) = (self.flow.id, self.flow.rule());
         let (reason, advice) = (failure.as_str(), failure.advice(side));
         match side {
-            // Anybody can cause it.
+            // Anybody can cause this, so it is no warning.
             Side::Client => tracing::info!(
                 ?flow,
                 client = %self.flow.client,
@@ -399,7 +403,7 @@ impl Ends {
     }
 }
 
-/// Whether a client begins as TLS does.
+/// Whether a client's first byte is that of TLS.
 fn is_tls([first, ..]: [u8; HEADER_BYTES]) -> bool {
     first == TLS_HANDSHAKE
 }

@@ -1,9 +1,9 @@
-//! What a flow does when a mark asks something of it: at once, on its own task.
+//! The commands of marks to a running flow, which the flow's own task carries out at once.
 //!
-//! A flow that is decoded can stop being decoded anywhere, because a relay needs no frames. One
-//! that is not decoded begins with its next frames, where it is known where those are.
+//! A flow that is decoded can stop being decoded anywhere, because a relay needs no frames. A flow
+//! that is not decoded starts to be decoded at its next frames, where it is known where those are.
 
-use dataplane::policy::Action;
+use policy::Action;
 
 use super::{close::MARKED, decode::Decoder, relay::Relay};
 use crate::{
@@ -16,8 +16,8 @@ const CARRIED: &str = "the kernel carries it";
 const ENDING: &str = "it is being closed";
 const DECIDED: &str = "it was decided meanwhile";
 
-/// Does what a letter asks. Gives the reason for which the flow ends, if it does. Without a relay,
-/// the kernel has the flow.
+/// Carries out a letter's order. Returns the close reason if the order ends the flow. Without a
+/// relay, the kernel has the flow.
 pub(super) fn obey(flow: &Flow, letter: Letter, relay: Option<&mut Relay>) -> Option<&'static str> {
     if let Some(reason) = letter.order.closing {
         letter.answer(Answer::Changed);

@@ -1,24 +1,25 @@
-//! Carries flows: from a held SYN to the last byte.
+//! The proxy: carries flows from a held SYN to the last byte.
 //!
 //! - `intake.rs`: a held SYN is dialled, answered, and meets its accepted connection.
-//! - `incoming.rs`: a connection from another host to a database on this one, or to a virtual address.
-//! - `admission.rs`: how many flows there may be.
+//! - `incoming.rs`: a connection from another host to a database on this one, or to a virtual
+//!   address.
+//! - `admission.rs`: the limit on the number of flows.
 //! - `workers.rs`: the threads on which bytes move.
-//! - `relay.rs`: moves them, with back-pressure and half-close.
-//! - `direction.rs`: one way of a flow.
-//! - `splice.rs`: hands a flow to the kernel, and takes it back; `wait.rs`: while it is there;
-//!   `drain.rs`: until what the kernel had has arrived.
-//! - `resume.rs`: carries on what another process has begun.
+//! - `relay.rs`: moves bytes, with back-pressure and half-close.
+//! - `direction.rs`: one direction of a flow.
+//! - `splice.rs`: hands a flow to the kernel, and takes it back; `wait.rs`: waits while the kernel
+//!   has it; `drain.rs`: waits until the bytes that the kernel had have arrived.
+//! - `resume.rs`: carries on flows that another process has begun.
 //! - `canary.rs`: tries the splice out before it is used.
 //! - `read.rs`: one read in one system call.
-//! - `chunk.rs`: what becomes of bytes that were read.
-//! - `decode.rs`: what passes, read; `recorder.rs`: and counted; `edit.rs`: and changed; `parked.rs`: what is
-//!   said of what waits.
-//! - `session.rs`: which rule it is, by what the handshake tells.
-//! - `marked.rs`: what a mark asks of a running flow.
-//! - `leg.rs`: one of a flow's connections; `legs.rs`: both, and where TLS ends,
-//!   on which terms (`terms.rs`); `tls.rs`: TLS on one.
-//! - `close.rs`: how a flow ends.
+//! - `chunk.rs`: the verdict on bytes that were read.
+//! - `decode.rs` reads the bytes that pass, `recorder.rs` counts them, `edit.rs` changes them;
+//!   `parked.rs` brings the completions of requests and responses that wait.
+//! - `session.rs`: finds the rule of a flow by its handshake.
+//! - `marked.rs`: carries out a mark's commands to a running flow.
+//! - `leg.rs`: one of a flow's connections; `legs.rs`: both, and where TLS ends, on which terms
+//!   (`terms.rs`); `tls.rs`: TLS on one connection.
+//! - `close.rs`: the end of a flow.
 
 mod admission;
 mod canary;
@@ -50,7 +51,8 @@ mod workers;
 use std::sync::{Arc, OnceLock};
 
 use cql::PreparedStatements;
-use dataplane::{Answers, Door, Holds, Listeners, Remembered, Settled, Splices, policy::Policy};
+use dataplane::{Answers, Door, Holds, Listeners, Remembered, Settled, Splices};
+use policy::Policy;
 use tokio::sync::{mpsc, watch};
 
 pub use admission::{Admission, STRAGGLERS};
@@ -70,48 +72,50 @@ use crate::{
     tls::TlsRules,
 };
 
-/// What flows share.
+/// The state that all flows share.
 pub struct Shared {
-    /// The way to answer held SYNs.
+    /// Answers held SYNs.
     pub answers: Answers,
-    /// The way to have decisions stand for later connections.
+    /// Stores decisions that stand for later connections.
     pub remembered: Arc<Remembered>,
-    /// The kernel's way to carry flows, once it has been tried out, or why there is none.
+    /// The kernel's splice, once it has been tried out, or the reason why there is none.
     pub splices: OnceLock<Result<Splices, String>>,
-    /// Who holds spliced flows, so that they outlive the agent. Set before `splices`.
+    /// The keeper's handle: it holds spliced flows, so that they outlive the agent. Set before
+    /// `splices`.
     pub keeper: OnceLock<Keeper>,
     /// The flows that are carried.
     pub flows: Flows,
     /// Counters.
     pub metrics: Metrics,
-    /// Who may come in.
+    /// Admits flows up to the limit.
     pub admission: Arc<Admission>,
-    /// Who behind virtual addresses gets new connections.
+    /// The backends behind virtual addresses.
     pub backends: Backends,
-    /// What the agent draws them with.
+    /// The random numbers with which the agent draws backends.
     pub dice: Dice,
     /// The policy in force.
     pub policy: watch::Receiver<Arc<Policy>>,
-    /// What its rules do to requests, and who is told of them.
+    /// The pipelines of the policy's rules: their transforms and reporters.
     pub pipelines: watch::Receiver<Arc<Pipelines>>,
-    /// Which of them have TLS end in the agent.
+    /// The TLS settings of the policy's rules.
     pub tls: watch::Receiver<Arc<TlsRules>>,
-    /// What came of pipelines.
+    /// The counters of pipelines.
     pub pipeline_metrics: PipelineMetrics,
-    /// What enrichment saw, and what reporters need.
+    /// The statements that enrichment has seen, and the services that reporters need.
     pub means: Arc<Means>,
     /// Statements by prepared id. One store for all databases: an id is a hash of keyspace
     /// and text, so it means the same everywhere.
     pub prepared: Arc<PreparedStatements>,
 }
 
-/// Where connections come in.
+/// The sources of new connections.
 pub struct Entrances {
-    /// Those that this host opens.
+    /// The listeners for connections that this host opens.
     pub listeners: Listeners,
-    /// Those that others open, at doors that come as policies want them.
+    /// The doors for connections that other hosts open; they come as policies want them.
     pub doors: mpsc::UnboundedReceiver<Door>,
-    /// Those that are opened in other network namespaces, as these are found.
+    /// The listeners for connections that are opened in other network namespaces, as these are
+    /// found.
     pub settled: mpsc::Receiver<Settled>,
 }
 

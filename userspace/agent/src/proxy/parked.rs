@@ -1,4 +1,5 @@
-//! What others say of the requests and responses that a flow has parked, on its way to the flow's task.
+//! The completions of the requests and responses that a flow has parked, on their way to the flow's
+//! task.
 
 use std::sync::{
     Arc, Mutex, PoisonError, Weak,
@@ -9,24 +10,25 @@ use cql::edit::{Mailbox, Resolution};
 
 use crate::flows::Flow;
 
-/// One flow's. **Invariant**: each ticket leaves one letter that says what becomes of it, and a step says at most once
-/// before that it is due ([`Resolution::Due`]); so there are no more of them than twice
-/// [`MAX_PARKED`](cql::edit::MAX_PARKED), and those that came too late.
+/// The completions of one flow. **Invariant**: each ticket leaves one letter that completes it, and
+/// a step says at most once before that it is due ([`Resolution::Due`]). So there are at most twice
+/// [`MAX_PARKED`](cql::edit::MAX_PARKED) letters, and those that came too late.
 #[derive(Debug)]
 pub(super) struct Letters {
-    /// Its task is woken. It does not outlive the flow for a ticket that somebody keeps.
+    /// The flow whose task is woken. A ticket that somebody keeps does not keep the flow alive.
     flow: Weak<Flow>,
-    /// Looked at whenever the task runs, so it costs one load.
+    /// Whether there are letters. The task looks at it whenever it runs, so it costs one load.
     full: AtomicBool,
-    /// Its [`Inbox`] is there.
+    /// Whether the flow's [`Inbox`] is still there.
     is_read: AtomicBool,
     letters: Mutex<Vec<Letter>>,
 }
 
-/// Where its flow reads them. With this gone nobody does, also while others still have the flow.
+/// The flow's end, from which its task reads the letters. Once it is dropped nobody reads them,
+/// even while others still have the flow.
 pub(super) struct Inbox(Arc<Letters>);
 
-/// Of what is parked under this number.
+/// The completion of the request or response that is parked under this number.
 pub(super) type Letter = (u64, Option<Resolution>);
 
 impl Inbox {
@@ -39,12 +41,12 @@ impl Inbox {
         }))
     }
 
-    /// For who writes to it.
+    /// Returns the end to which completions are written.
     pub(super) fn letters(&self) -> Arc<Letters> {
         self.0.clone()
     }
 
-    /// All of them, the oldest first.
+    /// Takes all letters, the oldest first.
     pub(super) fn take(&self) -> Vec<Letter> {
         let Letters { full, letters, .. } = &*self.0;
         if !full.load(Relaxed) {

@@ -1,9 +1,10 @@
-//! A place in a frame, as the protocol has it (`cql`) and as the kernel has it (`dataplane`).
+//! Conversion of a position in a frame between the protocol's type (`cql`) and the kernel's
+//! (`dataplane`).
 
 use cql::{Framing, NoPlace, Place, Unread};
 use dataplane::{Places, UNKNOWN_PLACE, framing};
 
-/// For the kernel, which goes on from there.
+/// Converts the flow's positions for the kernel, which goes on from there.
 pub(super) fn to_kernel(unread: &Unread) -> Places {
     Places {
         to_database: kernels(&unread.requests),
@@ -27,7 +28,7 @@ fn kernels(place: &Place) -> dataplane::Place {
     }
 }
 
-/// Where somebody told the kernel that a flow was.
+/// Converts the positions that the kernel was told when a flow was handed over.
 pub(super) fn unread(places: &Places) -> Result<Unread, NoPlace> {
     let Places {
         to_database,
@@ -36,7 +37,7 @@ pub(super) fn unread(places: &Places) -> Result<Unread, NoPlace> {
     Unread::at(from_kernel(to_database), from_kernel(to_client))
 }
 
-/// Where the kernel has got to.
+/// Converts the position that the kernel has got to.
 pub(super) fn from_kernel(place: &dataplane::Place) -> Place {
     Place {
         left: place.left,

@@ -1,4 +1,4 @@
-//! One read from a socket, in one system call.
+//! A read from a socket in one system call.
 
 use std::{
     io::{self, ErrorKind},
@@ -8,7 +8,7 @@ use std::{
 use nix::sys::socket::{MsgFlags, recv};
 use tokio::{io::Interest, net::TcpStream};
 
-/// Reads what there is, 0 at the end.
+/// Reads the bytes that there are; 0 at the end.
 ///
 /// A read that does not fill the buffer has emptied the socket: the runtime is told so, and
 /// the next look at the socket waits for its next event instead of asking the kernel only to

@@ -1,25 +1,26 @@
-//! Who sees what passes of a flow: a decoder, or nobody.
+//! The reader of a flow's bytes: a decoder, or none.
 //!
-//! Of a flow that nobody sees it is known all the same where in its frames it is, as long as that
-//! could be known, so that it can be decoded from its next frame on ([`Reader::enrich`]). Bytes
-//! that the agent relays are walked here; those that the kernel redirects, there, from the place
-//! that it is given ([`Reader::hand_over`]) when the flow is handed over.
+//! The position in its frames is known of a flow that is not decoded, too, as long as that can be
+//! known. So it can be decoded from its next frame on ([`Reader::enrich`]). The agent follows the
+//! position through the bytes that it relays. The kernel follows it through those that it
+//! redirects, from the position that it is given when the flow is handed over
+//! ([`Reader::hand_over`]).
 //!
-//! **How a place comes back**: with the first byte of a direction that is read after a hand-over.
-//! The kernel let that byte pass after the last one that it redirected (in the near application's
-//! socket, or in the agent's that leads to the far one, under that socket's lock), and redirects none before it is told that this
-//! byte was read; so its place is that right before this byte, and final. It was not final when the
-//! order was withdrawn: a `send()` of the client's that had read the order before may redirect its
-//! message later, but not after it let one pass. A hand-over that follows without a byte in between
-//! names the same count of bytes read, by which the kernel knows that its own place is the later.
+//! **How a position comes back**: with the first byte of a direction that is read after a
+//! hand-over. The kernel let that byte pass after the last one that it redirected (in the near
+//! application's socket, or in the agent's that leads to the far one, under that socket's lock). It
+//! redirects no further byte before it is told that this byte was read. So the kernel's position is
+//! the one right before this byte, and it is final. It was not final when the order to redirect was
+//! withdrawn: a `send()` of the client's that had read the order before may redirect its message
+//! later, but not after it has let one pass. A hand-over that follows without a byte in between
+//! names the same count of bytes read, by which the kernel knows that its own position is the later
+//! one.
 
 use std::sync::Arc;
 
 use cql::{NoPlace, Place, Unread};
-use dataplane::{
-    Places, Redirected, Splice,
-    policy::{Action, RuleName},
-};
+use dataplane::{Places, Redirected, Splice};
+use policy::{Action, RuleName};
 
 use super::{
     Shared,
@@ -30,32 +31,35 @@ use super::{
 };
 use crate::flows::Flow;
 
-/// See the module.
+/// A flow's decoder, if it has one, and otherwise its position in its frames.
 pub(super) struct Reader {
-    /// None where nobody needs to see the bytes; then it takes no room.
+    /// The decoder. None where nobody needs to see the bytes, so that such a flow takes no memory
+    /// for it.
     decoder: Option<Box<Decoder>>,
-    /// A decoder is needed from the first byte on, and not made before: thousands of flows that have
-    /// nothing to say yet would leave holes in the heap when theirs go.
+    /// The parts of the first decoder, which is made when the first byte comes and not before:
+    /// thousands of flows that have nothing to say yet would leave holes in the heap when theirs
+    /// were dropped.
     begins: Option<Begins>,
-    /// Without a decoder: where the flow is, as far as the agent has walked.
+    /// The flow's frame positions, as far as the agent has followed them, while there is no
+    /// decoder.
     unread: Result<Unread, NoPlace>,
-    /// What a decoder needs that begins later. None: none does.
+    /// The shared state for a decoder that begins later. None: no decoder will.
     shared: Option<Arc<Shared>>,
     kernel: Option<Arc<Splice>>,
-    /// The kernel may have gone on from the place in `unread`.
+    /// Whether the kernel may have gone on from the position in `unread`, for each direction.
     handed_over: Both<bool>,
 }
 
-/// What a flow's first decoder is made of.
+/// The parts of a flow's first decoder.
 pub(super) struct Begins {
     pub shared: Arc<Shared>,
     pub flow: Arc<Flow>,
-    /// What its session has to decide.
+    /// The question that the flow's session has to decide.
     pub question: Option<Box<Question>>,
 }
 
 impl Reader {
-    /// Of a flow that begins. None: it will never be decoded.
+    /// Makes the reader of a flow that begins. None: the flow will never be decoded.
     pub(super) fn new(begins: Option<Begins>) -> Self {
         Self {
             shared: begins.as_ref().map(|begins| begins.shared.clone()),
@@ -67,13 +71,13 @@ impl Reader {
         }
     }
 
-    /// From now on the kernel may carry it.
+    /// Notes that the kernel may carry the flow from now on.
     pub(super) fn is_enrolled(&mut self, kernel: Arc<Splice>) {
         self.kernel = Some(kernel);
     }
 
-    /// Another process has carried it to here, and told the kernel of these places. `shared`: as for
-    /// a flow that may be decoded later.
+    /// Takes over the frame positions that another process has told the kernel, when it carried the
+    /// flow to here. `shared`: set for a flow that may be decoded later.
     pub(super) fn begins_at(&mut self, places: &Places, shared: Option<Arc<Shared>>) {
         self.shared = shared;
         self.unread = place::unread(places);
@@ -96,7 +100,7 @@ impl Reader {
         self.decoder.as_deref_mut()
     }
 
-    /// Nobody needs to see what comes.
+    /// Whether nobody needs to see the bytes that come.
     pub(super) fn is_off(&self) -> bool {
         self.decoder.is_none() && self.begins.is_none()
     }
@@ -108,8 +112,8 @@ impl Reader {
         }
     }
 
-    /// Sees a chunk before it is forwarded. `read`: how many bytes of its direction were read
-    /// before it, counted as for the kernel ([`dataplane::Position`]).
+    /// Reads a chunk before it is forwarded. `read`: the number of bytes of its direction that were
+    /// read before it, counted as for the kernel ([`dataplane::Position`]).
     pub(super) fn chunk(&mut self, way: Way, read: u64, bytes: &[u8]) -> Chunk {
         self.catch_up(way, read);
         if let Some(decoder) = self.decoder() {
@@ -121,7 +125,8 @@ impl Reader {
         Chunk::Forward
     }
 
-    /// A side has ended; what of it was held back is to be forwarded yet.
+    /// Handles the end of a side. Returns the bytes of that side that were held back and are still
+    /// to be forwarded.
     pub(super) fn end(&mut self, way: Way) -> Vec<u8> {
         match self.decoder() {
             Some(decoder) => decoder.end(way),
@@ -129,14 +134,14 @@ impl Reader {
         }
     }
 
-    /// Does what was said of what waits.
+    /// Applies the completions of requests and responses that wait.
     pub(super) fn hears(&mut self) {
         if let Some(decoder) = &mut self.decoder {
             decoder.hears();
         }
     }
 
-    /// The flow has ended.
+    /// Tells the decoder that the flow has ended.
     pub(super) fn is_over(&mut self) {
         if let Some(decoder) = &mut self.decoder {
             decoder.is_gone();
@@ -147,13 +152,13 @@ impl Reader {
         self.decoder.as_mut()?.last_words()
     }
 
-    /// What the client is still told, where a connection that the flow shares is lost.
+    /// Returns the last bytes for the client when a connection that the flow shares is lost.
     pub(super) fn lost(&mut self) -> Option<Vec<u8>> {
         self.decoder.as_mut()?.lost()
     }
 
-    /// Whether both directions are to be polled again: what one held back may pass now. A decoder
-    /// that has nothing more to learn goes.
+    /// Takes the sign that both directions have to be polled again, because held-back bytes may
+    /// pass now. Drops a decoder that has nothing more to learn.
     pub(super) fn let_go(&mut self) -> bool {
         let Some(decoder) = &mut self.decoder else {
             return false;
@@ -167,7 +172,7 @@ impl Reader {
         let_go || is_off
     }
 
-    /// Where the flow is when the kernel is told to carry it.
+    /// Returns the flow's frame positions for the kernel, which is told to carry it.
     pub(super) fn hand_over(&mut self) -> Places {
         self.handed_over = Both {
             to_database: true,
@@ -179,8 +184,8 @@ impl Reader {
         }
     }
 
-    /// Has it decoded from its next frames on, as a mark says; the kernel does not carry it now.
-    /// `read`: as for [`Self::chunk`], in each direction.
+    /// Starts to decode the flow from its next frames on, as a mark says. The kernel does not carry
+    /// the flow now. `read`: as for [`Self::chunk`], in each direction.
     pub(super) fn enrich(
         &mut self,
         flow: &Arc<Flow>,
@@ -192,7 +197,7 @@ impl Reader {
             None => self.unread?,
         };
         for way in [Way::ToDatabase, Way::ToClient] {
-            // It may not be final, but what is lost is lost for good.
+            // The kernel's position may not be final, but a position that is lost is lost for good.
             let kernels = self.redirected(way, *read.of(way));
             let place = kernels.unwrap_or(*place_of(&mut unread, way));
             if !place.is_known() {
@@ -208,7 +213,8 @@ impl Reader {
         Ok(())
     }
 
-    /// Takes the kernel's place where it has gone on since the flow was handed over.
+    /// Takes over the kernel's position where the kernel has gone on since the flow was handed
+    /// over.
     fn catch_up(&mut self, way: Way, read: u64) {
         let kernels = self.redirected(way, read);
         let handed_over = std::mem::take(self.handed_over.of_mut(way));
@@ -222,7 +228,8 @@ impl Reader {
         }
     }
 
-    /// Where the kernel has got to, if it has redirected anything since `read` bytes were read.
+    /// Returns the kernel's position, if the kernel has redirected anything since `read` bytes were
+    /// read.
     fn redirected(&self, way: Way, read: u64) -> Option<Place> {
         if !self.handed_over.of(way) {
             return None;
@@ -245,7 +252,7 @@ impl Reader {
     }
 }
 
-/// One for each direction.
+/// A value for each direction.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Both<T> {
     pub to_database: T,

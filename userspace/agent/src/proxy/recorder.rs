@@ -1,30 +1,30 @@
-//! What becomes of what a decoder tells: it is counted, and the rule's reporters hear of it.
+//! The recorder: counts the events that a decoder reports, and passes them to the rule's reporters.
 
 use std::sync::Arc;
 
 use cql::{Anomaly, Completed, Details, Frame, Sink, Statement};
-use dataplane::policy::RuleName;
+use policy::RuleName;
 
 use super::Shared;
 use crate::{flows::Flow, marks, reporters::Followed, statements::Series};
 
-/// A flow's most recent statements and their rows. Applications ask few distinct things of
-/// one connection; when they ask more, the row is looked up again.
+/// The number of a flow's most recent statements whose rows are kept at hand. Applications ask few
+/// distinct things of one connection; when they ask more, the row is looked up again.
 const SERIES_AT_HAND: usize = 32;
 
-/// See the module.
+/// Counts a flow's events under its rule, and knows the rule's reporters.
 pub(super) struct Recorder {
     pub(super) shared: Arc<Shared>,
     rule: RuleName,
     at_hand: Vec<(Arc<Statement>, Arc<Series>)>,
-    /// The next one to be replaced.
+    /// The index of the entry that is replaced next.
     oldest: usize,
-    /// By its rule's reporters. Details are only read for them.
+    /// The rule's reporters. Details are only read for them.
     pub(super) followed: Option<Box<Followed>>,
 }
 
 impl Recorder {
-    /// Of a flow that nobody follows yet.
+    /// Makes the recorder of a flow that no reporter follows yet.
     pub(super) fn new(shared: &Arc<Shared>, flow: &Flow) -> Self {
         Self {
             shared: shared.clone(),
@@ -35,7 +35,7 @@ impl Recorder {
         }
     }
 
-    /// What comes from here on counts under the flow's rule, and is for that one's reporters.
+    /// Counts from here on under the flow's present rule, and reports to that rule's reporters.
     pub(super) fn is_of(&mut self, flow: &Arc<Flow>) {
         self.is_followed(flow);
         let rule = marks::series_of(flow.rule());
@@ -57,7 +57,7 @@ impl Recorder {
     }
 }
 
-/// One that its rule's reporters look over the shoulder of.
+/// A sink for a flow whose reporters want requests in detail.
 pub(super) struct InDetail<'r> {
     pub(super) recorder: &'r mut Recorder,
     pub(super) followed: Box<Followed>,
@@ -93,7 +93,7 @@ impl Sink for InDetail<'_> {
     }
 }
 
-/// One whose rule's reporters only want frames.
+/// A sink for a flow whose reporters only want frames.
 pub(super) struct InFrames<'r>(pub(super) InDetail<'r>);
 
 impl Sink for InFrames<'_> {
@@ -116,7 +116,7 @@ impl Sink for InFrames<'_> {
     }
 }
 
-/// Counts nothing.
+/// A sink that counts nothing.
 pub(super) struct Nobody;
 
 impl Sink for Nobody {

@@ -1,9 +1,9 @@
-//! Moves a flow's bytes both ways, in one task.
+//! The relay: moves a flow's bytes in both directions, in one task.
 //!
-//! A chunk is read into the worker's buffer, decoded there and written on at once; only what
-//! the other side does not take stays with the flow, and until it has gone nothing more is
-//! read from the side that it came from: a peer that does not read stops its counterpart
-//! through TCP's own window.
+//! A chunk is read into the worker's buffer, decoded there and written on at once. Only the bytes
+//! that the other side does not take stay with the flow, and until they have gone nothing more is
+//! read from the side that they came from: a peer that does not read stops its counterpart through
+//! TCP's own window.
 
 use std::{
     future::poll_fn,
@@ -13,7 +13,8 @@ use std::{
 };
 
 use cql::NoPlace;
-use dataplane::{Near, Places, Position, Splice, policy::RuleName};
+use dataplane::{Near, Places, Position, Splice};
+use policy::RuleName;
 use tokio::{io::Interest, net::TcpStream};
 
 use super::{
@@ -74,8 +75,9 @@ pub(super) async fn carry(client: TcpStream, database: TcpStream, mut entered: B
     close::sides(flow.near(), reason, near, far).await;
 }
 
-/// Relays and rides in turns, between the sockets that lead to the near application and to the far
-/// one. Gives the reason of the end, and the far one's unless the splice lost it.
+/// Relays, and lets the kernel carry, in turns, between the sockets that lead to the near
+/// application and to the far one. Returns the close reason, and the far socket unless the splice
+/// lost it.
 pub(super) async fn to_the_end(
     relay: &mut Relay,
     ride: &mut Ride,
@@ -92,9 +94,9 @@ pub(super) async fn to_the_end(
         let stop = tokio::select! {
             biased;
             stop = moving => stop,
-            // Nobody reads from the client while the database does not take what it sent; it can
-            // leave all the same, and then its place is free. (A database that resets is noticed
-            // when the client has taken what it sent before.)
+            // Nobody reads from the client while the database does not take what it sent; the
+            // client can leave all the same, and then its permit is free. (A database that resets
+            // is noticed when the client has taken what the database sent before.)
             _ = client.ready(Interest::ERROR) => Pause::Ended(CLIENT_RESET),
             () = torn => Pause::Ended(SPLICE_FAILED),
         };
@@ -116,13 +118,14 @@ pub(super) async fn to_the_end(
     }
 }
 
-/// Why the relay stops moving bytes.
+/// The reason why the relay stops moving bytes.
 pub(super) enum Pause {
-    /// The flow has ended, for this reason.
+    /// The flow has ended, for this close reason.
     Ended(&'static str),
-    /// Nothing is under way, and nobody needs to see what comes: the kernel may carry it.
+    /// Nothing is under way, and nobody needs to see the bytes that come: the kernel may carry the
+    /// flow.
     Idle,
-    /// A mark asks something of the flow.
+    /// A mark has a command for the flow.
     Letter,
 }
 
@@ -130,11 +133,11 @@ pub(super) struct Relay {
     reader: Reader,
     up: Direction,
     down: Direction,
-    /// Which one is polled first: in turn, so that a burst one way leaves the other its
-    /// share of the task's budget.
+    /// Whether `down` is polled first. The two take turns, so that a burst in one direction leaves
+    /// the other its share of the task's budget.
     down_first: bool,
-    /// Redirected bytes are on their way to the near application: nothing may be written to it until
-    /// the kernel says that they are in its stream.
+    /// Set while redirected bytes are on their way to the near application: nothing may be written
+    /// to it until the kernel says that they are in its stream.
     drain: Option<Drain>,
     near: Near,
     legs: Legs,
@@ -153,7 +156,7 @@ impl Relay {
         }
     }
 
-    /// Ready when the flow has ended, or the kernel may carry it.
+    /// Ready when the flow has ended, a letter has come, or the kernel may carry the flow.
     fn poll(
         &mut self,
         cx: &mut Context<'_>,
@@ -176,7 +179,7 @@ impl Relay {
             self.legs.look();
             return Poll::Ready(Pause::Ended(reason));
         }
-        // Behind them: they may have begun what has a deadline.
+        // After the directions, which may have begun a handshake with a deadline.
         if let Poll::Ready(reason) = self.legs.poll_hopeless(cx) {
             return Poll::Ready(Pause::Ended(reason));
         }
@@ -186,8 +189,9 @@ impl Relay {
         Poll::Pending
     }
 
-    /// Everything that was read is written on, both sides may still speak, and the decoder has
-    /// nothing more to learn; and what is on the wire is what was read.
+    /// Whether the kernel may carry the flow: everything that was read is written on, both sides
+    /// may still speak, the decoder has nothing more to learn, and no side is encrypted or
+    /// decrypted here.
     fn is_idle(&self) -> bool {
         self.legs.are_plain()
             && self.reader.is_off()
@@ -196,7 +200,7 @@ impl Relay {
             && self.down.rests()
     }
 
-    /// Which of the two applications is on this host.
+    /// Returns which of the two applications is on this host.
     pub(super) fn near(&self) -> Near {
         self.near
     }
@@ -206,7 +210,7 @@ impl Relay {
         self.near.sides(&self.up, &self.down).0
     }
 
-    /// And the other way round.
+    /// The direction from the far application to the near one.
     fn to_near(&self) -> &Direction {
         self.near.sides(&self.up, &self.down).1
     }
@@ -215,7 +219,7 @@ impl Relay {
         self.near.sides(&mut self.up, &mut self.down)
     }
 
-    /// Moves what the near application has sent, and nothing else.
+    /// Moves the bytes that the near application has sent, and no others.
     pub(super) fn poll_to_far(
         &mut self,
         cx: &mut Context<'_>,
@@ -226,7 +230,7 @@ impl Relay {
         self.poll_way(cx, self.to_far().way, client, database)
     }
 
-    /// And the far one.
+    /// Moves the bytes that the far application has sent, and no others.
     pub(super) fn poll_to_near(
         &mut self,
         cx: &mut Context<'_>,
@@ -237,23 +241,23 @@ impl Relay {
         self.poll_way(cx, self.to_near().way, client, database)
     }
 
-    /// Nothing is held back, and both applications may still speak.
+    /// Whether nothing is held back, and both applications may still speak.
     pub(super) fn rests(&self) -> bool {
         self.up.rests() && self.down.rests()
     }
 
-    /// Why the flow ends when the far application cannot be read.
+    /// Names the close reason of a flow whose far application cannot be read.
     pub(super) fn far_failed(&self, error: io::Error) -> &'static str {
         Stop::From(error).reason(self.to_near().way)
     }
 
-    /// From now on the kernel may carry it.
+    /// Notes that the kernel may carry the flow from now on.
     pub(super) fn is_enrolled(&mut self, splice: Arc<Splice>) {
         self.reader.is_enrolled(splice.clone());
         self.both().1.is_enrolled(splice);
     }
 
-    /// Where it is in its frames when the kernel is told to carry it.
+    /// Returns the flow's frame positions for the kernel, which is told to carry it.
     pub(super) fn hand_over(&mut self) -> Places {
         self.reader.hand_over()
     }
@@ -262,7 +266,7 @@ impl Relay {
         self.reader.decoder()
     }
 
-    /// Has it decoded from its next frames on.
+    /// Starts to decode the flow from its next frames on.
     pub(super) fn enrich(&mut self, by: &RuleName) -> Result<(), NoPlace> {
         let read = Both {
             to_database: self.up.read(),
@@ -271,8 +275,8 @@ impl Relay {
         self.reader.enrich(&self.up.flow, by, read)
     }
 
-    /// What another process has read and written of an enrolled flow before, and where in its frames
-    /// it was.
+    /// Takes over an enrolled flow from another process: the bytes that it has read and written,
+    /// and the frame positions.
     pub(super) fn begins_at(
         &mut self,
         position: Position,
@@ -286,17 +290,17 @@ impl Relay {
         to_near.written_bytes = position.to_near;
     }
 
-    /// The flow has ended.
+    /// Tells the reader that the flow has ended.
     pub(super) fn is_over(&mut self) {
         self.reader.is_over();
     }
 
-    /// Whether the client began as TLS does.
+    /// Whether the client's first byte was that of TLS.
     pub(super) fn is_tls(&self) -> bool {
         self.up.is_tls
     }
 
-    /// What the agent has read and written itself, since the flow began.
+    /// Counts the bytes that the agent itself has read and written since the flow began.
     pub(super) fn position(&self) -> Position {
         Position {
             from_near: self.to_far().read_bytes,
@@ -311,12 +315,12 @@ impl Relay {
         self.down.add(down);
     }
 
-    /// Nothing is written to the near application until the kernel is done.
+    /// Writes nothing to the near application until the kernel is done.
     pub(super) fn drain_first(&mut self, drain: Drain) {
         self.drain = Some(drain);
     }
 
-    /// Ready with the reason when the flow has ended.
+    /// Ready with the close reason when the flow has ended.
     fn poll_ways(
         &mut self,
         cx: &mut Context<'_>,
@@ -400,7 +404,8 @@ impl Relay {
         Poll::Ready(Err(reason))
     }
 
-    /// The client is told, behind what it has been sent; then the flow ends for this reason.
+    /// Tells the client these last bytes, behind what it has been sent; then the flow ends for this
+    /// reason.
     fn deny(&mut self, last_words: &[u8], reason: &'static str) {
         if self.down.state == State::Open {
             self.down.held_back.extend_from_slice(last_words);
@@ -408,8 +413,9 @@ impl Relay {
         self.down.state = State::Losing(reason);
     }
 
-    /// Framing is lost in one direction, or the flow denied: nothing more is read in either, and the flow ends
-    /// when what was good has been written.
+    /// The close reason of a flow of which nothing more is read in either direction, because
+    /// framing is lost in one, or the flow is denied. It ends when the good bytes have been
+    /// written.
     fn lost(&self) -> Option<&'static str> {
         [&self.up, &self.down]
             .into_iter()

@@ -1,4 +1,4 @@
-//! Flows that another process has begun: carried on from where the kernel has them.
+//! Flows that another process has begun, carried on from where the kernel has them.
 
 use std::{io, os::fd::OwnedFd, sync::Arc};
 
@@ -19,21 +19,22 @@ use crate::{
     metrics::Metrics,
 };
 
-/// How a flow goes on.
+/// An adopted flow's state in the kernel and its hold on the keeper.
 pub(super) struct Adoption {
     pub resumed: Resumed,
     pub kept: Kept,
 }
 
-/// What has become of a flow.
+/// The outcome of carrying a flow on.
 pub enum CarriedOn {
-    /// It has ended.
+    /// The flow has ended.
     Ended,
-    /// It was to be given away, and rides: whoever has its sockets can resume it.
+    /// The flow was to be given away, and the kernel carries it: the process that has its sockets
+    /// can resume it.
     Given {
         /// The agent's end of the client's connection.
         accepted: OwnedFd,
-        /// And of the database's.
+        /// The agent's end of the database's connection.
         dialled: OwnedFd,
     },
 }
@@ -106,12 +107,13 @@ async fn to_the_end(
 
 fn stream(socket: OwnedFd) -> io::Result<TcpStream> {
     let socket = std::net::TcpStream::from(socket);
-    // It is already, unless somebody else has it, too.
+    // The socket is non-blocking already, unless another process has it, too.
     socket.set_nonblocking(true)?;
     TcpStream::from_std(socket)
 }
 
-/// Takes a flow from the keeper; given back, the keeper goes on with it.
+/// Takes a flow over from the keeper. If that fails the flow is given back, and the keeper goes on
+/// with it.
 pub(super) async fn adopt(shared: &Arc<Shared>, adopted: Adopted, workers: &Workers) {
     let Adopted {
         papers,
@@ -140,7 +142,7 @@ pub(super) async fn adopt(shared: &Arc<Shared>, adopted: Adopted, workers: &Work
     shared.metrics.adopted.inc();
     let flow = shared.flows.adopt(|number| papers.flow(number, &resumed));
     tracing::info!(flow = ?flow.id, client = %flow.client, orig_dst = %flow.orig_dst, "adopted");
-    // What it was dialled to was a virtual address.
+    // The flow was dialled to a virtual address.
     if let Ok(peer) = database.peer_addr()
         && peer != flow.orig_dst.socket_addr()
     {

@@ -1,22 +1,20 @@
-//! Which rule a flow meets, where only its handshake tells.
+//! The session gate: finds the rule of a flow where only its handshake tells which one it meets.
 //!
-//! A [`Gate`] stands before the decoder of such a flow until it is decided. It holds back what
-//! may not pass yet, so that nothing of a request that is denied reaches the database:
-//! `cql::Handshake` says how far bytes may pass, `Policy::decide` what the facts mean. Once it
-//! is decided, everything passes and the gate is gone.
+//! A [`Gate`] stands before the decoder of such a flow until the flow is decided. It holds back the
+//! bytes that may not pass yet, so that nothing of a request that is denied reaches the database.
+//! `cql::Handshake` says how far bytes may pass, `Policy::decide` what the facts mean. Once the
+//! flow is decided, everything passes and the gate is dropped.
 //!
-//! **Invariant**: a direction is not read while what was held back of it could not be passed
-//! on, so a gate holds at most a frame's beginning (v5: a segment) and a chunk each way.
+//! **Invariant**: a direction is not read while bytes of it that were held back cannot be passed
+//! on, so a gate holds at most a frame's beginning (v5: a segment) and a chunk in each direction.
 
 use std::{mem, net::SocketAddr, path::PathBuf, sync::Arc};
 
 use cql::{Handshake, Refusal, Step};
-use dataplane::{
-    ClientAddr, Held, Netns, Opener, OrigDst, Process, host,
-    policy::{
-        Action, Candidate, Compression, Decision, Fact, Match, Policy, Protocol, Rule, RuleName,
-        Session, SessionKey,
-    },
+use dataplane::{ClientAddr, Held, Netns, Opener, OrigDst, Process, host};
+use policy::{
+    Action, Candidate, Compression, Decision, Fact, Match, Policy, Protocol, Rule, RuleName,
+    Session, SessionKey,
 };
 
 use super::{Shared, chunk::Way};
@@ -26,23 +24,24 @@ use crate::{
     tls::{Common, TlsRules},
 };
 
-/// What has to be decided of a flow: by the policy in force when it came.
+/// The question which rule a flow meets, asked of the policy in force when it came.
 pub(super) struct Question {
     policy: Arc<Policy>,
     candidate: Candidate,
-    /// None of a client on another host, which nobody can recall.
+    /// The process and endpoint for which a decision is remembered. None for a client on another
+    /// host, of which nothing can be remembered.
     opener: Option<Opener>,
 }
 
 impl Question {
-    /// None when the rule that marked the flow decides.
+    /// Makes the question. None: the rule that marked the flow decides by itself.
     pub(super) fn of(newcomer: &Newcomer, policy: &Arc<Policy>) -> Option<Self> {
         if newcomer.rule == RuleName::of_default() {
             return None;
         }
         let mut rules = policy.rules.iter();
         let marked_by = rules.find(|rule| rule.name == newcomer.rule);
-        // A rule that is gone was one of a policy that has just been replaced.
+        // A rule that is gone was part of a policy that has just been replaced.
         if marked_by.is_some_and(|rule| !rule.is_session()) {
             return None;
         }
@@ -60,10 +59,10 @@ impl Question {
     }
 }
 
-/// The mark that has come since `held` was decided at `connect()`, and denies it. Later ones find
+/// Finds the mark that denies `held` and was set after `connect()` was decided. Later marks find
 /// the flow among those that run.
 pub(super) fn denied_since(held: &Held, policy: &Policy) -> Option<RuleName> {
-    // What depends on the session is decided in the agent.
+    // A rule on the session is decided in the agent.
     let denies = |rule: &Rule| rule.action == Action::Deny && !rule.is_session();
     denied_by(policy, denies, || {
         policy.first_match(&candidate(
@@ -76,7 +75,8 @@ pub(super) fn denied_since(held: &Held, policy: &Policy) -> Option<RuleName> {
     })
 }
 
-/// The mark that denies a flow of an agent before this one: it was set when the flow was not here.
+/// Finds the mark that denies a flow that was taken over from an earlier agent: the mark was set
+/// when the flow was not here.
 pub(super) fn denied_before(flow: &Flow, policy: &Policy) -> Option<RuleName> {
     let decided = flow.decided();
     let session = decided.session.map_or_else(Session::default, |s| *s);
@@ -99,14 +99,15 @@ pub(super) fn denied_before(flow: &Flow, policy: &Policy) -> Option<RuleName> {
     )
 }
 
-/// Whether the flow is one of those that its rule enriches.
+/// Whether the flow is in the sample that its rule enriches.
 fn is_sampled(policy: &Policy, by: &Match, flow: FlowId) -> bool {
     let rule = by.index.and_then(|index| policy.rules.get(index));
     let sample = rule.and_then(|rule| rule.sample);
     sample.is_none_or(|sample| sample.takes(flow.number()))
 }
 
-/// Most of the time no mark denies anything, and nobody has to be looked up.
+/// Finds the mark that denies a flow. Most of the time no mark denies anything, and `found` is not
+/// called.
 fn denied_by(
     policy: &Policy,
     denies: impl Fn(&Rule) -> bool,
@@ -123,7 +124,7 @@ fn denied_by(
 
 /// The backends behind the address that `held` was dialled to, if it is a virtual one.
 pub(super) fn backends_behind(held: &Held, policy: &Policy) -> Vec<SocketAddr> {
-    // Most policies have none, and nobody has to be looked up.
+    // Most policies have no backends, and the process need not be looked up.
     if policy.rules.iter().all(|rule| rule.backends.is_empty()) {
         return Vec::new();
     }
@@ -156,7 +157,7 @@ fn candidate(
         to: to.socket_addr(),
         uid: process.uid,
         process: process.name.clone(),
-        // Of a process that is gone: in none that a rule can name.
+        // A process that is gone is in no cgroup that a rule can name.
         cgroup: cgroup.unwrap_or_else(PathBuf::new),
         netns: match netns {
             Some(netns) => Some(netns.inode),
@@ -167,12 +168,13 @@ fn candidate(
 }
 
 impl Question {
-    /// What the rules that it may still meet say of TLS, if its client encrypts or does not.
+    /// Returns the TLS settings that all rules share that the flow may still meet, if its client
+    /// encrypts or does not.
     pub(super) fn common(&self, rules: &TlsRules, is_encrypted: bool) -> Common {
         Common::of(rules, &self.policy, &self.candidate, is_encrypted)
     }
 
-    /// What of a session has to be known to answer it.
+    /// Returns the facts of a session that have to be known to answer the question.
     pub(super) fn waits_for(&self, session: &Session) -> Vec<SessionKey> {
         self.policy.waits_for(&self.candidate, session)
     }
@@ -182,10 +184,10 @@ pub(super) struct Gate {
     question: Question,
     handshake: Handshake,
     outcome: Outcome,
-    /// What has not passed yet.
+    /// Bytes from the client that have not passed yet.
     requests: Vec<u8>,
     responses: Vec<u8>,
-    /// Requests wait for a response.
+    /// Set while requests wait for a response.
     waits: bool,
     shared: Arc<Shared>,
     flow: Arc<Flow>,
@@ -193,28 +195,28 @@ pub(super) struct Gate {
 
 enum Outcome {
     Open,
-    /// Everything passes.
+    /// The flow is decided: everything passes.
     Decided(Action),
     Denied(LastWords),
-    /// The database has ended before it was decided: nothing passes to it any more.
+    /// The database has ended before the flow was decided: nothing passes to it any more.
     Moot,
 }
 
 enum LastWords {
-    /// They have to wait for the end of a response.
+    /// The last bytes have to wait for the end of a response.
     Later,
     Ready(Vec<u8>),
     Said,
 }
 
-/// What passes of what was offered.
+/// The part of the offered bytes that passes.
 pub(super) enum Passing {
-    /// That, and nothing else.
+    /// Exactly the bytes that were offered.
     All,
     These(Vec<u8>),
 }
 
-/// What a direction does next.
+/// The next thing that a direction does.
 pub(super) enum Gated {
     Read,
     Pass(Vec<u8>),
@@ -235,7 +237,7 @@ impl Gate {
         }
     }
 
-    /// Takes what was read, and says what passes.
+    /// Takes bytes that were read, and says which bytes pass.
     pub(super) fn offer(&mut self, way: Way, bytes: &[u8]) -> Passing {
         let mut held = mem::take(self.held(way));
         if held.is_empty() {
@@ -254,7 +256,7 @@ impl Gate {
         Passing::These(held)
     }
 
-    /// Keeps what may still pass.
+    /// Keeps bytes that may still pass.
     fn hold(&mut self, way: Way, rest: Vec<u8>) {
         let over = matches!(self.outcome, Outcome::Denied(_) | Outcome::Moot);
         if !(over && way == Way::ToDatabase) {
@@ -262,7 +264,7 @@ impl Gate {
         }
     }
 
-    /// Whether to read from this side, or what passes first.
+    /// Says whether to read from this side, or which bytes pass first.
     pub(super) fn turn(&mut self, way: Way) -> Gated {
         match (&self.outcome, way) {
             (Outcome::Denied(LastWords::Later), Way::ToClient) => Gated::Read,
@@ -281,7 +283,7 @@ impl Gate {
         }
     }
 
-    /// A side has ended; what was held back of it.
+    /// Handles the end of a side. Returns the bytes of that side that were held back.
     pub(super) fn end(&mut self, way: Way) -> Vec<u8> {
         if way == Way::ToClient {
             match &mut self.outcome {
@@ -296,7 +298,7 @@ impl Gate {
         }
     }
 
-    /// What was decided, unless that is to deny.
+    /// Returns the decided action, unless that is to deny.
     pub(super) fn decided(&self) -> Option<Action> {
         match self.outcome {
             Outcome::Decided(action) => Some(action),
@@ -304,12 +306,12 @@ impl Gate {
         }
     }
 
-    /// Nothing is held back.
+    /// Whether nothing is held back.
     pub(super) fn is_empty(&self) -> bool {
         self.requests.is_empty() && self.responses.is_empty()
     }
 
-    /// A direction's turn may bring something now.
+    /// Whether a direction's turn may bring bytes now.
     pub(super) fn holds_what_may_pass(&self) -> bool {
         match self.outcome {
             Outcome::Open => self.waits,
@@ -318,7 +320,7 @@ impl Gate {
         }
     }
 
-    /// What the client is still told, once.
+    /// Returns, once, the last bytes for the client of a denied flow.
     pub(super) fn last_words(&mut self) -> Option<Vec<u8>> {
         match &mut self.outcome {
             Outcome::Denied(said @ LastWords::Ready(_)) => {
@@ -338,7 +340,7 @@ impl Gate {
         }
     }
 
-    /// How much of what is held of a direction passes.
+    /// Returns how many of the bytes that are held of a direction pass.
     fn look(&mut self, way: Way, held: &[u8]) -> usize {
         let mut passing = 0;
         loop {
@@ -379,23 +381,24 @@ impl Gate {
         matches!(self.outcome, Outcome::Denied(_) | Outcome::Moot)
     }
 
-    /// Whether it is not decided, and can be.
+    /// Whether the flow is not decided, and can be.
     pub(super) fn is_open(&self) -> bool {
         matches!(self.outcome, Outcome::Open)
     }
 
-    /// From now on it is this policy that decides, at the next thing that is learned.
+    /// Lets this policy decide from now on, when the next fact is learned.
     pub(super) fn ask(&mut self, policy: Arc<Policy>) {
         self.question.policy = policy;
         self.flow.waits_for(self.question.waits_for(&self.facts()));
     }
 
-    /// A mark decides.
+    /// Takes over the decision of a mark.
     pub(super) fn mark(&mut self, action: Action) {
         self.outcome = Outcome::Decided(action);
     }
 
-    /// What is known. A client whose TLS ends in the agent encrypts, though what is read is plain.
+    /// Returns the facts that are known. A client whose TLS ends in the agent counts as encrypting,
+    /// though the bytes that are read are plain.
     fn facts(&self) -> Session {
         let mut session = facts(self.handshake.session());
         if self.flow.client_encrypts() {
@@ -449,7 +452,8 @@ impl Gate {
         }
     }
 
-    /// Before the client knows that it is let in: its next connection is decided at once.
+    /// Stores the decision before the client knows that it is let in, so that its next connection
+    /// is decided at once.
     fn remember(&self, by: &Match) {
         let Question { policy, opener, .. } = &self.question;
         let rule = by.index.and_then(|index| policy.rules.get(index));
@@ -476,7 +480,7 @@ impl Gate {
     }
 }
 
-/// What a handshake told, in the policy's words.
+/// Converts the facts of a handshake into the policy's types.
 fn facts(session: &cql::Session) -> Session {
     fn fact<T, U>(fact: &cql::Fact<T>, value: impl Fn(&T) -> U) -> Fact<U> {
         match fact {

@@ -1,9 +1,9 @@
-//! Hands a flow to the kernel, and takes it back when the kernel cannot go on alone: a side has
-//! ended, or does not take what the other sends.
+//! The splice: hands a flow to the kernel, and takes it back when the kernel cannot go on alone,
+//! because a side has ended, or does not take what the other sends.
 //!
-//! A flow is handed over when nothing of it is under way in the agent and nobody needs to see
-//! what comes. No byte waits for it: whatever comes meanwhile is relayed, and the kernel takes
-//! the fast road only once that has been written on (`ebpf/src/splice.bpf.c`).
+//! A flow is handed over when nothing of it is under way in the agent and nobody needs to see what
+//! comes. No byte waits for that: bytes that come meanwhile are relayed, and the kernel redirects
+//! only once those have been written on (`ebpf/src/splice.bpf.c`).
 
 use std::{
     future::{self, Future, poll_fn},
@@ -37,30 +37,32 @@ use crate::{
     metrics::{Metrics, SPLICE_OFF},
 };
 
-/// A flow that comes back this soon is one whose sender is ahead of its receiver. It is relayed
-/// for a while, each time for longer, so that it does not go back and forth with every message.
+/// A flow that comes back within this time is one whose sender is ahead of its receiver. It is
+/// relayed for a while, each time for longer, so that it does not go back and forth with every
+/// message.
 const SHORT_RIDE: Duration = Duration::from_millis(20);
 const FIRST_REST: Duration = Duration::from_millis(1);
 const LONGEST_REST: Duration = Duration::from_millis(64);
 
-/// What comes while a flow is handed over is relayed; a flow that never pauses stays.
+/// Bytes that come while a flow is handed over are relayed; a flow that still has not paused after
+/// this many rounds stays with the agent.
 const HANDOVER_ROUNDS: usize = 4;
 
-/// Why a flow ends for this process, though it does not end: another goes on with it.
+/// The reason with which a flow ends for this process only: another process goes on with it.
 pub(super) const GIVEN: &str = "given";
 
-/// Where a flow finds the kernel's way to carry it.
+/// The source of the splice for a flow.
 pub(super) enum Way {
-    /// In what all flows share, once it has been tried out.
+    /// The splice that all flows share, once it has been tried out.
     Shared(Arc<Shared>),
-    /// It is being tried out.
+    /// A splice that is being tried out.
     Trial(Splices),
-    /// It stays with the agent for good.
+    /// No splice: the flow stays with the agent for good.
     Closed,
 }
 
 impl Way {
-    /// None where there is none, or not yet.
+    /// Returns the splice. None where there is none, or not yet.
     fn splices(&mut self, flow: &Flow) -> Option<Splices> {
         let shared = match self {
             Self::Shared(shared) => shared,
@@ -81,11 +83,11 @@ impl Way {
     }
 }
 
-/// Whose counters count a flow's rides.
+/// The counters that count a flow's rides.
 pub(super) enum Counters {
-    /// The agent's.
+    /// The counters of the agent.
     Shared(Arc<Shared>),
-    /// A canary's, or a keeper's.
+    /// The counters of a canary, or of a keeper.
     Own(Box<Metrics>),
 }
 
@@ -103,14 +105,14 @@ impl Deref for Counters {
 /// A flow's rides with the kernel.
 pub(super) struct Ride {
     way: Way,
-    /// The near one; None of a flow that is enrolled already.
+    /// The near application. None for a flow that is enrolled already.
     application: Option<Application>,
     flow: Arc<Flow>,
     counters: Counters,
     enrolled: Option<Enrolled>,
-    /// It outlives this process.
+    /// The keeper's hold on the flow, which then outlives this process.
     kept: Option<Kept>,
-    /// It may outlive this process later.
+    /// Set when the keeper may take the flow later.
     keep_later: bool,
     rest: Duration,
     resting: Option<Pin<Box<Sleep>>>,
@@ -120,7 +122,7 @@ struct Enrolled {
     splice: Arc<Splice>,
     /// The agent's own position when it was enrolled.
     base: Position,
-    /// What of the kernel's work is counted already.
+    /// The kernel's work that is counted already.
     counted: Moved,
 }
 
@@ -155,7 +157,7 @@ impl Ride {
         }
     }
 
-    /// Goes on with a flow of another process, which has left it while it rode.
+    /// Goes on with a flow that another process has left while the kernel carried it.
     pub(super) fn resume(
         &mut self,
         relay: &mut Relay,
@@ -176,7 +178,7 @@ impl Ride {
         take_back(enrolled, relay, far)
     }
 
-    /// None before it was enrolled.
+    /// Returns the flow's splice. None before the flow was enrolled.
     pub(super) fn splice(&self) -> Option<&Splice> {
         self.enrolled
             .as_ref()
@@ -194,8 +196,8 @@ impl Ride {
         }
     }
 
-    /// Rides until the agent is needed again. An error ends the flow; it comes with the socket that
-    /// leads to the far application, if that is still there.
+    /// Lets the kernel carry the flow until the agent is needed again. An error ends the flow; it
+    /// comes with the socket that leads to the far application, if that is still there.
     pub(super) async fn along(
         &mut self,
         relay: &mut Relay,
@@ -267,21 +269,22 @@ impl Ride {
         Ok(far)
     }
 
-    /// Stays with the agent for a while.
+    /// Keeps the flow with the agent for a while.
     fn rest_longer(&mut self) {
         self.rest = (self.rest * 2).clamp(FIRST_REST, LONGEST_REST);
         self.resting = Some(Box::pin(time::sleep(self.rest)));
     }
 
-    /// Enters the flow's sockets into the kernel's maps. Refused, it stays with the agent for
-    /// good.
+    /// Enters the flow's sockets into the kernel's maps. If that is refused, the flow stays with
+    /// the agent for good.
     fn enrol(&mut self, relay: &mut Relay, near: &TcpStream, far: &TcpStream) {
         let (Some(splices), Some(application)) = (self.way.splices(&self.flow), &self.application)
         else {
             return;
         };
         let base = relay.position();
-        // TLS in the kernel and a sockmap do not bear each other, and it may begin at any time.
+        // Kernel TLS and a sockmap do not work on the same socket, and kernel TLS may begin at any
+        // time.
         let enrolled = match relay.is_tls() {
             true => Err(SpliceRefusal::Tls),
             false => {
@@ -317,7 +320,7 @@ impl Ride {
         }
     }
 
-    /// Has it outlive the agent, where that is possible.
+    /// Gives the flow to the keeper, too, where that is possible, so that it outlives the agent.
     fn keep(&mut self, relay: &Relay, near: &TcpStream, far: &TcpStream) {
         let (Way::Shared(shared), Some(enrolled), Some(application)) =
             (&self.way, &self.enrolled, &self.application)
@@ -340,7 +343,8 @@ impl Ride {
         self.kept = kept.ok();
     }
 
-    /// Counts what the kernel has carried since it was last asked. Gives who did not take it.
+    /// Counts the bytes that the kernel has carried since the last call. Returns the side that did
+    /// not take them.
     pub(super) fn count(&mut self, relay: &Relay) -> Slow {
         let Some(enrolled) = &mut self.enrolled else {
             return Slow::Nobody;
@@ -389,7 +393,8 @@ impl Slow {
     }
 }
 
-/// Lets the kernel redirect, and relays what came in between. False when the flow does not pause.
+/// Lets the kernel redirect, and relays the bytes that came in between. False when the flow does
+/// not pause.
 async fn hand_over(
     enrolled: &Enrolled,
     relay: &mut Relay,
@@ -433,14 +438,13 @@ fn is_read(
     far: &TcpStream,
     position: Position,
 ) -> Result<bool, &'static str> {
-    // What came before the verdict was there waits for the next packet, or for somebody who
-    // reads.
+    // Bytes that came before the verdict was attached wait for the next packet, or for a reader.
     match SockRef::from(far).peek(&mut [MaybeUninit::uninit()]) {
         Err(e) if e.kind() == ErrorKind::WouldBlock => {}
         Err(e) => return Err(relay.far_failed(e)),
         Ok(_) => return Ok(false),
     }
-    // What the verdict has passed up meanwhile must be read by the relay.
+    // Bytes that the verdict has passed up meanwhile must be read by the relay.
     let moved = enrolled.splice.moved().map_err(|e| failed(&e))?;
     if moved.torn {
         return Err(SPLICE_FAILED);

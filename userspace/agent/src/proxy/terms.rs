@@ -1,8 +1,9 @@
-//! On which terms a flow begins, where TLS ends in the agent: by whether its client begins with TLS.
+//! The terms on which a flow begins where TLS ends in the agent: they depend on whether its client
+//! begins with TLS.
 //!
-//! A rule that is decided says so itself. Of a flow that is decided by its session, TLS has to end
-//! before the session can be read: it does where all rules that enrich, and that the flow can still meet,
-//! say the same.
+//! A decided rule states its terms itself. Where a flow is decided by its session, TLS has to end
+//! before the session can be read. It does if all rules that enrich, and that the flow can still
+//! meet, state the same terms.
 
 use std::sync::Arc;
 
@@ -12,34 +13,34 @@ use crate::{
     tls::{Common, RuleTls},
 };
 
-/// See the module.
+/// The terms of a flow, for a client that encrypts and for one that does not.
 pub(super) struct Terms {
     pub encrypted: Encrypted,
     pub plain: Plain,
 }
 
-/// A client that begins with TLS.
+/// The terms for a client that begins with TLS.
 pub(super) enum Encrypted {
-    /// Ends here.
+    /// TLS ends here.
     Ends(Arc<RuleTls>),
-    /// Goes on to the database as it is.
+    /// The client's TLS goes on to the database as it is.
     Passes(Opaque),
 }
 
-/// Why TLS does not end in the agent, though a rule speaks of it.
+/// The reason why TLS does not end in the agent, though a rule is about TLS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Opaque {
     /// The rule has no certificate to show.
     NoCertificate,
-    /// Rules differ.
+    /// The rules that the flow may meet differ.
     RulesDiffer,
 }
 
 impl Opaque {
-    /// As in metrics.
+    /// The labels in metrics.
     pub const LABELS: [&str; 2] = ["no_certificate", "rules_differ"];
 
-    /// Its own.
+    /// Returns the label of this reason.
     pub fn as_str(self) -> &'static str {
         let [no_certificate, rules_differ] = Self::LABELS;
         match self {
@@ -49,18 +50,18 @@ impl Opaque {
     }
 }
 
-/// One that does not.
+/// The terms for a client that does not begin with TLS.
 pub(super) enum Plain {
-    /// Goes on to the database as it is.
+    /// The client's bytes go on to the database as they are.
     Passes,
-    /// Goes on to the database, encrypted.
+    /// The client's bytes go on to the database, encrypted.
     Dials(Arc<RuleTls>),
-    /// Is told this, and ends.
+    /// The client gets this message, and the flow ends.
     Refused(String),
 }
 
 impl Terms {
-    /// None: nothing is to be known of the client's first byte.
+    /// Finds the terms of a flow. None: the client's first byte does not matter.
     pub(super) fn of(shared: &Shared, flow: &Flow, question: Option<&Question>) -> Option<Self> {
         let rules = shared.tls.borrow().clone();
         if rules.is_empty() {

@@ -1,9 +1,10 @@
-//! TLS on one of a flow's connections: what comes from the socket and goes to it, and what the other
-//! side means by it.
+//! TLS on one of a flow's connections: the records that come from the socket and go to it, and the
+//! plain bytes in them.
 //!
-//! It is read and written as a socket is: what cannot be written yet is not taken, and an end is an end.
-//! **Bounds**: what is written and not in the socket yet is at most [`MAX_WRITTEN`]; what is read and not
-//! handed on is less than a record ([`MAX_RECORD`]), or a flight of the handshake (rustls: 64 KiB).
+//! It is read and written like a socket: bytes that cannot be written yet are not taken, and an end
+//! is an end. **Bounds**: bytes that are written and not in the socket yet are at most
+//! [`MAX_WRITTEN`]; bytes that are read and not handed on are less than a record ([`MAX_RECORD`]),
+//! or a flight of the handshake (rustls: 64 KiB).
 
 use std::{
     cell::RefCell,
@@ -26,47 +27,49 @@ use crate::{
 /// The largest record on the wire (RFC 5246 §6.2.3, which allows more than RFC 8446 does).
 const MAX_RECORD: usize = 5 + 16 * 1024 + 2048;
 
-/// Read from a socket at a time. With what was there of a record before, it is no more than a chunk.
+/// The most bytes that are read from a socket at once. Together with the part of a record that was
+/// there before, that is no more than a chunk.
 const MAX_READ: usize = CHUNK_BYTES - MAX_RECORD;
 
-/// A chunk.
+/// The most bytes that are written and not in the socket yet: a chunk.
 const MAX_WRITTEN: usize = CHUNK_BYTES;
 
 thread_local! {
-    /// One for all flows of a worker, as for what is not encrypted.
+    /// One buffer for all flows of a worker, as for bytes that are not encrypted.
     static ENCRYPTED: RefCell<Box<[u8]>> = RefCell::new(vec![0; MAX_READ].into());
 }
 
-/// See the module.
+/// One connection's TLS: rustls, and the state of both directions' ends.
 pub(super) struct Tls {
     connection: Connection,
-    /// The other side's.
+    /// The end that the other side has come to.
     end: Option<End>,
     is_established: bool,
-    /// The other side was told that nothing more comes.
+    /// Whether the other side was told that nothing more comes.
     has_ended: bool,
     news: Option<News>,
-    /// It shows what is known of it before a byte of what was said is read. None: nobody looks.
+    /// The flow that shows this connection's TLS, and the side; both are set before a byte of the
+    /// plain stream is read. None: nothing is shown.
     shown_by: Option<(Arc<Flow>, Side)>,
 }
 
-/// Nothing more is read.
+/// The reason why nothing more is read.
 enum End {
-    /// The other side has said so.
+    /// The other side has sent close_notify.
     Said,
-    /// It did not, so nobody knows what is missing.
+    /// The other side has ended without close_notify, so nobody knows how much is missing.
     Cut,
-    /// What came is no good.
+    /// The records that came are not valid.
     Failed(rustls::Error),
 }
 
-/// What has happened, for who counts.
+/// An event, for the metrics and the log.
 pub(super) enum News {
     /// The handshake is over.
     Established,
-    /// It will never be.
+    /// The handshake has failed.
     NotEstablished(Failure, String),
-    /// What came later is no good. With TLS 1.3 that may be an alert about the handshake.
+    /// Later records are not valid. With TLS 1.3 that may be an alert about the handshake.
     Failed(Failure, String),
 }
 
@@ -84,13 +87,13 @@ impl Tls {
         }
     }
 
-    /// It is this side of this flow.
+    /// Shows this connection's TLS on this side of this flow.
     pub(super) fn shown_by(mut self, flow: &Arc<Flow>, side: Side) -> Self {
         self.shown_by = Some((flow.clone(), side));
         self
     }
 
-    /// What has happened since this was last asked.
+    /// Takes the event that has happened since the last call.
     pub(super) fn news(&mut self) -> Option<News> {
         self.news.take()
     }
@@ -99,7 +102,7 @@ impl Tls {
         self.is_established
     }
 
-    /// The name that a client connects to, if it has said one.
+    /// Returns the name that a client connects to, if it has sent one.
     pub(super) fn server_name(&self) -> Option<&str> {
         match &self.connection {
             Connection::Server(server) => server.server_name(),
@@ -107,8 +110,9 @@ impl Tls {
         }
     }
 
-    /// Reads what there is, 0 at the end; WouldBlock is for another time, UnexpectedEof an end that was
-    /// not said, InvalidData what is no TLS. `out` has room for a chunk.
+    /// Reads the plain bytes that there are; 0 at the end. WouldBlock: another time. UnexpectedEof:
+    /// the end came without close_notify. InvalidData: what came is no valid TLS. `out` has room
+    /// for a chunk.
     pub(super) fn poll_read(
         &mut self,
         cx: &mut Context<'_>,
@@ -116,7 +120,8 @@ impl Tls {
         out: &mut [u8],
     ) -> Poll<io::Result<usize>> {
         loop {
-            // It may be what the other side waits for. Who does not take it may still send.
+            // The pending output may be what the other side waits for. A side that does not take it
+            // may still send.
             let flushed = self.poll_flush(cx, socket);
             if let Some(end) = &self.end {
                 return Poll::Ready(end.read(self.is_established));
@@ -138,8 +143,8 @@ impl Tls {
         }
     }
 
-    /// Takes what came from the socket, nothing at its end, and gives what was meant by it. What does
-    /// not belong to anything any more is thrown away.
+    /// Takes bytes that came from the socket, or none at its end, and writes the plain bytes to
+    /// `out`. Returns their number. Bytes behind the end of TLS are thrown away.
     fn take(&mut self, mut encrypted: &[u8], out: &mut [u8]) -> usize {
         if encrypted.is_empty() {
             self.ends(End::Cut);
@@ -150,7 +155,7 @@ impl Tls {
             match self.connection.read_tls(&mut encrypted) {
                 Ok(0) => self.ends(End::Said),
                 Ok(_) => taken += self.process(out.get_mut(taken..).unwrap_or_default()),
-                // It says so of a message that is too long.
+                // This error also stands for a message that is too long.
                 Err(e) => self.ends(End::Failed(rustls::Error::General(e.to_string()))),
             }
         }
@@ -167,7 +172,7 @@ impl Tls {
             }
         }
         let mut taken = 0;
-        // What came before something that is no good is good.
+        // Plain bytes that came before an invalid record are valid.
         while let Some(room) = out.get_mut(taken..).filter(|room| !room.is_empty()) {
             match self.connection.reader().read(room) {
                 Ok(n) if n > 0 => taken += n,
@@ -201,7 +206,7 @@ impl Tls {
         self.end = Some(end);
     }
 
-    /// The socket has failed.
+    /// Notes that the socket has failed.
     fn failed(&mut self, error: io::Error) -> io::Error {
         if !self.is_established && self.end.is_none() {
             self.news = Some(News::NotEstablished(Failure::Connection, error.to_string()));
@@ -218,12 +223,12 @@ impl Tls {
         ready!(self.poll_flush(cx, socket))?;
         match self.is_established {
             true => Poll::Ready(Ok(())),
-            // Whoever waits is polled again when it is.
+            // The task is polled again when the handshake is over.
             false => Poll::Pending,
         }
     }
 
-    /// Writes what can be written.
+    /// Writes as many bytes as can be written.
     pub(super) fn try_write(&mut self, socket: &TcpStream, bytes: &[u8]) -> io::Result<usize> {
         if !self.is_established {
             return Err(ErrorKind::WouldBlock.into());
@@ -254,7 +259,7 @@ impl Tls {
         }
     }
 
-    /// Whether everything is in the socket.
+    /// Writes to the socket as far as it takes bytes. Returns whether everything is in it.
     pub(super) fn try_flush(&mut self, socket: &TcpStream) -> io::Result<bool> {
         while self.connection.wants_write() {
             match self.connection.write_tls(&mut Socket(socket)) {
@@ -266,10 +271,11 @@ impl Tls {
         Ok(true)
     }
 
-    /// Half-close: ready when the other side was told. One that has gone will say so itself.
+    /// Ends the writing direction (half-close). Ready when the other side was told. A side that has
+    /// gone reports that itself.
     pub(super) fn poll_end(&mut self, cx: &mut Context<'_>, socket: &TcpStream) -> Poll<()> {
         if !self.is_established {
-            // Whoever waits is polled again when it is.
+            // The task is polled again when the handshake is over.
             let _ = self.poll_flush(cx, socket);
             return Poll::Pending;
         }
@@ -279,7 +285,7 @@ impl Tls {
         Poll::Ready(())
     }
 
-    /// The other side is told that nothing more comes, once that is flushed.
+    /// Queues close_notify, which the other side gets once that is flushed.
     pub(super) fn say_end(&mut self) {
         if !std::mem::replace(&mut self.has_ended, true) {
             self.connection.send_close_notify();
@@ -288,7 +294,7 @@ impl Tls {
 }
 
 impl End {
-    /// What who reads is told.
+    /// Returns the outcome that a reader gets.
     fn read(&self, is_established: bool) -> io::Result<usize> {
         match self {
             Self::Said | Self::Cut if !is_established => Err(ErrorKind::InvalidData.into()),

@@ -1,4 +1,4 @@
-//! TLS on one connection, with what comes cut at every place. No socket is needed for that.
+//! TLS on one connection, with the input cut at every place. No socket is needed for that.
 
 use std::io::Write;
 
@@ -13,7 +13,7 @@ const VERSIONS: [&SupportedProtocolVersion; 2] = [&version::TLS12, &version::TLS
 struct Wire {
     client: ClientConnection,
     tls: Tls,
-    /// What the agent has read, and what it meant.
+    /// The plain bytes that the agent has read.
     read: Vec<u8>,
 }
 
@@ -38,7 +38,7 @@ impl Wire {
         wire
     }
 
-    /// What the client has to send.
+    /// Takes the records that the client has to send.
     fn sent(&mut self) -> Vec<u8> {
         let mut sent = Vec::new();
         while self.client.wants_write() {
@@ -47,14 +47,14 @@ impl Wire {
         sent
     }
 
-    /// The agent gets this.
+    /// Hands these records to the agent.
     fn arrives(&mut self, bytes: &[u8]) {
         let mut out = vec![0; CHUNK_BYTES];
         let n = self.tls.take(bytes, &mut out);
         self.read.extend(&out[..n]);
     }
 
-    /// Both go on until neither has anything to say; what the client says comes in such pieces.
+    /// Exchanges records until neither side has any to send. The client's come in pieces of this size.
     fn talk(&mut self, piece: usize) {
         loop {
             let sent = self.sent();
@@ -76,7 +76,7 @@ impl Wire {
         }
     }
 
-    /// What the agent hears of the end.
+    /// Returns the end as the agent sees it.
     fn end(&self) -> Option<Result<usize, ErrorKind>> {
         let end = self.tls.end.as_ref()?;
         Some(end.read(self.tls.is_established()).map_err(|e| e.kind()))
@@ -116,7 +116,7 @@ fn a_full_read_behind_a_part_of_a_record_has_room() {
             wire.client.writer().write_all(part).unwrap();
             sent.extend(wire.sent());
         }
-        // All but the last byte of a record waits when a read brings as much as it can.
+        // All but the last byte of a record waits when a full read comes.
         let (first, rest) = sent.split_at(16 * 1024);
         wire.arrives(first);
         for bytes in rest.chunks(MAX_READ) {

@@ -1,4 +1,4 @@
-//! While the kernel carries a flow: the wait until the agent is needed.
+//! The wait until the agent is needed, while the kernel carries a flow.
 
 use std::{
     future::{Future, poll_fn},
@@ -8,7 +8,8 @@ use std::{
     time::Duration,
 };
 
-use dataplane::{Down, Quiet, Splice, policy::Action};
+use dataplane::{Down, Quiet, Splice};
+use policy::Action;
 use tokio::{
     net::TcpStream,
     time::{self, Instant},
@@ -17,10 +18,10 @@ use tokio::{
 use super::{marked, splice::failed};
 use crate::flows::Flow;
 
-/// What the kernel carries shows in `flows` and metrics after this long.
+/// The interval at which bytes that the kernel carries are added to `flows` and the metrics.
 const COUNT_EVERY: Duration = Duration::from_secs(10);
 
-/// In milliseconds: every flow is taken back and handed over again as often, for soaks.
+/// An interval in milliseconds, for soaks: every flow is taken back and handed over again as often.
 const RECALL: &str = "UNDERPASS_TEST_RECALL_MS";
 
 fn recalled_for_a_test() -> Option<Duration> {
@@ -31,24 +32,24 @@ fn recalled_for_a_test() -> Option<Duration> {
     })
 }
 
-/// Why a ride ends.
+/// The reason why a ride ends.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum End {
     /// A side has ended, or bytes have to go through the agent.
     Needed,
-    /// Somebody wants the flow back.
+    /// The flow was recalled.
     Recalled,
-    /// Another process goes on with it.
+    /// Another process goes on with the flow.
     Given,
-    /// A mark closes it, for this reason.
+    /// A mark closes the flow, for this reason.
     Marked(&'static str),
 }
 
 /// The socket that leads to the far application.
 enum Far {
-    /// Packets are redirected behind it.
+    /// Packets are redirected behind the socket, so the runtime does not watch it for input.
     Quiet(Quiet),
-    /// Nothing comes to it but what the agent is to read.
+    /// Only bytes for the agent to read come to the socket.
     Awake(TcpStream),
 }
 
@@ -75,10 +76,10 @@ impl Far {
     }
 }
 
-/// Waits until the agent is needed. `has_come`: there is something for it to read. `count` says
-/// whether it is needed for another reason.
+/// Waits until the agent is needed. `has_come`: whether there is something for it to read. `count`:
+/// counts, and says whether the agent is needed for another reason.
 ///
-/// Polled by hand: futures that each wait for one thing would be most of what a flow costs the agent
+/// The waits are polled by hand: a future for each would be most of what a flow costs the agent
 /// while the kernel carries it.
 pub(super) async fn ride(
     splice: &Splice,
@@ -98,7 +99,8 @@ pub(super) async fn ride(
             return Poll::Ready(End::Needed);
         }
         while called.as_mut().poll(cx).is_ready() {
-            // Where nobody reads the calls, everybody is called, again and again.
+            // When the agent cannot read which flows the kernel calls, it calls every flow, again
+            // and again.
             if has_come() {
                 return Poll::Ready(End::Needed);
             }
@@ -117,7 +119,7 @@ pub(super) async fn ride(
             if recall_every.is_some() || count() {
                 return Poll::Ready(End::Recalled);
             }
-            // A call that was lost costs a flow this long, and not its life.
+            // A lost call costs a flow this long, and not its life.
             if has_come() {
                 return Poll::Ready(End::Needed);
             }
@@ -130,12 +132,12 @@ pub(super) async fn ride(
     Ok((far, end))
 }
 
-/// What a letter asks for, if there is one.
+/// Carries out a letter, if there is one. Returns the end of the ride that it asks for.
 fn letter(flow: &Flow) -> Option<End> {
     if !flow.mailbox.is_full() {
         return None;
     }
-    // Once that is answered, nothing may pass unseen.
+    // Once the letter is answered, nothing may pass unseen.
     let Some(letter) = flow.mailbox.take_unless(Action::Enrich) else {
         return Some(End::Recalled);
     };

@@ -1,4 +1,4 @@
-//! The threads on which bytes move. A flow stays on the one that it was given to, so its
+//! The worker threads on which bytes move. A flow stays on the worker that it was given to, so its
 //! wake-ups never cross threads.
 
 use std::{
@@ -11,8 +11,8 @@ use tokio::{net::TcpStream, runtime, sync::mpsc};
 
 use super::{intake::Entered, relay, resume};
 
-/// Flows on their way to a worker. It takes them as fast as it can start tasks; when it
-/// cannot, intake waits.
+/// The most flows that wait for a worker. A worker takes them as fast as it can start tasks; when
+/// the queue is full, intake waits.
 const QUEUE: usize = 256;
 
 /// A flow's two sockets.
@@ -66,7 +66,8 @@ fn start_one(n: usize) -> io::Result<mpsc::Sender<Pair>> {
     Ok(queue)
 }
 
-/// Sockets belong to the runtime that they were made on until they are taken out.
+/// Moves a flow to this thread's runtime. A socket belongs to the runtime on which it was made
+/// until it is taken out.
 fn move_here(pair: Pair) -> io::Result<()> {
     let here = |stream: TcpStream| TcpStream::from_std(stream.into_std()?);
     let (client, database) = (here(pair.client)?, here(pair.database)?);

@@ -1,16 +1,16 @@
-//! What a flow asks again and again, with what was made of it.
+//! A small cache of the things that a flow asks again and again, with what was made of each.
 
 use std::sync::Arc;
 
 use cql::{Fingerprint, Statement};
 
-/// So many different things; of a flow that asks more, they are made again.
+/// The number of entries; a flow that asks more different things has them made again.
 const AT_HAND: usize = 16;
 
-/// See the module.
+/// The entries of one flow.
 pub(super) struct AtHand<T> {
     entries: Vec<Entry<T>>,
-    /// The next one to be replaced.
+    /// The index of the entry that is replaced next.
     oldest: usize,
 }
 
@@ -28,7 +28,7 @@ impl<T> AtHand<T> {
         }
     }
 
-    /// What is made of this.
+    /// Returns what was made of this statement, or makes it.
     pub(super) fn of(
         &mut self,
         statement: &Arc<Statement>,

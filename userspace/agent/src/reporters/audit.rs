@@ -1,12 +1,12 @@
-//! `audit`: who did what, as JSON lines.
+//! `audit`: a record of who did what, as JSON lines.
 //!
-//! On the flow's thread a record is put together of texts that are there already ([`record`]): who the flow
-//! is, written once, and what is asked, written once for each different thing. The journal's thread makes a
-//! line of it.
+//! The flow's thread puts a record together from texts that are there already ([`record`]): the
+//! flow's identity, written once, and the statement, written once for each different one. The
+//! journal's thread makes a line of it.
 //!
-//! Values are not in it: of a statement it has the fingerprint, which has none. With `statement = true` the
-//! text of a QUERY or PREPARE is shown, with the literals in it, unless there may be a password among them.
-//! Bound values are never shown.
+//! Values are left out: of a statement the line has the fingerprint, which has none. With
+//! `statement = true` the text of a QUERY or PREPARE is shown, with the literals in it, unless
+//! there may be a password among them. Bound values are never shown.
 
 mod record;
 mod selection;
@@ -152,20 +152,21 @@ impl Reporter for Audit {
     }
 }
 
-/// One flow's.
+/// The audit of one flow.
 struct FlowAudit {
     whose: Arc<Whose>,
-    /// How much of it was known when `who` was written.
+    /// The number of facts of the flow that were known when `who` was written.
     knows: usize,
     who: String,
     journal: Arc<Journal>,
     selection: Arc<Selection>,
     shows_statements: bool,
-    /// What is asked, in JSON.
+    /// The statements, in JSON.
     at_hand: AtHand<String>,
-    /// Kept for its room.
+    /// The buffer of a record, kept for reuse.
     record: Vec<u8>,
-    /// For which there is no room; the flow is held meanwhile. As many as there were requests under way.
+    /// Records for which there is no room. The flow is held meanwhile, so there are at most as many
+    /// as requests were under way.
     waiting: VecDeque<Box<[u8]>>,
 }
 
@@ -215,7 +216,7 @@ impl FlowAudit {
         self.record = record;
     }
 
-    /// The statement's text, where that may be shown.
+    /// Returns the statement's text, where it may be shown.
     fn shown(&self, details: &Details) -> Option<String> {
         let text = details
             .asked

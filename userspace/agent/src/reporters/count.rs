@@ -1,10 +1,10 @@
-//! `count`: how many frames of each opcode pass. No statement is looked at: of all steps it costs the
-//! least.
+//! `count`: the number of frames of each opcode that pass. No statement is looked at, so this step
+//! costs the least of all.
 
 use std::sync::Arc;
 
 use cql::{Completed, Details, Frame, Opcode};
-use dataplane::policy::RuleName;
+use policy::RuleName;
 use prometheus::IntCounter;
 use serde::Deserialize;
 
@@ -46,13 +46,14 @@ impl Reporter for Count {
     }
 }
 
-/// One for each opcode, of which each has one direction; the last two are for what has none.
+/// The number of counters: one for each opcode, of which each has one direction, and one for
+/// unknown opcodes of each direction.
 const COUNTERS: usize = Opcode::ALL.len() + 2;
 
 struct FlowCount {
     rule: RuleName,
     metrics: FrameMetrics,
-    /// Looked up when there is something to count.
+    /// The counters, looked up when there is something to count.
     counters: [Option<IntCounter>; COUNTERS],
 }
 

@@ -1,4 +1,4 @@
-//! `debug`: a line for each frame of some flows, for who looks for what a client and its database say to
+//! `debug`: a line for each frame of some flows, to find out what a client and its database say to
 //! each other.
 
 use std::{
@@ -21,13 +21,13 @@ use super::{
     journal::{self, Journal, JournalSettings, Place, WhenFull},
 };
 
-/// As the reporter is called.
+/// The reporter's name.
 const NAME: &str = "debug";
 
-/// As many bytes of a body, if nothing is said.
+/// The default of `bytes`.
 const BODY_BYTES: usize = 256;
 
-/// As many lines in a second, if nothing is said.
+/// The default of `per_second`.
 const PER_SECOND: u32 = 100;
 
 /// Writes a line for each frame of some flows.
@@ -63,7 +63,7 @@ pub struct Settings {
 #[derive(Debug)]
 struct Debug {
     journal: Keeps,
-    /// None: no body is shown.
+    /// The number of a body's bytes that are shown. None: no body is shown.
     bytes: Option<usize>,
     sample: f64,
     keys: RandomState,
@@ -116,9 +116,9 @@ impl Settings {
 }
 
 impl Debug {
-    /// Whether a flow is one of those that are shown: all of it, or nothing.
+    /// Whether a flow is in the sample. A flow is shown as a whole or not at all.
     fn shows(&self, flow: u64) -> bool {
-        // As many bits as a float has.
+        // As many bits as a float's mantissa has.
         let drawn = (self.keys.hash_one(flow) >> 11) as f64 / (1_u64 << 53) as f64;
         drawn < self.sample
     }
@@ -173,14 +173,14 @@ impl Reporter for Debug {
     }
 }
 
-/// Zero of the clock by which lines are counted.
+/// The zero of the clock by which lines are counted.
 static START: LazyLock<Instant> = LazyLock::new(Instant::now);
 
-/// So many in each second.
+/// A limit on the lines in each second.
 #[derive(Debug)]
 struct Rate {
     per_second: u32,
-    /// The second, and how many were in it: 32 bits each.
+    /// The current second, and the number of lines in it: 32 bits each.
     now: AtomicU64,
 }
 
@@ -192,7 +192,7 @@ impl Rate {
         }
     }
 
-    /// Whether there may be one more in this second.
+    /// Whether one more line is allowed in this second.
     fn allows(&self, second: u32) -> bool {
         let next = |now: u64| {
             let (of, count) = ((now >> 32) as u32, now as u32);
@@ -203,7 +203,7 @@ impl Rate {
     }
 }
 
-/// What every line of a flow begins with.
+/// The beginning of every line of a flow.
 #[derive(Debug)]
 struct Head {
     flow: u64,
@@ -217,7 +217,7 @@ struct FlowDebug {
     rate: Arc<Rate>,
     head: Head,
     skipped: IntCounter,
-    /// Kept from frame to frame.
+    /// The buffer of a record, kept from frame to frame.
     record: Vec<u8>,
 }
 
@@ -228,7 +228,7 @@ impl Following for FlowDebug {
         if !self.rate.allows(START.elapsed().as_secs() as u32) {
             return self.skipped.inc();
         }
-        // Passwords, and what stands for them, are for nobody.
+        // Passwords, and what replaces them, are never shown.
         let is_secret = matches!(
             frame.opcode,
             Some(Opcode::AuthResponse | Opcode::AuthChallenge | Opcode::AuthSuccess)
@@ -247,14 +247,14 @@ impl Following for FlowDebug {
     }
 }
 
-/// Of a frame whose body is not shown.
+/// The mark of a frame whose body is not shown.
 const NO_BODY: u8 = 0;
 const BODY: u8 = 1;
 
-/// Of a frame whose opcode is not known; the others are numbered from 0.
+/// The mark of a frame whose opcode is not known; known ones are numbered from 0.
 const NO_OPCODE: u8 = u8::MAX;
 
-/// What the journal's thread makes a line of.
+/// Appends the record of which the journal's thread makes a line.
 fn record(to: &mut Vec<u8>, unix_ms: u64, head: &Head, frame: &Frame<'_>, body: Option<&[u8]>) {
     to.extend(unix_ms.to_be_bytes());
     to.extend(head.flow.to_be_bytes());
@@ -278,7 +278,7 @@ fn record(to: &mut Vec<u8>, unix_ms: u64, head: &Head, frame: &Frame<'_>, body: 
     to.extend_from_slice(body.unwrap_or_default());
 }
 
-/// As it is written.
+/// A line as it is written.
 #[derive(Debug, Serialize)]
 struct Line<'r> {
     unix_ms: u64,
@@ -290,7 +290,7 @@ struct Line<'r> {
     flags: u8,
     stream: i16,
     opcode: &'static str,
-    /// Bytes of the body, as sent.
+    /// The length of the body in bytes, as sent.
     length: u32,
     #[serde(skip_serializing_if = "Option::is_none")]
     body: Option<String>,

@@ -1,10 +1,10 @@
-//! The parts of a record: numbers in little endian, and bytes behind their length.
+//! The fields of a record: numbers in little endian, and bytes behind their length.
 
-/// What is left of a record that is read.
+/// The rest of a record that is being read.
 pub(super) struct Fields<'r>(pub(super) &'r [u8]);
 
 impl<'r> Fields<'r> {
-    /// The next so many bytes. None, as from all of these: the record is cut short.
+    /// Takes this many bytes. None, here as in the methods below: the record is cut short.
     pub(super) fn take(&mut self, bytes: usize) -> Option<&'r [u8]> {
         let (taken, rest) = self.0.split_at_checked(bytes)?;
         self.0 = rest;
@@ -25,7 +25,7 @@ impl<'r> Fields<'r> {
     }
 }
 
-/// Writes what [`Fields::text`] reads.
+/// Appends a text as [`Fields::text`] reads it.
 pub(super) fn put_text(to: &mut Vec<u8>, text: &[u8]) {
     to.extend((text.len() as u32).to_le_bytes());
     to.extend_from_slice(text);

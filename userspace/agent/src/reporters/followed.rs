@@ -7,10 +7,10 @@ use cql::{Completed, Details, Frame, StreamId};
 use super::{Following, Means, Refusal, Reporters, Whose};
 use crate::flows::Flow;
 
-/// See the module.
+/// The reporters of one flow, and what they want to see.
 pub struct Followed {
     whose: Arc<Whose>,
-    /// Which requests are answered in the database's place, by stream: 65,536 at most.
+    /// The requests that are answered in the database's place, by stream: 65,536 at most.
     refusals: HashMap<StreamId, Refusal>,
     wants_requests: bool,
     wants_frames: bool,
@@ -21,7 +21,7 @@ pub struct Followed {
 }
 
 impl Followed {
-    /// By these.
+    /// Begins to report a flow to these reporters.
     pub fn by(reporters: &Reporters, flow: &Arc<Flow>, means: &Arc<Means>) -> Self {
         let whose = Arc::new(Whose::new(flow));
         let by = reporters.iter();
@@ -37,7 +37,7 @@ impl Followed {
         }
     }
 
-    /// A request and its response have passed.
+    /// Reports a request and its response, which have passed.
     pub fn completed(&mut self, completed: &Completed<'_>, details: &Details) {
         if let (Some(says), true) = (&details.asked.says, details.answered.accepts) {
             self.whose.says(says);
@@ -54,14 +54,14 @@ impl Followed {
         }
     }
 
-    /// A request gets no response.
+    /// Reports a request that gets no response.
     pub fn unanswered(&mut self, request: &Completed<'_>, details: &Details) {
         for following in &mut self.by {
             following.unanswered(request, details);
         }
     }
 
-    /// A frame passes.
+    /// Reports a frame that passes.
     pub fn frame(&mut self, frame: &Frame<'_>) {
         if self.wants_frames {
             for following in &mut self.by {
@@ -70,37 +70,37 @@ impl Followed {
         }
     }
 
-    /// The next responses on these streams are not the database's.
+    /// Notes that the next responses on these streams are not the database's.
     pub fn are_refused(&mut self, refusals: Vec<(StreamId, Refusal)>) {
-        // Nobody would take them out again.
+        // Nothing would take them out again.
         if self.wants_requests {
             self.refusals.extend(refusals);
         }
     }
 
-    /// Whether one of them is told of requests. Otherwise they are told of frames at most.
+    /// Whether a reporter wants requests. If not, the reporters want frames at most.
     pub fn wants_requests(&self) -> bool {
         self.wants_requests
     }
 
-    /// Whether one of them looks at the bodies of frames.
+    /// Whether a reporter looks at the bodies of frames.
     pub fn wants_bodies(&self) -> bool {
         self.wants_bodies
     }
 
-    /// Whether one of them looks at the texts of statements.
+    /// Whether a reporter looks at the texts of statements.
     pub fn wants_texts(&self) -> bool {
         self.wants_texts
     }
 
-    /// Whether one of them looks at what clients say of their traces.
+    /// Whether a reporter looks at the trace contexts of clients.
     pub fn wants_contexts(&self) -> bool {
         self.wants_contexts
     }
 
     /// Whether nothing more may be read from the client for now.
     pub fn holds(&mut self) -> bool {
-        // Each is asked: asking is what they get rid of things by.
+        // Every reporter is asked, because they write their waiting records when asked.
         let mut holds = false;
         for following in &mut self.by {
             holds |= following.holds();

@@ -1,4 +1,4 @@
-//! What `count` and `debug` count of frames.
+//! The metrics of `count` and `debug`.
 
 use std::{
     collections::HashSet,
@@ -6,28 +6,28 @@ use std::{
 };
 
 use cql::Opcode;
-use dataplane::policy::RuleName;
+use policy::RuleName;
 use prometheus::{IntCounter, IntCounterVec, Registry};
 
 use crate::{marks, metrics::counters_by};
 
-/// Rules beyond this many that have had such a step in this agent's life share a label.
+/// The most rules of this agent's life that get a label of their own; rules beyond them share one.
 const MAX_LABELS: usize = 1_000;
 
-/// Theirs.
+/// The label that such rules share.
 const OTHERS: &str = "others";
 
-/// See the module.
+/// The metrics of frames.
 #[derive(Clone, Debug)]
 pub struct FrameMetrics {
     passed: IntCounterVec,
     skipped: IntCounterVec,
-    /// Rules that have had a label.
+    /// The rules that have a label.
     rules: Arc<Mutex<HashSet<RuleName>>>,
 }
 
 impl FrameMetrics {
-    /// Declares and registers them.
+    /// Declares and registers the metrics.
     ///
     /// # Errors
     /// Two metrics of one name.
@@ -56,7 +56,7 @@ impl FrameMetrics {
         self.skipped("rule");
     }
 
-    /// Under which name a rule is counted.
+    /// Returns the name under which a rule is counted.
     pub(super) fn label(&self, rule: &RuleName) -> RuleName {
         let rule = marks::series_of(rule.clone());
         let mut rules = self.rules.lock().unwrap_or_else(PoisonError::into_inner);
@@ -72,7 +72,7 @@ impl FrameMetrics {
         }
     }
 
-    /// Frames of this kind.
+    /// Returns the counter of frames of this kind.
     pub(super) fn passed(
         &self,
         rule: &str,
@@ -84,13 +84,13 @@ impl FrameMetrics {
         self.passed.with_label_values(&labels)
     }
 
-    /// Frames without a line.
+    /// Returns the counter of frames without a line.
     pub(super) fn skipped(&self, rule: &str) -> IntCounter {
         self.skipped.with_label_values(&[rule])
     }
 }
 
-/// Who has sent it.
+/// Names the side that has sent a frame.
 pub(super) fn from(is_request: bool) -> &'static str {
     match is_request {
         true => "client",

@@ -1,9 +1,10 @@
-//! Journals: JSON lines that reporters write to a file, or to the agent's log, off the threads on which
-//! bytes move.
+//! Journals: JSON lines that reporters write to a file, or to the agent's log, off the threads on
+//! which bytes move.
 //!
-//! There is one for each path, however many rules name it, and it outlives a reload that still names it.
-//! A flow's thread hands a record to its [ring](export::Export); the journal's own thread makes a line of it
-//! and writes it. What does not fit is dropped and counted, or its flow is held, as the file says.
+//! There is one journal for each path, however many rules name it, and it outlives a reload that
+//! still names it. A flow's thread hands a record to its [ring](export::Export); the journal's own
+//! thread makes a line of it and writes it. A record that does not fit is dropped and counted, or
+//! its flow is held, as the configuration says.
 
 mod metrics;
 mod place;
@@ -26,7 +27,8 @@ use export::{Export, Full};
 
 use writing::Writing;
 
-/// What flows that have ended leave to a journal that has no room, in bytes. Beyond it, records are lost.
+/// The most bytes that flows which have ended leave to a journal that has no room. Beyond it,
+/// records are lost.
 const MAX_LEFT_BYTES: usize = 16 << 20;
 
 /// What happens to a record for which there is no room.
@@ -50,33 +52,34 @@ pub enum WhenFull {
     Hold,
 }
 
-/// How a journal is kept.
+/// The settings of a journal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JournalSettings {
-    /// Where its lines go.
+    /// The place where the lines go.
     pub to: Place,
-    /// See there.
+    /// The treatment of a record for which there is no room.
     pub when_full: WhenFull,
 }
 
-/// Makes a line of a record, with its end; nothing of one that it does not understand.
+/// A function that makes a line of a record, with the line's end. It makes nothing of a record that
+/// it does not understand.
 pub type Format = fn(&[u8], &mut Vec<u8>);
 
-/// What makes two journals one: a path. In the agent's log each has its own name.
+/// The identity of a journal: its path, or in the agent's log its name.
 #[derive(Debug, PartialEq, Eq, Hash)]
 enum At {
     Log(&'static str),
     File(PathBuf),
 }
 
-/// The open ones.
+/// The open journals.
 #[derive(Debug)]
 pub struct Journals {
     open: Mutex<HashMap<At, Weak<Journal>>>,
     pub(super) metrics: JournalMetrics,
 }
 
-/// An open one.
+/// An open journal.
 #[derive(Debug)]
 pub struct Journal {
     export: Export,
@@ -84,34 +87,34 @@ pub struct Journal {
     when_full: AtomicBool,
 }
 
-/// What a journal's thread shares with all others.
+/// The state that a journal's thread shares with all others.
 #[derive(Debug)]
 struct Kept {
-    /// As in `journal` of the metrics.
+    /// The label `journal` of the metrics.
     name: &'static str,
-    /// As it was opened.
+    /// The place as it was opened.
     to: Place,
     metrics: JournalMetrics,
     asked: Mutex<Asked>,
-    /// How often it has done what was asked.
+    /// The number of times that the thread has done what was asked.
     done: Mutex<u64>,
     is_done: Condvar,
 }
 
-/// What a journal's thread is asked to do.
+/// The requests to a journal's thread.
 #[derive(Debug, Default)]
 struct Asked {
-    /// To open the file anew, and to keep it like this.
+    /// New settings, with which the file is to be opened again.
     settings: Option<JournalSettings>,
-    /// To write what flows that have ended could not.
+    /// Records that flows which have ended could not write.
     left: Vec<Box<[u8]>>,
     left_bytes: usize,
-    /// Not to wait for a disk any more.
+    /// Set when the thread is not to wait for a disk any more.
     ends: bool,
 }
 
 impl Journals {
-    /// None is open yet.
+    /// Makes the register; no journal is open yet.
     pub fn new(metrics: JournalMetrics) -> Self {
         Self {
             open: Mutex::default(),
@@ -119,10 +122,11 @@ impl Journals {
         }
     }
 
-    /// The one at this path: opened, or, if it is already, opened anew and kept like this from here on.
+    /// Opens the journal at this path. One that is open already is opened again, with these
+    /// settings from here on.
     ///
     /// # Errors
-    /// It cannot be written to.
+    /// The place cannot be written to.
     pub fn open(
         &self,
         name: &'static str,
@@ -131,7 +135,7 @@ impl Journals {
     ) -> Result<Arc<Journal>, String> {
         let to = &settings.to;
         let cannot = |error| format!("cannot write to {to}: {error}");
-        // So that whoever reloads learns it, though there may be one open.
+        // Opened even if one is open, so that a reload learns of an error.
         let target = to.open().map_err(cannot)?;
         let at = match to.path() {
             None => At::Log(name),
@@ -161,7 +165,8 @@ impl Journals {
         Ok(journal)
     }
 
-    /// The agent ends: what was said so far is written, unless that takes longer than this for one of them.
+    /// Writes all records before the agent ends, unless that takes longer than `patience` for one
+    /// journal.
     pub fn finish(&self, patience: Duration) {
         let open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         for journal in open.values().filter_map(Weak::upgrade) {
@@ -171,10 +176,10 @@ impl Journals {
 }
 
 impl Journal {
-    /// Hands a record over. It never waits.
+    /// Hands a record over. Never waits.
     ///
     /// # Errors
-    /// There is no room. It is not counted.
+    /// There is no room. The record is not counted.
     pub fn push(&self, record: &[u8]) -> Result<(), Full> {
         self.export.push(record)
     }
@@ -184,17 +189,17 @@ impl Journal {
         self.when_full.load(Relaxed)
     }
 
-    /// Records that are not written because there is no room.
+    /// Counts a record that is not written because there is no room.
     pub fn drops(&self, why: Full) {
         self.kept.metrics.dropped(self.kept.name, why);
     }
 
-    /// A flow is held.
+    /// Counts a flow that is held.
     pub fn has_held(&self) {
         self.kept.metrics.held(self.kept.name);
     }
 
-    /// A flow that was held has ended.
+    /// Takes over the waiting records of a held flow that has ended.
     pub fn is_left(&self, records: impl IntoIterator<Item = Box<[u8]>>) {
         let mut asked = self.kept.asked();
         for record in records {
@@ -219,7 +224,7 @@ impl Journal {
 
     fn finish(&self, patience: Duration) {
         self.kept.asked().ends = true;
-        // What it was doing when it was called the first time may have been begun before.
+        // The first call may find the thread in work that it began before.
         for _ in 0..2 {
             let done = self
                 .kept
@@ -242,7 +247,7 @@ impl Journal {
 }
 
 impl Drop for Journal {
-    /// Nobody waits for its disk any more.
+    /// Tells the thread that nobody waits for its disk any more.
     fn drop(&mut self) {
         self.kept.asked().ends = true;
     }
@@ -326,7 +331,7 @@ mod tests {
         let journal = journals.open("j", &settings, as_it_is).unwrap();
         let record = [b'x'; 999];
         let mut pushed = 0;
-        // It takes some out before the pipe is full.
+        // The thread takes some records out before the pipe is full.
         eventually("it is full", || {
             let full = journal.push(&record).is_err();
             pushed += usize::from(!full);

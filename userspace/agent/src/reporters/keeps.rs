@@ -1,4 +1,5 @@
-//! A reporter's journal: described when the file is read, open when its rule is put into force.
+//! A reporter's journal: described when the policy file is read, opened when its rule is put into
+//! force.
 
 use std::sync::{Arc, OnceLock};
 
@@ -23,10 +24,10 @@ impl Keeps {
         }
     }
 
-    /// Opens it. A step is of one file, which is put into force once.
+    /// Opens the journal. A step belongs to one file, which is put into force once.
     ///
     /// # Errors
-    /// It cannot be written to.
+    /// The journal cannot be written to.
     pub(super) fn open(
         &self,
         journals: &Journals,
@@ -37,13 +38,13 @@ impl Keeps {
         Ok(())
     }
 
-    /// None before that: no rule is in force then.
+    /// Returns the journal. None before it is opened: no rule is in force then.
     pub(super) fn get(&self) -> Option<&Arc<Journal>> {
         self.open.get()
     }
 }
 
-/// Is told, and tells nobody.
+/// A reporter's part in a flow that it does not report.
 pub(super) struct Nobody;
 
 impl Following for Nobody {

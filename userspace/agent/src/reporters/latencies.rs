@@ -1,16 +1,16 @@
-//! Latencies counted in buckets that many threads add to at the same time.
+//! Latencies, counted in buckets to which many threads add at the same time.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Buckets to a factor of two: a quantile is at most 3 % off.
+/// The buckets in a factor of two: a quantile is at most 3 % off.
 const PER_OCTAVE: u64 = 16;
 
-/// Factors of two above [`PER_OCTAVE`] µs: up to 67 s. What takes longer counts as that.
+/// The factors of two above [`PER_OCTAVE`] µs: up to 67 s. Longer latencies count as that.
 const OCTAVES: u64 = 22;
 
 const BUCKETS: usize = (PER_OCTAVE * (OCTAVES + 1)) as usize;
 
-/// See the module. 3 KiB.
+/// A histogram of latencies. 3 KiB.
 #[derive(Debug)]
 pub(super) struct Latencies {
     counts: [AtomicU64; BUCKETS],
@@ -25,26 +25,26 @@ impl Default for Latencies {
 }
 
 impl Latencies {
-    /// One more.
+    /// Counts a latency.
     pub(super) fn record(&self, micros: u64) {
         if let Some(count) = self.counts.get(bucket(micros)) {
             count.fetch_add(1, Relaxed);
         }
     }
 
-    /// How many there are.
+    /// Returns the number of latencies.
     pub(super) fn count(&self) -> u64 {
         self.counts.iter().map(|count| count.load(Relaxed)).sum()
     }
 
-    /// What about this part of them does not exceed, in µs. 0 if there are none.
+    /// Returns the latency in µs that about this part of all does not exceed. 0 if there are none.
     pub(super) fn quantile(&self, part: f64) -> u64 {
         let (lowest, highest) = bounds(self.bucket_of(part));
         lowest + (highest - lowest) / 2
     }
 
-    /// Two latencies in µs, near each other: fewer than this part of all do not exceed the first, and at
-    /// least this part do not exceed the second.
+    /// Returns two latencies in µs, near each other: fewer than this part of all do not exceed the
+    /// first, and at least this part do not exceed the second.
     pub(super) fn around(&self, part: f64) -> (u64, u64) {
         let (lowest, highest) = bounds(self.bucket_of(part));
         (lowest.saturating_sub(1), highest)
@@ -63,19 +63,20 @@ impl Latencies {
         0
     }
 
-    /// Halves what has been counted, so that what comes counts for more.
+    /// Halves the counts, so that later latencies count for more.
     pub(super) fn fade(&self) {
         self.counts.iter().for_each(halve);
     }
 }
 
-/// What is added meanwhile stays.
+/// Halves a count. Additions at the same time are kept.
 pub(super) fn halve(count: &AtomicU64) {
-    // It always has a new value, so this cannot fail.
+    // The closure always returns a value, so this cannot fail.
     let _ = count.fetch_update(Relaxed, Relaxed, |count| Some(count / 2));
 }
 
-/// The first [`PER_OCTAVE`] are 1 µs wide; the others, that of the power of two that they are in.
+/// Returns a latency's bucket. The first [`PER_OCTAVE`] buckets are 1 µs wide; the others have the
+/// width of their power of two.
 fn bucket(micros: u64) -> usize {
     let octave = micros
         .checked_ilog2()
@@ -85,7 +86,7 @@ fn bucket(micros: u64) -> usize {
     (within as usize).min(BUCKETS - 1)
 }
 
-/// The least and the most that a bucket holds.
+/// Returns the least and the greatest latency of a bucket.
 fn bounds(bucket: u64) -> (u64, u64) {
     let octave = (bucket / PER_OCTAVE).saturating_sub(1);
     let lowest = (bucket - octave * PER_OCTAVE) << octave;

@@ -1,9 +1,9 @@
-//! Reporters: steps of a pipeline that change nothing. They are told what was asked and answered, and
-//! tell others.
+//! Reporters: steps of a pipeline that change nothing. They see requests and answers, and report
+//! them.
 //!
-//! Each is one file, and one line in the list below. A [`Reporter`] is shared by all flows of its rule;
-//! what it does with one flow is a [`Following`]. They see what the client sent and what it was sent,
-//! wherever they stand in the list of steps.
+//! Each reporter is one file, and one line in the list below. A [`Reporter`] is shared by all flows
+//! of its rule; its part in one flow is a [`Following`]. Reporters see what the client sent and
+//! what the client got, wherever they are in the list of steps.
 
 mod at_hand;
 mod audit;
@@ -45,130 +45,136 @@ use crate::{
 };
 use keeps::{Keeps, Nobody};
 
-/// One step of a pipeline, shared by all flows of its rule.
+/// A step that reports, shared by all flows of its rule.
 pub trait Reporter: fmt::Debug + Send + Sync {
-    /// As in the configuration, and as a metric's label.
+    /// Returns the name in the configuration, which is a metric's label, too.
     fn name(&self) -> &'static str;
 
-    /// The journal that it writes to.
+    /// Returns the settings of the journal that the reporter writes to.
     fn journal(&self) -> Option<&JournalSettings> {
         None
     }
 
-    /// Reads the certificates that it names, as [`Self::open`] does, for who only wants to know whether they are good.
+    /// Reads the certificates that the step names, as [`Self::open`] does, only to check whether
+    /// they are good.
     ///
     /// # Errors
-    /// Which is not, and why.
+    /// Names the bad certificate, and the reason.
     fn reads(&self) -> Result<(), String> {
         Ok(())
     }
 
-    /// Opens what it needs, before its rule is in force.
+    /// Opens what the step needs, before its rule is in force.
     ///
     /// # Errors
-    /// What cannot be opened, and why.
+    /// Names what cannot be opened, and the reason.
     fn open(&self, means: &Means) -> Result<(), String> {
         let _ = means;
         Ok(())
     }
 
-    /// Whether it is told of requests. For one that only wants frames no statement is looked at.
+    /// Whether the reporter wants requests. For one that only wants frames no statement is looked
+    /// at.
     fn wants_requests(&self) -> bool {
         true
     }
 
-    /// Whether it is told of frames.
+    /// Whether the reporter wants frames.
     fn wants_frames(&self) -> bool {
         false
     }
 
-    /// Whether it looks at [the bodies of frames](cql::Frame::body).
+    /// Whether the reporter looks at [the bodies of frames](cql::Frame::body).
     fn wants_bodies(&self) -> bool {
         false
     }
 
-    /// Whether it looks at [the texts of statements](cql::Asked::text).
+    /// Whether the reporter looks at [the texts of statements](cql::Asked::text).
     fn wants_texts(&self) -> bool {
         false
     }
 
-    /// Whether it looks at [what clients say of their traces](cql::Details::context).
+    /// Whether the reporter looks at [the trace contexts of clients](cql::Details::context).
     fn wants_contexts(&self) -> bool {
         false
     }
 
-    /// Its part in a flow that begins, or that is read again.
+    /// Makes the reporter's part in a flow that begins, or that is read again.
     fn follow(&self, whose: &Arc<Whose>, means: &Arc<Means>) -> Box<dyn Following>;
 }
 
-/// What a reporter does with one flow. Called on the threads on which bytes move: it never waits, and
+/// A reporter's part in one flow. Called on the threads on which bytes move: it never waits, and
 /// allocates nothing for what it has seen before.
 pub trait Following: Send + Sync {
-    /// A request and its response have passed.
+    /// Reports a request and its response, which have passed.
     fn completed(&mut self, completed: &Completed<'_>, details: &Details);
 
-    /// In its place, of a request that a transform has answered, and that has not reached the database.
+    /// Reports, instead of [`Self::completed`], a request that a transform has answered, and that
+    /// has not reached the database.
     fn refused(&mut self, by: Refusal, completed: &Completed<'_>, details: &Details) {
         let _ = by;
         self.completed(completed, details);
     }
 
-    /// A request to which there will be no response: its flow has ended, or is not read any more.
+    /// Reports a request to which there will be no response: its flow has ended, or is not read any
+    /// more.
     fn unanswered(&mut self, request: &Completed<'_>, details: &Details) {
         let _ = (request, details);
     }
 
-    /// A frame passes. Only told to one that wants them.
+    /// Reports a frame that passes. Only called for a reporter that wants frames.
     fn frame(&mut self, frame: &Frame<'_>) {
         let _ = frame;
     }
 
-    /// Whether nothing more may be read from the client before it has got rid of what it has to say. Asked
-    /// again after a while.
+    /// Whether nothing more may be read from the client until the waiting records are written.
+    /// Writes as many as it can, and is called again after a while.
     fn holds(&mut self) -> bool {
         false
     }
 }
 
-/// Which transform has answered a request, and why.
+/// The transform that has answered a request, and the reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// The transform's name, or what became of what no transform could be shown.
+    /// The transform's name, or `unseen` for a request that could not be shown to the transforms.
     pub step: &'static str,
-    /// As in the metrics.
+    /// The reason, as in the metrics.
     pub reason: &'static str,
 }
 
 /// The reporters of a rule.
 pub type Reporters = Arc<[Box<dyn Reporter>]>;
 
-/// What reporters and effects need of the agent, and what outlives them: a reload makes new ones.
+/// The services that reporters and effects need of the agent. They outlive reporters and effects,
+/// of which a reload makes new ones.
 #[derive(Debug)]
 pub struct Means {
-    /// What `audit` and `slowlog` write.
+    /// The journals of `audit` and `slowlog`.
     pub journals: Journals,
-    /// Where spans go.
+    /// The collectors that get spans.
     pub collectors: Collectors,
-    /// Redis, for answers that are given again.
+    /// The Redis servers of `cache`.
     pub caches: Caches,
-    /// Second clusters.
+    /// The second clusters of `mirror`.
     pub mirrors: Mirrors,
-    /// What `coalesce` counts.
+    /// The metrics of `coalesce` (write batching).
     pub coalesce: CoalesceMetrics,
-    /// Connections that flows share.
+    /// The shared connections of `fold` (connection multiplexing).
     pub folds: Folds,
-    /// What `count` and `debug` count.
+    /// The metrics of `count` and `debug`.
     pub frames: FrameMetrics,
-    /// What `stats` counts.
+    /// The counts of `stats`.
     pub stats: stats::Counted,
-    /// What is counted of every flow.
+    /// The statements of all flows, as they are counted without a step.
     pub statements: Arc<Statements>,
     /// The keys of transforms that encrypt.
     pub rings: Rings,
 }
 
 impl Means {
-    /// Declares and registers their metrics. `agents`: what is counted among the agent's own.
+    /// Declares and registers the services' metrics. `agents`: the agent's own metrics, which some
+    /// services share.
     ///
     /// # Errors
     /// Two metrics of one name.
@@ -200,7 +206,7 @@ impl Means {
     }
 }
 
-/// The id of a trace as Cassandra writes it, so that it can be looked up in `system_traces`.
+/// Writes a trace's id as Cassandra writes it, so that it can be looked up in `system_traces`.
 fn uuid(id: [u8; 16]) -> String {
     let id = u128::from_be_bytes(id);
     let part = |from: u32, bits: u32| (id >> from) & ((1 << bits) - 1);
@@ -214,7 +220,7 @@ fn uuid(id: [u8; 16]) -> String {
     )
 }
 
-/// Whether it is one of those that a list of statements is for.
+/// Whether a statement of this kind belongs into a list of statements.
 fn asks_for_data(kind: StatementKind) -> bool {
     use StatementKind as Kind;
     !matches!(
@@ -237,10 +243,10 @@ macro_rules! reporters {
         }
 
         impl Settings {
-            /// The step. Nothing is opened or made before a flow is followed.
+            /// Makes the step. Nothing is opened or made before a flow is followed.
             ///
             /// # Errors
-            /// Which setting cannot be, and what it should be.
+            /// Names the bad setting, and what it should be.
             pub fn build(self) -> Result<Box<dyn Reporter>, String> {
                 match self {
                     $(Self::$variant(settings) => settings.build(),)+

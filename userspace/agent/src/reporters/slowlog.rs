@@ -21,19 +21,19 @@ use super::{
 };
 use crate::config;
 
-/// As the reporter is called.
+/// The reporter's name.
 const NAME: &str = "slowlog";
 
-/// What takes longer has timed out.
+/// The longest `over`: a statement that takes longer has timed out.
 const LONGEST: Duration = Duration::from_secs(3600);
 
-/// The rarest that are looked for: they are found among [`RECENT`] times as many.
+/// The greatest `slowest_one_in`. One in so many is found among [`RECENT`] times as many.
 const MOST_IN: u64 = 1_000_000;
 
-/// Of the statements that were slow before, so many times `slowest_one_in` count.
+/// The number of recent statements that count, in multiples of `slowest_one_in`.
 const RECENT: u64 = 64;
 
-/// What is slow is found out again after so many statements.
+/// The number of statements after which the limit of slowness is computed again.
 const LOOK_EVERY: u64 = 64;
 
 /// Writes a line for each slow statement. Needs `over` or `slowest_one_in`, or both.
@@ -69,25 +69,27 @@ struct Slowlog {
     slow: Arc<Slow>,
 }
 
-/// What is slow.
+/// The test whether a statement is slow.
 #[derive(Debug)]
 struct Slow {
     over_us: Option<u64>,
     slowest: Option<Slowest>,
 }
 
-/// The slowest one of so many, among those of late.
+/// The test for the slowest one of so many, among recent statements.
 #[derive(Debug)]
 struct Slowest {
     one_in: u64,
     latencies: Latencies,
     seen: AtomicU64,
-    /// How many of those were the slowest.
+    /// The number of statements in `seen` that counted as the slowest.
     found: AtomicU64,
-    /// What takes longer than this, in µs, is one of them. Nothing is before enough has been seen.
+    /// The latency in µs above which a statement is one of the slowest. No statement is before
+    /// enough have been seen.
     over_us: AtomicU64,
-    /// What takes longer than this and not as long as that may be: latencies are only known so well.
-    /// It is if fewer than one of so many were.
+    /// The latency in µs above which, up to `over_us`, a statement may be one of the slowest:
+    /// latencies are only known as precisely as a bucket. It is one if fewer than one of `one_in`
+    /// were found.
     perhaps_us: AtomicU64,
 }
 
@@ -109,7 +111,7 @@ impl Settings {
                 "slowest_one_in: expected 2 to {MOST_IN}, found {one_in}"
             )),
         });
-        // What is lost with the host is no longer slow.
+        // The file is never synced: a line that is lost with the host is not worth waiting for.
         let to = match self.file {
             None => Place::Log,
             Some(path) => Place::file(path, self.max_bytes, self.keep, Fsync::Never)?,
@@ -157,9 +159,9 @@ impl Reporter for Slowlog {
 }
 
 impl Slow {
-    /// Whether one that took so long is.
+    /// Whether a statement that took this long is slow.
     fn is(&self, micros: u64) -> bool {
-        // Both are asked: what is slow anyway counts for the slowest, too.
+        // Both are asked: a statement that is slow anyway counts for the slowest, too.
         let is_slowest = self
             .slowest
             .as_ref()
@@ -233,11 +235,11 @@ impl Following for FlowSlowlog {
     }
 }
 
-/// What is said of a statement. What is not known, or there is none of, is left out; there are no
+/// A line on a statement. A field that is not known, or does not apply, is left out. There are no
 /// values in it.
 #[derive(Debug, Serialize)]
 struct Line<'l> {
-    /// When its response had passed.
+    /// The time when the response had passed.
     unix_ms: u64,
     rule: &'l str,
     flow: u64,
@@ -279,16 +281,16 @@ struct Line<'l> {
 
 #[derive(Debug, Serialize)]
 struct Parameters {
-    /// How many statements of a batch.
+    /// The number of a batch's statements.
     statements: u16,
-    /// How many values are bound.
+    /// The number of bound values.
     values: u32,
     consistency: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     serial_consistency: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     page_size: Option<i32>,
-    /// It asks for a later page.
+    /// Whether the request asks for a later page.
     later_page: bool,
 }
 
@@ -327,7 +329,7 @@ impl<'l> Line<'l> {
 
     fn to_json(&self) -> String {
         let text = serde_json::to_string(self).unwrap_or_default();
-        // JSON allows some of them, and terminals obey.
+        // JSON allows some control characters, and terminals obey them.
         match text.contains(char::is_control) {
             true => text.replace(char::is_control, "?"),
             false => text,
@@ -381,7 +383,7 @@ mod tests {
         let pass = |micros, times: u64| (0..times).filter(|_| slowest.is(micros)).count();
         assert!((900..=1_000).contains(&pass(1_000, 10_000)));
         assert_eq!(pass(2_000, 1), 1);
-        // When all are slower, that is not slow.
+        // When all statements are slower, none of them is slow.
         assert!((1_000..1_300).contains(&pass(50_000, 10_000)));
         assert_eq!(pass(20_000, 1), 0);
         assert_eq!(pass(80_000, 1), 1);

@@ -1,10 +1,11 @@
 //! `trace`: a span for each request that is sampled, to a collector of OpenTelemetry's.
 //!
-//! On the flow's thread it is decided whether a request is traced ([`sampling`]), and nothing else is done for
-//! those that are not. Of the others a record is put together of parts that are there already ([`parts`]);
-//! the collector's thread makes spans of records, and sends them ([`collectors`]).
+//! The flow's thread decides whether a request is traced ([`sampling`]), and does nothing else for
+//! requests that are not. For the others it puts a record together from parts that are there
+//! already ([`parts`]). The collector's thread makes spans of records, and sends them
+//! ([`collectors`]).
 //!
-//! Values are not in it: of a statement it has the fingerprint, which has none.
+//! Values are left out: of a statement the span has the fingerprint, which has none.
 
 mod client;
 mod collectors;
@@ -57,7 +58,7 @@ fn service() -> String {
     "underpass".to_owned()
 }
 
-/// The longest that a service may be called.
+/// The longest name of a service.
 const MAX_SERVICE_BYTES: usize = 255;
 
 struct Trace {
@@ -125,7 +126,8 @@ impl Reporter for Trace {
     }
 
     fn open(&self, means: &Means) -> Result<(), String> {
-        // A step is of one file, which is put into force once; and again when the next one could not be.
+        // A step belongs to one file, which is put into force once, and again if the next file
+        // could not be.
         if self.open.get().is_none() {
             let tls = self.tls.as_ref();
             let collector = means.collectors.open(&self.endpoint, tls, &self.service)?;
@@ -154,15 +156,15 @@ impl Reporter for Trace {
     }
 }
 
-/// One flow's.
+/// The tracing of one flow.
 struct FlowTrace {
     sampling: Sampling,
     collector: Arc<Collector>,
     whose: Arc<Whose>,
-    /// Its part of spans, and how much of it was known when that was made.
+    /// The flow's part of spans, with the number of facts that were known when it was made.
     who: Option<(usize, Vec<u8>)>,
     at_hand: AtHand<Vec<u8>>,
-    /// Kept for its room.
+    /// The buffer of a record, kept for reuse.
     record: Vec<u8>,
 }
 

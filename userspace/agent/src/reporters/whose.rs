@@ -1,4 +1,4 @@
-//! Whose flow it is that reporters follow.
+//! The identity of a flow, for its reporters.
 
 use std::{
     fmt,
@@ -7,18 +7,18 @@ use std::{
 };
 
 use cql::Says;
-use dataplane::policy::RuleName;
+use policy::RuleName;
 
 use crate::flows::Flow;
 
-/// See the module.
+/// A flow, its rule, and what its handshake has told of the client.
 pub struct Whose {
     /// The flow.
     pub flow: Arc<Flow>,
     /// The rule that decided it.
     pub rule: RuleName,
-    /// The client's cgroup, if it is on this host. Looked up when it is first asked for, which is better
-    /// soon: it takes reading a few files, and a process that is there.
+    /// The client's cgroup, if the client is on this host. It is looked up when it is first asked
+    /// for. That should be soon: it takes reading a few files, and the process has to be there.
     pub cgroup: LazyLock<Option<String>, Find>,
     user: OnceLock<Box<str>>,
     application: OnceLock<Box<str>>,
@@ -35,7 +35,7 @@ impl fmt::Debug for Whose {
 }
 
 impl Whose {
-    /// Of a flow whose rule is decided.
+    /// Describes a flow whose rule is decided.
     pub fn new(flow: &Arc<Flow>) -> Self {
         let of = flow.clone();
         let find: Find = Box::new(move || {
@@ -64,22 +64,23 @@ impl Whose {
         whose
     }
 
-    /// Who has logged in, where that is known: by SASL PLAIN, while the flow was read.
+    /// Returns the user that has logged in, where that is known: by SASL PLAIN, while the flow was
+    /// read.
     pub fn user(&self) -> Option<&str> {
         self.user.get().map(|user| &**user)
     }
 
-    /// STARTUP's APPLICATION_NAME, where that is known.
+    /// Returns the STARTUP's APPLICATION_NAME, where that is known.
     pub fn application(&self) -> Option<&str> {
         self.application.get().map(|name| &**name)
     }
 
-    /// STARTUP's DRIVER_NAME and DRIVER_VERSION, where they are known.
+    /// Returns the STARTUP's DRIVER_NAME and DRIVER_VERSION, where they are known.
     pub fn driver(&self) -> [Option<&str>; 2] {
         [&self.driver, &self.driver_version].map(|known| known.get().map(|name| &**name))
     }
 
-    /// How much of this is known by now: it only grows.
+    /// Returns the number of facts that are known by now. It only grows.
     pub fn knows(&self) -> usize {
         let known = [
             &self.user,
@@ -91,19 +92,20 @@ impl Whose {
         known + usize::from(self.flow.backend().is_some())
     }
 
-    /// The name of the client's process, if that is on this host.
+    /// Returns the name of the client's process, if that is on this host.
     pub fn process(&self) -> Option<&str> {
         let process = &self.flow.process;
         (!process.is_elsewhere()).then_some(process.name.as_str())
     }
 
-    /// The database's address.
+    /// Returns the database's address.
     pub fn coordinator(&self) -> SocketAddr {
         let dialled = self.flow.orig_dst.socket_addr();
         self.flow.backend().unwrap_or(dialled)
     }
 
-    /// The database has accepted what the client says. The first one counts.
+    /// Notes what the client says of itself, which the database has accepted. Only the first value
+    /// counts.
     pub(super) fn says(&self, says: &Says) {
         let set = |to: &OnceLock<Box<str>>, value: &Option<Box<str>>| {
             if let (None, Some(value)) = (to.get(), value) {

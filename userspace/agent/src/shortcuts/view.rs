@@ -1,6 +1,7 @@
 //! Flows on the shortcut, as `/flows` shows them.
 
-use dataplane::{Cause, policy::Action, shortcut::OnShortcut};
+use dataplane::{Cause, shortcut::OnShortcut};
+use policy::Action;
 use serde::Serialize;
 
 use super::{Shared, with};
@@ -97,7 +98,8 @@ pub fn views(dataplane: &Shared) -> Vec<ShortcutView> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use dataplane::{OrigDst, Process, SockCookie, Untouched, policy::RuleName};
+    use dataplane::{OrigDst, Process, SockCookie, Untouched};
+    use policy::RuleName;
     use std::time::Duration;
 
     fn shown(taken: Option<[u64; 2]>, refused: Option<Cause>) -> String {

@@ -1,28 +1,31 @@
-//! What several rules have in common, where it is not known yet which of them it is.
+//! The TLS settings that several rules have in common, where it is not known yet which of them a
+//! flow meets.
 
 use std::sync::Arc;
 
-use dataplane::policy::{Action, Candidate, Fact, Policy, RuleName, Session};
+use policy::{Action, Candidate, Fact, Policy, RuleName, Session};
 
 use super::{RuleTls, TlsRules};
 
-/// What they say of TLS.
+/// The TLS settings that these rules have in common.
 #[derive(Debug)]
 pub enum Common {
-    /// Nothing.
+    /// No rule has any.
     None,
-    /// All of them this.
+    /// All rules have these.
     All(Arc<RuleTls>),
-    /// Not all the same. `strict`: some want what is plain to be encrypted, or refused.
+    /// The rules differ. `strict`: some rules refuse an unencrypted client, or encrypt its bytes
+    /// towards the database.
     Differ {
-        /// See there.
+        /// Whether some rules refuse an unencrypted client, or encrypt its bytes towards the
+        /// database.
         strict: bool,
     },
 }
 
 impl Common {
-    /// Of the rules that enrich and that a flow may still meet, if its client encrypts or does not, and
-    /// nothing else is known of its session.
+    /// Finds the settings of the rules that enrich and that a flow may still meet, if its client
+    /// encrypts or does not, and nothing else is known of its session.
     pub fn of(rules: &TlsRules, policy: &Policy, flow: &Candidate, is_encrypted: bool) -> Self {
         let session = Session {
             tls: Fact::Is(is_encrypted),

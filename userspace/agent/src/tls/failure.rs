@@ -1,13 +1,13 @@
-//! Why TLS fails.
+//! The reasons why TLS fails.
 
 use rustls::{AlertDescription, CertificateError, Error};
 
 use super::Side;
 
-/// As in `underpass_tls_handshakes_failed_total`.
+/// The reason of a failure: the label in `underpass_tls_handshakes_failed_total`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failure {
-    /// It took too long.
+    /// The handshake took too long.
     Deadline,
     /// The connection ended.
     Ended,
@@ -19,22 +19,22 @@ pub enum Failure {
     NoCertificate,
     /// The certificate is not valid any more, or not yet.
     Expired,
-    /// The certificate is signed by somebody else.
+    /// The certificate is signed by an unknown authority.
     UnknownIssuer,
-    /// The certificate is another's.
+    /// The certificate has another name.
     WrongName,
-    /// The certificate is bad otherwise.
+    /// The certificate is bad in another way.
     BadCertificate,
     /// No version or cipher is common to both.
     Incompatible,
-    /// The other side says that it cannot go on.
+    /// The other side has sent an alert.
     Alert,
-    /// What came is no TLS, or not as TLS is to be.
+    /// The bytes that came are no TLS, or violate it.
     Malformed,
 }
 
 impl Failure {
-    /// All.
+    /// All reasons.
     pub const ALL: [Self; 12] = [
         Self::Deadline,
         Self::Ended,
@@ -50,7 +50,7 @@ impl Failure {
         Self::Malformed,
     ];
 
-    /// Of what rustls says.
+    /// Classifies an error of rustls.
     pub fn of(error: &Error) -> Self {
         match error {
             Error::NoCertificatesPresented => Self::NoCertificate,
@@ -59,7 +59,7 @@ impl Failure {
                 | CertificateError::ExpiredContext { .. }
                 | CertificateError::NotValidYet
                 | CertificateError::NotValidYetContext { .. } => Self::Expired,
-                // An issuer's name is not its key.
+                // An issuer of the same name may have another key.
                 CertificateError::UnknownIssuer | CertificateError::BadSignature => {
                     Self::UnknownIssuer
                 }
@@ -74,7 +74,7 @@ impl Failure {
         }
     }
 
-    /// As in metrics.
+    /// Returns the label in metrics.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Deadline => "deadline",
@@ -92,7 +92,7 @@ impl Failure {
         }
     }
 
-    /// What to do about it.
+    /// Advises what to do about the failure.
     pub fn advice(self, side: Side) -> &'static str {
         match (side, self) {
             (Side::Client, Self::Plain) => {

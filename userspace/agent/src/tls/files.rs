@@ -1,5 +1,5 @@
-//! Certificates and keys: files, read and checked. An error begins with the key of the rule that names
-//! the file, and says what is wrong in one line.
+//! Certificates and keys: their files are read and checked. An error begins with the key of the
+//! rule that names the file, and describes the mistake in one line.
 
 use std::{
     fs,
@@ -17,13 +17,14 @@ use rustls::{
 
 use super::made::Hears;
 
-/// A chain of certificates has a few KiB, a bundle of all public authorities less than half of this.
+/// The largest file. A chain of certificates has a few KiB, a bundle of all public authorities less
+/// than half of this.
 const MAX_FILE_BYTES: u64 = 1024 * 1024;
 
-/// Anybody's who is neither the owner nor of the group.
+/// The mode bits of users who are neither the owner nor in the group.
 const OTHERS: u32 = 0o007;
 
-/// A certificate with those that have signed it, and its key.
+/// Reads a certificate with the chain that has signed it, and its key.
 pub(super) fn own(
     hears: &mut Hears,
     cert_key: &str,
@@ -43,7 +44,7 @@ pub(super) fn own(
     Ok((chain, secret))
 }
 
-/// What rustls says of a certificate and a key.
+/// Explains rustls's error on a certificate and a key.
 pub(super) fn mismatch(error: &Error, cert: &Path, key: &Path) -> String {
     match error {
         Error::InconsistentKeys(_) => format!(
@@ -59,7 +60,7 @@ pub(super) fn mismatch(error: &Error, cert: &Path, key: &Path) -> String {
     }
 }
 
-/// Those whose signature counts.
+/// Reads the authorities whose signature counts.
 pub(super) fn roots(hears: &mut Hears, key: &str, path: &Path) -> Result<RootCertStore, String> {
     let mut roots = RootCertStore::empty();
     for certificate in certificates(hears, key, path)? {
@@ -95,7 +96,7 @@ fn certificates(
 
 fn read(hears: &mut Hears, key: &str, path: &Path, is_secret: bool) -> Result<Vec<u8>, String> {
     let unreadable = |e| format!("{key}: cannot read {}: {e}", path.display());
-    // Before it is opened: a pipe would have the agent wait.
+    // Checked before the file is opened: opening a pipe would make the agent wait.
     let about = fs::metadata(path).map_err(unreadable)?;
     if !about.is_file() {
         return Err(format!(

@@ -1,11 +1,11 @@
-//! How handshakes went: those of flows, and those of connections that flows share.
+//! The counts of handshakes: those of flows, and those of shared connections.
 
 use prometheus::{IntCounterVec, Registry};
 
 use super::{Failure, Side};
 use crate::metrics::counters_by;
 
-/// `underpass_tls_handshakes_total` and `underpass_tls_handshakes_failed_total`.
+/// The metrics `underpass_tls_handshakes_total` and `underpass_tls_handshakes_failed_total`.
 #[derive(Clone, Debug)]
 pub struct Handshakes {
     succeeded: IntCounterVec,
@@ -13,7 +13,7 @@ pub struct Handshakes {
 }
 
 impl Handshakes {
-    /// Declares and registers them; all are there from the beginning.
+    /// Declares and registers the metrics; all labels are there from the beginning.
     ///
     /// # Errors
     /// Two metrics of one name.
@@ -44,12 +44,12 @@ impl Handshakes {
         Ok(handshakes)
     }
 
-    /// One is over, and nothing is in the clear from there on.
+    /// Counts a handshake that has succeeded; everything after it is encrypted.
     pub fn succeeded(&self, side: Side) {
         self.succeeded.with_label_values(&[side.as_str()]).inc();
     }
 
-    /// One will never be.
+    /// Counts a handshake that has failed.
     pub fn failed(&self, side: Side, failure: Failure) {
         let labels = [side.as_str(), failure.as_str()];
         self.failed.with_label_values(&labels).inc();

@@ -1,23 +1,24 @@
-//! What files have made, and whether they still say the same. While they do, it stays the very one: so it keeps what hangs by
-//! it, the tickets of clients and the connections that flows share.
+//! TLS configurations made from files. While the files stay the same, so does the configuration,
+//! and with it everything that depends on it: the tickets of clients, and shared connections.
 
 use std::{fmt, sync::Arc};
 
 use sha2::{Digest, Sha256};
 
-/// A configuration.
+/// A configuration, and a digest of the files that it was made from.
 #[derive(Clone, Debug)]
 pub struct Made<C> {
-    /// Shared by all who were made of the same.
+    /// The configuration, shared by all rules with the same settings and files.
     pub config: Arc<C>,
     said: Said,
 }
 
-/// What files said, to be told from what they say later: a key is not kept for that.
+/// The digest of files' contents, to be compared with what they contain later. With it, a key need
+/// not be kept for that.
 #[derive(Clone, PartialEq, Eq)]
 struct Said([u8; 32]);
 
-/// Listens to files as they are read.
+/// A digest of files as they are read.
 pub(super) struct Hears(Sha256);
 
 impl Hears {
@@ -25,14 +26,14 @@ impl Hears {
         Self(Sha256::new())
     }
 
-    /// All of the next file.
+    /// Adds all of the next file.
     pub(super) fn hear(&mut self, bytes: &[u8]) {
-        // So that what is at the end of one is not taken for the beginning of the next.
+        // With its length, so that the end of one file is not taken for the beginning of the next.
         self.0.update((bytes.len() as u64).to_be_bytes());
         self.0.update(bytes);
     }
 
-    /// What was made of them.
+    /// Attaches the digest to the configuration that was made of the files.
     pub(super) fn made<C>(self, config: C) -> Made<C> {
         Made {
             config: Arc::new(config),
@@ -42,7 +43,8 @@ impl Hears {
 }
 
 impl<C> Made<C> {
-    /// The other, if that was made of the same. `other`: by the same settings.
+    /// Takes over the other's configuration, if both were made from the same. `other`: made by the
+    /// same settings.
     pub(super) fn or(&mut self, other: &Self) {
         if self.said == other.said {
             self.config = other.config.clone();

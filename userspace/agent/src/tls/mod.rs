@@ -1,16 +1,17 @@
-//! TLS that ends in the agent: which rules, with which certificates.
+//! TLS that ends in the agent: the rules with TLS, and their certificates.
 //!
-//! - `common.rs`: what several rules have in common.
-//! - `settings.rs`: what a rule says.
+//! - `common.rs`: the settings that several rules have in common.
+//! - `settings.rs`: a rule's settings.
 //! - `files.rs`: certificates and keys, read and checked.
-//! - `made.rs`: what they make, and whether they still say the same.
-//! - `failure.rs`: why TLS fails, as metrics and the log tell it.
-//! - `handshakes.rs`: how handshakes went, counted.
+//! - `made.rs`: configurations, and whether their files are still the same.
+//! - `failure.rs`: the reasons why TLS fails, for metrics and the log.
+//! - `handshakes.rs`: the counts of handshakes.
 //! - `outward.rs`: connections that the agent makes for itself.
-//! - `seen.rs`: what is shown of a connection that is encrypted.
-//! - `towards.rs`: how a flow's database is spoken to, for who connects to it again.
+//! - `seen.rs`: the view of an encrypted connection.
+//! - `towards.rs`: a flow's encryption towards its database, for another connection that has to be
+//!   the same.
 //!
-//! What carries the bytes is in `proxy/tls.rs` and `proxy/legs.rs`.
+//! `proxy/tls.rs` and `proxy/legs.rs` carry the bytes.
 
 mod common;
 mod failure;
@@ -33,8 +34,8 @@ pub use towards::Towards;
 
 use std::{collections::HashMap, sync::Arc};
 
-use dataplane::policy::RuleName;
 use made::Hears;
+use policy::RuleName;
 use rustls::{
     ClientConfig, RootCertStore, ServerConfig, SupportedProtocolVersion,
     crypto::{CryptoProvider, ring},
@@ -42,11 +43,11 @@ use rustls::{
     version::{TLS12, TLS13},
 };
 
-/// All that rustls has.
+/// The protocol versions: all that rustls has.
 const VERSIONS: &[&SupportedProtocolVersion] = &[&TLS13, &TLS12];
 
-/// How many tickets a client is given, each for one later connection. A ticket holds all that is to be
-/// known of its session, so that the agent keeps nothing.
+/// The number of tickets that a client gets, each for one later connection. A ticket holds
+/// everything that is needed of its session, so that the agent keeps nothing.
 const TICKETS: usize = 2;
 
 /// The side of a flow on which TLS is spoken.
@@ -59,10 +60,10 @@ pub enum Side {
 }
 
 impl Side {
-    /// Both.
+    /// Both sides.
     pub const ALL: [Self; 2] = [Self::Client, Self::Database];
 
-    /// As in metrics and logs.
+    /// Returns the side's name in metrics and logs.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Client => "client",
@@ -71,23 +72,23 @@ impl Side {
     }
 }
 
-/// What a rule's files make.
+/// The TLS configurations that a rule's files make.
 #[derive(Debug)]
 pub struct RuleTls {
-    /// What the rule says.
+    /// The rule's settings.
     pub settings: Settings,
-    /// Towards clients.
+    /// The configuration towards clients.
     pub accept: Option<Made<ServerConfig>>,
-    /// Towards databases.
+    /// The configuration towards databases.
     pub dial: Option<Made<ClientConfig>>,
 }
 
-/// The rules with certificates. Those that say the same share what it makes.
+/// The rules with certificates. Rules with the same settings share their configurations.
 #[derive(Clone, Debug, Default)]
 pub struct TlsRules {
     rules: HashMap<RuleName, Arc<RuleTls>>,
-    /// Of the file before, those that are not in this one: connections that they have decided are
-    /// still being made.
+    /// The rules of the policy file before that are not in this one: connections that they have
+    /// decided are still being made.
     gone: HashMap<RuleName, Arc<RuleTls>>,
 }
 
@@ -95,16 +96,16 @@ impl TlsRules {
     /// Reads the files.
     ///
     /// # Errors
-    /// One line: which rule, which key, which file, and what is wrong with it.
+    /// Names the rule, the key and the file, and the mistake in it, in one line.
     pub fn load(wanted: &[(RuleName, Settings)]) -> anyhow::Result<Self> {
         Self::default().reload(wanted)
     }
 
-    /// Reads the files again. **Invariant**: of the same settings and files that say the same there is one configuration,
-    /// and it stays the one that there was.
+    /// Reads the files again. **Invariant**: for the same settings and the same file contents there
+    /// is one configuration, and it stays the one that there was.
     ///
     /// # Errors
-    /// As [`Self::load`].
+    /// The same as for [`Self::load`].
     pub fn reload(&self, wanted: &[(RuleName, Settings)]) -> anyhow::Result<Self> {
         let mut rules: HashMap<RuleName, Arc<RuleTls>> = HashMap::new();
         for (rule, settings) in wanted {
@@ -127,7 +128,8 @@ impl TlsRules {
         })
     }
 
-    /// These, in place of others. `stays`: whether a rule of theirs is still there, whatever it says now.
+    /// Puts these rules in the place of others. `stays`: whether a rule of theirs is still there,
+    /// whatever its settings are now.
     pub fn replacing(mut self, others: &Self, stays: impl Fn(&RuleName) -> bool) -> Self {
         let gone = others.rules.iter().filter(|(rule, _)| !stays(rule));
         self.gone = gone
@@ -136,24 +138,25 @@ impl TlsRules {
         self
     }
 
-    /// This rule's.
+    /// Returns this rule's configurations.
     pub fn of(&self, rule: &RuleName) -> Option<&Arc<RuleTls>> {
         self.rules.get(rule).or_else(|| self.gone.get(rule))
     }
 
-    /// Whether no rule has any.
+    /// Whether no rule has any configurations.
     pub fn is_empty(&self) -> bool {
         self.rules.is_empty() && self.gone.is_empty()
     }
 }
 
 impl RuleTls {
-    /// Clients that do not encrypt are refused.
+    /// Whether clients that do not encrypt are refused.
     pub fn wants_encrypted(&self) -> bool {
         self.settings.accept.as_ref().is_some_and(|a| a.required)
     }
 
-    /// Of each side what another has that says the same there, and has read the same.
+    /// Takes over, for each side, the other's configuration if both have the same settings there
+    /// and were made from the same files.
     fn or(&mut self, other: &Self) {
         let (own, others) = (&self.settings, &other.settings);
         if let (Some(made), Some(known)) = (&mut self.accept, &other.accept)
@@ -203,7 +206,8 @@ fn accept(settings: &Accepting) -> Result<Made<ServerConfig>, String> {
         .with_single_cert(chain, key)
         .map_err(|e| files::mismatch(&e, &settings.cert, &settings.key))?;
     config.session_storage = Arc::new(NoServerSessionStorage {});
-    // Who has to show a certificate shows it each time: a ticket would outlive it.
+    // A client that has to show a certificate shows it each time: a ticket would outlive the
+    // certificate.
     config.send_tls13_tickets = match settings.client_ca {
         Some(_) => 0,
         None => {

@@ -11,7 +11,7 @@ use tokio_rustls::{TlsConnector, client::TlsStream};
 
 use super::{Dialling, Failure};
 
-/// With which certificates, and whose the other side's has to be.
+/// The certificates of such connections, and the name that the other side's certificate must have.
 #[derive(Debug)]
 pub struct Outward {
     name: ServerName<'static>,
@@ -19,11 +19,11 @@ pub struct Outward {
 }
 
 impl Outward {
-    /// Reads the files. `host`: whose certificate it has to be, if nothing else is said; a name or an address. `protocol`: which
-    /// is spoken, by ALPN.
+    /// Reads the files. `host`: a name or an address, which the other side's certificate must have
+    /// if the settings do not name another. `protocol`: the protocol that ALPN names.
     ///
     /// # Errors
-    /// One line: which key, which file, and what is wrong with it.
+    /// Names the key and the file, and the mistake in it, in one line.
     pub fn load(
         settings: &Dialling,
         host: &str,
@@ -42,17 +42,18 @@ impl Outward {
         })
     }
 
-    /// From the next connection on, with the certificates of another with the same settings: files may say something else by now.
+    /// Takes over the certificates of another with the same settings, from the next connection on:
+    /// the files may have changed.
     pub fn renew(&self, by: &Self) {
         let newer = by.config();
         *self.config.lock().unwrap_or_else(PoisonError::into_inner) = newer;
     }
 
-    /// Shakes hands. Who waits has a deadline.
+    /// Does the handshake. The caller sets the deadline.
     ///
     /// # Errors
-    /// The connection has failed, or the other side is not whom it should be: that is [`io::ErrorKind::InvalidData`], and says
-    /// what to do.
+    /// The connection has failed, or the other side's certificate is not accepted: that is
+    /// [`io::ErrorKind::InvalidData`], with advice.
     pub async fn begin(&self, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
         let connector = TlsConnector::from(self.config());
         let begun = connector.connect(self.name.clone(), stream).await;
@@ -73,7 +74,7 @@ fn name_of(host: &str) -> Result<ServerName<'static>, String> {
     })
 }
 
-/// What rustls says, and what to do about it.
+/// Adds advice to rustls's error.
 fn explained(error: io::Error) -> io::Error {
     let found = error.get_ref().and_then(|e| e.downcast_ref());
     let Some(found) = found else {

@@ -1,4 +1,4 @@
-//! What is shown of a connection that is encrypted.
+//! The view of an encrypted connection.
 
 use std::fmt;
 
@@ -7,38 +7,39 @@ use serde::Serialize;
 
 use super::Side;
 
-/// Names of a certificate that are shown.
+/// The most names of a certificate that are shown.
 const MAX_NAMES: usize = 8;
 
-/// No name is longer (RFC 1035 §2.3.4); a URI may be, and is cut.
+/// The longest name that is shown. A DNS name is no longer (RFC 1035 §2.3.4); a URI may be, and is
+/// cut.
 const MAX_NAME_CHARS: usize = 255;
 
-/// Of a flow.
+/// The TLS that is seen on a flow.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Seen {
     /// The client's connection to the agent. Absent: it is not encrypted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub client: Option<SeenBy>,
-    /// The agent's connection to the database. Likewise.
+    /// The agent's connection to the database. Absent: it is not encrypted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub database: Option<SeenBy>,
 }
 
-/// Of one of its connections.
+/// The TLS of one connection.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct SeenBy {
-    /// `1.2`, `1.3`.
+    /// The version: `1.2`, `1.3`.
     pub version: &'static str,
-    /// Its name as IANA has it.
+    /// The cipher's name as IANA spells it.
     pub cipher: String,
-    /// DNS names and URIs in the other side's certificate, which was verified. Absent: none was shown,
-    /// or it has none.
+    /// DNS names and URIs in the other side's certificate, which was verified. Absent: there was no
+    /// certificate, or it has none.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub peer: Vec<String>,
 }
 
 impl Seen {
-    /// Of this side.
+    /// Returns the view of this side.
     pub fn side(&mut self, side: Side) -> &mut Option<SeenBy> {
         match side {
             Side::Client => &mut self.client,
@@ -62,7 +63,7 @@ impl fmt::Display for Seen {
 }
 
 impl SeenBy {
-    /// Of a connection whose handshake is over.
+    /// Describes a connection whose handshake is over.
     pub fn of(connection: &Connection) -> Self {
         let version = match connection.protocol_version() {
             Some(rustls::ProtocolVersion::TLSv1_2) => "1.2",
@@ -86,7 +87,7 @@ fn names(certificate: &CertificateDer<'_>) -> Vec<String> {
     };
     let names = certificate.valid_dns_names();
     let names = names.chain(certificate.valid_uri_names());
-    // Who signed it may have let through what is no letter.
+    // The authority that signed the certificate may have let control characters through.
     let shown = |name: &str| name.chars().take(MAX_NAME_CHARS).collect::<String>();
     names
         .take(MAX_NAMES)

@@ -1,11 +1,11 @@
-//! What a rule says of TLS.
+//! The TLS settings of a rule.
 
 use std::path::PathBuf;
 
 use rustls::pki_types::ServerName;
 use serde::Deserialize;
 
-/// A rule's `tls` and `upstream_tls`; one of them is there.
+/// The settings `tls` and `upstream_tls` of a rule, of which at least one is there.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Settings {
     /// `tls`
@@ -14,27 +14,29 @@ pub struct Settings {
     pub dial: Option<Dialling>,
 }
 
-/// Towards clients.
+/// The settings towards clients.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Accepting {
     /// The chain that clients are shown, the agent's own certificate first.
     pub cert: PathBuf,
-    /// Its key.
+    /// The key of that certificate.
     pub key: PathBuf,
-    /// Who has to have signed a client's certificate. None: clients need none.
+    /// The authorities that may have signed a client's certificate. None: clients need no
+    /// certificate.
     pub client_ca: Option<PathBuf>,
-    /// Clients that do not encrypt are refused.
+    /// Whether clients that do not encrypt are refused.
     pub required: bool,
 }
 
-/// Towards databases, and whoever else the agent connects to.
+/// The settings towards databases, and other servers that the agent connects to.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Dialling {
-    /// Who has to have signed the other side's certificate.
+    /// The authorities that may have signed the other side's certificate.
     pub ca: PathBuf,
-    /// Whose certificate it has to be. None: his whom the client has named, or else the address's.
+    /// The name that the other side's certificate must have. None: the name that the client has
+    /// asked for, or else the address.
     pub server_name: Option<ServerName<'static>>,
-    /// The certificate and the key that it is shown.
+    /// The agent's own certificate and key.
     pub own: Option<(PathBuf, PathBuf)>,
 }
 
@@ -59,10 +61,10 @@ pub struct RawDialling {
 }
 
 impl RawDialling {
-    /// What it means. No file is looked at.
+    /// Reads the settings. No file is looked at.
     ///
     /// # Errors
-    /// Which key is wrong, and what it should be.
+    /// Names the wrong key, and what it should be.
     pub fn read(self) -> Result<Dialling, String> {
         let own = match (self.cert, self.key) {
             (None, None) => None,
@@ -87,10 +89,10 @@ impl RawDialling {
     }
 }
 
-/// A file's path.
+/// Checks a file's path.
 ///
 /// # Errors
-/// It depends on where the agent was started.
+/// The path depends on where the agent was started.
 pub fn file(key: &str, path: String) -> Result<PathBuf, String> {
     let path = PathBuf::from(path);
     match path.is_absolute() {

@@ -1,4 +1,4 @@
-//! Files, and what is said of them.
+//! Certificate files, good and bad, and the errors about them.
 
 #[path = "../../tests/tls/certs.rs"]
 #[expect(dead_code, reason = "tests of the whole agent use all of it")]
@@ -95,7 +95,7 @@ fn a_pipe_is_no_file_to_wait_for() {
     assert!(says(&wanted(&pipe, &pipe, None)).contains("expected a file"));
 }
 
-/// Of a rule, both configurations.
+/// Returns both configurations of a rule.
 fn configs(rules: &TlsRules, rule: &str) -> (Arc<ServerConfig>, Arc<ClientConfig>) {
     let tls = rules.of(&RuleName::new(rule)).unwrap();
     let (accept, dial) = (tls.accept.clone().unwrap(), tls.dial.clone().unwrap());
@@ -136,21 +136,21 @@ fn what_is_read_again_and_says_the_same_stays_the_very_one_side_by_side() {
     let again = first.reload(&said).unwrap();
     assert_eq!(stay(&first, &again, "r"), (true, true));
     assert_eq!(stay(&first, &again, "s"), (true, true));
-    // So they are where a rule comes back that was gone.
+    // The same holds for a rule that was gone and comes back.
     let gone = TlsRules::default().replacing(&first, |_| false);
     let back = gone.reload(&said).unwrap();
     assert_eq!(stay(&first, &back, "r"), (true, true));
 
-    // What clients are shown is renewed.
+    // The certificate that clients get is renewed.
     authority.signs(&[NAME]).write(folder, "agent");
     let renewed = again.reload(&said).unwrap();
     assert_eq!(stay(&again, &renewed, "r"), (false, true));
-    // And who is believed.
+    // The authorities change.
     let both = authority.pem() + &Authority::new().pem();
     file(folder, "ca.crt", &both);
     let believes = renewed.reload(&said).unwrap();
     assert_eq!(stay(&renewed, &believes, "r"), (true, false));
-    // And whose certificate it has to be, which is in no file.
+    // The expected name changes, which is in no file.
     said[0].1.dial.as_mut().unwrap().server_name = Some(NAME.try_into().unwrap());
     let named = believes.reload(&said).unwrap();
     assert_eq!(stay(&believes, &named, "r"), (true, false));

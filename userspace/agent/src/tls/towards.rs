@@ -1,4 +1,4 @@
-//! How a flow's own connection speaks to its database, for who makes another one that has to do the same.
+//! A flow's encryption towards its database, for another connection that has to be the same.
 
 use std::{fmt, io, sync::Arc};
 
@@ -8,27 +8,29 @@ use tokio_rustls::{TlsConnector, client::TlsStream};
 
 use super::{Failure, Side};
 
-/// Read from a socket at a time: rustls asks for 4 KiB, and so for a large answer often.
+/// The most bytes that are read from a socket at once. Rustls asks for 4 KiB, which takes many
+/// calls for a large answer.
 const READ_BYTES: usize = 64 << 10;
 
-/// See the module. Two are equal if the database is shown, and has to show, the same.
+/// A flow's encryption towards its database. Two are equal if both sides of the connection have to
+/// show the same certificates.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Towards {
-    /// As it is.
+    /// No encryption.
     Plain,
-    /// Encrypted.
+    /// TLS.
     Tls(Arc<Named>),
 }
 
-/// With which certificates, and whose the database's has to be.
+/// The certificates of such connections, and the name that the database's certificate must have.
 pub struct Named {
     config: Arc<ClientConfig>,
     name: ServerName<'static>,
 }
 
 impl Towards {
-    /// Encrypted with a rule's certificates as they are at the moment, which is what another one has to have in common with it:
-    /// from files that say something else by now comes another configuration.
+    /// Describes encryption with a rule's certificates as they are now. Another connection must
+    /// have the same: files that have changed make another configuration.
     pub fn tls(config: &Arc<ClientConfig>, name: &ServerName<'static>) -> Self {
         Self::Tls(Arc::new(Named {
             config: config.clone(),
@@ -38,11 +40,11 @@ impl Towards {
 }
 
 impl Named {
-    /// Shakes hands. Who waits has a deadline.
+    /// Does the handshake. The caller sets the deadline.
     ///
     /// # Errors
-    /// The connection has failed, or the database is not whom it should be: that is [`io::ErrorKind::InvalidData`], and
-    /// says what to do.
+    /// The connection has failed, or the database's certificate is not accepted: that is
+    /// [`io::ErrorKind::InvalidData`], with advice.
     pub async fn begin(
         &self,
         stream: TcpStream,
@@ -54,7 +56,7 @@ impl Named {
     }
 }
 
-/// Why, and what to do about it.
+/// Classifies the error, and adds advice to it.
 fn explained(error: io::Error) -> (Failure, io::Error) {
     let found = error.get_ref().and_then(|e| e.downcast_ref());
     let failure = match found {
@@ -68,7 +70,7 @@ fn explained(error: io::Error) -> (Failure, io::Error) {
 
 impl PartialEq for Named {
     fn eq(&self, other: &Self) -> bool {
-        // Whoever has one of them keeps its address from being another's.
+        // A live pointer's address cannot be another configuration's.
         Arc::ptr_eq(&self.config, &other.config) && self.name == other.name
     }
 }

@@ -33,12 +33,12 @@ use crate::{
     meters::Meters,
     outposts::{Calling, Outposts},
     pins::Pins,
-    policy::Policy,
     remembered::Remembered,
     shortcut::Shortcut,
     splices::{Calls, Splices},
     tables::Tables,
 };
+use policy::Policy;
 
 /// All that is in the kernel, and attached to nothing.
 pub(super) struct Loaded {

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use ebpf::abi;
 
 use super::{Weights, weight_of};
-use crate::policy::MAX_BACKENDS;
+use policy::MAX_BACKENDS;
 
 /// A backend's share of new connections, relative to the others': 0 gets none.
 pub type Weight = u8;

@@ -19,7 +19,7 @@ use std::{
 
 use aya::{Ebpf, maps::Map};
 
-use crate::policy::RuleName;
+use policy::RuleName;
 
 pub use lots::{FULL_WEIGHT, Lots, Weight};
 pub use probe::Probe;

@@ -12,7 +12,8 @@ use aya::maps::{Array, MapData, MapError};
 use ebpf::abi;
 
 use super::{BackendCount, Lots, Weights};
-use crate::{address, compile::Balanced, policy::RuleName, sys::Shared};
+use crate::{address, compile::Balanced, sys::Shared};
+use policy::RuleName;
 
 const GENERATIONS: usize = abi::GENERATIONS as usize;
 

@@ -9,12 +9,8 @@ use std::{
 use ebpf::abi;
 
 use super::{EdgeError, maglev, maps::Maps, tables::of};
-use crate::{
-    address,
-    backends::Weight,
-    policy::{Policy, RuleName},
-    sys::Shared,
-};
+use crate::{address, backends::Weight, sys::Shared};
+use policy::{Policy, RuleName};
 
 /// A backend, and its share of the new connections; 0: it gets none.
 pub type Weighted = (SocketAddr, Weight);

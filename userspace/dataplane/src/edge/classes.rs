@@ -13,10 +13,8 @@ use std::net::IpAddr;
 use ebpf::abi;
 use ipnet::IpNet;
 
-use crate::{
-    compile::CompileError,
-    policy::{Action, MAX_RULES, Policy, Rule, RuleName, Target},
-};
+use crate::compile::CompileError;
+use policy::{Action, MAX_RULES, Policy, Rule, RuleName, Target};
 
 const MAX_NETWORKS: usize = abi::MAX_EDGE_NETWORKS as usize / abi::GENERATIONS as usize;
 const MAX_CELLS: usize = abi::EDGE_CELLS as usize;

@@ -5,7 +5,7 @@ use std::{net::SocketAddr, path::PathBuf};
 use proptest::{collection::vec, prelude::*, sample::select};
 
 use super::*;
-use crate::policy::{Candidate, ContainerConditions, Fail, ProcessPattern, SessionConditions};
+use policy::{Candidate, ContainerConditions, Fail, ProcessPattern, SessionConditions};
 
 const NETWORKS: [&str; 11] = [
     "0.0.0.0/0",

@@ -16,7 +16,7 @@ pub(super) const TURNS: usize = abi::EDGE_TURNS as usize;
 pub struct Table(Vec<u8>);
 
 impl Table {
-    /// Of backends with their weights, at most [`crate::policy::MAX_BACKENDS`]; those of weight 0
+    /// Of backends with their weights, at most [`policy::MAX_BACKENDS`]; those of weight 0
     /// get no turn. None: nobody gets one.
     pub fn new(backends: &[(SocketAddr, Weight)]) -> Option<Self> {
         let most = backends.iter().map(|(_, weight)| *weight).max()?;

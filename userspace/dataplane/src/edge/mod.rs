@@ -50,13 +50,8 @@ pub use modes::alike;
 pub(crate) use pins::is_of_the_edge;
 
 use self::{backends::Backends, guard::programs_on, maps::Maps, pins::EdgePins, tables::Tables};
-use crate::{
-    attach::reasons,
-    load,
-    pins::PinsError,
-    policy::{Policy, RuleName},
-    sys,
-};
+use crate::{attach::reasons, load, pins::PinsError, sys};
+use policy::{Policy, RuleName};
 
 /// Connections that are forwarded at the same time, unless the file says otherwise.
 pub const DEFAULT_CONNECTIONS: u32 = abi::EDGE_CONNECTIONS;

@@ -20,10 +20,10 @@ use super::{
 };
 use crate::{
     counters::one_by_one,
-    policy::{Action, RuleName},
     sys::Shared,
     tables::{GONE, gone},
 };
+use policy::{Action, RuleName};
 
 /// Counts of one rule, by outcome.
 type Counts = [u64; abi::EDGE_OUTCOMES as usize];

@@ -6,7 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::host::{self, netns_inode};
+use crate::host::netns_inode;
 
 /// A thread that was in a namespace when it was last looked at. While it still is, nobody else has to
 /// be looked for.
@@ -29,7 +29,7 @@ impl Witness {
 
 /// Its name, if `ip netns` has given it one.
 pub(super) fn name_of(inode: u32) -> Option<String> {
-    let mut names = fs::read_dir(host::NETNS).ok()?.flatten();
+    let mut names = fs::read_dir(policy::NETNS).ok()?.flatten();
     let is_it = |name: &fs::DirEntry| netns_inode(&name.path()) == Some(inode);
     names.find(is_it)?.file_name().into_string().ok()
 }

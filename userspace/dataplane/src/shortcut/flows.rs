@@ -10,10 +10,10 @@ use crate::{
     address::{self, ClientAddr, OrigDst, SockCookie},
     counters::Cause,
     holds::{self, Names},
-    policy::RuleName,
     sys::Shared,
     untouched::Untouched,
 };
+use policy::RuleName;
 
 pub(super) type Ends = HashMap<MapData, u64, Shared<abi::ShortcutEnd>>;
 

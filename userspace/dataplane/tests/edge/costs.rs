@@ -19,8 +19,8 @@ use aya::{
 use dataplane::{
     Edge,
     edge::{Fate, Forward, WantedMode},
-    policy::{Action, Rule},
 };
+use policy::{Action, Rule};
 
 const RULES: u32 = 1_000;
 const CONNECTIONS: u32 = 1_000_000;

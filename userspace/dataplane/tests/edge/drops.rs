@@ -14,9 +14,9 @@ use aya::{
 use dataplane::{
     Edge,
     edge::{Fate, Forward},
-    policy::Action,
 };
 use nix::net::if_::if_nametoindex;
+use policy::Action;
 use sandbox::{Netns, run_in, stay_on_one_processor};
 
 use crate::{

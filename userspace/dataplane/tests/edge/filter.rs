@@ -14,8 +14,8 @@ use crate::{
 use dataplane::{
     Edge,
     edge::{EdgeError, Fate, Forward, Interface, Mode, SynRate, WantedMode},
-    policy::{Action, Candidate, Policy, Rule},
 };
+use policy::{Action, Candidate, Policy, Rule};
 use sandbox::{Netns, run_in};
 
 /// In a namespace of its own.

@@ -12,8 +12,8 @@ use crate::{
 use dataplane::{
     Edge,
     edge::{EdgeError, Fate, Forward, Guarded, Interface, Mode, WantedMode, maglev},
-    policy::{Action, RuleName},
 };
+use policy::{Action, RuleName};
 use sandbox::run_in;
 
 const MIB: usize = 1 << 20;

@@ -17,11 +17,9 @@ use aya::{
     Ebpf,
     programs::{SchedClassifier, TcAttachType},
 };
-use dataplane::{
-    edge::{Fate, Forward, WantedMode},
-    policy::Action,
-};
+use dataplane::edge::{Fate, Forward, WantedMode};
 use nix::sys::socket::{getsockopt, sockopt::TcpMaxSeg};
+use policy::Action;
 use sandbox::{Netns, run_in};
 
 const MIB: usize = 1 << 20;

@@ -14,8 +14,8 @@ use std::{
 use dataplane::{
     Edge,
     edge::{Forward, Interface, Mode, WantedMode},
-    policy::{Action, Policy},
 };
+use policy::{Action, Policy};
 use sandbox::{Netns, run_in};
 
 use super::{TestPins, interface, policy, rule};

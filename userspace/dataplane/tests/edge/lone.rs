@@ -5,8 +5,8 @@ use std::net::{IpAddr, SocketAddr};
 use dataplane::{
     Edge,
     edge::{Forward, Interface, WantedMode},
-    policy::{Action, Policy, Rule},
 };
+use policy::{Action, Policy, Rule};
 use sandbox::{Netns, run_in};
 
 use super::{TestPins, interface, policy, rule};

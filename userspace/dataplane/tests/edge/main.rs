@@ -42,9 +42,9 @@ use std::{
 use dataplane::{
     Edge,
     edge::{self, Fate, Forward, Interface, WantedMode},
-    policy::{
-        Action, ContainerConditions, Fail, Policy, Rule, RuleName, SessionConditions, Target,
-    },
+};
+use policy::{
+    Action, ContainerConditions, Fail, Policy, Rule, RuleName, SessionConditions, Target,
 };
 
 pub(crate) const DROP: u32 = 1;

@@ -14,8 +14,8 @@ use crate::{
 use dataplane::{
     Edge,
     edge::{Fate, Forward, Interface, WantedMode},
-    policy::{Action, Policy},
 };
+use policy::{Action, Policy};
 use sandbox::{Netns, run_in};
 
 const MIB: usize = 1 << 20;

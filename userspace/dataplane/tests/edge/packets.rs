@@ -14,8 +14,8 @@ use crate::{
 use dataplane::{
     Edge,
     edge::{Fate, Forward, WantedMode},
-    policy::{Action, Rule},
 };
+use policy::{Action, Rule};
 
 fn vip(is_ipv4: bool) -> SocketAddr {
     if is_ipv4 { VIP4 } else { VIP6 }.parse().unwrap()

@@ -15,8 +15,8 @@ use crate::{
 use dataplane::{
     Edge,
     edge::{Fate, Forward, WantedMode},
-    policy::{Action, Rule},
 };
+use policy::{Action, Rule};
 
 const PACKETS: usize = 1_000_000;
 /// Change it to look elsewhere; a failure prints the frame.

@@ -18,8 +18,8 @@ use aya::maps::{HashMap, Map, MapData};
 use dataplane::{
     Edge,
     edge::{Fate, Forward, WantedMode},
-    policy::Policy,
 };
+use policy::Policy;
 use sandbox::stay_on_one_processor;
 
 const SNAT: (Forward, WantedMode) = (Forward::Snat, WantedMode::Auto);

@@ -18,8 +18,8 @@ use crate::{
 use dataplane::{
     Edge,
     edge::{Fate, Forward, WantedMode},
-    policy::Action,
 };
+use policy::Action;
 use sandbox::stay_on_one_processor;
 
 /// Far more than a way lasts.

@@ -22,7 +22,6 @@ use crate::{
 use dataplane::{
     Edge,
     edge::{Fate, Forward, Interface, WantedMode},
-    policy::{Action, Policy, Rule},
 };
 use nix::{
     errno::Errno,
@@ -33,6 +32,7 @@ use nix::{
         socket,
     },
 };
+use policy::{Action, Policy, Rule};
 use sandbox::{Netns, run_in};
 
 /// A veth's queue has room for 256.

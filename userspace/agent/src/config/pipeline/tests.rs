@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use dataplane::policy::RuleName;
+use policy::RuleName;
 
 use super::super::Config;
 

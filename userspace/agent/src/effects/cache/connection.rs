@@ -1,5 +1,5 @@
-//! The connection with Redis: everything goes over one, in order, so that what is read behind an invalidation is read
-//! after it.
+//! The connection with Redis. Everything goes over one connection, in order, so that an entry that
+//! is asked for after an invalidation is read after it.
 
 use std::{
     collections::{VecDeque, hash_map::RandomState},
@@ -27,20 +27,20 @@ use super::{
 
 type Jobs = mpsc::UnboundedReceiver<Job>;
 
-/// A connection on the same network takes a millisecond.
+/// The time limit of a connection attempt. A connection on the same network takes a millisecond.
 const CONNECT_LIMIT: Duration = Duration::from_secs(1);
 
-/// Between two attempts; each waits twice as long.
+/// The pause between the first two attempts; each later pause is twice as long.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
-/// Commands without a reply. Beyond that nothing more is said.
+/// The most commands without a reply. Beyond that nothing more is sent.
 const MAX_SENT: usize = 2_048;
 
-/// As much is read at once.
+/// The most bytes that are read at once.
 const READ_BYTES: usize = 64 << 10;
 
-/// Until no rule and no flow has it any more.
+/// Runs until no rule and no flow has the store any more.
 pub(super) async fn run(shared: &Arc<Shared>, mut jobs: Jobs) {
     let mut pause = FIRST_PAUSE;
     let mut is_told = false;
@@ -86,21 +86,21 @@ async fn connect(shared: &Shared) -> io::Result<TcpStream> {
     dials.connect(shared.settings.redis).await
 }
 
-/// Whatever is asked fails at once. Returns when nobody can ask any more.
+/// Fails every job at once. Returns when nobody can send jobs any more.
 async fn fail_all(shared: &Shared, jobs: &mut Jobs) {
     while let Some(job) = jobs.recv().await {
         job.fails(shared);
     }
 }
 
-/// What a reply is awaited for.
+/// A command that was sent, by what its reply means.
 #[derive(Debug)]
 enum Sent {
     Login,
     Hello,
-    /// A new one of this table.
+    /// A new generation of this table.
     Generation(Chosen),
-    /// The one of the table at this place, for the entry that is asked for next.
+    /// The generation of the table at this place, for the entry that is asked for next.
     OfTable(usize),
     Entry(Find),
     Keep,
@@ -112,7 +112,7 @@ struct Talk<'s> {
     output: Vec<u8>,
     input: Vec<u8>,
     sent: VecDeque<(Sent, Instant)>,
-    /// Of the entry that comes next.
+    /// The generation of the entry that comes next.
     generation: Option<Generation>,
     nonce: u64,
     generations: u64,
@@ -134,7 +134,7 @@ impl<'s> Talk<'s> {
         }
     }
 
-    /// Ok: nobody asks any more.
+    /// Runs the connection until it fails. Ok: nobody sends jobs any more.
     async fn run(&mut self, jobs: &mut Jobs) -> Result<(), Cause> {
         if let Some(Login { user, password }) = &self.shared.login {
             let mut words = vec![&b"AUTH"[..]];
@@ -180,7 +180,7 @@ impl<'s> Talk<'s> {
         self.sent.push_back((what, deadline));
     }
 
-    /// Redis is told what is old.
+    /// Tells Redis which tables' answers are old.
     fn tells(&mut self) {
         for place in self.shared.take_dirty().places() {
             self.generations += 1;
@@ -193,7 +193,7 @@ impl<'s> Talk<'s> {
     }
 
     fn asks(&mut self, job: Job) {
-        // Before anything that may depend on it.
+        // Before anything that may depend on the new generations.
         self.tells();
         let since = job.since();
         match job {
@@ -201,7 +201,7 @@ impl<'s> Talk<'s> {
                 let table = find.reading.table;
                 let generation = self.generation_key(table);
                 let key = self.entry_key(&find.reading.key);
-                // One more than there should be, by which what is longer is known.
+                // One byte more than an entry may have shows that it is longer.
                 let last = (ENVELOPE_BYTES + self.shared.settings.max_bytes).to_string();
                 let last_of_generation = GENERATION_BYTES.to_string();
                 resp::put(
@@ -292,7 +292,7 @@ impl<'s> Talk<'s> {
                 tracing::info!(%rule, %redis, "the cache is there");
             }
             (Sent::Generation(_), Reply::Done) => self.shared.counters.invalidations.inc(),
-            // Before anything else is asked, on the next connection.
+            // The new generation is sent before anything else is asked, on the next connection.
             (Sent::Generation(table), _) => {
                 self.shared.is_dirty(table);
                 return Err(Cause::Refused);
@@ -341,10 +341,10 @@ impl<'s> Talk<'s> {
         }
     }
 
-    /// What was said and not answered is not known to be done.
+    /// Ends the connection's work: a command without a reply is not known to be done.
     fn ends(self) {
         self.shared.is_up.store(false, Release);
-        // All invalidations first: whoever is passed on may come back with a write.
+        // All invalidations first: a read that is passed on may be followed by a write.
         for (sent, _) in &self.sent {
             if let Sent::Generation(table) = sent {
                 self.shared.is_dirty(*table);

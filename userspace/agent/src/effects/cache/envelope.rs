@@ -1,28 +1,29 @@
-//! The names under which answers are kept, and what is kept there.
+//! The envelope: the keys under which answers are kept, and the layout of what is kept there.
 
 use cql::edit::{Caller, Request};
 use sha2::{Digest, Sha256};
 
-/// Of a digest.
+/// The bytes of a digest.
 const DIGEST_BYTES: usize = 32;
 
-/// What an answer depends on.
+/// The digest of everything that an answer depends on.
 pub(super) type Key = [u8; DIGEST_BYTES];
 
-/// Of a generation: what is written at random differs from all that were.
+/// The bytes of a generation: enough that one chosen at random differs from all others.
 pub(super) const GENERATION_BYTES: usize = 16;
 
-/// Which writes to a table were seen before: an answer of another generation is not given.
+/// A table's state, by the writes that were seen: an answer of another generation is not given.
 pub(super) type Generation = [u8; GENERATION_BYTES];
 
-/// This layout. Whoever changes it, or what a key is made of, changes this.
+/// The number of this layout. A change to it, or to what a key is made of, needs a new number.
 const MAGIC: [u8; 4] = *b"UPC1";
 
-/// Before a body: this, the generation, the key, the body's length and a digest of all.
+/// The bytes before a body: the magic, the generation, the key, the body's length and a digest of
+/// all.
 pub(super) const ENVELOPE_BYTES: usize =
     MAGIC.len() + GENERATION_BYTES + DIGEST_BYTES + 4 + DIGEST_BYTES;
 
-/// A digest of these parts, each with its length.
+/// Digests these parts, each with its length.
 pub(super) fn digest<'p>(parts: impl IntoIterator<Item = &'p [u8]>) -> Key {
     let mut hash = Sha256::new();
     for part in parts {
@@ -32,7 +33,7 @@ pub(super) fn digest<'p>(parts: impl IntoIterator<Item = &'p [u8]>) -> Key {
     hash.finalize().into()
 }
 
-/// Nothing differs from something empty.
+/// Encodes an optional part such that None differs from an empty part.
 fn optional(part: Option<&str>) -> [&[u8]; 2] {
     match part {
         Some(part) => [b"is", part.as_bytes()],
@@ -40,7 +41,8 @@ fn optional(part: Option<&str>) -> [&[u8]; 2] {
     }
 }
 
-/// Of a request. `database`: which one answers; `statement`: of its prepared statement's text.
+/// Makes the key of a request. `database`: the database that answers; `statement`: the digest of
+/// its prepared statement's text.
 pub(super) fn key(
     database: &str,
     caller: &Caller,
@@ -65,25 +67,25 @@ pub(super) fn key(
     ])
 }
 
-/// What is kept.
+/// Seals a body for keeping.
 pub(super) fn sealed(generation: &Generation, key: &Key, body: &[u8]) -> Vec<u8> {
     let length = (body.len() as u32).to_be_bytes();
     let seal = digest([&MAGIC[..], generation, key, body]);
     [&MAGIC[..], generation, key, &length, &seal, body].concat()
 }
 
-/// What was kept there.
+/// The outcome of opening what was kept.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Opened<'b> {
-    /// This body.
+    /// This body, still valid.
     Is(&'b [u8]),
-    /// One that a write has made old.
+    /// A body that a write has made old.
     Old,
     /// Nothing that was sealed for this key.
     Bad,
 }
 
-/// Looks into it.
+/// Opens what was kept.
 pub(super) fn opened<'b>(kept: &'b [u8], generation: &Generation, key: &Key) -> Opened<'b> {
     let read = || {
         let (magic, rest) = kept.split_first_chunk::<4>()?;

@@ -1,5 +1,6 @@
-//! What is remembered between two frames: prepared statements by their ids, and what responses are awaited for. Both
-//! are bounded, and what is forgotten is prepared again, or not kept.
+//! The memory between two frames: prepared statements by their ids, and the purposes of awaited
+//! responses. Both are bounded; a forgotten statement is prepared again, a forgotten response is
+//! not kept.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -12,20 +13,20 @@ use super::{
     statements::Means,
 };
 
-/// Ids of prepared statements. Each takes some 200 bytes.
+/// The most ids of prepared statements. Each takes some 200 bytes.
 const MAX_PREPARED: usize = 65_536;
 
-/// Responses that are awaited. Each takes some 200 bytes.
+/// The most awaited responses. Each takes some 200 bytes.
 const MAX_OUT: usize = 16_384;
 
-/// A database's ids are of 16 bytes; longer ones than this are not remembered.
+/// The longest id that is remembered. A database's ids have 16 bytes.
 const MAX_ID_BYTES: usize = 256;
 
-/// A statement that is being prepared, or is.
+/// A statement that is prepared, or is being prepared.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Statement {
     pub(super) means: Means,
-    /// Of its text, and the keyspace in which it was prepared.
+    /// The digest of the statement's text, and of the keyspace in which it was prepared.
     pub(super) digest: Key,
 }
 
@@ -34,18 +35,19 @@ pub(super) struct Statement {
 pub(super) struct Reading {
     pub(super) key: Key,
     pub(super) table: usize,
-    /// What Redis had before the database was asked; none: its answer is not kept.
+    /// The generation that Redis had before the database was asked. None: the database's answer is
+    /// not kept.
     pub(super) generation: OnceLock<Generation>,
 }
 
-/// What a response is awaited for.
+/// The purpose for which a response is awaited.
 #[derive(Debug)]
 pub(super) enum Awaited {
     Prepare(Statement),
     Read(Arc<Reading>),
 }
 
-/// See the module.
+/// The prepared statements and the awaited responses.
 #[derive(Debug, Default)]
 pub(super) struct Known {
     out: Mutex<Out>,
@@ -59,7 +61,8 @@ struct Out {
 }
 
 impl Known {
-    /// Gives the number under which the response is to be shown: less than half of all that there are.
+    /// Awaits a response. Returns the number under which it is to be shown, which is in the lower
+    /// half of all numbers.
     pub(super) fn awaits(&self, what: Awaited) -> u64 {
         let mut out = self.out.lock().unwrap_or_else(PoisonError::into_inner);
         let number = out.next;
@@ -68,7 +71,7 @@ impl Known {
         number
     }
 
-    /// None: it was forgotten.
+    /// Takes the purpose of a response. None: it was forgotten.
     pub(super) fn awaited(&self, number: u64) -> Option<Awaited> {
         let mut out = self.out.lock().unwrap_or_else(PoisonError::into_inner);
         out.awaited.entries.remove(&number)
@@ -81,14 +84,14 @@ impl Known {
         }
     }
 
-    /// None: its PREPARE was not seen.
+    /// Finds a prepared statement. None: its PREPARE was not seen, or is forgotten.
     pub(super) fn prepared(&self, id: &[u8]) -> Option<Statement> {
         let prepared = self.prepared.lock().unwrap_or_else(PoisonError::into_inner);
         prepared.entries.get(id).copied()
     }
 }
 
-/// Of which the oldest go first.
+/// A bounded map from which the oldest entries are removed first.
 #[derive(Debug)]
 struct Oldest<K, V> {
     entries: HashMap<K, V>,
@@ -109,7 +112,7 @@ impl<K: Clone + Eq + Hash, V> Oldest<K, V> {
         if self.entries.insert(key.clone(), value).is_none() {
             self.order.push_back(key);
         }
-        // What was taken has its place in the order still.
+        // An entry that was taken is still in the order.
         while self.order.len() > most
             && let Some(oldest) = self.order.pop_front()
         {

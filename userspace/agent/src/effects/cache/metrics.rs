@@ -1,10 +1,10 @@
-//! What became of what was to be cached.
+//! The counters of `cache`.
 
 use prometheus::{IntCounter, IntCounterVec, Registry};
 
 use crate::metrics::counters_by;
 
-/// Declares what one label of a metric may be.
+/// Declares the labels of a metric.
 macro_rules! labels {
     ($(#[$doc:meta])* $name:ident { $($(#[$each:meta])* $variant:ident => $label:literal),+ $(,)? }) => {
         $(#[$doc])*
@@ -20,73 +20,73 @@ macro_rules! labels {
 }
 
 labels! {
-    /// What became of a read of a chosen table.
+    /// The outcome of a read of a chosen table.
     Read {
-        /// It was answered from the cache.
+        /// The read was answered from the cache.
         Hit => "hit",
-        /// There was nothing, or something old.
+        /// There was no entry, or an old one.
         Miss => "miss",
-        /// What was there is nothing that was put there.
+        /// The entry is not one that was put there.
         Bad => "bad",
         /// Redis has not answered in time, or its connection has ended.
         Failed => "failed",
         /// Redis was known to be away, and not asked.
         Away => "away",
-        /// As many wait for Redis as may, or as may in this flow.
+        /// The limit on reads that wait for Redis is reached, in all or in this flow.
         Busy => "busy",
     }
 }
 
 labels! {
-    /// Why a read of a chosen table is not for the cache.
+    /// The reason why a read of a chosen table bypasses the cache.
     Bypass {
-        /// It is not understood.
+        /// The statement is not understood.
         Statement => "statement",
-        /// It calls a function that may answer otherwise each time.
+        /// The statement calls a function whose result may differ each time.
         Function => "function",
-        /// In which keyspace it reads is not known.
+        /// The keyspace of the read is not known.
         Keyspace => "keyspace",
-        /// Who asks is not known, but somebody has logged in.
+        /// The user is not known, though somebody has logged in.
         User => "user",
-        /// It asks for a further page.
+        /// The request asks for a further page.
         Page => "page",
-        /// It reads at a serial level.
+        /// The request reads at a serial consistency level.
         Serial => "serial",
-        /// It is to be traced.
+        /// The request is to be traced.
         Traced => "traced",
-        /// It says what time it is.
+        /// The request sets the current time.
         Now => "now",
     }
 }
 
 labels! {
-    /// What became of an answer that was not in the cache.
+    /// The outcome of keeping an answer that was not in the cache.
     Store {
         /// Redis has it.
         Stored => "stored",
-        /// Redis would not have it, or its connection has ended.
+        /// Redis refused the answer, or its connection has ended.
         Failed => "failed",
-        /// It is longer than `max_bytes`.
+        /// The answer is longer than `max_bytes`.
         TooLarge => "too_large",
-        /// It is an error, one of several pages, with a warning, or no rows.
+        /// The answer is an error, one of several pages, has a warning, or has no rows.
         Unfit => "unfit",
-        /// As much is on its way to Redis as may be.
+        /// The limit on bytes on their way to Redis is reached.
         Full => "full",
     }
 }
 
 labels! {
-    /// Why a connection with Redis has failed.
+    /// The reason why a connection with Redis has failed.
     Cause {
-        /// There is none to be had.
+        /// No connection could be made.
         Connect => "connect",
         /// Redis has not answered in time.
         Late => "late",
-        /// It has closed it, or it broke.
+        /// Redis has closed the connection, or the connection broke.
         Lost => "lost",
-        /// It does not let the agent log in, or write generations.
+        /// Redis does not let the agent log in, or write generations.
         Refused => "refused",
-        /// What it says is not what was asked for.
+        /// A reply does not fit its command.
         Protocol => "protocol",
     }
 }
@@ -97,7 +97,7 @@ impl Cause {
     }
 }
 
-/// See the module.
+/// The metrics of `cache`.
 #[derive(Clone, Debug)]
 pub struct CacheMetrics {
     reads: IntCounterVec,
@@ -107,7 +107,7 @@ pub struct CacheMetrics {
     failures: IntCounterVec,
 }
 
-/// Those of one rule, each looked up once.
+/// The counters of one rule, each looked up once.
 #[derive(Debug)]
 pub(super) struct Counters {
     reads: Vec<IntCounter>,
@@ -118,7 +118,7 @@ pub(super) struct Counters {
 }
 
 impl CacheMetrics {
-    /// Declares and registers them.
+    /// Declares and registers the metrics.
     ///
     /// # Errors
     /// Two metrics of one name.

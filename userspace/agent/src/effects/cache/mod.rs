@@ -1,9 +1,12 @@
-//! `cache`: gives answers to reads of chosen tables again, from a Redis, until a write to their table is seen or their
-//! time is over.
+//! `cache`: answers reads of chosen tables from a Redis, until a write to their table is seen or
+//! their TTL is over.
 //!
-//! - `settings`: as in the configuration, and checked. `statements`: what a statement means for the cache.
-//! - `envelope`: under which name an answer is kept, and how. `known`: what is remembered between two frames.
-//! - `store`: what is handed over to the thread that asks Redis; `connection`, `resp`: how it does.
+//! - `settings`: the settings in the configuration, and their check. `statements`: the meaning of a
+//!   statement for the cache.
+//! - `envelope`: the key under which an answer is kept, and the layout of what is kept. `known`:
+//!   the memory between two frames.
+//! - `store`: the jobs that are handed to the thread that asks Redis; `connection`, `resp`: that
+//!   thread's work.
 
 mod connection;
 mod envelope;
@@ -20,7 +23,7 @@ use cql::{
     Consistency, Opcode,
     edit::{Caller, Error, Outcome, Refused, Request, Response, Statement, Transform},
 };
-use dataplane::policy::RuleName;
+use policy::RuleName;
 
 pub use metrics::CacheMetrics;
 pub use settings::Settings;
@@ -38,13 +41,13 @@ use settings::Checked;
 use statements::{Chosen, Means, means};
 use store::Store;
 
-/// As in the configuration.
+/// The step's name in the configuration.
 const NAME: &str = "cache";
 
-/// Of a number under which a response is awaited: it is a write's, and the rest are the tables.
+/// The bit of an awaited response's number that marks a write; the other bits are the tables.
 const WRITE: u64 = 1 << 63;
 
-/// A step.
+/// The `cache` step of one rule.
 #[derive(Debug)]
 struct Cache {
     settings: Checked,
@@ -69,7 +72,7 @@ impl Effect for Cache {
         })
     }
 
-    /// What stood behind it would not see what it answers.
+    /// A step behind the cache would not see the requests that the cache answers.
     fn is_last(&self) -> bool {
         true
     }
@@ -97,7 +100,7 @@ impl Transform for Cache {
                 Ok((Means::Bypasses(why), _)) => store.shared.counters.bypassed(why),
                 Ok((Means::Uses, _)) if opcode == Opcode::Execute => request.may_be_use(),
                 Ok((Means::Writes(tables), _)) if !tables.is_empty() => {
-                    // What is read from now on may be from before, or from after.
+                    // A read that begins now may see the state before the write, or after it.
                     store.invalidate(tables);
                     request.await_response(WRITE | u64::from(tables.0));
                 }
@@ -118,7 +121,7 @@ impl Transform for Cache {
             return false;
         };
         if number & WRITE != 0 {
-            // An error, too: the write may have been done.
+            // An error counts, too: the write may have been done.
             store.invalidate(Chosen(number as u32));
             return false;
         }
@@ -135,7 +138,7 @@ impl Transform for Cache {
     }
 }
 
-/// What it is prepared for is remembered with its response.
+/// Remembers a statement that is prepared; its id comes with the response.
 fn prepares(store: &Store, request: &mut Request<'_>, caller: &Caller) {
     let Some(Statement::Text(text)) = request.statements().next() else {
         return;
@@ -149,10 +152,10 @@ fn prepares(store: &Store, request: &mut Request<'_>, caller: &Caller) {
     request.await_response(number);
 }
 
-/// What it means, and the digest of its prepared statement.
+/// Finds the meaning of a request, and the digest of its prepared statement.
 ///
 /// # Errors
-/// The id of one that its client has to prepare again.
+/// The id of a statement that the client has to prepare again.
 fn asked(
     store: &Store,
     request: &Request<'_>,
@@ -165,7 +168,8 @@ fn asked(
         let (means, digest) = match statement {
             Statement::Text(text) => {
                 let tables = &store.shared.settings.tables;
-                // While a read waits, a USE may overtake it: its own words have to say where it reads.
+                // While a read waits, a USE may overtake it: the read itself has to name its
+                // keyspace.
                 let means = match means(text, request.keyspace(), tables) {
                     Means::Writes(_) => means(text, keyspace, tables),
                     reads => reads,
@@ -186,7 +190,8 @@ fn asked(
     Ok((Means::Writes(written), None))
 }
 
-/// Why a read of a chosen table is not for the cache, although its statement is.
+/// Returns the reason why a read of a chosen table bypasses the cache, although its statement could
+/// be cached.
 fn bypass(request: &Request<'_>, caller: &Caller) -> Option<Bypass> {
     const SERIAL: Consistency = Consistency(0x0008);
     const LOCAL_SERIAL: Consistency = Consistency(0x0009);
@@ -228,7 +233,7 @@ fn reads(
     }
 }
 
-/// Its answer, if it was not from the cache itself.
+/// Keeps the answer to a read, if it did not come from the cache itself.
 fn keeps(store: &Store, reading: Arc<Reading>, response: &Response<'_>) {
     let Some(generation) = reading.generation.get().copied() else {
         return;

@@ -1,10 +1,10 @@
-//! What is said to Redis, and what it says: as much of RESP2 as a few commands need
+//! The part of RESP2 that a few Redis commands need
 //! (`https://redis.io/docs/latest/develop/reference/protocol-spec/`).
 
-/// A line of an error, or of a length, is short.
+/// The longest line: an error's, or a length's, is short.
 const MAX_LINE_BYTES: usize = 1_024;
 
-/// Puts a command.
+/// Appends a command.
 pub(super) fn put(to: &mut Vec<u8>, words: &[&[u8]]) {
     to.extend(format!("*{}\r\n", words.len()).into_bytes());
     for word in words {
@@ -14,22 +14,23 @@ pub(super) fn put(to: &mut Vec<u8>, words: &[&[u8]]) {
     }
 }
 
-/// What Redis says to a command.
+/// A reply of Redis.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Reply<'b> {
-    /// It is done.
+    /// The command is done.
     Done,
-    /// These bytes; those of a key that is not there are none.
+    /// These bytes. A missing key has none.
     Bytes(&'b [u8]),
-    /// It is not done. What Redis says of it may have values in it, and is not kept.
+    /// The command failed. The error's text may contain values, and is not kept.
     Error,
 }
 
-/// It is not what Redis says, or longer than what was asked for.
+/// A reply that is not RESP2, or longer than what was asked for.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Strange;
 
-/// The next reply, and its length; none: it is not all there. `longest`: that of its bytes.
+/// Parses the next reply. Returns it with its length. None: it is not complete. `longest`: the most
+/// bytes that the reply may carry.
 pub(super) fn next(from: &[u8], longest: usize) -> Result<Option<(Reply<'_>, usize)>, Strange> {
     let line = from.get(..MAX_LINE_BYTES).unwrap_or(from);
     let Some(end) = line.windows(2).position(|two| two == b"\r\n") else {

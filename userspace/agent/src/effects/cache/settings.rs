@@ -1,4 +1,4 @@
-//! As in the configuration, and checked.
+//! The settings of `cache`, and their check.
 
 use std::{fmt, io, net::SocketAddr, path::PathBuf, time::Duration};
 
@@ -55,22 +55,24 @@ fn timeout() -> String {
     "20ms".to_owned()
 }
 
-/// Of a longer answer Redis saves little: it is the bytes that take their time.
+/// The largest `max_bytes`. For a longer answer Redis saves little: transferring the bytes takes
+/// most of the time.
 const LARGEST_BYTES: usize = 1 << 20;
 
-/// Longer, and drivers have given up.
+/// The longest `timeout`: after that, drivers have given up.
 const LONGEST_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What is not seen of writes is over after the TTL, so it is no matter of days.
+/// The longest `ttl`. A write that the agent does not see shows after the TTL, so that should not
+/// take days.
 const LONGEST_TTL: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// It is in every key.
+/// The longest prefix. It is part of every key.
 const MAX_PREFIX_BYTES: usize = 128;
 
-/// A password is short.
+/// The longest password.
 const MAX_PASSWORD_BYTES: usize = 4_096;
 
-/// Settings that can be.
+/// Settings that have been checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Checked {
     pub(super) redis: SocketAddr,
@@ -83,7 +85,7 @@ pub(super) struct Checked {
     password_file: Option<PathBuf>,
 }
 
-/// Who logs in at Redis.
+/// The credentials for Redis.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct Login {
     pub(super) user: Option<String>,
@@ -91,7 +93,7 @@ pub(super) struct Login {
 }
 
 impl fmt::Debug for Login {
-    /// Without the password.
+    /// Leaves the password out.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut login = f.debug_struct("Login");
         login.field("user", &self.user).finish_non_exhaustive()
@@ -180,7 +182,7 @@ fn tables(found: Vec<String>) -> Result<Tables, String> {
 }
 
 impl Checked {
-    /// Reads the password. What its file has at its end of a line is not part of it.
+    /// Reads the password. Line ends at the end of its file are not part of it.
     pub(super) fn login(&self) -> io::Result<Option<Login>> {
         let Some(file) = &self.password_file else {
             return Ok(None);

@@ -1,20 +1,23 @@
-//! What a statement means for the cache: it reads of a chosen table, changes some, or neither.
+//! The meaning of a statement for the cache: it reads a chosen table, changes some, or does
+//! neither.
 
 use cql::{Analysis, Statement, StatementKind};
 
 use super::metrics::Bypass;
 
-/// A set of them fits into a word, and into the number under which a write's response is awaited.
+/// The most chosen tables. A set of them fits into a word, and into the number under which a
+/// write's response is awaited.
 pub(super) const MAX_TABLES: usize = 32;
 
-/// A statement of a batch's text that is one of so many kinds and tables may be another's, too.
+/// The number of parts from which on a batch's text may have more parts than were analysed, so that
+/// it may write other tables, too.
 const MAX_PARTS: usize = cql::MAX_BATCH_PARTS;
 
 /// The chosen tables: keyspace and name, as the database stores them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Tables(pub(super) Vec<(String, String)>);
 
-/// Some of them, by their places.
+/// A set of chosen tables, by their places.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Chosen(pub(super) u32);
 
@@ -38,7 +41,7 @@ impl Tables {
         all.position(|(of, name)| of == keyspace && name == table)
     }
 
-    /// Those that a write to this table may change: all, if it is not known.
+    /// Returns the tables that a write to this table may change: all, if its table is not known.
     fn written(&self, keyspace: Option<&str>, table: Option<&str>) -> Chosen {
         match (keyspace, table) {
             (Some(keyspace), Some(table)) => {
@@ -50,20 +53,20 @@ impl Tables {
     }
 }
 
-/// See the module.
+/// The meaning of a statement for the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Means {
-    /// It reads of this one, and its answer can be kept.
+    /// The statement reads this table, and its answer can be kept.
     Reads(usize),
-    /// It reads of one, and its answer cannot be.
+    /// The statement reads a chosen table, and its answer cannot be kept.
     Bypasses(Bypass),
-    /// It may change these.
+    /// The statement may change these tables.
     Writes(Chosen),
-    /// It changes the keyspace of its connection.
+    /// The statement changes the keyspace of its connection.
     Uses,
 }
 
-/// What `text` means, in this keyspace; none: it is not known.
+/// Finds the meaning of `text` in this keyspace. None: the keyspace is not known.
 pub(super) fn means(text: &[u8], keyspace: Option<&str>, tables: &Tables) -> Means {
     use StatementKind as S;
     let statement = Statement::of(text);
@@ -77,7 +80,7 @@ pub(super) fn means(text: &[u8], keyspace: Option<&str>, tables: &Tables) -> Mea
         }
         S::Batch => batch(text, keyspace, tables),
         S::List | S::Describe => Chosen::default(),
-        // A definition, which may be a keyspace's, or who may read what, or nobody knows.
+        // A definition may be of a keyspace or a permission, or the statement is not understood.
         _ => tables.all(),
     })
 }
@@ -121,13 +124,13 @@ fn reads(text: &[u8], keyspace: Option<&str>, table: Option<&str>, tables: &Tabl
     }
 }
 
-/// What stands before a parenthesis and makes nobody's answer depend on the time, or on what only a function's
-/// author knows.
+/// The words before a parenthesis that make no answer depend on the time, or on a function that
+/// only its author knows.
 const BEFORE: [&str; 10] = [
     "in", "token", "count", "min", "max", "sum", "avg", "cast", "where", "and",
 ];
 
-/// Of a text without values: it calls none but those.
+/// Whether a text without values has no other word than these before a parenthesis.
 fn calls_only_these(fingerprint: &str) -> bool {
     let opens = fingerprint.match_indices('(');
     opens.map(|(at, _)| at).all(|at| {

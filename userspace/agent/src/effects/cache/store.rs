@@ -1,6 +1,7 @@
-//! A Redis as the steps of a rule know it: what they hand over, and the thread that takes it.
+//! The store: a Redis as the steps of a rule see it. Jobs are handed over to a thread that talks to
+//! Redis.
 //!
-//! Handing over never waits: everything on its way has a permit, so that the queue needs no bound of its own.
+//! Handing over never waits: every job has a permit, so that the queue needs no bound of its own.
 
 use std::{
     fmt, io,
@@ -15,7 +16,8 @@ use std::{
 };
 
 use cql::edit::{Caller, Resolution, Ticket};
-use dataplane::{backends::Probe, policy::RuleName};
+use dataplane::backends::Probe;
+use policy::RuleName;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc};
 
 use super::super::register::{self, Dials, Register};
@@ -27,27 +29,27 @@ use super::{
     statements::Chosen,
 };
 
-/// Reads that wait for Redis at the same time. Each may come back with `max_bytes`.
+/// The most reads that wait for Redis at the same time. Each may come back with `max_bytes`.
 const MAX_ASKED: usize = 256;
 
-/// Answers on their way to Redis, in bytes.
+/// The most bytes of answers on their way to Redis.
 const MAX_STORING_BYTES: usize = 16 << 20;
 
-/// The open ones, and what they need of the agent.
+/// The open stores, and what they need of the agent.
 #[derive(Debug)]
 pub struct Caches {
     open: Register<Store>,
     metrics: CacheMetrics,
 }
 
-/// One of them.
+/// A store: one rule's Redis.
 #[derive(Debug)]
 pub(super) struct Store {
     pub(super) shared: Arc<Shared>,
     jobs: mpsc::UnboundedSender<Job>,
 }
 
-/// What its thread shares with flows.
+/// The state that a store's thread shares with flows.
 pub(super) struct Shared {
     pub(super) rule: RuleName,
     pub(super) settings: Checked,
@@ -55,23 +57,23 @@ pub(super) struct Shared {
     pub(super) counters: Counters,
     pub(super) known: Known,
     pub(super) dials: Dials,
-    /// Redis answers.
+    /// Whether Redis answers.
     pub(super) is_up: AtomicBool,
-    /// Tables of which a write was seen that Redis has not been told of.
+    /// The tables of which a write was seen that Redis has not been told of.
     dirty: AtomicU32,
     pub(super) dirtied: Notify,
     asked: Arc<Semaphore>,
     storing: Arc<Semaphore>,
 }
 
-/// What Redis is to do.
+/// A job for Redis.
 #[derive(Debug)]
 pub(super) enum Job {
     Find(Find),
     Keep(Keep),
 }
 
-/// A read waits for what is found.
+/// A lookup, for whose result a read waits.
 #[derive(Debug)]
 pub(super) struct Find {
     pub(super) reading: Arc<Reading>,
@@ -97,7 +99,7 @@ impl fmt::Debug for Shared {
 }
 
 impl Caches {
-    /// None is open yet.
+    /// Makes the register; no store is open yet.
     pub fn new(metrics: CacheMetrics) -> Self {
         Self {
             open: Register::new(),
@@ -105,7 +107,7 @@ impl Caches {
         }
     }
 
-    /// From now on they can be reached.
+    /// Gives the stores the probe with which they connect from now on.
     pub fn dial_by(&self, probe: Probe) {
         self.open.dial_by(probe);
     }
@@ -115,7 +117,7 @@ impl Caches {
         self.metrics.of("rule");
     }
 
-    /// The one of this rule.
+    /// Opens this rule's store, or returns the one that is open.
     ///
     /// # Errors
     /// There can be no more threads, or descriptors.
@@ -138,7 +140,7 @@ impl Caches {
                 known: Known::default(),
                 dials,
                 is_up: AtomicBool::new(false),
-                // Nobody has seen the writes before.
+                // Nobody has seen the writes before now.
                 dirty: AtomicU32::new(settings.tables.all().0),
                 dirtied: Notify::new(),
                 asked: Arc::new(Semaphore::new(MAX_ASKED)),
@@ -158,7 +160,8 @@ impl Store {
         Ok(Self { shared, jobs })
     }
 
-    /// Has it looked for, if Redis is there and not too much waits. `park`: takes a place for who waits.
+    /// Looks an answer up, if Redis is up and not too much waits. `park`: takes a slot for the read
+    /// that waits.
     pub(super) fn find(&self, reading: &Arc<Reading>, park: impl FnOnce() -> Option<Ticket>) {
         let shared = &self.shared;
         if !shared.is_up.load(Acquire) {
@@ -178,7 +181,7 @@ impl Store {
         self.send(job);
     }
 
-    /// Has it kept. `sealed`: made once there is room for it.
+    /// Keeps an answer. `sealed`: called once there is room for it.
     pub(super) fn keep(
         &self,
         reading: Arc<Reading>,
@@ -200,7 +203,8 @@ impl Store {
         self.send(job);
     }
 
-    /// What was read of these before is old, for all reads that begin from now on.
+    /// Makes answers that were read of these tables before old, for all reads that begin from now
+    /// on.
     pub(super) fn invalidate(&self, tables: Chosen) {
         if !tables.is_empty() {
             self.shared.is_dirty(tables);
@@ -216,7 +220,7 @@ impl Store {
 }
 
 impl Shared {
-    /// Before every key: that of the settings, or the rule's.
+    /// Returns the prefix of every key: the settings' or the rule's.
     pub(super) fn prefix(&self) -> String {
         match &self.settings.prefix {
             Some(prefix) => prefix.clone(),
@@ -224,7 +228,8 @@ impl Shared {
         }
     }
 
-    /// Which database answers a caller. Who gives a prefix says that there is one behind all addresses.
+    /// Names the database that answers a caller. A prefix in the settings means that one database
+    /// is behind all addresses.
     pub(super) fn database(&self, caller: &Caller) -> String {
         match (&self.settings.prefix, caller.dialled) {
             (None, Some(dialled)) => dialled.to_string(),
@@ -232,19 +237,19 @@ impl Shared {
         }
     }
 
-    /// Redis has to be told of these before it is asked again.
+    /// Marks these tables: Redis has to be told of them before it is asked again.
     pub(super) fn is_dirty(&self, tables: Chosen) {
         self.dirty.fetch_or(tables.0, Release);
     }
 
-    /// Those that it has to be told of now.
+    /// Takes the tables that Redis has to be told of now.
     pub(super) fn take_dirty(&self) -> Chosen {
         Chosen(self.dirty.swap(0, AcqRel))
     }
 }
 
 impl Find {
-    /// It was not answered from the cache, and goes on.
+    /// Passes the read on, which was not answered from the cache.
     pub(super) fn passes(self, counted: Read, shared: &Shared) {
         shared.counters.read(counted);
         self.ticket.resolve(Resolution::Pass);
@@ -264,7 +269,7 @@ impl Job {
         }
     }
 
-    /// Redis does not do it.
+    /// Fails the job: Redis does not do it.
     pub(super) fn fails(self, shared: &Shared) {
         match self {
             Self::Find(find) => find.passes(Read::Failed, shared),

@@ -1,4 +1,5 @@
-//! The thread that says when a window has been open for long enough; its flow's own thread ends it.
+//! The clock: a thread that says when a window has been open for long enough. The flow's own thread
+//! ends the window.
 
 use std::{
     collections::VecDeque,
@@ -10,7 +11,7 @@ use std::{
 
 use super::windows::{FORGOTTEN, Windows};
 
-/// Ends with the step.
+/// The clock's handle. Dropped with the step, it ends the thread.
 #[derive(Debug)]
 pub(super) struct Clock(Arc<Shared>);
 
@@ -21,16 +22,17 @@ struct Shared {
     wake: Condvar,
 }
 
-/// Taken before [`Windows`], never after.
+/// The ends of windows. **Lock order**: taken before [`Windows`], never after.
 #[derive(Debug, Default)]
 struct Times {
-    /// When, of which flow, under which number; the earliest first, because all windows are of one length.
+    /// The end, flow and number of each open window. The earliest end comes first, because all
+    /// windows have one length.
     ends: VecDeque<(Instant, usize, u64)>,
     over: bool,
 }
 
 impl Clock {
-    /// `window`: how long each is.
+    /// Starts the thread. `window`: the length of each window.
     ///
     /// # Errors
     /// There can be no more threads.
@@ -47,7 +49,7 @@ impl Clock {
         windows.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A window has been opened.
+    /// Notes the end of a window that has been opened.
     pub(super) fn ends_at(&self, when: Instant, flow: usize, number: u64) {
         let mut times = self.0.times();
         times.ends.push_back((when, flow, number));

@@ -1,44 +1,44 @@
-//! What became of writes that could be merged.
+//! The counters of `coalesce`.
 
 use prometheus::{IntCounter, IntCounterVec, Registry};
 
 use crate::metrics::counters_by;
 
-/// Why a window has ended.
+/// The reason why a window has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cause {
-    /// It has taken as much as it may.
+    /// The window has taken as many writes or bytes as it may.
     Full,
-    /// It was open for as long as it may be.
+    /// The window was open for its full time.
     Time,
-    /// Something came that is not to overtake it.
+    /// A request came that must not overtake the window's writes.
     Flush,
-    /// There was one write in it, which went on as it was.
+    /// The window had one write, which went on as it was.
     Alone,
 }
 
 const CAUSES: [&str; 4] = ["full", "time", "flush", "alone"];
 
-/// What became of a write to a chosen table.
+/// The outcome of a write to a chosen table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Became {
-    /// It is in a batch.
+    /// The write is in a batch.
     Merged,
-    /// Nothing came to be merged with it.
+    /// Nothing came to be merged with the write.
     Alone,
-    /// It has a time of its own beside its statement.
+    /// The write has a timestamp of its own beside its statement.
     Timestamp,
-    /// It says something that a batch cannot say of one statement.
+    /// The write has parameters that a batch cannot carry for one statement.
     Parameters,
-    /// A value of its key is null or unset.
+    /// A value of the write's key is null or unset.
     Shape,
-    /// It is larger than a batch may be.
+    /// The write is larger than a batch may be.
     Size,
-    /// Its flow has had too many windows with one write.
+    /// The flow has had too many windows with one write.
     Resting,
-    /// Its flow has as many windows as it may.
+    /// The flow has as many windows as it may.
     Windows,
-    /// As much waits as may.
+    /// The limit on requests that wait is reached.
     NoRoom,
 }
 
@@ -54,14 +54,14 @@ const BECAME: [&str; 9] = [
     "no_room",
 ];
 
-/// See the module.
+/// The metrics of `coalesce`.
 #[derive(Clone, Debug)]
 pub struct CoalesceMetrics {
     windows: IntCounterVec,
     writes: IntCounterVec,
 }
 
-/// Those of one rule, each looked up once.
+/// The counters of one rule, each looked up once.
 #[derive(Debug)]
 pub(super) struct Counters {
     windows: Vec<IntCounter>,
@@ -69,7 +69,7 @@ pub(super) struct Counters {
 }
 
 impl CoalesceMetrics {
-    /// Declares and registers them.
+    /// Declares and registers the metrics.
     ///
     /// # Errors
     /// Two metrics of one name.

@@ -1,10 +1,12 @@
-//! `coalesce`: writes of one flow to one partition within a moment go on as one batch.
+//! `coalesce` (write batching): writes of one flow to one partition within a moment go on as one
+//! batch.
 //!
-//! - `settings`: as in the configuration, and checked.
-//! - `windows`: what waits for what. `clock`: the thread that says when a window has been open for long enough.
-//! - `metrics`: what became of it.
+//! - `settings`: the settings in the configuration, and their check.
+//! - `windows`: the open windows. `clock`: the thread that says when a window has been open for
+//!   long enough.
+//! - `metrics`: the counters.
 //!
-//! What is merged, and why nothing else is: `docs/decisions/0020-coalesce.md`.
+//! `docs/decisions/0020-coalesce.md` says which writes are merged, and why no others are.
 
 mod clock;
 mod metrics;
@@ -21,7 +23,7 @@ use cql::{
     edit::{Caller, Letter, NotMerged, Outcome, Request, Response, Statement, Transform, Value},
     transforms::Prepared,
 };
-use dataplane::policy::RuleName;
+use policy::RuleName;
 
 pub use metrics::CoalesceMetrics;
 pub use settings::Settings;
@@ -36,10 +38,10 @@ use metrics::{Became, Counters};
 use settings::{Checked, Table};
 use windows::{Added, Ended, Write};
 
-/// As in the configuration.
+/// The step's name in the configuration.
 const NAME: &str = "coalesce";
 
-/// A step.
+/// The `coalesce` step of one rule.
 #[derive(Debug)]
 struct Coalesce {
     settings: Checked,
@@ -56,11 +58,11 @@ struct Open {
 /// A statement that was prepared.
 #[derive(Debug)]
 enum Known {
-    /// It can be merged: the markers of its row's key, in the table's order.
+    /// A write that can be merged: the markers of its row's key, in the table's order.
     Write(Arc<Table>, Vec<usize>),
     /// Something else, about this table if that is known.
     Other(Option<(String, String)>),
-    /// It changes the keyspace of its connection.
+    /// A statement that changes the keyspace of its connection.
     Use,
 }
 
@@ -175,7 +177,8 @@ impl Coalesce {
         Known::Other(names.map(|(keyspace, table)| (keyspace.to_owned(), table.to_owned())))
     }
 
-    /// Has the write wait, or says why it does not. What it is not to overtake goes on first.
+    /// Makes the write wait, or counts why it does not. Requests that it must not overtake go on
+    /// first.
     fn writes(
         &self,
         open: &Open,
@@ -190,7 +193,7 @@ impl Coalesce {
                 open.counters.became(why);
                 return open.flush(request, Some((&table.keyspace, &table.name)));
             }
-            // Before its STARTUP is answered.
+            // The connection's STARTUP has not been answered yet.
             (Ok(_), None) => return open.counters.became(Became::NoRoom),
         };
         let now = Instant::now();
@@ -223,7 +226,7 @@ impl Open {
     }
 }
 
-/// An EXECUTE's, or why it cannot be merged.
+/// Reads the write of an EXECUTE, or the reason why it cannot be merged.
 fn write(request: &Request<'_>, table: &Arc<Table>, markers: &[usize]) -> Result<Write, Became> {
     let consistency = request.mergeable().map_err(|why| match why {
         NotMerged::Timestamp => Became::Timestamp,

@@ -1,4 +1,4 @@
-//! As in the configuration, and checked.
+//! The settings of `coalesce`, and their check.
 
 use std::{
     collections::{BTreeMap, HashSet},
@@ -68,16 +68,17 @@ fn max_bytes() -> usize {
     64 << 10
 }
 
-/// A write waits for as long if nothing comes, and drivers give up after some seconds.
+/// The longest window. A write waits for as long if nothing comes, and drivers give up after some
+/// seconds.
 const LONGEST: Duration = Duration::from_secs(1);
 
-/// Of one batch. A flow may have 1,024 requests wait.
+/// The most statements of one batch. A flow may have 1,024 requests wait.
 const MOST_STATEMENTS: usize = 500;
 
-/// Of one batch: Cassandra's own mutations are of 16 MiB at most.
+/// The most bytes of one batch. Cassandra's own mutations have 16 MiB at most.
 const MOST_BYTES: usize = 1 << 20;
 
-/// Settings that can be.
+/// Settings that have been checked.
 #[derive(Clone, Debug)]
 pub(super) struct Checked {
     pub(super) tables: Vec<Arc<Table>>,
@@ -86,14 +87,14 @@ pub(super) struct Checked {
     pub(super) max_bytes: usize,
 }
 
-/// One whose writes are merged.
+/// A table whose writes are merged.
 #[derive(Debug)]
 pub(super) struct Table {
     pub(super) keyspace: String,
     pub(super) name: String,
-    /// Of the partition, and behind them those of the row.
+    /// The key columns: the partition's, and behind them the row's.
     pub(super) key: Vec<String>,
-    /// How many of those are of the partition.
+    /// The number of the partition's columns in `key`.
     pub(super) of_partition: usize,
     pub(super) columns: Vec<String>,
 }

@@ -1,7 +1,7 @@
-//! Windows that are open, of all flows of a rule: which writes wait, and for which of the same partition.
+//! The open windows of all flows of a rule: the writes that wait to be merged, by partition.
 //!
-//! **Invariant**: in a window no row is written twice. The statements of a batch have one time for all, and of two
-//! values with one time the database keeps the larger, not the later.
+//! **Invariant**: in a window no row is written twice. The statements of a batch share one
+//! timestamp, and of two values with one timestamp the database keeps the larger, not the later.
 //!
 //! **Invariant**: while one of a flow's tickets is here, no other flow has its number.
 
@@ -21,19 +21,20 @@ use super::{
     settings::{Checked, Table},
 };
 
-/// Partitions of a flow that are open at the same time.
+/// The most partitions of a flow that are open at the same time.
 const MAX_WINDOWS: usize = 64;
 
-/// So many windows in a row with one write, and the flow gains nothing by waiting.
+/// After this many windows in a row with one write, the flow gains nothing by waiting.
 const LONELY: u32 = 8;
 
-/// For so many writes nothing waits then.
+/// The number of writes for which nothing waits after that.
 const REST: u32 = 64;
 
-/// A window that is open for so long is of a flow that has ended: its task would have ended it.
+/// A window that is open for this long belongs to a flow that has ended: the flow's task would have
+/// ended the window.
 pub(super) const FORGOTTEN: Duration = Duration::from_secs(10);
 
-/// See the module.
+/// The open windows of a rule, by flow.
 #[derive(Debug, Default)]
 pub(super) struct Windows {
     flows: HashMap<usize, Flow>,
@@ -51,7 +52,7 @@ struct Window {
     table: Arc<Table>,
     partition: Box<[u8]>,
     consistency: Consistency,
-    /// Of one write each, like the tickets.
+    /// The row of each write, like the tickets.
     rows: Vec<Box<[u8]>>,
     tickets: Vec<Ticket>,
     bytes: usize,
@@ -76,19 +77,20 @@ pub(super) struct Ended {
     pub(super) letter: Letter,
 }
 
-/// What became of a write.
+/// The outcome of adding a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Added {
-    /// It waits, the first of a new window, which has this number.
+    /// The write waits, as the first of a new window, which has this number.
     Opens(u64),
-    /// It waits with others, or goes on with them.
+    /// The write waits with others, or goes on with them.
     Joins,
-    /// It does not wait.
+    /// The write does not wait.
     Not(Became),
 }
 
 impl Windows {
-    /// What ends before the write goes on, if it does, and what becomes of the write. `park`: has it wait.
+    /// Adds a write. Returns the window that ends before the write goes on, if one does, and the
+    /// outcome. `park`: makes the write wait.
     pub(super) fn add(
         &mut self,
         flow: usize,
@@ -140,7 +142,8 @@ impl Windows {
         (ended, Added::Opens(number))
     }
 
-    /// Ends those of a flow that something else is not to overtake: of this keyspace and table, or all.
+    /// Ends the windows of a flow that another request must not overtake: those of this keyspace
+    /// and table, or all.
     pub(super) fn flush(&mut self, flow: usize, of: Option<(&str, &str)>) -> Vec<Ended> {
         let Some(flow) = self.flows.get_mut(&flow) else {
             return Vec::new();
@@ -157,7 +160,7 @@ impl Windows {
         ended
     }
 
-    /// Ends the one with this number, if it is still open.
+    /// Ends the window with this number, if it is still open.
     pub(super) fn due(&mut self, flow: usize, number: u64) -> Option<Ended> {
         let flow = self.flows.get_mut(&flow)?;
         let at = flow
@@ -167,7 +170,7 @@ impl Windows {
         flow.end(at, Cause::Time)
     }
 
-    /// Has its flow end the one with this number.
+    /// Makes its flow end the window with this number.
     pub(super) fn nudge(&self, flow: usize, number: u64) {
         let windows = self.flows.get(&flow).into_iter().flat_map(|f| &f.windows);
         let mut same = windows.filter(|window| window.number() == Some(number));
@@ -176,7 +179,8 @@ impl Windows {
         }
     }
 
-    /// Forgets what flows have left that have ended. What waits nevertheless is given up, and so goes on.
+    /// Forgets the windows of flows that have ended. Writes that still wait are given up, and so go
+    /// on.
     pub(super) fn sweep(&mut self, now: Instant) {
         self.flows.retain(|_, flow| {
             flow.windows
@@ -187,7 +191,7 @@ impl Windows {
 }
 
 impl Flow {
-    /// In the order in which they were opened.
+    /// Ends a window, and keeps the others in the order in which they were opened.
     fn end(&mut self, at: usize, cause: Cause) -> Option<Ended> {
         if at >= self.windows.len() {
             return None;
@@ -219,7 +223,7 @@ impl Flow {
 }
 
 impl Window {
-    /// That of its first write.
+    /// Returns the window's number, which is that of its first write.
     fn number(&self) -> Option<u64> {
         self.tickets.first().map(Ticket::number)
     }

@@ -1,4 +1,5 @@
-//! A shared connection begins as the first of its flows has: encrypted or not, with its STARTUP, its token, and a USE.
+//! The opening of a shared connection: it begins as the first of its flows has begun, encrypted or
+//! not, with that flow's STARTUP, its token, and a USE.
 
 use std::{io, time::Duration};
 
@@ -25,13 +26,13 @@ pub(super) const RESULT: u8 = 0x08;
 const AUTH_RESPONSE: u8 = 0x0F;
 const AUTH_SUCCESS: u8 = 0x10;
 
-/// For connecting, TLS, logging in and USE.
+/// The time limit for connecting, TLS, logging in and USE.
 const OPENING: Duration = Duration::from_secs(5);
 
-/// What is said before a connection is in use is short.
+/// The longest frame before the connection is in use; those frames are short.
 const MAX_WORD_BYTES: usize = 64 << 10;
 
-/// A request, on the connection's own stream.
+/// Makes a request on the connection's own stream.
 pub(super) fn frame(version: u8, opcode: u8, body: &[u8]) -> Zeroizing<Vec<u8>> {
     let mut frame = Zeroizing::new(Vec::with_capacity(9 + body.len()));
     frame.extend([version, 0]);
@@ -42,10 +43,11 @@ pub(super) fn frame(version: u8, opcode: u8, body: &[u8]) -> Zeroizing<Vec<u8>> 
     frame
 }
 
-/// One that can be asked.
+/// Opens a connection that can be asked.
 ///
 /// # Errors
-/// Those of connecting and of TLS, and what the database says instead of letting it in; or it took too long.
+/// Errors of connecting and of TLS, a database that does not let the connection in, or the time
+/// limit.
 pub(super) async fn open(
     dials: Option<&Probe>,
     of: &Identity,
@@ -64,7 +66,7 @@ fn late<T>(_: Elapsed) -> io::Result<T> {
     Err(io::ErrorKind::TimedOut.into())
 }
 
-/// As its flows' own have, if they have.
+/// Does the TLS handshake, if the flows' own connections speak TLS.
 async fn shakes_hands(
     stream: TcpStream,
     towards: &Towards,
@@ -115,7 +117,7 @@ async fn is_let_in(stream: Stream, of: &Identity) -> io::Result<(Stream, Incomin
     expect(opcode, READY)?;
     if let Some(keyspace) = &of.keyspace {
         let text = format!("USE \"{}\"", keyspace.replace('"', "\"\""));
-        // At ONE, without flags.
+        // The body says consistency ONE, without flags.
         let flags: &[u8] = if opening.version >= 5 { &[0; 4] } else { &[0] };
         let length = (text.len() as u32).to_be_bytes();
         let body = [&length[..], text.as_bytes(), &[0, 1], flags].concat();
@@ -132,7 +134,7 @@ struct Begins<'o> {
 }
 
 impl Begins<'_> {
-    /// The opcode of the answer.
+    /// Sends a request. Returns the opcode of the answer.
     async fn ask(&mut self, opcode: u8, body: &[u8]) -> io::Result<u8> {
         let mut asked = frame(self.opening.version, opcode, body);
         if self.is_let_in && self.opening.version >= 5 {
@@ -170,7 +172,7 @@ impl Begins<'_> {
 fn expect(opcode: u8, expected: u8) -> io::Result<()> {
     match opcode {
         _ if opcode == expected => Ok(()),
-        // Its message may say more than a log should.
+        // The error's message may say more than a log should.
         ERROR => Err(told("it refuses with an error what it has let a flow do")),
         other => Err(told(&format!("unexpected opcode {other:#04x}"))),
     }

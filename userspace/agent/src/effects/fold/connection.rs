@@ -1,5 +1,5 @@
-//! The task that has a shared connection: it writes what flows have put into the queue, all of it at once, and takes
-//! what it reads to those who wait for it.
+//! The task that owns a shared connection: it writes the frames that flows have put into the queue,
+//! all of them at once, and brings the answers that it reads to the requests that wait for them.
 
 use std::{
     pin::Pin,
@@ -23,29 +23,31 @@ use super::{
     pools::Shared,
 };
 
-/// A database that says nothing for so long, though it has something to answer, is asked whether it is there, and is not
-/// if it says nothing for as long again.
+/// The time limit for a database that has something to answer. After this silence it is asked
+/// whether it is there; after as long again it counts as lost.
 const SILENCE: Duration = Duration::from_secs(5);
 
-/// One that has nothing to answer is asked as often as drivers do.
+/// The interval at which a database that has nothing to answer is asked whether it is there.
+/// Drivers ask as often.
 const IDLE: Duration = Duration::from_secs(30);
 
-/// Read at most this much at a time.
+/// The most bytes that are read at once.
 const READ_BYTES: usize = 64 << 10;
 
-/// After so many reads the flows have their turn.
+/// The number of reads after which the flows have their turn.
 const MAX_READS: usize = 16;
 
-/// A longer answer is not taken: a read is asked again by its flow's own connection, where it passes as it comes.
+/// The longest answer that is taken. A read with a longer answer is asked again by its flow's own
+/// connection, which passes the answer on as it comes.
 const MAX_ANSWER_BYTES: usize = 16 << 20;
 
-/// UNPREPARED: the node does not know the statement.
+/// The error code UNPREPARED: the node does not know the statement.
 const UNPREPARED: i32 = 0x2500;
 
-/// The request is not understood.
+/// The error code for a request that is not understood.
 const PROTOCOL_ERROR: i32 = 0x000A;
 
-/// Whatever ends the task, nobody waits for it any longer.
+/// A guard that ends the connection's waiting requests, whatever ends the task.
 struct Ends {
     leg: Arc<Leg>,
     shared: Arc<Shared>,
@@ -60,7 +62,7 @@ impl Drop for Ends {
     }
 }
 
-/// Until nobody has it any more, or it is lost.
+/// Runs the connection until no flow uses it any more, or it is lost.
 pub(super) async fn run(leg: Arc<Leg>, shared: Arc<Shared>, of: Arc<Identity>) {
     let ends = Ends {
         leg: leg.clone(),
@@ -102,14 +104,14 @@ struct Serves<'s> {
     leg: &'s Leg,
     shared: &'s Shared,
     of: &'s Identity,
-    /// As it is sent.
+    /// The bytes to write, as they are sent.
     writing: Vec<u8>,
     written: usize,
     buffer: Box<[u8]>,
-    /// What becomes of those that were answered by what was read last; empty in between.
+    /// The tickets that were answered by the last read, with their resolutions. Empty in between.
     answered: Vec<(Ticket, Resolution)>,
     heard: Instant,
-    /// Whether the database is there: since then.
+    /// The time when the database was asked whether it is there, while it has not answered.
     asked_itself: Option<Instant>,
     looks: Pin<Box<Sleep>>,
 }
@@ -144,7 +146,7 @@ impl<'s> Serves<'s> {
         }
     }
 
-    /// Moves what can be moved.
+    /// Moves all bytes that can be moved.
     fn step(&mut self, cx: &mut Context<'_>) -> Result<(), Ended> {
         self.read(cx)?;
         while self.looks.as_mut().poll(cx).is_ready() {
@@ -177,7 +179,8 @@ impl<'s> Serves<'s> {
         }
         self.writing.clear();
         self.written = 0;
-        // What was taken to be encrypted may not be in the socket yet; nor what TLS has to say by itself.
+        // Bytes that were taken to be encrypted may not be in the socket yet, nor what TLS has to
+        // send by itself.
         match Pin::new(&mut self.stream).poll_flush(cx) {
             Poll::Ready(Err(_)) => Err(Ended::Closed),
             Poll::Ready(Ok(())) | Poll::Pending => Ok(()),
@@ -197,18 +200,19 @@ impl<'s> Serves<'s> {
             let came = self.incoming.comes(read.filled());
             let told = came.map_err(|_| Ended::Garbage);
             let told = told.and_then(|()| self.hears());
-            // Also of what came before something that ends it.
+            // Tickets that were answered before an error that ends the connection are resolved,
+            // too.
             for (ticket, becomes) in self.answered.drain(..) {
                 ticket.resolve(becomes);
             }
             told?;
         }
-        // There may be more, and others wait for their turn.
+        // There may be more to read, and others wait for their turn.
         cx.waker().wake_by_ref();
         Ok(())
     }
 
-    /// Finds who waits for what has come.
+    /// Finds the requests that the frames which have come answer.
     fn hears(&mut self) -> Result<(), Ended> {
         let mut slots = self.leg.slots();
         loop {
@@ -220,7 +224,8 @@ impl<'s> Serves<'s> {
                 continue;
             }
             let slot = slots.answered(came.stream).ok_or(Ended::Garbage)?;
-            // From here on the slot is dropped with its ticket if the connection ends: its flow is lost, too.
+            // If the connection ends from here on, the slot is dropped with its ticket: the
+            // ticket's flow is lost, too.
             let Some(frame) = came.frame else {
                 if !slot.is_read {
                     return Err(Ended::Garbage);
@@ -230,13 +235,13 @@ impl<'s> Serves<'s> {
                 continue;
             };
             match came.opcode {
-                // None of a read or a write: others would see what it has changed.
+                // No read or write sets the keyspace. Other flows would see the change.
                 RESULT if sets_keyspace(self.of.opening.compression, frame) => {
                     return Err(Ended::Garbage);
                 }
                 RESULT => {}
                 ERROR => match error_of(self.of.opening.compression, frame) {
-                    // Another node may have answered the PREPARE. It was not done.
+                    // Another node may have answered the PREPARE. The request was not done.
                     Some(UNPREPARED) => {
                         self.shared.counters.became(Became::Unprepared);
                         self.answered.push((slot.ticket, Resolution::Pass));
@@ -262,7 +267,8 @@ impl<'s> Serves<'s> {
         }
     }
 
-    /// A database that it is encrypted to is told that it was not cut off, as far as the socket takes that.
+    /// Sends close_notify on an encrypted connection, as far as the socket takes it, so that the
+    /// database knows that it was not cut off.
     async fn says_end(&mut self) {
         std::future::poll_fn(|cx| {
             let _ = Pin::new(&mut self.stream).poll_shutdown(cx);
@@ -271,7 +277,7 @@ impl<'s> Serves<'s> {
         .await;
     }
 
-    /// Whether the database is still there.
+    /// Checks whether the database is still there.
     fn look(&mut self, now: Instant) -> Result<(), Ended> {
         let patience = match self.leg.is_busy() {
             true => SILENCE,
@@ -297,14 +303,15 @@ mod tests {
     use std::sync::Mutex;
 
     use cql::{Compression, edit::Opening};
-    use dataplane::policy::RuleName;
+    use policy::RuleName;
     use tokio::io;
 
     use super::super::{FoldMetrics, Folds, Settings};
     use super::*;
     use crate::tls::{Handshakes, Towards};
 
-    /// As TLS while a socket takes nothing: what is written stays, and the first flush of it has to wait.
+    /// A stream that behaves like TLS while a socket takes nothing: written bytes stay in it, and
+    /// the first flush has to wait.
     #[derive(Default)]
     struct Keeps {
         kept: Vec<u8>,
@@ -371,7 +378,7 @@ mod tests {
             async || std::future::poll_fn(|cx| Poll::Ready(serves.poll(cx).is_pending())).await;
         assert!(moves().await);
         assert!(went.lock().unwrap().is_empty(), "it waits");
-        // The socket is ready, and nobody has asked anything since.
+        // The socket is ready, and nobody has sent a request since.
         assert!(moves().await);
         assert_eq!(*went.lock().unwrap(), **asked);
     }

@@ -1,5 +1,5 @@
-//! What flows have to have in common to share a connection: everything by which the database could tell them apart in
-//! its answers.
+//! The identity of a flow: everything by which the database could tell flows apart in its answers.
+//! Flows share a connection only if their identities are equal.
 
 use std::{
     fmt,
@@ -12,26 +12,27 @@ use cql::edit::Opening;
 
 use crate::tls::Towards;
 
-/// See the module.
+/// Everything that flows must have in common to share a connection.
 #[derive(Clone)]
 pub(super) struct Identity {
     pub(super) database: SocketAddr,
-    /// As their own connections speak to it: none that is not encrypted shares with one that is, or with another's name or
-    /// certificates.
+    /// The encryption of the flows' own connections. A flow without TLS shares with none that has
+    /// TLS, nor flows with different names or certificates.
     pub(super) towards: Towards,
     pub(super) keyspace: Option<Box<str>>,
-    /// Of the first flow.
+    /// The opening of the first flow.
     pub(super) opening: Arc<Opening>,
-    /// What its STARTUP asks for, in order, but for [who it says it is](DESCRIPTIVE).
+    /// The options that the STARTUP asks for, in order, except those that [describe the
+    /// client](DESCRIPTIVE).
     asks: Box<[u8]>,
 }
 
-/// Options of a STARTUP that change nothing: they are shown to operators. All others, those of one database alone
-/// among them, have to be the same.
+/// The prefixes of STARTUP options that change nothing and are only shown to operators. All other
+/// options have to be equal, those that only one database knows among them.
 const DESCRIPTIVE: [&[u8]; 3] = [b"DRIVER_", b"APPLICATION_", b"CLIENT_ID"];
 
 impl Identity {
-    /// `None`: its STARTUP cannot be read.
+    /// Makes the identity of a flow. `None`: its STARTUP cannot be read.
     pub(super) fn of(
         (database, towards): (SocketAddr, &Towards),
         keyspace: Option<&str>,
@@ -47,7 +48,7 @@ impl Identity {
     }
 }
 
-/// Of a `[string map]`.
+/// Reads the options from a `[string map]`.
 fn asks(startup: &[u8]) -> Option<Box<[u8]>> {
     let (count, mut rest) = startup.split_first_chunk::<2>()?;
     let mut options: Vec<(&[u8], &[u8])> = Vec::new();
@@ -55,20 +56,20 @@ fn asks(startup: &[u8]) -> Option<Box<[u8]>> {
         let (name, behind) = string(rest)?;
         let (value, behind) = string(behind)?;
         rest = behind;
-        // With the bytes that announce them.
+        // With the bytes of their lengths.
         let plain = name.get(2..).unwrap_or_default().to_ascii_uppercase();
         if !DESCRIPTIVE.iter().any(|begins| plain.starts_with(begins)) {
             options.push((name, value));
         }
     }
-    // One that is there twice counts by its place.
+    // An option that is there twice counts by its position.
     options.sort_by_key(|(name, _)| *name);
     let options = options.iter().flat_map(|(name, value)| [*name, *value]);
     rest.is_empty()
         .then(|| options.collect::<Vec<_>>().concat().into())
 }
 
-/// A `[string]` with its length, and what is behind it.
+/// Splits off a `[string]` with its length.
 fn string(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let length = bytes.first_chunk::<2>()?;
     bytes.split_at_checked(2 + usize::from(u16::from_be_bytes(*length)))
@@ -93,14 +94,14 @@ impl PartialEq for Identity {
 
 impl Eq for Identity {}
 
-/// In a time that tells nothing but the lengths.
+/// Compares in a time that depends only on the lengths.
 fn is_same(a: &[u8], b: &[u8]) -> bool {
     let differ = a.iter().zip(b).fold(0, |differ, (a, b)| differ | (a ^ b));
     a.len() == b.len() && differ == 0
 }
 
-/// In a table whose hash is keyed at random, as that of a `HashMap` is: a token is in it. Those that differ in `towards`
-/// alone are few.
+/// The hash contains a token, so the table's hash has to be keyed at random, as that of a `HashMap`
+/// is. `towards` is left out: few identities differ in it alone.
 impl Hash for Identity {
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.database.hash(state);

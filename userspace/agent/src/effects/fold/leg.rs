@@ -1,7 +1,9 @@
-//! A shared connection, as the flows on it know it: what they hand over, and who waits for which stream.
+//! A shared connection (connection multiplexing), as the flows on it see it: the queue of frames,
+//! and the request that waits for each stream.
 //!
-//! Flows put frames one behind another into a queue, each under a stream of the connection's own; whoever has the
-//! connection ([`connection`](super::connection)) takes all of it at once. There is one lock, held for a copy.
+//! Flows put frames one behind another into a queue, each under a stream of the connection's own.
+//! The task that owns the connection ([`connection`](super::connection)) takes all of it at once.
+//! There is one lock, held for a copy.
 
 use std::{
     fmt,
@@ -18,69 +20,71 @@ use std::{
 
 use cql::edit::{Resolution, Ticket};
 
-/// Requests out at the same time; more go by their flows' own connections. As many as a driver has out on one.
+/// The most requests out at the same time; more go by their flows' own connections. A driver has as
+/// many out on one connection.
 pub(super) const MAX_STREAMS: usize = 1_024;
 
-/// What waits to be written has so many bytes at most.
+/// The most bytes that wait to be written.
 const MAX_QUEUE_BYTES: usize = 4 << 20;
 
-/// What is kept of a queue that was once longer, in bytes.
+/// The bytes of memory that are kept of a queue that was once longer.
 const KEPT_BYTES: usize = 256 << 10;
 
-/// The stream of what the connection asks for itself; those of flows are above it.
+/// The stream of the connection's own requests; those of flows are above it.
 pub(super) const OWN_STREAM: i16 = 0;
 
-/// Where a frame has its stream.
+/// The position of the stream in a frame.
 const STREAM: std::ops::Range<usize> = 2..4;
 
 const BEGINS: u8 = 0;
 const OPEN: u8 = 1;
 const GONE: u8 = 2;
 
-/// See the module.
+/// The flows' side of a shared connection.
 pub(super) struct Leg {
     phase: AtomicU8,
     was_open: AtomicBool,
-    /// On which its task runs.
+    /// The thread on which the connection's task runs.
     pub(super) thread: ThreadId,
     state: Mutex<State>,
 }
 
 struct State {
     queue: Vec<u8>,
-    /// Bytes that were ever put into the queue, and taken out of it.
+    /// Bytes that were ever put into the queue; `taken` counts those taken out of it.
     put: u64,
     taken: u64,
-    /// By stream, the first being 1.
+    /// The requests by stream, from stream 1 on.
     slots: Vec<Option<Slot>>,
     free: Vec<i16>,
     waker: Option<Waker>,
-    /// Nobody has it any more.
+    /// Set when no flow uses the connection any more.
     unused: bool,
 }
 
-/// A request that is out.
+/// A request that is out on a shared connection.
 pub(super) struct Slot {
     pub(super) ticket: Ticket,
-    /// The client's own.
+    /// The client's own stream.
     stream: [u8; 2],
-    /// It can be asked again.
+    /// Whether the request is a read, which can be asked again.
     pub(super) is_read: bool,
-    /// Where it stands among the bytes that were put.
+    /// The request's position among all bytes that were put.
     at: u64,
     out: Out,
 }
 
-/// What is known of a flow here.
+/// The shared state of one flow's requests.
 #[derive(Debug, Default)]
 pub(super) struct Standing {
-    /// Its requests that are out.
+    /// The number of the flow's requests that are out.
     pub(super) out: AtomicUsize,
-    /// The database did not understand one: it may end a connection that has several of those.
+    /// Set when the database did not understand a request of the flow. The database may end a
+    /// connection that has several of those.
     pub(super) is_barred: AtomicBool,
 }
 
-/// One of those that a flow has out, until it is dropped.
+/// A request's part in its flow's count. Dropping it takes the request out of the count.
 pub(super) struct Out(Arc<Standing>);
 
 impl Out {
@@ -96,12 +100,12 @@ impl Drop for Out {
     }
 }
 
-/// What there is to write.
+/// The outcome of looking for bytes to write.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Queued {
     Taken,
     Nothing,
-    /// And there will be none.
+    /// Nothing, and no bytes will come any more.
     Unused,
 }
 
@@ -113,7 +117,7 @@ impl fmt::Debug for Leg {
 }
 
 impl Leg {
-    /// One that begins on this thread.
+    /// Makes a connection that begins on this thread.
     pub(super) fn new() -> Self {
         Self {
             phase: AtomicU8::new(BEGINS),
@@ -131,7 +135,7 @@ impl Leg {
         }
     }
 
-    /// It can be asked.
+    /// Whether the connection takes requests.
     pub(super) fn is_open(&self) -> bool {
         self.phase.load(Acquire) == OPEN
     }
@@ -140,7 +144,7 @@ impl Leg {
         self.phase.load(Acquire) == GONE
     }
 
-    /// It could be asked once.
+    /// Whether the connection has ever taken requests.
     pub(super) fn was_open(&self) -> bool {
         self.was_open.load(Acquire)
     }
@@ -150,7 +154,8 @@ impl Leg {
         self.phase.store(OPEN, Release);
     }
 
-    /// Nobody has it any more, so it ends with the last answer that somebody waits for.
+    /// Notes that no flow uses the connection any more. It ends with the last answer that somebody
+    /// waits for.
     pub(super) fn is_unused(&self) {
         let mut state = self.lock();
         state.unused = true;
@@ -159,7 +164,8 @@ impl Leg {
         waker.inspect(Waker::wake_by_ref);
     }
 
-    /// Has this frame asked. False: it cannot be, and goes on by its flow's own connection.
+    /// Sends this frame. False: that is not possible, and the request goes on by its flow's own
+    /// connection.
     pub(super) fn ask(&self, ticket: Ticket, frame: &[u8], is_read: bool, out: Out) -> bool {
         let mut state = self.lock();
         let stream = frame.get(STREAM).and_then(<[u8]>::first_chunk).copied();
@@ -189,15 +195,15 @@ impl Leg {
         true
     }
 
-    /// What its own task asks, on [`OWN_STREAM`].
+    /// Queues a request of the task's own, on [`OWN_STREAM`].
     pub(super) fn asks_itself(&self, frame: &[u8]) {
         self.lock().put(frame, OWN_STREAM);
     }
 
-    /// What there is to write, if `to` is empty; its task is woken when there is more.
+    /// Takes the bytes to write, if `to` is empty. The task is woken when there are more.
     pub(super) fn take(&self, to: &mut Vec<u8>, waker: &Waker) -> Queued {
         let mut state = self.lock();
-        // Somebody may have left and wait for an answer all the same.
+        // A flow may have left the pool and still wait for an answer.
         let mut out = state.slots.iter().flatten();
         if state.unused && !out.any(|slot| slot.ticket.is_awaited()) {
             return Queued::Unused;
@@ -215,19 +221,19 @@ impl Leg {
         Queued::Nothing
     }
 
-    /// Whether somebody waits for an answer.
+    /// Whether a request waits for an answer.
     pub(super) fn is_busy(&self) -> bool {
         let state = self.lock();
         state.free.len() < state.slots.len().saturating_sub(1)
     }
 
-    /// Looks up who waits for answers, several times.
+    /// Locks the slots, to look up several of them.
     pub(super) fn slots(&self) -> Slots<'_> {
         Slots(self.lock())
     }
 
-    /// It has ended: what the database cannot have got goes on by its flow's own connection, and the flows of the rest
-    /// are lost with it.
+    /// Ends the connection. Requests that the database cannot have got go on by their flows' own
+    /// connections; the flows of all other requests are lost with it.
     pub(super) fn ends(&self) {
         let mut state = self.lock();
         self.phase.store(GONE, Release);
@@ -250,7 +256,7 @@ impl Leg {
 }
 
 impl State {
-    /// A stream for a frame of so many bytes.
+    /// Finds a free stream for a frame of this size.
     fn slot_for(&mut self, bytes: usize) -> Option<i16> {
         if self.queue.len() + bytes > MAX_QUEUE_BYTES {
             return None;
@@ -258,7 +264,7 @@ impl State {
         if let Some(stream) = self.free.pop() {
             return Some(stream);
         }
-        // As many as were ever out at once.
+        // There are as many slots as requests were ever out at once.
         let stream = self.slots.len().max(1);
         if stream > MAX_STREAMS {
             return None;
@@ -277,11 +283,11 @@ impl State {
     }
 }
 
-/// See [`Leg::slots`].
+/// The locked slots. See [`Leg::slots`].
 pub(super) struct Slots<'l>(MutexGuard<'l, State>);
 
 impl Slots<'_> {
-    /// Who waits for this stream, which is free now.
+    /// Takes the request that waits for this stream, which is free now.
     pub(super) fn answered(&mut self, stream: i16) -> Option<Slot> {
         let place = usize::try_from(stream).ok()?;
         let slot = self.0.slots.get_mut(place)?.take()?;
@@ -291,12 +297,12 @@ impl Slots<'_> {
 }
 
 impl Slot {
-    /// Its flow has nothing asked here any more.
+    /// Bars the flow from shared connections.
     pub(super) fn bars(&self) {
         self.out.0.is_barred.store(true, Relaxed);
     }
 
-    /// An answer, as its client is to get it.
+    /// Addresses an answer to the client's own stream.
     pub(super) fn addressed(&self, frame: &[u8]) -> Vec<u8> {
         let mut frame = frame.to_vec();
         if let Some(place) = frame.get_mut(STREAM) {

@@ -1,43 +1,44 @@
-//! What became of requests that could be folded, and of the connections that flows share.
+//! The counters of `fold`: the outcomes of requests, and the ends of shared connections.
 
 use prometheus::{IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry};
 
 use crate::{metrics::counters_by, tls::Handshakes};
 
-/// What became of a request.
+/// The outcome of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Became {
-    /// It was asked by a shared connection. The rest were asked by their flow's own.
+    /// The request was asked by a shared connection. All others were asked by their flow's own.
     Folded,
-    /// It is none that reads or writes, or may change what the connection is; or it is of a system table.
+    /// The request is no plain read or write, may change the connection's state, or is about a
+    /// system table.
     Statement,
-    /// Nobody here has seen how its statement was prepared.
+    /// The PREPARE of the request's statement was not seen here.
     Unprepared,
-    /// The database is asked to trace it, and would name another client.
+    /// The request is to be traced, and the trace would name another client.
     Traced,
-    /// It is too large.
+    /// The request is too large.
     Large,
-    /// Its answer is; so it was asked again.
+    /// The answer is too large, so the request was asked again.
     LargeAnswer,
-    /// No room was left for its answer, and its flow was closed.
+    /// There was no room for the answer, and the flow was closed.
     Dropped,
-    /// Its flow has begun in a way that cannot be repeated, or is not known.
+    /// The flow's handshake cannot be repeated, or is not known.
     Handshake,
-    /// Nobody can tell in which keyspace its flow is.
+    /// The flow's keyspace is not known.
     Keyspace,
-    /// Its database cannot be reached from here as its flow reaches it.
+    /// The flow's database cannot be reached from here as the flow reaches it.
     Elsewhere,
-    /// Its flow has begun unencrypted before its rule wanted otherwise.
+    /// The flow began unencrypted before its rule required TLS.
     Unencrypted,
-    /// The database did not understand an earlier one of its flow.
+    /// The database did not understand an earlier request of the flow.
     Barred,
-    /// Its flow has as many out as it may.
+    /// The flow has as many requests out as it may.
     Share,
     /// There are as many identities as may be.
     Identities,
-    /// The shared connection is beginning, or it cannot be had for now.
+    /// The shared connection is beginning, or cannot be had for now.
     Away,
-    /// It has as many out, or waiting, as may be; or the flow has.
+    /// The shared connection has as many requests out or waiting as may be, or the flow has.
     Full,
 }
 
@@ -60,24 +61,24 @@ const BECAME: [&str; 16] = [
     "full",
 ];
 
-/// Why a shared connection has ended.
+/// The reason why a shared connection has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ended {
-    /// Nobody has it any more.
+    /// No flow uses it any more.
     Unused,
-    /// It could not begin.
+    /// The connection could not begin.
     Refused,
-    /// The database has ended or reset it.
+    /// The database has ended or reset the connection.
     Closed,
-    /// The database has sent what is no answer to what was asked.
+    /// The database has sent something that answers no request.
     Garbage,
-    /// The database has said nothing for too long.
+    /// The database has sent nothing for too long.
     Silent,
 }
 
 const ENDED: [&str; 5] = ["unused", "refused", "closed", "garbage", "silent"];
 
-/// See the module.
+/// The metrics of `fold`.
 #[derive(Clone, Debug)]
 pub struct FoldMetrics {
     connections: IntGaugeVec,
@@ -86,18 +87,19 @@ pub struct FoldMetrics {
     handshakes: Handshakes,
 }
 
-/// Those of one rule, each looked up once.
+/// The counters of one rule, each looked up once.
 #[derive(Debug)]
 pub(super) struct Counters {
     pub(super) connections: IntGauge,
     requests: Vec<IntCounter>,
     ended: Vec<IntCounter>,
-    /// Of all rules, and of flows' own connections as well.
+    /// The handshakes of all rules, and of flows' own connections as well.
     pub(super) handshakes: Handshakes,
 }
 
 impl FoldMetrics {
-    /// Declares and registers them, but for handshakes, which are counted with those of flows.
+    /// Declares and registers the metrics, except handshakes, which are counted with those of
+    /// flows.
     ///
     /// # Errors
     /// Two metrics of one name.
@@ -168,7 +170,7 @@ impl Counters {
 }
 
 impl Ended {
-    /// As in the metrics.
+    /// Returns the label in metrics.
     pub(super) fn as_str(self) -> &'static str {
         ENDED.get(self as usize).copied().unwrap_or_default()
     }

@@ -1,14 +1,16 @@
-//! `fold`: flows that are alike share connections to their database.
+//! `fold` (connection multiplexing): flows that are alike share connections to their database.
 //!
-//! Every flow has a connection of its own, on which it has begun and on which all goes that could show whose it is.
-//! Plain reads and writes are handed over to one that it shares with others, and come back on its own streams.
+//! Every flow has a connection of its own, on which it has begun, and which carries everything by
+//! which the database could tell whose it is. Plain reads and writes are handed over to a
+//! connection that the flow shares with others, and come back on the flow's own streams.
 //!
 //! - `settings`, `metrics`.
-//! - `identity`: who is alike. `pools`: who shares what.
-//! - `leg`: a shared connection as flows know it; `connection`: as its task does; `begin`: how it begins.
-//! - `room`: how much of long answers may wait.
+//! - `identity`: the test whether flows are alike. `pools`: the flows that share connections.
+//! - `leg`: a shared connection as flows see it; `connection`: its task; `begin`: its opening.
+//! - `room`: the limit on long answers that wait.
 //!
-//! What is folded, why nothing else is, and what the database sees: `docs/decisions/0021-fold.md`.
+//! `docs/decisions/0021-fold.md` says which requests are folded, why no others are, and what the
+//! database sees.
 
 mod begin;
 mod connection;
@@ -26,7 +28,7 @@ use cql::{
     edit::{Caller, Note, Outcome, Request, Response, Statement, Transform},
     is_system_keyspace,
 };
-use dataplane::policy::RuleName;
+use policy::RuleName;
 
 pub use metrics::FoldMetrics;
 pub use pools::Folds;
@@ -39,13 +41,14 @@ use metrics::Became;
 use pools::{Member, Shared};
 use settings::Checked;
 
-/// As in the configuration.
+/// The step's name in the configuration.
 const NAME: &str = "fold";
 
-/// A larger request goes by its flow's own connection: others would wait behind it.
+/// The largest request that is folded. A larger one goes by its flow's own connection: others would
+/// wait behind it.
 const MAX_REQUEST_BYTES: usize = 64 << 10;
 
-/// A step.
+/// The `fold` step of one rule.
 #[derive(Debug)]
 struct Fold {
     settings: Checked,
@@ -112,7 +115,7 @@ impl Transform for Fold {
     }
 }
 
-/// Hands it over to a shared connection.
+/// Hands the request over to a shared connection.
 fn folds(shared: &Arc<Shared>, request: &mut Request<'_>, caller: &Caller) -> Result<(), Became> {
     let is_read = match asks(shared, request, caller) {
         Ok(is_read) => is_read,
@@ -129,7 +132,7 @@ fn folds(shared: &Arc<Shared>, request: &mut Request<'_>, caller: &Caller) -> Re
     let member = match member(shared, request, caller) {
         Ok(member) => member,
         Err(why) => {
-            // It is not one of those any more.
+            // The flow does not belong to its pool any more.
             request.keep(None);
             return Err(why);
         }
@@ -141,7 +144,7 @@ fn folds(shared: &Arc<Shared>, request: &mut Request<'_>, caller: &Caller) -> Re
     }
 }
 
-/// Whether it is a read, if it reads or writes, and does nothing else.
+/// Whether the request is a read. An error if it does anything else than read or write.
 fn asks(shared: &Shared, request: &Request<'_>, caller: &Caller) -> Result<bool, Became> {
     if request.is_traced() {
         return Err(Became::Traced);
@@ -159,13 +162,14 @@ fn asks(shared: &Shared, request: &Request<'_>, caller: &Caller) -> Result<bool,
             let known = known.map_err(|_| Became::Unprepared)?;
             known.ok_or(Became::Statement)
         }
-        // A database takes nothing but writes in one.
+        // A database accepts only writes in a batch.
         (Opcode::Batch, _) => Ok(false),
         _ => Err(Became::Statement),
     }
 }
 
-/// The same, of a text. System tables say who asks, and on which connection.
+/// Whether a statement's text is a read; None if it is neither read nor write. System tables are
+/// left out, because their rows depend on the client and the connection.
 fn is_read(text: &[u8], request: &Request<'_>, caller: &Caller) -> Option<bool> {
     let statement = cql::Statement::of(text);
     let given = request.keyspace().or(caller.keyspace.as_deref());
@@ -181,7 +185,7 @@ fn is_read(text: &[u8], request: &Request<'_>, caller: &Caller) -> Option<bool> 
     }
 }
 
-/// The flow's place among those like it.
+/// Finds the flow's membership in a pool, or makes it.
 fn member(
     shared: &Arc<Shared>,
     request: &mut Request<'_>,
@@ -201,7 +205,7 @@ fn member(
         return Err(Became::Elsewhere);
     };
     let (at, towards) = flow.database().ok_or(Became::Elsewhere)?;
-    // Its own has begun before the file was read again.
+    // The flow's own connection has begun before the policy file was read again.
     if shared.settings.encrypts && *towards == Towards::Plain {
         return Err(Became::Unencrypted);
     }

@@ -1,5 +1,5 @@
-//! Which flows share which connections. A pool is there for as long as one of its flows, and what it needs to begin a
-//! connection, a password among it, no longer.
+//! The pools: flows that share connections. A pool lives as long as one of its flows, and so does
+//! what it needs to begin a connection, a password among it.
 
 use std::{
     collections::HashMap,
@@ -16,7 +16,8 @@ use cql::{
     edit::{Carrier, Ticket},
     transforms::Prepared,
 };
-use dataplane::{backends::Probe, policy::RuleName};
+use dataplane::backends::Probe;
+use policy::RuleName;
 use tokio::runtime::Handle;
 
 use super::super::register::{Dials, Register};
@@ -29,18 +30,19 @@ use super::{
     settings::Checked,
 };
 
-/// Identities of a rule at the same time: with a connection each, less than an application's own.
+/// The most identities of a rule at the same time. With a connection each, that is fewer than an
+/// application's own.
 const MAX_POOLS: usize = 256;
 
-/// A flow has to have asked so much by its own connection before another one is begun for it: one that asks a thing or
-/// two and ends would cost the database a second log-in.
+/// The requests that a flow has to ask by its own connection before another connection is begun for
+/// it: a flow that asks once or twice and ends would cost the database a second log-in.
 const MIN_ASKED: usize = 8;
 
-/// Between two attempts to begin a connection: the first pause, and the longest.
+/// The first and the longest pause between two attempts to begin a connection.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
-/// All of an agent, and what they need of it.
+/// The pools of all rules, and what they need of the agent.
 #[derive(Debug)]
 pub struct Folds {
     open: Register<Shared>,
@@ -48,19 +50,19 @@ pub struct Folds {
     room: Arc<Room>,
 }
 
-/// What the flows of a rule have in common.
+/// The state that the flows of a rule share.
 pub(super) struct Shared {
     pub(super) rule: RuleName,
     pub(super) settings: Checked,
     pub(super) counters: Counters,
     pub(super) dials: Dials,
     pub(super) room: Arc<Room>,
-    /// Statements: whether one is a read, if it is one that can be folded.
+    /// The prepared statements: whether each is a read, or None if it cannot be folded.
     pub(super) statements: Prepared<Option<bool>>,
     pools: Mutex<HashMap<Arc<Identity>, Weak<Pool>>>,
 }
 
-/// Connections that flows of one identity share.
+/// The connections that flows of one identity share.
 pub(super) struct Pool {
     pub(super) identity: Arc<Identity>,
     shared: Arc<Shared>,
@@ -69,22 +71,22 @@ pub(super) struct Pool {
 
 struct Legs {
     all: Vec<Arc<Leg>>,
-    /// None is begun before.
+    /// The time before which no connection is begun.
     not_before: Option<Instant>,
     pause: Duration,
 }
 
-/// A flow in a pool.
+/// A flow's membership in a pool.
 pub(super) struct Member {
     pub(super) pool: Arc<Pool>,
     leg: Mutex<Option<Arc<Leg>>>,
-    /// Requests for which there was no connection.
+    /// The number of requests for which there was no connection.
     missed: AtomicUsize,
     standing: Arc<Standing>,
 }
 
 impl Folds {
-    /// None is open yet.
+    /// Makes the register; no rule is open yet.
     pub fn new(metrics: FoldMetrics) -> Self {
         Self {
             open: Register::new(),
@@ -93,7 +95,7 @@ impl Folds {
         }
     }
 
-    /// From now on databases can be reached.
+    /// Gives the probe with which databases are reached from now on.
     pub fn dial_by(&self, probe: Probe) {
         self.open.dial_by(probe);
     }
@@ -103,7 +105,7 @@ impl Folds {
         self.metrics.declare_for_docs();
     }
 
-    /// What the flows of this rule have in common.
+    /// Opens the state that the flows of this rule share, or returns the one that is open.
     pub(super) fn open(&self, rule: &RuleName, settings: &Checked) -> io::Result<Arc<Shared>> {
         let is_same = |shared: &Shared| shared.rule == *rule && shared.settings == *settings;
         self.open.one(is_same, |dials| {
@@ -128,7 +130,7 @@ impl fmt::Debug for Shared {
 }
 
 impl Shared {
-    /// A place for a flow among those like it. `None`: there are as many kinds of them as may be.
+    /// Adds a flow to the pool of its identity. `None`: there are as many pools as may be.
     pub(super) fn join(self: &Arc<Self>, identity: Identity) -> Option<Member> {
         let mut pools = self.pools();
         let found = pools.get(&identity).and_then(Weak::upgrade);
@@ -146,7 +148,7 @@ impl Shared {
                         pause: FIRST_PAUSE,
                     }),
                 });
-                // The identity of one that is just going goes with its place.
+                // The key of a pool that is just being dropped is replaced together with its entry.
                 pools.remove(&identity);
                 pools.insert(identity, Arc::downgrade(&pool));
                 pool
@@ -180,7 +182,7 @@ impl Drop for Pool {
             leg.is_unused();
         }
         let mut pools = self.shared.pools();
-        // Another may have taken its place.
+        // Another pool may have taken this one's entry.
         if let Some(found) = pools.get(&self.identity)
             && found.strong_count() == 0
         {
@@ -190,8 +192,9 @@ impl Drop for Pool {
 }
 
 impl Pool {
-    /// One of its connections, which may just begin; on the flow's own thread if there is one. As long as there are
-    /// fewer than there may be, nobody has one who may not begin another: there would never be more than the first.
+    /// Chooses a connection, which may be just beginning: one on the flow's own thread if there is
+    /// one. While there are fewer connections than there may be, a flow that may not begin another
+    /// gets none; otherwise there would never be more than the first.
     fn leg(&self, may_begin: bool) -> Option<Arc<Leg>> {
         let here = thread::current().id();
         let mut legs = self.legs.lock().unwrap_or_else(PoisonError::into_inner);
@@ -232,7 +235,7 @@ impl Legs {
         if self.not_before.is_some_and(|time| Instant::now() < time) {
             return None;
         }
-        // That of the flow's thread.
+        // The runtime of the flow's thread.
         let runtime = Handle::try_current().ok()?;
         let leg = Arc::new(Leg::new());
         runtime.spawn(connection::run(
@@ -253,10 +256,10 @@ impl fmt::Debug for Member {
 }
 
 impl Member {
-    /// Whether it can have a request asked now.
+    /// Checks whether the flow may send a request on a shared connection now.
     ///
     /// # Errors
-    /// Why not.
+    /// The reason why it may not.
     pub(super) fn may_ask(&self) -> Result<(), Became> {
         if self.standing.is_barred.load(Relaxed) {
             return Err(Became::Barred);
@@ -278,7 +281,7 @@ impl Member {
     }
 }
 
-/// `number`: 1 if it is a read.
+/// Sends requests of the flow on its shared connection. `number`: 1 for a read.
 impl Carrier for Member {
     fn carry(&self, ticket: Ticket, frame: &[u8], number: u64) {
         let counters = &self.pool.shared.counters;

@@ -1,21 +1,21 @@
-//! How much of long answers may wait for flows that do not take them, in all.
+//! The limit on the memory of long answers that wait for flows which do not take them.
 
 use std::sync::{
     Arc,
     atomic::{AtomicUsize, Ordering::Relaxed},
 };
 
-/// Answers up to this need no room: the share of a flow is that of what its own connection has under way.
+/// The longest answer that needs no room: a flow's own connection has as much under way.
 pub(super) const SMALL_BYTES: usize = 4 << 10;
 
-/// Four of the longest that are taken at all.
+/// The room in bytes: four of the longest answers that are taken at all.
 const MAX_BYTES: usize = 64 << 20;
 
-/// See the module.
+/// The bytes that are left for long answers.
 #[derive(Debug)]
 pub(super) struct Room(AtomicUsize);
 
-/// A part of it, until it is dropped.
+/// A part of the room, given back when it is dropped.
 #[derive(Debug)]
 struct Taken {
     room: Arc<Room>,
@@ -27,7 +27,7 @@ impl Room {
         Arc::new(Self(AtomicUsize::new(MAX_BYTES)))
     }
 
-    /// For an answer of so many bytes, until it goes on. `Err`: there is none.
+    /// Takes room for an answer of this size, until the answer goes on. `Err`: there is none.
     pub(super) fn take(self: &Arc<Self>, bytes: usize) -> Result<Option<cql::edit::Note>, ()> {
         if bytes <= SMALL_BYTES {
             return Ok(None);

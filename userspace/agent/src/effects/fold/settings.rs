@@ -1,4 +1,4 @@
-//! As in the configuration, and checked.
+//! The settings of `fold`, and their check.
 
 use serde::Deserialize;
 
@@ -18,7 +18,7 @@ pub struct Settings {
     #[serde(default = "share")]
     #[schemars(range(min = 1, max = MAX_STREAMS))]
     share: usize,
-    /// The rule's, and none of its own.
+    /// Whether the rule requires TLS to the database. Set from the rule, not from these settings.
     #[serde(skip)]
     encrypts: bool,
 }
@@ -31,22 +31,23 @@ fn share() -> usize {
     128
 }
 
-/// More of one identity would be what the step is there to avoid.
+/// The most connections of one identity: more would be what the step is there to avoid.
 const MOST_CONNECTIONS: usize = 16;
 
-/// Settings that can be.
+/// Settings that have been checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Checked {
-    /// Shared ones, for flows that are alike.
+    /// The shared connections for flows that are alike.
     pub(super) connections: usize,
-    /// Requests that one flow may have out on them.
+    /// The most requests that one flow may have out on them.
     pub(super) share: usize,
-    /// What goes to the database has to be encrypted.
+    /// Whether connections to the database have to be encrypted.
     pub(super) encrypts: bool,
 }
 
 impl Settings {
-    /// Of a rule by which databases are spoken to by TLS: nothing is shared that is not encrypted.
+    /// Marks the settings of a rule with `upstream_tls`: no connection is shared that is not
+    /// encrypted.
     pub(in crate::effects) fn encrypting(self) -> Self {
         Self {
             encrypts: true,

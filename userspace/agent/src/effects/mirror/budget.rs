@@ -1,24 +1,27 @@
-//! How much a mirror may have in hand: requests that it has not got rid of, and answers that are to be compared.
+//! The budget of a mirror: the requests that it has in hand, and the answers that are to be
+//! compared.
 
 use std::sync::{
     Arc,
     atomic::{AtomicUsize, Ordering::Relaxed},
 };
 
-/// Requests in hand of one mirror: what a cluster answers in half a second at 16,000 a second.
+/// The most requests in hand of one mirror: as many as a cluster answers in half a second at 16,000
+/// a second.
 pub(super) const MAX_REQUESTS: usize = 8_192;
 
-/// Bytes of those and of answers: 8 KiB each, or two of the largest requests that are shown.
+/// The most bytes of those requests and of answers: 8 KiB each, or two of the largest requests that
+/// are shown.
 pub(super) const MAX_BYTES: usize = 64 << 20;
 
-/// What is left.
+/// The part of the budget that is left.
 #[derive(Debug)]
 pub(super) struct Budget {
     requests: AtomicUsize,
     bytes: AtomicUsize,
 }
 
-/// For one request, until it is dropped.
+/// One request's permit, given back when it is dropped.
 #[derive(Debug)]
 pub(super) struct Permit {
     budget: Arc<Budget>,
@@ -33,10 +36,10 @@ impl Budget {
         })
     }
 
-    /// None: there is as much in hand as may be.
+    /// Takes a permit. None: there is as much in hand as may be.
     pub(super) fn take(self: &Arc<Self>, bytes: usize) -> Option<Permit> {
         take(&self.requests, 1)?;
-        // It gives the request back, and no bytes, unless it gets those.
+        // Dropped without bytes, the permit gives only the request back.
         let mut permit = Permit {
             budget: self.clone(),
             bytes: 0,
@@ -51,7 +54,7 @@ fn take(left: &AtomicUsize, n: usize) -> Option<usize> {
 }
 
 impl Permit {
-    /// For so many bytes more. False: there are none.
+    /// Takes more bytes. False: there are none.
     pub(super) fn grow(&mut self, bytes: usize) -> bool {
         let taken = take(&self.budget.bytes, bytes).is_some();
         if taken {

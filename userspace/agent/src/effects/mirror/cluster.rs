@@ -1,6 +1,8 @@
-//! A second cluster, as the steps of a rule know it: what they hand over, and the thread that takes it.
+//! A second cluster, as the steps of a rule see it: jobs are handed over to a thread that asks the
+//! cluster.
 //!
-//! Handing over never waits: what is in hand is bounded by the [`Budget`], so that queues need no bound of their own.
+//! Handing over never waits: everything in hand is bounded by the [`Budget`], so that queues need
+//! no bound of their own.
 
 use std::{
     collections::HashMap,
@@ -10,7 +12,8 @@ use std::{
 };
 
 use cql::edit::Copied;
-use dataplane::{backends::Probe, policy::RuleName};
+use dataplane::backends::Probe;
+use policy::RuleName;
 use tokio::sync::mpsc;
 
 use super::super::register::{self, Dials, Register};
@@ -26,27 +29,27 @@ use super::{
 };
 use crate::tls::Outward;
 
-/// Keyspaces at the same time, each with a connection of its own.
+/// The most keyspaces in use at the same time; each has a connection of its own.
 pub(super) const MAX_LEGS: usize = 64;
 
-/// What was not answered is looked for as often.
+/// The interval at which unanswered requests are looked for.
 const SWEEP_EVERY: Duration = Duration::from_secs(1);
 
-/// The open ones, and what they need of the agent.
+/// The open mirrors, and what they need of the agent.
 #[derive(Debug)]
 pub struct Mirrors {
     open: Register<Cluster>,
     pub(super) metrics: MirrorMetrics,
 }
 
-/// One of them.
+/// The cluster of one rule.
 #[derive(Debug)]
 pub(super) struct Cluster {
     pub(super) shared: Arc<Shared>,
     messages: mpsc::UnboundedSender<Message>,
 }
 
-/// What its thread shares with flows.
+/// The state that the cluster's thread shares with flows.
 pub(super) struct Shared {
     pub(super) rule: RuleName,
     pub(super) settings: Checked,
@@ -59,7 +62,7 @@ pub(super) struct Shared {
     pub(super) away: Away,
     pub(super) dials: Dials,
     budget: Arc<Budget>,
-    /// For texts whose PREPARE is not answered.
+    /// The budget for texts whose PREPARE is not answered.
     preparing: Arc<Budget>,
 }
 
@@ -67,7 +70,7 @@ pub(super) struct Shared {
 #[derive(Debug)]
 pub(super) struct Job {
     pub(super) copied: Copied,
-    /// Its prepared statements, in their order.
+    /// The request's prepared statements, in their order.
     pub(super) prepared: Vec<Arc<Text>>,
     pub(super) deadline: Instant,
     pub(super) exchange: Arc<Exchange>,
@@ -87,7 +90,7 @@ impl fmt::Debug for Shared {
 }
 
 impl Mirrors {
-    /// None is open yet.
+    /// Makes the register; no mirror is open yet.
     pub fn new(metrics: MirrorMetrics) -> Self {
         Self {
             open: Register::new(),
@@ -95,7 +98,7 @@ impl Mirrors {
         }
     }
 
-    /// From now on they can be reached.
+    /// Gives the mirrors the probe with which they connect from now on.
     pub fn dial_by(&self, probe: Probe) {
         self.open.dial_by(probe);
     }
@@ -105,8 +108,9 @@ impl Mirrors {
         self.metrics.declare_for_docs();
     }
 
-    /// The one of this rule. Whether it is there is found out with the first request. One that is open has these certificates
-    /// from its next connection on.
+    /// Opens this rule's mirror, or returns the one that is open. The first request finds out
+    /// whether the cluster is there. A mirror that is open gets these certificates from its next
+    /// connection on.
     ///
     /// # Errors
     /// There can be no more threads, or descriptors.
@@ -153,22 +157,23 @@ impl Cluster {
         Ok(Self { shared, messages })
     }
 
-    /// Room for a request of so many bytes. None: as much is in hand as may be.
+    /// Takes room for a request of this size. None: as much is in hand as may be.
     pub(super) fn permit(&self, bytes: usize) -> Option<Permit> {
         self.shared.budget.take(bytes)
     }
 
-    /// Room for a text that is prepared. None: it is not remembered, and has to be prepared again.
+    /// Takes room for a text that is being prepared. None: the text is not remembered, and has to
+    /// be prepared again.
     pub(super) fn permit_to_prepare(&self, bytes: usize) -> Option<Permit> {
         self.shared.preparing.take(bytes)
     }
 
-    /// Has it asked, where the flow is in this keyspace.
+    /// Asks the mirror, in this keyspace.
     pub(super) fn ask(&self, keyspace: Option<Arc<str>>, job: Job) {
         self.send(Message::Ask(keyspace, job));
     }
 
-    /// Has the answers compared.
+    /// Compares the answers on the mirror's thread.
     pub(super) fn compare(&self, exchange: Arc<Exchange>) {
         self.send(Message::Compare(exchange));
     }
@@ -181,13 +186,13 @@ impl Cluster {
 }
 
 impl Job {
-    /// There is no answer, for this reason.
+    /// Ends the job without an answer, for this reason.
     pub(super) fn fails(self, fate: Fate, shared: &Shared) {
         self.exchange.is_mirrored(Err(fate), shared);
     }
 }
 
-/// Until no rule and no flow has it any more.
+/// Runs until no rule and no flow has the cluster any more.
 async fn run(shared: Arc<Shared>, mut messages: mpsc::UnboundedReceiver<Message>) {
     let mut legs = HashMap::<Option<Arc<str>>, mpsc::UnboundedSender<Job>>::new();
     let mut sweep = tokio::time::interval(SWEEP_EVERY);
@@ -207,7 +212,7 @@ async fn run(shared: Arc<Shared>, mut messages: mpsc::UnboundedReceiver<Message>
             }
             Some(Message::Ask(keyspace, job)) => (keyspace, job),
         };
-        // One that had nothing to do for a while has ended.
+        // A connection that had nothing to do for a while has ended.
         if legs.get(&keyspace).is_none_or(|leg| leg.is_closed()) {
             legs.retain(|_, leg| !leg.is_closed());
             if legs.len() >= MAX_LEGS {

@@ -1,4 +1,4 @@
-//! Whether two answers are alike: results in rows, order and values, errors in their codes.
+//! The comparison of two answers: results in rows, order and values, errors in their codes.
 
 use std::fmt::Write;
 
@@ -6,16 +6,16 @@ use cql::edit::Page;
 
 use super::metrics::Compared;
 
-/// What one of the two has answered.
+/// The answer of one of the two databases.
 #[derive(Debug)]
 pub(super) enum Answer {
     /// An ERROR's code.
     Error(i32),
-    /// A RESULT, behind what stands before its body. None: it was not kept.
+    /// A RESULT, without what precedes its body. None: it was not kept.
     Result(Option<Box<[u8]>>),
 }
 
-/// What is different, and where that is first.
+/// The kind of a difference, and the first place where it shows.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Difference {
     pub(super) kind: Compared,
@@ -23,7 +23,7 @@ pub(super) struct Difference {
     pub(super) values: Option<(String, String, String)>,
 }
 
-/// Values are shown up to this.
+/// The most bytes of a value that are shown.
 const MAX_SHOWN_BYTES: usize = 64;
 
 pub(super) fn compare(ours: &Answer, theirs: &Answer) -> Difference {
@@ -96,7 +96,7 @@ fn shown(value: Option<&[u8]>) -> String {
 mod tests {
     use super::*;
 
-    /// Rows of two columns of texts, `a` and `b`.
+    /// Makes rows of two text columns, `a` and `b`.
     fn rows(rows: &[[Option<&str>; 2]]) -> Answer {
         let mut body = [2_i32, 1, 2].map(i32::to_be_bytes).concat();
         body.extend(b"\0\x02ks\0\x01t\0\x01a\0\x0D\0\x01b\0\x0D");

@@ -1,4 +1,5 @@
-//! One connection to a mirror: requests out on streams of its own, statements prepared there by their texts.
+//! A connection to a mirror: requests out on streams of its own, statements prepared there by their
+//! texts.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -25,30 +26,31 @@ use super::{
     wire::{self, HEADER_BYTES, Header},
 };
 
-/// Requests out at the same time; more wait.
+/// The most requests out at the same time; more wait.
 const MAX_STREAMS: i16 = 1_024;
 
-/// Statements that are known to be prepared; beyond that all are prepared again as their turn comes.
+/// The most statements that are known to be prepared; beyond that all are prepared again as their
+/// turn comes.
 const MAX_PREPARED: usize = 4_096;
 
-/// What is late is looked for as often at most, and at least.
+/// The least and the greatest interval at which late requests are looked for.
 const LOOKS: [Duration; 2] = [Duration::from_millis(5), Duration::from_millis(100)];
 
-/// A mirror that has something to answer and says nothing for so long is not there.
+/// The time limit for a mirror that has something to answer: after this silence it counts as away.
 const SILENCE: Duration = Duration::from_secs(10);
 
-/// A connection on which nothing is asked for so long ends.
+/// A connection on which nothing is asked for this long ends.
 const IDLE: Duration = Duration::from_secs(60);
 
-/// Ids are hashes, of 16 bytes.
+/// The longest id that is kept. Ids are hashes of 16 bytes.
 const MAX_ID_BYTES: usize = 256;
 
 const READ_BYTES: usize = 64 << 10;
 
-/// UNPREPARED: the statement has to be prepared again.
+/// The error code UNPREPARED: the statement has to be prepared again.
 const UNPREPARED: i32 = 0x2500;
 
-/// Why a connection is not any more.
+/// The reason why a connection has ended.
 #[derive(Debug)]
 pub(super) enum Ended {
     /// Nobody has asked anything for a while.
@@ -56,41 +58,42 @@ pub(super) enum Ended {
     Broken(io::Error),
 }
 
-/// See the module.
+/// A mirror's connection in use.
 pub(super) struct Connection<'s> {
     stream: Stream,
     shared: &'s Arc<Shared>,
-    /// There is no stream for them yet.
+    /// Jobs for which there is no stream yet.
     waiting: VecDeque<Job>,
     out: HashMap<i16, Out>,
     free: Vec<i16>,
     prepared: HashMap<Arc<[u8]>, Prepared>,
     written: usize,
     to_write: Vec<u8>,
-    /// What was written may not be on its way yet.
+    /// Whether written bytes may not be on their way yet.
     flushes: bool,
-    /// What is read at a time.
+    /// The buffer for one read.
     piece: Box<[u8]>,
     read: Vec<u8>,
-    /// So much of a response that is not kept has not come.
+    /// The bytes of a response that is not kept which have not come yet.
     skipping: usize,
     last_heard: Instant,
     last_asked: Instant,
 }
 
-/// What is out on a stream.
+/// A request that is out on a stream.
 enum Out {
     Asked {
         job: Job,
         again: bool,
     },
     Prepares(Arc<[u8]>),
-    /// Nobody waits for it any more, and the stream is not free yet.
+    /// Nobody waits for the answer any more, and the stream is not free yet.
     Late,
 }
 
 enum Prepared {
-    /// Its answer is out; these wait for it, and have been there before or not.
+    /// The PREPARE is out. These jobs wait for it, each with whether its statements were prepared
+    /// once more.
     Out(Vec<(Job, bool)>),
     Known(Box<[u8]>),
 }
@@ -116,7 +119,7 @@ impl<'s> Connection<'s> {
         }
     }
 
-    /// Until nobody asks anything, or it breaks.
+    /// Serves jobs until nobody asks anything, or the connection breaks.
     pub(super) async fn serve(mut self, jobs: &mut mpsc::UnboundedReceiver<Job>) -> Ended {
         let looks = (self.shared.settings.timeout / 4).clamp(LOOKS[0], LOOKS[1]);
         let mut tick = tokio::time::interval(looks);
@@ -171,7 +174,7 @@ impl<'s> Connection<'s> {
         }
     }
 
-    /// `again`: its statements were prepared for it once more.
+    /// Asks a job. `again`: its statements were prepared for it once more.
     fn ask(&mut self, job: Job, again: bool) {
         let mut ids: Vec<&[u8]> = Vec::new();
         for text in &job.prepared {
@@ -226,7 +229,8 @@ impl<'s> Connection<'s> {
         self.out.insert(stream, Out::Prepares(key));
     }
 
-    /// Writes what can be written; ready when so many bytes have come, in `piece`. One task polls both.
+    /// Writes as many bytes as can be written. Ready with the number of bytes that have come, which
+    /// are in `piece`. One task polls both.
     fn poll_come(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
         if let Poll::Ready(Err(error)) = self.poll_write(cx) {
             return Poll::Ready(Err(error));
@@ -259,7 +263,7 @@ impl<'s> Connection<'s> {
         Poll::Ready(Ok(()))
     }
 
-    /// Reads what has come, so many bytes of `piece`.
+    /// Reads the bytes that have come into `piece`.
     fn hear(&mut self, came: usize) -> io::Result<()> {
         self.last_heard = Instant::now();
         let came = self.piece.get(..came).unwrap_or_default();
@@ -290,7 +294,7 @@ impl<'s> Connection<'s> {
         Ok(())
     }
 
-    /// `frame`: None of one that is too long to be kept.
+    /// Handles an answer. `frame`: None of a frame that is too long to be kept.
     fn is_answered(&mut self, header: &Header, frame: Option<&[u8]>) {
         let Some(out) = self.out.remove(&header.stream) else {
             return; // An event, or nobody's.
@@ -308,7 +312,7 @@ impl<'s> Connection<'s> {
             }
             Out::Asked { job, again: false } if error == Some(UNPREPARED) => {
                 for text in &job.prepared {
-                    // Those of others that wait for it stay.
+                    // Statements whose PREPARE is out stay: other jobs wait for them.
                     if let Some(Prepared::Known(_)) = self.prepared.get(&*text.text) {
                         self.prepared.remove(&*text.text);
                     }
@@ -347,7 +351,7 @@ impl<'s> Connection<'s> {
         }
     }
 
-    /// Looks for what is late.
+    /// Fails the jobs that are late.
     fn look(&mut self, now: Instant) {
         let is_late = |job: &Job| job.deadline <= now;
         let mut late: Vec<Job> = Vec::new();
@@ -376,7 +380,8 @@ impl<'s> Connection<'s> {
         }
     }
 
-    /// What is out is lost; what was not asked yet finds nobody.
+    /// Fails all jobs: those that are out are lost, and those that were not asked yet find the
+    /// mirror away.
     fn give_up(self) {
         for out in self.out.into_values() {
             if let Out::Asked { job, .. } = out {

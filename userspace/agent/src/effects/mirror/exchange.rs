@@ -1,4 +1,4 @@
-//! One request at both databases: what each has answered, and who waits for that.
+//! One request at both databases: the answer of each, and the client that waits for them.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -9,31 +9,31 @@ use cql::{
 
 use super::{budget::Permit, cluster::Shared, compare::Answer, metrics::Fate, texts::Text};
 
-/// A text is analysed for its fingerprint up to this.
+/// The most bytes of a text that are analysed for its fingerprint.
 pub(super) const MAX_NAMED_BYTES: usize = 16 << 10;
 
-/// What a statement is known by, when it is told of.
+/// The name of a statement in reports.
 #[derive(Debug)]
 pub(super) enum Named {
     Text(Box<[u8]>),
     Prepared(Arc<Text>),
-    /// Nobody will tell of it.
+    /// The statement is not reported.
     Not,
 }
 
-/// See the module.
+/// A request at both databases.
 #[derive(Debug)]
 pub(super) struct Exchange {
     pub(super) named: Named,
     consistency: Consistency,
-    /// Its client waits for both.
+    /// Whether the client waits for both answers.
     is_dual: bool,
     state: Mutex<State>,
 }
 
 #[derive(Debug)]
 struct State {
-    /// Until there is nothing in hand any more.
+    /// The permit, while the request is in hand.
     permit: Option<Permit>,
     ours: Option<Answer>,
     theirs: Option<Result<Answer, Fate>>,
@@ -60,8 +60,8 @@ impl Exchange {
         })
     }
 
-    /// The database's answer, on the flow's thread. It may have to wait for the mirror's, and may be refused for
-    /// that. True: both are there, to be compared.
+    /// Takes the database's answer, on the flow's thread. The answer may have to wait for the
+    /// mirror's, and may be refused because of it. True: both answers are there, to be compared.
     pub(super) fn is_answered(&self, response: &mut Response<'_>, shared: &Shared) -> bool {
         let error = response.error();
         let waits = self.is_dual && error.is_none();
@@ -92,7 +92,8 @@ impl Exchange {
         state.ours.is_some() && state.theirs.is_some()
     }
 
-    /// The mirror's answer, or why there is none, on its own thread. True: both are there, to be compared.
+    /// Takes the mirror's answer, or the reason why there is none, on the mirror's thread. True:
+    /// both answers are there, to be compared.
     pub(super) fn is_mirrored(&self, theirs: Result<Answer, Fate>, shared: &Shared) -> bool {
         let fate = failure(&theirs);
         shared.counters.fate(fate.unwrap_or(Fate::Acknowledged));
@@ -110,19 +111,20 @@ impl Exchange {
         both
     }
 
-    /// Whether somebody wants to see what the mirror answers, beyond that it does; and has room for so much.
+    /// Whether the mirror's answer is wanted beyond the fact that it came, and there is room for so
+    /// many bytes.
     pub(super) fn keeps(&self, bytes: usize, shared: &Shared) -> bool {
         let grows = |permit: &mut Permit| permit.grow(bytes);
         shared.settings.compare && self.lock().permit.as_mut().is_some_and(grows)
     }
 
-    /// What both have answered, once.
+    /// Takes both answers. Some only once.
     pub(super) fn answers(&self) -> Option<(Answer, Result<Answer, Fate>)> {
         let mut state = self.lock();
         Some((state.ours.take()?, state.theirs.take()?))
     }
 
-    /// What becomes of the response to a write that is to be at both.
+    /// Decides on the response to a write that is to be in both databases.
     fn settled(&self, failed: Option<Fate>, shared: &Shared) -> Resolution {
         match failed {
             Some(fate) if shared.settings.fails => Resolution::Refuse(Refused {
@@ -138,14 +140,15 @@ impl Exchange {
     }
 }
 
-/// That one of two has a write, and of the other it is not known.
+/// Makes the error for a write that one database has and of which it is not known whether the other
+/// has it.
 pub(super) fn timeout(why: &str, consistency: Consistency) -> Error {
     let message =
         format!("the write is in its database, and is not acknowledged by the mirror: {why}");
     Error::WriteTimeout(message, consistency)
 }
 
-/// None: the mirror has it.
+/// Returns the failure of a mirrored request. None: the mirror has done it.
 fn failure(theirs: &Result<Answer, Fate>) -> Option<Fate> {
     match theirs {
         Ok(Answer::Result(_)) => None,
@@ -161,7 +164,7 @@ fn kept(response: &Response<'_>, permit: Option<&mut Permit>) -> Option<Box<[u8]
 }
 
 impl Shared {
-    /// Compares, counts, and tells of it.
+    /// Compares both answers, counts the outcome, and reports a difference.
     pub(super) fn compare(&self, exchange: &Exchange) {
         let Some((ours, Ok(theirs))) = exchange.answers() else {
             return;

@@ -1,4 +1,4 @@
-//! A mirror's connection for one keyspace: made, lost and made again.
+//! A mirror's connection for one keyspace, which is made, lost and made again.
 
 use std::{
     collections::VecDeque,
@@ -20,16 +20,17 @@ use super::{
     wire,
 };
 
-/// For connecting, TLS, logging in and USE.
+/// The time limit for connecting, TLS, logging in and USE.
 const OPENING: Duration = Duration::from_secs(5);
 
-/// Between two attempts: the first pause, and the longest.
+/// The first and the longest pause between two attempts.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
 type Jobs = mpsc::UnboundedReceiver<Job>;
 
-/// Ends when it has nothing to do for a while. What is sent there is bounded by the budget.
+/// Starts the connection's task, which ends when it has nothing to do for a while. Jobs that are
+/// sent to it are bounded by the budget.
 pub(super) fn start(shared: Arc<Shared>, keyspace: Option<Arc<str>>) -> mpsc::UnboundedSender<Job> {
     let (sender, mut jobs) = mpsc::unbounded_channel();
     tokio::spawn(async move {
@@ -71,7 +72,7 @@ async fn run(shared: &Arc<Shared>, keyspace: &Option<Arc<str>>, jobs: &mut Jobs)
     }
 }
 
-/// Connects; what is to be asked meanwhile waits as long as it may. None: nobody asks any more.
+/// Connects. Jobs that come meanwhile wait until their deadlines. None: nobody asks any more.
 async fn opened(
     shared: &Shared,
     keyspace: Option<&str>,
@@ -104,7 +105,7 @@ async fn opened(
     }
 }
 
-/// Never, without a time.
+/// Sleeps until `time`; for ever without one.
 async fn until(time: Option<Instant>) {
     match time {
         Some(time) => tokio::time::sleep_until(time.into()).await,
@@ -121,7 +122,7 @@ async fn open(shared: &Shared, keyspace: Option<&str>) -> io::Result<Stream> {
     Ok(stream)
 }
 
-/// The mirror is away: what is to be asked fails at once, for so long. False: nothing was.
+/// Fails all jobs for this long, because the mirror is away. False: there was none.
 async fn fail_for(pause: Duration, shared: &Shared, jobs: &mut Jobs) -> bool {
     let mut asked = false;
     let mut over = Box::pin(sleep(pause));

@@ -1,31 +1,31 @@
-//! What became of what was mirrored.
+//! The counters of `mirror`.
 
 use prometheus::{IntCounter, IntCounterVec, Registry};
 
 use crate::metrics::counters_by;
 
-/// What became of a request that was to be mirrored.
+/// The outcome of a request that was to be mirrored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fate {
     /// The mirror has done it.
     Acknowledged,
-    /// The mirror has answered by an error.
+    /// The mirror has answered with an error.
     Refused,
-    /// It was not answered in time. It may have been done.
+    /// The request was not answered in time. It may have been done.
     Late,
     /// The mirror could not be reached, and was not asked.
     Away,
-    /// The connection broke while it was out. It may have been done.
+    /// The connection broke while the request was out. It may have been done.
     Lost,
-    /// As much is in hand as may be.
+    /// The limit on what may be in hand is reached.
     Full,
     /// Too many keyspaces are in use at the same time.
     Keyspaces,
-    /// It is for a further page, and was not mirrored.
+    /// The request is for a further page, and was not mirrored.
     Page,
-    /// It is what version 4 of the protocol has not, and was not mirrored.
+    /// The request cannot be said in version 4 of the protocol, and was not mirrored.
     Version,
-    /// The text of its prepared statement is too long to be remembered.
+    /// The text of the request's prepared statement is too long to be remembered.
     TooLong,
 }
 
@@ -43,32 +43,32 @@ const FATES: [&str; 10] = [
 ];
 
 impl Fate {
-    /// As a metric's label.
+    /// Returns the label in metrics.
     pub(super) fn as_str(self) -> &'static str {
         FATES.get(self as usize).copied().unwrap_or_default()
     }
 }
 
-/// What comparing two answers came to.
+/// The outcome of comparing two answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Compared {
-    /// They are alike.
+    /// The answers are alike.
     Same,
-    /// The mirror has answered by an error, the database by a result.
+    /// The mirror has answered with an error, the database with a result.
     MirrorError,
-    /// The other way round.
+    /// The database has answered with an error, the mirror with a result.
     DatabaseError,
-    /// Both are errors, and different ones.
+    /// Both answers are errors, with different codes.
     ErrorCode,
-    /// Other columns, or rows in place of none.
+    /// The columns differ, or only one answer has rows.
     Columns,
-    /// More rows, or fewer.
+    /// The numbers of rows differ.
     Rows,
-    /// The same rows in another order.
+    /// The rows are the same, in another order.
     Order,
-    /// Other values.
+    /// The values differ.
     Values,
-    /// They were not compared: an answer is too large, malformed, or there was no room for it.
+    /// The answers were not compared: one is too large or malformed, or there was no room for it.
     Unknown,
 }
 
@@ -85,25 +85,25 @@ const RESULTS: [&str; 9] = [
 ];
 
 impl Compared {
-    /// As a metric's label.
+    /// Returns the label in metrics.
     pub(super) fn as_str(self) -> &'static str {
         RESULTS.get(self as usize).copied().unwrap_or_default()
     }
 
-    /// Somebody should know.
+    /// Whether the outcome is a difference that somebody should know of.
     pub(super) fn is_difference(self) -> bool {
         !matches!(self, Self::Same | Self::Unknown)
     }
 }
 
-/// See the module.
+/// The metrics of `mirror`.
 #[derive(Clone, Debug)]
 pub struct MirrorMetrics {
     requests: IntCounterVec,
     compared: IntCounterVec,
 }
 
-/// Those of one rule, each looked up once.
+/// The counters of one rule, each looked up once.
 #[derive(Debug)]
 pub(super) struct Counters {
     requests: Vec<IntCounter>,
@@ -111,7 +111,7 @@ pub(super) struct Counters {
 }
 
 impl MirrorMetrics {
-    /// Declares and registers them.
+    /// Declares and registers the metrics.
     ///
     /// # Errors
     /// Two metrics of one name.

@@ -1,11 +1,11 @@
-//! `mirror`: asks a second cluster what is asked of the flows' own, off their way; compares what both answer; has
-//! writes wait until both have them.
+//! `mirror`: asks a second cluster the same as the flows' own database, without delaying the flows;
+//! compares what both answer; makes writes wait until both have them.
 //!
-//! - `settings`: as in the configuration, and checked.
-//! - `texts`, `out`: what is prepared; what responses are awaited for.
-//! - `exchange`: one request at both databases. `compare`, `telling`: what is different.
-//! - `budget`: how much may be in hand. `cluster`: the thread that asks; `leg`: a connection for each keyspace,
-//!   `connection`, `wire`: which asks.
+//! - `settings`: the settings in the configuration, and their check.
+//! - `texts`: the prepared statements. `out`: the awaited responses.
+//! - `exchange`: one request at both databases. `compare`, `telling`: the differences.
+//! - `budget`: the limit on what may be in hand. `cluster`: the thread that asks; `leg`: a
+//!   connection for each keyspace; `connection`, `wire`: its work.
 
 mod budget;
 mod cluster;
@@ -36,7 +36,7 @@ use cql::{
     },
     is_system_keyspace,
 };
-use dataplane::policy::RuleName;
+use policy::RuleName;
 
 pub use cluster::Mirrors;
 pub use metrics::MirrorMetrics;
@@ -55,18 +55,18 @@ use out::{Awaited, Found};
 use settings::{Checked, Login};
 use texts::Text;
 
-/// As in the configuration.
+/// The step's name in the configuration.
 const NAME: &str = "mirror";
 
-/// A larger answer is not compared: its flow's thread would copy it for nothing else.
+/// The largest answer that is compared: the flow's thread copies answers for nothing else.
 const MAX_COMPARED_BYTES: usize = 1 << 20;
 
-/// A step.
+/// The `mirror` step of one rule.
 #[derive(Debug)]
 struct Mirror {
     settings: Checked,
     cluster: OnceLock<Arc<Cluster>>,
-    /// Requests that a sample was drawn for.
+    /// The number of requests for which a sample was drawn.
     drawn: AtomicU64,
 }
 
@@ -99,23 +99,23 @@ impl Effect for Mirror {
     }
 }
 
-/// What a request does, and where.
+/// The content of a request, and its keyspace.
 struct Asked<'r> {
     is_write: bool,
     keyspace: Option<Arc<str>>,
     prepared: Vec<Arc<Text>>,
     first: Option<&'r [u8]>,
-    /// It cannot be asked of the mirror.
+    /// The reason why the request cannot be asked of the mirror.
     not: Option<Fate>,
 }
 
-/// Why a request is not asked of the mirror.
+/// The reason why a request is not asked of the mirror.
 enum Not {
-    /// It is none of those that are wanted.
+    /// The request is not of a wanted kind.
     Wanted,
-    /// It is a USE that was prepared.
+    /// The request is a prepared USE.
     Use,
-    /// Its client has to prepare a statement again.
+    /// The client has to prepare a statement again.
     Known(Vec<u8>),
 }
 
@@ -128,7 +128,8 @@ impl Transform for Mirror {
         opcode.has_statements()
     }
 
-    /// What has to be at both is not let past.
+    /// Whether a request that cannot be read is refused: with `dual_write` a write must be in both
+    /// databases.
     fn is_strict(&self) -> bool {
         self.settings.dual_write && self.settings.fails
     }
@@ -195,7 +196,7 @@ impl Transform for Mirror {
     }
 }
 
-/// Nobody knows what became of it at the mirror.
+/// Makes the refusal of a write of which nobody knows whether the mirror has it.
 fn forgotten() -> Refused {
     const ONE: Consistency = Consistency(0x0001);
     Refused {
@@ -204,7 +205,7 @@ fn forgotten() -> Refused {
     }
 }
 
-/// What it is prepared for is remembered with its response.
+/// Remembers a statement that is prepared; its id comes with the response.
 fn prepares(cluster: &Cluster, request: &mut Request<'_>, caller: &Caller) {
     let Some(Statement::Text(text)) = request.statements().next() else {
         return;
@@ -221,7 +222,7 @@ fn prepares(cluster: &Cluster, request: &mut Request<'_>, caller: &Caller) {
     request.await_response(number);
 }
 
-/// What it asks.
+/// Reads what a request asks.
 fn asked<'r>(
     cluster: &Cluster,
     request: &'r Request<'_>,
@@ -245,8 +246,8 @@ fn asked<'r>(
             Statement::Prepared(id) => {
                 let known = cluster.shared.texts.get(id);
                 let text = known.ok_or_else(|| Not::Known(id.to_vec()))?;
-                // One that does not say where its table is means where it was prepared, and so do all that go
-                // with it.
+                // A statement without a keyspace in its text means the keyspace in which it was
+                // prepared, and so do all statements of its request.
                 if text.names.is_none() && text.keyspace != asked.keyspace {
                     if place > 0 {
                         asked.not = Some(Fate::Version);
@@ -279,7 +280,7 @@ fn asked<'r>(
 }
 
 impl Mirror {
-    /// Whether it is one of those that are asked of the mirror, by kind and by chance.
+    /// Whether the request is to be asked of the mirror, by its kind and by chance.
     fn chooses(&self, is_write: bool) -> bool {
         let by_kind = match is_write {
             true => self.settings.writes,
@@ -288,7 +289,7 @@ impl Mirror {
         by_kind && (self.settings.sample >= 1.0 || self.draw() < self.settings.sample)
     }
 
-    /// 0 to 1, spread evenly: SplitMix64 of a number that counts.
+    /// Draws from 0 to 1, evenly spread: SplitMix64 of a counter.
     fn draw(&self) -> f64 {
         const STEP: u64 = 0x9E37_79B9_7F4A_7C15;
         let mut z = self
@@ -301,7 +302,7 @@ impl Mirror {
         ((z ^ (z >> 31)) >> 11) as f64 / (1_u64 << 53) as f64
     }
 
-    /// Hands it over. Gives the number of which the response is to be shown.
+    /// Hands the request over. Returns the number under which the response is to be shown.
     fn ask(
         &self,
         cluster: &Cluster,
@@ -354,7 +355,8 @@ impl Mirror {
         Ok(number)
     }
 
-    /// It is not asked of the mirror, and counted. A write that had to be at both does not go on, either.
+    /// Counts a request that is not asked of the mirror. A write that must be in both databases is
+    /// refused.
     fn is_not_copied(&self, cluster: &Cluster, fate: Fate, is_write: bool) -> Outcome {
         cluster.shared.counters.fate(fate);
         if !(is_write && self.settings.dual_write && self.settings.fails) {

@@ -1,4 +1,4 @@
-//! What responses are awaited for, by the numbers under which they are shown.
+//! The awaited responses, by the numbers under which they are shown.
 
 use std::{
     collections::BTreeMap,
@@ -8,49 +8,51 @@ use std::{
 
 use super::{budget::Permit, exchange::Exchange, texts::Text};
 
-/// Beyond so many that are not answered, of all flows of a rule, the oldest are forgotten: two flows with as many requests
-/// out as a flow may have.
+/// The most unanswered requests of all flows of a rule; beyond that the oldest are forgotten. Two
+/// flows can have as many out.
 const MAX_OUT: usize = 65_536;
 
-/// What is not answered for so long is forgotten: its flow has ended, or its client has given up.
+/// The time after which an unanswered request is forgotten: its flow has ended, or its client has
+/// given up.
 const LONGEST: Duration = Duration::from_secs(30);
 
-/// What a response is awaited for.
+/// The purpose for which a response is awaited.
 #[derive(Debug)]
 pub(super) enum Awaited {
-    /// What is prepared, and the room that it takes until then.
+    /// A PREPARE: the statement, and the room that it takes until it is answered.
     Prepare { text: Arc<Text>, _room: Permit },
-    /// To be compared.
+    /// A copied request, to be compared.
     Copy(Arc<Exchange>),
-    /// To be at both.
+    /// A write that must be in both databases.
     Dual(Arc<Exchange>),
 }
 
-/// What is told for a number.
+/// The result of looking a number up.
 #[derive(Debug)]
 pub(super) enum Found {
     Awaited(Awaited),
-    /// It was forgotten, and was to be at both.
+    /// The entry was forgotten; it was a write that must be in both databases.
     ForgottenDual,
     Forgotten,
 }
 
-/// See the module.
+/// The awaited responses of a rule's flows.
 #[derive(Debug, Default)]
 pub(super) struct Out(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
     next: u64,
-    /// Since when. Numbers grow, so the first is the oldest.
+    /// The entries, each with its time. Numbers grow, so the first is the oldest.
     awaited: BTreeMap<u64, (Instant, Awaited)>,
 }
 
-/// The last bit of a number: what is awaited is to be at both, also when it was forgotten.
+/// The last bit of a number: set for a write that must be in both databases, so that this is known
+/// even when the entry was forgotten.
 const DUAL: u64 = 1;
 
 impl Out {
-    /// Gives the number.
+    /// Adds an entry. Returns its number.
     pub(super) fn put(&self, awaited: Awaited, now: Instant) -> u64 {
         let dual = matches!(awaited, Awaited::Dual(_));
         let mut state = self.lock();
@@ -71,7 +73,7 @@ impl Out {
         }
     }
 
-    /// Forgets what is old.
+    /// Forgets old entries.
     pub(super) fn sweep(&self, now: Instant) {
         let mut state = self.lock();
         while let Some(oldest) = state.awaited.first_entry()
@@ -98,7 +100,7 @@ mod tests {
         let text = Arc::new(Text::new(b"x", None));
         let budget = Budget::new();
         let awaited = || {
-            // More than a budget has.
+            // More bytes than a budget has.
             let permit = budget.take(0).or_else(|| Budget::new().take(0));
             Awaited::Prepare {
                 text: text.clone(),
@@ -116,7 +118,7 @@ mod tests {
         assert!(matches!(out.take(numbers[0]), Found::Forgotten));
         assert!(matches!(out.take(numbers[1]), Found::Awaited(_)));
         assert_eq!(out.lock().awaited.len(), MAX_OUT - 1);
-        // What is answered takes no place.
+        // An answered entry takes no room.
         for _ in 0..2 * MAX_OUT {
             let number = out.put(awaited(), now);
             assert!(matches!(out.take(number), Found::Awaited(_)));

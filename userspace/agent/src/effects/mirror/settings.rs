@@ -1,4 +1,4 @@
-//! As in the configuration, and checked.
+//! The settings of `mirror`, and their check.
 
 use std::{fmt, io, net::SocketAddr, path::PathBuf, time::Duration};
 
@@ -104,10 +104,10 @@ fn timeout() -> String {
     "500ms".to_owned()
 }
 
-/// Longer, and drivers have given up.
+/// The longest `timeout`: after that, drivers have given up.
 const LONGEST: Duration = Duration::from_secs(10);
 
-/// Settings that can be.
+/// Settings that have been checked.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Checked {
     pub(super) to: SocketAddr,
@@ -124,10 +124,10 @@ pub(super) struct Checked {
     login: Option<(String, PathBuf)>,
 }
 
-/// A password is short.
+/// The longest password.
 const MAX_PASSWORD_BYTES: usize = 4_096;
 
-/// Who logs in at the mirror.
+/// The credentials for the mirror.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct Login {
     user: String,
@@ -135,7 +135,7 @@ pub(super) struct Login {
 }
 
 impl fmt::Debug for Login {
-    /// Without the password.
+    /// Leaves the password out.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut login = f.debug_struct("Login");
         login.field("user", &self.user).finish_non_exhaustive()
@@ -143,7 +143,7 @@ impl fmt::Debug for Login {
 }
 
 impl Login {
-    /// That of SASL PLAIN (RFC 4616).
+    /// Makes the token of SASL PLAIN (RFC 4616).
     pub(super) fn token(&self) -> Vec<u8> {
         format!("\0{}\0{}", self.user, self.password).into_bytes()
     }
@@ -229,7 +229,7 @@ impl Settings {
 }
 
 impl Checked {
-    /// Reads the certificates. None: it is spoken to in the clear.
+    /// Reads the certificates. None: the mirror is reached without TLS.
     ///
     /// # Errors
     /// One line: which file, and what is wrong with it.
@@ -239,7 +239,7 @@ impl Checked {
         tls.map(|tls| Outward::load(tls, &host, None)).transpose()
     }
 
-    /// Reads the password. What its file has at its end of a line is not part of it.
+    /// Reads the password. Line ends at the end of its file are not part of it.
     pub(super) fn login(&self) -> io::Result<Option<Login>> {
         let Some((user, file)) = &self.login else {
             return Ok(None);

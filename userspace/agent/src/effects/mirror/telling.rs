@@ -1,4 +1,4 @@
-//! A line in the log for what is different, and not for each.
+//! The log lines on differences and outages, at a limited rate.
 
 use std::{
     collections::HashSet,
@@ -15,15 +15,16 @@ use super::{
     exchange::{Exchange, Named},
 };
 
-/// As often is a rule's mirror told of.
+/// The least time between two log lines on a rule's mirror.
 const EVERY: Duration = Duration::from_secs(1);
 
-/// When that was, and how many differences were not told of since.
+/// The time of the last line, and the number of differences without a line since.
 #[derive(Debug, Default)]
 pub(super) struct Told(Mutex<(Option<Instant>, u64)>);
 
 impl Told {
-    /// How many were not told of before this one; None: it is not told of, either.
+    /// Returns the number of differences that had no line before this one. None: this one gets no
+    /// line, either.
     fn once(&self, now: Instant) -> Option<u64> {
         let mut told = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let (last, silent) = &mut *told;
@@ -36,19 +37,19 @@ impl Told {
     }
 }
 
-/// For which keyspaces the mirror is away, as far as the log has heard: for no more than there are connections, since
-/// clients may name any.
+/// The keyspaces for which the log says that the mirror is away. There are no more of them than
+/// connections, since clients may name any keyspace.
 #[derive(Debug, Default)]
 pub(super) struct Away(Mutex<HashSet<Option<Arc<str>>>>);
 
 impl Away {
-    /// False: it was before, or nobody is to hear of it.
+    /// Notes an outage. False: it was noted before, or there are too many to report.
     fn begins(&self, keyspace: &Option<Arc<str>>) -> bool {
         let mut away = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         away.len() < MAX_LEGS && away.insert(keyspace.clone())
     }
 
-    /// False: it was not.
+    /// Notes the end of an outage. False: there was none.
     fn ends(&self, keyspace: &Option<Arc<str>>) -> bool {
         let mut away = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         away.remove(keyspace)
@@ -56,7 +57,7 @@ impl Away {
 }
 
 impl Shared {
-    /// The mirror cannot be asked in this keyspace.
+    /// Logs that the mirror cannot be asked in this keyspace.
     pub(super) fn is_away(&self, keyspace: &Option<Arc<str>>, error: &io::Error) {
         if self.away.begins(keyspace) {
             let (rule, mirror, keyspace) = (&self.rule, self.settings.to, keyspace.as_deref());
@@ -64,7 +65,7 @@ impl Shared {
         }
     }
 
-    /// It can be.
+    /// Logs that the mirror can be asked in this keyspace again.
     pub(super) fn is_there(&self, keyspace: &Option<Arc<str>>) {
         if self.away.ends(keyspace) {
             let (rule, mirror, keyspace) = (&self.rule, self.settings.to, keyspace.as_deref());
@@ -72,7 +73,7 @@ impl Shared {
         }
     }
 
-    /// Values are only shown if that is wanted.
+    /// Logs a difference, with its values only if that is wanted.
     pub(super) fn tell(&self, exchange: &Exchange, difference: &Difference) {
         let Some(untold) = self.told.once(Instant::now()) else {
             return;

@@ -7,30 +7,31 @@ use std::{
 
 use cql::{Statement, StatementKind};
 
-/// Texts in all, in bytes. Beyond that those that came first go, and are prepared again as their turn comes.
+/// The most bytes of all texts. Beyond that the oldest are dropped, and are prepared again as their
+/// turn comes.
 const MAX_BYTES: usize = 16 << 20;
 
-/// A longer one is not mirrored.
+/// The longest text that is mirrored.
 const MAX_TEXT_BYTES: usize = 64 << 10;
 
-/// Beside its text, about.
+/// The approximate size of an entry beside its text.
 const ENTRY_BYTES: usize = 256;
 
-/// A statement.
+/// A prepared statement.
 #[derive(Debug)]
 pub(super) struct Text {
-    /// Empty if it is too long.
+    /// The text; empty if it is too long.
     pub(super) text: Box<[u8]>,
     pub(super) is_too_long: bool,
     pub(super) kind: StatementKind,
-    /// In which it is to be prepared.
+    /// The keyspace in which the statement is to be prepared.
     pub(super) keyspace: Option<Arc<str>>,
-    /// Whose table it is about, if the text says so.
+    /// The keyspace of the statement's table, if the text names it.
     pub(super) names: Option<Box<str>>,
 }
 
 impl Text {
-    /// `keyspace`: the flow's, or what is said with it.
+    /// Reads a text. `keyspace`: the flow's, or the one that the request names.
     pub(super) fn new(text: &[u8], keyspace: Option<&str>) -> Self {
         let Statement {
             kind,
@@ -49,7 +50,8 @@ impl Text {
     }
 }
 
-/// See the module. Shared by the flows of a rule: an id is a hash of keyspace and text.
+/// The texts of prepared statements. Shared by the flows of a rule, because an id is a hash of
+/// keyspace and text.
 #[derive(Debug, Default)]
 pub(super) struct Texts(Mutex<State>);
 
@@ -78,7 +80,7 @@ impl Texts {
         }
     }
 
-    /// None: its PREPARE was not seen.
+    /// Finds a statement. None: its PREPARE was not seen.
     pub(super) fn get(&self, id: &[u8]) -> Option<Arc<Text>> {
         let state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         state.known.get(id).cloned()

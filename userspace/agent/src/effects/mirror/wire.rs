@@ -1,4 +1,5 @@
-//! Frames of version 4, which every Cassandra since 2.2 speaks, and ScyllaDB does (`native_protocol_v4.spec`).
+//! The frames of protocol version 4, which every Cassandra since 2.2 and ScyllaDB speak
+//! (`native_protocol_v4.spec`).
 
 use std::io;
 
@@ -12,7 +13,7 @@ use super::{Login, stream::Stream};
 
 pub(super) const HEADER_BYTES: usize = 9;
 
-/// Of its frames; those of the mirror have the first bit set.
+/// The version in the agent's frames; the mirror's have the first bit set, too.
 const VERSION: u8 = 4;
 const RESPONSE: u8 = 0x80 | VERSION;
 
@@ -28,19 +29,19 @@ pub(super) const BATCH: u8 = 0x0D;
 const AUTH_RESPONSE: u8 = 0x0F;
 const AUTH_SUCCESS: u8 = 0x10;
 
-/// A shorter body is not compressed: that is more work than it saves.
+/// The shortest body that is compressed: for a shorter one, compressing is more work than it saves.
 const WORTH_BYTES: usize = 512;
 
-/// In a header: the body is compressed.
+/// The flag in a header that says that the body is compressed.
 const COMPRESSED: u8 = 0x01;
 
-/// What is said before a connection is in use is short, also when it is not compressed any more.
+/// The longest frame before the connection is in use, decompressed or not; those frames are short.
 const MAX_WORD_BYTES: usize = 64 << 10;
 
-/// Of an error, in the log.
+/// The most bytes of an error's message in the log.
 const MAX_TOLD_BYTES: usize = 256;
 
-/// A response's header.
+/// The header of a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Header {
     pub(super) stream: i16,
@@ -49,7 +50,8 @@ pub(super) struct Header {
 }
 
 impl Header {
-    /// None: it is no response of version 4, compressed as was not agreed on, or impossibly long.
+    /// Reads a header. None: it is no response of version 4, has a compression that was not agreed
+    /// on, or is impossibly long.
     pub(super) fn read(raw: &[u8; HEADER_BYTES], compression: Compression) -> Option<Self> {
         let [first, flags, s0, s1, opcode, l0, l1, l2, l3] = *raw;
         let length = u32::from_be_bytes([l0, l1, l2, l3]);
@@ -63,7 +65,7 @@ impl Header {
     }
 }
 
-/// Puts a request, compressed where that makes it smaller.
+/// Appends a request, compressed where that makes it smaller.
 pub(super) fn put(
     to: &mut Vec<u8>,
     stream: i16,
@@ -83,12 +85,12 @@ pub(super) fn put(
     to.extend_from_slice(body);
 }
 
-/// A PREPARE's body, or the beginning of a QUERY's.
+/// Makes a PREPARE's body, or the beginning of a QUERY's.
 pub(super) fn long_string(text: &[u8]) -> Vec<u8> {
     [&(text.len() as u32).to_be_bytes()[..], text].concat()
 }
 
-/// Has a connection begin, in a keyspace.
+/// Opens the conversation on a connection, in a keyspace.
 pub(super) async fn begin(
     stream: &mut Stream,
     login: Option<&Login>,
@@ -109,7 +111,7 @@ pub(super) async fn begin(
     expect(opcode, READY, &body)?;
     if let Some(keyspace) = keyspace {
         let text = format!("USE \"{}\"", keyspace.replace('"', "\"\""));
-        // At ONE, without flags.
+        // The body says consistency ONE, without flags.
         let query = [&long_string(text.as_bytes())[..], &[0, 1, 0]].concat();
         let (opcode, body) = ask(stream, QUERY, &query, compression).await?;
         expect(opcode, RESULT, &body)?;
@@ -117,7 +119,7 @@ pub(super) async fn begin(
     Ok(())
 }
 
-/// A STARTUP's body. It is too short to be compressed.
+/// Makes a STARTUP's body. It is too short to be compressed.
 fn startup(compression: Compression) -> Vec<u8> {
     let algorithm = match compression {
         Compression::None => None,
@@ -140,7 +142,8 @@ fn startup(compression: Compression) -> Vec<u8> {
 fn expect(opcode: u8, expected: u8, body: &[u8]) -> io::Result<()> {
     match opcode {
         _ if opcode == expected => Ok(()),
-        // Code and length of the message before it. It is the mirror's own word on its log-in or keyspace.
+        // The message follows its code and length. It is the mirror's own text on the log-in or the
+        // keyspace.
         ERROR => {
             let message = body.get(6..).unwrap_or_default();
             let message = message.get(..MAX_TOLD_BYTES).unwrap_or(message);
@@ -201,7 +204,7 @@ mod tests {
         let long = vec![b'x'; WORTH_BYTES];
         let mut state = 1_u64;
         let noise: Vec<u8> = std::iter::repeat_with(|| {
-            // Knuth's, whose upper bits are as good as random.
+            // Knuth's generator, whose upper bits are as good as random.
             state = state
                 .wrapping_mul(6_364_136_223_846_793_005)
                 .wrapping_add(1_442_695_040_888_963_407);

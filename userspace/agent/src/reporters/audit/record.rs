@@ -1,4 +1,4 @@
-//! What a flow's thread hands to the journal's, and the line that becomes of it.
+//! The record that a flow's thread hands to the journal's thread, and the line that is made of it.
 
 use std::{
     io::Write as _,
@@ -10,16 +10,16 @@ use cql::{Consistency, ErrorCode};
 use super::Refusal;
 use crate::reporters::fields::{Fields, put_text};
 
-/// What became of a request.
+/// The outcome of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Outcome {
     Ok = 0,
-    /// The database said ERROR.
+    /// The database answered with ERROR.
     Error = 1,
-    /// It did not reach the database.
+    /// The request did not reach the database.
     Refused = 2,
-    /// The flow has ended before, or is not read any more.
+    /// The flow has ended before the answer, or is not read any more.
     Unanswered = 3,
 }
 
@@ -31,22 +31,22 @@ pub(super) struct Record<'r> {
     pub(super) consistency: Option<Consistency>,
     pub(super) values: Option<u32>,
     pub(super) rows: Option<u32>,
-    /// In JSON, as all that follows.
+    /// The flow's identity, in JSON, as are the texts that follow.
     pub(super) who: &'r str,
     pub(super) what: &'r str,
-    /// Empty: it is not shown.
+    /// The statement's text. Empty: it is not shown.
     pub(super) statement: &'r str,
     pub(super) by: Option<Refusal>,
 }
 
-/// There is none.
+/// The number that stands for an absent value.
 const NONE: u32 = u32::MAX;
 
-/// ERROR whose code could not be read.
+/// The number that stands for an ERROR whose code could not be read.
 const UNREADABLE: u32 = u32::MAX - 1;
 
 impl Record<'_> {
-    /// As bytes.
+    /// Appends the record's bytes.
     pub(super) fn put(&self, to: &mut Vec<u8>) {
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
         let now = now.unwrap_or_default();
@@ -74,7 +74,7 @@ impl Record<'_> {
     }
 }
 
-/// A record as a line.
+/// Appends the line of a record.
 pub(super) fn line(record: &[u8], to: &mut Vec<u8>) {
     let begins = to.len();
     if write(record, to).is_none() {
@@ -139,21 +139,21 @@ fn write(record: &[u8], to: &mut Vec<u8>) -> Option<()> {
     Some(())
 }
 
-/// RFC 3339, in UTC, to the microsecond.
+/// Appends a time as in RFC 3339, in UTC, to the microsecond.
 fn put_time(to: &mut Vec<u8>, since_1970: Duration) {
     const DAY: u64 = 24 * 3600;
     let (seconds, micros) = (since_1970.as_secs(), since_1970.subsec_micros());
     let (year, month, day) = date((seconds / DAY) as i64);
     let (hour, minute, second) = (seconds % DAY / 3600, seconds % 3600 / 60, seconds % 60);
-    // What is written to is memory.
+    // Writing to memory does not fail.
     let _ = write!(
         to,
         "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{micros:06}Z"
     );
 }
 
-/// Year, month and day of a day after 1970-01-01, in the Gregorian calendar: Howard Hinnant's `civil_from_days`
-/// (<https://howardhinnant.github.io/date_algorithms.html>).
+/// Returns year, month and day of a day after 1970-01-01, in the Gregorian calendar: Howard
+/// Hinnant's `civil_from_days` (<https://howardhinnant.github.io/date_algorithms.html>).
 fn date(days: i64) -> (i64, i64, i64) {
     let days = days + 719_468;
     let era = days.div_euclid(146_097);
@@ -203,7 +203,7 @@ mod tests {
         );
         let value: serde_json::Value = serde_json::from_str(&text).unwrap();
         assert_eq!(value["time"].as_str().unwrap().len(), 27);
-        // What is cut short is no line.
+        // A record that is cut short makes no line.
         let mut none = Vec::new();
         for end in 0..bytes.len() {
             line(&bytes[..end], &mut none);

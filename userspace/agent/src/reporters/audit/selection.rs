@@ -1,16 +1,16 @@
-//! Which requests are audited.
+//! The selection of requests that are audited.
 //!
-//! What is not known of a request does not keep it out: a request whose table is not known, a BATCH (of which
-//! only the first table is), a log-in are taken, unless their kind is left out.
+//! An unknown property does not keep a request out: a request whose table is not known, a BATCH (of
+//! which only the first table is) and a log-in are taken, unless their kind is left out.
 
 use cql::{Statement, StatementKind as Kind};
 
 use super::Settings;
 
-/// What drivers ask of themselves, and nobody else.
+/// The kinds that only drivers ask, and no application.
 const NOBODY_ASKS: [Kind; 2] = [Kind::Options, Kind::Register];
 
-/// See the module.
+/// The selection of one rule.
 #[derive(Debug)]
 pub(super) struct Selection {
     kinds: Vec<Kind>,
@@ -137,7 +137,8 @@ pub(super) fn names() -> Vec<&'static str> {
 }
 
 fn group(name: &str) -> Option<&'static [Kind]> {
-    // A role is made and changed by CREATE, ALTER and DROP, a statement that is not known may be anything.
+    // A role is made and changed by CREATE, ALTER and DROP; a statement that is not known may be
+    // anything.
     Some(match name {
         "reads" => &[
             Kind::Select,

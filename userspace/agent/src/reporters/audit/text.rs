@@ -6,7 +6,7 @@ use cql::{Fingerprint, Statement};
 
 use super::Whose;
 
-/// Who the flow is. `tried`: as whom somebody wanted to log in and could not.
+/// Writes the flow's identity. `tried`: the user of a log-in that failed.
 pub(super) fn who(whose: &Whose, tried: Option<&str>) -> String {
     let flow = &whose.flow;
     let mut text = String::new();
@@ -47,7 +47,7 @@ pub(super) fn who(whose: &Whose, tried: Option<&str>) -> String {
     text
 }
 
-/// What is asked.
+/// Writes the statement.
 pub(super) fn what(statement: &Statement, fingerprint: Option<&Fingerprint>) -> String {
     let mut text = String::new();
     pair(&mut text, "kind", Some(statement.kind.as_str()));
@@ -57,13 +57,14 @@ pub(super) fn what(statement: &Statement, fingerprint: Option<&Fingerprint>) -> 
     text
 }
 
-/// In JSON.
+/// Quotes a text for JSON.
 pub(super) fn quoted(text: &str) -> String {
-    // A text is always one in JSON.
+    // Every text can be written in JSON.
     serde_json::to_string(text).unwrap_or_default()
 }
 
-/// Whether there is no password in it: where roles are made and changed, it stands in the text itself.
+/// Whether a text contains no password: statements that make and change roles have it in the text
+/// itself.
 pub(super) fn may_be_shown(text: &str) -> bool {
     let mut words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
     !words.any(|word| {

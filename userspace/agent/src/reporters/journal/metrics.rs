@@ -1,11 +1,11 @@
-//! What became of records.
+//! The metrics of journals.
 
 use export::Full;
 use prometheus::{IntCounterVec, Registry};
 
 use crate::metrics::counters_by;
 
-/// See the module.
+/// The metrics of all journals.
 #[derive(Clone, Debug)]
 pub struct JournalMetrics {
     records: IntCounterVec,
@@ -13,7 +13,7 @@ pub struct JournalMetrics {
     held: IntCounterVec,
 }
 
-/// What failed at a file.
+/// The operation on a file that failed.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Failed {
     Write,
@@ -22,7 +22,7 @@ pub(super) enum Failed {
 }
 
 impl JournalMetrics {
-    /// Declares and registers them.
+    /// Declares and registers the metrics.
     ///
     /// # Errors
     /// Two metrics of one name.

@@ -1,4 +1,4 @@
-//! Where a journal's lines go.
+//! The place where a journal's lines go.
 
 use std::{
     fmt, io,
@@ -10,39 +10,39 @@ use export::{Fsync, Lines, LinesSettings};
 
 use crate::config::duration;
 
-/// Lines are written together; a file holds some of those.
+/// The least `max_bytes`. Lines are written in blocks, and a file holds some of those.
 pub const LEAST_BYTES: u64 = 256 << 10;
 
-/// Moving them takes a system call each.
+/// The greatest `keep`: moving each file takes a system call.
 pub const MOST_KEPT: u32 = 1_000;
 
-/// Less often, and nobody would think of it.
+/// The longest interval of fsync: a longer one would surprise everybody.
 const SELDOM: Duration = Duration::from_secs(60);
 
-/// As large as files become, if nothing is said.
+/// The default of `max_bytes`.
 pub fn max_bytes() -> u64 {
     100 << 20
 }
 
-/// As many of them are kept, if nothing is said.
+/// The default of `keep`.
 pub fn keep() -> u32 {
     10
 }
 
-/// See the module.
+/// A journal's place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// To the agent's own log.
+    /// The agent's own log.
     Log,
-    /// To this file.
+    /// This file.
     File(LinesSettings),
 }
 
 impl Place {
-    /// A file, kept as the configuration says.
+    /// Makes a file's place from the settings in the configuration.
     ///
     /// # Errors
-    /// Which setting cannot be, and what it should be.
+    /// Names the bad setting, and what it should be.
     pub fn file(path: PathBuf, max_bytes: u64, keep: u32, fsync: Fsync) -> Result<Self, String> {
         if !path.is_absolute() {
             let found = path.display();
@@ -64,7 +64,7 @@ impl Place {
         }))
     }
 
-    /// Its path, if it has one.
+    /// Returns the place's path, if it has one.
     pub fn path(&self) -> Option<&Path> {
         match self {
             Self::Log => None,
@@ -89,10 +89,10 @@ impl fmt::Display for Place {
     }
 }
 
-/// `never`, `batch`, or how often.
+/// Reads `never`, `batch`, or an interval.
 ///
 /// # Errors
-/// What it should be.
+/// Says what it should be.
 pub fn fsync(text: &str) -> Result<Fsync, String> {
     match text {
         "never" => Ok(Fsync::Never),
@@ -114,7 +114,7 @@ pub(super) enum Target {
 }
 
 impl Target {
-    /// Writes whole lines, of this journal.
+    /// Writes whole lines of this journal.
     pub(super) fn write(&mut self, name: &str, lines: &[u8]) -> io::Result<()> {
         match self {
             Self::File(file) => file.write(lines).map(|_| ()),
@@ -127,7 +127,7 @@ impl Target {
         }
     }
 
-    /// How it is kept from here on, opened anew: a file may have been moved away.
+    /// Takes over new settings and opens the file again, which may have been moved away.
     pub(super) fn is_kept(&mut self, place: Place) -> io::Result<()> {
         match (self, place) {
             (Self::File(file), Place::File(settings)) => {
@@ -138,7 +138,7 @@ impl Target {
         }
     }
 
-    /// See [`Lines::batch_ends`]; nothing else is ever durable.
+    /// Ends a batch as in [`Lines::batch_ends`]; the agent's log is never made durable.
     pub(super) fn batch_ends(&mut self) -> io::Result<()> {
         self.file().map_or(Ok(()), Lines::batch_ends)
     }
@@ -150,7 +150,7 @@ impl Target {
         }
     }
 
-    /// Makes what was written durable: if it is time, or now.
+    /// Makes written lines durable: now, or if it is time.
     pub(super) fn make_durable(&mut self, now: bool) -> io::Result<()> {
         match (self.file(), now) {
             (None, _) => Ok(()),

@@ -1,4 +1,4 @@
-//! A journal's own thread: records become lines in its file.
+//! The work of a journal's own thread: records become lines in its file.
 
 use std::{
     io,
@@ -11,10 +11,10 @@ use export::Sink;
 
 use super::{Format, Kept, WhenFull, metrics::Failed, place::Target};
 
-/// Lines that are written at once.
+/// The bytes of lines that are written at once.
 const WRITE_BYTES: usize = 64 << 10;
 
-/// A file that cannot be written to is tried again this much later, where flows are held for it.
+/// The pause before a file that cannot be written to is tried again, where flows are held for it.
 const TRY_AGAIN: Duration = Duration::from_millis(100);
 
 pub(super) struct Writing {
@@ -23,9 +23,9 @@ pub(super) struct Writing {
     when_full: WhenFull,
     format: Format,
     text: Vec<u8>,
-    /// In that text.
+    /// The number of records in `text`.
     records: u64,
-    /// It is logged once, and when it works again.
+    /// Set while the file fails, so that this is logged once, and again when it works.
     fails: bool,
 }
 
@@ -47,7 +47,7 @@ impl Writing {
         }
     }
 
-    /// Whether that could be done.
+    /// Writes the lines. Returns whether that worked.
     fn write(&mut self) -> bool {
         let mut is_written = true;
         while !self.text.is_empty() {
@@ -94,7 +94,7 @@ impl Writing {
         }
     }
 
-    /// Opens the file anew, if that is asked.
+    /// Opens the file again, if that is asked.
     fn obey(&mut self) {
         let Some(settings) = self.kept.asked().settings.take() else {
             return;

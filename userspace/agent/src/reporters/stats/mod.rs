@@ -15,11 +15,11 @@ pub use top::{MAX_ENTRIES, TopView, Tops};
 
 use super::{Following, Means, Reporter, Whose, asks_for_data};
 use crate::{marks, statements::Series};
-use dataplane::policy::RuleName;
+use policy::RuleName;
 use top::{Entry, Top};
 
-/// A flow's most recent statements. Applications ask few distinct things of one connection; when they
-/// ask more, the others are looked up again.
+/// The number of a flow's recent statements that are kept at hand. Applications ask few distinct
+/// things of one connection; when they ask more, the others are looked up again.
 const AT_HAND: usize = 32;
 
 /// Counts rows, bytes, errors and consistency levels by table and kind of statement, and lists the most frequent
@@ -54,7 +54,7 @@ impl Reporter for Stats {
     }
 }
 
-/// What is counted, for all flows and reloads.
+/// The counts of `stats`, over all flows and reloads.
 #[derive(Debug)]
 pub struct Counted {
     rows: RowMetrics,
@@ -63,7 +63,7 @@ pub struct Counted {
 }
 
 impl Counted {
-    /// Declares and registers its metrics.
+    /// Declares and registers the metrics.
     ///
     /// # Errors
     /// Two metrics of one name.
@@ -79,22 +79,22 @@ impl Counted {
     }
 }
 
-/// One flow's part in it.
+/// The part of `stats` in one flow.
 struct FlowStats {
     means: Arc<Means>,
     rule: RuleName,
     top: Arc<Top>,
     at_hand: Vec<Known>,
-    /// The next one to be replaced.
+    /// The index of the entry that is replaced next.
     oldest: usize,
 }
 
-/// Where a statement is counted.
+/// The counters of a statement.
 struct Known {
     statement: Arc<Statement>,
     fingerprint: Option<Arc<Fingerprint>>,
     series: Arc<Series>,
-    /// None: it asks for no data.
+    /// The statement's entry among the most frequent. None: the statement asks for no data.
     entry: Option<Arc<Entry>>,
 }
 
@@ -119,7 +119,7 @@ impl Known {
 }
 
 impl FlowStats {
-    /// Looks it up, and keeps it at hand.
+    /// Looks a statement's counters up.
     fn find(
         &mut self,
         statement: &Arc<Statement>,

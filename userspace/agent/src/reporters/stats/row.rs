@@ -1,4 +1,4 @@
-//! What `stats` counts beside latencies, by rule, keyspace, table and kind.
+//! The counts of `stats` beside latencies, by rule, keyspace, table and kind.
 
 use std::{
     collections::BTreeMap,
@@ -11,10 +11,10 @@ use serde::Serialize;
 
 use crate::metrics::counters_by;
 
-/// What a row is called: rule, keyspace, table, kind.
+/// The labels of a row: rule, keyspace, table, kind.
 pub type Labels<'l> = [&'l str; 4];
 
-/// All rows' metrics.
+/// The metrics of all rows.
 #[derive(Clone, Debug)]
 pub struct RowMetrics {
     rows: IntCounterVec,
@@ -23,7 +23,7 @@ pub struct RowMetrics {
     levels: IntCounterVec,
 }
 
-/// One row's.
+/// The counters of one row.
 #[derive(Debug)]
 pub struct Row {
     metrics: RowMetrics,
@@ -32,11 +32,11 @@ pub struct Row {
     to_database: IntCounter,
     to_client: IntCounter,
     errors: Mutex<BTreeMap<&'static str, IntCounter>>,
-    /// By number; the last is for all that have none.
+    /// The counters by the level's number; the last is for all levels without one.
     levels: [OnceLock<IntCounter>; KNOWN_LEVELS + 1],
 }
 
-/// ANY to LOCAL_ONE (`native_protocol_v5.spec` §3).
+/// The greatest known level: ANY to LOCAL_ONE (`native_protocol_v5.spec` §3).
 const KNOWN_LEVELS: usize = 0x000B;
 
 /// A row as `/statements` gives it.
@@ -50,7 +50,7 @@ pub struct RowView {
 }
 
 impl RowMetrics {
-    /// Declares and registers them.
+    /// Declares and registers the metrics.
     ///
     /// # Errors
     /// Two metrics of one name.
@@ -95,7 +95,7 @@ impl RowMetrics {
 }
 
 impl Row {
-    /// One that is called this.
+    /// Makes the row with these labels.
     pub fn new(metrics: &RowMetrics, labels: Labels<'_>) -> Self {
         let [rule, keyspace, table, kind] = labels;
         let bytes = |direction| {

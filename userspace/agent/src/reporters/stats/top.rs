@@ -1,10 +1,11 @@
 //! The most frequent statements of each rule, by fingerprint.
 //!
-//! Which those are is not known before they have been counted, and there may be any number of different
-//! ones, so this is SpaceSaving (Metwally, Agrawal, El Abbadi 2005): whoever is new when all places are
-//! taken gets that of the least frequent, and its count, which is said ([`Entry::over`]). So whatever is
-//! more than a [`MAX_ENTRIES`]th of a rule's statements has a place, and no count is too low. Latencies,
-//! rows and bytes are those of the statement itself, since it has its place.
+//! It is not known which those are before they have been counted, and there may be any number of
+//! different ones, so this is SpaceSaving (Metwally, Agrawal, El Abbadi 2005): when all entries are
+//! taken, a new statement gets the entry of the least frequent one, and its count. The view says
+//! how much that was ([`Entry::over`]). So every statement that is more than a [`MAX_ENTRIES`]th of
+//! a rule's has an entry, and no count is too low. Latencies, rows and bytes are those of the
+//! statement itself, since it got its entry.
 
 use std::{
     collections::HashMap,
@@ -20,43 +21,44 @@ use serde::Serialize;
 
 use crate::reporters::latencies::Latencies;
 
-/// Places of one rule. Applications have dozens of statements; an entry takes up to 6 KiB.
+/// The most entries of one rule. Applications have dozens of statements; an entry takes up to 6
+/// KiB.
 pub const MAX_ENTRIES: usize = 128;
 
-/// Rules with places of their own; those of further ones share. 24 MiB in all, at worst.
+/// The most rules with entries of their own; further rules share. 24 MiB in all, at worst.
 const MAX_RULES: usize = 32;
 
-/// What they are called.
+/// The name of the rules that share.
 const OTHERS: &str = "others";
 
-/// All rules'.
+/// The most frequent statements of all rules.
 #[derive(Debug, Default)]
 pub struct Tops {
     by_rule: Mutex<HashMap<String, Arc<Top>>>,
 }
 
-/// One rule's.
+/// The most frequent statements of one rule.
 #[derive(Debug, Default)]
 pub(super) struct Top {
     entries: Mutex<HashMap<Key, Arc<Entry>>>,
 }
 
-/// A table that its text does not qualify is another in each keyspace.
+/// The key of an entry. A table that its text does not qualify is another one in each keyspace.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Key {
     statement: Statement,
     fingerprint: Option<Arc<Fingerprint>>,
 }
 
-/// One statement's.
+/// The counts of one statement.
 #[derive(Debug)]
 pub(super) struct Entry {
     key: Key,
-    /// Never too low.
+    /// The number of requests. Never too low.
     count: AtomicU64,
-    /// Too high by no more than this.
+    /// The most by which `count` is too high.
     over: u64,
-    /// Its place is another's.
+    /// Whether the entry was given to another statement.
     is_gone: AtomicBool,
     rows: AtomicU64,
     errors: AtomicU64,
@@ -72,14 +74,14 @@ pub(super) struct Entry {
 pub struct TopView {
     rule: String,
     fingerprint: String,
-    /// Of the fingerprint: `unknown` has none.
+    /// The hash of the fingerprint. None for `unknown`.
     #[serde(skip_serializing_if = "Option::is_none")]
     hash: Option<String>,
     keyspace: Option<String>,
     table: Option<String>,
     kind: &'static str,
     count: u64,
-    /// `count` is too high by no more than this.
+    /// The most by which `count` is too high.
     over: u64,
     errors: u64,
     rows: u64,
@@ -92,7 +94,7 @@ pub struct TopView {
 }
 
 impl Tops {
-    /// A rule's.
+    /// Returns a rule's entries.
     pub(super) fn of(&self, rule: &str) -> Arc<Top> {
         let mut tops = self.by_rule.lock().unwrap_or_else(PoisonError::into_inner);
         let rule = match tops.len() < MAX_RULES || tops.contains_key(rule) {
@@ -102,7 +104,7 @@ impl Tops {
         tops.entry(rule.to_owned()).or_default().clone()
     }
 
-    /// All entries, the most frequent first.
+    /// Returns the entries of all rules, the most frequent first.
     pub fn views(&self) -> Vec<TopView> {
         let tops = self.by_rule.lock().unwrap_or_else(PoisonError::into_inner);
         let tops: Vec<_> = tops.iter().map(|(r, t)| (r.clone(), t.clone())).collect();
@@ -120,7 +122,7 @@ impl Tops {
 }
 
 impl Top {
-    /// The place of a statement, which has come once more.
+    /// Finds the entry of a statement, or makes one.
     pub(super) fn entry(
         &self,
         statement: &Statement,
@@ -150,8 +152,8 @@ impl Top {
     }
 }
 
-/// Takes the place of the least frequent. How often it has come; what another thread adds at this very
-/// moment is lost.
+/// Removes the entry of the least frequent statement. Returns its count. Additions of another
+/// thread at this very moment are lost.
 fn make_room<S: BuildHasher>(entries: &mut HashMap<Key, Arc<Entry>, S>) -> u64 {
     let least = entries
         .values()
@@ -181,7 +183,7 @@ impl Entry {
         }
     }
 
-    /// Whether what is recorded here is lost.
+    /// Whether the entry was removed, so that what is recorded in it is lost.
     pub(super) fn is_gone(&self) -> bool {
         self.is_gone.load(Relaxed)
     }
@@ -191,7 +193,7 @@ impl Entry {
         self.count.fetch_add(1, Relaxed);
         self.latencies.record(micros);
         self.total_us.fetch_add(micros, Relaxed);
-        // Rarely written: mostly a shared cache line is read.
+        // The maximum is rarely written: mostly a shared cache line is read.
         if self.max_us.load(Relaxed) < micros {
             self.max_us.fetch_max(micros, Relaxed);
         }

@@ -1,7 +1,7 @@
-//! Hands batches of spans to a collector: OTLP over gRPC, encrypted or not.
+//! The client of a collector: hands over batches of spans by OTLP over gRPC, encrypted or not.
 //!
-//! Of use on a thread that may wait. One connection is kept, and made again when it has ended; whoever hangs
-//! is waited for until a deadline.
+//! It is for a thread that may block. One connection is kept, and made again when it has ended. A
+//! collector that hangs is waited for until a deadline.
 
 use std::{io, sync::Arc, time::Duration};
 
@@ -23,41 +23,41 @@ use super::{
 };
 use crate::{grpc, tls::Outward};
 
-/// gRPC's, by ALPN.
+/// The protocol that ALPN names for gRPC.
 pub(super) const PROTOCOL: &str = "h2";
 
-/// From the dial to the end of the answer. OTLP's own default is twice as long; a batch is on its way to a
-/// host near by.
+/// The time limit from the dial to the end of the answer. OTLP's own default is twice as long; a
+/// batch goes to a host near by.
 const DEADLINE: Duration = Duration::from_secs(5);
 
-/// An answer is a number and a sentence.
+/// The longest answer, which is a number and a sentence.
 const MAX_ANSWER_BYTES: usize = 64 << 10;
 
-/// An answer's headers are a few words.
+/// The longest headers of an answer, which are a few words.
 const MAX_HEADER_BYTES: u32 = 16 << 10;
 
-/// Names are looked up on a thread that waits, and one is enough.
+/// The threads that look names up: they block, and one is enough.
 const LOOK_UPS: usize = 1;
 
-/// Why spans were not taken.
+/// The reason why spans were not taken.
 #[derive(Debug, Error)]
 pub(super) enum Failure {
-    /// There is no connection.
+    /// No connection could be made.
     #[error("it cannot be reached: {0}")]
     Unreachable(io::Error),
-    /// It is there, and TLS does not begin.
+    /// The collector can be reached, but the TLS handshake failed.
     #[error("TLS: {0}")]
     Tls(io::Error),
-    /// It hangs.
+    /// The collector did not answer in time.
     #[error("no answer in {} s", DEADLINE.as_secs())]
     Late,
-    /// It went away, or does not speak HTTP/2.
+    /// The connection ended, or the peer does not speak HTTP/2.
     #[error("the connection failed: {0}")]
     Cut(hyper::Error),
-    /// It does not want them, or not now.
+    /// The collector does not want the spans, or not now.
     #[error("it refuses: {0}")]
     Refused(String, Again),
-    /// Whatever it is, it is no collector.
+    /// The peer is no collector.
     #[error("its answer makes no sense")]
     Garbage,
 }
@@ -70,11 +70,11 @@ pub(super) enum Again {
 }
 
 impl Failure {
-    /// Of metrics.
+    /// The labels in metrics.
     pub(super) const LABELS: [&str; 6] =
         ["unreachable", "tls", "late", "cut", "refused", "garbage"];
 
-    /// One of [`Self::LABELS`].
+    /// Returns the label, one of [`Self::LABELS`].
     pub(super) fn label(&self) -> &'static str {
         match self {
             Self::Unreachable(_) => "unreachable",
@@ -86,7 +86,7 @@ impl Failure {
         }
     }
 
-    /// Whether it is worth while to send them once more.
+    /// Whether sending the spans once more may help.
     pub(super) fn again(&self) -> Again {
         match self {
             Self::Unreachable(_) | Self::Tls(_) | Self::Late | Self::Cut(_) => Again::Yes,
@@ -95,21 +95,21 @@ impl Failure {
         }
     }
 
-    /// Nothing was sent.
+    /// Whether the failure came before anything was sent.
     pub(super) fn is_before(&self) -> bool {
         matches!(self, Self::Unreachable(_) | Self::Tls(_))
     }
 }
 
-/// What a collector has not taken of a batch that it has taken, and why.
+/// The number of spans that a collector has rejected of a batch that it has taken, and the reason.
 pub(super) struct Taken {
     pub(super) rejected: u64,
     pub(super) why: String,
 }
 
-/// See the module.
+/// A collector's client, with its connection and runtime.
 pub(super) struct Client {
-    /// Always there, but while this is dropped.
+    /// The runtime. None only while the client is dropped.
     runtime: Option<runtime::Runtime>,
     endpoint: Endpoint,
     tls: Option<Arc<Outward>>,
@@ -122,7 +122,7 @@ struct Connection {
 }
 
 impl Client {
-    /// Does not connect yet.
+    /// Makes a client, which does not connect yet.
     ///
     /// # Errors
     /// There are no descriptors left.
@@ -143,7 +143,7 @@ impl Client {
     /// Sends a message, and waits for the answer.
     ///
     /// # Errors
-    /// Why it was not taken.
+    /// The reason why the message was not taken.
     pub(super) fn export(&mut self, message: &[u8]) -> Result<Taken, Failure> {
         let Some(runtime) = self.runtime.take() else {
             return Err(Failure::Late);
@@ -157,10 +157,10 @@ impl Client {
     }
 
     async fn ask(&mut self, message: &[u8]) -> Result<Taken, Failure> {
-        // It is back in its place when all of the answer is there, and only then.
+        // The connection is put back only when all of the answer has come.
         if let Some(mut kept) = self.connection.take() {
             match kept.ask(&self.endpoint, message).await {
-                // It may have ended long ago.
+                // The connection may have ended long ago.
                 Err(Failure::Cut(_)) => {}
                 taken => {
                     self.connection = Some(kept);
@@ -176,7 +176,7 @@ impl Client {
 }
 
 impl Drop for Client {
-    /// A name that is being looked up is not waited for.
+    /// Drops the runtime without waiting for a name that is being looked up.
     fn drop(&mut self) {
         self.connection = None;
         if let Some(runtime) = self.runtime.take() {
@@ -204,7 +204,7 @@ impl Connection {
         let begun = builder.handshake(TokioIo::new(stream)).await;
         let (sender, connection) = begun.map_err(Failure::Cut)?;
         let mut driver = JoinSet::new();
-        // What went wrong, the request hears, too.
+        // The request gets the connection's error, too.
         driver.spawn(async { drop(connection.await) });
         Ok(Self {
             sender,
@@ -215,7 +215,7 @@ impl Connection {
     async fn ask(&mut self, endpoint: &Endpoint, message: &[u8]) -> Result<Taken, Failure> {
         self.sender.ready().await.map_err(Failure::Cut)?;
         let uri = endpoint.url(EXPORT);
-        // It was a URI before.
+        // The URI was checked before.
         let request = grpc::request(&uri, message).map_err(|_| Failure::Garbage)?;
         let answer = self.sender.send_request(request).await;
         let (head, body) = answer.map_err(Failure::Cut)?.into_parts();
@@ -249,9 +249,9 @@ impl Connection {
     }
 }
 
-/// What OTLP says of a gRPC status
-/// (<https://opentelemetry.io/docs/specs/otlp/#failures>): CANCELLED, DEADLINE_EXCEEDED, ABORTED, OUT_OF_RANGE,
-/// UNAVAILABLE and DATA_LOSS pass.
+/// Says whether OTLP allows a retry after a gRPC status
+/// (<https://opentelemetry.io/docs/specs/otlp/#failures>): after CANCELLED, DEADLINE_EXCEEDED,
+/// ABORTED, OUT_OF_RANGE, UNAVAILABLE and DATA_LOSS.
 fn again(status: &str) -> Again {
     match status {
         "1" | "4" | "10" | "11" | "14" | "15" => Again::Yes,

@@ -1,8 +1,9 @@
-//! Collectors that spans are handed to, off the threads on which bytes move.
+//! The collectors that get spans, off the threads on which bytes move.
 //!
-//! There is one for each endpoint and service, however many rules name it, and it outlives a reload that still
-//! names it. A flow's thread writes a record to its [ring](export::Export), which is all the queue there is: a
-//! collector that takes nothing has the rings full, and what does not fit is counted.
+//! There is one for each endpoint and service, however many rules name it, and it outlives a reload
+//! that still names it. A flow's thread writes a record to its [ring](export::Export). The rings
+//! are the only queue: a collector that takes nothing lets them fill up, and a record that does not
+//! fit is counted.
 
 use std::{
     collections::HashMap,
@@ -20,27 +21,27 @@ use super::{
 };
 use crate::tls::{Dialling, Outward};
 
-/// The name of its thread.
+/// The name of a collector's thread.
 const NAME: &str = "trace";
 
-/// Which it is: where, with which certificates, and of which service.
+/// The identity of a collector: its endpoint, the certificates, and the service.
 type Key = (Endpoint, Option<Dialling>, String);
 
-/// The open ones.
+/// The open collectors.
 #[derive(Debug)]
 pub struct Collectors {
     open: Mutex<HashMap<Key, Weak<Collector>>>,
     metrics: TraceMetrics,
 }
 
-/// An open one.
+/// An open collector.
 #[derive(Debug)]
 pub(super) struct Collector {
     export: Export,
     shared: Arc<Shared>,
 }
 
-/// What a collector's thread shares with all others.
+/// The state that a collector's thread shares with all others.
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) endpoint: Endpoint,
@@ -53,14 +54,14 @@ pub(super) struct Shared {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Nobody waits for the collector any more.
+    /// Set when nobody waits for the collector any more.
     ends: bool,
-    /// How often everything that had been said was sent, or given up.
+    /// The number of times that all earlier records had been sent, or given up.
     done: u64,
 }
 
 impl Collectors {
-    /// None is open yet.
+    /// Makes the register; no collector is open yet.
     pub fn new(metrics: TraceMetrics) -> Self {
         Self {
             open: Mutex::default(),
@@ -68,8 +69,9 @@ impl Collectors {
         }
     }
 
-    /// The one at this endpoint. Whether it is there is found out with the first span. One that is open has the certificates
-    /// that are in the files now.
+    /// Opens the collector at this endpoint, or returns the one that is open. The first span finds
+    /// out whether the endpoint can be reached. A collector that is open gets the certificates that
+    /// are in the files now.
     ///
     /// # Errors
     /// A file cannot be used; or there can be no more threads, or descriptors.
@@ -114,7 +116,8 @@ impl Collectors {
         Ok(collector)
     }
 
-    /// The agent ends: what was said so far is sent, unless that takes longer than this for one of them.
+    /// Sends all spans before the agent ends, unless that takes longer than `patience` for one
+    /// collector.
     pub fn finish(&self, patience: Duration) {
         let open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         for collector in open.values().filter_map(Weak::upgrade) {
@@ -123,10 +126,10 @@ impl Collectors {
     }
 }
 
-/// With which certificates, read now; None: without.
+/// Loads the certificates, as they are in the files now. None: the endpoint is without TLS.
 ///
 /// # Errors
-/// One line: which file, and what is wrong with it.
+/// Names the bad file and the error, in one line.
 pub(super) fn encrypted(
     endpoint: &Endpoint,
     tls: Option<&Dialling>,
@@ -136,26 +139,26 @@ pub(super) fn encrypted(
 }
 
 impl Collector {
-    /// Hands a record over, or counts it. It never waits.
+    /// Hands a record over, or counts it as dropped. Never waits.
     pub(super) fn push(&self, record: &[u8]) {
         if let Err(why) = self.export.push(record) {
             self.shared.metrics.dropped(why);
         }
     }
 
-    /// A request's `traceparent` is none.
+    /// Counts a request with a malformed `traceparent`.
     pub(super) fn malformed(&self) {
         self.shared.metrics.malformed.inc();
     }
 
-    /// Its `tracestate` is, and its span goes without one.
+    /// Counts a request with a malformed `tracestate`, whose span goes without one.
     pub(super) fn malformed_state(&self) {
         self.shared.metrics.malformed_states.inc();
     }
 
     fn finish(&self, patience: Duration) {
         self.shared.end();
-        // What it was doing when it was called the first time may have been begun before.
+        // The first call may find the thread in work that it began before.
         for _ in 0..2 {
             let state = self.shared.state();
             let before = state.done;
@@ -172,19 +175,19 @@ impl Collector {
 }
 
 impl Drop for Collector {
-    /// No rule names it any more.
+    /// Ends the thread, because no rule names the collector any more.
     fn drop(&mut self) {
         self.shared.end();
     }
 }
 
 impl Shared {
-    /// Whether nobody waits any more.
+    /// Whether nobody waits for the collector any more.
     pub(super) fn ends(&self) -> bool {
         self.state().ends
     }
 
-    /// Waits for so long, or until nobody does any more.
+    /// Waits for this long, or until nobody waits for the collector any more.
     pub(super) fn wait(&self, time: Duration) {
         let waited = self
             .changes
@@ -192,7 +195,7 @@ impl Shared {
         drop(waited);
     }
 
-    /// Everything that had been said when it was called is sent, or given up.
+    /// Notes that everything that was there at the call is sent, or given up.
     pub(super) fn is_done(&self) {
         self.state().done += 1;
         self.changes.notify_all();

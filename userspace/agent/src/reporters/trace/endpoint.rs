@@ -1,8 +1,8 @@
-//! Where a collector is.
+//! The address of a collector.
 
 use hyper::Uri;
 
-/// `HOST:PORT`, which takes OTLP over gRPC.
+/// A `HOST:PORT` that takes OTLP over gRPC.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Endpoint {
     authority: String,
@@ -11,10 +11,10 @@ pub(super) struct Endpoint {
 }
 
 impl Endpoint {
-    /// Of a setting.
+    /// Reads a setting.
     ///
     /// # Errors
-    /// What it should be.
+    /// Says what it should be.
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         let expected = || {
             format!(
@@ -44,23 +44,23 @@ impl Endpoint {
         })
     }
 
-    /// By TLS.
+    /// Whether the endpoint is reached by TLS.
     pub(super) fn is_encrypted(&self) -> bool {
         self.is_encrypted
     }
 
-    /// A name or an address; IPv6 in brackets.
+    /// Returns the name or address; IPv6 in brackets.
     pub(super) fn host(&self) -> &str {
         &self.host
     }
 
-    /// With the scheme.
+    /// Returns a path's URL, with the scheme.
     pub(super) fn url(&self, path: &str) -> String {
         let scheme = if self.is_encrypted { "https" } else { "http" };
         format!("{scheme}://{}{path}", self.authority)
     }
 
-    /// `HOST:PORT`.
+    /// Returns `HOST:PORT`.
     pub(super) fn authority(&self) -> &str {
         &self.authority
     }

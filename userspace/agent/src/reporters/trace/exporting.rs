@@ -1,4 +1,4 @@
-//! A collector's own thread: records become spans, and spans batches.
+//! The work of a collector's own thread: records become spans, and spans batches.
 //!
 //! While it waits for the collector it takes nothing out of the rings.
 
@@ -15,34 +15,35 @@ use super::{
     otlp, record,
 };
 
-/// Spans of a batch: as many as OpenTelemetry's own exporters send.
+/// The most spans of a batch: as many as OpenTelemetry's own exporters send.
 const MAX_BATCH_SPANS: usize = 512;
 
-/// And their bytes: collectors take 4 MiB unless told otherwise, and a span is at most 64 KiB.
+/// The most bytes of a batch: collectors take 4 MiB unless told otherwise, and a span is at most 64
+/// KiB.
 const MAX_BATCH_BYTES: usize = 1 << 20;
 
-/// A span waits for others at most this long.
+/// The longest time that a span waits for others.
 const MAX_DELAY: Duration = Duration::from_secs(1);
 
-/// A batch that was on its way is sent again at most so often: it may be the batch that is wrong. One that found
-/// no collector waits for one.
+/// The number of times that a batch is sent: the batch itself may be wrong. A batch that found no
+/// collector waits for one.
 const MAX_TRIES: u32 = 5;
 
-/// A collector that has not taken a batch is left alone for so long,
+/// The first pause after a collector has not taken a batch.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 
-/// and twice as long each time, up to this.
+/// The longest pause; each is twice as long as the one before.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
 pub(super) struct Exporting {
     shared: Arc<Shared>,
     client: Client,
-    /// Encoded.
+    /// The encoded spans.
     spans: Vec<Vec<u8>>,
     bytes: usize,
-    /// When the first of them came.
+    /// The time when the first of them came.
     since: Option<Instant>,
-    /// The last batch was not taken. It is logged once, and when it works again.
+    /// Set while batches are not taken, so that this is logged once, and again when it works.
     fails: bool,
     pause: Duration,
 }
@@ -60,7 +61,7 @@ impl Exporting {
         }
     }
 
-    /// Sends what there is, until it is taken or given up.
+    /// Sends the spans, until they are taken or given up.
     fn export(&mut self) {
         self.since = None;
         self.bytes = 0;
@@ -72,7 +73,7 @@ impl Exporting {
         let message = otlp::export(&self.shared.service, spans);
         let mut tries = 0;
         loop {
-            // Who ends has tried it once, and does not wait for one batch after the other.
+            // An agent that ends has tried once, and does not wait for one batch after the other.
             if self.fails && self.shared.ends() {
                 return self.shared.metrics.lost.inc_by(count);
             }
@@ -119,7 +120,7 @@ impl Exporting {
 
 impl Sink for Exporting {
     fn record(&mut self, record: &[u8]) {
-        // Every record is one.
+        // Every record makes a span.
         let Some(span) = record::span(record) else {
             return;
         };

@@ -1,4 +1,4 @@
-//! What became of spans.
+//! The metrics of `trace`.
 
 use export::Full;
 use prometheus::{IntCounter, IntCounterVec, Registry};
@@ -6,7 +6,7 @@ use prometheus::{IntCounter, IntCounterVec, Registry};
 use super::client::Failure;
 use crate::metrics::counters_by;
 
-/// See the module.
+/// The metrics of spans and their export.
 #[derive(Clone, Debug)]
 pub struct TraceMetrics {
     pub(super) exported: IntCounter,
@@ -20,7 +20,7 @@ pub struct TraceMetrics {
 }
 
 impl TraceMetrics {
-    /// Declares and registers them.
+    /// Declares and registers the metrics.
     ///
     /// # Errors
     /// Two metrics of one name.
@@ -53,7 +53,7 @@ impl TraceMetrics {
         for why in Failure::LABELS {
             failures.with_label_values(&[why]);
         }
-        // Each looked up once: a span that is dropped costs an addition.
+        // Each counter is looked up once: a span that is dropped costs an addition.
         let result = |result| spans.with_label_values(&[result]);
         Ok(Self {
             exported: result("exported"),

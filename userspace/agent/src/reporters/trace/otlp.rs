@@ -1,15 +1,15 @@
-//! OTLP's messages, as far as they are needed here: `opentelemetry/proto/trace/v1/trace.proto` and its like, whose
-//! numbers of fields never change.
+//! The messages of OTLP that are needed here: `opentelemetry/proto/trace/v1/trace.proto` and its
+//! like, whose field numbers never change.
 //!
-//! Encoded messages of one type, one behind the other, are one message with the fields of both: what stays
-//! the same of a flow's spans is encoded once.
+//! Encoded messages of one type, one behind the other, are one message with the fields of both. So
+//! the part of a flow's spans that stays the same is encoded once.
 
 use prost::Message;
 
-/// `SPAN_KIND_CLIENT`.
+/// The span kind `SPAN_KIND_CLIENT`.
 pub(super) const CLIENT: i32 = 3;
 
-/// `STATUS_CODE_ERROR`.
+/// The status code `STATUS_CODE_ERROR`.
 const ERROR: i32 = 2;
 
 /// The method that takes spans.
@@ -95,7 +95,7 @@ struct Resource {
 struct ScopeSpans {
     #[prost(message, optional, tag = "1")]
     scope: Option<InstrumentationScope>,
-    /// Encoded ones: on the wire, bytes are what a message is.
+    /// The encoded spans: on the wire, a message is its bytes.
     #[prost(bytes = "vec", repeated, tag = "2")]
     spans: Vec<Vec<u8>>,
 }
@@ -149,7 +149,7 @@ impl Status {
     }
 }
 
-/// The question that has a collector take these spans, which are encoded, of a service.
+/// Makes the request in which a service sends these encoded spans to a collector.
 pub(super) fn export(service: &str, spans: Vec<Vec<u8>>) -> Vec<u8> {
     let scope = InstrumentationScope {
         name: env!("CARGO_PKG_NAME").to_owned(),
@@ -170,7 +170,7 @@ pub(super) fn export(service: &str, spans: Vec<Vec<u8>>) -> Vec<u8> {
     request.encode_to_vec()
 }
 
-/// How many of them it has rejected, and why. None: that is no answer.
+/// Reads the number of rejected spans from an answer, and the reason. None: that is no answer.
 pub(super) fn rejected(answer: &[u8]) -> Option<(u64, String)> {
     let answer = ExportTraceServiceResponse::decode(answer).ok()?;
     let partial = answer.partial_success.unwrap_or_default();

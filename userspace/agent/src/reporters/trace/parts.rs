@@ -1,5 +1,6 @@
-//! The parts of spans that stay the same, encoded: which flow it is, and what is asked. Names are those of
-//! OpenTelemetry's semantic conventions for database clients, and what those have no name for is `underpass.…`.
+//! The encoded parts of spans that stay the same: the flow's identity, and the statement. Names are
+//! those of OpenTelemetry's semantic conventions for database clients; attributes that have no name
+//! there are `underpass.…`.
 
 use cql::{Fingerprint, Statement, StatementKind};
 use prost::Message as _;
@@ -9,10 +10,10 @@ use super::{
     otlp::{KeyValue, Span},
 };
 
-/// `db.system.name`, and the name of a span of which nothing is known.
+/// The value of `db.system.name`, and the name of a span of which nothing is known.
 const SYSTEM: &str = "cassandra";
 
-/// Whose flow it is.
+/// Encodes the flow's identity.
 pub(super) fn who(whose: &Whose) -> Vec<u8> {
     let flow = &whose.flow;
     let mut attributes = vec![KeyValue::text("db.system.name", SYSTEM)];
@@ -46,7 +47,7 @@ pub(super) fn who(whose: &Whose) -> Vec<u8> {
     span.encode_to_vec()
 }
 
-/// What is asked: the span's name, and what is known of the statement. No values.
+/// Encodes the statement: the span's name, and everything known of the statement, without values.
 pub(super) fn what(statement: &Statement, fingerprint: Option<&Fingerprint>) -> Vec<u8> {
     let operation = operation(statement.kind);
     // Of a batch only the first table is known.
@@ -79,7 +80,8 @@ pub(super) fn what(statement: &Statement, fingerprint: Option<&Fingerprint>) -> 
     span.encode_to_vec()
 }
 
-/// As in CQL. None: what was not read, or not understood.
+/// Returns the operation as CQL spells it. None for a statement that was not read, or not
+/// understood.
 fn operation(kind: StatementKind) -> Option<String> {
     use StatementKind as Kind;
     let is_known = !matches!(kind, Kind::Query | Kind::Execute | Kind::Unknown);

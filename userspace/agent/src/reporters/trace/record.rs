@@ -1,4 +1,5 @@
-//! What a flow's thread hands to the collector's, and the span that becomes of it.
+//! The record that a flow's thread hands to the collector's thread, and the span that is made of
+//! it.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -15,32 +16,32 @@ use crate::reporters::{
     uuid,
 };
 
-/// A request that is traced, and what became of it.
+/// A traced request, and its outcome.
 pub(super) struct Record<'r> {
     pub(super) identity: Identity,
     pub(super) completed: &'r Completed<'r>,
     pub(super) details: &'r Details,
-    /// There was an answer.
+    /// Whether there was an answer.
     pub(super) is_answered: bool,
     pub(super) by: Option<Refusal>,
-    /// Encoded, as what follows.
+    /// The flow's identity, encoded, as is the statement in `what`.
     pub(super) who: &'r [u8],
     pub(super) what: &'r [u8],
 }
 
-/// There is none.
+/// The number that stands for an absent value.
 const NONE: u32 = u32::MAX;
 
-/// ERROR whose code could not be read, or is a number that nobody has.
+/// The number that stands for an ERROR whose code could not be read, or is not a possible one.
 const UNREADABLE: u32 = u32::MAX - 1;
 
-/// What becomes of a request, beside its code.
+/// The flags of a record.
 const ANSWERED: u8 = 1;
 const HAS_PARENT: u8 = 2;
 const TRACED_THERE: u8 = 4;
 
 impl Record<'_> {
-    /// As bytes. It ends now.
+    /// Appends the record's bytes. The span ends now.
     pub(super) fn put(&self, to: &mut Vec<u8>) {
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
         let end_ns = now.unwrap_or_default().as_nanos() as u64;
@@ -76,7 +77,7 @@ impl Record<'_> {
             error,
             parameters.map_or(NONE, |p| p.consistency.0.into()),
             page_size.unwrap_or(NONE),
-            // One statement is no batch, by the conventions.
+            // By the conventions a single statement is no batch.
             parameters.map_or(1, |p| p.statements.into()),
             answered.rows.unwrap_or(NONE),
         ] {
@@ -91,7 +92,7 @@ impl Record<'_> {
     }
 }
 
-/// A record as an encoded span. None: it is none.
+/// Makes an encoded span of a record. None: the record is malformed.
 pub(super) fn span(record: &[u8]) -> Option<Vec<u8>> {
     let mut from = Fields(record);
     let (start_time_unix_nano, end_time_unix_nano) = (from.long()?, from.long()?);

@@ -1,31 +1,33 @@
-//! Which requests are traced, and the ids of their spans.
+//! The sampling: which requests are traced, and the ids of their spans.
 //!
-//! A client that traces has decided already, and says so in `traceparent`; of what comes without one, a
-//! fraction is traced.
+//! A client that traces has decided already, and its `traceparent` says so. Of the requests without
+//! one, a fraction is traced.
 
 use std::hash::{BuildHasher, RandomState};
 
 use cql::TraceContext;
 
-/// The fraction is taken by so many of the low bits of the trace's id, which are random, as the standard's flag
-/// of that name says: whoever samples further by them takes a part of what is there.
+/// The number of low bits of the trace's id by which the fraction is taken. They are random, as the
+/// standard's flag of that name says: a collector that samples further by them takes a part of what
+/// is there.
 const RANDOM_BITS: u32 = 56;
 
-/// `random`: the lower [`RANDOM_BITS`] of the trace's id are. `sampled`: it is recorded.
+/// The flags of a trace's first span. `random`: the lower [`RANDOM_BITS`] of the trace's id are
+/// random. `sampled`: the span is recorded.
 const ROOT_FLAGS: u32 = 0x03;
 
-/// Of OTLP: it is known whether the parent is in another process, and it is.
+/// OTLP's flags that say that the parent is known to be in another process.
 const REMOTE_PARENT: u32 = 0x300;
 
 /// A fraction of requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Fraction {
-    /// What is below is not traced, of 2⁵⁶.
+    /// The least value, of 2⁵⁶, at which a request is traced.
     least: u64,
 }
 
 impl Fraction {
-    /// None: it is none from 0 to 1.
+    /// Makes a fraction. None: the number is not from 0 to 1.
     pub(super) fn new(fraction: f64) -> Option<Self> {
         let all = 1_u64 << RANDOM_BITS;
         let least = (1.0 - fraction) * all as f64;
@@ -35,21 +37,22 @@ impl Fraction {
     }
 }
 
-/// What a span is called, and of whom it is a child.
+/// A span's ids, and its parent's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Identity {
     pub(super) trace_id: [u8; 16],
     pub(super) span_id: [u8; 8],
-    /// None: it begins a trace.
+    /// The parent. None: the span begins a trace.
     pub(super) parent_id: Option<[u8; 8]>,
-    /// Of OTLP: those of the trace context, and what is known of the parent.
+    /// OTLP's flags: those of the trace context, and what is known of the parent.
     pub(super) flags: u32,
 }
 
-/// One flow's.
+/// The sampling of one flow.
 pub(super) struct Sampling {
     fraction: Fraction,
-    /// Keys of its own, drawn by the standard library: numbers become bits that nobody foresees.
+    /// Random keys, drawn by the standard library: with them, a counter becomes bits that nobody
+    /// can foresee.
     keys: RandomState,
     drawn: u64,
 }
@@ -63,7 +66,7 @@ impl Sampling {
         }
     }
 
-    /// None: this request is not traced.
+    /// Decides whether a request is traced. None: it is not.
     pub(super) fn decide(&mut self, parent: Option<TraceContext>) -> Option<Identity> {
         match parent {
             Some(parent) if !parent.is_sampled() => None,
@@ -90,7 +93,7 @@ impl Sampling {
         }
     }
 
-    /// Zeros would be none.
+    /// Draws a span's id. All zeros would be no id.
     fn span_id(&mut self) -> [u8; 8] {
         self.draw().max(1).to_be_bytes()
     }

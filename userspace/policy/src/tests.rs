@@ -1,6 +1,9 @@
 //! Deciding by one fact after the other ends where reading with all of them does, and never
 //! takes a decision back.
 
+use std::{fs, os::unix::fs::MetadataExt};
+
+use ipnet::IpNet;
 use proptest::{collection::vec, prelude::*, sample::select};
 
 use super::*;
@@ -391,6 +394,11 @@ fn who_is_elsewhere_is_no_process_of_this_host() {
     assert_eq!(left_alone.action, Action::Bypass);
 }
 
+fn own_netns_inode() -> Option<u32> {
+    let namespace = fs::metadata("/proc/thread-self/ns/net").ok()?;
+    namespace.ino().try_into().ok()
+}
+
 #[test]
 fn a_namespace_is_named_by_number_name_or_path() {
     let at = |path: &str| Some(NetnsPattern::At(path.into()));
@@ -406,7 +414,7 @@ fn a_namespace_is_named_by_number_name_or_path() {
         assert_eq!(NetnsPattern::parse(text), expected, "{text:?}");
     }
     let own = NetnsPattern::At("/proc/self/ns/net".into());
-    assert_eq!(own.inode(), crate::host::own_netns_inode());
+    assert_eq!(own.inode(), own_netns_inode());
     let missing = NetnsPattern::At("/run/netns/there-is-none".into());
     assert_eq!(missing.inode(), None);
 }

@@ -1,31 +1,31 @@
-//! How many of the flows that a rule holds for are enriched.
+//! The fraction of a rule's flows that are enriched.
 
 /// A fraction of flows, drawn one by one. The others are left alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sample(u32);
 
-/// What 1 is.
+/// The fraction 1, in steps.
 const WHOLE: f64 = (1_u64 << 32) as f64;
 
 /// 2^64 by the golden ratio: multiples of it, cut to 64 bits, are spread evenly, wherever one begins.
 const STEP: u64 = 0x9E37_79B9_7F4A_7C15;
 
 impl Sample {
-    /// Above 0 and below 1: to the next of 2^32 steps.
+    /// Rounds a fraction to the next of 2^32 steps. None unless it is above 0 and below 1.
     pub fn new(fraction: f64) -> Option<Self> {
         let steps = (fraction * WHOLE).round();
         // 0 stands for a rule without one.
         (1.0..WHOLE).contains(&steps).then_some(Self(steps as u32))
     }
 
-    /// Whether flow number `n` is among them.
+    /// Whether flow number `n` is in the sample.
     pub fn takes(self, n: u64) -> bool {
         let drawn = n.wrapping_mul(STEP) >> 32;
         drawn < u64::from(self.0)
     }
 
-    /// As in `struct up_rule`.
-    pub(crate) fn to_abi(self) -> u32 {
+    /// The fraction in steps of 2^-32, as `struct up_rule` has it.
+    pub fn steps(self) -> u32 {
         self.0
     }
 }

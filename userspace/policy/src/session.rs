@@ -1,31 +1,29 @@
-//! What only the CQL handshake tells, and rules that ask for it.
+//! Facts that only the CQL handshake tells, and a rule's conditions on them.
 //!
 //! The kernel cannot look that far: it sends what meets a session rule to the agent, which
-//! learns one fact after the other and asks [`Policy::decide`] each time.
+//! learns one fact after the other and asks [`Policy::decide`](crate::Policy::decide) each time.
 
 use std::fmt;
-
-use super::{Candidate, Match, Policy, Rule};
 
 /// The longest value that a session rule can name, and that is kept of a session: Cassandra
 /// allows 48 bytes for a keyspace and drivers' names have a few dozen. Values longer than
 /// this hold for no rule.
 pub const MAX_FACT_BYTES: usize = 256;
 
-/// One thing that a session rule can name.
+/// A fact of a session that a rule can name, as far as it is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Fact<T> {
-    /// It is not known yet.
+    /// The fact is not known yet.
     #[default]
     Open,
-    /// There is none, or it cannot become known: no rule that names it holds.
+    /// The session has no such fact, or it cannot become known: no rule that names it holds.
     Absent,
-    /// It is this, for good.
+    /// The fact is this value, for good.
     Is(T),
 }
 
 impl<T> Fact<T> {
-    /// What is not known yet never will be.
+    /// Turns a fact that is not known yet into one that never will be.
     fn close(&mut self) {
         if matches!(self, Fact::Open) {
             *self = Fact::Absent;
@@ -41,7 +39,7 @@ impl<T> Fact<T> {
     }
 }
 
-/// The protocol's version.
+/// The version of the CQL protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Protocol {
     /// Cassandra 2.1
@@ -53,10 +51,10 @@ pub enum Protocol {
 }
 
 impl Protocol {
-    /// Every one.
+    /// Every version.
     pub const ALL: [Self; 3] = [Self::V3, Self::V4, Self::V5];
 
-    /// As in the policy file.
+    /// The version's name in the policy file.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::V3 => "v3",
@@ -66,7 +64,7 @@ impl Protocol {
     }
 }
 
-/// What STARTUP asks for.
+/// The compression that STARTUP asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Compression {
     /// Nothing is compressed.
@@ -78,10 +76,10 @@ pub enum Compression {
 }
 
 impl Compression {
-    /// Every one.
+    /// Every compression.
     pub const ALL: [Self; 3] = [Self::None, Self::Lz4, Self::Snappy];
 
-    /// As in the policy file.
+    /// The compression's name in the policy file.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::None => "none",
@@ -91,12 +89,12 @@ impl Compression {
     }
 }
 
-/// What the handshake of a flow has told so far.
+/// The facts that a flow's handshake has told so far.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Session {
-    /// Who logged in.
+    /// The user who logged in.
     pub user: Fact<String>,
-    /// The keyspace that it works in.
+    /// The keyspace in use.
     pub keyspace: Fact<String>,
     /// STARTUP's DRIVER_NAME.
     pub driver: Fact<String>,
@@ -113,7 +111,7 @@ pub struct Session {
 }
 
 impl Session {
-    /// The same when nothing more can become known.
+    /// The session once nothing more can become known of it: facts not known yet are absent.
     #[must_use]
     pub fn closed(mut self) -> Self {
         for text in [
@@ -169,10 +167,10 @@ impl fmt::Display for TextPattern {
     }
 }
 
-/// A rule's conditions on the session. An empty list does not care.
+/// A rule's conditions on the session. An empty list holds for every session.
 #[derive(Clone, Debug, Default)]
 pub struct SessionConditions {
-    /// Who logged in.
+    /// The users who may have logged in.
     pub users: Vec<TextPattern>,
     /// The keyspace, as the database stores its name.
     pub keyspaces: Vec<TextPattern>,
@@ -186,7 +184,7 @@ pub struct SessionConditions {
     pub protocols: Vec<Protocol>,
     /// The compression.
     pub compressions: Vec<Compression>,
-    /// Whether it is encrypted.
+    /// Whether the flow is encrypted.
     pub tls: Option<bool>,
 }
 
@@ -212,7 +210,7 @@ pub enum SessionKey {
 }
 
 impl SessionKey {
-    /// The key in the policy file.
+    /// The condition's key in the policy file.
     pub fn key(self) -> &'static str {
         match self {
             Self::User => "user",
@@ -227,28 +225,28 @@ impl SessionKey {
     }
 }
 
-/// Whether a condition holds; None while that is open.
+/// Whether a condition holds; None while its fact is not known.
 type Held = Option<bool>;
 
 impl SessionConditions {
-    /// Whether there is none.
+    /// Whether there is no condition.
     pub fn is_empty(&self) -> bool {
         self.named().next().is_none()
     }
 
-    /// Those that the rule names, in the order of the documentation.
+    /// The conditions that the rule names, in the order of the documentation.
     pub fn named(&self) -> impl Iterator<Item = SessionKey> {
         let all = self.judged(&Session::default());
         all.into_iter()
             .filter_map(|(key, held)| held.is_none().then_some(key))
     }
 
-    /// Those that do not hold.
+    /// The conditions that do not hold.
     pub fn missed(&self, session: &Session) -> impl Iterator<Item = SessionKey> {
         self.keys_that(session, Some(false))
     }
 
-    /// Those that depend on what is not known yet.
+    /// The conditions on facts that are not known yet.
     pub fn open(&self, session: &Session) -> impl Iterator<Item = SessionKey> {
         self.keys_that(session, None)
     }
@@ -291,7 +289,7 @@ impl SessionConditions {
         ]
     }
 
-    /// Whether all of them hold; None while that is open.
+    /// Whether all conditions hold; None while that depends on facts that are not known yet.
     pub fn hold(&self, session: &Session) -> Option<bool> {
         let judged = self.judged(session);
         if judged.iter().any(|(_, held)| *held == Some(false)) {
@@ -310,72 +308,5 @@ fn one_of<P, T>(wanted: &[P], fact: &Fact<T>, holds: impl Fn(&P, &T) -> bool) ->
         Fact::Open => None,
         Fact::Absent => Some(false),
         Fact::Is(value) => Some(wanted.iter().any(|wanted| holds(wanted, value))),
-    }
-}
-
-/// What a policy says of a flow whose session is being learned.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Decision {
-    /// This, whatever else becomes known.
-    Decided(Match),
-    /// It takes more to know which rule it is.
-    Undecided,
-}
-
-impl Rule {
-    /// It has a condition on the session, so that only the agent can tell whether it holds.
-    pub fn is_session(&self) -> bool {
-        !self.session.is_empty()
-    }
-}
-
-impl Policy {
-    /// Whether there is a session rule.
-    pub fn names_sessions(&self) -> bool {
-        self.rules.iter().any(Rule::is_session)
-    }
-
-    /// The rule that `c` meets, by what is known of its session. Knowing more never changes
-    /// what was decided.
-    pub fn decide(&self, c: &Candidate, session: &Session) -> Decision {
-        match self.possible(c, session).next() {
-            Some((met, true)) => Decision::Decided(met),
-            Some((_, false)) => Decision::Undecided,
-            // The default is always possible.
-            None => Decision::Undecided,
-        }
-    }
-
-    /// What has to become known of the session of `c` to decide it.
-    pub fn waits_for(&self, c: &Candidate, session: &Session) -> Vec<SessionKey> {
-        let possible = self.possible(c, session).filter_map(|(met, _)| met.index);
-        let rules = possible.filter_map(|index| self.rules.get(index));
-        let mut keys: Vec<SessionKey> = Vec::new();
-        for key in rules.flat_map(|rule| rule.session.open(session)) {
-            if !keys.contains(&key) {
-                keys.push(key);
-            }
-        }
-        keys
-    }
-
-    /// The rules that may turn out to be the first that holds, in their order, and of each
-    /// whether it is certain to hold. Only the last one is: what is behind it cannot be met.
-    pub fn possible(
-        &self,
-        c: &Candidate,
-        session: &Session,
-    ) -> impl Iterator<Item = (Match, bool)> {
-        let by_rule = self.rules.iter().enumerate().filter_map(|(index, rule)| {
-            let held = match rule.miss(c) {
-                Some(_) => Some(false),
-                None => rule.session.hold(session),
-            };
-            (held != Some(false)).then(|| (rule.as_match(index, rule.action), held.is_some()))
-        });
-        let mut certain = false;
-        by_rule
-            .chain([(self.default_match(c), true)])
-            .take_while(move |(_, is_certain)| !std::mem::replace(&mut certain, *is_certain))
     }
 }

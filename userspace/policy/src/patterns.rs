@@ -1,52 +1,51 @@
-//! What a rule's conditions look like: destinations, process names, network namespaces.
+//! The values in a rule's conditions: destinations, process names, network namespaces.
 
 use std::{
-    fmt,
+    fmt, fs,
     net::SocketAddr,
+    os::unix::fs::MetadataExt,
     path::{Component, Path, PathBuf},
 };
 
-use ebpf::abi;
 use ipnet::IpNet;
 
-use crate::host;
-
-/// `comm` has room for this many bytes; the kernel cuts longer names.
-pub const MAX_PROCESS_NAME_BYTES: usize = abi::COMM_BYTES as usize - 1;
+/// Bytes of a process name: `comm` has room for 15 and a NUL (`TASK_COMM_LEN`); the kernel cuts longer
+/// names.
+pub const MAX_PROCESS_NAME_BYTES: usize = 15;
 
 /// A destination: a network, a port, or both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Target {
-    /// Any address when absent. An IPv6 network never holds an IPv4-mapped address.
+    /// The network of addresses; any address when absent. An IPv6 network never holds an IPv4-mapped address.
     pub network: Option<IpNet>,
-    /// Any port when absent.
+    /// The port; any port when absent.
     pub port: Option<u16>,
 }
 
 impl Target {
-    /// The one address and port that it is, if it is one.
-    pub(super) fn endpoint(&self) -> Option<SocketAddr> {
+    /// The one address and port that the target stands for, if it stands for just one.
+    pub(crate) fn endpoint(&self) -> Option<SocketAddr> {
         let network = self.network?;
         let is_one = network.prefix_len() == network.max_prefix_len();
         Some(SocketAddr::new(network.addr(), self.port?)).filter(|_| is_one)
     }
 
-    pub(super) fn holds(&self, dst: SocketAddr) -> bool {
+    pub(crate) fn holds(&self, dst: SocketAddr) -> bool {
         let ip = dst.ip().to_canonical();
         self.network.is_none_or(|net| net.contains(&ip))
             && self.port.is_none_or(|port| port == dst.port())
     }
 }
 
-/// A process name, exact or a prefix (`spark*`). At most [`MAX_PROCESS_NAME_BYTES`].
+/// A pattern for process names: a name, or a beginning (`spark*`). At most [`MAX_PROCESS_NAME_BYTES`].
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ProcessPattern {
-    pub(crate) text: String,
-    pub(crate) prefix: bool,
+    text: String,
+    prefix: bool,
 }
 
 impl ProcessPattern {
-    /// `name`, or `prefix*`. None when it is longer than a process name can be, empty, or
+    /// Reads `name` or `prefix*`. None when the text is longer than a process name can be, empty, or
     /// has a `*` anywhere else.
     pub fn parse(pattern: &str) -> Option<Self> {
         let (text, prefix) = match pattern.strip_suffix('*') {
@@ -60,7 +59,17 @@ impl ProcessPattern {
         })
     }
 
-    pub(super) fn holds(&self, name: &str) -> bool {
+    /// The name, or the beginning of names if this [is a prefix](Self::is_prefix).
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// Whether every name that begins with the text is meant.
+    pub fn is_prefix(&self) -> bool {
+        self.prefix
+    }
+
+    pub(crate) fn holds(&self, name: &str) -> bool {
         if self.prefix {
             name.starts_with(&self.text)
         } else {
@@ -75,17 +84,20 @@ impl fmt::Display for ProcessPattern {
     }
 }
 
-/// A network namespace of this host.
+/// The folder in which `ip netns` keeps its names.
+pub const NETNS: &str = "/run/netns";
+
+/// A network namespace of this host, as a rule names it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum NetnsPattern {
-    /// By its inode's number, as `lsns` shows it.
+    /// The number of its inode, as `lsns` shows it.
     Inode(u32),
-    /// By where it can be opened.
+    /// A path at which it can be opened.
     At(PathBuf),
 }
 
 impl NetnsPattern {
-    /// A number, an absolute path, or a name that `ip netns` has given.
+    /// Reads a number, an absolute path, or a name that `ip netns` has given.
     pub fn parse(text: &str) -> Option<Self> {
         if let Ok(inode) = text.parse() {
             return Some(Self::Inode(inode));
@@ -94,16 +106,17 @@ impl NetnsPattern {
         let plain = |c: Component<'_>| matches!(c, Component::RootDir | Component::Normal(_));
         match path.components().all(plain) && !text.is_empty() {
             true if path.is_absolute() => Some(Self::At(path.to_owned())),
-            true if !text.contains('/') => Some(Self::At(Path::new(host::NETNS).join(path))),
+            true if !text.contains('/') => Some(Self::At(Path::new(NETNS).join(path))),
             _ => None,
         }
     }
 
-    /// Its number; None while it does not exist.
+    /// The namespace's inode number; None while it does not exist. A path is looked up at each call, since
+    /// a namespace may come, go and come again under one name.
     pub fn inode(&self) -> Option<u32> {
         match self {
             Self::Inode(inode) => Some(*inode),
-            Self::At(path) => host::netns_inode(path),
+            Self::At(path) => fs::metadata(path).ok()?.ino().try_into().ok(),
         }
     }
 }

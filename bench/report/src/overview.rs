@@ -1,0 +1,102 @@
+//! The README's one table: eight ways from a client to its database, and what each costs.
+
+use crate::{
+    metric::Metric,
+    model::{Block, Column, Table, Text},
+    number::{self, NONE},
+    schema::{Experiment, Run, Series},
+};
+
+/// The rows that the run of the kernel paths measured.
+const ON_THE_HOST: [&str; 7] = [
+    "direct", "bypass", "shortcut", "splice", "observe", "enrich", "haproxy",
+];
+/// The rows of proxies that no distribution packages; the run of the peers measured them.
+const OF_PEERS: [&str; 1] = ["shotover"];
+/// The experiment with one connection, for the latency.
+const ONE: &str = "node-raw-nonblocking-1";
+/// The experiment with 32 connections, for throughput and CPU time.
+const MANY: &str = "node-raw-nonblocking-32";
+
+/// The table, and how it was measured. A path that its run did not measure has a row of dashes.
+pub fn blocks(host: &Run, peers: &Run) -> Vec<Block> {
+    let mut table = Table::new(
+        Text::new(),
+        vec![
+            Column::words("path"),
+            Column::numbers("added p50, µs"),
+            Column::numbers("throughput"),
+            Column::numbers("CPU per operation"),
+            Column::words("how bytes travel"),
+        ],
+    );
+    for path in ON_THE_HOST {
+        row(&mut table, host, path);
+    }
+    for path in OF_PEERS {
+        row(&mut table, peers, path);
+    }
+    vec![Block::Table(table), Block::Paragraph(method(host))]
+}
+
+fn row(table: &mut Table, run: &Run, path: &str) {
+    let about = run.path(path).map_or(NONE, |path| &path.about);
+    let cells = [
+        cell(run, ONE, path, Metric::P50),
+        cell(run, MANY, path, Metric::OpS),
+        cell(run, MANY, path, Metric::AllCpu),
+        Text::new().muted(about),
+    ];
+    table.path_row(path, cells);
+}
+
+/// Direct's own figure; of every other path the difference or the ratio to direct.
+fn cell(run: &Run, experiment: &str, path: &str, metric: Metric) -> Text {
+    let experiment = run.experiment(experiment).filter(|e| e.is_usable());
+    let found = experiment.and_then(|e| Some((e, e.series(path)?)));
+    match found {
+        None => NONE.into(),
+        Some((_, direct)) if direct.is_direct() => own(direct, metric),
+        Some((experiment, series)) => compared(experiment, series, metric),
+    }
+}
+
+fn own(direct: &Series, metric: Metric) -> Text {
+    let figure = direct.median(metric);
+    Text::new().muted(match metric {
+        Metric::OpS => format!("{} op/s", number::or_none(figure, number::grouped)),
+        Metric::P50 => format!("p50 {} µs", number::or_none(figure, number::short)),
+        _ => format!("{} µs", number::or_none(figure, number::short)),
+    })
+}
+
+fn compared(experiment: &Experiment, series: &Series, metric: Metric) -> Text {
+    match metric {
+        Metric::P50 => Text::brief(experiment.added(series, metric), number::signed),
+        _ => Text::brief(experiment.ratio(series, metric), times),
+    }
+}
+
+fn times(ratio: f64) -> String {
+    match ratio.is_finite() {
+        true => format!("{ratio:.2}×"),
+        false => NONE.into(),
+    }
+}
+
+fn method(run: &Run) -> Text {
+    let (machine, settings) = (&run.machine, &run.settings);
+    Text::new().plain(format!(
+        "Client, proxy and database share {cores} cores of {cpu} (Linux {kernel}); the database is \
+         an embedded CQL node, the client uses raw sockets. Latency is at 1 connection, the rest at \
+         32. Figures are medians of {rounds} rounds, each against direct in the same round; “{none}” \
+         means that the spread of the rounds includes direct. CPU counts client, proxy, database \
+         and kernel threads. {peers} was measured in a run of its own, against that run's direct.",
+        cores = machine.cores,
+        cpu = machine.cpu,
+        kernel = machine.kernel,
+        rounds = settings.rounds,
+        none = number::NO_DIFFERENCE,
+        peers = OF_PEERS.join(", "),
+    ))
+}

@@ -1,0 +1,136 @@
+//! The README's table, and the pages that a run is split into.
+
+use report::{
+    bars::{Tally, tally},
+    markdown::{full, readme},
+    pages::{self, Named},
+};
+
+use super::{
+    common::{Cost, did, experiment_mut, run, run_of, series_mut},
+    row, shape,
+};
+
+#[test]
+fn index_bars_and_experiments_hold_all_that_a_run_says() {
+    let run = run(1);
+    let named = Named {
+        name: "everything",
+        page: "README.md",
+        run: &run,
+    };
+    let mut split = pages::index(&run, "") + &pages::bars(&[named]);
+    for (_, page) in pages::experiments(&run) {
+        split += &page;
+    }
+    let lines = |text: &str| -> Vec<String> {
+        let lines = text.lines().filter(|line| !line.starts_with('#'));
+        // A path that no run has measured has no row among the bars.
+        let lines = lines.filter(|line| !line.ends_with("not measured: has not landed |"));
+        let lines = lines.filter(|line| !line.ends_with("not measured: not installed |"));
+        let lines = lines.filter(|line| !line.ends_with("not measured: not part of this run |"));
+        lines.map(str::to_owned).collect()
+    };
+    let have = lines(&split);
+    for line in lines(&full(&run)) {
+        assert!(have.contains(&line), "no page has {line:?}");
+    }
+}
+
+#[test]
+fn the_index_links_a_page_for_each_experiment() {
+    let mut run = run(1);
+    experiment_mut(&mut run, "node-raw").id = "../../etc/x|y".into();
+    let index = pages::index(&run, "- [Bars](bars.md)");
+    let names: Vec<String> = pages::experiments(&run)
+        .into_iter()
+        .map(|(n, _)| n)
+        .collect();
+    assert_eq!(names.len(), run.experiments.len());
+    assert!(names.contains(&"------etc-x-y.md".to_owned()), "{names:?}");
+    for name in &names {
+        assert!(index.contains(&format!("](full/{name})")), "{name}");
+    }
+    assert!(index.contains("- [Bars](bars.md)"));
+    assert!(index.contains("![") && index.contains("(added-latency.svg)"));
+}
+
+#[test]
+fn bars_are_counted_by_verdict() {
+    let mut run = run(1);
+    let before = tally(&run);
+    shape(&mut run, "node-raw", "bypass", |_, round| did(round, 1000));
+    let after = tally(&run);
+    let sum = |t: Tally| t.met + t.missed + t.within_noise + t.not_measured;
+    assert_eq!(sum(before), sum(after));
+    assert_eq!(after.missed, before.missed + 1);
+    let named = Named {
+        name: "here",
+        page: "here.md",
+        run: &run,
+    };
+    let page = pages::bars(&[named]);
+    let counts = [
+        after.met,
+        after.missed,
+        after.within_noise,
+        after.not_measured,
+    ];
+    let counts = counts.map(|n| n.to_string()).join(" | ");
+    assert!(page.contains(&format!("| here | {counts} |")), "{page}");
+    assert!(page.contains("## here\n\n[All tables of this run](here.md)."));
+}
+
+#[test]
+fn the_readme_compares_eight_paths_with_direct() {
+    let of_scene = |names: &[&'static str]| {
+        let cost = |path| Cost {
+            path,
+            ..*common_cost("enrich")
+        };
+        let costs: Vec<Cost> = names.iter().map(|name| cost(name)).collect();
+        let mut run = run_of(1, &costs);
+        run.paths.retain(|path| names.contains(&&*path.name));
+        for path in &mut run.paths {
+            path.absent = None;
+        }
+        for (id, as_id) in [
+            ("node-raw", "node-raw-nonblocking-1"),
+            ("stress-read", "node-raw-nonblocking-32"),
+        ] {
+            experiment_mut(&mut run, id).id = as_id.into();
+        }
+        run
+    };
+    let mut host = of_scene(&[
+        "direct", "bypass", "shortcut", "splice", "observe", "enrich", "haproxy",
+    ]);
+    let mut peers = of_scene(&["direct", "haproxy", "shotover"]);
+    let many = "node-raw-nonblocking-32";
+    shape(&mut host, many, "enrich", |_, round| {
+        did(round, round.ops / 2);
+    });
+    shape(&mut peers, many, "shotover", |_, round| {
+        did(round, round.ops / 4);
+    });
+    shape(&mut host, "node-raw-nonblocking-1", "splice", |_, round| {
+        round.latency.p50_us += 8.5;
+    });
+    let page = readme(&host, &peers);
+    assert_eq!(page.lines().filter(|l| l.starts_with("| ")).count(), 10);
+    assert!(row(&page, "| path", "| direct").contains(" op/s | "));
+    assert!(row(&page, "| path", "| enrich").contains(" | 0.50× | "));
+    assert!(row(&page, "| path", "| shotover").contains(" | 0.25× | "));
+    assert!(row(&page, "| path", "| splice").starts_with("| splice | +8.50 | "));
+    // What a run withholds, and a path that it has not measured, are dashes and no rows left out.
+    experiment_mut(&mut host, many).refused = Some("slow".into());
+    series_mut(&mut peers, many, "shotover").rounds.clear();
+    let page = readme(&host, &peers);
+    assert!(row(&page, "| path", "| enrich").contains(" | – | – | "));
+    assert!(row(&page, "| path", "| shotover").contains(" | – | – | "));
+}
+
+fn common_cost(path: &str) -> &'static Cost {
+    let mut all = super::common::COSTS.iter();
+    all.find(|cost| cost.path == path).unwrap()
+}

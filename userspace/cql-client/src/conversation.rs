@@ -1,0 +1,134 @@
+//! [`Conversation`]: questions and answers on one connection, as a function of bytes and time.
+
+use std::time::Instant;
+
+use cassandra_protocol::frame::{Opcode, Version};
+use cql::{
+    Compression,
+    edit::{Incoming, Response, in_segments_of},
+};
+use zeroize::Zeroizing;
+
+use crate::{Answer, Failure, Request};
+
+/// The largest answer that a caller may take, in bytes. `system.peers_v2` has 5 KB for a node with 256 tokens.
+pub const MAX_ANSWER_BYTES: usize = 8 << 20;
+
+/// The stream of all questions: one is out at a time.
+pub(crate) const STREAM: i16 = 0;
+
+/// A conversation: one question at a time, each with a deadline. **Invariant**: it holds no more than the
+/// largest answer that it takes and what has come with that.
+#[derive(Debug)]
+pub struct Conversation {
+    version: Version,
+    compression: Compression,
+    incoming: Incoming,
+    /// Version 5, and the database has answered the STARTUP.
+    in_segments: bool,
+    output: Zeroizing<Vec<u8>>,
+    most: usize,
+    /// A question is out; it has to be answered by then.
+    until: Option<Instant>,
+}
+
+impl Conversation {
+    /// A conversation that has not begun. `compression` is what its STARTUP asks for; answers of more than `most` bytes
+    /// are not taken, nor those of more than [`MAX_ANSWER_BYTES`].
+    pub fn new(version: Version, compression: Compression, most: usize) -> Self {
+        Self {
+            version,
+            compression,
+            incoming: Incoming::new(version.into()),
+            in_segments: false,
+            output: Zeroizing::default(),
+            most: most.min(MAX_ANSWER_BYTES),
+            until: None,
+        }
+    }
+
+    /// Takes answers of up to `most` bytes from now on.
+    pub fn take_up_to(&mut self, most: usize) {
+        self.most = most.min(MAX_ANSWER_BYTES);
+    }
+
+    /// Asks. What was asked before has to be answered. The bytes are in [`take_output`](Self::take_output).
+    pub fn ask(&mut self, request: &Request<'_>, until: Instant) {
+        let frame = request.frame(self.version, STREAM);
+        self.output = match self.in_segments {
+            true => Zeroizing::new(in_segments_of(self.compression, &frame)),
+            false => frame,
+        };
+        self.until = Some(until);
+    }
+
+    /// Takes the bytes that are to be sent.
+    pub fn take_output(&mut self) -> Zeroizing<Vec<u8>> {
+        std::mem::take(&mut self.output)
+    }
+
+    /// The time at which the answer to what is out is late. `None`: nothing is out.
+    pub fn deadline(&self) -> Option<Instant> {
+        self.until
+    }
+
+    /// Checks the deadline.
+    ///
+    /// # Errors
+    /// [`Failure::Late`] if the deadline has passed.
+    pub fn tick(&self, now: Instant) -> Result<(), Failure> {
+        match self.until {
+            Some(until) if until <= now => Err(Failure::Late),
+            _ => Ok(()),
+        }
+    }
+
+    /// Takes bytes that have come. `None`: the answer is not there yet, or there is nothing more.
+    ///
+    /// # Errors
+    /// The conversation is over: the bytes are no answer to what is out.
+    pub fn receive(&mut self, bytes: &[u8]) -> Result<Option<Answer>, Failure> {
+        self.incoming
+            .comes(bytes)
+            .map_err(|_| Failure::NotASegment)?;
+        let answer = self.next()?;
+        if answer.is_none() && self.incoming.held_bytes() > self.most {
+            return Err(Failure::TooLong);
+        }
+        Ok(answer)
+    }
+
+    fn next(&mut self) -> Result<Option<Answer>, Failure> {
+        let (version, compression, most) = (self.version, self.compression, self.most);
+        let came = self
+            .incoming
+            .next(most)
+            .map_err(|_| Failure::NotCql(version))?;
+        let Some(came) = came else {
+            return Ok(None);
+        };
+        if self.until.take().is_none() || came.stream != STREAM {
+            return Err(Failure::NotAsked);
+        }
+        let opcode = Opcode::try_from(came.opcode).map_err(|_| Failure::NotCql(version))?;
+        let frame = came.frame.ok_or(Failure::TooLong)?;
+        let response = Response::of_frame(frame, compression, most);
+        let body = response.as_ref().and_then(Response::proper);
+        let body = body.ok_or(Failure::Unreadable)?.to_vec();
+        if opcode_answers_startup(opcode) {
+            self.incoming.is_let_in(compression);
+            self.in_segments = version >= Version::V5;
+        }
+        Ok(Some(Answer::new(version, opcode, body)))
+    }
+
+    /// The reader of what comes, for whoever goes on with the connection.
+    pub fn into_incoming(self) -> Incoming {
+        self.incoming
+    }
+}
+
+/// READY and AUTHENTICATE answer a STARTUP and nothing else. Version 5 has segments behind them.
+fn opcode_answers_startup(opcode: Opcode) -> bool {
+    matches!(opcode, Opcode::Ready | Opcode::Authenticate)
+}

@@ -1,0 +1,61 @@
+//! Rules, and what "the first match wins" means.
+//!
+//! A [`Policy`] is an ordered list of [`Rule`]s and a default. [`Policy::first_match`] is its plain
+//! reading: it tries one rule after the other on a [`Candidate`], a connection at its beginning. Two
+//! places read the same policy. The kernel decides at `connect()` by sets of rules, which `dataplane`
+//! compiles; property tests there hold those sets to the plain reading. A rule with a condition on the
+//! CQL session (user, keyspace, driver …) cannot be decided at `connect()`: the kernel sends such a flow
+//! to the agent, which asks [`Policy::decide`] each time it has learned a fact of the session.
+//!
+//! Files, in reading order:
+//!
+//! - `rule.rs`: one rule, and the first of its conditions that does not hold.
+//! - `patterns.rs`, `sample.rs`: the values in those conditions.
+//! - `first_match.rs`: a policy, a connection, and the rule that it meets.
+//! - `session.rs`, `decide.rs`: facts of the session, conditions on them, and deciding by what is known
+//!   of them so far.
+//! - `containers.rs`, `find_containers.rs`: conditions on containers, and the cgroups in which the
+//!   containers are at the moment.
+//!
+//! **Invariant**: knowing more of a session never changes what was decided.
+//!
+//! **Invariant**: a rule that names containers holds for nobody until they are found.
+//!
+//! **Boundary**: no I/O but one look-up: a network namespace that a rule names by path is looked up at
+//! that path whenever the rule is tried ([`NetnsPattern::inode`]). The crate does not know how the kernel
+//! stores rules; the bounds that the kernel's tables set are constants here, and `dataplane` does not
+//! build if they differ.
+
+mod containers;
+mod decide;
+mod find_containers;
+mod first_match;
+mod patterns;
+mod rule;
+mod sample;
+mod session;
+#[cfg(test)]
+mod tests;
+
+pub use containers::{
+    Container, ContainerConditions, Glob, MAX_CONTAINER_CONDITIONS, MAX_CONTAINER_TEXT_BYTES,
+};
+pub use decide::Decision;
+pub use find_containers::MAX_CGROUPS;
+pub use first_match::{Candidate, Match, Policy};
+pub use patterns::{MAX_PROCESS_NAME_BYTES, NETNS, NetnsPattern, ProcessPattern, Target};
+pub use rule::{Action, Fail, Miss, Rule, RuleName};
+pub use sample::Sample;
+pub use session::{
+    Compression, Fact, MAX_FACT_BYTES, Protocol, Session, SessionConditions, SessionKey,
+    TextPattern,
+};
+
+/// Rules in one policy; the width of a rule set in the kernel.
+pub const MAX_RULES: usize = 1024;
+
+/// Backends behind one rule's virtual addresses.
+pub const MAX_BACKENDS: usize = 128;
+
+/// Rules with backends in one policy.
+pub const MAX_BALANCED: usize = 64;

@@ -1,0 +1,265 @@
+//! One rule: its conditions on a connection, its action, and the first condition that fails.
+
+use std::{fmt, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
+
+use ipnet::IpNet;
+
+use crate::{
+    Candidate, ContainerConditions, Match, NetnsPattern, ProcessPattern, Sample, SessionConditions,
+    Target,
+};
+
+/// A rule's name, as the policy file spells it; `default` for the default.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct RuleName(Arc<str>);
+
+impl RuleName {
+    /// Wraps the text of a name.
+    pub fn new(name: &str) -> Self {
+        Self(name.into())
+    }
+
+    /// The name of the default.
+    pub fn of_default() -> Self {
+        Self::new("default")
+    }
+
+    /// The name as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for RuleName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// The action that a rule takes on a flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Action {
+    /// Leave the flow alone: the socket talks to the database itself.
+    Bypass,
+    /// Leave the flow alone, and read its CQL headers in passing.
+    Observe,
+    /// Carry the flow through the agent, which decodes it.
+    Enrich,
+    /// Refuse the flow: `connect()` fails with EPERM.
+    Deny,
+}
+
+impl Action {
+    /// Every action.
+    pub const ALL: [Self; 4] = [Self::Bypass, Self::Observe, Self::Enrich, Self::Deny];
+
+    /// Finds an action by its name in the policy file.
+    pub fn parse(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|action| action.as_str() == name)
+    }
+
+    /// The action's name in the policy file and in metrics.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Action::Bypass => "bypass",
+            Action::Observe => "observe",
+            Action::Enrich => "enrich",
+            Action::Deny => "deny",
+        }
+    }
+}
+
+/// The fate of a flow that the agent should serve and cannot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub enum Fail {
+    /// The flow goes straight to the database.
+    #[default]
+    Open,
+    /// The flow is refused: `connect()` fails with EPERM.
+    Closed,
+}
+
+impl Fail {
+    /// The value's name in the policy file.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Fail::Open => "open",
+            Fail::Closed => "closed",
+        }
+    }
+}
+
+/// One rule of a policy. An empty list of conditions holds for every connection.
+#[derive(Clone, Debug)]
+pub struct Rule {
+    /// The rule's name, unique in its policy.
+    pub name: RuleName,
+    /// Networks of clients on other hosts. With any, the rule holds for no connection that this host
+    /// opens itself.
+    pub from: Vec<IpNet>,
+    /// Destinations that the rule holds for.
+    pub to: Vec<Target>,
+    /// User ids of the connecting process.
+    pub uids: Vec<u32>,
+    /// Names of the connecting process.
+    pub processes: Vec<ProcessPattern>,
+    /// cgroup v2 paths from the mount's root (`/system.slice/x.service`); a path holds for
+    /// everything beneath it.
+    pub cgroups: Vec<PathBuf>,
+    /// Network namespaces of the connecting process.
+    pub namespaces: Vec<NetnsPattern>,
+    /// Names and labels of the connecting process's container.
+    pub containers: ContainerConditions,
+    /// Conditions on the session, which only the handshake tells. With any, this is a session rule.
+    pub session: SessionConditions,
+    /// The databases behind the addresses in `to`, which are then virtual. At most [`MAX_BACKENDS`].
+    pub backends: Vec<SocketAddr>,
+    /// Whether the rule is a mark. A mark never chooses backends: the file's rules do.
+    pub is_mark: bool,
+    /// The action on flows that meet the rule.
+    pub action: Action,
+    /// The fate of a flow that the agent cannot serve.
+    pub fail: Fail,
+    /// Whether a flow that is left alone may skip TCP where its other end is on this host, too.
+    pub shortcut: bool,
+    /// The time for which the agent's decision by this rule stands for later connections of the
+    /// process to the endpoint. Only with [`Action::Bypass`].
+    pub remember: Option<Duration>,
+    /// The fraction of the rule's flows that are enriched; all, when absent. Only with [`Action::Enrich`].
+    pub sample: Option<Sample>,
+}
+
+/// The condition by which a rule did not hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Miss {
+    /// The rule's `from`.
+    From,
+    /// The rule's `to`.
+    To,
+    /// The rule's `uid`.
+    Uid,
+    /// The rule's `process`.
+    Process,
+    /// The rule's `cgroup`.
+    Cgroup,
+    /// The rule's `netns`.
+    Netns,
+    /// The rule's `container` or `labels`, or these together with its `cgroup`.
+    Container,
+}
+
+impl Miss {
+    /// The condition's key in the policy file.
+    pub fn key(self) -> &'static str {
+        match self {
+            Miss::From => "from",
+            Miss::To => "to",
+            Miss::Uid => "uid",
+            Miss::Process => "process",
+            Miss::Cgroup => "cgroup",
+            Miss::Netns => "netns",
+            Miss::Container => "container",
+        }
+    }
+}
+
+impl Rule {
+    /// The action that the kernel takes on a flow that meets the rule. For a session rule that is
+    /// `enrich`, whatever its own action: only the agent can tell whether the rule holds.
+    pub fn kernel_action(&self) -> Action {
+        if self.is_session() {
+            Action::Enrich
+        } else {
+            self.action
+        }
+    }
+
+    /// Whether the rule has a condition on the session, so that only the agent can tell whether it holds.
+    pub fn is_session(&self) -> bool {
+        !self.session.is_empty()
+    }
+
+    /// Whether the rule holds for some cgroups only.
+    pub fn names_cgroups(&self) -> bool {
+        !(self.cgroups.is_empty() && self.containers.is_empty())
+    }
+
+    /// The cgroups that the rule holds for, if it [names any](Self::names_cgroups): its own, or those of
+    /// the containers that were found for it.
+    pub fn cgroups_held(&self) -> &[PathBuf] {
+        match self.containers.is_empty() {
+            true => &self.cgroups,
+            false => &self.containers.found,
+        }
+    }
+
+    /// Whether the rule settles which backends stand behind an address that it holds for, if only that
+    /// there are none. A session rule without backends settles nothing, since it may not hold in the
+    /// end; nor does a mark, which never chooses backends.
+    pub fn settles_backends(&self) -> bool {
+        !self.backends.is_empty() || !(self.is_session() || self.is_mark)
+    }
+
+    pub(crate) fn as_match(&self, index: usize, action: Action) -> Match {
+        Match {
+            index: Some(index),
+            rule: self.name.clone(),
+            action,
+            fail: self.fail,
+            session: self.is_session(),
+        }
+    }
+
+    /// Whether the rule may hold for connections that this host opens.
+    pub fn is_of_here(&self) -> bool {
+        self.from.is_empty()
+    }
+
+    /// Whether the rule may hold for connections that clients on other hosts open. A rule that names
+    /// neither clients nor a destination holds for this host's own connections only; otherwise it would
+    /// hold for everybody who connects to this host.
+    pub fn is_of_elsewhere(&self) -> bool {
+        let names_either = !self.from.is_empty() || !self.to.is_empty();
+        let names_process = !self.uids.is_empty()
+            || !self.processes.is_empty()
+            || self.names_cgroups()
+            || !self.namespaces.is_empty();
+        names_either && !names_process
+    }
+
+    /// The first condition that does not hold for `candidate`, if any.
+    pub fn miss(&self, candidate: &Candidate) -> Option<Miss> {
+        fn none<T>(list: &[T], holds: impl FnMut(&T) -> bool) -> bool {
+            !list.is_empty() && !list.iter().any(holds)
+        }
+        let local = candidate.from.is_none();
+        let is_from = |net: &IpNet| {
+            candidate
+                .from
+                .is_some_and(|ip| net.contains(&ip.to_canonical()))
+        };
+        let is_beneath = |g: &PathBuf| candidate.cgroup.starts_with(g);
+        let is_of_neither = !local && self.from.is_empty() && self.to.is_empty();
+        if none(&self.from, is_from) {
+            Some(Miss::From)
+        } else if none(&self.to, |t| t.holds(candidate.to)) {
+            Some(Miss::To)
+        } else if none(&self.uids, |u| local && *u == candidate.uid) {
+            Some(Miss::Uid)
+        } else if none(&self.processes, |p| local && p.holds(&candidate.process)) {
+            Some(Miss::Process)
+        } else if none(&self.cgroups, |g| local && is_beneath(g)) {
+            Some(Miss::Cgroup)
+        } else if self.names_cgroups() && !(local && self.cgroups_held().iter().any(is_beneath)) {
+            Some(Miss::Container)
+        } else if none(&self.namespaces, |n| {
+            local && candidate.netns.is_some() && n.inode() == candidate.netns
+        }) {
+            Some(Miss::Netns)
+        } else if is_of_neither {
+            Some(Miss::From)
+        } else {
+            None
+        }
+    }
+}
