@@ -1,5 +1,5 @@
-//! SIGINT and SIGTERM as a flag. Whatever waits looks at it, and fails; the guards on the
-//! way out then take down what was set up.
+//! SIGINT and SIGTERM as a flag. Every wait looks at it, and fails; the guards on the way out then
+//! take down what was set up.
 
 use std::{
     fmt,
@@ -19,13 +19,13 @@ use tokio::{
     signal::unix::{SignalKind, signal},
 };
 
-/// How often a wait looks.
+/// The interval at which a wait looks.
 pub const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// The last one that arrived; 0 when none has.
+/// The last signal that arrived; 0 when none has.
 static RECEIVED: AtomicI32 = AtomicI32::new(0);
 
-/// A signal told us to end.
+/// The error that a signal told us to end.
 #[derive(Debug)]
 pub struct Interrupted(Signal);
 
@@ -38,13 +38,13 @@ impl fmt::Display for Interrupted {
 impl std::error::Error for Interrupted {}
 
 impl Interrupted {
-    /// What a shell reports for a process that this signal ended.
+    /// Returns the exit code that a shell reports for a process that this signal ended.
     pub fn exit_code(&self) -> ExitCode {
         u8::try_from(self.0 as i32).map_or(ExitCode::FAILURE, |n| ExitCode::from(128 + n))
     }
 }
 
-/// From here on the two signals set the flag and end nothing by themselves.
+/// Makes the two signals set the flag, and end nothing by themselves, from here on.
 pub fn install() -> anyhow::Result<()> {
     let (told, installed) = mpsc::channel();
     let runtime = runtime::Builder::new_current_thread().enable_io().build()?;

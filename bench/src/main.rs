@@ -1,12 +1,13 @@
-//! Drives load over the ways to a database, and compares them.
+//! The benchmark: drives load over the ways to a database, and compares them.
 //!
-//! - `paths/`: our paths, a file each; `ways.rs`: which of them and of the peers are compared.
+//! - `paths/`: our paths, a file each; `ways.rs`: the ones of them and of the peers that are
+//!   compared.
 //! - `gateway/`: networks with a gateway between clients and a database.
-//! - `databases/`: what answers, a file each; `server.rs`: as a process of ours.
-//! - `run/`: experiments in interleaved rounds, into a result file; `account/`: what the kernel
-//!   says that they used. The generator itself is the crate `load`, peers are `peers`.
-//! - `results.rs`: what is made of result files, by the crate `report`.
-//! - `demo/`: shows it, and verifies that each flow took its path.
+//! - `databases/`: databases and stand-ins, a file each; `server.rs`: one as a process of ours.
+//! - `run/`: experiments in interleaved rounds, into a result file; `account/`: the kernel's
+//!   account of what they used. The generator itself is the crate `load`, peers are `peers`.
+//! - `results.rs`: the pages that are made of result files, by the crate `report`.
+//! - `demo/`: shows the paths, and verifies that each flow took its path.
 
 mod account;
 mod databases;
@@ -40,7 +41,8 @@ enum Command {
     Run(run::Args),
     /// Render result files: the README's section and plots, tables, a page
     Report(results::ReportArgs),
-    /// Which figures moved beyond noise from one result file to another; exits 1 if one got worse
+    /// Compare two result files, and print the figures that moved beyond noise; exits 1 if one got
+    /// worse
     Compare(results::CompareArgs),
     /// Workloads, experiments, paths and peers
     List(results::ListArgs),
@@ -56,7 +58,7 @@ fn main() -> ExitCode {
     match run(Cli::parse().command) {
         Ok(code) => code,
         Err(error) => match interrupt::received() {
-            // Whatever failed then failed because of it.
+            // A failure after the signal came from it.
             Some(interrupted) => {
                 eprintln!("underpass-bench: {interrupted}");
                 interrupted.exit_code()

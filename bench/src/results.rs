@@ -89,9 +89,9 @@ const OTHER_PAGES: &str = "\
 /// Options of `compare`.
 #[derive(clap::Args)]
 pub struct CompareArgs {
-    /// Before
+    /// The result file before
     first: PathBuf,
-    /// After
+    /// The result file after
     second: PathBuf,
 }
 

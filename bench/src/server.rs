@@ -1,4 +1,4 @@
-//! A server that we started: a database, or what stands for one.
+//! A server that we started: a database, or a stand-in.
 
 use std::{
     env,
@@ -21,36 +21,36 @@ use sandbox::{Cgroup, Netns};
 
 use crate::interrupt;
 
-/// After SIGTERM.
+/// The time limit to end after SIGTERM.
 const END_LIMIT: Duration = Duration::from_secs(5);
 
-/// Where a server lives.
+/// The place in which a server runs.
 #[derive(Clone, Copy)]
 pub struct Home<'a> {
-    /// Its cgroup.
+    /// The server's cgroup.
     pub cgroup: &'a Cgroup,
-    /// Its network; None: this host's.
+    /// The server's network; None: this host's.
     pub netns: Option<&'a Netns>,
-    /// Its address.
+    /// The server's address.
     pub ip: Ipv4Addr,
 }
 
 impl Home<'_> {
-    /// Its address, and a port of the kernel's choice.
+    /// Returns the address with a port of the kernel's choice.
     pub fn any_port(&self) -> String {
         SocketAddr::from((self.ip, 0)).to_string()
     }
 }
 
-/// A running server. Dropped, it ends.
+/// A running server, which ends when this is dropped.
 pub struct Server {
-    /// Where it listens.
+    /// The address at which it listens.
     pub address: SocketAddr,
     child: Child,
 }
 
 impl Server {
-    /// Starts a command that says `listening on ADDR:PORT` in its first line.
+    /// Starts a command that prints `listening on ADDR:PORT` in its first line.
     pub fn that_says_where(command: &Command, home: Home<'_>) -> anyhow::Result<Self> {
         let shown = format!("{command:?}");
         let nowhere = SocketAddr::from(([127, 0, 0, 1], 0));
@@ -87,20 +87,21 @@ impl Server {
         Ok(Self { address, child })
     }
 
-    /// Its process id.
+    /// Returns the server's process id.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Whether it has ended by itself.
+    /// Whether the server has ended by itself.
     pub fn poll_ended(&mut self) -> bool {
         !matches!(self.child.try_wait(), Ok(None))
     }
 }
 
-/// The same command in this cgroup and network, which the kernel kills when we are killed: setpriv(1)
-/// asks for it, and becomes the program that it runs. A thread that had joined them could not
-/// have started it: it would be killed with that thread.
+/// Wraps the command so that it runs in this cgroup and network, and the kernel kills it when we
+/// are killed: setpriv(1) asks for that, and becomes the program that it runs. A thread that had
+/// joined the cgroup and network could not have started it: the program would be killed with that
+/// thread.
 fn ends_with_us(command: &Command, home: Home<'_>) -> Command {
     const JOIN: &str = "echo 0 > \"$0/cgroup.threads\" && exec \"$@\"";
     let mut wrapped = Command::new("sh");
@@ -141,7 +142,7 @@ impl Drop for Server {
     }
 }
 
-/// One of the project's binaries: beside our own.
+/// Finds one of the project's binaries beside our own.
 pub fn binary(name: &str) -> anyhow::Result<PathBuf> {
     let own = env::current_exe().context("where is our own executable?")?;
     let beside = own.parent().unwrap_or(Path::new("."));

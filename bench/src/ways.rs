@@ -1,4 +1,4 @@
-//! Which ways to the databases a run compares: those that were asked for and can be had.
+//! The compared ways to the databases: those that were asked for and can be had.
 
 use std::collections::BTreeMap;
 
@@ -68,7 +68,7 @@ impl Ways {
             .map(|(peer, found)| (*peer, found))
     }
 
-    /// How many are compared.
+    /// Returns the number of compared ways.
     pub fn count(&self) -> usize {
         self.described
             .iter()
@@ -76,7 +76,7 @@ impl Ways {
             .count()
     }
 
-    /// What the peers say that they are.
+    /// Returns the versions that the peers report.
     pub fn versions(&self) -> BTreeMap<String, String> {
         let version = |found: &Found| found.version.clone().unwrap_or_else(|| "unknown".into());
         let kernel = self
@@ -96,19 +96,19 @@ impl Ways {
 /// attached, the others in one to which nothing is. As deep as each other, because the kernel
 /// accounts CPU and stalls by cgroup, at each level and at each context switch.
 pub struct Cgroups {
-    // Children first: a cgroup with children cannot be removed.
+    // The children are first in the order of drops: a cgroup with children cannot be removed.
     children: Vec<(&'static str, Cgroup)>,
-    /// By what its agent needs to be told.
+    /// The agents' cgroups, by the lines of `[agent]` that each agent gets.
     ours: Vec<(&'static str, Cgroup)>,
     _others: Cgroup,
 }
 
 impl Cgroups {
-    /// Makes them. The shortcut's clients live beneath `home`, the databases' cgroup: its agent
-    /// must see both ends, and no other agent is to see the databases.
+    /// Makes the cgroups. The shortcut's clients are beneath `home`, the databases' cgroup: its
+    /// agent must see both ends, and no other agent is to see the databases.
     ///
     /// # Errors
-    /// No cgroup2, or not root.
+    /// There is no cgroup2, or the user is not root.
     pub fn new(home: Option<&Cgroup>) -> anyhow::Result<Self> {
         let new = || Cgroup::new().context("cgroups for the generators (are you root?)");
         let others = new()?;
@@ -144,12 +144,12 @@ impl Cgroups {
         })
     }
 
-    /// What each agent is told, and what it is attached to.
+    /// Returns the lines of `[agent]` for each agent, and the cgroup that it is attached to.
     pub fn ours(&self) -> impl Iterator<Item = (&'static str, &Cgroup)> {
         self.ours.iter().map(|(agent, cgroup)| (*agent, cgroup))
     }
 
-    /// Where a path's generators live.
+    /// Returns the cgroup of a path's generators.
     pub fn of(&self, path: &str) -> Option<&Cgroup> {
         let mut children = self.children.iter();
         children

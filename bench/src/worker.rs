@@ -1,6 +1,5 @@
-//! A process of ours that does work on a path, seen from the parent: a line of JSON each way.
-//! It is a process of its own because a cgroup is what puts it on a path, and because its CPU
-//! is accounted apart.
+//! A process of ours that does work on a path, seen from the parent: a line of JSON each way. It is
+//! a process of its own because a cgroup puts it on a path, and because its CPU is accounted apart.
 
 use std::{
     env,
@@ -18,10 +17,10 @@ use serde::{Serialize, de::DeserializeOwned};
 
 use crate::interrupt;
 
-/// After the end of its standard input.
+/// The time limit to end after the end of its standard input.
 const END_LIMIT: Duration = Duration::from_secs(2);
 
-/// A running worker. Dropped, it ends.
+/// A running worker, which ends when this is dropped.
 pub struct Worker {
     name: String,
     child: Child,
@@ -52,7 +51,7 @@ impl Worker {
         let stdout = child.stdout.take().context("no stdout")?;
         let mut stderr = child.stderr.take().context("no stderr")?;
         let (sender, replies) = mpsc::channel();
-        // Both end with the process that they listen to.
+        // Both threads end with the process that they listen to.
         thread::spawn(move || {
             let lines = BufReader::new(stdout).lines().map_while(Result::ok);
             lines
@@ -74,12 +73,12 @@ impl Worker {
         })
     }
 
-    /// Its process id.
+    /// Returns the worker's process id.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Tells it something.
+    /// Sends the worker a line.
     pub fn say(&mut self, what: &impl Serialize) -> anyhow::Result<()> {
         let mut line = serde_json::to_string(what)?;
         line.push('\n');
@@ -108,7 +107,7 @@ impl Worker {
         serde_json::from_str(&line).with_context(|| format!("the {} said {line:?}", self.name))
     }
 
-    /// Why it is gone.
+    /// Explains why the worker is gone.
     fn death(&mut self) -> String {
         self.orders = None;
         let status = match self.child.wait() {

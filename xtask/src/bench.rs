@@ -1,5 +1,5 @@
-//! `bench`: builds what is measured and what measures, starts what it needs, and hands over to
-//! `underpass-bench`.
+//! `bench`: builds the programs that are measured and those that measure, starts what they need,
+//! and hands over to `underpass-bench`.
 
 use std::process::{Command, ExitCode, ExitStatus};
 
@@ -18,7 +18,7 @@ pub enum Verb {
     /// Measure every workload over every path and peer, into bench/results/full.json; needs root
     /// and a quiet machine
     Run {
-        /// Without a Cassandra: what needs one is noted as failed
+        /// Run without a Cassandra; experiments that need one are noted as failed
         #[arg(long)]
         without_cassandra: bool,
         /// Passed to `underpass-bench run` (`-- --help` shows what it takes)
@@ -34,18 +34,19 @@ pub enum Verb {
         #[arg(long)]
         check: bool,
     },
-    /// Which figures moved beyond noise from one result file to another; exits 1 if one got worse
+    /// Compare two result files, and print the figures that moved beyond noise; exits 1 if one got
+    /// worse
     Compare {
-        /// Before
+        /// The result file before
         first: String,
-        /// After
+        /// The result file after
         second: String,
     },
     /// Workloads, experiments, paths and peers
     List,
 }
 
-/// The command; the bench's own exit code.
+/// Runs the command. Returns the bench's own exit code.
 pub fn run(verb: &Verb) -> Result<ExitCode> {
     match verb {
         Verb::Run {

@@ -1,9 +1,9 @@
 //! `fuzz`: runs the fuzz targets of `userspace/cql`.
 //!
-//! They are laid out as cargo-fuzz has it, and `cargo fuzz run --sanitizer none` runs them, too.
-//! What it does for that on a stable compiler is little enough to be done here: to compile with
-//! coverage, and to start libFuzzer on a corpus. A sanitizer, which takes a nightly one, would find
-//! nothing in a crate without `unsafe`.
+//! They are laid out as cargo-fuzz wants it, and `cargo fuzz run --sanitizer none` runs them, too.
+//! On a stable compiler little of what it does is needed, and is done here: compiling with
+//! coverage, and starting libFuzzer on a corpus. A sanitizer, which takes a nightly compiler, would
+//! find nothing in a crate without `unsafe`.
 
 use std::{
     fs,
@@ -18,10 +18,10 @@ use crate::{
     run::{capture, cargo, find_program, run as run_command},
 };
 
-/// One of each file in `userspace/cql/fuzz/fuzz_targets`.
+/// The targets, one for each file in `userspace/cql/fuzz/fuzz_targets`.
 const TARGETS: [&str; 6] = ["frame", "segment", "body", "handshake", "statement", "edit"];
 
-/// What libFuzzer wants to see of a program (as cargo-fuzz 0.13 passes them).
+/// The compiler's flags that libFuzzer needs (as cargo-fuzz 0.13 passes them).
 const COVERAGE: [&str; 8] = [
     "--cfg=fuzzing",
     "-Cpasses=sancov-module",
@@ -46,15 +46,15 @@ pub struct Args {
     /// Only this one
     #[arg(value_parser = TARGETS)]
     target: Option<String>,
-    /// How long each runs
+    /// The seconds that each target runs
     #[arg(long, default_value_t = 60)]
     seconds: u32,
-    /// Afterwards, add to the committed corpus what reaches code that it did not
+    /// Afterwards, add to the committed corpus the inputs that reach new code
     #[arg(long)]
     merge: bool,
 }
 
-/// The command. Findings are files in `target/fuzz/findings`, and fail it.
+/// Runs the command. Findings are files in `target/fuzz/findings`, and fail it.
 pub fn run(args: &Args) -> Result<()> {
     find_program("c++").context("a C++ compiler is needed for libFuzzer: install g++")?;
     let binaries = build()?;
@@ -70,7 +70,8 @@ pub fn run(args: &Args) -> Result<()> {
 fn build() -> Result<PathBuf> {
     let host = host()?;
     let target_dir = target_dir();
-    // With a target named, flags are not those of build scripts, which have no libFuzzer to link.
+    // With a target named, the flags are not applied to build scripts, which have no libFuzzer to
+    // link.
     run_command(
         cargo()
             .args(["build", "--release", "--bins", "--target", &host])
@@ -109,7 +110,8 @@ fn fuzz(binary: &Path, target: &str, args: &Args) -> Result<()> {
     if args.merge {
         run_command(
             Command::new(binary)
-                // What reaches code, and not how often: or it would be thousands of files.
+                // Inputs are kept for the code that they reach, and not for how often: those would
+                // be thousands of files.
                 .args(["-merge=1", "-use_counters=0"])
                 .args([&committed, &found]),
         )?;

@@ -17,24 +17,25 @@ use crate::{
     setup::{self, Part},
 };
 
-/// How far a case may move, in either direction. What does not touch the decoder moves it by
-/// less; a better one is written down, or it could be lost again unnoticed.
+/// The most that a case may move, in either direction. A change that does not touch the decoder
+/// moves it by less; a better count is written down, or it could be lost again unnoticed.
 const TOLERANCE: f64 = 0.02;
-/// Rounds of the shorter run: past whatever is only made once.
+/// The rounds of the shorter run: more than are needed to make everything that is made once.
 const FEW_ROUNDS: u64 = 10;
-/// Rounds that the longer run has more, at least.
+/// The least number of rounds that the longer run has more.
 const MORE_ROUNDS: u64 = 50;
-/// Elements that the longer run has more. Keys of hash tables are random, and so is where an entry
-/// lands and when a table is laid out anew: a few thousand instructions more or less in a run.
+/// The number of elements that the longer run has more. Keys of hash tables are random, and so is
+/// where an entry lands and when a table is laid out anew: a few thousand instructions more or less
+/// in a run.
 const MORE_ELEMENTS: u64 = 5_000;
-/// Bytes after which there need not be so many elements: they outweigh any table.
+/// The number of bytes after which fewer elements are enough: they outweigh any table.
 const MORE_BYTES: u64 = 256 << 20;
-/// Version of the file's layout.
+/// The version of the file's layout.
 const SCHEMA: u64 = 1;
-/// What the processor that valgrind shows to a program depends on; libc and crc32fast choose
-/// their loops by that one. (It hides what is newer, such as AVX-512.)
+/// The features on which valgrind's virtual processor depends; libc and crc32fast choose their
+/// loops by that processor. (It hides newer features, such as AVX-512.)
 const CPU_FEATURES: [&str; 6] = ["cx16", "avx", "avx2", "bmi1", "f16c", "pclmulqdq"];
-/// Names the file to which skips are appended, as for tests.
+/// The variable that names the file to which skips are appended, as for tests.
 const SKIPS: &str = "UNDERPASS_SKIPS";
 
 /// Options of `instructions`.
@@ -48,11 +49,11 @@ pub struct Args {
 /// Instructions for an element, by case.
 type Counts = BTreeMap<String, f64>;
 
-/// What a count depends on besides the code: where one of these differs, counts cannot be
-/// compared.
+/// The circumstances on which a count depends besides the code: where one of these differs, counts
+/// cannot be compared.
 type Circumstances = BTreeMap<String, String>;
 
-/// The command.
+/// Runs the command.
 pub fn run(args: &Args) -> Result<()> {
     setup::ensure(&[Part::Build])?;
     let valgrind = find_program("valgrind")
@@ -78,7 +79,7 @@ pub fn run(args: &Args) -> Result<()> {
 /// A case as the program lists it.
 struct Case<'a> {
     name: &'a str,
-    /// In a round; neither is 0.
+    /// The elements in a round; neither this nor `fed_bytes` is 0.
     elements: u64,
     fed_bytes: u64,
 }
@@ -117,7 +118,7 @@ fn count_all(valgrind: &PathBuf, committed: Option<&Counts>) -> Result<Counts> {
         let many = count(valgrind, &binary, name, FEW_ROUNDS + more)?;
         let of_rounds = many.checked_sub(few).context("more rounds took less")?;
         let each = of_rounds as f64 / (more * elements) as f64;
-        // As the file has it: a tenth of an instruction.
+        // Rounded as in the file: a tenth of an instruction.
         let each = (each * 10.0).round() / 10.0;
         let moved = committed
             .and_then(|committed| committed.get(name))
@@ -133,7 +134,7 @@ fn count(valgrind: &PathBuf, binary: &PathBuf, case: &str, rounds: u64) -> Resul
     let file = paths::target().join("instructions.callgrind");
     let mut out = std::ffi::OsString::from("--callgrind-out-file=");
     out.push(&file);
-    // Without an environment: its size moves the stack, and with it alignments.
+    // The environment is empty: its size moves the stack, and with it alignments.
     let mut command = Command::new(valgrind);
     command
         .env_clear()
@@ -155,12 +156,12 @@ fn total(text: &str) -> Option<u64> {
     total.trim().parse().ok()
 }
 
-/// By what part of it a count moved.
+/// Returns the part by which a count moved.
 fn moved(before: f64, now: f64) -> f64 {
     (now - before) / before.max(f64::MIN_POSITIVE)
 }
 
-/// An error that names every case that moved, came or went.
+/// Fails with every case that moved, came or went.
 fn judge(committed: &Counts, counts: &Counts) -> Result<()> {
     let complaints = complaints(committed, counts);
     if complaints.is_empty() {
@@ -222,7 +223,7 @@ fn said(command: &mut Command) -> Result<String> {
     Ok(String::from_utf8(capture(command)?)?.trim().to_owned())
 }
 
-/// Those of [`CPU_FEATURES`] that the first processor has.
+/// Lists those of [`CPU_FEATURES`] that the first processor has.
 fn cpu_features(cpuinfo: &str) -> String {
     let flags = cpuinfo.lines().find(|line| line.starts_with("flags"));
     let flags: Vec<&str> = flags.unwrap_or_default().split_whitespace().collect();
@@ -230,7 +231,7 @@ fn cpu_features(cpuinfo: &str) -> String {
     has.collect::<Vec<_>>().join(" ")
 }
 
-/// The first that differs, in words.
+/// Describes the first circumstance that differs.
 fn difference(there: &Circumstances, here: &Circumstances) -> Option<String> {
     here.iter().find_map(|(key, here)| {
         let there = there.get(key).map_or("nothing", String::as_str);

@@ -44,7 +44,7 @@ enum Chore {
     },
     /// Run every test, against a real Cassandra and real drivers; needs root
     Test(test::Args),
-    /// What must hold before a merge: format, lints, generated files up to date
+    /// Check what must hold before a merge: format, lints, generated files up to date
     Ci,
     /// Hold the source to the rules of the house: import cycles, names, doc comments
     House(house::Args),
@@ -70,7 +70,7 @@ fn main() -> ExitCode {
     match signals::install().and_then(|()| dispatch(chore)) {
         Ok(code) => code,
         Err(error) => match signals::received() {
-            // What was going on then is not at fault: the chain would blame it.
+            // Whatever was going on then is not at fault: the chain would blame it.
             Some(signal) => {
                 eprintln!("error: {}", error.root_cause());
                 signals::exit_code(signal)

@@ -1,10 +1,10 @@
-//! Where things are in the checkout.
+//! The places of things in the checkout.
 
 use std::{env, path::PathBuf};
 
 /// The workspace's root: the folder above this crate.
 pub fn root() -> PathBuf {
-    // Cargo says at run time where the crate is now; what the compiler saw may have moved.
+    // Cargo names the crate's present place at run time; the compiler may have seen another.
     let here = env::var_os("CARGO_MANIFEST_DIR")
         .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from);
     here.parent().map_or_else(|| here.clone(), PathBuf::from)
@@ -13,7 +13,7 @@ pub fn root() -> PathBuf {
 /// Cargo's target folder, which also holds all that the chores make.
 pub fn target() -> PathBuf {
     match env::var_os("CARGO_TARGET_DIR") {
-        // As cargo does: relative to the current folder.
+        // Resolved as cargo does it: relative to the current folder.
         Some(dir) => std::path::absolute(&dir).unwrap_or_else(|_| PathBuf::from(dir)),
         None => root().join("target"),
     }

@@ -39,12 +39,12 @@ const LANGUAGES: [Language; 3] = [
     },
 ];
 
-/// For a Java that runs for seconds, beside a database and an agent: what it compiles well, and the
-/// threads by which it collects garbage, would only be in their way.
+/// Java's options for a program that runs for seconds, beside a database and an agent: the better
+/// compiler, and the threads of the other garbage collectors, would only be in their way.
 const SHORT_LIVED: &str = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC";
 
-/// Builds what is not here as its source and this file want it; the programs, each after the environment variable
-/// that names it.
+/// Builds the programs that are not here as their source and this file want them. Returns the
+/// programs, each after the environment variable that names it.
 pub fn ensure() -> Result<Vec<(&'static str, PathBuf)>> {
     let sources = paths::root().join("userspace/sandbox/drivers");
     let mut programs = Vec::new();
@@ -60,9 +60,9 @@ pub fn ensure() -> Result<Vec<(&'static str, PathBuf)>> {
 
 impl Language {
     fn ensure(&self, source: &Path, built: &Path) -> Result<()> {
-        // How it is built is said here.
+        // The build's commands are in this file.
         let wanted = text_of(source)? + include_str!("programs.rs");
-        // Written last: what lacks it is not complete.
+        // The stamp is written last: a folder without it is not complete.
         let stamp = built.join("built-from.txt");
         if fs::read_to_string(&stamp).is_ok_and(|have| have == wanted) {
             return Ok(());
@@ -94,7 +94,7 @@ fn text_of(folder: &Path) -> Result<String> {
 fn go(source: &Path, built: &Path) -> Result<()> {
     run(Command::new("go")
         .current_dir(source)
-        // Nothing of C, and nothing of the checkout's history.
+        // The build uses no C, and nothing of the checkout's history.
         .env("CGO_ENABLED", "0")
         .args(["build", "-mod=readonly", "-buildvcs=false", "-o"])
         .arg(built.join("suite"))
@@ -150,7 +150,7 @@ fn script(built: &Path, command: &str) -> Result<()> {
         .with_context(|| format!("cannot write {}", program.display()))
 }
 
-/// As a shell takes it for one word.
+/// Quotes a path as one word for a shell.
 fn quoted(path: &Path) -> String {
     format!("'{}'", path.display().to_string().replace('\'', r"'\''"))
 }

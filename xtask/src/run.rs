@@ -18,14 +18,14 @@ use nix::{
 
 use crate::{paths, signals};
 
-/// How often a wait looks at the child and at the signal flag.
+/// The interval at which a wait looks at the child and at the signal flag.
 pub const POLL_INTERVAL: Duration = Duration::from_millis(20);
-/// How long a child may take to end after SIGTERM: a demo takes its namespaces down.
+/// The time limit for a child to end after SIGTERM: a demo takes its namespaces down.
 const TERM_GRACE: Duration = Duration::from_secs(30);
-/// Where Debian keeps bpftool and ip, which a plain user's PATH leaves out.
+/// The folders in which Debian keeps bpftool and ip, which a plain user's PATH leaves out.
 const SBIN: [&str; 2] = ["/usr/sbin", "/sbin"];
 
-/// Who gets SIGTERM when we are asked to end.
+/// The processes that get SIGTERM when we are asked to end.
 #[derive(Clone, Copy)]
 pub enum Forward {
     /// The child and all its descendants: cargo does not pass signals on to tests.
@@ -34,7 +34,7 @@ pub enum Forward {
     Child,
 }
 
-/// Says what it runs, runs it to its end, and fails unless it succeeds.
+/// Prints a command, runs it to its end, and fails unless it succeeds.
 pub fn run(command: &mut Command) -> Result<()> {
     let status = run_status(command, Forward::Group)?;
     must_succeed(command, status)
@@ -45,13 +45,15 @@ pub fn run(command: &mut Command) -> Result<()> {
 pub fn run_status(command: &mut Command, forward: Forward) -> Result<ExitStatus> {
     signals::check()?;
     eprintln!("+ {}", Shown(command));
-    // Its own group: a Ctrl-C at the terminal then reaches us alone, and the child once.
+    // The child has a group of its own: a Ctrl-C at the terminal then reaches us alone, and the
+    // child once.
     let child = command.stdin(Stdio::null()).process_group(0).spawn();
     let mut child = child.map_err(|error| not_started(command, &error))?;
     wait(&mut child, forward)
 }
 
-/// What a command prints, when it succeeds. Says nothing; its complaints pass through.
+/// Returns the output of a command that succeeds. Prints nothing; the command's complaints pass
+/// through.
 pub fn capture(command: &mut Command) -> Result<Vec<u8>> {
     let output = command
         .stdin(Stdio::null())
@@ -78,7 +80,7 @@ pub fn find_program(name: &str) -> Option<PathBuf> {
         .find(|file| is_executable(file))
 }
 
-/// One line for who is not root, with the reason why root is needed.
+/// Fails with one line for a user who is not root, and the reason why root is needed.
 pub fn require_root(chore: &str, reason: &str) -> Result<()> {
     ensure!(
         geteuid().is_root(),
@@ -108,8 +110,8 @@ fn not_started(command: &Command, error: &std::io::Error) -> anyhow::Error {
     anyhow::anyhow!("cannot run {program}: {error}")
 }
 
-/// As long as it takes, for a test run has no bound of ours; but not for ever once a signal
-/// told us, and we the child, to end.
+/// Waits as long as it takes, because a test run has no bound of ours; but not for ever once a
+/// signal told us, and we the child, to end.
 fn wait(child: &mut Child, forward: Forward) -> Result<ExitStatus> {
     let pid = Pid::from_raw(i32::try_from(child.id()).context("a process id beyond i32")?);
     let mut told_at: Option<Instant> = None;
@@ -120,7 +122,7 @@ fn wait(child: &mut Child, forward: Forward) -> Result<ExitStatus> {
         }
         match told_at {
             None if signals::received().is_some() => {
-                // It may have ended just now: then there is nobody to tell.
+                // The child may have ended just now: then there is nobody to tell.
                 let _ = match forward {
                     Forward::Group => killpg(pid, Signal::SIGTERM),
                     Forward::Child => kill(pid, Signal::SIGTERM),

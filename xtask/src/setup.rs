@@ -1,5 +1,5 @@
-//! `setup`: what the machine lacks, found by what matters and not by package name, so that
-//! a tool from elsewhere serves as well.
+//! `setup`: installs what the machine lacks. It looks for tools and not for packages, so that a
+//! tool from elsewhere serves as well.
 
 use std::{
     env,
@@ -24,7 +24,7 @@ pub struct Args {
     only: Option<Part>,
 }
 
-/// What a chore may need.
+/// A part of what chores need.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Part {
     /// Compile the workspace, look at BPF, make network namespaces
@@ -41,7 +41,7 @@ pub enum Part {
     Kernels,
 }
 
-/// What the tests and the benchmark need, in the order in which a newcomer meets them.
+/// The needs of the tests and the benchmark, in the order in which a newcomer meets them.
 pub const ALL: [Part; 5] = [
     Part::Build,
     Part::Cassandra,
@@ -50,7 +50,7 @@ pub const ALL: [Part; 5] = [
     Part::Bench,
 ];
 
-/// One Debian package, and how to tell that what it brings is here, from wherever.
+/// A Debian package, and the test whether its tool is here, from wherever.
 struct Need {
     part: Part,
     package: &'static str,
@@ -309,7 +309,8 @@ fn has_python() -> bool {
     ]))
 }
 
-/// They come with the toolchain, not with apt, and only `ci` and `generate` want them.
+/// Notes missing components of the Rust toolchain, which apt does not install, and only `ci` and
+/// `generate` need.
 fn note_rust_components() {
     for (component, probe) in [("rustfmt", "rustfmt"), ("clippy", "cargo-clippy")] {
         if !succeeds(Command::new(probe).arg("--version")) {

@@ -14,7 +14,7 @@ use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction
 /// The last signal that arrived; 0 when none has.
 static RECEIVED: AtomicI32 = AtomicI32::new(0);
 
-/// From here on, SIGINT and SIGTERM set the flag and end nothing by themselves.
+/// Makes SIGINT and SIGTERM set the flag, and end nothing by themselves, from here on.
 pub fn install() -> Result<()> {
     let action = SigAction::new(
         SigHandler::Handler(remember),
@@ -45,7 +45,8 @@ pub fn check() -> Result<()> {
     }
 }
 
-/// What a shell reports for a process that this signal ended: 128 + its number.
+/// Returns the exit code that a shell reports for a process that this signal ended: 128 + its
+/// number.
 pub fn exit_code(signal: Signal) -> ExitCode {
     u8::try_from(signal as i32).map_or(ExitCode::FAILURE, |n| ExitCode::from(128 + n))
 }

@@ -1,4 +1,4 @@
-//! Skipped tests: which there were, and whether they may be skipped.
+//! Skipped tests: the list of a run, and whether they may be skipped.
 //!
 //! A test that lacks a kernel feature appends `SKIP name: reason` to the file that
 //! UNDERPASS_SKIPS names. xtask/allowed-skips.txt says which of them a full run may skip.
@@ -15,7 +15,7 @@ use crate::paths;
 
 const ALLOWED: &str = include_str!("../allowed-skips.txt");
 
-/// Where tests append their skips, for UNDERPASS_SKIPS.
+/// The file to which tests append their skips, for UNDERPASS_SKIPS.
 pub fn file() -> PathBuf {
     paths::target().join("skips.txt")
 }
@@ -57,7 +57,7 @@ pub fn judge() -> Result<()> {
     Ok(())
 }
 
-/// By name; a line that is no skip is kept whole, as one that no list allows.
+/// Reads the skips by name; a line that is no skip is kept whole, as one that no list allows.
 fn parse_skips(text: &str) -> BTreeMap<&str, &str> {
     text.lines()
         .map(str::trim)

@@ -26,7 +26,7 @@ pub fn run(args: &Args) -> Result<()> {
     setup::ensure(&setup::ALL)?;
     let python = python::ensure()?;
     let programs = programs::ensure()?;
-    // Before Cassandra, which would only compete with the compiler.
+    // Built before Cassandra starts, which would only compete with the compiler.
     run_command(cargo().args(["build", "--workspace", "--all-targets"]))
         .context("the workspace does not build")?;
     let node = cassandra::up(None)?;
@@ -60,7 +60,7 @@ fn test(
             .env("UNDERPASS_SKIPS", skips::file()),
     )
     .context("tests failed");
-    // What was skipped is of interest after a failure as well.
+    // The skips are of interest after a failure as well.
     let judged = skips::judge();
     tested.and(judged)
 }

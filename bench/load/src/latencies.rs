@@ -14,13 +14,13 @@ const DIGITS: u8 = 3;
 /// Longer than any driver waits; what takes longer counts as this.
 const MAX_NS: u64 = 60_000_000_000;
 
-/// How long things took, in ns. As JSON: HdrHistogram's V2 encoding, deflated, in base64.
+/// The times that things took, in ns. As JSON: HdrHistogram's V2 encoding, deflated, in base64.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub struct Latencies(Histogram<u64>);
 
 impl Latencies {
-    /// None yet.
+    /// Makes an empty histogram.
     ///
     /// # Errors
     /// None in practice: the bounds are constants.
@@ -29,12 +29,12 @@ impl Latencies {
         Ok(Self(histogram.context("a histogram of latencies")?))
     }
 
-    /// One more.
+    /// Records a time.
     pub fn record(&mut self, ns: u64) {
         self.0.saturating_record(ns);
     }
 
-    /// All of another.
+    /// Adds all times of another.
     ///
     /// # Errors
     /// None in practice: all have one shape.
@@ -42,22 +42,22 @@ impl Latencies {
         self.0.add(&other.0).context("two histograms of one shape")
     }
 
-    /// How many.
+    /// Returns the number of times.
     pub fn count(&self) -> u64 {
         self.0.len()
     }
 
-    /// At this quantile (0.5 is the median), in µs; 0 where there are none.
+    /// Returns the time at this quantile (0.5 is the median), in µs; 0 where there are none.
     pub fn quantile_us(&self, quantile: f64) -> f64 {
         self.0.value_at_quantile(quantile) as f64 / 1e3
     }
 
-    /// Their mean, in µs.
+    /// Returns the mean, in µs.
     pub fn mean_us(&self) -> f64 {
         self.0.mean() / 1e3
     }
 
-    /// The longest, in µs.
+    /// Returns the longest time, in µs.
     pub fn max_us(&self) -> f64 {
         self.0.max() as f64 / 1e3
     }

@@ -1,8 +1,8 @@
-//! A server that does nothing but answer: what a generator reaches against it is what the
-//! generator can do.
+//! A server that does nothing but answer: what a generator reaches against it is the generator's
+//! own limit.
 //!
-//! One thread, level-triggered epoll. It knows the protocol of a connection by the first byte.
-//! A client that only connects is a connection like any other, and its end is noticed.
+//! It is one thread with level-triggered epoll. It knows the protocol of a connection by the first
+//! byte. A client that only connects is a connection like any other, and its end is noticed.
 
 mod connection;
 
@@ -23,22 +23,22 @@ use socket2::{Domain, Socket, Type};
 
 use connection::{Connection, State};
 
-/// Events that one call brings at most; the rest come with the next.
+/// The most events that one call brings; the rest come with the next.
 const MAX_EVENTS: usize = 256;
-/// One `read`: a few hundred requests.
+/// The bytes of one `read`: a few hundred requests.
 const READ_BYTES: usize = 64 << 10;
-/// Connections that wait to be accepted, at most. Who dials and closes does less than we do
-/// for it, and a dial that finds the queue full is tried again a whole second later.
+/// The most connections that wait to be accepted. A client that dials and closes has less work than
+/// we have with it, and a dial that finds the queue full is tried again a whole second later.
 const BACKLOG: i32 = 4_096;
-/// Connections accepted in one go; the others' requests wait for it.
+/// The connections that are accepted in one go; the others' requests wait for it.
 const ACCEPTS: usize = 64;
-/// What no connection has: its number is its descriptor.
+/// The number that no connection has: a connection's number is its descriptor.
 const LISTENER: u64 = u64::MAX;
 
-/// Says `listening on ADDRESS` on standard output, and answers until the process ends.
+/// Prints `listening on ADDRESS` on standard output, and answers until the process ends.
 ///
 /// # Errors
-/// When it cannot listen or wait. A client's mistake ends that client's connection.
+/// The server cannot listen or wait. A client's mistake ends that client's connection.
 pub fn serve(listen: SocketAddr) -> anyhow::Result<()> {
     let listener = bind(listen).with_context(|| format!("cannot listen on {listen}"))?;
     let addr = listener.local_addr()?;
@@ -100,7 +100,7 @@ impl Server {
         }
     }
 
-    /// Those that wait; further ones come with the next event.
+    /// Accepts connections that wait; further ones come with the next event.
     fn accept_some(&mut self) -> anyhow::Result<()> {
         for _ in 0..ACCEPTS {
             if !self.accept()? {
@@ -110,12 +110,12 @@ impl Server {
         Ok(())
     }
 
-    /// One of those that wait; false when there is none.
+    /// Accepts a connection that waits; false when there is none.
     fn accept(&mut self) -> anyhow::Result<bool> {
         let stream = match self.listener.accept() {
             Ok((stream, _)) => stream,
             Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(false),
-            // A client that is gone already is none.
+            // A client that is gone already is no error.
             Err(error)
                 if matches!(
                     error.kind(),
@@ -127,7 +127,7 @@ impl Server {
             Err(error) => return Err(error).context("accept"),
         };
         if stream.set_nonblocking(true).is_err() || stream.set_nodelay(true).is_err() {
-            // It was reset already.
+            // The connection was reset already.
             return Ok(true);
         }
         let number = u64::try_from(stream.as_raw_fd())?;

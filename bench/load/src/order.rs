@@ -1,5 +1,5 @@
-//! What the parent and a generator say to each other: a line of JSON each, orders on the
-//! generator's standard input, replies on its standard output.
+//! The protocol between the parent and a generator: a line of JSON each, orders on the generator's
+//! standard input, replies on its standard output.
 
 use std::net::SocketAddr;
 
@@ -7,100 +7,103 @@ use serde::{Deserialize, Serialize};
 
 use crate::{latencies::Latencies, used::Used, workload::Job};
 
-/// A role of the database. Whoever reads a command line sees it: for test databases.
+/// A role of the database. Everybody who reads a command line sees it: for test databases.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Credentials {
-    /// Its name.
+    /// The role's name.
     pub user: String,
-    /// Its password.
+    /// The role's password.
     pub password: String,
 }
 
-/// What keys and values come from.
+/// The seed of keys and values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Seed {
-    /// The same in every generator that is compared in a round.
+    /// The part that is the same in every generator that is compared in a round.
     pub value: u64,
-    /// Another in every generator that works on the same tables: what one adds, no other has.
+    /// The part that differs in every generator that works on the same tables: the keys that one
+    /// adds, no other has.
     pub number: u64,
 }
 
-/// The first line: what a generator does, for all of its life. It connects, prepares its
-/// statements, and answers with an empty [`Answer`].
+/// The first line: the generator's job, for all of its life. It connects, prepares its statements,
+/// and answers with an empty [`Answer`].
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Hello {
-    /// What requests to make, and how.
+    /// The requests to make.
     pub job: Job,
-    /// What to dial. Connections are spread over them; each key has its own target.
+    /// The addresses to dial. Connections are spread over them; each key has its own target.
     pub targets: Vec<SocketAddr>,
-    /// Who to log in as, where the database asks.
+    /// The role to log in as, where the database asks.
     pub credentials: Option<Credentials>,
-    /// Of keys and values.
+    /// The seed of keys and values.
     pub seed: Seed,
-    /// CQL: before anything else, log in at each target once, and leave. Then a proxy that
-    /// remembers processes has seen this one.
+    /// Whether to log in at each target once, and leave, before anything else (CQL). Then a proxy
+    /// that remembers processes has seen this one.
     #[serde(default)]
     pub introduce: bool,
 }
 
-/// Every other line to a generator.
+/// An order to a generator, in every other line.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Order {
-    /// Work for so long; what is in flight at the end is waited for and counts.
+    /// Work for this long; requests in flight at the end are waited for and count.
     Work {
-        /// How long.
+        /// The seconds to work.
         seconds: f64,
     },
 }
 
-/// Every line from a generator.
+/// A line from a generator.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reply {
-    /// Done.
+    /// The order is done.
     Done(Box<Answer>),
-    /// It could not go on, and ends.
+    /// The generator could not go on, and ends.
     Failed(String),
 }
 
-/// What came of an order.
+/// The result of an order.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Answer {
-    /// How long requests began: the order's length. Those under way at the end are waited for.
+    /// The seconds in which requests began: the order's length. Requests under way at the end are
+    /// waited for.
     pub seconds: f64,
     /// Operations that succeeded within that time.
     pub in_time: u64,
-    /// Of operations that succeeded; counted from the intended time where there is a schedule.
+    /// The latencies of operations that succeeded; counted from the intended time where there is a
+    /// schedule.
     pub latencies: Latencies,
-    /// Consecutive slices of [`crate::INTERVAL_MS`], the last one only if it was whole.
+    /// The consecutive slices of [`crate::INTERVAL_MS`], the last one only if it was whole.
     pub intervals: Vec<Interval>,
     /// Operations that failed.
     pub errors: u64,
-    /// Why the first of them did.
+    /// The reason why the first of them failed.
     pub first_error: Option<String>,
     /// Operations that the schedule called for; None: a closed loop.
     pub scheduled: Option<u64>,
-    /// How much later than intended requests left, while their connection had room: the
-    /// generator's own fault. Empty in a closed loop.
+    /// The delay with which requests left after their intended time, while their connection had
+    /// room: the generator's own fault. Empty in a closed loop.
     pub lateness: Latencies,
-    /// Written to sockets and read from them. 0 where a driver owns the sockets.
+    /// The bytes written to sockets and read from them. 0 where a driver owns the sockets.
     pub bytes: u64,
-    /// By the generator's process, from the order to here.
+    /// The usage of the generator's process, from the order to here.
     pub used: Used,
 }
 
 /// A slice of time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Interval {
-    /// Operations that ended in it.
+    /// The operations that ended in the slice.
     pub ops: u64,
-    /// Their mean latency, in µs.
+    /// The mean latency, in µs.
     pub mean_us: f64,
 }
 
 impl Answer {
-    /// Of nothing.
+    /// Makes an empty answer.
     ///
     /// # Errors
     /// None in practice: the histogram's bounds are constants.
@@ -119,7 +122,7 @@ impl Answer {
         })
     }
 
-    /// As if this order and the other had been one, the other after this.
+    /// Adds another answer, as if both orders had been one, the other after this.
     ///
     /// # Errors
     /// None in practice: all histograms have one shape.

@@ -1,4 +1,4 @@
-//! When a thread that does one thing at a time begins the next.
+//! The pace of a thread that does one thing at a time.
 
 use std::{thread, time::Duration};
 
@@ -7,14 +7,14 @@ use crate::{schedule::Schedule, tally::Tally, threads::Run};
 /// A thread's pace.
 #[derive(Debug)]
 pub struct Pace {
-    /// None: the next begins when the last has ended.
+    /// The schedule. None: the next request begins when the last has ended.
     schedule: Option<Schedule>,
-    /// When the last has ended.
+    /// The time when the last request has ended.
     free_ns: u64,
 }
 
 impl Pace {
-    /// For one of so many threads, which share a rate.
+    /// Makes the pace of one of this number of threads, which share a rate.
     pub fn new(rate: Option<f64>, thread: usize, threads: usize) -> Self {
         let (thread, threads) = (thread as f64, threads as f64);
         Self {
@@ -23,7 +23,7 @@ impl Pace {
         }
     }
 
-    /// An order begins.
+    /// Begins an order.
     pub fn restart(&mut self, run: &Run, tally: &mut Tally) {
         self.free_ns = 0;
         if let Some(schedule) = &mut self.schedule {
@@ -47,7 +47,7 @@ impl Pace {
             return (now_ns < run.end_ns).then_some(now_ns);
         };
         let due_ns = schedule.next_ns();
-        // What was due before the end leaves after it, if it had to wait.
+        // A request that was due before the end leaves after it, if it had to wait.
         if due_ns >= run.end_ns || run.is_drained(now_ns) {
             return None;
         }
@@ -59,7 +59,7 @@ impl Pace {
         Some(due_ns)
     }
 
-    /// It has ended.
+    /// Notes that the request has ended.
     pub fn end(&mut self, run: &Run) -> u64 {
         self.free_ns = run.now_ns();
         self.free_ns

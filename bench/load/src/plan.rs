@@ -1,15 +1,14 @@
-//! Who does what: a job's operations, connections and targets dealt out to threads.
+//! The division of work: a job's operations, connections and targets dealt out to threads.
 //!
-//! A *group* is the connections that mix, or those of one operation. A *line* is what a group
-//! has on one thread towards one target. Connections are dealt so that every thread has as many
-//! as every other, every group reaches every target, and, where there are enough of them, from
-//! every thread.
+//! A *group* is the connections that mix, or those of one operation. A *line* is a group's part on
+//! one thread towards one target. Connections are dealt so that every thread has as many as every
+//! other, every group reaches every target, and, where there are enough of them, from every thread.
 
 use anyhow::ensure;
 
 use crate::{keys::random::Random, workload::Job};
 
-/// Operations and how often each.
+/// The operations and their weights.
 #[derive(Clone, Debug)]
 pub struct Mix {
     /// The operation's number, and the sum of the weights up to it.
@@ -44,16 +43,17 @@ impl Mix {
 /// Connections that do the same.
 #[derive(Clone, Debug)]
 pub struct Group {
-    /// How many.
+    /// The number of connections.
     pub connections: usize,
-    /// What they do.
+    /// The operations that they do.
     pub mix: Mix,
 }
 
-/// The groups of a job: one for each operation with connections of its own, and those that mix.
+/// Returns the groups of a job: one for each operation with connections of its own, and those that
+/// mix.
 ///
 /// # Errors
-/// When an operation claims connections that are not there, or some have nothing to do.
+/// An operation claims connections that are not there, or some have nothing to do.
 pub fn groups(job: &Job) -> anyhow::Result<Vec<Group>> {
     let mut groups = Vec::new();
     let mut left = job.connections;
@@ -91,16 +91,16 @@ pub fn groups(job: &Job) -> anyhow::Result<Vec<Group>> {
 pub struct Seat {
     /// The thread that has it.
     pub thread: usize,
-    /// What it belongs to.
+    /// The group to which the connection belongs.
     pub group: usize,
-    /// Where it goes.
+    /// The target to which it goes.
     pub target: usize,
 }
 
-/// A seat for every connection of these groups.
+/// Returns a seat for every connection of these groups.
 ///
 /// # Errors
-/// When there are fewer connections than threads, or a group has fewer than there are targets.
+/// There are fewer connections than threads, or a group has fewer than there are targets.
 pub fn seats(groups: &[Group], threads: usize, targets: usize) -> anyhow::Result<Vec<Seat>> {
     ensure!(threads > 0, "no threads");
     ensure!(targets > 0, "no targets");

@@ -1,4 +1,4 @@
-//! Before and after: tables, rows, and the database's version.
+//! Preparation and clean-up: tables, rows, and the database's version.
 
 use std::net::SocketAddr;
 
@@ -23,17 +23,17 @@ const DEPTH: usize = 32;
 /// Longer than any fill that makes sense before a measurement.
 const LIMIT_SECONDS: f64 = 1_800.0;
 
-/// Of values; who reads them does not look at them.
+/// The seed of the values that fill; readers do not look at them.
 const SEED: Seed = Seed {
     value: 1,
     number: 0,
 };
 
-/// Makes the tables anew on every target (a run that was killed may have left its own), and runs the operation `fill` once for every key, at the
-/// key's target.
+/// Makes the tables anew on every target (a run that was killed may have left its own), and runs
+/// the operation `fill` once for every key, at the key's target.
 ///
 /// # Errors
-/// When the database refuses anything.
+/// The database refuses anything.
 pub fn prepare(
     job: &Job,
     targets: &[SocketAddr],
@@ -64,10 +64,10 @@ pub fn clear(
     ask_all(&job.clear, targets, credentials)
 }
 
-/// What a Cassandra, or what passes for one, says it is.
+/// Returns the version that a Cassandra, or a database that acts as one, reports.
 ///
 /// # Errors
-/// When it does not answer.
+/// The database does not answer.
 pub fn version_of_cassandra(
     target: SocketAddr,
     credentials: Option<&Credentials>,

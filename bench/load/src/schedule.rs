@@ -1,4 +1,4 @@
-//! When requests are due: arithmetic, so that nothing is queued however late one is.
+//! The times at which requests are due: arithmetic, so that nothing is queued however late one is.
 
 /// A constant rate. Times are ns since the order began.
 #[derive(Clone, Debug)]
@@ -9,7 +9,8 @@ pub struct Schedule {
 }
 
 impl Schedule {
-    /// So many in a second; the first one after this part (0 to 1) of an interval.
+    /// Makes a schedule of this many requests in a second; the first one after this part (0 to 1)
+    /// of an interval.
     pub fn new(rate: f64, phase: f64) -> Self {
         Self {
             interval_ns: 1e9 / rate,
@@ -18,22 +19,22 @@ impl Schedule {
         }
     }
 
-    /// From the beginning.
+    /// Restarts the schedule from the beginning.
     pub fn restart(&mut self) {
         self.taken = 0;
     }
 
-    /// When the next one is due.
+    /// Returns the time when the next request is due.
     pub fn next_ns(&self) -> u64 {
         ((self.taken as f64 + self.phase) * self.interval_ns) as u64
     }
 
-    /// The next one is sent.
+    /// Notes that the next request is sent.
     pub fn advance(&mut self) {
         self.taken += 1;
     }
 
-    /// How many are due before this.
+    /// Returns the number of requests that are due before this.
     pub fn due_before(&self, end_ns: u64) -> u64 {
         let after_first = end_ns as f64 / self.interval_ns - self.phase;
         after_first.ceil().max(0.0) as u64

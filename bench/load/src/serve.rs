@@ -1,4 +1,4 @@
-//! What a generator does with its standard input.
+//! The work of a generator: it carries out the orders on its standard input.
 
 use std::io::{BufRead, Write, stdin, stdout};
 

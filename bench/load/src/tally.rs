@@ -8,12 +8,12 @@ use crate::{
 
 const INTERVAL_NS: u64 = INTERVAL_MS * 1_000_000;
 
-/// What one thread did. Times are ns since the order began.
+/// The counts of one thread. Times are ns since the order began.
 #[derive(Debug)]
 pub struct Tally {
-    /// Successful operations.
+    /// The latencies of successful operations.
     pub latencies: Latencies,
-    /// See [`Answer::lateness`].
+    /// The same as in [`Answer::lateness`].
     pub lateness: Latencies,
     /// See [`Answer::bytes`].
     pub bytes: u64,
@@ -33,7 +33,7 @@ struct Slice {
 }
 
 impl Tally {
-    /// Of nothing, with room for so long.
+    /// Makes an empty tally, with room for an order of this length.
     ///
     /// # Errors
     /// None in practice: the histogram's bounds are constants.
@@ -56,7 +56,7 @@ impl Tally {
         let took = now_ns.saturating_sub(intended_ns);
         self.latencies.record(took);
         self.in_time += u64::from(now_ns <= self.order_ns);
-        // What ends behind the last whole slice is in none.
+        // An operation that ends behind the last whole slice is in none.
         let slice = self.slices.get_mut((now_ns / INTERVAL_NS) as usize);
         if let Some(slice) = slice {
             slice.ops += 1;

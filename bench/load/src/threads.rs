@@ -17,14 +17,14 @@ use crate::{order::Answer, tally::Tally};
 /// Threads are made before the clock starts: all of a thousand are there by then.
 const HEAD_START: Duration = Duration::from_millis(5);
 
-/// For so long after an order's end, what was due before it may still leave.
+/// The time after an order's end in which requests that were due before may still leave.
 const DRAIN_NS: u64 = 10_000_000_000;
 
 /// An order under way, as all of its threads see it.
 #[derive(Debug)]
 pub struct Run {
     start: Instant,
-    /// No operation begins after so long.
+    /// The time after which no operation begins.
     pub end_ns: u64,
     stopped: AtomicBool,
 }
@@ -35,7 +35,7 @@ impl Run {
         self.at_ns(Instant::now())
     }
 
-    /// When this was, in ns since the order began.
+    /// Returns a time in ns since the order began.
     pub fn at_ns(&self, then: Instant) -> u64 {
         let since = then.saturating_duration_since(self.start);
         since.as_secs() * 1_000_000_000 + u64::from(since.subsec_nanos())

@@ -1,5 +1,5 @@
-//! What the kernel accounted to this process: getrusage(2), which, unlike /proc, keeps what
-//! threads used that have ended since.
+//! The kernel's account of this process: getrusage(2), which, unlike /proc, keeps the usage of
+//! threads that have ended since.
 
 use anyhow::Context;
 use nix::sys::{
@@ -51,7 +51,7 @@ impl Used {
         }
     }
 
-    /// Both together.
+    /// Adds the usage of another.
     pub fn add(&mut self, other: &Self) {
         self.user_us += other.user_us;
         self.system_us += other.system_us;
@@ -59,7 +59,7 @@ impl Used {
         self.involuntary_switches += other.involuntary_switches;
     }
 
-    /// CPU time, in µs.
+    /// Returns the CPU time, in µs.
     pub fn cpu_us(&self) -> u64 {
         self.user_us + self.system_us
     }

@@ -1,6 +1,6 @@
-//! What requests carry: keys in their forms, and bytes that are cheap and never the same twice
-//! in a row (a slice of a pool of random bytes; compression finds as little as in real data of
-//! that kind, and nothing is computed per byte).
+//! The contents of requests: keys in their forms, and bytes that are cheap and never the same twice
+//! in a row (a slice of a pool of random bytes; compression finds as little as in real data of that
+//! kind, and nothing is computed per byte).
 
 use std::{
     sync::Arc,
@@ -20,10 +20,10 @@ const POOL_BYTES: usize = 64 << 10;
 const THREAD_SHIFT: u32 = 40;
 const GENERATOR_SHIFT: u32 = 50;
 
-/// What texts are made of: 64 of them, so that a byte gives one.
+/// The letters of texts: 64 of them, so that a byte gives one.
 const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 
-/// A thread's values.
+/// The values of a thread.
 #[derive(Clone, Debug)]
 pub struct Values {
     pool: Arc<Pool>,
@@ -39,7 +39,7 @@ struct Pool {
 }
 
 impl Values {
-    /// For this job.
+    /// Makes the values for this job.
     pub fn new(job: &Job, seed: u64) -> Self {
         let longest = job.operations.iter().flat_map(|o| &o.steps);
         let longest = longest.flat_map(binds).map(length).max().unwrap_or(0);
@@ -56,7 +56,7 @@ impl Values {
         }
     }
 
-    /// The same pool, other values: for this thread.
+    /// Makes other values from the same pool for this thread.
     #[must_use]
     pub fn for_thread(&self, seed: Seed, thread: u64) -> Self {
         Self {
@@ -103,19 +103,19 @@ impl Values {
         }
     }
 
-    /// From 0 up to, and without, this.
+    /// Returns an int from 0 up to, and without, this.
     pub fn int(&mut self, below: i32) -> i32 {
         let below = u64::try_from(below).unwrap_or(1);
         i32::try_from(self.random.below(below)).unwrap_or(0)
     }
 
-    /// One more than the last.
+    /// Returns a bigint, one more than the last.
     pub fn bigint(&mut self) -> i64 {
         self.counter += 1;
         self.counter
     }
 
-    /// Random, version 4 (RFC 9562 §5.4).
+    /// Returns a random uuid, version 4 (RFC 9562 §5.4).
     pub fn uuid(&mut self) -> [u8; 16] {
         let random = (u128::from(self.random.number()) << 64) | u128::from(self.random.number());
         let cleared = random & !(0xF << 76) & !(0x3 << 62);
@@ -130,7 +130,7 @@ impl Values {
 /// cassandra-stress's keys have ten.
 const KEY_DIGITS: usize = 10;
 
-/// Of now.
+/// Returns the present time in ms.
 pub fn now_ms() -> i64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     since.map_or(0, |d| i64::try_from(d.as_millis()).unwrap_or(i64::MAX))
@@ -140,7 +140,7 @@ fn cut(pool: &[u8], from: usize, bytes: usize) -> &[u8] {
     pool.get(from..from + bytes).unwrap_or_default()
 }
 
-/// Decimal, with zeros in front up to so many digits.
+/// Writes a number in decimal, with zeros in front up to this many digits.
 fn put_digits(number: u64, at_least: usize, out: &mut Vec<u8>) {
     // u64::MAX has twenty digits.
     let mut digits = [b'0'; 20];
@@ -188,7 +188,7 @@ pub fn binds(step: &Step) -> Vec<Bind> {
     }
 }
 
-/// Of the values in a step's request.
+/// Returns the bytes of the values in a step's request.
 pub fn bytes(step: &Step) -> usize {
     let count = match step {
         Step::Statement { .. } => 1,

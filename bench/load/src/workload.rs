@@ -1,4 +1,4 @@
-//! Workload files: what is asked, how often, and who asked it first.
+//! Workload files: the requests, their rates, and the origin of each workload.
 //!
 //! `bench/workloads/NAME.toml` is one [`Workload`]; each of its variants becomes a [`Job`].
 
@@ -14,36 +14,36 @@ use serde::{Deserialize, Serialize};
 pub struct Workload {
     /// The file's name without its ending.
     pub name: String,
-    /// One line.
+    /// The title, in one line.
     pub title: String,
-    /// Where it comes from.
+    /// The origin of the workload.
     pub origin: Origin,
-    /// Figures of others for it.
+    /// The figures that others have published for it.
     pub published: Vec<Published>,
-    /// Its variants, at least one.
+    /// The variants, at least one.
     pub variants: Vec<Variant>,
 }
 
-/// Where a workload comes from.
+/// The origin of a workload.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Origin {
     /// `cassandra-stress 5.0`, `YCSB core workloads`, …
     pub name: String,
-    /// Where it is described.
+    /// The URL of its description.
     pub url: String,
-    /// What was changed for a machine like ours; empty: nothing.
+    /// The changes for a machine like ours; empty: none.
     #[serde(default)]
     pub changed: String,
 }
 
-/// A figure that somebody else published, on other hardware.
+/// A figure that somebody else has published, on other hardware.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Published {
-    /// Of one variant; None: of all.
+    /// The variant to which the figure belongs; None: it belongs to all.
     pub variant: Option<String>,
-    /// What was measured.
+    /// The system that was measured.
     pub system: String,
     /// Operations in a second.
     pub op_s: Option<f64>,
@@ -53,29 +53,29 @@ pub struct Published {
     pub p99_ms: Option<f64>,
     /// Mean latency, in ms.
     pub mean_ms: Option<f64>,
-    /// What it ran on, as far as is said.
+    /// The hardware, as far as it is stated.
     pub hardware: String,
-    /// Where it is published.
+    /// The URL of the publication.
     pub url: String,
 }
 
-/// One experiment's worth of a workload.
+/// A workload's part for one experiment.
 #[derive(Clone, Debug)]
 pub struct Variant {
-    /// Unique among all workloads: the workload's name, and the variant's where there are
+    /// The id, unique among all workloads: the workload's name, and the variant's where there are
     /// several (`kv-192-16`).
     pub id: String,
-    /// What is to answer.
+    /// The kind of database.
     pub database: Database,
-    /// How many of them (embedded nodes only).
+    /// The number of databases (embedded nodes only).
     pub nodes: usize,
-    /// What lies between clients and databases.
+    /// The topology between clients and databases.
     pub topology: Topology,
     /// The paths that are compared with `direct`; none: all that can be.
     pub paths: Vec<String>,
-    /// Part of `--quick`.
+    /// Whether the variant is part of `--quick`.
     pub quick: bool,
-    /// What the generator does.
+    /// The generator's job.
     pub job: Job,
 }
 
@@ -86,7 +86,7 @@ impl Variant {
     }
 }
 
-/// What answers.
+/// The kind of a database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Database {
@@ -100,23 +100,23 @@ pub enum Database {
     Listener,
 }
 
-/// What lies between clients and databases.
+/// The topology between clients and databases.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Topology {
-    /// Nothing: all live on this host.
+    /// Nothing is in between: all are on this host.
     #[default]
     Host,
-    /// A gateway, for each way one of its own: network namespaces joined by veth.
+    /// A gateway is in between, for each way one of its own: network namespaces joined by veth.
     Gateway,
 }
 
-/// All that a generator needs to know.
+/// The job of a generator.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Job {
-    /// What is spoken.
+    /// The protocol.
     pub protocol: Protocol,
-    /// By whom.
+    /// The client.
     pub client: Client,
     /// Threads, at least 1.
     pub threads: usize,
@@ -124,143 +124,149 @@ pub struct Job {
     pub connections: usize,
     /// Requests in flight on a connection, at least 1.
     pub depth: usize,
-    /// Threads with one request in flight wait by epoll, too; see [`Job::blocks`].
+    /// Whether threads with one request in flight wait by epoll, too; see [`Job::blocks`].
     pub nonblocking: bool,
-    /// Operations in a second in all; None: a closed loop.
+    /// The operations in a second in all; None: a closed loop.
     pub rate: Option<f64>,
-    /// What keys there are and how they are chosen.
+    /// The keys, and how they are chosen.
     pub keys: Keys,
     /// Statements that make the tables (CQL), run once before anything else.
     pub create: Vec<String>,
-    /// Statements that take them away.
+    /// Statements that take the tables away.
     pub clear: Vec<String>,
     /// The operation that is run once for every key before anything is measured.
     pub fill: Option<String>,
-    /// At least one.
+    /// The operations, at least one.
     pub operations: Vec<Operation>,
 }
 
 impl Job {
-    /// Each thread has one connection with one request in flight, and `read` itself waits, which
-    /// saves a call. All others' sockets are O_NONBLOCK from the first byte on, as a driver's are.
+    /// Whether each thread has one connection with one request in flight, so that `read` itself
+    /// waits, which saves a call. All others' sockets are O_NONBLOCK from the first byte on, as a
+    /// driver's are.
     pub fn blocks(&self) -> bool {
         let is_alone = self.depth == 1 && self.connections <= self.threads;
         self.client == Client::Raw && is_alone && !self.nonblocking
     }
 }
 
-/// What is spoken.
+/// A protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Protocol {
-    /// Native protocol v4 (raw) or what the driver speaks.
+    /// The native protocol v4 (raw) or the driver's version.
     Cql,
-    /// RESP2.
+    /// The protocol of Redis, RESP2.
     Redis,
-    /// Nothing: an operation is a `connect()`.
+    /// No protocol: an operation is a `connect()`.
     Connect,
 }
 
-/// Who speaks.
+/// A kind of client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Client {
-    /// Sockets, and nothing in the way.
+    /// Sockets, and nothing in between.
     Raw,
-    /// A driver as applications have it: `scylla`, `redis`.
+    /// A driver as applications use it: `scylla`, `redis`.
     Driver,
 }
 
-/// Keys.
+/// The keys of a job.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Keys {
-    /// How many there are before anything is measured.
+    /// The number of keys before anything is measured.
     pub count: u64,
-    /// How they are chosen.
+    /// The choice of keys.
     pub distribution: Distribution,
 }
 
-/// How keys are chosen.
+/// The choice of keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Distribution {
-    /// All alike.
+    /// Every key is as likely as every other.
     Uniform,
-    /// A few often: YCSB's scrambled zipfian, constant 0.99.
+    /// A few keys are frequent: YCSB's scrambled zipfian, constant 0.99.
     Zipfian,
-    /// As zipfian, the newest most often.
+    /// Keys are as frequent as with zipfian, the newest most often.
     Latest,
-    /// One after the other, round and round.
+    /// Keys come one after the other, round and round.
     Sequential,
 }
 
-/// One kind of operation. It is done when its last step is answered; that is one latency.
+/// A kind of operation. An operation is done when its last step is answered; that is one latency.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Operation {
-    /// Unique in its workload.
+    /// The name, unique in its workload.
     pub name: String,
-    /// Its share among the operations of the connections that mix.
+    /// The share among the operations of the connections that mix.
     #[serde(default)]
     pub weight: u32,
-    /// Connections that do nothing else (writers, readers); 0: it is mixed by weight.
+    /// The number of connections that do nothing else (writers, readers); 0: the operation is mixed
+    /// by weight.
     #[serde(default)]
     pub connections: usize,
-    /// A new key each time, beyond those that are there (inserts); otherwise an existing one.
+    /// Whether each key is a new one, beyond those that are there (inserts); otherwise it is an
+    /// existing one.
     #[serde(default)]
     pub new_key: bool,
-    /// One after the other, all with the same key; none where an operation is a `connect()`.
+    /// The steps, one after the other, all with the same key; none where an operation is a
+    /// `connect()`.
     #[serde(default)]
     pub steps: Vec<Step>,
 }
 
 impl Operation {
-    /// Whether it is done at all: another one is there for the sake of [`Job::fill`].
+    /// Whether the operation is done at all: an inactive one is there for the sake of
+    /// [`Job::fill`].
     pub fn is_active(&self) -> bool {
         self.weight > 0 || self.connections > 0
     }
 }
 
-/// One request and its response.
+/// A request and its response.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Step {
     /// A prepared statement.
     Statement {
-        /// Its text.
+        /// The statement's text.
         cql: String,
-        /// One for each `?`.
+        /// The binds, one for each `?`.
         #[serde(default)]
         bind: Vec<Bind>,
     },
     /// The same statement several times in one batch, with values of their own (the key is the
     /// operation's in all of them unless `keys` is true).
     Batch {
-        /// Its text.
+        /// The statement's text.
         cql: String,
-        /// One for each `?`.
+        /// The binds, one for each `?`.
         bind: Vec<Bind>,
-        /// How many times.
+        /// The number of statements.
         count: usize,
-        /// With a batch log.
+        /// Whether the batch has a batch log.
         #[serde(default)]
         logged: bool,
-        /// Each with a key of its own.
+        /// Whether each statement has a key of its own.
         #[serde(default)]
         keys: bool,
     },
     /// Commands of Redis, sent together; each element of a command is a text or a bind.
     Redis {
-        /// Words of one command: `["SET", "{key}", "{value:64}"]`.
+        /// The words of one command: `["SET", "{key}", "{value:64}"]`.
         command: Vec<String>,
-        /// How many times, each with a key of its own, in one pipeline.
+        /// The number of commands, each with a key of its own, in one pipeline.
         #[serde(default = "one")]
         count: usize,
     },
 }
 
-/// A value. In files: `key`, `key:text`, `value:34`, `text:12`, `int:1000`, `bigint`, `uuid`, `now`.
+/// A kind of value. In files: `key`, `key:text`, `value:34`, `text:12`, `int:1000`, `bigint`,
+/// `uuid`, `now`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub enum Bind {
@@ -268,9 +274,9 @@ pub enum Bind {
     Key,
     /// The key as text of YCSB's form: `user` and digits.
     KeyText,
-    /// So many bytes.
+    /// A value of this many bytes.
     Value(usize),
-    /// So many characters.
+    /// A text of this many characters.
     Text(usize),
     /// An int from 0 up to, and without, this.
     Int(i32),

@@ -68,7 +68,7 @@ fn connects_are_runs_of_the_connect_hook() {
         });
         assert!(refused.unwrap());
     };
-    // What ran before the start does not count.
+    // Runs before the start do not count.
     connect(CONNECTIONS / 2);
     let counter = Counter::start(process::id()).unwrap();
     connect(CONNECTIONS);

@@ -25,7 +25,7 @@ impl Peer for CqlProxy {
         traffic == Traffic::Cql
     }
 
-    /// As far as its `--max-protocol-version` goes by default.
+    /// The versions up to the default of `--max-protocol-version`.
     fn cql_versions(&self) -> Option<RangeInclusive<u8>> {
         Some(3..=4)
     }
@@ -50,8 +50,8 @@ impl Peer for CqlProxy {
     }
 }
 
-/// Its defaults otherwise; no log of requests, no health check. The login goes by environment,
-/// because a command line is for everyone to see.
+/// Launches it with its defaults otherwise; no log of requests, no health check. The login goes by
+/// environment, because a command line is for everyone to see.
 fn launch(found: &Found, setup: &Setup, front: SocketAddr, backend: SocketAddr) -> Launch {
     let mut env = vec![("DATABASE_TYPE", "cassandra".to_owned())];
     if let Some((user, password)) = &setup.credentials {

@@ -72,7 +72,7 @@ impl Peer for Envoy {
     }
 }
 
-/// Of `commit/1.40.0/Clean/RELEASE/BoringSSL`, the number.
+/// Returns the number in `commit/1.40.0/Clean/RELEASE/BoringSSL`.
 fn release(version: String) -> String {
     match version.split('/').nth(1) {
         Some(number) => number.to_owned(),
@@ -80,9 +80,9 @@ fn release(version: String) -> String {
     }
 }
 
-/// As its page on benchmarks says: threads by default (one for each core), no circuit breaker;
-/// and as its page on threads says for few connections that live long: balanced exactly. There
-/// is no access log; TCP_NODELAY is its default.
+/// Writes the configuration as Envoy's page on benchmarks recommends: threads by default (one for
+/// each core), no circuit breaker; and as its page on threads recommends for few connections that
+/// live long: balanced exactly. There is no access log; TCP_NODELAY is its default.
 fn configuration(fronts: &[SocketAddr], backends: &[SocketAddr]) -> Value {
     let listeners: Vec<_> = fronts
         .iter()

@@ -1,4 +1,4 @@
-//! Which binary a peer is, and what version.
+//! The search for a peer's binary and its version.
 
 use std::{
     env,
@@ -16,40 +16,42 @@ use crate::overrides::Overrides;
 /// Pause between two looks at a process that is awaited.
 pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(10);
 
-/// A daemon's folders, which a user's PATH often lacks.
+/// The folders of daemons, which a user's PATH often lacks.
 const DAEMON_FOLDERS: [&str; 2] = ["/usr/sbin", "/usr/local/sbin"];
-/// For a binary to tell its version; a wrapper script on a cold disk takes a second or two.
+/// The time limit for a binary to tell its version; a wrapper script on a cold disk takes a second
+/// or two.
 const ANSWER_LIMIT: Duration = Duration::from_secs(20);
-/// What is read of it. Less than a pipe holds, so a binary that says more does not block us.
+/// The most bytes that are read of its answer. That is less than a pipe holds, so a binary that
+/// says more does not block us.
 const ANSWER_BYTES: u64 = 32 << 10;
 
-/// How a peer's binary is called, and where it is to be had.
+/// A peer's binary, and its source.
 #[derive(Clone, Copy, Debug)]
 pub struct Binary {
-    /// File names to look for on PATH, the first wins.
+    /// The file names to look for on PATH; the first wins.
     pub names: &'static [&'static str],
-    /// Arguments that make it tell its version; None: it has no such thing.
+    /// The arguments that make it tell its version; None: there are none.
     pub version_args: Option<&'static [&'static str]>,
     /// The word before the version in its answer.
     pub version_after: &'static str,
-    /// How to get it, for the message when it is not there.
+    /// The source of the binary, for the message when it is not there.
     pub from: &'static str,
 }
 
 /// A binary that is there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
-    /// Where.
+    /// The binary's path.
     pub path: PathBuf,
-    /// As it says; None: it does not.
+    /// The version that it reports; None: it reports none.
     pub version: Option<String>,
 }
 
-/// Why a peer cannot be compared on this host.
+/// The reason why a peer cannot be compared on this host.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{why}")]
 pub struct Absent {
-    /// For reports, and what to do about it.
+    /// The reason for reports, and advice.
     pub why: String,
 }
 
@@ -81,7 +83,7 @@ pub(crate) fn find(name: &str, binary: &Binary, overrides: &Overrides) -> Result
     Ok(Found { path, version })
 }
 
-/// What a binary prints, on both outputs; None: it could not be run or took too long.
+/// Returns a binary's output on both streams; None: it could not be run or took too long.
 pub(crate) fn ask(path: &Path, args: &[&str]) -> Option<String> {
     let mut child = Command::new(path)
         .args(args)
@@ -120,7 +122,8 @@ fn word_after(text: &str, marker: &str) -> Option<String> {
     rest.split_whitespace().next().map(str::to_owned)
 }
 
-/// What a shell would run: a word without a slash is looked for on PATH, and not in this folder.
+/// Returns the file that a shell would run: a word without a slash is looked for on PATH, and not
+/// in this folder.
 fn named(folders: &OsStr, path: &Path) -> Result<PathBuf, String> {
     let is_bare = !path.as_os_str().as_encoded_bytes().contains(&b'/');
     match is_bare {
@@ -196,7 +199,7 @@ mod tests {
         assert!(looks("underpass-peer").is_err(), "nobody may execute it");
         fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).unwrap();
         assert_eq!(looks("underpass-peer"), Ok(file.clone()));
-        // With a slash it is a path, from here.
+        // A word with a slash is a path, from here.
         let absent = looks("./underpass-peer").unwrap_err();
         assert_eq!(absent, "is not an executable file");
         assert_eq!(looks(file.to_str().unwrap()), Ok(file));

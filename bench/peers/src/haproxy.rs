@@ -48,7 +48,7 @@ impl Peer for Haproxy {
         Ok(Plan {
             launches: vec![Launch {
                 program: found.path.clone(),
-                // In the foreground, and nothing but what the file says.
+                // It runs in the foreground, with nothing but the file's settings.
                 args: vec!["-db".into(), "-f".into(), file.clone().into()],
                 files: vec![(file, configuration(&fronts, &setup.backends))],
                 ..Launch::default()

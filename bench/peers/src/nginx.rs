@@ -16,15 +16,15 @@ use crate::{
     setup::{Setup, Traffic},
 };
 
-/// Where Debian's modules are, when the binary does not say where it looks.
+/// The folder of Debian's modules, for a binary that does not say where it looks.
 const MODULES: &str = "/usr/lib/nginx/modules";
 const MODULE: &str = "ngx_stream_module.so";
-/// A proxied connection is two of nginx's.
+/// The most connections of a worker: a proxied connection is two of nginx's.
 const WORKER_CONNECTIONS: u32 = 2 * MAX_CONNECTIONS;
-/// And a worker has some descriptors of its own.
+/// The most descriptors of a worker, which has some of its own.
 const WORKER_DESCRIPTORS: u32 = WORKER_CONNECTIONS + 256;
 
-/// nginx, `stream`: any TCP.
+/// The peer nginx with `stream`: any TCP.
 pub(crate) struct Nginx;
 
 impl Peer for Nginx {
@@ -78,7 +78,8 @@ impl Peer for Nginx {
                 args: vec![
                     "-p".into(),
                     setup.folder.clone().into(),
-                    // Before the file is read, too: otherwise it opens /var/log/nginx/error.log.
+                    // Given before the file is read, too: otherwise it opens
+                    // /var/log/nginx/error.log.
                     "-e".into(),
                     "stderr".into(),
                     "-c".into(),
@@ -92,7 +93,7 @@ impl Peer for Nginx {
     }
 }
 
-/// Where `stream` is.
+/// The place of the `stream` module.
 #[derive(Debug, PartialEq, Eq)]
 enum Module {
     BuiltIn,
@@ -107,8 +108,8 @@ fn module(binary: &Path) -> Module {
     )
 }
 
-/// From what `nginx -V` says. A binary that says nothing is taken for one that has it: it will
-/// say itself what it lacks.
+/// Finds the module in the output of `nginx -V`. A binary that prints nothing counts as one that
+/// has it: it will report itself what it lacks.
 fn module_of(said: &str, exists: impl Fn(&Path) -> bool) -> Module {
     let mut flags = said.split_whitespace();
     if !said.contains("--with-stream=dynamic") {

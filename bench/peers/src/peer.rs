@@ -1,4 +1,4 @@
-//! What a peer has to say of itself.
+//! A peer's description of itself.
 
 use std::ops::RangeInclusive;
 
@@ -14,10 +14,10 @@ use crate::{
 
 /// A proxy that underpass is compared with.
 pub trait Peer: Sync {
-    /// As in `--peer-bin NAME=PATH` and in reports.
+    /// Returns the name in `--peer-bin NAME=PATH` and in reports.
     fn name(&self) -> &'static str;
 
-    /// One line: how bytes travel through it.
+    /// Describes in one line how bytes travel through it.
     fn about(&self) -> &'static str;
 
     /// Whether it can carry this.
@@ -31,19 +31,19 @@ pub trait Peer: Sync {
     /// The native protocol versions that clients can speak through it; None: it does not look.
     fn cql_versions(&self) -> Option<RangeInclusive<u8>>;
 
-    /// How its binary is called, and where it is to be had.
+    /// Describes its binary, and the binary's source.
     fn binary(&self) -> Binary;
 
-    /// What is to be started for `setup`, as its own documentation recommends.
+    /// Plans what is to be started for `setup`, as its own documentation recommends.
     ///
     /// # Errors
-    /// It cannot do that, or there is no free port.
+    /// The peer cannot do that, or there is no free port.
     fn plan(&self, found: &Found, setup: &Setup, ports: &mut Ports) -> anyhow::Result<Plan>;
 
-    /// Looks for it on this host.
+    /// Looks for the peer on this host.
     ///
     /// # Errors
-    /// It is not there, and why.
+    /// The peer is not there, with the reason.
     fn find(&self, overrides: &Overrides) -> Result<Found, Absent> {
         find::find(self.name(), &self.binary(), overrides)
     }

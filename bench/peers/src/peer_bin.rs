@@ -1,4 +1,4 @@
-//! `--peer-bin NAME=PATH`, read.
+//! The option `--peer-bin NAME=PATH`, parsed.
 
 use std::{collections::BTreeMap, path::PathBuf};
 
@@ -10,15 +10,15 @@ pub enum BadOverride {
     /// There is no `=`, or nothing on a side of it.
     #[error("--peer-bin {0:?}: it has to be NAME=PATH, as in haproxy=/opt/haproxy/haproxy")]
     Form(String),
-    /// No peer is called so.
+    /// No peer has this name.
     #[error("--peer-bin {name}=…: no peer is called that; there are {known}")]
     Unknown {
-        /// What was given.
+        /// The name that was given.
         name: String,
-        /// Those that there are.
+        /// The known names.
         known: String,
     },
-    /// Two paths for one peer.
+    /// A peer has two paths.
     #[error("--peer-bin {0}=… is given twice")]
     Twice(String),
 }

@@ -1,4 +1,4 @@
-//! What is to be started: pure, so that a peer's configuration can be tested as text.
+//! The plan of what is to be started: pure, so that a peer's configuration can be tested as text.
 
 use std::{
     ffi::OsString,
@@ -15,20 +15,21 @@ pub(crate) const MAX_CONNECTIONS: u32 = 2048;
 /// Processes, and where they will listen.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// For each backend, in the same order.
+    /// The fronts for each backend, in the same order.
     pub fronts: Vec<SocketAddr>,
-    /// All run at the same time.
+    /// The processes, which all run at the same time.
     pub launches: Vec<Launch>,
 }
 
-/// One process that stays in the foreground.
+/// A process that stays in the foreground.
 #[derive(Clone, Default)]
 pub struct Launch {
     /// The binary.
     pub program: PathBuf,
-    /// Its arguments.
+    /// The program's arguments.
     pub args: Vec<OsString>,
-    /// Added to our own environment; it may hold passwords, which a command line would show.
+    /// The variables that are added to our own environment; they may hold passwords, which a
+    /// command line would show.
     pub env: Vec<(&'static str, String)>,
     /// Files to write first, with absolute paths.
     pub files: Vec<(PathBuf, String)>,
@@ -56,7 +57,7 @@ pub struct Ports {
 }
 
 impl Ports {
-    /// Of this address.
+    /// Finds ports of this address.
     #[must_use]
     pub fn of(host: Ipv4Addr) -> Self {
         Self {
@@ -65,7 +66,7 @@ impl Ports {
         }
     }
 
-    /// A port that nobody uses.
+    /// Returns a port that nobody uses.
     ///
     /// # Errors
     /// There is none.
@@ -76,10 +77,10 @@ impl Ports {
         Ok(address)
     }
 
-    /// One for each of `backends`.
+    /// Returns a port for each of `backends`.
     ///
     /// # Errors
-    /// There are too few.
+    /// There are too few ports.
     pub fn take_for(&mut self, backends: &[SocketAddr]) -> io::Result<Vec<SocketAddr>> {
         backends.iter().map(|_| self.take()).collect()
     }

@@ -1,4 +1,4 @@
-//! What the kernel knows of processes and of listening sockets.
+//! The kernel's knowledge of processes and of listening sockets.
 
 use std::{
     collections::BTreeSet,
@@ -6,7 +6,7 @@ use std::{
     net::{IpAddr, SocketAddr},
 };
 
-/// `st` of a listening socket in `/proc/net/tcp`.
+/// The state `st` of a listening socket in `/proc/net/tcp`.
 const LISTEN: &str = "0A";
 
 /// Processes of the process group `group` that run (a zombie does not).
@@ -20,7 +20,7 @@ pub(crate) fn group_members(group: u32) -> io::Result<Vec<u32>> {
         else {
             continue;
         };
-        // It may have ended since the folder was read.
+        // The process may have ended since the folder was read.
         let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) else {
             continue;
         };
@@ -43,8 +43,8 @@ fn group_of(stat: &str) -> Option<u32> {
     (!matches!(state, "Z" | "X")).then_some(group)
 }
 
-/// Those of `pids` that hold a socket which listens on `address`, or on its port and any
-/// address. Of this thread's network namespace.
+/// Returns those of `pids` that hold a socket which listens on `address`, or on its port and any
+/// address, in this thread's network namespace.
 pub(crate) fn listening(pids: &[u32], address: SocketAddr) -> io::Result<Vec<u32>> {
     let table = fs::read_to_string("/proc/thread-self/net/tcp")?;
     let sockets: BTreeSet<_> = listening_inodes(&table, address)

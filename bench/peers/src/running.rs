@@ -1,6 +1,6 @@
 //! A peer that runs: started, ready, stopped.
 //!
-//! **Invariant**: whatever happens, no process of it outlives its [`Running`], and none its
+//! **Invariant**: whatever happens, no process of a peer outlives its [`Running`], and none its
 //! starter for longer than the watchdog's pause.
 
 use std::{
@@ -28,29 +28,30 @@ use crate::{
     watchdog::Watchdog,
 };
 
-/// From the start to the last front: a Go or Rust proxy first logs in to the database, and a
-/// binary of 100 MB may come from a cold disk.
+/// The time limit from the start to the last front: a Go or Rust proxy first logs in to the
+/// database, and a binary of 100 MB may come from a cold disk.
 const READY_LIMIT: Duration = Duration::from_secs(30);
-/// For one connection to a front on the loopback.
+/// The time limit for one connection to a front on the loopback.
 const CONNECT_LIMIT: Duration = Duration::from_millis(500);
-/// After SIGTERM, before SIGKILL.
+/// The time limit to end after SIGTERM, before SIGKILL.
 const END_LIMIT: Duration = Duration::from_secs(5);
-/// After SIGKILL: what is left then sleeps in the kernel and cannot be waited for.
+/// The time limit after SIGKILL: a process that is left then sleeps in the kernel and cannot be
+/// waited for.
 const KILL_LIMIT: Duration = Duration::from_secs(2);
-/// A port may be taken between our giving it back and the peer's binding it. Each time is rare
-/// enough that a fifth in a row means something else.
+/// The number of tries. A port may be taken between our giving it back and the peer's binding it.
+/// Each time is rare enough that a fifth in a row means something else.
 const TRIES: u32 = 5;
-/// What every peer says in that case, in some spelling.
+/// The message that every peer prints in that case, in some spelling.
 const PORT_TAKEN: &str = "address already in use";
-/// What is quoted of a log.
+/// The most lines that are quoted of a log.
 const QUOTED_LINES: usize = 20;
-/// And read for that.
+/// The most bytes that are read for that.
 const QUOTED_BYTES: u64 = 8 << 10;
 
 /// A peer that runs. Dropping it ends all of its processes.
 #[derive(Debug)]
 pub struct Running {
-    /// Where clients connect; one for each backend, in the same order.
+    /// The addresses to which clients connect; one for each backend, in the same order.
     pub fronts: Vec<SocketAddr>,
     processes: Vec<Process>,
     watchdog: Option<Watchdog>,
@@ -58,13 +59,13 @@ pub struct Running {
 
 #[derive(Debug)]
 struct Process {
-    /// It leads a process group of its own.
+    /// The process, which leads a process group of its own.
     child: Child,
     log: PathBuf,
     ended: Option<ExitStatus>,
 }
 
-/// Starts what `plan` says and waits until it is ready.
+/// Starts the processes of `plan` and waits until they are ready.
 pub(crate) fn start(
     name: &str,
     setup: &Setup,
@@ -85,7 +86,7 @@ pub(crate) fn start(
     }
 }
 
-/// Why a peer is not ready.
+/// The reason why a peer is not ready.
 struct Failure {
     error: anyhow::Error,
     port_taken: bool,
@@ -113,7 +114,7 @@ impl Running {
         pids
     }
 
-    /// Where each of its processes writes.
+    /// Returns the files to which its processes write.
     #[must_use]
     pub fn logs(&self) -> Vec<&Path> {
         self.processes
@@ -122,7 +123,7 @@ impl Running {
             .collect()
     }
 
-    /// Makes sure that it has not ended meanwhile: measurements through a dead peer are void.
+    /// Fails if the peer has ended meanwhile: measurements through a dead peer are void.
     ///
     /// # Errors
     /// One of its processes has ended; with the last that it said.
@@ -300,7 +301,7 @@ mod tests {
         }
     }
 
-    /// Nothing to wait for, so it is ready at once.
+    /// Starts processes without a front, which are ready at once.
     fn running(folder: &Path, launches: Vec<Launch>) -> Running {
         let plan = Plan {
             fronts: Vec::new(),

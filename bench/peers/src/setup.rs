@@ -1,4 +1,4 @@
-//! The task that a peer is given: whom it stands before, and what it carries.
+//! The task that a peer is given: its databases, and the traffic to carry.
 
 use std::{
     net::{Ipv4Addr, SocketAddr},
@@ -10,14 +10,14 @@ use std::{
 pub enum Traffic {
     /// Cassandra's native protocol.
     Cql,
-    /// RESP.
+    /// The protocol of Redis, RESP.
     Redis,
-    /// Nothing: connections are made and closed.
+    /// No protocol: connections are made and closed.
     Connect,
 }
 
 impl Traffic {
-    /// For messages.
+    /// Returns the name for messages.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -31,16 +31,16 @@ impl Traffic {
 /// A peer's task.
 #[derive(Clone)]
 pub struct Setup {
-    /// Where it listens.
+    /// The address at which it listens.
     pub host: Ipv4Addr,
     /// The databases, at least one; each gets a front of its own.
     pub backends: Vec<SocketAddr>,
-    /// Of the databases: user and password, for peers that log in themselves.
+    /// The databases' user and password, for peers that log in themselves.
     pub credentials: Option<(String, String)>,
-    /// What it is to carry.
+    /// The traffic that it is to carry.
     pub traffic: Traffic,
-    /// For configuration and logs. Made if need be; the caller takes it away. One for each
-    /// running peer.
+    /// The folder for configuration and logs. Made if need be; the caller takes it away. One for
+    /// each running peer.
     pub folder: PathBuf,
 }
 

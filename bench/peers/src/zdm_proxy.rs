@@ -1,7 +1,7 @@
 //! zdm-proxy, with the same database as origin and as target.
 //!
-//! Reads go to the origin; a write goes to both and is answered when both have: with one
-//! database it does every write twice. That is what a migration through it costs, and has to be
+//! Reads go to the origin; a write goes to both and is answered when both have it: with one
+//! database it does every write twice. A migration through it costs that, too, and it has to be
 //! said beside its figures.
 
 use std::{net::SocketAddr, ops::RangeInclusive};
@@ -13,7 +13,8 @@ use crate::{
     setup::{Setup, Traffic},
 };
 
-/// It refuses to start without a login. A database that asks for none is sent none.
+/// The user of a login, without which it refuses to start. It sends none to a database that asks
+/// for none.
 const NOBODY: &str = "cassandra";
 
 /// zdm-proxy, a process for each backend: an instance serves one pair of clusters.
@@ -60,7 +61,8 @@ impl Peer for ZdmProxy {
     }
 }
 
-/// Its defaults otherwise, metrics included: health checks are on the same port.
+/// Returns the environment, with its defaults otherwise, metrics included: health checks are on the
+/// same port.
 fn environment(
     setup: &Setup,
     front: SocketAddr,

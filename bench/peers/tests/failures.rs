@@ -1,4 +1,4 @@
-//! Peers that do not start, and what is said about it.
+//! Tests of peers that do not start, and of the messages about it.
 #![expect(clippy::unwrap_used, reason = "tests say what they expect by failing")]
 
 use std::{
@@ -25,7 +25,7 @@ fn setup(folder: &Path, traffic: Traffic) -> Setup {
     }
 }
 
-/// What is said when `binary` is started as `name`.
+/// Returns the message when `binary` is started as `name`.
 fn failure(folder: &Path, name: &str, binary: &Path) -> String {
     let peer = peers::named(name).unwrap();
     let overrides = Overrides::parse([format!("{name}={}", binary.display())]).unwrap();

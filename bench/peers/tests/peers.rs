@@ -97,7 +97,7 @@ fn nothing_is_left_of_it(test: &str, name: &str) {
         let (fronts, pids) = (running.fronts.clone(), running.pids());
         // nginx has a master and at least one worker; the others are one process.
         assert_eq!(pids.len() > 1, name == "nginx", "{pids:?}");
-        // With clients that are connected and stay so.
+        // The clients are connected and stay so.
         let _client = Client::started(fronts[0]);
         let stopping = Instant::now();
         drop(running);
@@ -109,7 +109,7 @@ fn nothing_is_left_of_it(test: &str, name: &str) {
             TcpStream::connect(fronts[0]).is_err(),
             "somebody listens still"
         );
-        // Its workers are reaped by init, in its own time.
+        // The workers are reaped by init, in its own time.
         let deadline = Instant::now() + Duration::from_secs(5);
         for pid in pids {
             while Path::new(&format!("/proc/{pid}")).exists() {

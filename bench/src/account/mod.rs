@@ -1,4 +1,4 @@
-//! What the kernel says that programs used: CPU, context switches, memory, bytes.
+//! The kernel's account of what programs used: CPU, context switches, memory, bytes.
 
 mod processes;
 mod sockets;

@@ -5,23 +5,23 @@ use std::{collections::BTreeMap, fs};
 use anyhow::Context;
 use report::schema::Usage;
 
-/// What one thread, or several, have used.
+/// The counts of one thread, or of several.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Counts {
-    /// Time on a CPU: the first number of `schedstat` (sched-stats.rst).
+    /// The time on a CPU: the first number of `schedstat` (sched-stats.rst).
     ran_ns: u64,
-    /// Fields 14 and 15 of proc_pid_stat(5): too coarse to be summed up, good for the share.
+    /// The fields 14 and 15 of proc_pid_stat(5): too coarse to be summed up, good for the share.
     user_ticks: u64,
     system_ticks: u64,
     voluntary: u64,
     involuntary: u64,
 }
 
-/// What a program's threads have used since each of them began, by process and thread. One that
-/// ends in a turn takes what it used in that turn with it, and no more.
+/// The counts of a program's threads since each of them began, by process and thread. A thread that
+/// ends in a turn takes the counts of that turn with it, and no more.
 type Sample = BTreeMap<(u32, u32), Counts>;
 
-/// What was used in some turns.
+/// The counts of some turns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Spent(Counts);
 
@@ -39,7 +39,7 @@ enum Of {
 }
 
 impl Meter {
-    /// Of these processes; none: it will say zero.
+    /// Watches these processes; without any it reports zero.
     pub fn new(pids: Vec<u32>) -> Self {
         Self {
             of: Of::Processes(pids),
@@ -47,7 +47,7 @@ impl Meter {
         }
     }
 
-    /// Of the kernel's threads, which do what no process can be charged with.
+    /// Watches the kernel's threads, which do work that no process can be charged with.
     pub fn of_kernel() -> Self {
         Self {
             of: Of::Kernel,
@@ -91,13 +91,13 @@ fn kernel_threads() -> Vec<u32> {
 }
 
 impl Spent {
-    /// Both together.
+    /// Adds the counts of another.
     pub fn add(&mut self, other: Self) {
         self.0.add(&other.0);
     }
 
-    /// As in a result file. The time is exact; how it splits into user and system is by the
-    /// ticks.
+    /// Converts the counts as in a result file. The time is exact; its division into user and
+    /// system is by the ticks.
     pub fn usage(&self, rss_peak_kib: u64) -> Usage {
         let Self(all) = self;
         let ticks = all.user_ticks + all.system_ticks;
@@ -186,11 +186,11 @@ fn ticks(stat: &str) -> Option<(u64, u64)> {
     Some((fields.next()?.parse().ok()?, fields.next()?.parse().ok()?))
 }
 
-/// From here on [`rss_peak_kib`] is of what is still to come: `5` into clear_refs
-/// (proc_pid_clear_refs(5)).
+/// Makes [`rss_peak_kib`] count from here on: `5` into clear_refs (proc_pid_clear_refs(5)).
 pub fn forget_rss_peak(pids: &[u32]) {
     for pid in pids {
-        // A kernel without it leaves the peak of the process's life: too high, never too low.
+        // A kernel without this file leaves the peak of the process's life: too high, never too
+        // low.
         let _ = fs::write(format!("/proc/{pid}/clear_refs"), "5");
     }
 }
@@ -230,7 +230,7 @@ mod tests {
         let mut meter = Meter::new(vec![me]);
         meter.begin();
         let mut worked = meter.end();
-        // On a machine that others use, too.
+        // The limit allows for a machine that others use, too.
         let end = Instant::now() + Duration::from_secs(10);
         while worked.0.ran_ns < 100_000_000 && Instant::now() < end {
             for _ in 0..1_000 {

@@ -1,5 +1,5 @@
 //! Bytes that went through the TCP sockets of a program, as the kernel counted them: `ss`
-//! (iproute2) asks for `tcp_info` and says whose socket it is.
+//! (iproute2) asks for `tcp_info` and names each socket's process.
 
 use std::{collections::BTreeMap, fs, net::SocketAddr, process::Command};
 
@@ -41,16 +41,16 @@ impl Sockets {
         Self(bytes)
     }
 
-    /// What these processes' sockets carried since then. Sockets that were closed in between
-    /// are lost.
+    /// Returns the bytes that these processes' sockets carried since then. Sockets that were closed
+    /// in between are lost.
     pub fn since(&self, before: &Self, pids: &[u32]) -> u64 {
         let sum = |of: &Self| -> u64 { pids.iter().filter_map(|pid| of.0.get(pid)).sum() };
         sum(self).saturating_sub(sum(before))
     }
 }
 
-/// `users:(("nginx",pid=7,fd=3),("nginx",pid=8,fd=3))`: the first holder alone, or bytes
-/// would count twice.
+/// Reads the owner from `users:(("nginx",pid=7,fd=3),("nginx",pid=8,fd=3))`: the first holder
+/// alone, or bytes would count twice.
 fn owner(line: &str) -> Option<u32> {
     let (_, users) = line.split_once("users:((")?;
     let (_, rest) = users.split_once("pid=")?;

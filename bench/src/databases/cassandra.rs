@@ -1,5 +1,4 @@
-//! A Cassandra that runs already. Ours is started by `cargo xtask`, which knows how to install
-//! one.
+//! A Cassandra that runs already. `cargo xtask` starts one, because it knows how to install it.
 
 use std::net::SocketAddr;
 
@@ -19,20 +18,20 @@ pub struct Given {
     /// The role to log in as
     #[arg(long, requires_all = ["cassandra", "password"])]
     pub user: Option<String>,
-    /// Its password
+    /// The role's password
     #[arg(long, requires_all = ["cassandra", "user"])]
     pub password: Option<String>,
 }
 
 impl Given {
-    /// Who to log in as.
+    /// Returns the role to log in as.
     pub fn credentials(&self) -> Option<Credentials> {
         let both = self.user.clone().zip(self.password.clone());
         both.map(|(user, password)| Credentials { user, password })
     }
 }
 
-/// The one that was given.
+/// Finds the Cassandra that was given.
 pub fn find(given: &Given) -> anyhow::Result<Databases> {
     let address = given.cassandra.context(
         "no Cassandra was given (--cassandra ADDR:PORT; `cargo xtask bench` starts one)",

@@ -1,5 +1,5 @@
-//! What answers: started for an experiment and stopped after it, or given.
-//! One file for each kind.
+//! The databases of an experiment: started for it and stopped after it, or given. One file for each
+//! kind.
 
 mod cassandra;
 mod listener;
@@ -26,11 +26,11 @@ type Start = fn(Home<'_>) -> anyhow::Result<Server>;
 
 /// Databases of one kind; those that we started end when this is dropped.
 pub struct Databases {
-    /// Where they listen.
+    /// The addresses at which they listen.
     pub addresses: Vec<SocketAddr>,
-    /// Who to log in as.
+    /// The role to log in as.
     pub credentials: Option<Credentials>,
-    /// Their processes, as far as they run on this host.
+    /// The process ids, as far as the databases run on this host.
     pub pids: Vec<u32>,
     /// The name and the version that a result file notes.
     pub version: Option<(String, String)>,

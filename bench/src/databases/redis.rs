@@ -17,10 +17,10 @@ use crate::{
 const PROGRAM: &str = "redis-server";
 const MISSING: &str = "redis-server is not installed (Debian: apt-get install redis-server)";
 
-/// To listen; it has nothing to load.
+/// The time limit to listen; the server has nothing to load.
 const START_LIMIT: Duration = Duration::from_secs(10);
 
-/// On a port that was free a moment ago: it cannot choose one itself.
+/// Starts a server on a port that was free a moment ago: it cannot choose one itself.
 pub fn start(home: Home<'_>) -> anyhow::Result<Server> {
     let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
     let mut command = Command::new(PROGRAM);

@@ -1,4 +1,4 @@
-//! Did each flow take its path? Pure, but for [`gone`].
+//! The checks whether each flow took its path. Pure, except for [`gone`].
 
 use std::{collections::BTreeMap, net::SocketAddr, path::Path as FilePath};
 
@@ -7,9 +7,9 @@ use super::{evidence::Evidence, path::Path, shop::KEYSPACE, sockets::Socket};
 /// A statement, and what contradicts it.
 #[derive(Debug)]
 pub struct Check {
-    /// What should hold.
+    /// The statement that should hold.
     pub what: String,
-    /// Why it does not; empty when it does.
+    /// The reasons why it does not hold; empty when it does.
     pub wrong: Vec<String>,
 }
 
@@ -170,7 +170,7 @@ fn counted(evidence: &Evidence) -> Check {
     check
 }
 
-/// Not a check where the database does not tell.
+/// Checks the addresses that the database sees. No check where the database does not tell.
 fn seen(evidence: &Evidence) -> Option<Check> {
     let seen = evidence.database_sees.as_ref().ok()?;
     let mut check = Check::new("the database sees every client's own address and port");
@@ -189,8 +189,8 @@ fn seen(evidence: &Evidence) -> Option<Check> {
     Some(check)
 }
 
-/// What the client's socket would have without the agent: its port, and the address from
-/// which this host reaches the database.
+/// Returns the address that the client's socket would have without the agent: its port, and the
+/// address from which this host reaches the database.
 fn own_address(evidence: &Evidence, socket: &Socket) -> SocketAddr {
     let ip = match evidence.sockets.direct.first() {
         Some(direct) => direct.local.ip(),
@@ -199,7 +199,7 @@ fn own_address(evidence: &Evidence, socket: &Socket) -> SocketAddr {
     SocketAddr::new(ip, socket.local.port())
 }
 
-/// After the agent's end.
+/// Checks what is left after the agent's end.
 pub fn gone(pins: &FilePath) -> Check {
     let mut check = Check::new("the agent ended when told, and left nothing attached");
     check.demand(!pins.exists(), || {

@@ -16,7 +16,7 @@ fn told() -> Answer {
     told
 }
 
-/// One connection on each path, as it should be.
+/// Makes the evidence of one connection on each path, as it should be.
 fn good() -> Evidence {
     let socket = |port: u16, remote: &str| {
         vec![Socket {
@@ -75,7 +75,7 @@ fn good() -> Evidence {
     }
 }
 
-/// What is said to be wrong.
+/// Joins everything that the checks complain about.
 fn wrong(evidence: &Evidence) -> String {
     let checks = all(evidence);
     checks

@@ -1,4 +1,5 @@
-//! What the kernel, the agent and the database say about the flows, while they are open.
+//! The evidence: what the kernel, the agent and the database report on the flows while they are
+//! open.
 
 use std::net::SocketAddr;
 
@@ -13,25 +14,25 @@ use super::{
     sockets::{self, Socket},
 };
 
-/// All of it.
+/// The evidence on all flows.
 pub struct Evidence {
-    /// What every client dialled.
+    /// The address that every client dialled.
     pub target: SocketAddr,
-    /// Of the clients.
+    /// The clients' process ids.
     pub pids: ByPath<u32>,
-    /// Of the clients, by their kernel.
+    /// The clients' sockets, by their kernel.
     pub sockets: ByPath<Vec<Socket>>,
-    /// What the clients say that they did.
+    /// The clients' own reports.
     pub told: ByPath<Answer>,
-    /// `underpass_connections_total`.
+    /// The counts of `underpass_connections_total`.
     pub connections: Vec<Connections>,
-    /// Sum of `underpass_safer_path_total`.
+    /// The sum of `underpass_safer_path_total`.
     pub safer: u64,
-    /// `/flows`.
+    /// The flows in `/flows`.
     pub flows: Vec<Flow>,
-    /// `/statements`.
+    /// The statements in `/statements`.
     pub statements: Vec<Statement>,
-    /// `system_views.clients`; or why it cannot be had.
+    /// The clients in `system_views.clients`; or the reason why they cannot be had.
     pub database_sees: Result<Vec<SocketAddr>, String>,
 }
 
@@ -40,28 +41,28 @@ pub struct Evidence {
 pub struct Connections {
     /// The rule.
     pub rule: String,
-    /// What.
+    /// The outcome of the connections.
     pub outcome: String,
-    /// How many.
+    /// The number of connections.
     pub count: u64,
 }
 
-/// What matters here of a flow that the agent carries.
+/// The part of the agent's view of a flow that matters here.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Flow {
     /// The client's address, as the database should see it.
     pub client: SocketAddr,
-    /// The client.
+    /// The client's process id.
     pub pid: u32,
-    /// How its bytes travel.
+    /// The flow's path.
     pub path: String,
-    /// Where it was dialled to.
+    /// The address that the client dialled.
     pub orig_dst: SocketAddr,
     /// The rule that marked it.
     pub rule: String,
 }
 
-/// A row of what enrichment saw.
+/// A row of the statements that enrichment has seen.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Statement {
     /// The rule of its flows.
@@ -70,18 +71,18 @@ pub struct Statement {
     pub keyspace: String,
     /// The table.
     pub table: String,
-    /// What was done to it.
+    /// The kind of statement.
     pub kind: String,
-    /// How often.
+    /// The number of statements.
     pub count: u64,
-    /// How fast, in µs.
+    /// The median latency, in µs.
     pub p50_us: u64,
-    /// How slow, in µs.
+    /// The 99th percentile of latencies, in µs.
     pub p99_us: u64,
 }
 
 impl Evidence {
-    /// Collects it. The clients must be idle, and still connected.
+    /// Collects the evidence. The clients must be idle, and still connected.
     pub fn collect(
         rig: &Rig<'_>,
         target: SocketAddr,

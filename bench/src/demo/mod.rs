@@ -1,5 +1,5 @@
-//! `underpass-bench demo`: an application over each path, what that costs, what enrichment
-//! sees, and the proof that each flow took its path.
+//! `underpass-bench demo`: an application over each path, the cost of each path, the statements
+//! that enrichment sees, and the proof that each flow took its path.
 
 mod checks;
 mod evidence;
@@ -32,9 +32,9 @@ use order::{Answer, Hello};
 use path::{ByPath, Path};
 use rig::{Rig, Round};
 
-/// Requests at the same time, in each client.
+/// The number of requests at the same time, in each client.
 const TASKS: usize = 8;
-/// Before the first counted round: connections, prepared statements, caches.
+/// The seconds before the first counted round: connections, prepared statements, caches.
 const WARM_UP_SECONDS: f64 = 1.0;
 
 /// Options of `demo`.
@@ -45,12 +45,12 @@ pub struct Args {
     /// Interleaved rounds
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=100))]
     rounds: u32,
-    /// How long each path works in a round
+    /// The seconds that each path works in a round
     #[arg(long, default_value_t = 2.0, value_parser = crate::seconds)]
     seconds: f64,
 }
 
-/// The command. Success only if every check holds.
+/// Runs the command. Success only if every check holds.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -68,7 +68,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         .context("a database without an address")?;
     show::step(&format!("{name} at {to}"));
     let credentials = database.credentials.as_ref();
-    // Not through the agent: this process is in none of the cgroups.
+    // This session does not go through the agent: the process is in none of the cgroups.
     let session = runtime.block_on(async {
         let session = shop::session(to, credentials).await?;
         shop::create(&session).await?;
@@ -159,7 +159,7 @@ fn total(rounds: &[Round]) -> anyhow::Result<ByPath<Answer>> {
     Ok(total)
 }
 
-/// What the database says of who is connected.
+/// Returns the clients that the database reports as connected.
 async fn clients(session: &Session) -> anyhow::Result<Vec<SocketAddr>> {
     let query = "SELECT address, port FROM system_views.clients";
     let rows = session.query_unpaged(query, ()).await.context(query)?;

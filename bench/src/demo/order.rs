@@ -1,4 +1,4 @@
-//! What the demo and its applications say to each other: a line of JSON each.
+//! The protocol between the demo and its applications: a line of JSON each.
 
 use std::net::SocketAddr;
 
@@ -8,41 +8,42 @@ use serde::{Deserialize, Serialize};
 /// The first line to an application.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Hello {
-    /// What it dials.
+    /// The address to dial.
     pub target: SocketAddr,
-    /// Who to log in as, where the database asks.
+    /// The role to log in as, where the database asks.
     pub credentials: Option<Credentials>,
-    /// Requests at the same time.
+    /// The number of requests at the same time.
     pub tasks: usize,
 }
 
-/// Every other line: work for so long.
+/// The order to work, in every other line.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Work {
-    /// How long.
+    /// The seconds to work.
     pub seconds: f64,
 }
 
-/// Every line from an application. The first one, after [`Hello`], is empty: it is connected.
+/// A line from an application. The first one, after [`Hello`], is an empty answer: the application
+/// is connected.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reply {
-    /// Done.
+    /// The order is done.
     Done(Answer),
-    /// It could not go on, and ends.
+    /// The application could not go on, and ends.
     Failed(String),
 }
 
-/// What came of an order.
+/// The result of an order.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Answer {
-    /// How long it took.
+    /// The seconds that the order took.
     pub seconds: f64,
-    /// Of what succeeded.
+    /// The latencies of operations that succeeded.
     pub latencies: Latencies,
-    /// What failed.
+    /// The number of operations that failed.
     pub errors: u64,
-    /// Why the first of them did.
+    /// The reason why the first of them failed.
     pub first_error: Option<String>,
     /// Statements sent.
     pub sent: Vec<Sent>,
@@ -51,16 +52,16 @@ pub struct Answer {
 /// Statements of one kind on one table.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sent {
-    /// Without its keyspace.
+    /// The table, without its keyspace.
     pub table: String,
-    /// As enrichment names it.
+    /// The kind, as enrichment names it.
     pub kind: String,
-    /// How many.
+    /// The number of statements.
     pub count: u64,
 }
 
 impl Answer {
-    /// Of nothing.
+    /// Makes an empty answer.
     pub fn empty() -> anyhow::Result<Self> {
         Ok(Self {
             seconds: 0.0,
@@ -71,7 +72,7 @@ impl Answer {
         })
     }
 
-    /// As if this and the other had been one order.
+    /// Adds another answer, as if both orders had been one.
     pub fn add(&mut self, other: Self) -> anyhow::Result<()> {
         self.seconds += other.seconds;
         self.latencies.add(&other.latencies)?;

@@ -1,13 +1,13 @@
-//! The ways to the database that are compared.
+//! The compared ways to the database.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// How a client's connections travel.
+/// The way on which a client's connections travel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Path {
-    /// Past everything: the client is in no cgroup that the agent is attached to.
+    /// Past the agent: the client is in no cgroup that the agent is attached to.
     Direct,
     /// Seen by the connect hook and left alone.
     Bypass,
@@ -19,7 +19,8 @@ impl Path {
     /// All of them, the one that the others are compared with first.
     pub const ALL: [Self; 3] = [Self::Direct, Self::Bypass, Self::Enrich];
 
-    /// As in tables and results; also the rule and the cgroup of those that have one.
+    /// Returns the name in tables and results, which is also the name of the path's rule and
+    /// cgroup.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Direct => "direct",
@@ -35,14 +36,14 @@ impl fmt::Display for Path {
     }
 }
 
-/// One thing for each path.
+/// A value for each path.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ByPath<T> {
-    /// Of [`Path::Direct`].
+    /// The value of [`Path::Direct`].
     pub direct: T,
-    /// Of [`Path::Bypass`].
+    /// The value of [`Path::Bypass`].
     pub bypass: T,
-    /// Of [`Path::Enrich`].
+    /// The value of [`Path::Enrich`].
     pub enrich: T,
 }
 
@@ -65,7 +66,7 @@ impl<T> ByPath<T> {
         })
     }
 
-    /// What this path has.
+    /// Returns this path's value.
     pub fn of(&self, path: Path) -> &T {
         match path {
             Path::Direct => &self.direct,
@@ -74,7 +75,7 @@ impl<T> ByPath<T> {
         }
     }
 
-    /// What this path has, to be changed.
+    /// Returns this path's value, to be changed.
     pub fn of_mut(&mut self, path: Path) -> &mut T {
         match path {
             Path::Direct => &mut self.direct,
@@ -83,7 +84,7 @@ impl<T> ByPath<T> {
         }
     }
 
-    /// Another thing for each path, made from this one.
+    /// Makes another value for each path from this one.
     pub fn map<U>(&self, mut make: impl FnMut(&T) -> U) -> ByPath<U> {
         ByPath::new(|path| make(self.of(path)))
     }

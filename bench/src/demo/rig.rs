@@ -1,4 +1,4 @@
-//! What the demo stands on: an agent, and an application on each path.
+//! The demo's set-up: an agent, and an application on each path.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -14,32 +14,32 @@ use crate::{interrupt, server::binary, ways::Cgroups, worker::Worker};
 /// The subcommand that is an application.
 pub const SUBCOMMAND: &str = "shop";
 
-/// To connect, and beyond what an order takes.
+/// The time limit to connect, and for an answer beyond the order's time.
 const ANSWER_LIMIT: Duration = Duration::from_secs(60);
-/// A round is cut into turns of about so long; a path's turns are summed up. Short, because
-/// a shared machine changes its speed from second to second.
+/// The length of a turn. A round is cut into turns of about this length; a path's turns are summed
+/// up. It is short because a shared machine changes its speed from second to second.
 const TURN_SECONDS: f64 = 0.5;
 
 /// An agent, and an application on each path.
 pub struct Rig<'a> {
-    /// One on each path.
+    /// The application on each path.
     pub applications: ByPath<Worker>,
     /// The agent between them and what they dial.
     pub agent: Agent<'a>,
 }
 
-/// What each path did in a round.
+/// The results of a round.
 pub struct Round {
-    /// Each path's work.
+    /// The answer of each path.
     pub answers: ByPath<Answer>,
 }
 
 impl<'a> Rig<'a> {
-    /// Starts them; the applications are connected on return.
+    /// Starts the agent and the applications, which are connected on return.
     pub fn start(cgroups: &'a Cgroups, hello: &Hello) -> anyhow::Result<Self> {
         interrupt::check()?;
         let policy = policy(cgroups, hello.target);
-        // Its paths need their agent to be told nothing.
+        // The demo's paths need no settings of their own in `[agent]`.
         let ours = cgroups.ours().find(|(told, _)| told.is_empty());
         let (told, ours) = ours.context("no cgroup of ours")?;
         let agent = Agent::start(&binary("underpass")?, None, ours, told, &policy)?;
@@ -72,7 +72,7 @@ impl<'a> Rig<'a> {
         Ok(())
     }
 
-    /// One round: every path works for `seconds`, in turns. `number` decides who is first.
+    /// Plays one round: every path works for `seconds`, in turns. `number` decides which is first.
     pub fn round(&mut self, seconds: f64, number: usize) -> anyhow::Result<Round> {
         let turns = (seconds / TURN_SECONDS).round().max(1.0);
         let work = Work {

@@ -21,15 +21,15 @@ use load::order::Credentials;
 
 use super::order::{Answer, Hello, Reply, Work};
 
-/// What the application works on.
+/// The keyspace in which the application works.
 pub const KEYSPACE: &str = "underpass_demo";
 
-/// Customers, and orders of each: enough that tasks seldom meet.
+/// The number of customers, and of orders of each: enough that tasks seldom meet.
 const CUSTOMERS: i32 = 1_000;
 const ORDERS: i32 = 100;
 
-/// `underpass-bench shop`: does what standard input says, until that ends. An error has been
-/// told to the parent.
+/// Runs `underpass-bench shop`: carries out the orders on standard input until that ends. An error
+/// has been reported to the parent.
 pub fn serve() -> anyhow::Result<()> {
     let served = obey();
     if let Err(error) = &served {
@@ -70,7 +70,7 @@ struct Client {
     runtime: Runtime,
     shop: Arc<Shop>,
     tasks: usize,
-    /// How often [`Client::work`] was called: each time other customers.
+    /// The number of calls of [`Client::work`]: each works on other customers.
     rounds: i32,
 }
 
@@ -80,7 +80,7 @@ struct Shop {
     find_order: PreparedStatement,
     drop_order: PreparedStatement,
     rename: PreparedStatement,
-    /// An order and another of the same customer, at once.
+    /// Adds an order and another one of the same customer, at once.
     add_two: Batch,
 }
 
@@ -211,7 +211,7 @@ impl Shop {
         Ok(answer)
     }
 
-    /// One statement: its table, its kind, and what came of it.
+    /// Executes one statement. Returns its table, its kind, and the outcome.
     async fn step(&self, n: i32) -> (&'static str, &'static str, anyhow::Result<()>) {
         let customer = n.wrapping_mul(31).rem_euclid(CUSTOMERS);
         let id = n.rem_euclid(ORDERS);

@@ -1,4 +1,4 @@
-//! What the demo prints.
+//! The demo's output.
 
 use report::stats::median;
 
@@ -6,12 +6,12 @@ use super::{
     checks::Check, evidence::Evidence, order::Answer, path::Path, rig::Round, shop::KEYSPACE,
 };
 
-/// One thing that was done.
+/// Prints a step that was done.
 pub fn step(what: &str) {
     println!("· {what}");
 }
 
-/// A round, as it ends.
+/// Prints a round at its end.
 pub fn round(number: u32, of: u32, round: &Round) {
     let each = Path::ALL.map(|path| format!("{path} {:.0} op/s", round.answers.of(path).op_s()));
     println!("· round {number}/{of}: {}", each.join(", "));
@@ -64,7 +64,7 @@ fn p50(answer: &Answer) -> f64 {
     answer.latencies.quantile_us(0.5)
 }
 
-/// What enrichment saw.
+/// Prints the statements that enrichment has seen.
 pub fn statements(evidence: &Evidence) {
     println!("\nWhat enrichment saw");
     let head = ["keyspace", "table", "kind", "count", "p50 µs", "p99 µs"];
@@ -92,7 +92,7 @@ pub fn statements(evidence: &Evidence) {
     println!("and {asked} requests of the driver's own, to begin with and about the cluster");
 }
 
-/// What was verified. Whether all of it holds.
+/// Prints the checks. Returns whether all of them hold.
 pub fn checks<'a>(checks: impl Iterator<Item = &'a Check>) -> bool {
     println!("\nWhat was verified");
     let mut all_hold = true;
@@ -110,7 +110,7 @@ pub fn checks<'a>(checks: impl Iterator<Item = &'a Check>) -> bool {
     all_hold
 }
 
-/// Where to go from here.
+/// Prints the next things to look at.
 pub fn next() {
     println!(
         "\nNext

@@ -14,9 +14,9 @@ const ESTABLISHED: &str = "01";
 /// A connected socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Socket {
-    /// Its own address.
+    /// The socket's own address.
     pub local: SocketAddr,
-    /// Where its packets go, whatever `getpeername()` says.
+    /// The address to which the packets go, whatever `getpeername()` says.
     pub remote: SocketAddr,
 }
 
@@ -25,7 +25,7 @@ pub fn of(pid: u32) -> anyhow::Result<Vec<Socket>> {
     let inodes = inodes(pid).with_context(|| format!("the descriptors of process {pid}"))?;
     let mut sockets = Vec::new();
     for table in ["tcp", "tcp6"] {
-        // No IPv6, no second table.
+        // Without IPv6 there is no second table.
         let Ok(text) = fs::read_to_string(format!("/proc/{pid}/net/{table}")) else {
             continue;
         };
@@ -41,7 +41,7 @@ pub fn of(pid: u32) -> anyhow::Result<Vec<Socket>> {
 fn inodes(pid: u32) -> std::io::Result<HashSet<String>> {
     let mut inodes = HashSet::new();
     for entry in fs::read_dir(format!("/proc/{pid}/fd"))? {
-        // It may have been closed meanwhile.
+        // The descriptor may have been closed meanwhile.
         let Ok(target) = fs::read_link(entry?.path()) else {
             continue;
         };

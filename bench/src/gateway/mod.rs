@@ -1,10 +1,11 @@
 //! Clients on one side, a database on the other, a gateway in between: network namespaces joined by
-//! veth. Each way has clients and a gateway of its own, because what one gateway is told (a program
-//! on its interfaces, connection tracking) every packet through it would pay for.
+//! veth. Each way has clients and a gateway of its own, because every packet through a gateway pays
+//! for the gateway's set-up (a program on its interfaces, connection tracking).
 //!
 //! **Invariant**: all devices of all ways are set up alike. GRO is on at each, without which a veth
-//! takes no frames that an XDP program sends; and each sender makes its checksums, as wherever packets
-//! leave a host without a card that does: veths that leave them out for each other save what no wire can.
+//! takes no frames that an XDP program sends. Each sender makes its checksums, as wherever packets
+//! leave a host without a card that does: veths that leave them out for each other save work that
+//! no wire can save.
 
 pub mod nftables;
 
@@ -21,29 +22,29 @@ use sandbox::{Cgroup, Netns, run_in};
 
 use crate::interrupt;
 
-/// Of the database, which is behind all gateways.
+/// The address of the database, which is behind all gateways.
 pub const DATABASE: Ipv4Addr = Ipv4Addr::new(10, 87, 0, 1);
-/// What clients dial where the gateway is to find the database.
+/// The address that clients dial where the gateway is to find the database.
 const VIRTUAL: Ipv4Addr = Ipv4Addr::new(10, 88, 0, 1);
-/// A gateway's device towards its clients, and towards the database.
+/// The gateway's device towards its clients; `DATABASES` is the one towards the database.
 const CLIENTS: &str = "clients";
 const DATABASES: &str = "veth";
 
-/// Until a way takes connections.
+/// The time limit until a way takes connections.
 const READY_LIMIT: Duration = Duration::from_secs(10);
 const CONNECT_LIMIT: Duration = Duration::from_millis(500);
 
-/// A way's own clients and gateway.
+/// The clients and the gateway of one way.
 pub struct Line {
     pub client: Netns,
     pub gateway: Netns,
-    /// For an agent at the gateway. No process is in it.
+    /// The cgroup for an agent at the gateway. No process is in it.
     pub cgroup: Cgroup,
-    /// Of the gateway, on the clients' side.
+    /// The gateway's address on the clients' side.
     pub front: Ipv4Addr,
 }
 
-/// The network of the database.
+/// Makes the network of the database.
 pub fn database_host() -> anyhow::Result<Netns> {
     let host = Netns::new()?;
     host.ip(&["addr", "add", &format!("{DATABASE}/32"), "dev", "lo"])?;
@@ -55,7 +56,7 @@ pub fn virtual_of(database: SocketAddr) -> SocketAddr {
     SocketAddrV4::new(VIRTUAL, database.port()).into()
 }
 
-/// One for each way, in the order of their names.
+/// Makes a line for each way, in the order of their names.
 pub fn lines(
     ways: &[&'static str],
     database: &Netns,

@@ -11,13 +11,13 @@ use sandbox::{Netns, run_in};
 
 const PROGRAM: &str = "nft";
 
-/// As in tables.
+/// The name in tables.
 pub const NAME: &str = "nftables";
-/// How bytes travel, in one line.
+/// The path of the bytes, in one line.
 pub const ABOUT: &str =
     "a gateway's netfilter rewrites the destination (dnat) and tracks connections";
 
-/// What it says that it is; or why it cannot be had.
+/// Returns the version that the program reports; or the reason why it cannot be had.
 pub fn version() -> Result<String, String> {
     let said = Command::new(PROGRAM).arg("--version").output();
     let said = said.map_err(|_| "not installed: apt-get install nftables".to_owned())?;
@@ -28,16 +28,16 @@ pub fn version() -> Result<String, String> {
     Ok(version.unwrap_or("unknown").to_owned())
 }
 
-/// Has a gateway send connections on. Gone with the namespace.
+/// Makes a gateway send connections on. The rules are gone with the namespace.
 ///
 /// # Errors
-/// With what `nft` says.
+/// The error has the output of `nft`.
 pub fn set(gateway: &Netns, from: SocketAddr, to: SocketAddr) -> anyhow::Result<()> {
     let rules = rules(from, to);
     run_in(Some(gateway), None, || load(&rules))?
 }
 
-/// Answers come back through the gateway anyway, so the source stays.
+/// Writes the rules. Answers come back through the gateway anyway, so the source stays.
 fn rules(from: SocketAddr, to: SocketAddr) -> String {
     let (ip, port) = (from.ip(), from.port());
     format!(
@@ -53,7 +53,7 @@ fn load(rules: &str) -> anyhow::Result<()> {
         .stderr(Stdio::piped())
         .spawn()
         .context("cannot run nft (Debian's nftables)")?;
-    // To its end, which is where this is dropped.
+    // The pipe's end comes when this is dropped.
     nft.stdin
         .take()
         .context("no stdin")?

@@ -1,4 +1,4 @@
-//! A path of underpass as the benchmark knows it, and what several paths answer alike.
+//! A path of underpass as the benchmark knows it, and the answers that several paths share.
 
 use load::workload::{Job, Protocol, Topology};
 use sandbox::Metric;
@@ -6,35 +6,39 @@ use sandbox::Metric;
 /// One of underpass's paths.
 #[derive(Debug)]
 pub struct Ours {
-    /// As in tables; also the name of its rule and of its clients' cgroup.
+    /// The name in tables, which is also the name of the path's rule and of its clients' cgroup.
     pub name: &'static str,
-    /// Where it is one.
+    /// The topology in which the path exists.
     pub at: Topology,
-    /// How bytes travel, in one line.
+    /// The path of the bytes, in one line.
     pub about: &'static str,
-    /// What its agent needs to be told: lines of `[agent]`. Paths that say the same share one.
+    /// The lines of `[agent]` that the path's agent needs. Paths with the same lines share an
+    /// agent.
     pub agent: &'static str,
-    /// How a rule asks for it: lines of the policy file. Or why none can.
+    /// The lines of the policy file by which a rule asks for the path; or the reason why no rule
+    /// can.
     pub rule: Result<&'static str, &'static str>,
-    /// Its agent has to see a process once: each generator logs in once before it begins.
+    /// Whether the agent has to see a process once: each generator then logs in once before it
+    /// begins.
     pub introduces: bool,
-    /// What it can carry.
+    /// The check whether the path can carry a job.
     pub carries: fn(&Job) -> Result<(), &'static str>,
-    /// What the agent counts its connections as: the label of `underpass_connections_total`.
+    /// The outcome under which the agent counts the path's connections: the label of
+    /// `underpass_connections_total`.
     pub outcome: &'static str,
-    /// What of the agent's metrics says that so many connections did not take it, although they
-    /// were counted right.
+    /// The check of the agent's metrics whether this number of connections did not take the path,
+    /// although they were counted right.
     pub slipped: fn(f64, &Metric) -> Option<String>,
-    /// Its bytes pass through the agent's memory; None: some do.
+    /// Whether the path's bytes pass through the agent's memory; None: some do.
     pub is_copied: Option<bool>,
 }
 
-/// For paths that know no protocol.
+/// Accepts every job: for paths that know no protocol.
 pub fn anything(_: &Job) -> Result<(), &'static str> {
     Ok(())
 }
 
-/// For paths that read what passes.
+/// Accepts CQL: for paths that read what passes.
 pub fn cql(job: &Job) -> Result<(), &'static str> {
     match job.protocol {
         Protocol::Redis => Err("it decodes CQL alone"),
@@ -42,7 +46,7 @@ pub fn cql(job: &Job) -> Result<(), &'static str> {
     }
 }
 
-/// For paths that need connections that last.
+/// Accepts connections that last.
 pub fn conversations(job: &Job) -> Result<(), &'static str> {
     match job.protocol {
         Protocol::Connect => Err("it begins where connect() ends"),
@@ -50,7 +54,7 @@ pub fn conversations(job: &Job) -> Result<(), &'static str> {
     }
 }
 
-/// For paths that begin with what a handshake tells.
+/// Accepts jobs with a CQL handshake: for paths that depend on it.
 pub fn sessions(job: &Job) -> Result<(), &'static str> {
     match job.protocol {
         Protocol::Cql => Ok(()),
@@ -59,7 +63,7 @@ pub fn sessions(job: &Job) -> Result<(), &'static str> {
     }
 }
 
-/// For paths that are taken whenever the outcome is right.
+/// Finds no fault: for paths that are taken whenever the outcome is right.
 pub fn never(_: f64, _: &Metric) -> Option<String> {
     None
 }

@@ -1,4 +1,5 @@
-//! In the agent until its handshake has told what it is; from then on in the kernel.
+//! The path `splice`: in the agent until the handshake has decided the flow; from then on in the
+//! kernel.
 
 use load::workload::Job;
 use sandbox::Metric;
@@ -27,7 +28,7 @@ pub const SPLICE: Ours = Ours {
     is_copied: None,
 };
 
-/// The same by the engine that carries flows whose database is on another host.
+/// The path `splice` by the engine that carries flows whose database is on another host.
 pub const SPLICE_EGRESS: Ours = Ours {
     name: "splice-egress",
     about: "as splice, by the engine of databases on other hosts, though this one is here",
@@ -35,12 +36,12 @@ pub const SPLICE_EGRESS: Ours = Ours {
     ..SPLICE
 };
 
-/// What the generator and a database say to each other before a flow is handed over, at most: an
+/// The most bytes that the generator and a database exchange before a flow is handed over: an
 /// OPTIONS, a STARTUP, and their answers.
 const HANDSHAKE_BYTES: f64 = 128.0;
 
-/// Handed over once, at least, and most bytes behind the handshakes past the agent. Only this path's flows are in its
-/// agent.
+/// Checks that each flow was handed over at least once, and that most bytes behind the handshakes
+/// went past the agent. Only this path's flows are in its agent.
 fn slipped(connections: f64, metrics: &Metric) -> Option<String> {
     let of = |name| sum(metrics, name, &[]);
     let (handovers, refusals) = (

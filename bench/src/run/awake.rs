@@ -1,20 +1,20 @@
 //! Cores that stay awake.
 //!
-//! An idle core of a virtual machine is given back to the host, and how long a wake-up takes then
-//! (5 or 50 µs) is the host's mood; it would be most of what is measured. While a request for a
+//! An idle core of a virtual machine is given back to the host, and the time that a wake-up takes
+//! then (5 or 50 µs) is up to the host; it would be most of what is measured. While a request for a
 //! latency of 0 µs is held (the kernel's PM QoS), idle cores poll instead.
 
 use std::{fs::File, io::Write};
 
 const DEVICE: &str = "/dev/cpu_dma_latency";
-/// What is asked for, in µs, as the device wants it.
+/// The requested latency in µs, as the device wants it.
 const LATENCY: i32 = 0;
 
-/// The request, until it is dropped.
+/// The request, which ends when this is dropped.
 pub struct Awake(Result<File, String>);
 
 impl Awake {
-    /// Asks for it. A kernel that refuses is no error, but a circumstance.
+    /// Makes the request. A kernel that refuses is no error, but a circumstance.
     pub fn ask() -> Self {
         let asked = File::options()
             .write(true)
@@ -26,7 +26,7 @@ impl Awake {
         Self(asked.map_err(|error| format!("{DEVICE}: {error}")))
     }
 
-    /// For a reader of results.
+    /// Describes the outcome for a reader of results.
     pub fn described(&self) -> String {
         match &self.0 {
             Ok(_) => format!("asked to wake within {LATENCY} µs (they poll)"),

@@ -1,5 +1,5 @@
-//! What a quick run must show on any machine, however noisy: that everything was measured and
-//! nothing is absurd. The bars are for full runs (`report::bars`).
+//! The checks of a quick run, which must hold on any machine, however noisy: everything was
+//! measured and nothing is absurd. The bars are for full runs (`report::bars`).
 
 use report::{
     schema::{Experiment, PathKind, Run, Series},
@@ -8,18 +8,21 @@ use report::{
 
 use crate::paths::{DIRECT, SHORTCUT};
 
-/// Bypass against direct, operations in a second: both do the same, on a noisy machine.
+/// The bounds of bypass against direct, in operations a second: both do the same, on a noisy
+/// machine.
 const BYPASS: [f64; 2] = [0.4, 2.5];
-/// Every other way: a proxy on the same two cores halves it, a broken one does far worse.
+/// The least ratio of every other way: a proxy on the same two cores halves it, a broken one does
+/// far worse.
 const LEAST: f64 = 0.1;
-/// Nothing is faster than direct but by noise: on a machine that was busy otherwise, 1.71 was seen.
+/// The greatest ratio. Nothing is faster than direct except by noise: on a machine that was busy
+/// otherwise, 1.71 was seen.
 const MOST: f64 = 2.5;
-/// What skips TCP is: more than twice direct was seen.
+/// The greatest ratio of ways past TCP: more than twice direct was seen.
 const MOST_PAST_TCP: f64 = 4.0;
-/// Of the rate that a schedule calls for.
+/// The least share of the rate that a schedule calls for.
 const LEAST_OF_RATE: f64 = 0.8;
 
-/// What is wrong; nothing: it will do.
+/// Lists the faults of a run. Without any it will do.
 pub fn loose(run: &Run) -> Vec<String> {
     let mut wrong = missing(run);
     for experiment in &run.experiments {
@@ -33,7 +36,7 @@ pub fn loose(run: &Run) -> Vec<String> {
     wrong
 }
 
-/// What was to be measured and was not.
+/// Lists what was to be measured and was not.
 pub fn missing(run: &Run) -> Vec<String> {
     let failed = run.failed.iter();
     let mut missing: Vec<String> = failed.map(|(id, why)| format!("{id}: {why}")).collect();

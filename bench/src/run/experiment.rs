@@ -1,4 +1,4 @@
-//! One experiment: a workload's variant over every way, in interleaved rounds.
+//! An experiment: a workload's variant over every way, in interleaved rounds.
 
 use std::{
     path::{Path, PathBuf},
@@ -29,42 +29,42 @@ use crate::{
     ways::{Cgroups, Ways},
 };
 
-/// Of the generators whose work is profiled: beyond those of any round.
+/// The number of the first generator whose work is profiled: beyond those of any round.
 const PROFILED: u64 = 1_000;
 
-/// How experiments are done in this run.
+/// The way in which experiments are done in this run.
 #[derive(Clone, Copy, Debug)]
 pub struct How {
     /// Rounds that count.
     pub rounds: u32,
-    /// How they are cut.
+    /// The lengths of rounds and turns.
     pub timing: Timing,
-    /// Of each path before the first round that counts.
+    /// The seconds of each path before the first round that counts.
     pub warm_up_seconds: f64,
-    /// Of the order and of the keys.
+    /// The seed of the order and of the keys.
     pub seed: u64,
 }
 
-/// What an experiment is done with.
+/// The set-up of an experiment.
 #[derive(Clone, Copy)]
 pub struct Setting<'a> {
-    /// What answers.
+    /// The databases.
     pub databases: &'a Databases,
-    /// What is compared.
+    /// The compared ways.
     pub ways: &'a Ways,
-    /// How.
+    /// The way in which it is done.
     pub how: How,
-    /// Where flame graphs go; None: no profile is taken.
+    /// The folder for flame graphs; None: no profile is taken.
     pub flames: Option<&'a PathBuf>,
 }
 
 /// An experiment, as far as it came.
 pub struct Outcome {
-    /// What was measured; at least the description.
+    /// The measured experiment; at least its description.
     pub experiment: Experiment,
-    /// Taken after the rounds.
+    /// The profiles, which are taken after the rounds.
     pub profiles: Vec<Profile>,
-    /// Why it did not come to its end: a signal, or a failure of `direct`.
+    /// The reason why the experiment did not come to its end: a signal, or a failure of `direct`.
     pub stopped: Option<anyhow::Error>,
 }
 
@@ -159,7 +159,7 @@ fn measure(
     struck
 }
 
-/// Of every way, one after the other.
+/// Profiles every way, one after the other.
 fn profiles(
     stage: &mut Stage<'_>,
     variant: &Variant,
@@ -236,7 +236,7 @@ fn rounds(
     Ok(())
 }
 
-/// Of this host; one where it cannot be found out, which refuses more.
+/// Returns the host's number of cores; 1 where it cannot be found out, which refuses more.
 fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
@@ -289,7 +289,7 @@ fn published(from: &load::workload::Published) -> Published {
     }
 }
 
-/// As in result files.
+/// Returns the database's name in result files.
 pub fn database(database: Database) -> &'static str {
     match database {
         Database::Node => "node",

@@ -11,12 +11,14 @@ use crate::worker::Worker;
 /// The subcommand that is one.
 pub const SUBCOMMAND: &str = "generator";
 
-/// To connect: a driver gives up after five seconds, and a JVM may just have woken up.
+/// The time limit to connect: a driver gives up after five seconds, and a JVM may just have woken
+/// up.
 const CONNECT_LIMIT: Duration = Duration::from_secs(60);
-/// Beyond what an order takes: more than the generator itself waits for one response.
+/// The time limit for an answer beyond the order's time: more than the generator itself waits for
+/// one response.
 const ANSWER_LIMIT: Duration = Duration::from_secs(60);
 
-/// A connected generator. Dropped, it ends.
+/// A connected generator, which ends when this is dropped.
 pub struct Generator(Worker);
 
 impl Generator {
@@ -33,13 +35,13 @@ impl Generator {
         Ok(generator)
     }
 
-    /// Has it work for so long.
+    /// Makes the generator work for this long.
     pub fn work(&mut self, seconds: f64) -> anyhow::Result<Answer> {
         self.0.say(&Order::Work { seconds })?;
         self.answer(Duration::from_secs_f64(seconds) + ANSWER_LIMIT)
     }
 
-    /// Its process id.
+    /// Returns the generator's process id.
     pub fn pid(&self) -> u32 {
         self.0.pid()
     }

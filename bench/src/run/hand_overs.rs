@@ -1,18 +1,19 @@
-//! How flows were handed to the kernel, as an agent's metrics have it.
+//! The hand-overs of flows to the kernel, from an agent's metrics.
 
 use report::schema::HandOvers;
 use sandbox::Metric;
 
 const SECONDS: &str = "underpass_handover_seconds";
 
-/// None: the agent has handed nothing over. An agent that does carries one path's flows alone.
+/// Reads the hand-overs. None: the agent has handed nothing over. An agent that does carries one
+/// path's flows alone.
 pub fn of(metrics: &Metric) -> Option<HandOvers> {
     let count = metrics.get(&format!("{SECONDS}_count")).copied()?;
     let bucket = format!("{SECONDS}_bucket{{le=\"");
     let buckets = metrics.iter().filter_map(|(name, count)| {
         let seconds = name.strip_prefix(&bucket)?.strip_suffix("\"}")?;
         let seconds: f64 = seconds.parse().ok()?;
-        // The last one holds whatever took longer: that is no bound.
+        // The last bucket holds whatever took longer: that is no bound.
         seconds
             .is_finite()
             .then_some((seconds * 1e6, *count as u64))

@@ -1,9 +1,9 @@
-//! What the generator can do by itself: the same job against a server that does nothing. Where
-//! it cannot do much more than what was measured, it was the generator that was measured.
+//! The generator's own limit: the same job against a server that does nothing. Where the generator
+//! cannot do much more than what was measured, the generator itself was measured.
 //!
-//! Its capacity is what its own CPU time for an operation allows on the cores that its threads
-//! can use. What it *reaches* against the server that does nothing is noted, too, but is no
-//! limit on a host of few cores, for that server needs CPU as well.
+//! The capacity is what the generator's own CPU time for an operation allows on the cores that its
+//! threads can use. The rate that it *reaches* against the server that does nothing is noted, too,
+//! but is no limit on a host of few cores, because that server needs CPU as well.
 
 use load::{
     order::Seed,
@@ -14,17 +14,18 @@ use report::schema::{Experiment, Headroom, Series};
 use super::generator::Generator;
 use crate::{databases::Databases, paths::SHORTCUT};
 
-/// Of the null server, before it counts.
+/// The seconds against the null server before it counts.
 const SETTLE_SECONDS: f64 = 0.2;
 const SECONDS: f64 = 1.0;
 
-/// A closed loop that reaches more than this share of the generator's capacity is bound by it.
-/// The rest is what others need of the cores that they share with it.
+/// The share of the generator's capacity above which a closed loop is bound by the generator. The
+/// rest is what others need of the cores that they share with it.
 const MOST_OF_CAPACITY: f64 = 0.8;
-/// An open loop must reach this share of its rate against a server that does nothing.
+/// The share of its rate that an open loop must reach against a server that does nothing.
 const LEAST_OF_RATE: f64 = 0.99;
 
-/// Measures it; None for a workload that no stand-in can answer, or that needs no answer.
+/// Measures the generator. None for a workload that no stand-in can answer, or that needs no
+/// answer.
 ///
 /// # Errors
 /// The stand-in does not start, or the generator fails.
@@ -65,14 +66,14 @@ pub fn measure(variant: &Variant, seed: u64) -> anyhow::Result<Option<Headroom>>
     }))
 }
 
-/// Why an experiment's figures are the generator's own; None: they are not.
+/// Returns the reason why an experiment's figures are the generator's own; None: they are not.
 pub fn judge(experiment: &Experiment, cores: usize) -> Option<String> {
     let headroom = experiment.headroom.as_ref()?;
     let (server, alone) = (&headroom.server, headroom.op_s);
     let usable = experiment.threads.min(cores) as f64;
     let capacity = usable * 1e6 / headroom.generator_cpu_us.max(f64::MIN_POSITIVE);
-    // Past TCP an operation costs the generator less than it was measured to: there it may be
-    // faster than that without being what is measured.
+    // Past TCP an operation costs the generator less than was measured: it may be faster than that
+    // without being what is measured.
     let over_tcp = experiment.series.iter().filter(|s| s.path != SHORTCUT.name);
     let fastest = over_tcp.map(best_op_s).fold(0.0, f64::max);
     let is_driver = experiment.client == "driver";

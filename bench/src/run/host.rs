@@ -1,4 +1,4 @@
-//! What was measured, where, and with what.
+//! The description of a run: the source, the host, and the versions.
 
 use std::{collections::BTreeMap, fs, process::Command};
 
@@ -7,16 +7,16 @@ use report::schema::{Machine, Source};
 
 use crate::{account::field, server::binary};
 
-/// What we were built with.
+/// The lock file that this program was built with.
 const LOCK: &str = include_str!("../../../Cargo.lock");
 
 /// Crates whose versions a reader may want to know.
 const CRATES: [&str; 3] = ["scylla", "redis", "aya"];
 
-/// The checkout that this is run in.
+/// Describes the checkout in which this is run.
 ///
 /// # Errors
-/// It is none, or git is missing.
+/// There is no checkout, or git is missing.
 pub fn source() -> anyhow::Result<Source> {
     Ok(Source {
         commit: said(Command::new("git").args(["rev-parse", "HEAD"]))?,
@@ -24,17 +24,17 @@ pub fn source() -> anyhow::Result<Source> {
     })
 }
 
-/// This host.
+/// Describes this host.
 ///
 /// # Errors
-/// /proc is not what it should be.
+/// /proc is not as expected.
 pub fn machine() -> anyhow::Result<Machine> {
     let cpus = fs::read_to_string("/proc/cpuinfo")?;
     let memory = fs::read_to_string("/proc/meminfo")?;
     let kib = field(&memory, "MemTotal").and_then(|m| m.split(' ').next()?.parse::<u64>().ok());
     Ok(Machine {
         kernel: first_line("/proc/sys/kernel/osrelease").context("no kernel release")?,
-        // ARM's has no such line.
+        // ARM's file has no such line.
         cpu: field(&cpus, "model name").unwrap_or("unknown").to_owned(),
         cores: std::thread::available_parallelism()?.get(),
         memory_mib: kib.context("no MemTotal in /proc/meminfo")? / 1024,
@@ -43,10 +43,10 @@ pub fn machine() -> anyhow::Result<Machine> {
     })
 }
 
-/// Of what is used whatever is measured.
+/// Lists the versions of everything that is used in every experiment.
 ///
 /// # Errors
-/// The agent does not say.
+/// The agent does not report its version.
 pub fn versions() -> anyhow::Result<BTreeMap<String, String>> {
     let mut versions = BTreeMap::from([(
         "underpass".to_owned(),
@@ -73,22 +73,22 @@ pub fn versions() -> anyhow::Result<BTreeMap<String, String>> {
     Ok(versions)
 }
 
-/// What a tool says of its version, without its name in front.
+/// Returns a tool's version, without the tool's name in front.
 fn number(tool: &str, line: &str) -> String {
     let rest = line.strip_prefix(tool).unwrap_or(line);
     rest.trim_start().to_owned()
 }
 
-/// Now, in UTC (ISO 8601).
+/// Returns the time in UTC (ISO 8601).
 ///
 /// # Errors
-/// There is no `date`.
+/// The program `date` is missing.
 pub fn date() -> anyhow::Result<String> {
     said(Command::new("date").args(["-u", "+%Y-%m-%dT%H:%M:%SZ"]))
 }
 
-/// What the kernel does about the CPU's vulnerabilities; those that it is not affected by are
-/// left out.
+/// Lists the kernel's mitigations of the CPU's vulnerabilities; vulnerabilities that do not affect
+/// it are left out.
 fn mitigations() -> BTreeMap<String, String> {
     let Ok(files) = fs::read_dir("/sys/devices/system/cpu/vulnerabilities") else {
         return BTreeMap::new();
@@ -159,7 +159,7 @@ fn of_crate<'l>(lock: &'l str, name: &str) -> Option<&'l str> {
     rest.split('"').next()
 }
 
-/// What it prints, on whichever of the two streams.
+/// Returns the command's output, on whichever of the two streams.
 fn said(command: &mut Command) -> anyhow::Result<String> {
     let output = command.output();
     let output = output.with_context(|| format!("cannot run {command:?}"))?;

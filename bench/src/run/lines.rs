@@ -12,14 +12,14 @@ use crate::{
     ways::Ways,
 };
 
-/// By the ways that they are for; none where everything is on this host.
+/// The networks by the ways that they are for; none where everything is on this host.
 pub struct Lines(pub BTreeMap<&'static str, Line>);
 
 impl Lines {
-    /// Makes them.
+    /// Makes the networks.
     ///
     /// # Errors
-    /// Not root, or a tool is missing.
+    /// The user is not root, or a tool is missing.
     pub fn new(variant: &Variant, databases: &Databases, ways: &Ways) -> anyhow::Result<Self> {
         match variant.topology {
             Topology::Host => Ok(Self(BTreeMap::new())),

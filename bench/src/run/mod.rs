@@ -1,7 +1,7 @@
 //! `underpass-bench run`: workloads over every way to the databases, into one file.
 //!
-//! `plan` (which experiments) → `experiment` (one of them) → `stage` (what runs meanwhile) →
-//! `round` (turns) → `generator`. `host` says where it was.
+//! `plan` (the experiments to do) → `experiment` (one of them) → `stage` (what runs meanwhile) →
+//! `round` (turns) → `generator`. `host` describes the host.
 
 mod awake;
 mod check;
@@ -44,16 +44,17 @@ use plan::Planned;
 use progress::Progress;
 use round::Timing;
 
-/// Where workload files are, from the project's root.
+/// The folder of workload files, from the project's root.
 pub const WORKLOADS: &str = "bench/workloads";
 
-/// A path's turn: short, because a shared machine changes its speed from second to second.
+/// The seconds of a path's turn: few, because a shared machine changes its speed from second to
+/// second.
 const TURN_SECONDS: f64 = 0.5;
-/// A new generator's first requests.
+/// The seconds of a new generator's first requests.
 const SETTLE_SECONDS: f64 = 0.2;
-/// Of each path. A JVM compiles what it runs often.
+/// The seconds of each path's warm-up. A JVM compiles what it runs often.
 const WARM_UP_SECONDS: f64 = 1.0;
-/// Of the first experiment on a Cassandra, times as much: it may just have been started.
+/// The factor of the first experiment's warm-up on a Cassandra: it may just have been started.
 const COLD_FACTOR: f64 = 5.0;
 
 /// Options of `run`.
@@ -66,8 +67,8 @@ pub struct Args {
     /// Few experiments, short rounds: to see that it works; exits 1 when a figure is absurd
     #[arg(long)]
     quick: bool,
-    /// Where the results go [default: bench/results/full.json, or target/bench/part.json if less
-    /// than everything is measured]
+    /// The result file [default: bench/results/full.json, or target/bench/part.json if less than
+    /// everything is measured]
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
     /// The paths to compare with `direct`; none: all
@@ -79,22 +80,22 @@ pub struct Args {
     /// Interleaved rounds [default: 5, with --quick 3]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=100))]
     rounds: Option<u32>,
-    /// How long each path works in a round [default: 1, with --quick 0.4]
+    /// The seconds that each path works in a round [default: 1, with --quick 0.4]
     #[arg(long, value_parser = crate::seconds)]
     seconds: Option<f64>,
-    /// Of the order of turns, and of the keys
+    /// The seed of the order of turns, and of the keys
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// Also profile the whole system under this experiment, over each path; may be repeated
     #[arg(long, value_name = "EXPERIMENT")]
     profile: Vec<String>,
-    /// Where flame graphs go [default: bench/results/flames, or target/bench/flames if less than
-    /// everything is measured]
+    /// The folder for flame graphs [default: bench/results/flames, or target/bench/flames if less
+    /// than everything is measured]
     #[arg(long, value_name = "FOLDER")]
     flames: Option<PathBuf>,
 }
 
-/// The command. What was measured is kept, whatever happens then.
+/// Runs the command. Measured results are kept, whatever happens afterwards.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let workloads = load::workload::read(Path::new(WORKLOADS))?;
     let planned = plan::choose(&workloads, &args.only, args.quick)?;
@@ -111,7 +112,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     let how = how(args);
     let out = out(args);
-    // What is committed is replaced by a whole run, or not at all.
+    // The committed file is replaced by a whole run, or not at all.
     let unfinished = out.with_extension("unfinished.json");
     if let Some(folder) = out.parent() {
         fs::create_dir_all(folder)?;
@@ -295,7 +296,7 @@ fn begin(args: &Args, how: How, ways: &Ways) -> anyhow::Result<Run> {
     })
 }
 
-/// As it was typed, without passwords, and without where on this host things are.
+/// Returns the command line as it was typed, without passwords, and without paths on this host.
 fn command_line() -> String {
     let mut words: Vec<String> = std::env::args().skip(1).collect();
     let secret = words.iter().position(|word| word == "--password");

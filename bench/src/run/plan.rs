@@ -1,4 +1,4 @@
-//! Which experiments a run does, and how long that takes.
+//! The choice of experiments, and the time that a run takes.
 
 use std::time::Duration;
 
@@ -8,21 +8,21 @@ use load::workload::{Variant, Workload};
 use super::experiment::How;
 use crate::paths;
 
-/// Starting and stopping what an experiment stands on, and its headroom.
+/// The seconds for starting and stopping an experiment's set-up, and for its headroom.
 const AROUND: f64 = 6.0;
 /// Connecting a generator.
 const CONNECT: f64 = 0.1;
 
-/// One experiment to do.
+/// An experiment to do.
 #[derive(Clone, Debug)]
 pub struct Planned {
-    /// Its workload.
+    /// The experiment's workload.
     pub workload: Workload,
-    /// Its variant.
+    /// The experiment's variant.
     pub variant: Variant,
 }
 
-/// Chooses: `only` are ids of experiments or names of workloads, empty for all.
+/// Chooses the experiments: `only` are ids of experiments or names of workloads, empty for all.
 ///
 /// # Errors
 /// One of them does not exist, or compares a path that does not.
@@ -79,7 +79,7 @@ impl Planned {
         Duration::from_secs_f64(AROUND + worked * ways as f64)
     }
 
-    /// What it does, in a few words.
+    /// Describes the experiment in a few words.
     pub fn about(&self) -> String {
         let job = &self.variant.job;
         let mode = match job.rate {

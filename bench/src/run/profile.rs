@@ -1,8 +1,8 @@
-//! Where the time of all CPUs goes while one path is under load: `perf` on the whole system,
-//! samples by who ran, and a flame graph.
+//! The profile: where the time of all CPUs goes while one path is under load. It is made by `perf`
+//! on the whole system: samples by process, and a flame graph.
 //!
-//! User-space stacks are as deep as frame pointers reach, which is not far in optimised
-//! programs; the kernel's, where nearly all of the time goes, are whole.
+//! User-space stacks are as deep as frame pointers reach, which is not far in optimised programs;
+//! the kernel's, where nearly all of the time goes, are whole.
 
 use std::{
     collections::BTreeMap,
@@ -28,16 +28,17 @@ use report::schema::Profile;
 
 use super::stage::Lane;
 
-/// Of each path: some 20,000 samples on two CPUs.
+/// The seconds of each path: some 20,000 samples on two CPUs.
 const SECONDS: f64 = 5.0;
-/// Not a divisor of any timer's frequency, so that no timer is met again and again.
+/// The sampling rate: not a divisor of any timer's frequency, so that no timer is met again and
+/// again.
 const SAMPLES_A_SECOND: &str = "1997";
-/// `perf` opens an event on every CPU before it counts.
+/// The time that `perf` needs to open an event on every CPU before it counts.
 const PERF_STARTS: Duration = Duration::from_millis(300);
-/// Narrower frames than this share are left out: a picture, not an archive.
+/// The narrowest frame in percent: a picture, not an archive.
 const NARROWEST_PERCENT: f64 = 0.4;
 
-/// Fails where `perf` cannot look at the whole system, with what it says.
+/// Fails where `perf` cannot look at the whole system, with its message.
 pub fn can_be_taken() -> anyhow::Result<()> {
     let probe = Command::new("perf")
         .args([
@@ -116,7 +117,7 @@ fn pids(data: &Path) -> anyhow::Result<Vec<u32>> {
     Ok(lines.filter_map(|line| line.parse().ok()).collect())
 }
 
-/// How the samples that were not idle (process 0) divide.
+/// Returns the division of the samples that were not idle (process 0).
 fn shares(pids: &[u32], who: impl Fn(u32) -> &'static str) -> (u64, BTreeMap<String, f64>) {
     let mut counts = BTreeMap::<String, u64>::new();
     for pid in pids.iter().filter(|pid| **pid != 0) {
@@ -140,7 +141,7 @@ fn draw(data: &Path, title: &str, file: &Path) -> anyhow::Result<()> {
     options.title = title.to_owned();
     options.count_name = "samples".to_owned();
     options.min_width = NARROWEST_PERCENT;
-    // The same function has the same colour in every picture.
+    // Makes the colour of a function the same in every picture.
     options.hash = true;
     let mut svg = Vec::new();
     flamegraph::from_lines(&mut options, busy, &mut svg).context("a flame graph")?;

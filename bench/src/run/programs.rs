@@ -1,6 +1,5 @@
-//! What a run of each BPF program costs, while connections are made, and messages sent, over each of
-//! our paths.
-//! After the rounds, because counting costs something itself.
+//! The cost of a run of each BPF program, while connections are made, and messages sent, over each
+//! of our paths. It is measured after the rounds, because counting costs something itself.
 
 use anyhow::Context;
 use load::{
@@ -17,7 +16,8 @@ use crate::{
     ways::{Cgroups, Ways},
 };
 
-/// Where connections are made and closed, and where messages travel over them.
+/// The experiments in which connections are made and closed, and in which messages travel over
+/// them.
 const EXPERIMENTS: [&str; 2] = ["connect", "node-raw-nonblocking-32"];
 
 /// Whether programs are counted under an experiment.
@@ -25,10 +25,10 @@ pub fn is_counted(experiment: &str) -> bool {
     EXPERIMENTS.contains(&experiment)
 }
 
-/// Of each path.
+/// The seconds of each path.
 const SECONDS: f64 = 1.0;
 
-/// Measures it, under this load. Programs that did not run are left out.
+/// Measures the programs under this load. Programs that did not run are left out.
 ///
 /// # Errors
 /// The agent does not start, or the kernel does not count.

@@ -1,19 +1,19 @@
-//! What a run says while it goes on: on standard error, with the time that is left.
+//! The progress that a run prints while it goes on: on standard error, with the time that is left.
 
 use std::time::{Duration, Instant};
 
 use super::{round::Done, stage::Lane};
 
-/// Where a run is.
+/// The position in a run.
 pub struct Progress {
     began: Instant,
-    /// Estimated, of the whole run.
+    /// The estimated time of the whole run.
     whole: Duration,
-    /// Estimated, of the experiments that are done.
+    /// The estimated time of the experiments that are done.
     done: Duration,
     experiments: usize,
     number: usize,
-    /// Estimated, of the present one.
+    /// The estimated time of the present experiment.
     present: Duration,
 }
 
@@ -74,7 +74,7 @@ impl Progress {
         );
     }
 
-    /// By how the estimates have held so far.
+    /// Returns the time that is left, corrected by how the estimates have held so far.
     fn left(&self) -> Duration {
         let rest = self.whole.saturating_sub(self.done);
         if self.done.is_zero() {

@@ -1,4 +1,4 @@
-//! Interleaved rounds: whatever else the machine does, it does to every path.
+//! Interleaved rounds: everything else that the machine does, it does to every path.
 
 use anyhow::Context;
 use load::{order::Answer, used::Used};
@@ -7,39 +7,39 @@ use report::schema::{Latency, Round, Usage};
 use super::{shuffle::Shuffle, stage::Lane};
 use crate::account::{Meter, Sockets, Spent, forget_rss_peak, rss_peak_kib};
 
-/// How long a round is, and how it is cut.
+/// The length of a round, and of its parts.
 #[derive(Clone, Copy, Debug)]
 pub struct Timing {
-    /// Of each path, in a round.
+    /// The seconds of each path in a round.
     pub seconds: f64,
-    /// A path's turn, before the others have theirs. Short, because a shared machine changes
-    /// its speed from second to second.
+    /// The seconds of a path's turn, before the others have theirs. Few, because a shared machine
+    /// changes its speed from second to second.
     pub turn_seconds: f64,
-    /// Of each path's new generator, before its first turn: not counted.
+    /// The seconds of each path's new generator before its first turn: not counted.
     pub settle_seconds: f64,
 }
 
-/// What one lane did in one round.
+/// The work of one lane in one round.
 pub struct Done {
-    /// As in the result file.
+    /// The round, as in the result file.
     pub round: Round,
-    /// With the histogram, which is kept for all rounds together.
+    /// The answer, with the histogram, which is kept for all rounds together.
     pub answer: Answer,
 }
 
-/// A lane's turns, added up. What the generator used is in its answers; proxy, database and
-/// the kernel's threads are asked about from outside.
+/// The sum of a lane's turns. The generator's usage is in its answers; the usage of proxy, database
+/// and the kernel's threads is read from outside.
 struct Account {
     answer: Answer,
     meters: [Meter; 3],
     spent: [Spent; 3],
 }
 
-/// One round: every lane that has not failed works, in turns. `None` for those that failed,
-/// now or before; a lane's failure is noted in it and is not ours.
+/// Plays one round: every lane that has not failed works, in turns. `None` for those that failed,
+/// now or before; a lane's failure is noted in it and is no error here.
 ///
 /// # Errors
-/// A signal, or the kernel cannot be asked.
+/// A signal came, or the kernel cannot be asked.
 pub fn play(
     lanes: &mut [Lane<'_>],
     database_pids: &[u32],

@@ -4,16 +4,16 @@
 pub struct Shuffle(u64);
 
 impl Shuffle {
-    /// Of this seed.
+    /// Makes the shuffle of this seed.
     pub fn new(seed: u64) -> Self {
         Self(seed)
     }
 
-    /// The numbers below `count`, each once: Fisher and Yates.
+    /// Returns the numbers below `count`, each once: Fisher and Yates.
     pub fn order(&mut self, count: usize) -> Vec<usize> {
         let mut order: Vec<usize> = (0..count).collect();
         for last in (1..count).rev() {
-            // The bias of a remainder of a few in 2^64 is nothing.
+            // The bias of a remainder of a few in 2^64 is negligible.
             let other = (self.next() % (last as u64 + 1)) as usize;
             order.swap(last, other);
         }

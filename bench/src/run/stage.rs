@@ -1,8 +1,7 @@
-//! What an experiment stands on: databases, agents, peers, and a lane for each way to the
-//! databases.
+//! The stage of an experiment: databases, agents, peers, and a lane for each way to the databases.
 //!
-//! **Invariant**: nothing outlives the stage: generators go first, then peers, the agents,
-//! the databases, and last (they are borrowed) the cgroups.
+//! **Invariant**: nothing outlives the stage: generators go first, then peers, the agents, the
+//! databases, and last (they are borrowed) the cgroups.
 
 mod gateway;
 
@@ -32,45 +31,45 @@ use crate::{
 
 pub use gateway::ways as ways_at_gateways;
 
-/// Of a path that a workload does not name.
+/// The reason for a path that a workload does not name.
 const NOT_COMPARED: &str = "not compared under this workload";
 
-/// One way to the databases, and the generator that uses it.
+/// A way to the databases, and the generator that uses it.
 pub struct Lane<'a> {
     /// The path's name.
     pub path: &'static str,
-    /// What its generator dials.
+    /// The addresses that the generator dials.
     targets: Vec<SocketAddr>,
     netns: Option<&'a Netns>,
     cgroup: Option<&'a Cgroup>,
-    /// Of the proxy: the agent's, or a peer's.
+    /// The processes of the proxy: the agent's, or a peer's.
     pub proxy_pids: Vec<u32>,
-    /// All of its bytes pass through the proxy's memory; None: some may be spliced.
+    /// Whether all of the way's bytes pass through the proxy's memory; None: some may be spliced.
     pub is_copied: Option<bool>,
-    /// Connections by which its generators have made themselves known.
+    /// The number of connections by which the generators have made themselves known.
     introductions: usize,
     introduces: bool,
-    /// How its flows were handed to the kernel, once the rounds are over.
+    /// The hand-overs of the way's flows to the kernel, once the rounds are over.
     pub hand_overs: Option<HandOvers>,
-    /// Running, between [`Lane::connect`] and the end of the round.
+    /// The generator, which runs between [`Lane::connect`] and the end of the round.
     pub generator: Option<Generator>,
-    /// Why it is out of the experiment.
+    /// The reason why the lane is out of the experiment.
     pub failed: Option<String>,
 }
 
-/// All that runs during an experiment.
+/// Everything that runs during an experiment.
 pub struct Stage<'a> {
-    /// `direct` first.
+    /// The lanes, `direct` first.
     pub lanes: Vec<Lane<'a>>,
-    /// Ways that cannot do this workload, with the reason.
+    /// The ways that cannot do this workload, with the reasons.
     pub left_out: BTreeMap<String, String>,
     _peers: Vec<(Running, tempfile::TempDir)>,
-    /// By what it was told.
+    /// The agents, by the lines of `[agent]` that they got.
     agents: Vec<(&'static str, Agent<'a>)>,
 }
 
 impl<'a> Stage<'a> {
-    /// Starts what stands between generators and databases.
+    /// Starts everything between generators and databases.
     pub fn set(
         variant: &Variant,
         databases: &'a Databases,
@@ -112,7 +111,7 @@ impl<'a> Stage<'a> {
                 continue;
             }
             if variant.job.protocol == Protocol::Connect {
-                // It accepts before it dials: another thing than to reach a database.
+                // The peer accepts before it dials: that is not the same as reaching a database.
                 stage.leave_out(peer.name(), "it answers connect() itself");
                 continue;
             }
@@ -151,7 +150,8 @@ impl<'a> Stage<'a> {
         }
     }
 
-    /// One agent for all of our paths that need it to be told the same, with a rule for each.
+    /// Starts one agent for all of our paths that need the same lines of `[agent]`, with a rule for
+    /// each.
     fn add_agent(
         &mut self,
         (told, cgroup): (&'static str, &'a Cgroup),
@@ -200,10 +200,10 @@ impl<'a> Stage<'a> {
         self.left_out.insert(path.to_owned(), why.into());
     }
 
-    /// Has every path of ours that was not taken fail.
+    /// Fails every path of ours that was not taken.
     ///
     /// # Errors
-    /// The agent does not say.
+    /// The agent does not report its metrics.
     pub fn verify(&mut self) -> anyhow::Result<()> {
         for (told, agent) in &self.agents {
             let metrics = agent.metrics()?;
@@ -246,7 +246,8 @@ impl<'a> Lane<'a> {
         }
     }
 
-    /// Of a gateway: whose bytes nobody counts, because they are in networks of their own.
+    /// Makes a lane at a gateway. Nobody counts its bytes, because they are in networks of their
+    /// own.
     fn at(path: &'static str, line: &'a Line) -> Self {
         Self {
             netns: Some(&line.client),
@@ -298,7 +299,7 @@ impl<'a> Lane<'a> {
         Ok(())
     }
 
-    /// It is out of the experiment from here on.
+    /// Takes the lane out of the experiment from here on.
     pub fn fail(&mut self, error: &anyhow::Error) {
         self.failed.get_or_insert(format!("{error:#}"));
     }

@@ -1,5 +1,5 @@
-//! Whether each of our paths was taken: without it, a flow that slipped past the agent would be
-//! measured as a very fast proxy.
+//! The check whether each of our paths was taken: without it, a flow that slipped past the agent
+//! would be measured as a very fast proxy.
 
 use sandbox::Metric;
 
@@ -11,8 +11,8 @@ const CONNECTIONS: &str = "underpass_connections_total";
 const AT_THE_EDGE: &str = "underpass_edge_connections_total";
 const INTERCEPTED: &str = "outcome=\"intercepted\"";
 
-/// What was otherwise than it should be; None: the path was taken by all of its connections, but
-/// for so many introductions to the agent.
+/// Returns what was otherwise than it should be. None: the path was taken by all of its
+/// connections, except for this number of introductions to the agent.
 pub fn taken(path: &Ours, introductions: usize, metrics: &Metric) -> Option<String> {
     let rule = format!("rule=\"{}\"", path.name);
     let wanted = format!("outcome=\"{}\"", path.outcome);

@@ -5,10 +5,8 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use cql::{
-    StreamId,
-    edit::{Log, LookedUp, Pipeline, Unreadable, Unseen, Waited},
-};
+use cql::StreamId;
+use cql_edit::{Log, LookedUp, Pipeline, Unreadable, Unseen, Waited};
 use policy::RuleName;
 use prometheus::{IntCounterVec, Registry};
 

@@ -184,7 +184,7 @@ impl World<'_> {
 
 /// The value in the only row.
 fn value(body: &[u8]) -> String {
-    let rows = cql::edit::Page::read(body).unwrap().rows;
+    let rows = cql_edit::Page::read(body).unwrap().rows;
     String::from_utf8(rows[0][0].unwrap().to_vec()).unwrap()
 }
 

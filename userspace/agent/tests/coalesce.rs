@@ -152,7 +152,7 @@ fn answers(client: &mut Client, n: usize) -> BTreeMap<i16, (u8, Vec<u8>)> {
 }
 
 fn rows(body: &[u8]) -> BTreeMap<i32, String> {
-    let page = cql::edit::Page::read(body).unwrap();
+    let page = cql_edit::Page::read(body).unwrap();
     let rows = page.rows.iter().map(|row| {
         let at = i32::from_be_bytes(row[0].unwrap().try_into().unwrap());
         (at, String::from_utf8(row[1].unwrap().to_vec()).unwrap())

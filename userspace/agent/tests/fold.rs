@@ -434,6 +434,6 @@ fn steps_before_it_work_on_what_the_client_has_sent() {
         until_folded(world, &mut peer);
         let (opcode, body) = peer.ask(&query(5, 1, "SELECT id FROM shop.orders"));
         assert_eq!(opcode, RESULT);
-        assert_eq!(cql::edit::Page::read(&body).unwrap().rows.len(), 1);
+        assert_eq!(cql_edit::Page::read(&body).unwrap().rows.len(), 1);
     });
 }

@@ -2,7 +2,7 @@
 
 use std::{io, time::Instant};
 
-use cql::edit::Incoming;
+use cql_edit::Incoming;
 use tokio::{
     io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _},
     time::timeout_at,

@@ -3,10 +3,8 @@
 use std::time::Instant;
 
 use cassandra_protocol::frame::{Opcode, Version};
-use cql::{
-    Compression,
-    edit::{Incoming, Response, in_segments_of},
-};
+use cql::Compression;
+use cql_edit::{Incoming, Response, in_segments_of};
 use zeroize::Zeroizing;
 
 use crate::{Answer, Failure, Request};

@@ -5,13 +5,13 @@
 //! costs nothing where nobody asks.
 
 use crate::analysis::Fingerprint;
+use crate::cursor::Cursor;
 use crate::fingerprints::Fingerprints;
 use crate::frame::{Flags, Header, Opcode, StreamId};
 use crate::hash::BuildSpread;
 use crate::session::{Claims, Fact, plain_user};
 use crate::trace_context::{NoTraceContext, Said, TraceContext};
 use crate::trace_state::NoTraceState;
-use crate::wire::Cursor;
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;

@@ -110,6 +110,7 @@ pub enum Verdict {
 }
 
 /// Gives a fieldless enum its variants in a row and their names for metric labels.
+#[macro_export]
 macro_rules! labelled {
     ($name:ident { $($variant:ident => $label:literal),+ $(,)? }) => {
         impl $name {

@@ -4,11 +4,11 @@
 //! kept: it has values in it.
 
 use crate::analysis::{Analysis, Fingerprint};
+use crate::cursor::Cursor;
 use crate::hash::BuildSpread;
 use crate::prepared::PreparedCache;
 use crate::request::skip_values;
 use crate::statement::Statements;
-use crate::wire::Cursor;
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;

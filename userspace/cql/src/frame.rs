@@ -12,7 +12,7 @@ use crate::place::Place;
 pub const MAX_BODY_BYTES: u32 = 256 << 20;
 
 /// Bytes of a frame's header.
-pub(crate) const HEADER_BYTES: usize = 9;
+pub const HEADER_BYTES: usize = 9;
 
 /// A body prefix that was collected from pieces keeps its buffer up to this many bytes from frame
 /// to frame: enough for ordinary requests, little enough for ten thousand idle flows.
@@ -55,30 +55,33 @@ impl ProtocolVersion {
 }
 
 /// The bit of the first byte that marks a response.
-pub(crate) const RESPONSE_BIT: u8 = 0x80;
+pub const RESPONSE_BIT: u8 = 0x80;
 
 /// A frame's flags.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Flags(pub(crate) u8);
+pub struct Flags(pub u8);
 
 impl Flags {
-    pub(crate) const COMPRESSION: Self = Self(0x01);
-    pub(crate) const TRACING: Self = Self(0x02);
-    pub(crate) const CUSTOM_PAYLOAD: Self = Self(0x04);
-    pub(crate) const WARNING: Self = Self(0x08);
+    /// The body is compressed as STARTUP has asked for.
+    pub const COMPRESSION: Self = Self(0x01);
+    /// Requests: the database is to trace this one. Responses: a tracing id stands in front of the body.
+    pub const TRACING: Self = Self(0x02);
+    /// A bytes map stands in front of the body.
+    pub const CUSTOM_PAYLOAD: Self = Self(0x04);
+    /// A list of warnings stands in front of the body; only in responses.
+    pub const WARNING: Self = Self(0x08);
     pub(crate) const BETA: Self = Self(0x10);
     /// What no version defines.
     pub(crate) const RESERVED: Self = Self(0xE0);
     /// Those that put something in front of the body proper.
-    pub(crate) const PRELUDE: Self =
-        Self(Self::TRACING.0 | Self::CUSTOM_PAYLOAD.0 | Self::WARNING.0);
+    pub const PRELUDE: Self = Self(Self::TRACING.0 | Self::CUSTOM_PAYLOAD.0 | Self::WARNING.0);
 
     pub(crate) fn without(self, flags: Self) -> Self {
         Self(self.0 & !flags.0)
     }
 
     /// Any flag of `flags` is set.
-    pub(crate) fn any(self, flags: Self) -> bool {
+    pub fn any(self, flags: Self) -> bool {
         self.0 & flags.0 != 0
     }
 }
@@ -187,20 +190,22 @@ impl Opcode {
 
 /// A frame's header, its length checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Header {
+pub struct Header {
     /// The first byte without the direction bit.
-    pub(crate) version: u8,
-    pub(crate) flags: Flags,
-    pub(crate) stream: StreamId,
+    pub version: u8,
+    /// The flags byte.
+    pub flags: Flags,
+    /// The stream: what pairs a response with its request.
+    pub stream: StreamId,
     /// `None`: no such opcode in the direction that the first byte names.
-    pub(crate) opcode: Option<Opcode>,
+    pub opcode: Option<Opcode>,
     /// Bytes of the body, at most [`MAX_BODY_BYTES`].
-    pub(crate) length: u32,
+    pub length: u32,
 }
 
 impl Header {
     /// `None`: the length is negative or too large.
-    pub(crate) fn read(raw: [u8; HEADER_BYTES]) -> Option<Self> {
+    pub fn read(raw: [u8; HEADER_BYTES]) -> Option<Self> {
         let [version, flags, s0, s1, opcode, l0, l1, l2, l3] = raw;
         let length = u32::from_be_bytes([l0, l1, l2, l3]);
         if length > MAX_BODY_BYTES {
@@ -217,12 +222,12 @@ impl Header {
     }
 
     /// Header and body, in bytes.
-    pub(crate) fn frame_bytes(&self) -> u32 {
+    pub fn frame_bytes(&self) -> u32 {
         self.length.saturating_add(HEADER_BYTES as u32)
     }
 
     /// The body is. Since v5 segments are, and the flag means nothing.
-    pub(crate) fn is_compressed(&self) -> bool {
+    pub fn is_compressed(&self) -> bool {
         self.flags.any(Flags::COMPRESSION) && self.version < 5
     }
 }

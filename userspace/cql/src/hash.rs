@@ -42,7 +42,7 @@ impl Hasher for Spread {
 
 /// 64-bit FNV-1a, a byte at a time: names are hashed while they are folded to lower case.
 #[derive(Clone, Copy)]
-pub(crate) struct Fnv(pub(crate) u64);
+pub struct Fnv(pub u64);
 
 impl Default for Fnv {
     fn default() -> Self {
@@ -51,7 +51,8 @@ impl Default for Fnv {
 }
 
 impl Fnv {
-    pub(crate) fn with(self, byte: u8) -> Self {
+    /// The hash of what was hashed before, and `byte` behind it.
+    pub fn with(self, byte: u8) -> Self {
         Self((self.0 ^ u64::from(byte)).wrapping_mul(0x100_0000_01B3))
     }
 }

@@ -341,7 +341,7 @@ fn compressed_body<M: Meaning, S: Sink>(
 }
 
 /// `handshake`, the type of a TLS record (RFC 8446 §5.1).
-pub(crate) const TLS_HANDSHAKE: u8 = 0x16;
+pub const TLS_HANDSHAKE: u8 = 0x16;
 
 /// A frame's first byte. The first frame of a direction decides whether this is CQL at all, and
 /// what is not CQL is relayed; later on, the same byte means that framing is lost.

@@ -11,11 +11,11 @@ use std::iter;
 pub(crate) const MAX_TEXT_BYTES: usize = 16 << 10;
 
 /// The longest name that is kept. Cassandra allows 48 bytes, newer versions 222 for tables.
-pub(crate) const MAX_NAME_BYTES: usize = 256;
+pub const MAX_NAME_BYTES: usize = 256;
 
 /// The name of a keyspace or a table, in the form that it was found in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Name<'t> {
+pub enum Name<'t> {
     /// As the database stores it.
     Exact(&'t str),
     /// Unquoted: upper case stands for lower case.
@@ -26,7 +26,7 @@ pub(crate) enum Name<'t> {
 
 impl<'t> Name<'t> {
     /// The bytes as the database stores them.
-    pub(crate) fn bytes(self) -> impl Iterator<Item = u8> + 't {
+    pub fn bytes(self) -> impl Iterator<Item = u8> + 't {
         let (Self::Exact(text) | Self::Folded(text) | Self::Quoted(text)) = self;
         let mut rest = text.bytes();
         iter::from_fn(move || {
@@ -41,12 +41,12 @@ impl<'t> Name<'t> {
     }
 
     /// It is `stored`.
-    pub(crate) fn is(self, stored: &str) -> bool {
+    pub fn is(self, stored: &str) -> bool {
         self.bytes().eq(stored.bytes())
     }
 
     /// The name as the database stores it.
-    pub(crate) fn to_boxed(self) -> Box<str> {
+    pub fn to_boxed(self) -> Box<str> {
         match self {
             Self::Exact(text) => text.into(),
             Self::Folded(text) => text.to_ascii_lowercase().into(),

@@ -21,8 +21,7 @@
 //! In front of a decoder a [`Handshake`] may stand, until it is known what becomes of the flow: it
 //! says what may pass, and what it has learned of the [`Session`].
 //!
-//! [`edit`] is apart from all this: there, requests are changed and refused, by [`transforms`]; [`protect`]
-//! is one that needs keys, which somebody has to give it.
+//! Changing what passes is another crate's, `cql-edit`. It builds on [`wire`] and [`text`].
 //!
 //! What a statement asks for beyond its kind and table, and its text without values, is an
 //! [`Analysis`]: made when somebody wants it, by the text, and never by a decoder.
@@ -41,14 +40,14 @@
 mod analysis;
 mod compress;
 mod crc;
+mod cursor;
 mod details;
-pub mod edit;
 mod event;
 mod fingerprints;
 mod flow;
 mod frame;
 mod handshake;
-mod hash;
+pub mod hash;
 mod lane;
 mod lex;
 mod parse;
@@ -58,16 +57,15 @@ pub mod parts;
 mod pending;
 mod place;
 mod prepared;
-pub mod protect;
 mod request;
 mod response;
 mod segment;
 mod session;
 mod statement;
+pub mod text;
 mod trace_context;
 mod trace_state;
-pub mod transforms;
-mod wire;
+pub mod wire;
 
 pub use analysis::{
     Analysis, Batch, BatchKind, By, Fingerprint, MAX_ANALYSED_BYTES, MAX_BATCH_PARTS,

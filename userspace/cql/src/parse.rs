@@ -8,11 +8,11 @@ use crate::statement::{StatementKind, StatementRef};
 
 /// What [`parse`] found.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Parsed<'t> {
+pub struct Parsed<'t> {
     /// The keyspace is only there when the text names it.
-    pub(crate) statement: StatementRef<'t>,
+    pub statement: StatementRef<'t>,
     /// The part that is read ended before everything was found.
-    pub(crate) cut: bool,
+    pub cut: bool,
 }
 
 /// Words that cannot be a name unless quoted and that stand where one is missing.
@@ -22,7 +22,7 @@ const NOT_NAMES: [&str; 12] = [
 ];
 
 /// `text`: the beginning of a statement that is `declared` bytes long.
-pub(crate) fn parse(text: &[u8], declared: usize) -> Parsed<'_> {
+pub fn parse(text: &[u8], declared: usize) -> Parsed<'_> {
     let mut reader = Reader {
         lexer: Lexer::new(text, declared),
         token: Token::Other,

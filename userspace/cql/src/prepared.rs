@@ -18,7 +18,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 pub const MAX_PREPARED_STATEMENTS: usize = 16_384;
 
 /// The longest id that is remembered. Cassandra's are 16 bytes (MD5).
-pub(crate) const MAX_ID_BYTES: usize = 256;
+pub const MAX_ID_BYTES: usize = 256;
 
 /// How many statements a full store looks at to find one that nobody used lately. More would hold
 /// up every flow behind the lock.

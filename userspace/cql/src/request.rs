@@ -1,6 +1,7 @@
 //! What frames from the client mean: versions asked for, statements sent, streams taken.
 
 use crate::analysis::Fingerprint;
+use crate::cursor::Cursor;
 use crate::details::{DETAIL_PREFIX_BYTES, LOG_IN_BYTES};
 use crate::event::{Anomaly, CloseReason, Sink, Undecodable, asks_for_details};
 use crate::flow::{Flow, Stop};
@@ -11,7 +12,6 @@ use crate::parse::parse;
 use crate::pending::InFlight;
 use crate::session::{Compression, Fact};
 use crate::statement::{Statement, StatementKind, StatementRef};
-use crate::wire::Cursor;
 use std::sync::Arc;
 
 /// How much of a body is collected where a text may stand in it: as much of a statement as is ever

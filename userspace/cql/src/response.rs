@@ -1,5 +1,6 @@
 //! What frames from the database mean: requests answered, and what the answers change.
 
+use crate::cursor::Cursor;
 use crate::details::DETAIL_PREFIX_BYTES;
 use crate::event::{
     Anomaly, CloseReason, Completed, ErrorCode, Sink, Undecodable, asks_for_details,
@@ -11,7 +12,6 @@ use crate::lex::MAX_NAME_BYTES;
 use crate::prepared::MAX_ID_BYTES;
 use crate::session::{Compression, Fact};
 use crate::statement::StatementKind;
-use crate::wire::Cursor;
 
 /// How much of a RESULT or ERROR is collected: a kind and an id or a name of at most
 /// [`MAX_ID_BYTES`] or [`MAX_NAME_BYTES`].
@@ -158,7 +158,7 @@ impl Meaning for Responses {
 /// What stands in front of a response's body proper (`native_protocol_v5.spec` §2.4.1.2): the
 /// tracing id, the warnings and the custom payload, in the order that Cassandra's
 /// `Message.encode` writes them.
-pub(crate) fn behind_prelude<'b>(header: &Header, body: &'b [u8]) -> Option<Cursor<'b>> {
+pub fn behind_prelude<'b>(header: &Header, body: &'b [u8]) -> Option<Cursor<'b>> {
     let mut body = Cursor::new(body);
     if header.flags.any(Flags::TRACING) {
         body.take(16)?;

@@ -17,11 +17,14 @@ use crate::crc::{crc24, crc32};
 use crate::place::Place;
 use crate::session::Compression;
 
-pub(crate) const HEADER_BYTES: usize = 6;
-pub(crate) const LZ4_HEADER_BYTES: usize = 8;
-pub(crate) const TRAILER_BYTES: usize = 4;
+/// A header's length without compression, its CRC24 included.
+pub const HEADER_BYTES: usize = 6;
+/// A header's length with LZ4, its CRC24 included.
+pub const LZ4_HEADER_BYTES: usize = 8;
+/// The length of the CRC32 behind a payload.
+pub const TRAILER_BYTES: usize = 4;
 /// The largest payload that 17 bits can name.
-pub(crate) const MAX_PAYLOAD_BYTES: usize = (1 << 17) - 1;
+pub const MAX_PAYLOAD_BYTES: usize = (1 << 17) - 1;
 
 /// A payload collected from pieces keeps its buffer up to this many bytes from segment to segment;
 /// the reason is that of the frame scanner's.
@@ -37,7 +40,7 @@ pub(crate) struct Segment<'a> {
 
 /// Where the next segment begins cannot be known, or what this one holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Broken {
+pub enum Broken {
     /// A checksum was wrong.
     Crc,
     /// What is compressed does not become what its header says.
@@ -46,16 +49,18 @@ pub(crate) enum Broken {
 
 /// What the first bytes of a segment say.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct SegmentHeader {
+pub struct SegmentHeader {
     /// Of the payload, as carried.
-    pub(crate) length: usize,
+    pub length: usize,
     /// Without compression; 0: it is not compressed.
-    pub(crate) plain: usize,
-    pub(crate) self_contained: bool,
+    pub plain: usize,
+    /// The payload holds whole frames; otherwise a part of one.
+    pub self_contained: bool,
 }
 
 impl SegmentHeader {
-    pub(crate) fn read(raw: &[u8; HEADER_BYTES]) -> Result<Self, Broken> {
+    /// Reads a header without compression; its checksum must be right.
+    pub fn read(raw: &[u8; HEADER_BYTES]) -> Result<Self, Broken> {
         let [b0, b1, b2, c0, c1, c2] = *raw;
         if crc24(&[b0, b1, b2]) != u32::from_le_bytes([c0, c1, c2, 0]) {
             return Err(Broken::Crc);
@@ -68,7 +73,8 @@ impl SegmentHeader {
         })
     }
 
-    pub(crate) fn read_lz4(raw: &[u8; LZ4_HEADER_BYTES]) -> Result<Self, Broken> {
+    /// Reads a header of a flow with LZ4; its checksum must be right.
+    pub fn read_lz4(raw: &[u8; LZ4_HEADER_BYTES]) -> Result<Self, Broken> {
         let [b0, b1, b2, b3, b4, c0, c1, c2] = *raw;
         if crc24(&[b0, b1, b2, b3, b4]) != u32::from_le_bytes([c0, c1, c2, 0]) {
             return Err(Broken::Crc);
@@ -82,7 +88,7 @@ impl SegmentHeader {
     }
 
     /// The payload in what stands behind it, if all of that is there and its checksum is right.
-    pub(crate) fn carried<'a>(&self, behind: &'a [u8]) -> Result<Option<&'a [u8]>, Broken> {
+    pub fn carried<'a>(&self, behind: &'a [u8]) -> Result<Option<&'a [u8]>, Broken> {
         let Some((carried, rest)) = behind.split_at_checked(self.length) else {
             return Ok(None);
         };
@@ -96,11 +102,7 @@ impl SegmentHeader {
     }
 
     /// What a payload that was compressed becomes, in front of `to`, which grows and never shrinks.
-    pub(crate) fn expand<'t>(
-        &self,
-        carried: &[u8],
-        to: &'t mut Vec<u8>,
-    ) -> Result<&'t [u8], Broken> {
+    pub fn expand<'t>(&self, carried: &[u8], to: &'t mut Vec<u8>) -> Result<&'t [u8], Broken> {
         if to.len() < self.plain {
             to.resize(self.plain, 0);
         }
@@ -335,12 +337,7 @@ pub(crate) fn in_place<'a>(input: &'a [u8], at: &mut usize) -> Result<Option<Seg
 
 /// Appends a segment around `payload`, of which there are at most [`MAX_PAYLOAD_BYTES`]; compressed
 /// where that makes it smaller.
-pub(crate) fn encode(
-    compression: Compression,
-    payload: &[u8],
-    self_contained: bool,
-    to: &mut Vec<u8>,
-) {
+pub fn encode(compression: Compression, payload: &[u8], self_contained: bool, to: &mut Vec<u8>) {
     let flag = u64::from(self_contained);
     let length = payload.len() as u64 & 0x1_FFFF;
     if compression == Compression::None {

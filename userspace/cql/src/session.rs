@@ -1,8 +1,8 @@
 //! What the handshake of a flow tells of it: who speaks, with what, and where it works.
 
+use crate::cursor::Cursor;
 use crate::event::labelled;
 use crate::frame::ProtocolVersion;
-use crate::wire::Cursor;
 
 /// The longest value that is kept: Cassandra allows 48 bytes for a keyspace, and drivers' names
 /// have a few dozen.
@@ -34,7 +34,7 @@ pub enum Compression {
 impl Compression {
     /// What the options of a STARTUP ask for, as Cassandra reads them: whatever their case, and the
     /// last one counts. [`Fact::Absent`]: something that is not known; `None`: they cannot be read.
-    pub(crate) fn asked_for(options: &[u8]) -> Option<Fact<Self>> {
+    pub fn asked_for(options: &[u8]) -> Option<Fact<Self>> {
         let mut options = Cursor::new(options);
         let mut asked = Fact::Is(Self::None);
         for _ in 0..options.short()? {
@@ -189,7 +189,7 @@ fn read_options(body: &[u8]) -> Option<Claims> {
 
 /// The user of an AUTH_RESPONSE's body, a `[bytes]` token (§4.1.2): of SASL PLAIN (RFC 4616), as
 /// Cassandra's `PasswordAuthenticator` reads it. The password is not touched.
-pub(crate) fn plain_user(body: &[u8]) -> Result<Box<str>, Unknowable> {
+pub fn plain_user(body: &[u8]) -> Result<Box<str>, Unknowable> {
     let mut body = Cursor::new(body);
     let len = body.long_string_len().ok_or(Unknowable::Sasl)?;
     let token = body.take(len).ok_or(Unknowable::Unreadable)?;

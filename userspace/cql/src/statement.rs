@@ -120,10 +120,13 @@ impl Statement {
 
 /// A [`Statement`] whose names still lie in a request's text.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct StatementRef<'t> {
-    pub(crate) kind: StatementKind,
-    pub(crate) keyspace: Option<Name<'t>>,
-    pub(crate) table: Option<Name<'t>>,
+pub struct StatementRef<'t> {
+    /// Its kind.
+    pub kind: StatementKind,
+    /// The keyspace that the text names.
+    pub keyspace: Option<Name<'t>>,
+    /// The table that the text names.
+    pub table: Option<Name<'t>>,
 }
 
 impl StatementRef<'_> {

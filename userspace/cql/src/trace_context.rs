@@ -1,8 +1,8 @@
 //! W3C trace context, as a client puts it into a request's custom payload (v4 and later): `traceparent`
 //! (<https://www.w3.org/TR/trace-context/#traceparent-header>) and `tracestate`, by the names that HTTP has for them.
 
+use crate::cursor::Cursor;
 use crate::trace_state::{NoTraceState, trace_state};
-use crate::wire::Cursor;
 
 /// Keys in the custom payload.
 const PARENT: &[u8] = b"traceparent";

@@ -29,11 +29,9 @@ mod stats;
 mod tests {
     use super::cases::{CASES, Case, FRAME_BYTES, Flow, OPERATIONS};
     use super::counting::{ALLOCATIONS, Counting, LIVE_BYTES};
-    use super::support::edit::{Edits, KINDS, Kind, Noted, ask, kind, step};
-    use super::support::values::{execute_with, parameters, prepares};
+    use super::support::kind::{KINDS, Kind, kind};
     use super::support::*;
     use cassandra_protocol::compression::Compression;
-    use cql::edit::Edited;
     use cql::{Anomaly, Completed, Details, FlowDecoder, Sink, Verdict};
     use std::sync::Arc;
 
@@ -134,58 +132,6 @@ mod tests {
                 assert_eq!(allocations::<false>(kind, pieces), 0, "{which}");
                 assert_eq!(allocations::<true>(kind, pieces), 0, "{which}, details");
             }
-        }
-    }
-
-    /// Allocations of a thousand rounds through an editor after the first few; of requests that are seen, and of
-    /// answers that nobody waits for.
-    fn edited(kind: Kind) -> usize {
-        let version = kind.version;
-        let pipeline = [
-            "transform = \"consistency\"\nat_most = \"QUORUM\"",
-            "transform = \"guard\"\nrefuse = [\"ddl\"]",
-            "transform = \"throttle\"\nrate = 1e9",
-        ];
-        let mut flow = Edits::new(kind, pipeline.map(step).to_vec());
-        let text =
-            "SELECT a FROM ks.t WHERE a = 'a', in which something is the same, the same, the same";
-        prepares(&mut flow, text, b"0123456789abcdef");
-        let execute = execute_with(
-            version,
-            b"0123456789abcdef",
-            parameters(version, &[], None, None),
-        );
-        let request = |stream, opcode, body: &[u8]| kind.sent(0, stream, opcode, body);
-        let requests = [
-            request(1, QUERY, &ask(version, text)),
-            request(2, EXECUTE, &execute),
-            request(3, BATCH, &batch(version, &[Child::Text(text)], None)),
-            request(4, OPTIONS, &[]),
-        ]
-        .concat();
-        let rows = [&[0, 0, 0, 2][..], &[7; 1000]].concat();
-        let responses: Vec<u8> = (1..5)
-            .flat_map(|stream| kind.sent(0x80, stream, RESULT, &rows))
-            .collect();
-        let mut before = 0;
-        for round in 0..1010 {
-            if round == 10 {
-                before = ALLOCATIONS.get();
-            }
-            let untouched = Edited::default();
-            let Edits { editor, noted, .. } = &mut flow;
-            assert_eq!(editor.requests(round, &requests, noted), untouched);
-            assert_eq!(editor.responses(&responses, noted), untouched);
-        }
-        let allocations = ALLOCATIONS.get() - before;
-        assert_eq!(flow.noted, Noted::default());
-        allocations
-    }
-
-    #[test]
-    fn what_nobody_changes_allocates_nothing() {
-        for kind in KINDS {
-            assert_eq!(edited(kind), 0, "{kind:?}");
         }
     }
 

@@ -1,10 +1,5 @@
-//! What passes through the decoder and the editors, and what they make of it. One program: what counts
-//! allocations has one of its own.
+//! What passes through the decoder, and what it makes of it. One program: what counts allocations has one of its own.
 
-#[cfg(test)]
-mod capping;
-#[cfg(test)]
-mod carrying;
 #[cfg(test)]
 mod conversations;
 #[cfg(test)]
@@ -12,36 +7,19 @@ mod cuts;
 #[cfg(test)]
 mod details;
 #[cfg(test)]
-mod editing;
-#[cfg(test)]
 mod fingerprints;
 #[cfg(test)]
 mod frames;
 #[cfg(test)]
-mod guarding;
-#[cfg(test)]
 mod handshake;
-#[cfg(test)]
-mod looking_up;
-#[cfg(test)]
-mod merging;
-#[cfg(test)]
-mod no_utf_8;
-#[cfg(test)]
-mod parking;
 #[cfg(test)]
 mod places;
 #[cfg(test)]
-mod protecting;
-#[cfg(test)]
-mod rewriting;
-#[cfg(test)]
+#[allow(
+    dead_code,
+    clippy::allow_attributes,
+    reason = "each test program uses a part of it"
+)]
 mod support;
-#[cfg(test)]
-mod tagging;
-#[cfg(test)]
-mod throttling;
-#[cfg(test)]
-mod transforming;
 #[cfg(test)]
 mod verdicts;

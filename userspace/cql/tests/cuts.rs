@@ -1,7 +1,7 @@
 //! Random conversations: what is told does not depend on where they are cut, and no input panics.
 
 use crate::support::conversation::{Run, conversation};
-use crate::support::edit::{KINDS, Kind, kind};
+use crate::support::kind::{KINDS, Kind, kind};
 use crate::support::*;
 use cassandra_protocol::compression::Compression;
 use cql::{Anomaly, Completed, Details, FlowDecoder, Sink, Verdict};

@@ -1,6 +1,6 @@
 //! What is told of frames to a sink that asks for them.
 
-use crate::support::edit::*;
+use crate::support::kind::*;
 use crate::support::*;
 use cql::{
     Anomaly, Completed, Details, FlowDecoder, Frame, MAX_FRAME_BODY_BYTES, Opcode, Sink, Verdict,

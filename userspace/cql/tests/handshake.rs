@@ -2,7 +2,7 @@
 
 mod peers;
 
-use crate::support::edit::KINDS;
+use crate::support::kind::KINDS;
 use crate::support::*;
 use cassandra_protocol::authenticators::SaslAuthenticatorProvider;
 use cassandra_protocol::authenticators::StaticPasswordAuthenticatorProvider;

@@ -1,7 +1,7 @@
 //! Flows that are not decoded for a while: where they are is known however they were cut, and they
 //! are decoded from the next frame on.
 
-use crate::support::edit::kind;
+use crate::support::kind::kind;
 use crate::support::*;
 use cassandra_protocol::compression::Compression;
 use cql::{Anomaly, FlowDecoder, Framing, NoPlace, Place, Undecodable, Unread, Verdict};

@@ -1,6 +1,6 @@
 //! Every anomaly and every verdict, provoked.
 
-use crate::support::edit::kind;
+use crate::support::kind::kind;
 use crate::support::*;
 use cassandra_protocol::compression::Compression;
 use cql::{Anomaly, CloseReason, Undecodable, Verdict};

@@ -1,4 +1,5 @@
-//! What it costs to get records out of a thread: records in a second, and the writer's own time for one.
+//! The cost of getting records out of a thread: records in a second, and the writer's own time for
+//! one.
 //!
 //! `cargo bench -p underpass-export` prints it; with `UPDATE_RESULTS=1` it is written to
 //! `bench/results/exports.json`, and the page beside it.
@@ -24,7 +25,7 @@ use criterion::Criterion;
 
 fn main() {
     let target = results::target();
-    // Before it is at work itself.
+    // Noted before the benchmark itself loads the machine.
     let circumstances = sandbox::measured::circumstances();
     let mut criterion = Criterion::default()
         .output_directory(&target.join("criterion"))

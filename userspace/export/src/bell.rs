@@ -1,10 +1,10 @@
-//! How a consumer sleeps, and who wakes it.
+//! The bell: how a consumer sleeps, and how writers wake it.
 //!
-//! While there is something to do it *dozes* between two batches: it comes back by itself, a moment later,
-//! and no writer has to call it, unless a ring is getting full. When nothing has come for a while it
-//! *sleeps*, for as long as there is nothing: the next writer wakes it, by the one system call that an idle
-//! agent's first record costs. So a writer makes no system call while records keep coming, and the agent
-//! makes none while none come.
+//! While there is something to do the consumer *dozes* between two batches: it comes back by
+//! itself, a moment later, and no writer has to call it, unless a ring is getting full. When
+//! nothing has come for a while it *sleeps*, for as long as there is nothing: the next writer wakes
+//! it, by the one system call that an idle agent's first record costs. So a writer makes no system
+//! call while records keep coming, and the agent makes none while none come.
 
 use std::{
     sync::{
@@ -23,7 +23,7 @@ const AWAKE: u8 = 0;
 const DOZES: u8 = 1;
 const SLEEPS: u8 = 2;
 
-/// See the module.
+/// The state of a consumer, and its thread.
 #[derive(Debug, Default)]
 pub(crate) struct Bell {
     state: AtomicU8,
@@ -31,9 +31,9 @@ pub(crate) struct Bell {
 }
 
 impl Bell {
-    /// The caller is who sleeps.
+    /// Notes the calling thread as the one that sleeps.
     pub(crate) fn is_mine(&self) {
-        // Said once, by the thread that was made for it.
+        // The thread that was made for it calls this once.
         let _ = self.sleeper.set(thread::current());
     }
 
@@ -49,7 +49,7 @@ impl Bell {
         }
     }
 
-    /// Whatever it does.
+    /// Wakes the consumer, whether it dozes or sleeps.
     #[cold]
     pub(crate) fn wake(&self) {
         if self.state.swap(AWAKE, SeqCst) != AWAKE
@@ -59,14 +59,15 @@ impl Bell {
         }
     }
 
-    /// For so long, or until a ring gets full.
+    /// Dozes for this long, or until a ring gets full.
     pub(crate) fn doze(&self, time: Duration) {
         self.state.store(DOZES, SeqCst);
         thread::park_timeout(time);
         self.state.store(AWAKE, SeqCst);
     }
 
-    /// Until something is written, and at most for so long. `is_idle` is asked once more when every writer knows.
+    /// Sleeps until something is written, and at most for this long. `is_idle` is asked once more
+    /// when every writer can see that the consumer sleeps.
     pub(crate) fn sleep(&self, time: Option<Duration>, is_idle: impl FnOnce() -> bool) {
         self.state.store(SLEEPS, SeqCst);
         fence(SeqCst);

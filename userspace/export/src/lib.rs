@@ -1,20 +1,21 @@
-//! The way out of the I/O threads.
+//! The way out of the I/O threads: records that go to something slow.
 //!
-//! What a flow's thread has to say to a file, or to anything else that can be slow, it writes into a
-//! [ring](mod@ring) of its own, which nobody else writes to: no lock, no allocation, and no system call
-//! unless the consumer sleeps. One thread for each [`Export`] reads all rings in turn, in batches, and gives
-//! what it finds to a [`Sink`].
+//! A flow's thread writes everything that goes to a file, or to anything else that can be slow,
+//! into a [ring](mod@ring) of its own, to which no other thread writes: no lock, no allocation, and
+//! no system call unless the consumer sleeps. One thread for each [`Export`] reads all rings in
+//! turn, in batches, and gives the records to a [`Sink`].
 //!
 //! - `ring`: one writer, one reader, records of bytes.
-//! - `bell`: how the reader sleeps, and who wakes it.
+//! - `bell`: how the reader sleeps, and how writers wake it.
 //! - `outlet`: [`Export`]: a ring for each thread that writes; the thread that reads.
-//! - `lines`: a file of lines that is rotated, made durable, and opened anew; a [`Sink`]'s other end.
+//! - `lines`: a file of lines that is rotated, made durable, and opened again; a [`Sink`]'s other
+//!   end.
 //!
-//! Why it is made like this, and what else was measured:
-//! `docs/decisions/0015-ring.md`.
+//! `docs/decisions/0015-ring.md` gives the reasons, and the alternatives that were measured.
 //!
-//! **Invariants.** A writer never waits. What it cannot write it is told of, and nothing is lost that was
-//! accepted. Memory is bounded: [`RING_BYTES`] for each thread that has written.
+//! **Invariants.** A writer never waits. It is told of a record that cannot be written, and a
+//! record that was accepted is not lost. Memory is bounded: [`RING_BYTES`] for each thread that has
+//! written.
 
 #![forbid(unsafe_code)]
 

@@ -1,7 +1,8 @@
-//! A file of lines: rotated by its size, made durable as wanted, opened anew when it was moved away.
+//! A file of lines: rotated by its size, made durable as wanted, opened again when it was moved
+//! away.
 //!
-//! Only whole lines are in it: what a full disk has cut off is taken back, or else ended by a line feed
-//! before the next ones. A line is never in two files.
+//! The file has whole lines only: a line that a full disk has cut off is taken back, or else ended
+//! by a line feed before the next one. A line is never in two files.
 
 use std::{
     ffi::OsString,
@@ -12,44 +13,45 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// What is written may be about anybody: it is for the owner to read, who is root.
+/// The file's mode. Lines may be about anybody, so only the owner, root, may read them.
 const MODE: u32 = 0o600;
 
-/// When what was written has to be on the disk.
+/// The time by which written lines have to be on the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fsync {
-    /// When the kernel sees fit: the agent's death loses nothing, the host's may.
+    /// The kernel decides: the agent's death loses nothing, the host's may.
     Never,
     /// Before the next batch is taken from the rings.
     Batch,
-    /// At most so much later.
+    /// At most this much later.
     Every(Duration),
 }
 
-/// See the module.
+/// The settings of a file of lines.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LinesSettings {
-    /// Where.
+    /// The file's path.
     pub path: PathBuf,
     /// A file that would become larger is moved to `path.1`.
     pub max_bytes: u64,
-    /// How many of those there are: `path.1` is the youngest. 0: it is begun anew.
+    /// The number of moved files that are kept: `path.1` is the youngest. 0: the file is begun
+    /// anew.
     pub keep: u32,
-    /// See there.
+    /// The time by which written lines have to be on the disk.
     pub fsync: Fsync,
 }
 
-/// An open one.
+/// An open file of lines.
 #[derive(Debug)]
 pub struct Lines {
     settings: LinesSettings,
     file: File,
-    /// It can be cut, moved and made durable; a pipe cannot.
+    /// Whether the file can be cut, moved and made durable; a pipe cannot.
     is_regular: bool,
     bytes: u64,
-    /// What it ends with is no whole line, and could not be taken back.
+    /// Whether the file ends with a part of a line that could not be taken back.
     torn: bool,
-    /// Since when something is not durable.
+    /// The time since when something is not durable.
     dirty_since: Option<Instant>,
 }
 
@@ -70,15 +72,15 @@ impl Lines {
         })
     }
 
-    /// How it is kept from here on; the same path.
+    /// Takes over new settings, for the same path.
     pub fn is_kept(&mut self, settings: LinesSettings) {
         self.settings = settings;
     }
 
-    /// Opens what is there under its name by now: the file may have been moved away.
+    /// Opens the file that has this name now: the old one may have been moved away.
     ///
     /// # Errors
-    /// That cannot be written to; the old one stays open.
+    /// The new file cannot be written to; the old one stays open.
     pub fn reopen(&mut self) -> io::Result<()> {
         self.make_durable()?;
         (self.file, self.is_regular, self.bytes) = open(&self.settings.path)?;
@@ -103,7 +105,7 @@ impl Lines {
             self.bytes += 1;
         }
         if let Err(error) = self.file.write_all(lines) {
-            // How much of it was written is not said.
+            // The error does not say how much was written.
             let taken_back = self.is_regular && self.file.set_len(self.bytes).is_ok();
             self.torn = !taken_back;
             return Err(error);
@@ -124,7 +126,7 @@ impl Lines {
         }
     }
 
-    /// When [`Self::is_due`] is to be called.
+    /// Returns the time when [`Self::is_due`] is to be called.
     pub fn due(&self) -> Option<Instant> {
         match self.settings.fsync {
             Fsync::Every(time) => self.dirty_since.map(|since| since + time),
@@ -132,7 +134,7 @@ impl Lines {
         }
     }
 
-    /// Makes what was written durable, if it is time.
+    /// Makes written lines durable, if it is time.
     ///
     /// # Errors
     /// It may not be on the disk.
@@ -258,7 +260,7 @@ mod tests {
         lines.reopen().unwrap();
         lines.write(b"3\n").unwrap();
         assert_eq!((read(&moved), read(&path)), ("1\n2\n".into(), "3\n".into()));
-        // What cannot be opened leaves what is open.
+        // A file that cannot be opened leaves the old one open.
         fs::rename(&path, &moved).unwrap();
         fs::create_dir(&path).unwrap();
         lines.reopen().unwrap_err();

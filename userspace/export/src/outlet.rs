@@ -19,43 +19,45 @@ use crate::{
     ring::{self, Full, Reader, Writer},
 };
 
-/// What a thread may have written that was not read yet. Some thousand records: tens of milliseconds of what
-/// one thread can carry.
+/// The most bytes of a thread that were not read yet. Some thousand records: tens of milliseconds
+/// of what one thread can carry.
 pub const RING_BYTES: usize = 1 << 20;
 
-/// Threads that write to one export. The agent has one for each core; more are refused.
+/// The most threads that write to one export. The agent has one for each core; more are refused.
 pub const MAX_RINGS: usize = 256;
 
-/// Between two batches. What is exported is late by at most this, and a ring takes longer to fill.
+/// The pause between two batches. A record is late by at most this, and a ring takes longer to
+/// fill.
 const DOZE: Duration = Duration::from_millis(2);
 
-/// A batch of so many bytes says that more is on its way: the consumer looks again at once.
+/// The size from which on a batch says that more is on its way: the consumer looks again at once.
 const MUCH_BYTES: usize = RING_BYTES / 16;
 
-/// So many times in a row without anything new, and the consumer sleeps.
+/// The number of pauses in a row without anything new after which the consumer sleeps.
 const DOZES_BEFORE_SLEEP: u32 = 50;
 
-/// What becomes of records. All of it happens on the export's own thread, which may wait.
+/// The receiver of records. All of it runs on the export's own thread, which may wait.
 pub trait Sink: Send + 'static {
-    /// A record, as it was written.
+    /// Takes a record, as it was written.
     fn record(&mut self, record: &[u8]);
 
-    /// Those were all for now.
+    /// Ends a batch: there are no more records for now.
     fn batch_ends(&mut self);
 
-    /// When it is to be [called](Self::is_due) though nothing was written.
+    /// Returns the time when [`Self::is_due`] is to be called even if nothing is written.
     fn due(&self) -> Option<Instant> {
         None
     }
 
-    /// That moment has come.
+    /// Handles the time that [`Self::due`] has named.
     fn is_due(&mut self) {}
 
-    /// Everything was written that ever will be.
+    /// Ends the sink: there will be no more records.
     fn end(&mut self) {}
 }
 
-/// See the module. When the last of its handles is gone, what was written is still read, and then its thread ends.
+/// The handle of a ring for each writing thread, and of the thread that reads them. When the last
+/// handle is dropped, the written records are still read, and then the thread ends.
 #[derive(Debug)]
 pub struct Export {
     shared: Arc<Shared>,
@@ -63,17 +65,17 @@ pub struct Export {
 
 #[derive(Debug)]
 struct Shared {
-    /// No two in one process have the same.
+    /// The number of this export, unique in the process.
     number: u64,
     ring_bytes: usize,
     bell: Bell,
-    /// Of threads that have begun to write, and that the consumer does not know yet.
+    /// The rings of threads that have begun to write, and that the consumer does not know yet.
     arrivals: Mutex<Vec<Reader>>,
     has_arrivals: AtomicBool,
     rings: AtomicUsize,
-    /// Nobody writes any more.
+    /// Set when nobody writes any more.
     ended: AtomicBool,
-    /// Somebody wants the sink to be [due](Sink::is_due) now.
+    /// Set when the sink is wanted to be [due](Sink::is_due) now.
     is_called: AtomicBool,
 }
 
@@ -84,25 +86,25 @@ struct Mine {
 }
 
 thread_local! {
-    /// This thread's rings: of one export each, and of a few.
+    /// The rings of this thread, one for each export.
     static MINE: RefCell<Vec<Mine>> = const { RefCell::new(Vec::new()) };
 }
 
 static NUMBERS: AtomicU64 = AtomicU64::new(0);
 
 impl Export {
-    /// Starts its thread.
+    /// Starts the export's thread.
     ///
     /// # Errors
-    /// There can be no more threads.
+    /// No more threads can be started.
     pub fn start(name: &str, sink: impl Sink) -> io::Result<Self> {
         Self::with_rings_of(RING_BYTES, name, sink)
     }
 
-    /// The same, with rings of another size.
+    /// Starts the export's thread, with rings of another size.
     ///
     /// # Errors
-    /// There can be no more threads.
+    /// No more threads can be started.
     pub fn with_rings_of(ring_bytes: usize, name: &str, sink: impl Sink) -> io::Result<Self> {
         let shared = Arc::new(Shared {
             number: NUMBERS.fetch_add(1, Relaxed),
@@ -138,14 +140,14 @@ impl Export {
                 None => begin(shared, mine).ok_or(Full::Now)?,
             };
             let pushed = writer.push(record);
-            // One that is full stays so if the reader is not woken.
+            // A full ring stays full if the reader is not woken.
             shared.bell.ring(pushed.is_err() || writer.is_half_full());
             pushed
         })
     }
 
-    /// Has the sink called as if it were [due](Sink::is_due), behind everything that this thread has written:
-    /// something changed that it has to look at.
+    /// Calls the sink as if it were [due](Sink::is_due), after everything that this thread has
+    /// written, because something changed that the sink has to look at.
     pub fn call(&self) {
         self.shared.is_called.store(true, Release);
         self.shared.bell.wake();
@@ -159,7 +161,8 @@ impl Drop for Export {
     }
 }
 
-/// This thread's ring of an export that it has not written to yet. None: it has too many.
+/// Begins this thread's ring for an export that it has not written to yet. None: the export has too
+/// many rings.
 #[cold]
 fn begin<'m>(shared: &Arc<Shared>, mine: &'m mut Vec<Mine>) -> Option<&'m mut Writer> {
     mine.retain(|mine| {
@@ -198,9 +201,9 @@ impl<S: Sink> Consumer<S> {
         self.shared.bell.is_mine();
         let mut quiet = 0;
         loop {
-            // Whoever has ended has written everything before.
+            // A thread that has ended has written everything before.
             let ended = self.shared.ended.load(Acquire);
-            // Likewise whoever calls.
+            // A thread that calls has, too.
             let is_called = self.shared.is_called.swap(false, Acquire);
             let found = self.batch();
             if ended && found.is_none() {
@@ -219,7 +222,7 @@ impl<S: Sink> Consumer<S> {
         }
     }
 
-    /// How many bytes there were; None: no record.
+    /// Reads a batch. Returns its bytes; None: there was no record.
     fn batch(&mut self) -> Option<usize> {
         if self.shared.has_arrivals.swap(false, Acquire) {
             let mut arrivals = self

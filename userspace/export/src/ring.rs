@@ -1,23 +1,25 @@
-//! One writer, one reader, records of bytes, in memory that is there from the beginning.
+//! A ring of bytes: one writer, one reader, whole records, in memory that is there from the
+//! beginning.
 //!
-//! The ring is `rtrb`'s: positions in cache lines of their own, of which each side keeps the other's as it last
-//! saw it. A record lies in it behind its length and is published with it, so that a reader finds whole records
-//! only. It is copied in as one piece, and given out in place unless it goes over the ring's end.
+//! The ring is `rtrb`'s: its positions are in cache lines of their own, and each side keeps the
+//! other's position as it last saw it. A record is behind its length and is published with it, so
+//! that a reader finds whole records only. It is copied in as one piece, and given out in place
+//! unless it goes over the ring's end.
 
 use rtrb::{Consumer, Producer, RingBuffer};
 
-/// The longest record. What does not fit into a fraction of a ring would wait for an empty one.
+/// The longest record. One that does not fit into a fraction of a ring would wait for an empty one.
 pub const MAX_RECORD_BYTES: usize = 64 << 10;
 
-/// A record's length, before it.
+/// The size of a record's length, which is before the record.
 const LENGTH_BYTES: usize = size_of::<u32>();
 
-/// A record was not written.
+/// The reason why a record was not written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Full {
     /// There is no room now.
     Now,
-    /// There never will be: it is longer than [`MAX_RECORD_BYTES`], or than the ring.
+    /// There never will be room: the record is longer than [`MAX_RECORD_BYTES`], or than the ring.
     TooLong,
 }
 
@@ -176,7 +178,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is written and whenever it is read: what was accepted comes out, in order.
+        /// Every accepted record comes out, in order, whatever is written and whenever it is read.
         #[test]
         fn nothing_is_lost_or_changed(
             steps in prop::collection::vec(

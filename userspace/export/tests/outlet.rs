@@ -1,4 +1,4 @@
-//! Threads that write, one that reads: nothing is lost that was accepted, and nobody runs in vain.
+//! Threads that write, and one that reads: no accepted record is lost, and nobody runs in vain.
 
 #![expect(
     clippy::unwrap_used,
@@ -94,7 +94,7 @@ fn one_that_sleeps_is_woken_and_costs_nothing_before() {
         receiver.recv_timeout(PATIENCE).unwrap(),
         Told2::Record(b"first".to_vec())
     );
-    // It dozes for a while, then it sleeps.
+    // The thread dozes for a while, then it sleeps.
     let deadline = Instant::now() + PATIENCE;
     let mut switches = switches("told");
     loop {
@@ -117,7 +117,7 @@ fn one_that_sleeps_is_woken_and_costs_nothing_before() {
     assert_eq!(receiver.recv_timeout(PATIENCE).unwrap(), Told2::End);
 }
 
-/// How often threads of this name and process have been given up the processor, so far.
+/// Counts how often threads of this name in this process have given up the processor so far.
 fn switches(name: &str) -> u64 {
     let tasks = fs::read_dir("/proc/self/task").unwrap();
     let of = |path: std::path::PathBuf| {
@@ -149,7 +149,7 @@ fn one_that_is_full_says_so_and_goes_on() {
     let export = Export::with_rings_of(256, "stuck", Stuck(stuck)).unwrap();
     let began = Instant::now();
     let accepted = (0..100).filter(|_| export.push(&[0; 24]).is_ok()).count();
-    // At most what is in the ring, and what was taken out of it.
+    // At most the records in the ring, and those that were taken out of it.
     assert!((8..=16).contains(&accepted), "{accepted}");
     assert!(began.elapsed() < PATIENCE);
     assert_eq!(export.push(&[0; 300]), Err(Full::TooLong));

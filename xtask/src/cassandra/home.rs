@@ -30,12 +30,12 @@ pub fn log() -> PathBuf {
     dir().join("system.log")
 }
 
-/// What the node stores; kept from start to start.
+/// The folder of the node's data, which is kept from start to start.
 pub fn data() -> PathBuf {
     dir().join("data")
 }
 
-/// Held by whoever starts or stops the node. Waits for another holder. The kernel releases
+/// Takes the lock for starting or stopping the node. Waits for another holder. The kernel releases
 /// it with its process, and the node does not inherit it.
 pub fn lock() -> Result<Flock<File>> {
     let path = dir().join("lock");

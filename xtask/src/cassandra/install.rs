@@ -13,10 +13,10 @@ use crate::run::{find_program, run};
 
 /// Names Cassandra's version; the jars are fetched again when it changes.
 const POM: &str = include_str!("../../cassandra/pom.xml");
-/// What Maven is asked for: no more than the jars themselves.
+/// The goal that Maven runs, which fetches no more than the jars themselves.
 pub const COPY_JARS: &str =
     "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies";
-/// The one that cassandra/java.options is written for; Cassandra 5.0 refuses newer ones.
+/// The Java version that cassandra/java.options is written for; Cassandra 5.0 refuses newer ones.
 const JAVA_MAJOR: &str = "17";
 
 /// The folder of the jars, once [`ensure`] has succeeded.
@@ -72,7 +72,7 @@ fn is_java_17(java: &PathBuf) -> bool {
     })
 }
 
-/// From the line `openjdk version "17.0.15" 2025-04-15`.
+/// Reads the version from the line `openjdk version "17.0.15" 2025-04-15`.
 fn major_version(text: &str) -> Option<&str> {
     let quoted = text.split_once("version \"")?.1;
     quoted.split(['.', '"', '-', '+']).next()

@@ -26,7 +26,7 @@ pub use install::{COPY_JARS, find_java};
 
 /// The role that a new node has.
 pub const USER: &str = "cassandra";
-/// Its password.
+/// The role's password.
 pub const PASSWORD: &str = "cassandra";
 /// CQL's registered port.
 const DEFAULT_PORT: u16 = 9042;
@@ -50,17 +50,17 @@ pub enum Verb {
     },
 }
 
-/// What [`up`] came to.
+/// The outcome of [`up`].
 pub struct Up {
-    /// Where CQL is spoken.
+    /// The address at which the node speaks CQL.
     pub address: SocketAddrV4,
-    /// Its process.
+    /// The node's process id.
     pub pid: i32,
-    /// This call started it; else it ran before.
+    /// Whether this call started the node; if not it ran before.
     pub started: bool,
 }
 
-/// The command.
+/// Runs the command.
 pub fn run(verb: &Verb) -> Result<ExitCode> {
     match verb {
         Verb::Up { port } => {
@@ -96,7 +96,7 @@ pub fn up(port: Option<u16>) -> Result<Up> {
             started: false,
         });
     }
-    // Of one that ended by itself.
+    // The entry of a node that ended by itself.
     node::forget()?;
     let port = port.unwrap_or(DEFAULT_PORT);
     start::check_free(port)?;

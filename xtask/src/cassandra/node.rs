@@ -18,19 +18,19 @@ use nix::{
 use super::{cgroup, home};
 use crate::run::POLL_INTERVAL;
 
-/// For a flush of the memtables on a busy disk; usually 5 s.
+/// The time limit for a flush of the memtables on a busy disk; usually 5 s.
 const TERM_TIME_LIMIT: Duration = Duration::from_secs(30);
 /// After SIGKILL only the kernel's own work is left.
 const KILL_TIME_LIMIT: Duration = Duration::from_secs(10);
 
-/// What the pid file says, in this order, separated by spaces.
+/// The contents of the pid file, in this order, separated by spaces.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Node {
     /// Process id.
     pub pid: i32,
     /// Field 22 of /proc/PID/stat: clock ticks between boot and the process's start.
     pub start_ticks: u64,
-    /// CQL on 127.0.0.1.
+    /// The node's CQL port on 127.0.0.1.
     pub port: u16,
 }
 
@@ -78,7 +78,7 @@ pub fn stop(node: &Node) -> Result<()> {
         (Signal::SIGKILL, KILL_TIME_LIMIT),
     ] {
         if is_alive(node) {
-            // It may end by itself in between; the wait below tells.
+            // The node may end by itself in between; the wait below tells.
             let _ = kill(Pid::from_raw(node.pid), signal);
         }
         if is_gone_within(node, limit) {

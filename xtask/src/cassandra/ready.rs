@@ -1,5 +1,5 @@
-//! Is the node ready? Asked in CQL: OPTIONS must be answered, and a log-in must succeed,
-//! for the port opens before the default role exists.
+//! The test whether the node is ready, in CQL: OPTIONS must be answered, and a log-in must succeed,
+//! because the port opens before the default role exists.
 //!
 //! Frames are those of native_protocol_v4.spec: version, flags, stream (2 bytes), opcode,
 //! body length (4 bytes), body; all big-endian.
@@ -22,7 +22,7 @@ use crate::signals;
 /// A first start takes 7 s here and 35 s at its worst; a loaded machine gets five times that.
 const START_TIME_LIMIT: Duration = Duration::from_secs(180);
 const PROBE_INTERVAL: Duration = Duration::from_millis(200);
-/// For one answer. bcrypt on a busy core takes a second at most.
+/// The time limit for one answer. bcrypt on a busy core takes a second at most.
 const ANSWER_TIME_LIMIT: Duration = Duration::from_secs(5);
 /// SUPPORTED and ERROR bodies are a few hundred bytes; more is not Cassandra.
 const MAX_BODY_BYTES: usize = 64 * 1024;
@@ -42,7 +42,8 @@ const AUTH_SUCCESS: u8 = 0x10;
 pub fn wait(node: &Node) -> Result<()> {
     let since = Instant::now();
     loop {
-        // Before the probe, so that nobody else's answer on the port is taken for the node's.
+        // Checked before the probe, so that another process's answer on the port is not taken for
+        // the node's.
         ensure!(
             node::is_alive(node),
             "Cassandra's process {} ended while it started; its log: {}; if its data is damaged, \
@@ -65,7 +66,7 @@ pub fn wait(node: &Node) -> Result<()> {
     }
 }
 
-/// One attempt: OPTIONS, STARTUP, log in as the default role.
+/// Makes one attempt: OPTIONS, STARTUP, log in as the default role.
 pub fn probe(port: u16) -> Result<()> {
     let address = SocketAddr::V4(address(port));
     let mut stream = TcpStream::connect_timeout(&address, ANSWER_TIME_LIMIT)
@@ -77,7 +78,7 @@ pub fn probe(port: u16) -> Result<()> {
     ask(&mut stream, AUTH_RESPONSE, &plain_body(), AUTH_SUCCESS)
 }
 
-/// One request and its response, which must have the opcode `wanted`.
+/// Sends a request and reads its response, which must have the opcode `wanted`.
 fn ask(stream: &mut (impl Read + Write), opcode: u8, body: &[u8], wanted: u8) -> Result<()> {
     let body_bytes = u32::try_from(body.len()).context("a body beyond u32")?;
     let mut request = vec![REQUEST_V4, 0, 0, 0, opcode];

@@ -33,33 +33,33 @@ pub struct Abi {
 /// `enum up_*`.
 #[derive(Debug)]
 pub struct Enum {
-    /// As in C.
+    /// The name in C.
     pub c_name: String,
-    /// Without `UP_`.
+    /// The members, without `UP_`.
     pub members: Vec<(String, u32)>,
 }
 
-/// `struct up_*`.
+/// A `struct up_*`.
 #[derive(Debug)]
 pub struct Struct {
-    /// As in C.
+    /// The name in C.
     pub c_name: String,
-    /// In bytes.
+    /// The size in bytes.
     pub size: usize,
-    /// By offset; they fill the struct.
+    /// The fields by offset; they fill the struct.
     pub fields: Vec<Field>,
 }
 
-/// One member of a struct.
+/// A member of a struct.
 #[derive(Debug)]
 pub struct Field {
-    /// The same in C and Rust.
+    /// The name, the same in C and Rust.
     pub name: String,
-    /// In bytes.
+    /// The offset in bytes.
     pub offset: usize,
-    /// `u16`, `[[u8; 3]; 2]`, `Endpoint`.
+    /// The type in Rust: `u16`, `[[u8; 3]; 2]`, `Endpoint`.
     pub rust_type: String,
-    /// As C spells it, typedefs and all: it tells `__be16` from `__u16`.
+    /// The type as C spells it, typedefs and all: it tells `__be16` from `__u16`.
     pub c_type: String,
 }
 
@@ -120,7 +120,7 @@ fn parse_enum(one: &Value) -> Result<Enum> {
     })
 }
 
-/// By BTF id.
+/// The types by BTF id.
 struct Types<'a>(BTreeMap<u64, &'a Value>);
 
 impl Types<'_> {

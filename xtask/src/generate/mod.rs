@@ -1,5 +1,5 @@
-//! `generate`: Rust's twin of ebpf/src/abi.h, made from BTF, which is what the compiler
-//! really laid out, and not from the C text.
+//! `generate`: Rust's twin of ebpf/src/abi.h, made from BTF, which shows what the compiler really
+//! laid out, and not from the C text.
 //!
 //! ebpf/src/abi.c --clang--> object --bpftool--> JSON --[`btf`]--> types --[`emit`]--> abi.rs
 
@@ -98,7 +98,7 @@ fn btf_json() -> Result<Vec<u8>> {
     )
 }
 
-/// From standard input to standard output: a file would need a place.
+/// Formats from standard input to standard output, because a file would need a place.
 fn rustfmt(source: &str) -> Result<String> {
     let mut child = Command::new("rustfmt")
         .args(["--edition", "2024"])

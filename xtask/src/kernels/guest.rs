@@ -17,10 +17,11 @@ use crate::{
 const INIT: &str = include_str!("init.sh");
 const AGENT: &str = include_str!("agent.toml");
 
-/// Of the release build, with all that the linker loads for them.
+/// The programs of the release build that the guest gets, with everything that the linker loads for
+/// them.
 const PROGRAMS: [&str; 2] = ["underpass", "integrity"];
 
-/// Makes it anew in `folder`; `bytes` are to be carried by each engine. Gives its archive.
+/// Makes the system anew in `folder`; each engine is to carry `bytes`. Returns its archive.
 pub fn make(folder: &Path, bytes: &str) -> Result<PathBuf> {
     run(cargo().args([
         "build",
@@ -55,7 +56,7 @@ pub fn make(folder: &Path, bytes: &str) -> Result<PathBuf> {
     archive(&root, &folder.join("guest.cpio"))
 }
 
-/// What ldd(1) names, at the same places.
+/// Copies the libraries that ldd(1) names to the same places.
 fn libraries(program: &Path, root: &Path) -> Result<()> {
     let named = String::from_utf8(capture(Command::new("ldd").arg(program))?)?;
     let files = named

@@ -1,6 +1,6 @@
-//! `kernels`: what other kernels make of the BPF programs, under emulation: what `doctor` says
-//! there, checksummed streams over each engine of the splice that works, and why a flow is not on the
-//! shortcut.
+//! `kernels`: the BPF programs on other kernels, under emulation: the verdict of `doctor` there,
+//! checksummed streams over each engine of the splice that works, and the reason why a flow is not
+//! on the shortcut.
 //!
 //! Not part of `test`: it downloads kernels, and emulation takes minutes.
 
@@ -24,23 +24,23 @@ use crate::{
 /// Options of `kernels`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// How much each engine carries
+    /// The bytes that each engine carries
     #[arg(long, default_value = "16M")]
     bytes: String,
-    /// Debian's kernels of these series
+    /// The series of Debian's kernels
     #[arg(default_values = ["6.1", "6.12"])]
     series: Vec<String>,
 }
 
-/// An emulated machine that has not said all it has to say by then, in seconds, hangs.
+/// The seconds after which an emulated machine that has not finished counts as hanging.
 const LIMIT_SECONDS: &str = "900";
 
-/// What one kernel said.
+/// The results of one kernel.
 struct Outcome {
     kernel: String,
     doctor: Vec<String>,
     engines: Vec<Carried>,
-    /// Why a flow is not on the shortcut, as `flows --why` has it.
+    /// The reason why a flow is not on the shortcut, from `flows --why`.
     refused: Option<String>,
 }
 
@@ -137,7 +137,7 @@ fn image(folder: &Path, series: &str) -> Result<(String, PathBuf)> {
     ))
 }
 
-/// For the order of versions.
+/// Splits a version into numbers, by which versions are ordered.
 fn numbers(name: &str) -> Vec<u64> {
     name.split(|c: char| !c.is_ascii_digit())
         .filter_map(|digits| digits.parse().ok())
@@ -217,7 +217,7 @@ impl Outcome {
                 one.engine
             );
         }
-        // Of a guest without the engine that is first, nothing is known.
+        // On a guest without the first engine nothing is known.
         let is_listed = |cause: &String| ["foreign_netns", "shortcut_off"].contains(&&**cause);
         ensure!(
             self.refused.as_ref().is_none_or(is_listed),

@@ -34,9 +34,9 @@ use statements::Target;
 /// Threads around sessions.
 pub struct Driver {
     lanes: Vec<Lane>,
-    /// Dropped, it ends the thread below.
+    /// The sender whose drop ends the thread below.
     _stop: oneshot::Sender<()>,
-    /// What the driver's own tasks run on.
+    /// The thread on which the driver's own tasks run.
     _thread: JoinHandle<()>,
 }
 

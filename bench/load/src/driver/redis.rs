@@ -30,12 +30,12 @@ pub struct Driver {
 }
 
 struct Lane {
-    /// One for each target.
+    /// The connections, one for each target.
     connections: Vec<Connection>,
     operations: Vec<Vec<Commands>>,
     requests: Requests,
     pace: Pace,
-    /// A word under way; kept for its memory.
+    /// The buffer of a word, kept for its memory.
     word: Vec<u8>,
 }
 

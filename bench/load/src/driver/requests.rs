@@ -1,4 +1,4 @@
-//! Which operation comes next, with which key, to which target: for one thread.
+//! The requests of one thread: which operation comes next, with which key, to which target.
 
 use anyhow::Context;
 
@@ -14,9 +14,9 @@ use crate::{
 /// A thread's operations.
 pub struct Requests {
     mix: Mix,
-    /// Of each operation, whether its keys are new.
+    /// For each operation, whether its keys are new.
     new_keys: Vec<bool>,
-    /// For each target.
+    /// The sources of keys, one for each target.
     sources: Vec<Source>,
     /// The target whose turn it is.
     turn: usize,
@@ -25,10 +25,10 @@ pub struct Requests {
 }
 
 impl Requests {
-    /// For each thread of a job.
+    /// Makes the requests of each thread of a job.
     ///
     /// # Errors
-    /// When the job does not fit the targets.
+    /// The job does not fit the targets.
     pub fn of_threads(job: &Job, targets: usize, seed: Seed) -> anyhow::Result<Vec<Self>> {
         let groups = plan::groups(job)?;
         let [group] = &*groups else {

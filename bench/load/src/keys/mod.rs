@@ -1,8 +1,7 @@
-//! Which key comes next.
+//! The choice of the next key.
 //!
-//! Every line (connections of one thread that do the same, towards one target) has a
-//! [`Source`] of its own: it draws only keys of its target, and the keys that it adds are no
-//! other line's.
+//! Every line (connections of one thread that do the same, towards one target) has a [`Source`] of
+//! its own: it draws only keys of its target, and the keys that it adds are no other line's.
 
 pub mod random;
 pub mod zipfian;
@@ -13,17 +12,17 @@ use crate::workload::{Distribution, Keys};
 use random::{Random, mix};
 use zipfian::{Zipfian, fnv};
 
-/// So often a draw may be of another target's key before the next key that fits is taken: with
-/// 64 targets of equal share this happens once in 10^13 draws.
+/// The number of draws of another target's key after which the next key that fits is taken: with 64
+/// targets of equal share this happens once in 10^13 draws.
 const MAX_DRAWS: usize = 2_000;
 
-/// Keys that a line of one generator adds before it meets the next generator's: more than it
+/// The keys that a line of one generator adds before it meets the next generator's: more than it
 /// can in a round.
 const ADDED_BY_ONE: u64 = 1 << 20;
-/// Keys that generators, in turn, leave out at their beginning; a prime.
+/// The keys that generators, in turn, leave out at their beginning; a prime.
 const STRIDE: u64 = 7_919;
 
-/// The target, of so many, that a key belongs to.
+/// Returns the target, of this number of targets, to which a key belongs.
 pub fn target_of(key: u64, targets: usize) -> usize {
     if targets <= 1 {
         return 0;
@@ -34,29 +33,29 @@ pub fn target_of(key: u64, targets: usize) -> usize {
 /// A line's place among the lines of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Place {
-    /// Its number.
+    /// The line's number.
     pub line: usize,
-    /// Of so many.
+    /// The number of lines.
     pub lines: usize,
-    /// Its target's number.
+    /// The target's number.
     pub target: usize,
-    /// Of so many.
+    /// The number of targets.
     pub targets: usize,
 }
 
-/// Keys for one line.
+/// The keys of one line.
 #[derive(Clone, Debug)]
 pub struct Source {
     count: u64,
     choice: Choice,
     place: Place,
-    /// Where [`Choice::Sequential`] and [`Choice::Each`] go on.
+    /// The position at which [`Choice::Sequential`] and [`Choice::Each`] go on.
     cursor: u64,
-    /// Keys beyond `count` that this line has tried: each `lines` apart.
+    /// The keys beyond `count` that this line has tried: each `lines` apart.
     added: u64,
-    /// Where this generator's own begin among the keys beyond `count`.
+    /// The beginning of this generator's own keys among those beyond `count`.
     base: u64,
-    /// As many of the newest keys may be still under way: `Latest` leaves them alone.
+    /// The number of newest keys that may be still under way: `Latest` leaves them alone.
     unsettled: u64,
 }
 
@@ -66,7 +65,7 @@ enum Choice {
     Zipfian(Zipfian),
     Latest(Zipfian),
     Sequential,
-    /// Every key once, in all lines of a target together.
+    /// Takes every key once, in all lines of a target together.
     Each,
 }
 
@@ -215,7 +214,7 @@ mod tests {
         Source::new(&keys, place, 4, 0).unwrap()
     }
 
-    /// How often each key came in 100,000 draws, the most frequent first.
+    /// Counts how often each key came in 100,000 draws, the most frequent first.
     fn draws(source: &mut Source) -> Vec<(u64, u64)> {
         let mut random = Random::new(3, 0);
         let mut seen = std::collections::BTreeMap::new();
@@ -318,7 +317,7 @@ mod tests {
             .flat_map(|number| {
                 let mut source = Source::new(&keys, ALONE, 4, number).unwrap();
                 let added: Vec<u64> = (0..50).map(|_| source.another()).collect();
-                // What it reads is its own, or was there before.
+                // The keys that it reads are its own, or were there before.
                 let seen = draws(&mut source);
                 assert!(
                     seen.iter()

@@ -17,14 +17,14 @@ impl Random {
         mix(self.0)
     }
 
-    /// From 0 up to, and without, this; 0 where there is no such number.
+    /// Returns a number from 0 up to, and without, this; 0 where there is no such number.
     pub fn below(&mut self, bound: u64) -> u64 {
         // Lemire's multiplication without its correction: for bounds up to 2^40 a number is
         // preferred by less than one in 2^24.
         ((u128::from(self.number()) * u128::from(bound)) >> 64) as u64
     }
 
-    /// From 0 up to, and without, 1.
+    /// Returns a number from 0 up to, and without, 1.
     pub fn unit(&mut self) -> f64 {
         (self.number() >> 11) as f64 / (1u64 << 53) as f64
     }

@@ -21,13 +21,13 @@ pub struct Zipfian {
 }
 
 impl Zipfian {
-    /// Of so many ranks.
+    /// Makes the distribution of this number of ranks.
     pub fn new(items: u64) -> Self {
         let zeta = (1..=items).map(|n| (n as f64).powf(-THETA)).sum();
         Self::with_zeta(items, zeta)
     }
 
-    /// What is scrambled into keys.
+    /// Makes the distribution that is scrambled into keys.
     pub fn to_scramble() -> Self {
         Self::with_zeta(SCRAMBLED_ITEMS, SCRAMBLED_ZETA)
     }

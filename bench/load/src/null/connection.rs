@@ -1,4 +1,5 @@
-//! One client of the null server: what it asked, and what it has not taken yet.
+//! A client of the null server: the state of its requests, and the answers that it has not taken
+//! yet.
 
 use std::{
     io::{ErrorKind, Read, Write},
@@ -16,14 +17,14 @@ const MAX_LINE_BYTES: usize = 32;
 /// Any id will do.
 const ID: [u8; 16] = *b"underpass-prepar";
 
-/// What is to be done with a connection.
+/// The state of a connection after a turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
     /// More requests may come.
     Open,
     /// Answers wait for room.
     Full,
-    /// It ended, or said what is no request.
+    /// The connection ended, or sent something that is no request.
     Closed,
 }
 
@@ -46,7 +47,7 @@ impl Connection {
         }
     }
 
-    /// Its socket.
+    /// Returns the client's socket.
     pub fn stream(&self) -> &TcpStream {
         &self.stream
     }
@@ -56,7 +57,7 @@ impl Connection {
         self.sent < self.out.len()
     }
 
-    /// One read and one write; or, if answers wait, a write.
+    /// Does one read and one write; or, if answers wait, a write.
     pub fn serve(&mut self, input: &mut [u8]) -> State {
         if !self.is_full() {
             let read = match self.stream.read(input) {
@@ -90,12 +91,12 @@ impl Connection {
     }
 }
 
-/// Where in the stream of requests a connection is. Bodies are skipped, not kept.
+/// The position of a connection in its stream of requests. Bodies are skipped, not kept.
 #[derive(Debug, Default)]
 struct Parser {
     /// The beginning of a header or of a line whose end has not come.
     head: Vec<u8>,
-    /// Bytes still to come before `then`.
+    /// The bytes that are still to come before `then`.
     skip: usize,
     then: Then,
 }
@@ -105,14 +106,15 @@ enum Then {
     /// A request begins.
     #[default]
     Request,
-    /// A frame ends, of this opcode and stream.
+    /// A frame of this opcode and stream ends.
     Frame(u8, [u8; 2]),
-    /// So many words of a command follow.
+    /// This number of a command's words follow.
     Words(usize),
 }
 
 impl Parser {
-    /// Appends the answers to the requests that end in these bytes. None: they are no requests.
+    /// Appends the answers to the requests that end in these bytes. None: the bytes are no
+    /// requests.
     fn answer(&mut self, mut bytes: &[u8], out: &mut Vec<u8>) -> Option<()> {
         loop {
             let skipped = self.skip.min(bytes.len());

@@ -1,4 +1,5 @@
-//! Nothing but `connect()`: each thread makes one connection after the other, or on a schedule.
+//! The client that only connects: each thread makes one connection after the other, or on a
+//! schedule.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -26,10 +27,10 @@ struct Lane {
 }
 
 impl Connects {
-    /// Of this job, to all of these in turn.
+    /// Makes the threads of this job, which dial all of these in turn.
     ///
     /// # Errors
-    /// When there is nothing to dial.
+    /// There is nothing to dial.
     pub fn new(job: &Job, targets: &[SocketAddr]) -> anyhow::Result<Self> {
         ensure!(!targets.is_empty(), "no targets");
         let lane = |thread| Lane {

@@ -1,10 +1,11 @@
-//! What was read and not yet understood.
+//! The input of a connection: bytes that were read and not parsed yet.
 
 use std::io::{self, Read};
 
 use super::protocol::MAX_RESPONSE_BYTES;
 
-/// Most responses are of a row or two; a pipeline's worth of them fits.
+/// The first size of the buffer. Most responses are of a row or two; a pipeline's worth of them
+/// fits.
 const FIRST_BYTES: usize = 16 << 10;
 
 /// A buffer that is read into at its end and consumed from its beginning.
@@ -25,7 +26,7 @@ impl Input {
         }
     }
 
-    /// One `read`. 0: the other end has closed.
+    /// Does one `read`. 0: the other end has closed.
     pub fn fill(&mut self, from: &mut impl Read) -> io::Result<usize> {
         if self.end == self.bytes.len() {
             self.make_room()?;
@@ -35,12 +36,12 @@ impl Input {
         Ok(read)
     }
 
-    /// What is there.
+    /// Returns the bytes that are not parsed yet.
     pub fn pending(&self) -> &[u8] {
         self.bytes.get(self.begin..self.end).unwrap_or_default()
     }
 
-    /// So many bytes are understood.
+    /// Drops bytes that are parsed.
     pub fn consume(&mut self, bytes: usize) {
         self.begin += bytes;
         if self.begin >= self.end {

@@ -24,22 +24,23 @@ use crate::{
     workload::Job,
 };
 
-/// How often a thread with nothing to do looks whether others have failed or its time is up.
+/// The interval at which a thread with nothing to do looks whether others have failed or its time
+/// is up.
 const LOOK_NS: u64 = 100_000_000;
 
-/// What a line starts with.
+/// The parts of a line at its start.
 pub struct LineSetup {
-    /// Its keys.
+    /// The line's keys.
     pub source: Source,
-    /// Its operations.
+    /// The line's operations.
     pub mix: Mix,
-    /// Its share of the rate; None: a closed loop.
+    /// The line's share of the rate; None: a closed loop.
     pub rate: Option<f64>,
-    /// Its place among all lines, 0 to 1.
+    /// The line's place among all lines, 0 to 1.
     pub phase: f64,
 }
 
-/// A thread's own.
+/// The state of a thread.
 pub struct Lane<P> {
     connections: Vec<Connection<P>>,
     lines: Vec<Line>,
@@ -50,7 +51,7 @@ pub struct Lane<P> {
     values: Values,
     random: Random,
     depth: usize,
-    /// Of each operation: steps, and whether its keys are new.
+    /// For each operation, its number of steps, and whether its keys are new.
     operations: Vec<(usize, bool)>,
     blocks: bool,
 }
@@ -59,10 +60,10 @@ struct Line {
     source: Source,
     mix: Mix,
     schedule: Option<Schedule>,
-    /// Slots without a request (connection, slot), the one that waits longest in front: so
+    /// The slots without a request (connection, slot), the one that waits longest in front, so that
     /// connections take turns.
     free: VecDeque<(usize, u16)>,
-    /// There is no key left.
+    /// Set when there is no key left.
     is_exhausted: bool,
 }
 
@@ -72,12 +73,12 @@ struct Connection<P> {
     line: usize,
     input: Input,
     out: Vec<u8>,
-    /// So much of `out` is sent.
+    /// The number of bytes of `out` that are sent.
     sent: usize,
-    /// The socket is full: the waiter says when it is not.
+    /// Set while the socket is full: the waiter says when it is not.
     wants_room: bool,
     slots: Vec<Slot>,
-    /// Intended times of requests in `out` that could have been sent on time.
+    /// The intended times of requests in `out` that could have been sent on time.
     intended: Vec<u64>,
 }
 
@@ -118,7 +119,7 @@ impl<P: Protocol> Lane<P> {
         });
     }
 
-    /// For the last line that was added.
+    /// Adds a connection to the last line that was added.
     pub fn add_connection(&mut self, stream: TcpStream, protocol: P) -> anyhow::Result<()> {
         self.connections.push(Connection {
             stream,
@@ -212,8 +213,8 @@ impl<P: Protocol> Lane<P> {
         no_more && self.in_flight == 0
     }
 
-    /// Until the next request that could leave, or the next look at the clock. `now_ns` is when
-    /// the last ones left.
+    /// Returns the time until the next request that could leave, or the next look at the clock.
+    /// `now_ns` is when the last ones left.
     fn timeout_ns(&self, now_ns: u64, run: &Run) -> u64 {
         let is_closed_loop = self.lines.iter().all(|line| line.schedule.is_none());
         if is_closed_loop || now_ns >= run.end_ns {
@@ -238,8 +239,8 @@ impl<P: Protocol> Lane<P> {
                 None => now_ns,
                 Some(schedule) => {
                     let due_ns = schedule.next_ns();
-                    // What was due before the end leaves after it, if it had to wait: it waited
-                    // longest, and a latency without it would be too good.
+                    // A request that was due before the end leaves after it, if it had to wait: it
+                    // waited longest, and a latency without it would be too good.
                     if due_ns > now_ns || due_ns >= run.end_ns || run.is_drained(now_ns) {
                         break;
                     }

@@ -1,8 +1,8 @@
-//! Sockets and nothing in the way: threads with their connections.
+//! The raw client: threads with their own sockets, and nothing in between.
 //!
 //! The path of a request: [`lane`] takes a free slot and a key, [`protocol`]'s `put` writes the
-//! request behind others of its connection, one `write` sends them; `take` finds the responses
-//! in what one `read` brought.
+//! request behind others of its connection, one `write` sends them; `take` finds the responses in
+//! the bytes that one `read` brought.
 
 pub mod connect;
 pub mod cql;
@@ -31,12 +31,12 @@ pub use patient::ANSWER_LIMIT;
 use patient::Patient;
 use protocol::Protocol;
 
-/// What keys are for.
+/// The purpose of keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
-    /// Operations as the job mixes them.
+    /// The operations are those that the job mixes.
     Measure,
-    /// Each key once, then the end.
+    /// Each key is used once, then the run ends.
     Fill,
 }
 
@@ -140,15 +140,15 @@ pub(crate) fn dial(target: SocketAddr) -> anyhow::Result<TcpStream> {
     Ok(stream)
 }
 
-/// What a group has on one thread towards one target.
+/// A group's part on one thread towards one target.
 struct LinePlan {
     seat: Seat,
     connections: usize,
 }
 
 impl LinePlan {
-    /// Of the rate: a group's by its connections, equal for all targets, on each target by
-    /// connections again.
+    /// Returns the line's share of the rate: a group's by its connections, equal for all targets,
+    /// on each target by connections again.
     fn share(&self, lines: &[Self], groups: &[plan::Group], job: &Job, targets: usize) -> f64 {
         let own_group = groups.get(self.seat.group).map_or(0, |g| g.connections);
         let same = lines
@@ -159,7 +159,7 @@ impl LinePlan {
             / beside as f64
     }
 
-    /// Its place among the lines of its target.
+    /// Returns the line's place among the lines of its target.
     fn among_its_targets(&self, lines: &[Self], targets: usize) -> Place {
         let same = || lines.iter().filter(|l| l.seat.target == self.seat.target);
         Place {

@@ -1,4 +1,4 @@
-//! What a protocol has to know: how a request looks, and where a response ends.
+//! The protocols' interface: how a request is written, and where a response ends.
 
 use super::patient::Patient;
 use crate::{
@@ -39,7 +39,7 @@ pub trait Protocol: Send + Sized {
 /// A request's place.
 #[derive(Clone, Copy, Debug)]
 pub struct At {
-    /// What its response brings back.
+    /// The slot that the response brings back.
     pub slot: u16,
     /// The operation's number in the job.
     pub operation: usize,
@@ -47,40 +47,41 @@ pub struct At {
     pub step: usize,
     /// The operation's key.
     pub key: u64,
-    /// Further keys are new ones.
+    /// Whether further keys are new ones.
     pub new_key: bool,
 }
 
 /// A piece of input that was understood.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Taken {
-    /// Its length.
+    /// The response's length.
     pub bytes: usize,
     /// The request that it completes, if it does.
     pub answered: Option<Answered>,
 }
 
-/// A request's end.
+/// The end of a request.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Answered {
-    /// Where it was.
+    /// The slot in which it was.
     pub slot: u16,
-    /// What the database had against it.
+    /// The error with which the database answered.
     pub error: Option<String>,
 }
 
-/// Where requests get their values from.
+/// The source of a request's values.
 pub struct Draw<'a> {
-    /// Further keys.
+    /// The source of further keys.
     pub source: &'a mut Source,
-    /// For them.
+    /// The random numbers for them.
     pub random: &'a mut Random,
-    /// All else.
+    /// All other values.
     pub values: &'a mut Values,
 }
 
 impl Draw<'_> {
-    /// One more key for the same request; the first one again where there is no further one.
+    /// Returns one more key for the same request; the first one again where there is no further
+    /// one.
     pub fn further_key(&mut self, at: At) -> u64 {
         if at.new_key {
             return self.source.another();

@@ -13,26 +13,26 @@ use rustix::{
 /// Events that one call brings at most; the rest come with the next.
 const MAX_EVENTS: usize = 256;
 
-/// How a thread waits.
+/// The way in which a thread waits.
 pub enum Waiter {
-    /// One connection with one request in flight: `read` itself waits, which saves a call.
+    /// With one connection and one request in flight `read` itself waits, which saves a call.
     Alone,
     /// `epoll_pwait2`: level-triggered, with timeouts in ns.
     Many {
-        /// Of all the thread's connections.
+        /// The epoll descriptor of all the thread's connections.
         epoll: OwnedFd,
     },
 }
 
-/// What a wait brought; kept for its memory.
+/// The result of a wait; kept for its memory.
 pub struct Ready {
-    /// Connections that are worth a look; whoever looks takes them.
+    /// The connections that are worth a look; the code that looks takes them.
     pub numbers: Vec<usize>,
     events: Vec<epoll::Event>,
 }
 
 impl Ready {
-    /// Nothing yet.
+    /// Makes an empty result.
     pub fn new() -> Self {
         Self {
             numbers: Vec::with_capacity(MAX_EVENTS),
@@ -42,20 +42,20 @@ impl Ready {
 }
 
 impl Waiter {
-    /// For several connections.
+    /// Makes a waiter for several connections.
     ///
     /// # Errors
-    /// When the kernel has no epoll for us.
+    /// The kernel has no epoll for us.
     pub fn many() -> anyhow::Result<Self> {
         Ok(Self::Many {
             epoll: epoll::create(epoll::CreateFlags::CLOEXEC).context("epoll_create")?,
         })
     }
 
-    /// Waits for this one as well.
+    /// Adds a connection to the waiter.
     ///
     /// # Errors
-    /// When the kernel has no room for it.
+    /// The kernel has no room for it.
     pub fn add(&self, stream: &TcpStream, number: usize) -> anyhow::Result<()> {
         let Self::Many { epoll } = self else {
             return Ok(());

@@ -52,7 +52,7 @@ fn tables_are_made_filled_and_taken_away() {
     let job = table();
     prepare(&job, &[node.addr()], None).unwrap();
     assert_eq!(rows(&node), 1_000);
-    // What a run before this one left is taken away first.
+    // The tables of a run before this one are taken away first.
     prepare(&job, &[node.addr()], None).unwrap();
     assert_eq!(rows(&node), 1_000);
     let twice = Job {
@@ -123,7 +123,7 @@ fn new_rows_batches_conditions_and_several_steps() {
         assert_eq!(new, ops);
         let (ops, new) = added(&node, vec![lwt.clone()], true, client);
         assert_eq!(new, ops);
-        // Not applied is no error.
+        // A write that is not applied is no error.
         let (_, none) = added(&node, vec![lwt.clone()], false, client);
         assert_eq!(none, 0);
     }
@@ -171,7 +171,7 @@ fn a_driver_keeps_a_rate_over_few_connections() {
         assert_eq!((answer.scheduled, answer.ops()), (Some(250), 250));
         assert!(answer.lateness.count() > 100);
     }
-    // Its pool, and the connection by which it watches the cluster.
+    // The driver's pool, and the connection by which it watches the cluster.
     let opened = node.connections_total() - before;
     assert!(opened <= 4, "{opened}");
 }

@@ -43,7 +43,7 @@ fn a_stall_shows_in_all_requests_that_were_due() {
     assert!(answer.max_ms() > 195.0, "{}", answer.max_ms());
     let p92_ms = answer.latencies.quantile_us(0.92) / 1e3;
     assert!((80.0..200.0).contains(&p92_ms), "{p92_ms}");
-    // It was not the generator's fault: those that had to wait have no lateness.
+    // The wait was not the generator's fault: the requests that had to wait have no lateness.
     assert!(answer.lateness.count() < 850, "{}", answer.lateness.count());
     assert!(
         answer.lateness.max_us() < 150e3,

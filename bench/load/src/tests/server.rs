@@ -1,4 +1,4 @@
-//! A small RESP server: a thread for each connection, and a log of all that was asked.
+//! A small RESP server: a thread for each connection, and a log of all requests.
 
 use std::{
     io::{Read, Write},
@@ -7,7 +7,7 @@ use std::{
     thread,
 };
 
-/// What was asked: the connection's number, and the words.
+/// The log of requests: the connection's number, and the words.
 pub type Log = Arc<Mutex<Vec<(usize, Vec<String>)>>>;
 
 /// A server that ends with its clients.

@@ -1,4 +1,4 @@
-//! What a workload may say.
+//! The limits of a workload.
 
 use std::collections::BTreeSet;
 
@@ -7,26 +7,26 @@ use anyhow::{Context, bail, ensure};
 use super::{Bind, Client, Database, Job, Operation, Protocol, Step, Topology, Variant, words};
 use crate::{plan, values};
 
-/// Stream ids of native protocol v4 (§2.3).
+/// The number of stream ids of native protocol v4 (§2.3).
 const MAX_DEPTH: usize = 32_768;
-/// More threads only wait for each other, on any machine that this runs on.
+/// The most threads: more only wait for each other, on any machine that this runs on.
 const MAX_THREADS: usize = 1_024;
-/// One process's descriptors, on systems that let it have no more.
+/// The most connections: one process's descriptors, on systems that let it have no more.
 const MAX_CONNECTIONS: usize = 60_000;
-/// Requests under way, in one generator: each has a place in memory.
+/// The most requests under way in one generator: each has a place in memory.
 const MAX_IN_FLIGHT: usize = 1 << 20;
-/// Targets of one generator: the shortest sweep that is worth a plot ends far below.
+/// The most targets of one generator: the shortest sweep that is worth a plot ends far below.
 const MAX_NODES: usize = 256;
-/// Keys of [`Bind::Key`] have ten digits.
+/// The most keys: those of [`Bind::Key`] have ten digits.
 const MAX_KEYS: u64 = 10_000_000_000;
-/// A batch counts its statements in two bytes; a pipeline of more is a mistake.
+/// The most statements of a batch, which counts them in two bytes; a pipeline of more is a mistake.
 const MAX_COUNT: usize = 65_535;
-/// Cassandra refuses mutations of more by default.
+/// The most bytes of a request: Cassandra refuses larger mutations by default.
 const MAX_REQUEST_BYTES: usize = 16 << 20;
-/// One value is far below.
+/// The most bytes of a value; one is far below.
 const MAX_VALUE_BYTES: usize = 1 << 20;
 
-/// A part of an id: it becomes a file's name and a heading.
+/// Checks a part of an id, which becomes a file's name and a heading.
 pub fn name(name: &str) -> anyhow::Result<()> {
     let fits = |b: u8| b.is_ascii_alphanumeric() || b"-_.".contains(&b);
     ensure!(

@@ -1,4 +1,4 @@
-//! From a file to a checked [`Workload`].
+//! The way from a file to a checked [`Workload`].
 
 use std::{collections::BTreeMap, collections::BTreeSet, fs, path::Path};
 
@@ -100,7 +100,7 @@ struct File {
     variant: Vec<Changes>,
 }
 
-/// What a variant has that is not the file's.
+/// The part of a variant that differs from the file's.
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Changes {
@@ -143,7 +143,7 @@ impl File {
         } else {
             let made = self.variant.iter().map(|changes| {
                 let in_variant = || format!("variant {:?}", changes.name);
-                // Without a name it is the workload itself.
+                // A variant without a name is the workload itself.
                 let id = if changes.name.is_empty() {
                     name.to_owned()
                 } else {

@@ -1,4 +1,4 @@
-//! What the parser takes and refuses; jobs for other tests.
+//! Tests of the parser, and jobs for other tests.
 
 use super::*;
 

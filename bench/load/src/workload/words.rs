@@ -7,16 +7,16 @@ use super::Bind;
 /// A piece of a word.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Part {
-    /// As it stands.
+    /// A text as it stands.
     Literal(String),
-    /// Another one each time.
+    /// A value that is another one each time.
     Bind(Bind),
 }
 
-/// The pieces of a word.
+/// Splits a word into its parts.
 ///
 /// # Errors
-/// When a brace is not closed, or what it holds is no value.
+/// A brace is not closed, or what it holds is no value.
 pub fn parse(word: &str) -> anyhow::Result<Vec<Part>> {
     let mut parts = Vec::new();
     let mut rest = word;

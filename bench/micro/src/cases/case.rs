@@ -11,11 +11,11 @@ pub struct Tally {
     pub odd: u64,
 }
 
-/// Work, and what it should see.
+/// Work, and its expected tally.
 pub struct Case {
-    /// What one round must tally.
+    /// The tally of one round.
     pub expected: Tally,
-    /// Bytes that one round is fed.
+    /// The bytes that one round is fed.
     pub fed_bytes: u64,
     work: Box<dyn FnMut() -> Tally>,
 }
@@ -33,7 +33,7 @@ impl Case {
         }
     }
 
-    /// One round.
+    /// Does one round.
     pub fn work(&mut self) -> Tally {
         (self.work)()
     }

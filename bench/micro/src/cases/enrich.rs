@@ -1,5 +1,5 @@
-//! Requests and their responses through a decoder into the agent's statistics: all that `enrich`
-//! does with bytes, without reading them, writing them, or the clock.
+//! Requests and their responses through a decoder into the agent's statistics: everything that
+//! `enrich` does with bytes, without reading them, writing them, or the clock.
 
 use std::hint::black_box;
 
@@ -17,12 +17,12 @@ use super::{
 const PIPELINED: i16 = 32;
 /// More than a flow has at hand.
 const TABLES: u8 = 64;
-/// Rows that make more than 256 KiB.
+/// The rows of more than 256 KiB.
 const MANY_ROWS: usize = 1400;
-/// What an operation takes, in ns: always the same, so that it lands in the same bucket.
+/// The latency of an operation, in ns: always the same, so that it lands in the same bucket.
 const LATENCY_NS: u64 = 100_000;
 
-/// A request's chunks and its response's.
+/// The chunks of requests and of responses.
 struct Exchange {
     requests: Vec<Vec<u8>>,
     responses: Vec<Vec<u8>>,
@@ -30,7 +30,7 @@ struct Exchange {
 }
 
 impl Exchange {
-    /// One request in one chunk; the response in chunks as the agent reads them.
+    /// Makes one request in one chunk; the response in chunks as the agent reads them.
     fn one(version: u8, opcode: u8, request: &[u8], response: &[u8]) -> Self {
         let wrap = |frame: Vec<u8>| match version {
             5.. => wire::segment(true, &frame),
@@ -148,7 +148,7 @@ pub(super) fn large_rows_v4() -> Case {
     case(4, &[], vec![exchange])
 }
 
-/// The same under a rule with `stats`.
+/// Makes the case of EXECUTE under a rule with `stats`.
 pub(super) fn execute_with_stats_v4() -> Case {
     case_of(WithStats::new().ok(), 4, &[], vec![execute(4)])
 }
@@ -184,7 +184,7 @@ fn case_of<S: Sink + AsMut<Recorder> + 'static>(
         tally.bytes = 0;
     }
     Case::new(fed_bytes, expected, move || {
-        // Without its metrics there is nothing to tally, which is not what is expected.
+        // Without metrics there is nothing to tally, which is not what is expected.
         let Some(pipeline) = &mut pipeline else {
             return Tally::default();
         };

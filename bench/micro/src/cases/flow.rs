@@ -1,6 +1,6 @@
-//! One direction of a flow: requests that nobody answers, and answers to requests that nobody
-//! sent. What stands in for the other direction is in the cost: it takes an entry out of the
-//! table of waiting requests, or puts one in.
+//! One direction of a flow: requests that nobody answers, and answers to requests that nobody sent.
+//! The substitute for the other direction is in the cost: it takes an entry out of the table of
+//! waiting requests, or puts one in.
 
 use std::{hint::black_box, ops::Range, sync::Arc};
 

@@ -1,4 +1,4 @@
-//! Every case: a name, and work that can be repeated any number of times.
+//! The list of cases: a name, and work that can be repeated any number of times.
 
 mod case;
 mod enrich;
@@ -11,9 +11,9 @@ pub use case::{Case, Tally};
 
 /// A case before its inputs are built.
 pub struct Entry {
-    /// `group/name`.
+    /// The name, as `group/name`.
     pub name: &'static str,
-    /// What an element is, and what one round does.
+    /// The meaning of an element, and the work of one round.
     pub about: &'static str,
     /// Builds the inputs.
     pub build: fn() -> Case,

@@ -73,7 +73,7 @@ pub(super) fn deframe_small() -> Case {
 }
 
 pub(super) fn deframe_large() -> Case {
-    /// What the decoder looks at of a body that holds a text.
+    /// The bytes that the decoder looks at of a body that holds a text.
     const SHOWN_BYTES: u64 = 64 << 10;
     let frame = wire::frame(4, 1, QUERY, &vec![b'x'; LARGE_BYTES]);
     let expected = Tally {
@@ -156,7 +156,7 @@ fn text(text: &'static str) -> Case {
     })
 }
 
-/// As the agent would read it.
+/// Cuts bytes into chunks as the agent would read them.
 fn chunks(bytes: &[u8]) -> Vec<Vec<u8>> {
     bytes.chunks(CHUNK_BYTES).map(<[u8]>::to_vec).collect()
 }

@@ -1,5 +1,5 @@
-//! What the agent does with what the decoder tells: the sink of `proxy/recorder.rs`, which is
-//! private to the agent, around the agent's own [`Statements`].
+//! The agent's use of what the decoder reports: the sink of `proxy/recorder.rs`, which is private
+//! to the agent, around the agent's own [`Statements`].
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use prometheus::Registry;
 
 use super::Tally;
 
-/// As in `proxy/recorder.rs`.
+/// The number of series at hand, as in `proxy/recorder.rs`.
 const SERIES_AT_HAND: usize = 32;
 
 pub(super) struct Recorder {
@@ -24,7 +24,7 @@ pub(super) struct Recorder {
     rule: RuleName,
     at_hand: Vec<(Arc<Statement>, Arc<Series>)>,
     oldest: usize,
-    /// Since it was last taken.
+    /// The tally since it was last taken.
     pub(super) tally: Tally,
 }
 
@@ -41,7 +41,7 @@ impl Recorder {
         })
     }
 
-    /// What `/statements` would show.
+    /// Returns what `/statements` would show.
     #[cfg(test)]
     pub(super) fn rows(&self) -> serde_json::Value {
         serde_json::to_value(self.means.statements.views()).unwrap()

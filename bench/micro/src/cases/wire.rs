@@ -1,13 +1,13 @@
 //! Writes CQL: frames, v5 segments, and bodies as cassandra-stress's default table would have
 //! them (a key of 10 bytes, five columns of 34).
 
-/// How much the agent reads at once (`proxy/relay.rs`).
+/// The bytes that the agent reads at once (`proxy/relay.rs`).
 pub(super) const CHUNK_BYTES: usize = 64 << 10;
 
 /// The largest payload of a v5 segment (`native_protocol_v5.spec` §2.1).
 pub(super) const MAX_SEGMENT_BYTES: usize = (1 << 17) - 1;
 
-/// An id is an MD5 digest.
+/// An id: an MD5 digest.
 pub(super) type Id = [u8; 16];
 
 pub(super) const STARTUP: u8 = 0x01;
@@ -58,7 +58,7 @@ pub(super) fn startup(version: u8) -> Vec<u8> {
     frame(version, 0, STARTUP, &body.concat())
 }
 
-/// Its text and one value.
+/// Makes a QUERY's body: its text and one value.
 pub(super) fn query(text: &str) -> Vec<u8> {
     let mut body = long_string(text);
     body.extend(CONSISTENCY.to_be_bytes());

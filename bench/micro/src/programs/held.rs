@@ -1,11 +1,12 @@
-//! Which programs a process holds: by descriptors of programs and of links, as
-//! `/proc/PID/fdinfo` tells of both.
+//! The programs that a process holds: by descriptors of programs and of links, which
+//! `/proc/PID/fdinfo` describes.
 
 use std::{collections::BTreeSet, fs};
 
 use anyhow::{Context, Result};
 
-/// Ids of the programs that `pid` holds. One that only a pin holds is not among them.
+/// Returns the ids of the programs that `pid` holds. A program that only a pin holds is not among
+/// them.
 pub(super) fn program_ids(pid: u32) -> Result<BTreeSet<u32>> {
     let folder = format!("/proc/{pid}/fdinfo");
     let files = fs::read_dir(&folder).with_context(|| format!("cannot list {folder}"))?;

@@ -1,12 +1,12 @@
-//! How many instructions a piece of machine code has.
+//! The number of instructions in a piece of machine code.
 
 use iced_x86::{Decoder, DecoderOptions};
 
-/// Bits of x86-64's code.
+/// The bits of x86-64's code.
 const BITS: u32 = 64;
 
-/// Instructions in `image`, from its first byte to its last. None: this is no x86-64, or a byte
-/// of it is no instruction.
+/// Counts the instructions in `image`, from its first byte to its last. None: this is no x86-64, or
+/// a byte of it is no instruction.
 pub(super) fn instructions(image: &[u8]) -> Option<u64> {
     if !cfg!(target_arch = "x86_64") {
         return None;

@@ -1,9 +1,9 @@
-//! What BPF programs cost under load: how often each ran, for how long on average, and how many
-//! instructions of the machine it became.
+//! The cost of BPF programs under load: how often each ran, for how long on average, and the number
+//! of machine instructions that it became.
 //!
 //! The kernel counts runs only while somebody asks for it, and then reads the clock before and
-//! after each. That slows every run down, and part of it is in the mean: measure latency without
-//! a [`Counter`], and compare means with means.
+//! after each. That slows every run down, and part of it is in the mean: measure latency without a
+//! [`Counter`], and compare means with means.
 
 mod held;
 mod image;
@@ -17,28 +17,28 @@ use aya::{
     sys::{Stats, enable_stats},
 };
 
-/// One program, between [`Counter::start`] and [`Counter::finish`].
+/// A program's cost between [`Counter::start`] and [`Counter::finish`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct ProgramCost {
-    /// Its function's name; the kernel keeps 15 bytes of it.
+    /// The function's name, of which the kernel keeps 15 bytes.
     pub name: String,
-    /// `cgroup_sock_addr`, …
+    /// The program's type: `cgroup_sock_addr`, …
     pub kind: String,
-    /// How often it ran.
+    /// The number of runs.
     pub runs: u64,
-    /// Mean time of a run, in ns; 0 when there was none.
+    /// The mean time of a run, in ns; 0 when there was none.
     pub mean_ns: f64,
-    /// Instructions after translation to the machine's, all of its functions together; None: the
-    /// machine is no x86-64, or the kernel does not show them (`kptr_restrict`, no JIT).
+    /// The instructions after translation to the machine's, all of its functions together; None:
+    /// the machine is no x86-64, or the kernel does not show them (`kptr_restrict`, no JIT).
     pub jited_instructions: Option<u64>,
-    /// Their size.
+    /// The size of those instructions.
     pub jited_bytes: u64,
-    /// Instructions of BPF that the verifier looked at, each as often as it did so.
+    /// The BPF instructions that the verifier looked at, each as often as it did so.
     pub verified_instructions: u64,
 }
 
-/// Counts the runs of the programs that one process holds. The kernel stops counting when the
-/// last one that asked for it is gone, however it went.
+/// A counter of the runs of the programs that one process holds. The kernel stops counting when the
+/// last counter is gone, however it went.
 #[derive(Debug)]
 pub struct Counter {
     pid: u32,
@@ -100,7 +100,7 @@ impl Counter {
     }
 }
 
-/// What the kernel says of the programs that `pid` holds.
+/// Returns the kernel's information on the programs that `pid` holds.
 fn programs(pid: u32) -> Result<Vec<ProgramInfo>> {
     let held = held::program_ids(pid)?;
     // A program may go between the kernel's list and the look at it.

@@ -1,4 +1,4 @@
-//! A v4 client of raw bytes, and where peers are to be found.
+//! A v4 client of raw bytes, and the search for peers.
 
 use std::{
     io::{Read, Write},
@@ -18,7 +18,7 @@ pub const RESULT: u8 = 0x08;
 const STARTUP: u8 = 0x01;
 const OPTIONS: u8 = 0x05;
 const QUERY: u8 = 0x07;
-/// For one answer.
+/// The time limit for one answer.
 const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 
 /// A connection that speaks v4 and waits for each answer.

@@ -2,7 +2,7 @@
 
 use std::{collections::HashMap, path::PathBuf, sync::Arc};
 
-use cql::{edit::Transform, transforms};
+use cql_edit::{Transform, transforms};
 use policy::{Action, RuleName};
 use serde::de::DeserializeOwned;
 use toml::{Spanned, Table};

@@ -11,7 +11,7 @@ mod tests;
 
 use std::borrow::Cow;
 
-use cql::transforms;
+use cql_edit::transforms;
 use schemars::{
     JsonSchema, Schema, SchemaGenerator,
     generate::SchemaSettings,

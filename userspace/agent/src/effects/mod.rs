@@ -3,7 +3,7 @@
 //!
 //! To the pipeline each effect is a [`Transform`], which lets everything pass until it is open. How
 //! it asks somebody outside, and makes requests wait for that, is its own matter
-//! ([`Ticket`](cql::edit::Ticket)). Each effect is one file, or folder, and one line in the list
+//! ([`Ticket`](cql_edit::Ticket)). Each effect is one file, or folder, and one line in the list
 //! below.
 
 pub mod cache;
@@ -15,7 +15,7 @@ mod stream;
 
 use std::sync::Arc;
 
-use cql::edit::Transform;
+use cql_edit::Transform;
 use policy::RuleName;
 use serde::Deserialize;
 

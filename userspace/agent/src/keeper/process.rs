@@ -60,7 +60,7 @@ pub(super) struct Held {
 pub(super) enum Hands {
     /// The agent, or the next agent.
     Agents { accepted: OwnedFd, dialled: OwnedFd },
-    /// This process.
+    /// The keeper itself.
     Ours(Arc<Flow>),
 }
 

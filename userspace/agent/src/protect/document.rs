@@ -16,7 +16,7 @@ use base64::{
     alphabet::{STANDARD, URL_SAFE},
     engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig},
 };
-use cql::protect::{KEY_BYTES, KeySet};
+use cql_edit::protect::{KEY_BYTES, KeySet};
 use serde::{Deserialize, Deserializer};
 use zeroize::Zeroizing;
 

@@ -7,7 +7,7 @@ use std::{
     path::Path,
 };
 
-use cql::protect::KeySet;
+use cql_edit::protect::KeySet;
 use zeroize::Zeroizing;
 
 use super::document::{MAX_BYTES, of_toml};

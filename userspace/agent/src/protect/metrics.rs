@@ -1,6 +1,6 @@
 //! The metrics of `protect`: values, and requests to key servers.
 
-use cql::protect::Fate;
+use cql_edit::protect::Fate;
 use prometheus::{IntCounterVec, Registry};
 
 use crate::metrics::counters_by;

@@ -1,4 +1,4 @@
-//! `protect`: a step of a pipeline that encrypts columns ([`cql::protect`]), with keys from a file
+//! `protect`: a step of a pipeline that encrypts columns ([`cql_edit::protect`]), with keys from a file
 //! or from a key server.
 //!
 //! - `document`: the format of both; `file`: the checks of a key file; `server`: a thread that asks
@@ -20,8 +20,8 @@ use std::{
     time::Duration,
 };
 
-use cql::{
-    edit::Transform,
+use cql_edit::{
+    Transform,
     protect::{Columns, Failures, Fate, KeySet, NONCE_BYTES, Protect, Vault},
 };
 use hyper::Uri;

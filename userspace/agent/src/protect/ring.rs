@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use cql::protect::KeySet;
+use cql_edit::protect::KeySet;
 
 use super::{Origin, file, metrics::ProtectMetrics, server};
 

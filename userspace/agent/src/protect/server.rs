@@ -14,7 +14,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use cql::protect::KeySet;
+use cql_edit::protect::KeySet;
 use ureq::http::StatusCode;
 use zeroize::Zeroizing;
 

@@ -5,10 +5,8 @@ use std::{
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
-use cql::{
-    StreamId,
-    edit::{Caller, Editor, Pipeline, Room, Unreadable},
-};
+use cql::StreamId;
+use cql_edit::{Caller, Editor, Pipeline, Room, Unreadable};
 
 use super::{
     Shared,
@@ -285,10 +283,8 @@ fn caller(flow: &Arc<Flow>) -> Caller {
 mod tests {
     use std::sync::Mutex;
 
-    use cql::{
-        Opcode,
-        edit::{Outcome, Request, Ticket, Transform},
-    };
+    use cql::Opcode;
+    use cql_edit::{Outcome, Request, Ticket, Transform};
     use dataplane::{ClientAddr, OrigDst, Process};
     use policy::RuleName;
     use prometheus::Registry;

@@ -55,9 +55,9 @@ pub(super) struct Tls {
 
 /// The reason why nothing more is read.
 enum End {
-    /// The other side has sent close_notify.
+    /// A close_notify has come.
     Said,
-    /// The other side has ended without close_notify, so nobody knows how much is missing.
+    /// The connection has ended without close_notify, so nobody knows how much is missing.
     Cut,
     /// The records that came are not valid.
     Failed(rustls::Error),

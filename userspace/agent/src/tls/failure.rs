@@ -27,7 +27,7 @@ pub enum Failure {
     BadCertificate,
     /// No version or cipher is common to both.
     Incompatible,
-    /// The other side has sent an alert.
+    /// An alert has come from the peer.
     Alert,
     /// The bytes that came are no TLS, or violate it.
     Malformed,

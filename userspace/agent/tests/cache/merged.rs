@@ -12,7 +12,7 @@ const EVENTS: &str = "SELECT at, v FROM shop.events WHERE device = 1";
 fn events(client: &mut Client) -> BTreeMap<i32, String> {
     let (opcode, body) = client.ask(&query(4, 1, EVENTS));
     assert_eq!(opcode, RESULT, "{}", String::from_utf8_lossy(&body));
-    let rows = cql::edit::Page::read(&body).unwrap().rows;
+    let rows = cql_edit::Page::read(&body).unwrap().rows;
     let rows = rows.iter().map(|row| {
         let at = i32::from_be_bytes(row[0].unwrap().try_into().unwrap());
         (at, String::from_utf8(row[1].unwrap().to_vec()).unwrap())

@@ -402,6 +402,6 @@ fn write(id: usize, bytes: usize) -> String {
 
 /// Of the only row: the second column.
 fn value(body: &[u8]) -> String {
-    let rows = cql::edit::Page::read(body).unwrap().rows;
+    let rows = cql_edit::Page::read(body).unwrap().rows;
     String::from_utf8(rows[0][1].unwrap().to_vec()).unwrap()
 }

@@ -5,10 +5,8 @@ use std::{
     net::{SocketAddr, TcpStream},
 };
 
-use cql::{
-    Compression,
-    edit::{Incoming, in_segments_of},
-};
+use cql::Compression;
+use cql_edit::{Incoming, in_segments_of};
 
 use super::{
     common::PATIENCE,

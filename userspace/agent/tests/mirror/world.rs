@@ -104,7 +104,7 @@ impl World<'_> {
         let text = format!("SELECT v FROM shop.orders WHERE id = {id}");
         let (opcode, body) = client.ask(&query(4, 1, &text));
         assert_eq!(opcode, RESULT);
-        let rows = cql::edit::Page::read(&body).unwrap().rows;
+        let rows = cql_edit::Page::read(&body).unwrap().rows;
         let value = rows.first()?[0]?;
         Some(String::from_utf8(value.to_vec()).unwrap())
     }

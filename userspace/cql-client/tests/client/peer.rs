@@ -6,7 +6,8 @@ use cassandra_protocol::{
     compression::Compression as Codec,
     frame::{Direction, Envelope, Flags, Opcode, Version},
 };
-use cql::{Compression, edit::in_segments_of};
+use cql::Compression;
+use cql_edit::in_segments_of;
 
 pub(crate) const VERSIONS: [Version; 3] = [Version::V3, Version::V4, Version::V5];
 

@@ -3,20 +3,17 @@
 //! `tests/corpora.rs` of the crate above includes this file and runs it over the corpora, without a
 //! fuzzer.
 
-mod edit;
 mod flow;
 mod handshake;
 mod memory;
 mod script;
 mod statement;
-mod steps;
 
 /// Panics when something does not hold.
 pub type Check = fn(&[u8]);
 
 /// Every target, by its name.
-pub const TARGETS: [(&str, Check); 6] = [
-    ("edit", edit::edit),
+pub const TARGETS: [(&str, Check); 5] = [
     ("frame", flow::frame),
     ("segment", flow::segment),
     ("body", flow::body),

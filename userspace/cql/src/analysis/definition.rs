@@ -47,7 +47,7 @@ fn keyword(word: &str) -> Option<&'static str> {
 /// What a CREATE, ALTER or DROP is about.
 pub(super) fn object(text: &[u8]) -> Option<Object> {
     let mut tokens = Tokens::new(text);
-    let mut word = || match tokens.next() {
+    let mut word = || match tokens.next_token() {
         Token::Word(word) => Some(word),
         _ => None,
     };

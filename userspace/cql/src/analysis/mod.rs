@@ -10,12 +10,10 @@
 //! who changes a text, `row_write` for who merges writes. Where a text has columns, and what stands for their
 //! values, `columns` says.
 
-pub(crate) mod columns;
 mod definition;
 mod fingerprint;
 mod relation;
 mod row_write;
-mod sites;
 mod term;
 #[cfg(test)]
 mod tests;
@@ -28,9 +26,8 @@ use crate::statement::Statement;
 
 pub use fingerprint::{Fingerprint, MAX_FINGERPRINT_BYTES};
 pub use row_write::RowWrite;
-pub(crate) use sites::{Given, Part, Sites, Spot, Using, spots};
-pub(crate) use token::Token;
-pub(crate) use walk::is_reserved;
+pub use token::{Token, Tokens};
+pub use walk::{MAX_DEPTH, is_reserved, is_understood};
 
 /// The longest text that is followed. At 12 to 200 MB in a second this much holds up the other
 /// flows of a worker for 20 ms at worst. What an application sends as text is rarely a hundredth of

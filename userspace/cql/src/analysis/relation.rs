@@ -54,8 +54,8 @@ impl<'t> Walk<'t> {
     /// A parenthesis is at hand, and names with commas stand in it.
     fn is_columns(&self) -> bool {
         let mut ahead = self.tokens;
-        let name = matches!(ahead.next(), Token::Word(_) | Token::Quoted(_));
-        name && matches!(ahead.next(), Token::Sign(b',' | b')'))
+        let name = matches!(ahead.next_token(), Token::Word(_) | Token::Quoted(_));
+        name && matches!(ahead.next_token(), Token::Sign(b',' | b')'))
     }
 
     /// `(relation)`

@@ -76,7 +76,7 @@ struct Reader<'t> {
 
 impl Reader<'_> {
     fn step(&mut self) {
-        self.next = self.tokens.next();
+        self.next = self.tokens.next_token();
     }
 
     fn is(&self, word: &str) -> bool {

@@ -235,15 +235,15 @@ impl<'t> Walk<'t> {
     /// A parenthesis is at hand, and what stands in it begins like the name of a type.
     fn is_type(&self) -> bool {
         let mut ahead = self.tokens;
-        let mut next = ahead.next();
+        let mut next = ahead.next_token();
         loop {
             match next {
                 Token::Word(word) if word.eq_ignore_ascii_case("null") => return false,
-                Token::Word(_) | Token::Quoted(_) => next = ahead.next(),
+                Token::Word(_) | Token::Quoted(_) => next = ahead.next_token(),
                 _ => return false,
             }
             match next {
-                Token::Sign(b'.') => next = ahead.next(),
+                Token::Sign(b'.') => next = ahead.next_token(),
                 // A function, within a tuple.
                 Token::Sign(b'(') => return false,
                 _ => return true,

@@ -7,7 +7,7 @@ use crate::lex::{self, Lexer};
 
 /// A token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Token<'t> {
+pub enum Token<'t> {
     /// An unquoted identifier or keyword.
     Word(&'t str),
     /// What stands between double quotes.
@@ -20,6 +20,7 @@ pub(crate) enum Token<'t> {
     Marker,
     /// One character of punctuation.
     Sign(u8),
+    /// The text ends.
     End,
     /// Nothing that CQL knows, or something that has no end.
     Bad,
@@ -32,15 +33,16 @@ fn continues_word(byte: u8) -> bool {
 
 /// Reads tokens off a text. A copy looks ahead.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Tokens<'t>(Lexer<'t>);
+pub struct Tokens<'t>(Lexer<'t>);
 
 impl<'t> Tokens<'t> {
-    pub(super) fn new(text: &'t [u8]) -> Self {
+    /// The tokens of a whole `text`.
+    pub fn new(text: &'t [u8]) -> Self {
         Self(Lexer::whole(text))
     }
 
     /// The next token. After `End`, the same again.
-    pub(super) fn next(&mut self) -> Token<'t> {
+    pub fn next_token(&mut self) -> Token<'t> {
         // An open comment: whether it is one depends on who reads it.
         if !self.0.skip_blanks() {
             return Token::Bad;
@@ -68,17 +70,17 @@ impl<'t> Tokens<'t> {
     }
 
     /// The next token, and how many bytes of the text are left where it begins and where it ends.
-    pub(super) fn next_at(&mut self) -> (Token<'t>, usize, usize) {
+    pub fn next_at(&mut self) -> (Token<'t>, usize, usize) {
         if !self.0.skip_blanks() {
             return (Token::Bad, 0, 0);
         }
         let begins = self.0.rest().len();
-        let token = self.next();
+        let token = self.next_token();
         (token, begins, self.0.rest().len())
     }
 
     /// The next token, and where it is in a text of so many bytes.
-    pub(super) fn next_within(&mut self, text_bytes: usize) -> (Token<'t>, std::ops::Range<usize>) {
+    pub fn next_within(&mut self, text_bytes: usize) -> (Token<'t>, std::ops::Range<usize>) {
         let (token, begins, ends) = self.next_at();
         let at = |left: usize| text_bytes.saturating_sub(left);
         (token, at(begins)..at(ends))
@@ -253,7 +255,7 @@ mod tests {
         let mut tokens = Tokens::new(text.as_bytes());
         let mut all = Vec::new();
         while all.len() <= text.len() {
-            match tokens.next() {
+            match tokens.next_token() {
                 Token::End => return all,
                 token => all.push(token),
             }

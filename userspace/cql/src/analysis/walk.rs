@@ -7,10 +7,10 @@ use crate::lex::{MAX_NAME_BYTES, Name};
 use crate::statement::{Statement, StatementKind, StatementRef};
 
 /// How deep expressions may be nested. Each level is a few frames of the stack; people write three.
-pub(super) const MAX_DEPTH: usize = 32;
+pub const MAX_DEPTH: usize = 32;
 
 /// Words that are no names unless they are quoted (`ReservedKeywords.java`).
-pub(crate) fn is_reserved(word: &str) -> bool {
+pub fn is_reserved(word: &str) -> bool {
     const LONGEST: usize = "materialized".len();
     let mut lower = [0; LONGEST];
     let Some(lower) = lower.get_mut(..word.len()) else {
@@ -34,10 +34,15 @@ pub(crate) fn is_reserved(word: &str) -> bool {
     reserved
 }
 
+/// Whether `text` is one whole statement, or several, that this crate understands to its end.
+pub fn is_understood(text: &[u8]) -> bool {
+    walk(text).is_some()
+}
+
 /// `None`: not understood.
 pub(super) fn walk(text: &[u8]) -> Option<(Shape, Fingerprint)> {
     let mut tokens = Tokens::new(text);
-    let token = tokens.next();
+    let token = tokens.next_token();
     let mut walk = Walk {
         tokens,
         token,
@@ -132,8 +137,8 @@ impl<'t> Walk<'t> {
             Token::Quoted(_) | Token::Literal | Token::Integer(_) | Token::Marker => true,
             Token::Sign(b'*') => {
                 let mut ahead = self.tokens;
-                ahead.next();
-                matches!(ahead.next(), Token::Word(word) if word.eq_ignore_ascii_case("from"))
+                ahead.next_token();
+                matches!(ahead.next_token(), Token::Word(word) if word.eq_ignore_ascii_case("from"))
             }
             _ => false,
         }
@@ -434,12 +439,12 @@ impl<'t> Walk<'t> {
     }
 
     pub(super) fn advance(&mut self) {
-        self.token = self.tokens.next();
+        self.token = self.tokens.next_token();
     }
 
     /// The token behind the one at hand.
     pub(super) fn peek(&self) -> Token<'t> {
         let mut ahead = self.tokens;
-        ahead.next()
+        ahead.next_token()
     }
 }

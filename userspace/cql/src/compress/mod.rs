@@ -26,23 +26,19 @@ const SNAPPY_MOST: usize = 22;
 
 /// A body as it was before compression. `None`: it is none, or too large. What cannot become as much as it says is not a
 /// reason to make room for that.
-pub(crate) fn expand(compression: Compression, body: &[u8]) -> Option<Cow<'_, [u8]>> {
+pub fn expand(compression: Compression, body: &[u8]) -> Option<Cow<'_, [u8]>> {
     expand_to(compression, body, MAX_SEEN_BYTES)
 }
 
 /// The same, where more than so many bytes are too large.
-pub(crate) fn expand_to(
-    compression: Compression,
-    body: &[u8],
-    most: usize,
-) -> Option<Cow<'_, [u8]>> {
+pub fn expand_to(compression: Compression, body: &[u8], most: usize) -> Option<Cow<'_, [u8]>> {
     let mut expanded = Vec::new();
     expand_into(compression, body, most, &mut expanded)?;
     Some(Cow::Owned(expanded))
 }
 
 /// The same, in a buffer that may have been used before.
-pub(crate) fn expand_into(
+pub fn expand_into(
     compression: Compression,
     body: &[u8],
     most: usize,

@@ -5,7 +5,7 @@
 //! ended, perhaps in the middle of a word, and gives how much of the input is left; `None`: no input goes
 //! on like that.
 
-use crate::wire::Cursor;
+use crate::cursor::Cursor;
 
 /// A block (`lz4_Block_format.md`): runs of a token, literals, and a copy.
 pub(super) fn lz4(block: &[u8], limit: usize, plain: &mut Vec<u8>) -> Option<usize> {

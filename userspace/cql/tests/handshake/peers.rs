@@ -1,6 +1,6 @@
 //! Two peers, and what stands between them.
 
-use crate::support::edit::{Kind, kind};
+use crate::support::kind::{Kind, kind};
 use crate::support::{AUTHENTICATE, QUERY, frame, query, segment, startup};
 use cassandra_protocol::compression::Compression;
 use cql::{Handshake, Session, Step};

@@ -1,8 +1,7 @@
 //! Writes CQL frames by hand, and records what a decoder tells.
 
 pub mod conversation;
-pub mod edit;
-pub mod values;
+pub mod kind;
 
 use cql::{Anomaly, Completed, ErrorCode, FlowDecoder, Sink, Verdict};
 
@@ -102,7 +101,7 @@ impl Flow {
     }
 
     /// The handshake of this kind has passed.
-    pub fn of(kind: edit::Kind) -> Self {
+    pub fn of(kind: kind::Kind) -> Self {
         let mut flow = Self::new(kind.version);
         let [(_, startup), (_, ready)] = kind.handshake();
         flow.requests(&startup);
@@ -267,4 +266,12 @@ pub fn prepared(id: &[u8]) -> Vec<u8> {
 
 pub fn set_keyspace(keyspace: &str) -> Vec<u8> {
     [&3_i32.to_be_bytes()[..], &string(keyspace)].concat()
+}
+
+pub fn table(n: usize) -> String {
+    format!("SELECT v FROM ks.t{n} WHERE k = 'something to be compressed, compressed'")
+}
+
+pub fn ask(version: u8, text: &str) -> Vec<u8> {
+    query(version, text, None)
 }

@@ -1,4 +1,5 @@
-//! What a record costs the thread that writes it, while that has other things to do in between.
+//! The time that a record costs the thread that writes it, while the thread has other things to do
+//! in between.
 
 use std::{
     hint::spin_loop,
@@ -19,8 +20,8 @@ const ROUNDS: usize = 5;
 const WRITERS: [usize; 2] = [1, 2];
 const BYTES: [usize; 3] = [64, 256, 512];
 
-/// What a thread has to do between two records, and how many it writes: a busy worker's, and one's that has
-/// something to say now and then, so that whoever reads has nothing to do in between.
+/// The pause between two records, and the number of records: for a busy worker, and for one that
+/// writes now and then, so that the reader has nothing to do in between.
 const LOADS: [(Duration, usize); 2] = [
     (Duration::from_micros(5), 40_000),
     (Duration::from_micros(200), 2_000),
@@ -100,7 +101,7 @@ fn write_at(
         let began = Instant::now();
         let written = write(&record);
         let took = began.elapsed();
-        // What is full costs nothing, and nothing was written: a reader that got no processor.
+        // A full ring costs nothing, and nothing was written: the reader got no processor.
         if written {
             times.record(took.as_nanos() as u64).unwrap();
         }
@@ -123,7 +124,7 @@ fn empty() -> Histogram<u64> {
     Histogram::new(3).unwrap()
 }
 
-/// What two readings of the clock take, which is in every time.
+/// Measures two readings of the clock, whose time is in every figure.
 pub fn clock_ns() -> u64 {
     let mut times = empty();
     for _ in 0..100_000 {

@@ -1,4 +1,4 @@
-//! What was measured, as it is kept in `bench/results`, and the page that shows it.
+//! The measured figures, as they are kept in `bench/results`, and the page that shows them.
 
 use std::{fmt::Write as _, fs, path::PathBuf};
 
@@ -12,7 +12,7 @@ pub const SCHEMA: u32 = 1;
 pub struct Results {
     pub schema: u32,
     pub circumstances: Vec<(String, String)>,
-    /// What each writer has in any way.
+    /// The bytes that each writer's ring has, whichever way is measured.
     pub ring_bytes: usize,
     pub throughput: Vec<Rate>,
     /// The median of two readings of the clock, which is in every time below.
@@ -39,7 +39,7 @@ pub struct OwnTime {
     pub way: String,
     pub writers: usize,
     pub bytes: usize,
-    /// What lies between two records.
+    /// The pause between two records.
     pub gap_us: u64,
     pub p50_ns: u64,
     pub p99_ns: u64,

@@ -14,7 +14,7 @@ use crate::{
     ways::{WAYS, Way},
 };
 
-/// In one iteration: so that threads are not what is measured.
+/// The records of one iteration: enough that starting threads is not what is measured.
 const RECORDS: u64 = 10_000;
 const WRITERS: [usize; 2] = [1, 2];
 const BYTES: [usize; 3] = [64, 256, 512];
@@ -74,7 +74,7 @@ fn run(name: &str, writers: usize, bytes: usize, iterations: u64) -> Duration {
     began.elapsed()
 }
 
-/// What Criterion has found in this run.
+/// Reads Criterion's results of this run.
 pub fn found(criterion: &Path) -> Vec<results::Rate> {
     let mut rates = Vec::new();
     for writers in WRITERS {

@@ -1,4 +1,4 @@
-//! The ways out of a thread that are compared. Each has a writer for each thread, and one reader for all.
+//! The compared ways out of a thread. Each has a writer for each thread, and one reader for all.
 
 use std::{
     sync::{
@@ -16,10 +16,10 @@ use export::{Export, RING_BYTES, Sink, ring};
 
 use crate::words;
 
-/// Their names, in the order of the table.
+/// The names of the ways, in the order of the table.
 pub const WAYS: [&str; 4] = ["export", "rtrb", "words", "mpsc"];
 
-/// What the readers have seen.
+/// The counts of the readers.
 #[derive(Clone, Default)]
 pub struct Seen {
     records: Arc<AtomicU64>,
@@ -39,7 +39,7 @@ impl Seen {
 /// Writes a record, or says that there is no room.
 pub type Write = Box<dyn FnMut(&[u8]) -> bool + Send>;
 
-/// One way with its reader.
+/// A way out of a thread, with its reader.
 pub struct Way {
     pub writers: Vec<Write>,
     pub seen: Seen,
@@ -145,7 +145,8 @@ fn of_words(writers: usize, seen: Seen) -> Way {
     }
 }
 
-/// One channel for all, one send and one allocation for each record, as many bytes in all.
+/// Makes the way with one channel for all writers, one send and one allocation for each record, and
+/// as many bytes in all.
 fn of_mpsc(writers: usize, record_bytes: usize, seen: Seen) -> Way {
     const AT_ONCE: usize = 1024;
     let records = writers * RING_BYTES / record_bytes;

@@ -1,4 +1,4 @@
-//! A ring of our own, without `unsafe`, that the benchmark holds against `rtrb`, and that lost.
+//! A ring of our own, without `unsafe`, which the benchmark compares with `rtrb`, and which lost.
 //!
 //! A record is a word with its length and as many words as its bytes take. Words are atomics only so that
 //! no `unsafe` is needed to share them: they are stored and loaded without an order of their own, which costs
@@ -35,7 +35,7 @@ struct Shared {
 pub struct Writer {
     shared: Arc<Shared>,
     written: u64,
-    /// As last seen.
+    /// The reader's position as last seen.
     read: u64,
 }
 

@@ -20,11 +20,11 @@ pub struct Lane {
     pub runtime: Handle,
     pub requests: Requests,
     pub pace: Pace,
-    /// How many requests may be under way on a schedule.
+    /// The most requests under way on a schedule.
     pub in_flight: usize,
 }
 
-/// How one ended.
+/// The end of one request.
 struct Ended {
     intended_ns: u64,
     now_ns: u64,
@@ -62,12 +62,12 @@ impl Lane {
     ) -> anyhow::Result<Tally> {
         let (ended, endings) = mpsc::channel();
         let mut under_way = 0;
-        // When there was last no room for a request, it came.
+        // The time of the last room for a request, after there was none.
         let mut room_ns = 0;
         loop {
             let now_ns = run.now_ns();
             let due_ns = schedule.next_ns();
-            // What was due before the end leaves after it, if it had to wait.
+            // A request that was due before the end leaves after it, if it had to wait.
             let has_next = due_ns < run.end_ns && !run.is_drained(now_ns) && !run.is_stopped();
             if has_next && under_way < self.in_flight && due_ns <= now_ns {
                 schedule.advance();
@@ -127,7 +127,7 @@ impl Lane {
                 None => Err("no target".into()),
             };
             let now_ns = run.now_ns();
-            // Nobody listens any more where another thread has failed.
+            // The receiver is gone where another thread has failed.
             let _ = ended.send(Ended {
                 intended_ns,
                 now_ns,

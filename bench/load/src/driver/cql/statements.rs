@@ -29,7 +29,7 @@ pub struct Target {
 struct Prepared {
     statement: PreparedStatement,
     binds: Vec<Bind>,
-    /// As often in a batch; whether each has a key of its own.
+    /// The batch, its number of statements, and whether each has a key of its own.
     batch: Option<(Batch, usize, bool)>,
 }
 
@@ -37,7 +37,7 @@ struct Prepared {
 type Rows = Vec<Row>;
 
 impl Target {
-    /// Prepares all that is used.
+    /// Prepares all statements that are used.
     pub async fn open(session: Session, job: &Job) -> anyhow::Result<Self> {
         let mut operations = Vec::new();
         for operation in &job.operations {
@@ -144,7 +144,7 @@ impl Prepared {
 /// is the database that refuses others.
 pub struct Row {
     bytes: Vec<u8>,
-    /// Where each value ends.
+    /// The end of each value.
     ends: Vec<usize>,
 }
 

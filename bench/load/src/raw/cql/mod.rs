@@ -56,7 +56,7 @@ impl Protocol for Cql {
         let mut operations = Vec::new();
         for operation in &job.operations {
             let mut steps = Vec::new();
-            // What only fills is prepared only to fill.
+            // An operation that only fills is prepared only to fill.
             if operation.is_active() {
                 for step in &operation.steps {
                     steps.push(Prepared::new(step, |cql| session.prepare(cql))?);

@@ -1,4 +1,4 @@
-//! What is asked over a socket that blocks: logging in, preparing, making tables.
+//! A conversation over a socket that blocks: logging in, preparing, making tables.
 
 use std::{
     io::{Read, Write},
@@ -86,7 +86,7 @@ impl<S: Read + Write> Session<S> {
         first_text(&self.body).with_context(|| format!("{query}: not one text"))
     }
 
-    /// How many rows a statement selects, of one column of a native type.
+    /// Returns the number of rows that a statement selects, of one column of a native type.
     #[cfg(test)]
     pub fn rows(&mut self, query: &str) -> anyhow::Result<i32> {
         self.query(query)?;

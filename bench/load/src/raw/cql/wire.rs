@@ -1,4 +1,4 @@
-//! Bytes of native protocol v4 (`native_protocol_v4.spec`).
+//! The bytes of native protocol v4 (`native_protocol_v4.spec`).
 
 use anyhow::ensure;
 
@@ -46,19 +46,19 @@ pub const PREPARED: i32 = 4;
 /// A frame's header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// The request's, or -1 of an event.
+    /// The request's stream, or -1 for an event.
     pub stream: i16,
-    /// What it is.
+    /// The opcode.
     pub opcode: u8,
-    /// Of the body, in bytes.
+    /// The length of the body, in bytes.
     pub length: usize,
 }
 
 impl Header {
-    /// At the front of a response. None: there is too little of it.
+    /// Reads the header at the front of a response. None: there is too little of it.
     ///
     /// # Errors
-    /// When it is no response: framing is lost.
+    /// The bytes are no response: framing is lost.
     pub fn of_response(bytes: &[u8]) -> anyhow::Result<Option<Self>> {
         let Some(&[version, _flags, s1, s0, opcode, l3, l2, l1, l0]) = bytes.first_chunk() else {
             return Ok(None);
@@ -140,7 +140,7 @@ pub fn rows_of_one_column(body: &[u8]) -> Option<Body<'_>> {
     let kind = body.int()?;
     let flags = body.int()?;
     let columns = body.int()?;
-    // One column of one page: nothing but where it is from.
+    // The metadata of one column of one page has nothing but its origin.
     if (kind, columns) != (ROWS, 1) || flags & !GLOBAL_TABLE != 0 {
         return None;
     }
@@ -156,14 +156,14 @@ pub fn rows_of_one_column(body: &[u8]) -> Option<Body<'_>> {
 pub struct Body<'a>(pub &'a [u8]);
 
 impl<'a> Body<'a> {
-    /// So many bytes.
+    /// Takes this many bytes.
     pub fn take(&mut self, length: usize) -> Option<&'a [u8]> {
         let (taken, rest) = self.0.split_at_checked(length)?;
         self.0 = rest;
         Some(taken)
     }
 
-    /// `[int]`.
+    /// Takes an `[int]`.
     pub fn int(&mut self) -> Option<i32> {
         Some(i32::from_be_bytes(self.take(4)?.try_into().ok()?))
     }

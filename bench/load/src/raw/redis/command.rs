@@ -1,4 +1,4 @@
-//! Commands as RESP2 has them: what never changes is encoded once.
+//! Commands in RESP2: the parts that never change are encoded once.
 
 use anyhow::bail;
 
@@ -15,23 +15,23 @@ use crate::{
 #[derive(Clone, Debug)]
 pub struct Commands {
     pieces: Vec<Piece>,
-    /// How many, in one pipeline.
+    /// The number of commands in one pipeline.
     pub count: usize,
 }
 
 #[derive(Clone, Debug)]
 enum Piece {
-    /// Encoded.
+    /// Bytes that are encoded already.
     Fixed(Vec<u8>),
     /// A word to be made.
     Word(Vec<Part>),
 }
 
 impl Commands {
-    /// Of a step.
+    /// Makes the commands of a step.
     ///
     /// # Errors
-    /// When it is no step of Redis, or a word of it is wrong.
+    /// The step is not for Redis, or a word of it is wrong.
     pub fn new(step: &Step) -> anyhow::Result<Self> {
         let Step::Redis { command, count } = step else {
             bail!("a step of CQL for Redis");

@@ -10,16 +10,16 @@ const MAX_ELEMENTS: usize = MAX_RESPONSE_BYTES / 4;
 /// A whole reply.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Reply<'a> {
-    /// Its length.
+    /// The reply's length.
     pub bytes: usize,
-    /// The first error in it.
+    /// The first error in the reply.
     pub error: Option<&'a [u8]>,
 }
 
-/// The reply at the front. None: it is not whole yet.
+/// Reads the reply at the front. None: it is not complete yet.
 ///
 /// # Errors
-/// When it is none.
+/// The bytes are no reply.
 pub fn first(bytes: &[u8]) -> anyhow::Result<Option<Reply<'_>>> {
     let mut at = 0;
     let mut error = None;
@@ -52,9 +52,9 @@ pub fn first(bytes: &[u8]) -> anyhow::Result<Option<Reply<'_>>> {
     Ok(Some(Reply { bytes: at, error }))
 }
 
-/// The kind and text of the line at this place, and where the next begins.
+/// Reads the kind and text of the line at this place, and where the next begins.
 fn line(bytes: &[u8], at: usize) -> anyhow::Result<Option<(u8, &[u8], usize)>> {
-    /// Of a line: errors and simple strings are a sentence.
+    /// The longest line: errors and simple strings are a sentence.
     const MAX_LINE_BYTES: usize = 64 << 10;
     let Some([kind, rest @ ..]) = bytes.get(at..) else {
         return Ok(None);
@@ -70,7 +70,7 @@ fn line(bytes: &[u8], at: usize) -> anyhow::Result<Option<(u8, &[u8], usize)>> {
     }
 }
 
-/// None: the null string or array, of length -1.
+/// Reads a length. None: the null string or array, of length -1.
 fn length(line: &[u8]) -> anyhow::Result<Option<usize>> {
     if line == b"-1" {
         return Ok(None);

@@ -1,6 +1,6 @@
 //! The envelope: the keys under which answers are kept, and the layout of what is kept there.
 
-use cql::edit::{Caller, Request};
+use cql_edit::{Caller, Request};
 use sha2::{Digest, Sha256};
 
 /// The bytes of a digest.
@@ -77,7 +77,7 @@ pub(super) fn sealed(generation: &Generation, key: &Key, body: &[u8]) -> Vec<u8>
 /// The outcome of opening what was kept.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Opened<'b> {
-    /// This body, still valid.
+    /// A body that is still valid.
     Is(&'b [u8]),
     /// A body that a write has made old.
     Old,

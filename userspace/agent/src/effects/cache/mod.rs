@@ -19,10 +19,8 @@ mod store;
 
 use std::sync::{Arc, OnceLock};
 
-use cql::{
-    Consistency, Opcode,
-    edit::{Caller, Error, Outcome, Refused, Request, Response, Statement, Transform},
-};
+use cql::{Consistency, Opcode};
+use cql_edit::{Caller, Error, Outcome, Refused, Request, Response, Statement, Transform};
 use policy::RuleName;
 
 pub use metrics::CacheMetrics;

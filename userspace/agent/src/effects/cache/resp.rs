@@ -19,7 +19,7 @@ pub(super) fn put(to: &mut Vec<u8>, words: &[&[u8]]) {
 pub(super) enum Reply<'b> {
     /// The command is done.
     Done,
-    /// These bytes. A missing key has none.
+    /// Bytes. A missing key has none.
     Bytes(&'b [u8]),
     /// The command failed. The error's text may contain values, and is not kept.
     Error,

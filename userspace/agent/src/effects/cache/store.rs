@@ -15,7 +15,7 @@ use std::{
     time::Instant,
 };
 
-use cql::edit::{Caller, Resolution, Ticket};
+use cql_edit::{Caller, Resolution, Ticket};
 use dataplane::backends::Probe;
 use policy::RuleName;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc};

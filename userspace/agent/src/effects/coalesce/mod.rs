@@ -18,9 +18,9 @@ use std::{
     time::Instant,
 };
 
-use cql::{
-    Opcode, RowWrite, StatementKind,
-    edit::{Caller, Letter, NotMerged, Outcome, Request, Response, Statement, Transform, Value},
+use cql::{Opcode, RowWrite, StatementKind};
+use cql_edit::{
+    Caller, Letter, NotMerged, Outcome, Request, Response, Statement, Transform, Value,
     transforms::Prepared,
 };
 use policy::RuleName;

@@ -11,10 +11,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use cql::{
-    Consistency,
-    edit::{Letter, Ticket},
-};
+use cql::Consistency;
+use cql_edit::{Letter, Ticket};
 
 use super::{
     metrics::{Became, Cause},

@@ -3,7 +3,7 @@
 
 use std::{io, time::Duration};
 
-use cql::edit::{Came, Incoming, Opening, in_segments_of};
+use cql_edit::{Came, Incoming, Opening, in_segments_of};
 use dataplane::backends::Probe;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},

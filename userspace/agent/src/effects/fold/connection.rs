@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use cql::edit::{Incoming, Relayed, Resolution, Ticket, error_of, in_segments_of, sets_keyspace};
+use cql_edit::{Incoming, Relayed, Resolution, Ticket, error_of, in_segments_of, sets_keyspace};
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     time::Sleep,
@@ -302,7 +302,8 @@ impl<'s> Serves<'s> {
 mod tests {
     use std::sync::Mutex;
 
-    use cql::{Compression, edit::Opening};
+    use cql::Compression;
+    use cql_edit::Opening;
     use policy::RuleName;
     use tokio::io;
 

@@ -8,7 +8,7 @@ use std::{
     sync::Arc,
 };
 
-use cql::edit::Opening;
+use cql_edit::Opening;
 
 use crate::tls::Towards;
 

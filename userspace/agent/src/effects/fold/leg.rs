@@ -18,7 +18,7 @@ use std::{
     thread::{self, ThreadId},
 };
 
-use cql::edit::{Resolution, Ticket};
+use cql_edit::{Resolution, Ticket};
 
 /// The most requests out at the same time; more go by their flows' own connections. A driver has as
 /// many out on one connection.

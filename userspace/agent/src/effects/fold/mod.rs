@@ -23,11 +23,8 @@ mod settings;
 
 use std::sync::{Arc, OnceLock};
 
-use cql::{
-    Opcode, StatementKind,
-    edit::{Caller, Note, Outcome, Request, Response, Statement, Transform},
-    is_system_keyspace,
-};
+use cql::{Opcode, StatementKind, is_system_keyspace};
+use cql_edit::{Caller, Note, Outcome, Request, Response, Statement, Transform};
 use policy::RuleName;
 
 pub use metrics::FoldMetrics;

@@ -12,10 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use cql::{
-    edit::{Carrier, Ticket},
-    transforms::Prepared,
-};
+use cql_edit::{Carrier, Ticket, transforms::Prepared};
 use dataplane::backends::Probe;
 use policy::RuleName;
 use tokio::runtime::Handle;
@@ -298,7 +295,8 @@ impl Carrier for Member {
 
 #[cfg(test)]
 mod tests {
-    use cql::{Compression, edit::Opening};
+    use cql::Compression;
+    use cql_edit::Opening;
 
     use super::super::{FoldMetrics, Settings};
     use super::*;

@@ -28,7 +28,7 @@ impl Room {
     }
 
     /// Takes room for an answer of this size, until the answer goes on. `Err`: there is none.
-    pub(super) fn take(self: &Arc<Self>, bytes: usize) -> Result<Option<cql::edit::Note>, ()> {
+    pub(super) fn take(self: &Arc<Self>, bytes: usize) -> Result<Option<cql_edit::Note>, ()> {
         if bytes <= SMALL_BYTES {
             return Ok(None);
         }

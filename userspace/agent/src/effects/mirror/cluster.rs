@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use cql::edit::Copied;
+use cql_edit::Copied;
 use dataplane::backends::Probe;
 use policy::RuleName;
 use tokio::sync::mpsc;

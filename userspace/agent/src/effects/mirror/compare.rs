@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use cql::edit::Page;
+use cql_edit::Page;
 
 use super::metrics::Compared;
 

@@ -10,7 +10,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use cql::{Opcode, edit::Response};
+use cql::Opcode;
+use cql_edit::Response;
 use tokio::{
     io::{AsyncRead as _, AsyncWrite as _, ReadBuf},
     sync::mpsc,

@@ -2,10 +2,8 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use cql::{
-    Consistency,
-    edit::{Error, Refused, Resolution, Response, Ticket},
-};
+use cql::Consistency;
+use cql_edit::{Error, Refused, Resolution, Response, Ticket};
 
 use super::{budget::Permit, cluster::Shared, compare::Answer, metrics::Fate, texts::Text};
 

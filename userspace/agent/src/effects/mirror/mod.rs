@@ -28,13 +28,9 @@ use std::{
     time::Instant,
 };
 
-use cql::{
-    Consistency, Opcode, StatementKind,
-    edit::{
-        Caller, Error, NotCopied, Outcome, Refused, Request, Resolution, Response, Statement,
-        Transform,
-    },
-    is_system_keyspace,
+use cql::{Consistency, Opcode, StatementKind, is_system_keyspace};
+use cql_edit::{
+    Caller, Error, NotCopied, Outcome, Refused, Request, Resolution, Response, Statement, Transform,
 };
 use policy::RuleName;
 

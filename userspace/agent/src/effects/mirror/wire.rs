@@ -3,10 +3,8 @@
 
 use std::io;
 
-use cql::{
-    Compression,
-    edit::{Response, shrink},
-};
+use cql::Compression;
+use cql_edit::{Response, shrink};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::{Login, stream::Stream};

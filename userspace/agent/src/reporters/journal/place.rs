@@ -34,7 +34,7 @@ pub fn keep() -> u32 {
 pub enum Place {
     /// The agent's own log.
     Log,
-    /// This file.
+    /// A file.
     File(LinesSettings),
 }
 

@@ -1,0 +1,436 @@
+//! [`Editor`]: one flow's pipeline, fed with the chunks of both directions.
+
+use std::sync::Arc;
+
+use cql::{PreparedStatements, labelled};
+
+use crate::answering::Answering;
+use crate::asking::Asking;
+use crate::lane::{Lane, in_segments};
+use crate::opening::Handshake;
+use crate::output::Output;
+use crate::parking::{Letter, Mailbox, Parked, Resolution, Waited};
+use crate::room::Room;
+use crate::talk::Talk;
+use crate::transform::{Caller, Log, Transform};
+
+/// What is done to the requests of a rule's flows, in this order.
+pub type Pipeline = Arc<[Arc<dyn Transform>]>;
+
+/// What goes on in place of a chunk.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Edited {
+    /// These bytes; `None`: the chunk as it is.
+    pub instead: Option<Vec<u8>>,
+    /// What follows cannot be read, so that nothing can be changed any more. With
+    /// [`Unreadable::Framing`], and of a strict pipeline, the flow has to end after this, and nothing of
+    /// it goes on; otherwise everything does.
+    pub unreadable: Option<Unreadable>,
+}
+
+/// Why a flow cannot be edited.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Unreadable {
+    /// It is encrypted.
+    Tls,
+    /// It does not begin as CQL does.
+    NotCql,
+    /// A protocol version other than v3, v4 and v5.
+    Version,
+    /// Frames cannot be told apart any more.
+    Framing,
+    /// Of a strict pipeline: something behind a STARTUP that is not answered. Which of its bytes the
+    /// database reads as segments, nobody else can know.
+    Early,
+}
+
+labelled!(Unreadable {
+    Tls => "tls",
+    NotCql => "not_cql",
+    Version => "version",
+    Framing => "framing",
+    Early => "early",
+});
+
+/// See the module.
+#[derive(Debug)]
+pub struct Editor {
+    talk: Talk,
+    requests: Lane,
+    responses: Lane,
+    /// A direction's first frame was seen to begin.
+    asked: bool,
+    answered: bool,
+    pause_ns: u64,
+    over: Option<Unreadable>,
+}
+
+/// Some thousand refusals. Whoever does not read them is not read, either.
+pub(crate) const MAX_ANSWERS_BYTES: usize = 256 << 10;
+
+impl Editor {
+    /// Of a flow that begins. What it holds back is bounded by itself alone.
+    pub fn new(pipeline: Pipeline, caller: Caller) -> Self {
+        Self {
+            talk: Talk::new(pipeline, caller),
+            requests: Lane::new(),
+            responses: Lane::new(),
+            asked: false,
+            answered: false,
+            pause_ns: 0,
+            over: None,
+        }
+    }
+
+    /// One that shares the room for what it holds back with others.
+    pub fn within(mut self, room: &Arc<Room>) -> Self {
+        self.talk.room = room.clone();
+        self
+    }
+
+    /// One whose steps may have requests and responses wait, until this is told what becomes of them.
+    pub fn told_by(mut self, mailbox: Arc<dyn Mailbox>) -> Self {
+        self.talk.parking.mailbox = Some(mailbox);
+        self
+    }
+
+    /// One that tells these, too, of statements that a step has [looked up](Transform::looks_up).
+    pub fn telling(mut self, prepared: Arc<PreparedStatements>) -> Self {
+        self.talk.lookups.prepared = Some(prepared);
+        self
+    }
+
+    /// One that remembers how its flow begins, for a pipeline that it may come to have.
+    pub fn remembering(mut self) -> Self {
+        self.talk.remembers = true;
+        self
+    }
+
+    /// One that had no pipeline has this one from the next request on.
+    pub fn becomes(&mut self, pipeline: Pipeline, caller: Caller) {
+        self.talk.pipeline = pipeline;
+        self.talk.kept = None;
+        let Caller {
+            keyspace,
+            user,
+            logged_in,
+            keyspace_unclear,
+            ..
+        } = std::mem::take(&mut self.talk.caller);
+        if !self.talk.pipeline.iter().any(|step| step.wants_opening()) {
+            self.talk.remembers = false;
+            self.talk.handshake = Handshake::Unknown;
+        }
+        self.talk.caller = Caller {
+            keyspace_before: keyspace.is_some() || self.talk.uses.is_out(),
+            keyspace,
+            user,
+            logged_in,
+            keyspace_unclear,
+            ..caller
+        };
+        if self.talk.early && self.is_strict() {
+            self.over.get_or_insert(Unreadable::Early);
+        }
+    }
+
+    /// Why nothing can be changed any more.
+    pub fn unreadable(&self) -> Option<Unreadable> {
+        self.over
+    }
+
+    /// It cannot be read, and has to end for that.
+    pub fn is_denied(&self) -> bool {
+        self.over.is_some_and(|over| over.denies(self.is_strict()))
+    }
+
+    /// Whether what cannot be read is better refused than let pass.
+    pub fn is_strict(&self) -> bool {
+        self.talk.is_strict()
+    }
+
+    /// What the wall clock says, in µs since 1970, for the requests that come next: some steps compare
+    /// what clients claim with it. Those refuse what they would have to compare where nobody has said so.
+    pub fn is_at(&mut self, unix_us: i64) {
+        self.talk.unix_us = Some(unix_us);
+    }
+
+    /// Bytes on their way to the database. `now_ns`: a monotonic clock, in ns.
+    pub fn requests(&mut self, now_ns: u64, bytes: &[u8], log: &mut dyn Log) -> Edited {
+        if let Some(over) = self.over {
+            return over.edited(self.is_strict());
+        }
+        let mut out = Output::new(bytes);
+        let mut asking = Asking {
+            talk: &mut self.talk,
+            begun: &mut self.asked,
+            pause_ns: &mut self.pause_ns,
+            now_ns,
+            log,
+        };
+        let mut passed = self.requests.pass(&mut out, &mut asking);
+        // The beginning of a header, or of a segment.
+        if self.talk.terms.startup.is_some() && !self.requests.is_idle() {
+            self.talk.early = true;
+        }
+        if passed.is_ok() && self.talk.early && self.is_strict() {
+            passed = Err(Unreadable::Early);
+        }
+        self.passed(passed, out, true)
+    }
+
+    /// Bytes on their way to the client.
+    pub fn responses(&mut self, bytes: &[u8], log: &mut dyn Log) -> Edited {
+        if let Some(over) = self.over {
+            return over.edited(self.is_strict());
+        }
+        let mut out = Output::new(bytes);
+        let mut answering = Answering {
+            talk: &mut self.talk,
+            begun: &mut self.answered,
+            log,
+        };
+        let passed = self.responses.pass(&mut out, &mut answering);
+        self.passed(passed, out, false)
+    }
+
+    /// Does what the [`Mailbox`] was told of what waits under this number. Something may then be [late](Self::late),
+    /// or among the [answers](Self::answers).
+    pub fn resolve(
+        &mut self,
+        now_ns: u64,
+        number: u64,
+        resolution: Option<Resolution>,
+        log: &mut dyn Log,
+    ) {
+        if self.over.is_some() {
+            return;
+        }
+        if resolution == Some(Resolution::Due) {
+            return self.is_due(now_ns, number, log);
+        }
+        let Some(parked) = self.talk.parking.take(number) else {
+            return;
+        };
+        if !parked.is_carried {
+            return self.resolves(now_ns, parked, resolution, log);
+        }
+        let carried = match resolution {
+            Some(known @ (Resolution::Pass | Resolution::Relayed(_))) => known,
+            _ => Resolution::Lost,
+        };
+        // Its step may be gone: who has it in hand does not know.
+        if let Some(step) = self.talk.pipeline.get(parked.place) {
+            let what = match carried {
+                Resolution::Pass => Waited::Passed,
+                Resolution::Relayed(_) => Waited::Relayed,
+                _ => Waited::Lost,
+            };
+            log.waited(step.name(), what);
+        }
+        match carried {
+            Resolution::Relayed(relayed) => {
+                let mut answering = Answering {
+                    talk: &mut self.talk,
+                    begun: &mut self.answered,
+                    log,
+                };
+                answering.relays(parked, relayed);
+            }
+            Resolution::Pass => {
+                let mut asking = Asking {
+                    talk: &mut self.talk,
+                    begun: &mut self.asked,
+                    pause_ns: &mut self.pause_ns,
+                    now_ns,
+                    log,
+                };
+                asking.resumes(parked, Resolution::Pass);
+                asking.does_said();
+            }
+            _ => self.talk.lost = true,
+        }
+    }
+
+    /// What was not carried.
+    fn resolves(
+        &mut self,
+        now_ns: u64,
+        parked: Parked,
+        resolution: Option<Resolution>,
+        log: &mut dyn Log,
+    ) {
+        let Some(step) = self.talk.pipeline.get(parked.place) else {
+            return;
+        };
+        let what = match resolution {
+            Some(Resolution::Pass) => Waited::Passed,
+            Some(Resolution::Instead(_)) => Waited::Changed,
+            Some(Resolution::Answer(_)) => Waited::Answered,
+            Some(Resolution::Refuse(_)) => Waited::Refused,
+            Some(Resolution::Leads(_)) => Waited::Merged,
+            Some(Resolution::Due | Resolution::Relayed(_) | Resolution::Lost) => return,
+            None => Waited::GivenUp,
+        };
+        log.waited(step.name(), what);
+        let resolution = resolution.unwrap_or_else(|| step.given_up());
+        if parked.to_database {
+            let mut asking = Asking {
+                talk: &mut self.talk,
+                begun: &mut self.asked,
+                pause_ns: &mut self.pause_ns,
+                now_ns,
+                log,
+            };
+            asking.resumes(parked, resolution);
+            asking.does_said();
+        } else {
+            let mut answering = Answering {
+                talk: &mut self.talk,
+                begun: &mut self.answered,
+                log,
+            };
+            answering.resumes(parked, resolution);
+        }
+    }
+
+    /// Its step says what becomes of it, on this thread, so that nothing of the flow comes in between.
+    fn is_due(&mut self, now_ns: u64, number: u64, log: &mut dyn Log) {
+        let parked = self.talk.parking.get(number);
+        let step = parked.and_then(|parked| self.talk.pipeline.get(parked.place));
+        let flow = self.talk.parking.flow();
+        let (Some(step), Some(flow)) = (step, flow) else {
+            return;
+        };
+        for Letter { number, resolution } in step.due(flow, number) {
+            if resolution != Resolution::Due {
+                self.resolve(now_ns, number, Some(resolution), log);
+            }
+        }
+    }
+
+    /// Nothing that travels this way waits any longer: all of it is [given up](Transform::given_up).
+    pub fn give_up(&mut self, now_ns: u64, to_database: bool, log: &mut dyn Log) {
+        let mailbox = self.talk.parking.mailbox.take();
+        for number in self.talk.parking.numbers(to_database) {
+            // What is carried is somebody's who will answer.
+            if !self.talk.parking.is_carried(number) {
+                self.resolve(now_ns, number, None, log);
+            }
+        }
+        self.talk.parking.mailbox = mailbox;
+    }
+
+    /// The flow has ended: what waits never goes on.
+    pub fn abandon(&mut self, log: &mut dyn Log) {
+        for to_database in [true, false] {
+            for number in self.talk.parking.numbers(to_database) {
+                let parked = self.talk.parking.take(number);
+                let step = parked.and_then(|parked| self.talk.pipeline.get(parked.place));
+                if let Some(step) = step {
+                    log.waited(step.name(), Waited::Abandoned);
+                }
+            }
+        }
+    }
+
+    /// Whether what was carried is lost: the flow has to end, as one that has lost its database.
+    pub fn is_lost(&self) -> bool {
+        self.talk.lost
+    }
+
+    /// How many requests and responses wait.
+    pub fn parked(&self) -> usize {
+        self.talk.parking.len()
+    }
+
+    /// Whether nothing is to go on, either way, that could not now.
+    pub fn can_leave(&self) -> bool {
+        self.talk.riders.is_empty()
+            && self.talk.lookups.is_idle()
+            && !self.talk.parking.are_carried()
+            && (self.talk.late.is_empty() || self.requests.cutter.is_between())
+            && (self.talk.answers.is_empty() || self.responses.cutter.is_between())
+    }
+
+    /// Requests that have waited, for the database, if they can go on now.
+    pub fn late(&mut self) -> Option<Vec<u8>> {
+        if self.talk.late.is_empty() || !self.requests.cutter.is_between() {
+            return None;
+        }
+        let frames = std::mem::take(&mut self.talk.late);
+        Some(in_segments(&self.requests, &frames))
+    }
+
+    /// Whether the client has to be told something.
+    pub fn has_answers(&self) -> bool {
+        !self.talk.answers.is_empty()
+    }
+
+    /// Whether the client has to be told so much that it is better not asked for more before it was.
+    pub fn has_many_answers(&self) -> bool {
+        self.talk.is_full()
+    }
+
+    /// What the client is told, if it can be told now. To be called once all that went to it before has been written:
+    /// what of it was [held](Relayed::new) is no longer.
+    pub fn answers(&mut self) -> Option<Vec<u8>> {
+        self.talk.going.clear();
+        if self.talk.answers.is_empty() || !self.responses.cutter.is_between() {
+            return None;
+        }
+        let frames = self.talk.take_answers();
+        Some(in_segments(&self.responses, &frames))
+    }
+
+    /// For how many ns nothing more is to be read from the client.
+    pub fn pause_ns(&mut self) -> u64 {
+        std::mem::take(&mut self.pause_ns)
+    }
+
+    /// What was kept back of a direction that has ended: to the database, or to the client.
+    pub fn end(&mut self, to_database: bool) -> Vec<u8> {
+        match to_database {
+            true => self.requests.give_up(),
+            false => self.responses.give_up(),
+        }
+    }
+
+    fn passed(
+        &mut self,
+        passed: Result<(), Unreadable>,
+        mut out: Output<'_>,
+        to_database: bool,
+    ) -> Edited {
+        let unreadable = passed.err();
+        if let Some(why) = unreadable {
+            self.over = Some(why);
+            let held = self.end(to_database);
+            match why.denies(self.is_strict()) {
+                true => out.skip(out.rest().len()),
+                false => {
+                    out.put(&held);
+                    out.keep(out.rest().len());
+                }
+            }
+        }
+        Edited {
+            instead: out.finish(),
+            unreadable,
+        }
+    }
+}
+
+impl Unreadable {
+    /// Whether a flow has to end for it.
+    fn denies(self, strict: bool) -> bool {
+        strict || self == Self::Framing
+    }
+
+    fn edited(self, strict: bool) -> Edited {
+        Edited {
+            instead: self.denies(strict).then(Vec::new),
+            unreadable: Some(self),
+        }
+    }
+}

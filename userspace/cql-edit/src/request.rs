@@ -1,0 +1,537 @@
+//! [`Request`]: a request that was kept back whole, for transforms to read and to change.
+
+use std::any::Any;
+use std::borrow::Cow;
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::copied::{Copied, NotCopied};
+use crate::layout::{
+    Asked, Layout, NOW_IN_SECONDS, PAGE_SIZE, PAGING_STATE, Parameters, SERIAL, SKIP_METADATA,
+    TIMESTAMP,
+};
+use crate::merging::{Mergeable, NotMerged};
+use crate::opening::Opening;
+use crate::parking::{Carrier, Letter, Lot, Space, Ticket};
+use crate::transform::Caller;
+use cql::Consistency;
+use cql::wire::Cursor;
+use cql::wire::{Flags, Header};
+use cql::{Opcode, StreamId};
+
+/// What a request asks to be done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Statement<'a> {
+    /// This. It may be no CQL, and not UTF-8.
+    Text(&'a [u8]),
+    /// What an earlier PREPARE gave this number.
+    Prepared(&'a [u8]),
+}
+
+/// What a step keeps of a request until its response is there.
+pub type Note = Arc<dyn Any + Send + Sync>;
+
+/// See the module. Its body is as it was sent, but for compression.
+#[derive(Debug)]
+pub struct Request<'a> {
+    pub(crate) header: Header,
+    pub(crate) body: Cow<'a, [u8]>,
+    pub(crate) layout: Layout,
+    changed: bool,
+    /// What the step at hand wants to be told with the response.
+    awaited: Option<(u64, Option<Note>)>,
+    /// Where it may wait.
+    lot: Option<Lot<'a>>,
+    unix_us: Option<i64>,
+    opening: Option<&'a mut Arc<Opening>>,
+    kept: Option<&'a mut Option<Note>>,
+    /// Nobody knows whether it is a USE.
+    may_use: bool,
+    /// Who takes it over, and what the step has given with it.
+    carried: Option<(Arc<dyn Carrier>, Ticket, u64)>,
+}
+
+/// The most that a `[string]`, and a map, can count.
+const MAX_SHORT: usize = u16::MAX as usize;
+
+impl<'a> Request<'a> {
+    /// `None`: the body is not what the header says.
+    pub(crate) fn read(header: Header, body: Cow<'a, [u8]>) -> Option<Self> {
+        let layout = Layout::of(&header, &body)?;
+        Some(Self {
+            header,
+            body,
+            layout,
+            changed: false,
+            awaited: None,
+            lot: None,
+            unix_us: None,
+            opening: None,
+            kept: None,
+            may_use: false,
+            carried: None,
+        })
+    }
+
+    /// It may wait there.
+    pub(crate) fn beside(mut self, lot: Lot<'a>) -> Self {
+        self.lot = Some(lot);
+        self
+    }
+
+    /// What is known of its flow, and what a step keeps of that.
+    pub(crate) fn of_flow(
+        mut self,
+        opening: Option<&'a mut Arc<Opening>>,
+        kept: &'a mut Option<Note>,
+    ) -> Self {
+        self.opening = opening;
+        self.kept = Some(kept);
+        self
+    }
+
+    /// It is not as it was sent.
+    pub(crate) fn is_changed(&mut self) {
+        self.changed = true;
+    }
+
+    pub(crate) fn is_at(&mut self, unix_us: Option<i64>) {
+        self.unix_us = unix_us;
+    }
+
+    /// When it came by the wall clock, in µs since 1970, where [somebody has said
+    /// so](super::Editor::is_at).
+    pub fn unix_us(&self) -> Option<i64> {
+        self.unix_us
+    }
+
+    /// What it is.
+    pub fn opcode(&self) -> Opcode {
+        self.header.opcode.unwrap_or(Opcode::Options)
+    }
+
+    /// 3, 4 or 5.
+    pub fn version(&self) -> u8 {
+        self.header.version
+    }
+
+    /// Which number its response has.
+    pub fn stream(&self) -> StreamId {
+        self.header.stream
+    }
+
+    /// Bytes of its body, without compression.
+    pub fn body_bytes(&self) -> usize {
+        self.body.len()
+    }
+
+    /// What it asks to be done: one statement, of a BATCH any number.
+    pub fn statements(&self) -> impl Iterator<Item = Statement<'_>> {
+        let bytes = |range: &Range<usize>| self.body.get(range.clone()).unwrap_or_default();
+        self.layout.asked().map(move |asked| match asked {
+            Asked::Text(range) => Statement::Text(bytes(range)),
+            Asked::Id(range) => Statement::Prepared(bytes(range)),
+        })
+    }
+
+    /// The keyspace that is given with it (v5).
+    pub fn keyspace(&self) -> Option<&str> {
+        let of_parameters = self.layout.parameters.and_then(|p| p.keyspace);
+        let (at, length) = of_parameters.or(self.layout.keyspace)?;
+        std::str::from_utf8(self.body.get(at..at + length)?).ok()
+    }
+
+    /// The keyspace of what does not say its own: that which is given with it, or its connection's. None: there is
+    /// none, or [nobody can be sure](super::Caller::keyspace_unclear).
+    pub fn sure_keyspace<'s>(&'s self, caller: &'s Caller) -> Option<&'s str> {
+        let of_connection = || {
+            caller
+                .keyspace
+                .as_deref()
+                .filter(|_| !caller.keyspace_unclear)
+        };
+        self.keyspace().or_else(of_connection)
+    }
+
+    /// How many values are bound.
+    pub fn values(&self) -> u32 {
+        self.layout.parameters.map_or(0, |p| p.values)
+    }
+
+    /// Of a QUERY, EXECUTE or BATCH.
+    pub fn consistency(&self) -> Option<Consistency> {
+        self.short(self.layout.parameters?.consistency)
+    }
+
+    /// Of a lightweight transaction, where it is given.
+    pub fn serial_consistency(&self) -> Option<Consistency> {
+        self.short(self.layout.parameters?.serial?)
+    }
+
+    /// How many rows a page may have, where it is given.
+    pub fn page_size(&self) -> Option<i32> {
+        let at = self.layout.parameters?.page_size?;
+        let bytes = self.body.get(at..)?.first_chunk()?;
+        Some(i32::from_be_bytes(*bytes))
+    }
+
+    /// The client's own time of the write, where it is given beside the statement, in µs since 1970.
+    pub fn timestamp(&self) -> Option<i64> {
+        let at = self.layout.parameters?.timestamp?;
+        let bytes = self.body.get(at..)?.first_chunk()?;
+        Some(i64::from_be_bytes(*bytes))
+    }
+
+    /// Another one in its place. `None`: the database's own time counts.
+    pub fn set_timestamp(&mut self, unix_us: Option<i64>) {
+        let Some(parameters) = self.layout.parameters else {
+            return;
+        };
+        match (parameters.timestamp, unix_us) {
+            (None, _) => {}
+            (Some(at), Some(us)) => self.replace(at, 8, &us.to_be_bytes()),
+            (Some(at), None) => {
+                // Both at once: what has a flag and not what it announces is malformed.
+                let mut whole = self.body.to_vec();
+                whole.drain(at..at + 8);
+                let flags = parameters.flags..parameters.flags + parameters.flag_bytes;
+                if let Some(last) = whole.get_mut(flags).and_then(<[u8]>::last_mut) {
+                    *last &= !(TIMESTAMP as u8);
+                }
+                self.is_now(whole);
+            }
+        }
+    }
+
+    /// A BATCH of counters (`native_protocol_v5.spec` §4.1.7).
+    pub fn is_counter_batch(&self) -> bool {
+        const COUNTER: u8 = 2;
+        self.opcode() == Opcode::Batch && self.body.get(self.layout.proper) == Some(&COUNTER)
+    }
+
+    /// The client says what time it is for the database, too (v5).
+    pub fn has_now_in_seconds(&self) -> bool {
+        self.version() >= 5
+            && self
+                .layout
+                .parameters
+                .is_some_and(|parameters| self.flags(&parameters) & NOW_IN_SECONDS != 0)
+    }
+
+    /// It asks for a further page.
+    pub fn has_paging_state(&self) -> bool {
+        self.layout
+            .parameters
+            .is_some_and(|parameters| self.flags(&parameters) & PAGING_STATE != 0)
+    }
+
+    /// The database is asked to trace it.
+    pub fn is_traced(&self) -> bool {
+        self.header.flags.any(Flags::TRACING)
+    }
+
+    /// All of its body that says which rows are read, in two pieces: without a custom payload, and without the
+    /// client's time, which is a write's, and which many drivers send with everything.
+    pub fn question(&self) -> [&[u8]; 2] {
+        let proper = self.layout.proper;
+        let cut = self.layout.parameters.and_then(|p| p.timestamp);
+        let (end, begin) = cut.map_or((self.body.len(), self.body.len()), |at| (at, at + 8));
+        [proper..end, begin..self.body.len()].map(|range| self.body.get(range).unwrap_or_default())
+    }
+
+    /// Where there is one.
+    pub fn set_consistency(&mut self, consistency: Consistency) {
+        if let Some(parameters) = self.layout.parameters {
+            let at = parameters.consistency;
+            self.replace(at, 2, &consistency.0.to_be_bytes());
+        }
+    }
+
+    /// Where there are parameters.
+    pub fn set_serial_consistency(&mut self, consistency: Consistency) {
+        let bytes = consistency.0.to_be_bytes();
+        match self.layout.parameters {
+            Some(Parameters {
+                serial: Some(at), ..
+            }) => self.replace(at, 2, &bytes),
+            Some(parameters) => {
+                self.set_flag(&parameters, SERIAL);
+                self.replace(parameters.serial_at, 0, &bytes);
+            }
+            None => {}
+        }
+    }
+
+    /// Of a QUERY or EXECUTE.
+    pub fn set_page_size(&mut self, rows: i32) {
+        let bytes = rows.to_be_bytes();
+        match self.layout.parameters {
+            _ if self.opcode() == Opcode::Batch => {}
+            Some(Parameters {
+                page_size: Some(at),
+                ..
+            }) => self.replace(at, 4, &bytes),
+            Some(parameters) => {
+                self.set_flag(&parameters, PAGE_SIZE);
+                self.replace(parameters.page_size_at, 0, &bytes);
+            }
+            None => {}
+        }
+    }
+
+    /// Puts an entry into the custom payload, which there is since v4. False: it could not be done.
+    pub fn add_payload(&mut self, key: &str, value: &[u8]) -> bool {
+        let (key, value) = match (u16::try_from(key.len()), i32::try_from(value.len())) {
+            (Ok(length), Ok(bytes)) if self.header.version >= 4 => (
+                [&length.to_be_bytes()[..], key.as_bytes()].concat(),
+                [&bytes.to_be_bytes()[..], value].concat(),
+            ),
+            _ => return false,
+        };
+        let entry = [key, value].concat();
+        if !self.header.flags.any(Flags::CUSTOM_PAYLOAD) {
+            self.header.flags.0 |= Flags::CUSTOM_PAYLOAD.0;
+            let map = [&1u16.to_be_bytes()[..], &entry].concat();
+            self.replace(0, 0, &map);
+            return true;
+        }
+        let count = Cursor::new(&self.body).short().unwrap_or(u16::MAX);
+        if usize::from(count) >= MAX_SHORT {
+            return false;
+        }
+        let end = self.layout.proper;
+        self.replace(0, 2, &(count + 1).to_be_bytes());
+        self.replace(end, 0, &entry);
+        true
+    }
+
+    /// Another text for the statement with this number. False: it has none.
+    pub fn set_text(&mut self, number: usize, text: &[u8]) -> bool {
+        let Some(Asked::Text(range)) = self.layout.asked().nth(number) else {
+            return false;
+        };
+        let (Ok(length), Some(at)) = (i32::try_from(text.len()), range.start.checked_sub(4)) else {
+            return false;
+        };
+        let old = 4 + range.len();
+        self.replace(at, old, &[&length.to_be_bytes()[..], text].concat());
+        true
+    }
+
+    /// Has the response shown to the transform, too, with this number.
+    pub fn await_response(&mut self, number: u64) {
+        self.awaited = Some((number, None));
+    }
+
+    /// The same, and with what is to be known then ([`Response::note`](super::Response::note)).
+    pub fn await_response_with(&mut self, number: u64, note: Note) {
+        self.awaited = Some((number, Some(note)));
+    }
+
+    pub(crate) fn take_awaited(&mut self) -> Option<(u64, Option<Note>)> {
+        self.awaited.take()
+    }
+
+    /// What it asks, to be asked of another database.
+    ///
+    /// # Errors
+    /// Why it cannot be.
+    pub fn copied(&self) -> Result<Copied, NotCopied> {
+        Copied::of(&self.header, &self.body)
+    }
+
+    /// Has it wait, once the step at hand has returned, until the ticket says what becomes of it; the steps behind
+    /// see it then, if it goes on. `None`: it cannot wait, because too much does, or nothing can in this flow.
+    pub fn park(&mut self) -> Option<Ticket> {
+        let bytes = self.body.len();
+        self.lot.as_mut()?.park(bytes)
+    }
+
+    /// Has it wait like one that is [parked](Self::park), and be taken over by somebody who has it asked by another
+    /// connection, once the step at hand has returned. It does not go on as well, unless whoever has it says so;
+    /// a ticket that is dropped ends the flow ([`Resolution::Lost`](super::Resolution::Lost)). False: it cannot wait.
+    pub fn hand_over(&mut self, carrier: Arc<dyn Carrier>, number: u64) -> bool {
+        let Some(ticket) = self.park() else {
+            return false;
+        };
+        self.carried = Some((carrier, ticket, number));
+        true
+    }
+
+    /// Of an EXECUTE of which the step does not know what it executes: should its response say that the flow is in
+    /// another keyspace now, that is [unclear](super::Caller::keyspace_unclear) from then on.
+    pub fn may_be_use(&mut self) {
+        self.may_use = true;
+    }
+
+    pub(crate) fn may_use(&self) -> bool {
+        self.may_use
+    }
+
+    /// Whether it says nothing of its connection, and nothing that a database is known to take for a mistake of the
+    /// connection: some close one that makes several.
+    pub fn is_ordinary(&self) -> bool {
+        const LEVELS: u16 = 0x000A;
+        const SERIAL_LEVELS: std::ops::RangeInclusive<u16> = 8..=9;
+        const KINDS: u8 = 2;
+        let allowed = match self.header.version {
+            ..4 => Flags::COMPRESSION.0,
+            _ => Flags::COMPRESSION.0 | Flags::CUSTOM_PAYLOAD.0,
+        };
+        let kind = self.body.get(self.layout.proper).copied();
+        let is_batch = self.opcode() == Opcode::Batch;
+        self.header.flags.0 & !allowed == 0
+            && self.consistency().is_some_and(|level| level.0 <= LEVELS)
+            && (self.serial_consistency()).is_none_or(|level| SERIAL_LEVELS.contains(&level.0))
+            && (!is_batch || kind.is_some_and(|kind| kind <= KINDS))
+    }
+
+    /// Who takes it over.
+    pub(crate) fn take_carried(&mut self) -> Option<(Arc<dyn Carrier>, Ticket, u64)> {
+        self.carried.take()
+    }
+
+    /// How its flow has begun, if it has, and if another connection could begin in the same way. Only known to a
+    /// pipeline of which a step [wants to](super::Transform::wants_opening).
+    pub fn opening(&self) -> Option<&Arc<Opening>> {
+        self.opening.as_deref()
+    }
+
+    /// Has it be the same as another that is equal, so that the password in it is there once.
+    pub fn shares_opening(&mut self, other: &Arc<Opening>) {
+        if let Some(opening) = &mut self.opening
+            && opening.token == other.token
+        {
+            **opening = other.clone();
+        }
+    }
+
+    /// What was last [kept](Self::keep) of this flow.
+    pub fn kept(&self) -> Option<&Note> {
+        self.kept.as_ref()?.as_ref()
+    }
+
+    /// Has this be known with the requests of this flow that follow, until it ends. One of a pipeline's steps does.
+    pub fn keep(&mut self, note: Option<Note>) {
+        if let Some(kept) = &mut self.kept {
+            **kept = note;
+        }
+    }
+
+    /// Whether it may be one of a batch with others, beside what its statement is.
+    ///
+    /// # Errors
+    /// Why it may not.
+    pub fn mergeable(&self) -> Result<Consistency, NotMerged> {
+        Mergeable::of(&self.header, &self.body).map(|one| one.consistency)
+    }
+
+    /// Whose it is: a number that no other flow has for as long as one of its tickets is held. `None`: nothing can
+    /// wait in this flow.
+    pub fn flow(&self) -> Option<usize> {
+        self.lot.as_ref()?.flow()
+    }
+
+    /// Has this become of what waits before the request itself goes on, and of the request itself if it was
+    /// [parked](Self::park).
+    pub fn first(&mut self, letter: Letter) {
+        if let Some(lot) = &mut self.lot {
+            lot.says(letter);
+        }
+    }
+
+    /// Whether something is to go on before it.
+    pub(crate) fn has_said(&self) -> bool {
+        self.lot.as_ref().is_some_and(Lot::has_said)
+    }
+
+    /// What the step at hand has parked it in.
+    pub(crate) fn take_space(&mut self) -> Option<Space> {
+        self.lot.as_mut()?.found()
+    }
+
+    /// Whether the step at hand could not park it.
+    pub(crate) fn found_no_room(&mut self) -> bool {
+        self.lot.as_mut().is_some_and(Lot::was_full)
+    }
+
+    /// Rows come without the names and types of their columns, unless those have changed.
+    pub fn skips_metadata(&self) -> bool {
+        let flags = self.layout.parameters.map(|p| self.flags(&p));
+        self.opcode() != Opcode::Batch && flags.is_some_and(|flags| flags & SKIP_METADATA != 0)
+    }
+
+    /// Has rows come with the names and types of their columns, even if the client knows them. False:
+    /// they do anyway.
+    pub fn want_metadata(&mut self) -> bool {
+        match self.layout.parameters {
+            Some(parameters) if self.opcode() != Opcode::Batch => {
+                self.change_flags(&parameters, |flags| flags & !SKIP_METADATA)
+            }
+            _ => false,
+        }
+    }
+
+    /// Asks the database to trace it.
+    pub fn trace(&mut self) {
+        if !self.header.flags.any(Flags::TRACING) {
+            self.header.flags.0 |= Flags::TRACING.0;
+            self.changed = true;
+        }
+    }
+
+    /// Header and body, if anything has changed.
+    pub(crate) fn changed(&self) -> Option<(&Header, &[u8])> {
+        self.changed.then_some((&self.header, &*self.body))
+    }
+
+    fn short(&self, at: usize) -> Option<Consistency> {
+        let bytes = self.body.get(at..)?.first_chunk()?;
+        Some(Consistency(u16::from_be_bytes(*bytes)))
+    }
+
+    pub(crate) fn flags(&self, parameters: &Parameters) -> u32 {
+        let (at, bytes) = (parameters.flags, parameters.flag_bytes);
+        let flags = self.body.get(at..at + bytes).unwrap_or_default();
+        flags.iter().fold(0, |n, byte| n << 8 | u32::from(*byte))
+    }
+
+    /// Another body, which the header fits as well.
+    pub(crate) fn is_now(&mut self, body: Vec<u8>) {
+        self.changed = true;
+        if let Some(layout) = Layout::of(&self.header, &body) {
+            self.layout = layout;
+        }
+        self.body = Cow::Owned(body);
+    }
+
+    /// The flags stand before everything that they announce, so they have not moved.
+    fn set_flag(&mut self, parameters: &Parameters, flag: u32) {
+        self.change_flags(parameters, |flags| flags | flag);
+    }
+
+    fn change_flags(&mut self, parameters: &Parameters, change: impl Fn(u32) -> u32) -> bool {
+        let (at, bytes) = (parameters.flags, parameters.flag_bytes);
+        let old = self.flags(parameters);
+        if change(old) == old {
+            return false;
+        }
+        let new = change(old).to_be_bytes();
+        let new = new.get(4 - bytes..).unwrap_or_default().to_owned();
+        self.replace(at, bytes, &new);
+        true
+    }
+
+    /// Other bytes in place of `old` of them. Whatever announces them has been changed before.
+    fn replace(&mut self, at: usize, old: usize, new: &[u8]) {
+        self.changed = true;
+        let body = self.body.to_mut();
+        let end = (at + old).min(body.len());
+        body.splice(at.min(end)..end, new.iter().copied());
+        if new.len() != old
+            && let Some(layout) = Layout::of(&self.header, body)
+        {
+            self.layout = layout;
+        }
+    }
+}

@@ -1,0 +1,219 @@
+//! [`Response`]: a response, or an event, that was kept back whole.
+
+use std::borrow::Cow;
+
+use crate::bindings::Bindings;
+use crate::page::Page;
+use crate::parking::{Lot, Space, Ticket};
+use crate::request::Note;
+use crate::rows::{Cell, Column, Rows};
+use crate::transform::{Error, Refused};
+use cql::Compression;
+use cql::Opcode;
+use cql::wire::Cursor;
+use cql::wire::behind_prelude;
+use cql::wire::compress;
+use cql::wire::{Flags, Header};
+
+/// See the module. Its body is as it was sent, but for compression.
+#[derive(Debug)]
+pub struct Response<'a> {
+    header: Header,
+    body: Cow<'a, [u8]>,
+    changed: bool,
+    refused: Option<Refused>,
+    /// Where it may wait.
+    lot: Option<Lot<'a>>,
+    note: Option<Note>,
+}
+
+impl<'a> Response<'a> {
+    pub(crate) fn new(header: Header, body: Cow<'a, [u8]>) -> Self {
+        Self {
+            header,
+            body,
+            changed: false,
+            refused: None,
+            lot: None,
+            note: None,
+        }
+    }
+
+    /// It may wait there.
+    pub(crate) fn beside(mut self, lot: Lot<'a>) -> Self {
+        self.lot = Some(lot);
+        self
+    }
+
+    /// It is not as it was sent.
+    pub(crate) fn is_changed(&mut self) {
+        self.changed = true;
+    }
+
+    /// Has it wait, once the step at hand has returned, until the ticket says what becomes of it; the steps
+    /// that have not seen it do then. `None`: it cannot wait, because too much does, or nothing can in this flow.
+    pub fn park(&mut self) -> Option<Ticket> {
+        let bytes = self.body.len();
+        self.lot.as_mut()?.park(bytes)
+    }
+
+    /// What the step at hand has parked it in.
+    pub(crate) fn take_space(&mut self) -> Option<Space> {
+        self.lot.as_mut()?.found()
+    }
+
+    /// Whether the step at hand could not park it.
+    pub(crate) fn found_no_room(&mut self) -> bool {
+        self.lot.as_mut().is_some_and(Lot::was_full)
+    }
+
+    pub(crate) fn header(&self) -> &Header {
+        &self.header
+    }
+
+    pub(crate) fn body(&self) -> &[u8] {
+        &self.body
+    }
+
+    pub(crate) fn becomes(&mut self, body: Vec<u8>) {
+        self.body = Cow::Owned(body);
+        self.changed = true;
+    }
+
+    pub(crate) fn set_note(&mut self, note: Option<Note>) {
+        self.note = note;
+    }
+
+    /// What the step at hand has kept of the request.
+    pub fn note(&self) -> Option<Note> {
+        self.note.clone()
+    }
+
+    /// What it is; `None`: nothing that is known.
+    pub fn opcode(&self) -> Option<Opcode> {
+        self.header.opcode
+    }
+
+    /// A whole frame, of one of the versions 3 to 5, whose body may be compressed like this. `None`: it is none, or would
+    /// become more than so many bytes.
+    pub fn of_frame(frame: &'a [u8], compression: Compression, most: usize) -> Option<Self> {
+        let (raw, body) = frame.split_first_chunk()?;
+        let header = Header::read(*raw)?;
+        let plain = match header.is_compressed() {
+            true => compress::expand_to(compression, body, most)?,
+            false => body.into(),
+        };
+        Some(Self::new(header, plain))
+    }
+
+    /// Its body, behind what stands before it: an id of a trace, warnings, a payload. `None`: malformed.
+    pub fn proper(&self) -> Option<&[u8]> {
+        Some(behind_prelude(&self.header, &self.body)?.rest())
+    }
+
+    /// The body of a RESULT of rows that tells all there is: no further page, no metadata that have changed, no
+    /// trace, warning or payload. `None`: it is something else, or malformed.
+    pub fn whole_rows(&self) -> Option<&[u8]> {
+        let is_plain = !self.header.flags.any(Flags::PRELUDE);
+        let is_result = self.header.opcode == Some(Opcode::Result);
+        (is_plain && is_result && Page::is_whole(&self.body)?).then_some(&*self.body)
+    }
+
+    /// The code of an ERROR; `None`: it is none.
+    pub fn error(&self) -> Option<i32> {
+        match self.header.opcode {
+            Some(Opcode::Error) => behind_prelude(&self.header, &self.body)?.int(),
+            _ => None,
+        }
+    }
+
+    /// Its client gets this error in its place.
+    pub fn refuse(&mut self, refused: Refused) {
+        self.refused = Some(refused);
+    }
+
+    /// What the step at hand has its client told in its place.
+    pub(crate) fn take_refused(&mut self) -> Option<Refused> {
+        self.refused.take()
+    }
+
+    /// Whether it has rows, that can be read or not.
+    pub fn has_rows(&self) -> bool {
+        const ROWS: i32 = 2;
+        self.result(ROWS).is_some()
+    }
+
+    /// Makes it an ERROR, which those who see it afterwards are shown.
+    pub fn fail(&mut self, error: &Error) {
+        self.header.opcode = Some(Opcode::Error);
+        // What these announce is gone.
+        let gone = Flags::TRACING.0 | Flags::WARNING.0 | Flags::CUSTOM_PAYLOAD.0;
+        self.header.flags.0 &= !gone;
+        self.body = Cow::Owned(error.body());
+        self.changed = true;
+    }
+
+    /// What the answer to a PREPARE says of the values that it takes, and of its result. `None`: it is none,
+    /// or malformed.
+    pub fn bindings(&self) -> Option<Bindings<'_>> {
+        const PREPARED: i32 = 4;
+        Bindings::read(self.header.version, self.result(PREPARED)?)
+    }
+
+    /// The id that a PREPARE was given.
+    pub fn prepared_id(&self) -> Option<&[u8]> {
+        const PREPARED: i32 = 4;
+        self.result(PREPARED)?.short_bytes()
+    }
+
+    /// The keyspace that the flow is in from now on.
+    pub fn set_keyspace(&self) -> Option<&str> {
+        const SET_KEYSPACE: i32 = 3;
+        self.result(SET_KEYSPACE)?.string()
+    }
+
+    /// A RESULT of this kind, behind it.
+    fn result(&self, kind: i32) -> Option<Cursor<'_>> {
+        if self.header.opcode != Some(Opcode::Result) {
+            return None;
+        }
+        let mut body = behind_prelude(&self.header, &self.body)?;
+        (body.int()? == kind).then_some(body)
+    }
+
+    /// Of an EVENT: its type, such as `STATUS_CHANGE`.
+    pub fn event(&self) -> Option<&str> {
+        match self.header.opcode {
+            Some(Opcode::Event) => behind_prelude(&self.header, &self.body)?.string(),
+            _ => None,
+        }
+    }
+
+    /// Changes rows, if there are any: `edit` is shown each, and says whether it stays. False: there are
+    /// none that can be read.
+    pub fn edit_rows(&mut self, edit: impl FnMut(&[Column<'_>], &mut [Cell<'_>]) -> bool) -> bool {
+        let Some(edited) = self.with_rows(edit) else {
+            return false;
+        };
+        self.becomes(edited);
+        true
+    }
+
+    fn with_rows(
+        &self,
+        edit: impl FnMut(&[Column<'_>], &mut [Cell<'_>]) -> bool,
+    ) -> Option<Vec<u8>> {
+        if self.header.opcode != Some(Opcode::Result) {
+            return None;
+        }
+        let proper = behind_prelude(&self.header, &self.body)?.rest();
+        let prelude = self.body.get(..self.body.len() - proper.len())?;
+        let rows = Rows::read(proper)?.edited(edit)?;
+        Some([prelude, &rows].concat())
+    }
+
+    /// Header and body, if anything has changed.
+    pub(crate) fn changed(&self) -> Option<(&Header, &[u8])> {
+        self.changed.then_some((&self.header, &*self.body))
+    }
+}

@@ -1,0 +1,243 @@
+//! `guard`: lets statements pass, or refuses them, by what they ask for.
+
+mod judge;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use serde::Deserialize;
+
+use self::judge::Judge;
+pub use self::judge::Reason;
+use super::prepared::Prepared;
+use crate::{Caller, Error, Outcome, Refused, Request, Response, Statement, Transform};
+use cql::Analysis;
+use cql::Opcode;
+use cql::StatementKind;
+
+/// Refuses statements by what they ask for, with a CQL error.
+#[derive(Clone, Debug, Default, Deserialize, schemars::JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(extend("examples" = [{"refuse": ["ddl", "truncate", "no_limit"], "max_batch": 100}]))]
+pub struct Settings {
+    /// Whether statements are refused, or only counted.
+    #[serde(default)]
+    pub mode: Mode,
+    /// Kinds of statements that are refused.
+    #[serde(default)]
+    pub refuse: Vec<Kind>,
+    /// Most elements of a list behind IN, where the text has them.
+    #[schemars(extend("examples" = [100]))]
+    pub max_in: Option<u32>,
+    /// Most statements of a batch.
+    #[schemars(extend("examples" = [100]))]
+    pub max_batch: Option<u32>,
+    /// Highest LIMIT, where it is a number in the text.
+    #[schemars(extend("examples" = [10_000]))]
+    pub max_limit: Option<i64>,
+    /// Most bytes of a statement's text.
+    #[schemars(extend("examples" = [65_536]))]
+    pub max_bytes: Option<usize>,
+    /// Tables that statements may name: `keyspace`, `keyspace.table`, or the beginning of that and `*`. The server's own
+    /// keyspaces can always be read. Without this key: all.
+    #[serde(default)]
+    #[schemars(extend("examples" = [["shop", "logs.day_*"]]))]
+    pub tables: Vec<String>,
+    /// Tables that statements may not name, in the same form.
+    #[serde(default)]
+    #[schemars(extend("examples" = [["shop.customers"]]))]
+    pub not_tables: Vec<String>,
+    /// Columns that SELECT, UPDATE and DELETE have to restrict by `=` or IN, by `keyspace.table`.
+    #[serde(default)]
+    #[schemars(extend("examples" = [{"shop.orders": ["customer", "day"]}]))]
+    pub partition_keys: HashMap<String, Vec<String>>,
+}
+
+/// Whether a guard refuses statements.
+#[derive(
+    Clone, Copy, Debug, Default, Deserialize, serde::Serialize, schemars::JsonSchema, PartialEq, Eq,
+)]
+#[serde(rename_all = "snake_case")]
+pub enum Mode {
+    /// The statement is answered by an error.
+    #[default]
+    Enforce,
+    /// The statement passes, and is counted.
+    Shadow,
+}
+
+/// Kinds of statements that a guard can refuse.
+#[derive(
+    Clone, Copy, Debug, Deserialize, serde::Serialize, schemars::JsonSchema, PartialEq, Eq,
+)]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
+    /// CREATE, ALTER, DROP
+    Ddl,
+    /// TRUNCATE
+    Truncate,
+    /// GRANT, REVOKE; CREATE, ALTER, DROP of roles and users
+    Roles,
+    /// INSERT, UPDATE, DELETE, TRUNCATE, batches
+    Writes,
+    /// ALLOW FILTERING
+    AllowFiltering,
+    /// A SELECT without LIMIT
+    NoLimit,
+    /// A SELECT without WHERE
+    NoWhere,
+    /// IF: a light-weight transaction
+    Conditional,
+    /// A statement that is not understood
+    Unknown,
+}
+
+/// Texts whose analysis is kept; what is longer is rarely sent twice.
+const MAX_CACHED: usize = 4_096;
+const MAX_CACHED_BYTES: usize = 4 << 10;
+
+/// Of a batch's texts so much is read; the rest is unknown. It holds up the other flows of a worker.
+const MAX_READ_BYTES: usize = 256 << 10;
+
+#[cfg(test)]
+mod tests;
+
+#[derive(Debug)]
+struct Guard {
+    judge: Judge,
+    mode: Mode,
+    prepared: Prepared<Option<Reason>>,
+    cache: Mutex<HashMap<Box<[u8]>, Arc<Analysis>>>,
+}
+
+impl Settings {
+    pub(super) fn build(self) -> Result<Arc<dyn Transform>, String> {
+        let mode = self.mode;
+        Ok(Arc::new(Guard {
+            judge: Judge::new(self)?,
+            mode,
+            prepared: Prepared::default(),
+            cache: Mutex::default(),
+        }))
+    }
+}
+
+impl Guard {
+    fn analysis(&self, text: &[u8]) -> Arc<Analysis> {
+        if text.len() > MAX_CACHED_BYTES {
+            return Arc::new(Analysis::of(text, text.len()));
+        }
+        let lock = || self.cache.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = lock().get(text) {
+            return known.clone();
+        }
+        let analysis = Arc::new(Analysis::of(text, text.len()));
+        let mut cache = lock();
+        if cache.len() >= MAX_CACHED {
+            cache.clear();
+        }
+        cache.insert(text.into(), analysis.clone());
+        analysis
+    }
+
+    fn refused(&self, reason: Reason, caller: &Caller) -> Outcome {
+        match self.mode {
+            Mode::Shadow => Outcome::WouldRefuse(reason.as_str()),
+            Mode::Enforce => Outcome::Refuse(Refused {
+                reason: reason.as_str(),
+                error: Error::Invalid(format!(
+                    "underpass: refused by rule {}: {reason}",
+                    caller.rule
+                )),
+            }),
+        }
+    }
+
+    /// A USE that is prepared, as no driver does it, would change the keyspace unseen.
+    fn is_use(&self, request: &Request<'_>) -> bool {
+        self.judge.minds_tables()
+            && request.statements().any(|statement| match statement {
+                Statement::Text(text) => self.analysis(text).statement.kind == StatementKind::Use,
+                Statement::Prepared(_) => false,
+            })
+    }
+
+    /// The first reason not to let a request pass; `Err`: it has to be prepared again.
+    fn judged(&self, request: &Request<'_>, caller: &Caller) -> Result<Option<Reason>, Outcome> {
+        let keyspace = request.keyspace().or(caller.keyspace.as_deref());
+        let mut count = 0_u32;
+        let mut read = 0_usize;
+        for statement in request.statements() {
+            count = count.saturating_add(1);
+            let reason = match statement {
+                Statement::Text(_) if read > MAX_READ_BYTES => Some(Reason::Unknown),
+                Statement::Text(text) => {
+                    read += text.len();
+                    let analysis = self.analysis(text);
+                    self.judge.reason(text, &analysis, keyspace)
+                }
+                Statement::Prepared(id) => self.prepared.known(id)?,
+            };
+            if reason.is_some() {
+                return Ok(reason);
+            }
+        }
+        Ok(match request.opcode() {
+            Opcode::Batch => self.judge.batch(count),
+            _ => None,
+        })
+    }
+}
+
+impl Transform for Guard {
+    fn name(&self) -> &'static str {
+        "guard"
+    }
+
+    fn wants(&self, opcode: Opcode) -> bool {
+        opcode.has_statements()
+    }
+
+    fn is_strict(&self) -> bool {
+        self.mode == Mode::Enforce
+    }
+
+    fn lacks(&self, id: &[u8]) -> bool {
+        self.prepared.known(id).is_err()
+    }
+
+    fn learns(&self, id: &[u8], keyspace: Option<&str>, text: &[u8]) {
+        let analysis = self.analysis(text);
+        let reason = match analysis.statement.kind {
+            StatementKind::Use if self.judge.minds_tables() => Some(Reason::Unknown),
+            _ => self.judge.reason(text, &analysis, keyspace),
+        };
+        self.prepared.learn(id, reason);
+    }
+
+    fn request(&self, request: &mut Request<'_>, caller: &Caller, _: u64) -> Outcome {
+        if request.opcode() == Opcode::Prepare && self.is_use(request) {
+            return self.refused(Reason::Unknown, caller);
+        }
+        let reason = match (self.judged(request, caller), self.mode) {
+            (Ok(reason), _) => reason,
+            (Err(again), Mode::Enforce) => return again,
+            // Nothing is done to a flow that is only looked at.
+            (Err(_), Mode::Shadow) => None,
+        };
+        let outcome = match (reason, self.mode) {
+            (None, _) => Outcome::Pass,
+            (Some(reason), Mode::Shadow) => self.refused(reason, caller),
+            (Some(reason), Mode::Enforce) => return self.refused(reason, caller),
+        };
+        if request.opcode() == Opcode::Prepare {
+            request.await_response(self.prepared.goes_out(reason));
+        }
+        outcome
+    }
+
+    fn response(&self, response: &mut Response<'_>, _: &Caller, number: u64) -> bool {
+        self.prepared.came_back(number, response.prepared_id());
+        false
+    }
+}

@@ -1,0 +1,43 @@
+//! `lookup`: has the database asked for the texts of statements that were prepared where nobody looked.
+//!
+//! The editor does it ([`Transform::looks_up`]): the question goes on the flow's own connection, where no transform
+//! can put one.
+
+use std::sync::Arc;
+
+use serde::Deserialize;
+
+use crate::{Caller, Outcome, Request, Transform};
+use cql::Opcode;
+
+/// Asks the database for the texts of statements that were prepared before the agent saw the flow, or past it.
+#[derive(Clone, Debug, Default, Deserialize, schemars::JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Settings {}
+
+#[derive(Debug)]
+struct Lookup;
+
+impl Settings {
+    pub(super) fn build(self) -> Result<Arc<dyn Transform>, String> {
+        Ok(Arc::new(Lookup))
+    }
+}
+
+impl Transform for Lookup {
+    fn name(&self) -> &'static str {
+        "lookup"
+    }
+
+    fn wants(&self, opcode: Opcode) -> bool {
+        matches!(opcode, Opcode::Execute | Opcode::Batch)
+    }
+
+    fn looks_up(&self) -> bool {
+        true
+    }
+
+    fn request(&self, _: &mut Request<'_>, _: &Caller, _: u64) -> Outcome {
+        Outcome::Pass
+    }
+}

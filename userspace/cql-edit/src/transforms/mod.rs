@@ -1,0 +1,66 @@
+//! The transforms: one file each, and one list, which is this.
+//!
+//! `docs/writing-a-transform.md` shows how one is made.
+
+mod consistency;
+mod guard;
+mod lookup;
+mod null;
+mod paging;
+mod prepared;
+pub use prepared::Prepared;
+mod rewrite;
+mod tag;
+mod throttle;
+mod tracing;
+
+pub use guard::Reason as GuardReason;
+
+use std::sync::Arc;
+
+use serde::Deserialize;
+
+use crate::Transform;
+
+/// Declares [`Settings`] from the list.
+macro_rules! transforms {
+    ($($module:ident => $variant:ident),+ $(,)?) => {
+        /// A step of a pipeline, as in the configuration: `{ transform = "tag", ... }`.
+        #[derive(Clone, Debug, Deserialize, schemars::JsonSchema)]
+        #[serde(tag = "transform", rename_all = "snake_case")]
+        #[expect(missing_docs, reason = "the settings say what their step does, and the schema shows that")]
+        #[non_exhaustive]
+        pub enum Settings {
+            $(
+                $variant($module::Settings),
+            )+
+        }
+
+        impl Settings {
+            /// The step.
+            ///
+            /// # Errors
+            /// Which setting cannot be, and what it should be.
+            pub fn build(self) -> Result<Arc<dyn Transform>, String> {
+                match self {
+                    $(Self::$variant(settings) => settings.build(),)+
+                }
+            }
+        }
+
+        /// Every transform's name.
+        pub const NAMES: &[&str] = &[$(stringify!($module)),+];
+    };
+}
+
+transforms! {
+    consistency => Consistency,
+    guard => Guard,
+    lookup => Lookup,
+    null => Null,
+    paging => Paging,
+    rewrite => Rewrite,
+    tag => Tag,
+    throttle => Throttle,
+    tracing => Tracing,
+}

@@ -1,0 +1,346 @@
+//! The server's own tables that tell of keyspaces and tables: what is asked of them by name, and what they
+//! answer.
+
+use std::borrow::Cow;
+
+use super::markers::{Marked, bound_to};
+use super::naming::refused;
+use super::refusal;
+use super::renames::Renames;
+use super::text::Edits;
+use crate::sites::{Sites, Spot};
+use crate::{Bound, Cell, Change, Column, Names, Refused, Request, Response, Value};
+use cql::text::Token;
+
+/// Columns of such tables that hold a keyspace's name.
+const KEYSPACES: [&str; 1] = ["keyspace_name"];
+
+/// And the name of a table, or of a view, in it.
+const TABLES: [&str; 4] = [
+    "table_name",
+    "view_name",
+    "base_table_name",
+    "columnfamily_name",
+];
+
+/// Types of texts: ascii, and two of varchar.
+const TEXTS: [u16; 3] = [0x01, 0x0A, 0x0D];
+
+/// Elements of a list that is bound.
+const MAX_LISTED: usize = 65_536;
+
+/// What is asked for by markers.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Lookups {
+    /// The one keyspace, if the text says it: the client's name.
+    keyspace: Option<Box<str>>,
+    markers: Box<[Marker]>,
+}
+
+#[derive(Clone, Debug)]
+struct Marker {
+    position: usize,
+    /// By which it is bound, where values are by name.
+    name: Box<str>,
+    of: Of,
+    /// It stands for what IN lists.
+    is_list: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Of {
+    Keyspace,
+    Table,
+}
+
+fn unclear() -> Refused {
+    refusal(
+        "lookup",
+        "the proxy's policy calls a table of that name otherwise, and does not know in which keyspace it is \
+         looked for; name the keyspace by `=`",
+    )
+}
+
+/// What a name is compared with.
+struct Compared {
+    of: Of,
+    column: Box<str>,
+    /// By `=`.
+    is_equal: bool,
+    /// Places of tokens: literals and markers.
+    with: Vec<usize>,
+}
+
+/// Replaces names that a SELECT of such a table compares with.
+pub(super) fn find(
+    renames: &Renames,
+    text: &[u8],
+    spots: &[Spot<'_>],
+    sites: &Sites<'_>,
+    edits: &mut Edits,
+) -> Result<Lookups, Refused> {
+    let compared = comparisons(spots);
+    let literal = |at: usize| spots.get(at).and_then(|spot| literal(text, spot));
+    // In which keyspace tables are looked for.
+    let mut keyspaces = compared
+        .iter()
+        .filter(|compared| compared.of == Of::Keyspace);
+    let keyspace = match (keyspaces.next(), keyspaces.next()) {
+        (Some(one), None) if one.is_equal => one.with.first().and_then(|at| literal(*at)),
+        _ => None,
+    };
+    let mut markers = Vec::new();
+    for Compared {
+        of,
+        column,
+        is_equal,
+        with,
+    } in &compared
+    {
+        for at in with {
+            if let Ok(position) = sites.marker_spots.binary_search(at) {
+                let is_list = !is_equal && with.len() == 1 && !in_brackets(spots, *at);
+                markers.push(Marker {
+                    position,
+                    name: marker_name(sites, column, position, is_list),
+                    of: *of,
+                    is_list,
+                });
+                continue;
+            }
+            let Some(name) = literal(*at) else {
+                continue;
+            };
+            let called = match of {
+                Of::Keyspace => Some(renames.database_keyspace(&name)),
+                Of::Table => table(renames, keyspace.as_deref(), &name)?,
+            };
+            if let (Some(called), Some(spot)) = (called, spots.get(*at))
+                && *called != *name
+            {
+                edits.push((spot.at.clone(), format!("'{called}'")));
+            }
+        }
+    }
+    Ok(Lookups {
+        keyspace,
+        markers: markers.into(),
+    })
+}
+
+/// What the database calls a table; `None`: the same.
+fn table<'r>(
+    renames: &'r Renames,
+    keyspace: Option<&str>,
+    name: &str,
+) -> Result<Option<&'r str>, Refused> {
+    match keyspace {
+        Some(keyspace) => Ok(renames.database_table(keyspace, name)),
+        None if renames.renames_some_table(name) => Err(unclear()),
+        None => Ok(None),
+    }
+}
+
+/// Where columns with names are compared by `=` or IN.
+fn comparisons(spots: &[Spot<'_>]) -> Vec<Compared> {
+    let mut found = Vec::new();
+    let is_sign = |at: usize, sign| spots.get(at).is_some_and(|spot| spot.is_sign(sign));
+    for (at, spot) in spots.iter().enumerate() {
+        let Some(name) = spot.name() else {
+            continue;
+        };
+        let of = match () {
+            () if KEYSPACES.iter().any(|column| name.is(column)) => Of::Keyspace,
+            () if TABLES.iter().any(|column| name.is(column)) => Of::Table,
+            () => continue,
+        };
+        let column = name.to_boxed();
+        if is_sign(at + 1, b'=') {
+            let with = vec![at + 2];
+            found.push(Compared {
+                of,
+                column,
+                is_equal: true,
+                with,
+            });
+        } else if spots.get(at + 1).is_some_and(|spot| spot.is_word("IN")) {
+            let mut with = vec![at + 2];
+            if is_sign(at + 2, b'(') {
+                let list = spots.iter().enumerate().skip(at + 3);
+                let list = list.take_while(|(_, spot)| !spot.is_sign(b')'));
+                with = list.map(|(at, _)| at).collect();
+            }
+            found.push(Compared {
+                of,
+                column,
+                is_equal: false,
+                with,
+            });
+        }
+    }
+    found
+}
+
+fn in_brackets(spots: &[Spot<'_>], at: usize) -> bool {
+    let before = at.checked_sub(1).and_then(|at| spots.get(at));
+    before.is_some_and(|spot| spot.is_sign(b'(') || spot.is_sign(b','))
+}
+
+/// As Cassandra calls a marker: by its own name, or by that of what it is compared with.
+fn marker_name(sites: &Sites<'_>, column: &str, position: usize, is_list: bool) -> Box<str> {
+    match sites.markers.get(position).copied().flatten() {
+        Some(own) => own.to_boxed(),
+        None if is_list => format!("in({column})").into(),
+        None => column.into(),
+    }
+}
+
+/// The text of a string.
+fn literal(text: &[u8], spot: &Spot<'_>) -> Option<Box<str>> {
+    if spot.token != Token::Literal {
+        return None;
+    }
+    let written = std::str::from_utf8(text.get(spot.at.clone())?).ok()?;
+    if let Some(inside) = written.strip_prefix('\'') {
+        return Some(inside.strip_suffix('\'')?.replace("''", "'").into());
+    }
+    Some(written.strip_prefix("$$")?.strip_suffix("$$")?.into())
+}
+
+impl Marked for Marker {
+    fn position(&self) -> usize {
+        self.position
+    }
+
+    fn name(&self) -> &str {
+        &self.name
+    }
+}
+
+impl Lookups {
+    /// Replaces names that are bound.
+    pub(super) fn values(
+        &self,
+        renames: &Renames,
+        request: &Request<'_>,
+        number: usize,
+        changes: &mut Vec<Change>,
+    ) -> Result<(), Refused> {
+        if self.markers.is_empty() {
+            return Ok(());
+        }
+        let bound = request.bound(number);
+        let bound = bound_to(&bound, &self.markers);
+        let mut keyspaces = bound.iter().filter(|(_, marker)| marker.of == Of::Keyspace);
+        let keyspace = match (&self.keyspace, keyspaces.next(), keyspaces.next()) {
+            (Some(keyspace), ..) => Some(&**keyspace),
+            (None, Some((one, marker)), None) if !marker.is_list => text_of(one),
+            _ => None,
+        };
+        for (value, marker) in &bound {
+            let called = |name: &str| match marker.of {
+                Of::Keyspace => Ok(Some(renames.database_keyspace(name).to_owned())),
+                Of::Table => table(renames, keyspace, name).map(|name| name.map(str::to_owned)),
+            };
+            let new = match (marker.is_list, value.value) {
+                (true, Value::Is(bytes)) => list(bytes, called)?,
+                (false, _) => match text_of(value) {
+                    Some(name) => called(name)?.map(String::into_bytes),
+                    None => None,
+                },
+                _ => None,
+            };
+            if let Some(new) = new
+                && value.value != Value::Is(&new)
+            {
+                changes.extend(value.becomes(Value::Is(&new)));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn text_of<'b>(bound: &'b Bound<'_>) -> Option<&'b str> {
+    match bound.value {
+        Value::Is(bytes) => std::str::from_utf8(bytes).ok(),
+        Value::Null | Value::Unset => None,
+    }
+}
+
+/// A list of texts, each of them called otherwise if it is (`native_protocol_v5.spec` §6, `list`). `None`: it
+/// is none.
+fn list(
+    bytes: &[u8],
+    called: impl Fn(&str) -> Result<Option<String>, Refused>,
+) -> Result<Option<Vec<u8>>, Refused> {
+    let mut from = cql::wire::Cursor::new(bytes);
+    let count = from.int().and_then(|count| usize::try_from(count).ok());
+    let Some(count) = count.filter(|count| *count <= MAX_LISTED) else {
+        return Err(refused());
+    };
+    let mut to = bytes.get(..4).unwrap_or_default().to_vec();
+    for _ in 0..count {
+        let element = from
+            .bytes()
+            .and_then(|bytes| std::str::from_utf8(bytes).ok());
+        let name = element.ok_or_else(refused)?;
+        let called = called(name)?;
+        let name = called.as_deref().unwrap_or(name);
+        to.extend((name.len() as i32).to_be_bytes());
+        to.extend_from_slice(name.as_bytes());
+    }
+    Ok(Some(to))
+}
+
+/// Rows of such a table, as the client may know them. True: something has changed.
+pub(super) fn show(renames: &Renames, response: &mut Response<'_>) -> bool {
+    let mut changed = false;
+    response.edit_rows(|columns, cells| {
+        let (stays, told) = show_row(renames, columns, cells);
+        changed |= told || !stays;
+        stays
+    });
+    changed
+}
+
+/// Whether it stays, and whether it was changed.
+fn show_row(renames: &Renames, columns: &[Column<'_>], cells: &mut [Cell<'_>]) -> (bool, bool) {
+    let text = |cell: &Cell<'_>| {
+        let bytes = cell.as_deref()?;
+        Some(std::str::from_utf8(bytes).ok()?.to_owned())
+    };
+    let has = |names: &[&str], column: &Column<'_>| {
+        TEXTS.contains(&column.kind) && names.contains(&column.name)
+    };
+    let keyspace = columns.iter().zip(cells.iter());
+    let keyspace = keyspace
+        .filter(|(column, _)| has(&KEYSPACES, column))
+        .find_map(|(_, cell)| text(cell));
+    let Some(keyspace) = keyspace else {
+        return (true, false);
+    };
+    let mut changed = false;
+    if renames.hides(&keyspace, None) {
+        return (false, true);
+    }
+    for (column, cell) in columns.iter().zip(cells) {
+        let Some(name) = text(cell) else {
+            continue;
+        };
+        let told = if has(&KEYSPACES, column) {
+            Names::keyspace(renames, &name)
+        } else if has(&TABLES, column) {
+            if renames.hides(&keyspace, Some(&name)) {
+                return (false, true);
+            }
+            Names::table(renames, &keyspace, &name)
+        } else {
+            None
+        };
+        if let Some(told) = told {
+            *cell = Some(Cow::Owned(told.as_bytes().to_vec()));
+            changed = true;
+        }
+    }
+    (true, changed)
+}

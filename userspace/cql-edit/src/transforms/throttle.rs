@@ -1,0 +1,245 @@
+//! `throttle`: token buckets, for all of a rule's flows, or for each client, user, keyspace, table or kind.
+
+mod queue;
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use serde::Deserialize;
+
+use super::prepared::Prepared;
+use crate::{Caller, Error, Outcome, Refused, Request, Response, Statement, Transform};
+use cql::Opcode;
+use queue::Queue;
+
+/// Limits how many requests pass in a second, by token buckets.
+#[derive(Clone, Debug, Deserialize, schemars::JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(extend("examples" = [{"rate": 500, "burst": 1000, "per": "client", "mode": "overloaded"}]))]
+pub struct Settings {
+    /// Requests per second.
+    #[schemars(range(min = LEAST_RATE))]
+    pub rate: f64,
+    /// Requests that pass at once after a rest. Without this key: those of a second, and 1 at least.
+    #[schemars(range(min = 1.0))]
+    pub burst: Option<f64>,
+    /// Who shares a bucket of tokens. Requests of which that is not known share one.
+    #[serde(default)]
+    pub per: Per,
+    /// What happens to a request for which there is no token.
+    #[serde(default)]
+    pub mode: Mode,
+}
+
+/// Lowest rate: a request in about 17 minutes.
+const LEAST_RATE: f64 = 0.001;
+
+/// Who shares a bucket of tokens.
+#[derive(
+    Clone, Copy, Debug, Default, Deserialize, serde::Serialize, schemars::JsonSchema, PartialEq, Eq,
+)]
+#[serde(rename_all = "snake_case")]
+pub enum Per {
+    /// All flows of the rule.
+    #[default]
+    Rule,
+    /// Each client address.
+    Client,
+    /// Each user who has logged in.
+    User,
+    /// Each keyspace.
+    Keyspace,
+    /// Each table.
+    Table,
+    /// Each kind of statement.
+    Kind,
+}
+
+/// What happens to a request for which there is no token.
+#[derive(
+    Clone, Copy, Debug, Default, Deserialize, serde::Serialize, schemars::JsonSchema, PartialEq, Eq,
+)]
+#[serde(rename_all = "snake_case")]
+pub enum Mode {
+    /// The flow is read more slowly. Clients that wait for one bucket have an equal share of it.
+    #[default]
+    Delay,
+    /// The request is answered by the error `Overloaded`.
+    Overloaded,
+    /// The request passes, and is counted.
+    Shadow,
+}
+
+/// Beyond this many, buckets that are full are forgotten; if none is, the newcomer shares one with
+/// all others like it.
+const MAX_BUCKETS: usize = 65_536;
+
+/// The shared bucket's key, which is nobody's; also of requests of which it is not known whose they are.
+const OTHERS: &str = "";
+
+const SECOND_NS: f64 = 1e9;
+
+/// A flow is never stopped for longer at a time, so that it is seen to end; and no more than comes in
+/// meanwhile is lent.
+const MAX_PAUSE_NS: u64 = 60_000_000_000;
+
+#[derive(Debug)]
+struct Throttle {
+    /// Tokens for each ns.
+    rate: f64,
+    burst: f64,
+    per: Per,
+    mode: Mode,
+    buckets: Mutex<HashMap<Box<str>, Bucket>>,
+    /// Of what was prepared: its key.
+    prepared: Prepared<Box<str>>,
+}
+
+#[derive(Debug)]
+struct Bucket {
+    /// Below 0: what was lent.
+    tokens: f64,
+    filled_ns: u64,
+    /// Who waits for it to be paid back.
+    queue: Queue,
+}
+
+impl Settings {
+    pub(super) fn build(self) -> Result<Arc<dyn Transform>, String> {
+        let positive = |key: &str, n: f64| match n.is_finite() && n >= LEAST_RATE {
+            true => Ok(n),
+            false => Err(format!("{key}: expected {LEAST_RATE} or more, found {n}")),
+        };
+        let rate = positive("rate", self.rate)?;
+        let burst = positive("burst", self.burst.unwrap_or(rate.max(1.0)))?;
+        if burst < 1.0 {
+            return Err(format!("burst: expected 1 or more, found {burst}"));
+        }
+        Ok(Arc::new(Throttle {
+            rate: rate / SECOND_NS,
+            burst,
+            per: self.per,
+            mode: self.mode,
+            buckets: Mutex::default(),
+            prepared: Prepared::default(),
+        }))
+    }
+}
+
+impl Bucket {
+    fn fill(&mut self, now_ns: u64, rate: f64, burst: f64) {
+        let since = now_ns.saturating_sub(self.filled_ns);
+        self.tokens = (self.tokens + since as f64 * rate).min(burst);
+        self.filled_ns = self.filled_ns.max(now_ns);
+    }
+}
+
+impl Throttle {
+    /// Takes a token for a client, or says for how many ns there is none.
+    fn take(&self, key: &str, client: &str, now_ns: u64) -> Result<(), u64> {
+        let mut buckets = self.buckets.lock().unwrap_or_else(PoisonError::into_inner);
+        if !buckets.contains_key(key) && buckets.len() >= MAX_BUCKETS {
+            buckets.retain(|_, bucket| {
+                bucket.fill(now_ns, self.rate, self.burst);
+                bucket.tokens < self.burst
+            });
+        }
+        let key = match buckets.contains_key(key) || buckets.len() < MAX_BUCKETS {
+            true => key,
+            false => OTHERS,
+        };
+        let bucket = match buckets.get_mut(key) {
+            Some(bucket) => bucket,
+            None => buckets.entry(key.into()).or_insert_with(|| Bucket {
+                tokens: self.burst,
+                filled_ns: now_ns,
+                queue: Queue::default(),
+            }),
+        };
+        bucket.fill(now_ns, self.rate, self.burst);
+        if bucket.tokens >= 1.0 && bucket.queue.is_empty(now_ns) {
+            bucket.tokens -= 1.0;
+            return Ok(());
+        }
+        let missing = (1.0 - bucket.tokens).max(0.0) / self.rate;
+        if self.mode != Mode::Delay {
+            return Err(missing as u64);
+        }
+        // Lent: it comes in while they wait who have asked for it.
+        let lendable = MAX_PAUSE_NS as f64 * self.rate;
+        bucket.tokens = (bucket.tokens - 1.0).max(-lendable.max(1.0));
+        let token_ns = 1.0 / self.rate;
+        let until = bucket.queue.wait(client, now_ns, missing as u64, token_ns);
+        Err(until - now_ns)
+    }
+}
+
+impl Throttle {
+    /// By the first of a batch's statements.
+    fn by_statement<'r>(&self, request: &'r Request<'_>, caller: &'r Caller) -> Cow<'r, str> {
+        let text = match request.statements().next() {
+            Some(Statement::Text(text)) => text,
+            Some(Statement::Prepared(id)) => {
+                let known = self.prepared.known(id).ok();
+                return known.map_or(Cow::Borrowed(OTHERS), |key| Cow::Owned(key.into()));
+            }
+            None => return Cow::Borrowed(OTHERS),
+        };
+        let statement = cql::Statement::of(text);
+        if self.per == Per::Kind {
+            return Cow::Borrowed(statement.kind.as_str());
+        }
+        let given = request.keyspace().or(caller.keyspace.as_deref());
+        let keyspace = statement.keyspace.as_deref().or(given);
+        match (self.per, keyspace, statement.table) {
+            (Per::Keyspace, Some(keyspace), _) => Cow::Owned(keyspace.to_owned()),
+            (Per::Table, Some(keyspace), Some(table)) => Cow::Owned(format!("{keyspace}.{table}")),
+            _ => Cow::Borrowed(OTHERS),
+        }
+    }
+}
+
+impl Transform for Throttle {
+    fn name(&self) -> &'static str {
+        "throttle"
+    }
+
+    fn wants(&self, opcode: Opcode) -> bool {
+        opcode.has_statements()
+    }
+
+    fn request(&self, request: &mut Request<'_>, caller: &Caller, now_ns: u64) -> Outcome {
+        let key = match self.per {
+            Per::Rule => Cow::Borrowed(OTHERS),
+            Per::Client => Cow::Borrowed(caller.client.as_str()),
+            Per::User => Cow::Borrowed(caller.user.as_deref().unwrap_or(OTHERS)),
+            Per::Keyspace | Per::Table | Per::Kind => self.by_statement(request, caller),
+        };
+        let taken = self.take(&key, &caller.client, now_ns);
+        let minds = matches!(self.per, Per::Keyspace | Per::Table | Per::Kind);
+        if minds
+            && request.opcode() == Opcode::Prepare
+            && (taken.is_ok() || self.mode != Mode::Overloaded)
+        {
+            let number = self.prepared.goes_out(Box::from(&*key));
+            request.await_response(number);
+        }
+        let Err(missing_ns) = taken else {
+            return Outcome::Pass;
+        };
+        match self.mode {
+            Mode::Delay => Outcome::Slow(missing_ns.min(MAX_PAUSE_NS)),
+            Mode::Overloaded => Outcome::Refuse(Refused {
+                reason: "rate",
+                error: Error::Overloaded("too many requests under the proxy's policy".to_owned()),
+            }),
+            Mode::Shadow => Outcome::WouldRefuse("rate"),
+        }
+    }
+
+    fn response(&self, response: &mut Response<'_>, _: &Caller, number: u64) -> bool {
+        self.prepared.came_back(number, response.prepared_id());
+        false
+    }
+}

@@ -1,0 +1,35 @@
+//! What passes through editors, and what becomes of it. One program: what counts allocations has one of its own.
+
+#[cfg(test)]
+mod capping;
+#[cfg(test)]
+mod carrying;
+#[cfg(test)]
+mod editing;
+#[cfg(test)]
+mod guarding;
+#[cfg(test)]
+mod looking_up;
+#[cfg(test)]
+mod merging;
+#[cfg(test)]
+mod no_utf_8;
+#[cfg(test)]
+mod parking;
+#[cfg(test)]
+mod protecting;
+#[cfg(test)]
+mod rewriting;
+#[cfg(test)]
+#[allow(
+    dead_code,
+    clippy::allow_attributes,
+    reason = "each test program uses a part of it"
+)]
+mod support;
+#[cfg(test)]
+mod tagging;
+#[cfg(test)]
+mod throttling;
+#[cfg(test)]
+mod transforming;
