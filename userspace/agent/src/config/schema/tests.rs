@@ -280,10 +280,11 @@ fn a_key_of_another_type_is_refused() {
     for table in tables(&schema) {
         for (key, property) in table.keys() {
             let says = jsonschema::draft7::new(property).unwrap();
-            let wrong = wrong.iter().filter(|value| !says.is_valid(value));
-            let refused = wrong
-                .map(|value| both.refuse(&table.with(key, value)))
-                .count();
+            let mut refused = 0;
+            for value in wrong.iter().filter(|value| !says.is_valid(value)) {
+                both.refuse(&table.with(key, value));
+                refused += 1;
+            }
             assert!(refused >= 3, "{}.{key}", table.name);
         }
     }
