@@ -1,4 +1,4 @@
-//! What must hold on a machine of any speed, and whether it does.
+//! Bars: bounds that must hold on a machine of any speed, and whether they do.
 
 use crate::{
     metric::{Metric, Process},
@@ -11,7 +11,7 @@ mod verdict;
 
 pub use verdict::{Value, Verdict};
 
-/// What is held against a bound.
+/// The figure that is held against a bound.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Measure {
     /// The path ÷ direct.
@@ -20,17 +20,17 @@ pub enum Measure {
     Added(Metric),
     /// The path ÷ another one.
     Against(&'static str, Metric),
-    /// What the path adds to direct ÷ what another one adds.
+    /// The path's addition to direct ÷ another path's addition.
     Share(&'static str, Metric),
     /// The proxy's memory, in MiB.
     RssMib,
-    /// What 99 of 100 flows paused at most when they were handed to the kernel, in µs.
+    /// The longest pause of 99 of 100 flows while they were handed to the kernel, in µs.
     HandOver,
     /// The proxy's CPU time, in percent of one CPU's.
     OfOneCpu,
 }
 
-/// Where it must hold.
+/// The experiments in which a bar must hold.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Where {
     /// In the experiment of this id.
@@ -40,27 +40,27 @@ pub enum Where {
     Begins(&'static str, &'static [&'static str]),
 }
 
-/// What it must not pass.
+/// The bound of a figure.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Bound {
-    /// It or more.
+    /// The figure must be this or more.
     AtLeast(f64),
-    /// It or less.
+    /// The figure must be this or less.
     AtMost(f64),
 }
 
-/// One thing that must hold.
+/// A bar: one bound that must hold.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Bar {
-    /// Of this path.
+    /// The path that it is about.
     pub path: &'static str,
-    /// There.
+    /// The place where it must hold.
     pub place: Where,
-    /// This.
+    /// The figure that it bounds.
     pub measure: Measure,
-    /// So much.
+    /// The bound.
     pub bound: Bound,
-    /// Why so much.
+    /// The reason for this bound.
     pub reason: &'static str,
 }
 

@@ -33,30 +33,30 @@ const MORE_ERRORS: f64 = 0.001;
 pub struct Move {
     /// Where.
     pub experiment: String,
-    /// Whose.
+    /// The path that moved.
     pub path: String,
-    /// It is one of our paths.
+    /// Whether it is one of our paths.
     pub is_ours: bool,
-    /// What.
+    /// The figure that moved.
     pub figure: Figure,
     /// In the first run.
     pub from: f64,
     /// In the second.
     pub to: f64,
-    /// It would have had to move by more than this.
+    /// The noise: a smaller move counts as none.
     pub noise: f64,
     /// In the right direction.
     pub is_better: bool,
 }
 
-/// What became of the second run since the first.
+/// The difference of a second run to a first one.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Comparison {
     /// Figures of our paths that both have and that could be judged.
     pub judged: usize,
-    /// Those that moved, and others' that did, in the order of the second run's tables.
+    /// The moves of our paths, then those of others, in the order of the second run's tables.
     pub moves: Vec<Move>,
-    /// What of ours only the first run shows: `enrich in connect (withheld: …)`.
+    /// Our figures that only the first run shows: `enrich in connect (withheld: …)`.
     pub not_measured: Vec<String>,
     /// Operations over our paths that fail and did not, or not so often:
     /// `enrich in stress-read: 12 errors, the first: …`.
@@ -65,9 +65,9 @@ pub struct Comparison {
     pub too_noisy: Vec<String>,
     /// Errors of paths that are not ours.
     pub information: Vec<String>,
-    /// What of others only the first run shows.
+    /// Others' figures that only the first run shows.
     pub only_first: Vec<String>,
-    /// What only the second run shows.
+    /// Figures that only the second run shows.
     pub only_second: Vec<String>,
     /// Why the runs may not be comparable.
     pub warnings: Vec<String>,
@@ -128,7 +128,7 @@ struct Pair<'a> {
     is_ours: bool,
 }
 
-/// What moved from `first` to `second`.
+/// The moves from `first` to `second`.
 pub fn compare(first: &Run, second: &Run) -> Comparison {
     let mut comparison = Comparison {
         warnings: settings::differences(first, second),

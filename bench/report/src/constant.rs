@@ -12,12 +12,12 @@ use crate::schema::{Experiment, Run};
 /// The workload that compares paths doing the same work in the same time.
 pub const WORKLOAD: &str = "const-rate";
 
-/// What was chosen.
+/// The experiment by which the summary compares paths.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Choice<'a> {
-    /// This experiment.
+    /// The experiment.
     pub experiment: &'a Experiment,
-    /// Its rate, in op/s.
+    /// The experiment's rate, in op/s.
     pub rate: f64,
     /// All paths kept up, in every round and without errors. False: at no rate did they, and
     /// this is the lowest.
@@ -34,7 +34,7 @@ impl Choice<'_> {
     }
 }
 
-/// Of the experiments of [`WORKLOAD`]; where there is none, of all that have a rate.
+/// The choice among the experiments of [`WORKLOAD`]; where there is none, among all that have a rate.
 pub fn choose(run: &Run) -> Option<Choice<'_>> {
     let with_rate = || {
         let all = run.usable();

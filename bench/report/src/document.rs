@@ -109,7 +109,7 @@ fn workload(run: &Run, name: &str) -> Section {
     }
 }
 
-/// What the workload of an experiment does, and where it comes from.
+/// The purpose of an experiment's workload, and its source.
 pub fn origin(experiment: &Experiment) -> Text {
     let origin = &experiment.origin;
     let line = Text::new()

@@ -14,7 +14,7 @@ use crate::{
 /// be the same.
 const LISTENER: &str = "listener";
 
-/// Its section.
+/// The section of one experiment.
 pub fn section(run: &Run, experiment: &Experiment) -> Section {
     let mut blocks = vec![Block::Paragraph(load(experiment))];
     blocks.extend(headroom(experiment).map(Block::Paragraph));

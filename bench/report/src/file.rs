@@ -16,7 +16,7 @@ use serde_json::{
 
 use crate::schema::{Run, SCHEMA};
 
-/// What makes a new one.
+/// The command that makes a new file.
 const HOW: &str = "run `cargo xtask bench run`";
 
 /// Below this depth a file is indented; a round is the first thing that is not, so that each has

@@ -10,7 +10,7 @@ use crate::schema::Series;
 pub struct Latencies(Histogram<u64>);
 
 impl Latencies {
-    /// Those of a series; None where it has none, or none that can be read.
+    /// The latencies of a series; None where it has none, or none that can be read.
     pub fn of(series: &Series) -> Option<Self> {
         Self::decoded(&series.histogram)
             .ok()

@@ -96,7 +96,7 @@ fn cpu(experiment: &Experiment) -> Table {
     table
 }
 
-/// Of the time of one core.
+/// The share of one core's time.
 fn share(series: &Series, process: Process, time: fn(&Usage) -> f64) -> Option<f64> {
     let rounds = series.rounds.iter().filter(|round| round.seconds > 0.0);
     stats::median(rounds.map(|round| time(process.of(round)) / (round.seconds * 1e6)))

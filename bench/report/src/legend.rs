@@ -1,4 +1,4 @@
-//! What a reader must know of the summary's table to read it rightly.
+//! Notes that a reader needs to read the summary's table rightly.
 
 use crate::{
     constant,
@@ -8,7 +8,7 @@ use crate::{
     stats,
 };
 
-/// Of its columns, of memory, and of chance.
+/// The notes on the summary's columns, on memory, and on chance.
 pub fn of_summary(run: &Run) -> [Text; 3] {
     [columns(run), memory(run), chance(run)]
 }
@@ -31,7 +31,7 @@ fn columns(run: &Run) -> Text {
     }
 }
 
-/// What a resident set holds and what not.
+/// The note on what a resident set includes.
 fn memory(run: &Run) -> Text {
     let ours = run.measured().filter(|p| p.kind == PathKind::Ours);
     let ours: Vec<&str> = ours.map(|p| &*p.name).collect();

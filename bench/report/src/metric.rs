@@ -1,4 +1,4 @@
-//! What a round says: one number for each question.
+//! Metrics: each asks a round for one number.
 
 use crate::schema::{Round, Usage};
 
@@ -26,7 +26,7 @@ impl Process {
         }
     }
 
-    /// What it used.
+    /// The process's usage in a round.
     pub fn of(self, round: &Round) -> &Usage {
         match self {
             Self::Generator => &round.generator,
@@ -64,7 +64,7 @@ pub enum Metric {
     Cpu(Process),
     /// All CPU time of the kernel's own threads for an operation, in µs.
     KernelCpu,
-    /// That of everybody who had to do with it: generator, proxy, database, the kernel's threads.
+    /// All CPU time of generator, proxy, database and the kernel's threads for an operation, in µs.
     AllCpu,
     /// Times that a process went to sleep for an operation.
     Voluntary(Process),

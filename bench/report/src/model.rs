@@ -1,21 +1,21 @@
-//! What is said, before it is Markdown or HTML: so that nothing is said twice in code.
+//! The content of a page, before it is Markdown or HTML, so that nothing is said twice in code.
 
 use crate::{number, plot::Plot, stats::Difference};
 
 /// A piece of a line. Whatever is in it is shown, never understood as markup.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Span {
-    /// As it is.
+    /// Plain text.
     Plain(String),
     /// To be seen first.
     Strong(String),
     /// To be seen last.
     Muted(String),
-    /// As one would type it.
+    /// Text as one would type it.
     Code(String),
     /// A link; where its address is not of the web, only its text.
     Link {
-        /// What is shown.
+        /// The text that is shown.
         text: String,
         /// Where it leads.
         url: String,
@@ -107,14 +107,14 @@ pub fn is_of_the_web(url: &str) -> bool {
 /// A column's head.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Column {
-    /// Its name.
+    /// The column's name.
     pub name: Text,
     /// Numbers stand at the right.
     pub is_number: bool,
 }
 
 impl Column {
-    /// Of words.
+    /// A column of words.
     pub fn words(name: impl Into<Text>) -> Self {
         Self {
             name: name.into(),
@@ -122,7 +122,7 @@ impl Column {
         }
     }
 
-    /// Of numbers.
+    /// A column of numbers.
     pub fn numbers(name: impl Into<Text>) -> Self {
         Self {
             name: name.into(),
@@ -136,14 +136,14 @@ impl Column {
 pub struct Row {
     /// The path it is of: its colour stands before the first cell.
     pub path: Option<String>,
-    /// Its cells.
+    /// The cells of the row.
     pub cells: Vec<Text>,
 }
 
 /// A table.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Table {
-    /// What it shows; empty: the text before it says so.
+    /// The subject of the table; empty: the text before it names the subject.
     pub caption: Text,
     /// Heads.
     pub columns: Vec<Column>,
@@ -181,7 +181,7 @@ impl Table {
 pub enum Block {
     /// Lines that belong together.
     Paragraph(Text),
-    /// What a reader must not miss.
+    /// A line that a reader must not miss.
     Warning(Text),
     /// Side by side.
     Table(Table),
@@ -194,13 +194,13 @@ pub enum Block {
 /// A section, with sections in it.
 #[derive(Clone, Debug)]
 pub struct Section {
-    /// Its name in addresses.
+    /// The section's name in addresses.
     pub anchor: String,
-    /// Its head.
+    /// The section's heading.
     pub title: Text,
-    /// What it says.
+    /// The section's content.
     pub blocks: Vec<Block>,
-    /// What is under it.
+    /// The sections below this one.
     pub sections: Vec<Section>,
 }
 

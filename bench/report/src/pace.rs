@@ -41,7 +41,7 @@ impl Experiment {
         })
     }
 
-    /// What keeps the path's latencies from being compared with others' at this rate.
+    /// The flaw that keeps the path's latencies from being compared with others' at this rate.
     pub fn flaw(&self, series: &Series) -> Option<&'static str> {
         if self.behind(series).is_some() {
             Some("did not keep up")
@@ -52,7 +52,7 @@ impl Experiment {
         }
     }
 
-    /// Who did not keep up, for the line under a plot's title; empty: all did.
+    /// The paths that did not keep up, for the line under a plot's title; empty: all did.
     pub fn late_paths(&self) -> String {
         let late = self.series.iter().filter(|s| self.behind(s).is_some());
         let names: Vec<&str> = late.map(|s| &*s.path).collect();
@@ -65,7 +65,7 @@ impl Experiment {
     }
 }
 
-/// That a path did not keep up; None: it did.
+/// The warning that a path did not keep up; None: it did.
 pub fn warning(experiment: &Experiment, series: &Series) -> Option<Text> {
     let behind = experiment.behind(series)?;
     let text = Text::new().strong(format!("{} did not keep up", series.path));

@@ -25,7 +25,7 @@ pub const HOST: Scene = Scene {
     many: "node-raw-nonblocking-32",
 };
 
-/// The same, beside proxies that do not come with every distribution.
+/// Client and database on one host, beside proxies that do not come with every distribution.
 pub const PEERS: Scene = Scene {
     caption: "Peers: over raw sockets that do not block, on the embedded node",
     ..HOST
@@ -38,7 +38,7 @@ pub const GATEWAY: Scene = Scene {
     many: "gateway-32",
 };
 
-/// The same, of those that decode.
+/// Client and database on one host, for the paths that decode.
 pub const ENRICHMENT: Scene = Scene {
     caption: "Enrichment: over raw sockets that do not block, on the embedded node",
     ..HOST

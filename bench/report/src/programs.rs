@@ -1,4 +1,4 @@
-//! What the BPF programs cost, and where the CPU's time went.
+//! The costs of the BPF programs, and the CPU's time by who had it.
 
 use crate::{
     model::{Column, Table, Text},
@@ -42,7 +42,7 @@ pub fn table(run: &Run) -> Option<Table> {
     Some(table)
 }
 
-/// Who had the CPUs; None where nothing was profiled.
+/// The users of the CPUs; None where nothing was profiled.
 pub fn profiles(run: &Run) -> Option<Table> {
     if run.profiles.is_empty() {
         return None;

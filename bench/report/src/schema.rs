@@ -19,7 +19,7 @@ pub struct Run {
     pub seconds: f64,
     /// Everything that was asked for was measured; false: it was interrupted.
     pub complete: bool,
-    /// What was measured.
+    /// The source that was measured.
     pub source: Source,
     /// Where.
     pub machine: Machine,
@@ -30,12 +30,12 @@ pub struct Run {
     /// Every path there is, in the order of tables: those that were not measured with the
     /// reason.
     pub paths: Vec<Path>,
-    /// What was measured, in the order of tables.
+    /// The experiments, in the order of tables.
     pub experiments: Vec<Experiment>,
     /// Experiments that were asked for and could not be measured, by id, with the reason.
     #[serde(default)]
     pub failed: BTreeMap<String, String>,
-    /// What the BPF programs cost, where it was counted.
+    /// The costs of the BPF programs, where they were counted.
     pub programs: Vec<Program>,
     /// Where the CPU's time went, where it was profiled.
     pub profiles: Vec<Profile>,
@@ -55,7 +55,7 @@ pub struct Source {
 pub struct Machine {
     /// `uname -r`.
     pub kernel: String,
-    /// As in /proc/cpuinfo.
+    /// The processor's name in /proc/cpuinfo.
     pub cpu: String,
     /// Logical.
     pub cores: usize,
@@ -82,7 +82,7 @@ pub struct Settings {
     pub turn_seconds: f64,
     /// An interval of [`Round::intervals`].
     pub interval_ms: u64,
-    /// Of the order of turns and of the keys.
+    /// The seed of the order of turns and of the keys.
     pub seed: u64,
 }
 
@@ -91,7 +91,7 @@ pub struct Settings {
 pub struct Path {
     /// `direct`, `bypass`, `haproxy`, …
     pub name: String,
-    /// Whose it is.
+    /// The path's owner.
     pub kind: PathKind,
     /// One line on how bytes travel.
     pub about: String,
@@ -99,7 +99,7 @@ pub struct Path {
     pub absent: Option<String>,
 }
 
-/// Whose way it is.
+/// The owner of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PathKind {
@@ -124,7 +124,7 @@ pub struct Experiment {
     pub origin: Origin,
     /// Figures of others for it.
     pub published: Vec<Published>,
-    /// What answered: `node`, `cassandra`, `redis`, `listener`.
+    /// The server that answered: `node`, `cassandra`, `redis`, `listener`.
     pub database: String,
     /// How many of them.
     pub nodes: usize,
@@ -139,7 +139,7 @@ pub struct Experiment {
     /// Operations a second that the schedule calls for; None: a closed loop, which shows the
     /// maximum of throughput, and whose latencies leave out what waiting would have cost.
     pub rate: Option<f64>,
-    /// What the generator can do when nothing else is slow.
+    /// The most that the generator can do when nothing else is slow.
     pub headroom: Option<Headroom>,
     /// Why no path's figures may be used (the generator was the bottleneck); None: they may.
     pub refused: Option<String>,
@@ -156,16 +156,16 @@ pub struct Origin {
     pub name: String,
     /// Where it is described.
     pub url: String,
-    /// What was changed for this machine; empty: nothing.
+    /// The changes for this machine; empty: none.
     pub changed: String,
 }
 
 /// A figure that somebody else published for a workload, on other hardware.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Published {
-    /// Of the workload's variants, whose id this is; None: of all.
+    /// The workload's variant whose id this is; None: it holds for all.
     pub variant: Option<String>,
-    /// What was measured: `shotover-proxy, Passthrough`.
+    /// The system that was measured: `shotover-proxy, Passthrough`.
     pub system: String,
     /// Operations in a second.
     pub op_s: Option<f64>,
@@ -175,7 +175,7 @@ pub struct Published {
     pub p99_ms: Option<f64>,
     /// Mean latency, in ms.
     pub mean_ms: Option<f64>,
-    /// What it ran on, as far as is said.
+    /// The hardware, as far as the source says.
     pub hardware: String,
     /// Where it is published.
     pub url: String,
@@ -184,7 +184,7 @@ pub struct Published {
 /// The generator against a server that does nothing.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Headroom {
-    /// What answered: `null`, or `node` where a driver needs a database that can be queried.
+    /// The server that answered: `null`, or `node` where a driver needs a database that can be queried.
     pub server: String,
     /// Operations in a second.
     pub op_s: f64,
@@ -231,7 +231,7 @@ impl HandOvers {
     }
 }
 
-/// What one path did in one round.
+/// The work of one path in one round.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Round {
     /// In which requests began: the orders' times, summed up, and not the time until the last
@@ -286,7 +286,7 @@ pub struct Latency {
     pub max_us: f64,
 }
 
-/// What the kernel accounted to a process (or several that are one program) in a round.
+/// The kernel's account of a process (or of several that are one program) in a round.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Usage {
     /// CPU time outside of the kernel.
@@ -301,10 +301,10 @@ pub struct Usage {
     pub rss_peak_kib: u64,
 }
 
-/// What a BPF program cost under load.
+/// The cost of a BPF program under load.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Program {
-    /// As in its section.
+    /// The program's name, as in its section.
     pub name: String,
     /// `cgroup_sock_addr`, …
     pub kind: String,
@@ -316,7 +316,7 @@ pub struct Program {
     pub mean_ns: f64,
     /// Instructions after translation to the machine's.
     pub jited_instructions: Option<u64>,
-    /// Their size.
+    /// The size of those instructions, in bytes.
     pub jited_bytes: u64,
     /// Instructions of BPF that the verifier looked at.
     pub verified_instructions: u64,
@@ -331,7 +331,7 @@ pub struct Profile {
     pub path: String,
     /// Samples that were not idle.
     pub samples: u64,
-    /// Their share by who ran: `generator`, `proxy`, `database`, `other`; sums up to 1.
+    /// The shares of the samples by who ran: `generator`, `proxy`, `database`, `other`; they sum up to 1.
     pub shares: BTreeMap<String, f64>,
     /// The flame graph, from the project's root; None: not rendered.
     pub flame_graph: Option<String>,

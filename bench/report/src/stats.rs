@@ -121,7 +121,7 @@ impl Spread {
 /// the same round of `direct`, so that the machine's moods fall on both.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Difference {
-    /// Of all rounds that both have.
+    /// The median of all rounds that both have.
     pub median: f64,
     /// Where its spread begins.
     pub low: f64,
@@ -135,14 +135,14 @@ pub struct Difference {
 }
 
 impl Difference {
-    /// Of pairs (path, direct): path ÷ direct. None where there is no pair of numbers.
+    /// The ratios path ÷ direct of pairs (path, direct). None where there is no pair of numbers.
     pub fn of_ratios(pairs: impl IntoIterator<Item = (f64, f64)>) -> Option<Self> {
         let ratios = pairs.into_iter().filter(|(_, direct)| *direct > 0.0);
         let spread = Spread::of(ratios.map(|(path, direct)| path / direct))?;
         Some(Self::new(spread, 1.0, RESOLUTION))
     }
 
-    /// Of pairs (path, direct): path − direct. None where there is no pair of numbers.
+    /// The differences path − direct of pairs (path, direct). None where there is no pair of numbers.
     pub fn of_sums(pairs: impl IntoIterator<Item = (f64, f64)>) -> Option<Self> {
         let pairs: Vec<_> = pairs.into_iter().collect();
         let spread = Spread::of(pairs.iter().map(|(path, direct)| path - direct))?;

@@ -33,7 +33,7 @@ pub fn brief(run: &Run) -> Vec<Block> {
     blocks
 }
 
-/// What was not as asked for.
+/// Warnings: everything that was not as asked for.
 pub fn warnings(run: &Run) -> Vec<Block> {
     let mut lines = Vec::new();
     if !run.complete {
@@ -70,7 +70,7 @@ pub fn warnings(run: &Run) -> Vec<Block> {
     lines.into_iter().map(Block::Warning).collect()
 }
 
-/// Who did not keep up, and where, in one line; the experiments' own sections say how far.
+/// The paths that did not keep up, and where, in one line; the experiments' own sections say how far.
 fn behind(run: &Run) -> Option<Text> {
     let mut text = Text::new().strong("Did not keep up").plain(": ");
     let mut separator = "";

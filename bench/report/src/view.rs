@@ -37,7 +37,7 @@ impl Series {
             .fold(0, |sum, r| sum.saturating_add(r.errors))
     }
 
-    /// Their share of all that were tried; None where none was.
+    /// The share of operations that failed; None where none was tried.
     pub fn error_rate(&self) -> Option<f64> {
         let sum = |count: fn(&Round) -> u64| self.rounds.iter().map(|r| count(r) as f64).sum();
         let (errors, ops): (f64, f64) = (sum(|r| r.errors), sum(|r| r.ops));
@@ -76,8 +76,8 @@ impl Experiment {
         Difference::of_ratios(paired(series, self.series(other)?, metric))
     }
 
-    /// What the path adds to direct ÷ what another one adds, round by round; of rounds in which the
-    /// other adds anything.
+    /// The path's addition to direct ÷ another path's addition, round by round, over the rounds in which
+    /// the other adds anything.
     pub fn share(&self, series: &Series, other: &str, metric: Metric) -> Option<Difference> {
         let (direct, other) = (self.direct()?, self.series(other)?);
         let ours = series.rounds.iter().zip(&other.rounds).zip(&direct.rounds);
@@ -94,7 +94,7 @@ impl Experiment {
         Some(paired(series, self.direct()?, metric))
     }
 
-    /// Its figures may be shown.
+    /// Whether the experiment's figures may be shown.
     pub fn is_usable(&self) -> bool {
         self.refused.is_none()
     }

@@ -1,4 +1,4 @@
-//! Whatever is in a run, rendering neither panics nor prints what is not a number.
+//! Rendering neither panics on any run, nor prints what is not a number.
 
 mod common;
 

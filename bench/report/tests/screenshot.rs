@@ -26,10 +26,10 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(50);
 /// A path's lines and bars have more pixels than this, blurred edges not counted.
 const SEEN: usize = 250;
-/// What blurred edges of other colours may hit by chance.
+/// Pixels that blurred edges of other colours may hit by chance.
 const CHANCE: usize = 25;
 
-/// As `prefers-color-scheme` is told to the browser.
+/// The value of `prefers-color-scheme` that the browser is given.
 #[derive(Clone, Copy, PartialEq)]
 enum Scheme {
     Dark = 0,
@@ -111,7 +111,7 @@ fn address(file: &Path) -> String {
     format!("file://{}", file.display())
 }
 
-/// What is seen.
+/// A picture that the browser took.
 struct Picture {
     pixels: Vec<[u8; 3]>,
 }
@@ -266,7 +266,7 @@ fn plots_are_seen_in_pages_of_others() {
     }
 }
 
-/// What an expression is worth in a window of this width. The page is in a frame: the browser's
+/// The value of an expression in a window of this width. The page is in a frame, because the browser's
 /// own window has a least width.
 fn ask(browser: &Path, folder: &Path, width: u32, run: &Run, expression: &str) -> String {
     let page = html::page(run).replace('&', "&amp;").replace('"', "&quot;");

@@ -1,4 +1,4 @@
-//! What tables say, row by row.
+//! Tables, row by row.
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "tests fail by panicking")]
 

@@ -1,6 +1,6 @@
 //! Through the agent, by a connection to the database that flows share.
 
-use super::{Ours, enrich::ENRICH};
+use super::{enrich::ENRICH, ours::Ours};
 
 /// The path `fold`: what the database saves where it has one connection to wake up for.
 pub const FOLD: Ours = Ours {

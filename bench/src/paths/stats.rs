@@ -1,6 +1,6 @@
 //! Through the agent, which decodes CQL and takes statistics.
 
-use super::{Ours, enrich::ENRICH};
+use super::{enrich::ENRICH, ours::Ours};
 
 /// The path `stats`: what enrichment costs with the step that most flows will have.
 pub const STATS: Ours = Ours {

@@ -13,6 +13,10 @@ use std::{
 
 use dataplane::{AttachError, Dataplane, Door, host};
 use policy::{Policy, RuleName};
+use proxy::Shared;
+use steps::pipelines::Pipelines;
+use telemetry::{Metrics, NOT_RELOADED, RELOADED};
+use tls::TlsRules;
 use tokio::{
     signal::unix::Signal,
     sync::{mpsc, watch},
@@ -25,12 +29,7 @@ use crate::{
     containers::{Book, ContainerMetrics},
     edge::EdgeControl,
     marks::{Asked, FlowNumber, Marks, Set, Wanted},
-    metrics::{Metrics, NOT_RELOADED, RELOADED},
-    observed,
-    pipelines::Pipelines,
-    proxy::Shared,
-    remembered,
-    tls::TlsRules,
+    observed, remembered,
     triggers::{self, Triggers},
 };
 

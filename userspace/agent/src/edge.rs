@@ -20,15 +20,13 @@ use prometheus::{
     core::{Collector, Desc},
     proto::MetricFamily,
 };
+use proxy::{Choice, Share};
 use tokio::{
     sync::watch,
     time::{self, MissedTickBehavior},
 };
 
-use crate::{
-    backends::{Choice, Share},
-    config::Config,
-};
+use crate::config::Config;
 
 /// How soon the host asks for a MAC that a packet lacked.
 const TEND_EVERY: Duration = Duration::from_secs(1);

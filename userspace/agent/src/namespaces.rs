@@ -10,6 +10,7 @@ use std::{
 };
 
 use dataplane::{Caller, Calling, NotServed, OutpostView, Outposts, Settled, host};
+use flow::Flows;
 use policy::{Container, Policy};
 use prometheus::{
     IntGauge,
@@ -17,12 +18,13 @@ use prometheus::{
     proto::MetricFamily,
 };
 use serde::Serialize;
+use telemetry::Metrics;
 use tokio::{
     sync::{mpsc, watch},
     time::{self, MissedTickBehavior},
 };
 
-use crate::{containers::Book, flows::Flows, metrics::Metrics};
+use crate::containers::Book;
 
 /// The agent keeps a namespace alive for up to two of these after its last process.
 const TEND_EVERY: Duration = Duration::from_secs(1);

@@ -14,10 +14,8 @@ use prometheus::{
     core::{Collector, Desc},
     proto::MetricFamily,
 };
+use proxy::paths::PathsAvailable;
 use tokio::time::{self, Instant, MissedTickBehavior};
-
-use crate::paths::PathsAvailable;
-
 pub use view::{ShortcutView, flows, views};
 
 type Shared = Arc<Mutex<Option<Dataplane>>>;

@@ -68,17 +68,18 @@ fn help_texts() {
 #[test]
 fn metrics() {
     let registry = prometheus::Registry::new();
-    let own = agent::metrics::Metrics::register(&registry).unwrap();
+    let own = telemetry::Metrics::register(&registry, proxy::CLOSE_REASONS).unwrap();
     own.declare_for_docs();
     agent::containers::ContainerMetrics::register(&registry).unwrap();
-    let pipelines = agent::pipelines::PipelineMetrics::register(&registry).unwrap();
+    let pipelines = steps::pipelines::PipelineMetrics::register(&registry).unwrap();
     pipelines.declare_for_docs();
-    let means = agent::reporters::Means::register(&registry, &own).unwrap();
+    let means = steps::Means::register(&registry, &own).unwrap();
     means.declare_for_docs();
     let backends = agent::backends::BackendMetrics::register(&registry).unwrap();
     backends.declare_for_docs();
     let dataplane = std::sync::Arc::default();
-    let kernel = agent::metrics::KernelCounters::new(std::sync::Arc::clone(&dataplane)).unwrap();
+    let kernel =
+        agent::kernel_counters::KernelCounters::new(std::sync::Arc::clone(&dataplane)).unwrap();
     let observed =
         agent::observed::ObservedCounters::new(std::sync::Arc::clone(&dataplane)).unwrap();
     let shortcuts =

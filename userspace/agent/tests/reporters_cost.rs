@@ -21,17 +21,15 @@ use std::{
     time::Instant,
 };
 
-use agent::{
-    flows::Flow,
-    metrics::Metrics,
-    reporters::{Followed, Means, Reporters, Settings},
-};
 use cql::{Anomaly, Completed, Details, FlowDecoder, Frame, Sink, Verdict};
 use dataplane::{ClientAddr, OrigDst, Process};
+use flow::Flow;
 use frames::{RESPONSE, RESULT, frame, query, ready, startup};
 use policy::RuleName;
 use prometheus::Registry;
 use serde::Deserialize;
+use steps::{Followed, Means, Reporters, reporter::Settings};
+use telemetry::Metrics;
 
 /// The system's allocator, counting for each thread.
 struct Counting;
@@ -86,7 +84,7 @@ fn followed(steps: &[&str]) -> (Followers, Arc<Means>) {
     };
     let reporters: Reporters = steps.iter().map(build).collect();
     let registry = Registry::new();
-    let own = Metrics::register(&registry).unwrap();
+    let own = Metrics::register(&registry, &[]).unwrap();
     let means = Arc::new(Means::register(&registry, &own).unwrap());
     for reporter in reporters.iter() {
         reporter.open(&means).unwrap();

@@ -7,7 +7,7 @@ use std::{hint::black_box, ops::Range, sync::Arc};
 use cql::{Anomaly, Completed, FlowDecoder, Sink, StatementKind, Verdict};
 
 use super::{
-    Case, Tally,
+    case::{Case, Tally},
     parts::{ID, INSERT, SELECT},
     wire::{self, BATCH, ERROR, EXECUTE, PREPARE, QUERY, READY, RESPONSE, RESULT},
 };

@@ -3,16 +3,13 @@
 
 use std::sync::Arc;
 
-use agent::{
-    flows::Flow,
-    metrics::Metrics,
-    reporters::{Followed, Means, Reporters, Settings},
-    statements::Series,
-};
 use cql::{Anomaly, Completed, Details, Sink, Statement};
 use dataplane::{ClientAddr, OrigDst, Process};
+use flow::Flow;
 use policy::RuleName;
 use prometheus::Registry;
+use steps::{Followed, Means, Reporters, reporter::Settings, statements::Series};
+use telemetry::Metrics;
 
 use super::Tally;
 
@@ -31,7 +28,7 @@ pub(super) struct Recorder {
 impl Recorder {
     pub(super) fn new() -> prometheus::Result<Self> {
         let registry = Registry::new();
-        let own = Metrics::register(&registry)?;
+        let own = Metrics::register(&registry, &[])?;
         Ok(Self {
             means: Arc::new(Means::register(&registry, &own)?),
             rule: RuleName::new("bench"),

@@ -10,12 +10,12 @@ use crate::{
     view::DIRECT,
 };
 
-/// What became of a bar.
+/// The verdict on a bar.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Verdict {
-    /// It holds, with this value and all of its spread.
+    /// The bar holds, with this value and all of its spread.
     Met(f64),
-    /// It does not, with this value and all of its spread.
+    /// The bar does not hold, with this value and all of its spread.
     Missed(f64),
     /// The bound is in the spread: more rounds could tell.
     WithinNoise(Value),
@@ -23,10 +23,10 @@ pub enum Verdict {
     NotMeasured(String),
 }
 
-/// What is held against a bound, with its spread.
+/// A figure that is held against a bound, with its spread.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Value {
-    /// What the tables show.
+    /// The figure that the tables show.
     pub figure: f64,
     /// Where its spread begins.
     pub low: f64,
@@ -171,7 +171,7 @@ impl Where {
         }
     }
 
-    /// Those that there must be.
+    /// The experiments that must be there.
     fn named(&self) -> &[&'static str] {
         match self {
             Self::Id(id) => std::slice::from_ref(id),

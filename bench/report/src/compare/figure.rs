@@ -1,4 +1,4 @@
-//! What is compared, and what of it is too small to be a move.
+//! The figures that are compared, and the moves that are too small to count.
 
 use crate::{
     metric::{Metric, Process},
@@ -6,7 +6,7 @@ use crate::{
     stats::Spread,
 };
 
-/// What is compared.
+/// A figure that is compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Figure {
     /// Operations in a second ÷ those of direct.

@@ -1,4 +1,4 @@
-//! What one run shows and another does not.
+//! Figures that one run shows and another does not.
 //!
 //! A run that was narrowed to a few experiments looks like one in which the others broke. A gate
 //! cannot know, so it must be told by giving it runs of the same scope.
@@ -9,7 +9,7 @@ use crate::schema::{Experiment, Run, Series};
 pub struct Missing {
     /// `connect`, or `enrich in connect`.
     pub what: String,
-    /// As far as is known.
+    /// The reason, as far as it is known.
     pub why: String,
     /// One of our paths is.
     pub is_ours: bool,

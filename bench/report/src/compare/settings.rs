@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::schema::{Experiment, Run};
 
-/// What the code under test is called among the versions: it is there to differ.
+/// The name of the code under test among the versions: it is there to differ.
 const OURS: &str = "underpass";
 
-/// What differs in machine, settings and versions, a line each.
+/// The differences of machine, settings and versions, a line each.
 pub fn differences(first: &Run, second: &Run) -> Vec<String> {
     let mut lines = Vec::new();
     let mut differ = |what: &str, a: String, b: String| {
@@ -73,7 +73,7 @@ fn maps(what: &str, a: &BTreeMap<String, String>, b: &BTreeMap<String, String>) 
         .collect()
 }
 
-/// What of a workload changed under the same id; None: nothing.
+/// The change of a workload under the same id; None: nothing changed.
 pub fn workload(a: &Experiment, b: &Experiment) -> Option<&'static str> {
     let load = |e: &Experiment| (e.threads, e.connections, e.depth);
     if a.database != b.database || a.nodes != b.nodes {

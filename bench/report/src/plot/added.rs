@@ -1,4 +1,4 @@
-//! What each path adds to latency.
+//! The plot of the latency that each path adds.
 
 use super::{
     Plot,

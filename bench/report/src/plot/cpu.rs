@@ -14,7 +14,7 @@ use crate::{
     schema::{Run, Series},
 };
 
-/// Of the experiment in which every path does the same work.
+/// The plot of the experiment in which every path does the same work.
 pub fn plot(run: &Run) -> Plot {
     let new = |about, drawn| Plot::new("cpu-per-operation", "CPU per operation", about, drawn);
     let Some(experiment) = constant::choose(run).map(|c| c.experiment) else {

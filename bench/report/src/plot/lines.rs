@@ -23,31 +23,31 @@ const LEAD: f64 = 17.0;
 
 /// The horizontal axis.
 pub struct Across {
-    /// What it shows.
+    /// The title of the axis.
     pub title: &'static str,
-    /// How.
+    /// The scale of the axis.
     pub kind: Kind,
-    /// From where to where.
+    /// The first and the last value of the axis.
     pub range: (f64, f64),
-    /// Where it is marked, and how.
+    /// The marks of the axis, with their labels.
     pub ticks: Vec<(f64, String)>,
 }
 
 /// One path.
 pub struct Line {
-    /// Its name.
+    /// The path's name.
     pub path: String,
-    /// Where it goes; the vertical is latency in µs.
+    /// The points of the line; the vertical is latency in µs.
     pub points: Vec<(f64, f64)>,
-    /// Where it is marked.
+    /// The points that are marked.
     pub marked: Vec<(f64, f64)>,
 }
 
 /// One panel.
 pub struct Panel {
-    /// Its head; empty: none.
+    /// The panel's heading; empty: none.
     pub title: &'static str,
-    /// Its lines.
+    /// The panel's lines.
     pub lines: Vec<Line>,
 }
 
@@ -66,7 +66,7 @@ pub fn chart(panels: &[Panel], across: &Across, height: f64) -> Option<(f64, Mar
 }
 
 impl Panel {
-    /// Of its latencies; a logarithmic axis has no place for zero.
+    /// The range of its latencies; a logarithmic axis has no place for zero.
     fn range(&self) -> Option<(f64, f64)> {
         let all = self.lines.iter().flat_map(|line| &line.points);
         axis::range(all.map(|(_, us)| *us).filter(|us| *us > 0.0))

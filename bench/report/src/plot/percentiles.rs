@@ -29,7 +29,7 @@ const MARKS: [(f64, &str); 8] = [
     (0.999_999, "99.9999 %"),
 ];
 
-/// Of one experiment.
+/// The plot of one experiment.
 pub fn plot(_: &Run, experiment: Option<&Experiment>) -> Plot {
     let new = |about, drawn| Plot::new("latency-by-percentile", TITLE, about, drawn);
     let Some(experiment) = experiment else {

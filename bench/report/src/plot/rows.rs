@@ -25,11 +25,11 @@ const TICKS: usize = 4;
 
 /// A piece of a bar.
 pub struct Piece {
-    /// How long it is.
+    /// The length of the piece, in the axis' unit.
     pub value: f64,
-    /// Its colour, as CSS has it.
+    /// The colour, in CSS.
     pub color: String,
-    /// Its figure is written into it.
+    /// Whether the figure is written into the piece.
     pub is_labelled: bool,
 }
 
@@ -37,17 +37,17 @@ pub struct Piece {
 pub struct Bar {
     /// Pieces, one after the other.
     pub pieces: Vec<Piece>,
-    /// From where to where its end may be.
+    /// The range in which the bar's end may be.
     pub whisker: Option<(f64, f64)>,
-    /// What stands after it.
+    /// The figure behind the bar.
     pub figure: String,
 }
 
 /// A panel: a bar (or nothing to show) for each row.
 pub struct Panel {
-    /// Its head.
+    /// The plot's heading.
     pub title: String,
-    /// Of the axis.
+    /// The unit of the axis.
     pub unit: &'static str,
     /// In the order of rows.
     pub bars: Vec<Option<Bar>>,

@@ -7,15 +7,15 @@ use super::theme;
 
 /// Width of every plot; heights differ.
 pub const WIDTH: f64 = 800.0;
-/// What title and line under it take.
+/// The height of the title and the line under it.
 pub const HEAD: f64 = 50.0;
 
 /// A plot.
 #[derive(Clone, Debug)]
 pub struct Plot {
-    /// Its file, without ending.
+    /// The name of the plot's file, without its ending.
     pub name: &'static str,
-    /// Its head.
+    /// The plot's heading.
     pub title: String,
     /// One line under it.
     pub about: String,
@@ -25,7 +25,7 @@ pub struct Plot {
 }
 
 impl Plot {
-    /// Of marks; None: there is nothing to draw, and `about` says why.
+    /// A plot of these marks; None: there is nothing to draw, and `about` says why.
     pub fn new(
         name: &'static str,
         title: &str,
@@ -42,7 +42,7 @@ impl Plot {
         }
     }
 
-    /// Of its file.
+    /// The name of the plot's file.
     pub fn file_name(&self) -> String {
         format!("{}.svg", self.name)
     }

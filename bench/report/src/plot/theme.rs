@@ -53,7 +53,7 @@ const MARKERS: usize = 7;
 /// `stroke-dasharray`s.
 const DASHES: [&str; 4] = ["", "7 3", "2 3", "9 3 2 3"];
 
-/// Which colour a path has.
+/// The colour slot of a path.
 pub fn slot(path: &str) -> usize {
     let known = PATHS
         .iter()
@@ -102,7 +102,7 @@ fn variables(is_dark: bool) -> String {
     format!("{out}color-scheme:{scheme};")
 }
 
-/// Of a plot that is a file: follows the reader's preference.
+/// The style of a plot that is a file: it follows the reader's preference.
 pub fn of_file() -> String {
     format!(
         "svg{{{}}}@media(prefers-color-scheme:dark){{svg{{{}}}}}{PLOT}",
@@ -111,7 +111,7 @@ pub fn of_file() -> String {
     )
 }
 
-/// Of a page: follows the reader's preference until the reader chooses.
+/// The style of a page: it follows the reader's preference until the reader chooses.
 pub fn of_page() -> String {
     format!(
         ":root{{{light}}}\n@media(prefers-color-scheme:dark){{:root:not([data-theme=light]){{{dark}}}}}\n\

@@ -1,6 +1,6 @@
-//! What is measured, and what each path makes of it.
+//! The loads of made-up runs, and the costs of their paths.
 
-/// What a path does to what is direct.
+/// The cost of a path, relative to direct.
 #[derive(Clone, Copy)]
 pub struct Cost {
     pub path: &'static str,
@@ -41,7 +41,7 @@ const fn cost(
     }
 }
 
-/// What direct does.
+/// The load of an experiment, as direct carries it.
 #[derive(Clone, Copy)]
 pub struct Load {
     pub id: &'static str,
@@ -50,9 +50,9 @@ pub struct Load {
     pub client: &'static str,
     pub rate: Option<f64>,
     pub nodes: usize,
-    /// Of direct.
+    /// Throughput of direct.
     pub op_s: f64,
-    /// Of direct.
+    /// Median latency of direct.
     pub p50_us: f64,
 }
 

@@ -50,9 +50,9 @@ pub const ROUNDS: usize = 5;
 const SAMPLES: u32 = 4000;
 const SECONDS: f64 = 3.0;
 const INTERVAL_MS: u64 = 100;
-/// What rounds differ by.
+/// The relative difference between rounds.
 const NOISE: f64 = 0.01;
-/// Of an operation, request and response.
+/// Bytes of an operation, request and response.
 const BYTES: u64 = 250;
 
 /// A whole run.

@@ -1,4 +1,4 @@
-//! What a table says of what is not in it, and of how to read it.
+//! Notes of a table on what is not in it, and on how to read it.
 
 use report::{
     Run,

@@ -16,15 +16,16 @@ use axum::{
     routing::get,
 };
 use dataplane::{Dataplane, Outposts};
+use flow::FlowView;
 use prometheus::{Registry, TextEncoder};
+use proxy::Shared;
 use serde::Serialize;
 use tokio::{net::TcpListener, task::JoinError};
 
 use crate::{
-    flows::FlowView,
+    backends::Backends,
     namespaces,
     observed::{self, ObservedView},
-    proxy::Shared,
     shortcuts::{self, ShortcutView},
 };
 
@@ -35,6 +36,8 @@ pub struct Admin {
     pub registry: Registry,
     /// Flows and statements.
     pub shared: Arc<Shared>,
+    /// Backends.
+    pub backends: Backends,
     /// Flows that are left alone.
     pub dataplane: Arc<Mutex<Option<Dataplane>>>,
     /// Other network namespaces.
@@ -122,7 +125,7 @@ async fn of_namespaces(State(admin): State<Admin>) -> Response {
 }
 
 async fn backends(State(admin): State<Admin>) -> Response {
-    match admin.shared.backends.views().await {
+    match admin.backends.views().await {
         Some(views) => json(&views),
         None => failed(&"the agent stops"),
     }

@@ -3,25 +3,22 @@
 //! - `health.rs`: one backend's standing; pure.
 //! - `check.rs`: what is asked of a backend.
 //! - `owner.rs`: the task that has them all checked, and tells whoever chooses.
-//! - `choice.rs`: what it tells; the agent's own choice, for flows that it dials: at a gateway, the edge's.
 //! - `view.rs`: what there is to see.
 //!
 //! The kernel chooses by the same weights (`dataplane::backends`), for connections that do not come
 //! to the agent.
 
 mod check;
-mod choice;
 mod health;
 mod owner;
 mod view;
 
 use std::{net::SocketAddr, time::Duration};
 
-use tokio::sync::{mpsc, oneshot, watch};
-
-pub use choice::{Choice, Dice, Share};
 pub use health::{Order, longest_timeout};
 pub use owner::{Asked, Owner};
+use proxy::Choice;
+use tokio::sync::{mpsc, oneshot, watch};
 pub use view::{BackendMetrics, BackendView, BalancedCounters};
 
 /// Backends that are checked: each costs a connection in every interval.

@@ -12,7 +12,9 @@ use std::{
 };
 
 use dataplane::backends::{Probe, Severed, Weights};
+use flow::orders;
 use policy::{Policy, RuleName};
+use proxy::{BACKEND_DOWN, Choice, Dice, Share, Shared};
 use tokio::{
     sync::{mpsc, oneshot, watch},
     task::JoinSet,
@@ -20,18 +22,12 @@ use tokio::{
 };
 
 use super::{
-    Choice, Established, Order, Settings, Share,
+    Established, Order, Settings,
     check::check,
-    choice::Dice,
     health::{Health, State},
     view::{BackendMetrics, BackendView},
 };
-use crate::{
-    edge::SharedEdge,
-    observed::SharedDataplane,
-    orders,
-    proxy::{BACKEND_DOWN, Shared},
-};
+use crate::{edge::SharedEdge, observed::SharedDataplane};
 
 /// A weight that grows is told at most so often: a step that nobody would notice is not worth a write
 /// into the kernel.

@@ -7,14 +7,10 @@ use policy::{
     SessionKey,
 };
 use serde_json::{Value, json};
+use tls::{Common, TlsRules};
 use tokio::runtime;
 
-use crate::{
-    cli::CheckArgs,
-    config::Config,
-    containers,
-    tls::{Common, TlsRules},
-};
+use crate::{cli::CheckArgs, config::Config, containers};
 
 /// Validates, and explains a match if asked to.
 ///

@@ -2,9 +2,8 @@
 
 use std::{path::Path, process::ExitCode};
 
+use proxy::keeper;
 use tokio::runtime;
-
-use crate::keeper;
 
 /// Removes what an agent left.
 ///

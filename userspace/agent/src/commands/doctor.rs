@@ -6,6 +6,10 @@ use dataplane::{
     Tried,
     doctor::{Finding, State},
 };
+use proxy::{
+    keeper::{self, Found},
+    paths,
+};
 use serde_json::json;
 use tokio::runtime;
 
@@ -13,8 +17,6 @@ use super::table;
 use crate::{
     config::{Config, DEFAULT_CONTROL},
     containers::{self, Failure, Runtime},
-    keeper::{self, Found},
-    paths,
 };
 
 /// Looks, prints, and fails when something that every flow needs is missing.

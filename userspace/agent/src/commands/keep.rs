@@ -10,5 +10,5 @@ use super::run::log_to_stderr;
 /// Nobody has started it who knows how.
 pub fn run(control: &Path) -> anyhow::Result<ExitCode> {
     log_to_stderr();
-    crate::keeper::run(control)
+    proxy::keeper::run(control)
 }

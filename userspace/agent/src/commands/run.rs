@@ -16,8 +16,17 @@ use dataplane::{
     Attached, Calls, DESCRIPTORS_PER_NAMESPACE, Dataplane, MAX_NAMESPACES, Options, Splices, Tried,
     host,
 };
+use flow::Flows;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use prometheus::Registry;
+use proxy::{
+    self, Admission, Entrances, STRAGGLERS, Shared,
+    keeper::{self, Keeper},
+    paths::{self, PathsAvailable, Splicing},
+};
+use steps::{Means, pipelines::PipelineMetrics};
+use telemetry::Metrics;
+use tls::TlsRules;
 use tokio::{
     net::TcpListener,
     runtime,
@@ -33,20 +42,13 @@ use crate::{
     containers::{ContainerMetrics, Watch},
     control::{Control, Heard, Told},
     edge::{self, EdgeControl, EdgeMetrics, SharedEdge},
-    flows::Flows,
     incoming,
-    keeper::{self, Keeper},
+    kernel_counters::KernelCounters,
     marks::{self, ControlSocket, Desk},
-    metrics::{KernelCounters, Metrics},
     namespaces::{self, NamespacesGauge},
     observed::ObservedCounters,
-    paths::{self, PathsAvailable, Splicing},
-    pipelines::PipelineMetrics,
-    proxy::{self, Admission, Entrances, STRAGGLERS, Shared},
     remembered::RememberedGauge,
-    reporters::Means,
     shortcuts::{self, ShortcutCounters},
-    tls::TlsRules,
 };
 
 /// Descriptors for everything that is not one of `max_flows`: listeners, maps, programs, logs,
@@ -110,7 +112,7 @@ async fn serve(file: &Path, mut config: Config) -> anyhow::Result<()> {
     let edge = SharedEdge::default();
     registry.register(Box::new(EdgeMetrics::new(edge.clone())?))?;
     let mut edge_control = EdgeControl::new(edge.clone(), &config);
-    let metrics = Metrics::register(&registry)?;
+    let metrics = Metrics::register(&registry, proxy::CLOSE_REASONS)?;
     let pipeline_metrics = PipelineMetrics::register(&registry)?;
     let means = Arc::new(Means::register(&registry, &metrics)?);
     config.pipelines.open(&means)?;
@@ -165,10 +167,12 @@ async fn serve(file: &Path, mut config: Config) -> anyhow::Result<()> {
         pipeline_metrics,
         means,
         prepared: Arc::default(),
-        backends,
-        dice: backends::Dice::default(),
+        backends: proxy::Backends::new(backends.choice(), {
+            let backends = backends.clone();
+            move |backend, why| backends.suspect(backend, why)
+        }),
     });
-    let backends = backends::Owner::new(
+    let owner = backends::Owner::new(
         (probe, severed),
         shared.clone(),
         (attached.clone(), edge.clone()),
@@ -190,6 +194,7 @@ async fn serve(file: &Path, mut config: Config) -> anyhow::Result<()> {
     let admin = Admin {
         registry,
         shared: shared.clone(),
+        backends: backends.clone(),
         dataplane: attached.clone(),
         outposts: outposts.clone(),
         ready: ready.clone(),
@@ -199,7 +204,7 @@ async fn serve(file: &Path, mut config: Config) -> anyhow::Result<()> {
     let (give, adopted) = mpsc::unbounded_channel();
     let rules = config.policy.rules.len();
     // Looks at the file before anybody is told that changes to it are seen.
-    let (desk, asked) = Desk::new(shared.clone(), attached.clone());
+    let (desk, asked) = Desk::new(shared.clone(), backends, attached.clone());
     let control = Control::new(
         file.to_owned(),
         config,
@@ -267,7 +272,7 @@ async fn serve(file: &Path, mut config: Config) -> anyhow::Result<()> {
         ended = shortcuts::tend(attached.clone(), available.clone()) => {
             Err(ended.err().unwrap_or_else(|| anyhow::anyhow!("tending the shortcut ended")))
         }
-        () = backends.run() => Err(anyhow::anyhow!("checking backends ended")),
+        () = owner.run() => Err(anyhow::anyhow!("checking backends ended")),
         ended = edge::tend(edge, choice) => {
             Err(ended.err().map_or_else(|| anyhow::anyhow!("looking after the edge ended"), Into::into))
         }

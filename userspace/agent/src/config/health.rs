@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use steps::duration;
 use toml::Spanned;
 
 use super::{
@@ -91,19 +92,6 @@ fn within(
             let what = format!("from {least}ms to {most}s: `500ms`, `2s`, `1m`");
             expected(key, text, &what)
         }
-    }
-}
-
-/// `500ms`, `2s`, `1m`.
-pub(crate) fn duration(text: &str) -> Option<Duration> {
-    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
-    let (number, unit) = text.split_at_checked(digits)?;
-    let number: u64 = number.parse().ok()?;
-    match unit {
-        "ms" => Some(Duration::from_millis(number)),
-        "s" => Some(Duration::from_secs(number)),
-        "m" => Some(Duration::from_secs(number.checked_mul(60)?)),
-        _ => None,
     }
 }
 

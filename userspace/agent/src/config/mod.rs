@@ -32,17 +32,14 @@ use std::{
 };
 
 use dataplane::{IncomingOptions, edge::Interface};
-use policy::{Policy, RuleName};
-
-use crate::{
-    backends::Settings, containers::Socket, paths::Splicing, pipelines::Pipelines,
-    triggers::Trigger,
-};
-
 pub use error::{ConfigError, Place};
-pub(crate) use health::duration;
+use policy::{Policy, RuleName};
+use proxy::paths::Splicing;
 pub use schema::schema;
 pub use selector::{SELECTOR_KEYS, marking_rule};
+use steps::pipelines::Pipelines;
+
+use crate::{backends::Settings, containers::Socket, triggers::Trigger};
 
 /// Where the admin interface listens unless the file says otherwise.
 pub const DEFAULT_ADMIN: &str = "127.0.0.1:9180";
@@ -98,7 +95,7 @@ pub struct Config {
     /// What they do to requests.
     pub pipelines: Pipelines,
     /// Which of them have TLS end in the agent. The files are read by who needs what is in them.
-    pub tls: Vec<(RuleName, crate::tls::Settings)>,
+    pub tls: Vec<(RuleName, ::tls::Settings)>,
     /// When rules that observe have their later connections enriched.
     pub triggers: Vec<(RuleName, Trigger)>,
     /// What is legal and probably not meant.

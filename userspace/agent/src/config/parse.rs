@@ -12,13 +12,9 @@ use policy::{
     Action, Fail, MAX_PROCESS_NAME_BYTES, MAX_RULES, NetnsPattern, Policy, ProcessPattern, Rule,
     RuleName, SessionConditions,
 };
+use proxy::paths::{Splicing, engine_name};
+use steps::pipelines::Pipelines;
 use toml::Spanned;
-
-use crate::{
-    marks,
-    paths::{Splicing, engine_name},
-    pipelines::Pipelines,
-};
 
 use super::{
     Config, DEFAULT_ADMIN, DEFAULT_CONTROL, DEFAULT_MAX_FLOWS, MAX_FLOWS, MAX_SOCKET_PATH_BYTES,
@@ -186,7 +182,7 @@ pub(super) fn rule(
             "a name other than `default`, which is taken",
         );
     }
-    if marks::is_marks(name) {
+    if telemetry::is_marks(name) {
         return expected(
             "rule.name",
             &raw.name,

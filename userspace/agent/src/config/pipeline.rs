@@ -3,17 +3,18 @@
 use std::{collections::HashMap, path::PathBuf, sync::Arc};
 
 use cql_edit::{Transform, transforms};
+use flow::About;
 use policy::{Action, RuleName};
 use serde::de::DeserializeOwned;
+use steps::{
+    JournalSettings, Reporter,
+    effect::{self, Effect},
+    pipelines::Steps,
+    protect, reporter,
+};
 use toml::{Spanned, Table};
 
 use super::{error::Flaw, raw::RawRule};
-use crate::{
-    effects::{self, Effect},
-    pipelines::{About, Steps},
-    protect,
-    reporters::{self, JournalSettings, Reporter},
-};
 
 /// More would be a mistake: every request passes all of them.
 pub(super) const MAX_STEPS: usize = 32;
@@ -278,9 +279,9 @@ enum Step {
 fn names() -> String {
     let all: [&[&str]; 4] = [
         transforms::NAMES,
-        effects::NAMES,
+        effect::NAMES,
         &[protect::NAME],
-        reporters::NAMES,
+        reporter::NAMES,
     ];
     all.concat().join(", ")
 }
@@ -296,8 +297,8 @@ fn step(raw: &Spanned<Table>, encrypts: bool) -> Result<Step, Flaw> {
     if is_one_of(transforms::NAMES) {
         let settings: transforms::Settings = settings(table).map_err(flaw)?;
         settings.build().map(Step::Edits).map_err(flaw)
-    } else if is_one_of(effects::NAMES) {
-        let mut settings: effects::Settings = settings(table).map_err(flaw)?;
+    } else if is_one_of(effect::NAMES) {
+        let mut settings: effect::Settings = settings(table).map_err(flaw)?;
         if encrypts {
             settings = settings.encrypting();
         }
@@ -308,8 +309,8 @@ fn step(raw: &Spanned<Table>, encrypts: bool) -> Result<Step, Flaw> {
         let settings: protect::Settings = settings(&table).map_err(flaw)?;
         let built = settings.build().map_err(flaw);
         built.map(|(step, source)| Step::Protects(step, source))
-    } else if is_one_of(reporters::NAMES) {
-        let settings: reporters::Settings = settings(table).map_err(flaw)?;
+    } else if is_one_of(reporter::NAMES) {
+        let settings: reporter::Settings = settings(table).map_err(flaw)?;
         settings.build().map(Step::Reports).map_err(flaw)
     } else {
         let names = names();

@@ -25,7 +25,7 @@ use super::{
 };
 use crate::containers::{MAX_RUNTIMES, Speaks};
 
-/// `500ms`, `2s`, `1m`: see [`super::duration`].
+/// `500ms`, `2s`, `1m`: see [`steps::duration`].
 const DURATION: &str = "^[0-9]+(ms|s|m)$";
 
 /// A policy file of underpass: the agent's own settings, and ordered rules that say what happens to connections.
@@ -228,7 +228,7 @@ pub(super) struct RawRule {
     #[schemars(with = "Option<super::tls::RawTls>")]
     pub tls: Option<Spanned<toml::Value>>,
     /// TLS towards the databases (`docs/tls.md`). Needs `action = "enrich"`.
-    #[schemars(with = "Option<crate::tls::RawDialling>")]
+    #[schemars(with = "Option<tls::RawDialling>")]
     pub upstream_tls: Option<Spanned<toml::Table>>,
     /// Databases behind the addresses in `to`, which then are virtual addresses, `IP:PORT` each.
     #[serde(default)]

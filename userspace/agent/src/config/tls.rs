@@ -1,12 +1,12 @@
 //! `tls` and `upstream_tls`: which files, which names. What is in the files is looked at later
-//! ([`crate::tls::TlsRules::load`]): not everybody who reads the policy may read keys.
+//! ([`tls::TlsRules::load`]): not everybody who reads the policy may read keys.
 
 use policy::{Action, Fail, RuleName};
 use serde::{Deserialize, de::DeserializeOwned};
+use tls::{Accepting, Dialling, RawDialling, Settings, file};
 use toml::{Spanned, Table, Value};
 
 use super::{error::Flaw, raw::RawRule};
-use crate::tls::{Accepting, Dialling, RawDialling, Settings, file};
 
 const TLS: &str = "rule.tls";
 const UPSTREAM: &str = "rule.upstream_tls";

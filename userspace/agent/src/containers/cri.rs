@@ -6,9 +6,9 @@ use std::{collections::HashMap, path::Path};
 use hyper::StatusCode;
 use prost::Message;
 use serde::Deserialize;
+use steps::grpc;
 
 use super::{Failure, http::Connection, runtime::Running};
-use crate::grpc;
 
 /// What kubelets allow for (`maxMsgSize`).
 const MAX_MESSAGE_BYTES: usize = 16 * 1024 * 1024;

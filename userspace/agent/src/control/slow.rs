@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use flow::orders::Order;
 use policy::{Action, RuleName};
 use tokio::time::Instant;
 
 use super::Control;
-use crate::{observed, orders::Order, triggers::Changes};
+use crate::{observed, triggers::Changes};
 
 impl Control {
     pub(super) async fn look_at_triggers(&mut self) {

@@ -8,8 +8,14 @@ use std::{
 };
 
 use dataplane::{ClientAddr, OrigDst, Process, Untouched, host};
+use flow::{
+    Flow, Holds, Known,
+    orders::{Answer, Order},
+};
 use policy::{Action, Policy};
+use proxy::Shared;
 use serde::Serialize;
+use telemetry::MARKED_RESULTS;
 use tokio::{
     sync::oneshot,
     time::{self, Instant},
@@ -17,14 +23,10 @@ use tokio::{
 
 use super::{
     Mark,
-    selector::{FlowNumber, Holds, Known, Target},
+    selector::{FlowNumber, Target},
 };
 use crate::{
-    flows::Flow,
-    metrics::MARKED_RESULTS,
     observed::{self, SharedDataplane},
-    orders::{Answer, Order},
-    proxy::Shared,
     shortcuts,
 };
 

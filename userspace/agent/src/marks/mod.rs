@@ -22,12 +22,11 @@ use std::{
 };
 
 use policy::{Action, Policy, RuleName};
+pub use selector::{FlowNumber, Target};
 use serde::Serialize;
-use tokio::time::Instant;
-
-pub use selector::{FlowNumber, Holds, Known, Selector, Target};
 pub use server::{Asked, Desk, Set, serve};
 pub use socket::{ControlError, ControlSocket};
+use tokio::time::Instant;
 
 /// Marks at the same time. Each is a rule that every `connect()` is held against, and a line that
 /// somebody has to remember.
@@ -59,22 +58,6 @@ pub fn lasting(text: &str) -> Result<Duration, String> {
         return Err(wrong());
     }
     Ok(lasting)
-}
-
-/// Whether a rule of this name is a mark's: the file may not have such names.
-pub fn is_marks(rule: &str) -> bool {
-    let number = rule.strip_prefix("mark-").unwrap_or_default();
-    !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit())
-}
-
-/// The rule under which a flow's statements and sessions count: numbers of marks pile up, so those
-/// that marks have decided count together.
-pub fn series_of(rule: RuleName) -> RuleName {
-    if is_marks(rule.as_str()) {
-        RuleName::new("mark")
-    } else {
-        rule
-    }
 }
 
 /// What an operator asks for.

@@ -1,14 +1,11 @@
 //! Which flows a mark means.
 
-use std::{fmt, path::PathBuf};
+use std::fmt;
 
-use dataplane::{OrigDst, Process};
-use policy::{Action, Candidate, Rule, RuleName, Session};
+use flow::{FlowId, Selector};
+use policy::{Action, Rule, RuleName};
 
-use crate::{
-    config::{SELECTOR_KEYS, marking_rule},
-    flows::FlowId,
-};
+use crate::config::{SELECTOR_KEYS, marking_rule};
 
 /// What stands for every flow and every later connection, so that nobody means it by mistake.
 const ALL: &str = "all";
@@ -56,42 +53,6 @@ pub enum Target {
     Selector(Box<Selector>),
 }
 
-/// See [`Target`].
-#[derive(Clone, Debug)]
-pub struct Selector {
-    text: String,
-    /// The rule that a running flow has met.
-    met: Option<RuleName>,
-    rule: Rule,
-}
-
-/// What is known of a running flow.
-pub struct Known<'a> {
-    /// Where it was dialled to.
-    pub to: OrigDst,
-    /// Who opened it.
-    pub process: &'a Process,
-    /// The rule that it has met.
-    pub rule: &'a RuleName,
-    /// What is known of its session, if anybody looked.
-    pub session: Option<&'a Session>,
-    /// Its session is still being learned.
-    pub undecided: bool,
-}
-
-/// Whether a selector holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Holds {
-    /// It does.
-    Yes,
-    /// It does not.
-    No,
-    /// The session will tell.
-    Later,
-    /// Nobody will ever know: the session was not looked at.
-    Unknown,
-}
-
 impl Target {
     /// `17`, `all`, or `key=value,key=value`.
     ///
@@ -101,14 +62,14 @@ impl Target {
         if let Some(number) = FlowNumber::parse(text) {
             return Ok(Self::Flow(number));
         }
-        Ok(Self::Selector(Box::new(Selector::parse(text, action)?)))
+        Ok(Self::Selector(Box::new(selector(text, action)?)))
     }
 
     /// The rule that later connections meet.
     pub fn rule(&self) -> Option<&Rule> {
         match self {
-            Self::Selector(selector) if selector.met.is_none() => Some(&selector.rule),
-            _ => None,
+            Self::Selector(selector) => selector.later(),
+            Self::Flow(_) => None,
         }
     }
 
@@ -135,7 +96,7 @@ impl Target {
     pub(super) fn named(self, name: &RuleName) -> Self {
         match self {
             Self::Selector(mut selector) => {
-                selector.rule.name = name.clone();
+                selector.rename(name);
                 Self::Selector(selector)
             }
             flow @ Self::Flow(_) => flow,
@@ -147,72 +108,40 @@ impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Flow(number) => number.fmt(f),
-            Self::Selector(selector) => f.write_str(&selector.text),
+            Self::Selector(selector) => f.write_str(selector.text()),
         }
     }
 }
 
-impl Selector {
-    fn parse(text: &str, action: Action) -> Result<Self, String> {
-        let form = || {
-            format!(
-                "expected a flow's number, `{ALL}`, or `key=value,...` of {}, {RULE}; found {text:?}",
-                SELECTOR_KEYS.join(", ")
-            )
-        };
-        if text.contains(char::is_control) {
-            return Err(form());
-        }
-        let mut conditions: Vec<(&str, &str)> = Vec::new();
-        if text != ALL {
-            for condition in text.split(',') {
-                let (key, value) = condition.split_once('=').ok_or_else(form)?;
-                if conditions.iter().any(|(other, _)| *other == key) {
-                    return Err(format!("{key}: expected once; found it twice in {text:?}"));
-                }
-                conditions.push((key, value));
+fn selector(text: &str, action: Action) -> Result<Selector, String> {
+    let form = || {
+        format!(
+            "expected a flow's number, `{ALL}`, or `key=value,...` of {}, {RULE}; found {text:?}",
+            SELECTOR_KEYS.join(", ")
+        )
+    };
+    if text.contains(char::is_control) {
+        return Err(form());
+    }
+    let mut conditions: Vec<(&str, &str)> = Vec::new();
+    if text != ALL {
+        for condition in text.split(',') {
+            let (key, value) = condition.split_once('=').ok_or_else(form)?;
+            if conditions.iter().any(|(other, _)| *other == key) {
+                return Err(format!("{key}: expected once; found it twice in {text:?}"));
             }
-        }
-        let met = conditions.iter().find(|(key, _)| *key == RULE);
-        let met = met.map(|(_, name)| RuleName::new(name));
-        if met.as_ref().is_some_and(|met| met.as_str().is_empty()) {
-            return Err(format!("{RULE}: expected a rule's name; found none"));
-        }
-        conditions.retain(|(key, _)| *key != RULE);
-        Ok(Self {
-            text: text.to_owned(),
-            met,
-            rule: marking_rule(&conditions, action)?,
-        })
-    }
-
-    /// Whether a running flow is meant. `cgroup` looks its cgroup up.
-    pub fn holds(&self, flow: &Known<'_>, cgroup: impl FnOnce() -> Option<PathBuf>) -> Holds {
-        if self.met.as_ref().is_some_and(|met| met != flow.rule) {
-            return Holds::No;
-        }
-        let names_cgroups = !self.rule.cgroups.is_empty();
-        let cgroup = names_cgroups.then(cgroup).flatten();
-        let candidate = Candidate {
-            from: None,
-            to: flow.to.socket_addr(),
-            uid: flow.process.uid,
-            process: flow.process.name.clone(),
-            // Of a process that is gone: in none that can be named.
-            cgroup: cgroup.unwrap_or_default(),
-            // Which cannot be named.
-            netns: None,
-        };
-        if self.rule.miss(&candidate).is_some() {
-            return Holds::No;
-        }
-        let unknown = Session::default();
-        match self.rule.session.hold(flow.session.unwrap_or(&unknown)) {
-            Some(true) => Holds::Yes,
-            Some(false) => Holds::No,
-            // What will be learned is held against rules, and those cannot name a rule.
-            None if flow.undecided && self.met.is_none() => Holds::Later,
-            None => Holds::Unknown,
+            conditions.push((key, value));
         }
     }
+    let met = conditions.iter().find(|(key, _)| *key == RULE);
+    let met = met.map(|(_, name)| RuleName::new(name));
+    if met.as_ref().is_some_and(|met| met.as_str().is_empty()) {
+        return Err(format!("{RULE}: expected a rule's name; found none"));
+    }
+    conditions.retain(|(key, _)| *key != RULE);
+    Ok(Selector::new(
+        text.to_owned(),
+        met,
+        marking_rule(&conditions, action)?,
+    ))
 }

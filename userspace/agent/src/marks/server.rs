@@ -11,6 +11,7 @@ use axum::{
     routing::{delete, get, post},
 };
 use policy::{Action, Policy};
+use proxy::Shared;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tokio::sync::{Mutex, mpsc, oneshot};
@@ -21,7 +22,10 @@ use super::{
     lasting,
     socket::ControlSocket,
 };
-use crate::{backends::Order, observed::SharedDataplane, proxy::Shared};
+use crate::{
+    backends::{Backends, Order},
+    observed::SharedDataplane,
+};
 
 /// A selector has a few keys of at most 256 bytes, and a path.
 const BODY_BYTES: usize = 16 * 1024;
@@ -51,6 +55,7 @@ pub struct Set {
 #[derive(Clone)]
 pub struct Desk {
     shared: Arc<Shared>,
+    backends: Backends,
     dataplane: SharedDataplane,
     owner: mpsc::Sender<Asked>,
     /// One mark after the other: a flow's mailbox holds one letter.
@@ -76,10 +81,15 @@ fn stopping<E>(_: E) -> Refused {
 
 impl Desk {
     /// With the other end for whoever owns the policy.
-    pub fn new(shared: Arc<Shared>, dataplane: SharedDataplane) -> (Self, mpsc::Receiver<Asked>) {
+    pub fn new(
+        shared: Arc<Shared>,
+        backends: Backends,
+        dataplane: SharedDataplane,
+    ) -> (Self, mpsc::Receiver<Asked>) {
         let (owner, asked) = mpsc::channel(QUEUE);
         let desk = Self {
             shared,
+            backends,
             dataplane,
             owner,
             setting: Arc::default(),
@@ -211,7 +221,7 @@ async fn order(State(desk): State<Desk>, body: String) -> Result<Response, Refus
             )));
         }
     };
-    let ordered = desk.shared.backends.order(backend, wanted).await;
+    let ordered = desk.backends.order(backend, wanted).await;
     match ordered.ok_or(()).map_err(stopping)? {
         Some(view) => Ok(as_json(&view)),
         None => Err(Refused(

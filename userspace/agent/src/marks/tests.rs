@@ -1,7 +1,9 @@
 //! What is accepted as a mark, what it means, and where it stands among the rules.
 
 use dataplane::{OrigDst, Process};
+use flow::{Holds, Known};
 use policy::{Candidate, Fact, Fail, Session};
+use telemetry::is_marks;
 
 use super::*;
 

@@ -1,0 +1,10 @@
+//! A pipeline as operators are shown it.
+
+/// The description of a pipeline for operators.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct About {
+    /// The reason why a flow is in the pipeline, where not all of the rule's flows are.
+    pub because: Option<&'static str>,
+    /// The steps' names, in the file's order.
+    pub names: String,
+}

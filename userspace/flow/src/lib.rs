@@ -1,0 +1,25 @@
+//! Flows: the connections that the agent carries, what is known of each, and the commands that reach its task.
+//!
+//! - `flow`: one flow; `flows`: all of them.
+//! - `standing`: the decision on a flow, and why its bytes travel as they do; `about`: its pipeline.
+//! - `view`: a flow as `/flows` gives it.
+//! - `orders`: a command to a flow's task, and the answer.
+//! - `selector`: conditions that pick running flows.
+//!
+//! **Boundary**: nothing here moves a byte. `proxy` does, and tells the flow.
+
+#![forbid(unsafe_code)]
+
+mod about;
+mod flow;
+mod flows;
+pub mod orders;
+mod selector;
+mod standing;
+mod view;
+
+pub use about::About;
+pub use flow::{Decided, Flow, FlowId, Newcomer, Past, Path};
+pub use flows::Flows;
+pub use selector::{Holds, Known, Selector};
+pub use view::FlowView;

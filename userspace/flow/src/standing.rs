@@ -1,0 +1,104 @@
+//! The state of a flow: the decision about it, and the reasons why it is on its path.
+
+use std::{borrow::Cow, sync::Arc};
+
+use dataplane::Near;
+use policy::{Action, RuleName, Session, SessionKey};
+use tls::Seen;
+
+use super::Path;
+use crate::About;
+
+/// The decision about a flow, and the reasons for its path.
+#[derive(Clone, Debug)]
+pub(super) struct Standing {
+    /// The rule that decided; until then the rule that marked the flow.
+    pub(super) rule: RuleName,
+    /// The decided action. None while it depends on session facts that are not known yet.
+    pub(super) action: Option<Action>,
+    /// The session facts. Only where a session rule may match.
+    pub(super) session: Option<Box<Session>>,
+    /// The session facts that have to be known to decide the flow.
+    pub(super) waits_for: Vec<SessionKey>,
+    /// The reason why the flow is not decoded, though its rule says so.
+    pub(super) undecodable: Option<&'static str>,
+    /// The reason why the flow is relayed and not spliced.
+    pub(super) relayed: Option<Cow<'static, str>>,
+    /// The reason why the flow is not spliced by its sender's engine; empty where it is.
+    pub(super) not_by_sender: &'static str,
+    /// The TLS that is seen on the flow, where TLS ends in the agent.
+    pub(super) tls: Option<Box<Seen>>,
+    /// The pipeline that the flow passes.
+    pub(super) pipeline: Option<Arc<About>>,
+    /// Whether the flow's rule has a sample, and the flow is not in it.
+    pub(super) is_left: bool,
+}
+
+impl Standing {
+    /// The state of a flow that is decoded unless its session says otherwise.
+    pub(super) fn of(rule: RuleName) -> Self {
+        Self {
+            rule,
+            action: Some(Action::Enrich),
+            session: None,
+            waits_for: Vec::new(),
+            undecodable: None,
+            relayed: None,
+            not_by_sender: "",
+            tls: None,
+            pipeline: None,
+            is_left: false,
+        }
+    }
+
+    /// Explains why the flow is on its path, and not on a faster one.
+    pub(super) fn why(&self, path: Path, near: Near) -> String {
+        let when = match near {
+            Near::Client => "connect()",
+            Near::Database => "its SYN",
+        };
+        match (path, self.action) {
+            (Path::Splice, _) => {
+                let left = self.left();
+                let engine = match self.not_by_sender {
+                    "" => "by engine sender".into(),
+                    why => format!("by engine egress: {why}"),
+                };
+                format!("{left}decided in the agent; what is faster is decided at {when}; {engine}")
+            }
+            (Path::Relay, _) => {
+                let undecodable = self
+                    .undecodable
+                    .map(|why| format!("not decodable: {why}; "));
+                let relayed = self.relayed.as_deref().unwrap_or(UNDER_WAY);
+                let left = self.left();
+                format!("{left}{}{relayed}", undecodable.unwrap_or_default())
+            }
+            (Path::Enrich, None) if self.waits_for.is_empty() => "waits for: its handshake".into(),
+            (Path::Enrich, None) => {
+                let keys: Vec<&str> = self.waits_for.iter().map(|key| key.key()).collect();
+                format!("waits for: {}", keys.join(", "))
+            }
+            (Path::Enrich, Some(action)) => {
+                let tls = self.tls.as_deref().map(|tls| format!("; {tls}"));
+                let tls = tls.unwrap_or_default();
+                let through = self.pipeline.as_deref().map(|About { because, names }| {
+                    let because = because.map(|because| format!(", {because}"));
+                    format!("{}; through {names}", because.unwrap_or_default())
+                });
+                let through = through.unwrap_or_default();
+                format!("rule {} says {}{through}{tls}", self.rule, action.as_str())
+            }
+        }
+    }
+
+    fn left(&self) -> String {
+        match self.is_left {
+            true => format!("not of the sample of rule {}; ", self.rule),
+            false => String::new(),
+        }
+    }
+}
+
+/// The explanation for a flow that could be spliced.
+const UNDER_WAY: &str = "bytes are under way in the agent";

@@ -1,0 +1,179 @@
+//! Who gets new connections.
+
+use std::{
+    collections::hash_map::RandomState,
+    hash::{BuildHasher, Hasher},
+    net::SocketAddr,
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+};
+
+use dataplane::{
+    backends::{Lots, Weight, Weights},
+    edge::maglev::Table,
+};
+use policy::{Rule, RuleName};
+use tokio::sync::watch;
+
+/// The proxy's view of backends: which of them get new connections, and whom to tell that one did not answer.
+pub struct Backends {
+    choice: watch::Receiver<Choice>,
+    dice: Dice,
+    suspect: Box<dyn Fn(SocketAddr, String) + Send + Sync>,
+}
+
+impl Backends {
+    /// `suspect` is called with a backend that did not answer, and why. It must not wait.
+    pub fn new(
+        choice: watch::Receiver<Choice>,
+        suspect: impl Fn(SocketAddr, String) + Send + Sync + 'static,
+    ) -> Self {
+        Self {
+            choice,
+            dice: Dice::default(),
+            suspect: Box::new(suspect),
+        }
+    }
+
+    pub(crate) fn choice(&self) -> &watch::Receiver<Choice> {
+        &self.choice
+    }
+
+    pub(crate) fn dice(&self) -> &Dice {
+        &self.dice
+    }
+
+    pub(crate) fn suspect(&self, backend: SocketAddr, why: String) {
+        (self.suspect)(backend, why);
+    }
+}
+
+/// What stands behind the virtual addresses of one rule.
+#[derive(Clone, Debug)]
+pub struct Share {
+    /// The rule.
+    pub rule: RuleName,
+    /// Its backends, in its order; those with weight 0 get no new connections.
+    pub backends: Vec<(SocketAddr, Weight)>,
+    /// The edge's, made when it is first asked: only gateways need it.
+    table: Arc<OnceLock<Option<Table>>>,
+}
+
+impl Share {
+    /// Of these.
+    pub fn new(rule: RuleName, backends: Vec<(SocketAddr, Weight)>) -> Self {
+        Self {
+            rule,
+            backends,
+            table: Arc::default(),
+        }
+    }
+
+    fn is_of(&self, rule: &Rule) -> bool {
+        let backends = self.backends.iter().map(|(at, _)| at);
+        self.rule == rule.name && backends.eq(&rule.backends)
+    }
+
+    fn at(&self, client: SocketAddr, virtual_address: SocketAddr) -> Option<SocketAddr> {
+        let table = self.table.get_or_init(|| Table::new(&self.backends));
+        let number = table.as_ref()?.choose(client, virtual_address);
+        self.backends.get(number).map(|(at, _)| *at)
+    }
+}
+
+/// A table follows from the rest.
+impl PartialEq for Share {
+    fn eq(&self, other: &Self) -> bool {
+        (&self.rule, &self.backends) == (&other.rule, &other.backends)
+    }
+}
+
+impl Eq for Share {}
+
+/// All of it at one moment.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Choice {
+    /// By backend, whatever rules name it.
+    pub weights: Arc<Weights>,
+    /// By rule, in the order of the policy.
+    pub shares: Arc<Vec<Share>>,
+}
+
+impl Choice {
+    /// The backend to which the edge would forward this connection; None when none takes new ones.
+    pub fn as_the_edge(
+        &self,
+        rule: &Rule,
+        (client, virtual_address): (SocketAddr, SocketAddr),
+        dice: &Dice,
+    ) -> Option<SocketAddr> {
+        let mut shares = self.shares.iter();
+        match shares.find(|share| share.is_of(rule)) {
+            Some(share) => share.at(client, virtual_address),
+            // It is another policy's, for a moment.
+            None => self.draw(&rule.backends, dice),
+        }
+    }
+
+    /// One of these by its weight; None when none of them takes new connections.
+    pub fn draw(&self, backends: &[SocketAddr], dice: &Dice) -> Option<SocketAddr> {
+        let drawn = Lots::of(backends, &self.weights).draw(dice.number())?;
+        backends.get(drawn).copied()
+    }
+}
+
+/// Numbers that nobody can foretell who does not try hard.
+pub struct Dice(AtomicU64);
+
+impl Default for Dice {
+    fn default() -> Self {
+        Self(AtomicU64::new(RandomState::new().build_hasher().finish()))
+    }
+}
+
+/// SplitMix64's step.
+const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
+
+impl Dice {
+    /// From 0 to `u32::MAX`.
+    pub fn number(&self) -> u32 {
+        let mut z = self.0.fetch_add(STEP, Relaxed);
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((z ^ (z >> 31)) >> 32) as u32
+    }
+
+    /// From 0 to 1.
+    pub fn share(&self) -> f64 {
+        f64::from(self.number()) / f64::from(u32::MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn backends_are_drawn_by_their_weight() {
+        let backends: Vec<SocketAddr> = (1..=3)
+            .map(|n| SocketAddr::from(([10, 1, 0, n], 9042)))
+            .collect();
+        let weights = backends.iter().copied().zip([100, 0, 50]).collect();
+        let choice = Choice {
+            weights: Arc::new(weights),
+            ..Choice::default()
+        };
+        let (dice, mut drawn) = (Dice::default(), [0_u32; 3]);
+        for _ in 0..30_000 {
+            let at = choice.draw(&backends, &dice).unwrap();
+            drawn[backends.iter().position(|b| *b == at).unwrap()] += 1;
+        }
+        assert_eq!(drawn[1], 0);
+        // Ten standard deviations.
+        assert!(drawn[0].abs_diff(20_000) < 820, "{drawn:?}");
+        assert_eq!(choice.draw(&backends[1..2], &dice), None);
+        assert_eq!(choice.draw(&[], &dice), None);
+    }
+}

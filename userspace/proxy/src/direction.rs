@@ -1,0 +1,304 @@
+//! One direction of a flow: bytes are read from one side, decoded, and written to the other.
+
+use std::{
+    cell::RefCell,
+    future::Future,
+    io::{self, ErrorKind},
+    pin::Pin,
+    sync::{Arc, atomic::Ordering::Relaxed},
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+
+use dataplane::Splice;
+use flow::Flow;
+use prometheus::IntCounter;
+use tokio::time::{self, Sleep};
+
+use super::{
+    chunk::{Chunk, Turn, Way},
+    close::{
+        CLIENT_ERROR, CLIENT_RESET, CLIENT_TLS, CLIENT_TRUNCATED, DATABASE_ERROR, DATABASE_RESET,
+        DATABASE_TLS, DATABASE_TRUNCATED,
+    },
+    leg::Leg,
+    reader::Reader,
+};
+
+/// The pause before a read is repeated when an end came before bytes that the kernel still has for
+/// the agent.
+const LOOK_AGAIN: Duration = Duration::from_millis(1);
+/// The number of such repeats after which the bytes count as lost. The kernel's worker brings them
+/// within milliseconds.
+const MAX_LOOKS: u32 = 5_000;
+
+/// The type `handshake` of a TLS record (RFC 8446 §5.1).
+pub(super) const TLS_HANDSHAKE: u8 = 0x16;
+
+/// The most bytes that are read at once, so that large frames take few system calls. One direction
+/// of a flow can hold back at most this much, too.
+pub(super) const CHUNK_BYTES: usize = 64 * 1024;
+
+thread_local! {
+    /// One buffer for all flows of a worker, so that idle flows cost no buffer.
+    static CHUNK: RefCell<Box<[u8]>> = RefCell::new(vec![0; CHUNK_BYTES].into());
+}
+
+/// A direction's state. **Invariant**: `held_back` is empty or nothing is read.
+pub(super) struct Direction {
+    pub way: Way,
+    pub held_back: Vec<u8>,
+    written: usize,
+    /// Set when the kernel may carry this direction.
+    pub enrolled: Option<Arc<Splice>>,
+    /// The bytes that the agent had read before `enrolled` was set.
+    read_before: u64,
+    /// Nothing is read before this timer ends: an end is looked at again, or the client is slowed
+    /// down.
+    again: Option<Pin<Box<Sleep>>>,
+    looks: u32,
+    /// Whether the first byte that came was that of a TLS handshake record.
+    pub is_tls: bool,
+    /// Bytes that the agent itself has read since the flow began.
+    pub read_bytes: u64,
+    pub written_bytes: u64,
+    pub state: State,
+    /// The flow's own byte count; `total` is the agent's.
+    pub flow: Arc<Flow>,
+    total: IntCounter,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    Open,
+    /// The source has ended; the target is told once everything is written.
+    Ending,
+    Ended,
+    /// Framing is lost, or the flow is denied. The flow ends once the good bytes are written.
+    Losing(&'static str),
+}
+
+/// The error that stops a flow.
+pub(super) enum Stop {
+    /// The error came from reading.
+    From(io::Error),
+    To(io::Error),
+}
+
+/// The close reasons of a side: (reset, no good TLS, any other error).
+type Side = (&'static str, &'static str, &'static str);
+const CLIENT_SIDE: Side = (CLIENT_RESET, CLIENT_TLS, CLIENT_ERROR);
+const DATABASE_SIDE: Side = (DATABASE_RESET, DATABASE_TLS, DATABASE_ERROR);
+
+impl Stop {
+    /// Names the close reason of a flow whose bytes travelled this way.
+    pub(super) fn reason(self, way: Way) -> &'static str {
+        let (from, to) = match way {
+            Way::ToDatabase => (CLIENT_SIDE, DATABASE_SIDE),
+            Way::ToClient => (DATABASE_SIDE, CLIENT_SIDE),
+        };
+        match self {
+            Stop::From(error) => reason_of(&error, from),
+            Stop::To(error) => reason_of(&error, to),
+        }
+    }
+}
+
+fn reason_of(error: &io::Error, (reset, tls, other): Side) -> &'static str {
+    match error.kind() {
+        ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => reset,
+        ErrorKind::InvalidData => tls,
+        _ => other,
+    }
+}
+
+impl Direction {
+    pub(super) fn new(way: Way, flow: &Arc<Flow>, total: &IntCounter) -> Self {
+        Self {
+            way,
+            held_back: Vec::new(),
+            written: 0,
+            enrolled: None,
+            read_before: 0,
+            again: None,
+            looks: 0,
+            is_tls: false,
+            read_bytes: 0,
+            written_bytes: 0,
+            state: State::Open,
+            flow: flow.clone(),
+            total: total.clone(),
+        }
+    }
+
+    /// Notes that the kernel may carry this direction from now on.
+    pub(super) fn is_enrolled(&mut self, splice: Arc<Splice>) {
+        self.read_before = self.read_bytes;
+        self.enrolled = Some(splice);
+    }
+
+    /// Counts bytes that were read, as the kernel counts them ([`dataplane::Position`]).
+    pub(super) fn read(&self) -> u64 {
+        self.read_bytes - self.read_before
+    }
+
+    /// Whether both sides may still speak, and everything that was read is written on.
+    pub(super) fn rests(&self) -> bool {
+        self.state == State::Open && self.held_back.is_empty()
+    }
+
+    /// Moves all bytes that can be moved. Ready when the direction has ended.
+    pub(super) fn poll(
+        &mut self,
+        cx: &mut Context<'_>,
+        from: &mut Leg<'_>,
+        to: &mut Leg<'_>,
+        reader: &mut Reader,
+    ) -> Poll<Result<(), Stop>> {
+        loop {
+            ready!(self.poll_flush(cx, to))?;
+            if let Some(again) = &mut self.again {
+                ready!(again.as_mut().poll(cx));
+                self.again = None;
+            }
+            match self.state {
+                State::Open => match reader.turn(self.way) {
+                    Turn::Read => ready!(self.poll_chunk(cx, from, to, reader))?,
+                    Turn::Pass(chunk) => self.pass(chunk, &[], to)?,
+                    Turn::Rest(pause) => self.again = Some(Box::pin(time::sleep(pause))),
+                    Turn::Wait => return Poll::Pending,
+                },
+                State::Ending => {
+                    ready!(to.poll_end(cx));
+                    self.state = State::Ended;
+                }
+                State::Ended | State::Losing(_) => return Poll::Ready(Ok(())),
+            }
+        }
+    }
+
+    /// Writes the bytes that were held back.
+    pub(super) fn poll_flush(
+        &mut self,
+        cx: &mut Context<'_>,
+        to: &mut Leg<'_>,
+    ) -> Poll<Result<(), Stop>> {
+        if self.held_back.is_empty() {
+            return to.poll_flush(cx).map_err(Stop::To);
+        }
+        while let Some(rest) = self.held_back.get(self.written..).filter(|r| !r.is_empty()) {
+            ready!(to.poll_write_ready(cx)).map_err(Stop::To)?;
+            match to.try_write(rest) {
+                Ok(n) => {
+                    self.written += n;
+                    self.count(n);
+                }
+                Err(e) if e.kind() == ErrorKind::WouldBlock => {}
+                Err(e) => return Poll::Ready(Err(Stop::To(e))),
+            }
+        }
+        // The memory of a burst is not kept for the rest of the flow's life.
+        self.held_back = Vec::new();
+        self.written = 0;
+        to.poll_flush(cx).map_err(Stop::To)
+    }
+
+    /// Reads one chunk, has it decoded, and writes it on.
+    fn poll_chunk(
+        &mut self,
+        cx: &mut Context<'_>,
+        from: &mut Leg<'_>,
+        to: &mut Leg<'_>,
+        reader: &mut Reader,
+    ) -> Poll<Result<(), Stop>> {
+        CHUNK.with_borrow_mut(|buffer| {
+            let n = match ready!(from.poll_read(cx, buffer)) {
+                Ok(n) => n,
+                Err(e) if e.kind() == ErrorKind::WouldBlock => return Poll::Ready(Ok(())),
+                Err(e) if e.kind() == ErrorKind::UnexpectedEof => {
+                    self.state = State::Losing(match self.way {
+                        Way::ToDatabase => CLIENT_TRUNCATED,
+                        Way::ToClient => DATABASE_TRUNCATED,
+                    });
+                    return Poll::Ready(Ok(()));
+                }
+                Err(e) => return Poll::Ready(Err(Stop::From(e))),
+            };
+            let bytes = buffer.get(..n).unwrap_or_default();
+            let before = self.read();
+            self.is_tls |= self.read_bytes == 0 && bytes.first() == Some(&TLS_HANDSHAKE);
+            self.read_bytes += n as u64;
+            if bytes.is_empty() && self.is_behind() {
+                self.looks += 1;
+                if self.looks > MAX_LOOKS {
+                    let lost = io::Error::other("the kernel lost what it had for the agent");
+                    return Poll::Ready(Err(Stop::From(lost)));
+                }
+                self.again = Some(Box::pin(time::sleep(LOOK_AGAIN)));
+                return Poll::Ready(Ok(()));
+            }
+            if bytes.is_empty() {
+                let rest = reader.end(self.way);
+                self.state = State::Ending;
+                return Poll::Ready(self.forward(&rest, to));
+            }
+            let chunk = reader.chunk(self.way, before, bytes);
+            Poll::Ready(self.pass(chunk, bytes, to))
+        })
+    }
+
+    fn pass(&mut self, chunk: Chunk, bytes: &[u8], to: &mut Leg<'_>) -> Result<(), Stop> {
+        match chunk {
+            Chunk::Forward => self.forward(bytes, to),
+            Chunk::Close { keep, reason } => {
+                self.state = State::Losing(reason);
+                self.forward(bytes.get(..keep).unwrap_or(bytes), to)
+            }
+            Chunk::Instead { bytes, close } => {
+                if let Some(reason) = close {
+                    self.state = State::Losing(reason);
+                }
+                self.forward(&bytes, to)
+            }
+        }
+    }
+
+    /// Whether the kernel has bytes for the agent that the agent has not read. Where the kernel had
+    /// no memory for them at once, its worker brings them, and the end may come before them.
+    fn is_behind(&self) -> bool {
+        let Some(splice) = &self.enrolled else {
+            return false;
+        };
+        let passed = splice.moved().map(|moved| moved.passed);
+        passed.is_ok_and(|passed| passed > self.read())
+    }
+
+    fn forward(&mut self, bytes: &[u8], to: &mut Leg<'_>) -> Result<(), Stop> {
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        let written = match to.try_write(bytes) {
+            Ok(n) => n,
+            Err(e) if e.kind() == ErrorKind::WouldBlock => 0,
+            Err(e) => return Err(Stop::To(e)),
+        };
+        self.count(written);
+        if let Some(rest) = bytes.get(written..).filter(|r| !r.is_empty()) {
+            self.held_back.extend_from_slice(rest);
+        }
+        Ok(())
+    }
+
+    fn count(&mut self, bytes: usize) {
+        self.written_bytes += bytes as u64;
+        self.add(bytes as u64);
+    }
+
+    pub(super) fn add(&self, bytes: u64) {
+        match self.way {
+            Way::ToDatabase => self.flow.to_database.fetch_add(bytes, Relaxed),
+            Way::ToClient => self.flow.to_client.fetch_add(bytes, Relaxed),
+        };
+        self.total.inc_by(bytes);
+    }
+}

@@ -1,0 +1,374 @@
+//! The editor of one flow: applies the pipeline of the flow's rule to the bytes that pass.
+
+use std::{
+    sync::{Arc, LazyLock},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+};
+
+use cql::StreamId;
+use cql_edit::{Caller, Editor, Pipeline, Room, Unreadable};
+use flow::Flow;
+use steps::{Refusal, pipelines::Counting};
+
+use super::{
+    Shared,
+    chunk::Way,
+    close::{DENIED, FRAMING},
+    parked::Inbox,
+};
+
+/// The zero of the clock that all flows of a rule share.
+static START: LazyLock<Instant> = LazyLock::new(Instant::now);
+
+/// The most bytes of frames that are not small that all flows together may hold back: eight of the
+/// largest frames that are held back at all.
+const MAX_HELD_BYTES: usize = 256 << 20;
+
+static ROOM: LazyLock<Arc<Room>> = LazyLock::new(|| Room::new(MAX_HELD_BYTES));
+
+/// The time since [`START`], in ns.
+pub(super) fn now_ns() -> u64 {
+    START.elapsed().as_nanos() as u64
+}
+
+/// The wall clock, in µs since 1970.
+fn unix_us() -> i64 {
+    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH);
+    since_epoch.map_or(0, |since| since.as_micros() as i64)
+}
+
+/// The editor of one flow, with its inbox and its counters.
+pub(super) struct Editing {
+    /// The completions of requests and responses that wait. **Invariant**: the inbox is dropped
+    /// before the editor and before what the editor's steps have kept of the flow, so that a step
+    /// that is told of their end finds that nobody waits any longer.
+    inbox: Inbox,
+    editor: Editor,
+    counting: Counting,
+    /// Nothing is read from the client before this time.
+    paused_until: Option<Instant>,
+    /// Whether the flow's rule is decided.
+    is_decided: bool,
+    last_words: Option<Vec<u8>>,
+    /// Set once the stream cannot be read and that was counted.
+    over: bool,
+}
+
+/// The part of a chunk that goes on.
+pub(super) enum Passes {
+    All,
+    /// Other bytes go on instead of the chunk.
+    These(Vec<u8>),
+}
+
+impl Editing {
+    /// Makes an editor. None: no pipeline that the flow may come under changes anything, so nobody
+    /// needs to know where frames begin. The editor changes nothing before the flow's rule is
+    /// decided ([`Self::is_of_its_rule`]).
+    pub(super) fn begin(shared: &Shared, flow: &Arc<Flow>, is_decided: bool) -> Option<Box<Self>> {
+        let pipelines = shared.pipelines.borrow();
+        let edits = match is_decided {
+            true => pipelines.edits_of(&flow.rule()).is_some(),
+            false => pipelines.edit(),
+        };
+        if !edits {
+            return None;
+        }
+        let editor = Editor::new(Pipeline::default(), Caller::default());
+        let mut editor = editor.telling(shared.prepared.clone());
+        if pipelines.want_openings() {
+            editor = editor.remembering();
+        }
+        let counting = shared.pipeline_metrics.of(&flow.rule());
+        Some(Box::new(Self::new(editor, flow, counting)))
+    }
+
+    fn new(editor: Editor, flow: &Arc<Flow>, counting: Counting) -> Self {
+        let inbox = Inbox::of(flow);
+        Self {
+            editor: editor.within(&ROOM).told_by(inbox.letters()),
+            inbox,
+            counting,
+            paused_until: None,
+            is_decided: false,
+            last_words: None,
+            over: false,
+        }
+    }
+
+    /// Takes over the pipeline of the flow's rule, which is decided now. False: that pipeline
+    /// changes nothing.
+    pub(super) fn is_of_its_rule(&mut self, shared: &Shared, flow: &Arc<Flow>) -> bool {
+        let Some(pipeline) = shared.pipelines.borrow().edits_of(&flow.rule()) else {
+            return false;
+        };
+        self.counting = shared.pipeline_metrics.of(&flow.rule());
+        self.editor.becomes(pipeline, caller(flow));
+        self.is_decided = true;
+        self.look();
+        true
+    }
+
+    /// Edits a chunk. Returns the bytes that go on.
+    pub(super) fn chunk(&mut self, way: Way, now_ns: u64, bytes: &[u8]) -> Passes {
+        let edited = match way {
+            Way::ToDatabase => {
+                self.editor.is_at(unix_us());
+                self.editor.requests(now_ns, bytes, &mut self.counting)
+            }
+            Way::ToClient => self.editor.responses(bytes, &mut self.counting),
+        };
+        self.rest();
+        self.look();
+        edited.instead.map_or(Passes::All, Passes::These)
+    }
+
+    /// Starts the pause that a step has asked for.
+    fn rest(&mut self) {
+        let pause = self.editor.pause_ns();
+        if pause > 0 {
+            self.paused_until = Some(Instant::now() + Duration::from_nanos(pause));
+        }
+    }
+
+    /// Applies the completions of requests and responses that wait. False: there were none.
+    pub(super) fn hears(&mut self, now_ns: u64) -> bool {
+        let letters = self.inbox.take();
+        let heard = !letters.is_empty();
+        if heard {
+            self.editor.is_at(unix_us());
+        }
+        for (number, resolution) in letters {
+            let counting = &mut self.counting;
+            self.editor.resolve(now_ns, number, resolution, counting);
+        }
+        self.rest();
+        heard
+    }
+
+    /// Handles the loss of a shared connection that had a request of this flow. Returns the last
+    /// bytes for the client before the flow ends.
+    pub(super) fn lost(&mut self) -> Option<Vec<u8>> {
+        let lost = self.editor.is_lost();
+        lost.then(|| self.editor.answers().unwrap_or_default())
+    }
+
+    /// Returns bytes for the database that have waited and may go now.
+    pub(super) fn late(&mut self) -> Option<Vec<u8>> {
+        self.editor.late()
+    }
+
+    /// Stops editing; nothing waits any longer. False: in the middle of a frame the editor cannot
+    /// stop yet, and some bytes have to go on before.
+    pub(super) fn leaves(&mut self, now_ns: u64) -> bool {
+        for to_database in [true, false] {
+            let counting = &mut self.counting;
+            self.editor.give_up(now_ns, to_database, counting);
+        }
+        let rests = self.editor.can_leave();
+        if !rests {
+            let nobody = Caller::default();
+            self.editor.becomes(Pipeline::default(), nobody);
+        }
+        rests
+    }
+
+    /// Gives up everything that waits: the flow has ended.
+    pub(super) fn is_gone(&mut self) {
+        self.editor.abandon(&mut self.counting);
+    }
+
+    /// Notes, once, that the stream cannot be read. Only a stream whose rule is decided, or that
+    /// has to end in any case, is noted.
+    fn look(&mut self) {
+        let Some(why) = self.editor.unreadable() else {
+            return;
+        };
+        let denied = self.editor.is_denied();
+        if self.over || !self.is_decided && !denied {
+            return;
+        }
+        self.over = true;
+        self.counting.unreadable(why, denied);
+        if denied {
+            let words = self.editor.answers().unwrap_or_default();
+            self.last_words = Some(words);
+        }
+    }
+
+    /// Returns the answers for the client that take the place of the database's.
+    pub(super) fn answers(&mut self) -> Option<Vec<u8>> {
+        self.editor.answers()
+    }
+
+    /// Returns the requests, by their streams, that were refused since the last call.
+    pub(super) fn refusals(&mut self) -> Vec<(StreamId, Refusal)> {
+        self.counting.refusals()
+    }
+
+    /// Whether the client has to be told something.
+    pub(super) fn has_words(&self) -> bool {
+        self.last_words.is_some() || self.editor.has_answers()
+    }
+
+    /// Whether the client has to read its answers before more requests are read from it.
+    pub(super) fn is_full(&self) -> bool {
+        self.editor.has_many_answers()
+    }
+
+    /// Whether everything passes from here on.
+    pub(super) fn is_over(&self) -> bool {
+        self.over && !self.editor.is_denied()
+    }
+
+    /// Returns the last bytes for the client of a denied flow, and the reason why it ends.
+    pub(super) fn last_words(&mut self) -> Option<(Vec<u8>, &'static str)> {
+        let reason = match self.editor.unreadable() {
+            Some(Unreadable::Framing) => FRAMING,
+            _ => DENIED,
+        };
+        Some((self.last_words.take()?, reason))
+    }
+
+    /// Whether bytes pass that the editor cannot read.
+    pub(super) fn lets_pass(&self) -> bool {
+        self.is_decided && !self.editor.is_strict()
+    }
+
+    /// Returns the time for which nothing is read from the client.
+    pub(super) fn pause(&mut self) -> Option<Duration> {
+        let until = self.paused_until.take()?;
+        let pause = until.saturating_duration_since(Instant::now());
+        (!pause.is_zero()).then_some(pause)
+    }
+
+    /// Returns the bytes that were kept back of a direction that ends, or is not edited any more.
+    /// Those among them that waited wait no longer.
+    pub(super) fn end(&mut self, way: Way, now_ns: u64) -> Vec<u8> {
+        let to_database = way == Way::ToDatabase;
+        let counting = &mut self.counting;
+        self.editor.give_up(now_ns, to_database, counting);
+        let late = match way {
+            Way::ToDatabase => self.editor.late(),
+            Way::ToClient => self.editor.answers(),
+        };
+        let mut rest = late.unwrap_or_default();
+        rest.extend(self.editor.end(to_database));
+        rest
+    }
+}
+
+fn caller(flow: &Arc<Flow>) -> Caller {
+    let process = &flow.process;
+    let is_here = !process.is_elsewhere();
+    let cgroup = || dataplane::host::cgroup_of(process.pid, process.cgroup_id);
+    Caller {
+        rule: flow.rule().as_str().to_owned(),
+        client: flow.client.socket_addr().ip().to_string(),
+        dialled: Some(flow.orig_dst.socket_addr()),
+        flow: Some(flow.clone()),
+        keyspace: None,
+        keyspace_unclear: false,
+        keyspace_before: false,
+        user: None,
+        logged_in: false,
+        process: is_here.then(|| process.name.to_string()),
+        cgroup: is_here
+            .then(cgroup)
+            .flatten()
+            .map(|path| path.display().to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use cql::Opcode;
+    use cql_edit::{Outcome, Request, Ticket, Transform};
+    use dataplane::{ClientAddr, OrigDst, Process};
+    use policy::RuleName;
+    use prometheus::Registry;
+    use steps::pipelines::PipelineMetrics;
+
+    use super::*;
+
+    /// Notes at each look whether an answer was awaited.
+    type Awaited = Arc<Mutex<Vec<bool>>>;
+
+    /// A step that makes requests wait, and looks on.
+    #[derive(Debug)]
+    struct Parks(Awaited);
+
+    #[derive(Debug)]
+    struct Kept {
+        ticket: Ticket,
+        awaited: Awaited,
+    }
+
+    impl Kept {
+        fn look(&self) {
+            let awaited = self.ticket.is_awaited();
+            self.awaited.lock().unwrap().push(awaited);
+        }
+    }
+
+    impl Drop for Kept {
+        fn drop(&mut self) {
+            self.look();
+        }
+    }
+
+    impl Transform for Parks {
+        fn name(&self) -> &'static str {
+            "parks"
+        }
+
+        fn wants(&self, opcode: Opcode) -> bool {
+            opcode == Opcode::Query
+        }
+
+        fn request(&self, request: &mut Request<'_>, _: &Caller, _: u64) -> Outcome {
+            let kept = Kept {
+                ticket: request.park().unwrap(),
+                awaited: self.0.clone(),
+            };
+            kept.look();
+            request.keep(Some(Arc::new(kept)));
+            Outcome::Pass
+        }
+    }
+
+    /// A frame of protocol v4 on stream 1.
+    fn frame(direction: u8, opcode: u8, body: &[u8]) -> Vec<u8> {
+        let header = [4 | direction, 0, 0, 1, opcode];
+        let length = (body.len() as u32).to_be_bytes();
+        [&header[..], &length, body].concat()
+    }
+
+    #[test]
+    fn who_sees_what_a_flow_has_kept_go_finds_that_it_waits_no_longer() {
+        let flow = Arc::new(Flow::begin(
+            1,
+            ClientAddr::new(([127, 0, 0, 1], 4000).into()),
+            Process::elsewhere(),
+            OrigDst::new(([127, 0, 0, 1], 9042).into()),
+            RuleName::new("r"),
+        ));
+        let counting = PipelineMetrics::register(&Registry::new()).unwrap();
+        let awaited = Awaited::default();
+        let step: Arc<dyn Transform> = Arc::new(Parks(awaited.clone()));
+        let editor = Editor::new(Pipeline::from([step]), Caller::default());
+        let mut editing = Editing::new(editor, &flow, counting.of(&flow.rule()));
+        let startup = b"\0\x01\0\x0bCQL_VERSION\0\x053.0.0";
+        let query = b"\0\0\0\x08SELECT 1\0\x01\0";
+        editing.chunk(Way::ToDatabase, 0, &frame(0, 0x01, startup));
+        editing.chunk(Way::ToClient, 0, &frame(0x80, 0x02, &[]));
+        editing.chunk(Way::ToDatabase, 0, &frame(0, 0x07, query));
+        assert_eq!(*awaited.lock().unwrap(), [true]);
+        // Its slot is given back last of all.
+        drop(editing);
+        assert_eq!(*awaited.lock().unwrap(), [true, false]);
+        drop(flow);
+    }
+}

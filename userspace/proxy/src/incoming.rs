@@ -1,0 +1,101 @@
+//! Connections from other hosts to a database on this one, or to a virtual address.
+//!
+//! The kernel hands such a connection to the agent after it has accepted it, and only if the
+//! database listens or some backend takes new connections. The agent dials the database and carries
+//! the flow like any other.
+
+use std::{net::SocketAddr, sync::Arc};
+
+use dataplane::{Arrived, Door, Refusal};
+use flow::{Newcomer, Path};
+use policy::{Action, Candidate};
+use tokio::time;
+
+use super::{
+    Shared, close,
+    intake::{ACCEPT_PAUSE, Entered, cannot_accept},
+    workers::{Pair, Workers},
+};
+
+/// Accepts connections from other hosts. Runs for ever.
+pub(super) async fn accept(shared: Arc<Shared>, door: Door, workers: Arc<Workers>) {
+    loop {
+        match door.accept().await {
+            Ok(Some(arrived)) => {
+                let (shared, workers) = (shared.clone(), workers.clone());
+                tokio::spawn(async move { begin(&shared, arrived, &workers).await });
+            }
+            Ok(None) => shared.metrics.strangers.inc(),
+            Err(error) => {
+                cannot_accept(&shared, &error);
+                time::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+/// Begins a flow by the policy in force, which may be another than the kernel's when the client's
+/// SYN came.
+async fn begin(shared: &Arc<Shared>, arrived: Arrived, workers: &Workers) {
+    let Some(place) = shared.admission.enter() else {
+        return close::reset(&arrived.stream);
+    };
+    let (client, orig_dst) = (arrived.client, arrived.orig_dst);
+    let candidate = Candidate::elsewhere(client.socket_addr().ip(), orig_dst.socket_addr());
+    let met = shared.policy.borrow().first_match(&candidate);
+    if met.action == Action::Deny {
+        tracing::info!(%client, %orig_dst, rule = %met.rule, "denied while it connected");
+        return close::reset(&arrived.stream);
+    }
+    let entered = Entered::new(shared, &Newcomer::elsewhere(&arrived, &met.rule), place);
+    if met.action != Action::Enrich {
+        entered.flow.is_by(&met.rule, Action::Bypass);
+        entered.flow.travels(Path::Relay);
+    }
+    let backend = backend(shared, &arrived, &candidate);
+    if let Some(backend) = backend {
+        entered.flow.goes_to(backend);
+    }
+    let dialled = match arrived.dial(backend).await {
+        Ok(dialled) => dialled,
+        Err(error) => {
+            entered.was_not_answered(backend, &error);
+            let answer = [Refusal::Reset.as_str()];
+            shared
+                .metrics
+                .dial_failures
+                .with_label_values(&answer)
+                .inc();
+            return close::reset(&arrived.stream);
+        }
+    };
+    if let Some(why) = dialled.not_kept {
+        let reason = [why.as_str()];
+        let counter = &shared.metrics.client_addresses_lost;
+        counter.with_label_values(&reason).inc();
+        tracing::warn!(%client, %orig_dst, why = why.as_str(), "the database does not see the client's address");
+    }
+    workers
+        .carry(Pair {
+            client: arrived.stream,
+            database: dialled.stream,
+            entered,
+        })
+        .await
+}
+
+/// Chooses the backend behind a virtual address. None: the address is a database's own, or no
+/// backend takes new connections. The kernel asks the same before it hands a connection to the
+/// agent.
+fn backend(shared: &Shared, arrived: &Arrived, candidate: &Candidate) -> Option<SocketAddr> {
+    if !arrived.is_virtual() {
+        return None;
+    }
+    let policy = shared.policy.borrow().clone();
+    let rule = policy.balances(candidate)?;
+    let ends = (arrived.client.socket_addr(), arrived.orig_dst.socket_addr());
+    // A clone, because a table may have to be made, and whoever reports the next change must not
+    // wait for that.
+    let choice = shared.backends.choice().borrow().clone();
+    choice.as_the_edge(rule, ends, shared.backends.dice())
+}

@@ -1,0 +1,394 @@
+//! Intake: a held SYN becomes a pair of sockets. The agent dials the database, answers the client
+//! as the database would have, and accepts the client's connection.
+
+use std::{
+    collections::HashMap,
+    future::Future,
+    io,
+    net::SocketAddr,
+    pin::pin,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use dataplane::{
+    Application, ClientAddr, Dialled, Held, Holds, Listeners, Refusal, Settled, SockCookie,
+};
+use flow::{Flow, FlowId, Newcomer};
+use policy::{Fail, Session};
+use tokio::{
+    net::TcpStream,
+    sync::{mpsc, oneshot},
+    task::JoinSet,
+    time,
+};
+
+use super::{
+    Entrances, Shared,
+    admission::Place,
+    close, incoming,
+    resume::{self, Adoption},
+    session,
+    workers::{Pair, Workers},
+};
+use crate::keeper::Adopted;
+
+/// The limit on the time from letting the SYN pass to the accepted connection. Both ends are this
+/// host's kernel, so this is long past any hope.
+const HANDSHAKE_LIMIT: Duration = Duration::from_secs(5);
+
+/// The pause after accept(2) failed for want of descriptors or memory: time for a flow to end.
+pub(super) const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
+
+/// Clients whose SYN was let pass and who have not been accepted yet, each with its flow. A
+/// client's address may be another client's by the time that its flow gives up.
+#[derive(Clone, Default)]
+struct Expected(Arc<Mutex<Expecting>>);
+
+type Expecting = HashMap<Client, (FlowId, oneshot::Sender<TcpStream>)>;
+
+/// A client, by its network namespace and its address there.
+type Client = (u64, ClientAddr);
+
+fn client(held: &Held) -> Client {
+    (held.netns_cookie(), held.client)
+}
+
+impl Expected {
+    fn expect(&self, client: Client, flow: FlowId) -> oneshot::Receiver<TcpStream> {
+        let (arrived, arrival) = oneshot::channel();
+        self.lock().insert(client, (flow, arrived));
+        arrival
+    }
+
+    fn arrived(&self, client: Client) -> Option<oneshot::Sender<TcpStream>> {
+        self.lock().remove(&client).map(|(_, arrived)| arrived)
+    }
+
+    fn give_up(&self, client: Client, flow: FlowId) {
+        let mut expected = self.lock();
+        if expected
+            .get(&client)
+            .is_some_and(|(expecting, _)| *expecting == flow)
+        {
+            expected.remove(&client);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Expecting> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+pub(super) async fn run(
+    shared: Arc<Shared>,
+    Entrances {
+        listeners,
+        mut doors,
+        mut settled,
+    }: Entrances,
+    mut holds: Holds,
+    mut adopted: mpsc::UnboundedReceiver<Adopted>,
+    workers: Workers,
+) -> anyhow::Result<()> {
+    let expected = Expected::default();
+    let workers = Arc::new(workers);
+    // Declared behind the workers, it goes before them and the flows that are theirs.
+    let _leaves = Leaves(shared.clone());
+    // Dropped with this function, it ends the accept loops.
+    let mut at_doors = JoinSet::new();
+    let mut accepting = pin!(accept(shared.clone(), listeners, expected.clone()));
+    let mut outposts = JoinSet::new();
+    loop {
+        let held = tokio::select! {
+            held = holds.next() => held?,
+            () = &mut accepting => return Ok(()),
+            Some(settled) = settled.recv() => {
+                outposts.spawn(accept_there(shared.clone(), settled, expected.clone()));
+                continue;
+            }
+            Some(_) = outposts.join_next() => continue,
+            Some(door) = doors.recv() => {
+                at_doors.spawn(incoming::accept(shared.clone(), door, workers.clone()));
+                continue;
+            }
+            Some(adopted) = adopted.recv() => {
+                resume::adopt(&shared, adopted, &workers).await;
+                continue;
+            }
+        };
+        let (shared, expected, workers) = (shared.clone(), expected.clone(), workers.clone());
+        tokio::spawn(async move { begin(&shared, held, &expected, &workers).await });
+    }
+}
+
+/// Leaves the spliced flows to the keeper when the agent ends, whatever ends it.
+struct Leaves(Arc<Shared>);
+
+impl Drop for Leaves {
+    fn drop(&mut self) {
+        if let Some(keeper) = self.0.keeper.get() {
+            keeper.leave();
+        }
+    }
+}
+
+/// Accepts connections in another network namespace until the agent gives up serving it.
+async fn accept_there(shared: Arc<Shared>, settled: Settled, expected: Expected) {
+    tokio::select! {
+        _ = settled.until => {}
+        () = accept(shared, settled.listeners, expected) => {}
+    }
+}
+
+async fn accept(shared: Arc<Shared>, listeners: Listeners, expected: Expected) {
+    loop {
+        match listeners.accept().await {
+            Ok(accepted) => match expected.arrived((accepted.netns_cookie, accepted.client)) {
+                // The receiver is gone when the handshake took too long.
+                Some(arrived) => drop(arrived.send(accepted.stream)),
+                None => {
+                    shared.metrics.strangers.inc();
+                    tracing::debug!(client = %accepted.client, "a stranger at the listener");
+                    close::reset(&accepted.stream);
+                }
+            },
+            Err(error) => {
+                cannot_accept(&shared, &error);
+                time::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+/// Handles a failed accept(2). Clients that wait to be accepted go on waiting.
+pub(super) fn cannot_accept(shared: &Shared, error: &io::Error) {
+    if dataplane::is_exhaustion(error) {
+        shared.admission.is_exhausted();
+    } else {
+        tracing::error!(%error, "cannot accept");
+    }
+}
+
+async fn begin(shared: &Arc<Shared>, held: Held, expected: &Expected, workers: &Workers) {
+    let Some(place) = shared.admission.enter() else {
+        answer(shared, &held, Refusal::Silence);
+        return;
+    };
+    let entered = Entered::new(shared, &Newcomer::from(&held), place);
+    let denied = session::denied_since(&held, &shared.policy.borrow());
+    if let Some(mark) = denied {
+        tracing::info!(client = %held.client, %mark, "denied while it connected");
+        answer(shared, &held, Refusal::Reset);
+        return;
+    }
+    let Ok(backend) = backend(shared, &held) else {
+        tracing::info!(client = %held.client, orig_dst = %held.orig_dst, "no backend is up");
+        answer(shared, &held, Refusal::Reset);
+        return;
+    };
+    if let Some(backend) = backend {
+        entered.flow.goes_to(backend);
+    }
+    match while_client_waits(shared, &held, dataplane::dial(&held, backend)).await {
+        None => gone(shared, &held),
+        Some(Err(error)) => {
+            let refusal = Refusal::of(&error);
+            entered.was_not_answered(backend, &error);
+            answer(shared, &held, refusal);
+        }
+        Some(Ok(dialled)) => meet(shared, held, entered, dialled, expected, workers).await,
+    }
+}
+
+/// No backend takes new connections, and the rule does not say to go on without.
+struct NoBackend;
+
+/// Chooses the address to dial for `held`. None: the address that the client dialled. The kernel
+/// asks the same before it sends a flow here, so it is rare here that no backend is up.
+fn backend(shared: &Shared, held: &Held) -> Result<Option<SocketAddr>, NoBackend> {
+    let policy = shared.policy.borrow().clone();
+    let behind = session::backends_behind(held, &policy);
+    if behind.is_empty() {
+        return Ok(None);
+    }
+    let drawn = shared
+        .backends
+        .choice()
+        .borrow()
+        .draw(&behind, shared.backends.dice());
+    match (drawn, policy.fail_of(&held.rule)) {
+        (None, Fail::Closed) => Err(NoBackend),
+        (drawn, _) => Ok(drawn),
+    }
+}
+
+async fn meet(
+    shared: &Arc<Shared>,
+    held: Held,
+    entered: Entered,
+    dialled: Dialled,
+    expected: &Expected,
+    workers: &Workers,
+) {
+    if !dialled.kept_port {
+        shared.metrics.source_ports_changed.inc();
+        tracing::warn!(client = %held.client, orig_dst = %held.orig_dst, "source port was taken");
+    }
+    let id = entered.flow.id;
+    let arrival = expected.expect(client(&held), id);
+    if let Err(error) = shared.answers.let_pass(&held, dialled.local) {
+        tracing::error!(%error, client = %held.client, "cannot let a SYN pass");
+        expected.give_up(client(&held), id);
+        answer(shared, &held, Refusal::Reset);
+        return;
+    }
+    match time::timeout(HANDSHAKE_LIMIT, arrival).await {
+        Ok(Ok(stream)) => {
+            shared.answers.is_accepted(&held);
+            workers
+                .carry(Pair {
+                    client: stream,
+                    database: dialled.stream,
+                    entered,
+                })
+                .await
+        }
+        _ => {
+            expected.give_up(client(&held), id);
+            if shared.answers.waits(&held) {
+                answer(shared, &held, Refusal::Reset);
+            } else {
+                gone(shared, &held);
+            }
+        }
+    }
+}
+
+/// The interval at which a slow dial looks whether its client still waits.
+const CLIENT_CHECK: Duration = Duration::from_secs(1);
+
+/// Runs `dial` for as long as the client waits for it; None when the client has given up.
+async fn while_client_waits(
+    shared: &Shared,
+    held: &Held,
+    dial: impl Future<Output = io::Result<Dialled>>,
+) -> Option<io::Result<Dialled>> {
+    let mut dial = pin!(dial);
+    loop {
+        let outcome = time::timeout(CLIENT_CHECK, &mut dial).await;
+        if !shared.answers.waits(held) {
+            return None;
+        }
+        if let Ok(outcome) = outcome {
+            return Some(outcome);
+        }
+    }
+}
+
+fn gone(shared: &Shared, held: &Held) {
+    shared.metrics.clients_gone.inc();
+    tracing::debug!(client = %held.client, "the client gave up before the database answered");
+}
+
+fn answer(shared: &Shared, held: &Held, refusal: Refusal) {
+    shared
+        .metrics
+        .dial_failures
+        .with_label_values(&[refusal.as_str()])
+        .inc();
+    if let Err(error) = shared.answers.refuse(held, refusal) {
+        tracing::error!(%error, client = %held.client, "cannot answer a SYN");
+    }
+}
+
+/// A flow's entries in everything that is shared. Dropping it removes them, whatever ends the flow.
+pub(super) struct Entered {
+    pub flow: Arc<Flow>,
+    pub shared: Arc<Shared>,
+    /// The question that the flow's session has to decide.
+    pub question: Option<Box<session::Question>>,
+    /// Set for a flow that another agent has begun.
+    pub adoption: Option<Box<Adoption>>,
+    /// The application whose socket is on this host. None: neither side's is.
+    pub application: Option<Application>,
+    place: Place,
+}
+
+impl Entered {
+    /// Reports that dialling the flow's database has failed.
+    pub(super) fn was_not_answered(&self, backend: Option<SocketAddr>, error: &io::Error) {
+        let Self {
+            flow,
+            shared,
+            place,
+            ..
+        } = self;
+        if dataplane::is_exhaustion(error) {
+            place.is_unserved();
+        } else if let Some(backend) = backend {
+            shared
+                .backends
+                .suspect(backend, format!("dialled: {error}"));
+        }
+        tracing::info!(
+            flow = ?flow.id,
+            client = %flow.client,
+            orig_dst = %flow.orig_dst,
+            backend = backend.map(tracing::field::display),
+            rule = %flow.rule(),
+            %error,
+            "the database did not answer the dial"
+        );
+    }
+
+    pub(super) fn new(shared: &Arc<Shared>, newcomer: &Newcomer, place: Place) -> Self {
+        shared.metrics.flows.inc();
+        let flow = shared.flows.enter(newcomer);
+        let question = session::Question::of(newcomer, &shared.policy.borrow()).map(Box::new);
+        if let Some(question) = &question {
+            flow.await_session();
+            flow.waits_for(question.waits_for(&Session::default()));
+        }
+        Self {
+            flow,
+            shared: shared.clone(),
+            question,
+            adoption: None,
+            application: newcomer.application.clone(),
+            place,
+        }
+    }
+}
+
+impl Entered {
+    /// Enters a flow that another agent has begun.
+    pub(super) fn adopted(
+        shared: &Arc<Shared>,
+        flow: Arc<Flow>,
+        cookie: SockCookie,
+        place: Place,
+        adoption: Adoption,
+    ) -> Self {
+        shared.metrics.flows.inc();
+        Self {
+            flow,
+            shared: shared.clone(),
+            question: None,
+            adoption: Some(Box::new(adoption)),
+            application: Some(Application::Client(cookie, None)),
+            place,
+        }
+    }
+}
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        if let Some(Application::Client(cookie, _)) = self.application {
+            self.shared.answers.forget(cookie);
+        }
+        self.shared.flows.leave(self.flow.id);
+        self.flow.mailbox.close();
+        self.shared.metrics.flows.dec();
+    }
+}

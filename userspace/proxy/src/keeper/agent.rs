@@ -1,0 +1,472 @@
+//! The agent's side of the keeper: finds a keeper or starts one, has it hold flows, and adopts the
+//! flows that it has.
+
+use std::{
+    collections::{HashMap, HashSet},
+    fs::File,
+    io,
+    os::{
+        fd::{AsFd, BorrowedFd, OwnedFd},
+        unix::fs::FileTypeExt,
+    },
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{
+            AtomicBool, AtomicUsize,
+            Ordering::{Relaxed, SeqCst},
+        },
+    },
+    thread,
+    time::Duration,
+};
+
+use anyhow::{Context, bail};
+use dataplane::Splices;
+use telemetry::Metrics;
+use tokio::{runtime, sync::mpsc, task::AbortHandle, time};
+
+use super::{
+    find,
+    papers::Papers,
+    protocol::{Link, Message, Parcel},
+};
+
+/// The most flows that wait to be sent to the keeper, each with two descriptors more. Sending one
+/// takes microseconds; further flows are kept later.
+pub const WAITING: usize = 128;
+
+/// The time limit from starting a keeper to its first message.
+const START_LIMIT: Duration = Duration::from_secs(10);
+
+const BUSY_LOOKS: u32 = 20;
+const BUSY_PAUSE: Duration = Duration::from_millis(100);
+
+/// A flow that the keeper gives to this agent.
+pub struct Adopted {
+    /// The flow's state when it was enrolled.
+    pub papers: Papers,
+    /// The engine that carries the flow.
+    pub splices: Splices,
+    /// The agent's end of the client's connection.
+    pub accepted: OwnedFd,
+    /// The agent's end of the database's connection.
+    pub dialled: OwnedFd,
+    /// The hold on the keeper, which has the sockets, too.
+    pub kept: Kept,
+}
+
+/// The keeper that this agent uses. Cloned freely.
+#[derive(Clone)]
+pub struct Keeper(Arc<Inner>);
+
+struct Inner {
+    /// The messages to the keeper. Bounded: a flow is sent once, if few are waiting, and dropped
+    /// once.
+    queue: mpsc::UnboundedSender<Parcel>,
+    waiting: AtomicUsize,
+    /// Set when there is no keeper, or it has died.
+    gone: AtomicBool,
+    /// Set when the agent ends: its flows are the keeper's from then on.
+    left: AtomicBool,
+    kept: Mutex<HashSet<u64>>,
+    /// The engines: this agent's own, and those of flows that it has adopted.
+    engines: Mutex<HashMap<u32, Engine>>,
+    metrics: Metrics,
+}
+
+struct Engine {
+    splices: Splices,
+    /// The task that reads the calls of an adopted engine.
+    reader: Option<AbortHandle>,
+}
+
+/// The hold on a flow: the keeper has the flow's sockets until this is dropped.
+pub struct Kept {
+    id: u64,
+    keeper: Keeper,
+    returned: bool,
+}
+
+/// The reason why a flow is not kept: whether it is worth asking again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotKept {
+    /// Worth asking again, when other flows have been sent.
+    ForNow,
+    /// Not worth asking: there is no keeper any more.
+    Never,
+}
+
+impl Kept {
+    /// Gives the flow back to the keeper: this agent does not carry it.
+    pub fn give_back(mut self) {
+        self.returned = true;
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        let id = self.id;
+        let inner = &self.keeper.0;
+        if inner.left.load(SeqCst) {
+            return;
+        }
+        inner.forget(id);
+        let message = match self.returned {
+            true => Message::Return { id },
+            false => Message::Drop { id },
+        };
+        // An error means that nobody is there to be told.
+        let _ = inner.queue.send((message, Vec::new()));
+    }
+}
+
+impl Keeper {
+    /// Finds a keeper next to the control socket, or starts one. `adopted` gets the flows that it
+    /// has.
+    ///
+    /// # Errors
+    /// No thread can be started for it.
+    pub fn start(
+        control: &Path,
+        metrics: &Metrics,
+        adopted: mpsc::UnboundedSender<Adopted>,
+    ) -> io::Result<Self> {
+        let (queue, queued) = mpsc::unbounded_channel();
+        let keeper = Self(Arc::new(Inner {
+            queue,
+            waiting: AtomicUsize::new(0),
+            gone: AtomicBool::new(false),
+            left: AtomicBool::new(false),
+            kept: Mutex::default(),
+            engines: Mutex::default(),
+            metrics: metrics.clone(),
+        }));
+        let runtime = runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
+        let (control, task) = (control.to_owned(), keeper.clone());
+        thread::Builder::new()
+            .name("keeper".into())
+            .spawn(move || {
+                let talked = runtime.block_on(talk(&task, &control, queued, &adopted));
+                task.0.is_gone();
+                if let Err(error) = talked {
+                    tracing::warn!(
+                        "spliced flows end with this agent: {error:#} (they go on while it lives)"
+                    );
+                }
+                // Adopted flows need a task that reads their engine's calls.
+                runtime.block_on(std::future::pending::<()>());
+            })?;
+        Ok(keeper)
+    }
+
+    /// Gives the keeper this agent's own engine.
+    pub fn has(&self, splices: &Splices) {
+        let engine = splices.number();
+        let descriptors = splices.descriptors().map(|fd| fd.try_clone_to_owned());
+        match descriptors.collect::<io::Result<_>>() {
+            Ok(descriptors) => {
+                // An error means that nobody is there to be told.
+                let _ = self.0.queue.send((Message::Engine { engine }, descriptors));
+                let own = Engine {
+                    splices: splices.clone(),
+                    reader: None,
+                };
+                self.0.engines().insert(engine, own);
+            }
+            Err(error) => tracing::warn!(%error, "flows cannot be kept"),
+        }
+    }
+
+    /// Gives a flow to the keeper, so that it outlives this agent. Must not be called while the
+    /// kernel carries it.
+    ///
+    /// # Errors
+    /// The flow cannot be kept; that is counted.
+    pub fn keep(
+        &self,
+        papers: Papers,
+        accepted: BorrowedFd<'_>,
+        dialled: BorrowedFd<'_>,
+    ) -> Result<Kept, NotKept> {
+        let inner = &self.0;
+        let id = papers.id;
+        if inner.gone.load(Relaxed) {
+            inner.not_kept("no_keeper");
+            return Err(NotKept::Never);
+        }
+        if inner.waiting.fetch_add(1, SeqCst) >= WAITING {
+            inner.waiting.fetch_sub(1, SeqCst);
+            inner.not_kept("busy");
+            return Err(NotKept::ForNow);
+        }
+        let sockets: io::Result<Vec<OwnedFd>> = [accepted, dialled]
+            .iter()
+            .map(BorrowedFd::try_clone_to_owned)
+            .collect();
+        let Ok(sockets) = sockets else {
+            inner.waiting.fetch_sub(1, SeqCst);
+            inner.not_kept("descriptors");
+            return Err(NotKept::ForNow);
+        };
+        let kept = self.kept(id);
+        let parcel = (Message::Keep(Box::new(papers)), sockets);
+        // An error means that nobody is there to be told.
+        let _ = inner.queue.send(parcel);
+        Ok(kept)
+    }
+
+    fn kept(&self, id: u64) -> Kept {
+        self.0.note(|kept| {
+            kept.insert(id);
+        });
+        Kept {
+            id,
+            keeper: self.clone(),
+            returned: false,
+        }
+    }
+
+    /// Leaves the flows that the kernel carries to the keeper, because this agent ends.
+    pub fn leave(&self) {
+        if self.0.gone.load(SeqCst) {
+            return;
+        }
+        self.0.left.store(true, SeqCst);
+        for engine in self.0.engines().values() {
+            engine.splices.leave();
+        }
+    }
+}
+
+impl Inner {
+    fn note(&self, change: impl FnOnce(&mut HashSet<u64>)) {
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        change(&mut kept);
+        self.metrics.kept_flows.set(kept.len() as i64);
+    }
+
+    fn forget(&self, id: u64) {
+        self.note(|kept| {
+            kept.remove(&id);
+        });
+    }
+
+    fn not_kept(&self, reason: &'static str) {
+        let counter = &self.metrics.not_kept;
+        counter.with_label_values(&[reason]).inc();
+    }
+
+    fn is_gone(&self) {
+        self.gone.store(true, SeqCst);
+        self.note(HashSet::clear);
+    }
+
+    fn engines(&self) -> MutexGuard<'_, HashMap<u32, Engine>> {
+        self.engines.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Talks with the keeper until it has gone.
+async fn talk(
+    keeper: &Keeper,
+    control: &Path,
+    mut queued: mpsc::UnboundedReceiver<Parcel>,
+    adopted: &mpsc::UnboundedSender<Adopted>,
+) -> anyhow::Result<()> {
+    let (link, child) = meet(control).await?;
+    link.lasts()?;
+    let mut next: Option<Parcel> = None;
+    // Sends and receives at the same time: two processes that wait for each other to read would
+    // wait for ever.
+    loop {
+        tokio::select! {
+            received = link.receive() => match received {
+                Ok(Some(parcel)) => hear(keeper, parcel, adopted),
+                Ok(None) => break,
+                // The keeper lives, and gives flows.
+                Err(error) => {
+                    tracing::error!(%error, "the keeper cannot be heard");
+                    time::sleep(BUSY_PAUSE).await;
+                }
+            },
+            parcel = queued.recv(), if next.is_none() => match parcel {
+                Some(parcel) => next = Some(parcel),
+                None => break,
+            },
+            sent = send(&link, &next), if next.is_some() => match sent {
+                Ok(()) => {
+                    if matches!(next.take(), Some((Message::Keep(_), _))) {
+                        keeper.0.waiting.fetch_sub(1, SeqCst);
+                    }
+                }
+                // A keeper that is gone shows as the end of the link. For want of memory, sending
+                // is tried again.
+                Err(error) => {
+                    tracing::debug!(%error, "the keeper cannot be told");
+                    time::sleep(BUSY_PAUSE).await;
+                }
+            }
+        }
+    }
+    if let Some(mut child) = child {
+        // The keeper has closed its end of the link: it ends, or has ended.
+        let _ = child.wait();
+    }
+    bail!("the keeper has ended");
+}
+
+async fn send(link: &Link, parcel: &Option<Parcel>) -> io::Result<()> {
+    match parcel {
+        Some(parcel) => link.send(parcel).await,
+        None => Ok(()),
+    }
+}
+
+fn hear(keeper: &Keeper, (message, fds): Parcel, adopted: &mpsc::UnboundedSender<Adopted>) {
+    match message {
+        Message::Engine { engine } => match Splices::adopt(fds) {
+            Ok((splices, calls)) => {
+                let reader = tokio::spawn(async move {
+                    if let Err(error) = calls.run().await {
+                        tracing::error!(engine, %error, "adopted flows are not called any more");
+                    }
+                });
+                let reader = Some(reader.abort_handle());
+                keeper
+                    .0
+                    .engines()
+                    .insert(engine, Engine { splices, reader });
+            }
+            Err(error) => tracing::error!(engine, %error, "an engine cannot be adopted"),
+        },
+        Message::Gone { engine } => {
+            let gone = keeper.0.engines().remove(&engine);
+            if let Some(reader) = gone.and_then(|engine| engine.reader) {
+                reader.abort();
+            }
+        }
+        Message::Keep(papers) => {
+            let kept = keeper.kept(papers.id);
+            let engines = keeper.0.engines();
+            let splices = engines.get(&papers.engine).map(|e| e.splices.clone());
+            drop(engines);
+            let mut fds = fds.into_iter();
+            match (splices, fds.next(), fds.next()) {
+                (Some(splices), Some(accepted), Some(dialled)) => {
+                    let flow = Adopted {
+                        papers: *papers,
+                        splices,
+                        accepted,
+                        dialled,
+                        kept,
+                    };
+                    if let Err(unheard) = adopted.send(flow) {
+                        unheard.0.kept.give_back();
+                    }
+                }
+                // This process has too few descriptors.
+                _ => kept.give_back(),
+            }
+        }
+        Message::Refused { id, why } => {
+            keeper.0.forget(id);
+            keeper.0.not_kept("refused");
+            tracing::warn!(why, "the keeper does not hold a flow");
+        }
+        other => tracing::warn!(?other, "the keeper says what an agent does not know"),
+    }
+}
+
+/// Finds a keeper of this version that no agent uses, or starts one, which is then a child.
+async fn meet(control: &Path) -> anyhow::Result<(Link, Option<Child>)> {
+    let version = find::version();
+    for _ in 0..BUSY_LOOKS {
+        match adopted(control, &version).await {
+            Theirs::Adopted(link) => return Ok((link, None)),
+            Theirs::Nobodys => break,
+            Theirs::Busy => time::sleep(BUSY_PAUSE).await,
+        }
+    }
+    let (ours, theirs) = Link::pair()?;
+    let child = spawn(control, theirs).context("no keeper can be started")?;
+    let link = Link::new(ours)?;
+    let hello = Message::Hello { version };
+    link.send(&(hello, Vec::new())).await?;
+    match time::timeout(START_LIMIT, link.receive()).await {
+        Ok(Ok(Some((Message::Hello { .. }, _)))) => {
+            tracing::info!(pid = child.id(), "keeper started");
+            Ok((link, Some(child)))
+        }
+        other => bail!("the keeper does not begin: {other:?}"),
+    }
+}
+
+/// The outcome of asking the keepers that exist already.
+enum Theirs {
+    /// A keeper has taken this agent.
+    Adopted(Link),
+    /// A keeper has not seen yet that the agent before is dead.
+    Busy,
+    /// No keeper is for this agent.
+    Nobodys,
+}
+
+async fn adopted(control: &Path, version: &str) -> Theirs {
+    let mut theirs = Theirs::Nobodys;
+    for link in find::links(control) {
+        let hello = Message::Hello {
+            version: version.to_owned(),
+        };
+        match find::ask(&link, hello).await {
+            Some(Message::Hello { version: other }) if other == version => {
+                tracing::info!("a keeper has flows of an agent before this one");
+                return Theirs::Adopted(link);
+            }
+            Some(Message::Hello { version: other }) => tracing::warn!(
+                other,
+                "a keeper of another version stays with its flows until they end"
+            ),
+            Some(Message::Busy) => theirs = Theirs::Busy,
+            answer => tracing::warn!(?answer, "a keeper is left alone"),
+        }
+    }
+    theirs
+}
+
+/// Starts a keeper. The link is its standard input, so that no other process can be its agent
+/// before this one.
+fn spawn(control: &Path, link: OwnedFd) -> io::Result<Child> {
+    let control = std::path::absolute(control)?;
+    let mut command = Command::new("/proc/self/exe");
+    command.arg("keep").arg("--control").arg(control);
+    command.stdin(Stdio::from(link)).stdout(Stdio::null());
+    command.stderr(log_of_its_own()?);
+    command.spawn()
+}
+
+/// Opens the keeper's log. A pipe's reader or a terminal may end before the keeper does, so such a
+/// standard error is not passed on.
+fn log_of_its_own() -> io::Result<Stdio> {
+    let own = io::stderr().as_fd().try_clone_to_owned()?;
+    let file = File::from(own);
+    let kind = file.metadata()?.file_type();
+    match kind.is_socket() || kind.is_file() {
+        true => Ok(Stdio::from(file)),
+        false => match std::env::var_os(KEEPER_LOG) {
+            Some(path) => Ok(Stdio::from(
+                File::options()
+                    .create(true)
+                    .append(true)
+                    .open(PathBuf::from(path))?,
+            )),
+            None => Ok(Stdio::null()),
+        },
+    }
+}
+
+/// The variable that names a file for the keeper's log, in tests.
+const KEEPER_LOG: &str = "UNDERPASS_TEST_KEEPER_LOG";

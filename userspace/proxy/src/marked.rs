@@ -1,0 +1,79 @@
+//! The commands of marks to a running flow, which the flow's own task carries out at once.
+//!
+//! A flow that is decoded can stop being decoded anywhere, because a relay needs no frames. A flow
+//! that is not decoded starts to be decoded at its next frames, where it is known where those are.
+
+use flow::{
+    Flow,
+    orders::{Answer, Letter, Order},
+};
+use policy::Action;
+
+use super::{close::MARKED, decode::Decoder, relay::Relay};
+
+const AT_CONNECT: &str = "whether a flow is observed is decided at connect()";
+const CARRIED: &str = "the kernel carries it";
+const ENDING: &str = "it is being closed";
+const DECIDED: &str = "it was decided meanwhile";
+
+/// Carries out a letter's order. Returns the close reason if the order ends the flow. Without a
+/// relay, the kernel has the flow.
+pub(super) fn obey(flow: &Flow, letter: Letter, relay: Option<&mut Relay>) -> Option<&'static str> {
+    if let Some(reason) = letter.order.closing {
+        letter.answer(Answer::Changed);
+        return Some(reason);
+    }
+    let answer = answer(flow, relay, &letter.order);
+    let answer = match answer {
+        Answer::CouldNot(why) if letter.order.reset => Answer::Reset(why),
+        other => other,
+    };
+    let denied = answer == Answer::Changed && letter.order.action == Action::Deny;
+    letter.answer(answer);
+    (denied || matches!(answer, Answer::Reset(_))).then_some(MARKED)
+}
+
+fn answer(flow: &Flow, mut relay: Option<&mut Relay>, order: &Order) -> Answer {
+    let mut decoder = relay.as_deref_mut().and_then(Relay::decoder);
+    let is_ending = decoder.as_deref().is_some_and(Decoder::is_ending);
+    let gate = decoder.as_deref_mut().and_then(Decoder::open_gate);
+    match (order.action, &order.ask, gate) {
+        (_, Some(policy), Some(gate)) => {
+            gate.ask(policy.clone());
+            Answer::Asked
+        }
+        (_, Some(_), None) => Answer::CouldNot(DECIDED),
+        (Action::Observe, None, _) => Answer::CouldNot(AT_CONNECT),
+        (Action::Deny, None, _) => {
+            flow.is_by(&order.by, Action::Deny);
+            Answer::Changed
+        }
+        (action, None, Some(gate)) => {
+            flow.is_by(&order.by, action);
+            gate.mark(action);
+            decoder.map(Decoder::is_marked);
+            Answer::Changed
+        }
+        (_, None, None) if is_ending => Answer::CouldNot(ENDING),
+        (Action::Enrich, None, None) => match decoder {
+            Some(decoder) if decoder.decodes() => Answer::Already,
+            _ => enrich(relay, order),
+        },
+        (Action::Bypass, None, None) => match decoder {
+            Some(decoder) if decoder.decodes() => {
+                flow.is_by(&order.by, Action::Bypass);
+                decoder.stop();
+                Answer::Changed
+            }
+            _ => Answer::Already,
+        },
+    }
+}
+
+fn enrich(relay: Option<&mut Relay>, order: &Order) -> Answer {
+    match relay.map(|relay| relay.enrich(&order.by)) {
+        Some(Ok(())) => Answer::Changed,
+        Some(Err(why)) => Answer::CouldNot(why.as_str()),
+        None => Answer::CouldNot(CARRIED),
+    }
+}

@@ -1,0 +1,135 @@
+//! The paths that this kernel has: each path is tried out before it is used. A path that fails is
+//! off, with its reason in the log, the metrics and `underpass doctor`.
+
+use std::time::{Duration, Instant};
+
+use dataplane::{Calls, Down, Splices, Tried};
+use prometheus::{GaugeVec, Opts, Registry};
+
+/// The time after which a canary counts as hanging. On a calm machine it takes a second, in an
+/// emulator ten.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// The choice of the splice's engine: `agent.splice` in the configuration.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Splicing {
+    /// Each flow goes by the first engine that it can go by, of those that work here.
+    #[default]
+    Auto,
+    /// All flows go by this engine, if it works here.
+    By(Down),
+    /// No flow is spliced: all are relayed.
+    Off,
+}
+
+impl Splicing {
+    /// Returns the engines that may carry flows, to be tried out.
+    pub fn engines(self) -> Vec<Down> {
+        match self {
+            Self::Auto => Down::ALL.into(),
+            Self::By(down) => vec![down],
+            Self::Off => Vec::new(),
+        }
+    }
+}
+
+/// An engine's name in the configuration.
+pub const fn engine_name(down: Down) -> &'static str {
+    match down {
+        Down::Sender => "sender",
+        Down::Egress => "egress",
+    }
+}
+
+/// Tries out an engine.
+pub async fn try_engine(splices: &Splices, down: Down) -> Tried {
+    let begun = Instant::now();
+    let path = path_name(down);
+    let failure = match dataplane::switched_off(&path) {
+        Some(reason) => Some(reason),
+        None => failure(&splices.by(&[down])).await,
+    };
+    Tried {
+        path,
+        took: begun.elapsed(),
+        failure,
+    }
+}
+
+/// Returns the reason why flows should not be carried by these engines.
+async fn failure(splices: &Splices) -> Option<String> {
+    match tokio::time::timeout(LIMIT, crate::try_out(splices)).await {
+        Ok(Ok(())) => None,
+        Ok(Err(error)) => Some(format!("{error:#}")),
+        Err(_) => Some(format!("it hangs: nothing came of it in {LIMIT:?}")),
+    }
+}
+
+fn path_name(down: Down) -> String {
+    format!("splice_{}", engine_name(down))
+}
+
+/// Tries the splice's engines for `underpass doctor`, which loads the splice for itself.
+pub async fn try_here() -> Vec<Tried> {
+    let begun = Instant::now();
+    let all_failed = |reason: String| {
+        let failed = |down| Tried {
+            path: path_name(down),
+            took: begun.elapsed(),
+            failure: Some(reason.clone()),
+        };
+        Down::ALL.map(failed).into()
+    };
+    let (splices, calls): (Splices, Calls) = match Splices::open() {
+        Ok(both) => both,
+        Err(error) => return all_failed(error.to_string()),
+    };
+    let each = async {
+        let mut tried = Vec::new();
+        for down in Down::ALL {
+            tried.push(try_engine(&splices, down).await);
+        }
+        tried
+    };
+    tokio::select! {
+        tried = each => tried,
+        ended = calls.run() => all_failed(format!("the kernel's calls cannot be read: {ended:?}")),
+    }
+}
+
+/// The metric `underpass_path_available`.
+#[derive(Clone, Debug)]
+pub struct PathsAvailable(GaugeVec);
+
+impl PathsAvailable {
+    /// Declares and registers the metric.
+    ///
+    /// # Errors
+    /// Another metric has the name.
+    pub fn register(registry: &Registry) -> prometheus::Result<Self> {
+        let opts = Opts::new(
+            "underpass_path_available",
+            "1 for each path that this kernel was seen to carry flows on without a fault, 0 with \
+             the reason for each that is off.",
+        );
+        let gauge = GaugeVec::new(opts, &["path", "reason"])?;
+        registry.register(Box::new(gauge.clone()))?;
+        Ok(Self(gauge))
+    }
+
+    /// Sets the metric to the outcome of a trial, and logs it.
+    pub fn note(&self, tried: &Tried) {
+        let path = tried.path.as_str();
+        let took_ms = tried.took.as_millis() as u64;
+        match &tried.failure {
+            None => {
+                tracing::info!(path, took_ms, "path works");
+                self.0.with_label_values(&[path, ""]).set(1.0);
+            }
+            Some(reason) => {
+                tracing::warn!(path, took_ms, reason, "path is off");
+                self.0.with_label_values(&[path, reason]).set(0.0);
+            }
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! The recorder: counts the events that a decoder reports, and passes them to the rule's reporters.
+
+use std::sync::Arc;
+
+use cql::{Anomaly, Completed, Details, Frame, Sink, Statement};
+use flow::Flow;
+use policy::RuleName;
+use steps::{Followed, statements::Series};
+use telemetry::series_of;
+
+use super::Shared;
+
+/// The number of a flow's most recent statements whose rows are kept at hand. Applications ask few
+/// distinct things of one connection; when they ask more, the row is looked up again.
+const SERIES_AT_HAND: usize = 32;
+
+/// Counts a flow's events under its rule, and knows the rule's reporters.
+pub(super) struct Recorder {
+    pub(super) shared: Arc<Shared>,
+    rule: RuleName,
+    at_hand: Vec<(Arc<Statement>, Arc<Series>)>,
+    /// The index of the entry that is replaced next.
+    oldest: usize,
+    /// The rule's reporters. Details are only read for them.
+    pub(super) followed: Option<Box<Followed>>,
+}
+
+impl Recorder {
+    /// Makes the recorder of a flow that no reporter follows yet.
+    pub(super) fn new(shared: &Arc<Shared>, flow: &Flow) -> Self {
+        Self {
+            shared: shared.clone(),
+            rule: series_of(flow.rule()),
+            at_hand: Vec::new(),
+            oldest: 0,
+            followed: None,
+        }
+    }
+
+    /// Counts from here on under the flow's present rule, and reports to that rule's reporters.
+    pub(super) fn is_of(&mut self, flow: &Arc<Flow>) {
+        self.is_followed(flow);
+        let rule = series_of(flow.rule());
+        if self.rule != rule {
+            self.rule = rule;
+            self.at_hand.clear();
+            self.oldest = 0;
+        }
+    }
+
+    pub(super) fn is_followed(&mut self, flow: &Arc<Flow>) {
+        let rule = flow.rule();
+        let pipelines = self.shared.pipelines.borrow();
+        let (reporters, about) = (pipelines.reporters_of(&rule), pipelines.about(&rule));
+        drop(pipelines);
+        flow.comes_to(about);
+        let means = &self.shared.means;
+        self.followed = reporters.map(|by| Box::new(Followed::by(&by, flow, means)));
+    }
+}
+
+/// A sink for a flow whose reporters want requests in detail.
+pub(super) struct InDetail<'r> {
+    pub(super) recorder: &'r mut Recorder,
+    pub(super) followed: Box<Followed>,
+}
+
+impl Sink for InDetail<'_> {
+    const DETAILS: bool = true;
+    const FRAMES: bool = true;
+
+    fn completed(&mut self, completed: &Completed<'_>) {
+        self.recorder.completed(completed);
+    }
+
+    fn detailed(&mut self, completed: &Completed<'_>, details: &Details) {
+        self.recorder.completed(completed);
+        self.followed.completed(completed, details);
+    }
+
+    fn unanswered(&mut self, request: &Completed<'_>, details: &Details) {
+        self.followed.unanswered(request, details);
+    }
+
+    fn anomaly(&mut self, anomaly: Anomaly) {
+        self.recorder.anomaly(anomaly);
+    }
+
+    fn frame(&mut self, frame: &Frame<'_>) {
+        self.followed.frame(frame);
+    }
+
+    fn wants_bodies(&self) -> bool {
+        self.followed.wants_bodies()
+    }
+}
+
+/// A sink for a flow whose reporters only want frames.
+pub(super) struct InFrames<'r>(pub(super) InDetail<'r>);
+
+impl Sink for InFrames<'_> {
+    const FRAMES: bool = true;
+
+    fn completed(&mut self, completed: &Completed<'_>) {
+        self.0.recorder.completed(completed);
+    }
+
+    fn anomaly(&mut self, anomaly: Anomaly) {
+        self.0.anomaly(anomaly);
+    }
+
+    fn frame(&mut self, frame: &Frame<'_>) {
+        self.0.frame(frame);
+    }
+
+    fn wants_bodies(&self) -> bool {
+        self.0.wants_bodies()
+    }
+}
+
+/// A sink that counts nothing.
+pub(super) struct Nobody;
+
+impl Sink for Nobody {
+    fn completed(&mut self, _: &Completed<'_>) {}
+    fn anomaly(&mut self, _: Anomaly) {}
+}
+
+impl Sink for Recorder {
+    fn completed(&mut self, completed: &Completed<'_>) {
+        let statement = completed.statement;
+        let found = self.at_hand.iter().find(|(s, _)| Arc::ptr_eq(s, statement));
+        if let Some((_, series)) = found {
+            return self.shared.means.statements.record(series, completed);
+        }
+        let series = self.shared.means.statements.series(&self.rule, statement);
+        self.shared.means.statements.record(&series, completed);
+        let entry = (statement.clone(), series);
+        match self.at_hand.get_mut(self.oldest) {
+            Some(oldest) => *oldest = entry,
+            None => self.at_hand.push(entry),
+        }
+        self.oldest = (self.oldest + 1) % SERIES_AT_HAND;
+    }
+
+    fn anomaly(&mut self, anomaly: Anomaly) {
+        self.shared
+            .metrics
+            .anomalies
+            .with_label_values(&[anomaly.as_str()])
+            .inc();
+    }
+}

@@ -1,0 +1,428 @@
+//! The relay: moves a flow's bytes in both directions, in one task.
+//!
+//! A chunk is read into the worker's buffer, decoded there and written on at once. Only the bytes
+//! that the other side does not take stay with the flow, and until they have gone nothing more is
+//! read from the side that they came from: a peer that does not read stops its counterpart through
+//! TCP's own window.
+
+use std::{
+    future::poll_fn,
+    io,
+    sync::Arc,
+    task::{Context, Poll, ready},
+};
+
+use cql::NoPlace;
+use dataplane::{Near, Places, Position, Splice};
+use flow::{Flow, Path};
+use policy::RuleName;
+use telemetry::Metrics;
+use tokio::{io::Interest, net::TcpStream};
+
+use super::{
+    Shared,
+    chunk::Way,
+    close::{
+        self, BOTH_ENDED, CLIENT_RESET, DATABASE_RESET, SHARED_LOST, SPLICE_FAILED, TLS_REQUIRED,
+    },
+    decode::Decoder,
+    direction::{Direction, State, Stop},
+    drain::Drain,
+    intake::Entered,
+    legs::{Legs, Refused},
+    marked,
+    reader::{Begins, Both, Reader},
+    splice::{self, Ride},
+    terms::Terms,
+};
+
+/// Carries a flow to its end.
+pub(super) async fn carry(client: TcpStream, database: TcpStream, mut entered: Box<Entered>) {
+    let question = entered.question.take();
+    let (shared, flow) = (&entered.shared, &entered.flow);
+    let is_read = flow.path() == Path::Enrich;
+    let terms = match is_read {
+        true => Terms::of(shared, flow, question.as_deref()),
+        false => None,
+    };
+    let begins = is_read.then(|| Begins {
+        shared: shared.clone(),
+        flow: flow.clone(),
+        question,
+    });
+    let mut relay = Relay::new(begins, flow, &shared.metrics);
+    relay.legs = Legs::new(terms, shared, flow);
+    let way = match &entered.application {
+        Some(_) => splice::Way::Shared(shared.clone()),
+        None => {
+            flow.is_relayed("its client and its database are on other hosts");
+            splice::Way::Closed
+        }
+    };
+    let counters = splice::Counters::Shared(shared.clone());
+    let mut ride = Ride::new(way, entered.application.clone(), flow, counters);
+    let (near, far) = flow.near().sides(client, database);
+    let (reason, far) = to_the_end(&mut relay, &mut ride, &near, far).await;
+    ride.count(&relay);
+    relay.is_over();
+    if let Some(far) = &far {
+        let (client, database) = flow.near().sides(&near, far);
+        relay.legs.end(reason, client, database);
+    }
+    close::flow(&entered.flow, &entered.shared.metrics, reason);
+    close::sides(flow.near(), reason, near, far).await;
+}
+
+/// Relays, and lets the kernel carry, in turns, between the sockets that lead to the near
+/// application and to the far one. Returns the close reason, and the far socket unless the splice
+/// lost it.
+pub(super) async fn to_the_end(
+    relay: &mut Relay,
+    ride: &mut Ride,
+    near: &TcpStream,
+    mut far: TcpStream,
+) -> (&'static str, Option<TcpStream>) {
+    let reader = poll_fn(|cx| Poll::Ready(cx.waker().clone())).await;
+    relay.up.flow.mailbox.read_by(&reader);
+    drop(reader);
+    loop {
+        let torn = splice::torn(relay.to_near().enrolled.clone());
+        let (client, database) = relay.near.sides(near, &far);
+        let moving = poll_fn(|cx| relay.poll(cx, client, database, ride));
+        let stop = tokio::select! {
+            biased;
+            stop = moving => stop,
+            // Nobody reads from the client while the database does not take what it sent; the
+            // client can leave all the same, and then its permit is free. (A database that resets
+            // is noticed when the client has taken what the database sent before.)
+            _ = client.ready(Interest::ERROR) => Pause::Ended(CLIENT_RESET),
+            () = torn => Pause::Ended(SPLICE_FAILED),
+        };
+        match stop {
+            Pause::Ended(reason) => return (reason, Some(far)),
+            Pause::Letter => {
+                let flow = relay.up.flow.clone();
+                let letter = flow.mailbox.take();
+                let reason = letter.and_then(|l| marked::obey(&flow, l, Some(relay)));
+                if let Some(reason) = reason {
+                    return (reason, Some(far));
+                }
+            }
+            Pause::Idle => match ride.along(relay, near, far).await {
+                Ok(back) => far = back,
+                Err(ended) => return ended,
+            },
+        }
+    }
+}
+
+/// The reason why the relay stops moving bytes.
+pub(super) enum Pause {
+    /// The flow has ended, for this close reason.
+    Ended(&'static str),
+    /// Nothing is under way, and nobody needs to see the bytes that come: the kernel may carry the
+    /// flow.
+    Idle,
+    /// A mark has a command for the flow.
+    Letter,
+}
+
+pub(super) struct Relay {
+    reader: Reader,
+    up: Direction,
+    down: Direction,
+    /// Whether `down` is polled first. The two take turns, so that a burst in one direction leaves
+    /// the other its share of the task's budget.
+    down_first: bool,
+    /// Set while redirected bytes are on their way to the near application: nothing may be written
+    /// to it until the kernel says that they are in its stream.
+    drain: Option<Drain>,
+    near: Near,
+    legs: Legs,
+}
+
+impl Relay {
+    pub(super) fn new(begins: Option<Begins>, flow: &Arc<Flow>, metrics: &Metrics) -> Self {
+        Self {
+            reader: Reader::new(begins),
+            up: Direction::new(Way::ToDatabase, flow, &metrics.bytes_to_database),
+            down: Direction::new(Way::ToClient, flow, &metrics.bytes_to_client),
+            down_first: false,
+            drain: None,
+            near: flow.near(),
+            legs: Legs::default(),
+        }
+    }
+
+    /// Ready when the flow has ended, a letter has come, or the kernel may carry the flow.
+    fn poll(
+        &mut self,
+        cx: &mut Context<'_>,
+        client: &TcpStream,
+        database: &TcpStream,
+        ride: &mut Ride,
+    ) -> Poll<Pause> {
+        if self.up.flow.mailbox.is_full() {
+            return Poll::Ready(Pause::Letter);
+        }
+        self.reader.hears();
+        if let Some(drain) = &mut self.drain {
+            match drain.poll(cx, ride.splice()) {
+                Poll::Ready(Ok(())) => self.drain = None,
+                Poll::Ready(Err(reason)) => return Poll::Ready(Pause::Ended(reason)),
+                Poll::Pending => {}
+            }
+        }
+        if let Poll::Ready(reason) = self.poll_ways(cx, client, database) {
+            self.legs.look();
+            return Poll::Ready(Pause::Ended(reason));
+        }
+        // After the directions, which may have begun a handshake with a deadline.
+        if let Poll::Ready(reason) = self.legs.poll_hopeless(cx) {
+            return Poll::Ready(Pause::Ended(reason));
+        }
+        if self.is_idle() && ride.poll_wanted(cx).is_ready() {
+            return Poll::Ready(Pause::Idle);
+        }
+        Poll::Pending
+    }
+
+    /// Whether the kernel may carry the flow: everything that was read is written on, both sides
+    /// may still speak, the decoder has nothing more to learn, and no side is encrypted or
+    /// decrypted here.
+    fn is_idle(&self) -> bool {
+        self.legs.are_plain()
+            && self.reader.is_off()
+            && self.drain.is_none()
+            && self.up.rests()
+            && self.down.rests()
+    }
+
+    /// Returns which of the two applications is on this host.
+    pub(super) fn near(&self) -> Near {
+        self.near
+    }
+
+    /// The direction from the near application to the far one.
+    fn to_far(&self) -> &Direction {
+        self.near.sides(&self.up, &self.down).0
+    }
+
+    /// The direction from the far application to the near one.
+    fn to_near(&self) -> &Direction {
+        self.near.sides(&self.up, &self.down).1
+    }
+
+    fn both(&mut self) -> (&mut Direction, &mut Direction) {
+        self.near.sides(&mut self.up, &mut self.down)
+    }
+
+    /// Moves the bytes that the near application has sent, and no others.
+    pub(super) fn poll_to_far(
+        &mut self,
+        cx: &mut Context<'_>,
+        near: &TcpStream,
+        far: &TcpStream,
+    ) -> Poll<Result<(), &'static str>> {
+        let (client, database) = self.near.sides(near, far);
+        self.poll_way(cx, self.to_far().way, client, database)
+    }
+
+    /// Moves the bytes that the far application has sent, and no others.
+    pub(super) fn poll_to_near(
+        &mut self,
+        cx: &mut Context<'_>,
+        near: &TcpStream,
+        far: &TcpStream,
+    ) -> Poll<Result<(), &'static str>> {
+        let (client, database) = self.near.sides(near, far);
+        self.poll_way(cx, self.to_near().way, client, database)
+    }
+
+    /// Whether nothing is held back, and both applications may still speak.
+    pub(super) fn rests(&self) -> bool {
+        self.up.rests() && self.down.rests()
+    }
+
+    /// Names the close reason of a flow whose far application cannot be read.
+    pub(super) fn far_failed(&self, error: io::Error) -> &'static str {
+        Stop::From(error).reason(self.to_near().way)
+    }
+
+    /// Notes that the kernel may carry the flow from now on.
+    pub(super) fn is_enrolled(&mut self, splice: Arc<Splice>) {
+        self.reader.is_enrolled(splice.clone());
+        self.both().1.is_enrolled(splice);
+    }
+
+    /// Returns the flow's frame positions for the kernel, which is told to carry it.
+    pub(super) fn hand_over(&mut self) -> Places {
+        self.reader.hand_over()
+    }
+
+    pub(super) fn decoder(&mut self) -> Option<&mut Decoder> {
+        self.reader.decoder()
+    }
+
+    /// Starts to decode the flow from its next frames on.
+    pub(super) fn enrich(&mut self, by: &RuleName) -> Result<(), NoPlace> {
+        let read = Both {
+            to_database: self.up.read(),
+            to_client: self.down.read(),
+        };
+        self.reader.enrich(&self.up.flow, by, read)
+    }
+
+    /// Takes over an enrolled flow from another process: the bytes that it has read and written,
+    /// and the frame positions.
+    pub(super) fn begins_at(
+        &mut self,
+        position: Position,
+        places: &Places,
+        shared: Option<Arc<Shared>>,
+    ) {
+        self.reader.begins_at(places, shared);
+        let (to_far, to_near) = self.both();
+        to_far.read_bytes = position.from_near;
+        to_near.read_bytes = position.from_far;
+        to_near.written_bytes = position.to_near;
+    }
+
+    /// Tells the reader that the flow has ended.
+    pub(super) fn is_over(&mut self) {
+        self.reader.is_over();
+    }
+
+    /// Whether the client's first byte was that of TLS.
+    pub(super) fn is_tls(&self) -> bool {
+        self.up.is_tls
+    }
+
+    /// Counts the bytes that the agent itself has read and written since the flow began.
+    pub(super) fn position(&self) -> Position {
+        Position {
+            from_near: self.to_far().read_bytes,
+            from_far: self.to_near().read_bytes,
+            to_near: self.to_near().written_bytes,
+        }
+    }
+
+    /// Adds bytes that the kernel has carried, to the database and to the client.
+    pub(super) fn carried(&self, [up, down]: [u64; 2]) {
+        self.up.add(up);
+        self.down.add(down);
+    }
+
+    /// Writes nothing to the near application until the kernel is done.
+    pub(super) fn drain_first(&mut self, drain: Drain) {
+        self.drain = Some(drain);
+    }
+
+    /// Ready with the close reason when the flow has ended.
+    fn poll_ways(
+        &mut self,
+        cx: &mut Context<'_>,
+        client: &TcpStream,
+        database: &TcpStream,
+    ) -> Poll<&'static str> {
+        if self.lost().is_none()
+            && let Some(words) = self.reader.lost()
+        {
+            self.deny(&words, SHARED_LOST);
+        }
+        let was_lost = self.lost().is_some();
+        if self.legs.wait()
+            && !was_lost
+            && let Poll::Ready(Some(Refused(words))) = self.legs.poll_begin(cx, client)
+        {
+            self.deny(&words, TLS_REQUIRED);
+        }
+        self.down_first = !self.down_first;
+        let mut ended = true;
+        for way in if self.down_first {
+            DOWN_FIRST
+        } else {
+            UP_FIRST
+        } {
+            match self.poll_way(cx, way, client, database) {
+                Poll::Ready(Err(reason)) => return Poll::Ready(reason),
+                Poll::Ready(Ok(())) => {}
+                Poll::Pending => ended = false,
+            }
+        }
+        if let Some((last_words, reason)) = self.reader.last_words() {
+            self.deny(&last_words, reason);
+        }
+        if self.legs.look() || self.reader.let_go() {
+            return self.poll_ways(cx, client, database);
+        }
+        match self.lost() {
+            // The other direction may wait for bytes that are not read any more.
+            Some(_) if !was_lost => self.poll_ways(cx, client, database),
+            _ if !ended => Poll::Pending,
+            Some(reason) => Poll::Ready(reason),
+            None => Poll::Ready(BOTH_ENDED),
+        }
+    }
+
+    fn poll_way(
+        &mut self,
+        cx: &mut Context<'_>,
+        way: Way,
+        client: &TcpStream,
+        database: &TcpStream,
+    ) -> Poll<Result<(), &'static str>> {
+        if way == self.to_near().way && self.drain.is_some() {
+            return Poll::Pending;
+        }
+        let lost = self.lost().is_some();
+        if way == Way::ToDatabase && self.legs.wait() && !lost {
+            return Poll::Pending;
+        }
+        let (mut client_leg, mut database_leg) = self.legs.both(client, database);
+        let (direction, from, to) = match way {
+            Way::ToDatabase => (&mut self.up, &mut client_leg, &mut database_leg),
+            Way::ToClient => (&mut self.down, &mut database_leg, &mut client_leg),
+        };
+        let moved = if lost {
+            direction.poll_flush(cx, to)
+        } else {
+            direction.poll(cx, from, to, &mut self.reader)
+        };
+        let Err(stop) = ready!(moved) else {
+            return Poll::Ready(Ok(()));
+        };
+        let reason = stop.reason(way);
+        if way == Way::ToClient && reason == DATABASE_RESET && self.up.state == State::Ended {
+            // Cassandra answers a client's FIN with RST: the client gets it, and nothing went
+            // wrong.
+            close::reset(client);
+            return Poll::Ready(Err(BOTH_ENDED));
+        }
+        Poll::Ready(Err(reason))
+    }
+
+    /// Tells the client these last bytes, behind what it has been sent; then the flow ends for this
+    /// reason.
+    fn deny(&mut self, last_words: &[u8], reason: &'static str) {
+        if self.down.state == State::Open {
+            self.down.held_back.extend_from_slice(last_words);
+        }
+        self.down.state = State::Losing(reason);
+    }
+
+    /// The close reason of a flow of which nothing more is read in either direction, because
+    /// framing is lost in one, or the flow is denied. It ends when the good bytes have been
+    /// written.
+    fn lost(&self) -> Option<&'static str> {
+        [&self.up, &self.down]
+            .into_iter()
+            .find_map(|d| match d.state {
+                State::Losing(reason) => Some(reason),
+                _ => None,
+            })
+    }
+}
+
+const UP_FIRST: [Way; 2] = [Way::ToDatabase, Way::ToClient];
+const DOWN_FIRST: [Way; 2] = [Way::ToClient, Way::ToDatabase];

@@ -1,0 +1,509 @@
+//! The session gate: finds the rule of a flow where only its handshake tells which one it meets.
+//!
+//! A [`Gate`] stands before the decoder of such a flow until the flow is decided. It holds back the
+//! bytes that may not pass yet, so that nothing of a request that is denied reaches the database.
+//! `cql::Handshake` says how far bytes may pass, `Policy::decide` what the facts mean. Once the
+//! flow is decided, everything passes and the gate is dropped.
+//!
+//! **Invariant**: a direction is not read while bytes of it that were held back cannot be passed
+//! on, so a gate holds at most a frame's beginning (v5: a segment) and a chunk in each direction.
+
+use std::{mem, net::SocketAddr, path::PathBuf, sync::Arc};
+
+use cql::{Handshake, Refusal, Step};
+use dataplane::{ClientAddr, Held, Netns, Opener, OrigDst, Process, host};
+use flow::{Flow, FlowId, Newcomer};
+use policy::{
+    Action, Candidate, Compression, Decision, Fact, Match, Policy, Protocol, Rule, RuleName,
+    Session, SessionKey,
+};
+use telemetry::is_marks;
+use tls::{Common, TlsRules};
+
+use super::{Shared, chunk::Way};
+
+/// The question which rule a flow meets, asked of the policy in force when it came.
+pub(super) struct Question {
+    policy: Arc<Policy>,
+    candidate: Candidate,
+    /// The process and endpoint for which a decision is remembered. None for a client on another
+    /// host, of which nothing can be remembered.
+    opener: Option<Opener>,
+}
+
+impl Question {
+    /// Makes the question. None: the rule that marked the flow decides by itself.
+    pub(super) fn of(newcomer: &Newcomer, policy: &Arc<Policy>) -> Option<Self> {
+        if newcomer.rule == RuleName::of_default() {
+            return None;
+        }
+        let mut rules = policy.rules.iter();
+        let marked_by = rules.find(|rule| rule.name == newcomer.rule);
+        // A rule that is gone was part of a policy that has just been replaced.
+        if marked_by.is_some_and(|rule| !rule.is_session()) {
+            return None;
+        }
+        Some(Self {
+            policy: policy.clone(),
+            opener: newcomer.opener,
+            candidate: candidate(
+                newcomer.client,
+                newcomer.orig_dst,
+                &newcomer.process,
+                newcomer.netns.as_ref(),
+                policy,
+            ),
+        })
+    }
+}
+
+/// Finds the mark that denies `held` and was set after `connect()` was decided. Later marks find
+/// the flow among those that run.
+pub(super) fn denied_since(held: &Held, policy: &Policy) -> Option<RuleName> {
+    // A rule on the session is decided in the agent.
+    let denies = |rule: &Rule| rule.action == Action::Deny && !rule.is_session();
+    denied_by(policy, denies, || {
+        policy.first_match(&candidate(
+            held.client,
+            held.orig_dst,
+            &held.process,
+            held.netns(),
+            policy,
+        ))
+    })
+}
+
+/// Finds the mark that denies a flow that was taken over from an earlier agent: the mark was set
+/// when the flow was not here.
+pub(super) fn denied_before(flow: &Flow, policy: &Policy) -> Option<RuleName> {
+    let decided = flow.decided();
+    let session = decided.session.map_or_else(Session::default, |s| *s);
+    denied_by(
+        policy,
+        |rule| rule.action == Action::Deny,
+        || {
+            let candidate = candidate(
+                flow.client,
+                flow.orig_dst,
+                &flow.process,
+                flow.netns.as_ref(),
+                policy,
+            );
+            match policy.decide(&candidate, &session.closed()) {
+                Decision::Decided(found) => found,
+                Decision::Undecided => policy.first_match(&candidate),
+            }
+        },
+    )
+}
+
+/// Whether the flow is in the sample that its rule enriches.
+fn is_sampled(policy: &Policy, by: &Match, flow: FlowId) -> bool {
+    let rule = by.index.and_then(|index| policy.rules.get(index));
+    let sample = rule.and_then(|rule| rule.sample);
+    sample.is_none_or(|sample| sample.takes(flow.number()))
+}
+
+/// Finds the mark that denies a flow. Most of the time no mark denies anything, and `found` is not
+/// called.
+fn denied_by(
+    policy: &Policy,
+    denies: impl Fn(&Rule) -> bool,
+    found: impl FnOnce() -> Match,
+) -> Option<RuleName> {
+    let is_marks = |rule: &RuleName| is_marks(rule.as_str());
+    let mut rules = policy.rules.iter().filter(|rule| is_marks(&rule.name));
+    if !rules.any(denies) {
+        return None;
+    }
+    let found = found();
+    (found.action == Action::Deny && is_marks(&found.rule)).then_some(found.rule)
+}
+
+/// The backends behind the address that `held` was dialled to, if it is a virtual one.
+pub(super) fn backends_behind(held: &Held, policy: &Policy) -> Vec<SocketAddr> {
+    // Most policies have no backends, and the process need not be looked up.
+    if policy.rules.iter().all(|rule| rule.backends.is_empty()) {
+        return Vec::new();
+    }
+    let rule = policy.balances(&candidate(
+        held.client,
+        held.orig_dst,
+        &held.process,
+        held.netns(),
+        policy,
+    ));
+    rule.map_or_else(Vec::new, |rule| rule.backends.clone())
+}
+
+fn candidate(
+    client: ClientAddr,
+    to: OrigDst,
+    process: &Process,
+    netns: Option<&Arc<Netns>>,
+    policy: &Policy,
+) -> Candidate {
+    if process.is_elsewhere() {
+        return Candidate::elsewhere(client.socket_addr().ip(), to.socket_addr());
+    }
+    let cgroup = match policy.names_cgroups() {
+        true => host::cgroup_of(process.pid, process.cgroup_id),
+        false => None,
+    };
+    Candidate {
+        from: None,
+        to: to.socket_addr(),
+        uid: process.uid,
+        process: process.name.clone(),
+        // A process that is gone is in no cgroup that a rule can name.
+        cgroup: cgroup.unwrap_or_else(PathBuf::new),
+        netns: match netns {
+            Some(netns) => Some(netns.inode),
+            None if policy.names_namespaces() => host::own_netns_inode(),
+            None => None,
+        },
+    }
+}
+
+impl Question {
+    /// Returns the TLS settings that all rules share that the flow may still meet, if its client
+    /// encrypts or does not.
+    pub(super) fn common(&self, rules: &TlsRules, is_encrypted: bool) -> Common {
+        Common::of(rules, &self.policy, &self.candidate, is_encrypted)
+    }
+
+    /// Returns the facts of a session that have to be known to answer the question.
+    pub(super) fn waits_for(&self, session: &Session) -> Vec<SessionKey> {
+        self.policy.waits_for(&self.candidate, session)
+    }
+}
+
+pub(super) struct Gate {
+    question: Question,
+    handshake: Handshake,
+    outcome: Outcome,
+    /// Bytes from the client that have not passed yet.
+    requests: Vec<u8>,
+    responses: Vec<u8>,
+    /// Set while requests wait for a response.
+    waits: bool,
+    shared: Arc<Shared>,
+    flow: Arc<Flow>,
+}
+
+enum Outcome {
+    Open,
+    /// The flow is decided: everything passes.
+    Decided(Action),
+    Denied(LastWords),
+    /// The database has ended before the flow was decided: nothing passes to it any more.
+    Moot,
+}
+
+enum LastWords {
+    /// The last bytes have to wait for the end of a response.
+    Later,
+    Ready(Vec<u8>),
+    Said,
+}
+
+/// The part of the offered bytes that passes.
+pub(super) enum Passing {
+    /// Exactly the bytes that were offered.
+    All,
+    These(Vec<u8>),
+}
+
+/// The next thing that a direction does.
+pub(super) enum Gated {
+    Read,
+    Pass(Vec<u8>),
+    Wait,
+}
+
+impl Gate {
+    pub(super) fn new(question: Question, shared: &Arc<Shared>, flow: &Arc<Flow>) -> Self {
+        Self {
+            question,
+            handshake: Handshake::new(shared.prepared.clone()),
+            outcome: Outcome::Open,
+            requests: Vec::new(),
+            responses: Vec::new(),
+            waits: false,
+            shared: shared.clone(),
+            flow: flow.clone(),
+        }
+    }
+
+    /// Takes bytes that were read, and says which bytes pass.
+    pub(super) fn offer(&mut self, way: Way, bytes: &[u8]) -> Passing {
+        let mut held = mem::take(self.held(way));
+        if held.is_empty() {
+            let passing = self.look(way, bytes).min(bytes.len());
+            if passing == bytes.len() {
+                return Passing::All;
+            }
+            let (pass, rest) = bytes.split_at(passing);
+            self.hold(way, rest.to_vec());
+            return Passing::These(pass.to_vec());
+        }
+        held.extend_from_slice(bytes);
+        let passing = self.look(way, &held).min(held.len());
+        let rest = held.split_off(passing);
+        self.hold(way, rest);
+        Passing::These(held)
+    }
+
+    /// Keeps bytes that may still pass.
+    fn hold(&mut self, way: Way, rest: Vec<u8>) {
+        let over = matches!(self.outcome, Outcome::Denied(_) | Outcome::Moot);
+        if !(over && way == Way::ToDatabase) {
+            *self.held(way) = rest;
+        }
+    }
+
+    /// Says whether to read from this side, or which bytes pass first.
+    pub(super) fn turn(&mut self, way: Way) -> Gated {
+        match (&self.outcome, way) {
+            (Outcome::Denied(LastWords::Later), Way::ToClient) => Gated::Read,
+            (Outcome::Denied(_), _) => Gated::Wait,
+            (Outcome::Moot, _) => Gated::Read,
+            (Outcome::Decided(_), _) => match mem::take(self.held(way)) {
+                rest if rest.is_empty() => Gated::Read,
+                rest => Gated::Pass(rest),
+            },
+            (Outcome::Open, Way::ToDatabase) if self.waits => match self.offer(way, &[]) {
+                Passing::These(bytes) if !bytes.is_empty() => Gated::Pass(bytes),
+                _ if self.waits || !self.is_open() => Gated::Wait,
+                _ => Gated::Read,
+            },
+            (Outcome::Open, _) => Gated::Read,
+        }
+    }
+
+    /// Handles the end of a side. Returns the bytes of that side that were held back.
+    pub(super) fn end(&mut self, way: Way) -> Vec<u8> {
+        if way == Way::ToClient {
+            match &mut self.outcome {
+                Outcome::Open => self.outcome = Outcome::Moot,
+                Outcome::Denied(words @ LastWords::Later) => *words = LastWords::Ready(Vec::new()),
+                _ => {}
+            }
+        }
+        match (&self.outcome, way) {
+            (Outcome::Denied(_), _) | (Outcome::Moot, Way::ToDatabase) => Vec::new(),
+            _ => mem::take(self.held(way)),
+        }
+    }
+
+    /// Returns the decided action, unless that is to deny.
+    pub(super) fn decided(&self) -> Option<Action> {
+        match self.outcome {
+            Outcome::Decided(action) => Some(action),
+            _ => None,
+        }
+    }
+
+    /// Whether nothing is held back.
+    pub(super) fn is_empty(&self) -> bool {
+        self.requests.is_empty() && self.responses.is_empty()
+    }
+
+    /// Whether a direction's turn may bring bytes now.
+    pub(super) fn holds_what_may_pass(&self) -> bool {
+        match self.outcome {
+            Outcome::Open => self.waits,
+            Outcome::Decided(_) => !self.is_empty(),
+            _ => false,
+        }
+    }
+
+    /// Returns, once, the last bytes for the client of a denied flow.
+    pub(super) fn last_words(&mut self) -> Option<Vec<u8>> {
+        match &mut self.outcome {
+            Outcome::Denied(said @ LastWords::Ready(_)) => {
+                match mem::replace(said, LastWords::Said) {
+                    LastWords::Ready(words) => Some(words),
+                    _ => None,
+                }
+            }
+            _ => None,
+        }
+    }
+
+    fn held(&mut self, way: Way) -> &mut Vec<u8> {
+        match way {
+            Way::ToDatabase => &mut self.requests,
+            Way::ToClient => &mut self.responses,
+        }
+    }
+
+    /// Returns how many of the bytes that are held of a direction pass.
+    fn look(&mut self, way: Way, held: &[u8]) -> usize {
+        let mut passing = 0;
+        loop {
+            match (&self.outcome, way) {
+                (Outcome::Open, _) | (Outcome::Denied(LastWords::Later), Way::ToClient) => {}
+                (Outcome::Decided(_), _) => return held.len(),
+                (Outcome::Denied(_), _) => return passing,
+                (Outcome::Moot, Way::ToDatabase) => return 0,
+                (Outcome::Moot, Way::ToClient) => return held.len(),
+            }
+            let rest = held.get(passing..).unwrap_or_default();
+            let step = match way {
+                Way::ToDatabase => self.handshake.requests(rest),
+                Way::ToClient => self.handshake.responses(rest),
+            };
+            if way == Way::ToDatabase {
+                self.waits = step == Step::Wait;
+            }
+            match step {
+                Step::More | Step::Wait => return passing,
+                Step::Pass(bytes) => passing += bytes,
+                Step::Told(bytes) if self.is_open() => {
+                    self.judge();
+                    if self.is_open() {
+                        passing += bytes;
+                    }
+                }
+                Step::Told(bytes) => passing += bytes,
+            }
+            if let Outcome::Denied(LastWords::Later) = self.outcome {
+                self.refuse();
+            }
+        }
+    }
+
+    /// Whether nothing that follows matters.
+    pub(super) fn is_ending(&self) -> bool {
+        matches!(self.outcome, Outcome::Denied(_) | Outcome::Moot)
+    }
+
+    /// Whether the flow is not decided, and can be.
+    pub(super) fn is_open(&self) -> bool {
+        matches!(self.outcome, Outcome::Open)
+    }
+
+    /// Lets this policy decide from now on, when the next fact is learned.
+    pub(super) fn ask(&mut self, policy: Arc<Policy>) {
+        self.question.policy = policy;
+        self.flow.waits_for(self.question.waits_for(&self.facts()));
+    }
+
+    /// Takes over the decision of a mark.
+    pub(super) fn mark(&mut self, action: Action) {
+        self.outcome = Outcome::Decided(action);
+    }
+
+    /// Returns the facts that are known. A client whose TLS ends in the agent counts as encrypting,
+    /// though the bytes that are read are plain.
+    fn facts(&self) -> Session {
+        let mut session = facts(self.handshake.session());
+        if self.flow.client_encrypts() {
+            session.tls = Fact::Is(true);
+        }
+        session
+    }
+
+    fn judge(&mut self) {
+        let Question {
+            policy, candidate, ..
+        } = &self.question;
+        let mut session = self.facts();
+        let mut decision = policy.decide(candidate, &session);
+        let metrics = &self.shared.metrics;
+        if let Some(why) = self.handshake.over()
+            && decision == Decision::Undecided
+        {
+            metrics.unknowable.with_label_values(&[why.as_str()]).inc();
+            session = session.closed();
+            decision = policy.decide(candidate, &session);
+        }
+        self.flow.knows(&session);
+        self.flow.waits_for(self.question.waits_for(&session));
+        let Decision::Decided(mut by) = decision else {
+            return;
+        };
+        let is_left = !is_sampled(policy, &by, self.flow.id);
+        if is_left {
+            by.action = Action::Bypass;
+        }
+        for why in self.handshake.unknowable() {
+            metrics.unknowable.with_label_values(&[why.as_str()]).inc();
+        }
+        metrics.session_decided(&by);
+        self.flow.decide(&by);
+        if is_left {
+            self.flow.is_not_sampled();
+        }
+        self.remember(&by);
+        tracing::debug!(
+            flow = ?self.flow.id,
+            rule = %by.rule,
+            action = by.action.as_str(),
+            "decided by its session"
+        );
+        if by.action == Action::Deny {
+            self.outcome = Outcome::Denied(LastWords::Later);
+        } else {
+            self.outcome = Outcome::Decided(by.action);
+        }
+    }
+
+    /// Stores the decision before the client knows that it is let in, so that its next connection
+    /// is decided at once.
+    fn remember(&self, by: &Match) {
+        let Question { policy, opener, .. } = &self.question;
+        let rule = by.index.and_then(|index| policy.rules.get(index));
+        let lasts = rule.and_then(|rule| rule.remember);
+        let (Some(index), Some(lasts), Some(opener)) = (by.index, lasts, opener) else {
+            return;
+        };
+        if let Err(why) = self.shared.remembered.remember(opener, index, lasts) {
+            let reason = [why.as_str()];
+            let counter = &self.shared.metrics.not_remembered;
+            counter.with_label_values(&reason).inc();
+            tracing::debug!(flow = ?self.flow.id, %why, "not remembered");
+        }
+    }
+
+    fn refuse(&mut self) {
+        let message = format!("underpass: denied by rule {}", self.flow.rule());
+        let words = match self.handshake.refusal(&message) {
+            Refusal::Later => return,
+            Refusal::Now(words) => words,
+            Refusal::Silence => Vec::new(),
+        };
+        self.outcome = Outcome::Denied(LastWords::Ready(words));
+    }
+}
+
+/// Converts the facts of a handshake into the policy's types.
+fn facts(session: &cql::Session) -> Session {
+    fn fact<T, U>(fact: &cql::Fact<T>, value: impl Fn(&T) -> U) -> Fact<U> {
+        match fact {
+            cql::Fact::Open => Fact::Open,
+            cql::Fact::Absent => Fact::Absent,
+            cql::Fact::Is(is) => Fact::Is(value(is)),
+        }
+    }
+    let text = |text: &cql::Fact<Box<str>>| fact(text, |text| text.to_string());
+    Session {
+        user: text(&session.user),
+        keyspace: text(&session.keyspace),
+        driver: text(&session.driver),
+        driver_version: text(&session.driver_version),
+        application: text(&session.application),
+        protocol: fact(&session.protocol, |version| match version {
+            cql::ProtocolVersion::V3 => Protocol::V3,
+            cql::ProtocolVersion::V4 => Protocol::V4,
+            cql::ProtocolVersion::V5 => Protocol::V5,
+        }),
+        compression: fact(&session.compression, |compression| match compression {
+            cql::Compression::None => Compression::None,
+            cql::Compression::Lz4 => Compression::Lz4,
+            cql::Compression::Snappy => Compression::Snappy,
+        }),
+        tls: fact(&session.tls, |tls| *tls),
+    }
+}

@@ -1,0 +1,474 @@
+//! The splice: hands a flow to the kernel, and takes it back when the kernel cannot go on alone,
+//! because a side has ended, or does not take what the other sends.
+//!
+//! A flow is handed over when nothing of it is under way in the agent and nobody needs to see what
+//! comes. No byte waits for that: bytes that come meanwhile are relayed, and the kernel redirects
+//! only once those have been written on (`ebpf/src/splice.bpf.c`).
+
+use std::{
+    future::{self, Future, poll_fn},
+    io::ErrorKind,
+    mem::MaybeUninit,
+    ops::Deref,
+    os::fd::AsFd,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use dataplane::{Application, Down, Moved, Position, Resumed, Splice, SpliceRefusal, Splices};
+use flow::{Flow, Path};
+use socket2::SockRef;
+use telemetry::{Metrics, SPLICE_OFF};
+use tokio::{
+    net::TcpStream,
+    time::{self, Instant, Sleep},
+};
+
+use super::{
+    Shared,
+    close::SPLICE_FAILED,
+    drain::Drain,
+    relay::Relay,
+    wait::{End, ride},
+};
+use crate::keeper::{Kept, NotKept, Papers};
+
+/// A flow that comes back within this time is one whose sender is ahead of its receiver. It is
+/// relayed for a while, each time for longer, so that it does not go back and forth with every
+/// message.
+const SHORT_RIDE: Duration = Duration::from_millis(20);
+const FIRST_REST: Duration = Duration::from_millis(1);
+const LONGEST_REST: Duration = Duration::from_millis(64);
+
+/// Bytes that come while a flow is handed over are relayed; a flow that still has not paused after
+/// this many rounds stays with the agent.
+const HANDOVER_ROUNDS: usize = 4;
+
+/// The reason with which a flow ends for this process only: another process goes on with it.
+pub(super) const GIVEN: &str = "given";
+
+/// The source of the splice for a flow.
+pub(super) enum Way {
+    /// The splice that all flows share, once it has been tried out.
+    Shared(Arc<Shared>),
+    /// A splice that is being tried out.
+    Trial(Splices),
+    /// No splice: the flow stays with the agent for good.
+    Closed,
+}
+
+impl Way {
+    /// Returns the splice. None where there is none, or not yet.
+    fn splices(&mut self, flow: &Flow) -> Option<Splices> {
+        let shared = match self {
+            Self::Shared(shared) => shared,
+            Self::Trial(splices) => return Some(splices.clone()),
+            Self::Closed => return None,
+        };
+        match shared.splices.get() {
+            Some(Ok(splices)) => return Some(splices.clone()),
+            Some(Err(reason)) => {
+                flow.is_relayed(format!("splice is off: {reason}"));
+                let refusals = &shared.metrics.splice_refusals;
+                refusals.with_label_values(&[SPLICE_OFF]).inc();
+                *self = Self::Closed;
+            }
+            None => flow.is_relayed("the splice is still being tried out"),
+        }
+        None
+    }
+}
+
+/// The counters that count a flow's rides.
+pub(super) enum Counters {
+    /// The counters of the agent.
+    Shared(Arc<Shared>),
+    /// The counters of a canary, or of a keeper.
+    Own(Box<Metrics>),
+}
+
+impl Deref for Counters {
+    type Target = Metrics;
+
+    fn deref(&self) -> &Metrics {
+        match self {
+            Self::Shared(shared) => &shared.metrics,
+            Self::Own(metrics) => metrics,
+        }
+    }
+}
+
+/// A flow's rides with the kernel.
+pub(super) struct Ride {
+    way: Way,
+    /// The near application. None for a flow that is enrolled already.
+    application: Option<Application>,
+    flow: Arc<Flow>,
+    counters: Counters,
+    enrolled: Option<Enrolled>,
+    /// The keeper's hold on the flow, which then outlives this process.
+    kept: Option<Kept>,
+    /// Set when the keeper may take the flow later.
+    keep_later: bool,
+    rest: Duration,
+    resting: Option<Pin<Box<Sleep>>>,
+}
+
+struct Enrolled {
+    splice: Arc<Splice>,
+    /// The agent's own position when it was enrolled.
+    base: Position,
+    /// The kernel's work that is counted already.
+    counted: Moved,
+}
+
+impl Enrolled {
+    fn position(&self, relay: &Relay) -> Position {
+        let now = relay.position();
+        Position {
+            from_near: now.from_near,
+            from_far: now.from_far - self.base.from_far,
+            to_near: now.to_near - self.base.to_near,
+        }
+    }
+}
+
+impl Ride {
+    pub(super) fn new(
+        way: Way,
+        application: Option<Application>,
+        flow: &Arc<Flow>,
+        counters: Counters,
+    ) -> Self {
+        Self {
+            way,
+            application,
+            flow: flow.clone(),
+            counters,
+            enrolled: None,
+            kept: None,
+            keep_later: false,
+            rest: Duration::ZERO,
+            resting: None,
+        }
+    }
+
+    /// Goes on with a flow that another process has left while the kernel carried it.
+    pub(super) fn resume(
+        &mut self,
+        relay: &mut Relay,
+        resumed: Resumed,
+        kept: Option<Kept>,
+        shared: Option<Arc<Shared>>,
+        far: &TcpStream,
+    ) -> Result<(), &'static str> {
+        let splice = Arc::new(resumed.splice);
+        relay.is_enrolled(splice.clone());
+        relay.begins_at(resumed.position, &resumed.places, shared);
+        self.kept = kept;
+        let enrolled = self.enrolled.insert(Enrolled {
+            splice,
+            base: Position::default(),
+            counted: resumed.moved,
+        });
+        take_back(enrolled, relay, far)
+    }
+
+    /// Returns the flow's splice. None before the flow was enrolled.
+    pub(super) fn splice(&self) -> Option<&Splice> {
+        self.enrolled
+            .as_ref()
+            .map(|enrolled| enrolled.splice.as_ref())
+    }
+
+    /// Ready when the kernel is to carry the flow.
+    pub(super) fn poll_wanted(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if self.enrolled.is_none() && self.way.splices(&self.flow).is_none() {
+            return Poll::Pending;
+        }
+        match &mut self.resting {
+            Some(sleep) => sleep.as_mut().poll(cx),
+            None => Poll::Ready(()),
+        }
+    }
+
+    /// Lets the kernel carry the flow until the agent is needed again. An error ends the flow; it
+    /// comes with the socket that leads to the far application, if that is still there.
+    pub(super) async fn along(
+        &mut self,
+        relay: &mut Relay,
+        near: &TcpStream,
+        far: TcpStream,
+    ) -> Result<TcpStream, (&'static str, Option<TcpStream>)> {
+        self.resting = None;
+        let paused = Instant::now();
+        if self.enrolled.is_none() {
+            self.enrol(relay, near, &far);
+        } else if self.keep_later {
+            self.keep(relay, near, &far);
+        }
+        let Some(enrolled) = &self.enrolled else {
+            return Ok(far);
+        };
+        let started = Instant::now();
+        let mut ended = End::Needed;
+        self.counters.handovers.inc();
+        let far = match hand_over(enrolled, relay, near, &far).await {
+            Ok(true) => {
+                let pause = paused.elapsed().as_secs_f64();
+                self.counters.handover_seconds.observe(pause);
+                self.flow.is_spliced(enrolled.splice.why_not_by_sender());
+                let (splice, flow) = (enrolled.splice.clone(), self.flow.clone());
+                let keep_later = self.keep_later;
+                let read = enrolled.position(relay).from_far;
+                let has_come = || splice.has_come(read);
+                let count = || {
+                    self.count(relay);
+                    keep_later
+                };
+                let rode = ride(&splice, &flow, near, far, has_come, count).await;
+                let (far, end) = rode.map_err(|reason| (reason, None))?;
+                ended = end;
+                far
+            }
+            Ok(false) => {
+                self.flow
+                    .is_relayed("it did not pause for the kernel to take it over");
+                far
+            }
+            Err(reason) => return Err((reason, Some(far))),
+        };
+        let Some(enrolled) = &self.enrolled else {
+            return Ok(far);
+        };
+        if ended == End::Given {
+            enrolled.splice.leave();
+            return Err((GIVEN, Some(far)));
+        }
+        if let Err(reason) = take_back(enrolled, relay, &far) {
+            return Err((reason, Some(far)));
+        }
+        self.flow.travels(Path::Relay);
+        let slow = self.count(relay);
+        if let End::Marked(reason) = ended {
+            return Err((reason, Some(far)));
+        }
+        match started.elapsed() {
+            _ if ended == End::Recalled => {}
+            short if short < SHORT_RIDE + self.rest => self.rest_longer(),
+            _ => self.rest = Duration::ZERO,
+        }
+        self.flow.is_relayed(match self.resting {
+            Some(_) => slow.as_str(),
+            None => "it was taken back: a side has ended, or bytes are under way",
+        });
+        Ok(far)
+    }
+
+    /// Keeps the flow with the agent for a while.
+    fn rest_longer(&mut self) {
+        self.rest = (self.rest * 2).clamp(FIRST_REST, LONGEST_REST);
+        self.resting = Some(Box::pin(time::sleep(self.rest)));
+    }
+
+    /// Enters the flow's sockets into the kernel's maps. If that is refused, the flow stays with
+    /// the agent for good.
+    fn enrol(&mut self, relay: &mut Relay, near: &TcpStream, far: &TcpStream) {
+        let (Some(splices), Some(application)) = (self.way.splices(&self.flow), &self.application)
+        else {
+            return;
+        };
+        let base = relay.position();
+        // Kernel TLS and a sockmap do not work on the same socket, and kernel TLS may begin at any
+        // time.
+        let enrolled = match relay.is_tls() {
+            true => Err(SpliceRefusal::Tls),
+            false => {
+                let ends = (SockRef::from(near), SockRef::from(far));
+                splices.enrol(ends.0, ends.1, application, base.from_near)
+            }
+        };
+        match enrolled {
+            Ok(splice) => {
+                let splice = Arc::new(splice);
+                relay.is_enrolled(splice.clone());
+                self.enrolled = Some(Enrolled {
+                    splice,
+                    base,
+                    counted: Moved::default(),
+                });
+                self.keep(relay, near, far);
+            }
+            Err(refusal @ SpliceRefusal::Busy) => {
+                self.flow.is_relayed(format!("resting: {refusal}"));
+                self.rest_longer();
+            }
+            Err(refusal) => {
+                let reason = refusal.as_str();
+                self.counters
+                    .splice_refusals
+                    .with_label_values(&[reason])
+                    .inc();
+                tracing::info!(flow = ?self.flow.id, %refusal, "not spliced");
+                self.flow.is_relayed(format!("refused: {refusal}"));
+                self.way = Way::Closed;
+            }
+        }
+    }
+
+    /// Gives the flow to the keeper, too, where that is possible, so that it outlives the agent.
+    fn keep(&mut self, relay: &Relay, near: &TcpStream, far: &TcpStream) {
+        let (Way::Shared(shared), Some(enrolled), Some(application)) =
+            (&self.way, &self.enrolled, &self.application)
+        else {
+            return;
+        };
+        let Some(keeper) = shared.keeper.get() else {
+            return;
+        };
+        let Enrolled {
+            splice, counted, ..
+        } = enrolled;
+        let now = enrolled.position(relay);
+        let since = relay.near().ways(counted.up, counted.down + now.to_near);
+        let cookie = application.client_cookie();
+        let papers = Papers::of(&self.flow, cookie, splice, now.from_near, since);
+        let (client, database) = relay.near().sides(near, far);
+        let kept = keeper.keep(papers, client.as_fd(), database.as_fd());
+        self.keep_later = matches!(kept, Err(NotKept::ForNow));
+        self.kept = kept.ok();
+    }
+
+    /// Counts the bytes that the kernel has carried since the last call. Returns the side that did
+    /// not take them.
+    pub(super) fn count(&mut self, relay: &Relay) -> Slow {
+        let Some(enrolled) = &mut self.enrolled else {
+            return Slow::Nobody;
+        };
+        let Ok(moved) = enrolled.splice.moved() else {
+            return Slow::Nobody;
+        };
+        let before = std::mem::replace(&mut enrolled.counted, moved);
+        let near = relay.near();
+        let carried = near.ways(moved.up - before.up, moved.down - before.down);
+        relay.carried(carried);
+        let [up, down] = carried;
+        self.counters.spliced_to_database.inc_by(up);
+        self.counters.spliced_to_client.inc_by(down);
+        let spills = near.ways(
+            moved.up_spills - before.up_spills,
+            moved.down_spills - before.down_spills,
+        );
+        for (slow, count) in ["database", "client"].into_iter().zip(spills) {
+            let counter = &self.counters.spills;
+            counter.with_label_values(&[slow]).inc_by(count);
+        }
+        match spills.map(|count| count > 0) {
+            [true, _] => Slow::Database,
+            [false, true] => Slow::Client,
+            [false, false] => Slow::Nobody,
+        }
+    }
+}
+
+/// The side that did not take what the other sent.
+#[derive(Clone, Copy)]
+pub(super) enum Slow {
+    Database,
+    Client,
+    Nobody,
+}
+
+impl Slow {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Database => "resting: the database did not take what the client sent",
+            Self::Client => "resting: the client did not take what the database sent",
+            Self::Nobody => "resting: it came back from the kernel at once",
+        }
+    }
+}
+
+/// Lets the kernel redirect, and relays the bytes that came in between. False when the flow does
+/// not pause.
+async fn hand_over(
+    enrolled: &Enrolled,
+    relay: &mut Relay,
+    near: &TcpStream,
+    far: &TcpStream,
+) -> Result<bool, &'static str> {
+    for _ in 0..HANDOVER_ROUNDS {
+        let position = enrolled.position(relay);
+        let places = relay.hand_over();
+        if let Err(error) = enrolled.splice.engage(position, places) {
+            tracing::warn!(%error, "a flow stays with the agent for now");
+            return Ok(false);
+        }
+        let to_far = poll_fn(|cx| Poll::Ready(relay.poll_to_far(cx, near, far))).await;
+        if let Poll::Ready(Err(reason)) = to_far {
+            return Err(reason);
+        }
+        if enrolled.splice.down() == Down::Sender {
+            let to_near = poll_fn(|cx| Poll::Ready(relay.poll_to_near(cx, near, far))).await;
+            if let Poll::Ready(Err(reason)) = to_near {
+                return Err(reason);
+            }
+        }
+        if !relay.rests() {
+            return Ok(false);
+        }
+        if enrolled.splice.down() == Down::Egress && !is_read(enrolled, relay, far, position)? {
+            return Ok(false);
+        }
+        if enrolled.position(relay) == position {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Whether the agent has read everything that the verdict did not redirect.
+fn is_read(
+    enrolled: &Enrolled,
+    relay: &Relay,
+    far: &TcpStream,
+    position: Position,
+) -> Result<bool, &'static str> {
+    // Bytes that came before the verdict was attached wait for the next packet, or for a reader.
+    match SockRef::from(far).peek(&mut [MaybeUninit::uninit()]) {
+        Err(e) if e.kind() == ErrorKind::WouldBlock => {}
+        Err(e) => return Err(relay.far_failed(e)),
+        Ok(_) => return Ok(false),
+    }
+    // Bytes that the verdict has passed up meanwhile must be read by the relay.
+    let moved = enrolled.splice.moved().map_err(|e| failed(&e))?;
+    if moved.torn {
+        return Err(SPLICE_FAILED);
+    }
+    Ok(moved.passed == position.from_far)
+}
+
+/// Waits until the kernel has lost bytes of an enrolled flow's far application: the end of the flow.
+pub(super) async fn torn(enrolled: Option<Arc<Splice>>) {
+    let Some(splice) = enrolled else {
+        return future::pending().await;
+    };
+    while !splice.moved().is_ok_and(|moved| moved.torn) {
+        splice.called().await;
+    }
+}
+
+fn take_back(enrolled: &Enrolled, relay: &mut Relay, far: &TcpStream) -> Result<(), &'static str> {
+    let position = enrolled.position(relay);
+    let withdrawn = enrolled.splice.withdraw(SockRef::from(far), position);
+    withdrawn.map_err(|e| failed(&e))?;
+    relay.drain_first(Drain::new(position.to_near));
+    Ok(())
+}
+
+pub(super) fn failed(error: &dyn std::fmt::Display) -> &'static str {
+    tracing::error!(%error, "a spliced flow has to be closed");
+    SPLICE_FAILED
+}

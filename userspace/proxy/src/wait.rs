@@ -1,0 +1,145 @@
+//! The wait until the agent is needed, while the kernel carries a flow.
+
+use std::{
+    future::{Future, poll_fn},
+    pin::pin,
+    sync::OnceLock,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use dataplane::{Down, Quiet, Splice};
+use flow::Flow;
+use policy::Action;
+use tokio::{
+    net::TcpStream,
+    time::{self, Instant},
+};
+
+use super::{marked, splice::failed};
+
+/// The interval at which bytes that the kernel carries are added to `flows` and the metrics.
+const COUNT_EVERY: Duration = Duration::from_secs(10);
+
+/// An interval in milliseconds, for soaks: every flow is taken back and handed over again as often.
+const RECALL: &str = "UNDERPASS_TEST_RECALL_MS";
+
+fn recalled_for_a_test() -> Option<Duration> {
+    static EVERY: OnceLock<Option<Duration>> = OnceLock::new();
+    *EVERY.get_or_init(|| {
+        let ms = std::env::var(RECALL).ok()?.parse().ok()?;
+        Some(Duration::from_millis(ms))
+    })
+}
+
+/// The reason why a ride ends.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum End {
+    /// A side has ended, or bytes have to go through the agent.
+    Needed,
+    /// The flow was recalled.
+    Recalled,
+    /// Another process goes on with the flow.
+    Given,
+    /// A mark closes the flow, for this reason.
+    Marked(&'static str),
+}
+
+/// The socket that leads to the far application.
+enum Far {
+    /// Packets are redirected behind the socket, so the runtime does not watch it for input.
+    Quiet(Quiet),
+    /// Only bytes for the agent to read come to the socket.
+    Awake(TcpStream),
+}
+
+impl Far {
+    fn new(far: TcpStream, splice: &Splice) -> std::io::Result<Self> {
+        match splice.down() {
+            Down::Egress => Quiet::new(far).map(Self::Quiet),
+            Down::Sender => Ok(Self::Awake(far)),
+        }
+    }
+
+    fn poll_needed(&self, cx: &mut Context<'_>) -> Poll<()> {
+        match self {
+            Self::Quiet(quiet) => quiet.poll_ended(cx).map(drop),
+            Self::Awake(far) => far.poll_read_ready(cx).map(drop),
+        }
+    }
+
+    fn into_stream(self) -> std::io::Result<TcpStream> {
+        match self {
+            Self::Quiet(quiet) => quiet.into_stream(),
+            Self::Awake(far) => Ok(far),
+        }
+    }
+}
+
+/// Waits until the agent is needed. `has_come`: whether there is something for it to read. `count`:
+/// counts, and says whether the agent is needed for another reason.
+///
+/// The waits are polled by hand: a future for each would be most of what a flow costs the agent
+/// while the kernel carries it.
+pub(super) async fn ride(
+    splice: &Splice,
+    flow: &Flow,
+    near: &TcpStream,
+    far: TcpStream,
+    has_come: impl Fn() -> bool,
+    mut count: impl FnMut() -> bool,
+) -> Result<(TcpStream, End), &'static str> {
+    let far = Far::new(far, splice).map_err(|e| failed(&e))?;
+    let recall_every = recalled_for_a_test();
+    let pause = recall_every.unwrap_or(COUNT_EVERY);
+    let mut tick = pin!(time::sleep(pause));
+    let mut called = pin!(splice.called());
+    let end = poll_fn(|cx| {
+        if near.poll_read_ready(cx).is_ready() || far.poll_needed(cx).is_ready() {
+            return Poll::Ready(End::Needed);
+        }
+        while called.as_mut().poll(cx).is_ready() {
+            // When the agent cannot read which flows the kernel calls, it calls every flow, again
+            // and again.
+            if has_come() {
+                return Poll::Ready(End::Needed);
+            }
+            called.set(splice.called());
+        }
+        if flow.is_recalled() {
+            return Poll::Ready(End::Recalled);
+        }
+        if flow.is_given() {
+            return Poll::Ready(End::Given);
+        }
+        if let Some(end) = letter(flow) {
+            return Poll::Ready(end);
+        }
+        while tick.as_mut().poll(cx).is_ready() {
+            if recall_every.is_some() || count() {
+                return Poll::Ready(End::Recalled);
+            }
+            // A lost call costs a flow this long, and not its life.
+            if has_come() {
+                return Poll::Ready(End::Needed);
+            }
+            tick.as_mut().reset(Instant::now() + pause);
+        }
+        Poll::Pending
+    });
+    let end = end.await;
+    let far = far.into_stream().map_err(|e| failed(&e))?;
+    Ok((far, end))
+}
+
+/// Carries out a letter, if there is one. Returns the end of the ride that it asks for.
+fn letter(flow: &Flow) -> Option<End> {
+    if !flow.mailbox.is_full() {
+        return None;
+    }
+    // Once the letter is answered, nothing may pass unseen.
+    let Some(letter) = flow.mailbox.take_unless(Action::Enrich) else {
+        return Some(End::Recalled);
+    };
+    marked::obey(flow, letter, None).map(End::Marked)
+}

@@ -1,0 +1,251 @@
+//! `cache`: answers reads of chosen tables from a Redis, until a write to their table is seen or
+//! their TTL is over.
+//!
+//! - `settings`: the settings in the configuration, and their check. `statements`: the meaning of a
+//!   statement for the cache.
+//! - `envelope`: the key under which an answer is kept, and the layout of what is kept. `known`:
+//!   the memory between two frames.
+//! - `store`: the jobs that are handed to the thread that asks Redis; `connection`, `resp`: that
+//!   thread's work.
+
+mod connection;
+mod envelope;
+mod known;
+mod metrics;
+mod resp;
+mod settings;
+mod statements;
+mod store;
+
+use std::sync::{Arc, OnceLock};
+
+use cql::{Consistency, Opcode};
+use cql_edit::{Caller, Error, Outcome, Refused, Request, Response, Statement, Transform};
+use envelope::{ENVELOPE_BYTES, digest, key, sealed};
+use known::{Awaited, Reading};
+pub use metrics::CacheMetrics;
+use metrics::{Bypass, Store as Stored};
+use policy::RuleName;
+use settings::Checked;
+pub use settings::Settings;
+use statements::{Chosen, Means, means};
+pub use store::Caches;
+use store::Store;
+
+use super::{
+    effect::Effect,
+    register::{no_thread, once},
+};
+
+/// The step's name in the configuration.
+const NAME: &str = "cache";
+
+/// The bit of an awaited response's number that marks a write; the other bits are the tables.
+const WRITE: u64 = 1 << 63;
+
+/// The `cache` step of one rule.
+#[derive(Debug)]
+struct Cache {
+    settings: Checked,
+    store: OnceLock<Arc<Store>>,
+}
+
+impl Settings {
+    pub(super) fn build(self) -> Result<impl Effect, String> {
+        Ok(Cache {
+            settings: self.checked()?,
+            store: OnceLock::new(),
+        })
+    }
+}
+
+impl Effect for Cache {
+    fn open(&self, rule: &RuleName, means: &crate::Means) -> Result<(), String> {
+        once(&self.store, || {
+            let login = self.settings.login().map_err(|e| e.to_string())?;
+            let opened = means.caches.open(rule, &self.settings, login);
+            opened.map_err(no_thread)
+        })
+    }
+
+    /// A step behind the cache would not see the requests that the cache answers.
+    fn is_last(&self) -> bool {
+        true
+    }
+}
+
+impl Transform for Cache {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn wants(&self, opcode: Opcode) -> bool {
+        opcode.has_statements()
+    }
+
+    fn request(&self, request: &mut Request<'_>, caller: &Caller, _: u64) -> Outcome {
+        let Some(store) = self.store.get() else {
+            return Outcome::Pass;
+        };
+        match request.opcode() {
+            Opcode::Prepare => prepares(store, request, caller),
+            opcode => match asked(store, request, caller) {
+                Ok((Means::Reads(table), statement)) if opcode != Opcode::Batch => {
+                    reads(store, request, caller, table, statement.as_ref());
+                }
+                Ok((Means::Bypasses(why), _)) => store.shared.counters.bypassed(why),
+                Ok((Means::Uses, _)) if opcode == Opcode::Execute => request.may_be_use(),
+                Ok((Means::Writes(tables), _)) if !tables.is_empty() => {
+                    // A read that begins now may see the state before the write, or after it.
+                    store.invalidate(tables);
+                    request.await_response(WRITE | u64::from(tables.0));
+                }
+                Ok(_) => {}
+                Err(id) => {
+                    return Outcome::Refuse(Refused {
+                        reason: "unprepared",
+                        error: Error::Unprepared(id),
+                    });
+                }
+            },
+        }
+        Outcome::Pass
+    }
+
+    fn response(&self, response: &mut Response<'_>, _: &Caller, number: u64) -> bool {
+        let Some(store) = self.store.get() else {
+            return false;
+        };
+        if number & WRITE != 0 {
+            // An error counts, too: the write may have been done.
+            store.invalidate(Chosen(number as u32));
+            return false;
+        }
+        match store.shared.known.awaited(number) {
+            Some(Awaited::Prepare(statement)) => {
+                if let Some(id) = response.prepared_id() {
+                    store.shared.known.is_prepared(id, statement);
+                }
+            }
+            Some(Awaited::Read(reading)) => keeps(store, reading, response),
+            None => {}
+        }
+        false
+    }
+}
+
+/// Remembers a statement that is prepared; its id comes with the response.
+fn prepares(store: &Store, request: &mut Request<'_>, caller: &Caller) {
+    let Some(Statement::Text(text)) = request.statements().next() else {
+        return;
+    };
+    let keyspace = request.sure_keyspace(caller);
+    let statement = known::Statement {
+        means: means(text, keyspace, &store.shared.settings.tables),
+        digest: digest([text, keyspace.unwrap_or_default().as_bytes()]),
+    };
+    let number = store.shared.known.awaits(Awaited::Prepare(statement));
+    request.await_response(number);
+}
+
+/// Finds the meaning of a request, and the digest of its prepared statement.
+///
+/// # Errors
+/// The id of a statement that the client has to prepare again.
+fn asked(
+    store: &Store,
+    request: &Request<'_>,
+    caller: &Caller,
+) -> Result<(Means, Option<envelope::Key>), Vec<u8>> {
+    let keyspace = request.sure_keyspace(caller);
+    let is_batch = request.opcode() == Opcode::Batch;
+    let mut written = Chosen::default();
+    for statement in request.statements() {
+        let (means, digest) = match statement {
+            Statement::Text(text) => {
+                let tables = &store.shared.settings.tables;
+                // While a read waits, a USE may overtake it: the read itself has to name its
+                // keyspace.
+                let means = match means(text, request.keyspace(), tables) {
+                    Means::Writes(_) => means(text, keyspace, tables),
+                    reads => reads,
+                };
+                (means, None)
+            }
+            Statement::Prepared(id) => {
+                let known = store.shared.known.prepared(id).ok_or_else(|| id.to_vec())?;
+                (known.means, Some(known.digest))
+            }
+        };
+        match means {
+            Means::Writes(tables) => written.0 |= tables.0,
+            _ if is_batch => {}
+            _ => return Ok((means, digest)),
+        }
+    }
+    Ok((Means::Writes(written), None))
+}
+
+/// Returns the reason why a read of a chosen table bypasses the cache, although its statement could
+/// be cached.
+fn bypass(request: &Request<'_>, caller: &Caller) -> Option<Bypass> {
+    const SERIAL: Consistency = Consistency(0x0008);
+    const LOCAL_SERIAL: Consistency = Consistency(0x0009);
+    let is_serial = matches!(request.consistency(), Some(SERIAL | LOCAL_SERIAL) | None);
+    match () {
+        () if request.has_paging_state() => Some(Bypass::Page),
+        () if is_serial => Some(Bypass::Serial),
+        () if request.is_traced() => Some(Bypass::Traced),
+        () if request.has_now_in_seconds() => Some(Bypass::Now),
+        () if caller.logged_in && caller.user.is_none() => Some(Bypass::User),
+        () => None,
+    }
+}
+
+fn reads(
+    store: &Store,
+    request: &mut Request<'_>,
+    caller: &Caller,
+    table: usize,
+    statement: Option<&envelope::Key>,
+) {
+    if let Some(why) = bypass(request, caller) {
+        return store.shared.counters.bypassed(why);
+    }
+    let reading = Arc::new(Reading {
+        key: key(&store.shared.database(caller), caller, request, statement),
+        table,
+        generation: OnceLock::new(),
+    });
+    let mut waits = false;
+    store.find(&reading, || {
+        let ticket = request.park();
+        waits = ticket.is_some();
+        ticket
+    });
+    if waits {
+        let number = store.shared.known.awaits(Awaited::Read(reading));
+        request.await_response(number);
+    }
+}
+
+/// Keeps the answer to a read, if it did not come from the cache itself.
+fn keeps(store: &Store, reading: Arc<Reading>, response: &Response<'_>) {
+    let Some(generation) = reading.generation.get().copied() else {
+        return;
+    };
+    let counters = &store.shared.counters;
+    let Some(proper) = response.proper() else {
+        return counters.store(Stored::Unfit);
+    };
+    if proper.len() > store.shared.settings.max_bytes {
+        return counters.store(Stored::TooLarge);
+    }
+    let Some(body) = response.whole_rows() else {
+        return counters.store(Stored::Unfit);
+    };
+    let key = reading.key;
+    store.keep(reading, ENVELOPE_BYTES + body.len(), || {
+        sealed(&generation, &key, body)
+    });
+}

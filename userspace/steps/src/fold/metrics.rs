@@ -1,0 +1,192 @@
+//! The counters of `fold`: the outcomes of requests, and the ends of shared connections.
+
+use prometheus::{IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry};
+use telemetry::counters_by;
+use tls::Handshakes;
+
+/// The outcome of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Became {
+    /// The request was asked by a shared connection. All others were asked by their flow's own.
+    Folded,
+    /// The request is no plain read or write, may change the connection's state, or is about a
+    /// system table.
+    Statement,
+    /// The PREPARE of the request's statement was not seen here.
+    Unprepared,
+    /// The request is to be traced, and the trace would name another client.
+    Traced,
+    /// The request is too large.
+    Large,
+    /// The answer is too large, so the request was asked again.
+    LargeAnswer,
+    /// There was no room for the answer, and the flow was closed.
+    Dropped,
+    /// The flow's handshake cannot be repeated, or is not known.
+    Handshake,
+    /// The flow's keyspace is not known.
+    Keyspace,
+    /// The flow's database cannot be reached from here as the flow reaches it.
+    Elsewhere,
+    /// The flow began unencrypted before its rule required TLS.
+    Unencrypted,
+    /// The database did not understand an earlier request of the flow.
+    Barred,
+    /// The flow has as many requests out as it may.
+    Share,
+    /// There are as many identities as may be.
+    Identities,
+    /// The shared connection is beginning, or cannot be had for now.
+    Away,
+    /// The shared connection has as many requests out or waiting as may be, or the flow has.
+    Full,
+}
+
+const BECAME: [&str; 16] = [
+    "folded",
+    "statement",
+    "unprepared",
+    "traced",
+    "large",
+    "large_answer",
+    "dropped",
+    "handshake",
+    "keyspace",
+    "elsewhere",
+    "unencrypted",
+    "barred",
+    "share",
+    "identities",
+    "away",
+    "full",
+];
+
+/// The reason why a shared connection has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ended {
+    /// No flow uses it any more.
+    Unused,
+    /// The connection could not begin.
+    Refused,
+    /// The database has ended or reset the connection.
+    Closed,
+    /// The database has sent something that answers no request.
+    Garbage,
+    /// The database has sent nothing for too long.
+    Silent,
+}
+
+const ENDED: [&str; 5] = ["unused", "refused", "closed", "garbage", "silent"];
+
+/// The metrics of `fold`.
+#[derive(Clone, Debug)]
+pub struct FoldMetrics {
+    connections: IntGaugeVec,
+    requests: IntCounterVec,
+    ended: IntCounterVec,
+    handshakes: Handshakes,
+}
+
+/// The counters of one rule, each looked up once.
+#[derive(Debug)]
+pub(super) struct Counters {
+    pub(super) connections: IntGauge,
+    requests: Vec<IntCounter>,
+    ended: Vec<IntCounter>,
+    /// The handshakes of all rules, and of flows' own connections as well.
+    pub(super) handshakes: Handshakes,
+}
+
+impl FoldMetrics {
+    /// Declares and registers the metrics, except handshakes, which are counted with those of
+    /// flows.
+    ///
+    /// # Errors
+    /// Two metrics of one name.
+    pub fn register(registry: &Registry, handshakes: &Handshakes) -> prometheus::Result<Self> {
+        let connections = IntGaugeVec::new(
+            Opts::new(
+                "underpass_fold_connections",
+                "Connections to databases that flows share, by rule.",
+            ),
+            &["rule"],
+        )?;
+        registry.register(Box::new(connections.clone()))?;
+        Ok(Self {
+            connections,
+            requests: counters_by(
+                registry,
+                "underpass_fold_requests_total",
+                "Requests of rules with `fold`, by rule and what became of them: `folded`, asked by a shared \
+                 connection; or why by their flow's own: `statement` (none that only reads or writes), `unprepared` \
+                 (nobody here saw its PREPARE, or the shared connection's node does not know it), `traced`, `large`, \
+                 `large_answer` (asked again), `dropped` (no room for \
+                 the answer: its flow was closed), `handshake`, `keyspace`, `elsewhere`, \
+                 `unencrypted` (its flow has begun so, and its rule has `upstream_tls` now), `barred`, `share`, \
+                 `identities`, `away`, `full`.",
+                &["rule", "outcome"],
+            )?,
+            ended: counters_by(
+                registry,
+                "underpass_fold_ended_total",
+                "Shared connections that ended, by rule and why: `unused`, `refused` (could not begin), `closed` (by \
+                 the database), `garbage`, `silent`. The flows that had requests out on one of the last three were \
+                 closed.",
+                &["rule", "why"],
+            )?,
+            handshakes: handshakes.clone(),
+        })
+    }
+
+    /// Gives each metric a first sample, so that the documentation sees it.
+    pub fn declare_for_docs(&self) {
+        self.of("rule");
+    }
+
+    pub(super) fn of(&self, rule: &str) -> Counters {
+        let requests = BECAME.map(|became| self.requests.with_label_values(&[rule, became]));
+        let ended = ENDED.map(|why| self.ended.with_label_values(&[rule, why]));
+        Counters {
+            connections: self.connections.with_label_values(&[rule]),
+            requests: requests.to_vec(),
+            ended: ended.to_vec(),
+            handshakes: self.handshakes.clone(),
+        }
+    }
+}
+
+impl Counters {
+    pub(super) fn became(&self, became: Became) {
+        if let Some(counter) = self.requests.get(became as usize) {
+            counter.inc();
+        }
+    }
+
+    pub(super) fn ended(&self, why: Ended) {
+        if let Some(counter) = self.ended.get(why as usize) {
+            counter.inc();
+        }
+    }
+}
+
+impl Ended {
+    /// Returns the label in metrics.
+    pub(super) fn as_str(self) -> &'static str {
+        ENDED.get(self as usize).copied().unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_has_its_label() {
+        assert_eq!(BECAME[Became::Folded as usize], "folded");
+        assert_eq!(BECAME[Became::Handshake as usize], "handshake");
+        assert_eq!(BECAME[Became::Unencrypted as usize], "unencrypted");
+        assert_eq!(BECAME[Became::Full as usize], "full");
+        assert_eq!(Ended::Unused.as_str(), "unused");
+        assert_eq!(Ended::Silent.as_str(), "silent");
+    }
+}

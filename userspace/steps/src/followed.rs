@@ -1,0 +1,110 @@
+//! A flow that reporters follow.
+
+use std::{collections::HashMap, sync::Arc};
+
+use cql::{Completed, Details, Frame, StreamId};
+use flow::Flow;
+
+use super::{Following, Means, Refusal, Reporters, Whose};
+
+/// The reporters of one flow, and what they want to see.
+pub struct Followed {
+    whose: Arc<Whose>,
+    /// The requests that are answered in the database's place, by stream: 65,536 at most.
+    refusals: HashMap<StreamId, Refusal>,
+    wants_requests: bool,
+    wants_frames: bool,
+    wants_bodies: bool,
+    wants_texts: bool,
+    wants_contexts: bool,
+    by: Box<[Box<dyn Following>]>,
+}
+
+impl Followed {
+    /// Begins to report a flow to these reporters.
+    pub fn by(reporters: &Reporters, flow: &Arc<Flow>, means: &Arc<Means>) -> Self {
+        let whose = Arc::new(Whose::new(flow));
+        let by = reporters.iter();
+        Self {
+            by: by.map(|reporter| reporter.follow(&whose, means)).collect(),
+            whose,
+            refusals: HashMap::new(),
+            wants_requests: reporters.iter().any(|reporter| reporter.wants_requests()),
+            wants_frames: reporters.iter().any(|reporter| reporter.wants_frames()),
+            wants_bodies: reporters.iter().any(|reporter| reporter.wants_bodies()),
+            wants_texts: reporters.iter().any(|reporter| reporter.wants_texts()),
+            wants_contexts: reporters.iter().any(|reporter| reporter.wants_contexts()),
+        }
+    }
+
+    /// Reports a request and its response, which have passed.
+    pub fn completed(&mut self, completed: &Completed<'_>, details: &Details) {
+        if let (Some(says), true) = (&details.asked.says, details.answered.accepts) {
+            self.whose.says(says);
+        }
+        let refusal = match self.refusals.is_empty() {
+            true => None,
+            false => self.refusals.remove(&completed.stream),
+        };
+        for following in &mut self.by {
+            match refusal {
+                None => following.completed(completed, details),
+                Some(by) => following.refused(by, completed, details),
+            }
+        }
+    }
+
+    /// Reports a request that gets no response.
+    pub fn unanswered(&mut self, request: &Completed<'_>, details: &Details) {
+        for following in &mut self.by {
+            following.unanswered(request, details);
+        }
+    }
+
+    /// Reports a frame that passes.
+    pub fn frame(&mut self, frame: &Frame<'_>) {
+        if self.wants_frames {
+            for following in &mut self.by {
+                following.frame(frame);
+            }
+        }
+    }
+
+    /// Notes that the next responses on these streams are not the database's.
+    pub fn are_refused(&mut self, refusals: Vec<(StreamId, Refusal)>) {
+        // Nothing would take them out again.
+        if self.wants_requests {
+            self.refusals.extend(refusals);
+        }
+    }
+
+    /// Whether a reporter wants requests. If not, the reporters want frames at most.
+    pub fn wants_requests(&self) -> bool {
+        self.wants_requests
+    }
+
+    /// Whether a reporter looks at the bodies of frames.
+    pub fn wants_bodies(&self) -> bool {
+        self.wants_bodies
+    }
+
+    /// Whether a reporter looks at the texts of statements.
+    pub fn wants_texts(&self) -> bool {
+        self.wants_texts
+    }
+
+    /// Whether a reporter looks at the trace contexts of clients.
+    pub fn wants_contexts(&self) -> bool {
+        self.wants_contexts
+    }
+
+    /// Whether nothing more may be read from the client for now.
+    pub fn holds(&mut self) -> bool {
+        // Every reporter is asked, because they write their waiting records when asked.
+        let mut holds = false;
+        for following in &mut self.by {
+            holds |= following.holds();
+        }
+        holds
+    }
+}

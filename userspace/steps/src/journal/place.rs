@@ -1,0 +1,168 @@
+//! The place where a journal's lines go.
+
+use std::{
+    fmt, io,
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+use export::{Fsync, Lines, LinesSettings};
+
+use crate::duration::duration;
+
+/// The least `max_bytes`. Lines are written in blocks, and a file holds some of those.
+pub const LEAST_BYTES: u64 = 256 << 10;
+
+/// The greatest `keep`: moving each file takes a system call.
+pub const MOST_KEPT: u32 = 1_000;
+
+/// The longest interval of fsync: a longer one would surprise everybody.
+const SELDOM: Duration = Duration::from_secs(60);
+
+/// The default of `max_bytes`.
+pub fn max_bytes() -> u64 {
+    100 << 20
+}
+
+/// The default of `keep`.
+pub fn keep() -> u32 {
+    10
+}
+
+/// A journal's place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// The agent's own log.
+    Log,
+    /// A file.
+    File(LinesSettings),
+}
+
+impl Place {
+    /// Makes a file's place from the settings in the configuration.
+    ///
+    /// # Errors
+    /// Names the bad setting, and what it should be.
+    pub fn file(path: PathBuf, max_bytes: u64, keep: u32, fsync: Fsync) -> Result<Self, String> {
+        if !path.is_absolute() {
+            let found = path.display();
+            return Err(format!("file: expected an absolute path, found {found}"));
+        }
+        if max_bytes < LEAST_BYTES {
+            return Err(format!(
+                "max_bytes: expected {LEAST_BYTES} or more, found {max_bytes}"
+            ));
+        }
+        if keep > MOST_KEPT {
+            return Err(format!("keep: expected at most {MOST_KEPT}, found {keep}"));
+        }
+        Ok(Self::File(LinesSettings {
+            path,
+            max_bytes,
+            keep,
+            fsync,
+        }))
+    }
+
+    /// Returns the place's path, if it has one.
+    pub fn path(&self) -> Option<&Path> {
+        match self {
+            Self::Log => None,
+            Self::File(lines) => Some(&lines.path),
+        }
+    }
+
+    pub(super) fn open(&self) -> io::Result<Target> {
+        match self {
+            Self::Log => Ok(Target::Log),
+            Self::File(lines) => Lines::open(lines.clone()).map(Target::File),
+        }
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.path() {
+            None => write!(f, "the agent's log"),
+            Some(path) => write!(f, "{}", path.display()),
+        }
+    }
+}
+
+/// Reads `never`, `batch`, or an interval.
+///
+/// # Errors
+/// Says what it should be.
+pub fn fsync(text: &str) -> Result<Fsync, String> {
+    match text {
+        "never" => Ok(Fsync::Never),
+        "batch" => Ok(Fsync::Batch),
+        text => match duration(text) {
+            Some(time) if !time.is_zero() && time <= SELDOM => Ok(Fsync::Every(time)),
+            _ => Err(format!(
+                "fsync: expected `never`, `batch`, or how often, up to `1m`; found {text:?}"
+            )),
+        },
+    }
+}
+
+/// An open place.
+#[derive(Debug)]
+pub(super) enum Target {
+    Log,
+    File(Lines),
+}
+
+impl Target {
+    /// Writes whole lines of this journal.
+    pub(super) fn write(&mut self, name: &str, lines: &[u8]) -> io::Result<()> {
+        match self {
+            Self::File(file) => file.write(lines).map(|_| ()),
+            Self::Log => {
+                for line in String::from_utf8_lossy(lines).lines() {
+                    tracing::info!(target: "underpass", "{name}: {line}");
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Takes over new settings and opens the file again, which may have been moved away.
+    pub(super) fn is_kept(&mut self, place: Place) -> io::Result<()> {
+        match (self, place) {
+            (Self::File(file), Place::File(settings)) => {
+                file.is_kept(settings);
+                file.reopen()
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Ends a batch as in [`Lines::batch_ends`]; the agent's log is never made durable.
+    pub(super) fn batch_ends(&mut self) -> io::Result<()> {
+        self.file().map_or(Ok(()), Lines::batch_ends)
+    }
+
+    pub(super) fn due(&self) -> Option<Instant> {
+        match self {
+            Self::Log => None,
+            Self::File(file) => file.due(),
+        }
+    }
+
+    /// Makes written lines durable: now, or if it is time.
+    pub(super) fn make_durable(&mut self, now: bool) -> io::Result<()> {
+        match (self.file(), now) {
+            (None, _) => Ok(()),
+            (Some(file), true) => file.make_durable(),
+            (Some(file), false) => file.is_due(),
+        }
+    }
+
+    fn file(&mut self) -> Option<&mut Lines> {
+        match self {
+            Self::Log => None,
+            Self::File(file) => Some(file),
+        }
+    }
+}

@@ -1,0 +1,51 @@
+//! Steps of pipelines that need more than the bytes that pass: each is one folder here.
+//!
+//! - `reporter`: steps that are told what passes and tell others: `audit`, `count`, `debug`, `slowlog`, `stats`,
+//!   `trace`. `journal` is the file that two of them write.
+//! - `effect`: steps that ask somebody outside: `cache`, `coalesce`, `fold`, `mirror`.
+//! - `protect`: the keys of the transform that encrypts columns.
+//! - `pipelines`: the steps of each rule, and what they did.
+//!
+//! Transforms that need nothing but the bytes are in `cql`.
+//!
+//! **Boundary**: a step sees frames and a flow's description, never a socket of the flow.
+
+#![forbid(unsafe_code)]
+
+mod at_hand;
+mod audit;
+pub mod cache;
+pub mod coalesce;
+mod count;
+mod debug;
+mod duration;
+pub mod effect;
+mod fields;
+pub mod fold;
+mod followed;
+mod frames;
+pub mod grpc;
+mod journal;
+mod keeps;
+mod latencies;
+pub mod mirror;
+pub mod pipelines;
+pub mod protect;
+mod register;
+pub mod reporter;
+mod slowlog;
+pub mod statements;
+pub mod stats;
+mod stream;
+mod trace;
+mod whose;
+
+pub use duration::duration;
+pub use followed::Followed;
+pub use frames::FrameMetrics;
+pub use journal::{Journal, JournalMetrics, JournalSettings, Journals, WhenFull};
+use keeps::{Keeps, Nobody};
+pub use reporter::{Following, Means, Refusal, Reporter, Reporters};
+use reporter::{asks_for_data, uuid};
+pub use trace::{Collectors, TraceMetrics};
+pub use whose::Whose;

@@ -1,0 +1,263 @@
+//! Reporters: steps of a pipeline that change nothing. They see requests and answers, and report
+//! them.
+//!
+//! Each reporter is one file, and one line in the list below. A [`Reporter`] is shared by all flows
+//! of its rule; its part in one flow is a [`Following`]. Reporters see what the client sent and
+//! what the client got, wherever they are in the list of steps.
+
+use std::{fmt, sync::Arc};
+
+use cql::{Completed, Details, Frame, StatementKind};
+use prometheus::Registry;
+use serde::Deserialize;
+use telemetry::Metrics;
+
+use super::{
+    audit, count, debug,
+    frames::FrameMetrics,
+    journal::{JournalMetrics, JournalSettings, Journals},
+    slowlog, stats, trace,
+    trace::{Collectors, TraceMetrics},
+    whose::Whose,
+};
+use crate::{
+    cache::{CacheMetrics, Caches},
+    coalesce::CoalesceMetrics,
+    fold::{FoldMetrics, Folds},
+    mirror::{MirrorMetrics, Mirrors},
+    protect::{ProtectMetrics, Rings},
+    statements::Statements,
+};
+
+/// A step that reports, shared by all flows of its rule.
+pub trait Reporter: fmt::Debug + Send + Sync {
+    /// Returns the name in the configuration, which is a metric's label, too.
+    fn name(&self) -> &'static str;
+
+    /// Returns the settings of the journal that the reporter writes to.
+    fn journal(&self) -> Option<&JournalSettings> {
+        None
+    }
+
+    /// Reads the certificates that the step names, as [`Self::open`] does, only to check whether
+    /// they are good.
+    ///
+    /// # Errors
+    /// Names the bad certificate, and the reason.
+    fn reads(&self) -> Result<(), String> {
+        Ok(())
+    }
+
+    /// Opens what the step needs, before its rule is in force.
+    ///
+    /// # Errors
+    /// Names what cannot be opened, and the reason.
+    fn open(&self, means: &Means) -> Result<(), String> {
+        let _ = means;
+        Ok(())
+    }
+
+    /// Whether the reporter wants requests. For one that only wants frames no statement is looked
+    /// at.
+    fn wants_requests(&self) -> bool {
+        true
+    }
+
+    /// Whether the reporter wants frames.
+    fn wants_frames(&self) -> bool {
+        false
+    }
+
+    /// Whether the reporter looks at [the bodies of frames](cql::Frame::body).
+    fn wants_bodies(&self) -> bool {
+        false
+    }
+
+    /// Whether the reporter looks at [the texts of statements](cql::Asked::text).
+    fn wants_texts(&self) -> bool {
+        false
+    }
+
+    /// Whether the reporter looks at [the trace contexts of clients](cql::Details::context).
+    fn wants_contexts(&self) -> bool {
+        false
+    }
+
+    /// Makes the reporter's part in a flow that begins, or that is read again.
+    fn follow(&self, whose: &Arc<Whose>, means: &Arc<Means>) -> Box<dyn Following>;
+}
+
+/// A reporter's part in one flow. Called on the threads on which bytes move: it never waits, and
+/// allocates nothing for what it has seen before.
+pub trait Following: Send + Sync {
+    /// Reports a request and its response, which have passed.
+    fn completed(&mut self, completed: &Completed<'_>, details: &Details);
+
+    /// Reports, instead of [`Self::completed`], a request that a transform has answered, and that
+    /// has not reached the database.
+    fn refused(&mut self, by: Refusal, completed: &Completed<'_>, details: &Details) {
+        let _ = by;
+        self.completed(completed, details);
+    }
+
+    /// Reports a request to which there will be no response: its flow has ended, or is not read any
+    /// more.
+    fn unanswered(&mut self, request: &Completed<'_>, details: &Details) {
+        let _ = (request, details);
+    }
+
+    /// Reports a frame that passes. Only called for a reporter that wants frames.
+    fn frame(&mut self, frame: &Frame<'_>) {
+        let _ = frame;
+    }
+
+    /// Whether nothing more may be read from the client until the waiting records are written.
+    /// Writes as many as it can, and is called again after a while.
+    fn holds(&mut self) -> bool {
+        false
+    }
+}
+
+/// The transform that has answered a request, and the reason.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// The transform's name, or `unseen` for a request that could not be shown to the transforms.
+    pub step: &'static str,
+    /// The reason, as in the metrics.
+    pub reason: &'static str,
+}
+
+/// The reporters of a rule.
+pub type Reporters = Arc<[Box<dyn Reporter>]>;
+
+/// The services that reporters and effects need of the agent. They outlive reporters and effects,
+/// of which a reload makes new ones.
+#[derive(Debug)]
+pub struct Means {
+    /// The journals of `audit` and `slowlog`.
+    pub journals: Journals,
+    /// The collectors that get spans.
+    pub collectors: Collectors,
+    /// The Redis servers of `cache`.
+    pub caches: Caches,
+    /// The second clusters of `mirror`.
+    pub mirrors: Mirrors,
+    /// The metrics of `coalesce` (write batching).
+    pub coalesce: CoalesceMetrics,
+    /// The shared connections of `fold` (connection multiplexing).
+    pub folds: Folds,
+    /// The metrics of `count` and `debug`.
+    pub frames: FrameMetrics,
+    /// The counts of `stats`.
+    pub stats: stats::Counted,
+    /// The statements of all flows, as they are counted without a step.
+    pub statements: Arc<Statements>,
+    /// The keys of transforms that encrypt.
+    pub rings: Rings,
+}
+
+impl Means {
+    /// Declares and registers the services' metrics. `agents`: the agent's own metrics, which some
+    /// services share.
+    ///
+    /// # Errors
+    /// Two metrics of one name.
+    pub fn register(registry: &Registry, agents: &Metrics) -> prometheus::Result<Self> {
+        Ok(Self {
+            journals: Journals::new(JournalMetrics::register(registry)?),
+            collectors: Collectors::new(TraceMetrics::register(registry)?),
+            caches: Caches::new(CacheMetrics::register(registry)?),
+            mirrors: Mirrors::new(MirrorMetrics::register(registry)?),
+            coalesce: CoalesceMetrics::register(registry)?,
+            folds: Folds::new(FoldMetrics::register(registry, &agents.tls_handshakes)?),
+            frames: FrameMetrics::register(registry)?,
+            stats: stats::Counted::register(registry)?,
+            statements: Arc::new(Statements::register(registry)?),
+            rings: Rings::new(ProtectMetrics::register(registry)?),
+        })
+    }
+
+    /// Gives each metric a first sample, so that the documentation sees it.
+    pub fn declare_for_docs(&self) {
+        self.caches.declare_for_docs();
+        self.mirrors.declare_for_docs();
+        self.coalesce.declare_for_docs();
+        self.folds.declare_for_docs();
+        self.frames.declare_for_docs();
+        self.stats.declare_for_docs();
+        self.journals.metrics.declare_for_docs();
+        self.statements.declare_for_docs();
+    }
+}
+
+/// Writes a trace's id as Cassandra writes it, so that it can be looked up in `system_traces`.
+pub(crate) fn uuid(id: [u8; 16]) -> String {
+    let id = u128::from_be_bytes(id);
+    let part = |from: u32, bits: u32| (id >> from) & ((1 << bits) - 1);
+    format!(
+        "{:08x}-{:04x}-{:04x}-{:04x}-{:012x}",
+        part(96, 32),
+        part(80, 16),
+        part(64, 16),
+        part(48, 16),
+        part(0, 48)
+    )
+}
+
+/// Whether a statement of this kind belongs into a list of statements.
+pub(crate) fn asks_for_data(kind: StatementKind) -> bool {
+    use StatementKind as Kind;
+    !matches!(
+        kind,
+        Kind::Prepare | Kind::Startup | Kind::Options | Kind::Register | Kind::AuthResponse
+    )
+}
+
+/// Declares [`Settings`] from the list.
+macro_rules! reporters {
+    ($($module:ident => $variant:ident),+ $(,)?) => {
+        /// A step of a pipeline, as in the configuration: `{ transform = "stats", ... }`.
+        #[derive(Clone, Debug, Deserialize, schemars::JsonSchema)]
+        #[serde(tag = "transform", rename_all = "snake_case")]
+        #[expect(missing_docs, reason = "the settings say what their step does, and the schema shows that")]
+        pub enum Settings {
+            $(
+                $variant($module::Settings),
+            )+
+        }
+
+        impl Settings {
+            /// Makes the step. Nothing is opened or made before a flow is followed.
+            ///
+            /// # Errors
+            /// Names the bad setting, and what it should be.
+            pub fn build(self) -> Result<Box<dyn Reporter>, String> {
+                match self {
+                    $(Self::$variant(settings) => settings.build(),)+
+                }
+            }
+        }
+
+        /// Every reporter's name.
+        pub const NAMES: &[&str] = &[$(stringify!($module)),+];
+    };
+}
+
+reporters! {
+    audit => Audit,
+    count => Count,
+    debug => Debug,
+    slowlog => Slowlog,
+    stats => Stats,
+    trace => Trace,
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn a_trace_is_written_as_cassandra_does() {
+        let mut id = [0; 16];
+        (0..).zip(&mut id).for_each(|(n, byte)| *byte = n * 0x11);
+        assert_eq!(super::uuid(id), "00112233-4455-6677-8899-aabbccddeeff");
+    }
+}

@@ -1,0 +1,160 @@
+//! `stats`: rows, bytes, errors and consistency levels by table and kind, and the most frequent
+//! statements.
+
+mod row;
+mod top;
+
+use std::sync::Arc;
+
+use cql::{Completed, Details, Fingerprint, Statement};
+use policy::RuleName;
+use prometheus::Registry;
+pub use row::{Row, RowMetrics, RowView};
+use serde::Deserialize;
+use telemetry::series_of;
+use top::{Entry, Top};
+pub use top::{MAX_ENTRIES, TopView, Tops};
+
+use super::{Following, Means, Reporter, Whose, asks_for_data};
+use crate::statements::Series;
+
+/// The number of a flow's recent statements that are kept at hand. Applications ask few distinct
+/// things of one connection; when they ask more, the others are looked up again.
+const AT_HAND: usize = 32;
+
+/// Counts rows, bytes, errors and consistency levels by table and kind of statement, and lists the most frequent
+/// statements (`underpass statements --top`).
+#[derive(Clone, Debug, Default, Deserialize, schemars::JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Settings {}
+
+#[derive(Debug)]
+struct Stats;
+
+impl Settings {
+    pub(super) fn build(self) -> Result<Box<dyn Reporter>, String> {
+        Ok(Box::new(Stats))
+    }
+}
+
+impl Reporter for Stats {
+    fn name(&self) -> &'static str {
+        "stats"
+    }
+
+    fn follow(&self, whose: &Arc<Whose>, means: &Arc<Means>) -> Box<dyn Following> {
+        let rule = series_of(whose.rule.clone());
+        Box::new(FlowStats {
+            top: means.stats.tops.of(rule.as_str()),
+            rule,
+            means: means.clone(),
+            at_hand: Vec::new(),
+            oldest: 0,
+        })
+    }
+}
+
+/// The counts of `stats`, over all flows and reloads.
+#[derive(Debug)]
+pub struct Counted {
+    rows: RowMetrics,
+    /// The most frequent statements.
+    pub tops: Tops,
+}
+
+impl Counted {
+    /// Declares and registers the metrics.
+    ///
+    /// # Errors
+    /// Two metrics of one name.
+    pub fn register(registry: &Registry) -> prometheus::Result<Self> {
+        Ok(Self {
+            rows: RowMetrics::register(registry)?,
+            tops: Tops::default(),
+        })
+    }
+
+    pub(super) fn declare_for_docs(&self) {
+        self.rows.declare_for_docs();
+    }
+}
+
+/// The part of `stats` in one flow.
+struct FlowStats {
+    means: Arc<Means>,
+    rule: RuleName,
+    top: Arc<Top>,
+    at_hand: Vec<Known>,
+    /// The index of the entry that is replaced next.
+    oldest: usize,
+}
+
+/// The counters of a statement.
+struct Known {
+    statement: Arc<Statement>,
+    fingerprint: Option<Arc<Fingerprint>>,
+    series: Arc<Series>,
+    /// The statement's entry among the most frequent. None: the statement asks for no data.
+    entry: Option<Arc<Entry>>,
+}
+
+impl Known {
+    fn is(&self, statement: &Arc<Statement>, fingerprint: Option<&Arc<Fingerprint>>) -> bool {
+        if !Arc::ptr_eq(&self.statement, statement) {
+            return false;
+        }
+        match (&self.fingerprint, fingerprint) {
+            (Some(a), Some(b)) => Arc::ptr_eq(a, b) || (a.hash() == b.hash() && a == b),
+            (None, None) => true,
+            _ => false,
+        }
+    }
+
+    fn record(&self, rows: &RowMetrics, completed: &Completed<'_>, details: &Details) {
+        self.series.row(rows).record(completed, details);
+        if let Some(entry) = &self.entry {
+            entry.record(completed, details);
+        }
+    }
+}
+
+impl FlowStats {
+    /// Looks a statement's counters up.
+    fn find(
+        &mut self,
+        statement: &Arc<Statement>,
+        fingerprint: Option<&Arc<Fingerprint>>,
+    ) -> Known {
+        let entry = || self.top.entry(statement, fingerprint);
+        Known {
+            statement: statement.clone(),
+            fingerprint: fingerprint.cloned(),
+            series: self.means.statements.series(&self.rule, statement),
+            entry: asks_for_data(statement.kind).then(entry),
+        }
+    }
+}
+
+impl Following for FlowStats {
+    fn completed(&mut self, completed: &Completed<'_>, details: &Details) {
+        let (statement, fingerprint) = (completed.statement, details.asked.fingerprint.as_ref());
+        let mut known = self.at_hand.iter();
+        let at = known.position(|known| known.is(statement, fingerprint));
+        let found = at.and_then(|at| self.at_hand.get(at));
+        let is_gone = |known: &&Known| known.entry.as_ref().is_some_and(|entry| entry.is_gone());
+        if let Some(known) = found.filter(|known| !is_gone(known)) {
+            return known.record(&self.means.stats.rows, completed, details);
+        }
+        let known = self.find(statement, fingerprint);
+        known.record(&self.means.stats.rows, completed, details);
+        let at = at.unwrap_or_else(|| {
+            let oldest = self.oldest;
+            self.oldest = (oldest + 1) % AT_HAND;
+            oldest
+        });
+        match self.at_hand.get_mut(at) {
+            Some(place) => *place = known,
+            None => self.at_hand.push(known),
+        }
+    }
+}

@@ -1,0 +1,17 @@
+//! The agent's counters and gauges: declared, registered and labelled in one place.
+//!
+//! - `metrics`: every counter of the agent's own, with its help text.
+//! - `registered`: a metric is made and registered in one call.
+//! - `labels`: the labels that rules give.
+//!
+//! **Invariant**: nothing here knows who counts. Labels come from the crates whose values they are.
+
+#![forbid(unsafe_code)]
+
+mod labels;
+mod metrics;
+mod registered;
+
+pub use labels::{is_marks, series_of};
+pub use metrics::{MARKED_RESULTS, Metrics, NOT_RELOADED, RELOADED, SPLICE_OFF};
+pub use registered::{counter, counters, counters_by, histogram};

@@ -1,0 +1,344 @@
+//! Every metric, declared once. `docs/metrics.md` is rendered from [`Metrics::register`]'s
+//! help texts by a test.
+
+use std::{
+    collections::HashSet,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use cql::{Anomaly, CloseReason, Undecodable, Unknowable};
+use dataplane::{NotRemembered, NotServed, Refusal, SpliceRefusal};
+use policy::{MAX_RULES, Match};
+use prometheus::{Histogram, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry};
+use tls::{Handshakes, Opaque};
+
+use crate::{
+    labels,
+    registered::{counter, counters, counters_by, histogram},
+};
+
+/// Handles to the agent's own metrics. The statements' are in `steps::statements`.
+#[derive(Clone, Debug)]
+pub struct Metrics {
+    /// Flows that the agent carries.
+    pub flows: IntGauge,
+    /// Flows that ended, by reason.
+    pub flows_closed: IntCounterVec,
+    /// Bytes passed on, by the side that they went to.
+    pub bytes_to_database: IntCounter,
+    /// See `bytes_to_database`.
+    pub bytes_to_client: IntCounter,
+    /// Connections to a database that failed, by what the client was answered.
+    pub dial_failures: IntCounterVec,
+    /// Flows whose source port the database does not see.
+    pub source_ports_changed: IntCounter,
+    /// Flows of clients on other hosts whose database does not see their address, by reason.
+    pub client_addresses_lost: IntCounterVec,
+    /// Calls from other network namespaces that were not met, by reason.
+    pub namespaces_not_served: IntCounterVec,
+    /// Clients that gave up before the database answered.
+    pub clients_gone: IntCounter,
+    /// Connections to the agent's own listener that nobody was sent to.
+    pub strangers: IntCounter,
+    /// Flows that are relayed without being understood, by reason.
+    pub undecodable: IntCounterVec,
+    /// Handshakes of TLS that ends in the agent.
+    pub tls_handshakes: Handshakes,
+    /// Clients whose TLS does not end in the agent although a rule speaks of it, by reason.
+    pub tls_passed: IntCounterVec,
+    /// Oddities on flows that go on, by cause.
+    pub anomalies: IntCounterVec,
+    /// Times that a flow was handed to the kernel.
+    pub handovers: IntCounter,
+    /// How long a flow's bytes wait while it is handed over, in seconds.
+    pub handover_seconds: Histogram,
+    /// Bytes that the kernel carried for spliced flows, by direction; they are in
+    /// `bytes_to_database` and `bytes_to_client`, too.
+    pub spliced_to_database: IntCounter,
+    /// See `spliced_to_database`.
+    pub spliced_to_client: IntCounter,
+    /// Flows that could not be spliced, by reason.
+    pub splice_refusals: IntCounterVec,
+    /// Times that a spliced flow's bytes went through the agent, by the side that did not take
+    /// them.
+    pub spills: IntCounterVec,
+    /// Spliced flows that outlive the agent: the keeper holds them.
+    pub kept_flows: IntGauge,
+    /// Flows that this agent has taken over from the keeper.
+    pub adopted: IntCounter,
+    /// Spliced flows that end with the agent, by reason.
+    pub not_kept: IntCounterVec,
+    /// Flows that were decided by their session, by rule and action.
+    sessions: IntCounterVec,
+    /// The rules that `sessions` knows.
+    session_rules: Arc<Mutex<HashSet<String>>>,
+    /// What could not become known of a session, by reason.
+    pub unknowable: IntCounterVec,
+    /// Marks that hold.
+    pub marks: IntGauge,
+    /// 1 for rules whose trigger is on, 0 for others that have one.
+    pub triggered: IntGaugeVec,
+    /// Running flows that a mark meant, by what became of them.
+    pub marked_flows: IntCounterVec,
+    /// Decisions that do not stand for later connections although their rule says so, by reason.
+    pub not_remembered: IntCounterVec,
+    /// Policy files read, by result.
+    pub reloads: IntCounterVec,
+}
+
+const DIRECTIONS: [&str; 2] = ["to_database", "to_client"];
+
+/// What becomes of a running flow that a mark means.
+pub const MARKED_RESULTS: [&str; 5] = ["changed", "asked", "already", "could_not", "reset"];
+
+/// Why a flow is not spliced where none is.
+pub const SPLICE_OFF: &str = "off";
+
+/// Results of a reload.
+pub const RELOADED: &str = "ok";
+/// See [`RELOADED`].
+pub const NOT_RELOADED: &str = "error";
+
+impl Metrics {
+    /// Declares and registers them.
+    /// `close_reasons`: why a flow ends, apart from the decoder's reasons.
+    ///
+    /// # Errors
+    /// Two metrics of one name: a mistake in this file.
+    pub fn register(registry: &Registry, close_reasons: &[&str]) -> prometheus::Result<Self> {
+        let bytes = counters(
+            registry,
+            "underpass_bytes_total",
+            "Bytes of the flows that the agent took in, by direction.",
+            "direction",
+            &DIRECTIONS,
+        )?;
+        let spliced = counters(
+            registry,
+            "underpass_spliced_bytes_total",
+            "Bytes that the kernel carried past the agent, by direction.",
+            "direction",
+            &DIRECTIONS,
+        )?;
+        let flows = IntGauge::new("underpass_flows", "Flows that the agent carries.")?;
+        registry.register(Box::new(flows.clone()))?;
+        let marks = IntGauge::new("underpass_marks", "Marks that hold.")?;
+        registry.register(Box::new(marks.clone()))?;
+        let triggered = IntGaugeVec::new(
+            Opts::new(
+                "underpass_triggered",
+                "Of each rule with a `trigger`: 1 while its connections are enriched for that.",
+            ),
+            &["rule"],
+        )?;
+        registry.register(Box::new(triggered.clone()))?;
+        let kept_flows = IntGauge::new(
+            "underpass_kept_flows",
+            "Spliced flows that the keeper holds, too, so that they outlive the agent.",
+        )?;
+        registry.register(Box::new(kept_flows.clone()))?;
+        let losses: Vec<&str> = CloseReason::ALL.iter().map(|r| r.as_str()).collect();
+        let answers = [
+            Refusal::Reset,
+            Refusal::NetUnreachable,
+            Refusal::HostUnreachable,
+            Refusal::Prohibited,
+            Refusal::Silence,
+        ];
+        let [to_database, to_client] = DIRECTIONS.map(|d| bytes.with_label_values(&[d]));
+        let [spliced_to_database, spliced_to_client] =
+            DIRECTIONS.map(|d| spliced.with_label_values(&[d]));
+        Ok(Self {
+            flows,
+            flows_closed: counters(
+                registry,
+                "underpass_flows_closed_total",
+                "Flows that ended, by reason; those that are not both_ended, denied, marked, tls_required, \
+                 client_* or database_* are framing that was lost.",
+                "reason",
+                &[close_reasons, &losses].concat(),
+            )?,
+            bytes_to_database: to_database,
+            bytes_to_client: to_client,
+            dial_failures: counters(
+                registry,
+                "underpass_dial_failures_total",
+                "Connections to a database that failed, by what the client was answered.",
+                "answer",
+                &answers.map(Refusal::as_str),
+            )?,
+            source_ports_changed: counter(
+                registry,
+                "underpass_source_ports_changed_total",
+                "Flows whose source port was taken towards the database, which sees another.",
+            )?,
+            namespaces_not_served: counters(
+                registry,
+                "underpass_namespaces_not_served_total",
+                "Calls of connections in other network namespaces that were not met, so that the next \
+                 ones there follow their rule's `fail`, too, by reason.",
+                "reason",
+                &NotServed::LABELS,
+            )?,
+            client_addresses_lost: counters(
+                registry,
+                "underpass_client_addresses_lost_total",
+                "Flows of clients on other hosts whose database on this one sees this host's \
+                 address instead of the client's, by reason.",
+                "reason",
+                &dataplane::NotKept::LABELS,
+            )?,
+            clients_gone: counter(
+                registry,
+                "underpass_clients_gone_total",
+                "Clients that gave up before the database had answered.",
+            )?,
+            strangers: counter(
+                registry,
+                "underpass_strangers_total",
+                "Connections to the agent's own listener that no rule sent there; closed.",
+            )?,
+            undecodable: counters(
+                registry,
+                "underpass_undecodable_flows_total",
+                "Flows that are relayed without being decoded, by reason.",
+                "reason",
+                &Undecodable::ALL
+                    .iter()
+                    .map(|u| u.as_str())
+                    .collect::<Vec<_>>(),
+            )?,
+            tls_handshakes: Handshakes::register(registry)?,
+            tls_passed: counters(
+                registry,
+                "underpass_tls_passed_total",
+                "Clients whose TLS goes on to the database although a rule with `tls` or `upstream_tls` may \
+                 hold, by reason: no_certificate (the rule has none to show), rules_differ (which of \
+                 several rules it is depends on what is encrypted).",
+                "reason",
+                &Opaque::LABELS,
+            )?,
+            anomalies: counters(
+                registry,
+                "underpass_anomalies_total",
+                "Oddities in the protocol on flows that went on, by cause.",
+                "cause",
+                &Anomaly::ALL.iter().map(|a| a.as_str()).collect::<Vec<_>>(),
+            )?,
+            handovers: counter(
+                registry,
+                "underpass_handovers_total",
+                "Times that a flow was handed to the kernel; more than once where it came back.",
+            )?,
+            handover_seconds: histogram(
+                registry,
+                "underpass_handover_seconds",
+                "How long nothing of a flow is moved while it is handed to the kernel.",
+            )?,
+            spliced_to_database,
+            spliced_to_client,
+            splice_refusals: counters(
+                registry,
+                "underpass_splice_refusals_total",
+                "Flows that could not be spliced and are relayed instead, by reason.",
+                "reason",
+                &[&SpliceRefusal::LABELS[..], &[SPLICE_OFF]].concat(),
+            )?,
+            spills: counters(
+                registry,
+                "underpass_spills_total",
+                "Times that a spliced flow's bytes went through the agent, by the side that did \
+                 not take them.",
+                "slow",
+                &["database", "client"],
+            )?,
+            kept_flows,
+            adopted: counter(
+                registry,
+                "underpass_adopted_flows_total",
+                "Flows of an agent before this one that were taken over from the keeper.",
+            )?,
+            not_kept: counters(
+                registry,
+                "underpass_not_kept_flows_total",
+                "Spliced flows that end with the agent, by reason: no_keeper, busy (too many were \
+                 enrolled at once: it is tried again), descriptors (too few here, likewise), refused (by the keeper).",
+                "reason",
+                &["no_keeper", "busy", "descriptors", "refused"],
+            )?,
+            sessions: counters_by(
+                registry,
+                "underpass_sessions_decided_total",
+                "Flows that a session rule held up, by the rule that decided and its action.",
+                &["rule", "action"],
+            )?,
+            session_rules: Arc::default(),
+            unknowable: counters(
+                registry,
+                "underpass_sessions_undecidable_total",
+                "Things of a session that could not become known, so that rules which name them \
+                 did not hold, by reason.",
+                "reason",
+                &Unknowable::ALL
+                    .iter()
+                    .map(|u| u.as_str())
+                    .collect::<Vec<_>>(),
+            )?,
+            marks,
+            triggered,
+            marked_flows: counters(
+                registry,
+                "underpass_marked_flows_total",
+                "Running flows that a mark meant, by what became of them: changed, asked (its session \
+                 will tell), already (it was that before), could_not, reset (it could not, and was \
+                 closed).",
+                "result",
+                &MARKED_RESULTS,
+            )?,
+            not_remembered: counters(
+                registry,
+                "underpass_not_remembered_total",
+                "Decisions that do not stand for later connections of the process although their \
+                 rule remembers, by reason.",
+                "reason",
+                &NotRemembered::LABELS,
+            )?,
+            reloads: counters(
+                registry,
+                "underpass_reloads_total",
+                "Policy files read since the start, by result; a bad one changes nothing.",
+                "result",
+                &[RELOADED, NOT_RELOADED],
+            )?,
+        })
+    }
+}
+
+/// Rules whose sessions are counted by name, over all policies since the start, so that
+/// generated names cannot pile up: as many as one policy has. Further ones count as `other`.
+const MAX_SESSION_RULES: usize = MAX_RULES;
+
+impl Metrics {
+    /// Counts a flow that was decided by its session.
+    pub fn session_decided(&self, by: &Match) {
+        let mut rules = self
+            .session_rules
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let rule = labels::series_of(by.rule.clone());
+        let rule = rule.as_str();
+        let known = rules.contains(rule)
+            || (rules.len() < MAX_SESSION_RULES && rules.insert(rule.to_owned()));
+        drop(rules);
+        let rule = if known { rule } else { "other" };
+        self.sessions
+            .with_label_values(&[rule, by.action.as_str()])
+            .inc();
+    }
+
+    /// Makes metrics whose labels are a policy's show up: for documentation.
+    pub fn declare_for_docs(&self) {
+        self.sessions.with_label_values(&["", ""]);
+        self.triggered.with_label_values(&[""]);
+    }
+}
