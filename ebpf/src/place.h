@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR MIT */
 /*
  * Where in a frame a direction of a spliced flow is, so that the agent can decode it from its next
- * frame on. The agent walks what it relays in the same way (`userspace/cql/src/place.rs`), and a
+ * frame on. The agent walks what it relays in the same way (`userspace/cql/src/wire/position.rs`), and a
  * place goes from one to the other as it is.
  *
  * A walk reads headers and nothing else, and changes nothing but the place: what it cannot make

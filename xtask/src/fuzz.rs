@@ -1,4 +1,4 @@
-//! `fuzz`: runs the fuzz targets of `userspace/cql`.
+//! `fuzz`: runs the fuzz targets of `cql` and of `cql-edit`.
 //!
 //! They are laid out as cargo-fuzz wants it, and `cargo fuzz run --sanitizer none` runs them, too.
 //! On a stable compiler little of what it does is needed, and is done here: compiling with
@@ -18,8 +18,31 @@ use crate::{
     run::{capture, cargo, find_program, run as run_command},
 };
 
-/// The targets, one for each file in `userspace/cql/fuzz/fuzz_targets`.
-const TARGETS: [&str; 6] = ["frame", "segment", "body", "handshake", "statement", "edit"];
+/// The targets: a file each in `fuzz/fuzz_targets` of a crate in `userspace`.
+const TARGETS: [Target; 6] = [
+    Target::new("frame", "cql"),
+    Target::new("segment", "cql"),
+    Target::new("body", "cql"),
+    Target::new("handshake", "cql"),
+    Target::new("statement", "cql"),
+    Target::new("edit", "cql-edit"),
+];
+
+/// The crates that have targets.
+const CRATES: [&str; 2] = ["cql", "cql-edit"];
+
+/// A fuzz target.
+#[derive(Clone, Copy)]
+struct Target {
+    name: &'static str,
+    crate_name: &'static str,
+}
+
+impl Target {
+    const fn new(name: &'static str, crate_name: &'static str) -> Self {
+        Self { name, crate_name }
+    }
+}
 
 /// The compiler's flags that libFuzzer needs (as cargo-fuzz 0.13 passes them).
 const COVERAGE: [&str; 8] = [
@@ -44,7 +67,7 @@ const MAX_RSS_MB: u32 = 1024;
 #[derive(clap::Args)]
 pub struct Args {
     /// Only this one
-    #[arg(value_parser = TARGETS)]
+    #[arg(value_parser = TARGETS.map(|target| target.name))]
     target: Option<String>,
     /// The seconds that each target runs
     #[arg(long, default_value_t = 60)]
@@ -57,17 +80,26 @@ pub struct Args {
 /// Runs the command. Findings are files in `target/fuzz/findings`, and fail it.
 pub fn run(args: &Args) -> Result<()> {
     find_program("c++").context("a C++ compiler is needed for libFuzzer: install g++")?;
-    let binaries = build()?;
-    for target in TARGETS {
-        if args.target.as_deref().is_none_or(|only| only == target) {
-            fuzz(&binaries.join(target), target, args)?;
+    let wanted = |target: &Target| {
+        let only = args.target.as_deref();
+        only.is_none_or(|only| only == target.name)
+    };
+    for crate_name in CRATES {
+        let targets = TARGETS.into_iter().filter(wanted);
+        let targets: Vec<_> = targets.filter(|t| t.crate_name == crate_name).collect();
+        if targets.is_empty() {
+            continue;
+        }
+        let binaries = build(crate_name)?;
+        for target in targets {
+            fuzz(&binaries.join(target.name), target, args)?;
         }
     }
     Ok(())
 }
 
 /// Gives the folder of the binaries.
-fn build() -> Result<PathBuf> {
+fn build(crate_name: &str) -> Result<PathBuf> {
     let host = host()?;
     let target_dir = target_dir();
     // With a target named, the flags are not applied to build scripts, which have no libFuzzer to
@@ -76,21 +108,23 @@ fn build() -> Result<PathBuf> {
         cargo()
             .args(["build", "--release", "--bins", "--target", &host])
             .arg("--manifest-path")
-            .arg(crate_dir().join("Cargo.toml"))
+            .arg(fuzz_dir(crate_name).join("Cargo.toml"))
             .env("CARGO_TARGET_DIR", &target_dir)
             .env("CARGO_ENCODED_RUSTFLAGS", COVERAGE.join("\x1f")),
     )?;
     Ok(target_dir.join(host).join("release"))
 }
 
-fn fuzz(binary: &Path, target: &str, args: &Args) -> Result<()> {
-    let committed = crate_dir().join("corpus").join(target);
+fn fuzz(binary: &Path, target: Target, args: &Args) -> Result<()> {
+    let home = fuzz_dir(target.crate_name);
+    let target = target.name;
+    let committed = home.join("corpus").join(target);
     let found = folder(&target_dir().join("corpus").join(target))?;
     let findings = folder(&target_dir().join("findings").join(target))?;
     let mut prefix = std::ffi::OsString::from("-artifact_prefix=");
     prefix.push(findings.join(""));
     let mut command = Command::new(binary);
-    let dictionary = crate_dir().join(format!("{target}.dict"));
+    let dictionary = home.join(format!("{target}.dict"));
     if dictionary.exists() {
         let mut option = std::ffi::OsString::from("-dict=");
         option.push(dictionary);
@@ -124,8 +158,11 @@ fn folder(path: &Path) -> Result<PathBuf> {
     Ok(path.to_owned())
 }
 
-fn crate_dir() -> PathBuf {
-    paths::root().join("userspace/cql/fuzz")
+fn fuzz_dir(crate_name: &str) -> PathBuf {
+    paths::root()
+        .join("userspace")
+        .join(crate_name)
+        .join("fuzz")
 }
 
 fn target_dir() -> PathBuf {
@@ -148,16 +185,19 @@ mod tests {
 
     #[test]
     fn every_target_has_a_file_and_a_corpus() {
-        let names = |folder: &str, of: fn(&Path) -> Option<&std::ffi::OsStr>| {
-            let entries = fs::read_dir(crate_dir().join(folder)).unwrap();
-            let name = |entry: std::io::Result<fs::DirEntry>| {
-                let path = entry.unwrap().path();
-                of(&path).unwrap().to_string_lossy().into_owned()
+        for crate_name in CRATES {
+            let names = |folder: &str, of: fn(&Path) -> Option<&std::ffi::OsStr>| {
+                let entries = fs::read_dir(fuzz_dir(crate_name).join(folder)).unwrap();
+                let name = |entry: std::io::Result<fs::DirEntry>| {
+                    let path = entry.unwrap().path();
+                    of(&path).unwrap().to_string_lossy().into_owned()
+                };
+                entries.map(name).collect::<BTreeSet<_>>()
             };
-            entries.map(name).collect::<BTreeSet<_>>()
-        };
-        let targets: BTreeSet<_> = TARGETS.map(str::to_owned).into();
-        assert_eq!(names("fuzz_targets", Path::file_stem), targets);
-        assert_eq!(names("corpus", Path::file_name), targets);
+            let targets = TARGETS.iter().filter(|t| t.crate_name == crate_name);
+            let targets: BTreeSet<_> = targets.map(|t| t.name.to_owned()).collect();
+            assert_eq!(names("fuzz_targets", Path::file_stem), targets);
+            assert_eq!(names("corpus", Path::file_name), targets);
+        }
     }
 }

@@ -7,7 +7,7 @@ use cassandra_protocol::{
     types::rows::Row,
 };
 
-use crate::{Failure, guard::guarded, scan};
+use crate::{NoAnswer, guard::guarded, scan};
 
 /// Bytes of an error's text that are shown.
 const MAX_SHOWN_BYTES: usize = 256;
@@ -50,21 +50,21 @@ impl Answer {
     /// The answer, if it is of this kind.
     ///
     /// # Errors
-    /// [`Failure::Refused`] if it is an ERROR, and [`Failure::Unexpected`] if it is something else.
-    pub(crate) fn expect(self, expected: Opcode) -> Result<Self, Failure> {
+    /// [`NoAnswer::Refused`] if it is an ERROR, and [`NoAnswer::Unexpected`] if it is something else.
+    pub(crate) fn expect(self, expected: Opcode) -> Result<Self, NoAnswer> {
         match self.opcode {
             opcode if opcode == expected => Ok(self),
             Opcode::Error => Err(self.refused()),
-            other => Err(Failure::Unexpected(other.into())),
+            other => Err(NoAnswer::Unexpected(other.into())),
         }
     }
 
-    fn refused(&self) -> Failure {
+    fn refused(&self) -> NoAnswer {
         let Some((code, text)) = scan::error(&self.body) else {
-            return Failure::Unreadable;
+            return NoAnswer::Unreadable;
         };
         let text = text.get(..MAX_SHOWN_BYTES).unwrap_or(text);
-        Failure::Refused {
+        NoAnswer::Refused {
             code,
             message: String::from_utf8_lossy(text).escape_debug().to_string(),
         }
@@ -74,22 +74,22 @@ impl Answer {
     ///
     /// # Errors
     /// The answer is none, or malformed.
-    pub fn rows(self) -> Result<Rows, Failure> {
+    pub fn rows(self) -> Result<Rows, NoAnswer> {
         let answer = self.expect(Opcode::Result)?;
         let rows = answer.decode(scan::is_rows(&answer.body))?.into_rows();
-        rows.map(Rows).ok_or(Failure::Unreadable)
+        rows.map(Rows).ok_or(NoAnswer::Unreadable)
     }
 
     /// The statement that the RESULT of a PREPARE names.
     ///
     /// # Errors
     /// The answer is none, or malformed.
-    pub fn prepared(self) -> Result<Prepared, Failure> {
+    pub fn prepared(self) -> Result<Prepared, NoAnswer> {
         let answer = self.expect(Opcode::Result)?;
         let is_one = scan::is_prepared(&answer.body, answer.version);
         let prepared = answer.decode(is_one)?.into_prepared();
-        let prepared = prepared.ok_or(Failure::Unreadable)?;
-        let id = prepared.id.into_bytes().ok_or(Failure::Unreadable)?;
+        let prepared = prepared.ok_or(NoAnswer::Unreadable)?;
+        let id = prepared.id.into_bytes().ok_or(NoAnswer::Unreadable)?;
         let metadata_id = prepared.result_metadata_id.and_then(|id| id.into_bytes());
         Ok(Prepared {
             id: id.into(),
@@ -101,22 +101,22 @@ impl Answer {
     ///
     /// # Errors
     /// The answer is none, or malformed.
-    pub fn supported(self) -> Result<HashMap<String, Vec<String>>, Failure> {
+    pub fn supported(self) -> Result<HashMap<String, Vec<String>>, NoAnswer> {
         let answer = self.expect(Opcode::Supported)?;
         match answer.decode(scan::is_supported(&answer.body))? {
             ResponseBody::Supported(supported) => Ok(supported.data),
-            _ => Err(Failure::Unreadable),
+            _ => Err(NoAnswer::Unreadable),
         }
     }
 
     /// Has the crate read the body, if the scanner lets it pass.
-    fn decode(&self, passes: bool) -> Result<ResponseBody, Failure> {
+    fn decode(&self, passes: bool) -> Result<ResponseBody, NoAnswer> {
         if !passes {
-            return Err(Failure::Unreadable);
+            return Err(NoAnswer::Unreadable);
         }
         let decoded =
             guarded(|| ResponseBody::try_from(&self.body, self.opcode, self.version).ok())?;
-        decoded.ok_or(Failure::Unreadable)
+        decoded.ok_or(NoAnswer::Unreadable)
     }
 }
 
@@ -136,9 +136,9 @@ impl Rows {
     ///
     /// # Errors
     /// `read` has given `None` for a row: a column is not there, or not of that type.
-    pub fn read<T>(&self, read: impl Fn(&Row) -> Option<T>) -> Result<Vec<T>, Failure> {
+    pub fn read<T>(&self, read: impl Fn(&Row) -> Option<T>) -> Result<Vec<T>, NoAnswer> {
         let all = guarded(|| self.0.iter().map(read).collect::<Option<Vec<T>>>())?;
-        all.ok_or(Failure::Unreadable)
+        all.ok_or(NoAnswer::Unreadable)
     }
 }
 
@@ -155,7 +155,7 @@ mod tests {
         let failure = answer.expect(Opcode::Ready).unwrap_err();
         assert!(failure.to_string().starts_with("no\\nxxx"));
         assert_eq!(failure.to_string().len(), MAX_SHOWN_BYTES + 1);
-        assert!(matches!(failure, Failure::Refused { code: 0x0100, .. }));
+        assert!(matches!(failure, NoAnswer::Refused { code: 0x0100, .. }));
     }
 
     #[test]

@@ -9,7 +9,7 @@ use tokio::{
 };
 
 use crate::{
-    Answer, Conversation, Failure, Hello, MAX_ANSWER_BYTES, Opening, Prepared, Request, Rows,
+    Answer, Conversation, Hello, MAX_ANSWER_BYTES, NoAnswer, Opening, Prepared, Request, Rows,
 };
 
 /// Read at most this much at a time.
@@ -27,7 +27,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Client<S> {
     ///
     /// # Errors
     /// The database does not let it in, says something else, or not everything by `until`.
-    pub async fn open(stream: S, hello: &Hello<'_>, until: Instant) -> Result<Self, Failure> {
+    pub async fn open(stream: S, hello: &Hello<'_>, until: Instant) -> Result<Self, NoAnswer> {
         let (mut opening, conversation) = Opening::begin(hello, until);
         let mut client = Self {
             stream,
@@ -46,7 +46,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Client<S> {
     ///
     /// # Errors
     /// There is none by `until`, or the conversation is over.
-    pub async fn ask(&mut self, request: &Request<'_>, until: Instant) -> Result<Answer, Failure> {
+    pub async fn ask(&mut self, request: &Request<'_>, until: Instant) -> Result<Answer, NoAnswer> {
         self.conversation.ask(request, until);
         self.answer().await
     }
@@ -55,7 +55,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Client<S> {
     ///
     /// # Errors
     /// Those of [`ask`](Self::ask) and of [`Answer::rows`].
-    pub async fn query(&mut self, statement: &str, until: Instant) -> Result<Rows, Failure> {
+    pub async fn query(&mut self, statement: &str, until: Instant) -> Result<Rows, NoAnswer> {
         self.ask(&Request::Query(statement), until).await?.rows()
     }
 
@@ -63,7 +63,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Client<S> {
     ///
     /// # Errors
     /// Those of [`ask`](Self::ask) and of [`Answer::prepared`].
-    pub async fn prepare(&mut self, statement: &str, until: Instant) -> Result<Prepared, Failure> {
+    pub async fn prepare(&mut self, statement: &str, until: Instant) -> Result<Prepared, NoAnswer> {
         self.ask(&Request::Prepare(statement), until)
             .await?
             .prepared()
@@ -78,7 +78,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Client<S> {
         prepared: &Prepared,
         values: &[Option<&[u8]>],
         until: Instant,
-    ) -> Result<Rows, Failure> {
+    ) -> Result<Rows, NoAnswer> {
         self.ask(&Request::Execute(prepared, values), until)
             .await?
             .rows()
@@ -90,13 +90,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Client<S> {
     }
 
     /// Sends what is to be sent, and waits for the answer.
-    async fn answer(&mut self) -> Result<Answer, Failure> {
-        let deadline = self.conversation.deadline().ok_or(Failure::NotAsked)?;
+    async fn answer(&mut self) -> Result<Answer, NoAnswer> {
+        let deadline = self.conversation.deadline().ok_or(NoAnswer::NotAsked)?;
         let answer = timeout_at(deadline.into(), self.exchange()).await;
-        answer.unwrap_or(Err(Failure::Late))
+        answer.unwrap_or(Err(NoAnswer::Late))
     }
 
-    async fn exchange(&mut self) -> Result<Answer, Failure> {
+    async fn exchange(&mut self) -> Result<Answer, NoAnswer> {
         let output = self.conversation.take_output();
         self.stream.write_all(&output).await?;
         self.stream.flush().await?;

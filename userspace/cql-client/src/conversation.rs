@@ -7,7 +7,7 @@ use cql::Compression;
 use cql_edit::{Incoming, Response, in_segments_of};
 use zeroize::Zeroizing;
 
-use crate::{Answer, Failure, Request};
+use crate::{Answer, NoAnswer, Request};
 
 /// The largest answer that a caller may take, in bytes. `system.peers_v2` has 5 KB for a node with 256 tokens.
 pub const MAX_ANSWER_BYTES: usize = 8 << 20;
@@ -73,10 +73,10 @@ impl Conversation {
     /// Checks the deadline.
     ///
     /// # Errors
-    /// [`Failure::Late`] if the deadline has passed.
-    pub fn tick(&self, now: Instant) -> Result<(), Failure> {
+    /// [`NoAnswer::Late`] if the deadline has passed.
+    pub fn tick(&self, now: Instant) -> Result<(), NoAnswer> {
         match self.until {
-            Some(until) if until <= now => Err(Failure::Late),
+            Some(until) if until <= now => Err(NoAnswer::Late),
             _ => Ok(()),
         }
     }
@@ -85,34 +85,34 @@ impl Conversation {
     ///
     /// # Errors
     /// The conversation is over: the bytes are no answer to what is out.
-    pub fn receive(&mut self, bytes: &[u8]) -> Result<Option<Answer>, Failure> {
+    pub fn receive(&mut self, bytes: &[u8]) -> Result<Option<Answer>, NoAnswer> {
         self.incoming
             .comes(bytes)
-            .map_err(|_| Failure::NotASegment)?;
+            .map_err(|_| NoAnswer::NotASegment)?;
         let answer = self.next()?;
         if answer.is_none() && self.incoming.held_bytes() > self.most {
-            return Err(Failure::TooLong);
+            return Err(NoAnswer::TooLong);
         }
         Ok(answer)
     }
 
-    fn next(&mut self) -> Result<Option<Answer>, Failure> {
+    fn next(&mut self) -> Result<Option<Answer>, NoAnswer> {
         let (version, compression, most) = (self.version, self.compression, self.most);
         let came = self
             .incoming
             .next(most)
-            .map_err(|_| Failure::NotCql(version))?;
+            .map_err(|_| NoAnswer::NotCql(version))?;
         let Some(came) = came else {
             return Ok(None);
         };
         if self.until.take().is_none() || came.stream != STREAM {
-            return Err(Failure::NotAsked);
+            return Err(NoAnswer::NotAsked);
         }
-        let opcode = Opcode::try_from(came.opcode).map_err(|_| Failure::NotCql(version))?;
-        let frame = came.frame.ok_or(Failure::TooLong)?;
+        let opcode = Opcode::try_from(came.opcode).map_err(|_| NoAnswer::NotCql(version))?;
+        let frame = came.frame.ok_or(NoAnswer::TooLong)?;
         let response = Response::of_frame(frame, compression, most);
         let body = response.as_ref().and_then(Response::proper);
-        let body = body.ok_or(Failure::Unreadable)?.to_vec();
+        let body = body.ok_or(NoAnswer::Unreadable)?.to_vec();
         if opcode_answers_startup(opcode) {
             self.incoming.is_let_in(compression);
             self.in_segments = version >= Version::V5;

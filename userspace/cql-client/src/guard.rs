@@ -5,7 +5,7 @@ use std::{
     sync::atomic::{AtomicU64, Ordering::Relaxed},
 };
 
-use crate::Failure;
+use crate::NoAnswer;
 
 static PANICS: AtomicU64 = AtomicU64::new(0);
 
@@ -16,13 +16,13 @@ pub fn panics() -> u64 {
 
 /// Runs code of the crate on bytes of a database. `decode` owns what it changes: nothing half changed is
 /// left behind when it panics.
-pub(crate) fn guarded<T>(decode: impl FnOnce() -> T) -> Result<T, Failure> {
+pub(crate) fn guarded<T>(decode: impl FnOnce() -> T) -> Result<T, NoAnswer> {
     catch_unwind(AssertUnwindSafe(decode)).map_err(|_| {
         PANICS.fetch_add(1, Relaxed);
         tracing::warn!(
             "a database's answer has made the decoder panic; the conversation is given up"
         );
-        Failure::Panicked
+        NoAnswer::Panicked
     })
 }
 
@@ -37,7 +37,7 @@ mod tests {
         std::panic::set_hook(Box::new(|_| {}));
         let decoded: Result<(), _> = guarded(|| panic!("hostile"));
         std::panic::set_hook(hook);
-        assert!(matches!(decoded, Err(Failure::Panicked)));
+        assert!(matches!(decoded, Err(NoAnswer::Panicked)));
         assert!(panics() > before);
         assert_eq!(guarded(|| 7).unwrap(), 7);
     }

@@ -28,8 +28,8 @@
 mod answer;
 mod client;
 mod conversation;
-mod failure;
 mod guard;
+mod no_answer;
 mod opening;
 mod probe;
 mod request;
@@ -42,8 +42,8 @@ pub use cassandra_protocol::{
 };
 pub use client::Client;
 pub use conversation::{Conversation, MAX_ANSWER_BYTES};
-pub use failure::Failure;
 pub use guard::panics;
+pub use no_answer::NoAnswer;
 pub use opening::{Hello, MAX_OPENING_BYTES, Opening};
 pub use probe::{NotCql, probe};
 pub use request::{Request, auth_response, startup};

@@ -5,7 +5,7 @@ use std::time::Instant;
 use cassandra_protocol::frame::{Opcode, Version};
 use cql::Compression;
 
-use crate::{Answer, Conversation, Failure, Request};
+use crate::{Answer, Conversation, NoAnswer, Request};
 
 /// The longest answer before a connection is in use, in bytes: each is a word or a sentence.
 pub const MAX_OPENING_BYTES: usize = 64 << 10;
@@ -60,10 +60,10 @@ impl<'h> Opening<'h> {
         answer: Answer,
         conversation: &mut Conversation,
         until: Instant,
-    ) -> Result<bool, Failure> {
+    ) -> Result<bool, NoAnswer> {
         match self.asked {
             Asked::Startup if answer.opcode() == Opcode::Authenticate => {
-                let body = self.hello.auth_response.ok_or(Failure::LoginWanted)?;
+                let body = self.hello.auth_response.ok_or(NoAnswer::LoginWanted)?;
                 conversation.ask(&Request::AuthResponse(body), until);
                 self.asked = Asked::Login;
                 return Ok(false);

@@ -1,8 +1,8 @@
 //! Who has logged in: what a client claims counts when the database says that it is so.
 
 use crate::talk::Talk;
+use cql::plain_user;
 use cql::wire::Header;
-use cql::wire::plain_user;
 use cql::{Opcode, StreamId};
 
 /// A SASL token of PLAIN is two names and a password.

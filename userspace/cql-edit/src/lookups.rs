@@ -18,8 +18,8 @@ use crate::request::{Request, Statement};
 use crate::response::Response;
 use crate::talk::Talk;
 use crate::transform::Log;
+use cql::MAX_PREPARED_ID_BYTES;
 use cql::PreparedStatements;
-use cql::wire::MAX_ID_BYTES;
 use cql::wire::compress;
 use cql::wire::{HEADER_BYTES, Header};
 use cql::{Opcode, StreamId};
@@ -30,7 +30,7 @@ pub const MAX_LOOKUPS: usize = 8;
 /// Statements of a BATCH that are looked at: drivers mostly have the same one in all of it, and the next batch has the rest.
 const MAX_IDS: usize = 64;
 
-/// Ids that a flow remembers to have asked for, with [`MAX_ID_BYTES`] each at most; beyond it the oldest is forgotten,
+/// Ids that a flow remembers to have asked for, with [`MAX_PREPARED_ID_BYTES`] each at most; beyond it the oldest is forgotten,
 /// and may be asked for again.
 const MAX_ASKED: usize = 256;
 
@@ -125,7 +125,7 @@ impl Lookups {
             self.asked.pop_front();
         }
         now_ns >= self.rests_until_ns
-            && id.len() <= MAX_ID_BYTES
+            && id.len() <= MAX_PREPARED_ID_BYTES
             && self.asked.iter().all(|(asked, _)| **asked != *id)
     }
 
@@ -141,7 +141,7 @@ impl Lookups {
         if self.known.len() >= MAX_KNOWN {
             self.known.clear();
         }
-        if id.len() <= MAX_ID_BYTES {
+        if id.len() <= MAX_PREPARED_ID_BYTES {
             self.known.insert(id.into());
         }
     }

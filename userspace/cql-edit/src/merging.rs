@@ -14,8 +14,8 @@ use crate::response::Response;
 use crate::talk::{Awaits, ERROR, Talk};
 use crate::transform::{Error, Log};
 use cql::Consistency;
+use cql::MAX_PREPARED_ID_BYTES;
 use cql::wire::Cursor;
-use cql::wire::MAX_ID_BYTES;
 use cql::wire::{Flags, HEADER_BYTES, Header, RESPONSE_BIT};
 use cql::{Opcode, StreamId};
 
@@ -92,7 +92,9 @@ impl<'b> Mergeable<'b> {
     fn read(header: &Header, body: &'b [u8]) -> Option<Self> {
         let mut at = Cursor::new(body);
         // It is kept until the answer is there, for UNPREPARED.
-        let id = at.short_bytes().filter(|id| id.len() <= MAX_ID_BYTES)?;
+        let id = at
+            .short_bytes()
+            .filter(|id| id.len() <= MAX_PREPARED_ID_BYTES)?;
         if header.version >= 5 {
             at.short_bytes()?; // Of the result's metadata.
         }
@@ -365,7 +367,7 @@ mod tests {
                     assert!(Mergeable::of(&plain, &body[..end]).is_err());
                 }
             }
-            let long = [0; MAX_ID_BYTES + 1];
+            let long = [0; MAX_PREPARED_ID_BYTES + 1];
             let long = [&(long.len() as u16).to_be_bytes()[..], &long].concat();
             let long = [&long[..], &execute(version, 1, VALUE)[4..]].concat();
             let found = Mergeable::of(&plain, &long);

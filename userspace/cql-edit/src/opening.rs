@@ -7,8 +7,8 @@ use zeroize::Zeroizing;
 
 use crate::talk::Talk;
 use cql::Compression;
+use cql::plain_user;
 use cql::wire::Header;
-use cql::wire::plain_user;
 use cql::{Opcode, StreamId};
 
 /// See the module. **Invariant**: the database has accepted it, as it stands here.

@@ -37,54 +37,38 @@
 
 #![forbid(unsafe_code)]
 
-mod analysis;
-mod compress;
-mod crc;
-mod cursor;
-mod details;
-mod event;
-mod fingerprints;
+mod fact;
 mod flow;
-mod frame;
 mod handshake;
 pub mod hash;
-mod lane;
-mod lex;
-mod parse;
+mod labels;
 #[cfg(feature = "parts")]
 #[doc(hidden)]
 pub mod parts;
-mod pending;
-mod place;
-mod prepared;
-mod request;
-mod response;
-mod segment;
 mod session;
-mod statement;
 pub mod text;
-mod trace_context;
-mod trace_state;
+mod trace;
+mod verdict;
 pub mod wire;
 
-pub use analysis::{
+pub use fact::Fact;
+pub use flow::FlowDecoder;
+pub use flow::details::{
+    Answered, Asked, Consistency, Details, Introduction, MAX_TEXT_BYTES, Parameters, Says,
+};
+pub use flow::event::{Anomaly, Completed, ErrorCode, Frame, MAX_FRAME_BODY_BYTES, Sink};
+pub use flow::pending::MAX_IN_FLIGHT;
+pub use flow::prepared::{MAX_PREPARED_ID_BYTES, MAX_PREPARED_STATEMENTS, PreparedStatements};
+pub use handshake::{Handshake, Refusal, Step, refuse_first};
+pub use session::{MAX_FACT_BYTES, Session, Unknowable, is_system_keyspace, plain_user};
+pub use text::analysis::{
     Analysis, Batch, BatchKind, By, Fingerprint, MAX_ANALYSED_BYTES, MAX_BATCH_PARTS,
     MAX_FINGERPRINT_BYTES, MAX_RESTRICTIONS, Number, Object, Restriction, RowWrite, Shape,
 };
-pub use details::{
-    Answered, Asked, Consistency, Details, Introduction, MAX_TEXT_BYTES, Parameters, Says,
-};
-pub use event::{
-    Anomaly, CloseReason, Completed, ErrorCode, Frame, MAX_FRAME_BODY_BYTES, Sink, Undecodable,
-    Verdict,
-};
-pub use flow::FlowDecoder;
-pub use frame::{MAX_BODY_BYTES, Opcode, ProtocolVersion, StreamId};
-pub use handshake::{Handshake, Refusal, Step, refuse_first};
-pub use pending::MAX_IN_FLIGHT;
-pub use place::{Framing, NoPlace, PLACE_HEADER_BYTES, Place, Unread};
-pub use prepared::{MAX_PREPARED_STATEMENTS, PreparedStatements};
-pub use session::{Compression, Fact, MAX_FACT_BYTES, Session, Unknowable, is_system_keyspace};
-pub use statement::{Statement, StatementKind};
-pub use trace_context::{NoTraceContext, TraceContext};
-pub use trace_state::{MAX_TRACE_STATE_BYTES, NoTraceState, trace_state};
+pub use text::statement::{Statement, StatementKind};
+pub use trace::context::{NoTraceContext, TraceContext};
+pub use trace::state::{MAX_TRACE_STATE_BYTES, NoTraceState, trace_state};
+pub use verdict::{CloseReason, Undecodable, Verdict};
+pub use wire::compression::Compression;
+pub use wire::header::{MAX_BODY_BYTES, Opcode, ProtocolVersion, StreamId};
+pub use wire::position::{Framing, NoPlace, PLACE_HEADER_BYTES, Place, Unread};

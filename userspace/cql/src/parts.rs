@@ -3,14 +3,15 @@
 //! Behind the feature `parts`, which no other crate turns on. Each part tells how much it saw, so
 //! that a benchmark can tell work from an error that ends early.
 
-use crate::event::Anomaly;
 use crate::flow::FlowDecoder;
-use crate::frame::{FrameScanner, HEADER_BYTES, Header, Step, StreamId};
-use crate::parse::parse;
-use crate::pending::InFlight;
-use crate::request;
-use crate::segment::SegmentReader;
-use crate::statement::{Statement, StatementKind, StatementRef, Statements};
+use crate::flow::event::Anomaly;
+use crate::flow::pending::InFlight;
+use crate::flow::request;
+use crate::text::parse::parse;
+use crate::text::statement::{Statement, StatementKind, StatementRef, Statements};
+use crate::wire::header::{HEADER_BYTES, Header, StreamId};
+use crate::wire::scanner::{FrameScanner, Step};
+use crate::wire::segment::SegmentReader;
 use std::ops::Range;
 use std::sync::Arc;
 

@@ -1,61 +1,14 @@
 //! What the handshake of a flow tells of it: who speaks, with what, and where it works.
 
-use crate::cursor::Cursor;
-use crate::event::labelled;
-use crate::frame::ProtocolVersion;
+use crate::fact::Fact;
+use crate::labelled;
+use crate::wire::compression::Compression;
+use crate::wire::cursor::Cursor;
+use crate::wire::header::ProtocolVersion;
 
 /// The longest value that is kept: Cassandra allows 48 bytes for a keyspace, and drivers' names
 /// have a few dozen.
 pub const MAX_FACT_BYTES: usize = 256;
-
-/// One thing that the handshake can tell.
-#[derive(Clone, Debug, PartialEq, Eq, Default)]
-pub enum Fact<T> {
-    /// It is not known yet.
-    #[default]
-    Open,
-    /// There is none, or it cannot become known.
-    Absent,
-    /// It is this, for good.
-    Is(T),
-}
-
-/// What STARTUP asks for (`native_protocol_v5.spec` §4.1.1).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Compression {
-    /// Nothing.
-    None,
-    /// `lz4`
-    Lz4,
-    /// `snappy`
-    Snappy,
-}
-
-impl Compression {
-    /// What the options of a STARTUP ask for, as Cassandra reads them: whatever their case, and the
-    /// last one counts. [`Fact::Absent`]: something that is not known; `None`: they cannot be read.
-    pub fn asked_for(options: &[u8]) -> Option<Fact<Self>> {
-        let mut options = Cursor::new(options);
-        let mut asked = Fact::Is(Self::None);
-        for _ in 0..options.short()? {
-            let (option, value) = (options.short_bytes()?, options.short_bytes()?);
-            if option.eq_ignore_ascii_case(b"COMPRESSION") {
-                asked = Self::by_name(value);
-            }
-        }
-        Some(asked)
-    }
-
-    fn by_name(name: &[u8]) -> Fact<Self> {
-        let is = |known: &str| name.eq_ignore_ascii_case(known.as_bytes());
-        match () {
-            () if name.is_empty() || is("none") => Fact::Is(Self::None),
-            () if is("lz4") => Fact::Is(Self::Lz4),
-            () if is("snappy") => Fact::Is(Self::Snappy),
-            () => Fact::Absent,
-        }
-    }
-}
 
 /// What a handshake has told so far. Nothing here is taken back.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]

@@ -7,7 +7,7 @@ use cassandra_protocol::{
     types::{decimal::Decimal, map::Map, tuple::Tuple, udt::Udt},
 };
 use cql::Compression;
-use cql_client::{AsRustType, ByName as _, Conversation, Failure, List, Request, Row};
+use cql_client::{AsRustType, ByName as _, Conversation, List, NoAnswer, Request, Row};
 use proptest::prelude::*;
 
 use super::{
@@ -205,7 +205,7 @@ fn lengths_below_zero_end_it_at_once() {
         conversation.ask(&Request::Options, soon());
         let head = [&[0x84, 0, 0, 0, 6][..], &length.to_be_bytes()].concat();
         let failure = conversation.receive(&head).unwrap_err();
-        assert!(matches!(failure, Failure::NotCql(_)), "{failure}");
+        assert!(matches!(failure, NoAnswer::NotCql(_)), "{failure}");
     }
 }
 
@@ -215,7 +215,7 @@ fn an_answer_that_is_too_long_ends_it_at_its_header() {
     conversation.ask(&Request::Options, soon());
     let head = [&[0x84, 0, 0, 0, 6][..], &(2_i32 << 20).to_be_bytes()].concat();
     let failure = conversation.receive(&head).unwrap_err();
-    assert!(matches!(failure, Failure::TooLong), "{failure}");
+    assert!(matches!(failure, NoAnswer::TooLong), "{failure}");
 }
 
 /// The crate would panic on it.
@@ -226,5 +226,5 @@ fn an_id_of_a_trace_that_is_not_there_cannot_be_read() {
     let failure = conversation
         .receive(&[0x84, 2, 0, 0, 6, 0, 0, 0, 2, 0, 0])
         .unwrap_err();
-    assert!(matches!(failure, Failure::Unreadable), "{failure}");
+    assert!(matches!(failure, NoAnswer::Unreadable), "{failure}");
 }

@@ -3,7 +3,7 @@
 use cassandra_protocol::frame::Version;
 use cql::Compression;
 use cql_client::{
-    AsRustType as _, ByName as _, Client, Failure, Hello, List, auth_response, probe, startup,
+    AsRustType as _, ByName as _, Client, Hello, List, NoAnswer, auth_response, probe, startup,
 };
 use cql_node::{Node, NodeOptions};
 use tokio::net::TcpStream;
@@ -14,7 +14,7 @@ async fn open(
     node: &Node,
     version: Version,
     auth_response: Option<&[u8]>,
-) -> Result<Client<TcpStream>, Failure> {
+) -> Result<Client<TcpStream>, NoAnswer> {
     let begins = startup(Compression::None);
     let hello = Hello {
         version,
@@ -62,7 +62,7 @@ async fn the_rings_tables_are_read_in_every_version() {
             .query("SELECT * FROM nothing", soon())
             .await
             .unwrap_err();
-        assert!(matches!(error, Failure::Refused { .. }), "{error}");
+        assert!(matches!(error, NoAnswer::Refused { .. }), "{error}");
         let text = "SELECT cluster_name FROM system.local WHERE key = ?";
         let prepared = client.prepare(text, soon()).await.unwrap();
         assert_eq!(prepared.metadata_id.is_some(), version == Version::V5);
@@ -83,11 +83,11 @@ async fn a_log_in_is_asked_for_and_checked() {
         let wrong = auth_response("u", "no");
         let error = open(&node, version, Some(&wrong)).await.err().unwrap();
         assert!(
-            matches!(error, Failure::Refused { code: 0x0100, .. }),
+            matches!(error, NoAnswer::Refused { code: 0x0100, .. }),
             "{error}"
         );
         let error = open(&node, version, None).await.err().unwrap();
-        assert!(matches!(error, Failure::LoginWanted), "{error}");
+        assert!(matches!(error, NoAnswer::LoginWanted), "{error}");
     }
 }
 
@@ -107,7 +107,7 @@ async fn a_database_that_says_nothing_is_late() {
     };
     let until = std::time::Instant::now() + std::time::Duration::from_millis(50);
     let late = Client::open(stream, &hello, until).await.err().unwrap();
-    assert!(matches!(late, Failure::Late), "{late}");
+    assert!(matches!(late, NoAnswer::Late), "{late}");
 }
 
 #[tokio::test]

@@ -5,7 +5,7 @@ use std::time::Duration;
 use cassandra_protocol::frame::{Opcode, Version};
 use cql::Compression;
 use cql_client::{
-    ByName as _, Conversation, Failure, Hello, Opening, Request, auth_response, startup,
+    ByName as _, Conversation, Hello, NoAnswer, Opening, Request, auth_response, startup,
 };
 
 use super::peer::{COMPRESSIONS, VERSIONS, answer, ints, response, rows, short, soon};
@@ -170,7 +170,7 @@ fn what_nobody_asked_for_ends_it() {
     assert_eq!(conversation.deadline(), None);
     let said = response(Version::V4, Compression::None, Opcode::Result, &ints(&[1]));
     let failure = conversation.receive(&said).unwrap_err();
-    assert!(matches!(failure, Failure::NotAsked));
+    assert!(matches!(failure, NoAnswer::NotAsked));
 }
 
 #[test]
@@ -179,5 +179,5 @@ fn what_is_late_is_told_at_the_deadline() {
     let until = soon();
     conversation.ask(&Request::Options, until);
     conversation.tick(until - Duration::from_nanos(1)).unwrap();
-    assert!(matches!(conversation.tick(until), Err(Failure::Late)));
+    assert!(matches!(conversation.tick(until), Err(NoAnswer::Late)));
 }

@@ -1,11 +1,12 @@
 //! What the client says.
 
 use super::{Awaited, Handshake, Meaning, Stage, Uncounted};
-use crate::cursor::Cursor;
-use crate::frame::{Flags, Header, Opcode};
-use crate::request::{self, read_statement};
-use crate::session::{Claims, Fact, Unknowable, is_system_keyspace, plain_user};
-use crate::statement::StatementKind;
+use crate::fact::Fact;
+use crate::flow::request::{self, read_statement};
+use crate::session::{Claims, Unknowable, is_system_keyspace, plain_user};
+use crate::text::statement::StatementKind;
+use crate::wire::cursor::Cursor;
+use crate::wire::header::{Flags, Header, Opcode};
 
 /// How much of an AUTH_RESPONSE is looked at: a user and a password of
 /// [`MAX_FACT_BYTES`](crate::MAX_FACT_BYTES) each, several times over.

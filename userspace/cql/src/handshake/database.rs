@@ -1,9 +1,11 @@
 //! What the database says.
 
 use super::{Awaited, Handshake, Meaning, Stage};
-use crate::frame::{Header, Opcode, ProtocolVersion};
-use crate::response::{self, set_keyspace};
-use crate::session::{Compression, Fact, Unknowable, is_system_keyspace, text_fact};
+use crate::fact::Fact;
+use crate::flow::response::{self, set_keyspace};
+use crate::session::{Unknowable, is_system_keyspace, text_fact};
+use crate::wire::compression::Compression;
+use crate::wire::header::{Header, Opcode, ProtocolVersion};
 
 impl Handshake {
     /// How much of a body may tell something, as it was before compression: only that of what answers a

@@ -14,14 +14,20 @@
 mod client;
 mod database;
 
-use crate::compress::{beginning, enough_for};
-use crate::event::{Anomaly, Completed, Sink, Undecodable};
-use crate::flow::{Flow, Stop};
-use crate::frame::{Flags, HEADER_BYTES, Header, Opcode, ProtocolVersion, RESPONSE_BIT, StreamId};
-use crate::lane::{TLS_HANDSHAKE, foreign_version};
-use crate::prepared::PreparedStatements;
-use crate::segment;
-use crate::session::{Claims, Compression, Fact, Session, Unknowable};
+use crate::fact::Fact;
+use crate::flow::event::{Anomaly, Completed, Sink};
+use crate::flow::lane::foreign_version;
+use crate::flow::prepared::PreparedStatements;
+use crate::flow::state::{Flow, Stop};
+use crate::session::{Claims, Session, Unknowable};
+use crate::verdict::Undecodable;
+use crate::wire::compress::{beginning, enough_for};
+use crate::wire::compression::Compression;
+use crate::wire::header::TLS_HANDSHAKE;
+use crate::wire::header::{
+    Flags, HEADER_BYTES, Header, Opcode, ProtocolVersion, RESPONSE_BIT, StreamId,
+};
+use crate::wire::segment;
 use std::borrow::Cow;
 use std::sync::Arc;
 

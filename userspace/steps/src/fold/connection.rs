@@ -8,14 +8,16 @@ use std::{
     time::{Duration, Instant},
 };
 
+use cql_client::{Request, Version};
 use cql_edit::{Incoming, Relayed, Resolution, Ticket, error_of, in_segments_of, sets_keyspace};
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     time::Sleep,
 };
+use zeroize::Zeroizing;
 
 use super::{
-    begin::{self, ERROR, OPTIONS, RESULT},
+    begin,
     identity::Identity,
     leg::{Leg, OWN_STREAM, Queued},
     metrics::{Became, Ended},
@@ -46,6 +48,9 @@ const UNPREPARED: i32 = 0x2500;
 
 /// The error code for a request that is not understood.
 const PROTOCOL_ERROR: i32 = 0x000A;
+
+const ERROR: u8 = 0x00;
+const RESULT: u8 = 0x08;
 
 /// A guard that ends the connection's waiting requests, whatever ends the task.
 struct Ends {
@@ -288,14 +293,19 @@ impl<'s> Serves<'s> {
                 return Err(Ended::Silent);
             }
             None if now.duration_since(self.heard) >= patience => {
-                let options = begin::frame(self.of.opening.version, OPTIONS, &[]);
-                self.leg.asks_itself(&options);
+                self.leg.asks_itself(&options(self.of.opening.version));
                 self.asked_itself = Some(now);
             }
             _ => {}
         }
         Ok(())
     }
+}
+
+/// The frame of an OPTIONS, on the connection's own stream. Flows have begun in one of these versions.
+fn options(version: u8) -> Zeroizing<Vec<u8>> {
+    let version = Version::try_from(version).unwrap_or(Version::V4);
+    Request::Options.frame(version, OWN_STREAM)
 }
 
 #[cfg(test)]
@@ -373,7 +383,7 @@ mod tests {
         let went = keeps.went.clone();
         let stream: Stream = Box::new(keeps);
         let mut serves = Serves::new((stream, Incoming::new(4)), &leg, &shared, &of);
-        let asked = begin::frame(4, OPTIONS, &[]);
+        let asked = options(4);
         leg.asks_itself(&asked);
         let mut moves =
             async || std::future::poll_fn(|cx| Poll::Ready(serves.poll(cx).is_pending())).await;

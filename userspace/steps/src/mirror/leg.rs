@@ -7,6 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use cql_client::{Client, Hello, NoAnswer, Version};
 use tokio::{
     sync::mpsc,
     time::{sleep, timeout},
@@ -16,8 +17,8 @@ use super::{
     cluster::{Job, Shared},
     connection::{Connection, Ended},
     metrics::Fate,
+    settings::Login,
     stream::{self, Stream},
-    wire,
 };
 
 /// The time limit for connecting, TLS, logging in and USE.
@@ -116,10 +117,33 @@ async fn until(time: Option<Instant>) {
 async fn open(shared: &Shared, keyspace: Option<&str>) -> io::Result<Stream> {
     let dials = shared.dials.get().ok_or(io::ErrorKind::NotConnected)?;
     let stream = dials.connect(shared.settings.to).await?;
-    let mut stream = stream::begin(stream, shared.tls.as_deref()).await?;
-    let (login, compression) = (shared.login.as_ref(), shared.settings.compression);
-    wire::begin(&mut stream, login, keyspace, compression).await?;
-    Ok(stream)
+    let stream = stream::begin(stream, shared.tls.as_deref()).await?;
+    let compression = shared.settings.compression;
+    let startup = cql_client::startup(compression);
+    let login = shared.login.as_ref().map(Login::auth_response);
+    let hello = Hello {
+        version: Version::V4,
+        compression,
+        startup: &startup,
+        auth_response: login.as_ref().map(|body| &body[..]),
+        keyspace,
+    };
+    // Its own deadline is never the earlier one.
+    let client = Client::open(stream, &hello, Instant::now() + OPENING).await;
+    let (stream, incoming) = client.map_err(said)?.into_parts();
+    match incoming.held_bytes() {
+        0 => Ok(stream),
+        _ => Err(said(NoAnswer::NotAsked)),
+    }
+}
+
+/// The reason why a mirror does not let the agent in, for the log.
+fn said(why: NoAnswer) -> io::Error {
+    match why {
+        NoAnswer::Io(error) => error,
+        NoAnswer::LoginWanted => io::Error::other("it wants a log-in: `username`, `password_file`"),
+        why => io::Error::other(why),
+    }
 }
 
 /// Fails all jobs for this long, because the mirror is away. False: there was none.

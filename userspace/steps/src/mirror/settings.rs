@@ -5,6 +5,7 @@ use std::{fmt, io, net::SocketAddr, path::PathBuf, time::Duration};
 use cql::Compression;
 use serde::Deserialize;
 use tls::{Dialling, Outward, RawDialling};
+use zeroize::Zeroizing;
 
 use crate::duration;
 
@@ -141,9 +142,9 @@ impl fmt::Debug for Login {
 }
 
 impl Login {
-    /// Makes the token of SASL PLAIN (RFC 4616).
-    pub(super) fn token(&self) -> Vec<u8> {
-        format!("\0{}\0{}", self.user, self.password).into_bytes()
+    /// The body of the AUTH_RESPONSE that logs in.
+    pub(super) fn auth_response(&self) -> Zeroizing<Vec<u8>> {
+        cql_client::auth_response(&self.user, &self.password)
     }
 }
 

@@ -1,0 +1,369 @@
+//! [`Lane`]: one direction's bytes, cut into segments and frames.
+
+use crate::fact::Fact;
+use crate::flow::event::{Frame, MAX_FRAME_BODY_BYTES, Sink};
+use crate::flow::state::{Flow, Stop};
+use crate::verdict::{CloseReason, Undecodable};
+use crate::wire::compress::beginning;
+use crate::wire::compression::Compression;
+use crate::wire::header::{Flags, Header, RESPONSE_BIT, TLS_HANDSHAKE};
+use crate::wire::position::{NoPlace, Place, Unread};
+use crate::wire::scanner::{FrameScanner, Step};
+use crate::wire::segment::{Broken, SegmentReader};
+
+/// What was made of a compressed body keeps its buffer up to this many bytes from frame to frame; the
+/// reason is that of the frame scanner's.
+const KEPT_BUFFER_BYTES: usize = 16 << 10;
+
+/// What frames of one direction mean to the flow. Called in this order for each frame.
+pub(crate) trait Meaning {
+    /// [`RESPONSE_BIT`] or 0.
+    const DIRECTION_BIT: u8;
+
+    /// How much of a body is worth seeing.
+    fn wanted(header: &Header) -> usize;
+    /// And to a sink that asks for details.
+    fn wanted_in_detail(header: &Header) -> usize;
+    /// The version is that of the frame's first byte, which may be all that is there yet.
+    fn version(flow: &mut Flow, version: u8, in_first_frame: bool) -> Result<(), Stop>;
+    /// The header passed.
+    fn header(
+        flow: &mut Flow,
+        header: &Header,
+        in_first_frame: bool,
+        now_ns: u64,
+        sink: &mut impl Sink,
+    ) -> Result<(), Stop>;
+    /// The wanted prefix of the body passed. Of a body that was compressed and could be read, `header` is
+    /// what it would be if it was not; of one that could not, there is no prefix.
+    fn body(flow: &mut Flow, header: &Header, prefix: &[u8], sink: &mut impl Sink);
+    /// The whole frame passed.
+    fn end(flow: &mut Flow, header: &Header, now_ns: u64, sink: &mut impl Sink)
+    -> Result<(), Stop>;
+}
+
+/// A stop, and where in the chunk the frame or the segment at fault begins.
+pub(crate) struct StopAt {
+    pub(crate) keep: usize,
+    pub(crate) stop: Stop,
+}
+
+/// Where a frame was to begin, none does.
+const LOST: StopAt = StopAt {
+    keep: 0,
+    stop: Stop::Undecodable(Undecodable::Lost),
+};
+
+/// One direction.
+#[derive(Debug)]
+pub(crate) struct Lane {
+    scanner: FrameScanner,
+    segments: SegmentReader,
+    /// This direction is past its last bare frame.
+    segmented: bool,
+    /// It goes on from here to the first frame that is decoded.
+    joins: Option<Place>,
+    joined: bool,
+}
+
+impl Lane {
+    pub(crate) fn new(wanted: fn(&Header) -> usize) -> Self {
+        Self {
+            scanner: FrameScanner::new(wanted),
+            segments: SegmentReader::new(),
+            segmented: false,
+            joins: None,
+            joined: false,
+        }
+    }
+
+    pub(crate) fn join(&mut self, place: Place, unread: &Unread) {
+        self.segmented = unread.is_segmented();
+        self.joins = Some(place);
+        self.joined = true;
+    }
+
+    pub(crate) fn begins_at(&mut self, place: Place) {
+        if let Some(joins) = &mut self.joins {
+            *joins = place;
+        }
+    }
+
+    /// Goes to the first frame that is decoded; false when it is not in `bytes`.
+    fn joins(&mut self, bytes: &[u8], at: &mut usize) -> Result<bool, StopAt> {
+        let Some(place) = &mut self.joins else {
+            return Ok(true);
+        };
+        *at = place.skip(bytes);
+        match (place.is_known(), place.is_boundary()) {
+            (false, _) => Err(LOST),
+            (true, false) => Ok(false),
+            (true, true) => {
+                self.joins = None;
+                Ok(true)
+            }
+        }
+    }
+
+    /// `first`: what its frames begin with.
+    pub(crate) fn place(&self, flow: &Flow, first: u8) -> Result<Place, NoPlace> {
+        if let Some(place) = self.joins {
+            return match place.is_known() {
+                true => Ok(place),
+                false => Err(NoPlace::Framing),
+            };
+        }
+        if self.segmented {
+            let frame_left = self.scanner.left().ok_or(NoPlace::Framing)?;
+            let mut place = Place::at_segment(first, frame_left);
+            self.segments.replay(&mut place);
+            return Ok(place);
+        }
+        match (flow.segmented, self.scanner.is_idle()) {
+            (true, true) => Ok(Place::at_segment(first, 0)),
+            // Where segments begin is not seen by who goes on.
+            (true, false) => Err(NoPlace::Handshake),
+            (false, _) => Ok(self.scanner.place(first)),
+        }
+    }
+
+    pub(crate) fn is_idle(&self) -> bool {
+        self.scanner.is_idle() && self.segments.is_idle()
+    }
+
+    pub(crate) fn pass<M: Meaning, S: Sink>(
+        &mut self,
+        flow: &mut Flow,
+        now_ns: u64,
+        bytes: &[u8],
+        sink: &mut S,
+    ) -> Result<(), StopAt> {
+        if S::DETAILS || S::FRAMES {
+            self.scanner.want(wanted_by::<M, S>(sink));
+        }
+        if self.joined {
+            return self.pass_joined::<M>(flow, now_ns, bytes, sink);
+        }
+        self.pass_from::<M>(flow, now_ns, bytes, 0, sink)
+    }
+
+    /// Of one that began in the middle. Apart, for most begin at their beginning.
+    #[cold]
+    fn pass_joined<M: Meaning>(
+        &mut self,
+        flow: &mut Flow,
+        now_ns: u64,
+        bytes: &[u8],
+        sink: &mut impl Sink,
+    ) -> Result<(), StopAt> {
+        let mut at = 0;
+        if !self.joins(bytes, &mut at)? {
+            return Ok(());
+        }
+        match self.pass_from::<M>(flow, now_ns, bytes, at, sink) {
+            // Before a frame has proved the place right, it is the place that is wrong.
+            Err(_) if self.scanner.in_first_frame() => Err(LOST),
+            passed => passed,
+        }
+    }
+
+    fn pass_from<M: Meaning>(
+        &mut self,
+        flow: &mut Flow,
+        now_ns: u64,
+        bytes: &[u8],
+        mut at: usize,
+        sink: &mut impl Sink,
+    ) -> Result<(), StopAt> {
+        if !self.segmented {
+            self.bare::<M>(flow, now_ns, bytes, &mut at, sink)?;
+        }
+        if self.segmented {
+            self.segments::<M>(flow, now_ns, bytes, &mut at, sink)?;
+        }
+        Ok(())
+    }
+
+    /// Frames as they are, up to the one after which segments begin.
+    fn bare<M: Meaning>(
+        &mut self,
+        flow: &mut Flow,
+        now_ns: u64,
+        bytes: &[u8],
+        at: &mut usize,
+        sink: &mut impl Sink,
+    ) -> Result<(), StopAt> {
+        let mut frame_start = *at;
+        loop {
+            if self.scanner.is_idle() {
+                if flow.segmented {
+                    self.segmented = true;
+                    if flow.compression == Fact::Is(Compression::Lz4) {
+                        self.segments.become_lz4();
+                    }
+                    return Ok(());
+                }
+                frame_start = *at;
+            }
+            match frame_step::<M>(&mut self.scanner, flow, now_ns, bytes, at, sink) {
+                Ok(true) => {}
+                Ok(false) => return Ok(()),
+                Err(stop) => {
+                    return Err(StopAt {
+                        keep: frame_start,
+                        stop,
+                    });
+                }
+            }
+        }
+    }
+
+    /// Segments, and the frames within each.
+    fn segments<M: Meaning>(
+        &mut self,
+        flow: &mut Flow,
+        now_ns: u64,
+        bytes: &[u8],
+        at: &mut usize,
+        sink: &mut impl Sink,
+    ) -> Result<(), StopAt> {
+        let Self {
+            scanner, segments, ..
+        } = self;
+        loop {
+            // A segment that is not idle here began in an earlier chunk, and this is still 0.
+            let keep = *at;
+            let close = |reason| StopAt {
+                keep,
+                stop: Stop::Close(reason),
+            };
+            let Some(segment) = segments.step(bytes, at).map_err(|broken| {
+                close(match broken {
+                    Broken::Crc => CloseReason::SegmentCrc,
+                    Broken::Compression => CloseReason::SegmentCompression,
+                })
+            })?
+            else {
+                return Ok(());
+            };
+            if segment.self_contained && !scanner.is_idle() {
+                return Err(close(CloseReason::SegmentLength));
+            }
+            let mut within = 0;
+            while frame_step::<M>(scanner, flow, now_ns, segment.payload, &mut within, sink)
+                .map_err(|stop| StopAt { keep, stop })?
+            {}
+            if segment.self_contained && !scanner.is_idle() {
+                return Err(close(CloseReason::SegmentLength));
+            }
+        }
+    }
+}
+
+/// One step of the scanner, and what it means. False when the input is used up.
+fn frame_step<M: Meaning>(
+    scanner: &mut FrameScanner,
+    flow: &mut Flow,
+    now_ns: u64,
+    input: &[u8],
+    at: &mut usize,
+    sink: &mut impl Sink,
+) -> Result<bool, Stop> {
+    let in_first_frame = scanner.in_first_frame();
+    match scanner.step(input, at) {
+        Step::Starved => return Ok(false),
+        Step::First(byte) => first_byte::<M>(flow, byte, in_first_frame)?,
+        Step::BadLength if in_first_frame => return Err(Stop::Undecodable(Undecodable::NotCql)),
+        Step::BadLength => return Err(Stop::Close(CloseReason::Length)),
+        Step::Header(header) => M::header(flow, &header, in_first_frame, now_ns, sink)?,
+        Step::Body(header, carried) if header.is_compressed() => {
+            compressed_body::<M, _>(flow, &header, carried, sink);
+        }
+        Step::Body(header, prefix) => {
+            frame_passes::<M, _>(&header, prefix, sink);
+            M::body(flow, &header, prefix, sink);
+        }
+        Step::End(header) => M::end(flow, &header, now_ns, sink)?,
+    }
+    Ok(true)
+}
+
+/// How much of a body is worth seeing, to such a sink.
+fn wanted_by<M: Meaning, S: Sink>(sink: &S) -> fn(&Header) -> usize {
+    match (S::DETAILS, S::FRAMES && sink.wants_bodies()) {
+        (false, false) => M::wanted,
+        (true, false) => M::wanted_in_detail,
+        (false, true) => |header| M::wanted(header).max(MAX_FRAME_BODY_BYTES),
+        (true, true) => |header| M::wanted_in_detail(header).max(MAX_FRAME_BODY_BYTES),
+    }
+}
+
+/// Tells a sink that asks for it; `body` is its beginning, without compression.
+fn frame_passes<M: Meaning, S: Sink>(header: &Header, body: &[u8], sink: &mut S) {
+    if S::FRAMES {
+        sink.frame(&Frame {
+            is_request: M::DIRECTION_BIT == 0,
+            version: header.version,
+            flags: header.flags.0,
+            stream: header.stream,
+            opcode: header.opcode,
+            length: header.length,
+            body: body.get(..MAX_FRAME_BODY_BYTES).unwrap_or(body),
+        });
+    }
+}
+
+/// A body of which as much passed as is enough for what is wanted of it.
+#[cold]
+#[inline(never)]
+fn compressed_body<M: Meaning, S: Sink>(
+    flow: &mut Flow,
+    header: &Header,
+    carried: &[u8],
+    sink: &mut S,
+) {
+    let wanted = wanted_by::<M, S>(sink)(header);
+    let mut plain = std::mem::take(&mut flow.plain);
+    let is_whole = carried.len() == header.length as usize;
+    let read = beginning(&flow.compression, carried, is_whole, wanted, &mut plain);
+    frame_passes::<M, S>(header, if read.is_some() { &plain } else { &[] }, sink);
+    match read {
+        Some(length) => {
+            let header = Header {
+                flags: header.flags.without(Flags::COMPRESSION),
+                length,
+                ..*header
+            };
+            M::body(flow, &header, &plain, sink);
+        }
+        None => M::body(flow, header, &[], sink),
+    }
+    plain.clear();
+    plain.shrink_to(KEPT_BUFFER_BYTES);
+    flow.plain = plain;
+}
+
+/// A frame's first byte. The first frame of a direction decides whether this is CQL at all, and
+/// what is not CQL is relayed; later on, the same byte means that framing is lost.
+fn first_byte<M: Meaning>(flow: &mut Flow, byte: u8, in_first_frame: bool) -> Result<(), Stop> {
+    if in_first_frame && byte == TLS_HANDSHAKE {
+        return Err(Stop::Undecodable(Undecodable::Tls));
+    }
+    if byte & RESPONSE_BIT != M::DIRECTION_BIT {
+        return Err(match in_first_frame {
+            true => Stop::Undecodable(Undecodable::NotCql),
+            false => Stop::Close(CloseReason::Direction),
+        });
+    }
+    M::version(flow, byte & !RESPONSE_BIT, in_first_frame)
+}
+
+/// What a version byte that is not decoded means before a version is settled.
+pub(crate) fn foreign_version(version: u8, in_first_frame: bool) -> Stop {
+    match version {
+        // Cassandra's own, past and to come, and DataStax Enterprise's.
+        1 | 2 | 6..=0x0F | 0x41 | 0x42 => Stop::Undecodable(Undecodable::Version),
+        _ if in_first_frame => Stop::Undecodable(Undecodable::NotCql),
+        _ => Stop::Close(CloseReason::VersionChanged),
+    }
+}

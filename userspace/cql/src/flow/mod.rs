@@ -1,0 +1,225 @@
+//! [`FlowDecoder`]: one flow's bytes in both directions.
+//!
+//! How they are cut into frames is in `lane`, what frames mean in `request` and `response`; here is
+//! what the directions share, and how a verdict comes back.
+
+pub(crate) mod details;
+pub(crate) mod event;
+pub(crate) mod fingerprints;
+pub(crate) mod lane;
+pub(crate) mod pending;
+pub(crate) mod prepared;
+pub(crate) mod request;
+pub(crate) mod response;
+pub(crate) mod state;
+
+use crate::fact::Fact;
+use crate::flow::event::{Anomaly, Completed, Sink, asks_for_details};
+use crate::flow::lane::{Lane, Meaning, StopAt};
+use crate::flow::prepared::PreparedStatements;
+use crate::flow::request::Requests;
+use crate::flow::response::Responses;
+use crate::flow::state::{Flow, Stop};
+use crate::verdict::Verdict;
+use crate::wire::compression::Compression;
+use crate::wire::header::{ProtocolVersion, StreamId};
+use crate::wire::position::{NoPlace, Place, Unread};
+use std::sync::Arc;
+
+/// Decodes one flow, that is one TCP connection from its very first byte on.
+///
+/// Feed each chunk in the order in which it was read, and before it is forwarded: the decoder must
+/// have seen a response before the client can answer it.
+#[derive(Debug)]
+pub struct FlowDecoder {
+    pub(crate) flow: Flow,
+    requests: Lane,
+    responses: Lane,
+    /// Why decoding is over.
+    stopped: Option<Stop>,
+}
+
+impl FlowDecoder {
+    /// `prepared`: shared by the flows to one cluster.
+    pub fn new(prepared: Arc<PreparedStatements>) -> Self {
+        Self {
+            flow: Flow::new(prepared),
+            requests: Lane::new(request::wanted_bytes),
+            responses: Lane::new(response::wanted_bytes),
+            stopped: None,
+        }
+    }
+
+    /// One of a flow that was left as `unread` and has been walked since. In each direction it begins
+    /// with the next frame. What is answered without having been asked here was asked before, so it
+    /// is no anomaly; which keyspace the flow is in by now is not known. Bodies that are compressed are
+    /// read where `unread` was a decoder's, which had seen how.
+    ///
+    /// If what comes is no frame, the flow is [`Undecodable::Lost`].
+    pub fn join(prepared: Arc<PreparedStatements>, unread: Unread) -> Self {
+        let mut decoder = Self::new(prepared);
+        let flow = &mut decoder.flow;
+        flow.version = Some(unread.version);
+        flow.accepted = true;
+        flow.segmented = unread.is_segmented();
+        flow.compression = match unread.compression {
+            Some(compression) => Fact::Is(compression),
+            None => Fact::Open,
+        };
+        flow.joined = true;
+        decoder.requests.join(unread.requests, &unread);
+        decoder.responses.join(unread.responses, &unread);
+        decoder
+    }
+
+    /// The place that [`join`](Self::join) was told was not the latest: for a direction of which no
+    /// byte was fed since.
+    pub fn requests_begin_at(&mut self, place: Place) {
+        self.requests.begins_at(place);
+    }
+
+    /// The same for responses.
+    pub fn responses_begin_at(&mut self, place: Place) {
+        self.responses.begins_at(place);
+    }
+
+    /// Where the flow is, for one who goes on without decoding it.
+    pub fn unread(&self) -> Result<Unread, NoPlace> {
+        match self.stopped {
+            Some(Stop::Undecodable(why)) => return Err(NoPlace::Undecodable(why)),
+            Some(Stop::Close(_)) => return Err(NoPlace::Framing),
+            None => {}
+        }
+        let version = match (self.flow.accepted, self.flow.version) {
+            (true, Some(version)) => version,
+            _ => return Err(NoPlace::Handshake),
+        };
+        let place = |lane: &Lane, bit| lane.place(&self.flow, version | bit);
+        let compression = match &self.flow.compression {
+            Fact::Is(compression) => Some(*compression),
+            Fact::Open | Fact::Absent => None,
+        };
+        if version >= 5 && compression != Some(Compression::None) {
+            return Err(NoPlace::Compressed);
+        }
+        Ok(Unread {
+            version,
+            compression,
+            requests: place(&self.requests, Requests::DIRECTION_BIT)?,
+            responses: place(&self.responses, Responses::DIRECTION_BIT)?,
+        })
+    }
+
+    /// Whether a sink that asks for details is given the texts of statements, from the next request on.
+    pub fn wants_texts(&mut self, wants: bool) {
+        if wants || self.flow.detailing.is_some() {
+            self.flow.detailing().wants_texts = wants;
+        }
+    }
+
+    /// Whether it is told what custom payloads say of [traces](crate::TraceContext), likewise.
+    pub fn wants_contexts(&mut self, wants: bool) {
+        if wants || self.flow.detailing.is_some() {
+            self.flow.detailing().wants_contexts = wants;
+        }
+    }
+
+    /// Bytes on their way to the database. `now_ns`: a monotonic clock, in ns.
+    ///
+    /// After a verdict other than [`Verdict::Continue`] every call, in either direction, gives that
+    /// verdict again, with nothing to keep.
+    pub fn requests(&mut self, now_ns: u64, bytes: &[u8], sink: &mut impl Sink) -> Verdict {
+        let Self {
+            flow,
+            requests,
+            stopped,
+            ..
+        } = self;
+        guarded(stopped, || {
+            requests.pass::<Requests, _>(flow, now_ns, bytes, sink)
+        })
+    }
+
+    /// Bytes on their way to the client; otherwise like [`requests`](Self::requests).
+    pub fn responses(&mut self, now_ns: u64, bytes: &[u8], sink: &mut impl Sink) -> Verdict {
+        let Self {
+            flow,
+            responses,
+            stopped,
+            ..
+        } = self;
+        guarded(stopped, || {
+            responses.pass::<Responses, _>(flow, now_ns, bytes, sink)
+        })
+    }
+
+    /// The client sends no more.
+    pub fn requests_end(&mut self, sink: &mut impl Sink) {
+        if self.stopped.is_none() && !self.requests.is_idle() {
+            sink.anomaly(Anomaly::TruncatedFrame);
+        }
+    }
+
+    /// The database sends no more.
+    pub fn responses_end(&mut self, sink: &mut impl Sink) {
+        if self.stopped.is_none() && !self.responses.is_idle() {
+            sink.anomaly(Anomaly::TruncatedFrame);
+        }
+    }
+
+    /// The flow has ended, or nobody reads it any more. A sink that asks for details is told of all requests
+    /// that have no response yet, or only the beginning of one.
+    pub fn is_over<S: Sink>(&mut self, now_ns: u64, sink: &mut S) {
+        if !asks_for_details(sink) {
+            return;
+        }
+        let flow = &mut self.flow;
+        let beginning = flow.answering.take().map(|answering| {
+            let details = flow.detailing().passing.clone();
+            (StreamId(-1), answering.request, Some(details))
+        });
+        let waited = flow.pending.take().into_iter();
+        let waited = waited.map(|(stream, request)| (stream, request, None));
+        for (stream, request, details) in beginning.into_iter().chain(waited) {
+            let details = details.unwrap_or_else(|| flow.detailing().unanswered(stream));
+            let completed = Completed {
+                statement: &request.statement,
+                latency_ns: now_ns.saturating_sub(request.started_ns),
+                error: None,
+                request_bytes: request.request_bytes.into(),
+                response_bytes: 0,
+                stream,
+            };
+            sink.unanswered(&completed, &details);
+        }
+    }
+
+    /// Requests that wait for a response, or for the end of one.
+    pub fn in_flight(&self) -> usize {
+        self.flow.pending.len() + usize::from(self.flow.answering.is_some())
+    }
+
+    /// The keyspace that the flow is in, where that is known.
+    pub fn keyspace(&self) -> Option<&str> {
+        self.flow.keyspace.as_deref()
+    }
+
+    /// The version that the client spoke last; settled once the server accepted a STARTUP.
+    pub fn version(&self) -> Option<ProtocolVersion> {
+        self.flow.version.and_then(ProtocolVersion::from_byte)
+    }
+}
+
+/// Runs `pass` unless decoding is over, and notes when it is.
+fn guarded(stopped: &mut Option<Stop>, pass: impl FnOnce() -> Result<(), StopAt>) -> Verdict {
+    if let Some(stop) = stopped {
+        return stop.verdict(0);
+    }
+    match pass() {
+        Ok(()) => Verdict::Continue,
+        Err(StopAt { keep, stop }) => {
+            *stopped = Some(stop);
+            stop.verdict(keep)
+        }
+    }
+}

@@ -1,0 +1,357 @@
+//! Prepared statements by id.
+//!
+//! A driver prepares a statement on one connection and executes it on all of them, so the flows of
+//! one cluster share a [`PreparedStatements`]. Each flow keeps those that it uses at hand, in
+//! [`PreparedCache`], and touches nothing shared while it goes on using them.
+
+use crate::hash::{BuildSpread, Fnv};
+use crate::text::analysis::{Analysis, Fingerprint};
+use crate::text::lex::MAX_NAME_BYTES;
+use crate::text::statement::{Statement, Statements};
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+
+/// How many statements a store remembers. Applications prepare hundreds, and Cassandra's own cache
+/// is limited, too (by default to a 256th of its heap). Each takes about 250 bytes, 4 MiB in all; where
+/// details are asked for, its fingerprint too, at most 2 KiB and usually 100 bytes.
+pub const MAX_PREPARED_STATEMENTS: usize = 16_384;
+
+/// The longest id that is remembered. Cassandra's are 16 bytes (MD5).
+pub const MAX_PREPARED_ID_BYTES: usize = 256;
+
+/// How many statements a full store looks at to find one that nobody used lately. More would hold
+/// up every flow behind the lock.
+const MAX_LOOKS: usize = 64;
+
+/// How many prepared statements a flow keeps at hand; beyond it, it starts over.
+const MAX_RECENT: usize = 256;
+
+/// The prepared statements of one cluster, shared by its flows. Bounded: when it is full, a
+/// statement that was not used lately makes room.
+///
+/// An id is a digest of the keyspace and the text (`QueryProcessor.computeId`), so the servers of a
+/// cluster agree on it and it never changes its meaning; a flow that has one at hand does not ask
+/// again.
+#[derive(Debug)]
+pub struct PreparedStatements {
+    capacity: usize,
+    store: RwLock<Store>,
+}
+
+#[derive(Debug, Default)]
+struct Store {
+    by_id: HashMap<Arc<[u8]>, Arc<Entry>>,
+    /// Every id in `by_id` once; the front is the next to be looked at.
+    queue: VecDeque<Arc<[u8]>>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    id: Arc<[u8]>,
+    statement: Statement,
+    /// `None`: nobody asked for it when it was prepared.
+    fingerprint: Option<Arc<Fingerprint>>,
+    /// Since the queue last looked.
+    used: AtomicBool,
+}
+
+impl Entry {
+    fn mark_used(&self) {
+        // Reading first leaves the cache line shared between cores.
+        if !self.used.load(Ordering::Relaxed) {
+            self.used.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Default for PreparedStatements {
+    fn default() -> Self {
+        Self::with_capacity(MAX_PREPARED_STATEMENTS)
+    }
+}
+
+impl PreparedStatements {
+    /// Remembers at most `capacity` statements, and at least one.
+    pub fn with_capacity(capacity: usize) -> Self {
+        Self {
+            capacity: capacity.max(1),
+            store: RwLock::default(),
+        }
+    }
+
+    /// How many statements are remembered.
+    pub fn len(&self) -> usize {
+        self.store
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .by_id
+            .len()
+    }
+
+    /// Nothing is remembered.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Whether it is remembered what this id stands for.
+    pub fn knows(&self, id: &[u8]) -> bool {
+        self.get(id).is_some()
+    }
+
+    /// It stands for this text, prepared in this keyspace.
+    pub fn learn(&self, id: &[u8], keyspace: Option<&str>, text: &[u8]) {
+        if id.len() > MAX_PREPARED_ID_BYTES {
+            return;
+        }
+        let mut statement = Statement::of(text);
+        if statement.table.is_some() && statement.keyspace.is_none() {
+            let keyspace = keyspace.filter(|keyspace| keyspace.len() <= MAX_NAME_BYTES);
+            statement.keyspace = keyspace.map(Into::into);
+        }
+        let fingerprint = Analysis::of(text, text.len()).fingerprint;
+        let fingerprint = fingerprint.is_known().then(|| Arc::new(fingerprint));
+        self.insert(id, &statement, fingerprint);
+    }
+
+    fn get(&self, id: &[u8]) -> Option<Arc<Entry>> {
+        let store = self.store.read().unwrap_or_else(PoisonError::into_inner);
+        let entry = store.by_id.get(id)?;
+        entry.mark_used();
+        Some(Arc::clone(entry))
+    }
+
+    /// True if another statement had to go.
+    fn insert(
+        &self,
+        id: &[u8],
+        statement: &Statement,
+        fingerprint: Option<Arc<Fingerprint>>,
+    ) -> bool {
+        // Drivers prepare the same statement again on every host: usually it is there.
+        let known = self.get(id).filter(|known| known.statement == *statement);
+        if let Some(known) = &known
+            && (known.fingerprint == fingerprint || fingerprint.is_none())
+        {
+            return false;
+        }
+        let id: Arc<[u8]> = id.into();
+        let entry = Arc::new(Entry {
+            id: Arc::clone(&id),
+            statement: statement.clone(),
+            fingerprint,
+            used: AtomicBool::new(false),
+        });
+        let mut store = self.store.write().unwrap_or_else(PoisonError::into_inner);
+        let replaced = store.by_id.contains_key(&id);
+        let evicted = !replaced && store.by_id.len() >= self.capacity && store.evict();
+        if !replaced {
+            store.queue.push_back(Arc::clone(&id));
+        }
+        store.by_id.insert(id, entry);
+        evicted
+    }
+}
+
+impl Store {
+    /// Second chance: a used one goes to the back, unmarked; the first unused one is dropped.
+    fn evict(&mut self) -> bool {
+        for _ in 0..MAX_LOOKS {
+            let used = self
+                .queue
+                .front()
+                .and_then(|id| self.by_id.get(id))
+                .is_some_and(|entry| entry.used.swap(false, Ordering::Relaxed));
+            if !used {
+                break;
+            }
+            self.queue.rotate_left(1);
+        }
+        match self.queue.pop_front() {
+            Some(id) => self.by_id.remove(&id).is_some(),
+            None => false,
+        }
+    }
+}
+
+/// One flow's view of a [`PreparedStatements`].
+#[derive(Debug)]
+pub(crate) struct PreparedCache {
+    shared: Arc<PreparedStatements>,
+    /// By a hash of the id; the id is compared.
+    recent: HashMap<u64, Recent, BuildSpread>,
+}
+
+#[derive(Debug)]
+struct Recent {
+    entry: Arc<Entry>,
+    /// Equal to the entry's, but this flow's own: no reference count that other cores write to.
+    statement: Arc<Statement>,
+}
+
+impl PreparedCache {
+    pub(crate) fn new(shared: Arc<PreparedStatements>) -> Self {
+        Self {
+            shared,
+            recent: HashMap::default(),
+        }
+    }
+
+    /// The statement that was prepared as `id`.
+    pub(crate) fn get(&mut self, id: &[u8], statements: &mut Statements) -> Option<Arc<Statement>> {
+        let hash = hash(id);
+        if let Some(recent) = self.recent.get(&hash)
+            && *recent.entry.id == *id
+        {
+            recent.entry.mark_used();
+            return Some(Arc::clone(&recent.statement));
+        }
+        let entry = self.shared.get(id)?;
+        let statement = statements.get(entry.statement.as_kind(entry.statement.kind));
+        if self.recent.len() >= MAX_RECENT {
+            self.recent.clear();
+        }
+        self.recent.insert(
+            hash,
+            Recent {
+                entry,
+                statement: Arc::clone(&statement),
+            },
+        );
+        Some(statement)
+    }
+
+    /// The fingerprint of a statement that this flow has just [got](Self::get).
+    pub(crate) fn fingerprint(&self, id: &[u8]) -> Option<Arc<Fingerprint>> {
+        let recent = self.recent.get(&hash(id))?;
+        match *recent.entry.id == *id {
+            true => recent.entry.fingerprint.clone(),
+            false => None,
+        }
+    }
+
+    /// Remembers `statement` as `id`; true if another one was forgotten for it.
+    pub(crate) fn insert(
+        &mut self,
+        id: &[u8],
+        statement: &Statement,
+        fingerprint: Option<Arc<Fingerprint>>,
+    ) -> bool {
+        if id.len() > MAX_PREPARED_ID_BYTES {
+            return false;
+        }
+        self.recent.remove(&hash(id));
+        self.shared.insert(id, statement, fingerprint)
+    }
+}
+
+fn hash(id: &[u8]) -> u64 {
+    id.iter()
+        .fold(Fnv::default(), |hash, byte| hash.with(*byte))
+        .0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::text::statement::StatementKind;
+
+    fn statement(table: &str) -> Statement {
+        Statement {
+            kind: StatementKind::Select,
+            keyspace: None,
+            table: Some(table.into()),
+        }
+    }
+
+    fn knows(store: &PreparedStatements, id: &[u8]) -> bool {
+        let store = store.store.read().unwrap();
+        assert_eq!(store.by_id.len(), store.queue.len());
+        store.by_id.contains_key(id)
+    }
+
+    #[test]
+    fn what_one_flow_prepares_another_executes() {
+        let shared = Arc::new(PreparedStatements::default());
+        let mut preparing = PreparedCache::new(Arc::clone(&shared));
+        let mut executing = PreparedCache::new(Arc::clone(&shared));
+        let mut statements = Statements::default();
+        assert_eq!(executing.get(b"id", &mut statements), None);
+        assert!(!preparing.insert(b"id", &statement("t"), None));
+        let first = executing.get(b"id", &mut statements).unwrap();
+        assert_eq!(*first, statement("t"));
+        assert!(Arc::ptr_eq(
+            &first,
+            &executing.get(b"id", &mut statements).unwrap()
+        ));
+    }
+
+    #[test]
+    fn preparing_again_replaces() {
+        let mut cache = PreparedCache::new(Arc::default());
+        let mut statements = Statements::default();
+        for table in ["t", "t", "u"] {
+            assert!(!cache.insert(b"id", &statement(table), None));
+            assert_eq!(
+                cache.get(b"id", &mut statements).as_deref(),
+                Some(&statement(table))
+            );
+        }
+        assert_eq!(cache.shared.len(), 1);
+        assert!(knows(&cache.shared, b"id"));
+    }
+
+    #[test]
+    fn the_unused_go_first_and_the_bound_holds() {
+        let shared = PreparedStatements::with_capacity(3);
+        for id in [b"1", b"2", b"3"] {
+            assert!(!shared.insert(id, &statement("t"), None));
+        }
+        shared.get(b"1");
+        assert!(shared.insert(b"4", &statement("t"), None));
+        assert!(knows(&shared, b"1") && !knows(&shared, b"2") && knows(&shared, b"4"));
+        for i in 0..1000_u32 {
+            shared.get(b"1");
+            shared.insert(&i.to_be_bytes(), &statement("t"), None);
+            assert_eq!(shared.len(), 3);
+        }
+        assert!(knows(&shared, b"1"), "a statement in use stays");
+    }
+
+    #[test]
+    fn a_flow_that_has_it_at_hand_keeps_it_in_use() {
+        let shared = Arc::new(PreparedStatements::with_capacity(2));
+        let mut cache = PreparedCache::new(Arc::clone(&shared));
+        let mut statements = Statements::default();
+        cache.insert(b"hot", &statement("t"), None);
+        for i in 0..100_u32 {
+            cache.get(b"hot", &mut statements);
+            cache.insert(&i.to_be_bytes(), &statement("u"), None);
+        }
+        assert!(knows(&shared, b"hot"));
+    }
+
+    #[test]
+    fn a_store_full_of_used_statements_still_makes_room() {
+        let shared = PreparedStatements::with_capacity(2 * MAX_LOOKS);
+        for i in 0..2 * MAX_LOOKS {
+            shared.insert(&i.to_be_bytes(), &statement("t"), None);
+            shared.get(&i.to_be_bytes());
+        }
+        assert!(shared.insert(b"new", &statement("t"), None));
+        assert_eq!(shared.len(), 2 * MAX_LOOKS);
+    }
+
+    #[test]
+    fn a_flows_memory_is_bounded() {
+        let mut cache = PreparedCache::new(Arc::default());
+        let mut statements = Statements::default();
+        for i in 0..3 * MAX_RECENT {
+            cache.insert(&i.to_be_bytes(), &statement("t"), None);
+            cache.get(&i.to_be_bytes(), &mut statements);
+            assert!(cache.recent.len() <= MAX_RECENT);
+        }
+        assert!(!cache.insert(&[0; MAX_PREPARED_ID_BYTES + 1], &statement("t"), None));
+        assert_eq!(cache.shared.len(), 3 * MAX_RECENT);
+    }
+}

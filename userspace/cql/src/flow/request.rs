@@ -1,0 +1,496 @@
+//! What frames from the client mean: versions asked for, statements sent, streams taken.
+
+use crate::fact::Fact;
+use crate::flow::details::{DETAIL_PREFIX_BYTES, LOG_IN_BYTES};
+use crate::flow::event::{Anomaly, Sink, asks_for_details};
+use crate::flow::lane::{Meaning, foreign_version};
+use crate::flow::pending::InFlight;
+use crate::flow::state::{Flow, Stop};
+use crate::text::analysis::Fingerprint;
+use crate::text::lex::{MAX_NAME_BYTES, Name};
+use crate::text::parse::parse;
+use crate::text::statement::{Statement, StatementKind, StatementRef};
+use crate::verdict::{CloseReason, Undecodable};
+use crate::wire::compression::Compression;
+use crate::wire::cursor::Cursor;
+use crate::wire::header::{Flags, Header, Opcode, ProtocolVersion};
+use std::sync::Arc;
+
+/// How much of a body is collected where a text may stand in it: as much of a statement as is ever
+/// read, and room for a custom payload before it or a batch's other children behind it.
+const TEXT_PREFIX_BYTES: usize = 64 << 10;
+
+/// How much of an EXECUTE is collected: its id of at most
+/// [`MAX_PREPARED_ID_BYTES`](crate::flow::prepared::MAX_PREPARED_ID_BYTES) stands in front.
+const ID_PREFIX_BYTES: usize = 512;
+
+/// How many children of a batch are looked at for one with a known table. Mostly it is the first;
+/// a batch of nothing but unknown ids must not keep asking the shared store for each.
+const MAX_CHILDREN_LOOKED_AT: u16 = 64;
+
+/// How much of a body [`Requests`] wants to see.
+pub(crate) fn wanted_bytes(header: &Header) -> usize {
+    match header.opcode {
+        Some(Opcode::Execute) if !header.flags.any(Flags::CUSTOM_PAYLOAD) => ID_PREFIX_BYTES,
+        Some(
+            Opcode::Query | Opcode::Prepare | Opcode::Execute | Opcode::Batch | Opcode::Startup,
+        ) => TEXT_PREFIX_BYTES,
+        _ => 0,
+    }
+}
+
+/// From the client to the database.
+pub(crate) enum Requests {}
+
+impl Meaning for Requests {
+    const DIRECTION_BIT: u8 = 0;
+
+    fn wanted(header: &Header) -> usize {
+        wanted_bytes(header)
+    }
+
+    fn wanted_in_detail(header: &Header) -> usize {
+        match header.opcode {
+            Some(Opcode::Execute) => DETAIL_PREFIX_BYTES,
+            Some(Opcode::AuthResponse) => LOG_IN_BYTES,
+            _ => wanted_bytes(header),
+        }
+    }
+
+    fn version(flow: &mut Flow, version: u8, in_first_frame: bool) -> Result<(), Stop> {
+        if flow.accepted && flow.version != Some(version) {
+            return Err(Stop::Close(CloseReason::VersionChanged));
+        }
+        // Until a STARTUP is accepted, the client may try one version after the other.
+        match ProtocolVersion::from_byte(version) {
+            Some(_) => Ok(()),
+            None => Err(foreign_version(version, in_first_frame)),
+        }
+    }
+
+    fn header(
+        flow: &mut Flow,
+        header: &Header,
+        in_first_frame: bool,
+        now_ns: u64,
+        sink: &mut impl Sink,
+    ) -> Result<(), Stop> {
+        let plausible = header.opcode.is_some() && !header.flags.any(Flags::RESERVED);
+        if in_first_frame && !plausible {
+            return Err(Stop::Undecodable(Undecodable::NotCql));
+        }
+        if !flow.accepted && header.version == 5 && header.flags.any(Flags::BETA) {
+            return Err(Stop::Undecodable(Undecodable::Version));
+        }
+        flow.version = Some(header.version);
+        if header.opcode.is_none() {
+            sink.anomaly(Anomaly::UnknownOpcode);
+        }
+        let kind = kind_by_opcode(header.opcode);
+        let request = InFlight {
+            statement: flow.statements.get(StatementRef::bare(kind)),
+            started_ns: now_ns,
+            request_bytes: header.frame_bytes(),
+            prepares: None,
+        };
+        if let Err(anomaly) = flow.pending.insert(header.stream, request) {
+            sink.anomaly(anomaly);
+        }
+        if asks_for_details(sink) && flow.pending.get_mut(header.stream).is_some() {
+            flow.detailing().asks(header);
+        }
+        Ok(())
+    }
+
+    fn body(flow: &mut Flow, header: &Header, prefix: &[u8], sink: &mut impl Sink) {
+        if asks_for_details(sink) {
+            flow.detailing().asks_with(header, prefix);
+        }
+        let reading = Reading {
+            flow,
+            header,
+            prefix,
+            sink,
+        };
+        match header.opcode {
+            Some(Opcode::Startup) => reading.startup(),
+            Some(Opcode::Query | Opcode::Prepare | Opcode::Execute | Opcode::Batch) => {
+                reading.statement();
+            }
+            _ => {}
+        }
+    }
+
+    fn end(_: &mut Flow, _: &Header, _: u64, _: &mut impl Sink) -> Result<(), Stop> {
+        Ok(())
+    }
+}
+
+/// What is known of a request before its body, or without it.
+fn kind_by_opcode(opcode: Option<Opcode>) -> StatementKind {
+    match opcode {
+        Some(Opcode::Query) => StatementKind::Query,
+        Some(Opcode::Prepare) => StatementKind::Prepare,
+        Some(Opcode::Execute) => StatementKind::Execute,
+        Some(Opcode::Batch) => StatementKind::Batch,
+        Some(Opcode::Startup) => StatementKind::Startup,
+        Some(Opcode::Options) => StatementKind::Options,
+        Some(Opcode::Register) => StatementKind::Register,
+        Some(Opcode::AuthResponse) => StatementKind::AuthResponse,
+        _ => StatementKind::Unknown,
+    }
+}
+
+/// What a QUERY, PREPARE, EXECUTE or BATCH that is not compressed (any more) carries, by the beginning
+/// of its body. `None`: it could not be read.
+pub(crate) fn read_statement(
+    flow: &mut Flow,
+    header: &Header,
+    prefix: &[u8],
+    sink: &mut impl Sink,
+) -> Option<Found> {
+    Reading {
+        flow,
+        header,
+        prefix,
+        sink,
+    }
+    .find()
+}
+
+/// What a body turned out to carry.
+#[derive(Default)]
+pub(crate) struct Found {
+    /// `None`: nothing beyond what the opcode tells.
+    pub(crate) statement: Option<Arc<Statement>>,
+    pub(crate) prepares: Option<StatementKind>,
+}
+
+impl Found {
+    fn new(statement: Arc<Statement>) -> Self {
+        Self {
+            statement: Some(statement),
+            prepares: None,
+        }
+    }
+}
+
+/// A request whose body is being read. `None` from its methods: the prefix ended too early.
+struct Reading<'r, S> {
+    flow: &'r mut Flow,
+    header: &'r Header,
+    prefix: &'r [u8],
+    sink: &'r mut S,
+}
+
+impl<'r, S: Sink> Reading<'r, S> {
+    /// `native_protocol_v5.spec` §4.1.1: a `[string map]` of options.
+    fn startup(mut self) {
+        if self.header.is_compressed() {
+            self.sink.anomaly(Anomaly::CompressedBody);
+            return;
+        }
+        let asked = Compression::asked_for(self.prefix);
+        if asked.is_none() {
+            self.ran_out();
+        }
+        self.flow.compression = asked.unwrap_or(Fact::Absent);
+    }
+
+    /// QUERY, PREPARE, EXECUTE or BATCH: notes the statement with the waiting request.
+    fn statement(mut self) {
+        if self.header.is_compressed() {
+            self.sink.anomaly(Anomaly::CompressedBody);
+            return;
+        }
+        let Some(found) = self.find() else {
+            return self.ran_out();
+        };
+        if asks_for_details(self.sink) {
+            let fingerprint = self.fingerprint();
+            let stream = self.header.stream;
+            self.flow.detailing().asks_for(stream, fingerprint);
+        }
+        if let Some(statement) = found.statement
+            && let Some(request) = self.flow.pending.get_mut(self.header.stream)
+        {
+            request.statement = statement;
+            request.prepares = found.prepares;
+        }
+    }
+
+    /// Behind what a client may put in front.
+    fn body(&self) -> Option<Cursor<'r>> {
+        let mut body = Cursor::new(self.prefix);
+        if self.header.flags.any(Flags::CUSTOM_PAYLOAD) {
+            body.skip_bytes_map()?;
+        }
+        Some(body)
+    }
+
+    fn fingerprint(&mut self) -> Option<Arc<Fingerprint>> {
+        let mut body = self.body()?;
+        match self.header.opcode {
+            Some(Opcode::Query | Opcode::Prepare) => {
+                let text = self.text(&mut body)?;
+                let fingerprints = &mut self.flow.detailing().fingerprints;
+                fingerprints.of_text(text.read, text.declared)
+            }
+            Some(Opcode::Execute) => self.flow.prepared.fingerprint(body.short_bytes()?),
+            _ => {
+                self.flow.detailing();
+                let Flow {
+                    detailing,
+                    prepared,
+                    statements,
+                    ..
+                } = &mut *self.flow;
+                let fingerprints = &mut detailing.as_mut()?.fingerprints;
+                fingerprints.of_batch(body, prepared, statements)
+            }
+        }
+    }
+
+    fn find(&mut self) -> Option<Found> {
+        let body = self.body()?;
+        match self.header.opcode {
+            Some(Opcode::Query) => self.query(body),
+            Some(Opcode::Prepare) => self.prepare(body),
+            Some(Opcode::Execute) => self.execute(body),
+            _ => self.batch(body),
+        }
+    }
+
+    /// §4.1.4: a `[long string]`, and the parameters.
+    fn query(&mut self, mut body: Cursor<'r>) -> Option<Found> {
+        let text = self.text(&mut body)?;
+        let parsed = parse(text.read, text.declared);
+        self.note_cut(parsed.cut);
+        let named = || text.behind(body).and_then(query_keyspace);
+        let statement = self.complete(parsed.statement, named);
+        Some(Found::new(statement))
+    }
+
+    /// §4.1.5: a `[long string]`; since v5 flags, and perhaps a keyspace.
+    fn prepare(&mut self, mut body: Cursor<'r>) -> Option<Found> {
+        let text = self.text(&mut body)?;
+        let parsed = parse(text.read, text.declared);
+        self.note_cut(parsed.cut);
+        let named = || text.behind(body).and_then(prepare_keyspace);
+        let prepares = Some(parsed.statement.kind);
+        let statement = StatementRef {
+            kind: StatementKind::Prepare,
+            ..parsed.statement
+        };
+        Some(Found {
+            statement: Some(self.complete(statement, named)),
+            prepares,
+        })
+    }
+
+    /// §4.1.6: the id, as `[short bytes]`, in front.
+    fn execute(&mut self, mut body: Cursor<'r>) -> Option<Found> {
+        let id = body.short_bytes()?;
+        let statement = self.flow.prepared.get(id, &mut self.flow.statements);
+        if statement.is_none() {
+            self.sink.anomaly(Anomaly::UnknownPreparedId);
+        }
+        Some(Found {
+            statement,
+            prepares: None,
+        })
+    }
+
+    /// §4.1.7: the type, the number of children, the children, the parameters.
+    fn batch(&mut self, mut body: Cursor<'r>) -> Option<Found> {
+        let _type = body.byte()?;
+        let children = body.short()?;
+        let mut unknown_id = false;
+        for index in 0..children.min(MAX_CHILDREN_LOOKED_AT) {
+            match body.byte()? {
+                0 => {
+                    let text = self.text(&mut body)?;
+                    let child = parse(text.read, text.declared).statement;
+                    if child.table.is_some() {
+                        let behind = children.saturating_sub(index + 1);
+                        let named = || {
+                            text.behind(body)
+                                .and_then(|body| batch_keyspace(body, behind))
+                        };
+                        let statement = StatementRef {
+                            kind: StatementKind::Batch,
+                            ..child
+                        };
+                        let statement = self.complete(statement, named);
+                        return Some(Found::new(statement));
+                    }
+                    body = text.behind(body)?;
+                }
+                1 => {
+                    let id = body.short_bytes()?;
+                    let child = self.flow.prepared.get(id, &mut self.flow.statements);
+                    if let Some(child) = &child
+                        && child.table.is_some()
+                    {
+                        let batch = child.as_kind(StatementKind::Batch);
+                        let statement = self.flow.statements.get(batch);
+                        return Some(Found::new(statement));
+                    }
+                    if child.is_none() && !unknown_id {
+                        unknown_id = true;
+                        self.sink.anomaly(Anomaly::UnknownPreparedId);
+                    }
+                }
+                _ => {
+                    self.sink.anomaly(Anomaly::MalformedBody);
+                    return Some(Found::default());
+                }
+            }
+            body.skip_values()?;
+        }
+        Some(Found::default())
+    }
+
+    /// A `[long string]`, as much of it as there is. One longer than the body is none.
+    fn text(&self, body: &mut Cursor<'r>) -> Option<Text<'r>> {
+        let declared = body.long_string_len()?;
+        let there = body.rest().len();
+        if there < declared && self.is_whole() {
+            return None;
+        }
+        Some(Text {
+            read: body.take(declared.min(there))?,
+            declared,
+        })
+    }
+
+    /// Gives a table that its text does not qualify a keyspace: the request's own, which `named`
+    /// reads and only v5 has, or else the flow's. `named` gives `None` where it cannot be read;
+    /// the keyspace is then unknown.
+    fn complete(
+        &mut self,
+        statement: StatementRef<'_>,
+        named: impl FnOnce() -> Option<Option<&'r str>>,
+    ) -> Arc<Statement> {
+        if statement.table.is_none() || statement.keyspace.is_some() {
+            return self.flow.statements.get(statement);
+        }
+        let named = if self.header.version >= 5 {
+            named()
+        } else {
+            Some(None)
+        };
+        if named.is_none() {
+            self.ran_out();
+        }
+        let Flow {
+            keyspace,
+            statements,
+            ..
+        } = &mut *self.flow;
+        let keyspace = match named {
+            Some(Some(named)) => Some(named).filter(|named| named.len() <= MAX_NAME_BYTES),
+            Some(None) => keyspace.as_deref(),
+            None => None,
+        };
+        statements.get(StatementRef {
+            keyspace: keyspace.map(Name::Exact),
+            ..statement
+        })
+    }
+
+    fn note_cut(&mut self, cut: bool) {
+        if cut {
+            self.sink.anomaly(Anomaly::BodyTooLong);
+        }
+    }
+
+    fn is_whole(&self) -> bool {
+        self.prefix.len() >= self.header.length as usize
+    }
+
+    /// The prefix ended before what was looked for.
+    fn ran_out(&mut self) {
+        self.sink.anomaly(match self.is_whole() {
+            true => Anomaly::MalformedBody,
+            false => Anomaly::BodyTooLong,
+        });
+    }
+}
+
+/// A `[long string]`, perhaps only its beginning.
+struct Text<'r> {
+    read: &'r [u8],
+    declared: usize,
+}
+
+impl Text<'_> {
+    /// `body`, which stands where reading ended, if that is the end of the text.
+    fn behind<'b>(&self, body: Cursor<'b>) -> Option<Cursor<'b>> {
+        (self.read.len() == self.declared).then_some(body)
+    }
+}
+
+/// The keyspace in v5's parameters of a QUERY (§4.1.4).
+fn query_keyspace(mut parameters: Cursor<'_>) -> Option<Option<&str>> {
+    let _consistency = parameters.short()?;
+    let flags = parameters.int()?;
+    if flags & KEYSPACE_FLAG == 0 {
+        return Some(None);
+    }
+    if flags & 0x01 != 0 {
+        for _ in 0..parameters.short()? {
+            if flags & 0x40 != 0 {
+                parameters.short_bytes()?; // the value's name
+            }
+            parameters.skip_bytes()?;
+        }
+    }
+    if flags & 0x04 != 0 {
+        parameters.int()?; // page size
+    }
+    if flags & 0x08 != 0 {
+        parameters.skip_bytes()?; // paging state
+    }
+    keyspace_behind_times(parameters, flags)
+}
+
+/// The keyspace in v5's PREPARE (§4.1.5).
+fn prepare_keyspace(mut parameters: Cursor<'_>) -> Option<Option<&str>> {
+    match parameters.int()? & 0x01 {
+        0 => Some(None),
+        _ => parameters.string().map(Some),
+    }
+}
+
+/// The keyspace in v5's parameters of a BATCH (§4.1.7), from behind the text of a child that
+/// `left` others follow.
+fn batch_keyspace(mut body: Cursor<'_>, left: u16) -> Option<Option<&str>> {
+    body.skip_values()?;
+    for _ in 0..left {
+        match body.byte()? {
+            0 => body.skip_bytes()?,
+            _ => body.short_bytes().map(drop)?,
+        }
+        body.skip_values()?;
+    }
+    let _consistency = body.short()?;
+    let flags = body.int()?;
+    if flags & KEYSPACE_FLAG == 0 {
+        return Some(None);
+    }
+    keyspace_behind_times(body, flags)
+}
+
+const KEYSPACE_FLAG: i32 = 0x80;
+
+/// What QUERY and BATCH have in common: serial consistency, default timestamp, keyspace.
+fn keyspace_behind_times(mut parameters: Cursor<'_>, flags: i32) -> Option<Option<&str>> {
+    if flags & 0x10 != 0 {
+        parameters.short()?;
+    }
+    if flags & 0x20 != 0 {
+        parameters.take(8)?;
+    }
+    parameters.string().map(Some)
+}

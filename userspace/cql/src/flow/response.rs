@@ -1,0 +1,225 @@
+//! What frames from the database mean: requests answered, and what the answers change.
+
+use crate::fact::Fact;
+use crate::flow::details::DETAIL_PREFIX_BYTES;
+use crate::flow::event::{Anomaly, Completed, ErrorCode, Sink, asks_for_details};
+use crate::flow::lane::{Meaning, foreign_version};
+use crate::flow::prepared::MAX_PREPARED_ID_BYTES;
+use crate::flow::state::{Answering, Flow, Stop};
+use crate::text::lex::MAX_NAME_BYTES;
+use crate::text::statement::StatementKind;
+use crate::verdict::{CloseReason, Undecodable};
+use crate::wire::compression::Compression;
+use crate::wire::header::{Flags, Header, Opcode, ProtocolVersion};
+use crate::wire::prelude::behind_prelude;
+
+/// How much of a RESULT or ERROR is collected: a kind and an id or a name of at most
+/// [`MAX_PREPARED_ID_BYTES`] or [`MAX_NAME_BYTES`].
+const PREFIX_BYTES: usize = 512;
+const _: () =
+    assert!(PREFIX_BYTES >= 6 + MAX_PREPARED_ID_BYTES && PREFIX_BYTES >= 6 + MAX_NAME_BYTES);
+
+/// The same with a tracing id, warnings or a custom payload in front, which can be of any length.
+/// Cassandra's warnings take a few hundred bytes each.
+const PRELUDE_PREFIX_BYTES: usize = 64 << 10;
+
+/// How much of a body [`Responses`] wants to see.
+pub(crate) fn wanted_bytes(header: &Header) -> usize {
+    match header.opcode {
+        Some(Opcode::Result | Opcode::Error) if header.flags.any(Flags::PRELUDE) => {
+            PRELUDE_PREFIX_BYTES
+        }
+        Some(Opcode::Result | Opcode::Error) => PREFIX_BYTES,
+        _ => 0,
+    }
+}
+
+/// From the database to the client.
+pub(crate) enum Responses {}
+
+impl Meaning for Responses {
+    const DIRECTION_BIT: u8 = crate::wire::header::RESPONSE_BIT;
+
+    fn wanted(header: &Header) -> usize {
+        wanted_bytes(header)
+    }
+
+    fn wanted_in_detail(_: &Header) -> usize {
+        DETAIL_PREFIX_BYTES
+    }
+
+    fn version(flow: &mut Flow, version: u8, in_first_frame: bool) -> Result<(), Stop> {
+        if flow.accepted && flow.version != Some(version) {
+            return Err(Stop::Close(CloseReason::VersionChanged));
+        }
+        match ProtocolVersion::from_byte(version) {
+            Some(_) => Ok(()),
+            None => Err(foreign_version(version, in_first_frame)),
+        }
+    }
+
+    fn header(
+        flow: &mut Flow,
+        header: &Header,
+        _in_first_frame: bool,
+        _now_ns: u64,
+        sink: &mut impl Sink,
+    ) -> Result<(), Stop> {
+        // Before a STARTUP is accepted, a server that does not speak the client's version says so
+        // in an ERROR of its own (`native_protocol_v5.spec` §2.3.1, §2.4.1.1).
+        let other_version = flow
+            .version
+            .is_some_and(|version| version != header.version);
+        if other_version && header.opcode != Some(Opcode::Error) {
+            return Err(Stop::Close(CloseReason::VersionChanged));
+        }
+        if header.opcode.is_none() {
+            sink.anomaly(Anomaly::UnknownOpcode);
+        }
+        let request = match header.opcode {
+            Some(Opcode::Event) => None,
+            _ => flow.pending.remove(header.stream),
+        };
+        if request.is_none() && header.stream.0 >= 0 && !flow.joined {
+            sink.anomaly(Anomaly::UnknownStream);
+        }
+        let error = (header.opcode == Some(Opcode::Error)).then_some(ErrorCode::Unreadable);
+        if asks_for_details(sink) && request.is_some() {
+            flow.detailing().answers(header);
+        }
+        flow.answering = request.map(|request| Answering { request, error });
+        Ok(())
+    }
+
+    fn body(flow: &mut Flow, header: &Header, prefix: &[u8], sink: &mut impl Sink) {
+        if asks_for_details(sink) && flow.answering.is_some() {
+            flow.detailing().answers_with(header, prefix);
+        }
+        let Some(opcode @ (Opcode::Result | Opcode::Error)) = header.opcode else {
+            return;
+        };
+        let Some(answering) = &mut flow.answering else {
+            return;
+        };
+        if header.is_compressed() {
+            sink.anomaly(Anomaly::CompressedBody);
+            forget_keyspace_if_unsure(flow, opcode);
+            return;
+        }
+        let read = match opcode {
+            Opcode::Error => error_code(header, prefix).map(|code| answering.error = Some(code)),
+            _ => result(flow, header, prefix, sink),
+        };
+        if read.is_none() {
+            sink.anomaly(match prefix.len() < header.length as usize {
+                true => Anomaly::BodyTooLong,
+                false => Anomaly::MalformedBody,
+            });
+            forget_keyspace_if_unsure(flow, opcode);
+        }
+    }
+
+    fn end(
+        flow: &mut Flow,
+        header: &Header,
+        now_ns: u64,
+        sink: &mut impl Sink,
+    ) -> Result<(), Stop> {
+        let Some(Answering { request, error }) = flow.answering.take() else {
+            return Ok(());
+        };
+        let completed = Completed {
+            statement: &request.statement,
+            latency_ns: now_ns.saturating_sub(request.started_ns),
+            error,
+            request_bytes: request.request_bytes.into(),
+            response_bytes: header.frame_bytes().into(),
+            stream: header.stream,
+        };
+        match asks_for_details(sink) {
+            true => sink.detailed(&completed, &flow.detailing().passing),
+            false => sink.completed(&completed),
+        }
+        let answered_startup = request.statement.kind == StatementKind::Startup
+            && matches!(header.opcode, Some(Opcode::Ready | Opcode::Authenticate));
+        if !answered_startup || flow.accepted {
+            return Ok(());
+        }
+        flow.accepted = true;
+        flow.version = Some(header.version);
+        flow.segmented = header.version >= 5;
+        match &flow.compression {
+            Fact::Is(Compression::None | Compression::Lz4) => Ok(()),
+            _ if !flow.segmented => Ok(()),
+            _ => Err(Stop::Undecodable(Undecodable::SegmentCompression)),
+        }
+    }
+}
+
+/// §4.2.1: an `[int]` in front.
+fn error_code(header: &Header, body: &[u8]) -> Option<ErrorCode> {
+    behind_prelude(header, body)?.int().map(ErrorCode::Code)
+}
+
+const SET_KEYSPACE: i32 = 3;
+
+/// The keyspace of a RESULT of that kind, by the beginning of its body, which is not compressed;
+/// `Some(None)` of one of another kind.
+pub(crate) fn set_keyspace<'b>(header: &Header, body: &'b [u8]) -> Option<Option<&'b str>> {
+    let mut body = behind_prelude(header, body)?;
+    match body.int()? {
+        SET_KEYSPACE => body.string().map(Some),
+        _ => Some(None),
+    }
+}
+
+/// §4.2.5: an `[int]` kind. Two of them change what the flow knows.
+fn result(flow: &mut Flow, header: &Header, body: &[u8], sink: &mut impl Sink) -> Option<()> {
+    const PREPARED: i32 = 4;
+    let mut body = behind_prelude(header, body)?;
+    match body.int()? {
+        SET_KEYSPACE => {
+            let keyspace = body
+                .string()
+                .filter(|keyspace| keyspace.len() <= MAX_NAME_BYTES)?;
+            if flow.keyspace.as_deref() != Some(keyspace) {
+                flow.keyspace = Some(keyspace.into());
+            }
+        }
+        PREPARED => {
+            let id = body.short_bytes()?;
+            let request = flow.answering.as_ref().map(|answering| &answering.request);
+            if let Some(request) = request
+                && let Some(kind) = request.prepares
+            {
+                let statement = flow.statements.get(request.statement.as_kind(kind));
+                let fingerprint = match asks_for_details(sink) {
+                    true => flow.detailing().passing.asked.fingerprint.clone(),
+                    false => None,
+                };
+                if flow.prepared.insert(id, &statement, fingerprint) {
+                    sink.anomaly(Anomaly::PreparedEvicted);
+                }
+            }
+        }
+        _ => {}
+    }
+    Some(())
+}
+
+/// A RESULT that could not be read may have been a change of the keyspace, unless its request was
+/// of a kind that changes none. No keyspace is better than the wrong one.
+fn forget_keyspace_if_unsure(flow: &mut Flow, opcode: Opcode) {
+    use StatementKind as Kind;
+    let kind = flow
+        .answering
+        .as_ref()
+        .map(|answering| answering.request.statement.kind);
+    let may_change = matches!(
+        kind,
+        Some(Kind::Use | Kind::Query | Kind::Execute | Kind::Unknown)
+    );
+    if opcode == Opcode::Result && may_change {
+        flow.keyspace = None;
+    }
+}

@@ -1,0 +1,84 @@
+//! [`Flow`]: what both directions of a flow know, and why decoding stops.
+
+use crate::fact::Fact;
+use crate::flow::details::Detailing;
+use crate::flow::event::ErrorCode;
+use crate::flow::pending::{InFlight, Pending};
+use crate::flow::prepared::{PreparedCache, PreparedStatements};
+use crate::text::statement::Statements;
+use crate::verdict::{CloseReason, Undecodable, Verdict};
+use crate::wire::compression::Compression;
+use std::sync::Arc;
+
+/// What both directions know of the flow.
+#[derive(Debug)]
+pub(crate) struct Flow {
+    /// Of the client's latest frame.
+    pub(crate) version: Option<u8>,
+    /// READY or AUTHENTICATE answered a STARTUP: the version is settled.
+    pub(crate) accepted: bool,
+    /// Both directions travel in segments, from their next frame on.
+    pub(crate) segmented: bool,
+    /// What STARTUP asks for; [`Fact::Absent`] if that is not known or could not be read, and
+    /// [`Fact::Open`] if the STARTUP was not seen.
+    pub(crate) compression: Fact<Compression>,
+    /// What was made of a body, while it is looked at.
+    pub(crate) plain: Vec<u8>,
+    pub(crate) keyspace: Option<Box<str>>,
+    pub(crate) pending: Pending,
+    /// The request whose response is passing.
+    pub(crate) answering: Option<Answering>,
+    pub(crate) statements: Statements,
+    pub(crate) prepared: PreparedCache,
+    /// Not decoded from its beginning on: of some responses the request was not seen.
+    pub(crate) joined: bool,
+    /// For a sink that asks.
+    pub(crate) detailing: Option<Box<Detailing>>,
+}
+
+/// A response that is passing, and its request.
+#[derive(Debug)]
+pub(crate) struct Answering {
+    pub(crate) request: InFlight,
+    pub(crate) error: Option<ErrorCode>,
+}
+
+impl Flow {
+    pub(crate) fn new(prepared: Arc<PreparedStatements>) -> Self {
+        Self {
+            version: None,
+            accepted: false,
+            segmented: false,
+            compression: Fact::Is(Compression::None),
+            plain: Vec::new(),
+            keyspace: None,
+            pending: Pending::default(),
+            answering: None,
+            statements: Statements::default(),
+            prepared: PreparedCache::new(prepared),
+            joined: false,
+            detailing: None,
+        }
+    }
+
+    /// Made when it is first asked for.
+    pub(crate) fn detailing(&mut self) -> &mut Detailing {
+        self.detailing.get_or_insert_default()
+    }
+}
+
+/// Decoding cannot go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stop {
+    Undecodable(Undecodable),
+    Close(CloseReason),
+}
+
+impl Stop {
+    pub(crate) fn verdict(self, keep: usize) -> Verdict {
+        match self {
+            Self::Undecodable(reason) => Verdict::Undecodable(reason),
+            Self::Close(reason) => Verdict::Close { keep, reason },
+        }
+    }
+}

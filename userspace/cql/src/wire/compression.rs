@@ -1,0 +1,41 @@
+//! [`Compression`]: the compression that a STARTUP asks for.
+
+use crate::fact::Fact;
+use crate::wire::cursor::Cursor;
+
+/// What STARTUP asks for (`native_protocol_v5.spec` §4.1.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Compression {
+    /// Nothing.
+    None,
+    /// `lz4`
+    Lz4,
+    /// `snappy`
+    Snappy,
+}
+
+impl Compression {
+    /// What the options of a STARTUP ask for, as Cassandra reads them: whatever their case, and the
+    /// last one counts. [`Fact::Absent`]: something that is not known; `None`: they cannot be read.
+    pub fn asked_for(options: &[u8]) -> Option<Fact<Self>> {
+        let mut options = Cursor::new(options);
+        let mut asked = Fact::Is(Self::None);
+        for _ in 0..options.short()? {
+            let (option, value) = (options.short_bytes()?, options.short_bytes()?);
+            if option.eq_ignore_ascii_case(b"COMPRESSION") {
+                asked = Self::by_name(value);
+            }
+        }
+        Some(asked)
+    }
+
+    pub(crate) fn by_name(name: &[u8]) -> Fact<Self> {
+        let is = |known: &str| name.eq_ignore_ascii_case(known.as_bytes());
+        match () {
+            () if name.is_empty() || is("none") => Fact::Is(Self::None),
+            () if is("lz4") => Fact::Is(Self::Lz4),
+            () if is("snappy") => Fact::Is(Self::Snappy),
+            () => Fact::Absent,
+        }
+    }
+}
