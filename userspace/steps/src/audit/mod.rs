@@ -235,7 +235,7 @@ impl FlowAudit {
             Ok(()) => {}
             Err(Full::Now) if self.journal.holds() => {
                 if self.waiting.is_empty() {
-                    self.journal.has_held();
+                    self.journal.count_held();
                 }
                 self.waiting.push_back(record.into());
             }
@@ -275,7 +275,7 @@ impl Following for FlowAudit {
 impl Drop for FlowAudit {
     fn drop(&mut self) {
         if self.holds() {
-            self.journal.is_left(self.waiting.drain(..));
+            self.journal.take_over_left(self.waiting.drain(..));
         }
     }
 }
