@@ -31,6 +31,7 @@ fn help_texts() {
         "",
         "run",
         "check",
+        "schema",
         "doctor",
         "flows",
         "statements",
