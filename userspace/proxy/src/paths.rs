@@ -34,7 +34,7 @@ impl Splicing {
 }
 
 /// An engine's name in the configuration.
-pub fn engine_name(down: Engine) -> &'static str {
+pub const fn engine_name(down: Engine) -> &'static str {
     match down {
         Engine::Sender => "sender",
         Engine::Egress => "egress",

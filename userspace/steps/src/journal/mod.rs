@@ -22,21 +22,31 @@ use std::{
 
 use export::{Export, Full};
 pub use metrics::JournalMetrics;
-pub use place::{Place, fsync, keep, max_bytes};
+pub use place::{LEAST_BYTES, MOST_KEPT, Place, fsync, keep, max_bytes};
 use writing::Writing;
 
 /// The most bytes that flows which have ended leave to a journal that has no room. Beyond it,
 /// records are lost.
 const MAX_LEFT_BYTES: usize = 16 << 20;
 
-/// The treatment of a record for which there is no room.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize)]
+/// What happens to a record for which there is no room.
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    Default,
+    PartialEq,
+    Eq,
+    serde::Deserialize,
+    serde::Serialize,
+    schemars::JsonSchema,
+)]
 #[serde(rename_all = "snake_case")]
 pub enum WhenFull {
-    /// The record is dropped and counted.
+    /// The record is lost, and counted.
     #[default]
     Drop,
-    /// The record waits, and nothing more is read from the flow's client before there is room.
+    /// The flow waits: nothing more is read from its client before there is room.
     Hold,
 }
 

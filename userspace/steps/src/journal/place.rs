@@ -11,10 +11,10 @@ use export::{Fsync, Lines, LinesSettings};
 use crate::duration::duration;
 
 /// The least `max_bytes`. Lines are written in blocks, and a file holds some of those.
-const LEAST_BYTES: u64 = 256 << 10;
+pub const LEAST_BYTES: u64 = 256 << 10;
 
 /// The greatest `keep`: moving each file takes a system call.
-const MOST_KEPT: u32 = 1_000;
+pub const MOST_KEPT: u32 = 1_000;
 
 /// The longest interval of fsync: a longer one would surprise everybody.
 const SELDOM: Duration = Duration::from_secs(60);
