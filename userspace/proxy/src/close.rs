@@ -8,7 +8,7 @@ use socket2::SockRef;
 use telemetry::Metrics;
 use tokio::{net::TcpStream, time};
 
-use super::direction::CHUNK_BYTES;
+use super::read::CHUNK_BYTES;
 
 /// Both sides have ended, each in its time.
 pub(super) const BOTH_ENDED: &str = "both_ended";
@@ -167,4 +167,10 @@ async fn discard(stream: &TcpStream) {
             Err(_) => return,
         }
     }
+}
+
+/// Logs why a spliced flow has to be closed. Returns its close reason.
+pub(super) fn failed(error: &dyn std::fmt::Display) -> &'static str {
+    tracing::error!(%error, "a spliced flow has to be closed");
+    SPLICE_FAILED
 }

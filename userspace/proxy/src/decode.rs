@@ -14,9 +14,9 @@ use flow::{Flow, Path};
 use policy::Action;
 
 use super::{
-    Shared,
     chunk::{Chunk, Turn, Way},
     close::DENIED,
+    context::ProxyContext,
     edit::{self, Editing, Passes},
     reader::Both,
     recorder::{InDetail, InFrames, Nobody, Recorder},
@@ -60,7 +60,11 @@ enum Reading {
 }
 
 impl Decoder {
-    pub(super) fn new(shared: &Arc<Shared>, flow: &Arc<Flow>, question: Option<Question>) -> Self {
+    pub(super) fn new(
+        shared: &Arc<ProxyContext>,
+        flow: &Arc<Flow>,
+        question: Option<Question>,
+    ) -> Self {
         let is_decided = question.is_none();
         let gate = |question| Box::new(Gate::new(question, shared, flow));
         let mut decoder = Self {
@@ -77,7 +81,7 @@ impl Decoder {
     }
 
     /// Makes a decoder that does not read yet.
-    pub(super) fn idle(shared: &Arc<Shared>, flow: &Arc<Flow>) -> Self {
+    pub(super) fn idle(shared: &Arc<ProxyContext>, flow: &Arc<Flow>) -> Self {
         Self {
             reading: Reading::Walks(Err(NoPlace::Handshake)),
             stops: false,

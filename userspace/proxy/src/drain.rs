@@ -11,10 +11,7 @@ use std::{
 use dataplane::{Down, Drained, Near, Splice};
 use tokio::time::{self, Instant, Sleep};
 
-use super::{
-    close::{CLIENT_RESET, DATABASE_RESET},
-    splice::failed,
-};
+use super::close::{CLIENT_RESET, DATABASE_RESET, failed};
 
 /// The first pause between looks whether the kernel has delivered what it redirected. Delivery
 /// takes microseconds, unless the application does not read. An application that has stopped is

@@ -11,9 +11,9 @@ use flow::Flow;
 use steps::{Refusal, pipelines::Counting};
 
 use super::{
-    Shared,
     chunk::Way,
     close::{DENIED, FRAMING},
+    context::ProxyContext,
     parked::Inbox,
 };
 
@@ -65,7 +65,11 @@ impl Editing {
     /// Makes an editor. None: no pipeline that the flow may come under changes anything, so nobody
     /// needs to know where frames begin. The editor changes nothing before the flow's rule is
     /// decided ([`Self::adopt_rule`]).
-    pub(super) fn begin(shared: &Shared, flow: &Arc<Flow>, is_decided: bool) -> Option<Box<Self>> {
+    pub(super) fn begin(
+        shared: &ProxyContext,
+        flow: &Arc<Flow>,
+        is_decided: bool,
+    ) -> Option<Box<Self>> {
         let pipelines = shared.pipelines.borrow();
         let edits = match is_decided {
             true => pipelines.edits_of(&flow.rule()).is_some(),
@@ -98,7 +102,7 @@ impl Editing {
 
     /// Takes over the pipeline of the flow's rule, which is decided now. False: that pipeline
     /// changes nothing.
-    pub(super) fn adopt_rule(&mut self, shared: &Shared, flow: &Arc<Flow>) -> bool {
+    pub(super) fn adopt_rule(&mut self, shared: &ProxyContext, flow: &Arc<Flow>) -> bool {
         let Some(pipeline) = shared.pipelines.borrow().edits_of(&flow.rule()) else {
             return false;
         };

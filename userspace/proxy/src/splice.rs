@@ -27,8 +27,8 @@ use tokio::{
 };
 
 use super::{
-    Shared,
-    close::SPLICE_FAILED,
+    close::{SPLICE_FAILED, failed},
+    context::ProxyContext,
     drain::Drain,
     relay::Relay,
     wait::{End, ride},
@@ -52,7 +52,7 @@ pub(super) const GIVEN: &str = "given";
 /// The source of the splice for a flow.
 pub(super) enum Way {
     /// The splice that all flows share, once it has been tried out.
-    Shared(Arc<Shared>),
+    Shared(Arc<ProxyContext>),
     /// A splice that is being tried out.
     Trial(Splices),
     /// No splice: the flow stays with the agent for good.
@@ -84,7 +84,7 @@ impl Way {
 /// The counters that count a flow's rides.
 pub(super) enum Counters {
     /// The counters of the agent.
-    Shared(Arc<Shared>),
+    Shared(Arc<ProxyContext>),
     /// The counters of a canary, or of a keeper.
     Own(Box<Metrics>),
 }
@@ -161,7 +161,7 @@ impl Ride {
         relay: &mut Relay,
         resumed: Resumed,
         kept: Option<Kept>,
-        shared: Option<Arc<Shared>>,
+        shared: Option<Arc<ProxyContext>>,
         far: &TcpStream,
     ) -> Result<(), &'static str> {
         let splice = Arc::new(resumed.splice);
@@ -466,9 +466,4 @@ fn take_back(enrolled: &Enrolled, relay: &mut Relay, far: &TcpStream) -> Result<
     withdrawn.map_err(|e| failed(&e))?;
     relay.drain_first(Drain::new(position.to_near));
     Ok(())
-}
-
-pub(super) fn failed(error: &dyn std::fmt::Display) -> &'static str {
-    tracing::error!(%error, "a spliced flow has to be closed");
-    SPLICE_FAILED
 }

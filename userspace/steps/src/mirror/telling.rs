@@ -10,9 +10,9 @@ use std::{
 use cql::Analysis;
 
 use super::{
-    cluster::{MAX_LEGS, Shared},
     compare::Difference,
     exchange::{Exchange, Named},
+    shared::{MAX_LEGS, Shared},
 };
 
 /// The least time between two log lines on a rule's mirror.
