@@ -62,7 +62,7 @@ use std::sync::Arc;
 pub use admission::{Admission, STRAGGLERS};
 pub use canary::try_out;
 pub use choice::{Backends, Choice, Dice, Share};
-pub use close::{BACKEND_DOWN, CLOSE_REASONS, end_all};
+pub use close::end_all;
 pub use context::{Entrances, ProxyContext};
 use dataplane::Holds;
 use keeper::Adopted;

@@ -12,9 +12,9 @@ use std::{
 };
 
 use dataplane::backends::{Probe, Severed, Weights};
-use flow::orders;
+use flow::{CloseReason, orders};
 use policy::{Policy, RuleName};
-use proxy::{BACKEND_DOWN, Choice, Dice, ProxyContext, Share};
+use proxy::{Choice, Dice, ProxyContext, Share};
 use tokio::{
     sync::{mpsc, watch},
     task::JoinSet,
@@ -254,7 +254,10 @@ impl Owner {
         for flow in self.shared.flows.all() {
             if flow.backend() == Some(backend) {
                 // The answer is not waited for.
-                drop(flow.mailbox.post(orders::Order::close(BACKEND_DOWN)));
+                drop(
+                    flow.mailbox
+                        .post(orders::Order::close(CloseReason::BackendDown)),
+                );
             }
         }
         let severed = self.severed.clone();
