@@ -19,11 +19,11 @@ use tokio::sync::mpsc;
 use super::{
     budget::{Budget, Permit},
     exchange::Exchange,
-    leg,
+    keyspace_connection,
     metrics::{Fate, MirrorMetrics},
     out::Out,
     settings::{Checked, Login},
-    shared::{Job, MAX_LEGS, Shared},
+    shared::{Job, MAX_KEYSPACES, Shared},
     telling::{Away, Told},
     texts::Texts,
 };
@@ -150,7 +150,7 @@ impl Cluster {
 
 /// Runs until no rule and no flow has the cluster any more.
 async fn run(shared: Arc<Shared>, mut messages: mpsc::UnboundedReceiver<Message>) {
-    let mut legs = HashMap::<Option<Arc<str>>, mpsc::UnboundedSender<Job>>::new();
+    let mut connections = HashMap::<Option<Arc<str>>, mpsc::UnboundedSender<Job>>::new();
     let mut sweep = tokio::time::interval(SWEEP_EVERY);
     loop {
         let message = tokio::select! {
@@ -169,19 +169,22 @@ async fn run(shared: Arc<Shared>, mut messages: mpsc::UnboundedReceiver<Message>
             Some(Message::Ask(keyspace, job)) => (keyspace, job),
         };
         // A connection that had nothing to do for a while has ended.
-        if legs.get(&keyspace).is_none_or(|leg| leg.is_closed()) {
-            legs.retain(|_, leg| !leg.is_closed());
-            if legs.len() >= MAX_LEGS {
+        if connections
+            .get(&keyspace)
+            .is_none_or(|connection| connection.is_closed())
+        {
+            connections.retain(|_, connection| !connection.is_closed());
+            if connections.len() >= MAX_KEYSPACES {
                 job.fails(Fate::Keyspaces, &shared);
                 continue;
             }
-            let leg = leg::start(shared.clone(), keyspace.clone());
-            legs.insert(keyspace.clone(), leg);
+            let connection = keyspace_connection::start(shared.clone(), keyspace.clone());
+            connections.insert(keyspace.clone(), connection);
         }
-        let Some(leg) = legs.get(&keyspace) else {
+        let Some(connection) = connections.get(&keyspace) else {
             continue;
         };
-        if let Err(mpsc::error::SendError(job)) = leg.send(job) {
+        if let Err(mpsc::error::SendError(job)) = connection.send(job) {
             job.fails(Fate::Away, &shared);
         }
     }

@@ -18,7 +18,7 @@ use super::{
 use crate::register::Dials;
 
 /// The most keyspaces in use at the same time; each has a connection of its own.
-pub(super) const MAX_LEGS: usize = 64;
+pub(super) const MAX_KEYSPACES: usize = 64;
 
 /// The state that the cluster's thread shares with flows.
 pub(super) struct Shared {
