@@ -191,6 +191,6 @@ impl Request<'_> {
             at = place.end;
         }
         body.extend_from_slice(self.body.get(at..).unwrap_or_default());
-        self.is_now(body);
+        self.set_body(body);
     }
 }

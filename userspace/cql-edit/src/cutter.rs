@@ -21,7 +21,7 @@ pub(crate) enum Plan {
 
 /// What becomes of a frame that was seen.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Fate {
+pub(crate) enum FrameAction {
     Keep,
     Drop,
     Instead(Vec<u8>),
@@ -41,7 +41,7 @@ pub(crate) trait Frames<E> {
     /// Where a frame should begin, none does: its length is impossible.
     fn lost(&mut self, first: u8) -> E;
     /// `frame`: with its header.
-    fn see(&mut self, header: &Header, frame: &[u8]) -> Fate;
+    fn see(&mut self, header: &Header, frame: &[u8]) -> FrameAction;
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -176,16 +176,16 @@ impl Cutter {
             Plan::See => match out.rest().get(..total) {
                 Some(frame) => {
                     match frames.see(&header, frame) {
-                        Fate::Keep => out.keep(total),
-                        Fate::Drop => out.skip(total),
-                        Fate::Instead(bytes) => {
+                        FrameAction::Keep => out.keep(total),
+                        FrameAction::Drop => out.skip(total),
+                        FrameAction::Instead(bytes) => {
                             out.skip(total);
                             out.put(&bytes);
                         }
                     }
                     return Ok(true);
                 }
-                None => match self.has_room(&header, total, frames) {
+                None => match self.take_room(&header, total, frames) {
                     Plan::Pass => self.state = State::Passing { left: total },
                     Plan::Drop => self.state = State::Dropping { left: total },
                     Plan::See => self.state = State::Frame { header, total },
@@ -196,7 +196,7 @@ impl Cutter {
     }
 
     /// Whether a frame that comes in pieces is to be seen after all.
-    fn has_room<E>(&mut self, header: &Header, total: usize, frames: &mut impl Frames<E>) -> Plan {
+    fn take_room<E>(&mut self, header: &Header, total: usize, frames: &mut impl Frames<E>) -> Plan {
         if total <= SMALL_BYTES {
             return Plan::See;
         }
@@ -218,7 +218,7 @@ impl Cutter {
         let left = header.length as usize;
         let total = header.frame_bytes() as usize;
         let plan = match plan {
-            Plan::See => self.has_room(&header, total, frames),
+            Plan::See => self.take_room(&header, total, frames),
             plan => plan,
         };
         match plan {
@@ -249,9 +249,9 @@ impl Cutter {
     /// The frame that is held is whole.
     fn seen<E>(&mut self, header: &Header, out: &mut Output<'_>, frames: &mut impl Frames<E>) {
         match frames.see(header, &self.held) {
-            Fate::Keep => out.put(&self.held),
-            Fate::Drop => {}
-            Fate::Instead(bytes) => out.put(&bytes),
+            FrameAction::Keep => out.put(&self.held),
+            FrameAction::Drop => {}
+            FrameAction::Instead(bytes) => out.put(&bytes),
         }
         self.held.clear();
         self.held.shrink_to(KEPT_BUFFER_BYTES);

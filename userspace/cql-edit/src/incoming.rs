@@ -53,7 +53,7 @@ impl Incoming {
     }
 
     /// From now on what comes is in segments, in v5; the answer to a STARTUP is the last that is not.
-    pub fn is_let_in(&mut self, compression: Compression) {
+    pub fn accept(&mut self, compression: Compression) {
         if self.version >= 5 && self.segments.is_none() {
             self.segments = Some(Segments::new(compression));
         }
@@ -175,7 +175,7 @@ mod tests {
         piece: usize,
     ) -> Vec<(i16, Option<usize>)> {
         let mut incoming = Incoming::new(version);
-        incoming.is_let_in(compression);
+        incoming.accept(compression);
         let mut all = Vec::new();
         for piece in bytes.chunks(piece) {
             incoming.comes(piece).unwrap();
@@ -224,7 +224,7 @@ mod tests {
             assert_eq!(incoming.next(100).err(), Some(NotOne));
         }
         let mut incoming = Incoming::new(5);
-        incoming.is_let_in(Compression::None);
+        incoming.accept(Compression::None);
         assert_eq!(incoming.comes(&[9; 20]), Err(NotOne));
     }
 }

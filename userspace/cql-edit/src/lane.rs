@@ -3,10 +3,10 @@
 use std::borrow::Cow;
 
 use crate::cutter::{Cutter, Frames};
-use crate::editor::Unreadable;
+use crate::edited::Unreadable;
 use crate::output::Output;
 use crate::segments::{self, Segments};
-use crate::talk::Terms;
+use crate::terms::Terms;
 use cql::wire::RESPONSE_BIT;
 use cql::wire::TLS_HANDSHAKE;
 

@@ -1,6 +1,6 @@
 //! Who has logged in: what a client claims counts when the database says that it is so.
 
-use crate::talk::Talk;
+use crate::caller::Caller;
 use cql::plain_user;
 use cql::wire::Header;
 use cql::{Opcode, StreamId};
@@ -27,20 +27,18 @@ impl Login {
             Self::Out(..) | Self::Ambiguous => Self::Ambiguous,
         };
     }
-}
 
-impl Talk {
-    /// A response passes.
-    pub(crate) fn logs_in(&mut self, header: &Header) {
-        self.caller.logged_in |= header.opcode == Some(Opcode::AuthSuccess);
-        let Login::Out(stream, user) = &mut self.login else {
+    /// A response passes; `caller` is told who has logged in.
+    pub(crate) fn see(&mut self, header: &Header, caller: &mut Caller) {
+        caller.logged_in |= header.opcode == Some(Opcode::AuthSuccess);
+        let Self::Out(stream, user) = self else {
             return;
         };
         if *stream == header.stream {
             if header.opcode == Some(Opcode::AuthSuccess) {
-                self.caller.user = user.take().map(String::from);
+                caller.user = user.take().map(String::from);
             }
-            self.login = Login::Idle;
+            *self = Self::Idle;
         }
     }
 }

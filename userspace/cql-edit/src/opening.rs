@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use zeroize::Zeroizing;
 
-use crate::talk::Talk;
 use cql::Compression;
 use cql::plain_user;
 use cql::wire::Header;
@@ -86,41 +85,35 @@ impl Handshake {
             _ => Self::Otherwise,
         };
     }
-}
 
-impl Talk {
     /// The answer to a STARTUP passes, which is accepted.
-    pub(crate) fn is_let_in(&mut self, header: &Header) {
-        self.handshake = match (std::mem::take(&mut self.handshake), header.opcode) {
-            (Handshake::Begun(startup), Some(Opcode::Ready)) => {
-                Handshake::Done(Arc::new(Opening {
-                    version: header.version,
-                    compression: self.terms.compression,
-                    startup,
-                    token: None,
-                }))
-            }
-            (Handshake::Begun(startup), _) => Handshake::Asked(startup),
-            (Handshake::Unknown, _) => Handshake::Unknown,
-            _ => Handshake::Otherwise,
+    pub(crate) fn accept(&mut self, header: &Header, compression: Compression) {
+        *self = match (std::mem::take(self), header.opcode) {
+            (Self::Begun(startup), Some(Opcode::Ready)) => Self::Done(Arc::new(Opening {
+                version: header.version,
+                compression,
+                startup,
+                token: None,
+            })),
+            (Self::Begun(startup), _) => Self::Asked(startup),
+            (Self::Unknown, _) => Self::Unknown,
+            _ => Self::Otherwise,
         };
     }
 
     /// Another response passes.
-    pub(crate) fn is_answered(&mut self, header: &Header) {
-        let Handshake::Told(_, stream) = &self.handshake else {
+    pub(crate) fn see(&mut self, header: &Header) {
+        let Self::Told(_, stream) = self else {
             return;
         };
         if *stream != header.stream {
             return;
         }
-        self.handshake = match (std::mem::take(&mut self.handshake), header.opcode) {
-            (Handshake::Told(opening, _), Some(Opcode::AuthSuccess)) => {
-                Handshake::Done(Arc::new(opening))
-            }
+        *self = match (std::mem::take(self), header.opcode) {
+            (Self::Told(opening, _), Some(Opcode::AuthSuccess)) => Self::Done(Arc::new(opening)),
             // The client may try another.
-            (Handshake::Told(opening, _), Some(Opcode::Error)) => Handshake::Asked(opening.startup),
-            _ => Handshake::Otherwise,
+            (Self::Told(opening, _), Some(Opcode::Error)) => Self::Asked(opening.startup),
+            _ => Self::Otherwise,
         };
     }
 }

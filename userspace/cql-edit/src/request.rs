@@ -1,19 +1,19 @@
 //! [`Request`]: a request that was kept back whole, for transforms to read and to change.
 
-use std::any::Any;
 use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::Arc;
 
+use crate::caller::Caller;
 use crate::copied::{Copied, NotCopied};
 use crate::layout::{
     Asked, Layout, NOW_IN_SECONDS, PAGE_SIZE, PAGING_STATE, Parameters, SERIAL, SKIP_METADATA,
     TIMESTAMP,
 };
 use crate::merging::{Mergeable, NotMerged};
+use crate::note::Note;
 use crate::opening::Opening;
-use crate::parking::{Carrier, Letter, Lot, Space, Ticket};
-use crate::transform::Caller;
+use crate::suspended::{Carrier, Completion, SlotPermit, SuspendSlots, Ticket};
 use cql::Consistency;
 use cql::wire::Cursor;
 use cql::wire::{Flags, Header};
@@ -28,9 +28,6 @@ pub enum Statement<'a> {
     Prepared(&'a [u8]),
 }
 
-/// What a step keeps of a request until its response is there.
-pub type Note = Arc<dyn Any + Send + Sync>;
-
 /// See the module. Its body is as it was sent, but for compression.
 #[derive(Debug)]
 pub struct Request<'a> {
@@ -41,7 +38,7 @@ pub struct Request<'a> {
     /// What the step at hand wants to be told with the response.
     awaited: Option<(u64, Option<Note>)>,
     /// Where it may wait.
-    lot: Option<Lot<'a>>,
+    slots: Option<SuspendSlots<'a>>,
     unix_us: Option<i64>,
     opening: Option<&'a mut Arc<Opening>>,
     kept: Option<&'a mut Option<Note>>,
@@ -64,7 +61,7 @@ impl<'a> Request<'a> {
             layout,
             changed: false,
             awaited: None,
-            lot: None,
+            slots: None,
             unix_us: None,
             opening: None,
             kept: None,
@@ -74,8 +71,8 @@ impl<'a> Request<'a> {
     }
 
     /// It may wait there.
-    pub(crate) fn beside(mut self, lot: Lot<'a>) -> Self {
-        self.lot = Some(lot);
+    pub(crate) fn beside(mut self, slots: SuspendSlots<'a>) -> Self {
+        self.slots = Some(slots);
         self
     }
 
@@ -91,16 +88,16 @@ impl<'a> Request<'a> {
     }
 
     /// It is not as it was sent.
-    pub(crate) fn is_changed(&mut self) {
+    pub(crate) fn mark_changed(&mut self) {
         self.changed = true;
     }
 
-    pub(crate) fn is_at(&mut self, unix_us: Option<i64>) {
+    pub(crate) fn set_time(&mut self, unix_us: Option<i64>) {
         self.unix_us = unix_us;
     }
 
     /// When it came by the wall clock, in µs since 1970, where [somebody has said
-    /// so](super::Editor::is_at).
+    /// so](crate::Editor::set_time).
     pub fn unix_us(&self) -> Option<i64> {
         self.unix_us
     }
@@ -198,7 +195,7 @@ impl<'a> Request<'a> {
                 if let Some(last) = whole.get_mut(flags).and_then(<[u8]>::last_mut) {
                     *last &= !(TIMESTAMP as u8);
                 }
-                self.is_now(whole);
+                self.set_body(whole);
             }
         }
     }
@@ -342,16 +339,16 @@ impl<'a> Request<'a> {
 
     /// Has it wait, once the step at hand has returned, until the ticket says what becomes of it; the steps behind
     /// see it then, if it goes on. `None`: it cannot wait, because too much does, or nothing can in this flow.
-    pub fn park(&mut self) -> Option<Ticket> {
+    pub fn suspend(&mut self) -> Option<Ticket> {
         let bytes = self.body.len();
-        self.lot.as_mut()?.park(bytes)
+        self.slots.as_mut()?.suspend(bytes)
     }
 
-    /// Has it wait like one that is [parked](Self::park), and be taken over by somebody who has it asked by another
+    /// Has it wait like one that is [parked](Self::suspend), and be taken over by somebody who has it asked by another
     /// connection, once the step at hand has returned. It does not go on as well, unless whoever has it says so;
     /// a ticket that is dropped ends the flow ([`Resolution::Lost`](super::Resolution::Lost)). False: it cannot wait.
     pub fn hand_over(&mut self, carrier: Arc<dyn Carrier>, number: u64) -> bool {
-        let Some(ticket) = self.park() else {
+        let Some(ticket) = self.suspend() else {
             return false;
         };
         self.carried = Some((carrier, ticket, number));
@@ -429,30 +426,30 @@ impl<'a> Request<'a> {
     /// Whose it is: a number that no other flow has for as long as one of its tickets is held. `None`: nothing can
     /// wait in this flow.
     pub fn flow(&self) -> Option<usize> {
-        self.lot.as_ref()?.flow()
+        self.slots.as_ref()?.flow()
     }
 
     /// Has this become of what waits before the request itself goes on, and of the request itself if it was
-    /// [parked](Self::park).
-    pub fn first(&mut self, letter: Letter) {
-        if let Some(lot) = &mut self.lot {
-            lot.says(letter);
+    /// [parked](Self::suspend).
+    pub fn first(&mut self, completion: Completion) {
+        if let Some(slots) = &mut self.slots {
+            slots.says(completion);
         }
     }
 
     /// Whether something is to go on before it.
     pub(crate) fn has_said(&self) -> bool {
-        self.lot.as_ref().is_some_and(Lot::has_said)
+        self.slots.as_ref().is_some_and(SuspendSlots::has_said)
     }
 
     /// What the step at hand has parked it in.
-    pub(crate) fn take_space(&mut self) -> Option<Space> {
-        self.lot.as_mut()?.found()
+    pub(crate) fn take_space(&mut self) -> Option<SlotPermit> {
+        self.slots.as_mut()?.found()
     }
 
     /// Whether the step at hand could not park it.
-    pub(crate) fn found_no_room(&mut self) -> bool {
-        self.lot.as_mut().is_some_and(Lot::was_full)
+    pub(crate) fn take_full(&mut self) -> bool {
+        self.slots.as_mut().is_some_and(SuspendSlots::take_full)
     }
 
     /// Rows come without the names and types of their columns, unless those have changed.
@@ -497,7 +494,7 @@ impl<'a> Request<'a> {
     }
 
     /// Another body, which the header fits as well.
-    pub(crate) fn is_now(&mut self, body: Vec<u8>) {
+    pub(crate) fn set_body(&mut self, body: Vec<u8>) {
         self.changed = true;
         if let Some(layout) = Layout::of(&self.header, &body) {
             self.layout = layout;

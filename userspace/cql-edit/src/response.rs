@@ -3,11 +3,11 @@
 use std::borrow::Cow;
 
 use crate::bindings::Bindings;
+use crate::note::Note;
+use crate::outcome::{Error, Refused};
 use crate::page::Page;
-use crate::parking::{Lot, Space, Ticket};
-use crate::request::Note;
 use crate::rows::{Cell, Column, Rows};
-use crate::transform::{Error, Refused};
+use crate::suspended::{SlotPermit, SuspendSlots, Ticket};
 use cql::Compression;
 use cql::Opcode;
 use cql::wire::Cursor;
@@ -23,7 +23,7 @@ pub struct Response<'a> {
     changed: bool,
     refused: Option<Refused>,
     /// Where it may wait.
-    lot: Option<Lot<'a>>,
+    slots: Option<SuspendSlots<'a>>,
     note: Option<Note>,
 }
 
@@ -34,37 +34,37 @@ impl<'a> Response<'a> {
             body,
             changed: false,
             refused: None,
-            lot: None,
+            slots: None,
             note: None,
         }
     }
 
     /// It may wait there.
-    pub(crate) fn beside(mut self, lot: Lot<'a>) -> Self {
-        self.lot = Some(lot);
+    pub(crate) fn beside(mut self, slots: SuspendSlots<'a>) -> Self {
+        self.slots = Some(slots);
         self
     }
 
     /// It is not as it was sent.
-    pub(crate) fn is_changed(&mut self) {
+    pub(crate) fn mark_changed(&mut self) {
         self.changed = true;
     }
 
     /// Has it wait, once the step at hand has returned, until the ticket says what becomes of it; the steps
     /// that have not seen it do then. `None`: it cannot wait, because too much does, or nothing can in this flow.
-    pub fn park(&mut self) -> Option<Ticket> {
+    pub fn suspend(&mut self) -> Option<Ticket> {
         let bytes = self.body.len();
-        self.lot.as_mut()?.park(bytes)
+        self.slots.as_mut()?.suspend(bytes)
     }
 
     /// What the step at hand has parked it in.
-    pub(crate) fn take_space(&mut self) -> Option<Space> {
-        self.lot.as_mut()?.found()
+    pub(crate) fn take_space(&mut self) -> Option<SlotPermit> {
+        self.slots.as_mut()?.found()
     }
 
     /// Whether the step at hand could not park it.
-    pub(crate) fn found_no_room(&mut self) -> bool {
-        self.lot.as_mut().is_some_and(Lot::was_full)
+    pub(crate) fn take_full(&mut self) -> bool {
+        self.slots.as_mut().is_some_and(SuspendSlots::take_full)
     }
 
     pub(crate) fn header(&self) -> &Header {

@@ -84,7 +84,7 @@ mod tests {
 
         fn flow(&self, kind: Kind) -> Edits {
             let mut flow = Edits::new(kind, vec![self.build()]);
-            flow.editor.is_at(NOW_US);
+            flow.editor.set_time(NOW_US);
             flow
         }
 

@@ -120,7 +120,7 @@ fn pass(steps: &Steps, said: &Said, piece: usize) -> Went {
     let mut editor = Editor::new((steps.make)(&later), caller).told_by(later.clone());
     let mut went = Went::default();
     for (now_ns, (is_request, bytes)) in (0..).map(|turn| turn * 1_000_000).zip(said) {
-        editor.is_at(1_700_000_000_000_000);
+        editor.set_time(1_700_000_000_000_000);
         for chunk in bytes.chunks(piece) {
             let edited = match is_request {
                 true => editor.requests(now_ns, chunk, &mut Ignore),
@@ -144,7 +144,7 @@ fn pass(steps: &Steps, said: &Said, piece: usize) -> Went {
         editor.give_up(0, to_database, &mut Ignore);
         went.bytes[usize::from(to_database)].extend(editor.end(to_database));
     }
-    assert_eq!(editor.parked(), 0);
+    assert_eq!(editor.suspended(), 0);
     editor.abandon(&mut Ignore);
     went
 }

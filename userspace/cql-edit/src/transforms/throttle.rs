@@ -148,7 +148,7 @@ impl Throttle {
             }),
         };
         bucket.fill(now_ns, self.rate, self.burst);
-        if bucket.tokens >= 1.0 && bucket.queue.is_empty(now_ns) {
+        if bucket.tokens >= 1.0 && bucket.queue.expire(now_ns) {
             bucket.tokens -= 1.0;
             return Ok(());
         }

@@ -23,7 +23,7 @@ pub trait Sink {
         self.completed(completed);
     }
     /// No response will come: the flow is not read any more. Told to a sink that asks for details, by
-    /// [`FlowDecoder::is_over`](crate::FlowDecoder::is_over). Its latency is how long it has waited.
+    /// [`FlowDecoder::finish`](crate::FlowDecoder::is_over). Its latency is how long it has waited.
     fn unanswered(&mut self, request: &Completed<'_>, details: &Details) {
         let _ = (request, details);
     }

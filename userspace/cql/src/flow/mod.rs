@@ -169,7 +169,7 @@ impl FlowDecoder {
 
     /// The flow has ended, or nobody reads it any more. A sink that asks for details is told of all requests
     /// that have no response yet, or only the beginning of one.
-    pub fn is_over<S: Sink>(&mut self, now_ns: u64, sink: &mut S) {
+    pub fn finish<S: Sink>(&mut self, now_ns: u64, sink: &mut S) {
         if !asks_for_details(sink) {
             return;
         }

@@ -112,7 +112,7 @@ impl Selection {
     }
 
     /// It is answered, by this id if it was prepared.
-    pub(super) fn is_prepared(&self, number: u64, id: Option<&[u8]>) {
+    pub(super) fn note_prepared(&self, number: u64, id: Option<&[u8]>) {
         self.prepared.came_back(number, id);
     }
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 use serde::Deserialize;
 
 use super::markers::{Marked, bound_to};
-use super::refusal;
+use super::refusal::refusal;
 use super::text::{Edits, Text, mentions};
 use crate::sites::{Given, Part, Sites, Using};
 use crate::{Bound, Change, Refused, Request, Value};
@@ -443,7 +443,7 @@ impl<'l, 't> Looking<'l, 't> {
             Of::Ttl => "[ttl]",
             Of::Timestamp => "[timestamp]",
         };
-        let shared = name.is_some_and(|name| self.is_shared(name));
+        let shared = name.is_some_and(|name| self.count_shared(name));
         self.markers.push(Marker {
             position,
             name: name.map_or(anonymous.into(), Name::to_boxed),
@@ -455,7 +455,7 @@ impl<'l, 't> Looking<'l, 't> {
 
 impl<'l, 't> Looking<'l, 't> {
     /// Several markers have this name.
-    fn is_shared(&mut self, name: Name<'t>) -> bool {
+    fn count_shared(&mut self, name: Name<'t>) -> bool {
         let markers = &self.sites.markers;
         let count = || {
             let mut counts = HashMap::new();

@@ -4,8 +4,7 @@
 use std::borrow::Cow;
 
 use super::markers::{Marked, bound_to};
-use super::naming::refused;
-use super::refusal;
+use super::refusal::{refusal, refused};
 use super::renames::Renames;
 use super::text::Edits;
 use crate::sites::{Sites, Spot};

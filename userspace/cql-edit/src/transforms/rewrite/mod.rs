@@ -12,6 +12,7 @@ mod definitions;
 mod lookups;
 mod markers;
 mod naming;
+mod refusal;
 mod renames;
 mod text;
 
@@ -24,12 +25,13 @@ use self::addresses::{Addresses, Nodes};
 use self::caps::{Caps, Markers, Timestamps};
 use self::lookups::Lookups;
 use self::naming::Named;
+use self::refusal::refusal;
 use self::renames::Renames;
 use self::text::{Edits, Text};
 use super::prepared::Prepared;
 use crate::{
-    Caller, Change, Error, Outcome, Refused, Request, Response, Statement, Transform,
-    asking::may_use,
+    Caller, Change, Outcome, Refused, Request, Response, Statement, Transform,
+    request_editor::may_use,
 };
 use cql::MAX_ANALYSED_BYTES;
 use cql::Opcode;
@@ -114,13 +116,6 @@ enum Not {
 impl From<Refused> for Not {
     fn from(refused: Refused) -> Self {
         Self::Allowed(refused)
-    }
-}
-
-fn refusal(reason: &'static str, message: &str) -> Refused {
-    Refused {
-        reason,
-        error: Error::Invalid(message.to_owned()),
     }
 }
 

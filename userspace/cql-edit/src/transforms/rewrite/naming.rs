@@ -10,10 +10,11 @@ mod tests;
 
 use std::collections::HashSet;
 
+use super::definitions;
 use super::lookups::{self, Lookups};
+use super::refusal::{refusal, refused};
 use super::renames::Renames;
 use super::text::{Edits, Text};
-use super::{definitions, refusal};
 use crate::Refused;
 use crate::sites::{Part, Sites, Spot};
 use cql::StatementKind;
@@ -28,15 +29,6 @@ pub(super) struct Named {
     pub(super) answers_names: bool,
     /// It reads a table of the server's that tells of others.
     pub(super) lookups: Option<Lookups>,
-}
-
-/// Why a text is refused.
-pub(super) fn refused() -> Refused {
-    refusal(
-        "renamed",
-        "the proxy's policy calls something otherwise that the statement seems to name, and does not \
-         understand the statement",
-    )
 }
 
 /// `keyspace`: that of what has none, by the client's name.

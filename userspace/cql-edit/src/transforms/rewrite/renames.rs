@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
-use super::refusal;
+use super::refusal::refusal;
 use crate::{Caller, Names, Refused};
 use cql::is_system_keyspace;
 use cql::text::Name;

@@ -19,8 +19,8 @@ pub(super) struct Queue {
 }
 
 impl Queue {
-    /// Whether nobody waits any more.
-    pub(super) fn is_empty(&mut self, now_ns: u64) -> bool {
+    /// Forgets who waits no longer. True: nobody waits any more.
+    pub(super) fn expire(&mut self, now_ns: u64) -> bool {
         while let Some((until, _)) = self.order.first()
             && *until <= now_ns
         {
@@ -34,7 +34,7 @@ impl Queue {
     /// A client takes a token that is not there: when it may ask for the next one. Tokens come in each
     /// `token_ns`; `first_ns`: in how many ns there is one if nobody waits.
     pub(super) fn wait(&mut self, client: &str, now_ns: u64, first_ns: u64, token_ns: f64) -> u64 {
-        let nobody = self.is_empty(now_ns);
+        let nobody = self.expire(now_ns);
         let client = match self.until.contains_key(client) || self.until.len() < MAX_CLIENTS {
             true => client,
             false => OTHERS,
@@ -74,8 +74,8 @@ mod tests {
         let mut queue = Queue::default();
         let waits: Vec<u64> = (0..4).map(|_| wait(&mut queue, "a", 0)).collect();
         assert_eq!(waits, [100, 200, 300, 400]);
-        assert!(!queue.is_empty(399_999_999));
-        assert!(queue.is_empty(400_000_000));
+        assert!(!queue.expire(399_999_999));
+        assert!(queue.expire(400_000_000));
         assert_eq!(wait(&mut queue, "a", 400_000_000), 100);
     }
 
@@ -104,7 +104,7 @@ mod tests {
         }
         assert_eq!(queue.until.len(), MAX_CLIENTS + 1);
         assert_eq!(queue.order.len(), MAX_CLIENTS + 1);
-        assert!(queue.is_empty(u64::MAX));
+        assert!(queue.expire(u64::MAX));
         assert_eq!(queue.until.len(), 0);
     }
 }
