@@ -1,4 +1,4 @@
-//! Who gets new connections.
+//! The choice of the backend for a new connection.
 
 use std::{
     collections::hash_map::RandomState,
@@ -50,19 +50,19 @@ impl Backends {
     }
 }
 
-/// What stands behind the virtual addresses of one rule.
+/// The backends behind the virtual addresses of one rule.
 #[derive(Clone, Debug)]
 pub struct Share {
     /// The rule.
     pub rule: RuleName,
-    /// Its backends, in its order; those with weight 0 get no new connections.
+    /// The rule's backends, in its order; those with weight 0 get no new connections.
     pub backends: Vec<(SocketAddr, Weight)>,
-    /// The edge's, made when it is first asked: only gateways need it.
+    /// The edge's table, made when it is first needed: only gateways need it.
     table: Arc<OnceLock<Option<Table>>>,
 }
 
 impl Share {
-    /// Of these.
+    /// Makes the share of these backends.
     pub fn new(rule: RuleName, backends: Vec<(SocketAddr, Weight)>) -> Self {
         Self {
             rule,
@@ -95,14 +95,15 @@ impl Eq for Share {}
 /// All of it at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Choice {
-    /// By backend, whatever rules name it.
+    /// The weights by backend, whatever rules name it.
     pub weights: Arc<Weights>,
-    /// By rule, in the order of the policy.
+    /// The shares by rule, in the order of the policy.
     pub shares: Arc<Vec<Share>>,
 }
 
 impl Choice {
-    /// The backend to which the edge would forward this connection; None when none takes new ones.
+    /// Returns the backend to which the edge would forward this connection. None: no backend takes
+    /// new connections.
     pub fn as_the_edge(
         &self,
         rule: &Rule,
@@ -112,19 +113,19 @@ impl Choice {
         let mut shares = self.shares.iter();
         match shares.find(|share| share.is_of(rule)) {
             Some(share) => share.at(client, virtual_address),
-            // It is another policy's, for a moment.
+            // The rule is another policy's, for a moment.
             None => self.draw(&rule.backends, dice),
         }
     }
 
-    /// One of these by its weight; None when none of them takes new connections.
+    /// Draws one of these by its weight. None: none of them takes new connections.
     pub fn draw(&self, backends: &[SocketAddr], dice: &Dice) -> Option<SocketAddr> {
         let drawn = Lots::of(backends, &self.weights).draw(dice.number())?;
         backends.get(drawn).copied()
     }
 }
 
-/// Numbers that nobody can foretell who does not try hard.
+/// A source of numbers that nobody can foretell without effort.
 pub struct Dice(AtomicU64);
 
 impl Default for Dice {
@@ -137,7 +138,7 @@ impl Default for Dice {
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
 impl Dice {
-    /// From 0 to `u32::MAX`.
+    /// Returns a number from 0 to `u32::MAX`.
     pub fn number(&self) -> u32 {
         let mut z = self.0.fetch_add(STEP, Relaxed);
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -145,7 +146,7 @@ impl Dice {
         ((z ^ (z >> 31)) >> 32) as u32
     }
 
-    /// From 0 to 1.
+    /// Returns a number from 0 to 1.
     pub fn share(&self) -> f64 {
         f64::from(self.number()) / f64::from(u32::MAX)
     }
