@@ -10,7 +10,7 @@ use cql::StreamId;
 /// Bounded: a stream has one request at a time, and there are 65,536 with the negative ones, which no driver uses.
 pub(crate) type Awaited = HashMap<StreamId, Vec<Awaits>>;
 
-/// One who wants to see a response.
+/// An entry of [`Awaited`]: somebody who wants to see a response.
 #[derive(Debug)]
 pub(crate) struct Awaits {
     pub(crate) who: Awaiter,
@@ -31,7 +31,7 @@ impl Awaits {
     }
 }
 
-/// Who wants to see a response.
+/// Somebody who wants to see a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Awaiter {
     /// The step at this index of the pipeline.

@@ -8,18 +8,18 @@ use cql::wire::{HEADER_BYTES, Header};
 /// that of the frame scanner's.
 pub(crate) const KEPT_BUFFER_BYTES: usize = 16 << 10;
 
-/// What is to be done with a frame, by its header.
+/// The plan for a frame, by its header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Plan {
-    /// It goes on as it comes.
+    /// The frame goes on as it comes.
     Pass,
     /// Nothing of it goes on.
     Drop,
-    /// It goes on when it was seen whole.
+    /// The frame goes on when it was seen whole.
     See,
 }
 
-/// What becomes of a frame that was seen.
+/// The action for a frame that was seen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum FrameAction {
     Keep,
@@ -27,7 +27,8 @@ pub(crate) enum FrameAction {
     Instead(Vec<u8>),
 }
 
-/// Whoever decides. `E`: why nothing of this direction can be told apart any more.
+/// The receiver of frames, who decides on them. `E`: why frames of this direction cannot be told apart any
+/// more.
 pub(crate) trait Frames<E> {
     /// A frame begins with this byte, and there is less than a header of it. What nobody takes for a frame is not
     /// waited for: its peer may wait, too.
@@ -38,7 +39,7 @@ pub(crate) trait Frames<E> {
     fn room(&mut self, bytes: usize) -> Option<Taken>;
     /// There is none for a frame that was to be seen: it passes, or is dropped.
     fn crowded(&mut self, header: &Header) -> Plan;
-    /// Where a frame should begin, none does: its length is impossible.
+    /// No frame begins where one should: its length is impossible.
     fn lost(&mut self, first: u8) -> E;
     /// `frame`: with its header.
     fn see(&mut self, header: &Header, frame: &[u8]) -> FrameAction;
@@ -92,7 +93,7 @@ impl Cutter {
         matches!(self.state, State::Header) && self.held.is_empty()
     }
 
-    /// What was held back, for one who gives up.
+    /// Gives the bytes that were held back, because nothing more will be decided.
     pub(crate) fn give_up(&mut self) -> Vec<u8> {
         self.state = State::Header;
         self.room = None;

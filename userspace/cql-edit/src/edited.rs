@@ -2,30 +2,30 @@
 
 use cql::labelled;
 
-/// What goes on in place of a chunk.
+/// The bytes that go on in place of a chunk.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Edited {
     /// These bytes; `None`: the chunk as it is.
     pub instead: Option<Vec<u8>>,
-    /// What follows cannot be read, so that nothing can be changed any more. With
-    /// [`Unreadable::Framing`], and of a strict pipeline, the flow has to end after this, and nothing of
-    /// it goes on; otherwise everything does.
+    /// The flow cannot be read from here on, so that nothing can be changed any more. With
+    /// [`Unreadable::Framing`], and with a strict pipeline, the flow has to end after this, and nothing
+    /// of the rest goes on; otherwise everything does.
     pub unreadable: Option<Unreadable>,
 }
 
 /// Why a flow cannot be edited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Unreadable {
-    /// It is encrypted.
+    /// The flow is encrypted.
     Tls,
-    /// It does not begin as CQL does.
+    /// The flow does not begin as CQL does.
     NotCql,
     /// A protocol version other than v3, v4 and v5.
     Version,
     /// Frames cannot be told apart any more.
     Framing,
-    /// Of a strict pipeline: something behind a STARTUP that is not answered. Which of its bytes the
-    /// database reads as segments, nobody else can know.
+    /// With a strict pipeline: bytes came behind a STARTUP that is not answered. Nobody can know which
+    /// of them the database reads as segments.
     Early,
 }
 

@@ -32,7 +32,7 @@ pub struct Editor {
 }
 
 impl Editor {
-    /// Of a flow that begins. What it holds back is bounded by itself alone.
+    /// An editor for a flow that begins. Only its own limits bound the bytes that it holds back.
     pub fn new(pipeline: Pipeline, caller: Caller) -> Self {
         Self {
             state: EditState::new(pipeline, caller),
@@ -45,31 +45,31 @@ impl Editor {
         }
     }
 
-    /// One that shares the room for what it holds back with others.
+    /// Has the editor share `room`, which bounds the bytes held back, with others.
     pub fn within(mut self, room: &Arc<Room>) -> Self {
         self.state.room = room.clone();
         self
     }
 
-    /// One whose steps may have requests and responses wait, until this is told what becomes of them.
+    /// Lets steps suspend requests and responses, until `sink` is told how each goes on.
     pub fn told_by(mut self, sink: Arc<dyn CompletionSink>) -> Self {
         self.state.suspended.sink = Some(sink);
         self
     }
 
-    /// One that tells these, too, of statements that a step has [looked up](Transform::looks_up).
+    /// Has `prepared` be told of the statements that a step has [looked up](Transform::looks_up), too.
     pub fn telling(mut self, prepared: Arc<PreparedStatements>) -> Self {
         self.state.lookups.prepared = Some(prepared);
         self
     }
 
-    /// One that remembers how its flow begins, for a pipeline that it may come to have.
+    /// Has the editor remember how its flow begins, for a pipeline that it may get later.
     pub fn remembering(mut self) -> Self {
         self.state.remembers = true;
         self
     }
 
-    /// One that had no pipeline has this one from the next request on.
+    /// Gives a flow without a pipeline this one, from the next request on.
     pub fn becomes(&mut self, pipeline: Pipeline, caller: Caller) {
         self.state.pipeline = pipeline;
         self.state.kept = None;
@@ -102,7 +102,7 @@ impl Editor {
         self.over
     }
 
-    /// It cannot be read, and has to end for that.
+    /// Whether the flow cannot be read, and has to end for that.
     pub fn is_denied(&self) -> bool {
         self.over.is_some_and(|over| over.denies(self.is_strict()))
     }
@@ -112,8 +112,9 @@ impl Editor {
         self.state.is_strict()
     }
 
-    /// What the wall clock says, in µs since 1970, for the requests that come next: some steps compare
-    /// what clients claim with it. Those refuse what they would have to compare where nobody has said so.
+    /// Tells the wall clock, in µs since 1970, for the requests that come next. Some steps compare
+    /// clients' timestamps with it; as long as nobody has told it, they refuse what they would have to
+    /// compare.
     pub fn set_time(&mut self, unix_us: i64) {
         self.state.unix_us = Some(unix_us);
     }
@@ -215,7 +216,7 @@ impl Editor {
         }
     }
 
-    /// What was not carried.
+    /// Resolves a frame that was not carried.
     fn resolves(
         &mut self,
         now_ns: u64,
@@ -257,7 +258,8 @@ impl Editor {
         }
     }
 
-    /// Its step says what becomes of it, on this thread, so that nothing of the flow comes in between.
+    /// Asks the step of a suspended request for its decision, on this thread, so that nothing of the
+    /// flow comes in between.
     fn decide_due(&mut self, now_ns: u64, number: u64, log: &mut dyn Log) {
         let suspended = self.state.suspended.get(number);
         let step = suspended.and_then(|suspended| self.state.pipeline.get(suspended.place));
@@ -335,8 +337,8 @@ impl Editor {
         self.state.is_full()
     }
 
-    /// What the client is told, if it can be told now. To be called once all that went to it before has been written:
-    /// what of it was [held](Relayed::new) is no longer.
+    /// Frames for the client, if it can be told now. To be called once everything that went to the
+    /// client before has been written: notes that those frames [held](Relayed::new) are dropped.
     pub fn answers(&mut self) -> Option<Vec<u8>> {
         self.state.going.clear();
         if self.state.answers.is_empty() || !self.responses.cutter.is_between() {
@@ -351,7 +353,7 @@ impl Editor {
         std::mem::take(&mut self.pause_ns)
     }
 
-    /// What was kept back of a direction that has ended: to the database, or to the client.
+    /// The bytes that were held back of a direction that has ended: to the database, or to the client.
     pub fn end(&mut self, to_database: bool) -> Vec<u8> {
         match to_database {
             true => self.requests.give_up(),

@@ -25,23 +25,23 @@ pub struct Incoming {
 pub struct Came<'a> {
     /// On which stream.
     pub stream: i16,
-    /// What it is.
+    /// The frame's opcode.
     pub opcode: u8,
-    /// Its flags.
+    /// The frame's flags.
     pub flags: u8,
     /// With its header, as it was sent. `None`: it is too long, and is not kept.
     pub frame: Option<&'a [u8]>,
 }
 
-/// What comes is no response of this version, or no segment.
+/// The bytes are no response of this version, or no segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NotOne;
 
-/// What is kept of a buffer that was once larger, in bytes.
+/// Bytes that are kept of a buffer that was once larger.
 const KEPT_BYTES: usize = 128 << 10;
 
 impl Incoming {
-    /// Of a connection that begins in this version.
+    /// Reads a connection that begins in this version.
     pub fn new(version: u8) -> Self {
         Self {
             version,

@@ -2,21 +2,22 @@
 
 use cql::{StreamId, labelled};
 
-/// Who is told what transforms did.
+/// The receiver of reports of what transforms did.
 pub trait Log {
-    /// It has changed a request, or a response.
+    /// A transform has changed a request, or a response.
     fn changed(&mut self, transform: &'static str);
-    /// It has refused one, which will be answered on its stream.
+    /// A transform has refused a request, which will be answered on its stream.
     fn refused(&mut self, stream: StreamId, transform: &'static str, reason: &'static str);
-    /// It has the client get an error in place of a response: the database has done what was asked.
+    /// A transform has the client get an error in place of a response: the database has done what was
+    /// asked.
     fn withheld(&mut self, transform: &'static str, reason: &'static str) {
         let _ = (transform, reason);
     }
-    /// It has answered one in place of the database.
+    /// A transform has answered a request in place of the database.
     fn answered(&mut self, transform: &'static str);
-    /// It would have, and only says so.
+    /// A transform would have refused a request, and only says so.
     fn would_refuse(&mut self, transform: &'static str, reason: &'static str);
-    /// It has slowed a flow down by so many ns.
+    /// A transform has slowed a flow down by so many ns.
     fn slowed(&mut self, transform: &'static str, ns: u64);
     /// A request could not be shown to the pipeline; and went on, or was refused.
     fn unseen(&mut self, stream: StreamId, why: Unseen, refused: bool);
@@ -41,9 +42,9 @@ pub enum Unseen {
     TooLarge,
     /// All flows together hold back as much as they may.
     NoRoom,
-    /// Its body is not what was negotiated, or declares to be too large.
+    /// The body is not compressed as was negotiated, or declares to be too large.
     Compression,
-    /// Its body is not what its header says.
+    /// The body is not what its header says.
     Malformed,
 }
 
@@ -54,20 +55,20 @@ labelled!(Unseen {
     Malformed => "malformed",
 });
 
-/// What became of something that was to wait.
+/// The end of a request or a response that was to be suspended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Waited {
-    /// It went on.
+    /// The frame went on.
     Passed,
-    /// It went on with another body.
+    /// The frame went on with another body.
     Changed,
-    /// It went on in a batch with others.
+    /// The request went on in a batch with others.
     Merged,
     /// The client got a RESULT.
     Answered,
     /// The client got the database's response, by another connection.
     Relayed,
-    /// Whoever had it was lost, and its flow has ended for that.
+    /// The carrier of the request was lost, and its flow has ended for that.
     Lost,
     /// The client got an error.
     Refused,
@@ -75,9 +76,9 @@ pub enum Waited {
     ///
     /// [`Transform::given_up`]: super::Transform::given_up
     GivenUp,
-    /// Its flow had ended before.
+    /// The frame's flow had ended before.
     Abandoned,
-    /// It could not be parked: as much waits as may.
+    /// The frame could not be suspended: as many as may be are.
     NoRoom,
 }
 
@@ -94,18 +95,18 @@ labelled!(Waited {
     NoRoom => "no_room",
 });
 
-/// What became of a question, or of a wish to ask one.
+/// The outcome of a question, or of a wish to ask one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum LookedUp {
     /// The text is known now.
     Found,
     /// The database does not have it, either.
     NotFound,
-    /// It has answered by an error, or by what cannot be read.
+    /// The database has answered by an error, or by something that cannot be read.
     Failed,
-    /// It has answered by a text that does not make this id.
+    /// The database has answered by a text that does not make this id.
     Mismatch,
-    /// As many questions are out as may; it is asked when the id comes again.
+    /// No more questions may be out. The id is asked for when it comes again.
     Busy,
 }
 

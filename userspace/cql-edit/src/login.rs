@@ -1,4 +1,4 @@
-//! Who has logged in: what a client claims counts when the database says that it is so.
+//! [`Login`]: which user has logged in. A client's claim counts when the database has accepted it.
 
 use crate::caller::Caller;
 use cql::plain_user;
@@ -8,7 +8,7 @@ use cql::{Opcode, StreamId};
 /// A SASL token of PLAIN is two names and a password.
 pub(crate) const MAX_TOKEN_BYTES: u32 = 64 << 10;
 
-/// Where a log-in stands.
+/// The state of a log-in.
 #[derive(Debug, Default)]
 pub(crate) enum Login {
     #[default]

@@ -33,7 +33,7 @@ const MAX_ASKED: usize = 256;
 /// Ids that a flow remembers that everybody knows; beyond it, it starts over.
 const MAX_KNOWN: usize = 256;
 
-/// What was not there, or was said by nobody, is asked for again after this long, in ns.
+/// The time after which an id is asked for again that was not found, or about which nobody answered, in ns.
 const AGAIN_NS: u64 = 60_000_000_000;
 
 /// After a question that has failed, a flow asks none for this long, in ns: a database without that table, or a
@@ -47,13 +47,13 @@ pub(crate) const MAX_ANSWER_BYTES: usize = 256 << 10;
 /// §2.4.1.3), so no driver uses them; Cassandra begins on -1 alone, and answers on any.
 pub(crate) const FIRST_STREAM: i16 = i16::MIN;
 
-/// One flow's.
+/// A flow's questions.
 #[derive(Debug, Default)]
 pub(crate) struct Lookups {
-    /// Who is told of texts beside the steps.
+    /// The store that is told of texts beside the steps.
     pub(crate) prepared: Option<Arc<PreparedStatements>>,
     pub(crate) out: HashMap<StreamId, Box<[u8]>>,
-    /// And when; the oldest in front.
+    /// Ids that were asked for, and when; the oldest in front.
     asked: VecDeque<(Box<[u8]>, u64)>,
     pub(crate) known: HashSet<Box<[u8]>>,
     /// A question has failed since the flow last rested.

@@ -14,23 +14,24 @@ use cql::{Consistency, MAX_PREPARED_ID_BYTES, Opcode, StreamId};
 /// Why a request cannot be one of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotMerged {
-    /// It has a time of its own beside the statement, and a batch has one for all.
+    /// The request has a time of its own beside the statement, and a batch has one for all.
     Timestamp,
-    /// It says something else that cannot be said of one statement of a batch, or is no EXECUTE.
+    /// The request has other parameters that cannot be given for one statement of a batch, or is no
+    /// EXECUTE.
     Parameters,
 }
 
 /// By the stream of the one that leads. Bounded as [`Awaited`](crate::awaited::Awaited) is: each has a stream.
 pub(crate) type Riders = HashMap<StreamId, Riding>;
 
-/// Those of a batch that is out.
+/// The requests of a batch that is out.
 #[derive(Debug)]
 pub(crate) struct Riding {
     pub(crate) leads: Vec<u8>,
     pub(crate) others: Vec<Rider>,
 }
 
-/// One that does not lead.
+/// A request of a batch that does not lead it.
 #[derive(Debug)]
 pub(crate) struct Rider {
     pub(crate) header: Header,
@@ -39,7 +40,7 @@ pub(crate) struct Rider {
     pub(crate) awaited: Vec<Awaits>,
 }
 
-/// What a batch takes of an EXECUTE.
+/// The parts of an EXECUTE that a batch takes.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Mergeable<'b> {
     pub(crate) id: &'b [u8],
@@ -58,7 +59,7 @@ pub(crate) const BATCH: u8 = 0x0D;
 pub(crate) const MAX_SHARED_BYTES: usize = 16 << 10;
 
 impl<'b> Mergeable<'b> {
-    /// Of a body without compression.
+    /// Reads a request's body, without compression.
     pub(crate) fn of(header: &Header, body: &'b [u8]) -> Result<Self, NotMerged> {
         let other_flags = header.flags.0 & !Flags::COMPRESSION.0;
         if header.opcode != Some(Opcode::Execute) || other_flags != 0 {
@@ -100,7 +101,7 @@ impl<'b> Mergeable<'b> {
     }
 }
 
-/// Of its parameters.
+/// The flags of an EXECUTE's parameters.
 fn flags(header: &Header, body: &[u8]) -> Option<u32> {
     let at = Layout::of(header, body)?.parameters?;
     let flags = body.get(at.flags..at.flags + at.flag_bytes)?;

@@ -3,5 +3,5 @@
 use std::any::Any;
 use std::sync::Arc;
 
-/// What a step keeps of a request until its response is there.
+/// A value that a step keeps with a request until its response is there.
 pub type Note = Arc<dyn Any + Send + Sync>;

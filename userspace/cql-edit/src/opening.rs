@@ -15,7 +15,7 @@ use cql::{Opcode, StreamId};
 pub struct Opening {
     /// 3, 4 or 5.
     pub version: u8,
-    /// What STARTUP has asked for.
+    /// The compression that STARTUP has asked for.
     pub compression: Compression,
     /// STARTUP's body.
     pub startup: Box<[u8]>,
@@ -33,10 +33,10 @@ impl fmt::Debug for Opening {
     }
 }
 
-/// Where the handshake of a flow stands, as far as it could be repeated.
+/// The state of a flow's handshake, as far as it could be repeated.
 #[derive(Debug, Default)]
 pub(crate) enum Handshake {
-    /// It has not begun, or nobody wants to know.
+    /// The handshake has not begun, or nobody wants to know it.
     #[default]
     Unknown,
     /// A STARTUP is out, with this body.
@@ -46,13 +46,13 @@ pub(crate) enum Handshake {
     /// A token is out on this stream.
     Told(Opening, StreamId),
     Done(Arc<Opening>),
-    /// It could not be repeated: it took more than a STARTUP and one token, or those came with more than their
-    /// bodies.
+    /// The handshake could not be repeated: it took more than a STARTUP and one token, or those came
+    /// with more than their bodies.
     Otherwise,
 }
 
 impl Handshake {
-    /// Of one that is done, and can be repeated.
+    /// The opening of a handshake that is done, and can be repeated.
     pub(crate) fn opening(&mut self) -> Option<&mut Arc<Opening>> {
         match self {
             Self::Done(opening) => Some(opening),

@@ -2,29 +2,29 @@
 
 use cql::Consistency;
 
-/// What becomes of a request.
+/// A step's decision on a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It goes on as it was sent.
+    /// The request goes on as it was sent.
     Pass,
-    /// It goes on with changes.
+    /// The request goes on with changes.
     Changed,
-    /// It goes on, and nothing more is read of the flow for so many ns.
+    /// The request goes on, and nothing more is read of the flow for so many ns.
     Slow(u64),
-    /// It would be refused if that were wanted; for this reason.
+    /// The request goes on. It would be refused, for this reason, if refusing were switched on.
     WouldRefuse(&'static str),
-    /// It does not go on, and the client gets an empty result.
+    /// The request does not go on, and the client gets an empty result.
     Answer,
-    /// It does not go on, and the client is told.
+    /// The request does not go on, and the client gets an error.
     Refuse(Refused),
 }
 
 /// Why a request does not go on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refused {
-    /// As a metric's label.
+    /// The reason, as a metric's label.
     pub reason: &'static str,
-    /// What the client is told.
+    /// The error that the client gets.
     pub error: Error,
 }
 
@@ -39,7 +39,7 @@ pub enum Error {
     Unauthorized(String),
     /// The request makes no sense here.
     Invalid(String),
-    /// One of two has a write, by its consistency and within the time that there was.
+    /// A write timeout: one of two replicas has the write, by its consistency and within the time that there was.
     WriteTimeout(String, Consistency),
     /// The client has to PREPARE again; the id that it sent.
     Unprepared(Vec<u8>),

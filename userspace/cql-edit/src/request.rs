@@ -19,12 +19,12 @@ use cql::wire::Cursor;
 use cql::wire::{Flags, Header};
 use cql::{Opcode, StreamId};
 
-/// What a request asks to be done.
+/// A statement of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Statement<'a> {
     /// This. It may be no CQL, and not UTF-8.
     Text(&'a [u8]),
-    /// What an earlier PREPARE gave this number.
+    /// The id that an earlier PREPARE gave.
     Prepared(&'a [u8]),
 }
 
@@ -35,16 +35,16 @@ pub struct Request<'a> {
     pub(crate) body: Cow<'a, [u8]>,
     pub(crate) layout: Layout,
     changed: bool,
-    /// What the step at hand wants to be told with the response.
+    /// The number and the note with which the step at hand wants to see the response.
     awaited: Option<(u64, Option<Note>)>,
-    /// Where it may wait.
+    /// The slots in which the request may be suspended.
     slots: Option<SuspendSlots<'a>>,
     unix_us: Option<i64>,
     opening: Option<&'a mut Arc<Opening>>,
     kept: Option<&'a mut Option<Note>>,
     /// Nobody knows whether it is a USE.
     may_use: bool,
-    /// Who takes it over, and what the step has given with it.
+    /// The carrier of the request, and the number that the step has given with it.
     carried: Option<(Arc<dyn Carrier>, Ticket, u64)>,
 }
 
@@ -70,13 +70,13 @@ impl<'a> Request<'a> {
         })
     }
 
-    /// It may wait there.
+    /// Lets the request be suspended in these slots.
     pub(crate) fn beside(mut self, slots: SuspendSlots<'a>) -> Self {
         self.slots = Some(slots);
         self
     }
 
-    /// What is known of its flow, and what a step keeps of that.
+    /// Adds the flow's opening, and what a step keeps of the flow.
     pub(crate) fn of_flow(
         mut self,
         opening: Option<&'a mut Arc<Opening>>,
@@ -87,7 +87,7 @@ impl<'a> Request<'a> {
         self
     }
 
-    /// It is not as it was sent.
+    /// Notes that the request is not as it was sent.
     pub(crate) fn mark_changed(&mut self) {
         self.changed = true;
     }
@@ -102,7 +102,7 @@ impl<'a> Request<'a> {
         self.unix_us
     }
 
-    /// What it is.
+    /// The request's opcode.
     pub fn opcode(&self) -> Opcode {
         self.header.opcode.unwrap_or(Opcode::Options)
     }
@@ -112,7 +112,7 @@ impl<'a> Request<'a> {
         self.header.version
     }
 
-    /// Which number its response has.
+    /// The stream, on which its response will come.
     pub fn stream(&self) -> StreamId {
         self.header.stream
     }
@@ -122,7 +122,7 @@ impl<'a> Request<'a> {
         self.body.len()
     }
 
-    /// What it asks to be done: one statement, of a BATCH any number.
+    /// The request's statements: one, and any number in a BATCH.
     pub fn statements(&self) -> impl Iterator<Item = Statement<'_>> {
         let bytes = |range: &Range<usize>| self.body.get(range.clone()).unwrap_or_default();
         self.layout.asked().map(move |asked| match asked {
@@ -155,12 +155,12 @@ impl<'a> Request<'a> {
         self.layout.parameters.map_or(0, |p| p.values)
     }
 
-    /// Of a QUERY, EXECUTE or BATCH.
+    /// The consistency of a QUERY, EXECUTE or BATCH.
     pub fn consistency(&self) -> Option<Consistency> {
         self.short(self.layout.parameters?.consistency)
     }
 
-    /// Of a lightweight transaction, where it is given.
+    /// The serial consistency of a lightweight transaction, where it is given.
     pub fn serial_consistency(&self) -> Option<Consistency> {
         self.short(self.layout.parameters?.serial?)
     }
@@ -215,7 +215,7 @@ impl<'a> Request<'a> {
                 .is_some_and(|parameters| self.flags(&parameters) & NOW_IN_SECONDS != 0)
     }
 
-    /// It asks for a further page.
+    /// Whether the request asks for a further page.
     pub fn has_paging_state(&self) -> bool {
         self.layout
             .parameters
@@ -236,7 +236,7 @@ impl<'a> Request<'a> {
         [proper..end, begin..self.body.len()].map(|range| self.body.get(range).unwrap_or_default())
     }
 
-    /// Where there is one.
+    /// Sets the consistency, where there is one.
     pub fn set_consistency(&mut self, consistency: Consistency) {
         if let Some(parameters) = self.layout.parameters {
             let at = parameters.consistency;
@@ -244,7 +244,7 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// Where there are parameters.
+    /// Sets the serial consistency, where there are parameters.
     pub fn set_serial_consistency(&mut self, consistency: Consistency) {
         let bytes = consistency.0.to_be_bytes();
         match self.layout.parameters {
@@ -259,7 +259,7 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// Of a QUERY or EXECUTE.
+    /// Sets the page size of a QUERY or EXECUTE.
     pub fn set_page_size(&mut self, rows: i32) {
         let bytes = rows.to_be_bytes();
         match self.layout.parameters {
@@ -320,7 +320,8 @@ impl<'a> Request<'a> {
         self.awaited = Some((number, None));
     }
 
-    /// The same, and with what is to be known then ([`Response::note`](super::Response::note)).
+    /// Asks for the response, as [`await_response`](Self::await_response) does, and keeps a note until
+    /// then ([`Response::note`](super::Response::note)).
     pub fn await_response_with(&mut self, number: u64, note: Note) {
         self.awaited = Some((number, Some(note)));
     }
@@ -329,7 +330,7 @@ impl<'a> Request<'a> {
         self.awaited.take()
     }
 
-    /// What it asks, to be asked of another database.
+    /// The request's question, to be put to another database.
     ///
     /// # Errors
     /// Why it cannot be.
@@ -355,8 +356,9 @@ impl<'a> Request<'a> {
         true
     }
 
-    /// Of an EXECUTE of which the step does not know what it executes: should its response say that the flow is in
-    /// another keyspace now, that is [unclear](super::Caller::keyspace_unclear) from then on.
+    /// Notes that an EXECUTE may be a USE, because the step does not know what it executes. If its
+    /// response says that the flow is in another keyspace, the keyspace is
+    /// [unclear](super::Caller::keyspace_unclear) from then on.
     pub fn may_be_use(&mut self) {
         self.may_use = true;
     }
@@ -383,7 +385,7 @@ impl<'a> Request<'a> {
             && (!is_batch || kind.is_some_and(|kind| kind <= KINDS))
     }
 
-    /// Who takes it over.
+    /// Takes the carrier, if the step has handed the request over.
     pub(crate) fn take_carried(&mut self) -> Option<(Arc<dyn Carrier>, Ticket, u64)> {
         self.carried.take()
     }
@@ -403,7 +405,7 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// What was last [kept](Self::keep) of this flow.
+    /// The note that was last [kept](Self::keep) of this flow.
     pub fn kept(&self) -> Option<&Note> {
         self.kept.as_ref()?.as_ref()
     }
@@ -423,8 +425,8 @@ impl<'a> Request<'a> {
         Mergeable::of(&self.header, &self.body).map(|one| one.consistency)
     }
 
-    /// Whose it is: a number that no other flow has for as long as one of its tickets is held. `None`: nothing can
-    /// wait in this flow.
+    /// The flow's number, which no other flow has for as long as one of its tickets is held. `None`:
+    /// nothing can be suspended in this flow.
     pub fn flow(&self) -> Option<usize> {
         self.slots.as_ref()?.flow()
     }
@@ -442,7 +444,7 @@ impl<'a> Request<'a> {
         self.slots.as_ref().is_some_and(SuspendSlots::has_said)
     }
 
-    /// What the step at hand has parked it in.
+    /// Takes the permit by which the step at hand has suspended the request.
     pub(crate) fn take_space(&mut self) -> Option<SlotPermit> {
         self.slots.as_mut()?.found()
     }

@@ -1,4 +1,4 @@
-//! What becomes of requests.
+//! [`RequestEditor`]: requests on their way through the pipeline.
 
 use crate::awaited::leads;
 use crate::awaited::{Awaiter, Awaits};
@@ -343,7 +343,8 @@ impl RequestEditor<'_> {
         }
     }
 
-    /// One that has waited goes on, to the steps behind the one that parked it, or its client is answered.
+    /// Has a suspended request go on, to the steps behind the one that suspended it, or answers its
+    /// client.
     pub(crate) fn resumes(&mut self, suspended: Suspended, resolution: Resolution) {
         if let Resolution::Leads(others) = resolution {
             return self.go_together(suspended, &others);

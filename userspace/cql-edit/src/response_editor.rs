@@ -1,4 +1,4 @@
-//! What becomes of responses.
+//! [`ResponseEditor`]: responses on their way through the pipeline.
 
 use crate::awaited::{Awaiter, Awaits};
 use crate::cutter::{FrameAction, Frames, Plan};
@@ -146,7 +146,7 @@ impl Frames<Unreadable> for ResponseEditor<'_> {
 }
 
 impl ResponseEditor<'_> {
-    /// One that has waited goes on, to those who have not seen it.
+    /// Has a suspended response go on, to the steps that have not seen it.
     pub(crate) fn resumes(&mut self, suspended: Suspended, resolution: Resolution) {
         let Suspended {
             header,

@@ -1,4 +1,4 @@
-//! What both directions of a flow know of each other.
+//! [`EditState`]: the state of a flow that both directions share.
 
 use std::sync::Arc;
 
@@ -28,7 +28,7 @@ pub(crate) struct EditState {
     pub(crate) pipeline: Pipeline,
     pub(crate) caller: Caller,
     pub(crate) terms: Terms,
-    /// Who wants to see which responses: a step's place in the pipeline, its number, and what it has kept.
+    /// The responses that somebody wants to see, by stream.
     pub(crate) awaited: Awaited,
     /// By the stream on which their batch is out.
     pub(crate) riders: Riders,
@@ -40,21 +40,22 @@ pub(crate) struct EditState {
     /// Frames for the database that have waited, and have not gone on.
     pub(crate) late: Vec<u8>,
     pub(crate) suspended: SuspendedFrames,
-    /// What those who gave some of the answers want to know to have gone on, by its being dropped.
+    /// Notes that came with relayed responses among `answers`: each is dropped when its response has
+    /// gone on.
     pub(crate) held: Vec<Note>,
-    /// Of those that go on now: whoever carries them comes back when they have.
+    /// Notes of the responses that go on now. They are dropped once those have been written.
     pub(crate) going: Vec<Note>,
     pub(crate) handshake: Handshake,
     /// Somebody may want to know the handshake.
     pub(crate) remembers: bool,
-    /// What a step keeps of this flow.
+    /// The note that a step keeps of this flow.
     pub(crate) kept: Option<Note>,
-    /// What was carried is lost, and the flow has to end for that.
+    /// A request that was carried is lost, and the flow has to end for that.
     pub(crate) lost: bool,
     /// The client has not waited for the answer to its STARTUP.
     pub(crate) early: bool,
     pub(crate) room: Arc<Room>,
-    /// What the body of the request at hand was before compression: the next one's is made in the same buffer.
+    /// The expanded body of the request at hand. The next one is expanded in the same buffer.
     pub(crate) expanded: Vec<u8>,
     /// The wall clock, as far as it was told.
     pub(crate) unix_us: Option<i64>,
@@ -93,7 +94,7 @@ impl EditState {
         }
     }
 
-    /// What cannot be read is better refused than let pass.
+    /// Whether a request that cannot be read is better refused than let pass.
     pub(crate) fn is_strict(&self) -> bool {
         self.pipeline.iter().any(|step| step.is_strict())
     }
@@ -129,7 +130,7 @@ impl EditState {
         self.respond(header, RESULT, &VOID.to_be_bytes(), awaited);
     }
 
-    /// What steps have made of a RESULT in place of a response.
+    /// Tells the client what steps have made of a RESULT in place of a response.
     pub(crate) fn respond_with(&mut self, header: &Header, response: &Response<'_>) {
         match response.opcode() {
             Some(Opcode::Error) => self.put_answer(header, Flags(0), ERROR, response.body()),
@@ -160,13 +161,14 @@ impl EditState {
         self.answers.extend_from_slice(body);
     }
 
-    /// What the client is told goes on.
+    /// Takes the frames for the client, which go on now.
     pub(crate) fn take_answers(&mut self) -> Vec<u8> {
         self.going.append(&mut self.held);
         std::mem::take(&mut self.answers)
     }
 
-    /// It has been told so much that it is better not asked for more before it was read.
+    /// Whether so many frames wait for the client that nothing more should be read from it before it
+    /// has taken them.
     pub(crate) fn is_full(&self) -> bool {
         self.answers.len() > MAX_ANSWERS_BYTES
     }

@@ -17,33 +17,39 @@ use crate::room::{Room, Taken};
 use cql::StreamId;
 use cql::wire::{HEADER_BYTES, Header};
 
-/// As many of a flow wait at most: drivers have no more requests out on a connection unless they are told to.
+/// The most frames of a flow that are suspended at a time. Drivers have no more requests out on a
+/// connection unless they are told to.
 pub const MAX_SUSPENDED: usize = 1_024;
 
 /// Bodies of a flow that wait have so many bytes at most: one of the largest that are shown, so that a flow
 /// does not take all the [`Room`] from others.
 pub const MAX_SUSPENDED_BYTES: usize = cql::wire::compress::MAX_SEEN_BYTES;
 
-/// What becomes of a request or a response that waits.
+/// A decision on a suspended request or response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Resolution {
-    /// It goes on as it was.
+    /// The frame goes on as it was.
     Pass,
-    /// It goes on with this body, which is not compressed and begins as the flags of its header say.
+    /// The frame goes on with this body, which is not compressed and begins as the flags of its header
+    /// say.
     Instead(Vec<u8>),
     /// The client gets a RESULT with this body, and a request does not go on.
     Answer(Vec<u8>),
     /// The client gets this error, and a request does not go on.
     Refuse(Refused),
-    /// Of a request: its step is asked what becomes of it ([`Transform::due`](super::Transform::due)).
+    /// The step of the request is asked for its decision ([`Transform::due`](super::Transform::due)).
+    /// Only for requests.
     Due,
-    /// Of a request that was [handed over](super::Request::hand_over): the client gets this response.
+    /// The client gets this response. Only for a request that was [handed
+    /// over](super::Request::hand_over).
     Relayed(Relayed),
-    /// Of the same: whoever had it is gone, and what became of it cannot be known. The flow has to end, as it would if
-    /// it had lost its own connection ([`Editor::is_lost`](super::Editor::is_lost)).
+    /// The carrier of a request that was handed over is gone, and nobody can know what became of it.
+    /// The flow has to end, as it would if it had lost its own connection
+    /// ([`Editor::is_lost`](super::Editor::is_lost)).
     Lost,
-    /// Of an EXECUTE that [can be merged](super::Request::mergeable): it goes on as an UNLOGGED BATCH of itself and
-    /// those behind these numbers, of the same step, and all get the one answer ([`Ticket::leads`]).
+    /// The request goes on as an UNLOGGED BATCH of itself and those with these numbers, of the same
+    /// step, and all get the one answer ([`Ticket::leads`]). Only for an EXECUTE that [can be
+    /// merged](super::Request::mergeable).
     Leads(Vec<u64>),
 }
 
@@ -82,21 +88,21 @@ impl PartialEq for Relayed {
 
 impl Eq for Relayed {}
 
-/// Who takes requests over ([`Request::hand_over`](super::Request::hand_over)).
+/// A carrier takes requests over ([`Request::hand_over`](super::Request::hand_over)).
 pub trait Carrier: fmt::Debug + Send + Sync {
     /// Takes this one, a whole frame as the database is to get it. `number`: what the step has given with it. Whoever
     /// cannot, resolves the ticket with [`Resolution::Pass`]. Does not wait.
     fn carry(&self, ticket: Ticket, frame: &[u8], number: u64);
 }
 
-/// What becomes of one that waits, told on its own flow's thread.
+/// A decision on a suspended frame, told on its own flow's thread.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Completion {
     pub(crate) number: u64,
     pub(crate) resolution: Resolution,
 }
 
-/// Where it is said what becomes of what a flow has parked.
+/// A flow's sink for decisions on its suspended frames.
 pub trait CompletionSink: fmt::Debug + Send + Sync {
     /// For [`Editor::resolve`](super::Editor::resolve), and once for each number. `None`: nobody will say any
     /// more. Called on any thread; does not wait.
@@ -142,12 +148,12 @@ impl Ticket {
         }
     }
 
-    /// It goes on as it was.
+    /// Has the frame go on as it was.
     pub fn passes(self) -> Completion {
         self.completion(Resolution::Pass)
     }
 
-    /// It goes on with these of the same flow, in their order, as one batch.
+    /// Has the request go on with these of the same flow, in their order, as one batch.
     pub fn leads(self, others: Vec<Self>) -> Completion {
         let mut numbers = Vec::with_capacity(others.len());
         for mut other in others {
@@ -181,7 +187,7 @@ impl Drop for Ticket {
     }
 }
 
-/// What a flow has parked.
+/// A flow's suspended frames.
 #[derive(Debug, Default)]
 pub(crate) struct SuspendedFrames {
     /// None: nothing can be parked.
@@ -189,18 +195,18 @@ pub(crate) struct SuspendedFrames {
     next: u64,
     bytes: usize,
     suspended: HashMap<u64, Suspended>,
-    /// What is to become of some before the request that is being shown goes on.
+    /// Decisions on some of them that are carried out before the request that is being shown goes on.
     pub(crate) said: Vec<Completion>,
 }
 
-/// One that waits.
+/// A suspended frame.
 #[derive(Debug)]
 pub(crate) struct Suspended {
     pub(crate) header: Header,
     pub(crate) kept: Kept,
     /// The step that has parked it.
     pub(crate) place: usize,
-    /// Of a request: who wants to see its response. Of a response: who has not seen it yet.
+    /// The steps that a response is still to be shown to: the request's own response, or this one.
     pub(crate) awaited: Vec<Awaits>,
     pub(crate) to_database: bool,
     /// The database may have it, by another connection: it is not to go on as well.
@@ -211,7 +217,7 @@ pub(crate) struct Suspended {
 /// A frame, with its header.
 #[derive(Debug)]
 pub(crate) enum Kept {
-    /// As it was sent.
+    /// The frame as it was sent.
     Sent(Vec<u8>),
     /// Changed by a step, its body without compression.
     Changed(Vec<u8>),
@@ -246,7 +252,7 @@ pub(crate) struct SlotPermit {
     _taken: Taken,
 }
 
-/// Where one that is shown may be parked.
+/// Slots in which the frame that is shown may be suspended.
 #[derive(Debug)]
 pub(crate) struct SuspendSlots<'e> {
     suspended: &'e mut SuspendedFrames,
@@ -305,7 +311,7 @@ impl<'e> SuspendSlots<'e> {
         !self.suspended.said.is_empty()
     }
 
-    /// What the step at hand has taken.
+    /// Takes the permit that the step at hand has got.
     pub(crate) fn found(&mut self) -> Option<SlotPermit> {
         self.found.take()
     }
@@ -357,7 +363,7 @@ impl SuspendedFrames {
         suspended.is_some_and(|suspended| suspended.is_carried)
     }
 
-    /// Those of a direction, oldest first.
+    /// Numbers of the suspended frames of a direction, oldest first.
     pub(crate) fn numbers(&self, to_database: bool) -> Vec<u64> {
         let those = self
             .suspended

@@ -11,10 +11,10 @@ use cql::{Compression, Fact, Opcode, StreamId};
 pub(crate) const ERROR: u8 = 0x00;
 pub(crate) const RESULT: u8 = 0x08;
 
-/// What both sides have agreed on.
+/// The terms that client and database have agreed on.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Terms {
-    /// Of the client's latest frame; of the accepted STARTUP, once one is.
+    /// The version of the client's latest frame; of the accepted STARTUP, once one is.
     pub(crate) version: u8,
     pub(crate) compression: Compression,
     /// The stream of a STARTUP whose answer is out.
@@ -52,7 +52,7 @@ impl Terms {
         }
     }
 
-    /// The same, made in a buffer that may have been used before.
+    /// Expands a body in a buffer that may have been used before.
     pub(crate) fn plain_in<'b>(
         &self,
         header: &Header,

@@ -10,12 +10,12 @@ use crate::response::Response;
 use crate::suspended::{Completion, Resolution};
 use cql::Opcode;
 
-/// What is done to the requests of a rule's flows, in this order.
+/// The steps that a rule's flows go through, in this order.
 pub type Pipeline = Arc<[Arc<dyn Transform>]>;
 
-/// One step of a pipeline, shared by all flows of its rule.
+/// A step of a pipeline, shared by all flows of its rule.
 pub trait Transform: fmt::Debug + Send + Sync {
-    /// As in the configuration, and as a metric's label.
+    /// The step's name, in the configuration and as a metric's label.
     fn name(&self) -> &'static str;
 
     /// Whether it is to be shown such requests. What nobody is shown goes on unread.
@@ -42,7 +42,7 @@ pub trait Transform: fmt::Debug + Send + Sync {
         Vec::new()
     }
 
-    /// What becomes of a request or a response that it has parked when nobody will say so any more: the ticket was
+    /// The decision on a suspended request or response when nobody will decide any more: its ticket was
     /// dropped, or the flow ends.
     fn given_up(&self) -> Resolution {
         Resolution::Pass

@@ -2,13 +2,13 @@
 
 use crate::caller::Caller;
 
-/// Which keyspace a flow is in. While the answer to a USE is out, and after several were out at once,
-/// nobody can tell.
+/// The USEs of a flow, and its keyspace. While the answer to a USE is out, and after several were out at
+/// once, nobody can tell the keyspace.
 #[derive(Debug, Default)]
 pub(crate) struct Uses {
     out: usize,
     ambiguous: bool,
-    /// It was, once.
+    /// The keyspace was ambiguous once.
     was_ambiguous: bool,
     before: Option<String>,
     /// The last one has gone out under this pipeline.
@@ -26,7 +26,7 @@ impl Uses {
         }
     }
 
-    /// What has gone out may have been one.
+    /// Notes that a USE may have gone out unseen.
     pub(crate) fn lose(&mut self) {
         self.was_ambiguous = true;
     }

@@ -22,12 +22,12 @@ use cql::is_system_keyspace;
 use cql::text::Name;
 use cql::text::parse;
 
-/// What came of a text.
+/// The outcome for a text.
 #[derive(Debug, Default)]
 pub(super) struct Named {
-    /// Its response may have names in it.
+    /// The response may have names in it.
     pub(super) answers_names: bool,
-    /// It reads a table of the server's that tells of others.
+    /// The statement reads a table of the server's that tells of others.
     pub(super) lookups: Option<Lookups>,
 }
 
@@ -94,10 +94,10 @@ fn is_of_the_server(sites: &Sites<'_>, spots: &[Spot<'_>], keyspace: Option<&str
         && own.as_deref().or(keyspace).is_some_and(is_system_keyspace)
 }
 
-/// One text is given other names.
+/// A text that is given other names.
 pub(super) struct Naming<'n, 't> {
     pub(super) renames: &'n Renames,
-    /// Of what has none.
+    /// The keyspace of names without one.
     pub(super) keyspace: Option<&'n str>,
     pub(super) spots: &'n [Spot<'t>],
     edits: &'n mut Edits,
@@ -171,7 +171,7 @@ impl<'n, 't> Naming<'n, 't> {
         Ok(())
     }
 
-    /// What else is qualified by a keyspace: functions, and `types` where such may stand.
+    /// Renames other names that a keyspace qualifies: functions, and `types` where such may stand.
     pub(super) fn qualifiers(&mut self, types: bool) -> Result<(), Refused> {
         for (at, spot) in self.spots.iter().enumerate() {
             let is_sign =

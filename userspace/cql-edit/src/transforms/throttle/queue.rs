@@ -1,4 +1,5 @@
-//! Who waits for the tokens of one bucket: clients in turn, however much each of them asks for.
+//! [`Queue`]: the clients that wait for the tokens of one bucket, in turn, however much each of them asks
+//! for.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -14,7 +15,7 @@ const OTHERS: &str = "";
 pub(super) struct Queue {
     /// Until when each has to wait, in ns.
     until: HashMap<Box<str>, u64>,
-    /// The same, by time.
+    /// The times at which clients may go on, in order.
     order: BTreeSet<(u64, Box<str>)>,
 }
 
