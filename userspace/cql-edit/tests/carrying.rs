@@ -1,5 +1,5 @@
-//! What is handed over to another connection: it is answered by that, or goes on by its own, and never both; and how a
-//! flow has begun, for those who begin that connection.
+//! Requests that are handed over to another connection: each is answered by that, or goes on by its own,
+//! and never both. And the opening of a flow, for those who begin such a connection.
 
 use std::sync::{Arc, Mutex};
 

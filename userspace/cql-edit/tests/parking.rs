@@ -1,4 +1,4 @@
-//! What waits for an answer from outside: each stream gets its own, whatever comes when.
+//! Suspended requests and responses: each stream gets its own answer, in whatever order they come.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
@@ -12,7 +12,7 @@ use cql_edit::{
 };
 use proptest::prelude::*;
 
-/// What came, in order.
+/// The decisions that came, in order.
 #[derive(Debug, Default)]
 struct Letters(Mutex<Vec<(u64, Option<Resolution>)>>);
 
@@ -111,7 +111,7 @@ struct Flow {
     parks: Arc<Parks>,
     letters: Arc<Letters>,
     counts: Counts,
-    /// What has reached the database, and the client.
+    /// Bytes that have reached the database, and the client.
     asked: Vec<u8>,
     told: Vec<u8>,
 }
@@ -154,7 +154,7 @@ impl Flow {
         self.told.extend(passed);
     }
 
-    /// As the flow's task does when it runs.
+    /// Does what the flow's task does when it runs.
     fn runs(&mut self) {
         let letters = std::mem::take(&mut *self.letters.0.lock().unwrap());
         for (number, resolution) in letters {
@@ -383,7 +383,7 @@ fn a_flow_that_ends_gives_up_or_abandons() {
     }
 }
 
-/// What the test does next.
+/// An action of the test.
 #[derive(Clone, Debug)]
 enum Act {
     /// The client sends so many bytes of what it has to send; the database.

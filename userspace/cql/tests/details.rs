@@ -1,4 +1,4 @@
-//! What is told of requests and responses to a sink that asks for details.
+//! Details of requests and responses, for a sink that asks for them.
 
 mod flow;
 mod rows;

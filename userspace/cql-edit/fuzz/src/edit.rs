@@ -29,7 +29,7 @@ impl Log for Ignore {
     fn unseen(&mut self, _: StreamId, _: Unseen, _: bool) {}
 }
 
-/// What went on.
+/// The bytes that went on.
 #[derive(Debug, Default, PartialEq)]
 struct Went {
     /// To the client, and to the database.
@@ -37,7 +37,7 @@ struct Went {
     unreadable: Option<Unreadable>,
 }
 
-/// What is said, in order: whether by the client, and the bytes.
+/// The bytes that are sent, in order, and whether by the client.
 type Said = [(bool, Vec<u8>)];
 
 pub fn edit(data: &[u8]) {

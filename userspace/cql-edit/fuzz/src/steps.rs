@@ -10,12 +10,12 @@ use cql_edit::{
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
-/// One of them.
+/// A pipeline, and the properties that hold for it.
 pub struct Steps {
     pub make: fn(&Arc<Later>) -> Pipeline,
     /// Something may not go on as it came.
     pub changes: bool,
-    /// The same goes on each time, however it is cut.
+    /// The same bytes go on each time, however they are cut.
     pub repeats: bool,
 }
 
@@ -102,7 +102,7 @@ impl Transform for Looks {
 #[derive(Debug)]
 struct Waits(Arc<Later>);
 
-/// What is said of what waits.
+/// The decisions on what is suspended.
 #[derive(Debug, Default)]
 pub struct Later {
     tickets: Mutex<Vec<(u64, Ticket)>>,
