@@ -20,13 +20,13 @@ use telemetry::Metrics;
 use tokio::{io::Interest, net::TcpStream};
 
 use super::{
-    Shared,
     chunk::Way,
     close,
+    context::ProxyContext,
     decode::Decoder,
     direction::{Direction, State, Stop},
     drain::Drain,
-    intake::Entered,
+    entered::Entered,
     legs::{Legs, Refused},
     marked,
     reader::{Begins, Both, Reader},
@@ -298,7 +298,7 @@ impl Relay {
         &mut self,
         position: Position,
         places: &Places,
-        shared: Option<Arc<Shared>>,
+        shared: Option<Arc<ProxyContext>>,
     ) {
         self.reader.begins_at(places, shared);
         let (to_far, to_near) = self.both();

@@ -27,7 +27,8 @@ use tokio::{
 };
 
 use super::{
-    Shared,
+    close::failed,
+    context::ProxyContext,
     drain::Drain,
     relay::{FlowEnd, Relay},
     wait::{End, ride},
@@ -48,7 +49,7 @@ const HANDOVER_ROUNDS: usize = 4;
 /// The source of the splice for a flow.
 pub(super) enum Way {
     /// The splice that all flows share, once it has been tried out.
-    Shared(Arc<Shared>),
+    Shared(Arc<ProxyContext>),
     /// A splice that is being tried out.
     Trial(Splices),
     /// No splice: the flow stays with the agent for good.
@@ -80,7 +81,7 @@ impl Way {
 /// The counters that count a flow's rides.
 pub(super) enum Counters {
     /// The counters of the agent.
-    Shared(Arc<Shared>),
+    Shared(Arc<ProxyContext>),
     /// The counters of a canary, or of a keeper.
     Own(Box<Metrics>),
 }
@@ -157,7 +158,7 @@ impl Ride {
         relay: &mut Relay,
         resumed: Resumed,
         kept: Option<Kept>,
-        shared: Option<Arc<Shared>>,
+        shared: Option<Arc<ProxyContext>>,
         far: &TcpStream,
     ) -> Result<(), CloseReason> {
         let splice = Arc::new(resumed.splice);
@@ -462,9 +463,4 @@ fn take_back(enrolled: &Enrolled, relay: &mut Relay, far: &TcpStream) -> Result<
     withdrawn.map_err(|e| failed(&e))?;
     relay.drain_first(Drain::new(position.to_near));
     Ok(())
-}
-
-pub(super) fn failed(error: &dyn std::fmt::Display) -> CloseReason {
-    tracing::error!(%error, "a spliced flow has to be closed");
-    CloseReason::SpliceFailed
 }
