@@ -12,7 +12,7 @@ use dataplane::{Drained, Engine, Near, Splice};
 use flow::CloseReason;
 use tokio::time::{self, Instant, Sleep};
 
-use super::splice::failed;
+use super::close::failed;
 
 /// The first pause between looks whether the kernel has delivered what it redirected. Delivery
 /// takes microseconds, unless the application does not read. An application that has stopped is

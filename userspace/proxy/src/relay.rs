@@ -13,20 +13,20 @@ use std::{
 };
 
 use cql::NoPlace;
-use dataplane::{AgentMoved, FlowPosition, Near, Splice};
+use dataplane::{Near, FlowPosition, AgentMoved, Splice};
 use flow::{CloseReason, Flow, Path};
 use policy::RuleName;
 use telemetry::Metrics;
 use tokio::{io::Interest, net::TcpStream};
 
 use super::{
-    Shared,
     chunk::Way,
     close,
+    context::ProxyContext,
     decode::Decoder,
     direction::{Direction, State, Stop},
     drain::Drain,
-    intake::Entered,
+    entered::Entered,
     legs::{Legs, Refused},
     marked,
     reader::{Begins, Both, Reader},
@@ -298,7 +298,7 @@ impl Relay {
         &mut self,
         position: AgentMoved,
         places: &FlowPosition,
-        shared: Option<Arc<Shared>>,
+        shared: Option<Arc<ProxyContext>>,
     ) {
         self.reader.begins_at(places, shared);
         let (to_far, to_near) = self.both();

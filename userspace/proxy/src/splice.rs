@@ -29,7 +29,8 @@ use tokio::{
 };
 
 use super::{
-    Shared,
+    close::failed,
+    context::ProxyContext,
     drain::Drain,
     relay::{FlowEnd, Relay},
     wait::{End, ride},
@@ -50,7 +51,7 @@ const HANDOVER_ROUNDS: usize = 4;
 /// The source of the splice for a flow.
 pub(super) enum Way {
     /// The splice that all flows share, once it has been tried out.
-    Shared(Arc<Shared>),
+    Shared(Arc<ProxyContext>),
     /// A splice that is being tried out.
     Trial(Splicer),
     /// No splice: the flow stays with the agent for good.
@@ -82,7 +83,7 @@ impl Way {
 /// The counters that count a flow's rides.
 pub(super) enum Counters {
     /// The counters of the agent.
-    Shared(Arc<Shared>),
+    Shared(Arc<ProxyContext>),
     /// The counters of a canary, or of a keeper.
     Own(Box<Metrics>),
 }
@@ -159,7 +160,7 @@ impl Ride {
         relay: &mut Relay,
         resumed: Resumed,
         kept: Option<Kept>,
-        shared: Option<Arc<Shared>>,
+        shared: Option<Arc<ProxyContext>>,
         far: &TcpStream,
     ) -> Result<(), CloseReason> {
         let splice = Arc::new(resumed.splice);
@@ -466,9 +467,4 @@ fn take_back(enrolled: &Enrolled, relay: &mut Relay, far: &TcpStream) -> Result<
     withdrawn.map_err(|e| failed(&e))?;
     relay.drain_first(Drain::new(position.to_near));
     Ok(())
-}
-
-pub(super) fn failed(error: &dyn std::fmt::Display) -> CloseReason {
-    tracing::error!(%error, "a spliced flow has to be closed");
-    CloseReason::SpliceFailed
 }

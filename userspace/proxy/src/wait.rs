@@ -16,7 +16,7 @@ use tokio::{
     time::{self, Instant},
 };
 
-use super::{marked, splice::failed};
+use super::{close::failed, marked};
 
 /// The interval at which bytes that the kernel carries are added to `flows` and the metrics.
 const COUNT_EVERY: Duration = Duration::from_secs(10);

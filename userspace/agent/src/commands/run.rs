@@ -13,14 +13,14 @@ use std::{
 
 use anyhow::{Context, bail};
 use dataplane::{
-    Attached, Calls, DESCRIPTORS_PER_NAMESPACE, Dataplane, MAX_NAMESPACES, Options, ProbeResult,
-    Splicer, host,
+    Attached, Calls, DESCRIPTORS_PER_NAMESPACE, Dataplane, MAX_NAMESPACES, Options, Splicer, ProbeResult,
+    host,
 };
 use flow::{CloseReason, Flows};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use prometheus::Registry;
 use proxy::{
-    self, Admission, Entrances, STRAGGLERS, Shared,
+    self, Admission, Entrances, ProxyContext, STRAGGLERS,
     keeper::{self, Keeper},
     paths::{self, PathsAvailable, Splicing},
 };
@@ -111,7 +111,8 @@ async fn serve(file: &Path, mut config: Config) -> anyhow::Result<()> {
     let backend_metrics = BackendMetrics::register(&registry)?;
     let edge = SharedEdge::default();
     registry.register(Box::new(EdgeMetrics::new(edge.clone())?))?;
-    let mut edge_control = EdgeControl::new(edge.clone(), &config);
+    let mut edge_control =
+        EdgeControl::new(edge.clone(), config.pins.clone(), config.max_forwarded);
     let metrics = Metrics::register(&registry, &CloseReason::labels())?;
     let pipeline_metrics = PipelineMetrics::register(&registry)?;
     let means = Arc::new(Means::register(&registry, &metrics)?);
@@ -153,7 +154,7 @@ async fn serve(file: &Path, mut config: Config) -> anyhow::Result<()> {
     let (set_health, health) = watch::channel(config.health.clone());
     let (backends, asked_of_backends, tell_choice) = Backends::new();
     let choice = backends.choice();
-    let shared = Arc::new(Shared {
+    let shared = Arc::new(ProxyContext {
         answers,
         remembered,
         splices: OnceLock::new(),
@@ -302,7 +303,7 @@ async fn serve(file: &Path, mut config: Config) -> anyhow::Result<()> {
 
 /// Tries the splice out, and from then on has flows take it.
 async fn splice(
-    shared: &Shared,
+    shared: &ProxyContext,
     splices: Result<(Splicer, Calls), String>,
     splicing: Splicing,
     available: PathsAvailable,
