@@ -13,8 +13,8 @@ use std::{
 
 use anyhow::{Context, bail};
 use dataplane::{
-    Attached, Calls, DESCRIPTORS_PER_NAMESPACE, Dataplane, MAX_NAMESPACES, Options, Splicer, ProbeResult,
-    host,
+    Attached, Calls, DESCRIPTORS_PER_NAMESPACE, Dataplane, MAX_NAMESPACES, Options, ProbeResult,
+    Splicer, host,
 };
 use flow::{CloseReason, Flows};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
