@@ -472,7 +472,7 @@ impl Decoder {
             && followed.wants_requests()
         {
             let mut followed = InDetail { recorder, followed };
-            decoder.is_over(now_ns, &mut followed);
+            decoder.finish(now_ns, &mut followed);
         }
     }
 

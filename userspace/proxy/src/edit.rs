@@ -108,7 +108,7 @@ impl Editing {
     pub(super) fn chunk(&mut self, way: Way, now_ns: u64, bytes: &[u8]) -> Passes {
         let edited = match way {
             Way::ToDatabase => {
-                self.editor.is_at(unix_us());
+                self.editor.set_time(unix_us());
                 self.editor.requests(now_ns, bytes, &mut self.counting)
             }
             Way::ToClient => self.editor.responses(bytes, &mut self.counting),
@@ -131,7 +131,7 @@ impl Editing {
         let letters = self.inbox.take();
         let heard = !letters.is_empty();
         if heard {
-            self.editor.is_at(unix_us());
+            self.editor.set_time(unix_us());
         }
         for (number, resolution) in letters {
             let counting = &mut self.counting;
@@ -325,7 +325,7 @@ mod tests {
 
         fn request(&self, request: &mut Request<'_>, _: &Caller, _: u64) -> Outcome {
             let kept = Kept {
-                ticket: request.park().unwrap(),
+                ticket: request.suspend().unwrap(),
                 awaited: self.0.clone(),
             };
             kept.look();

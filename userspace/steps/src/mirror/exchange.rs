@@ -78,7 +78,7 @@ impl Exchange {
         let failed = match &state.theirs {
             Some(theirs) => failure(theirs),
             None if !waits => None,
-            None => match response.park() {
+            None => match response.suspend() {
                 Some(ticket) => {
                     state.ticket = Some(ticket);
                     None
