@@ -94,7 +94,7 @@ prop_compose! {
     }
 }
 
-/// Returns the session of which all facts but `open` are known.
+/// The session when all but `open` of its facts are known.
 fn partly(whole: &Session, open: u8) -> Session {
     fn part<T: Clone>(fact: &Fact<T>, open: bool) -> Fact<T> {
         if open { Fact::Open } else { fact.clone() }
