@@ -50,7 +50,7 @@ pub async fn serve(
                 let outposts = outposts.clone();
                 let tended = tokio::task::spawn_blocking(move || outposts.tend()).await;
                 if let Err(error) = tended {
-                    tracing::error!(%error, "cannot look after other namespaces");
+                    tracing::error!(%error, "cannot maintain other network namespaces");
                 }
             }
         }

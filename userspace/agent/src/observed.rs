@@ -47,7 +47,7 @@ fn read(
 ) -> Option<BTreeMap<RuleName, Traffic>> {
     let mut dataplane = dataplane.lock().unwrap_or_else(PoisonError::into_inner);
     let read = dataplane.as_mut()?.observations(each);
-    read.inspect_err(|e| tracing::error!("cannot read what was observed: {e}"))
+    read.inspect_err(|e| tracing::error!("cannot read observed flows: {e}"))
         .ok()
 }
 

@@ -15,7 +15,7 @@ type Shared = Arc<Mutex<Option<Dataplane>>>;
 pub fn sweep(dataplane: &Shared) {
     let swept = remembered(dataplane).map(|remembered| remembered.sweep());
     if let Some(Err(error)) = swept {
-        tracing::error!(%error, "cannot look at what is remembered");
+        tracing::error!(%error, "cannot read remembered decisions");
     }
 }
 
@@ -58,7 +58,7 @@ impl Collector for RememberedGauge {
                 self.gauge.collect()
             }
             Err(error) => {
-                tracing::error!(%error, "cannot count what is remembered");
+                tracing::error!(%error, "cannot count remembered decisions");
                 Vec::new()
             }
         }
