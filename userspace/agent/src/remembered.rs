@@ -38,8 +38,7 @@ impl RememberedGauge {
     pub fn new(dataplane: Shared) -> prometheus::Result<Self> {
         let gauge = IntGauge::new(
             "underpass_remembered",
-            "Processes and endpoints whose connections are left alone because the agent has seen \
-             one of them; those that have ended are in it for some seconds.",
+            "Pairs of process and endpoint whose connections are left alone by a remembered decision. Processes that have ended count for some seconds more.",
         )?;
         Ok(Self { dataplane, gauge })
     }
