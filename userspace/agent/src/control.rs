@@ -13,7 +13,7 @@ use std::{
 
 use dataplane::{AttachError, Dataplane, Door, host};
 use policy::{Policy, RuleName};
-use proxy::Shared;
+use proxy::ProxyContext;
 use steps::pipelines::Pipelines;
 use telemetry::{Metrics, NOT_RELOADED, RELOADED};
 use tls::TlsRules;
@@ -61,7 +61,7 @@ pub struct Control {
     numbers: Vec<Option<u64>>,
     edge: EdgeControl,
     dataplane: Arc<Mutex<Option<Dataplane>>>,
-    shared: Arc<Shared>,
+    shared: Arc<ProxyContext>,
     metrics: Metrics,
     told: Told,
 }
@@ -97,7 +97,7 @@ impl Control {
         config: Config,
         dataplane: Arc<Mutex<Option<Dataplane>>>,
         edge: EdgeControl,
-        shared: Arc<Shared>,
+        shared: Arc<ProxyContext>,
         told: Told,
         heard: Heard,
     ) -> Self {

@@ -10,13 +10,12 @@ use std::{
 };
 
 use cql::{FlowDecoder, NoPlace, Place, Sink, Undecodable, Unread, Verdict};
-use flow::{Flow, Path};
+use flow::{CloseReason, Flow, Path};
 use policy::Action;
 
 use super::{
-    Shared,
     chunk::{Chunk, Turn, Way},
-    close::DENIED,
+    context::ProxyContext,
     edit::{self, Editing, Passes},
     reader::Both,
     recorder::{InDetail, InFrames, Nobody, Recorder},
@@ -60,7 +59,11 @@ enum Reading {
 }
 
 impl Decoder {
-    pub(super) fn new(shared: &Arc<Shared>, flow: &Arc<Flow>, question: Option<Question>) -> Self {
+    pub(super) fn new(
+        shared: &Arc<ProxyContext>,
+        flow: &Arc<Flow>,
+        question: Option<Question>,
+    ) -> Self {
         let is_decided = question.is_none();
         let gate = |question| Box::new(Gate::new(question, shared, flow));
         let mut decoder = Self {
@@ -77,7 +80,7 @@ impl Decoder {
     }
 
     /// Makes a decoder that does not read yet.
-    pub(super) fn idle(shared: &Arc<Shared>, flow: &Arc<Flow>) -> Self {
+    pub(super) fn idle(shared: &Arc<ProxyContext>, flow: &Arc<Flow>) -> Self {
         Self {
             reading: Reading::Walks(Err(NoPlace::Handshake)),
             stops: false,
@@ -220,12 +223,12 @@ impl Decoder {
     }
 
     /// Returns, once, the last bytes for the client of a denied flow, and the reason why it ends.
-    pub(super) fn last_words(&mut self) -> Option<(Vec<u8>, &'static str)> {
+    pub(super) fn last_words(&mut self) -> Option<(Vec<u8>, CloseReason)> {
         let editing = self.editing.as_mut();
         if let Some(words) = editing.and_then(|editing| editing.last_words()) {
             return Some(words);
         }
-        Some((self.gate.as_mut()?.last_words()?, DENIED))
+        Some((self.gate.as_mut()?.last_words()?, CloseReason::Denied))
     }
 
     /// Returns the last bytes for the client when the flow has to end because a request of its was
@@ -425,7 +428,7 @@ impl Decoder {
             }
             Verdict::Close { keep, reason } => Chunk::Close {
                 keep,
-                reason: reason.as_str(),
+                reason: CloseReason::Decoder(reason),
             },
         }
     }
@@ -473,7 +476,7 @@ impl Decoder {
             && followed.wants_requests()
         {
             let mut followed = InDetail { recorder, followed };
-            decoder.is_over(now_ns, &mut followed);
+            decoder.finish(now_ns, &mut followed);
         }
     }
 

@@ -20,12 +20,12 @@ use std::sync::Arc;
 
 use cql::{NoPlace, Place, Unread};
 use dataplane::{Places, Redirected, Splice};
-use flow::Flow;
+use flow::{CloseReason, Flow};
 use policy::{Action, RuleName};
 
 use super::{
-    Shared,
     chunk::{Chunk, Turn, Way},
+    context::ProxyContext,
     decode::Decoder,
     place,
     session::Question,
@@ -44,7 +44,7 @@ pub(super) struct Reader {
     /// decoder.
     unread: Result<Unread, NoPlace>,
     /// The shared state for a decoder that begins later. None: no decoder will.
-    shared: Option<Arc<Shared>>,
+    shared: Option<Arc<ProxyContext>>,
     kernel: Option<Arc<Splice>>,
     /// Whether the kernel may have gone on from the position in `unread`, for each direction.
     handed_over: Both<bool>,
@@ -52,7 +52,7 @@ pub(super) struct Reader {
 
 /// The parts of a flow's first decoder.
 pub(super) struct Begins {
-    pub shared: Arc<Shared>,
+    pub shared: Arc<ProxyContext>,
     pub flow: Arc<Flow>,
     /// The question that the flow's session has to decide.
     pub question: Option<Box<Question>>,
@@ -78,7 +78,7 @@ impl Reader {
 
     /// Takes over the frame positions that another process has told the kernel, when it carried the
     /// flow to here. `shared`: set for a flow that may be decoded later.
-    pub(super) fn begins_at(&mut self, places: &Places, shared: Option<Arc<Shared>>) {
+    pub(super) fn begins_at(&mut self, places: &Places, shared: Option<Arc<ProxyContext>>) {
         self.shared = shared;
         self.unread = place::unread(places);
         self.handed_over = Both {
@@ -148,7 +148,7 @@ impl Reader {
         }
     }
 
-    pub(super) fn last_words(&mut self) -> Option<(Vec<u8>, &'static str)> {
+    pub(super) fn last_words(&mut self) -> Option<(Vec<u8>, CloseReason)> {
         self.decoder.as_mut()?.last_words()
     }
 

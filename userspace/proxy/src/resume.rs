@@ -8,20 +8,13 @@ use telemetry::Metrics;
 use tokio::net::TcpStream;
 
 use super::{
-    Shared, close,
-    intake::Entered,
-    relay::{self, Relay},
-    session,
-    splice::{Counters, GIVEN, Ride, Way},
-    workers::{Pair, Workers},
+    close,
+    context::ProxyContext,
+    entered::{Adoption, Entered},
+    relay::{self, FlowEnd, Relay},
+    splice::{Counters, Ride, Way},
 };
-use crate::keeper::{Adopted, Kept};
-
-/// An adopted flow's state in the kernel and its hold on the keeper.
-pub(super) struct Adoption {
-    pub resumed: Resumed,
-    pub kept: Kept,
-}
+use crate::keeper::Kept;
 
 /// The outcome of carrying a flow on.
 pub enum CarriedOn {
@@ -47,16 +40,15 @@ pub(crate) async fn carry_on(
 ) -> io::Result<CarriedOn> {
     let (near, far) = flow.near().sides(stream(accepted)?, stream(dialled)?);
     let how = (resumed, None, None);
-    let (reason, far) = to_the_end(&flow, &metrics, how, &near, far).await;
-    match far {
-        Some(far) if reason == GIVEN => {
+    match to_the_end(&flow, &metrics, how, &near, far).await {
+        FlowEnd::GivenAway { far } => {
             let (client, database) = flow.near().sides(near, far);
             Ok(CarriedOn::Given {
                 accepted: client.into_std()?.into(),
                 dialled: database.into_std()?.into(),
             })
         }
-        far => {
+        FlowEnd::Closed { reason, far } => {
             flow.mailbox.close();
             close::flow(&flow, &metrics, reason);
             close::sides(flow.near(), reason, near, far).await;
@@ -76,7 +68,9 @@ pub(super) async fn carry(
     let metrics = &shared.metrics;
     let how = (resumed, Some(kept), Some(shared.clone()));
     let (near, far) = flow.near().sides(client, database);
-    let (reason, far) = to_the_end(flow, metrics, how, &near, far).await;
+    let FlowEnd::Closed { reason, far } = to_the_end(flow, metrics, how, &near, far).await else {
+        return; // Only the keeper gives flows away.
+    };
     close::flow(flow, metrics, reason);
     close::sides(flow.near(), reason, near, far).await;
 }
@@ -84,10 +78,10 @@ pub(super) async fn carry(
 async fn to_the_end(
     flow: &Arc<Flow>,
     metrics: &Metrics,
-    (resumed, kept, shared): (Resumed, Option<Kept>, Option<Arc<Shared>>),
+    (resumed, kept, shared): (Resumed, Option<Kept>, Option<Arc<ProxyContext>>),
     near: &TcpStream,
     far: TcpStream,
-) -> (&'static str, Option<TcpStream>) {
+) -> FlowEnd {
     let mut relay = Relay::new(None, flow, metrics);
     let counters = match &shared {
         Some(shared) => Counters::Shared(shared.clone()),
@@ -95,7 +89,7 @@ async fn to_the_end(
     };
     let mut ride = Ride::new(Way::Closed, None, flow, counters);
     if let Err(reason) = ride.resume(&mut relay, resumed, kept, shared, &far) {
-        return (reason, Some(far));
+        return FlowEnd::closed(reason, far);
     }
     let ended = relay::to_the_end(&mut relay, &mut ride, near, far).await;
     ride.count(&relay);
@@ -103,62 +97,9 @@ async fn to_the_end(
     ended
 }
 
-fn stream(socket: OwnedFd) -> io::Result<TcpStream> {
+pub(super) fn stream(socket: OwnedFd) -> io::Result<TcpStream> {
     let socket = std::net::TcpStream::from(socket);
     // The socket is non-blocking already, unless another process has it, too.
     socket.set_nonblocking(true)?;
     TcpStream::from_std(socket)
-}
-
-/// Takes a flow over from the keeper. If that fails the flow is given back, and the keeper goes on
-/// with it.
-pub(super) async fn adopt(shared: &Arc<Shared>, adopted: Adopted, workers: &Workers) {
-    let Adopted {
-        papers,
-        splices,
-        accepted,
-        dialled,
-        kept,
-    } = adopted;
-    let Some(place) = shared.admission.enter() else {
-        return kept.give_back();
-    };
-    let (client, database) = match (stream(accepted), stream(dialled)) {
-        (Ok(client), Ok(database)) => (client, database),
-        (Err(error), _) | (_, Err(error)) => {
-            tracing::error!(%error, "a kept flow cannot be adopted");
-            return kept.give_back();
-        }
-    };
-    let resumed = match splices.resume(papers.id(), papers.near()) {
-        Ok(resumed) => resumed,
-        Err(error) => {
-            tracing::warn!(%error, "a kept flow cannot be adopted");
-            return kept.give_back();
-        }
-    };
-    shared.metrics.adopted.inc();
-    let flow = shared.flows.adopt(|number| papers.flow(number, &resumed));
-    tracing::info!(flow = ?flow.id, client = %flow.client, orig_dst = %flow.orig_dst, "adopted");
-    // The flow was dialled to a virtual address.
-    if let Ok(peer) = database.peer_addr()
-        && peer != flow.orig_dst.socket_addr()
-    {
-        flow.goes_to(peer);
-    }
-    let denied = session::denied_before(&flow, &shared.policy.borrow());
-    let adoption = Adoption { resumed, kept };
-    let entered = Entered::adopted(shared, flow, papers.client_cookie(), place, adoption);
-    if let Some(mark) = denied {
-        tracing::info!(flow = ?entered.flow.id, %mark, "denied before it was adopted");
-        close::reset(&client);
-        return close::reset(&database);
-    }
-    workers
-        .carry(Pair {
-            client,
-            database,
-            entered,
-        })
-        .await;
 }

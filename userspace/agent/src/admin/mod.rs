@@ -18,7 +18,7 @@ use axum::{
 use dataplane::{Dataplane, Outposts};
 use flow::FlowView;
 use prometheus::{Registry, TextEncoder};
-use proxy::Shared;
+use proxy::ProxyContext;
 use serde::Serialize;
 use tokio::{net::TcpListener, task::JoinError};
 
@@ -35,7 +35,7 @@ pub struct Admin {
     /// Every metric.
     pub registry: Registry,
     /// Flows and statements.
-    pub shared: Arc<Shared>,
+    pub shared: Arc<ProxyContext>,
     /// Backends.
     pub backends: Backends,
     /// The flows that are left alone.

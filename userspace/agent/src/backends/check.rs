@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use dataplane::backends::Probe;
 use tokio::time;
 
-use super::HealthCheck;
+use super::health_check::HealthCheck;
 
 /// Checks once.
 ///

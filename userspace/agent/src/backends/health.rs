@@ -5,7 +5,7 @@ use std::time::Duration;
 use dataplane::backends::{FULL_WEIGHT, Weight};
 use tokio::time::Instant;
 
-use super::HealthCheck;
+use super::health_check::HealthCheck;
 
 /// An operator's order on a backend, which overrules the checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -15,7 +15,7 @@ use prometheus::{
 use serde::Serialize;
 use tokio::time::Instant;
 
-use super::{HealthCheck, Order, owner::Member};
+use super::{health::Order, health_check::HealthCheck, member::Member};
 use crate::observed::SharedDataplane;
 
 /// A backend as `/backends` and `underpass backends --json` give it.

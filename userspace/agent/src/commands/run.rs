@@ -16,11 +16,11 @@ use dataplane::{
     Attached, Calls, DESCRIPTORS_PER_NAMESPACE, Dataplane, MAX_NAMESPACES, Options, Splices, Tried,
     host,
 };
-use flow::Flows;
+use flow::{CloseReason, Flows};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use prometheus::Registry;
 use proxy::{
-    self, Admission, Entrances, STRAGGLERS, Shared,
+    self, Admission, Entrances, ProxyContext, STRAGGLERS,
     keeper::{self, Keeper},
     paths::{self, PathsAvailable, Splicing},
 };
@@ -113,8 +113,9 @@ async fn serve(file: &Path, mut config: Config) -> anyhow::Result<()> {
     let backend_metrics = BackendMetrics::register(&registry)?;
     let edge = SharedEdge::default();
     registry.register(Box::new(EdgeMetrics::new(edge.clone())?))?;
-    let mut edge_control = EdgeControl::new(edge.clone(), &config);
-    let metrics = Metrics::register(&registry, proxy::CLOSE_REASONS)?;
+    let mut edge_control =
+        EdgeControl::new(edge.clone(), config.pins.clone(), config.max_forwarded);
+    let metrics = Metrics::register(&registry, &CloseReason::labels())?;
     let pipeline_metrics = PipelineMetrics::register(&registry)?;
     let means = Arc::new(Means::register(&registry, &metrics)?);
     config.pipelines.open(&means)?;
@@ -155,7 +156,7 @@ async fn serve(file: &Path, mut config: Config) -> anyhow::Result<()> {
     let (set_health, health) = watch::channel(config.health.clone());
     let (backends, asked_of_backends, tell_choice) = Backends::new();
     let choice = backends.choice();
-    let shared = Arc::new(Shared {
+    let shared = Arc::new(ProxyContext {
         answers,
         remembered,
         splices: OnceLock::new(),
@@ -309,7 +310,7 @@ async fn serve(file: &Path, mut config: Config) -> anyhow::Result<()> {
 
 /// Tries the splice out, and from then on has flows take it.
 async fn splice(
-    shared: &Shared,
+    shared: &ProxyContext,
     splices: Result<(Splices, Calls), String>,
     splicing: Splicing,
     available: PathsAvailable,

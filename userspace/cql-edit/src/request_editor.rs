@@ -1,16 +1,20 @@
-//! What becomes of requests.
+//! [`RequestEditor`]: requests on their way through the pipeline.
 
-use crate::cutter::{Fate, Frames, KEPT_BUFFER_BYTES, Plan};
-use crate::editor::Unreadable;
+use crate::awaited::leads;
+use crate::awaited::{Awaiter, Awaits};
+use crate::cutter::{FrameAction, Frames, KEPT_BUFFER_BYTES, Plan};
+use crate::edited::Unreadable;
 use crate::lane::{Lane, Reads, in_segments, may_begin};
+use crate::log::Waited;
+use crate::log::{Log, Unseen};
 use crate::login::MAX_TOKEN_BYTES;
-use crate::merging::leads;
+use crate::outcome::{Error, Outcome, Refused};
 use crate::output::Output;
-use crate::parking::{Kept, Letter, Lot, Parked, Resolution, Waited};
 use crate::request::{Request, Statement};
 use crate::room::Taken;
-use crate::talk::{Awaits, KEYSPACE, MAY_USE, Talk, Terms};
-use crate::transform::{Error, Log, Outcome, Refused, Unseen};
+use crate::state::EditState;
+use crate::suspended::{Completion, Kept, Resolution, SuspendSlots, Suspended};
+use crate::terms::Terms;
 use cql::Opcode;
 use cql::StatementKind;
 use cql::text::parse;
@@ -21,8 +25,8 @@ use cql::wire::{HEADER_BYTES, Header};
 const MAX_STARTUP_BYTES: u32 = 1 << 20;
 
 /// Requests.
-pub(crate) struct Asking<'e> {
-    pub(crate) talk: &'e mut Talk,
+pub(crate) struct RequestEditor<'e> {
+    pub(crate) state: &'e mut EditState,
     /// The direction's first frame was seen to begin.
     pub(crate) begun: &'e mut bool,
     pub(crate) pause_ns: &'e mut u64,
@@ -30,55 +34,55 @@ pub(crate) struct Asking<'e> {
     pub(crate) log: &'e mut dyn Log,
 }
 
-impl Reads for Asking<'_> {
+impl Reads for RequestEditor<'_> {
     fn terms(&self) -> &Terms {
-        &self.talk.terms
+        &self.state.terms
     }
 
     fn between(&mut self, lane: &Lane, out: &mut Output<'_>) {
-        if !self.talk.late.is_empty() && lane.cutter.is_between() {
-            let frames = std::mem::take(&mut self.talk.late);
+        if !self.state.late.is_empty() && lane.cutter.is_between() {
+            let frames = std::mem::take(&mut self.state.late);
             out.put(&in_segments(lane, &frames));
         }
     }
 }
 
-impl Frames<Unreadable> for Asking<'_> {
+impl Frames<Unreadable> for RequestEditor<'_> {
     fn begins(&mut self, first: u8) -> Result<(), Unreadable> {
-        match may_begin(first, 0, *self.begun, &self.talk.terms) {
+        match may_begin(first, 0, *self.begun, &self.state.terms) {
             // Its client is answered on its stream.
-            Err(Unreadable::Version) if self.talk.is_strict() => Ok(()),
+            Err(Unreadable::Version) if self.state.is_strict() => Ok(()),
             known => known,
         }
     }
 
     fn plan(&mut self, first: u8, header: &Header) -> Result<Plan, Unreadable> {
-        if let Err(why) = may_begin(first, 0, *self.begun, &self.talk.terms) {
-            if why == Unreadable::Version && self.talk.is_strict() {
+        if let Err(why) = may_begin(first, 0, *self.begun, &self.state.terms) {
+            if why == Unreadable::Version && self.state.is_strict() {
                 self.answer_version(header);
             }
             return Err(why);
         }
         *self.begun = true;
-        if !self.talk.terms.accepted {
-            self.talk.terms.version = header.version;
+        if !self.state.terms.accepted {
+            self.state.terms.version = header.version;
         }
-        if self.talk.is_for_lookups(header.stream) {
+        if self.state.is_for_lookups(header.stream) {
             let message = format!("stream {}: expected one from 0 up", header.stream.0);
             self.log.refused(header.stream, "lookup", "stream");
-            self.talk.answer(header, &Error::Protocol(message));
+            self.state.answer(header, &Error::Protocol(message));
             return Ok(Plan::Drop);
         }
         let Some(opcode) = header.opcode else {
             return Ok(Plan::Pass);
         };
-        if self.talk.terms.startup.is_some() {
-            self.talk.early = true;
-            if self.talk.is_strict() {
+        if self.state.terms.startup.is_some() {
+            self.state.early = true;
+            if self.state.is_strict() {
                 return Err(Unreadable::Early);
             }
         }
-        if opcode == Opcode::Startup && self.talk.terms.may_start() {
+        if opcode == Opcode::Startup && self.state.terms.may_start() {
             return match header.length <= MAX_STARTUP_BYTES {
                 true => Ok(Plan::See),
                 false => Err(Unreadable::NotCql),
@@ -86,8 +90,8 @@ impl Frames<Unreadable> for Asking<'_> {
         }
         if opcode == Opcode::AuthResponse {
             if header.length > MAX_TOKEN_BYTES {
-                let compression = self.talk.terms.compression;
-                self.talk.handshake.tells(header, None, compression);
+                let compression = self.state.terms.compression;
+                self.state.handshake.tells(header, None, compression);
             }
             return Ok(match header.length <= MAX_TOKEN_BYTES {
                 true => Plan::See,
@@ -95,82 +99,82 @@ impl Frames<Unreadable> for Asking<'_> {
             });
         }
         // Without a pipeline, which may come: in which keyspace the flow is.
-        let is_looked_at = self.talk.pipeline.is_empty() && opcode == Opcode::Query;
-        if !is_looked_at && !self.talk.pipeline.iter().any(|step| step.wants(opcode)) {
+        let is_looked_at = self.state.pipeline.is_empty() && opcode == Opcode::Query;
+        if !is_looked_at && !self.state.pipeline.iter().any(|step| step.wants(opcode)) {
             return Ok(Plan::Pass);
         }
         if header.length as usize <= MAX_SEEN_BYTES {
             return Ok(Plan::See);
         }
-        Ok(match self.is_unseen(header, opcode, Unseen::TooLarge) {
+        Ok(match self.refuse_unseen(header, opcode, Unseen::TooLarge) {
             true => Plan::Drop,
             false => Plan::Pass,
         })
     }
 
     fn room(&mut self, bytes: usize) -> Option<Taken> {
-        self.talk.room.take(bytes)
+        self.state.room.take(bytes)
     }
 
     fn crowded(&mut self, header: &Header) -> Plan {
         let opcode = header.opcode.unwrap_or(Opcode::Options);
-        match self.is_unseen(header, opcode, Unseen::NoRoom) {
+        match self.refuse_unseen(header, opcode, Unseen::NoRoom) {
             true => Plan::Drop,
             false => Plan::Pass,
         }
     }
 
     fn lost(&mut self, first: u8) -> Unreadable {
-        let why = may_begin(first, 0, *self.begun, &self.talk.terms).err();
+        let why = may_begin(first, 0, *self.begun, &self.state.terms).err();
         why.unwrap_or(match *self.begun {
             true => Unreadable::Framing,
             false => Unreadable::NotCql,
         })
     }
 
-    fn see(&mut self, header: &Header, frame: &[u8]) -> Fate {
+    fn see(&mut self, header: &Header, frame: &[u8]) -> FrameAction {
         let Some((_, body)) = frame.split_first_chunk::<HEADER_BYTES>() else {
-            return Fate::Keep;
+            return FrameAction::Keep;
         };
         if header.opcode == Some(Opcode::Startup) {
-            self.talk.terms.starts(header, body);
-            if self.talk.remembers {
-                self.talk.handshake.starts(header, body);
+            self.state.terms.starts(header, body);
+            if self.state.remembers {
+                self.state.handshake.starts(header, body);
             }
-            return Fate::Keep;
+            return FrameAction::Keep;
         }
         if header.opcode == Some(Opcode::AuthResponse) {
-            let plain = self.talk.terms.plain(header, body).unwrap_or_default();
-            self.talk.login.goes_out(header.stream, &plain);
-            let compression = self.talk.terms.compression;
-            self.talk.handshake.tells(header, Some(body), compression);
-            return Fate::Keep;
+            let plain = self.state.terms.plain(header, body).unwrap_or_default();
+            self.state.login.goes_out(header.stream, &plain);
+            let compression = self.state.terms.compression;
+            self.state.handshake.tells(header, Some(body), compression);
+            return FrameAction::Keep;
         }
         let fate = self.show(header, frame, body);
-        self.does_said();
-        match (self.talk.late.is_empty(), fate) {
+        self.obey_completions();
+        match (self.state.late.is_empty(), fate) {
             (true, fate) => fate,
             // What has waited is older, and this is not to overtake it.
-            (false, Fate::Keep) => {
-                self.talk.late.extend_from_slice(frame);
-                Fate::Drop
+            (false, FrameAction::Keep) => {
+                self.state.late.extend_from_slice(frame);
+                FrameAction::Drop
             }
-            (false, Fate::Instead(frame)) => {
-                self.talk.late.extend_from_slice(&frame);
-                Fate::Drop
+            (false, FrameAction::Instead(frame)) => {
+                self.state.late.extend_from_slice(&frame);
+                FrameAction::Drop
             }
-            (false, Fate::Drop) => Fate::Drop,
+            (false, FrameAction::Drop) => FrameAction::Drop,
         }
     }
 }
 
-impl Asking<'_> {
+impl RequestEditor<'_> {
     /// Shows a request to the pipeline.
-    fn show(&mut self, header: &Header, frame: &[u8], body: &[u8]) -> Fate {
+    fn show(&mut self, header: &Header, frame: &[u8], body: &[u8]) -> FrameAction {
         let opcode = header.opcode.unwrap_or(Opcode::Options);
-        let mut expanded = std::mem::take(&mut self.talk.expanded);
+        let mut expanded = std::mem::take(&mut self.state.expanded);
         let plain = self
-            .talk
+            .state
             .terms
             .plain_in(header, body, &mut expanded)
             .ok_or(Unseen::Compression);
@@ -178,17 +182,17 @@ impl Asking<'_> {
             plain.and_then(|plain| Request::read(*header, plain.into()).ok_or(Unseen::Malformed));
         let fate = match request {
             Ok(request) => {
-                self.talk.look_up(&request, self.now_ns, self.log);
+                self.state.look_up(&request, self.now_ns, self.log);
                 self.go_through(request, header, frame, 0, Vec::new())
             }
-            Err(why) => match self.is_unseen(header, opcode, why) {
-                true => Fate::Drop,
-                false => Fate::Keep,
+            Err(why) => match self.refuse_unseen(header, opcode, why) {
+                true => FrameAction::Drop,
+                false => FrameAction::Keep,
             },
         };
         expanded.clear();
         expanded.shrink_to(KEPT_BUFFER_BYTES);
-        self.talk.expanded = expanded;
+        self.state.expanded = expanded;
         fate
     }
 
@@ -201,33 +205,34 @@ impl Asking<'_> {
         frame: &[u8],
         from: usize,
         mut awaited: Vec<Awaits>,
-    ) -> Fate {
+    ) -> FrameAction {
         let opcode = request.opcode();
-        let talk = &mut *self.talk;
-        let pipeline = talk.pipeline.clone();
+        let state = &mut *self.state;
+        let pipeline = state.pipeline.clone();
         if from == 0
             && let Some(step) = pipeline.iter().find(|step| step.must_see())
-            && talk.is_out(header.stream)
+            && state.is_out(header.stream)
         {
             // Whose the next response is could not be told: what is learned of one would be of the other.
             self.log.refused(header.stream, step.name(), "stream");
             let message = format!("stream {} waits for a response", header.stream.0);
-            talk.answer(header, &Error::Protocol(message));
-            return Fate::Drop;
+            state.answer(header, &Error::Protocol(message));
+            return FrameAction::Drop;
         }
         // What a database reads before it has answered a STARTUP, nobody else can know.
-        let mut request = match talk.terms.accepted {
+        let mut request = match state.terms.accepted {
             true => request
-                .beside(Lot::new(&mut talk.parking, &talk.room))
-                .of_flow(talk.handshake.opening(), &mut talk.kept),
+                .beside(SuspendSlots::new(&mut state.suspended, &state.room))
+                .of_flow(state.handshake.opening(), &mut state.kept),
             false => request,
         };
-        request.is_at(talk.unix_us);
+        request.set_time(state.unix_us);
         let steps = pipeline.iter().enumerate().skip(from);
         for (place, step) in steps.filter(|(_, step)| step.wants(opcode)) {
-            let outcome = step.request(&mut request, &talk.caller, self.now_ns);
+            let outcome = step.request(&mut request, &state.caller, self.now_ns);
             if let Some((number, note)) = request.take_awaited() {
-                awaited.push((place, number, note));
+                let who = Awaiter::Step(place);
+                awaited.push(Awaits { who, number, note });
             }
             match outcome {
                 Outcome::Pass => {}
@@ -239,117 +244,118 @@ impl Asking<'_> {
                 Outcome::WouldRefuse(reason) => self.log.would_refuse(step.name(), reason),
                 Outcome::Answer => {
                     self.log.answered(step.name());
-                    talk.answer_void(header, &awaited);
-                    return Fate::Drop;
+                    state.answer_void(header, &awaited);
+                    return FrameAction::Drop;
                 }
                 Outcome::Refuse(Refused { reason, error }) => {
-                    for stream in talk.streams_of(header.stream, &awaited) {
+                    for stream in state.streams_of(header.stream, &awaited) {
                         self.log.refused(stream, step.name(), reason);
                     }
-                    talk.answer_all(header, &error, &awaited);
-                    return Fate::Drop;
+                    state.answer_all(header, &error, &awaited);
+                    return FrameAction::Drop;
                 }
             }
-            if request.found_no_room() {
+            if request.take_full() {
                 self.log.waited(step.name(), Waited::NoRoom);
             }
-            if let Some(space) = request.take_space() {
+            if let Some(permit) = request.take_space() {
                 let carried = request.take_carried();
                 let changed = request.changed();
                 // As the database would have got it from here.
                 let own = match (&carried, changed, frame.first_chunk()) {
                     (Some(_), Some((header, body)), Some(raw)) => {
-                        Some(talk.terms.encoded(header, raw, body))
+                        Some(state.terms.encoded(header, raw, body))
                     }
                     _ => None,
                 };
-                let parked = Parked {
+                let suspended = Suspended {
                     header: changed.map_or(*header, |(header, _)| *header),
                     kept: Kept::of(frame, changed),
                     place,
                     awaited,
                     to_database: true,
                     is_carried: carried.is_some(),
-                    space,
+                    permit,
                 };
-                talk.parking.put(parked);
+                state.suspended.put(suspended);
                 if let Some((carrier, ticket, number)) = carried {
                     let frame = match &own {
-                        Some(Fate::Instead(own)) => own,
+                        Some(FrameAction::Instead(own)) => own,
                         _ => frame,
                     };
                     carrier.carry(ticket, frame, number);
                 }
-                return Fate::Drop;
+                return FrameAction::Drop;
             }
             if request.has_said() {
                 // What waited is older to the steps behind, too.
                 let changed = request.changed();
                 let now = changed.map_or(*header, |(header, _)| *header);
                 let kept = Kept::of(frame, changed);
-                self.does_said();
+                self.obey_completions();
                 return self.goes_further(&now, &kept, place, awaited);
             }
         }
         if asks_to_use(&request) {
             let has_pipeline = !pipeline.is_empty();
-            talk.uses.goes_out(&mut talk.caller, has_pipeline);
+            state.uses.goes_out(&mut state.caller, has_pipeline);
             // Behind all others: it is the keyspace that the client is told.
-            awaited.insert(0, (KEYSPACE, 0, None));
+            awaited.insert(0, Awaits::own(Awaiter::Keyspace));
         }
         if request.may_use() {
-            awaited.insert(0, (MAY_USE, 0, None));
+            awaited.insert(0, Awaits::own(Awaiter::MayUse));
         }
         let fate = match (request.changed(), frame.first_chunk()) {
-            (Some((header, body)), Some(raw)) => talk.terms.encoded(header, raw, body),
-            _ => Fate::Keep,
+            (Some((header, body)), Some(raw)) => state.terms.encoded(header, raw, body),
+            _ => FrameAction::Keep,
         };
         if !leads(&awaited) {
             // Those that ride with an earlier request of the stream would never be told.
-            talk.is_not_seen(header.stream);
+            state.pass_unseen(header.stream);
         }
         match awaited.is_empty() {
-            true => drop(talk.awaited.remove(&header.stream)),
-            false => drop(talk.awaited.insert(header.stream, awaited)),
+            true => drop(state.awaited.remove(&header.stream)),
+            false => drop(state.awaited.insert(header.stream, awaited)),
         }
         fate
     }
 
     /// Does what steps have said of what waits, while they were shown another.
-    pub(crate) fn does_said(&mut self) {
+    pub(crate) fn obey_completions(&mut self) {
         loop {
-            let said = std::mem::take(&mut self.talk.parking.said);
+            let said = std::mem::take(&mut self.state.suspended.said);
             if said.is_empty() {
                 return;
             }
-            for Letter { number, resolution } in said {
-                let Some(parked) = self.talk.parking.take(number) else {
+            for Completion { number, resolution } in said {
+                let Some(suspended) = self.state.suspended.take(number) else {
                     continue;
                 };
                 let what = match resolution {
                     Resolution::Leads(_) => Waited::Merged,
                     _ => Waited::Passed,
                 };
-                if let Some(step) = self.talk.pipeline.get(parked.place) {
+                if let Some(step) = self.state.pipeline.get(suspended.place) {
                     self.log.waited(step.name(), what);
                 }
-                self.resumes(parked, resolution);
+                self.resumes(suspended, resolution);
             }
         }
     }
 
-    /// One that has waited goes on, to the steps behind the one that parked it, or its client is answered.
-    pub(crate) fn resumes(&mut self, parked: Parked, resolution: Resolution) {
+    /// Has a suspended request go on, to the steps behind the one that suspended it, or answers its
+    /// client.
+    pub(crate) fn resumes(&mut self, suspended: Suspended, resolution: Resolution) {
         if let Resolution::Leads(others) = resolution {
-            return self.go_together(parked, &others);
+            return self.go_together(suspended, &others);
         }
-        let Parked {
+        let Suspended {
             header,
             kept,
             place,
             awaited,
             ..
-        } = parked;
+        } = suspended;
         match resolution {
             // The first two are no words on one alone; the next two the editor takes itself.
             Resolution::Leads(_)
@@ -364,14 +370,14 @@ impl Asking<'_> {
                 let kept = Kept::Changed([raw, &body].concat());
                 self.goes_on(&header, kept, place, awaited);
             }
-            Resolution::Answer(body) => self.talk.answer_for(&header, body, awaited, self.log),
+            Resolution::Answer(body) => self.state.answer_for(&header, body, awaited, self.log),
             Resolution::Refuse(Refused { reason, error }) => {
-                if let Some(step) = self.talk.pipeline.get(place) {
-                    for stream in self.talk.streams_of(header.stream, &awaited) {
+                if let Some(step) = self.state.pipeline.get(place) {
+                    for stream in self.state.streams_of(header.stream, &awaited) {
                         self.log.refused(stream, step.name(), reason);
                     }
                 }
-                self.talk.answer_all(&header, &error, &awaited);
+                self.state.answer_all(&header, &error, &awaited);
             }
         }
     }
@@ -384,9 +390,9 @@ impl Asking<'_> {
         awaited: Vec<Awaits>,
     ) {
         match self.goes_further(header, &kept, place, awaited) {
-            Fate::Drop => {}
-            Fate::Keep => self.talk.late.extend_from_slice(kept.bytes()),
-            Fate::Instead(frame) => self.talk.late.extend_from_slice(&frame),
+            FrameAction::Drop => {}
+            FrameAction::Keep => self.state.late.extend_from_slice(kept.bytes()),
+            FrameAction::Instead(frame) => self.state.late.extend_from_slice(&frame),
         }
     }
 
@@ -397,11 +403,11 @@ impl Asking<'_> {
         kept: &Kept,
         place: usize,
         awaited: Vec<Awaits>,
-    ) -> Fate {
+    ) -> FrameAction {
         let frame = kept.bytes();
         let body = frame.get(HEADER_BYTES..).unwrap_or_default();
         let plain = match kept {
-            Kept::Sent(_) => self.talk.terms.plain(header, body),
+            Kept::Sent(_) => self.state.terms.plain(header, body),
             Kept::Changed(_) => Some(body.into()),
         };
         // It was read before; another body may be none.
@@ -409,23 +415,23 @@ impl Asking<'_> {
         let Some(mut request) = request else {
             let error = Error::Invalid("the proxy's policy cannot read the request".to_owned());
             self.log.unseen(header.stream, Unseen::Malformed, true);
-            self.talk.answer_all(header, &error, &awaited);
-            return Fate::Drop;
+            self.state.answer_all(header, &error, &awaited);
+            return FrameAction::Drop;
         };
         if matches!(kept, Kept::Changed(_)) {
-            request.is_changed();
+            request.mark_changed();
         }
         self.go_through(request, header, frame, place + 1, awaited)
     }
 
     /// Whether a request that nobody can look at is refused.
-    fn is_unseen(&mut self, header: &Header, opcode: Opcode, why: Unseen) -> bool {
-        let mut wanting = self.talk.pipeline.iter().filter(|step| step.wants(opcode));
+    fn refuse_unseen(&mut self, header: &Header, opcode: Opcode, why: Unseen) -> bool {
+        let mut wanting = self.state.pipeline.iter().filter(|step| step.wants(opcode));
         let refused = wanting.any(|step| step.is_strict());
         if matches!(opcode, Opcode::Query | Opcode::Execute) && !refused {
             // It may be a USE.
-            self.talk.caller.keyspace_unclear = true;
-            self.talk.uses.is_lost();
+            self.state.caller.keyspace_unclear = true;
+            self.state.uses.lose();
         }
         self.log.unseen(header.stream, why, refused);
         if refused {
@@ -440,7 +446,7 @@ impl Asking<'_> {
                     Error::Invalid("the proxy's policy cannot read the request".to_owned())
                 }
             };
-            self.talk.answer(header, &error);
+            self.state.answer(header, &error);
         }
         refused
     }
@@ -457,7 +463,7 @@ impl Asking<'_> {
             version: 4,
             ..*header
         };
-        self.talk.answer(&readable, &Error::Protocol(message));
+        self.state.answer(&readable, &Error::Protocol(message));
     }
 }
 
