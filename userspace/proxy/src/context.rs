@@ -3,7 +3,7 @@
 use std::sync::{Arc, OnceLock};
 
 use cql::PreparedStatements;
-use dataplane::{Answers, Door, Listeners, Remembered, Settled, Splices};
+use dataplane::{Answers, IncomingListener, Listeners, NewNetnsListeners, Remembered, Splicer};
 use flow::Flows;
 use policy::Policy;
 use steps::{
@@ -23,7 +23,7 @@ pub struct ProxyContext {
     /// Stores decisions that stand for later connections.
     pub remembered: Arc<Remembered>,
     /// The kernel's splice, once it has been tried out, or the reason why there is none.
-    pub splices: OnceLock<Result<Splices, String>>,
+    pub splices: OnceLock<Result<Splicer, String>>,
     /// The keeper's handle: it holds spliced flows, so that they outlive the agent. Set before
     /// `splices`.
     pub keeper: OnceLock<Keeper>,
@@ -54,9 +54,9 @@ pub struct ProxyContext {
 pub struct Entrances {
     /// The listeners for connections that this host opens.
     pub listeners: Listeners,
-    /// The doors for connections that other hosts open; they come as policies want them.
-    pub doors: mpsc::UnboundedReceiver<Door>,
+    /// The listeners for connections that other hosts open; they come as policies want them.
+    pub incoming_listeners: mpsc::UnboundedReceiver<IncomingListener>,
     /// The listeners for connections that are opened in other network namespaces, as these are
     /// found.
-    pub settled: mpsc::Receiver<Settled>,
+    pub settled: mpsc::Receiver<NewNetnsListeners>,
 }

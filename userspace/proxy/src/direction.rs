@@ -144,7 +144,7 @@ impl Direction {
         self.enrolled = Some(splice);
     }
 
-    /// Counts bytes that were read, as the kernel counts them ([`dataplane::Position`]).
+    /// Counts bytes that were read, as the kernel counts them ([`dataplane::AgentMoved`]).
     pub(super) fn read(&self) -> u64 {
         self.read_bytes - self.read_before
     }

@@ -6,7 +6,7 @@
 
 use std::{net::SocketAddr, sync::Arc};
 
-use dataplane::{Arrived, Door, Refusal};
+use dataplane::{Arrived, IncomingListener, Refusal};
 use flow::{Newcomer, Path};
 use policy::{Action, Candidate};
 use tokio::time;
@@ -20,9 +20,13 @@ use super::{
 };
 
 /// Accepts connections from other hosts. Runs for ever.
-pub(super) async fn accept(shared: Arc<ProxyContext>, door: Door, workers: Arc<Workers>) {
+pub(super) async fn accept(
+    shared: Arc<ProxyContext>,
+    listener: IncomingListener,
+    workers: Arc<Workers>,
+) {
     loop {
-        match door.accept().await {
+        match listener.accept().await {
             Ok(Some(arrived)) => {
                 let (shared, workers) = (shared.clone(), workers.clone());
                 tokio::spawn(async move { begin(&shared, arrived, &workers).await });

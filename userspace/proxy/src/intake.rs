@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use dataplane::{ClientAddr, Dialled, Held, Holds, Listeners, Refusal, Settled};
+use dataplane::{ClientAddr, Dialled, Held, Holds, Listeners, NewNetnsListeners, Refusal};
 use flow::{FlowId, Newcomer};
 use policy::Fail;
 use tokio::{
@@ -80,7 +80,7 @@ pub(super) async fn run(
     shared: Arc<ProxyContext>,
     Entrances {
         listeners,
-        mut doors,
+        mut incoming_listeners,
         mut settled,
     }: Entrances,
     mut holds: Holds,
@@ -92,20 +92,20 @@ pub(super) async fn run(
     // Declared behind the workers, it goes before them and the flows that are theirs.
     let _leaves = Leaves(shared.clone());
     // Dropped with this function, it ends the accept loops.
-    let mut at_doors = JoinSet::new();
+    let mut accepting_incoming = JoinSet::new();
     let mut accepting = pin!(accept(shared.clone(), listeners, expected.clone()));
-    let mut outposts = JoinSet::new();
+    let mut netns_agents = JoinSet::new();
     loop {
         let held = tokio::select! {
             held = holds.next() => held?,
             () = &mut accepting => return Ok(()),
             Some(settled) = settled.recv() => {
-                outposts.spawn(accept_there(shared.clone(), settled, expected.clone()));
+                netns_agents.spawn(accept_there(shared.clone(), settled, expected.clone()));
                 continue;
             }
-            Some(_) = outposts.join_next() => continue,
-            Some(door) = doors.recv() => {
-                at_doors.spawn(incoming::accept(shared.clone(), door, workers.clone()));
+            Some(_) = netns_agents.join_next() => continue,
+            Some(listener) = incoming_listeners.recv() => {
+                accepting_incoming.spawn(incoming::accept(shared.clone(), listener, workers.clone()));
                 continue;
             }
             Some(adopted) = adopted.recv() => {
@@ -130,7 +130,7 @@ impl Drop for Leaves {
 }
 
 /// Accepts connections in another network namespace until the agent gives up serving it.
-async fn accept_there(shared: Arc<ProxyContext>, settled: Settled, expected: Expected) {
+async fn accept_there(shared: Arc<ProxyContext>, settled: NewNetnsListeners, expected: Expected) {
     tokio::select! {
         _ = settled.until => {}
         () = accept(shared, settled.listeners, expected) => {}

@@ -13,7 +13,7 @@ use std::{
 };
 
 use cql::NoPlace;
-use dataplane::{Near, Places, Position, Splice};
+use dataplane::{AgentMoved, FlowPosition, Near, Splice};
 use flow::{CloseReason, Flow, Path};
 use policy::RuleName;
 use telemetry::Metrics;
@@ -275,7 +275,7 @@ impl Relay {
     }
 
     /// Returns the flow's frame positions for the kernel, which is told to carry it.
-    pub(super) fn hand_over(&mut self) -> Places {
+    pub(super) fn hand_over(&mut self) -> FlowPosition {
         self.reader.hand_over()
     }
 
@@ -296,8 +296,8 @@ impl Relay {
     /// and the frame positions.
     pub(super) fn begins_at(
         &mut self,
-        position: Position,
-        places: &Places,
+        position: AgentMoved,
+        places: &FlowPosition,
         shared: Option<Arc<ProxyContext>>,
     ) {
         self.reader.begins_at(places, shared);
@@ -318,8 +318,8 @@ impl Relay {
     }
 
     /// Counts the bytes that the agent itself has read and written since the flow began.
-    pub(super) fn position(&self) -> Position {
-        Position {
+    pub(super) fn position(&self) -> AgentMoved {
+        AgentMoved {
             from_near: self.to_far().read_bytes,
             from_far: self.to_near().read_bytes,
             to_near: self.to_near().written_bytes,

@@ -15,7 +15,7 @@ use axum::{
     response::{IntoResponse, Response},
     routing::get,
 };
-use dataplane::{Dataplane, Outposts};
+use dataplane::{Dataplane, NetnsAgents};
 use flow::FlowView;
 use prometheus::{Registry, TextEncoder};
 use proxy::ProxyContext;
@@ -41,7 +41,7 @@ pub struct Admin {
     /// The flows that are left alone.
     pub dataplane: Arc<Mutex<Option<Dataplane>>>,
     /// Other network namespaces.
-    pub outposts: Arc<Outposts>,
+    pub netns_agents: Arc<NetnsAgents>,
     /// Whether hooks are attached.
     pub ready: Arc<AtomicBool>,
 }
@@ -117,7 +117,7 @@ async fn flows(State(admin): State<Admin>) -> Response {
 }
 
 async fn of_namespaces(State(admin): State<Admin>) -> Response {
-    let read = move || namespaces::views(&admin.outposts, &admin.shared.flows);
+    let read = move || namespaces::views(&admin.netns_agents, &admin.shared.flows);
     match aside(read).await {
         Ok(views) => json(&views),
         Err(error) => failed(&error),

@@ -2,7 +2,7 @@
 
 use std::{collections::HashSet, net::SocketAddr, path::PathBuf, thread};
 
-use dataplane::{DEFAULT_PINS, Down, MAX_NAMESPACES, edge};
+use dataplane::{DEFAULT_PINS, Engine, MAX_NAMESPACES, edge};
 use policy::{
     Action, Fail, MAX_PROCESS_NAME_BYTES, MAX_RULES, NetnsPattern, Policy, ProcessPattern, Rule,
     RuleName, SessionConditions,
@@ -33,8 +33,8 @@ pub(super) const FAILS: [(&str, Fail); 2] = [
 /// Values of `agent.splice`.
 pub(super) const SPLICES: [(&str, Splicing); 4] = [
     ("auto", Splicing::Auto),
-    (engine_name(Down::Sender), Splicing::By(Down::Sender)),
-    (engine_name(Down::Egress), Splicing::By(Down::Egress)),
+    (engine_name(Engine::Sender), Splicing::By(Engine::Sender)),
+    (engine_name(Engine::Egress), Splicing::By(Engine::Egress)),
     ("off", Splicing::Off),
 ];
 

@@ -19,32 +19,32 @@ use tokio::{io::unix::AsyncFd, sync::Notify};
 use super::Near;
 use crate::{
     listeners::Mark,
-    splice_refusal::SpliceRefusal,
-    sys::{self, Shared},
+    splice::refusal::SpliceRefusal,
+    sys::{self, PodOf},
 };
 
-/// What the object has for it.
+/// The object's maps for spliced flows.
 pub(crate) struct SpliceMaps {
-    pub clients: SockHash<MapData, u64>,
-    pub senders: SockHash<MapData, u64>,
-    pub accepteds: SockHash<MapData, u64>,
-    pub upstreams: SockHash<MapData, u64>,
-    pub sinks: SockHash<MapData, u64>,
-    pub orders: BpfHashMap<MapData, u64, Shared<abi::SpliceSlot>>,
-    pub splices: BpfHashMap<MapData, u64, Shared<abi::Splice>>,
+    pub near_apps: SockHash<MapData, u64>,
+    pub far_apps: SockHash<MapData, u64>,
+    pub near_legs: SockHash<MapData, u64>,
+    pub far_legs: SockHash<MapData, u64>,
+    pub far_sinks: SockHash<MapData, u64>,
+    pub orders: BpfHashMap<MapData, u64, PodOf<abi::SpliceSlot>>,
+    pub splices: BpfHashMap<MapData, u64, PodOf<abi::Splice>>,
     pub calls: RingBuf<MapData>,
-    /// Of all of them.
+    /// Descriptors of all of these maps.
     pub descriptors: Vec<OwnedFd>,
 }
 
 /// The maps of one BPF object, and who waits for what its programs do.
-pub(super) struct Engine {
+pub(super) struct Carrier {
     /// No other has it.
     pub(super) number: u32,
     /// `splice_look`, by a descriptor of its own: who works on the other programs does not hold up
     /// flows.
     pub(super) look: OwnedFd,
-    /// Of the agent whose hooks leave its own sockets alone.
+    /// The mark of the agent whose hooks leave its own sockets alone.
     pub(super) mark: Option<Mark>,
     maps: Mutex<Maps>,
     callers: Mutex<HashMap<u64, Arc<Notify>>>,
@@ -58,10 +58,10 @@ pub(super) struct Engine {
     _sockets: [SockHash<MapData, u64>; 5],
 }
 
-/// What is written to and read of flows.
+/// The maps of orders and of the kernel's counts.
 pub(super) struct Maps {
-    pub(super) orders: BpfHashMap<MapData, u64, Shared<abi::SpliceSlot>>,
-    pub(super) splices: BpfHashMap<MapData, u64, Shared<abi::Splice>>,
+    pub(super) orders: BpfHashMap<MapData, u64, PodOf<abi::SpliceSlot>>,
+    pub(super) splices: BpfHashMap<MapData, u64, PodOf<abi::Splice>>,
     /// Entries of `splices` that are forgotten, the oldest first.
     fallow: VecDeque<(Instant, u64)>,
 }
@@ -106,15 +106,15 @@ const NOBODY: abi::Endpoint = abi::Endpoint {
 pub(super) const NO_QUESTION: abi::SpliceQuestion = abi::SpliceQuestion {
     id: 0,
     enrol: 0,
-    client_cookie: 0,
-    accepted_cookie: 0,
-    client: NOBODY,
-    accepted: NOBODY,
-    local: NOBODY,
-    upstream: NOBODY,
+    near_app_cookie: 0,
+    near_leg_cookie: 0,
+    near_app: NOBODY,
+    near_leg: NOBODY,
+    far_leg: NOBODY,
+    far_app: NOBODY,
 };
 
-impl Engine {
+impl Carrier {
     /// Over these maps and the program that looks at them.
     pub(super) fn new(
         look: OwnedFd,
@@ -122,12 +122,12 @@ impl Engine {
         mark: Option<Mark>,
         hooks: OnceLock<Vec<OwnedFd>>,
     ) -> Result<(Arc<Self>, Calls), MapError> {
-        let clients = maps.clients.fd().as_fd().try_clone_to_owned();
-        let number = MapData::from_fd(clients.map_err(MapError::IoError)?)?;
+        let near_apps = maps.near_apps.fd().as_fd().try_clone_to_owned();
+        let number = MapData::from_fd(near_apps.map_err(MapError::IoError)?)?;
         let number = number.info()?.id();
         let mut descriptors = vec![look.try_clone().map_err(MapError::IoError)?];
         descriptors.extend(maps.descriptors);
-        let engine = Arc::new(Self {
+        let carrier = Arc::new(Self {
             number,
             look,
             mark,
@@ -142,21 +142,21 @@ impl Engine {
             hooks,
             left: AtomicBool::new(false),
             _sockets: [
-                maps.clients,
-                maps.senders,
-                maps.accepteds,
-                maps.upstreams,
-                maps.sinks,
+                maps.near_apps,
+                maps.far_apps,
+                maps.near_legs,
+                maps.far_legs,
+                maps.far_sinks,
             ],
         });
-        let calls = engine.calls(maps.calls);
-        Ok((engine, calls))
+        let calls = carrier.calls(maps.calls);
+        Ok((carrier, calls))
     }
 
-    /// What reads its calls.
+    /// The reader of this carrier's calls.
     pub(super) fn calls(self: &Arc<Self>, ring: RingBuf<MapData>) -> Calls {
-        let engine = self.clone();
-        Calls { ring, engine }
+        let carrier = self.clone();
+        Calls { ring, carrier }
     }
 
     /// Runs `splice_look` here and now.
@@ -202,7 +202,7 @@ impl Engine {
 /// Calls from the kernel: a flow has bytes for the agent.
 pub struct Calls {
     ring: RingBuf<MapData>,
-    engine: Arc<Engine>,
+    carrier: Arc<Carrier>,
 }
 
 impl Calls {
@@ -219,14 +219,14 @@ impl Calls {
             while let Some(record) = ready.get_inner_mut().next() {
                 called += 1;
                 let id = record.first_chunk().map(|id| u64::from_ne_bytes(*id));
-                let callers = self.engine.callers();
+                let callers = self.carrier.callers();
                 if let Some(caller) = id.and_then(|id| callers.get(&id)) {
                     caller.notify_one();
                 }
             }
             // The kernel may have found it full: then nobody knows who was not called.
             if called >= RING_RECORDS {
-                for caller in self.engine.callers().values() {
+                for caller in self.carrier.callers().values() {
                     caller.notify_one();
                 }
             }

@@ -19,22 +19,22 @@ use ebpf::abi;
 use tokio::sync::Notify;
 
 use super::{
-    Calls, Down, EVERY_WAY, Engine, IN_PLACE, Moved, NO_QUESTION, Near, Position, Splice,
-    SpliceMaps, Splices, kernel,
+    AgentMoved, Calls, Carrier, EVERY_ENGINE, Engine, IN_PLACE, KernelMoved, NO_QUESTION, Near,
+    Splice, SpliceMaps, Splicer, kernel,
 };
-use crate::{maps, places::Places, splice_refusal::SpliceRefusal};
+use crate::{maps, splice::position::FlowPosition, splice::refusal::SpliceRefusal};
 
 /// A flow that rides, as the kernel has it.
 pub struct Resumed {
-    /// It.
+    /// The flow.
     pub splice: Splice,
-    /// Where its former owner was.
-    pub position: Position,
+    /// Bytes that its former owner had moved.
+    pub position: AgentMoved,
     /// And where in a frame.
-    pub places: Places,
-    /// What the kernel has moved until now.
-    pub moved: Moved,
-    /// As [`Splice::up_seq`].
+    pub places: FlowPosition,
+    /// Bytes that the kernel has moved until now.
+    pub moved: KernelMoved,
+    /// The sequence number that [`Splice::up_seq`] gives.
     pub up_seq: u32,
 }
 
@@ -53,24 +53,24 @@ pub enum NotResumed {
 /// [`SpliceMaps::of`].
 const LOOK_AND_MAPS: usize = 9;
 
-impl Splices {
+impl Splicer {
     /// Descriptors by which another process can carry this engine's flows on, and their clients
     /// see the names that they dialled.
     pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        let hooks = self.engine.hooks.get().into_iter().flatten();
-        let own = self.engine.descriptors.iter();
+        let hooks = self.carrier.hooks.get().into_iter().flatten();
+        let own = self.carrier.descriptors.iter();
         own.chain(hooks).map(AsFd::as_fd)
     }
 
     /// Hooks that flows need after the agent's death: they stay while a process holds them.
     pub(crate) fn keep_hooks(&self, hooks: Vec<OwnedFd>) {
         // Nobody else sets it.
-        let _ = self.engine.hooks.set(hooks);
+        let _ = self.carrier.hooks.set(hooks);
     }
 
     /// The engine's number, which no other has while a process holds it.
     pub fn number(&self) -> u32 {
-        self.engine.number
+        self.carrier.number
     }
 
     /// The engine of these descriptors, which came from [`Self::descriptors`] of an agent with
@@ -85,10 +85,10 @@ impl Splices {
         let hooks = descriptors.split_off(LOOK_AND_MAPS);
         let look = descriptors.remove(0);
         let maps = SpliceMaps::of(descriptors).map_err(io::Error::other)?;
-        let (engine, calls) =
-            Engine::new(look, maps, None, hooks.into()).map_err(io::Error::other)?;
-        let downs = EVERY_WAY;
-        Ok((Self { engine, downs }, calls))
+        let (carrier, calls) =
+            Carrier::new(look, maps, None, hooks.into()).map_err(io::Error::other)?;
+        let engines = EVERY_ENGINE;
+        Ok((Self { carrier, engines }, calls))
     }
 
     /// The calls once more, for another reader than the one before.
@@ -96,21 +96,24 @@ impl Splices {
     /// # Errors
     /// For want of memory or descriptors.
     pub fn calls(&self) -> io::Result<Calls> {
-        let descriptor = self.engine.descriptors.last();
+        let descriptor = self.carrier.descriptors.last();
         let descriptor = descriptor.ok_or_else(|| io::Error::other("no calls"))?;
         let map = maps::map(descriptor.try_clone()?).map_err(io::Error::other)?;
-        Ok(self.engine.calls(map.try_into().map_err(io::Error::other)?))
+        Ok(self
+            .carrier
+            .calls(map.try_into().map_err(io::Error::other)?))
     }
 
     /// From now on what the kernel has of this engine's flows stays there when their splices are
     /// dropped: another process goes on with it.
     pub fn leave(&self) {
-        self.engine.left.store(true, Relaxed);
+        self.carrier.left.store(true, Relaxed);
     }
 
-    /// As if the kernel had called for every flow: for who does not read the calls.
+    /// Wakes every flow, as if the kernel had called for it: for a process that does not read the
+    /// calls.
     pub fn call_all(&self) {
-        for caller in self.engine.callers().values() {
+        for caller in self.carrier.callers().values() {
             caller.notify_one();
         }
     }
@@ -123,36 +126,36 @@ impl Splices {
         let resumed = self.look_at(id, near);
         if matches!(resumed, Err(NotResumed::UnderWay)) {
             // Nobody else would.
-            self.engine.forget(id);
+            self.carrier.forget(id);
         }
         resumed
     }
 
     fn look_at(&self, id: u64, near: Near) -> Result<Resumed, NotResumed> {
         let (order, kernels) = {
-            let maps = self.engine.maps();
+            let maps = self.carrier.maps();
             let slot = maps.orders.get(&id, IN_PLACE).map_err(gone)?.0;
             (slot.order, maps.splices.get(&id, 0).map_err(gone)?.0)
         };
-        let down = Down::of(order.down.into()).ok_or(NotResumed::UnderWay)?;
+        let engine = Engine::of(order.engine.into()).ok_or(NotResumed::UnderWay)?;
         let question = abi::SpliceQuestion { id, ..NO_QUESTION };
-        let answer = self.engine.look(&question, near)?;
+        let answer = self.carrier.look(&question, near)?;
         // The one thing that an owner may do while its order is engaged is to read the applications.
-        let read_on = answer.accepted_copied_seq != order.up_seq
-            || down == Down::Sender && answer.upstream_copied_seq != order.down_seq;
-        if order.up == 0 || read_on || kernels.torn != 0 {
+        let read_on = answer.near_leg_copied_seq != order.up_seq
+            || engine == Engine::Sender && answer.far_leg_copied_seq != order.down_seq;
+        if order.up == 0 || read_on || kernels.corrupted != 0 {
             return Err(NotResumed::UnderWay);
         }
-        let [to_database, to_client] = near.ways(order.up_place, order.down_place);
+        let [to_database, to_client] = near.directions(order.up_position, order.down_position);
         let called = Arc::new(Notify::new());
-        self.engine.callers().insert(id, called.clone());
+        self.carrier.callers().insert(id, called.clone());
         Ok(Resumed {
             splice: Splice {
-                engine: self.engine.clone(),
-                down,
-                why_not_by_sender: match down {
-                    Down::Sender => "",
-                    Down::Egress => "another process enrolled it",
+                carrier: self.carrier.clone(),
+                engine,
+                why_not_by_sender: match engine {
+                    Engine::Sender => "",
+                    Engine::Egress => "another process enrolled it",
                 },
                 near,
                 id,
@@ -162,16 +165,16 @@ impl Splices {
                 called,
                 left: AtomicBool::new(false),
             },
-            position: Position {
+            position: AgentMoved {
                 from_near: order.up_read,
                 from_far: order.down_passed,
                 to_near: order.down_written,
             },
-            places: Places {
+            places: FlowPosition {
                 to_database,
                 to_client,
             },
-            moved: Moved::of(&kernels),
+            moved: KernelMoved::of(&kernels),
             up_seq: order.up_seq,
         })
     }
@@ -191,8 +194,8 @@ impl Splice {
     }
 
     /// The engine's.
-    pub fn engine(&self) -> u32 {
-        self.engine.number
+    pub fn carrier(&self) -> u32 {
+        self.carrier.number
     }
 
     /// The near application's side.
@@ -212,11 +215,11 @@ impl Splice {
     }
 
     pub(super) fn is_left(&self) -> bool {
-        self.left.load(Relaxed) || self.engine.left.load(Relaxed)
+        self.left.load(Relaxed) || self.carrier.left.load(Relaxed)
     }
 }
 
-/// What engines of two processes must have in common: the BPF object's 64-bit FNV-1a hash.
+/// The fingerprint that the carriers of two processes must share: the BPF object's 64-bit FNV-1a hash.
 pub fn fingerprint() -> u64 {
     ebpf::OBJECT
         .iter()

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR MIT */
 /*
- * Where in a frame a direction of a spliced flow is, so that the agent can decode it from its next
- * frame on. The agent walks what it relays in the same way (`userspace/cql/src/wire/position.rs`), and a
- * place goes from one to the other as it is.
+ * Frame positions of a spliced flow: where in a frame each direction is, so that the agent can decode
+ * it from its next frame on. The agent walks the bytes that it relays in the same way (the crate `cql`),
+ * and a position goes from one to the other as it is.
  *
- * A walk reads headers and nothing else, and changes nothing but the place: what it cannot make
- * out makes the place unknown for good, and the bytes go their way all the same. The meter walks,
- * too, but it has packets that come twice or not at all, and looks into each frame of a segment.
+ * A walk reads headers and nothing else, and changes nothing but the position. Bytes that it cannot
+ * make out make the position unknown for good, and are carried on all the same. The meter walks, too,
+ * but it has packets that come twice or not at all, and looks into each frame of a segment.
  */
 #pragma once
 
@@ -24,7 +24,7 @@ struct place_walk {
 	/* One of the two. */
 	struct sk_msg_md *msg;
 	struct __sk_buff *skb;
-	struct up_place at;
+	struct up_frame_position at;
 	/* Bytes in the first piece of a message. */
 	__u32 first;
 	__u32 off;
@@ -32,16 +32,16 @@ struct place_walk {
 };
 _Static_assert(offsetof(struct place_walk, at) % 8 == 0, "at begins a word");
 
-static __always_inline void lose_place(struct up_place *p)
+static __always_inline void lose_place(struct up_frame_position *p)
 {
-	count_cause(UP_CAUSE_SPLICE_PLACE_LOST);
+	count_cause(UP_CAUSE_SPLICE_POSITION_LOST);
 	__builtin_memset(p, 0, sizeof(*p));
 }
 
 /* From the order under which `read` bytes were read. That is written last: the agent may look at any
- * time, and knows by it whose place it finds. */
-static __always_inline void take_place(struct up_place *to, __u64 *since,
-				       const struct up_place *from, __u64 read)
+ * time, and knows by it whose position it finds. */
+static __always_inline void take_position(struct up_frame_position *to, __u64 *since,
+				       const struct up_frame_position *from, __u64 read)
 {
 	*to = *from;
 	asm volatile("" ::: "memory");
@@ -98,15 +98,15 @@ static __always_inline int place_read(struct place_walk *w, int what, __u8 *to, 
 }
 
 /* Of the header that comes next. */
-static __always_inline __u32 place_wants(const struct up_place *p)
+static __always_inline __u32 place_wants(const struct up_frame_position *p)
 {
-	if (p->framing == UP_PLACE_FRAMES)
+	if (p->framing == UP_FRAME_FRAMES)
 		return FRAME_HEADER;
 	return p->have < SEGMENT_HEADER ? SEGMENT_HEADER : PLACE_HEADER;
 }
 
 /* Bytes of a whole frame; 0: it is none. */
-static __always_inline __u32 place_frame(const struct up_place *p, const __u8 *header)
+static __always_inline __u32 place_frame(const struct up_frame_position *p, const __u8 *header)
 {
 	__u32 body = body_of(header);
 
@@ -114,12 +114,12 @@ static __always_inline __u32 place_frame(const struct up_place *p, const __u8 *h
 }
 
 /* Goes past a header that is whole. Less than 0: it is none. */
-static __always_inline int place_header(struct up_place *p)
+static __always_inline int place_header(struct up_frame_position *p)
 {
 	const __u8 *h = p->header;
 	__u32 word, payload, frame;
 
-	if (p->framing == UP_PLACE_FRAMES) {
+	if (p->framing == UP_FRAME_FRAMES) {
 		frame = place_frame(p, h);
 		if (!frame)
 			return -1;
@@ -158,7 +158,7 @@ static __always_inline int place_header(struct up_place *p)
 /* Reads as much of a header as there is. 0: not all of it. */
 static __always_inline int place_collect(struct place_walk *w, int what, __u32 want)
 {
-	struct up_place *p = &w->at;
+	struct up_frame_position *p = &w->at;
 	int whole = 0;
 
 	if (!p->have && w->end - w->off >= FRAME_HEADER)
@@ -169,11 +169,11 @@ static __always_inline int place_collect(struct place_walk *w, int what, __u32 w
 		w->off += want;
 		return whole;
 	}
-	/* Byte by byte: what an end has cut. To the verifier the byte may be any of the place's: older
+	/* Byte by byte: what an end has cut. To the verifier the byte may be any of the position's: older
 	 * ones (6.1) cannot read a word of the stack any more of which a part may have been written,
 	 * and not its beginning. */
-	ROLLED for (int i = 0; i < PLACE_HEADER; i++) {
-		__u64 next = offsetof(struct up_place, header) + p->have;
+	NO_UNROLL for (int i = 0; i < PLACE_HEADER; i++) {
+		__u64 next = offsetof(struct up_frame_position, header) + p->have;
 
 		if (p->have >= want || w->off >= w->end)
 			break;
@@ -220,7 +220,7 @@ static long step_in_packet(__u32 n, void *walk)
 }
 
 /* Goes past `w->end` bytes. */
-static __always_inline void walk_on(struct up_place *p, struct place_walk *w, int what)
+static __always_inline void walk_on(struct up_frame_position *p, struct place_walk *w, int what)
 {
 	if (p->left >= w->end) {
 		p->left -= w->end;
@@ -231,21 +231,21 @@ static __always_inline void walk_on(struct up_place *p, struct place_walk *w, in
 		bpf_loop(MAX_PLACE_HEADERS, step_in_message, w, 0);
 	else
 		bpf_loop(MAX_PLACE_HEADERS, step_in_packet, w, 0);
-	if (w->off < w->end && w->at.framing != UP_PLACE_UNKNOWN)
+	if (w->off < w->end && w->at.framing != UP_FRAME_UNKNOWN)
 		lose_place(&w->at);
 	*p = w->at;
 }
 
 /* One frame, or one segment of whole frames, as most messages and packets are: there is no need to
  * walk. `header` has as many bytes as a frame's. */
-static __always_inline int is_one(struct up_place *p, const __u8 *header, __u32 bytes)
+static __always_inline int is_one(struct up_frame_position *p, const __u8 *header, __u32 bytes)
 {
 	__u32 word, unit;
 
 	if (p->left || p->have || p->frame_left)
 		return 0;
 	word = (__u32)header[0] | (__u32)header[1] << 8 | (__u32)header[2] << 16;
-	if (p->framing == UP_PLACE_FRAMES)
+	if (p->framing == UP_FRAME_FRAMES)
 		unit = place_frame(p, header);
 	else if (word >> 17 == 1)
 		unit = SEGMENT_HEADER + (word & 0x1ffff) + SEGMENT_CRC;
@@ -257,11 +257,11 @@ static __always_inline int is_one(struct up_place *p, const __u8 *header, __u32 
 	return 1;
 }
 
-static __always_inline void walk_message(struct up_place *p, struct sk_msg_md *msg)
+static __always_inline void walk_message(struct up_frame_position *p, struct sk_msg_md *msg)
 {
 	const __u8 *data, *end;
 
-	if (p->framing == UP_PLACE_UNKNOWN)
+	if (p->framing == UP_FRAME_UNKNOWN)
 		return;
 	data = (const __u8 *)(long)msg->data;
 	end = (const __u8 *)(long)msg->data_end;
@@ -273,11 +273,11 @@ static __always_inline void walk_message(struct up_place *p, struct sk_msg_md *m
 	walk_on(p, &w, MESSAGE);
 }
 
-static __always_inline void walk_packet(struct up_place *p, struct __sk_buff *skb)
+static __always_inline void walk_packet(struct up_frame_position *p, struct __sk_buff *skb)
 {
 	__u8 header[FRAME_HEADER];
 
-	if (p->framing == UP_PLACE_UNKNOWN)
+	if (p->framing == UP_FRAME_UNKNOWN)
 		return;
 	if (!bpf_skb_load_bytes(skb, 0, header, sizeof(header)) && is_one(p, header, skb->len))
 		return;

@@ -22,6 +22,8 @@
  * writes to a packet: the kernel refuses a program of this type that would. A flow whose bytes
  * are no CQL (TLS) is one that is never in sync.
  */
+#pragma once
+
 #include "common.h"
 #include "meter_frames.h"
 
@@ -123,7 +125,7 @@ static __always_inline __u32 tcp_at(struct __sk_buff *skb, const __u8 *ip)
 }
 
 /* The flow begins: its SYN leaves. */
-static __always_inline struct up_meter *begin(const struct up_leg *leg, __u64 cookie)
+static __always_inline struct up_meter *begin(const struct up_connect *connect, __u64 cookie)
 {
 	__u32 zero = 0;
 	struct up_meter *m = bpf_map_lookup_elem(&new_meter, &zero);
@@ -135,8 +137,8 @@ static __always_inline struct up_meter *begin(const struct up_leg *leg, __u64 co
 	m = bpf_map_lookup_elem(&meters, &cookie);
 	if (!m)
 		return 0;
-	if (leg)
-		m->leg = *leg;
+	if (connect)
+		m->connect = *connect;
 	m->opened_ns = bpf_ktime_get_ns();
 	return m;
 }
@@ -235,7 +237,7 @@ static __always_inline void on_bytes(struct walk *w, struct up_direction *d, __u
  * moved. (Those that leave do so under the socket's lock.) */
 static __always_inline int take_turn(struct up_direction *d)
 {
-	ROLLED for (int i = 0; i < MAX_TRIES; i++) {
+	NO_UNROLL for (int i = 0; i < MAX_TRIES; i++) {
 		if (!__sync_val_compare_and_swap(&d->busy, 0, 1))
 			return 1;
 	}
@@ -251,7 +253,7 @@ static __always_inline void begin_incoming(struct up_observed *o, __u32 is_reque
 	if (o->begun || seq != (is_request ? o->request_seq : o->answer_seq) ||
 	    __sync_val_compare_and_swap(&o->begun, 0, 1))
 		return;
-	m = begin(&o->leg, o->leg.cookie);
+	m = begin(&o->connect, o->connect.cookie);
 	if (!m)
 		return;
 	m->client = o->client;
@@ -281,7 +283,7 @@ static __always_inline void meter(struct __sk_buff *skb, __u32 is_egress)
 		o = observed_of(skb);
 		if (!o)
 			return;
-		w.cookie = o->leg.cookie;
+		w.cookie = o->connect.cookie;
 		/* The socket is the database's. */
 		if (o->client.family)
 			w.is_request = !is_egress;
@@ -299,7 +301,7 @@ static __always_inline void meter(struct __sk_buff *skb, __u32 is_egress)
 			return;
 		begin_incoming(o, w.is_request, seq);
 	} else if (is_egress && syn) {
-		begin(o ? &o->leg : 0, w.cookie);
+		begin(o ? &o->connect : 0, w.cookie);
 	}
 	m = bpf_map_lookup_elem(&meters, &w.cookie);
 	if (!m)

@@ -9,19 +9,21 @@
  * socket. What dials a virtual address and is not sent to the agent goes to a backend (balance.h). Where the session decides, and has decided of another connection of the process, it is
  * left alone (recall.h).
  *
- * Reads settings, outposts, shortcut_limits, policies, rules, targets, uids, processes, cgroups, namespaces,
- * remembered, lots, backends. Writes
+ * Reads settings, netns_agents, shortcut_limits, policies, rules, targets, uids, processes, cgroups, namespaces,
+ * remembered, backend_slots, backends. Writes
  * flows, observed, shortcut_wishes, virtuals, balanced, decisions, causes, unserved; deletes from releases.
  *
  * When the agent is dead its listener is gone, which the socket look-up sees at once:
  * the rule's `fail` decides. No heartbeat, no race with a timer.
  */
+#pragma once
+
 #include "balance.h"
 #include "recall.h"
 
 /* Is the agent listening in this very namespace? The cookie, which is no other socket's ever, tells
  * its listener from a stranger's on the same port. */
-static __noinline int agent_listens(struct bpf_sock_addr *ctx, const struct up_outpost *o,
+static __noinline int agent_listens(struct bpf_sock_addr *ctx, const struct up_netns_agent *o,
 				    int family)
 {
 	__u64 cookie = family == 4 ? o->cookie4 : o->cookie6;
@@ -63,7 +65,7 @@ static __always_inline __u32 elsewhere(const struct bpf_sock *sk, const struct u
 }
 
 /* The agent is to come here. When there is no room it has been called often enough. */
-static __always_inline void call_for_outpost(__u64 netns_cookie)
+static __always_inline void call_for_netns_agent(__u64 netns_cookie)
 {
 	struct up_unserved *call = bpf_ringbuf_reserve(&unserved, sizeof(*call), 0);
 	__u64 ids = bpf_get_current_pid_tgid();
@@ -79,16 +81,16 @@ static __always_inline void call_for_outpost(__u64 netns_cookie)
 }
 
 /* Its sockets in this namespace; NULL, and why, if it has none. */
-static __always_inline struct up_outpost *outpost(const struct up_settings *s, __u64 netns_cookie,
+static __always_inline struct up_netns_agent *netns_agent(const struct up_settings *s, __u64 netns_cookie,
 						 __u32 *cause)
 {
-	struct up_outpost *o = bpf_map_lookup_elem(&outposts, &netns_cookie);
+	struct up_netns_agent *o = bpf_map_lookup_elem(&netns_agents, &netns_cookie);
 
 	if (o)
 		return o;
 	if (s->tgid) {
-		*cause = UP_CAUSE_NO_OUTPOST;
-		call_for_outpost(netns_cookie);
+		*cause = UP_CAUSE_NO_NETNS_AGENT;
+		call_for_netns_agent(netns_cookie);
 	} else {
 		*cause = UP_CAUSE_FOREIGN_NETNS;
 	}
@@ -97,7 +99,7 @@ static __always_inline struct up_outpost *outpost(const struct up_settings *s, _
 
 /* Why the agent does not take this flow, or UP_CAUSES when it does. */
 static __always_inline __u32 agent_refuses(struct bpf_sock_addr *ctx, const struct up_settings *s,
-					   const struct up_outpost *o,
+					   const struct up_netns_agent *o,
 					   const struct up_endpoint *dst)
 {
 	if (s->full)
@@ -107,18 +109,18 @@ static __always_inline __u32 agent_refuses(struct bpf_sock_addr *ctx, const stru
 	return UP_CAUSES;
 }
 
-static __always_inline void describe(struct up_leg *leg, struct bpf_sock_addr *ctx,
+static __always_inline void describe(struct up_connect *connect, struct bpf_sock_addr *ctx,
 				     const struct up_endpoint *dst, const struct decision *d,
 				     const __u8 comm[UP_COMM_BYTES])
 {
-	opener(&leg->opener, bpf_get_netns_cookie(ctx), dst, comm);
-	leg->cookie = bpf_get_socket_cookie(ctx);
-	leg->slot = d->slot;
-	leg->generation = d->generation;
+	opener(&connect->opener, bpf_get_netns_cookie(ctx), dst, comm);
+	connect->cookie = bpf_get_socket_cookie(ctx);
+	connect->slot = d->slot;
+	connect->generation = d->generation;
 }
 
 static __always_inline int keep_flow(struct bpf_sock_addr *ctx, struct bpf_sock *sk,
-				     const struct up_settings *s, const struct up_outpost *o,
+				     const struct up_settings *s, const struct up_netns_agent *o,
 				     const struct up_endpoint *dst, const struct decision *d,
 				     const __u8 comm[UP_COMM_BYTES], int bound)
 {
@@ -127,11 +129,11 @@ static __always_inline int keep_flow(struct bpf_sock_addr *ctx, struct bpf_sock 
 	if (!flow)
 		return 0;
 	__builtin_memset(flow, 0, sizeof(*flow));
-	describe(&flow->leg, ctx, dst, d, comm);
+	describe(&flow->connect, ctx, dst, d, comm);
 	flow->key.listener = dst->family == 4 ? o->cookie4 : o->cookie6;
-	flow->leg.forgets = s->forgets;
-	flow->leg.bound = bound;
-	flow->leg.bound_port = sk->src_port != 0;
+	flow->connect.forgets = s->forgets;
+	flow->connect.bound = bound;
+	flow->connect.bound_port = sk->src_port != 0;
 	return 1;
 }
 
@@ -148,7 +150,7 @@ static __always_inline void observe(struct bpf_sock_addr *ctx, struct bpf_sock *
 	}
 	o = bpf_sk_storage_get(&observed, sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
 	if (o)
-		describe(&o->leg, ctx, dst, d, comm);
+		describe(&o->connect, ctx, dst, d, comm);
 	else
 		count_cause(UP_CAUSE_NO_MEMORY);
 }
@@ -166,7 +168,7 @@ static __always_inline __u32 shortcut_refuses(struct bpf_sock_addr *ctx, const s
 	return UP_CAUSES;
 }
 
-/* Marks the socket for the shortcut, which begins when it is established (shortcut.bpf.c). */
+/* Marks the socket for the shortcut, which begins when it is established (shortcut.h). */
 static __always_inline void wish_shortcut(struct bpf_sock_addr *ctx, struct bpf_sock *sk,
 					  const struct up_settings *s,
 					  const struct up_endpoint *dst, const struct decision *d,
@@ -180,7 +182,7 @@ static __always_inline void wish_shortcut(struct bpf_sock_addr *ctx, struct bpf_
 		count_cause(cause == UP_CAUSES ? UP_CAUSE_NO_MEMORY : cause);
 		return;
 	}
-	describe(&wish->leg, ctx, dst, d, comm);
+	describe(&wish->connect, ctx, dst, d, comm);
 	wish->wished_ns = bpf_ktime_get_ns();
 	wish->refused = 0;
 	if (cause == UP_CAUSES)
@@ -220,10 +222,10 @@ static __always_inline int is_agents_own(const struct up_settings *s, const stru
 					 __u64 netns_cookie)
 {
 	if (sk->mark == s->mark && (netns_cookie == s->netns_cookie ||
-				    bpf_map_lookup_elem(&incoming_spaces, &netns_cookie)))
+				    bpf_map_lookup_elem(&incoming_netns, &netns_cookie)))
 		return 1;
 	return s->tgid && bpf_get_current_pid_tgid() >> 32 == s->tgid &&
-	       netns_cookie != s->netns_cookie && bpf_map_lookup_elem(&outposts, &netns_cookie);
+	       netns_cookie != s->netns_cookie && bpf_map_lookup_elem(&netns_agents, &netns_cookie);
 }
 
 /* Returns what the hook answers; sets `to` when the destination is to be another: the agent's
@@ -234,7 +236,7 @@ static __always_inline int on_connect(struct bpf_sock_addr *ctx, const struct up
 {
 	struct bpf_sock *sk = ctx->sk;
 	__u8 comm[UP_COMM_BYTES] = {};
-	struct up_outpost *o = 0;
+	struct up_netns_agent *o = 0;
 	struct decision d = {};
 	__u32 outcome = UP_OUTCOME_UNTOUCHED;
 	__u32 cause = UP_CAUSES;
@@ -255,7 +257,7 @@ static __always_inline int on_connect(struct bpf_sock_addr *ctx, const struct up
 	if (d.action == UP_ACTION_ENRICH)
 		cause = elsewhere(sk, dst);
 	if (d.action == UP_ACTION_ENRICH && cause == UP_CAUSES)
-		o = outpost(s, netns, &cause);
+		o = netns_agent(s, netns, &cause);
 	if (d.recalls && o && recall(s, netns, dst, comm, &d))
 		outcome = UP_OUTCOME_REMEMBERED;
 	if (d.balanced && (d.action == UP_ACTION_BYPASS || d.action == UP_ACTION_OBSERVE)) {

@@ -2,13 +2,14 @@
 //! served from inside: the listeners that they are sent to, the sockets that answer them, and the dials
 //! on their behalf are all of their namespace.
 //!
-//! An outpost is set up when a rule first matches there (`connect.bpf.c` calls for it), and given up
-//! when nobody is left there: it would keep the namespace alive. `find.rs` says who is there.
+//! A [`NetnsAgent`] holds the agent's sockets in one such namespace. It is set up when a rule first
+//! matches there (`connect.h` sends a [`ServeRequest`]), and given up when no thread is left there:
+//! otherwise it would keep the namespace alive. `threads.rs` finds the threads.
 //!
 //! **Invariant**: nobody is sent to a listener that is about to be closed. First the kernel forgets it,
 //! and at the next look, a second later, it goes.
 
-mod find;
+mod threads;
 
 use std::{
     collections::{BTreeMap, BTreeSet, btree_map::Entry},
@@ -26,15 +27,15 @@ use crate::{
     answers::RawSockets,
     host,
     listeners::{HoldFilter, Listeners, Opened},
-    maps::OutpostsMap,
-    space::Space,
-    sys::{self, Shared},
+    maps::NetnsAgentsMap,
+    netns_handle::NetnsHandle,
+    sys::{self, PodOf},
 };
 use ebpf::abi;
-use find::Witness;
+use threads::NetnsThread;
 
 /// Network namespaces that can be served besides the agent's own.
-pub const MAX_NAMESPACES: usize = abi::MAX_OUTPOSTS as usize - 1;
+pub const MAX_NAMESPACES: usize = abi::MAX_NETNS_AGENTS as usize - 1;
 
 /// Descriptors of each: itself, listeners and raw sockets for two families.
 pub const DESCRIPTORS_PER_NAMESPACE: usize = 5;
@@ -44,7 +45,7 @@ pub const DESCRIPTORS_PER_NAMESPACE: usize = 5;
 pub struct Netns {
     /// The kernel's number, which no other ever has.
     pub cookie: u64,
-    /// Its inode's, as `lsns` and `/proc/PID/ns/net` show it.
+    /// The number of the namespace's inode, as `lsns` and `/proc/PID/ns/net` show it.
     pub inode: u32,
     /// In `/run/netns`, when it was found.
     pub name: Option<String>,
@@ -62,16 +63,16 @@ impl fmt::Display for Netns {
 /// Why a namespace is not served.
 #[derive(Debug, Error)]
 pub enum NotServed {
-    /// As many are served as may be.
+    /// The limit of served namespaces is reached.
     #[error("as many namespaces as `max_namespaces` allows are served")]
     Full,
-    /// Who called has ended, or is elsewhere by now.
+    /// The thread that made the request has ended, or is elsewhere by now.
     #[error("who called for it has gone")]
     Gone,
     /// Nothing could reach a listener.
     #[error("its loopback is down")]
     LoopbackDown,
-    /// It failed a moment ago.
+    /// The namespace could not be served a moment ago.
     #[error("it has just been tried")]
     JustTried,
     /// Sockets.
@@ -93,7 +94,7 @@ impl NotServed {
         "kernel",
     ];
 
-    /// As a metric's label.
+    /// The reason as a metric's label.
     pub fn as_str(&self) -> &'static str {
         let [full, gone, loopback_down, just_tried, sockets, kernel] = Self::LABELS;
         match self {
@@ -109,36 +110,36 @@ impl NotServed {
 
 /// The agent's sockets in a namespace but for the listeners, for as long as a flow needs them.
 #[derive(Debug)]
-pub(crate) struct Outpost {
+pub(crate) struct NetnsAgent {
     pub netns: Arc<Netns>,
     pub raw: RawSockets,
-    pub space: Arc<Space>,
+    pub handle: Arc<NetnsHandle>,
 }
 
-impl Outpost {
+impl NetnsAgent {
     /// Does something in the namespace.
     pub(crate) fn within<T: Send>(
         &self,
         body: impl FnOnce() -> io::Result<T> + Send,
     ) -> io::Result<T> {
-        self.space.within(body)
+        self.handle.within(body)
     }
 }
 
-/// A thread that met a rule where the agent had no outpost.
+/// A request to serve a namespace: a thread there met a rule, and the agent has no sockets there.
 #[derive(Clone, Copy, Debug)]
-pub struct Caller {
+pub struct ServeRequest {
     netns_cookie: u64,
     inode: u32,
-    who: Witness,
+    who: NetnsThread,
 }
 
-/// The stream of calls for outposts.
-pub struct Calling {
+/// The stream of requests to serve namespaces.
+pub struct ServeRequests {
     ring: AsyncFd<RingBuf<MapData>>,
 }
 
-impl Calling {
+impl ServeRequests {
     pub(crate) fn new(ring: RingBuf<MapData>) -> io::Result<Self> {
         Ok(Self {
             ring: sys::watch(ring)?,
@@ -149,7 +150,7 @@ impl Calling {
     ///
     /// # Errors
     /// The ring cannot be waited for: there is no way on.
-    pub async fn next(&mut self) -> io::Result<Caller> {
+    pub async fn next(&mut self) -> io::Result<ServeRequest> {
         loop {
             let mut ready = self.ring.readable_mut().await?;
             let record = ready.get_inner_mut().next();
@@ -158,10 +159,10 @@ impl Calling {
                 continue;
             };
             if let Some(call) = call {
-                return Ok(Caller {
+                return Ok(ServeRequest {
                     netns_cookie: call.netns_cookie,
                     inode: call.inode,
-                    who: Witness {
+                    who: NetnsThread {
                         pid: call.tgid,
                         tid: call.tid,
                     },
@@ -171,33 +172,33 @@ impl Calling {
     }
 }
 
-/// A new outpost's listeners.
-pub struct Settled {
-    /// Where connections arrive.
+/// The listeners in a namespace that is served from now on.
+pub struct NewNetnsListeners {
+    /// The listeners at which connections arrive.
     pub listeners: Listeners,
     /// Ends when they are to be closed.
     pub until: oneshot::Receiver<()>,
-    /// Which namespace.
+    /// The namespace.
     pub netns: Arc<Netns>,
 }
 
-/// An outpost as an operator sees it.
+/// A served namespace as an operator sees it.
 #[derive(Clone, Debug)]
-pub struct OutpostView {
-    /// Which namespace.
+pub struct NetnsAgentView {
+    /// The namespace.
     pub netns: Arc<Netns>,
     /// Somebody there.
     pub pid: u32,
-    /// Their `/proc/PID/comm`.
+    /// The process's name, from `/proc/PID/comm`.
     pub process: String,
     /// When it was set up.
     pub since: SystemTime,
 }
 
-struct Standing {
-    outpost: Arc<Outpost>,
-    listeners: abi::Outpost,
-    witness: Witness,
+struct ServedNetns {
+    netns_agent: Arc<NetnsAgent>,
+    listeners: abi::NetnsAgent,
+    thread: NetnsThread,
     since: SystemTime,
     /// The kernel sends nobody there any more.
     is_leaving: bool,
@@ -206,225 +207,230 @@ struct Standing {
 }
 
 /// Every namespace that is served.
-pub struct Outposts {
+pub struct NetnsAgents {
     own_cookie: u64,
     most: usize,
     filter: HoldFilter,
-    map: Mutex<OutpostsMap>,
-    served: Mutex<Served>,
+    map: Mutex<NetnsAgentsMap>,
+    state: Mutex<State>,
 }
 
 #[derive(Default)]
-struct Served {
-    standing: BTreeMap<u64, Standing>,
+struct State {
+    by_cookie: BTreeMap<u64, ServedNetns>,
     /// Namespaces that could not be served, since the last look: many may call, and entering them is
     /// not free.
     failed: BTreeSet<u64>,
 }
 
-impl Outposts {
+impl NetnsAgents {
     /// `own`: the agent's listeners in its own namespace. At most `most` others.
     pub(crate) fn new(
         filter: HoldFilter,
-        mut map: OutpostsMap,
-        own: abi::Outpost,
+        mut map: NetnsAgentsMap,
+        own: abi::NetnsAgent,
         most: usize,
     ) -> io::Result<Self> {
         let own_cookie = host::netns_cookie()?;
-        map.insert(own_cookie, Shared(own), 0)
+        map.insert(own_cookie, PodOf(own), 0)
             .map_err(io::Error::other)?;
         Ok(Self {
             own_cookie,
             most: most.min(MAX_NAMESPACES),
             filter,
             map: Mutex::new(map),
-            served: Mutex::default(),
+            state: Mutex::default(),
         })
     }
 
-    /// The outpost in a namespace; `Some(None)`: it is the agent's own, and needs none.
-    pub(crate) fn at(&self, netns_cookie: u64) -> Option<Option<Arc<Outpost>>> {
+    /// The agent's sockets in a namespace, if it is served; `Some(None)`: the namespace is the agent's own,
+    /// and needs none.
+    pub(crate) fn served(&self, netns_cookie: u64) -> Option<Option<Arc<NetnsAgent>>> {
         if netns_cookie == self.own_cookie {
             return Some(None);
         }
-        let served = self.served();
-        let standing = served.standing.get(&netns_cookie)?;
-        Some(Some(standing.outpost.clone()))
+        let state = self.state();
+        let served_netns = state.by_cookie.get(&netns_cookie)?;
+        Some(Some(served_netns.netns_agent.clone()))
     }
 
-    /// Sets up an outpost where one was called for; None: there is one already. Takes a millisecond,
+    /// Serves the namespace of a request; None: it is served already. Takes a millisecond,
     /// within a runtime.
     ///
     /// # Errors
     /// Connections there follow their rule's `fail`, and call again.
-    pub fn settle(&self, caller: &Caller) -> Result<Option<Settled>, NotServed> {
-        let settled = self.try_to_settle(caller);
-        if settled.is_err() {
-            let mut served = self.served();
+    pub fn serve(&self, request: &ServeRequest) -> Result<Option<NewNetnsListeners>, NotServed> {
+        let new = self.try_to_serve(request);
+        if new.is_err() {
+            let mut state = self.state();
             // Bounded by the threads that can call between two looks, and by this.
-            if served.failed.len() < MAX_NAMESPACES {
-                served.failed.insert(caller.netns_cookie);
+            if state.failed.len() < MAX_NAMESPACES {
+                state.failed.insert(request.netns_cookie);
             }
         }
-        settled
+        new
     }
 
-    /// Sets up an outpost where this process is, before anybody calls for it; None: none is needed. As
-    /// [`Self::settle`].
+    /// Serves the namespace of a process before any thread there asks for it; None: it is served already, or
+    /// is the agent's own. Takes as long as [`Self::serve`].
     ///
     /// # Errors
     /// Whoever connects there calls.
-    pub fn settle_with(&self, pid: u32) -> Result<Option<Settled>, NotServed> {
+    pub fn serve_process(&self, pid: u32) -> Result<Option<NewNetnsListeners>, NotServed> {
         let gone = |_| NotServed::Gone;
-        let who = Witness { pid, tid: pid };
+        let who = NetnsThread { pid, tid: pid };
         let inode = host::netns_inode(&who.netns()).ok_or(NotServed::Gone)?;
-        let is_it = |standing: &Standing| standing.outpost.netns.inode == inode;
-        if self.served().standing.values().any(is_it) {
+        let is_it = |served_netns: &ServedNetns| served_netns.netns_agent.netns.inode == inode;
+        if self.state().by_cookie.values().any(is_it) {
             return Ok(None);
         }
-        let space = Space::open(Some(&who.netns())).map_err(gone)?;
-        let netns_cookie = space.within(host::netns_cookie).map_err(gone)?;
+        let handle = NetnsHandle::open(Some(&who.netns())).map_err(gone)?;
+        let netns_cookie = handle.within(host::netns_cookie).map_err(gone)?;
         if netns_cookie == self.own_cookie {
             return Ok(None);
         }
-        self.try_to_settle(&Caller {
+        self.try_to_serve(&ServeRequest {
             netns_cookie,
             inode,
             who,
         })
     }
 
-    fn try_to_settle(&self, caller: &Caller) -> Result<Option<Settled>, NotServed> {
-        let cookie = caller.netns_cookie;
+    fn try_to_serve(&self, request: &ServeRequest) -> Result<Option<NewNetnsListeners>, NotServed> {
+        let cookie = request.netns_cookie;
         {
-            let mut served = self.served();
-            if let Some(standing) = served.standing.get_mut(&cookie) {
+            let mut state = self.state();
+            if let Some(served_netns) = state.by_cookie.get_mut(&cookie) {
                 // Somebody came when it was about to be given up.
-                if standing.is_leaving {
-                    standing.witness = caller.who;
-                    self.stay(standing).map_err(NotServed::Kernel)?;
+                if served_netns.is_leaving {
+                    served_netns.thread = request.who;
+                    self.stay(served_netns).map_err(NotServed::Kernel)?;
                 }
                 return Ok(None);
             }
-            if served.failed.contains(&cookie) {
+            if state.failed.contains(&cookie) {
                 return Err(NotServed::JustTried);
             }
-            if served.standing.len() >= self.most {
+            if state.by_cookie.len() >= self.most {
                 return Err(NotServed::Full);
             }
         }
         // Meanwhile flows are served elsewhere.
-        let (standing, settled) = self.set_up(caller)?;
+        let (served_netns, new) = self.set_up(request)?;
         // Before the kernel sends anybody there.
-        let mut served = self.served();
-        let Entry::Vacant(place) = served.standing.entry(cookie) else {
+        let mut state = self.state();
+        let Entry::Vacant(place) = state.by_cookie.entry(cookie) else {
             // Somebody else's call was met meanwhile.
             return Ok(None);
         };
-        let standing = place.insert(standing);
-        match self.stay(standing) {
-            Ok(()) => Ok(Some(settled)),
+        let served_netns = place.insert(served_netns);
+        match self.stay(served_netns) {
+            Ok(()) => Ok(Some(new)),
             Err(error) => {
-                served.standing.remove(&cookie);
+                state.by_cookie.remove(&cookie);
                 Err(NotServed::Kernel(error))
             }
         }
     }
 
-    fn set_up(&self, caller: &Caller) -> Result<(Standing, Settled), NotServed> {
-        let Caller { inode, who, .. } = *caller;
-        let (witness, space) = reached(caller, who)
+    fn set_up(
+        &self,
+        request: &ServeRequest,
+    ) -> Result<(ServedNetns, NewNetnsListeners), NotServed> {
+        let ServeRequest { inode, who, .. } = *request;
+        let (thread, handle) = reached(request, who)
             .or_else(|| {
                 // The thread that called has ended, if only just now; then somebody else there will do.
-                let witness = find::witnesses(BTreeSet::from([inode])).remove(&inode)?;
-                reached(caller, witness)
+                let thread = threads::of_each(BTreeSet::from([inode])).remove(&inode)?;
+                reached(request, thread)
             })
             .ok_or(NotServed::Gone)?;
-        if !space.within(has_loopback).map_err(NotServed::Sockets)? {
+        if !handle.within(has_loopback).map_err(NotServed::Sockets)? {
             return Err(NotServed::LoopbackDown);
         }
         let open = || Ok((Opened::open(&self.filter, None)?, RawSockets::open(None)?));
-        let (opened, raw) = space.within(open).map_err(NotServed::Sockets)?;
+        let (opened, raw) = handle.within(open).map_err(NotServed::Sockets)?;
         let listeners = opened.to_abi().map_err(NotServed::Sockets)?;
         let netns = Arc::new(Netns {
-            cookie: caller.netns_cookie,
+            cookie: request.netns_cookie,
             inode,
-            name: find::name_of(inode),
+            name: threads::name_of(inode),
         });
         let (close, until) = oneshot::channel();
-        let settled = Settled {
+        let new = NewNetnsListeners {
             listeners: Listeners::of(opened, netns.cookie).map_err(NotServed::Sockets)?,
             until,
             netns: netns.clone(),
         };
-        let standing = Standing {
-            outpost: Arc::new(Outpost {
+        let served_netns = ServedNetns {
+            netns_agent: Arc::new(NetnsAgent {
                 netns,
                 raw,
-                space: Arc::new(space),
+                handle: Arc::new(handle),
             }),
             listeners,
-            witness,
+            thread,
             since: SystemTime::now(),
             is_leaving: true,
             _until: close,
         };
-        Ok((standing, settled))
+        Ok((served_netns, new))
     }
 
     /// The kernel sends connections there.
-    fn stay(&self, standing: &mut Standing) -> Result<(), MapError> {
-        let cookie = standing.outpost.netns.cookie;
-        self.map().insert(cookie, Shared(standing.listeners), 0)?;
-        standing.is_leaving = false;
+    fn stay(&self, served_netns: &mut ServedNetns) -> Result<(), MapError> {
+        let cookie = served_netns.netns_agent.netns.cookie;
+        self.map()
+            .insert(cookie, PodOf(served_netns.listeners), 0)?;
+        served_netns.is_leaving = false;
         Ok(())
     }
 
-    /// Gives outposts up where nobody is any more. To be called every second. Takes some microseconds
+    /// Stops serving namespaces in which no thread is left. To be called every second. Takes some microseconds
     /// for each, and a walk over `/proc` when somebody has gone.
     pub fn tend(&self) {
         let lonely = self.lonely();
         if lonely.is_empty() {
             return;
         }
-        let witnesses = find::witnesses(lonely.clone());
-        self.served().standing.retain(|_, standing| {
-            let inode = standing.outpost.netns.inode;
-            match (witnesses.get(&inode), lonely.contains(&inode)) {
+        let threads = threads::of_each(lonely.clone());
+        self.state().by_cookie.retain(|_, served_netns| {
+            let inode = served_netns.netns_agent.netns.inode;
+            match (threads.get(&inode), lonely.contains(&inode)) {
                 (_, false) => true,
-                (Some(witness), true) => {
-                    standing.witness = *witness;
-                    if standing.is_leaving
-                        && let Err(error) = self.stay(standing)
+                (Some(thread), true) => {
+                    served_netns.thread = *thread;
+                    if served_netns.is_leaving
+                        && let Err(error) = self.stay(served_netns)
                     {
                         tracing::error!(%error, "a namespace is not served any more");
                         return false;
                     }
                     true
                 }
-                (None, true) => !self.leave(standing),
+                (None, true) => !self.leave(served_netns),
             }
         });
     }
 
-    /// Namespaces whose witness has gone.
+    /// Namespaces whose thread has gone.
     fn lonely(&self) -> BTreeSet<u32> {
-        let mut served = self.served();
-        served.failed.clear();
-        let lonely = served.standing.values().filter_map(|s| {
-            let inode = s.outpost.netns.inode;
-            (!s.witness.is_in(inode)).then_some(inode)
+        let mut state = self.state();
+        state.failed.clear();
+        let lonely = state.by_cookie.values().filter_map(|s| {
+            let inode = s.netns_agent.netns.inode;
+            (!s.thread.is_in(inode)).then_some(inode)
         });
         lonely.collect()
     }
 
     /// True: it can be closed.
-    fn leave(&self, standing: &mut Standing) -> bool {
-        if standing.is_leaving {
+    fn leave(&self, served_netns: &mut ServedNetns) -> bool {
+        if served_netns.is_leaving {
             return true;
         }
-        standing.is_leaving = true;
-        match self.map().remove(&standing.outpost.netns.cookie) {
+        served_netns.is_leaving = true;
+        match self.map().remove(&served_netns.netns_agent.netns.cookie) {
             Ok(()) | Err(MapError::KeyNotFound) => {}
             Err(error) => tracing::error!(%error, "the kernel does not forget a namespace"),
         }
@@ -432,39 +438,39 @@ impl Outposts {
     }
 
     /// All of them, in the order in which their namespaces were made.
-    pub fn views(&self) -> Vec<OutpostView> {
-        let served = self.served();
-        let standing = served.standing.values();
-        standing
-            .map(|standing| OutpostView {
-                netns: standing.outpost.netns.clone(),
-                pid: standing.witness.pid,
-                process: process_name(standing.witness.pid),
-                since: standing.since,
+    pub fn views(&self) -> Vec<NetnsAgentView> {
+        let state = self.state();
+        let served_netns = state.by_cookie.values();
+        served_netns
+            .map(|served_netns| NetnsAgentView {
+                netns: served_netns.netns_agent.netns.clone(),
+                pid: served_netns.thread.pid,
+                process: process_name(served_netns.thread.pid),
+                since: served_netns.since,
             })
             .collect()
     }
 
     /// How many there are.
     pub fn count(&self) -> usize {
-        self.served().standing.len()
+        self.state().by_cookie.len()
     }
 
-    fn served(&self) -> MutexGuard<'_, Served> {
-        self.served.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn map(&self) -> MutexGuard<'_, OutpostsMap> {
+    fn map(&self) -> MutexGuard<'_, NetnsAgentsMap> {
         self.map.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The namespace that was called from, if that is where this witness is: a thread may end, or go
+/// The namespace that was called from, if that is where this thread is: a thread may end, or go
 /// elsewhere, at any moment before its namespace is open.
-fn reached(caller: &Caller, witness: Witness) -> Option<(Witness, Space)> {
-    let space = Space::open(Some(&witness.netns())).ok()?;
-    let cookie = space.within(host::netns_cookie).ok()?;
-    (cookie == caller.netns_cookie).then_some((witness, space))
+fn reached(request: &ServeRequest, thread: NetnsThread) -> Option<(NetnsThread, NetnsHandle)> {
+    let handle = NetnsHandle::open(Some(&thread.netns())).ok()?;
+    let cookie = handle.within(host::netns_cookie).ok()?;
+    (cookie == request.netns_cookie).then_some((thread, handle))
 }
 
 /// Whether the calling thread's namespace has a loopback that packets can take.

@@ -13,8 +13,10 @@
  * Strangers who dial the listener themselves are accepted, counted and closed by the agent.
  * Accepted sockets inherit the filter.
  *
- * Reads releases; writes fresh, legs, held, causes. When the agent is dead, so is the listener.
+ * Reads releases; writes fresh, pending_connects, held, causes. When the agent is dead, so is the listener.
  */
+#pragma once
+
 #include "common.h"
 
 #define PASS (-1)
@@ -79,15 +81,15 @@ static __always_inline __u32 parse(struct __sk_buff *skb, const struct tcp_heade
 }
 
 /* True when the agent has been told. */
-static __always_inline int tell_agent(struct __sk_buff *skb, const struct up_leg *leg,
-				      const struct up_leg_key *key, __u32 bytes)
+static __always_inline int tell_agent(struct __sk_buff *skb, const struct up_connect *connect,
+				      const struct up_connect_key *key, __u32 bytes)
 {
 	struct up_held *event = bpf_ringbuf_reserve(&held, sizeof(*event), 0);
 
 	if (!event)
 		return 0;
 	__builtin_memset(event, 0, sizeof(*event));
-	event->leg = *leg;
+	event->connect = *connect;
 	event->key = *key;
 	event->syn_bytes = bytes;
 	if (bytes > sizeof(event->syn) ||
@@ -108,7 +110,7 @@ static __always_inline int tell_agent(struct __sk_buff *skb, const struct up_leg
 static __always_inline int overtakes(struct __sk_buff *skb, const struct tcp_header *tcp)
 {
 	struct bpf_sock *sk = skb->sk;
-	struct up_leg_key key = {};
+	struct up_connect_key key = {};
 	__u64 *answered, before, now;
 
 	if (!sk || sk->state != BPF_TCP_LISTEN || tcp->flags & TCP_FLAG_RST)
@@ -127,9 +129,9 @@ static __always_inline int overtakes(struct __sk_buff *skb, const struct tcp_hea
 SEC("socket")
 int hold_syn(struct __sk_buff *skb)
 {
-	struct up_leg_key key = {};
+	struct up_connect_key key = {};
 	struct tcp_header tcp;
-	struct up_leg *leg;
+	struct up_connect *connect;
 	__u64 cookie;
 	__u32 bytes;
 
@@ -148,21 +150,21 @@ int hold_syn(struct __sk_buff *skb)
 	}
 	/* The socket that is being filtered: the listener. */
 	key.listener = bpf_get_socket_cookie(skb);
-	leg = bpf_map_lookup_elem(&legs, &key);
-	if (!leg) {
+	connect = bpf_map_lookup_elem(&pending_connects, &key);
+	if (!connect) {
 		count_cause(UP_CAUSE_STRANGER);
 		return PASS;
 	}
-	cookie = leg->cookie;
+	cookie = connect->cookie;
 	if (bpf_map_lookup_elem(&releases, &cookie))
 		return PASS;
 	/* A SYN that the client sends again while it waits. */
-	if (leg->held)
+	if (connect->held)
 		return DROP;
-	leg->held = 1;
-	if (!tell_agent(skb, leg, &key, bytes)) {
+	connect->held = 1;
+	if (!tell_agent(skb, connect, &key, bytes)) {
 		/* The client sends it again in a second; there may be room by then. */
-		leg->held = 0;
+		connect->held = 0;
 		count_cause(UP_CAUSE_RING_FULL);
 	}
 	return DROP;

@@ -1,4 +1,4 @@
-//! Weights as lots.
+//! Weights as slots, of which each new connection draws one.
 
 use std::net::SocketAddr;
 
@@ -10,42 +10,44 @@ use policy::MAX_BACKENDS;
 /// A backend's share of new connections, relative to the others': 0 gets none.
 pub type Weight = u8;
 
-/// Of a backend with nothing against it.
+/// The weight of a backend with nothing against it.
 pub const FULL_WEIGHT: Weight = 100;
 
-const LOTS: usize = abi::LOTS as usize;
+const SLOTS: usize = abi::BACKEND_SLOTS as usize;
 
-/// As many lots for each backend as its weight says, and at least one if it has any.
+/// The backend of each slot: every backend has as many slots as its weight says, and at least one if it
+/// has any weight.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Lots([u8; LOTS]);
+pub struct BackendSlots([u8; SLOTS]);
 
-impl Lots {
-    /// Of a rule's backends, in its order; those past [`MAX_BACKENDS`] get none.
+impl BackendSlots {
+    /// Shares the slots out among a rule's backends, in its order; backends past [`MAX_BACKENDS`] get
+    /// none.
     pub fn of(backends: &[SocketAddr], weights: &Weights) -> Self {
         let fit = backends.iter().take(MAX_BACKENDS);
         let weights: Vec<Weight> = fit.map(|at| weight_of(*at, weights)).collect();
-        let mut lots = [abi::NO_BACKEND as u8; LOTS];
-        let mut left = lots.iter_mut();
+        let mut slots = [abi::NO_BACKEND as u8; SLOTS];
+        let mut left = slots.iter_mut();
         for (backend, share) in shares(&weights).into_iter().enumerate() {
-            for lot in left.by_ref().take(share) {
-                *lot = backend as u8;
+            for slot in left.by_ref().take(share) {
+                *slot = backend as u8;
             }
         }
-        Self(lots)
+        Self(slots)
     }
 
-    /// Which backend this number draws; None when none takes new connections.
+    /// The backend that this number draws; None when none takes new connections.
     pub fn draw(&self, number: u32) -> Option<usize> {
-        let lot = *self.0.get(number as usize % LOTS)?;
-        (usize::from(lot) < MAX_BACKENDS).then_some(lot.into())
+        let slot = *self.0.get(number as usize % SLOTS)?;
+        (usize::from(slot) < MAX_BACKENDS).then_some(slot.into())
     }
 
-    pub(crate) fn to_abi(&self) -> abi::Lots {
-        abi::Lots { backends: self.0 }
+    pub(crate) fn to_abi(&self) -> abi::BackendSlots {
+        abi::BackendSlots { backends: self.0 }
     }
 }
 
-/// In proportion, and all of [`LOTS`] unless every weight is 0: one for each that has any, of the
+/// In proportion, and all of [`SLOTS`] unless every weight is 0: one for each that has any, of the
 /// others what its weight says, rounded down, and what that leaves to the largest remainders.
 fn shares(weights: &[Weight]) -> Vec<usize> {
     let total: usize = weights.iter().map(|w| usize::from(*w)).sum();
@@ -53,8 +55,8 @@ fn shares(weights: &[Weight]) -> Vec<usize> {
         return vec![0; weights.len()];
     }
     let weighted = weights.iter().filter(|w| **w > 0).count();
-    // At least LOTS - MAX_BACKENDS.
-    let to_share = LOTS - weighted;
+    // At least SLOTS - MAX_BACKENDS.
+    let to_share = SLOTS - weighted;
     let exact = |w: Weight| usize::from(w) * to_share;
     let mut shares: Vec<usize> = weights
         .iter()
@@ -64,7 +66,7 @@ fn shares(weights: &[Weight]) -> Vec<usize> {
     let remainder = |n: &usize| weights.get(*n).map_or(0, |w| exact(*w) % total);
     by_remainder.sort_by_key(|n| std::cmp::Reverse(remainder(n)));
     let given: usize = shares.iter().sum();
-    for n in by_remainder.into_iter().take(LOTS - given) {
+    for n in by_remainder.into_iter().take(SLOTS - given) {
         if let Some(share) = shares.get_mut(n) {
             *share += 1;
         }
@@ -84,10 +86,10 @@ mod tests {
             .collect()
     }
 
-    fn counts(lots: &Lots, n: usize) -> Vec<usize> {
+    fn counts(slots: &BackendSlots, n: usize) -> Vec<usize> {
         let mut counts = vec![0; n];
-        for number in 0..LOTS as u32 {
-            if let Some(backend) = lots.draw(number) {
+        for number in 0..SLOTS as u32 {
+            if let Some(backend) = slots.draw(number) {
                 counts[backend] += 1;
             }
         }
@@ -97,10 +99,10 @@ mod tests {
     #[test]
     fn equal_weights_have_equal_shares() {
         for n in 1..=MAX_BACKENDS {
-            let counts = counts(&Lots::of(&backends(n), &Weights::new()), n);
+            let counts = counts(&BackendSlots::of(&backends(n), &Weights::new()), n);
             let (least, most) = (counts.iter().min().unwrap(), counts.iter().max().unwrap());
             assert!(most - least <= 1, "{n}: {counts:?}");
-            assert_eq!(counts.iter().sum::<usize>(), LOTS);
+            assert_eq!(counts.iter().sum::<usize>(), SLOTS);
         }
     }
 
@@ -108,15 +110,15 @@ mod tests {
     fn without_a_weight_nobody_is_drawn() {
         let backends = backends(3);
         let none = backends.iter().map(|at| (*at, 0)).collect();
-        let lots = Lots::of(&backends, &none);
-        assert!((0..LOTS as u32).all(|number| lots.draw(number).is_none()));
-        assert_eq!(Lots::of(&[], &Weights::new()).draw(7), None);
+        let slots = BackendSlots::of(&backends, &none);
+        assert!((0..SLOTS as u32).all(|number| slots.draw(number).is_none()));
+        assert_eq!(BackendSlots::of(&[], &Weights::new()).draw(7), None);
     }
 
     #[test]
     fn more_backends_than_fit_are_left_out() {
-        let lots = Lots::of(&backends(MAX_BACKENDS + 100), &Weights::new());
-        assert!((0..LOTS as u32).all(|n| lots.draw(n).unwrap() < MAX_BACKENDS));
+        let slots = BackendSlots::of(&backends(MAX_BACKENDS + 100), &Weights::new());
+        assert!((0..SLOTS as u32).all(|n| slots.draw(n).unwrap() < MAX_BACKENDS));
     }
 
     proptest! {
@@ -124,13 +126,13 @@ mod tests {
         fn shares_follow_weights(weights in vec(0_u8..=FULL_WEIGHT, 1..=MAX_BACKENDS)) {
             let backends = backends(weights.len());
             let table = backends.iter().copied().zip(weights.iter().copied()).collect();
-            let counts = counts(&Lots::of(&backends, &table), weights.len());
+            let counts = counts(&BackendSlots::of(&backends, &table), weights.len());
             let total: f64 = weights.iter().map(|w| f64::from(*w)).sum();
             for (count, weight) in counts.iter().zip(&weights) {
                 prop_assert_eq!(*count > 0, *weight > 0);
-                let meant = if total > 0.0 { f64::from(*weight) / total * LOTS as f64 } else { 0.0 };
-                // One lot whatever the weight takes from the others' shares.
-                let off = 2.0 + meant * weights.len() as f64 / LOTS as f64;
+                let meant = if total > 0.0 { f64::from(*weight) / total * SLOTS as f64 } else { 0.0 };
+                // One slot whatever the weight takes from the others' shares.
+                let off = 2.0 + meant * weights.len() as f64 / SLOTS as f64;
                 prop_assert!((*count as f64 - meant).abs() <= off, "{} for {}", count, meant);
             }
         }

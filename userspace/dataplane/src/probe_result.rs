@@ -1,13 +1,13 @@
-//! What came of trying a path out on this kernel.
+//! The result of probing a path on this kernel.
 
 use std::time::{Duration, Instant};
 
 use crate::load;
 
-/// What came of trying a path.
+/// The result of probing a path.
 #[derive(Clone, Debug)]
-pub struct Tried {
-    /// Its name, as in metrics.
+pub struct ProbeResult {
+    /// The path's name, as in metrics.
     pub path: String,
     /// How long that took; zero where nobody looked.
     pub took: Duration,
@@ -15,11 +15,11 @@ pub struct Tried {
     pub failure: Option<String>,
 }
 
-impl Tried {
+impl ProbeResult {
     /// Tries a path out, unless a test wants it off.
-    pub fn out(path: &str, trial: impl FnOnce() -> Result<(), String>) -> Self {
+    pub fn of(path: &str, probe: impl FnOnce() -> Result<(), String>) -> Self {
         let begun = Instant::now();
-        let failure = load::switched_off(path).or_else(|| trial().err());
+        let failure = load::switched_off(path).or_else(|| probe().err());
         Self {
             path: path.to_owned(),
             took: begun.elapsed(),

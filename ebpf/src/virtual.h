@@ -3,15 +3,17 @@
  * sk_lookup on a gateway: connections from other hosts to a virtual address that the agent has to
  * see, because a rule wants them enriched or asks for their session.
  *
- * Fires as incoming.bpf.c's programs do. Nobody listens at a virtual address, so there is no database
+ * Fires as incoming.h's programs do. Nobody listens at a virtual address, so there is no database
  * to ask for: the agent takes a connection while some backend behind the address takes new ones. It
  * takes all that come to such an address, also those that the edge forwards, when one of them could
  * not be: they are relayed.
  *
- * Reads settings, policies, rules, targets, sources, lots, taken_addresses, taken_listeners. Writes
+ * Reads settings, policies, rules, targets, sources, backend_slots, taken_addresses, taken_listeners. Writes
  * decisions, causes. Where the agent cannot take a connection it is refused, whatever the rule's
  * `fail`: there is no database here that it could go to.
  */
+#pragma once
+
 #include "balance.h"
 #include "steer.h"
 
@@ -47,7 +49,7 @@ int virtual_addresses(struct bpf_sk_lookup *ctx)
 	struct up_settings *s;
 	__u32 zero = 0;
 
-	/* This host's own were decided by connect.bpf.c. */
+	/* This host's own were decided by connect.h. */
 	if (ctx->ingress_ifindex == LOOPBACK || !ends_of(ctx, &client, &dst) ||
 	    !bpf_map_lookup_elem(&taken_addresses, &dst))
 		return leave_alone();

@@ -14,9 +14,9 @@ use tokio::{io::unix::AsyncFd, net::TcpStream};
 use crate::sys;
 
 /// A connection at rest.
-pub struct Quiet(AsyncFd<OwnedFd>);
+pub struct HangupWatch(AsyncFd<OwnedFd>);
 
-impl Quiet {
+impl HangupWatch {
     /// Takes it from the runtime.
     pub fn new(stream: TcpStream) -> io::Result<Self> {
         Ok(Self(sys::watch_quietly(OwnedFd::from(stream.into_std()?))?))

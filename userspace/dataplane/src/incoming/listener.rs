@@ -1,4 +1,4 @@
-//! Where connections from other hosts arrive.
+//! Listeners for connections from other hosts.
 
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
@@ -12,7 +12,7 @@ use crate::{
     address::{ClientAddr, OrigDst},
     dial::new_socket,
     listeners::Mark,
-    space::Space,
+    netns_handle::NetnsHandle,
 };
 
 /// A backend that does not answer the dial for so long has failed: its client has a connection
@@ -22,12 +22,12 @@ const BACKEND_LIMIT: Duration = Duration::from_secs(3);
 /// The agent's listener for connections of one family from other hosts: to the databases of one
 /// namespace, or to virtual addresses.
 #[derive(Debug)]
-pub struct Door {
+pub struct IncomingListener {
     pub(super) listener: TcpListener,
     pub(super) behind: Behind,
 }
 
-/// What is behind a door.
+/// The servers that a listener stands in front of.
 #[derive(Clone, Debug)]
 pub(super) enum Behind {
     /// A database of this host's.
@@ -41,14 +41,14 @@ pub(super) enum Behind {
 pub struct Arrived {
     /// The client's socket, on another host.
     pub client: ClientAddr,
-    /// Where it dialled: this host, at an address of the database's or a virtual one.
+    /// The address that the client dialled: the database's on this host, or a virtual one.
     pub orig_dst: OrigDst,
-    /// Its other end.
+    /// The accepted socket.
     pub stream: TcpStream,
     behind: Behind,
 }
 
-impl Door {
+impl IncomingListener {
     /// To virtual addresses.
     pub(crate) fn of_backends(listener: TcpListener, mark: Mark) -> Self {
         let behind = Behind::Backends(mark);
@@ -76,10 +76,10 @@ impl Door {
 }
 
 impl Arrived {
-    /// Where the database is; None: behind a virtual address, on other hosts.
-    pub fn space(&self) -> Option<Arc<Space>> {
+    /// The namespace of the database; None: backends of a virtual address, on other hosts.
+    pub fn netns(&self) -> Option<Arc<NetnsHandle>> {
         match &self.behind {
-            Behind::Database(dialler) => Some(dialler.space.clone()),
+            Behind::Database(dialler) => Some(dialler.netns.clone()),
             Behind::Backends(_) => None,
         }
     }

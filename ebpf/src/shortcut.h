@@ -26,6 +26,8 @@
  * shortcut_socks; writes shortcut_turns, shortcut_counts, spills, nudges, causes. When the agent
  * is dead nobody is enrolled, and flows return to TCP at a message before which the queue is empty.
  */
+#pragma once
+
 #include "common.h"
 #include "kernel.h"
 
@@ -82,7 +84,7 @@ static __always_inline __u32 enrol_client(struct bpf_sock_ops *ops, struct tcp_s
 		return UP_CAUSE_SHORTCUT_REFUSED;
 	if (SOCK_OF(tp).sk_dst_cache->dev->ifindex != LOOPBACK)
 		return UP_CAUSE_SHORTCUT_REMOTE;
-	end.leg = wish->leg;
+	end.connect = wish->connect;
 	end.opened_ns = bpf_ktime_get_ns();
 	local_end(&end.client, ops);
 	key.netns_cookie = bpf_get_netns_cookie(ops);

@@ -17,7 +17,7 @@ use crate::{
 };
 use dataplane::{
     Edge,
-    edge::{Fate, Forward, WantedMode},
+    edge::{EdgeVerdict, Forward, WantedMode},
 };
 use policy::Action;
 use sandbox::stay_on_one_processor;
@@ -146,9 +146,9 @@ fn a_packet_that_is_larger_than_the_next_mtu_is_not_sent_on_like_the_others() {
                     payload: vec![7; payload],
                     ..request(true, ACK)
                 };
-                let before = packets(edge, Fate::TooBig);
+                let before = packets(edge, EdgeVerdict::TooBig);
                 sent(edge, &segment);
-                let went = packets(edge, Fate::TooBig) == before;
+                let went = packets(edge, EdgeVerdict::TooBig) == before;
                 assert_eq!(went, goes, "{payload} bytes");
             }
         },

@@ -12,6 +12,8 @@
  * they serve; but for spliced ones, for which the keeper holds what it can of them, and for balanced
  * ones: getpeername's are pinned.
  */
+#pragma once
+
 #include "common.h"
 
 static __always_inline struct up_flow *flow_of(struct bpf_sock_addr *ctx)
@@ -27,7 +29,7 @@ static __always_inline const struct up_endpoint *dialled_by(struct bpf_sock_addr
 	struct up_flow *flow = flow_of(ctx);
 
 	if (flow)
-		return &flow->leg.opener.orig_dst;
+		return &flow->connect.opener.orig_dst;
 	if (!ctx->sk)
 		return 0;
 	return bpf_sk_storage_get(&virtuals, ctx->sk, 0, 0);
@@ -152,7 +154,7 @@ int original_dst(struct bpf_sockopt *ctx)
 	if (ctx->level != SOL_IP && ctx->level != SOL_IPV6)
 		return ALLOW;
 	flow = bpf_sk_storage_get(&flows, ctx->sk, 0, 0);
-	dialled = flow ? &flow->leg.opener.orig_dst : bpf_sk_storage_get(&virtuals, ctx->sk, 0, 0);
+	dialled = flow ? &flow->connect.opener.orig_dst : bpf_sk_storage_get(&virtuals, ctx->sk, 0, 0);
 	if (!dialled)
 		return ALLOW;
 	if (ctx->level == SOL_IP && dialled->family == 4)

@@ -5,7 +5,7 @@ use std::io;
 use ebpf::abi;
 use thiserror::Error;
 
-use crate::splices::Near;
+use crate::splice::Near;
 
 /// Why a flow is not spliced.
 #[derive(Debug, Error)]
@@ -28,7 +28,7 @@ pub enum SpliceRefusal {
     /// Another program's sockmap has one of the agent's.
     #[error("a socket of the agent's belongs to another program's sockmap: {0}")]
     SocketTaken(io::Error),
-    /// As many as there may be.
+    /// The table of spliced flows is full.
     #[error("as many flows are spliced as can be")]
     Full,
     /// The far application has sent what the agent has not read yet, or the near one has not accepted
@@ -39,14 +39,14 @@ pub enum SpliceRefusal {
     #[error(
         "the database's socket is not on this host, or blocks, and no other engine may carry it"
     )]
-    NoWay,
+    NoEngine,
     /// The kernel.
     #[error("the kernel refuses: {0}")]
     Kernel(String),
 }
 
 impl SpliceRefusal {
-    /// As a metric's label.
+    /// The refusal as a metric's label.
     pub fn as_str(&self) -> &'static str {
         match self {
             Self::Gone(Near::Client) => "client_gone",
@@ -60,7 +60,7 @@ impl SpliceRefusal {
             Self::SocketTaken(_) => "socket_taken",
             Self::Full => "full",
             Self::Busy => "busy",
-            Self::NoWay => "no_way",
+            Self::NoEngine => "no_way",
             Self::Kernel(_) => "kernel",
         }
     }
@@ -86,18 +86,18 @@ impl SpliceRefusal {
         let error = io::Error::from_raw_os_error(answer.error.cast_signed());
         match answer.refusal {
             abi::SPLICE_ENROLLED => None,
-            abi::SPLICE_NO_CLIENT => Some(Self::Gone(near)),
-            abi::SPLICE_NO_ACCEPTED | abi::SPLICE_NO_UPSTREAM | abi::SPLICE_UNKNOWN => {
+            abi::SPLICE_NO_NEAR_APP => Some(Self::Gone(near)),
+            abi::SPLICE_NO_NEAR_LEG | abi::SPLICE_NO_FAR_LEG | abi::SPLICE_UNKNOWN => {
                 Some(Self::SocketGone)
             }
-            abi::SPLICE_CLIENT_TAKEN => Some(Self::Taken(near, error)),
-            abi::SPLICE_CLIENT_BLOCKS => Some(Self::Blocks(near)),
-            abi::SPLICE_ACCEPTED_TAKEN | abi::SPLICE_UPSTREAM_TAKEN => {
+            abi::SPLICE_NEAR_APP_TAKEN => Some(Self::Taken(near, error)),
+            abi::SPLICE_NEAR_APP_BLOCKS => Some(Self::Blocks(near)),
+            abi::SPLICE_NEAR_LEG_TAKEN | abi::SPLICE_FAR_LEG_TAKEN => {
                 Some(Self::SocketTaken(error))
             }
             abi::SPLICE_FULL => Some(Self::Full),
             abi::SPLICE_BUSY => Some(Self::Busy),
-            abi::SPLICE_NO_WAY => Some(Self::NoWay),
+            abi::SPLICE_NO_ENGINE => Some(Self::NoEngine),
             other => Some(Self::Kernel(format!("answer {other}"))),
         }
     }

@@ -1,5 +1,5 @@
-//! What canaries send: bytes that are known by their place, in sizes that are the same in every
-//! run.
+//! Traffic of canaries: bytes that are known by their place in the stream, in sizes that are the same
+//! in every run.
 
 use std::{
     io::{self, ErrorKind, IoSlice, Write},
@@ -29,9 +29,9 @@ pub fn bytes(stream: usize, from: usize, count: usize) -> Vec<u8> {
     bytes
 }
 
-/// What [`write_large`] writes.
+/// Bytes that [`write_large`] writes.
 pub const LARGE_WRITE_BYTES: usize = 64 << 20;
-/// As many as one system call takes (IOV_MAX).
+/// Slices in one write: the most that one system call takes (IOV_MAX).
 const SLICES: usize = 1024;
 
 /// The first [`LARGE_WRITE_BYTES`] of a stream, in one system call unless `to` takes less. They
@@ -59,7 +59,7 @@ pub fn write_large(to: &mut impl Write, stream: usize) -> io::Result<()> {
 pub struct Random(u64);
 
 impl Random {
-    /// The same numbers for the same seed.
+    /// A generator that gives the same numbers for the same seed.
     pub fn new(seed: u64) -> Self {
         Self(seed)
     }

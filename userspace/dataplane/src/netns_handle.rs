@@ -14,15 +14,16 @@ use nix::sched::{CloneFlags, setns};
 const PORT_RANGE: &str = "/proc/sys/net/ipv4/ip_local_port_range";
 const OWN: &str = "/proc/thread-self/ns/net";
 
-/// It lives as long as this, even when its last process has gone.
+/// A network namespace, held open: it lives as long as this handle, even when its last process has
+/// gone.
 #[derive(Debug)]
-pub struct Space {
+pub struct NetnsHandle {
     file: File,
     /// The agent's own.
     is_own: bool,
 }
 
-impl Space {
+impl NetnsHandle {
     pub(crate) fn open(path: Option<&Path>) -> io::Result<Self> {
         Ok(Self {
             file: File::open(path.unwrap_or(Path::new(OWN)))?,

@@ -1,4 +1,4 @@
-//! Who is in a network namespace.
+//! Threads that are in a network namespace.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -11,23 +11,23 @@ use crate::host::netns_inode;
 /// A thread that was in a namespace when it was last looked at. While it still is, nobody else has to
 /// be looked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Witness {
+pub(super) struct NetnsThread {
     pub pid: u32,
     pub tid: u32,
 }
 
-impl Witness {
+impl NetnsThread {
     pub(super) fn is_in(self, inode: u32) -> bool {
         netns_inode(&self.netns()) == Some(inode)
     }
 
-    /// Where its namespace can be opened.
+    /// The path at which the thread's namespace can be opened.
     pub(super) fn netns(self) -> PathBuf {
         PathBuf::from(format!("/proc/{}/task/{}/ns/net", self.pid, self.tid))
     }
 }
 
-/// Its name, if `ip netns` has given it one.
+/// The namespace's name, if `ip netns` has given it one.
 pub(super) fn name_of(inode: u32) -> Option<String> {
     let mut names = fs::read_dir(policy::NETNS).ok()?.flatten();
     let is_it = |name: &fs::DirEntry| netns_inode(&name.path()) == Some(inode);
@@ -36,19 +36,19 @@ pub(super) fn name_of(inode: u32) -> Option<String> {
 
 /// Somebody in each of these namespaces but this process, as far as there is anybody. Processes first:
 /// a thread is seldom where its process is not, and there are many.
-pub(super) fn witnesses(mut inodes: BTreeSet<u32>) -> BTreeMap<u32, Witness> {
+pub(super) fn of_each(mut inodes: BTreeSet<u32>) -> BTreeMap<u32, NetnsThread> {
     let own = std::process::id();
     let mut found = BTreeMap::new();
     let pids: Vec<u32> = numbers(Path::new("/proc")).filter(|n| *n != own).collect();
-    let mut look = |witness: Witness, inodes: &mut BTreeSet<u32>| {
-        if let Some(inode) = netns_inode(&witness.netns())
+    let mut look = |thread: NetnsThread, inodes: &mut BTreeSet<u32>| {
+        if let Some(inode) = netns_inode(&thread.netns())
             && inodes.remove(&inode)
         {
-            found.insert(inode, witness);
+            found.insert(inode, thread);
         }
     };
     for pid in &pids {
-        let process = Witness {
+        let process = NetnsThread {
             pid: *pid,
             tid: *pid,
         };
@@ -59,7 +59,7 @@ pub(super) fn witnesses(mut inodes: BTreeSet<u32>) -> BTreeMap<u32, Witness> {
     }
     for pid in pids {
         for tid in numbers(Path::new(&format!("/proc/{pid}/task"))) {
-            look(Witness { pid, tid }, &mut inodes);
+            look(NetnsThread { pid, tid }, &mut inodes);
         }
         if inodes.is_empty() {
             break;
@@ -87,34 +87,34 @@ mod tests {
     #[test]
     fn this_process_is_no_witness_and_another_is() {
         let own = netns_inode(Path::new("/proc/self/ns/net")).unwrap();
-        let found = witnesses(BTreeSet::from([own]));
+        let found = of_each(BTreeSet::from([own]));
         // Whoever started this test.
-        let witness = found.get(&own).unwrap();
-        assert_ne!(witness.pid, std::process::id());
-        assert!(witness.is_in(own));
+        let thread = found.get(&own).unwrap();
+        assert_ne!(thread.pid, std::process::id());
+        assert!(thread.is_in(own));
     }
 
     #[test]
     fn a_thread_is_a_witness_for_as_long_as_it_is_there() {
         let (tell, told) = mpsc::channel();
         let (end, ended) = mpsc::channel::<()>();
-        let thread = thread::spawn(move || {
+        let running = thread::spawn(move || {
             unshare(CloneFlags::CLONE_NEWNET).unwrap();
             tell.send(gettid().as_raw() as u32).unwrap();
             let _ = ended.recv();
         });
-        let witness = Witness {
+        let thread = NetnsThread {
             pid: std::process::id(),
             tid: told.recv().unwrap(),
         };
-        let inode = netns_inode(&witness.netns()).unwrap();
-        assert!(witness.is_in(inode));
+        let inode = netns_inode(&thread.netns()).unwrap();
+        assert!(thread.is_in(inode));
         assert_eq!(name_of(inode), None);
         drop(end);
-        thread.join().unwrap();
-        while witness.is_in(inode) {
+        running.join().unwrap();
+        while thread.is_in(inode) {
             thread::yield_now();
         }
-        assert_eq!(witnesses(BTreeSet::from([inode])), BTreeMap::new());
+        assert_eq!(of_each(BTreeSet::from([inode])), BTreeMap::new());
     }
 }

@@ -27,7 +27,7 @@
  * agent receives later is later; what a verdict redirected passes a worker of the kernel, so the
  * agent waits until all of it is in the accepted socket's queue (splice_look) before it writes.
  *
- * Where in a frame each direction is goes to and fro with the bytes (`place.h`): the agent says in
+ * Where in a frame each direction is goes to and fro with the bytes (`frame_position.h`): the agent says in
  * its order where it is behind what it has read, and the first bytes that are redirected under
  * that order go on from there. Bytes that the agent reads later were let pass later, so what it
  * finds here then is final; bytes are let pass under the same lock under which they are walked.
@@ -38,9 +38,11 @@
  * Reads splice_orders, spliced, clients, senders, upstreams, sinks, accepteds; writes splices, splice_calls, causes.
  * When the agent is dead another process may hold its sockets: what is redirected goes on.
  */
+#pragma once
+
 #include "common.h"
 #include "kernel.h"
-#include "place.h"
+#include "frame_position.h"
 
 /* asm-generic/fcntl.h, errno-base.h, errno.h */
 #define O_NONBLOCK 04000
@@ -128,23 +130,23 @@ int splice_up(struct sk_msg_md *msg)
 	if (!read_order(id, &order) || !order.up)
 		return SK_PASS;
 	s = bpf_map_lookup_elem(&splices, &id);
-	if (!s || !may_go(msg, sk, order.up_seq, s->upstream, &s->up_spills))
+	if (!s || !may_go(msg, sk, order.up_seq, s->far_leg, &s->up_spills))
 		return SK_PASS;
-	if (order.down == UP_SPLICE_DOWN_SENDER)
-		verdict = bpf_msg_redirect_hash(msg, &sinks, &id, 0);
+	if (order.engine == UP_SPLICE_ENGINE_SENDER)
+		verdict = bpf_msg_redirect_hash(msg, &far_sinks, &id, 0);
 	else
-		verdict = bpf_msg_redirect_hash(msg, &upstreams, &id, 0);
+		verdict = bpf_msg_redirect_hash(msg, &far_legs, &id, 0);
 	if (verdict != SK_PASS) {
 		count_cause(UP_CAUSE_SPLICE_TARGET_GONE);
 		return SK_PASS;
 	}
 	/* Nothing of it arrives, and nobody will read on in these frames. */
-	if (is_reset(s->upstream))
+	if (is_reset(s->far_leg))
 		return SK_PASS;
 	s->up_redirected += msg->size;
 	if (s->up_since != order.up_read)
-		take_place(&s->up_place, &s->up_since, &order.up_place, order.up_read);
-	walk_message(&s->up_place, msg);
+		take_position(&s->up_position, &s->up_since, &order.up_position, order.up_read);
+	walk_message(&s->up_position, msg);
 	return SK_PASS;
 }
 
@@ -153,20 +155,20 @@ static __always_inline void send_back(struct sk_msg_md *msg, struct bpf_sock *sk
 {
 	struct up_splice_order order;
 
-	if (!read_order(id, &order) || order.down != UP_SPLICE_DOWN_SENDER)
+	if (!read_order(id, &order) || order.engine != UP_SPLICE_ENGINE_SENDER)
 		return;
-	if (!may_go(msg, sk, order.down_seq, s->accepted, &s->down_spills))
+	if (!may_go(msg, sk, order.down_seq, s->near_leg, &s->down_spills))
 		return;
-	if (bpf_msg_redirect_hash(msg, &accepteds, &id, 0) != SK_PASS) {
+	if (bpf_msg_redirect_hash(msg, &near_legs, &id, 0) != SK_PASS) {
 		count_cause(UP_CAUSE_SPLICE_TARGET_GONE);
 		return;
 	}
-	if (is_reset(s->accepted))
+	if (is_reset(s->near_leg))
 		return;
 	s->down_redirected += msg->size;
 	if (s->down_since != order.down_passed)
-		take_place(&s->down_place, &s->down_since, &order.down_place, order.down_passed);
-	walk_message(&s->down_place, msg);
+		take_position(&s->down_position, &s->down_since, &order.down_position, order.down_passed);
+	walk_message(&s->down_position, msg);
 }
 
 /* One more, before everything behind it and after everything before it: with a result that is used, the
@@ -212,9 +214,9 @@ static __always_inline int may_flow(const struct up_splice_order *order, const s
 /* What the accepted socket's peer has not acknowledged. */
 static __always_inline int is_full(const struct up_splice_order *order, const struct up_splice *s)
 {
-	const struct tcp_sock *accepted = tcp(s->accepted);
+	const struct tcp_sock *near_leg = tcp(s->near_leg);
 	__u32 queued = s->base_seq + (__u32)s->down_redirected + (__u32)order->down_written -
-		       BPF_CORE_READ(accepted, snd_una);
+		       BPF_CORE_READ(near_leg, snd_una);
 
 	return queued >= UP_SPLICE_BYTES;
 }
@@ -295,18 +297,18 @@ int splice_down(struct __sk_buff *skb)
 	s = bpf_map_lookup_elem(&splices, &id);
 	if (!s)
 		return SK_PASS;
-	if (s->torn)
+	if (s->corrupted)
 		return SK_DROP;
 	left = cut_seen(skb, s);
 	if (left < 0) {
-		count_cause(UP_CAUSE_SPLICE_TORN);
-		s->torn = 1;
+		count_cause(UP_CAUSE_SPLICE_CORRUPTED);
+		s->corrupted = 1;
 		call_agent(id);
 	}
 	if (left <= 0)
 		return SK_DROP;
 	read_order(id, &order);
-	if (order.down != UP_SPLICE_DOWN_EGRESS)
+	if (order.engine != UP_SPLICE_ENGINE_EGRESS)
 		goto pass;
 	if (!s->down_flows && !may_flow(&order, s))
 		goto pass;
@@ -314,18 +316,18 @@ int splice_down(struct __sk_buff *skb)
 		s->down_spills += 1;
 		goto pass;
 	}
-	if (bpf_sk_redirect_hash(skb, &accepteds, &id, 0) != SK_PASS) {
+	if (bpf_sk_redirect_hash(skb, &near_legs, &id, 0) != SK_PASS) {
 		count_cause(UP_CAUSE_SPLICE_TARGET_GONE);
 		goto pass;
 	}
 	s->down_flows = 1;
 	s->down_redirected += skb->len;
 	if (s->down_since != s->down_passed)
-		take_place(&s->down_place, &s->down_since, &order.down_place, s->down_passed);
-	walk_packet(&s->down_place, skb);
+		take_position(&s->down_position, &s->down_since, &order.down_position, s->down_passed);
+	walk_packet(&s->down_position, skb);
 	return SK_PASS;
 pass:
-	is_first = order.down != UP_SPLICE_DOWN_OFF &&
+	is_first = order.engine != UP_SPLICE_ENGINE_OFF &&
 		   (s->down_flows || s->down_passed == order.down_passed);
 	s->down_flows = 0;
 	s->down_passed += skb->len;
@@ -396,11 +398,11 @@ static __always_inline int blocks(const struct tcp_sock *client)
 	return !(BPF_CORE_READ(sk, sk_socket, file, f_flags) & O_NONBLOCK);
 }
 
-static __always_inline __u32 splice_client(struct __sk_buff *skb, struct up_splice_answer *a,
+static __always_inline __u32 enrol_near_app(struct __sk_buff *skb, struct up_splice_answer *a,
 					  const struct up_splice_question *q)
 {
-	struct bpf_sock *sk = find(skb, &q->client, &q->accepted, q->client_cookie);
-	__u32 refusal = UP_SPLICE_NO_CLIENT;
+	struct bpf_sock *sk = find(skb, &q->near_app, &q->near_leg, q->near_app_cookie);
+	__u32 refusal = UP_SPLICE_NO_NEAR_APP;
 	struct up_spliced *storage;
 	struct tcp_sock *t;
 
@@ -413,7 +415,7 @@ static __always_inline __u32 splice_client(struct __sk_buff *skb, struct up_spli
 	refusal = UP_SPLICE_BUSY;
 	if (!BPF_CORE_READ(t, inet_conn.icsk_inet.sk.sk_socket))
 		goto out;
-	refusal = UP_SPLICE_CLIENT_BLOCKS;
+	refusal = UP_SPLICE_NEAR_APP_BLOCKS;
 	if (blocks(t))
 		goto out;
 	refusal = UP_SPLICE_FULL;
@@ -421,18 +423,18 @@ static __always_inline __u32 splice_client(struct __sk_buff *skb, struct up_spli
 	if (!storage)
 		goto out;
 	storage->id = q->id;
-	refusal = refused(a, bpf_map_update_elem(&clients, &q->id, sk, BPF_ANY),
-			  UP_SPLICE_CLIENT_TAKEN, UP_SPLICE_NO_CLIENT);
+	refusal = refused(a, bpf_map_update_elem(&near_apps, &q->id, sk, BPF_ANY),
+			  UP_SPLICE_NEAR_APP_TAKEN, UP_SPLICE_NO_NEAR_APP);
 out:
 	bpf_sk_release(sk);
 	return refusal;
 }
 
-static __always_inline __u32 splice_accepted(struct __sk_buff *skb, struct up_splice_answer *a,
+static __always_inline __u32 enrol_near_leg(struct __sk_buff *skb, struct up_splice_answer *a,
 					    const struct up_splice_question *q, struct up_splice *s)
 {
-	struct bpf_sock *sk = find(skb, &q->accepted, &q->client, q->accepted_cookie);
-	__u32 refusal = UP_SPLICE_NO_ACCEPTED;
+	struct bpf_sock *sk = find(skb, &q->near_leg, &q->near_app, q->near_leg_cookie);
+	__u32 refusal = UP_SPLICE_NO_NEAR_LEG;
 	struct tcp_sock *t;
 
 	if (!sk)
@@ -440,10 +442,10 @@ static __always_inline __u32 splice_accepted(struct __sk_buff *skb, struct up_sp
 	t = bpf_skc_to_tcp_sock(sk);
 	if (!t)
 		goto out;
-	s->accepted = (__u64)(long)t;
+	s->near_leg = (__u64)(long)t;
 	s->base_seq = t->write_seq;
-	refusal = refused(a, bpf_map_update_elem(&accepteds, &q->id, sk, BPF_ANY),
-			  UP_SPLICE_ACCEPTED_TAKEN, UP_SPLICE_NO_ACCEPTED);
+	refusal = refused(a, bpf_map_update_elem(&near_legs, &q->id, sk, BPF_ANY),
+			  UP_SPLICE_NEAR_LEG_TAKEN, UP_SPLICE_NO_NEAR_LEG);
 out:
 	bpf_sk_release(sk);
 	return refusal;
@@ -458,11 +460,11 @@ static __always_inline int are_ends(const struct tcp_sock *a, const struct tcp_s
 }
 
 /* Enters the database's socket, if that is here and works without waiting. */
-static __always_inline __u32 splice_database(struct __sk_buff *skb,
+static __always_inline __u32 enrol_far_app(struct __sk_buff *skb,
 					     const struct up_splice_question *q,
 					     const struct tcp_sock *dialled)
 {
-	struct bpf_sock *sk = look_up(skb, &q->upstream, &q->local);
+	struct bpf_sock *sk = look_up(skb, &q->far_app, &q->far_leg);
 	__u32 sender = UP_SPLICE_SENDER_ELSEWHERE;
 	struct up_spliced *storage;
 	struct tcp_sock *t;
@@ -482,20 +484,20 @@ static __always_inline __u32 splice_database(struct __sk_buff *skb,
 	if (!storage)
 		goto out;
 	storage->id = q->id;
-	if (!bpf_map_update_elem(&senders, &q->id, sk, BPF_ANY))
+	if (!bpf_map_update_elem(&far_apps, &q->id, sk, BPF_ANY))
 		sender = UP_SPLICE_SENDER_IN;
 out:
 	bpf_sk_release(sk);
 	return sender;
 }
 
-#define MAY_GO_BY(q, way) ((q)->enrol >> (way) & 1)
+#define MAY_USE(q, by) ((q)->enrol >> (by) & 1)
 
-static __always_inline __u32 splice_dialled(struct __sk_buff *skb, struct up_splice_answer *a,
+static __always_inline __u32 enrol_far_leg(struct __sk_buff *skb, struct up_splice_answer *a,
 					    const struct up_splice_question *q, struct up_splice *s)
 {
-	struct bpf_sock *sk = find(skb, &q->local, &q->upstream, q->id);
-	__u32 refusal = UP_SPLICE_NO_UPSTREAM;
+	struct bpf_sock *sk = find(skb, &q->far_leg, &q->far_app, q->id);
+	__u32 refusal = UP_SPLICE_NO_FAR_LEG;
 	struct tcp_sock *t;
 	long error;
 
@@ -504,25 +506,25 @@ static __always_inline __u32 splice_dialled(struct __sk_buff *skb, struct up_spl
 	t = bpf_skc_to_tcp_sock(sk);
 	if (!t)
 		goto out;
-	s->upstream = (__u64)(long)t;
+	s->far_leg = (__u64)(long)t;
 	/* Before the verdict can run, or what it passes would go uncounted. */
 	refusal = UP_SPLICE_FULL;
 	if (bpf_map_update_elem(&splices, &q->id, s, BPF_ANY))
 		goto out;
-	refusal = UP_SPLICE_NO_WAY;
+	refusal = UP_SPLICE_NO_ENGINE;
 	a->sender = UP_SPLICE_SENDER_OFF;
-	if (MAY_GO_BY(q, UP_SPLICE_DOWN_SENDER))
-		a->sender = splice_database(skb, q, t);
+	if (MAY_USE(q, UP_SPLICE_ENGINE_SENDER))
+		a->sender = enrol_far_app(skb, q, t);
 	if (a->sender == UP_SPLICE_SENDER_IN) {
-		a->down = UP_SPLICE_DOWN_SENDER;
-		error = bpf_map_update_elem(&sinks, &q->id, sk, BPF_ANY);
-	} else if (MAY_GO_BY(q, UP_SPLICE_DOWN_EGRESS)) {
-		a->down = UP_SPLICE_DOWN_EGRESS;
-		error = bpf_map_update_elem(&upstreams, &q->id, sk, BPF_ANY);
+		a->engine = UP_SPLICE_ENGINE_SENDER;
+		error = bpf_map_update_elem(&far_sinks, &q->id, sk, BPF_ANY);
+	} else if (MAY_USE(q, UP_SPLICE_ENGINE_EGRESS)) {
+		a->engine = UP_SPLICE_ENGINE_EGRESS;
+		error = bpf_map_update_elem(&far_legs, &q->id, sk, BPF_ANY);
 	} else {
 		goto forget;
 	}
-	refusal = refused(a, error, UP_SPLICE_UPSTREAM_TAKEN, UP_SPLICE_NO_UPSTREAM);
+	refusal = refused(a, error, UP_SPLICE_FAR_LEG_TAKEN, UP_SPLICE_NO_FAR_LEG);
 forget:
 	/* Nobody would come for it. */
 	if (refusal != UP_SPLICE_ENROLLED)
@@ -537,8 +539,8 @@ out:
 static __always_inline __u32 is_read(struct __sk_buff *skb, const struct up_splice_question *q,
 				     struct up_splice *s)
 {
-	struct bpf_sock *sk = find(skb, &q->local, &q->upstream, q->id);
-	__u32 refusal = UP_SPLICE_NO_UPSTREAM;
+	struct bpf_sock *sk = find(skb, &q->far_leg, &q->far_app, q->id);
+	__u32 refusal = UP_SPLICE_NO_FAR_LEG;
 	struct tcp_sock *t;
 
 	if (!sk)
@@ -553,7 +555,7 @@ static __always_inline __u32 is_read(struct __sk_buff *skb, const struct up_spli
 }
 
 /* The dialled socket last: when it is there, everything is. */
-static __always_inline __u32 splice_pair(struct __sk_buff *skb, struct up_splice_answer *a,
+static __always_inline __u32 enrol_flow(struct __sk_buff *skb, struct up_splice_answer *a,
 					 const struct up_splice_question *q)
 {
 	struct up_splice s = { .up_since = ~0ull, .down_since = ~0ull };
@@ -561,22 +563,22 @@ static __always_inline __u32 splice_pair(struct __sk_buff *skb, struct up_splice
 
 	/* The application's after the agent's: a refusal there costs nobody anything. */
 	if (refusal == UP_SPLICE_ENROLLED)
-		refusal = splice_accepted(skb, a, q, &s);
+		refusal = enrol_near_leg(skb, a, q, &s);
 	if (refusal == UP_SPLICE_ENROLLED)
-		refusal = splice_client(skb, a, q);
+		refusal = enrol_near_app(skb, a, q);
 	if (refusal == UP_SPLICE_ENROLLED)
-		refusal = splice_dialled(skb, a, q, &s);
+		refusal = enrol_far_leg(skb, a, q, &s);
 	return refusal;
 }
 
 static __always_inline void describe_splice(const struct up_splice *s, struct up_splice_answer *a)
 {
-	const struct tcp_sock *accepted = tcp(s->accepted), *upstream = tcp(s->upstream);
+	const struct tcp_sock *near_leg = tcp(s->near_leg), *far_leg = tcp(s->far_leg);
 
-	a->accepted_write_seq = BPF_CORE_READ(accepted, write_seq);
-	a->accepted_copied_seq = BPF_CORE_READ(accepted, copied_seq);
-	a->upstream_copied_seq = BPF_CORE_READ(upstream, copied_seq);
-	a->is_reset = is_reset(s->accepted);
+	a->near_leg_write_seq = BPF_CORE_READ(near_leg, write_seq);
+	a->near_leg_copied_seq = BPF_CORE_READ(near_leg, copied_seq);
+	a->far_leg_copied_seq = BPF_CORE_READ(far_leg, copied_seq);
+	a->is_reset = is_reset(s->near_leg);
 }
 
 /* Run by the agent, with a question for a packet; the answer takes its place. */
@@ -590,7 +592,7 @@ int splice_look(struct __sk_buff *skb)
 	if (bpf_skb_load_bytes(skb, 0, &q, sizeof(q)))
 		return -1;
 	if (q.enrol)
-		a.refusal = splice_pair(skb, &a, &q);
+		a.refusal = enrol_flow(skb, &a, &q);
 	s = bpf_map_lookup_elem(&splices, &q.id);
 	if (s)
 		describe_splice(s, &a);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR MIT */
 /*
- * What each processor remembers of the connections that it has just seen: a copy of the entry and
- * the next hop, so that most packets need neither the table nor the host's routes.
+ * The route cache: each processor remembers of the connections that it has just seen a copy of the
+ * table's entry and the next hop, so that most packets need neither the table nor the host's routes.
  *
- * A way is good for an eighth of a second or so: then the table hears that the connection is used, and the
+ * A cached route is good for an eighth of a second or so: then the table hears that the connection is used, and the
  * host's routes and neighbours are asked again. It ends before that when any entry whose tuple has
  * the same slot comes or goes, or the policy changes.
  */
@@ -11,7 +11,7 @@
 
 #include "forward.h"
 
-/* A tick of a way is 2^27 ns, and the table hears that often of a connection: a flood of new ones drives
+/* A tick of a cached route is 2^27 ns, and the table hears that often of a connection: a flood of new ones drives
  * out those that it has not heard of for longer. Slots have their ticks at different times. */
 #define TICK_SHIFT 27
 #define SLOT_SHIFT 12
@@ -27,7 +27,7 @@ static __always_inline __u32 slot_of(const struct up_edge_tuple *tuple)
 	hash ^= hash >> 32;
 	hash ^= (__u32)tuple->sport_be << 16 | tuple->dport_be;
 	hash *= 0x9e3779b97f4a7c15ull;
-	return hash >> 40 & (UP_EDGE_WAYS - 1);
+	return hash >> 40 & (UP_EDGE_ROUTES - 1);
 }
 
 /* To be called after an entry of this tuple has come or gone. */
@@ -39,22 +39,22 @@ static __always_inline void note_change(const struct up_edge_tuple *tuple)
 		__sync_fetch_and_add(changes, 1);
 }
 
-/* A tuple's place, and what a way that is remembered there now is marked with. */
-struct place {
-	struct up_edge_way *way;
+/* A tuple's slot in the cache, and the marks of a route that is entered there now. */
+struct cached_route {
+	struct up_edge_route *entry;
 	__u32 changes;
 	__u64 tick;
 };
 
-/* To be called before the table is asked, so that a change after that ends the way. */
-static __always_inline void find_place(const struct up_edge_tuple *tuple, struct place *place)
+/* To be called before the table is asked, so that a change after that outdates the route. */
+static __always_inline void find_cached(const struct up_edge_tuple *tuple, struct cached_route *cached)
 {
-	__u32 slot = slot_of(tuple), index = bpf_get_smp_processor_id() * UP_EDGE_WAYS + slot;
+	__u32 slot = slot_of(tuple), index = bpf_get_smp_processor_id() * UP_EDGE_ROUTES + slot;
 	__u32 *changes = bpf_map_lookup_elem(&edge_changes, &slot);
 
-	place->way = changes ? bpf_map_lookup_elem(&edge_ways, &index) : 0;
-	place->changes = changes ? *(volatile __u32 *)changes : 0;
-	place->tick = (bpf_ktime_get_coarse_ns() + ((__u64)slot << SLOT_SHIFT)) >> TICK_SHIFT;
+	cached->entry = changes ? bpf_map_lookup_elem(&edge_routes, &index) : 0;
+	cached->changes = changes ? *(volatile __u32 *)changes : 0;
+	cached->tick = (bpf_ktime_get_coarse_ns() + ((__u64)slot << SLOT_SHIFT)) >> TICK_SHIFT;
 }
 
 static __always_inline int is_same_tuple(const struct up_edge_tuple *a,
@@ -68,34 +68,34 @@ static __always_inline int is_same_tuple(const struct up_edge_tuple *a,
 	return !other;
 }
 
-/* Whether the place's way is this packet's. What ends a connection is for its entry to know. */
+/* Whether the cached route is this packet's. What ends a connection is for its entry to know. */
 static __always_inline int is_known(const struct up_edge_settings *settings,
-				    const struct packet *p, const struct place *place)
+				    const struct packet *p, const struct cached_route *cached)
 {
-	const struct up_edge_way *way = place->way;
+	const struct up_edge_route *entry = cached->entry;
 
-	return way && way->tick == place->tick && way->changes == place->changes &&
-	       way->flow.generation == settings->generation && !p->oddity &&
+	return entry && entry->tick == cached->tick && entry->changes == cached->changes &&
+	       entry->flow.generation == settings->generation && !p->oddity &&
 	       !(p->flags & (FLAG_FIN | FLAG_SYN | FLAG_RST)) &&
-	       is_same_tuple(&way->tuple, &p->tuple);
+	       is_same_tuple(&entry->tuple, &p->tuple);
 }
 
 /* Returns where the next hop is to be remembered. */
 static __always_inline struct up_edge_hop *remember(const struct up_edge_settings *settings,
 						    const struct packet *p,
 						    const struct up_edge_flow *flow,
-						    const struct place *place)
+						    const struct cached_route *cached)
 {
-	struct up_edge_way *way = place->way;
+	struct up_edge_route *entry = cached->entry;
 
-	if (!way)
+	if (!entry)
 		return 0;
-	way->tuple = p->tuple;
-	way->changes = place->changes;
-	way->tick = place->tick;
-	way->flow = *flow;
+	entry->tuple = p->tuple;
+	entry->changes = cached->changes;
+	entry->tick = cached->tick;
+	entry->flow = *flow;
 	/* A reply's entry does not say. */
-	way->flow.generation = settings->generation;
-	way->hop.ifindex = 0;
-	return &way->hop;
+	entry->flow.generation = settings->generation;
+	entry->hop.ifindex = 0;
+	return &entry->hop;
 }

@@ -1,7 +1,7 @@
-//! Which application of a spliced flow is on this host.
+//! The near application of a spliced flow: the one on this host.
 //!
 //! It has a socket of its own there, from which and to which the kernel carries the flow's bytes; the
-//! other one is the *far* application. Everything in `ebpf/src/splice.bpf.c` is told from the near
+//! other one is the *far* application. Everything in `ebpf/src/splice.h` is told from the near
 //! application's side: of a client on another host, what is said there of the client holds for the
 //! database, and the other way round.
 
@@ -11,9 +11,9 @@ use ebpf::abi;
 
 use crate::{
     address::{self, SockCookie},
+    netns_handle::NetnsHandle,
     sock_diag,
-    space::Space,
-    splice_refusal::SpliceRefusal,
+    splice::refusal::SpliceRefusal,
 };
 
 /// The application that is on this host.
@@ -26,7 +26,8 @@ pub enum Near {
 }
 
 impl Near {
-    /// Of what there is on either side, the client's and the database's. And the other way round.
+    /// Sorts what the two sides have into the client's and the database's; or, from those two, into the
+    /// near and the far side's.
     pub fn sides<T>(self, near: T, far: T) -> (T, T) {
         match self {
             Self::Client => (near, far),
@@ -34,9 +35,9 @@ impl Near {
         }
     }
 
-    /// Of what there is in each direction, that to the database and that to the client. And the other
-    /// way round.
-    pub fn ways<T>(self, to_far: T, to_near: T) -> [T; 2] {
+    /// Sorts what the two directions have into the one to the database and the one to the client; or,
+    /// from those two, into the one to the far and the one to the near side.
+    pub fn directions<T>(self, to_far: T, to_near: T) -> [T; 2] {
         match self {
             Self::Client => [to_far, to_near],
             Self::Database => [to_near, to_far],
@@ -57,13 +58,13 @@ impl fmt::Display for Near {
 #[derive(Clone, Debug)]
 pub enum Application {
     /// By its number, in the agent's namespace unless in this one.
-    Client(SockCookie, Option<Arc<Space>>),
+    Client(SockCookie, Option<Arc<NetnsHandle>>),
     /// In this namespace, by its address.
-    Database(Arc<Space>),
+    Database(Arc<NetnsHandle>),
 }
 
 impl Application {
-    /// Which one it is.
+    /// The side of the application.
     pub fn near(&self) -> Near {
         match self {
             Self::Client(..) => Near::Client,
@@ -85,24 +86,24 @@ impl Application {
         mut question: abi::SpliceQuestion,
         look: impl FnOnce(&abi::SpliceQuestion) -> Result<abi::SpliceAnswer, SpliceRefusal> + Send,
     ) -> Result<abi::SpliceAnswer, SpliceRefusal> {
-        let space = match self {
-            Self::Client(cookie, space) => {
-                question.client_cookie = cookie.number();
-                let Some(space) = space else {
+        let netns = match self {
+            Self::Client(cookie, netns) => {
+                question.near_app_cookie = cookie.number();
+                let Some(netns) = netns else {
                     return look(&question);
                 };
                 // The agent's sockets of the flow are there, too.
-                return space
+                return netns
                     .within(|| Ok(look(&question)))
                     .map_err(super::kernel)?;
             }
-            Self::Database(space) => space,
+            Self::Database(netns) => netns,
         };
         let there = move || {
-            let own = address::from_abi(&question.client);
-            let peer = address::from_abi(&question.accepted);
+            let own = address::from_abi(&question.near_app);
+            let peer = address::from_abi(&question.near_leg);
             match sock_diag::cookie(own, peer) {
-                Ok(Some(cookie)) => question.client_cookie = cookie,
+                Ok(Some(cookie)) => question.near_app_cookie = cookie,
                 // Its handshake is not done, though the agent's is.
                 Ok(None) => return Ok(Err(SpliceRefusal::Busy)),
                 Err(e) if e.kind() == io::ErrorKind::NotFound => {
@@ -112,6 +113,6 @@ impl Application {
             }
             Ok(look(&question))
         };
-        space.within(there).map_err(super::kernel)?
+        netns.within(there).map_err(super::kernel)?
     }
 }
