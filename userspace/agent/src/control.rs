@@ -11,9 +11,9 @@ use std::{
     time::Duration,
 };
 
-use dataplane::{AttachError, Dataplane, Door, host};
+use dataplane::{AttachError, Dataplane, IncomingListener, host};
 use policy::{Policy, RuleName};
-use proxy::Shared;
+use proxy::ProxyContext;
 use steps::pipelines::Pipelines;
 use telemetry::{Metrics, NOT_RELOADED, RELOADED};
 use tls::TlsRules;
@@ -61,7 +61,7 @@ pub struct Control {
     numbers: Vec<Option<u64>>,
     edge: EdgeControl,
     dataplane: Arc<Mutex<Option<Dataplane>>>,
-    shared: Arc<Shared>,
+    shared: Arc<ProxyContext>,
     metrics: Metrics,
     told: Told,
 }
@@ -75,9 +75,9 @@ pub struct Told {
     /// The TLS settings of the file's rules.
     pub tls: watch::Sender<Arc<TlsRules>>,
     /// The settings of health checks.
-    pub health: watch::Sender<backends::Settings>,
-    /// The doors at which connections from other hosts arrive from now on, too.
-    pub doors: mpsc::UnboundedSender<Door>,
+    pub health: watch::Sender<backends::HealthCheck>,
+    /// The listeners at which connections from other hosts arrive from now on, too.
+    pub incoming_listeners: mpsc::UnboundedSender<IncomingListener>,
 }
 
 /// The sources of changes other than the file.
@@ -97,7 +97,7 @@ impl Control {
         config: Config,
         dataplane: Arc<Mutex<Option<Dataplane>>>,
         edge: EdgeControl,
-        shared: Arc<Shared>,
+        shared: Arc<ProxyContext>,
         told: Told,
         heard: Heard,
     ) -> Self {
@@ -171,7 +171,7 @@ impl Control {
         let dataplane = self.dataplane.clone();
         let looked = tokio::task::spawn_blocking(move || observed::sweep(&dataplane)).await;
         if let Err(error) = looked {
-            tracing::error!(%error, "cannot look at what was observed");
+            tracing::error!(%error, "cannot read observed flows");
         }
     }
 
@@ -179,7 +179,7 @@ impl Control {
         let dataplane = self.dataplane.clone();
         let looked = tokio::task::spawn_blocking(move || remembered::sweep(&dataplane)).await;
         if let Err(error) = looked {
-            tracing::error!(%error, "cannot look at what is remembered");
+            tracing::error!(%error, "cannot read remembered decisions");
         }
     }
 
@@ -200,7 +200,7 @@ impl Control {
         if numbers(&policy) != self.numbers {
             tracing::info!("a cgroup or namespace that a rule names came or went");
             if let Err(error) = self.install(&policy) {
-                tracing::error!(%error, "the policy could not be written again");
+                tracing::error!(%error, "cannot put the policy into force again");
             }
         }
     }
@@ -221,7 +221,9 @@ impl Control {
         if let Err(error) = self.put(&self.config.policy.clone()) {
             // Putting it into force is tried again.
             self.stale = true;
-            tracing::error!("rules hold for the containers of before: {error:#}");
+            tracing::error!(
+                "cannot follow a change of containers, rules hold for the previous ones: {error:#}"
+            );
         }
     }
 
@@ -240,7 +242,7 @@ impl Control {
                 RELOADED
             }
             Err(error) => {
-                tracing::error!("nothing changed, the old policy stays: {error}");
+                tracing::error!("cannot reload the file, the old policy stays in force: {error}");
                 NOT_RELOADED
             }
         };
@@ -274,7 +276,7 @@ impl Control {
         }
         if needs_restart(&self.config, &config) {
             tracing::warn!(
-                "[agent], [containers] or [[incoming]] changed: it takes effect when the agent is started again"
+                "[agent], [containers] or [[incoming]] changed: restart the agent for it to take effect"
             );
         }
         if self.config.health != config.health {
@@ -306,7 +308,7 @@ impl Control {
     fn restore_edge(&mut self) {
         let policy = self.told.policy.borrow().clone();
         if let Err(error) = self.edge.apply(&self.config.xdp, &policy) {
-            tracing::error!("the edge is not as it was: {error:#}");
+            tracing::error!("cannot restore the edge: {error:#}");
         }
         let mut dataplane = self
             .dataplane
@@ -314,7 +316,7 @@ impl Control {
             .unwrap_or_else(PoisonError::into_inner);
         let taken = dataplane.as_mut().map(|d| self.take(d, &policy));
         if let Some(Err(error)) = taken {
-            tracing::error!("virtual addresses are not as they were: {error:#}");
+            tracing::error!("cannot restore virtual addresses: {error:#}");
         }
     }
 
@@ -322,16 +324,17 @@ impl Control {
     fn restore_journals(&self) {
         let pipelines = self.told.pipelines.borrow().clone();
         if let Err(error) = pipelines.open_journals(&self.shared.means) {
-            tracing::error!("journals are not as they were: {error:#}");
+            tracing::error!("cannot restore journals: {error:#}");
         }
     }
 
     /// Makes the agent take the virtual addresses of which a policy wants it to see connections.
     fn take(&self, dataplane: &mut Dataplane, policy: &Policy) -> Result<(), AttachError> {
-        let doors = dataplane.take_addresses(&self.edge.taken(policy))?;
+        let incoming_listeners = dataplane.take_addresses(&self.edge.taken(policy))?;
         // The acceptor is gone only when the agent ends.
-        let mut doors = doors.into_iter();
-        let _ = doors.try_for_each(|door| self.told.doors.send(door));
+        let mut incoming_listeners = incoming_listeners.into_iter();
+        let _ =
+            incoming_listeners.try_for_each(|listener| self.told.incoming_listeners.send(listener));
         Ok(())
     }
 
@@ -352,7 +355,7 @@ impl Control {
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
         if let Some(Err(error)) = dataplane.as_mut().map(Dataplane::forget_remembered) {
-            tracing::error!(%error, "cannot forget what is remembered");
+            tracing::error!(%error, "cannot remove remembered decisions");
         }
     }
 
@@ -365,7 +368,7 @@ impl Control {
             Asked::End(id, answer) => {
                 let mark = self.marks.remove(id);
                 if let Some(mark) = &mark {
-                    tracing::info!(mark = id, selector = %mark.target, "mark taken back");
+                    tracing::info!(mark = id, selector = %mark.target, "mark removed");
                     self.ended(mark.target.holds_later());
                 }
                 drop(answer.send(mark));
@@ -418,9 +421,7 @@ impl Control {
         if self.stale
             && let Err(error) = self.put(&self.config.policy.clone())
         {
-            tracing::error!(
-                "a mark that has ended, or a container's, is still in force: {error:#}"
-            );
+            tracing::error!("cannot take a mark or a container out of force: {error:#}");
         }
     }
 

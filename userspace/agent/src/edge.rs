@@ -26,8 +26,6 @@ use tokio::{
     time::{self, MissedTickBehavior},
 };
 
-use crate::config::Config;
-
 /// The interval at which the host is asked for MACs that packets lacked.
 const TEND_EVERY: Duration = Duration::from_secs(1);
 
@@ -53,11 +51,11 @@ pub struct EdgeControl {
 
 impl EdgeControl {
     /// Makes the control of an agent with these pins; nothing is touched yet.
-    pub fn new(edge: SharedEdge, config: &Config) -> Self {
+    pub fn new(edge: SharedEdge, pins: PathBuf, max_forwarded: u32) -> Self {
         Self {
             edge,
-            pins: config.pins.clone(),
-            max_forwarded: config.max_forwarded,
+            pins,
+            max_forwarded,
             guarded: Vec::new(),
         }
     }
@@ -72,7 +70,7 @@ impl EdgeControl {
             *shared = None;
             self.guarded.clear();
             if edge::remove(&self.pins)? {
-                tracing::info!("no [[xdp]] any more: the edge is open");
+                tracing::info!("no [[xdp]] in the file: the edge is open");
             }
             return Ok(());
         }
@@ -135,7 +133,7 @@ fn say(guarded: &Guarded) {
         tracing::info!(interface, mode, "edge attached");
     }
     if let Some(reason) = &guarded.not_native {
-        tracing::warn!(interface, reason, "the driver runs no XDP program of ours");
+        tracing::warn!(interface, reason, "the driver does not run the XDP program");
     }
 }
 
@@ -163,7 +161,7 @@ pub async fn tend(edge: SharedEdge, mut choice: watch::Receiver<Choice>) -> io::
             false => edge.tend(),
         };
         if let Err(error) = done {
-            tracing::error!(%error, "cannot look after the edge");
+            tracing::error!(%error, "cannot maintain the edge");
         }
     }
 }

@@ -10,7 +10,7 @@ use cql_edit::{Caller, Editor, Pipeline, Room, Unreadable};
 use flow::{CloseReason, Flow};
 use steps::{Refusal, pipelines::Counting};
 
-use super::{Shared, chunk::Way, parked::Inbox};
+use super::{chunk::Way, context::ProxyContext, parked::Inbox};
 
 /// The zero of the clock that all flows of a rule share.
 static START: LazyLock<Instant> = LazyLock::new(Instant::now);
@@ -60,7 +60,11 @@ impl Editing {
     /// Makes an editor. None: no pipeline that the flow may come under changes anything, so nobody
     /// needs to know where frames begin. The editor changes nothing before the flow's rule is
     /// decided ([`Self::adopt_rule`]).
-    pub(super) fn begin(shared: &Shared, flow: &Arc<Flow>, is_decided: bool) -> Option<Box<Self>> {
+    pub(super) fn begin(
+        shared: &ProxyContext,
+        flow: &Arc<Flow>,
+        is_decided: bool,
+    ) -> Option<Box<Self>> {
         let pipelines = shared.pipelines.borrow();
         let edits = match is_decided {
             true => pipelines.edits_of(&flow.rule()).is_some(),
@@ -93,7 +97,7 @@ impl Editing {
 
     /// Takes over the pipeline of the flow's rule, which is decided now. False: that pipeline
     /// changes nothing.
-    pub(super) fn adopt_rule(&mut self, shared: &Shared, flow: &Arc<Flow>) -> bool {
+    pub(super) fn adopt_rule(&mut self, shared: &ProxyContext, flow: &Arc<Flow>) -> bool {
         let Some(pipeline) = shared.pipelines.borrow().edits_of(&flow.rule()) else {
             return false;
         };

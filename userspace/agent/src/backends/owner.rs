@@ -14,17 +14,19 @@ use std::{
 use dataplane::backends::{Probe, Severed, Weights};
 use flow::{CloseReason, orders};
 use policy::{Policy, RuleName};
-use proxy::{Choice, Dice, Share, Shared};
+use proxy::{Choice, Dice, ProxyContext, Share};
 use tokio::{
-    sync::{mpsc, oneshot, watch},
+    sync::{mpsc, watch},
     task::JoinSet,
     time::{self, Instant},
 };
 
 use super::{
-    Established, Order, Settings,
+    asked::Asked,
     check::check,
-    health::{Health, State},
+    health::{Health, Order, State},
+    health_check::{Established, HealthCheck},
+    member::Member,
     view::{BackendMetrics, BackendView},
 };
 use crate::{edge::SharedEdge, observed::SharedDataplane};
@@ -35,43 +37,16 @@ const SHORTEST_STEP: Duration = Duration::from_millis(50);
 /// A slow start is told in so many steps.
 const STEPS: u32 = 100;
 
-/// A request to the owner.
-pub enum Asked {
-    /// Return the views of all backends.
-    List(oneshot::Sender<Vec<BackendView>>),
-    /// Follow an order from now on, or none.
-    Order(
-        SocketAddr,
-        Option<Order>,
-        oneshot::Sender<Option<BackendView>>,
-    ),
-    /// Note that a connection to this backend has failed.
-    Suspect(SocketAddr, String),
-}
-
-/// A backend, as its owner knows it.
-pub(super) struct Member {
-    pub health: Health,
-    /// The rules that name the backend, in the policy's order.
-    pub rules: Vec<RuleName>,
-    pub changed_at: SystemTime,
-    pub last_error: Option<String>,
-    pub good: u64,
-    pub failed: u64,
-    next_check: Instant,
-    is_checked: bool,
-}
-
 /// The owner of all backends.
 pub struct Owner {
     probe: Probe,
     severed: Severed,
-    shared: Arc<Shared>,
+    shared: Arc<ProxyContext>,
     dataplane: SharedDataplane,
     edge: SharedEdge,
     metrics: BackendMetrics,
     policy: watch::Receiver<Arc<Policy>>,
-    settings: watch::Receiver<Settings>,
+    settings: watch::Receiver<HealthCheck>,
     asked: mpsc::Receiver<Asked>,
     tell: watch::Sender<Choice>,
     members: BTreeMap<SocketAddr, Member>,
@@ -85,10 +60,10 @@ impl Owner {
     /// Makes the owner of the backends of `shared`'s policy.
     pub fn new(
         (probe, severed): (Probe, Severed),
-        shared: Arc<Shared>,
+        shared: Arc<ProxyContext>,
         (dataplane, edge): (SharedDataplane, SharedEdge),
         metrics: BackendMetrics,
-        settings: watch::Receiver<Settings>,
+        settings: watch::Receiver<HealthCheck>,
         (asked, tell): (mpsc::Receiver<Asked>, watch::Sender<Choice>),
     ) -> Self {
         Self {
@@ -129,7 +104,7 @@ impl Owner {
                 Some(asked) = self.asked.recv() => self.answer(asked),
                 Some(done) = self.checks.join_next() => match done {
                     Ok((backend, began, result)) => self.checked(backend, began, result),
-                    Err(error) => tracing::error!(%error, "a check has failed to check"),
+                    Err(error) => tracing::error!(%error, "a health check ended without a result"),
                 },
                 () = at(next) => self.begin_checks(),
             }
@@ -253,7 +228,7 @@ impl Owner {
         let Some(member) = self.members.get_mut(&backend) else {
             return;
         };
-        tracing::info!(%backend, ?order, "an operator's order for a backend");
+        tracing::info!(%backend, ?order, "an operator gave an order for a backend");
         if let Some(state) = member.health.order(order, Instant::now()) {
             member.changed_at = SystemTime::now();
             self.note_state(backend, state);
@@ -294,7 +269,7 @@ impl Owner {
                     tracing::info!(%backend, connections, "balanced connections reset")
                 }
                 Err(error) => {
-                    tracing::error!(%backend, %error, "balanced connections stay: the kernel refuses");
+                    tracing::error!(%backend, %error, "cannot reset balanced connections");
                 }
             }
         }));
@@ -307,7 +282,7 @@ impl Owner {
                     tracing::info!(%backend, connections, "forwarded connections given up")
                 }
                 Some(Err(error)) => {
-                    tracing::error!(%backend, %error, "forwarded connections stay");
+                    tracing::error!(%backend, %error, "cannot give up forwarded connections");
                 }
             }
         }));
@@ -344,7 +319,7 @@ impl Owner {
             let written = dataplane.as_mut().map(|d| d.set_weights(&weights));
             if let Some(Err(error)) = written {
                 // Writing is tried again at the next moment.
-                tracing::error!(%error, "the kernel still balances as before");
+                tracing::error!(%error, "cannot tell the kernel which backends get new connections: it balances as before");
                 return;
             }
         }
