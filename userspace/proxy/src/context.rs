@@ -3,7 +3,7 @@
 use std::sync::{Arc, OnceLock};
 
 use cql::PreparedStatements;
-use dataplane::{Answers, IncomingListener, Listeners, Remembered, NewNetnsListeners, Splicer};
+use dataplane::{Answers, IncomingListener, Listeners, NewNetnsListeners, Remembered, Splicer};
 use flow::Flows;
 use policy::Policy;
 use steps::{

@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use dataplane::{ClientAddr, Dialled, Held, Holds, Listeners, Refusal, NewNetnsListeners};
+use dataplane::{ClientAddr, Dialled, Held, Holds, Listeners, NewNetnsListeners, Refusal};
 use flow::{FlowId, Newcomer};
 use policy::Fail;
 use tokio::{
