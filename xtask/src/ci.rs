@@ -3,7 +3,7 @@
 use anyhow::{Context, Result};
 
 use crate::{
-    generate,
+    generate, house,
     run::{cargo, run as run_command},
 };
 
@@ -21,6 +21,7 @@ pub fn run() -> Result<()> {
     ]))
     .context("lints: see above")?;
     generate::check()?;
-    eprintln!("ci: format, lints and generated files are in order");
+    house::run(&house::Args::default())?;
+    eprintln!("ci: format, lints, generated files and the rules of the house are in order");
     Ok(())
 }

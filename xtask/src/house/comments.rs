@@ -18,7 +18,7 @@ const OPENERS: [&str; 22] = [
     "Those", "Them", "They", "Their", "Theirs", "These", "This", "That", "Likewise", "Ditto",
     "Whence",
 ];
-/// The same, of two words.
+/// Openers of two words.
 const PAIRS: [&str; 3] = ["The same", "The other", "One that"];
 
 /// Number of doc comments of a file, and complaints about those whose first words name no subject.

@@ -21,14 +21,14 @@ use anyhow::{Result, ensure};
 use crate::paths;
 
 /// Options of `house`.
-#[derive(clap::Args)]
+#[derive(Default, clap::Args)]
 pub struct Args {
     /// Also print the largest cycle that is allowed, and how many doc comments were read
     #[arg(long)]
     figures: bool,
 }
 
-/// One place that breaks a rule.
+/// A place that breaks a rule.
 #[derive(Debug)]
 struct Complaint {
     /// File and line, relative to the workspace's root.

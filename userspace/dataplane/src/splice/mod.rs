@@ -194,7 +194,7 @@ impl Splicer {
         }
     }
 
-    /// This splicer, restricted to these engines.
+    /// Returns a splicer that is restricted to these engines.
     pub fn by(&self, engines: &[Engine]) -> Self {
         Self {
             carrier: self.carrier.clone(),

@@ -1,4 +1,4 @@
-//! What a packet costs at the edge, by BPF_PROG_TEST_RUN, and what is dropped in a second. By hand, on a
+//! Cost of a packet at the edge, by BPF_PROG_TEST_RUN, and packets dropped in a second. By hand, on a
 //! host that is quiet: `UPDATE_RESULTS=1 cargo test -p underpass-dataplane --release --test edge --
 //! --ignored` keeps it ([`super::results`]).
 
@@ -48,7 +48,7 @@ fn rules(forwarded: Vec<Rule>) -> Vec<Rule> {
     own.chain(forwarded).collect()
 }
 
-/// What a program that does nothing costs, in ns: a part of every other figure.
+/// Cost in ns of a program that does nothing: a part of every other figure.
 fn nothing_ns() -> u64 {
     let mut object = Ebpf::load(ebpf::IDLE_OBJECT).unwrap();
     let program: &mut Xdp = object.program_mut("idle").unwrap().try_into().unwrap();

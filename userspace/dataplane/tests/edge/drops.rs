@@ -1,4 +1,4 @@
-//! What an interface drops in a second, on one processor: the edge beside nftables, which drops as
+//! Packets that an interface drops in a second, on one processor: the edge beside nftables, which drops as
 //! early as the stack lets it. The kernel sends, by a program of its own: no socket is in the way.
 
 use std::{
@@ -30,7 +30,7 @@ use crate::{
 const DENIED: &str = "172.16.0.0/12";
 const TURN: u32 = 200_000;
 const TURNS: usize = 5;
-/// As drivers poll. A veth holds 256.
+/// Packets in a batch, as drivers poll. A veth holds 256.
 const BATCH: u32 = 64;
 
 /// A host, and who sends to it.

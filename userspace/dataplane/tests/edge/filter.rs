@@ -1,4 +1,4 @@
-//! What the edge drops: by rule, by rate, however odd the packet; and that nothing else is.
+//! Packets that the edge drops: by rule, by rate, however odd they are; and nothing else.
 
 use std::{
     net::{IpAddr, Ipv6Addr, SocketAddr},
@@ -115,7 +115,7 @@ fn networks_that_have_no_block_are_found_all_the_same() {
     });
 }
 
-/// They need no walk: `prefixes.rs`.
+/// Networks of every length need no walk: `prefixes.rs`.
 #[test]
 fn ipv6_networks_of_every_length_and_many_of_one_are_found() {
     with_edge(|_, edge| {
@@ -348,7 +348,7 @@ fn another_programs_interface_is_left_alone_and_a_restart_takes_ones_own_over() 
     });
 }
 
-/// As the plain reading, whatever else is written and erased between.
+/// The kernel follows the plain reading, whatever else is written and erased between.
 #[test]
 fn the_kernel_decides_as_the_plain_reading_does() {
     let networks = [

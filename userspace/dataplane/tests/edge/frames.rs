@@ -137,7 +137,7 @@ fn what_is_tagged_is_passed_up_and_the_filter_sees_past_the_tag() {
     }
 }
 
-/// What the edge cannot see it does not heed: `doctor` says so where there are devices for VLANs.
+/// The edge ignores a tag that it cannot see: `doctor` says so where there are devices for VLANs.
 #[test]
 fn a_tag_that_is_beside_the_frame_is_not_seen() {
     let gateway = Gateway::new();

@@ -17,7 +17,7 @@ pub const VIP6: &str = "[fd00:9::10]:9042";
 /// The gateway's own.
 pub const OWN4: &str = "10.0.0.254";
 pub const OWN6: &str = "fd00::254";
-/// Of whom the gateway knows the MAC: `02:00:00:00:00:NN`.
+/// Number of the client, whose MAC the gateway knows: `02:00:00:00:00:NN`.
 pub const CLIENT: u8 = 1;
 pub const ROUTER: u8 = 2;
 const FIRST_BACKEND: u8 = 100;
@@ -51,7 +51,7 @@ pub fn with_gateway(
     with_ports(None, how, connections, rules, body);
 }
 
-/// The same, where the gateway has so many ports towards each backend.
+/// Opens a gateway that has so many ports towards each backend.
 pub fn with_ports(
     ports: Option<u16>,
     (forward, mode): (Forward, WantedMode),

@@ -149,7 +149,7 @@ fn route(host: &Netns, v4: &str, v6: &str, n: &str, last: &str) {
         .unwrap();
 }
 
-/// What a host has learnt about packets to somebody.
+/// The route that a host has learnt for packets to an address.
 fn route_to(host: &Netns, to: &str) -> String {
     let get = || Command::new("ip").args(["route", "get", to]).output();
     let shown = run_in(Some(host), None, get).unwrap().unwrap();

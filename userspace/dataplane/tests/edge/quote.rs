@@ -17,7 +17,7 @@ pub fn too_big(router: IpAddr) -> [u8; 2] {
     if router.is_ipv4() { [3, 4] } else { [2, 0] }
 }
 
-/// The same, of any type and code.
+/// An ICMP error of any type and code about a frame.
 pub fn complaint_of(kind: [u8; 2], router: IpAddr, frame: &[u8], bytes: usize) -> Vec<u8> {
     let packet = &frame[IP..];
     let quoted = &packet[..bytes.min(packet.len())];
@@ -61,7 +61,7 @@ fn icmp_sum(ip: &[u8], icmp: &[u8]) -> u16 {
     folded(sum(icmp) + u64::from(pseudo))
 }
 
-/// Whom a complaint is for, and the packet that it quotes, in a frame; its checksums are right.
+/// Addressee of a complaint, and the packet that it quotes, in a frame; its checksums are right.
 pub fn quoted(frame: &[u8]) -> (IpAddr, Vec<u8>) {
     let packet = &frame[IP..];
     let (header, to): (usize, IpAddr) = match packet[0] >> 4 {

@@ -24,9 +24,9 @@ const SEED: u64 = 20_261_122;
 
 pub struct Random {
     state: u64,
-    /// What the edge has made of clients' tuples, the latest last: backends answer there.
+    /// Tuples into which the edge has turned clients', the latest last: backends answer there.
     seen: VecDeque<(SocketAddr, SocketAddr)>,
-    /// What was sent on last: routers complain about it.
+    /// The frame that was sent on last: routers complain about it.
     last: Vec<u8>,
 }
 
@@ -42,7 +42,7 @@ impl Random {
         }
     }
 
-    /// What the edge has sent on: it is answered, and complained about.
+    /// Notes a frame that the edge has sent on: it is answered, and complained about.
     pub fn note(&mut self, sent_on: &[u8]) {
         let Some(is) = read(sent_on) else {
             return;

@@ -11,9 +11,9 @@ pub struct Read {
     pub to: SocketAddr,
     pub ttl: u8,
     pub flags: u8,
-    /// Of IPv4's header; IPv6 has none.
+    /// Whether the checksum of IPv4's header is right; IPv6 has none.
     pub header_is_right: bool,
-    /// Of the segment.
+    /// Whether the segment's checksum is right.
     pub check_is_right: bool,
     /// The field is the pseudo-header's sum: the rest was left to the hardware.
     pub check_is_partial: bool,

@@ -1,4 +1,4 @@
-//! What was measured of the edge, as it is kept in `bench/results`, and the page that shows it.
+//! Measurements of the edge, as they are kept in `bench/results`, and the page that shows them.
 
 use std::{fmt::Write as _, fs};
 
@@ -20,7 +20,7 @@ pub(crate) struct Results {
     pub circumstances: Vec<(String, String)>,
     pub rules: u32,
     pub connections: u32,
-    /// What a program that does nothing costs: a part of every other figure.
+    /// Cost of a program that does nothing: a part of every other figure.
     pub nothing_ns: u64,
     pub costs: Vec<Cost>,
     pub drops: Drops,
@@ -54,12 +54,12 @@ pub(crate) enum Bar {
 pub(crate) struct Drops {
     pub edge_per_second: f64,
     pub nftables_per_second: f64,
-    /// Of the same turn, from the least to the greatest.
+    /// Ratios within one turn, from the least to the greatest.
     pub ratios: Vec<f64>,
 }
 
 impl Cost {
-    /// Of some turns.
+    /// Computes the cost from the figures of several turns.
     pub(crate) fn of(what: &str, family: &str, mut turns: Vec<u64>, bar: Option<Bar>) -> Self {
         turns.sort_unstable();
         let at = |tenths: usize| turns[(turns.len() - 1) * tenths / 10];

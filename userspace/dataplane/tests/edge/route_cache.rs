@@ -1,4 +1,4 @@
-//! What a processor remembers of forwarded connections ends in time: with the connection, with the
+//! Entries of the route cache end in time: with the connection, with the
 //! policy, and within a second or two with the host's own routes and neighbours.
 
 use std::{

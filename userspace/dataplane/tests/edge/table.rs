@@ -83,7 +83,7 @@ fn table(edge: &Edge) -> HashMap<MapData, [u8; 36], [u8; 64]> {
     HashMap::try_from(map).unwrap()
 }
 
-/// As the kernel does to make room. Nothing that processors remember stays either.
+/// Forgets entries, as the kernel does to make room. Nothing that processors remember stays either.
 fn forget(edge: &mut Edge, known: &Policy, is_half: impl Fn(SocketAddr) -> bool) {
     let mut table = table(edge);
     let keys: Vec<[u8; 36]> = table.keys().map(Result::unwrap).collect();

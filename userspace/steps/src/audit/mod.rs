@@ -47,7 +47,7 @@ pub struct Settings {
     #[serde(default = "fsync")]
     #[schemars(regex(pattern = "^(never|batch|[0-9]+(ms|s|m))$"))]
     pub fsync: String,
-    /// What happens to a record for which there is no room.
+    /// Treatment of a record for which there is no room.
     #[serde(default)]
     pub full: WhenFull,
     /// `true`: lines have the texts of statements, with the values in them.

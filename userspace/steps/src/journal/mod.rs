@@ -29,7 +29,7 @@ use writing::Writing;
 /// records are lost.
 const MAX_LEFT_BYTES: usize = 16 << 20;
 
-/// What happens to a record for which there is no room.
+/// Treatment of a record for which there is no room.
 #[derive(
     Clone,
     Copy,
