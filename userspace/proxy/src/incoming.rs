@@ -20,7 +20,11 @@ use super::{
 };
 
 /// Accepts connections from other hosts. Runs for ever.
-pub(super) async fn accept(shared: Arc<ProxyContext>, listener: IncomingListener, workers: Arc<Workers>) {
+pub(super) async fn accept(
+    shared: Arc<ProxyContext>,
+    listener: IncomingListener,
+    workers: Arc<Workers>,
+) {
     loop {
         match listener.accept().await {
             Ok(Some(arrived)) => {

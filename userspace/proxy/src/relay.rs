@@ -13,7 +13,7 @@ use std::{
 };
 
 use cql::NoPlace;
-use dataplane::{Near, FlowPosition, AgentMoved, Splice};
+use dataplane::{AgentMoved, FlowPosition, Near, Splice};
 use flow::{CloseReason, Flow, Path};
 use policy::RuleName;
 use telemetry::Metrics;
