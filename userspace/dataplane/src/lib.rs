@@ -6,7 +6,7 @@
 //!
 //! - `compile.rs`: a policy as the sets of rules that the BPF programs AND together; `tables.rs` puts it
 //!   into force in one step, and reads counters over generations.
-//! - `attach.rs`, `attach/loaded.rs`, `hooks.rs`, `load.rs`, `maps.rs`: loads, attaches, detaches.
+//! - `attach.rs`, `attach/loaded.rs`, `hooks.rs`, `load.rs`, `maps.rs`: loads and attaches; `detach.rs`: detaches.
 //!   `pins.rs`: one folder of pins per agent, built aside, and the lock on it.
 //! - `listeners.rs`, `holds.rs`, `dial.rs`, `answers.rs`, `packet.rs`: one intercepted connection, from the
 //!   SYN that is held to the database's answer to it.
@@ -55,6 +55,7 @@ mod attach;
 pub mod backends;
 pub mod compile;
 mod counters;
+mod detach;
 mod dial;
 pub mod doctor;
 pub mod edge;
@@ -88,6 +89,7 @@ pub use address::{ClientAddr, LocalAddr, OrigDst, SockCookie};
 pub use answers::{Answers, Refusal, is_exhaustion};
 pub use attach::{AttachError, Attached, Dataplane, Options};
 pub use counters::{Cause, Counters, Outcome, RuleCount, Turn};
+pub use detach::detach;
 pub use dial::{Dialled, dial};
 pub use edge::Edge;
 pub use hangup_watch::HangupWatch;
@@ -104,7 +106,7 @@ pub use netns_agents::{
     NewNetnsListeners, NotServed, ServeRequest, ServeRequests,
 };
 pub use netns_handle::NetnsHandle;
-pub use pins::{DEFAULT_PINS, detach};
+pub use pins::DEFAULT_PINS;
 pub use policy;
 pub use probe_result::ProbeResult;
 pub use remembered::{NotRemembered, Opener, Remembered};

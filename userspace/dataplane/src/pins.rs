@@ -5,7 +5,7 @@
 //!
 //! Each agent pins into a folder of its own beneath the root (1, 2, ...), attaches
 //! everything, and only then removes its predecessor's: there is no moment without hooks,
-//! and a crash at any point leaves folders that the next agent, or [`detach`], removes.
+//! and a crash at any point leaves folders that the next agent, or [`crate::detach`], removes.
 //! A lock on the root keeps it to one agent. The edge's folder lies beside them and is not
 //! theirs: it outlives agents ([`crate::edge`]).
 
@@ -20,10 +20,15 @@ use aya::programs::links::PinnedLink;
 use nix::fcntl::{Flock, FlockArg};
 use thiserror::Error;
 
-use crate::{edge, gateway, host, incoming};
+use crate::host;
 
 /// The folder in which links are pinned unless the configuration says otherwise.
 pub const DEFAULT_PINS: &str = "/sys/fs/bpf/underpass";
+
+/// Prefix of the folders of the edge's pins, which lie beside the agents' own.
+pub(crate) const EDGE_PREFIX: &str = "edge-";
+/// Prefix of a folder's links to network namespaces.
+const NETNS_PREFIX: &str = "netns_";
 
 /// Why the pins cannot be used.
 #[derive(Debug, Error)]
@@ -65,7 +70,7 @@ impl Pins {
         }
         let lock = lock(root)?;
         let mut predecessors = folders(root)?;
-        predecessors.retain(|folder| !edge::is_of_the_edge(folder));
+        predecessors.retain(|folder| !is_of_the_edge(folder));
         let newest = predecessors
             .iter()
             .filter_map(|p| p.file_name()?.to_str()?.parse().ok());
@@ -91,9 +96,9 @@ impl Pins {
         self.own.join(name)
     }
 
-    /// Keeps the path of a network namespace in which something is about to be made.
-    pub(crate) fn remember(&self, name: &str, netns: &Path) -> Result<(), PinsError> {
-        let link = self.path(name);
+    /// Keeps the path of the network namespace with this number, in which something is about to be made.
+    pub(crate) fn remember_netns(&self, number: u32, netns: &Path) -> Result<(), PinsError> {
+        let link = self.path(&format!("{NETNS_PREFIX}{number}"));
         let made = std::path::absolute(netns).and_then(|netns| symlink(netns, &link));
         made.map_err(at(&link))
     }
@@ -121,54 +126,35 @@ impl Pins {
     }
 }
 
-/// Removes the pins that a dead agent left beneath `root`, and with them its hooks; if it steered
-/// incoming connections or took virtual addresses, also the routing that it left in their namespaces.
-/// Returns whether there were any.
-/// any.
-///
-/// # Errors
-/// An agent that runs holds them; or the file system's.
-pub fn detach(root: &Path) -> Result<bool, PinsError> {
-    if !root.exists() {
-        return Ok(false);
-    }
-    if !host::is_bpffs(root) {
-        return Err(PinsError::NotBpffs(root.to_owned()));
-    }
-    let _lock = lock(root)?;
-    for folder in folders(root)? {
-        let pins = folders(&folder)?;
-        let steered = pins.iter().any(|pin| incoming::is_pin(pin));
-        let took = pins.iter().any(|pin| gateway::is_pin(pin));
-        let touched = namespaces(&folder)?;
-        remove_folder(&folder)?;
-        if steered {
-            incoming::remove_unwanted_routes(&[], &touched);
-        }
-        if took {
-            gateway::remove_routes();
-        }
-    }
-    fs::remove_dir(root).map_err(at(root))?;
-    Ok(true)
-}
-
-fn lock(root: &Path) -> Result<Flock<File>, PinsError> {
+pub(crate) fn lock(root: &Path) -> Result<Flock<File>, PinsError> {
     let folder = File::open(root).map_err(at(root))?;
     Flock::lock(folder, FlockArg::LockExclusiveNonblock)
         .map_err(|_| PinsError::Locked(root.to_owned()))
 }
 
 /// The namespaces that an agent has kept in its folder.
-fn namespaces(folder: &Path) -> Result<Vec<PathBuf>, PinsError> {
+pub(crate) fn namespaces(folder: &Path) -> Result<Vec<PathBuf>, PinsError> {
     let pins = folders(folder)?;
     Ok(pins
         .iter()
-        .filter_map(|pin| incoming::remembered_netns(pin))
+        .filter_map(|pin| remembered_netns(pin))
         .collect())
 }
 
-fn folders(root: &Path) -> Result<Vec<PathBuf>, PinsError> {
+/// The network namespace that a pin is the memory of, if it is one.
+fn remembered_netns(pin: &Path) -> Option<PathBuf> {
+    let name = pin.file_name().and_then(|name| name.to_str());
+    name.filter(|name| name.starts_with(NETNS_PREFIX))
+        .and_then(|_| fs::read_link(pin).ok())
+}
+
+/// Whether a folder beneath the agent's pins is one of the edge's.
+pub(crate) fn is_of_the_edge(folder: &Path) -> bool {
+    let name = folder.file_name().and_then(|name| name.to_str());
+    name.is_some_and(|name| name.starts_with(EDGE_PREFIX))
+}
+
+pub(crate) fn folders(root: &Path) -> Result<Vec<PathBuf>, PinsError> {
     let entries = fs::read_dir(root).map_err(at(root))?;
     entries
         .map(|e| e.map(|e| e.path()).map_err(at(root)))

@@ -47,7 +47,6 @@ pub use examine::examine;
 pub use guard::Guarded;
 pub use interface::{Forward, Interface, Mode, OnInterface, SynRate, WantedMode};
 pub use modes::alike;
-pub(crate) use pins::is_of_the_edge;
 
 use self::{backends::Backends, guard::programs_on, maps::Maps, pins::EdgePins, tables::Tables};
 use crate::{attach::reasons, load, pins::PinsError, sys};

@@ -12,17 +12,10 @@ use ebpf::abi;
 
 use crate::{
     host,
-    pins::{PinsError, at, make_folder, remove_folder},
+    pins::{EDGE_PREFIX, PinsError, at, is_of_the_edge, make_folder, remove_folder},
 };
 
-const PREFIX: &str = "edge-";
 const LINK: &str = "link-";
-
-/// Whether a folder beneath the agent's pins is one of the edge's.
-pub(crate) fn is_of_the_edge(folder: &Path) -> bool {
-    let name = folder.file_name().and_then(|name| name.to_str());
-    name.is_some_and(|name| name.starts_with(PREFIX))
-}
 
 /// The edge's pins.
 pub(super) struct EdgePins {
@@ -34,7 +27,7 @@ impl EdgePins {
     /// Makes the folder for maps with so many connections, unless it is there.
     pub(super) fn open(root: &Path, connections: u32) -> Result<Self, PinsError> {
         host::mount_bpffs().map_err(PinsError::Mount)?;
-        let own = root.join(format!("{PREFIX}{:016x}", fingerprint(connections)));
+        let own = root.join(format!("{EDGE_PREFIX}{:016x}", fingerprint(connections)));
         make_folder(&own)?;
         if !host::is_bpffs(root) {
             let _ = fs::remove_dir(&own);

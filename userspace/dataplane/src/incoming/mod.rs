@@ -9,6 +9,7 @@
 
 mod addresses;
 mod dial;
+mod error;
 mod last;
 mod listener;
 mod own;
@@ -43,7 +44,6 @@ use nix::{
     sched::{CloneFlags, unshare},
 };
 use socket2::{Domain, Protocol, Socket, Type};
-use thiserror::Error;
 use tokio::net::TcpListener;
 
 use crate::{
@@ -58,6 +58,7 @@ use crate::{
 };
 
 pub use dial::{IncomingDialled, NotKept};
+pub use error::IncomingError;
 pub use listener::{Arrived, IncomingListener};
 
 use dial::{Dialler, Dials};
@@ -99,27 +100,6 @@ pub struct IncomingOptions {
     pub netns: Option<PathBuf>,
     /// The address that the databases there see.
     pub client_address: ClientAddress,
-}
-
-/// Why a namespace's incoming connections cannot be steered.
-#[derive(Debug, Error)]
-pub enum IncomingError {
-    /// The namespace cannot be entered.
-    #[error(
-        "[[incoming]] netns = {netns:?}: {source}; it has to be a network namespace, such as `/run/netns/NAME`"
-    )]
-    Namespace {
-        /// Path of the namespace.
-        netns: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
-    /// Two entries are the same namespace under two names.
-    #[error("[[incoming]]: two of them are the same network namespace")]
-    Twice,
-    /// Listeners.
-    #[error("cannot open the agent's sockets for incoming connections: {0}")]
-    Sockets(io::Error),
 }
 
 /// Whether the rules that the dialled leg needs are there.
@@ -203,7 +183,7 @@ impl Incoming {
         let mut listeners = Vec::new();
         for ((number, option), name) in (0_u32..).zip(options).zip(STEERS) {
             if let Some(netns) = &option.netns {
-                pins.remember(&format!("{NETNS}{number}"), netns)?;
+                pins.remember_netns(number, netns)?;
             }
             let entered = Entered::enter(option)?;
             if !known.insert(entered.cookie) {
@@ -313,16 +293,6 @@ pub(crate) fn remove_routes(options: &[IncomingOptions]) {
     for option in options {
         remove_routes_of(option.netns.as_deref());
     }
-}
-
-/// The beginning of the names of a folder's links to network namespaces.
-const NETNS: &str = "netns_";
-
-/// The network namespace that this, among the pins, remembers.
-pub(crate) fn remembered_netns(path: &Path) -> Option<PathBuf> {
-    let name = path.file_name().and_then(|name| name.to_str());
-    name.filter(|name| name.starts_with(NETNS))
-        .and_then(|_| fs::read_link(path).ok())
 }
 
 /// Whether this is the pin of a program that steers.
