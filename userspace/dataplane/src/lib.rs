@@ -68,7 +68,6 @@ pub use incoming::{
     NotKept, remove_routes_left,
 };
 pub use listeners::{Accepted, Listeners};
-pub use load::switched_off;
 pub use meters::{Latencies, OPCODES, Side, Traffic};
 pub use outposts::{
     Caller, Calling, DESCRIPTORS_PER_NAMESPACE, MAX_NAMESPACES, Netns, NotServed, OutpostView,

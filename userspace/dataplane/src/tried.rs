@@ -2,8 +2,6 @@
 
 use std::time::{Duration, Instant};
 
-use crate::load;
-
 /// What came of trying a path.
 #[derive(Clone, Debug)]
 pub struct Tried {
@@ -19,7 +17,7 @@ impl Tried {
     /// Tries a path out, unless a test wants it off.
     pub fn out(path: &str, trial: impl FnOnce() -> Result<(), String>) -> Self {
         let begun = Instant::now();
-        let failure = load::switched_off(path).or_else(|| trial().err());
+        let failure = test_hooks::get().off(path).or_else(|| trial().err());
         Self {
             path: path.to_owned(),
             took: begun.elapsed(),
