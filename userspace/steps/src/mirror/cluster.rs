@@ -21,7 +21,7 @@ use super::{
     Checked, Login,
     budget::{Budget, Permit},
     exchange::Exchange,
-    leg,
+    keyspace_connection,
     metrics::{Counters, Fate, MirrorMetrics},
     out::Out,
     telling::{Away, Told},
@@ -30,7 +30,7 @@ use super::{
 use crate::register::{self, Dials, Register};
 
 /// The most keyspaces in use at the same time; each has a connection of its own.
-pub(super) const MAX_LEGS: usize = 64;
+pub(super) const MAX_KEYSPACES: usize = 64;
 
 /// The interval at which unanswered requests are looked for.
 const SWEEP_EVERY: Duration = Duration::from_secs(1);
@@ -194,7 +194,7 @@ impl Job {
 
 /// Runs until no rule and no flow has the cluster any more.
 async fn run(shared: Arc<Shared>, mut messages: mpsc::UnboundedReceiver<Message>) {
-    let mut legs = HashMap::<Option<Arc<str>>, mpsc::UnboundedSender<Job>>::new();
+    let mut connections = HashMap::<Option<Arc<str>>, mpsc::UnboundedSender<Job>>::new();
     let mut sweep = tokio::time::interval(SWEEP_EVERY);
     loop {
         let message = tokio::select! {
@@ -213,19 +213,22 @@ async fn run(shared: Arc<Shared>, mut messages: mpsc::UnboundedReceiver<Message>
             Some(Message::Ask(keyspace, job)) => (keyspace, job),
         };
         // A connection that had nothing to do for a while has ended.
-        if legs.get(&keyspace).is_none_or(|leg| leg.is_closed()) {
-            legs.retain(|_, leg| !leg.is_closed());
-            if legs.len() >= MAX_LEGS {
+        if connections
+            .get(&keyspace)
+            .is_none_or(|connection| connection.is_closed())
+        {
+            connections.retain(|_, connection| !connection.is_closed());
+            if connections.len() >= MAX_KEYSPACES {
                 job.fails(Fate::Keyspaces, &shared);
                 continue;
             }
-            let leg = leg::start(shared.clone(), keyspace.clone());
-            legs.insert(keyspace.clone(), leg);
+            let connection = keyspace_connection::start(shared.clone(), keyspace.clone());
+            connections.insert(keyspace.clone(), connection);
         }
-        let Some(leg) = legs.get(&keyspace) else {
+        let Some(connection) = connections.get(&keyspace) else {
             continue;
         };
-        if let Err(mpsc::error::SendError(job)) = leg.send(job) {
+        if let Err(mpsc::error::SendError(job)) = connection.send(job) {
             job.fails(Fate::Away, &shared);
         }
     }

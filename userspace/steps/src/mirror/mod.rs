@@ -4,15 +4,15 @@
 //! - `settings`: the settings in the configuration, and their check.
 //! - `texts`: the prepared statements. `out`: the awaited responses.
 //! - `exchange`: one request at both databases. `compare`, `telling`: the differences.
-//! - `budget`: the limit on what may be in hand. `cluster`: the thread that asks; `leg`: a
-//!   connection for each keyspace; `connection`, `wire`: its work.
+//! - `budget`: the limit on what may be in hand. `cluster`: the thread that asks;
+//!   `keyspace_connection`: a connection for each keyspace; `connection`, `wire`: its work.
 
 mod budget;
 mod cluster;
 mod compare;
 mod connection;
 mod exchange;
-mod leg;
+mod keyspace_connection;
 mod metrics;
 mod out;
 mod settings;

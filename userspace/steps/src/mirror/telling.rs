@@ -10,7 +10,7 @@ use std::{
 use cql::Analysis;
 
 use super::{
-    cluster::{MAX_LEGS, Shared},
+    cluster::{MAX_KEYSPACES, Shared},
     compare::Difference,
     exchange::{Exchange, Named},
 };
@@ -46,7 +46,7 @@ impl Away {
     /// Notes an outage. False: it was noted before, or there are too many to report.
     fn begins(&self, keyspace: &Option<Arc<str>>) -> bool {
         let mut away = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        away.len() < MAX_LEGS && away.insert(keyspace.clone())
+        away.len() < MAX_KEYSPACES && away.insert(keyspace.clone())
     }
 
     /// Notes the end of an outage. False: there was none.
@@ -117,9 +117,9 @@ mod tests {
         assert!(!away.ends(&None));
         assert!(away.begins(&None) && !away.begins(&None));
         assert!(away.ends(&None) && !away.ends(&None));
-        let told = (0..2 * MAX_LEGS)
+        let told = (0..2 * MAX_KEYSPACES)
             .filter(|n| away.begins(&named(*n)))
             .count();
-        assert_eq!(told, MAX_LEGS);
+        assert_eq!(told, MAX_KEYSPACES);
     }
 }

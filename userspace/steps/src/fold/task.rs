@@ -19,9 +19,9 @@ use zeroize::Zeroizing;
 use super::{
     begin,
     identity::Identity,
-    leg::{Leg, OWN_STREAM, Queued},
     metrics::{Became, Ended},
     pools::Shared,
+    shared_connection::{OWN_STREAM, Queued, SharedConnection},
 };
 use crate::stream::Stream;
 
@@ -54,23 +54,23 @@ const RESULT: u8 = 0x08;
 
 /// A guard that ends the connection's waiting requests, whatever ends the task.
 struct Ends {
-    leg: Arc<Leg>,
+    connection: Arc<SharedConnection>,
     shared: Arc<Shared>,
 }
 
 impl Drop for Ends {
     fn drop(&mut self) {
-        if self.leg.is_open() {
+        if self.connection.is_open() {
             self.shared.counters.connections.dec();
         }
-        self.leg.ends();
+        self.connection.ends();
     }
 }
 
 /// Runs the connection until no flow uses it any more, or it is lost.
-pub(super) async fn run(leg: Arc<Leg>, shared: Arc<Shared>, of: Arc<Identity>) {
+pub(super) async fn run(connection: Arc<SharedConnection>, shared: Arc<Shared>, of: Arc<Identity>) {
     let ends = Ends {
-        leg: leg.clone(),
+        connection: connection.clone(),
         shared: shared.clone(),
     };
     let handshakes = &shared.counters.handshakes;
@@ -87,9 +87,9 @@ pub(super) async fn run(leg: Arc<Leg>, shared: Arc<Shared>, of: Arc<Identity>) {
         }
     };
     shared.counters.connections.inc();
-    leg.opens();
-    let mut serves = Serves::new((stream, incoming), &leg, &shared, &of);
-    let why = std::future::poll_fn(|cx| serves.poll(cx)).await;
+    connection.opens();
+    let mut task = ConnectionTask::new((stream, incoming), &connection, &shared, &of);
+    let why = std::future::poll_fn(|cx| task.poll(cx)).await;
     shared.counters.ended(why);
     if why != Ended::Unused {
         tracing::warn!(
@@ -99,14 +99,14 @@ pub(super) async fn run(leg: Arc<Leg>, shared: Arc<Shared>, of: Arc<Identity>) {
     }
     drop(ends);
     if why == Ended::Unused {
-        serves.says_end().await;
+        task.says_end().await;
     }
 }
 
-struct Serves<'s> {
+struct ConnectionTask<'s> {
     stream: Stream,
     incoming: Incoming,
-    leg: &'s Leg,
+    connection: &'s SharedConnection,
     shared: &'s Shared,
     of: &'s Identity,
     /// The bytes to write, as they are sent.
@@ -121,17 +121,17 @@ struct Serves<'s> {
     looks: Pin<Box<Sleep>>,
 }
 
-impl<'s> Serves<'s> {
+impl<'s> ConnectionTask<'s> {
     fn new(
         (stream, incoming): (Stream, Incoming),
-        leg: &'s Leg,
+        connection: &'s SharedConnection,
         shared: &'s Shared,
         of: &'s Identity,
     ) -> Self {
         Self {
             stream,
             incoming,
-            leg,
+            connection,
             shared,
             of,
             writing: Vec::new(),
@@ -161,7 +161,7 @@ impl<'s> Serves<'s> {
         }
         loop {
             self.write(cx)?;
-            match self.leg.take(&mut self.writing, cx.waker()) {
+            match self.connection.take(&mut self.writing, cx.waker()) {
                 Queued::Unused => return Err(Ended::Unused),
                 Queued::Nothing => return Ok(()),
                 Queued::Taken => {
@@ -219,7 +219,7 @@ impl<'s> Serves<'s> {
 
     /// Finds the requests that the frames which have come answer.
     fn hears(&mut self) -> Result<(), Ended> {
-        let mut slots = self.leg.slots();
+        let mut slots = self.connection.slots();
         loop {
             let next = self.incoming.next(MAX_ANSWER_BYTES);
             let Some(came) = next.map_err(|_| Ended::Garbage)? else {
@@ -284,7 +284,7 @@ impl<'s> Serves<'s> {
 
     /// Checks whether the database is still there.
     fn look(&mut self, now: Instant) -> Result<(), Ended> {
-        let patience = match self.leg.is_busy() {
+        let patience = match self.connection.is_busy() {
             true => SILENCE,
             false => IDLE,
         };
@@ -293,7 +293,8 @@ impl<'s> Serves<'s> {
                 return Err(Ended::Silent);
             }
             None if now.duration_since(self.heard) >= patience => {
-                self.leg.asks_itself(&options(self.of.opening.version));
+                self.connection
+                    .asks_itself(&options(self.of.opening.version));
                 self.asked_itself = Some(now);
             }
             _ => {}
@@ -379,14 +380,15 @@ mod tests {
         };
         let at = ([127, 0, 0, 1], 9042).into();
         let of = Identity::of((at, &Towards::Plain), None, &Arc::new(opening)).unwrap();
-        let (leg, shared, keeps) = (Leg::new(), shared.unwrap(), Keeps::default());
+        let (connection, shared, keeps) =
+            (SharedConnection::new(), shared.unwrap(), Keeps::default());
         let went = keeps.went.clone();
         let stream: Stream = Box::new(keeps);
-        let mut serves = Serves::new((stream, Incoming::new(4)), &leg, &shared, &of);
+        let mut task = ConnectionTask::new((stream, Incoming::new(4)), &connection, &shared, &of);
         let asked = options(4);
-        leg.asks_itself(&asked);
+        connection.asks_itself(&asked);
         let mut moves =
-            async || std::future::poll_fn(|cx| Poll::Ready(serves.poll(cx).is_pending())).await;
+            async || std::future::poll_fn(|cx| Poll::Ready(task.poll(cx).is_pending())).await;
         assert!(moves().await);
         assert!(went.lock().unwrap().is_empty(), "it waits");
         // The socket is ready, and nobody has sent a request since.

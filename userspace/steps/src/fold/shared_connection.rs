@@ -2,7 +2,7 @@
 //! and the request that waits for each stream.
 //!
 //! Flows put frames one behind another into a queue, each under a stream of the connection's own.
-//! The task that owns the connection ([`connection`](super::connection)) takes all of it at once.
+//! The task that owns the connection ([`task`](super::task)) takes all of it at once.
 //! There is one lock, held for a copy.
 
 use std::{
@@ -41,7 +41,7 @@ const OPEN: u8 = 1;
 const GONE: u8 = 2;
 
 /// The flows' side of a shared connection.
-pub(super) struct Leg {
+pub(super) struct SharedConnection {
     phase: AtomicU8,
     was_open: AtomicBool,
     /// The thread on which the connection's task runs.
@@ -109,14 +109,16 @@ pub(super) enum Queued {
     Unused,
 }
 
-impl fmt::Debug for Leg {
+impl fmt::Debug for SharedConnection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut leg = f.debug_struct("Leg");
-        leg.field("phase", &self.phase).finish_non_exhaustive()
+        let mut connection = f.debug_struct("SharedConnection");
+        connection
+            .field("phase", &self.phase)
+            .finish_non_exhaustive()
     }
 }
 
-impl Leg {
+impl SharedConnection {
     /// Makes a connection that begins on this thread.
     pub(super) fn new() -> Self {
         Self {
@@ -283,7 +285,7 @@ impl State {
     }
 }
 
-/// The locked slots. See [`Leg::slots`].
+/// The locked slots. See [`SharedConnection::slots`].
 pub(super) struct Slots<'l>(MutexGuard<'l, State>);
 
 impl Slots<'_> {
