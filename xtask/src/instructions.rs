@@ -291,7 +291,7 @@ fn file() -> PathBuf {
 
 fn read() -> Result<(Circumstances, Counts)> {
     let file = file();
-    let text = fs::read_to_string(file).with_context(|| {
+    let text = fs::read_to_string(&file).with_context(|| {
         let file = file.display();
         format!("cannot read {file}: `cargo xtask instructions --update` makes it")
     })?;
