@@ -15,11 +15,11 @@ use crate::pins::Pins;
 const OF_FLOWS: [&str; 12] = [
     "remembered",
     "meters",
-    "clients",
-    "senders",
-    "accepteds",
-    "upstreams",
-    "sinks",
+    "near_apps",
+    "far_apps",
+    "near_legs",
+    "far_legs",
+    "far_sinks",
     "splice_orders",
     "splices",
     "shortcut_firsts",
@@ -27,8 +27,8 @@ const OF_FLOWS: [&str; 12] = [
     "shortcut_socks",
 ];
 
-/// The map of connects under way.
-const OF_CONNECTS: [&str; 1] = ["legs"];
+/// The map of pending connects.
+const OF_CONNECTS: [&str; 1] = ["pending_connects"];
 
 /// The ring by which the agent is told of connects.
 const RINGS: [&str; 1] = ["held"];
@@ -41,7 +41,8 @@ pub(crate) fn load() -> Result<Ebpf, EbpfError> {
     loader(&upper_layer_port()).load(ebpf::OBJECT)
 }
 
-/// As [`load`], but with what outlives agents from a dead one, and pinned for the next.
+/// Loads as [`load`] does, but takes over what outlives agents from a dead one, and pins it for the
+/// next.
 pub(crate) fn load_after(pins: &Pins) -> Result<Ebpf, EbpfError> {
     let upper_layer_port = upper_layer_port();
     let mut loader = loader(&upper_layer_port);

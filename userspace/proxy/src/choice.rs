@@ -11,7 +11,7 @@ use std::{
 };
 
 use dataplane::{
-    backends::{Lots, Weight, Weights},
+    backends::{BackendSlots, Weight, Weights},
     edge::maglev::Table,
 };
 use policy::{Rule, RuleName};
@@ -120,7 +120,7 @@ impl Choice {
 
     /// Draws one of these by its weight. None: none of them takes new connections.
     pub fn draw(&self, backends: &[SocketAddr], dice: &Dice) -> Option<SocketAddr> {
-        let drawn = Lots::of(backends, &self.weights).draw(dice.number())?;
+        let drawn = BackendSlots::of(backends, &self.weights).draw(dice.number())?;
         backends.get(drawn).copied()
     }
 }

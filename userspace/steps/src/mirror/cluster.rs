@@ -6,31 +6,28 @@
 
 use std::{
     collections::HashMap,
-    fmt, io,
+    io,
     sync::Arc,
     time::{Duration, Instant},
 };
 
-use cql_edit::Copied;
 use dataplane::backends::Probe;
 use policy::RuleName;
 use tls::Outward;
 use tokio::sync::mpsc;
 
 use super::{
-    Checked, Login,
     budget::{Budget, Permit},
     exchange::Exchange,
     keyspace_connection,
-    metrics::{Counters, Fate, MirrorMetrics},
+    metrics::{Fate, MirrorMetrics},
     out::Out,
+    settings::{Checked, Login},
+    shared::{Job, MAX_KEYSPACES, Shared},
     telling::{Away, Told},
-    texts::{Text, Texts},
+    texts::Texts,
 };
-use crate::register::{self, Dials, Register};
-
-/// The most keyspaces in use at the same time; each has a connection of its own.
-pub(super) const MAX_KEYSPACES: usize = 64;
+use crate::register::{self, Register};
 
 /// The interval at which unanswered requests are looked for.
 const SWEEP_EVERY: Duration = Duration::from_secs(1);
@@ -49,44 +46,10 @@ pub(super) struct Cluster {
     messages: mpsc::UnboundedSender<Message>,
 }
 
-/// The state that the cluster's thread shares with flows.
-pub(super) struct Shared {
-    pub(super) rule: RuleName,
-    pub(super) settings: Checked,
-    pub(super) login: Option<Login>,
-    pub(super) tls: Option<Arc<Outward>>,
-    pub(super) counters: Counters,
-    pub(super) texts: Texts,
-    pub(super) out: Out,
-    pub(super) told: Told,
-    pub(super) away: Away,
-    pub(super) dials: Dials,
-    budget: Arc<Budget>,
-    /// The budget for texts whose PREPARE is not answered.
-    preparing: Arc<Budget>,
-}
-
-/// A request to be asked of the mirror.
-#[derive(Debug)]
-pub(super) struct Job {
-    pub(super) copied: Copied,
-    /// The request's prepared statements, in their order.
-    pub(super) prepared: Vec<Arc<Text>>,
-    pub(super) deadline: Instant,
-    pub(super) exchange: Arc<Exchange>,
-}
-
 #[derive(Debug)]
 enum Message {
     Ask(Option<Arc<str>>, Job),
     Compare(Arc<Exchange>),
-}
-
-impl fmt::Debug for Shared {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut shared = f.debug_struct("Shared");
-        shared.field("rule", &self.rule).finish_non_exhaustive()
-    }
 }
 
 impl Mirrors {
@@ -182,13 +145,6 @@ impl Cluster {
         if let Err(mpsc::error::SendError(Message::Ask(_, job))) = self.messages.send(message) {
             job.fails(Fate::Away, &self.shared);
         }
-    }
-}
-
-impl Job {
-    /// Ends the job without an answer, for this reason.
-    pub(super) fn fails(self, fate: Fate, shared: &Shared) {
-        self.exchange.take_mirror_answer(Err(fate), shared);
     }
 }
 

@@ -14,10 +14,10 @@ use tokio::{
 };
 
 use super::{
-    cluster::{Job, Shared},
     connection::{Connection, Ended},
     metrics::Fate,
     settings::Login,
+    shared::{Job, Shared},
     stream::{self, Stream},
 };
 

@@ -16,6 +16,7 @@ mod keyspace_connection;
 mod metrics;
 mod out;
 mod settings;
+mod shared;
 mod telling;
 mod texts;
 mod wire;
@@ -28,8 +29,8 @@ use std::{
     time::Instant,
 };
 
+use cluster::Cluster;
 pub use cluster::Mirrors;
-use cluster::{Cluster, Job};
 use cql::{Consistency, Opcode, StatementKind, is_system_keyspace};
 use cql_edit::{
     Caller, Error, NotCopied, Outcome, Refused, Request, Resolution, Response, Statement, Transform,
@@ -39,8 +40,9 @@ use metrics::Fate;
 pub use metrics::MirrorMetrics;
 use out::{Awaited, Found};
 use policy::RuleName;
+use settings::Checked;
 pub use settings::Settings;
-use settings::{Checked, Login};
+use shared::Job;
 use texts::Text;
 
 use super::{
@@ -52,9 +54,6 @@ use crate::Means;
 
 /// The step's name in the configuration.
 const NAME: &str = "mirror";
-
-/// The largest answer that is compared: the flow's thread copies answers for nothing else.
-const MAX_COMPARED_BYTES: usize = 1 << 20;
 
 /// The `mirror` step of one rule.
 #[derive(Debug)]

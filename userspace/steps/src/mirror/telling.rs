@@ -10,9 +10,9 @@ use std::{
 use cql::Analysis;
 
 use super::{
-    cluster::{MAX_KEYSPACES, Shared},
     compare::Difference,
     exchange::{Exchange, Named},
+    shared::{MAX_KEYSPACES, Shared},
 };
 
 /// The least time between two log lines on a rule's mirror.
