@@ -150,26 +150,22 @@ impl PipelineMetrics {
             )?,
             unseen: counters(
                 "underpass_pipeline_unseen_total",
-                "Requests, and responses that it asked for, that could not be shown to their rule's pipeline, by \
-                 rule, reason and what became of them.",
+                "Requests, and responses that a step wanted, that could not be shown to their rule's pipeline, by rule, reason and outcome.",
                 &["rule", "reason", "outcome"],
             )?,
             unreadable: counters(
                 "underpass_pipeline_unreadable_total",
-                "Flows that their rule's pipeline cannot read, by rule, reason and what became of \
-                 them.",
+                "Flows that their rule's pipeline cannot read, by rule, reason and outcome.",
                 &["rule", "reason", "outcome"],
             )?,
             waited: counters(
                 "underpass_pipeline_waited_total",
-                "Requests and responses that a step had wait for an answer from outside, or wanted to, by rule, \
-                 transform and what became of them.",
+                "Requests and responses that were suspended until an answer from outside, or should have been, by rule, transform and outcome.",
                 &["rule", "transform", "outcome"],
             )?,
             lookups: counters(
                 "underpass_lookups_total",
-                "Statements, prepared where nobody looked, that the database was to be asked for by `lookup`, by rule and \
-                 what became of that.",
+                "Statements that `lookup` wanted from the database, because the agent did not see them prepared, by rule and outcome.",
                 &["rule", "outcome"],
             )?,
             rules: Arc::default(),

@@ -33,14 +33,14 @@ use std::{
 };
 
 use dataplane::{IncomingOptions, edge::Interface};
-pub use error::{ConfigError, Place};
+pub use error::{ConfigError, LineColumn};
 use policy::{Policy, RuleName};
 use proxy::paths::Splicing;
 pub use schema::schema;
 pub use selector::{SELECTOR_KEYS, marking_rule};
 use steps::pipelines::Pipelines;
 
-use crate::{backends::Settings, containers::Socket, triggers::Trigger};
+use crate::{backends::HealthCheck, containers::Socket, triggers::Trigger};
 
 /// Where the admin interface listens unless the file says otherwise.
 pub const DEFAULT_ADMIN: &str = "127.0.0.1:9180";
@@ -83,7 +83,7 @@ pub struct Config {
     /// How flows that need not be decoded are carried.
     pub splice: Splicing,
     /// How backends are checked.
-    pub health: Settings,
+    pub health: HealthCheck,
     /// Where connections from other hosts to databases on this one are steered.
     pub incoming: Vec<IncomingOptions>,
     /// Container runtimes, which are asked when a rule names containers.
@@ -106,9 +106,9 @@ impl Config {
     /// # Errors
     /// One line that names file, line, column, key and what was expected.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
-        let text = fs::read_to_string(path).map_err(|source| ConfigError::Unreadable {
+        let text = fs::read_to_string(path).map_err(|error| ConfigError::Unreadable {
             path: path.to_owned(),
-            source,
+            error,
         })?;
         Self::parse(path, &text)
     }

@@ -1,4 +1,4 @@
-//! Settings of health checks.
+//! HealthCheck of health checks.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ pub const MAX_CHECKED: usize = 1024;
 
 /// The settings of health checks, and of what follows from them.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Settings {
+pub struct HealthCheck {
     /// The time from one check to the next, approximately.
     pub interval: Duration,
     /// The time after which a check has failed. `fall` checks of this length fit into nine tenths
@@ -35,7 +35,7 @@ pub enum Established {
     Reset,
 }
 
-impl Default for Settings {
+impl Default for HealthCheck {
     fn default() -> Self {
         Self {
             interval: Duration::from_secs(1),
