@@ -12,7 +12,7 @@ use policy::RuleName;
 use prometheus::{IntCounterVec, Registry};
 use telemetry::{counters_by, series_of};
 
-use crate::{Means, Refusal, Reporters, effect::Effect, protect};
+use crate::{Refusal, Reporters, Services, effect::Effect, protect};
 
 /// The pipelines of a policy file's rules, by rule.
 #[derive(Clone, Debug, Default)]
@@ -76,7 +76,7 @@ impl Pipelines {
     ///
     /// # Errors
     /// Names what cannot be read or opened, and the rule.
-    pub fn open(&self, means: &Means) -> anyhow::Result<()> {
+    pub fn open(&self, means: &Services) -> anyhow::Result<()> {
         for (rule, steps) in &self.0 {
             for source in &steps.keys {
                 let opened = source.open(&means.rings);
@@ -90,7 +90,7 @@ impl Pipelines {
     ///
     /// # Errors
     /// Names what cannot be opened, and the rule.
-    pub fn open_journals(&self, means: &Means) -> anyhow::Result<()> {
+    pub fn open_journals(&self, means: &Services) -> anyhow::Result<()> {
         for (rule, steps) in &self.0 {
             for effect in &steps.effects {
                 let opened = effect.open(rule, means);

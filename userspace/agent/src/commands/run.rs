@@ -20,11 +20,11 @@ use flow::{CloseReason, Flows};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use prometheus::Registry;
 use proxy::{
-    self, Admission, Entrances, ProxyContext, STRAGGLERS,
+    self, Admission, IncomingListeners, ProxyContext, STRAGGLERS,
     keeper::{self, Keeper},
     paths::{self, PathsAvailable, Splicing},
 };
-use steps::{Means, pipelines::PipelineMetrics};
+use steps::{Services, pipelines::PipelineMetrics};
 use telemetry::Metrics;
 use tls::TlsRules;
 use tokio::{
@@ -117,7 +117,7 @@ async fn serve(file: &Path, mut config: Config) -> anyhow::Result<()> {
         EdgeControl::new(edge.clone(), config.pins.clone(), config.max_forwarded);
     let metrics = Metrics::register(&registry, &CloseReason::labels())?;
     let pipeline_metrics = PipelineMetrics::register(&registry)?;
-    let means = Arc::new(Means::register(&registry, &metrics)?);
+    let means = Arc::new(Services::register(&registry, &metrics)?);
     config.pipelines.open(&means)?;
     let tls = TlsRules::load(&config.tls)?;
     let available = PathsAvailable::register(&registry)?;
@@ -188,7 +188,7 @@ async fn serve(file: &Path, mut config: Config) -> anyhow::Result<()> {
     let (give_listener, given_listeners) = mpsc::unbounded_channel();
     let mut incoming_listeners = incoming_listeners.into_iter();
     incoming_listeners.try_for_each(|listener| give_listener.send(listener))?;
-    let entrances = Entrances {
+    let entrances = IncomingListeners {
         listeners,
         incoming_listeners: given_listeners,
         settled,

@@ -5,23 +5,19 @@ use std::time::Duration;
 use steps::duration;
 use toml::Spanned;
 
+use super::bounds::{ESTABLISHED, MOST_IN_A_ROW};
 use super::{
     error::Flaw,
     raw::RawHealth,
     value::{expected, one_of, whole},
 };
-use crate::backends::{Established, HealthCheck, longest_timeout};
+use crate::backends::{HealthCheck, longest_timeout};
 
 /// More often, and checks would be load; less often, and nobody would call it watched.
 const SHORTEST_INTERVAL: Duration = Duration::from_millis(100);
 const LONGEST_INTERVAL: Duration = Duration::from_secs(60);
 /// A backend that has to prove itself for longer is better drained.
 const LONGEST_SLOW_START: Duration = Duration::from_secs(3600);
-pub(super) const MOST_IN_A_ROW: usize = 10;
-
-/// Values of `health.established`.
-pub(super) const ESTABLISHED: [(&str, Established); 2] =
-    [("leave", Established::Leave), ("reset", Established::Reset)];
 
 pub(super) fn settings(raw: RawHealth) -> Result<HealthCheck, Flaw> {
     let or = HealthCheck::default();
@@ -98,6 +94,7 @@ fn within(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::backends::Established;
     use crate::config::tests::parse;
 
     #[test]

@@ -8,6 +8,7 @@
 //! place.
 
 mod backends;
+mod bounds;
 mod containers;
 mod error;
 mod health;
@@ -26,6 +27,7 @@ mod trigger;
 mod value;
 mod xdp;
 
+pub use bounds::{DEFAULT_ADMIN, DEFAULT_CONTROL, DEFAULT_MAX_FLOWS, MAX_FLOWS};
 use std::{
     fs,
     net::SocketAddr,
@@ -42,22 +44,8 @@ use steps::pipelines::Pipelines;
 
 use crate::{backends::HealthCheck, containers::Socket, triggers::Trigger};
 
-/// Where the admin interface listens unless the file says otherwise.
-pub const DEFAULT_ADMIN: &str = "127.0.0.1:9180";
-
-/// Where the control socket is unless the file says otherwise.
-pub const DEFAULT_CONTROL: &str = "/run/underpass/control.sock";
-
 /// Where `run`, `check` and `flows` look for the file unless told otherwise.
 pub const DEFAULT_FILE: &str = "/etc/underpass/underpass.toml";
-
-/// Flows that the agent carries at the same time, unless the file says otherwise. Each costs
-/// two descriptors and a few KiB.
-pub const DEFAULT_MAX_FLOWS: usize = 10_000;
-
-/// The most that `max_flows` can be: half of what the kernel's table of legs has room for,
-/// so that clients which give up while they wait cannot fill it.
-pub const MAX_FLOWS: usize = 32_768;
 
 /// A configuration file, checked.
 #[derive(Clone, Debug)]

@@ -29,7 +29,7 @@ use tokio::{runtime, sync::mpsc, task::AbortHandle, time};
 
 use super::{
     find,
-    papers::Papers,
+    papers::FlowSnapshot,
     protocol::{Link, Message, Parcel},
 };
 
@@ -46,7 +46,7 @@ const BUSY_PAUSE: Duration = Duration::from_millis(100);
 /// A flow that the keeper gives to this agent.
 pub struct Adopted {
     /// The flow's state when it was enrolled.
-    pub papers: Papers,
+    pub papers: FlowSnapshot,
     /// The engine that carries the flow.
     pub splices: Splicer,
     /// The agent's end of the client's connection.
@@ -188,7 +188,7 @@ impl Keeper {
     /// The flow cannot be kept; that is counted.
     pub fn keep(
         &self,
-        papers: Papers,
+        papers: FlowSnapshot,
         accepted: BorrowedFd<'_>,
         dialled: BorrowedFd<'_>,
     ) -> Result<Kept, NotKept> {
