@@ -175,7 +175,7 @@ impl Columns {
 pub(super) enum Plan {
     /// Nothing: it touches no table with protected columns.
     Passes,
-    /// The statement passes, and these of its columns are encrypted.
+    /// The statement touches protected columns.
     Touches(Touches),
     /// The statement does not pass.
     Refused(Why),

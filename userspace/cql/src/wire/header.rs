@@ -89,7 +89,7 @@ pub enum Opcode {
     Authenticate,
     /// A question for what the server supports.
     Options,
-    /// The database's answer to OPTIONS: what it supports.
+    /// The server's answer to OPTIONS.
     Supported,
     /// A statement, as text.
     Query,
