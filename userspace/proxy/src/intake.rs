@@ -232,7 +232,7 @@ async fn meet(
     }
     match time::timeout(HANDSHAKE_LIMIT, arrival).await {
         Ok(Ok(stream)) => {
-            shared.answers.is_accepted(&held);
+            shared.answers.note_accepted(&held);
             workers
                 .carry(Pair {
                     client: stream,

@@ -52,7 +52,7 @@ fn right(frame: &[u8]) -> Read {
 }
 
 /// The MAC that a frame is for belongs to this host.
-fn is_for(frame: &[u8], ip: IpAddr) {
+fn expect_for(frame: &[u8], ip: IpAddr) {
     let last = match ip {
         IpAddr::V4(v4) => v4.octets()[3],
         IpAddr::V6(v6) => v6.octets()[15],
@@ -70,7 +70,7 @@ fn addresses_ports_ttl_and_checksums_are_right_both_ways() {
             for is_ipv4 in [true, false] {
                 let syn = sent(edge, &request(is_ipv4, 40_000, SYN).frame());
                 let first = right(&syn);
-                is_for(&syn, first.to.ip());
+                expect_for(&syn, first.to.ip());
                 assert_eq!(
                     (first.from.ip(), first.ttl, first.flags),
                     (own(is_ipv4), 63, SYN)
@@ -78,7 +78,7 @@ fn addresses_ports_ttl_and_checksums_are_right_both_ways() {
                 assert!((1024..32_768).contains(&first.from.port()), "{first:?}");
                 let answer = Segment::between(first.to, first.from, SYN | ACK);
                 let answer = sent(edge, &answer.frame());
-                is_for(&answer, host(CLIENT, is_ipv4));
+                expect_for(&answer, host(CLIENT, is_ipv4));
                 let back = right(&answer);
                 assert_eq!(
                     (back.from, back.to, back.ttl),
@@ -179,7 +179,7 @@ fn a_router_complains_to_whoever_sent_the_packet() {
                     for (kind, bytes) in cases {
                         let complaint = complaint_of(kind, router, on_the_way, bytes);
                         let passed_on = sent(edge, &complaint);
-                        is_for(&passed_on, sender);
+                        expect_for(&passed_on, sender);
                         assert_eq!(passed_on[IP + header..][..2], kind);
                         let (to, quoted) = quoted(&passed_on);
                         assert_eq!(to, sender);

@@ -144,7 +144,7 @@ fn packet_socket() -> OwnedFd {
 }
 
 /// What the edge sends on, or the gateway's stack answers, is well formed.
-fn is_whole(frame: &[u8]) {
+fn expect_whole(frame: &[u8]) {
     let (protocol, at) = match frame[12..14] {
         [0x08, 0x00] => (frame[IP + 9], IP + 20),
         [0x86, 0xdd] => (frame[IP + 6], IP + 40),
@@ -171,7 +171,7 @@ fn packets_at_random_are_all_counted_and_nothing_malformed_comes_back() {
                 .collect();
             line.send(&frames);
             for frame in line.received() {
-                is_whole(&frame);
+                expect_whole(&frame);
                 random.note(&frame);
                 received += 1;
             }
