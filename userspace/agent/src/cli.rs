@@ -259,7 +259,12 @@ const TOLD: [&str; 7] = [
 
 /// Parses the command line and does what it says.
 pub fn main() -> ExitCode {
-    let done = match Cli::parse().command {
+    let command = Cli::parse().command;
+    if let Err(error) = test_hooks::install() {
+        eprintln!("underpass: {error}");
+        return ExitCode::FAILURE;
+    }
+    let done = match command {
         Command::Run { config } => commands::run::run(&config),
         Command::Check(args) => commands::check::run(&args),
         Command::Schema => commands::schema::run(),

@@ -22,7 +22,7 @@ use cql::{Opcode, StreamId};
 /// A statement of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Statement<'a> {
-    /// This. It may be no CQL, and not UTF-8.
+    /// The statement's text. It may be no CQL, and not UTF-8.
     Text(&'a [u8]),
     /// The id that an earlier PREPARE gave.
     Prepared(&'a [u8]),

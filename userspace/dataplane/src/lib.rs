@@ -97,7 +97,6 @@ pub use incoming::{
     MAX_INCOMING, NotKept, remove_routes_left,
 };
 pub use listeners::{Accepted, Listeners};
-pub use load::switched_off;
 pub use meters::{Latencies, OPCODES, Side, Traffic};
 pub use netns_agents::{
     DESCRIPTORS_PER_NAMESPACE, MAX_NAMESPACES, Netns, NetnsAgentView, NetnsAgents,

@@ -9,7 +9,7 @@ use std::{
         fd::{AsFd, BorrowedFd, OwnedFd},
         unix::fs::FileTypeExt,
     },
-    path::{Path, PathBuf},
+    path::Path,
     process::{Child, Command, Stdio},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
@@ -456,17 +456,11 @@ fn log_of_its_own() -> io::Result<Stdio> {
     let kind = file.metadata()?.file_type();
     match kind.is_socket() || kind.is_file() {
         true => Ok(Stdio::from(file)),
-        false => match std::env::var_os(KEEPER_LOG) {
+        false => match &test_hooks::get().keeper_log {
             Some(path) => Ok(Stdio::from(
-                File::options()
-                    .create(true)
-                    .append(true)
-                    .open(PathBuf::from(path))?,
+                File::options().create(true).append(true).open(path)?,
             )),
             None => Ok(Stdio::null()),
         },
     }
 }
-
-/// The variable that names a file for the keeper's log, in tests.
-const KEEPER_LOG: &str = "UNDERPASS_TEST_KEEPER_LOG";
