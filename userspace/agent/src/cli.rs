@@ -246,7 +246,7 @@ pub struct MarkArgs {
     pub control: PathBuf,
 }
 
-/// What an encrypted handshake does not tell.
+/// Arguments of `check` about facts that an encrypted handshake does not tell.
 const TOLD: [&str; 7] = [
     "user",
     "keyspace",

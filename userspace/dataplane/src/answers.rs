@@ -132,7 +132,7 @@ impl Answers {
     /// Ends the grace for a connection that the agent has accepted. The kernel finds its socket from
     /// now on: a packet that meets the listener later belongs to a connection that is gone, and is
     /// answered.
-    pub fn end_grace(&self, held: &Held) {
+    pub fn note_accepted(&self, held: &Held) {
         let mut maps = self.maps.lock().unwrap_or_else(PoisonError::into_inner);
         match maps.fresh.remove(&PodOf(held.key)) {
             // Newer ones have taken its place.

@@ -68,7 +68,7 @@ impl Flow {
     }
 
     /// The kernel carries bytes both ways, past the agent's sockets.
-    fn assert_carried(&mut self, splice: &Splice) {
+    fn expect_carried(&mut self, splice: &Splice) {
         splice
             .engage(AgentMoved::default(), FlowPosition::UNKNOWN)
             .unwrap();
@@ -105,7 +105,7 @@ fn flows_of_every_family_are_carried() {
         for dialled in [V4, V6, MAPPED] {
             let mut flow = Flow::new(dialled);
             let splice = flow.enrol(splices).unwrap();
-            flow.assert_carried(&splice);
+            flow.expect_carried(&splice);
         }
     });
 }
@@ -124,10 +124,10 @@ fn a_socket_of_another_sockmap_is_left_to_it() {
             ),
             "{refused:?}"
         );
-        theirs.assert_carried(&splice);
+        theirs.expect_carried(&splice);
         let mut ours = Flow::new(V4);
         let splice = ours.enrol(splices).unwrap();
-        ours.assert_carried(&splice);
+        ours.expect_carried(&splice);
     });
 }
 

@@ -232,7 +232,7 @@ async fn meet(
     }
     match time::timeout(HANDSHAKE_LIMIT, arrival).await {
         Ok(Ok(stream)) => {
-            shared.answers.end_grace(&held);
+            shared.answers.note_accepted(&held);
             workers
                 .carry(Pair {
                     client: stream,

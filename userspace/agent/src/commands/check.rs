@@ -86,7 +86,7 @@ fn find_containers(config: &mut Config, args: &CheckArgs) -> anyhow::Result<Path
     Ok(described.cgroup)
 }
 
-/// What the arguments tell of the session. `tls_ends`: in the agent, which reads what is encrypted.
+/// Reads the session's facts from the arguments. `tls_ends`: TLS ends in the agent, which reads what is encrypted.
 fn session(args: &CheckArgs, tls_ends: bool) -> Session {
     fn fact<T>(value: Option<T>) -> Fact<T> {
         value.map_or(Fact::Open, Fact::Is)
@@ -125,21 +125,21 @@ fn session(args: &CheckArgs, tls_ends: bool) -> Session {
 }
 
 struct Explanation {
-    /// What the kernel does at connect(), and by which rule.
+    /// The kernel's decision at connect(), and its rule.
     at_connect: Match,
     /// The first rules that may hold; only the last one is sure to.
     possible: Vec<Possible>,
     /// Rules before them, and the key that does not hold.
     passed_over: Vec<(String, &'static str)>,
-    /// What stands behind the address, if it is a virtual one.
+    /// Backends behind the address, if it is a virtual one.
     backends: Vec<SocketAddr>,
-    /// What its client encrypts is read.
+    /// Whether the agent reads what the client encrypts.
     tls_ends: bool,
 }
 
 struct Possible {
     met: Match,
-    /// What has to be known to know whether it holds.
+    /// Facts that decide whether the rule holds, and that the arguments do not give.
     open: Vec<SessionKey>,
     /// For how long the decision stands for later connections of the process.
     remembered: Option<Duration>,

@@ -9,7 +9,7 @@ use super::table;
 
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Of an answer: as many flows as may be carried and observed at once, at 1 KiB each, which half of
+/// Limit of an answer: as many flows as may be carried and observed at once, at 1 KiB each, which half of
 /// them are.
 const MAX_BYTES: u64 = 256 << 20;
 
@@ -43,7 +43,7 @@ pub fn run(json: bool, why: bool, admin: SocketAddr) -> anyhow::Result<ExitCode>
     Ok(ExitCode::SUCCESS)
 }
 
-/// What the agent at `admin` says.
+/// Asks the agent at `admin` for a page, and returns its text.
 pub(super) fn get(admin: SocketAddr, path: &str) -> anyhow::Result<String> {
     let agent: ureq::Agent = ureq::Agent::config_builder()
         .timeout_global(Some(PATIENCE))
@@ -92,7 +92,7 @@ const COLUMNS: [Column; 18] = [
     ("WHY", |flow| shown(flow, "why")),
 ];
 
-/// What only the meter counts by flow; of flows that the agent carries, `/statements` tells.
+/// Columns that only the meter counts by flow; for flows that the agent carries, see `/statements`.
 const OBSERVED: [&str; 5] = ["REQUESTS", "ERRORS", "IN FLIGHT", "P50 µs", "P99 µs"];
 
 /// A value as it is; a dash where there is none.

@@ -61,10 +61,10 @@ const COLUMNS: [Column; 14] = [
     ("STATEMENT", "fingerprint"),
 ];
 
-/// What only the most frequent statements have.
+/// Columns that only the most frequent statements have.
 const TOP: [&str; 2] = ["OVER", "STATEMENT"];
 
-/// What is only known under a rule with `stats`.
+/// Columns that are only known under a rule with `stats`.
 const COUNTED: [&str; 4] = ["ERRORS", "ROWS", "BYTES UP", "BYTES DOWN"];
 
 fn cell(of: &Value, key: &str) -> String {

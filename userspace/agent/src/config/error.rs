@@ -41,7 +41,7 @@ pub enum ConfigError {
         path: PathBuf,
         /// Where.
         at: LineColumn,
-        /// What was found, and what was expected.
+        /// The value that was found, and the one that was expected.
         message: String,
     },
 }

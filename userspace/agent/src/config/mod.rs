@@ -78,13 +78,13 @@ pub struct Config {
     pub containers: Vec<Socket>,
     /// Ordered rules.
     pub policy: Policy,
-    /// What they do to requests.
+    /// The rules' pipelines.
     pub pipelines: Pipelines,
-    /// Which of them have TLS end in the agent. The files are read by who needs what is in them.
+    /// Rules whose TLS ends in the agent. The files are read by whoever needs what is in them.
     pub tls: Vec<(RuleName, ::tls::Settings)>,
     /// When rules that observe have their later connections enriched.
     pub triggers: Vec<(RuleName, Trigger)>,
-    /// What is legal and probably not meant.
+    /// Settings that are legal and probably not meant, in words.
     pub warnings: Vec<String>,
 }
 

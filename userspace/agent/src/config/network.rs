@@ -53,7 +53,7 @@ fn parse_network(text: &str) -> Option<IpNet> {
         .or_else(|| text.parse::<IpAddr>().ok().map(IpNet::from))
 }
 
-/// One that says what it holds.
+/// Accepts a network that is written by its first address.
 fn plain(key: &str, text: &Spanned<String>, network: IpNet) -> Result<IpNet, Flaw> {
     if network.addr() != network.network() {
         let meant = network.trunc();

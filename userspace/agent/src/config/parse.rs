@@ -1,4 +1,4 @@
-//! What each value means.
+//! The meaning of each value.
 
 use std::{collections::HashSet, net::SocketAddr, path::PathBuf, thread};
 

@@ -1,4 +1,4 @@
-//! What `pipeline` means: which steps, with which settings.
+//! The meaning of `pipeline`: steps, with their settings.
 
 use std::{collections::HashMap, path::PathBuf, sync::Arc};
 
@@ -23,7 +23,7 @@ const FOLD: &str = "fold";
 /// The key that names a step's transform.
 const TRANSFORM: &str = "transform";
 
-/// Those of the rules that have one.
+/// Reads the pipelines of the rules that have one.
 pub(super) fn of(rules: &[Spanned<RawRule>]) -> Result<Vec<(RuleName, Steps)>, Flaw> {
     let rules = rules.iter().map(Spanned::get_ref);
     let rules = rules.filter(|rule| !rule.pipeline.is_empty());
@@ -205,7 +205,7 @@ fn before_merging(
     Err(Flaw::new(raw.span(), message))
 }
 
-/// What is folded does not reach a step behind; also not one that takes requests as the database gets them.
+/// Refuses a step behind `fold`: folded requests do not reach it, nor a step that takes requests as the database gets them.
 fn before_folding(
     effects: &[Arc<dyn Effect>],
     step: &dyn Transform,
@@ -224,7 +224,7 @@ fn before_folding(
     Err(Flaw::new(raw.span(), message))
 }
 
-/// What must never be stored, or written to a log, in plain is not let past its step.
+/// Refuses a rule that could let values past its `protect` step that must never be stored, or written to a log, in plain.
 fn may_protect(rule: &RawRule, reporters: &[Box<dyn Reporter>]) -> Result<(), Flaw> {
     let name = protect::NAME;
     let is_closed = rule

@@ -130,11 +130,11 @@ pub(super) struct RawRule {
     /// Name of the rule, in metrics, logs and `underpass flows`. Unique; not `default`, and not `mark-` and a number.
     #[schemars(with = "String", regex(pattern = "^[A-Za-z0-9._-]{1,63}$"))]
     pub name: Spanned<String>,
-    /// What happens to connections that the rule holds for. `bypass`: nothing; `observe`: the kernel measures them;
+    /// Treatment of connections that the rule holds for. `bypass`: nothing; `observe`: the kernel measures them;
     /// `enrich`: they pass the agent; `deny`: they are refused.
     #[schemars(with = "String", extend("enum" = Action::ALL.map(Action::as_str)))]
     pub action: Spanned<String>,
-    /// What happens while the agent is away. `open`: connections go straight to the database; `closed`: they are
+    /// Treatment of connections while the agent is away. `open`: they go straight to the database; `closed`: they are
     /// refused (EPERM).
     #[schemars(
         with = "Option<String>",
@@ -286,18 +286,18 @@ pub(super) struct RawTrigger {
     pub lasts: String,
 }
 
-/// What happens to connections that no rule holds for.
+/// Treatment of connections that no rule holds for.
 #[derive(Debug, Default, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(extend("examples" = [{"action": "bypass"}]))]
 pub(super) struct RawDefault {
-    /// As in a rule.
+    /// Action, as in a rule.
     #[schemars(
         with = "Option<String>",
         extend("enum" = Action::ALL.map(Action::as_str), "default" = Action::Bypass.as_str())
     )]
     pub action: Option<Spanned<String>>,
-    /// As in a rule.
+    /// Treatment of connections while the agent is away, as in a rule.
     #[schemars(
         with = "Option<String>",
         extend("enum" = names(&FAILS), "default" = Fail::Open.as_str())
@@ -363,7 +363,7 @@ pub(super) struct RawHealth {
     /// that speak TLS only.
     #[schemars(extend("default" = true))]
     pub cql: Option<bool>,
-    /// What happens to established connections of a backend that is found dead. `leave`: nothing; `reset`: they are
+    /// Treatment of established connections of a backend that is found dead. `leave`: nothing; `reset`: they are
     /// reset.
     #[schemars(
         with = "Option<String>",

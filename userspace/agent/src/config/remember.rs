@@ -8,7 +8,7 @@ use toml::Spanned;
 use super::{error::Flaw, value::expected};
 
 const SHORTEST: Duration = Duration::from_secs(1);
-/// Who was let through is not asked for as long as this: longer, and nobody would think of it.
+/// Longest time for which a decision may be remembered: if it held longer, nobody would think of it.
 const LONGEST: Duration = Duration::from_secs(24 * 3600);
 
 /// `10m`. `asks`: this rule or one before it has a condition on the session.
@@ -52,7 +52,7 @@ fn parse(text: &str) -> Option<Duration> {
     Some(Duration::from_secs(number.checked_mul(seconds)?))
 }
 
-/// What is legal and probably not meant: one who is let through once is not asked again.
+/// Warns of rules that are legal and probably not meant: a process that is let through once is not asked again.
 pub(super) fn doubts(rules: &[Rule]) -> impl Iterator<Item = String> {
     let mut denying: Option<&Rule> = None;
     rules.iter().filter_map(move |rule| {

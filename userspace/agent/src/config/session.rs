@@ -43,7 +43,7 @@ pub(super) fn conditions(raw: &mut RawRule) -> Result<SessionConditions, Flaw> {
     })
 }
 
-/// What is legal and probably not meant.
+/// Warns of a rule that is legal and probably not meant.
 pub(super) fn doubt(rule: &Rule) -> Option<String> {
     let unsafe_deny = rule.is_session() && rule.action == Action::Deny && rule.fail == Fail::Open;
     unsafe_deny.then(|| {

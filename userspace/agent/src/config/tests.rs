@@ -1,4 +1,4 @@
-//! What is accepted of any file and of rules, and that each refusal names its place and what was expected.
+//! Files and rules that are accepted; each refusal names its place and what was expected.
 //! Keys that have a file of their own are tested there.
 
 use super::*;

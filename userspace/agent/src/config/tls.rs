@@ -57,7 +57,7 @@ pub(super) fn condition(raw: Option<&Spanned<Value>>) -> Result<Option<bool>, Fl
     }
 }
 
-/// Those of the rules that have certificates, or trust some. `asks_in_cql`: how backends are checked.
+/// Reads the TLS settings of the rules that have certificates, or trust some. `asks_in_cql`: how backends are checked.
 pub(super) fn of(
     rules: &[Spanned<RawRule>],
     asks_in_cql: Option<bool>,

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{marks, triggers::Trigger};
 
-/// Those of the rules that have one.
+/// Reads the triggers of the rules that have one.
 pub(super) fn of(rules: &[Spanned<RawRule>]) -> Result<Vec<(RuleName, Trigger)>, Flaw> {
     let rules = rules.iter().map(Spanned::get_ref);
     let each = rules.filter_map(|rule| Some((rule, rule.trigger.as_ref()?)));

@@ -194,7 +194,7 @@ impl Splicer {
         }
     }
 
-    /// Returns a splicer that is restricted to these engines.
+    /// A splicer for flows that go by these engines only.
     pub fn by(&self, engines: &[Engine]) -> Self {
         Self {
             carrier: self.carrier.clone(),

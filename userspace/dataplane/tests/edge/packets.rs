@@ -1,4 +1,4 @@
-//! Single packets at a gateway's edge, and their verdicts.
+//! What becomes of single packets at a gateway's edge.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -33,7 +33,7 @@ fn request(is_ipv4: bool, port: u16, flags: u8) -> Segment {
     Segment::between(client(is_ipv4, port), vip(is_ipv4), flags)
 }
 
-/// Sends a frame through the edge, and returns it as it was sent on, which it must have been.
+/// What a frame has become, which must have been sent on.
 fn sent(edge: &mut Edge, frame: &[u8]) -> Vec<u8> {
     let tried = edge.try_out(DEVICE, frame, 1).unwrap();
     assert_eq!(
@@ -51,8 +51,8 @@ fn right(frame: &[u8]) -> Read {
     read
 }
 
-/// Asserts that the MAC that a frame is for belongs to this host.
-fn assert_addressed_to(frame: &[u8], ip: IpAddr) {
+/// The MAC that a frame is for belongs to this host.
+fn expect_for(frame: &[u8], ip: IpAddr) {
     let last = match ip {
         IpAddr::V4(v4) => v4.octets()[3],
         IpAddr::V6(v6) => v6.octets()[15],
@@ -70,7 +70,7 @@ fn addresses_ports_ttl_and_checksums_are_right_both_ways() {
             for is_ipv4 in [true, false] {
                 let syn = sent(edge, &request(is_ipv4, 40_000, SYN).frame());
                 let first = right(&syn);
-                assert_addressed_to(&syn, first.to.ip());
+                expect_for(&syn, first.to.ip());
                 assert_eq!(
                     (first.from.ip(), first.ttl, first.flags),
                     (own(is_ipv4), 63, SYN)
@@ -78,7 +78,7 @@ fn addresses_ports_ttl_and_checksums_are_right_both_ways() {
                 assert!((1024..32_768).contains(&first.from.port()), "{first:?}");
                 let answer = Segment::between(first.to, first.from, SYN | ACK);
                 let answer = sent(edge, &answer.frame());
-                assert_addressed_to(&answer, host(CLIENT, is_ipv4));
+                expect_for(&answer, host(CLIENT, is_ipv4));
                 let back = right(&answer);
                 assert_eq!(
                     (back.from, back.to, back.ttl),
@@ -179,7 +179,7 @@ fn a_router_complains_to_whoever_sent_the_packet() {
                     for (kind, bytes) in cases {
                         let complaint = complaint_of(kind, router, on_the_way, bytes);
                         let passed_on = sent(edge, &complaint);
-                        assert_addressed_to(&passed_on, sender);
+                        expect_for(&passed_on, sender);
                         assert_eq!(passed_on[IP + header..][..2], kind);
                         let (to, quoted) = quoted(&passed_on);
                         assert_eq!(to, sender);
@@ -210,7 +210,7 @@ fn a_router_complains_to_whoever_sent_the_packet() {
     );
 }
 
-/// A frame larger than the wire's 1,500 bytes comes back as a complaint about it.
+/// What is larger than the wire's 1,500 bytes comes back as a complaint about it.
 fn told(edge: &mut Edge, segment: &Segment, frame: &[u8]) {
     let before = packets(edge, EdgeVerdict::TooBig);
     let answer = sent(edge, frame);

@@ -93,7 +93,7 @@ impl Line {
         assert_eq!(all_packets(&self.edge), self.sent, "each is counted once");
     }
 
-    /// Frames that have come back so far.
+    /// What has come back so far.
     fn received(&self) -> Vec<Vec<u8>> {
         received_on(&self.wire)
     }
@@ -143,8 +143,8 @@ fn packet_socket() -> OwnedFd {
     wire
 }
 
-/// Asserts that a frame that the edge sends on, or the gateway's stack answers, is well formed.
-fn assert_whole(frame: &[u8]) {
+/// What the edge sends on, or the gateway's stack answers, is well formed.
+fn expect_whole(frame: &[u8]) {
     let (protocol, at) = match frame[12..14] {
         [0x08, 0x00] => (frame[IP + 9], IP + 20),
         [0x86, 0xdd] => (frame[IP + 6], IP + 40),
@@ -171,7 +171,7 @@ fn packets_at_random_are_all_counted_and_nothing_malformed_comes_back() {
                 .collect();
             line.send(&frames);
             for frame in line.received() {
-                assert_whole(&frame);
+                expect_whole(&frame);
                 random.note(&frame);
                 received += 1;
             }
@@ -378,7 +378,7 @@ fn no_packet_is_lost_while_everything_changes() {
     }
 }
 
-/// A flag that ends the sender when it is dropped, also when the changes fail.
+/// Whoever sends ends, also when the changes fail.
 struct Done<'a>(&'a AtomicBool);
 
 impl Drop for Done<'_> {

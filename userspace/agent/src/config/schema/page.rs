@@ -197,7 +197,7 @@ fn inner(says: &str) -> String {
     }
 }
 
-/// What may stand behind the key, with its bounds.
+/// Describes the values that a key takes, with their bounds.
 fn kind(property: &Value) -> String {
     let of = |key: &str| property.get(key);
     if let Some(choices) = of("anyOf").and_then(Value::as_array) {

@@ -1,4 +1,4 @@
-//! What the schema says of each key, and what the parser does with it, are the same.
+//! Schema and parser agree about each key.
 
 use std::{fs, path::Path};
 
@@ -209,7 +209,7 @@ impl Table {
     }
 }
 
-/// What the parser says of a file.
+/// The parser's result for a file.
 fn parsed(file: &Value) -> Result<Config, String> {
     let text: String = file
         .as_object()
@@ -238,7 +238,7 @@ impl Both {
         parsed(file).unwrap_or_else(|error| panic!("{file}: {error}"))
     }
 
-    /// What the parser says.
+    /// Asserts that schema and parser refuse the file, and returns the parser's words.
     fn refuse(&self, file: &Value) -> String {
         assert!(!self.schema.is_valid(file), "{file}");
         parsed(file).map_or_else(|error| error, |_| panic!("{file} is accepted"))
