@@ -1,4 +1,4 @@
-//! What becomes of single packets at a gateway's edge.
+//! Single packets at a gateway's edge, and their verdicts.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -33,7 +33,7 @@ fn request(is_ipv4: bool, port: u16, flags: u8) -> Segment {
     Segment::between(client(is_ipv4, port), vip(is_ipv4), flags)
 }
 
-/// What a frame has become, which must have been sent on.
+/// Sends a frame through the edge, and returns it as it was sent on, which it must have been.
 fn sent(edge: &mut Edge, frame: &[u8]) -> Vec<u8> {
     let tried = edge.try_out(DEVICE, frame, 1).unwrap();
     assert_eq!(
@@ -210,7 +210,7 @@ fn a_router_complains_to_whoever_sent_the_packet() {
     );
 }
 
-/// What is larger than the wire's 1,500 bytes comes back as a complaint about it.
+/// A frame larger than the wire's 1,500 bytes comes back as a complaint about it.
 fn told(edge: &mut Edge, segment: &Segment, frame: &[u8]) {
     let before = packets(edge, EdgeVerdict::TooBig);
     let answer = sent(edge, frame);

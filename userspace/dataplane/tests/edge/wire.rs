@@ -93,7 +93,7 @@ impl Line {
         assert_eq!(all_packets(&self.edge), self.sent, "each is counted once");
     }
 
-    /// What has come back so far.
+    /// Frames that have come back so far.
     fn received(&self) -> Vec<Vec<u8>> {
         received_on(&self.wire)
     }
@@ -143,7 +143,7 @@ fn packet_socket() -> OwnedFd {
     wire
 }
 
-/// What the edge sends on, or the gateway's stack answers, is well formed.
+/// Asserts that a frame that the edge sends on, or the gateway's stack answers, is well formed.
 fn expect_whole(frame: &[u8]) {
     let (protocol, at) = match frame[12..14] {
         [0x08, 0x00] => (frame[IP + 9], IP + 20),
@@ -378,7 +378,7 @@ fn no_packet_is_lost_while_everything_changes() {
     }
 }
 
-/// Whoever sends ends, also when the changes fail.
+/// A flag that ends the sender when it is dropped, also when the changes fail.
 struct Done<'a>(&'a AtomicBool);
 
 impl Drop for Done<'_> {
