@@ -53,14 +53,18 @@ async fn sockmaps_and_their_programs_are_found_with_whoever_holds_them() {
     let spliced = Splicer::open().unwrap();
     let found = Found::here(&[]);
     for (what, name, says) in [
-        ("other sockhash", "clients#", "are relayed, and stay on TCP"),
-        ("other sockhash", "accepteds#", "are relayed"),
-        ("other sockhash", "senders#", "are relayed"),
-        ("other sockhash", "sinks#", "are relayed"),
-        ("other sockhash", "upstreams#", "are relayed"),
-        ("other sk_msg", "splice_up#", "at clients#"),
-        ("other sk_msg", "splice_back#", "at senders#"),
-        ("other sk_skb", "splice_down#", "at upstreams#"),
+        (
+            "other sockhash",
+            "near_apps#",
+            "are relayed, and stay on TCP",
+        ),
+        ("other sockhash", "near_legs#", "are relayed"),
+        ("other sockhash", "far_apps#", "are relayed"),
+        ("other sockhash", "far_sinks#", "are relayed"),
+        ("other sockhash", "far_legs#", "are relayed"),
+        ("other sk_msg", "splice_up#", "at near_apps#"),
+        ("other sk_msg", "splice_back#", "at far_apps#"),
+        ("other sk_skb", "splice_down#", "at far_legs#"),
         (
             "other sk_skb",
             "splice_down#",
