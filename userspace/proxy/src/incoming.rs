@@ -97,5 +97,5 @@ fn backend(shared: &Shared, arrived: &Arrived, candidate: &Candidate) -> Option<
     // A clone, because a table may have to be made, and whoever reports the next change must not
     // wait for that.
     let choice = shared.backends.choice().borrow().clone();
-    choice.as_the_edge(rule, ends, shared.backends.dice())
+    choice.as_the_edge(rule, ends)
 }

@@ -216,7 +216,7 @@ fn backend(shared: &Shared, held: &Held) -> Result<Option<SocketAddr>, NoBackend
         .backends
         .choice()
         .borrow()
-        .draw(&behind, shared.backends.dice());
+        .draw(&behind);
     match (drawn, policy.fail_of(&held.rule)) {
         (None, Fail::Closed) => Err(NoBackend),
         (drawn, _) => Ok(drawn),

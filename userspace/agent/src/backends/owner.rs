@@ -14,7 +14,7 @@ use std::{
 use dataplane::backends::{Probe, Severed, Weights};
 use flow::orders;
 use policy::{Policy, RuleName};
-use proxy::{BACKEND_DOWN, Choice, Dice, Share, Shared};
+use proxy::{BACKEND_DOWN, Choice, Share, Shared};
 use tokio::{
     sync::{mpsc, oneshot, watch},
     task::JoinSet,
@@ -76,7 +76,6 @@ pub struct Owner {
     tell: watch::Sender<Choice>,
     members: BTreeMap<SocketAddr, Member>,
     checks: JoinSet<(SocketAddr, Instant, Result<(), String>)>,
-    dice: Dice,
     /// What was told last may not hold any more.
     is_stale: bool,
 }
@@ -104,7 +103,6 @@ impl Owner {
             tell,
             members: BTreeMap::new(),
             checks: JoinSet::new(),
-            dice: Dice::default(),
             is_stale: false,
         }
     }
@@ -221,7 +219,7 @@ impl Owner {
         };
         let now = Instant::now();
         let changed = member.health.checked(result.is_ok(), now, &settings);
-        let wait = member.health.wait(self.dice.share(), &settings);
+        let wait = member.health.wait(fastrand::f64(), &settings);
         member.next_check = (began + wait).max(now);
         member.last_error = result.err().or(member.last_error.take());
         if let Some(state) = changed {
