@@ -2,19 +2,14 @@
 //! as the database would have, and accepts the client's connection.
 
 use std::{
-    collections::HashMap,
-    future::Future,
-    io,
-    net::SocketAddr,
-    pin::pin,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
+    collections::HashMap, future::Future, io, net::SocketAddr, pin::pin, sync::Arc, time::Duration,
 };
 
 use dataplane::{
     Application, ClientAddr, Dialled, Held, Holds, Listeners, Refusal, Settled, SockCookie,
 };
 use flow::{Flow, FlowId, Newcomer};
+use parking_lot::{Mutex, MutexGuard};
 use policy::{Fail, Session};
 use tokio::{
     net::TcpStream,
@@ -76,7 +71,7 @@ impl Expected {
     }
 
     fn lock(&self) -> MutexGuard<'_, Expecting> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 
@@ -212,11 +207,7 @@ fn backend(shared: &Shared, held: &Held) -> Result<Option<SocketAddr>, NoBackend
     if behind.is_empty() {
         return Ok(None);
     }
-    let drawn = shared
-        .backends
-        .choice()
-        .borrow()
-        .draw(&behind);
+    let drawn = shared.backends.choice().borrow().draw(&behind);
     match (drawn, policy.fail_of(&held.rule)) {
         (None, Fail::Closed) => Err(NoBackend),
         (drawn, _) => Ok(drawn),

@@ -39,7 +39,9 @@ pub enum HttpError {
 /// # Errors
 /// There is no answer.
 pub fn get(url: &Uri, timeout: Duration, most: usize) -> Result<(StatusCode, Vec<u8>), HttpError> {
-    let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
+    let runtime = runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
     runtime.block_on(async {
         let answer = time::timeout(timeout, ask(url, most)).await;
         answer.unwrap_or(Err(HttpError::Late(timeout)))
@@ -53,8 +55,12 @@ async fn ask(url: &Uri, most: usize) -> Result<(StatusCode, Vec<u8>), HttpError>
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
     // The request hears of what goes wrong, too.
     tokio::spawn(async { drop(connection.await) });
-    let request = Request::get(path).header(HOST, host).header(CONNECTION, "close");
-    let request = request.body(Empty::<Bytes>::new()).map_err(|_| HttpError::Url)?;
+    let request = Request::get(path)
+        .header(HOST, host)
+        .header(CONNECTION, "close");
+    let request = request
+        .body(Empty::<Bytes>::new())
+        .map_err(|_| HttpError::Url)?;
     let (head, mut body) = sender.send_request(request).await?.into_parts();
     let mut bytes = Vec::new();
     while let Some(frame) = body.frame().await {
@@ -101,7 +107,8 @@ mod tests {
 
     #[test]
     fn an_answer_is_its_status_and_its_body() {
-        let (url, server) = served(b"HTTP/1.1 302 Found\r\nlocation: /x\r\ncontent-length: 2\r\n\r\nab");
+        let (url, server) =
+            served(b"HTTP/1.1 302 Found\r\nlocation: /x\r\ncontent-length: 2\r\n\r\nab");
         let (status, body) = get(&url, PATIENCE, 2).unwrap();
         assert_eq!((status.as_u16(), &body[..]), (302, &b"ab"[..]));
         let asked = server.join().unwrap();

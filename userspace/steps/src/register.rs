@@ -3,11 +3,12 @@
 
 use std::{
     io,
-    sync::{Arc, Mutex, OnceLock, PoisonError, Weak},
+    sync::{Arc, OnceLock, Weak},
     thread,
 };
 
 use dataplane::backends::Probe;
+use parking_lot::Mutex;
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 
 /// The probe with which all services of a kind connect. Set when the agent attaches to the host,
@@ -45,7 +46,7 @@ impl<T> Register<T> {
         is_same: impl Fn(&T) -> bool,
         start: impl FnOnce(Dials) -> io::Result<T>,
     ) -> io::Result<Arc<T>> {
-        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut open = self.open.lock();
         open.retain(|one| one.strong_count() > 0);
         let mut all = open.iter().filter_map(Weak::upgrade);
         if let Some(same) = all.find(|one| is_same(one)) {

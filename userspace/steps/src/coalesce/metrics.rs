@@ -92,8 +92,12 @@ impl CoalesceMetrics {
     }
 
     pub(super) fn of(&self, rule: &str) -> Counters {
-        let windows = CAUSES.iter().map(|cause| self.windows.with_label_values(&[rule, cause]));
-        let writes = BECAME.iter().map(|became| self.writes.with_label_values(&[rule, became]));
+        let windows = CAUSES
+            .iter()
+            .map(|cause| self.windows.with_label_values(&[rule, cause]));
+        let writes = BECAME
+            .iter()
+            .map(|became| self.writes.with_label_values(&[rule, became]));
         Counters {
             windows: windows.collect(),
             writes: writes.collect(),

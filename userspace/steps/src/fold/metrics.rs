@@ -130,8 +130,12 @@ impl FoldMetrics {
     }
 
     pub(super) fn of(&self, rule: &str) -> Counters {
-        let requests = BECAME.iter().map(|became| self.requests.with_label_values(&[rule, became]));
-        let ended = ENDED.iter().map(|why| self.ended.with_label_values(&[rule, why]));
+        let requests = BECAME
+            .iter()
+            .map(|became| self.requests.with_label_values(&[rule, became]));
+        let ended = ENDED
+            .iter()
+            .map(|why| self.ended.with_label_values(&[rule, why]));
         Counters {
             connections: self.connections.with_label_values(&[rule]),
             requests: requests.collect(),

@@ -5,7 +5,7 @@ use std::{
     collections::HashMap,
     fmt, io,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        Arc, Weak,
         atomic::{AtomicUsize, Ordering::Relaxed},
     },
     thread,
@@ -14,6 +14,7 @@ use std::{
 
 use cql_edit::{Carrier, Ticket, transforms::Prepared};
 use dataplane::backends::Probe;
+use parking_lot::{Mutex, MutexGuard};
 use policy::RuleName;
 use tokio::runtime::Handle;
 
@@ -160,7 +161,7 @@ impl Shared {
     }
 
     fn pools(&self) -> MutexGuard<'_, HashMap<Arc<Identity>, Weak<Pool>>> {
-        self.pools.lock().unwrap_or_else(PoisonError::into_inner)
+        self.pools.lock()
     }
 }
 
@@ -174,7 +175,7 @@ impl fmt::Debug for Pool {
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        let legs = self.legs.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let legs = self.legs.get_mut();
         for leg in &legs.all {
             leg.is_unused();
         }
@@ -194,7 +195,7 @@ impl Pool {
     /// gets none; otherwise there would never be more than the first.
     fn leg(&self, may_begin: bool) -> Option<Arc<Leg>> {
         let here = thread::current().id();
-        let mut legs = self.legs.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut legs = self.legs.lock();
         legs.forget_gone();
         if legs.all.len() < self.shared.settings.connections {
             if !may_begin {
@@ -274,7 +275,7 @@ impl Member {
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<Arc<Leg>>> {
-        self.leg.lock().unwrap_or_else(PoisonError::into_inner)
+        self.leg.lock()
     }
 }
 

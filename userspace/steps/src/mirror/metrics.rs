@@ -123,8 +123,12 @@ impl MirrorMetrics {
     }
 
     pub(super) fn of(&self, rule: &str) -> Counters {
-        let requests = FATES.iter().map(|fate| self.requests.with_label_values(&[rule, fate]));
-        let compared = RESULTS.iter().map(|result| self.compared.with_label_values(&[rule, result]));
+        let requests = FATES
+            .iter()
+            .map(|fate| self.requests.with_label_values(&[rule, fate]));
+        let compared = RESULTS
+            .iter()
+            .map(|result| self.compared.with_label_values(&[rule, result]));
         Counters {
             requests: requests.collect(),
             compared: compared.collect(),

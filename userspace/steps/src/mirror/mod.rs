@@ -21,9 +21,7 @@ mod texts;
 mod wire;
 
 use std::{
-    sync::{
-        Arc, OnceLock,
-    },
+    sync::{Arc, OnceLock},
     time::Instant,
 };
 
