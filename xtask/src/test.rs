@@ -11,6 +11,8 @@ use crate::{
     setup, skips,
 };
 
+const TESTS_PER_PROCESSOR: usize = 2;
+
 /// Options of `test`.
 #[derive(clap::Args)]
 pub struct Args {
@@ -27,7 +29,7 @@ pub fn run(args: &Args) -> Result<()> {
     let python = python::ensure()?;
     let programs = programs::ensure()?;
     // Built before Cassandra starts, which would only compete with the compiler.
-    run_command(cargo().args(["build", "--workspace", "--all-targets"]))
+    run_command(cargo().args(["test", "--workspace", "--no-run"]))
         .context("the workspace does not build")?;
     let node = cassandra::up(None)?;
     let tested = test(args, &node, &python, programs).and_then(|()| bench::quick(&node));
@@ -37,6 +39,13 @@ pub fn run(args: &Args) -> Result<()> {
         Ok(())
     };
     tested.and(stopped)
+}
+
+/// Tests of a program that run at a time. Most of them wait for another process or for a timer
+/// nearly all the time, so that one for each processor would leave the machine idle.
+fn threads() -> usize {
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    processors * TESTS_PER_PROCESSOR
 }
 
 fn test(
@@ -50,6 +59,7 @@ fn test(
         cargo()
             .args(["test", "--workspace"])
             .args(&args.args)
+            .env("RUST_TEST_THREADS", threads().to_string())
             .env("UNDERPASS_CASSANDRA", node.address.to_string())
             .env("UNDERPASS_CASSANDRA_PID", node.pid.to_string())
             .env("UNDERPASS_CASSANDRA_USER", cassandra::USER)

@@ -10,6 +10,8 @@ use std::{
 
 /// The most lines of the page that everybody reads first.
 const README_LINES: usize = 200;
+/// The most lines of the map.
+const ARCHITECTURE_LINES: usize = 300;
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
@@ -113,9 +115,31 @@ fn links_lead_to_pages_and_headings_that_exist() {
     assert!(wrong.is_empty(), "dead links:\n{}", wrong.join("\n"));
 }
 
+/// Pages may leave out the beginning of a path, never its end.
 #[test]
-fn the_readme_is_short() {
+fn pages_name_files_that_exist() {
+    let endings = [".rs", ".c", ".h", ".toml"];
+    let sources = below(".", &endings);
+    let mut wrong = Vec::new();
+    for page in below(".", &[".md"]) {
+        let text = prose(&fs::read_to_string(&page).unwrap());
+        for code in text.split('`').skip(1).step_by(2) {
+            let (file, _) = code.split_once(':').unwrap_or((code, ""));
+            let is_path = file.contains('/') && !file.starts_with('/') && !file.contains(' ');
+            let is_source = endings.iter().any(|ending| file.ends_with(ending));
+            let exists = || sources.iter().any(|source| source.ends_with(file));
+            if is_path && is_source && !exists() {
+                wrong.push(format!("{}: {file}", page.display()));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "no such file:\n{}", wrong.join("\n"));
+}
+
+#[test]
+fn readme_and_map_are_short() {
     assert!(page("README.md").lines().count() <= README_LINES);
+    assert!(page("ARCHITECTURE.md").lines().count() <= ARCHITECTURE_LINES);
 }
 
 #[test]
@@ -167,4 +191,42 @@ fn the_failure_table_names_tests_that_exist() {
         }
     }
     assert!(rows > 50, "{rows} rows");
+}
+
+/// Where a page names `file:function`, the file is there and defines the function.
+#[test]
+fn one_connection_names_functions_of_the_source() {
+    let page = page("docs/one-connection.md");
+    let mut named = 0;
+    for code in page.split('`').skip(1).step_by(2) {
+        let (file, function) = code.split_once(':').unwrap_or((code, ""));
+        let is_source = [".rs", ".c", ".h"].iter().any(|end| file.ends_with(end));
+        if !is_source || !file.contains('/') {
+            continue;
+        }
+        let path = root().join(file);
+        assert!(path.is_file(), "{file} does not exist");
+        if function.is_empty() {
+            continue;
+        }
+        named += 1;
+        let text = fs::read_to_string(&path).unwrap();
+        assert!(defines(&text, file, function), "{file} has no {function}");
+    }
+    assert!(named > 30, "{named} functions are named");
+}
+
+/// Whether the source defines the function: `fn name` in Rust, `name(` that is no call in C.
+fn defines(text: &str, file: &str, function: &str) -> bool {
+    let name = function.rsplit("::").next().unwrap();
+    if file.ends_with(".rs") {
+        let followed = |rest: &str| rest.starts_with(['(', '<']);
+        return text.split(&format!("fn {name}")).skip(1).any(followed);
+    }
+    // A definition begins in the first column with its type, a call does not.
+    let is_definition = |line: &str| {
+        let at_start = line.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_');
+        at_start && line.contains(&format!("{name}(")) && !line.trim_end().ends_with(';')
+    };
+    text.lines().any(is_definition)
 }

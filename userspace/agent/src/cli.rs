@@ -40,6 +40,8 @@ pub enum Command {
     /// Validate a policy file; with --to, say which rule a connection would meet and why. What of
     /// its session is not given is not known yet
     Check(Box<CheckArgs>),
+    /// Print the JSON Schema of the policy file, for editors
+    Schema,
     /// Say what this host has and what it lacks
     Doctor {
         /// As JSON
@@ -256,6 +258,7 @@ pub fn main() -> ExitCode {
     let done = match Cli::parse().command {
         Command::Run { config } => commands::run::run(&config),
         Command::Check(args) => commands::check::run(&args),
+        Command::Schema => commands::schema::run(),
         Command::Doctor { json, config } => commands::doctor::run(json, config.as_deref()),
         Command::Flows { json, why, admin } => commands::flows::run(json, why, admin),
         Command::Statements { json, top, admin } => commands::statements::run(json, top, admin),

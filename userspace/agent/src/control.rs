@@ -1,5 +1,5 @@
-//! The policy in force: read again on SIGHUP and when the file changes, put into force
-//! whole or not at all; marks stand before what the file says, for as long as they hold.
+//! The policy in force: read again on SIGHUP and when the file changes, put into force whole or not
+//! at all. Marks come before the file's rules, for as long as they hold.
 
 mod slow;
 
@@ -55,7 +55,7 @@ pub struct Control {
     config: Config,
     marks: Marks,
     triggers: Triggers,
-    /// What is in force is not what should be: the kernel refused to be told.
+    /// Set when the policy in force is not the one that should be: the kernel refused it.
     stale: bool,
     heard: Heard,
     numbers: Vec<Option<u64>>,
@@ -66,32 +66,32 @@ pub struct Control {
     told: Told,
 }
 
-/// Who is told of what changes.
+/// The receivers of changes.
 pub struct Told {
-    /// The marks' rules and the file's.
+    /// The policy: the marks' rules and the file's.
     pub policy: watch::Sender<Arc<Policy>>,
-    /// What the file's rules do to requests.
+    /// The pipelines of the file's rules.
     pub pipelines: watch::Sender<Arc<Pipelines>>,
-    /// Which of them have TLS end in the agent.
+    /// The TLS settings of the file's rules.
     pub tls: watch::Sender<Arc<TlsRules>>,
-    /// How backends are checked.
+    /// The settings of health checks.
     pub health: watch::Sender<backends::Settings>,
-    /// Where connections from other hosts arrive from now on, too.
+    /// The doors at which connections from other hosts arrive from now on, too.
     pub doors: mpsc::UnboundedSender<Door>,
 }
 
-/// What changes without the file.
+/// The sources of changes other than the file.
 pub struct Heard {
-    /// What operators ask for.
+    /// The requests of operators.
     pub asked: mpsc::Receiver<Asked>,
-    /// What runs in containers.
+    /// The containers that run.
     pub containers: watch::Receiver<Book>,
-    /// Those that do not fit are counted.
+    /// The metrics of containers; those that do not fit are counted.
     pub container_metrics: ContainerMetrics,
 }
 
 impl Control {
-    /// `config` is what `file` says and what is in force, here as there.
+    /// Makes the owner of the policy. `config` is what `file` says and what is in force.
     pub fn new(
         file: PathBuf,
         config: Config,
@@ -101,8 +101,7 @@ impl Control {
         told: Told,
         heard: Heard,
     ) -> Self {
-        // Not the text that `config` was read from, if it changed since: then the first look
-        // reads it again.
+        // If the file has changed since `config` was read from it, the first look reads it again.
         let bytes = fs::read(&file).unwrap_or_default();
         let numbers = numbers(&config.policy);
         let mut triggers = Triggers::default();
@@ -220,13 +219,13 @@ impl Control {
         }
         tracing::info!("a container that a rule names came or went");
         if let Err(error) = self.put(&self.config.policy.clone()) {
-            // It is tried again.
+            // Putting it into force is tried again.
             self.stale = true;
             tracing::error!("rules hold for the containers of before: {error:#}");
         }
     }
 
-    /// What the file says, with the marks before it, and the containers that run.
+    /// Returns the file's policy, with the marks before it, and the containers that run.
     fn found(&self, file: &Policy) -> Policy {
         let mut policy = self.marks.before(&self.triggers.over(file));
         let left_out = policy.find_containers(self.heard.containers.borrow().running());
@@ -303,7 +302,7 @@ impl Control {
         })
     }
 
-    /// As it was before a file that could not be put into force.
+    /// Restores the edge as it was before a file that could not be put into force.
     fn restore_edge(&mut self) {
         let policy = self.told.policy.borrow().clone();
         if let Err(error) = self.edge.apply(&self.config.xdp, &policy) {
@@ -319,7 +318,7 @@ impl Control {
         }
     }
 
-    /// Likewise: some may be kept by now as that file says.
+    /// Restores the journals likewise: some may have the settings of that file by now.
     fn restore_journals(&self) {
         let pipelines = self.told.pipelines.borrow().clone();
         if let Err(error) = pipelines.open_journals(&self.shared.means) {
@@ -327,16 +326,16 @@ impl Control {
         }
     }
 
-    /// Has the agent take the virtual addresses of which a policy wants it to see connections.
+    /// Makes the agent take the virtual addresses of which a policy wants it to see connections.
     fn take(&self, dataplane: &mut Dataplane, policy: &Policy) -> Result<(), AttachError> {
         let doors = dataplane.take_addresses(&self.edge.taken(policy))?;
-        // Who accepts has gone only when the agent ends.
+        // The acceptor is gone only when the agent ends.
         let mut doors = doors.into_iter();
         let _ = doors.try_for_each(|door| self.told.doors.send(door));
         Ok(())
     }
 
-    /// Puts what the file says into force, with the marks before it.
+    /// Puts the file's policy into force, with the marks before it.
     fn put(&mut self, file: &Policy) -> anyhow::Result<()> {
         let policy = self.found(file);
         self.install(&policy)?;
@@ -359,7 +358,7 @@ impl Control {
 
     fn answer(&mut self, asked: Asked) {
         self.end_marks();
-        // Who asked may have gone.
+        // The one that asked may have gone.
         match asked {
             Asked::Set(wanted, answer) => drop(answer.send(self.set(&wanted))),
             Asked::List(answer) => drop(answer.send(self.marks.views())),
@@ -377,7 +376,7 @@ impl Control {
     fn set(&mut self, wanted: &Wanted) -> Result<Set, String> {
         let mark = self.marks.add(wanted)?;
         if !mark.target.holds_later() {
-            // Who is meant by it is to be looked at again, as it is where the policy changes.
+            // The processes that it matches are to be looked at again, as when the policy changes.
             self.forget_remembered();
         } else if let Err(error) = self.put(&self.config.policy.clone()) {
             self.marks.remove(mark.id);

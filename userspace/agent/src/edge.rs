@@ -1,5 +1,5 @@
-//! The edge, as the file has it: opened while an interface is named, in step with the policy, and
-//! left in the kernel when the agent goes.
+//! The edge as the file configures it: opened while an interface is named, in step with the policy,
+//! and left in the kernel when the agent goes.
 
 use std::{
     collections::BTreeSet,
@@ -28,11 +28,11 @@ use tokio::{
 
 use crate::config::Config;
 
-/// How soon the host asks for a MAC that a packet lacked.
+/// The interval at which the host is asked for MACs that packets lacked.
 const TEND_EVERY: Duration = Duration::from_secs(1);
 
-/// Virtual addresses that the agent takes: on a host that forwards, those of which a rule wants it to
-/// see connections.
+/// Returns the virtual addresses that the agent takes: on a host that forwards, those of which a
+/// rule wants it to see connections.
 pub fn taken(interfaces: &[Interface], policy: &Policy) -> BTreeSet<SocketAddr> {
     match interfaces.iter().any(|i| i.forward != Forward::Off) {
         true => policy.taken_addresses(),
@@ -43,7 +43,7 @@ pub fn taken(interfaces: &[Interface], policy: &Policy) -> BTreeSet<SocketAddr> 
 /// The edge; None while no interface is named.
 pub type SharedEdge = Arc<Mutex<Option<Edge>>>;
 
-/// What of the file the edge needs besides the policy.
+/// The part of the file that the edge needs besides the policy.
 pub struct EdgeControl {
     edge: SharedEdge,
     pins: PathBuf,
@@ -52,7 +52,7 @@ pub struct EdgeControl {
 }
 
 impl EdgeControl {
-    /// For an agent with these pins; nothing is touched yet.
+    /// Makes the control of an agent with these pins; nothing is touched yet.
     pub fn new(edge: SharedEdge, config: &Config) -> Self {
         Self {
             edge,
@@ -62,11 +62,10 @@ impl EdgeControl {
         }
     }
 
-    /// Has `interfaces` guarded by `policy`, and no others.
+    /// Guards `interfaces` by `policy`, and no others.
     ///
     /// # Errors
-    /// Whatever keeps one of them from being guarded; the caller has what was in force applied
-    /// again.
+    /// An interface cannot be guarded; the caller applies again what was in force.
     pub fn apply(&mut self, interfaces: &[Interface], policy: &Policy) -> anyhow::Result<()> {
         let mut shared = self.edge.lock().unwrap_or_else(PoisonError::into_inner);
         if interfaces.is_empty() {
@@ -110,7 +109,7 @@ impl EdgeControl {
         Ok(())
     }
 
-    /// As [`taken`], of the interfaces that are guarded.
+    /// Returns [`taken`] of the interfaces that are guarded.
     pub fn taken(&self, policy: &Policy) -> BTreeSet<SocketAddr> {
         taken(&self.guarded, policy)
     }
@@ -118,7 +117,7 @@ impl EdgeControl {
     /// Puts another policy into force for the same interfaces.
     ///
     /// # Errors
-    /// The old one is still in force then.
+    /// The old policy is still in force then.
     pub fn install(&self, policy: &Policy) -> anyhow::Result<()> {
         let mut shared = self.edge.lock().unwrap_or_else(PoisonError::into_inner);
         match &mut *shared {
@@ -174,14 +173,14 @@ fn tell(edge: &mut Edge, choice: &Choice) -> Result<(), EdgeError> {
     shares.try_for_each(|share: &Share| edge.set_backends(&share.rule, &share.backends))
 }
 
-/// What the edge counts, read when it is asked for.
+/// The counts of the edge, read when they are asked for.
 pub struct EdgeMetrics {
     edge: SharedEdge,
     descriptions: [IntCounterVec; 2],
 }
 
 impl EdgeMetrics {
-    /// Over the edge, which may be closed.
+    /// Reads from the edge, which may be closed.
     ///
     /// # Errors
     /// A name is wrong.
@@ -208,7 +207,7 @@ impl EdgeMetrics {
         ])
     }
 
-    /// As [`Collector::collect`] gives them, with one sample each that says zero: for
+    /// Returns what [`Collector::collect`] gives, with one sample each that says zero: for
     /// documentation.
     pub fn declared(&self) -> Vec<MetricFamily> {
         let [packets, by_rule] = &self.descriptions;

@@ -9,7 +9,7 @@ use prometheus::{
     proto::MetricFamily,
 };
 
-/// What the BPF programs count, read when it is asked for.
+/// The counts of the BPF programs, read when they are asked for.
 pub struct KernelCounters {
     dataplane: Arc<Mutex<Option<Dataplane>>>,
     descriptions: [IntCounterVec; 2],

@@ -2,8 +2,8 @@
 
 use std::process::ExitCode;
 
-/// What a flow has while the agent reads its handshake leaves no holes among what it keeps. It is set up
-/// where it is built, in `.cargo/config.toml`.
+/// The allocator, with which the memory of a handshake leaves no holes among the memory that a flow
+/// keeps. It is set up where it is built, in `.cargo/config.toml`.
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 

@@ -1,5 +1,5 @@
-//! Other network namespaces of this host whose processes are served: set up when one calls, or a rule names
-//! its container; given up when nobody is there any more.
+//! Other network namespaces of this host whose processes are served: set up when a process there
+//! connects, or a rule names its container; given up when nobody is there any more.
 
 use std::{
     collections::HashMap,
@@ -70,8 +70,8 @@ async fn settle(
     Ok(())
 }
 
-/// Has containers that rules name served before they connect for the first time: what is named is to be
-/// served, and nobody else is intruded on. Runs until the agent ends.
+/// Serves containers that rules name before they connect for the first time: a named container is
+/// to be served, and no others are intruded on. Runs until the agent ends.
 ///
 /// # Errors
 /// A thread has panicked.
@@ -100,7 +100,7 @@ pub async fn serve_named(
             let settling = settling.await.map_err(io::Error::other)?;
             note(settling, &settled, &metrics).await;
         }
-        // It changes with the containers for which its rules hold.
+        // The set changes with the containers that its rules match.
         if policy.changed().await.is_err() {
             std::future::pending().await
         }
@@ -145,13 +145,13 @@ pub struct NamespaceView {
     /// Somebody there.
     pid: u32,
     process: String,
-    /// That the agent carries now.
+    /// The flows that the agent carries now.
     flows: usize,
     since_unix_ms: u64,
     since_ms: u64,
 }
 
-/// All that are served.
+/// Returns all namespaces that are served.
 pub fn views(outposts: &Outposts, flows: &Flows) -> Vec<NamespaceView> {
     let mut by_cookie: HashMap<u64, usize> = HashMap::new();
     for flow in flows.all() {

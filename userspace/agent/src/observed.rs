@@ -1,5 +1,5 @@
-//! Observed flows, as `/metrics` and `/flows` show them. Nothing of them passes through the
-//! agent: it reads what the kernel has counted, when it is asked.
+//! Observed flows, as `/metrics` and `/flows` show them. Their bytes do not pass through the agent:
+//! it reads the kernel's counts, when it is asked.
 
 use std::{
     collections::BTreeMap,
@@ -17,7 +17,7 @@ use serde::Serialize;
 
 use crate::untouched::UntouchedView;
 
-/// How an observed flow's bytes travel.
+/// The path of an observed flow's bytes.
 const PATH: &str = "untouched";
 
 /// The data plane, until it is detached.
@@ -34,13 +34,13 @@ pub fn sweep(dataplane: &SharedDataplane) {
     read(dataplane, |_, _| {});
 }
 
-/// What the meter has counted of all flows, by rule; none where it cannot be read.
+/// Returns the meter's counts of all flows, by rule; none where it cannot be read.
 pub fn by_rule(dataplane: &SharedDataplane) -> BTreeMap<RuleName, Traffic> {
     read(dataplane, |_, _| {}).unwrap_or_default()
 }
 
-/// What the meter has counted, by rule; None where nothing is attached or it cannot be read. The
-/// data plane waits while `each` looks at a flow.
+/// Reads the meter's counts, by rule. None where nothing is attached or it cannot be read. The data
+/// plane waits while `each` looks at a flow.
 fn read(
     dataplane: &SharedDataplane,
     each: impl FnMut(Untouched, &Traffic),
@@ -98,7 +98,7 @@ pub fn flows(dataplane: &SharedDataplane) -> Vec<Untouched> {
     keep(dataplane, |flow, _| flow)
 }
 
-/// The same, as `/flows` gives them.
+/// Returns the observed flows, as `/flows` gives them.
 pub fn views(dataplane: &SharedDataplane) -> Vec<ObservedView> {
     keep(dataplane, ObservedView::new)
 }
@@ -109,7 +109,7 @@ fn keep<T>(dataplane: &SharedDataplane, of_each: impl Fn(Untouched, &Traffic) ->
     read.map_or_else(Vec::new, |_| kept)
 }
 
-/// By rule, over all flows that are and were observed.
+/// The counts by rule, over all flows that are and were observed.
 pub struct ObservedCounters {
     dataplane: SharedDataplane,
     empty: Families,
@@ -231,7 +231,7 @@ impl ObservedCounters {
         })
     }
 
-    /// As [`Collector::collect`] gives them, with one sample each that says zero: for
+    /// Returns what [`Collector::collect`] gives, with one sample each that says zero: for
     /// documentation.
     pub fn declared(&self) -> Vec<proto::MetricFamily> {
         let sample = [(String::new(), Traffic::default())];
@@ -265,7 +265,7 @@ impl Collector for ObservedCounters {
     }
 
     fn collect(&self) -> Vec<proto::MetricFamily> {
-        // Those that have ended are answered no more.
+        // Requests of flows that have ended are not answered any more.
         let mut in_flight = BTreeMap::<RuleName, i64>::new();
         let live = |flow: Untouched, traffic: &Traffic| {
             *in_flight.entry(flow.rule).or_default() += traffic.in_flight();

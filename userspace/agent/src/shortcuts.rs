@@ -25,12 +25,12 @@ const TEND_EVERY: Duration = Duration::from_secs(1);
 /// A reader that missed an edge waits for this long; a look over the host's sockets takes a
 /// millisecond or two.
 const FIRST_LOOK_AFTER: Duration = Duration::from_millis(10);
-/// For readers that have stopped.
+/// The longest interval of looks, for readers that have stopped.
 const LOOK_AT_LEAST_EVERY: Duration = Duration::from_millis(500);
-/// A sender tells of a spill before its bytes are there.
+/// The time for which to look: a sender reports a spill before its bytes are there.
 const LOOK_FOR: Duration = Duration::from_secs(1);
 
-/// Runs for ever.
+/// Keeps flows on the shortcut. Runs for ever.
 ///
 /// # Errors
 /// Spills cannot be waited for.
@@ -62,7 +62,7 @@ pub async fn tend(dataplane: Shared, available: PathsAvailable) -> anyhow::Resul
     }
 }
 
-/// When to look, after a spill.
+/// The times of looks after a spill.
 struct Looks {
     next: Instant,
     pause: Duration,
@@ -102,7 +102,8 @@ fn with<T>(dataplane: &Shared, f: impl FnOnce(&mut Dataplane) -> T) -> Option<T>
     dataplane.as_mut().map(f)
 }
 
-/// None where nothing is attached, or it failed, which is logged.
+/// Calls the data plane on a thread that may block. None where nothing is attached, or it failed,
+/// which is logged.
 async fn blocking<T, E>(
     dataplane: &Shared,
     f: impl FnOnce(&mut Dataplane) -> Result<T, E> + Send + 'static,
@@ -127,7 +128,7 @@ where
     }
 }
 
-/// What the BPF programs count of it, read when it is asked for.
+/// The BPF programs' counts of the shortcut, read when they are asked for.
 pub struct ShortcutCounters {
     dataplane: Shared,
     described: Described,
@@ -200,7 +201,7 @@ impl ShortcutCounters {
         })
     }
 
-    /// As [`Collector::collect`] gives them, with one sample each that says zero: for
+    /// Returns what [`Collector::collect`] gives, with one sample each that says zero: for
     /// documentation.
     pub fn declared(&self) -> Vec<MetricFamily> {
         self.described.messages.with_label_values(&[""]);

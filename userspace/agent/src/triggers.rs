@@ -1,7 +1,8 @@
-//! Triggers: a rule that observes has its later connections enriched while what is observed is slow.
+//! Triggers: a rule that observes has its later connections enriched while the observed flows are
+//! slow.
 //!
-//! What a connection met at `connect()` holds for its life, so those that are observed stay so, and tell
-//! when it is over. Those that were enriched meanwhile are let go then.
+//! The decision at `connect()` holds for a connection's life. So connections that are observed stay
+//! so, and show when the slowness is over. Those that were enriched meanwhile are let go then.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -9,46 +10,47 @@ use dataplane::{Latencies, Traffic};
 use policy::{Action, Policy, RuleName};
 use tokio::time::Instant;
 
-/// How often it is looked at; a quantile is one of what came in between.
+/// The interval of looks; a quantile is one of the responses in between.
 pub const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// Of fewer responses nothing is concluded.
+/// The least number of responses from which anything is concluded.
 const MIN_RESPONSES: u64 = 20;
 
-/// When a rule's flows are slow.
+/// The condition under which a rule's flows are slow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Trigger {
-    /// Above this, of the responses of a second.
+    /// The limit of the 99th percentile, over the responses of a second.
     pub p99: Duration,
-    /// For how long after they last were.
+    /// The time for which the trigger stays on after the flows were slow.
     pub lasts: Duration,
 }
 
-/// A rule's.
+/// The state of a rule's trigger.
 #[derive(Clone, Debug)]
 struct Standing {
     trigger: Trigger,
-    /// What there was at the last look.
+    /// The latencies at the last look.
     seen: Option<Latencies>,
     until: Option<Instant>,
 }
 
-/// Those of a file.
+/// The triggers of a policy file.
 #[derive(Clone, Debug, Default)]
 pub struct Triggers(BTreeMap<RuleName, Standing>);
 
-/// What a look has changed.
+/// The changes of a look.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Changes {
-    /// Rules whose later connections are enriched from now on; and what was seen.
+    /// The rules whose later connections are enriched from now on, each with the latency that was
+    /// seen.
     pub begun: Vec<(RuleName, Duration)>,
-    /// Rules whose are not any more.
+    /// The rules whose later connections are not enriched any more.
     pub ended: Vec<RuleName>,
 }
 
 impl Triggers {
-    /// These from now on. What is known of those that there were stays.
-    /// Returns those that were on and are none any more.
+    /// Replaces the triggers. The state of those that were there before stays. Returns the rules
+    /// whose trigger was on and is gone.
     pub fn set(
         &mut self,
         triggers: impl IntoIterator<Item = (RuleName, Trigger)>,
@@ -68,12 +70,12 @@ impl Triggers {
         old.into_iter().filter_map(was_on).collect()
     }
 
-    /// There is none.
+    /// Whether there are no triggers.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// `observed`: all that was ever observed, by rule.
+    /// Looks whether flows are slow. `observed`: all that was ever observed, by rule.
     pub fn look(&mut self, now: Instant, observed: &BTreeMap<RuleName, Traffic>) -> Changes {
         let mut changes = Changes::default();
         for (rule, standing) in &mut self.0 {
@@ -94,7 +96,7 @@ impl Triggers {
         changes
     }
 
-    /// What the file says, as long as nothing is slow and as it is now.
+    /// Returns the file's policy, with the rules whose trigger is on enriching.
     pub fn over(&self, file: &Policy) -> Policy {
         let mut policy = file.clone();
         for rule in &mut policy.rules {
@@ -151,10 +153,10 @@ mod tests {
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
         let on = |triggers: &Triggers| triggers.states().next() == Some((&name(), true));
-        // What was slow before the first look is old.
+        // Slow responses before the first look are old.
         triggers.look(at(0), &observed(&[(1_000, 90)]));
         assert!(!on(&triggers));
-        // One of a hundred is the 99th percentile's own; too few say nothing.
+        // One of a hundred is the 99th percentile's own; too few show nothing.
         triggers.look(at(1), &observed(&[(1_000, 90), (99, 1), (1, 90)]));
         triggers.look(at(2), &observed(&[(1_000, 90), (99, 1), (10, 90)]));
         assert!(!on(&triggers));
@@ -166,7 +168,7 @@ mod tests {
         assert_eq!(*rule, name());
         assert!(p99.abs_diff(Duration::from_millis(90)) < Duration::from_millis(3));
         assert!(on(&triggers));
-        // It goes on as long as nothing more is seen, and longer when it is slow again.
+        // The trigger stays on as long as nothing more is seen, and longer when it is slow again.
         assert_eq!(triggers.look(at(32), &slow), Changes::default());
         let slower = observed(&[(1_000, 90), (200, 1), (50, 90)]);
         assert_eq!(triggers.look(at(32), &slower), Changes::default());

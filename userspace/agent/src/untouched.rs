@@ -1,15 +1,15 @@
-//! What `/flows` shows of every flow that is left alone, whoever counts what goes over it.
+//! The view in `/flows` of every flow that is left alone, whatever counts its bytes.
 
 use dataplane::Untouched;
 use policy::Action;
 use serde::Serialize;
 
-/// Its first keys, in their order.
+/// The first keys of such a view, in their order.
 #[derive(Debug, Serialize)]
 pub struct UntouchedView {
     id: String,
     client: Option<String>,
-    /// None of these three on another host.
+    /// The client's process. None on another host; so are `process` and `uid`.
     pid: Option<u32>,
     process: Option<String>,
     uid: Option<u32>,

@@ -1,4 +1,4 @@
-//! What a statement says, before it meets the schema.
+//! Parsed statements, before they meet the schema.
 
 use std::collections::BTreeMap;
 

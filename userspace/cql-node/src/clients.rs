@@ -1,4 +1,4 @@
-//! Who is connected: for `Node::clients` and `system_views.clients`.
+//! The connected clients, for `Node::clients` and `system_views.clients`.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 pub struct Client {
     /// The address the database sees; behind a proxy that is not transparent, the proxy's.
     pub peer: SocketAddr,
-    /// Who logged in; `None` without credentials, or before.
+    /// User that logged in; `None` without credentials, or before.
     pub user: Option<String>,
     /// The protocol version of STARTUP; 0 before it.
     pub version: u8,
@@ -69,7 +69,7 @@ impl Clients {
         }
     }
 
-    /// Those connected now, in the order they came.
+    /// The clients that are connected now, in the order they came.
     pub(super) fn snapshot(&self) -> Vec<Client> {
         let read = |e: &Arc<Entry>| Client {
             requests: e.requests.load(Relaxed),

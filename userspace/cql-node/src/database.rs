@@ -17,7 +17,8 @@ use super::ring::Ring;
 use super::schema::{Keyspace, TableDef, uuid_of};
 use super::statements::Statements;
 use super::store::{Memory, Table};
-use super::system::{System, SystemTable};
+use super::system::System;
+use super::system_table::SystemTable;
 
 /// Schema changes a slow listener may be behind before it misses some.
 const EVENT_BACKLOG: usize = 64;

@@ -1,4 +1,4 @@
-//! What a request can fail with, in the numbers of the native protocol (section 9).
+//! Failures of requests, in the numbers of the native protocol (section 9).
 
 /// An ERROR answer: its code, its message, and the fields some codes carry.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -4,7 +4,7 @@ use super::ast::Operator;
 use super::body::{Bound, Reader};
 use super::failure::Result;
 use super::ordered;
-use super::plan::Source;
+use super::sources::Source;
 use super::store::{Datum, Row};
 use super::types::{CqlType, Native};
 

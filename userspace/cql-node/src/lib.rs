@@ -10,6 +10,7 @@
 mod ast;
 mod body;
 mod clients;
+mod credentials;
 mod database;
 mod delays;
 mod describe;
@@ -31,11 +32,14 @@ mod ring;
 mod schema;
 mod server;
 mod session;
+mod sources;
 mod statements;
 mod store;
 mod system;
+mod system_table;
 mod tally;
 mod types;
+mod versions;
 mod wire;
 
 use std::net::{SocketAddr, TcpListener};
@@ -47,21 +51,16 @@ use tokio::sync::watch;
 
 pub use clients::Client;
 use clients::Clients;
+pub use credentials::Credentials;
 pub use delays::Delays;
 use tally::Tallied;
 pub use tally::Tally;
-
-/// The oldest protocol version spoken.
-const MIN_VERSION: u8 = 3;
-/// The newest protocol version spoken.
-const MAX_VERSION: u8 = 5;
-const CQL_VERSION: &str = "3.4.7";
-const RELEASE_VERSION: &str = "5.0.0-underpass-testkit";
+use versions::{MAX_VERSION, MIN_VERSION};
 
 /// How a node is to run.
 #[derive(Debug, Clone)]
 pub struct NodeOptions {
-    /// Where to listen; port 0 for any.
+    /// Address to listen on; port 0 for any.
     pub listen: SocketAddr,
     /// With them, clients must log in; without, anyone is let in.
     pub credentials: Option<Credentials>,
@@ -69,7 +68,7 @@ pub struct NodeOptions {
     pub max_version: u8,
     /// The longest body of a request, in bytes; at most the protocol's 256 MiB.
     pub max_request_bytes: usize,
-    /// What all tables together may hold, in bytes. Beyond it writes fail as Overloaded.
+    /// Bytes that all tables together may hold. Beyond them writes fail as Overloaded.
     pub max_stored_bytes: usize,
     /// Connections at a time; more are closed at once.
     pub max_connections: usize,
@@ -99,7 +98,7 @@ impl Default for NodeOptions {
 }
 
 impl NodeOptions {
-    /// Of one that lets in nobody but this user.
+    /// Options of a node that lets in nobody but this user.
     #[must_use]
     pub fn of_user(user: &str, password: &str) -> Self {
         Self {
@@ -109,23 +108,6 @@ impl NodeOptions {
             }),
             ..Self::default()
         }
-    }
-}
-
-/// A user and password, checked as Cassandra's `PasswordAuthenticator` does.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Credentials {
-    /// The name `system_views.clients` tells.
-    pub user: String,
-    /// In the clear: this is a test database.
-    pub password: String,
-}
-
-impl std::fmt::Debug for Credentials {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Credentials")
-            .field("user", &self.user)
-            .finish_non_exhaustive()
     }
 }
 
@@ -187,7 +169,7 @@ impl Node {
         })
     }
 
-    /// Where it listens, with the port it was given.
+    /// Address that the node listens on, with the port that the kernel chose.
     #[must_use]
     pub fn addr(&self) -> SocketAddr {
         self.addr
@@ -205,7 +187,7 @@ impl Node {
         self.clients.total()
     }
 
-    /// What it has received and sent since the start.
+    /// Counts of all that the node has received and sent since its start.
     #[must_use]
     pub fn tally(&self) -> Tally {
         self.tally.read()

@@ -65,7 +65,7 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
     })
 }
 
-/// What to do about an error of `bind`.
+/// Advice about an error of `bind`.
 fn advice(error: &anyhow::Error) -> &'static str {
     use std::io::ErrorKind;
     match error

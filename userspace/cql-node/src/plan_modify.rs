@@ -6,8 +6,8 @@ use super::ast::{Assignment, Change, Condition, Modify, ModifyKind, Operator};
 use super::body::Bound;
 use super::failure::{Failure, Result};
 use super::ordered;
-use super::plan::{Markers, Source, Value, column};
 use super::schema::{ColumnKind, TableDef};
+use super::sources::{Markers, Source, Value, column};
 use super::store::{Datum, Row, Table};
 use super::types::Native;
 
@@ -40,7 +40,7 @@ enum ConditionPlan {
     Equal(Vec<(usize, Source)>),
 }
 
-/// What became of a modification.
+/// Outcome of a modification.
 #[derive(Debug)]
 pub(super) enum Outcome {
     Done,

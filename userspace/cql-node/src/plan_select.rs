@@ -6,13 +6,13 @@ use super::ast::{Function, Operator, Output, Select};
 use super::body::{Bound, Reader};
 use super::failure::{Failure, Result};
 use super::filter::Filter;
-use super::plan::{Markers, Source, Value, column};
 use super::plan_modify::ordered_key;
 use super::request::Parameters;
 use super::response::{ColumnSpec, Metadata, MetadataMode, RowsWriter};
 use super::schema::{ColumnKind, TableDef};
+use super::sources::{Markers, Source, Value, column};
 use super::store::{Row, Table, scan};
-use super::system::SystemTable;
+use super::system_table::SystemTable;
 use super::types::{CqlType, Native};
 use super::wire::PROTOCOL_MAX_BODY;
 
@@ -234,7 +234,7 @@ fn plan_order(select: &Select, def: &TableDef, key_len: usize) -> Result<bool> {
     }
 }
 
-/// Where a page ended: rows still allowed by LIMIT, and the last row's key.
+/// End of a page: rows still allowed by LIMIT, and the last row's key.
 #[derive(Debug, Clone, Copy)]
 struct PageState<'a> {
     remaining: usize,

@@ -22,7 +22,8 @@ const FLAG_NAMES: u32 = 0x40;
 const FLAG_KEYSPACE: u32 = 0x80;
 const FLAG_NOW: u32 = 0x100;
 
-/// What comes with a statement. Consistency, timestamps and "now" are read and dropped.
+/// Values and options that come with a statement. Consistency, timestamps and "now" are read and
+/// dropped.
 #[derive(Debug, Default)]
 pub(super) struct Parameters<'a> {
     pub(super) values: Vec<Bound<'a>>,

@@ -2,7 +2,6 @@
 
 use super::body::{put_bytes, put_count, put_i32, put_short_bytes, put_string, put_u16};
 use super::failure::{Detail, Failure};
-use super::plan::Prepared;
 use super::schema::TableDef;
 use super::types::{CqlType, Native};
 
@@ -32,7 +31,7 @@ pub(super) struct ColumnSpec {
     pub(super) cql_type: CqlType,
 }
 
-/// What a result's metadata says, encoded once.
+/// Metadata of a result, encoded once.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Metadata {
     pub(super) count: usize,
@@ -173,13 +172,25 @@ pub(super) fn put_applied(
     rows.finish(out, None);
 }
 
-pub(super) fn put_prepared(out: &mut Vec<u8>, prepared: &Prepared, version: u8) {
+/// A prepared statement, as its client is told of it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct PreparedResult<'a> {
+    pub(super) id: &'a [u8; 16],
+    /// The bind markers.
+    pub(super) markers: &'a Metadata,
+    /// The markers that make up the partition key, in its order.
+    pub(super) key_markers: &'a [u16],
+    /// Columns of the rows; empty for all but a SELECT.
+    pub(super) result: &'a Metadata,
+}
+
+pub(super) fn put_prepared(out: &mut Vec<u8>, prepared: &PreparedResult<'_>, version: u8) {
     put_i32(out, KIND_PREPARED);
-    put_short_bytes(out, &prepared.id);
+    put_short_bytes(out, prepared.id);
     if version >= 5 {
         put_short_bytes(out, &prepared.result.id);
     }
-    let markers = &prepared.markers;
+    let markers = prepared.markers;
     put_i32(
         out,
         if markers.count == 0 {
@@ -206,7 +217,7 @@ pub(super) fn put_prepared(out: &mut Vec<u8>, prepared: &Prepared, version: u8) 
     }
 }
 
-/// What a schema statement changed, as results and events tell it.
+/// Change that a schema statement made, as results and events tell it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct SchemaChange {
     /// `CREATED` or `DROPPED`.
@@ -245,12 +256,12 @@ impl SchemaChange {
 }
 
 pub(super) fn put_supported(out: &mut Vec<u8>, max_version: u8) {
-    let versions: Vec<String> = (super::MIN_VERSION..=max_version)
+    let versions: Vec<String> = (super::versions::MIN_VERSION..=max_version)
         .map(|v| format!("{v}/v{v}"))
         .collect();
     let options: [(&str, &[String]); 3] = [
         ("COMPRESSION", &[]),
-        ("CQL_VERSION", &[super::CQL_VERSION.to_owned()]),
+        ("CQL_VERSION", &[super::versions::CQL_VERSION.to_owned()]),
         ("PROTOCOL_VERSIONS", &versions),
     ];
     put_u16(out, 3);

@@ -1,4 +1,4 @@
-//! Who owns what, as drivers are told: nodes of one token each, at equal distances.
+//! The ring that drivers are told of: nodes of one token each, at equal distances.
 
 use std::net::SocketAddr;
 
@@ -9,7 +9,7 @@ pub(super) struct Ring {
     own: usize,
 }
 
-/// One of them, and the last token (Murmur3) of what it owns.
+/// A node of the ring, and the last token (Murmur3) of its range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RingNode {
     pub(super) addr: SocketAddr,

@@ -11,8 +11,8 @@ use tokio::sync::{broadcast, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use super::Credentials;
 use super::clients::Clients;
+use super::credentials::Credentials;
 use super::database::Database;
 use super::delays::{Delays, Late};
 use super::request;
@@ -32,7 +32,7 @@ const LINGER_BYTES: usize = 1 << 20;
 /// After a failed accept (out of descriptors, say), so as not to spin.
 const ACCEPT_RETRY: Duration = Duration::from_millis(20);
 
-/// What every connection of a node is given.
+/// Settings that every connection of a node shares.
 #[derive(Debug, Clone)]
 pub(super) struct Settings {
     pub(super) credentials: Option<Credentials>,

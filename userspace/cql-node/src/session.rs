@@ -4,24 +4,25 @@ use tokio::sync::broadcast;
 
 use super::body::{Reader, put_bytes, put_string};
 use super::clients::Registration;
+use super::credentials::Credentials;
 use super::database::Database;
 use super::failure::{Failure, Result};
 use super::plan::{Plan, Prepared};
 use super::request::{self, Parameters};
 use super::response::{self, MetadataMode, SchemaChange};
+use super::versions::MIN_VERSION;
 use super::wire::{self, Header};
-use super::{Credentials, MIN_VERSION};
 
 const FLAG_COMPRESSED: u8 = 0x01;
 const FLAG_CUSTOM_PAYLOAD: u8 = 0x04;
 /// An event's stream.
 const EVENT_STREAM: i16 = -1;
 
-/// What a connection has said about itself, and how far it has come.
+/// State of a connection: what the client has said about itself, and how far it has come.
 #[derive(Debug)]
 pub(super) struct Session {
     stage: Stage,
-    /// Of STARTUP; 0 before it.
+    /// Protocol version of STARTUP; 0 before it.
     version: u8,
     keyspace: Option<String>,
     credentials: Option<Credentials>,
@@ -36,7 +37,7 @@ enum Stage {
     Ready,
 }
 
-/// What the connection is to do once the answer is written.
+/// Next step of the connection, once the answer is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Next {
     Continue,
@@ -248,7 +249,7 @@ impl Session {
     ) -> Result<(u8, Next)> {
         let (text, keyspace) = request::read_prepare(&mut body, self.version)?;
         let prepared = db.prepare(text, keyspace.or(self.keyspace.as_deref()))?;
-        response::put_prepared(out, &prepared, self.version);
+        response::put_prepared(out, &prepared.told(), self.version);
         Ok((response::RESULT, Next::Continue))
     }
 

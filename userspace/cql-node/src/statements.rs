@@ -7,12 +7,13 @@ use super::ast::{Modify, Statement};
 use super::body::Bound;
 use super::database::Database;
 use super::failure::{Failure, Result};
-use super::plan::{Markers, Plan, Prepared, assemble};
+use super::plan::{Plan, Prepared, assemble};
 use super::plan_modify::{self, ModifyPlan, Outcome};
 use super::plan_select::{self, SelectPlan};
 use super::request::{BatchItem, BatchStatement, Parameters};
 use super::response::{Metadata, MetadataMode, put_applied, put_set_keyspace, put_void};
 use super::schema::digest;
+use super::sources::Markers;
 use super::{describe, parse};
 
 /// Statements kept for EXECUTE. When there are more, all are forgotten: drivers prepare again
@@ -24,7 +25,8 @@ const MAX_QUERIED: usize = 1024;
 const MAX_QUERIED_TEXT: usize = 4096;
 /// Plans keep their constants, so the text of PREPARE is bounded: Cassandra's own limit is that of a frame.
 const MAX_PREPARED_TEXT: usize = 16 << 20;
-/// Of those that are longer than this so many are kept, on the same terms.
+/// Length from which a prepared text counts as long, and how many of those are kept, on the same
+/// terms.
 const LONG_TEXT: usize = 64 << 10;
 const MAX_LONG: usize = 16;
 
@@ -40,7 +42,7 @@ pub(super) struct Statements {
 }
 
 impl Statements {
-    /// What EXECUTE names.
+    /// The statement that EXECUTE names.
     pub(super) fn get(&self, id: &[u8]) -> Result<Rc<Prepared>> {
         let found = StatementId::try_from(id)
             .ok()

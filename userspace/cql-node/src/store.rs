@@ -8,7 +8,7 @@ use std::rc::Rc;
 use super::failure::{Failure, Result};
 use super::schema::TableDef;
 
-/// What a row is taken to cost beside its bytes: map node, boxes, cells.
+/// Estimated cost of a row beside its bytes: map node, boxes, cells.
 const ROW_OVERHEAD: usize = 96;
 
 /// A stored value; `None` is null.
@@ -33,7 +33,7 @@ pub(super) struct Row {
     inserted: bool,
 }
 
-/// What all tables of a node hold, and what they may.
+/// Memory that all tables of a node hold, and their limit.
 #[derive(Debug)]
 pub(super) struct Memory {
     pub(super) used: Cell<usize>,

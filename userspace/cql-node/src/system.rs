@@ -15,34 +15,14 @@ use super::plan_modify::put_key_component;
 use super::ring::RingNode;
 use super::schema::{Column, ColumnKind, Keyspace, TableDef, uuid_of};
 use super::store::{Memory, Table};
-use super::{CQL_VERSION, RELEASE_VERSION};
+use super::system_table::SystemTable;
+use super::versions::{CQL_VERSION, RELEASE_VERSION};
 
 /// Definitions, as Cassandra 5.0 has them; columns nobody reads are left out.
 const DEFINITIONS: &str = include_str!("system.cql");
 
 /// Keyspaces that Cassandra tells of in `system_virtual_schema` instead of `system_schema`.
 const VIRTUAL_KEYSPACES: [&str; 2] = ["system_views", "system_virtual_schema"];
-
-/// What makes up the rows of a system table.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum SystemTable {
-    Local,
-    Peers {
-        v2: bool,
-    },
-    Clients,
-    Keyspaces {
-        of_virtual: bool,
-    },
-    Tables {
-        of_virtual: bool,
-    },
-    Columns {
-        of_virtual: bool,
-    },
-    /// Types, functions and the like: there are none.
-    Empty,
-}
 
 /// The definitions, each with an empty table for plans to stand on.
 #[derive(Debug)]

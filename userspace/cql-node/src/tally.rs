@@ -1,5 +1,5 @@
-//! What a node has received and sent, counted where it happens: the truth that observers are
-//! held to.
+//! Counts of a node's received and sent messages, taken where it happens: the truth that observers
+//! are held to.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -8,7 +8,7 @@ use super::wire::HEADER_LEN;
 /// Opcodes of the native protocol, 0x00 to 0x10.
 const OPCODES: usize = 17;
 
-/// Of all connections since the node's start.
+/// Counts over all connections since the node's start.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Tally {
     /// Whole frames received, by opcode.

@@ -13,7 +13,7 @@ pub(super) const PROTOCOL_MAX_BODY: usize = 256 << 20;
 /// Bytes of an uncompressed segment's header: 17 bits length, 1 bit self-contained, CRC24.
 const SEGMENT_HEADER_LEN: usize = 6;
 const SEGMENT_TRAILER_LEN: usize = 4;
-/// What fits into one segment: 17 bits.
+/// Longest payload of a segment: its length has 17 bits.
 pub(super) const SEGMENT_MAX_PAYLOAD: usize = (1 << 17) - 1;
 const SELF_CONTAINED: u64 = 1 << 17;
 
@@ -69,7 +69,7 @@ pub(super) struct Decoder {
     limits: Limits,
 }
 
-/// What a header may say.
+/// Limits that a frame's header is held to.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Limits {
     pub(super) max_version: u8,
@@ -100,7 +100,7 @@ impl Decoder {
         };
         match source.unread().first_chunk() {
             // Versions 1 and 2 have a stream of one byte.
-            Some(&[version, _, s0, s1]) if version >= super::MIN_VERSION => {
+            Some(&[version, _, s0, s1]) if version >= super::versions::MIN_VERSION => {
                 i16::from_be_bytes([s0, s1])
             }
             _ => 0,
@@ -150,8 +150,8 @@ fn parse_header(bytes: &[u8], limits: Limits) -> Result<Option<Header>> {
     let Some(&[version, flags, s0, s1, opcode, l0, l1, l2, l3]) = bytes.first_chunk() else {
         return Ok(None);
     };
-    if !(super::MIN_VERSION..=limits.max_version).contains(&version) {
-        let supported: Vec<String> = (super::MIN_VERSION..=limits.max_version)
+    if !(super::versions::MIN_VERSION..=limits.max_version).contains(&version) {
+        let supported: Vec<String> = (super::versions::MIN_VERSION..=limits.max_version)
             .map(|v| format!("{v}/v{v}"))
             .collect();
         let supported = supported.join(", ");

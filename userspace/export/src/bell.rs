@@ -32,7 +32,7 @@ pub(crate) struct Bell {
 
 impl Bell {
     /// Notes the calling thread as the one that sleeps.
-    pub(crate) fn is_mine(&self) {
+    pub(crate) fn set_sleeper(&self) {
         // The thread that was made for it calls this once.
         let _ = self.sleeper.set(thread::current());
     }

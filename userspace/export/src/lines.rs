@@ -73,7 +73,7 @@ impl Lines {
     }
 
     /// Takes over new settings, for the same path.
-    pub fn is_kept(&mut self, settings: LinesSettings) {
+    pub fn apply_settings(&mut self, settings: LinesSettings) {
         self.settings = settings;
     }
 
@@ -122,11 +122,11 @@ impl Lines {
     pub fn batch_ends(&mut self) -> io::Result<()> {
         match self.settings.fsync {
             Fsync::Batch => self.make_durable(),
-            Fsync::Never | Fsync::Every(_) => self.is_due(),
+            Fsync::Never | Fsync::Every(_) => self.make_durable_if_due(),
         }
     }
 
-    /// Returns the time when [`Self::is_due`] is to be called.
+    /// Returns the time when [`Self::make_durable_if_due`] is to be called.
     pub fn due(&self) -> Option<Instant> {
         match self.settings.fsync {
             Fsync::Every(time) => self.dirty_since.map(|since| since + time),
@@ -138,7 +138,7 @@ impl Lines {
     ///
     /// # Errors
     /// It may not be on the disk.
-    pub fn is_due(&mut self) -> io::Result<()> {
+    pub fn make_durable_if_due(&mut self) -> io::Result<()> {
         match self.due() {
             Some(due) if due <= Instant::now() => self.make_durable(),
             _ => Ok(()),

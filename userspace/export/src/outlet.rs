@@ -44,13 +44,13 @@ pub trait Sink: Send + 'static {
     /// Ends a batch: there are no more records for now.
     fn batch_ends(&mut self);
 
-    /// Returns the time when [`Self::is_due`] is to be called even if nothing is written.
+    /// Returns the time when [`Self::on_due`] is to be called even if nothing is written.
     fn due(&self) -> Option<Instant> {
         None
     }
 
     /// Handles the time that [`Self::due`] has named.
-    fn is_due(&mut self) {}
+    fn on_due(&mut self) {}
 
     /// Ends the sink: there will be no more records.
     fn end(&mut self) {}
@@ -75,7 +75,7 @@ struct Shared {
     rings: AtomicUsize,
     /// Set when nobody writes any more.
     ended: AtomicBool,
-    /// Set when the sink is wanted to be [due](Sink::is_due) now.
+    /// Set when the sink is wanted to be [due](Sink::on_due) now.
     is_called: AtomicBool,
 }
 
@@ -146,7 +146,7 @@ impl Export {
         })
     }
 
-    /// Calls the sink as if it were [due](Sink::is_due), after everything that this thread has
+    /// Calls the sink as if it were [due](Sink::on_due), after everything that this thread has
     /// written, because something changed that the sink has to look at.
     pub fn call(&self) {
         self.shared.is_called.store(true, Release);
@@ -198,7 +198,7 @@ struct Consumer<S> {
 
 impl<S: Sink> Consumer<S> {
     fn run(mut self) {
-        self.shared.bell.is_mine();
+        self.shared.bell.set_sleeper();
         let mut quiet = 0;
         loop {
             // A thread that has ended has written everything before.
@@ -210,7 +210,7 @@ impl<S: Sink> Consumer<S> {
                 return self.sink.end();
             }
             if is_called || self.sink.due().is_some_and(|due| due <= Instant::now()) {
-                self.sink.is_due();
+                self.sink.on_due();
             }
             quiet = if found.is_some() { 0 } else { quiet + 1 };
             match quiet < DOZES_BEFORE_SLEEP {

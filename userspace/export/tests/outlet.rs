@@ -34,7 +34,7 @@ impl Sink for Told {
         let _ = self.0.send(Told2::Record(record.to_vec()));
     }
     fn batch_ends(&mut self) {}
-    fn is_due(&mut self) {
+    fn on_due(&mut self) {
         let _ = self.0.send(Told2::Due);
     }
     fn end(&mut self) {

@@ -308,11 +308,11 @@ impl Flow {
 
     /// Notes the decision.
     pub fn decide(&self, by: &Match) {
-        self.is_by(&by.rule, by.action);
+        self.set_action(&by.rule, by.action);
     }
 
     /// Notes that this rule or mark has given the flow this action.
-    pub fn is_by(&self, rule: &RuleName, action: Action) {
+    pub fn set_action(&self, rule: &RuleName, action: Action) {
         let mut standing = self.standing();
         standing.rule = rule.clone();
         standing.action = Some(action);
@@ -325,22 +325,22 @@ impl Flow {
     }
 
     /// Notes that the flow is decided, and not in the sample that its rule enriches.
-    pub fn is_not_sampled(&self) {
+    pub fn leave_out_of_sample(&self) {
         self.standing().is_left = true;
     }
 
     /// Notes that the flow cannot be decoded, for this reason.
-    pub fn is_undecodable(&self, reason: &'static str) {
+    pub fn set_undecodable(&self, reason: &'static str) {
         self.standing().undecodable = Some(reason);
     }
 
     /// Notes that the flow is relayed and not spliced, for this reason.
-    pub fn is_relayed(&self, reason: impl Into<Cow<'static, str>>) {
+    pub fn set_relayed(&self, reason: impl Into<Cow<'static, str>>) {
         self.standing().relayed = Some(reason.into());
     }
 
     /// Notes that TLS is spoken between this side and the agent.
-    pub fn is_encrypted(&self, side: Side, seen: SeenBy) {
+    pub fn set_tls(&self, side: Side, seen: SeenBy) {
         let mut standing = self.standing();
         *standing.tls.get_or_insert_default().side(side) = Some(seen);
     }
@@ -418,7 +418,7 @@ impl Flow {
 
     /// Notes that the kernel carries the flow from now on. `not_by_sender`: the reason why not by
     /// its sender's engine, or empty.
-    pub fn is_spliced(&self, not_by_sender: &'static str) {
+    pub fn set_spliced(&self, not_by_sender: &'static str) {
         self.standing().not_by_sender = not_by_sender;
         self.travels(Path::Splice);
     }

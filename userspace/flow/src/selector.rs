@@ -14,26 +14,26 @@ pub struct Selector {
     rule: Rule,
 }
 
-/// What is known of a running flow.
+/// The known facts of a running flow.
 pub struct Known<'a> {
-    /// Where it was dialled to.
+    /// The address that the client dialled.
     pub to: OrigDst,
-    /// Who opened it.
+    /// The process that opened the flow.
     pub process: &'a Process,
-    /// The rule that it has met.
+    /// The rule that the flow has met.
     pub rule: &'a RuleName,
-    /// What is known of its session, if anybody looked.
+    /// The known facts of its session, if anybody looked.
     pub session: Option<&'a Session>,
-    /// Its session is still being learned.
+    /// Whether its session is still being learned.
     pub undecided: bool,
 }
 
-/// Whether a selector holds.
+/// The result of matching a selector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Holds {
-    /// It does.
+    /// The selector matches.
     Yes,
-    /// It does not.
+    /// The selector does not match.
     No,
     /// The session will tell.
     Later,
@@ -75,9 +75,9 @@ impl Selector {
             to: flow.to.socket_addr(),
             uid: flow.process.uid,
             process: flow.process.name.clone(),
-            // Of a process that is gone: in none that can be named.
+            // A process that is gone is in no cgroup that can be named.
             cgroup: cgroup.unwrap_or_default(),
-            // Which cannot be named.
+            // A selector cannot name a namespace.
             netns: None,
         };
         if self.rule.miss(&candidate).is_some() {
@@ -87,7 +87,7 @@ impl Selector {
         match self.rule.session.hold(flow.session.unwrap_or(&unknown)) {
             Some(true) => Holds::Yes,
             Some(false) => Holds::No,
-            // What will be learned is held against rules, and those cannot name a rule.
+            // Facts that will be learned are matched with rules, and those cannot name a rule.
             None if flow.undecided && self.met.is_none() => Holds::Later,
             None => Holds::Unknown,
         }

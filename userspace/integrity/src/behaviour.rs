@@ -1,4 +1,4 @@
-//! What connections and their ends can do, by name.
+//! Behaviours of connections and their ends, by name.
 
 /// Gives an enum without fields its variants in a row, and their names.
 macro_rules! named {
@@ -11,7 +11,7 @@ macro_rules! named {
             /// Every one.
             pub const ALL: &[Self] = &[$(Self::$variant),+];
 
-            /// As on the command line and in reports.
+            /// Name on the command line and in reports.
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$variant => $label),+ }
             }
@@ -20,7 +20,7 @@ macro_rules! named {
 }
 
 named! {
-    /// What a connection does.
+    /// Pattern of a connection's traffic.
     Shape {
         /// The client sends.
         BulkUp => "bulk-up",
@@ -30,7 +30,7 @@ named! {
         Duplex => "duplex",
         /// 128 bytes and 256 bytes in turns.
         PingPong => "ping-pong",
-        /// The same, many requests on their way at once.
+        /// Requests and answers, many requests on their way at once.
         Pipelined => "pipelined",
         /// The client ends its direction first, and most of what the server sends comes after.
         HalfCloseClient => "half-close-client",
@@ -74,7 +74,7 @@ named! {
         Recv => "recv",
         /// Looked at with MSG_PEEK first.
         Peek => "peek",
-        /// As much as FIONREAD says.
+        /// Reads of as many bytes as FIONREAD says.
         Fionread => "fionread",
         /// MSG_WAITALL; only where reading blocks.
         WaitAll => "waitall",
@@ -118,7 +118,7 @@ impl Default for Choices {
 }
 
 impl Choices {
-    /// Those named; of a kind of which none is named, all.
+    /// The named choices. A kind of which none is named keeps all its choices.
     ///
     /// # Errors
     /// Nothing has this name.
@@ -157,7 +157,7 @@ impl Choices {
         self
     }
 
-    /// As one number, for the wire.
+    /// The choices as one number, for the wire.
     pub(super) fn bits(&self) -> u64 {
         set(Shape::ALL, &self.shapes)
             | set(Waiting::ALL, &self.waitings) << 16
@@ -190,7 +190,7 @@ impl Shape {
         matches!(self, Self::ClientKilled | Self::ServerKilled)
     }
 
-    /// It ends before everything was sent.
+    /// Whether the connection ends before everything was sent.
     pub(super) fn aborts(self) -> bool {
         self.kills()
             || matches!(

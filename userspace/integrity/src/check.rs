@@ -13,14 +13,14 @@ use super::{
 const DESCRIBED: usize = 8;
 /// After so many breaks nothing more is learnt.
 const BREAKS: u64 = 1000;
-/// What is astray is kept up to this size, so that it can be told whose it is.
+/// Stray bytes that are kept, so that their origin can be told.
 const KEPT: usize = 4096;
 /// Wrong bytes that are looked at to tell where they come from.
 const LOOKED_AT: usize = 256;
 /// Connections with numbers this near are asked whether a wrong byte is theirs.
 const NEIGHBOURS: u64 = 256;
 
-/// Whose bytes are expected.
+/// Stream whose bytes are expected.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Owner {
     pub(super) seed: u64,
@@ -28,7 +28,7 @@ pub(super) struct Owner {
     pub(super) direction: Direction,
 }
 
-/// What was wrong with one direction of one connection, in bytes.
+/// Faults of one direction of one connection, in bytes.
 #[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Wrong {
     /// Never came, though later ones did, or the end.
@@ -54,7 +54,7 @@ pub(super) struct Checker {
     at: u64,
     /// Positions that have come; only kept from the first break on.
     seen: Option<Ranges>,
-    /// What came since the stream was lost, as far as it may still be of use.
+    /// Bytes that came since the stream was lost, as far as they may still be of use.
     astray: Vec<u8>,
     /// How much of it was looked through, how much of no use lay before it, how that began, and
     /// whose it is.
@@ -241,7 +241,7 @@ impl Checker {
         self.describe(text);
     }
 
-    /// Whose these bytes are, if they are of a stream near this one.
+    /// Origin of these bytes, if they are of a stream near this one.
     fn source(&self, bytes: &[u8]) -> Option<String> {
         let Owner {
             seed,
@@ -305,7 +305,7 @@ mod tests {
         bytes
     }
 
-    /// What the checker says of connection 7's bytes after `harm`, whatever the cuts.
+    /// The checker's findings about connection 7's bytes after `harm`, however they are cut.
     fn judge(harm: impl Fn(&mut Vec<u8>)) -> Wrong {
         let mut verdicts = Vec::new();
         for cql in [false, true] {

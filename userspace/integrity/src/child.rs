@@ -72,7 +72,7 @@ fn own_socket() -> anyhow::Result<TcpStream> {
     Ok(TcpStream::from(socket))
 }
 
-/// Has a process play the client, and kills it.
+/// Starts a process that plays the client, and kills it.
 pub(super) fn killed_client(
     helper: &Helper,
     script: &Script,
@@ -94,7 +94,7 @@ pub(super) fn killed_client(
     kill_later(command.stdin(Stdio::null()), script, notes)
 }
 
-/// Has a process play the server on this socket, and kills it.
+/// Starts a process that plays the server on this socket, and kills it.
 pub(super) fn killed_server(
     helper: &Helper,
     script: &Script,

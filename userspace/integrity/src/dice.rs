@@ -39,7 +39,7 @@ impl Dice {
         self.between(low, (low * 2 - 1).min(max.max(1)))
     }
 
-    /// One of `choices`, if there is any.
+    /// Picks one of `choices`, if there is any.
     pub(super) fn pick<T: Clone>(&mut self, choices: &[T]) -> Option<T> {
         let at = self.below(choices.len() as u64);
         choices.get(usize::try_from(at).ok()?).cloned()

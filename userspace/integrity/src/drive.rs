@@ -34,7 +34,7 @@ use super::{
 
 /// The number of connections at a time changes after so many.
 const CHANGES_AFTER: u64 = 16;
-/// Of a connection that is aborted, this part of its bytes counts.
+/// Part of an aborted connection's bytes that counts: one in so many.
 const ABORTED_PART: u64 = 16;
 /// A lost SYN is sent again after a second.
 const CONNECT_GRACE: Duration = Duration::from_secs(2);
@@ -50,8 +50,8 @@ pub fn drive(plan: &Plan) -> Report {
     drive_until(plan, is_enough)
 }
 
-/// The same for as long as something goes on that may cut connections, whatever the plan says of
-/// bytes and time: what the server has found can be fetched when that is over.
+/// Drives the plan for as long as something goes on that may cut connections, whatever the plan
+/// says of bytes and time. The server's findings can be fetched when that is over.
 pub fn drive_while(plan: &Plan, goes_on: impl Fn() -> bool) -> Report {
     drive_until(plan, |_| !goes_on())
 }
@@ -276,7 +276,7 @@ pub(super) fn driver(cql: &Cql, hello: &Hello) -> String {
     dice.pick(&cql.drivers).unwrap_or_default()
 }
 
-/// What the server has found in this run.
+/// Fetches the server's findings of this run.
 fn fetch(plan: &Plan, hello: &Hello) -> anyhow::Result<Report> {
     let hello = Hello {
         purpose: Purpose::Findings,

@@ -26,9 +26,9 @@ use super::{
 /// How it ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Over {
-    /// As it should: everything sent, and the peer has ended.
+    /// Everything was sent, and the peer has ended.
     Complete,
-    /// This end broke off, as it should.
+    /// The end broke off, as it should.
     Aborted,
     /// An error of the socket.
     Broken(Errno),
@@ -55,7 +55,7 @@ pub(super) struct Turn {
     pub(super) received: u64,
     /// The peer has ended its direction.
     pub(super) ended: bool,
-    /// This end has ended its own.
+    /// Whether the end has ended its own direction.
     pub(super) shut: bool,
     /// Nothing more will be read.
     pub(super) stopped: bool,
@@ -83,7 +83,7 @@ impl Turn {
         all.saturating_sub(self.received)
     }
 
-    /// This direction is at its end, and may be ended.
+    /// Whether the direction has come to its end, and may be ended.
     pub(super) fn may_shut(&self, script: &Script, side: Side) -> bool {
         let all = self.received >= script.total(side.receives());
         self.sent == script.total(side.sends())

@@ -38,7 +38,7 @@ pub(super) fn run(end: &mut End) -> Over {
     }
 }
 
-/// What is known of both directions.
+/// State of both directions.
 struct Ways {
     waiter: Waiter,
     part: script::End,

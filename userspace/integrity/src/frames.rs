@@ -13,13 +13,13 @@ const RESULT: u8 = 0x08;
 /// How long frames are, in bytes, header included.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Sizes {
-    /// Of any length; bodies up to this.
+    /// Frames of any length, with bodies of up to so many bytes.
     Random(u64),
     /// All alike.
     Fixed(u64),
 }
 
-/// What one direction carries: a stream, and headers over it if it is to be CQL.
+/// Content of one direction: a stream, and headers over it if it is to be CQL.
 #[derive(Debug, Clone)]
 pub(super) struct Content {
     stream: Stream,
@@ -59,7 +59,7 @@ impl Content {
         }
     }
 
-    /// As [`Stream::mismatch`].
+    /// First byte of `got` that is wrong, as [`Stream::mismatch`] tells it.
     pub(super) fn mismatch(&mut self, at: u64, got: &[u8]) -> Option<usize> {
         let Some(frames) = &mut self.frames else {
             return self.stream.mismatch(at, got);

@@ -10,7 +10,7 @@ const FIELDS: usize = 11;
 /// "underpas", and distinct from the first byte of a CQL request.
 pub(super) const MAGIC: [u8; 8] = *b"underpas";
 
-/// What a connection is for.
+/// Purpose of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Purpose {
     /// Streams in both directions.
@@ -19,11 +19,11 @@ pub(super) enum Purpose {
     Findings,
 }
 
-/// What both ends have to know.
+/// First message of a connection: all that both ends have to know.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Hello {
     pub(super) purpose: Purpose,
-    /// Which run it belongs to: random, where the seed is chosen.
+    /// Number of the run that the connection belongs to: random, where the seed is chosen.
     pub(super) run: u64,
     pub(super) seed: u64,
     pub(super) connection: u64,

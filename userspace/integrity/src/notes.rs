@@ -1,4 +1,4 @@
-//! Where findings are put.
+//! Findings of a run, collected from all its threads.
 
 use std::{
     io::Write,
@@ -51,7 +51,7 @@ impl Notes {
         self.add(part);
     }
 
-    /// What there is so far.
+    /// Report of all findings so far.
     pub(super) fn report(&self) -> Report {
         lock(&self.report).clone()
     }

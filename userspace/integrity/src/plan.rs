@@ -1,10 +1,10 @@
-//! What a run is told.
+//! Settings of a run.
 
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 use super::behaviour::Choices;
 
-/// What clients do.
+/// Plan of the clients' part of a run.
 #[derive(Debug, Clone)]
 pub struct Plan {
     /// The server, as it is dialled.
@@ -31,10 +31,10 @@ pub struct Plan {
     pub deadline: Duration,
     /// For throughput: large chunks, default buffers, no pauses but those of a shape.
     pub steady: bool,
-    /// Whoever carries them may die: a connection may end at any byte, or not begin. What came until
-    /// then is held against what was sent as ever.
+    /// Whether the process that carries the connections may die: a connection may then end at any
+    /// byte, or not begin. Bytes that came until then are checked as ever.
     pub may_be_cut: bool,
-    /// What to choose from.
+    /// Behaviours to choose from.
     pub choices: Choices,
     /// Begin as a CQL driver does, and wrap everything into frames.
     pub cql: Option<Cql>,
@@ -66,7 +66,7 @@ impl Plan {
     }
 }
 
-/// What a client says in a handshake.
+/// CQL handshakes of the clients.
 #[derive(Debug, Clone, serde::Serialize, serde::Deserialize)]
 pub struct Cql {
     /// Each connection gives one of these as its driver's name.
@@ -98,12 +98,12 @@ impl Default for Cql {
 pub struct Helper {
     /// The program.
     pub program: PathBuf,
-    /// Its arguments.
+    /// Arguments of the program.
     pub arguments: Vec<String>,
 }
 
 impl Helper {
-    /// This test binary, in which a test by this name calls [`super::child`].
+    /// The running test binary, in which the test of this full name (`module::test`) calls [`super::child`].
     ///
     /// # Errors
     /// The binary does not know where it is.

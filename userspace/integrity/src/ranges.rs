@@ -1,4 +1,4 @@
-//! Which positions of a stream have come.
+//! Positions of a stream that have come.
 
 /// Ranges that neither overlap nor touch, in order.
 #[derive(Debug, Clone, Default)]

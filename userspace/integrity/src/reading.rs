@@ -23,18 +23,18 @@ const SLOW_READ: usize = 4096;
 /// Pieces of a readv.
 const PIECES: u64 = 8;
 
-/// What came of a read.
+/// Outcome of a read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Got {
-    /// So many bytes, of as many as there was room for or not.
+    /// Bytes came. `full`: as many as there was room for.
     Bytes { count: usize, full: bool },
-    /// It would block.
+    /// The read would block.
     Nothing,
     /// The peer has ended its direction.
     End,
     /// The connection is broken.
     Broken(Errno),
-    /// So much is wrong that nothing more is to be learnt.
+    /// Too much is wrong for anything more to be learnt.
     Hopeless,
 }
 

@@ -1,4 +1,4 @@
-//! What a run has found.
+//! Findings of a run.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -23,7 +23,7 @@ pub enum Side {
 }
 
 impl Side {
-    /// Which way the bytes go that this end sends.
+    /// Direction of the bytes that this end sends.
     pub(super) fn sends(self) -> Direction {
         match self {
             Self::Client => Direction::Up,
@@ -31,7 +31,7 @@ impl Side {
         }
     }
 
-    /// Which way the bytes go that this end receives.
+    /// Direction of the bytes that this end receives.
     pub(super) fn receives(self) -> Direction {
         self.other().sends()
     }
@@ -44,7 +44,7 @@ impl Side {
     }
 }
 
-/// What kind of thing went wrong with bytes.
+/// Kind of fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
@@ -73,11 +73,12 @@ pub struct Corruption {
     pub kinds: BTreeSet<Kind>,
     /// The connection's number.
     pub connection: u64,
-    /// What it was doing.
+    /// Traffic pattern of the connection, by name.
     pub shape: String,
     /// The end that noticed.
     pub side: Side,
-    /// What came was right; only its end is missing, or the connection's is not as it should.
+    /// Whether all that came was right, and only its end is missing or the connection's end is not
+    /// as it should be.
     pub cut_short: bool,
     /// In bytes, and in words.
     pub wrong: Wrong,
@@ -88,7 +89,7 @@ pub struct Corruption {
 pub struct Hang {
     /// The connection's number.
     pub connection: u64,
-    /// What it was doing.
+    /// Traffic pattern of the connection, by name.
     pub shape: String,
     /// The end that noticed.
     pub side: Side,
@@ -98,14 +99,14 @@ pub struct Hang {
     pub state: String,
 }
 
-/// What a run has found.
+/// Findings of a run.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Report {
     /// Repeats the run.
     pub seed: u64,
     /// Connections begun.
     pub connections: u64,
-    /// Those of them that were to be reset or killed.
+    /// Connections that were to be reset or killed.
     pub aborted: u64,
     /// Bytes from clients that servers found right.
     pub bytes_up: u64,
@@ -117,9 +118,9 @@ pub struct Report {
     pub drivers: BTreeMap<String, u64>,
     /// Connections with wrong bytes; all of them, though not all are kept.
     pub corrupted: u64,
-    /// What was wrong.
+    /// Faults that were found in bytes.
     pub corruption: Vec<Corruption>,
-    /// What sockets said or did that a direct connection's would not have.
+    /// Number of times that sockets said or did what a direct connection's would not have, by name.
     pub violations: BTreeMap<String, u64>,
     /// An example of each.
     pub examples: BTreeMap<String, String>,
@@ -203,7 +204,7 @@ fn add(to: &mut BTreeMap<String, u64>, from: BTreeMap<String, u64>) {
 }
 
 impl Wrong {
-    /// What kinds of wrong there are.
+    /// Kinds of fault in this report.
     pub(super) fn kinds(&self) -> BTreeSet<Kind> {
         [
             (self.lost, Kind::Lost),

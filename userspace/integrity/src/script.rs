@@ -1,4 +1,5 @@
-//! What a connection does, derived from the seed and its number: both ends know it.
+//! Script of a connection, derived from the seed and the connection's number, so that both ends
+//! know it.
 
 use std::time::Duration;
 
@@ -21,7 +22,7 @@ const CALLS: u64 = 8000;
 const TURNS: u64 = 1000;
 /// Requests on their way at once.
 const PIPELINED: u64 = 64;
-/// What an end may send before its peer has ended: it always fits into buffers.
+/// Bytes that an end may send before its peer has ended: they always fit into buffers.
 const BEFORE_END: u64 = 64 << 10;
 /// A reader that lags is given at least this much: more than buffers hold.
 const LAGGED: u64 = 16 << 20;
@@ -29,7 +30,7 @@ const LAGGED: u64 = 16 << 20;
 /// for a timer of TCP's.
 const SEND_BUFFERS: (u64, u64) = (4 << 10, 64 << 10);
 const RECEIVE_BUFFERS: (u64, u64) = (32 << 10, 256 << 10);
-/// They are slow: no direction sends more through them.
+/// Bytes that a direction sends at most through small buffers, which are slow.
 const THROUGH_SMALL: u64 = 2 << 20;
 /// Pauses of a slow reader, and of a writer that hesitates.
 const SLOW_PAUSES: u32 = 64;
@@ -83,7 +84,7 @@ pub(super) enum Pace {
     Free,
     /// `out` bytes for each `per` that came, `ahead` times before any.
     Turns { per: u64, out: u64, ahead: u64 },
-    /// So much, and the rest once the peer has ended.
+    /// The first bytes at once, and the rest once the peer has ended.
     AfterEnd { before: u64 },
 }
 
@@ -106,7 +107,7 @@ pub(super) enum Shut {
     AtOnce,
     /// Once everything has come.
     AfterAll,
-    /// The same, by closing the socket, if there is no call that another thread is in.
+    /// Ends by closing the socket, if no other thread is in a call on it.
     Close,
     /// Once the peer has ended its direction.
     AfterEnd,
@@ -297,7 +298,7 @@ impl Script {
         }
     }
 
-    /// What goes this way.
+    /// Content of this direction.
     pub(super) fn content(&self, direction: Direction) -> Content {
         let Hello {
             seed, connection, ..

@@ -39,8 +39,8 @@ pub struct Options {
     pub helper: Option<Helper>,
     /// Asks CQL clients for this user and password.
     pub credentials: Option<(String, String)>,
-    /// Its sockets do not block from the first byte on, as those of databases; for plans whose ends
-    /// never block.
+    /// Whether the server's sockets do not block from the first byte on, as those of databases. For
+    /// plans whose ends never block.
     pub never_blocks: bool,
 }
 
@@ -106,7 +106,7 @@ impl Server {
         })
     }
 
-    /// Where it listens.
+    /// Address that the server listens on.
     pub fn addr(&self) -> SocketAddr {
         self.address
     }
@@ -226,7 +226,7 @@ impl Shared {
         self.ended.notify_all();
     }
 
-    /// What was found in a run, once all its ends are over.
+    /// Findings of a run, once all its ends are over.
     fn findings(&self, hello: &Hello) -> Report {
         let runs = lock(&self.runs);
         let active =

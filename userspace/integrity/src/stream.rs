@@ -17,7 +17,7 @@ const BLOCK: usize = 64;
 /// No stream is longer; what seems to lie beyond is chance.
 const LONGEST: u64 = 1 << 44;
 
-/// Which way bytes go.
+/// Direction of bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Direction {
@@ -110,7 +110,7 @@ impl Stream {
             .position(|(&byte, position)| byte != self.byte(position))
     }
 
-    /// Where in this stream the word lies of which `origin` is the [`origin`].
+    /// Position in this stream of the word whose [`origin`] is `origin`.
     pub(super) fn position(self, origin: u64) -> Option<u64> {
         let number = origin.wrapping_sub(self.key).wrapping_mul(STEP_INVERSE);
         (number < LONGEST / WORD as u64).then(|| number * WORD as u64)

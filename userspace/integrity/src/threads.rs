@@ -20,7 +20,7 @@ use super::{
 /// A wait for the other thread ends after this to see whether it hangs.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
-/// Which thread.
+/// Role of a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum By {
     /// The one that closes the socket.
@@ -28,7 +28,7 @@ enum By {
     Writer,
 }
 
-/// What both threads share.
+/// State that both threads share.
 struct Shared<'a> {
     script: &'a Script,
     side: Side,

@@ -9,7 +9,7 @@ use rustix::{
 
 use super::behaviour::Waiting;
 
-/// What a wait told.
+/// Outcome of a wait.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Ready {
     pub(super) read: bool,

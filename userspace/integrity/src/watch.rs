@@ -1,4 +1,4 @@
-//! Who makes no progress.
+//! Watch over ends that make no progress.
 //!
 //! A connection's ends may be in different processes, so each is watched by itself. An end may
 //! be idle for as long as the script lets both ends be, and for the limit; then it hangs, is
@@ -30,19 +30,19 @@ const BUSY_BELOW: f64 = 0.1;
 /// ...but nobody waits for a CPU longer than so many times the limit.
 const BUSY_TIMES: u32 = 10;
 
-/// What half of an end does.
+/// Activity of half of an end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Doing {
-    /// It is about to use its socket, or uses it.
+    /// The half is about to use its socket, or uses it.
     Working,
-    /// It may send no more before more has come.
+    /// The half may send no more before more has come.
     WaitingForTurn,
-    /// It waits in poll or epoll.
+    /// The half waits in poll or epoll.
     Polling,
-    /// It pauses, as the script says.
+    /// The half pauses, as the script says.
     Pausing,
-    /// It is through.
+    /// The half is done.
     Done,
 }
 
@@ -153,7 +153,7 @@ impl Watch {
         longest.saturating_sub(self.excuse)
     }
 
-    /// It hangs: reported, and shut down.
+    /// Reports the end as hanging, and shuts its socket down.
     pub(super) fn hang(&self, stalled: Duration) {
         if self.hung.swap(true, Relaxed) {
             return;
@@ -296,7 +296,7 @@ fn idle_time() -> Duration {
     ticks.map_or(Duration::MAX, |ticks| TICK * ticks)
 }
 
-/// What a run adds to its report of one end that is over.
+/// Report of the longest stall of an end that is over.
 pub(super) fn stall(watch: &Watch) -> Report {
     Report {
         longest_stall_ms: watch.longest_stall().as_millis() as u64,

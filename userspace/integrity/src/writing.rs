@@ -23,12 +23,12 @@ const MADE: u64 = 128 << 10;
 /// Pieces of a writev.
 const PIECES: u64 = 8;
 
-/// What came of a write.
+/// Outcome of a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Put {
-    /// So many bytes were taken.
+    /// Number of bytes that were taken.
     Bytes(usize),
-    /// It would block.
+    /// The write would block.
     Nothing,
     /// The connection is broken.
     Broken(Errno),

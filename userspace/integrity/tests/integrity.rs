@@ -156,7 +156,7 @@ fn threads_and_killed_processes_are_where_their_starter_is() {
     assert!(report.behaviours["client-killed"] > 0);
 }
 
-/// What is found behind a middlebox that does this.
+/// Findings behind a middlebox with this fault.
 fn behind(fault: Fault, cql: bool, shapes: &[&str]) -> Report {
     let report = driven(fault, cql, shapes, false);
     assert_eq!(report.passed(&[]), fault == Fault::None, "{report}");

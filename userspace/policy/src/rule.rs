@@ -81,7 +81,7 @@ pub enum Fail {
 
 impl Fail {
     /// The value's name in the policy file.
-    pub fn as_str(self) -> &'static str {
+    pub const fn as_str(self) -> &'static str {
         match self {
             Fail::Open => "open",
             Fail::Closed => "closed",

@@ -76,7 +76,7 @@ impl Admission {
 
     /// Closes the agent because descriptors or memory have run out: no further flow until one has
     /// ended, or [`EXHAUSTED_FOR`] has passed. Must run within a tokio runtime.
-    pub fn is_exhausted(self: &Arc<Self>) {
+    pub fn close_exhausted(self: &Arc<Self>) {
         if self.close(Closed::Exhausted) {
             let admission = self.clone();
             tokio::spawn(async move {
@@ -134,9 +134,9 @@ impl Admission {
 
 impl Place {
     /// Marks the flow as unserved: there were no descriptors, or no memory, for it.
-    pub fn is_unserved(&self) {
+    pub fn mark_unserved(&self) {
         self.unserved.store(true, SeqCst);
-        self.admission.is_exhausted();
+        self.admission.close_exhausted();
     }
 }
 

@@ -1,4 +1,4 @@
-//! Who gets new connections.
+//! The choice of the backend for a new connection.
 
 use std::{
     net::SocketAddr,
@@ -39,19 +39,19 @@ impl Backends {
     }
 }
 
-/// What stands behind the virtual addresses of one rule.
+/// The backends behind the virtual addresses of one rule.
 #[derive(Clone, Debug)]
 pub struct Share {
     /// The rule.
     pub rule: RuleName,
-    /// Its backends, in its order; those with weight 0 get no new connections.
+    /// The rule's backends, in its order; those with weight 0 get no new connections.
     pub backends: Vec<(SocketAddr, Weight)>,
-    /// The edge's, made when it is first asked: only gateways need it.
+    /// The edge's table, made when it is first needed: only gateways need it.
     table: Arc<OnceLock<Option<Table>>>,
 }
 
 impl Share {
-    /// Of these.
+    /// Makes the share of these backends.
     pub fn new(rule: RuleName, backends: Vec<(SocketAddr, Weight)>) -> Self {
         Self {
             rule,
@@ -84,14 +84,15 @@ impl Eq for Share {}
 /// All of it at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Choice {
-    /// By backend, whatever rules name it.
+    /// The weights by backend, whatever rules name it.
     pub weights: Arc<Weights>,
-    /// By rule, in the order of the policy.
+    /// The shares by rule, in the order of the policy.
     pub shares: Arc<Vec<Share>>,
 }
 
 impl Choice {
-    /// The backend to which the edge would forward this connection; None when none takes new ones.
+    /// Returns the backend to which the edge would forward this connection. None: no backend takes
+    /// new connections.
     pub fn as_the_edge(
         &self,
         rule: &Rule,
@@ -100,12 +101,12 @@ impl Choice {
         let mut shares = self.shares.iter();
         match shares.find(|share| share.is_of(rule)) {
             Some(share) => share.at(client, virtual_address),
-            // It is another policy's, for a moment.
+            // The rule is another policy's, for a moment.
             None => self.draw(&rule.backends),
         }
     }
 
-    /// One of these by its weight; None when none of them takes new connections.
+    /// Draws one of these by its weight. None: none of them takes new connections.
     pub fn draw(&self, backends: &[SocketAddr]) -> Option<SocketAddr> {
         let drawn = Lots::of(backends, &self.weights).draw(fastrand::u32(..))?;
         backends.get(drawn).copied()

@@ -70,7 +70,7 @@ impl Decoder {
             ..Self::idle(shared, flow)
         };
         if decoder.gate.is_none() {
-            decoder.recorder.is_followed(flow);
+            decoder.recorder.attach_reporters(flow);
             decoder.edit_by_rule();
         }
         decoder
@@ -97,7 +97,7 @@ impl Decoder {
         let prepared = self.recorder.shared.prepared.clone();
         self.reading = Reading::Decodes(FlowDecoder::join(prepared, unread));
         self.stops = false;
-        self.recorder.is_of(&self.flow);
+        self.recorder.switch_rule(&self.flow);
         self.flow.travels(Path::Enrich);
     }
 
@@ -215,7 +215,7 @@ impl Decoder {
         }
         let refusals = editing.refusals();
         if let Some(followed) = &mut self.recorder.followed {
-            followed.are_refused(refusals);
+            followed.note_refusals(refusals);
         }
     }
 
@@ -272,7 +272,7 @@ impl Decoder {
         }
         match action {
             Action::Enrich => {
-                self.recorder.is_of(&self.flow);
+                self.recorder.switch_rule(&self.flow);
                 self.edit_by_rule();
             }
             _ => {
@@ -288,7 +288,7 @@ impl Decoder {
         let Some(editing) = &mut self.editing else {
             return;
         };
-        match editing.is_of_its_rule(shared, &self.flow) && !editing.is_over() {
+        match editing.adopt_rule(shared, &self.flow) && !editing.is_over() {
             // It may be denied at once.
             true => self.let_go |= editing.has_words(),
             false => self.edit_no_more(),
@@ -312,7 +312,7 @@ impl Decoder {
     }
 
     /// Acts on a mark that has decided the flow: nothing more passes before that holds.
-    pub(super) fn is_marked(&mut self) {
+    pub(super) fn apply_mark(&mut self) {
         self.look_at_gate();
         if self.stops {
             self.stop();
@@ -352,7 +352,7 @@ impl Decoder {
         };
         let refusals = editing.refusals();
         if let Some(followed) = &mut self.recorder.followed {
-            followed.are_refused(refusals);
+            followed.note_refusals(refusals);
         }
         self.let_go |= editing.has_words();
         let lets_pass = editing.lets_pass();
@@ -418,7 +418,7 @@ impl Decoder {
                     .with_label_values(&[reason.as_str()])
                     .inc();
                 tracing::info!(flow = ?self.flow.id, %reason, "relayed from here on");
-                self.flow.is_undecodable(reason.as_str());
+                self.flow.set_undecodable(reason.as_str());
                 self.flow.travels(Path::Relay);
                 self.reading = Reading::Walks(Err(NoPlace::Undecodable(reason)));
                 Chunk::Forward
@@ -456,16 +456,16 @@ impl Decoder {
     }
 
     /// Tells the editor and the reporters that the flow has ended.
-    pub(super) fn is_gone(&mut self) {
+    pub(super) fn finish(&mut self) {
         if let Some(editing) = &mut self.editing {
-            editing.is_gone();
+            editing.abandon();
         }
-        self.is_over();
+        self.report_unanswered();
     }
 
     /// Tells the reporters of requests that were not answered. To be called when the flow has
     /// ended, or is not read any more.
-    pub(super) fn is_over(&mut self) {
+    pub(super) fn report_unanswered(&mut self) {
         let now_ns = self.start.elapsed().as_nanos() as u64;
         let recorder = &mut self.recorder;
         if let (Reading::Decodes(decoder), Some(followed)) =
@@ -479,7 +479,7 @@ impl Decoder {
 
     /// Stops reading: nobody needs to read the flow any more.
     pub(super) fn stop(&mut self) {
-        self.is_over();
+        self.report_unanswered();
         self.stops = false;
         if self.decodes() {
             self.reading = Reading::Walks(self.unread());

@@ -132,7 +132,7 @@ impl Direction {
     }
 
     /// Notes that the kernel may carry this direction from now on.
-    pub(super) fn is_enrolled(&mut self, splice: Arc<Splice>) {
+    pub(super) fn set_enrolled(&mut self, splice: Arc<Splice>) {
         self.read_before = self.read_bytes;
         self.enrolled = Some(splice);
     }

@@ -64,7 +64,7 @@ pub(super) enum Passes {
 impl Editing {
     /// Makes an editor. None: no pipeline that the flow may come under changes anything, so nobody
     /// needs to know where frames begin. The editor changes nothing before the flow's rule is
-    /// decided ([`Self::is_of_its_rule`]).
+    /// decided ([`Self::adopt_rule`]).
     pub(super) fn begin(shared: &Shared, flow: &Arc<Flow>, is_decided: bool) -> Option<Box<Self>> {
         let pipelines = shared.pipelines.borrow();
         let edits = match is_decided {
@@ -98,7 +98,7 @@ impl Editing {
 
     /// Takes over the pipeline of the flow's rule, which is decided now. False: that pipeline
     /// changes nothing.
-    pub(super) fn is_of_its_rule(&mut self, shared: &Shared, flow: &Arc<Flow>) -> bool {
+    pub(super) fn adopt_rule(&mut self, shared: &Shared, flow: &Arc<Flow>) -> bool {
         let Some(pipeline) = shared.pipelines.borrow().edits_of(&flow.rule()) else {
             return false;
         };
@@ -174,7 +174,7 @@ impl Editing {
     }
 
     /// Gives up everything that waits: the flow has ended.
-    pub(super) fn is_gone(&mut self) {
+    pub(super) fn abandon(&mut self) {
         self.editor.abandon(&mut self.counting);
     }
 

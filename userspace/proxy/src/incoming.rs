@@ -49,7 +49,7 @@ async fn begin(shared: &Arc<Shared>, arrived: Arrived, workers: &Workers) {
     }
     let entered = Entered::new(shared, &Newcomer::elsewhere(&arrived, &met.rule), place);
     if met.action != Action::Enrich {
-        entered.flow.is_by(&met.rule, Action::Bypass);
+        entered.flow.set_action(&met.rule, Action::Bypass);
         entered.flow.travels(Path::Relay);
     }
     let backend = backend(shared, &arrived, &candidate);
@@ -59,7 +59,7 @@ async fn begin(shared: &Arc<Shared>, arrived: Arrived, workers: &Workers) {
     let dialled = match arrived.dial(backend).await {
         Ok(dialled) => dialled,
         Err(error) => {
-            entered.was_not_answered(backend, &error);
+            entered.report_failed_dial(backend, &error);
             let answer = [Refusal::Reset.as_str()];
             shared
                 .metrics

@@ -159,7 +159,7 @@ async fn accept(shared: Arc<Shared>, listeners: Listeners, expected: Expected) {
 /// Handles a failed accept(2). Clients that wait to be accepted go on waiting.
 pub(super) fn cannot_accept(shared: &Shared, error: &io::Error) {
     if dataplane::is_exhaustion(error) {
-        shared.admission.is_exhausted();
+        shared.admission.close_exhausted();
     } else {
         tracing::error!(%error, "cannot accept");
     }
@@ -189,7 +189,7 @@ async fn begin(shared: &Arc<Shared>, held: Held, expected: &Expected, workers: &
         None => gone(shared, &held),
         Some(Err(error)) => {
             let refusal = Refusal::of(&error);
-            entered.was_not_answered(backend, &error);
+            entered.report_failed_dial(backend, &error);
             answer(shared, &held, refusal);
         }
         Some(Ok(dialled)) => meet(shared, held, entered, dialled, expected, workers).await,
@@ -308,7 +308,7 @@ pub(super) struct Entered {
 
 impl Entered {
     /// Reports that dialling the flow's database has failed.
-    pub(super) fn was_not_answered(&self, backend: Option<SocketAddr>, error: &io::Error) {
+    pub(super) fn report_failed_dial(&self, backend: Option<SocketAddr>, error: &io::Error) {
         let Self {
             flow,
             shared,
@@ -316,7 +316,7 @@ impl Entered {
             ..
         } = self;
         if dataplane::is_exhaustion(error) {
-            place.is_unserved();
+            place.mark_unserved();
         } else if let Some(backend) = backend {
             shared
                 .backends

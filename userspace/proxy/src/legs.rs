@@ -166,7 +166,7 @@ impl Legs {
             false => Side::Database,
         };
         let text = format!("it took more than {} s", HANDSHAKE_LIMIT.as_secs());
-        ends.is_not_established(side, Failure::Deadline, &text);
+        ends.report_failed_handshake(side, Failure::Deadline, &text);
         Poll::Ready(failed(side))
     }
 
@@ -278,7 +278,7 @@ impl Ends {
         let Some(config) = tls.accept.as_ref().map(|made| made.config.clone()) else {
             return;
         };
-        self.flow.is_relayed(KEYS);
+        self.flow.set_relayed(KEYS);
         self.arm();
         match ServerConnection::new(config) {
             Ok(server) => self.client = Some(Tls::new(server).shown_by(&self.flow, Side::Client)),
@@ -298,12 +298,12 @@ impl Ends {
                 None
             }
             Plain::Dials(tls) => {
-                self.flow.is_relayed(KEYS);
+                self.flow.set_relayed(KEYS);
                 self.dials(&tls, None);
                 None
             }
             Plain::Refused(message) => {
-                self.is_not_established(Side::Client, Failure::Plain, "it does not encrypt");
+                self.report_failed_handshake(Side::Client, Failure::Plain, "it does not encrypt");
                 let words = cql::refuse_first(header, &message);
                 Some(Refused(words.unwrap_or_default()))
             }
@@ -341,7 +341,7 @@ impl Ends {
     }
 
     fn cannot_begin(&mut self, side: Side, error: &rustls::Error) {
-        self.is_not_established(side, Failure::of(error), &error.to_string());
+        self.report_failed_handshake(side, Failure::of(error), &error.to_string());
         self.hopeless = Some(failed(side));
     }
 
@@ -357,7 +357,9 @@ impl Ends {
                     self.dials(&tls, named.as_deref());
                 }
             }
-            News::NotEstablished(failure, text) => self.is_not_established(side, failure, &text),
+            News::NotEstablished(failure, text) => {
+                self.report_failed_handshake(side, failure, &text)
+            }
             News::Failed(failure, error) => {
                 let advice = failure.advice(side);
                 tracing::info!(
@@ -372,7 +374,7 @@ impl Ends {
         }
     }
 
-    fn is_not_established(&self, side: Side, failure: Failure, error: &str) {
+    fn report_failed_handshake(&self, side: Side, failure: Failure, error: &str) {
         self.shared.metrics.tls_handshakes.failed(side, failure);
         let (flow, rule) = (self.flow.id, self.flow.rule());
         let (reason, advice) = (failure.as_str(), failure.advice(side));

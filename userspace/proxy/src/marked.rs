@@ -45,13 +45,13 @@ fn answer(flow: &Flow, mut relay: Option<&mut Relay>, order: &Order) -> Answer {
         (_, Some(_), None) => Answer::CouldNot(DECIDED),
         (Action::Observe, None, _) => Answer::CouldNot(AT_CONNECT),
         (Action::Deny, None, _) => {
-            flow.is_by(&order.by, Action::Deny);
+            flow.set_action(&order.by, Action::Deny);
             Answer::Changed
         }
         (action, None, Some(gate)) => {
-            flow.is_by(&order.by, action);
+            flow.set_action(&order.by, action);
             gate.mark(action);
-            decoder.map(Decoder::is_marked);
+            decoder.map(Decoder::apply_mark);
             Answer::Changed
         }
         (_, None, None) if is_ending => Answer::CouldNot(ENDING),
@@ -61,7 +61,7 @@ fn answer(flow: &Flow, mut relay: Option<&mut Relay>, order: &Order) -> Answer {
         },
         (Action::Bypass, None, None) => match decoder {
             Some(decoder) if decoder.decodes() => {
-                flow.is_by(&order.by, Action::Bypass);
+                flow.set_action(&order.by, Action::Bypass);
                 decoder.stop();
                 Answer::Changed
             }

@@ -34,7 +34,7 @@ impl Splicing {
 }
 
 /// An engine's name in the configuration.
-pub fn engine_name(down: Down) -> &'static str {
+pub const fn engine_name(down: Down) -> &'static str {
     match down {
         Down::Sender => "sender",
         Down::Egress => "egress",

@@ -72,7 +72,7 @@ impl Reader {
     }
 
     /// Notes that the kernel may carry the flow from now on.
-    pub(super) fn is_enrolled(&mut self, kernel: Arc<Splice>) {
+    pub(super) fn set_enrolled(&mut self, kernel: Arc<Splice>) {
         self.kernel = Some(kernel);
     }
 
@@ -142,9 +142,9 @@ impl Reader {
     }
 
     /// Tells the decoder that the flow has ended.
-    pub(super) fn is_over(&mut self) {
+    pub(super) fn finish(&mut self) {
         if let Some(decoder) = &mut self.decoder {
-            decoder.is_gone();
+            decoder.finish();
         }
     }
 
@@ -205,7 +205,7 @@ impl Reader {
             }
         }
         let shared = self.shared.as_ref().ok_or(NoPlace::Handshake)?;
-        flow.is_by(by, Action::Enrich);
+        flow.set_action(by, Action::Enrich);
         let decoder = self
             .decoder
             .get_or_insert_with(|| Box::new(Decoder::idle(shared, flow)));

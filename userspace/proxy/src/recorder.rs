@@ -38,8 +38,8 @@ impl Recorder {
     }
 
     /// Counts from here on under the flow's present rule, and reports to that rule's reporters.
-    pub(super) fn is_of(&mut self, flow: &Arc<Flow>) {
-        self.is_followed(flow);
+    pub(super) fn switch_rule(&mut self, flow: &Arc<Flow>) {
+        self.attach_reporters(flow);
         let rule = series_of(flow.rule());
         if self.rule != rule {
             self.rule = rule;
@@ -48,7 +48,7 @@ impl Recorder {
         }
     }
 
-    pub(super) fn is_followed(&mut self, flow: &Arc<Flow>) {
+    pub(super) fn attach_reporters(&mut self, flow: &Arc<Flow>) {
         let rule = flow.rule();
         let pipelines = self.shared.pipelines.borrow();
         let (reporters, about) = (pipelines.reporters_of(&rule), pipelines.about(&rule));

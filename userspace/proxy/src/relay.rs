@@ -55,7 +55,7 @@ pub(super) async fn carry(client: TcpStream, database: TcpStream, mut entered: B
     let way = match &entered.application {
         Some(_) => splice::Way::Shared(shared.clone()),
         None => {
-            flow.is_relayed("its client and its database are on other hosts");
+            flow.set_relayed("its client and its database are on other hosts");
             splice::Way::Closed
         }
     };
@@ -64,7 +64,7 @@ pub(super) async fn carry(client: TcpStream, database: TcpStream, mut entered: B
     let (near, far) = flow.near().sides(client, database);
     let (reason, far) = to_the_end(&mut relay, &mut ride, &near, far).await;
     ride.count(&relay);
-    relay.is_over();
+    relay.finish();
     if let Some(far) = &far {
         let (client, database) = flow.near().sides(&near, far);
         relay.legs.end(reason, client, database);
@@ -250,9 +250,9 @@ impl Relay {
     }
 
     /// Notes that the kernel may carry the flow from now on.
-    pub(super) fn is_enrolled(&mut self, splice: Arc<Splice>) {
-        self.reader.is_enrolled(splice.clone());
-        self.both().1.is_enrolled(splice);
+    pub(super) fn set_enrolled(&mut self, splice: Arc<Splice>) {
+        self.reader.set_enrolled(splice.clone());
+        self.both().1.set_enrolled(splice);
     }
 
     /// Returns the flow's frame positions for the kernel, which is told to carry it.
@@ -289,8 +289,8 @@ impl Relay {
     }
 
     /// Tells the reader that the flow has ended.
-    pub(super) fn is_over(&mut self) {
-        self.reader.is_over();
+    pub(super) fn finish(&mut self) {
+        self.reader.finish();
     }
 
     /// Whether the client's first byte was that of TLS.

@@ -99,7 +99,7 @@ async fn to_the_end(
     }
     let ended = relay::to_the_end(&mut relay, &mut ride, near, far).await;
     ride.count(&relay);
-    relay.is_over();
+    relay.finish();
     ended
 }
 

@@ -434,7 +434,7 @@ impl Gate {
         metrics.session_decided(&by);
         self.flow.decide(&by);
         if is_left {
-            self.flow.is_not_sampled();
+            self.flow.leave_out_of_sample();
         }
         self.remember(&by);
         tracing::debug!(

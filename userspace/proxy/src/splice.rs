@@ -70,12 +70,12 @@ impl Way {
         match shared.splices.get() {
             Some(Ok(splices)) => return Some(splices.clone()),
             Some(Err(reason)) => {
-                flow.is_relayed(format!("splice is off: {reason}"));
+                flow.set_relayed(format!("splice is off: {reason}"));
                 let refusals = &shared.metrics.splice_refusals;
                 refusals.with_label_values(&[SPLICE_OFF]).inc();
                 *self = Self::Closed;
             }
-            None => flow.is_relayed("the splice is still being tried out"),
+            None => flow.set_relayed("the splice is still being tried out"),
         }
         None
     }
@@ -165,7 +165,7 @@ impl Ride {
         far: &TcpStream,
     ) -> Result<(), &'static str> {
         let splice = Arc::new(resumed.splice);
-        relay.is_enrolled(splice.clone());
+        relay.set_enrolled(splice.clone());
         relay.begins_at(resumed.position, &resumed.places, shared);
         self.kept = kept;
         let enrolled = self.enrolled.insert(Enrolled {
@@ -219,7 +219,7 @@ impl Ride {
             Ok(true) => {
                 let pause = paused.elapsed().as_secs_f64();
                 self.counters.handover_seconds.observe(pause);
-                self.flow.is_spliced(enrolled.splice.why_not_by_sender());
+                self.flow.set_spliced(enrolled.splice.why_not_by_sender());
                 let (splice, flow) = (enrolled.splice.clone(), self.flow.clone());
                 let keep_later = self.keep_later;
                 let read = enrolled.position(relay).from_far;
@@ -235,7 +235,7 @@ impl Ride {
             }
             Ok(false) => {
                 self.flow
-                    .is_relayed("it did not pause for the kernel to take it over");
+                    .set_relayed("it did not pause for the kernel to take it over");
                 far
             }
             Err(reason) => return Err((reason, Some(far))),
@@ -260,7 +260,7 @@ impl Ride {
             short if short < SHORT_RIDE + self.rest => self.rest_longer(),
             _ => self.rest = Duration::ZERO,
         }
-        self.flow.is_relayed(match self.resting {
+        self.flow.set_relayed(match self.resting {
             Some(_) => slow.as_str(),
             None => "it was taken back: a side has ended, or bytes are under way",
         });
@@ -293,7 +293,7 @@ impl Ride {
         match enrolled {
             Ok(splice) => {
                 let splice = Arc::new(splice);
-                relay.is_enrolled(splice.clone());
+                relay.set_enrolled(splice.clone());
                 self.enrolled = Some(Enrolled {
                     splice,
                     base,
@@ -302,7 +302,7 @@ impl Ride {
                 self.keep(relay, near, far);
             }
             Err(refusal @ SpliceRefusal::Busy) => {
-                self.flow.is_relayed(format!("resting: {refusal}"));
+                self.flow.set_relayed(format!("resting: {refusal}"));
                 self.rest_longer();
             }
             Err(refusal) => {
@@ -312,7 +312,7 @@ impl Ride {
                     .with_label_values(&[reason])
                     .inc();
                 tracing::info!(flow = ?self.flow.id, %refusal, "not spliced");
-                self.flow.is_relayed(format!("refused: {refusal}"));
+                self.flow.set_relayed(format!("refused: {refusal}"));
                 self.way = Way::Closed;
             }
         }

@@ -166,7 +166,7 @@ impl Tls {
             self.is_established = true;
             self.news = Some(News::Established);
             if let Some((flow, side)) = &self.shown_by {
-                flow.is_encrypted(*side, SeenBy::of(&self.connection));
+                flow.set_tls(*side, SeenBy::of(&self.connection));
             }
         }
         let mut taken = 0;

@@ -1,6 +1,6 @@
 //! TLS on one connection, with the input cut at every place. No socket is needed for that.
 
-#[path = "../../agent/tests/tls/certs.rs"]
+#[path = "../../agent/tests/common/certs.rs"]
 #[expect(dead_code, reason = "tests of the whole agent use all of it")]
 mod certs;
 

@@ -28,7 +28,7 @@ use super::{Cgroup, Netns, run_in};
 const START_LIMIT: Duration = Duration::from_secs(30);
 const STOP_LIMIT: Duration = Duration::from_secs(10);
 const LOOK_EVERY: Duration = Duration::from_millis(10);
-/// So many lines of a log are shown whole.
+/// Lines of a log that are shown whole.
 const LOG_LINES: usize = 40;
 
 /// The control socket, in the agent's own folder.
@@ -154,27 +154,27 @@ impl<'a> Agent<'a> {
         Ok(kill(Pid::from_raw(self.pid() as i32), signal)?)
     }
 
-    /// Its process id.
+    /// Process id of the agent.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Where its admin interface listens.
+    /// Address of the agent's admin interface.
     pub fn admin(&self) -> SocketAddr {
         self.admin
     }
 
-    /// Its control socket, unless its settings named another.
+    /// The agent's control socket, unless its settings named another.
     pub fn control(&self) -> PathBuf {
         self.folder.path().join(CONTROL)
     }
 
-    /// Where its links are pinned.
+    /// Folder in which the agent's links are pinned.
     pub fn pins(&self) -> &Path {
         &self.pins
     }
 
-    /// Its policy file.
+    /// The agent's policy file.
     pub fn file(&self) -> PathBuf {
         self.folder.path().join("policy.toml")
     }
@@ -190,7 +190,7 @@ impl<'a> Agent<'a> {
         Ok(fs::rename(new, self.file())?)
     }
 
-    /// What it has logged so far.
+    /// All that the agent has logged so far.
     pub fn log(&self) -> String {
         self.log
             .lock()

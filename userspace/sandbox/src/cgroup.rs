@@ -79,12 +79,12 @@ impl Cgroup {
         Ok(cgroup)
     }
 
-    /// Its folder.
+    /// Folder of the cgroup.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Its path from the mount's root, as in a rule.
+    /// Path of the cgroup from the mount's root, as in a rule.
     pub fn rule_path(&self) -> PathBuf {
         Path::new("/").join(self.path.strip_prefix(&self.root).unwrap_or(&self.path))
     }

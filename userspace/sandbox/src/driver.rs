@@ -22,10 +22,10 @@ pub const ERROR_EVERY: usize = 50;
 /// Longer than any run: all that is asked meanwhile is asked by the program.
 const REFRESH_EVERY: Duration = Duration::from_secs(3_600);
 
-/// What the program saw.
+/// Latencies and errors that the program saw.
 #[derive(Debug, Default)]
 pub struct Seen {
-    /// Of each request, in µs, in no order.
+    /// Latency of each request, in µs, in no order.
     pub took_us: Vec<u32>,
     /// Requests that were answered with an error.
     pub errors: usize,

@@ -1,4 +1,5 @@
-//! What is measured by hand and committed: where it is kept, and under which circumstances it came about.
+//! Results that are measured by hand and committed: their files, and the circumstances in which
+//! they came about.
 
 use std::{
     fs,
@@ -12,7 +13,7 @@ pub fn file(name: &str) -> PathBuf {
     root.join("bench/results").join(name)
 }
 
-/// This host, and what was built with: what, and its value. What cannot be found out is empty.
+/// Names and values of what describes this host and the compiler. A value that cannot be found out is empty.
 pub fn circumstances() -> Vec<(String, String)> {
     let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = cpuinfo.lines().find_map(|line| {

@@ -26,7 +26,7 @@ impl Netns {
         Ok(Self(own))
     }
 
-    /// Where it can be opened, by any process of this host, while this is there.
+    /// Path at which any process of this host can open the namespace, as long as this value lives.
     pub fn path(&self) -> String {
         format!("/proc/{}/fd/{}", std::process::id(), self.0.as_raw_fd())
     }
@@ -53,7 +53,8 @@ impl Netns {
         self.join_as(own, (other, "veth"), others)
     }
 
-    /// As [`Self::join`], under another name there: for one that is joined with several.
+    /// Joins this namespace with another one as [`Self::join`] does. The other's end has a name of
+    /// its own, because that namespace is joined with several.
     ///
     /// # Errors
     /// With what `ip` says.

@@ -38,13 +38,13 @@ const OFFLOADS_BYTES: usize = 10;
 const FRAME_BYTES: usize = OFFLOADS_BYTES + 14 + 65_536;
 /// Frames that wait for the thread: what does not fit would be lost without having been counted.
 const RECEIVE_BYTES: usize = 64 << 20;
-/// What is held up goes on after so many others at most, or so long.
+/// Packets that overtake a held one, at most; and the longest time that it is held.
 const OVERTAKEN_BY: usize = 4;
 const HELD: Duration = Duration::from_millis(3);
 /// How soon a dropped wire's thread ends.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
-/// What happens to TCP's packets of one direction, each in 1,000.
+/// Rates of faults of one direction's TCP packets, each in 1,000.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Faults {
     /// Never arrive.
@@ -55,18 +55,18 @@ pub struct Faults {
     pub held: u32,
 }
 
-/// What has happened to them.
+/// Faults that have happened so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Carried {
     /// TCP's packets, whatever became of them.
     pub packets: u64,
     /// The largest one in bytes, with Ethernet's header.
     pub largest: usize,
-    /// As [`Faults`] has it.
+    /// Packets that never arrived.
     pub lost: u64,
-    /// As [`Faults`] has it.
+    /// Packets that arrived twice.
     pub doubled: u64,
-    /// As [`Faults`] has it.
+    /// Packets that arrived after others that were sent later, or late.
     pub held: u64,
 }
 
@@ -150,7 +150,7 @@ impl Wire {
         }
     }
 
-    /// So far: from left to right, and from right to left.
+    /// Faults so far: from left to right, and from right to left.
     pub fn carried(&self) -> [Carried; 2] {
         self.ends.each_ref().map(|end| lock(end).carried)
     }
@@ -254,7 +254,7 @@ fn put(to: &OwnedFd, frame: &[u8]) -> anyhow::Result<()> {
 }
 
 impl End {
-    /// What goes on at once: this frame, or none, or others that it is the last to overtake.
+    /// Frames that go on at once: this one, or none, or others that it is the last to overtake.
     fn pass(&mut self, frame: &[u8]) -> Vec<Vec<u8>> {
         let mut now = Vec::new();
         if !is_tcp(frame) {

@@ -71,7 +71,7 @@ impl Followed {
     }
 
     /// Notes that the next responses on these streams are not the database's.
-    pub fn are_refused(&mut self, refusals: Vec<(StreamId, Refusal)>) {
+    pub fn note_refusals(&mut self, refusals: Vec<(StreamId, Refusal)>) {
         // Nothing would take them out again.
         if self.wants_requests {
             self.refusals.extend(refusals);

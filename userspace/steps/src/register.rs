@@ -114,9 +114,9 @@ mod tests {
         drop(first);
         // Services that are gone are forgotten, and not found again.
         let started = register.one(|one| one.0 == 1, |_| Ok((1, 9))).unwrap();
-        assert_eq!((started.1, register.open.lock().unwrap().len()), (9, 2));
+        assert_eq!((started.1, register.open.lock().len()), (9, 2));
         let failed = register.one(|one| one.0 == 3, |_| Err(io::ErrorKind::Other.into()));
-        assert!(failed.is_err() && register.open.lock().unwrap().len() == 2);
+        assert!(failed.is_err() && register.open.lock().len() == 2);
     }
 
     #[test]

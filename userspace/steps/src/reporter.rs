@@ -208,11 +208,11 @@ pub(crate) fn asks_for_data(kind: StatementKind) -> bool {
 macro_rules! reporters {
     ($($module:ident => $variant:ident),+ $(,)?) => {
         /// A step of a pipeline, as in the configuration: `{ transform = "stats", ... }`.
-        #[derive(Clone, Debug, Deserialize)]
+        #[derive(Clone, Debug, Deserialize, schemars::JsonSchema)]
         #[serde(tag = "transform", rename_all = "snake_case")]
+        #[expect(missing_docs, reason = "the settings say what their step does, and the schema shows that")]
         pub enum Settings {
             $(
-                #[doc = concat!("`", stringify!($module), "`")]
                 $variant($module::Settings),
             )+
         }

@@ -48,12 +48,12 @@ pub struct Metrics {
     pub anomalies: IntCounterVec,
     /// Times that a flow was handed to the kernel.
     pub handovers: IntCounter,
-    /// How long a flow's bytes wait while it is handed over, in seconds.
+    /// The seconds that a flow's bytes wait while it is handed over.
     pub handover_seconds: Histogram,
     /// Bytes that the kernel carried for spliced flows, by direction; they are in
     /// `bytes_to_database` and `bytes_to_client`, too.
     pub spliced_to_database: IntCounter,
-    /// See `spliced_to_database`.
+    /// Bytes that the kernel carried for spliced flows to the client.
     pub spliced_to_client: IntCounter,
     /// Flows that could not be spliced, by reason.
     pub splice_refusals: IntCounterVec,
@@ -70,13 +70,13 @@ pub struct Metrics {
     sessions: IntCounterVec,
     /// The rules that `sessions` knows.
     session_rules: Arc<Mutex<HashSet<String>>>,
-    /// What could not become known of a session, by reason.
+    /// Session facts that could not become known, by reason.
     pub unknowable: IntCounterVec,
     /// Marks that hold.
     pub marks: IntGauge,
     /// 1 for rules whose trigger is on, 0 for others that have one.
     pub triggered: IntGaugeVec,
-    /// Running flows that a mark meant, by what became of them.
+    /// Running flows that a mark matched, by outcome.
     pub marked_flows: IntCounterVec,
     /// Decisions that do not stand for later connections although their rule says so, by reason.
     pub not_remembered: IntCounterVec,
@@ -86,15 +86,15 @@ pub struct Metrics {
 
 const DIRECTIONS: [&str; 2] = ["to_database", "to_client"];
 
-/// What becomes of a running flow that a mark means.
+/// The outcomes for a running flow that a mark matches.
 pub const MARKED_RESULTS: [&str; 5] = ["changed", "asked", "already", "could_not", "reset"];
 
-/// Why a flow is not spliced where none is.
+/// The reason why a flow is not spliced where no flow is.
 pub const SPLICE_OFF: &str = "off";
 
-/// Results of a reload.
+/// The result of a reload that succeeded.
 pub const RELOADED: &str = "ok";
-/// See [`RELOADED`].
+/// The result of a reload that failed.
 pub const NOT_RELOADED: &str = "error";
 
 impl Metrics {

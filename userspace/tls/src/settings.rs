@@ -40,14 +40,23 @@ pub struct Dialling {
     pub own: Option<(PathBuf, PathBuf)>,
 }
 
-/// The settings as they stand in the configuration: `upstream_tls` of a rule, `tls` of a step that
-/// connects somewhere.
-#[derive(Clone, Debug, Deserialize)]
+/// TLS on connections that the agent makes: `upstream_tls` of a rule, `tls` of a step that connects to a server.
+#[derive(Clone, Debug, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(extend("examples" = [{"ca": "/etc/underpass/databases.crt"}]))]
 pub struct RawDialling {
+    /// File with the authorities (PEM) that have to have signed the server's certificate.
+    #[schemars(extend("title" = "absolute path"))]
     ca: String,
+    /// Name or address that the server's certificate has to be for. Without this key: the name that the client has
+    /// sent, or else the address that is dialled.
+    #[schemars(extend("examples" = ["db.example"]))]
     server_name: Option<String>,
+    /// File with the certificate chain (PEM) that the server is shown. Needs `key`.
+    #[schemars(extend("title" = "absolute path", "examples" = ["/etc/underpass/agent.crt"]))]
     cert: Option<String>,
+    /// File with the private key (PEM) of `cert`.
+    #[schemars(extend("title" = "absolute path", "examples" = ["/etc/underpass/agent.key"]))]
     key: Option<String>,
 }
 

@@ -1,6 +1,6 @@
 //! Certificate files, good and bad, and the errors about them.
 
-#[path = "../../agent/tests/tls/certs.rs"]
+#[path = "../../agent/tests/common/certs.rs"]
 #[expect(dead_code, reason = "tests of the whole agent use all of it")]
 pub(crate) mod certs;
 

@@ -1,5 +1,5 @@
-//! A listener that has few connections open at a time: descriptors are for flows, and
-//! whoever can reach the admin interface must not be able to take them away.
+//! A listener that has few connections open at a time: descriptors are for flows, and whoever can
+//! reach the admin interface must not be able to take them away.
 
 use std::{
     future, io,
@@ -21,16 +21,16 @@ use tokio::{
 /// A scraper, an operator, and some to spare; further ones wait in the backlog.
 const MAX_CONNECTIONS: usize = 64;
 
-/// After accept(2) failed: time for something to be closed.
+/// The pause after accept(2) failed: time for something to be closed.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// See the module.
+/// A listener, and the permits for its connections.
 pub(super) struct Limited {
     listener: TcpListener,
     places: Arc<Semaphore>,
 }
 
-/// A connection, and its place.
+/// A connection, and its permit.
 pub(super) struct Connection {
     stream: TcpStream,
     _place: OwnedSemaphorePermit,

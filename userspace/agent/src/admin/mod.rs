@@ -1,5 +1,5 @@
-//! The admin interface: HTTP on an address of the operator's choice, the loopback by
-//! default. It only answers; nothing here changes anything.
+//! The admin interface: HTTP on an address of the operator's choice, the loopback by default. It
+//! only answers; nothing here changes anything.
 
 mod limited;
 
@@ -29,7 +29,7 @@ use crate::{
     shortcuts::{self, ShortcutView},
 };
 
-/// What the interface shows.
+/// The data that the interface shows.
 #[derive(Clone)]
 pub struct Admin {
     /// Every metric.
@@ -38,7 +38,7 @@ pub struct Admin {
     pub shared: Arc<Shared>,
     /// Backends.
     pub backends: Backends,
-    /// Flows that are left alone.
+    /// The flows that are left alone.
     pub dataplane: Arc<Mutex<Option<Dataplane>>>,
     /// Other network namespaces.
     pub outposts: Arc<Outposts>,
@@ -91,7 +91,7 @@ async fn metrics(State(admin): State<Admin>) -> Response {
     }
 }
 
-/// Those that the agent carries, then those of which the kernel keeps what they are.
+/// Lists the flows that the agent carries, then those of which the kernel keeps the state.
 async fn flows(State(admin): State<Admin>) -> Response {
     #[derive(Serialize)]
     #[serde(untagged)]

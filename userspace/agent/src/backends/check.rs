@@ -1,4 +1,4 @@
-//! Checks of a backend: it has to accept a connection, and to answer OPTIONS as CQL does.
+//! A backend's health check: it has to accept a connection, and to answer OPTIONS as CQL does.
 
 use std::net::SocketAddr;
 

@@ -1,4 +1,4 @@
-//! One backend's standing: a function of what checks said, what an operator ordered, and the time.
+//! A backend's health: a function of the checks' results, the operator's order, and the time.
 
 use std::time::Duration;
 
@@ -7,28 +7,28 @@ use tokio::time::Instant;
 
 use super::Settings;
 
-/// What an operator says of a backend; it stands before what checks say.
+/// An operator's order on a backend, which overrules the checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// No new connections; established ones stay.
+    /// The backend gets no new connections; established ones stay.
     Drain,
-    /// As if checks had found it dead.
+    /// The backend is treated as if checks had found it dead.
     Down,
 }
 
-/// What a backend is.
+/// A backend's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// It gets new connections.
+    /// The backend gets new connections.
     Up,
-    /// It does not, and is thought to be alive.
+    /// The backend gets no new connections, and is thought to be alive.
     Draining,
-    /// It does not.
+    /// The backend gets no new connections, and is thought to be dead.
     Down,
 }
 
 impl State {
-    /// As in `backends`.
+    /// Returns the state's name in `backends`.
     pub fn as_str(self) -> &'static str {
         match self {
             State::Up => "up",
@@ -43,26 +43,28 @@ impl State {
 const SHORTEST_WAIT: f64 = 0.9;
 const LONGEST_WAIT: f64 = 1.1;
 
-/// What is left of two intervals behind the longest wait, for checks that confirm a failed one.
+/// The part of two intervals that is left behind the longest wait, for checks that confirm a failed
+/// one.
 const CONFIRMING: f64 = 2.0 - LONGEST_WAIT;
 
 #[derive(Clone, Debug)]
 pub struct Health {
     is_up: bool,
-    /// No check has told yet.
+    /// Set while no check has finished.
     is_assumed: bool,
-    /// Checks in a row that said otherwise.
+    /// The number of checks in a row with the opposite result.
     against: u32,
     order: Option<Order>,
-    /// Since it is what it is.
+    /// The time since when the state has not changed.
     since: Instant,
-    /// It came back then.
+    /// The time when the backend came back.
     warms_since: Option<Instant>,
 }
 
 impl Health {
-    /// Of a backend that nothing is known of: it is up until a check fails, so that an agent that is
-    /// started again refuses nothing. `joins`: among others that have been in use.
+    /// Makes the health of a backend of which nothing is known: it is up until a check fails, so
+    /// that an agent that is started again refuses nothing. `joins`: the backend comes to others
+    /// that have been in use.
     pub fn new(now: Instant, joins: bool) -> Self {
         Self {
             is_up: true,
@@ -133,7 +135,7 @@ impl Health {
         self.order
     }
 
-    /// Its share of new connections.
+    /// Returns the backend's share of new connections.
     pub fn weight(&self, now: Instant, settings: &Settings) -> Weight {
         if self.state() != State::Up {
             return 0;
@@ -153,7 +155,8 @@ impl Health {
         self.state() == State::Up && self.weight(now, settings) < FULL_WEIGHT
     }
 
-    /// From the beginning of the last check to the next one. `dice` is from 0 to 1.
+    /// Returns the time from the beginning of the last check to the next one. `dice` is from 0 to
+    /// 1.
     pub fn wait(&self, dice: f64, settings: &Settings) -> Duration {
         if self.is_up && self.against > 0 {
             return settings.interval.mul_f64(CONFIRMING) / settings.fall.max(1);
@@ -179,7 +182,7 @@ mod tests {
         }
     }
 
-    /// What a row of checks does, a second apart.
+    /// Makes checks with these results, a second apart.
     fn after(checks: &[bool]) -> (Vec<Option<State>>, Health, Instant) {
         let mut now = Instant::now();
         let mut health = Health::new(now, false);

@@ -1,4 +1,5 @@
-//! Backends: which of the databases behind virtual addresses get new connections.
+//! Backends: the health of the databases behind virtual addresses, and the choice among them for
+//! new connections.
 //!
 //! - `health.rs`: one backend's standing; pure.
 //! - `check.rs`: what is asked of a backend.
@@ -24,33 +25,33 @@ pub use view::{BackendMetrics, BackendView, BalancedCounters};
 /// Backends that are checked: each costs a connection in every interval.
 pub const MAX_CHECKED: usize = 1024;
 
-/// How health is found out, and what follows from it.
+/// The settings of health checks, and of what follows from them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// From one check to the next, more or less.
+    /// The time from one check to the next, approximately.
     pub interval: Duration,
-    /// A check that takes longer has failed. `fall` of them fit into nine tenths of an interval: so a
-    /// backend that dies gets no new connections two intervals later.
+    /// The time after which a check has failed. `fall` checks of this length fit into nine tenths
+    /// of an interval, so that a backend that dies gets no new connections two intervals later.
     pub timeout: Duration,
-    /// So many good checks in a row bring a backend back.
+    /// The number of good checks in a row that bring a backend back.
     pub rise: u32,
-    /// So many failed ones take it out.
+    /// The number of failed checks in a row that take a backend out.
     pub fall: u32,
-    /// A backend that comes back gets its full share only after so long.
+    /// The time after which a backend that comes back gets its full share.
     pub slow_start: Duration,
-    /// It has to answer as CQL does; otherwise to accept a connection is enough.
+    /// Whether a backend has to answer as CQL does; otherwise it is enough to accept a connection.
     pub cql: bool,
-    /// What becomes of connections to a backend that is found dead.
+    /// The treatment of connections to a backend that is found dead.
     pub established: Established,
 }
 
-/// See [`Settings::established`].
+/// The treatment of connections to a backend that is found dead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Established {
-    /// They end as they would without us.
+    /// The connections end as they would end without us.
     Leave,
-    /// They are reset: those that the agent carries, and those of its network namespace that
-    /// connect() has sent straight there.
+    /// The connections are reset: those that the agent carries, and those of its network namespace
+    /// that connect() has sent straight to the backend.
     Reset,
 }
 
@@ -79,32 +80,32 @@ pub struct Backends {
 const QUEUE: usize = 64;
 
 impl Backends {
-    /// With the owner's ends.
+    /// Makes the handle, with the owner's ends.
     pub fn new() -> (Self, mpsc::Receiver<Asked>, watch::Sender<Choice>) {
         let (owner, asked) = mpsc::channel(QUEUE);
         let (tell, choice) = watch::channel(Choice::default());
         (Self { owner, choice }, asked, tell)
     }
 
-    /// Who gets new connections, at any time: the first value may still be empty.
+    /// Returns the choice for new connections, at any time: the first value may still be empty.
     pub fn choice(&self) -> watch::Receiver<Choice> {
         self.choice.clone()
     }
 
-    /// A dial has failed. It may be lost where many do: one is enough.
+    /// Reports a failed dial. The report may be lost where many dials fail: one is enough.
     pub fn suspect(&self, backend: SocketAddr, why: String) {
         let _ = self.owner.try_send(Asked::Suspect(backend, why));
     }
 
-    /// What there is to see; None when the agent stops.
+    /// Returns the views of all backends; None when the agent stops.
     pub async fn views(&self) -> Option<Vec<BackendView>> {
         let (answer, answered) = oneshot::channel();
         self.owner.send(Asked::List(answer)).await.ok()?;
         answered.await.ok()
     }
 
-    /// Takes an order, or takes it back. Gives what it is then, or None where there is no such backend;
-    /// the outer None when the agent stops.
+    /// Gives a backend an order, or takes it back. Returns the backend's view then, or None where
+    /// there is no such backend; the outer None when the agent stops.
     pub async fn order(
         &self,
         backend: SocketAddr,

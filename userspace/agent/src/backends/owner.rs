@@ -1,8 +1,8 @@
-//! The task that owns what is known of backends: it has them checked, takes orders, and tells the
-//! kernel and the agent who gets new connections.
+//! The task that owns the state of backends: it has them checked, takes orders, and tells the
+//! kernel and the agent which backends get new connections.
 //!
-//! **Invariant**: at most one check of a backend is under way, and none is awaited here: what one
-//! takes delays nobody else's.
+//! **Invariant**: at most one check of a backend is under way, and none is awaited here: a slow
+//! check delays no other.
 
 use std::{
     collections::BTreeMap,
@@ -35,24 +35,24 @@ const SHORTEST_STEP: Duration = Duration::from_millis(50);
 /// A slow start is told in so many steps.
 const STEPS: u32 = 100;
 
-/// What the owner is asked.
+/// A request to the owner.
 pub enum Asked {
-    /// For all that there is.
+    /// Return the views of all backends.
     List(oneshot::Sender<Vec<BackendView>>),
-    /// To follow an order from now on, or none.
+    /// Follow an order from now on, or none.
     Order(
         SocketAddr,
         Option<Order>,
         oneshot::Sender<Option<BackendView>>,
     ),
-    /// Nothing: a connection to it has failed.
+    /// Note that a connection to this backend has failed.
     Suspect(SocketAddr, String),
 }
 
-/// One backend.
+/// A backend, as its owner knows it.
 pub(super) struct Member {
     pub health: Health,
-    /// Those that name it, in the policy's order.
+    /// The rules that name the backend, in the policy's order.
     pub rules: Vec<RuleName>,
     pub changed_at: SystemTime,
     pub last_error: Option<String>,
@@ -62,7 +62,7 @@ pub(super) struct Member {
     is_checked: bool,
 }
 
-/// See the module.
+/// The owner of all backends.
 pub struct Owner {
     probe: Probe,
     severed: Severed,
@@ -76,12 +76,12 @@ pub struct Owner {
     tell: watch::Sender<Choice>,
     members: BTreeMap<SocketAddr, Member>,
     checks: JoinSet<(SocketAddr, Instant, Result<(), String>)>,
-    /// What was told last may not hold any more.
+    /// Set when what was published last may not hold any more.
     is_stale: bool,
 }
 
 impl Owner {
-    /// Of the backends of `shared`'s policy.
+    /// Makes the owner of the backends of `shared`'s policy.
     pub fn new(
         (probe, severed): (Probe, Severed),
         shared: Arc<Shared>,
@@ -170,7 +170,7 @@ impl Owner {
         self.is_stale = true;
     }
 
-    /// When there is something to do unasked.
+    /// Returns the time when there is something to do unasked.
     fn next_moment(&self) -> Option<Instant> {
         let due = self.members.values().filter(|m| !m.is_checked);
         let due = due.map(|member| member.next_check).min();
@@ -224,12 +224,12 @@ impl Owner {
         member.last_error = result.err().or(member.last_error.take());
         if let Some(state) = changed {
             member.changed_at = SystemTime::now();
-            self.has_become(backend, state);
+            self.note_state(backend, state);
         }
     }
 
     fn answer(&mut self, asked: Asked) {
-        // Who asked may have gone.
+        // The one that asked may have gone.
         match asked {
             Asked::List(answer) => drop(answer.send(self.views())),
             Asked::Suspect(backend, why) => {
@@ -254,13 +254,13 @@ impl Owner {
         tracing::info!(%backend, ?order, "an operator's order for a backend");
         if let Some(state) = member.health.order(order, Instant::now()) {
             member.changed_at = SystemTime::now();
-            self.has_become(backend, state);
+            self.note_state(backend, state);
         }
         // No connection of a moment later goes by what was before.
         self.tell();
     }
 
-    fn has_become(&mut self, backend: SocketAddr, state: State) {
+    fn note_state(&mut self, backend: SocketAddr, state: State) {
         self.is_stale = true;
         let why = self.members.get(&backend);
         let why = why.and_then(|member| member.last_error.as_deref());
@@ -276,7 +276,7 @@ impl Owner {
     fn reset_connections_to(&self, backend: SocketAddr) {
         for flow in self.shared.flows.all() {
             if flow.backend() == Some(backend) {
-                // It is not waited for.
+                // The answer is not waited for.
                 drop(flow.mailbox.post(orders::Order::close(BACKEND_DOWN)));
             }
         }
@@ -320,7 +320,7 @@ impl Owner {
         let told = self.tell.borrow().clone();
         let mut shares = shares(&self.policy.borrow(), &weights);
         for share in &mut shares {
-            // With the table that it may have by now.
+            // The table that the share may have by now is kept.
             let mut before = told.shares.iter();
             if let Some(same) = before.find(|before| *before == &*share) {
                 *share = same.clone();
@@ -338,7 +338,7 @@ impl Owner {
                 .unwrap_or_else(PoisonError::into_inner);
             let written = dataplane.as_mut().map(|d| d.set_weights(&weights));
             if let Some(Err(error)) = written {
-                // It is tried again at the next moment.
+                // Writing is tried again at the next moment.
                 tracing::error!(%error, "the kernel still balances as before");
                 return;
             }

@@ -21,10 +21,10 @@ use crate::observed::SharedDataplane;
 /// A backend as `/backends` and `underpass backends --json` give it.
 #[derive(Debug, Serialize)]
 pub struct BackendView {
-    /// Its address.
+    /// The backend's address.
     pub backend: String,
     state: &'static str,
-    /// An operator's.
+    /// The operator's order.
     order: Option<&'static str>,
     since_unix_ms: u64,
     since_ms: u64,
@@ -33,9 +33,9 @@ pub struct BackendView {
     checks_good: u64,
     checks_failed: u64,
     last_error: Option<String>,
-    /// That the agent carries now.
+    /// The flows that the agent carries to the backend now.
     flows: usize,
-    /// That the kernel has sent straight there, ever.
+    /// The connections that the kernel has sent straight to the backend, ever.
     connections: u64,
 }
 
@@ -70,7 +70,7 @@ impl BackendView {
     }
 }
 
-/// What the agent itself knows.
+/// The metrics that the agent itself knows.
 #[derive(Clone, Debug)]
 pub struct BackendMetrics {
     up: IntGaugeVec,
@@ -82,7 +82,7 @@ const GOOD: &str = "good";
 const FAILED: &str = "failed";
 
 impl BackendMetrics {
-    /// Declares and registers them.
+    /// Declares and registers the metrics.
     ///
     /// # Errors
     /// Two metrics of one name: a mistake in this file.
@@ -179,7 +179,7 @@ impl BalancedCounters {
         )
     }
 
-    /// With one sample that says zero: for documentation.
+    /// Returns the metrics with one sample that says zero: for documentation.
     pub fn declared(&self) -> Vec<MetricFamily> {
         self.description.with_label_values(&["", ""]);
         self.description.collect()

@@ -10,5 +10,6 @@ pub mod keep;
 pub mod marks;
 pub mod namespaces;
 pub mod run;
+pub mod schema;
 pub mod statements;
 mod table;

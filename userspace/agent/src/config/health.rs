@@ -7,7 +7,7 @@ use toml::Spanned;
 
 use super::{
     error::Flaw,
-    parse::{expected, whole},
+    parse::{expected, one_of, whole},
     raw::RawHealth,
 };
 use crate::backends::{Established, Settings, longest_timeout};
@@ -17,7 +17,11 @@ const SHORTEST_INTERVAL: Duration = Duration::from_millis(100);
 const LONGEST_INTERVAL: Duration = Duration::from_secs(60);
 /// A backend that has to prove itself for longer is better drained.
 const LONGEST_SLOW_START: Duration = Duration::from_secs(3600);
-const MOST_IN_A_ROW: usize = 10;
+pub(super) const MOST_IN_A_ROW: usize = 10;
+
+/// Values of `health.established`.
+pub(super) const ESTABLISHED: [(&str, Established); 2] =
+    [("leave", Established::Leave), ("reset", Established::Reset)];
 
 pub(super) fn settings(raw: RawHealth) -> Result<Settings, Flaw> {
     let or = Settings::default();
@@ -46,7 +50,7 @@ pub(super) fn settings(raw: RawHealth) -> Result<Settings, Flaw> {
         },
         cql: raw.cql.unwrap_or(or.cql),
         established: match &raw.established {
-            Some(text) => established(text)?,
+            Some(text) => one_of("health.established", text, &ESTABLISHED)?,
             None => or.established,
         },
     })
@@ -88,14 +92,6 @@ fn within(
             let what = format!("from {least}ms to {most}s: `500ms`, `2s`, `1m`");
             expected(key, text, &what)
         }
-    }
-}
-
-fn established(text: &Spanned<String>) -> Result<Established, Flaw> {
-    match text.get_ref().as_str() {
-        "leave" => Ok(Established::Leave),
-        "reset" => Ok(Established::Reset),
-        _ => expected("health.established", text, "`leave` or `reset`"),
     }
 }
 

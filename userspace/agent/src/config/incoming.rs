@@ -6,9 +6,15 @@ use toml::Spanned;
 
 use super::{
     error::Flaw,
-    parse::{absolute, expected},
+    parse::{absolute, one_of},
     raw::RawIncoming,
 };
+
+/// Values of `incoming.client_address`.
+pub(super) const CLIENT_ADDRESSES: [(&str, ClientAddress); 2] = [
+    ("keep", ClientAddress::Keep),
+    ("agent", ClientAddress::Agent),
+];
 
 pub(super) fn of(
     raw: Vec<Spanned<RawIncoming>>,
@@ -33,8 +39,9 @@ pub(super) fn of(
             netns: netns
                 .map(|text| absolute("incoming.netns", &text))
                 .transpose()?,
-            client_address: client_address
-                .map_or(Ok(ClientAddress::default()), |text| whose(&text))?,
+            client_address: client_address.map_or(Ok(ClientAddress::default()), |text| {
+                one_of("incoming.client_address", &text, &CLIENT_ADDRESSES)
+            })?,
         };
         if all.iter().any(|other| other.netns == options.netns) {
             let message = "[[incoming]]: expected a `netns` that none above has";
@@ -53,14 +60,6 @@ pub(super) fn of(
         );
     }
     Ok(all)
-}
-
-fn whose(text: &Spanned<String>) -> Result<ClientAddress, Flaw> {
-    match text.get_ref().as_str() {
-        "keep" => Ok(ClientAddress::Keep),
-        "agent" => Ok(ClientAddress::Agent),
-        _ => expected("incoming.client_address", text, "`keep` or `agent`"),
-    }
 }
 
 #[cfg(test)]

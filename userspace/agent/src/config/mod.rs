@@ -18,6 +18,7 @@ mod pipeline;
 mod raw;
 mod remember;
 mod sample;
+mod schema;
 mod selector;
 mod session;
 mod tls;
@@ -34,6 +35,7 @@ use dataplane::{IncomingOptions, edge::Interface};
 pub use error::{ConfigError, Place};
 use policy::{Policy, RuleName};
 use proxy::paths::Splicing;
+pub use schema::schema;
 pub use selector::{SELECTOR_KEYS, marking_rule};
 use steps::pipelines::Pipelines;
 

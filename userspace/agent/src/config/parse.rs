@@ -26,7 +26,21 @@ use super::{
 };
 
 /// More would only wait for each other; eight carry a 10 Gbit/s link.
-const MAX_WORKERS: usize = 64;
+pub(super) const MAX_WORKERS: usize = 64;
+
+/// Values of `fail`.
+pub(super) const FAILS: [(&str, Fail); 2] = [
+    (Fail::Open.as_str(), Fail::Open),
+    (Fail::Closed.as_str(), Fail::Closed),
+];
+
+/// Values of `agent.splice`.
+pub(super) const SPLICES: [(&str, Splicing); 4] = [
+    ("auto", Splicing::Auto),
+    (engine_name(Down::Sender), Splicing::By(Down::Sender)),
+    (engine_name(Down::Egress), Splicing::By(Down::Egress)),
+    ("off", Splicing::Off),
+];
 
 pub(super) fn config(raw: RawConfig) -> Result<Config, Flaw> {
     let mut warnings = Vec::new();
@@ -73,7 +87,9 @@ pub(super) fn config(raw: RawConfig) -> Result<Config, Flaw> {
             Some(n) => whole("agent.workers", &n, MAX_WORKERS)?,
             None => default_workers(),
         },
-        splice: splice.map_or(Ok(Splicing::default()), |text| splicing(&text))?,
+        splice: splice.map_or(Ok(Splicing::default()), |text| {
+            one_of("agent.splice", &text, &SPLICES)
+        })?,
         control: match control {
             Some(text) => socket_path("agent.control", &text)?,
             None => PathBuf::from(DEFAULT_CONTROL),
@@ -139,7 +155,7 @@ fn policy(
         default_action,
         default_fail: default
             .fail
-            .map_or(Ok(Fail::Open), |text| fail("default.fail", &text))?,
+            .map_or(Ok(Fail::Open), |text| one_of("default.fail", &text, &FAILS))?,
     })
 }
 
@@ -200,7 +216,7 @@ pub(super) fn rule(
         session,
         fail: raw
             .fail
-            .map_or(Ok(Fail::Open), |text| fail("rule.fail", &text))?,
+            .map_or(Ok(Fail::Open), |text| one_of("rule.fail", &text, &FAILS))?,
         shortcut: raw
             .shortcut
             .map_or(Ok(false), |wanted| shortcut(&wanted, action, is_session))?,
@@ -287,10 +303,11 @@ pub(super) fn socket_path(key: &str, text: &Spanned<String>) -> Result<PathBuf, 
 }
 
 fn action(key: &str, text: &Spanned<String>) -> Result<Action, Flaw> {
-    match Action::parse(text.get_ref()) {
-        Some(action) => Ok(action),
-        None => expected(key, text, "`bypass`, `observe`, `enrich` or `deny`"),
-    }
+    one_of(
+        key,
+        text,
+        &Action::ALL.map(|action| (action.as_str(), action)),
+    )
 }
 
 /// By the time that the session is known, the flow is in the agent: it cannot be observed.
@@ -310,30 +327,11 @@ fn rule_action(text: &Spanned<String>, session: &SessionConditions) -> Result<Ac
     }
 }
 
-fn fail(key: &str, text: &Spanned<String>) -> Result<Fail, Flaw> {
-    match text.get_ref().as_str() {
-        "open" => Ok(Fail::Open),
-        "closed" => Ok(Fail::Closed),
-        _ => expected(key, text, "`open` or `closed`"),
-    }
-}
-
 /// 0: no other namespace is served.
 fn namespaces(n: &Spanned<i64>) -> Result<usize, Flaw> {
     match n.get_ref() {
         0 => Ok(0),
         _ => whole("agent.max_namespaces", n, MAX_NAMESPACES),
-    }
-}
-
-fn splicing(text: &Spanned<String>) -> Result<Splicing, Flaw> {
-    match text.get_ref().as_str() {
-        "auto" => Ok(Splicing::Auto),
-        "off" => Ok(Splicing::Off),
-        name => match Down::ALL.into_iter().find(|d| engine_name(*d) == name) {
-            Some(down) => Ok(Splicing::By(down)),
-            None => expected("agent.splice", text, "`auto`, `sender`, `egress` or `off`"),
-        },
     }
 }
 
@@ -352,6 +350,29 @@ pub(super) fn whole(key: &str, n: &Spanned<i64>, most: usize) -> Result<usize, F
         Ok(value) if (1..=most).contains(&value) => Ok(value),
         _ => expected(key, n, &format!("a whole number from 1 to {most}")),
     }
+}
+
+/// The value that a text names, of `all` values with their names.
+pub(super) fn one_of<T: Copy>(
+    key: &str,
+    text: &Spanned<String>,
+    all: &[(&str, T)],
+) -> Result<T, Flaw> {
+    if let Some((_, value)) = all.iter().find(|(name, _)| name == text.get_ref()) {
+        return Ok(*value);
+    }
+    let names: Vec<String> = all.iter().map(|(name, _)| format!("`{name}`")).collect();
+    let choice = match names.split_last() {
+        Some((last, [])) => last.clone(),
+        Some((last, others)) => format!("{} or {last}", others.join(", ")),
+        None => String::new(),
+    };
+    expected(key, text, &choice)
+}
+
+/// The names of values, for the schema.
+pub(super) fn names<T>(all: &[(&'static str, T)]) -> Vec<&'static str> {
+    all.iter().map(|(name, _)| *name).collect()
 }
 
 pub(super) fn expected<T, V: std::fmt::Debug>(

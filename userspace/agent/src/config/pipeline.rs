@@ -17,7 +17,7 @@ use toml::{Spanned, Table};
 use super::{error::Flaw, raw::RawRule};
 
 /// More would be a mistake: every request passes all of them.
-const MAX_STEPS: usize = 32;
+pub(super) const MAX_STEPS: usize = 32;
 
 /// The step that merges writes.
 const COALESCE: &str = "coalesce";

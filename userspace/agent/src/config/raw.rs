@@ -1,143 +1,426 @@
-//! What the file looks like, key by key. Unknown keys are errors.
+//! The form of the file, key by key. Unknown keys are errors.
+//!
+//! The same types are the JSON Schema ([`super::schema`]): doc comments are the descriptions, attributes say defaults,
+//! bounds and examples. `x-min` and `x-max` are bounds of durations.
 
 use std::collections::BTreeMap;
 
+use dataplane::{
+    MAX_INCOMING, MAX_NAMESPACES,
+    edge::{self, MAX_INTERFACES},
+};
+use policy::{
+    Action, Compression, Fail, MAX_BACKENDS, MAX_CONTAINER_CONDITIONS, MAX_RULES, Protocol,
+};
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::error::Flaw;
+use super::{
+    DEFAULT_ADMIN, DEFAULT_CONTROL, DEFAULT_MAX_FLOWS, MAX_FLOWS, MAX_SOCKET_PATH_BYTES,
+    containers,
+    error::Flaw,
+    health, incoming,
+    parse::{FAILS, MAX_WORKERS, SPLICES, names},
+    pipeline, schema, trigger, xdp,
+};
+use crate::containers::{MAX_RUNTIMES, Speaks};
 
-#[derive(Debug, Deserialize)]
+/// `500ms`, `2s`, `1m`: see [`steps::duration`].
+const DURATION: &str = "^[0-9]+(ms|s|m)$";
+
+/// A policy file of underpass: the agent's own settings, and ordered rules that say what happens to connections.
+#[derive(Debug, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(rename = "underpass")]
 pub(super) struct RawConfig {
     #[serde(default)]
     pub agent: RawAgent,
     #[serde(default)]
+    #[schemars(with = "Vec<RawRule>", length(max = MAX_RULES))]
     pub rule: Vec<Spanned<RawRule>>,
     #[serde(default)]
-    pub incoming: Vec<Spanned<RawIncoming>>,
-    #[serde(default)]
     pub default: RawDefault,
+    #[serde(default)]
+    #[schemars(with = "Vec<RawIncoming>", length(max = MAX_INCOMING))]
+    pub incoming: Vec<Spanned<RawIncoming>>,
     #[serde(default)]
     pub health: RawHealth,
     #[serde(default)]
     pub containers: RawContainers,
     #[serde(default)]
+    #[schemars(length(max = MAX_INTERFACES))]
     pub xdp: Vec<RawXdp>,
 }
 
-#[derive(Debug, Deserialize)]
+/// Settings of the agent itself. The agent reads them when it starts, as it does `[[incoming]]` and `[containers]`; all
+/// other tables are read again when the file changes, and on SIGHUP.
+#[derive(Debug, Default, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(super) struct RawXdp {
-    pub interface: Spanned<String>,
-    pub mode: Option<Spanned<String>>,
-    pub forward: Option<Spanned<String>>,
-    pub syn_rate: Option<Spanned<i64>>,
-    pub syn_burst: Option<Spanned<i64>>,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[schemars(extend("examples" = [{"admin": "127.0.0.1:9180", "max_flows": 20_000}]))]
 pub(super) struct RawAgent {
+    /// Address and port of the admin interface (HTTP): `/metrics`, `/healthz`, `/readyz`, `/flows`, `/statements`,
+    /// `/backends`, `/namespaces`.
+    #[schemars(with = "Option<String>", extend("title" = "IP:PORT", "default" = DEFAULT_ADMIN))]
     pub admin: Option<Spanned<String>>,
-    pub cgroup: Option<Spanned<String>>,
-    pub pins: Option<Spanned<String>>,
-    pub max_flows: Option<Spanned<i64>>,
-    pub max_forwarded: Option<Spanned<i64>>,
-    pub max_namespaces: Option<Spanned<i64>>,
-    pub workers: Option<Spanned<i64>>,
-    pub splice: Option<Spanned<String>>,
+    /// Control socket, through which `underpass mark`, `unmark` and `backend` reach the agent. Only root can open it.
+    #[schemars(
+        with = "Option<String>",
+        length(max = MAX_SOCKET_PATH_BYTES),
+        extend("title" = "absolute path", "default" = DEFAULT_CONTROL)
+    )]
     pub control: Option<Spanned<String>>,
+    /// Folder in the cgroup v2 hierarchy whose processes are served. `auto` is the root of the mount: every process
+    /// of the host.
+    #[schemars(
+        with = "Option<String>",
+        extend("title" = "absolute path", "default" = "auto", "examples" = ["/sys/fs/cgroup/system.slice"])
+    )]
+    pub cgroup: Option<Spanned<String>>,
+    /// Folder on the BPF file system where the agent pins its links.
+    #[schemars(
+        with = "Option<String>",
+        extend("title" = "absolute path", "default" = dataplane::DEFAULT_PINS)
+    )]
+    pub pins: Option<Spanned<String>>,
+    /// Flows that the agent carries at the same time. A further one follows its rule's `fail`.
+    #[schemars(
+        with = "Option<i64>",
+        range(min = 1, max = MAX_FLOWS),
+        extend("default" = DEFAULT_MAX_FLOWS)
+    )]
+    pub max_flows: Option<Spanned<i64>>,
+    /// Connections that `[[xdp]]` forwards at the same time.
+    #[schemars(
+        with = "Option<i64>",
+        range(min = 1, max = edge::MAX_CONNECTIONS),
+        extend("default" = edge::DEFAULT_CONNECTIONS)
+    )]
+    pub max_forwarded: Option<Spanned<i64>>,
+    /// Network namespaces other than the agent's own (containers, pods) whose processes are served. 0: none.
+    #[schemars(
+        with = "Option<i64>",
+        range(min = 0, max = MAX_NAMESPACES),
+        extend("default" = MAX_NAMESPACES)
+    )]
+    pub max_namespaces: Option<Spanned<i64>>,
+    /// Threads that carry flows. Without this key: half of the processors.
+    #[schemars(with = "Option<i64>", range(min = 1, max = MAX_WORKERS))]
+    pub workers: Option<Spanned<i64>>,
+    /// How the agent carries flows that it need not read. `auto`: in the kernel, if the kernel passes the canary;
+    /// `sender` and `egress`: in the kernel by this engine alone; `off`: through the agent.
+    #[schemars(
+        with = "Option<String>",
+        extend("enum" = names(&SPLICES), "default" = "auto")
+    )]
+    pub splice: Option<Spanned<String>>,
 }
 
-#[derive(Debug, Default, Deserialize)]
+/// A rule. The first rule whose conditions all hold decides what happens to a connection. A condition that is left out
+/// holds for every connection.
+///
+/// Conditions on the session (`user`, `keyspace`, `driver`, `driver_version`, `application`, `protocol`, `compression`,
+/// `tls`) are known after the handshake only, so the agent decides such rules: see `docs/session-rules.md`.
+#[derive(Debug, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(super) struct RawHealth {
-    pub interval: Option<Spanned<String>>,
-    pub timeout: Option<Spanned<String>>,
-    pub rise: Option<Spanned<i64>>,
-    pub fall: Option<Spanned<i64>>,
-    pub slow_start: Option<Spanned<String>>,
-    pub cql: Option<bool>,
-    pub established: Option<Spanned<String>>,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct RawContainers {
-    pub docker: Option<Vec<Spanned<String>>>,
-    pub cri: Option<Vec<Spanned<String>>>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct RawIncoming {
-    pub netns: Option<Spanned<String>>,
-    pub client_address: Option<Spanned<String>>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[schemars(extend("examples" = [{
+    "name": "reports", "to": [":9042"], "process": ["spark*"], "action": "enrich", "fail": "closed"
+}]))]
 pub(super) struct RawRule {
+    /// Name of the rule, in metrics, logs and `underpass flows`. Unique; not `default`, and not `mark-` and a number.
+    #[schemars(with = "String", regex(pattern = "^[A-Za-z0-9._-]{1,63}$"))]
     pub name: Spanned<String>,
-    #[serde(default)]
-    pub from: Vec<Spanned<String>>,
-    #[serde(default)]
-    pub to: Vec<Spanned<String>>,
-    #[serde(default)]
-    pub uid: Vec<Spanned<i64>>,
-    #[serde(default)]
-    pub process: Vec<Spanned<String>>,
-    #[serde(default)]
-    pub cgroup: Vec<Spanned<String>>,
-    #[serde(default)]
-    pub netns: Vec<Spanned<String>>,
-    #[serde(default)]
-    pub container: Vec<Spanned<String>>,
-    #[serde(default)]
-    pub labels: BTreeMap<String, Spanned<String>>,
-    #[serde(default)]
-    pub user: Vec<Spanned<String>>,
-    #[serde(default)]
-    pub keyspace: Vec<Spanned<String>>,
-    #[serde(default)]
-    pub driver: Vec<Spanned<String>>,
-    #[serde(default)]
-    pub driver_version: Vec<Spanned<String>>,
-    #[serde(default)]
-    pub application: Vec<Spanned<String>>,
-    #[serde(default)]
-    pub protocol: Vec<Spanned<String>>,
-    #[serde(default)]
-    pub compression: Vec<Spanned<String>>,
-    /// A condition, or a certificate.
-    pub tls: Option<Spanned<toml::Value>>,
-    pub upstream_tls: Option<Spanned<toml::Table>>,
-    #[serde(default)]
-    pub backends: Vec<Spanned<String>>,
+    /// What happens to connections that the rule holds for. `bypass`: nothing; `observe`: the kernel measures them;
+    /// `enrich`: they pass the agent; `deny`: they are refused.
+    #[schemars(with = "String", extend("enum" = Action::ALL.map(Action::as_str)))]
     pub action: Spanned<String>,
+    /// What happens while the agent is away. `open`: connections go straight to the database; `closed`: they are
+    /// refused (EPERM).
+    #[schemars(
+        with = "Option<String>",
+        extend("enum" = names(&FAILS), "default" = Fail::Open.as_str())
+    )]
     pub fail: Option<Spanned<String>>,
-    pub shortcut: Option<Spanned<bool>>,
-    pub remember: Option<Spanned<String>>,
-    pub sample: Option<Spanned<f64>>,
-    pub trigger: Option<Spanned<RawTrigger>>,
+    /// Networks of clients on other hosts. Holds for connections that `[[incoming]]` or `[[xdp]]` brings.
     #[serde(default)]
+    #[schemars(with = "Vec<String>", extend("title" = "list of networks", "examples" = [["10.1.0.0/16", "fd00::/8"]]))]
+    pub from: Vec<Spanned<String>>,
+    /// Addresses that clients dial: `NETWORK:PORT`, `NETWORK` or `:PORT`. IPv6 in brackets.
+    #[serde(default)]
+    #[schemars(
+        with = "Vec<String>",
+        extend("title" = "list of NETWORK:PORT", "examples" = [["10.1.0.0/16:9042", "[fd00::/8]:9042", ":9142"]])
+    )]
+    pub to: Vec<Spanned<String>>,
+    /// User ids of client processes.
+    #[serde(default)]
+    #[schemars(
+        with = "Vec<u32>",
+        extend(
+            "title" = "list of user ids",
+            "items" = {"type": "integer", "minimum": 0, "maximum": u32::MAX},
+            "examples" = [[1000]]
+        )
+    )]
+    pub uid: Vec<Spanned<i64>>,
+    /// Names of client processes as in `/proc/PID/comm`: exact, or the beginning and `*`.
+    #[serde(default)]
+    #[schemars(with = "Vec<String>", extend("examples" = [["java", "spark*"]]))]
+    pub process: Vec<Spanned<String>>,
+    /// Cgroups of client processes, each with everything below it, as in `/proc/PID/cgroup`.
+    #[serde(default)]
+    #[schemars(
+        with = "Vec<String>",
+        extend("title" = "list of absolute paths", "examples" = [["/system.slice/reports.service"]])
+    )]
+    pub cgroup: Vec<Spanned<String>>,
+    /// Network namespaces of clients: a name in `/run/netns`, an inode's number, or an absolute path.
+    #[serde(default)]
+    #[schemars(with = "Vec<String>", extend("examples" = [["shop", "/proc/1/ns/net"]]))]
+    pub netns: Vec<Spanned<String>>,
+    /// Names of the clients' containers, as the container runtime says them. `*` stands for anything.
+    #[serde(default)]
+    #[schemars(
+        with = "Vec<String>",
+        length(max = MAX_CONTAINER_CONDITIONS),
+        extend("examples" = [["cassandra-app-*"]])
+    )]
+    pub container: Vec<Spanned<String>>,
+    /// Labels of the client's container or of its pod. Each has to hold; `*` in a value stands for anything.
+    #[serde(default)]
+    #[schemars(with = "BTreeMap<String, String>", extend("examples" = [{"app": "billing"}]))]
+    pub labels: BTreeMap<String, Spanned<String>>,
+    /// Condition on the session: users who log in. Exact, or the beginning and `*`.
+    #[serde(default)]
+    #[schemars(with = "Vec<String>", extend("examples" = [["etl*"]]))]
+    pub user: Vec<Spanned<String>>,
+    /// Condition on the session: keyspaces that the connection uses. Exact, or the beginning and `*`.
+    #[serde(default)]
+    #[schemars(with = "Vec<String>", extend("examples" = [["shop"]]))]
+    pub keyspace: Vec<Spanned<String>>,
+    /// Condition on the session: names of drivers. Exact, or the beginning and `*`.
+    #[serde(default)]
+    #[schemars(with = "Vec<String>", extend("examples" = [["DataStax*"]]))]
+    pub driver: Vec<Spanned<String>>,
+    /// Condition on the session: versions of drivers. Exact, or the beginning and `*`.
+    #[serde(default)]
+    #[schemars(with = "Vec<String>", extend("examples" = [["4.*"]]))]
+    pub driver_version: Vec<Spanned<String>>,
+    /// Condition on the session: names that applications give themselves. Exact, or the beginning and `*`.
+    #[serde(default)]
+    #[schemars(with = "Vec<String>", extend("examples" = [["batch"]]))]
+    pub application: Vec<Spanned<String>>,
+    /// Condition on the session: versions of the protocol.
+    #[serde(default)]
+    #[schemars(
+        with = "Vec<String>",
+        extend("items" = {"type": "string", "enum": Protocol::ALL.map(Protocol::as_str)}, "examples" = [["v4", "v5"]])
+    )]
+    pub protocol: Vec<Spanned<String>>,
+    /// Condition on the session: compression.
+    #[serde(default)]
+    #[schemars(
+        with = "Vec<String>",
+        extend("items" = {"type": "string", "enum": Compression::ALL.map(Compression::as_str)}, "examples" = [["none"]])
+    )]
+    pub compression: Vec<Spanned<String>>,
+    /// `true` or `false`: a condition on the session, whether the client encrypts. A table: the certificate with which
+    /// TLS ends in the agent (`docs/tls.md`).
+    #[schemars(with = "Option<super::tls::RawTls>")]
+    pub tls: Option<Spanned<toml::Value>>,
+    /// TLS towards the databases (`docs/tls.md`). Needs `action = "enrich"`.
+    #[schemars(with = "Option<tls::RawDialling>")]
+    pub upstream_tls: Option<Spanned<toml::Table>>,
+    /// Databases behind the addresses in `to`, which then are virtual addresses, `IP:PORT` each.
+    #[serde(default)]
+    #[schemars(
+        with = "Vec<String>",
+        length(max = MAX_BACKENDS),
+        extend("title" = "list of IP:PORT", "examples" = [["10.1.0.1:9042", "10.1.0.2:9042"]])
+    )]
+    pub backends: Vec<Spanned<String>>,
+    /// Carries bytes past TCP where both ends are on this host. Needs `action = "bypass"`; read
+    /// `docs/decisions/0005-shortcut.md` first.
+    #[schemars(with = "Option<bool>", extend("default" = false))]
+    pub shortcut: Option<Spanned<bool>>,
+    /// How long later connections of the same process to the same address are bypassed without being asked for their
+    /// session. Needs `action = "bypass"`, and a condition on the session here or in a rule above.
+    #[schemars(
+        with = "Option<String>",
+        regex(pattern = "^[0-9]+[smh]$"),
+        extend("title" = "duration", "x-min" = "1s", "x-max" = "24h")
+    )]
+    pub remember: Option<Spanned<String>>,
+    /// Fraction of connections that the rule enriches; the others are bypassed. Needs `action = "enrich"`. Without this
+    /// key: all.
+    #[schemars(
+        with = "Option<f64>",
+        range(max = 1.0),
+        extend("exclusiveMinimum" = 0.0, "examples" = [0.01])
+    )]
+    pub sample: Option<Spanned<f64>>,
+    /// When a rule that observes has new connections enriched. Needs `action = "observe"`.
+    #[schemars(with = "Option<RawTrigger>")]
+    pub trigger: Option<Spanned<RawTrigger>>,
+    /// Steps that requests pass, in this order (`docs/pipelines.md`). Needs `action = "enrich"`, or a `trigger`.
+    #[serde(default)]
+    #[schemars(with = "Vec<schema::Step>", length(max = pipeline::MAX_STEPS))]
     pub pipeline: Vec<Spanned<toml::Table>>,
 }
 
-#[derive(Debug, Deserialize)]
+/// When a rule that observes has new connections enriched: while responses are slow, and for a while after.
+#[derive(Debug, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(extend("examples" = [{"p99_ms": 50, "for": "30s"}]))]
 pub(super) struct RawTrigger {
+    /// 99th percentile of the latency, in milliseconds, above which new connections are enriched. It is taken over the
+    /// responses of a second, if there are 20 or more.
+    #[schemars(range(min = trigger::LEAST_P99_MS, max = trigger::MOST_P99_MS))]
     pub p99_ms: f64,
+    /// How long new connections are enriched after the last slow second.
     #[serde(rename = "for")]
+    #[schemars(
+        regex(pattern = "^[0-9]+[smhd]$"),
+        extend("title" = "duration", "x-min" = "1s", "x-max" = "7d")
+    )]
     pub lasts: String,
 }
 
-#[derive(Debug, Default, Deserialize)]
+/// What happens to connections that no rule holds for.
+#[derive(Debug, Default, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(extend("examples" = [{"action": "bypass"}]))]
 pub(super) struct RawDefault {
+    /// As in a rule.
+    #[schemars(
+        with = "Option<String>",
+        extend("enum" = Action::ALL.map(Action::as_str), "default" = Action::Bypass.as_str())
+    )]
     pub action: Option<Spanned<String>>,
+    /// As in a rule.
+    #[schemars(
+        with = "Option<String>",
+        extend("enum" = names(&FAILS), "default" = Fail::Open.as_str())
+    )]
     pub fail: Option<Spanned<String>>,
+}
+
+/// Connections from other hosts to databases on this host. The agent takes those that rules with `to` or `from` hold
+/// for.
+#[derive(Debug, Deserialize, schemars::JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(extend("examples" = [{"netns": "/run/netns/db", "client_address": "keep"}]))]
+pub(super) struct RawIncoming {
+    /// Network namespace of the databases. Without this key: the agent's own.
+    #[schemars(
+        with = "Option<String>",
+        extend("title" = "absolute path", "examples" = ["/run/netns/db"])
+    )]
+    pub netns: Option<Spanned<String>>,
+    /// Address from which the database sees the connection. `keep`: the client's address and port; `agent`: the
+    /// agent's.
+    #[schemars(
+        with = "Option<String>",
+        extend("enum" = names(&incoming::CLIENT_ADDRESSES), "default" = "keep")
+    )]
+    pub client_address: Option<Spanned<String>>,
+}
+
+/// How backends are checked, and what happens to connections of a backend that is found dead.
+#[derive(Debug, Default, Deserialize, schemars::JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(extend("examples" = [{"interval": "1s", "fall": 2, "established": "leave"}]))]
+pub(super) struct RawHealth {
+    /// Time between two checks of a backend.
+    #[schemars(
+        with = "Option<String>",
+        regex(pattern = DURATION),
+        extend("title" = "duration", "default" = "1s", "x-min" = "100ms", "x-max" = "60s")
+    )]
+    pub interval: Option<Spanned<String>>,
+    /// Time that a check may take. `fall` of them have to fit into nine tenths of `interval`. Without this key: two
+    /// fifths of `interval`, or what fits.
+    #[schemars(
+        with = "Option<String>",
+        regex(pattern = DURATION),
+        extend("title" = "duration", "examples" = ["400ms"])
+    )]
+    pub timeout: Option<Spanned<String>>,
+    /// Good checks in a row that bring a backend back.
+    #[schemars(with = "Option<i64>", range(min = 1, max = health::MOST_IN_A_ROW), extend("default" = 2))]
+    pub rise: Option<Spanned<i64>>,
+    /// Failed checks in a row that take a backend out.
+    #[schemars(with = "Option<i64>", range(min = 1, max = health::MOST_IN_A_ROW), extend("default" = 2))]
+    pub fall: Option<Spanned<i64>>,
+    /// Time after which a backend that comes back has its full share of new connections.
+    #[schemars(
+        with = "Option<String>",
+        regex(pattern = DURATION),
+        extend("title" = "duration", "default" = "10s", "x-min" = "0ms", "x-max" = "3600s")
+    )]
+    pub slow_start: Option<Spanned<String>>,
+    /// `true`: a backend has to answer OPTIONS in CQL; `false`: to accept a connection is enough, as for databases
+    /// that speak TLS only.
+    #[schemars(extend("default" = true))]
+    pub cql: Option<bool>,
+    /// What happens to established connections of a backend that is found dead. `leave`: nothing; `reset`: they are
+    /// reset.
+    #[schemars(
+        with = "Option<String>",
+        extend("enum" = names(&health::ESTABLISHED), "default" = "leave")
+    )]
+    pub established: Option<Spanned<String>>,
+}
+
+/// Sockets of container runtimes. The agent asks them if a rule has `container` or `labels`.
+#[derive(Debug, Default, Deserialize, schemars::JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(extend("examples" = [{"docker": ["/run/podman/podman.sock"], "cri": []}]))]
+pub(super) struct RawContainers {
+    /// Sockets that speak Docker's API. Those that do not exist are passed over. Both lists together have at most 8.
+    #[schemars(
+        with = "Option<Vec<String>>",
+        length(max = MAX_RUNTIMES),
+        extend("title" = "list of absolute paths", "default" = containers::default_paths(Speaks::Docker))
+    )]
+    pub docker: Option<Vec<Spanned<String>>>,
+    /// Sockets that speak the Container Runtime Interface (containerd, CRI-O).
+    #[schemars(
+        with = "Option<Vec<String>>",
+        length(max = MAX_RUNTIMES),
+        extend("title" = "list of absolute paths", "default" = containers::default_paths(Speaks::Cri))
+    )]
+    pub cri: Option<Vec<Spanned<String>>>,
+}
+
+/// Network interfaces on which an XDP program applies the rules that have `from` or `to`, before the kernel's own
+/// network stack sees a packet (`docs/decisions/0008-edge.md`).
+#[derive(Debug, Deserialize, schemars::JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(extend("examples" = [{"interface": "eth0", "forward": "dsr", "syn_rate": 100}]))]
+pub(super) struct RawXdp {
+    /// Name of the interface.
+    #[schemars(with = "String", length(min = 1, max = xdp::MAX_NAME_BYTES))]
+    pub interface: Spanned<String>,
+    /// Where the program is attached. `native`: in the driver; `generic`: behind it, which every driver can; `auto`:
+    /// in the driver if it can.
+    #[schemars(
+        with = "Option<String>",
+        extend("enum" = names(&xdp::MODES), "default" = "auto")
+    )]
+    pub mode: Option<Spanned<String>>,
+    /// Forwards connections to the backends of a rule that has some. `snat`: answers come back through this host;
+    /// `dsr`: the database answers the client directly; `off`: nothing is forwarded.
+    #[schemars(
+        with = "Option<String>",
+        extend("enum" = names(&xdp::FORWARDS), "default" = "off")
+    )]
+    pub forward: Option<Spanned<String>>,
+    /// Connections that one source address may open in a second. Without this key: no limit.
+    #[schemars(with = "Option<i64>", range(min = 1, max = xdp::MAX_SYN_RATE))]
+    pub syn_rate: Option<Spanned<i64>>,
+    /// Connections that one source address may open at once. Needs `syn_rate`, which is the default.
+    #[schemars(with = "Option<i64>", range(min = 1, max = xdp::MAX_SYN_RATE))]
+    pub syn_burst: Option<Spanned<i64>>,
 }
 
 /// A value that is in no file.

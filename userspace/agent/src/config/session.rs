@@ -7,7 +7,12 @@ use policy::{
 };
 use toml::Spanned;
 
-use super::{error::Flaw, parse::expected, raw::RawRule, tls};
+use super::{
+    error::Flaw,
+    parse::{expected, one_of},
+    raw::RawRule,
+    tls,
+};
 
 /// Takes them out of `raw`.
 pub(super) fn conditions(raw: &mut RawRule) -> Result<SessionConditions, Flaw> {
@@ -24,12 +29,12 @@ pub(super) fn conditions(raw: &mut RawRule) -> Result<SessionConditions, Flaw> {
         drivers: texts("rule.driver", &raw.driver)?,
         driver_versions: texts("rule.driver_version", &raw.driver_version)?,
         applications: texts("rule.application", &raw.application)?,
-        protocols: one_of(
+        protocols: values(
             "rule.protocol",
             &raw.protocol,
             &Protocol::ALL.map(|p| (p.as_str(), p)),
         )?,
-        compressions: one_of(
+        compressions: values(
             "rule.compression",
             &raw.compression,
             &Compression::ALL.map(|c| (c.as_str(), c)),
@@ -61,22 +66,12 @@ fn texts(key: &str, texts: &[Spanned<String>]) -> Result<Vec<TextPattern>, Flaw>
     texts.iter().map(text).collect()
 }
 
-fn one_of<T: Copy>(
+fn values<T: Copy>(
     key: &str,
     texts: &[Spanned<String>],
     all: &[(&str, T)],
 ) -> Result<Vec<T>, Flaw> {
-    let value = |text: &Spanned<String>| {
-        let found = all.iter().find(|(name, _)| name == text.get_ref());
-        match found {
-            Some((_, value)) => Ok(*value),
-            None => {
-                let names: Vec<String> = all.iter().map(|(name, _)| format!("`{name}`")).collect();
-                expected(key, text, &format!("one of {}", names.join(", ")))
-            }
-        }
-    };
-    texts.iter().map(value).collect()
+    texts.iter().map(|text| one_of(key, text, all)).collect()
 }
 
 #[cfg(test)]

@@ -11,12 +11,34 @@ use super::{error::Flaw, raw::RawRule};
 const TLS: &str = "rule.tls";
 const UPSTREAM: &str = "rule.upstream_tls";
 
-#[derive(Debug, Deserialize)]
+/// `tls` of a rule, for the schema: [`condition`] and [`accepting`] read it.
+#[derive(schemars::JsonSchema)]
+#[schemars(untagged)]
+#[expect(dead_code, reason = "only the schema is made of it")]
+pub(super) enum RawTls {
+    /// Whether the client encrypts.
+    Condition(bool),
+    /// Certificate with which TLS ends in the agent. Needs `action = "enrich"`.
+    Certificate(RawAccepting),
+}
+
+/// Certificate with which TLS ends in the agent.
+#[derive(Debug, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct RawAccepting {
+#[schemars(extend("examples" = [{"cert": "/etc/underpass/agent.crt", "key": "/etc/underpass/agent.key"}]))]
+pub(super) struct RawAccepting {
+    /// File with the certificate chain that clients are shown (PEM), the agent's own certificate first.
+    #[schemars(extend("title" = "absolute path"))]
     cert: String,
+    /// File with the private key of the certificate (PEM).
+    #[schemars(extend("title" = "absolute path"))]
     key: String,
+    /// File with the authorities (PEM) that have to have signed a client's certificate. Without this key clients need
+    /// none.
+    #[schemars(extend("title" = "absolute path"))]
     client_ca: Option<String>,
+    /// `true`: clients that do not encrypt are refused.
+    #[schemars(extend("default" = true))]
     required: Option<bool>,
 }
 

@@ -11,8 +11,9 @@ use super::{
 };
 use crate::{marks, triggers::Trigger};
 
-/// In ms: below, the clock's steps show; above, a driver has given up.
-const P99_MS: std::ops::RangeInclusive<f64> = 0.01..=60_000.0;
+/// Bounds of `p99_ms`: below, the clock's steps show; above, a driver has given up.
+pub(super) const LEAST_P99_MS: f64 = 0.01;
+pub(super) const MOST_P99_MS: f64 = 60_000.0;
 
 /// Those of the rules that have one.
 pub(super) fn of(rules: &[Spanned<RawRule>]) -> Result<Vec<(RuleName, Trigger)>, Flaw> {
@@ -32,11 +33,9 @@ fn trigger(rule: &RawRule, raw: &Spanned<RawTrigger>) -> Result<Trigger, Flaw> {
         )));
     }
     let RawTrigger { p99_ms, lasts } = raw.get_ref();
-    if !P99_MS.contains(p99_ms) {
+    if !(LEAST_P99_MS..=MOST_P99_MS).contains(p99_ms) {
         return Err(flaw(format!(
-            "p99_ms: expected {} to {}; found {p99_ms}",
-            P99_MS.start(),
-            P99_MS.end()
+            "p99_ms: expected {LEAST_P99_MS} to {MOST_P99_MS}; found {p99_ms}"
         )));
     }
     Ok(Trigger {

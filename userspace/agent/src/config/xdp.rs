@@ -7,14 +7,28 @@ use toml::Spanned;
 
 use super::{
     error::Flaw,
-    parse::{expected, whole},
+    parse::{expected, one_of, whole},
     raw::RawXdp,
 };
 
 /// `IFNAMSIZ` of netdevice(7), without its end.
-const MAX_NAME_BYTES: usize = 15;
+pub(super) const MAX_NAME_BYTES: usize = 15;
 /// More is no limit.
-const MAX_SYN_RATE: usize = 10_000_000;
+pub(super) const MAX_SYN_RATE: usize = 10_000_000;
+
+/// Values of `xdp.mode`.
+pub(super) const MODES: [(&str, WantedMode); 3] = [
+    ("auto", WantedMode::Auto),
+    ("native", WantedMode::Native),
+    ("generic", WantedMode::Generic),
+];
+
+/// Values of `xdp.forward`.
+pub(super) const FORWARDS: [(&str, Forward); 3] = [
+    ("off", Forward::Off),
+    ("snat", Forward::Snat),
+    ("dsr", Forward::Dsr),
+];
 
 pub(super) fn interfaces(raw: Vec<RawXdp>) -> Result<Vec<Interface>, Flaw> {
     if let Some(too_many) = raw.get(MAX_INTERFACES) {
@@ -47,30 +61,14 @@ fn one(raw: RawXdp, seen: &mut HashSet<String>) -> Result<Interface, Flaw> {
     }
     Ok(Interface {
         name: name.clone(),
-        mode: raw.mode.map_or(Ok(WantedMode::Auto), |text| mode(&text))?,
-        forward: raw
-            .forward
-            .map_or(Ok(Forward::Off), |text| forward(&text))?,
+        mode: raw.mode.map_or(Ok(WantedMode::Auto), |text| {
+            one_of("xdp.mode", &text, &MODES)
+        })?,
+        forward: raw.forward.map_or(Ok(Forward::Off), |text| {
+            one_of("xdp.forward", &text, &FORWARDS)
+        })?,
         syn_rate: syn_rate(raw.syn_rate.as_ref(), raw.syn_burst.as_ref())?,
     })
-}
-
-fn mode(text: &Spanned<String>) -> Result<WantedMode, Flaw> {
-    match text.get_ref().as_str() {
-        "auto" => Ok(WantedMode::Auto),
-        "native" => Ok(WantedMode::Native),
-        "generic" => Ok(WantedMode::Generic),
-        _ => expected("xdp.mode", text, "`auto`, `native` or `generic`"),
-    }
-}
-
-fn forward(text: &Spanned<String>) -> Result<Forward, Flaw> {
-    match text.get_ref().as_str() {
-        "off" => Ok(Forward::Off),
-        "snat" => Ok(Forward::Snat),
-        "dsr" => Ok(Forward::Dsr),
-        _ => expected("xdp.forward", text, "`off`, `snat` or `dsr`"),
-    }
 }
 
 /// A burst is what a source sends in a second at its rate, unless the file says otherwise.

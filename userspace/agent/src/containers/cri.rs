@@ -1,4 +1,4 @@
-//! Kubernetes' Container Runtime Interface, over gRPC. Messages and numbers of fields are those of
+//! Kubernetes' Container Runtime Interface, over gRPC. Messages and field numbers are those of
 //! `k8s.io/cri-api`, `runtime.v1`, as far as they are needed here.
 
 use std::{collections::HashMap, path::Path};
@@ -10,12 +10,12 @@ use steps::grpc;
 
 use super::{Failure, http::Connection, runtime::Running};
 
-/// What kubelets allow for (`maxMsgSize`).
+/// The longest message, as kubelets allow it (`maxMsgSize`).
 const MAX_MESSAGE_BYTES: usize = 16 * 1024 * 1024;
 
 const CONTAINER_RUNNING: i32 = 1;
 
-/// `NOT_FOUND` of gRPC.
+/// The status `NOT_FOUND` of gRPC.
 const NOT_FOUND: &str = "5";
 
 #[derive(Clone, PartialEq, Message)]
@@ -89,7 +89,7 @@ struct ContainerStatusRequest {
 
 #[derive(Clone, PartialEq, Message)]
 struct ContainerStatusResponse {
-    /// With `verbose`: `info` is JSON, in which containerd and CRI-O have `pid`.
+    /// The verbose information: `info` is JSON, in which containerd and CRI-O have `pid`.
     #[prost(map = "string, string", tag = "2")]
     info: HashMap<String, String>,
 }
@@ -106,7 +106,7 @@ impl Cri {
         Connection::http2(socket).await.map(Self)
     }
 
-    /// Those that run. Their labels are their own and their pod's.
+    /// Lists the running containers. Their labels are their own and their pod's.
     pub(super) async fn list(&mut self) -> Result<Vec<Running>, Failure> {
         let state = Some(ContainerStateValue {
             state: CONTAINER_RUNNING,
@@ -150,7 +150,7 @@ impl Cri {
         Ok(Some(info.pid).filter(|pid| *pid != 0))
     }
 
-    /// None where there is no such thing.
+    /// Calls a method. None where there is no such thing.
     async fn call<A: Message + Default>(
         &mut self,
         method: &str,

@@ -1,5 +1,5 @@
 //! Docker Engine's API, which Podman speaks, too: JSON over HTTP/1.1. Paths without a version are
-//! answered in the newest that the daemon has; nothing that is read here has ever changed.
+//! answered in the newest version of the daemon; nothing that is read here has ever changed.
 
 use std::{collections::BTreeMap, path::Path};
 
@@ -13,7 +13,7 @@ use super::{Failure, http::Connection, runtime::Running};
 /// A list has one to two KiB for a container, and labels may be long.
 const MAX_LIST_BYTES: usize = 16 * 1024 * 1024;
 
-/// Everything that there is to say of a container is 10 to 20 KiB.
+/// The longest description of a container; one has 10 to 20 KiB.
 const MAX_CONTAINER_BYTES: usize = 1024 * 1024;
 
 /// `filters` of `/events`, encoded for a URL: containers that begin, end, or are renamed.
@@ -48,7 +48,7 @@ impl Docker {
         Connection::http1(socket).await.map(Self)
     }
 
-    /// Those that run.
+    /// Lists the running containers.
     pub(super) async fn list(&mut self) -> Result<Vec<Running>, Failure> {
         let listed: Option<Vec<Listed>> = self.get("/containers/json", MAX_LIST_BYTES).await?;
         let listed = listed.ok_or_else(|| Failure::Refused("404 Not Found".into()))?;
@@ -67,7 +67,7 @@ impl Docker {
         Ok(inspected.map(|i| i.state.pid).filter(|pid| *pid != 0))
     }
 
-    /// None where there is no such thing.
+    /// Gets a path. None where there is no such thing.
     async fn get<T: DeserializeOwned>(
         &mut self,
         path: &str,
@@ -90,7 +90,7 @@ impl Docker {
             return Err(Failure::Refused(response.status().to_string()));
         }
         let mut events = response.into_body();
-        // One at a time, and none is kept.
+        // Events come one at a time, and none is kept.
         while let Some(event) = events.frame().await {
             event?;
             news.notify_one();

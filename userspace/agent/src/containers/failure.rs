@@ -1,4 +1,4 @@
-//! Why a runtime has not answered.
+//! The reasons why a runtime has not answered.
 
 use std::{
     error::Error,
@@ -7,28 +7,28 @@ use std::{
 
 use thiserror::Error as ThisError;
 
-/// Why a runtime has not answered. What it has said before still stands.
+/// The reason why a runtime has not answered. Its earlier answers still hold.
 #[derive(Debug, ThisError)]
 pub enum Failure {
-    /// Nobody listens there.
+    /// Nobody listens at the socket.
     #[error("nobody listens there")]
     Absent,
     /// The socket may not be opened.
     #[error("it may not be opened: permission denied")]
     Forbidden,
-    /// It took too long.
+    /// The answer took too long.
     #[error("no answer in time")]
     Late,
-    /// Its answer is longer than any that is meant.
+    /// The answer is longer than any that is meant.
     #[error("its answer is longer than {0} bytes")]
     TooLong(usize),
-    /// It ended before its answer did.
+    /// The runtime ended before its answer did.
     #[error("it has gone while it answered")]
     Cut,
-    /// Its answer is none to the question.
+    /// The answer does not fit the question.
     #[error("its answer makes no sense: {0}")]
     Garbage(String),
-    /// It says that it cannot.
+    /// The runtime says that it cannot.
     #[error("it refuses: {0}")]
     Refused(String),
     /// The agent does not know processes by the numbers that runtimes do.
@@ -37,7 +37,7 @@ pub enum Failure {
 }
 
 impl Failure {
-    /// Of metrics.
+    /// The labels in metrics.
     pub const LABELS: [&str; 8] = [
         "absent",
         "forbidden",
@@ -49,7 +49,7 @@ impl Failure {
         "blind",
     ];
 
-    /// One of [`Self::LABELS`].
+    /// Returns the label, one of [`Self::LABELS`].
     pub fn label(&self) -> &'static str {
         match self {
             Self::Absent => "absent",
@@ -81,7 +81,7 @@ impl From<hyper::Error> for Failure {
     }
 }
 
-/// Of the connection.
+/// Whether the error means that the connection has ended.
 fn is_an_end(error: &(dyn Error + 'static)) -> bool {
     let kind = error.downcast_ref().map(io::Error::kind);
     [

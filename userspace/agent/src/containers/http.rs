@@ -1,4 +1,4 @@
-//! Requests over a unix socket, with bounds on what is read.
+//! Requests over a unix socket, with limits on what is read.
 
 use std::path::Path;
 
@@ -19,7 +19,7 @@ const MAX_HEADER_BYTES: usize = 16 * 1024;
 /// The least that hyper reads with.
 const READ_BYTES: usize = 64 * 1024;
 
-/// One connection, which ends when this is dropped.
+/// A connection, which ends when this is dropped.
 pub(super) struct Connection {
     sender: Sender,
     _driver: JoinSet<()>,
@@ -60,7 +60,7 @@ impl Connection {
         connection: impl Future<Output = Result<(), E>> + Send + 'static,
     ) -> Self {
         let mut driver = JoinSet::new();
-        // What went wrong, the request hears, too.
+        // The request gets the connection's error, too.
         driver.spawn(async { drop(connection.await) });
         Self {
             sender,
@@ -68,7 +68,7 @@ impl Connection {
         }
     }
 
-    /// Whose body has not been read.
+    /// Sends a request. Returns the response, whose body has not been read.
     pub(super) async fn begin(
         &mut self,
         request: Request<Full<Bytes>>,
@@ -80,14 +80,14 @@ impl Connection {
         Ok(response?)
     }
 
-    /// Whose body is `most` bytes at most.
+    /// Sends a request. Returns the response with its body, which has `most` bytes at most.
     pub(super) async fn ask(
         &mut self,
         request: Request<Full<Bytes>>,
         most: usize,
     ) -> Result<Answer, Failure> {
         let (head, body) = self.begin(request).await?.into_parts();
-        // As it is said to be: nothing of it need be read.
+        // The announced length is too long: nothing of the body need be read.
         if body.size_hint().lower() > most as u64 {
             return Err(Failure::TooLong(most));
         }

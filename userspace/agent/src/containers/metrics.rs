@@ -1,10 +1,10 @@
-//! What is counted of runtimes and containers.
+//! The metrics of runtimes and containers.
 
 use prometheus::{IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry};
 
 use super::{Book, Failure, Speaks};
 
-/// Handles to them.
+/// The handles of the metrics.
 #[derive(Clone, Debug)]
 pub struct ContainerMetrics {
     /// Times that runtimes were asked, by what is spoken and how it ended.
@@ -15,11 +15,11 @@ pub struct ContainerMetrics {
 
 const ANSWERED: &str = "answered";
 
-/// Why no rule can hold for a container.
+/// The reasons why no rule can match a container.
 const REASONS: [&str; 3] = ["shared_cgroup", "too_many", "table_full"];
 
 impl ContainerMetrics {
-    /// Declares and registers them.
+    /// Declares and registers the metrics.
     ///
     /// # Errors
     /// Two metrics of one name: a mistake in this file.

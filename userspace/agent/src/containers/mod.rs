@@ -1,13 +1,13 @@
-//! What containers are called: asked of their runtimes while a rule wants to know.
+//! Containers' names: runtimes are asked for them while a rule wants to know.
 //!
-//! - `runtime.rs`: one runtime: what it runs, and where those processes are.
-//! - `docker.rs`, `cri.rs`: what is said to it.
-//! - `http.rs`: how: bounded requests over a unix socket.
-//! - `failure.rs`: why it has not answered.
-//! - `metrics.rs`: what is counted.
+//! - `runtime.rs`: one runtime: its containers, and their processes.
+//! - `docker.rs`, `cri.rs`: the protocols.
+//! - `http.rs`: bounded requests over a unix socket.
+//! - `failure.rs`: the reasons why a runtime has not answered.
+//! - `metrics.rs`: the metrics.
 //!
-//! **Invariant**: what a runtime says decides which cgroups a rule holds for, and nothing else; one that
-//! says nothing, or nonsense, changes nothing ([decision 11](docs/decisions/0011-namespaces.md)).
+//! **Invariant**: a runtime's answer decides which cgroups a rule matches, and nothing else; no
+//! answer, or nonsense, changes nothing ([decision 11](docs/decisions/0011-namespaces.md)).
 
 mod cri;
 mod docker;
@@ -39,17 +39,17 @@ const ASK_EVERY: Duration = Duration::from_secs(1);
 /// However much a runtime has to tell.
 const ASK_AGAIN_AFTER: Duration = Duration::from_millis(100);
 
-/// What a runtime speaks.
+/// The protocol of a runtime.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Speaks {
-    /// Docker Engine's API; Podman, too.
+    /// Docker Engine's API, which Podman speaks, too.
     Docker,
     /// Kubernetes' Container Runtime Interface: containerd, CRI-O.
     Cri,
 }
 
 impl Speaks {
-    /// As in the policy file and in metrics.
+    /// Returns the name in the policy file and in metrics.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Docker => "docker",
@@ -61,13 +61,14 @@ impl Speaks {
 /// A runtime's socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Socket {
-    /// What is spoken there.
+    /// The protocol that is spoken there.
     pub speaks: Speaks,
-    /// Where it is.
+    /// The socket's path.
     pub path: PathBuf,
 }
 
-/// Where runtimes are, unless the file says otherwise: those that are not there are not asked.
+/// Returns the runtimes' usual sockets, unless the file names others: those that are not there are
+/// not asked.
 pub fn default_sockets() -> Vec<Socket> {
     let at = |speaks, path: &str| Socket {
         speaks,
@@ -84,18 +85,18 @@ pub fn default_sockets() -> Vec<Socket> {
 #[derive(Clone, Debug, Default)]
 pub struct Book(Vec<Page>);
 
-/// Of one runtime.
+/// The containers of one runtime.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Page {
     containers: Vec<Container>,
-    /// Of those that run, how many have no cgroup of their own.
+    /// The number of running containers without a cgroup of their own.
     shared: usize,
-    /// How many more there are than may be.
+    /// The number of containers beyond the limit.
     too_many: usize,
 }
 
 impl Book {
-    /// All of them.
+    /// Returns all running containers.
     pub fn running(&self) -> impl Iterator<Item = &Container> + Clone {
         self.0.iter().flat_map(|page| &page.containers)
     }
@@ -126,7 +127,8 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Before a policy is put into force: runtimes have been asked by then if it names containers.
+    /// Prepares for a policy that is about to be put into force: if it names containers, the
+    /// runtimes have been asked on return.
     pub async fn new(sockets: &[Socket], policy: &mut Policy, metrics: ContainerMetrics) -> Self {
         let mut runtimes = Vec::new();
         if policy.names_containers() {
@@ -147,7 +149,7 @@ impl Watch {
         }
     }
 
-    /// What they say from now on.
+    /// Returns the runtimes' containers from now on.
     pub fn book(&self) -> watch::Receiver<Book> {
         self.book.subscribe()
     }
@@ -171,7 +173,7 @@ impl Watch {
     }
 }
 
-/// One runtime, so that none waits for another.
+/// Watches one runtime, so that none waits for another.
 async fn tend(
     n: usize,
     mut runtime: Runtime,
@@ -207,8 +209,8 @@ async fn tend(
     }
 }
 
-/// What nobody can say of the containers that a policy names, for people: one line for each runtime that
-/// does not answer, when none does.
+/// Explains to people why the containers that a policy names are unknown: one line for each runtime
+/// that does not answer, when none does.
 pub fn doubts(policy: &Policy, asked: &[(Runtime, Result<(), Failure>)]) -> Vec<String> {
     if asked.iter().any(|(_, result)| result.is_ok()) {
         return Vec::new();

@@ -1,4 +1,4 @@
-//! One runtime: what it runs, and in which cgroups that is.
+//! A runtime: its containers, and their cgroups.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -17,15 +17,17 @@ use super::{ContainerMetrics, Failure, Page, Socket, Speaks, cri::Cri, docker::D
 /// further ones are in no rule.
 pub const MAX_CONTAINERS: usize = 2048;
 
-/// For everything that is asked at once; a busy runtime takes a second. What was learned until then
-/// stays, and the next time begins there.
+/// The time limit for everything that is asked at once; a busy runtime takes a second. Answers that
+/// have come by then are kept, and the next time begins there.
 pub(super) const ASK_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Labels of one container that are kept. Docker and Kubernetes have no bound; people have twenty.
+/// The most labels of one container that are kept. Docker and Kubernetes have no limit; people have
+/// twenty.
 const MAX_LABELS: usize = 256;
 
-/// Docker's and Kubernetes' ids are 64 hexadecimal digits. A cgroup is a container's by holding its id
-/// in its name, so what is short, or anything else, is none.
+/// The shortest id. Docker's and Kubernetes' ids are 64 hexadecimal digits. A cgroup belongs to a
+/// container if its name contains the container's id, so a shorter id, or anything else, counts as
+/// none.
 const SHORTEST_ID: usize = 12;
 const LONGEST_ID: usize = 128;
 
@@ -44,7 +46,7 @@ pub struct Runtime {
     /// See [`Page`].
     shared: usize,
     too_many: usize,
-    /// How it has answered the last time, for the log.
+    /// The last outcome, for the log.
     last: Option<Option<&'static str>>,
 }
 
@@ -77,7 +79,7 @@ impl Link {
 }
 
 impl Runtime {
-    /// Of which nothing is known yet.
+    /// Makes a runtime of which nothing is known yet.
     pub fn new(socket: Socket) -> Self {
         Self {
             socket,
@@ -88,24 +90,24 @@ impl Runtime {
         }
     }
 
-    /// Its socket.
+    /// Returns the path of its socket.
     pub fn path(&self) -> &Path {
         &self.socket.path
     }
 
-    /// What is spoken there.
+    /// Returns the protocol that is spoken there.
     pub fn speaks(&self) -> Speaks {
         self.socket.speaks
     }
 
-    /// What it runs.
+    /// Returns its containers.
     pub fn containers(&self) -> impl Iterator<Item = &Container> {
         self.known.values()
     }
 
     pub(super) fn page(&self) -> Page {
         let mut containers: Vec<Container> = self.known.values().cloned().collect();
-        // The same ones make the same page.
+        // Sorted, so that the same containers make the same page.
         containers.sort_by(|a, b| a.cgroup.cmp(&b.cgroup));
         Page {
             containers,
@@ -114,7 +116,7 @@ impl Runtime {
         }
     }
 
-    /// How many containers it runs, for people.
+    /// Describes for people how many containers it runs.
     pub fn shown(&self) -> String {
         let mut shown = format!("{} containers", self.known.len());
         if self.shared > 0 {
@@ -149,7 +151,7 @@ impl Runtime {
         let mut listed = link.list().await?;
         listed.retain(|running| is_id(&running.id));
         self.too_many = listed.len().saturating_sub(MAX_CONTAINERS);
-        // The same ones each time.
+        // Sorted, so that the same containers are kept each time.
         listed.sort_by(|a, b| a.id.cmp(&b.id));
         listed.truncate(MAX_CONTAINERS);
         let mut before = std::mem::take(&mut self.known);
@@ -222,7 +224,7 @@ impl Runtime {
                     Ok(docker) => docker.listen(&news).await,
                     Err(error) => Err(error),
                 },
-                // It is asked every second.
+                // A CRI runtime is asked every second.
                 Speaks::Cri => std::future::pending().await,
             };
             if let Err(error) = heard {

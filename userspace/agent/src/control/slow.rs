@@ -1,4 +1,4 @@
-//! What is observed changes the policy: rules whose trigger is on enrich.
+//! The policy's changes by what is observed: rules whose trigger is on enrich.
 
 use std::collections::BTreeMap;
 
@@ -25,7 +25,7 @@ impl Control {
             tracing::warn!(%rule, ?p99, "slow: its connections are enriched from now on");
         }
         if let Err(error) = self.put(&self.config.policy.clone()) {
-            // It is tried again.
+            // Putting it into force is tried again.
             self.stale = true;
             tracing::error!("what a trigger says is not in force: {error:#}");
         }
@@ -44,7 +44,7 @@ impl Control {
         for flow in self.shared.flows.all() {
             let by = flow.rule();
             if rules.contains(&by) {
-                // Whoever has ended meanwhile need not answer.
+                // A flow that has ended meanwhile need not answer.
                 drop(flow.mailbox.post(Order {
                     action: Action::Bypass,
                     by,

@@ -1,4 +1,4 @@
-//! What becomes of the flows that run when a mark is set.
+//! The application of a mark to running flows.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -40,7 +40,7 @@ const NOT_CARRIED: &str = "the agent does not carry it: it was decided at connec
 const SILENT: &str = "it waits for its database";
 const ENDED: &str = "it has ended meanwhile";
 
-/// What became of one flow.
+/// The outcome for one flow.
 #[derive(Debug, Serialize)]
 pub(super) struct FlowResult {
     flow: String,
@@ -52,29 +52,30 @@ pub(super) struct FlowResult {
     why: Option<&'static str>,
 }
 
-/// What became of all.
+/// The outcome for all flows.
 #[derive(Debug, Serialize)]
 pub(super) struct Applied {
-    /// By result.
+    /// The number of flows by result.
     counts: BTreeMap<&'static str, usize>,
-    /// Flows that may be meant, whose session nobody has looked at; left alone.
+    /// The number of flows that may match, but whose session was not looked at; they are left
+    /// alone.
     unknown: usize,
     flows: Vec<FlowResult>,
-    /// Flows that are not listed.
+    /// The number of flows that are not listed.
     more: usize,
 }
 
-/// The flows that a mark means.
+/// The flows that a mark matches.
 #[derive(Default)]
 struct Meant {
-    /// And whether their session has to tell.
+    /// The flows that the agent carries, each with whether its session has to tell.
     carried: Vec<(Arc<Flow>, bool)>,
-    /// And what they are.
+    /// The flows that are left alone, each with its action.
     untouched: Vec<(Untouched, Action)>,
     unknown: usize,
 }
 
-/// Asks every flow that `mark` means to become what it says, and counts what they answer.
+/// Asks every flow that `mark` matches to become what it says, and counts the answers.
 pub(super) async fn apply(
     shared: &Arc<Shared>,
     dataplane: &SharedDataplane,
@@ -132,7 +133,7 @@ fn count(shared: &Shared, mark: &Mark, mut flows: Vec<FlowResult>, unknown: usiz
         counter.with_label_values(&[flow.result]).inc();
     }
     mark.count(counts.get("changed").map_or(0, |n| *n as u64));
-    // What is worth reading comes first.
+    // The results that are most worth reading come first.
     flows.sort_by_key(|flow| MARKED_RESULTS.iter().rev().position(|r| *r == flow.result));
     let more = flows.len().saturating_sub(LISTED);
     flows.truncate(LISTED);
@@ -222,11 +223,11 @@ async fn answer(flow: &Flow, mut answered: oneshot::Receiver<Answer>, until: Ins
     if let Ok(answer) = time::timeout_at(until, &mut answered).await {
         return answer.unwrap_or(Answer::CouldNot(ENDED));
     }
-    // What is taken out of its mailbox is not done later.
+    // A command that is taken out of its mailbox is not carried out later.
     if flow.mailbox.take().is_some() {
         return Answer::CouldNot(SILENT);
     }
-    // It is reading it.
+    // The flow is reading it.
     answered.await.unwrap_or(Answer::CouldNot(ENDED))
 }
 

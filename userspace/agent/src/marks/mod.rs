@@ -1,12 +1,13 @@
-//! Marks: what an operator says of flows while the agent runs, before every rule of the file.
+//! Marks: an operator's commands on flows while the agent runs, which come before every rule of the
+//! file.
 //!
-//! - `selector.rs`: which flows are meant.
-//! - `apply.rs`: what becomes of those that run.
+//! - `selector.rs`: the flows that a mark matches.
+//! - `apply.rs`: the application to running flows.
 //! - `server.rs`: requests to set a mark, to end one, to list them.
-//! - `socket.rs`: the control socket, by which those come.
+//! - `socket.rs`: the control socket, by which those requests come.
 //!
-//! Later connections meet a mark as a rule (`mark-N`) before those of the file. When it ends,
-//! they meet the file's again; flows that it has changed stay as they are.
+//! Later connections meet a mark as a rule (`mark-N`) before those of the file. When it ends, they
+//! meet the file's rules again; flows that it has changed stay as they are.
 
 mod apply;
 mod selector;
@@ -60,29 +61,29 @@ pub fn lasting(text: &str) -> Result<Duration, String> {
     Ok(lasting)
 }
 
-/// What an operator asks for.
+/// A request for a mark.
 #[derive(Clone, Debug)]
 pub struct Wanted {
-    /// Of which flows.
+    /// The flows that it is for.
     pub target: Target,
-    /// What they are to be.
+    /// The action that they are to get.
     pub action: Action,
-    /// For how long; until it is taken back, when absent.
+    /// The time for which the mark holds. None: until it is taken back.
     pub lasts: Option<Duration>,
-    /// Flows that cannot become that are to be closed.
+    /// Whether flows that cannot get that action are to be closed.
     pub reset: bool,
 }
 
-/// One mark.
+/// A mark that holds.
 #[derive(Debug)]
 pub struct Mark {
-    /// Its number within this agent's life.
+    /// The mark's number within this agent's life.
     pub id: u64,
-    /// The rule that it is.
+    /// The mark's rule.
     pub rule: RuleName,
-    /// Of which flows.
+    /// The flows that it is for.
     pub target: Target,
-    /// What they are to be.
+    /// The action that they are to get.
     pub action: Action,
     since: SystemTime,
     lasts: Option<Duration>,
@@ -109,7 +110,7 @@ impl Mark {
         self.changed.fetch_add(changed, Relaxed);
     }
 
-    /// As `marks` shows it.
+    /// Returns the view in `marks`.
     pub fn view(&self) -> MarkView {
         let unix_ms = |at: SystemTime| {
             let since_epoch = at.duration_since(SystemTime::UNIX_EPOCH);
@@ -127,19 +128,19 @@ impl Mark {
     }
 }
 
-/// Those that hold.
+/// The marks that hold.
 #[derive(Debug, Default)]
 pub struct Marks {
     next: u64,
-    /// The newest last.
+    /// The marks, the newest last.
     marks: Vec<Arc<Mark>>,
 }
 
 impl Marks {
-    /// One more. It is not in force yet.
+    /// Adds a mark, which is not in force yet.
     ///
     /// # Errors
-    /// There are as many as there may be.
+    /// There are as many marks as there may be.
     pub fn add(&mut self, wanted: &Wanted) -> Result<Arc<Mark>, String> {
         if self.marks.len() >= MAX_MARKS {
             return Err(format!(
@@ -177,17 +178,17 @@ impl Marks {
         self.marks.extract_if(.., |mark| is_over(mark)).collect()
     }
 
-    /// When the next one ends by itself.
+    /// Returns the time when the next mark ends by itself.
     pub fn next_end(&self) -> Option<Instant> {
         self.marks.iter().filter_map(|mark| mark.until).min()
     }
 
-    /// How many there are.
+    /// Returns the number of marks.
     pub fn len(&self) -> usize {
         self.marks.len()
     }
 
-    /// Whether there is none.
+    /// Whether there is no mark.
     pub fn is_empty(&self) -> bool {
         self.marks.is_empty()
     }

@@ -1,4 +1,4 @@
-//! Which flows a mark means.
+//! The flows that a mark matches.
 
 use std::fmt;
 
@@ -7,18 +7,18 @@ use policy::{Action, Rule, RuleName};
 
 use crate::config::{SELECTOR_KEYS, marking_rule};
 
-/// What stands for every flow and every later connection, so that nobody means it by mistake.
+/// The word for every flow and every later connection; nobody writes it by mistake.
 const ALL: &str = "all";
 
 /// The key that only running flows have.
 const RULE: &str = "rule";
 
-/// A flow by its number in `flows`: that of a flow which is left alone is its socket's.
+/// A flow by its number in `flows`. The number of a flow that is left alone is its socket's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FlowNumber {
-    /// One that the agent carries.
+    /// A flow that the agent carries.
     Carried(FlowId),
-    /// One that is observed, or on the shortcut.
+    /// A flow that is observed, or on the shortcut.
     Untouched(u64),
 }
 
@@ -44,20 +44,20 @@ impl fmt::Display for FlowNumber {
     }
 }
 
-/// Of which flows.
+/// The flows that a mark is for.
 #[derive(Clone, Debug)]
 pub enum Target {
-    /// This one.
+    /// The flow with this number.
     Flow(FlowNumber),
-    /// Those of which all of this holds.
+    /// The flows that this selector matches.
     Selector(Box<Selector>),
 }
 
 impl Target {
-    /// `17`, `all`, or `key=value,key=value`.
+    /// Parses `17`, `all`, or `key=value,key=value`.
     ///
     /// # Errors
-    /// What was expected, and what was found.
+    /// Says what was expected, and what was found.
     pub fn parse(text: &str, action: Action) -> Result<Self, String> {
         if let Some(number) = FlowNumber::parse(text) {
             return Ok(Self::Flow(number));
@@ -86,7 +86,7 @@ impl Target {
         }
     }
 
-    /// What is legal and probably not meant.
+    /// Warns of a target that is legal and probably not meant.
     pub fn doubt(&self) -> Option<&'static str> {
         let rule = self.rule()?;
         let wide = rule.to.is_empty() && rule.action != Action::Bypass;

@@ -33,36 +33,36 @@ const BODY_BYTES: usize = 16 * 1024;
 /// Requests to whoever owns the policy; further ones wait.
 const QUEUE: usize = 8;
 
-/// What whoever owns the policy is asked.
+/// A request to the owner of the policy.
 pub enum Asked {
-    /// To put a mark into force.
+    /// Put a mark into force.
     Set(Wanted, oneshot::Sender<Result<Set, String>>),
-    /// To end one.
+    /// End a mark.
     End(u64, oneshot::Sender<Option<Arc<Mark>>>),
-    /// For all that hold.
+    /// List all marks that hold.
     List(oneshot::Sender<Vec<MarkView>>),
 }
 
 /// A mark that is in force.
 pub struct Set {
-    /// It.
+    /// The mark.
     pub mark: Arc<Mark>,
     /// The policy that begins with it.
     pub policy: Arc<Policy>,
 }
 
-/// What requests are answered with.
+/// The state with which requests are answered.
 #[derive(Clone)]
 pub struct Desk {
     shared: Arc<Shared>,
     backends: Backends,
     dataplane: SharedDataplane,
     owner: mpsc::Sender<Asked>,
-    /// One mark after the other: a flow's mailbox holds one letter.
+    /// The lock that lets one mark be set after the other: a flow's mailbox holds one letter.
     setting: Arc<Mutex<()>>,
 }
 
-/// Why not.
+/// The reason why a request is refused.
 struct Refused(StatusCode, String);
 
 impl IntoResponse for Refused {
@@ -80,7 +80,7 @@ fn stopping<E>(_: E) -> Refused {
 }
 
 impl Desk {
-    /// With the other end for whoever owns the policy.
+    /// Makes the desk, with the other end for the owner of the policy.
     pub fn new(
         shared: Arc<Shared>,
         backends: Backends,
@@ -183,7 +183,7 @@ async fn list(State(desk): State<Desk>) -> Result<Response, Refused> {
 async fn set(State(desk): State<Desk>, body: String) -> Result<Response, Refused> {
     let wanted: RawWanted = serde_json::from_str(&body).map_err(|e| bad(e.to_string()))?;
     let wanted = wanted.parse().map_err(bad)?;
-    // It is done even if nobody waits for the answer any more.
+    // The mark is set even if nobody waits for the answer any more.
     let done = tokio::spawn(desk.set(wanted)).await;
     Ok(as_json(&done.map_err(stopping)??))
 }

@@ -17,36 +17,36 @@ use nix::{
 use socket2::{Domain, SockAddr, Socket, Type};
 use thiserror::Error;
 
-/// Why there is no control socket.
+/// The reason why there is no control socket.
 #[derive(Debug, Error)]
 pub enum ControlError {
-    /// Another agent has it.
+    /// Another agent has the socket.
     #[error("another agent answers at {0}: stop it first, or give this one a `control` of its own")]
     Taken(PathBuf),
-    /// There is some other file.
+    /// The path is some other file.
     #[error("{0} is no socket: choose another `control`")]
     NoSocket(PathBuf),
-    /// Anything else.
+    /// The file system refuses.
     #[error("cannot make the control socket {path}: {source}")]
     Io {
-        /// Where.
+        /// The path of the socket.
         path: PathBuf,
-        /// Why.
+        /// The error.
         source: io::Error,
     },
 }
 
-/// A listening socket. Dropped, its file is removed.
+/// A listening socket, whose file is removed when this is dropped.
 #[derive(Debug)]
 pub struct ControlSocket {
     path: PathBuf,
-    /// Of the file: it may be another agent's by the time that this one goes.
+    /// The file's inode: the file may be another agent's by the time that this one goes.
     inode: u64,
     listener: Option<UnixListener>,
 }
 
 impl ControlSocket {
-    /// Makes it, in place of what a dead agent left, and the folder that it is in.
+    /// Makes the socket, in place of what a dead agent left, and the folder that it is in.
     ///
     /// # Errors
     /// Another agent has it, or the file system refuses.
@@ -76,7 +76,7 @@ impl ControlSocket {
         })
     }
 
-    /// To be taken once, within a runtime.
+    /// Takes the listener, once, within a runtime.
     pub(super) fn listener(&mut self) -> io::Result<tokio::net::UnixListener> {
         let listener = self.listener.take().ok_or(ErrorKind::AlreadyExists)?;
         listener.set_nonblocking(true)?;
@@ -101,7 +101,7 @@ fn turn(path: &Path) -> io::Result<Flock<File>> {
     Flock::lock(folder, FlockArg::LockExclusive).map_err(|(_, errno)| errno.into())
 }
 
-/// At no moment can anybody else open it.
+/// Listens at a path that at no moment anybody else can open.
 fn listen(path: &Path) -> io::Result<UnixListener> {
     let before = umask(Mode::S_IXUSR | Mode::S_IRWXG | Mode::S_IRWXO);
     let listening = UnixListener::bind(path);
@@ -146,7 +146,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("control");
         for _ in 0..200 {
-            // As an agent that was killed leaves it.
+            // The file is as an agent leaves it that was killed.
             drop(UnixListener::bind(&path).unwrap());
             let both = thread::scope(|scope| {
                 let agents = [(); 2].map(|()| scope.spawn(|| ControlSocket::bind(&path)));

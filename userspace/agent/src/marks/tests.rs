@@ -1,4 +1,4 @@
-//! What is accepted as a mark, what it means, and where it stands among the rules.
+//! Tests of marks: what is accepted, what it means, and the order among the rules.
 
 use dataplane::{OrigDst, Process};
 use flow::{Holds, Known};

@@ -12,7 +12,7 @@ use crate::untouched::UntouchedView;
 pub struct ShortcutView {
     #[serde(flatten)]
     flow: UntouchedView,
-    /// What has taken the shortcut; nobody counts what takes TCP.
+    /// Bytes that have taken the shortcut; nobody counts those over TCP.
     bytes_to_database: Option<u64>,
     bytes_to_client: Option<u64>,
 }
@@ -58,7 +58,7 @@ impl ShortcutView {
     }
 }
 
-/// By the name that metrics have for it, and what that means for one flow.
+/// Explains a cause: the name that metrics have for it, and its meaning for one flow.
 fn told(cause: Cause) -> String {
     let means = match cause {
         Cause::ShortcutOff => {
@@ -87,7 +87,7 @@ pub fn flows(dataplane: &Shared) -> Vec<OnShortcut> {
     })
 }
 
-/// The same, as `/flows` gives them.
+/// Returns the flows on the shortcut, as `/flows` gives them.
 pub fn views(dataplane: &Shared) -> Vec<ShortcutView> {
     flows(dataplane)
         .into_iter()

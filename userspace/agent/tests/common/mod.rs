@@ -1,11 +1,20 @@
-//! What the interception tests share: families, hosts, a small TCP client and server.
-//!
-//! Each test file is a program of its own and uses a part of this.
+//! Helpers that the test programs share: families, hosts, a small TCP client and server.
 #![allow(
     dead_code,
     clippy::allow_attributes,
     reason = "each test file uses a part of this"
 )]
+
+pub mod certs;
+pub mod frames;
+pub mod front;
+pub mod gateway;
+pub mod host;
+pub mod operator;
+pub mod traffic;
+pub mod ways;
+pub mod wire;
+pub mod world;
 
 use std::{
     io::{self, Read, Write},
@@ -17,7 +26,7 @@ use std::{
 use sandbox::{Agent, Netns, Sandbox, Wire};
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
-/// What the agent under test is.
+/// The agent under test.
 pub const BINARY: &str = env!("CARGO_BIN_EXE_underpass");
 
 /// Longer than anything here takes; a hang is a failure, not a wait.
@@ -34,7 +43,7 @@ pub enum Family {
 
 pub const FAMILIES: [Family; 3] = [Family::V4, Family::V6, Family::Mapped];
 
-/// Where the database is, seen from the application.
+/// Place of the database, seen from the application.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Distance {
     /// On this host's loopback.
@@ -84,7 +93,7 @@ impl Family {
     }
 }
 
-/// As [`Family::app`] and [`Family::database`] say.
+/// Addresses of both ends of the veth, as [`Family::app`] and [`Family::database`] have them.
 const OWN: [&str; 2] = ["192.0.2.1/24", "2001:db8::1/64"];
 const OTHERS: [&str; 2] = ["192.0.2.2/24", "2001:db8::2/64"];
 
@@ -226,7 +235,7 @@ pub fn accept(listener: &TcpListener) -> (TcpStream, SocketAddr) {
     }
 }
 
-/// Where clients are sent to, in the agent's own namespace.
+/// Address to which clients are sent, in the agent's own namespace.
 pub fn listens_at(agent: &Agent<'_>) -> SocketAddr {
     let listening = std::fs::read_to_string(format!("/proc/{}/net/tcp", agent.pid())).unwrap();
     // `sl local_address rem_address st`: 127.86.0.1 in state LISTEN.
@@ -275,9 +284,9 @@ pub fn works(client: &mut TcpStream) -> bool {
     (version, stream, opcode) == (0x84, 7, 6) && client.read_exact(&mut body).is_ok()
 }
 
-/// What the kernel holds for the sockets of a namespace, by `ss -m`: receive and send queues with
-/// their overhead, and backlogs. Bytes past TCP are charged to the client's receive queue; those
-/// that wait for the worker are at most 32 packets of 64 KiB more, and in nobody's account.
+/// Bytes that the kernel holds for the sockets of a namespace, by `ss -m`: receive and send queues
+/// with their overhead, and backlogs. Bytes past TCP are charged to the client's receive queue;
+/// those that wait for the worker are at most 32 packets of 64 KiB more, and in nobody's account.
 pub fn kernel_bytes(sandbox: &Sandbox) -> u64 {
     let shown = sandbox.server(|| {
         let output = std::process::Command::new("ss").arg("-tmnH").output();

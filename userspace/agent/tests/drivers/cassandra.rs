@@ -8,7 +8,7 @@ use sandbox::{Agent, Cgroup};
 /// The one rule's name.
 pub const RULE: &str = "cassandra";
 
-/// So few that no host warns that it allows fewer.
+/// Settings with so few flows that no host warns that it allows fewer.
 const SETTINGS: &str = "max_flows = 1000";
 
 /// Everything that changes no result, and what would refuse if it were to. The second guard has to

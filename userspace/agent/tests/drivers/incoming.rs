@@ -25,7 +25,7 @@ const START: Duration = Duration::from_secs(180);
 const PATIENCE: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// Of one driver's sessions nobody needs to read what follows the handshake.
+/// Driver of the sessions of which nobody needs to read what follows the handshake.
 const CARRIED: &str = "incoming::carried";
 const READ: &str = "incoming::read";
 
@@ -99,7 +99,7 @@ async fn session(cassandra: &Cassandra, name: &str) -> scylla::client::session::
     }
 }
 
-/// These clients' flows are all on this path; the ones that carry nothing else may rest.
+/// Waits until these clients' flows are all on this path. Flows that carry nothing else may rest.
 async fn travel(agent: &Agent<'_>, clients: &BTreeSet<String>, path: &str) {
     let deadline = Instant::now() + PATIENCE;
     loop {

@@ -1,4 +1,5 @@
-//! What was prepared past the agent is executed through it: Cassandra tells which statement that is.
+//! Statements that were prepared past the agent are executed through it: Cassandra tells which
+//! statements they are.
 
 use std::time::{Duration, Instant};
 

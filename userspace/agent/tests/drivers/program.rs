@@ -32,7 +32,8 @@ impl Program {
         }
     }
 
-    /// The same results, and the agent has counted what was sent.
+    /// Runs the suite through a pipeline: the results are the same, and the agent has counted what
+    /// was sent.
     pub fn through_a_pipeline(&self, test: &str, version: u8, compression: &str) {
         let Some((program, cassandra)) = self.provided(test) else {
             return;
@@ -104,7 +105,7 @@ impl Program {
         keyspace
     }
 
-    /// What there is to count, by table.
+    /// Statements that are to be counted, by table.
     fn counts(&self) -> BTreeMap<String, Kinds> {
         let mut counts = sent();
         for (table, number) in self.prepares {
@@ -119,13 +120,14 @@ impl Program {
     }
 }
 
-/// What each case reports, in any language.
+/// Reports of all cases, in any language.
 fn expected() -> Details {
     let file = suite::folder().join("expected.json");
     serde_json::from_str(&fs::read_to_string(file).unwrap()).unwrap()
 }
 
-/// What each of the applications sends, by table, but for what its driver prepares.
+/// Statements that each of the applications sends, by table, but for those that its driver
+/// prepares.
 fn sent() -> BTreeMap<String, Kinds> {
     let row = || kinds([("create", 1), ("insert", 1), ("select", 1)]);
     let tables = [

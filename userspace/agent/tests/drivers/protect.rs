@@ -12,8 +12,8 @@ use super::{
     workload::{run, workload},
 };
 
-/// Which, by the tables of all suites; those that a suite has not are nobody's. `large` is left out, because
-/// a third more is more than Cassandra takes.
+/// Protected columns, by the tables of all suites; a suite that lacks a table ignores them. `large`
+/// is left out, because a third more is more than Cassandra takes.
 const COLUMNS: [(&str, &str); 7] = [
     ("simple", "name"),
     ("prepared", "data"),

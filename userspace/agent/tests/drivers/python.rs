@@ -128,7 +128,8 @@ fn cqlsh_through_enrich() {
     cqlsh("python::cqlsh_through_enrich", "enrich");
 }
 
-/// It begins with 0x42 and then 0x41, which are DataStax's own. Whoever refuses them, it ends up in v5.
+/// The driver begins with versions 0x42 and then 0x41, which are DataStax's own. Whoever refuses
+/// them, it ends up in v5.
 #[test]
 fn driver_finds_its_version_by_itself() {
     let Some(suite) = Suite::provided("python::driver_finds_its_version_by_itself") else {
@@ -296,7 +297,7 @@ fn cqlsh(test: &str, action: &str) {
     assert_eq!(errors.len(), 2, "{errors:?}");
 }
 
-/// What a suite runs with.
+/// Settings that a suite runs with.
 struct Suite {
     python: String,
     cassandra: Cassandra,

@@ -67,7 +67,8 @@ fn driver_through_a_pipeline_with_snappy() {
     enriched(test, "underpass_rust_pipeline_snappy", PIPELINE, snappy);
 }
 
-/// The same results as without the agent, and the agent has counted what was sent. `more`: in the rule.
+/// Runs the workload through a pipeline: the results are those without the agent, and the agent has
+/// counted what was sent. `more` goes into the rule.
 pub fn enriched(test: &str, keyspace: &str, more: &str, compression: Option<Compression>) {
     let Some(cassandra) = Cassandra::provided(test) else {
         return;
@@ -170,7 +171,7 @@ pub async fn connect_with(
         .map_err(|error| format!("{error:?}"))
 }
 
-/// What the database says of this session's connections.
+/// Addresses of this session's connections, as the database has them.
 pub async fn clients(session: &Session, name: &str) -> BTreeSet<SocketAddr> {
     let rows = session
         .query_unpaged(
@@ -189,8 +190,7 @@ pub async fn clients(session: &Session, name: &str) -> BTreeSet<SocketAddr> {
         .collect()
 }
 
-/// This session's connections: what the database says of them is what this process's sockets
-/// are.
+/// Checks that the session's connections are, to the database, what this process's sockets are.
 pub async fn sockets(session: &Session, name: &str) -> Vec<KernelSocket> {
     let seen = clients(session, name).await;
     assert!(

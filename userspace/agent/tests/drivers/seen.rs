@@ -1,4 +1,4 @@
-//! What the operator sees once the driver is done.
+//! The operator's view once the driver is done.
 
 use std::{
     collections::BTreeMap,
@@ -43,7 +43,7 @@ pub fn only_untouched(agent: &Agent<'_>) {
     unharmed(agent);
 }
 
-/// Where a rule has `fold` in it, most of what was asked was asked by shared connections, and none of those was lost.
+/// Checks a rule with `fold`: most requests went by shared connections, and none of those was lost.
 pub fn folds_as_asked(agent: &Agent<'_>, more: &str) {
     if !more.contains("\"fold\"") {
         return;
@@ -131,13 +131,13 @@ pub fn all_reported(agent: &Agent<'_>, pipeline: &str) {
     }
 }
 
-/// What transforms did to requests, by outcome.
+/// Requests that transforms have seen, by outcome.
 pub fn transforms(agent: &Agent<'_>) -> BTreeMap<String, f64> {
     let metrics = agent.metrics().unwrap();
     nonzero(by_label(&metrics, "underpass_transforms_total", "outcome"))
 }
 
-/// What enrichment saw of a keyspace, by table; "" where a statement names none.
+/// Statements that enrichment has seen of a keyspace, by table; "" where a statement names none.
 pub fn statements(agent: &Agent<'_>, keyspace: &str) -> BTreeMap<String, Kinds> {
     let rows = agent.json("/statements").unwrap();
     let mut tables: BTreeMap<String, Kinds> = BTreeMap::new();
@@ -183,7 +183,7 @@ fn unharmed(agent: &Agent<'_>) {
     assert_eq!(bad, [""; 0], "the agent complained");
 }
 
-/// What became of the connections that the rule decided on.
+/// Outcomes of the connections that the rule decided on.
 fn outcomes(metrics: &Metric) -> BTreeMap<String, f64> {
     let rule = format!("rule=\"{RULE}\"");
     let of_rule = metrics.iter().filter(|(sample, _)| sample.contains(&rule));

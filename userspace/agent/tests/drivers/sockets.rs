@@ -1,4 +1,4 @@
-//! This process's sockets as the kernel has them: no hook changes what is read here.
+//! Sockets of this process, as the kernel has them: no hook changes what is read here.
 
 use std::{
     collections::HashSet,

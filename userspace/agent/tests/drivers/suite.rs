@@ -15,10 +15,10 @@ use super::cassandra::Cassandra;
 /// A suite takes five seconds; this is for a machine under load.
 const LIMIT_S: &str = "300";
 
-/// What each case reported.
+/// Reports of the cases, by name.
 pub type Details = BTreeMap<String, Value>;
 
-/// Where the suites' sources are.
+/// Folder of the suites' sources.
 pub fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../sandbox/drivers")
 }

@@ -52,7 +52,7 @@ impl Drop for Twin {
     }
 }
 
-/// The same but for where CQL is spoken.
+/// Configuration of the twin: another's, but for the address at which CQL is spoken.
 fn configuration(of: &Path, at: SocketAddr) -> String {
     let ports = |line: &&str| {
         !line.starts_with("rpc_address:") && !line.starts_with("native_transport_port:")

@@ -1,4 +1,4 @@
-//! What an application does with the Rust driver, each thing with a table of its own.
+//! Cases of an application with the Rust driver, each with a table of its own.
 
 use std::{collections::HashMap, ops::ControlFlow};
 

@@ -11,23 +11,35 @@ use cql::Consistency;
 use cql::Opcode;
 use selection::Selection;
 
-/// As in the configuration.
-#[derive(Clone, Debug, Deserialize)]
+/// Forces, raises or lowers the consistency level of QUERY, EXECUTE and BATCH. Needs one of `exactly`, `at_least`,
+/// `at_most`, `serial`.
+#[derive(Clone, Debug, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(extend("examples" = [{"at_most": "LOCAL_ONE", "kinds": ["reads"]}]))]
 pub struct Settings {
-    /// Every request has this level.
+    /// Level of every request. Not together with `at_least` and `at_most`.
+    #[schemars(extend("enum" = BY_STRENGTH))]
     pub exactly: Option<String>,
-    /// Weaker ones are raised to this.
+    /// Level to which weaker ones are raised. The values are sorted from weak to strong.
+    #[schemars(extend("enum" = BY_STRENGTH))]
     pub at_least: Option<String>,
-    /// Stronger ones are lowered to this.
+    /// Level to which stronger ones are lowered.
+    #[schemars(extend("enum" = BY_STRENGTH))]
     pub at_most: Option<String>,
-    /// SERIAL or LOCAL_SERIAL, where a request names one.
+    /// Serial level in place of the one that a request names.
+    #[schemars(extend("enum" = SERIAL))]
     pub serial: Option<String>,
-    /// Only of these: `reads`, `writes`, or the name of a kind.
+    /// Kinds of statements that the step changes: `reads`, `writes`, `select`, `insert`, `update`, `delete`, `batch`.
+    /// Without this key: all.
+    #[schemars(length(min = 1), extend("items" = {"type": "string", "enum": selection::names()}))]
     pub kinds: Option<Vec<String>>,
-    /// Only in these, as the database stores their names.
+    /// Keyspaces whose statements the step changes, as the database stores their names. Without this key: all.
+    #[schemars(length(min = 1), extend("examples" = [["shop"]]))]
     pub keyspaces: Option<Vec<String>>,
 }
+
+/// Levels of the condition of a light-weight transaction.
+const SERIAL: [&str; 2] = ["SERIAL", "LOCAL_SERIAL"];
 
 /// Weakest first: how many replicas have to answer, of three and more, in how many datacentres.
 const BY_STRENGTH: [&str; 9] = [

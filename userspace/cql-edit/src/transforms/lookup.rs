@@ -10,8 +10,8 @@ use serde::Deserialize;
 use crate::{Caller, Outcome, Request, Transform};
 use cql::Opcode;
 
-/// As in the configuration.
-#[derive(Clone, Debug, Default, Deserialize)]
+/// Asks the database for the texts of statements that were prepared before the agent saw the flow, or past it.
+#[derive(Clone, Debug, Default, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Settings {}
 

@@ -26,12 +26,12 @@ use crate::Transform;
 macro_rules! transforms {
     ($($module:ident => $variant:ident),+ $(,)?) => {
         /// A step of a pipeline, as in the configuration: `{ transform = "tag", ... }`.
-        #[derive(Clone, Debug, Deserialize)]
+        #[derive(Clone, Debug, Deserialize, schemars::JsonSchema)]
         #[serde(tag = "transform", rename_all = "snake_case")]
+        #[expect(missing_docs, reason = "the settings say what their step does, and the schema shows that")]
         #[non_exhaustive]
         pub enum Settings {
             $(
-                #[doc = concat!("`", stringify!($module), "`")]
                 $variant($module::Settings),
             )+
         }

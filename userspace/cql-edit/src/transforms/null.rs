@@ -10,8 +10,9 @@ use cql::Opcode;
 use cql::StatementKind;
 use cql::is_system_keyspace;
 
-/// As in the configuration.
-#[derive(Clone, Debug, Default, Deserialize)]
+/// Answers SELECT, INSERT, UPDATE, DELETE, TRUNCATE, EXECUTE and BATCH by an empty result in place of the database, but
+/// for the server's own keyspaces: to measure everything but the database.
+#[derive(Clone, Debug, Default, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Settings {}
 

@@ -7,11 +7,13 @@ use serde::Deserialize;
 use crate::{Caller, Outcome, Request, Transform};
 use cql::Opcode;
 
-/// As in the configuration.
-#[derive(Clone, Debug, Deserialize)]
+/// Limits how many rows a page may have.
+#[derive(Clone, Debug, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(extend("examples" = [{"at_most": 1000}]))]
 pub struct Settings {
-    /// Rows; requests without a page size are given this one.
+    /// Rows of a page. Requests without a page size are given this one.
+    #[schemars(range(min = 1, max = i32::MAX))]
     pub at_most: i32,
 }
 

@@ -8,20 +8,28 @@ use serde::Deserialize;
 use crate::{Caller, Outcome, Request, Statement, Transform};
 use cql::Opcode;
 
-/// As in the configuration.
-#[derive(Clone, Debug, Default, Deserialize)]
+/// Says in each request's custom payload (v4, v5) who is asking: `rule`, `client`, `user`, `process`, `cgroup`, and
+/// `service` and `host` if they are set.
+#[derive(Clone, Debug, Default, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(extend("examples" = [{"service": "reports", "comment": true}]))]
 pub struct Settings {
-    /// Put before each key.
+    /// Text before each key of the payload.
+    #[schemars(length(max = MAX_TEXT_BYTES), extend("default" = PREFIX))]
     pub prefix: Option<String>,
-    /// What the service is called.
+    /// Name of the service.
+    #[schemars(length(max = MAX_TEXT_BYTES), extend("examples" = ["reports"]))]
     pub service: Option<String>,
-    /// What this host is called.
+    /// Name of this host.
+    #[schemars(length(max = MAX_TEXT_BYTES), extend("examples" = ["app-7"]))]
     pub host: Option<String>,
-    /// Whether it is said in a comment, too.
+    /// `true`: says the same in a comment before the text of a QUERY, and before the first text of a BATCH, too.
     #[serde(default)]
     pub comment: bool,
 }
+
+/// The prefix, unless the configuration says otherwise.
+const PREFIX: &str = "underpass.";
 
 /// The longest prefix, and the longest text, in bytes: they go with every request.
 const MAX_TEXT_BYTES: usize = 256;
@@ -38,7 +46,7 @@ struct Tag {
 
 impl Settings {
     pub(super) fn build(self) -> Result<Arc<dyn Transform>, String> {
-        let prefix = self.prefix.unwrap_or_else(|| "underpass.".to_owned());
+        let prefix = self.prefix.unwrap_or_else(|| PREFIX.to_owned());
         let fixed: Vec<_> = [("service", self.service), ("host", self.host)]
             .into_iter()
             .filter_map(|(key, value)| Some((key, value?)))

@@ -13,27 +13,35 @@ use crate::{Caller, Error, Outcome, Refused, Request, Response, Statement, Trans
 use cql::Opcode;
 use queue::Queue;
 
-/// As in the configuration.
-#[derive(Clone, Debug, Deserialize)]
+/// Limits how many requests pass in a second, by token buckets.
+#[derive(Clone, Debug, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(extend("examples" = [{"rate": 500, "burst": 1000, "per": "client", "mode": "overloaded"}]))]
 pub struct Settings {
-    /// Requests a second.
+    /// Requests per second.
+    #[schemars(range(min = LEAST_RATE))]
     pub rate: f64,
-    /// Requests at once, after a rest; by default those of a second.
+    /// Requests that pass at once after a rest. Without this key: those of a second, and 1 at least.
+    #[schemars(range(min = 1.0))]
     pub burst: Option<f64>,
-    /// Who has a bucket of their own.
+    /// Who shares a bucket of tokens. Requests of which that is not known share one.
     #[serde(default)]
     pub per: Per,
-    /// What becomes of what is too much.
+    /// What happens to a request for which there is no token.
     #[serde(default)]
     pub mode: Mode,
 }
 
-/// Who has a bucket of their own.
-#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
+/// Lowest rate: a request in about 17 minutes.
+const LEAST_RATE: f64 = 0.001;
+
+/// Who shares a bucket of tokens.
+#[derive(
+    Clone, Copy, Debug, Default, Deserialize, serde::Serialize, schemars::JsonSchema, PartialEq, Eq,
+)]
 #[serde(rename_all = "snake_case")]
 pub enum Per {
-    /// All flows of the rule have one.
+    /// All flows of the rule.
     #[default]
     Rule,
     /// Each client address.
@@ -48,16 +56,18 @@ pub enum Per {
     Kind,
 }
 
-/// What becomes of what is too much.
-#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
+/// What happens to a request for which there is no token.
+#[derive(
+    Clone, Copy, Debug, Default, Deserialize, serde::Serialize, schemars::JsonSchema, PartialEq, Eq,
+)]
 #[serde(rename_all = "snake_case")]
 pub enum Mode {
-    /// The flow is read more slowly.
+    /// The flow is read more slowly. Clients that wait for one bucket have an equal share of it.
     #[default]
     Delay,
-    /// It is answered by an ERROR, `Overloaded`.
+    /// The request is answered by the error `Overloaded`.
     Overloaded,
-    /// It goes on, and is counted.
+    /// The request passes, and is counted.
     Shadow,
 }
 
@@ -97,9 +107,9 @@ struct Bucket {
 
 impl Settings {
     pub(super) fn build(self) -> Result<Arc<dyn Transform>, String> {
-        let positive = |key: &str, n: f64| match n.is_finite() && n >= 0.001 {
+        let positive = |key: &str, n: f64| match n.is_finite() && n >= LEAST_RATE {
             true => Ok(n),
-            false => Err(format!("{key}: expected 0.001 or more, found {n}")),
+            false => Err(format!("{key}: expected {LEAST_RATE} or more, found {n}")),
         };
         let rate = positive("rate", self.rate)?;
         let burst = positive("burst", self.burst.unwrap_or(rate.max(1.0)))?;

@@ -10,11 +10,13 @@ use serde::Deserialize;
 use crate::{Caller, Outcome, Request, Transform};
 use cql::Opcode;
 
-/// As in the configuration.
-#[derive(Clone, Debug, Deserialize)]
+/// Has the database trace some of the requests.
+#[derive(Clone, Debug, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(extend("examples" = [{"one_in": 10_000}]))]
 pub struct Settings {
-    /// One request of this many.
+    /// One request of this many is traced.
+    #[schemars(range(min = 1))]
     pub one_in: u64,
 }
 

@@ -13,16 +13,16 @@ use std::{
 
 use socket2::SockRef;
 
-/// What goes wrong.
+/// Fault of the middlebox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
-    /// So many bytes are left out.
+    /// Bytes are left out: so many.
     Drop(usize),
-    /// So many bytes are sent twice.
+    /// Bytes are sent twice: so many.
     Duplicate(usize),
     /// Two pieces of so many bytes change places.
     Swap(usize),
-    /// So many bytes of another connection come in between.
+    /// Bytes of another connection come in between: so many.
     Foreign(usize),
     /// One bit is flipped.
     Flip,
@@ -34,7 +34,7 @@ pub enum Fault {
     None,
 }
 
-/// Which bytes of a direction the fault is done to: well beyond the first messages.
+/// Position of the fault in a direction's bytes: well beyond the first messages.
 const AT: usize = 50_000;
 const CHUNK: usize = 64 << 10;
 

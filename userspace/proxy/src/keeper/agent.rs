@@ -152,7 +152,7 @@ impl Keeper {
             .name("keeper".into())
             .spawn(move || {
                 let talked = runtime.block_on(talk(&task, &control, queued, &adopted));
-                task.0.is_gone();
+                task.0.note_gone();
                 if let Err(error) = talked {
                     tracing::warn!(
                         "spliced flows end with this agent: {error:#} (they go on while it lives)"
@@ -261,7 +261,7 @@ impl Inner {
         counter.with_label_values(&[reason]).inc();
     }
 
-    fn is_gone(&self) {
+    fn note_gone(&self) {
         self.gone.store(true, SeqCst);
         self.note(HashSet::clear);
     }

@@ -26,43 +26,57 @@ use super::{
     journal::{self, Journal, JournalSettings, Place, WhenFull},
 };
 
-/// The settings of `audit` as they stand in the configuration.
-#[derive(Clone, Debug, Deserialize)]
+/// Writes who did what, as JSON lines (`docs/audit.md`).
+#[derive(Clone, Debug, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(extend("examples" = [{"file": "/var/log/underpass/audit.jsonl", "kinds": ["writes", "ddl"]}]))]
 pub struct Settings {
-    /// The journal.
+    /// File that lines go to.
+    #[schemars(with = "String", extend("title" = "absolute path"))]
     pub file: PathBuf,
-    /// A file that would become larger is moved to `FILE.1`.
+    /// Size of the file, in bytes, beyond which it is moved to `FILE.1`.
     #[serde(default = "journal::max_bytes")]
+    #[schemars(range(min = journal::LEAST_BYTES))]
     pub max_bytes: u64,
-    /// The number of moved files that are kept.
+    /// Files that are kept beside it.
     #[serde(default = "journal::keep")]
+    #[schemars(range(max = journal::MOST_KEPT))]
     pub keep: u32,
-    /// The policy of fsync: `never`, `batch`, or an interval.
+    /// When the file is synchronised with the disk: `never`, after each `batch`, or as often as this time says, up to
+    /// `1m`.
     #[serde(default = "fsync")]
+    #[schemars(regex(pattern = "^(never|batch|[0-9]+(ms|s|m))$"))]
     pub fsync: String,
-    /// The treatment of a record for which there is no room.
+    /// What happens to a record for which there is no room.
     #[serde(default)]
     pub full: WhenFull,
-    /// Whether the texts of statements are shown.
+    /// `true`: lines have the texts of statements, with the values in them.
     #[serde(default)]
     pub statement: bool,
-    /// The tables that are audited: `keyspace`, `keyspace.table`, or a beginning and `*`.
+    /// Tables whose requests are written: `keyspace`, `keyspace.table`, or the beginning of that and `*`. Without this
+    /// key: all.
     #[serde(default)]
+    #[schemars(extend("examples" = [["shop"]]))]
     pub tables: Vec<String>,
-    /// The tables that are left out.
+    /// Tables whose requests are left out, in the same form.
     #[serde(default)]
+    #[schemars(extend("examples" = [["shop.sessions"]]))]
     pub not_tables: Vec<String>,
-    /// The kinds that are audited, by name, or `reads`, `writes`, `ddl`, `roles`, `logins`.
+    /// Kinds of requests that are written, by name, or `reads`, `writes`, `ddl`, `roles`, `logins`. Without this key:
+    /// all but OPTIONS and REGISTER.
+    #[schemars(extend("items" = {"type": "string", "enum": selection::names()}, "examples" = [["writes", "ddl"]]))]
     pub kinds: Option<Vec<String>>,
-    /// The kinds that are left out.
+    /// Kinds of requests that are left out.
     #[serde(default)]
+    #[schemars(extend("items" = {"type": "string", "enum": selection::names()}, "examples" = [["reads"]]))]
     pub not_kinds: Vec<String>,
-    /// The users that are audited.
+    /// Users whose requests are written. Without this key: all.
     #[serde(default)]
+    #[schemars(extend("examples" = [["alice"]]))]
     pub users: Vec<String>,
-    /// The users that are left out.
+    /// Users whose requests are left out.
     #[serde(default)]
+    #[schemars(extend("examples" = [["monitoring"]]))]
     pub not_users: Vec<String>,
 }
 
@@ -221,7 +235,7 @@ impl FlowAudit {
             Ok(()) => {}
             Err(Full::Now) if self.journal.holds() => {
                 if self.waiting.is_empty() {
-                    self.journal.has_held();
+                    self.journal.count_held();
                 }
                 self.waiting.push_back(record.into());
             }
@@ -261,7 +275,7 @@ impl Following for FlowAudit {
 impl Drop for FlowAudit {
     fn drop(&mut self) {
         if self.holds() {
-            self.journal.is_left(self.waiting.drain(..));
+            self.journal.take_over_left(self.waiting.drain(..));
         }
     }
 }

@@ -117,15 +117,23 @@ fn kinds(key: &str, names: &[String]) -> Result<Vec<Kind>, String> {
             (Some(group), _) => found.extend(group),
             (None, Some(kind)) => found.push(*kind),
             (None, None) => {
-                let all: Vec<&str> = Kind::ALL.iter().map(|kind| kind.as_str()).collect();
                 return Err(format!(
-                    "{key}: expected any of reads, writes, ddl, roles, logins, {}; found {name:?}",
-                    all.join(", ")
+                    "{key}: expected any of {}; found {name:?}",
+                    self::names().join(", ")
                 ));
             }
         }
     }
     Ok(found)
+}
+
+/// Names of groups of kinds.
+const GROUPS: [&str; 5] = ["reads", "writes", "ddl", "roles", "logins"];
+
+/// Every name that `kinds` and `not_kinds` may have in them.
+pub(super) fn names() -> Vec<&'static str> {
+    let kinds = Kind::ALL.iter().map(|kind| kind.as_str());
+    GROUPS.into_iter().chain(kinds).collect()
 }
 
 fn group(name: &str) -> Option<&'static [Kind]> {

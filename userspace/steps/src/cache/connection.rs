@@ -141,11 +141,11 @@ impl<'s> Talk<'s> {
             words.extend(user.as_deref().map(str::as_bytes));
             words.push(password.as_bytes());
             resp::put(&mut self.output, &words);
-            self.is_sent(Sent::Login, Instant::now());
+            self.note_sent(Sent::Login, Instant::now());
         }
         self.tells();
         resp::put(&mut self.output, &[b"PING"]);
-        self.is_sent(Sent::Hello, Instant::now());
+        self.note_sent(Sent::Hello, Instant::now());
         loop {
             let interest = match self.output.is_empty() {
                 true => Interest::READABLE,
@@ -175,7 +175,7 @@ impl<'s> Talk<'s> {
         }
     }
 
-    fn is_sent(&mut self, what: Sent, since: Instant) {
+    fn note_sent(&mut self, what: Sent, since: Instant) {
         let deadline = since + self.shared.settings.timeout;
         self.sent.push_back((what, deadline));
     }
@@ -188,7 +188,7 @@ impl<'s> Talk<'s> {
             let generation = generation.map(u64::to_be_bytes).concat();
             let key = self.generation_key(place);
             resp::put(&mut self.output, &[b"SET", &key, &generation]);
-            self.is_sent(Sent::Generation(Chosen(1 << place)), Instant::now());
+            self.note_sent(Sent::Generation(Chosen(1 << place)), Instant::now());
         }
     }
 
@@ -217,8 +217,8 @@ impl<'s> Talk<'s> {
                     &mut self.output,
                     &[b"GETRANGE", &key, b"0", last.as_bytes()],
                 );
-                self.is_sent(Sent::OfTable(table), since);
-                self.is_sent(Sent::Entry(find), since);
+                self.note_sent(Sent::OfTable(table), since);
+                self.note_sent(Sent::Entry(find), since);
             }
             Job::Keep(keep) => {
                 let key = self.entry_key(&keep.reading.key);
@@ -227,7 +227,7 @@ impl<'s> Talk<'s> {
                     &mut self.output,
                     &[b"SET", &key, &keep.sealed, b"PX", ttl.as_bytes()],
                 );
-                self.is_sent(Sent::Keep, since);
+                self.note_sent(Sent::Keep, since);
             }
         }
     }
@@ -274,14 +274,14 @@ impl<'s> Talk<'s> {
         while let Some(rest) = input.get(at..).filter(|rest| !rest.is_empty())
             && let Some((reply, length)) = resp::next(rest, longest).map_err(|_| Cause::Protocol)?
         {
-            self.is_answered(reply)?;
+            self.handle_reply(reply)?;
             at += length;
         }
         self.input = input.get(at..).unwrap_or_default().to_vec();
         Ok(())
     }
 
-    fn is_answered(&mut self, reply: Reply<'_>) -> Result<(), Cause> {
+    fn handle_reply(&mut self, reply: Reply<'_>) -> Result<(), Cause> {
         let (sent, _) = self.sent.pop_front().ok_or(Cause::Protocol)?;
         match (sent, reply) {
             (Sent::Login, Reply::Done) => {}
@@ -294,7 +294,7 @@ impl<'s> Talk<'s> {
             (Sent::Generation(_), Reply::Done) => self.shared.counters.invalidations.inc(),
             // The new generation is sent before anything else is asked, on the next connection.
             (Sent::Generation(table), _) => {
-                self.shared.is_dirty(table);
+                self.shared.mark_dirty(table);
                 return Err(Cause::Refused);
             }
             (Sent::Login | Sent::Hello, Reply::Error) => return Err(Cause::Refused),
@@ -304,11 +304,11 @@ impl<'s> Talk<'s> {
                     _ => None,
                 };
                 if self.generation.is_none() {
-                    self.shared.is_dirty(Chosen(1 << place));
+                    self.shared.mark_dirty(Chosen(1 << place));
                     self.shared.dirtied.notify_one();
                 }
             }
-            (Sent::Entry(find), reply) => self.is_found(find, reply),
+            (Sent::Entry(find), reply) => self.finish_find(find, reply),
             (Sent::Keep, Reply::Done) => self.shared.counters.store(Stored::Stored),
             (Sent::Keep, Reply::Error) => self.shared.counters.store(Stored::Failed),
             (Sent::Login | Sent::Hello | Sent::Keep, Reply::Bytes(_)) => {
@@ -318,7 +318,7 @@ impl<'s> Talk<'s> {
         Ok(())
     }
 
-    fn is_found(&mut self, find: Find, reply: Reply<'_>) {
+    fn finish_find(&mut self, find: Find, reply: Reply<'_>) {
         let Some(generation) = self.generation.take() else {
             return find.passes(Read::Miss, self.shared);
         };
@@ -347,7 +347,7 @@ impl<'s> Talk<'s> {
         // All invalidations first: a read that is passed on may be followed by a write.
         for (sent, _) in &self.sent {
             if let Sent::Generation(table) = sent {
-                self.shared.is_dirty(*table);
+                self.shared.mark_dirty(*table);
             }
         }
         for (sent, _) in self.sent {

@@ -78,7 +78,7 @@ impl Known {
         out.awaited.entries.remove(&number)
     }
 
-    pub(super) fn is_prepared(&self, id: &[u8], statement: Statement) {
+    pub(super) fn remember_prepared(&self, id: &[u8], statement: Statement) {
         if id.len() <= MAX_ID_BYTES {
             let mut prepared = self.prepared.lock();
             prepared.put(id.into(), statement, MAX_PREPARED);
@@ -142,12 +142,12 @@ mod tests {
         assert!(known.awaited(first).is_none());
         assert!(known.awaited(first + 1).is_some() && known.awaited(first + 1).is_none());
         for n in 0..=MAX_PREPARED {
-            known.is_prepared(&n.to_be_bytes(), STATEMENT);
+            known.remember_prepared(&n.to_be_bytes(), STATEMENT);
         }
-        known.is_prepared(&[7; MAX_ID_BYTES + 1], STATEMENT);
+        known.remember_prepared(&[7; MAX_ID_BYTES + 1], STATEMENT);
         assert!(known.prepared(&0_usize.to_be_bytes()).is_none());
         assert!(known.prepared(&MAX_PREPARED.to_be_bytes()).is_some());
         assert!(known.prepared(&[7; MAX_ID_BYTES + 1]).is_none());
-        assert!(known.out.lock().unwrap().awaited.order.len() <= MAX_OUT);
+        assert!(known.out.lock().awaited.order.len() <= MAX_OUT);
     }
 }

@@ -124,7 +124,7 @@ impl Transform for Cache {
         match store.shared.known.awaited(number) {
             Some(Awaited::Prepare(statement)) => {
                 if let Some(id) = response.prepared_id() {
-                    store.shared.known.is_prepared(id, statement);
+                    store.shared.known.remember_prepared(id, statement);
                 }
             }
             Some(Awaited::Read(reading)) => keeps(store, reading, response),

@@ -7,27 +7,43 @@ use serde::Deserialize;
 use super::statements::{MAX_TABLES, Tables};
 use crate::duration;
 
-/// The settings of `cache` as they stand in the configuration.
-#[derive(Clone, Debug, Deserialize)]
+/// Answers reads of chosen tables from a Redis. Stands behind all transforms.
+#[derive(Clone, Debug, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(extend("examples" = [{"redis": "10.1.0.9:6379", "tables": ["shop.products"], "ttl": "30s"}]))]
 pub struct Settings {
-    /// A Redis, `IP:PORT`.
+    /// Address and port of the Redis.
+    #[schemars(extend("title" = "IP:PORT"))]
     pub redis: String,
-    /// The tables whose answers are cached, each `keyspace.table`.
+    /// Tables whose reads are cached, as `keyspace.table`.
+    #[schemars(length(min = 1, max = MAX_TABLES))]
     pub tables: Vec<String>,
-    /// The time for which an answer may be given again.
+    /// Time for which an answer may be given again.
+    #[schemars(
+        regex(pattern = "^[0-9]+(ms|s|m)$"),
+        extend("title" = "duration", "x-min" = "1ms", "x-max" = "1440m")
+    )]
     pub ttl: String,
-    /// The longest answer that is kept, in bytes of its body.
+    /// Longest answer that is kept, in bytes of its body.
     #[serde(default = "max_bytes")]
+    #[schemars(range(min = 1, max = LARGEST_BYTES))]
     pub max_bytes: usize,
-    /// The time that a request waits for Redis.
+    /// Time that a read waits for Redis before it goes to the database.
     #[serde(default = "timeout")]
+    #[schemars(
+        regex(pattern = "^[0-9]+(ms|s|m)$"),
+        extend("title" = "duration", "x-min" = "1ms", "x-max" = "10s")
+    )]
     pub timeout: String,
-    /// The prefix of every key in Redis; rules of one database that share answers share it.
+    /// Text before every key in Redis. Rules and addresses of one database may share one. Without this key each rule
+    /// has its own answers, and each address.
+    #[schemars(length(min = 1, max = MAX_PREFIX_BYTES), extend("examples" = ["shop"]))]
     pub prefix: Option<String>,
-    /// The user that logs in at Redis.
+    /// User who logs in at Redis. Needs `password_file`.
+    #[schemars(extend("examples" = ["underpass"]))]
     pub username: Option<String>,
-    /// The file with the password.
+    /// File whose one line is the password for Redis.
+    #[schemars(with = "Option<String>", extend("title" = "absolute path", "examples" = ["/etc/underpass/redis.password"]))]
     pub password_file: Option<PathBuf>,
 }
 

@@ -207,7 +207,7 @@ impl Store {
     /// on.
     pub(super) fn invalidate(&self, tables: Chosen) {
         if !tables.is_empty() {
-            self.shared.is_dirty(tables);
+            self.shared.mark_dirty(tables);
             self.shared.dirtied.notify_one();
         }
     }
@@ -238,7 +238,7 @@ impl Shared {
     }
 
     /// Marks these tables: Redis has to be told of them before it is asked again.
-    pub(super) fn is_dirty(&self, tables: Chosen) {
+    pub(super) fn mark_dirty(&self, tables: Chosen) {
         self.dirty.fetch_or(tables.0, Release);
     }
 

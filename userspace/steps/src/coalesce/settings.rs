@@ -10,29 +10,51 @@ use serde::Deserialize;
 
 use crate::duration;
 
-/// The settings of `coalesce` as they stand in the configuration.
-#[derive(Clone, Debug, Deserialize)]
+/// Merges a flow's writes to one partition into batches (write batching).
+#[derive(Clone, Debug, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(extend("examples" = [{
+    "tables": {"shop.events": {"partition_key": ["day"], "clustering": ["at"], "columns": ["kind", "text"]}},
+    "window": "2ms"
+}]))]
 pub struct Settings {
-    /// The tables, by `keyspace.table`, as the database stores names.
+    /// Tables whose writes are merged, by `keyspace.table`, with their columns.
+    #[schemars(extend("minProperties" = 1))]
     tables: BTreeMap<String, Columns>,
+    /// Time that the first write of a batch waits for others.
     #[serde(default = "window")]
+    #[schemars(
+        regex(pattern = "^[0-9]+(ms|s|m)$"),
+        extend("title" = "duration", "x-min" = "1ms", "x-max" = "1s")
+    )]
     window: String,
+    /// Most writes of a batch.
     #[serde(default = "max_statements")]
+    #[schemars(range(min = LEAST_STATEMENTS, max = MOST_STATEMENTS))]
     max_statements: usize,
+    /// Most bytes of the requests' bodies of a batch.
     #[serde(default = "max_bytes")]
+    #[schemars(range(min = 1, max = MOST_BYTES))]
     max_bytes: usize,
 }
 
-/// The columns of a table, as the database stores names.
-#[derive(Clone, Debug, Deserialize)]
+/// Columns of a table, as the database stores their names.
+#[derive(Clone, Debug, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(extend("examples" = [{"partition_key": ["day"], "clustering": ["at"], "columns": ["kind", "text"]}]))]
 struct Columns {
+    /// Columns of the partition key.
+    #[schemars(length(min = 1))]
     partition_key: Vec<String>,
+    /// Clustering columns.
+    #[schemars(length(min = 1))]
     clustering: Vec<String>,
-    /// Further columns that may be written. None of them is static, or a counter.
+    /// Other columns that writes may set. None of them is static or a counter.
     columns: Vec<String>,
 }
+
+/// A batch of fewer is a write of its own.
+const LEAST_STATEMENTS: usize = 2;
 
 fn window() -> String {
     "2ms".to_owned()
@@ -90,7 +112,12 @@ impl Settings {
             let found = &self.window;
             format!("window: expected above 0 to `1s`; found {found:?}")
         })?;
-        within("max_statements", self.max_statements, 2, MOST_STATEMENTS)?;
+        within(
+            "max_statements",
+            self.max_statements,
+            LEAST_STATEMENTS,
+            MOST_STATEMENTS,
+        )?;
         within("max_bytes", self.max_bytes, 1, MOST_BYTES)?;
         Ok(Checked {
             tables,

@@ -10,8 +10,8 @@ use serde::Deserialize;
 
 use super::{Following, Means, Reporter, Whose, frames::FrameMetrics};
 
-/// The settings of `count` as they stand in the configuration.
-#[derive(Clone, Debug, Default, Deserialize)]
+/// Counts frames by opcode (`underpass_frames_total`). Looks at no statement, so it costs the least of all steps.
+#[derive(Clone, Debug, Default, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Settings {}
 

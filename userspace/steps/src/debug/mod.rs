@@ -30,26 +30,33 @@ const BODY_BYTES: usize = 256;
 /// The default of `per_second`.
 const PER_SECOND: u32 = 100;
 
-/// The settings of `debug` as they stand in the configuration.
-#[derive(Clone, Debug, Deserialize)]
+/// Writes a line for each frame of some flows.
+#[derive(Clone, Debug, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(extend("examples" = [{"sample": 0.01, "values": true, "bytes": 64}]))]
 pub struct Settings {
-    /// Whether the beginnings of bodies are shown, and with them the values in bodies.
+    /// `true`: lines have the beginnings of bodies, with the values in them.
     #[serde(default)]
     pub values: bool,
-    /// The number of a body's bytes that are shown.
+    /// Bytes of each body that a line shows. Needs `values`.
+    #[schemars(range(min = 1, max = MAX_FRAME_BODY_BYTES), extend("default" = BODY_BYTES))]
     pub bytes: Option<usize>,
-    /// The fraction of the rule's flows that is shown.
+    /// Fraction of the rule's flows whose frames are written.
+    #[schemars(range(max = 1.0), extend("exclusiveMinimum" = 0.0, "default" = 1.0))]
     pub sample: Option<f64>,
-    /// The most lines in a second, of all flows together.
+    /// Lines per second, of all flows together. Further ones are counted.
+    #[schemars(range(min = 1), extend("default" = PER_SECOND))]
     pub per_second: Option<u32>,
-    /// The file for the lines. None: the agent's log.
+    /// File that lines go to. Without this key: the agent's log.
+    #[schemars(with = "Option<String>", extend("title" = "absolute path", "examples" = ["/var/log/underpass/frames.jsonl"]))]
     pub file: Option<PathBuf>,
-    /// A file that would become larger is moved to `FILE.1`.
+    /// Size of the file, in bytes, beyond which it is moved to `FILE.1`.
     #[serde(default = "journal::max_bytes")]
+    #[schemars(range(min = journal::LEAST_BYTES))]
     pub max_bytes: u64,
-    /// The number of moved files that are kept.
+    /// Files that are kept beside it.
     #[serde(default = "journal::keep")]
+    #[schemars(range(max = journal::MOST_KEPT))]
     pub keep: u32,
 }
 

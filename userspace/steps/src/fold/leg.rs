@@ -157,7 +157,7 @@ impl Leg {
 
     /// Notes that no flow uses the connection any more. It ends with the last answer that somebody
     /// waits for.
-    pub(super) fn is_unused(&self) {
+    pub(super) fn mark_unused(&self) {
         let mut state = self.lock();
         state.unused = true;
         let waker = state.waker.take();

@@ -177,7 +177,7 @@ impl Drop for Pool {
     fn drop(&mut self) {
         let legs = self.legs.get_mut();
         for leg in &legs.all {
-            leg.is_unused();
+            leg.mark_unused();
         }
         let mut pools = self.shared.pools();
         // Another pool may have taken this one's entry.

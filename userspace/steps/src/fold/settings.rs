@@ -4,13 +4,19 @@ use serde::Deserialize;
 
 use super::leg::MAX_STREAMS;
 
-/// The settings of `fold` as they stand in the configuration.
-#[derive(Clone, Debug, Deserialize)]
+/// Lets flows that are alike share connections to the database for plain reads and writes (connection multiplexing).
+/// Stands behind all other steps.
+#[derive(Clone, Debug, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(extend("examples" = [{"connections": 2}]))]
 pub struct Settings {
+    /// Connections that flows of one identity share.
     #[serde(default = "connections")]
+    #[schemars(range(min = 1, max = MOST_CONNECTIONS))]
     connections: usize,
+    /// Requests that one flow may have pending on them. Further ones go by its own connection.
     #[serde(default = "share")]
+    #[schemars(range(min = 1, max = MAX_STREAMS))]
     share: usize,
     /// Whether the rule requires TLS to the database. Set from the rule, not from these settings.
     #[serde(skip)]

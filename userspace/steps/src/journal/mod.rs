@@ -23,21 +23,31 @@ use std::{
 use export::{Export, Full};
 pub use metrics::JournalMetrics;
 use parking_lot::{Condvar, Mutex, MutexGuard};
-pub use place::{Place, fsync, keep, max_bytes};
+pub use place::{LEAST_BYTES, MOST_KEPT, Place, fsync, keep, max_bytes};
 use writing::Writing;
 
 /// The most bytes that flows which have ended leave to a journal that has no room. Beyond it,
 /// records are lost.
 const MAX_LEFT_BYTES: usize = 16 << 20;
 
-/// The treatment of a record for which there is no room.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize)]
+/// What happens to a record for which there is no room.
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    Default,
+    PartialEq,
+    Eq,
+    serde::Deserialize,
+    serde::Serialize,
+    schemars::JsonSchema,
+)]
 #[serde(rename_all = "snake_case")]
 pub enum WhenFull {
-    /// The record is dropped and counted.
+    /// The record is lost, and counted.
     #[default]
     Drop,
-    /// The record waits, and nothing more is read from the flow's client before there is room.
+    /// The flow waits: nothing more is read from its client before there is room.
     Hold,
 }
 
@@ -133,7 +143,7 @@ impl Journals {
         let mut open = self.open.lock();
         open.retain(|_, journal| journal.strong_count() > 0);
         if let Some(journal) = open.get(&at).and_then(Weak::upgrade) {
-            journal.is_kept(settings.clone());
+            journal.apply_settings(settings.clone());
             return Ok(journal);
         }
         let kept = Arc::new(Kept {
@@ -184,12 +194,12 @@ impl Journal {
     }
 
     /// Counts a flow that is held.
-    pub fn has_held(&self) {
+    pub fn count_held(&self) {
         self.kept.metrics.held(self.kept.name);
     }
 
     /// Takes over the waiting records of a held flow that has ended.
-    pub fn is_left(&self, records: impl IntoIterator<Item = Box<[u8]>>) {
+    pub fn take_over_left(&self, records: impl IntoIterator<Item = Box<[u8]>>) {
         let mut asked = self.kept.asked();
         for record in records {
             match asked.left_bytes + record.len() > MAX_LEFT_BYTES {
@@ -204,7 +214,7 @@ impl Journal {
         self.export.call();
     }
 
-    fn is_kept(&self, settings: JournalSettings) {
+    fn apply_settings(&self, settings: JournalSettings) {
         let holds = settings.when_full == WhenFull::Hold;
         self.when_full.store(holds, Relaxed);
         self.kept.asked().settings = Some(settings);
@@ -321,7 +331,7 @@ mod tests {
             pushed += usize::from(!full);
             full && pushed * record.len() > export::RING_BYTES
         });
-        journal.is_left([Box::from(&b"last"[..])]);
+        journal.take_over_left([Box::from(&b"last"[..])]);
         let mut all = Vec::new();
         eventually("all is written", || {
             let _ = reader.read_to_end(&mut all);

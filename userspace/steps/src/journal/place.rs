@@ -11,10 +11,10 @@ use export::{Fsync, Lines, LinesSettings};
 use crate::duration::duration;
 
 /// The least `max_bytes`. Lines are written in blocks, and a file holds some of those.
-const LEAST_BYTES: u64 = 256 << 10;
+pub const LEAST_BYTES: u64 = 256 << 10;
 
 /// The greatest `keep`: moving each file takes a system call.
-const MOST_KEPT: u32 = 1_000;
+pub const MOST_KEPT: u32 = 1_000;
 
 /// The longest interval of fsync: a longer one would surprise everybody.
 const SELDOM: Duration = Duration::from_secs(60);
@@ -128,10 +128,10 @@ impl Target {
     }
 
     /// Takes over new settings and opens the file again, which may have been moved away.
-    pub(super) fn is_kept(&mut self, place: Place) -> io::Result<()> {
+    pub(super) fn apply_settings(&mut self, place: Place) -> io::Result<()> {
         match (self, place) {
             (Self::File(file), Place::File(settings)) => {
-                file.is_kept(settings);
+                file.apply_settings(settings);
                 file.reopen()
             }
             _ => Ok(()),
@@ -155,7 +155,7 @@ impl Target {
         match (self.file(), now) {
             (None, _) => Ok(()),
             (Some(file), true) => file.make_durable(),
-            (Some(file), false) => file.is_due(),
+            (Some(file), false) => file.make_durable_if_due(),
         }
     }
 

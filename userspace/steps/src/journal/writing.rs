@@ -100,7 +100,7 @@ impl Writing {
             return;
         };
         self.when_full = settings.when_full;
-        if let Err(error) = self.target.is_kept(settings.to) {
+        if let Err(error) = self.target.apply_settings(settings.to) {
             self.failed(Failed::Reopen, &error);
         }
     }
@@ -128,7 +128,7 @@ impl Sink for Writing {
         self.target.due()
     }
 
-    fn is_due(&mut self) {
+    fn on_due(&mut self) {
         self.obey();
         let left = {
             let mut asked = self.kept.asked();
@@ -147,7 +147,7 @@ impl Sink for Writing {
     }
 
     fn end(&mut self) {
-        self.is_due();
+        self.on_due();
         self.make_durable(true);
     }
 }

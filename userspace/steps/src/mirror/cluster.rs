@@ -188,7 +188,7 @@ impl Cluster {
 impl Job {
     /// Ends the job without an answer, for this reason.
     pub(super) fn fails(self, fate: Fate, shared: &Shared) {
-        self.exchange.is_mirrored(Err(fate), shared);
+        self.exchange.take_mirror_answer(Err(fate), shared);
     }
 }
 

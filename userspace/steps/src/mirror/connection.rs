@@ -277,9 +277,9 @@ impl<'s> Connection<'s> {
             let header = Header::read(raw, compression).ok_or(io::ErrorKind::InvalidData)?;
             let end = at + HEADER_BYTES + header.length;
             match bytes.get(at..end) {
-                Some(frame) => self.is_answered(&header, Some(frame)),
+                Some(frame) => self.handle_answer(&header, Some(frame)),
                 None if header.length > MAX_COMPARED_BYTES => {
-                    self.is_answered(&header, None);
+                    self.handle_answer(&header, None);
                     self.skipping = end - bytes.len();
                     bytes.clear();
                     at = 0;
@@ -296,7 +296,7 @@ impl<'s> Connection<'s> {
     }
 
     /// Handles an answer. `frame`: None of a frame that is too long to be kept.
-    fn is_answered(&mut self, header: &Header, frame: Option<&[u8]>) {
+    fn handle_answer(&mut self, header: &Header, frame: Option<&[u8]>) {
         let Some(out) = self.out.remove(&header.stream) else {
             return; // An event, or nobody's.
         };
@@ -309,7 +309,7 @@ impl<'s> Connection<'s> {
             Out::Late => {}
             Out::Prepares(text) => {
                 let id = response.as_ref().and_then(Response::prepared_id);
-                self.is_prepared(&text, id, error);
+                self.finish_prepare(&text, id, error);
             }
             Out::Asked { job, again: false } if error == Some(UNPREPARED) => {
                 for text in &job.prepared {
@@ -325,21 +325,21 @@ impl<'s> Connection<'s> {
                     (wire::ERROR, code) => Answer::Error(code.unwrap_or_default()),
                     _ => Answer::Result(kept(response.as_ref(), &job, self.shared)),
                 };
-                if job.exchange.is_mirrored(Ok(answer), self.shared) {
+                if job.exchange.take_mirror_answer(Ok(answer), self.shared) {
                     self.shared.compare(&job.exchange);
                 }
             }
         }
     }
 
-    fn is_prepared(&mut self, text: &Arc<[u8]>, id: Option<&[u8]>, error: Option<i32>) {
+    fn finish_prepare(&mut self, text: &Arc<[u8]>, id: Option<&[u8]>, error: Option<i32>) {
         let Some(Prepared::Out(jobs)) = self.prepared.remove(text) else {
             return;
         };
         let Some(id) = id.filter(|id| id.len() <= MAX_ID_BYTES) else {
             for (job, _) in jobs {
                 let answer = Answer::Error(error.unwrap_or_default());
-                if job.exchange.is_mirrored(Ok(answer), self.shared) {
+                if job.exchange.take_mirror_answer(Ok(answer), self.shared) {
                     self.shared.compare(&job.exchange);
                 }
             }

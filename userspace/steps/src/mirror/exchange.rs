@@ -61,7 +61,11 @@ impl Exchange {
 
     /// Takes the database's answer, on the flow's thread. The answer may have to wait for the
     /// mirror's, and may be refused because of it. True: both answers are there, to be compared.
-    pub(super) fn is_answered(&self, response: &mut Response<'_>, shared: &Shared) -> bool {
+    pub(super) fn take_database_answer(
+        &self,
+        response: &mut Response<'_>,
+        shared: &Shared,
+    ) -> bool {
         let error = response.error();
         let waits = self.is_dual && error.is_none();
         let mut state = self.lock();
@@ -93,7 +97,7 @@ impl Exchange {
 
     /// Takes the mirror's answer, or the reason why there is none, on the mirror's thread. True:
     /// both answers are there, to be compared.
-    pub(super) fn is_mirrored(&self, theirs: Result<Answer, Fate>, shared: &Shared) -> bool {
+    pub(super) fn take_mirror_answer(&self, theirs: Result<Answer, Fate>, shared: &Shared) -> bool {
         let fate = failure(&theirs);
         shared.counters.fate(fate.unwrap_or(Fate::Acknowledged));
         let mut state = self.lock();

@@ -50,15 +50,15 @@ async fn run(shared: &Arc<Shared>, keyspace: &Option<Arc<str>>, jobs: &mut Jobs)
         let mut waiting = VecDeque::new();
         match opened(shared, keyspace.as_deref(), jobs, &mut waiting).await {
             Some(Ok(stream)) => {
-                shared.is_there(keyspace);
+                shared.report_back(keyspace);
                 pause = FIRST_PAUSE;
                 match Connection::new(stream, shared, waiting).serve(jobs).await {
                     Ended::Idle => return,
-                    Ended::Broken(error) => shared.is_away(keyspace, &error),
+                    Ended::Broken(error) => shared.report_away(keyspace, &error),
                 }
             }
             Some(Err(error)) => {
-                shared.is_away(keyspace, &error);
+                shared.report_away(keyspace, &error);
                 for job in waiting {
                     job.fails(Fate::Away, shared);
                 }

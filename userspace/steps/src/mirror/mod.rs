@@ -165,7 +165,7 @@ impl Transform for Mirror {
                 }
             }
             Found::Awaited(Awaited::Copy(exchange) | Awaited::Dual(exchange)) => {
-                if exchange.is_answered(response, &cluster.shared) {
+                if exchange.take_database_answer(response, &cluster.shared) {
                     cluster.compare(exchange);
                 }
             }

@@ -9,46 +9,57 @@ use zeroize::Zeroizing;
 
 use crate::duration;
 
-/// The settings of `mirror` as they stand in the configuration.
-#[derive(Clone, Debug, Deserialize)]
+/// Sends copies of requests to a second cluster. Stands behind all transforms.
+#[derive(Clone, Debug, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(extend("examples" = [{"to": "10.2.0.1:9042", "what": ["writes"], "compare": true}]))]
 pub struct Settings {
-    /// The second cluster, `IP:PORT`.
+    /// Address and port of the second cluster.
+    #[schemars(extend("title" = "IP:PORT"))]
     pub to: String,
-    /// The kinds of requests that are copied: any of `reads`, `writes`.
+    /// Kinds of requests that are copied.
     #[serde(default = "writes")]
+    #[schemars(length(min = 1))]
     pub what: Vec<What>,
-    /// The fraction of those requests that is copied.
+    /// Fraction of those requests that is copied.
     #[serde(default = "all")]
+    #[schemars(range(max = 1.0), extend("exclusiveMinimum" = 0.0))]
     pub sample: f64,
-    /// Whether the answers of both are compared.
+    /// `true`: the answers of both clusters are compared; differences are counted and logged.
     #[serde(default)]
     pub compare: bool,
-    /// Whether a write is acknowledged only when both have done it.
+    /// `true`: a write is acknowledged when both clusters have it. Needs `writes` in `what`, and no `sample`.
     #[serde(default)]
     pub dual_write: bool,
-    /// The user that logs in at the second cluster, by SASL PLAIN.
+    /// User who logs in at the second cluster, by SASL PLAIN. Needs `password_file`.
+    #[schemars(extend("examples" = ["underpass"]))]
     pub username: Option<String>,
-    /// The file with the password.
+    /// File whose one line is the password for the second cluster. Needs `username`.
+    #[schemars(with = "Option<String>", extend("title" = "absolute path", "examples" = ["/etc/underpass/mirror.password"]))]
     pub password_file: Option<PathBuf>,
-    /// The compression of bodies to and from the second cluster.
+    /// Compression of what goes there and comes back. Without this key: none.
     pub compression: Option<Algorithm>,
-    /// The TLS settings towards the second cluster: the authority that must have signed its
-    /// certificate, and the agent's own certificate.
+    /// TLS towards the second cluster, with the keys of `upstream_tls`. Without this key: none.
     pub tls: Option<RawDialling>,
-    /// The time that a request is waited for.
+    /// Time that the agent waits for the second cluster's answer.
     #[serde(default = "timeout")]
+    #[schemars(
+        regex(pattern = "^[0-9]+(ms|s|m)$"),
+        extend("title" = "duration", "x-min" = "1ms", "x-max" = "10s")
+    )]
     pub timeout: String,
-    /// The answer to a client that waits for a write which the mirror has not acknowledged.
+    /// Answer to a write with `dual_write` that the second cluster has not acknowledged.
     #[serde(default)]
     pub on_failure: OnFailure,
-    /// Whether the log shows values that differ.
+    /// `true`: logs the values that differ. Needs `compare`.
     #[serde(default)]
     pub show_values: bool,
 }
 
-/// A kind of requests that are copied.
-#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+/// Kinds of requests that are copied.
+#[derive(
+    Clone, Copy, Debug, Deserialize, serde::Serialize, schemars::JsonSchema, PartialEq, Eq,
+)]
 #[serde(rename_all = "snake_case")]
 pub enum What {
     /// SELECT.
@@ -57,24 +68,26 @@ pub enum What {
     Writes,
 }
 
-/// The compression of bodies.
-#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+/// Compression of bodies.
+#[derive(Clone, Copy, Debug, Deserialize, schemars::JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "snake_case")]
 pub enum Algorithm {
-    /// LZ4, which every Cassandra since 2.0 and ScyllaDB have.
+    /// LZ4: every Cassandra since 2.0 has it, and ScyllaDB
     Lz4,
-    /// Snappy, which they have, too.
+    /// Snappy: they have it, too
     Snappy,
 }
 
-/// The answer to a write that must be in both databases and is not in the mirror.
-#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
+/// Answer to a write that only one cluster has.
+#[derive(
+    Clone, Copy, Debug, Default, Deserialize, serde::Serialize, schemars::JsonSchema, PartialEq, Eq,
+)]
 #[serde(rename_all = "snake_case")]
 pub enum OnFailure {
     /// The database's own answer.
     #[default]
     Pass,
-    /// An error.
+    /// A write timeout.
     Error,
 }
 

@@ -59,7 +59,7 @@ impl Away {
 
 impl Shared {
     /// Logs that the mirror cannot be asked in this keyspace.
-    pub(super) fn is_away(&self, keyspace: &Option<Arc<str>>, error: &io::Error) {
+    pub(super) fn report_away(&self, keyspace: &Option<Arc<str>>, error: &io::Error) {
         if self.away.begins(keyspace) {
             let (rule, mirror, keyspace) = (&self.rule, self.settings.to, keyspace.as_deref());
             tracing::warn!(%rule, %mirror, keyspace, %error, "the mirror is away; what is for it is dropped");
@@ -67,7 +67,7 @@ impl Shared {
     }
 
     /// Logs that the mirror can be asked in this keyspace again.
-    pub(super) fn is_there(&self, keyspace: &Option<Arc<str>>) {
+    pub(super) fn report_back(&self, keyspace: &Option<Arc<str>>) {
         if self.away.ends(keyspace) {
             let (rule, mirror, keyspace) = (&self.rule, self.settings.to, keyspace.as_deref());
             tracing::info!(%rule, %mirror, keyspace, "the mirror is there again");

@@ -119,7 +119,7 @@ mod tests {
             (found.kind, found.names.as_deref()),
             (StatementKind::Select, Some("ks"))
         );
-        let state = texts.0.lock().unwrap();
+        let state = texts.0.lock();
         assert!(state.bytes <= MAX_BYTES && state.known.len() == state.order.len());
     }
 }

@@ -48,38 +48,58 @@ const TIMEOUT: Duration = Duration::from_secs(2);
 const LEAST: Duration = Duration::from_millis(100);
 const MOST: Duration = Duration::from_secs(7 * 24 * 3600);
 
-/// The settings of `protect` as they stand in the configuration.
-#[derive(Clone, Debug, Deserialize)]
+/// Encrypts columns. Needs `fail = "closed"`, and either `keys` or `kms`.
+#[derive(Clone, Debug, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(extend("examples" = [{
+    "columns": {"shop.customers": ["iban"]}, "keys": "/etc/underpass/keys.toml"
+}]))]
 pub struct Settings {
-    /// The columns that are encrypted, by `keyspace.table`.
+    /// Columns that are encrypted, by `keyspace.table`.
+    #[schemars(extend("minProperties" = 1))]
     pub columns: HashMap<String, Vec<String>>,
-    /// The absolute path of a file with keys.
+    /// File with keys.
+    #[schemars(with = "Option<String>", extend("title" = "absolute path", "examples" = ["/etc/underpass/keys.toml"]))]
     pub keys: Option<PathBuf>,
-    /// The URL of a key server on this host, instead: `http://127.0.0.1:8200/keys`.
+    /// URL of a key server on this host's loopback address.
+    #[schemars(extend("title" = "http://IP:PORT/PATH", "examples" = ["http://127.0.0.1:8200/keys"]))]
     pub kms: Option<String>,
-    /// The interval at which the key server is asked.
+    /// Time between two requests to the key server.
+    #[schemars(
+        regex(pattern = "^[0-9]+(ms|s|m)$"),
+        extend("title" = "duration", "default" = "60s", "x-min" = "100ms")
+    )]
     pub refresh: Option<String>,
-    /// The time for which its keys are good without an answer.
+    /// Time for which keys are used without an answer of the key server. Longer than `refresh`.
+    #[schemars(
+        regex(pattern = "^[0-9]+(ms|s|m)$"),
+        extend("title" = "duration", "default" = "60m", "x-max" = "10080m")
+    )]
     pub max_age: Option<String>,
-    /// The time that an answer may take.
+    /// Time that the key server may take to answer.
+    #[schemars(
+        regex(pattern = "^[0-9]+(ms|s|m)$"),
+        extend("title" = "duration", "default" = "2s", "x-min" = "100ms", "x-max" = "10080m")
+    )]
     pub timeout: Option<String>,
-    /// The treatment of results with values that were stored unencrypted.
+    /// Answer if a result has a value that was stored in plain.
     #[serde(default)]
     pub unencrypted: Otherwise,
-    /// The treatment of results with values whose key is missing.
+    /// Answer if a result has a value whose key is missing.
     #[serde(default)]
     pub on_failure: Otherwise,
 }
 
-/// The treatment of a result with a value that cannot be decrypted.
-#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
+/// Answer if a result has a value that cannot be decrypted.
+#[derive(
+    Clone, Copy, Debug, Default, Deserialize, serde::Serialize, schemars::JsonSchema, PartialEq, Eq,
+)]
 #[serde(rename_all = "snake_case")]
 pub enum Otherwise {
-    /// The result is replaced by an ERROR.
+    /// An error in place of the result.
     #[default]
     Error,
-    /// The value goes on as it is stored.
+    /// The result, with the value as it is stored.
     Pass,
 }
 

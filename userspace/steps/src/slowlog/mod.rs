@@ -36,21 +36,30 @@ const RECENT: u64 = 64;
 /// The number of statements after which the limit of slowness is computed again.
 const LOOK_EVERY: u64 = 64;
 
-/// The settings of `slowlog` as they stand in the configuration.
-#[derive(Clone, Debug, Deserialize)]
+/// Writes a line for each slow statement. Needs `over` or `slowest_one_in`, or both.
+#[derive(Clone, Debug, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(extend("examples" = [{"over": "100ms", "file": "/var/log/underpass/slow.jsonl"}]))]
 pub struct Settings {
-    /// The latency from which on a statement is slow.
+    /// Latency above which a statement is slow.
+    #[schemars(
+        regex(pattern = "^[0-9]+(ms|s|m)$"),
+        extend("title" = "duration", "x-min" = "0ms", "x-max" = "60m", "examples" = ["100ms"])
+    )]
     pub over: Option<String>,
-    /// The number of statements of which the slowest one is logged.
+    /// The slowest statement of this many is slow, going by the latencies of late.
+    #[schemars(range(min = 2, max = MOST_IN), extend("examples" = [1000]))]
     pub slowest_one_in: Option<u64>,
-    /// The file for the lines. None: the agent's log.
+    /// File that lines go to. Without this key: the agent's log.
+    #[schemars(with = "Option<String>", extend("title" = "absolute path", "examples" = ["/var/log/underpass/slow.jsonl"]))]
     pub file: Option<PathBuf>,
-    /// A file that would become larger is moved to `FILE.1`.
+    /// Size of the file, in bytes, beyond which it is moved to `FILE.1`.
     #[serde(default = "journal::max_bytes")]
+    #[schemars(range(min = journal::LEAST_BYTES))]
     pub max_bytes: u64,
-    /// The number of moved files that are kept.
+    /// Files that are kept beside it.
     #[serde(default = "journal::keep")]
+    #[schemars(range(max = journal::MOST_KEPT))]
     pub keep: u32,
 }
 

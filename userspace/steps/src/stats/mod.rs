@@ -22,8 +22,9 @@ use crate::statements::Series;
 /// things of one connection; when they ask more, the others are looked up again.
 const AT_HAND: usize = 32;
 
-/// The settings of `stats` as they stand in the configuration.
-#[derive(Clone, Debug, Default, Deserialize)]
+/// Counts rows, bytes, errors and consistency levels by table and kind of statement, and lists the most frequent
+/// statements (`underpass statements --top`).
+#[derive(Clone, Debug, Default, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Settings {}
 

@@ -196,7 +196,7 @@ impl Shared {
     }
 
     /// Notes that everything that was there at the call is sent, or given up.
-    pub(super) fn is_done(&self) {
+    pub(super) fn note_done(&self) {
         self.state().done += 1;
         self.changes.notify_all();
     }

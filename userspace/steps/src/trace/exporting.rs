@@ -138,9 +138,9 @@ impl Sink for Exporting {
         self.since.map(|since| since + MAX_DELAY)
     }
 
-    fn is_due(&mut self) {
+    fn on_due(&mut self) {
         self.export();
-        self.shared.is_done();
+        self.shared.note_done();
     }
 
     fn end(&mut self) {

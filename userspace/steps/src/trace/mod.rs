@@ -34,19 +34,22 @@ use tls::{Dialling, RawDialling};
 
 use super::{Following, Means, Nobody, Refusal, Reporter, Whose, asks_for_data, at_hand::AtHand};
 
-/// The settings of `trace` as they stand in the configuration.
-#[derive(Clone, Debug, Deserialize)]
+/// Sends a span for each sampled request to an OpenTelemetry collector (OTLP over gRPC).
+#[derive(Clone, Debug, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(extend("examples" = [{"endpoint": "http://127.0.0.1:4317", "sample": 0.01, "service": "reports"}]))]
 pub struct Settings {
-    /// The collector: `http://HOST:PORT` or `https://HOST:PORT`, OTLP over gRPC.
+    /// Address of the collector: `http://HOST:PORT` or `https://HOST:PORT`.
+    #[schemars(extend("title" = "URL"))]
     pub endpoint: String,
-    /// The TLS settings towards an `https` collector: the authority that must have signed its
-    /// certificate, and the agent's own certificate.
+    /// TLS towards the collector, with the keys of `upstream_tls`. Needed with `https`, and only there.
     pub tls: Option<RawDialling>,
-    /// The fraction of the requests without a `traceparent` that is traced.
+    /// Fraction of the requests without a `traceparent` that is traced.
+    #[schemars(range(min = 0.0, max = 1.0))]
     pub sample: f64,
     /// `service.name` of the spans.
     #[serde(default = "service")]
+    #[schemars(length(min = 1, max = MAX_SERVICE_BYTES))]
     pub service: String,
 }
 

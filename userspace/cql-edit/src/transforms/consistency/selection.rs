@@ -17,6 +17,12 @@ const KINDS: [Kind; 5] = [
     Kind::Batch,
 ];
 
+/// Every name that `kinds` may have in it.
+pub(super) fn names() -> Vec<&'static str> {
+    let kinds = KINDS.iter().map(|kind| kind.as_str());
+    ["reads", "writes"].into_iter().chain(kinds).collect()
+}
+
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Selection {
@@ -50,8 +56,8 @@ impl Selection {
                     Some(kind) => std::slice::from_ref(kind),
                     None => {
                         return Err(format!(
-                            "kinds: expected any of reads, writes, {}; found {name:?}",
-                            KINDS.map(|kind| kind.as_str()).join(", ")
+                            "kinds: expected any of {}; found {name:?}",
+                            self::names().join(", ")
                         ));
                     }
                 },

@@ -15,49 +15,61 @@ use cql::Analysis;
 use cql::Opcode;
 use cql::StatementKind;
 
-/// As in the configuration.
-#[derive(Clone, Debug, Default, Deserialize)]
+/// Refuses statements by what they ask for, with a CQL error.
+#[derive(Clone, Debug, Default, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(extend("examples" = [{"refuse": ["ddl", "truncate", "no_limit"], "max_batch": 100}]))]
 pub struct Settings {
-    /// Whether what is refused is refused, or counted and let pass.
+    /// Whether statements are refused, or only counted.
     #[serde(default)]
     pub mode: Mode,
-    /// What is refused.
+    /// Kinds of statements that are refused.
     #[serde(default)]
     pub refuse: Vec<Kind>,
-    /// Elements of a list behind IN, in the text.
+    /// Most elements of a list behind IN, where the text has them.
+    #[schemars(extend("examples" = [100]))]
     pub max_in: Option<u32>,
-    /// Statements of a batch.
+    /// Most statements of a batch.
+    #[schemars(extend("examples" = [100]))]
     pub max_batch: Option<u32>,
-    /// What LIMIT may be, where it is a number in the text.
+    /// Highest LIMIT, where it is a number in the text.
+    #[schemars(extend("examples" = [10_000]))]
     pub max_limit: Option<i64>,
-    /// Bytes of a statement's text.
+    /// Most bytes of a statement's text.
+    #[schemars(extend("examples" = [65_536]))]
     pub max_bytes: Option<usize>,
-    /// Only these: `keyspace`, `keyspace.table`, or a beginning of that and `*`. The server's own
-    /// keyspaces can always be read.
+    /// Tables that statements may name: `keyspace`, `keyspace.table`, or the beginning of that and `*`. The server's own
+    /// keyspaces can always be read. Without this key: all.
     #[serde(default)]
+    #[schemars(extend("examples" = [["shop", "logs.day_*"]]))]
     pub tables: Vec<String>,
-    /// None of these.
+    /// Tables that statements may not name, in the same form.
     #[serde(default)]
+    #[schemars(extend("examples" = [["shop.customers"]]))]
     pub not_tables: Vec<String>,
-    /// By `keyspace.table`: columns that a SELECT, UPDATE or DELETE has to restrict by `=` or IN.
+    /// Columns that SELECT, UPDATE and DELETE have to restrict by `=` or IN, by `keyspace.table`.
     #[serde(default)]
+    #[schemars(extend("examples" = [{"shop.orders": ["customer", "day"]}]))]
     pub partition_keys: HashMap<String, Vec<String>>,
 }
 
-/// Whether what is refused is refused.
-#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
+/// Whether a guard refuses statements.
+#[derive(
+    Clone, Copy, Debug, Default, Deserialize, serde::Serialize, schemars::JsonSchema, PartialEq, Eq,
+)]
 #[serde(rename_all = "snake_case")]
 pub enum Mode {
-    /// It is.
+    /// The statement is answered by an error.
     #[default]
     Enforce,
-    /// It passes, and is counted.
+    /// The statement passes, and is counted.
     Shadow,
 }
 
-/// What can be refused.
-#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+/// Kinds of statements that a guard can refuse.
+#[derive(
+    Clone, Copy, Debug, Deserialize, serde::Serialize, schemars::JsonSchema, PartialEq, Eq,
+)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
     /// CREATE, ALTER, DROP
@@ -76,7 +88,7 @@ pub enum Kind {
     NoWhere,
     /// IF: a light-weight transaction
     Conditional,
-    /// What is not understood
+    /// A statement that is not understood
     Unknown,
 }
 

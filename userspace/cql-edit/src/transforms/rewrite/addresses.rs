@@ -14,11 +14,11 @@ use cql::hash::Fnv;
 use cql::text::Name;
 use cql::text::parse;
 
-/// Which addresses drivers find.
-#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+/// Addresses of nodes that drivers find.
+#[derive(Clone, Copy, Debug, Deserialize, schemars::JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "snake_case")]
 pub enum Addresses {
-    /// The one that they have dialled, and no other.
+    /// The one that the driver has dialled, and no other, so that it stays there.
     Dialled,
 }
 

@@ -26,24 +26,29 @@ const LONGEST_TTL: i64 = 20 * 365 * 24 * 3600;
 /// Clocks that are further apart are wrong.
 const FURTHEST: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// As in the configuration: `"server"`, or `{ max_ahead = "1s" }`.
-#[derive(Clone, Debug, Deserialize)]
+/// Clock that says when something was written: `"server"`, or `{ max_ahead = "1s" }`.
+#[derive(Clone, Debug, Deserialize, schemars::JsonSchema)]
 #[serde(
     untagged,
     expecting = "timestamps: expected `\"server\"` or `{ max_ahead = \"1s\" }`"
 )]
 pub enum Timestamps {
-    /// `server`
-    Word(String),
-    /// Those that are further ahead.
+    /// `server`: the database's clock.
+    Word(#[schemars(extend("enum" = ["server"]))] String),
+    /// The client's clock, within a bound.
     Ahead(Ahead),
 }
 
-/// As in the configuration.
-#[derive(Clone, Debug, Deserialize)]
+/// How far a client's clock may be ahead.
+#[derive(Clone, Debug, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(extend("examples" = [{"max_ahead": "1s"}]))]
 pub struct Ahead {
-    /// Than this.
+    /// Most that a timestamp may be ahead of the agent's clock.
+    #[schemars(
+        regex(pattern = "^[0-9]+(ms|s|m|h|d)$"),
+        extend("title" = "duration", "x-min" = "0s", "x-max" = "365d")
+    )]
     pub max_ahead: String,
 }
 

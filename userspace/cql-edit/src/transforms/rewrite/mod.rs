@@ -34,23 +34,36 @@ use crate::{
 use cql::MAX_ANALYSED_BYTES;
 use cql::Opcode;
 
-/// As in the configuration.
-#[derive(Clone, Debug, Default, Deserialize)]
+/// Replaces addresses, names, TTLs and timestamps in requests and responses. Needs one of its keys.
+#[derive(Clone, Debug, Default, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(extend("examples" = [{"keyspaces": {"shop": "shop_v2"}, "max_ttl": "90d"}]))]
 pub struct Settings {
-    /// Which addresses drivers find.
+    /// Addresses of nodes that drivers find in the server's tables.
     pub addresses: Option<Addresses>,
-    /// What the database calls keyspaces, by the clients' names.
+    /// Names of keyspaces in the database, by the clients' names for them.
     #[serde(default)]
+    #[schemars(extend("examples" = [{"shop": "shop_v2"}]))]
     pub keyspaces: BTreeMap<String, String>,
-    /// What the database calls `keyspace.table`, likewise.
+    /// Names of tables in the database, by the clients' names for them: `keyspace.table` both.
     #[serde(default)]
+    #[schemars(extend("examples" = [{"shop.orders": "shop_v2.orders_2026"}]))]
     pub tables: BTreeMap<String, String>,
-    /// How long what is written may live.
+    /// Longest TTL. TTLs that are longer, or 0, become this one.
+    #[schemars(
+        regex(pattern = "^[0-9]+(ms|s|m|h|d)$"),
+        extend("title" = "duration", "x-min" = "1s", "x-max" = "7300d")
+    )]
     pub max_ttl: Option<String>,
-    /// How long what is written lives if nothing is said.
+    /// TTL of INSERT and UPDATE that have none.
+    #[schemars(
+        regex(pattern = "^[0-9]+(ms|s|m|h|d)$"),
+        extend("title" = "duration", "x-min" = "1s", "x-max" = "7300d")
+    )]
     pub default_ttl: Option<String>,
-    /// Whose clock says when something was written.
+    /// Clock that says when something was written. `"server"`: the database's; `{ max_ahead = "1s" }`: the client's, no
+    /// further ahead of the agent's clock than that.
+    #[schemars(extend("examples" = ["server", {"max_ahead": "1s"}]))]
     pub timestamps: Option<Timestamps>,
 }
 

@@ -1,0 +1,123 @@
+//! Every way in which bytes travel, each with a rule of its own.
+
+use std::{net::TcpListener, path::Path};
+
+use integrity::{Choices, Cql, Options, Plan, Server};
+use sandbox::{Agent, Sandbox};
+
+const BY_EPOLL: [&str; 2] = ["epoll-edge", "epoll-level"];
+
+/// Shapes that do not choose their own way to wait.
+const BLOCKS: [&str; 5] = ["blocking", "ping-pong", "duplex", "bulk-up", "bulk-down"];
+
+/// A way, and what is so of those that take it.
+pub struct Way {
+    pub name: &'static str,
+    rule: &'static str,
+    /// The agent is no part of it.
+    pub outlives: bool,
+    cql: bool,
+    /// How both ends wait.
+    waiting: &'static [&'static str],
+}
+
+const fn way(name: &'static str, rule: &'static str) -> Way {
+    Way {
+        name,
+        rule,
+        outlives: false,
+        cql: false,
+        waiting: &[],
+    }
+}
+
+pub const WAYS: [Way; 6] = [
+    Way {
+        outlives: true,
+        ..way("bypass", "action = \"bypass\"")
+    },
+    Way {
+        outlives: true,
+        cql: true,
+        ..way("observe", "action = \"observe\"")
+    },
+    Way {
+        outlives: true,
+        waiting: &BY_EPOLL,
+        ..way("shortcut", "action = \"bypass\"\nshortcut = true")
+    },
+    Way {
+        cql: true,
+        waiting: &BY_EPOLL,
+        ..way("splice", "action = \"bypass\"\ndriver = [\"*\"]")
+    },
+    // What is no CQL is spliced, too, unless the client blocks.
+    Way {
+        waiting: &BLOCKS,
+        ..way("relay", "action = \"enrich\"")
+    },
+    Way {
+        cql: true,
+        ..way("enrich", "action = \"enrich\"")
+    },
+];
+
+impl Way {
+    pub fn server(&self, sandbox: &Sandbox) -> Server {
+        let options = Options {
+            never_blocks: self.is_in_sockmap(),
+            ..Options::default()
+        };
+        let start = || {
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            Server::start_with(listener, options).unwrap()
+        };
+        // The shortcut needs both ends beneath the agent's cgroup.
+        match self.name {
+            "shortcut" => sandbox.client(start).unwrap(),
+            _ => sandbox.server(start).unwrap(),
+        }
+    }
+
+    pub fn plan(&self, server: &Server) -> Plan {
+        Plan {
+            choices: Choices::named(self.waiting).unwrap(),
+            cql: self.cql.then(Cql::default),
+            ..Plan::new(server.addr())
+        }
+    }
+
+    fn is_in_sockmap(&self) -> bool {
+        self.waiting == BY_EPOLL
+    }
+
+    /// Findings that a run of this way may have: a socket in a sockmap answers to FIONREAD what is
+    /// past TCP.
+    pub fn allowed(&self) -> Vec<String> {
+        let fionread = self.is_in_sockmap().then(|| "fionread".to_owned());
+        fionread.into_iter().collect()
+    }
+}
+
+/// An agent with a rule for each way.
+pub fn agent<'a>(
+    binary: &Path,
+    sandbox: &'a Sandbox,
+    settings: &str,
+    servers: &[Server; WAYS.len()],
+) -> Agent<'a> {
+    let rule = |(way, server): (&Way, &Server)| {
+        let (name, rule, port) = (way.name, way.rule, server.addr().port());
+        format!("[[rule]]\nname = \"{name}\"\nto = [\":{port}\"]\n{rule}\n")
+    };
+    let policy: String = WAYS.iter().zip(servers).map(rule).collect();
+    let (netns, cgroup) = (Some(&sandbox.netns), &sandbox.cgroup);
+    Agent::start(binary, netns, cgroup, settings, &policy).unwrap()
+}
+
+/// All samples of a metric that begin so, added up.
+pub fn sum(agent: &Agent<'_>, name: &str) -> f64 {
+    let metrics = agent.metrics().unwrap();
+    let samples = metrics.iter().filter(|(n, _)| n.starts_with(name));
+    samples.map(|(_, value)| value).sum()
+}

@@ -1,0 +1,133 @@
+//! A database that does as a test tells it.
+
+use std::{
+    io::{Read, Write},
+    net::{SocketAddr, TcpListener, TcpStream},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
+    },
+    thread,
+};
+
+use crate::common::{
+    frames::{ready, void},
+    world::World,
+};
+
+const STARTUP: u8 = 0x01;
+
+/// Reaction of the database to a request.
+pub(super) enum Does {
+    Says(Vec<u8>),
+    Nothing,
+    Ends,
+}
+
+/// A version 4 database whose every connection begins, and which then does as it is told: `does` is given the
+/// connection's number and the request, also one that asks whether it is there.
+pub(super) struct Scripted {
+    pub(super) addr: SocketAddr,
+    open: Arc<Mutex<Vec<TcpStream>>>,
+    stops: Arc<AtomicBool>,
+    thread: Option<thread::JoinHandle<()>>,
+}
+
+impl Scripted {
+    pub(super) fn start(
+        world: &World<'_>,
+        does: impl Fn(usize, &[u8]) -> Does + Send + Sync + 'static,
+    ) -> Self {
+        let listener = world.sandbox.server(|| TcpListener::bind("127.0.0.1:0"));
+        let listener = listener.unwrap().unwrap();
+        let addr = listener.local_addr().unwrap();
+        let open: Arc<Mutex<Vec<TcpStream>>> = Arc::default();
+        let (streams, does) = (open.clone(), Arc::new(does));
+        let stops = Arc::new(AtomicBool::new(false));
+        let stopped = stops.clone();
+        let accepts = move || {
+            let mut threads = Vec::new();
+            for number in 0.. {
+                let (stream, _) = listener.accept().unwrap();
+                if stopped.load(Relaxed) {
+                    break;
+                }
+                streams.lock().unwrap().push(stream.try_clone().unwrap());
+                let does = does.clone();
+                threads.push(thread::spawn(move || serve(stream, number, &*does)));
+            }
+            for thread in threads {
+                thread.join().unwrap();
+            }
+        };
+        Self {
+            addr,
+            open,
+            stops,
+            thread: Some(thread::spawn(accepts)),
+        }
+    }
+
+    /// A database that never answers a request in which `text` is, and says so many of them have come.
+    /// Every other request gets an empty result.
+    pub(super) fn silent_on(world: &World<'_>, text: &'static str) -> (Self, Arc<AtomicUsize>) {
+        let unanswered = Arc::new(AtomicUsize::new(0));
+        let counted = unanswered.clone();
+        let database = Self::start(world, move |_, asked| match has(asked, text) {
+            true => {
+                counted.fetch_add(1, Relaxed);
+                Does::Nothing
+            }
+            false => Does::Says(void(4, stream_of(asked))),
+        });
+        (database, unanswered)
+    }
+
+    /// Ends all, and waits for them.
+    pub(super) fn ends(mut self, world: &World<'_>) {
+        self.stops.store(true, Relaxed);
+        let wakes = || TcpStream::connect(self.addr).map(drop);
+        world.sandbox.server(wakes).unwrap().unwrap();
+        for stream in self.open.lock().unwrap().iter() {
+            let _ = stream.shutdown(std::net::Shutdown::Both);
+        }
+        self.thread.take().unwrap().join().unwrap();
+    }
+}
+
+fn serve(mut stream: TcpStream, number: usize, does: &dyn Fn(usize, &[u8]) -> Does) {
+    answers(&mut stream, number, does);
+    // There is another descriptor of it.
+    let _ = stream.shutdown(std::net::Shutdown::Both);
+}
+
+fn answers(stream: &mut TcpStream, number: usize, does: &dyn Fn(usize, &[u8]) -> Does) {
+    loop {
+        let mut asked = vec![0; 9];
+        if stream.read_exact(&mut asked).is_err() {
+            return;
+        }
+        let length = u32::from_be_bytes(asked[5..].try_into().unwrap());
+        asked.resize(9 + length as usize, 0);
+        if stream.read_exact(&mut asked[9..]).is_err() {
+            return;
+        }
+        let says = match asked[4] {
+            STARTUP => Does::Says(ready(4)),
+            _ => does(number, &asked),
+        };
+        match says {
+            Does::Says(bytes) if stream.write_all(&bytes).is_ok() => {}
+            Does::Nothing => {}
+            Does::Says(_) | Does::Ends => return,
+        }
+    }
+}
+
+pub(super) fn stream_of(frame: &[u8]) -> i16 {
+    i16::from_be_bytes([frame[2], frame[3]])
+}
+
+pub(super) fn has(asked: &[u8], text: &str) -> bool {
+    asked.windows(text.len()).any(|at| at == text.as_bytes())
+}

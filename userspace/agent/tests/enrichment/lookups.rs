@@ -1,0 +1,157 @@
+//! Statements that were prepared before the agent saw the flow: the database is asked, and neither client nor operator
+//! has to do anything.
+
+use std::{io::Write, process::Command};
+
+use serde_json::Value;
+
+use crate::common::{
+    BINARY, eventually,
+    frames::{RESPONSE, RESULT, frame, query, ready, startup, void},
+    wire::{Conversation, Host, host},
+};
+
+const TEXT: &str = "SELECT v FROM shop.orders WHERE id = ?";
+
+/// The MD5 of [`TEXT`].
+const HEX: &str = "e01edb0e37aa5a3d44c850467e5304f2";
+
+/// On which the agent asks.
+const STREAM: i16 = i16::MIN;
+
+fn id() -> Vec<u8> {
+    let byte = |at: usize| u8::from_str_radix(&HEX[at..at + 2], 16).unwrap();
+    (0..HEX.len()).step_by(2).map(byte).collect()
+}
+
+/// One rule, `r`.
+fn policy(pipeline: &str) -> String {
+    format!(
+        "[[rule]]\nname = \"r\"\nto = [\":PORT\"]\naction = \"enrich\"\npipeline = [{pipeline}]\n"
+    )
+}
+
+fn begin(host: &Host<'_>, version: u8) -> Conversation {
+    let mut c = host.connect();
+    c.client_sends(&startup(version, &[("CQL_VERSION", "3.0.0")]));
+    c.server_sends(&ready(version));
+    c.in_segments = version >= 5;
+    c
+}
+
+fn execute(version: u8, stream: i16) -> Vec<u8> {
+    let metadata: &[u8] = if version < 5 { &[] } else { &[0, 1, b'm'] };
+    let flags: &[u8] = if version < 5 { &[0] } else { &[0; 4] };
+    let body = [&[0, 16], &id()[..], metadata, &[0, 1], flags].concat();
+    frame(version, stream, 0x0A, &body)
+}
+
+fn question(version: u8) -> Vec<u8> {
+    let text = format!(
+        "SELECT logged_keyspace, query_string FROM system.prepared_statements WHERE prepared_id = 0x{HEX}"
+    );
+    query(version, STREAM, &text)
+}
+
+/// Two columns without names, and a row of null and [`TEXT`].
+fn answer(version: u8) -> Vec<u8> {
+    let mut body = [2_i32, 4, 2, 1, -1, TEXT.len() as i32]
+        .map(i32::to_be_bytes)
+        .concat();
+    body.extend(TEXT.as_bytes());
+    frame(RESPONSE | version, STREAM, RESULT, &body)
+}
+
+fn lookups(host: &Host<'_>, outcome: &str) -> u64 {
+    host.metric("lookups", &format!("outcome=\"{outcome}\",rule=\"r\""))
+}
+
+/// How often this statement was asked for, by the list of the most frequent ones.
+fn top(host: &Host<'_>, fingerprint: &str) -> u64 {
+    let top = host.agent.json("/statements/top").unwrap();
+    let mut rows = top.as_array().unwrap().iter();
+    let row = rows.find(|row| row["fingerprint"] == fingerprint);
+    row.map_or(0, |row: &Value| row["count"].as_u64().unwrap())
+}
+
+/// The client executes, and the database gets that behind the question.
+fn expect_question(c: &mut Conversation, version: u8) {
+    let execute = execute(version, 1);
+    c.client.write_all(&c.wrap(&execute)).unwrap();
+    // Both are in one segment.
+    let both = [question(version), execute].concat();
+    let both = c.wrap(&both);
+    c.server_gets(&both);
+}
+
+#[test]
+fn reporters_know_what_was_prepared_before() {
+    for version in [3, 4, 5] {
+        host(|host| {
+            host.policy(&policy(
+                "{ transform = \"lookup\" }, { transform = \"stats\" }",
+            ));
+            let mut c = begin(host, version);
+            expect_question(&mut c, version);
+            // Nothing has waited: this is not known yet.
+            c.server_sends(&void(version, 1));
+            assert_eq!(top(host, "unknown"), 1);
+            // The client gets what is behind, and nothing before that.
+            c.server.write_all(&c.wrap(&answer(version))).unwrap();
+            eventually("the answer is there", || lookups(host, "found") == 1);
+            for _ in 0..2 {
+                c.client_sends(&execute(version, 2));
+                c.server_sends(&void(version, 2));
+            }
+            assert_eq!((top(host, TEXT), top(host, "unknown")), (2, 1));
+            c.ends();
+            // Another flow knows it.
+            let mut c = begin(host, version);
+            c.client_sends(&execute(version, 3));
+            c.server_sends(&void(version, 3));
+            assert_eq!((top(host, TEXT), lookups(host, "found")), (3, 1));
+            c.ends();
+        });
+    }
+}
+
+#[test]
+fn a_guard_lets_pass_what_it_may() {
+    host(|host| {
+        host.policy(&policy(
+            "{ transform = \"guard\", tables = [\"shop\"] }, { transform = \"lookup\" }",
+        ));
+        let mut c = begin(host, 4);
+        c.client.write_all(&execute(4, 1)).unwrap();
+        c.server_gets(&question(4));
+        let message = b"the statement has to be prepared again";
+        let code = 0x2500_i32.to_be_bytes();
+        let length = [0, message.len() as u8];
+        let body = [&code[..], &length, message, &[0, 16], &id()].concat();
+        c.client_gets(&frame(RESPONSE | 4, 1, 0, &body));
+        c.server.write_all(&answer(4)).unwrap();
+        eventually("the answer is there", || lookups(host, "found") == 1);
+        c.client_sends(&execute(4, 2));
+        c.server_sends(&void(4, 2));
+        c.ends();
+    });
+}
+
+#[test]
+fn an_answer_that_is_out_never_reaches_the_client() {
+    host(|host| {
+        host.policy(&policy("{ transform = \"lookup\" }"));
+        let mut c = begin(host, 4);
+        expect_question(&mut c, 4);
+        // Its pipeline is taken from it while it waits.
+        let number = host.flow(&c)["id"].to_string();
+        let mut mark = Command::new(BINARY);
+        mark.args(["mark", &number, "bypass", "--control"]);
+        let marked = mark.arg(host.agent.control()).output().unwrap();
+        assert!(marked.status.success(), "{marked:?}");
+        c.server.write_all(&answer(4)).unwrap();
+        c.server_sends(&void(4, 1));
+        assert_eq!(lookups(host, "found"), 1);
+        c.ends();
+    });
+}

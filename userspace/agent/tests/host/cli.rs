@@ -1,0 +1,286 @@
+//! Mistakes of a new user: wrong flags, missing files, missing root, a port in use.
+
+use std::{
+    net::TcpListener,
+    os::unix::process::CommandExt,
+    process::{Command, Output},
+};
+
+const BINARY: &str = env!("CARGO_BIN_EXE_underpass");
+
+fn underpass(args: &[&str]) -> Output {
+    Command::new(BINARY).args(args).output().unwrap()
+}
+
+/// The one line that a failure says.
+fn complaint(output: &Output) -> String {
+    let said = String::from_utf8(output.stderr.clone()).unwrap();
+    let lines: Vec<&str> = said
+        .lines()
+        .filter(|l| l.starts_with("underpass: "))
+        .collect();
+    assert_eq!(lines.len(), 1, "one line: {said}");
+    lines[0].to_owned()
+}
+
+fn file(text: &str) -> tempfile::NamedTempFile {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), text).unwrap();
+    file
+}
+
+fn path(file: &tempfile::NamedTempFile) -> &str {
+    file.path().to_str().unwrap()
+}
+
+#[test]
+fn wrong_usage_exits_with_2() {
+    for args in [
+        &["frobnicate"][..],
+        &["check"],
+        &["run", "--konfig", "x"],
+        &[],
+    ] {
+        assert_eq!(underpass(args).status.code(), Some(2), "{args:?}");
+    }
+}
+
+#[test]
+fn check_says_ok_or_where_the_mistake_is() {
+    let good = file("[[rule]]\nname = \"a\"\nto = [\":9042\"]\naction = \"enrich\"\n");
+    let output = underpass(&["check", path(&good)]);
+    assert!(output.status.success());
+    assert!(
+        String::from_utf8(output.stdout)
+            .unwrap()
+            .contains("ok, 1 rules")
+    );
+    let bad = file("[[rule]]\nname = \"a\"\naction = \"enrich\"\nto = [\"nonsense\"]\n");
+    let output = underpass(&["check", path(&bad)]);
+    assert_eq!(output.status.code(), Some(1));
+    let said = complaint(&output);
+    assert!(
+        said.contains(&format!("{}:4:7: rule.to: expected", path(&bad))),
+        "{said}"
+    );
+    let output = underpass(&["check", "/nowhere.toml"]);
+    assert!(complaint(&output).contains("cannot read /nowhere.toml"));
+}
+
+#[test]
+fn check_explains_which_rule_a_connection_meets() {
+    let policy = file(
+        "[[rule]]\nname = \"spark\"\nto = [\":9042\"]\nprocess = [\"spark*\"]\naction = \"deny\"\n\
+         [[rule]]\nname = \"all\"\nto = [\"10.0.0.0/8:9042\"]\naction = \"enrich\"\n",
+    );
+    let explain = |rest: &[&str]| {
+        let args = [&["check", path(&policy), "--to", "10.1.2.3:9042"], rest].concat();
+        String::from_utf8(underpass(&args).stdout).unwrap()
+    };
+    assert!(explain(&["--process", "spark-shell"]).starts_with("spark: deny"));
+    let all = explain(&[]);
+    assert!(all.starts_with("all: enrich, fail = open"), "{all}");
+    assert!(
+        all.contains("passed over: spark, whose `process` does not hold"),
+        "{all}"
+    );
+    let json: serde_json::Value = serde_json::from_str(&explain(&["--json"])).unwrap();
+    assert_eq!(json["match"]["rule"], "all");
+    assert_eq!(json["match"]["passed_over"][0]["key"], "process");
+}
+
+#[test]
+fn check_says_what_stands_behind_a_virtual_address() {
+    let text = "[[rule]]\nname = \"v\"\nto = [\"10.9.0.10:9042\"]\naction = \"bypass\"\n\
+                backends = [\"10.1.0.1:9042\", \"10.1.0.2:9042\"]\n";
+    let policy = file(text);
+    let explain = |rest: &[&str]| {
+        let args = [&["check", path(&policy), "--to", "10.9.0.10:9042"], rest].concat();
+        String::from_utf8(underpass(&args).stdout).unwrap()
+    };
+    let said = explain(&[]);
+    assert!(
+        said.contains("behind it: 10.1.0.1:9042, 10.1.0.2:9042"),
+        "{said}"
+    );
+    let json: serde_json::Value = serde_json::from_str(&explain(&["--json"])).unwrap();
+    assert_eq!(json["match"]["backends"][1], "10.1.0.2:9042");
+}
+
+#[test]
+fn check_says_what_the_session_decides() {
+    let policy = file(
+        "[[rule]]\nname = \"etl\"\nuser = [\"etl*\"]\nkeyspace = [\"shop\"]\naction = \"bypass\"\n\
+         to = [\":9042\"]\nfail = \"closed\"\n\
+         [[rule]]\nname = \"encrypted\"\ntls = true\naction = \"deny\"\nto = [\":9042\"]\n\
+         [[rule]]\nname = \"all\"\nto = [\":9042\"]\naction = \"enrich\"\n",
+    );
+    let explain = |rest: &[&str]| {
+        let args = [&["check", path(&policy), "--to", "10.1.2.3:9042"], rest].concat();
+        String::from_utf8(underpass(&args).stdout).unwrap()
+    };
+    let open = explain(&[]);
+    assert!(
+        open.starts_with("decided after the handshake, fail = closed\n"),
+        "{open}"
+    );
+    for line in [
+        "candidate: etl: bypass, by `user`, `keyspace`",
+        "candidate: encrypted: deny, by `tls`",
+        "candidate: all: enrich, otherwise",
+    ] {
+        assert!(open.contains(line), "{open}");
+    }
+    let etl = explain(&["--user", "etl7", "--keyspace", "shop"]);
+    assert!(etl.starts_with("etl: bypass, fail = closed\n"), "{etl}");
+    let other = explain(&["--user", "web"]);
+    assert!(other.starts_with("all: enrich, fail = closed"), "{other}");
+    assert!(
+        other.contains("passed over: etl, whose `user` does not hold"),
+        "{other}"
+    );
+    assert!(other.contains("at connect() it meets etl"), "{other}");
+    let encrypted = explain(&["--tls"]);
+    assert!(encrypted.starts_with("encrypted: deny"), "{encrypted}");
+    let json: serde_json::Value = serde_json::from_str(&explain(&["--json"])).unwrap();
+    assert_eq!(json["match"]["action"], "undecided");
+    assert_eq!(json["match"]["candidates"][0]["by"][1], "keyspace");
+    let nonsense = [
+        "check",
+        path(&policy),
+        "--to",
+        "10.1.2.3:9042",
+        "--tls",
+        "--user",
+        "a",
+    ];
+    assert_eq!(underpass(&nonsense).status.code(), Some(2));
+}
+
+#[test]
+fn check_says_what_is_remembered() {
+    let policy = file(
+        "[[rule]]\nname = \"etl\"\nto = [\":9042\"]\nuid = [7]\naction = \"bypass\"\n\
+         [[rule]]\nname = \"web\"\nto = [\":9042\"]\nuser = [\"web\"]\naction = \"bypass\"\n\
+         remember = \"10m\"\n",
+    );
+    let explain = |rest: &[&str]| {
+        let args = [&["check", path(&policy), "--to", "10.1.2.3:9042"], rest].concat();
+        String::from_utf8(underpass(&args).stdout).unwrap()
+    };
+    let remembered = "remembered: for 600 s, later connections of a process that met web are";
+    for session in [&[][..], &["--user", "web"]] {
+        let said = explain(session);
+        assert!(said.contains(remembered), "{said}");
+    }
+    for rest in [&["--user", "etl"][..], &["--uid", "7"]] {
+        let said = explain(rest);
+        assert!(!said.contains("remembered"), "{said}");
+    }
+    let json: serde_json::Value = serde_json::from_str(&explain(&["--json"])).unwrap();
+    assert_eq!(json["match"]["candidates"][0]["remember_seconds"], 600);
+}
+
+#[test]
+fn run_without_root_says_so() {
+    let policy = file("");
+    std::fs::set_permissions(
+        policy.path(),
+        std::os::unix::fs::PermissionsExt::from_mode(0o644),
+    )
+    .unwrap();
+    // The binary may lie where another user cannot reach it.
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(
+        folder.path(),
+        std::os::unix::fs::PermissionsExt::from_mode(0o755),
+    )
+    .unwrap();
+    let copy = folder.path().join("underpass");
+    sandbox::program::copy(BINARY, &copy).unwrap();
+    let mut command = Command::new(&copy);
+    command
+        .args(["run", "--config", path(&policy)])
+        .uid(65_534)
+        .gid(65_534)
+        .current_dir("/");
+    let output = command.output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(complaint(&output).contains("needs root"));
+}
+
+#[test]
+fn an_admin_port_in_use_is_found_before_anything_is_attached() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap();
+    let pins = format!("/sys/fs/bpf/underpass-test-cli-{}", std::process::id());
+    let policy = file(&format!(
+        "[agent]\nadmin = \"{address}\"\npins = \"{pins}\"\n"
+    ));
+    let output = underpass(&["run", "--config", path(&policy)]);
+    let said = complaint(&output);
+    assert!(
+        said.contains(&format!("cannot listen on {address}")),
+        "{said}"
+    );
+    assert!(said.contains("choose another `admin`"), "{said}");
+    assert!(!std::path::Path::new(&pins).exists());
+}
+
+#[test]
+fn a_cgroup_that_is_none_is_refused() {
+    let pins = format!("/sys/fs/bpf/underpass-test-nocg-{}", std::process::id());
+    let folder = tempfile::tempdir().unwrap();
+    let control = folder.path().join("control.sock");
+    let policy = file(&format!(
+        "[agent]\nadmin = \"127.0.0.1:0\"\ncontrol = {control:?}\ncgroup = \"/tmp\"\npins = \"{pins}\"\n"
+    ));
+    let said = complaint(&underpass(&["run", "--config", path(&policy)]));
+    assert!(!control.exists());
+    assert!(said.contains("/tmp is not a cgroup v2 folder"), "{said}");
+    assert!(!std::path::Path::new(&pins).exists());
+}
+
+#[test]
+fn flows_without_an_agent_says_what_to_do() {
+    let said = complaint(&underpass(&["flows", "--admin", "127.0.0.1:9"]));
+    assert!(
+        said.contains("no agent answers at 127.0.0.1:9: start one"),
+        "{said}"
+    );
+}
+
+#[test]
+fn doctor_finds_what_this_host_has() {
+    let output = underpass(&["doctor", "--json"]);
+    let findings: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let findings = findings.as_array().unwrap();
+    for what in [
+        "kernel",
+        "cgroup2",
+        "connect hooks",
+        "ring buffer",
+        "other BPF programs",
+    ] {
+        assert!(findings.iter().any(|f| f["what"] == what), "{what}");
+    }
+    let missing = findings.iter().any(|f| f["state"] == "missing");
+    assert_eq!(output.status.success(), !missing);
+}
+
+/// `.cargo/config.toml` says how; without it thousands of flows at rest take a quarter more memory.
+#[test]
+fn its_allocator_is_set_up_for_little_memory() {
+    let output = Command::new(BINARY)
+        .arg("--version")
+        .env("_RJEM_MALLOC_CONF", "confirm_conf:true")
+        .output()
+        .unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    for setting in ["narenas:1\n", "tcache_max:1024\n", "dirty_decay_ms:1000\n"] {
+        assert!(
+            said.contains(&format!("value: {setting}")),
+            "{setting}: {said}"
+        );
+    }
+}

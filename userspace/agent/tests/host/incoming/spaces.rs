@@ -1,0 +1,95 @@
+//! Databases in other network namespaces.
+
+use std::path::Path;
+
+use sandbox::{Agent, Sandbox};
+
+use super::{
+    hosts::*,
+    spliced::{riding, spliced},
+};
+use crate::common::{BINARY, Family, accept, enrich};
+
+#[test]
+fn databases_in_another_namespace_are_served_there() {
+    let hosts = Hosts::new();
+    let agents = Sandbox::new().unwrap();
+    let listeners = FAMILIES.map(|family| hosts.listen(family));
+    let netns = &hosts.database.netns;
+    let policy = format!(
+        "[[incoming]]\nnetns = {:?}\n{}",
+        netns.path(),
+        enrich(&[PORT])
+    );
+    // Its hooks see this process's cgroup, too: its dials there are its own.
+    let policy = policy + "fail = \"closed\"\n";
+    let cgroup = &agents.cgroup;
+    let mut agent =
+        Agent::start(Path::new(BINARY), Some(&agents.netns), cgroup, "", &policy).unwrap();
+    for (family, listener) in FAMILIES.into_iter().zip(&listeners) {
+        let mut client = hosts.connect(family).unwrap();
+        let (mut database, peer) = accept(listener);
+        assert_eq!(peer, client.local_addr().unwrap());
+        exchange(&mut client, &mut database);
+    }
+    assert_eq!(outcome(&agent, "intercepted"), 2.0);
+    assert_ne!(hosts.routing(), "");
+    agent.stop().unwrap();
+    assert_eq!(hosts.routing(), "");
+}
+
+#[test]
+fn a_namespace_that_is_none_is_a_clear_error() {
+    let hosts = Hosts::new();
+    for (path, says) in [
+        ("/run/netns/there-is-none", "No such file"),
+        ("/proc/self/status", "Invalid argument"),
+    ] {
+        let incoming = format!("[[incoming]]\nnetns = {path:?}\n");
+        let (netns, cgroup) = (Some(&hosts.database.netns), &hosts.database.cgroup);
+        let policy = incoming + &enrich(&[PORT]);
+        let error = Agent::start(Path::new(BINARY), netns, cgroup, "", &policy).unwrap_err();
+        let error = format!("{error:#}");
+        assert!(error.contains(path) && error.contains(says), "{error}");
+        assert!(
+            error.contains("it has to be a network namespace"),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn a_namespace_that_is_in_the_file_no_more_is_left_as_it_was_found() {
+    let hosts = Hosts::new();
+    let agents = Sandbox::new().unwrap();
+    let netns = hosts.database.netns.path();
+    let policy = format!("[[incoming]]\nnetns = {netns:?}\n{}", enrich(&[PORT]));
+    let (own, cgroup) = (Some(&agents.netns), &agents.cgroup);
+    let mut agent = Agent::start(Path::new(BINARY), own, cgroup, "", &policy).unwrap();
+    assert_ne!(hosts.routing(), "");
+    agent.kill().unwrap();
+    assert_ne!(hosts.routing(), "");
+    agent.write_policy(&enrich(&[PORT])).unwrap();
+    agent.restart().unwrap();
+    assert_eq!(hosts.routing(), "");
+}
+
+#[test]
+fn flows_in_another_namespace_are_spliced_there() {
+    let hosts = Hosts::new();
+    let theirs = Sandbox::new().unwrap();
+    let listener = hosts.listen(Family::V4);
+    let netns = hosts.database.netns.path();
+    // What is no CQL is not decoded.
+    let policy = format!("[[incoming]]\nnetns = {netns:?}\n{}", enrich(&[PORT]));
+    let (own, cgroup) = (Some(&theirs.netns), &theirs.cgroup);
+    let settings = "splice = \"egress\"";
+    let start = || Agent::start(Path::new(BINARY), own, cgroup, settings, &policy).unwrap();
+    let mut agents = (0..ATTEMPTS).map(|_| start());
+    let agent = agents.find(|agent| works(agent, ENGINE)).unwrap();
+    let (client, database) = riding(&hosts, &agent, &listener);
+    drop((client, database));
+    agent.wait_for_log("flow closed").unwrap();
+    let bytes = spliced(&agent);
+    assert!(bytes.into_iter().all(|n| n > 0.0), "{bytes:?}");
+}

@@ -1,0 +1,21 @@
+//! The agent on its host: commands, life cycle, backends, gateways, incoming connections, containers and network namespaces.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "tests say what they expect by failing, and so do their helpers"
+)]
+
+mod backends;
+mod cli;
+#[path = "../common/mod.rs"]
+mod common;
+mod containers;
+mod doctor;
+mod documented;
+mod gateway;
+mod incoming;
+mod lifecycle;
+mod namespaces;
+mod topologies;

@@ -1,0 +1,314 @@
+//! Spliced flows outlive the agent: they go on when it is killed or stopped, somebody cares for
+//! them, and the next agent adopts them.
+
+mod cared;
+mod host;
+
+use std::path::Path;
+
+use host::*;
+use sandbox::Agent;
+
+use crate::common::traffic::Traffic;
+
+const BINARY: &str = env!("CARGO_BIN_EXE_underpass");
+
+const ENGINES: [&str; 2] = ["sender", "egress"];
+
+fn flow_on(traffic: &[Traffic]) {
+    traffic.iter().for_each(|t| t.flows_on(6 << 20));
+}
+
+#[test]
+fn what_rides_goes_on_when_the_agent_is_killed() {
+    for engine in ENGINES {
+        let host = Host::new();
+        let mut agent = host.agent(engine);
+        let traffic = host.traffic(&agent, 4);
+        agent.kill().unwrap();
+        flow_on(&traffic);
+        assert_eq!(keepers(&agent).len(), 1);
+        for t in traffic {
+            t.end();
+        }
+        no_keeper_is_left(&agent);
+    }
+}
+
+#[test]
+fn the_next_agent_adopts_them() {
+    for engine in ENGINES {
+        let host = Host::new();
+        let mut agent = host.agent(engine);
+        let traffic = host.traffic(&agent, 4);
+        agent.kill().unwrap();
+        agent.restart().unwrap();
+        works(&agent);
+        until("they are adopted", || flows(&agent).len() == 4);
+        flow_on(&traffic);
+        for flow in flows(&agent) {
+            assert_eq!(flow["process"].as_str().unwrap().len(), 15, "{flow}");
+            assert_eq!(flow["rule"], "rest", "{flow}");
+            assert!(flow["why"].as_str().unwrap().contains("adopted"), "{flow}");
+            assert!(flow["bytes_to_client"].as_u64().unwrap() > 0, "{flow}");
+        }
+        assert_eq!(agent.metric("underpass_adopted_flows_total").unwrap(), 4.0);
+        assert_eq!(keepers(&agent).len(), 1);
+        for t in traffic {
+            t.end();
+        }
+        until("they have ended", || flows(&agent).is_empty());
+        assert_eq!(kept(&agent), 0.0);
+        agent.kill().unwrap();
+        no_keeper_is_left(&agent);
+    }
+}
+
+#[test]
+fn a_clean_stop_leaves_what_rides_to_the_keeper() {
+    for engine in ENGINES {
+        let host = Host::new();
+        let mut agent = host.agent(engine);
+        let traffic = host.traffic(&agent, 2);
+        agent.stop().unwrap();
+        flow_on(&traffic);
+        agent.restart().unwrap();
+        works(&agent);
+        until("they are adopted", || flows(&agent).len() == 2);
+        flow_on(&traffic);
+        agent.stop().unwrap();
+        for t in traffic {
+            t.flows_on(1 << 20);
+            t.end();
+        }
+        no_keeper_is_left(&agent);
+    }
+}
+
+#[test]
+fn agents_that_die_again_and_again_lose_nothing() {
+    let host = Host::new();
+    let mut agent = host.agent("auto");
+    let traffic = host.traffic(&agent, 3);
+    for _ in 0..5 {
+        agent.kill().unwrap();
+        traffic.iter().for_each(|t| t.flows_on(1 << 20));
+        agent.restart().unwrap();
+        works(&agent);
+        until("they are adopted", || flows(&agent).len() == 3);
+        they_ride(&agent);
+        traffic.iter().for_each(|t| t.flows_on(1 << 20));
+        assert_eq!(keepers(&agent).len(), 1);
+    }
+    for t in traffic {
+        t.end();
+    }
+    until("they have ended", || flows(&agent).is_empty());
+}
+
+#[test]
+fn an_adopted_flow_is_marked_like_any_other() {
+    let host = Host::new();
+    let mut agent = host.agent("auto");
+    let traffic = host.traffic(&agent, 3);
+    agent.kill().unwrap();
+    agent.restart().unwrap();
+    works(&agent);
+    until("they are adopted", || flows(&agent).len() == 3);
+    let denied = flows(&agent).remove(0);
+    let number = denied["id"].to_string();
+    assert!(mark(&agent, &number, "deny").contains("changed"));
+    until("it is closed", || flows(&agent).len() == 2);
+    let ended = |t: &Traffic| t.has_ended();
+    until("both its ends see that", || {
+        traffic.iter().filter(|t| ended(t)).count() == 1
+    });
+    let (closed, open): (Vec<_>, Vec<_>) = traffic.into_iter().partition(ended);
+    closed.into_iter().for_each(Traffic::sees_the_end);
+    flow_on(&open);
+    let process = flows(&agent).remove(0)["process"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    assert!(mark(&agent, &format!("process={process}"), "deny").contains("changed"));
+    open.into_iter().for_each(Traffic::sees_the_end);
+    until("they are closed", || flows(&agent).is_empty());
+}
+
+fn mark(agent: &Agent<'_>, target: &str, action: &str) -> String {
+    let output = std::process::Command::new(BINARY)
+        .args(["mark", target, action, "--control"])
+        .arg(agent.control())
+        .output();
+    String::from_utf8(output.unwrap().stdout).unwrap()
+}
+
+/// The agent's version is what the script says.
+fn of_version(script: &Path, version: &str) {
+    let switch = format!("UNDERPASS_TEST_VERSION={version}");
+    sandbox::program::switched(script, BINARY, &switch).unwrap();
+}
+
+#[test]
+fn an_agent_of_another_version_leaves_flows_to_their_keeper() {
+    let host = Host::new();
+    let folder = tempfile::tempdir().unwrap();
+    let script = folder.path().join("agent");
+    of_version(&script, "one");
+    let mut agent = host.agent_as(&script, "auto");
+    let before = host.traffic(&agent, 2);
+    agent.kill().unwrap();
+    of_version(&script, "two");
+    agent.restart().unwrap();
+    works(&agent);
+    agent.wait_for_log("keeper started").unwrap();
+    let after = host.traffic(&agent, 2);
+    assert_eq!(keepers(&agent).len(), 2);
+    flow_on(&before);
+    assert_eq!(flows(&agent).len(), 2);
+    let doctor = std::process::Command::new(&script)
+        .args(["doctor", "--config"])
+        .arg(agent.file())
+        .output();
+    let seen = String::from_utf8(doctor.unwrap().stdout).unwrap();
+    assert!(seen.contains("holds 2 flows for the agent"), "{seen}");
+    assert!(seen.contains("cares for 2 flows until they end"), "{seen}");
+    before.into_iter().for_each(Traffic::end);
+    until("the keeper of the first version has ended", || {
+        keepers(&agent).len() == 1
+    });
+    flow_on(&after);
+    // And back again: those of the second version stay, too.
+    agent.kill().unwrap();
+    of_version(&script, "one");
+    agent.restart().unwrap();
+    works(&agent);
+    flow_on(&after);
+    assert!(flows(&agent).is_empty());
+    after.into_iter().for_each(Traffic::end);
+    until("the keeper of the second version has ended", || {
+        keepers(&agent).len() == 1
+    });
+}
+
+#[test]
+fn detach_ends_the_keeper_and_its_flows() {
+    let host = Host::new();
+    let mut agent = host.agent("auto");
+    let traffic = host.traffic(&agent, 2);
+    let refused = detach(&agent);
+    assert!(refused.contains("stop it first"), "{refused}");
+    traffic.iter().for_each(|t| t.flows_on(1 << 20));
+    agent.kill().unwrap();
+    let said = detach(&agent);
+    assert!(said.contains("2 flows"), "{said}");
+    traffic.into_iter().for_each(Traffic::sees_the_end);
+    no_keeper_is_left(&agent);
+}
+
+fn detach(agent: &Agent<'_>) -> String {
+    let output = std::process::Command::new(BINARY)
+        .args(["detach", "--pins"])
+        .arg(agent.pins())
+        .arg("--control")
+        .arg(agent.control())
+        .output()
+        .unwrap();
+    String::from_utf8([output.stdout, output.stderr].concat()).unwrap()
+}
+
+#[test]
+fn flows_do_not_need_the_keeper_while_the_agent_lives() {
+    let host = Host::new();
+    let mut agent = host.agent("auto");
+    let traffic = host.traffic(&agent, 2);
+    let keeper = keepers(&agent).remove(0) as i32;
+    nix::sys::signal::kill(
+        nix::unistd::Pid::from_raw(keeper),
+        nix::sys::signal::Signal::SIGKILL,
+    )
+    .unwrap();
+    until("it is missed", || kept(&agent) == 0.0);
+    flow_on(&traffic);
+    let (client, database) = host.pair();
+    let further = Traffic::begin(client, database, 9);
+    let counted = "underpass_not_kept_flows_total{reason=\"no_keeper\"}";
+    until("a further flow is not kept", || {
+        agent.metric(counted).unwrap() == 1.0
+    });
+    further.end();
+    traffic.into_iter().for_each(Traffic::end);
+    agent.kill().unwrap();
+}
+
+#[test]
+fn a_keeper_that_does_not_run_delays_nothing() {
+    let host = Host::new();
+    let agent = host.agent("auto");
+    let mut traffic = host.traffic(&agent, 2);
+    let keeper = nix::unistd::Pid::from_raw(keepers(&agent).remove(0) as i32);
+    nix::sys::signal::kill(keeper, nix::sys::signal::Signal::SIGSTOP).unwrap();
+    let denied = traffic.remove(0);
+    denied.flows_on(1 << 20);
+    let port = denied.client_port().to_string();
+    let mut listed = flows(&agent).into_iter();
+    let flow = listed.find(|f| f["client"].as_str().unwrap().ends_with(&port));
+    assert!(mark(&agent, &flow.unwrap()["id"].to_string(), "deny").contains("changed"));
+    denied.sees_the_end();
+    traffic.into_iter().for_each(Traffic::end);
+    until("both have ended", || flows(&agent).is_empty());
+    nix::sys::signal::kill(keeper, nix::sys::signal::Signal::SIGCONT).unwrap();
+}
+
+#[test]
+fn at_whatever_moment_an_agent_dies_no_byte_is_wrong() {
+    let host = Host::new();
+    let folder = tempfile::tempdir().unwrap();
+    let script = folder.path().join("agent");
+    // Taken back and handed over again as often, by agents and keepers alike.
+    sandbox::program::switched(&script, BINARY, "UNDERPASS_TEST_RECALL_MS=10").unwrap();
+    for engine in ENGINES {
+        let mut agent = host.agent_as(&script, engine);
+        let (mut survived, mut ended) = (0, 0);
+        for round in 0..4 {
+            let mut traffic: Vec<Traffic> = (0..4)
+                .map(|seed| {
+                    let (client, database) = host.pair();
+                    Traffic::begin(client, database, round * 4 + seed)
+                })
+                .collect();
+            traffic.iter().for_each(|t| t.flows_on(1 << 20));
+            agent.kill().unwrap();
+            agent.restart().unwrap();
+            works(&agent);
+            // Who was not riding was reset; who was goes on, with whoever carries it.
+            for t in traffic.drain(..) {
+                match t.goes_on(2 << 20) {
+                    true => {
+                        t.end();
+                        survived += 1;
+                    }
+                    false => {
+                        t.sees_the_end();
+                        ended += 1;
+                    }
+                }
+            }
+        }
+        println!("{engine}: {survived} went on, {ended} were reset");
+        assert_eq!(survived + ended, 16);
+    }
+}
+
+#[test]
+fn without_the_splice_there_is_no_keeper() {
+    let host = Host::new();
+    let settings = "splice = \"off\"";
+    let (netns, cgroup) = (Some(&host.sandbox.netns), &host.sandbox.cgroup);
+    let agent = Agent::start(Path::new(BINARY), netns, cgroup, settings, &host.policy()).unwrap();
+    let (client, database) = host.pair();
+    let traffic = Traffic::begin(client, database, 1);
+    traffic.flows_on(1 << 20);
+    assert!(keepers(&agent).is_empty());
+    traffic.end();
+}

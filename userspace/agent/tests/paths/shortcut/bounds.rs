@@ -1,0 +1,159 @@
+//! How much a flow and a host may hold, and what takes TCP instead.
+
+use std::{
+    io::{ErrorKind, Read, Write},
+    net::TcpStream,
+    thread,
+};
+
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
+use sandbox::Agent;
+use socket2::SockRef;
+
+use super::{
+    FLOW_BYTES, FLOW_MESSAGES, bytes, exchange, flows, listen, messages, pair, pattern, port,
+    ready, shortcut,
+};
+use crate::common::*;
+
+/// Bytes that a flow may hold in the kernel.
+const KERNEL_BYTES: u64 = 8 << 20;
+
+const TCP_BUFFER_BYTES: usize = 256 << 10;
+
+fn fill_and_drain(
+    (hosts, agent): (&Hosts, &Agent<'_>),
+    client: &mut TcpStream,
+    server: &mut TcpStream,
+    epoll: &Epoll,
+) {
+    let (past_tcp, refused) = (bytes(agent, "shortcut"), messages(agent, "flow_full"));
+    let (mut sent, mut blocked) = (0, 0);
+    // TCP's own buffers take a moment to be full.
+    while blocked < 100 {
+        match client.write(&pattern(sent, 8000)) {
+            Ok(n) => (sent, blocked) = (sent + n, 0),
+            Err(e) if e.kind() == ErrorKind::WouldBlock => {
+                blocked += 1;
+                thread::yield_now();
+            }
+            Err(e) => panic!("{e}"),
+        }
+    }
+    let queued = bytes(agent, "shortcut") - past_tcp;
+    // Or the agent was looking after this very socket when the first one came, and all took TCP.
+    if queued > 0 {
+        let told = rustix::io::ioctl_fionread(&*server).unwrap();
+        assert_eq!(told, queued);
+        let bound = FLOW_BYTES as u64;
+        assert!(queued > bound - 8000 && queued <= bound, "{queued}");
+        assert!(messages(agent, "flow_full") > refused);
+        assert!(sent as u64 > queued, "{sent}");
+    }
+    // Both ends are here.
+    let held = kernel_bytes(&hosts.app);
+    println!(
+        "{sent} bytes were taken, {queued} of them past TCP; the kernel holds {held} for them"
+    );
+    assert!(held < KERNEL_BYTES, "{held}");
+    assert!(sent < 16 << 20, "{sent}");
+
+    let mut received = 0;
+    // As much as there may be: the read that empties the queue is short.
+    let mut buffer = vec![0; 16 << 20];
+    while received < sent {
+        assert_eq!(ready(epoll, 1000), 1, "no edge after {received} of {sent}");
+        let n = server.read(&mut buffer).unwrap();
+        assert!(buffer[..n] == pattern(received, n), "at {received}");
+        received += n;
+    }
+}
+
+/// A reader that has stopped costs the kernel no more than with TCP and the bound, and misses
+/// nothing when it goes on, whichever way the bytes took: it trusts edges and short reads, as
+/// netty's and tokio's do.
+#[test]
+fn a_reader_that_stops_is_bounded_and_misses_nothing() {
+    let hosts = Hosts::new();
+    let listener = listen(&hosts, Family::V4);
+    let agent = hosts.agent(&shortcut(&[port(&listener)]));
+    let (mut client, mut server) = pair(&hosts, &listener, Family::V4);
+    client.set_nonblocking(true).unwrap();
+    server.set_nonblocking(true).unwrap();
+    // Of themselves TCP's buffers grow from round to round, beyond what is asserted of the whole.
+    let (sends, reads) = (SockRef::from(&client), SockRef::from(&server));
+    sends.set_send_buffer_size(TCP_BUFFER_BYTES).unwrap();
+    reads.set_recv_buffer_size(TCP_BUFFER_BYTES).unwrap();
+    let epoll = Epoll::new(EpollCreateFlags::empty()).unwrap();
+    let interest = EpollFlags::EPOLLIN | EpollFlags::EPOLLET;
+    epoll.add(&server, EpollEvent::new(interest, 0)).unwrap();
+    // TCP's own edge may come before the agent's, which then is not needed.
+    for round in 1.. {
+        fill_and_drain((&hosts, &agent), &mut client, &mut server, &epoll);
+        if agent.metric("underpass_shortcut_nudges_total").unwrap() > 0.0 {
+            break;
+        }
+        assert!(round < 30, "no reader was nudged");
+    }
+    // And back, but for what is sent while the agent looks after this very socket.
+    let (before, mut again) = (messages(&agent, "shortcut"), [0; 5]);
+    eventually("it is on the shortcut again", || {
+        client.write_all(b"again").unwrap();
+        assert_eq!(ready(&epoll, 1000), 1);
+        assert_eq!(server.read(&mut again).unwrap(), 5);
+        messages(&agent, "shortcut") == before + 1
+    });
+}
+
+/// Bytes take TCP, in order, where the host's TCP has no memory to spare.
+#[test]
+fn on_a_host_that_is_short_of_memory_bytes_take_tcp() {
+    let hosts = Hosts::new();
+    let (listener, other) = (listen(&hosts, Family::V4), listen(&hosts, Family::V4));
+    let policy = shortcut(&[port(&listener)]);
+    let agent = hosts.switched("UNDERPASS_TEST_HOST_PAGES=0", "", &policy);
+    // Somebody has some of it, whoever else is on this host.
+    let (holder, _reader) = pair(&hosts, &other, Family::V4);
+    holder.set_nonblocking(true).unwrap();
+    while (&holder).write(&[0; 1 << 16]).is_ok() {}
+    let (mut client, mut server) = pair(&hosts, &listener, Family::V4);
+    exchange(&mut client, &mut server);
+    assert_eq!(flows(&agent), 1);
+    assert_eq!(messages(&agent, "shortcut"), 0);
+    assert_eq!(messages(&agent, "host_full"), 200);
+    let sent = pattern(0, 4 << 20);
+    thread::scope(|scope| {
+        scope.spawn(|| client.write_all(&sent).unwrap());
+        let mut received = vec![0; sent.len()];
+        server.read_exact(&mut received).unwrap();
+        assert!(received == sent, "other bytes than were sent");
+    });
+    assert_eq!(bytes(&agent, "shortcut"), 0);
+}
+
+/// Each message costs the kernel more than its bytes.
+#[test]
+fn short_messages_are_bounded_by_their_number() {
+    let hosts = Hosts::new();
+    let listener = listen(&hosts, Family::V4);
+    let agent = hosts.agent(&shortcut(&[port(&listener)]));
+    let (mut client, mut server) = pair(&hosts, &listener, Family::V4);
+    // A reader that keeps up is never over the bound, however many there were.
+    let mut byte = [0; 1];
+    for n in 0..5000_usize {
+        client.write_all(&pattern(n, 1)).unwrap();
+        server.read_exact(&mut byte).unwrap();
+    }
+    assert_eq!(messages(&agent, "shortcut"), 5000);
+    for n in 5000..15_000_usize {
+        client.write_all(&pattern(n, 1)).unwrap();
+    }
+    let put = messages(&agent, "shortcut") - 5000;
+    assert!(
+        (FLOW_MESSAGES - 128..=FLOW_MESSAGES + 128).contains(&put),
+        "{put}"
+    );
+    let mut received = vec![0; 10_000];
+    server.read_exact(&mut received).unwrap();
+    assert!(received == pattern(5000, 10_000));
+}

@@ -1,0 +1,51 @@
+//! `soak`: the tests of which `test` runs a smaller load, with all of it. The assertions are the same.
+
+use anyhow::{Context, Result};
+
+use crate::run::{cargo, require_root, run as run_command};
+
+/// Tests with a load that can be set.
+struct Soak {
+    package: &'static str,
+    /// The test program.
+    program: &'static str,
+    /// Full names of the tests.
+    tests: &'static [&'static str],
+    /// Variable that sets the load, and its value here.
+    load: (&'static str, &'static str),
+}
+
+const SOAKS: [Soak; 2] = [
+    Soak {
+        package: "underpass",
+        program: "alone",
+        tests: &["observe_truth::requests_of_a_driver_are_counted_and_measured"],
+        load: ("UNDERPASS_REQUESTS", "1000000"),
+    },
+    Soak {
+        package: "underpass-dataplane",
+        program: "edge",
+        tests: &[
+            "random::nothing_malformed_is_sent_on_and_every_packet_is_counted_once",
+            "wire::packets_at_random_are_all_counted_and_nothing_malformed_comes_back",
+        ],
+        load: ("UNDERPASS_EDGE_PACKETS", "1000000"),
+    },
+];
+
+/// The command. The first test that fails ends it.
+pub fn run() -> Result<()> {
+    require_root("soak", "loads BPF programs and makes network namespaces")?;
+    for soak in SOAKS {
+        let (variable, load) = soak.load;
+        run_command(
+            cargo()
+                .args(["test", "-p", soak.package, "--test", soak.program])
+                .args(["--", "--exact", "--nocapture"])
+                .args(soak.tests)
+                .env(variable, load),
+        )
+        .with_context(|| format!("{} failed with {variable}={load}", soak.tests.join(", ")))?;
+    }
+    Ok(())
+}
