@@ -3,6 +3,7 @@
 //! - `flow`: one flow; `flows`: all of them.
 //! - `standing`: the decision on a flow, and why its bytes travel as they do; `about`: its pipeline.
 //! - `view`: a flow as `/flows` gives it.
+//! - `close_reason`: the reasons for which flows end.
 //! - `orders`: a command to a flow's task, and the answer.
 //! - `selector`: conditions that pick running flows.
 //!
@@ -11,6 +12,7 @@
 #![forbid(unsafe_code)]
 
 mod about;
+mod close_reason;
 mod flow;
 mod flows;
 pub mod orders;
@@ -19,6 +21,7 @@ mod standing;
 mod view;
 
 pub use about::About;
+pub use close_reason::CloseReason;
 pub use flow::{Decided, Flow, FlowId, Newcomer, Past, Path};
 pub use flows::Flows;
 pub use selector::{Holds, Known, Selector};

@@ -12,6 +12,8 @@ use parking_lot::{Mutex, MutexGuard};
 use policy::{Action, Policy, RuleName};
 use tokio::sync::oneshot;
 
+use crate::CloseReason;
+
 /// A command to a flow.
 #[derive(Clone, Debug)]
 pub struct Order {
@@ -25,12 +27,12 @@ pub struct Order {
     /// matches. It begins with the mark.
     pub ask: Option<Arc<Policy>>,
     /// The reason for which the flow is to be closed. If set, that is the whole command.
-    pub closing: Option<&'static str>,
+    pub closing: Option<CloseReason>,
 }
 
 impl Order {
     /// Makes the command to close a flow, whose action stays as it is until then.
-    pub fn close(reason: &'static str) -> Self {
+    pub fn close(reason: CloseReason) -> Self {
         Self {
             action: Action::Deny,
             by: RuleName::of_default(),

@@ -28,7 +28,7 @@ use tokio::{sync::oneshot, task::JoinHandle, time};
 
 use super::{
     close,
-    relay::{self, Relay},
+    relay::{self, FlowEnd, Relay},
     splice::{Counters, Ride, Way},
 };
 
@@ -91,7 +91,7 @@ impl Try {
         let marking = splices.clone();
         let ((client, accepted), (dialled, database)) =
             aside(move || Ok((connected(&marking)?, connected(&marking)?))).await?;
-        let metrics = Metrics::register(&Registry::new(), crate::CLOSE_REASONS)?;
+        let metrics = Metrics::register(&Registry::new(), &flow::CloseReason::labels())?;
         let flow = Arc::new(Flow::begin(
             0,
             ClientAddr::new(client.local_addr()?),
@@ -116,10 +116,11 @@ impl Try {
         let accepted = tokio::net::TcpStream::from_std(accepted)?;
         let dialled = tokio::net::TcpStream::from_std(dialled)?;
         let carried = Task(tokio::spawn(async move {
-            let (reason, dialled) =
-                relay::to_the_end(&mut relay, &mut ride, &accepted, dialled).await;
+            let end = relay::to_the_end(&mut relay, &mut ride, &accepted, dialled).await;
             ride.count(&relay);
-            close::sides(Near::Client, reason, accepted, dialled).await;
+            if let FlowEnd::Closed { reason, far } = end {
+                close::sides(Near::Client, reason, accepted, far).await;
+            }
         }));
         let mut begun = Self {
             client,

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use flow::CloseReason;
+
 /// The direction in which bytes travel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
@@ -16,20 +18,20 @@ pub(super) enum Chunk {
     /// Forward this many bytes, then close the flow for this reason.
     Close {
         keep: usize,
-        reason: &'static str,
+        reason: CloseReason,
     },
     /// Forward these instead; then perhaps close the flow.
     Instead {
         bytes: Vec<u8>,
-        close: Option<&'static str>,
+        close: Option<CloseReason>,
     },
 }
 
 impl Chunk {
-    pub(super) fn close(&self) -> Option<&'static str> {
+    pub(super) fn close(&self) -> Option<CloseReason> {
         match self {
             Self::Forward => None,
-            Self::Close { reason, .. } => Some(reason),
+            Self::Close { reason, .. } => Some(*reason),
             Self::Instead { close, .. } => *close,
         }
     }

@@ -10,13 +10,12 @@ use std::{
 };
 
 use cql::{FlowDecoder, NoPlace, Place, Sink, Undecodable, Unread, Verdict};
-use flow::{Flow, Path};
+use flow::{CloseReason, Flow, Path};
 use policy::Action;
 
 use super::{
     Shared,
     chunk::{Chunk, Turn, Way},
-    close::DENIED,
     edit::{self, Editing, Passes},
     reader::Both,
     recorder::{InDetail, InFrames, Nobody, Recorder},
@@ -220,12 +219,12 @@ impl Decoder {
     }
 
     /// Returns, once, the last bytes for the client of a denied flow, and the reason why it ends.
-    pub(super) fn last_words(&mut self) -> Option<(Vec<u8>, &'static str)> {
+    pub(super) fn last_words(&mut self) -> Option<(Vec<u8>, CloseReason)> {
         let editing = self.editing.as_mut();
         if let Some(words) = editing.and_then(|editing| editing.last_words()) {
             return Some(words);
         }
-        Some((self.gate.as_mut()?.last_words()?, DENIED))
+        Some((self.gate.as_mut()?.last_words()?, CloseReason::Denied))
     }
 
     /// Returns the last bytes for the client when the flow has to end because a request of its was
@@ -425,7 +424,7 @@ impl Decoder {
             }
             Verdict::Close { keep, reason } => Chunk::Close {
                 keep,
-                reason: reason.as_str(),
+                reason: CloseReason::Decoder(reason),
             },
         }
     }

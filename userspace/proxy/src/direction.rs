@@ -11,16 +11,12 @@ use std::{
 };
 
 use dataplane::Splice;
-use flow::Flow;
+use flow::{CloseReason, Flow};
 use prometheus::IntCounter;
 use tokio::time::{self, Sleep};
 
 use super::{
     chunk::{Chunk, Turn, Way},
-    close::{
-        CLIENT_ERROR, CLIENT_RESET, CLIENT_TLS, CLIENT_TRUNCATED, DATABASE_ERROR, DATABASE_RESET,
-        DATABASE_TLS, DATABASE_TRUNCATED,
-    },
     leg::Leg,
     reader::Reader,
 };
@@ -75,7 +71,7 @@ pub(super) enum State {
     Ending,
     Ended,
     /// Framing is lost, or the flow is denied. The flow ends once the good bytes are written.
-    Losing(&'static str),
+    Losing(CloseReason),
 }
 
 /// The error that stops a flow.
@@ -85,14 +81,28 @@ pub(super) enum Stop {
     To(io::Error),
 }
 
-/// The close reasons of a side: (reset, no good TLS, any other error).
-type Side = (&'static str, &'static str, &'static str);
-const CLIENT_SIDE: Side = (CLIENT_RESET, CLIENT_TLS, CLIENT_ERROR);
-const DATABASE_SIDE: Side = (DATABASE_RESET, DATABASE_TLS, DATABASE_ERROR);
+/// The close reasons of a side, by the kind of an error.
+#[derive(Clone, Copy)]
+struct SideReasons {
+    reset: CloseReason,
+    tls: CloseReason,
+    other: CloseReason,
+}
+
+const CLIENT_SIDE: SideReasons = SideReasons {
+    reset: CloseReason::ClientReset,
+    tls: CloseReason::ClientTls,
+    other: CloseReason::ClientError,
+};
+const DATABASE_SIDE: SideReasons = SideReasons {
+    reset: CloseReason::DatabaseReset,
+    tls: CloseReason::DatabaseTls,
+    other: CloseReason::DatabaseError,
+};
 
 impl Stop {
     /// Names the close reason of a flow whose bytes travelled this way.
-    pub(super) fn reason(self, way: Way) -> &'static str {
+    pub(super) fn reason(self, way: Way) -> CloseReason {
         let (from, to) = match way {
             Way::ToDatabase => (CLIENT_SIDE, DATABASE_SIDE),
             Way::ToClient => (DATABASE_SIDE, CLIENT_SIDE),
@@ -104,11 +114,11 @@ impl Stop {
     }
 }
 
-fn reason_of(error: &io::Error, (reset, tls, other): Side) -> &'static str {
+fn reason_of(error: &io::Error, side: SideReasons) -> CloseReason {
     match error.kind() {
-        ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => reset,
-        ErrorKind::InvalidData => tls,
-        _ => other,
+        ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => side.reset,
+        ErrorKind::InvalidData => side.tls,
+        _ => side.other,
     }
 }
 
@@ -217,8 +227,8 @@ impl Direction {
                 Err(e) if e.kind() == ErrorKind::WouldBlock => return Poll::Ready(Ok(())),
                 Err(e) if e.kind() == ErrorKind::UnexpectedEof => {
                     self.state = State::Losing(match self.way {
-                        Way::ToDatabase => CLIENT_TRUNCATED,
-                        Way::ToClient => DATABASE_TRUNCATED,
+                        Way::ToDatabase => CloseReason::ClientTruncated,
+                        Way::ToClient => CloseReason::DatabaseTruncated,
                     });
                     return Poll::Ready(Ok(()));
                 }

@@ -9,12 +9,10 @@ use std::{
 };
 
 use dataplane::{Down, Drained, Near, Splice};
+use flow::CloseReason;
 use tokio::time::{self, Instant, Sleep};
 
-use super::{
-    close::{CLIENT_RESET, DATABASE_RESET},
-    splice::failed,
-};
+use super::splice::failed;
 
 /// The first pause between looks whether the kernel has delivered what it redirected. Delivery
 /// takes microseconds, unless the application does not read. An application that has stopped is
@@ -53,7 +51,7 @@ impl Drain {
         &mut self,
         cx: &mut Context<'_>,
         splice: Option<&Splice>,
-    ) -> Poll<Result<(), &'static str>> {
+    ) -> Poll<Result<(), CloseReason>> {
         loop {
             if let Some(sleep) = &mut self.sleep {
                 ready!(sleep.as_mut().poll(cx));
@@ -66,8 +64,8 @@ impl Drain {
                 Ok(Drained::Yes) => return Poll::Ready(Ok(())),
                 Ok(Drained::Never) => {
                     return Poll::Ready(Err(match splice.near() {
-                        Near::Client => CLIENT_RESET,
-                        Near::Database => DATABASE_RESET,
+                        Near::Client => CloseReason::ClientReset,
+                        Near::Database => CloseReason::DatabaseReset,
                     }));
                 }
                 Ok(Drained::NotYet)

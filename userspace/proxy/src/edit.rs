@@ -7,15 +7,10 @@ use std::{
 
 use cql::StreamId;
 use cql_edit::{Caller, Editor, Pipeline, Room, Unreadable};
-use flow::Flow;
+use flow::{CloseReason, Flow};
 use steps::{Refusal, pipelines::Counting};
 
-use super::{
-    Shared,
-    chunk::Way,
-    close::{DENIED, FRAMING},
-    parked::Inbox,
-};
+use super::{Shared, chunk::Way, parked::Inbox};
 
 /// The zero of the clock that all flows of a rule share.
 static START: LazyLock<Instant> = LazyLock::new(Instant::now);
@@ -222,10 +217,10 @@ impl Editing {
     }
 
     /// Returns the last bytes for the client of a denied flow, and the reason why it ends.
-    pub(super) fn last_words(&mut self) -> Option<(Vec<u8>, &'static str)> {
+    pub(super) fn last_words(&mut self) -> Option<(Vec<u8>, CloseReason)> {
         let reason = match self.editor.unreadable() {
-            Some(Unreadable::Framing) => FRAMING,
-            _ => DENIED,
+            Some(Unreadable::Framing) => CloseReason::Framing,
+            _ => CloseReason::Denied,
         };
         Some((self.last_words.take()?, reason))
     }

@@ -20,7 +20,7 @@ use std::{
     time::Duration,
 };
 
-use flow::Flow;
+use flow::{CloseReason, Flow};
 use rustls::{ClientConnection, ServerConnection, pki_types::ServerName};
 use tls::{Failure, RuleTls, Side, Towards};
 use tokio::{
@@ -31,7 +31,6 @@ use tokio::{
 use super::{
     Shared,
     chunk::Way,
-    close::{CLIENT_TLS, CLIENT_TRUNCATED, DATABASE_TLS, DATABASE_TRUNCATED},
     direction::{Stop, TLS_HANDSHAKE},
     leg::{Leg, peek},
     terms::{Encrypted, Plain, Terms},
@@ -64,7 +63,7 @@ struct Ends {
     /// The time limit of a handshake that is not over.
     deadline: Option<Pin<Box<Sleep>>>,
     /// The close reason of a flow on which TLS cannot begin.
-    hopeless: Option<&'static str>,
+    hopeless: Option<CloseReason>,
     /// Set when a direction that waits may go on.
     stirred: bool,
 }
@@ -148,7 +147,7 @@ impl Legs {
     }
 
     /// Ready with the reason when the flow has to end: TLS cannot begin, or takes too long to.
-    pub(super) fn poll_hopeless(&mut self, cx: &mut Context<'_>) -> Poll<&'static str> {
+    pub(super) fn poll_hopeless(&mut self, cx: &mut Context<'_>) -> Poll<CloseReason> {
         let Some(ends) = &mut self.0 else {
             return Poll::Pending;
         };
@@ -190,15 +189,15 @@ impl Legs {
 
     /// Ends TLS on both sides, when the flow ends for this reason. A side that speaks TLS gets a
     /// close_notify, as far as it reads, unless bytes are missing from what it was sent.
-    pub(super) fn end(&mut self, reason: &str, client: &TcpStream, database: &TcpStream) {
+    pub(super) fn end(&mut self, reason: CloseReason, client: &TcpStream, database: &TcpStream) {
         let Some(ends) = &mut self.0 else {
             return;
         };
         let is_cut = [
-            CLIENT_TLS,
-            DATABASE_TLS,
-            CLIENT_TRUNCATED,
-            DATABASE_TRUNCATED,
+            CloseReason::ClientTls,
+            CloseReason::DatabaseTls,
+            CloseReason::ClientTruncated,
+            CloseReason::DatabaseTruncated,
         ]
         .contains(&reason);
         for (tls, socket) in [(&mut ends.client, client), (&mut ends.database, database)] {
@@ -408,9 +407,9 @@ fn is_tls([first, ..]: [u8; HEADER_BYTES]) -> bool {
     first == TLS_HANDSHAKE
 }
 
-fn failed(side: Side) -> &'static str {
+fn failed(side: Side) -> CloseReason {
     match side {
-        Side::Client => CLIENT_TLS,
-        Side::Database => DATABASE_TLS,
+        Side::Client => CloseReason::ClientTls,
+        Side::Database => CloseReason::DatabaseTls,
     }
 }

@@ -58,7 +58,7 @@ use std::sync::{Arc, OnceLock};
 pub use admission::{Admission, STRAGGLERS};
 pub use canary::try_out;
 pub use choice::{Backends, Choice, Share};
-pub use close::{BACKEND_DOWN, CLOSE_REASONS, end_all};
+pub use close::end_all;
 use cql::PreparedStatements;
 use dataplane::{Answers, Door, Holds, Listeners, Remembered, Settled, Splices};
 use flow::Flows;

@@ -4,12 +4,12 @@
 //! that is not decoded starts to be decoded at its next frames, where it is known where those are.
 
 use flow::{
-    Flow,
+    CloseReason, Flow,
     orders::{Answer, Letter, Order},
 };
 use policy::Action;
 
-use super::{close::MARKED, decode::Decoder, relay::Relay};
+use super::{decode::Decoder, relay::Relay};
 
 const AT_CONNECT: &str = "whether a flow is observed is decided at connect()";
 const CARRIED: &str = "the kernel carries it";
@@ -18,7 +18,7 @@ const DECIDED: &str = "it was decided meanwhile";
 
 /// Carries out a letter's order. Returns the close reason if the order ends the flow. Without a
 /// relay, the kernel has the flow.
-pub(super) fn obey(flow: &Flow, letter: Letter, relay: Option<&mut Relay>) -> Option<&'static str> {
+pub(super) fn obey(flow: &Flow, letter: Letter, relay: Option<&mut Relay>) -> Option<CloseReason> {
     if let Some(reason) = letter.order.closing {
         letter.answer(Answer::Changed);
         return Some(reason);
@@ -30,7 +30,7 @@ pub(super) fn obey(flow: &Flow, letter: Letter, relay: Option<&mut Relay>) -> Op
     };
     let denied = answer == Answer::Changed && letter.order.action == Action::Deny;
     letter.answer(answer);
-    (denied || matches!(answer, Answer::Reset(_))).then_some(MARKED)
+    (denied || matches!(answer, Answer::Reset(_))).then_some(CloseReason::Marked)
 }
 
 fn answer(flow: &Flow, mut relay: Option<&mut Relay>, order: &Order) -> Answer {

@@ -20,7 +20,7 @@ use std::sync::Arc;
 
 use cql::{NoPlace, Place, Unread};
 use dataplane::{Places, Redirected, Splice};
-use flow::Flow;
+use flow::{CloseReason, Flow};
 use policy::{Action, RuleName};
 
 use super::{
@@ -148,7 +148,7 @@ impl Reader {
         }
     }
 
-    pub(super) fn last_words(&mut self) -> Option<(Vec<u8>, &'static str)> {
+    pub(super) fn last_words(&mut self) -> Option<(Vec<u8>, CloseReason)> {
         self.decoder.as_mut()?.last_words()
     }
 

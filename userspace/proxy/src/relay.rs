@@ -14,7 +14,7 @@ use std::{
 
 use cql::NoPlace;
 use dataplane::{Near, Places, Position, Splice};
-use flow::{Flow, Path};
+use flow::{CloseReason, Flow, Path};
 use policy::RuleName;
 use telemetry::Metrics;
 use tokio::{io::Interest, net::TcpStream};
@@ -22,9 +22,7 @@ use tokio::{io::Interest, net::TcpStream};
 use super::{
     Shared,
     chunk::Way,
-    close::{
-        self, BOTH_ENDED, CLIENT_RESET, DATABASE_RESET, SHARED_LOST, SPLICE_FAILED, TLS_REQUIRED,
-    },
+    close,
     decode::Decoder,
     direction::{Direction, State, Stop},
     drain::Drain,
@@ -62,9 +60,12 @@ pub(super) async fn carry(client: TcpStream, database: TcpStream, mut entered: B
     let counters = splice::Counters::Shared(shared.clone());
     let mut ride = Ride::new(way, entered.application.clone(), flow, counters);
     let (near, far) = flow.near().sides(client, database);
-    let (reason, far) = to_the_end(&mut relay, &mut ride, &near, far).await;
+    let end = to_the_end(&mut relay, &mut ride, &near, far).await;
     ride.count(&relay);
     relay.finish();
+    let FlowEnd::Closed { reason, far } = end else {
+        return; // Only the keeper gives flows away.
+    };
     if let Some(far) = &far {
         let (client, database) = flow.near().sides(&near, far);
         relay.legs.end(reason, client, database);
@@ -74,14 +75,13 @@ pub(super) async fn carry(client: TcpStream, database: TcpStream, mut entered: B
 }
 
 /// Relays, and lets the kernel carry, in turns, between the sockets that lead to the near
-/// application and to the far one. Returns the close reason, and the far socket unless the splice
-/// lost it.
+/// application and to the far one.
 pub(super) async fn to_the_end(
     relay: &mut Relay,
     ride: &mut Ride,
     near: &TcpStream,
     mut far: TcpStream,
-) -> (&'static str, Option<TcpStream>) {
+) -> FlowEnd {
     let reader = poll_fn(|cx| Poll::Ready(cx.waker().clone())).await;
     relay.up.flow.mailbox.read_by(&reader);
     drop(reader);
@@ -95,17 +95,17 @@ pub(super) async fn to_the_end(
             // Nobody reads from the client while the database does not take what it sent; the
             // client can leave all the same, and then its permit is free. (A database that resets
             // is noticed when the client has taken what the database sent before.)
-            _ = client.ready(Interest::ERROR) => Pause::Ended(CLIENT_RESET),
-            () = torn => Pause::Ended(SPLICE_FAILED),
+            _ = client.ready(Interest::ERROR) => Pause::Ended(CloseReason::ClientReset),
+            () = torn => Pause::Ended(CloseReason::SpliceFailed),
         };
         match stop {
-            Pause::Ended(reason) => return (reason, Some(far)),
+            Pause::Ended(reason) => return FlowEnd::closed(reason, far),
             Pause::Letter => {
                 let flow = relay.up.flow.clone();
                 let letter = flow.mailbox.take();
                 let reason = letter.and_then(|l| marked::obey(&flow, l, Some(relay)));
                 if let Some(reason) = reason {
-                    return (reason, Some(far));
+                    return FlowEnd::closed(reason, far);
                 }
             }
             Pause::Idle => match ride.along(relay, near, far).await {
@@ -116,10 +116,29 @@ pub(super) async fn to_the_end(
     }
 }
 
+/// The end of a flow in this process.
+pub(super) enum FlowEnd {
+    /// The flow has ended. `far`: the socket that leads to the far application, unless the splice
+    /// lost it.
+    Closed {
+        reason: CloseReason,
+        far: Option<TcpStream>,
+    },
+    /// Another process goes on with the flow, and with this socket to the far application.
+    GivenAway { far: TcpStream },
+}
+
+impl FlowEnd {
+    pub(super) fn closed(reason: CloseReason, far: TcpStream) -> Self {
+        let far = Some(far);
+        Self::Closed { reason, far }
+    }
+}
+
 /// The reason why the relay stops moving bytes.
 pub(super) enum Pause {
     /// The flow has ended, for this close reason.
-    Ended(&'static str),
+    Ended(CloseReason),
     /// Nothing is under way, and nobody needs to see the bytes that come: the kernel may carry the
     /// flow.
     Idle,
@@ -223,7 +242,7 @@ impl Relay {
         cx: &mut Context<'_>,
         near: &TcpStream,
         far: &TcpStream,
-    ) -> Poll<Result<(), &'static str>> {
+    ) -> Poll<Result<(), CloseReason>> {
         let (client, database) = self.near.sides(near, far);
         self.poll_way(cx, self.to_far().way, client, database)
     }
@@ -234,7 +253,7 @@ impl Relay {
         cx: &mut Context<'_>,
         near: &TcpStream,
         far: &TcpStream,
-    ) -> Poll<Result<(), &'static str>> {
+    ) -> Poll<Result<(), CloseReason>> {
         let (client, database) = self.near.sides(near, far);
         self.poll_way(cx, self.to_near().way, client, database)
     }
@@ -245,7 +264,7 @@ impl Relay {
     }
 
     /// Names the close reason of a flow whose far application cannot be read.
-    pub(super) fn far_failed(&self, error: io::Error) -> &'static str {
+    pub(super) fn far_failed(&self, error: io::Error) -> CloseReason {
         Stop::From(error).reason(self.to_near().way)
     }
 
@@ -324,18 +343,18 @@ impl Relay {
         cx: &mut Context<'_>,
         client: &TcpStream,
         database: &TcpStream,
-    ) -> Poll<&'static str> {
+    ) -> Poll<CloseReason> {
         if self.lost().is_none()
             && let Some(words) = self.reader.lost()
         {
-            self.deny(&words, SHARED_LOST);
+            self.deny(&words, CloseReason::SharedLost);
         }
         let was_lost = self.lost().is_some();
         if self.legs.wait()
             && !was_lost
             && let Poll::Ready(Some(Refused(words))) = self.legs.poll_begin(cx, client)
         {
-            self.deny(&words, TLS_REQUIRED);
+            self.deny(&words, CloseReason::TlsRequired);
         }
         self.down_first = !self.down_first;
         let mut ended = true;
@@ -361,7 +380,7 @@ impl Relay {
             Some(_) if !was_lost => self.poll_ways(cx, client, database),
             _ if !ended => Poll::Pending,
             Some(reason) => Poll::Ready(reason),
-            None => Poll::Ready(BOTH_ENDED),
+            None => Poll::Ready(CloseReason::BothEnded),
         }
     }
 
@@ -371,7 +390,7 @@ impl Relay {
         way: Way,
         client: &TcpStream,
         database: &TcpStream,
-    ) -> Poll<Result<(), &'static str>> {
+    ) -> Poll<Result<(), CloseReason>> {
         if way == self.to_near().way && self.drain.is_some() {
             return Poll::Pending;
         }
@@ -393,18 +412,21 @@ impl Relay {
             return Poll::Ready(Ok(()));
         };
         let reason = stop.reason(way);
-        if way == Way::ToClient && reason == DATABASE_RESET && self.up.state == State::Ended {
+        if way == Way::ToClient
+            && reason == CloseReason::DatabaseReset
+            && self.up.state == State::Ended
+        {
             // Cassandra answers a client's FIN with RST: the client gets it, and nothing went
             // wrong.
             close::reset(client);
-            return Poll::Ready(Err(BOTH_ENDED));
+            return Poll::Ready(Err(CloseReason::BothEnded));
         }
         Poll::Ready(Err(reason))
     }
 
     /// Tells the client these last bytes, behind what it has been sent; then the flow ends for this
     /// reason.
-    fn deny(&mut self, last_words: &[u8], reason: &'static str) {
+    fn deny(&mut self, last_words: &[u8], reason: CloseReason) {
         if self.down.state == State::Open {
             self.down.held_back.extend_from_slice(last_words);
         }
@@ -414,7 +436,7 @@ impl Relay {
     /// The close reason of a flow of which nothing more is read in either direction, because
     /// framing is lost in one, or the flow is denied. It ends when the good bytes have been
     /// written.
-    fn lost(&self) -> Option<&'static str> {
+    fn lost(&self) -> Option<CloseReason> {
         [&self.up, &self.down]
             .into_iter()
             .find_map(|d| match d.state {

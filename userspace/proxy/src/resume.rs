@@ -10,9 +10,9 @@ use tokio::net::TcpStream;
 use super::{
     Shared, close,
     intake::Entered,
-    relay::{self, Relay},
+    relay::{self, FlowEnd, Relay},
     session,
-    splice::{Counters, GIVEN, Ride, Way},
+    splice::{Counters, Ride, Way},
     workers::{Pair, Workers},
 };
 use crate::keeper::{Adopted, Kept};
@@ -47,16 +47,15 @@ pub(crate) async fn carry_on(
 ) -> io::Result<CarriedOn> {
     let (near, far) = flow.near().sides(stream(accepted)?, stream(dialled)?);
     let how = (resumed, None, None);
-    let (reason, far) = to_the_end(&flow, &metrics, how, &near, far).await;
-    match far {
-        Some(far) if reason == GIVEN => {
+    match to_the_end(&flow, &metrics, how, &near, far).await {
+        FlowEnd::GivenAway { far } => {
             let (client, database) = flow.near().sides(near, far);
             Ok(CarriedOn::Given {
                 accepted: client.into_std()?.into(),
                 dialled: database.into_std()?.into(),
             })
         }
-        far => {
+        FlowEnd::Closed { reason, far } => {
             flow.mailbox.close();
             close::flow(&flow, &metrics, reason);
             close::sides(flow.near(), reason, near, far).await;
@@ -76,7 +75,9 @@ pub(super) async fn carry(
     let metrics = &shared.metrics;
     let how = (resumed, Some(kept), Some(shared.clone()));
     let (near, far) = flow.near().sides(client, database);
-    let (reason, far) = to_the_end(flow, metrics, how, &near, far).await;
+    let FlowEnd::Closed { reason, far } = to_the_end(flow, metrics, how, &near, far).await else {
+        return; // Only the keeper gives flows away.
+    };
     close::flow(flow, metrics, reason);
     close::sides(flow.near(), reason, near, far).await;
 }
@@ -87,7 +88,7 @@ async fn to_the_end(
     (resumed, kept, shared): (Resumed, Option<Kept>, Option<Arc<Shared>>),
     near: &TcpStream,
     far: TcpStream,
-) -> (&'static str, Option<TcpStream>) {
+) -> FlowEnd {
     let mut relay = Relay::new(None, flow, metrics);
     let counters = match &shared {
         Some(shared) => Counters::Shared(shared.clone()),
@@ -95,7 +96,7 @@ async fn to_the_end(
     };
     let mut ride = Ride::new(Way::Closed, None, flow, counters);
     if let Err(reason) = ride.resume(&mut relay, resumed, kept, shared, &far) {
-        return (reason, Some(far));
+        return FlowEnd::closed(reason, far);
     }
     let ended = relay::to_the_end(&mut relay, &mut ride, near, far).await;
     ride.count(&relay);

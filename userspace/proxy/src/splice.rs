@@ -18,7 +18,7 @@ use std::{
 };
 
 use dataplane::{Application, Down, Moved, Position, Resumed, Splice, SpliceRefusal, Splices};
-use flow::{Flow, Path};
+use flow::{CloseReason, Flow, Path};
 use socket2::SockRef;
 use telemetry::{Metrics, SPLICE_OFF};
 use tokio::{
@@ -28,9 +28,8 @@ use tokio::{
 
 use super::{
     Shared,
-    close::SPLICE_FAILED,
     drain::Drain,
-    relay::Relay,
+    relay::{FlowEnd, Relay},
     wait::{End, ride},
 };
 use crate::keeper::{Kept, NotKept, Papers};
@@ -45,9 +44,6 @@ const LONGEST_REST: Duration = Duration::from_millis(64);
 /// Bytes that come while a flow is handed over are relayed; a flow that still has not paused after
 /// this many rounds stays with the agent.
 const HANDOVER_ROUNDS: usize = 4;
-
-/// The reason with which a flow ends for this process only: another process goes on with it.
-pub(super) const GIVEN: &str = "given";
 
 /// The source of the splice for a flow.
 pub(super) enum Way {
@@ -163,7 +159,7 @@ impl Ride {
         kept: Option<Kept>,
         shared: Option<Arc<Shared>>,
         far: &TcpStream,
-    ) -> Result<(), &'static str> {
+    ) -> Result<(), CloseReason> {
         let splice = Arc::new(resumed.splice);
         relay.set_enrolled(splice.clone());
         relay.begins_at(resumed.position, &resumed.places, shared);
@@ -194,14 +190,14 @@ impl Ride {
         }
     }
 
-    /// Lets the kernel carry the flow until the agent is needed again. An error ends the flow; it
-    /// comes with the socket that leads to the far application, if that is still there.
+    /// Lets the kernel carry the flow until the agent is needed again. An error ends the flow in this
+    /// process.
     pub(super) async fn along(
         &mut self,
         relay: &mut Relay,
         near: &TcpStream,
         far: TcpStream,
-    ) -> Result<TcpStream, (&'static str, Option<TcpStream>)> {
+    ) -> Result<TcpStream, FlowEnd> {
         self.resting = None;
         let paused = Instant::now();
         if self.enrolled.is_none() {
@@ -229,7 +225,7 @@ impl Ride {
                     keep_later
                 };
                 let rode = ride(&splice, &flow, near, far, has_come, count).await;
-                let (far, end) = rode.map_err(|reason| (reason, None))?;
+                let (far, end) = rode.map_err(|reason| FlowEnd::Closed { reason, far: None })?;
                 ended = end;
                 far
             }
@@ -238,22 +234,22 @@ impl Ride {
                     .set_relayed("it did not pause for the kernel to take it over");
                 far
             }
-            Err(reason) => return Err((reason, Some(far))),
+            Err(reason) => return Err(FlowEnd::closed(reason, far)),
         };
         let Some(enrolled) = &self.enrolled else {
             return Ok(far);
         };
         if ended == End::Given {
             enrolled.splice.leave();
-            return Err((GIVEN, Some(far)));
+            return Err(FlowEnd::GivenAway { far });
         }
         if let Err(reason) = take_back(enrolled, relay, &far) {
-            return Err((reason, Some(far)));
+            return Err(FlowEnd::closed(reason, far));
         }
         self.flow.travels(Path::Relay);
         let slow = self.count(relay);
         if let End::Marked(reason) = ended {
-            return Err((reason, Some(far)));
+            return Err(FlowEnd::closed(reason, far));
         }
         match started.elapsed() {
             _ if ended == End::Recalled => {}
@@ -398,7 +394,7 @@ async fn hand_over(
     relay: &mut Relay,
     near: &TcpStream,
     far: &TcpStream,
-) -> Result<bool, &'static str> {
+) -> Result<bool, CloseReason> {
     for _ in 0..HANDOVER_ROUNDS {
         let position = enrolled.position(relay);
         let places = relay.hand_over();
@@ -435,7 +431,7 @@ fn is_read(
     relay: &Relay,
     far: &TcpStream,
     position: Position,
-) -> Result<bool, &'static str> {
+) -> Result<bool, CloseReason> {
     // Bytes that came before the verdict was attached wait for the next packet, or for a reader.
     match SockRef::from(far).peek(&mut [MaybeUninit::uninit()]) {
         Err(e) if e.kind() == ErrorKind::WouldBlock => {}
@@ -445,7 +441,7 @@ fn is_read(
     // Bytes that the verdict has passed up meanwhile must be read by the relay.
     let moved = enrolled.splice.moved().map_err(|e| failed(&e))?;
     if moved.torn {
-        return Err(SPLICE_FAILED);
+        return Err(CloseReason::SpliceFailed);
     }
     Ok(moved.passed == position.from_far)
 }
@@ -460,7 +456,7 @@ pub(super) async fn torn(enrolled: Option<Arc<Splice>>) {
     }
 }
 
-fn take_back(enrolled: &Enrolled, relay: &mut Relay, far: &TcpStream) -> Result<(), &'static str> {
+fn take_back(enrolled: &Enrolled, relay: &mut Relay, far: &TcpStream) -> Result<(), CloseReason> {
     let position = enrolled.position(relay);
     let withdrawn = enrolled.splice.withdraw(SockRef::from(far), position);
     withdrawn.map_err(|e| failed(&e))?;
@@ -468,7 +464,7 @@ fn take_back(enrolled: &Enrolled, relay: &mut Relay, far: &TcpStream) -> Result<
     Ok(())
 }
 
-pub(super) fn failed(error: &dyn std::fmt::Display) -> &'static str {
+pub(super) fn failed(error: &dyn std::fmt::Display) -> CloseReason {
     tracing::error!(%error, "a spliced flow has to be closed");
-    SPLICE_FAILED
+    CloseReason::SpliceFailed
 }

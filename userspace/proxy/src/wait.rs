@@ -9,7 +9,7 @@ use std::{
 };
 
 use dataplane::{Down, Quiet, Splice};
-use flow::Flow;
+use flow::{CloseReason, Flow};
 use policy::Action;
 use tokio::{
     net::TcpStream,
@@ -42,7 +42,7 @@ pub(super) enum End {
     /// Another process goes on with the flow.
     Given,
     /// A mark closes the flow, for this reason.
-    Marked(&'static str),
+    Marked(CloseReason),
 }
 
 /// The socket that leads to the far application.
@@ -88,7 +88,7 @@ pub(super) async fn ride(
     far: TcpStream,
     has_come: impl Fn() -> bool,
     mut count: impl FnMut() -> bool,
-) -> Result<(TcpStream, End), &'static str> {
+) -> Result<(TcpStream, End), CloseReason> {
     let far = Far::new(far, splice).map_err(|e| failed(&e))?;
     let recall_every = recalled_for_a_test();
     let pause = recall_every.unwrap_or(COUNT_EVERY);

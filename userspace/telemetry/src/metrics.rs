@@ -3,7 +3,7 @@
 
 use std::{collections::HashSet, sync::Arc};
 
-use cql::{Anomaly, CloseReason, Undecodable, Unknowable};
+use cql::{Anomaly, Undecodable, Unknowable};
 use dataplane::{NotRemembered, NotServed, Refusal, SpliceRefusal};
 use parking_lot::Mutex;
 use policy::{MAX_RULES, Match};
@@ -99,7 +99,7 @@ pub const NOT_RELOADED: &str = "error";
 
 impl Metrics {
     /// Declares and registers them.
-    /// `close_reasons`: why a flow ends, apart from the decoder's reasons.
+    /// `close_reasons`: the labels of all reasons for which a flow ends.
     ///
     /// # Errors
     /// Two metrics of one name: a mistake in this file.
@@ -135,7 +135,6 @@ impl Metrics {
             "Spliced flows that the keeper holds, too, so that they outlive the agent.",
         )?;
         registry.register(Box::new(kept_flows.clone()))?;
-        let losses: Vec<&str> = CloseReason::ALL.iter().map(|r| r.as_str()).collect();
         let answers = [
             Refusal::Reset,
             Refusal::NetUnreachable,
@@ -154,7 +153,7 @@ impl Metrics {
                 "Flows that ended, by reason; those that are not both_ended, denied, marked, tls_required, \
                  client_* or database_* are framing that was lost.",
                 "reason",
-                &[close_reasons, &losses].concat(),
+                close_reasons,
             )?,
             bytes_to_database: to_database,
             bytes_to_client: to_client,

@@ -12,9 +12,9 @@ use std::{
 };
 
 use dataplane::backends::{Probe, Severed, Weights};
-use flow::orders;
+use flow::{CloseReason, orders};
 use policy::{Policy, RuleName};
-use proxy::{BACKEND_DOWN, Choice, Share, Shared};
+use proxy::{Choice, Share, Shared};
 use tokio::{
     sync::{mpsc, oneshot, watch},
     task::JoinSet,
@@ -277,7 +277,10 @@ impl Owner {
         for flow in self.shared.flows.all() {
             if flow.backend() == Some(backend) {
                 // The answer is not waited for.
-                drop(flow.mailbox.post(orders::Order::close(BACKEND_DOWN)));
+                drop(
+                    flow.mailbox
+                        .post(orders::Order::close(CloseReason::BackendDown)),
+                );
             }
         }
         let severed = self.severed.clone();

@@ -16,7 +16,7 @@ use dataplane::{
     Attached, Calls, DESCRIPTORS_PER_NAMESPACE, Dataplane, MAX_NAMESPACES, Options, Splices, Tried,
     host,
 };
-use flow::Flows;
+use flow::{CloseReason, Flows};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use prometheus::Registry;
 use proxy::{
@@ -112,7 +112,7 @@ async fn serve(file: &Path, mut config: Config) -> anyhow::Result<()> {
     let edge = SharedEdge::default();
     registry.register(Box::new(EdgeMetrics::new(edge.clone())?))?;
     let mut edge_control = EdgeControl::new(edge.clone(), &config);
-    let metrics = Metrics::register(&registry, proxy::CLOSE_REASONS)?;
+    let metrics = Metrics::register(&registry, &CloseReason::labels())?;
     let pipeline_metrics = PipelineMetrics::register(&registry)?;
     let means = Arc::new(Means::register(&registry, &metrics)?);
     config.pipelines.open(&means)?;

@@ -63,7 +63,7 @@ fn help_texts() {
 #[test]
 fn metrics() {
     let registry = prometheus::Registry::new();
-    let own = telemetry::Metrics::register(&registry, proxy::CLOSE_REASONS).unwrap();
+    let own = telemetry::Metrics::register(&registry, &flow::CloseReason::labels()).unwrap();
     own.declare_for_docs();
     agent::containers::ContainerMetrics::register(&registry).unwrap();
     let pipelines = steps::pipelines::PipelineMetrics::register(&registry).unwrap();

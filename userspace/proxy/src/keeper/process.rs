@@ -129,7 +129,7 @@ pub fn run(control: &Path) -> anyhow::Result<ExitCode> {
             agent: None,
             to_tell: VecDeque::new(),
             next: 0,
-            metrics: Metrics::register(&Registry::new(), crate::CLOSE_REASONS)?,
+            metrics: Metrics::register(&Registry::new(), &flow::CloseReason::labels())?,
             changed,
             end: None,
         };
