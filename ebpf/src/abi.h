@@ -18,14 +18,14 @@
 enum up_limit {
 	/* Rules in one policy: the width of a rule set. A connect ANDs UP_RULE_WORDS words. */
 	UP_MAX_RULES = 1024,
-	/* Behind the virtual addresses of one rule. */
+	/* Backends behind the virtual addresses of one rule. */
 	UP_MAX_BACKENDS = 128,
-	/* Rules with backends in one policy: a lot table of 1 KiB and 128 addresses for each. */
+	/* Rules with backends in one policy: a slot table of 1 KiB and 128 addresses for each. */
 	UP_MAX_BALANCED = 64,
-	/* Of which a connection draws one; a power of two. A backend of 128 has eight, so that a slow
+	/* Slots of which a connection draws one; a power of two. A backend of 128 has eight, so that a slow
 	 * start has steps. */
-	UP_LOTS = 1024,
-	/* On a lot: no backend gets new connections. */
+	UP_BACKEND_SLOTS = 1024,
+	/* In a slot: no backend gets new connections. */
 	UP_NO_BACKEND = 255,
 	UP_RULE_WORDS = 16,
 	/* One slot per rule and one, the last, for the default. */
@@ -51,7 +51,7 @@ enum up_limit {
 	UP_MAX_OWN_ADDRESSES = 4096,
 	/* Dials to a database on this host that are under way. */
 	UP_MAX_INCOMING_DIALS = 65536,
-	/* Where they go to, of IPv4: 127.86.0.16/28. */
+	/* The network that they go to, of IPv4: 127.86.0.16/28. */
 	UP_DIALLED_NETWORK_4 = 0x7f560010,
 	UP_DIALLED_NETWORK_4_BITS = 28,
 	/* Virtual addresses whose connections from other hosts the agent takes: 64 rules can name them. */
@@ -64,11 +64,11 @@ enum up_limit {
 	UP_MAX_REMEMBERED = 65536,
 	/* Network namespaces in which the agent has sockets: twice what a node of a cluster is advised
 	 * to hold in pods, and its own. */
-	UP_MAX_OUTPOSTS = 257,
-	/* Calls for outposts; when it is full, some are waiting. */
+	UP_MAX_NETNS_AGENTS = 257,
+	/* Requests to serve namespaces; when it is full, some are waiting. */
 	UP_UNSERVED_RING_BYTES = 4096,
 	/* Intercepted connections whose handshake is under way. */
-	UP_MAX_LEGS = 65536,
+	UP_MAX_PENDING_CONNECTS = 65536,
 	/* Handshakes that are just done; more than a host makes in a hundredth of UP_FRESH_NS are of no
 	 * use. */
 	UP_MAX_FRESH = 1024,
@@ -124,7 +124,7 @@ enum up_fail {
 	UP_FAIL_CLOSED = 1,
 };
 
-/* What became of one connect(): the columns of a rule's counter. */
+/* Outcomes of one connect(): the columns of a rule's counter. */
 enum up_outcome {
 	UP_OUTCOME_UNTOUCHED = 0,
 	UP_OUTCOME_INTERCEPTED = 1,
@@ -146,7 +146,7 @@ enum up_cause {
 	UP_CAUSE_BOUND_TO_DEVICE = 3,
 	UP_CAUSE_LINK_LOCAL = 4,
 	UP_CAUSE_NO_MEMORY = 5,
-	UP_CAUSE_LEGS_FULL = 6,
+	UP_CAUSE_PENDING_CONNECTS_FULL = 6,
 	UP_CAUSE_RING_FULL = 7,
 	UP_CAUSE_STRANGER = 8,
 	UP_CAUSE_ODD_SYN = 9,
@@ -157,9 +157,9 @@ enum up_cause {
 	UP_CAUSE_SPLICE_TLS = 12,
 	UP_CAUSE_SPLICE_RING_FULL = 13,
 	/* A packet began with bytes that had been seen, and could not be cut. */
-	UP_CAUSE_SPLICE_TORN = 18,
+	UP_CAUSE_SPLICE_CORRUPTED = 18,
 	/* Redirected bytes could not be cut into frames: the flow cannot be decoded any more. */
-	UP_CAUSE_SPLICE_PLACE_LOST = 19,
+	UP_CAUSE_SPLICE_POSITION_LOST = 19,
 	UP_CAUSE_SHORTCUT_REMOTE = 14,
 	UP_CAUSE_SHORTCUTS_FULL = 15,
 	UP_CAUSE_SHORTCUT_REFUSED = 16,
@@ -171,12 +171,12 @@ enum up_cause {
 	/* An observed client on another host, whose database is not beneath the agent's cgroup: nobody
 	 * reads its packets. */
 	UP_CAUSE_DATABASE_UNMETERED = 22,
-	/* The agent has no outpost in the caller's network namespace yet. */
-	UP_CAUSE_NO_OUTPOST = 23,
+	/* The agent does not serve the caller's network namespace yet. */
+	UP_CAUSE_NO_NETNS_AGENT = 23,
 	/* The client's data met the listener, before the accepted socket could be found: it is sent
 	 * again. */
 	UP_CAUSE_OVERTAKEN = 24,
-	/* What a database on this host has sent on a connection that is gone, and the agent has no
+	/* A packet that a database on this host has sent on a connection that is gone, and the agent has no
 	 * listener that would answer it. */
 	UP_CAUSE_STRAY_UNANSWERED = 25,
 	/* Flows cannot be observed here: the meter could not be attached. */
@@ -184,14 +184,14 @@ enum up_cause {
 	UP_CAUSES = 27,
 };
 
-/* Which way a message of a socket on the shortcut took: the shortcut, or TCP and why. */
+/* The turn that a message of a socket on the shortcut took: the shortcut, or TCP and why. */
 enum up_turn {
 	UP_TURN_SHORTCUT = 0,
 	/* The other end is not on the shortcut. */
 	UP_TURN_ALONE = 1,
 	/* Bytes that took TCP have not been read yet. */
 	UP_TURN_BEHIND = 2,
-	/* They have, but a reader may still be waiting for more of TCP's. */
+	/* Those bytes have been read, but a reader may still be waiting for more of TCP's. */
 	UP_TURN_READER_WAITS = 3,
 	UP_TURN_BULK = 4,
 	/* Too many bytes or messages wait to be read past TCP. */
@@ -234,14 +234,15 @@ struct up_settings {
 };
 
 /* The agent's listeners in a network namespace, and their sockets' cookies. Family 0: none. */
-struct up_outpost {
+struct up_netns_agent {
 	struct up_endpoint listener4;
 	struct up_endpoint listener6;
 	__u64 cookie4;
 	__u64 cookie6;
 };
 
-/* From the connect hooks to the agent: a thread has met a rule where the agent has no outpost. */
+/* From the connect hooks to the agent: a thread has met a rule in a namespace that is
+ * not served. */
 struct up_unserved {
 	__u64 netns_cookie;
 	/* The number of its namespace's inode. */
@@ -293,10 +294,10 @@ struct up_rule {
 	__u32 sample;
 };
 
-/* Which backend of a rule a new connection goes to: each lot is the number of one, or
- * UP_NO_BACKEND. Written while it is read: a lot is a byte, so a reader sees the old one or the
+/* Which backend of a rule a new connection goes to: each slot holds the number of one, or
+ * UP_NO_BACKEND. Written while it is read: a slot is a byte, so a reader sees the old one or the
  * new one, and either was right a moment ago. */
-struct up_lots {
+struct up_backend_slots {
 	__u8 backends[1024];
 };
 
@@ -375,15 +376,15 @@ struct up_remembered {
 	__u8 pad;
 };
 
-/* Who opened an intercepted flow, and for where. */
-struct up_leg {
+/* One connect(): who opened a flow, to where, and by which rule. */
+struct up_connect {
 	struct up_opener opener;
 	__u64 cookie;
 	__u32 slot;
 	__u32 forgets;
 	/* The application had bound its socket to an address of its choice. */
 	__u8 bound;
-	/* To a port of its choice. */
+	/* The application had bound it to a port of its choice. */
 	__u8 bound_port;
 	/* The SYN was handed to the agent and is being held. */
 	__u8 held;
@@ -391,9 +392,9 @@ struct up_leg {
 	__u8 pad[4];
 };
 
-/* A leg, by what its SYN shows to the listener that it is sent to. Addresses are the same in many
+/* A pending connect, by what its SYN shows to the listener that it is sent to. Addresses are the same in many
  * namespaces; a listener is in one. */
-struct up_leg_key {
+struct up_connect_key {
 	/* The listener's socket cookie. */
 	__u64 listener;
 	/* The client's side. */
@@ -403,8 +404,8 @@ struct up_leg_key {
 
 /* Kept with the client's socket. */
 struct up_flow {
-	struct up_leg leg;
-	struct up_leg_key key;
+	struct up_connect connect;
+	struct up_connect_key key;
 	/* The address that the socket would have had without us; family 0 until it is known. */
 	struct up_endpoint local;
 	__u32 pad;
@@ -413,7 +414,7 @@ struct up_flow {
 /* Kept with the socket of this host's that an observed flow has: the client's, or, if that is on another
  * host, the database's. */
 struct up_observed {
-	struct up_leg leg;
+	struct up_connect connect;
 	/* The rest is of a client on another host. Its side; family 0: it is on this one. */
 	struct up_endpoint client;
 	/* Sequence numbers of the first request and of the first answer. */
@@ -425,8 +426,8 @@ struct up_observed {
 
 /* From the hold filter to the agent: a SYN that waits for the database's answer. */
 struct up_held {
-	struct up_leg leg;
-	struct up_leg_key key;
+	struct up_connect connect;
+	struct up_connect_key key;
 	__u32 syn_bytes;
 	__u8 syn[120];
 	__u8 pad[4];
@@ -441,19 +442,19 @@ struct up_release {
 /* A socket that listens in a namespace whose incoming connections are steered. */
 struct up_database_key {
 	struct up_endpoint at;
-	/* Which namespace. */
-	__u32 space;
+	/* The number of the namespace. */
+	__u32 netns_index;
 };
 
 /* A dial on behalf of a client on another host, from its address to one of the agent's own. */
 struct up_incoming_dial {
 	struct up_endpoint client;
 	struct up_endpoint dialled;
-	/* Which namespace. */
-	__u32 space;
+	/* The number of the namespace. */
+	__u32 netns_index;
 };
 
-/* What a direction of an observed flow is read as. */
+/* The framing of a direction of an observed flow. */
 enum up_framing {
 	/* Native protocol v3, v4, and v5 until the connection is ready. */
 	UP_FRAMING_FRAMES = 0,
@@ -471,7 +472,7 @@ enum up_sync {
 	UP_SYNC_LOST = 2,
 };
 
-/* Where a direction stands. `off` and `end` are only meant during a walk over a packet: they
+/* The place that a direction is read at. `off` and `end` are only meant during a walk over a packet: they
  * are in memory so that the verifier forgets what it knows of them and sees an end. */
 struct up_cursor {
 	/* Sequence number of the next byte that matters. */
@@ -513,7 +514,7 @@ struct up_direction {
 /* An observed flow. One value for all, so that a packet costs one look-up. What both directions
  * would write is left out: they run on two CPUs at once. */
 struct up_meter {
-	struct up_leg leg;
+	struct up_connect connect;
 	/* The client's side; family 0 until its SYN has left. */
 	struct up_endpoint client;
 	/* Of the request that began the v5 handshake. */
@@ -532,34 +533,34 @@ struct up_meter {
 	__u32 latencies[800];
 };
 
-/* Where the bytes from the database to the client enter the stream of the agent's accepted socket. */
-enum up_splice_down {
+/* Engines: the place at which bytes from the far application enter the near leg's stream. */
+enum up_splice_engine {
 	/* Nowhere: they are handed to the agent. */
-	UP_SPLICE_DOWN_OFF = 0,
+	UP_SPLICE_ENGINE_OFF = 0,
 	/* Behind the dialled socket, by a verdict. */
-	UP_SPLICE_DOWN_EGRESS = 1,
+	UP_SPLICE_ENGINE_EGRESS = 1,
 	/* In the database's own send(): its socket is on this host. */
-	UP_SPLICE_DOWN_SENDER = 2,
+	UP_SPLICE_ENGINE_SENDER = 2,
 };
 
-enum up_place_framing {
-	/* Nobody knows where in a frame it is, for good. */
-	UP_PLACE_UNKNOWN = 0,
-	UP_PLACE_FRAMES = 1,
+enum up_frame_framing {
+	/* The position is not known, and never will be. */
+	UP_FRAME_UNKNOWN = 0,
+	UP_FRAME_FRAMES = 1,
 	/* v5, and not compressed. */
-	UP_PLACE_SEGMENTS = 2,
+	UP_FRAME_SEGMENTS = 2,
 };
 
-/* Where in a frame a direction is. */
-struct up_place {
+/* Frame position: where in a frame a direction is. */
+struct up_frame_position {
 	/* Bytes still to come of what is passing: a frame's body, or a segment's payload with its
 	 * checksum. */
 	__u32 left;
 	/* Bytes of a frame that are in segments behind the one that is passing. */
 	__u32 frame_left;
-	/* enum up_place_framing. */
+	/* enum up_frame_framing. */
 	__u8 framing;
-	/* What every frame of the direction begins with. */
+	/* The byte that every frame of the direction begins with. */
 	__u8 first;
 	/* So many bytes of a header have passed: these. */
 	__u8 have;
@@ -573,10 +574,10 @@ struct up_splice_order {
 	__u32 up_seq;
 	/* Whether the client's bytes may be redirected. */
 	__u8 up;
-	/* enum up_splice_down. */
-	__u8 down;
+	/* enum up_splice_engine. */
+	__u8 engine;
 	__u8 pad[2];
-	/* And all that the database has sent up to this one. */
+	/* The agent has handed on all that the far application has sent up to this sequence number. */
 	__u32 down_seq;
 	__u32 pad2;
 	/* The agent has written on so many of the bytes that it has read from the database. */
@@ -585,9 +586,9 @@ struct up_splice_order {
 	__u64 down_written;
 	/* Bytes that the agent has read from the client, and where it is behind them. */
 	__u64 up_read;
-	struct up_place up_place;
+	struct up_frame_position up_position;
 	/* Where the agent is behind `down_passed`. */
-	struct up_place down_place;
+	struct up_frame_position down_position;
 };
 
 /* An order where it lies. It is replaced there, and read, under the kernel's spin lock (`lock`): a
@@ -598,11 +599,11 @@ struct up_splice_slot {
 	struct up_splice_order order;
 };
 
-/* The kernel's words on it. */
+/* The kernel's words on a spliced flow. */
 struct up_splice {
 	/* The agent's two sockets, to be read only: they may be gone. */
-	__u64 accepted;
-	__u64 upstream;
+	__u64 near_leg;
+	__u64 far_leg;
 	/* Of the accepted socket, when the flow was enrolled. */
 	__u32 base_seq;
 	/* Of the dialled socket: the next byte that the verdict has not seen. */
@@ -610,7 +611,7 @@ struct up_splice {
 	/* Redirecting, and not passing up. */
 	__u8 down_flows;
 	/* A packet could not be cut, or one is missing: no byte passes any more. */
-	__u8 torn;
+	__u8 corrupted;
 	__u8 pad[6];
 	/* Runs of splice_back that have begun, and that have ended. */
 	__u64 back_begun;
@@ -624,8 +625,8 @@ struct up_splice {
 	 * read so many bytes of it (`up_read`, `down_passed` of the order; at first ~0). */
 	__u64 up_since;
 	__u64 down_since;
-	struct up_place up_place;
-	struct up_place down_place;
+	struct up_frame_position up_position;
+	struct up_frame_position down_position;
 };
 
 /* Kept with the client's socket, and with the database's. */
@@ -633,50 +634,50 @@ struct up_spliced {
 	__u64 id;
 };
 
-/* What the agent asks splice_look: to enrol a flow, or how it stands. */
+/* The agent's question to splice_look: to enrol a flow, or how it stands. */
 struct up_splice_question {
 	__u64 id;
-	/* To enrol: by which ways down it may be, bits by the numbers of enum up_splice_down. The sockets by their
+	/* To enrol: the engines that it may use, bits by the numbers of enum up_splice_engine. The sockets by their
 	 * addresses, and by their cookies: where one is gone, another is found, or a listener. The dialled
 	 * socket's is the id. */
 	__u64 enrol;
-	__u64 client_cookie;
-	__u64 accepted_cookie;
-	struct up_endpoint client;
-	struct up_endpoint accepted;
-	struct up_endpoint local;
-	struct up_endpoint upstream;
+	__u64 near_app_cookie;
+	__u64 near_leg_cookie;
+	struct up_endpoint near_app;
+	struct up_endpoint near_leg;
+	struct up_endpoint far_leg;
+	struct up_endpoint far_app;
 };
 
 enum up_splice_refusal {
 	UP_SPLICE_ENROLLED = 0,
-	UP_SPLICE_NO_CLIENT = 1,
-	UP_SPLICE_NO_ACCEPTED = 2,
-	UP_SPLICE_NO_UPSTREAM = 3,
+	UP_SPLICE_NO_NEAR_APP = 1,
+	UP_SPLICE_NO_NEAR_LEG = 2,
+	UP_SPLICE_NO_FAR_LEG = 3,
 	/* Another program's map has the socket, or it speaks TLS in the kernel. */
-	UP_SPLICE_CLIENT_TAKEN = 4,
-	UP_SPLICE_ACCEPTED_TAKEN = 5,
-	UP_SPLICE_UPSTREAM_TAKEN = 6,
+	UP_SPLICE_NEAR_APP_TAKEN = 4,
+	UP_SPLICE_NEAR_LEG_TAKEN = 5,
+	UP_SPLICE_FAR_LEG_TAKEN = 6,
 	UP_SPLICE_FULL = 7,
 	UP_SPLICE_UNKNOWN = 8,
 	/* The client's socket is not O_NONBLOCK. */
-	UP_SPLICE_CLIENT_BLOCKS = 9,
+	UP_SPLICE_NEAR_APP_BLOCKS = 9,
 	/* There is something to read at the dialled socket: try again when there is not. */
 	UP_SPLICE_BUSY = 10,
-	/* The one way down that it may go by is from a database's socket on this host, and there is none
+	/* The one engine that it may use is from a database's socket on this host, and there is none
 	 * that could be enrolled. */
-	UP_SPLICE_NO_WAY = 11,
+	UP_SPLICE_NO_ENGINE = 11,
 };
 
-/* Why the database's socket is not in its map. */
+/* Why the far application's socket is not in its map. */
 enum up_splice_sender {
-	/* It is. */
+	/* The socket is in the map. */
 	UP_SPLICE_SENDER_IN = 0,
 	/* The question does not allow it. */
 	UP_SPLICE_SENDER_OFF = 1,
-	/* It is not in this namespace. */
+	/* The socket is not in this namespace. */
 	UP_SPLICE_SENDER_ELSEWHERE = 2,
-	/* It is not O_NONBLOCK. */
+	/* The socket is not O_NONBLOCK. */
 	UP_SPLICE_SENDER_BLOCKS = 3,
 	/* The map does not take it. */
 	UP_SPLICE_SENDER_TAKEN = 4,
@@ -685,13 +686,13 @@ enum up_splice_sender {
 /* The answer, in the question's place. Sequence numbers are as the sockets have them. */
 struct up_splice_answer {
 	__u32 refusal;
-	__u32 accepted_write_seq;
-	__u32 accepted_copied_seq;
-	__u32 upstream_copied_seq;
+	__u32 near_leg_write_seq;
+	__u32 near_leg_copied_seq;
+	__u32 far_leg_copied_seq;
 	/* The errno of a map that did not take a socket. */
 	__u32 error;
-	/* enum up_splice_down: by which it was enrolled. */
-	__u32 down;
+	/* enum up_splice_engine: by which it was enrolled. */
+	__u32 engine;
 	/* enum up_splice_sender. */
 	__u32 sender;
 	/* Whether the accepted socket's connection is over for both sides, as after a reset. Who redirects to it may
@@ -747,7 +748,7 @@ struct up_shortcut_end {
 	__u8 is_server;
 	__u8 pad[5];
 	/* The rest is of the client's end: who dialled, under which rule, when, from where. */
-	struct up_leg leg;
+	struct up_connect connect;
 	__u64 opened_ns;
 	struct up_endpoint client;
 	/* Why its other end does not come: 1 + an up_cause; 0: it may come yet. */
@@ -756,7 +757,7 @@ struct up_shortcut_end {
 
 /* A flow that is to take the shortcut; kept with the client's socket until that is enrolled. */
 struct up_shortcut_wish {
-	struct up_leg leg;
+	struct up_connect connect;
 	/* Of its connect(): CLOCK_MONOTONIC. */
 	__u64 wished_ns;
 	/* Why it is not enrolled, ever: 1 + an up_cause; 0: it may be yet. */
@@ -764,7 +765,7 @@ struct up_shortcut_wish {
 	__u32 pad;
 };
 
-/* One that is not, as the agent is told. */
+/* A flow that does not take the shortcut, as the agent is told. */
 struct up_shortcut_refusal {
 	struct up_shortcut_wish wish;
 	struct up_endpoint client;
@@ -797,8 +798,8 @@ struct up_decisions {
 };
 
 _Static_assert(UP_RULE_WORDS * 64 == UP_MAX_RULES, "a bit for each rule");
-_Static_assert((UP_LOTS & (UP_LOTS - 1)) == 0, "a mask draws a lot");
-_Static_assert(sizeof(struct up_lots) == UP_LOTS, "up_lots");
+_Static_assert((UP_BACKEND_SLOTS & (UP_BACKEND_SLOTS - 1)) == 0, "a mask draws a lot");
+_Static_assert(sizeof(struct up_backend_slots) == UP_BACKEND_SLOTS, "up_backend_slots");
 _Static_assert(UP_MAX_BACKENDS <= UP_NO_BACKEND, "a lot names every backend");
 _Static_assert(sizeof(struct up_rule) == 12, "up_rule");
 _Static_assert(sizeof(struct up_endpoint) == 20, "up_endpoint");
@@ -809,9 +810,9 @@ _Static_assert(sizeof(struct up_incoming_dial) == 44, "up_incoming_dial");
 _Static_assert(sizeof(struct up_process_key) == 24, "up_process_key");
 _Static_assert(sizeof(struct up_opener) == 80, "up_opener");
 _Static_assert(sizeof(struct up_remembered) == 16, "up_remembered");
-_Static_assert(sizeof(struct up_leg) == 104, "up_leg");
-_Static_assert(sizeof(struct up_leg_key) == 32, "up_leg_key");
-_Static_assert(sizeof(struct up_outpost) == 56, "up_outpost");
+_Static_assert(sizeof(struct up_connect) == 104, "up_connect");
+_Static_assert(sizeof(struct up_connect_key) == 32, "up_connect_key");
+_Static_assert(sizeof(struct up_netns_agent) == 56, "up_netns_agent");
 _Static_assert(sizeof(struct up_unserved) == 24, "up_unserved");
 _Static_assert(sizeof(struct up_flow) == 160, "up_flow");
 _Static_assert(sizeof(struct up_held) == 264, "up_held");
@@ -820,7 +821,7 @@ _Static_assert(sizeof(struct up_settings) == 40, "up_settings");
 _Static_assert(sizeof(struct up_cursor) == 40, "up_cursor");
 _Static_assert(sizeof(struct up_direction) == 264, "up_direction");
 _Static_assert(sizeof(struct up_meter) == 5928, "up_meter");
-_Static_assert(sizeof(struct up_place) == 28, "up_place");
+_Static_assert(sizeof(struct up_frame_position) == 28, "up_frame_position");
 _Static_assert(sizeof(struct up_splice_order) == 96, "up_splice_order");
 _Static_assert(sizeof(struct up_splice_slot) == 104, "up_splice_slot");
 _Static_assert(sizeof(struct up_splice) == 160, "up_splice");
@@ -830,6 +831,6 @@ _Static_assert(sizeof(struct up_shortcut_limits) == 24, "up_shortcut_limits");
 _Static_assert(sizeof(struct up_shortcut_key) == 48, "up_shortcut_key");
 _Static_assert(sizeof(struct up_shortcut_first) == 24, "up_shortcut_first");
 _Static_assert(sizeof(struct up_shortcut_end) == 240, "up_shortcut_end");
-_Static_assert(sizeof(struct up_shortcut_wish) == sizeof(struct up_leg) + 16, "up_shortcut_wish");
+_Static_assert(sizeof(struct up_shortcut_wish) == sizeof(struct up_connect) + 16, "up_shortcut_wish");
 _Static_assert(sizeof(struct up_shortcut_refusal) == sizeof(struct up_shortcut_wish) + 24,
 	       "up_shortcut_refusal");

@@ -14,8 +14,8 @@ pub const MAX_BACKENDS: u32 = 128;
 /// `UP_MAX_BALANCED` of `enum up_limit` in abi.h.
 pub const MAX_BALANCED: u32 = 64;
 
-/// `UP_LOTS` of `enum up_limit` in abi.h.
-pub const LOTS: u32 = 1024;
+/// `UP_BACKEND_SLOTS` of `enum up_limit` in abi.h.
+pub const BACKEND_SLOTS: u32 = 1024;
 
 /// `UP_NO_BACKEND` of `enum up_limit` in abi.h.
 pub const NO_BACKEND: u32 = 255;
@@ -77,14 +77,14 @@ pub const CGROUP_DEPTH: u32 = 16;
 /// `UP_MAX_REMEMBERED` of `enum up_limit` in abi.h.
 pub const MAX_REMEMBERED: u32 = 65536;
 
-/// `UP_MAX_OUTPOSTS` of `enum up_limit` in abi.h.
-pub const MAX_OUTPOSTS: u32 = 257;
+/// `UP_MAX_NETNS_AGENTS` of `enum up_limit` in abi.h.
+pub const MAX_NETNS_AGENTS: u32 = 257;
 
 /// `UP_UNSERVED_RING_BYTES` of `enum up_limit` in abi.h.
 pub const UNSERVED_RING_BYTES: u32 = 4096;
 
-/// `UP_MAX_LEGS` of `enum up_limit` in abi.h.
-pub const MAX_LEGS: u32 = 65536;
+/// `UP_MAX_PENDING_CONNECTS` of `enum up_limit` in abi.h.
+pub const MAX_PENDING_CONNECTS: u32 = 65536;
 
 /// `UP_MAX_FRESH` of `enum up_limit` in abi.h.
 pub const MAX_FRESH: u32 = 1024;
@@ -206,8 +206,8 @@ pub const CAUSE_LINK_LOCAL: u32 = 4;
 /// `UP_CAUSE_NO_MEMORY` of `enum up_cause` in abi.h.
 pub const CAUSE_NO_MEMORY: u32 = 5;
 
-/// `UP_CAUSE_LEGS_FULL` of `enum up_cause` in abi.h.
-pub const CAUSE_LEGS_FULL: u32 = 6;
+/// `UP_CAUSE_PENDING_CONNECTS_FULL` of `enum up_cause` in abi.h.
+pub const CAUSE_PENDING_CONNECTS_FULL: u32 = 6;
 
 /// `UP_CAUSE_RING_FULL` of `enum up_cause` in abi.h.
 pub const CAUSE_RING_FULL: u32 = 7;
@@ -230,11 +230,11 @@ pub const CAUSE_SPLICE_TLS: u32 = 12;
 /// `UP_CAUSE_SPLICE_RING_FULL` of `enum up_cause` in abi.h.
 pub const CAUSE_SPLICE_RING_FULL: u32 = 13;
 
-/// `UP_CAUSE_SPLICE_TORN` of `enum up_cause` in abi.h.
-pub const CAUSE_SPLICE_TORN: u32 = 18;
+/// `UP_CAUSE_SPLICE_CORRUPTED` of `enum up_cause` in abi.h.
+pub const CAUSE_SPLICE_CORRUPTED: u32 = 18;
 
-/// `UP_CAUSE_SPLICE_PLACE_LOST` of `enum up_cause` in abi.h.
-pub const CAUSE_SPLICE_PLACE_LOST: u32 = 19;
+/// `UP_CAUSE_SPLICE_POSITION_LOST` of `enum up_cause` in abi.h.
+pub const CAUSE_SPLICE_POSITION_LOST: u32 = 19;
 
 /// `UP_CAUSE_SHORTCUT_REMOTE` of `enum up_cause` in abi.h.
 pub const CAUSE_SHORTCUT_REMOTE: u32 = 14;
@@ -257,8 +257,8 @@ pub const CAUSE_DATABASE_AWAY: u32 = 21;
 /// `UP_CAUSE_DATABASE_UNMETERED` of `enum up_cause` in abi.h.
 pub const CAUSE_DATABASE_UNMETERED: u32 = 22;
 
-/// `UP_CAUSE_NO_OUTPOST` of `enum up_cause` in abi.h.
-pub const CAUSE_NO_OUTPOST: u32 = 23;
+/// `UP_CAUSE_NO_NETNS_AGENT` of `enum up_cause` in abi.h.
+pub const CAUSE_NO_NETNS_AGENT: u32 = 23;
 
 /// `UP_CAUSE_OVERTAKEN` of `enum up_cause` in abi.h.
 pub const CAUSE_OVERTAKEN: u32 = 24;
@@ -293,14 +293,14 @@ pub const SYNC_OK: u32 = 1;
 /// `UP_SYNC_LOST` of `enum up_sync` in abi.h.
 pub const SYNC_LOST: u32 = 2;
 
-/// `UP_SPLICE_DOWN_OFF` of `enum up_splice_down` in abi.h.
-pub const SPLICE_DOWN_OFF: u32 = 0;
+/// `UP_SPLICE_ENGINE_OFF` of `enum up_splice_engine` in abi.h.
+pub const SPLICE_ENGINE_OFF: u32 = 0;
 
-/// `UP_SPLICE_DOWN_EGRESS` of `enum up_splice_down` in abi.h.
-pub const SPLICE_DOWN_EGRESS: u32 = 1;
+/// `UP_SPLICE_ENGINE_EGRESS` of `enum up_splice_engine` in abi.h.
+pub const SPLICE_ENGINE_EGRESS: u32 = 1;
 
-/// `UP_SPLICE_DOWN_SENDER` of `enum up_splice_down` in abi.h.
-pub const SPLICE_DOWN_SENDER: u32 = 2;
+/// `UP_SPLICE_ENGINE_SENDER` of `enum up_splice_engine` in abi.h.
+pub const SPLICE_ENGINE_SENDER: u32 = 2;
 
 /// `UP_SPLICE_SENDER_IN` of `enum up_splice_sender` in abi.h.
 pub const SPLICE_SENDER_IN: u32 = 0;
@@ -320,23 +320,23 @@ pub const SPLICE_SENDER_TAKEN: u32 = 4;
 /// `UP_SPLICE_ENROLLED` of `enum up_splice_refusal` in abi.h.
 pub const SPLICE_ENROLLED: u32 = 0;
 
-/// `UP_SPLICE_NO_CLIENT` of `enum up_splice_refusal` in abi.h.
-pub const SPLICE_NO_CLIENT: u32 = 1;
+/// `UP_SPLICE_NO_NEAR_APP` of `enum up_splice_refusal` in abi.h.
+pub const SPLICE_NO_NEAR_APP: u32 = 1;
 
-/// `UP_SPLICE_NO_ACCEPTED` of `enum up_splice_refusal` in abi.h.
-pub const SPLICE_NO_ACCEPTED: u32 = 2;
+/// `UP_SPLICE_NO_NEAR_LEG` of `enum up_splice_refusal` in abi.h.
+pub const SPLICE_NO_NEAR_LEG: u32 = 2;
 
-/// `UP_SPLICE_NO_UPSTREAM` of `enum up_splice_refusal` in abi.h.
-pub const SPLICE_NO_UPSTREAM: u32 = 3;
+/// `UP_SPLICE_NO_FAR_LEG` of `enum up_splice_refusal` in abi.h.
+pub const SPLICE_NO_FAR_LEG: u32 = 3;
 
-/// `UP_SPLICE_CLIENT_TAKEN` of `enum up_splice_refusal` in abi.h.
-pub const SPLICE_CLIENT_TAKEN: u32 = 4;
+/// `UP_SPLICE_NEAR_APP_TAKEN` of `enum up_splice_refusal` in abi.h.
+pub const SPLICE_NEAR_APP_TAKEN: u32 = 4;
 
-/// `UP_SPLICE_ACCEPTED_TAKEN` of `enum up_splice_refusal` in abi.h.
-pub const SPLICE_ACCEPTED_TAKEN: u32 = 5;
+/// `UP_SPLICE_NEAR_LEG_TAKEN` of `enum up_splice_refusal` in abi.h.
+pub const SPLICE_NEAR_LEG_TAKEN: u32 = 5;
 
-/// `UP_SPLICE_UPSTREAM_TAKEN` of `enum up_splice_refusal` in abi.h.
-pub const SPLICE_UPSTREAM_TAKEN: u32 = 6;
+/// `UP_SPLICE_FAR_LEG_TAKEN` of `enum up_splice_refusal` in abi.h.
+pub const SPLICE_FAR_LEG_TAKEN: u32 = 6;
 
 /// `UP_SPLICE_FULL` of `enum up_splice_refusal` in abi.h.
 pub const SPLICE_FULL: u32 = 7;
@@ -344,23 +344,23 @@ pub const SPLICE_FULL: u32 = 7;
 /// `UP_SPLICE_UNKNOWN` of `enum up_splice_refusal` in abi.h.
 pub const SPLICE_UNKNOWN: u32 = 8;
 
-/// `UP_SPLICE_CLIENT_BLOCKS` of `enum up_splice_refusal` in abi.h.
-pub const SPLICE_CLIENT_BLOCKS: u32 = 9;
+/// `UP_SPLICE_NEAR_APP_BLOCKS` of `enum up_splice_refusal` in abi.h.
+pub const SPLICE_NEAR_APP_BLOCKS: u32 = 9;
 
 /// `UP_SPLICE_BUSY` of `enum up_splice_refusal` in abi.h.
 pub const SPLICE_BUSY: u32 = 10;
 
-/// `UP_SPLICE_NO_WAY` of `enum up_splice_refusal` in abi.h.
-pub const SPLICE_NO_WAY: u32 = 11;
+/// `UP_SPLICE_NO_ENGINE` of `enum up_splice_refusal` in abi.h.
+pub const SPLICE_NO_ENGINE: u32 = 11;
 
-/// `UP_PLACE_UNKNOWN` of `enum up_place_framing` in abi.h.
-pub const PLACE_UNKNOWN: u32 = 0;
+/// `UP_FRAME_UNKNOWN` of `enum up_frame_framing` in abi.h.
+pub const FRAME_UNKNOWN: u32 = 0;
 
-/// `UP_PLACE_FRAMES` of `enum up_place_framing` in abi.h.
-pub const PLACE_FRAMES: u32 = 1;
+/// `UP_FRAME_FRAMES` of `enum up_frame_framing` in abi.h.
+pub const FRAME_FRAMES: u32 = 1;
 
-/// `UP_PLACE_SEGMENTS` of `enum up_place_framing` in abi.h.
-pub const PLACE_SEGMENTS: u32 = 2;
+/// `UP_FRAME_SEGMENTS` of `enum up_frame_framing` in abi.h.
+pub const FRAME_SEGMENTS: u32 = 2;
 
 /// `UP_TURN_SHORTCUT` of `enum up_turn` in abi.h.
 pub const TURN_SHORTCUT: u32 = 0;
@@ -455,8 +455,8 @@ pub const MAX_EDGE_SOURCES: u32 = 131072;
 /// `UP_EDGE_CONNECTIONS` of `enum up_edge_limit` in abi.h.
 pub const EDGE_CONNECTIONS: u32 = 65536;
 
-/// `UP_EDGE_WAYS` of `enum up_edge_limit` in abi.h.
-pub const EDGE_WAYS: u32 = 32768;
+/// `UP_EDGE_ROUTES` of `enum up_edge_limit` in abi.h.
+pub const EDGE_ROUTES: u32 = 32768;
 
 /// `UP_MAX_EDGE_TABLES` of `enum up_edge_limit` in abi.h.
 pub const MAX_EDGE_TABLES: u32 = 128;
@@ -491,68 +491,68 @@ pub const EDGE_TAGS: u32 = 2;
 /// `UP_EDGE_EXTENSIONS` of `enum up_edge_limit` in abi.h.
 pub const EDGE_EXTENSIONS: u32 = 4;
 
-/// `UP_EDGE_OTHER` of `enum up_edge_fate` in abi.h.
+/// `UP_EDGE_OTHER` of `enum up_edge_verdict` in abi.h.
 pub const EDGE_OTHER: u32 = 0;
 
-/// `UP_EDGE_ALLOWED` of `enum up_edge_fate` in abi.h.
+/// `UP_EDGE_ALLOWED` of `enum up_edge_verdict` in abi.h.
 pub const EDGE_ALLOWED: u32 = 1;
 
-/// `UP_EDGE_DENIED` of `enum up_edge_fate` in abi.h.
+/// `UP_EDGE_DENIED` of `enum up_edge_verdict` in abi.h.
 pub const EDGE_DENIED: u32 = 2;
 
-/// `UP_EDGE_LIMITED` of `enum up_edge_fate` in abi.h.
+/// `UP_EDGE_LIMITED` of `enum up_edge_verdict` in abi.h.
 pub const EDGE_LIMITED: u32 = 3;
 
-/// `UP_EDGE_TO_BACKEND` of `enum up_edge_fate` in abi.h.
+/// `UP_EDGE_TO_BACKEND` of `enum up_edge_verdict` in abi.h.
 pub const EDGE_TO_BACKEND: u32 = 4;
 
-/// `UP_EDGE_TO_CLIENT` of `enum up_edge_fate` in abi.h.
+/// `UP_EDGE_TO_CLIENT` of `enum up_edge_verdict` in abi.h.
 pub const EDGE_TO_CLIENT: u32 = 5;
 
-/// `UP_EDGE_ICMP_ERROR` of `enum up_edge_fate` in abi.h.
+/// `UP_EDGE_ICMP_ERROR` of `enum up_edge_verdict` in abi.h.
 pub const EDGE_ICMP_ERROR: u32 = 6;
 
-/// `UP_EDGE_NO_NEIGHBOUR` of `enum up_edge_fate` in abi.h.
+/// `UP_EDGE_NO_NEIGHBOUR` of `enum up_edge_verdict` in abi.h.
 pub const EDGE_NO_NEIGHBOUR: u32 = 7;
 
-/// `UP_EDGE_MALFORMED` of `enum up_edge_fate` in abi.h.
+/// `UP_EDGE_MALFORMED` of `enum up_edge_verdict` in abi.h.
 pub const EDGE_MALFORMED: u32 = 8;
 
-/// `UP_EDGE_FRAGMENT` of `enum up_edge_fate` in abi.h.
+/// `UP_EDGE_FRAGMENT` of `enum up_edge_verdict` in abi.h.
 pub const EDGE_FRAGMENT: u32 = 9;
 
-/// `UP_EDGE_IP_OPTIONS` of `enum up_edge_fate` in abi.h.
+/// `UP_EDGE_IP_OPTIONS` of `enum up_edge_verdict` in abi.h.
 pub const EDGE_IP_OPTIONS: u32 = 10;
 
-/// `UP_EDGE_EXTENSION_HEADER` of `enum up_edge_fate` in abi.h.
+/// `UP_EDGE_EXTENSION_HEADER` of `enum up_edge_verdict` in abi.h.
 pub const EDGE_EXTENSION_HEADER: u32 = 11;
 
-/// `UP_EDGE_VLAN` of `enum up_edge_fate` in abi.h.
+/// `UP_EDGE_VLAN` of `enum up_edge_verdict` in abi.h.
 pub const EDGE_VLAN: u32 = 12;
 
-/// `UP_EDGE_TTL` of `enum up_edge_fate` in abi.h.
+/// `UP_EDGE_TTL` of `enum up_edge_verdict` in abi.h.
 pub const EDGE_TTL: u32 = 13;
 
-/// `UP_EDGE_TOO_BIG` of `enum up_edge_fate` in abi.h.
+/// `UP_EDGE_TOO_BIG` of `enum up_edge_verdict` in abi.h.
 pub const EDGE_TOO_BIG: u32 = 14;
 
-/// `UP_EDGE_NO_ROUTE` of `enum up_edge_fate` in abi.h.
+/// `UP_EDGE_NO_ROUTE` of `enum up_edge_verdict` in abi.h.
 pub const EDGE_NO_ROUTE: u32 = 15;
 
-/// `UP_EDGE_NO_BACKEND` of `enum up_edge_fate` in abi.h.
+/// `UP_EDGE_NO_BACKEND` of `enum up_edge_verdict` in abi.h.
 pub const EDGE_NO_BACKEND: u32 = 16;
 
-/// `UP_EDGE_NO_PORT` of `enum up_edge_fate` in abi.h.
+/// `UP_EDGE_NO_PORT` of `enum up_edge_verdict` in abi.h.
 pub const EDGE_NO_PORT: u32 = 17;
 
-/// `UP_EDGE_TABLE_FULL` of `enum up_edge_fate` in abi.h.
+/// `UP_EDGE_TABLE_FULL` of `enum up_edge_verdict` in abi.h.
 pub const EDGE_TABLE_FULL: u32 = 18;
 
-/// `UP_EDGE_RESET` of `enum up_edge_fate` in abi.h.
+/// `UP_EDGE_RESET` of `enum up_edge_verdict` in abi.h.
 pub const EDGE_RESET: u32 = 19;
 
-/// `UP_EDGE_FATES` of `enum up_edge_fate` in abi.h.
-pub const EDGE_FATES: u32 = 20;
+/// `UP_EDGE_VERDICTS` of `enum up_edge_verdict` in abi.h.
+pub const EDGE_VERDICTS: u32 = 20;
 
 /// `UP_EDGE_OUTCOME_ALLOWED` of `enum up_edge_outcome` in abi.h.
 pub const EDGE_OUTCOME_ALLOWED: u32 = 0;
@@ -667,10 +667,10 @@ const _: () = {
     assert!(offset_of!(Settings, unmetered) == 36);
 };
 
-/// `struct up_outpost` in abi.h.
+/// `struct up_netns_agent` in abi.h.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Outpost {
+pub struct NetnsAgent {
     /// In C: `struct up_endpoint`.
     pub listener4: Endpoint,
     /// In C: `struct up_endpoint`.
@@ -682,11 +682,11 @@ pub struct Outpost {
 }
 
 const _: () = {
-    assert!(size_of::<Outpost>() == 56);
-    assert!(offset_of!(Outpost, listener4) == 0);
-    assert!(offset_of!(Outpost, listener6) == 20);
-    assert!(offset_of!(Outpost, cookie4) == 40);
-    assert!(offset_of!(Outpost, cookie6) == 48);
+    assert!(size_of::<NetnsAgent>() == 56);
+    assert!(offset_of!(NetnsAgent, listener4) == 0);
+    assert!(offset_of!(NetnsAgent, listener6) == 20);
+    assert!(offset_of!(NetnsAgent, cookie4) == 40);
+    assert!(offset_of!(NetnsAgent, cookie6) == 48);
 };
 
 /// `struct up_unserved` in abi.h.
@@ -816,17 +816,17 @@ const _: () = {
     assert!(offset_of!(Rule, sample) == 8);
 };
 
-/// `struct up_lots` in abi.h.
+/// `struct up_backend_slots` in abi.h.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Lots {
+pub struct BackendSlots {
     /// In C: `__u8[1024]`.
     pub backends: [u8; 1024],
 }
 
 const _: () = {
-    assert!(size_of::<Lots>() == 1024);
-    assert!(offset_of!(Lots, backends) == 0);
+    assert!(size_of::<BackendSlots>() == 1024);
+    assert!(offset_of!(BackendSlots, backends) == 0);
 };
 
 /// `struct up_target_key` in abi.h.
@@ -1020,10 +1020,10 @@ const _: () = {
     assert!(offset_of!(Remembered, pad) == 15);
 };
 
-/// `struct up_leg` in abi.h.
+/// `struct up_connect` in abi.h.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Leg {
+pub struct Connect {
     /// In C: `struct up_opener`.
     pub opener: Opener,
     /// In C: `__u64`.
@@ -1045,22 +1045,22 @@ pub struct Leg {
 }
 
 const _: () = {
-    assert!(size_of::<Leg>() == 104);
-    assert!(offset_of!(Leg, opener) == 0);
-    assert!(offset_of!(Leg, cookie) == 80);
-    assert!(offset_of!(Leg, slot) == 88);
-    assert!(offset_of!(Leg, forgets) == 92);
-    assert!(offset_of!(Leg, bound) == 96);
-    assert!(offset_of!(Leg, bound_port) == 97);
-    assert!(offset_of!(Leg, held) == 98);
-    assert!(offset_of!(Leg, generation) == 99);
-    assert!(offset_of!(Leg, pad) == 100);
+    assert!(size_of::<Connect>() == 104);
+    assert!(offset_of!(Connect, opener) == 0);
+    assert!(offset_of!(Connect, cookie) == 80);
+    assert!(offset_of!(Connect, slot) == 88);
+    assert!(offset_of!(Connect, forgets) == 92);
+    assert!(offset_of!(Connect, bound) == 96);
+    assert!(offset_of!(Connect, bound_port) == 97);
+    assert!(offset_of!(Connect, held) == 98);
+    assert!(offset_of!(Connect, generation) == 99);
+    assert!(offset_of!(Connect, pad) == 100);
 };
 
-/// `struct up_leg_key` in abi.h.
+/// `struct up_connect_key` in abi.h.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LegKey {
+pub struct ConnectKey {
     /// In C: `__u64`.
     pub listener: u64,
     /// In C: `struct up_endpoint`.
@@ -1070,20 +1070,20 @@ pub struct LegKey {
 }
 
 const _: () = {
-    assert!(size_of::<LegKey>() == 32);
-    assert!(offset_of!(LegKey, listener) == 0);
-    assert!(offset_of!(LegKey, client) == 8);
-    assert!(offset_of!(LegKey, pad) == 28);
+    assert!(size_of::<ConnectKey>() == 32);
+    assert!(offset_of!(ConnectKey, listener) == 0);
+    assert!(offset_of!(ConnectKey, client) == 8);
+    assert!(offset_of!(ConnectKey, pad) == 28);
 };
 
 /// `struct up_flow` in abi.h.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flow {
-    /// In C: `struct up_leg`.
-    pub leg: Leg,
-    /// In C: `struct up_leg_key`.
-    pub key: LegKey,
+    /// In C: `struct up_connect`.
+    pub connect: Connect,
+    /// In C: `struct up_connect_key`.
+    pub key: ConnectKey,
     /// In C: `struct up_endpoint`.
     pub local: Endpoint,
     /// In C: `__u32`.
@@ -1092,7 +1092,7 @@ pub struct Flow {
 
 const _: () = {
     assert!(size_of::<Flow>() == 160);
-    assert!(offset_of!(Flow, leg) == 0);
+    assert!(offset_of!(Flow, connect) == 0);
     assert!(offset_of!(Flow, key) == 104);
     assert!(offset_of!(Flow, local) == 136);
     assert!(offset_of!(Flow, pad) == 156);
@@ -1102,8 +1102,8 @@ const _: () = {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Observed {
-    /// In C: `struct up_leg`.
-    pub leg: Leg,
+    /// In C: `struct up_connect`.
+    pub connect: Connect,
     /// In C: `struct up_endpoint`.
     pub client: Endpoint,
     /// In C: `__u32`.
@@ -1116,7 +1116,7 @@ pub struct Observed {
 
 const _: () = {
     assert!(size_of::<Observed>() == 136);
-    assert!(offset_of!(Observed, leg) == 0);
+    assert!(offset_of!(Observed, connect) == 0);
     assert!(offset_of!(Observed, client) == 104);
     assert!(offset_of!(Observed, request_seq) == 124);
     assert!(offset_of!(Observed, answer_seq) == 128);
@@ -1127,10 +1127,10 @@ const _: () = {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Held {
-    /// In C: `struct up_leg`.
-    pub leg: Leg,
-    /// In C: `struct up_leg_key`.
-    pub key: LegKey,
+    /// In C: `struct up_connect`.
+    pub connect: Connect,
+    /// In C: `struct up_connect_key`.
+    pub key: ConnectKey,
     /// In C: `__u32`.
     pub syn_bytes: u32,
     /// In C: `__u8[120]`.
@@ -1141,7 +1141,7 @@ pub struct Held {
 
 const _: () = {
     assert!(size_of::<Held>() == 264);
-    assert!(offset_of!(Held, leg) == 0);
+    assert!(offset_of!(Held, connect) == 0);
     assert!(offset_of!(Held, key) == 104);
     assert!(offset_of!(Held, syn_bytes) == 136);
     assert!(offset_of!(Held, syn) == 140);
@@ -1168,13 +1168,13 @@ pub struct DatabaseKey {
     /// In C: `struct up_endpoint`.
     pub at: Endpoint,
     /// In C: `__u32`.
-    pub space: u32,
+    pub netns_index: u32,
 }
 
 const _: () = {
     assert!(size_of::<DatabaseKey>() == 24);
     assert!(offset_of!(DatabaseKey, at) == 0);
-    assert!(offset_of!(DatabaseKey, space) == 20);
+    assert!(offset_of!(DatabaseKey, netns_index) == 20);
 };
 
 /// `struct up_incoming_dial` in abi.h.
@@ -1186,14 +1186,14 @@ pub struct IncomingDial {
     /// In C: `struct up_endpoint`.
     pub dialled: Endpoint,
     /// In C: `__u32`.
-    pub space: u32,
+    pub netns_index: u32,
 }
 
 const _: () = {
     assert!(size_of::<IncomingDial>() == 44);
     assert!(offset_of!(IncomingDial, client) == 0);
     assert!(offset_of!(IncomingDial, dialled) == 20);
-    assert!(offset_of!(IncomingDial, space) == 40);
+    assert!(offset_of!(IncomingDial, netns_index) == 40);
 };
 
 /// `struct up_cursor` in abi.h.
@@ -1283,8 +1283,8 @@ const _: () = {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Meter {
-    /// In C: `struct up_leg`.
-    pub leg: Leg,
+    /// In C: `struct up_connect`.
+    pub connect: Connect,
     /// In C: `struct up_endpoint`.
     pub client: Endpoint,
     /// In C: `__u8`.
@@ -1311,7 +1311,7 @@ pub struct Meter {
 
 const _: () = {
     assert!(size_of::<Meter>() == 5928);
-    assert!(offset_of!(Meter, leg) == 0);
+    assert!(offset_of!(Meter, connect) == 0);
     assert!(offset_of!(Meter, client) == 104);
     assert!(offset_of!(Meter, version) == 124);
     assert!(offset_of!(Meter, ended) == 125);
@@ -1325,10 +1325,10 @@ const _: () = {
     assert!(offset_of!(Meter, latencies) == 2728);
 };
 
-/// `struct up_place` in abi.h.
+/// `struct up_frame_position` in abi.h.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct FramePosition {
     /// In C: `__u32`.
     pub left: u32,
     /// In C: `__u32`.
@@ -1346,14 +1346,14 @@ pub struct Place {
 }
 
 const _: () = {
-    assert!(size_of::<Place>() == 28);
-    assert!(offset_of!(Place, left) == 0);
-    assert!(offset_of!(Place, frame_left) == 4);
-    assert!(offset_of!(Place, framing) == 8);
-    assert!(offset_of!(Place, first) == 9);
-    assert!(offset_of!(Place, have) == 10);
-    assert!(offset_of!(Place, header) == 11);
-    assert!(offset_of!(Place, pad) == 26);
+    assert!(size_of::<FramePosition>() == 28);
+    assert!(offset_of!(FramePosition, left) == 0);
+    assert!(offset_of!(FramePosition, frame_left) == 4);
+    assert!(offset_of!(FramePosition, framing) == 8);
+    assert!(offset_of!(FramePosition, first) == 9);
+    assert!(offset_of!(FramePosition, have) == 10);
+    assert!(offset_of!(FramePosition, header) == 11);
+    assert!(offset_of!(FramePosition, pad) == 26);
 };
 
 /// `struct up_splice_order` in abi.h.
@@ -1365,7 +1365,7 @@ pub struct SpliceOrder {
     /// In C: `__u8`.
     pub up: u8,
     /// In C: `__u8`.
-    pub down: u8,
+    pub engine: u8,
     /// In C: `__u8[2]`.
     pub pad: [u8; 2],
     /// In C: `__u32`.
@@ -1378,25 +1378,25 @@ pub struct SpliceOrder {
     pub down_written: u64,
     /// In C: `__u64`.
     pub up_read: u64,
-    /// In C: `struct up_place`.
-    pub up_place: Place,
-    /// In C: `struct up_place`.
-    pub down_place: Place,
+    /// In C: `struct up_frame_position`.
+    pub up_position: FramePosition,
+    /// In C: `struct up_frame_position`.
+    pub down_position: FramePosition,
 }
 
 const _: () = {
     assert!(size_of::<SpliceOrder>() == 96);
     assert!(offset_of!(SpliceOrder, up_seq) == 0);
     assert!(offset_of!(SpliceOrder, up) == 4);
-    assert!(offset_of!(SpliceOrder, down) == 5);
+    assert!(offset_of!(SpliceOrder, engine) == 5);
     assert!(offset_of!(SpliceOrder, pad) == 6);
     assert!(offset_of!(SpliceOrder, down_seq) == 8);
     assert!(offset_of!(SpliceOrder, pad2) == 12);
     assert!(offset_of!(SpliceOrder, down_passed) == 16);
     assert!(offset_of!(SpliceOrder, down_written) == 24);
     assert!(offset_of!(SpliceOrder, up_read) == 32);
-    assert!(offset_of!(SpliceOrder, up_place) == 40);
-    assert!(offset_of!(SpliceOrder, down_place) == 68);
+    assert!(offset_of!(SpliceOrder, up_position) == 40);
+    assert!(offset_of!(SpliceOrder, down_position) == 68);
 };
 
 /// `struct up_splice_slot` in abi.h.
@@ -1423,9 +1423,9 @@ const _: () = {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Splice {
     /// In C: `__u64`.
-    pub accepted: u64,
+    pub near_leg: u64,
     /// In C: `__u64`.
-    pub upstream: u64,
+    pub far_leg: u64,
     /// In C: `__u32`.
     pub base_seq: u32,
     /// In C: `__u32`.
@@ -1433,7 +1433,7 @@ pub struct Splice {
     /// In C: `__u8`.
     pub down_flows: u8,
     /// In C: `__u8`.
-    pub torn: u8,
+    pub corrupted: u8,
     /// In C: `__u8[6]`.
     pub pad: [u8; 6],
     /// In C: `__u64`.
@@ -1454,20 +1454,20 @@ pub struct Splice {
     pub up_since: u64,
     /// In C: `__u64`.
     pub down_since: u64,
-    /// In C: `struct up_place`.
-    pub up_place: Place,
-    /// In C: `struct up_place`.
-    pub down_place: Place,
+    /// In C: `struct up_frame_position`.
+    pub up_position: FramePosition,
+    /// In C: `struct up_frame_position`.
+    pub down_position: FramePosition,
 }
 
 const _: () = {
     assert!(size_of::<Splice>() == 160);
-    assert!(offset_of!(Splice, accepted) == 0);
-    assert!(offset_of!(Splice, upstream) == 8);
+    assert!(offset_of!(Splice, near_leg) == 0);
+    assert!(offset_of!(Splice, far_leg) == 8);
     assert!(offset_of!(Splice, base_seq) == 16);
     assert!(offset_of!(Splice, down_seq) == 20);
     assert!(offset_of!(Splice, down_flows) == 24);
-    assert!(offset_of!(Splice, torn) == 25);
+    assert!(offset_of!(Splice, corrupted) == 25);
     assert!(offset_of!(Splice, pad) == 26);
     assert!(offset_of!(Splice, back_begun) == 32);
     assert!(offset_of!(Splice, back_done) == 40);
@@ -1478,8 +1478,8 @@ const _: () = {
     assert!(offset_of!(Splice, down_spills) == 80);
     assert!(offset_of!(Splice, up_since) == 88);
     assert!(offset_of!(Splice, down_since) == 96);
-    assert!(offset_of!(Splice, up_place) == 104);
-    assert!(offset_of!(Splice, down_place) == 132);
+    assert!(offset_of!(Splice, up_position) == 104);
+    assert!(offset_of!(Splice, down_position) == 132);
 };
 
 /// `struct up_spliced` in abi.h.
@@ -1504,29 +1504,29 @@ pub struct SpliceQuestion {
     /// In C: `__u64`.
     pub enrol: u64,
     /// In C: `__u64`.
-    pub client_cookie: u64,
+    pub near_app_cookie: u64,
     /// In C: `__u64`.
-    pub accepted_cookie: u64,
+    pub near_leg_cookie: u64,
     /// In C: `struct up_endpoint`.
-    pub client: Endpoint,
+    pub near_app: Endpoint,
     /// In C: `struct up_endpoint`.
-    pub accepted: Endpoint,
+    pub near_leg: Endpoint,
     /// In C: `struct up_endpoint`.
-    pub local: Endpoint,
+    pub far_leg: Endpoint,
     /// In C: `struct up_endpoint`.
-    pub upstream: Endpoint,
+    pub far_app: Endpoint,
 }
 
 const _: () = {
     assert!(size_of::<SpliceQuestion>() == 112);
     assert!(offset_of!(SpliceQuestion, id) == 0);
     assert!(offset_of!(SpliceQuestion, enrol) == 8);
-    assert!(offset_of!(SpliceQuestion, client_cookie) == 16);
-    assert!(offset_of!(SpliceQuestion, accepted_cookie) == 24);
-    assert!(offset_of!(SpliceQuestion, client) == 32);
-    assert!(offset_of!(SpliceQuestion, accepted) == 52);
-    assert!(offset_of!(SpliceQuestion, local) == 72);
-    assert!(offset_of!(SpliceQuestion, upstream) == 92);
+    assert!(offset_of!(SpliceQuestion, near_app_cookie) == 16);
+    assert!(offset_of!(SpliceQuestion, near_leg_cookie) == 24);
+    assert!(offset_of!(SpliceQuestion, near_app) == 32);
+    assert!(offset_of!(SpliceQuestion, near_leg) == 52);
+    assert!(offset_of!(SpliceQuestion, far_leg) == 72);
+    assert!(offset_of!(SpliceQuestion, far_app) == 92);
 };
 
 /// `struct up_splice_answer` in abi.h.
@@ -1536,15 +1536,15 @@ pub struct SpliceAnswer {
     /// In C: `__u32`.
     pub refusal: u32,
     /// In C: `__u32`.
-    pub accepted_write_seq: u32,
+    pub near_leg_write_seq: u32,
     /// In C: `__u32`.
-    pub accepted_copied_seq: u32,
+    pub near_leg_copied_seq: u32,
     /// In C: `__u32`.
-    pub upstream_copied_seq: u32,
+    pub far_leg_copied_seq: u32,
     /// In C: `__u32`.
     pub error: u32,
     /// In C: `__u32`.
-    pub down: u32,
+    pub engine: u32,
     /// In C: `__u32`.
     pub sender: u32,
     /// In C: `__u32`.
@@ -1554,11 +1554,11 @@ pub struct SpliceAnswer {
 const _: () = {
     assert!(size_of::<SpliceAnswer>() == 32);
     assert!(offset_of!(SpliceAnswer, refusal) == 0);
-    assert!(offset_of!(SpliceAnswer, accepted_write_seq) == 4);
-    assert!(offset_of!(SpliceAnswer, accepted_copied_seq) == 8);
-    assert!(offset_of!(SpliceAnswer, upstream_copied_seq) == 12);
+    assert!(offset_of!(SpliceAnswer, near_leg_write_seq) == 4);
+    assert!(offset_of!(SpliceAnswer, near_leg_copied_seq) == 8);
+    assert!(offset_of!(SpliceAnswer, far_leg_copied_seq) == 12);
     assert!(offset_of!(SpliceAnswer, error) == 16);
-    assert!(offset_of!(SpliceAnswer, down) == 20);
+    assert!(offset_of!(SpliceAnswer, engine) == 20);
     assert!(offset_of!(SpliceAnswer, sender) == 24);
     assert!(offset_of!(SpliceAnswer, is_reset) == 28);
 };
@@ -1661,8 +1661,8 @@ pub struct ShortcutEnd {
     pub is_server: u8,
     /// In C: `__u8[5]`.
     pub pad: [u8; 5],
-    /// In C: `struct up_leg`.
-    pub leg: Leg,
+    /// In C: `struct up_connect`.
+    pub connect: Connect,
     /// In C: `__u64`.
     pub opened_ns: u64,
     /// In C: `struct up_endpoint`.
@@ -1682,7 +1682,7 @@ const _: () = {
     assert!(offset_of!(ShortcutEnd, spilled) == 97);
     assert!(offset_of!(ShortcutEnd, is_server) == 98);
     assert!(offset_of!(ShortcutEnd, pad) == 99);
-    assert!(offset_of!(ShortcutEnd, leg) == 104);
+    assert!(offset_of!(ShortcutEnd, connect) == 104);
     assert!(offset_of!(ShortcutEnd, opened_ns) == 208);
     assert!(offset_of!(ShortcutEnd, client) == 216);
     assert!(offset_of!(ShortcutEnd, refused) == 236);
@@ -1692,8 +1692,8 @@ const _: () = {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShortcutWish {
-    /// In C: `struct up_leg`.
-    pub leg: Leg,
+    /// In C: `struct up_connect`.
+    pub connect: Connect,
     /// In C: `__u64`.
     pub wished_ns: u64,
     /// In C: `__u32`.
@@ -1704,7 +1704,7 @@ pub struct ShortcutWish {
 
 const _: () = {
     assert!(size_of::<ShortcutWish>() == 120);
-    assert!(offset_of!(ShortcutWish, leg) == 0);
+    assert!(offset_of!(ShortcutWish, connect) == 0);
     assert!(offset_of!(ShortcutWish, wished_ns) == 104);
     assert!(offset_of!(ShortcutWish, refused) == 112);
     assert!(offset_of!(ShortcutWish, pad) == 116);
@@ -2198,13 +2198,13 @@ pub const LAYOUT: &[StructLayout] = &[
         ],
     ),
     (
-        "up_outpost",
-        size_of::<Outpost>(),
+        "up_netns_agent",
+        size_of::<NetnsAgent>(),
         &[
-            ("listener4", offset_of!(Outpost, listener4)),
-            ("listener6", offset_of!(Outpost, listener6)),
-            ("cookie4", offset_of!(Outpost, cookie4)),
-            ("cookie6", offset_of!(Outpost, cookie6)),
+            ("listener4", offset_of!(NetnsAgent, listener4)),
+            ("listener6", offset_of!(NetnsAgent, listener6)),
+            ("cookie4", offset_of!(NetnsAgent, cookie4)),
+            ("cookie6", offset_of!(NetnsAgent, cookie6)),
         ],
     ),
     (
@@ -2259,9 +2259,9 @@ pub const LAYOUT: &[StructLayout] = &[
         ],
     ),
     (
-        "up_lots",
-        size_of::<Lots>(),
-        &[("backends", offset_of!(Lots, backends))],
+        "up_backend_slots",
+        size_of::<BackendSlots>(),
+        &[("backends", offset_of!(BackendSlots, backends))],
     ),
     (
         "up_target_key",
@@ -2349,34 +2349,34 @@ pub const LAYOUT: &[StructLayout] = &[
         ],
     ),
     (
-        "up_leg",
-        size_of::<Leg>(),
+        "up_connect",
+        size_of::<Connect>(),
         &[
-            ("opener", offset_of!(Leg, opener)),
-            ("cookie", offset_of!(Leg, cookie)),
-            ("slot", offset_of!(Leg, slot)),
-            ("forgets", offset_of!(Leg, forgets)),
-            ("bound", offset_of!(Leg, bound)),
-            ("bound_port", offset_of!(Leg, bound_port)),
-            ("held", offset_of!(Leg, held)),
-            ("generation", offset_of!(Leg, generation)),
-            ("pad", offset_of!(Leg, pad)),
+            ("opener", offset_of!(Connect, opener)),
+            ("cookie", offset_of!(Connect, cookie)),
+            ("slot", offset_of!(Connect, slot)),
+            ("forgets", offset_of!(Connect, forgets)),
+            ("bound", offset_of!(Connect, bound)),
+            ("bound_port", offset_of!(Connect, bound_port)),
+            ("held", offset_of!(Connect, held)),
+            ("generation", offset_of!(Connect, generation)),
+            ("pad", offset_of!(Connect, pad)),
         ],
     ),
     (
-        "up_leg_key",
-        size_of::<LegKey>(),
+        "up_connect_key",
+        size_of::<ConnectKey>(),
         &[
-            ("listener", offset_of!(LegKey, listener)),
-            ("client", offset_of!(LegKey, client)),
-            ("pad", offset_of!(LegKey, pad)),
+            ("listener", offset_of!(ConnectKey, listener)),
+            ("client", offset_of!(ConnectKey, client)),
+            ("pad", offset_of!(ConnectKey, pad)),
         ],
     ),
     (
         "up_flow",
         size_of::<Flow>(),
         &[
-            ("leg", offset_of!(Flow, leg)),
+            ("connect", offset_of!(Flow, connect)),
             ("key", offset_of!(Flow, key)),
             ("local", offset_of!(Flow, local)),
             ("pad", offset_of!(Flow, pad)),
@@ -2386,7 +2386,7 @@ pub const LAYOUT: &[StructLayout] = &[
         "up_observed",
         size_of::<Observed>(),
         &[
-            ("leg", offset_of!(Observed, leg)),
+            ("connect", offset_of!(Observed, connect)),
             ("client", offset_of!(Observed, client)),
             ("request_seq", offset_of!(Observed, request_seq)),
             ("answer_seq", offset_of!(Observed, answer_seq)),
@@ -2397,7 +2397,7 @@ pub const LAYOUT: &[StructLayout] = &[
         "up_held",
         size_of::<Held>(),
         &[
-            ("leg", offset_of!(Held, leg)),
+            ("connect", offset_of!(Held, connect)),
             ("key", offset_of!(Held, key)),
             ("syn_bytes", offset_of!(Held, syn_bytes)),
             ("syn", offset_of!(Held, syn)),
@@ -2414,7 +2414,7 @@ pub const LAYOUT: &[StructLayout] = &[
         size_of::<DatabaseKey>(),
         &[
             ("at", offset_of!(DatabaseKey, at)),
-            ("space", offset_of!(DatabaseKey, space)),
+            ("netns_index", offset_of!(DatabaseKey, netns_index)),
         ],
     ),
     (
@@ -2423,7 +2423,7 @@ pub const LAYOUT: &[StructLayout] = &[
         &[
             ("client", offset_of!(IncomingDial, client)),
             ("dialled", offset_of!(IncomingDial, dialled)),
-            ("space", offset_of!(IncomingDial, space)),
+            ("netns_index", offset_of!(IncomingDial, netns_index)),
         ],
     ),
     (
@@ -2463,7 +2463,7 @@ pub const LAYOUT: &[StructLayout] = &[
         "up_meter",
         size_of::<Meter>(),
         &[
-            ("leg", offset_of!(Meter, leg)),
+            ("connect", offset_of!(Meter, connect)),
             ("client", offset_of!(Meter, client)),
             ("version", offset_of!(Meter, version)),
             ("ended", offset_of!(Meter, ended)),
@@ -2478,16 +2478,16 @@ pub const LAYOUT: &[StructLayout] = &[
         ],
     ),
     (
-        "up_place",
-        size_of::<Place>(),
+        "up_frame_position",
+        size_of::<FramePosition>(),
         &[
-            ("left", offset_of!(Place, left)),
-            ("frame_left", offset_of!(Place, frame_left)),
-            ("framing", offset_of!(Place, framing)),
-            ("first", offset_of!(Place, first)),
-            ("have", offset_of!(Place, have)),
-            ("header", offset_of!(Place, header)),
-            ("pad", offset_of!(Place, pad)),
+            ("left", offset_of!(FramePosition, left)),
+            ("frame_left", offset_of!(FramePosition, frame_left)),
+            ("framing", offset_of!(FramePosition, framing)),
+            ("first", offset_of!(FramePosition, first)),
+            ("have", offset_of!(FramePosition, have)),
+            ("header", offset_of!(FramePosition, header)),
+            ("pad", offset_of!(FramePosition, pad)),
         ],
     ),
     (
@@ -2496,15 +2496,15 @@ pub const LAYOUT: &[StructLayout] = &[
         &[
             ("up_seq", offset_of!(SpliceOrder, up_seq)),
             ("up", offset_of!(SpliceOrder, up)),
-            ("down", offset_of!(SpliceOrder, down)),
+            ("engine", offset_of!(SpliceOrder, engine)),
             ("pad", offset_of!(SpliceOrder, pad)),
             ("down_seq", offset_of!(SpliceOrder, down_seq)),
             ("pad2", offset_of!(SpliceOrder, pad2)),
             ("down_passed", offset_of!(SpliceOrder, down_passed)),
             ("down_written", offset_of!(SpliceOrder, down_written)),
             ("up_read", offset_of!(SpliceOrder, up_read)),
-            ("up_place", offset_of!(SpliceOrder, up_place)),
-            ("down_place", offset_of!(SpliceOrder, down_place)),
+            ("up_position", offset_of!(SpliceOrder, up_position)),
+            ("down_position", offset_of!(SpliceOrder, down_position)),
         ],
     ),
     (
@@ -2520,12 +2520,12 @@ pub const LAYOUT: &[StructLayout] = &[
         "up_splice",
         size_of::<Splice>(),
         &[
-            ("accepted", offset_of!(Splice, accepted)),
-            ("upstream", offset_of!(Splice, upstream)),
+            ("near_leg", offset_of!(Splice, near_leg)),
+            ("far_leg", offset_of!(Splice, far_leg)),
             ("base_seq", offset_of!(Splice, base_seq)),
             ("down_seq", offset_of!(Splice, down_seq)),
             ("down_flows", offset_of!(Splice, down_flows)),
-            ("torn", offset_of!(Splice, torn)),
+            ("corrupted", offset_of!(Splice, corrupted)),
             ("pad", offset_of!(Splice, pad)),
             ("back_begun", offset_of!(Splice, back_begun)),
             ("back_done", offset_of!(Splice, back_done)),
@@ -2536,8 +2536,8 @@ pub const LAYOUT: &[StructLayout] = &[
             ("down_spills", offset_of!(Splice, down_spills)),
             ("up_since", offset_of!(Splice, up_since)),
             ("down_since", offset_of!(Splice, down_since)),
-            ("up_place", offset_of!(Splice, up_place)),
-            ("down_place", offset_of!(Splice, down_place)),
+            ("up_position", offset_of!(Splice, up_position)),
+            ("down_position", offset_of!(Splice, down_position)),
         ],
     ),
     (
@@ -2551,15 +2551,18 @@ pub const LAYOUT: &[StructLayout] = &[
         &[
             ("id", offset_of!(SpliceQuestion, id)),
             ("enrol", offset_of!(SpliceQuestion, enrol)),
-            ("client_cookie", offset_of!(SpliceQuestion, client_cookie)),
             (
-                "accepted_cookie",
-                offset_of!(SpliceQuestion, accepted_cookie),
+                "near_app_cookie",
+                offset_of!(SpliceQuestion, near_app_cookie),
             ),
-            ("client", offset_of!(SpliceQuestion, client)),
-            ("accepted", offset_of!(SpliceQuestion, accepted)),
-            ("local", offset_of!(SpliceQuestion, local)),
-            ("upstream", offset_of!(SpliceQuestion, upstream)),
+            (
+                "near_leg_cookie",
+                offset_of!(SpliceQuestion, near_leg_cookie),
+            ),
+            ("near_app", offset_of!(SpliceQuestion, near_app)),
+            ("near_leg", offset_of!(SpliceQuestion, near_leg)),
+            ("far_leg", offset_of!(SpliceQuestion, far_leg)),
+            ("far_app", offset_of!(SpliceQuestion, far_app)),
         ],
     ),
     (
@@ -2568,19 +2571,19 @@ pub const LAYOUT: &[StructLayout] = &[
         &[
             ("refusal", offset_of!(SpliceAnswer, refusal)),
             (
-                "accepted_write_seq",
-                offset_of!(SpliceAnswer, accepted_write_seq),
+                "near_leg_write_seq",
+                offset_of!(SpliceAnswer, near_leg_write_seq),
             ),
             (
-                "accepted_copied_seq",
-                offset_of!(SpliceAnswer, accepted_copied_seq),
+                "near_leg_copied_seq",
+                offset_of!(SpliceAnswer, near_leg_copied_seq),
             ),
             (
-                "upstream_copied_seq",
-                offset_of!(SpliceAnswer, upstream_copied_seq),
+                "far_leg_copied_seq",
+                offset_of!(SpliceAnswer, far_leg_copied_seq),
             ),
             ("error", offset_of!(SpliceAnswer, error)),
-            ("down", offset_of!(SpliceAnswer, down)),
+            ("engine", offset_of!(SpliceAnswer, engine)),
             ("sender", offset_of!(SpliceAnswer, sender)),
             ("is_reset", offset_of!(SpliceAnswer, is_reset)),
         ],
@@ -2632,7 +2635,7 @@ pub const LAYOUT: &[StructLayout] = &[
             ("spilled", offset_of!(ShortcutEnd, spilled)),
             ("is_server", offset_of!(ShortcutEnd, is_server)),
             ("pad", offset_of!(ShortcutEnd, pad)),
-            ("leg", offset_of!(ShortcutEnd, leg)),
+            ("connect", offset_of!(ShortcutEnd, connect)),
             ("opened_ns", offset_of!(ShortcutEnd, opened_ns)),
             ("client", offset_of!(ShortcutEnd, client)),
             ("refused", offset_of!(ShortcutEnd, refused)),
@@ -2642,7 +2645,7 @@ pub const LAYOUT: &[StructLayout] = &[
         "up_shortcut_wish",
         size_of::<ShortcutWish>(),
         &[
-            ("leg", offset_of!(ShortcutWish, leg)),
+            ("connect", offset_of!(ShortcutWish, connect)),
             ("wished_ns", offset_of!(ShortcutWish, wished_ns)),
             ("refused", offset_of!(ShortcutWish, refused)),
             ("pad", offset_of!(ShortcutWish, pad)),

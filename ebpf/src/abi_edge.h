@@ -44,7 +44,7 @@ enum up_edge_limit {
 	/* Connections that are forwarded, unless the file says otherwise: 18 MiB. */
 	UP_EDGE_CONNECTIONS = 65536,
 	/* Ways that a processor remembers, for a moment: 5 MiB each. */
-	UP_EDGE_WAYS = 32768,
+	UP_EDGE_ROUTES = 32768,
 	/* Tables of backends, two for each rule that forwards; 64 KiB each. */
 	UP_MAX_EDGE_TABLES = 128,
 	/* A prime, as Maglev wants, and the largest that lets two hexadecimal digits say where. */
@@ -67,7 +67,7 @@ enum up_edge_limit {
 };
 
 /* What became of a packet; each is counted once. */
-enum up_edge_fate {
+enum up_edge_verdict {
 	/* Not TCP, nor ICMP of a forwarded connection; or no rule of the edge speaks of it. */
 	UP_EDGE_OTHER = 0,
 	/* Its rule lets it pass. */
@@ -97,7 +97,7 @@ enum up_edge_fate {
 	UP_EDGE_TABLE_FULL = 18,
 	/* Of a connection whose backend was given up: its client is told. */
 	UP_EDGE_RESET = 19,
-	UP_EDGE_FATES = 20,
+	UP_EDGE_VERDICTS = 20,
 };
 
 /* What became of a connection that a rule speaks of: the columns of a rule's counter. */

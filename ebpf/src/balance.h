@@ -3,7 +3,7 @@
  * connect() to a virtual address becomes one to a backend, here, before a source address is chosen:
  * no packet is ever rewritten, and no agent is needed.
  *
- * A connection draws a lot at random. The agent writes the lots by its backends' health and weight;
+ * A connection draws a slot at random. The agent fills backend_slots by its backends' health and weight;
  * when it is dead they stand as it left them. The address that was dialled is kept with the socket,
  * for getpeername().
  */
@@ -15,30 +15,30 @@
 static __always_inline const struct up_endpoint *draw(const struct decision *d)
 {
 	__u32 rule = d->generation * UP_MAX_BALANCED + d->balanced - 1;
-	struct up_lots *drawn = bpf_map_lookup_elem(&lots, &rule);
+	struct up_backend_slots *slots = bpf_map_lookup_elem(&backend_slots, &rule);
 	__u64 *count;
 	__u32 index;
-	__u8 lot;
+	__u8 backend;
 
-	if (!drawn)
+	if (!slots)
 		return 0;
-	lot = drawn->backends[bpf_get_prandom_u32() & (UP_LOTS - 1)];
-	if (lot >= UP_MAX_BACKENDS)
+	backend = slots->backends[bpf_get_prandom_u32() & (UP_BACKEND_SLOTS - 1)];
+	if (backend >= UP_MAX_BACKENDS)
 		return 0;
-	index = rule * UP_MAX_BACKENDS + lot;
+	index = rule * UP_MAX_BACKENDS + backend;
 	count = bpf_map_lookup_elem(&balanced, &index);
 	if (count)
 		__sync_fetch_and_add(count, 1);
 	return bpf_map_lookup_elem(&backends, &index);
 }
 
-/* Whether any backend takes new connections: all lots have one, or none has. */
+/* Whether any backend takes new connections: all slots have one, or none has. */
 static __always_inline int has_backend(const struct decision *d)
 {
 	__u32 rule = d->generation * UP_MAX_BALANCED + d->balanced - 1;
-	struct up_lots *drawn = bpf_map_lookup_elem(&lots, &rule);
+	struct up_backend_slots *slots = bpf_map_lookup_elem(&backend_slots, &rule);
 
-	return drawn && drawn->backends[0] != UP_NO_BACKEND;
+	return slots && slots->backends[0] != UP_NO_BACKEND;
 }
 
 /* Without the memory for it the application is told the backend's own address: a connection is

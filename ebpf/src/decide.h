@@ -10,7 +10,7 @@
  */
 #pragma once
 
-#include "apart.h"
+#include "verified_once.h"
 #include "common.h"
 #include "kernel.h"
 
@@ -126,30 +126,30 @@ static __always_inline struct up_rule_set *rules_of_netns(__u32 generation)
 	return bpf_map_lookup_elem(&namespaces, &key);
 }
 
-/* Loops over a set's words stay loops: unrolled, they spill past the stack's 512 bytes. */
-#define ROLLED _Pragma("clang loop unroll(disable)")
+/* Keeps a loop over a set's words a loop: unrolled, it spills past the stack's 512 bytes. */
+#define NO_UNROLL _Pragma("clang loop unroll(disable)")
 
-APART int unite(struct up_rule_set *into, const struct up_rule_set *set)
+VERIFIED_ONCE int unite(struct up_rule_set *into, const struct up_rule_set *set)
 {
 	if (!into || !set)
 		return 0;
-	ROLLED for (int w = 0; w < UP_RULE_WORDS; w++)
+	NO_UNROLL for (int w = 0; w < UP_RULE_WORDS; w++)
 		into->words[w] |= set->words[w];
 	return 0;
 }
 
 /* Keeps the rules that do not care (`any`) and those that hold (`set`). */
-APART int narrow(struct up_rule_set *left, const struct up_rule_set *any,
+VERIFIED_ONCE int narrow(struct up_rule_set *left, const struct up_rule_set *any,
 				   const struct up_rule_set *set)
 {
 	if (!left || !any)
 		return 0;
 	if (!set) {
-		ROLLED for (int w = 0; w < UP_RULE_WORDS; w++)
+		NO_UNROLL for (int w = 0; w < UP_RULE_WORDS; w++)
 			left->words[w] &= any->words[w];
 		return 0;
 	}
-	ROLLED for (int w = 0; w < UP_RULE_WORDS; w++)
+	NO_UNROLL for (int w = 0; w < UP_RULE_WORDS; w++)
 		left->words[w] &= any->words[w] | set->words[w];
 	return 0;
 }
@@ -159,7 +159,7 @@ static __always_inline void rules_of_cgroups(__u32 generation, struct up_rule_se
 {
 	struct up_cgroup_key key = { .generation = generation };
 
-	ROLLED for (int level = 0; level < UP_CGROUP_DEPTH; level++) {
+	NO_UNROLL for (int level = 0; level < UP_CGROUP_DEPTH; level++) {
 		key.cgroup_id = bpf_get_current_ancestor_cgroup_id(level);
 		if (!key.cgroup_id)
 			break;
@@ -195,20 +195,20 @@ static __always_inline __u32 lowest_bit(__u64 word)
 	return n + !(word & 0x1);
 }
 
-APART __u32 first_rule(const struct up_rule_set *of)
+VERIFIED_ONCE __u32 first_rule(const struct up_rule_set *of)
 {
-	ROLLED for (int w = 0; of && w < UP_RULE_WORDS; w++) {
+	NO_UNROLL for (int w = 0; of && w < UP_RULE_WORDS; w++) {
 		if (of->words[w])
 			return w * 64 + lowest_bit(of->words[w]);
 	}
 	return UP_MAX_RULES;
 }
 
-APART int keep_only(struct up_rule_set *left, const struct up_rule_set *set)
+VERIFIED_ONCE int keep_only(struct up_rule_set *left, const struct up_rule_set *set)
 {
 	if (!left || !set)
 		return 0;
-	ROLLED for (int w = 0; w < UP_RULE_WORDS; w++)
+	NO_UNROLL for (int w = 0; w < UP_RULE_WORDS; w++)
 		left->words[w] &= set->words[w];
 	return 0;
 }

@@ -10,7 +10,7 @@
  *
  * A connection to a virtual address whose rule needs no agent goes on to one of its backends, in
  * both directions, by its entry in edge_flows (edge/connections.h), or by what this processor
- * remembers of that (edge/ways.h).
+ * remembers of that (edge/route_cache.h).
  *
  * Reads the maps of edge/maps.h that the agent writes; writes counters, the sources' due times, the
  * table of connections and the ways.
@@ -62,12 +62,12 @@ static __always_inline int following(const struct up_edge_settings *settings, st
 	return dispose(UP_EDGE_OTHER, XDP_PASS);
 }
 
-/* An XDP action; a negative one is what its way takes at most. */
+/* An XDP action; a negative one is the largest packet that its route takes. */
 static __always_inline int decide(struct xdp_md *ctx, struct packet *p)
 {
 	struct up_edge_settings *settings;
 	struct up_edge_flow *flow;
-	struct place place;
+	struct cached_route cached;
 	__u32 only = 0;
 	int kind;
 
@@ -83,12 +83,12 @@ static __always_inline int decide(struct xdp_md *ctx, struct packet *p)
 	if (p->opens)
 		return opening(ctx, settings, p);
 	if (settings->forwards) {
-		find_place(&p->tuple, &place);
-		if (is_known(settings, p, &place))
-			return forward(ctx, p, &place.way->flow, &place.way->hop);
+		find_cached(&p->tuple, &cached);
+		if (is_known(settings, p, &cached))
+			return forward(ctx, p, &cached.entry->flow, &cached.entry->hop);
 		flow = find_flow(ctx, settings, p);
 		if (flow)
-			return go_on(ctx, settings, p, flow, &place);
+			return go_on(ctx, settings, p, flow, &cached);
 	}
 	return following(settings, p);
 }

@@ -3,7 +3,7 @@
 //!
 //! One object holds every hook of this host's connections, so that one BTF and one set of maps
 //! serve them all; the edge's, which is loaded only where an interface is named, is another. Start
-//! reading at `connect.bpf.c`; then `legs.bpf.c`, `hold.bpf.c` and `names.bpf.c`, in the
+//! reading at `connect.h`; then `socket_events.h`, `hold.h` and `names.h`, in the
 //! order in which a connection meets them; the edge at `edge.bpf.c`.
 
 pub mod abi;

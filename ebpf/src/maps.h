@@ -15,11 +15,11 @@ struct {
 /* By the namespace's cookie; the agent's own is there, too. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, UP_MAX_OUTPOSTS);
+	__uint(max_entries, UP_MAX_NETNS_AGENTS);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, __u64);
-	__type(value, struct up_outpost);
-} outposts SEC(".maps"); /* agent → connect hooks; the agent removes it a moment before it closes the
+	__type(value, struct up_netns_agent);
+} netns_agents SEC(".maps"); /* agent → connect hooks; the agent removes it a moment before it closes the
 			  * listeners */
 
 struct {
@@ -45,8 +45,8 @@ struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, UP_GENERATIONS * UP_MAX_BALANCED);
 	__type(key, __u32);
-	__type(value, struct up_lots);
-} lots SEC(".maps"); /* agent → connect hooks; as policies, and changed in place when a backend's health
+	__type(value, struct up_backend_slots);
+} backend_slots SEC(".maps"); /* agent → connect hooks; as policies, and changed in place when a backend's health
 		      * does */
 
 struct {
@@ -156,17 +156,17 @@ struct {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, UP_MAX_LEGS);
+	__uint(max_entries, UP_MAX_PENDING_CONNECTS);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__type(key, struct up_leg_key);
-	__type(value, struct up_leg);
-} legs SEC(".maps"); /* sock_ops → hold filter, agent; dies when the client's handshake is done,
+	__type(key, struct up_connect_key);
+	__type(value, struct up_connect);
+} pending_connects SEC(".maps"); /* sock_ops → hold filter, agent; dies when the client's handshake is done,
 		      * or when its socket closes */
 
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, UP_MAX_FRESH);
-	__type(key, struct up_leg_key);
+	__type(key, struct up_connect_key);
 	__type(value, __u64);
 } fresh SEC(".maps"); /* sock_ops → hold filter: when the last packet of a handshake came,
 		       * CLOCK_MONOTONIC, 0 until then; dies when the agent has accepted the
@@ -174,7 +174,7 @@ struct {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, UP_MAX_LEGS);
+	__uint(max_entries, UP_MAX_PENDING_CONNECTS);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, __u64);
 	__type(value, struct up_release);
@@ -218,8 +218,8 @@ struct {
 	__uint(max_entries, UP_MAX_SPLICES);
 	__type(key, __u64);
 	__type(value, __u32);
-} clients SEC(".maps"), senders SEC(".maps"), accepteds SEC(".maps"), upstreams SEC(".maps"),
-	sinks SEC(".maps");
+} near_apps SEC(".maps"), far_apps SEC(".maps"), near_legs SEC(".maps"), far_legs SEC(".maps"),
+	far_sinks SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -331,7 +331,7 @@ struct {
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, __u64);
 	__type(value, __u32);
-} incoming_spaces SEC(".maps"); /* agent → connect hooks, sock_ops, iterator; never dies */
+} incoming_netns SEC(".maps"); /* agent → connect hooks, sock_ops, iterator; never dies */
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);

@@ -154,7 +154,7 @@ static __always_inline int collect(struct walk *w, struct up_cursor *at, __u32 w
 		return 1;
 	}
 	/* Byte by byte: segments, and headers that a packet's end cuts. */
-	ROLLED for (int i = 0; i < FRAME_HEADER; i++) {
+	NO_UNROLL for (int i = 0; i < FRAME_HEADER; i++) {
 		__u64 have = at->have;
 
 		if (have >= want || at->off >= at->end)

@@ -20,18 +20,18 @@ static __noinline int observe_incoming(struct bpf_sock_ops *ops)
 	struct decision d = {};
 	struct up_settings *s;
 	struct bpf_sock *sk = ops->sk;
-	__u32 *space, zero = 0;
+	__u32 *netns_index, zero = 0;
 
 	if (!sk || !is_incoming_port(ops->local_port))
 		return 0;
-	space = space_of(bpf_get_netns_cookie(ops));
-	if (!space)
+	netns_index = steered_netns(bpf_get_netns_cookie(ops));
+	if (!netns_index)
 		return 0;
-	dial.space = *space;
+	dial.netns_index = *netns_index;
 	remote_end(&dial.client, ops);
 	local_end(&dial.dialled, ops);
 	/* What the agent dials on behalf of a client is not that client's connection. */
-	if (is_own(dial.space, &dial.client, &dial.dialled) ||
+	if (is_own(dial.netns_index, &dial.client, &dial.dialled) ||
 	    bpf_map_lookup_elem(&incoming_dials, &dial))
 		return 0;
 	s = bpf_map_lookup_elem(&settings, &zero);
@@ -43,11 +43,11 @@ static __noinline int observe_incoming(struct bpf_sock_ops *ops)
 		count_cause(UP_CAUSE_NO_MEMORY);
 		return 0;
 	}
-	o->leg.opener.orig_dst = dial.dialled;
-	o->leg.opener.uid = ~0u;
-	o->leg.cookie = bpf_get_socket_cookie(ops);
-	o->leg.slot = d.slot;
-	o->leg.generation = d.generation;
+	o->connect.opener.orig_dst = dial.dialled;
+	o->connect.opener.uid = ~0u;
+	o->connect.cookie = bpf_get_socket_cookie(ops);
+	o->connect.slot = d.slot;
+	o->connect.generation = d.generation;
 	o->client = dial.client;
 	o->request_seq = ops->rcv_nxt;
 	o->answer_seq = ops->snd_nxt;
@@ -69,7 +69,7 @@ static __always_inline int is_unmetered(struct bpf_sock *listener, __u64 agents)
 	own = BPF_CORE_READ(t, inet_conn.icsk_inet.sk.sk_cgrp_data.cgroup);
 	level = BPF_CORE_READ(own, level);
 	ancestors = (__u64)(long)own + bpf_core_field_offset(struct cgroup, ancestors);
-	ROLLED for (int i = 0; i < UP_CGROUP_DEPTH; i++) {
+	NO_UNROLL for (int i = 0; i < UP_CGROUP_DEPTH; i++) {
 		if (i > level)
 			return 1;
 		above = 0;

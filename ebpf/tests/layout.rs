@@ -81,7 +81,7 @@ fn the_object_and_the_agent_agree_on_every_layout() {
         "up_settings",
         "up_policy",
         "up_flow",
-        "up_leg",
+        "up_connect",
         "up_release",
         "up_target_key",
         "up_rule",

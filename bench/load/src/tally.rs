@@ -13,7 +13,7 @@ const INTERVAL_NS: u64 = INTERVAL_MS * 1_000_000;
 pub struct Tally {
     /// The latencies of successful operations.
     pub latencies: Latencies,
-    /// The same as in [`Answer::lateness`].
+    /// Delays by the generator's own fault: see [`Answer::lateness`].
     pub lateness: Latencies,
     /// See [`Answer::bytes`].
     pub bytes: u64,

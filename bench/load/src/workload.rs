@@ -239,7 +239,7 @@ pub enum Step {
         #[serde(default)]
         bind: Vec<Bind>,
     },
-    /// The same statement several times in one batch, with values of their own (the key is the
+    /// A batch of one statement several times, with values of their own (the key is the
     /// operation's in all of them unless `keys` is true).
     Batch {
         /// The statement's text.

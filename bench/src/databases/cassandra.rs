@@ -9,7 +9,7 @@ use sandbox::Cgroup;
 use super::Databases;
 use crate::account;
 
-/// Which Cassandra to use.
+/// The Cassandra to use.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct Given {
     /// A running Cassandra

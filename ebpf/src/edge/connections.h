@@ -9,7 +9,7 @@
 
 #include "filter.h"
 #include "reset.h"
-#include "ways.h"
+#include "route_cache.h"
 
 #define NS_PER_S 1000000000ull
 #define EEXIST 17
@@ -78,7 +78,7 @@ static __always_inline int has_ended(const struct up_edge_flow *request)
 
 /* Whether a reply's entry, and with it a port of the gateway's, may go to another connection. If
  * so, its request's is removed. */
-APART int give_up(const struct up_edge_tuple *reply_key)
+VERIFIED_ONCE int give_up(const struct up_edge_tuple *reply_key)
 {
 	struct up_edge_tuple request_key, key;
 	struct up_edge_flow *reply, *request;
@@ -207,11 +207,11 @@ static __always_inline void leave_to_the_stack(const struct packet *p)
 	note_change(&p->tuple);
 }
 
-static __always_inline int pass_up(const struct packet *p, const struct match *match, __u32 fate)
+static __always_inline int pass_up(const struct packet *p, const struct match *match, __u32 verdict)
 {
 	leave_to_the_stack(p);
 	count_outcome(match, UP_EDGE_OUTCOME_PASSED_UP);
-	return dispose(fate, XDP_PASS);
+	return dispose(verdict, XDP_PASS);
 }
 
 /* A SYN to a virtual address. */
@@ -262,7 +262,7 @@ static __always_inline int open(struct xdp_md *ctx, const struct up_edge_setting
 /* The table knows entries, not connections: it may have let go of one half of a rewritten one. Here the
  * other half is heard of as used, or made again from this one. False: there is no such connection any
  * more, because another one has got its port. */
-APART int has_other_half(struct xdp_md *ctx, const struct packet *p,
+VERIFIED_ONCE int has_other_half(struct xdp_md *ctx, const struct packet *p,
 			 const struct up_edge_flow *half, __u32 generation)
 {
 	struct ethhdr *eth = (void *)(long)ctx->data;
@@ -330,7 +330,7 @@ static __always_inline void note_end(const struct packet *p, struct up_edge_flow
 /* A packet of a connection in the table. */
 static __always_inline int go_on(struct xdp_md *ctx, const struct up_edge_settings *settings,
 				 struct packet *p, struct up_edge_flow *flow,
-				 const struct place *place)
+				 const struct cached_route *cached)
 {
 	struct up_edge_tuple back;
 	struct match match;
@@ -355,5 +355,5 @@ static __always_inline int go_on(struct xdp_md *ctx, const struct up_edge_settin
 	}
 	if (p->flags & (FLAG_FIN | FLAG_RST))
 		note_end(p, flow);
-	return forward(ctx, p, flow, remember(settings, p, flow, place));
+	return forward(ctx, p, flow, remember(settings, p, flow, cached));
 }

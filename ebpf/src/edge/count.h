@@ -4,9 +4,9 @@
 
 #include "maps.h"
 
-static __always_inline int dispose(__u32 fate, int action)
+static __always_inline int dispose(__u32 verdict, int action)
 {
-	__u64 *count = bpf_map_lookup_elem(&edge_fates, &fate);
+	__u64 *count = bpf_map_lookup_elem(&edge_fates, &verdict);
 
 	if (count)
 		*count += 1;

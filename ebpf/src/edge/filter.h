@@ -57,7 +57,7 @@ static __always_inline __u32 class_at(const struct up_edge_lengths *lengths, __u
 }
 
 /* UP_EDGE_IN_TRIE: the trie knows. */
-APART __u32 class_of_halves(__u32 table, __u64 first, __u64 rest)
+VERIFIED_ONCE __u32 class_of_halves(__u32 table, __u64 first, __u64 rest)
 {
 	struct up_edge_lengths *lengths = bpf_map_lookup_elem(&edge_lengths, &table);
 	__u32 from = 0, to, at, class, best;

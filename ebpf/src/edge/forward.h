@@ -64,7 +64,7 @@ static __always_inline __u32 ask_hop(struct xdp_md *ctx, int is_ipv6, __u32 kind
 	return UP_EDGE_OTHER;
 }
 
-/* The same, but what a way remembers is not asked again. */
+/* Finds the next hop as ask_hop does, but asks only when the route cache does not have it. */
 static __always_inline __u32 find_hop(struct xdp_md *ctx, int is_ipv6, __u32 kind, __u16 bytes,
 				      const struct up_edge_flow *flow, const __u8 src[16],
 				      struct up_edge_hop *known, struct up_edge_hop *hop)
@@ -94,11 +94,11 @@ static __always_inline int has_taken(void)
 /* The stack can make something of what a client has sent, unless a virtual address is its own: then
  * it would answer with a reset. So it would what a backend has sent, for a port that only the table
  * knows. */
-static __always_inline int refuse(const struct up_edge_flow *flow, __u32 fate)
+static __always_inline int refuse(const struct up_edge_flow *flow, __u32 verdict)
 {
-	if (flow->direction == UP_EDGE_REPLY || fate == UP_EDGE_NO_NEIGHBOUR || has_taken())
-		return dispose(fate, XDP_DROP);
-	return dispose(fate, XDP_PASS);
+	if (flow->direction == UP_EDGE_REPLY || verdict == UP_EDGE_NO_NEIGHBOUR || has_taken())
+		return dispose(verdict, XDP_DROP);
+	return dispose(verdict, XDP_PASS);
 }
 
 /* The checksum of a segment of `bytes` that becomes `to`; -1: it cannot be had. */
@@ -130,14 +130,14 @@ static __always_inline const struct up_edge_tuple *becomes(const struct packet *
 static __always_inline int go(struct ethhdr *eth, const struct up_edge_hop *hop,
 			      const struct up_edge_flow *flow)
 {
-	__u32 fate = flow->direction == UP_EDGE_REPLY ? UP_EDGE_TO_CLIENT : UP_EDGE_TO_BACKEND;
+	__u32 verdict = flow->direction == UP_EDGE_REPLY ? UP_EDGE_TO_CLIENT : UP_EDGE_TO_BACKEND;
 
 	__builtin_memcpy(eth->h_dest, hop->to, ETH_ALEN);
 	__builtin_memcpy(eth->h_source, hop->from, ETH_ALEN);
-	return dispose(fate, bpf_redirect(hop->ifindex, 0));
+	return dispose(verdict, bpf_redirect(hop->ifindex, 0));
 }
 
-APART int forward4(struct xdp_md *ctx, const struct packet *p, const struct up_edge_flow *flow,
+VERIFIED_ONCE int forward4(struct xdp_md *ctx, const struct packet *p, const struct up_edge_flow *flow,
 		   struct up_edge_hop *known)
 {
 	struct ethhdr *eth = (void *)(long)ctx->data;
@@ -184,7 +184,7 @@ APART int forward4(struct xdp_md *ctx, const struct packet *p, const struct up_e
 	return go(eth, &hop, flow);
 }
 
-APART int forward6(struct xdp_md *ctx, const struct packet *p, const struct up_edge_flow *flow,
+VERIFIED_ONCE int forward6(struct xdp_md *ctx, const struct packet *p, const struct up_edge_flow *flow,
 		   struct up_edge_hop *known)
 {
 	struct ethhdr *eth = (void *)(long)ctx->data;
@@ -223,7 +223,7 @@ APART int forward6(struct xdp_md *ctx, const struct packet *p, const struct up_e
 }
 
 /* A segment with nothing odd about it; `known`: where to remember the next hop, or null. A negative
- * answer is what the way takes at most: the sender is to be told (too_big.h). */
+ * answer is what the route takes at most: the sender is to be told (too_big.h). */
 static __always_inline int forward(struct xdp_md *ctx, const struct packet *p,
 				   const struct up_edge_flow *flow, struct up_edge_hop *known)
 {

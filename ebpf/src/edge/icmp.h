@@ -56,7 +56,7 @@ static __always_inline struct up_edge_flow *flow_of(const struct up_edge_tuple *
 	return bpf_map_lookup_elem(&edge_flows, &key);
 }
 
-APART int error4(struct xdp_md *ctx)
+VERIFIED_ONCE int error4(struct xdp_md *ctx)
 {
 	struct ethhdr *eth = (void *)(long)ctx->data;
 	void *end = (void *)(long)ctx->data_end;
@@ -117,7 +117,7 @@ APART int error4(struct xdp_md *ctx)
 	return dispose(UP_EDGE_ICMP_ERROR, bpf_redirect(hop.ifindex, 0));
 }
 
-APART int error6(struct xdp_md *ctx)
+VERIFIED_ONCE int error6(struct xdp_md *ctx)
 {
 	struct ethhdr *eth = (void *)(long)ctx->data;
 	void *end = (void *)(long)ctx->data_end;

@@ -6,7 +6,7 @@
 #include <bpf/bpf_helpers.h>
 
 #include "../abi_edge.h"
-#include "../apart.h"
+#include "../verified_once.h"
 
 #define ARRAY(name, entries, what) \
 	struct { \
@@ -80,11 +80,11 @@ ARRAY(edge_backends, UP_MAX_EDGE_TABLES * UP_MAX_BACKENDS, struct up_edge_backen
 LRU(edge_syns, UP_MAX_EDGE_SOURCES, struct up_edge_source, __u64);
 LRU(edge_flows, 2 * UP_EDGE_CONNECTIONS, struct up_edge_tuple, struct up_edge_flow);
 
-/* Program only: how often an entry of edge_flows came or went, by the slot of its tuple (ways.h). */
-ARRAY(edge_changes, UP_EDGE_WAYS, __u32);
+/* Program only: how often an entry of edge_flows came or went, by the slot of its tuple (route_cache.h). */
+ARRAY(edge_changes, UP_EDGE_ROUTES, __u32);
 
 /* Program → agent. */
-PER_CPU_ARRAY(edge_fates, UP_EDGE_FATES, __u64);
+PER_CPU_ARRAY(edge_fates, UP_EDGE_VERDICTS, __u64);
 PER_CPU_ARRAY(edge_counts, UP_GENERATIONS * UP_MAX_RULES, struct up_edge_rule_count);
 
 /* Program only; good for the length of a packet. What would not fit onto the stack. */
@@ -110,7 +110,7 @@ struct up_edge_hop {
 };
 
 /* What packets of a tuple become: a copy of the connection's entry. */
-struct up_edge_way {
+struct up_edge_route {
 	struct up_edge_tuple tuple;
 	__u32 changes;
 	__u64 tick;
@@ -119,9 +119,9 @@ struct up_edge_way {
 	__u32 pad;
 };
 
-/* Program only; a program begins with none. By processor * UP_EDGE_WAYS + slot: the agent makes
+/* Program only; a program begins with none. By processor * UP_EDGE_ROUTES + slot: the agent makes
  * room for every processor. */
-ARRAY(edge_ways, UP_EDGE_WAYS, struct up_edge_way);
+ARRAY(edge_routes, UP_EDGE_ROUTES, struct up_edge_route);
 
 static __always_inline struct up_edge_scratch *scratch_of_this_cpu(void)
 {

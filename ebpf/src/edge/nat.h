@@ -72,7 +72,7 @@ static __always_inline int runs_in_the_stack(struct xdp_md *ctx)
 }
 
 /* The sum of a segment wherever its bytes are; -1: it is longer than any frame is. */
-APART __s64 sum_of_segment(struct xdp_md *ctx, __u32 offset, __u32 bytes)
+VERIFIED_ONCE __s64 sum_of_segment(struct xdp_md *ctx, __u32 offset, __u32 bytes)
 {
 	struct up_edge_scratch *scratch = scratch_of_this_cpu();
 	__s64 sum = 0;

@@ -34,7 +34,7 @@ struct packet {
 	__u8 is_ipv6;
 	/* It may open a connection. */
 	__u8 opens;
-	/* The fate of one that would be forwarded, were it not odd; UP_EDGE_OTHER: it is not. */
+	/* The verdict of one that would be forwarded, were it not odd; UP_EDGE_OTHER: it is not. */
 	__u8 oddity;
 };
 
@@ -71,10 +71,10 @@ static __always_inline void mapped(__u8 into[16], __be32 addr)
 	words[3] = addr;
 }
 
-static __always_inline void odd(struct packet *p, __u8 fate)
+static __always_inline void odd(struct packet *p, __u8 verdict)
 {
 	if (!p->oddity)
-		p->oddity = fate;
+		p->oddity = verdict;
 }
 
 /* The ports are there even in a first fragment of 8 bytes; then nobody knows whether it opens a

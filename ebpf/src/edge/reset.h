@@ -103,7 +103,7 @@ static __always_inline int reset6(struct xdp_md *ctx, const struct packet *p,
 }
 
 /* A packet of a client, of a connection that was given up; nothing is odd about it. */
-APART int answer_with_reset(struct xdp_md *ctx, const struct packet *p,
+VERIFIED_ONCE int answer_with_reset(struct xdp_md *ctx, const struct packet *p,
 			    const struct up_edge_tuple *back)
 {
 	if (!p || !back || p->flags & FLAG_RST || !(p->flags & FLAG_ACK))

@@ -53,7 +53,7 @@ static __always_inline void turn_back(struct ethhdr *eth, const struct ethhdr *o
 	eth->h_proto = old->h_proto;
 }
 
-APART int too_big4(struct xdp_md *ctx, const struct packet *p, __u32 mtu)
+VERIFIED_ONCE int too_big4(struct xdp_md *ctx, const struct packet *p, __u32 mtu)
 {
 	const __u32 room = sizeof(struct iphdr) + sizeof(struct icmp);
 	struct ethhdr *eth = (void *)(long)ctx->data;
@@ -108,7 +108,7 @@ APART int too_big4(struct xdp_md *ctx, const struct packet *p, __u32 mtu)
 	return dispose(UP_EDGE_TOO_BIG, bpf_redirect(ctx->ingress_ifindex, 0));
 }
 
-APART int too_big6(struct xdp_md *ctx, const struct packet *p, __u32 mtu)
+VERIFIED_ONCE int too_big6(struct xdp_md *ctx, const struct packet *p, __u32 mtu)
 {
 	const __u32 room = sizeof(struct ipv6hdr) + sizeof(struct icmp);
 	struct ethhdr *eth = (void *)(long)ctx->data;

@@ -11,9 +11,9 @@ use std::{
     time::Duration,
 };
 
-use dataplane::{AttachError, Dataplane, Door, host};
+use dataplane::{AttachError, Dataplane, IncomingListener, host};
 use policy::{Policy, RuleName};
-use proxy::Shared;
+use proxy::ProxyContext;
 use steps::pipelines::Pipelines;
 use telemetry::{Metrics, NOT_RELOADED, RELOADED};
 use tls::TlsRules;
@@ -61,7 +61,7 @@ pub struct Control {
     numbers: Vec<Option<u64>>,
     edge: EdgeControl,
     dataplane: Arc<Mutex<Option<Dataplane>>>,
-    shared: Arc<Shared>,
+    shared: Arc<ProxyContext>,
     metrics: Metrics,
     told: Told,
 }
@@ -76,8 +76,8 @@ pub struct Told {
     pub tls: watch::Sender<Arc<TlsRules>>,
     /// The settings of health checks.
     pub health: watch::Sender<backends::Settings>,
-    /// The doors at which connections from other hosts arrive from now on, too.
-    pub doors: mpsc::UnboundedSender<Door>,
+    /// The incoming_listeners at which connections from other hosts arrive from now on, too.
+    pub incoming_listeners: mpsc::UnboundedSender<IncomingListener>,
 }
 
 /// The sources of changes other than the file.
@@ -97,7 +97,7 @@ impl Control {
         config: Config,
         dataplane: Arc<Mutex<Option<Dataplane>>>,
         edge: EdgeControl,
-        shared: Arc<Shared>,
+        shared: Arc<ProxyContext>,
         told: Told,
         heard: Heard,
     ) -> Self {
@@ -328,10 +328,11 @@ impl Control {
 
     /// Makes the agent take the virtual addresses of which a policy wants it to see connections.
     fn take(&self, dataplane: &mut Dataplane, policy: &Policy) -> Result<(), AttachError> {
-        let doors = dataplane.take_addresses(&self.edge.taken(policy))?;
+        let incoming_listeners = dataplane.take_addresses(&self.edge.taken(policy))?;
         // The acceptor is gone only when the agent ends.
-        let mut doors = doors.into_iter();
-        let _ = doors.try_for_each(|door| self.told.doors.send(door));
+        let mut incoming_listeners = incoming_listeners.into_iter();
+        let _ =
+            incoming_listeners.try_for_each(|listener| self.told.incoming_listeners.send(listener));
         Ok(())
     }
 

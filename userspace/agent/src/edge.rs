@@ -26,8 +26,6 @@ use tokio::{
     time::{self, MissedTickBehavior},
 };
 
-use crate::config::Config;
-
 /// The interval at which the host is asked for MACs that packets lacked.
 const TEND_EVERY: Duration = Duration::from_secs(1);
 
@@ -53,11 +51,11 @@ pub struct EdgeControl {
 
 impl EdgeControl {
     /// Makes the control of an agent with these pins; nothing is touched yet.
-    pub fn new(edge: SharedEdge, config: &Config) -> Self {
+    pub fn new(edge: SharedEdge, pins: PathBuf, max_forwarded: u32) -> Self {
         Self {
             edge,
-            pins: config.pins.clone(),
-            max_forwarded: config.max_forwarded,
+            pins,
+            max_forwarded,
             guarded: Vec::new(),
         }
     }

@@ -19,7 +19,7 @@ impl KernelCounters {
     /// Over the data plane, which may have been detached.
     ///
     /// # Errors
-    /// As [`Metrics::register`](telemetry::Metrics::register).
+    /// Errors are those of [`Metrics::register`](telemetry::Metrics::register).
     pub fn new(dataplane: Arc<Mutex<Option<Dataplane>>>) -> prometheus::Result<Self> {
         Ok(Self {
             dataplane,
@@ -42,7 +42,7 @@ impl KernelCounters {
         ])
     }
 
-    /// As [`Collector::collect`] gives them, with one sample each that says zero: for
+    /// Returns what [`Collector::collect`] gives, with one sample each that says zero: for
     /// documentation.
     pub fn declared(&self) -> Vec<MetricFamily> {
         let [by_rule, by_cause] = &self.descriptions;

@@ -9,7 +9,9 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use dataplane::{Caller, Calling, NotServed, OutpostView, Outposts, Settled, host};
+use dataplane::{
+    NetnsAgentView, NetnsAgents, NewNetnsListeners, NotServed, ServeRequest, ServeRequests, host,
+};
 use flow::Flows;
 use policy::{Container, Policy};
 use prometheus::{
@@ -34,9 +36,9 @@ const TEND_EVERY: Duration = Duration::from_secs(1);
 /// # Errors
 /// The ring of calls cannot be waited for.
 pub async fn serve(
-    outposts: Arc<Outposts>,
-    mut calling: Calling,
-    settled: mpsc::Sender<Settled>,
+    netns_agents: Arc<NetnsAgents>,
+    mut calling: ServeRequests,
+    settled: mpsc::Sender<NewNetnsListeners>,
     metrics: Metrics,
 ) -> io::Result<Infallible> {
     let mut tending = time::interval(TEND_EVERY);
@@ -44,11 +46,11 @@ pub async fn serve(
     loop {
         tokio::select! {
             caller = calling.next() => {
-                settle(&outposts, caller?, &settled, &metrics).await?;
+                settle(&netns_agents, caller?, &settled, &metrics).await?;
             }
             _ = tending.tick() => {
-                let outposts = outposts.clone();
-                let tended = tokio::task::spawn_blocking(move || outposts.tend()).await;
+                let netns_agents = netns_agents.clone();
+                let tended = tokio::task::spawn_blocking(move || netns_agents.tend()).await;
                 if let Err(error) = tended {
                     tracing::error!(%error, "cannot look after other namespaces");
                 }
@@ -58,13 +60,13 @@ pub async fn serve(
 }
 
 async fn settle(
-    outposts: &Arc<Outposts>,
-    caller: Caller,
-    listeners: &mpsc::Sender<Settled>,
+    netns_agents: &Arc<NetnsAgents>,
+    caller: ServeRequest,
+    listeners: &mpsc::Sender<NewNetnsListeners>,
     metrics: &Metrics,
 ) -> io::Result<()> {
-    let outposts = outposts.clone();
-    let settling = tokio::task::spawn_blocking(move || outposts.settle(&caller));
+    let netns_agents = netns_agents.clone();
+    let settling = tokio::task::spawn_blocking(move || netns_agents.serve(&caller));
     let settled = settling.await.map_err(io::Error::other)?;
     note(settled, listeners, metrics).await;
     Ok(())
@@ -76,10 +78,10 @@ async fn settle(
 /// # Errors
 /// A thread has panicked.
 pub async fn serve_named(
-    outposts: Arc<Outposts>,
+    netns_agents: Arc<NetnsAgents>,
     containers: watch::Receiver<Book>,
     mut policy: watch::Receiver<Arc<Policy>>,
-    settled: mpsc::Sender<Settled>,
+    settled: mpsc::Sender<NewNetnsListeners>,
     metrics: Metrics,
 ) -> io::Result<Infallible> {
     loop {
@@ -89,11 +91,11 @@ pub async fn serve_named(
             running.cloned().collect()
         };
         for Container { pid, cgroup, .. } in named {
-            let outposts = outposts.clone();
+            let netns_agents = netns_agents.clone();
             let settling = tokio::task::spawn_blocking(move || {
                 // Another process may have its number by now.
                 match host::is_in_cgroup(pid, &cgroup) {
-                    true => outposts.settle_with(pid),
+                    true => netns_agents.serve_process(pid),
                     false => Err(NotServed::Gone),
                 }
             });
@@ -108,8 +110,8 @@ pub async fn serve_named(
 }
 
 async fn note(
-    settled: Result<Option<Settled>, NotServed>,
-    listeners: &mpsc::Sender<Settled>,
+    settled: Result<Option<NewNetnsListeners>, NotServed>,
+    listeners: &mpsc::Sender<NewNetnsListeners>,
     metrics: &Metrics,
 ) {
     match settled {
@@ -152,17 +154,17 @@ pub struct NamespaceView {
 }
 
 /// Returns all namespaces that are served.
-pub fn views(outposts: &Outposts, flows: &Flows) -> Vec<NamespaceView> {
+pub fn views(netns_agents: &NetnsAgents, flows: &Flows) -> Vec<NamespaceView> {
     let mut by_cookie: HashMap<u64, usize> = HashMap::new();
     for flow in flows.all() {
         if let Some(netns) = &flow.netns {
             *by_cookie.entry(netns.cookie).or_default() += 1;
         }
     }
-    let views = outposts.views().into_iter();
+    let views = netns_agents.views().into_iter();
     views
         .map(
-            |OutpostView {
+            |NetnsAgentView {
                  netns,
                  pid,
                  process,
@@ -188,7 +190,7 @@ fn ms(since: Result<Duration, std::time::SystemTimeError>) -> u64 {
 
 /// `underpass_namespaces`, counted when it is asked for.
 pub struct NamespacesGauge {
-    outposts: Option<Arc<Outposts>>,
+    netns_agents: Option<Arc<NetnsAgents>>,
     gauge: IntGauge,
 }
 
@@ -197,12 +199,15 @@ impl NamespacesGauge {
     ///
     /// # Errors
     /// None in practice: the name is a constant.
-    pub fn new(outposts: Option<Arc<Outposts>>) -> prometheus::Result<Self> {
+    pub fn new(netns_agents: Option<Arc<NetnsAgents>>) -> prometheus::Result<Self> {
         let gauge = IntGauge::new(
             "underpass_namespaces",
             "Network namespaces besides the agent's own whose processes are served.",
         )?;
-        Ok(Self { outposts, gauge })
+        Ok(Self {
+            netns_agents,
+            gauge,
+        })
     }
 }
 
@@ -213,9 +218,9 @@ impl Collector for NamespacesGauge {
 
     fn collect(&self) -> Vec<MetricFamily> {
         let count = self
-            .outposts
+            .netns_agents
             .as_ref()
-            .map_or(0, |outposts| outposts.count());
+            .map_or(0, |netns_agents| netns_agents.count());
         self.gauge.set(count as i64);
         self.gauge.collect()
     }

@@ -114,7 +114,7 @@ impl Conversation {
         let body = response.as_ref().and_then(Response::proper);
         let body = body.ok_or(NoAnswer::Unreadable)?.to_vec();
         if opcode_answers_startup(opcode) {
-            self.incoming.is_let_in(compression);
+            self.incoming.accept(compression);
             self.in_segments = version >= Version::V5;
         }
         Ok(Some(Answer::new(version, opcode, body)))

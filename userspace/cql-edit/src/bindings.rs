@@ -1,4 +1,5 @@
-//! What the answer to a PREPARE says of a statement (`native_protocol_v5.spec` §4.2.5.4).
+//! [`Bindings`]: the markers and the result of a statement, by the answer to a PREPARE
+//! (`native_protocol_v5.spec` §4.2.5.4).
 
 use crate::rows::{
     GLOBAL_TABLE, MAX_COLUMNS, METADATA_CHANGED, MORE_PAGES, NO_METADATA, skip_type,
@@ -8,9 +9,9 @@ use cql::wire::Cursor;
 /// A column of a table, or the value that is bound to one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Spec<'b> {
-    /// Its keyspace.
+    /// The column's keyspace.
     pub keyspace: &'b str,
-    /// Its table.
+    /// The column's table.
     pub table: &'b str,
     /// The column's name; the marker's, if that has one.
     pub name: &'b str,
@@ -25,7 +26,7 @@ pub struct Bindings<'b> {
     pub id: &'b [u8],
     /// The values that it takes, in their order.
     pub values: Vec<Spec<'b>>,
-    /// Which of those are a partition key's parts (v4, v5).
+    /// The markers that are parts of the partition key (v4, v5).
     pub keys: Vec<u16>,
     /// The columns of its result, where there are any that are known.
     pub result: Option<Vec<Spec<'b>>>,
@@ -56,7 +57,7 @@ impl<'b> Bindings<'b> {
     }
 }
 
-/// Of what comes of it.
+/// Reads the columns of the statement's result.
 fn result<'b>(at: &mut Cursor<'b>) -> Option<Option<Vec<Spec<'b>>>> {
     let flags = at.int()?;
     let count = at.int()?;

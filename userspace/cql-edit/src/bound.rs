@@ -7,7 +7,7 @@ use crate::request::Request;
 use cql::wire::Cursor;
 use cql::{MAX_BODY_BYTES, Opcode};
 
-/// What stands for a marker (`native_protocol_v5.spec` §3, `[value]`).
+/// The value that stands for a marker (`native_protocol_v5.spec` §3, `[value]`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Value<'a> {
     /// This.
@@ -29,7 +29,7 @@ pub struct Bound<'a> {
     at: Range<usize>,
 }
 
-/// What is to stand in place of something in a request. It holds for the request as it is.
+/// A replacement in a request. It holds for the request as it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
     at: Range<usize>,
@@ -52,7 +52,8 @@ impl Bound<'_> {
 }
 
 impl Request<'_> {
-    /// What is bound to the statement with this number, in the order in which it is bound.
+    /// The values that are bound to the statement with this number, in the order in which they are
+    /// bound.
     pub fn bound(&self, number: usize) -> Vec<Bound<'_>> {
         self.read_bound(number).unwrap_or_default()
     }
@@ -158,8 +159,8 @@ impl Request<'_> {
         })
     }
 
-    /// The same, if all of it can be done. False: two of them are of the same, or the body would be longer than a
-    /// body may be; then nothing has changed.
+    /// Makes the changes if all of them can be made. False: two of them overlap, or the body would be
+    /// longer than a body may be; then nothing has changed.
     pub fn try_change(&mut self, mut changes: Vec<Change>) -> bool {
         changes.sort_by_key(|change| change.at.start);
         let apart = changes
@@ -191,6 +192,6 @@ impl Request<'_> {
             at = place.end;
         }
         body.extend_from_slice(self.body.get(at..).unwrap_or_default());
-        self.is_now(body);
+        self.set_body(body);
     }
 }

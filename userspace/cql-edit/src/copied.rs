@@ -5,11 +5,11 @@ use cql::Opcode;
 use cql::wire::Cursor;
 use cql::wire::{Flags, Header};
 
-/// What a QUERY, EXECUTE or BATCH asks. Tracing, a custom payload, a keyspace that is named with it and page
-/// states stay behind.
+/// The question of a QUERY, EXECUTE or BATCH. Tracing, a custom payload, a keyspace that is named with it
+/// and page states stay behind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Copied {
-    /// Of a BATCH.
+    /// The kind of a BATCH.
     batch: Option<u8>,
     statements: Vec<Part>,
     /// Names stand before values.
@@ -20,7 +20,7 @@ pub struct Copied {
     timestamp: Option<i64>,
 }
 
-/// One statement.
+/// A statement and its values.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Part {
     what: What,
@@ -37,9 +37,9 @@ enum What {
 /// Why a request cannot be asked of another database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotCopied {
-    /// It is for a further page, and the state that it names is its own database's.
+    /// The request is for a further page, and the state that it names is its own database's.
     Page,
-    /// It asks for what the protocol's version 4 has not, or is none of these.
+    /// The request asks for something that version 4 of the protocol has not, or is of another opcode.
     Version,
 }
 
@@ -53,7 +53,7 @@ const KEYSPACE: u32 = 0x80;
 const NOW_IN_SECONDS: u32 = 0x100;
 
 impl Copied {
-    /// Of a body without compression.
+    /// Reads a request's body, without compression.
     pub(crate) fn of(header: &Header, body: &[u8]) -> Result<Self, NotCopied> {
         let mut at = Cursor::new(body);
         if header.flags.any(Flags::CUSTOM_PAYLOAD) {

@@ -8,26 +8,27 @@ use cql::wire::{HEADER_BYTES, Header};
 /// that of the frame scanner's.
 pub(crate) const KEPT_BUFFER_BYTES: usize = 16 << 10;
 
-/// What is to be done with a frame, by its header.
+/// The plan for a frame, by its header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Plan {
-    /// It goes on as it comes.
+    /// The frame goes on as it comes.
     Pass,
     /// Nothing of it goes on.
     Drop,
-    /// It goes on when it was seen whole.
+    /// The frame goes on when it was seen whole.
     See,
 }
 
-/// What becomes of a frame that was seen.
+/// The action for a frame that was seen.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Fate {
+pub(crate) enum FrameAction {
     Keep,
     Drop,
     Instead(Vec<u8>),
 }
 
-/// Whoever decides. `E`: why nothing of this direction can be told apart any more.
+/// The receiver of frames, who decides on them. `E`: why frames of this direction cannot be told apart any
+/// more.
 pub(crate) trait Frames<E> {
     /// A frame begins with this byte, and there is less than a header of it. What nobody takes for a frame is not
     /// waited for: its peer may wait, too.
@@ -38,10 +39,10 @@ pub(crate) trait Frames<E> {
     fn room(&mut self, bytes: usize) -> Option<Taken>;
     /// There is none for a frame that was to be seen: it passes, or is dropped.
     fn crowded(&mut self, header: &Header) -> Plan;
-    /// Where a frame should begin, none does: its length is impossible.
+    /// No frame begins where one should: its length is impossible.
     fn lost(&mut self, first: u8) -> E;
     /// `frame`: with its header.
-    fn see(&mut self, header: &Header, frame: &[u8]) -> Fate;
+    fn see(&mut self, header: &Header, frame: &[u8]) -> FrameAction;
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -92,7 +93,7 @@ impl Cutter {
         matches!(self.state, State::Header) && self.held.is_empty()
     }
 
-    /// What was held back, for one who gives up.
+    /// Gives the bytes that were held back, because nothing more will be decided.
     pub(crate) fn give_up(&mut self) -> Vec<u8> {
         self.state = State::Header;
         self.room = None;
@@ -176,16 +177,16 @@ impl Cutter {
             Plan::See => match out.rest().get(..total) {
                 Some(frame) => {
                     match frames.see(&header, frame) {
-                        Fate::Keep => out.keep(total),
-                        Fate::Drop => out.skip(total),
-                        Fate::Instead(bytes) => {
+                        FrameAction::Keep => out.keep(total),
+                        FrameAction::Drop => out.skip(total),
+                        FrameAction::Instead(bytes) => {
                             out.skip(total);
                             out.put(&bytes);
                         }
                     }
                     return Ok(true);
                 }
-                None => match self.has_room(&header, total, frames) {
+                None => match self.take_room(&header, total, frames) {
                     Plan::Pass => self.state = State::Passing { left: total },
                     Plan::Drop => self.state = State::Dropping { left: total },
                     Plan::See => self.state = State::Frame { header, total },
@@ -196,7 +197,7 @@ impl Cutter {
     }
 
     /// Whether a frame that comes in pieces is to be seen after all.
-    fn has_room<E>(&mut self, header: &Header, total: usize, frames: &mut impl Frames<E>) -> Plan {
+    fn take_room<E>(&mut self, header: &Header, total: usize, frames: &mut impl Frames<E>) -> Plan {
         if total <= SMALL_BYTES {
             return Plan::See;
         }
@@ -218,7 +219,7 @@ impl Cutter {
         let left = header.length as usize;
         let total = header.frame_bytes() as usize;
         let plan = match plan {
-            Plan::See => self.has_room(&header, total, frames),
+            Plan::See => self.take_room(&header, total, frames),
             plan => plan,
         };
         match plan {
@@ -249,9 +250,9 @@ impl Cutter {
     /// The frame that is held is whole.
     fn seen<E>(&mut self, header: &Header, out: &mut Output<'_>, frames: &mut impl Frames<E>) {
         match frames.see(header, &self.held) {
-            Fate::Keep => out.put(&self.held),
-            Fate::Drop => {}
-            Fate::Instead(bytes) => out.put(&bytes),
+            FrameAction::Keep => out.put(&self.held),
+            FrameAction::Drop => {}
+            FrameAction::Instead(bytes) => out.put(&bytes),
         }
         self.held.clear();
         self.held.shrink_to(KEPT_BUFFER_BYTES);

@@ -2,60 +2,26 @@
 
 use std::sync::Arc;
 
-use cql::{PreparedStatements, labelled};
+use cql::PreparedStatements;
 
-use crate::answering::Answering;
-use crate::asking::Asking;
+use crate::caller::Caller;
+use crate::edited::{Edited, Unreadable};
 use crate::lane::{Lane, in_segments};
+use crate::log::Log;
+use crate::log::Waited;
 use crate::opening::Handshake;
 use crate::output::Output;
-use crate::parking::{Letter, Mailbox, Parked, Resolution, Waited};
+use crate::request_editor::RequestEditor;
+use crate::response_editor::ResponseEditor;
 use crate::room::Room;
-use crate::talk::Talk;
-use crate::transform::{Caller, Log, Transform};
-
-/// What is done to the requests of a rule's flows, in this order.
-pub type Pipeline = Arc<[Arc<dyn Transform>]>;
-
-/// What goes on in place of a chunk.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Edited {
-    /// These bytes; `None`: the chunk as it is.
-    pub instead: Option<Vec<u8>>,
-    /// What follows cannot be read, so that nothing can be changed any more. With
-    /// [`Unreadable::Framing`], and of a strict pipeline, the flow has to end after this, and nothing of
-    /// it goes on; otherwise everything does.
-    pub unreadable: Option<Unreadable>,
-}
-
-/// Why a flow cannot be edited.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Unreadable {
-    /// It is encrypted.
-    Tls,
-    /// It does not begin as CQL does.
-    NotCql,
-    /// A protocol version other than v3, v4 and v5.
-    Version,
-    /// Frames cannot be told apart any more.
-    Framing,
-    /// Of a strict pipeline: something behind a STARTUP that is not answered. Which of its bytes the
-    /// database reads as segments, nobody else can know.
-    Early,
-}
-
-labelled!(Unreadable {
-    Tls => "tls",
-    NotCql => "not_cql",
-    Version => "version",
-    Framing => "framing",
-    Early => "early",
-});
+use crate::state::EditState;
+use crate::suspended::{Completion, CompletionSink, Resolution, Suspended};
+use crate::transform::Pipeline;
 
 /// See the module.
 #[derive(Debug)]
 pub struct Editor {
-    talk: Talk,
+    state: EditState,
     requests: Lane,
     responses: Lane,
     /// A direction's first frame was seen to begin.
@@ -65,14 +31,11 @@ pub struct Editor {
     over: Option<Unreadable>,
 }
 
-/// Some thousand refusals. Whoever does not read them is not read, either.
-pub(crate) const MAX_ANSWERS_BYTES: usize = 256 << 10;
-
 impl Editor {
-    /// Of a flow that begins. What it holds back is bounded by itself alone.
+    /// An editor for a flow that begins. Only its own limits bound the bytes that it holds back.
     pub fn new(pipeline: Pipeline, caller: Caller) -> Self {
         Self {
-            talk: Talk::new(pipeline, caller),
+            state: EditState::new(pipeline, caller),
             requests: Lane::new(),
             responses: Lane::new(),
             asked: false,
@@ -82,54 +45,54 @@ impl Editor {
         }
     }
 
-    /// One that shares the room for what it holds back with others.
+    /// Has the editor share `room`, which bounds the bytes held back, with others.
     pub fn within(mut self, room: &Arc<Room>) -> Self {
-        self.talk.room = room.clone();
+        self.state.room = room.clone();
         self
     }
 
-    /// One whose steps may have requests and responses wait, until this is told what becomes of them.
-    pub fn told_by(mut self, mailbox: Arc<dyn Mailbox>) -> Self {
-        self.talk.parking.mailbox = Some(mailbox);
+    /// Lets steps suspend requests and responses, until `sink` is told how each goes on.
+    pub fn told_by(mut self, sink: Arc<dyn CompletionSink>) -> Self {
+        self.state.suspended.sink = Some(sink);
         self
     }
 
-    /// One that tells these, too, of statements that a step has [looked up](Transform::looks_up).
+    /// Has `prepared` be told of the statements that a step has [looked up](Transform::looks_up), too.
     pub fn telling(mut self, prepared: Arc<PreparedStatements>) -> Self {
-        self.talk.lookups.prepared = Some(prepared);
+        self.state.lookups.prepared = Some(prepared);
         self
     }
 
-    /// One that remembers how its flow begins, for a pipeline that it may come to have.
+    /// Has the editor remember how its flow begins, for a pipeline that it may get later.
     pub fn remembering(mut self) -> Self {
-        self.talk.remembers = true;
+        self.state.remembers = true;
         self
     }
 
-    /// One that had no pipeline has this one from the next request on.
+    /// Gives a flow without a pipeline this one, from the next request on.
     pub fn becomes(&mut self, pipeline: Pipeline, caller: Caller) {
-        self.talk.pipeline = pipeline;
-        self.talk.kept = None;
+        self.state.pipeline = pipeline;
+        self.state.kept = None;
         let Caller {
             keyspace,
             user,
             logged_in,
             keyspace_unclear,
             ..
-        } = std::mem::take(&mut self.talk.caller);
-        if !self.talk.pipeline.iter().any(|step| step.wants_opening()) {
-            self.talk.remembers = false;
-            self.talk.handshake = Handshake::Unknown;
+        } = std::mem::take(&mut self.state.caller);
+        if !self.state.pipeline.iter().any(|step| step.wants_opening()) {
+            self.state.remembers = false;
+            self.state.handshake = Handshake::Unknown;
         }
-        self.talk.caller = Caller {
-            keyspace_before: keyspace.is_some() || self.talk.uses.is_out(),
+        self.state.caller = Caller {
+            keyspace_before: keyspace.is_some() || self.state.uses.is_out(),
             keyspace,
             user,
             logged_in,
             keyspace_unclear,
             ..caller
         };
-        if self.talk.early && self.is_strict() {
+        if self.state.early && self.is_strict() {
             self.over.get_or_insert(Unreadable::Early);
         }
     }
@@ -139,20 +102,21 @@ impl Editor {
         self.over
     }
 
-    /// It cannot be read, and has to end for that.
+    /// Whether the flow cannot be read, and has to end for that.
     pub fn is_denied(&self) -> bool {
         self.over.is_some_and(|over| over.denies(self.is_strict()))
     }
 
     /// Whether what cannot be read is better refused than let pass.
     pub fn is_strict(&self) -> bool {
-        self.talk.is_strict()
+        self.state.is_strict()
     }
 
-    /// What the wall clock says, in µs since 1970, for the requests that come next: some steps compare
-    /// what clients claim with it. Those refuse what they would have to compare where nobody has said so.
-    pub fn is_at(&mut self, unix_us: i64) {
-        self.talk.unix_us = Some(unix_us);
+    /// Tells the wall clock, in µs since 1970, for the requests that come next. Some steps compare
+    /// clients' timestamps with it; as long as nobody has told it, they refuse what they would have to
+    /// compare.
+    pub fn set_time(&mut self, unix_us: i64) {
+        self.state.unix_us = Some(unix_us);
     }
 
     /// Bytes on their way to the database. `now_ns`: a monotonic clock, in ns.
@@ -161,19 +125,19 @@ impl Editor {
             return over.edited(self.is_strict());
         }
         let mut out = Output::new(bytes);
-        let mut asking = Asking {
-            talk: &mut self.talk,
+        let mut request_editor = RequestEditor {
+            state: &mut self.state,
             begun: &mut self.asked,
             pause_ns: &mut self.pause_ns,
             now_ns,
             log,
         };
-        let mut passed = self.requests.pass(&mut out, &mut asking);
+        let mut passed = self.requests.pass(&mut out, &mut request_editor);
         // The beginning of a header, or of a segment.
-        if self.talk.terms.startup.is_some() && !self.requests.is_idle() {
-            self.talk.early = true;
+        if self.state.terms.startup.is_some() && !self.requests.is_idle() {
+            self.state.early = true;
         }
-        if passed.is_ok() && self.talk.early && self.is_strict() {
+        if passed.is_ok() && self.state.early && self.is_strict() {
             passed = Err(Unreadable::Early);
         }
         self.passed(passed, out, true)
@@ -185,16 +149,16 @@ impl Editor {
             return over.edited(self.is_strict());
         }
         let mut out = Output::new(bytes);
-        let mut answering = Answering {
-            talk: &mut self.talk,
+        let mut response_editor = ResponseEditor {
+            state: &mut self.state,
             begun: &mut self.answered,
             log,
         };
-        let passed = self.responses.pass(&mut out, &mut answering);
+        let passed = self.responses.pass(&mut out, &mut response_editor);
         self.passed(passed, out, false)
     }
 
-    /// Does what the [`Mailbox`] was told of what waits under this number. Something may then be [late](Self::late),
+    /// Does what the [`CompletionSink`] was told of what waits under this number. Something may then be [late](Self::late),
     /// or among the [answers](Self::answers).
     pub fn resolve(
         &mut self,
@@ -207,20 +171,20 @@ impl Editor {
             return;
         }
         if resolution == Some(Resolution::Due) {
-            return self.is_due(now_ns, number, log);
+            return self.decide_due(now_ns, number, log);
         }
-        let Some(parked) = self.talk.parking.take(number) else {
+        let Some(suspended) = self.state.suspended.take(number) else {
             return;
         };
-        if !parked.is_carried {
-            return self.resolves(now_ns, parked, resolution, log);
+        if !suspended.is_carried {
+            return self.resolves(now_ns, suspended, resolution, log);
         }
         let carried = match resolution {
             Some(known @ (Resolution::Pass | Resolution::Relayed(_))) => known,
             _ => Resolution::Lost,
         };
         // Its step may be gone: who has it in hand does not know.
-        if let Some(step) = self.talk.pipeline.get(parked.place) {
+        if let Some(step) = self.state.pipeline.get(suspended.place) {
             let what = match carried {
                 Resolution::Pass => Waited::Passed,
                 Resolution::Relayed(_) => Waited::Relayed,
@@ -230,37 +194,37 @@ impl Editor {
         }
         match carried {
             Resolution::Relayed(relayed) => {
-                let mut answering = Answering {
-                    talk: &mut self.talk,
+                let mut response_editor = ResponseEditor {
+                    state: &mut self.state,
                     begun: &mut self.answered,
                     log,
                 };
-                answering.relays(parked, relayed);
+                response_editor.relays(suspended, relayed);
             }
             Resolution::Pass => {
-                let mut asking = Asking {
-                    talk: &mut self.talk,
+                let mut request_editor = RequestEditor {
+                    state: &mut self.state,
                     begun: &mut self.asked,
                     pause_ns: &mut self.pause_ns,
                     now_ns,
                     log,
                 };
-                asking.resumes(parked, Resolution::Pass);
-                asking.does_said();
+                request_editor.resumes(suspended, Resolution::Pass);
+                request_editor.obey_completions();
             }
-            _ => self.talk.lost = true,
+            _ => self.state.lost = true,
         }
     }
 
-    /// What was not carried.
+    /// Resolves a frame that was not carried.
     fn resolves(
         &mut self,
         now_ns: u64,
-        parked: Parked,
+        suspended: Suspended,
         resolution: Option<Resolution>,
         log: &mut dyn Log,
     ) {
-        let Some(step) = self.talk.pipeline.get(parked.place) else {
+        let Some(step) = self.state.pipeline.get(suspended.place) else {
             return;
         };
         let what = match resolution {
@@ -274,35 +238,36 @@ impl Editor {
         };
         log.waited(step.name(), what);
         let resolution = resolution.unwrap_or_else(|| step.given_up());
-        if parked.to_database {
-            let mut asking = Asking {
-                talk: &mut self.talk,
+        if suspended.to_database {
+            let mut request_editor = RequestEditor {
+                state: &mut self.state,
                 begun: &mut self.asked,
                 pause_ns: &mut self.pause_ns,
                 now_ns,
                 log,
             };
-            asking.resumes(parked, resolution);
-            asking.does_said();
+            request_editor.resumes(suspended, resolution);
+            request_editor.obey_completions();
         } else {
-            let mut answering = Answering {
-                talk: &mut self.talk,
+            let mut response_editor = ResponseEditor {
+                state: &mut self.state,
                 begun: &mut self.answered,
                 log,
             };
-            answering.resumes(parked, resolution);
+            response_editor.resumes(suspended, resolution);
         }
     }
 
-    /// Its step says what becomes of it, on this thread, so that nothing of the flow comes in between.
-    fn is_due(&mut self, now_ns: u64, number: u64, log: &mut dyn Log) {
-        let parked = self.talk.parking.get(number);
-        let step = parked.and_then(|parked| self.talk.pipeline.get(parked.place));
-        let flow = self.talk.parking.flow();
+    /// Asks the step of a suspended request for its decision, on this thread, so that nothing of the
+    /// flow comes in between.
+    fn decide_due(&mut self, now_ns: u64, number: u64, log: &mut dyn Log) {
+        let suspended = self.state.suspended.get(number);
+        let step = suspended.and_then(|suspended| self.state.pipeline.get(suspended.place));
+        let flow = self.state.suspended.flow();
         let (Some(step), Some(flow)) = (step, flow) else {
             return;
         };
-        for Letter { number, resolution } in step.due(flow, number) {
+        for Completion { number, resolution } in step.due(flow, number) {
             if resolution != Resolution::Due {
                 self.resolve(now_ns, number, Some(resolution), log);
             }
@@ -311,22 +276,22 @@ impl Editor {
 
     /// Nothing that travels this way waits any longer: all of it is [given up](Transform::given_up).
     pub fn give_up(&mut self, now_ns: u64, to_database: bool, log: &mut dyn Log) {
-        let mailbox = self.talk.parking.mailbox.take();
-        for number in self.talk.parking.numbers(to_database) {
+        let sink = self.state.suspended.sink.take();
+        for number in self.state.suspended.numbers(to_database) {
             // What is carried is somebody's who will answer.
-            if !self.talk.parking.is_carried(number) {
+            if !self.state.suspended.is_carried(number) {
                 self.resolve(now_ns, number, None, log);
             }
         }
-        self.talk.parking.mailbox = mailbox;
+        self.state.suspended.sink = sink;
     }
 
     /// The flow has ended: what waits never goes on.
     pub fn abandon(&mut self, log: &mut dyn Log) {
         for to_database in [true, false] {
-            for number in self.talk.parking.numbers(to_database) {
-                let parked = self.talk.parking.take(number);
-                let step = parked.and_then(|parked| self.talk.pipeline.get(parked.place));
+            for number in self.state.suspended.numbers(to_database) {
+                let suspended = self.state.suspended.take(number);
+                let step = suspended.and_then(|suspended| self.state.pipeline.get(suspended.place));
                 if let Some(step) = step {
                     log.waited(step.name(), Waited::Abandoned);
                 }
@@ -336,50 +301,50 @@ impl Editor {
 
     /// Whether what was carried is lost: the flow has to end, as one that has lost its database.
     pub fn is_lost(&self) -> bool {
-        self.talk.lost
+        self.state.lost
     }
 
     /// How many requests and responses wait.
-    pub fn parked(&self) -> usize {
-        self.talk.parking.len()
+    pub fn suspended(&self) -> usize {
+        self.state.suspended.len()
     }
 
     /// Whether nothing is to go on, either way, that could not now.
     pub fn can_leave(&self) -> bool {
-        self.talk.riders.is_empty()
-            && self.talk.lookups.is_idle()
-            && !self.talk.parking.are_carried()
-            && (self.talk.late.is_empty() || self.requests.cutter.is_between())
-            && (self.talk.answers.is_empty() || self.responses.cutter.is_between())
+        self.state.riders.is_empty()
+            && self.state.lookups.is_idle()
+            && !self.state.suspended.are_carried()
+            && (self.state.late.is_empty() || self.requests.cutter.is_between())
+            && (self.state.answers.is_empty() || self.responses.cutter.is_between())
     }
 
     /// Requests that have waited, for the database, if they can go on now.
     pub fn late(&mut self) -> Option<Vec<u8>> {
-        if self.talk.late.is_empty() || !self.requests.cutter.is_between() {
+        if self.state.late.is_empty() || !self.requests.cutter.is_between() {
             return None;
         }
-        let frames = std::mem::take(&mut self.talk.late);
+        let frames = std::mem::take(&mut self.state.late);
         Some(in_segments(&self.requests, &frames))
     }
 
     /// Whether the client has to be told something.
     pub fn has_answers(&self) -> bool {
-        !self.talk.answers.is_empty()
+        !self.state.answers.is_empty()
     }
 
     /// Whether the client has to be told so much that it is better not asked for more before it was.
     pub fn has_many_answers(&self) -> bool {
-        self.talk.is_full()
+        self.state.is_full()
     }
 
-    /// What the client is told, if it can be told now. To be called once all that went to it before has been written:
-    /// what of it was [held](Relayed::new) is no longer.
+    /// Frames for the client, if it can be told now. To be called once everything that went to the
+    /// client before has been written: notes that those frames [held](Relayed::new) are dropped.
     pub fn answers(&mut self) -> Option<Vec<u8>> {
-        self.talk.going.clear();
-        if self.talk.answers.is_empty() || !self.responses.cutter.is_between() {
+        self.state.going.clear();
+        if self.state.answers.is_empty() || !self.responses.cutter.is_between() {
             return None;
         }
-        let frames = self.talk.take_answers();
+        let frames = self.state.take_answers();
         Some(in_segments(&self.responses, &frames))
     }
 
@@ -388,7 +353,7 @@ impl Editor {
         std::mem::take(&mut self.pause_ns)
     }
 
-    /// What was kept back of a direction that has ended: to the database, or to the client.
+    /// The bytes that were held back of a direction that has ended: to the database, or to the client.
     pub fn end(&mut self, to_database: bool) -> Vec<u8> {
         match to_database {
             true => self.requests.give_up(),
@@ -417,20 +382,6 @@ impl Editor {
         Edited {
             instead: out.finish(),
             unreadable,
-        }
-    }
-}
-
-impl Unreadable {
-    /// Whether a flow has to end for it.
-    fn denies(self, strict: bool) -> bool {
-        strict || self == Self::Framing
-    }
-
-    fn edited(self, strict: bool) -> Edited {
-        Edited {
-            instead: self.denies(strict).then(Vec::new),
-            unreadable: Some(self),
         }
     }
 }

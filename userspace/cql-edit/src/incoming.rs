@@ -25,23 +25,23 @@ pub struct Incoming {
 pub struct Came<'a> {
     /// On which stream.
     pub stream: i16,
-    /// What it is.
+    /// The frame's opcode.
     pub opcode: u8,
-    /// Its flags.
+    /// The frame's flags.
     pub flags: u8,
     /// With its header, as it was sent. `None`: it is too long, and is not kept.
     pub frame: Option<&'a [u8]>,
 }
 
-/// What comes is no response of this version, or no segment.
+/// The bytes are no response of this version, or no segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NotOne;
 
-/// What is kept of a buffer that was once larger, in bytes.
+/// Bytes that are kept of a buffer that was once larger.
 const KEPT_BYTES: usize = 128 << 10;
 
 impl Incoming {
-    /// Of a connection that begins in this version.
+    /// Reads a connection that begins in this version.
     pub fn new(version: u8) -> Self {
         Self {
             version,
@@ -53,7 +53,7 @@ impl Incoming {
     }
 
     /// From now on what comes is in segments, in v5; the answer to a STARTUP is the last that is not.
-    pub fn is_let_in(&mut self, compression: Compression) {
+    pub fn accept(&mut self, compression: Compression) {
         if self.version >= 5 && self.segments.is_none() {
             self.segments = Some(Segments::new(compression));
         }
@@ -175,7 +175,7 @@ mod tests {
         piece: usize,
     ) -> Vec<(i16, Option<usize>)> {
         let mut incoming = Incoming::new(version);
-        incoming.is_let_in(compression);
+        incoming.accept(compression);
         let mut all = Vec::new();
         for piece in bytes.chunks(piece) {
             incoming.comes(piece).unwrap();
@@ -224,7 +224,7 @@ mod tests {
             assert_eq!(incoming.next(100).err(), Some(NotOne));
         }
         let mut incoming = Incoming::new(5);
-        incoming.is_let_in(Compression::None);
+        incoming.accept(Compression::None);
         assert_eq!(incoming.comes(&[9; 20]), Err(NotOne));
     }
 }

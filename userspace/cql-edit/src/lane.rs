@@ -1,23 +1,23 @@
-//! One direction: frames, bare or in segments, and what goes on in their place.
+//! [`Lane`]: a direction's frames, bare or in segments, and the bytes that go on in their place.
 
 use std::borrow::Cow;
 
 use crate::cutter::{Cutter, Frames};
-use crate::editor::Unreadable;
+use crate::edited::Unreadable;
 use crate::output::Output;
 use crate::segments::{self, Segments};
-use crate::talk::Terms;
+use crate::terms::Terms;
 use cql::wire::RESPONSE_BIT;
 use cql::wire::TLS_HANDSHAKE;
 
-/// Whoever a lane's frames are for.
+/// The receiver of a lane's frames.
 pub(crate) trait Reads: Frames<Unreadable> {
     fn terms(&self) -> &Terms;
     /// Puts what may stand between two frames, if that is where this is.
     fn between(&mut self, lane: &Lane, out: &mut Output<'_>);
 }
 
-/// One direction.
+/// A direction of a flow.
 #[derive(Debug)]
 pub(crate) struct Lane {
     pub(crate) cutter: Cutter,

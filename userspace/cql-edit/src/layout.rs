@@ -1,5 +1,5 @@
-//! Where the parts of a request's body are (`native_protocol_v5.spec` §4.1.4 to §4.1.7, and the same of
-//! v3 and v4).
+//! [`Layout`]: offsets of the parts of a request's body (`native_protocol_v5.spec` §4.1.4 to §4.1.7, and
+//! the same sections of v3 and v4).
 
 use std::ops::{ControlFlow, Range};
 
@@ -7,18 +7,18 @@ use cql::Opcode;
 use cql::wire::Cursor;
 use cql::wire::{Flags, Header};
 
-/// What a request asks to be done, by text or by the id that a PREPARE gave.
+/// A statement of a request, by text or by the id that a PREPARE gave.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Asked {
     Text(Range<usize>),
     Id(Range<usize>),
 }
 
-/// What goes with it. Places where something could be are those where it would be put.
+/// Offsets of a request's parameters. An absent parameter has the offset at which it would be put.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Parameters {
     pub(crate) consistency: usize,
-    /// Of `flag_bytes` bytes, big endian.
+    /// The offset of the flags, which are `flag_bytes` bytes, big endian.
     pub(crate) flags: usize,
     pub(crate) flag_bytes: usize,
     pub(crate) values: u32,
@@ -28,7 +28,7 @@ pub(crate) struct Parameters {
     pub(crate) serial_at: usize,
     /// The client's own time of the write, of eight bytes.
     pub(crate) timestamp: Option<usize>,
-    /// Where and how long a keyspace is that is given with the request.
+    /// The offset and the length of a keyspace that is given with the request.
     pub(crate) keyspace: Option<(usize, usize)>,
 }
 
@@ -42,9 +42,9 @@ pub(crate) const TIMESTAMP: u32 = 0x20;
 pub(crate) const NAMES: u32 = 0x40;
 /// Since v5.
 const KEYSPACE: u32 = 0x80;
-/// Likewise.
+/// The flag of `now_in_seconds` (v5).
 pub(crate) const NOW_IN_SECONDS: u32 = 0x100;
-/// The same of a PREPARE.
+/// The flag of a keyspace, in a PREPARE.
 const PREPARE_KEYSPACE: u32 = 0x01;
 
 /// A QUERY, PREPARE, EXECUTE or BATCH.
@@ -57,7 +57,7 @@ pub(crate) struct Layout {
     pub(crate) others: Vec<Asked>,
     /// Not of a PREPARE.
     pub(crate) parameters: Option<Parameters>,
-    /// Likewise, of a PREPARE.
+    /// The offset and the length of a keyspace in a PREPARE.
     pub(crate) keyspace: Option<(usize, usize)>,
 }
 
@@ -67,7 +67,7 @@ pub(crate) struct Value {
     pub(crate) name: Option<Range<usize>>,
     /// With its length.
     pub(crate) at: Range<usize>,
-    /// As it is announced: negative if it is null, or not set.
+    /// The length as it is announced: negative if the value is null, or not set.
     pub(crate) length: i32,
 }
 
@@ -125,7 +125,7 @@ impl<'a> Reader<'a> {
         Some(count.into())
     }
 
-    /// What [`Self::values`] steps over, into `values`.
+    /// Reads the values that [`Self::values`] steps over, into `values`.
     fn each_value(&mut self, named: bool, values: &mut Vec<Value>) -> Option<()> {
         values.clear();
         for _ in 0..self.body.short()? {

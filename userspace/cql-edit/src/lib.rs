@@ -10,64 +10,80 @@
 //!
 //! - `output`: what goes on of a piece of bytes; `room`: how much may be held back.
 //! - `lane`, `cutter`, `segments`: one direction; where its frames and segments begin and end.
-//! - `asking`, `answering`: what becomes of requests and of responses; `talk`: what they share; `login`:
+//! - `request_editor`, `response_editor`: what becomes of requests and of responses; `state`: what they share; `login`:
 //!   who has logged in.
 //! - `layout`, `request`, `bound`: what is where in a request, and how it is changed; `response`, `rows`,
 //!   `named`, `bindings`.
 //! - `copied`: what a request asks, for another database; `page`: rows, to be held against others.
 //! - `merging`: EXECUTEs that become one BATCH, and its answer that becomes theirs.
 //! - `lookups`: what was prepared where nobody looked, asked of the database.
-//! - `parking`: what waits for an answer from outside.
+//! - `suspended`: what waits for an answer from outside.
 //! - `opening`: how a flow has begun; `incoming`: a connection that begins in the same way, and is no flow.
 //! - `transform`: what a transform is.
 
 #![forbid(unsafe_code)]
 
-mod answering;
-mod asking;
+mod awaited;
 mod bindings;
 mod bound;
+mod caller;
 mod copied;
 mod cutter;
+mod edited;
 mod editor;
 mod incoming;
 mod lane;
 mod layout;
+mod log;
 mod login;
+mod look_up;
 mod lookups;
+mod merge;
 mod merging;
 mod named;
+mod note;
 mod opening;
+mod outcome;
 mod output;
 mod page;
-mod parking;
 pub mod protect;
 mod request;
+mod request_editor;
 mod response;
+mod response_editor;
 mod room;
 mod rows;
 mod segments;
 mod sites;
-mod talk;
+mod state;
+mod suspended;
+mod terms;
 mod transform;
 pub mod transforms;
+mod uses;
 
 pub use bindings::{Bindings, Spec};
 pub use bound::{Bound, Change, Value};
+pub use caller::Caller;
 pub use copied::{Copied, NotCopied};
 pub use cql::wire::compress::{MAX_SEEN_BYTES, shrink};
-pub use editor::{Edited, Editor, Pipeline, Unreadable};
+pub use edited::{Edited, Unreadable};
+pub use editor::Editor;
 pub use incoming::{Came, Incoming, NotOne, error_of, in_segments_of, sets_keyspace};
-pub use lookups::{LookedUp, MAX_LOOKUPS};
+pub use log::{Log, LookedUp, Unseen, Waited};
+pub use lookups::MAX_LOOKUPS;
 pub use merging::NotMerged;
 pub use named::Names;
+pub use note::Note;
 pub use opening::Opening;
+pub use outcome::{Error, Outcome, Refused};
 pub use page::Page;
-pub use parking::{
-    Carrier, Letter, MAX_PARKED, MAX_PARKED_BYTES, Mailbox, Relayed, Resolution, Ticket, Waited,
-};
-pub use request::{Note, Request, Statement};
+pub use request::{Request, Statement};
 pub use response::Response;
 pub use room::Room;
 pub use rows::{Cell, Column};
-pub use transform::{Caller, Error, Log, Outcome, Refused, Transform, Unseen};
+pub use suspended::{
+    Carrier, Completion, CompletionSink, MAX_SUSPENDED, MAX_SUSPENDED_BYTES, Relayed, Resolution,
+    Ticket,
+};
+pub use transform::{Pipeline, Transform};

@@ -1,6 +1,6 @@
-//! Who has logged in: what a client claims counts when the database says that it is so.
+//! [`Login`]: which user has logged in. A client's claim counts when the database has accepted it.
 
-use crate::talk::Talk;
+use crate::caller::Caller;
 use cql::plain_user;
 use cql::wire::Header;
 use cql::{Opcode, StreamId};
@@ -8,7 +8,7 @@ use cql::{Opcode, StreamId};
 /// A SASL token of PLAIN is two names and a password.
 pub(crate) const MAX_TOKEN_BYTES: u32 = 64 << 10;
 
-/// Where a log-in stands.
+/// The state of a log-in.
 #[derive(Debug, Default)]
 pub(crate) enum Login {
     #[default]
@@ -27,20 +27,18 @@ impl Login {
             Self::Out(..) | Self::Ambiguous => Self::Ambiguous,
         };
     }
-}
 
-impl Talk {
-    /// A response passes.
-    pub(crate) fn logs_in(&mut self, header: &Header) {
-        self.caller.logged_in |= header.opcode == Some(Opcode::AuthSuccess);
-        let Login::Out(stream, user) = &mut self.login else {
+    /// A response passes; `caller` is told who has logged in.
+    pub(crate) fn see(&mut self, header: &Header, caller: &mut Caller) {
+        caller.logged_in |= header.opcode == Some(Opcode::AuthSuccess);
+        let Self::Out(stream, user) = self else {
             return;
         };
         if *stream == header.stream {
             if header.opcode == Some(Opcode::AuthSuccess) {
-                self.caller.user = user.take().map(String::from);
+                caller.user = user.take().map(String::from);
             }
-            self.login = Login::Idle;
+            *self = Self::Idle;
         }
     }
 }

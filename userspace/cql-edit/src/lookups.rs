@@ -14,21 +14,17 @@ use std::sync::Arc;
 use md5::{Digest, Md5};
 
 use crate::page::Page;
-use crate::request::{Request, Statement};
 use crate::response::Response;
-use crate::talk::Talk;
-use crate::transform::Log;
 use cql::MAX_PREPARED_ID_BYTES;
 use cql::PreparedStatements;
-use cql::wire::compress;
-use cql::wire::{HEADER_BYTES, Header};
+use cql::wire::HEADER_BYTES;
 use cql::{Opcode, StreamId};
 
 /// Questions of a flow that are out at a time. Drivers have some dozens of statements, and each is asked for once.
 pub const MAX_LOOKUPS: usize = 8;
 
 /// Statements of a BATCH that are looked at: drivers mostly have the same one in all of it, and the next batch has the rest.
-const MAX_IDS: usize = 64;
+pub(crate) const MAX_IDS: usize = 64;
 
 /// Ids that a flow remembers to have asked for, with [`MAX_PREPARED_ID_BYTES`] each at most; beyond it the oldest is forgotten,
 /// and may be asked for again.
@@ -37,7 +33,7 @@ const MAX_ASKED: usize = 256;
 /// Ids that a flow remembers that everybody knows; beyond it, it starts over.
 const MAX_KNOWN: usize = 256;
 
-/// What was not there, or was said by nobody, is asked for again after this long, in ns.
+/// The time after which an id is asked for again that was not found, or about which nobody answered, in ns.
 const AGAIN_NS: u64 = 60_000_000_000;
 
 /// After a question that has failed, a flow asks none for this long, in ns: a database without that table, or a
@@ -45,49 +41,26 @@ const AGAIN_NS: u64 = 60_000_000_000;
 const REST_NS: u64 = 60_000_000_000;
 
 /// The longest answer that is read, in bytes, compressed or not: a text longer than that is seldom prepared.
-const MAX_ANSWER_BYTES: usize = 256 << 10;
+pub(crate) const MAX_ANSWER_BYTES: usize = 256 << 10;
 
 /// The streams of questions: from here up. Those below 0 are the server's to begin on (`native_protocol_v5.spec`
 /// §2.4.1.3), so no driver uses them; Cassandra begins on -1 alone, and answers on any.
-const FIRST_STREAM: i16 = i16::MIN;
+pub(crate) const FIRST_STREAM: i16 = i16::MIN;
 
-/// What became of a question, or of a wish to ask one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum LookedUp {
-    /// The text is known now.
-    Found,
-    /// The database does not have it, either.
-    NotFound,
-    /// It has answered by an error, or by what cannot be read.
-    Failed,
-    /// It has answered by a text that does not make this id.
-    Mismatch,
-    /// As many questions are out as may; it is asked when the id comes again.
-    Busy,
-}
-
-cql::labelled!(LookedUp {
-    Found => "found",
-    NotFound => "not_found",
-    Failed => "failed",
-    Mismatch => "mismatch",
-    Busy => "busy",
-});
-
-/// One flow's.
+/// A flow's questions.
 #[derive(Debug, Default)]
 pub(crate) struct Lookups {
-    /// Who is told of texts beside the steps.
+    /// The store that is told of texts beside the steps.
     pub(crate) prepared: Option<Arc<PreparedStatements>>,
-    out: HashMap<StreamId, Box<[u8]>>,
-    /// And when; the oldest in front.
+    pub(crate) out: HashMap<StreamId, Box<[u8]>>,
+    /// Ids that were asked for, and when; the oldest in front.
     asked: VecDeque<(Box<[u8]>, u64)>,
-    known: HashSet<Box<[u8]>>,
+    pub(crate) known: HashSet<Box<[u8]>>,
     /// A question has failed since the flow last rested.
-    failed: bool,
+    pub(crate) failed: bool,
     rests_until_ns: u64,
     /// The database wants a log-in first.
-    locked: bool,
+    pub(crate) locked: bool,
 }
 
 impl Lookups {
@@ -110,13 +83,13 @@ impl Lookups {
         self.out.is_empty()
     }
 
-    fn free_stream(&self) -> Option<StreamId> {
+    pub(crate) fn free_stream(&self) -> Option<StreamId> {
         let mut streams = (FIRST_STREAM..).take(MAX_LOOKUPS).map(StreamId);
         streams.find(|stream| !self.is_out(*stream))
     }
 
     /// Whether this id may be asked for now.
-    fn may_ask(&mut self, id: &[u8], now_ns: u64) -> bool {
+    pub(crate) fn may_ask(&mut self, id: &[u8], now_ns: u64) -> bool {
         if std::mem::take(&mut self.failed) {
             self.rests_until_ns = now_ns.saturating_add(REST_NS);
         }
@@ -129,7 +102,7 @@ impl Lookups {
             && self.asked.iter().all(|(asked, _)| **asked != *id)
     }
 
-    fn goes_out(&mut self, stream: StreamId, id: &[u8], now_ns: u64) {
+    pub(crate) fn goes_out(&mut self, stream: StreamId, id: &[u8], now_ns: u64) {
         if self.asked.len() >= MAX_ASKED {
             self.asked.pop_front();
         }
@@ -137,7 +110,7 @@ impl Lookups {
         self.out.insert(stream, id.into());
     }
 
-    fn is_known(&mut self, id: &[u8]) {
+    pub(crate) fn remember_known(&mut self, id: &[u8]) {
         if self.known.len() >= MAX_KNOWN {
             self.known.clear();
         }
@@ -147,97 +120,8 @@ impl Lookups {
     }
 }
 
-impl Talk {
-    /// Some step wants statements looked up.
-    fn looks_up(&self) -> bool {
-        self.pipeline.iter().any(|step| step.looks_up())
-    }
-
-    /// A client's request on a stream that is for questions: whose the answer is could not be told.
-    pub(crate) fn is_for_lookups(&self, stream: StreamId) -> bool {
-        let begins = i32::from(FIRST_STREAM);
-        let number = i32::from(stream.0) - begins;
-        number < MAX_LOOKUPS as i32 && (self.looks_up() || !self.lookups.is_idle())
-    }
-
-    /// Asks for what is executed and not known to all who want to know it.
-    pub(crate) fn look_up(&mut self, request: &Request<'_>, now_ns: u64, log: &mut dyn Log) {
-        if !self.terms.accepted || self.lookups.locked || !self.looks_up() {
-            return;
-        }
-        let ids = request
-            .statements()
-            .filter_map(|statement| match statement {
-                Statement::Prepared(id) => Some(id),
-                Statement::Text(_) => None,
-            });
-        for id in ids.take(MAX_IDS) {
-            if self.lookups.known.contains(id) {
-                continue;
-            }
-            let prepared = self.lookups.prepared.as_ref();
-            let is_known = prepared.is_none_or(|prepared| prepared.knows(id))
-                && !self.pipeline.iter().any(|step| step.lacks(id));
-            if is_known {
-                self.lookups.is_known(id);
-            } else if self.lookups.may_ask(id, now_ns) {
-                let Some(stream) = self.lookups.free_stream() else {
-                    return log.looked_up(LookedUp::Busy);
-                };
-                self.lookups.goes_out(stream, id, now_ns);
-                let question = question(self.terms.version, stream, id);
-                self.late.extend_from_slice(&question);
-            }
-        }
-    }
-
-    /// Whether a question's answer is kept back until it is whole; otherwise it is dropped.
-    pub(crate) fn reads_answer(&mut self, header: &Header, log: &mut dyn Log) -> bool {
-        let reads = header.length as usize <= MAX_ANSWER_BYTES;
-        if !reads {
-            self.is_unanswered(header, log);
-        }
-        reads
-    }
-
-    /// A question's answer is there, and cannot be read.
-    pub(crate) fn is_unanswered(&mut self, header: &Header, log: &mut dyn Log) {
-        self.lookups.out.remove(&header.stream);
-        self.lookups.failed = true;
-        log.looked_up(LookedUp::Failed);
-    }
-
-    /// A question's answer is there.
-    pub(crate) fn is_looked_up(&mut self, header: &Header, body: &[u8], log: &mut dyn Log) {
-        let Some(id) = self.lookups.out.remove(&header.stream) else {
-            return;
-        };
-        let plain = match header.is_compressed() {
-            true => compress::expand_to(self.terms.compression, body, MAX_ANSWER_BYTES),
-            false => Some(body.into()),
-        };
-        let response = Response::new(*header, plain.unwrap_or_default());
-        let what = match Answer::of(&response, &id) {
-            Answer::Is { keyspace, text } => {
-                for step in self.pipeline.iter() {
-                    step.learns(&id, keyspace, text);
-                }
-                if let Some(prepared) = &self.lookups.prepared {
-                    prepared.learn(&id, keyspace, text);
-                }
-                LookedUp::Found
-            }
-            Answer::Nothing => LookedUp::NotFound,
-            Answer::Another => LookedUp::Mismatch,
-            Answer::Unreadable => LookedUp::Failed,
-        };
-        self.lookups.failed |= what == LookedUp::Failed;
-        log.looked_up(what);
-    }
-}
-
 /// A QUERY at ONE, without parameters (`native_protocol_v5.spec` §4.1.4); of a table that only this node has.
-fn question(version: u8, stream: StreamId, id: &[u8]) -> Vec<u8> {
+pub(crate) fn question(version: u8, stream: StreamId, id: &[u8]) -> Vec<u8> {
     const QUERY: u8 = 7;
     const ONE: [u8; 2] = [0, 1];
     let mut text = String::from(
@@ -260,7 +144,7 @@ fn question(version: u8, stream: StreamId, id: &[u8]) -> Vec<u8> {
 }
 
 #[derive(Debug, PartialEq, Eq)]
-enum Answer<'b> {
+pub(crate) enum Answer<'b> {
     /// `keyspace`: the one that the text was prepared in, where the id depends on it.
     Is {
         keyspace: Option<&'b str>,
@@ -272,7 +156,7 @@ enum Answer<'b> {
 }
 
 impl<'b> Answer<'b> {
-    fn of(response: &'b Response<'_>, id: &[u8]) -> Self {
+    pub(crate) fn of(response: &'b Response<'_>, id: &[u8]) -> Self {
         if response.opcode() != Some(Opcode::Result) {
             return Self::Unreadable;
         }

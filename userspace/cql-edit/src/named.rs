@@ -8,7 +8,7 @@ use cql::Opcode;
 use cql::wire::Cursor;
 use cql::wire::behind_prelude;
 
-/// What clients are told in place of the database's names.
+/// Names that clients are told in place of the database's.
 pub trait Names {
     /// In place of a keyspace's; `None`: it stays.
     fn keyspace(&self, keyspace: &str) -> Option<&str>;
@@ -63,8 +63,7 @@ impl Response<'_> {
         true
     }
 
-    /// Of an EVENT that tells of a change of the schema: in which keyspace, and of which table, if it is
-    /// one's.
+    /// The keyspace, and the table if there is one, of an EVENT that tells of a change of the schema.
     pub fn schema_change(&self) -> Option<(&str, Option<&str>)> {
         if self.event()? != "SCHEMA_CHANGE" {
             return None;
@@ -168,7 +167,7 @@ impl<'r> Renaming<'r> {
         }
     }
 
-    /// Of rows.
+    /// Walks the metadata of rows.
     fn metadata(&mut self) -> Option<()> {
         let flags = self.int()?;
         let columns = self.int()?;

@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use zeroize::Zeroizing;
 
-use crate::talk::Talk;
 use cql::Compression;
 use cql::plain_user;
 use cql::wire::Header;
@@ -16,7 +15,7 @@ use cql::{Opcode, StreamId};
 pub struct Opening {
     /// 3, 4 or 5.
     pub version: u8,
-    /// What STARTUP has asked for.
+    /// The compression that STARTUP has asked for.
     pub compression: Compression,
     /// STARTUP's body.
     pub startup: Box<[u8]>,
@@ -34,10 +33,10 @@ impl fmt::Debug for Opening {
     }
 }
 
-/// Where the handshake of a flow stands, as far as it could be repeated.
+/// The state of a flow's handshake, as far as it could be repeated.
 #[derive(Debug, Default)]
 pub(crate) enum Handshake {
-    /// It has not begun, or nobody wants to know.
+    /// The handshake has not begun, or nobody wants to know it.
     #[default]
     Unknown,
     /// A STARTUP is out, with this body.
@@ -47,13 +46,13 @@ pub(crate) enum Handshake {
     /// A token is out on this stream.
     Told(Opening, StreamId),
     Done(Arc<Opening>),
-    /// It could not be repeated: it took more than a STARTUP and one token, or those came with more than their
-    /// bodies.
+    /// The handshake could not be repeated: it took more than a STARTUP and one token, or those came
+    /// with more than their bodies.
     Otherwise,
 }
 
 impl Handshake {
-    /// Of one that is done, and can be repeated.
+    /// The opening of a handshake that is done, and can be repeated.
     pub(crate) fn opening(&mut self) -> Option<&mut Arc<Opening>> {
         match self {
             Self::Done(opening) => Some(opening),
@@ -86,41 +85,35 @@ impl Handshake {
             _ => Self::Otherwise,
         };
     }
-}
 
-impl Talk {
     /// The answer to a STARTUP passes, which is accepted.
-    pub(crate) fn is_let_in(&mut self, header: &Header) {
-        self.handshake = match (std::mem::take(&mut self.handshake), header.opcode) {
-            (Handshake::Begun(startup), Some(Opcode::Ready)) => {
-                Handshake::Done(Arc::new(Opening {
-                    version: header.version,
-                    compression: self.terms.compression,
-                    startup,
-                    token: None,
-                }))
-            }
-            (Handshake::Begun(startup), _) => Handshake::Asked(startup),
-            (Handshake::Unknown, _) => Handshake::Unknown,
-            _ => Handshake::Otherwise,
+    pub(crate) fn accept(&mut self, header: &Header, compression: Compression) {
+        *self = match (std::mem::take(self), header.opcode) {
+            (Self::Begun(startup), Some(Opcode::Ready)) => Self::Done(Arc::new(Opening {
+                version: header.version,
+                compression,
+                startup,
+                token: None,
+            })),
+            (Self::Begun(startup), _) => Self::Asked(startup),
+            (Self::Unknown, _) => Self::Unknown,
+            _ => Self::Otherwise,
         };
     }
 
     /// Another response passes.
-    pub(crate) fn is_answered(&mut self, header: &Header) {
-        let Handshake::Told(_, stream) = &self.handshake else {
+    pub(crate) fn see(&mut self, header: &Header) {
+        let Self::Told(_, stream) = self else {
             return;
         };
         if *stream != header.stream {
             return;
         }
-        self.handshake = match (std::mem::take(&mut self.handshake), header.opcode) {
-            (Handshake::Told(opening, _), Some(Opcode::AuthSuccess)) => {
-                Handshake::Done(Arc::new(opening))
-            }
+        *self = match (std::mem::take(self), header.opcode) {
+            (Self::Told(opening, _), Some(Opcode::AuthSuccess)) => Self::Done(Arc::new(opening)),
             // The client may try another.
-            (Handshake::Told(opening, _), Some(Opcode::Error)) => Handshake::Asked(opening.startup),
-            _ => Handshake::Otherwise,
+            (Self::Told(opening, _), Some(Opcode::Error)) => Self::Asked(opening.startup),
+            _ => Self::Otherwise,
         };
     }
 }

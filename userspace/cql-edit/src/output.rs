@@ -1,4 +1,5 @@
-//! What goes on of a piece of bytes: the piece itself for as long as nothing of it is changed.
+//! [`Output`]: the bytes that go on in place of a piece: the piece itself, as long as nothing of it is
+//! changed.
 
 /// A piece, and what has become of it so far.
 #[derive(Debug)]
@@ -18,7 +19,7 @@ impl<'a> Output<'a> {
         }
     }
 
-    /// What was not decided yet.
+    /// The bytes on which nothing was decided yet.
     pub(crate) fn rest(&self) -> &'a [u8] {
         self.input.get(self.at..).unwrap_or_default()
     }
@@ -48,7 +49,7 @@ impl<'a> Output<'a> {
         }
     }
 
-    /// What goes on. `None`: the piece as it is.
+    /// The bytes that go on. `None`: the piece as it is.
     pub(crate) fn finish(self) -> Option<Vec<u8>> {
         self.instead
     }

@@ -17,7 +17,7 @@ const MAX_COLUMNS: usize = 65_535;
 /// A page of rows. One without rows is a RESULT that has none.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Page<'b> {
-    /// Of the columns, where they are told.
+    /// The columns' names, where they are told.
     pub names: Vec<&'b str>,
     /// The number of columns.
     pub columns: usize,
@@ -34,7 +34,7 @@ impl<'b> Page<'b> {
         Some(kind == ROWS && flags & (MORE_PAGES | METADATA_CHANGED) == 0)
     }
 
-    /// Of a RESULT's body, behind what stands before it. `None`: malformed.
+    /// Reads the proper body of a RESULT. `None`: malformed.
     pub fn read(body: &'b [u8]) -> Option<Self> {
         let mut at = Cursor::new(body);
         if at.int()? != ROWS {

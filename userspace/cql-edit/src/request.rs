@@ -1,35 +1,32 @@
 //! [`Request`]: a request that was kept back whole, for transforms to read and to change.
 
-use std::any::Any;
 use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::Arc;
 
+use crate::caller::Caller;
 use crate::copied::{Copied, NotCopied};
 use crate::layout::{
     Asked, Layout, NOW_IN_SECONDS, PAGE_SIZE, PAGING_STATE, Parameters, SERIAL, SKIP_METADATA,
     TIMESTAMP,
 };
 use crate::merging::{Mergeable, NotMerged};
+use crate::note::Note;
 use crate::opening::Opening;
-use crate::parking::{Carrier, Letter, Lot, Space, Ticket};
-use crate::transform::Caller;
+use crate::suspended::{Carrier, Completion, SlotPermit, SuspendSlots, Ticket};
 use cql::Consistency;
 use cql::wire::Cursor;
 use cql::wire::{Flags, Header};
 use cql::{Opcode, StreamId};
 
-/// What a request asks to be done.
+/// A statement of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Statement<'a> {
     /// This. It may be no CQL, and not UTF-8.
     Text(&'a [u8]),
-    /// What an earlier PREPARE gave this number.
+    /// The id that an earlier PREPARE gave.
     Prepared(&'a [u8]),
 }
-
-/// What a step keeps of a request until its response is there.
-pub type Note = Arc<dyn Any + Send + Sync>;
 
 /// See the module. Its body is as it was sent, but for compression.
 #[derive(Debug)]
@@ -38,16 +35,16 @@ pub struct Request<'a> {
     pub(crate) body: Cow<'a, [u8]>,
     pub(crate) layout: Layout,
     changed: bool,
-    /// What the step at hand wants to be told with the response.
+    /// The number and the note with which the step at hand wants to see the response.
     awaited: Option<(u64, Option<Note>)>,
-    /// Where it may wait.
-    lot: Option<Lot<'a>>,
+    /// The slots in which the request may be suspended.
+    slots: Option<SuspendSlots<'a>>,
     unix_us: Option<i64>,
     opening: Option<&'a mut Arc<Opening>>,
     kept: Option<&'a mut Option<Note>>,
     /// Nobody knows whether it is a USE.
     may_use: bool,
-    /// Who takes it over, and what the step has given with it.
+    /// The carrier of the request, and the number that the step has given with it.
     carried: Option<(Arc<dyn Carrier>, Ticket, u64)>,
 }
 
@@ -64,7 +61,7 @@ impl<'a> Request<'a> {
             layout,
             changed: false,
             awaited: None,
-            lot: None,
+            slots: None,
             unix_us: None,
             opening: None,
             kept: None,
@@ -73,13 +70,13 @@ impl<'a> Request<'a> {
         })
     }
 
-    /// It may wait there.
-    pub(crate) fn beside(mut self, lot: Lot<'a>) -> Self {
-        self.lot = Some(lot);
+    /// Lets the request be suspended in these slots.
+    pub(crate) fn beside(mut self, slots: SuspendSlots<'a>) -> Self {
+        self.slots = Some(slots);
         self
     }
 
-    /// What is known of its flow, and what a step keeps of that.
+    /// Adds the flow's opening, and what a step keeps of the flow.
     pub(crate) fn of_flow(
         mut self,
         opening: Option<&'a mut Arc<Opening>>,
@@ -90,22 +87,22 @@ impl<'a> Request<'a> {
         self
     }
 
-    /// It is not as it was sent.
-    pub(crate) fn is_changed(&mut self) {
+    /// Notes that the request is not as it was sent.
+    pub(crate) fn mark_changed(&mut self) {
         self.changed = true;
     }
 
-    pub(crate) fn is_at(&mut self, unix_us: Option<i64>) {
+    pub(crate) fn set_time(&mut self, unix_us: Option<i64>) {
         self.unix_us = unix_us;
     }
 
     /// When it came by the wall clock, in µs since 1970, where [somebody has said
-    /// so](super::Editor::is_at).
+    /// so](crate::Editor::set_time).
     pub fn unix_us(&self) -> Option<i64> {
         self.unix_us
     }
 
-    /// What it is.
+    /// The request's opcode.
     pub fn opcode(&self) -> Opcode {
         self.header.opcode.unwrap_or(Opcode::Options)
     }
@@ -115,7 +112,7 @@ impl<'a> Request<'a> {
         self.header.version
     }
 
-    /// Which number its response has.
+    /// The stream, on which its response will come.
     pub fn stream(&self) -> StreamId {
         self.header.stream
     }
@@ -125,7 +122,7 @@ impl<'a> Request<'a> {
         self.body.len()
     }
 
-    /// What it asks to be done: one statement, of a BATCH any number.
+    /// The request's statements: one, and any number in a BATCH.
     pub fn statements(&self) -> impl Iterator<Item = Statement<'_>> {
         let bytes = |range: &Range<usize>| self.body.get(range.clone()).unwrap_or_default();
         self.layout.asked().map(move |asked| match asked {
@@ -158,12 +155,12 @@ impl<'a> Request<'a> {
         self.layout.parameters.map_or(0, |p| p.values)
     }
 
-    /// Of a QUERY, EXECUTE or BATCH.
+    /// The consistency of a QUERY, EXECUTE or BATCH.
     pub fn consistency(&self) -> Option<Consistency> {
         self.short(self.layout.parameters?.consistency)
     }
 
-    /// Of a lightweight transaction, where it is given.
+    /// The serial consistency of a lightweight transaction, where it is given.
     pub fn serial_consistency(&self) -> Option<Consistency> {
         self.short(self.layout.parameters?.serial?)
     }
@@ -198,7 +195,7 @@ impl<'a> Request<'a> {
                 if let Some(last) = whole.get_mut(flags).and_then(<[u8]>::last_mut) {
                     *last &= !(TIMESTAMP as u8);
                 }
-                self.is_now(whole);
+                self.set_body(whole);
             }
         }
     }
@@ -218,7 +215,7 @@ impl<'a> Request<'a> {
                 .is_some_and(|parameters| self.flags(&parameters) & NOW_IN_SECONDS != 0)
     }
 
-    /// It asks for a further page.
+    /// Whether the request asks for a further page.
     pub fn has_paging_state(&self) -> bool {
         self.layout
             .parameters
@@ -239,7 +236,7 @@ impl<'a> Request<'a> {
         [proper..end, begin..self.body.len()].map(|range| self.body.get(range).unwrap_or_default())
     }
 
-    /// Where there is one.
+    /// Sets the consistency, where there is one.
     pub fn set_consistency(&mut self, consistency: Consistency) {
         if let Some(parameters) = self.layout.parameters {
             let at = parameters.consistency;
@@ -247,7 +244,7 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// Where there are parameters.
+    /// Sets the serial consistency, where there are parameters.
     pub fn set_serial_consistency(&mut self, consistency: Consistency) {
         let bytes = consistency.0.to_be_bytes();
         match self.layout.parameters {
@@ -262,7 +259,7 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// Of a QUERY or EXECUTE.
+    /// Sets the page size of a QUERY or EXECUTE.
     pub fn set_page_size(&mut self, rows: i32) {
         let bytes = rows.to_be_bytes();
         match self.layout.parameters {
@@ -323,7 +320,8 @@ impl<'a> Request<'a> {
         self.awaited = Some((number, None));
     }
 
-    /// The same, and with what is to be known then ([`Response::note`](super::Response::note)).
+    /// Asks for the response, as [`await_response`](Self::await_response) does, and keeps a note until
+    /// then ([`Response::note`](super::Response::note)).
     pub fn await_response_with(&mut self, number: u64, note: Note) {
         self.awaited = Some((number, Some(note)));
     }
@@ -332,7 +330,7 @@ impl<'a> Request<'a> {
         self.awaited.take()
     }
 
-    /// What it asks, to be asked of another database.
+    /// The request's question, to be put to another database.
     ///
     /// # Errors
     /// Why it cannot be.
@@ -342,24 +340,25 @@ impl<'a> Request<'a> {
 
     /// Has it wait, once the step at hand has returned, until the ticket says what becomes of it; the steps behind
     /// see it then, if it goes on. `None`: it cannot wait, because too much does, or nothing can in this flow.
-    pub fn park(&mut self) -> Option<Ticket> {
+    pub fn suspend(&mut self) -> Option<Ticket> {
         let bytes = self.body.len();
-        self.lot.as_mut()?.park(bytes)
+        self.slots.as_mut()?.suspend(bytes)
     }
 
-    /// Has it wait like one that is [parked](Self::park), and be taken over by somebody who has it asked by another
+    /// Has it wait like one that is [parked](Self::suspend), and be taken over by somebody who has it asked by another
     /// connection, once the step at hand has returned. It does not go on as well, unless whoever has it says so;
     /// a ticket that is dropped ends the flow ([`Resolution::Lost`](super::Resolution::Lost)). False: it cannot wait.
     pub fn hand_over(&mut self, carrier: Arc<dyn Carrier>, number: u64) -> bool {
-        let Some(ticket) = self.park() else {
+        let Some(ticket) = self.suspend() else {
             return false;
         };
         self.carried = Some((carrier, ticket, number));
         true
     }
 
-    /// Of an EXECUTE of which the step does not know what it executes: should its response say that the flow is in
-    /// another keyspace now, that is [unclear](super::Caller::keyspace_unclear) from then on.
+    /// Notes that an EXECUTE may be a USE, because the step does not know what it executes. If its
+    /// response says that the flow is in another keyspace, the keyspace is
+    /// [unclear](super::Caller::keyspace_unclear) from then on.
     pub fn may_be_use(&mut self) {
         self.may_use = true;
     }
@@ -386,7 +385,7 @@ impl<'a> Request<'a> {
             && (!is_batch || kind.is_some_and(|kind| kind <= KINDS))
     }
 
-    /// Who takes it over.
+    /// Takes the carrier, if the step has handed the request over.
     pub(crate) fn take_carried(&mut self) -> Option<(Arc<dyn Carrier>, Ticket, u64)> {
         self.carried.take()
     }
@@ -406,7 +405,7 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// What was last [kept](Self::keep) of this flow.
+    /// The note that was last [kept](Self::keep) of this flow.
     pub fn kept(&self) -> Option<&Note> {
         self.kept.as_ref()?.as_ref()
     }
@@ -426,33 +425,33 @@ impl<'a> Request<'a> {
         Mergeable::of(&self.header, &self.body).map(|one| one.consistency)
     }
 
-    /// Whose it is: a number that no other flow has for as long as one of its tickets is held. `None`: nothing can
-    /// wait in this flow.
+    /// The flow's number, which no other flow has for as long as one of its tickets is held. `None`:
+    /// nothing can be suspended in this flow.
     pub fn flow(&self) -> Option<usize> {
-        self.lot.as_ref()?.flow()
+        self.slots.as_ref()?.flow()
     }
 
     /// Has this become of what waits before the request itself goes on, and of the request itself if it was
-    /// [parked](Self::park).
-    pub fn first(&mut self, letter: Letter) {
-        if let Some(lot) = &mut self.lot {
-            lot.says(letter);
+    /// [parked](Self::suspend).
+    pub fn first(&mut self, completion: Completion) {
+        if let Some(slots) = &mut self.slots {
+            slots.says(completion);
         }
     }
 
     /// Whether something is to go on before it.
     pub(crate) fn has_said(&self) -> bool {
-        self.lot.as_ref().is_some_and(Lot::has_said)
+        self.slots.as_ref().is_some_and(SuspendSlots::has_said)
     }
 
-    /// What the step at hand has parked it in.
-    pub(crate) fn take_space(&mut self) -> Option<Space> {
-        self.lot.as_mut()?.found()
+    /// Takes the permit by which the step at hand has suspended the request.
+    pub(crate) fn take_space(&mut self) -> Option<SlotPermit> {
+        self.slots.as_mut()?.found()
     }
 
     /// Whether the step at hand could not park it.
-    pub(crate) fn found_no_room(&mut self) -> bool {
-        self.lot.as_mut().is_some_and(Lot::was_full)
+    pub(crate) fn take_full(&mut self) -> bool {
+        self.slots.as_mut().is_some_and(SuspendSlots::take_full)
     }
 
     /// Rows come without the names and types of their columns, unless those have changed.
@@ -497,7 +496,7 @@ impl<'a> Request<'a> {
     }
 
     /// Another body, which the header fits as well.
-    pub(crate) fn is_now(&mut self, body: Vec<u8>) {
+    pub(crate) fn set_body(&mut self, body: Vec<u8>) {
         self.changed = true;
         if let Some(layout) = Layout::of(&self.header, &body) {
             self.layout = layout;

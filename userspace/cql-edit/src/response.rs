@@ -3,11 +3,11 @@
 use std::borrow::Cow;
 
 use crate::bindings::Bindings;
+use crate::note::Note;
+use crate::outcome::{Error, Refused};
 use crate::page::Page;
-use crate::parking::{Lot, Space, Ticket};
-use crate::request::Note;
 use crate::rows::{Cell, Column, Rows};
-use crate::transform::{Error, Refused};
+use crate::suspended::{SlotPermit, SuspendSlots, Ticket};
 use cql::Compression;
 use cql::Opcode;
 use cql::wire::Cursor;
@@ -22,8 +22,8 @@ pub struct Response<'a> {
     body: Cow<'a, [u8]>,
     changed: bool,
     refused: Option<Refused>,
-    /// Where it may wait.
-    lot: Option<Lot<'a>>,
+    /// The slots in which the response may be suspended.
+    slots: Option<SuspendSlots<'a>>,
     note: Option<Note>,
 }
 
@@ -34,37 +34,37 @@ impl<'a> Response<'a> {
             body,
             changed: false,
             refused: None,
-            lot: None,
+            slots: None,
             note: None,
         }
     }
 
-    /// It may wait there.
-    pub(crate) fn beside(mut self, lot: Lot<'a>) -> Self {
-        self.lot = Some(lot);
+    /// Lets the response be suspended in these slots.
+    pub(crate) fn beside(mut self, slots: SuspendSlots<'a>) -> Self {
+        self.slots = Some(slots);
         self
     }
 
-    /// It is not as it was sent.
-    pub(crate) fn is_changed(&mut self) {
+    /// Notes that the response is not as it was sent.
+    pub(crate) fn mark_changed(&mut self) {
         self.changed = true;
     }
 
     /// Has it wait, once the step at hand has returned, until the ticket says what becomes of it; the steps
     /// that have not seen it do then. `None`: it cannot wait, because too much does, or nothing can in this flow.
-    pub fn park(&mut self) -> Option<Ticket> {
+    pub fn suspend(&mut self) -> Option<Ticket> {
         let bytes = self.body.len();
-        self.lot.as_mut()?.park(bytes)
+        self.slots.as_mut()?.suspend(bytes)
     }
 
-    /// What the step at hand has parked it in.
-    pub(crate) fn take_space(&mut self) -> Option<Space> {
-        self.lot.as_mut()?.found()
+    /// Takes the permit by which the step at hand has suspended the response.
+    pub(crate) fn take_space(&mut self) -> Option<SlotPermit> {
+        self.slots.as_mut()?.found()
     }
 
     /// Whether the step at hand could not park it.
-    pub(crate) fn found_no_room(&mut self) -> bool {
-        self.lot.as_mut().is_some_and(Lot::was_full)
+    pub(crate) fn take_full(&mut self) -> bool {
+        self.slots.as_mut().is_some_and(SuspendSlots::take_full)
     }
 
     pub(crate) fn header(&self) -> &Header {
@@ -84,12 +84,12 @@ impl<'a> Response<'a> {
         self.note = note;
     }
 
-    /// What the step at hand has kept of the request.
+    /// The note that the step at hand has kept with the request.
     pub fn note(&self) -> Option<Note> {
         self.note.clone()
     }
 
-    /// What it is; `None`: nothing that is known.
+    /// The response's opcode; `None`: none that is known.
     pub fn opcode(&self) -> Option<Opcode> {
         self.header.opcode
     }
@@ -106,7 +106,7 @@ impl<'a> Response<'a> {
         Some(Self::new(header, plain))
     }
 
-    /// Its body, behind what stands before it: an id of a trace, warnings, a payload. `None`: malformed.
+    /// The body proper, behind the prelude: the id of a trace, warnings, a payload. `None`: malformed.
     pub fn proper(&self) -> Option<&[u8]> {
         Some(behind_prelude(&self.header, &self.body)?.rest())
     }
@@ -127,12 +127,12 @@ impl<'a> Response<'a> {
         }
     }
 
-    /// Its client gets this error in its place.
+    /// Has the client get this error in place of the response.
     pub fn refuse(&mut self, refused: Refused) {
         self.refused = Some(refused);
     }
 
-    /// What the step at hand has its client told in its place.
+    /// Takes the error that the client is to get in place of the response.
     pub(crate) fn take_refused(&mut self) -> Option<Refused> {
         self.refused.take()
     }
@@ -153,8 +153,8 @@ impl<'a> Response<'a> {
         self.changed = true;
     }
 
-    /// What the answer to a PREPARE says of the values that it takes, and of its result. `None`: it is none,
-    /// or malformed.
+    /// The bindings and the result of a statement, by the answer to its PREPARE. `None`: the response
+    /// is another, or malformed.
     pub fn bindings(&self) -> Option<Bindings<'_>> {
         const PREPARED: i32 = 4;
         Bindings::read(self.header.version, self.result(PREPARED)?)
@@ -181,7 +181,7 @@ impl<'a> Response<'a> {
         (body.int()? == kind).then_some(body)
     }
 
-    /// Of an EVENT: its type, such as `STATUS_CHANGE`.
+    /// The type of an EVENT, such as `STATUS_CHANGE`.
     pub fn event(&self) -> Option<&str> {
         match self.header.opcode {
             Some(Opcode::Event) => behind_prelude(&self.header, &self.body)?.string(),

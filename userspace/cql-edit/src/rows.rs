@@ -22,7 +22,7 @@ const MAX_DEPTH: usize = 32;
 /// Columns with names and types, where the response has them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Column<'b> {
-    /// Its name, as a RESULT has it.
+    /// The column's name, as a RESULT has it.
     pub name: &'b str,
     /// The type's number (§4.2.5.2, `<type>`); that of a collection is the collection's.
     pub kind: u16,
@@ -33,7 +33,7 @@ pub struct Column<'b> {
 pub struct Rows<'b> {
     /// Up to the number of rows.
     head: &'b [u8],
-    /// What the columns are.
+    /// The rows' columns.
     pub columns: Vec<Column<'b>>,
     count: usize,
     cells: Cursor<'b>,
@@ -43,8 +43,7 @@ pub struct Rows<'b> {
 pub type Cell<'b> = Option<Cow<'b, [u8]>>;
 
 impl<'b> Rows<'b> {
-    /// Of a RESULT's body, behind what stands before it. `None`: it has none, or no metadata, or is
-    /// malformed.
+    /// Reads the proper body of a RESULT. `None`: it has no rows, or no metadata, or is malformed.
     pub(crate) fn read(body: &'b [u8]) -> Option<Self> {
         let mut at = Cursor::new(body);
         if at.int()? != ROWS {

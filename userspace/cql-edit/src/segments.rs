@@ -31,21 +31,21 @@ fn total((header_bytes, header): &(usize, SegmentHeader)) -> usize {
     header_bytes + header.length + segment::TRAILER_BYTES
 }
 
-/// One segment, its checksums right.
+/// A segment whose checksums are right.
 #[derive(Debug)]
 pub(crate) struct Segment<'a> {
     /// All of it, as it came.
     pub(crate) raw: Cow<'a, [u8]>,
-    /// Where in it the payload is.
+    /// The range of the payload within the segment.
     carried: Range<usize>,
-    /// What that becomes, if it is compressed: so many bytes in front of these.
+    /// The payload before compression, if it is compressed: so many bytes in front of these.
     expanded: Option<(usize, Vec<u8>)>,
     /// Whole frames; otherwise a part of one.
     pub(crate) self_contained: bool,
 }
 
 impl Segment<'_> {
-    /// What it carries, without compression.
+    /// The payload, without compression.
     pub(crate) fn payload(&self) -> &[u8] {
         let payload = match &self.expanded {
             Some((length, expanded)) => expanded.get(..*length),
@@ -129,7 +129,8 @@ impl Segments {
         })
     }
 
-    /// One has gone on, or what stands in its place has: the next one has its buffers.
+    /// Takes the buffers of a segment back for the next one. The segment has gone on, or other bytes
+    /// have in its place.
     pub(crate) fn done(&mut self, segment: Segment<'_>) {
         if let Cow::Owned(mut held) = segment.raw {
             held.clear();
@@ -143,7 +144,7 @@ impl Segments {
         }
     }
 
-    /// What was held back, for one who gives up.
+    /// Gives the bytes that were held back, because nothing more will be decided.
     pub(crate) fn give_up(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.held)
     }

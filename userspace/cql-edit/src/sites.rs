@@ -19,7 +19,7 @@ pub(crate) struct Spot<'t> {
 }
 
 impl<'t> Spot<'t> {
-    /// What it names, if it is a name or a keyword.
+    /// The name or keyword that the token is, if it is one.
     pub(crate) fn name(&self) -> Option<Name<'t>> {
         match self.token {
             Token::Word(word) => Some(Name::Folded(word)),
@@ -60,11 +60,11 @@ pub(crate) fn spots(text: &[u8]) -> Option<Vec<Spot<'_>>> {
 /// See the module.
 #[derive(Debug, Default)]
 pub(crate) struct Sites<'t> {
-    /// What changes or reads data: one, or the statements of a batch.
+    /// The statements that change or read data: one, or those of a batch.
     pub(crate) parts: Vec<Part<'t>>,
-    /// Of a batch: what holds for all of it.
+    /// The USING of a batch, which holds for all of it.
     pub(crate) batch: Option<Using<'t>>,
-    /// It is a batch of counters.
+    /// The statement is a batch of counters.
     pub(crate) counters: bool,
     /// By their position: their names, where they have one.
     pub(crate) markers: Vec<Option<Name<'t>>>,
@@ -80,7 +80,7 @@ pub(crate) struct Part<'t> {
     pub(crate) keyspace: Option<usize>,
     pub(crate) table: usize,
     pub(crate) using: Option<Using<'t>>,
-    /// Where USING would stand.
+    /// The index at which USING would stand.
     pub(crate) using_at: usize,
 }
 
@@ -217,7 +217,7 @@ impl<'s, 't> Finding<'s, 't> {
         Some(())
     }
 
-    /// Where the last token ends.
+    /// The end of the last token.
     fn end_before(&self) -> Option<usize> {
         Some(self.spots.get(self.at.checked_sub(1)?)?.at.end)
     }

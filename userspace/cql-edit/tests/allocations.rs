@@ -1,4 +1,4 @@
-//! What nobody changes allocates nothing, in the steady state.
+//! Frames that nobody changes allocate nothing, in the steady state.
 
 #[cfg(test)]
 #[allow(

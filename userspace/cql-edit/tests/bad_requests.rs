@@ -84,7 +84,7 @@ mod tests {
 
         fn flow(&self, kind: Kind) -> Edits {
             let mut flow = Edits::new(kind, vec![self.build()]);
-            flow.editor.is_at(NOW_US);
+            flow.editor.set_time(NOW_US);
             flow
         }
 
@@ -93,7 +93,7 @@ mod tests {
         }
     }
 
-    /// What became of a request.
+    /// The end of a request.
     #[derive(Debug, PartialEq, Eq)]
     enum Became {
         AsItWas,
@@ -256,7 +256,8 @@ mod tests {
         }
     }
 
-    /// Wherever a bit has flipped: nothing of it passes, nor what is behind it.
+    /// A segment in which a bit has flipped ends the flow: nothing of it passes, nor of what is behind
+    /// it.
     #[test]
     fn a_segment_whose_checksum_is_wrong_ends_the_flow() {
         for kind in KINDS.into_iter().filter(|kind| kind.version == 5) {
@@ -283,7 +284,7 @@ mod tests {
     /// 2 GiB, 256 MiB, 32 MiB, of which there are some bytes; and nothing.
     const SIZES: [i32; 4] = [i32::MAX, 256 << 20, 32 << 20, 0];
 
-    /// What a compressed body begins with: how many bytes it becomes.
+    /// The beginning of a compressed body: how many bytes it becomes.
     fn declared(algorithm: Compression, bytes: i32) -> Vec<u8> {
         if algorithm == Compression::Lz4 {
             return bytes.to_be_bytes().to_vec();
@@ -516,8 +517,8 @@ mod tests {
     #[test]
     fn statements_of_10_mb_pass_or_are_refused_and_are_held_a_few_times() {
         const LARGE_BYTES: usize = 10 << 20;
-        /// As it was sent, as it is read, as each of two steps has changed it, as it goes on; a buffer that grows is there
-        /// twice.
+        /// The most bytes that a request takes: as it was sent, as it is read, as each of two steps
+        /// has changed it, as it goes on; a buffer that grows is there twice.
         const MOST_BYTES: usize = 8 * LARGE_BYTES;
         const INVALID: i32 = 0x2200;
         let value = "x".repeat(LARGE_BYTES);

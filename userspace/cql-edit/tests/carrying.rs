@@ -1,5 +1,5 @@
-//! What is handed over to another connection: it is answered by that, or goes on by its own, and never both; and how a
-//! flow has begun, for those who begin that connection.
+//! Requests that are handed over to another connection: each is answered by that, or goes on by its own,
+//! and never both. And the opening of a flow, for those who begin such a connection.
 
 use std::sync::{Arc, Mutex};
 
@@ -7,14 +7,14 @@ use crate::support::edit::*;
 use crate::support::*;
 use cql::Opcode;
 use cql_edit::{
-    Caller, Carrier, Editor, Incoming, Mailbox, Opening, Outcome, Relayed, Request, Resolution,
-    Response, Ticket, Transform,
+    Caller, Carrier, CompletionSink, Editor, Incoming, Opening, Outcome, Relayed, Request,
+    Resolution, Response, Ticket, Transform,
 };
 
 #[derive(Debug, Default)]
 struct Letters(Mutex<Vec<(u64, Option<Resolution>)>>);
 
-impl Mailbox for Letters {
+impl CompletionSink for Letters {
     fn put(&self, number: u64, resolution: Option<Resolution>) {
         self.0.lock().unwrap().push((number, resolution));
     }
@@ -211,7 +211,7 @@ fn an_answer_of_another_connection_is_its_own() {
                         .wrap(&[frame(kind.version | 0x80, 0, 3, RESULT, &VOID)]),
                 );
             assert_eq!(kind.read(&flow.told), expected, "{kind:?}");
-            assert!(flow.asked.is_empty() && flow.editor.parked() == 0);
+            assert!(flow.asked.is_empty() && flow.editor.suspended() == 0);
         }
         assert_eq!(*sees.0.lock().unwrap(), [false]);
     }
@@ -277,7 +277,7 @@ fn one_that_ends_or_leaves_does_not_ask_again() {
             for to_database in [true, false] {
                 flow.editor.give_up(0, to_database, &mut flow.noted);
             }
-            assert!(!flow.editor.can_leave() && flow.editor.parked() == 1);
+            assert!(!flow.editor.can_leave() && flow.editor.suspended() == 1);
             if leaves {
                 let none: Vec<Arc<dyn Transform>> = Vec::new();
                 flow.editor.becomes(none.into(), Caller::default());
@@ -445,7 +445,7 @@ fn incoming_bytes_of_any_kind_are_no_panic() {
         for _ in 0..200 {
             let mut incoming = Incoming::new(version);
             if version == 5 {
-                incoming.is_let_in(cql::Compression::Lz4);
+                incoming.accept(cql::Compression::Lz4);
             }
             let mut bytes: Vec<u8> = (0..100).map(|_| noise()).collect();
             bytes[0] = version | 0x80;

@@ -1,4 +1,5 @@
-//! What passes through editors, and what becomes of it. One program: what counts allocations has one of its own.
+//! Tests of editors and transforms. They are one program; the tests that count allocations have one of
+//! their own.
 
 #[cfg(test)]
 mod capping;

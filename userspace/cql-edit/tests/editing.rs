@@ -1,4 +1,4 @@
-//! What an editor lets pass, keeps back and refuses.
+//! Frames that an editor lets pass, keeps back and refuses.
 
 use std::sync::Arc;
 

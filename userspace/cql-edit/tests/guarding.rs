@@ -1,4 +1,4 @@
-//! What `guard` refuses, and what it lets pass.
+//! Requests that `guard` refuses, and requests that it lets pass.
 
 use crate::support::edit::*;
 use crate::support::values::*;

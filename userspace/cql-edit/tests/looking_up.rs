@@ -55,7 +55,7 @@ impl Flow {
         }
     }
 
-    /// What the database gets: streams, opcodes and bodies.
+    /// Streams, opcodes and bodies that the database gets.
     fn client_sends(&mut self, stream: i16, opcode: u8, body: &[u8]) -> Vec<Got> {
         let sent = self.edits.kind.sent(0, stream, opcode, body);
         let Edits { editor, noted, .. } = &mut self.edits;
@@ -64,7 +64,7 @@ impl Flow {
         self.gets(&edited.instead.unwrap_or(sent))
     }
 
-    /// What the client gets.
+    /// Frames that the client gets.
     fn database_sends(&mut self, stream: i16, opcode: u8, body: &[u8]) -> Vec<Got> {
         let sent = self.edits.kind.sent(0x80, stream, opcode, body);
         let passed = self.edits.responses(&sent);

@@ -11,14 +11,14 @@ use cassandra_protocol::frame::message_batch::BatchType;
 use cassandra_protocol::frame::{Envelope, message_request::RequestBody};
 use cql::Opcode;
 use cql_edit::{
-    Caller, Editor, Error, Letter, Mailbox, Outcome, Refused, Request, Resolution, Ticket,
-    Transform,
+    Caller, Completion, CompletionSink, Editor, Error, Outcome, Refused, Request, Resolution,
+    Ticket, Transform,
 };
 
 #[derive(Debug, Default)]
 pub struct Letters(Mutex<Vec<(u64, Option<Resolution>)>>);
 
-impl Mailbox for Letters {
+impl CompletionSink for Letters {
     fn put(&self, number: u64, resolution: Option<Resolution>) {
         self.0.lock().unwrap().push((number, resolution));
     }
@@ -29,7 +29,7 @@ impl Mailbox for Letters {
 pub struct Merges(Mutex<Vec<Ticket>>);
 
 impl Merges {
-    fn merged(tickets: &mut Vec<Ticket>) -> Letter {
+    fn merged(tickets: &mut Vec<Ticket>) -> Completion {
         let mut tickets = std::mem::take(tickets).into_iter();
         let first = tickets.next().unwrap();
         first.leads(tickets.collect())
@@ -49,9 +49,9 @@ impl Transform for Merges {
         let mut tickets = self.0.lock().unwrap();
         if request.opcode() == Opcode::Execute {
             assert!(request.mergeable().is_ok());
-            tickets.push(request.park().unwrap());
+            tickets.push(request.suspend().unwrap());
             if tickets.len() == 2 {
-                tickets[0].is_due();
+                tickets[0].fall_due();
             }
             if tickets.len() < 3 {
                 return Outcome::Pass;
@@ -63,7 +63,7 @@ impl Transform for Merges {
         Outcome::Pass
     }
 
-    fn due(&self, _: usize, number: u64) -> Vec<Letter> {
+    fn due(&self, _: usize, number: u64) -> Vec<Completion> {
         let mut tickets = self.0.lock().unwrap();
         match tickets
             .first()
@@ -190,7 +190,7 @@ fn a_batch_is_what_a_library_reads_and_its_answer_is_everybodys() {
         let told = answers(&mut edits, &result);
         let void = |stream| (stream, 0x08, 1_u32.to_be_bytes().to_vec());
         assert_eq!(read(kind, &told), [void(7), void(8), void(9)], "{kind:?}");
-        assert!(edits.editor.can_leave() && edits.editor.parked() == 0);
+        assert!(edits.editor.can_leave() && edits.editor.suspended() == 0);
         // That it was due came too late.
         let due = std::mem::take(&mut *letters.0.lock().unwrap());
         assert_eq!(due, [(0, Some(Resolution::Due))]);

@@ -1,4 +1,4 @@
-//! What steps learn that ask others, of requests that are no UTF-8.
+//! Requests that are no UTF-8, and the steps that put a request's question to others.
 
 use std::sync::{Arc, Mutex};
 
@@ -91,7 +91,8 @@ fn a_text_goes_elsewhere_as_it_is() {
     }
 }
 
-/// Who believed that none is named would take it for one in the connection's.
+/// A keyspace that is no text is not learned from: somebody who believed that none is named would take the
+/// table for one in the connection's keyspace.
 #[test]
 fn what_names_a_keyspace_that_is_no_text_is_not_learned_from() {
     const TEXT: &[u8] = b"INSERT INTO t (k) VALUES (1)";

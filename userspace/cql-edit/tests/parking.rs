@@ -1,4 +1,4 @@
-//! What waits for an answer from outside: each stream gets its own, whatever comes when.
+//! Suspended requests and responses: each stream gets its own answer, in whatever order they come.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
@@ -7,16 +7,16 @@ use crate::support::edit::*;
 use crate::support::*;
 use cql::Opcode;
 use cql_edit::{
-    Caller, Error, Log, MAX_PARKED, MAX_PARKED_BYTES, Mailbox, Outcome, Refused, Request,
-    Resolution, Response, Room, Ticket, Transform, Unseen, Waited,
+    Caller, CompletionSink, Error, Log, MAX_SUSPENDED, MAX_SUSPENDED_BYTES, Outcome, Refused,
+    Request, Resolution, Response, Room, Ticket, Transform, Unseen, Waited,
 };
 use proptest::prelude::*;
 
-/// What came, in order.
+/// The decisions that came, in order.
 #[derive(Debug, Default)]
 struct Letters(Mutex<Vec<(u64, Option<Resolution>)>>);
 
-impl Mailbox for Letters {
+impl CompletionSink for Letters {
     fn put(&self, number: u64, resolution: Option<Resolution>) {
         self.0.lock().unwrap().push((number, resolution));
     }
@@ -54,7 +54,7 @@ impl Transform for Step {
             request.await_response(stream as u64);
         }
         if text.contains(PARK_REQUEST)
-            && let Some(ticket) = request.park()
+            && let Some(ticket) = request.suspend()
         {
             let tickets = &self.0.tickets;
             tickets.lock().unwrap().insert((true, stream), ticket);
@@ -63,7 +63,7 @@ impl Transform for Step {
     }
 
     fn response(&self, response: &mut Response<'_>, _: &Caller, number: u64) -> bool {
-        if let Some(ticket) = response.park() {
+        if let Some(ticket) = response.suspend() {
             let key = (false, number as i16);
             self.0.tickets.lock().unwrap().insert(key, ticket);
         }
@@ -111,7 +111,7 @@ struct Flow {
     parks: Arc<Parks>,
     letters: Arc<Letters>,
     counts: Counts,
-    /// What has reached the database, and the client.
+    /// Bytes that have reached the database, and the client.
     asked: Vec<u8>,
     told: Vec<u8>,
 }
@@ -154,7 +154,7 @@ impl Flow {
         self.told.extend(passed);
     }
 
-    /// As the flow's task does when it runs.
+    /// Does what the flow's task does when it runs.
     fn runs(&mut self) {
         let letters = std::mem::take(&mut *self.letters.0.lock().unwrap());
         for (number, resolution) in letters {
@@ -225,14 +225,14 @@ fn what_waits_lets_others_pass_and_goes_on_as_it_was_sent() {
         flow.client_sends(&asks(kind, 2, "ks.other"));
         flow.runs();
         assert_eq!(streams(&flow.asked()), [2], "{kind:?}");
-        assert_eq!(flow.edits.editor.parked(), 1);
+        assert_eq!(flow.edits.editor.suspended(), 1);
         flow.ticket(true, 1).resolve(Resolution::Pass);
         flow.runs();
         assert_eq!(streams(&flow.asked()), [2, 1], "{kind:?}");
         let sent = kind.read(&asks(kind, 1, PARK_REQUEST));
         assert_eq!(flow.asked()[1..], sent);
         assert_eq!(flow.counts.waited, [Waited::Passed]);
-        assert_eq!(flow.edits.editor.parked(), 0);
+        assert_eq!(flow.edits.editor.suspended(), 0);
     }
 }
 
@@ -331,20 +331,20 @@ fn a_response_waits_and_others_overtake_it() {
 fn what_a_flow_may_park_is_bounded() {
     let kind = KINDS[3];
     let mut flow = Flow::new(kind, false, None);
-    for stream in 0..=MAX_PARKED as i16 {
+    for stream in 0..=MAX_SUSPENDED as i16 {
         flow.client_sends(&asks(kind, stream, PARK_REQUEST));
     }
-    assert_eq!(flow.edits.editor.parked(), MAX_PARKED);
-    assert_eq!(streams(&flow.asked()), [MAX_PARKED as i16]);
+    assert_eq!(flow.edits.editor.suspended(), MAX_SUSPENDED);
+    assert_eq!(streams(&flow.asked()), [MAX_SUSPENDED as i16]);
     // Bytes, its own and those of all.
     let large = |stream| {
-        let text = format!("{PARK_REQUEST}{}", "x".repeat(MAX_PARKED_BYTES * 2 / 3));
+        let text = format!("{PARK_REQUEST}{}", "x".repeat(MAX_SUSPENDED_BYTES * 2 / 3));
         kind.sent(0, stream, QUERY, &ask(kind.version, &text))
     };
     let mut flow = Flow::new(kind, false, None);
     flow.client_sends(&large(1));
     flow.client_sends(&large(2));
-    assert_eq!(flow.edits.editor.parked(), 1);
+    assert_eq!(flow.edits.editor.suspended(), 1);
     let room = Room::new(100);
     let mut flow = Flow::new(kind, false, None);
     let empty: Vec<Arc<dyn Transform>> = Vec::new();
@@ -353,7 +353,7 @@ fn what_a_flow_may_park_is_bounded() {
     for stream in [1, 2] {
         flow.client_sends(&asks(kind, stream, PARK_REQUEST));
     }
-    assert_eq!(flow.edits.editor.parked(), 1);
+    assert_eq!(flow.edits.editor.suspended(), 1);
     // It comes back.
     flow.ticket(true, 1).resolve(Resolution::Pass);
     flow.runs();
@@ -371,9 +371,9 @@ fn a_flow_that_ends_gives_up_or_abandons() {
         flow.edits.editor.give_up(0, true, &mut flow.counts);
         flow.runs();
         assert_eq!(streams(&flow.asked()), [2, 1], "{kind:?}");
-        assert_eq!(flow.edits.editor.parked(), 1);
+        assert_eq!(flow.edits.editor.suspended(), 1);
         flow.edits.editor.abandon(&mut flow.counts);
-        assert_eq!(flow.edits.editor.parked(), 0);
+        assert_eq!(flow.edits.editor.suspended(), 0);
         assert_eq!(flow.counts.waited, [Waited::GivenUp, Waited::Abandoned]);
         // Later words change nothing.
         flow.ticket(true, 1).resolve(Resolution::Pass);
@@ -383,7 +383,7 @@ fn a_flow_that_ends_gives_up_or_abandons() {
     }
 }
 
-/// What the test does next.
+/// An action of the test.
 #[derive(Clone, Debug)]
 enum Act {
     /// The client sends so many bytes of what it has to send; the database.
@@ -490,7 +490,7 @@ proptest! {
             step(&mut flow, &Act::Database(usize::MAX));
             step(&mut flow, &Act::Run);
         }
-        prop_assert_eq!(flow.edits.editor.parked(), 0);
+        prop_assert_eq!(flow.edits.editor.suspended(), 0);
         let told = flow.told();
         let mut streams = streams(&told);
         streams.sort_unstable();

@@ -52,8 +52,8 @@ fn what_is_prepared_is_stored_encrypted_and_read_plain() {
     }
 }
 
-/// Whoever asks twice on one stream may have one answer taken for the other, and what was prepared for
-/// one for the other; for all flows of the rule.
+/// A stream has one request at a time. If a client asks twice on one stream, one answer could be taken for
+/// the other, and what was prepared for one for the other; for all flows of the rule.
 #[test]
 fn a_stream_has_one_request_at_a_time() {
     for kind in KINDS {
@@ -71,7 +71,7 @@ fn a_stream_has_one_request_at_a_time() {
     }
 }
 
-/// Where chunks are cut changes nothing; nothing of a value is in any of them.
+/// Cuts of chunks change nothing, and nothing of a value is in any chunk.
 #[test]
 fn at_any_cut() {
     for kind in KINDS {

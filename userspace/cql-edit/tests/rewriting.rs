@@ -12,7 +12,7 @@ use cql_edit::Caller;
 const RENAMES: &str = "keyspaces = { shop = \"shop_v2\" }\n\
                        tables = { \"shop.orders\" = \"shop_v2.orders_2026\" }";
 
-/// What the client gets for a response.
+/// The bytes that the client gets for a response.
 fn told(flow: &mut Edits, stream: i16, opcode: u8, body: &[u8]) -> Vec<u8> {
     let kind = flow.kind;
     let mut passed = Vec::new();
@@ -67,7 +67,7 @@ fn columns(flags: i32, [keyspace, table]: [&str; 2], prepared: Option<u8>) -> Ve
     body
 }
 
-/// One row of these.
+/// A body with a single row of these.
 fn rows_of(flags: i32, names: [&str; 2]) -> Vec<u8> {
     let head = [&2_i32.to_be_bytes()[..], &columns(flags, names, None)].concat();
     [

@@ -1,4 +1,4 @@
-//! What `tag` adds to requests.
+//! Additions of `tag` to requests.
 
 use crate::support::edit::*;
 use crate::support::values::*;

@@ -1,4 +1,4 @@
-//! Whose bucket a request's token is taken from.
+//! Tests of `throttle`: from which bucket a request's token is taken.
 
 use std::sync::Arc;
 
@@ -10,7 +10,8 @@ const AUTH_RESPONSE: u8 = 0x0F;
 const AUTH_SUCCESS: u8 = 0x10;
 const AUTH_CHALLENGE: u8 = 0x0E;
 
-/// One request of each passes, as nothing is filled again while the clock stands still.
+/// A flow under `throttle`: a single request of each bucket passes, as nothing is filled again while the
+/// clock stands still.
 fn flow(kind: Kind, per: &str) -> Edits {
     let settings = "transform = \"throttle\"\nrate = 1\nburst = 1\nmode = \"overloaded\"";
     Edits::of(kind, &format!("{settings}\nper = \"{per}\""))

@@ -1,4 +1,4 @@
-//! What each transform makes of requests, and of responses.
+//! Requests and responses, as each transform changes them.
 
 use crate::support::edit::*;
 use crate::support::values::*;
@@ -314,7 +314,8 @@ fn dialled(kind: Kind, address: &str) -> Edits {
     flow
 }
 
-/// As many as there are ids, all out at once, and answered from the last to the first: each as what was asked there.
+/// All ids are out at once, and are answered from the last to the first: each answer is that of its
+/// question.
 #[test]
 fn every_id_is_out_and_each_answer_is_that_of_its_question() {
     let answers = [[192, 0, 2, 7], [10, 9, 0, 10]].map(|ip| addresses("rpc_address", &[ip]));

@@ -20,7 +20,7 @@ use std::sync::Arc;
 pub struct Seen {
     /// Headers, frames or segments.
     pub elements: u64,
-    /// What they hold: bytes of bodies or payloads.
+    /// Bytes of bodies or payloads.
     pub bytes: u64,
 }
 

@@ -1,4 +1,4 @@
-//! What the handshake of a flow tells of it: who speaks, with what, and where it works.
+//! [`Session`]: the facts that a flow's handshake tells: who speaks, with which driver, and where it works.
 
 use crate::fact::Fact;
 use crate::labelled;
@@ -10,10 +10,10 @@ use crate::wire::header::ProtocolVersion;
 /// have a few dozen.
 pub const MAX_FACT_BYTES: usize = 256;
 
-/// What a handshake has told so far. Nothing here is taken back.
+/// The facts that a handshake has told so far. A fact is never taken back.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Session {
-    /// Who logged in; [`Fact::Absent`] where nobody has to.
+    /// The user who logged in; [`Fact::Absent`] where nobody has to.
     pub user: Fact<Box<str>>,
     /// The first keyspace that is not the system's, by a USE that succeeded or by the first
     /// request for data; [`Fact::Absent`] if that names none.
@@ -39,9 +39,9 @@ pub enum Unknowable {
     Tls,
     /// A protocol version other than v3, v4 and v5.
     Version,
-    /// It does not begin as CQL does.
+    /// The flow does not begin as CQL does.
     NotCql,
-    /// What follows cannot be cut into frames.
+    /// The bytes that follow cannot be cut into frames.
     Framing,
     /// v5 with COMPRESSION in STARTUP: what follows is compressed.
     SegmentCompression,
@@ -94,7 +94,7 @@ pub(crate) fn text_fact(value: &[u8]) -> Result<Box<str>, Unknowable> {
     Ok(text.into())
 }
 
-/// What a STARTUP says, before a server has accepted it.
+/// The claims of a STARTUP, before a server has accepted it.
 #[derive(Debug, Default)]
 pub(crate) struct Claims {
     pub(crate) driver: Claim,

@@ -2,7 +2,7 @@
 
 use crate::labelled;
 
-/// What becomes of the flow after a chunk.
+/// The decoder's decision on a flow after a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// Forward the chunk.
@@ -37,7 +37,7 @@ pub enum Undecodable {
     /// v5 with a COMPRESSION in STARTUP that is not LZ4, which the protocol has no other than. Also when
     /// STARTUP could not be read, so that nobody knows.
     SegmentCompression,
-    /// What came where a frame was to begin, after the flow had not been read for a while, is none.
+    /// No frame begins where one was expected, after the flow had not been read for a while.
     Lost,
 }
 

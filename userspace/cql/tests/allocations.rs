@@ -12,7 +12,7 @@ mod support;
 #[path = "support/counting.rs"]
 mod counting;
 
-/// What the benchmark measures, and how the agent counts.
+/// The benchmark's cases, and the agent's way to count.
 #[cfg(test)]
 #[path = "../benches/frames/cases.rs"]
 #[allow(
@@ -38,7 +38,7 @@ mod tests {
     #[global_allocator]
     static COUNTING: Counting = Counting;
 
-    /// One that asks for details, or not.
+    /// A sink that counts, and asks for details or not.
     #[derive(Default)]
     struct Counter<const DETAILS: bool> {
         completed: usize,
@@ -135,7 +135,7 @@ mod tests {
         }
     }
 
-    /// What a decoder holds after peers did their worst: every stream taken, 20,000 different
+    /// Memory of a decoder is bounded after peers did their worst: every stream taken, 20,000 different
     /// tables and prepared ids of the greatest length, and half a large frame in each direction.
     #[test]
     fn memory_is_bounded() {

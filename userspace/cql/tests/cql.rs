@@ -1,4 +1,4 @@
-//! What passes through the decoder, and what it makes of it. One program: what counts allocations has one of its own.
+//! Tests of the decoder. They are one program; the tests that count allocations have one of their own.
 
 #[cfg(test)]
 mod conversations;

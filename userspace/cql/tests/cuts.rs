@@ -15,7 +15,7 @@ fn conversations() -> impl Strategy<Value = (Kind, Vec<Run>)> {
         .prop_flat_map(|kind| (Just(kind), conversation(kind.version)))
 }
 
-/// As bytes of one peer each, the handshake first.
+/// The bytes of one peer at a time, the handshake first.
 fn sent(kind: Kind, runs: &[Run]) -> Vec<(bool, Vec<u8>)> {
     let sent = |run: &Run| (run.is_request, kind.wrap(&run.frames));
     kind.handshake()
@@ -51,7 +51,7 @@ fn told(runs: &[(bool, Vec<u8>)], cuts: &[Index]) -> Vec<Told> {
     recorder.told
 }
 
-/// What is told with details, and the same without.
+/// The reports with details, and the same without.
 #[derive(Debug, Default, PartialEq)]
 struct Detailed(Recorder, Vec<Details>);
 
@@ -112,7 +112,7 @@ proptest! {
         prop_assert_eq!(told(&runs, &cuts), whole, "{:?}", kind);
     }
 
-    /// What is told of a compressed flow is what is told of the same one without compression.
+    /// Reports of a compressed flow are those of the same flow without compression.
     #[test]
     fn compression_changes_nothing(
         (kind, runs) in conversations(),

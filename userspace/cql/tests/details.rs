@@ -1,4 +1,4 @@
-//! What is told of requests and responses to a sink that asks for details.
+//! Details of requests and responses, for a sink that asks for them.
 
 mod flow;
 mod rows;
@@ -31,7 +31,7 @@ fn what_is_not_answered_is_told_in_the_end() {
         if version < 5 {
             flow.feed(false, &answer[..12]);
         }
-        flow.decoder.is_over(7, &mut flow.sink);
+        flow.decoder.finish(7, &mut flow.sink);
         let told = std::mem::take(&mut flow.sink.unanswered);
         let kinds: Vec<&str> = told.iter().map(|(kind, _, _)| kind.as_str()).collect();
         match version {
@@ -42,7 +42,7 @@ fn what_is_not_answered_is_told_in_the_end() {
         assert_eq!(select.1, 7);
         let fingerprint = select.2.asked.fingerprint.as_ref().unwrap();
         assert_eq!(fingerprint.text(), "SELECT a FROM k.t");
-        flow.decoder.is_over(8, &mut flow.sink);
+        flow.decoder.finish(8, &mut flow.sink);
         assert_eq!(flow.sink.unanswered.len(), 0, "once");
     }
 }

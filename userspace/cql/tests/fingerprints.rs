@@ -1,4 +1,4 @@
-//! What a sink that asks for details is told of texts, and of who the client says it is.
+//! Texts, fingerprints and the client's identity, for a sink that asks for details.
 
 use crate::support::*;
 use cql::{
@@ -11,7 +11,7 @@ const AUTH_SUCCESS: u8 = 0x10;
 const ID: &[u8] = b"0123456789abcdef";
 const UPDATE: &str = "UPDATE t SET v = ? WHERE k = 1";
 
-/// What was told last; with details if it asks for them.
+/// The last report; with details if it asks for them.
 #[derive(Default)]
 struct Last<const DETAILS: bool>(Option<Asked>);
 

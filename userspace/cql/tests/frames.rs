@@ -1,4 +1,4 @@
-//! What is told of frames to a sink that asks for them.
+//! Frames, for a sink that asks for them.
 
 use crate::support::kind::*;
 use crate::support::*;

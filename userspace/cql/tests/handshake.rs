@@ -1,4 +1,4 @@
-//! What a handshake tells, and how far it lets bytes pass.
+//! Tests of the handshake: the facts that it tells, and how far it lets bytes pass.
 
 mod peers;
 
@@ -499,8 +499,8 @@ fn bytes() -> impl Strategy<Value = Vec<u8>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2_000))]
 
-    /// Whatever peers send: no panic, every step moves on, what passes is what was sent, and
-    /// no fact is taken back or depends on where the bytes were cut.
+    /// The handshake survives any bytes: no panic, every step moves on, the bytes that pass are those
+    /// that were sent, and no fact is taken back or depends on where the bytes were cut.
     #[test]
     fn survives_anything(
         said in proptest::collection::vec((any::<bool>(), bytes()), 0..12),

@@ -9,11 +9,11 @@ use proptest::prelude::*;
 use proptest::sample::Index;
 use std::sync::Arc;
 
-/// One exchange after the other.
+/// Exchanges, one after the other.
 #[derive(Debug)]
 struct Exchanges {
     version: u8,
-    /// Of each: the request and its response, in segments where there are any.
+    /// The request and the response of each, in segments where there are any.
     bytes: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
@@ -59,7 +59,7 @@ impl Exchanges {
         self.messages().map(|(_, bytes)| bytes.len()).sum()
     }
 
-    /// What of the whole conversation lies in a range of its bytes, cut at `cuts` too.
+    /// The part of the conversation in a range of its bytes, cut at `cuts` too.
     fn pieces(&self, from: usize, to: usize, cuts: &[usize]) -> Vec<(bool, &[u8])> {
         let mut edges = vec![from, to];
         edges.extend(cuts.iter().filter(|cut| (from..to).contains(*cut)));
@@ -308,7 +308,7 @@ fn where_there_is_no_place_the_reason_is_told() {
     assert_eq!(unread(&flow), NoPlace::Undecodable(Undecodable::Tls));
 }
 
-/// Where a body is compressed, it is read if it was seen how.
+/// Compressed bodies are read if the decoder has seen how they are compressed.
 #[test]
 fn compressed_bodies_are_read_where_it_was_seen_how() {
     for algorithm in [Compression::Lz4, Compression::Snappy] {

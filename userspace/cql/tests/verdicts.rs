@@ -174,7 +174,7 @@ fn a_compressed_body_that_is_none() {
     }
 }
 
-/// Of what becomes 256 MiB no more is made than is read.
+/// A body that becomes 256 MiB is not expanded further than it is read.
 #[test]
 fn a_compressed_body_that_becomes_too_much() {
     let kind = kind(4, Compression::Lz4);

@@ -51,7 +51,7 @@ role!(
 pub struct SockCookie(pub(crate) u64);
 
 impl SockCookie {
-    /// This number.
+    /// Wraps a number that the kernel gave.
     pub fn new(number: u64) -> Self {
         Self(number)
     }
@@ -72,7 +72,7 @@ fn canonical(addr: SocketAddr) -> SocketAddr {
     SocketAddr::new(addr.ip().to_canonical(), addr.port())
 }
 
-/// As `struct up_endpoint`: 16 bytes, IPv4 mapped.
+/// An address as `struct up_endpoint` has it: 16 bytes, IPv4 mapped.
 pub(crate) fn to_abi(addr: SocketAddr) -> abi::Endpoint {
     let (ip, family) = match addr.ip().to_canonical() {
         IpAddr::V4(v4) => (v4.to_ipv6_mapped(), 4),

@@ -17,7 +17,7 @@ use crate::{
     listeners::Mark,
     maps::FlowMaps,
     packet::Unreachable,
-    sys::{self, Shared},
+    sys::{self, PodOf},
 };
 
 /// How a connect() is to fail.
@@ -45,7 +45,7 @@ pub fn is_exhaustion(error: &io::Error) -> bool {
 }
 
 impl Refusal {
-    /// What the client must see, for what the agent saw when it dialled.
+    /// The refusal that the client must see, for the error that the agent got when it dialled.
     pub fn of(error: &io::Error) -> Self {
         match error.raw_os_error() {
             Some(libc::ENETUNREACH | libc::ENETDOWN) => Self::NetUnreachable,
@@ -58,7 +58,7 @@ impl Refusal {
         }
     }
 
-    /// As a metric's label.
+    /// The refusal's name as a metric's label.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Reset => "refused",
@@ -109,9 +109,9 @@ impl Answers {
     /// Whether the client still waits. It may have given up, and its port may be another's.
     pub fn waits(&self, held: &Held) -> bool {
         let maps = self.maps.lock().unwrap_or_else(PoisonError::into_inner);
-        maps.legs
-            .get(&Shared(held.key), 0)
-            .is_ok_and(|Shared(leg)| leg.cookie == held.cookie.0)
+        maps.pending_connects
+            .get(&PodOf(held.key), 0)
+            .is_ok_and(|PodOf(connect)| connect.cookie == held.cookie.0)
     }
 
     /// Lets the SYN pass: the client's handshake with the listener completes, and its
@@ -124,16 +124,17 @@ impl Answers {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .releases
-            .insert(held.cookie.0, Shared(release), 0)
+            .insert(held.cookie.0, PodOf(release), 0)
             .map_err(io::Error::other)?;
         self.send(held, &held.syn.again())
     }
 
-    /// Its connection has been accepted. The kernel finds that socket from now on: what meets the
-    /// listener later belongs to a connection that is gone, and is answered.
+    /// Ends the grace for a connection that the agent has accepted. The kernel finds its socket from
+    /// now on: a packet that meets the listener later belongs to a connection that is gone, and is
+    /// answered.
     pub fn is_accepted(&self, held: &Held) {
         let mut maps = self.maps.lock().unwrap_or_else(PoisonError::into_inner);
-        match maps.fresh.remove(&Shared(held.key)) {
+        match maps.fresh.remove(&PodOf(held.key)) {
             // Newer ones have taken its place.
             Ok(()) | Err(MapError::KeyNotFound) => {}
             Err(error) => tracing::debug!(%error, "a handshake counts as fresh for a while yet"),
@@ -174,7 +175,7 @@ impl Answers {
 
     fn send(&self, held: &Held, packet: &[u8]) -> io::Result<()> {
         let to = held.client.socket_addr();
-        let sockets = held.outpost.as_ref().map_or(&self.raw, |o| &o.raw);
+        let sockets = held.netns_agent.as_ref().map_or(&self.raw, |o| &o.raw);
         let raw = match (to, &sockets.v6) {
             (SocketAddr::V4(_), _) => &sockets.v4,
             (SocketAddr::V6(_), Some(raw6)) => raw6,

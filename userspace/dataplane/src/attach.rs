@@ -26,19 +26,19 @@ use crate::{
     gateway::{self, Gateway},
     holds::{Holds, Names},
     hooks, host,
-    incoming::{self, Door, Incoming, IncomingOptions},
+    incoming::{self, Incoming, IncomingListener, IncomingOptions},
     listeners::{Listeners, Mark},
     maps::MapsError,
     meter_hooks::MeterHooks,
     meters::{Meters, Traffic},
-    outposts::{Calling, Outposts},
+    netns_agents::{NetnsAgents, ServeRequests},
     pins::Pins,
+    probe_result::ProbeResult,
     remembered::Remembered,
     shortcut::{self, OnShortcut, Shortcut, ShortcutCounts},
-    splices::{Calls, Splices},
+    splice::{Calls, Splicer},
     sys,
     tables::{GONE, InstallError, Tables},
-    tried::Tried,
     untouched::Untouched,
 };
 pub use error::AttachError;
@@ -46,14 +46,14 @@ pub(crate) use error::{missing, program, reasons, refused};
 use loaded::{compile_here, load};
 use policy::{Policy, RuleName};
 
-/// Where to attach.
+/// The places and limits with which the dataplane attaches.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The cgroup v2 folder whose processes are seen.
     pub cgroup: PathBuf,
-    /// Where links are pinned: see [`crate::DEFAULT_PINS`].
+    /// The folder in which links are pinned: see [`crate::DEFAULT_PINS`].
     pub pins: PathBuf,
-    /// Where connections from other hosts are steered. At most [`crate::MAX_INCOMING`].
+    /// Namespaces in which connections from other hosts are steered. At most [`crate::MAX_INCOMING`].
     pub incoming: Vec<IncomingOptions>,
     /// Other network namespaces whose processes are served, at most. 0: none.
     pub max_namespaces: usize,
@@ -85,29 +85,29 @@ pub struct Dataplane {
 pub struct Attached {
     /// The programs.
     pub dataplane: Dataplane,
-    /// Where intercepted connections arrive.
+    /// The listeners at which intercepted connections arrive.
     pub listeners: Listeners,
-    /// Their SYNs.
+    /// The SYNs of intercepted connections.
     pub holds: Holds,
     /// Other namespaces.
-    pub outposts: Arc<Outposts>,
-    /// Who calls for them.
-    pub calling: Calling,
+    pub netns_agents: Arc<NetnsAgents>,
+    /// Requests to serve further namespaces.
+    pub serve_requests: ServeRequests,
     /// The way to answer those.
     pub answers: Answers,
-    /// Where connections from other hosts arrive.
-    pub doors: Vec<Door>,
+    /// The listeners at which connections from other hosts arrive.
+    pub incoming_listeners: Vec<IncomingListener>,
     /// The way to have decisions stand.
     pub remembered: Arc<Remembered>,
     /// The splice, or why this kernel does not have it.
-    pub splices: Result<(Splices, Calls), String>,
+    pub splices: Result<(Splicer, Calls), String>,
     /// The way to reach backends for the agent itself.
     pub probe: Probe,
     /// The way to end connections that do not come to the agent.
     pub severed: Severed,
 }
 
-/// Whoever panicked while holding it does not take it from the others.
+/// Locks the programs. A thread that panicked while it held them does not take them from the others.
 pub(crate) fn lock(ebpf: &Mutex<Ebpf>) -> MutexGuard<'_, Ebpf> {
     ebpf.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -133,7 +133,7 @@ impl Dataplane {
                 if policy.shortcuts() {
                     loaded.shortcut.open(&loaded.ebpf, &cgroup);
                 }
-                (loaded.incoming, loaded.doors) = {
+                (loaded.incoming, loaded.incoming_listeners) = {
                     let mut ebpf = lock(&loaded.ebpf);
                     Incoming::attach(&mut ebpf, &options.incoming, &pins, loaded.mark)?
                 };
@@ -141,7 +141,7 @@ impl Dataplane {
                     let mut ebpf = lock(&loaded.ebpf);
                     let (with, number) = ((&pins, loaded.mark), loaded.incoming.own_number());
                     let taken = loaded.gateway.take(&mut ebpf, with, number, &options.taken);
-                    loaded.doors.extend(taken?);
+                    loaded.incoming_listeners.extend(taken?);
                 }
                 let hooks = hooks::attach(&mut lock(&loaded.ebpf), &cgroup, &pins)?;
                 (loaded.links, loaded.name_hooks) = (hooks.pinned, hooks.names);
@@ -189,10 +189,10 @@ impl Dataplane {
             dataplane,
             listeners: loaded.listeners,
             holds: loaded.holds,
-            outposts: loaded.outposts,
-            calling: loaded.calling,
+            netns_agents: loaded.netns_agents,
+            serve_requests: loaded.serve_requests,
             answers: loaded.answers,
-            doors: loaded.doors,
+            incoming_listeners: loaded.incoming_listeners,
             remembered: loaded.remembered,
             splices: loaded.splices,
             probe: loaded.probe,
@@ -260,12 +260,12 @@ impl Dataplane {
     }
 
     /// From now on the agent takes connections from other hosts to these virtual addresses, which
-    /// become this host's, and to no others. Returns doors that were opened for them. Within a
+    /// become this host's, and to no others. Returns listeners that were opened for them. Within a
     /// runtime.
     pub fn take_addresses(
         &mut self,
         addresses: &BTreeSet<SocketAddr>,
-    ) -> Result<Vec<Door>, AttachError> {
+    ) -> Result<Vec<IncomingListener>, AttachError> {
         let with = (&self.pins, self.mark);
         let number = self.incoming.own_number();
         self.gateway
@@ -282,7 +282,7 @@ impl Dataplane {
         self.shortcut.spills()
     }
 
-    /// What went over the shortcut.
+    /// Counts of messages and flows on the shortcut.
     pub fn shortcut_counts(&self) -> Result<ShortcutCounts, AttachError> {
         self.shortcut.counts()
     }
@@ -292,8 +292,8 @@ impl Dataplane {
         self.shortcut.flows(&self.names)
     }
 
-    /// What came of trying out paths that rules ask for, since this was last asked.
-    pub fn tried(&mut self) -> Vec<Tried> {
+    /// Results of probing the paths that rules ask for, since the last call.
+    pub fn tried(&mut self) -> Vec<ProbeResult> {
         let told = [self.meter_hooks.tell(), self.shortcut.tell()];
         told.into_iter().flatten().collect()
     }
@@ -310,7 +310,7 @@ impl Dataplane {
         forgotten.map_err(|e| AttachError::Maps(MapsError::Layout("remembered", e)))
     }
 
-    /// What is remembered.
+    /// The remembered decisions.
     pub fn remembered(&self) -> &Arc<Remembered> {
         &self.remembered
     }

@@ -83,9 +83,9 @@ const PROCESS_HEAD_BITS: u32 = 8;
 /// A rule with backends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Balanced {
-    /// Its number.
+    /// The rule's number.
     pub rule: usize,
-    /// Its name.
+    /// The rule's name.
     pub name: RuleName,
     /// In its order.
     pub backends: Vec<SocketAddr>,
@@ -120,7 +120,7 @@ pub struct Compiled {
     pub any_netns: RuleSet,
     /// Rules that say which backends stand behind an address.
     pub settles: RuleSet,
-    /// Those of them that have any.
+    /// Rules that have backends.
     pub balanced: Vec<Balanced>,
     /// Rules without a `from`.
     pub any_source: RuleSet,

@@ -178,20 +178,28 @@ fn rules() -> impl Strategy<Value = Rule> {
         select(vec![(false, false), (true, false), (false, true)]),
     )
         .prop_map(
-            |(to, uids, processes, cgroups, containers, spaces, from, plain, kind)| match plain {
+            |(to, uids, processes, cgroups, containers, namespaces, from, plain, kind)| match plain
+            {
                 true => (to, Vec::new(), Vec::new(), Default::default(), from, kind),
                 false => (
                     to,
                     uids,
                     processes,
-                    (cgroups, containers, spaces),
+                    (cgroups, containers, namespaces),
                     from,
                     kind,
                 ),
             },
         )
         .prop_map(
-            |(to, uids, processes, (cgroups, containers, spaces), from, (is_mark, is_balanced))| {
+            |(
+                to,
+                uids,
+                processes,
+                (cgroups, containers, namespaces),
+                from,
+                (is_mark, is_balanced),
+            )| {
                 Rule {
                     from: from.iter().map(|n| n.parse().unwrap()).collect(),
                     backends: is_balanced
@@ -206,7 +214,7 @@ fn rules() -> impl Strategy<Value = Rule> {
                         .map(|p| ProcessPattern::parse(p).unwrap())
                         .collect(),
                     cgroups: cgroups.iter().map(PathBuf::from).collect(),
-                    namespaces: spaces
+                    namespaces: namespaces
                         .iter()
                         .map(|n| NetnsPattern::parse(n).unwrap())
                         .collect(),

@@ -1,4 +1,4 @@
-//! What the BPF programs count: connections by rule and outcome, safer paths by cause.
+//! Counters of the BPF programs: connections by rule and outcome, safer paths by cause.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -17,7 +17,7 @@ macro_rules! labelled {
             /// All of them, in the order of their numbers.
             pub const ALL: [Self; [$(abi::$value),*].len()] = [$(Self::$variant),*];
 
-            /// As a metric's label.
+            /// The value's name as a metric's label.
             pub fn as_str(self) -> &'static str {
                 match self { $(Self::$variant => $label),* }
             }
@@ -28,7 +28,7 @@ macro_rules! labelled {
 pub(crate) use labelled;
 
 labelled!(
-    /// What became of a `connect()`.
+    /// The outcome of a `connect()`.
     Outcome {
         /// Bypass: left alone.
         Untouched = OUTCOME_UNTOUCHED => "untouched",
@@ -42,7 +42,7 @@ labelled!(
         FailedClosed = OUTCOME_FAILED_CLOSED => "failed_closed",
         /// Left alone, as the agent decided of another connection of the process.
         Remembered = OUTCOME_REMEMBERED => "remembered",
-        /// It goes straight to a backend of the virtual address that was dialled.
+        /// Sent straight to a backend of the virtual address that was dialled.
         Balanced = OUTCOME_BALANCED => "balanced",
     }
 );
@@ -62,15 +62,15 @@ labelled!(
         LinkLocal = CAUSE_LINK_LOCAL => "link_local",
         /// The kernel had no memory for the socket's storage.
         NoMemory = CAUSE_NO_MEMORY => "no_memory",
-        /// The table of legs is full.
-        LegsFull = CAUSE_LEGS_FULL => "legs_full",
+        /// The table of pending connects is full.
+        PendingConnectsFull = CAUSE_PENDING_CONNECTS_FULL => "legs_full",
         /// The agent did not read held SYNs fast enough; the client sends them again.
         RingFull = CAUSE_RING_FULL => "ring_full",
         /// Somebody dialled the agent's listener without having been intercepted.
         Stranger = CAUSE_STRANGER => "stranger",
         /// A SYN with IP options or of a form that our own kernel does not send.
         OddSyn = CAUSE_ODD_SYN => "odd_syn",
-        /// As many flows are observed as can be; further ones are left alone without it.
+        /// The table of observed flows is full; further flows are left alone unobserved.
         MetersFull = CAUSE_METERS_FULL => "meters_full",
         /// The target of a redirect was gone: the bytes went up to the agent.
         SpliceTargetGone = CAUSE_SPLICE_TARGET_GONE => "splice_target_gone",
@@ -80,16 +80,16 @@ labelled!(
         SpliceRingFull = CAUSE_SPLICE_RING_FULL => "splice_ring_full",
         /// A flow that would take the shortcut and does not go over the loopback device.
         ShortcutRemote = CAUSE_SHORTCUT_REMOTE => "shortcut_remote",
-        /// As many flows are on the shortcut as can be.
+        /// The table of sockets on the shortcut is full.
         ShortcutsFull = CAUSE_SHORTCUTS_FULL => "shortcuts_full",
         /// The kernel does not take the socket: kTLS, MPTCP, another program's sockmap.
         ShortcutRefused = CAUSE_SHORTCUT_REFUSED => "shortcut_refused",
         /// The shortcut failed its test, or the agent is gone.
         ShortcutOff = CAUSE_SHORTCUT_OFF => "shortcut_off",
         /// A packet of a spliced flow held bytes that had been seen and could not be cut off.
-        SpliceTorn = CAUSE_SPLICE_TORN => "splice_torn",
+        SpliceCorrupted = CAUSE_SPLICE_CORRUPTED => "splice_torn",
         /// Redirected bytes could not be cut into frames: the flow cannot be decoded any more.
-        SplicePlaceLost = CAUSE_SPLICE_PLACE_LOST => "splice_place_lost",
+        SplicePositionLost = CAUSE_SPLICE_POSITION_LOST => "splice_place_lost",
         /// No backend of a virtual address takes new connections.
         NoBackend = CAUSE_NO_BACKEND => "no_backend",
         /// Nobody is known to listen where a client on another host connects to.
@@ -97,13 +97,13 @@ labelled!(
         /// A client on another host is to be observed, and its database is not beneath the agent's
         /// cgroup: nobody reads its packets.
         DatabaseUnmetered = CAUSE_DATABASE_UNMETERED => "database_unmetered",
-        /// The agent has no outpost in the caller's network namespace yet, or may not have more.
-        NoOutpost = CAUSE_NO_OUTPOST => "no_outpost",
+        /// The agent does not serve the caller's network namespace yet, or may not serve more.
+        NoNetnsAgent = CAUSE_NO_NETNS_AGENT => "no_outpost",
         /// The client's data met the listener, before the kernel could find the accepted socket: it
         /// is sent again.
         Overtaken = CAUSE_OVERTAKEN => "overtaken",
-        /// What a database on this host has sent on a connection that is gone, and the agent has no
-        /// listener that would answer it.
+        /// A database on this host has sent on a connection that is gone, and the agent has no listener
+        /// that would answer.
         StrayUnanswered = CAUSE_STRAY_UNANSWERED => "stray_unanswered",
         /// A flow that is to be observed, which this kernel cannot: it is left alone unobserved.
         ObserveOff = CAUSE_OBSERVE_OFF => "observe_off",
@@ -111,15 +111,15 @@ labelled!(
 );
 
 labelled!(
-    /// Which way a message took whose sender is on the shortcut: the shortcut, or TCP and why.
+    /// The turn that a message took whose sender is on the shortcut: the shortcut, or TCP and why.
     Turn {
         /// Into the peer's queue, past TCP.
         Shortcut = TURN_SHORTCUT => "shortcut",
-        /// The other end is not on the shortcut (not yet, not beneath the cgroup, or closed).
+        /// TCP: the other end is not on the shortcut (not yet, not beneath the cgroup, or closed).
         Alone = TURN_ALONE => "alone",
         /// Bytes that took TCP have not been read yet.
         Behind = TURN_BEHIND => "behind",
-        /// They have, but a reader may still be waiting for more of TCP's.
+        /// TCP: its bytes have been read, but a reader may still be waiting for more of them.
         ReaderWaits = TURN_READER_WAITS => "reader_waits",
         /// So large that the shortcut gains nothing.
         Bulk = TURN_BULK => "bulk",

@@ -70,7 +70,7 @@ pub(crate) fn is_taken(error: &io::Error) -> bool {
 enum Port {
     /// The client's, which its application had `chosen` or the kernel had.
     OfTheClient { chosen: bool },
-    /// One of the kernel's choice.
+    /// A port of the kernel's choice.
     Any,
 }
 
@@ -80,9 +80,9 @@ async fn dial_from(
     to: SocketAddr,
     held: &Held,
 ) -> io::Result<TcpStream> {
-    let socket = match &held.outpost {
+    let socket = match &held.netns_agent {
         None => new_socket(to, Some(held.mark))?,
-        Some(outpost) => outpost.within(|| new_socket(to, None))?,
+        Some(netns_agent) => netns_agent.within(|| new_socket(to, None))?,
     };
     match port {
         Port::OfTheClient { chosen: true } => bind_to_taken_port(&socket, from)?,
@@ -99,7 +99,7 @@ async fn dial_from(
     TcpSocket::from_std_stream(socket.into()).connect(to).await
 }
 
-/// One that has not dialled `to` yet, in the calling thread's namespace.
+/// A new socket for a dial to `to`, in the calling thread's namespace; not connected yet.
 pub(crate) fn new_socket(to: SocketAddr, mark: Option<Mark>) -> io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(to), Type::STREAM, Some(Protocol::TCP))?;
     socket.set_nonblocking(true)?;

@@ -1,4 +1,4 @@
-//! What this host has and what it lacks, each finding with its reason.
+//! Findings about this host: what it has and what it lacks, each with its reason.
 
 mod neighbours;
 
@@ -24,7 +24,7 @@ pub enum State {
 }
 
 impl State {
-    /// As text.
+    /// The grade as text.
     pub fn as_str(self) -> &'static str {
         match self {
             State::Ok => "ok",
@@ -34,10 +34,10 @@ impl State {
     }
 }
 
-/// One thing that was looked at.
+/// A finding about one thing.
 #[derive(Clone, Debug)]
 pub struct Finding {
-    /// What.
+    /// The thing that was looked at.
     pub what: String,
     /// How it is.
     pub state: State,
@@ -307,7 +307,7 @@ fn observe() -> Finding {
     }
 }
 
-/// Tried on sockets of this process's own.
+/// ProbeResult on sockets of this process's own.
 fn shortcut() -> Finding {
     let what = "shortcut";
     let tried = shortcut::try_out();

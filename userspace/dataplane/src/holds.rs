@@ -12,16 +12,15 @@ use tokio::io::unix::AsyncFd;
 use crate::{
     address::{self, ClientAddr, OrigDst, SockCookie},
     listeners::Mark,
-    outposts::{Netns, Outpost, Outposts},
+    netns_agents::{Netns, NetnsAgent, NetnsAgents},
     packet::Syn,
     remembered::Opener,
-    space::Space,
-    splices::{Application, Near},
+    splice::{Application, Near},
     sys,
 };
 use policy::RuleName;
 
-/// Who opened a flow.
+/// The process that opened a flow.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Process {
     /// Thread group id, in the initial pid namespace.
@@ -35,7 +34,7 @@ pub struct Process {
 }
 
 impl Process {
-    /// One on another host, of which nothing is known.
+    /// A process on another host, of which nothing is known.
     pub fn elsewhere() -> Self {
         Self {
             // No process has either.
@@ -51,7 +50,7 @@ impl Process {
         self.pid == 0
     }
 
-    /// Which application of its flow is on this host.
+    /// The application of the flow that is on this host.
     pub fn near(&self) -> Near {
         match self.is_elsewhere() {
             false => Near::Client,
@@ -65,23 +64,23 @@ impl Process {
 pub struct Held {
     /// The client's socket.
     pub client: ClientAddr,
-    /// Its number.
+    /// The client's socket, by its number.
     pub cookie: SockCookie,
-    /// Where it dialled.
+    /// The address that the client dialled.
     pub orig_dst: OrigDst,
     /// The rule that marked it.
     pub rule: RuleName,
-    /// Who dialled.
+    /// The process that dialled.
     pub process: Process,
     /// The client had bound its socket to an address of its choice.
     pub bound: bool,
     /// To a port of its choice.
     pub bound_port: bool,
-    /// As whom it is remembered.
+    /// The identity under which decisions about the client are remembered.
     pub opener: Opener,
-    pub(crate) key: abi::LegKey,
-    /// Where the client is, if not in the agent's own namespace.
-    pub(crate) outpost: Option<Arc<Outpost>>,
+    pub(crate) key: abi::ConnectKey,
+    /// The agent's sockets in the client's namespace, if that is not the agent's own.
+    pub(crate) netns_agent: Option<Arc<NetnsAgent>>,
     pub(crate) mark: Mark,
     pub(crate) syn: Syn,
 }
@@ -94,13 +93,15 @@ impl Held {
 
     /// The client, as its socket is found.
     pub fn application(&self) -> Application {
-        let space: Option<Arc<Space>> = self.outpost.as_ref().map(|outpost| outpost.space.clone());
-        Application::Client(self.cookie, space)
+        let netns = self.netns_agent.as_ref().map(|agent| agent.handle.clone());
+        Application::Client(self.cookie, netns)
     }
 
-    /// That namespace, unless it is the agent's own.
+    /// The client's network namespace, unless it is the agent's own.
     pub fn netns(&self) -> Option<&Arc<Netns>> {
-        self.outpost.as_ref().map(|outpost| &outpost.netns)
+        self.netns_agent
+            .as_ref()
+            .map(|netns_agent| &netns_agent.netns)
     }
 }
 
@@ -110,7 +111,7 @@ pub(crate) type Names = Arc<Mutex<[Arc<[RuleName]>; abi::GENERATIONS as usize]>>
 /// The stream of held SYNs.
 pub struct Holds {
     ring: AsyncFd<RingBuf<MapData>>,
-    outposts: Arc<Outposts>,
+    netns_agents: Arc<NetnsAgents>,
     names: Names,
     mark: Mark,
 }
@@ -118,13 +119,13 @@ pub struct Holds {
 impl Holds {
     pub(crate) fn new(
         ring: RingBuf<MapData>,
-        outposts: Arc<Outposts>,
+        netns_agents: Arc<NetnsAgents>,
         names: Names,
         mark: Mark,
     ) -> io::Result<Self> {
         Ok(Self {
             ring: sys::watch(ring)?,
-            outposts,
+            netns_agents,
             names,
             mark,
         })
@@ -150,32 +151,32 @@ impl Holds {
     }
 
     fn read(&self, event: &abi::Held) -> Option<Held> {
-        let leg = &event.leg;
+        let connect = &event.connect;
         Some(Held {
             client: ClientAddr::new(address::from_abi(&event.key.client)),
-            cookie: SockCookie(leg.cookie),
-            orig_dst: OrigDst::new(address::from_abi(&leg.opener.orig_dst)),
-            rule: rule_name(leg, &self.names),
-            process: process(leg),
-            bound: leg.bound != 0,
-            bound_port: leg.bound_port != 0,
-            opener: Opener::of(leg),
+            cookie: SockCookie(connect.cookie),
+            orig_dst: OrigDst::new(address::from_abi(&connect.opener.orig_dst)),
+            rule: rule_name(connect, &self.names),
+            process: process(connect),
+            bound: connect.bound != 0,
+            bound_port: connect.bound_port != 0,
+            opener: Opener::of(connect),
             key: event.key,
-            outpost: self.outposts.at(leg.opener.netns_cookie)?,
+            netns_agent: self.netns_agents.served(connect.opener.netns_cookie)?,
             mark: self.mark,
             syn: Syn::parse(event)?,
         })
     }
 }
 
-pub(crate) fn process(leg: &abi::Leg) -> Process {
+pub(crate) fn process(connect: &abi::Connect) -> Process {
     let abi::Opener {
         tgid,
         uid,
         comm,
         cgroup_id,
         ..
-    } = leg.opener;
+    } = connect.opener;
     Process {
         pid: tgid,
         uid,
@@ -184,12 +185,12 @@ pub(crate) fn process(leg: &abi::Leg) -> Process {
     }
 }
 
-/// Of the policy that decided, if it is one of the two that the kernel has.
-pub(crate) fn rule_name(leg: &abi::Leg, names: &Names) -> RuleName {
+/// The rule's name, by the policy that decided, if that is one of the two that the kernel has.
+pub(crate) fn rule_name(connect: &abi::Connect, names: &Names) -> RuleName {
     let names = names.lock().unwrap_or_else(PoisonError::into_inner);
-    let of_generation = names.get(usize::from(leg.generation));
+    let of_generation = names.get(usize::from(connect.generation));
     let named = of_generation
-        .and_then(|n| n.get(leg.slot as usize))
+        .and_then(|n| n.get(connect.slot as usize))
         .cloned();
     named.unwrap_or_else(RuleName::of_default)
 }

@@ -17,8 +17,8 @@ use crate::{
     sys,
 };
 
-/// What an intercepted flow meets; these hooks go when the agent goes, and the keeper, which holds
-/// some of them, but for those that are pinned.
+/// Hooks that an intercepted flow meets. They go when the agent goes and the keeper, which holds some
+/// of them; but those that are pinned stay.
 const FLOW_HOOKS: [&str; 6] = [
     "original_dst",
     "getpeername4",
@@ -32,15 +32,15 @@ const FLOW_HOOKS: [&str; 6] = [
 /// that it will meet is in place.
 const CONNECT_HOOKS: [&str; 2] = ["connect4", "connect6"];
 
-/// What balanced flows meet as well; pinned, because they do not need the agent.
+/// Hooks that balanced flows meet as well; pinned, because such flows do not need the agent.
 const BALANCED_FLOW_HOOKS: [&str; 2] = ["getpeername4", "getpeername6"];
 
-/// What is attached. Dropped, all but the pinned go.
+/// The attached hooks. Dropped, all but the pinned ones go.
 pub(crate) struct Hooks {
     pub pinned: Vec<PinnedLink>,
-    /// Those that tell a client the addresses that it would have without us.
+    /// Hooks that tell a client the addresses that it would have without us.
     pub names: Vec<FdLink>,
-    /// Of the same: clients ask as long as their flows live, and some outlive the agent.
+    /// Descriptors of these hooks: clients ask as long as their flows live, and some outlive the agent.
     pub descriptors: Vec<OwnedFd>,
 }
 

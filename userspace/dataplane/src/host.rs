@@ -1,4 +1,4 @@
-//! What this host has: where cgroup2 and bpffs are mounted, which namespace this is.
+//! Facts about this host: where cgroup2 and bpffs are mounted, which namespace this is.
 
 use std::{
     fs, io,
@@ -15,7 +15,7 @@ use nix::{
 
 use crate::sys;
 
-/// Where bpffs belongs.
+/// The mount point that bpffs belongs at.
 pub const BPFFS: &str = "/sys/fs/bpf";
 
 /// The root of the cgroup2 hierarchy: not `/sys/fs/cgroup` on hosts that also mount v1.
@@ -86,14 +86,14 @@ pub fn cgroup_of(pid: u32, id: u64) -> Option<PathBuf> {
     Some(paths.find(is_it).unwrap_or(path))
 }
 
-/// Where a container's processes are.
+/// The cgroup of a container's processes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ContainerCgroup {
     /// In this cgroup, which is its own, from the mount's root.
     Own(PathBuf),
     /// In one that is named after somebody else, so that others may be in it, too.
     Shared,
-    /// Its process has gone.
+    /// The container's process has gone.
     Gone,
 }
 
@@ -151,7 +151,7 @@ pub fn netns_inode(path: &Path) -> Option<u32> {
     fs::metadata(path).ok()?.ino().try_into().ok()
 }
 
-/// That of the namespace of this thread.
+/// The inode's number of this thread's network namespace.
 pub fn own_netns_inode() -> Option<u32> {
     netns_inode(Path::new("/proc/thread-self/ns/net"))
 }

@@ -5,14 +5,14 @@
 //! - [`Listeners`], [`Holds`], [`dial`], [`Answers`]: one intercepted connection, from the
 //!   SYN that is being held to the database's answer to it.
 //! - [`backends`]: the databases behind virtual addresses: who gets new connections.
-//! - [`Outposts`]: other network namespaces, whose processes are served from inside.
-//! - [`Door`], [`Arrived`]: connections from other hosts to databases on this one, or to virtual
+//! - [`NetnsAgents`]: other network namespaces, whose processes are served from inside.
+//! - [`IncomingListener`], [`Arrived`]: connections from other hosts to databases on this one, or to virtual
 //!   addresses.
 //! - [`Remembered`]: decisions that stand for later connections.
-//! - [`Splices`]: flows that were taken in and are carried by the kernel.
+//! - [`Splicer`]: flows that were taken in and are carried by the kernel.
 //! - [`shortcut`]: flows whose two ends are both on this host, past TCP.
 //! - [`Untouched`], [`Traffic`]: flows that are left alone and observed, and what went over them.
-//! - [`trial`]: what canaries send to find out whether a path works here.
+//! - [`probe_traffic`]: what canaries send to find out whether a path works here.
 //! - [`edge`]: connections from elsewhere, as they arrive on an interface.
 //! - [`host`], [`doctor`]: what this host has, and what it lacks.
 //!
@@ -29,6 +29,7 @@ mod dial;
 pub mod doctor;
 pub mod edge;
 mod gateway;
+mod hangup_watch;
 mod holds;
 mod hooks;
 pub mod host;
@@ -39,21 +40,18 @@ mod maps;
 mod meter_hooks;
 mod meters;
 mod netlink;
-mod outposts;
+mod netns_agents;
+mod netns_handle;
 mod packet;
 mod pins;
-mod places;
-mod quiet;
+mod probe_result;
+pub mod probe_traffic;
 mod remembered;
 pub mod shortcut;
 mod sock_diag;
-mod space;
-mod splice_refusal;
-mod splices;
+mod splice;
 mod sys;
 mod tables;
-pub mod trial;
-mod tried;
 mod untouched;
 
 pub use address::{ClientAddr, LocalAddr, OrigDst, SockCookie};
@@ -62,30 +60,30 @@ pub use attach::{AttachError, Attached, Dataplane, Options};
 pub use counters::{Cause, Counters, Outcome, RuleCount, Turn};
 pub use dial::{Dialled, dial};
 pub use edge::Edge;
+pub use hangup_watch::HangupWatch;
 pub use holds::{Held, Holds, Process};
 pub use incoming::{
-    Arrived, ClientAddress, Door, IncomingDialled, IncomingError, IncomingOptions, MAX_INCOMING,
-    NotKept, remove_routes_left,
+    Arrived, ClientAddress, IncomingDialled, IncomingError, IncomingListener, IncomingOptions,
+    MAX_INCOMING, NotKept, remove_routes_left,
 };
 pub use listeners::{Accepted, Listeners};
 pub use load::switched_off;
 pub use meters::{Latencies, OPCODES, Side, Traffic};
-pub use outposts::{
-    Caller, Calling, DESCRIPTORS_PER_NAMESPACE, MAX_NAMESPACES, Netns, NotServed, OutpostView,
-    Outposts, Settled,
+pub use netns_agents::{
+    DESCRIPTORS_PER_NAMESPACE, MAX_NAMESPACES, Netns, NetnsAgentView, NetnsAgents,
+    NewNetnsListeners, NotServed, ServeRequest, ServeRequests,
 };
+pub use netns_handle::NetnsHandle;
 pub use pins::{DEFAULT_PINS, detach};
-pub use places::{Place, Places, Redirected, UNKNOWN_PLACE, framing};
 pub use policy;
-pub use quiet::Quiet;
+pub use probe_result::ProbeResult;
 pub use remembered::{NotRemembered, Opener, Remembered};
-pub use space::Space;
-pub use splice_refusal::SpliceRefusal;
-pub use splices::{
-    Application, Calls, Down, Drained, Moved, Near, Position, Splice, Splices,
+pub use splice::position::{FlowPosition, FramePosition, Redirected, UNKNOWN_POSITION, framing};
+pub use splice::refusal::SpliceRefusal;
+pub use splice::{
+    AgentMoved, Application, Calls, Drained, Engine, KernelMoved, Near, Splice, Splicer,
     adopt::{NotResumed, Resumed, fingerprint},
     cookie,
 };
 pub use tables::InstallError;
-pub use tried::Tried;
 pub use untouched::Untouched;

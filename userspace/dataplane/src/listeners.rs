@@ -17,8 +17,9 @@ use crate::{
     sys,
 };
 
-/// What makes a socket the agent's own in its own namespace: `connect4|6` leave it alone. New with each start and told to nobody, because
-/// whoever may set marks (CAP_NET_RAW) could pass every rule by it.
+/// The mark that makes a socket the agent's own in its own namespace: `connect4|6` leave it alone. The
+/// mark is new with each start and told to nobody, because whoever may set marks (CAP_NET_RAW) could
+/// pass every rule by it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Mark(pub(crate) u32);
 
@@ -39,7 +40,7 @@ pub(crate) const PORTS: std::ops::RangeInclusive<u16> = 512..=1023;
 pub(crate) const ADDRESS_4: Ipv4Addr = Ipv4Addr::new(127, 86, 0, 1);
 
 /// Handshakes that wait for the agent to accept; those that wait for the database are in
-/// `legs`, not here.
+/// `pending_connects`, not here.
 const BACKLOG: i32 = 4096;
 
 /// The agent's two listeners in a namespace.
@@ -56,7 +57,7 @@ pub struct Listeners {
 pub(crate) struct HoldFilter(OwnedFd);
 
 impl HoldFilter {
-    /// Of a program that is loaded.
+    /// The filter of a program that is loaded.
     pub(crate) fn of(program: &SocketFilter) -> io::Result<Self> {
         let fd = program.fd().map_err(io::Error::other)?;
         Ok(Self(fd.as_fd().try_clone_to_owned()?))
@@ -80,8 +81,8 @@ impl Opened {
         })
     }
 
-    /// As the connect hooks know them.
-    pub(crate) fn to_abi(&self) -> io::Result<abi::Outpost> {
+    /// The listeners as the connect hooks know them.
+    pub(crate) fn to_abi(&self) -> io::Result<abi::NetnsAgent> {
         let address = |socket: &Socket| {
             let address = socket.local_addr()?.as_socket();
             Ok::<_, io::Error>(address.map_or(NONE, address::to_abi))
@@ -90,7 +91,7 @@ impl Opened {
             Ok(v6) => (address(v6)?, sys::socket_cookie(v6)?),
             Err(_) => (NONE, 0),
         };
-        Ok(abi::Outpost {
+        Ok(abi::NetnsAgent {
             listener4: address(&self.v4)?,
             listener6,
             cookie4: sys::socket_cookie(&self.v4)?,
@@ -118,7 +119,7 @@ pub struct Accepted {
     pub client: ClientAddr,
     /// The network namespace of both.
     pub netns_cookie: u64,
-    /// Its other end.
+    /// The accepted socket.
     pub stream: TcpStream,
 }
 

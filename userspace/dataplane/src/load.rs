@@ -15,8 +15,8 @@ use crate::pins::Pins;
 /// tests of what happens when they are full.
 pub const ENTRIES: &str = "UNDERPASS_TEST_ENTRIES";
 
-/// Likewise of the map of connects under way, which is no map of flows: any number of those may begin at
-/// once in a test of the others.
+/// Environment variable for tests: the size of the map of pending connects. It has a switch of its own,
+/// since any number of connects may begin at once in a test of the maps of flows.
 const CONNECTS: &str = "UNDERPASS_TEST_CONNECTS";
 
 /// Paths that are to be taken for unavailable, separated by commas: for tests of what happens on a
@@ -36,11 +36,11 @@ pub fn switched_off(path: &str) -> Option<String> {
 const OF_FLOWS: [&str; 12] = [
     "remembered",
     "meters",
-    "clients",
-    "senders",
-    "accepteds",
-    "upstreams",
-    "sinks",
+    "near_apps",
+    "far_apps",
+    "near_legs",
+    "far_legs",
+    "far_sinks",
     "splice_orders",
     "splices",
     "shortcut_firsts",
@@ -48,9 +48,10 @@ const OF_FLOWS: [&str; 12] = [
     "shortcut_socks",
 ];
 
-const OF_CONNECTS: [&str; 1] = ["legs"];
+const OF_CONNECTS: [&str; 1] = ["pending_connects"];
 
-/// Likewise: so many bytes in the ring by which the agent is told of connects.
+/// Environment variable for tests: the size, in bytes, of the ring by which the agent is told of
+/// connects.
 const RING: &str = "UNDERPASS_TEST_RING_BYTES";
 
 const RINGS: [&str; 1] = ["held"];
@@ -63,7 +64,8 @@ pub(crate) fn load() -> Result<Ebpf, EbpfError> {
     loader(&upper_layer_port()).load(ebpf::OBJECT)
 }
 
-/// As [`load`], but with what outlives agents from a dead one, and pinned for the next.
+/// Loads as [`load`] does, but takes over what outlives agents from a dead one, and pins it for the
+/// next.
 pub(crate) fn load_after(pins: &Pins) -> Result<Ebpf, EbpfError> {
     let upper_layer_port = upper_layer_port();
     let mut loader = loader(&upper_layer_port);

@@ -15,8 +15,8 @@ use thiserror::Error;
 use crate::{
     backends::BackendMaps,
     compile::{PROCESS_BYTES, SOURCE_BYTES, TARGET_BYTES},
-    splices::SpliceMaps,
-    sys::Shared,
+    splice::SpliceMaps,
+    sys::PodOf,
 };
 
 /// A map that the object should have and does not, or has with another layout: the object
@@ -31,43 +31,43 @@ pub enum MapsError {
     Layout(&'static str, MapError),
 }
 
-/// What the policy tables consist of.
+/// The maps of the policy's tables.
 pub(crate) struct PolicyMaps {
-    pub settings: Array<MapData, Shared<abi::Settings>>,
-    pub policies: Array<MapData, Shared<abi::Policy>>,
-    pub rules: Array<MapData, Shared<abi::Rule>>,
-    pub targets: LpmTrie<MapData, [u8; TARGET_BYTES], Shared<abi::RuleSet>>,
-    pub sources: LpmTrie<MapData, [u8; SOURCE_BYTES], Shared<abi::RuleSet>>,
-    pub processes: LpmTrie<MapData, [u8; PROCESS_BYTES], Shared<abi::RuleSet>>,
-    pub uids: HashMap<MapData, Shared<abi::UidKey>, Shared<abi::RuleSet>>,
-    pub cgroups: HashMap<MapData, Shared<abi::CgroupKey>, Shared<abi::RuleSet>>,
-    pub namespaces: HashMap<MapData, Shared<abi::NetnsKey>, Shared<abi::RuleSet>>,
-    pub decisions: PerCpuArray<MapData, Shared<abi::Decisions>>,
+    pub settings: Array<MapData, PodOf<abi::Settings>>,
+    pub policies: Array<MapData, PodOf<abi::Policy>>,
+    pub rules: Array<MapData, PodOf<abi::Rule>>,
+    pub targets: LpmTrie<MapData, [u8; TARGET_BYTES], PodOf<abi::RuleSet>>,
+    pub sources: LpmTrie<MapData, [u8; SOURCE_BYTES], PodOf<abi::RuleSet>>,
+    pub processes: LpmTrie<MapData, [u8; PROCESS_BYTES], PodOf<abi::RuleSet>>,
+    pub uids: HashMap<MapData, PodOf<abi::UidKey>, PodOf<abi::RuleSet>>,
+    pub cgroups: HashMap<MapData, PodOf<abi::CgroupKey>, PodOf<abi::RuleSet>>,
+    pub namespaces: HashMap<MapData, PodOf<abi::NetnsKey>, PodOf<abi::RuleSet>>,
+    pub decisions: PerCpuArray<MapData, PodOf<abi::Decisions>>,
     pub incoming_ports: HashMap<MapData, u32, u32>,
 }
 
-/// What belongs to single flows.
+/// The maps of single flows.
 pub(crate) struct FlowMaps {
-    pub legs: HashMap<MapData, Shared<abi::LegKey>, Shared<abi::Leg>>,
-    pub releases: HashMap<MapData, u64, Shared<abi::Release>>,
-    pub fresh: HashMap<MapData, Shared<abi::LegKey>, u64>,
+    pub pending_connects: HashMap<MapData, PodOf<abi::ConnectKey>, PodOf<abi::Connect>>,
+    pub releases: HashMap<MapData, u64, PodOf<abi::Release>>,
+    pub fresh: HashMap<MapData, PodOf<abi::ConnectKey>, u64>,
 }
 
 /// Decisions that stand for later connections.
-pub(crate) type RememberedMap = HashMap<MapData, Shared<abi::Opener>, Shared<abi::Remembered>>;
+pub(crate) type RememberedMap = HashMap<MapData, PodOf<abi::Opener>, PodOf<abi::Remembered>>;
 
 /// The agent's listeners by namespace.
-pub(crate) type OutpostsMap = HashMap<MapData, u64, Shared<abi::Outpost>>;
+pub(crate) type NetnsAgentsMap = HashMap<MapData, u64, PodOf<abi::NetnsAgent>>;
 
 pub(crate) struct Maps {
     pub policy: PolicyMaps,
     pub backends: BackendMaps,
     pub flow: FlowMaps,
-    pub meters: HashMap<MapData, u64, Shared<abi::Meter>>,
+    pub meters: HashMap<MapData, u64, PodOf<abi::Meter>>,
     pub remembered: RememberedMap,
     pub causes: PerCpuArray<MapData, u64>,
     pub held: RingBuf<MapData>,
-    pub outposts: OutpostsMap,
+    pub netns_agents: NetnsAgentsMap,
     pub unserved: RingBuf<MapData>,
     pub splice: SpliceMaps,
 }
@@ -89,12 +89,12 @@ impl Maps {
                 incoming_ports: take(ebpf, "incoming_ports")?,
             },
             backends: BackendMaps {
-                lots: take(ebpf, "lots")?,
+                backend_slots: take(ebpf, "backend_slots")?,
                 backends: take(ebpf, "backends")?,
                 balanced: take(ebpf, "balanced")?,
             },
             flow: FlowMaps {
-                legs: take(ebpf, "legs")?,
+                pending_connects: take(ebpf, "pending_connects")?,
                 releases: take(ebpf, "releases")?,
                 fresh: take(ebpf, "fresh")?,
             },
@@ -102,7 +102,7 @@ impl Maps {
             remembered: take(ebpf, "remembered")?,
             causes: take(ebpf, "causes")?,
             held: take(ebpf, "held")?,
-            outposts: take(ebpf, "outposts")?,
+            netns_agents: take(ebpf, "netns_agents")?,
             unserved: take(ebpf, "unserved")?,
             splice: SpliceMaps::take(ebpf)?,
         })
@@ -112,11 +112,11 @@ impl Maps {
 impl SpliceMaps {
     pub(crate) fn take(ebpf: &mut Ebpf) -> Result<Self, MapsError> {
         let names = [
-            "clients",
-            "senders",
-            "accepteds",
-            "upstreams",
-            "sinks",
+            "near_apps",
+            "far_apps",
+            "near_legs",
+            "far_legs",
+            "far_sinks",
             "splice_orders",
             "splices",
             "splice_calls",
@@ -125,7 +125,7 @@ impl SpliceMaps {
         Self::of(cloned.into_iter().collect::<Result<_, _>>()?)
     }
 
-    /// Of descriptors, in this order.
+    /// Takes the maps from descriptors, in this order.
     pub(crate) fn of(descriptors: Vec<OwnedFd>) -> Result<Self, MapsError> {
         let mut each = descriptors.iter();
         let mut next = |name| {
@@ -135,11 +135,11 @@ impl SpliceMaps {
             map.map_err(|e| MapsError::Layout(name, e))
         };
         Ok(Self {
-            clients: typed("clients", next("clients")?)?,
-            senders: typed("senders", next("senders")?)?,
-            accepteds: typed("accepteds", next("accepteds")?)?,
-            upstreams: typed("upstreams", next("upstreams")?)?,
-            sinks: typed("sinks", next("sinks")?)?,
+            near_apps: typed("near_apps", next("near_apps")?)?,
+            far_apps: typed("far_apps", next("far_apps")?)?,
+            near_legs: typed("near_legs", next("near_legs")?)?,
+            far_legs: typed("far_legs", next("far_legs")?)?,
+            far_sinks: typed("far_sinks", next("far_sinks")?)?,
             orders: typed("splice_orders", next("splice_orders")?)?,
             splices: typed("splices", next("splices")?)?,
             calls: typed("splice_calls", next("splice_calls")?)?,

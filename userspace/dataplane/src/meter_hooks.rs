@@ -12,7 +12,7 @@ use aya::{
 use crate::{
     attach::{AttachError, program, refused},
     load,
-    tried::Tried,
+    probe_result::ProbeResult,
 };
 
 const HOOKS: [(&str, CgroupSkbAttachType); 2] = [
@@ -23,8 +23,8 @@ const HOOKS: [(&str, CgroupSkbAttachType); 2] = [
 const PATH: &str = "observe";
 
 /// Has this kernel verify them; nothing is attached. Needs root.
-pub(crate) fn try_out() -> Tried {
-    Tried::out(PATH, || {
+pub(crate) fn try_out() -> ProbeResult {
+    ProbeResult::of(PATH, || {
         let mut ebpf = load::load().map_err(|e| e.to_string())?;
         let mut hooks = HOOKS.into_iter();
         hooks.try_for_each(|(name, _)| {
@@ -42,12 +42,12 @@ fn load_one<'a>(ebpf: &'a mut Ebpf, name: &'static str) -> Result<&'a mut Cgroup
     Ok(hook)
 }
 
-/// Those that are attached.
+/// The meter's hooks that are attached.
 #[derive(Default)]
 pub(crate) struct MeterHooks {
     attached: Vec<(&'static str, CgroupSkbLinkId)>,
-    /// What came of it, to be told once.
-    tried: Option<Tried>,
+    /// The result of probing, to be told once.
+    tried: Option<ProbeResult>,
 }
 
 impl MeterHooks {
@@ -61,14 +61,14 @@ impl MeterHooks {
         if self.are_attached() {
             return;
         }
-        let tried = Tried::out(PATH, || {
+        let tried = ProbeResult::of(PATH, || {
             self.attach(ebpf, cgroup).map_err(|e| e.to_string())
         });
         self.tried = Some(tried);
     }
 
-    /// What came of trying, since this was last asked.
-    pub(crate) fn tell(&mut self) -> Option<Tried> {
+    /// The result of probing, if it is new since the last call.
+    pub(crate) fn tell(&mut self) -> Option<ProbeResult> {
         self.tried.take()
     }
 

@@ -1,7 +1,7 @@
-//! Whatever the packet is, the meter lets it pass, and lets it pass as it was.
+//! The meter passes every packet, and passes it unchanged.
 //!
 //! The programs are run on packets that no network would let through to them, as of one flow: good
-//! ones, so that they read on, and between them torn, bent and random ones. (That they cannot write
+//! ones, so that they read on, and between them corrupted, bent and random ones. (That they cannot write
 //! to a packet is the kernel's rule for programs of their type; this holds it to that.)
 
 use std::os::fd::AsFd;
@@ -15,8 +15,8 @@ use ebpf::abi;
 
 use super::HOOKS;
 use crate::{
-    sys::{self, Shared},
-    trial::Random,
+    probe_traffic::Random,
+    sys::{self, PodOf},
 };
 
 const PACKETS: usize = 120_000;
@@ -38,7 +38,7 @@ fn noise(random: &mut Random, count: usize) -> Vec<u8> {
 /// The two programs, and what they count.
 struct Meter {
     ebpf: Ebpf,
-    map: HashMap<MapData, u64, Shared<abi::Meter>>,
+    map: HashMap<MapData, u64, PodOf<abi::Meter>>,
 }
 
 impl Meter {
@@ -66,12 +66,13 @@ impl Meter {
     }
 
     fn read(&self) -> abi::Meter {
-        let Shared(meter) = self.map.get(&0, 0).unwrap();
+        let PodOf(meter) = self.map.get(&0, 0).unwrap();
         meter
     }
 }
 
-/// What TEST_RUN insists on (as IP does, long before the hook): Ethernet's header and IP's.
+/// The shortest packet that TEST_RUN takes: it insists (as IP does, long before the hook) on Ethernet's
+/// header and IP's.
 fn shortest(packet: &[u8]) -> usize {
     match packet[12..ETHERNET] {
         [0x08, 0x00] => ETHERNET + 20,
@@ -80,7 +81,7 @@ fn shortest(packet: &[u8]) -> usize {
     }
 }
 
-/// One direction's sender.
+/// The sender of one direction.
 struct Sender {
     hook: &'static str,
     /// The direction bit of its frames.
@@ -152,7 +153,7 @@ fn payload(random: &mut Random, version: u8) -> Vec<u8> {
 }
 
 impl Sender {
-    /// In order, again, or ahead of its time; whole, torn or bent.
+    /// In order, again, or ahead of its time; whole, corrupted or bent.
     fn send(&mut self, meter: &Meter, random: &mut Random, payload: &[u8], can_be_bad: bool) {
         let seq = match random.below(if can_be_bad { 2_000 } else { 1 }) {
             1 => random.below(1 << 31) as u32 * 2,
@@ -192,7 +193,7 @@ fn every_packet_passes_as_it_was() {
             meter
                 .map
                 .get(&0, 0)
-                .is_ok_and(|Shared(m)| m.requests.frames == 0)
+                .is_ok_and(|PodOf(m)| m.requests.frames == 0)
         };
         for sender in &mut senders {
             for _ in 0..20 {

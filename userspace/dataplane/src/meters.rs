@@ -1,4 +1,4 @@
-//! What the meter has counted: of flows that are observed, and by rule of all that were.
+//! Counts of the meter: of flows that are observed, and by rule of all that were.
 //!
 //! The kernel counts by flow only, so that no two flows share a counter. Flows that have ended
 //! are added to their rule here, and taken out of the kernel's table: [`Meters::read`] must be
@@ -18,7 +18,7 @@ use nix::time::{ClockId, clock_gettime};
 use crate::{
     address::{self, ClientAddr, OrigDst, SockCookie},
     holds::{self, Names},
-    sys::Shared,
+    sys::PodOf,
     untouched::Untouched,
 };
 use policy::RuleName;
@@ -46,7 +46,7 @@ pub const OPCODES: [&str; abi::OPCODES as usize] = [
 
 const BUCKETS: usize = abi::LATENCY_BUCKETS as usize;
 
-/// One direction.
+/// Counts of one direction.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Side {
     /// TCP payload, each byte once.
@@ -72,7 +72,7 @@ pub struct Latencies {
     sum_ns: u64,
 }
 
-/// What went over one flow, or over all flows of a rule.
+/// Traffic of one flow, or of all flows of a rule.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
     /// From the client.
@@ -81,21 +81,21 @@ pub struct Traffic {
     pub responses: Side,
     /// Responses whose request's time is not known: a stream id that is not measured, or a gap.
     pub unmatched: u64,
-    /// Of the others.
+    /// Latencies of the responses that were matched to their requests.
     pub latencies: Latencies,
 }
 
 /// The kernel's table, and what was taken out of it.
 pub(crate) struct Meters {
-    map: HashMap<MapData, u64, Shared<abi::Meter>>,
+    map: HashMap<MapData, u64, PodOf<abi::Meter>>,
     names: Names,
-    /// Of flows in the table. A rule's slot is another rule's two policies later.
+    /// Rules of the flows in the table. A rule's slot is another rule's two policies later.
     rules: StdHashMap<(u64, u64), RuleName>,
     ended: BTreeMap<RuleName, Traffic>,
 }
 
 impl Meters {
-    pub(crate) fn new(map: HashMap<MapData, u64, Shared<abi::Meter>>, names: Names) -> Self {
+    pub(crate) fn new(map: HashMap<MapData, u64, PodOf<abi::Meter>>, names: Names) -> Self {
         Self {
             map,
             names,
@@ -122,14 +122,14 @@ impl Meters {
         let mut rules = StdHashMap::with_capacity(cookies.len());
         let mut by_rule = BTreeMap::<_, Traffic>::new();
         for cookie in cookies {
-            let Shared(meter) = match self.map.get(&cookie, 0) {
+            let PodOf(meter) = match self.map.get(&cookie, 0) {
                 Ok(meter) => meter,
                 Err(MapError::KeyNotFound) => continue,
                 Err(error) => return Err(error),
             };
             let key = (cookie, meter.opened_ns);
             let known = self.rules.remove(&key);
-            let rule = known.unwrap_or_else(|| holds::rule_name(&meter.leg, &self.names));
+            let rule = known.unwrap_or_else(|| holds::rule_name(&meter.connect, &self.names));
             let traffic = Traffic::from(&meter);
             if meter.ended != 0 {
                 self.ended.entry(rule).or_default().add(&traffic);
@@ -167,10 +167,10 @@ fn untouched(meter: &abi::Meter, rule: RuleName, now: Duration) -> Untouched {
     let client =
         (meter.client.family != 0).then(|| ClientAddr::new(address::from_abi(&meter.client)));
     Untouched {
-        cookie: SockCookie(meter.leg.cookie),
+        cookie: SockCookie(meter.connect.cookie),
         client,
-        orig_dst: OrigDst::new(address::from_abi(&meter.leg.opener.orig_dst)),
-        process: holds::process(&meter.leg),
+        orig_dst: OrigDst::new(address::from_abi(&meter.connect.opener.orig_dst)),
+        process: holds::process(&meter.connect),
         rule,
         age: now.saturating_sub(Duration::from_nanos(meter.opened_ns)),
     }
@@ -274,7 +274,7 @@ impl Latencies {
         self.sum_ns = self.sum_ns.saturating_add(ns.saturating_mul(count));
     }
 
-    /// Those that were added since `before`.
+    /// The latencies that were added since `before`.
     pub fn since(&self, before: &Self) -> Self {
         let mut since = self.clone();
         for (now, then) in since.counts.iter_mut().zip(before.counts) {
@@ -323,7 +323,7 @@ impl Latencies {
     }
 }
 
-/// Where a bucket begins: `bucket_of` of the BPF program, the other way round.
+/// The latency at which a bucket begins: the inverse of the BPF program's `bucket_of`.
 fn begin_ns(bucket: usize) -> u64 {
     let steps = abi::LATENCY_STEPS as usize;
     let units = if bucket < steps {

@@ -13,7 +13,7 @@ use netlink_packet_route::{
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 use nix::libc;
 
-/// Whose the agent's rules and routes are: RTPROT numbers from 80 on are anybody's.
+/// The owner that the agent's rules and routes name: RTPROT numbers from 80 on are free for anybody.
 pub(crate) const PROTOCOL: RouteProtocol = RouteProtocol::Other(86);
 
 /// The kernel answers in this; an error's answer repeats the request.
@@ -29,7 +29,7 @@ pub(crate) fn add(socket: &Socket, message: RouteNetlinkMessage) -> io::Result<(
     }
 }
 
-/// What is not there need not be deleted: a family that the host does not have, either.
+/// Deletes a rule or a route. Success if there is none: the host may lack its family, too.
 pub(crate) fn delete(socket: &Socket, message: RouteNetlinkMessage) -> io::Result<()> {
     let message = match message {
         RouteNetlinkMessage::NewRule(rule) => RouteNetlinkMessage::DelRule(rule),

@@ -110,7 +110,7 @@ impl Syn {
         }
     }
 
-    /// What the database's host sends when nobody listens there: RST, with the SYN
+    /// A reset as the database's host sends it when nobody listens there: RST, with the SYN
     /// acknowledged (RFC 9293 §3.5.2).
     pub(crate) fn reset(&self) -> Vec<u8> {
         const RST_ACK: u8 = 0x14;
@@ -124,7 +124,7 @@ impl Syn {
         self.back(PROTO_TCP, tcp, 16)
     }
 
-    /// What a router or our own routing table says when there is no way: ICMP, with the
+    /// An ICMP error as a router or our own routing table sends it when there is no route, with the
     /// SYN's headers inside.
     pub(crate) fn unreachable(&self, reason: Unreachable) -> Vec<u8> {
         let (protocol, (kind, code), ip): (_, _, &[u8]) = match &self.ip {
@@ -168,7 +168,7 @@ impl Syn {
         }
     }
 
-    /// Where a packet made here goes: the address in its own header.
+    /// The destination of a packet that was made here: the address in its own header.
     pub(crate) fn destination(&self, packet: &[u8]) -> Option<IpAddr> {
         match self.ip {
             Ip::V4 { .. } => field::<4>(packet, 16).map(IpAddr::from),
@@ -291,7 +291,7 @@ mod tests {
             family: 4,
             pad: 0,
         };
-        let leg = abi::Leg {
+        let connect = abi::Connect {
             opener: abi::Opener {
                 start_ns: 0,
                 execs: 0,
@@ -313,8 +313,8 @@ mod tests {
             pad: [0; 4],
         };
         abi::Held {
-            leg,
-            key: abi::LegKey {
+            connect,
+            key: abi::ConnectKey {
                 listener: 0,
                 client: endpoint,
                 pad: 0,

@@ -1,7 +1,7 @@
-//! Where the connect hooks' links are pinned, so that they outlive the agent and a rule's
-//! `fail` holds when it is dead; and what flows need that go straight to a backend, which are nobody's
-//! to carry: getpeername()'s hooks and the map that they read. The other hooks serve intercepted flows only, which die
-//! with the agent or have a keeper that holds their hooks, so they are not pinned.
+//! Pins of an agent: the connect hooks' links, so that they outlive the agent and a rule's `fail` holds
+//! when it is dead; and what flows need that go straight to a backend, which no agent carries:
+//! getpeername()'s hooks and the map that they read. The other hooks serve intercepted flows only,
+//! which die with the agent or have a keeper that holds their hooks, so they are not pinned.
 //!
 //! Each agent pins into a folder of its own beneath the root (1, 2, ...), attaches
 //! everything, and only then removes its predecessor's: there is no moment without hooks,
@@ -22,7 +22,7 @@ use thiserror::Error;
 
 use crate::{edge, gateway, host, incoming};
 
-/// Where links are pinned unless the configuration says otherwise.
+/// The folder in which links are pinned unless the configuration says otherwise.
 pub const DEFAULT_PINS: &str = "/sys/fs/bpf/underpass";
 
 /// Why the pins cannot be used.
@@ -40,14 +40,14 @@ pub enum PinsError {
     /// Anything else.
     #[error("cannot use {path}: {source}")]
     Io {
-        /// Where.
+        /// Path of the file or folder.
         path: PathBuf,
         /// Why.
         source: io::Error,
     },
 }
 
-/// One agent's pins. Dropped without [`Pins::release`], as by a crash, they stay.
+/// The pins of one agent. Dropped without [`Pins::release`], as by a crash, they stay.
 pub(crate) struct Pins {
     root: PathBuf,
     own: PathBuf,
@@ -79,14 +79,14 @@ impl Pins {
         })
     }
 
-    /// What the latest predecessor has pinned by this name.
+    /// The path of a pin of this name that the latest predecessor has left.
     pub(crate) fn inherited(&self, name: &str) -> Option<PathBuf> {
         let number = |folder: &&PathBuf| folder.file_name()?.to_str()?.parse::<u64>().ok();
         let latest = self.predecessors.iter().max_by_key(number)?;
         Some(latest.join(name)).filter(|pin| pin.exists())
     }
 
-    /// Where a link of this name is pinned.
+    /// The path at which a link of this name is pinned.
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.own.join(name)
     }
@@ -159,7 +159,7 @@ fn lock(root: &Path) -> Result<Flock<File>, PinsError> {
         .map_err(|_| PinsError::Locked(root.to_owned()))
 }
 
-/// Those that an agent has kept in its folder.
+/// The namespaces that an agent has kept in its folder.
 fn namespaces(folder: &Path) -> Result<Vec<PathBuf>, PinsError> {
     let pins = folders(folder)?;
     Ok(pins

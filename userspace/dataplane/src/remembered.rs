@@ -18,7 +18,7 @@ use nix::{
 };
 use thiserror::Error;
 
-use crate::{host, maps::RememberedMap, sys::Shared};
+use crate::{host, maps::RememberedMap, sys::PodOf};
 
 /// The process that opened a flow, and where to: who it is remembered as.
 #[derive(Clone, Copy, Debug)]
@@ -29,11 +29,11 @@ pub struct Opener {
 }
 
 impl Opener {
-    pub(crate) fn of(leg: &abi::Leg) -> Self {
+    pub(crate) fn of(connect: &abi::Connect) -> Self {
         Self {
-            who: leg.opener,
-            forgets: leg.forgets,
-            generation: leg.generation,
+            who: connect.opener,
+            forgets: connect.forgets,
+            generation: connect.generation,
         }
     }
 
@@ -48,7 +48,7 @@ pub enum NotRemembered {
     /// Since the flow was opened, everything was forgotten.
     #[error("everything was forgotten meanwhile")]
     Forgotten,
-    /// As many are remembered as can be.
+    /// The table of remembered decisions is full.
     #[error("as many decisions are remembered as can be")]
     Full,
     /// The kernel.
@@ -60,7 +60,7 @@ impl NotRemembered {
     /// Every label, for metrics.
     pub const LABELS: [&str; 3] = ["forgotten", "full", "kernel"];
 
-    /// As a metric's label.
+    /// The reason as a metric's label.
     pub fn as_str(&self) -> &'static str {
         let [forgotten, full, kernel] = Self::LABELS;
         match self {
@@ -82,7 +82,7 @@ impl From<MapError> for NotRemembered {
     }
 }
 
-/// What is remembered.
+/// The remembered decisions.
 pub struct Remembered {
     map: Mutex<RememberedMap>,
     /// How often everything was forgotten: what does not carry this number holds for nobody.
@@ -119,7 +119,7 @@ impl Remembered {
             pad: 0,
         };
         // Should everything be forgotten at this very moment, the kernel sees that it is stale.
-        Ok(self.map().insert(Shared(opener.who), Shared(decision), 0)?)
+        Ok(self.map().insert(PodOf(opener.who), PodOf(decision), 0)?)
     }
 
     /// How many decisions are remembered, those included that have just expired.
@@ -144,9 +144,9 @@ impl Remembered {
         let forgets = self.forgets.load(SeqCst);
         let mut alive = Alive::default();
         for who in openers {
-            let found = self.map().get(&Shared(who), 0);
+            let found = self.map().get(&PodOf(who), 0);
             let stands = match found {
-                Ok(Shared(d)) => d.until_ns >= now_ns && d.forgets == forgets && alive.is(&who),
+                Ok(PodOf(d)) => d.until_ns >= now_ns && d.forgets == forgets && alive.is(&who),
                 Err(MapError::KeyNotFound) => continue,
                 Err(error) => return Err(error),
             };
@@ -164,7 +164,7 @@ impl Remembered {
     }
 
     fn remove(&self, who: &abi::Opener) -> Result<(), MapError> {
-        match self.map().remove(&Shared(*who)) {
+        match self.map().remove(&PodOf(*who)) {
             Err(MapError::KeyNotFound) => Ok(()),
             Err(MapError::SyscallError(e)) if e.io_error.raw_os_error() == Some(libc::ENOENT) => {
                 Ok(())
@@ -177,7 +177,7 @@ impl Remembered {
     fn openers(&self) -> Result<Vec<abi::Opener>, MapError> {
         let map = self.map();
         let keys = map.keys().take(abi::MAX_REMEMBERED as usize);
-        keys.map(|key| key.map(|Shared(who)| who)).collect()
+        keys.map(|key| key.map(|PodOf(who)| who)).collect()
     }
 
     fn map(&self) -> MutexGuard<'_, RememberedMap> {
@@ -189,7 +189,7 @@ fn now() -> Duration {
     clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(Duration::ZERO, Duration::from)
 }
 
-/// Which processes are still there, each looked up once.
+/// Processes that are still there, each looked up once.
 struct Alive {
     /// None where this agent does not see every process: then nobody is taken for dead.
     tick_ns: Option<u64>,
@@ -266,7 +266,7 @@ mod tests {
         assert_eq!(remembered.count().unwrap(), 3);
         remembered.sweep().unwrap();
         assert_eq!(remembered.openers().unwrap(), [alive]);
-        let Shared(kept) = remembered.map().get(&Shared(alive), 0).unwrap();
+        let PodOf(kept) = remembered.map().get(&PodOf(alive), 0).unwrap();
         assert_eq!((kept.slot, kept.generation, kept.forgets), (7, 1, 0));
 
         remembered.forget(1).unwrap();

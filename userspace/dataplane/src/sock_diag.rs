@@ -22,7 +22,7 @@ pub(crate) const NLMSG_ERROR: u16 = 2;
 pub(crate) const NLMSG_DONE: u16 = 3;
 const NLMSG_HEADER_BYTES: usize = 16;
 const ATTRIBUTE_HEADER_BYTES: usize = 4;
-/// Of an attribute's type: without its flags.
+/// Mask of an attribute's type without its flags.
 const ATTRIBUTE_TYPE: u16 = 0x3fff;
 
 /// linux/sock_diag.h, linux/inet_diag.h
@@ -32,7 +32,7 @@ const STATE_AT: usize = 1;
 pub(crate) const ID_AT: usize = 4;
 pub(crate) const ID_BYTES: usize = 48;
 pub(crate) const MESSAGE_BYTES: usize = 72;
-/// Of the id: the last eight bytes; all ones ask for any.
+/// Offset of the cookie: the last eight bytes of the id; all ones ask for any.
 const COOKIE_AT: usize = 40;
 const ANY_COOKIE: [u8; 8] = [0xff; 8];
 
@@ -135,7 +135,7 @@ pub(crate) fn message(bytes: &[u8]) -> Option<(u16, &[u8], &[u8])> {
     Some((kind, body, behind(bytes, length)))
 }
 
-/// Likewise of attributes.
+/// Splits the first attribute off: its type, its value, and the rest.
 pub(crate) fn next_attribute(bytes: &[u8]) -> Option<(u16, &[u8], &[u8])> {
     let length = usize::from(u16::from_ne_bytes(bytes.get(..2)?.try_into().ok()?));
     let kind = u16::from_ne_bytes(bytes.get(2..4)?.try_into().ok()?);
@@ -148,7 +148,8 @@ fn behind(bytes: &[u8], length: usize) -> &[u8] {
     bytes.get(length.next_multiple_of(4)..).unwrap_or_default()
 }
 
-/// Its value is padded to a multiple of four here, as every one that is written is already.
+/// An attribute with this value, which must be a multiple of four bytes long, so that it needs no
+/// padding.
 pub(crate) fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
     let length = (ATTRIBUTE_HEADER_BYTES + value.len()) as u16;
     let mut bytes = Vec::from(length.to_ne_bytes());

@@ -24,7 +24,7 @@ use tokio::io::{Interest, unix::AsyncFd};
 /// A type from `abi.h`, as a map's key or value.
 #[derive(Clone, Copy, Debug)]
 #[repr(transparent)]
-pub(crate) struct Shared<T>(pub(crate) T);
+pub(crate) struct PodOf<T>(pub(crate) T);
 
 /// Types with no padding that the compiler put in, and no invalid bit pattern.
 trait PlainBytes: Copy + 'static {}
@@ -38,12 +38,12 @@ impl PlainBytes for abi::NetnsKey {}
 impl PlainBytes for abi::Endpoint {}
 impl PlainBytes for abi::Opener {}
 impl PlainBytes for abi::Remembered {}
-impl PlainBytes for abi::Leg {}
+impl PlainBytes for abi::Connect {}
 impl PlainBytes for abi::Held {}
-impl PlainBytes for abi::LegKey {}
-impl PlainBytes for abi::Outpost {}
+impl PlainBytes for abi::ConnectKey {}
+impl PlainBytes for abi::NetnsAgent {}
 impl PlainBytes for abi::Release {}
-impl PlainBytes for abi::Lots {}
+impl PlainBytes for abi::BackendSlots {}
 impl PlainBytes for abi::DatabaseKey {}
 impl PlainBytes for abi::IncomingDial {}
 impl PlainBytes for abi::Decisions {}
@@ -72,7 +72,7 @@ impl PlainBytes for abi::EdgeFlow {}
 
 // SAFETY: the types above are repr(C) integers and arrays of them; abi.h makes every
 // padding byte a field, which the generated assertions of offset and size hold it to.
-unsafe impl<T: PlainBytes> Pod for Shared<T> {}
+unsafe impl<T: PlainBytes> Pod for PodOf<T> {}
 
 /// Reads one record of the ring; None when it is shorter than a `Held`.
 pub(crate) fn held_from_bytes(bytes: &[u8]) -> Option<abi::Held> {
@@ -102,7 +102,7 @@ pub(crate) fn answer_from_bytes(bytes: &[u8]) -> Option<abi::SpliceAnswer> {
     Some(unsafe { bytes.as_ptr().cast::<abi::SpliceAnswer>().read_unaligned() })
 }
 
-/// Reads one record of the ring of calls for outposts; None when it is shorter than one.
+/// Reads one record of the ring of requests to serve namespaces; None when it is shorter than one.
 pub(crate) fn unserved_from_bytes(bytes: &[u8]) -> Option<abi::Unserved> {
     if bytes.len() < size_of::<abi::Unserved>() {
         return None;
@@ -313,7 +313,7 @@ pub(crate) fn open_pin(path: &Path) -> io::Result<OwnedFd> {
     unsafe { Ok(OwnedFd::from_raw_fd(bpf(BPF_OBJ_GET, &mut attr)?)) }
 }
 
-/// What an iterator's program has to tell of a map's entries, which is read to its end once.
+/// An iterator's output about a map's entries, which can be read once, to its end.
 pub(crate) fn iterate_over(program: BorrowedFd<'_>, map: BorrowedFd<'_>) -> io::Result<File> {
     /// `union bpf_attr` of BPF_LINK_CREATE with `iter_info` (uapi/linux/bpf.h).
     #[repr(C)]
@@ -327,7 +327,7 @@ pub(crate) fn iterate_over(program: BorrowedFd<'_>, map: BorrowedFd<'_>) -> io::
         iter_info_len: u32,
         pad: u32,
     }
-    /// Of BPF_ITER_CREATE.
+    /// Argument of BPF_ITER_CREATE.
     #[repr(C)]
     struct IterAttr {
         link_fd: u32,

@@ -18,7 +18,7 @@ use crate::{
     compile::{Compiled, PROCESS_BYTES, Prefix, SOURCE_BYTES, TARGET_BYTES},
     counters::{Outcome, RuleCount, one_by_one},
     maps::PolicyMaps,
-    sys::Shared,
+    sys::PodOf,
 };
 use policy::{Action, Fail, RuleName, Sample};
 
@@ -34,7 +34,7 @@ fn of(table: &'static str) -> impl Fn(MapError) -> InstallError {
     move |source| InstallError { table, source }
 }
 
-/// What was written for one generation, to be erased when it is written over.
+/// Keys that were written for one generation, to be erased when it is written over.
 #[derive(Default)]
 struct Written {
     targets: Vec<Key<[u8; TARGET_BYTES]>>,
@@ -131,7 +131,9 @@ impl Tables {
 
     /// The share of new connections that each backend gets, from now on and in later policies.
     pub(crate) fn set_weights(&mut self, weights: &Weights) -> Result<(), InstallError> {
-        self.backends.set_weights(weights).map_err(of("lots"))
+        self.backends
+            .set_weights(weights)
+            .map_err(of("backend_slots"))
     }
 
     /// Connections by rule and backend since the start.
@@ -151,7 +153,7 @@ impl Tables {
     fn put_settings(&mut self, settings: abi::Settings) -> Result<(), InstallError> {
         self.maps
             .settings
-            .set(0, Shared(settings), 0)
+            .set(0, PodOf(settings), 0)
             .map_err(of("settings"))?;
         self.settings = settings;
         Ok(())
@@ -183,7 +185,7 @@ impl Tables {
                 .get(&index, 0)
                 .map_err(of("decisions"))?;
             let sum = sums.entry(rule).or_default();
-            for Shared(cpu) in per_cpu.iter() {
+            for PodOf(cpu) in per_cpu.iter() {
                 for (sum, n) in sum.iter_mut().zip(cpu.by_outcome) {
                     *sum += n;
                 }
@@ -199,7 +201,7 @@ impl Tables {
         kept?;
         let cpus = nr_cpus().map_err(|(_, e)| of("decisions")(MapError::IoError(e)))?;
         for (_, index) in self.slots(generation).collect::<Vec<_>>() {
-            let zero = Shared(abi::Decisions {
+            let zero = PodOf(abi::Decisions {
                 by_outcome: [0; abi::OUTCOMES as usize],
             });
             let zeros = PerCpuValues::try_from(vec![zero; cpus])
@@ -223,13 +225,13 @@ impl Tables {
             gone(self.maps.processes.remove(key)).map_err(of("processes"))?;
         }
         for key in &written.uids {
-            gone(self.maps.uids.remove(&Shared(*key))).map_err(of("uids"))?;
+            gone(self.maps.uids.remove(&PodOf(*key))).map_err(of("uids"))?;
         }
         for key in &written.cgroups {
-            gone(self.maps.cgroups.remove(&Shared(*key))).map_err(of("cgroups"))?;
+            gone(self.maps.cgroups.remove(&PodOf(*key))).map_err(of("cgroups"))?;
         }
         for key in &written.namespaces {
-            gone(self.maps.namespaces.remove(&Shared(*key))).map_err(of("namespaces"))?;
+            gone(self.maps.namespaces.remove(&PodOf(*key))).map_err(of("namespaces"))?;
         }
         Ok(())
     }
@@ -243,7 +245,7 @@ impl Tables {
         for (prefix, set) in &compiled.targets {
             let key = Key::new(prefix.bits, in_generation(prefix, generation));
             written.targets.push(key);
-            let value = Shared(set.to_abi());
+            let value = PodOf(set.to_abi());
             self.maps
                 .targets
                 .insert(&key, value, 0)
@@ -252,7 +254,7 @@ impl Tables {
         for (prefix, set) in &compiled.sources {
             let key = Key::new(prefix.bits, in_generation(prefix, generation));
             written.sources.push(key);
-            let value = Shared(set.to_abi());
+            let value = PodOf(set.to_abi());
             self.maps
                 .sources
                 .insert(&key, value, 0)
@@ -261,7 +263,7 @@ impl Tables {
         for (prefix, set) in &compiled.processes {
             let key = Key::new(prefix.bits, in_generation(prefix, generation));
             written.processes.push(key);
-            let value = Shared(set.to_abi());
+            let value = PodOf(set.to_abi());
             self.maps
                 .processes
                 .insert(&key, value, 0)
@@ -273,10 +275,10 @@ impl Tables {
                 uid: *uid,
             };
             written.uids.push(key);
-            let value = Shared(set.to_abi());
+            let value = PodOf(set.to_abi());
             self.maps
                 .uids
-                .insert(Shared(key), value, 0)
+                .insert(PodOf(key), value, 0)
                 .map_err(of("uids"))?;
         }
         for (cgroup_id, set) in &compiled.cgroups {
@@ -286,20 +288,20 @@ impl Tables {
                 pad: 0,
             };
             written.cgroups.push(key);
-            let value = Shared(set.to_abi());
+            let value = PodOf(set.to_abi());
             self.maps
                 .cgroups
-                .insert(Shared(key), value, 0)
+                .insert(PodOf(key), value, 0)
                 .map_err(of("cgroups"))?;
         }
         for (inode, set) in &compiled.namespaces {
             let inode = *inode;
             let key = abi::NetnsKey { generation, inode };
             written.namespaces.push(key);
-            let value = Shared(set.to_abi());
+            let value = PodOf(set.to_abi());
             self.maps
                 .namespaces
-                .insert(Shared(key), value, 0)
+                .insert(PodOf(key), value, 0)
                 .map_err(of("namespaces"))?;
         }
         for (n, (action, fail)) in compiled.rules.iter().enumerate() {
@@ -320,7 +322,7 @@ impl Tables {
             let index = generation * abi::MAX_RULES + n as u32;
             self.maps
                 .rules
-                .set(index, Shared(rule), 0)
+                .set(index, PodOf(rule), 0)
                 .map_err(of("rules"))?;
         }
         written.names = compiled.names.clone().into();
@@ -329,7 +331,7 @@ impl Tables {
         let policy = policy_abi(compiled);
         self.maps
             .policies
-            .set(generation, Shared(policy), 0)
+            .set(generation, PodOf(policy), 0)
             .map_err(of("policies"))
     }
 }
@@ -357,7 +359,7 @@ fn fold(past: Sums, written: &[Written]) -> Sums {
     folded
 }
 
-/// What is not there need not be erased.
+/// Success also where there was nothing to erase.
 pub(crate) fn gone(removed: Result<(), MapError>) -> Result<(), MapError> {
     match removed {
         Err(MapError::KeyNotFound) => Ok(()),

@@ -15,9 +15,9 @@ pub struct Untouched {
     pub cookie: SockCookie,
     /// The client's side; None until its SYN has left.
     pub client: Option<ClientAddr>,
-    /// Where it was dialled to.
+    /// The address that was dialled.
     pub orig_dst: OrigDst,
-    /// Who dialled.
+    /// The process that dialled.
     pub process: Process,
     /// The rule that decided.
     pub rule: RuleName,

@@ -12,7 +12,9 @@ use std::{
     time::Duration,
 };
 
-use dataplane::{Application, Near, Places, Position, Splice, SpliceRefusal, Splices, cookie};
+use dataplane::{
+    AgentMoved, Application, FlowPosition, Near, Splice, SpliceRefusal, Splicer, cookie,
+};
 use socket2::SockRef;
 
 /// A flow in the agent's hands: client ─ accepted, dialled ─ database.
@@ -51,14 +53,14 @@ impl Flow {
         }
     }
 
-    fn enrol(&self, splices: &Splices) -> Result<Splice, SpliceRefusal> {
+    fn enrol(&self, splices: &Splicer) -> Result<Splice, SpliceRefusal> {
         let client = cookie(&SockRef::from(&self.client)).unwrap();
         self.enrol_as(splices, client)
     }
 
     fn enrol_as(
         &self,
-        splices: &Splices,
+        splices: &Splicer,
         client: dataplane::SockCookie,
     ) -> Result<Splice, SpliceRefusal> {
         let (accepted, dialled) = (SockRef::from(&self.accepted), SockRef::from(&self.dialled));
@@ -67,7 +69,9 @@ impl Flow {
 
     /// The kernel carries bytes both ways, past the agent's sockets.
     fn is_carried(&mut self, splice: &Splice) {
-        splice.engage(Position::default(), Places::UNKNOWN).unwrap();
+        splice
+            .engage(AgentMoved::default(), FlowPosition::UNKNOWN)
+            .unwrap();
         self.client.write_all(b"question").unwrap();
         let mut bytes = [0; 8];
         self.database.read_exact(&mut bytes).unwrap();
@@ -83,14 +87,14 @@ impl Flow {
 }
 
 /// Within a runtime, as the ring wants it.
-fn with_engines(test: impl FnOnce(&Splices, &Splices)) {
+fn with_engines(test: impl FnOnce(&Splicer, &Splicer)) {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .unwrap();
     runtime.block_on(async {
-        let (one, _calls) = Splices::open().unwrap();
-        let (other, _calls) = Splices::open().unwrap();
+        let (one, _calls) = Splicer::open().unwrap();
+        let (other, _calls) = Splicer::open().unwrap();
         test(&one, &other);
     });
 }
@@ -193,7 +197,9 @@ fn a_client_that_blocks_and_a_database_that_has_spoken_are_refused() {
         // To be tried again.
         early.dialled.read_exact(&mut [0; 5]).unwrap();
         let splice = early.enrol(splices).unwrap();
-        splice.engage(Position::default(), Places::UNKNOWN).unwrap();
+        splice
+            .engage(AgentMoved::default(), FlowPosition::UNKNOWN)
+            .unwrap();
         drop(splice);
         // What is dropped is forgotten, and its sockets are plain ones again.
         early.client.write_all(b"later").unwrap();

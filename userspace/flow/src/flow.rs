@@ -139,7 +139,7 @@ impl Newcomer {
     pub fn elsewhere(arrived: &Arrived, rule: &RuleName) -> Self {
         Self {
             client: arrived.client,
-            application: arrived.space().map(Application::Database),
+            application: arrived.netns().map(Application::Database),
             orig_dst: arrived.orig_dst,
             rule: rule.clone(),
             process: Process::elsewhere(),

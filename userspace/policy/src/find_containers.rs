@@ -92,7 +92,7 @@ mod tests {
         tests::{candidate, plain_rule, policy},
     };
 
-    /// One `*` after the other, every way.
+    /// Matches a glob by trying every position of one `*` after the other.
     fn plainly(glob: &str, text: &str) -> bool {
         match glob.split_at_checked(1) {
             None => text.is_empty(),

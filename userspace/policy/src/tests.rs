@@ -94,7 +94,7 @@ prop_compose! {
     }
 }
 
-/// What is known when all but `open` of the facts are.
+/// The session when all but `open` of its facts are known.
 fn partly(whole: &Session, open: u8) -> Session {
     fn part<T: Clone>(fact: &Fact<T>, open: bool) -> Fact<T> {
         if open { Fact::Open } else { fact.clone() }

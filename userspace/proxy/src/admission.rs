@@ -4,6 +4,7 @@
 //! flows follow their rule's `fail` and never get here.
 
 use std::{
+    io,
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
@@ -26,6 +27,9 @@ pub const STRAGGLERS: usize = 1_024;
 /// it, and flows may go on for days.
 const EXHAUSTED_FOR: Duration = Duration::from_secs(5);
 
+/// The pause after accept(2) failed for want of descriptors or memory: time for a flow to end.
+pub(super) const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
+
 /// The reason why the agent takes no further flows.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Closed {
@@ -43,7 +47,7 @@ pub struct Admission {
 }
 
 /// One flow's permit to be carried. Dropping it gives the permit back.
-pub struct Place {
+pub struct FlowPermit {
     admission: Arc<Admission>,
     /// Set when descriptors or memory were missing for this flow: its end leaves none to others.
     unserved: AtomicBool,
@@ -62,16 +66,16 @@ impl Admission {
 
     /// Admits one more flow. At the limit the hook is told. Flows whose SYNs were under way by then
     /// are still served, up to [`STRAGGLERS`] more; after that the answer is None.
-    pub fn enter(self: &Arc<Self>) -> Option<Place> {
+    pub fn enter(self: &Arc<Self>) -> Option<FlowPermit> {
         let inside = self.inside.fetch_add(1, SeqCst) + 1;
-        let place = Place {
+        let permit = FlowPermit {
             admission: self.clone(),
             unserved: AtomicBool::new(false),
         };
         if inside >= self.limit {
             self.close(Closed::Full);
         }
-        (inside <= self.limit + STRAGGLERS).then_some(place)
+        (inside <= self.limit + STRAGGLERS).then_some(permit)
     }
 
     /// Closes the agent because descriptors or memory have run out: no further flow until one has
@@ -83,6 +87,15 @@ impl Admission {
                 time::sleep(EXHAUSTED_FOR).await;
                 admission.open(|why| why == Closed::Exhausted);
             });
+        }
+    }
+
+    /// Handles a failed accept(2). Clients that wait to be accepted go on waiting.
+    pub(super) fn accept_failed(self: &Arc<Self>, error: &io::Error) {
+        if dataplane::is_exhaustion(error) {
+            self.close_exhausted();
+        } else {
+            tracing::error!(%error, "cannot accept");
         }
     }
 
@@ -132,7 +145,7 @@ impl Admission {
     }
 }
 
-impl Place {
+impl FlowPermit {
     /// Marks the flow as unserved: there were no descriptors, or no memory, for it.
     pub fn mark_unserved(&self) {
         self.unserved.store(true, SeqCst);
@@ -140,7 +153,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for FlowPermit {
     fn drop(&mut self) {
         let admission = &self.admission;
         let inside = admission.inside.fetch_sub(1, SeqCst) - 1;

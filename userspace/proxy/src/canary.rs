@@ -15,8 +15,8 @@ use std::{
 
 use anyhow::{Context, bail, ensure};
 use dataplane::{
-    Application, ClientAddr, Near, OrigDst, Process, Splices,
-    trial::{self, LARGE_WRITE_BYTES, Random},
+    Application, ClientAddr, Near, OrigDst, Process, Splicer,
+    probe_traffic::{self, LARGE_WRITE_BYTES, Random},
 };
 use flow::Flow;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -54,7 +54,7 @@ const WARM_UP: Duration = Duration::from_millis(500);
 const RECALL_EVERY: Duration = Duration::from_micros(700);
 
 /// Tries every property of the splice. The error says which one failed.
-pub async fn try_out(splices: &Splices) -> anyhow::Result<()> {
+pub async fn try_out(splices: &Splicer) -> anyhow::Result<()> {
     let begun = Instant::now();
     both_ways(splices).await.context("streams both ways")?;
     tracing::debug!(took = ?begun.elapsed(), "streams both ways");
@@ -74,7 +74,7 @@ struct Try {
     carried: Task,
 }
 
-/// A task that is aborted when its owner is dropped, so that a trial that hangs ends.
+/// A task that is aborted when its owner is dropped, so that a probe_traffic that hangs ends.
 struct Task(JoinHandle<()>);
 
 impl Drop for Task {
@@ -85,7 +85,7 @@ impl Drop for Task {
 
 impl Try {
     /// Makes a flow and lets a few short exchanges get it spliced.
-    async fn begin(splices: &Splices) -> anyhow::Result<Self> {
+    async fn begin(splices: &Splicer) -> anyhow::Result<Self> {
         // On a thread of its own: another agent that intercepts these connections would have to
         // answer them from this runtime.
         let marking = splices.clone();
@@ -199,7 +199,7 @@ impl Try {
     }
 }
 
-fn connected(splices: &Splices) -> anyhow::Result<(TcpStream, TcpStream)> {
+fn connected(splices: &Splicer) -> anyhow::Result<(TcpStream, TcpStream)> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     let near = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP))?;
     splices.mark(SockRef::from(&near))?;
@@ -276,7 +276,7 @@ async fn aside<T: Send + 'static>(
 
 /// Streams in chunks of any size, in both directions at once, while the flow is handed over again
 /// and again, with a half-close at the end.
-async fn both_ways(splices: &Splices) -> anyhow::Result<()> {
+async fn both_ways(splices: &Splicer) -> anyhow::Result<()> {
     let begun = Try::begin(splices).await?;
     let recalling = begun.recall_often();
     let (client, database) = begun.ends()?;
@@ -292,7 +292,7 @@ async fn both_ways(splices: &Splices) -> anyhow::Result<()> {
     begun.end().await
 }
 
-async fn large_write(splices: &Splices) -> anyhow::Result<()> {
+async fn large_write(splices: &Splicer) -> anyhow::Result<()> {
     let begun = Try::begin(splices).await?;
     for up in [true, false] {
         let (client, database) = begun.ends()?;
@@ -302,7 +302,7 @@ async fn large_write(splices: &Splices) -> anyhow::Result<()> {
             (database, client)
         };
         tokio::try_join!(
-            aside(move || Ok(trial::write_large(&mut patient(&from), 4)?)),
+            aside(move || Ok(probe_traffic::write_large(&mut patient(&from), 4)?)),
             aside(move || receive(&to, Stream::new(4), LARGE_WRITE_BYTES, false)),
         )?;
     }
@@ -310,7 +310,7 @@ async fn large_write(splices: &Splices) -> anyhow::Result<()> {
 }
 
 /// A sender whose peer does not read must be stopped, and lose nothing; tried for both directions.
-async fn slow_reader(splices: &Splices) -> anyhow::Result<()> {
+async fn slow_reader(splices: &Splicer) -> anyhow::Result<()> {
     let begun = Try::begin(splices).await?;
     for up in [false, true] {
         let (client, database) = begun.ends()?;
@@ -363,7 +363,7 @@ fn send_until_stopped(to: &TcpStream) -> anyhow::Result<usize> {
 }
 
 /// A reset on one side must become a reset on the other.
-async fn killed(splices: &Splices) -> anyhow::Result<()> {
+async fn killed(splices: &Splicer) -> anyhow::Result<()> {
     for client_dies in [true, false] {
         let begun = Try::begin(splices).await?;
         let Try {
@@ -445,7 +445,7 @@ impl Stream {
     }
 
     fn next(&mut self, count: usize) -> Vec<u8> {
-        let next = trial::bytes(self.number, self.at, count);
+        let next = probe_traffic::bytes(self.number, self.at, count);
         self.at += count;
         next
     }

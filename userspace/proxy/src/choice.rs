@@ -6,7 +6,7 @@ use std::{
 };
 
 use dataplane::{
-    backends::{Lots, Weight, Weights},
+    backends::{BackendSlots, Weight, Weights},
     edge::maglev::Table,
 };
 use policy::{Rule, RuleName};
@@ -108,7 +108,7 @@ impl Choice {
 
     /// Draws one of these by its weight. None: none of them takes new connections.
     pub fn draw(&self, backends: &[SocketAddr]) -> Option<SocketAddr> {
-        let drawn = Lots::of(backends, &self.weights).draw(fastrand::u32(..))?;
+        let drawn = BackendSlots::of(backends, &self.weights).draw(fastrand::u32(..))?;
         backends.get(drawn).copied()
     }
 }

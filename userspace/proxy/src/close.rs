@@ -8,7 +8,7 @@ use socket2::SockRef;
 use telemetry::Metrics;
 use tokio::{net::TcpStream, time};
 
-use super::direction::CHUNK_BYTES;
+use super::read::CHUNK_BYTES;
 
 /// The interval at which [`end_all`] looks whether flows have ended.
 const LOOK_EVERY: Duration = Duration::from_millis(2);
@@ -130,4 +130,10 @@ async fn discard(stream: &TcpStream) {
             Err(_) => return,
         }
     }
+}
+
+/// Logs why a spliced flow has to be closed. Returns its close reason.
+pub(super) fn failed(error: &dyn std::fmt::Display) -> CloseReason {
+    tracing::error!(%error, "a spliced flow has to be closed");
+    CloseReason::SpliceFailed
 }

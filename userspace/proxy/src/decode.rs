@@ -14,8 +14,8 @@ use flow::{CloseReason, Flow, Path};
 use policy::Action;
 
 use super::{
-    Shared,
     chunk::{Chunk, Turn, Way},
+    context::ProxyContext,
     edit::{self, Editing, Passes},
     reader::Both,
     recorder::{InDetail, InFrames, Nobody, Recorder},
@@ -59,7 +59,11 @@ enum Reading {
 }
 
 impl Decoder {
-    pub(super) fn new(shared: &Arc<Shared>, flow: &Arc<Flow>, question: Option<Question>) -> Self {
+    pub(super) fn new(
+        shared: &Arc<ProxyContext>,
+        flow: &Arc<Flow>,
+        question: Option<Question>,
+    ) -> Self {
         let is_decided = question.is_none();
         let gate = |question| Box::new(Gate::new(question, shared, flow));
         let mut decoder = Self {
@@ -76,7 +80,7 @@ impl Decoder {
     }
 
     /// Makes a decoder that does not read yet.
-    pub(super) fn idle(shared: &Arc<Shared>, flow: &Arc<Flow>) -> Self {
+    pub(super) fn idle(shared: &Arc<ProxyContext>, flow: &Arc<Flow>) -> Self {
         Self {
             reading: Reading::Walks(Err(NoPlace::Handshake)),
             stops: false,
@@ -472,7 +476,7 @@ impl Decoder {
             && followed.wants_requests()
         {
             let mut followed = InDetail { recorder, followed };
-            decoder.is_over(now_ns, &mut followed);
+            decoder.finish(now_ns, &mut followed);
         }
     }
 

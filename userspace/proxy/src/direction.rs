@@ -18,6 +18,7 @@ use tokio::time::{self, Sleep};
 use super::{
     chunk::{Chunk, Turn, Way},
     leg::Leg,
+    read::CHUNK_BYTES,
     reader::Reader,
 };
 
@@ -30,10 +31,6 @@ const MAX_LOOKS: u32 = 5_000;
 
 /// The type `handshake` of a TLS record (RFC 8446 §5.1).
 pub(super) const TLS_HANDSHAKE: u8 = 0x16;
-
-/// The most bytes that are read at once, so that large frames take few system calls. One direction
-/// of a flow can hold back at most this much, too.
-pub(super) const CHUNK_BYTES: usize = 64 * 1024;
 
 thread_local! {
     /// One buffer for all flows of a worker, so that idle flows cost no buffer.
@@ -147,7 +144,7 @@ impl Direction {
         self.enrolled = Some(splice);
     }
 
-    /// Counts bytes that were read, as the kernel counts them ([`dataplane::Position`]).
+    /// Counts bytes that were read, as the kernel counts them ([`dataplane::AgentMoved`]).
     pub(super) fn read(&self) -> u64 {
         self.read_bytes - self.read_before
     }

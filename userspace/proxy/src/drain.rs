@@ -8,11 +8,11 @@ use std::{
     time::Duration,
 };
 
-use dataplane::{Down, Drained, Near, Splice};
+use dataplane::{Drained, Engine, Near, Splice};
 use flow::CloseReason;
 use tokio::time::{self, Instant, Sleep};
 
-use super::splice::failed;
+use super::close::failed;
 
 /// The first pause between looks whether the kernel has delivered what it redirected. Delivery
 /// takes microseconds, unless the application does not read. An application that has stopped is
@@ -69,7 +69,7 @@ impl Drain {
                     }));
                 }
                 Ok(Drained::NotYet)
-                    if splice.down() == Down::Sender && self.since.elapsed() > NOT_TAKEN =>
+                    if splice.engine() == Engine::Sender && self.since.elapsed() > NOT_TAKEN =>
                 {
                     let lost = "what its sender redirected was not taken whole";
                     return Poll::Ready(Err(failed(&lost)));

@@ -10,7 +10,7 @@ use cql_edit::{Caller, Editor, Pipeline, Room, Unreadable};
 use flow::{CloseReason, Flow};
 use steps::{Refusal, pipelines::Counting};
 
-use super::{Shared, chunk::Way, parked::Inbox};
+use super::{chunk::Way, context::ProxyContext, parked::Inbox};
 
 /// The zero of the clock that all flows of a rule share.
 static START: LazyLock<Instant> = LazyLock::new(Instant::now);
@@ -60,7 +60,11 @@ impl Editing {
     /// Makes an editor. None: no pipeline that the flow may come under changes anything, so nobody
     /// needs to know where frames begin. The editor changes nothing before the flow's rule is
     /// decided ([`Self::adopt_rule`]).
-    pub(super) fn begin(shared: &Shared, flow: &Arc<Flow>, is_decided: bool) -> Option<Box<Self>> {
+    pub(super) fn begin(
+        shared: &ProxyContext,
+        flow: &Arc<Flow>,
+        is_decided: bool,
+    ) -> Option<Box<Self>> {
         let pipelines = shared.pipelines.borrow();
         let edits = match is_decided {
             true => pipelines.edits_of(&flow.rule()).is_some(),
@@ -93,7 +97,7 @@ impl Editing {
 
     /// Takes over the pipeline of the flow's rule, which is decided now. False: that pipeline
     /// changes nothing.
-    pub(super) fn adopt_rule(&mut self, shared: &Shared, flow: &Arc<Flow>) -> bool {
+    pub(super) fn adopt_rule(&mut self, shared: &ProxyContext, flow: &Arc<Flow>) -> bool {
         let Some(pipeline) = shared.pipelines.borrow().edits_of(&flow.rule()) else {
             return false;
         };
@@ -108,7 +112,7 @@ impl Editing {
     pub(super) fn chunk(&mut self, way: Way, now_ns: u64, bytes: &[u8]) -> Passes {
         let edited = match way {
             Way::ToDatabase => {
-                self.editor.is_at(unix_us());
+                self.editor.set_time(unix_us());
                 self.editor.requests(now_ns, bytes, &mut self.counting)
             }
             Way::ToClient => self.editor.responses(bytes, &mut self.counting),
@@ -131,7 +135,7 @@ impl Editing {
         let letters = self.inbox.take();
         let heard = !letters.is_empty();
         if heard {
-            self.editor.is_at(unix_us());
+            self.editor.set_time(unix_us());
         }
         for (number, resolution) in letters {
             let counting = &mut self.counting;
@@ -325,7 +329,7 @@ mod tests {
 
         fn request(&self, request: &mut Request<'_>, _: &Caller, _: u64) -> Outcome {
             let kept = Kept {
-                ticket: request.park().unwrap(),
+                ticket: request.suspend().unwrap(),
                 awaited: self.0.clone(),
             };
             kept.look();

@@ -6,28 +6,34 @@
 
 use std::{net::SocketAddr, sync::Arc};
 
-use dataplane::{Arrived, Door, Refusal};
+use dataplane::{Arrived, IncomingListener, Refusal};
 use flow::{Newcomer, Path};
 use policy::{Action, Candidate};
 use tokio::time;
 
 use super::{
-    Shared, close,
-    intake::{ACCEPT_PAUSE, Entered, cannot_accept},
+    admission::ACCEPT_PAUSE,
+    close,
+    context::ProxyContext,
+    entered::Entered,
     workers::{Pair, Workers},
 };
 
 /// Accepts connections from other hosts. Runs for ever.
-pub(super) async fn accept(shared: Arc<Shared>, door: Door, workers: Arc<Workers>) {
+pub(super) async fn accept(
+    shared: Arc<ProxyContext>,
+    listener: IncomingListener,
+    workers: Arc<Workers>,
+) {
     loop {
-        match door.accept().await {
+        match listener.accept().await {
             Ok(Some(arrived)) => {
                 let (shared, workers) = (shared.clone(), workers.clone());
                 tokio::spawn(async move { begin(&shared, arrived, &workers).await });
             }
             Ok(None) => shared.metrics.strangers.inc(),
             Err(error) => {
-                cannot_accept(&shared, &error);
+                shared.admission.accept_failed(&error);
                 time::sleep(ACCEPT_PAUSE).await;
             }
         }
@@ -36,8 +42,8 @@ pub(super) async fn accept(shared: Arc<Shared>, door: Door, workers: Arc<Workers
 
 /// Begins a flow by the policy in force, which may be another than the kernel's when the client's
 /// SYN came.
-async fn begin(shared: &Arc<Shared>, arrived: Arrived, workers: &Workers) {
-    let Some(place) = shared.admission.enter() else {
+async fn begin(shared: &Arc<ProxyContext>, arrived: Arrived, workers: &Workers) {
+    let Some(permit) = shared.admission.enter() else {
         return close::reset(&arrived.stream);
     };
     let (client, orig_dst) = (arrived.client, arrived.orig_dst);
@@ -47,7 +53,7 @@ async fn begin(shared: &Arc<Shared>, arrived: Arrived, workers: &Workers) {
         tracing::info!(%client, %orig_dst, rule = %met.rule, "denied while it connected");
         return close::reset(&arrived.stream);
     }
-    let entered = Entered::new(shared, &Newcomer::elsewhere(&arrived, &met.rule), place);
+    let entered = Entered::new(shared, &Newcomer::elsewhere(&arrived, &met.rule), permit);
     if met.action != Action::Enrich {
         entered.flow.set_action(&met.rule, Action::Bypass);
         entered.flow.travels(Path::Relay);
@@ -87,7 +93,7 @@ async fn begin(shared: &Arc<Shared>, arrived: Arrived, workers: &Workers) {
 /// Chooses the backend behind a virtual address. None: the address is a database's own, or no
 /// backend takes new connections. The kernel asks the same before it hands a connection to the
 /// agent.
-fn backend(shared: &Shared, arrived: &Arrived, candidate: &Candidate) -> Option<SocketAddr> {
+fn backend(shared: &ProxyContext, arrived: &Arrived, candidate: &Candidate) -> Option<SocketAddr> {
     if !arrived.is_virtual() {
         return None;
     }

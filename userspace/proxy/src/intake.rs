@@ -5,12 +5,10 @@ use std::{
     collections::HashMap, future::Future, io, net::SocketAddr, pin::pin, sync::Arc, time::Duration,
 };
 
-use dataplane::{
-    Application, ClientAddr, Dialled, Held, Holds, Listeners, Refusal, Settled, SockCookie,
-};
-use flow::{Flow, FlowId, Newcomer};
+use dataplane::{ClientAddr, Dialled, Held, Holds, Listeners, NewNetnsListeners, Refusal};
+use flow::{FlowId, Newcomer};
 use parking_lot::{Mutex, MutexGuard};
-use policy::{Fail, Session};
+use policy::Fail;
 use tokio::{
     net::TcpStream,
     sync::{mpsc, oneshot},
@@ -19,11 +17,12 @@ use tokio::{
 };
 
 use super::{
-    Entrances, Shared,
-    admission::Place,
-    close, incoming,
-    resume::{self, Adoption},
-    session,
+    admission::ACCEPT_PAUSE,
+    adopt, close,
+    context::Entrances,
+    context::ProxyContext,
+    entered::Entered,
+    incoming, session,
     workers::{Pair, Workers},
 };
 use crate::keeper::Adopted;
@@ -31,9 +30,6 @@ use crate::keeper::Adopted;
 /// The limit on the time from letting the SYN pass to the accepted connection. Both ends are this
 /// host's kernel, so this is long past any hope.
 const HANDSHAKE_LIMIT: Duration = Duration::from_secs(5);
-
-/// The pause after accept(2) failed for want of descriptors or memory: time for a flow to end.
-pub(super) const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 
 /// Clients whose SYN was let pass and who have not been accepted yet, each with its flow. A
 /// client's address may be another client's by the time that its flow gives up.
@@ -76,10 +72,10 @@ impl Expected {
 }
 
 pub(super) async fn run(
-    shared: Arc<Shared>,
+    shared: Arc<ProxyContext>,
     Entrances {
         listeners,
-        mut doors,
+        mut incoming_listeners,
         mut settled,
     }: Entrances,
     mut holds: Holds,
@@ -91,24 +87,24 @@ pub(super) async fn run(
     // Declared behind the workers, it goes before them and the flows that are theirs.
     let _leaves = Leaves(shared.clone());
     // Dropped with this function, it ends the accept loops.
-    let mut at_doors = JoinSet::new();
+    let mut accepting_incoming = JoinSet::new();
     let mut accepting = pin!(accept(shared.clone(), listeners, expected.clone()));
-    let mut outposts = JoinSet::new();
+    let mut netns_agents = JoinSet::new();
     loop {
         let held = tokio::select! {
             held = holds.next() => held?,
             () = &mut accepting => return Ok(()),
             Some(settled) = settled.recv() => {
-                outposts.spawn(accept_there(shared.clone(), settled, expected.clone()));
+                netns_agents.spawn(accept_there(shared.clone(), settled, expected.clone()));
                 continue;
             }
-            Some(_) = outposts.join_next() => continue,
-            Some(door) = doors.recv() => {
-                at_doors.spawn(incoming::accept(shared.clone(), door, workers.clone()));
+            Some(_) = netns_agents.join_next() => continue,
+            Some(listener) = incoming_listeners.recv() => {
+                accepting_incoming.spawn(incoming::accept(shared.clone(), listener, workers.clone()));
                 continue;
             }
             Some(adopted) = adopted.recv() => {
-                resume::adopt(&shared, adopted, &workers).await;
+                adopt::adopt(&shared, adopted, &workers).await;
                 continue;
             }
         };
@@ -118,7 +114,7 @@ pub(super) async fn run(
 }
 
 /// Leaves the spliced flows to the keeper when the agent ends, whatever ends it.
-struct Leaves(Arc<Shared>);
+struct Leaves(Arc<ProxyContext>);
 
 impl Drop for Leaves {
     fn drop(&mut self) {
@@ -129,14 +125,14 @@ impl Drop for Leaves {
 }
 
 /// Accepts connections in another network namespace until the agent gives up serving it.
-async fn accept_there(shared: Arc<Shared>, settled: Settled, expected: Expected) {
+async fn accept_there(shared: Arc<ProxyContext>, settled: NewNetnsListeners, expected: Expected) {
     tokio::select! {
         _ = settled.until => {}
         () = accept(shared, settled.listeners, expected) => {}
     }
 }
 
-async fn accept(shared: Arc<Shared>, listeners: Listeners, expected: Expected) {
+async fn accept(shared: Arc<ProxyContext>, listeners: Listeners, expected: Expected) {
     loop {
         match listeners.accept().await {
             Ok(accepted) => match expected.arrived((accepted.netns_cookie, accepted.client)) {
@@ -149,28 +145,19 @@ async fn accept(shared: Arc<Shared>, listeners: Listeners, expected: Expected) {
                 }
             },
             Err(error) => {
-                cannot_accept(&shared, &error);
+                shared.admission.accept_failed(&error);
                 time::sleep(ACCEPT_PAUSE).await;
             }
         }
     }
 }
 
-/// Handles a failed accept(2). Clients that wait to be accepted go on waiting.
-pub(super) fn cannot_accept(shared: &Shared, error: &io::Error) {
-    if dataplane::is_exhaustion(error) {
-        shared.admission.close_exhausted();
-    } else {
-        tracing::error!(%error, "cannot accept");
-    }
-}
-
-async fn begin(shared: &Arc<Shared>, held: Held, expected: &Expected, workers: &Workers) {
-    let Some(place) = shared.admission.enter() else {
+async fn begin(shared: &Arc<ProxyContext>, held: Held, expected: &Expected, workers: &Workers) {
+    let Some(permit) = shared.admission.enter() else {
         answer(shared, &held, Refusal::Silence);
         return;
     };
-    let entered = Entered::new(shared, &Newcomer::from(&held), place);
+    let entered = Entered::new(shared, &Newcomer::from(&held), permit);
     let denied = session::denied_since(&held, &shared.policy.borrow());
     if let Some(mark) = denied {
         tracing::info!(client = %held.client, %mark, "denied while it connected");
@@ -201,7 +188,7 @@ struct NoBackend;
 
 /// Chooses the address to dial for `held`. None: the address that the client dialled. The kernel
 /// asks the same before it sends a flow here, so it is rare here that no backend is up.
-fn backend(shared: &Shared, held: &Held) -> Result<Option<SocketAddr>, NoBackend> {
+fn backend(shared: &ProxyContext, held: &Held) -> Result<Option<SocketAddr>, NoBackend> {
     let policy = shared.policy.borrow().clone();
     let behind = session::backends_behind(held, &policy);
     if behind.is_empty() {
@@ -215,7 +202,7 @@ fn backend(shared: &Shared, held: &Held) -> Result<Option<SocketAddr>, NoBackend
 }
 
 async fn meet(
-    shared: &Arc<Shared>,
+    shared: &Arc<ProxyContext>,
     held: Held,
     entered: Entered,
     dialled: Dialled,
@@ -261,7 +248,7 @@ const CLIENT_CHECK: Duration = Duration::from_secs(1);
 
 /// Runs `dial` for as long as the client waits for it; None when the client has given up.
 async fn while_client_waits(
-    shared: &Shared,
+    shared: &ProxyContext,
     held: &Held,
     dial: impl Future<Output = io::Result<Dialled>>,
 ) -> Option<io::Result<Dialled>> {
@@ -277,12 +264,12 @@ async fn while_client_waits(
     }
 }
 
-fn gone(shared: &Shared, held: &Held) {
+fn gone(shared: &ProxyContext, held: &Held) {
     shared.metrics.clients_gone.inc();
     tracing::debug!(client = %held.client, "the client gave up before the database answered");
 }
 
-fn answer(shared: &Shared, held: &Held, refusal: Refusal) {
+fn answer(shared: &ProxyContext, held: &Held, refusal: Refusal) {
     shared
         .metrics
         .dial_failures
@@ -290,96 +277,5 @@ fn answer(shared: &Shared, held: &Held, refusal: Refusal) {
         .inc();
     if let Err(error) = shared.answers.refuse(held, refusal) {
         tracing::error!(%error, client = %held.client, "cannot answer a SYN");
-    }
-}
-
-/// A flow's entries in everything that is shared. Dropping it removes them, whatever ends the flow.
-pub(super) struct Entered {
-    pub flow: Arc<Flow>,
-    pub shared: Arc<Shared>,
-    /// The question that the flow's session has to decide.
-    pub question: Option<Box<session::Question>>,
-    /// Set for a flow that another agent has begun.
-    pub adoption: Option<Box<Adoption>>,
-    /// The application whose socket is on this host. None: neither side's is.
-    pub application: Option<Application>,
-    place: Place,
-}
-
-impl Entered {
-    /// Reports that dialling the flow's database has failed.
-    pub(super) fn report_failed_dial(&self, backend: Option<SocketAddr>, error: &io::Error) {
-        let Self {
-            flow,
-            shared,
-            place,
-            ..
-        } = self;
-        if dataplane::is_exhaustion(error) {
-            place.mark_unserved();
-        } else if let Some(backend) = backend {
-            shared
-                .backends
-                .suspect(backend, format!("dialled: {error}"));
-        }
-        tracing::info!(
-            flow = ?flow.id,
-            client = %flow.client,
-            orig_dst = %flow.orig_dst,
-            backend = backend.map(tracing::field::display),
-            rule = %flow.rule(),
-            %error,
-            "the database did not answer the dial"
-        );
-    }
-
-    pub(super) fn new(shared: &Arc<Shared>, newcomer: &Newcomer, place: Place) -> Self {
-        shared.metrics.flows.inc();
-        let flow = shared.flows.enter(newcomer);
-        let question = session::Question::of(newcomer, &shared.policy.borrow()).map(Box::new);
-        if let Some(question) = &question {
-            flow.await_session();
-            flow.waits_for(question.waits_for(&Session::default()));
-        }
-        Self {
-            flow,
-            shared: shared.clone(),
-            question,
-            adoption: None,
-            application: newcomer.application.clone(),
-            place,
-        }
-    }
-}
-
-impl Entered {
-    /// Enters a flow that another agent has begun.
-    pub(super) fn adopted(
-        shared: &Arc<Shared>,
-        flow: Arc<Flow>,
-        cookie: SockCookie,
-        place: Place,
-        adoption: Adoption,
-    ) -> Self {
-        shared.metrics.flows.inc();
-        Self {
-            flow,
-            shared: shared.clone(),
-            question: None,
-            adoption: Some(Box::new(adoption)),
-            application: Some(Application::Client(cookie, None)),
-            place,
-        }
-    }
-}
-
-impl Drop for Entered {
-    fn drop(&mut self) {
-        if let Some(Application::Client(cookie, _)) = self.application {
-            self.shared.answers.forget(cookie);
-        }
-        self.shared.flows.leave(self.flow.id);
-        self.flow.mailbox.close();
-        self.shared.metrics.flows.dec();
     }
 }

@@ -29,8 +29,8 @@ use tokio::{
 };
 
 use super::{
-    Shared,
     chunk::Way,
+    context::ProxyContext,
     direction::{Stop, TLS_HANDSHAKE},
     leg::{Leg, peek},
     terms::{Encrypted, Plain, Terms},
@@ -52,7 +52,7 @@ const KEYS: &str = "TLS ends in the agent, which has its keys";
 pub(super) struct Legs(Option<Box<Ends>>);
 
 struct Ends {
-    shared: Arc<Shared>,
+    shared: Arc<ProxyContext>,
     flow: Arc<Flow>,
     /// The rules' terms, until the client's first byte is there.
     terms: Option<Terms>,
@@ -72,7 +72,7 @@ struct Ends {
 pub(super) struct Refused(pub Vec<u8>);
 
 impl Legs {
-    pub(super) fn new(terms: Option<Terms>, shared: &Arc<Shared>, flow: &Arc<Flow>) -> Self {
+    pub(super) fn new(terms: Option<Terms>, shared: &Arc<ProxyContext>, flow: &Arc<Flow>) -> Self {
         if terms.is_none() {
             flow.speaks(Towards::Plain);
         }

@@ -6,13 +6,13 @@ use std::sync::{
     atomic::{AtomicBool, Ordering::Relaxed},
 };
 
-use cql_edit::{Mailbox, Resolution};
+use cql_edit::{CompletionSink, Resolution};
 use flow::Flow;
 use parking_lot::Mutex;
 
 /// The completions of one flow. **Invariant**: each ticket leaves one letter that completes it, and
 /// a step says at most once before that it is due ([`Resolution::Due`]). So there are at most twice
-/// [`MAX_PARKED`](cql_edit::MAX_PARKED) letters, and those that came too late.
+/// [`MAX_SUSPENDED`](cql_edit::MAX_SUSPENDED) letters, and those that came too late.
 #[derive(Debug)]
 pub(super) struct Letters {
     /// The flow whose task is woken. A ticket that somebody keeps does not keep the flow alive.
@@ -64,7 +64,7 @@ impl Drop for Inbox {
     }
 }
 
-impl Mailbox for Letters {
+impl CompletionSink for Letters {
     fn put(&self, number: u64, resolution: Option<Resolution>) {
         let Some(flow) = self.flow.upgrade() else {
             return;

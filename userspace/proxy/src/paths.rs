@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use dataplane::{Calls, Down, Splices, Tried};
+use dataplane::{Calls, Engine, ProbeResult, Splicer};
 use prometheus::{GaugeVec, Opts, Registry};
 
 /// The time after which a canary counts as hanging. On a calm machine it takes a second, in an
@@ -17,16 +17,16 @@ pub enum Splicing {
     #[default]
     Auto,
     /// All flows go by this engine, if it works here.
-    By(Down),
+    By(Engine),
     /// No flow is spliced: all are relayed.
     Off,
 }
 
 impl Splicing {
     /// Returns the engines that may carry flows, to be tried out.
-    pub fn engines(self) -> Vec<Down> {
+    pub fn engines(self) -> Vec<Engine> {
         match self {
-            Self::Auto => Down::ALL.into(),
+            Self::Auto => Engine::ALL.into(),
             Self::By(down) => vec![down],
             Self::Off => Vec::new(),
         }
@@ -34,22 +34,22 @@ impl Splicing {
 }
 
 /// An engine's name in the configuration.
-pub const fn engine_name(down: Down) -> &'static str {
+pub const fn engine_name(down: Engine) -> &'static str {
     match down {
-        Down::Sender => "sender",
-        Down::Egress => "egress",
+        Engine::Sender => "sender",
+        Engine::Egress => "egress",
     }
 }
 
 /// Tries out an engine.
-pub async fn try_engine(splices: &Splices, down: Down) -> Tried {
+pub async fn try_engine(splices: &Splicer, down: Engine) -> ProbeResult {
     let begun = Instant::now();
     let path = path_name(down);
     let failure = match dataplane::switched_off(&path) {
         Some(reason) => Some(reason),
         None => failure(&splices.by(&[down])).await,
     };
-    Tried {
+    ProbeResult {
         path,
         took: begun.elapsed(),
         failure,
@@ -57,7 +57,7 @@ pub async fn try_engine(splices: &Splices, down: Down) -> Tried {
 }
 
 /// Returns the reason why flows should not be carried by these engines.
-async fn failure(splices: &Splices) -> Option<String> {
+async fn failure(splices: &Splicer) -> Option<String> {
     match tokio::time::timeout(LIMIT, crate::try_out(splices)).await {
         Ok(Ok(())) => None,
         Ok(Err(error)) => Some(format!("{error:#}")),
@@ -65,28 +65,28 @@ async fn failure(splices: &Splices) -> Option<String> {
     }
 }
 
-fn path_name(down: Down) -> String {
+fn path_name(down: Engine) -> String {
     format!("splice_{}", engine_name(down))
 }
 
 /// Tries the splice's engines for `underpass doctor`, which loads the splice for itself.
-pub async fn try_here() -> Vec<Tried> {
+pub async fn try_here() -> Vec<ProbeResult> {
     let begun = Instant::now();
     let all_failed = |reason: String| {
-        let failed = |down| Tried {
+        let failed = |down| ProbeResult {
             path: path_name(down),
             took: begun.elapsed(),
             failure: Some(reason.clone()),
         };
-        Down::ALL.map(failed).into()
+        Engine::ALL.map(failed).into()
     };
-    let (splices, calls): (Splices, Calls) = match Splices::open() {
+    let (splices, calls): (Splicer, Calls) = match Splicer::open() {
         Ok(both) => both,
         Err(error) => return all_failed(error.to_string()),
     };
     let each = async {
         let mut tried = Vec::new();
-        for down in Down::ALL {
+        for down in Engine::ALL {
             tried.push(try_engine(&splices, down).await);
         }
         tried
@@ -118,7 +118,7 @@ impl PathsAvailable {
     }
 
     /// Sets the metric to the outcome of a trial, and logs it.
-    pub fn note(&self, tried: &Tried) {
+    pub fn note(&self, tried: &ProbeResult) {
         let path = tried.path.as_str();
         let took_ms = tried.took.as_millis() as u64;
         match &tried.failure {

@@ -2,18 +2,18 @@
 //! (`dataplane`).
 
 use cql::{Framing, NoPlace, Place, Unread};
-use dataplane::{Places, UNKNOWN_PLACE, framing};
+use dataplane::{FlowPosition, UNKNOWN_POSITION, framing};
 
 /// Converts the flow's positions for the kernel, which goes on from there.
-pub(super) fn to_kernel(unread: &Unread) -> Places {
-    Places {
+pub(super) fn to_kernel(unread: &Unread) -> FlowPosition {
+    FlowPosition {
         to_database: kernels(&unread.requests),
         to_client: kernels(&unread.responses),
     }
 }
 
-fn kernels(place: &Place) -> dataplane::Place {
-    dataplane::Place {
+fn kernels(place: &Place) -> dataplane::FramePosition {
+    dataplane::FramePosition {
         left: place.left,
         frame_left: place.frame_left,
         framing: match place.framing {
@@ -24,13 +24,13 @@ fn kernels(place: &Place) -> dataplane::Place {
         first: place.first,
         have: place.have,
         header: place.header,
-        ..UNKNOWN_PLACE
+        ..UNKNOWN_POSITION
     }
 }
 
 /// Converts the positions that the kernel was told when a flow was handed over.
-pub(super) fn unread(places: &Places) -> Result<Unread, NoPlace> {
-    let Places {
+pub(super) fn unread(places: &FlowPosition) -> Result<Unread, NoPlace> {
+    let FlowPosition {
         to_database,
         to_client,
     } = places;
@@ -38,7 +38,7 @@ pub(super) fn unread(places: &Places) -> Result<Unread, NoPlace> {
 }
 
 /// Converts the position that the kernel has got to.
-pub(super) fn from_kernel(place: &dataplane::Place) -> Place {
+pub(super) fn from_kernel(place: &dataplane::FramePosition) -> Place {
     Place {
         left: place.left,
         frame_left: place.frame_left,
@@ -70,7 +70,7 @@ mod tests {
             };
             assert_eq!(from_kernel(&kernels(&place)), place);
         }
-        assert_eq!(from_kernel(&UNKNOWN_PLACE), Place::UNKNOWN);
-        assert_eq!(unread(&Places::UNKNOWN), Err(NoPlace::Handshake));
+        assert_eq!(from_kernel(&UNKNOWN_POSITION), Place::UNKNOWN);
+        assert_eq!(unread(&FlowPosition::UNKNOWN), Err(NoPlace::Handshake));
     }
 }

@@ -8,6 +8,10 @@ use std::{
 use nix::sys::socket::{MsgFlags, recv};
 use tokio::{io::Interest, net::TcpStream};
 
+/// The most bytes that are read at once, so that large frames take few system calls. One direction
+/// of a flow can hold back at most this much, too.
+pub(super) const CHUNK_BYTES: usize = 64 * 1024;
+
 /// Reads the bytes that there are; 0 at the end.
 ///
 /// A read that does not fill the buffer has emptied the socket: the runtime is told so, and

@@ -19,13 +19,13 @@
 use std::sync::Arc;
 
 use cql::{NoPlace, Place, Unread};
-use dataplane::{Places, Redirected, Splice};
+use dataplane::{FlowPosition, Redirected, Splice};
 use flow::{CloseReason, Flow};
 use policy::{Action, RuleName};
 
 use super::{
-    Shared,
     chunk::{Chunk, Turn, Way},
+    context::ProxyContext,
     decode::Decoder,
     place,
     session::Question,
@@ -44,7 +44,7 @@ pub(super) struct Reader {
     /// decoder.
     unread: Result<Unread, NoPlace>,
     /// The shared state for a decoder that begins later. None: no decoder will.
-    shared: Option<Arc<Shared>>,
+    shared: Option<Arc<ProxyContext>>,
     kernel: Option<Arc<Splice>>,
     /// Whether the kernel may have gone on from the position in `unread`, for each direction.
     handed_over: Both<bool>,
@@ -52,7 +52,7 @@ pub(super) struct Reader {
 
 /// The parts of a flow's first decoder.
 pub(super) struct Begins {
-    pub shared: Arc<Shared>,
+    pub shared: Arc<ProxyContext>,
     pub flow: Arc<Flow>,
     /// The question that the flow's session has to decide.
     pub question: Option<Box<Question>>,
@@ -78,7 +78,7 @@ impl Reader {
 
     /// Takes over the frame positions that another process has told the kernel, when it carried the
     /// flow to here. `shared`: set for a flow that may be decoded later.
-    pub(super) fn begins_at(&mut self, places: &Places, shared: Option<Arc<Shared>>) {
+    pub(super) fn begins_at(&mut self, places: &FlowPosition, shared: Option<Arc<ProxyContext>>) {
         self.shared = shared;
         self.unread = place::unread(places);
         self.handed_over = Both {
@@ -113,7 +113,7 @@ impl Reader {
     }
 
     /// Reads a chunk before it is forwarded. `read`: the number of bytes of its direction that were
-    /// read before it, counted as for the kernel ([`dataplane::Position`]).
+    /// read before it, counted as for the kernel ([`dataplane::AgentMoved`]).
     pub(super) fn chunk(&mut self, way: Way, read: u64, bytes: &[u8]) -> Chunk {
         self.catch_up(way, read);
         if let Some(decoder) = self.decoder() {
@@ -173,14 +173,14 @@ impl Reader {
     }
 
     /// Returns the flow's frame positions for the kernel, which is told to carry it.
-    pub(super) fn hand_over(&mut self) -> Places {
+    pub(super) fn hand_over(&mut self) -> FlowPosition {
         self.handed_over = Both {
             to_database: true,
             to_client: true,
         };
         match &self.unread {
             Ok(unread) => place::to_kernel(unread),
-            Err(_) => Places::UNKNOWN,
+            Err(_) => FlowPosition::UNKNOWN,
         }
     }
 

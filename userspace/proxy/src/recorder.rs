@@ -8,7 +8,7 @@ use policy::RuleName;
 use steps::{Followed, statements::Series};
 use telemetry::series_of;
 
-use super::Shared;
+use super::context::ProxyContext;
 
 /// The number of a flow's most recent statements whose rows are kept at hand. Applications ask few
 /// distinct things of one connection; when they ask more, the row is looked up again.
@@ -16,7 +16,7 @@ const SERIES_AT_HAND: usize = 32;
 
 /// Counts a flow's events under its rule, and knows the rule's reporters.
 pub(super) struct Recorder {
-    pub(super) shared: Arc<Shared>,
+    pub(super) shared: Arc<ProxyContext>,
     rule: RuleName,
     at_hand: Vec<(Arc<Statement>, Arc<Series>)>,
     /// The index of the entry that is replaced next.
@@ -27,7 +27,7 @@ pub(super) struct Recorder {
 
 impl Recorder {
     /// Makes the recorder of a flow that no reporter follows yet.
-    pub(super) fn new(shared: &Arc<Shared>, flow: &Flow) -> Self {
+    pub(super) fn new(shared: &Arc<ProxyContext>, flow: &Flow) -> Self {
         Self {
             shared: shared.clone(),
             rule: series_of(flow.rule()),

@@ -13,20 +13,20 @@ use std::{
 };
 
 use cql::NoPlace;
-use dataplane::{Near, Places, Position, Splice};
+use dataplane::{AgentMoved, FlowPosition, Near, Splice};
 use flow::{CloseReason, Flow, Path};
 use policy::RuleName;
 use telemetry::Metrics;
 use tokio::{io::Interest, net::TcpStream};
 
 use super::{
-    Shared,
     chunk::Way,
     close,
+    context::ProxyContext,
     decode::Decoder,
     direction::{Direction, State, Stop},
     drain::Drain,
-    intake::Entered,
+    entered::Entered,
     legs::{Legs, Refused},
     marked,
     reader::{Begins, Both, Reader},
@@ -275,7 +275,7 @@ impl Relay {
     }
 
     /// Returns the flow's frame positions for the kernel, which is told to carry it.
-    pub(super) fn hand_over(&mut self) -> Places {
+    pub(super) fn hand_over(&mut self) -> FlowPosition {
         self.reader.hand_over()
     }
 
@@ -296,9 +296,9 @@ impl Relay {
     /// and the frame positions.
     pub(super) fn begins_at(
         &mut self,
-        position: Position,
-        places: &Places,
-        shared: Option<Arc<Shared>>,
+        position: AgentMoved,
+        places: &FlowPosition,
+        shared: Option<Arc<ProxyContext>>,
     ) {
         self.reader.begins_at(places, shared);
         let (to_far, to_near) = self.both();
@@ -318,8 +318,8 @@ impl Relay {
     }
 
     /// Counts the bytes that the agent itself has read and written since the flow began.
-    pub(super) fn position(&self) -> Position {
-        Position {
+    pub(super) fn position(&self) -> AgentMoved {
+        AgentMoved {
             from_near: self.to_far().read_bytes,
             from_far: self.to_near().read_bytes,
             to_near: self.to_near().written_bytes,

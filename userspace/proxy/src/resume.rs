@@ -8,20 +8,13 @@ use telemetry::Metrics;
 use tokio::net::TcpStream;
 
 use super::{
-    Shared, close,
-    intake::Entered,
+    close,
+    context::ProxyContext,
+    entered::{Adoption, Entered},
     relay::{self, FlowEnd, Relay},
-    session,
     splice::{Counters, Ride, Way},
-    workers::{Pair, Workers},
 };
-use crate::keeper::{Adopted, Kept};
-
-/// An adopted flow's state in the kernel and its hold on the keeper.
-pub(super) struct Adoption {
-    pub resumed: Resumed,
-    pub kept: Kept,
-}
+use crate::keeper::Kept;
 
 /// The outcome of carrying a flow on.
 pub enum CarriedOn {
@@ -85,7 +78,7 @@ pub(super) async fn carry(
 async fn to_the_end(
     flow: &Arc<Flow>,
     metrics: &Metrics,
-    (resumed, kept, shared): (Resumed, Option<Kept>, Option<Arc<Shared>>),
+    (resumed, kept, shared): (Resumed, Option<Kept>, Option<Arc<ProxyContext>>),
     near: &TcpStream,
     far: TcpStream,
 ) -> FlowEnd {
@@ -104,62 +97,9 @@ async fn to_the_end(
     ended
 }
 
-fn stream(socket: OwnedFd) -> io::Result<TcpStream> {
+pub(super) fn stream(socket: OwnedFd) -> io::Result<TcpStream> {
     let socket = std::net::TcpStream::from(socket);
     // The socket is non-blocking already, unless another process has it, too.
     socket.set_nonblocking(true)?;
     TcpStream::from_std(socket)
-}
-
-/// Takes a flow over from the keeper. If that fails the flow is given back, and the keeper goes on
-/// with it.
-pub(super) async fn adopt(shared: &Arc<Shared>, adopted: Adopted, workers: &Workers) {
-    let Adopted {
-        papers,
-        splices,
-        accepted,
-        dialled,
-        kept,
-    } = adopted;
-    let Some(place) = shared.admission.enter() else {
-        return kept.give_back();
-    };
-    let (client, database) = match (stream(accepted), stream(dialled)) {
-        (Ok(client), Ok(database)) => (client, database),
-        (Err(error), _) | (_, Err(error)) => {
-            tracing::error!(%error, "a kept flow cannot be adopted");
-            return kept.give_back();
-        }
-    };
-    let resumed = match splices.resume(papers.id(), papers.near()) {
-        Ok(resumed) => resumed,
-        Err(error) => {
-            tracing::warn!(%error, "a kept flow cannot be adopted");
-            return kept.give_back();
-        }
-    };
-    shared.metrics.adopted.inc();
-    let flow = shared.flows.adopt(|number| papers.flow(number, &resumed));
-    tracing::info!(flow = ?flow.id, client = %flow.client, orig_dst = %flow.orig_dst, "adopted");
-    // The flow was dialled to a virtual address.
-    if let Ok(peer) = database.peer_addr()
-        && peer != flow.orig_dst.socket_addr()
-    {
-        flow.goes_to(peer);
-    }
-    let denied = session::denied_before(&flow, &shared.policy.borrow());
-    let adoption = Adoption { resumed, kept };
-    let entered = Entered::adopted(shared, flow, papers.client_cookie(), place, adoption);
-    if let Some(mark) = denied {
-        tracing::info!(flow = ?entered.flow.id, %mark, "denied before it was adopted");
-        close::reset(&client);
-        return close::reset(&database);
-    }
-    workers
-        .carry(Pair {
-            client,
-            database,
-            entered,
-        })
-        .await;
 }

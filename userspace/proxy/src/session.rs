@@ -20,7 +20,7 @@ use policy::{
 use telemetry::is_marks;
 use tls::{Common, TlsRules};
 
-use super::{Shared, chunk::Way};
+use super::{chunk::Way, context::ProxyContext};
 
 /// The question which rule a flow meets, asked of the policy in force when it came.
 pub(super) struct Question {
@@ -187,7 +187,7 @@ pub(super) struct Gate {
     responses: Vec<u8>,
     /// Set while requests wait for a response.
     waits: bool,
-    shared: Arc<Shared>,
+    shared: Arc<ProxyContext>,
     flow: Arc<Flow>,
 }
 
@@ -222,7 +222,7 @@ pub(super) enum Gated {
 }
 
 impl Gate {
-    pub(super) fn new(question: Question, shared: &Arc<Shared>, flow: &Arc<Flow>) -> Self {
+    pub(super) fn new(question: Question, shared: &Arc<ProxyContext>, flow: &Arc<Flow>) -> Self {
         Self {
             question,
             handshake: Handshake::new(shared.prepared.clone()),

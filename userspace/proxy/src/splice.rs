@@ -3,7 +3,7 @@
 //!
 //! A flow is handed over when nothing of it is under way in the agent and nobody needs to see what
 //! comes. No byte waits for that: bytes that come meanwhile are relayed, and the kernel redirects
-//! only once those have been written on (`ebpf/src/splice.bpf.c`).
+//! only once those have been written on (`ebpf/src/splice.h`).
 
 use std::{
     future::{self, Future, poll_fn},
@@ -17,7 +17,9 @@ use std::{
     time::Duration,
 };
 
-use dataplane::{Application, Down, Moved, Position, Resumed, Splice, SpliceRefusal, Splices};
+use dataplane::{
+    AgentMoved, Application, Engine, KernelMoved, Resumed, Splice, SpliceRefusal, Splicer,
+};
 use flow::{CloseReason, Flow, Path};
 use socket2::SockRef;
 use telemetry::{Metrics, SPLICE_OFF};
@@ -27,7 +29,8 @@ use tokio::{
 };
 
 use super::{
-    Shared,
+    close::failed,
+    context::ProxyContext,
     drain::Drain,
     relay::{FlowEnd, Relay},
     wait::{End, ride},
@@ -48,16 +51,16 @@ const HANDOVER_ROUNDS: usize = 4;
 /// The source of the splice for a flow.
 pub(super) enum Way {
     /// The splice that all flows share, once it has been tried out.
-    Shared(Arc<Shared>),
+    Shared(Arc<ProxyContext>),
     /// A splice that is being tried out.
-    Trial(Splices),
+    Trial(Splicer),
     /// No splice: the flow stays with the agent for good.
     Closed,
 }
 
 impl Way {
     /// Returns the splice. None where there is none, or not yet.
-    fn splices(&mut self, flow: &Flow) -> Option<Splices> {
+    fn splices(&mut self, flow: &Flow) -> Option<Splicer> {
         let shared = match self {
             Self::Shared(shared) => shared,
             Self::Trial(splices) => return Some(splices.clone()),
@@ -80,7 +83,7 @@ impl Way {
 /// The counters that count a flow's rides.
 pub(super) enum Counters {
     /// The counters of the agent.
-    Shared(Arc<Shared>),
+    Shared(Arc<ProxyContext>),
     /// The counters of a canary, or of a keeper.
     Own(Box<Metrics>),
 }
@@ -115,15 +118,15 @@ pub(super) struct Ride {
 struct Enrolled {
     splice: Arc<Splice>,
     /// The agent's own position when it was enrolled.
-    base: Position,
+    base: AgentMoved,
     /// The kernel's work that is counted already.
-    counted: Moved,
+    counted: KernelMoved,
 }
 
 impl Enrolled {
-    fn position(&self, relay: &Relay) -> Position {
+    fn position(&self, relay: &Relay) -> AgentMoved {
         let now = relay.position();
-        Position {
+        AgentMoved {
             from_near: now.from_near,
             from_far: now.from_far - self.base.from_far,
             to_near: now.to_near - self.base.to_near,
@@ -157,7 +160,7 @@ impl Ride {
         relay: &mut Relay,
         resumed: Resumed,
         kept: Option<Kept>,
-        shared: Option<Arc<Shared>>,
+        shared: Option<Arc<ProxyContext>>,
         far: &TcpStream,
     ) -> Result<(), CloseReason> {
         let splice = Arc::new(resumed.splice);
@@ -166,7 +169,7 @@ impl Ride {
         self.kept = kept;
         let enrolled = self.enrolled.insert(Enrolled {
             splice,
-            base: Position::default(),
+            base: AgentMoved::default(),
             counted: resumed.moved,
         });
         take_back(enrolled, relay, far)
@@ -293,7 +296,7 @@ impl Ride {
                 self.enrolled = Some(Enrolled {
                     splice,
                     base,
-                    counted: Moved::default(),
+                    counted: KernelMoved::default(),
                 });
                 self.keep(relay, near, far);
             }
@@ -328,7 +331,9 @@ impl Ride {
             splice, counted, ..
         } = enrolled;
         let now = enrolled.position(relay);
-        let since = relay.near().ways(counted.up, counted.down + now.to_near);
+        let since = relay
+            .near()
+            .directions(counted.up, counted.down + now.to_near);
         let cookie = application.client_cookie();
         let papers = Papers::of(&self.flow, cookie, splice, now.from_near, since);
         let (client, database) = relay.near().sides(near, far);
@@ -348,12 +353,12 @@ impl Ride {
         };
         let before = std::mem::replace(&mut enrolled.counted, moved);
         let near = relay.near();
-        let carried = near.ways(moved.up - before.up, moved.down - before.down);
+        let carried = near.directions(moved.up - before.up, moved.down - before.down);
         relay.carried(carried);
         let [up, down] = carried;
         self.counters.spliced_to_database.inc_by(up);
         self.counters.spliced_to_client.inc_by(down);
-        let spills = near.ways(
+        let spills = near.directions(
             moved.up_spills - before.up_spills,
             moved.down_spills - before.down_spills,
         );
@@ -406,7 +411,7 @@ async fn hand_over(
         if let Poll::Ready(Err(reason)) = to_far {
             return Err(reason);
         }
-        if enrolled.splice.down() == Down::Sender {
+        if enrolled.splice.engine() == Engine::Sender {
             let to_near = poll_fn(|cx| Poll::Ready(relay.poll_to_near(cx, near, far))).await;
             if let Poll::Ready(Err(reason)) = to_near {
                 return Err(reason);
@@ -415,7 +420,7 @@ async fn hand_over(
         if !relay.rests() {
             return Ok(false);
         }
-        if enrolled.splice.down() == Down::Egress && !is_read(enrolled, relay, far, position)? {
+        if enrolled.splice.engine() == Engine::Egress && !is_read(enrolled, relay, far, position)? {
             return Ok(false);
         }
         if enrolled.position(relay) == position {
@@ -430,7 +435,7 @@ fn is_read(
     enrolled: &Enrolled,
     relay: &Relay,
     far: &TcpStream,
-    position: Position,
+    position: AgentMoved,
 ) -> Result<bool, CloseReason> {
     // Bytes that came before the verdict was attached wait for the next packet, or for a reader.
     match SockRef::from(far).peek(&mut [MaybeUninit::uninit()]) {
@@ -440,7 +445,7 @@ fn is_read(
     }
     // Bytes that the verdict has passed up meanwhile must be read by the relay.
     let moved = enrolled.splice.moved().map_err(|e| failed(&e))?;
-    if moved.torn {
+    if moved.corrupted {
         return Err(CloseReason::SpliceFailed);
     }
     Ok(moved.passed == position.from_far)
@@ -451,7 +456,7 @@ pub(super) async fn torn(enrolled: Option<Arc<Splice>>) {
     let Some(splice) = enrolled else {
         return future::pending().await;
     };
-    while !splice.moved().is_ok_and(|moved| moved.torn) {
+    while !splice.moved().is_ok_and(|moved| moved.corrupted) {
         splice.called().await;
     }
 }
@@ -462,9 +467,4 @@ fn take_back(enrolled: &Enrolled, relay: &mut Relay, far: &TcpStream) -> Result<
     withdrawn.map_err(|e| failed(&e))?;
     relay.drain_first(Drain::new(position.to_near));
     Ok(())
-}
-
-pub(super) fn failed(error: &dyn std::fmt::Display) -> CloseReason {
-    tracing::error!(%error, "a spliced flow has to be closed");
-    CloseReason::SpliceFailed
 }

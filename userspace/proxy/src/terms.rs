@@ -10,7 +10,7 @@ use std::sync::Arc;
 use flow::Flow;
 use tls::{Common, Opaque, RuleTls};
 
-use super::{Shared, session::Question};
+use super::{context::ProxyContext, session::Question};
 
 /// The terms of a flow, for a client that encrypts and for one that does not.
 pub(super) struct Terms {
@@ -38,7 +38,11 @@ pub(super) enum Plain {
 
 impl Terms {
     /// Finds the terms of a flow. None: the client's first byte does not matter.
-    pub(super) fn of(shared: &Shared, flow: &Flow, question: Option<&Question>) -> Option<Self> {
+    pub(super) fn of(
+        shared: &ProxyContext,
+        flow: &Flow,
+        question: Option<&Question>,
+    ) -> Option<Self> {
         let rules = shared.tls.borrow().clone();
         if rules.is_empty() {
             return None;

@@ -20,7 +20,7 @@ use socket2::SockRef;
 use tls::{Failure, SeenBy, Side};
 use tokio::net::TcpStream;
 
-use super::{direction::CHUNK_BYTES, read::read};
+use super::read::{CHUNK_BYTES, read};
 
 /// The largest record on the wire (RFC 5246 §6.2.3, which allows more than RFC 8446 does).
 const MAX_RECORD: usize = 5 + 16 * 1024 + 2048;

@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use dataplane::{Down, Quiet, Splice};
+use dataplane::{Engine, HangupWatch, Splice};
 use flow::{CloseReason, Flow};
 use policy::Action;
 use tokio::{
@@ -16,7 +16,7 @@ use tokio::{
     time::{self, Instant},
 };
 
-use super::{marked, splice::failed};
+use super::{close::failed, marked};
 
 /// The interval at which bytes that the kernel carries are added to `flows` and the metrics.
 const COUNT_EVERY: Duration = Duration::from_secs(10);
@@ -48,29 +48,29 @@ pub(super) enum End {
 /// The socket that leads to the far application.
 enum Far {
     /// Packets are redirected behind the socket, so the runtime does not watch it for input.
-    Quiet(Quiet),
+    HangupWatch(HangupWatch),
     /// Only bytes for the agent to read come to the socket.
     Awake(TcpStream),
 }
 
 impl Far {
     fn new(far: TcpStream, splice: &Splice) -> std::io::Result<Self> {
-        match splice.down() {
-            Down::Egress => Quiet::new(far).map(Self::Quiet),
-            Down::Sender => Ok(Self::Awake(far)),
+        match splice.engine() {
+            Engine::Egress => HangupWatch::new(far).map(Self::HangupWatch),
+            Engine::Sender => Ok(Self::Awake(far)),
         }
     }
 
     fn poll_needed(&self, cx: &mut Context<'_>) -> Poll<()> {
         match self {
-            Self::Quiet(quiet) => quiet.poll_ended(cx).map(drop),
+            Self::HangupWatch(quiet) => quiet.poll_ended(cx).map(drop),
             Self::Awake(far) => far.poll_read_ready(cx).map(drop),
         }
     }
 
     fn into_stream(self) -> std::io::Result<TcpStream> {
         match self {
-            Self::Quiet(quiet) => quiet.into_stream(),
+            Self::HangupWatch(quiet) => quiet.into_stream(),
             Self::Awake(far) => Ok(far),
         }
     }

@@ -9,7 +9,7 @@ use std::{
 
 use tokio::{net::TcpStream, runtime, sync::mpsc};
 
-use super::{intake::Entered, relay, resume};
+use super::{entered::Entered, relay, resume};
 
 /// The most flows that wait for a worker. A worker takes them as fast as it can start tasks; when
 /// the queue is full, intake waits.

@@ -6,13 +6,10 @@
 //! ([`Ticket`](cql_edit::Ticket)). Each effect is one file, or folder, and one line in the list
 //! below.
 
-use std::sync::Arc;
-
 use cql_edit::Transform;
 use policy::RuleName;
-use serde::Deserialize;
 
-use crate::{Means, cache, coalesce, fold, mirror};
+use crate::services::Means;
 
 /// A step that has to open something before it can do anything.
 pub trait Effect: Transform {
@@ -35,53 +32,5 @@ pub trait Effect: Transform {
     /// for those that the database gets.
     fn is_last(&self) -> bool {
         false
-    }
-}
-
-/// Declares [`Settings`] from the list.
-macro_rules! effects {
-    ($($module:ident => $variant:ident),+ $(,)?) => {
-        /// A step of a pipeline, as in the configuration: `{ transform = "mirror", ... }`.
-        #[derive(Clone, Debug, Deserialize, schemars::JsonSchema)]
-        #[serde(tag = "transform", rename_all = "snake_case")]
-        #[expect(missing_docs, reason = "the settings say what their step does, and the schema shows that")]
-        pub enum Settings {
-            $(
-                $variant($module::Settings),
-            )+
-        }
-
-        impl Settings {
-            /// Makes the step, and opens nothing.
-            ///
-            /// # Errors
-            /// Names the bad setting, and what it should be.
-            pub fn build(self) -> Result<Arc<dyn Effect>, String> {
-                Ok(match self {
-                    $(Self::$variant(settings) => Arc::new(settings.build()?),)+
-                })
-            }
-        }
-
-        /// Every effect's name.
-        pub const NAMES: &[&str] = &[$(stringify!($module)),+];
-    };
-}
-
-effects! {
-    cache => Cache,
-    coalesce => Coalesce,
-    fold => Fold,
-    mirror => Mirror,
-}
-
-impl Settings {
-    /// Marks the settings of a rule that speaks TLS to databases.
-    #[must_use]
-    pub fn encrypting(self) -> Self {
-        match self {
-            Self::Fold(settings) => Self::Fold(settings.encrypting()),
-            other => other,
-        }
     }
 }

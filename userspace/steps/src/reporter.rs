@@ -1,33 +1,15 @@
 //! Reporters: steps of a pipeline that change nothing. They see requests and answers, and report
 //! them.
 //!
-//! Each reporter is one file, and one line in the list below. A [`Reporter`] is shared by all flows
+//! Each reporter is one file, and one line in the list in `reporters.rs`. A [`Reporter`] is shared by all flows
 //! of its rule; its part in one flow is a [`Following`]. Reporters see what the client sent and
 //! what the client got, wherever they are in the list of steps.
 
 use std::{fmt, sync::Arc};
 
 use cql::{Completed, Details, Frame, StatementKind};
-use prometheus::Registry;
-use serde::Deserialize;
-use telemetry::Metrics;
 
-use super::{
-    audit, count, debug,
-    frames::FrameMetrics,
-    journal::{JournalMetrics, JournalSettings, Journals},
-    slowlog, stats, trace,
-    trace::{Collectors, TraceMetrics},
-    whose::Whose,
-};
-use crate::{
-    cache::{CacheMetrics, Caches},
-    coalesce::CoalesceMetrics,
-    fold::{FoldMetrics, Folds},
-    mirror::{MirrorMetrics, Mirrors},
-    protect::{ProtectMetrics, Rings},
-    statements::Statements,
-};
+use super::{journal::JournalSettings, services::Means, whose::Whose};
 
 /// A step that reports, shared by all flows of its rule.
 pub trait Reporter: fmt::Debug + Send + Sync {
@@ -130,66 +112,6 @@ pub struct Refusal {
 /// The reporters of a rule.
 pub type Reporters = Arc<[Box<dyn Reporter>]>;
 
-/// The services that reporters and effects need of the agent. They outlive reporters and effects,
-/// of which a reload makes new ones.
-#[derive(Debug)]
-pub struct Means {
-    /// The journals of `audit` and `slowlog`.
-    pub journals: Journals,
-    /// The collectors that get spans.
-    pub collectors: Collectors,
-    /// The Redis servers of `cache`.
-    pub caches: Caches,
-    /// The second clusters of `mirror`.
-    pub mirrors: Mirrors,
-    /// The metrics of `coalesce` (write batching).
-    pub coalesce: CoalesceMetrics,
-    /// The shared connections of `fold` (connection multiplexing).
-    pub folds: Folds,
-    /// The metrics of `count` and `debug`.
-    pub frames: FrameMetrics,
-    /// The counts of `stats`.
-    pub stats: stats::Counted,
-    /// The statements of all flows, as they are counted without a step.
-    pub statements: Arc<Statements>,
-    /// The keys of transforms that encrypt.
-    pub rings: Rings,
-}
-
-impl Means {
-    /// Declares and registers the services' metrics. `agents`: the agent's own metrics, which some
-    /// services share.
-    ///
-    /// # Errors
-    /// Two metrics of one name.
-    pub fn register(registry: &Registry, agents: &Metrics) -> prometheus::Result<Self> {
-        Ok(Self {
-            journals: Journals::new(JournalMetrics::register(registry)?),
-            collectors: Collectors::new(TraceMetrics::register(registry)?),
-            caches: Caches::new(CacheMetrics::register(registry)?),
-            mirrors: Mirrors::new(MirrorMetrics::register(registry)?),
-            coalesce: CoalesceMetrics::register(registry)?,
-            folds: Folds::new(FoldMetrics::register(registry, &agents.tls_handshakes)?),
-            frames: FrameMetrics::register(registry)?,
-            stats: stats::Counted::register(registry)?,
-            statements: Arc::new(Statements::register(registry)?),
-            rings: Rings::new(ProtectMetrics::register(registry)?),
-        })
-    }
-
-    /// Gives each metric a first sample, so that the documentation sees it.
-    pub fn declare_for_docs(&self) {
-        self.caches.declare_for_docs();
-        self.mirrors.declare_for_docs();
-        self.coalesce.declare_for_docs();
-        self.folds.declare_for_docs();
-        self.frames.declare_for_docs();
-        self.stats.declare_for_docs();
-        self.journals.metrics.declare_for_docs();
-        self.statements.declare_for_docs();
-    }
-}
-
 /// Writes a trace's id as Cassandra writes it, so that it can be looked up in `system_traces`.
 pub(crate) fn uuid(id: [u8; 16]) -> String {
     uuid::Uuid::from_bytes(id).to_string()
@@ -202,45 +124,6 @@ pub(crate) fn asks_for_data(kind: StatementKind) -> bool {
         kind,
         Kind::Prepare | Kind::Startup | Kind::Options | Kind::Register | Kind::AuthResponse
     )
-}
-
-/// Declares [`Settings`] from the list.
-macro_rules! reporters {
-    ($($module:ident => $variant:ident),+ $(,)?) => {
-        /// A step of a pipeline, as in the configuration: `{ transform = "stats", ... }`.
-        #[derive(Clone, Debug, Deserialize, schemars::JsonSchema)]
-        #[serde(tag = "transform", rename_all = "snake_case")]
-        #[expect(missing_docs, reason = "the settings say what their step does, and the schema shows that")]
-        pub enum Settings {
-            $(
-                $variant($module::Settings),
-            )+
-        }
-
-        impl Settings {
-            /// Makes the step. Nothing is opened or made before a flow is followed.
-            ///
-            /// # Errors
-            /// Names the bad setting, and what it should be.
-            pub fn build(self) -> Result<Box<dyn Reporter>, String> {
-                match self {
-                    $(Self::$variant(settings) => settings.build(),)+
-                }
-            }
-        }
-
-        /// Every reporter's name.
-        pub const NAMES: &[&str] = &[$(stringify!($module)),+];
-    };
-}
-
-reporters! {
-    audit => Audit,
-    count => Count,
-    debug => Debug,
-    slowlog => Slowlog,
-    stats => Stats,
-    trace => Trace,
 }
 
 #[cfg(test)]

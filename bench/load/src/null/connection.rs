@@ -108,7 +108,7 @@ enum Then {
     Request,
     /// A frame of this opcode and stream ends.
     Frame(u8, [u8; 2]),
-    /// This number of a command's words follow.
+    /// The rest of a command follows: this number of words.
     Words(usize),
 }
 

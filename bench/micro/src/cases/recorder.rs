@@ -8,7 +8,7 @@ use dataplane::{ClientAddr, OrigDst, Process};
 use flow::Flow;
 use policy::RuleName;
 use prometheus::Registry;
-use steps::{Followed, Means, Reporters, reporter::Settings, statements::Series};
+use steps::{Followed, Means, Reporters, reporters::Settings, statements::Series};
 use telemetry::Metrics;
 
 use super::Tally;

@@ -15,10 +15,10 @@ use axum::{
     response::{IntoResponse, Response},
     routing::get,
 };
-use dataplane::{Dataplane, Outposts};
+use dataplane::{Dataplane, NetnsAgents};
 use flow::FlowView;
 use prometheus::{Registry, TextEncoder};
-use proxy::Shared;
+use proxy::ProxyContext;
 use serde::Serialize;
 use tokio::{net::TcpListener, task::JoinError};
 
@@ -35,13 +35,13 @@ pub struct Admin {
     /// Every metric.
     pub registry: Registry,
     /// Flows and statements.
-    pub shared: Arc<Shared>,
+    pub shared: Arc<ProxyContext>,
     /// Backends.
     pub backends: Backends,
     /// The flows that are left alone.
     pub dataplane: Arc<Mutex<Option<Dataplane>>>,
     /// Other network namespaces.
-    pub outposts: Arc<Outposts>,
+    pub netns_agents: Arc<NetnsAgents>,
     /// Whether hooks are attached.
     pub ready: Arc<AtomicBool>,
 }
@@ -117,7 +117,7 @@ async fn flows(State(admin): State<Admin>) -> Response {
 }
 
 async fn of_namespaces(State(admin): State<Admin>) -> Response {
-    let read = move || namespaces::views(&admin.outposts, &admin.shared.flows);
+    let read = move || namespaces::views(&admin.netns_agents, &admin.shared.flows);
     match aside(read).await {
         Ok(views) => json(&views),
         Err(error) => failed(&error),

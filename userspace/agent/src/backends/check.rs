@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use dataplane::backends::Probe;
 use tokio::time;
 
-use super::Settings;
+use super::settings::Settings;
 
 /// Checks once.
 ///

@@ -5,7 +5,7 @@ use std::time::Duration;
 use dataplane::backends::{FULL_WEIGHT, Weight};
 use tokio::time::Instant;
 
-use super::Settings;
+use super::settings::Settings;
 
 /// An operator's order on a backend, which overrules the checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -14,17 +14,19 @@ use std::{
 use dataplane::backends::{Probe, Severed, Weights};
 use flow::{CloseReason, orders};
 use policy::{Policy, RuleName};
-use proxy::{Choice, Share, Shared};
+use proxy::{Choice, ProxyContext, Share};
 use tokio::{
-    sync::{mpsc, oneshot, watch},
+    sync::{mpsc, watch},
     task::JoinSet,
     time::{self, Instant},
 };
 
 use super::{
-    Established, Order, Settings,
+    asked::Asked,
     check::check,
-    health::{Health, State},
+    health::{Health, Order, State},
+    member::Member,
+    settings::{Established, Settings},
     view::{BackendMetrics, BackendView},
 };
 use crate::{edge::SharedEdge, observed::SharedDataplane};
@@ -35,38 +37,11 @@ const SHORTEST_STEP: Duration = Duration::from_millis(50);
 /// A slow start is told in so many steps.
 const STEPS: u32 = 100;
 
-/// A request to the owner.
-pub enum Asked {
-    /// Return the views of all backends.
-    List(oneshot::Sender<Vec<BackendView>>),
-    /// Follow an order from now on, or none.
-    Order(
-        SocketAddr,
-        Option<Order>,
-        oneshot::Sender<Option<BackendView>>,
-    ),
-    /// Note that a connection to this backend has failed.
-    Suspect(SocketAddr, String),
-}
-
-/// A backend, as its owner knows it.
-pub(super) struct Member {
-    pub health: Health,
-    /// The rules that name the backend, in the policy's order.
-    pub rules: Vec<RuleName>,
-    pub changed_at: SystemTime,
-    pub last_error: Option<String>,
-    pub good: u64,
-    pub failed: u64,
-    next_check: Instant,
-    is_checked: bool,
-}
-
 /// The owner of all backends.
 pub struct Owner {
     probe: Probe,
     severed: Severed,
-    shared: Arc<Shared>,
+    shared: Arc<ProxyContext>,
     dataplane: SharedDataplane,
     edge: SharedEdge,
     metrics: BackendMetrics,
@@ -84,7 +59,7 @@ impl Owner {
     /// Makes the owner of the backends of `shared`'s policy.
     pub fn new(
         (probe, severed): (Probe, Severed),
-        shared: Arc<Shared>,
+        shared: Arc<ProxyContext>,
         (dataplane, edge): (SharedDataplane, SharedEdge),
         metrics: BackendMetrics,
         settings: watch::Receiver<Settings>,

@@ -15,7 +15,7 @@ use prometheus::{
 use serde::Serialize;
 use tokio::time::Instant;
 
-use super::{Order, Settings, owner::Member};
+use super::{health::Order, member::Member, settings::Settings};
 use crate::observed::SharedDataplane;
 
 /// A backend as `/backends` and `underpass backends --json` give it.

@@ -3,7 +3,7 @@
 use std::{path::Path, process::ExitCode};
 
 use dataplane::{
-    Tried,
+    ProbeResult,
     doctor::{Finding, State},
 };
 use proxy::{
@@ -122,7 +122,7 @@ fn keeper(found: &Found) -> Finding {
     }
 }
 
-fn finding(tried: Tried) -> Finding {
+fn finding(tried: ProbeResult) -> Finding {
     let ms = tried.took.as_millis();
     let (state, detail) = match tried.failure {
         None => (State::Ok, format!("carried every byte, tried in {ms} ms")),

@@ -13,14 +13,14 @@ use std::{
 
 use anyhow::{Context, bail};
 use dataplane::{
-    Attached, Calls, DESCRIPTORS_PER_NAMESPACE, Dataplane, MAX_NAMESPACES, Options, Splices, Tried,
-    host,
+    Attached, Calls, DESCRIPTORS_PER_NAMESPACE, Dataplane, MAX_NAMESPACES, Options, ProbeResult,
+    Splicer, host,
 };
 use flow::{CloseReason, Flows};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use prometheus::Registry;
 use proxy::{
-    self, Admission, Entrances, STRAGGLERS, Shared,
+    self, Admission, Entrances, ProxyContext, STRAGGLERS,
     keeper::{self, Keeper},
     paths::{self, PathsAvailable, Splicing},
 };
@@ -111,7 +111,8 @@ async fn serve(file: &Path, mut config: Config) -> anyhow::Result<()> {
     let backend_metrics = BackendMetrics::register(&registry)?;
     let edge = SharedEdge::default();
     registry.register(Box::new(EdgeMetrics::new(edge.clone())?))?;
-    let mut edge_control = EdgeControl::new(edge.clone(), &config);
+    let mut edge_control =
+        EdgeControl::new(edge.clone(), config.pins.clone(), config.max_forwarded);
     let metrics = Metrics::register(&registry, &CloseReason::labels())?;
     let pipeline_metrics = PipelineMetrics::register(&registry)?;
     let means = Arc::new(Means::register(&registry, &metrics)?);
@@ -129,10 +130,10 @@ async fn serve(file: &Path, mut config: Config) -> anyhow::Result<()> {
         dataplane,
         listeners,
         holds,
-        outposts,
-        calling,
+        netns_agents,
+        serve_requests,
         answers,
-        doors,
+        incoming_listeners,
         remembered,
         splices,
         probe,
@@ -153,7 +154,7 @@ async fn serve(file: &Path, mut config: Config) -> anyhow::Result<()> {
     let (set_health, health) = watch::channel(config.health.clone());
     let (backends, asked_of_backends, tell_choice) = Backends::new();
     let choice = backends.choice();
-    let shared = Arc::new(Shared {
+    let shared = Arc::new(ProxyContext {
         answers,
         remembered,
         splices: OnceLock::new(),
@@ -180,14 +181,14 @@ async fn serve(file: &Path, mut config: Config) -> anyhow::Result<()> {
         health,
         (asked_of_backends, tell_choice),
     );
-    registry.register(Box::new(NamespacesGauge::new(Some(outposts.clone()))?))?;
+    registry.register(Box::new(NamespacesGauge::new(Some(netns_agents.clone()))?))?;
     let (settle, settled) = mpsc::channel(MAX_NAMESPACES);
-    let (give_door, given_doors) = mpsc::unbounded_channel();
-    let mut doors = doors.into_iter();
-    doors.try_for_each(|door| give_door.send(door))?;
+    let (give_listener, given_listeners) = mpsc::unbounded_channel();
+    let mut incoming_listeners = incoming_listeners.into_iter();
+    incoming_listeners.try_for_each(|listener| give_listener.send(listener))?;
     let entrances = Entrances {
         listeners,
-        doors: given_doors,
+        incoming_listeners: given_listeners,
         settled,
     };
     let ready = Arc::new(AtomicBool::new(true));
@@ -196,7 +197,7 @@ async fn serve(file: &Path, mut config: Config) -> anyhow::Result<()> {
         shared: shared.clone(),
         backends: backends.clone(),
         dataplane: attached.clone(),
-        outposts: outposts.clone(),
+        netns_agents: netns_agents.clone(),
         ready: ready.clone(),
     };
     let (workers, splicing) = (config.workers, config.splice);
@@ -216,7 +217,7 @@ async fn serve(file: &Path, mut config: Config) -> anyhow::Result<()> {
             pipelines: pipelines_in_force,
             tls: tls_in_force,
             health: set_health,
-            doors: give_door,
+            incoming_listeners: give_listener,
         },
         Heard {
             asked,
@@ -248,7 +249,7 @@ async fn serve(file: &Path, mut config: Config) -> anyhow::Result<()> {
         Ok(signal)
     };
     let start_keeper =
-        |splices: &Splices| match Keeper::start(&control_path, &shared.metrics, give.clone()) {
+        |splices: &Splicer| match Keeper::start(&control_path, &shared.metrics, give.clone()) {
             Ok(keeper) => {
                 keeper.has(splices);
                 drop(shared.keeper.set(keeper));
@@ -277,11 +278,11 @@ async fn serve(file: &Path, mut config: Config) -> anyhow::Result<()> {
             Err(ended.err().map_or_else(|| anyhow::anyhow!("looking after the edge ended"), Into::into))
         }
         ended = namespaces::serve_named(
-            outposts.clone(), book, shared.policy.clone(), settle.clone(), shared.metrics.clone(),
+            netns_agents.clone(), book, shared.policy.clone(), settle.clone(), shared.metrics.clone(),
         ) => {
             Err(ended.err().map_or_else(|| anyhow::anyhow!("serving containers ended"), Into::into))
         }
-        ended = namespaces::serve(outposts, calling, settle, shared.metrics.clone()) => {
+        ended = namespaces::serve(netns_agents, serve_requests, settle, shared.metrics.clone()) => {
             Err(ended.err().map_or_else(|| anyhow::anyhow!("serving namespaces ended"), Into::into))
         }
         never = incoming::tend(attached.clone()) => match never {},
@@ -302,11 +303,11 @@ async fn serve(file: &Path, mut config: Config) -> anyhow::Result<()> {
 
 /// Tries the splice out, and from then on has flows take it.
 async fn splice(
-    shared: &Shared,
-    splices: Result<(Splices, Calls), String>,
+    shared: &ProxyContext,
+    splices: Result<(Splicer, Calls), String>,
     splicing: Splicing,
     available: PathsAvailable,
-    mut start_keeper: impl FnMut(&Splices),
+    mut start_keeper: impl FnMut(&Splicer),
 ) -> std::io::Result<()> {
     if splicing == Splicing::Off {
         let _ = shared.splices.set(Err("the file says so".into()));
@@ -316,7 +317,7 @@ async fn splice(
         Ok(both) => both,
         Err(reason) => {
             let _ = shared.splices.set(Err(reason.clone()));
-            available.note(&Tried {
+            available.note(&ProbeResult {
                 path: "splice".into(),
                 took: Duration::ZERO,
                 failure: Some(reason),

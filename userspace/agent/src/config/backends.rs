@@ -5,7 +5,7 @@ use std::{collections::HashSet, net::SocketAddr};
 use policy::{Action, MAX_BACKENDS, MAX_BALANCED, Target};
 use toml::Spanned;
 
-use super::{error::Flaw, parse::expected, raw::RawRule};
+use super::{error::Flaw, raw::RawRule, value::expected};
 use crate::backends::MAX_CHECKED;
 
 const KEY: &str = "rule.backends";

@@ -7,8 +7,8 @@ use toml::Spanned;
 
 use super::{
     error::Flaw,
-    parse::{expected, socket_path},
     raw::RawContainers,
+    value::{expected, socket_path},
 };
 use crate::containers::{MAX_RUNTIMES, Socket, Speaks, default_sockets};
 

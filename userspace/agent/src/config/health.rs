@@ -7,8 +7,8 @@ use toml::Spanned;
 
 use super::{
     error::Flaw,
-    parse::{expected, one_of, whole},
     raw::RawHealth,
+    value::{expected, one_of, whole},
 };
 use crate::backends::{Established, Settings, longest_timeout};
 

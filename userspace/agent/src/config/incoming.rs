@@ -6,8 +6,8 @@ use toml::Spanned;
 
 use super::{
     error::Flaw,
-    parse::{absolute, one_of},
     raw::RawIncoming,
+    value::{absolute, one_of},
 };
 
 /// Values of `incoming.client_address`.

@@ -23,6 +23,7 @@ mod selector;
 mod session;
 mod tls;
 mod trigger;
+mod value;
 mod xdp;
 
 use std::{
@@ -46,9 +47,6 @@ pub const DEFAULT_ADMIN: &str = "127.0.0.1:9180";
 
 /// Where the control socket is unless the file says otherwise.
 pub const DEFAULT_CONTROL: &str = "/run/underpass/control.sock";
-
-/// `sun_path` of unix(7), without its end.
-pub const MAX_SOCKET_PATH_BYTES: usize = 107;
 
 /// Where `run`, `check` and `flows` look for the file unless told otherwise.
 pub const DEFAULT_FILE: &str = "/etc/underpass/underpass.toml";

@@ -6,7 +6,7 @@ use ipnet::IpNet;
 use policy::Target;
 use toml::Spanned;
 
-use super::{error::Flaw, parse::expected};
+use super::{error::Flaw, value::expected};
 
 /// `NETWORK`, IPv4 or IPv6.
 pub(super) fn client(text: &Spanned<String>) -> Result<IpNet, Flaw> {

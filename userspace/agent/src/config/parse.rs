@@ -1,13 +1,8 @@
 //! What each value means.
 
-use std::{
-    collections::HashSet,
-    net::SocketAddr,
-    path::{Component, Path, PathBuf},
-    thread,
-};
+use std::{collections::HashSet, net::SocketAddr, path::PathBuf, thread};
 
-use dataplane::{DEFAULT_PINS, Down, MAX_NAMESPACES, edge};
+use dataplane::{DEFAULT_PINS, Engine, MAX_NAMESPACES, edge};
 use policy::{
     Action, Fail, MAX_PROCESS_NAME_BYTES, MAX_RULES, NetnsPattern, Policy, ProcessPattern, Rule,
     RuleName, SessionConditions,
@@ -17,12 +12,13 @@ use steps::pipelines::Pipelines;
 use toml::Spanned;
 
 use super::{
-    Config, DEFAULT_ADMIN, DEFAULT_CONTROL, DEFAULT_MAX_FLOWS, MAX_FLOWS, MAX_SOCKET_PATH_BYTES,
-    backends, containers,
+    Config, DEFAULT_ADMIN, DEFAULT_CONTROL, DEFAULT_MAX_FLOWS, MAX_FLOWS, backends, containers,
     error::Flaw,
     health, incoming, network, pipeline,
     raw::{RawAgent, RawConfig, RawDefault, RawRule},
-    remember, sample, session, tls, trigger, xdp,
+    remember, sample, session, tls, trigger,
+    value::{absolute, expected, one_of, socket_path, whole},
+    xdp,
 };
 
 /// More would only wait for each other; eight carry a 10 Gbit/s link.
@@ -37,8 +33,8 @@ pub(super) const FAILS: [(&str, Fail); 2] = [
 /// Values of `agent.splice`.
 pub(super) const SPLICES: [(&str, Splicing); 4] = [
     ("auto", Splicing::Auto),
-    (engine_name(Down::Sender), Splicing::By(Down::Sender)),
-    (engine_name(Down::Egress), Splicing::By(Down::Egress)),
+    (engine_name(Engine::Sender), Splicing::By(Engine::Sender)),
+    (engine_name(Engine::Egress), Splicing::By(Engine::Egress)),
     ("off", Splicing::Off),
 ];
 
@@ -284,24 +280,6 @@ fn netns(text: &Spanned<String>) -> Result<NetnsPattern, Flaw> {
     }
 }
 
-pub(super) fn absolute(key: &str, text: &Spanned<String>) -> Result<PathBuf, Flaw> {
-    let path = Path::new(text.get_ref());
-    let plain = |c: Component<'_>| matches!(c, Component::RootDir | Component::Normal(_));
-    if path.is_absolute() && path.components().all(plain) {
-        Ok(path.to_owned())
-    } else {
-        expected(key, text, "an absolute path without `..`")
-    }
-}
-
-pub(super) fn socket_path(key: &str, text: &Spanned<String>) -> Result<PathBuf, Flaw> {
-    if text.get_ref().len() > MAX_SOCKET_PATH_BYTES {
-        let meant = format!("a path of at most {MAX_SOCKET_PATH_BYTES} bytes, as sockets have");
-        return expected(key, text, &meant);
-    }
-    absolute(key, text)
-}
-
 fn action(key: &str, text: &Spanned<String>) -> Result<Action, Flaw> {
     one_of(
         key,
@@ -345,41 +323,7 @@ fn address(text: &Spanned<String>) -> Result<SocketAddr, Flaw> {
     }
 }
 
-pub(super) fn whole(key: &str, n: &Spanned<i64>, most: usize) -> Result<usize, Flaw> {
-    match usize::try_from(*n.get_ref()) {
-        Ok(value) if (1..=most).contains(&value) => Ok(value),
-        _ => expected(key, n, &format!("a whole number from 1 to {most}")),
-    }
-}
-
-/// The value that a text names, of `all` values with their names.
-pub(super) fn one_of<T: Copy>(
-    key: &str,
-    text: &Spanned<String>,
-    all: &[(&str, T)],
-) -> Result<T, Flaw> {
-    if let Some((_, value)) = all.iter().find(|(name, _)| name == text.get_ref()) {
-        return Ok(*value);
-    }
-    let names: Vec<String> = all.iter().map(|(name, _)| format!("`{name}`")).collect();
-    let choice = match names.split_last() {
-        Some((last, [])) => last.clone(),
-        Some((last, others)) => format!("{} or {last}", others.join(", ")),
-        None => String::new(),
-    };
-    expected(key, text, &choice)
-}
-
 /// The names of values, for the schema.
 pub(super) fn names<T>(all: &[(&'static str, T)]) -> Vec<&'static str> {
     all.iter().map(|(name, _)| *name).collect()
-}
-
-pub(super) fn expected<T, V: std::fmt::Debug>(
-    key: &str,
-    found: &Spanned<V>,
-    expected: &str,
-) -> Result<T, Flaw> {
-    let message = format!("{key}: expected {expected}; found {:?}", found.get_ref());
-    Err(Flaw::new(found.span(), message))
 }

@@ -7,10 +7,7 @@ use flow::About;
 use policy::{Action, RuleName};
 use serde::de::DeserializeOwned;
 use steps::{
-    JournalSettings, Reporter,
-    effect::{self, Effect},
-    pipelines::Steps,
-    protect, reporter,
+    JournalSettings, Reporter, effect::Effect, effects, pipelines::Steps, protect, reporters,
 };
 use toml::{Spanned, Table};
 
@@ -279,9 +276,9 @@ enum Step {
 fn names() -> String {
     let all: [&[&str]; 4] = [
         transforms::NAMES,
-        effect::NAMES,
+        effects::NAMES,
         &[protect::NAME],
-        reporter::NAMES,
+        reporters::NAMES,
     ];
     all.concat().join(", ")
 }
@@ -297,8 +294,8 @@ fn step(raw: &Spanned<Table>, encrypts: bool) -> Result<Step, Flaw> {
     if is_one_of(transforms::NAMES) {
         let settings: transforms::Settings = settings(table).map_err(flaw)?;
         settings.build().map(Step::Edits).map_err(flaw)
-    } else if is_one_of(effect::NAMES) {
-        let mut settings: effect::Settings = settings(table).map_err(flaw)?;
+    } else if is_one_of(effects::NAMES) {
+        let mut settings: effects::Settings = settings(table).map_err(flaw)?;
         if encrypts {
             settings = settings.encrypting();
         }
@@ -309,8 +306,8 @@ fn step(raw: &Spanned<Table>, encrypts: bool) -> Result<Step, Flaw> {
         let settings: protect::Settings = settings(&table).map_err(flaw)?;
         let built = settings.build().map_err(flaw);
         built.map(|(step, source)| Step::Protects(step, source))
-    } else if is_one_of(reporter::NAMES) {
-        let settings: reporter::Settings = settings(table).map_err(flaw)?;
+    } else if is_one_of(reporters::NAMES) {
+        let settings: reporters::Settings = settings(table).map_err(flaw)?;
         settings.build().map(Step::Reports).map_err(flaw)
     } else {
         let names = names();

@@ -16,12 +16,13 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use super::{
-    DEFAULT_ADMIN, DEFAULT_CONTROL, DEFAULT_MAX_FLOWS, MAX_FLOWS, MAX_SOCKET_PATH_BYTES,
-    containers,
+    DEFAULT_ADMIN, DEFAULT_CONTROL, DEFAULT_MAX_FLOWS, MAX_FLOWS, containers,
     error::Flaw,
     health, incoming,
     parse::{FAILS, MAX_WORKERS, SPLICES, names},
-    pipeline, schema, trigger, xdp,
+    pipeline, schema, trigger,
+    value::MAX_SOCKET_PATH_BYTES,
+    xdp,
 };
 use crate::containers::{MAX_RUNTIMES, Speaks};
 

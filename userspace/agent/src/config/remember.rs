@@ -5,7 +5,7 @@ use std::time::Duration;
 use policy::{Action, Rule};
 use toml::Spanned;
 
-use super::{error::Flaw, parse::expected};
+use super::{error::Flaw, value::expected};
 
 const SHORTEST: Duration = Duration::from_secs(1);
 /// Who was let through is not asked for as long as this: longer, and nobody would think of it.

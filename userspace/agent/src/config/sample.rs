@@ -3,7 +3,7 @@
 use policy::{Action, Sample};
 use toml::Spanned;
 
-use super::{error::Flaw, parse::expected};
+use super::{error::Flaw, value::expected};
 
 /// `None`: all of them.
 pub(super) fn of(fraction: &Spanned<f64>, action: Action) -> Result<Option<Sample>, Flaw> {

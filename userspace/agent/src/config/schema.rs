@@ -18,7 +18,7 @@ use schemars::{
     transform::{Transform, transform_subschemas},
 };
 use serde_json::{Value, json};
-use steps::{effect, protect, reporter};
+use steps::{effects, protect, reporters};
 
 use super::raw::RawConfig;
 
@@ -44,8 +44,8 @@ impl JsonSchema for Step {
     fn json_schema(generator: &mut SchemaGenerator) -> Schema {
         let listed = [
             transforms::Settings::json_schema(generator),
-            effect::Settings::json_schema(generator),
-            reporter::Settings::json_schema(generator),
+            effects::Settings::json_schema(generator),
+            reporters::Settings::json_schema(generator),
             Protect::json_schema(generator),
         ];
         let mut steps: Vec<Value> = listed

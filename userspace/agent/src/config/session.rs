@@ -9,9 +9,9 @@ use toml::Spanned;
 
 use super::{
     error::Flaw,
-    parse::{expected, one_of},
     raw::RawRule,
     tls,
+    value::{expected, one_of},
 };
 
 /// Takes them out of `raw`.

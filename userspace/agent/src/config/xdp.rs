@@ -7,8 +7,8 @@ use toml::Spanned;
 
 use super::{
     error::Flaw,
-    parse::{expected, one_of, whole},
     raw::RawXdp,
+    value::{expected, one_of, whole},
 };
 
 /// `IFNAMSIZ` of netdevice(7), without its end.

@@ -8,7 +8,7 @@ use prost::Message;
 use serde::Deserialize;
 use steps::grpc;
 
-use super::{Failure, http::Connection, runtime::Running};
+use super::{book::Running, failure::Failure, http::Connection};
 
 /// The longest message, as kubelets allow it (`maxMsgSize`).
 const MAX_MESSAGE_BYTES: usize = 16 * 1024 * 1024;

@@ -8,7 +8,7 @@ use hyper::{Request, StatusCode, body::Bytes, header::HOST};
 use serde::{Deserialize, de::DeserializeOwned};
 use tokio::sync::Notify;
 
-use super::{Failure, http::Connection, runtime::Running};
+use super::{book::Running, failure::Failure, http::Connection};
 
 /// A list has one to two KiB for a container, and labels may be long.
 const MAX_LIST_BYTES: usize = 16 * 1024 * 1024;

@@ -2,7 +2,7 @@
 
 use prometheus::{IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry};
 
-use super::{Book, Failure, Speaks};
+use super::{book::Book, failure::Failure, socket::Speaks};
 
 /// The handles of the metrics.
 #[derive(Clone, Debug)]

@@ -9,25 +9,29 @@
 //! **Invariant**: a runtime's answer decides which cgroups a rule matches, and nothing else; no
 //! answer, or nonsense, changes nothing ([decision 11](docs/decisions/0011-namespaces.md)).
 
+mod book;
 mod cri;
 mod docker;
 mod failure;
 mod http;
 mod metrics;
 mod runtime;
+mod socket;
 
-use std::{path::PathBuf, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
-use policy::{Container, Policy};
+use policy::Policy;
 use tokio::{
     sync::{Notify, watch},
     task::JoinSet,
     time::{self, Instant},
 };
 
+pub use book::Book;
 pub use failure::Failure;
 pub use metrics::ContainerMetrics;
 pub use runtime::{MAX_CONTAINERS, Runtime};
+pub use socket::{Socket, Speaks, default_sockets};
 
 /// Runtimes that are asked. A host has one or two.
 pub const MAX_RUNTIMES: usize = 8;
@@ -38,69 +42,6 @@ const ASK_EVERY: Duration = Duration::from_secs(1);
 
 /// However much a runtime has to tell.
 const ASK_AGAIN_AFTER: Duration = Duration::from_millis(100);
-
-/// The protocol of a runtime.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Speaks {
-    /// Docker Engine's API, which Podman speaks, too.
-    Docker,
-    /// Kubernetes' Container Runtime Interface: containerd, CRI-O.
-    Cri,
-}
-
-impl Speaks {
-    /// Returns the name in the policy file and in metrics.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Docker => "docker",
-            Self::Cri => "cri",
-        }
-    }
-}
-
-/// A runtime's socket.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Socket {
-    /// The protocol that is spoken there.
-    pub speaks: Speaks,
-    /// The socket's path.
-    pub path: PathBuf,
-}
-
-/// Returns the runtimes' usual sockets, unless the file names others: those that are not there are
-/// not asked.
-pub fn default_sockets() -> Vec<Socket> {
-    let at = |speaks, path: &str| Socket {
-        speaks,
-        path: path.into(),
-    };
-    vec![
-        at(Speaks::Docker, "/run/docker.sock"),
-        at(Speaks::Cri, "/run/containerd/containerd.sock"),
-        at(Speaks::Cri, "/run/crio/crio.sock"),
-    ]
-}
-
-/// The containers of each runtime.
-#[derive(Clone, Debug, Default)]
-pub struct Book(Vec<Page>);
-
-/// The containers of one runtime.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Page {
-    containers: Vec<Container>,
-    /// The number of running containers without a cgroup of their own.
-    shared: usize,
-    /// The number of containers beyond the limit.
-    too_many: usize,
-}
-
-impl Book {
-    /// Returns all running containers.
-    pub fn running(&self) -> impl Iterator<Item = &Container> + Clone {
-        self.0.iter().flat_map(|page| &page.containers)
-    }
-}
 
 /// Every runtime, asked once and at the same time.
 ///

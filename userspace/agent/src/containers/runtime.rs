@@ -1,7 +1,7 @@
 //! A runtime: its containers, and their cgroups.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::HashMap,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -11,7 +11,14 @@ use dataplane::host::{self, ContainerCgroup};
 use policy::{Container, MAX_CONTAINER_TEXT_BYTES};
 use tokio::{sync::Notify, time};
 
-use super::{ContainerMetrics, Failure, Page, Socket, Speaks, cri::Cri, docker::Docker};
+use super::{
+    book::{Page, Running},
+    cri::Cri,
+    docker::Docker,
+    failure::Failure,
+    metrics::ContainerMetrics,
+    socket::{Socket, Speaks},
+};
 
 /// Containers of one runtime that are known at a time: an order above what kubelets run. Those of
 /// further ones are in no rule.
@@ -30,13 +37,6 @@ const MAX_LABELS: usize = 256;
 /// none.
 const SHORTEST_ID: usize = 12;
 const LONGEST_ID: usize = 128;
-
-/// A container as it is listed.
-pub(super) struct Running {
-    pub id: String,
-    pub names: Vec<String>,
-    pub labels: BTreeMap<String, String>,
-}
 
 /// A runtime, and what it has said.
 #[derive(Debug)]

@@ -13,7 +13,7 @@ use flow::{
     orders::{Answer, Order},
 };
 use policy::{Action, Policy};
-use proxy::Shared;
+use proxy::ProxyContext;
 use serde::Serialize;
 use telemetry::MARKED_RESULTS;
 use tokio::{
@@ -77,7 +77,7 @@ struct Meant {
 
 /// Asks every flow that `mark` matches to become what it says, and counts the answers.
 pub(super) async fn apply(
-    shared: &Arc<Shared>,
+    shared: &Arc<ProxyContext>,
     dataplane: &SharedDataplane,
     mark: &Arc<Mark>,
     policy: &Arc<Policy>,
@@ -125,7 +125,12 @@ pub(super) async fn apply(
     count(shared, mark, flows, meant.unknown)
 }
 
-fn count(shared: &Shared, mark: &Mark, mut flows: Vec<FlowResult>, unknown: usize) -> Applied {
+fn count(
+    shared: &ProxyContext,
+    mark: &Mark,
+    mut flows: Vec<FlowResult>,
+    unknown: usize,
+) -> Applied {
     let mut counts: BTreeMap<&str, usize> = MARKED_RESULTS.map(|result| (result, 0)).into();
     for flow in &flows {
         *counts.entry(flow.result).or_default() += 1;
@@ -156,7 +161,11 @@ fn untouched(dataplane: &SharedDataplane) -> impl Iterator<Item = (Untouched, Ac
 }
 
 /// Whether a flow of this number is there.
-pub(super) fn is_there(shared: &Shared, dataplane: &SharedDataplane, number: FlowNumber) -> bool {
+pub(super) fn is_there(
+    shared: &ProxyContext,
+    dataplane: &SharedDataplane,
+    number: FlowNumber,
+) -> bool {
     match number {
         FlowNumber::Carried(id) => shared.flows.has(id),
         FlowNumber::Untouched(cookie) => {
@@ -166,7 +175,7 @@ pub(super) fn is_there(shared: &Shared, dataplane: &SharedDataplane, number: Flo
     }
 }
 
-fn meant(shared: &Shared, dataplane: &SharedDataplane, mark: &Mark) -> Meant {
+fn meant(shared: &ProxyContext, dataplane: &SharedDataplane, mark: &Mark) -> Meant {
     let mut meant = Meant::default();
     let mut cgroups = Cgroups::default();
     match &mark.target {

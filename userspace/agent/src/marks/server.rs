@@ -11,7 +11,7 @@ use axum::{
     routing::{delete, get, post},
 };
 use policy::{Action, Policy};
-use proxy::Shared;
+use proxy::ProxyContext;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tokio::sync::{Mutex, mpsc, oneshot};
@@ -54,7 +54,7 @@ pub struct Set {
 /// The state with which requests are answered.
 #[derive(Clone)]
 pub struct Desk {
-    shared: Arc<Shared>,
+    shared: Arc<ProxyContext>,
     backends: Backends,
     dataplane: SharedDataplane,
     owner: mpsc::Sender<Asked>,
@@ -82,7 +82,7 @@ fn stopping<E>(_: E) -> Refused {
 impl Desk {
     /// Makes the desk, with the other end for the owner of the policy.
     pub fn new(
-        shared: Arc<Shared>,
+        shared: Arc<ProxyContext>,
         backends: Backends,
         dataplane: SharedDataplane,
     ) -> (Self, mpsc::Receiver<Asked>) {

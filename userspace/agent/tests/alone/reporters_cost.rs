@@ -13,7 +13,7 @@ use flow::Flow;
 use policy::RuleName;
 use prometheus::Registry;
 use serde::Deserialize;
-use steps::{Followed, Means, Reporters, reporter::Settings};
+use steps::{Followed, Means, Reporters, reporters::Settings};
 use telemetry::Metrics;
 
 use crate::common::frames::{RESPONSE, RESULT, frame, query, ready, startup};

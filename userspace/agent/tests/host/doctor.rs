@@ -2,7 +2,7 @@
 
 use std::{os::unix::process::CommandExt, path::Path, process::Command};
 
-use dataplane::Splices;
+use dataplane::Splicer;
 use sandbox::{Agent, Sandbox};
 use serde_json::Value;
 
@@ -50,7 +50,7 @@ async fn sockmaps_and_their_programs_are_found_with_whoever_holds_them() {
     let holder = format!("{}{me}", name.trim_end());
     assert_eq!(Found::here(&[]).all("other sockhash", &me), [""; 0]);
     // Programs of ours, in a process that is no agent.
-    let spliced = Splices::open().unwrap();
+    let spliced = Splicer::open().unwrap();
     let found = Found::here(&[]);
     for (what, name, says) in [
         ("other sockhash", "clients#", "are relayed, and stay on TCP"),

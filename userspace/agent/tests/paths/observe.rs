@@ -11,7 +11,7 @@ use std::{
 };
 
 use cassandra_protocol::crc;
-use dataplane::trial::Random;
+use dataplane::probe_traffic::Random;
 use sandbox::{Agent, stay_on_one_processor};
 
 use crate::common::*;

@@ -13,7 +13,7 @@ use std::{
     time::Duration,
 };
 
-use dataplane::trial::Random;
+use dataplane::probe_traffic::Random;
 use nix::sys::{
     epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout},
     signal::Signal,

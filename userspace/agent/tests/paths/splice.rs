@@ -267,7 +267,7 @@ fn what_is_encrypted_after_the_splice_goes_through_the_agent() {
             ping_pong(&mut client, &mut database);
         }
         for (from, into) in [(&client, &database), (&database, &client)] {
-            let sent = dataplane::trial::bytes(1, 0, BYTES);
+            let sent = dataplane::probe_traffic::bytes(1, 0, BYTES);
             let (mut from, mut into) = (from.try_clone().unwrap(), into.try_clone().unwrap());
             let mut received = vec![0; BYTES];
             std::thread::scope(|scope| {

@@ -29,7 +29,7 @@ impl Log for Ignore {
     fn unseen(&mut self, _: StreamId, _: Unseen, _: bool) {}
 }
 
-/// What went on.
+/// The bytes that went on.
 #[derive(Debug, Default, PartialEq)]
 struct Went {
     /// To the client, and to the database.
@@ -37,7 +37,7 @@ struct Went {
     unreadable: Option<Unreadable>,
 }
 
-/// What is said, in order: whether by the client, and the bytes.
+/// The bytes that are sent, in order, and whether by the client.
 type Said = [(bool, Vec<u8>)];
 
 pub fn edit(data: &[u8]) {
@@ -120,7 +120,7 @@ fn pass(steps: &Steps, said: &Said, piece: usize) -> Went {
     let mut editor = Editor::new((steps.make)(&later), caller).told_by(later.clone());
     let mut went = Went::default();
     for (now_ns, (is_request, bytes)) in (0..).map(|turn| turn * 1_000_000).zip(said) {
-        editor.is_at(1_700_000_000_000_000);
+        editor.set_time(1_700_000_000_000_000);
         for chunk in bytes.chunks(piece) {
             let edited = match is_request {
                 true => editor.requests(now_ns, chunk, &mut Ignore),
@@ -144,7 +144,7 @@ fn pass(steps: &Steps, said: &Said, piece: usize) -> Went {
         editor.give_up(0, to_database, &mut Ignore);
         went.bytes[usize::from(to_database)].extend(editor.end(to_database));
     }
-    assert_eq!(editor.parked(), 0);
+    assert_eq!(editor.suspended(), 0);
     editor.abandon(&mut Ignore);
     went
 }

@@ -1,4 +1,4 @@
-//! What is fuzzed of the editor, and what must hold for any input.
+//! The fuzz target of the editor, and the properties that must hold for any input.
 //!
 //! `tests/corpora.rs` of the crate above includes this file and runs it over the corpus, without a
 //! fuzzer.

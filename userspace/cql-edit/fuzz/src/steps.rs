@@ -4,18 +4,18 @@ use cql::Opcode;
 use cql_edit::protect::{Columns, Failures, Fate, KEY_BYTES, KeySet, NONCE_BYTES, Protect, Vault};
 use cql_edit::transforms::Settings;
 use cql_edit::{
-    Caller, Error, Mailbox, Outcome, Pipeline, Refused, Request, Resolution, Response, Ticket,
-    Transform,
+    Caller, CompletionSink, Error, Outcome, Pipeline, Refused, Request, Resolution, Response,
+    Ticket, Transform,
 };
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
-/// One of them.
+/// A pipeline, and the properties that hold for it.
 pub struct Steps {
     pub make: fn(&Arc<Later>) -> Pipeline,
     /// Something may not go on as it came.
     pub changes: bool,
-    /// The same goes on each time, however it is cut.
+    /// The same bytes go on each time, however they are cut.
     pub repeats: bool,
 }
 
@@ -102,14 +102,14 @@ impl Transform for Looks {
 #[derive(Debug)]
 struct Waits(Arc<Later>);
 
-/// What is said of what waits.
+/// The decisions on what is suspended.
 #[derive(Debug, Default)]
 pub struct Later {
     tickets: Mutex<Vec<(u64, Ticket)>>,
     letters: Mutex<Vec<(u64, Option<Resolution>)>>,
 }
 
-impl Mailbox for Later {
+impl CompletionSink for Later {
     fn put(&self, number: u64, resolution: Option<Resolution>) {
         self.letters.lock().unwrap().push((number, resolution));
     }
@@ -159,14 +159,14 @@ impl Transform for Waits {
             request.await_response(note);
         }
         if note & 1 != 0 {
-            let ticket = request.park();
+            let ticket = request.suspend();
             self.0.waits(note / 2, ticket);
         }
         Outcome::Pass
     }
 
     fn response(&self, response: &mut Response<'_>, _: &Caller, number: u64) -> bool {
-        let ticket = response.park();
+        let ticket = response.suspend();
         self.0.waits(number / 16, ticket);
         false
     }

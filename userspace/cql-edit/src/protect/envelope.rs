@@ -11,27 +11,28 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
 use super::keys::{KeySet, NONCE_BYTES, is_id};
 
-/// What every envelope begins with: whose, and which version.
+/// The beginning of every envelope: the mark of underpass, and the version.
 pub const PREFIX: &str = "up1.";
 
 /// Bytes of the tag (SP 800-38D, §5.2.1.2: the longest).
 const TAG_BYTES: usize = 16;
 
-/// What is bound to every value: nothing that was encrypted for something else can be taken for one.
+/// The prefix of everything that a value is bound to: nothing that was encrypted for another purpose can be
+/// taken for a value.
 const DOMAIN: &[u8] = b"underpass protect 1";
 
 /// Why something cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Closed {
-    /// It is no envelope.
+    /// The value is no envelope.
     Plain,
     /// The key with this id is not there.
     UnknownKey(String),
-    /// It is not what was made for this column, or not any more.
+    /// The envelope was not made for this column, or was changed since.
     Tampered,
 }
 
-/// What a value is bound to: its column, with the lengths of names before them.
+/// The data that a value is bound to: its column, with the lengths of names before them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Binding(Vec<u8>);
 
@@ -118,7 +119,8 @@ mod tests {
         Binding::new("shop", "customers", "iban")
     }
 
-    /// Whoever reads what was stored years ago has only this to go by.
+    /// The form of an envelope is stable: somebody who reads what was stored years ago has only this to
+    /// go by.
     #[test]
     fn the_form_is_stable() {
         let sealed = seal(&keys("old"), [7; NONCE_BYTES], &iban(), b"DE89").unwrap();

@@ -28,7 +28,7 @@ pub struct KeySet {
     checks: HashMap<Box<str>, Vec<u8>>,
 }
 
-/// What that is a tag of. No value is bound to it.
+/// The text of which a key's check is the tag. No value is bound to it.
 const CHECK: &[u8] = b"underpass protect check";
 
 impl KeySet {
@@ -113,9 +113,9 @@ pub fn is_id(id: &str) -> bool {
     !id.is_empty() && id.len() <= MAX_ID_BYTES && id.bytes().all(allowed)
 }
 
-/// Who has the keys. What it does is done at once: bytes of flows wait for it.
+/// The owner of the keys. Its functions return at once: bytes of flows wait for them.
 pub trait Vault: fmt::Debug + Send + Sync {
-    /// Those that are in force. `None`: there are none, or they are older than they may be.
+    /// The keys that are in force. `None`: there are none, or they are older than they may be.
     fn keys(&self) -> Option<Arc<KeySet>>;
 
     /// Random bytes that were never given before. `None`: there are none.
@@ -128,24 +128,24 @@ pub trait Vault: fmt::Debug + Send + Sync {
     fn count(&self, fate: Fate, values: u64);
 }
 
-/// What becomes of a value.
+/// The outcome for a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Fate {
-    /// It was encrypted.
+    /// The value was encrypted.
     Encrypted,
-    /// It was decrypted.
+    /// The value was decrypted.
     Decrypted,
-    /// It was stored as it is, and goes on so.
+    /// The value was stored as it is, and goes on so.
     Unencrypted,
-    /// The same, and its result was refused for that.
+    /// The value was stored as it is, and its result was refused for that.
     UnencryptedRefused,
-    /// Its key is not there.
+    /// The value's key is not there.
     UnknownKey,
     /// There are no keys at all.
     NoKeys,
-    /// It is not what was encrypted for this column.
+    /// The value is not what was encrypted for this column.
     Tampered,
-    /// Its column's type cannot hold one.
+    /// The column's type cannot hold an envelope.
     Type,
 }
 

@@ -36,14 +36,15 @@ use cql::text::parse;
 const MAX_CACHED: usize = 4_096;
 const MAX_CACHED_BYTES: usize = 4 << 10;
 
-/// Of a batch's texts so much is read; more is refused. It holds up the other flows of a worker.
+/// The most bytes of a batch's texts that are read; more is refused. Reading holds up the other flows of a
+/// worker.
 const MAX_READ_BYTES: usize = 256 << 10;
 
 /// Numbers of responses.
 const PREPARED: u64 = 0;
 const ROWS: u64 = 1;
 
-/// What becomes of a result with a value that cannot be decrypted, by its cause.
+/// The handling of a result with a value that cannot be decrypted, by the cause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Failures {
     /// A value that was stored as it is goes on so.
@@ -62,7 +63,7 @@ pub struct Protect {
     cache: Mutex<HashMap<CacheKey, Arc<Plan>>>,
 }
 
-/// Which keyspace the flow is in, and the text.
+/// A key of the plans' cache: the keyspace that the flow is in, and the text.
 type CacheKey = (Option<Box<str>>, Box<[u8]>);
 
 impl Protect {
@@ -105,7 +106,7 @@ impl Protect {
         plan
     }
 
-    /// What is to be done to each statement of a request. `Err`: it does not pass.
+    /// The plans for each statement of a request. `Err`: the request does not pass.
     fn plans(&self, request: &Request<'_>, caller: &Caller) -> Result<Vec<Step>, Stop> {
         let keyspace = request.keyspace().or(caller.keyspace.as_deref());
         let mut read = 0_usize;
@@ -192,7 +193,7 @@ impl Protect {
     }
 }
 
-/// What is to be done to a statement of a request.
+/// The plan for a statement of a request.
 #[derive(Debug)]
 enum Step {
     Text(Arc<Plan>),
@@ -216,7 +217,7 @@ impl Step {
 #[derive(Debug)]
 enum Stop {
     Refused(Why),
-    /// It has to be prepared again.
+    /// The statement has to be prepared again.
     Again(Outcome),
 }
 

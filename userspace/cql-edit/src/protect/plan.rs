@@ -1,4 +1,4 @@
-//! What is to be done to a statement, by its text.
+//! [`Plan`]: the handling of a statement, by its text.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ pub(super) struct Column {
 }
 
 impl Column {
-    /// As people write it.
+    /// The column as people write it.
     pub(super) fn label(&self) -> Box<str> {
         format!("{}.{}.{}", self.keyspace, self.table, self.name).into()
     }
@@ -55,16 +55,16 @@ impl Table {
     }
 }
 
-/// Which columns are protected.
+/// The columns that are protected.
 #[derive(Debug)]
 pub struct Columns {
     tables: Vec<Arc<Table>>,
-    /// One of each name, in lower case.
+    /// The tables by name, in lower case.
     by_word: HashMap<Box<[u8]>, Arc<Table>>,
 }
 
 impl Columns {
-    /// Of these tables, `keyspace.table`, these columns; names as the database stores them.
+    /// Protects these columns of these tables, `keyspace.table`; names are as the database stores them.
     ///
     /// # Errors
     /// What cannot be, and what is expected.
@@ -170,20 +170,20 @@ impl Columns {
     }
 }
 
-/// What is to be done to a statement.
+/// The handling of a statement.
 #[derive(Clone, Debug)]
 pub(super) enum Plan {
     /// Nothing: it touches no table with protected columns.
     Passes,
     /// This is.
     Touches(Touches),
-    /// It does not pass.
+    /// The statement does not pass.
     Refused(Why),
 }
 
 #[derive(Clone, Debug)]
 pub(super) struct Touches {
-    /// What stands for values of protected columns.
+    /// The places of values of protected columns.
     pub(super) places: Vec<Place>,
     /// How many markers there are.
     pub(super) markers: usize,
@@ -200,7 +200,7 @@ impl Touches {
     }
 }
 
-/// What stands for a value of a column.
+/// The place of a value of a column.
 #[derive(Clone, Debug)]
 pub(super) struct Place {
     pub(super) column: Arc<Column>,
@@ -209,18 +209,18 @@ pub(super) struct Place {
     pub(super) name: Option<Box<str>>,
 }
 
-/// Which columns of a result are protected.
+/// The protected columns of a result.
 #[derive(Debug)]
 pub(super) enum Reads {
-    /// Those that are called as this table's are.
+    /// The columns that have the names of this table's protected ones.
     Named(Arc<Table>),
-    /// Those at these places.
+    /// The columns at these positions.
     Placed(Vec<Option<Arc<Column>>>),
 }
 
 impl Reads {
-    /// Of so many columns the one at this place, which is called so. `Err`: the result is not that of the
-    /// statement.
+    /// The protected column at this position among so many, which has this name in the result. `Err`:
+    /// the result is not that of the statement.
     pub(super) fn at(
         &self,
         place: usize,
@@ -238,7 +238,7 @@ impl Reads {
 }
 
 impl Plan {
-    /// Of this text, where the flow is in this keyspace.
+    /// The plan for this text, where the flow is in this keyspace.
     pub(super) fn of(columns: &Columns, text: &[u8], keyspace: Option<&str>) -> Self {
         let Some(table) = columns.named_in(text) else {
             return Self::Passes;
@@ -366,7 +366,7 @@ fn ambiguous<'p>(places: &'p [Place], markers: &[Option<Box<str>>]) -> Option<&'
     })
 }
 
-/// What of a result is protected.
+/// The protected columns of a result.
 fn selected(table: &Arc<Table>, json: bool, what: Selected) -> Result<Option<Arc<Reads>>, Why> {
     let items = match what {
         Selected::All if json => return Err(Why::Json(table.label())),

@@ -1,4 +1,4 @@
-//! What is to be done to a statement that was prepared.
+//! [`Ready`]: the handling of a statement that was prepared.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -20,9 +20,9 @@ pub(super) struct Ready {
 /// A value that is encrypted.
 #[derive(Clone, Debug)]
 pub(super) struct Bind {
-    /// Which one, where values go by their places.
+    /// The position of the value, where values go by position.
     pub(super) place: usize,
-    /// Where they go by names.
+    /// The name of the value, where values go by name.
     pub(super) name: Box<str>,
     pub(super) column: Arc<Column>,
 }
@@ -36,7 +36,8 @@ pub(super) fn holds(kind: u16) -> bool {
 }
 
 impl Ready {
-    /// What the text has told, held against what the database says. `Err`: the statement is not to be used.
+    /// Holds the plan of a text against the database's description of the statement. `Err`: the
+    /// statement is not to be used.
     pub(super) fn of(
         columns: &Columns,
         touches: &Touches,
@@ -99,7 +100,8 @@ impl Ready {
     }
 }
 
-/// The same of one whose text touches no protected column.
+/// Checks that a statement whose text touches no protected column has none by the database's description
+/// either.
 pub(super) fn touches_nothing(columns: &Columns, found: Option<Bindings<'_>>) -> Result<(), Why> {
     let values = found.iter().flat_map(|found| &found.values);
     let mut protected =

@@ -11,11 +11,11 @@ pub(super) enum Why {
     Hidden(Box<str>),
     /// The result, or what is written, is JSON.
     Json(Box<str>),
-    /// What is written is no value of which it is known where it is.
+    /// The text writes a value whose place is not known.
     Value(Box<str>),
     /// A value is in the text of a PREPARE.
     Literal(Box<str>),
-    /// Which marker or value is whose cannot be told.
+    /// The markers or values of columns cannot be told apart.
     Markers(Box<str>),
     /// A column is part of the partition key.
     Key(Box<str>),
@@ -33,12 +33,12 @@ pub(super) enum Why {
     Use,
     /// There are no keys.
     NoKeys,
-    /// It would become too large.
+    /// The request would become too large.
     TooLarge,
 }
 
 impl Why {
-    /// As a metric's label.
+    /// The reason, as a metric's label.
     pub(super) fn reason(&self) -> &'static str {
         match self {
             Self::Predicate(_) => "predicate",

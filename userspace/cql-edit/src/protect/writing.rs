@@ -13,8 +13,8 @@ use super::ready::Ready;
 use super::refusal::Why;
 use crate::{Bound, Change, Request, Statement, Value};
 
-/// What the values of one request may become together, in bytes: with what they are in, well below the
-/// longest body that there can be.
+/// The most bytes that the values of one request may become together. With the rest of the request, that is
+/// well below the longest body that there can be.
 const MAX_SEALED_BYTES: usize = 64 << 20;
 
 /// Encrypts what a request writes to protected columns. True: it has changed.
@@ -127,8 +127,8 @@ impl<'p> Wanted<'p> {
         }
     }
 
-    /// Which of what is bound they are, each another. `None`: that cannot be told, and any of it could be
-    /// theirs.
+    /// The positions of the values among what is bound, each another. `None`: they cannot be told, and
+    /// any value could be one of them.
     fn places(&self, bound: &[Bound<'_>]) -> Option<Vec<(usize, &'p Column)>> {
         let values = self.values.iter();
         if bound.first()?.name.is_none() {
@@ -195,7 +195,7 @@ fn literals(
     Ok(Some(new))
 }
 
-/// What `'it''s'` and `$$it's$$` stand for.
+/// The text that `'it''s'` and `$$it's$$` stand for.
 fn string(literal: &[u8]) -> Option<Cow<'_, [u8]>> {
     if let Some(inside) = literal.strip_prefix(b"$$") {
         return inside.strip_suffix(b"$$").map(Cow::Borrowed);
@@ -212,7 +212,7 @@ fn string(literal: &[u8]) -> Option<Cow<'_, [u8]>> {
     Some(Cow::Owned(plain))
 }
 
-/// What `0xCAFE` stands for.
+/// The bytes that `0xCAFE` stands for.
 fn blob(literal: &[u8]) -> Option<Vec<u8>> {
     let digit = |digit: u8| char::from(digit).to_digit(16).map(|value| value as u8);
     let (pairs, rest) = literal.get(2..)?.as_chunks::<2>();

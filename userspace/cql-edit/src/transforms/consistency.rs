@@ -191,7 +191,7 @@ impl Transform for Levels {
     }
 
     fn response(&self, response: &mut Response<'_>, _: &Caller, number: u64) -> bool {
-        self.selection.is_prepared(number, response.prepared_id());
+        self.selection.note_prepared(number, response.prepared_id());
         false
     }
 }

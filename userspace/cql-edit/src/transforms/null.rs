@@ -25,7 +25,7 @@ impl Settings {
     }
 }
 
-/// What drivers need to begin, and what changes the session, is the database's to answer.
+/// Whether a statement is for the database to answer: drivers need it to begin, or it changes the session.
 fn is_of_the_session(text: &[u8], caller: &Caller) -> bool {
     use StatementKind as S;
     let statement = cql::Statement::of(text);

@@ -1,4 +1,4 @@
-//! What a transform has to know of statements that were prepared.
+//! [`Prepared`]: a transform's knowledge of statements that were prepared.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, PoisonError};
@@ -71,7 +71,7 @@ impl<T: Clone> Prepared<T> {
         number
     }
 
-    /// It is answered, by this id if it was prepared.
+    /// A PREPARE is answered, by this id if the statement was prepared.
     pub fn came_back(&self, number: u64, id: Option<&[u8]>) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if let (Some(what), Some(id)) = (state.out.remove(&number), id) {
@@ -85,7 +85,7 @@ impl<T: Clone> Prepared<T> {
         state.learn(id, what);
     }
 
-    /// What this id stands for, or why it has to be prepared again.
+    /// The knowledge of this id's statement, or the outcome that has the client prepare it again.
     pub fn known(&self, id: &[u8]) -> Result<T, Outcome> {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.known.get(id).cloned().ok_or_else(|| {

@@ -24,7 +24,7 @@ pub struct Settings {
     /// Requests that pass at once after a rest. Without this key: those of a second, and 1 at least.
     #[schemars(range(min = 1.0))]
     pub burst: Option<f64>,
-    /// Who shares a bucket of tokens. Requests of which that is not known share one.
+    /// The handling of requests beyond the rate.
     #[serde(default)]
     pub per: Per,
     /// What happens to a request for which there is no token.
@@ -92,7 +92,7 @@ struct Throttle {
     per: Per,
     mode: Mode,
     buckets: Mutex<HashMap<Box<str>, Bucket>>,
-    /// Of what was prepared: its key.
+    /// The bucket's key of each statement that was prepared.
     prepared: Prepared<Box<str>>,
 }
 
@@ -101,7 +101,7 @@ struct Bucket {
     /// Below 0: what was lent.
     tokens: f64,
     filled_ns: u64,
-    /// Who waits for it to be paid back.
+    /// The clients that wait for the debt to be paid back.
     queue: Queue,
 }
 
@@ -158,7 +158,7 @@ impl Throttle {
             }),
         };
         bucket.fill(now_ns, self.rate, self.burst);
-        if bucket.tokens >= 1.0 && bucket.queue.is_empty(now_ns) {
+        if bucket.tokens >= 1.0 && bucket.queue.expire(now_ns) {
             bucket.tokens -= 1.0;
             return Ok(());
         }

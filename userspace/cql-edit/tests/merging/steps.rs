@@ -1,5 +1,5 @@
-//! What the steps beside the one that merges are shown, and what they may do; and flows that leave their pipeline, or
-//! whose client does not keep to the protocol.
+//! Steps beside the one that merges: what they are shown, and what they may do; and flows that leave their
+//! pipeline, or whose client does not keep to the protocol.
 
 use std::sync::{Arc, Mutex};
 
@@ -12,7 +12,8 @@ use super::{
 use crate::support::edit::*;
 use crate::support::{QUERY, ask, table};
 
-/// What a step was shown, in its order: an opcode of a request, or the number of a response and its error's code.
+/// The frames that a step was shown, in its order: an opcode of a request, or the number of a response and
+/// its error's code.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Shown {
     Asked(Opcode),
@@ -21,7 +22,7 @@ enum Shown {
 
 use Shown::{Asked, Told};
 
-/// What it does with what becomes of a batch.
+/// A step's treatment of a batch's response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Does {
     Nothing,

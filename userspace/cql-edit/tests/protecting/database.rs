@@ -26,7 +26,7 @@ pub const SECRET: &str = "DE89 3704 0044 0532 0130 00";
 
 pub const CUSTOMERS: [Spec; 3] = [("id", 0x09), ("iban", 0x0D), ("photo", 0x03)];
 
-/// One of a batch: its text, or the id of what was prepared, and its values.
+/// A statement of a batch: its text, or the id of what was prepared, and its values.
 pub type Child<'a> = (Result<&'a str, &'a [u8]>, &'a [Value<'a>]);
 
 /// Code and message of an ERROR.
@@ -143,13 +143,13 @@ fn step(vault: &Arc<TestVault>, failures: Failures) -> Protect {
     Protect::new(Columns::new(&tables).unwrap(), failures, vault.clone())
 }
 
-/// What the database got.
+/// The request that the database got.
 pub struct Got {
     bytes: Vec<u8>,
     frame: Vec<u8>,
 }
 
-/// It may be megabytes.
+/// The request may be megabytes.
 impl fmt::Debug for Got {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} bytes", self.frame.len())
@@ -386,7 +386,7 @@ impl Protected {
         self.answered(&rows_body(columns, rows))
     }
 
-    /// What is stored for this value: as another flow writes it.
+    /// The stored form of this value, as another flow writes it.
     pub fn sealed(&mut self, column: &str, plain: &[u8]) -> Vec<u8> {
         let mut other = protected_with(KINDS[3], &self.vault, self.failures);
         let text = format!("UPDATE shop.customers SET {column} = ? WHERE id = 1");
@@ -394,7 +394,7 @@ impl Protected {
         values.remove(0).unwrap()
     }
 
-    /// What was stored for this column, read by another flow.
+    /// The plain form of what was stored for this column, as another flow reads it.
     pub fn opened(&mut self, column: &'static str, stored: &Option<Vec<u8>>) -> Vec<u8> {
         let mut other = protected_with(KINDS[3], &self.vault, self.failures);
         let text = format!("SELECT {column} FROM shop.customers");
@@ -427,7 +427,7 @@ fn simple(values: &[Value<'_>]) -> Vec<u8> {
     bytes
 }
 
-/// Where an EXECUTE's flags end, and the last of their bytes.
+/// The end of an EXECUTE's flags, and the last of their bytes.
 fn execute_flags(version: u8, frame: &[u8]) -> (usize, usize) {
     let mut at = 9;
     for _ in 0..if version >= 5 { 2 } else { 1 } {

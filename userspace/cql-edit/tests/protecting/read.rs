@@ -1,4 +1,4 @@
-//! What the client gets of a result.
+//! Results as the client gets them.
 
 use cql_edit::protect::{Failures, Fate};
 

@@ -1,4 +1,5 @@
-//! What does not reach the database, because values would, or would be looked for among what is encrypted.
+//! Statements that do not reach the database, because values would, or would be looked for among what is
+//! encrypted.
 
 use cql_edit::protect::Fate;
 

@@ -10,8 +10,8 @@ use cql_edit::protect::Fate;
 use super::database::*;
 use crate::support::edit::*;
 
-/// It passes as it is, with other values, or not at all; gives how many values were encrypted, and whether
-/// it was refused.
+/// The statement passes as it is, with other values, or not at all. Gives how many values were encrypted,
+/// and whether it was refused.
 fn same_statement(text: &str, table: &str, column: &str) -> Option<(u64, bool)> {
     let vault = TestVault::new();
     let mut flow = protected_columns(KINDS[3], &vault, table, &[column])?;
@@ -64,8 +64,8 @@ fn what_is_changed_is_the_same_statement_with_other_values() {
     );
 }
 
-/// The same of statements in which a byte is another, is missing, or is there twice; a value that is
-/// still where it was is never in what goes on.
+/// Statements in which a byte is another, is missing, or is there twice: a value that is still where it was
+/// is never in what goes on.
 #[test]
 fn a_mistake_lets_no_value_past() {
     const PLAIN: &str = "plain5ecret";

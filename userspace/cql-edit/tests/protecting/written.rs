@@ -1,4 +1,4 @@
-//! What the database gets in place of values.
+//! Values as the database gets them.
 
 use cql_edit::protect::Fate;
 
@@ -162,7 +162,7 @@ fn a_batch_has_all_of_its_statements_encrypted() {
     }
 }
 
-/// As many as a BATCH can have: each is looked at once.
+/// A BATCH with as many statements as there can be: each is looked at once.
 #[test]
 fn a_batch_may_be_very_long() {
     let vault = TestVault::new();

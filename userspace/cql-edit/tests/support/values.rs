@@ -11,7 +11,7 @@ pub const NOW_US: i64 = 1_700_000_000_000_000;
 
 pub fn rewrite(kind: Kind, settings: &str) -> Edits {
     let mut flow = Edits::of(kind, &format!("transform = \"rewrite\"\n{settings}"));
-    flow.editor.is_at(NOW_US);
+    flow.editor.set_time(NOW_US);
     flow
 }
 

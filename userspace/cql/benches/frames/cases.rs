@@ -5,7 +5,7 @@ use cql::{FlowDecoder, Verdict};
 use std::hint::black_box;
 use std::sync::Arc;
 
-/// Of every frame, its header included, before it is compressed.
+/// The length of every frame, its header included, before it is compressed.
 pub const FRAME_BYTES: usize = 200;
 /// Requests of a round; as many responses.
 pub const OPERATIONS: usize = 32;
@@ -32,7 +32,7 @@ pub enum Compression {
     Snappy,
 }
 
-/// One of the things that are measured.
+/// A case that is measured.
 #[derive(Clone, Copy)]
 pub struct Case {
     pub name: &'static str,

@@ -4,7 +4,7 @@ use criterion::measurement::{Measurement, ValueFormatter, WallTime};
 use nix::time::{ClockId, clock_gettime};
 use std::time::Duration;
 
-/// Of the thread that asks.
+/// The time that this thread has had on a processor.
 pub struct CoreTime;
 
 impl CoreTime {

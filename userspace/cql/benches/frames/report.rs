@@ -1,4 +1,4 @@
-//! What was measured, for `bench/results`.
+//! Results, for `bench/results`.
 
 use super::cases::{Case, Compression, FRAME_BYTES, OPERATIONS};
 use serde_json::{Value, json};
@@ -18,7 +18,7 @@ pub struct Row {
     pub allocations: f64,
 }
 
-/// Of a round, as criterion has written it; `None` if it has not.
+/// The median of a round, as criterion has written it; `None` if it has not.
 pub fn median_ns(name: &str) -> Option<f64> {
     let folder = match env::var_os("CRITERION_HOME") {
         Some(home) => PathBuf::from(home),

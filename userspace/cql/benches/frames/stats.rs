@@ -5,7 +5,7 @@ use cql::{Anomaly, Completed, Details, Sink, Statement};
 use hdrhistogram::Histogram;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// As the agent's.
+/// The number of series at hand, as the agent's.
 const SERIES_AT_HAND: usize = 32;
 const LATENCY_DIGITS: u8 = 2;
 const MAX_LATENCY_US: u64 = 60_000_000;
@@ -59,7 +59,7 @@ impl<const DETAILS: bool> Stats<DETAILS> {
         }
     }
 
-    /// What was counted so far; the rows of statements stay.
+    /// Forgets the counts so far; the rows of statements stay.
     pub fn forget(&mut self) {
         (self.counted, self.bytes, self.rows) = (0, 0, 0);
     }

@@ -163,9 +163,9 @@ fn check(script: Script<'_>, wrap: impl Fn(u8, &Run<'_>) -> Vec<u8>) {
     assert!(held < MAX_HELD_BYTES, "{held} bytes");
 }
 
-/// What does not depend on how much of a body is read: it is more for details, so that a request
-/// that is answered before it ends is not known by then, and that it shows of more of what is compressed
-/// that it is not what it says.
+/// The outcomes that do not depend on how much of a body is read. More is read for details, so a request
+/// that is answered before it ends is not known by then, and more of a compressed body can turn out not to
+/// be what it says.
 fn outcomes(told: &[Told], compression: Compression) -> Vec<(Option<ErrorCode>, u64, u64, i16)> {
     let outcome = |told: &Told| match told {
         Told::Completed(_, error, request, response, stream) => {

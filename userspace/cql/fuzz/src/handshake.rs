@@ -8,7 +8,7 @@ use super::script::{READY, Script, frame, segment, startup};
 use cql::{Handshake, Session, Step, Unknowable};
 use std::sync::Arc;
 
-/// As for a decoder.
+/// The most bytes that a handshake may hold, as for a decoder.
 const MAX_HELD_BYTES: usize = 1 << 20;
 
 #[derive(Debug, Default)]
@@ -17,7 +17,7 @@ struct Lane {
     passed: usize,
 }
 
-/// What it came to.
+/// The outcome of a handshake.
 type Outcome = (Session, Option<Unknowable>, usize, usize);
 
 pub fn handshake(data: &[u8]) {

@@ -1,4 +1,4 @@
-//! What is fuzzed, and what must hold for any input.
+//! Fuzz targets of the decoder, and the properties that must hold for any input.
 //!
 //! `tests/corpora.rs` of the crate above includes this file and runs it over the corpora, without a
 //! fuzzer.

@@ -6,11 +6,11 @@ pub struct Script<'d> {
     pub version: u8,
     /// STARTUP and READY have passed.
     pub started: bool,
-    /// What STARTUP asks for.
+    /// The compression that STARTUP asks for.
     pub compression: Compression,
     /// How many bytes at once are fed the second time.
     pub piece: usize,
-    /// What was not said yet.
+    /// The input that was not used yet.
     pub rest: &'d [u8],
 }
 
@@ -21,10 +21,10 @@ pub enum Compression {
     Snappy,
 }
 
-/// What one of them says next.
+/// The next run of one peer.
 pub struct Run<'d> {
     pub is_request: bool,
-    /// What else the input decides: the lower bits of two bytes.
+    /// Other decisions of the input: the lower bits of two bytes.
     pub choice: u8,
     pub more: u8,
     pub bytes: &'d [u8],

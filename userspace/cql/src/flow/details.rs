@@ -37,7 +37,7 @@ const KEPT_CAPACITY: usize = 2048;
 /// A consistency level (`native_protocol_v5.spec` §3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Consistency(
-    /// As sent.
+    /// The number as sent.
     pub u16,
 );
 
@@ -80,41 +80,42 @@ impl fmt::Display for Consistency {
     }
 }
 
-/// What a request and its response carry beside the statement.
+/// Details of a request and its response beside the statement.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Details {
-    /// Of the request.
+    /// The request's details.
     pub asked: Asked,
-    /// Of the response.
+    /// The response's details.
     pub answered: Answered,
-    /// Of a QUERY, PREPARE, EXECUTE or BATCH whose custom payload has a `traceparent`. Only for [who wants
-    /// it](crate::FlowDecoder::wants_contexts).
+    /// The trace context of a QUERY, PREPARE, EXECUTE or BATCH whose custom payload has a
+    /// `traceparent`. Read only for [a sink that wants it](crate::FlowDecoder::wants_contexts).
     pub context: Option<Result<TraceContext, NoTraceContext>>,
-    /// Of one of these that is [sampled](TraceContext::is_sampled) and has a `tracestate`, too, that says something; at most
-    /// [`MAX_TRACE_STATE_BYTES`](crate::MAX_TRACE_STATE_BYTES).
+    /// The trace state of a request whose context is [sampled](TraceContext::is_sampled), if it has a
+    /// `tracestate` with entries; at most [`MAX_TRACE_STATE_BYTES`](crate::MAX_TRACE_STATE_BYTES).
     pub trace_state: Option<Result<Box<str>, NoTraceState>>,
 }
 
-/// What a request carries.
+/// Details of a request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Asked {
     /// Bytes of its body, as sent.
     pub body_bytes: u32,
-    /// It asks the database to trace it.
+    /// The request asks the database to trace it.
     pub tracing: bool,
-    /// Of a QUERY, EXECUTE or BATCH that could be read.
+    /// Parameters of a QUERY, EXECUTE or BATCH that could be read.
     pub parameters: Option<Parameters>,
-    /// Of a QUERY, PREPARE, EXECUTE or BATCH whose texts are all known and understood. What was
-    /// prepared while nobody asked for details has none.
+    /// The fingerprint of a QUERY, PREPARE, EXECUTE or BATCH whose texts are all known and understood.
+    /// A statement that was prepared while nobody asked for details has none.
     pub fingerprint: Option<Arc<Fingerprint>>,
-    /// Of a QUERY or PREPARE: its text, with the values in it. Only for [who wants
-    /// them](crate::FlowDecoder::wants_texts), and of at most [`MAX_TEXT_BYTES`].
+    /// The text of a QUERY or PREPARE, with the values in it. Kept only for [a sink that wants
+    /// texts](crate::FlowDecoder::wants_texts), and at most [`MAX_TEXT_BYTES`] of it.
     pub text: Option<Box<str>>,
-    /// Of a STARTUP or an AUTH_RESPONSE, whether or not the database [accepts](Answered::accepts) it.
+    /// The identity in a STARTUP or an AUTH_RESPONSE, whether or not the database
+    /// [accepts](Answered::accepts) it.
     pub says: Option<Box<Says>>,
 }
 
-/// Who a client says it is; at most [`MAX_FACT_BYTES`](crate::MAX_FACT_BYTES).
+/// An identity as the client claims it; at most [`MAX_FACT_BYTES`](crate::MAX_FACT_BYTES).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Says {
     /// In its STARTUP.
@@ -123,7 +124,7 @@ pub enum Says {
     User(Box<str>),
 }
 
-/// What a STARTUP says of the client.
+/// The client's description of itself in a STARTUP.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Introduction {
     /// APPLICATION_NAME.
@@ -147,11 +148,11 @@ pub struct Parameters {
     pub values: u32,
     /// Rows to a page; [`Fact::Open`] likewise.
     pub page_size: Fact<i32>,
-    /// It asks for a later page.
+    /// The request asks for a later page.
     pub paging_state: bool,
 }
 
-/// What a response carries.
+/// Details of a response.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Answered {
     /// Bytes of its body, as sent.
@@ -173,7 +174,7 @@ pub struct Answered {
 #[derive(Debug, Default)]
 pub(crate) struct Detailing {
     waiting: HashMap<i16, Asked, BuildSpread>,
-    /// Of those of them that have one: few flows do, and the others need no room for it.
+    /// Trace contexts, by stream. Few flows have any, and the others need no room for them.
     contexts: HashMap<i16, Said, BuildSpread>,
     pub(crate) passing: Details,
     pub(crate) fingerprints: Fingerprints,
@@ -193,7 +194,7 @@ impl Detailing {
         self.forget_context(header.stream);
     }
 
-    /// Its body, or the beginning of it.
+    /// A request's body passes, or the beginning of it.
     pub(crate) fn asks_with(&mut self, header: &Header, prefix: &[u8]) {
         if let Some(asked) = self.waiting.get_mut(&header.stream.0) {
             asked.parameters = parameters(header, prefix);
@@ -209,7 +210,7 @@ impl Detailing {
         }
     }
 
-    /// It is found out what it asks.
+    /// A request's fingerprint becomes known.
     pub(crate) fn asks_for(&mut self, stream: StreamId, fingerprint: Option<Arc<Fingerprint>>) {
         if let Some(asked) = self.waiting.get_mut(&stream.0) {
             asked.fingerprint = fingerprint;
@@ -239,7 +240,7 @@ impl Detailing {
         };
     }
 
-    /// Its body, or the beginning of it.
+    /// A response's body passes, or the beginning of it.
     pub(crate) fn answers_with(&mut self, header: &Header, prefix: &[u8]) {
         if !header.is_compressed() {
             // What was read before it ran out holds.
@@ -247,7 +248,7 @@ impl Detailing {
         }
     }
 
-    /// What waited on this stream gets no answer.
+    /// Takes the details of a request on `stream` that gets no answer.
     pub(crate) fn unanswered(&mut self, stream: StreamId) -> Details {
         let said = self.forget_context(stream);
         Details {
@@ -294,7 +295,7 @@ fn text<'b>(header: &Header, prefix: &'b [u8]) -> Option<&'b str> {
         .filter(|text| text.len() <= MAX_TEXT_BYTES)
 }
 
-/// What the client says of its trace. v3 has no custom payload.
+/// Reads the client's trace context. v3 has no custom payload.
 fn context(header: &Header, prefix: &[u8]) -> Option<Said> {
     let has_payload = header.version >= 4 && header.flags.any(Flags::CUSTOM_PAYLOAD);
     match has_payload && !header.is_compressed() {
@@ -303,7 +304,7 @@ fn context(header: &Header, prefix: &[u8]) -> Option<Said> {
     }
 }
 
-/// What its body says of the client.
+/// Reads the client's identity from a body.
 fn says(header: &Header, prefix: &[u8]) -> Option<Says> {
     match header.opcode? {
         _ if header.is_compressed() => None,
@@ -363,7 +364,7 @@ fn one(header: &Header, mut body: Cursor<'_>) -> Option<Parameters> {
     Some(parameters)
 }
 
-/// What stands behind the values; `None` where the prefix ends.
+/// Reads the parameters that stand behind the values; `None` where the prefix ends.
 fn behind_values(
     mut body: Cursor<'_>,
     given: Given,
@@ -421,7 +422,7 @@ fn batch(header: &Header, mut body: Cursor<'_>) -> Option<Parameters> {
     })
 }
 
-/// One byte, and since v5 four.
+/// Reads the flags: one byte, and since v5 four.
 fn flags(header: &Header, body: &mut Cursor<'_>) -> Option<u32> {
     match header.version {
         5.. => body.int().map(i32::cast_unsigned),
@@ -429,7 +430,7 @@ fn flags(header: &Header, body: &mut Cursor<'_>) -> Option<u32> {
     }
 }
 
-/// Which parameters there are.
+/// The flags, which say which parameters are there.
 #[derive(Clone, Copy)]
 struct Given(u32);
 
@@ -444,7 +445,7 @@ impl Given {
         self.0 & flag != 0
     }
 
-    /// It is there and not read yet, or it is not there.
+    /// A parameter that is there and not read yet, or that is not there.
     fn unread<T>(self, flag: u32) -> Fact<T> {
         match self.has(flag) {
             true => Fact::Open,

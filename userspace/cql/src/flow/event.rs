@@ -1,4 +1,4 @@
-//! What a decoder reports: completed requests, anomalies, and verdicts on the flow.
+//! Reports of a decoder: completed requests, frames and anomalies.
 
 use crate::flow::details::Details;
 use crate::labelled;
@@ -8,11 +8,11 @@ use std::sync::Arc;
 
 /// Receives what a [`FlowDecoder`](crate::FlowDecoder) finds, in the order of the bytes.
 pub trait Sink {
-    /// It is told [`Details`]. The decoder then reads more of each body, and tables of what waits
-    /// grow; for one that does not ask, nothing of that is even compiled. Of requests that were
-    /// fed with a sink that does not ask, no details are known.
+    /// Whether the sink is told [`Details`]. The decoder then reads more of each body, and tables of
+    /// pending requests grow. For a sink that does not ask, nothing of that is even compiled. Requests
+    /// that were fed with such a sink have no details.
     const DETAILS: bool = false;
-    /// It is told of each [`Frame`]. As with details, others do not pay for it.
+    /// Whether the sink is told of each [`Frame`]. As with details, others do not pay for it.
     const FRAMES: bool = false;
 
     /// The last byte of a response passed, and the response was paired with its request.
@@ -23,7 +23,7 @@ pub trait Sink {
         self.completed(completed);
     }
     /// No response will come: the flow is not read any more. Told to a sink that asks for details, by
-    /// [`FlowDecoder::is_over`](crate::FlowDecoder::is_over). Its latency is how long it has waited.
+    /// [`FlowDecoder::finish`](crate::FlowDecoder::is_over). Its latency is how long it has waited.
     fn unanswered(&mut self, request: &Completed<'_>, details: &Details) {
         let _ = (request, details);
     }
@@ -51,9 +51,9 @@ pub struct Frame<'a> {
     pub is_request: bool,
     /// 3, 4 or 5; another one of an ERROR of a database that does not speak the client's.
     pub version: u8,
-    /// As sent (`native_protocol_v5.spec` §2.4.1.2).
+    /// The flags as sent (`native_protocol_v5.spec` §2.4.1.2).
     pub flags: u8,
-    /// As sent.
+    /// The stream as sent.
     pub stream: StreamId,
     /// `None`: none that such a frame can have.
     pub opcode: Option<Opcode>,
@@ -63,16 +63,16 @@ pub struct Frame<'a> {
     pub body: &'a [u8],
 }
 
-/// What `sink`'s type says.
+/// Whether the type of `sink` asks for details.
 pub(crate) fn asks_for_details<S: Sink>(_: &S) -> bool {
     S::DETAILS
 }
 
-/// One request together with its response.
+/// A request together with its response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Completed<'a> {
-    /// What was asked. Within one flow, and while it stays among the statements that the flow used
-    /// lately, equal statements are one and the same `Arc`: a cache may compare with
+    /// The statement of the request. Within one flow, and while it stays among the statements that the
+    /// flow used lately, equal statements are one and the same `Arc`: a cache may compare with
     /// [`Arc::ptr_eq`] first, as long as it holds the `Arc`, and fall back to `Eq`.
     pub statement: &'a Arc<Statement>,
     /// From the call that carried the last byte of the request's header to the call that carried
@@ -105,7 +105,8 @@ pub enum Anomaly {
     /// A v3/v4 body is compressed, and that was not agreed on, or not seen; or it does not become what it
     /// says. All that is known of it is its opcode.
     CompressedBody,
-    /// What was looked for lies beyond the part of the body, or of the statement, that is read.
+    /// The bytes that were looked for lie beyond the part of the body, or of the statement, that is
+    /// read.
     BodyTooLong,
     /// The direction ended within a frame or a segment.
     TruncatedFrame,

@@ -26,12 +26,12 @@ pub(crate) struct Fingerprints {
     /// 10^18 times, and are then taken for one another. `None`: it has none.
     by_text: HashMap<u64, Option<Arc<Fingerprint>>, BuildSpread>,
     hashing: RandomState,
-    /// Of the batch that is being read. Kept for its room.
+    /// Fingerprints in the batch that is being read. The buffer is kept from batch to batch.
     batch: Vec<Arc<Fingerprint>>,
 }
 
 impl Fingerprints {
-    /// Of a text; `None` if it is not understood, or not whole.
+    /// The fingerprint of a text; `None` if the text is not understood, or not whole.
     pub(crate) fn of_text(&mut self, text: &[u8], declared: usize) -> Option<Arc<Fingerprint>> {
         if text.len() < declared {
             return None;
@@ -45,8 +45,9 @@ impl Fingerprints {
         })
     }
 
-    /// Of a BATCH (`native_protocol_v5.spec` §4.1.7), by the beginning of its body: as if it were one
-    /// text. `None` if that does not hold all its statements, or one of them has none.
+    /// The fingerprint of a BATCH (`native_protocol_v5.spec` §4.1.7), by the beginning of its body: as
+    /// if it were one text. `None` if the beginning does not hold all its statements, or one of them
+    /// has no fingerprint.
     pub(crate) fn of_batch(
         &mut self,
         mut body: Cursor<'_>,

@@ -11,18 +11,19 @@ use crate::wire::position::{NoPlace, Place, Unread};
 use crate::wire::scanner::{FrameScanner, Step};
 use crate::wire::segment::{Broken, SegmentReader};
 
-/// What was made of a compressed body keeps its buffer up to this many bytes from frame to frame; the
-/// reason is that of the frame scanner's.
+/// The buffer for expanded bodies is kept from frame to frame up to this many bytes. The frame scanner's
+/// constant of this name gives the reason.
 const KEPT_BUFFER_BYTES: usize = 16 << 10;
 
-/// What frames of one direction mean to the flow. Called in this order for each frame.
+/// The meaning of one direction's frames to the flow. Its functions are called in this order for each
+/// frame.
 pub(crate) trait Meaning {
     /// [`RESPONSE_BIT`] or 0.
     const DIRECTION_BIT: u8;
 
     /// How much of a body is worth seeing.
     fn wanted(header: &Header) -> usize;
-    /// And to a sink that asks for details.
+    /// How much of a body is worth seeing to a sink that asks for details.
     fn wanted_in_detail(header: &Header) -> usize;
     /// The version is that of the frame's first byte, which may be all that is there yet.
     fn version(flow: &mut Flow, version: u8, in_first_frame: bool) -> Result<(), Stop>;
@@ -48,20 +49,20 @@ pub(crate) struct StopAt {
     pub(crate) stop: Stop,
 }
 
-/// Where a frame was to begin, none does.
+/// The stop for a flow in which no frame begins where one was expected.
 const LOST: StopAt = StopAt {
     keep: 0,
     stop: Stop::Undecodable(Undecodable::Lost),
 };
 
-/// One direction.
+/// A direction's bytes on their way through segments and frames.
 #[derive(Debug)]
 pub(crate) struct Lane {
     scanner: FrameScanner,
     segments: SegmentReader,
     /// This direction is past its last bare frame.
     segmented: bool,
-    /// It goes on from here to the first frame that is decoded.
+    /// The position from which the lane goes on to the first frame that is decoded.
     joins: Option<Place>,
     joined: bool,
 }
@@ -147,7 +148,8 @@ impl Lane {
         self.pass_from::<M>(flow, now_ns, bytes, 0, sink)
     }
 
-    /// Of one that began in the middle. Apart, for most begin at their beginning.
+    /// Passes a chunk of a lane that began in the middle. A function of its own, because most lanes
+    /// begin at the beginning.
     #[cold]
     fn pass_joined<M: Meaning>(
         &mut self,
@@ -260,7 +262,7 @@ impl Lane {
     }
 }
 
-/// One step of the scanner, and what it means. False when the input is used up.
+/// Takes one step of the scanner and tells its meaning. False when the input is used up.
 fn frame_step<M: Meaning>(
     scanner: &mut FrameScanner,
     flow: &mut Flow,
@@ -358,7 +360,7 @@ fn first_byte<M: Meaning>(flow: &mut Flow, byte: u8, in_first_frame: bool) -> Re
     M::version(flow, byte & !RESPONSE_BIT, in_first_frame)
 }
 
-/// What a version byte that is not decoded means before a version is settled.
+/// The stop for a version byte that is not decoded, before a version is settled.
 pub(crate) fn foreign_version(version: u8, in_first_frame: bool) -> Stop {
     match version {
         // Cassandra's own, past and to come, and DataStax Enterprise's.

@@ -50,10 +50,10 @@ impl FlowDecoder {
         }
     }
 
-    /// One of a flow that was left as `unread` and has been walked since. In each direction it begins
-    /// with the next frame. What is answered without having been asked here was asked before, so it
-    /// is no anomaly; which keyspace the flow is in by now is not known. Bodies that are compressed are
-    /// read where `unread` was a decoder's, which had seen how.
+    /// A decoder for a flow that was left as `unread` and has been followed since. In each direction it
+    /// begins with the next frame. A response without a request here was asked for before, so it is no
+    /// anomaly. The flow's keyspace is not known. Compressed bodies are read only if `unread` came from
+    /// a decoder, which knew the compression.
     ///
     /// If what comes is no frame, the flow is [`Undecodable::Lost`].
     pub fn join(prepared: Arc<PreparedStatements>, unread: Unread) -> Self {
@@ -78,12 +78,13 @@ impl FlowDecoder {
         self.requests.begins_at(place);
     }
 
-    /// The same for responses.
+    /// Corrects the position of responses, as [`requests_begin_at`](Self::requests_begin_at) does for
+    /// requests.
     pub fn responses_begin_at(&mut self, place: Place) {
         self.responses.begins_at(place);
     }
 
-    /// Where the flow is, for one who goes on without decoding it.
+    /// The positions of both directions, for somebody who goes on without decoding the flow.
     pub fn unread(&self) -> Result<Unread, NoPlace> {
         match self.stopped {
             Some(Stop::Undecodable(why)) => return Err(NoPlace::Undecodable(why)),
@@ -169,7 +170,7 @@ impl FlowDecoder {
 
     /// The flow has ended, or nobody reads it any more. A sink that asks for details is told of all requests
     /// that have no response yet, or only the beginning of one.
-    pub fn is_over<S: Sink>(&mut self, now_ns: u64, sink: &mut S) {
+    pub fn finish<S: Sink>(&mut self, now_ns: u64, sink: &mut S) {
         if !asks_for_details(sink) {
             return;
         }

@@ -23,11 +23,11 @@ pub(crate) struct InFlight {
     pub(crate) started_ns: u64,
     /// Header and body.
     pub(crate) request_bytes: u32,
-    /// Of a PREPARE that could be read: the kind of what it prepares.
+    /// The kind of the statement that a PREPARE prepares, if the PREPARE could be read.
     pub(crate) prepares: Option<StatementKind>,
 }
 
-/// What waits, by stream.
+/// Pending requests, by stream.
 #[derive(Debug, Default)]
 pub(crate) struct Pending {
     by_stream: HashMap<i16, InFlight, BuildSpread>,
@@ -50,7 +50,7 @@ impl Pending {
         }
     }
 
-    /// What waits on `stream`.
+    /// The pending request on `stream`.
     pub(crate) fn get_mut(&mut self, stream: StreamId) -> Option<&mut InFlight> {
         self.by_stream.get_mut(&stream.0)
     }
@@ -63,7 +63,7 @@ impl Pending {
         waited
     }
 
-    /// What waited on `stream` waits no longer.
+    /// Takes the pending request on `stream`.
     pub(crate) fn remove(&mut self, stream: StreamId) -> Option<InFlight> {
         let request = self.by_stream.remove(&stream.0);
         if self.by_stream.is_empty() && self.by_stream.capacity() > 2 * KEPT_CAPACITY {

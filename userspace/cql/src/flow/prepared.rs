@@ -99,7 +99,7 @@ impl PreparedStatements {
         self.get(id).is_some()
     }
 
-    /// It stands for this text, prepared in this keyspace.
+    /// Learns that `id` stands for this text, prepared in this keyspace.
     pub fn learn(&self, id: &[u8], keyspace: Option<&str>, text: &[u8]) {
         if id.len() > MAX_PREPARED_ID_BYTES {
             return;
@@ -174,7 +174,7 @@ impl Store {
     }
 }
 
-/// One flow's view of a [`PreparedStatements`].
+/// A flow's view of a [`PreparedStatements`].
 #[derive(Debug)]
 pub(crate) struct PreparedCache {
     shared: Arc<PreparedStatements>,

@@ -1,4 +1,4 @@
-//! What frames from the client mean: versions asked for, statements sent, streams taken.
+//! The meaning of frames from the client: versions asked for, statements sent, streams taken.
 
 use crate::fact::Fact;
 use crate::flow::details::{DETAIL_PREFIX_BYTES, LOG_IN_BYTES};
@@ -126,7 +126,7 @@ impl Meaning for Requests {
     }
 }
 
-/// What is known of a request before its body, or without it.
+/// The kind of a request before its body is read, or without it.
 fn kind_by_opcode(opcode: Option<Opcode>) -> StatementKind {
     match opcode {
         Some(Opcode::Query) => StatementKind::Query,
@@ -141,8 +141,8 @@ fn kind_by_opcode(opcode: Option<Opcode>) -> StatementKind {
     }
 }
 
-/// What a QUERY, PREPARE, EXECUTE or BATCH that is not compressed (any more) carries, by the beginning
-/// of its body. `None`: it could not be read.
+/// Reads the statement of a QUERY, PREPARE, EXECUTE or BATCH that is not compressed (any more), by the
+/// beginning of its body. `None`: it could not be read.
 pub(crate) fn read_statement(
     flow: &mut Flow,
     header: &Header,
@@ -158,7 +158,7 @@ pub(crate) fn read_statement(
     .find()
 }
 
-/// What a body turned out to carry.
+/// The statement that was found in a body.
 #[derive(Default)]
 pub(crate) struct Found {
     /// `None`: nothing beyond what the opcode tells.
@@ -484,7 +484,8 @@ fn batch_keyspace(mut body: Cursor<'_>, left: u16) -> Option<Option<&str>> {
 
 const KEYSPACE_FLAG: i32 = 0x80;
 
-/// What QUERY and BATCH have in common: serial consistency, default timestamp, keyspace.
+/// The keyspace behind the parameters that QUERY and BATCH have in common: serial consistency and default
+/// timestamp.
 fn keyspace_behind_times(mut parameters: Cursor<'_>, flags: i32) -> Option<Option<&str>> {
     if flags & 0x10 != 0 {
         parameters.short()?;

@@ -1,4 +1,4 @@
-//! What frames from the database mean: requests answered, and what the answers change.
+//! The meaning of frames from the database: requests answered, and changes that the answers make.
 
 use crate::fact::Fact;
 use crate::flow::details::DETAIL_PREFIX_BYTES;
@@ -19,8 +19,8 @@ const PREFIX_BYTES: usize = 512;
 const _: () =
     assert!(PREFIX_BYTES >= 6 + MAX_PREPARED_ID_BYTES && PREFIX_BYTES >= 6 + MAX_NAME_BYTES);
 
-/// The same with a tracing id, warnings or a custom payload in front, which can be of any length.
-/// Cassandra's warnings take a few hundred bytes each.
+/// How much of a RESULT or ERROR is collected that has a tracing id, warnings or a custom payload in front,
+/// which can be of any length. Cassandra's warnings take a few hundred bytes each.
 const PRELUDE_PREFIX_BYTES: usize = 64 << 10;
 
 /// How much of a body [`Responses`] wants to see.

@@ -10,19 +10,19 @@ use crate::verdict::{CloseReason, Undecodable, Verdict};
 use crate::wire::compression::Compression;
 use std::sync::Arc;
 
-/// What both directions know of the flow.
+/// The state of a flow that both directions share.
 #[derive(Debug)]
 pub(crate) struct Flow {
-    /// Of the client's latest frame.
+    /// The version of the client's latest frame.
     pub(crate) version: Option<u8>,
     /// READY or AUTHENTICATE answered a STARTUP: the version is settled.
     pub(crate) accepted: bool,
     /// Both directions travel in segments, from their next frame on.
     pub(crate) segmented: bool,
-    /// What STARTUP asks for; [`Fact::Absent`] if that is not known or could not be read, and
-    /// [`Fact::Open`] if the STARTUP was not seen.
+    /// The compression that STARTUP asks for; [`Fact::Absent`] if it is not known or could not be read,
+    /// and [`Fact::Open`] if the STARTUP was not seen.
     pub(crate) compression: Fact<Compression>,
-    /// What was made of a body, while it is looked at.
+    /// The expanded body of the frame at hand.
     pub(crate) plain: Vec<u8>,
     pub(crate) keyspace: Option<Box<str>>,
     pub(crate) pending: Pending,

@@ -1,4 +1,4 @@
-//! What the client says.
+//! The client's side of a handshake.
 
 use super::{Awaited, Handshake, Meaning, Stage, Uncounted};
 use crate::fact::Fact;
@@ -50,8 +50,8 @@ impl Handshake {
         }
     }
 
-    /// What the database answers by itself, about itself, decides nothing; anything else is what
-    /// the session is for.
+    /// Reads a statement. Questions that the database answers by itself, about itself, decide nothing;
+    /// anything else is what the session is for.
     fn statement(&mut self, header: &Header, prefix: &[u8]) -> Meaning {
         if header.is_compressed() {
             return self.keyspace_is(Err(Unknowable::CompressedBody));

@@ -1,4 +1,4 @@
-//! What the database says.
+//! The database's side of a handshake.
 
 use super::{Awaited, Handshake, Meaning, Stage};
 use crate::fact::Fact;

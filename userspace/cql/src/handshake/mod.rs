@@ -31,20 +31,21 @@ use crate::wire::segment;
 use std::borrow::Cow;
 use std::sync::Arc;
 
-/// What becomes of the bytes that have not passed yet.
+/// The decision on the bytes that have not passed yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// Nothing passes before there are more of them.
     More,
     /// So many of them pass; at least one.
     Pass(usize),
-    /// Of requests only: nothing passes before a response did.
+    /// Nothing passes before a response did. Only requests wait.
     Wait,
-    /// What begins here told something. If the flow is to go on being read, so many of them pass.
+    /// The frame that begins here told something. If the flow is to go on being read, so many bytes
+    /// pass.
     Told(usize),
 }
 
-/// What is said to a client that is not let through.
+/// The way in which a client that is not let through is told so.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// These bytes, right behind what has passed to it.
@@ -66,18 +67,18 @@ pub struct Handshake {
     awaited: Option<Awaited>,
     claims: Claims,
     login: Login,
-    /// Of the client's latest frame; of the accepted STARTUP, once one is.
+    /// The version of the client's latest frame; of the accepted STARTUP, once one is.
     version: u8,
     /// Frames travel in segments from the next one on.
     segments: bool,
     requests: Lane,
     responses: Lane,
     told: Option<Told>,
-    /// What statements are: keyspace, prepared ids.
+    /// State by which statements are read: keyspace, prepared ids.
     flow: Flow,
 }
 
-/// Who was let in, as far as the token tells.
+/// The user who was let in, as far as the token tells.
 type Login = Option<Result<Box<str>, Unknowable>>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,14 +98,14 @@ enum Awaited {
 
 #[derive(Debug, Default)]
 struct Lane {
-    /// Its first frame has begun to pass.
+    /// The direction's first frame has begun to pass.
     begun: bool,
     segmented: bool,
     /// Bytes of the frame that is passing which are still to come.
     left: usize,
 }
 
-/// Where the latest telling frame was.
+/// The place of the latest frame that told something.
 #[derive(Debug)]
 struct Told {
     way: Way,
@@ -118,11 +119,11 @@ enum Way {
     Responses,
 }
 
-/// What a frame means.
+/// The meaning of a frame to the handshake.
 enum Meaning {
     Nothing,
     Tells,
-    /// It tells that no more can be known.
+    /// The frame tells that no more can become known.
     Ends(Unknowable),
 }
 
@@ -162,7 +163,7 @@ impl Handshake {
         self.step(Way::Responses, held)
     }
 
-    /// What is known.
+    /// The facts that are known.
     pub fn session(&self) -> &Session {
         &self.session
     }
@@ -376,8 +377,8 @@ impl Handshake {
         self.claims.compression == Fact::Is(Compression::Lz4)
     }
 
-    /// As much of a body as may tell something, and the header that it would have without compression. Of
-    /// one that cannot be read nothing, and its own header. `None`: there is not enough of it.
+    /// The part of a body that may tell something, and the header that it would have without compression.
+    /// An unreadable body gives no bytes and its own header. `None`: there is not enough of the body.
     fn seen<'b>(
         &self,
         way: Way,
@@ -473,8 +474,8 @@ impl Handshake {
     }
 }
 
-/// What a client is told in answer to the first header that it has sent: `Unauthorized`. None: that is no
-/// request. `message` is short.
+/// An answer to the first header that a client has sent: `Unauthorized`. None: the header is not a
+/// request's. `message` is short.
 pub fn refuse_first(header: [u8; HEADER_BYTES], message: &str) -> Option<Vec<u8>> {
     let [version, ..] = header;
     let is_ours = (3..=5).contains(&version);
@@ -498,7 +499,7 @@ fn unauthorized(version: u8, stream: StreamId, message: &str) -> Vec<u8> {
     frame
 }
 
-/// What the decoder counts is not counted again here.
+/// A sink that ignores everything: the decoder counts it.
 struct Uncounted;
 
 impl Sink for Uncounted {

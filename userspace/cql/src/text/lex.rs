@@ -16,11 +16,11 @@ pub const MAX_NAME_BYTES: usize = 256;
 /// The name of a keyspace or a table, in the form that it was found in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Name<'t> {
-    /// As the database stores it.
+    /// A name as the database stores it.
     Exact(&'t str),
     /// Unquoted: upper case stands for lower case.
     Folded(&'t str),
-    /// What stood between quotes: `""` stands for `"`.
+    /// A name between quotes: `""` stands for `"`.
     Quoted(&'t str),
 }
 
@@ -40,7 +40,7 @@ impl<'t> Name<'t> {
         })
     }
 
-    /// It is `stored`.
+    /// Whether the name is `stored`.
     pub fn is(self, stored: &str) -> bool {
         self.bytes().eq(stored.bytes())
     }
@@ -60,7 +60,7 @@ impl<'t> Name<'t> {
 pub(crate) enum Token<'t> {
     /// An unquoted identifier or keyword.
     Word(&'t str),
-    /// What stands between double quotes.
+    /// A name between double quotes.
     Quoted(&'t str),
     /// A string literal.
     Literal,
@@ -101,7 +101,7 @@ impl<'t> Lexer<'t> {
         }
     }
 
-    /// What was not read yet.
+    /// The bytes that were not read yet.
     pub(crate) fn rest(&self) -> &'t [u8] {
         self.rest
     }

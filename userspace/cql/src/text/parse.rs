@@ -1,4 +1,4 @@
-//! Which statement a CQL text is, and which keyspace and table it names.
+//! [`parse`]: which statement a CQL text is, and which keyspace and table it names.
 //!
 //! Not a parser: it reads the first words and looks for the one table. The database decides what is
 //! valid. Where a text does not look as expected, the name is left out rather than guessed.
@@ -6,7 +6,7 @@
 use crate::text::lex::{Lexer, MAX_NAME_BYTES, Name, Token};
 use crate::text::statement::{Statement, StatementKind, StatementRef};
 
-/// What [`parse`] found.
+/// The statement that [`parse`] found.
 #[derive(Clone, Copy, Debug)]
 pub struct Parsed<'t> {
     /// The keyspace is only there when the text names it.
@@ -141,7 +141,7 @@ impl<'t> Reader<'t> {
         }
     }
 
-    /// What follows CREATE, ALTER or DROP. Only tables and keyspaces are named.
+    /// Parses the words behind CREATE, ALTER or DROP. Only tables and keyspaces are named.
     fn definition(&mut self, kind: StatementKind) -> StatementRef<'t> {
         if self.accept("table") || self.accept("columnfamily") {
             self.if_exists();
@@ -225,7 +225,7 @@ impl<'t> Reader<'t> {
     }
 }
 
-/// What follows the first part of a table's name.
+/// The words behind the first part of a table's name.
 enum Qualified<'t> {
     No,
     By(Name<'t>),

@@ -1,4 +1,4 @@
-//! What a request carries: its kind, and the keyspace and table that it names.
+//! [`Statement`]: a statement's kind, and the keyspace and table that it names.
 //!
 //! [`Statements`] hands out one `Arc` for equal statements, so that a flow which keeps asking the
 //! same things allocates nothing.
@@ -14,7 +14,7 @@ use std::sync::Arc;
 /// costs each of those in use one allocation, and needs no bookkeeping on every frame.
 const MAX_STATEMENTS: usize = 256;
 
-/// What a request does. Labels of metrics, so a fixed set.
+/// The kind of a statement. Labels of metrics, so a fixed set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum StatementKind {
     /// SELECT
@@ -88,11 +88,11 @@ labelled!(StatementKind {
     Unknown => "unknown",
 });
 
-/// What a request carries. Names are as the database stores them: folded to lower case unless they
-/// were quoted, and at most 256 bytes long (`lex::MAX_NAME_BYTES`).
+/// A statement's kind, keyspace and table. Names are as the database stores them: folded to lower case
+/// unless they were quoted, and at most 256 bytes long (`lex::MAX_NAME_BYTES`).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Statement {
-    /// What it does.
+    /// The statement's kind.
     pub kind: StatementKind,
     /// The keyspace: the table's own qualifier, or that of the request, or the flow's. `None` if
     /// none of them is known.
@@ -115,7 +115,7 @@ impl Statement {
 /// A [`Statement`] whose names still lie in a request's text.
 #[derive(Clone, Copy, Debug)]
 pub struct StatementRef<'t> {
-    /// Its kind.
+    /// The statement's kind.
     pub kind: StatementKind,
     /// The keyspace that the text names.
     pub keyspace: Option<Name<'t>>,

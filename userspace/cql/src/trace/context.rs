@@ -11,14 +11,14 @@ const STATE: &[u8] = b"tracestate";
 /// A version that no text may have.
 const NO_VERSION: u8 = 0xFF;
 
-/// Of which trace a request is a part, and of which span a child.
+/// The trace that a request is a part of, and the span that it is a child of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TraceContext {
     /// Never all zero.
     pub trace_id: [u8; 16],
     /// Never all zero.
     pub parent_id: [u8; 8],
-    /// As sent; only [`Self::is_sampled`] means anything in every version.
+    /// The flags as sent; only [`Self::is_sampled`] means anything in every version.
     pub flags: u8,
 }
 
@@ -27,7 +27,8 @@ pub struct TraceContext {
 pub struct NoTraceContext;
 
 impl TraceContext {
-    /// Of a `traceparent`. One of a later version is read as far as this one goes, as the standard asks.
+    /// Parses a `traceparent`. One of a later version is read as far as this version goes, as the
+    /// standard asks.
     ///
     /// # Errors
     /// It is not as the standard says, to the letter.
@@ -35,17 +36,17 @@ impl TraceContext {
         read(text).ok_or(NoTraceContext)
     }
 
-    /// Whoever sent it may have recorded its own part.
+    /// Whether the sender may have recorded its own part.
     pub const fn is_sampled(self) -> bool {
         self.flags & 1 != 0
     }
 }
 
-/// What a custom payload says of traces.
+/// Trace headers in a custom payload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Said {
     pub(crate) context: Result<TraceContext, NoTraceContext>,
-    /// Of a request that is sampled, if it has one that says something.
+    /// The trace state of a request that is sampled, if it has one with entries.
     pub(crate) state: Option<Result<Box<str>, NoTraceState>>,
 }
 
@@ -66,7 +67,7 @@ impl Said {
     }
 }
 
-/// Of the entries that are there, the first of each.
+/// Looks the entries up; the first of each name counts.
 fn look<'b>(
     mut body: Cursor<'b>,
     parent: &mut Option<&'b [u8]>,
@@ -247,7 +248,7 @@ mod tests {
             let _ = Said::of_payload(Cursor::new(&bytes));
         }
 
-        /// One byte wrong is either another context, or none.
+        /// A byte that is wrong gives either another context, or none.
         #[test]
         fn a_byte_that_is_wrong_is_noticed(at in 0..55_usize, byte in any::<u8>()) {
             let mut text = GOOD.as_bytes().to_vec();

@@ -1,4 +1,4 @@
-//! What custom payloads say of traces: W3C's `traceparent` and `tracestate`.
+//! Trace contexts in custom payloads: W3C's `traceparent` and `tracestate`.
 
 pub(crate) mod context;
 pub(crate) mod state;

@@ -7,10 +7,10 @@ pub const MAX_TRACE_STATE_BYTES: usize = 512;
 /// Members of the list that the standard allows.
 const MAX_MEMBERS: usize = 32;
 
-/// Of a key without `@`, and of a value.
+/// The longest key without `@`, and the longest value.
 const MAX_BYTES: usize = 256;
 
-/// Of a key's part before `@`, and behind it.
+/// The longest part of a key before `@`; the part behind it is shorter.
 const MAX_TENANT_BYTES: usize = 241;
 const MAX_SYSTEM_BYTES: usize = 14;
 
@@ -72,7 +72,7 @@ fn is_of_key(byte: u8) -> bool {
     byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"_-*/".contains(&byte)
 }
 
-/// Its end is no blank: those have been taken away.
+/// Whether `value` is one. A blank at its end has been taken away.
 fn is_value(value: &str) -> bool {
     let is_plain = |byte: u8| (b' '..=b'~').contains(&byte) && byte != b'=';
     (1..=MAX_BYTES).contains(&value.len()) && !value.ends_with(' ') && value.bytes().all(is_plain)

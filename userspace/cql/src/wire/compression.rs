@@ -3,7 +3,7 @@
 use crate::fact::Fact;
 use crate::wire::cursor::Cursor;
 
-/// What STARTUP asks for (`native_protocol_v5.spec` §4.1.1).
+/// The compression that STARTUP asks for (`native_protocol_v5.spec` §4.1.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Compression {
     /// Nothing.
@@ -15,8 +15,9 @@ pub enum Compression {
 }
 
 impl Compression {
-    /// What the options of a STARTUP ask for, as Cassandra reads them: whatever their case, and the
-    /// last one counts. [`Fact::Absent`]: something that is not known; `None`: they cannot be read.
+    /// Reads the compression from the options of a STARTUP, as Cassandra reads them: whatever their
+    /// case, and the last one counts. [`Fact::Absent`]: a compression that is not known; `None`: the
+    /// options cannot be read.
     pub fn asked_for(options: &[u8]) -> Option<Fact<Self>> {
         let mut options = Cursor::new(options);
         let mut asked = Fact::Is(Self::None);

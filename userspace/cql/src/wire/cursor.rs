@@ -15,7 +15,7 @@ impl<'a> Cursor<'a> {
         Self { rest: bytes }
     }
 
-    /// What was not read yet.
+    /// The bytes that were not read yet.
     pub fn rest(&self) -> &'a [u8] {
         self.rest
     }

@@ -61,9 +61,9 @@ impl Flags {
     /// A list of warnings stands in front of the body; only in responses.
     pub const WARNING: Self = Self(0x08);
     pub(crate) const BETA: Self = Self(0x10);
-    /// What no version defines.
+    /// The flags that no version defines.
     pub(crate) const RESERVED: Self = Self(0xE0);
-    /// Those that put something in front of the body proper.
+    /// The flags that put something in front of the body proper.
     pub const PRELUDE: Self = Self(Self::TRACING.0 | Self::CUSTOM_PAYLOAD.0 | Self::WARNING.0);
 
     pub(crate) fn without(self, flags: Self) -> Self {
@@ -76,10 +76,10 @@ impl Flags {
     }
 }
 
-/// What a frame is (`native_protocol_v5.spec` §2.4.1.4).
+/// The opcode of a frame (`native_protocol_v5.spec` §2.4.1.4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Opcode {
-    /// What went wrong.
+    /// An error.
     Error,
     /// A flow's first real request.
     Startup,
@@ -87,13 +87,13 @@ pub enum Opcode {
     Ready,
     /// STARTUP is accepted, and who it is has to be shown.
     Authenticate,
-    /// What does the server support?
+    /// A question for what the server supports.
     Options,
     /// This.
     Supported,
     /// A statement, as text.
     Query,
-    /// What came of a statement.
+    /// The result of a statement.
     Result,
     /// A statement to be executed later.
     Prepare,
@@ -101,13 +101,13 @@ pub enum Opcode {
     Execute,
     /// Events are wanted.
     Register,
-    /// One of them.
+    /// An event.
     Event,
     /// Several statements at once.
     Batch,
     /// The server asks for more.
     AuthChallenge,
-    /// Who it is.
+    /// The client's answer to an authentication challenge.
     AuthResponse,
     /// That was shown.
     AuthSuccess,

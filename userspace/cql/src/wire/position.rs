@@ -31,7 +31,7 @@ pub enum Framing {
 pub struct Place {
     /// How the direction is cut.
     pub framing: Framing,
-    /// What every frame of the direction begins with.
+    /// The first byte of every frame of the direction.
     pub first: u8,
     /// Bytes still to come of what is passing: a frame's body, or a segment's payload with its
     /// checksum.
@@ -134,7 +134,7 @@ impl Place {
         self.is_known()
     }
 
-    /// Of the header that comes next.
+    /// The length of the header that comes next.
     fn wanted_bytes(&self) -> usize {
         match self.framing {
             Framing::Segments if usize::from(self.have) < segment::HEADER_BYTES => {
@@ -194,7 +194,7 @@ impl Place {
         Some(())
     }
 
-    /// Of a whole frame, by its header.
+    /// The length of a whole frame, by its header.
     fn frame_bytes(&self, header: &[u8]) -> Option<u32> {
         let [first, _, _, _, _, l0, l1, l2, l3] = *header.first_chunk::<HEADER_BYTES>()?;
         let length = u32::from_be_bytes([l0, l1, l2, l3]);
@@ -205,11 +205,11 @@ impl Place {
 /// Why nobody knows where in its frames a flow is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoPlace {
-    /// It was left before the database had accepted a STARTUP: how it goes on was not seen.
+    /// The flow was left before the database had accepted a STARTUP: how it goes on was not seen.
     Handshake,
-    /// It was never understood.
+    /// The flow was never understood.
     Undecodable(Undecodable),
-    /// What passed was cut otherwise than the protocol says.
+    /// The bytes that passed were not cut as the protocol says.
     Framing,
     /// v5 in compressed segments: where frames begin in them is not seen without decompressing them.
     Compressed,
@@ -239,20 +239,20 @@ impl NoPlace {
     }
 }
 
-/// Where both directions of a flow are that was decoded, and is not for a while.
+/// The positions of both directions of a flow that was decoded, and is not for a while.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unread {
     pub(crate) version: u8,
-    /// Of bodies. `None`: not known.
+    /// The compression of bodies. `None`: not known.
     pub(crate) compression: Option<Compression>,
-    /// Of what the client sends.
+    /// The position in the client's requests.
     pub requests: Place,
-    /// Of what the database sends.
+    /// The position in the database's responses.
     pub responses: Place,
 }
 
 impl Unread {
-    /// Of a flow that somebody else has walked to here.
+    /// The positions of a flow that somebody else has followed to here.
     ///
     /// # Errors
     /// A place is not known.
@@ -269,7 +269,7 @@ impl Unread {
         }
     }
 
-    /// What the flow speaks.
+    /// The version that the flow speaks.
     pub fn version(&self) -> Option<ProtocolVersion> {
         ProtocolVersion::from_byte(self.version)
     }

@@ -3,9 +3,8 @@
 use crate::wire::cursor::Cursor;
 use crate::wire::header::{Flags, Header};
 
-/// What stands in front of a response's body proper (`native_protocol_v5.spec` §2.4.1.2): the
-/// tracing id, the warnings and the custom payload, in the order that Cassandra's
-/// `Message.encode` writes them.
+/// Skips everything in front of a response's body proper (`native_protocol_v5.spec` §2.4.1.2): the tracing
+/// id, the warnings and the custom payload, in the order in which Cassandra's `Message.encode` writes them.
 pub fn behind_prelude<'b>(header: &Header, body: &'b [u8]) -> Option<Cursor<'b>> {
     let mut body = Cursor::new(body);
     if header.flags.any(Flags::TRACING) {

@@ -9,7 +9,7 @@ use crate::wire::position::Place;
 /// to frame: enough for ordinary requests, little enough for ten thousand idle flows.
 const KEPT_BUFFER_BYTES: usize = 16 << 10;
 
-/// What [`FrameScanner::step`] came upon. One frame gives `First`, `Header`, `Body`, `End`.
+/// A step of [`FrameScanner::step`]. One frame gives `First`, `Header`, `Body`, `End`.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Step<'a> {
     /// A frame begins with this byte, at the current place. It is not consumed yet.
@@ -67,8 +67,8 @@ impl FrameScanner {
         matches!(self.state, State::Idle)
     }
 
-    /// Of the frame that is passing, so many bytes are to come: 0 between two. `None`: its header
-    /// is not whole.
+    /// Bytes that are still to come of the frame that is passing: 0 between two frames. `None`: the
+    /// frame's header is not whole.
     pub(crate) fn left(&self) -> Option<u32> {
         match self.state {
             State::Idle => Some(0),
@@ -80,7 +80,7 @@ impl FrameScanner {
         }
     }
 
-    /// Where that is, among frames as they are.
+    /// The position among frames that are not in segments.
     pub(crate) fn place(&self, first: u8) -> Place {
         let mut place = Place::in_frame(first, self.left().unwrap_or_default());
         if let State::Header { filled } = self.state {

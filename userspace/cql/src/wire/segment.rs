@@ -33,24 +33,24 @@ const KEPT_BUFFER_BYTES: usize = 16 << 10;
 /// A segment whose checksums were right.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Segment<'a> {
-    /// It holds whole frames; otherwise a part of one.
+    /// The segment holds whole frames; otherwise a part of one.
     pub(crate) self_contained: bool,
     pub(crate) payload: &'a [u8],
 }
 
-/// Where the next segment begins cannot be known, or what this one holds.
+/// A segment is broken: its content, or where the next one begins, cannot be known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Broken {
     /// A checksum was wrong.
     Crc,
-    /// What is compressed does not become what its header says.
+    /// A compressed payload does not become what its header says.
     Compression,
 }
 
-/// What the first bytes of a segment say.
+/// The header of a segment.
 #[derive(Clone, Copy, Debug)]
 pub struct SegmentHeader {
-    /// Of the payload, as carried.
+    /// The payload's length, as carried.
     pub length: usize,
     /// Without compression; 0: it is not compressed.
     pub plain: usize,
@@ -101,7 +101,7 @@ impl SegmentHeader {
         }
     }
 
-    /// What a payload that was compressed becomes, in front of `to`, which grows and never shrinks.
+    /// Decompresses a payload into the front of `to`, which grows and never shrinks.
     pub fn expand<'t>(&self, carried: &[u8], to: &'t mut Vec<u8>) -> Result<&'t [u8], Broken> {
         if to.len() < self.plain {
             to.resize(self.plain, 0);
@@ -134,7 +134,7 @@ pub(crate) struct SegmentReader {
     header: [u8; LZ4_HEADER_BYTES],
     payload: Vec<u8>,
     trailer: [u8; TRAILER_BYTES],
-    /// Of payloads that are compressed.
+    /// The buffer for payloads that were compressed.
     expanded: Vec<u8>,
 }
 
@@ -195,7 +195,8 @@ impl SegmentReader {
         self.collect(input, at)
     }
 
-    /// The same, between two segments of LZ4. Apart, for most flows have none.
+    /// The next segment, between two segments of LZ4. A function of its own, because most flows have
+    /// none.
     #[cold]
     fn step_lz4<'a>(
         &'a mut self,
@@ -273,7 +274,7 @@ impl SegmentReader {
     }
 }
 
-/// One whose checksums were right.
+/// A segment whose checksums were right.
 fn segment<'a>(
     header: SegmentHeader,
     carried: &'a [u8],
@@ -382,7 +383,7 @@ mod tests {
         FrameEncoder, Lz4FrameEncoder, UncompressedFrameEncoder,
     };
 
-    /// As `cassandra-protocol` writes it.
+    /// A segment as `cassandra-protocol` writes it.
     fn written(is_lz4: bool, payload: &[u8], self_contained: bool) -> Vec<u8> {
         let encode = |encoder: &mut dyn FrameEncoder| match self_contained {
             true => {
@@ -493,7 +494,7 @@ mod tests {
         }
     }
 
-    /// Its checksums are right: it was written like that.
+    /// A segment whose checksums are right: it was written with these lengths.
     fn lying(carried: &[u8], plain: usize) -> Vec<u8> {
         let word = carried.len() as u64 | (plain as u64) << 17 | 1 << 34;
         let mut segment = word.to_le_bytes()[..5].to_vec();

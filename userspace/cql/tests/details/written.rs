@@ -1,4 +1,4 @@
-//! What is told of requests and results that cassandra-protocol has written, and of garbage.
+//! Details of requests and results that cassandra-protocol has written, and of garbage.
 
 use cassandra_protocol::consistency::Consistency as Level;
 use cassandra_protocol::frame::Serialize;

@@ -15,7 +15,7 @@ pub struct Peers {
     pub version: u8,
     pub piece: usize,
     pub in_segments: bool,
-    /// Of what follows a STARTUP that was accepted.
+    /// The compression of frames behind a STARTUP that was accepted.
     pub compression: Compression,
     pub requests: Lane,
     pub responses: Lane,
@@ -109,7 +109,7 @@ impl Peers {
         peers
     }
 
-    /// The same, with what it is for a flow of this kind.
+    /// Peers past a STARTUP with these options, on a flow of this kind.
     pub fn started_as(kind: Kind, piece: usize, options: &[(&str, &str)], answer: u8) -> Self {
         let compression = match kind.compression {
             Compression::None => None,

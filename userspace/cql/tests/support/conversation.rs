@@ -3,14 +3,14 @@
 use super::*;
 use proptest::prelude::*;
 
-/// One peer's frames, none of them compressed.
+/// A run of one peer's frames, none of them compressed.
 #[derive(Clone, Debug)]
 pub struct Run {
     pub is_request: bool,
     pub frames: Vec<Vec<u8>>,
 }
 
-/// One exchange: a request's opcode and body, and its response's flags, opcode and body.
+/// An exchange: a request's opcode and body, and its response's flags, opcode and body.
 type Exchange = (u8, Vec<u8>, u8, u8, Vec<u8>);
 
 fn exchanges(version: u8) -> impl Strategy<Value = Vec<Exchange>> {

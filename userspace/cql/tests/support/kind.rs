@@ -32,7 +32,7 @@ pub const fn kind(version: u8, compression: Compression) -> Kind {
 }
 
 impl Kind {
-    /// As a peer sends it.
+    /// A frame as a peer sends it.
     pub fn sent(self, direction: u8, stream: i16, opcode: u8, body: &[u8]) -> Vec<u8> {
         let version = self.version | direction;
         if self.version == 5 {
@@ -89,7 +89,7 @@ impl Kind {
         bytes
     }
 
-    /// One frame, its body compressed. Drivers do not compress what is empty.
+    /// A frame with its body compressed. Drivers do not compress an empty body.
     fn compressed(self, bare: &[u8]) -> Vec<u8> {
         let (header, body) = bare.split_at(9);
         if self.compression == Compression::None || body.is_empty() {

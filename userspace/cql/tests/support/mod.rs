@@ -17,7 +17,7 @@ pub const AUTHENTICATE: u8 = 3;
 pub const RESULT: u8 = 8;
 pub const EVENT: u8 = 0x0C;
 
-/// What a decoder told, in order.
+/// A report of a decoder.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Told {
     /// stream, "kind keyspace table", error, bytes of request and response

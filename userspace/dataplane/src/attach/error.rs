@@ -41,7 +41,7 @@ pub enum AttachError {
         "the kernel does not take BPF program `{name}`: {reason}; `underpass doctor` says what is missing"
     )]
     Program {
-        /// Which.
+        /// Name of the program.
         name: &'static str,
         /// Why.
         reason: String,
@@ -49,12 +49,12 @@ pub enum AttachError {
     /// The cgroup.
     #[error("cannot open cgroup {path}: {source}")]
     Cgroup {
-        /// Which.
+        /// Path of the folder.
         path: PathBuf,
         /// Why.
         source: io::Error,
     },
-    /// It is some other folder.
+    /// The folder is not a cgroup v2 folder.
     #[error("{0} is not a cgroup v2 folder; `underpass doctor` says where cgroup2 is mounted")]
     NotCgroup(PathBuf),
     /// Listeners and raw sockets.

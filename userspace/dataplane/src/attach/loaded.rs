@@ -25,17 +25,17 @@ use crate::{
     gateway::Gateway,
     holds::{Holds, Names},
     host,
-    incoming::{Door, Incoming},
+    incoming::{Incoming, IncomingListener},
     listeners::{HoldFilter, Listeners, Mark, Opened},
     load,
     maps::Maps,
     meter_hooks::MeterHooks,
     meters::Meters,
-    outposts::{Calling, Outposts},
+    netns_agents::{NetnsAgents, ServeRequests},
     pins::Pins,
     remembered::Remembered,
     shortcut::Shortcut,
-    splices::{Calls, Splices},
+    splice::{Calls, Splicer},
     tables::Tables,
 };
 use policy::Policy;
@@ -43,14 +43,14 @@ use policy::Policy;
 /// All that is in the kernel, and attached to nothing.
 pub(super) struct Loaded {
     pub ebpf: Arc<Mutex<Ebpf>>,
-    pub splices: Result<(Splices, Calls), String>,
+    pub splices: Result<(Splicer, Calls), String>,
     pub tables: Tables,
     pub meters: Meters,
     pub meter_hooks: MeterHooks,
     pub shortcut: Shortcut,
     pub incoming: Incoming,
     pub gateway: Gateway,
-    pub doors: Vec<Door>,
+    pub incoming_listeners: Vec<IncomingListener>,
     pub mark: Mark,
     pub remembered: Arc<Remembered>,
     pub causes: PerCpuArray<MapData, u64>,
@@ -59,8 +59,8 @@ pub(super) struct Loaded {
     pub name_hooks: Vec<FdLink>,
     pub listeners: Listeners,
     pub holds: Holds,
-    pub outposts: Arc<Outposts>,
-    pub calling: Calling,
+    pub netns_agents: Arc<NetnsAgents>,
+    pub serve_requests: ServeRequests,
     pub answers: Answers,
     pub probe: Probe,
     pub severed: Severed,
@@ -84,20 +84,20 @@ pub(super) fn load(
     }
     let settings = settings(mark, max_namespaces > 0, cgroup).map_err(AttachError::Sockets)?;
     let own = opened.to_abi().map_err(AttachError::Sockets)?;
-    let outposts = Outposts::new(filter, maps.outposts, own, max_namespaces);
-    let outposts = Arc::new(outposts.map_err(AttachError::Sockets)?);
+    let netns_agents = NetnsAgents::new(filter, maps.netns_agents, own, max_namespaces);
+    let netns_agents = Arc::new(netns_agents.map_err(AttachError::Sockets)?);
     let listeners = Listeners::of(opened, settings.netns_cookie).map_err(AttachError::Sockets)?;
-    let calling = Calling::new(maps.unserved).map_err(AttachError::Sockets)?;
+    let serve_requests = ServeRequests::new(maps.unserved).map_err(AttachError::Sockets)?;
     let mut tables = Tables::new(maps.policy, BackendTables::new(maps.backends), settings);
     tables.install(&compiled)?;
     let names = Arc::new(Mutex::new(tables.names()));
-    let holds = Holds::new(maps.held, outposts.clone(), names.clone(), mark);
+    let holds = Holds::new(maps.held, netns_agents.clone(), names.clone(), mark);
     let holds = holds.map_err(AttachError::Sockets)?;
     let answers = Answers::new(maps.flow, mark).map_err(AttachError::Sockets)?;
     let causes = maps.causes;
     let remembered = Arc::new(Remembered::new(maps.remembered));
     let meters = Meters::new(maps.meters, names.clone());
-    let splices = Splices::load(&mut ebpf, maps.splice, Some(mark)).map_err(|e| e.to_string());
+    let splices = Splicer::load(&mut ebpf, maps.splice, Some(mark)).map_err(|e| e.to_string());
     let severed = Severed::new(backends::virtuals(&ebpf).map_err(AttachError::Sockets)?);
     let ebpf = Arc::new(Mutex::new(ebpf));
     Ok(Loaded {
@@ -109,7 +109,7 @@ pub(super) fn load(
         shortcut,
         incoming: Incoming::default(),
         gateway: Gateway::default(),
-        doors: Vec::new(),
+        incoming_listeners: Vec::new(),
         mark,
         remembered,
         causes,
@@ -118,8 +118,8 @@ pub(super) fn load(
         name_hooks: Vec::new(),
         listeners,
         holds,
-        outposts,
-        calling,
+        netns_agents,
+        serve_requests,
         answers,
         probe: Probe::new(mark),
         severed,

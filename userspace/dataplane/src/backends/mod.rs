@@ -1,13 +1,13 @@
 //! Backends: the databases behind the virtual addresses of a rule.
 //!
-//! - `lots.rs`: weights as lots, of which each new connection draws one.
-//! - `tables.rs`: the kernel's lots, for connections that it sends straight to a backend.
+//! - `slots.rs`: weights as slots, of which each new connection draws one.
+//! - `tables.rs`: the kernel's slots, for connections that it sends straight to a backend.
 //! - `severed.rs`: ends connections that the kernel has sent to one.
 //! - `probe.rs`: how the agent reaches a backend without being intercepted.
 
-mod lots;
 mod probe;
 mod severed;
+mod slots;
 mod tables;
 
 use std::{
@@ -21,9 +21,9 @@ use aya::{Ebpf, maps::Map};
 
 use policy::RuleName;
 
-pub use lots::{FULL_WEIGHT, Lots, Weight};
 pub use probe::Probe;
 pub use severed::Severed;
+pub use slots::{BackendSlots, FULL_WEIGHT, Weight};
 pub(crate) use tables::{BackendMaps, BackendTables};
 
 /// The weights of backends. Who is not in it has [`FULL_WEIGHT`]: nothing is known against it.

@@ -1,7 +1,7 @@
-//! The kernel's lots.
+//! The kernel's tables of slots.
 //!
 //! Which backend is behind which number is written once per generation; what its health changes are
-//! the lots alone, in place (`struct up_lots` says why a reader may see both at once).
+//! the slots alone, in place (`struct up_backend_slots` says why a reader may see both at once).
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -11,15 +11,15 @@ use std::{
 use aya::maps::{Array, MapData, MapError};
 use ebpf::abi;
 
-use super::{BackendCount, Lots, Weights};
-use crate::{address, compile::Balanced, sys::Shared};
+use super::{BackendCount, BackendSlots, Weights};
+use crate::{address, compile::Balanced, sys::PodOf};
 use policy::RuleName;
 
 const GENERATIONS: usize = abi::GENERATIONS as usize;
 
 pub(crate) struct BackendMaps {
-    pub lots: Array<MapData, Shared<abi::Lots>>,
-    pub backends: Array<MapData, Shared<abi::Endpoint>>,
+    pub backend_slots: Array<MapData, PodOf<abi::BackendSlots>>,
+    pub backends: Array<MapData, PodOf<abi::Endpoint>>,
     pub balanced: Array<MapData, u64>,
 }
 
@@ -56,11 +56,11 @@ impl BackendTables {
         self.forget_rules_that_are_gone();
         for (n, rule) in balanced.iter().enumerate() {
             for (index, at) in (first_backend(generation, n)..).zip(&rule.backends) {
-                let at = Shared(address::to_abi(*at));
+                let at = PodOf(address::to_abi(*at));
                 self.maps.backends.set(index, at, 0)?;
                 self.maps.balanced.set(index, 0, 0)?;
             }
-            self.write_lots(generation, n, &rule.backends)?;
+            self.write_slots(generation, n, &rule.backends)?;
         }
         Ok(())
     }
@@ -70,7 +70,7 @@ impl BackendTables {
         self.weights.clone_from(weights);
         for generation in 0..abi::GENERATIONS {
             for (n, rule) in self.of(generation).iter().enumerate() {
-                self.write_lots(generation, n, &rule.backends)?;
+                self.write_slots(generation, n, &rule.backends)?;
             }
         }
         Ok(())
@@ -95,9 +95,16 @@ impl BackendTables {
         written.cloned().unwrap_or_default()
     }
 
-    fn write_lots(&mut self, generation: u32, n: usize, of: &[SocketAddr]) -> Result<(), MapError> {
-        let lots = Shared(Lots::of(of, &self.weights).to_abi());
-        self.maps.lots.set(rule_index(generation, n), lots, 0)
+    fn write_slots(
+        &mut self,
+        generation: u32,
+        n: usize,
+        of: &[SocketAddr],
+    ) -> Result<(), MapError> {
+        let slots = PodOf(BackendSlots::of(of, &self.weights).to_abi());
+        self.maps
+            .backend_slots
+            .set(rule_index(generation, n), slots, 0)
     }
 
     fn add_counts(&self, generation: u32, sums: &mut Counts) -> Result<(), MapError> {

@@ -97,8 +97,8 @@ const KINDS: [Kind; 6] = [
     },
 ];
 
-/// What programs are attached to that is a sockmap: `BPF_SK_SKB_STREAM_PARSER`,
-/// `BPF_SK_SKB_STREAM_VERDICT`, `BPF_SK_MSG_VERDICT`, `BPF_SK_SKB_VERDICT`.
+/// Attach types of programs on a sockmap: `BPF_SK_SKB_STREAM_PARSER`, `BPF_SK_SKB_STREAM_VERDICT`,
+/// `BPF_SK_MSG_VERDICT`, `BPF_SK_SKB_VERDICT`.
 const SOCKMAP_HOOKS: [u32; 4] = [4, 5, 7, 38];
 
 /// Looks at all of them. `pins`: where agents pin.
@@ -112,7 +112,7 @@ pub(super) fn look(pins: &Path) -> Vec<Finding> {
         (_, Err(error)) => return vec![finding(what, State::Notice, unlisted(&error))],
     };
     let holders = Holders::find(pins);
-    let mut places = Places::default();
+    let mut places = AttachPoints::default();
     let mut findings = Vec::new();
     for map in maps {
         let kind = match map.map_type() {
@@ -190,14 +190,14 @@ fn numbered(name: Option<&str>, id: u32) -> String {
     format!("{}#{id}", name.replace(char::is_control, "?"))
 }
 
-/// What the kernel has by number.
+/// A program, map or link of the kernel's, by its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Thing {
     Program(u32),
     Map(u32),
 }
 
-/// Who keeps things loaded.
+/// Processes by the things that they keep loaded.
 #[derive(Default)]
 struct Holders {
     processes: HashMap<Thing, BTreeMap<u32, String>>,
@@ -297,14 +297,14 @@ impl Holders {
     }
 }
 
-/// Its file's name: agents of other versions and places are agents.
+/// The name of a process's executable file: agents of other versions and places are agents.
 fn executable(pid: u32) -> Option<OsString> {
     let path = fs::read_link(format!("/proc/{pid}/exe")).ok()?;
     let name = path.file_name()?.to_str()?;
     Some(name.strip_suffix(" (deleted)").unwrap_or(name).into())
 }
 
-/// What a descriptor's `fdinfo` tells: of a link, the program that it attaches.
+/// The thing that a descriptor's `fdinfo` tells of; of a link, the program that it attaches.
 fn thing_of(info: &str) -> Option<Thing> {
     let number = |key: &str| {
         let mut lines = info.lines();
@@ -315,11 +315,11 @@ fn thing_of(info: &str) -> Option<Thing> {
     program.or_else(|| number("map_id").map(Thing::Map))
 }
 
-/// Where programs are attached.
+/// Sockmaps and cgroups by the programs that are attached there.
 #[derive(Default)]
-struct Places(HashMap<u32, Vec<String>>);
+struct AttachPoints(HashMap<u32, Vec<String>>);
 
-impl Places {
+impl AttachPoints {
     fn add(&mut self, programs: Vec<u32>, place: &str) {
         for program in programs {
             self.0.entry(program).or_default().push(place.to_owned());

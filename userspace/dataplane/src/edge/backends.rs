@@ -9,13 +9,13 @@ use std::{
 use ebpf::abi;
 
 use super::{EdgeError, maglev, maps::Maps, tables::of};
-use crate::{address, backends::Weight, sys::Shared};
+use crate::{address, backends::Weight, sys::PodOf};
 use policy::{Policy, RuleName};
 
 /// A backend, and its share of the new connections; 0: it gets none.
 pub type Weighted = (SocketAddr, Weight);
 
-/// Of every rule that forwards.
+/// Backends of every rule that forwards.
 #[derive(Default)]
 pub(super) struct Backends {
     placed: HashMap<RuleName, Placed>,
@@ -132,9 +132,7 @@ impl Backends {
         let first = table * abi::MAX_BACKENDS;
         let numbered = (first..).zip(backends.iter().zip(&sources));
         for (index, ((backend, _), source)) in numbered {
-            let set = maps
-                .backends
-                .set(index, Shared(entry(*backend, *source)), 0);
+            let set = maps.backends.set(index, PodOf(entry(*backend, *source)), 0);
             set.map_err(of("backends"))?;
         }
         let nobody = abi::EdgeTurns {
@@ -142,7 +140,7 @@ impl Backends {
         };
         let turns = maglev::Table::new(&backends).map_or(nobody, |turns| turns.to_abi());
         maps.turns
-            .set(table, Shared(turns), 0)
+            .set(table, PodOf(turns), 0)
             .map_err(of("turns"))?;
         Ok(Placed {
             table,
@@ -167,7 +165,7 @@ fn entry(backend: SocketAddr, source: Option<IpAddr>) -> abi::EdgeBackend {
     }
 }
 
-/// As the kernel would choose for a connection of this host's own.
+/// Source addresses that the kernel would choose for connections of this host's own to the backends.
 fn sources(backends: &[Weighted]) -> Vec<Option<IpAddr>> {
     backends
         .iter()

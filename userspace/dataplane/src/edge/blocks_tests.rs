@@ -6,7 +6,7 @@ use proptest::{collection::btree_map, prelude::*};
 
 use super::*;
 
-/// As the program reads them; None: the trie knows.
+/// The class that the program reads from the blocks; None: the trie knows.
 fn class_of(root: &[u16], blocks: &Blocks, ip: Ipv4Addr) -> Option<u16> {
     let [a, b, c, d] = ip.octets().map(usize::from);
     let mut cell = root[a << 8 | b];

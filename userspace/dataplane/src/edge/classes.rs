@@ -32,14 +32,14 @@ pub(crate) struct Networks {
     pub count: u32,
 }
 
-/// What the program needs to know of a rule.
+/// The facts of a rule that the program needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct EdgeRule {
     pub name: RuleName,
     pub action: Action,
     /// All of its targets have ports.
     pub names_ports: bool,
-    /// It has backends, and its flows need not go through the agent.
+    /// Whether the rule has backends and its flows need not go through the agent.
     pub forwards: bool,
 }
 
@@ -182,7 +182,7 @@ pub(crate) fn compile(policy: &Policy) -> Result<Classes, CompileError> {
     })
 }
 
-/// What a source and a port decide, whatever the destination's network.
+/// The decision by a source and a port alone, where the destination's network does not matter.
 fn early(targets: &[u16], networks: usize, verdicts: &[u16], pairs: usize) -> Vec<u16> {
     let rows = targets.chunks(networks.max(1));
     let by_port: Vec<BTreeSet<u16>> = rows.map(|row| row.iter().copied().collect()).collect();
@@ -241,7 +241,7 @@ fn fits(rows: usize, columns: usize) -> Result<(), CompileError> {
     Ok(())
 }
 
-/// What two sets have in common, in order.
+/// The members that two sets have in common, in order.
 fn common<'a>(one: &'a Set, other: &'a Set) -> impl Iterator<Item = u32> + 'a {
     let mut rest = other.iter().copied().peekable();
     one.iter().copied().filter(move |wanted| {
@@ -269,10 +269,10 @@ impl Classifier {
     }
 }
 
-/// Who names which networks.
+/// Rules by the networks that they name, in one dimension.
 #[derive(Default)]
 struct Dimension {
-    /// Those that hold for every address.
+    /// Rules that hold for every address.
     any: BTreeSet<u32>,
     named: HashMap<IpNet, BTreeSet<u32>>,
 }
@@ -318,7 +318,7 @@ impl Dimension {
 
 #[cfg(test)]
 impl Networks {
-    /// As the kernel's trie answers.
+    /// The class of an address, as the kernel's trie answers.
     pub(crate) fn class_of(&self, ip: IpAddr) -> u32 {
         let holds = self.classes.iter().filter(|(net, _)| net.contains(&ip));
         holds
@@ -329,7 +329,7 @@ impl Networks {
 
 #[cfg(test)]
 impl Classes {
-    /// As the program decides: the number of the rule that a connection meets.
+    /// The number of the rule that a connection meets, as the program decides.
     pub(crate) fn first_match(&self, from: IpAddr, to: IpAddr, port: u16) -> Option<usize> {
         let named = self.ports.binary_search_by_key(&port, |(port, ..)| *port);
         let port = named.ok().and_then(|at| self.ports.get(at));

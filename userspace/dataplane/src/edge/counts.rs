@@ -1,24 +1,24 @@
-//! What the edge counts: packets by fate, connections by rule.
+//! Counters of the edge: packets by verdict, connections by rule.
 
 use ebpf::abi;
 
 use crate::counters::{RuleCount, labelled};
 
 labelled!(
-    /// What became of a packet; each has one fate. What is passed up here is what a client has sent;
-    /// the same of a backend's packets is dropped.
-    Fate {
+    /// The verdict on a packet; each packet has one. Verdicts that pass a packet up are about what a
+    /// client has sent; a backend's packets are dropped in the same cases.
+    EdgeVerdict {
         /// No rule of the edge speaks of it.
         Other = EDGE_OTHER => "other",
-        /// Its rule lets it pass.
+        /// Passed, as its rule says.
         Allowed = EDGE_ALLOWED => "allowed",
         /// Dropped by its rule.
         Denied = EDGE_DENIED => "denied",
         /// A SYN that came too fast after others of its source; dropped.
         Limited = EDGE_LIMITED => "limited",
-        /// Of a forwarded connection, on its way to the backend.
+        /// Forwarded to the backend of its connection.
         ToBackend = EDGE_TO_BACKEND => "to_backend",
-        /// Of a forwarded connection, on its way to the client.
+        /// Forwarded to the client of its connection.
         ToClient = EDGE_TO_CLIENT => "to_client",
         /// An ICMP error about a forwarded connection, sent on.
         IcmpError = EDGE_ICMP_ERROR => "icmp_error",
@@ -52,8 +52,8 @@ labelled!(
 );
 
 labelled!(
-    /// What became of a connection that a rule of the edge speaks of. Packets that a rule denies
-    /// are counted one by one.
+    /// The outcome of a connection that a rule of the edge holds for. Packets that a rule denies are
+    /// counted one by one.
     EdgeOutcome {
         /// Given to the stack.
         Allowed = EDGE_OUTCOME_ALLOWED => "allowed",
@@ -75,14 +75,14 @@ pub type EdgeRuleCount = RuleCount<EdgeOutcome>;
 #[derive(Clone, Debug)]
 pub struct EdgeCounters {
     /// Packets since the edge was first attached.
-    pub packets: Vec<(Fate, u64)>,
+    pub packets: Vec<(EdgeVerdict, u64)>,
     /// Connections since this agent's start.
     pub by_rule: Vec<EdgeRuleCount>,
 }
 
 impl EdgeCounters {
     /// Packets of one fate.
-    pub fn packets_of(&self, fate: Fate) -> u64 {
+    pub fn packets_of(&self, fate: EdgeVerdict) -> u64 {
         let found = self.packets.iter().find(|(f, _)| *f == fate);
         found.map_or(0, |(_, n)| *n)
     }

@@ -21,10 +21,10 @@ pub enum EdgeError {
     /// The maps.
     #[error(transparent)]
     Maps(#[from] MapsError),
-    /// One of them.
+    /// A map of the edge cannot be used.
     #[error("cannot use the edge's {map}: {source}")]
     Map {
-        /// Which.
+        /// Name of the map.
         map: &'static str,
         /// Why.
         source: MapError,
@@ -41,10 +41,10 @@ pub enum EdgeError {
     /// No such interface.
     #[error("there is no interface {0}")]
     NoInterface(String),
-    /// Its programs cannot be asked for.
+    /// The kernel does not list the programs on an interface.
     #[error("cannot ask for the programs on {interface}: {source}")]
     Programs {
-        /// Where.
+        /// Name of the interface.
         interface: String,
         /// Why.
         source: io::Error,
@@ -56,17 +56,17 @@ pub enum EdgeError {
         mode = mode.as_str()
     )]
     Foreign {
-        /// Where.
+        /// Name of the interface.
         interface: String,
         /// The kernel's number of it; `bpftool prog show id` tells more.
         program: u32,
-        /// Where it runs.
+        /// The mode in which the program runs.
         mode: Mode,
     },
     /// The kernel.
     #[error("cannot attach to {interface} in {mode} mode: {reason}")]
     Attach {
-        /// Where.
+        /// Name of the interface.
         interface: String,
         /// How.
         mode: &'static str,
@@ -79,12 +79,12 @@ pub enum EdgeError {
          what one sends on, the other's driver may drop; give them the same `mode`"
     )]
     Unlike {
-        /// One.
+        /// An interface in native mode.
         native: String,
-        /// The other.
+        /// An interface in generic mode.
         generic: String,
     },
-    /// A frame could not be tried.
+    /// A frame could not be run.
     #[error("cannot run the edge's program: {0}")]
     Run(String),
 }

@@ -38,7 +38,7 @@ fn would_lose(mode: &str, odd: &str) -> String {
     )
 }
 
-/// One that forwards in generic mode beside others that do not.
+/// An interface that forwards in generic mode beside others that do not.
 fn unlike(pins: &Path, interfaces: &[Interface]) -> Option<String> {
     let forwarding = interfaces.iter().filter(|i| i.forward != Forward::Off);
     let modes = forwarding.filter_map(|interface| {

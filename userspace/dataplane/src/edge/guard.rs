@@ -13,16 +13,16 @@ use super::{
     Edge, EdgeError, Forward, Interface, Mode, OnInterface, WantedMode, interface, modes, pins,
     program, tables,
 };
-use crate::{attach::reasons, sys::Shared};
+use crate::{attach::reasons, sys::PodOf};
 
 /// An interface that is guarded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Guarded {
-    /// Its name.
+    /// Name of the interface.
     pub interface: String,
-    /// Where the program runs.
+    /// The mode in which the program runs.
     pub mode: Mode,
-    /// It was there before: another agent's was replaced by this one's, without a gap.
+    /// Whether the program replaced another agent's, without a gap.
     pub taken_over: bool,
     /// Why it does not run in the driver.
     pub not_native: Option<String>,
@@ -207,7 +207,7 @@ impl Edge {
         interface: &Interface,
         mode: Mode,
     ) -> Result<(), EdgeError> {
-        let value = Shared(interface.to_abi(mode));
+        let value = PodOf(interface.to_abi(mode));
         let inserted = self.maps.interfaces.insert(ifindex, value, 0);
         inserted.map_err(tables::of("interfaces"))
     }

@@ -16,7 +16,7 @@ pub struct SynRate {
     pub burst: u32,
 }
 
-/// What happens to new connections to a virtual address.
+/// Whether and how new connections to a virtual address are forwarded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Forward {
     /// The stack gets them.
@@ -38,7 +38,7 @@ impl Forward {
     }
 }
 
-/// Where the program is to run.
+/// The mode that the policy file asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum WantedMode {
     /// In the driver if it can, in the stack otherwise.
@@ -53,11 +53,11 @@ pub enum WantedMode {
 /// An interface that the edge is to guard.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Interface {
-    /// Its name.
+    /// Name of the interface.
     pub name: String,
-    /// Where the program is to run.
+    /// The mode in which the program is to run.
     pub mode: WantedMode,
-    /// What happens to new connections to a virtual address.
+    /// Whether and how new connections to a virtual address are forwarded.
     pub forward: Forward,
     /// None: there is no limit.
     pub syn_rate: Option<SynRate>,
@@ -79,7 +79,7 @@ impl Interface {
     }
 }
 
-/// Where a program runs.
+/// The mode in which a program runs: in the driver, or in the stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     /// In the driver, before the kernel makes anything of a packet.
@@ -91,7 +91,7 @@ pub enum Mode {
 }
 
 impl Mode {
-    /// As in the policy file.
+    /// The mode's name in the policy file.
     pub fn as_str(self) -> &'static str {
         match self {
             Mode::Native => "native",
@@ -106,7 +106,7 @@ impl Mode {
 pub struct OnInterface {
     /// The kernel's number of it.
     pub program: u32,
-    /// Where it runs.
+    /// The mode in which the program runs.
     pub mode: Mode,
 }
 

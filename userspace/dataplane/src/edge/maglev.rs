@@ -1,6 +1,6 @@
-//! Which backend a new connection goes to: Maglev's table (Eisenbud et al., NSDI 2016, section 3.4)
-//! with weights, and the hash by which the edge's program looks it up. The agent and other gateways
-//! with the same backends choose as the program does.
+//! Choice of the backend for a new connection: Maglev's table (Eisenbud et al., NSDI 2016, section 3.4)
+//! with weights, and the hash by which the edge's program looks it up. The agent, and other gateways
+//! with the same backends, choose as the program does.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -11,13 +11,13 @@ use crate::backends::Weight;
 /// Turns in one table; a prime.
 pub(super) const TURNS: usize = abi::EDGE_TURNS as usize;
 
-/// Whose turn it is, by hash.
+/// Backends by hash: each hash is one backend's turn.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Table(Vec<u8>);
 
 impl Table {
-    /// Of backends with their weights, at most [`policy::MAX_BACKENDS`]; those of weight 0
-    /// get no turn. None: nobody gets one.
+    /// Builds the table for backends with their weights, at most [`policy::MAX_BACKENDS`]; backends of
+    /// weight 0 get no turn. None: no backend gets one.
     pub fn new(backends: &[(SocketAddr, Weight)]) -> Option<Self> {
         let most = backends.iter().map(|(_, weight)| *weight).max()?;
         let mut walks: Vec<Walk> = backends
@@ -113,7 +113,7 @@ impl Walk {
     }
 }
 
-/// As `forward.h` has it.
+/// The hash of a connection, as `forward.h` computes it.
 fn hash(client: SocketAddr, virtual_address: SocketAddr) -> u64 {
     let [from_high, from_low] = words(client.ip());
     let [to_high, to_low] = words(virtual_address.ip());

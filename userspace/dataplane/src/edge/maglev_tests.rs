@@ -92,7 +92,7 @@ fn moved(count: u8) -> f64 {
     moved.into_iter().max().unwrap() as f64 / TURNS as f64
 }
 
-/// What may move at most: its own share, and 2 %.
+/// The share of connections that may move at most: the backend's own share, and 2 %.
 fn may_move(count: u8) -> f64 {
     1.0 / f64::from(count) + 0.02
 }

@@ -8,7 +8,7 @@ use ebpf::abi;
 
 use crate::{
     maps::{MapsError, take},
-    sys::Shared,
+    sys::PodOf,
 };
 
 /// All of them, as the object has them: each is pinned.
@@ -38,32 +38,32 @@ pub(super) const NAMES: [&str; 22] = [
 ];
 /// The table of connections.
 pub(super) const FLOWS: &str = "edge_flows";
-/// What each processor remembers of connections; a program begins with none.
-pub(super) const WAYS: &str = "edge_ways";
+/// The map of each processor's route cache; a program begins with an empty one.
+pub(super) const ROUTES: &str = "edge_routes";
 
 /// Behind the prefix length: the generation, and an address.
 pub(super) type Networks4 = LpmTrie<MapData, [u8; 8], u32>;
 pub(super) type Networks6 = LpmTrie<MapData, [u8; 20], u32>;
 
 pub(super) struct Maps {
-    pub settings: Array<MapData, Shared<abi::EdgeSettings>>,
+    pub settings: Array<MapData, PodOf<abi::EdgeSettings>>,
     pub sources: (Networks4, Networks6),
     pub networks: (Networks4, Networks6),
-    pub roots: Array<MapData, Shared<abi::EdgeRoot>>,
-    pub blocks: Array<MapData, Shared<abi::EdgeBlock>>,
-    pub lengths: Array<MapData, Shared<abi::EdgeLengths>>,
-    pub buckets: Array<MapData, Shared<abi::EdgeBucket>>,
-    pub ports: Array<MapData, Shared<abi::EdgePort>>,
-    pub early: Array<MapData, Shared<abi::EdgeLine>>,
-    pub targets: Array<MapData, Shared<abi::EdgeLine>>,
-    pub verdicts: Array<MapData, Shared<abi::EdgeLine>>,
-    pub rules: Array<MapData, Shared<abi::EdgeRule>>,
-    pub interfaces: HashMap<MapData, u32, Shared<abi::EdgeInterface>>,
-    pub turns: Array<MapData, Shared<abi::EdgeTurns>>,
-    pub backends: Array<MapData, Shared<abi::EdgeBackend>>,
-    pub flows: HashMap<MapData, Shared<abi::EdgeTuple>, Shared<abi::EdgeFlow>>,
+    pub roots: Array<MapData, PodOf<abi::EdgeRoot>>,
+    pub blocks: Array<MapData, PodOf<abi::EdgeBlock>>,
+    pub lengths: Array<MapData, PodOf<abi::EdgeLengths>>,
+    pub buckets: Array<MapData, PodOf<abi::EdgeBucket>>,
+    pub ports: Array<MapData, PodOf<abi::EdgePort>>,
+    pub early: Array<MapData, PodOf<abi::EdgeLine>>,
+    pub targets: Array<MapData, PodOf<abi::EdgeLine>>,
+    pub verdicts: Array<MapData, PodOf<abi::EdgeLine>>,
+    pub rules: Array<MapData, PodOf<abi::EdgeRule>>,
+    pub interfaces: HashMap<MapData, u32, PodOf<abi::EdgeInterface>>,
+    pub turns: Array<MapData, PodOf<abi::EdgeTurns>>,
+    pub backends: Array<MapData, PodOf<abi::EdgeBackend>>,
+    pub flows: HashMap<MapData, PodOf<abi::EdgeTuple>, PodOf<abi::EdgeFlow>>,
     pub fates: PerCpuArray<MapData, u64>,
-    pub counts: PerCpuArray<MapData, Shared<abi::EdgeRuleCount>>,
+    pub counts: PerCpuArray<MapData, PodOf<abi::EdgeRuleCount>>,
 }
 
 impl Maps {

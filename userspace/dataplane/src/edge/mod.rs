@@ -41,7 +41,7 @@ use ebpf::abi;
 use nix::net::if_::if_nametoindex;
 
 pub use backends::Weighted;
-pub use counts::{EdgeCounters, EdgeOutcome, EdgeRuleCount, Fate};
+pub use counts::{EdgeCounters, EdgeOutcome, EdgeRuleCount, EdgeVerdict};
 pub use error::EdgeError;
 pub use examine::examine;
 pub use guard::Guarded;
@@ -64,9 +64,9 @@ pub const MAX_INTERFACES: usize = abi::MAX_EDGE_INTERFACES as usize;
 
 const PROGRAM: &str = "edge";
 
-/// What the program made of a frame.
+/// The result of running the program on a frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Tried {
+pub struct FrameRun {
     /// `XDP_DROP` and so on (uapi/linux/bpf.h).
     pub action: u32,
     /// The frame afterwards.
@@ -102,7 +102,7 @@ impl Edge {
         }
         loader.map_max_entries(maps::FLOWS, connections.max(1).saturating_mul(2));
         let cpus = nr_cpus().map_err(|(_, e)| EdgeError::Load(e.to_string()))?;
-        loader.map_max_entries(maps::WAYS, abi::EDGE_WAYS.saturating_mul(cpus as u32));
+        loader.map_max_entries(maps::ROUTES, abi::EDGE_ROUTES.saturating_mul(cpus as u32));
         let failed = |e: &EbpfError| EdgeError::Load(reasons(e));
         let mut ebpf = loader.load(ebpf::EDGE_OBJECT).map_err(|e| failed(&e))?;
         let edge = program(&mut ebpf)?;
@@ -155,9 +155,9 @@ impl Edge {
         }
     }
 
-    /// What the edge has counted.
+    /// A reading of the edge's counters.
     pub fn counters(&self) -> Result<EdgeCounters, EdgeError> {
-        let packets = Fate::ALL.into_iter().map(|fate| {
+        let packets = EdgeVerdict::ALL.into_iter().map(|fate| {
             let per_cpu = self.maps.fates.get(&(fate as u32), 0);
             let per_cpu = per_cpu.map_err(tables::of("fates"))?;
             Ok((fate, per_cpu.iter().sum()))
@@ -171,7 +171,7 @@ impl Edge {
     /// To be called every second: has the host ask for the MACs of backends whose packets could not
     /// be sent, and follows the gateway's addresses.
     pub fn tend(&mut self) -> Result<(), EdgeError> {
-        let fate = Fate::NoNeighbour as u32;
+        let fate = EdgeVerdict::NoNeighbour as u32;
         let per_cpu = self.maps.fates.get(&fate, 0).map_err(tables::of("fates"))?;
         let unresolved = per_cpu.iter().sum();
         if unresolved != self.unresolved {
@@ -184,7 +184,7 @@ impl Edge {
         Ok(())
     }
 
-    /// Where its maps are pinned, for tests.
+    /// The folder in which the edge's maps are pinned, for tests.
     pub fn pins(&self) -> &Path {
         &self.pins.own
     }
@@ -200,7 +200,7 @@ impl Edge {
         interface: &str,
         frame: &[u8],
         times: u32,
-    ) -> Result<Tried, EdgeError> {
+    ) -> Result<FrameRun, EdgeError> {
         let ifindex =
             if_nametoindex(interface).map_err(|_| EdgeError::NoInterface(interface.to_owned()))?;
         // struct xdp_md: data, data_end, data_meta, ingress_ifindex, rx_queue_index, egress_ifindex.
@@ -221,7 +221,7 @@ impl Edge {
             .test_run(options)
             .map_err(|e| EdgeError::Run(reasons(&e)))?;
         output.truncate(run.data_size_out as usize);
-        Ok(Tried {
+        Ok(FrameRun {
             action: run.return_value,
             frame: output,
             took: run.duration,
@@ -251,7 +251,8 @@ pub fn remove(pins: &Path) -> Result<bool, PinsError> {
     pins::remove(pins)
 }
 
-/// As [`remove`], unless an interface is guarded: after an attempt to guard one that has failed.
+/// Removes the edge as [`remove`] does, unless an interface is guarded: for use after a failed attempt
+/// to guard one.
 ///
 /// # Errors
 /// The file system's.

@@ -3,8 +3,8 @@
 
 use super::{EdgeError, Forward, Guarded, Interface, Mode, WantedMode};
 
-/// As the file has them; but where one that forwards has a mode, those that are left to choose have it,
-/// too.
+/// The interfaces as the file has them; but where an interface that forwards has a mode, those that
+/// leave theirs to the agent get the same.
 ///
 /// # Errors
 /// Two that forward are to have different ones.
@@ -21,7 +21,7 @@ pub fn alike(interfaces: &[Interface]) -> Result<Vec<Interface>, EdgeError> {
     Ok(chosen_for_all(interfaces, chosen))
 }
 
-/// Those that forward all in this mode, unless they have another.
+/// The interfaces with this mode for all that forward, unless they have one of their own.
 pub(super) fn chosen_for_all(interfaces: &[Interface], chosen: WantedMode) -> Vec<Interface> {
     let each = interfaces.iter().cloned();
     each.map(|interface| match (interface.forward, interface.mode) {
@@ -34,8 +34,8 @@ pub(super) fn chosen_for_all(interfaces: &[Interface], chosen: WantedMode) -> Ve
     .collect()
 }
 
-/// Of those that forward, one that runs in the stack beside others that do not. `guarded`: in the order
-/// of `interfaces`.
+/// An interface that forwards in the stack beside others that do not. `guarded`: in the order of
+/// `interfaces`.
 pub(super) fn odd_one(interfaces: &[Interface], guarded: &[(u32, Guarded)]) -> Option<String> {
     let modes = interfaces.iter().zip(guarded);
     let forwarding = modes.filter(|(interface, _)| interface.forward != Forward::Off);

@@ -1,6 +1,6 @@
-//! Where the edge is pinned: beneath the agent's pins, in a folder that outlives the agent. Its
-//! name says how the maps are laid out, so that an agent that lays them out otherwise makes its
-//! own, and never reads another's.
+//! Pins of the edge: a folder beneath the agent's pins that outlives the agent. Its name says how the
+//! maps are laid out, so that an agent that lays them out otherwise makes its own, and never reads
+//! another's.
 
 use std::{
     fs,
@@ -47,12 +47,12 @@ impl EdgePins {
         })
     }
 
-    /// Where a map is pinned.
+    /// The path at which a map is pinned.
     pub(super) fn map(&self, name: &str) -> PathBuf {
         self.own.join(name)
     }
 
-    /// Where an interface's link is pinned.
+    /// The path at which an interface's link is pinned.
     pub(super) fn link(&self, ifindex: u32) -> PathBuf {
         self.own.join(format!("{LINK}{ifindex}"))
     }

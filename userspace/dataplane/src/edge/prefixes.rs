@@ -162,7 +162,7 @@ fn fill(entries: &Entries, multiplier: u64) -> (usize, Vec<abi::EdgeBucket>) {
     (without, buckets)
 }
 
-/// As filter.h has it.
+/// The bucket of a prefix, as filter.h computes it.
 fn bucket_of(multiplier: u64, length: u8, addr: Ipv6Addr) -> usize {
     let [first, rest] = halves(addr.into());
     let rest = (rest ^ u64::from(length)).wrapping_mul(0xff51_afd7_ed55_8ccd);

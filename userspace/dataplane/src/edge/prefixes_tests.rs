@@ -4,7 +4,7 @@ use proptest::{collection::btree_map, prelude::*};
 
 use super::*;
 
-/// As the program reads it; None: the trie knows.
+/// The class that the program reads from the prefixes; None: the trie knows.
 fn class_of(prefixes: &Prefixes, ip: Ipv6Addr) -> Option<u16> {
     let lengths = &prefixes.lengths;
     let (mut from, mut to, mut best) = (0, lengths.count as usize, lengths.class as u16);

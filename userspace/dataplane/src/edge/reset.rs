@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use ebpf::abi;
 
 use super::{Edge, EdgeError};
-use crate::{address, sys::Shared};
+use crate::{address, sys::PodOf};
 
 /// Overwrites, and enters nothing (linux/bpf.h).
 const BPF_EXIST: u64 = 2;
@@ -23,7 +23,7 @@ impl Edge {
         let keys: Vec<_> = self.maps.flows.keys().take(most).flatten().collect();
         let mut given_up = 0;
         for key in keys {
-            let Ok(Shared(flow)) = self.maps.flows.get(&key, 0) else {
+            let Ok(PodOf(flow)) = self.maps.flows.get(&key, 0) else {
                 continue;
             };
             let is_reply = u32::from(flow.direction) == abi::EDGE_REPLY;
@@ -36,12 +36,7 @@ impl Edge {
                 ..flow
             };
             // It may have gone.
-            given_up += usize::from(
-                self.maps
-                    .flows
-                    .insert(key, Shared(given), BPF_EXIST)
-                    .is_ok(),
-            );
+            given_up += usize::from(self.maps.flows.insert(key, PodOf(given), BPF_EXIST).is_ok());
         }
         if given_up > 0 {
             // What processors remember of them ends.

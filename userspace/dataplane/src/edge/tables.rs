@@ -20,7 +20,7 @@ use super::{
 };
 use crate::{
     counters::one_by_one,
-    sys::Shared,
+    sys::PodOf,
     tables::{GONE, gone},
 };
 use policy::{Action, RuleName};
@@ -53,12 +53,12 @@ pub(super) fn of(map: &'static str) -> impl Fn(MapError) -> EdgeError {
 impl Tables {
     /// Takes over what is there. `ports`: the first of the gateway's own, and how many.
     pub(super) fn read(maps: &Maps, ports: (u16, u16)) -> Result<Self, EdgeError> {
-        let Shared(settings) = maps.settings.get(&0, 0).map_err(of("settings"))?;
+        let PodOf(settings) = maps.settings.get(&0, 0).map_err(of("settings"))?;
         let mut written: [Written; GENERATIONS] = Default::default();
         // Nothing was ever written into new maps.
         if settings.generation > 0 {
             for index in 0..abi::GENERATIONS * abi::EDGE_PORTS {
-                let Shared(port) = maps.ports.get(&index, 0).map_err(of("ports"))?;
+                let PodOf(port) = maps.ports.get(&index, 0).map_err(of("ports"))?;
                 let of_port = written.get_mut((index / abi::EDGE_PORTS) as usize);
                 if let Some(written) = of_port.filter(|_| port.class != 0) {
                     written.ports.push(index);
@@ -142,9 +142,9 @@ impl Tables {
             return Ok(());
         };
         let index = side * abi::MAX_RULES + slot as u32;
-        let Shared(old) = maps.rules.get(&index, 0).map_err(of("rules"))?;
+        let PodOf(old) = maps.rules.get(&index, 0).map_err(of("rules"))?;
         let new = abi::EdgeRule { table, ..old };
-        maps.rules.set(index, Shared(new), 0).map_err(of("rules"))
+        maps.rules.set(index, PodOf(new), 0).map_err(of("rules"))
     }
 
     /// Tables that the policy in force names.
@@ -153,7 +153,7 @@ impl Tables {
         let mut tables = Vec::new();
         for slot in 0..abi::MAX_RULES {
             let index = side * abi::MAX_RULES + slot;
-            let Shared(rule) = maps.rules.get(&index, 0).map_err(of("rules"))?;
+            let PodOf(rule) = maps.rules.get(&index, 0).map_err(of("rules"))?;
             if rule.forwards != 0 {
                 tables.push(rule.table);
             }
@@ -171,7 +171,7 @@ impl Tables {
     }
 
     fn put(&mut self, maps: &mut Maps, settings: abi::EdgeSettings) -> Result<(), EdgeError> {
-        let set = maps.settings.set(0, Shared(settings), 0);
+        let set = maps.settings.set(0, PodOf(settings), 0);
         set.map_err(of("settings"))?;
         self.settings = settings;
         Ok(())
@@ -187,7 +187,7 @@ impl Tables {
         for (index, name) in self.named(side) {
             let per_cpu = maps.counts.get(&index, 0).map_err(of("counts"))?;
             let sum = sums.entry(name.clone()).or_default();
-            for Shared(cpu) in per_cpu.iter() {
+            for PodOf(cpu) in per_cpu.iter() {
                 for (sum, n) in sum.iter_mut().zip(cpu.by_outcome) {
                     *sum += n;
                 }
@@ -200,7 +200,7 @@ impl Tables {
     fn erase(&mut self, maps: &mut Maps, side: u32) -> Result<(), EdgeError> {
         let mut past = self.past.clone();
         self.add_counts(maps, side, &mut past)?;
-        let zero = Shared(abi::EdgeRuleCount {
+        let zero = PodOf(abi::EdgeRuleCount {
             by_outcome: [0; abi::EDGE_OUTCOMES as usize],
         });
         let cpus = nr_cpus().map_err(|(_, e)| of("counts")(MapError::IoError(e)))?;
@@ -209,7 +209,7 @@ impl Tables {
             let counted = maps.counts.get(&index, 0).map_err(of("counts"))?;
             if counted
                 .iter()
-                .all(|Shared(n)| n.by_outcome == zero.0.by_outcome)
+                .all(|PodOf(n)| n.by_outcome == zero.0.by_outcome)
             {
                 continue;
             }
@@ -231,7 +231,7 @@ impl Tables {
             uses_networks: 0,
         };
         for index in &written.ports {
-            let set = maps.ports.set(*index, Shared(unnamed), 0);
+            let set = maps.ports.set(*index, PodOf(unnamed), 0);
             set.map_err(of("ports"))?;
         }
         *written = Written::default();
@@ -288,7 +288,7 @@ impl Tables {
                     .is_some_and(|uses| *uses)
                     .into(),
             };
-            let set = maps.ports.set(index, Shared(value), 0);
+            let set = maps.ports.set(index, PodOf(value), 0);
             set.map_err(of("ports"))?;
         }
         write_cells(&mut maps.early, "early", side, &classes.early)?;
@@ -305,7 +305,7 @@ impl Tables {
             let rule = classes.rules.get(slot as usize).and_then(Option::as_ref);
             let value = rule.map_or(none, |rule| rule_abi(rule, table(&rule.name)));
             let index = side * abi::MAX_RULES + slot;
-            let set = maps.rules.set(index, Shared(value), 0);
+            let set = maps.rules.set(index, PodOf(value), 0);
             set.map_err(of("rules"))?;
         }
         let names = classes.rules.iter();
@@ -381,11 +381,11 @@ fn write_blocks(maps: &mut Maps, side: u32, classes: &Classes) -> Result<(), Edg
         }
         let index = side * abi::EDGE_SIDES + of_packet;
         maps.roots
-            .set(index, Shared(*value), 0)
+            .set(index, PodOf(*value), 0)
             .map_err(of("roots"))?;
     }
     for (index, cells) in (side * abi::EDGE_BLOCKS..).zip(blocks.0) {
-        let value = Shared(abi::EdgeBlock { cells });
+        let value = PodOf(abi::EdgeBlock { cells });
         maps.blocks.set(index, value, 0).map_err(of("blocks"))?;
     }
     Ok(())
@@ -399,13 +399,13 @@ fn write_prefixes(maps: &mut Maps, side: u32, classes: &Classes) -> Result<(), E
     ] {
         let index = side * abi::EDGE_SIDES + of_packet;
         let Prefixes { lengths, buckets } = Prefixes::of(networks);
-        let set = maps.lengths.set(index, Shared(lengths), 0);
+        let set = maps.lengths.set(index, PodOf(lengths), 0);
         set.map_err(of("lengths"))?;
         if lengths.count == 0 {
             continue;
         }
         for (index, bucket) in (index * abi::EDGE_BUCKETS..).zip(buckets) {
-            let set = maps.buckets.set(index, Shared(bucket), 0);
+            let set = maps.buckets.set(index, PodOf(bucket), 0);
             set.map_err(of("buckets"))?;
         }
     }
@@ -422,7 +422,7 @@ fn joined<const N: usize>(generation: [u8; 4], address: &[u8]) -> [u8; N] {
 }
 
 fn write_cells(
-    map: &mut Array<MapData, Shared<abi::EdgeLine>>,
+    map: &mut Array<MapData, PodOf<abi::EdgeLine>>,
     name: &'static str,
     side: u32,
     cells: &[u16],
@@ -434,7 +434,7 @@ fn write_cells(
         for (to, cell) in value.cells.iter_mut().zip(part) {
             *to = *cell;
         }
-        map.set(line, Shared(value), 0).map_err(of(name))?;
+        map.set(line, PodOf(value), 0).map_err(of(name))?;
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Connections from other hosts to virtual addresses that the agent has to see. `virtual.bpf.c` hands
+//! Connections from other hosts to virtual addresses that the agent has to see. `virtual.h` hands
 //! them to a listener of the agent's, and `routes.rs` makes the addresses this host's; both are there
 //! only while a rule asks for it.
 
@@ -24,23 +24,23 @@ use tokio::net::TcpListener;
 use crate::{
     address,
     attach::{AttachError, program, reasons, refused},
-    incoming::{Door, IncomingError},
+    incoming::{IncomingError, IncomingListener},
     listeners::{self, Mark},
     load,
     maps::{MapsError, take},
+    netns_handle::NetnsHandle,
     pins::Pins,
-    space::Space,
-    sys::Shared,
+    sys::PodOf,
     tables::gone,
 };
 
 /// The program, and its pin.
 const STEERS: &str = "virtual_addresses";
 
-/// What a namespace's number is when it is not steered.
+/// The value for a namespace that is not steered.
 const NOT_STEERED: u32 = 0;
 
-type Taken = HashMap<MapData, Shared<abi::Endpoint>, u32>;
+type Taken = HashMap<MapData, PodOf<abi::Endpoint>, u32>;
 
 /// In the agent's own namespace.
 #[derive(Default)]
@@ -51,13 +51,13 @@ pub(crate) struct Gateway {
     /// From then on, too.
     listens: bool,
     /// Opened, and not given out: what came after them failed.
-    doors: Vec<Door>,
+    opened: Vec<IncomingListener>,
     link: Option<PinnedLink>,
 }
 
 impl Gateway {
     /// Has the agent take connections to these addresses and to no others. `number`: that of its
-    /// namespace among the steered ones, if it is. Returns the doors, the first time.
+    /// namespace among the steered ones, if it is. Returns the listeners, the first time.
     ///
     /// # Errors
     /// Some of the addresses may have been taken then, and be nobody's: to be called again, which goes
@@ -68,7 +68,7 @@ impl Gateway {
         (pins, mark): (&Pins, Mark),
         number: Option<u32>,
         wanted: &BTreeSet<SocketAddr>,
-    ) -> Result<Vec<Door>, AttachError> {
+    ) -> Result<Vec<IncomingListener>, AttachError> {
         if self.maps.is_none() && wanted.is_empty() {
             return Ok(Vec::new());
         }
@@ -86,7 +86,7 @@ impl Gateway {
         let addresses = self.addresses();
         routes::make(&addresses).map_err(IncomingError::Sockets)?;
         routes::keep_only(&addresses).map_err(IncomingError::Sockets)?;
-        Ok(std::mem::take(&mut self.doors))
+        Ok(std::mem::take(&mut self.opened))
     }
 
     /// Has the routes be there. To be called every second.
@@ -129,16 +129,16 @@ impl Gateway {
         // Not every host has IPv6.
         let v6 = listeners::incoming(IpAddr::V6(Ipv6Addr::LOCALHOST)).ok();
         let v4 = v4.map_err(IncomingError::Sockets)?;
-        let mut doors = Vec::new();
+        let mut opened = Vec::new();
         for (index, socket) in [Some(v4), v6].into_iter().enumerate() {
             let Some(socket) = socket else { continue };
             let put = listeners.set(index as u32, &socket, 0);
             put.map_err(|e| MapsError::Layout("taken_listeners", e))?;
             let listener = TcpListener::from_std(socket.into());
             let listener = listener.map_err(IncomingError::Sockets)?;
-            doors.push(Door::of_backends(listener, mark));
+            opened.push(IncomingListener::of_backends(listener, mark));
         }
-        self.doors = doors;
+        self.opened = opened;
         self.listens = true;
         Ok(())
     }
@@ -152,7 +152,7 @@ impl Gateway {
             return Ok(());
         };
         let failed = |e| MapsError::Layout("taken_addresses", e);
-        let key = |at: &SocketAddr| Shared(address::to_abi(*at));
+        let key = |at: &SocketAddr| PodOf(address::to_abi(*at));
         let number = number.map_or(NOT_STEERED, |number| number + 1);
         for at in wanted.difference(&self.taken.clone()) {
             map.insert(key(at), number, 0).map_err(failed)?;
@@ -167,7 +167,7 @@ impl Gateway {
 }
 
 fn attach(ebpf: &mut Ebpf, pins: &Pins) -> Result<PinnedLink, AttachError> {
-    let own = Space::open(None).map_err(IncomingError::Sockets)?;
+    let own = NetnsHandle::open(None).map_err(IncomingError::Sockets)?;
     let steers: &mut SkLookup = program(ebpf, STEERS)?;
     let id = steers.attach(own.file()).map_err(refused(STEERS))?;
     let link: FdLink = steers.take_link(id).map_err(refused(STEERS))?.into();
@@ -188,7 +188,7 @@ pub(crate) fn remove_routes() {
     keep_routes(&BTreeSet::new());
 }
 
-/// As [`remove_routes`], but for these addresses.
+/// Removes routes as [`remove_routes`] does, but for these addresses.
 pub(crate) fn keep_routes(taken: &BTreeSet<SocketAddr>) {
     let addresses = taken.iter().map(SocketAddr::ip).collect();
     if let Err(error) = routes::keep_only(&addresses) {

@@ -1,7 +1,7 @@
 //! The dialled leg to a database on this host: from the client's own address and port.
 //!
 //! That address at the database's own is the accepted socket's four-tuple. So the dial goes to an
-//! address of the agent's, from where `incoming.bpf.c` takes it to the database that is meant, and
+//! address of the agent's, from where `incoming.h` takes it to the database that is meant, and
 //! `routes.rs` brings the answers back.
 
 use std::{
@@ -24,8 +24,8 @@ use crate::{
     address::{self, ClientAddr, OrigDst},
     dial::{bind_address, bind_to_taken_port, is_taken, new_socket},
     listeners::Mark,
-    space::Space,
-    sys::{self, Shared},
+    netns_handle::NetnsHandle,
+    sys::{self, PodOf},
 };
 
 /// A database of this host that does not answer the dial for so long is dialled from the agent's
@@ -50,7 +50,7 @@ impl NotKept {
     /// Every label, for metrics.
     pub const LABELS: [&str; 4] = ["no_route", "taken", "no_answer", "kernel"];
 
-    /// As a metric's label.
+    /// The reason as a metric's label.
     pub fn as_str(self) -> &'static str {
         let [no_route, taken, no_answer, kernel] = Self::LABELS;
         match self {
@@ -72,12 +72,12 @@ pub struct IncomingDialled {
 }
 
 pub(super) type Dials =
-    Arc<Mutex<HashMap<MapData, Shared<abi::IncomingDial>, Shared<abi::Endpoint>>>>;
+    Arc<Mutex<HashMap<MapData, PodOf<abi::IncomingDial>, PodOf<abi::Endpoint>>>>;
 
 /// How the databases of a namespace are dialled.
 #[derive(Debug)]
 pub(super) struct Dialler {
-    pub space: Arc<Space>,
+    pub netns: Arc<NetnsHandle>,
     pub number: u32,
     pub mark: Mark,
     pub dials: Dials,
@@ -89,7 +89,7 @@ pub(super) struct Dialler {
 }
 
 enum Failed {
-    /// As the client would have been answered.
+    /// The database refused, and the client would have got the same answer.
     Database(io::Error),
     Ours(NotKept),
 }
@@ -116,7 +116,7 @@ impl Dialler {
             },
         };
         let to = orig_dst.socket_addr();
-        let socket = self.space.within(|| new_socket(to, Some(self.mark)))?;
+        let socket = self.netns.within(|| new_socket(to, Some(self.mark)))?;
         // From the database's address to itself: so it is known for this host's own.
         bind_address(&socket, to.ip())?;
         let stream = TcpSocket::from_std_stream(socket.into())
@@ -146,7 +146,7 @@ impl Dialler {
     }
 
     async fn dial_at(&self, client: SocketAddr, to: SocketAddr) -> io::Result<TcpStream> {
-        let socket = self.space.within(|| new_socket(to, Some(self.mark)))?;
+        let socket = self.netns.within(|| new_socket(to, Some(self.mark)))?;
         sys::set_transparent(&socket, client.is_ipv6())?;
         self.bind(&socket, client)?;
         let connecting = TcpSocket::from_std_stream(socket.into());
@@ -181,11 +181,11 @@ impl Dialler {
         let dial = abi::IncomingDial {
             client: address::to_abi(client),
             dialled: address::to_abi(dialled),
-            space: self.number,
+            netns_index: self.number,
         };
-        let database = Shared(address::to_abi(database));
+        let database = PodOf(address::to_abi(database));
         let mut dials = self.dials.lock().unwrap_or_else(PoisonError::into_inner);
-        let inserted = dials.insert(Shared(dial), database, BPF_NOEXIST);
+        let inserted = dials.insert(PodOf(dial), database, BPF_NOEXIST);
         inserted.ok().map(|()| UnderWay {
             dial,
             dials: self.dials.clone(),
@@ -196,7 +196,7 @@ impl Dialler {
 /// `linux/bpf.h`.
 const BPF_NOEXIST: u64 = 1;
 
-/// What the agent has not done, the database has.
+/// Sorts an error of a dial: an error that the agent did not cause is the database's answer.
 fn failed(error: io::Error) -> Failed {
     match error.kind() {
         io::ErrorKind::ConnectionRefused | io::ErrorKind::ConnectionReset => {
@@ -219,7 +219,7 @@ struct UnderWay {
 impl Drop for UnderWay {
     fn drop(&mut self) {
         let mut dials = self.dials.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Err(error) = dials.remove(&Shared(self.dial)) {
+        if let Err(error) = dials.remove(&PodOf(self.dial)) {
             tracing::error!(%error, "the kernel does not forget a dial");
         }
     }

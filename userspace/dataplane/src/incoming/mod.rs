@@ -1,16 +1,16 @@
-//! Connections from other hosts to databases on this one. What decides is in `incoming.bpf.c`; here
+//! Connections from other hosts to databases on this one. What decides is in `incoming.h`; here
 //! it is attached, given its listeners, and kept in the know of which databases there are.
 //!
 //! - `own.rs`: which of the connections there are this host's own.
-//! - `door.rs`: the agent's listeners.
+//! - `listener.rs`: the agent's listeners.
 //! - `dial.rs`: the dialled leg, from the client's address; `addresses.rs`: to where.
 //! - `routes.rs`: how its answers come back; `last.rs`: for how long they do.
 //! - `strays.rs`: who answers for a connection that is gone.
 
 mod addresses;
 mod dial;
-mod door;
 mod last;
+mod listener;
 mod own;
 mod routes;
 mod strays;
@@ -52,16 +52,16 @@ use crate::{
     listeners::Mark,
     load,
     maps::{MapsError, take},
+    netns_handle::{self, NetnsHandle},
     pins::Pins,
-    space::{self, Space},
     sys,
 };
 
 pub use dial::{IncomingDialled, NotKept};
-pub use door::{Arrived, Door};
+pub use listener::{Arrived, IncomingListener};
 
 use dial::{Dialler, Dials};
-use door::Behind;
+use listener::Behind;
 use own::OwnAddresses;
 use routes::Routed;
 use strays::Strays;
@@ -81,39 +81,40 @@ const STEERS: [&str; MAX_INCOMING] = [
 ];
 const FINDS: &str = "find_databases";
 
-/// Whose address the database sees.
+/// The address that the database sees as its client's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum ClientAddress {
     /// The client's own, and its port.
     #[default]
     Keep,
-    /// One of this host's.
+    /// An address of this host's.
     Agent,
 }
 
 /// A namespace whose incoming connections are steered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IncomingOptions {
-    /// As `ip netns` has it, `/run/netns/NAME`, or `/proc/PID/ns/net`. None: the agent's own.
+    /// The namespace's path: `/run/netns/NAME`, as `ip netns` makes it, or `/proc/PID/ns/net`. None:
+    /// the agent's own.
     pub netns: Option<PathBuf>,
-    /// Whose address the databases there see.
+    /// The address that the databases there see.
     pub client_address: ClientAddress,
 }
 
 /// Why a namespace's incoming connections cannot be steered.
 #[derive(Debug, Error)]
 pub enum IncomingError {
-    /// It cannot be entered.
+    /// The namespace cannot be entered.
     #[error(
         "[[incoming]] netns = {netns:?}: {source}; it has to be a network namespace, such as `/run/netns/NAME`"
     )]
     Namespace {
-        /// Which.
+        /// Path of the namespace.
         netns: PathBuf,
         /// Why.
         source: io::Error,
     },
-    /// It is there twice, under two names.
+    /// Two entries are the same namespace under two names.
     #[error("[[incoming]]: two of them are the same network namespace")]
     Twice,
     /// Listeners.
@@ -136,7 +137,7 @@ impl Routing {
         }
     }
 
-    /// What is not as it was is said once.
+    /// Notes which families are routed, and logs each change once.
     fn note(&self, routed: &Routed) {
         for (family, had, made) in [
             ("IPv4", &self.v4, &routed.v4),
@@ -156,12 +157,12 @@ impl Routing {
 }
 
 struct Steered {
-    space: Arc<Space>,
+    netns: Arc<NetnsHandle>,
     cookie: u64,
     number: u32,
     addresses: HashSet<IpAddr>,
     routing: Option<Arc<Routing>>,
-    /// Where clients' addresses are kept.
+    /// The listener for strays, where clients' addresses are kept.
     strays: Option<Strays>,
     _link: PinnedLink,
 }
@@ -187,19 +188,19 @@ impl Incoming {
         options: &[IncomingOptions],
         pins: &Pins,
         mark: Mark,
-    ) -> Result<(Self, Vec<Door>), AttachError> {
+    ) -> Result<(Self, Vec<IncomingListener>), AttachError> {
         let mut incoming = Self::default();
         if options.is_empty() {
             return Ok((incoming, Vec::new()));
         }
-        let mut spaces: HashMap<MapData, u64, u32> = take(ebpf, "incoming_spaces")?;
+        let mut namespaces: HashMap<MapData, u64, u32> = take(ebpf, "incoming_netns")?;
         let mut inlets: SockMap<MapData> = take(ebpf, "incoming_listeners")?;
         let mut strays: SockMap<MapData> = take(ebpf, strays::MAP)?;
         let mut own: OwnAddresses = take(ebpf, "own_addresses")?;
         let dials: Dials = Arc::new(Mutex::new(take(ebpf, "incoming_dials")?));
         load_finder(ebpf)?;
         let mut known = HashSet::new();
-        let mut doors = Vec::new();
+        let mut listeners = Vec::new();
         for ((number, option), name) in (0_u32..).zip(options).zip(STEERS) {
             if let Some(netns) = &option.netns {
                 pins.remember(&format!("{NETNS}{number}"), netns)?;
@@ -208,8 +209,8 @@ impl Incoming {
             if !known.insert(entered.cookie) {
                 return Err(IncomingError::Twice.into());
             }
-            let put = spaces.insert(entered.cookie, number, 0);
-            put.map_err(|e| MapsError::Layout("incoming_spaces", e))?;
+            let put = namespaces.insert(entered.cookie, number, 0);
+            put.map_err(|e| MapsError::Layout("incoming_netns", e))?;
             let routing = entered.routed.as_ref().map(|routed| {
                 let routing = Routing::default();
                 // The first time it is worth a word either way.
@@ -219,7 +220,7 @@ impl Incoming {
                 Arc::new(routing)
             });
             let dialler = Arc::new(Dialler {
-                space: entered.space.clone(),
+                netns: entered.netns.clone(),
                 number,
                 mark,
                 dials: dials.clone(),
@@ -232,7 +233,7 @@ impl Incoming {
                 let put = inlets.set(2 * number + offset, &socket, 0);
                 put.map_err(|e| MapsError::Layout("incoming_listeners", e))?;
                 let listener = TcpListener::from_std(socket.into());
-                doors.push(Door {
+                listeners.push(IncomingListener {
                     listener: listener.map_err(IncomingError::Sockets)?,
                     behind: Behind::Database(dialler.clone()),
                 });
@@ -240,16 +241,16 @@ impl Incoming {
             let keeps = entered.routed.is_some();
             let answers = keeps.then(|| {
                 let netns = option.netns.as_deref();
-                Strays::open(&mut strays, &entered.space, number, netns)
+                Strays::open(&mut strays, &entered.netns, number, netns)
             });
             // Before anything is steered.
-            find_in(ebpf, &entered.space)?;
+            find_in(ebpf, &entered.netns)?;
             let mut addresses = HashSet::new();
-            let put = own::put(&mut own, &entered.space, number, &mut addresses);
+            let put = own::put(&mut own, &entered.netns, number, &mut addresses);
             put.map_err(IncomingError::Sockets)?;
             incoming.steered.push(Steered {
-                _link: steer(ebpf, name, &entered.space, pins)?,
-                space: entered.space,
+                _link: steer(ebpf, name, &entered.netns, pins)?,
+                netns: entered.netns,
                 cookie: entered.cookie,
                 number,
                 addresses,
@@ -258,10 +259,10 @@ impl Incoming {
             });
         }
         incoming.own = Some(own);
-        incoming._spaces = Some(spaces);
+        incoming._spaces = Some(namespaces);
         incoming.strays = Some(strays);
         incoming._inlets = Some(inlets);
-        Ok((incoming, doors))
+        Ok((incoming, listeners))
     }
 
     /// The number of the agent's own namespace, if it is one of them.
@@ -275,18 +276,18 @@ impl Incoming {
     /// connections that are gone, be there. To be called every second.
     pub(crate) fn tend(&mut self, ebpf: &mut Ebpf) -> Result<(), AttachError> {
         for steered in &mut self.steered {
-            find_in(ebpf, &steered.space)?;
+            find_in(ebpf, &steered.netns)?;
             if let Some(own) = &mut self.own {
-                let put = own::put(own, &steered.space, steered.number, &mut steered.addresses);
+                let put = own::put(own, &steered.netns, steered.number, &mut steered.addresses);
                 put.map_err(IncomingError::Sockets)?;
             }
             if let Some(routing) = &steered.routing
-                && let Ok(routed) = steered.space.within(|| Ok(routes::make()))
+                && let Ok(routed) = steered.netns.within(|| Ok(routes::make()))
             {
                 routing.note(&routed);
             }
             if let (Some(answers), Some(map)) = (&mut steered.strays, &mut self.strays) {
-                answers.tend(map, &steered.space, steered.number);
+                answers.tend(map, &steered.netns, steered.number);
             }
         }
         Ok(())
@@ -296,7 +297,7 @@ impl Incoming {
     /// of flows that outlive the agent stays. The links go with the pins, and before.
     pub(crate) fn close(&self) {
         for steered in self.steered.iter().filter(|s| s.routing.is_some()) {
-            let removed = steered.space.within(|| {
+            let removed = steered.netns.within(|| {
                 last::wait();
                 remove_unused_routes()
             });
@@ -314,7 +315,7 @@ pub(crate) fn remove_routes(options: &[IncomingOptions]) {
     }
 }
 
-/// What the names of a folder's links to network namespaces begin with.
+/// The beginning of the names of a folder's links to network namespaces.
 const NETNS: &str = "netns_";
 
 /// The network namespace that this, among the pins, remembers.
@@ -355,7 +356,7 @@ pub fn remove_routes_left() {
 }
 
 fn remove_routes_of(netns: Option<&Path>) {
-    let removed = Space::open(netns).and_then(|space| space.within(remove_unused_routes));
+    let removed = NetnsHandle::open(netns).and_then(|netns| netns.within(remove_unused_routes));
     if let Err(error) = removed {
         tracing::warn!(%error, "a routing rule for incoming connections may have been left");
     }
@@ -386,18 +387,18 @@ pub(crate) fn try_out() -> Result<(), String> {
         }
     };
     let tried = thread::scope(|scope| scope.spawn(there).join());
-    let tried: io::Result<()> = tried.map_err(|_| "the trial panicked".to_owned())?;
+    let tried: io::Result<()> = tried.map_err(|_| "the probe_traffic panicked".to_owned())?;
     tried.map_err(|e| e.to_string())
 }
 
-/// What is made in a namespace.
+/// The sockets and routes that are made in a namespace.
 struct Entered {
-    space: Arc<Space>,
+    netns: Arc<NetnsHandle>,
     cookie: u64,
     ports: std::ops::RangeInclusive<u16>,
     /// IPv4's, and IPv6's if the namespace has it.
     listeners: [Option<Socket>; 2],
-    /// Where clients' addresses are kept.
+    /// The routes, where clients' addresses are kept.
     routed: Option<Routed>,
 }
 
@@ -410,24 +411,24 @@ impl Entered {
             },
             None => IncomingError::Sockets(source),
         };
-        let space = Arc::new(Space::open(option.netns.as_deref()).map_err(named)?);
-        let cookie = space.within(host::netns_cookie).map_err(named)?;
-        let made = space.within(|| {
+        let netns = Arc::new(NetnsHandle::open(option.netns.as_deref()).map_err(named)?);
+        let cookie = netns.within(host::netns_cookie).map_err(named)?;
+        let made = netns.within(|| {
             let v4 = listeners::incoming(IpAddr::V4(listeners::ADDRESS_4))?;
             let v6 = listeners::incoming(IpAddr::V6(Ipv6Addr::LOCALHOST));
-            Ok((space::port_range()?, [Some(v4), v6.ok()]))
+            Ok((netns_handle::port_range()?, [Some(v4), v6.ok()]))
         });
         let (ports, listeners) = made.map_err(IncomingError::Sockets)?;
         let routed = match option.client_address {
             ClientAddress::Agent => {
                 // Of an agent that has died, and kept them.
-                space.within(remove_unused_routes).map(|()| None)
+                netns.within(remove_unused_routes).map(|()| None)
             }
-            ClientAddress::Keep => space.within(|| Ok(Some(routes::make()))),
+            ClientAddress::Keep => netns.within(|| Ok(Some(routes::make()))),
         };
         let routed = routed.map_err(IncomingError::Sockets)?;
         Ok(Self {
-            space,
+            netns,
             cookie,
             ports,
             listeners,
@@ -443,9 +444,9 @@ fn load_finder(ebpf: &mut Ebpf) -> Result<(), AttachError> {
 }
 
 /// Enters the databases of a namespace.
-fn find_in(ebpf: &mut Ebpf, space: &Space) -> Result<(), AttachError> {
+fn find_in(ebpf: &mut Ebpf, netns: &NetnsHandle) -> Result<(), AttachError> {
     let finds: &mut Iter = program(ebpf, FINDS)?;
-    let looked = space.within(|| {
+    let looked = netns.within(|| {
         let link = finds.attach().and_then(|id| finds.take_link(id));
         // Made here, it goes over this namespace's sockets.
         let mut look = link
@@ -467,12 +468,12 @@ fn find_in(ebpf: &mut Ebpf, space: &Space) -> Result<(), AttachError> {
 fn steer(
     ebpf: &mut Ebpf,
     name: &'static str,
-    space: &Space,
+    netns: &NetnsHandle,
     pins: &Pins,
 ) -> Result<PinnedLink, AttachError> {
     let steers: &mut SkLookup = program(ebpf, name)?;
     load::insist(|| steers.load()).map_err(refused(name))?;
-    let id = steers.attach(space.file()).map_err(refused(name))?;
+    let id = steers.attach(netns.file()).map_err(refused(name))?;
     let link: FdLink = steers.take_link(id).map_err(refused(name))?.into();
     let pinned = link.pin(pins.path(name));
     pinned.map_err(|e| AttachError::Program {

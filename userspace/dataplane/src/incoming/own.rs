@@ -1,4 +1,4 @@
-//! The addresses of a namespace: what they dial is this host's own, and `incoming.bpf.c` cannot
+//! The addresses of a namespace: what they dial is this host's own, and `incoming.h` cannot
 //! tell it from what comes in.
 
 use std::{
@@ -11,22 +11,22 @@ use aya::maps::{HashMap, MapData};
 use ebpf::abi;
 use nix::ifaddrs::getifaddrs;
 
-use crate::{address, space::Space, sys::Shared};
+use crate::{address, netns_handle::NetnsHandle, sys::PodOf};
 
-pub(super) type OwnAddresses = HashMap<MapData, Shared<abi::DatabaseKey>, u32>;
+pub(super) type OwnAddresses = HashMap<MapData, PodOf<abi::DatabaseKey>, u32>;
 
 /// Has the map in step with a namespace; `known` is what it has of it.
 pub(super) fn put(
     map: &mut OwnAddresses,
-    space: &Space,
+    netns: &NetnsHandle,
     number: u32,
     known: &mut HashSet<IpAddr>,
 ) -> io::Result<()> {
-    let now = space.within(addresses)?;
+    let now = netns.within(addresses)?;
     let key = |ip: &IpAddr| {
-        Shared(abi::DatabaseKey {
+        PodOf(abi::DatabaseKey {
             at: address::to_abi(SocketAddr::new(*ip, 0)),
-            space: number,
+            netns_index: number,
         })
     };
     for new in now.difference(known) {

@@ -28,7 +28,7 @@ use crate::netlink::{PROTOCOL, add, ask, delete};
 const PRIORITY: u32 = 86;
 const TABLE: u32 = 8686;
 
-/// Which families have what they need, or why they do not.
+/// Families that have the routing they need, or why they do not.
 #[derive(Debug)]
 pub(super) struct Routed {
     pub v4: io::Result<()>,

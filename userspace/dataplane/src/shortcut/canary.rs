@@ -21,21 +21,21 @@ use super::{Shortcut, Wish};
 use crate::{
     counters::Turn,
     host,
-    trial::{self, LARGE_WRITE_BYTES, Random, bytes},
+    probe_traffic::{self, LARGE_WRITE_BYTES, Random, bytes},
 };
 
-/// It takes a few milliseconds; this is for a machine under load.
+/// The time limit of each step. A step takes a few milliseconds; the rest is for a machine under load.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// A bound that a short test goes over many times.
 const FLOW_BYTES: u32 = 16 * 1024;
 const STREAM_BYTES: usize = 1 << 20;
-/// Of what is read of a large write.
+/// Bytes of a large write that are read at once.
 const CHUNK: usize = 256 * 1024;
-/// Each trial has sockets of its own; their streams may be one.
+/// Sockets of each probe of its own; their streams may be one.
 const STREAM: usize = 1;
 /// Sockets of the trials, each for itself.
 const ENDS: u32 = 64;
-/// Who wishes for the shortcut is of no interest here.
+/// A wish without an owner: the canary does not care which process it was.
 const NOBODYS: Wish = [0; size_of::<Wish>()];
 
 /// Has bytes travel over the shortcut in every way that it is built for. Needs root.
@@ -52,8 +52,8 @@ pub(super) fn try_out(mark: Option<Mark>) -> Result<(), String> {
     canary.large_write().map_err(of("64 MiB in one write"))
 }
 
-fn of(trial: &'static str) -> impl Fn(io::Error) -> String {
-    move |e| format!("{trial}: {e}")
+fn of(probe_traffic: &'static str) -> impl Fn(io::Error) -> String {
+    move |e| format!("{probe_traffic}: {e}")
 }
 
 struct Canary {
@@ -163,7 +163,8 @@ impl Canary {
         same(b"answer", &received)
     }
 
-    /// What a reader leaves unread is bounded; what came by TCP behind it stays behind it.
+    /// Tests a slow reader: what it leaves unread is bounded, and what came by TCP behind it stays
+    /// behind it.
     fn slow_reader(&mut self) -> io::Result<()> {
         let (mut a, mut b) = self.pair()?;
         let before = self.bytes(Turn::Shortcut)?;
@@ -219,7 +220,7 @@ impl Canary {
         a.write_all(b"first")?;
         let mut writer = a.try_clone()?;
         let writing = thread::Builder::new().name("canary".into());
-        let writing = writing.spawn(move || trial::write_large(&mut writer, STREAM))?;
+        let writing = writing.spawn(move || probe_traffic::write_large(&mut writer, STREAM))?;
         // Nobody reads before.
         let deadline = Instant::now() + PATIENCE;
         while self.bytes(Turn::FlowFull)? == before.1 && Instant::now() < deadline {
@@ -288,14 +289,14 @@ fn wait(epoll: &Epoll) -> io::Result<()> {
     }
 }
 
-/// Whoever waits by levels sees what is in either queue.
+/// A level-triggered epoll, which sees what is in either queue.
 fn level(socket: &TcpStream) -> io::Result<Epoll> {
     let epoll = Epoll::new(EpollCreateFlags::empty())?;
     epoll.add(socket, EpollEvent::new(EpollFlags::EPOLLIN, 0))?;
     Ok(epoll)
 }
 
-/// Of a socket that does not block.
+/// Fills `into` from a socket that does not block.
 fn read_all(from: &mut TcpStream, epoll: &Epoll, mut into: &mut [u8]) -> io::Result<()> {
     while !into.is_empty() {
         match from.read(into) {
@@ -308,7 +309,7 @@ fn read_all(from: &mut TcpStream, epoll: &Epoll, mut into: &mut [u8]) -> io::Res
     Ok(())
 }
 
-/// One direction, whose bytes tell where in it they belong.
+/// A stream in one direction, whose bytes tell where in it they belong.
 #[derive(Default)]
 struct Stream {
     sent: usize,

@@ -10,20 +10,20 @@ use crate::{
     address::{self, ClientAddr, OrigDst, SockCookie},
     counters::Cause,
     holds::{self, Names},
-    sys::Shared,
+    sys::PodOf,
     untouched::Untouched,
 };
 use policy::RuleName;
 
-pub(super) type Ends = HashMap<MapData, u64, Shared<abi::ShortcutEnd>>;
+pub(super) type Ends = HashMap<MapData, u64, PodOf<abi::ShortcutEnd>>;
 
 /// A flow of which a rule wants that it takes the shortcut.
 #[derive(Clone, Debug)]
 pub struct OnShortcut {
-    /// Which.
+    /// The flow.
     pub flow: Untouched,
-    /// What has taken the shortcut, in bytes, to the database and to the client. None: one end at least is not on
-    /// it, and all takes TCP.
+    /// Bytes that took the shortcut, to the database and to the client. None: at least one end is not
+    /// on it, and all bytes take TCP.
     pub taken: Option<[u64; 2]>,
     /// Why an end of it was refused.
     pub refused: Option<Cause>,
@@ -36,7 +36,7 @@ pub struct OnShortcut {
 pub(super) struct Rules {
     /// By socket and when it was new.
     seen: StdHashMap<(u64, u64), RuleName>,
-    /// Of flows that were there one look earlier: a look may miss some.
+    /// Rules of flows that were there one look earlier: a look may miss some.
     before: StdHashMap<(u64, u64), RuleName>,
 }
 
@@ -56,17 +56,17 @@ impl Rules {
         let mut seen = StdHashMap::new();
         let mut flows = Vec::new();
         // None: it was told of before.
-        let mut learn = |leg: &abi::Leg, client: &abi::Endpoint, since_ns: u64| {
-            let key = (leg.cookie, since_ns);
+        let mut learn = |connect: &abi::Connect, client: &abi::Endpoint, since_ns: u64| {
+            let key = (connect.cookie, since_ns);
             let known = self.seen.get(&key).or_else(|| self.before.get(&key));
             let rule = known
                 .cloned()
-                .unwrap_or_else(|| holds::rule_name(leg, names));
+                .unwrap_or_else(|| holds::rule_name(connect, names));
             seen.insert(key, rule.clone()).is_none().then(|| Untouched {
-                cookie: SockCookie(leg.cookie),
+                cookie: SockCookie(connect.cookie),
                 client: Some(ClientAddr::new(address::from_abi(client))),
-                orig_dst: OrigDst::new(address::from_abi(&leg.opener.orig_dst)),
-                process: holds::process(leg),
+                orig_dst: OrigDst::new(address::from_abi(&connect.opener.orig_dst)),
+                process: holds::process(connect),
                 rule,
                 age: now.saturating_sub(Duration::from_nanos(since_ns)),
             })
@@ -82,7 +82,7 @@ impl Rules {
                 0 => None,
                 peer => get(ends, peer)?,
             };
-            let flow = learn(&end.leg, &end.client, end.opened_ns);
+            let flow = learn(&end.connect, &end.client, end.opened_ns);
             flows.extend(flow.map(|flow| OnShortcut {
                 flow,
                 taken: database.map(|database| [end.put_bytes, database.put_bytes]),
@@ -92,7 +92,7 @@ impl Rules {
         }
         let are_known = refused.is_some();
         for abi::ShortcutRefusal { wish, client, .. } in refused.into_iter().flatten() {
-            let flow = learn(&wish.leg, &client, wish.wished_ns);
+            let flow = learn(&wish.connect, &client, wish.wished_ns);
             flows.extend(flow.map(|flow| OnShortcut {
                 flow,
                 taken: None,
@@ -109,7 +109,7 @@ impl Rules {
     }
 }
 
-/// As the kernel keeps it: none is 0.
+/// The cause as the kernel keeps it: 0 is none.
 fn cause(refused: u32) -> Option<Cause> {
     let number = refused.checked_sub(1)?;
     Cause::ALL.into_iter().find(|c| *c as u32 == number)
@@ -117,7 +117,7 @@ fn cause(refused: u32) -> Option<Cause> {
 
 fn get(ends: &Ends, cookie: u64) -> Result<Option<abi::ShortcutEnd>, MapError> {
     match ends.get(&cookie, 0) {
-        Ok(Shared(end)) => Ok(Some(end)),
+        Ok(PodOf(end)) => Ok(Some(end)),
         Err(MapError::KeyNotFound) => Ok(None),
         Err(error) => Err(error),
     }

@@ -1,5 +1,5 @@
 //! The shortcut: two sockets of this host hand bytes to each other, past TCP. What decides is
-//! in `shortcut.bpf.c`; here it is attached, bounded, kept alive, and read.
+//! in `shortcut.h`; here it is attached, bounded, kept alive, and read.
 //!
 //! **Invariant**: the sk_msg program is in the map of sockets before any socket is: the kernel
 //! copies it at insertion. Neither is ever taken from a live flow; flows that outlive the agent
@@ -28,8 +28,8 @@ use crate::{
     listeners::Mark,
     load,
     maps::{MapsError, take},
-    sys::{self, Shared},
-    tried::Tried,
+    probe_result::ProbeResult,
+    sys::{self, PodOf},
 };
 
 pub use flows::OnShortcut;
@@ -47,7 +47,7 @@ const NUDGES: &str = "nudge_readers";
 /// An [`abi::ShortcutWish`], which a connect hook writes.
 type Wish = [u8; size_of::<abi::ShortcutWish>()];
 
-/// What went over sockets that are on the shortcut.
+/// Messages and flows of sockets that are on the shortcut.
 #[derive(Clone, Debug, Default)]
 pub struct ShortcutCounts {
     /// Flows of which both ends are on it now.
@@ -85,21 +85,21 @@ impl Spills {
 const PATH: &str = "shortcut";
 
 /// Tries the shortcut out on loopback sockets of this process's own, beside any agent's.
-pub fn try_out() -> Tried {
-    Tried::out(PATH, || canary::try_out(None))
+pub fn try_out() -> ProbeResult {
+    ProbeResult::of(PATH, || canary::try_out(None))
 }
 
 pub(crate) struct Shortcut {
     mark: Option<Mark>,
-    limits: Array<MapData, Shared<abi::ShortcutLimits>>,
+    limits: Array<MapData, PodOf<abi::ShortcutLimits>>,
     wishes: SkStorage<MapData, Wish>,
     refusals: Refusals,
     ends: Ends,
     rules: Rules,
     socks: SockHash<MapData, u64>,
-    turns: PerCpuArray<MapData, Shared<abi::TurnCount>>,
-    counts: PerCpuArray<MapData, Shared<abi::ShortcutCount>>,
-    nudge_counts: Array<MapData, Shared<abi::NudgeCount>>,
+    turns: PerCpuArray<MapData, PodOf<abi::TurnCount>>,
+    counts: PerCpuArray<MapData, PodOf<abi::ShortcutCount>>,
+    nudge_counts: Array<MapData, PodOf<abi::NudgeCount>>,
     spills: Option<RingBuf<MapData>>,
     nudges: u64,
     /// sk_msg and the iterator are loaded, which is done once.
@@ -107,8 +107,8 @@ pub(crate) struct Shortcut {
     enrols: Option<SockOpsLinkId>,
     /// A rule asks for it.
     wanted: bool,
-    /// What came of trying it out, once a rule has asked for it.
-    tried: Option<Tried>,
+    /// The result of probing the shortcut, once a rule has asked for it.
+    tried: Option<ProbeResult>,
 }
 
 impl Shortcut {
@@ -145,7 +145,7 @@ impl Shortcut {
         if let Err(error) = loaded {
             tracing::warn!("flows that are refused the shortcut cannot be listed: {error}");
         }
-        let opened = Tried::out(PATH, || {
+        let opened = ProbeResult::of(PATH, || {
             // Not under the lock: it takes a while.
             canary::try_out(self.mark)?;
             let attached = self
@@ -156,8 +156,8 @@ impl Shortcut {
         self.tried = Some(opened);
     }
 
-    /// What came of trying it out, to be told once.
-    pub(crate) fn tell(&mut self) -> Option<Tried> {
+    /// The result of probing the shortcut, to be told once.
+    pub(crate) fn tell(&mut self) -> Option<ProbeResult> {
         self.tried.take()
     }
 
@@ -225,7 +225,7 @@ impl Shortcut {
     }
 
     fn set_limits(&mut self, limits: abi::ShortcutLimits) -> Result<(), AttachError> {
-        let set = self.limits.set(0, Shared(limits), 0);
+        let set = self.limits.set(0, PodOf(limits), 0);
         set.map_err(layout("shortcut_limits"))
     }
 
@@ -271,7 +271,7 @@ impl Shortcut {
             nudged: 0,
             filled: 0,
         };
-        let zeroed = self.nudge_counts.set(0, Shared(none), 0);
+        let zeroed = self.nudge_counts.set(0, PodOf(none), 0);
         zeroed.map_err(layout("nudges"))?;
         let nudges: &mut Iter = program(ebpf, NUDGES)?;
         let link = nudges.attach().and_then(|id| nudges.take_link(id));
@@ -283,20 +283,20 @@ impl Shortcut {
                 name: NUDGES,
                 reason,
             })?;
-        let Shared(count) = self.nudge_counts.get(&0, 0).map_err(layout("nudges"))?;
+        let PodOf(count) = self.nudge_counts.get(&0, 0).map_err(layout("nudges"))?;
         self.nudges += count.nudged;
         Ok(count.filled > 0)
     }
 
     pub(crate) fn counts(&self) -> Result<ShortcutCounts, AttachError> {
         let counts = self.counts.get(&0, 0).map_err(layout("shortcut_counts"))?;
-        let begun: u64 = counts.iter().map(|Shared(n)| n.begun).sum();
-        let ended: u64 = counts.iter().map(|Shared(n)| n.ended).sum();
+        let begun: u64 = counts.iter().map(|PodOf(n)| n.begun).sum();
+        let ended: u64 = counts.iter().map(|PodOf(n)| n.ended).sum();
         let by_turn = Turn::ALL.into_iter().map(|turn| {
             let counts = self.turns.get(&(turn as u32), 0);
             let counts = counts.map_err(layout("shortcut_turns"))?;
-            let messages = counts.iter().map(|Shared(n)| n.messages).sum();
-            let bytes = counts.iter().map(|Shared(n)| n.bytes).sum();
+            let messages = counts.iter().map(|PodOf(n)| n.messages).sum();
+            let bytes = counts.iter().map(|PodOf(n)| n.bytes).sum();
             Ok((turn, messages, bytes))
         });
         Ok(ShortcutCounts {

@@ -17,7 +17,7 @@ use crate::{
 };
 
 const TELLS: &str = "tell_refusals";
-/// As many are told of as may be on the shortcut.
+/// Refusals that are told at most: as many as there may be flows on the shortcut.
 const MOST: usize = abi::MAX_SHORTCUT_ENDS as usize / 2;
 /// The kernel's own buffer for what an iterator tells: whoever reads less has it begin in the middle, from
 /// where it may skip some, or tell of some again.
@@ -56,8 +56,8 @@ impl Refusals {
         Ok(())
     }
 
-    /// Those of about this moment, in every namespace: while it is read, one that comes may have another told twice, and
-    /// one that goes may have another left out.
+    /// The refusals of about this moment, in every namespace: while they are read, a flow that comes
+    /// may have another told twice, and one that goes may have another left out.
     pub(super) fn read(&self) -> io::Result<Vec<abi::ShortcutRefusal>> {
         let Some(tells) = &self.tells else {
             return Ok(Vec::new());

@@ -18,7 +18,7 @@ use aya::{
 };
 use dataplane::{
     Edge,
-    edge::{Fate, Forward, WantedMode},
+    edge::{EdgeVerdict, Forward, WantedMode},
 };
 use policy::{Action, Rule};
 
@@ -175,7 +175,10 @@ fn forwarded() -> Vec<Cost> {
                 let frame = Segment::between(from, vip, SYN).frame();
                 assert_eq!(edge.try_out(DEVICE, &frame, 1).unwrap().action, REDIRECT);
             }
-            assert_eq!(packets(edge, Fate::ToBackend), u64::from(CONNECTIONS));
+            assert_eq!(
+                packets(edge, EdgeVerdict::ToBackend),
+                u64::from(CONNECTIONS)
+            );
             for is_ipv4 in [true, false] {
                 for (flags, payload) in [(SYN, 0), (ACK, 0), (ACK, 1400)] {
                     let mut again = Vec::new();
@@ -194,9 +197,9 @@ fn forwarded() -> Vec<Cost> {
                                 ttl: 255,
                                 ..Segment::between(from, to, flags)
                             };
-                            let before = packets(edge, Fate::ToBackend);
+                            let before = packets(edge, EdgeVerdict::ToBackend);
                             let tried = edge.try_out(DEVICE, &segment.frame(), HOPS).unwrap();
-                            let went = packets(edge, Fate::ToBackend) - before;
+                            let went = packets(edge, EdgeVerdict::ToBackend) - before;
                             assert_eq!((tried.action, went), (REDIRECT, u64::from(HOPS)));
                             if flags == ACK {
                                 let frame = segment.frame();

@@ -13,7 +13,7 @@ use aya::{
 };
 use dataplane::{
     Edge,
-    edge::{Fate, Forward},
+    edge::{EdgeVerdict, Forward},
 };
 use nix::net::if_::if_nametoindex;
 use policy::Action;
@@ -153,7 +153,7 @@ pub(crate) fn measure() -> Drops {
         by_edge.push(guarded.send());
         by_nft.push(filtered.send());
     }
-    assert_eq!(packets(&edge, Fate::Denied), guarded.sent);
+    assert_eq!(packets(&edge, EdgeVerdict::Denied), guarded.sent);
     assert_eq!(dropped_by_nft(&filtered.host), filtered.sent);
     let ratios = by_edge.iter().zip(&by_nft).map(|(edge, nft)| edge / nft);
     let mut ratios: Vec<f64> = ratios.collect();

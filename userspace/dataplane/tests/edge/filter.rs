@@ -13,7 +13,7 @@ use crate::{
 };
 use dataplane::{
     Edge,
-    edge::{EdgeError, Fate, Forward, Interface, Mode, SynRate, WantedMode},
+    edge::{EdgeError, EdgeVerdict, Forward, Interface, Mode, SynRate, WantedMode},
 };
 use policy::{Action, Candidate, Policy, Rule};
 use sandbox::{Netns, run_in};
@@ -71,8 +71,8 @@ fn the_first_rule_that_holds_decides_and_the_default_is_not_asked() {
                 "{from} to {to}, {flags:#x}"
             );
         }
-        assert_eq!(packets(edge, Fate::Denied), 4);
-        assert_eq!(packets(edge, Fate::Allowed), 3);
+        assert_eq!(packets(edge, EdgeVerdict::Denied), 4);
+        assert_eq!(packets(edge, EdgeVerdict::Allowed), 3);
         assert_eq!(all_packets(edge), 10);
         let counters = edge.counters().unwrap();
         let of = |rule: &str, outcome: &str| {
@@ -295,7 +295,7 @@ fn a_source_may_open_as_many_at_once_as_its_burst_and_then_at_its_rate() {
         assert_eq!(passed6("fd00:1::1"), 5);
         assert_eq!(passed6("fd00:1::2"), 0, "of the same /64");
         assert_eq!(passed6("fd00:2::2"), 5);
-        assert_eq!(packets(edge, Fate::Limited), 4 * 15 + 20);
+        assert_eq!(packets(edge, EdgeVerdict::Limited), 4 * 15 + 20);
         // One in a second, and never more than at the beginning.
         thread::sleep(Duration::from_millis(1500));
         let syn = |n| Segment::new(&format!("10.1.0.1:{}", 41_000 + n), "10.9.0.1:9042", SYN);
@@ -335,7 +335,7 @@ fn another_programs_interface_is_left_alone_and_a_restart_takes_ones_own_over() 
         // As after a restart: the policy in force is there before the new agent has put one.
         let mut next = pins.open();
         assert_eq!(action(&mut next, &denied), DROP);
-        assert_eq!(packets(&next, Fate::Denied), 2);
+        assert_eq!(packets(&next, EdgeVerdict::Denied), 2);
         let taken = next.guard(&lo).unwrap();
         assert!(taken[0].taken_over, "{taken:?}");
         let after = dataplane::edge::programs_of("lo").unwrap();

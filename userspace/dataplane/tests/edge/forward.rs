@@ -11,7 +11,7 @@ use crate::{
 };
 use dataplane::{
     Edge,
-    edge::{EdgeError, Fate, Forward, Guarded, Interface, Mode, WantedMode, maglev},
+    edge::{EdgeError, EdgeVerdict, Forward, Guarded, Interface, Mode, WantedMode, maglev},
 };
 use policy::{Action, RuleName};
 use sandbox::run_in;
@@ -48,7 +48,7 @@ fn carries(gateway: &Gateway, edge: &Edge, gateways_own_address: bool) {
         assert!((5..=35).contains(&one), "{one} of 40");
         talks[0].echo(2 * MIB);
     }
-    assert!(packets(edge, Fate::ToBackend) > 0);
+    assert!(packets(edge, EdgeVerdict::ToBackend) > 0);
     let own = |ip: IpAddr| ip.to_string().ends_with("254");
     let peers = gateway.peers();
     let from_gateway = peers.iter().filter(|peer| own(peer.ip())).count();
@@ -127,7 +127,7 @@ fn follows_a_change_of_backends(forward: Forward) {
     edge.set_backends(&name, &[(backends[0], 0), (backends[1], 0)])
         .unwrap();
     assert!(gateway.connect(to).is_err());
-    assert!(packets(&edge, Fate::NoBackend) > 0);
+    assert!(packets(&edge, EdgeVerdict::NoBackend) > 0);
     only_one.iter_mut().for_each(|talk| talk.echo(100));
 }
 
@@ -153,7 +153,7 @@ fn survives_a_restart_and_not_a_deny(forward: Forward) {
     talks.iter_mut().for_each(|talk| talk.echo(10_000));
     let counters = edge.counters().unwrap();
     assert_eq!(
-        counters.packets_of(Fate::TableFull) + counters.packets_of(Fate::NoNeighbour),
+        counters.packets_of(EdgeVerdict::TableFull) + counters.packets_of(EdgeVerdict::NoNeighbour),
         0
     );
 
@@ -162,10 +162,10 @@ fn survives_a_restart_and_not_a_deny(forward: Forward) {
         .rules
         .insert(0, rule("no", &["10.0.1.0/24"], &[], Action::Deny));
     edge.install(&denying).unwrap();
-    let before = packets(&edge, Fate::Denied);
+    let before = packets(&edge, EdgeVerdict::Denied);
     talks[0].stream.write_all(b"x").unwrap();
     let until = std::time::Instant::now() + PATIENCE;
-    while packets(&edge, Fate::Denied) == before {
+    while packets(&edge, EdgeVerdict::Denied) == before {
         assert!(
             std::time::Instant::now() < until,
             "an established connection is not denied"
@@ -293,7 +293,7 @@ fn clients_of_a_backend_that_is_given_up_are_told_at_their_next_packet() {
                 std::io::ErrorKind::ConnectionReset
             );
         }
-        assert!(packets(&edge, Fate::Reset) >= of_it as u64);
+        assert!(packets(&edge, EdgeVerdict::Reset) >= of_it as u64);
         // It may be alive all the same.
         for to in both() {
             (0..12).for_each(|_| connect(to).echo(10));

@@ -17,7 +17,7 @@ use aya::{
     Ebpf,
     programs::{SchedClassifier, TcAttachType},
 };
-use dataplane::edge::{Fate, Forward, WantedMode};
+use dataplane::edge::{EdgeVerdict, Forward, WantedMode};
 use nix::sys::socket::{getsockopt, sockopt::TcpMaxSeg};
 use policy::Action;
 use sandbox::{Netns, run_in};
@@ -57,16 +57,16 @@ fn jumbo_frames_are_forwarded_in_several_buffers() {
         }
         let edge = gateway.open(Forward::Snat, mode);
         for to in both() {
-            let before = packets(&edge, Fate::ToBackend);
+            let before = packets(&edge, EdgeVerdict::ToBackend);
             let mut talk = gateway.connect(to).unwrap();
             assert!(getsockopt(&talk.stream, TcpMaxSeg).unwrap() > 8_000);
             talk.echo(2 * MIB);
             // Acknowledgements included.
-            let sent = packets(&edge, Fate::ToBackend) - before;
+            let sent = packets(&edge, EdgeVerdict::ToBackend) - before;
             assert!(sent < (2 * MIB / 1460) as u64, "{mode:?}: {sent} packets");
             assert!(sent > (2 * MIB / 9000) as u64, "{mode:?}: {sent} packets");
         }
-        assert_eq!(packets(&edge, Fate::TooBig), 0);
+        assert_eq!(packets(&edge, EdgeVerdict::TooBig), 0);
     }
 }
 
@@ -109,17 +109,17 @@ fn what_is_tagged_is_passed_up_and_the_filter_sees_past_the_tag() {
         for own in own {
             assert!(reaches(&gateway, own), "{mode:?}: nothing speaks of it");
         }
-        assert_eq!(packets(&edge, Fate::Vlan), 0);
-        let sent = packets(&edge, Fate::ToBackend);
+        assert_eq!(packets(&edge, EdgeVerdict::Vlan), 0);
+        let sent = packets(&edge, EdgeVerdict::ToBackend);
         for (talk, to) in established.iter_mut().zip(both()) {
             // The stack has it, which knows no such address.
             assert!(!reaches(&gateway, SocketAddr::new(to, PORT)));
-            let before = packets(&edge, Fate::Vlan);
+            let before = packets(&edge, EdgeVerdict::Vlan);
             assert!(before > 0, "{mode:?}");
             talk.stream.write_all(b"x").unwrap();
-            eventually(|| packets(&edge, Fate::Vlan) > before);
+            eventually(|| packets(&edge, EdgeVerdict::Vlan) > before);
         }
-        assert_eq!(packets(&edge, Fate::ToBackend), sent);
+        assert_eq!(packets(&edge, EdgeVerdict::ToBackend), sent);
         let mut denying = Gateway::policy();
         let from = ["10.0.1.0/24", "fd00:1::/64"];
         denying
@@ -127,9 +127,12 @@ fn what_is_tagged_is_passed_up_and_the_filter_sees_past_the_tag() {
             .insert(0, rule("no", &from, &[":7000"], Action::Deny));
         edge.install(&denying).unwrap();
         for own in own {
-            let before = packets(&edge, Fate::Denied);
+            let before = packets(&edge, EdgeVerdict::Denied);
             assert!(!reaches(&gateway, own));
-            assert!(packets(&edge, Fate::Denied) > before, "{mode:?}: {own}");
+            assert!(
+                packets(&edge, EdgeVerdict::Denied) > before,
+                "{mode:?}: {own}"
+            );
         }
     }
 }
@@ -143,7 +146,7 @@ fn a_tag_that_is_beside_the_frame_is_not_seen() {
     for to in both() {
         gateway.connect(to).unwrap().echo(MIB);
     }
-    assert_eq!(packets(&edge, Fate::Vlan), 0);
+    assert_eq!(packets(&edge, EdgeVerdict::Vlan), 0);
 }
 
 fn eventually(holds: impl Fn() -> bool) {

@@ -30,8 +30,8 @@ mod quote;
 mod random;
 mod read;
 mod results;
+mod route_cache;
 mod table;
-mod ways;
 mod wire;
 
 use std::{
@@ -41,7 +41,7 @@ use std::{
 
 use dataplane::{
     Edge,
-    edge::{self, Fate, Forward, Interface, WantedMode},
+    edge::{self, EdgeVerdict, Forward, Interface, WantedMode},
 };
 use policy::{
     Action, ContainerConditions, Fail, Policy, Rule, RuleName, SessionConditions, Target,
@@ -125,7 +125,7 @@ pub(crate) fn policy(rules: Vec<Rule>) -> Policy {
 }
 
 /// Packets of one fate so far.
-pub(crate) fn packets(edge: &Edge, fate: Fate) -> u64 {
+pub(crate) fn packets(edge: &Edge, fate: EdgeVerdict) -> u64 {
     edge.counters().unwrap().packets_of(fate)
 }
 

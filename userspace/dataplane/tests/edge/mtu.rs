@@ -13,7 +13,7 @@ use crate::{
 };
 use dataplane::{
     Edge,
-    edge::{Fate, Forward, Interface, WantedMode},
+    edge::{EdgeVerdict, Forward, Interface, WantedMode},
 };
 use policy::{Action, Policy};
 use sandbox::{Netns, run_in};
@@ -170,8 +170,8 @@ fn carries(place: Narrow, mode: WantedMode) {
     let edge = path.open(mode);
     for (vip, own) in [(VIP4, "10.0.3.254"), (VIP6, "fd00:3::254")] {
         let (before, errors) = (
-            packets(&edge, Fate::TooBig),
-            packets(&edge, Fate::IcmpError),
+            packets(&edge, EdgeVerdict::TooBig),
+            packets(&edge, EdgeVerdict::IcmpError),
         );
         let to: IpAddr = vip.parse().unwrap();
         let mut talk = Talk::connect(&path.client, to).unwrap();
@@ -182,8 +182,8 @@ fn carries(place: Narrow, mode: WantedMode) {
             Narrow::Back | Narrow::BeforeIt => route_to(&path.backend, own),
         };
         assert!(sender.contains(&small), "{place:?}: {sender}");
-        let told = packets(&edge, Fate::TooBig) - before;
-        let sent_on = packets(&edge, Fate::IcmpError) - errors;
+        let told = packets(&edge, EdgeVerdict::TooBig) - before;
+        let sent_on = packets(&edge, EdgeVerdict::IcmpError) - errors;
         let by_the_gateway = matches!(place, Narrow::Towards | Narrow::Back);
         assert_eq!(
             (told > 0, sent_on > 0),

@@ -13,7 +13,7 @@ use crate::{
 };
 use dataplane::{
     Edge,
-    edge::{Fate, Forward, WantedMode},
+    edge::{EdgeVerdict, Forward, WantedMode},
 };
 use policy::{Action, Rule};
 
@@ -92,8 +92,8 @@ fn addresses_ports_ttl_and_checksums_are_right_both_ways() {
                 assert_eq!((data.from, data.to), (first.from, first.to));
                 assert!(data.rest.ends_with(&(0..101).collect::<Vec<u8>>()));
             }
-            assert_eq!(packets(edge, Fate::ToBackend), 4);
-            assert_eq!(packets(edge, Fate::ToClient), 2);
+            assert_eq!(packets(edge, EdgeVerdict::ToBackend), 4);
+            assert_eq!(packets(edge, EdgeVerdict::ToClient), 2);
             assert_eq!(all_packets(edge), 6);
         },
     );
@@ -196,7 +196,7 @@ fn a_router_complains_to_whoever_sent_the_packet() {
                     }
                 }
             }
-            assert_eq!(packets(edge, Fate::IcmpError), 40);
+            assert_eq!(packets(edge, EdgeVerdict::IcmpError), 40);
             // What is no complaint, whatever it carries.
             let syn = request(true, 40_000, SYN).frame();
             let to_backend = sent(edge, &syn);
@@ -212,9 +212,9 @@ fn a_router_complains_to_whoever_sent_the_packet() {
 
 /// What is larger than the wire's 1,500 bytes comes back as a complaint about it.
 fn told(edge: &mut Edge, segment: &Segment, frame: &[u8]) {
-    let before = packets(edge, Fate::TooBig);
+    let before = packets(edge, EdgeVerdict::TooBig);
     let answer = sent(edge, frame);
-    assert_eq!(packets(edge, Fate::TooBig), before + 1);
+    assert_eq!(packets(edge, EdgeVerdict::TooBig), before + 1);
     let (to, about) = quoted(&answer);
     assert_eq!(to, segment.from.ip());
     assert!(frame[IP..].starts_with(&about[IP..]), "another packet");
@@ -291,7 +291,7 @@ fn a_complaint_about_a_backends_direct_reply_gets_to_the_backend() {
             assert_eq!(to, request.to.ip());
             assert!(reply[IP..].starts_with(&about[IP..]));
         }
-        assert_eq!(packets(edge, Fate::IcmpError), 2);
+        assert_eq!(packets(edge, EdgeVerdict::IcmpError), 2);
     });
 }
 
@@ -331,65 +331,65 @@ fn odd_packets_are_passed_up_as_they_were_and_counted_by_cause() {
                         fragment: 0x2000,
                         ..v4.clone()
                     },
-                    Fate::Fragment,
+                    EdgeVerdict::Fragment,
                 ),
                 (
                     Segment {
                         options: 4,
                         ..v4.clone()
                     },
-                    Fate::IpOptions,
+                    EdgeVerdict::IpOptions,
                 ),
                 (
                     Segment {
                         tags: 1,
                         ..v4.clone()
                     },
-                    Fate::Vlan,
+                    EdgeVerdict::Vlan,
                 ),
                 (
                     Segment {
                         ttl: 1,
                         ..v4.clone()
                     },
-                    Fate::Ttl,
+                    EdgeVerdict::Ttl,
                 ),
                 (
                     Segment {
                         flags: SYN | FIN,
                         ..v4.clone()
                     },
-                    Fate::Malformed,
+                    EdgeVerdict::Malformed,
                 ),
                 (
                     Segment {
                         flags: SYN | RST,
                         ..v4.clone()
                     },
-                    Fate::Malformed,
+                    EdgeVerdict::Malformed,
                 ),
                 (
                     Segment {
                         extensions: vec![60],
                         ..v6.clone()
                     },
-                    Fate::ExtensionHeader,
+                    EdgeVerdict::ExtensionHeader,
                 ),
                 (
                     Segment {
                         extensions: vec![44],
                         ..v6.clone()
                     },
-                    Fate::Fragment,
+                    EdgeVerdict::Fragment,
                 ),
                 (
                     Segment {
                         tags: 2,
                         ..v6.clone()
                     },
-                    Fate::Vlan,
+                    EdgeVerdict::Vlan,
                 ),
-                (Segment { ttl: 0, ..v6 }, Fate::Ttl),
+                (Segment { ttl: 0, ..v6 }, EdgeVerdict::Ttl),
             ] {
                 let (before, frame) = (packets(edge, fate), segment.frame());
                 let tried = edge.try_out(DEVICE, &frame, 1).unwrap();
@@ -403,8 +403,8 @@ fn odd_packets_are_passed_up_as_they_were_and_counted_by_cause() {
             let mut wrong = v4.frame();
             wrong[IP + 10] ^= 1;
             assert_eq!(edge.try_out(DEVICE, &wrong, 1).unwrap().action, PASS);
-            assert_eq!(packets(edge, Fate::Malformed), 3);
-            assert_eq!(packets(edge, Fate::ToBackend), 0);
+            assert_eq!(packets(edge, EdgeVerdict::Malformed), 3);
+            assert_eq!(packets(edge, EdgeVerdict::ToBackend), 0);
         },
     );
 }
@@ -456,7 +456,7 @@ fn a_backend_whose_mac_is_not_known_is_asked_for() {
         assert!(forgotten.unwrap().success());
         let frame = request(true, 40_000, SYN).frame();
         assert_eq!(edge.try_out(DEVICE, &frame, 1).unwrap().action, DROP);
-        assert_eq!(packets(edge, Fate::NoNeighbour), 1);
+        assert_eq!(packets(edge, EdgeVerdict::NoNeighbour), 1);
         edge.tend().unwrap();
         let asked = std::process::Command::new("ip")
             .args(["neigh", "show", "10.0.0.77"])

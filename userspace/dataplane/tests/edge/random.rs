@@ -14,7 +14,7 @@ use crate::{
 };
 use dataplane::{
     Edge,
-    edge::{Fate, Forward, WantedMode},
+    edge::{EdgeVerdict, Forward, WantedMode},
 };
 use policy::{Action, Rule};
 
@@ -228,19 +228,23 @@ fn nothing_malformed_is_sent_on_and_every_packet_is_counted_once() {
             actions[action as usize] += 1;
         }
         assert_eq!(all_packets(edge), wanted as u64, "each is counted once");
-        let sent =
-            [Fate::ToBackend, Fate::ToClient, Fate::IcmpError].map(|fate| packets(edge, fate));
+        let sent = [
+            EdgeVerdict::ToBackend,
+            EdgeVerdict::ToClient,
+            EdgeVerdict::IcmpError,
+        ]
+        .map(|fate| packets(edge, fate));
         assert_eq!(sent.iter().sum::<u64>(), actions[REDIRECT as usize]);
-        let dropped = packets(edge, Fate::Denied) + packets(edge, Fate::NoNeighbour);
+        let dropped = packets(edge, EdgeVerdict::Denied) + packets(edge, EdgeVerdict::NoNeighbour);
         // Of a backend's packets, what cannot be sent on is dropped.
         assert!(actions[DROP as usize] >= dropped, "{actions:?}");
         println!("{actions:?} {:?}", edge.counters().unwrap().packets);
         for fate in [
-            Fate::ToBackend,
-            Fate::Denied,
-            Fate::Fragment,
-            Fate::Malformed,
-            Fate::Vlan,
+            EdgeVerdict::ToBackend,
+            EdgeVerdict::Denied,
+            EdgeVerdict::Fragment,
+            EdgeVerdict::Malformed,
+            EdgeVerdict::Vlan,
         ] {
             assert!(packets(edge, fate) > 0, "none is {fate:?}");
         }

@@ -17,7 +17,7 @@ use crate::{
 use aya::maps::{HashMap, Map, MapData};
 use dataplane::{
     Edge,
-    edge::{Fate, Forward, WantedMode},
+    edge::{EdgeVerdict, Forward, WantedMode},
 };
 use policy::Policy;
 use sandbox::stay_on_one_processor;
@@ -129,7 +129,7 @@ fn a_connection_whose_port_is_anothers_is_over() {
         let first = Connection::open(edge, true, 40_000);
         let second = request(true, 40_001, SYN);
         assert_eq!(action(edge, &second), PASS, "there is one port");
-        assert_eq!(packets(edge, Fate::NoPort), 1);
+        assert_eq!(packets(edge, EdgeVerdict::NoPort), 1);
         forget(edge, &known, |to| to == first.own);
         let second = Connection::open(edge, true, 40_001);
         assert_eq!(second.own, first.own);
@@ -150,7 +150,7 @@ fn every_port_is_used_before_there_is_none() {
         taken.sort_unstable();
         assert_eq!(taken, (1024..1024 + PORTS).collect::<Vec<_>>());
         assert_eq!(action(edge, &request(true, 41_000, SYN)), PASS);
-        assert_eq!(packets(edge, Fate::NoPort), 1);
+        assert_eq!(packets(edge, EdgeVerdict::NoPort), 1);
     });
 }
 
@@ -199,7 +199,7 @@ fn the_smallest_table_has_room_for_the_newest() {
         for n in 0..64 {
             Connection::open(edge, n % 2 == 0, 40_000 + n);
         }
-        assert_eq!(packets(edge, Fate::TableFull), 0);
+        assert_eq!(packets(edge, EdgeVerdict::TableFull), 0);
         assert!(table(edge).keys().count() <= 2);
     });
 }

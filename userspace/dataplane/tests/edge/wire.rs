@@ -21,7 +21,7 @@ use crate::{
 };
 use dataplane::{
     Edge,
-    edge::{Fate, Forward, Interface, WantedMode},
+    edge::{EdgeVerdict, Forward, Interface, WantedMode},
 };
 use nix::{
     errno::Errno,
@@ -181,16 +181,16 @@ fn packets_at_random_are_all_counted_and_nothing_malformed_comes_back() {
             line.edge.counters().unwrap().packets
         );
         for fate in [
-            Fate::ToBackend,
-            Fate::ToClient,
-            Fate::IcmpError,
-            Fate::Denied,
-            Fate::Fragment,
-            Fate::Malformed,
-            Fate::Vlan,
-            Fate::IpOptions,
-            Fate::ExtensionHeader,
-            Fate::Ttl,
+            EdgeVerdict::ToBackend,
+            EdgeVerdict::ToClient,
+            EdgeVerdict::IcmpError,
+            EdgeVerdict::Denied,
+            EdgeVerdict::Fragment,
+            EdgeVerdict::Malformed,
+            EdgeVerdict::Vlan,
+            EdgeVerdict::IpOptions,
+            EdgeVerdict::ExtensionHeader,
+            EdgeVerdict::Ttl,
         ] {
             assert!(packets(&line.edge, fate) > 0, "{mode:?}: none is {fate:?}");
         }
@@ -210,18 +210,21 @@ fn odd_packets_are_counted_by_cause_on_the_wire_too() {
                 ..good.clone()
             };
             line.send(&[good.frame(), goes_on.frame()]);
-            let mut odd = vec![(1, 0, Fate::Vlan), (2, 0, Fate::Vlan)];
+            let mut odd = vec![(1, 0, EdgeVerdict::Vlan), (2, 0, EdgeVerdict::Vlan)];
             odd.extend(if is_ipv4 {
-                vec![(0, 4, Fate::IpOptions), (0, 40, Fate::IpOptions)]
+                vec![
+                    (0, 4, EdgeVerdict::IpOptions),
+                    (0, 40, EdgeVerdict::IpOptions),
+                ]
             } else {
                 vec![]
             });
             let chains = [
-                (vec![60], Fate::ExtensionHeader),
-                (vec![0, 60, 43], Fate::ExtensionHeader),
-                (vec![44], Fate::Fragment),
+                (vec![60], EdgeVerdict::ExtensionHeader),
+                (vec![0, 60, 43], EdgeVerdict::ExtensionHeader),
+                (vec![44], EdgeVerdict::Fragment),
             ];
-            let mut all: Vec<(Segment, Fate)> = Vec::new();
+            let mut all: Vec<(Segment, EdgeVerdict)> = Vec::new();
             for segment in [opens(40_001), goes_on] {
                 all.extend(odd.iter().map(|(tags, options, fate)| {
                     let segment = Segment {
@@ -236,7 +239,7 @@ fn odd_packets_are_counted_by_cause_on_the_wire_too() {
                         fragment: 0x2000,
                         ..segment
                     };
-                    all.push((cut, Fate::Fragment));
+                    all.push((cut, EdgeVerdict::Fragment));
                 } else {
                     all.extend(chains.iter().map(|(extensions, fate)| {
                         let segment = Segment {
@@ -254,7 +257,11 @@ fn odd_packets_are_counted_by_cause_on_the_wire_too() {
                 assert_eq!(counted, 1, "{mode:?}: {segment:?}");
             }
         }
-        assert_eq!(packets(&line.edge, Fate::ToBackend), 4, "the good ones");
+        assert_eq!(
+            packets(&line.edge, EdgeVerdict::ToBackend),
+            4,
+            "the good ones"
+        );
     }
 }
 
@@ -366,7 +373,7 @@ fn no_packet_is_lost_while_everything_changes() {
         });
         println!("{mode:?}: {flown} packets during {CHANGES} changes");
         assert_eq!(all_packets(&line.edge), line.sent + flown, "{mode:?}");
-        let forwarded = packets(&line.edge, Fate::ToBackend);
+        let forwarded = packets(&line.edge, EdgeVerdict::ToBackend);
         assert_eq!(forwarded, line.sent + flown, "{mode:?}");
     }
 }

@@ -23,7 +23,7 @@ struct Padded<T>(T);
 
 #[derive(Debug)]
 struct Shared {
-    /// As many as a power of two.
+    /// The ring's words, a power of two of them.
     words: Box<[AtomicU64]>,
     /// Words that were ever written, and read.
     written: Padded<AtomicU64>,

@@ -23,7 +23,7 @@ use std::{
 };
 
 use anyhow::{Context, bail};
-use dataplane::Splices;
+use dataplane::Splicer;
 use parking_lot::{Mutex, MutexGuard};
 use telemetry::Metrics;
 use tokio::{runtime, sync::mpsc, task::AbortHandle, time};
@@ -49,7 +49,7 @@ pub struct Adopted {
     /// The flow's state when it was enrolled.
     pub papers: Papers,
     /// The engine that carries the flow.
-    pub splices: Splices,
+    pub splices: Splicer,
     /// The agent's end of the client's connection.
     pub accepted: OwnedFd,
     /// The agent's end of the database's connection.
@@ -78,7 +78,7 @@ struct Inner {
 }
 
 struct Engine {
-    splices: Splices,
+    splices: Splicer,
     /// The task that reads the calls of an adopted engine.
     reader: Option<AbortHandle>,
 }
@@ -165,7 +165,7 @@ impl Keeper {
     }
 
     /// Gives the keeper this agent's own engine.
-    pub fn has(&self, splices: &Splices) {
+    pub fn has(&self, splices: &Splicer) {
         let engine = splices.number();
         let descriptors = splices.descriptors().map(|fd| fd.try_clone_to_owned());
         match descriptors.collect::<io::Result<_>>() {
@@ -329,7 +329,7 @@ async fn send(link: &Link, parcel: &Option<Parcel>) -> io::Result<()> {
 
 fn hear(keeper: &Keeper, (message, fds): Parcel, adopted: &mpsc::UnboundedSender<Adopted>) {
     match message {
-        Message::Engine { engine } => match Splices::adopt(fds) {
+        Message::Engine { engine } => match Splicer::adopt(fds) {
             Ok((splices, calls)) => {
                 let reader = tokio::spawn(async move {
                     if let Err(error) = calls.run().await {

@@ -4,7 +4,7 @@
 use std::{io, os::fd::OwnedFd, sync::Arc, time::Duration};
 
 use anyhow::Context;
-use dataplane::Splices;
+use dataplane::Splicer;
 use flow::Flow;
 use socket2::SockRef;
 
@@ -73,12 +73,12 @@ impl Keeping {
         Ok(flow)
     }
 
-    fn splices(&mut self, number: u32) -> anyhow::Result<Splices> {
+    fn splices(&mut self, number: u32) -> anyhow::Result<Splicer> {
         let engine = self.engines.get_mut(&number).context("no such engine")?;
         if let Some(splices) = &engine.splices {
             return Ok(splices.clone());
         }
-        let (splices, _) = Splices::adopt(cloned(&engine.descriptors)?)?;
+        let (splices, _) = Splicer::adopt(cloned(&engine.descriptors)?)?;
         engine.splices = Some(splices.clone());
         if self.agent.is_none() {
             self.read_calls(number);

@@ -6,7 +6,9 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use dataplane::{ClientAddr, Moved, Near, Netns, OrigDst, Process, Resumed, SockCookie, Splice};
+use dataplane::{
+    ClientAddr, KernelMoved, Near, Netns, OrigDst, Process, Resumed, SockCookie, Splice,
+};
 use flow::{Decided, Flow, Past};
 use policy::{Action, Compression, Fact, Protocol, RuleName, Session};
 use serde::{Deserialize, Serialize};
@@ -54,7 +56,7 @@ impl Papers {
         let opened = flow.opened_at().duration_since(SystemTime::UNIX_EPOCH);
         Self {
             id: splice.id(),
-            engine: splice.engine(),
+            engine: splice.carrier(),
             client: flow.client.socket_addr(),
             client_cookie: cookie.number(),
             orig_dst: flow.orig_dst.socket_addr(),
@@ -101,7 +103,7 @@ impl Papers {
 
     /// Makes the flow, which gets this number here.
     pub(crate) fn flow(&self, number: u64, resumed: &Resumed) -> Flow {
-        let Moved { up, down, .. } = resumed.moved;
+        let KernelMoved { up, down, .. } = resumed.moved;
         // The order's numbers wrap. If more than 4 GiB of a flow were relayed since it was
         // enrolled, a multiple of that is not counted; everything else is.
         let relayed_up = resumed.up_seq.wrapping_sub(self.up_seq);
@@ -131,7 +133,7 @@ impl Papers {
         );
         let to_far = up + u64::from(relayed_up);
         let to_near = down + resumed.position.to_near;
-        let [to_database, to_client] = self.near().ways(to_far, to_near);
+        let [to_database, to_client] = self.near().directions(to_far, to_near);
         let to_database = self.to_database + to_database;
         let to_client = self.to_client + to_client;
         flow.to_database.store(to_database, Relaxed);

@@ -13,7 +13,7 @@ use std::{
 };
 
 use anyhow::Context;
-use dataplane::Splices;
+use dataplane::Splicer;
 use flow::{Flow, orders::Order};
 use policy::{Action, RuleName};
 use prometheus::Registry;
@@ -69,7 +69,7 @@ pub(super) enum Hands {
 pub(super) struct Engine {
     pub(super) descriptors: Vec<OwnedFd>,
     /// The engine's splices, once this process has carried a flow of it.
-    pub(super) splices: Option<Splices>,
+    pub(super) splices: Option<Splicer>,
     /// The task that reads the engine's calls, while no agent does.
     pub(super) reader: Option<AbortHandle>,
     /// Whether the agent knows the engine.

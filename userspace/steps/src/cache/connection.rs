@@ -53,13 +53,13 @@ pub(super) async fn run(shared: &Arc<Shared>, mut jobs: Jobs) {
         };
         let cause = match connected {
             Ok(Ok(stream)) => {
-                let mut talk = Talk::new(shared, stream, nonce, generations);
-                let ended = talk.run(&mut jobs).await;
-                generations = talk.generations;
-                if talk.is_greeted {
+                let mut session = RedisSession::new(shared, stream, nonce, generations);
+                let ended = session.run(&mut jobs).await;
+                generations = session.generations;
+                if session.is_greeted {
                     (pause, is_told) = (FIRST_PAUSE, false);
                 }
-                talk.ends();
+                session.ends();
                 match ended {
                     Ok(()) => return,
                     Err(cause) => cause,
@@ -106,7 +106,7 @@ enum Sent {
     Keep,
 }
 
-struct Talk<'s> {
+struct RedisSession<'s> {
     shared: &'s Shared,
     stream: TcpStream,
     output: Vec<u8>,
@@ -119,7 +119,7 @@ struct Talk<'s> {
     is_greeted: bool,
 }
 
-impl<'s> Talk<'s> {
+impl<'s> RedisSession<'s> {
     fn new(shared: &'s Shared, stream: TcpStream, nonce: u64, generations: u64) -> Self {
         Self {
             shared,

@@ -219,7 +219,7 @@ fn reads(
     });
     let mut waits = false;
     store.find(&reading, || {
-        let ticket = request.park();
+        let ticket = request.suspend();
         waits = ticket.is_some();
         ticket
     });

@@ -21,7 +21,7 @@ use std::{
 use clock::Clock;
 use cql::{Opcode, RowWrite, StatementKind};
 use cql_edit::{
-    Caller, Letter, NotMerged, Outcome, Request, Response, Statement, Transform, Value,
+    Caller, Completion, NotMerged, Outcome, Request, Response, Statement, Transform, Value,
     transforms::Prepared,
 };
 pub use metrics::CoalesceMetrics;
@@ -132,7 +132,7 @@ impl Transform for Coalesce {
         false
     }
 
-    fn due(&self, flow: usize, number: u64) -> Vec<Letter> {
+    fn due(&self, flow: usize, number: u64) -> Vec<Completion> {
         let Some(open) = self.open.get() else {
             return Vec::new();
         };
@@ -197,7 +197,7 @@ impl Coalesce {
         };
         let now = Instant::now();
         let mut windows = open.clock.windows();
-        let (ended, added) = windows.add(flow, write, now, &self.settings, || request.park());
+        let (ended, added) = windows.add(flow, write, now, &self.settings, || request.suspend());
         drop(windows);
         if let Some(ended) = ended {
             request.first(open.counted(ended));
@@ -219,7 +219,7 @@ impl Open {
         }
     }
 
-    fn counted(&self, ended: Ended) -> Letter {
+    fn counted(&self, ended: Ended) -> Completion {
         self.counters.ended(ended.cause, ended.writes);
         ended.letter
     }

@@ -12,7 +12,7 @@ use std::{
 };
 
 use cql::Consistency;
-use cql_edit::{Letter, Ticket};
+use cql_edit::{Completion, Ticket};
 
 use super::{
     metrics::{Became, Cause},
@@ -72,7 +72,7 @@ pub(super) struct Write {
 pub(super) struct Ended {
     pub(super) cause: Cause,
     pub(super) writes: usize,
-    pub(super) letter: Letter,
+    pub(super) letter: Completion,
 }
 
 /// The outcome of adding a write.
@@ -173,7 +173,7 @@ impl Windows {
         let windows = self.flows.get(&flow).into_iter().flat_map(|f| &f.windows);
         let mut same = windows.filter(|window| window.number() == Some(number));
         if let Some(first) = same.next().and_then(|window| window.tickets.first()) {
-            first.is_due();
+            first.fall_due();
         }
     }
 

@@ -6,20 +6,21 @@
 //!
 //! - `settings`, `metrics`.
 //! - `identity`: the test whether flows are alike. `pools`: the flows that share connections.
-//! - `leg`: a shared connection as flows see it; `connection`: its task; `begin`: its opening.
+//! - `shared_connection`: a shared connection as flows see it; `task`: its task; `begin`: its
+//!   opening.
 //! - `room`: the limit on long answers that wait.
 //!
 //! `docs/decisions/0021-fold.md` says which requests are folded, why no others are, and what the
 //! database sees.
 
 mod begin;
-mod connection;
 mod identity;
-mod leg;
 mod metrics;
 mod pools;
 mod room;
 mod settings;
+mod shared_connection;
+mod task;
 
 use std::sync::{Arc, OnceLock};
 

@@ -19,12 +19,12 @@ use policy::RuleName;
 use tokio::runtime::Handle;
 
 use super::{
-    connection,
     identity::Identity,
-    leg::{Leg, Out, Standing},
     metrics::{Became, Counters, FoldMetrics},
     room::Room,
     settings::Checked,
+    shared_connection::{Out, SharedConnection, Standing},
+    task,
 };
 use crate::register::{Dials, Register};
 
@@ -64,11 +64,11 @@ pub(super) struct Shared {
 pub(super) struct Pool {
     pub(super) identity: Arc<Identity>,
     shared: Arc<Shared>,
-    legs: Mutex<Legs>,
+    connections: Mutex<Connections>,
 }
 
-struct Legs {
-    all: Vec<Arc<Leg>>,
+struct Connections {
+    all: Vec<Arc<SharedConnection>>,
     /// The time before which no connection is begun.
     not_before: Option<Instant>,
     pause: Duration,
@@ -77,7 +77,7 @@ struct Legs {
 /// A flow's membership in a pool.
 pub(super) struct Member {
     pub(super) pool: Arc<Pool>,
-    leg: Mutex<Option<Arc<Leg>>>,
+    connection: Mutex<Option<Arc<SharedConnection>>>,
     /// The number of requests for which there was no connection.
     missed: AtomicUsize,
     standing: Arc<Standing>,
@@ -140,7 +140,7 @@ impl Shared {
                 let pool = Arc::new(Pool {
                     identity: identity.clone(),
                     shared: self.clone(),
-                    legs: Mutex::new(Legs {
+                    connections: Mutex::new(Connections {
                         all: Vec::new(),
                         not_before: None,
                         pause: FIRST_PAUSE,
@@ -154,7 +154,7 @@ impl Shared {
         };
         Some(Member {
             pool,
-            leg: Mutex::default(),
+            connection: Mutex::default(),
             missed: AtomicUsize::new(0),
             standing: Arc::default(),
         })
@@ -175,9 +175,9 @@ impl fmt::Debug for Pool {
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        let legs = self.legs.get_mut();
-        for leg in &legs.all {
-            leg.mark_unused();
+        let connections = self.connections.get_mut();
+        for connection in &connections.all {
+            connection.mark_unused();
         }
         let mut pools = self.shared.pools();
         // Another pool may have taken this one's entry.
@@ -193,56 +193,66 @@ impl Pool {
     /// Chooses a connection, which may be just beginning: one on the flow's own thread if there is
     /// one. While there are fewer connections than there may be, a flow that may not begin another
     /// gets none; otherwise there would never be more than the first.
-    fn leg(&self, may_begin: bool) -> Option<Arc<Leg>> {
+    fn connection(&self, may_begin: bool) -> Option<Arc<SharedConnection>> {
         let here = thread::current().id();
-        let mut legs = self.legs.lock();
-        legs.forget_gone();
-        if legs.all.len() < self.shared.settings.connections {
+        let mut connections = self.connections.lock();
+        connections.forget_gone();
+        if connections.all.len() < self.shared.settings.connections {
             if !may_begin {
                 return None;
             }
-            if let Some(leg) = legs.begin(&self.shared, &self.identity) {
-                return Some(leg);
+            if let Some(connection) = connections.begin(&self.shared, &self.identity) {
+                return Some(connection);
             }
         }
-        let elsewhere_and_flows = |leg: &&Arc<Leg>| (leg.thread != here, Arc::strong_count(leg));
-        legs.all.iter().min_by_key(elsewhere_and_flows).cloned()
+        let elsewhere_and_flows = |connection: &&Arc<SharedConnection>| {
+            (connection.thread != here, Arc::strong_count(connection))
+        };
+        connections
+            .all
+            .iter()
+            .min_by_key(elsewhere_and_flows)
+            .cloned()
     }
 }
 
-impl Legs {
+impl Connections {
     fn forget_gone(&mut self) {
         let Self {
             all,
             not_before,
             pause,
         } = self;
-        all.retain(|leg| {
-            if leg.is_gone() {
-                if leg.was_open() {
+        all.retain(|connection| {
+            if connection.is_gone() {
+                if connection.was_open() {
                     *pause = FIRST_PAUSE;
                 }
                 *not_before = Some(Instant::now() + *pause);
                 *pause = (*pause * 2).min(LONGEST_PAUSE);
             }
-            !leg.is_gone()
+            !connection.is_gone()
         });
     }
 
-    fn begin(&mut self, shared: &Arc<Shared>, identity: &Arc<Identity>) -> Option<Arc<Leg>> {
+    fn begin(
+        &mut self,
+        shared: &Arc<Shared>,
+        identity: &Arc<Identity>,
+    ) -> Option<Arc<SharedConnection>> {
         if self.not_before.is_some_and(|time| Instant::now() < time) {
             return None;
         }
         // The runtime of the flow's thread.
         let runtime = Handle::try_current().ok()?;
-        let leg = Arc::new(Leg::new());
-        runtime.spawn(connection::run(
-            leg.clone(),
+        let connection = Arc::new(SharedConnection::new());
+        runtime.spawn(task::run(
+            connection.clone(),
             shared.clone(),
             identity.clone(),
         ));
-        self.all.push(leg.clone());
-        Some(leg)
+        self.all.push(connection.clone());
+        Some(connection)
     }
 }
 
@@ -265,17 +275,22 @@ impl Member {
         if self.standing.out.load(Relaxed) >= self.pool.shared.settings.share {
             return Err(Became::Share);
         }
-        let mut leg = self.lock();
-        if leg.as_ref().is_none_or(|leg| leg.is_gone()) {
+        let mut connection = self.lock();
+        if connection
+            .as_ref()
+            .is_none_or(|connection| connection.is_gone())
+        {
             let missed = self.missed.fetch_add(1, Relaxed);
-            *leg = self.pool.leg(missed >= MIN_ASKED);
+            *connection = self.pool.connection(missed >= MIN_ASKED);
         }
-        let is_open = leg.as_ref().is_some_and(|leg| leg.is_open());
+        let is_open = connection
+            .as_ref()
+            .is_some_and(|connection| connection.is_open());
         if is_open { Ok(()) } else { Err(Became::Away) }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<Arc<Leg>>> {
-        self.leg.lock()
+    fn lock(&self) -> MutexGuard<'_, Option<Arc<SharedConnection>>> {
+        self.connection.lock()
     }
 }
 
@@ -283,10 +298,10 @@ impl Member {
 impl Carrier for Member {
     fn carry(&self, ticket: Ticket, frame: &[u8], number: u64) {
         let counters = &self.pool.shared.counters;
-        let leg = self.lock();
-        let asked = leg
+        let connection = self.lock();
+        let asked = connection
             .as_ref()
-            .map(|leg| leg.ask(ticket, frame, number == 1, Out::of(&self.standing)));
+            .map(|connection| connection.ask(ticket, frame, number == 1, Out::of(&self.standing)));
         counters.became(match asked {
             Some(true) => Became::Folded,
             Some(false) | None => Became::Full,

@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-use super::leg::MAX_STREAMS;
+use super::shared_connection::MAX_STREAMS;
 
 /// Lets flows that are alike share connections to the database for plain reads and writes (connection multiplexing).
 /// Stands behind all other steps.

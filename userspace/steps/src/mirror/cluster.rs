@@ -6,31 +6,28 @@
 
 use std::{
     collections::HashMap,
-    fmt, io,
+    io,
     sync::Arc,
     time::{Duration, Instant},
 };
 
-use cql_edit::Copied;
 use dataplane::backends::Probe;
 use policy::RuleName;
 use tls::Outward;
 use tokio::sync::mpsc;
 
 use super::{
-    Checked, Login,
     budget::{Budget, Permit},
     exchange::Exchange,
-    leg,
-    metrics::{Counters, Fate, MirrorMetrics},
+    keyspace_connection,
+    metrics::{Fate, MirrorMetrics},
     out::Out,
+    settings::{Checked, Login},
+    shared::{Job, MAX_KEYSPACES, Shared},
     telling::{Away, Told},
-    texts::{Text, Texts},
+    texts::Texts,
 };
-use crate::register::{self, Dials, Register};
-
-/// The most keyspaces in use at the same time; each has a connection of its own.
-pub(super) const MAX_LEGS: usize = 64;
+use crate::register::{self, Register};
 
 /// The interval at which unanswered requests are looked for.
 const SWEEP_EVERY: Duration = Duration::from_secs(1);
@@ -49,44 +46,10 @@ pub(super) struct Cluster {
     messages: mpsc::UnboundedSender<Message>,
 }
 
-/// The state that the cluster's thread shares with flows.
-pub(super) struct Shared {
-    pub(super) rule: RuleName,
-    pub(super) settings: Checked,
-    pub(super) login: Option<Login>,
-    pub(super) tls: Option<Arc<Outward>>,
-    pub(super) counters: Counters,
-    pub(super) texts: Texts,
-    pub(super) out: Out,
-    pub(super) told: Told,
-    pub(super) away: Away,
-    pub(super) dials: Dials,
-    budget: Arc<Budget>,
-    /// The budget for texts whose PREPARE is not answered.
-    preparing: Arc<Budget>,
-}
-
-/// A request to be asked of the mirror.
-#[derive(Debug)]
-pub(super) struct Job {
-    pub(super) copied: Copied,
-    /// The request's prepared statements, in their order.
-    pub(super) prepared: Vec<Arc<Text>>,
-    pub(super) deadline: Instant,
-    pub(super) exchange: Arc<Exchange>,
-}
-
 #[derive(Debug)]
 enum Message {
     Ask(Option<Arc<str>>, Job),
     Compare(Arc<Exchange>),
-}
-
-impl fmt::Debug for Shared {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut shared = f.debug_struct("Shared");
-        shared.field("rule", &self.rule).finish_non_exhaustive()
-    }
 }
 
 impl Mirrors {
@@ -185,16 +148,9 @@ impl Cluster {
     }
 }
 
-impl Job {
-    /// Ends the job without an answer, for this reason.
-    pub(super) fn fails(self, fate: Fate, shared: &Shared) {
-        self.exchange.take_mirror_answer(Err(fate), shared);
-    }
-}
-
 /// Runs until no rule and no flow has the cluster any more.
 async fn run(shared: Arc<Shared>, mut messages: mpsc::UnboundedReceiver<Message>) {
-    let mut legs = HashMap::<Option<Arc<str>>, mpsc::UnboundedSender<Job>>::new();
+    let mut connections = HashMap::<Option<Arc<str>>, mpsc::UnboundedSender<Job>>::new();
     let mut sweep = tokio::time::interval(SWEEP_EVERY);
     loop {
         let message = tokio::select! {
@@ -213,19 +169,22 @@ async fn run(shared: Arc<Shared>, mut messages: mpsc::UnboundedReceiver<Message>
             Some(Message::Ask(keyspace, job)) => (keyspace, job),
         };
         // A connection that had nothing to do for a while has ended.
-        if legs.get(&keyspace).is_none_or(|leg| leg.is_closed()) {
-            legs.retain(|_, leg| !leg.is_closed());
-            if legs.len() >= MAX_LEGS {
+        if connections
+            .get(&keyspace)
+            .is_none_or(|connection| connection.is_closed())
+        {
+            connections.retain(|_, connection| !connection.is_closed());
+            if connections.len() >= MAX_KEYSPACES {
                 job.fails(Fate::Keyspaces, &shared);
                 continue;
             }
-            let leg = leg::start(shared.clone(), keyspace.clone());
-            legs.insert(keyspace.clone(), leg);
+            let connection = keyspace_connection::start(shared.clone(), keyspace.clone());
+            connections.insert(keyspace.clone(), connection);
         }
-        let Some(leg) = legs.get(&keyspace) else {
+        let Some(connection) = connections.get(&keyspace) else {
             continue;
         };
-        if let Err(mpsc::error::SendError(job)) = leg.send(job) {
+        if let Err(mpsc::error::SendError(job)) = connection.send(job) {
             job.fails(Fate::Away, &shared);
         }
     }

@@ -2,6 +2,9 @@
 
 use std::fmt::Write;
 
+/// The largest answer that is compared: the flow's thread copies answers for nothing else.
+pub(super) const MAX_COMPARED_BYTES: usize = 1 << 20;
+
 use cql_edit::Page;
 
 use super::metrics::Compared;

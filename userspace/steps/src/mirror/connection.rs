@@ -18,10 +18,10 @@ use tokio::{
 };
 
 use super::{
-    MAX_COMPARED_BYTES,
-    cluster::{Job, Shared},
     compare::Answer,
+    compare::MAX_COMPARED_BYTES,
     metrics::Fate,
+    shared::{Job, Shared},
     stream::Stream,
     texts::Text,
     wire::{self, HEADER_BYTES, Header},

@@ -6,7 +6,7 @@ use cql::Consistency;
 use cql_edit::{Error, Refused, Resolution, Response, Ticket};
 use parking_lot::{Mutex, MutexGuard};
 
-use super::{budget::Permit, cluster::Shared, compare::Answer, metrics::Fate, texts::Text};
+use super::{budget::Permit, compare::Answer, metrics::Fate, shared::Shared, texts::Text};
 
 /// The most bytes of a text that are analysed for its fingerprint.
 pub(super) const MAX_NAMED_BYTES: usize = 16 << 10;
@@ -79,7 +79,7 @@ impl Exchange {
         let failed = match &state.theirs {
             Some(theirs) => failure(theirs),
             None if !waits => None,
-            None => match response.park() {
+            None => match response.suspend() {
                 Some(ticket) => {
                     state.ticket = Some(ticket);
                     None
@@ -162,7 +162,7 @@ fn failure(theirs: &Result<Answer, Fate>) -> Option<Fate> {
 
 fn kept(response: &Response<'_>, permit: Option<&mut Permit>) -> Option<Box<[u8]>> {
     let body = response.proper()?;
-    let fits = body.len() <= super::MAX_COMPARED_BYTES && permit?.grow(body.len());
+    let fits = body.len() <= super::compare::MAX_COMPARED_BYTES && permit?.grow(body.len());
     fits.then(|| body.into())
 }
 

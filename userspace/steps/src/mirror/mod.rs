@@ -4,18 +4,19 @@
 //! - `settings`: the settings in the configuration, and their check.
 //! - `texts`: the prepared statements. `out`: the awaited responses.
 //! - `exchange`: one request at both databases. `compare`, `telling`: the differences.
-//! - `budget`: the limit on what may be in hand. `cluster`: the thread that asks; `leg`: a
-//!   connection for each keyspace; `connection`, `wire`: its work.
+//! - `budget`: the limit on what may be in hand. `cluster`: the thread that asks;
+//!   `keyspace_connection`: a connection for each keyspace; `connection`, `wire`: its work.
 
 mod budget;
 mod cluster;
 mod compare;
 mod connection;
 mod exchange;
-mod leg;
+mod keyspace_connection;
 mod metrics;
 mod out;
 mod settings;
+mod shared;
 mod telling;
 mod texts;
 mod wire;
@@ -25,8 +26,8 @@ use std::{
     time::Instant,
 };
 
+use cluster::Cluster;
 pub use cluster::Mirrors;
-use cluster::{Cluster, Job};
 use cql::{Consistency, Opcode, StatementKind, is_system_keyspace};
 use cql_edit::{
     Caller, Error, NotCopied, Outcome, Refused, Request, Resolution, Response, Statement, Transform,
@@ -36,8 +37,9 @@ use metrics::Fate;
 pub use metrics::MirrorMetrics;
 use out::{Awaited, Found};
 use policy::RuleName;
+use settings::Checked;
 pub use settings::Settings;
-use settings::{Checked, Login};
+use shared::Job;
 use texts::Text;
 
 use super::{
@@ -49,9 +51,6 @@ use crate::Means;
 
 /// The step's name in the configuration.
 const NAME: &str = "mirror";
-
-/// The largest answer that is compared: the flow's thread copies answers for nothing else.
-const MAX_COMPARED_BYTES: usize = 1 << 20;
 
 /// The `mirror` step of one rule.
 #[derive(Debug)]

@@ -11,9 +11,9 @@ use cql::Analysis;
 use parking_lot::Mutex;
 
 use super::{
-    cluster::{MAX_LEGS, Shared},
     compare::Difference,
     exchange::{Exchange, Named},
+    shared::{MAX_KEYSPACES, Shared},
 };
 
 /// The least time between two log lines on a rule's mirror.
@@ -47,7 +47,7 @@ impl Away {
     /// Notes an outage. False: it was noted before, or there are too many to report.
     fn begins(&self, keyspace: &Option<Arc<str>>) -> bool {
         let mut away = self.0.lock();
-        away.len() < MAX_LEGS && away.insert(keyspace.clone())
+        away.len() < MAX_KEYSPACES && away.insert(keyspace.clone())
     }
 
     /// Notes the end of an outage. False: there was none.
@@ -118,9 +118,9 @@ mod tests {
         assert!(!away.ends(&None));
         assert!(away.begins(&None) && !away.begins(&None));
         assert!(away.ends(&None) && !away.ends(&None));
-        let told = (0..2 * MAX_LEGS)
+        let told = (0..2 * MAX_KEYSPACES)
             .filter(|n| away.begins(&named(*n)))
             .count();
-        assert_eq!(told, MAX_LEGS);
+        assert_eq!(told, MAX_KEYSPACES);
     }
 }

@@ -1,14 +1,15 @@
 //! `stats`: rows, bytes, errors and consistency levels by table and kind, and the most frequent
 //! statements.
 
+mod counted;
 mod row;
 mod top;
 
 use std::sync::Arc;
 
+pub use counted::Counted;
 use cql::{Completed, Details, Fingerprint, Statement};
 use policy::RuleName;
-use prometheus::Registry;
 pub use row::{Row, RowMetrics, RowView};
 use serde::Deserialize;
 use telemetry::series_of;
@@ -51,31 +52,6 @@ impl Reporter for Stats {
             at_hand: Vec::new(),
             oldest: 0,
         })
-    }
-}
-
-/// The counts of `stats`, over all flows and reloads.
-#[derive(Debug)]
-pub struct Counted {
-    rows: RowMetrics,
-    /// The most frequent statements.
-    pub tops: Tops,
-}
-
-impl Counted {
-    /// Declares and registers the metrics.
-    ///
-    /// # Errors
-    /// Two metrics of one name.
-    pub fn register(registry: &Registry) -> prometheus::Result<Self> {
-        Ok(Self {
-            rows: RowMetrics::register(registry)?,
-            tops: Tops::default(),
-        })
-    }
-
-    pub(super) fn declare_for_docs(&self) {
-        self.rows.declare_for_docs();
     }
 }
 

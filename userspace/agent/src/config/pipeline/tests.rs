@@ -59,7 +59,7 @@ fn every_transform_can_be_configured() {
         assert!(step.contains(name), "{name} is not tried");
         let pipelines = found("enrich", step).unwrap().pipelines;
         let rule = &RuleName::new("r");
-        let edits = !super::reporter::NAMES.contains(name);
+        let edits = !super::reporters::NAMES.contains(name);
         assert_eq!(pipelines.edit(), edits);
         assert_eq!(pipelines.edits_of(rule).is_some(), edits);
         assert_eq!(pipelines.reporters_of(rule).is_some(), !edits);

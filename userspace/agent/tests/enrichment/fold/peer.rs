@@ -84,7 +84,7 @@ impl<S: Read + Write> Peer<S> {
         let options = [("CQL_VERSION", "3.0.0")];
         peer.stream.write_all(&startup(version, &options))?;
         let opcode = peer.opcode()?;
-        peer.incoming.is_let_in(Compression::None);
+        peer.incoming.accept(Compression::None);
         Ok((peer, opcode))
     }
 

@@ -20,7 +20,7 @@ struct Other {
 impl Other {
     fn new() -> Self {
         let mut program = Ebpf::load(ebpf::OBJECT).unwrap();
-        let map = program.take_map("clients").unwrap();
+        let map = program.take_map("near_apps").unwrap();
         let sockets = SockHash::try_from(map).unwrap();
         let sends: &mut SkMsg = program
             .program_mut("splice_up")

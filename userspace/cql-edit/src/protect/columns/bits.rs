@@ -46,7 +46,7 @@ pub(super) fn bits(text: &[u8]) -> Option<Bits<'_>> {
     }
 }
 
-/// Of a marker whose colon has passed. In a map, NULL or a function may follow one, too.
+/// The name of a marker whose colon has passed. In a map, NULL or a function may follow a colon, too.
 fn marker_name(mut ahead: Tokens<'_>) -> Option<Name<'_>> {
     let name = match ahead.next_token() {
         Token::Word(word) if !word.eq_ignore_ascii_case("null") => Name::Folded(word),
@@ -74,7 +74,7 @@ pub(super) fn mentions(bits: &[Bit<'_>]) -> Vec<Box<str>> {
     bits.iter().filter_map(Bit::name).collect()
 }
 
-/// Where the first of these is that stands in no bracket.
+/// The index of the first of these that stands in no bracket.
 pub(super) fn find(bits: &[Bit<'_>], is: impl Fn(&Bit<'_>) -> bool) -> Option<usize> {
     let mut depth = 0_usize;
     bits.iter().position(|bit| {
@@ -87,7 +87,7 @@ pub(super) fn find(bits: &[Bit<'_>], is: impl Fn(&Bit<'_>) -> bool) -> Option<us
     })
 }
 
-/// What stands between commas, but those in brackets.
+/// The pieces between commas, but those in brackets.
 pub(super) fn split<'b, 't>(mut bits: &'b [Bit<'t>]) -> Vec<&'b [Bit<'t>]> {
     let mut pieces = Vec::new();
     while let Some(at) = find(bits, |bit| matches!(bit, Bit::Sign(b','))) {
@@ -116,7 +116,7 @@ pub(super) fn table<'b, 't>(bits: &'b [Bit<'t>]) -> Option<Table<'b, 't>> {
     }
 }
 
-/// What stands in the parenthesis at hand, and what is behind it.
+/// The content of the parenthesis at hand, and the bits behind it.
 pub(super) fn parenthesis<'b, 't>(bits: &'b [Bit<'t>]) -> Option<(&'b [Bit<'t>], &'b [Bit<'t>])> {
     if !matches!(bits.first()?, Bit::Sign(b'(')) {
         return None;

@@ -1,4 +1,4 @@
-//! What an INSERT, UPDATE or DELETE writes, alone or in a batch.
+//! The columns that an INSERT, UPDATE or DELETE writes, alone or in a batch.
 
 use super::bits::{Bit, behind, find, mentions, parenthesis, split, table};
 use super::{Does, Given, Part, Written};

@@ -1,4 +1,5 @@
-//! Where a text has columns: which it writes, and by what; which it selects; and where else it names any.
+//! The columns in a text: those that it writes, and by which values; those that it selects; and where else
+//! it names any.
 //!
 //! For texts whose shape is known, so that they follow the grammar ([`Analysis`](super::Analysis)). What
 //! goes another way here is `None`, as there.
@@ -15,19 +16,19 @@ use bits::{Bit, bits, mentions};
 use change::{batch, change};
 use select::select;
 
-/// What a SELECT, INSERT, UPDATE, DELETE, or a text `BEGIN .. BATCH ..` does with columns.
+/// The columns that a SELECT, INSERT, UPDATE, DELETE, or a text `BEGIN .. BATCH ..` touches.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Touched {
-    /// One; of a batch's text one for each statement.
+    /// The statements: a single one, or those of a batch's text.
     pub(crate) parts: Vec<Part>,
     /// Every marker of the text in its order: `:name` has a name, `?` none.
     pub(crate) markers: Vec<Option<Box<str>>>,
 }
 
-/// One statement.
+/// A statement.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Part {
-    /// Where the text names it.
+    /// The keyspace, where the text names one.
     pub(crate) keyspace: Option<Box<str>>,
     pub(crate) table: Box<str>,
     pub(crate) does: Does,
@@ -57,7 +58,7 @@ pub(crate) enum Selected {
     These(Vec<Item>),
 }
 
-/// One of the columns of a result.
+/// A column of a result.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Item {
     /// A column as it is, whatever it is called in the result.
@@ -73,7 +74,7 @@ pub(crate) struct Written {
     pub(crate) by: Given,
 }
 
-/// What stands for a value. Ranges are of bytes of the text.
+/// The expression that stands for a value. Ranges are of bytes of the text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Given {
     Null,

@@ -1,4 +1,4 @@
-//! What a SELECT shows.
+//! The columns that a SELECT shows.
 
 use super::bits::{Bit, behind, find, mentions, split, table};
 use super::{Does, Item, Part, Selected};

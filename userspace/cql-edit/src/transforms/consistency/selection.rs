@@ -1,4 +1,4 @@
-//! Which statements have another level: those of these kinds, in these keyspaces.
+//! [`Selection`]: the statements that get another level: those of these kinds, in these keyspaces.
 //!
 //! What is not known of a statement does not keep it out: a level that has to hold is not given up because nobody can
 //! tell what it is for.
@@ -33,7 +33,7 @@ pub(super) struct Selection {
     prepared: Prepared<Meant>,
 }
 
-/// What is known of one statement.
+/// The selection's decision on a statement.
 #[derive(Clone, Copy, Debug)]
 struct Meant {
     by_kind: bool,
@@ -117,8 +117,8 @@ impl Selection {
         request.await_response(self.prepared.goes_out(meant));
     }
 
-    /// It is answered, by this id if it was prepared.
-    pub(super) fn is_prepared(&self, number: u64, id: Option<&[u8]>) {
+    /// A PREPARE is answered, by this id if the statement was prepared.
+    pub(super) fn note_prepared(&self, number: u64, id: Option<&[u8]>) {
         self.prepared.came_back(number, id);
     }
 

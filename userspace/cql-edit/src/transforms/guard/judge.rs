@@ -1,4 +1,4 @@
-//! What is refused, and why.
+//! [`Judge`]: which statements are refused, and why.
 
 use super::{Kind, Settings};
 use cql::StatementKind;
@@ -15,7 +15,7 @@ pub enum Reason {
     Truncate,
     /// Roles and permissions
     Roles,
-    /// It writes.
+    /// The statement writes.
     Write,
     /// ALLOW FILTERING
     AllowFiltering,
@@ -37,7 +37,7 @@ pub enum Reason {
     Table,
     /// A table without its partition key
     PartitionKey,
-    /// It is not understood.
+    /// The statement is not understood.
     Unknown,
 }
 
@@ -86,7 +86,7 @@ impl Pattern {
         }
     }
 
-    /// It may hold for some of a keyspace's tables.
+    /// Whether the pattern may hold for some of a keyspace's tables.
     fn meets(&self, keyspace: &str) -> bool {
         let of = self.0.split('.').next().unwrap_or_default();
         of.trim_end_matches('*') == keyspace || self.holds(keyspace, None)
@@ -108,14 +108,14 @@ struct Target<'a> {
     table: Option<&'a str>,
 }
 
-/// What a statement is on.
+/// The object of a statement.
 enum On<'a> {
     /// Nothing that patterns are about, or what is judged otherwise.
     Nothing,
-    /// Which tables cannot be told.
+    /// The table cannot be told.
     Unknown,
     Table(&'a str, &'a str),
-    /// What will be asked for there is not known yet.
+    /// A keyspace. The tables that will be asked for in it are not known yet.
     Within(&'a str),
     /// With all that is in it.
     Keyspace(&'a str),
@@ -191,7 +191,7 @@ impl Judge {
             && s.partition_keys.is_empty()
     }
 
-    /// Which table a statement is on decides.
+    /// Whether the table of a statement decides.
     pub(super) fn minds_tables(&self) -> bool {
         !self.only.is_empty() || !self.not.is_empty() || !self.settings.partition_keys.is_empty()
     }
@@ -200,7 +200,7 @@ impl Judge {
         self.settings.refuse.contains(&kind)
     }
 
-    /// Of a BATCH request with so many statements.
+    /// The reason against a BATCH request with so many statements.
     pub(super) fn batch(&self, statements: u32) -> Option<Reason> {
         let too_many = self
             .settings

@@ -96,7 +96,8 @@ pub enum Kind {
 const MAX_CACHED: usize = 4_096;
 const MAX_CACHED_BYTES: usize = 4 << 10;
 
-/// Of a batch's texts so much is read; the rest is unknown. It holds up the other flows of a worker.
+/// The most bytes of a batch's texts that are read; the rest is unknown. Reading holds up the other flows
+/// of a worker.
 const MAX_READ_BYTES: usize = 256 << 10;
 
 #[cfg(test)]

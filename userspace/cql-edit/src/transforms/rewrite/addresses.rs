@@ -30,14 +30,14 @@ const OWN_ADDRESSES: [&str; 4] = [
     "listen_address",
 ];
 
-/// Its column that drivers know a node by.
+/// The column by which drivers know a node.
 const HOST_ID: &str = "host_id";
 
 /// The types `inet` and `uuid`.
 const INET: u16 = 0x10;
 const UUID: u16 = 0x0C;
 
-/// What is read of the tables that name nodes.
+/// The tables that name nodes, by what a statement reads of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Nodes {
     #[default]
@@ -107,7 +107,7 @@ fn show_own(response: &mut Response<'_>, dialled: SocketAddr) -> bool {
     })
 }
 
-/// What happens to nodes is nobody's business who knows none.
+/// Whether a client is told of an event. Events of nodes are hidden: clients know no nodes.
 pub(super) fn lets_pass(event: &Response<'_>) -> bool {
     !matches!(event.event(), Some("STATUS_CHANGE" | "TOPOLOGY_CHANGE"))
 }

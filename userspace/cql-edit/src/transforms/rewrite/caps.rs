@@ -11,7 +11,7 @@ use std::time::Duration;
 use serde::Deserialize;
 
 use super::markers::{Marked, bound_to};
-use super::refusal;
+use super::refusal::refusal;
 use super::text::{Edits, Text, mentions};
 use crate::sites::{Given, Part, Sites, Using};
 use crate::{Bound, Change, Refused, Request, Value};
@@ -20,7 +20,7 @@ use cql::StatementKind;
 use cql::text::Name;
 use cql::text::parse;
 
-/// What Cassandra takes: 20 years, in seconds.
+/// The longest TTL that Cassandra takes: 20 years, in seconds.
 const LONGEST_TTL: i64 = 20 * 365 * 24 * 3600;
 
 /// Clocks that are further apart are wrong.
@@ -57,12 +57,12 @@ pub struct Ahead {
 pub(super) struct Caps {
     /// In seconds.
     max_ttl: Option<i64>,
-    /// Likewise.
+    /// The TTL of writes that have none, in seconds.
     default_ttl: Option<i64>,
     clock: Option<Clock>,
 }
 
-/// Whose clock counts.
+/// The clock that counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Clock {
     /// The database's.
@@ -71,7 +71,7 @@ enum Clock {
     AtMost(i64),
 }
 
-/// Which of a statement's bound values are looked at.
+/// The bound values of a statement that are looked at.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Markers(Box<[Marker]>);
 
@@ -102,7 +102,7 @@ enum Of {
 }
 
 impl Caps {
-    /// Of the settings by these names; a text is a number and a unit.
+    /// Reads the settings of these names; a text is a number and a unit.
     pub(super) fn new(
         max_ttl: Option<&str>,
         default_ttl: Option<&str>,
@@ -156,7 +156,7 @@ impl Caps {
         *self != Self::default()
     }
 
-    /// The same for what may not be given a TTL.
+    /// The caps for a statement that may not be given a TTL.
     pub(super) fn without_default(self) -> Self {
         Self {
             default_ttl: None,
@@ -238,7 +238,7 @@ impl Caps {
         Ok(())
     }
 
-    /// What a bound value has to become.
+    /// The change that a bound value needs.
     fn value(
         &self,
         request: &Request<'_>,
@@ -306,7 +306,7 @@ impl Caps {
         self.max_ttl.filter(|most| ttl == 0 || ttl > *most)
     }
 
-    /// Likewise.
+    /// The change that a timestamp needs.
     fn capped_timestamp(&self, claimed: i64, unix_us: Option<i64>) -> Result<Option<i64>, Refused> {
         let Some(Clock::AtMost(ahead)) = self.clock else {
             return Ok(None);
@@ -320,7 +320,7 @@ fn now(unix_us: Option<i64>) -> Result<i64, Refused> {
     unix_us.ok_or_else(|| refusal("no_clock", "the proxy does not know what time it is"))
 }
 
-/// What a bound value becomes.
+/// The new form of a bound value.
 enum New {
     Ttl(i64),
     Timestamp(i64),
@@ -340,7 +340,7 @@ impl New {
     }
 }
 
-/// One text is looked at.
+/// A text that is being looked at.
 struct Looking<'l, 't> {
     caps: &'l Caps,
     unix_us: Option<i64>,
@@ -448,7 +448,7 @@ impl<'l, 't> Looking<'l, 't> {
             Of::Ttl => "[ttl]",
             Of::Timestamp => "[timestamp]",
         };
-        let shared = name.is_some_and(|name| self.is_shared(name));
+        let shared = name.is_some_and(|name| self.count_shared(name));
         self.markers.push(Marker {
             position,
             name: name.map_or(anonymous.into(), Name::to_boxed),
@@ -460,7 +460,7 @@ impl<'l, 't> Looking<'l, 't> {
 
 impl<'l, 't> Looking<'l, 't> {
     /// Several markers have this name.
-    fn is_shared(&mut self, name: Name<'t>) -> bool {
+    fn count_shared(&mut self, name: Name<'t>) -> bool {
         let markers = &self.sites.markers;
         let count = || {
             let mut counts = HashMap::new();

@@ -1,6 +1,7 @@
 //! Names in statements that change no data: definitions, permissions, USE, TRUNCATE.
 
-use super::naming::{Naming, refused};
+use super::naming::Naming;
+use super::refusal::refused;
 use crate::Refused;
 use crate::sites::Spot;
 

@@ -4,8 +4,7 @@
 use std::borrow::Cow;
 
 use super::markers::{Marked, bound_to};
-use super::naming::refused;
-use super::refusal;
+use super::refusal::{refusal, refused};
 use super::renames::Renames;
 use super::text::Edits;
 use crate::sites::{Sites, Spot};
@@ -15,7 +14,7 @@ use cql::text::Token;
 /// Columns of such tables that hold a keyspace's name.
 const KEYSPACES: [&str; 1] = ["keyspace_name"];
 
-/// And the name of a table, or of a view, in it.
+/// Columns of such tables that hold the name of a table, or of a view.
 const TABLES: [&str; 4] = [
     "table_name",
     "view_name",
@@ -29,7 +28,7 @@ const TEXTS: [u16; 3] = [0x01, 0x0A, 0x0D];
 /// Elements of a list that is bound.
 const MAX_LISTED: usize = 65_536;
 
-/// What is asked for by markers.
+/// The names that markers ask for.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Lookups {
     /// The one keyspace, if the text says it: the client's name.
@@ -43,7 +42,7 @@ struct Marker {
     /// By which it is bound, where values are by name.
     name: Box<str>,
     of: Of,
-    /// It stands for what IN lists.
+    /// The marker stands for the list of IN.
     is_list: bool,
 }
 
@@ -61,7 +60,7 @@ fn unclear() -> Refused {
     )
 }
 
-/// What a name is compared with.
+/// A comparison of a column that holds names.
 struct Compared {
     of: Of,
     column: Box<str>,
@@ -128,7 +127,7 @@ pub(super) fn find(
     })
 }
 
-/// What the database calls a table; `None`: the same.
+/// The database's name of a table; `None`: the client's.
 fn table<'r>(
     renames: &'r Renames,
     keyspace: Option<&str>,
@@ -141,7 +140,7 @@ fn table<'r>(
     }
 }
 
-/// Where columns with names are compared by `=` or IN.
+/// The comparisons of columns with names by `=` or IN.
 fn comparisons(spots: &[Spot<'_>]) -> Vec<Compared> {
     let mut found = Vec::new();
     let is_sign = |at: usize, sign| spots.get(at).is_some_and(|spot| spot.is_sign(sign));
@@ -186,7 +185,7 @@ fn in_brackets(spots: &[Spot<'_>], at: usize) -> bool {
     before.is_some_and(|spot| spot.is_sign(b'(') || spot.is_sign(b','))
 }
 
-/// As Cassandra calls a marker: by its own name, or by that of what it is compared with.
+/// Cassandra's name of a marker: the marker's own, or that of the column that it is compared with.
 fn marker_name(sites: &Sites<'_>, column: &str, position: usize, is_list: bool) -> Box<str> {
     match sites.markers.get(position).copied().flatten() {
         Some(own) => own.to_boxed(),

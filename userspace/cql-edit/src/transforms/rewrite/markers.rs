@@ -1,4 +1,4 @@
-//! Which of the values that are bound stand for which markers.
+//! The values that are bound to markers.
 
 use std::collections::HashMap;
 

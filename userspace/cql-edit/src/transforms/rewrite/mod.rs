@@ -12,6 +12,7 @@ mod definitions;
 mod lookups;
 mod markers;
 mod naming;
+mod refusal;
 mod renames;
 mod text;
 
@@ -24,12 +25,13 @@ use self::addresses::{Addresses, Nodes};
 use self::caps::{Caps, Markers, Timestamps};
 use self::lookups::Lookups;
 use self::naming::Named;
+use self::refusal::refusal;
 use self::renames::Renames;
 use self::text::{Edits, Text};
 use super::prepared::Prepared;
 use crate::{
-    Caller, Change, Error, Outcome, Refused, Request, Response, Statement, Transform,
-    asking::may_use,
+    Caller, Change, Outcome, Refused, Request, Response, Statement, Transform,
+    request_editor::may_use,
 };
 use cql::MAX_ANALYSED_BYTES;
 use cql::Opcode;
@@ -75,23 +77,23 @@ struct Rewrite {
     prepared: Prepared<Known>,
 }
 
-/// What has to be known of a statement when it is executed.
+/// The facts of a statement that are needed when it is executed.
 #[derive(Clone, Debug, Default)]
 struct Known {
     nodes: Nodes,
     markers: Markers,
     lookups: Option<Arc<Lookups>>,
-    /// Its response may have names in it.
+    /// The statement's response may have names in it.
     names: bool,
 }
 
-/// What responses are shown for: this bit and a number of `prepared`, or others.
+/// The numbers of responses that are shown: this bit and a number of `prepared`, or others.
 const PREPARES: u64 = 1 << 63;
 const OWN: u64 = 1;
 const PEERS: u64 = 2;
 /// There may be names in it.
 const NAMES: u64 = 4;
-/// And in its rows.
+/// The response's rows have names in them.
 const ROWS: u64 = 8;
 
 impl Settings {
@@ -130,18 +132,11 @@ impl From<Refused> for Not {
     }
 }
 
-fn refusal(reason: &'static str, message: &str) -> Refused {
-    Refused {
-        reason,
-        error: Error::Invalid(message.to_owned()),
-    }
-}
-
-/// What a request is to become, and what is wanted of its response.
+/// The changes of a request, and the wishes for its response.
 #[derive(Default)]
 struct Plan {
     changes: Vec<Change>,
-    /// Of its first statement.
+    /// The facts of the request's first statement.
     first: Known,
     names: bool,
 }

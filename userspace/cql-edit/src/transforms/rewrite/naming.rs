@@ -10,10 +10,11 @@ mod tests;
 
 use std::collections::HashSet;
 
+use super::definitions;
 use super::lookups::{self, Lookups};
+use super::refusal::{refusal, refused};
 use super::renames::Renames;
 use super::text::{Edits, Text};
-use super::{definitions, refusal};
 use crate::Refused;
 use crate::sites::{Part, Sites, Spot};
 use cql::StatementKind;
@@ -21,22 +22,13 @@ use cql::is_system_keyspace;
 use cql::text::Name;
 use cql::text::parse;
 
-/// What came of a text.
+/// The outcome for a text.
 #[derive(Debug, Default)]
 pub(super) struct Named {
-    /// Its response may have names in it.
+    /// The response may have names in it.
     pub(super) answers_names: bool,
-    /// It reads a table of the server's that tells of others.
+    /// The statement reads a table of the server's that tells of others.
     pub(super) lookups: Option<Lookups>,
-}
-
-/// Why a text is refused.
-pub(super) fn refused() -> Refused {
-    refusal(
-        "renamed",
-        "the proxy's policy calls something otherwise that the statement seems to name, and does not \
-         understand the statement",
-    )
 }
 
 /// `keyspace`: that of what has none, by the client's name.
@@ -102,10 +94,10 @@ fn is_of_the_server(sites: &Sites<'_>, spots: &[Spot<'_>], keyspace: Option<&str
         && own.as_deref().or(keyspace).is_some_and(is_system_keyspace)
 }
 
-/// One text is given other names.
+/// A text that is given other names.
 pub(super) struct Naming<'n, 't> {
     pub(super) renames: &'n Renames,
-    /// Of what has none.
+    /// The keyspace of names without one.
     pub(super) keyspace: Option<&'n str>,
     pub(super) spots: &'n [Spot<'t>],
     edits: &'n mut Edits,
@@ -179,7 +171,7 @@ impl<'n, 't> Naming<'n, 't> {
         Ok(())
     }
 
-    /// What else is qualified by a keyspace: functions, and `types` where such may stand.
+    /// Renames other names that a keyspace qualifies: functions, and `types` where such may stand.
     pub(super) fn qualifiers(&mut self, types: bool) -> Result<(), Refused> {
         for (at, spot) in self.spots.iter().enumerate() {
             let is_sign =

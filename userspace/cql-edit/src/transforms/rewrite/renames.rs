@@ -1,8 +1,8 @@
-//! Which keyspaces and tables are called otherwise by the database than by its clients.
+//! [`Renames`]: keyspaces and tables that the database calls otherwise than its clients do.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
-use super::refusal;
+use super::refusal::refusal;
 use crate::{Caller, Names, Refused};
 use cql::is_system_keyspace;
 use cql::text::Name;
@@ -29,7 +29,7 @@ pub(super) struct Renames {
 }
 
 impl Renames {
-    /// Of `shop = "shop_v2"` and `"shop.orders" = "shop_v2.orders_2026"`.
+    /// Reads settings such as `shop = "shop_v2"` and `"shop.orders" = "shop_v2.orders_2026"`.
     pub(super) fn new(
         keyspaces: &BTreeMap<String, String>,
         tables: &BTreeMap<String, String>,
@@ -104,7 +104,7 @@ impl Renames {
         !self.words.is_empty()
     }
 
-    /// What the database calls a keyspace of the client's.
+    /// The database's name of a client's keyspace.
     pub(super) fn database_keyspace<'n>(&'n self, keyspace: &'n str) -> &'n str {
         self.keyspaces
             .get(keyspace)
@@ -115,7 +115,8 @@ impl Renames {
         self.keyspaces.contains_key(keyspace)
     }
 
-    /// The same for a table, by the client's name of its keyspace; `None`: the same.
+    /// The database's name of a client's table, by the client's name of its keyspace; `None`: the same
+    /// name.
     pub(super) fn database_table(&self, keyspace: &str, table: &str) -> Option<&str> {
         if self.tables.is_empty() {
             return None;
@@ -126,7 +127,7 @@ impl Renames {
         self.tables.get(&key).map(String::as_str)
     }
 
-    /// It, or something in it, is called otherwise; by the client's name of it.
+    /// Whether the keyspace, or something in it, is renamed; by the client's name of it.
     pub(super) fn concerns(&self, keyspace: &str) -> bool {
         self.keyspaces.contains_key(keyspace) || self.tables.keys().any(|(of, _)| of == keyspace)
     }
@@ -136,7 +137,7 @@ impl Renames {
         self.tables.keys().any(|(_, renamed)| renamed == table)
     }
 
-    /// One of the client's names, of a keyspace or a table.
+    /// Whether `name` is one of the client's names, of a keyspace or a table.
     pub(super) fn has_name(&self, name: Name<'_>) -> bool {
         let names = self.keyspaces.keys();
         let mut names = names.chain(self.tables.keys().map(|(_, table)| table));
@@ -248,7 +249,7 @@ fn is_of_name(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || byte == b'_'
 }
 
-/// As Cassandra allows them (`SchemaConstants.java`), of what is not the server's own.
+/// Checks a name by Cassandra's rules (`SchemaConstants.java`), for names that are not the server's own.
 fn is_name(name: &str) -> Result<(), String> {
     let is_one = (1..=MAX_NAME_BYTES).contains(&name.len()) && name.bytes().all(is_of_name);
     match is_one && !is_system_keyspace(name) {

@@ -24,13 +24,13 @@ impl<'t> Text<'t> {
         }
     }
 
-    /// Its tokens. `None`: something in it is none, or it is too long.
+    /// The text's tokens. `None`: something in it is no token, or it is too long.
     pub(super) fn spots(&self) -> Option<&[Spot<'t>]> {
         let find = || self.may_be_followed.then(|| spots(self.bytes)).flatten();
         self.spots.get_or_init(find).as_deref()
     }
 
-    /// And where in it things stand, if it is one that reads or changes data, and is understood.
+    /// The tokens and the sites of a text that reads or changes data, and is understood.
     pub(super) fn sites(&self) -> Option<(&[Spot<'t>], &Sites<'t>)> {
         let spots = self.spots()?;
         let find = || Sites::of(self.bytes, spots);
@@ -38,7 +38,7 @@ impl<'t> Text<'t> {
     }
 }
 
-/// What stands in place of what; none of them overlap.
+/// Replacements of ranges; none of them overlap.
 pub(super) type Edits = Vec<(Range<usize>, String)>;
 
 /// The text with these changes.

@@ -1,4 +1,5 @@
-//! Who waits for the tokens of one bucket: clients in turn, however much each of them asks for.
+//! [`Queue`]: the clients that wait for the tokens of one bucket, in turn, however much each of them asks
+//! for.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -14,13 +15,13 @@ const OTHERS: &str = "";
 pub(super) struct Queue {
     /// Until when each has to wait, in ns.
     until: HashMap<Box<str>, u64>,
-    /// The same, by time.
+    /// The times at which clients may go on, in order.
     order: BTreeSet<(u64, Box<str>)>,
 }
 
 impl Queue {
-    /// Whether nobody waits any more.
-    pub(super) fn is_empty(&mut self, now_ns: u64) -> bool {
+    /// Forgets who waits no longer. True: nobody waits any more.
+    pub(super) fn expire(&mut self, now_ns: u64) -> bool {
         while let Some((until, _)) = self.order.first()
             && *until <= now_ns
         {
@@ -34,7 +35,7 @@ impl Queue {
     /// A client takes a token that is not there: when it may ask for the next one. Tokens come in each
     /// `token_ns`; `first_ns`: in how many ns there is one if nobody waits.
     pub(super) fn wait(&mut self, client: &str, now_ns: u64, first_ns: u64, token_ns: f64) -> u64 {
-        let nobody = self.is_empty(now_ns);
+        let nobody = self.expire(now_ns);
         let client = match self.until.contains_key(client) || self.until.len() < MAX_CLIENTS {
             true => client,
             false => OTHERS,
@@ -74,8 +75,8 @@ mod tests {
         let mut queue = Queue::default();
         let waits: Vec<u64> = (0..4).map(|_| wait(&mut queue, "a", 0)).collect();
         assert_eq!(waits, [100, 200, 300, 400]);
-        assert!(!queue.is_empty(399_999_999));
-        assert!(queue.is_empty(400_000_000));
+        assert!(!queue.expire(399_999_999));
+        assert!(queue.expire(400_000_000));
         assert_eq!(wait(&mut queue, "a", 400_000_000), 100);
     }
 
@@ -104,7 +105,7 @@ mod tests {
         }
         assert_eq!(queue.until.len(), MAX_CLIENTS + 1);
         assert_eq!(queue.order.len(), MAX_CLIENTS + 1);
-        assert!(queue.is_empty(u64::MAX));
+        assert!(queue.expire(u64::MAX));
         assert_eq!(queue.until.len(), 0);
     }
 }

@@ -44,7 +44,7 @@ fn keyword(word: &str) -> Option<&'static str> {
     found(&KEYWORDS).or_else(|| found(&KEYWORDS_LONG))
 }
 
-/// What a CREATE, ALTER or DROP is about.
+/// The object of a CREATE, ALTER or DROP.
 pub(super) fn object(text: &[u8]) -> Option<Object> {
     let mut tokens = Tokens::new(text);
     let mut word = || match tokens.next_token() {
@@ -76,7 +76,7 @@ pub(super) fn object(text: &[u8]) -> Option<Object> {
     })
 }
 
-/// What came last.
+/// The token that came last.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Last {
     Word,

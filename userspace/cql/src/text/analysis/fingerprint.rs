@@ -8,7 +8,7 @@ use std::sync::Arc;
 /// INSERT into a hundred columns, and thousands of them are a few megabytes.
 pub const MAX_FINGERPRINT_BYTES: usize = 2048;
 
-/// What stands for the rest of a longer one.
+/// The sign for the rest of a longer fingerprint.
 const MORE: &str = " ...";
 
 const UNKNOWN: &str = "unknown";
@@ -67,7 +67,7 @@ impl Fingerprint {
         self.hash
     }
 
-    /// It tells something of its statement.
+    /// Whether the fingerprint tells something of its statement.
     pub fn is_known(&self) -> bool {
         &*self.text != UNKNOWN
     }
@@ -180,7 +180,7 @@ impl Writer {
         }
     }
 
-    /// What does not fit is left out whole, and everything behind it.
+    /// Shows a piece. A piece that does not fit is left out whole, with everything behind it.
     fn show(&mut self, piece: &str) {
         self.full |= self.text.len() + piece.len() > MAX_FINGERPRINT_BYTES - MORE.len();
         if !self.full {

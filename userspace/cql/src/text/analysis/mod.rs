@@ -37,16 +37,17 @@ pub use walk::{MAX_DEPTH, is_reserved, is_understood};
 /// it, and Cassandra refuses batches beyond 50 KiB unless it is told otherwise.
 pub const MAX_ANALYSED_BYTES: usize = 256 << 10;
 
-/// What a statement asks for.
+/// The content of a statement, by its text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Analysis {
-    /// Its kind, and the names that the text itself has.
+    /// The statement's kind, and the names that the text itself has.
     pub statement: Statement,
-    /// What a CREATE, ALTER or DROP is about; `None`: it is none of them, or it is not known.
+    /// The object of a CREATE, ALTER or DROP; `None`: the statement is none of them, or the object is
+    /// not known.
     pub object: Option<Object>,
     /// The text without its values.
     pub fingerprint: Fingerprint,
-    /// What else there is to know; `None`: unknown.
+    /// The statement's restrictions and limits; `None`: unknown.
     pub shape: Option<Shape>,
 }
 

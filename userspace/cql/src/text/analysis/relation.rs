@@ -1,11 +1,11 @@
-//! What WHERE and IF hold: relations between columns and values.
+//! Relations between columns and values, in WHERE and IF.
 
 use super::shape::{By, MAX_RESTRICTIONS, Restriction};
 use super::token::Token;
 use super::walk::{MAX_DEPTH, Walk};
 use crate::text::lex::Name;
 
-/// What a column is compared by.
+/// The way in which a column is compared.
 enum Compared {
     Equal,
     Range,
@@ -174,7 +174,7 @@ impl<'t> Walk<'t> {
         Some(compared)
     }
 
-    /// What stands behind IN: how many elements, unless a marker stands for them all.
+    /// The list behind IN: how many elements, unless a marker stands for them all.
     fn list(&mut self) -> Option<Option<u32>> {
         if self.token != Token::Sign(b'(') {
             self.marker()?;

@@ -8,9 +8,9 @@ use super::token::{Token, Tokens};
 /// An INSERT, UPDATE or DELETE of which every term is `?`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RowWrite {
-    /// Where the text names it. As the database stores names, like all of these.
+    /// The keyspace, where the text names one. Names are as the database stores them, here and below.
     pub keyspace: Option<String>,
-    /// Its table.
+    /// The table.
     pub table: String,
     is_insert: bool,
     /// Columns that are given or restricted, with their marker's number.

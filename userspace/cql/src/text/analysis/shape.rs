@@ -10,7 +10,7 @@ pub const MAX_RESTRICTIONS: usize = 64;
 /// How many different kinds and tables of a batch's statements are kept.
 pub const MAX_BATCH_PARTS: usize = 32;
 
-/// What a CREATE, ALTER or DROP is about.
+/// The object of a CREATE, ALTER or DROP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Object {
     /// KEYSPACE or SCHEMA
@@ -70,7 +70,7 @@ impl Number {
     }
 }
 
-/// What a statement that is wholly understood has, and what it has not.
+/// Properties of a statement that is wholly understood.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Shape {
     /// ALLOW FILTERING
@@ -81,7 +81,7 @@ pub struct Shape {
     pub per_partition_limit: Option<Number>,
     /// WHERE; not a materialized view's.
     pub has_where: bool,
-    /// What WHERE restricts, in the order of the text. Not of a batch's statements.
+    /// Restrictions of WHERE, in the order of the text. Those of a batch's statements are not kept.
     pub restrictions: Box<[Restriction]>,
     /// Elements of the longest list behind an IN, in the text; `None`: there is no such list.
     pub longest_in: Option<u32>,
@@ -93,7 +93,7 @@ pub struct Shape {
     pub timestamp: Option<Number>,
     /// IF: a light-weight transaction; of a batch, any of it.
     pub conditional: bool,
-    /// What a text `BEGIN .. BATCH ..` holds.
+    /// The content of a text `BEGIN .. BATCH ..`.
     pub batch: Option<Batch>,
 }
 
@@ -112,7 +112,7 @@ impl Shape {
 /// A column that WHERE restricts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Restriction {
-    /// As the database stores its name.
+    /// The column's name as the database stores it.
     pub column: Box<str>,
     /// How.
     pub by: By,
@@ -125,7 +125,7 @@ pub enum By {
     Equal,
     /// IN a list of so many elements; `None`: a marker stands for the list.
     In(Option<u32>),
-    /// It is one of those whose `token()` is compared.
+    /// The column is one of those whose `token()` is compared.
     Token,
     /// `<`, `<=`, `>`, `>=` or BETWEEN.
     Range,
@@ -133,14 +133,14 @@ pub enum By {
     Other,
 }
 
-/// What a batch's text holds.
+/// The content of a batch's text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Batch {
-    /// Its kind.
+    /// The batch's kind.
     pub kind: BatchKind,
     /// How many statements.
     pub statements: u32,
-    /// What they do, each kind and table once.
+    /// The batch's statements, each kind and table once.
     pub parts: Box<[Statement]>,
 }
 

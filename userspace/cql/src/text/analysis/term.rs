@@ -1,10 +1,10 @@
-//! What stands for a value: literals, markers, functions of them; and what is selected.
+//! Terms: literals, markers, functions of them; and selectors.
 
 use super::token::Token;
 use super::walk::{MAX_DEPTH, Walk};
 use crate::text::lex::Name;
 
-/// Which names may stand where a value can.
+/// The names that may stand where a value can.
 #[derive(Clone, Copy)]
 enum Names<'t> {
     /// Any: columns are selected.
@@ -16,7 +16,7 @@ enum Names<'t> {
 }
 
 impl<'t> Walk<'t> {
-    /// What is selected, with commas between, and perhaps other names for it.
+    /// The selectors, with commas between, and perhaps aliases.
     pub(super) fn selectors(&mut self) -> Option<()> {
         loop {
             self.term(Names::Any)?;
@@ -187,7 +187,7 @@ impl<'t> Walk<'t> {
         self.expect_sign(b')')
     }
 
-    /// Of what is selected: a group. Elsewhere a tuple, or a type before a value.
+    /// A parenthesis: among selectors a group, elsewhere a tuple, or a type before a value.
     fn parenthesised(&mut self, names: Names<'t>) -> Option<()> {
         if let Names::Any = names {
             return self.group();

@@ -10,7 +10,7 @@ use crate::text::lex::{self, Lexer};
 pub enum Token<'t> {
     /// An unquoted identifier or keyword.
     Word(&'t str),
-    /// What stands between double quotes.
+    /// A name between double quotes.
     Quoted(&'t str),
     /// Digits.
     Integer(&'t str),
@@ -18,7 +18,7 @@ pub enum Token<'t> {
     Literal,
     /// `?`
     Marker,
-    /// One character of punctuation.
+    /// A character of punctuation.
     Sign(u8),
     /// The text ends.
     End,
@@ -26,7 +26,7 @@ pub enum Token<'t> {
     Bad,
 }
 
-/// What may follow neither a number nor a UUID.
+/// Whether `byte` may follow neither a number nor a UUID.
 fn continues_word(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || byte == b'_' || !byte.is_ascii()
 }
@@ -235,7 +235,7 @@ fn iso_duration(rest: &[u8]) -> Option<usize> {
     (len > 1 && ends).then_some(len)
 }
 
-/// Where the digits with `units` end that begin at `at`: in this order, and each may be missing.
+/// The end of the digits with `units` that begin at `at`: in this order, and each may be missing.
 fn parts(rest: &[u8], at: usize, units: &[u8]) -> usize {
     units.iter().fold(at, |at, unit| {
         let digits = digits(behind(rest, at));

@@ -416,7 +416,7 @@ impl<'t> Walk<'t> {
         self.accept(keyword).then_some(())
     }
 
-    /// The same for a character.
+    /// Accepts a character, as [`accept`](Self::accept) does a keyword.
     pub(super) fn accept_sign(&mut self, sign: u8) -> bool {
         let here = self.skips(Token::Sign(sign));
         if here {

@@ -19,10 +19,10 @@ pub const MAX_SEEN_BYTES: usize = 32 << 20;
 /// LZ4 in bodies: four bytes of length, big endian, and a block.
 const LZ4_LENGTH_BYTES: usize = 4;
 
-/// What a byte of a block can become at most: a length in LZ4 goes on with a byte for each 255.
+/// The most bytes that a byte of an LZ4 block can become: a length goes on with a byte for each 255.
 const LZ4_MOST: usize = 255;
 
-/// The same, of Snappy: 64 bytes that were there before take three.
+/// The most bytes that a byte of a Snappy block can become: 64 bytes that were there before take three.
 const SNAPPY_MOST: usize = 22;
 
 /// A body as it was before compression. `None`: it is none, or too large. What cannot become as much as it says is not a
@@ -31,14 +31,14 @@ pub fn expand(compression: Compression, body: &[u8]) -> Option<Cow<'_, [u8]>> {
     expand_to(compression, body, MAX_SEEN_BYTES)
 }
 
-/// The same, where more than so many bytes are too large.
+/// Expands a body to at most `most` bytes; a longer one is too large.
 pub fn expand_to(compression: Compression, body: &[u8], most: usize) -> Option<Cow<'_, [u8]>> {
     let mut expanded = Vec::new();
     expand_into(compression, body, most, &mut expanded)?;
     Some(Cow::Owned(expanded))
 }
 
-/// The same, in a buffer that may have been used before.
+/// Expands a body into a buffer that may have been used before.
 pub fn expand_into(
     compression: Compression,
     body: &[u8],
@@ -95,7 +95,7 @@ pub(crate) fn expand_block(block: &[u8], expanded: &mut [u8]) -> Option<()> {
     (written == expanded.len()).then_some(())
 }
 
-/// The other way round.
+/// Compresses `plain` to an LZ4 block.
 pub(crate) fn shrink_to_block(plain: &[u8]) -> Vec<u8> {
     lz4_flex::block::compress(plain)
 }
@@ -160,7 +160,7 @@ mod tests {
 
     const BOTH: [Compression; 2] = [Compression::Lz4, Compression::Snappy];
 
-    /// Of few values, so that there is something to compress.
+    /// Bodies of few values, so that there is something to compress.
     fn body() -> impl Strategy<Value = Vec<u8>> {
         let run = (
             any::<u8>(),
@@ -293,7 +293,7 @@ mod tests {
         assert_eq!((plain.len(), plain.capacity()), (24_500, 64 << 10));
     }
 
-    /// What cannot be made smaller is one run of literals, the length of which stands in front.
+    /// A body that cannot be made smaller is one run of literals, with its length in front.
     #[test]
     fn enough_of_a_large_body_is_enough() {
         let mut noise = 1_u64;

@@ -62,7 +62,7 @@ pub(super) fn snappy_length(body: &[u8]) -> Option<(usize, &[u8])> {
     None
 }
 
-/// What stands behind its length (§2): literals and copies, each with a tag.
+/// Expands the elements behind Snappy's length (§2): literals and copies, each with a tag.
 pub(super) fn snappy(elements: &[u8], limit: usize, plain: &mut Vec<u8>) -> Option<usize> {
     let mut input = Cursor::new(elements);
     while plain.len() < limit {
@@ -110,7 +110,7 @@ fn take(input: &mut Cursor<'_>, length: usize, limit: usize, plain: &mut Vec<u8>
     literals.len() == length
 }
 
-/// What was made so many bytes ago, once more; it may reach into what this makes of it.
+/// Repeats bytes that were made `offset` bytes ago; the copy may reach into its own output.
 fn copy(offset: usize, length: usize, limit: usize, plain: &mut Vec<u8>) -> Option<()> {
     if offset == 0 {
         return None;

@@ -1,4 +1,4 @@
-//! What `caps` makes of texts.
+//! Tests of `caps` on texts.
 
 use super::super::text::edited;
 use super::*;

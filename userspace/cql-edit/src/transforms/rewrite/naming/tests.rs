@@ -1,4 +1,4 @@
-//! What `naming` makes of texts.
+//! Tests of `naming` on texts.
 
 use super::super::renames::tests::renames;
 use super::super::text::edited;

@@ -1,4 +1,4 @@
-//! What is shown of a text, and of which texts nothing is.
+//! Fingerprints of texts, and texts that have none.
 
 use super::*;
 
@@ -157,7 +157,7 @@ fn fingerprints() {
     }
 }
 
-/// What Cassandra refuses, or what is not its CQL: nothing of it is shown.
+/// Texts that Cassandra refuses, or that are not its CQL: nothing of them is shown.
 #[test]
 fn no_guesses() {
     for text in [

@@ -1,4 +1,4 @@
-//! What holds of every text.
+//! Properties of every text.
 
 use super::*;
 use proptest::prelude::*;
@@ -101,7 +101,7 @@ fn fill(template: &str, literals: &[String]) -> String {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(128))]
 
-    /// Whatever the values, the fingerprint is one, and shows none of them.
+    /// Values do not matter: the fingerprint is one, and shows none of them.
     #[test]
     fn values_do_not_show(
         template in prop::sample::select(TEMPLATES.to_vec()),

@@ -1,4 +1,4 @@
-//! What is known of a statement beside its fingerprint.
+//! Shapes of statements.
 
 use super::*;
 

@@ -3,7 +3,7 @@
 use super::*;
 use std::time::Duration;
 
-/// What this thread has had of a processor, whoever else there is.
+/// The time that this thread has had on a processor.
 fn on_the_processor() -> Duration {
     let time = nix::time::clock_gettime(nix::time::ClockId::CLOCK_THREAD_CPUTIME_ID);
     time.unwrap().into()

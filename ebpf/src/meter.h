@@ -1,0 +1,342 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR MIT */
+/*
+ * cgroup_skb, egress and ingress: the meter.
+ *
+ * Reads the CQL headers of observed flows in passing: what was asked, what was answered, and
+ * how long it took from a request's header leaving the host's TCP to its response's coming in. Of a
+ * client on another host the socket is the database's (observe_incoming.h), and requests come in.
+ * Attached only while a rule observes; a packet of another flow costs one failed look-up in its
+ * socket's own storage.
+ *
+ * A direction is followed by TCP sequence number. `next` is the next byte that matters: a
+ * header's first, or the first that a packet's end cut off. What lies before it was seen
+ * (a retransmission) or is a body; what lies beyond it means that it was not seen: a hole. So
+ * GRO and TSO, many frames in a packet and a frame over many packets need no case of their own.
+ *
+ * Behind a hole reading goes on with the next packet that begins with a header. If that is the very
+ * packet behind it, the hole may still be filled: what was lost comes again, what was overtaken
+ * comes late, and a cursor waits for it. One hole for each direction; if another opens before it
+ * is filled, or no header follows it, that is a gap: headers were missed, and counted as such.
+ *
+ * Reads observed, new_meter; reads and writes meters; writes causes. Answers ALLOW, always. Never
+ * writes to a packet: the kernel refuses a program of this type that would. A flow whose bytes
+ * are no CQL (TLS) is one that is never in sync.
+ */
+#pragma once
+
+#include "common.h"
+#include "meter_frames.h"
+
+/* 64 KiB of the shortest frames; a larger packet's rest counts as a gap. */
+#define MAX_HEADERS 8192
+/* TCP's largest window. What is further ahead is nothing that the receiver would take. */
+#define MAX_WINDOW (1 << 30)
+/* How often to look whether another CPU has read its packet, which takes it microseconds. */
+#define MAX_TRIES 1000
+#define SYN 2
+#define IPV6_HEADER 40
+#ifndef IPPROTO_HOPOPTS
+#define IPPROTO_HOPOPTS 0
+#endif
+
+/* For tests, which run the programs on packets that have no socket: all are of one flow. */
+const volatile __u32 meter_without_socket = 0;
+
+static __always_inline struct up_direction *direction(struct up_meter *m, __u32 is_request)
+{
+	return is_request ? &m->requests : &m->responses;
+}
+
+static __always_inline void lose(struct up_direction *d)
+{
+	d->gaps += 1;
+	d->at.sync = UP_SYNC_LOST;
+	d->at.have = 0;
+	d->at.segment_left = 0;
+	d->at.frame_left = 0;
+}
+
+/* One header; 1 ends the walk. */
+static long step(__u32 n, void *ctx)
+{
+	struct walk *w = ctx;
+	struct up_meter *m = bpf_map_lookup_elem(&meters, &w->cookie);
+	struct up_direction *d;
+	__u32 want;
+
+	(void)n;
+	if (!m)
+		return 1;
+	d = direction(m, w->is_request);
+	if (d->at.off >= d->at.end)
+		return 1;
+	want = header_bytes(&d->at);
+	if (!collect(w, &d->at, want))
+		return 1;
+	if (want != FRAME_HEADER) {
+		on_segment(d);
+		return 0;
+	}
+	d->at.have = 0;
+	if (!is_header(d->at.header, w->is_request)) {
+		lose(d);
+		return 1;
+	}
+	on_frame(w, m, d);
+	if (!skip_body(&d->at)) {
+		lose(d);
+		return 1;
+	}
+	return 0;
+}
+
+/* The client's side, from the SYN that it sends. */
+static __always_inline void keep_client(struct up_meter *m, const __u8 *ip, const __u8 *tcp)
+{
+	__be16 port;
+	__be32 addr4;
+	__u32 addr6[4];
+
+	__builtin_memcpy(&port, tcp, sizeof(port));
+	if ((ip[0] >> 4) == 4) {
+		__builtin_memcpy(&addr4, &ip[12], sizeof(addr4));
+		endpoint4(&m->client, addr4, port);
+	} else {
+		__builtin_memcpy(addr6, &ip[8], sizeof(addr6));
+		endpoint6(&m->client, addr6, port);
+	}
+}
+
+/* Where TCP's header is; 0: there is none. Of IPv6's extension headers only the one that the
+ * kernel itself puts in: hop by hop, with the length of a packet of more than 64 KiB. */
+static __always_inline __u32 tcp_at(struct __sk_buff *skb, const __u8 *ip)
+{
+	__u8 extension[2];
+
+	if ((ip[0] >> 4) == 4)
+		return ip[9] == IPPROTO_TCP ? (ip[0] & 15) * 4 : 0;
+	if (ip[6] == IPPROTO_TCP)
+		return IPV6_HEADER;
+	if (ip[6] != IPPROTO_HOPOPTS ||
+	    bpf_skb_load_bytes(skb, IPV6_HEADER, extension, sizeof(extension)) ||
+	    extension[0] != IPPROTO_TCP)
+		return 0;
+	return IPV6_HEADER + (extension[1] + 1) * 8;
+}
+
+/* The flow begins: its SYN leaves. */
+static __always_inline struct up_meter *begin(const struct up_connect *connect, __u64 cookie)
+{
+	__u32 zero = 0;
+	struct up_meter *m = bpf_map_lookup_elem(&new_meter, &zero);
+
+	if (!m || bpf_map_update_elem(&meters, &cookie, m, BPF_ANY)) {
+		count_cause(UP_CAUSE_METERS_FULL);
+		return 0;
+	}
+	m = bpf_map_lookup_elem(&meters, &cookie);
+	if (!m)
+		return 0;
+	if (connect)
+		m->connect = *connect;
+	m->opened_ns = bpf_ktime_get_ns();
+	return m;
+}
+
+/* The next byte of a direction is this one. */
+static __always_inline void begin_reading(struct up_cursor *at, __u32 seq)
+{
+	at->next = seq;
+	at->top = seq;
+	at->sync = UP_SYNC_OK;
+}
+
+/* Reads the packet's bytes from `off` to `end`. */
+static __always_inline void walk(struct walk *w, struct up_direction *d, __u32 off, __u32 end)
+{
+	d->at.off = off;
+	d->at.end = end;
+	w->now_ns = bpf_ktime_get_ns();
+	bpf_loop(MAX_HEADERS, step, w, 0);
+}
+
+/* Reads what of a packet lies in the hole. */
+static __always_inline void fill(struct walk *w, struct up_direction *d, __u32 off, __u32 seq,
+				 __u32 bytes)
+{
+	struct up_cursor front = d->at;
+	__u32 ahead = d->late.next - seq;
+	__u32 end = d->late_end - seq;
+
+	/* What fills it was let go by. */
+	if ((__s32)(seq - d->late_end) > MAX_WINDOW) {
+		d->late.sync = UP_SYNC_NONE;
+		d->gaps += 1;
+	}
+	if (ahead >= bytes || d->late.sync != UP_SYNC_OK)
+		return;
+	d->at = d->late;
+	walk(w, d, off + ahead, off + (end < bytes ? end : bytes));
+	d->late = d->at;
+	d->at = front;
+	if ((__s32)(d->late.next - d->late_end) < 0 && d->late.sync == UP_SYNC_OK)
+		return;
+	/* It is filled where the next header begins, or reading went on where none was. */
+	if (d->late.sync == UP_SYNC_OK && (d->late.next != d->late_end || d->late.have))
+		d->gaps += 1;
+	d->late.sync = UP_SYNC_NONE;
+}
+
+/* Whether reading goes on behind a hole, with the packet at `seq`. */
+static __always_inline int resume(struct walk *w, struct up_direction *d, __u32 off, __u32 seq)
+{
+	int begins = begins_with_header(w->skb, &d->at, off, w->is_request);
+
+	if (d->at.sync == UP_SYNC_OK && !begins)
+		lose(d);
+	if (!begins)
+		return 0;
+	if (d->at.sync == UP_SYNC_OK) {
+		d->gaps += d->late.sync == UP_SYNC_OK;
+		d->late = d->at;
+		d->late_end = seq;
+	}
+	d->at.sync = UP_SYNC_OK;
+	d->at.next = seq;
+	d->at.have = 0;
+	d->at.segment_left = 0;
+	d->at.frame_left = 0;
+	return 1;
+}
+
+/* Payload: `bytes` from `seq` on, at `off` in the packet. */
+static __always_inline void on_bytes(struct walk *w, struct up_direction *d, __u32 off, __u32 seq,
+				     __u32 bytes)
+{
+	__s32 news = (__s32)(seq + bytes - d->at.top);
+	__s32 ahead;
+
+	if (d->late.sync == UP_SYNC_OK)
+		fill(w, d, off, seq, bytes);
+	if (news <= 0 || news > MAX_WINDOW)
+		return;
+	/* With a hole's: TCP sees to it that they come. */
+	d->bytes += (__u32)news;
+	d->at.top = seq + bytes;
+	ahead = (__s32)(d->at.next - seq);
+	if (d->at.sync == UP_SYNC_LOST || ahead < 0) {
+		if (!resume(w, d, off, seq))
+			return;
+		ahead = 0;
+	}
+	if ((__u32)ahead < bytes)
+		walk(w, d, off + ahead, off + bytes);
+}
+
+/* Packets of one flow can come in on two CPUs at once: on a busy host's loopback, a sender that has
+ * moved. (Those that leave do so under the socket's lock.) */
+static __always_inline int take_turn(struct up_direction *d)
+{
+	NO_UNROLL for (int i = 0; i < MAX_TRIES; i++) {
+		if (!__sync_val_compare_and_swap(&d->busy, 0, 1))
+			return 1;
+	}
+	return 0;
+}
+
+/* The flow whose database is on this host begins, with the first bytes of a direction: its handshake was
+ * done before its socket was there. Those of a flow that began before this program are not the first. */
+static __always_inline void begin_incoming(struct up_observed *o, __u32 is_request, __u32 seq)
+{
+	struct up_meter *m;
+
+	if (o->begun || seq != (is_request ? o->request_seq : o->answer_seq) ||
+	    __sync_val_compare_and_swap(&o->begun, 0, 1))
+		return;
+	m = begin(&o->connect, o->connect.cookie);
+	if (!m)
+		return;
+	m->client = o->client;
+	begin_reading(&m->requests.at, o->request_seq);
+	begin_reading(&m->responses.at, o->answer_seq);
+}
+
+/* Of the socket; null: it is not observed. */
+static __always_inline struct up_observed *observed_of(struct __sk_buff *skb)
+{
+	struct bpf_sock *sk = skb->sk;
+
+	sk = sk ? bpf_sk_fullsock(sk) : 0;
+	return sk ? bpf_sk_storage_get(&observed, sk, 0, 0) : 0;
+}
+
+static __always_inline void meter(struct __sk_buff *skb, __u32 is_egress)
+{
+	struct walk w = { .skb = skb, .is_request = is_egress };
+	__u8 ip[24], tcp[16];
+	struct up_observed *o = 0;
+	struct up_direction *d;
+	struct up_meter *m;
+	__u32 off, seq, syn;
+
+	if (!meter_without_socket) {
+		o = observed_of(skb);
+		if (!o)
+			return;
+		w.cookie = o->connect.cookie;
+		/* The socket is the database's. */
+		if (o->client.family)
+			w.is_request = !is_egress;
+	}
+	if (bpf_skb_load_bytes(skb, 0, ip, sizeof(ip)))
+		return;
+	off = tcp_at(skb, ip);
+	if (!off || bpf_skb_load_bytes(skb, off, tcp, sizeof(tcp)))
+		return;
+	syn = tcp[13] & SYN;
+	seq = (__u32)tcp[4] << 24 | (__u32)tcp[5] << 16 | (__u32)tcp[6] << 8 | tcp[7];
+	if (o && o->client.family) {
+		/* One of another connection's. */
+		if (syn)
+			return;
+		begin_incoming(o, w.is_request, seq);
+	} else if (is_egress && syn) {
+		begin(o ? &o->connect : 0, w.cookie);
+	}
+	m = bpf_map_lookup_elem(&meters, &w.cookie);
+	if (!m)
+		return;
+	d = direction(m, w.is_request);
+	off += (tcp[12] >> 4) * 4;
+	if (syn) {
+		/* The answer to the SYN may come again when reading is far beyond it. */
+		if (d->at.sync == UP_SYNC_NONE)
+			begin_reading(&d->at, seq + 1);
+		if (is_egress)
+			keep_client(m, ip, tcp);
+		/* Bytes in it (TCP fast open) come behind it. */
+		seq += 1;
+	}
+	if (d->at.sync == UP_SYNC_NONE || off >= skb->len)
+		return;
+	/* Left unread it is a hole. */
+	if (!take_turn(d))
+		return;
+	if (!whole_frame(&w, m, d, off, seq, skb->len - off))
+		on_bytes(&w, d, off, seq, skb->len - off);
+	__sync_val_compare_and_swap(&d->busy, 1, 0);
+}
+
+SEC("cgroup_skb/egress")
+int meter_requests(struct __sk_buff *skb)
+{
+	meter(skb, 1);
+	return ALLOW;
+}
+
+SEC("cgroup_skb/ingress")
+int meter_answers(struct __sk_buff *skb)
+{
+	meter(skb, 0);
+	return ALLOW;
+}

@@ -1,0 +1,348 @@
+//! [`ResponseEditor`]: responses on their way through the pipeline.
+
+use crate::awaited::{Awaiter, Awaits};
+use crate::cutter::{FrameAction, Frames, Plan};
+use crate::edited::Unreadable;
+use crate::lane::{Lane, Reads, in_segments, may_begin};
+use crate::log::Waited;
+use crate::log::{Log, Unseen};
+use crate::outcome::Refused;
+use crate::output::Output;
+use crate::response::Response;
+use crate::room::Taken;
+use crate::state::EditState;
+use crate::suspended::{Kept, Relayed, Resolution, SuspendSlots, Suspended};
+use crate::terms::{RESULT, Terms};
+use cql::Opcode;
+use cql::wire::compress::MAX_SEEN_BYTES;
+use cql::wire::{Flags, HEADER_BYTES, Header, RESPONSE_BIT};
+
+/// Responses.
+pub(crate) struct ResponseEditor<'e> {
+    pub(crate) state: &'e mut EditState,
+    /// The direction's first frame was seen to begin.
+    pub(crate) begun: &'e mut bool,
+    pub(crate) log: &'e mut dyn Log,
+}
+
+impl Reads for ResponseEditor<'_> {
+    fn terms(&self) -> &Terms {
+        &self.state.terms
+    }
+
+    fn between(&mut self, lane: &Lane, out: &mut Output<'_>) {
+        if !self.state.answers.is_empty() && lane.cutter.is_between() {
+            let frames = self.state.take_answers();
+            out.put(&in_segments(lane, &frames));
+        }
+    }
+}
+
+impl Frames<Unreadable> for ResponseEditor<'_> {
+    fn begins(&mut self, first: u8) -> Result<(), Unreadable> {
+        may_begin(first, RESPONSE_BIT, *self.begun, &self.state.terms)
+    }
+
+    fn plan(&mut self, first: u8, header: &Header) -> Result<Plan, Unreadable> {
+        may_begin(first, RESPONSE_BIT, *self.begun, &self.state.terms)?;
+        *self.begun = true;
+        if self.state.lookups.is_out(header.stream) {
+            return Ok(match self.state.reads_answer(header, self.log) {
+                true => Plan::See,
+                false => Plan::Drop,
+            });
+        }
+        if self.state.terms.startup == Some(header.stream) && !self.state.terms.accepted {
+            self.state.terms.startup = None;
+            if let Some(Opcode::Ready | Opcode::Authenticate) = header.opcode {
+                self.state.terms.accepted = true;
+                self.state.terms.version = header.version;
+                self.state.terms.segmented = header.version >= 5;
+                let compression = self.state.terms.compression;
+                self.state.handshake.accept(header, compression);
+            }
+        }
+        self.state.login.see(header, &mut self.state.caller);
+        self.state.lookups.sees(header.opcode);
+        self.state.handshake.see(header);
+        let wanted = match header.opcode {
+            Some(Opcode::Event) => self.state.pipeline.iter().any(|step| step.wants_events()),
+            _ => self.state.awaited.contains_key(&header.stream),
+        };
+        if !wanted {
+            return Ok(Plan::Pass);
+        }
+        if header.length as usize > MAX_SEEN_BYTES {
+            return Ok(match self.withhold(header, Unseen::TooLarge) {
+                true => Plan::Drop,
+                false => Plan::Pass,
+            });
+        }
+        Ok(Plan::See)
+    }
+
+    fn room(&mut self, bytes: usize) -> Option<Taken> {
+        self.state.room.take(bytes)
+    }
+
+    fn crowded(&mut self, header: &Header) -> Plan {
+        if self.state.lookups.is_out(header.stream) {
+            self.state.fail_lookup(header, self.log);
+            return Plan::Drop;
+        }
+        match self.withhold(header, Unseen::NoRoom) {
+            true => Plan::Drop,
+            false => Plan::Pass,
+        }
+    }
+
+    fn lost(&mut self, _: u8) -> Unreadable {
+        match *self.begun {
+            true => Unreadable::Framing,
+            false => Unreadable::NotCql,
+        }
+    }
+
+    fn see(&mut self, header: &Header, frame: &[u8]) -> FrameAction {
+        let Some((_, body)) = frame.split_first_chunk::<HEADER_BYTES>() else {
+            return FrameAction::Keep;
+        };
+        if self.state.lookups.is_out(header.stream) {
+            self.state.finish_lookup(header, body, self.log);
+            return FrameAction::Drop;
+        }
+        let Some(plain) = self.state.terms.plain(header, body) else {
+            return match self.withhold(header, Unseen::Compression) {
+                true => FrameAction::Drop,
+                false => FrameAction::Keep,
+            };
+        };
+        let mut response = Response::new(*header, plain);
+        if header.opcode == Some(Opcode::Event) {
+            // Its way is that of a response: from the last step to the first.
+            let asked = self.state.pipeline.iter().rev();
+            for step in asked.filter(|step| step.wants_events()) {
+                if !step.lets_pass(&response) {
+                    self.log.changed(step.name());
+                    return FrameAction::Drop;
+                }
+                if step.event(&mut response) {
+                    self.log.changed(step.name());
+                }
+            }
+            return match (response.changed(), frame.first_chunk()) {
+                (Some((header, body)), Some(raw)) => self.state.terms.encoded(header, raw, body),
+                _ => FrameAction::Keep,
+            };
+        }
+        let awaited = self
+            .state
+            .awaited
+            .remove(&header.stream)
+            .unwrap_or_default();
+        self.state
+            .show_response(response, header, frame, awaited, self.log)
+    }
+}
+
+impl ResponseEditor<'_> {
+    /// Has a suspended response go on, to the steps that have not seen it.
+    pub(crate) fn resumes(&mut self, suspended: Suspended, resolution: Resolution) {
+        let Suspended {
+            header,
+            kept,
+            place,
+            awaited,
+            ..
+        } = suspended;
+        match resolution {
+            // All but the last are said of requests.
+            Resolution::Leads(_)
+            | Resolution::Due
+            | Resolution::Relayed(_)
+            | Resolution::Lost
+            | Resolution::Pass => {
+                self.goes_on(&header, kept, awaited);
+            }
+            Resolution::Instead(body) => {
+                let raw = kept.bytes().get(..HEADER_BYTES).unwrap_or_default();
+                let kept = Kept::Changed([raw, &body].concat());
+                self.goes_on(&header, kept, awaited);
+            }
+            Resolution::Answer(body) => self.state.answer_for(&header, body, awaited, self.log),
+            Resolution::Refuse(Refused { reason, error }) => {
+                if let Some(step) = self.state.pipeline.get(place) {
+                    self.log.withheld(step.name(), reason);
+                }
+                self.state.answer_all(&header, &error, &awaited);
+            }
+        }
+    }
+
+    /// The response to one that was carried, for those who await it and then the client.
+    pub(crate) fn relays(&mut self, suspended: Suspended, relayed: Relayed) {
+        let (frame, held) = relayed.into_parts();
+        self.state.held.extend(held);
+        if suspended.awaited.is_empty() {
+            return self.state.answers.extend_from_slice(&frame);
+        }
+        let Some(header) = frame.first_chunk().and_then(|raw| Header::read(*raw)) else {
+            return;
+        };
+        self.state.awaited.insert(header.stream, suspended.awaited);
+        match self.see(&header, &frame) {
+            FrameAction::Drop => {}
+            FrameAction::Keep => self.state.answers.extend_from_slice(&frame),
+            FrameAction::Instead(frame) => self.state.answers.extend_from_slice(&frame),
+        }
+    }
+
+    fn goes_on(&mut self, header: &Header, kept: Kept, awaited: Vec<Awaits>) {
+        let frame = kept.bytes();
+        let body = frame.get(HEADER_BYTES..).unwrap_or_default();
+        let plain = match &kept {
+            Kept::Sent(_) => self.state.terms.plain(header, body),
+            Kept::Changed(_) => Some(body.into()),
+        };
+        // It could be read before.
+        let mut response = Response::new(*header, plain.unwrap_or_default());
+        if matches!(kept, Kept::Changed(_)) {
+            response.mark_changed();
+        }
+        match self
+            .state
+            .show_response(response, header, frame, awaited, self.log)
+        {
+            FrameAction::Drop => {}
+            FrameAction::Keep => self.state.answers.extend_from_slice(frame),
+            FrameAction::Instead(frame) => self.state.answers.extend_from_slice(&frame),
+        }
+    }
+}
+
+impl ResponseEditor<'_> {
+    /// A response that nobody can be shown does not go on, because somebody has to see it.
+    fn withhold(&mut self, header: &Header, why: Unseen) -> bool {
+        let withheld = self.state.cannot_show(header);
+        match withheld {
+            true => self.log.unshown(why),
+            false => {
+                self.log.unseen(header.stream, why, false);
+                self.state.pass_unseen(header.stream);
+            }
+        }
+        withheld
+    }
+}
+
+impl EditState {
+    /// Shows a response to those who await it; the step that saw the request last sees it first.
+    pub(crate) fn show_response(
+        &mut self,
+        response: Response<'_>,
+        header: &Header,
+        frame: &[u8],
+        mut awaited: Vec<Awaits>,
+        log: &mut dyn Log,
+    ) -> FrameAction {
+        let mut response = response.beside(SuspendSlots::new(&mut self.suspended, &self.room));
+        while let Some(Awaits { who, number, note }) = awaited.pop() {
+            if who == Awaiter::Riders {
+                let head = *response.header();
+                let body = response.body().to_vec();
+                let raw = frame.get(4).copied().unwrap_or_default();
+                let own = self.answer_riders(&head, raw, &body, log);
+                // There is one of them.
+                let mut response = Response::new(head, body.into());
+                match own {
+                    Some(error) => response.fail(&error),
+                    None => response.mark_changed(),
+                }
+                return self.show_response(response, header, frame, awaited, log);
+            }
+            response.set_note(note);
+            if who == Awaiter::Keyspace {
+                let now = response.set_keyspace();
+                self.uses.comes_back(now, &mut self.caller);
+            }
+            if who == Awaiter::MayUse && response.set_keyspace().is_some() {
+                self.caller.keyspace_unclear = true;
+                self.uses.lose();
+            }
+            let Some(place) = who.step() else {
+                continue;
+            };
+            let Some(step) = self.pipeline.get(place) else {
+                continue;
+            };
+            if step.response(&mut response, &self.caller, number) {
+                log.changed(step.name());
+            }
+            if let Some(Refused { reason, error }) = response.take_refused() {
+                log.withheld(step.name(), reason);
+                self.answer_all(header, &error, &awaited);
+                return FrameAction::Drop;
+            }
+            if response.take_full() {
+                log.waited(step.name(), Waited::NoRoom);
+            }
+            if let Some(permit) = response.take_space() {
+                let changed = response.changed();
+                let suspended = Suspended {
+                    header: changed.map_or(*header, |(header, _)| *header),
+                    kept: Kept::of(frame, changed),
+                    place,
+                    awaited,
+                    to_database: false,
+                    is_carried: false,
+                    permit,
+                };
+                self.suspended.put(suspended);
+                return FrameAction::Drop;
+            }
+        }
+        match (response.changed(), frame.first_chunk()) {
+            (Some((header, body)), Some(raw)) => self.terms.encoded(header, raw, body),
+            _ => FrameAction::Keep,
+        }
+    }
+
+    /// A RESULT in place of a response, which those who await that are shown.
+    pub(crate) fn answer_for(
+        &mut self,
+        header: &Header,
+        body: Vec<u8>,
+        mut awaited: Vec<Awaits>,
+        log: &mut dyn Log,
+    ) {
+        let header = Header {
+            flags: Flags(0),
+            opcode: Some(Opcode::Result),
+            ..*header
+        };
+        let mut answer = Response::new(header, body.into());
+        while let Some(Awaits { who, number, note }) = awaited.pop() {
+            if who == Awaiter::Riders {
+                let (head, body) = (*answer.header(), answer.body().to_vec());
+                if let Some(error) = self.answer_riders(&head, RESULT, &body, log) {
+                    answer.fail(&error);
+                }
+                continue;
+            }
+            let step = who.step().and_then(|index| self.pipeline.get(index));
+            let Some(step) = step else {
+                continue;
+            };
+            answer.set_note(note);
+            if step.response(&mut answer, &self.caller, number) {
+                log.changed(step.name());
+            }
+            if let Some(Refused { reason, error }) = answer.take_refused() {
+                log.withheld(step.name(), reason);
+                self.answer_all(&header, &error, &awaited);
+                return;
+            }
+        }
+        self.respond_with(&header, &answer);
+    }
+}

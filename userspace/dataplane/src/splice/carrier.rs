@@ -1,0 +1,245 @@
+//! The maps and the program by which flows are handed to the kernel and taken back, and the calls
+//! that come from there.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    io,
+    os::fd::{AsFd, OwnedFd},
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, atomic::AtomicBool},
+    time::{Duration, Instant},
+};
+
+use aya::{
+    Ebpf,
+    maps::{HashMap as BpfHashMap, MapData, MapError, RingBuf, SockHash},
+};
+use ebpf::abi;
+use tokio::{io::unix::AsyncFd, sync::Notify};
+
+use super::Near;
+use crate::{
+    listeners::Mark,
+    splice::refusal::SpliceRefusal,
+    sys::{self, PodOf},
+};
+
+/// The object's maps for spliced flows.
+pub(crate) struct SpliceMaps {
+    pub near_apps: SockHash<MapData, u64>,
+    pub far_apps: SockHash<MapData, u64>,
+    pub near_legs: SockHash<MapData, u64>,
+    pub far_legs: SockHash<MapData, u64>,
+    pub far_sinks: SockHash<MapData, u64>,
+    pub orders: BpfHashMap<MapData, u64, PodOf<abi::SpliceSlot>>,
+    pub splices: BpfHashMap<MapData, u64, PodOf<abi::Splice>>,
+    pub calls: RingBuf<MapData>,
+    /// Descriptors of all of these maps.
+    pub descriptors: Vec<OwnedFd>,
+}
+
+/// The maps of one BPF object, and who waits for what its programs do.
+pub(super) struct Carrier {
+    /// No other has it.
+    pub(super) number: u32,
+    /// `splice_look`, by a descriptor of its own: who works on the other programs does not hold up
+    /// flows.
+    pub(super) look: OwnedFd,
+    /// The mark of the agent whose hooks leave its own sockets alone.
+    pub(super) mark: Option<Mark>,
+    maps: Mutex<Maps>,
+    callers: Mutex<HashMap<u64, Arc<Notify>>>,
+    /// The programs, where nobody else keeps them: dropped, they would leave the maps.
+    pub(super) programs: OnceLock<Ebpf>,
+    /// With which another process can go on (`adopt.rs`).
+    pub(super) descriptors: Vec<OwnedFd>,
+    pub(super) hooks: OnceLock<Vec<OwnedFd>>,
+    pub(super) left: AtomicBool,
+    /// Dropped, sockets would leave the maps.
+    _sockets: [SockHash<MapData, u64>; 5],
+}
+
+/// The maps of orders and of the kernel's counts.
+pub(super) struct Maps {
+    pub(super) orders: BpfHashMap<MapData, u64, PodOf<abi::SpliceSlot>>,
+    pub(super) splices: BpfHashMap<MapData, u64, PodOf<abi::Splice>>,
+    /// Entries of `splices` that are forgotten, the oldest first.
+    fallow: VecDeque<(Instant, u64)>,
+}
+
+/// The kernel gives a removed entry to the next flow at once, though a program may still write to it:
+/// longer than any program runs, also one that has to wait for a processor.
+const FALLOW: Duration = Duration::from_secs(1);
+
+impl Maps {
+    /// Removes what has lain for long enough.
+    pub(super) fn clear(&mut self) {
+        while let Some((since, id)) = self.fallow.front().copied() {
+            if since.elapsed() < FALLOW {
+                return;
+            }
+            self.fallow.pop_front();
+            forgotten(self.splices.remove(&id));
+        }
+    }
+}
+
+fn forgotten(removed: Result<(), MapError>) {
+    match removed {
+        Ok(()) | Err(MapError::KeyNotFound) => {}
+        Err(error) => tracing::debug!(%error, "a splice that was forgotten already"),
+    }
+}
+
+/// `BPF_F_LOCK` (linux/bpf.h): an entry is replaced, or read, where it lies and as a whole. Without it
+/// the kernel makes a new one, and the old one may be another flow's while a program still reads it.
+pub(super) const IN_PLACE: u64 = 4;
+
+const QUESTION_BYTES: usize = size_of::<abi::SpliceQuestion>();
+
+const NOBODY: abi::Endpoint = abi::Endpoint {
+    addr: [0; 16],
+    port_be: 0,
+    family: 0,
+    pad: 0,
+};
+
+pub(super) const NO_QUESTION: abi::SpliceQuestion = abi::SpliceQuestion {
+    id: 0,
+    enrol: 0,
+    near_app_cookie: 0,
+    near_leg_cookie: 0,
+    near_app: NOBODY,
+    near_leg: NOBODY,
+    far_leg: NOBODY,
+    far_app: NOBODY,
+};
+
+impl Carrier {
+    /// Over these maps and the program that looks at them.
+    pub(super) fn new(
+        look: OwnedFd,
+        maps: SpliceMaps,
+        mark: Option<Mark>,
+        hooks: OnceLock<Vec<OwnedFd>>,
+    ) -> Result<(Arc<Self>, Calls), MapError> {
+        let near_apps = maps.near_apps.fd().as_fd().try_clone_to_owned();
+        let number = MapData::from_fd(near_apps.map_err(MapError::IoError)?)?;
+        let number = number.info()?.id();
+        let mut descriptors = vec![look.try_clone().map_err(MapError::IoError)?];
+        descriptors.extend(maps.descriptors);
+        let carrier = Arc::new(Self {
+            number,
+            look,
+            mark,
+            maps: Mutex::new(Maps {
+                orders: maps.orders,
+                splices: maps.splices,
+                fallow: VecDeque::new(),
+            }),
+            callers: Mutex::default(),
+            programs: OnceLock::new(),
+            descriptors,
+            hooks,
+            left: AtomicBool::new(false),
+            _sockets: [
+                maps.near_apps,
+                maps.far_apps,
+                maps.near_legs,
+                maps.far_legs,
+                maps.far_sinks,
+            ],
+        });
+        let calls = carrier.calls(maps.calls);
+        Ok((carrier, calls))
+    }
+
+    /// The reader of this carrier's calls.
+    pub(super) fn calls(self: &Arc<Self>, ring: RingBuf<MapData>) -> Calls {
+        let carrier = self.clone();
+        Calls { ring, carrier }
+    }
+
+    /// Runs `splice_look` here and now.
+    pub(super) fn look(
+        &self,
+        question: &abi::SpliceQuestion,
+        near: Near,
+    ) -> Result<abi::SpliceAnswer, SpliceRefusal> {
+        let mut out = [0; QUESTION_BYTES];
+        let input = sys::question_to_bytes(question);
+        let ran = sys::run_program(self.look.as_fd(), &input, &mut out).map_err(kernel)?;
+        if ran != 0 {
+            return Err(SpliceRefusal::Kernel("splice_look failed".into()));
+        }
+        let answer = sys::answer_from_bytes(&out)
+            .ok_or_else(|| SpliceRefusal::Kernel("a short answer".into()))?;
+        SpliceRefusal::of(&answer, near).map_or(Ok(answer), Err)
+    }
+
+    /// Without an order no program redirects any more; the kernel's words go when none can write
+    /// them any more.
+    pub(super) fn forget(&self, id: u64) {
+        let mut maps = self.maps();
+        forgotten(maps.orders.remove(&id));
+        maps.fallow.push_back((Instant::now(), id));
+        maps.clear();
+    }
+
+    pub(super) fn keep(&self, programs: Ebpf) {
+        // Nobody else sets it.
+        let _ = self.programs.set(programs);
+    }
+
+    pub(super) fn maps(&self) -> MutexGuard<'_, Maps> {
+        self.maps.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn callers(&self) -> MutexGuard<'_, HashMap<u64, Arc<Notify>>> {
+        self.callers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Calls from the kernel: a flow has bytes for the agent.
+pub struct Calls {
+    ring: RingBuf<MapData>,
+    carrier: Arc<Carrier>,
+}
+
+impl Calls {
+    /// Passes calls on to their flows, for ever. To be run where nothing else can be in the way: a
+    /// flow that has called waits.
+    ///
+    /// # Errors
+    /// The ring cannot be waited for.
+    pub async fn run(self) -> io::Result<()> {
+        let mut ring: AsyncFd<RingBuf<MapData>> = sys::watch(self.ring)?;
+        loop {
+            let mut ready = ring.readable_mut().await?;
+            let mut called = 0;
+            while let Some(record) = ready.get_inner_mut().next() {
+                called += 1;
+                let id = record.first_chunk().map(|id| u64::from_ne_bytes(*id));
+                let callers = self.carrier.callers();
+                if let Some(caller) = id.and_then(|id| callers.get(&id)) {
+                    caller.notify_one();
+                }
+            }
+            // The kernel may have found it full: then nobody knows who was not called.
+            if called >= RING_RECORDS {
+                for caller in self.carrier.callers().values() {
+                    caller.notify_one();
+                }
+            }
+            ready.clear_ready();
+        }
+    }
+}
+
+/// So many calls fit: each has a header of 8 bytes. A reading that found half of them may have
+/// come after a time at which there was no room.
+const RING_RECORDS: usize = abi::SPLICE_RING_BYTES as usize / 16 / 2;
+
+/// An error of the kernel's that has no name here.
+pub(super) fn kernel(error: impl std::fmt::Display) -> SpliceRefusal {
+    SpliceRefusal::Kernel(error.to_string())
+}

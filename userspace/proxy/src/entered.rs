@@ -1,0 +1,106 @@
+//! A flow's entries in everything that is shared.
+
+use std::{io, net::SocketAddr, sync::Arc};
+
+use dataplane::{Application, Resumed, SockCookie};
+use flow::{Flow, Newcomer};
+use policy::Session;
+
+use super::{admission::FlowPermit, context::ProxyContext, keeper::Kept, session::Question};
+
+/// A flow's entries in everything that is shared. Dropping it removes them, whatever ends the flow.
+pub(super) struct Entered {
+    pub flow: Arc<Flow>,
+    pub shared: Arc<ProxyContext>,
+    /// The question that the flow's session has to decide.
+    pub question: Option<Box<Question>>,
+    /// Set for a flow that another agent has begun.
+    pub adoption: Option<Box<Adoption>>,
+    /// The application whose socket is on this host. None: neither side's is.
+    pub application: Option<Application>,
+    permit: FlowPermit,
+}
+
+impl Entered {
+    /// Reports that dialling the flow's database has failed.
+    pub(super) fn report_failed_dial(&self, backend: Option<SocketAddr>, error: &io::Error) {
+        let Self {
+            flow,
+            shared,
+            permit,
+            ..
+        } = self;
+        if dataplane::is_exhaustion(error) {
+            permit.mark_unserved();
+        } else if let Some(backend) = backend {
+            shared
+                .backends
+                .suspect(backend, format!("dialled: {error}"));
+        }
+        tracing::info!(
+            flow = ?flow.id,
+            client = %flow.client,
+            orig_dst = %flow.orig_dst,
+            backend = backend.map(tracing::field::display),
+            rule = %flow.rule(),
+            %error,
+            "the database did not answer the dial"
+        );
+    }
+
+    pub(super) fn new(shared: &Arc<ProxyContext>, newcomer: &Newcomer, permit: FlowPermit) -> Self {
+        shared.metrics.flows.inc();
+        let flow = shared.flows.enter(newcomer);
+        let question = Question::of(newcomer, &shared.policy.borrow()).map(Box::new);
+        if let Some(question) = &question {
+            flow.await_session();
+            flow.waits_for(question.waits_for(&Session::default()));
+        }
+        Self {
+            flow,
+            shared: shared.clone(),
+            question,
+            adoption: None,
+            application: newcomer.application.clone(),
+            permit,
+        }
+    }
+}
+
+impl Entered {
+    /// Enters a flow that another agent has begun.
+    pub(super) fn adopted(
+        shared: &Arc<ProxyContext>,
+        flow: Arc<Flow>,
+        cookie: SockCookie,
+        permit: FlowPermit,
+        adoption: Adoption,
+    ) -> Self {
+        shared.metrics.flows.inc();
+        Self {
+            flow,
+            shared: shared.clone(),
+            question: None,
+            adoption: Some(Box::new(adoption)),
+            application: Some(Application::Client(cookie, None)),
+            permit,
+        }
+    }
+}
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        if let Some(Application::Client(cookie, _)) = self.application {
+            self.shared.answers.forget(cookie);
+        }
+        self.shared.flows.leave(self.flow.id);
+        self.flow.mailbox.close();
+        self.shared.metrics.flows.dec();
+    }
+}
+
+/// An adopted flow's state in the kernel and its hold on the keeper.
+pub(super) struct Adoption {
+    pub resumed: Resumed,
+    pub kept: Kept,
+}

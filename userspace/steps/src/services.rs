@@ -1,0 +1,79 @@
+//! The services that steps need of the agent.
+
+use std::sync::Arc;
+
+use prometheus::Registry;
+use telemetry::Metrics;
+
+use crate::{
+    cache::{CacheMetrics, Caches},
+    coalesce::CoalesceMetrics,
+    fold::{FoldMetrics, Folds},
+    frames::FrameMetrics,
+    journal::{JournalMetrics, Journals},
+    mirror::{MirrorMetrics, Mirrors},
+    protect::{ProtectMetrics, Rings},
+    statements::Statements,
+    stats,
+    trace::{Collectors, TraceMetrics},
+};
+
+/// The services that reporters and effects need of the agent. They outlive reporters and effects,
+/// of which a reload makes new ones.
+#[derive(Debug)]
+pub struct Means {
+    /// The journals of `audit` and `slowlog`.
+    pub journals: Journals,
+    /// The collectors that get spans.
+    pub collectors: Collectors,
+    /// The Redis servers of `cache`.
+    pub caches: Caches,
+    /// The second clusters of `mirror`.
+    pub mirrors: Mirrors,
+    /// The metrics of `coalesce` (write batching).
+    pub coalesce: CoalesceMetrics,
+    /// The shared connections of `fold` (connection multiplexing).
+    pub folds: Folds,
+    /// The metrics of `count` and `debug`.
+    pub frames: FrameMetrics,
+    /// The counts of `stats`.
+    pub stats: stats::Counted,
+    /// The statements of all flows, as they are counted without a step.
+    pub statements: Arc<Statements>,
+    /// The keys of transforms that encrypt.
+    pub rings: Rings,
+}
+
+impl Means {
+    /// Declares and registers the services' metrics. `agents`: the agent's own metrics, which some
+    /// services share.
+    ///
+    /// # Errors
+    /// Two metrics of one name.
+    pub fn register(registry: &Registry, agents: &Metrics) -> prometheus::Result<Self> {
+        Ok(Self {
+            journals: Journals::new(JournalMetrics::register(registry)?),
+            collectors: Collectors::new(TraceMetrics::register(registry)?),
+            caches: Caches::new(CacheMetrics::register(registry)?),
+            mirrors: Mirrors::new(MirrorMetrics::register(registry)?),
+            coalesce: CoalesceMetrics::register(registry)?,
+            folds: Folds::new(FoldMetrics::register(registry, &agents.tls_handshakes)?),
+            frames: FrameMetrics::register(registry)?,
+            stats: stats::Counted::register(registry)?,
+            statements: Arc::new(Statements::register(registry)?),
+            rings: Rings::new(ProtectMetrics::register(registry)?),
+        })
+    }
+
+    /// Gives each metric a first sample, so that the documentation sees it.
+    pub fn declare_for_docs(&self) {
+        self.caches.declare_for_docs();
+        self.mirrors.declare_for_docs();
+        self.coalesce.declare_for_docs();
+        self.folds.declare_for_docs();
+        self.frames.declare_for_docs();
+        self.stats.declare_for_docs();
+        self.journals.metrics.declare_for_docs();
+        self.statements.declare_for_docs();
+    }
+}
