@@ -210,9 +210,9 @@ struct {
 } held SEC(".maps"); /* hold filter → agent; consumed */
 
 /* Spliced flows, by the cookie of the dialled socket. The first five hold sockets, which leave
- * when they close, and never before: to remove one that lives may lose a packet. `clients` and `senders`
- * have an sk_msg. Only `upstreams` has a stream verdict; an application's socket with one may see EAGAIN
- * where it would block. Dialled sockets to which nothing comes but by spills are in `sinks` instead. */
+ * when they close, and never before: to remove one that lives may lose a packet. `near_apps` and `far_apps`
+ * have an sk_msg. Only `far_legs` has a stream verdict; an application's socket with one may see EAGAIN
+ * where it would block. Dialled sockets to which nothing comes but by spills are in `far_sinks` instead. */
 struct {
 	__uint(type, BPF_MAP_TYPE_SOCKHASH);
 	__uint(max_entries, UP_MAX_SPLICES);

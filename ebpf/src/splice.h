@@ -14,10 +14,11 @@
  * with what arrives. splice_look is run by the agent: it enrols a flow's sockets
  * in the maps and answers how they stand.
  *
- * All of it is told from the side of the application that is on this host, the near one: a client. Of a
- * client on another host the database is the near application, and everything is mirrored: its socket is
- * `client` here, the agent's dialled socket `accepted`, and the accepted one, behind which the network and
- * the client are, `upstream`. There is no splice_back then.
+ * All names are from the side of the application that is on this host, the near one. `near_app` is its
+ * socket, `near_leg` the agent's socket that leads to it, `far_leg` the agent's other socket. In the
+ * picture the client is near. For a client on another host the database is near, and everything is
+ * mirrored: `near_app` is the database's socket, `near_leg` the dialled one, and `far_leg` the accepted
+ * one, behind which the network and the client are. There is no splice_back then.
  *
  * Order is kept by one rule in each direction: bytes take the fast road only when nothing is on
  * the slow one. For the client's bytes that is when the agent has handed on everything up to the
@@ -27,7 +28,7 @@
  * agent receives later is later; what a verdict redirected passes a worker of the kernel, so the
  * agent waits until all of it is in the accepted socket's queue (splice_look) before it writes.
  *
- * Where in a frame each direction is goes to and fro with the bytes (`frame_position.h`): the agent says in
+ * Each direction's frame position goes to and fro with the bytes (`frame_position.h`): the agent says in
  * its order where it is behind what it has read, and the first bytes that are redirected under
  * that order go on from there. Bytes that the agent reads later were let pass later, so what it
  * finds here then is final; bytes are let pass under the same lock under which they are walked.
@@ -35,7 +36,7 @@
  * Memory is bounded: past UP_SPLICE_BYTES that the other side has not taken, bytes spill to the
  * agent, who reads no more than it can write, so that TCP's window stops the sender.
  *
- * Reads splice_orders, spliced, clients, senders, upstreams, sinks, accepteds; writes splices, splice_calls, causes.
+ * Reads splice_orders, spliced, near_apps, far_apps, far_legs, far_sinks, near_legs; writes splices, splice_calls, causes.
  * When the agent is dead another process may hold its sockets: what is redirected goes on.
  */
 #pragma once

@@ -63,6 +63,9 @@ const MAX_INPUT_SECONDS: u32 = 10;
 /// A process that takes more is one, too.
 const MAX_RSS_MB: u32 = 1024;
 
+/// The ending of a corpus' archive.
+const ARCHIVE: &str = ".tar.gz";
+
 /// Options of `fuzz`.
 #[derive(clap::Args)]
 pub struct Args {
@@ -117,14 +120,19 @@ fn build(crate_name: &str) -> Result<PathBuf> {
 
 fn fuzz(binary: &Path, target: Target, args: &Args) -> Result<()> {
     let home = fuzz_dir(target.crate_name);
-    let target = target.name;
-    let committed = home.join("corpus").join(target);
-    let found = folder(&target_dir().join("corpus").join(target))?;
-    let findings = folder(&target_dir().join("findings").join(target))?;
+    let name = target.name;
+    let archive = archive(target);
+    let committed = empty(&target_dir().join("committed").join(name))?;
+    let inputs = corpus::read(&archive);
+    inputs
+        .and_then(|inputs| corpus::scatter(&inputs, &committed))
+        .with_context(|| format!("cannot unpack {}", archive.display()))?;
+    let found = folder(&target_dir().join("corpus").join(name))?;
+    let findings = folder(&target_dir().join("findings").join(name))?;
     let mut prefix = std::ffi::OsString::from("-artifact_prefix=");
     prefix.push(findings.join(""));
     let mut command = Command::new(binary);
-    let dictionary = home.join(format!("{target}.dict"));
+    let dictionary = home.join(format!("{name}.dict"));
     if dictionary.exists() {
         let mut option = std::ffi::OsString::from("-dict=");
         option.push(dictionary);
@@ -140,15 +148,18 @@ fn fuzz(binary: &Path, target: Target, args: &Args) -> Result<()> {
             .arg(prefix)
             .args([&found, &committed]),
     )
-    .with_context(|| format!("{target}: see {}", findings.display()))?;
+    .with_context(|| format!("{name}: see {}", findings.display()))?;
     if args.merge {
         run_command(
             Command::new(binary)
                 // Inputs are kept for the code that they reach, and not for how often: those would
-                // be thousands of files.
+                // be thousands.
                 .args(["-merge=1", "-use_counters=0"])
                 .args([&committed, &found]),
         )?;
+        corpus::gather(&committed)
+            .and_then(|inputs| corpus::write(&archive, &inputs))
+            .with_context(|| format!("cannot write {}", archive.display()))?;
     }
     Ok(())
 }
@@ -156,6 +167,20 @@ fn fuzz(binary: &Path, target: Target, args: &Args) -> Result<()> {
 fn folder(path: &Path) -> Result<PathBuf> {
     fs::create_dir_all(path).with_context(|| format!("cannot make {}", path.display()))?;
     Ok(path.to_owned())
+}
+
+/// Makes a folder in which nothing is.
+fn empty(path: &Path) -> Result<PathBuf> {
+    if path.exists() {
+        fs::remove_dir_all(path).with_context(|| format!("cannot remove {}", path.display()))?;
+    }
+    folder(path)
+}
+
+/// The committed inputs of a target.
+fn archive(target: Target) -> PathBuf {
+    let corpus = fuzz_dir(target.crate_name).join("corpus");
+    corpus.join(format!("{}{ARCHIVE}", target.name))
 }
 
 fn fuzz_dir(crate_name: &str) -> PathBuf {
@@ -186,18 +211,18 @@ mod tests {
     #[test]
     fn every_target_has_a_file_and_a_corpus() {
         for crate_name in CRATES {
-            let names = |folder: &str, of: fn(&Path) -> Option<&std::ffi::OsStr>| {
+            let names = |folder: &str, ending: &str| {
                 let entries = fs::read_dir(fuzz_dir(crate_name).join(folder)).unwrap();
                 let name = |entry: std::io::Result<fs::DirEntry>| {
-                    let path = entry.unwrap().path();
-                    of(&path).unwrap().to_string_lossy().into_owned()
+                    let name = entry.unwrap().file_name().into_string().unwrap();
+                    name.strip_suffix(ending).unwrap().to_owned()
                 };
                 entries.map(name).collect::<BTreeSet<_>>()
             };
             let targets = TARGETS.iter().filter(|t| t.crate_name == crate_name);
             let targets: BTreeSet<_> = targets.map(|t| t.name.to_owned()).collect();
-            assert_eq!(names("fuzz_targets", Path::file_stem), targets);
-            assert_eq!(names("corpus", Path::file_name), targets);
+            assert_eq!(names("fuzz_targets", ".rs"), targets);
+            assert_eq!(names("corpus", ARCHIVE), targets);
         }
     }
 }

@@ -6,7 +6,15 @@
 //! rounds in between took. Start-up, the building of inputs and the first round's allocations are
 //! in both, and cancel out.
 
-use std::{collections::BTreeMap, env, fs, io::Write, path::PathBuf, process::Command};
+use std::{
+    collections::BTreeMap,
+    env, fs,
+    io::Write,
+    path::{Path, PathBuf},
+    process::Command,
+    sync::atomic::{AtomicUsize, Ordering::Relaxed},
+    thread,
+};
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
@@ -103,37 +111,59 @@ impl<'a> Case<'a> {
         let for_bytes = MORE_BYTES.div_ceil(self.fed_bytes);
         for_elements.min(for_bytes).max(MORE_ROUNDS)
     }
+
+    /// Instructions for an element. Rounded as in the file: a tenth of an instruction.
+    fn count(&self, valgrind: &Path, binary: &Path, out: &Path) -> Result<f64> {
+        let more = self.more_rounds();
+        let few = count(valgrind, binary, self.name, FEW_ROUNDS, out)?;
+        let many = count(valgrind, binary, self.name, FEW_ROUNDS + more, out)?;
+        let of_rounds = many.checked_sub(few).context("more rounds took less")?;
+        let each = of_rounds as f64 / (more * self.elements) as f64;
+        Ok((each * 10.0).round() / 10.0)
+    }
 }
 
-/// Counts every case, and says so line by line.
-fn count_all(valgrind: &PathBuf, committed: Option<&Counts>) -> Result<Counts> {
+/// Counts every case, and says so line by line. Each processor has a case at a time: what else runs
+/// changes no count.
+fn count_all(valgrind: &Path, committed: Option<&Counts>) -> Result<Counts> {
     let binary = paths::target().join("release/instructions");
     let listed = String::from_utf8(capture(&mut Command::new(&binary))?)?;
-    let mut counts = Counts::new();
-    for line in listed.lines() {
-        let case = Case::parse(line).with_context(|| format!("instructions: what is `{line}`?"))?;
-        let Case { name, elements, .. } = case;
-        let more = case.more_rounds();
-        let few = count(valgrind, &binary, name, FEW_ROUNDS)?;
-        let many = count(valgrind, &binary, name, FEW_ROUNDS + more)?;
-        let of_rounds = many.checked_sub(few).context("more rounds took less")?;
-        let each = of_rounds as f64 / (more * elements) as f64;
-        // Rounded as in the file: a tenth of an instruction.
-        let each = (each * 10.0).round() / 10.0;
-        let moved = committed
-            .and_then(|committed| committed.get(name))
-            .map(|before| format!("  {:+.2} %", moved(*before, each) * 100.0));
-        eprintln!("{name:28} {each:>12.1}{}", moved.unwrap_or_default());
-        counts.insert(name.to_owned(), each);
-    }
-    Ok(counts)
+    let parse =
+        |line| Case::parse(line).with_context(|| format!("instructions: what is `{line}`?"));
+    let cases: Vec<Case<'_>> = listed.lines().map(parse).collect::<Result<_>>()?;
+    let next = AtomicUsize::new(0);
+    let count_some = |worker: usize| -> Result<Counts> {
+        let out = paths::target().join(format!("instructions-{worker}.callgrind"));
+        let mut counts = Counts::new();
+        while let Some(case) = cases.get(next.fetch_add(1, Relaxed)) {
+            let each = case.count(valgrind, &binary, &out)?;
+            let moved = committed
+                .and_then(|committed| committed.get(case.name))
+                .map(|before| format!("  {:+.2} %", moved(*before, each) * 100.0));
+            eprintln!("{:28} {each:>12.1}{}", case.name, moved.unwrap_or_default());
+            counts.insert(case.name.to_owned(), each);
+        }
+        Ok(counts)
+    };
+    let count_some = &count_some;
+    let workers = thread::available_parallelism().map_or(1, usize::from);
+    thread::scope(|scope| {
+        let workers: Vec<_> = (0..workers)
+            .map(|worker| scope.spawn(move || count_some(worker)))
+            .collect();
+        let mut all = Counts::new();
+        for worker in workers {
+            let counted = worker.join().ok().context("a worker panicked")?;
+            all.extend(counted?);
+        }
+        Ok(all)
+    })
 }
 
-/// Instructions of a whole run.
-fn count(valgrind: &PathBuf, binary: &PathBuf, case: &str, rounds: u64) -> Result<u64> {
-    let file = paths::target().join("instructions.callgrind");
+/// Instructions of a whole run. `file` is where callgrind writes them.
+fn count(valgrind: &Path, binary: &Path, case: &str, rounds: u64, file: &Path) -> Result<u64> {
     let mut out = std::ffi::OsString::from("--callgrind-out-file=");
-    out.push(&file);
+    out.push(file);
     // The environment is empty: its size moves the stack, and with it alignments.
     let mut command = Command::new(valgrind);
     command
@@ -144,8 +174,8 @@ fn count(valgrind: &PathBuf, binary: &PathBuf, case: &str, rounds: u64) -> Resul
         .args([case, &rounds.to_string()]);
     capture(&mut command)?;
     let text =
-        fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
-    fs::remove_file(&file).with_context(|| format!("cannot remove {}", file.display()))?;
+        fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
+    fs::remove_file(file).with_context(|| format!("cannot remove {}", file.display()))?;
     total(&text).context("callgrind wrote no total")
 }
 

@@ -16,131 +16,130 @@ use crate::{
     config::{DEFAULT_ADMIN, DEFAULT_CONTROL, DEFAULT_FILE},
 };
 
-const EXIT_CODES: &str = "Exit codes: 0 done; 1 it could not be done, one line says why; 2 wrong \
-                          usage.";
+const EXIT_CODES: &str = "Exit codes: 0 done; 1 failed, one line on standard error says why and what to \
+                          do; 2 wrong usage.";
 
 /// A transparent database proxy that costs next to nothing where it has nothing to do.
 #[derive(Debug, Parser)]
 #[command(name = "underpass", version, after_help = EXIT_CODES)]
 pub struct Cli {
-    /// What to do.
+    /// Command to run.
     #[command(subcommand)]
     pub command: Command,
 }
 
-/// What to do.
+/// Commands of the program.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Attach the hooks and carry flows, until SIGTERM or ctrl-C
+    /// Run the agent in the foreground: attach to the kernel and carry flows, until SIGTERM or ctrl-C
     Run {
-        /// The policy file
+        /// Policy file
         #[arg(long, value_name = "FILE", default_value = DEFAULT_FILE)]
         config: PathBuf,
     },
-    /// Validate a policy file; with --to, say which rule a connection would meet and why. What of
-    /// its session is not given is not known yet
+    /// Check a policy file. With --to: show which rule a connection would meet, and why. Details of the
+    /// session that you do not give count as not yet known
     Check(Box<CheckArgs>),
     /// Print the JSON Schema of the policy file, for editors
     Schema,
-    /// Say what this host has and what it lacks
+    /// Check this host: what underpass needs of it, and what is missing
     Doctor {
-        /// As JSON
+        /// Print JSON
         #[arg(long)]
         json: bool,
-        /// The policy file whose cgroup and pins to look at, if there is one
+        /// Policy file that names the cgroup, the pins and the container runtimes to check
         #[arg(long, value_name = "FILE")]
         config: Option<PathBuf>,
     },
-    /// List the flows that the running agent carries or observes, or that a rule wants on the shortcut
+    /// List flows: those that the agent carries or observes, and those that a rule wants on the shortcut
     Flows {
-        /// As JSON
+        /// Print JSON
         #[arg(long)]
         json: bool,
-        /// Say why each is on its path and not on a faster one
+        /// Show why each flow is not on a faster path
         #[arg(long)]
         why: bool,
-        /// The admin interface of the agent
+        /// Admin interface of the agent
         #[arg(long, value_name = "ADDR:PORT", default_value = DEFAULT_ADMIN)]
         admin: SocketAddr,
     },
-    /// List what was asked on the flows that the agent decodes: by rule, table and kind
+    /// Count statements on the flows that the agent decodes, by rule, table and kind
     Statements {
-        /// As JSON
+        /// Print JSON
         #[arg(long)]
         json: bool,
-        /// The most frequent statements instead, without their values, of rules with the step `stats`
+        /// List the most frequent statements instead, without their values. Needs the step `stats` in the rule
         #[arg(long)]
         top: bool,
-        /// The admin interface of the agent
+        /// Admin interface of the agent
         #[arg(long, value_name = "ADDR:PORT", default_value = DEFAULT_ADMIN)]
         admin: SocketAddr,
     },
-    /// Change what happens to flows: to those that run, where it can be changed, and to connections
-    /// that are made while the mark holds. What it has changed stays when it ends
+    /// Override the rules for some flows: for running ones, where they can be changed, and for new connections
+    /// while the mark is active. Changed flows stay changed when the mark ends
     Mark(MarkArgs),
-    /// List the marks that hold
+    /// List active marks
     Marks {
-        /// As JSON
+        /// Print JSON
         #[arg(long)]
         json: bool,
-        /// The agent's control socket
+        /// Control socket of the agent
         #[arg(long, value_name = "SOCKET", default_value = DEFAULT_CONTROL)]
         control: PathBuf,
     },
-    /// Take a mark back
+    /// Remove a mark
     Unmark {
-        /// Its number
+        /// Number of the mark, as `marks` lists it
         number: u64,
-        /// The agent's control socket
+        /// Control socket of the agent
         #[arg(long, value_name = "SOCKET", default_value = DEFAULT_CONTROL)]
         control: PathBuf,
     },
-    /// List the other network namespaces of this host whose processes are served from inside
+    /// List the network namespaces (containers, pods) that the agent serves beside its own
     Namespaces {
-        /// As JSON
+        /// Print JSON
         #[arg(long)]
         json: bool,
-        /// The admin interface of the agent
+        /// Admin interface of the agent
         #[arg(long, value_name = "ADDR:PORT", default_value = DEFAULT_ADMIN)]
         admin: SocketAddr,
     },
-    /// List the databases behind virtual addresses, and which of them get new connections
+    /// List the databases behind virtual addresses, with their health
     Backends {
-        /// As JSON
+        /// Print JSON
         #[arg(long)]
         json: bool,
-        /// The admin interface of the agent
+        /// Admin interface of the agent
         #[arg(long, value_name = "ADDR:PORT", default_value = DEFAULT_ADMIN)]
         admin: SocketAddr,
     },
-    /// Have a backend get no new connections, or let its checks decide again. Holds until the agent is
-    /// started again
+    /// Drain a backend, take it down, or let its health checks decide again. Holds until the agent restarts
     Backend {
-        /// Its address, as `backends` lists it
+        /// Address of the backend, as `backends` lists it
         #[arg(value_name = "ADDR:PORT")]
         backend: SocketAddr,
-        /// drain: no new connections, established ones stay; down: as if it were found dead; up: what
-        /// its checks say
+        /// drain: no new connections, established ones stay; down: treat it as dead; up: its health checks
+        /// decide
         #[arg(value_parser = ["drain", "up", "down"])]
         order: String,
-        /// The agent's control socket
+        /// Control socket of the agent
         #[arg(long, value_name = "SOCKET", default_value = DEFAULT_CONTROL)]
         control: PathBuf,
     },
-    /// Hold spliced flows, so that they outlive the agent, which starts this itself
+    /// Keep spliced flows alive while no agent runs. The agent starts this itself
     #[command(hide = true)]
     Keep {
-        /// The agent's control socket
+        /// Control socket of the agent
         #[arg(long, value_name = "SOCKET")]
         control: PathBuf,
     },
-    /// Remove what an agent left behind: the hooks, if it was killed; the keeper, unless an agent has
-    /// it, and with it the flows that went on without one
+    /// Clean up after an agent that is gone: remove its hooks, and end its keeper with the flows that it keeps
+    /// alive
     Detach {
-        /// Where its links are pinned
+        /// Folder of the agent's pins
         #[arg(long, value_name = "DIR", default_value = dataplane::DEFAULT_PINS)]
         pins: PathBuf,
-        /// Its control socket, next to which its keeper is found
+        /// Control socket of the agent; the keeper's is beside it
         #[arg(long, value_name = "SOCKET", default_value = DEFAULT_CONTROL)]
         control: PathBuf,
     },
@@ -149,95 +148,100 @@ pub enum Command {
 /// Arguments of `check`.
 #[derive(Debug, clap::Args)]
 pub struct CheckArgs {
-    /// The policy file
+    /// Policy file
     pub file: PathBuf,
-    /// A connection to this address
+    /// Explain a connection to this address
     #[arg(long, value_name = "ADDR:PORT")]
     pub to: Option<SocketAddr>,
-    /// from a client on another host, at this address; of its process nothing is known
+    /// ... from a client on another host, at this address. Its process is not known
     #[arg(long, value_name = "ADDR", requires = "to", conflicts_with_all = ["uid", "process", "cgroup", "netns", "container", "label"])]
     pub from: Option<IpAddr>,
-    /// by a process of this user id
+    /// ... by a process of this user id
     #[arg(long, value_name = "UID", requires = "to", default_value_t = 0)]
     pub uid: u32,
-    /// by a process of this name
+    /// ... by a process of this name
     #[arg(long, value_name = "NAME", requires = "to", default_value = "")]
     pub process: String,
-    /// in this cgroup
+    /// ... in this cgroup
     #[arg(long, value_name = "PATH", requires = "to", default_value = "/")]
     pub cgroup: PathBuf,
-    /// in this network namespace: a name in /run/netns, an inode's number, or a path
+    /// ... in this network namespace: a name in /run/netns, an inode's number, or a path
     #[arg(long, value_name = "NETNS", requires = "to", value_parser = netns)]
     pub netns: Option<NetnsPattern>,
-    /// in a container of this name, and not in one that runs here
+    /// ... in a container of this name, which need not run here
     #[arg(long, value_name = "NAME", requires = "to")]
     pub container: Option<String>,
-    /// with this label, or with each of these
+    /// ... in a container with this label; may be repeated
     #[arg(long, value_name = "KEY=VALUE", requires = "to", value_parser = label)]
     pub label: Vec<(String, String)>,
-    /// whose handshake tells this user
+    /// ... whose handshake names this user
     #[arg(long, value_name = "NAME", requires = "to")]
     pub user: Option<String>,
-    /// this keyspace
+    /// ... this keyspace
     #[arg(long, value_name = "NAME", requires = "to")]
     pub keyspace: Option<String>,
-    /// this driver
+    /// ... this driver
     #[arg(long, value_name = "NAME", requires = "to")]
     pub driver: Option<String>,
-    /// this version of it
+    /// ... this version of the driver
     #[arg(long, value_name = "VERSION", requires = "to")]
     pub driver_version: Option<String>,
-    /// this application
+    /// ... this application
     #[arg(long, value_name = "NAME", requires = "to")]
     pub application: Option<String>,
-    /// this version of the protocol
+    /// ... this version of the protocol
     #[arg(long, value_name = "VERSION", requires = "to", value_parser = ["v3", "v4", "v5"])]
     pub protocol: Option<String>,
-    /// this compression
+    /// ... this compression
     #[arg(long, value_name = "NAME", requires = "to", value_parser = ["none", "lz4", "snappy"])]
     pub compression: Option<String>,
-    /// or nothing, because it is encrypted (unless TLS ends in the agent)
+    /// ... or that encrypts, and so tells nothing (unless TLS ends in the agent)
     #[arg(long, requires = "to", conflicts_with_all = TOLD)]
     pub tls: bool,
-    /// As JSON
+    /// Print JSON
     #[arg(long)]
     pub json: bool,
 }
 
 fn netns(text: &str) -> Result<NetnsPattern, String> {
-    let netns = NetnsPattern::parse(text).ok_or("expected a name, a number or an absolute path")?;
+    let netns = NetnsPattern::parse(text)
+        .ok_or("expected a name in /run/netns, an inode's number or an absolute path")?;
     match netns.inode() {
         Some(_) => Ok(netns),
-        None => Err(format!("there is no network namespace {netns}")),
+        None => Err(format!(
+            "there is no network namespace {netns}: `ip netns` lists those with a name"
+        )),
     }
 }
 
 fn label(text: &str) -> Result<(String, String), String> {
-    let (key, value) = text.split_once('=').ok_or("expected KEY=VALUE")?;
+    let (key, value) = text
+        .split_once('=')
+        .ok_or("expected KEY=VALUE, such as app=billing")?;
     Ok((key.into(), value.into()))
 }
 
 /// Arguments of `mark`.
 #[derive(Debug, clap::Args)]
 pub struct MarkArgs {
-    /// A flow's number, as `flows` lists it; or `key=value,...`, all of which must hold, of process,
-    /// uid, to, cgroup, user, keyspace, driver, application as in rules, and rule, which only
-    /// running flows have; or `all`
+    /// Flows to mark: a number, as `flows` lists it; or `key=value,...`, which all have to hold; or `all`. Keys:
+    /// process, uid, to, cgroup, user, keyspace, driver, application, as in rules; and rule, for running flows
+    /// only
     #[arg(value_name = "FLOW | SELECTOR")]
     pub target: String,
-    /// What they are to be
+    /// Action for these flows
     #[arg(value_parser = ["bypass", "observe", "enrich", "deny"])]
     pub action: String,
-    /// For so long: 30s, 10m, 2h, 1d; 7d at most. Until `unmark`, if left out
+    /// How long: 30s, 10m, 2h, 1d; 7d at most. Without it: until `unmark`
     #[arg(long = "for", value_name = "TIME")]
     pub lasts: Option<String>,
-    /// Close those that cannot be changed, so that they are opened again under the mark
+    /// Close flows that cannot be changed, so that clients open them again under the mark
     #[arg(long)]
     pub reset: bool,
-    /// As JSON
+    /// Print JSON
     #[arg(long)]
     pub json: bool,
-    /// The agent's control socket
+    /// Control socket of the agent
     #[arg(long, value_name = "SOCKET", default_value = DEFAULT_CONTROL)]
     pub control: PathBuf,
 }
@@ -255,7 +259,12 @@ const TOLD: [&str; 7] = [
 
 /// Parses the command line and does what it says.
 pub fn main() -> ExitCode {
-    let done = match Cli::parse().command {
+    let command = Cli::parse().command;
+    if let Err(error) = test_hooks::install() {
+        eprintln!("underpass: {error}");
+        return ExitCode::FAILURE;
+    }
+    let done = match command {
         Command::Run { config } => commands::run::run(&config),
         Command::Check(args) => commands::check::run(&args),
         Command::Schema => commands::schema::run(),

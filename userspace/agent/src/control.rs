@@ -75,8 +75,8 @@ pub struct Told {
     /// The TLS settings of the file's rules.
     pub tls: watch::Sender<Arc<TlsRules>>,
     /// The settings of health checks.
-    pub health: watch::Sender<backends::Settings>,
-    /// The incoming_listeners at which connections from other hosts arrive from now on, too.
+    pub health: watch::Sender<backends::HealthCheck>,
+    /// The listeners at which connections from other hosts arrive from now on, too.
     pub incoming_listeners: mpsc::UnboundedSender<IncomingListener>,
 }
 
@@ -171,7 +171,7 @@ impl Control {
         let dataplane = self.dataplane.clone();
         let looked = tokio::task::spawn_blocking(move || observed::sweep(&dataplane)).await;
         if let Err(error) = looked {
-            tracing::error!(%error, "cannot look at what was observed");
+            tracing::error!(%error, "cannot read observed flows");
         }
     }
 
@@ -179,7 +179,7 @@ impl Control {
         let dataplane = self.dataplane.clone();
         let looked = tokio::task::spawn_blocking(move || remembered::sweep(&dataplane)).await;
         if let Err(error) = looked {
-            tracing::error!(%error, "cannot look at what is remembered");
+            tracing::error!(%error, "cannot read remembered decisions");
         }
     }
 
@@ -200,7 +200,7 @@ impl Control {
         if numbers(&policy) != self.numbers {
             tracing::info!("a cgroup or namespace that a rule names came or went");
             if let Err(error) = self.install(&policy) {
-                tracing::error!(%error, "the policy could not be written again");
+                tracing::error!(%error, "cannot put the policy into force again");
             }
         }
     }
@@ -221,7 +221,9 @@ impl Control {
         if let Err(error) = self.put(&self.config.policy.clone()) {
             // Putting it into force is tried again.
             self.stale = true;
-            tracing::error!("rules hold for the containers of before: {error:#}");
+            tracing::error!(
+                "cannot follow a change of containers, rules hold for the previous ones: {error:#}"
+            );
         }
     }
 
@@ -240,7 +242,7 @@ impl Control {
                 RELOADED
             }
             Err(error) => {
-                tracing::error!("nothing changed, the old policy stays: {error}");
+                tracing::error!("cannot reload the file, the old policy stays in force: {error}");
                 NOT_RELOADED
             }
         };
@@ -274,7 +276,7 @@ impl Control {
         }
         if needs_restart(&self.config, &config) {
             tracing::warn!(
-                "[agent], [containers] or [[incoming]] changed: it takes effect when the agent is started again"
+                "[agent], [containers] or [[incoming]] changed: restart the agent for it to take effect"
             );
         }
         if self.config.health != config.health {
@@ -306,7 +308,7 @@ impl Control {
     fn restore_edge(&mut self) {
         let policy = self.told.policy.borrow().clone();
         if let Err(error) = self.edge.apply(&self.config.xdp, &policy) {
-            tracing::error!("the edge is not as it was: {error:#}");
+            tracing::error!("cannot restore the edge: {error:#}");
         }
         let mut dataplane = self
             .dataplane
@@ -314,7 +316,7 @@ impl Control {
             .unwrap_or_else(PoisonError::into_inner);
         let taken = dataplane.as_mut().map(|d| self.take(d, &policy));
         if let Some(Err(error)) = taken {
-            tracing::error!("virtual addresses are not as they were: {error:#}");
+            tracing::error!("cannot restore virtual addresses: {error:#}");
         }
     }
 
@@ -322,7 +324,7 @@ impl Control {
     fn restore_journals(&self) {
         let pipelines = self.told.pipelines.borrow().clone();
         if let Err(error) = pipelines.open_journals(&self.shared.means) {
-            tracing::error!("journals are not as they were: {error:#}");
+            tracing::error!("cannot restore journals: {error:#}");
         }
     }
 
@@ -353,7 +355,7 @@ impl Control {
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
         if let Some(Err(error)) = dataplane.as_mut().map(Dataplane::forget_remembered) {
-            tracing::error!(%error, "cannot forget what is remembered");
+            tracing::error!(%error, "cannot remove remembered decisions");
         }
     }
 
@@ -366,7 +368,7 @@ impl Control {
             Asked::End(id, answer) => {
                 let mark = self.marks.remove(id);
                 if let Some(mark) = &mark {
-                    tracing::info!(mark = id, selector = %mark.target, "mark taken back");
+                    tracing::info!(mark = id, selector = %mark.target, "mark removed");
                     self.ended(mark.target.holds_later());
                 }
                 drop(answer.send(mark));
@@ -419,9 +421,7 @@ impl Control {
         if self.stale
             && let Err(error) = self.put(&self.config.policy.clone())
         {
-            tracing::error!(
-                "a mark that has ended, or a container's, is still in force: {error:#}"
-            );
+            tracing::error!("cannot take a mark or a container out of force: {error:#}");
         }
     }
 

@@ -70,7 +70,7 @@ impl EdgeControl {
             *shared = None;
             self.guarded.clear();
             if edge::remove(&self.pins)? {
-                tracing::info!("no [[xdp]] any more: the edge is open");
+                tracing::info!("no [[xdp]] in the file: the edge is open");
             }
             return Ok(());
         }
@@ -133,7 +133,7 @@ fn say(guarded: &Guarded) {
         tracing::info!(interface, mode, "edge attached");
     }
     if let Some(reason) = &guarded.not_native {
-        tracing::warn!(interface, reason, "the driver runs no XDP program of ours");
+        tracing::warn!(interface, reason, "the driver does not run the XDP program");
     }
 }
 
@@ -161,7 +161,7 @@ pub async fn tend(edge: SharedEdge, mut choice: watch::Receiver<Choice>) -> io::
             false => edge.tend(),
         };
         if let Err(error) = done {
-            tracing::error!(%error, "cannot look after the edge");
+            tracing::error!(%error, "cannot maintain the edge");
         }
     }
 }

@@ -27,9 +27,9 @@ pub async fn tend(dataplane: Arc<Mutex<Option<Dataplane>>>) -> Infallible {
         });
         match tended.await {
             Ok(Some(Err(error))) => {
-                tracing::error!(%error, "cannot look after incoming connections")
+                tracing::error!(%error, "cannot maintain incoming connections")
             }
-            Err(error) => tracing::error!(%error, "cannot look after incoming connections"),
+            Err(error) => tracing::error!(%error, "cannot maintain incoming connections"),
             Ok(_) => {}
         }
     }

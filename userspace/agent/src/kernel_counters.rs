@@ -30,7 +30,7 @@ impl KernelCounters {
     fn empty() -> prometheus::Result<[IntCounterVec; 2]> {
         let by_rule = Opts::new(
             "underpass_connections_total",
-            "connect() calls, by the rule that decided and what became of them.",
+            "connect() calls, by deciding rule and outcome.",
         );
         let by_cause = Opts::new(
             "underpass_safer_path_total",

@@ -52,7 +52,7 @@ pub async fn serve(
                 let netns_agents = netns_agents.clone();
                 let tended = tokio::task::spawn_blocking(move || netns_agents.tend()).await;
                 if let Err(error) = tended {
-                    tracing::error!(%error, "cannot look after other namespaces");
+                    tracing::error!(%error, "cannot maintain other network namespaces");
                 }
             }
         }

@@ -47,7 +47,7 @@ fn read(
 ) -> Option<BTreeMap<RuleName, Traffic>> {
     let mut dataplane = dataplane.lock().unwrap_or_else(PoisonError::into_inner);
     let read = dataplane.as_mut()?.observations(each);
-    read.inspect_err(|e| tracing::error!("cannot read what was observed: {e}"))
+    read.inspect_err(|e| tracing::error!("cannot read observed flows: {e}"))
         .ok()
 }
 
@@ -128,9 +128,7 @@ struct Families {
 
 const DIRECTIONS: [&str; 2] = ["to_database", "to_client"];
 const SECONDS: &str = "underpass_observed_seconds";
-const SECONDS_HELP: &str = "Of observed flows: from a request's header leaving this host's TCP to its \
-                            response's coming in; of a client on another host, from its coming in \
-                            to the response's leaving.";
+const SECONDS_HELP: &str = "Latency of observed flows: from a request's header leaving this host's TCP until its response arrives; for a client on another host, from its arrival until the response leaves.";
 
 impl Families {
     fn new() -> prometheus::Result<Self> {

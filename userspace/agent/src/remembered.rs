@@ -15,7 +15,7 @@ type Shared = Arc<Mutex<Option<Dataplane>>>;
 pub fn sweep(dataplane: &Shared) {
     let swept = remembered(dataplane).map(|remembered| remembered.sweep());
     if let Some(Err(error)) = swept {
-        tracing::error!(%error, "cannot look at what is remembered");
+        tracing::error!(%error, "cannot read remembered decisions");
     }
 }
 
@@ -38,8 +38,7 @@ impl RememberedGauge {
     pub fn new(dataplane: Shared) -> prometheus::Result<Self> {
         let gauge = IntGauge::new(
             "underpass_remembered",
-            "Processes and endpoints whose connections are left alone because the agent has seen \
-             one of them; those that have ended are in it for some seconds.",
+            "Pairs of process and endpoint whose connections are left alone by a remembered decision. Processes that have ended count for some seconds more.",
         )?;
         Ok(Self { dataplane, gauge })
     }
@@ -58,7 +57,7 @@ impl Collector for RememberedGauge {
                 self.gauge.collect()
             }
             Err(error) => {
-                tracing::error!(%error, "cannot count what is remembered");
+                tracing::error!(%error, "cannot count remembered decisions");
                 Vec::new()
             }
         }

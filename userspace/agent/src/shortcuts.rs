@@ -157,12 +157,15 @@ impl Described {
                 &["way"],
             )?,
             bytes: IntCounterVec::new(
-                Opts::new("underpass_shortcut_bytes_total", "Bytes of those messages."),
+                Opts::new(
+                    "underpass_shortcut_bytes_total",
+                    "Bytes of messages of sockets on the shortcut, by the way that they took: `shortcut`, or TCP and why.",
+                ),
                 &["way"],
             )?,
             nudges: IntCounter::new(
                 "underpass_shortcut_nudges_total",
-                "Edges given again to readers who may have missed one.",
+                "Wake-ups repeated for readers that may have missed one.",
             )?,
         })
     }

@@ -10,7 +10,7 @@ use cql::{MAX_BODY_BYTES, Opcode};
 /// The value that stands for a marker (`native_protocol_v5.spec` §3, `[value]`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Value<'a> {
-    /// This.
+    /// The value's bytes.
     Is(&'a [u8]),
     /// Null.
     Null,

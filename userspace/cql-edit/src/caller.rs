@@ -19,7 +19,7 @@ pub struct Caller {
     pub keyspace: Option<String>,
     /// A USE is out, or more than can be told have been: which keyspace it is in, and whether in one, nobody knows.
     pub keyspace_unclear: bool,
-    /// That USE may have passed before there was a pipeline, so that the name is the database's.
+    /// The last USE may have passed before there was a pipeline, so that the name is the database's.
     pub keyspace_before: bool,
     /// The user who has logged in by SASL PLAIN, and whom the database has accepted.
     pub user: Option<String>,

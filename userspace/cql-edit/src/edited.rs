@@ -5,7 +5,7 @@ use cql::labelled;
 /// The bytes that go on in place of a chunk.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Edited {
-    /// These bytes; `None`: the chunk as it is.
+    /// Bytes in place of the chunk; `None`: the chunk as it is.
     pub instead: Option<Vec<u8>>,
     /// The flow cannot be read from here on, so that nothing can be changed any more. With
     /// [`Unreadable::Framing`], and with a strict pipeline, the flow has to end after this, and nothing

@@ -59,7 +59,7 @@ impl Incoming {
         }
     }
 
-    /// These bytes have come.
+    /// Takes bytes that have come.
     ///
     /// # Errors
     /// They are no segments.

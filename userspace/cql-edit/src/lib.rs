@@ -1,25 +1,34 @@
-//! Changes what passes: a pipeline of [`Transform`]s between a client and its database.
+//! Changes CQL requests and responses as they pass: a pipeline of [`Transform`]s between a client and its
+//! database. No I/O, no clock.
 //!
-//! An [`Editor`] is given every chunk of a flow before it is forwarded, and says what goes on in its
-//! place. It keeps back only frames that a transform wants to see, until they are whole; all others go
-//! on as they come, however large, and a chunk (v5: a segment) of which nothing has changed goes on byte
-//! for byte. What has changed is compressed, and put into segments, as the flow has negotiated.
+//! An [`Editor`] is given every chunk of a flow before it is forwarded, and says what goes on in its place. It
+//! holds back only frames that a transform wants to see, until they are whole. All others go on as they come,
+//! however large.
 //!
-//! A request that is refused does not reach the database; its client gets an ERROR on the same stream,
-//! between two responses ([`Editor::answers`]).
+//! The files, in the order in which bytes meet them:
 //!
-//! - `output`: what goes on of a piece of bytes; `room`: how much may be held back.
-//! - `lane`, `cutter`, `segments`: one direction; where its frames and segments begin and end.
-//! - `request_editor`, `response_editor`: what becomes of requests and of responses; `state`: what they share; `login`:
-//!   who has logged in.
-//! - `layout`, `request`, `bound`: what is where in a request, and how it is changed; `response`, `rows`,
-//!   `named`, `bindings`.
-//! - `copied`: what a request asks, for another database; `page`: rows, to be held against others.
-//! - `merging`: EXECUTEs that become one BATCH, and its answer that becomes theirs.
-//! - `lookups`: what was prepared where nobody looked, asked of the database.
-//! - `suspended`: what waits for an answer from outside.
-//! - `opening`: how a flow has begun; `incoming`: a connection that begins in the same way, and is no flow.
-//! - `transform`: what a transform is.
+//! 1. `editor`: both directions of a flow. `state`: what they share; `terms`, `login`, `opening`, `uses`: what
+//!    was agreed on, who has logged in, how the flow began, which keyspace it is in.
+//! 2. `lane`, `segments`, `cutter`: one direction, cut into segments and frames; `output`: what goes on of a
+//!    piece of bytes; `room`: how much may be held back.
+//! 3. `request_editor`, `response_editor`: frames on their way through the pipeline; `awaited`: who wants to see
+//!    which response.
+//! 4. `transform`, `caller`, `outcome`, `log`, `note`: what a step is, what it is told and what it says.
+//! 5. `request`, `layout`, `bound`, `copied`: what a step can read and change of a request. `response`, `rows`,
+//!    `page`, `named`, `bindings`: the same of a response.
+//! 6. `suspended`: frames that wait for a decision from outside. `merging`, `merge`: EXECUTEs that go on as one
+//!    BATCH, and its answer. `lookups`, `look_up`: texts of prepared statements, asked of the database.
+//!    `incoming`: a connection that begins as a flow did, and is none.
+//! 7. [`transforms`]: one file each. [`protect`]: encrypted columns, whose keys somebody else has. `sites`: where
+//!    in a statement's text things stand.
+//!
+//! **Invariants.** A chunk or segment of which nothing has changed goes on byte for byte, is not copied, and
+//! allocates nothing. A changed one is compressed, and put into segments, as the flow has negotiated. A request
+//! that is refused does not reach the database; its client gets an ERROR on the same stream, between two
+//! responses ([`Editor::answers`]). Memory is bounded whatever the peers send.
+//!
+//! **Boundary.** The wire format and the grammar are [`cql`]'s (`cql::wire`, `cql::text`). Threads, sockets and
+//! clocks are the caller's: decisions from outside come back through a [`CompletionSink`].
 
 #![forbid(unsafe_code)]
 

@@ -21,11 +21,11 @@ pub trait Log {
     fn slowed(&mut self, transform: &'static str, ns: u64);
     /// A request could not be shown to the pipeline; and went on, or was refused.
     fn unseen(&mut self, stream: StreamId, why: Unseen, refused: bool);
-    /// This became of a request or a response that a transform had wait, or wanted to.
+    /// A request or a response that a transform suspended, or wanted to, came to this end.
     fn waited(&mut self, transform: &'static str, what: Waited) {
         let _ = (transform, what);
     }
-    /// This became of a question for the text of a statement that was prepared where nobody looked.
+    /// A question for the text of a prepared statement had this outcome.
     fn looked_up(&mut self, what: LookedUp) {
         let _ = what;
     }

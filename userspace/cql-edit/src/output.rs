@@ -42,7 +42,7 @@ impl<'a> Output<'a> {
         }
     }
 
-    /// These go on here.
+    /// Puts bytes that go on here.
     pub(crate) fn put(&mut self, bytes: &[u8]) {
         if !bytes.is_empty() {
             self.changes().extend_from_slice(bytes);

@@ -22,7 +22,7 @@ use cql::{Opcode, StreamId};
 /// A statement of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Statement<'a> {
-    /// This. It may be no CQL, and not UTF-8.
+    /// The statement's text. It may be no CQL, and not UTF-8.
     Text(&'a [u8]),
     /// The id that an earlier PREPARE gave.
     Prepared(&'a [u8]),
@@ -345,7 +345,7 @@ impl<'a> Request<'a> {
         self.slots.as_mut()?.suspend(bytes)
     }
 
-    /// Has it wait like one that is [parked](Self::suspend), and be taken over by somebody who has it asked by another
+    /// Has it wait like one that is [suspended](Self::suspend), and be taken over by somebody who has it asked by another
     /// connection, once the step at hand has returned. It does not go on as well, unless whoever has it says so;
     /// a ticket that is dropped ends the flow ([`Resolution::Lost`](super::Resolution::Lost)). False: it cannot wait.
     pub fn hand_over(&mut self, carrier: Arc<dyn Carrier>, number: u64) -> bool {
@@ -432,7 +432,7 @@ impl<'a> Request<'a> {
     }
 
     /// Has this become of what waits before the request itself goes on, and of the request itself if it was
-    /// [parked](Self::suspend).
+    /// [suspended](Self::suspend).
     pub fn first(&mut self, completion: Completion) {
         if let Some(slots) = &mut self.slots {
             slots.says(completion);
@@ -449,7 +449,7 @@ impl<'a> Request<'a> {
         self.slots.as_mut()?.found()
     }
 
-    /// Whether the step at hand could not park it.
+    /// Whether the step at hand found no slot to suspend it in.
     pub(crate) fn take_full(&mut self) -> bool {
         self.slots.as_mut().is_some_and(SuspendSlots::take_full)
     }

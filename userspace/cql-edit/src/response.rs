@@ -62,7 +62,7 @@ impl<'a> Response<'a> {
         self.slots.as_mut()?.found()
     }
 
-    /// Whether the step at hand could not park it.
+    /// Whether the step at hand found no slot to suspend it in.
     pub(crate) fn take_full(&mut self) -> bool {
         self.slots.as_mut().is_some_and(SuspendSlots::take_full)
     }

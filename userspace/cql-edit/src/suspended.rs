@@ -1,6 +1,6 @@
 //! Requests and responses that wait for an answer from outside.
 //!
-//! A step parks the one that it is shown ([`Request::suspend`](super::Request::suspend),
+//! A step suspends the frame that it is shown ([`Request::suspend`](super::Request::suspend),
 //! [`Response::suspend`](super::Response::suspend)) and is given a [`Ticket`]. The flow goes on without it. Whoever has
 //! the ticket says later, from any thread, what becomes of it; that is left in the flow's [`CompletionSink`], and
 //! [`Editor::resolve`](super::Editor::resolve) does it. A ticket that is dropped says so, too: nothing
@@ -190,7 +190,7 @@ impl Drop for Ticket {
 /// A flow's suspended frames.
 #[derive(Debug, Default)]
 pub(crate) struct SuspendedFrames {
-    /// None: nothing can be parked.
+    /// None: nothing can be suspended.
     pub(crate) sink: Option<Arc<dyn CompletionSink>>,
     next: u64,
     bytes: usize,
@@ -204,7 +204,7 @@ pub(crate) struct SuspendedFrames {
 pub(crate) struct Suspended {
     pub(crate) header: Header,
     pub(crate) kept: Kept,
-    /// The step that has parked it.
+    /// The index of the step that has suspended it.
     pub(crate) place: usize,
     /// The steps that a response is still to be shown to: the request's own response, or this one.
     pub(crate) awaited: Vec<Awaits>,

@@ -36,7 +36,7 @@ pub trait Transform: fmt::Debug + Send + Sync {
         false
     }
 
-    /// A request of this flow that it has parked [is due](crate::Ticket::fall_due): what becomes of it, and of others.
+    /// A request of this flow that the step has suspended [is due](crate::Ticket::fall_due): what becomes of it, and of others.
     fn due(&self, flow: usize, number: u64) -> Vec<Completion> {
         let _ = (flow, number);
         Vec::new()

@@ -1,4 +1,4 @@
-//! Every file of the fuzzers' corpora, without a fuzzer.
+//! Every input of the fuzzers' corpora, without a fuzzer.
 
 #[cfg(test)]
 #[path = "../fuzz/src/lib.rs"]
@@ -7,28 +7,24 @@ mod targets;
 #[cfg(test)]
 mod tests {
     use super::targets::{TARGETS, run};
-    use std::fs;
     use std::path::Path;
 
     /// A corpus smaller than this lost something.
     const FEW: usize = 20;
 
     #[test]
-    fn what_must_hold_holds_for_every_file() {
+    fn what_must_hold_holds_for_every_input() {
         for (target, _) in TARGETS {
-            let corpus = Path::new(env!("CARGO_MANIFEST_DIR"))
+            let archive = Path::new(env!("CARGO_MANIFEST_DIR"))
                 .join("fuzz/corpus")
-                .join(target);
-            let mut files: Vec<_> = fs::read_dir(&corpus)
-                .unwrap_or_else(|error| panic!("{}: {error}", corpus.display()))
-                .map(|entry| entry.unwrap().path())
-                .collect();
-            files.sort();
-            assert!(files.len() >= FEW, "{target}: {} files", files.len());
-            for file in files {
+                .join(format!("{target}.tar.gz"));
+            let inputs = corpus::read(&archive)
+                .unwrap_or_else(|error| panic!("{}: {error}", archive.display()));
+            assert!(inputs.len() >= FEW, "{target}: {} inputs", inputs.len());
+            for (name, input) in inputs {
                 // Named if it panics.
-                eprintln!("{}", file.display());
-                run(target, &fs::read(&file).unwrap());
+                eprintln!("{target}: {name}");
+                run(target, &input);
             }
         }
     }

@@ -9,25 +9,24 @@
 //! compressed with LZ4 or Snappy, and v5 (`native_protocol_v5.spec`), also in LZ4 segments. Not decoded,
 //! only recognised: TLS and other versions.
 //!
-//! The way of a chunk, outermost first:
+//! The files, in the order in which bytes meet them:
 //!
-//! 1. `flow`, `lane`: [`FlowDecoder`]; takes segments off (v5), then frames, and stops at a verdict.
-//! 2. `segment`, `frame`: cut bytes into checked segments and into frames, at any split; `compress`.
-//! 3. `request`, `response`: what a frame means to the flow: versions, statements, pairing.
-//! 4. `parse`, `lex`: which statement a text is, and of which table.
-//! 5. `statement`, `prepared`, `pending`: what is remembered; each of them bounded.
-//! 6. `details`, `fingerprints`, `trace_context`, `trace_state`: what else a request and its response carry, for a sink that asks.
+//! 1. `flow/mod.rs`: [`FlowDecoder`]. `flow/lane`: one direction; takes segments off (v5), then frames, and stops
+//!    at a verdict. `flow/state`: what both directions share.
+//! 2. [`wire`]: `segment` and `scanner` cut bytes into checked segments and into frames, at any split; `header`,
+//!    `cursor`, `prelude`, `compress`: what is in them. Public, because `cql-edit` builds on it.
+//! 3. `flow/request`, `flow/response`: what a frame means to the flow: versions, statements, pairing.
+//!    `flow/pending`, `flow/prepared`: what is remembered, with a bound each.
+//! 4. [`text`]: which statement a text is, and of which table; `text/analysis`: what else it asks for
+//!    ([`Analysis`]), made when somebody wants it, and never by a decoder.
+//! 5. `flow/details`, `flow/fingerprints`, `trace`: what else a request and its response carry, for a sink that
+//!    asks. `flow/event`, `verdict`: what a sink and a caller are told.
 //!
-//! In front of a decoder a [`Handshake`] may stand, until it is known what becomes of the flow: it
-//! says what may pass, and what it has learned of the [`Session`].
+//! A [`Handshake`] may stand in front of a decoder, until it is known what becomes of the flow. It says how many
+//! bytes may pass, and what it has learned of the [`Session`].
 //!
-//! Changing what passes is another crate's, `cql-edit`. It builds on [`wire`] and [`text`].
-//!
-//! What a statement asks for beyond its kind and table, and its text without values, is an
-//! [`Analysis`]: made when somebody wants it, by the text, and never by a decoder.
-//!
-//! A flow that need not be decoded for a while leaves its decoder as [`Unread`], of which each
-//! direction's [`Place`] is kept, and comes back to one at its next frames ([`FlowDecoder::join`]).
+//! A flow that need not be decoded for a while leaves its decoder as [`Unread`]. The [`Place`] of each direction
+//! is kept (`wire/position`), and a decoder comes back at the next frames ([`FlowDecoder::join`]).
 //!
 //! **Invariants.** No input makes the decoder panic. Its memory is bounded whatever the peers
 //! send: one body prefix and one segment for each direction, what is made of them where they are

@@ -15,8 +15,8 @@ use ipnet::IpNet;
 use thiserror::Error;
 
 use policy::{
-    Action, Fail, MAX_BALANCED, MAX_RULES, NetnsPattern, Policy, ProcessPattern, RuleName, Sample,
-    Target,
+    Action, Fail, MAX_BALANCED, MAX_RULES, NetnsPattern, Policy, ProcessPattern, Rule, RuleName,
+    Sample, Target,
 };
 
 // The bounds that the policy crate names are those of the kernel's tables.
@@ -29,7 +29,7 @@ const _: () = {
 };
 
 /// Rules by number, one bit each.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RuleSet([u64; abi::RULE_WORDS as usize]);
 
 impl RuleSet {
@@ -171,158 +171,172 @@ pub fn compile(
     if policy.rules.len() > MAX_RULES {
         return Err(CompileError::TooManyRules(policy.rules.len()));
     }
-    let mut targets = HashMap::new();
-    let mut processes = HashMap::new();
-    let mut uids: HashMap<u32, RuleSet> = HashMap::new();
-    let mut cgroups: HashMap<u64, RuleSet> = HashMap::new();
-    let mut namespaces: HashMap<u32, RuleSet> = HashMap::new();
-    let mut sources = HashMap::new();
-    let [mut any_uid, mut any_process, mut any_cgroup, mut any_netns] = [RuleSet::EMPTY; 4];
-    let [mut any_source, mut here, mut elsewhere] = [RuleSet::EMPTY; 3];
-    let mut incoming_ports = BTreeSet::new();
-    const ANYWHERE: [Target; 1] = [Target {
-        network: None,
-        port: None,
-    }];
-    let mut settles = RuleSet::EMPTY;
-    let mut balanced = Vec::new();
+    let mut sets = Sets::default();
     for (n, rule) in policy.rules.iter().enumerate() {
-        if rule.settles_backends() {
-            settles.add(n);
-        }
-        if !rule.backends.is_empty() {
-            balanced.push(Balanced {
-                rule: n,
-                name: rule.name.clone(),
-                backends: rule.backends.clone(),
-            });
-        }
+        sets.enter_rule(n, rule, &mut cgroup_id);
+    }
+    sets.fit()?;
+    let rules = policy.rules.iter();
+    Ok(Compiled {
+        targets: accumulate(&sets.targets),
+        sources: accumulate(&sets.sources),
+        processes: accumulate(&sets.processes),
+        uids: sets.uids.into_iter().collect(),
+        cgroups: sets.cgroups.into_iter().collect(),
+        namespaces: sets.namespaces.into_iter().collect(),
+        any_uid: sets.any_uid,
+        any_process: sets.any_process,
+        any_cgroup: sets.any_cgroup,
+        any_netns: sets.any_netns,
+        settles: sets.settles,
+        balanced: sets.balanced,
+        any_source: sets.any_source,
+        here: sets.here,
+        elsewhere: sets.elsewhere,
+        incoming_ports: sets.incoming_ports,
+        rules: rules.clone().map(|r| (r.kernel_action(), r.fail)).collect(),
+        shortcuts: rules.clone().map(|r| r.shortcut).collect(),
+        recalls: rules
+            .clone()
+            .map(|r| r.is_session() && policy.remembers())
+            .collect(),
+        // Whether a session rule holds only the agent knows, and so it draws.
+        samples: rules
+            .clone()
+            .map(|r| r.sample.filter(|_| !r.is_session()))
+            .collect(),
+        default: (policy.default_action, policy.default_fail),
+        names: rules
+            .map(|r| r.name.clone())
+            .chain([RuleName::of_default()])
+            .collect(),
+    })
+}
+
+/// The sets of a policy while its rules are entered, one after the other.
+#[derive(Default)]
+struct Sets {
+    targets: HashMap<Prefix<TARGET_BYTES>, RuleSet>,
+    sources: HashMap<Prefix<SOURCE_BYTES>, RuleSet>,
+    processes: HashMap<Prefix<PROCESS_BYTES>, RuleSet>,
+    uids: HashMap<u32, RuleSet>,
+    cgroups: HashMap<u64, RuleSet>,
+    namespaces: HashMap<u32, RuleSet>,
+    any_uid: RuleSet,
+    any_process: RuleSet,
+    any_cgroup: RuleSet,
+    any_netns: RuleSet,
+    any_source: RuleSet,
+    here: RuleSet,
+    elsewhere: RuleSet,
+    settles: RuleSet,
+    balanced: Vec<Balanced>,
+    incoming_ports: BTreeSet<u16>,
+}
+
+impl Sets {
+    /// Enters rule number `n` under every value that it names, and into the sets of the dimensions that
+    /// it does not care for.
+    fn enter_rule(
+        &mut self,
+        n: usize,
+        rule: &Rule,
+        mut cgroup_id: impl FnMut(&Path) -> Option<u64>,
+    ) {
+        const ANYWHERE: [Target; 1] = [Target {
+            network: None,
+            port: None,
+        }];
         let to = match rule.to.is_empty() {
             true => ANYWHERE.as_slice(),
             false => &rule.to,
         };
         for target in to {
-            enter(&mut targets, target_prefix(target), n);
+            enter(&mut self.targets, target_prefix(target), n);
         }
         for network in &rule.from {
-            enter(&mut sources, source_prefix(network), n);
-        }
-        let needs_database = [Action::Enrich, Action::Observe].contains(&rule.kernel_action());
-        if rule.is_of_elsewhere() && needs_database {
-            incoming_ports.extend(to.iter().map(|target| target.port.unwrap_or(0)));
+            enter(&mut self.sources, source_prefix(network), n);
         }
         for process in &rule.processes {
-            enter(&mut processes, process_prefix(process), n);
+            enter(&mut self.processes, process_prefix(process), n);
         }
         for uid in &rule.uids {
-            enter(&mut uids, *uid, n);
+            enter(&mut self.uids, *uid, n);
         }
         for id in rule
             .cgroups_held()
             .iter()
             .filter_map(|path| cgroup_id(path))
         {
-            enter(&mut cgroups, id, n);
+            enter(&mut self.cgroups, id, n);
         }
         for inode in rule.namespaces.iter().filter_map(NetnsPattern::inode) {
-            enter(&mut namespaces, inode, n);
+            enter(&mut self.namespaces, inode, n);
+        }
+        let needs_database = [Action::Enrich, Action::Observe].contains(&rule.kernel_action());
+        if rule.is_of_elsewhere() && needs_database {
+            let ports = to.iter().map(|target| target.port.unwrap_or(0));
+            self.incoming_ports.extend(ports);
+        }
+        if !rule.backends.is_empty() {
+            self.balanced.push(Balanced {
+                rule: n,
+                name: rule.name.clone(),
+                backends: rule.backends.clone(),
+            });
         }
         for (set, holds) in [
-            (&mut any_uid, rule.uids.is_empty()),
-            (&mut any_process, rule.processes.is_empty()),
-            (&mut any_cgroup, !rule.names_cgroups()),
-            (&mut any_netns, rule.namespaces.is_empty()),
-            (&mut any_source, rule.from.is_empty()),
-            (&mut here, rule.is_of_here()),
-            (&mut elsewhere, rule.is_of_elsewhere()),
+            (&mut self.any_uid, rule.uids.is_empty()),
+            (&mut self.any_process, rule.processes.is_empty()),
+            (&mut self.any_cgroup, !rule.names_cgroups()),
+            (&mut self.any_netns, rule.namespaces.is_empty()),
+            (&mut self.any_source, rule.from.is_empty()),
+            (&mut self.here, rule.is_of_here()),
+            (&mut self.elsewhere, rule.is_of_elsewhere()),
+            (&mut self.settles, rule.settles_backends()),
         ] {
             if holds {
                 set.add(n);
             }
         }
     }
-    let generations = abi::GENERATIONS as usize;
-    for (what, count, most) in [
-        (
-            "destinations",
-            targets.len(),
-            abi::MAX_TARGETS as usize / generations,
-        ),
-        (
-            "networks of clients",
-            sources.len(),
-            abi::MAX_SOURCES as usize / generations,
-        ),
-        (
-            "process names",
-            processes.len(),
-            abi::MAX_PROCESSES as usize / generations,
-        ),
-        ("uids", uids.len(), abi::MAX_UIDS as usize / generations),
-        (
-            "cgroups",
-            cgroups.len(),
-            abi::MAX_CGROUPS as usize / generations,
-        ),
-        (
-            "namespaces",
-            namespaces.len(),
-            abi::MAX_NAMESPACES as usize / generations,
-        ),
-        ("rules with backends", balanced.len(), MAX_BALANCED),
-        // The old policy's are there until the new one is in force.
-        (
-            "ports in rules for clients on other hosts",
-            incoming_ports.len(),
-            abi::MAX_INCOMING_PORTS as usize / generations,
-        ),
-    ] {
-        if count > most {
-            return Err(CompileError::TooManyEntries { what, count, most });
+
+    /// Fails if a dimension has more entries than half of its table in the kernel, of which the other half
+    /// is the next policy's.
+    fn fit(&self) -> Result<(), CompileError> {
+        let half = |most: u32| most as usize / abi::GENERATIONS as usize;
+        let counts = [
+            ("destinations", self.targets.len(), half(abi::MAX_TARGETS)),
+            (
+                "networks of clients",
+                self.sources.len(),
+                half(abi::MAX_SOURCES),
+            ),
+            (
+                "process names",
+                self.processes.len(),
+                half(abi::MAX_PROCESSES),
+            ),
+            ("uids", self.uids.len(), half(abi::MAX_UIDS)),
+            ("cgroups", self.cgroups.len(), half(abi::MAX_CGROUPS)),
+            (
+                "namespaces",
+                self.namespaces.len(),
+                half(abi::MAX_NAMESPACES),
+            ),
+            ("rules with backends", self.balanced.len(), MAX_BALANCED),
+            // The old policy's are there until the new one is in force.
+            (
+                "ports in rules for clients on other hosts",
+                self.incoming_ports.len(),
+                half(abi::MAX_INCOMING_PORTS),
+            ),
+        ];
+        match counts.into_iter().find(|(_, count, most)| count > most) {
+            Some((what, count, most)) => Err(CompileError::TooManyEntries { what, count, most }),
+            None => Ok(()),
         }
     }
-    Ok(Compiled {
-        targets: accumulate(&targets),
-        sources: accumulate(&sources),
-        processes: accumulate(&processes),
-        uids: uids.into_iter().collect(),
-        cgroups: cgroups.into_iter().collect(),
-        namespaces: namespaces.into_iter().collect(),
-        any_uid,
-        any_process,
-        any_cgroup,
-        any_netns,
-        settles,
-        balanced,
-        any_source,
-        here,
-        elsewhere,
-        incoming_ports,
-        rules: policy
-            .rules
-            .iter()
-            .map(|r| (r.kernel_action(), r.fail))
-            .collect(),
-        shortcuts: policy.rules.iter().map(|r| r.shortcut).collect(),
-        recalls: policy
-            .rules
-            .iter()
-            .map(|r| r.is_session() && policy.remembers())
-            .collect(),
-        // Whether a session rule holds only the agent knows, and so it draws.
-        samples: policy
-            .rules
-            .iter()
-            .map(|r| r.sample.filter(|_| !r.is_session()))
-            .collect(),
-        default: (policy.default_action, policy.default_fail),
-        names: policy
-            .rules
-            .iter()
-            .map(|r| r.name.clone())
-            .chain([RuleName::of_default()])
-            .collect(),
-    })
 }
 
 fn enter<K: Eq + std::hash::Hash>(map: &mut HashMap<K, RuleSet>, key: K, rule: usize) {

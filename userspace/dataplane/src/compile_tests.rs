@@ -9,7 +9,7 @@ use std::{
 use proptest::{collection::vec, prelude::*, sample::select};
 
 use super::*;
-use policy::{Candidate, Container, ContainerConditions, Glob, Rule, SessionConditions};
+use policy::{Candidate, Container, ContainerConditions, Glob, SessionConditions};
 
 /// The cgroups that exist; ids are their places in this list, from 1.
 const CGROUPS: [&str; 4] = ["/", "/a", "/a/b", "/c"];

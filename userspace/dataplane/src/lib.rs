@@ -1,23 +1,53 @@
-//! The kernel's half, as the agent sees it: flows and rules, never map names.
+//! The kernel's half of underpass, as the agent sees it: it speaks of flows and rules, never of map
+//! names.
 //!
-//! - [`compile`]: a policy as the sets that the BPF programs AND together.
-//! - [`Dataplane`]: loads, attaches, pins; installs policies; counts.
-//! - [`Listeners`], [`Holds`], [`dial`], [`Answers`]: one intercepted connection, from the
-//!   SYN that is being held to the database's answer to it.
-//! - [`backends`]: the databases behind virtual addresses: who gets new connections.
-//! - [`NetnsAgents`]: other network namespaces, whose processes are served from inside.
-//! - [`IncomingListener`], [`Arrived`]: connections from other hosts to databases on this one, or to virtual
+//! The crate loads the BPF programs of `ebpf`, attaches and pins them, writes policies into their maps
+//! and reads their counters. Start at [`Dataplane`]. Files, in reading order:
+//!
+//! - `compile.rs`: a policy as the sets of rules that the BPF programs AND together; `tables.rs` puts it
+//!   into force in one step, and reads counters over generations.
+//! - `attach.rs`, `attach/loaded.rs`, `hooks.rs`, `load.rs`, `maps.rs`: loads, attaches, detaches.
+//!   `pins.rs`: one folder of pins per agent, built aside, and the lock on it.
+//! - `listeners.rs`, `holds.rs`, `dial.rs`, `answers.rs`, `packet.rs`: one intercepted connection, from the
+//!   SYN that is held to the database's answer to it.
+//! - `backends/`: the databases behind virtual addresses, and which of them gets a new connection.
+//! - `netns_agents/`, `netns_handle.rs`: other network namespaces, whose processes are served from inside.
+//! - `incoming/`, `gateway/`: connections from other hosts to databases on this one, or to virtual
 //!   addresses.
-//! - [`Remembered`]: decisions that stand for later connections.
-//! - [`Splicer`]: flows that were taken in and are carried by the kernel.
-//! - [`shortcut`]: flows whose two ends are both on this host, past TCP.
-//! - [`Untouched`], [`Traffic`]: flows that are left alone and observed, and what went over them.
-//! - [`probe_traffic`]: what canaries send to find out whether a path works here.
-//! - [`edge`]: connections from elsewhere, as they arrive on an interface.
-//! - [`host`], [`doctor`]: what this host has, and what it lacks.
+//! - `remembered.rs`: decisions that stand for later connections of the same process.
+//! - `splice/`: flows that were taken in and are carried by the kernel. `near.rs` tells which application
+//!   is on this host, `carrier.rs` holds the maps and the program by which a flow is handed over and taken
+//!   back, `position.rs` says where in a frame it is, `adopt.rs` goes on with it in another process.
+//!   `hangup_watch.rs` watches a socket for its end only.
+//! - `shortcut/`: flows whose two ends are both on this host, past TCP.
+//! - `meter_hooks.rs`, `meters.rs`, `untouched.rs`, `counters.rs`: flows that are left alone, and counts.
+//! - `probe_result.rs`, `probe_traffic.rs`: whether a path works on this kernel, and what canaries send to
+//!   find out.
+//! - `edge/`: connections from elsewhere, as they arrive on an interface.
+//! - `host.rs`, `doctor.rs`, `sock_diag.rs`, `netlink.rs`: facts about this host, and what it lacks.
+//! - `sys.rs`: the system calls that no crate wraps.
 //!
-//! **Invariant**: this is the only crate that touches a BPF map, link or pin, and `sys.rs`
-//! is its only file with `unsafe`.
+//! **Invariant**: this is the only crate that touches a BPF map, link or pin, and `sys.rs` is its only
+//! file with `unsafe`.
+//!
+//! **Invariant**: a flow is intercepted only when everything that it will meet is attached: the connect
+//! hooks come last, and a predecessor's go only after they are there.
+//!
+//! **Invariant**: the listeners' ports are below 1024, so that nobody without privileges can take a dead
+//! agent's place and be handed the connections that wait for it.
+//!
+//! **Invariant**: the agent's own sockets carry its mark (random, new with each start), so its dials are
+//! never intercepted. In other namespaces they carry none, and are known by their process.
+//!
+//! **Invariant**: the connect hook sends a flow to a listener only after it has found it listening, by its
+//! cookie: that is how it knows the agent is alive. No flow is sent to a listener that is about to be
+//! closed.
+//!
+//! **Invariant**: of a namespace's routing, only what is exactly the agent's is removed, and only when its
+//! last connection there has ended.
+//!
+//! **Boundary**: no map name and no descriptor of a map leaves this crate, but for the descriptors by which
+//! another process carries spliced flows on.
 
 pub mod address;
 mod answers;
@@ -67,7 +97,6 @@ pub use incoming::{
     MAX_INCOMING, NotKept, remove_routes_left,
 };
 pub use listeners::{Accepted, Listeners};
-pub use load::switched_off;
 pub use meters::{Latencies, OPCODES, Side, Traffic};
 pub use netns_agents::{
     DESCRIPTORS_PER_NAMESPACE, MAX_NAMESPACES, Netns, NetnsAgentView, NetnsAgents,

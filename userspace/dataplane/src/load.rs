@@ -11,28 +11,7 @@ use ebpf::abi;
 
 use crate::pins::Pins;
 
-/// So many entries in every map that has one for each flow or process, instead of tens of thousands: for
-/// tests of what happens when they are full.
-pub const ENTRIES: &str = "UNDERPASS_TEST_ENTRIES";
-
-/// Environment variable for tests: the size of the map of pending connects. It has a switch of its own,
-/// since any number of connects may begin at once in a test of the maps of flows.
-const CONNECTS: &str = "UNDERPASS_TEST_CONNECTS";
-
-/// Paths that are to be taken for unavailable, separated by commas: for tests of what happens on a
-/// kernel that does not have them.
-const WITHOUT: &str = "UNDERPASS_TEST_WITHOUT";
-
-/// Sockets with this port of their own, once enrolled, pass for such as speak another protocol above
-/// TCP: for tests of what happens to kTLS that is set up late, on a kernel without it.
-const UPPER_LAYER: &str = "UNDERPASS_TEST_ULP";
-
-/// Why a path is off, if a test wants it so.
-pub fn switched_off(path: &str) -> Option<String> {
-    let named = std::env::var(WITHOUT).is_ok_and(|paths| paths.split(',').any(|p| p == path));
-    named.then(|| format!("{WITHOUT} names it"))
-}
-
+/// The maps that have an entry for each flow or process.
 const OF_FLOWS: [&str; 12] = [
     "remembered",
     "meters",
@@ -48,12 +27,10 @@ const OF_FLOWS: [&str; 12] = [
     "shortcut_socks",
 ];
 
+/// The map of pending connects.
 const OF_CONNECTS: [&str; 1] = ["pending_connects"];
 
-/// Environment variable for tests: the size, in bytes, of the ring by which the agent is told of
-/// connects.
-const RING: &str = "UNDERPASS_TEST_RING_BYTES";
-
+/// The ring by which the agent is told of connects.
 const RINGS: [&str; 1] = ["held"];
 
 /// The virtual addresses that sockets dialled. The sockets outlive agents, so the map does.
@@ -88,12 +65,9 @@ fn is_virtuals(pin: &Path) -> bool {
     })
 }
 
-fn number(switch: &str) -> Option<u32> {
-    std::env::var(switch).ok()?.parse().ok()
-}
-
+/// The hook's port, which has to outlive the loader; 0 for none.
 fn upper_layer_port() -> u32 {
-    number(UPPER_LAYER).unwrap_or(0)
+    test_hooks::get().upper_layer_port.unwrap_or(0)
 }
 
 fn loader(upper_layer_port: &u32) -> EbpfLoader<'_> {
@@ -101,17 +75,18 @@ fn loader(upper_layer_port: &u32) -> EbpfLoader<'_> {
     if *upper_layer_port != 0 {
         tracing::warn!(
             upper_layer_port,
-            "{UPPER_LAYER}: sockets pass for another protocol's, for a test"
+            "sockets pass for another protocol's, for a test"
         );
         loader.override_global("upper_layer_port", upper_layer_port, true);
     }
-    for (switch, maps) in [
-        (ENTRIES, &OF_FLOWS[..]),
-        (CONNECTS, &OF_CONNECTS),
-        (RING, &RINGS),
+    let hooks = test_hooks::get();
+    for (entries, maps) in [
+        (hooks.entries, &OF_FLOWS[..]),
+        (hooks.connects, &OF_CONNECTS),
+        (hooks.ring_bytes, &RINGS),
     ] {
-        if let Some(entries) = number(switch) {
-            tracing::warn!(entries, "{switch}: maps are small, for a test");
+        if let Some(entries) = entries {
+            tracing::warn!(entries, ?maps, "maps are small, for a test");
             for map in maps {
                 loader.map_max_entries(map, entries);
             }

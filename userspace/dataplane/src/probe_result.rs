@@ -2,8 +2,6 @@
 
 use std::time::{Duration, Instant};
 
-use crate::load;
-
 /// The result of probing a path.
 #[derive(Clone, Debug)]
 pub struct ProbeResult {
@@ -19,7 +17,7 @@ impl ProbeResult {
     /// Tries a path out, unless a test wants it off.
     pub fn of(path: &str, probe: impl FnOnce() -> Result<(), String>) -> Self {
         let begun = Instant::now();
-        let failure = load::switched_off(path).or_else(|| probe().err());
+        let failure = test_hooks::get().off(path).or_else(|| probe().err());
         Self {
             path: path.to_owned(),
             took: begun.elapsed(),

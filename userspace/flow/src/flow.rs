@@ -19,7 +19,7 @@ use serde::Serialize;
 use tls::{Seen, SeenBy, Side, Towards};
 
 use super::standing::Standing;
-use crate::{About, Holds, Known, Selector, orders::Mailbox};
+use crate::{About, Holds, Known, Selector, orders::CommandSlot};
 
 /// A flow's number within this agent's life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -87,7 +87,7 @@ pub struct Flow {
     /// Bytes passed on to the client.
     pub to_client: AtomicU64,
     /// The commands of marks to the flow.
-    pub mailbox: Mailbox,
+    pub mailbox: CommandSlot,
     pub(crate) opened_at: SystemTime,
     path: AtomicU8,
     recalled: AtomicBool,
@@ -196,7 +196,7 @@ impl Flow {
             opened_at: SystemTime::now(),
             to_database: AtomicU64::new(0),
             to_client: AtomicU64::new(0),
-            mailbox: Mailbox::default(),
+            mailbox: CommandSlot::default(),
             path: AtomicU8::new(Path::Enrich as u8),
             recalled: AtomicBool::new(false),
             given: AtomicBool::new(false),

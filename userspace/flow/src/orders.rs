@@ -60,13 +60,13 @@ pub enum Answer {
 
 /// A command, and the way to answer it.
 #[derive(Debug)]
-pub struct Letter {
+pub struct FlowCommand {
     /// The command.
     pub order: Order,
     answer: oneshot::Sender<Answer>,
 }
 
-impl Letter {
+impl FlowCommand {
     /// Answers the command. Nobody may be waiting for the answer any more.
     pub fn answer(self, answer: Answer) {
         let _ = self.answer.send(answer);
@@ -75,7 +75,7 @@ impl Letter {
 
 /// A flow's mailbox. It holds one letter: a later one replaces an unread one.
 #[derive(Debug, Default)]
-pub struct Mailbox {
+pub struct CommandSlot {
     /// Whether there is a letter. The flow's task looks at it whenever it runs, so it costs one
     /// load.
     full: AtomicBool,
@@ -84,12 +84,12 @@ pub struct Mailbox {
 
 #[derive(Debug, Default)]
 struct Inner {
-    letter: Option<Letter>,
+    letter: Option<FlowCommand>,
     reader: Option<Waker>,
     closed: bool,
 }
 
-impl Mailbox {
+impl CommandSlot {
     /// Leaves a command. The answer never comes when the flow ends, or another command comes first.
     pub fn post(&self, order: Order) -> oneshot::Receiver<Answer> {
         let (answer, answered) = oneshot::channel();
@@ -97,7 +97,7 @@ impl Mailbox {
         if inner.closed {
             return answered;
         }
-        inner.letter = Some(Letter { order, answer });
+        inner.letter = Some(FlowCommand { order, answer });
         self.full.store(true, Relaxed);
         drop(inner);
         self.wake();
@@ -123,14 +123,14 @@ impl Mailbox {
     }
 
     /// Takes the letter out.
-    pub fn take(&self) -> Option<Letter> {
+    pub fn take(&self) -> Option<FlowCommand> {
         let mut inner = self.lock();
         self.full.store(false, Relaxed);
         inner.letter.take()
     }
 
     /// Takes the letter out, unless it asks for this action.
-    pub fn take_unless(&self, action: Action) -> Option<Letter> {
+    pub fn take_unless(&self, action: Action) -> Option<FlowCommand> {
         let mut inner = self.lock();
         let taken = inner.letter.take_if(|l| l.order.action != action);
         self.full.store(inner.letter.is_some(), Relaxed);
@@ -167,7 +167,7 @@ mod tests {
 
     #[test]
     fn a_letter_is_read_once_and_answered() {
-        let mailbox = Mailbox::default();
+        let mailbox = CommandSlot::default();
         assert!(!mailbox.is_full());
         let mut answered = mailbox.post(order());
         assert!(mailbox.is_full());
@@ -178,7 +178,7 @@ mod tests {
 
     #[test]
     fn a_letter_that_somebody_else_has_to_read_stays() {
-        let mailbox = Mailbox::default();
+        let mailbox = CommandSlot::default();
         let mut answered = mailbox.post(order());
         assert!(mailbox.take_unless(Action::Bypass).is_none() && mailbox.is_full());
         let letter = mailbox.take_unless(Action::Enrich).unwrap();
@@ -189,7 +189,7 @@ mod tests {
 
     #[test]
     fn letters_that_nobody_reads_are_not_waited_for() {
-        let mailbox = Mailbox::default();
+        let mailbox = CommandSlot::default();
         let mut first = mailbox.post(order());
         let mut second = mailbox.post(order());
         assert!(first.try_recv().is_err() && mailbox.is_full());

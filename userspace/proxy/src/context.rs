@@ -7,7 +7,7 @@ use dataplane::{Answers, IncomingListener, Listeners, NewNetnsListeners, Remembe
 use flow::Flows;
 use policy::Policy;
 use steps::{
-    Means,
+    Services,
     pipelines::{PipelineMetrics, Pipelines},
 };
 use telemetry::Metrics;
@@ -44,14 +44,14 @@ pub struct ProxyContext {
     /// The counters of pipelines.
     pub pipeline_metrics: PipelineMetrics,
     /// The statements that enrichment has seen, and the services that reporters need.
-    pub means: Arc<Means>,
+    pub means: Arc<Services>,
     /// Statements by prepared id. One store for all databases: an id is a hash of keyspace
     /// and text, so it means the same everywhere.
     pub prepared: Arc<PreparedStatements>,
 }
 
 /// The sources of new connections.
-pub struct Entrances {
+pub struct IncomingListeners {
     /// The listeners for connections that this host opens.
     pub listeners: Listeners,
     /// The listeners for connections that other hosts open; they come as policies want them.

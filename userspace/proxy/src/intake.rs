@@ -19,7 +19,7 @@ use tokio::{
 use super::{
     admission::ACCEPT_PAUSE,
     adopt, close,
-    context::Entrances,
+    context::IncomingListeners,
     context::ProxyContext,
     entered::Entered,
     incoming, session,
@@ -73,11 +73,11 @@ impl Expected {
 
 pub(super) async fn run(
     shared: Arc<ProxyContext>,
-    Entrances {
+    IncomingListeners {
         listeners,
         mut incoming_listeners,
         mut settled,
-    }: Entrances,
+    }: IncomingListeners,
     mut holds: Holds,
     mut adopted: mpsc::UnboundedReceiver<Adopted>,
     workers: Workers,

@@ -63,7 +63,7 @@ pub use admission::{Admission, STRAGGLERS};
 pub use canary::try_out;
 pub use choice::{Backends, Choice, Share};
 pub use close::end_all;
-pub use context::{Entrances, ProxyContext};
+pub use context::{IncomingListeners, ProxyContext};
 use dataplane::Holds;
 use keeper::Adopted;
 pub use resume::CarriedOn;
@@ -76,7 +76,7 @@ use tokio::sync::mpsc;
 /// Workers cannot be started, or the ring cannot be read.
 pub async fn run(
     shared: Arc<ProxyContext>,
-    entrances: Entrances,
+    entrances: IncomingListeners,
     holds: Holds,
     adopted: mpsc::UnboundedReceiver<Adopted>,
     workers: usize,

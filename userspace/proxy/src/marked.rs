@@ -5,7 +5,7 @@
 
 use flow::{
     CloseReason, Flow,
-    orders::{Answer, Letter, Order},
+    orders::{Answer, FlowCommand, Order},
 };
 use policy::Action;
 
@@ -18,7 +18,11 @@ const DECIDED: &str = "it was decided meanwhile";
 
 /// Carries out a letter's order. Returns the close reason if the order ends the flow. Without a
 /// relay, the kernel has the flow.
-pub(super) fn obey(flow: &Flow, letter: Letter, relay: Option<&mut Relay>) -> Option<CloseReason> {
+pub(super) fn obey(
+    flow: &Flow,
+    letter: FlowCommand,
+    relay: Option<&mut Relay>,
+) -> Option<CloseReason> {
     if let Some(reason) = letter.order.closing {
         letter.answer(Answer::Changed);
         return Some(reason);

@@ -45,7 +45,7 @@ pub const fn engine_name(down: Engine) -> &'static str {
 pub async fn try_engine(splices: &Splicer, down: Engine) -> ProbeResult {
     let begun = Instant::now();
     let path = path_name(down);
-    let failure = match dataplane::switched_off(&path) {
+    let failure = match test_hooks::get().off(&path) {
         Some(reason) => Some(reason),
         None => failure(&splices.by(&[down])).await,
     };

@@ -35,7 +35,7 @@ use super::{
     relay::{FlowEnd, Relay},
     wait::{End, ride},
 };
-use crate::keeper::{Kept, NotKept, Papers};
+use crate::keeper::{FlowSnapshot, Kept, NotKept};
 
 /// A flow that comes back within this time is one whose sender is ahead of its receiver. It is
 /// relayed for a while, each time for longer, so that it does not go back and forth with every
@@ -335,7 +335,7 @@ impl Ride {
             .near()
             .directions(counted.up, counted.down + now.to_near);
         let cookie = application.client_cookie();
-        let papers = Papers::of(&self.flow, cookie, splice, now.from_near, since);
+        let papers = FlowSnapshot::of(&self.flow, cookie, splice, now.from_near, since);
         let (client, database) = relay.near().sides(near, far);
         let kept = keeper.keep(papers, client.as_fd(), database.as_fd());
         self.keep_later = matches!(kept, Err(NotKept::ForNow));

@@ -3,7 +3,6 @@
 use std::{
     future::{Future, poll_fn},
     pin::pin,
-    sync::OnceLock,
     task::{Context, Poll},
     time::Duration,
 };
@@ -20,17 +19,6 @@ use super::{close::failed, marked};
 
 /// The interval at which bytes that the kernel carries are added to `flows` and the metrics.
 const COUNT_EVERY: Duration = Duration::from_secs(10);
-
-/// An interval in milliseconds, for soaks: every flow is taken back and handed over again as often.
-const RECALL: &str = "UNDERPASS_TEST_RECALL_MS";
-
-fn recalled_for_a_test() -> Option<Duration> {
-    static EVERY: OnceLock<Option<Duration>> = OnceLock::new();
-    *EVERY.get_or_init(|| {
-        let ms = std::env::var(RECALL).ok()?.parse().ok()?;
-        Some(Duration::from_millis(ms))
-    })
-}
 
 /// The reason why a ride ends.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -90,7 +78,7 @@ pub(super) async fn ride(
     mut count: impl FnMut() -> bool,
 ) -> Result<(TcpStream, End), CloseReason> {
     let far = Far::new(far, splice).map_err(|e| failed(&e))?;
-    let recall_every = recalled_for_a_test();
+    let recall_every = test_hooks::get().recall_every;
     let pause = recall_every.unwrap_or(COUNT_EVERY);
     let mut tick = pin!(time::sleep(pause));
     let mut called = pin!(splice.called());

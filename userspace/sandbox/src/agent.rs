@@ -3,8 +3,8 @@
 use std::{
     collections::BTreeMap,
     fs,
-    io::{BufRead, BufReader, Read as _, Write as _},
-    net::{SocketAddr, TcpStream},
+    io::{BufRead, BufReader},
+    net::SocketAddr,
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Stdio},
     sync::{
@@ -211,7 +211,10 @@ impl<'a> Agent<'a> {
     /// # Errors
     /// It does not answer.
     pub fn get(&self, path: &str) -> anyhow::Result<String> {
-        run_in(self.netns, None, || get(self.admin, path))?
+        let url = format!("http://{}{path}", self.admin);
+        run_in(self.netns, None, || {
+            Ok(ureq::get(&url).call()?.body_mut().read_to_string()?)
+        })?
     }
 
     /// GET, as JSON.
@@ -271,18 +274,6 @@ impl Drop for Agent<'_> {
             eprintln!("--- the agent's log\n{}\n---", excerpt(&self.log()));
         }
     }
-}
-
-/// GETs a path: the body, if the status is 200. In HTTP/1.0 nothing is chunked, and the connection ends with it.
-fn get(admin: SocketAddr, path: &str) -> anyhow::Result<String> {
-    let mut stream = TcpStream::connect(admin)?;
-    write!(stream, "GET {path} HTTP/1.0\r\nHost: {admin}\r\n\r\n")?;
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer)?;
-    let (head, body) = answer.split_once("\r\n\r\n").context("no HTTP")?;
-    let status = head.split(' ').nth(1);
-    anyhow::ensure!(status == Some("200"), "http status: {status:?}");
-    Ok(body.to_owned())
 }
 
 /// A log as a failure shows it: its last lines, and of those before only what is no INFO. A line for

@@ -9,7 +9,7 @@
 use cql_edit::Transform;
 use policy::RuleName;
 
-use crate::services::Means;
+use crate::services::Services;
 
 /// A step that has to open something before it can do anything.
 pub trait Effect: Transform {
@@ -26,7 +26,7 @@ pub trait Effect: Transform {
     ///
     /// # Errors
     /// Names what cannot be opened, and the reason.
-    fn open(&self, rule: &RuleName, means: &Means) -> Result<(), String>;
+    fn open(&self, rule: &RuleName, means: &Services) -> Result<(), String>;
 
     /// Whether the step has to be behind all transforms, because it takes the requests that it sees
     /// for those that the database gets.

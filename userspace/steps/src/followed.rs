@@ -5,7 +5,7 @@ use std::{collections::HashMap, sync::Arc};
 use cql::{Completed, Details, Frame, StreamId};
 use flow::Flow;
 
-use super::{Following, Means, Refusal, Reporters, Whose};
+use super::{Following, Refusal, Reporters, Services, Whose};
 
 /// The reporters of one flow, and what they want to see.
 pub struct Followed {
@@ -22,7 +22,7 @@ pub struct Followed {
 
 impl Followed {
     /// Begins to report a flow to these reporters.
-    pub fn by(reporters: &Reporters, flow: &Arc<Flow>, means: &Arc<Means>) -> Self {
+    pub fn by(reporters: &Reporters, flow: &Arc<Flow>, means: &Arc<Services>) -> Self {
         let whose = Arc::new(Whose::new(flow));
         let by = reporters.iter();
         Self {

@@ -52,6 +52,6 @@ pub use journal::{Journal, JournalMetrics, JournalSettings, Journals, WhenFull};
 use keeps::{Keeps, Nobody};
 pub use reporter::{Following, Refusal, Reporter, Reporters};
 use reporter::{asks_for_data, uuid};
-pub use services::Means;
+pub use services::Services;
 pub use trace::{Collectors, TraceMetrics};
 pub use whose::Whose;

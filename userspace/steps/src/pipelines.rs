@@ -13,7 +13,7 @@ use policy::RuleName;
 use prometheus::{IntCounterVec, Registry};
 use telemetry::{counters_by, series_of};
 
-use crate::{Means, Refusal, Reporters, effect::Effect, protect};
+use crate::{Refusal, Reporters, Services, effect::Effect, protect};
 
 /// The pipelines of a policy file's rules, by rule.
 #[derive(Clone, Debug, Default)]
@@ -77,7 +77,7 @@ impl Pipelines {
     ///
     /// # Errors
     /// Names what cannot be read or opened, and the rule.
-    pub fn open(&self, means: &Means) -> anyhow::Result<()> {
+    pub fn open(&self, means: &Services) -> anyhow::Result<()> {
         for (rule, steps) in &self.0 {
             for source in &steps.keys {
                 let opened = source.open(&means.rings);
@@ -91,7 +91,7 @@ impl Pipelines {
     ///
     /// # Errors
     /// Names what cannot be opened, and the rule.
-    pub fn open_journals(&self, means: &Means) -> anyhow::Result<()> {
+    pub fn open_journals(&self, means: &Services) -> anyhow::Result<()> {
         for (rule, steps) in &self.0 {
             for effect in &steps.effects {
                 let opened = effect.open(rule, means);
@@ -151,26 +151,22 @@ impl PipelineMetrics {
             )?,
             unseen: counters(
                 "underpass_pipeline_unseen_total",
-                "Requests, and responses that it asked for, that could not be shown to their rule's pipeline, by \
-                 rule, reason and what became of them.",
+                "Requests, and responses that a step wanted, that could not be shown to their rule's pipeline, by rule, reason and outcome.",
                 &["rule", "reason", "outcome"],
             )?,
             unreadable: counters(
                 "underpass_pipeline_unreadable_total",
-                "Flows that their rule's pipeline cannot read, by rule, reason and what became of \
-                 them.",
+                "Flows that their rule's pipeline cannot read, by rule, reason and outcome.",
                 &["rule", "reason", "outcome"],
             )?,
             waited: counters(
                 "underpass_pipeline_waited_total",
-                "Requests and responses that a step had wait for an answer from outside, or wanted to, by rule, \
-                 transform and what became of them.",
+                "Requests and responses that were suspended until an answer from outside, or should have been, by rule, transform and outcome.",
                 &["rule", "transform", "outcome"],
             )?,
             lookups: counters(
                 "underpass_lookups_total",
-                "Statements, prepared where nobody looked, that the database was to be asked for by `lookup`, by rule and \
-                 what became of that.",
+                "Statements that `lookup` wanted from the database, because the agent did not see them prepared, by rule and outcome.",
                 &["rule", "outcome"],
             )?,
             rules: Arc::default(),

@@ -9,7 +9,7 @@ use std::{fmt, sync::Arc};
 
 use cql::{Completed, Details, Frame, StatementKind};
 
-use super::{journal::JournalSettings, services::Means, whose::Whose};
+use super::{journal::JournalSettings, services::Services, whose::Whose};
 
 /// A step that reports, shared by all flows of its rule.
 pub trait Reporter: fmt::Debug + Send + Sync {
@@ -34,7 +34,7 @@ pub trait Reporter: fmt::Debug + Send + Sync {
     ///
     /// # Errors
     /// Names what cannot be opened, and the reason.
-    fn open(&self, means: &Means) -> Result<(), String> {
+    fn open(&self, means: &Services) -> Result<(), String> {
         let _ = means;
         Ok(())
     }
@@ -66,7 +66,7 @@ pub trait Reporter: fmt::Debug + Send + Sync {
     }
 
     /// Makes the reporter's part in a flow that begins, or that is read again.
-    fn follow(&self, whose: &Arc<Whose>, means: &Arc<Means>) -> Box<dyn Following>;
+    fn follow(&self, whose: &Arc<Whose>, means: &Arc<Services>) -> Box<dyn Following>;
 }
 
 /// A reporter's part in one flow. Called on the threads on which bytes move: it never waits, and

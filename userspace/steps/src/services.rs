@@ -21,7 +21,7 @@ use crate::{
 /// The services that reporters and effects need of the agent. They outlive reporters and effects,
 /// of which a reload makes new ones.
 #[derive(Debug)]
-pub struct Means {
+pub struct Services {
     /// The journals of `audit` and `slowlog`.
     pub journals: Journals,
     /// The collectors that get spans.
@@ -44,7 +44,7 @@ pub struct Means {
     pub rings: Rings,
 }
 
-impl Means {
+impl Services {
     /// Declares and registers the services' metrics. `agents`: the agent's own metrics, which some
     /// services share.
     ///

@@ -26,7 +26,7 @@ pub struct Metrics {
     pub bytes_to_database: IntCounter,
     /// See `bytes_to_database`.
     pub bytes_to_client: IntCounter,
-    /// Connections to a database that failed, by what the client was answered.
+    /// Failed connections to databases, by the answer to the client.
     pub dial_failures: IntCounterVec,
     /// Flows whose source port the database does not see.
     pub source_ports_changed: IntCounter,
@@ -72,7 +72,7 @@ pub struct Metrics {
     session_rules: Arc<Mutex<HashSet<String>>>,
     /// Session facts that could not become known, by reason.
     pub unknowable: IntCounterVec,
-    /// Marks that hold.
+    /// Active marks.
     pub marks: IntGauge,
     /// 1 for rules whose trigger is on, 0 for others that have one.
     pub triggered: IntGaugeVec,
@@ -120,12 +120,12 @@ impl Metrics {
         )?;
         let flows = IntGauge::new("underpass_flows", "Flows that the agent carries.")?;
         registry.register(Box::new(flows.clone()))?;
-        let marks = IntGauge::new("underpass_marks", "Marks that hold.")?;
+        let marks = IntGauge::new("underpass_marks", "Active marks.")?;
         registry.register(Box::new(marks.clone()))?;
         let triggered = IntGaugeVec::new(
             Opts::new(
                 "underpass_triggered",
-                "Of each rule with a `trigger`: 1 while its connections are enriched for that.",
+                "1 while the rule's `trigger` has new connections enriched, else 0.",
             ),
             &["rule"],
         )?;
@@ -160,20 +160,19 @@ impl Metrics {
             dial_failures: counters(
                 registry,
                 "underpass_dial_failures_total",
-                "Connections to a database that failed, by what the client was answered.",
+                "Failed connections to databases, by the answer to the client.",
                 "answer",
                 &answers.map(Refusal::as_str),
             )?,
             source_ports_changed: counter(
                 registry,
                 "underpass_source_ports_changed_total",
-                "Flows whose source port was taken towards the database, which sees another.",
+                "Flows whose source port was in use towards the database, which therefore sees another port.",
             )?,
             namespaces_not_served: counters(
                 registry,
                 "underpass_namespaces_not_served_total",
-                "Calls of connections in other network namespaces that were not met, so that the next \
-                 ones there follow their rule's `fail`, too, by reason.",
+                "Connections in other network namespaces that asked for the agent in vain, by reason. Further ones there follow their rule's `fail`, too.",
                 "reason",
                 &NotServed::LABELS,
             )?,
@@ -193,7 +192,7 @@ impl Metrics {
             strangers: counter(
                 registry,
                 "underpass_strangers_total",
-                "Connections to the agent's own listener that no rule sent there; closed.",
+                "Connections to the agent's own listener that no rule sent there. They are closed.",
             )?,
             undecodable: counters(
                 registry,
@@ -218,19 +217,19 @@ impl Metrics {
             anomalies: counters(
                 registry,
                 "underpass_anomalies_total",
-                "Oddities in the protocol on flows that went on, by cause.",
+                "Protocol anomalies on flows that went on, by cause.",
                 "cause",
                 &Anomaly::ALL.iter().map(|a| a.as_str()).collect::<Vec<_>>(),
             )?,
             handovers: counter(
                 registry,
                 "underpass_handovers_total",
-                "Times that a flow was handed to the kernel; more than once where it came back.",
+                "Times that a flow was handed to the kernel. A flow that came back can be handed over again.",
             )?,
             handover_seconds: histogram(
                 registry,
                 "underpass_handover_seconds",
-                "How long nothing of a flow is moved while it is handed to the kernel.",
+                "Time for which no byte of a flow moves while it is handed to the kernel.",
             )?,
             spliced_to_database,
             spliced_to_client,
@@ -244,8 +243,7 @@ impl Metrics {
             spills: counters(
                 registry,
                 "underpass_spills_total",
-                "Times that a spliced flow's bytes went through the agent, by the side that did \
-                 not take them.",
+                "Times that bytes of a spliced flow went through the agent, by the side that did not take them.",
                 "slow",
                 &["database", "client"],
             )?,
@@ -253,7 +251,7 @@ impl Metrics {
             adopted: counter(
                 registry,
                 "underpass_adopted_flows_total",
-                "Flows of an agent before this one that were taken over from the keeper.",
+                "Flows of an earlier agent that this one has adopted from the keeper.",
             )?,
             not_kept: counters(
                 registry,
@@ -266,15 +264,14 @@ impl Metrics {
             sessions: counters_by(
                 registry,
                 "underpass_sessions_decided_total",
-                "Flows that a session rule held up, by the rule that decided and its action.",
+                "Flows whose rule was decided by their session, by that rule and its action.",
                 &["rule", "action"],
             )?,
             session_rules: Arc::default(),
             unknowable: counters(
                 registry,
                 "underpass_sessions_undecidable_total",
-                "Things of a session that could not become known, so that rules which name them \
-                 did not hold, by reason.",
+                "Facts of a session that could not become known, so that rules which name them did not hold, by reason.",
                 "reason",
                 &Unknowable::ALL
                     .iter()
@@ -286,17 +283,14 @@ impl Metrics {
             marked_flows: counters(
                 registry,
                 "underpass_marked_flows_total",
-                "Running flows that a mark meant, by what became of them: changed, asked (its session \
-                 will tell), already (it was that before), could_not, reset (it could not, and was \
-                 closed).",
+                "Running flows that a mark selected, by result: changed, asked (decided once their session is known), already (nothing to change), could_not, reset (could not be changed, and were closed).",
                 "result",
                 &MARKED_RESULTS,
             )?,
             not_remembered: counters(
                 registry,
                 "underpass_not_remembered_total",
-                "Decisions that do not stand for later connections of the process although their \
-                 rule remembers, by reason.",
+                "Decisions that are not remembered for later connections of the process although their rule says so, by reason.",
                 "reason",
                 &NotRemembered::LABELS,
             )?,

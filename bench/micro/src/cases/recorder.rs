@@ -8,7 +8,7 @@ use dataplane::{ClientAddr, OrigDst, Process};
 use flow::Flow;
 use policy::RuleName;
 use prometheus::Registry;
-use steps::{Followed, Means, Reporters, reporters::Settings, statements::Series};
+use steps::{Followed, Reporters, Services, reporters::Settings, statements::Series};
 use telemetry::Metrics;
 
 use super::Tally;
@@ -17,7 +17,7 @@ use super::Tally;
 const SERIES_AT_HAND: usize = 32;
 
 pub(super) struct Recorder {
-    means: Arc<Means>,
+    means: Arc<Services>,
     rule: RuleName,
     at_hand: Vec<(Arc<Statement>, Arc<Series>)>,
     oldest: usize,
@@ -30,7 +30,7 @@ impl Recorder {
         let registry = Registry::new();
         let own = Metrics::register(&registry, &[])?;
         Ok(Self {
-            means: Arc::new(Means::register(&registry, &own)?),
+            means: Arc::new(Services::register(&registry, &own)?),
             rule: RuleName::new("bench"),
             at_hand: Vec::new(),
             oldest: 0,

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use dataplane::backends::Probe;
 use tokio::time;
 
-use super::settings::Settings;
+use super::health_check::HealthCheck;
 
 /// Checks once.
 ///
@@ -14,7 +14,7 @@ use super::settings::Settings;
 pub(super) async fn check(
     probe: Probe,
     backend: SocketAddr,
-    settings: &Settings,
+    settings: &HealthCheck,
 ) -> Result<(), String> {
     let asked = async {
         let stream = probe.connect(backend).await?;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use dataplane::backends::{FULL_WEIGHT, Weight};
 use tokio::time::Instant;
 
-use super::settings::Settings;
+use super::health_check::HealthCheck;
 
 /// An operator's order on a backend, which overrules the checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,7 +77,12 @@ impl Health {
     }
 
     /// A check is over. Gives what it is now, if it was something else.
-    pub fn checked(&mut self, is_good: bool, now: Instant, settings: &Settings) -> Option<State> {
+    pub fn checked(
+        &mut self,
+        is_good: bool,
+        now: Instant,
+        settings: &HealthCheck,
+    ) -> Option<State> {
         let before = self.state();
         if is_good == self.is_up {
             self.against = 0;
@@ -136,7 +141,7 @@ impl Health {
     }
 
     /// Returns the backend's share of new connections.
-    pub fn weight(&self, now: Instant, settings: &Settings) -> Weight {
+    pub fn weight(&self, now: Instant, settings: &HealthCheck) -> Weight {
         if self.state() != State::Up {
             return 0;
         }
@@ -151,13 +156,13 @@ impl Health {
     }
 
     /// Whether its weight grows with time.
-    pub fn is_warming(&self, now: Instant, settings: &Settings) -> bool {
+    pub fn is_warming(&self, now: Instant, settings: &HealthCheck) -> bool {
         self.state() == State::Up && self.weight(now, settings) < FULL_WEIGHT
     }
 
     /// Returns the time from the beginning of the last check to the next one. `dice` is from 0 to
     /// 1.
-    pub fn wait(&self, dice: f64, settings: &Settings) -> Duration {
+    pub fn wait(&self, dice: f64, settings: &HealthCheck) -> Duration {
         if self.is_up && self.against > 0 {
             return settings.interval.mul_f64(CONFIRMING) / settings.fall.max(1);
         }
@@ -175,10 +180,10 @@ pub fn longest_timeout(interval: Duration, fall: u32) -> Duration {
 mod tests {
     use super::*;
 
-    fn settings() -> Settings {
-        Settings {
+    fn settings() -> HealthCheck {
+        HealthCheck {
             rise: 3,
-            ..Settings::default()
+            ..HealthCheck::default()
         }
     }
 
@@ -240,7 +245,7 @@ mod tests {
         assert_eq!(weights, [1, 1, 10, 50, 99, 100, 100]);
         assert!(health.is_warming(at(9.0), &settings()));
         assert!(!health.is_warming(at(10.0), &settings()));
-        let at_once = Settings {
+        let at_once = HealthCheck {
             slow_start: Duration::ZERO,
             ..settings()
         };
@@ -252,10 +257,10 @@ mod tests {
     #[test]
     fn a_dead_backend_is_out_within_two_intervals_whatever_the_dice_say() {
         for fall in 1..=10 {
-            let settings = Settings {
+            let settings = HealthCheck {
                 fall,
                 timeout: longest_timeout(Duration::from_secs(1), fall),
-                ..Settings::default()
+                ..HealthCheck::default()
             };
             for dice in [0.0, 0.5, 1.0] {
                 let mut now = Instant::now();

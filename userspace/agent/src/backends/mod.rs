@@ -12,18 +12,18 @@
 mod asked;
 mod check;
 mod health;
+mod health_check;
 mod member;
 mod owner;
-mod settings;
 mod view;
 
 use std::net::SocketAddr;
 
 pub use asked::Asked;
 pub use health::{Order, longest_timeout};
+pub use health_check::{Established, HealthCheck, MAX_CHECKED};
 pub use owner::Owner;
 use proxy::Choice;
-pub use settings::{Established, MAX_CHECKED, Settings};
 use tokio::sync::{mpsc, oneshot, watch};
 pub use view::{BackendMetrics, BackendView, BalancedCounters};
 

@@ -25,8 +25,8 @@ use super::{
     asked::Asked,
     check::check,
     health::{Health, Order, State},
+    health_check::{Established, HealthCheck},
     member::Member,
-    settings::{Established, Settings},
     view::{BackendMetrics, BackendView},
 };
 use crate::{edge::SharedEdge, observed::SharedDataplane};
@@ -46,7 +46,7 @@ pub struct Owner {
     edge: SharedEdge,
     metrics: BackendMetrics,
     policy: watch::Receiver<Arc<Policy>>,
-    settings: watch::Receiver<Settings>,
+    settings: watch::Receiver<HealthCheck>,
     asked: mpsc::Receiver<Asked>,
     tell: watch::Sender<Choice>,
     members: BTreeMap<SocketAddr, Member>,
@@ -62,7 +62,7 @@ impl Owner {
         shared: Arc<ProxyContext>,
         (dataplane, edge): (SharedDataplane, SharedEdge),
         metrics: BackendMetrics,
-        settings: watch::Receiver<Settings>,
+        settings: watch::Receiver<HealthCheck>,
         (asked, tell): (mpsc::Receiver<Asked>, watch::Sender<Choice>),
     ) -> Self {
         Self {
@@ -102,7 +102,7 @@ impl Owner {
                 Some(asked) = self.asked.recv() => self.answer(asked),
                 Some(done) = self.checks.join_next() => match done {
                     Ok((backend, began, result)) => self.checked(backend, began, result),
-                    Err(error) => tracing::error!(%error, "a check has failed to check"),
+                    Err(error) => tracing::error!(%error, "a health check ended without a result"),
                 },
                 () = at(next) => self.begin_checks(),
             }
@@ -226,7 +226,7 @@ impl Owner {
         let Some(member) = self.members.get_mut(&backend) else {
             return;
         };
-        tracing::info!(%backend, ?order, "an operator's order for a backend");
+        tracing::info!(%backend, ?order, "an operator gave an order for a backend");
         if let Some(state) = member.health.order(order, Instant::now()) {
             member.changed_at = SystemTime::now();
             self.note_state(backend, state);
@@ -267,7 +267,7 @@ impl Owner {
                     tracing::info!(%backend, connections, "balanced connections reset")
                 }
                 Err(error) => {
-                    tracing::error!(%backend, %error, "balanced connections stay: the kernel refuses");
+                    tracing::error!(%backend, %error, "cannot reset balanced connections");
                 }
             }
         }));
@@ -280,7 +280,7 @@ impl Owner {
                     tracing::info!(%backend, connections, "forwarded connections given up")
                 }
                 Some(Err(error)) => {
-                    tracing::error!(%backend, %error, "forwarded connections stay");
+                    tracing::error!(%backend, %error, "cannot give up forwarded connections");
                 }
             }
         }));
@@ -317,7 +317,7 @@ impl Owner {
             let written = dataplane.as_mut().map(|d| d.set_weights(&weights));
             if let Some(Err(error)) = written {
                 // Writing is tried again at the next moment.
-                tracing::error!(%error, "the kernel still balances as before");
+                tracing::error!(%error, "cannot tell the kernel which backends get new connections: it balances as before");
                 return;
             }
         }

@@ -15,7 +15,7 @@ use prometheus::{
 use serde::Serialize;
 use tokio::time::Instant;
 
-use super::{health::Order, member::Member, settings::Settings};
+use super::{health::Order, health_check::HealthCheck, member::Member};
 use crate::observed::SharedDataplane;
 
 /// A backend as `/backends` and `underpass backends --json` give it.
@@ -43,7 +43,7 @@ impl BackendView {
     pub(super) fn new(
         at: SocketAddr,
         member: &Member,
-        (now, settings): (Instant, &Settings),
+        (now, settings): (Instant, &HealthCheck),
         flows: usize,
         connections: u64,
     ) -> Self {
@@ -200,7 +200,7 @@ impl Collector for BalancedCounters {
             None => return Vec::new(),
             Some(Ok(counts)) => counts,
             Some(Err(error)) => {
-                tracing::error!(%error, "cannot read how connections were balanced");
+                tracing::error!(%error, "cannot read counters of balanced connections");
                 return Vec::new();
             }
         };

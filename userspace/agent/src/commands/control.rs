@@ -35,10 +35,11 @@ pub(super) fn ask(socket: &Path, method: &str, path: &str, body: &str) -> anyhow
     let exchanged = stream.write_all(request.as_bytes());
     exchanged
         .and_then(|()| stream.read_to_string(&mut answer))
-        .with_context(|| format!("the agent at {at} does not answer"))?;
+        .with_context(|| format!("the agent at {at} does not answer: look at its log"))?;
     let parsed = parse(&answer);
-    let (status, answer) =
-        parsed.with_context(|| format!("what answers at {at} is not an underpass agent"))?;
+    let (status, answer) = parsed.with_context(|| {
+        format!("what answers at {at} is not an underpass agent: check --control")
+    })?;
     if status != 200 {
         let error = answer.get("error").and_then(Value::as_str);
         bail!("{}", error.unwrap_or("the agent refuses"));

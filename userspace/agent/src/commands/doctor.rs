@@ -94,7 +94,7 @@ fn paths(control: &Path) -> anyhow::Result<Vec<Finding>> {
         return Ok(vec![Finding {
             what: "paths".into(),
             state: State::Notice,
-            detail: "not tried out: that needs root".into(),
+            detail: "not tried: run as root".into(),
         }]);
     }
     let runtime = runtime::Builder::new_current_thread()
@@ -112,7 +112,7 @@ fn keeper(found: &Found) -> Finding {
         (true, _) => format!("holds {flows} flows for the agent"),
         (false, true) => format!("cares for {flows} flows until the next agent adopts them"),
         (false, false) => {
-            format!("cares for {flows} flows until they end: agents of this version cannot")
+            format!("cares for {flows} flows until they end: this version cannot adopt them")
         }
     };
     Finding {

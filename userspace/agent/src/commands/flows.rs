@@ -59,8 +59,9 @@ pub(super) fn get(admin: SocketAddr, path: &str) -> anyhow::Result<String> {
 
 /// Read as a list.
 pub(super) fn list(admin: SocketAddr, text: &str) -> anyhow::Result<Vec<Value>> {
-    serde_json::from_str(text)
-        .with_context(|| format!("what answers at {admin} is not an underpass agent"))
+    serde_json::from_str(text).with_context(|| {
+        format!("what answers at {admin} is not an underpass agent: check --admin")
+    })
 }
 
 type Column = (&'static str, fn(&Value) -> String);

@@ -85,7 +85,7 @@ fn summary(answer: &Value) -> String {
     let counts = answer.get("counts").unwrap_or(&Value::Null);
     let mut said: Vec<String> = [
         ("changed", "changed"),
-        ("asked", "to be told by their session"),
+        ("asked", "waiting for their session"),
         ("already", "already"),
         ("could_not", "could not"),
         ("reset", "closed"),
@@ -102,11 +102,11 @@ fn summary(answer: &Value) -> String {
     match number(answer, "unknown") {
         0 => {}
         unknown => said.push(format!(
-            "{unknown} whose session nobody looked at left alone"
+            "{unknown} left alone, because their session is not known"
         )),
     }
     let later = match answer.pointer("/mark/later").and_then(Value::as_bool) {
-        Some(true) => "later connections meet it before the file's rules",
+        Some(true) => "new connections meet it before the file's rules",
         _ => "running flows only",
     };
     format!("{}; {later}", said.join(", "))
@@ -152,7 +152,7 @@ pub fn list(json: bool, control: &Path) -> anyhow::Result<ExitCode> {
 pub fn unmark(number: u64, control: &Path) -> anyhow::Result<ExitCode> {
     let mark = ask(control, "DELETE", &format!("/marks/{number}"), "")?;
     println!(
-        "mark {number} ({} for {}) taken back; flows that it changed stay as they are",
+        "mark {number} ({} for {}) removed; flows that it changed stay as they are",
         shown(&mark, "action"),
         shown(&mark, "selector")
     );

@@ -20,11 +20,11 @@ use flow::{CloseReason, Flows};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use prometheus::Registry;
 use proxy::{
-    self, Admission, Entrances, ProxyContext, STRAGGLERS,
+    self, Admission, IncomingListeners, ProxyContext, STRAGGLERS,
     keeper::{self, Keeper},
     paths::{self, PathsAvailable, Splicing},
 };
-use steps::{Means, pipelines::PipelineMetrics};
+use steps::{Services, pipelines::PipelineMetrics};
 use telemetry::Metrics;
 use tls::TlsRules;
 use tokio::{
@@ -74,7 +74,9 @@ pub fn run(file: &Path) -> anyhow::Result<ExitCode> {
         tracing::warn!("{warning}");
     }
     if !nix::unistd::geteuid().is_root() {
-        bail!("attaching BPF programs needs root: run as root, or see `underpass doctor`");
+        bail!(
+            "attaching BPF programs needs root: run as root; `underpass doctor` shows what is missing"
+        );
     }
     config.max_flows = allow_flows(config.max_flows, config.max_namespaces)?;
     let runtime = runtime::Builder::new_current_thread()
@@ -115,7 +117,7 @@ async fn serve(file: &Path, mut config: Config) -> anyhow::Result<()> {
         EdgeControl::new(edge.clone(), config.pins.clone(), config.max_forwarded);
     let metrics = Metrics::register(&registry, &CloseReason::labels())?;
     let pipeline_metrics = PipelineMetrics::register(&registry)?;
-    let means = Arc::new(Means::register(&registry, &metrics)?);
+    let means = Arc::new(Services::register(&registry, &metrics)?);
     config.pipelines.open(&means)?;
     let tls = TlsRules::load(&config.tls)?;
     let available = PathsAvailable::register(&registry)?;
@@ -186,7 +188,7 @@ async fn serve(file: &Path, mut config: Config) -> anyhow::Result<()> {
     let (give_listener, given_listeners) = mpsc::unbounded_channel();
     let mut incoming_listeners = incoming_listeners.into_iter();
     incoming_listeners.try_for_each(|listener| give_listener.send(listener))?;
-    let entrances = Entrances {
+    let entrances = IncomingListeners {
         listeners,
         incoming_listeners: given_listeners,
         settled,
@@ -248,14 +250,19 @@ async fn serve(file: &Path, mut config: Config) -> anyhow::Result<()> {
         proxy::end_all(&shared.flows, LAST_WORDS).await;
         Ok(signal)
     };
-    let start_keeper =
-        |splices: &Splicer| match Keeper::start(&control_path, &shared.metrics, give.clone()) {
-            Ok(keeper) => {
-                keeper.has(splices);
-                drop(shared.keeper.set(keeper));
-            }
-            Err(error) => tracing::warn!(%error, "spliced flows end with this agent"),
-        };
+    let start_keeper = |splices: &Splicer| match Keeper::start(
+        &control_path,
+        &shared.metrics,
+        give.clone(),
+    ) {
+        Ok(keeper) => {
+            keeper.has(splices);
+            drop(shared.keeper.set(keeper));
+        }
+        Err(error) => {
+            tracing::warn!(%error, "cannot start the keeper: spliced flows will end with this agent")
+        }
+    };
     let ended = tokio::select! {
         signal = told_to_stop => signal,
         ended = proxy::run(shared.clone(), entrances, holds, adopted, workers) => {
@@ -296,7 +303,7 @@ async fn serve(file: &Path, mut config: Config) -> anyhow::Result<()> {
     let signal = ended?;
     tracing::info!(
         signal,
-        "detached; flows that the agent carried are closed, those that the kernel carries go on"
+        "detached: flows that the agent carried are closed, flows that the kernel carries go on"
     );
     Ok(())
 }
@@ -380,7 +387,7 @@ fn options(config: &Config) -> anyhow::Result<Options> {
     let cgroup = match &config.cgroup {
         Some(path) => path.clone(),
         None => host::cgroup2_root()?
-            .context("no cgroup2 is mounted: `mount -t cgroup2 none /sys/fs/cgroup/unified`")?,
+            .context("no cgroup2 is mounted: run `mount -t cgroup2 none /sys/fs/cgroup/unified`")?,
     };
     Ok(Options {
         cgroup,
@@ -395,7 +402,7 @@ fn options(config: &Config) -> anyhow::Result<Options> {
 fn max_namespaces(wanted: usize) -> usize {
     if wanted > 0 && !host::sees_every_process() {
         tracing::warn!(
-            "other network namespaces are not served: the agent does not see their processes"
+            "other network namespaces are not served: the agent does not see their processes; run it in the host's PID namespace"
         );
         return 0;
     }

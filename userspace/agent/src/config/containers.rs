@@ -12,13 +12,6 @@ use super::{
 };
 use crate::containers::{MAX_RUNTIMES, Socket, Speaks, default_sockets};
 
-/// Sockets that are asked if the file does not name any.
-pub(super) fn default_paths(speaks: Speaks) -> Vec<std::path::PathBuf> {
-    let sockets = default_sockets().into_iter();
-    let speaking = sockets.filter(|socket| socket.speaks == speaks);
-    speaking.map(|socket| socket.path).collect()
-}
-
 /// A key that is left out has its default; an empty list: none is asked.
 pub(super) fn sockets(raw: RawContainers) -> Result<Vec<Socket>, Flaw> {
     let mut sockets = Vec::new();

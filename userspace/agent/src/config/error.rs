@@ -10,14 +10,14 @@ use thiserror::Error;
 
 /// Where in a file; both count from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct LineColumn {
     /// The line.
     pub line: usize,
     /// The column, in characters.
     pub column: usize,
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for LineColumn {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}", self.line, self.column)
     }
@@ -27,20 +27,20 @@ impl fmt::Display for Place {
 #[derive(Debug, Error)]
 pub enum ConfigError {
     /// No file.
-    #[error("cannot read {path}: {source}")]
+    #[error("cannot read {path}: {error}: check the path, and that the file is readable text")]
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// Why.
-        source: io::Error,
+        /// Error of the system.
+        error: io::Error,
     },
     /// A bad one.
-    #[error("{path}:{place}: {message}")]
+    #[error("{path}:{at}: {message}")]
     Bad {
         /// The file.
         path: PathBuf,
         /// Where.
-        place: Place,
+        at: LineColumn,
         /// What was found, and what was expected.
         message: String,
     },
@@ -64,16 +64,16 @@ impl Flaw {
     pub(super) fn at(self, path: &Path, text: &str) -> ConfigError {
         ConfigError::Bad {
             path: path.to_owned(),
-            place: place(text, self.span.start),
+            at: line_column(text, self.span.start),
             message: self.message,
         }
     }
 }
 
-fn place(text: &str, byte: usize) -> Place {
+fn line_column(text: &str, byte: usize) -> LineColumn {
     let before = text.get(..byte).unwrap_or(text);
     let line_start = before.rfind('\n').map_or(0, |at| at + 1);
-    Place {
+    LineColumn {
         line: before.matches('\n').count() + 1,
         column: before.get(line_start..).unwrap_or_default().chars().count() + 1,
     }

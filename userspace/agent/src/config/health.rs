@@ -5,26 +5,22 @@ use std::time::Duration;
 use steps::duration;
 use toml::Spanned;
 
+use super::bounds::{ESTABLISHED, MOST_IN_A_ROW};
 use super::{
     error::Flaw,
     raw::RawHealth,
     value::{expected, one_of, whole},
 };
-use crate::backends::{Established, Settings, longest_timeout};
+use crate::backends::{HealthCheck, longest_timeout};
 
 /// More often, and checks would be load; less often, and nobody would call it watched.
 const SHORTEST_INTERVAL: Duration = Duration::from_millis(100);
 const LONGEST_INTERVAL: Duration = Duration::from_secs(60);
 /// A backend that has to prove itself for longer is better drained.
 const LONGEST_SLOW_START: Duration = Duration::from_secs(3600);
-pub(super) const MOST_IN_A_ROW: usize = 10;
 
-/// Values of `health.established`.
-pub(super) const ESTABLISHED: [(&str, Established); 2] =
-    [("leave", Established::Leave), ("reset", Established::Reset)];
-
-pub(super) fn settings(raw: RawHealth) -> Result<Settings, Flaw> {
-    let or = Settings::default();
+pub(super) fn settings(raw: RawHealth) -> Result<HealthCheck, Flaw> {
+    let or = HealthCheck::default();
     let interval = match &raw.interval {
         Some(text) => within("health.interval", text, SHORTEST_INTERVAL, LONGEST_INTERVAL)?,
         None => or.interval,
@@ -34,7 +30,7 @@ pub(super) fn settings(raw: RawHealth) -> Result<Settings, Flaw> {
         None => Ok(or),
     };
     let fall = in_a_row("health.fall", raw.fall.as_ref(), or.fall)?;
-    Ok(Settings {
+    Ok(HealthCheck {
         interval,
         timeout: timeout(raw.timeout.as_ref(), interval, fall)?,
         rise: in_a_row("health.rise", raw.rise.as_ref(), or.rise)?,
@@ -98,18 +94,19 @@ fn within(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::backends::Established;
     use crate::config::tests::parse;
 
     #[test]
     fn health_is_read_and_what_it_cannot_keep_is_refused() {
         let health = |text: &str| parse(&format!("[health]\n{text}\n")).map(|config| config.health);
         let default = health("").unwrap();
-        assert_eq!(default, Settings::default());
+        assert_eq!(default, HealthCheck::default());
         let all = health(
             "interval = \"5s\"\ntimeout = \"1s\"\nrise = 3\nfall = 4\nslow_start = \"1m\"\n\
              cql = false\nestablished = \"reset\"",
         );
-        let expected = Settings {
+        let expected = HealthCheck {
             interval: Duration::from_secs(5),
             timeout: Duration::from_secs(1),
             rise: 3,

@@ -4,17 +4,12 @@ use dataplane::{ClientAddress, IncomingOptions, MAX_INCOMING};
 use policy::Policy;
 use toml::Spanned;
 
+use super::bounds::CLIENT_ADDRESSES;
 use super::{
     error::Flaw,
     raw::RawIncoming,
     value::{absolute, one_of},
 };
-
-/// Values of `incoming.client_address`.
-pub(super) const CLIENT_ADDRESSES: [(&str, ClientAddress); 2] = [
-    ("keep", ClientAddress::Keep),
-    ("agent", ClientAddress::Agent),
-];
 
 pub(super) fn of(
     raw: Vec<Spanned<RawIncoming>>,

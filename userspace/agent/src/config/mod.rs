@@ -8,6 +8,7 @@
 //! place.
 
 mod backends;
+mod bounds;
 mod containers;
 mod error;
 mod health;
@@ -26,6 +27,7 @@ mod trigger;
 mod value;
 mod xdp;
 
+pub use bounds::{DEFAULT_ADMIN, DEFAULT_CONTROL, DEFAULT_MAX_FLOWS, MAX_FLOWS};
 use std::{
     fs,
     net::SocketAddr,
@@ -33,31 +35,17 @@ use std::{
 };
 
 use dataplane::{IncomingOptions, edge::Interface};
-pub use error::{ConfigError, Place};
+pub use error::{ConfigError, LineColumn};
 use policy::{Policy, RuleName};
 use proxy::paths::Splicing;
 pub use schema::schema;
 pub use selector::{SELECTOR_KEYS, marking_rule};
 use steps::pipelines::Pipelines;
 
-use crate::{backends::Settings, containers::Socket, triggers::Trigger};
-
-/// Where the admin interface listens unless the file says otherwise.
-pub const DEFAULT_ADMIN: &str = "127.0.0.1:9180";
-
-/// Where the control socket is unless the file says otherwise.
-pub const DEFAULT_CONTROL: &str = "/run/underpass/control.sock";
+use crate::{backends::HealthCheck, containers::Socket, triggers::Trigger};
 
 /// Where `run`, `check` and `flows` look for the file unless told otherwise.
 pub const DEFAULT_FILE: &str = "/etc/underpass/underpass.toml";
-
-/// Flows that the agent carries at the same time, unless the file says otherwise. Each costs
-/// two descriptors and a few KiB.
-pub const DEFAULT_MAX_FLOWS: usize = 10_000;
-
-/// The most that `max_flows` can be: half of what the kernel's table of legs has room for,
-/// so that clients which give up while they wait cannot fill it.
-pub const MAX_FLOWS: usize = 32_768;
 
 /// A configuration file, checked.
 #[derive(Clone, Debug)]
@@ -83,7 +71,7 @@ pub struct Config {
     /// How flows that need not be decoded are carried.
     pub splice: Splicing,
     /// How backends are checked.
-    pub health: Settings,
+    pub health: HealthCheck,
     /// Where connections from other hosts to databases on this one are steered.
     pub incoming: Vec<IncomingOptions>,
     /// Container runtimes, which are asked when a rule names containers.
@@ -106,9 +94,9 @@ impl Config {
     /// # Errors
     /// One line that names file, line, column, key and what was expected.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
-        let text = fs::read_to_string(path).map_err(|source| ConfigError::Unreadable {
+        let text = fs::read_to_string(path).map_err(|error| ConfigError::Unreadable {
             path: path.to_owned(),
-            source,
+            error,
         })?;
         Self::parse(path, &text)
     }

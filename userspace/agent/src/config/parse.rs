@@ -2,17 +2,20 @@
 
 use std::{collections::HashSet, net::SocketAddr, path::PathBuf, thread};
 
-use dataplane::{DEFAULT_PINS, Engine, MAX_NAMESPACES, edge};
+use dataplane::{DEFAULT_PINS, MAX_NAMESPACES, edge};
 use policy::{
     Action, Fail, MAX_PROCESS_NAME_BYTES, MAX_RULES, NetnsPattern, Policy, ProcessPattern, Rule,
     RuleName, SessionConditions,
 };
-use proxy::paths::{Splicing, engine_name};
+use proxy::paths::Splicing;
 use steps::pipelines::Pipelines;
 use toml::Spanned;
 
+use super::bounds::{
+    DEFAULT_ADMIN, DEFAULT_CONTROL, DEFAULT_MAX_FLOWS, FAILS, MAX_FLOWS, MAX_WORKERS, SPLICES,
+};
 use super::{
-    Config, DEFAULT_ADMIN, DEFAULT_CONTROL, DEFAULT_MAX_FLOWS, MAX_FLOWS, backends, containers,
+    Config, backends, containers,
     error::Flaw,
     health, incoming, network, pipeline,
     raw::{RawAgent, RawConfig, RawDefault, RawRule},
@@ -20,23 +23,6 @@ use super::{
     value::{absolute, expected, one_of, socket_path, whole},
     xdp,
 };
-
-/// More would only wait for each other; eight carry a 10 Gbit/s link.
-pub(super) const MAX_WORKERS: usize = 64;
-
-/// Values of `fail`.
-pub(super) const FAILS: [(&str, Fail); 2] = [
-    (Fail::Open.as_str(), Fail::Open),
-    (Fail::Closed.as_str(), Fail::Closed),
-];
-
-/// Values of `agent.splice`.
-pub(super) const SPLICES: [(&str, Splicing); 4] = [
-    ("auto", Splicing::Auto),
-    (engine_name(Engine::Sender), Splicing::By(Engine::Sender)),
-    (engine_name(Engine::Egress), Splicing::By(Engine::Egress)),
-    ("off", Splicing::Off),
-];
 
 pub(super) fn config(raw: RawConfig) -> Result<Config, Flaw> {
     let mut warnings = Vec::new();
@@ -321,9 +307,4 @@ fn address(text: &Spanned<String>) -> Result<SocketAddr, Flaw> {
             expected("agent.admin", text, &example)
         }
     }
-}
-
-/// The names of values, for the schema.
-pub(super) fn names<T>(all: &[(&'static str, T)]) -> Vec<&'static str> {
-    all.iter().map(|(name, _)| *name).collect()
 }

@@ -11,10 +11,8 @@ use steps::{
 };
 use toml::{Spanned, Table};
 
+use super::bounds::MAX_STEPS;
 use super::{error::Flaw, raw::RawRule};
-
-/// More would be a mistake: every request passes all of them.
-pub(super) const MAX_STEPS: usize = 32;
 
 /// The step that merges writes.
 const COALESCE: &str = "coalesce";

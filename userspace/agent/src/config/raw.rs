@@ -16,13 +16,13 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use super::{
-    DEFAULT_ADMIN, DEFAULT_CONTROL, DEFAULT_MAX_FLOWS, MAX_FLOWS, containers,
+    bounds::{
+        self, DEFAULT_ADMIN, DEFAULT_CONTROL, DEFAULT_MAX_FLOWS, FAILS, MAX_FLOWS, MAX_WORKERS,
+        SPLICES, names,
+    },
     error::Flaw,
-    health, incoming,
-    parse::{FAILS, MAX_WORKERS, SPLICES, names},
-    pipeline, schema, trigger,
+    schema,
     value::MAX_SOCKET_PATH_BYTES,
-    xdp,
 };
 use crate::containers::{MAX_RUNTIMES, Speaks};
 
@@ -264,7 +264,7 @@ pub(super) struct RawRule {
     pub trigger: Option<Spanned<RawTrigger>>,
     /// Steps that requests pass, in this order (`docs/pipelines.md`). Needs `action = "enrich"`, or a `trigger`.
     #[serde(default)]
-    #[schemars(with = "Vec<schema::Step>", length(max = pipeline::MAX_STEPS))]
+    #[schemars(with = "Vec<schema::Step>", length(max = bounds::MAX_STEPS))]
     pub pipeline: Vec<Spanned<toml::Table>>,
 }
 
@@ -275,7 +275,7 @@ pub(super) struct RawRule {
 pub(super) struct RawTrigger {
     /// 99th percentile of the latency, in milliseconds, above which new connections are enriched. It is taken over the
     /// responses of a second, if there are 20 or more.
-    #[schemars(range(min = trigger::LEAST_P99_MS, max = trigger::MOST_P99_MS))]
+    #[schemars(range(min = bounds::LEAST_P99_MS, max = bounds::MOST_P99_MS))]
     pub p99_ms: f64,
     /// How long new connections are enriched after the last slow second.
     #[serde(rename = "for")]
@@ -321,7 +321,7 @@ pub(super) struct RawIncoming {
     /// agent's.
     #[schemars(
         with = "Option<String>",
-        extend("enum" = names(&incoming::CLIENT_ADDRESSES), "default" = "keep")
+        extend("enum" = names(&bounds::CLIENT_ADDRESSES), "default" = "keep")
     )]
     pub client_address: Option<Spanned<String>>,
 }
@@ -347,10 +347,10 @@ pub(super) struct RawHealth {
     )]
     pub timeout: Option<Spanned<String>>,
     /// Good checks in a row that bring a backend back.
-    #[schemars(with = "Option<i64>", range(min = 1, max = health::MOST_IN_A_ROW), extend("default" = 2))]
+    #[schemars(with = "Option<i64>", range(min = 1, max = bounds::MOST_IN_A_ROW), extend("default" = 2))]
     pub rise: Option<Spanned<i64>>,
     /// Failed checks in a row that take a backend out.
-    #[schemars(with = "Option<i64>", range(min = 1, max = health::MOST_IN_A_ROW), extend("default" = 2))]
+    #[schemars(with = "Option<i64>", range(min = 1, max = bounds::MOST_IN_A_ROW), extend("default" = 2))]
     pub fall: Option<Spanned<i64>>,
     /// Time after which a backend that comes back has its full share of new connections.
     #[schemars(
@@ -367,7 +367,7 @@ pub(super) struct RawHealth {
     /// reset.
     #[schemars(
         with = "Option<String>",
-        extend("enum" = names(&health::ESTABLISHED), "default" = "leave")
+        extend("enum" = names(&bounds::ESTABLISHED), "default" = "leave")
     )]
     pub established: Option<Spanned<String>>,
 }
@@ -381,14 +381,14 @@ pub(super) struct RawContainers {
     #[schemars(
         with = "Option<Vec<String>>",
         length(max = MAX_RUNTIMES),
-        extend("title" = "list of absolute paths", "default" = containers::default_paths(Speaks::Docker))
+        extend("title" = "list of absolute paths", "default" = bounds::default_paths(Speaks::Docker))
     )]
     pub docker: Option<Vec<Spanned<String>>>,
     /// Sockets that speak the Container Runtime Interface (containerd, CRI-O).
     #[schemars(
         with = "Option<Vec<String>>",
         length(max = MAX_RUNTIMES),
-        extend("title" = "list of absolute paths", "default" = containers::default_paths(Speaks::Cri))
+        extend("title" = "list of absolute paths", "default" = bounds::default_paths(Speaks::Cri))
     )]
     pub cri: Option<Vec<Spanned<String>>>,
 }
@@ -400,27 +400,27 @@ pub(super) struct RawContainers {
 #[schemars(extend("examples" = [{"interface": "eth0", "forward": "dsr", "syn_rate": 100}]))]
 pub(super) struct RawXdp {
     /// Name of the interface.
-    #[schemars(with = "String", length(min = 1, max = xdp::MAX_NAME_BYTES))]
+    #[schemars(with = "String", length(min = 1, max = bounds::MAX_NAME_BYTES))]
     pub interface: Spanned<String>,
     /// Where the program is attached. `native`: in the driver; `generic`: behind it, which every driver can; `auto`:
     /// in the driver if it can.
     #[schemars(
         with = "Option<String>",
-        extend("enum" = names(&xdp::MODES), "default" = "auto")
+        extend("enum" = names(&bounds::MODES), "default" = "auto")
     )]
     pub mode: Option<Spanned<String>>,
     /// Forwards connections to the backends of a rule that has some. `snat`: answers come back through this host;
     /// `dsr`: the database answers the client directly; `off`: nothing is forwarded.
     #[schemars(
         with = "Option<String>",
-        extend("enum" = names(&xdp::FORWARDS), "default" = "off")
+        extend("enum" = names(&bounds::FORWARDS), "default" = "off")
     )]
     pub forward: Option<Spanned<String>>,
     /// Connections that one source address may open in a second. Without this key: no limit.
-    #[schemars(with = "Option<i64>", range(min = 1, max = xdp::MAX_SYN_RATE))]
+    #[schemars(with = "Option<i64>", range(min = 1, max = bounds::MAX_SYN_RATE))]
     pub syn_rate: Option<Spanned<i64>>,
     /// Connections that one source address may open at once. Needs `syn_rate`, which is the default.
-    #[schemars(with = "Option<i64>", range(min = 1, max = xdp::MAX_SYN_RATE))]
+    #[schemars(with = "Option<i64>", range(min = 1, max = bounds::MAX_SYN_RATE))]
     pub syn_burst: Option<Spanned<i64>>,
 }
 

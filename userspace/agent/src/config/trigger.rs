@@ -5,15 +5,12 @@ use std::time::Duration;
 use policy::{Action, RuleName};
 use toml::Spanned;
 
+use super::bounds::{LEAST_P99_MS, MOST_P99_MS};
 use super::{
     error::Flaw,
     raw::{RawRule, RawTrigger},
 };
 use crate::{marks, triggers::Trigger};
-
-/// Bounds of `p99_ms`: below, the clock's steps show; above, a driver has given up.
-pub(super) const LEAST_P99_MS: f64 = 0.01;
-pub(super) const MOST_P99_MS: f64 = 60_000.0;
 
 /// Those of the rules that have one.
 pub(super) fn of(rules: &[Spanned<RawRule>]) -> Result<Vec<(RuleName, Trigger)>, Flaw> {

@@ -5,30 +5,12 @@ use std::collections::HashSet;
 use dataplane::edge::{self, Forward, Interface, MAX_INTERFACES, SynRate, WantedMode};
 use toml::Spanned;
 
+use super::bounds::{FORWARDS, MAX_NAME_BYTES, MAX_SYN_RATE, MODES};
 use super::{
     error::Flaw,
     raw::RawXdp,
     value::{expected, one_of, whole},
 };
-
-/// `IFNAMSIZ` of netdevice(7), without its end.
-pub(super) const MAX_NAME_BYTES: usize = 15;
-/// More is no limit.
-pub(super) const MAX_SYN_RATE: usize = 10_000_000;
-
-/// Values of `xdp.mode`.
-pub(super) const MODES: [(&str, WantedMode); 3] = [
-    ("auto", WantedMode::Auto),
-    ("native", WantedMode::Native),
-    ("generic", WantedMode::Generic),
-];
-
-/// Values of `xdp.forward`.
-pub(super) const FORWARDS: [(&str, Forward); 3] = [
-    ("off", Forward::Off),
-    ("snat", Forward::Snat),
-    ("dsr", Forward::Dsr),
-];
 
 pub(super) fn interfaces(raw: Vec<RawXdp>) -> Result<Vec<Interface>, Flaw> {
     if let Some(too_many) = raw.get(MAX_INTERFACES) {

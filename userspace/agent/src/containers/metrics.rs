@@ -27,8 +27,7 @@ impl ContainerMetrics {
         let asked = IntCounterVec::new(
             Opts::new(
                 "underpass_container_runtimes_asked_total",
-                "Times that container runtimes were asked what they run, by what is spoken there and \
-                 the result; what one has said before stands until it answers again.",
+                "Requests to container runtimes for their containers, by API and result. Until a runtime answers again, its last answer is used.",
             ),
             &["speaks", "result"],
         )?;

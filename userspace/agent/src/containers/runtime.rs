@@ -209,8 +209,8 @@ impl Runtime {
             // Most hosts have one runtime of those that there could be.
             Err(Failure::Absent) => tracing::info!(%socket, "no container runtime there"),
             Err(error) => {
-                tracing::warn!(%socket, %error, "a container runtime does not answer; what it has \
-                                                  said before stands");
+                tracing::warn!(%socket, %error, "a container runtime does not answer: its last \
+                                                  answer is used");
             }
         }
     }

@@ -14,7 +14,7 @@ impl Control {
         let dataplane = self.dataplane.clone();
         let looked = tokio::task::spawn_blocking(move || observed::by_rule(&dataplane)).await;
         let observed = looked.unwrap_or_else(|error| {
-            tracing::error!(%error, "cannot look at what was observed");
+            tracing::error!(%error, "cannot read observed flows");
             BTreeMap::new()
         });
         let changes = self.triggers.look(Instant::now(), &observed);
@@ -22,12 +22,12 @@ impl Control {
             return;
         }
         for (rule, p99) in &changes.begun {
-            tracing::warn!(%rule, ?p99, "slow: its connections are enriched from now on");
+            tracing::warn!(%rule, ?p99, "rule is slow: new connections are enriched");
         }
         if let Err(error) = self.put(&self.config.policy.clone()) {
             // Putting it into force is tried again.
             self.stale = true;
-            tracing::error!("what a trigger says is not in force: {error:#}");
+            tracing::error!("cannot put a trigger into force: {error:#}");
         }
         self.let_go(&changes.ended);
         self.show_triggers();
@@ -39,7 +39,7 @@ impl Control {
             return;
         }
         for rule in rules {
-            tracing::info!(%rule, "not slow any more: its connections are observed again");
+            tracing::info!(%rule, "rule is no longer slow: new connections are observed");
         }
         for flow in self.shared.flows.all() {
             let by = flow.rule();

@@ -88,7 +88,7 @@ pub(super) async fn apply(
         tokio::task::spawn_blocking(move || meant(&shared, &dataplane, &mark)).await
     };
     let meant = meant.unwrap_or_else(|error| {
-        tracing::error!(%error, "cannot look at the flows that a mark means");
+        tracing::error!(%error, "cannot read the flows that a mark selects");
         Meant::default()
     });
     let posted: Vec<_> = meant

@@ -13,7 +13,7 @@ use flow::Flow;
 use policy::RuleName;
 use prometheus::Registry;
 use serde::Deserialize;
-use steps::{Followed, Means, Reporters, reporters::Settings};
+use steps::{Followed, Reporters, Services, reporters::Settings};
 use telemetry::Metrics;
 
 use crate::common::frames::{RESPONSE, RESULT, frame, query, ready, startup};
@@ -64,7 +64,7 @@ impl Sink for Followers {
     }
 }
 
-fn followed(steps: &[&str]) -> (Followers, Arc<Means>) {
+fn followed(steps: &[&str]) -> (Followers, Arc<Services>) {
     let build = |step: &&str| {
         let table: toml::Table = toml::from_str(step).unwrap();
         Settings::deserialize(table).unwrap().build().unwrap()
@@ -72,7 +72,7 @@ fn followed(steps: &[&str]) -> (Followers, Arc<Means>) {
     let reporters: Reporters = steps.iter().map(build).collect();
     let registry = Registry::new();
     let own = Metrics::register(&registry, &[]).unwrap();
-    let means = Arc::new(Means::register(&registry, &own).unwrap());
+    let means = Arc::new(Services::register(&registry, &own).unwrap());
     for reporter in reporters.iter() {
         reporter.open(&means).unwrap();
     }

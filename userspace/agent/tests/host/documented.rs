@@ -68,7 +68,7 @@ fn metrics() {
     agent::containers::ContainerMetrics::register(&registry).unwrap();
     let pipelines = steps::pipelines::PipelineMetrics::register(&registry).unwrap();
     pipelines.declare_for_docs();
-    let means = steps::Means::register(&registry, &own).unwrap();
+    let means = steps::Services::register(&registry, &own).unwrap();
     means.declare_for_docs();
     let backends = agent::backends::BackendMetrics::register(&registry).unwrap();
     backends.declare_for_docs();

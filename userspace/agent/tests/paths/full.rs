@@ -14,9 +14,9 @@ use sandbox::Agent;
 use crate::common::*;
 
 const ENTRIES: usize = 8;
-const SMALL: &str = "UNDERPASS_TEST_ENTRIES=8";
+const SMALL: &str = "UNDERPASS_TEST_HOOKS=entries=8";
 /// The canary's flows, one after the other, fit beside those that lie fallow for a second.
-const SMALL_BUT_FOR_THE_CANARY: &str = "UNDERPASS_TEST_ENTRIES=32";
+const SMALL_BUT_FOR_THE_CANARY: &str = "UNDERPASS_TEST_HOOKS=entries=32";
 
 fn safer(agent: &Agent<'_>, cause: &str) -> f64 {
     let name = format!("underpass_safer_path_total{{cause=\"{cause}\"}}");
@@ -145,7 +145,7 @@ fn connects_for_which_there_is_no_room_are_closed() {
     let route = ["route", "add", "198.51.100.0/24", "via", "192.0.2.2"];
     hosts.app.netns.ip(&route).unwrap();
     let silent = "198.51.100.1:9".parse().unwrap();
-    let agent = hosts.switched("UNDERPASS_TEST_CONNECTS=8", "", &enrich(&[9, port]));
+    let agent = hosts.switched("UNDERPASS_TEST_HOOKS=connects=8", "", &enrich(&[9, port]));
     let waiting: Vec<_> = (0..ENTRIES)
         .map(|_| {
             hosts.client(|| {
@@ -189,7 +189,11 @@ fn connects_of_which_the_agent_cannot_be_told_begin_a_second_later() {
     let listener = hosts.listen(Distance::Here, Family::V4);
     let to = listener.local_addr().unwrap();
     // Of one page, which is a dozen of them.
-    let agent = hosts.switched("UNDERPASS_TEST_RING_BYTES=4096", "", &enrich(&[to.port()]));
+    let agent = hosts.switched(
+        "UNDERPASS_TEST_HOOKS=ring_bytes=4096",
+        "",
+        &enrich(&[to.port()]),
+    );
     agent.signal(Signal::SIGSTOP).unwrap();
     let begin = || {
         let socket = socket(Family::V4);

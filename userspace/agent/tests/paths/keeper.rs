@@ -145,7 +145,7 @@ fn mark(agent: &Agent<'_>, target: &str, action: &str) -> String {
 
 /// The agent's version is what the script says.
 fn of_version(script: &Path, version: &str) {
-    let switch = format!("UNDERPASS_TEST_VERSION={version}");
+    let switch = format!("UNDERPASS_TEST_HOOKS=version={version}");
     sandbox::program::switched(script, BINARY, &switch).unwrap();
 }
 
@@ -266,7 +266,7 @@ fn at_whatever_moment_an_agent_dies_no_byte_is_wrong() {
     let folder = tempfile::tempdir().unwrap();
     let script = folder.path().join("agent");
     // Taken back and handed over again as often, by agents and keepers alike.
-    sandbox::program::switched(&script, BINARY, "UNDERPASS_TEST_RECALL_MS=10").unwrap();
+    sandbox::program::switched(&script, BINARY, "UNDERPASS_TEST_HOOKS=recall_ms=10").unwrap();
     for engine in ENGINES {
         let mut agent = host.agent_as(&script, engine);
         let (mut survived, mut ended) = (0, 0);

@@ -80,7 +80,7 @@ fn a_selector_changes_flows_that_run_and_connections_that_come() {
         // In the middle of a frame, both ways.
         let (request, response) = (query(4, 1, SELECT), void(4, 1));
         c.client_sends(&request[..20]);
-        let marked = operator.mark(&["process=marks*,to=:PORT", "bypass", "--for", "30s"]);
+        let marked = operator.mark(&["process=paths*,to=:PORT", "bypass", "--for", "30s"]);
         assert_eq!(marked["counts"]["changed"], 1, "{marked}");
         assert_eq!(marked["flows"][0]["result"], "changed");
         assert_eq!(marked["mark"]["later"], true);
@@ -94,7 +94,7 @@ fn a_selector_changes_flows_that_run_and_connections_that_come() {
         exchange(&mut c);
         assert_eq!(next_path(host), None);
         // Again: nothing is left to change.
-        let marked = operator.mark(&["process=marks*,to=:PORT", "bypass"]);
+        let marked = operator.mark(&["process=paths*,to=:PORT", "bypass"]);
         assert_eq!(
             (&marked["counts"]["changed"], &marked["counts"]["already"]),
             (&json!(0), &json!(1))
@@ -110,7 +110,7 @@ fn a_selector_changes_flows_that_run_and_connections_that_come() {
         assert_eq!(marks.as_array().unwrap().len(), 1);
         assert_eq!(
             marks[0]["selector"],
-            operator.fill("process=marks*,to=:PORT")
+            operator.fill("process=paths*,to=:PORT")
         );
         assert_eq!(
             (&marks[0]["action"], &marks[0]["flows_changed"]),
@@ -386,10 +386,10 @@ fn marks_are_shown_to_people() {
         let mut c = host.connect();
         begin(&mut c);
         let said = operator
-            .run(&["mark", "process=marks*", "deny", "--for", "10m", "--reset"])
+            .run(&["mark", "process=paths*", "deny", "--for", "10m", "--reset"])
             .0;
         assert!(
-            said.starts_with("mark 1: deny for process=marks*, for "),
+            said.starts_with("mark 1: deny for process=paths*, for "),
             "{said}"
         );
         assert!(
@@ -406,10 +406,10 @@ fn marks_are_shown_to_people() {
             .lines()
             .map(|line| line.split_whitespace().collect::<Vec<_>>());
         assert_eq!(lines.next().unwrap()[..3], ["MARK", "OF", "ACTION"]);
-        assert_eq!(lines.next().unwrap()[..3], ["1", "process=marks*", "deny"]);
+        assert_eq!(lines.next().unwrap()[..3], ["1", "process=paths*", "deny"]);
         let said = operator.run(&["unmark", "1"]).0;
         assert!(
-            said.starts_with("mark 1 (deny for process=marks*) taken back"),
+            said.starts_with("mark 1 (deny for process=paths*) taken back"),
             "{said}"
         );
         expect_both_reset(&mut c);

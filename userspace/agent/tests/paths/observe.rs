@@ -188,12 +188,12 @@ fn without_the_meter_flows_are_left_alone_and_counted() {
     let port = listener.local_addr().unwrap().port();
     let bypass = rule("bypass", &to(&[port]));
     let observe = rule("observe", &to(&[port]));
-    let reason = "UNDERPASS_TEST_WITHOUT names it";
+    let reason = "UNDERPASS_TEST_HOOKS names it";
     let off = format!("underpass_path_available{{path=\"observe\",reason=\"{reason}\"}}");
     let safer = "underpass_safer_path_total{cause=\"observe_off\"}";
     // The start is not refused, and neither is a reload.
     for first in [&observe, &bypass] {
-        let agent = hosts.switched("UNDERPASS_TEST_WITHOUT=observe", "", first);
+        let agent = hosts.switched("UNDERPASS_TEST_HOOKS=without=observe", "", first);
         if first == &bypass {
             agent.write_policy(&observe).unwrap();
             agent.signal(nix::sys::signal::Signal::SIGHUP).unwrap();

@@ -55,7 +55,7 @@ fn later_connections_of_a_process_are_left_alone() {
 #[test]
 fn as_many_are_remembered_as_there_is_room_for() {
     const ENTRIES: u64 = 8;
-    switched_host("UNDERPASS_TEST_ENTRIES=8", &policy("10m"), |host| {
+    switched_host("UNDERPASS_TEST_HOOKS=entries=8", &policy("10m"), |host| {
         let mut program = host.program();
         // Each name is another program's.
         let mut dial_as = |host: &host::Host<'_>, n: u64| {

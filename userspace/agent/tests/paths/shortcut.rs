@@ -160,8 +160,8 @@ fn without_the_shortcut_flows_stay_on_tcp() {
     let hosts = Hosts::new();
     let listener = listen(&hosts, Family::V4);
     let policy = shortcut(&[port(&listener)]);
-    let agent = hosts.switched("UNDERPASS_TEST_WITHOUT=shortcut", "", &policy);
-    let reason = "UNDERPASS_TEST_WITHOUT names it";
+    let agent = hosts.switched("UNDERPASS_TEST_HOOKS=without=shortcut", "", &policy);
+    let reason = "UNDERPASS_TEST_HOOKS names it";
     let off = format!("underpass_path_available{{path=\"shortcut\",reason=\"{reason}\"}}");
     eventually("it is said", || {
         agent.metrics().unwrap().get(&off) == Some(&0.0)
@@ -202,7 +202,7 @@ fn multipath_tcp_stays_on_tcp() {
 fn what_is_encrypted_after_its_enrolment_takes_tcp() {
     let hosts = Hosts::new();
     let listener = listen(&hosts, Family::V4);
-    let switch = format!("UNDERPASS_TEST_ULP={}", port(&listener));
+    let switch = format!("UNDERPASS_TEST_HOOKS=upper_layer_port={}", port(&listener));
     let agent = hosts.switched(&switch, "", &shortcut(&[port(&listener)]));
     let (mut client, mut server) = pair(&hosts, &listener, Family::V4);
     assert_eq!(flows(&agent), 1);

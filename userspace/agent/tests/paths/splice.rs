@@ -158,7 +158,7 @@ const OFTEN: f64 = 2.5;
 fn every_byte_arrives_however_often_a_flow_is_handed_over() {
     let folder = tempfile::tempdir().unwrap();
     // Taken back and handed over again every millisecond.
-    let binary = switched(folder.path(), "UNDERPASS_TEST_RECALL_MS=1");
+    let binary = switched(folder.path(), "UNDERPASS_TEST_HOOKS=recall_ms=1");
     for engine in ENGINES {
         let driven = driven_by(&binary, engine, &NEVER_BLOCKS, &[DRIVER]);
         let report = &driven.report;
@@ -246,7 +246,10 @@ fn what_is_encrypted_after_the_splice_goes_through_the_agent() {
         let clients = free_port(&sandbox);
         let folder = tempfile::tempdir().unwrap();
         let encrypts = if is_clients { clients } else { to.port() };
-        let binary = switched(folder.path(), &format!("UNDERPASS_TEST_ULP={encrypts}"));
+        let binary = switched(
+            folder.path(),
+            &format!("UNDERPASS_TEST_HOOKS=upper_layer_port={encrypts}"),
+        );
         let agent = agent_as(&binary, &sandbox, engine, to.port());
         let client = sandbox.client(|| {
             let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();

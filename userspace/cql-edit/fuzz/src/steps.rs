@@ -15,7 +15,7 @@ pub struct Steps {
     pub make: fn(&Arc<Later>) -> Pipeline,
     /// Something may not go on as it came.
     pub changes: bool,
-    /// The same bytes go on each time, however they are cut.
+    /// Equal bytes go on each time, however they are cut.
     pub repeats: bool,
 }
 

@@ -175,7 +175,7 @@ impl Columns {
 pub(super) enum Plan {
     /// Nothing: it touches no table with protected columns.
     Passes,
-    /// This is.
+    /// The statement touches protected columns.
     Touches(Touches),
     /// The statement does not pass.
     Refused(Why),

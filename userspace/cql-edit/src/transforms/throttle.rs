@@ -24,10 +24,11 @@ pub struct Settings {
     /// Requests that pass at once after a rest. Without this key: those of a second, and 1 at least.
     #[schemars(range(min = 1.0))]
     pub burst: Option<f64>,
-    /// The handling of requests beyond the rate.
+    /// Requests with the same one of these share a bucket of tokens. Those of which it is not known share
+    /// one.
     #[serde(default)]
     pub per: Per,
-    /// What happens to a request for which there is no token.
+    /// Treatment of a request for which there is no token.
     #[serde(default)]
     pub mode: Mode,
 }
@@ -35,7 +36,7 @@ pub struct Settings {
 /// Lowest rate: a request in about 17 minutes.
 const LEAST_RATE: f64 = 0.001;
 
-/// Who shares a bucket of tokens.
+/// Requests with the same one of these share a bucket of tokens.
 #[derive(
     Clone, Copy, Debug, Default, Deserialize, serde::Serialize, schemars::JsonSchema, PartialEq, Eq,
 )]
@@ -56,7 +57,7 @@ pub enum Per {
     Kind,
 }
 
-/// What happens to a request for which there is no token.
+/// Treatment of a request for which there is no token.
 #[derive(
     Clone, Copy, Debug, Default, Deserialize, serde::Serialize, schemars::JsonSchema, PartialEq, Eq,
 )]

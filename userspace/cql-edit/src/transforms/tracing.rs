@@ -15,7 +15,7 @@ use cql::Opcode;
 #[serde(deny_unknown_fields)]
 #[schemars(extend("examples" = [{"one_in": 10_000}]))]
 pub struct Settings {
-    /// One request of this many is traced.
+    /// The database traces one request of this many.
     #[schemars(range(min = 1))]
     pub one_in: u64,
 }

@@ -157,7 +157,7 @@ impl fmt::Debug for Got {
 }
 
 impl Got {
-    /// These bytes are somewhere in it, before compression or after.
+    /// Whether `bytes` are somewhere in it, before compression or after.
     pub fn has(&self, bytes: &[u8]) -> bool {
         [&self.bytes, &self.frame]
             .iter()

@@ -1,7 +1,6 @@
 //! Many statements, with mistakes and without: what goes on is the same, and has no value in it.
 
 use std::collections::BTreeSet;
-use std::fs;
 use std::path::Path;
 
 use cql::Analysis;
@@ -35,10 +34,9 @@ fn same_statement(text: &str, table: &str, column: &str) -> Option<(u64, bool)> 
 #[test]
 fn what_is_changed_is_the_same_statement_with_other_values() {
     const MAX_WORDS: usize = 40;
-    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../cql/fuzz/corpus/statement");
+    let archive = Path::new(env!("CARGO_MANIFEST_DIR")).join("../cql/fuzz/corpus/statement.tar.gz");
     let (mut changed, mut refused) = (0, 0);
-    for file in fs::read_dir(corpus).unwrap() {
-        let bytes = fs::read(file.unwrap().path()).unwrap();
+    for bytes in corpus::read(&archive).unwrap().into_values() {
         let Ok(text) = std::str::from_utf8(bytes.get(1..).unwrap_or_default()) else {
             continue;
         };

@@ -140,7 +140,7 @@ pub struct Introduction {
 pub struct Parameters {
     /// The level asked for.
     pub consistency: Consistency,
-    /// That of light-weight transactions; [`Fact::Open`] if it lies beyond what is read.
+    /// Serial consistency of a light-weight transaction; [`Fact::Open`] if it lies beyond what is read.
     pub serial_consistency: Fact<Consistency>,
     /// How many statements: 1 except of a BATCH.
     pub statements: u16,

@@ -60,7 +60,7 @@ const LOST: StopAt = StopAt {
 pub(crate) struct Lane {
     scanner: FrameScanner,
     segments: SegmentReader,
-    /// This direction is past its last bare frame.
+    /// The direction is past its last bare frame.
     segmented: bool,
     /// The position from which the lane goes on to the first frame that is decoded.
     joins: Option<Place>,

@@ -48,7 +48,7 @@ pub enum Step {
 /// The way in which a client that is not let through is told so.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// These bytes, right behind what has passed to it.
+    /// An answer now: bytes right behind what has passed to the client.
     Now(Vec<u8>),
     /// Once the response that is passing has passed.
     Later,

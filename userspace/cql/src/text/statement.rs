@@ -102,7 +102,7 @@ pub struct Statement {
 }
 
 impl Statement {
-    /// This statement with another kind, its names borrowed.
+    /// The statement with another kind, its names borrowed.
     pub(crate) fn as_kind(&self, kind: StatementKind) -> StatementRef<'_> {
         StatementRef {
             kind,

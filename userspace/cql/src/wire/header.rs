@@ -89,7 +89,7 @@ pub enum Opcode {
     Authenticate,
     /// A question for what the server supports.
     Options,
-    /// This.
+    /// The server's answer to OPTIONS.
     Supported,
     /// A statement, as text.
     Query,
@@ -109,7 +109,7 @@ pub enum Opcode {
     AuthChallenge,
     /// The client's answer to an authentication challenge.
     AuthResponse,
-    /// That was shown.
+    /// The end of a log-in that succeeded.
     AuthSuccess,
 }
 

@@ -40,7 +40,7 @@ pub struct Place {
     pub frame_left: u32,
     /// So many bytes of a header have passed.
     pub have: u8,
-    /// These.
+    /// The bytes of that header.
     pub header: [u8; PLACE_HEADER_BYTES],
 }
 

@@ -2,13 +2,10 @@
 
 use std::fs;
 
-/// So many pages instead, for tests of what happens on a host that has no more.
-const SWITCH: &str = "UNDERPASS_TEST_HOST_PAGES";
-
 /// The kernel's own low mark, below which its TCP is under no pressure: the first number of
 /// `net.ipv4.tcp_mem`, in pages. Beyond it bytes take TCP, which knows what to do.
 pub(super) fn host_pages() -> u64 {
-    if let Some(pages) = std::env::var(SWITCH).ok().and_then(|n| n.parse().ok()) {
+    if let Some(pages) = test_hooks::get().host_pages {
         return pages;
     }
     let low_mark = fs::read_to_string("/proc/sys/net/ipv4/tcp_mem")

@@ -9,7 +9,7 @@ use std::{
         fd::{AsFd, BorrowedFd, OwnedFd},
         unix::fs::FileTypeExt,
     },
-    path::{Path, PathBuf},
+    path::Path,
     process::{Child, Command, Stdio},
     sync::{
         Arc,
@@ -30,7 +30,7 @@ use tokio::{runtime, sync::mpsc, task::AbortHandle, time};
 
 use super::{
     find,
-    papers::Papers,
+    papers::FlowSnapshot,
     protocol::{Link, Message, Parcel},
 };
 
@@ -47,7 +47,7 @@ const BUSY_PAUSE: Duration = Duration::from_millis(100);
 /// A flow that the keeper gives to this agent.
 pub struct Adopted {
     /// The flow's state when it was enrolled.
-    pub papers: Papers,
+    pub papers: FlowSnapshot,
     /// The engine that carries the flow.
     pub splices: Splicer,
     /// The agent's end of the client's connection.
@@ -189,7 +189,7 @@ impl Keeper {
     /// The flow cannot be kept; that is counted.
     pub fn keep(
         &self,
-        papers: Papers,
+        papers: FlowSnapshot,
         accepted: BorrowedFd<'_>,
         dialled: BorrowedFd<'_>,
     ) -> Result<Kept, NotKept> {
@@ -457,17 +457,11 @@ fn log_of_its_own() -> io::Result<Stdio> {
     let kind = file.metadata()?.file_type();
     match kind.is_socket() || kind.is_file() {
         true => Ok(Stdio::from(file)),
-        false => match std::env::var_os(KEEPER_LOG) {
+        false => match &test_hooks::get().keeper_log {
             Some(path) => Ok(Stdio::from(
-                File::options()
-                    .create(true)
-                    .append(true)
-                    .open(PathBuf::from(path))?,
+                File::options().create(true).append(true).open(path)?,
             )),
             None => Ok(Stdio::null()),
         },
     }
 }
-
-/// The variable that names a file for the keeper's log, in tests.
-const KEEPER_LOG: &str = "UNDERPASS_TEST_KEEPER_LOG";

@@ -9,7 +9,7 @@ use flow::Flow;
 use socket2::SockRef;
 
 use super::{
-    papers::Papers,
+    papers::FlowSnapshot,
     process::{Change, Hands, Held, Keeping, cloned},
     protocol::Message,
 };
@@ -36,7 +36,7 @@ impl Keeping {
 
     fn resume(
         &mut self,
-        papers: &Papers,
+        papers: &FlowSnapshot,
         accepted: OwnedFd,
         dialled: OwnedFd,
     ) -> anyhow::Result<Arc<Flow>> {

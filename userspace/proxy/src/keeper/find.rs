@@ -30,9 +30,8 @@ const BACKLOG: i32 = 16;
 /// The version that must be equal for an agent to take a keeper's flows. It covers the protocol
 /// between the two, and the kernel's interface to both.
 pub(super) fn version() -> String {
-    /// The variable that sets the version, for tests of an upgrade.
-    const SWITCH: &str = "UNDERPASS_TEST_VERSION";
-    std::env::var(SWITCH).unwrap_or_else(|_| {
+    let of_a_test = test_hooks::get().version.clone();
+    of_a_test.unwrap_or_else(|| {
         let package = env!("CARGO_PKG_VERSION");
         format!("{package} {:016x}", dataplane::fingerprint())
     })

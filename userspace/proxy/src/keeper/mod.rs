@@ -20,5 +20,5 @@ mod protocol;
 
 pub use agent::{Adopted, Keeper, Kept, NotKept, WAITING};
 pub use find::{Found, end_all, find};
-pub use papers::Papers;
+pub use papers::FlowSnapshot;
 pub use process::run;

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 /// A flow's state when it was enrolled; the rest is in the kernel.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Papers {
+pub struct FlowSnapshot {
     /// The flow's number in the kernel: the dialled socket's cookie.
     pub(super) id: u64,
     pub(super) engine: u32,
@@ -40,7 +40,7 @@ pub struct Papers {
     up_seq: u32,
 }
 
-impl Papers {
+impl FlowSnapshot {
     /// Describes a flow that is enrolled. `from_near`: the bytes that the agent has read from the
     /// near application. `since`: the bytes that were passed on to the database and to the client
     /// since the enrolment, by the agent or by the kernel.

@@ -28,7 +28,7 @@ use tokio::{
 
 use super::{
     find,
-    papers::Papers,
+    papers::FlowSnapshot,
     protocol::{Link, Message, Parcel},
 };
 use crate::CarriedOn;
@@ -54,7 +54,7 @@ const CHANGES: usize = 64;
 
 /// A flow that is held.
 pub(super) struct Held {
-    pub(super) papers: Papers,
+    pub(super) papers: FlowSnapshot,
     pub(super) hands: Hands,
 }
 
@@ -248,7 +248,7 @@ impl Keeping {
         }
     }
 
-    fn hold(&mut self, papers: Papers, fds: Vec<OwnedFd>) {
+    fn hold(&mut self, papers: FlowSnapshot, fds: Vec<OwnedFd>) {
         let id = papers.id;
         let known = self.engines.contains_key(&papers.engine);
         let mut fds = fds.into_iter();

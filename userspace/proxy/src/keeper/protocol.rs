@@ -17,9 +17,9 @@ use rustix::net::{
 use serde::{Deserialize, Serialize};
 use tokio::{io::Interest, net::UnixStream};
 
-use super::papers::Papers;
+use super::papers::FlowSnapshot;
 
-/// The longest message. Papers are the longest: eight facts of at most 256 bytes, and names.
+/// The longest message. FlowSnapshot are the longest: eight facts of at most 256 bytes, and names.
 const MESSAGE_BYTES: usize = 32 * 1024;
 
 /// The most descriptors of a message. An engine has the most: 7, and those of its hooks.
@@ -37,7 +37,7 @@ pub(super) enum Message {
     Engine { engine: u32 },
     /// To the keeper: hold these two sockets, the accepted one and the dialled one. To the agent:
     /// carry this flow.
-    Keep(Box<Papers>),
+    Keep(Box<FlowSnapshot>),
     /// To the keeper: the flow has ended.
     Drop { id: u64 },
     /// To the keeper: the agent does not take it.

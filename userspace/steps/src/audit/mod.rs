@@ -21,7 +21,7 @@ use selection::Selection;
 use serde::Deserialize;
 
 use super::{
-    Following, Keeps, Means, Nobody, Refusal, Reporter, Whose,
+    Following, Keeps, Nobody, Refusal, Reporter, Services, Whose,
     at_hand::AtHand,
     journal::{self, Journal, JournalSettings, Place, WhenFull},
 };
@@ -126,7 +126,7 @@ impl Reporter for Audit {
         Some(&self.journal.settings)
     }
 
-    fn open(&self, means: &Means) -> Result<(), String> {
+    fn open(&self, means: &Services) -> Result<(), String> {
         self.journal.open(&means.journals, NAME, record::line)
     }
 
@@ -134,7 +134,7 @@ impl Reporter for Audit {
         self.shows_statements
     }
 
-    fn follow(&self, whose: &Arc<Whose>, _: &Arc<Means>) -> Box<dyn Following> {
+    fn follow(&self, whose: &Arc<Whose>, _: &Arc<Services>) -> Box<dyn Following> {
         let Some(journal) = self.journal.get() else {
             return Box::new(Nobody);
         };

@@ -60,7 +60,7 @@ impl Settings {
 }
 
 impl Effect for Cache {
-    fn open(&self, rule: &RuleName, means: &crate::Means) -> Result<(), String> {
+    fn open(&self, rule: &RuleName, means: &crate::Services) -> Result<(), String> {
         once(&self.store, || {
             let login = self.settings.login().map_err(|e| e.to_string())?;
             let opened = means.caches.open(rule, &self.settings, login);

@@ -35,7 +35,7 @@ use super::{
     effect::Effect,
     register::{no_thread, once},
 };
-use crate::Means;
+use crate::Services;
 
 /// The step's name in the configuration.
 const NAME: &str = "coalesce";
@@ -76,7 +76,7 @@ impl Settings {
 }
 
 impl Effect for Coalesce {
-    fn open(&self, rule: &RuleName, means: &Means) -> Result<(), String> {
+    fn open(&self, rule: &RuleName, means: &Services) -> Result<(), String> {
         once(&self.open, || {
             let clock = Clock::start(self.settings.window).map_err(no_thread)?;
             let counters = means.coalesce.of(rule.as_str());

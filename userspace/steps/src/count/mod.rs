@@ -8,7 +8,7 @@ use policy::RuleName;
 use prometheus::IntCounter;
 use serde::Deserialize;
 
-use super::{Following, Means, Reporter, Whose, frames::FrameMetrics};
+use super::{Following, Reporter, Services, Whose, frames::FrameMetrics};
 
 /// Counts frames by opcode (`underpass_frames_total`). Looks at no statement, so it costs the least of all steps.
 #[derive(Clone, Debug, Default, Deserialize, schemars::JsonSchema)]
@@ -37,7 +37,7 @@ impl Reporter for Count {
         true
     }
 
-    fn follow(&self, whose: &Arc<Whose>, means: &Arc<Means>) -> Box<dyn Following> {
+    fn follow(&self, whose: &Arc<Whose>, means: &Arc<Services>) -> Box<dyn Following> {
         Box::new(FlowCount {
             rule: means.frames.label(&whose.rule),
             metrics: means.frames.clone(),

@@ -17,7 +17,7 @@ use prometheus::IntCounter;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Following, Keeps, Means, Nobody, Reporter, Whose, frames,
+    Following, Keeps, Nobody, Reporter, Services, Whose, frames,
     journal::{self, Journal, JournalSettings, Place, WhenFull},
 };
 
@@ -133,7 +133,7 @@ impl Reporter for Debug {
         Some(&self.journal.settings)
     }
 
-    fn open(&self, means: &Means) -> Result<(), String> {
+    fn open(&self, means: &Services) -> Result<(), String> {
         self.journal.open(&means.journals, NAME, line)
     }
 
@@ -149,7 +149,7 @@ impl Reporter for Debug {
         self.bytes.is_some()
     }
 
-    fn follow(&self, whose: &Arc<Whose>, means: &Arc<Means>) -> Box<dyn Following> {
+    fn follow(&self, whose: &Arc<Whose>, means: &Arc<Services>) -> Box<dyn Following> {
         let Some(journal) = self.journal.get() else {
             return Box::new(Nobody);
         };

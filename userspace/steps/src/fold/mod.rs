@@ -38,7 +38,7 @@ pub use settings::Settings;
 use tls::Towards;
 
 use super::{effect::Effect, register::once};
-use crate::Means;
+use crate::Services;
 
 /// The step's name in the configuration.
 const NAME: &str = "fold";
@@ -64,7 +64,7 @@ impl Settings {
 }
 
 impl Effect for Fold {
-    fn open(&self, rule: &RuleName, means: &Means) -> Result<(), String> {
+    fn open(&self, rule: &RuleName, means: &Services) -> Result<(), String> {
         once(&self.shared, || {
             let opened = means.folds.open(rule, &self.settings);
             opened.map_err(|error| error.to_string())

@@ -36,7 +36,7 @@ impl JournalMetrics {
             )?,
             failures: counters(
                 "underpass_journal_failures_total",
-                "What could not be done with a journal's file, by journal and what that was: `write`, `sync`, \
+                "Failed operations on journals' files, by journal and operation: `write`, `sync`, \
                  `reopen`.",
                 &["journal", "what"],
             )?,

@@ -47,7 +47,7 @@ use super::{
     register::{no_thread, once},
     stream,
 };
-use crate::Means;
+use crate::Services;
 
 /// The step's name in the configuration.
 const NAME: &str = "mirror";
@@ -73,7 +73,7 @@ impl Effect for Mirror {
         self.settings.outward().map(drop)
     }
 
-    fn open(&self, rule: &RuleName, means: &Means) -> Result<(), String> {
+    fn open(&self, rule: &RuleName, means: &Services) -> Result<(), String> {
         once(&self.cluster, || {
             let login = self.settings.login().map_err(|e| e.to_string())?;
             let tls = self.settings.outward()?;

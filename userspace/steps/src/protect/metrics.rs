@@ -53,7 +53,7 @@ impl ProtectMetrics {
             fetches: counters_by(
                 registry,
                 "underpass_protect_key_fetches_total",
-                "Questions to key servers, by result.",
+                "Requests to key servers, by result.",
                 &["result"],
             )?,
         };

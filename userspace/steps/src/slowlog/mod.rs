@@ -14,7 +14,7 @@ use export::Fsync;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Following, Keeps, Means, Nobody, Reporter, Whose, asks_for_data,
+    Following, Keeps, Nobody, Reporter, Services, Whose, asks_for_data,
     journal::{self, Journal, JournalSettings, Place, WhenFull},
     latencies::{Latencies, halve},
     uuid,
@@ -138,14 +138,14 @@ impl Reporter for Slowlog {
         Some(&self.journal.settings)
     }
 
-    fn open(&self, means: &Means) -> Result<(), String> {
+    fn open(&self, means: &Services) -> Result<(), String> {
         self.journal.open(&means.journals, NAME, |record, to| {
             to.extend_from_slice(record);
             to.push(b'\n');
         })
     }
 
-    fn follow(&self, whose: &Arc<Whose>, _: &Arc<Means>) -> Box<dyn Following> {
+    fn follow(&self, whose: &Arc<Whose>, _: &Arc<Services>) -> Box<dyn Following> {
         let Some(journal) = self.journal.get() else {
             return Box::new(Nobody);
         };

@@ -16,7 +16,7 @@ use telemetry::series_of;
 use top::{Entry, Top};
 pub use top::{MAX_ENTRIES, TopView, Tops};
 
-use super::{Following, Means, Reporter, Whose, asks_for_data};
+use super::{Following, Reporter, Services, Whose, asks_for_data};
 use crate::statements::Series;
 
 /// The number of a flow's recent statements that are kept at hand. Applications ask few distinct
@@ -43,7 +43,7 @@ impl Reporter for Stats {
         "stats"
     }
 
-    fn follow(&self, whose: &Arc<Whose>, means: &Arc<Means>) -> Box<dyn Following> {
+    fn follow(&self, whose: &Arc<Whose>, means: &Arc<Services>) -> Box<dyn Following> {
         let rule = series_of(whose.rule.clone());
         Box::new(FlowStats {
             top: means.stats.tops.of(rule.as_str()),
@@ -57,7 +57,7 @@ impl Reporter for Stats {
 
 /// The part of `stats` in one flow.
 struct FlowStats {
-    means: Arc<Means>,
+    means: Arc<Services>,
     rule: RuleName,
     top: Arc<Top>,
     at_hand: Vec<Known>,

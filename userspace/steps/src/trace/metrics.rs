@@ -27,18 +27,18 @@ impl TraceMetrics {
     pub fn register(registry: &Registry) -> prometheus::Result<Self> {
         let malformed = IntCounter::new(
             "underpass_trace_contexts_malformed_total",
-            "Requests whose `traceparent` is none, and which were sampled as if they had none.",
+            "Requests with a malformed `traceparent`, sampled as if they had none.",
         )?;
         registry.register(Box::new(malformed.clone()))?;
         let malformed_states = IntCounter::new(
             "underpass_trace_states_malformed_total",
-            "Requests with a span whose `tracestate` is none, or longer than 512 bytes: the span has none.",
+            "Requests with a span whose `tracestate` is malformed or longer than 512 bytes. The span has none.",
         )?;
         registry.register(Box::new(malformed_states.clone()))?;
         let spans = counters_by(
             registry,
             "underpass_trace_spans_total",
-            "Spans by what became of them: `exported`, `rejected` (by the collector), `full` (too many waited \
+            "Spans, by outcome: `exported`, `rejected` (by the collector), `full` (too many waited \
              for the collector), `too_long`, `lost` (the collector could not be reached, hung or refused them, \
              until the agent gave up).",
             &["result"],
@@ -46,7 +46,7 @@ impl TraceMetrics {
         let failures = counters_by(
             registry,
             "underpass_trace_exports_failed_total",
-            "Batches of spans that a collector has not taken at once, by why: `unreachable`, `tls`, `late`, \
+            "Batches of spans that a collector did not accept at once, by reason: `unreachable`, `tls`, `late`, \
              `cut`, `refused`, `garbage`. Most are sent again.",
             &["why"],
         )?;

@@ -32,7 +32,9 @@ use sampling::{Fraction, Sampling};
 use serde::Deserialize;
 use tls::{Dialling, RawDialling};
 
-use super::{Following, Means, Nobody, Refusal, Reporter, Whose, asks_for_data, at_hand::AtHand};
+use super::{
+    Following, Nobody, Refusal, Reporter, Services, Whose, asks_for_data, at_hand::AtHand,
+};
 
 /// Sends a span for each sampled request to an OpenTelemetry collector (OTLP over gRPC).
 #[derive(Clone, Debug, Deserialize, schemars::JsonSchema)]
@@ -124,7 +126,7 @@ impl Reporter for Trace {
         collectors::encrypted(&self.endpoint, self.tls.as_ref()).map(drop)
     }
 
-    fn open(&self, means: &Means) -> Result<(), String> {
+    fn open(&self, means: &Services) -> Result<(), String> {
         // A step belongs to one file, which is put into force once, and again if the next file
         // could not be.
         if self.open.get().is_none() {
@@ -139,7 +141,7 @@ impl Reporter for Trace {
         true
     }
 
-    fn follow(&self, whose: &Arc<Whose>, _: &Arc<Means>) -> Box<dyn Following> {
+    fn follow(&self, whose: &Arc<Whose>, _: &Arc<Services>) -> Box<dyn Following> {
         // No rule is in force before its collector is open.
         let Some(collector) = self.open.get() else {
             return Box::new(Nobody);

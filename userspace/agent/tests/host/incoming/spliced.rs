@@ -109,7 +109,7 @@ const OFTEN: f64 = 2.5;
 fn every_byte_arrives_however_often_a_flow_is_handed_over() {
     let folder = tempfile::tempdir().unwrap();
     // Taken back and handed over again every millisecond.
-    let binary = switched(folder.path(), "UNDERPASS_TEST_RECALL_MS=1");
+    let binary = switched(folder.path(), "UNDERPASS_TEST_HOOKS=recall_ms=1");
     for family in FAMILIES {
         let (report, bytes, each) = driven(&binary, family, &NEVER_BLOCKS);
         assert!(report.passed(&[COST.into()]), "{family:?}: {report}");

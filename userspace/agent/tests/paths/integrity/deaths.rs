@@ -50,8 +50,7 @@ fn at_whatever_moments_the_agent_dies_no_byte_is_wrong_on_any_path() {
             "sender"
         };
         // Flows are taken back and handed over again as often: at each moment some are on their way.
-        let recall = "UNDERPASS_TEST_RECALL_MS=10";
-        let switch = format!("{recall} UNDERPASS_TEST_WITHOUT=splice_{other}");
+        let switch = format!("UNDERPASS_TEST_HOOKS=recall_ms=10,without=splice_{other}");
         let binary = env!("CARGO_BIN_EXE_underpass");
         sandbox::program::switched(&script, binary, &switch).unwrap();
     };

@@ -111,7 +111,7 @@ fn on_a_host_that_is_short_of_memory_bytes_take_tcp() {
     let hosts = Hosts::new();
     let (listener, other) = (listen(&hosts, Family::V4), listen(&hosts, Family::V4));
     let policy = shortcut(&[port(&listener)]);
-    let agent = hosts.switched("UNDERPASS_TEST_HOST_PAGES=0", "", &policy);
+    let agent = hosts.switched("UNDERPASS_TEST_HOOKS=host_pages=0", "", &policy);
     // Somebody has some of it, whoever else is on this host.
     let (holder, _reader) = pair(&hosts, &other, Family::V4);
     holder.set_nonblocking(true).unwrap();

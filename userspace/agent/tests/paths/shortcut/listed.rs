@@ -155,7 +155,7 @@ fn without_the_shortcut_flows_say_that_it_is_off() {
     let listener = listen(&hosts, Family::V4);
     let closed = listen(&hosts, Family::V4).local_addr().unwrap();
     let policy = shortcut(&[port(&listener), closed.port()]);
-    let agent = hosts.switched("UNDERPASS_TEST_WITHOUT=shortcut", "", &policy);
+    let agent = hosts.switched("UNDERPASS_TEST_HOOKS=without=shortcut", "", &policy);
     let (client, _server) = pair(&hosts, &listener, Family::V4);
     let why = "shortcut_off, it is not available, or was not when this began; `underpass doctor` tries it";
     assert_refused(&agent, &client, why);

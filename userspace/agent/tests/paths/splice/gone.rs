@@ -16,7 +16,7 @@ use crate::common::{
 };
 
 /// The maps take so many flows: what stayed of those that are gone would leave no room. The canary's fit.
-const SMALL: &str = "UNDERPASS_TEST_ENTRIES=32";
+const SMALL: &str = "UNDERPASS_TEST_HOOKS=entries=32";
 const ENTRIES: usize = 32;
 
 /// Whether a client is gone in time is a matter of microseconds.

@@ -24,9 +24,12 @@ fn flows_go_by_an_engine_that_works_and_are_relayed_where_none_does() {
         ("none", [true, true]),
         ("splice_sender", [false, true]),
         ("splice_egress", [true, false]),
-        ("splice_sender,splice_egress", [false, false]),
+        ("splice_sender+splice_egress", [false, false]),
     ] {
-        let binary = switched(folder.path(), &format!("UNDERPASS_TEST_WITHOUT={without}"));
+        let binary = switched(
+            folder.path(),
+            &format!("UNDERPASS_TEST_HOOKS=without={without}"),
+        );
         let (netns, cgroup) = (Some(&sandbox.netns), &sandbox.cgroup);
         let settings = "splice = \"auto\"";
         let agent = Agent::start(&binary, netns, cgroup, settings, &policy(port)).unwrap();
@@ -81,7 +84,7 @@ fn doctor_tries_the_engines_out() {
             // Before everything else that runs here: it says how long the canaries take.
             let mut doctor = std::process::Command::new("nice");
             let doctor = doctor.args(["-n", "-20", BINARY, "doctor"]);
-            doctor.env("UNDERPASS_TEST_WITHOUT", without);
+            doctor.env("UNDERPASS_TEST_HOOKS", format!("without={without}"));
             String::from_utf8(doctor.output().unwrap().stdout).unwrap()
         });
         output.unwrap()
@@ -97,8 +100,8 @@ fn doctor_tries_the_engines_out() {
     // It stands before every start. What else the machine does may add to it, so the best counts.
     let mut tries = (0..5).map(|_| tried_in(&doctor("none"), &paths));
     assert!(tries.any(|ms| ms < 2_000), "the canaries are slow: {all}");
-    let none = doctor("splice_sender,splice_egress,shortcut,observe");
-    let reason = "UNDERPASS_TEST_WITHOUT names it";
+    let none = doctor("splice_sender+splice_egress,shortcut,observe");
+    let reason = "UNDERPASS_TEST_HOOKS names it";
     all_paths.iter().for_each(|path| is(&none, path, reason));
 }
 
@@ -115,7 +118,7 @@ fn tried_in(output: &str, paths: &[&str]) -> u64 {
 
 /// The maps have room for one flow, and the next one's would be free a second after it has ended: the
 /// trial finds no room for its second flow.
-const ROOM_FOR_ONE: [&str; 2] = ["UNDERPASS_TEST_ENTRIES", "1"];
+const ROOM_FOR_ONE: [&str; 2] = ["UNDERPASS_TEST_HOOKS", "entries=1"];
 
 /// The trial's reason for a flow that is refused.
 const NOT_CARRIED: &str = "the kernel does not carry it";

@@ -33,7 +33,7 @@ impl Fingerprint {
         writer.finish()
     }
 
-    /// That of a batch: `kind` as in its text, or empty.
+    /// The fingerprint of a batch: `kind` as in its text, or empty.
     pub(crate) fn of_batch(kind: &str, statements: &[Arc<Fingerprint>]) -> Self {
         let mut writer = Writer::default();
         writer.piece("BEGIN");

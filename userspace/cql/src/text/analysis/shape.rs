@@ -54,7 +54,7 @@ labelled!(Object {
 /// A number that a statement gives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Number {
-    /// This one.
+    /// The number in the text.
     Is(i64),
     /// A marker stands for it: the request's values tell.
     Marker,

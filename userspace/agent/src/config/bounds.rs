@@ -1,0 +1,96 @@
+//! Bounds, defaults and names of values: the file's form, its meaning and its schema share them.
+
+use dataplane::{
+    ClientAddress, Engine,
+    edge::{Forward, WantedMode},
+};
+use policy::Fail;
+use proxy::paths::{Splicing, engine_name};
+
+use crate::{
+    backends::Established,
+    containers::{Speaks, default_sockets},
+};
+
+/// Where the admin interface listens unless the file says otherwise.
+pub const DEFAULT_ADMIN: &str = "127.0.0.1:9180";
+
+/// Where the control socket is unless the file says otherwise.
+pub const DEFAULT_CONTROL: &str = "/run/underpass/control.sock";
+
+/// Flows that the agent carries at the same time, unless the file says otherwise. Each costs
+/// two descriptors and a few KiB.
+pub const DEFAULT_MAX_FLOWS: usize = 10_000;
+
+/// The most that `max_flows` can be: half of what the kernel's table of legs has room for,
+/// so that clients which give up while they wait cannot fill it.
+pub const MAX_FLOWS: usize = 32_768;
+
+/// Values of `fail`.
+pub(super) const FAILS: [(&str, Fail); 2] = [
+    (Fail::Open.as_str(), Fail::Open),
+    (Fail::Closed.as_str(), Fail::Closed),
+];
+
+/// Values of `agent.splice`.
+pub(super) const SPLICES: [(&str, Splicing); 4] = [
+    ("auto", Splicing::Auto),
+    (engine_name(Engine::Sender), Splicing::By(Engine::Sender)),
+    (engine_name(Engine::Egress), Splicing::By(Engine::Egress)),
+    ("off", Splicing::Off),
+];
+
+/// More would only wait for each other; eight carry a 10 Gbit/s link.
+pub(super) const MAX_WORKERS: usize = 64;
+
+/// Values of `health.established`.
+pub(super) const ESTABLISHED: [(&str, Established); 2] =
+    [("leave", Established::Leave), ("reset", Established::Reset)];
+
+pub(super) const MOST_IN_A_ROW: usize = 10;
+
+/// Values of `incoming.client_address`.
+pub(super) const CLIENT_ADDRESSES: [(&str, ClientAddress); 2] = [
+    ("keep", ClientAddress::Keep),
+    ("agent", ClientAddress::Agent),
+];
+
+/// More would be a mistake: every request passes all of them.
+pub(super) const MAX_STEPS: usize = 32;
+
+/// Bounds of `p99_ms`: below, the clock's steps show; above, a driver has given up.
+pub(super) const LEAST_P99_MS: f64 = 0.01;
+
+pub(super) const MOST_P99_MS: f64 = 60_000.0;
+
+/// Values of `xdp.forward`.
+pub(super) const FORWARDS: [(&str, Forward); 3] = [
+    ("off", Forward::Off),
+    ("snat", Forward::Snat),
+    ("dsr", Forward::Dsr),
+];
+
+/// `IFNAMSIZ` of netdevice(7), without its end.
+pub(super) const MAX_NAME_BYTES: usize = 15;
+
+/// More is no limit.
+pub(super) const MAX_SYN_RATE: usize = 10_000_000;
+
+/// Values of `xdp.mode`.
+pub(super) const MODES: [(&str, WantedMode); 3] = [
+    ("auto", WantedMode::Auto),
+    ("native", WantedMode::Native),
+    ("generic", WantedMode::Generic),
+];
+
+/// The names of values, for the schema.
+pub(super) fn names<T>(all: &[(&'static str, T)]) -> Vec<&'static str> {
+    all.iter().map(|(name, _)| *name).collect()
+}
+
+/// Sockets that are asked if the file does not name any.
+pub(super) fn default_paths(speaks: Speaks) -> Vec<std::path::PathBuf> {
+    let sockets = default_sockets().into_iter();
+    let speaking = sockets.filter(|socket| socket.speaks == speaks);
+    speaking.map(|socket| socket.path).collect()
+}

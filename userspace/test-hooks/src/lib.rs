@@ -1,0 +1,173 @@
+//! Switches by which tests make an agent meet what a host seldom does: full maps, an absent path, a
+//! keeper of another version.
+//!
+//! The agent reads [`VARIABLE`] once, at its start, into a [`TestHooks`]; everything else asks
+//! [`get`]. The variable holds `key=value` pairs, separated by commas:
+//! `UNDERPASS_TEST_HOOKS=entries=8,without=splice_sender+shortcut`.
+//!
+//! **Invariant**: a release build ignores the variable. Whoever controls the environment of an
+//! agent that serves must not be able to weaken it. Hooks are compiled in only with debug assertions
+//! or with the feature `test-hooks`.
+
+use std::{fmt, path::PathBuf, sync::OnceLock, time::Duration};
+
+/// The environment variable that sets hooks.
+pub const VARIABLE: &str = "UNDERPASS_TEST_HOOKS";
+
+/// Whether this build has hooks.
+pub const ARE_COMPILED_IN: bool = cfg!(any(debug_assertions, feature = "test-hooks"));
+
+/// The hooks of a process. By default all are off.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TestHooks {
+    /// `entries`: entries of every map that has one for each flow or process, instead of tens of
+    /// thousands.
+    pub entries: Option<u32>,
+    /// `connects`: entries of the map of connects under way, any number of which may begin at once
+    /// in a test of the other maps.
+    pub connects: Option<u32>,
+    /// `ring_bytes`: size of the ring by which the agent is told of connects.
+    pub ring_bytes: Option<u32>,
+    /// `upper_layer_port`: sockets with this port of their own, once enrolled, pass for such as
+    /// speak another protocol above TCP. So kTLS that is set up late can be tested on a kernel
+    /// without it.
+    pub upper_layer_port: Option<u32>,
+    /// `host_pages`: pages that the host's TCP is taken to have left, instead of the kernel's own
+    /// figure.
+    pub host_pages: Option<u64>,
+    /// `without`: paths that are taken for unavailable, as on a kernel that lacks them; separated
+    /// by `+`.
+    pub without: Vec<String>,
+    /// `version`: version that a keeper and an agent must have in common, for tests of an upgrade.
+    pub version: Option<String>,
+    /// `recall_ms`: interval in milliseconds at which every spliced flow is taken back and handed
+    /// over again, for soaks.
+    pub recall_every: Option<Duration>,
+    /// `keeper_log`: file for the keeper's log, where the agent's standard error cannot be passed
+    /// on.
+    pub keeper_log: Option<PathBuf>,
+}
+
+/// A value of [`VARIABLE`] that cannot be understood.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Misspelt(String);
+
+impl fmt::Display for Misspelt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{VARIABLE}: `{}` is no test hook", self.0)
+    }
+}
+
+impl std::error::Error for Misspelt {}
+
+static INSTALLED: OnceLock<TestHooks> = OnceLock::new();
+static NONE: TestHooks = TestHooks {
+    entries: None,
+    connects: None,
+    ring_bytes: None,
+    upper_layer_port: None,
+    host_pages: None,
+    without: Vec::new(),
+    version: None,
+    recall_every: None,
+    keeper_log: None,
+};
+
+/// Takes the hooks from the environment, for [`get`]. Called once, by `main`, before there are other
+/// threads. A build without hooks takes none.
+///
+/// # Errors
+/// A pair in the variable is misspelt.
+pub fn install() -> Result<(), Misspelt> {
+    if ARE_COMPILED_IN && let Ok(text) = std::env::var(VARIABLE) {
+        let hooks = TestHooks::parse(&text)?;
+        // The first installation counts; there is no second.
+        let _ = INSTALLED.set(hooks);
+    }
+    Ok(())
+}
+
+/// Returns the hooks of this process: none, unless [`install`] found some.
+pub fn get() -> &'static TestHooks {
+    INSTALLED.get().unwrap_or(&NONE)
+}
+
+impl TestHooks {
+    /// Reads `key=value` pairs.
+    ///
+    /// # Errors
+    /// A pair is misspelt.
+    pub fn parse(text: &str) -> Result<Self, Misspelt> {
+        let mut hooks = Self::default();
+        for pair in text.split(',').filter(|pair| !pair.is_empty()) {
+            hooks.set(pair).ok_or_else(|| Misspelt(pair.to_owned()))?;
+        }
+        Ok(hooks)
+    }
+
+    fn set(&mut self, pair: &str) -> Option<()> {
+        let (key, value) = pair.split_once('=')?;
+        match key {
+            "entries" => self.entries = Some(value.parse().ok()?),
+            "connects" => self.connects = Some(value.parse().ok()?),
+            "ring_bytes" => self.ring_bytes = Some(value.parse().ok()?),
+            "upper_layer_port" => self.upper_layer_port = Some(value.parse().ok()?),
+            "host_pages" => self.host_pages = Some(value.parse().ok()?),
+            "without" => self.without = value.split('+').map(str::to_owned).collect(),
+            "version" => self.version = Some(value.to_owned()),
+            "recall_ms" => self.recall_every = Some(Duration::from_millis(value.parse().ok()?)),
+            "keeper_log" => self.keeper_log = Some(value.into()),
+            _ => return None,
+        }
+        Some(())
+    }
+
+    /// Returns the reason why a path is off, if a test wants it so.
+    pub fn off(&self, path: &str) -> Option<String> {
+        let is_named = self.without.iter().any(|named| named == path);
+        is_named.then(|| format!("{VARIABLE} names it"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_set_unless_it_is_named() {
+        assert_eq!(TestHooks::parse(""), Ok(TestHooks::default()));
+        assert_eq!(NONE, TestHooks::default());
+        assert_eq!(NONE.off("shortcut"), None);
+    }
+
+    #[test]
+    fn each_hook_has_a_key() {
+        let text = "entries=1,connects=2,ring_bytes=3,upper_layer_port=4,host_pages=0,\
+                    without=splice_sender+shortcut,version=other,recall_ms=10,keeper_log=/tmp/log";
+        let hooks = TestHooks::parse(text);
+        assert_eq!(
+            hooks,
+            Ok(TestHooks {
+                entries: Some(1),
+                connects: Some(2),
+                ring_bytes: Some(3),
+                upper_layer_port: Some(4),
+                host_pages: Some(0),
+                without: vec!["splice_sender".into(), "shortcut".into()],
+                version: Some("other".into()),
+                recall_every: Some(Duration::from_millis(10)),
+                keeper_log: Some("/tmp/log".into()),
+            })
+        );
+        let off = hooks.map(|hooks| ["shortcut", "observe"].map(|path| hooks.off(path).is_some()));
+        assert_eq!(off, Ok([true, false]));
+    }
+
+    #[test]
+    fn misspelt_hooks_are_named() {
+        for wrong in ["entries", "entries=many", "entrys=1", "=1"] {
+            let error = TestHooks::parse(&format!("connects=1,{wrong}"));
+            assert_eq!(error, Err(Misspelt(wrong.to_owned())));
+        }
+    }
+}
