@@ -6,13 +6,14 @@ use std::{
     net::SocketAddr,
     path::PathBuf,
     sync::{
-        Arc, Mutex, OnceLock, PoisonError,
+        Arc, OnceLock,
         atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::Relaxed},
     },
     time::{Instant, SystemTime},
 };
 
 use dataplane::{Application, Arrived, ClientAddr, Held, Near, Netns, Opener, OrigDst, Process};
+use parking_lot::Mutex;
 use policy::{Action, Match, RuleName, Session, SessionKey};
 use serde::Serialize;
 use tls::{Seen, SeenBy, Side, Towards};
@@ -375,8 +376,8 @@ impl Flow {
         selector.holds(&known, cgroup)
     }
 
-    pub(crate) fn standing(&self) -> std::sync::MutexGuard<'_, Standing> {
-        self.standing.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn standing(&self) -> parking_lot::MutexGuard<'_, Standing> {
+        self.standing.lock()
     }
 
     /// Makes the agent take the flow back from the kernel, at once if the kernel has it.

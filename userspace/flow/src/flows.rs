@@ -3,12 +3,13 @@
 use std::{
     collections::BTreeMap,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
 };
 
 use super::{Flow, FlowId, FlowView, Newcomer};
+use parking_lot::{Mutex, MutexGuard};
 
 /// The registry of all flows. Bounded by the agent's admission.
 #[derive(Debug, Default)]
@@ -79,6 +80,6 @@ impl Flows {
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<FlowId, Arc<Flow>>> {
-        self.live.lock().unwrap_or_else(PoisonError::into_inner)
+        self.live.lock()
     }
 }

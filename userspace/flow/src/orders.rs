@@ -2,12 +2,13 @@
 
 use std::{
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
     task::Waker,
 };
 
+use parking_lot::{Mutex, MutexGuard};
 use policy::{Action, Policy, RuleName};
 use tokio::sync::oneshot;
 
@@ -146,7 +147,7 @@ impl CommandSlot {
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inner.lock()
     }
 }
 

@@ -1,13 +1,8 @@
 //! The choice of the backend for a new connection.
 
 use std::{
-    collections::hash_map::RandomState,
-    hash::{BuildHasher, Hasher},
     net::SocketAddr,
-    sync::{
-        Arc, OnceLock,
-        atomic::{AtomicU64, Ordering::Relaxed},
-    },
+    sync::{Arc, OnceLock},
 };
 
 use dataplane::{
@@ -20,7 +15,6 @@ use tokio::sync::watch;
 /// The proxy's view of backends: which of them get new connections, and whom to tell that one did not answer.
 pub struct Backends {
     choice: watch::Receiver<Choice>,
-    dice: Dice,
     suspect: Box<dyn Fn(SocketAddr, String) + Send + Sync>,
 }
 
@@ -32,17 +26,12 @@ impl Backends {
     ) -> Self {
         Self {
             choice,
-            dice: Dice::default(),
             suspect: Box::new(suspect),
         }
     }
 
     pub(crate) fn choice(&self) -> &watch::Receiver<Choice> {
         &self.choice
-    }
-
-    pub(crate) fn dice(&self) -> &Dice {
-        &self.dice
     }
 
     pub(crate) fn suspect(&self, backend: SocketAddr, why: String) {
@@ -108,47 +97,19 @@ impl Choice {
         &self,
         rule: &Rule,
         (client, virtual_address): (SocketAddr, SocketAddr),
-        dice: &Dice,
     ) -> Option<SocketAddr> {
         let mut shares = self.shares.iter();
         match shares.find(|share| share.is_of(rule)) {
             Some(share) => share.at(client, virtual_address),
             // The rule is another policy's, for a moment.
-            None => self.draw(&rule.backends, dice),
+            None => self.draw(&rule.backends),
         }
     }
 
     /// Draws one of these by its weight. None: none of them takes new connections.
-    pub fn draw(&self, backends: &[SocketAddr], dice: &Dice) -> Option<SocketAddr> {
-        let drawn = BackendSlots::of(backends, &self.weights).draw(dice.number())?;
+    pub fn draw(&self, backends: &[SocketAddr]) -> Option<SocketAddr> {
+        let drawn = BackendSlots::of(backends, &self.weights).draw(fastrand::u32(..))?;
         backends.get(drawn).copied()
-    }
-}
-
-/// A source of numbers that nobody can foretell without effort.
-pub struct Dice(AtomicU64);
-
-impl Default for Dice {
-    fn default() -> Self {
-        Self(AtomicU64::new(RandomState::new().build_hasher().finish()))
-    }
-}
-
-/// SplitMix64's step.
-const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
-
-impl Dice {
-    /// Returns a number from 0 to `u32::MAX`.
-    pub fn number(&self) -> u32 {
-        let mut z = self.0.fetch_add(STEP, Relaxed);
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((z ^ (z >> 31)) >> 32) as u32
-    }
-
-    /// Returns a number from 0 to 1.
-    pub fn share(&self) -> f64 {
-        f64::from(self.number()) / f64::from(u32::MAX)
     }
 }
 
@@ -166,15 +127,15 @@ mod tests {
             weights: Arc::new(weights),
             ..Choice::default()
         };
-        let (dice, mut drawn) = (Dice::default(), [0_u32; 3]);
+        let mut drawn = [0_u32; 3];
         for _ in 0..30_000 {
-            let at = choice.draw(&backends, &dice).unwrap();
+            let at = choice.draw(&backends).unwrap();
             drawn[backends.iter().position(|b| *b == at).unwrap()] += 1;
         }
         assert_eq!(drawn[1], 0);
         // Ten standard deviations.
         assert!(drawn[0].abs_diff(20_000) < 820, "{drawn:?}");
-        assert_eq!(choice.draw(&backends[1..2], &dice), None);
-        assert_eq!(choice.draw(&[], &dice), None);
+        assert_eq!(choice.draw(&backends[1..2]), None);
+        assert_eq!(choice.draw(&[]), None);
     }
 }

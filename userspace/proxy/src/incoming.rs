@@ -103,5 +103,5 @@ fn backend(shared: &ProxyContext, arrived: &Arrived, candidate: &Candidate) -> O
     // A clone, because a table may have to be made, and whoever reports the next change must not
     // wait for that.
     let choice = shared.backends.choice().borrow().clone();
-    choice.as_the_edge(rule, ends, shared.backends.dice())
+    choice.as_the_edge(rule, ends)
 }

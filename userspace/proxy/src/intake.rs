@@ -2,17 +2,12 @@
 //! as the database would have, and accepts the client's connection.
 
 use std::{
-    collections::HashMap,
-    future::Future,
-    io,
-    net::SocketAddr,
-    pin::pin,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
+    collections::HashMap, future::Future, io, net::SocketAddr, pin::pin, sync::Arc, time::Duration,
 };
 
 use dataplane::{ClientAddr, Dialled, Held, Holds, Listeners, NewNetnsListeners, Refusal};
 use flow::{FlowId, Newcomer};
+use parking_lot::{Mutex, MutexGuard};
 use policy::Fail;
 use tokio::{
     net::TcpStream,
@@ -72,7 +67,7 @@ impl Expected {
     }
 
     fn lock(&self) -> MutexGuard<'_, Expecting> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 
@@ -199,11 +194,7 @@ fn backend(shared: &ProxyContext, held: &Held) -> Result<Option<SocketAddr>, NoB
     if behind.is_empty() {
         return Ok(None);
     }
-    let drawn = shared
-        .backends
-        .choice()
-        .borrow()
-        .draw(&behind, shared.backends.dice());
+    let drawn = shared.backends.choice().borrow().draw(&behind);
     match (drawn, policy.fail_of(&held.rule)) {
         (None, Fail::Closed) => Err(NoBackend),
         (drawn, _) => Ok(drawn),

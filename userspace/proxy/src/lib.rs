@@ -61,7 +61,7 @@ use std::sync::Arc;
 
 pub use admission::{Admission, STRAGGLERS};
 pub use canary::try_out;
-pub use choice::{Backends, Choice, Dice, Share};
+pub use choice::{Backends, Choice, Share};
 pub use close::end_all;
 pub use context::{IncomingListeners, ProxyContext};
 use dataplane::Holds;

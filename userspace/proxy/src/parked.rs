@@ -2,12 +2,13 @@
 //! task.
 
 use std::sync::{
-    Arc, Mutex, PoisonError, Weak,
+    Arc, Weak,
     atomic::{AtomicBool, Ordering::Relaxed},
 };
 
 use cql_edit::{CompletionSink, Resolution};
 use flow::Flow;
+use parking_lot::Mutex;
 
 /// The completions of one flow. **Invariant**: each ticket leaves one letter that completes it, and
 /// a step says at most once before that it is due ([`Resolution::Due`]). So there are at most twice
@@ -51,7 +52,7 @@ impl Inbox {
         if !full.load(Relaxed) {
             return Vec::new();
         }
-        let mut letters = letters.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut letters = letters.lock();
         full.store(false, Relaxed);
         std::mem::take(&mut letters)
     }
@@ -68,7 +69,7 @@ impl CompletionSink for Letters {
         let Some(flow) = self.flow.upgrade() else {
             return;
         };
-        let mut letters = self.letters.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut letters = self.letters.lock();
         letters.push((number, resolution));
         self.full.store(true, Relaxed);
         drop(letters);

@@ -1,11 +1,9 @@
 //! The metrics of `count` and `debug`.
 
-use std::{
-    collections::HashSet,
-    sync::{Arc, Mutex, PoisonError},
-};
+use std::{collections::HashSet, sync::Arc};
 
 use cql::Opcode;
+use parking_lot::Mutex;
 use policy::RuleName;
 use prometheus::{IntCounter, IntCounterVec, Registry};
 use telemetry::{counters_by, series_of};
@@ -58,7 +56,7 @@ impl FrameMetrics {
     /// Returns the name under which a rule is counted.
     pub(super) fn label(&self, rule: &RuleName) -> RuleName {
         let rule = series_of(rule.clone());
-        let mut rules = self.rules.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut rules = self.rules.lock();
         if rules.contains(&rule) {
             return rule;
         }

@@ -4,6 +4,7 @@
 //!   `trace`. `journal` is the file that two of them write.
 //! - `effect`: steps that ask somebody outside: `cache`, `coalesce`, `fold`, `mirror`.
 //! - `protect`: the keys of the transform that encrypts columns.
+//! - `http`: the one client of HTTP/1.1, for key servers and for the command line.
 //! - `pipelines`: the steps of each rule, and what they did.
 //!
 //! Transforms that need nothing but the bytes are in `cql`.
@@ -26,6 +27,7 @@ pub mod fold;
 mod followed;
 mod frames;
 pub mod grpc;
+pub mod http;
 mod journal;
 mod keeps;
 mod latencies;

@@ -2,12 +2,13 @@
 
 use std::{
     collections::{HashMap, HashSet},
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
 };
 
 use cql::StreamId;
 use cql_edit::{Log, LookedUp, Pipeline, Unreadable, Unseen, Waited};
 use flow::About;
+use parking_lot::Mutex;
 use policy::RuleName;
 use prometheus::{IntCounterVec, Registry};
 use telemetry::{counters_by, series_of};
@@ -185,7 +186,7 @@ impl PipelineMetrics {
     /// Counts a flow's events under this rule.
     pub fn of(&self, rule: &RuleName) -> Counting {
         let rule = series_of(rule.clone());
-        let mut rules = self.rules.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut rules = self.rules.lock();
         let label = match rules.get(&rule) {
             Some(label) => label.clone(),
             None if rules.len() < MAX_LABELS => {

@@ -3,11 +3,12 @@
 
 use std::{
     io,
-    sync::{Arc, Mutex, OnceLock, PoisonError, Weak},
+    sync::{Arc, OnceLock, Weak},
     thread,
 };
 
 use dataplane::backends::Probe;
+use parking_lot::Mutex;
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 
 /// The probe with which all services of a kind connect. Set when the agent attaches to the host,
@@ -45,7 +46,7 @@ impl<T> Register<T> {
         is_same: impl Fn(&T) -> bool,
         start: impl FnOnce(Dials) -> io::Result<T>,
     ) -> io::Result<Arc<T>> {
-        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut open = self.open.lock();
         open.retain(|one| one.strong_count() > 0);
         let mut all = open.iter().filter_map(Weak::upgrade);
         if let Some(same) = all.find(|one| is_same(one)) {
@@ -113,9 +114,9 @@ mod tests {
         drop(first);
         // Services that are gone are forgotten, and not found again.
         let started = register.one(|one| one.0 == 1, |_| Ok((1, 9))).unwrap();
-        assert_eq!((started.1, register.open.lock().unwrap().len()), (9, 2));
+        assert_eq!((started.1, register.open.lock().len()), (9, 2));
         let failed = register.one(|one| one.0 == 3, |_| Err(io::ErrorKind::Other.into()));
-        assert!(failed.is_err() && register.open.lock().unwrap().len() == 2);
+        assert!(failed.is_err() && register.open.lock().len() == 2);
     }
 
     #[test]

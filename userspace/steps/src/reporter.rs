@@ -114,16 +114,7 @@ pub type Reporters = Arc<[Box<dyn Reporter>]>;
 
 /// Writes a trace's id as Cassandra writes it, so that it can be looked up in `system_traces`.
 pub(crate) fn uuid(id: [u8; 16]) -> String {
-    let id = u128::from_be_bytes(id);
-    let part = |from: u32, bits: u32| (id >> from) & ((1 << bits) - 1);
-    format!(
-        "{:08x}-{:04x}-{:04x}-{:04x}-{:012x}",
-        part(96, 32),
-        part(80, 16),
-        part(64, 16),
-        part(48, 16),
-        part(0, 48)
-    )
+    uuid::Uuid::from_bytes(id).to_string()
 }
 
 /// Whether a statement of this kind belongs into a list of statements.

@@ -2,11 +2,12 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, OnceLock, PoisonError},
+    sync::{Arc, OnceLock},
 };
 
 use cql::{Completed, Statement};
 use hdrhistogram::Histogram;
+use parking_lot::Mutex;
 use policy::RuleName;
 use prometheus::{HistogramOpts, HistogramVec, IntCounterVec, Opts, Registry};
 use serde::Serialize;
@@ -128,7 +129,7 @@ impl Statements {
             table: name(&statement.table),
             kind: statement.kind.as_str(),
         };
-        let mut series = self.series.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut series = self.series.lock();
         if let Some(found) = series.get(&key) {
             return found.clone();
         }
@@ -164,7 +165,7 @@ impl Statements {
     pub fn record(&self, series: &Series, completed: &Completed<'_>) {
         series.seconds.observe(completed.latency_ns as f64 / 1e9);
         let micros = (completed.latency_ns / 1_000).clamp(1, MAX_LATENCY_US);
-        let mut exact = series.exact.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut exact = series.exact.lock();
         // The histogram grows as needed, and what it cannot hold is above the clamp.
         let _ = exact.record(micros);
         drop(exact);
@@ -177,7 +178,7 @@ impl Statements {
 
     /// Returns all rows, the most frequent first.
     pub fn views(&self) -> Vec<StatementView> {
-        let series = self.series.lock().unwrap_or_else(PoisonError::into_inner);
+        let series = self.series.lock();
         let mut views: Vec<StatementView> = series.values().map(|s| s.view()).collect();
         views.sort_by(|a, b| b.count.cmp(&a.count).then_with(|| a.table.cmp(&b.table)));
         views
@@ -199,7 +200,7 @@ impl Series {
     }
 
     fn view(&self) -> StatementView {
-        let exact = self.exact.lock().unwrap_or_else(PoisonError::into_inner);
+        let exact = self.exact.lock();
         StatementView {
             rule: self.key.rule.to_string(),
             keyspace: self.key.keyspace.to_string(),

@@ -1,13 +1,11 @@
 //! Every metric, declared once. `docs/metrics.md` is rendered from [`Metrics::register`]'s
 //! help texts by a test.
 
-use std::{
-    collections::HashSet,
-    sync::{Arc, Mutex, PoisonError},
-};
+use std::{collections::HashSet, sync::Arc};
 
 use cql::{Anomaly, Undecodable, Unknowable};
 use dataplane::{NotRemembered, NotServed, Refusal, SpliceRefusal};
+use parking_lot::Mutex;
 use policy::{MAX_RULES, Match};
 use prometheus::{Histogram, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry};
 use tls::{Handshakes, Opaque};
@@ -314,10 +312,7 @@ const MAX_SESSION_RULES: usize = MAX_RULES;
 impl Metrics {
     /// Counts a flow that was decided by its session.
     pub fn session_decided(&self, by: &Match) {
-        let mut rules = self
-            .session_rules
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut rules = self.session_rules.lock();
         let rule = labels::series_of(by.rule.clone());
         let rule = rule.as_str();
         let known = rules.contains(rule)

@@ -1,10 +1,8 @@
 //! TLS on connections that the agent makes for itself: to collectors and mirrors.
 
-use std::{
-    io,
-    sync::{Arc, Mutex, PoisonError},
-};
+use std::{io, sync::Arc};
 
+use parking_lot::Mutex;
 use rustls::{ClientConfig, pki_types::ServerName};
 use tokio::net::TcpStream;
 use tokio_rustls::{TlsConnector, client::TlsStream};
@@ -46,7 +44,7 @@ impl Outward {
     /// the files may have changed.
     pub fn renew(&self, by: &Self) {
         let newer = by.config();
-        *self.config.lock().unwrap_or_else(PoisonError::into_inner) = newer;
+        *self.config.lock() = newer;
     }
 
     /// Does the handshake. The caller sets the deadline.
@@ -61,7 +59,7 @@ impl Outward {
     }
 
     fn config(&self) -> Arc<ClientConfig> {
-        let config = self.config.lock().unwrap_or_else(PoisonError::into_inner);
+        let config = self.config.lock();
         config.clone()
     }
 }

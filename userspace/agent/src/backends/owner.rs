@@ -14,7 +14,7 @@ use std::{
 use dataplane::backends::{Probe, Severed, Weights};
 use flow::{CloseReason, orders};
 use policy::{Policy, RuleName};
-use proxy::{Choice, Dice, ProxyContext, Share};
+use proxy::{Choice, ProxyContext, Share};
 use tokio::{
     sync::{mpsc, watch},
     task::JoinSet,
@@ -51,7 +51,6 @@ pub struct Owner {
     tell: watch::Sender<Choice>,
     members: BTreeMap<SocketAddr, Member>,
     checks: JoinSet<(SocketAddr, Instant, Result<(), String>)>,
-    dice: Dice,
     /// Set when what was published last may not hold any more.
     is_stale: bool,
 }
@@ -79,7 +78,6 @@ impl Owner {
             tell,
             members: BTreeMap::new(),
             checks: JoinSet::new(),
-            dice: Dice::default(),
             is_stale: false,
         }
     }
@@ -196,7 +194,7 @@ impl Owner {
         };
         let now = Instant::now();
         let changed = member.health.checked(result.is_ok(), now, &settings);
-        let wait = member.health.wait(self.dice.share(), &settings);
+        let wait = member.health.wait(fastrand::f64(), &settings);
         member.next_check = (began + wait).max(now);
         member.last_error = result.err().or(member.last_error.take());
         if let Some(state) = changed {

@@ -4,6 +4,7 @@ use std::{net::SocketAddr, process::ExitCode, time::Duration};
 
 use anyhow::Context;
 use serde_json::Value;
+use steps::http;
 
 use super::table;
 
@@ -11,7 +12,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Limit of an answer: as many flows as may be carried and observed at once, at 1 KiB each, which half of
 /// them are.
-const MAX_BYTES: u64 = 256 << 20;
+const MAX_BYTES: usize = 256 << 20;
 
 /// Asks the agent at `admin`.
 ///
@@ -45,21 +46,15 @@ pub fn run(json: bool, why: bool, admin: SocketAddr) -> anyhow::Result<ExitCode>
 
 /// Asks the agent at `admin` for a page, and returns its text.
 pub(super) fn get(admin: SocketAddr, path: &str) -> anyhow::Result<String> {
-    let agent: ureq::Agent = ureq::Agent::config_builder()
-        .timeout_global(Some(PATIENCE))
-        .proxy(None)
-        .build()
-        .into();
-    agent
-        .get(format!("http://{admin}{path}"))
-        .call()
-        .and_then(|mut answer| {
-            let body = answer.body_mut().with_config();
-            body.limit(MAX_BYTES).read_to_string()
-        })
-        .with_context(|| {
-            format!("no agent answers at {admin}: start one, or name its admin address by --admin")
-        })
+    let got = || -> anyhow::Result<String> {
+        let url = format!("http://{admin}{path}").parse()?;
+        let (status, body) = http::get(&url, PATIENCE, MAX_BYTES)?;
+        anyhow::ensure!(status.is_success(), "http status: {}", status.as_u16());
+        Ok(String::from_utf8(body)?)
+    };
+    got().with_context(|| {
+        format!("no agent answers at {admin}: start one, or name its admin address by --admin")
+    })
 }
 
 /// Read as a list.

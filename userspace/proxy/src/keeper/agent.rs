@@ -12,7 +12,7 @@ use std::{
     path::Path,
     process::{Child, Command, Stdio},
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{
             AtomicBool, AtomicUsize,
             Ordering::{Relaxed, SeqCst},
@@ -24,6 +24,7 @@ use std::{
 
 use anyhow::{Context, bail};
 use dataplane::Splicer;
+use parking_lot::{Mutex, MutexGuard};
 use telemetry::Metrics;
 use tokio::{runtime, sync::mpsc, task::AbortHandle, time};
 
@@ -244,7 +245,7 @@ impl Keeper {
 
 impl Inner {
     fn note(&self, change: impl FnOnce(&mut HashSet<u64>)) {
-        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = self.kept.lock();
         change(&mut kept);
         self.metrics.kept_flows.set(kept.len() as i64);
     }
@@ -266,7 +267,7 @@ impl Inner {
     }
 
     fn engines(&self) -> MutexGuard<'_, HashMap<u32, Engine>> {
-        self.engines.lock().unwrap_or_else(PoisonError::into_inner)
+        self.engines.lock()
     }
 }
 

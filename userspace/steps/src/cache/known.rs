@@ -5,13 +5,14 @@
 use std::{
     collections::{HashMap, VecDeque},
     hash::Hash,
-    sync::{Arc, Mutex, OnceLock, PoisonError},
+    sync::{Arc, OnceLock},
 };
 
 use super::{
     envelope::{Generation, Key},
     statements::Means,
 };
+use parking_lot::Mutex;
 
 /// The most ids of prepared statements. Each takes some 200 bytes.
 const MAX_PREPARED: usize = 65_536;
@@ -64,7 +65,7 @@ impl Known {
     /// Awaits a response. Returns the number under which it is to be shown, which is in the lower
     /// half of all numbers.
     pub(super) fn awaits(&self, what: Awaited) -> u64 {
-        let mut out = self.out.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut out = self.out.lock();
         let number = out.next;
         out.next = (out.next + 1) & (u64::MAX >> 1);
         out.awaited.put(number, what, MAX_OUT);
@@ -73,20 +74,20 @@ impl Known {
 
     /// Takes the purpose of a response. None: it was forgotten.
     pub(super) fn awaited(&self, number: u64) -> Option<Awaited> {
-        let mut out = self.out.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut out = self.out.lock();
         out.awaited.entries.remove(&number)
     }
 
     pub(super) fn remember_prepared(&self, id: &[u8], statement: Statement) {
         if id.len() <= MAX_ID_BYTES {
-            let mut prepared = self.prepared.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut prepared = self.prepared.lock();
             prepared.put(id.into(), statement, MAX_PREPARED);
         }
     }
 
     /// Finds a prepared statement. None: its PREPARE was not seen, or is forgotten.
     pub(super) fn prepared(&self, id: &[u8]) -> Option<Statement> {
-        let prepared = self.prepared.lock().unwrap_or_else(PoisonError::into_inner);
+        let prepared = self.prepared.lock();
         prepared.entries.get(id).copied()
     }
 }
@@ -147,6 +148,6 @@ mod tests {
         assert!(known.prepared(&0_usize.to_be_bytes()).is_none());
         assert!(known.prepared(&MAX_PREPARED.to_be_bytes()).is_some());
         assert!(known.prepared(&[7; MAX_ID_BYTES + 1]).is_none());
-        assert!(known.out.lock().unwrap().awaited.order.len() <= MAX_OUT);
+        assert!(known.out.lock().awaited.order.len() <= MAX_OUT);
     }
 }

@@ -4,12 +4,13 @@
 use std::{
     collections::VecDeque,
     io,
-    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     thread,
     time::{Duration, Instant},
 };
 
 use super::windows::{FORGOTTEN, Windows};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 /// The clock's handle. Dropped with the step, it ends the thread.
 #[derive(Debug)]
@@ -46,7 +47,7 @@ impl Clock {
 
     pub(super) fn windows(&self) -> MutexGuard<'_, Windows> {
         let windows = &self.0.windows;
-        windows.lock().unwrap_or_else(PoisonError::into_inner)
+        windows.lock()
     }
 
     /// Notes the end of a window that has been opened.
@@ -68,7 +69,7 @@ impl Drop for Clock {
 
 impl Shared {
     fn times(&self) -> MutexGuard<'_, Times> {
-        self.times.lock().unwrap_or_else(PoisonError::into_inner)
+        self.times.lock()
     }
 
     fn run(&self, window: Duration) {
@@ -83,7 +84,7 @@ impl Shared {
                 Some((when, flow, number)) if *when <= now => Some((*flow, *number)),
                 _ => None,
             };
-            let lock = || self.windows.lock().unwrap_or_else(PoisonError::into_inner);
+            let lock = || self.windows.lock();
             if let Some((flow, number)) = due {
                 times.ends.pop_front();
                 drop(times);
@@ -98,8 +99,7 @@ impl Shared {
             let wait = first.map_or(FORGOTTEN, |when| {
                 when.saturating_duration_since(now).min(window)
             });
-            let waited = self.wake.wait_timeout(times, wait);
-            drop(waited);
+            self.wake.wait_for(&mut times, wait);
         }
     }
 }

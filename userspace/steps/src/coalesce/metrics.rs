@@ -1,10 +1,12 @@
 //! The counters of `coalesce`.
 
 use prometheus::{IntCounter, IntCounterVec, Registry};
+use strum::VariantNames;
 use telemetry::counters_by;
 
 /// The reason why a window has ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, VariantNames)]
+#[strum(serialize_all = "snake_case")]
 pub(super) enum Cause {
     /// The window has taken as many writes or bytes as it may.
     Full,
@@ -16,10 +18,11 @@ pub(super) enum Cause {
     Alone,
 }
 
-const CAUSES: [&str; 4] = ["full", "time", "flush", "alone"];
+const CAUSES: &[&str] = Cause::VARIANTS;
 
 /// The outcome of a write to a chosen table.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, VariantNames)]
+#[strum(serialize_all = "snake_case")]
 pub(super) enum Became {
     /// The write is in a batch.
     Merged,
@@ -41,17 +44,7 @@ pub(super) enum Became {
     NoRoom,
 }
 
-const BECAME: [&str; 9] = [
-    "merged",
-    "alone",
-    "timestamp",
-    "parameters",
-    "shape",
-    "size",
-    "resting",
-    "windows",
-    "no_room",
-];
+const BECAME: &[&str] = Became::VARIANTS;
 
 /// The metrics of `coalesce`.
 #[derive(Clone, Debug)]
@@ -99,11 +92,15 @@ impl CoalesceMetrics {
     }
 
     pub(super) fn of(&self, rule: &str) -> Counters {
-        let windows = CAUSES.map(|cause| self.windows.with_label_values(&[rule, cause]));
-        let writes = BECAME.map(|became| self.writes.with_label_values(&[rule, became]));
+        let windows = CAUSES
+            .iter()
+            .map(|cause| self.windows.with_label_values(&[rule, cause]));
+        let writes = BECAME
+            .iter()
+            .map(|became| self.writes.with_label_values(&[rule, became]));
         Counters {
-            windows: windows.to_vec(),
-            writes: writes.to_vec(),
+            windows: windows.collect(),
+            writes: writes.collect(),
         }
     }
 }

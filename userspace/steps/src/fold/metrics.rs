@@ -1,11 +1,13 @@
 //! The counters of `fold`: the outcomes of requests, and the ends of shared connections.
 
 use prometheus::{IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry};
+use strum::{IntoStaticStr, VariantNames};
 use telemetry::counters_by;
 use tls::Handshakes;
 
 /// The outcome of a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, VariantNames)]
+#[strum(serialize_all = "snake_case")]
 pub(super) enum Became {
     /// The request was asked by a shared connection. All others were asked by their flow's own.
     Folded,
@@ -42,27 +44,11 @@ pub(super) enum Became {
     Full,
 }
 
-const BECAME: [&str; 16] = [
-    "folded",
-    "statement",
-    "unprepared",
-    "traced",
-    "large",
-    "large_answer",
-    "dropped",
-    "handshake",
-    "keyspace",
-    "elsewhere",
-    "unencrypted",
-    "barred",
-    "share",
-    "identities",
-    "away",
-    "full",
-];
+const BECAME: &[&str] = Became::VARIANTS;
 
 /// The reason why a shared connection has ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr, VariantNames)]
+#[strum(serialize_all = "snake_case")]
 pub(super) enum Ended {
     /// No flow uses it any more.
     Unused,
@@ -76,7 +62,7 @@ pub(super) enum Ended {
     Silent,
 }
 
-const ENDED: [&str; 5] = ["unused", "refused", "closed", "garbage", "silent"];
+const ENDED: &[&str] = Ended::VARIANTS;
 
 /// The metrics of `fold`.
 #[derive(Clone, Debug)]
@@ -144,12 +130,16 @@ impl FoldMetrics {
     }
 
     pub(super) fn of(&self, rule: &str) -> Counters {
-        let requests = BECAME.map(|became| self.requests.with_label_values(&[rule, became]));
-        let ended = ENDED.map(|why| self.ended.with_label_values(&[rule, why]));
+        let requests = BECAME
+            .iter()
+            .map(|became| self.requests.with_label_values(&[rule, became]));
+        let ended = ENDED
+            .iter()
+            .map(|why| self.ended.with_label_values(&[rule, why]));
         Counters {
             connections: self.connections.with_label_values(&[rule]),
-            requests: requests.to_vec(),
-            ended: ended.to_vec(),
+            requests: requests.collect(),
+            ended: ended.collect(),
             handshakes: self.handshakes.clone(),
         }
     }
@@ -172,7 +162,7 @@ impl Counters {
 impl Ended {
     /// Returns the label in metrics.
     pub(super) fn as_str(self) -> &'static str {
-        ENDED.get(self as usize).copied().unwrap_or_default()
+        self.into()
     }
 }
 

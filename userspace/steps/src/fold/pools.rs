@@ -5,7 +5,7 @@ use std::{
     collections::HashMap,
     fmt, io,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        Arc, Weak,
         atomic::{AtomicUsize, Ordering::Relaxed},
     },
     thread,
@@ -14,6 +14,7 @@ use std::{
 
 use cql_edit::{Carrier, Ticket, transforms::Prepared};
 use dataplane::backends::Probe;
+use parking_lot::{Mutex, MutexGuard};
 use policy::RuleName;
 use tokio::runtime::Handle;
 
@@ -160,7 +161,7 @@ impl Shared {
     }
 
     fn pools(&self) -> MutexGuard<'_, HashMap<Arc<Identity>, Weak<Pool>>> {
-        self.pools.lock().unwrap_or_else(PoisonError::into_inner)
+        self.pools.lock()
     }
 }
 
@@ -174,10 +175,7 @@ impl fmt::Debug for Pool {
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        let connections = self
-            .connections
-            .get_mut()
-            .unwrap_or_else(PoisonError::into_inner);
+        let connections = self.connections.get_mut();
         for connection in &connections.all {
             connection.mark_unused();
         }
@@ -197,10 +195,7 @@ impl Pool {
     /// gets none; otherwise there would never be more than the first.
     fn connection(&self, may_begin: bool) -> Option<Arc<SharedConnection>> {
         let here = thread::current().id();
-        let mut connections = self
-            .connections
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut connections = self.connections.lock();
         connections.forget_gone();
         if connections.all.len() < self.shared.settings.connections {
             if !may_begin {
@@ -295,9 +290,7 @@ impl Member {
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<Arc<SharedConnection>>> {
-        self.connection
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        self.connection.lock()
     }
 }
 

@@ -8,7 +8,7 @@
 use std::{
     fmt,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{
             AtomicBool, AtomicU8, AtomicUsize,
             Ordering::{Acquire, Relaxed, Release},
@@ -19,6 +19,7 @@ use std::{
 };
 
 use cql_edit::{Resolution, Ticket};
+use parking_lot::{Mutex, MutexGuard};
 
 /// The most requests out at the same time; more go by their flows' own connections. A driver has as
 /// many out on one connection.
@@ -253,7 +254,7 @@ impl SharedConnection {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 

@@ -14,7 +14,7 @@ use std::{
     collections::HashMap,
     path::PathBuf,
     sync::{
-        Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak,
+        Arc, Weak,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
     time::Duration,
@@ -22,6 +22,7 @@ use std::{
 
 use export::{Export, Full};
 pub use metrics::JournalMetrics;
+use parking_lot::{Condvar, Mutex, MutexGuard};
 pub use place::{LEAST_BYTES, MOST_KEPT, Place, fsync, keep, max_bytes};
 use writing::Writing;
 
@@ -139,7 +140,7 @@ impl Journals {
             None => At::Log(name),
             Some(path) => At::File(path.to_owned()),
         };
-        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut open = self.open.lock();
         open.retain(|_, journal| journal.strong_count() > 0);
         if let Some(journal) = open.get(&at).and_then(Weak::upgrade) {
             journal.apply_settings(settings.clone());
@@ -166,7 +167,7 @@ impl Journals {
     /// Writes all records before the agent ends, unless that takes longer than `patience` for one
     /// journal.
     pub fn finish(&self, patience: Duration) {
-        let open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let open = self.open.lock();
         for journal in open.values().filter_map(Weak::upgrade) {
             journal.finish(patience);
         }
@@ -224,18 +225,13 @@ impl Journal {
         self.kept.asked().ends = true;
         // The first call may find the thread in work that it began before.
         for _ in 0..2 {
-            let done = self
-                .kept
-                .done
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner);
+            let mut done = self.kept.done.lock();
             let before = *done;
             self.export.call();
-            let waited = self
-                .kept
-                .is_done
-                .wait_timeout_while(done, patience, |done| *done == before);
-            if waited.is_ok_and(|(_, waited)| waited.timed_out()) {
+            let is_done = &self.kept.is_done;
+            let waited = is_done.wait_while_for(&mut done, |done| *done == before, patience);
+            drop(done);
+            if waited.timed_out() {
                 let to = &self.kept.to;
                 tracing::warn!(%to, "not everything could be written before the agent ended");
                 return;
@@ -253,7 +249,7 @@ impl Drop for Journal {
 
 impl Kept {
     fn asked(&self) -> MutexGuard<'_, Asked> {
-        self.asked.lock().unwrap_or_else(PoisonError::into_inner)
+        self.asked.lock()
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::{
     io,
-    sync::{Arc, PoisonError},
+    sync::Arc,
     thread,
     time::{Duration, Instant},
 };
@@ -141,8 +141,8 @@ impl Sink for Writing {
         }
         let ends = self.kept.asked().ends;
         self.make_durable(ends);
-        let done = self.kept.done.lock();
-        *done.unwrap_or_else(PoisonError::into_inner) += 1;
+        let mut done = self.kept.done.lock();
+        *done += 1;
         self.kept.is_done.notify_all();
     }
 

@@ -1,9 +1,10 @@
 //! One request at both databases: the answer of each, and the client that waits for them.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use cql::Consistency;
 use cql_edit::{Error, Refused, Resolution, Response, Ticket};
+use parking_lot::{Mutex, MutexGuard};
 
 use super::{budget::Permit, compare::Answer, metrics::Fate, shared::Shared, texts::Text};
 
@@ -138,7 +139,7 @@ impl Exchange {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 

@@ -1,10 +1,12 @@
 //! The counters of `mirror`.
 
 use prometheus::{IntCounter, IntCounterVec, Registry};
+use strum::{IntoStaticStr, VariantNames};
 use telemetry::counters_by;
 
 /// The outcome of a request that was to be mirrored.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr, VariantNames)]
+#[strum(serialize_all = "snake_case")]
 pub(super) enum Fate {
     /// The mirror has done it.
     Acknowledged,
@@ -28,28 +30,18 @@ pub(super) enum Fate {
     TooLong,
 }
 
-const FATES: [&str; 10] = [
-    "acknowledged",
-    "refused",
-    "late",
-    "away",
-    "lost",
-    "full",
-    "keyspaces",
-    "page",
-    "version",
-    "too_long",
-];
+const FATES: &[&str] = Fate::VARIANTS;
 
 impl Fate {
     /// Returns the label in metrics.
     pub(super) fn as_str(self) -> &'static str {
-        FATES.get(self as usize).copied().unwrap_or_default()
+        self.into()
     }
 }
 
 /// The outcome of comparing two answers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr, VariantNames)]
+#[strum(serialize_all = "snake_case")]
 pub(super) enum Compared {
     /// The answers are alike.
     Same,
@@ -71,22 +63,12 @@ pub(super) enum Compared {
     Unknown,
 }
 
-const RESULTS: [&str; 9] = [
-    "same",
-    "mirror_error",
-    "database_error",
-    "error_code",
-    "columns",
-    "rows",
-    "order",
-    "values",
-    "unknown",
-];
+const RESULTS: &[&str] = Compared::VARIANTS;
 
 impl Compared {
     /// Returns the label in metrics.
     pub(super) fn as_str(self) -> &'static str {
-        RESULTS.get(self as usize).copied().unwrap_or_default()
+        self.into()
     }
 
     /// Whether the outcome is a difference that somebody should know of.
@@ -141,11 +123,15 @@ impl MirrorMetrics {
     }
 
     pub(super) fn of(&self, rule: &str) -> Counters {
-        let requests = FATES.map(|fate| self.requests.with_label_values(&[rule, fate]));
-        let compared = RESULTS.map(|result| self.compared.with_label_values(&[rule, result]));
+        let requests = FATES
+            .iter()
+            .map(|fate| self.requests.with_label_values(&[rule, fate]));
+        let compared = RESULTS
+            .iter()
+            .map(|result| self.compared.with_label_values(&[rule, result]));
         Counters {
-            requests: requests.to_vec(),
-            compared: compared.to_vec(),
+            requests: requests.collect(),
+            compared: compared.collect(),
         }
     }
 }

@@ -22,10 +22,7 @@ mod texts;
 mod wire;
 
 use std::{
-    sync::{
-        Arc, OnceLock,
-        atomic::{AtomicU64, Ordering::Relaxed},
-    },
+    sync::{Arc, OnceLock},
     time::Instant,
 };
 
@@ -60,8 +57,6 @@ const NAME: &str = "mirror";
 struct Mirror {
     settings: Checked,
     cluster: OnceLock<Arc<Cluster>>,
-    /// The number of requests for which a sample was drawn.
-    drawn: AtomicU64,
 }
 
 impl Settings {
@@ -69,7 +64,6 @@ impl Settings {
         Ok(Mirror {
             settings: self.checked()?,
             cluster: OnceLock::new(),
-            drawn: AtomicU64::new(0),
         })
     }
 }
@@ -280,20 +274,7 @@ impl Mirror {
             true => self.settings.writes,
             false => self.settings.reads,
         };
-        by_kind && (self.settings.sample >= 1.0 || self.draw() < self.settings.sample)
-    }
-
-    /// Draws from 0 to 1, evenly spread: SplitMix64 of a counter.
-    fn draw(&self) -> f64 {
-        const STEP: u64 = 0x9E37_79B9_7F4A_7C15;
-        let mut z = self
-            .drawn
-            .fetch_add(1, Relaxed)
-            .wrapping_add(1)
-            .wrapping_mul(STEP);
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        ((z ^ (z >> 31)) >> 11) as f64 / (1_u64 << 53) as f64
+        by_kind && (self.settings.sample >= 1.0 || fastrand::f64() < self.settings.sample)
     }
 
     /// Hands the request over. Returns the number under which the response is to be shown.
@@ -377,8 +358,9 @@ mod tests {
         let mirror = Mirror {
             settings: settings.checked().unwrap(),
             cluster: OnceLock::new(),
-            drawn: AtomicU64::new(0),
         };
+        // Of the same numbers in each run.
+        fastrand::seed(7);
         let taken = (0..10_000).filter(|_| mirror.chooses(true)).count();
         assert!((900..1_100).contains(&taken), "{taken}");
         assert!((0..100).all(|_| !mirror.chooses(false)));

@@ -2,11 +2,12 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
 use super::{budget::Permit, exchange::Exchange, texts::Text};
+use parking_lot::{Mutex, MutexGuard};
 
 /// The most unanswered requests of all flows of a rule; beyond that the oldest are forgotten. Two
 /// flows can have as many out.
@@ -84,7 +85,7 @@ impl Out {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

@@ -3,11 +3,12 @@
 use std::{
     collections::HashSet,
     io,
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
 use cql::Analysis;
+use parking_lot::Mutex;
 
 use super::{
     compare::Difference,
@@ -26,7 +27,7 @@ impl Told {
     /// Returns the number of differences that had no line before this one. None: this one gets no
     /// line, either.
     fn once(&self, now: Instant) -> Option<u64> {
-        let mut told = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut told = self.0.lock();
         let (last, silent) = &mut *told;
         if last.is_some_and(|last| now.saturating_duration_since(last) < EVERY) {
             *silent += 1;
@@ -45,13 +46,13 @@ pub(super) struct Away(Mutex<HashSet<Option<Arc<str>>>>);
 impl Away {
     /// Notes an outage. False: it was noted before, or there are too many to report.
     fn begins(&self, keyspace: &Option<Arc<str>>) -> bool {
-        let mut away = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut away = self.0.lock();
         away.len() < MAX_KEYSPACES && away.insert(keyspace.clone())
     }
 
     /// Notes the end of an outage. False: there was none.
     fn ends(&self, keyspace: &Option<Arc<str>>) -> bool {
-        let mut away = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut away = self.0.lock();
         away.remove(keyspace)
     }
 }

@@ -2,10 +2,11 @@
 
 use std::{
     collections::{HashMap, VecDeque},
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
 };
 
 use cql::{Statement, StatementKind};
+use parking_lot::Mutex;
 
 /// The most bytes of all texts. Beyond that the oldest are dropped, and are prepared again as their
 /// turn comes.
@@ -64,7 +65,7 @@ struct State {
 
 impl Texts {
     pub(super) fn put(&self, id: &[u8], text: Arc<Text>) {
-        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.0.lock();
         let bytes = cost(id, &text);
         match state.known.insert(id.into(), text) {
             Some(old) => state.bytes -= cost(id, &old),
@@ -82,7 +83,7 @@ impl Texts {
 
     /// Finds a statement. None: its PREPARE was not seen.
     pub(super) fn get(&self, id: &[u8]) -> Option<Arc<Text>> {
-        let state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let state = self.0.lock();
         state.known.get(id).cloned()
     }
 }
@@ -118,7 +119,7 @@ mod tests {
             (found.kind, found.names.as_deref()),
             (StatementKind::Select, Some("ks"))
         );
-        let state = texts.0.lock().unwrap();
+        let state = texts.0.lock();
         assert!(state.bytes <= MAX_BYTES && state.known.len() == state.order.len());
     }
 }

@@ -3,13 +3,14 @@
 use std::{
     collections::HashMap,
     sync::{
-        Arc, Mutex, PoisonError, RwLock, Weak,
+        Arc, Weak,
         mpsc::{SyncSender, sync_channel},
     },
     time::{Duration, Instant},
 };
 
 use cql_edit::protect::KeySet;
+use parking_lot::{Mutex, RwLock};
 
 use super::{Origin, file, metrics::ProtectMetrics, server};
 
@@ -33,7 +34,7 @@ struct Held {
 
 impl Ring {
     pub(super) fn keys(&self) -> Option<Arc<KeySet>> {
-        let held = self.held.read().unwrap_or_else(PoisonError::into_inner);
+        let held = self.held.read();
         let held = held.as_ref()?;
         let is_old = self.max_age.is_some_and(|max| held.since.elapsed() > max);
         (!is_old).then(|| held.keys.clone())
@@ -57,7 +58,7 @@ impl Ring {
     /// A key differs from the one that is known under its id: values that it has encrypted could
     /// not be read any more.
     pub(super) fn put(&self, keys: KeySet, since: Instant) -> Result<(), String> {
-        let mut held = self.held.write().unwrap_or_else(PoisonError::into_inner);
+        let mut held = self.held.write();
         let changed = held.as_ref().and_then(|held| keys.differs_from(&held.keys));
         if let Some(id) = changed {
             return Err(format!(
@@ -74,7 +75,7 @@ impl Ring {
     /// Forgets keys that are too old. They are wiped once nobody uses them.
     pub(super) fn forget_old(&self) {
         if self.keys().is_none() {
-            let mut held = self.held.write().unwrap_or_else(PoisonError::into_inner);
+            let mut held = self.held.write();
             *held = None;
         }
     }
@@ -99,7 +100,7 @@ impl Rings {
     /// Opens the ring of this origin. A file is read again each time; a server is asked by a
     /// thread, which starts the first time.
     pub(super) fn open(&self, from: &Origin) -> Result<Arc<Ring>, String> {
-        let mut rings = self.rings.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut rings = self.rings.lock();
         rings.retain(|_, ring| ring.strong_count() > 0);
         let known = rings.get(from).and_then(Weak::upgrade);
         let ring = match (from, known) {

@@ -15,8 +15,10 @@ use std::{
 };
 
 use cql_edit::protect::KeySet;
-use ureq::http::StatusCode;
+use hyper::{StatusCode, Uri};
 use zeroize::Zeroizing;
+
+use crate::http::{self, HttpError};
 
 use super::{
     Server,
@@ -37,18 +39,10 @@ pub(super) fn ask(server: Server, ring: Weak<Ring>, hurried: Receiver<()>) -> io
 }
 
 fn asks(server: &Server, ring: &Weak<Ring>, hurried: &Receiver<()>) {
-    let agent: ureq::Agent = ureq::Agent::config_builder()
-        .timeout_global(Some(server.timeout))
-        // A proxy that the environment names is on another host.
-        .proxy(None)
-        .max_redirects(0)
-        .http_status_as_error(false)
-        .build()
-        .into();
     let mut was_good = None;
     loop {
         let asked = Instant::now();
-        let answer = fetched(&agent, server);
+        let answer = fetched(server);
         {
             let Some(ring) = ring.upgrade() else { return };
             let (good, outcome) = match answer {
@@ -92,13 +86,13 @@ fn tell(server: &Server, was_good: Option<bool>, good: &Result<(), String>) {
     }
 }
 
-fn fetched(agent: &ureq::Agent, server: &Server) -> Result<KeySet, (Fetched, String)> {
-    let unanswered = |why: ureq::Error| (Fetched::Nothing, why.to_string());
-    let mut answer = agent.get(&server.url).call().map_err(unanswered)?;
-    if answer.status() != StatusCode::OK {
-        return Err((Fetched::Nothing, format!("it answers {}", answer.status())));
+fn fetched(server: &Server) -> Result<KeySet, (Fetched, String)> {
+    let unanswered = |why: HttpError| (Fetched::Nothing, why.to_string());
+    let url: Uri = server.url.parse().map_err(|_| unanswered(HttpError::Url))?;
+    let (status, bytes) = http::get(&url, server.timeout, MAX_BYTES).map_err(unanswered)?;
+    let bytes = Zeroizing::new(bytes);
+    if status != StatusCode::OK {
+        return Err((Fetched::Nothing, format!("it answers {status}")));
     }
-    let body = answer.body_mut().with_config().limit(MAX_BYTES as u64);
-    let bytes = body.read_to_vec().map_err(unanswered)?;
-    of_json(&Zeroizing::new(bytes)).map_err(|why| (Fetched::Malformed, why))
+    of_json(&bytes).map_err(|why| (Fetched::Malformed, why))
 }

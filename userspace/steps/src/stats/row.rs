@@ -1,11 +1,9 @@
 //! The counts of `stats` beside latencies, by rule, keyspace, table and kind.
 
-use std::{
-    collections::BTreeMap,
-    sync::{Mutex, OnceLock, PoisonError},
-};
+use std::{collections::BTreeMap, sync::OnceLock};
 
 use cql::{Completed, Consistency, Details, ErrorCode};
+use parking_lot::Mutex;
 use prometheus::{IntCounter, IntCounterVec, Registry};
 use serde::Serialize;
 use telemetry::counters_by;
@@ -127,7 +125,7 @@ impl Row {
     }
 
     fn error(&self, code: ErrorCode) {
-        let mut errors = self.errors.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut errors = self.errors.lock();
         let new = || self.one_of(&self.metrics.errors, code.as_str());
         errors.entry(code.as_str()).or_insert_with(new).inc();
     }
@@ -146,7 +144,7 @@ impl Row {
     }
 
     pub(crate) fn view(&self) -> RowView {
-        let errors = self.errors.lock().unwrap_or_else(PoisonError::into_inner);
+        let errors = self.errors.lock();
         let levels = (0..).map(|number| Consistency(number).as_str());
         let levels = levels.zip(&self.levels);
         RowView {

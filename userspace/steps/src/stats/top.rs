@@ -11,12 +11,13 @@ use std::{
     collections::HashMap,
     hash::BuildHasher,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
 };
 
 use cql::{Completed, Details, Fingerprint, Statement};
+use parking_lot::Mutex;
 use serde::Serialize;
 
 use crate::latencies::Latencies;
@@ -96,7 +97,7 @@ pub struct TopView {
 impl Tops {
     /// Returns a rule's entries.
     pub(super) fn of(&self, rule: &str) -> Arc<Top> {
-        let mut tops = self.by_rule.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut tops = self.by_rule.lock();
         let rule = match tops.len() < MAX_RULES || tops.contains_key(rule) {
             true => rule,
             false => OTHERS,
@@ -106,7 +107,7 @@ impl Tops {
 
     /// Returns the entries of all rules, the most frequent first.
     pub fn views(&self) -> Vec<TopView> {
-        let tops = self.by_rule.lock().unwrap_or_else(PoisonError::into_inner);
+        let tops = self.by_rule.lock();
         let tops: Vec<_> = tops.iter().map(|(r, t)| (r.clone(), t.clone())).collect();
         let mut views: Vec<TopView> = tops
             .iter()
@@ -132,7 +133,7 @@ impl Top {
             statement: statement.clone(),
             fingerprint: fingerprint.cloned(),
         };
-        let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut entries = self.entries.lock();
         if let Some(entry) = entries.get(&key) {
             return entry.clone();
         }
@@ -146,7 +147,7 @@ impl Top {
     }
 
     fn views(&self, rule: &str) -> Vec<TopView> {
-        let entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        let entries = self.entries.lock();
         let entries: Vec<_> = entries.values().cloned().collect();
         entries.iter().map(|entry| entry.view(rule)).collect()
     }
@@ -293,7 +294,7 @@ mod tests {
             let rare = asked(&top, &format!("SELECT a FROM t{n}"), 2);
             assert!(rare.count.load(Relaxed) >= 2);
             assert!(rare.count.load(Relaxed) - rare.over <= 2);
-            assert!(top.entries.lock().unwrap().len() <= MAX_ENTRIES);
+            assert!(top.entries.lock().len() <= MAX_ENTRIES);
         }
         let frequent = asked(&top, often, 1);
         assert_eq!((frequent.count.load(Relaxed), frequent.over), (501, 0));
@@ -316,7 +317,7 @@ mod tests {
         for n in 0..2 * MAX_RULES {
             tops.of(&n.to_string());
         }
-        assert_eq!(tops.by_rule.lock().unwrap().len(), MAX_RULES + 1);
+        assert_eq!(tops.by_rule.lock().len(), MAX_RULES + 1);
     }
 
     #[test]

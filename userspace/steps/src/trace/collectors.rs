@@ -7,11 +7,12 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak},
+    sync::{Arc, Weak},
     time::Duration,
 };
 
 use export::Export;
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use tls::{Dialling, Outward};
 
 use super::{
@@ -88,7 +89,7 @@ impl Collectors {
             )
         };
         let outward = encrypted(endpoint, tls)?;
-        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut open = self.open.lock();
         open.retain(|_, collector| collector.strong_count() > 0);
         let key = (endpoint.clone(), tls.cloned(), service.to_owned());
         if let Some(collector) = open.get(&key).and_then(Weak::upgrade) {
@@ -119,7 +120,7 @@ impl Collectors {
     /// Sends all spans before the agent ends, unless that takes longer than `patience` for one
     /// collector.
     pub fn finish(&self, patience: Duration) {
-        let open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let open = self.open.lock();
         for collector in open.values().filter_map(Weak::upgrade) {
             collector.finish(patience);
         }
@@ -160,12 +161,13 @@ impl Collector {
         self.shared.end();
         // The first call may find the thread in work that it began before.
         for _ in 0..2 {
-            let state = self.shared.state();
+            let mut state = self.shared.state();
             let before = state.done;
             self.export.call();
             let changes = &self.shared.changes;
-            let waited = changes.wait_timeout_while(state, patience, |s| s.done == before);
-            if waited.is_ok_and(|(_, waited)| waited.timed_out()) {
+            let waited = changes.wait_while_for(&mut state, |s| s.done == before, patience);
+            drop(state);
+            if waited.timed_out() {
                 let collector = self.shared.endpoint.authority();
                 tracing::warn!(%collector, "not every span could be sent before the agent ended");
                 return;
@@ -189,10 +191,8 @@ impl Shared {
 
     /// Waits for this long, or until nobody waits for the collector any more.
     pub(super) fn wait(&self, time: Duration) {
-        let waited = self
-            .changes
-            .wait_timeout_while(self.state(), time, |state| !state.ends);
-        drop(waited);
+        let changes = &self.changes;
+        changes.wait_while_for(&mut self.state(), |state| !state.ends, time);
     }
 
     /// Notes that everything that was there at the call is sent, or given up.
@@ -207,6 +207,6 @@ impl Shared {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
