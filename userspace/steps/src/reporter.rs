@@ -9,7 +9,7 @@ use std::{fmt, sync::Arc};
 
 use cql::{Completed, Details, Frame, StatementKind};
 
-use super::{journal::JournalSettings, services::Services, whose::Whose};
+use super::{journal::JournalSettings, refusal::Refusal, services::Services, whose::Whose};
 
 /// A step that reports, shared by all flows of its rule.
 pub trait Reporter: fmt::Debug + Send + Sync {
@@ -100,22 +100,8 @@ pub trait Following: Send + Sync {
     }
 }
 
-/// The transform that has answered a request, and the reason.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Refusal {
-    /// The transform's name, or `unseen` for a request that could not be shown to the transforms.
-    pub step: &'static str,
-    /// The reason, as in the metrics.
-    pub reason: &'static str,
-}
-
 /// The reporters of a rule.
 pub type Reporters = Arc<[Box<dyn Reporter>]>;
-
-/// Writes a trace's id as Cassandra writes it, so that it can be looked up in `system_traces`.
-pub(crate) fn uuid(id: [u8; 16]) -> String {
-    uuid::Uuid::from_bytes(id).to_string()
-}
 
 /// Whether a statement of this kind belongs into a list of statements.
 pub(crate) fn asks_for_data(kind: StatementKind) -> bool {
@@ -124,14 +110,4 @@ pub(crate) fn asks_for_data(kind: StatementKind) -> bool {
         kind,
         Kind::Prepare | Kind::Startup | Kind::Options | Kind::Register | Kind::AuthResponse
     )
-}
-
-#[cfg(test)]
-mod tests {
-    #[test]
-    fn a_trace_is_written_as_cassandra_does() {
-        let mut id = [0; 16];
-        (0..).zip(&mut id).for_each(|(n, byte)| *byte = n * 0x11);
-        assert_eq!(super::uuid(id), "00112233-4455-6677-8899-aabbccddeeff");
-    }
 }

@@ -17,7 +17,7 @@ use super::{
     Following, Keeps, Nobody, Reporter, Services, Whose, asks_for_data,
     journal::{self, Journal, JournalSettings, Place, WhenFull},
     latencies::{Latencies, halve},
-    uuid,
+    tracing_id::uuid,
 };
 use crate::duration;
 

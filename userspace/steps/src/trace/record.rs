@@ -13,7 +13,7 @@ use super::{
 use crate::{
     Refusal,
     fields::{Fields, put_text},
-    uuid,
+    tracing_id::uuid,
 };
 
 /// A traced request, and its outcome.
