@@ -79,7 +79,6 @@ pub fn scatter(inputs: &Inputs, folder: &Path) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    #![expect(clippy::unwrap_used, reason = "tests say what they expect by failing")]
 
     use super::*;
 
