@@ -152,7 +152,8 @@ impl Status {
 /// Makes the request in which a service sends these encoded spans to a collector.
 pub(super) fn export(service: &str, spans: Vec<Vec<u8>>) -> Vec<u8> {
     let scope = InstrumentationScope {
-        name: env!("CARGO_PKG_NAME").to_owned(),
+        // The agent is the scope, whatever crate this is in: collectors group spans by it.
+        name: "underpass".to_owned(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
     };
     let resource = Resource {
