@@ -393,7 +393,7 @@ fn marks_are_shown_to_people() {
             "{said}"
         );
         assert!(
-            said.contains("1 changed; later connections meet it"),
+            said.contains("1 changed; new connections meet it"),
             "{said}"
         );
         let warned = operator.run(&["mark", "process=x", "enrich"]).1;

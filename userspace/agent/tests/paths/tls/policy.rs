@@ -57,7 +57,7 @@ fn a_new_certificate_is_for_new_flows_and_a_bad_one_for_nobody() {
         crate::common::eventually("it is refused", || reloads(s, "error") > before);
         let log = s.host.agent.wait_for_log("tls.key: cannot read").unwrap();
         assert!(
-            log.contains("the old policy stays: rule r: tls.key"),
+            log.contains("the old policy stays in force: rule r: tls.key"),
             "{log}"
         );
         let (client, database) = s.connect();
