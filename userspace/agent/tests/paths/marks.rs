@@ -409,7 +409,7 @@ fn marks_are_shown_to_people() {
         assert_eq!(lines.next().unwrap()[..3], ["1", "process=paths*", "deny"]);
         let said = operator.run(&["unmark", "1"]).0;
         assert!(
-            said.starts_with("mark 1 (deny for process=paths*) taken back"),
+            said.starts_with("mark 1 (deny for process=paths*) removed"),
             "{said}"
         );
         expect_both_reset(&mut c);
