@@ -155,6 +155,10 @@ fn what_was_changed_in_redis_is_a_miss() {
             "redis.call('del', k) redis.call('rpush', k, 'x')",
         ];
         for (n, change) in (1..).zip(changes) {
+            // It is told of the answer while the client reads it.
+            eventually("the answer is in Redis", || {
+                redis.each("redis.call('exists', k)") == 1
+            });
             assert_eq!(redis.each(change), 1);
             assert_eq!(reads(&mut client), "right", "{change}");
             assert_eq!(world.reads("bad"), n, "{change}");
