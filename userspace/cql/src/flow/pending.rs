@@ -64,6 +64,7 @@ impl Pending {
     }
 
     /// Takes the pending request on `stream`.
+    #[inline]
     pub(crate) fn remove(&mut self, stream: StreamId) -> Option<InFlight> {
         let request = self.by_stream.remove(&stream.0);
         if self.by_stream.is_empty() && self.by_stream.capacity() > 2 * KEPT_CAPACITY {

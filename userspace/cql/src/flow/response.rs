@@ -24,6 +24,7 @@ const _: () =
 const PRELUDE_PREFIX_BYTES: usize = 64 << 10;
 
 /// How much of a body [`Responses`] wants to see.
+#[inline]
 pub(crate) fn wanted_bytes(header: &Header) -> usize {
     match header.opcode {
         Some(Opcode::Result | Opcode::Error) if header.flags.any(Flags::PRELUDE) => {
