@@ -343,7 +343,7 @@ fn the_origin_is_told() {
     );
     assert!(page.contains("Commit 0123456789ab with local changes, 2025-01-31."));
     for (file, _) in report::artifacts(&run) {
-        assert!(page.contains(&format!("](bench/results/{file})")), "{file}");
+        assert!(page.contains(&format!("]({file})")), "{file}");
     }
 }
 
