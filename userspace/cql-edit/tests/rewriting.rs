@@ -437,6 +437,185 @@ fn the_schema_is_that_of_the_client() {
     }
 }
 
+/// Rows of texts.
+fn texts_of(table: &str, columns: &[&str], rows: &[&[&str]]) -> Vec<u8> {
+    let mut body = [2_i32, 1, columns.len() as i32]
+        .map(i32::to_be_bytes)
+        .concat();
+    body.extend([string("system"), string(table)].concat());
+    for name in columns {
+        body.extend([string(name), vec![0, 0x0D]].concat());
+    }
+    body.extend((rows.len() as i32).to_be_bytes());
+    for cell in rows.iter().copied().flatten() {
+        body.extend(long_string(cell));
+    }
+    body
+}
+
+/// Whatever form its rows have, and whatever its columns are called.
+#[test]
+fn every_form_of_the_schema_is_that_of_the_client() {
+    let json = |keyspace: &str, table: &str| {
+        format!(
+            "{{\"keyspace_name\": \"{keyspace}\", \"comment\": \"shop\\\"\", \"table_name\": \"{table}\"}}"
+        )
+    };
+    for kind in KINDS {
+        let mut flow = rewrite(kind, RENAMES);
+        let mut holds = |text: &str,
+                         expected: &str,
+                         table: &str,
+                         columns: &[&str],
+                         theirs: &[&[&str]],
+                         ours: &[&[&str]]| {
+            let got = asked(&mut flow, text, &texts_of(table, columns, theirs));
+            assert_eq!(got.0, expected, "{kind:?}");
+            assert_eq!(got.1, texts_of(table, columns, ours), "{kind:?} {text}");
+        };
+        let (theirs, hidden) = (json(THEIRS[0], THEIRS[1]), json("shop", "y"));
+        let told = json(OURS[0], OURS[1]);
+        for select in [
+            "SELECT JSON keyspace_name, comment, table_name",
+            "SELECT JSON *",
+            "select json*",
+        ] {
+            let text = format!("{select} FROM system_schema.tables");
+            holds(
+                &text,
+                &text,
+                "tables",
+                &["[json]"],
+                &[&[&hidden], &[&theirs], &["{oops"]],
+                &[&[&told]],
+            );
+        }
+        let text = "SELECT JSON keyspace_name AS k FROM system_schema.keyspaces WHERE keyspace_name='shop'";
+        let sent = text.replace("'shop'", "'shop_v2'");
+        holds(
+            text,
+            &sent,
+            "keyspaces",
+            &["[json]"],
+            &[&["{\"k\": \"shop_v2\"}"]],
+            &[&["{\"k\": \"shop\"}"]],
+        );
+        let text = "SELECT keyspace_name AS k, table_name AS \"T\" FROM system_schema.tables";
+        holds(
+            text,
+            text,
+            "tables",
+            &["k", "T"],
+            &[&THEIRS, &["shop", "y"]],
+            &[&OURS],
+        );
+        // Its `table_name` is the keyspace.
+        let columns = ["table_name", "index_name"];
+        for text in [
+            "SELECT * FROM system.\"IndexInfo\" WHERE table_name='shop'AND index_name='orders'",
+            "SELECT*FROM system.\"IndexInfo\" WHERE table_name IN('shop')",
+        ] {
+            let sent = text.replace("'shop'", "'shop_v2'");
+            holds(
+                text,
+                &sent,
+                "IndexInfo",
+                &columns,
+                &[&["shop_v2", "orders"], &["shop", "a"], &["other", "b"]],
+                &[&["shop", "orders"], &["other", "b"]],
+            );
+        }
+        let text = "SELECT JSON table_name FROM system.\"IndexInfo\"";
+        holds(
+            text,
+            text,
+            "IndexInfo",
+            &["[json]"],
+            &[&["{\"table_name\": \"shop_v2\"}"]],
+            &[&["{\"table_name\": \"shop\"}"]],
+        );
+        let text = "SELECT ks_name, table_name FROM system_distributed.partition_denylist WHERE ks_name='shop'";
+        let sent = text.replace("'shop'", "'shop_v2'");
+        holds(
+            text,
+            &sent,
+            "partition_denylist",
+            &["ks_name", "table_name"],
+            &[&THEIRS],
+            &[&OURS],
+        );
+    }
+}
+
+/// Legal texts whose tokens touch where something is put between them.
+#[test]
+fn what_is_put_between_tokens_that_touch_stays_apart() {
+    let kind = KINDS[3];
+    let settings = "max_ttl = \"100s\"\ndefault_ttl = \"50s\"\ntimestamps = \"server\"";
+    let mut flow = rewrite(kind, settings);
+    for (text, expected) in [
+        (
+            "update b.\"w1\"set v='x'where id=4",
+            "update b.\"w1\" USING TTL 50 set v='x'where id=4",
+        ),
+        (
+            "begin batch insert into b.w(i)values(7)apply batch",
+            "begin batch insert into b.w(i)values(7) USING TTL 50 apply batch",
+        ),
+        (
+            "begin batch insert into b.w(i)values(7)insert into b.w(i)values(8)update b.\"w\"set v=1where i=1 apply batch",
+            "",
+        ),
+        (
+            "begin batch insert into b.w(i)values(7)insert into b.w(i)values(8)delete v from b.w where i=1 apply batch",
+            "begin batch insert into b.w(i)values(7) USING TTL 50 insert into b.w(i)values(8) USING TTL 50 delete v from \
+             b.w where i=1 apply batch",
+        ),
+        (
+            "begin batch insert into b.w(i)values(7)update b.w set v='b'where i=1 apply batch",
+            "begin batch insert into b.w(i)values(7) USING TTL 50 update b.w USING TTL 50 set v='b'where i=1 apply batch",
+        ),
+        (
+            "insert into b.w json'{}'default unset",
+            "insert into b.w json'{}'default unset USING TTL 50",
+        ),
+        (
+            "update b.w/**/set v='x'where i=4",
+            "update b.w USING TTL 50/**/set v='x'where i=4",
+        ),
+        (
+            "begin batch insert into b.w(i)values(7)using timestamp ?and ttl ?apply batch",
+            "begin batch insert into b.w(i)values(7)using timestamp ?and ttl ?apply batch",
+        ),
+        (
+            "begin batch insert into b.w(i)values(7)using timestamp ?apply batch",
+            "begin batch insert into b.w(i)values(7)using timestamp ? AND TTL 50 apply batch",
+        ),
+        (
+            "begin batch insert into b.w(i)values(7)using ttl ?and timestamp 5/**/update b.w using ttl 900 set v=1 where \
+             i=1 apply batch",
+            "begin batch insert into b.w(i)values(7)USING TTL ?/**/update b.w using ttl 100 set v=1 where i=1 apply batch",
+        ),
+        (
+            "update b.\"w\"using timestamp 5 set v=1 where i=2",
+            "update b.\"w\" USING TTL 50 set v=1 where i=2",
+        ),
+    ] {
+        let sent = long_string(text);
+        let own = parameters(kind.version, &[], None, None);
+        if expected.is_empty() {
+            // A number that touches a word is none that is known.
+            let (_, message) = refusal(&mut flow, QUERY, &[sent, own].concat());
+            assert!(message.contains("does not understand"), "{message}");
+            continue;
+        }
+        let bytes = flow.requests(&kind.sent(0, 7, QUERY, &[sent, own].concat()));
+        let (_, body) = kind.frame(&bytes);
+        let got = String::from_utf8_lossy(&body).into_owned();
+        assert!(got.contains(expected), "{got}");
+    }
+}
+
 #[test]
 fn what_names_nothing_that_is_called_otherwise_passes_byte_for_byte() {
     for kind in KINDS {

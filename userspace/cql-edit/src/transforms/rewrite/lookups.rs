@@ -3,16 +3,17 @@
 
 use std::borrow::Cow;
 
+use super::json;
 use super::markers::{Marked, bound_to};
 use super::refusal::{refusal, refused};
 use super::renames::Renames;
-use super::text::Edits;
+use super::text::{Edits, edited};
 use crate::sites::{Sites, Spot};
 use crate::{Bound, Cell, Change, Column, Names, Refused, Request, Response, Value};
 use cql::text::Token;
 
-/// Columns of such tables that hold a keyspace's name.
-const KEYSPACES: [&str; 1] = ["keyspace_name"];
+/// Columns of such tables that hold a keyspace's name (`SystemKeyspace.java`, `SystemDistributedKeyspace.java`).
+const KEYSPACES: [&str; 3] = ["keyspace_name", "logged_keyspace", "ks_name"];
 
 /// Columns of such tables that hold the name of a table, or of a view.
 const TABLES: [&str; 4] = [
@@ -21,6 +22,13 @@ const TABLES: [&str; 4] = [
     "base_table_name",
     "columnfamily_name",
 ];
+
+/// Of `system."IndexInfo"`, the column that is named after tables holds the keyspace (`SystemKeyspace.java`).
+const INDEX_INFO: &str = "IndexInfo";
+const KEYSPACE_OF_INDEX_INFO: &str = "table_name";
+
+/// The one column of a SELECT JSON (`Selection.java`).
+const JSON: &str = "[json]";
 
 /// Types of texts: ascii, and two of varchar.
 const TEXTS: [u16; 3] = [0x01, 0x0A, 0x0D];
@@ -34,6 +42,38 @@ pub(super) struct Lookups {
     /// The one keyspace, if the text says it: the client's name.
     keyspace: Option<Box<str>>,
     markers: Box<[Marker]>,
+    /// What the columns of its rows hold.
+    columns: Columns,
+}
+
+/// The columns of a table of the server's that hold names, and the names under which they are selected.
+#[derive(Clone, Debug, Default)]
+struct Columns {
+    is_index_info: bool,
+    /// Columns by what stands behind AS.
+    renamed: Vec<(Box<str>, Of)>,
+}
+
+impl Columns {
+    /// The content of a column of the table.
+    fn of_table(&self, has_name: impl Fn(&str) -> bool) -> Option<Of> {
+        if self.is_index_info && has_name(KEYSPACE_OF_INDEX_INFO) {
+            return Some(Of::Keyspace);
+        }
+        match () {
+            () if KEYSPACES.iter().any(|column| has_name(column)) => Some(Of::Keyspace),
+            () if TABLES.iter().any(|column| has_name(column)) => Some(Of::Table),
+            () => None,
+        }
+    }
+
+    /// The content of a column of the rows.
+    fn of_rows(&self, name: &str) -> Option<Of> {
+        let renamed = self.renamed.iter().find(|(known, _)| **known == *name);
+        renamed
+            .map(|(_, of)| *of)
+            .or_else(|| self.of_table(|column| column == name))
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -78,7 +118,8 @@ pub(super) fn find(
     sites: &Sites<'_>,
     edits: &mut Edits,
 ) -> Result<Lookups, Refused> {
-    let compared = comparisons(spots);
+    let columns = selected(spots, sites)?;
+    let compared = comparisons(spots, &columns);
     let literal = |at: usize| spots.get(at).and_then(|spot| literal(text, spot));
     // In which keyspace tables are looked for.
     let mut keyspaces = compared
@@ -124,7 +165,35 @@ pub(super) fn find(
     Ok(Lookups {
         keyspace,
         markers: markers.into(),
+        columns,
     })
+}
+
+/// The columns that a SELECT reads.
+///
+/// # Errors
+/// A name goes into a function, and what comes out is not known.
+fn selected(spots: &[Spot<'_>], sites: &Sites<'_>) -> Result<Columns, Refused> {
+    let table = sites.parts.first().map(|part| part.table);
+    let name = table.and_then(|at| spots.get(at)?.name());
+    let mut columns = Columns {
+        is_index_info: name.is_some_and(|name| name.is(INDEX_INFO)),
+        renamed: Vec::new(),
+    };
+    let list = spots.iter().take_while(|spot| !spot.is_word("FROM"));
+    for (at, spot) in list.enumerate() {
+        let of = spot
+            .name()
+            .and_then(|name| columns.of_table(|column| name.is(column)));
+        let behind = |n: usize| spots.get(at + n);
+        if let Some(of) = of
+            && behind(1).is_some_and(|spot| spot.is_word("AS"))
+            && let Some(alias) = behind(2).and_then(Spot::name)
+        {
+            columns.renamed.push((alias.to_boxed(), of));
+        }
+    }
+    Ok(columns)
 }
 
 /// The database's name of a table; `None`: the client's.
@@ -141,17 +210,15 @@ fn table<'r>(
 }
 
 /// The comparisons of columns with names by `=` or IN.
-fn comparisons(spots: &[Spot<'_>]) -> Vec<Compared> {
+fn comparisons(spots: &[Spot<'_>], columns: &Columns) -> Vec<Compared> {
     let mut found = Vec::new();
     let is_sign = |at: usize, sign| spots.get(at).is_some_and(|spot| spot.is_sign(sign));
     for (at, spot) in spots.iter().enumerate() {
         let Some(name) = spot.name() else {
             continue;
         };
-        let of = match () {
-            () if KEYSPACES.iter().any(|column| name.is(column)) => Of::Keyspace,
-            () if TABLES.iter().any(|column| name.is(column)) => Of::Table,
-            () => continue,
+        let Some(of) = columns.of_table(|column| name.is(column)) else {
+            continue;
         };
         let column = name.to_boxed();
         if is_sign(at + 1, b'=') {
@@ -292,54 +359,99 @@ fn list(
 }
 
 /// Rows of such a table, as the client may know them. True: something has changed.
-pub(super) fn show(renames: &Renames, response: &mut Response<'_>) -> bool {
+pub(super) fn show(renames: &Renames, lookups: &Lookups, response: &mut Response<'_>) -> bool {
     let mut changed = false;
     response.edit_rows(|columns, cells| {
-        let (stays, told) = show_row(renames, columns, cells);
+        let (stays, told) = match (columns, &mut *cells) {
+            ([column], [cell]) if column.name == JSON => show_json(renames, &lookups.columns, cell),
+            _ => show_row(renames, &lookups.columns, columns, cells),
+        };
         changed |= told || !stays;
         stays
     });
     changed
 }
 
+/// The names of a row, as the client may know them. `None`: the row is hidden from it.
+fn told_names<'r>(renames: &'r Renames, names: &[(Of, String)]) -> Option<Vec<Option<&'r str>>> {
+    let keyspace = names.iter().find(|(of, _)| *of == Of::Keyspace);
+    let Some((_, keyspace)) = keyspace else {
+        return Some(vec![None; names.len()]);
+    };
+    let told = names.iter().map(|(of, name)| match of {
+        Of::Keyspace if renames.hides(name, None) => None,
+        Of::Keyspace => Some(Names::keyspace(renames, name)),
+        Of::Table if renames.hides(keyspace, Some(name)) => None,
+        Of::Table => Some(Names::table(renames, keyspace, name)),
+    });
+    told.collect()
+}
+
 /// Whether it stays, and whether it was changed.
-fn show_row(renames: &Renames, columns: &[Column<'_>], cells: &mut [Cell<'_>]) -> (bool, bool) {
-    let text = |cell: &Cell<'_>| {
-        let bytes = cell.as_deref()?;
-        Some(std::str::from_utf8(bytes).ok()?.to_owned())
-    };
-    let has = |names: &[&str], column: &Column<'_>| {
-        TEXTS.contains(&column.kind) && names.contains(&column.name)
-    };
-    let keyspace = columns.iter().zip(cells.iter());
-    let keyspace = keyspace
-        .filter(|(column, _)| has(&KEYSPACES, column))
-        .find_map(|(_, cell)| text(cell));
-    let Some(keyspace) = keyspace else {
-        return (true, false);
+fn show_row(
+    renames: &Renames,
+    known: &Columns,
+    columns: &[Column<'_>],
+    cells: &mut [Cell<'_>],
+) -> (bool, bool) {
+    let mut places = Vec::new();
+    let mut names = Vec::new();
+    for (place, (column, cell)) in columns.iter().zip(&*cells).enumerate() {
+        let of = known
+            .of_rows(column.name)
+            .filter(|_| TEXTS.contains(&column.kind));
+        let name = cell
+            .as_deref()
+            .and_then(|bytes| std::str::from_utf8(bytes).ok());
+        if let (Some(of), Some(name)) = (of, name) {
+            places.push(place);
+            names.push((of, name.to_owned()));
+        }
+    }
+    let Some(told) = told_names(renames, &names) else {
+        return (false, true);
     };
     let mut changed = false;
-    if renames.hides(&keyspace, None) {
-        return (false, true);
-    }
-    for (column, cell) in columns.iter().zip(cells) {
-        let Some(name) = text(cell) else {
-            continue;
-        };
-        let told = if has(&KEYSPACES, column) {
-            Names::keyspace(renames, &name)
-        } else if has(&TABLES, column) {
-            if renames.hides(&keyspace, Some(&name)) {
-                return (false, true);
-            }
-            Names::table(renames, &keyspace, &name)
-        } else {
-            None
-        };
-        if let Some(told) = told {
+    for (place, told) in places.into_iter().zip(told) {
+        if let (Some(cell), Some(told)) = (cells.get_mut(place), told) {
             *cell = Some(Cow::Owned(told.as_bytes().to_vec()));
             changed = true;
         }
     }
     (true, changed)
+}
+
+/// Likewise of a row in JSON. One that cannot be read is hidden: nobody can tell what is in it.
+fn show_json(renames: &Renames, known: &Columns, cell: &mut Cell<'_>) -> (bool, bool) {
+    let Some(text) = cell
+        .as_deref()
+        .and_then(|bytes| std::str::from_utf8(bytes).ok())
+    else {
+        return (cell.is_none(), false);
+    };
+    let Some(members) = json::strings(text) else {
+        return (false, true);
+    };
+    let of = |member: &json::Member| known.of_rows(&member.key);
+    let members: Vec<_> = members
+        .into_iter()
+        .filter_map(|member| Some((of(&member)?, member)))
+        .collect();
+    let names: Vec<_> = members
+        .iter()
+        .map(|(of, member)| (*of, member.value.clone()))
+        .collect();
+    let Some(told) = told_names(renames, &names) else {
+        return (false, true);
+    };
+    // Names that are told are of letters, digits and underscores: nothing in them is to be escaped.
+    let told = members.into_iter().zip(told);
+    let edits: Edits = told
+        .filter_map(|((_, member), told)| Some((member.at, format!("\"{}\"", told?))))
+        .collect();
+    if edits.is_empty() {
+        return (true, false);
+    }
+    *cell = Some(Cow::Owned(edited(text.as_bytes(), edits)));
+    (true, true)
 }

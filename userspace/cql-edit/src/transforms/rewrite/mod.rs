@@ -4,11 +4,12 @@
 //! - `caps`: how long writes live, and whose clock says when they were.
 //! - `renames`: what the database calls otherwise; `naming`, `definitions`: its names in the texts of statements;
 //!   `lookups`: what is asked of the server's own tables by name, and answered.
-//! - `text`: a text, followed once, and changes within it; `markers`: which values are bound to what.
+//! - `json`: strings of rows that come as JSON; `text`: a text, followed once, and changes within it; `markers`: which values are bound to what.
 
 mod addresses;
 mod caps;
 mod definitions;
+mod json;
 mod lookups;
 mod markers;
 mod naming;
@@ -266,8 +267,10 @@ impl Rewrite {
         if names && !request.skips_metadata() {
             wanted |= NAMES;
         }
-        if wanted != 0 {
-            request.await_response(wanted);
+        match first.lookups {
+            Some(lookups) => request.await_response_with(wanted, lookups),
+            None if wanted != 0 => request.await_response(wanted),
+            None => {}
         }
         Ok(changed)
     }
@@ -311,8 +314,11 @@ impl Transform for Rewrite {
             _ => Nodes::Nobody,
         };
         let mut changed = nodes.show(response, caller.dialled);
-        if number & ROWS != 0 {
-            changed |= lookups::show(&self.renames, response);
+        if number & ROWS != 0
+            && let Some(lookups) = response.note()
+            && let Ok(lookups) = lookups.downcast::<Lookups>()
+        {
+            changed |= lookups::show(&self.renames, &lookups, response);
         }
         if number & NAMES != 0 {
             changed |= response.rename(&self.renames);
