@@ -73,7 +73,7 @@ pub(super) enum State {
 
 /// The outcome of a read.
 enum Came {
-    /// As many bytes, at the beginning of the buffer; at least one.
+    /// Bytes have come, as many as this, to the beginning of the buffer.
     Bytes(usize),
     /// The side has ended.
     End,
