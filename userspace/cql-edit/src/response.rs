@@ -172,6 +172,52 @@ impl<'a> Response<'a> {
         self.result(SET_KEYSPACE)?.string()
     }
 
+    /// Takes what `is_added` says out of the custom payload, and the payload if there is nothing else in it. False:
+    /// there is no such thing.
+    pub(crate) fn drop_payload(&mut self, is_added: impl Fn(&[u8]) -> bool) -> bool {
+        let Some((before, kept, proper)) = self.payload_without(is_added) else {
+            return false;
+        };
+        let mut body = self.body.get(..before).unwrap_or_default().to_vec();
+        match u16::try_from(kept.len()) {
+            Ok(count @ 1..) => {
+                body.extend(count.to_be_bytes());
+                body.extend(kept.concat());
+            }
+            _ => self.header.flags.0 &= !Flags::CUSTOM_PAYLOAD.0,
+        }
+        body.extend_from_slice(self.body.get(proper..).unwrap_or_default());
+        self.becomes(body);
+        true
+    }
+
+    /// Where the payload begins, its entries that are not `is_added`, and where the body proper begins. `None`: all
+    /// of it stays, or it is malformed.
+    fn payload_without(
+        &self,
+        is_added: impl Fn(&[u8]) -> bool,
+    ) -> Option<(usize, Vec<&[u8]>, usize)> {
+        if !self.header.flags.any(Flags::CUSTOM_PAYLOAD) {
+            return None;
+        }
+        let mut without = self.header;
+        without.flags.0 &= !Flags::CUSTOM_PAYLOAD.0;
+        let mut at = behind_prelude(&without, &self.body)?;
+        let before = self.body.len() - at.rest().len();
+        let count = at.short()?;
+        let mut kept = Vec::new();
+        for _ in 0..count {
+            let entry = at.rest();
+            let key = at.short_bytes()?;
+            at.skip_bytes()?;
+            if !is_added(key) {
+                kept.push(entry.get(..entry.len() - at.rest().len())?);
+            }
+        }
+        let proper = self.body.len() - at.rest().len();
+        (kept.len() < usize::from(count)).then_some((before, kept, proper))
+    }
+
     /// A RESULT of this kind, behind it.
     fn result(&self, kind: i32) -> Option<Cursor<'_>> {
         if self.header.opcode != Some(Opcode::Result) {

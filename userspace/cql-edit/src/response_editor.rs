@@ -72,7 +72,10 @@ impl Frames<Unreadable> for ResponseEditor<'_> {
         self.state.session.handshake.see(header);
         let wanted = match header.opcode {
             Some(Opcode::Event) => self.state.pipeline.iter().any(|step| step.wants_events()),
-            _ => self.state.pairing.awaited.contains_key(&header.stream),
+            _ => {
+                self.state.pairing.awaited.contains_key(&header.stream)
+                    || self.state.may_mirror_payload(header)
+            }
         };
         if !wanted {
             return Ok(Plan::Pass);
@@ -165,12 +168,12 @@ impl ResponseEditor<'_> {
     pub(crate) fn relays(&mut self, suspended: Suspended, relayed: Relayed) {
         let (frame, held) = relayed.into_parts();
         self.state.outgoing.held.extend(held);
-        if suspended.awaited.is_empty() {
-            return self.state.outgoing.answers.extend_from_slice(&frame);
-        }
         let Some(header) = frame.first_chunk().and_then(|raw| Header::read(*raw)) else {
             return;
         };
+        if suspended.awaited.is_empty() && !self.state.may_mirror_payload(&header) {
+            return self.state.outgoing.answers.extend_from_slice(&frame);
+        }
         self.state
             .pairing
             .awaited
@@ -208,6 +211,12 @@ impl ResponseEditor<'_> {
 }
 
 impl EditState {
+    /// Whether a server may have sent back with it what a step has added to its request.
+    fn may_mirror_payload(&self, header: &Header) -> bool {
+        header.flags.any(Flags::CUSTOM_PAYLOAD)
+            && self.pipeline.iter().any(|step| step.adds_payload())
+    }
+
     /// Shows a response to those who await it; the step that saw the request last sees it first.
     pub(crate) fn show_response(
         &mut self,
@@ -218,6 +227,10 @@ impl EditState {
         log: &mut dyn Log,
     ) -> FrameAction {
         let mut response = response.beside(SuspendSlots::new(&mut self.suspended, &self.room));
+        if self.pipeline.iter().any(|step| step.adds_payload()) {
+            let added = |key: &[u8]| self.pipeline.iter().any(|step| step.has_added(key));
+            response.drop_payload(added);
+        }
         while let Some(Awaits { who, number, note }) = awaited.pop() {
             if who == Awaiter::Riders {
                 let head = *response.header();

@@ -60,6 +60,18 @@ pub trait Transform: fmt::Debug + Send + Sync {
         false
     }
 
+    /// Whether it puts something into the custom payload of requests.
+    fn adds_payload(&self) -> bool {
+        false
+    }
+
+    /// Whether it puts this key into the custom payload of requests: a server that sends payloads back is not to
+    /// show it to the client.
+    fn has_added(&self, key: &[u8]) -> bool {
+        let _ = key;
+        false
+    }
+
     /// Whether it wants to know which statement this id stands for, and does not.
     fn lacks(&self, id: &[u8]) -> bool {
         let _ = id;

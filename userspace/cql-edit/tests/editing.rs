@@ -124,7 +124,10 @@ fn a_frame_larger_than_a_segment_is_seen_and_passes() {
             });
         }
         for (pipeline, changes) in [
-            (step("transform = \"paging\"\nat_most = 9"), true),
+            (
+                step("transform = \"paging\"\nat_most = 9\nwithout_size = \"set\""),
+                true,
+            ),
             (
                 Arc::new(Refuses(b"nothing", true)) as Arc<dyn Transform>,
                 false,
@@ -180,7 +183,7 @@ fn what_is_no_cql_is_told() {
     // Once it was CQL, framing is lost: nothing passes from there on.
     let mut flow = Edits::of(
         kind(4, Compression::None),
-        "transform = \"paging\"\nat_most = 9",
+        "transform = \"paging\"\nat_most = 9\nwithout_size = \"set\"",
     );
     let edited = flow
         .editor

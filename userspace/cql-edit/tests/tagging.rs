@@ -122,3 +122,72 @@ fn a_comment_says_who_is_calling_and_nothing_in_it_is_a_statement() {
         assert!(tagged(EXECUTE, &body).ends_with(&body), "{kind:?}");
     }
 }
+
+/// A response with these entries in its payload, behind a trace's id and a warning.
+fn mirrored(kind: Kind, stream: i16, entries: &[(&str, &str)], proper: &[u8]) -> Vec<u8> {
+    let trace_and_warning = [&[7; 16][..], &[0, 1], &string("careful")].concat();
+    let payload = entries
+        .iter()
+        .map(|(key, value)| [string(key), long_string(value)].concat());
+    let payload: Vec<u8> = payload.flatten().collect();
+    let (flags, payload) = match entries.len() as u16 {
+        0 => (0x0A, Vec::new()),
+        count => (0x0E, [&count.to_be_bytes()[..], &payload].concat()),
+    };
+    let body = [&trace_and_warning[..], &payload, proper].concat();
+    let bare = frame(kind.version | 0x80, flags, stream, RESULT, &body);
+    match kind.version {
+        5 => kind.around(&bare),
+        _ => bare,
+    }
+}
+
+/// Some servers send a request's payload back.
+#[test]
+fn what_was_added_is_not_sent_back_to_the_client() {
+    let rows = [0, 0, 0, 1];
+    let own = ("own", "kept");
+    let added = [
+        ("underpass.rule", "r"),
+        ("underpass.client", "192.0.2.1"),
+        ("underpass.service", "shop"),
+    ];
+    let foreign = [own, ("underpass.other", "x"), ("underpass", "y")];
+    let with =
+        |others: &[(&'static str, &'static str)]| [&added[..2], others, &added[2..]].concat();
+    for kind in KINDS.into_iter().filter(|kind| kind.version > 3) {
+        for (sent, expected) in [
+            (with(&[]), vec![]),
+            (with(&[own]), vec![own]),
+            (with(&foreign), foreign.to_vec()),
+            (foreign.to_vec(), foreign.to_vec()),
+            (vec![], vec![]),
+        ] {
+            let mut flow = Edits::of(kind, "transform = \"tag\"\nservice = \"shop\"");
+            flow.requests(&kind.sent(0, 7, QUERY, &ask(kind.version, &table(1))));
+            let answer = mirrored(kind, 7, &sent, &rows);
+            let mut told = Vec::new();
+            for chunk in answer.chunks(9) {
+                told.extend(flow.responses(chunk));
+            }
+            assert_eq!(
+                kind.read(&told),
+                kind.read(&mirrored(kind, 7, &expected, &rows)),
+                "{kind:?} {sent:?}"
+            );
+        }
+        // Another step looks at what is answered, too, and sees what the client would see.
+        let settings = [
+            "transform = \"tag\"",
+            "transform = \"rewrite\"\nkeyspaces = { a = \"b\" }",
+        ];
+        let mut flow = Edits::new(kind, settings.map(step).to_vec());
+        flow.requests(&kind.sent(0, 7, QUERY, &ask(kind.version, &table(1))));
+        let told = flow.responses(&mirrored(kind, 7, &added[..2], &rows));
+        assert_eq!(
+            kind.read(&told),
+            kind.read(&mirrored(kind, 7, &[], &rows)),
+            "{kind:?}"
+        );
+    }
+}

@@ -401,7 +401,7 @@ fn a_driver_does_not_notice() {
 #[test]
 fn steps_before_it_work_on_what_the_client_has_sent() {
     world(|world| {
-        let paging = "{ transform = \"paging\", at_most = 1 }";
+        let paging = "{ transform = \"paging\", at_most = 1, without_size = \"set\" }";
         let steps = format!("{paging}, {FOLD}");
         rule(world, world.database.addr(), &steps);
         let mut peer = Peer::of(world, 5);

@@ -12,7 +12,7 @@ use cql::Opcode;
 use selection::Selection;
 
 /// Forces, raises or lowers the consistency level of QUERY, EXECUTE and BATCH. Needs one of `exactly`, `at_least`,
-/// `at_most`, `serial`.
+/// `at_most`, `serial`. Reads of the server's own keyspaces are left alone unless `keyspaces` names them.
 #[derive(Clone, Debug, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(extend("examples" = [{"at_most": "LOCAL_ONE", "kinds": ["reads"]}]))]
@@ -33,7 +33,8 @@ pub struct Settings {
     /// Without this key: all.
     #[schemars(length(min = 1), extend("items" = {"type": "string", "enum": selection::names()}))]
     pub kinds: Option<Vec<String>>,
-    /// Keyspaces whose statements the step changes, as the database stores their names. Without this key: all.
+    /// Keyspaces whose statements the step changes, as the database stores their names. Without this key: all,
+    /// but for reads of the server's own.
     #[schemars(length(min = 1), extend("examples" = [["shop"]]))]
     pub keyspaces: Option<Vec<String>>,
 }
@@ -142,10 +143,7 @@ impl Transform for Levels {
     }
 
     fn wants(&self, opcode: Opcode) -> bool {
-        match opcode {
-            Opcode::Prepare => self.selection.is_limited(),
-            opcode => matches!(opcode, Opcode::Query | Opcode::Execute | Opcode::Batch),
-        }
+        opcode.has_statements()
     }
 
     /// A level that has to hold is not given up because a request is odd.
@@ -166,28 +164,27 @@ impl Transform for Levels {
             self.selection.prepares(request, caller);
             return Outcome::Pass;
         }
+        let level = request.consistency().map(|asked| (asked, self.of(asked)));
+        let level = level.filter(|(asked, level)| asked != level);
+        let serial = self.serial.filter(|serial| {
+            let asked = request.serial_consistency();
+            asked.is_some_and(|asked| asked != *serial)
+        });
+        if level.is_none() && serial.is_none() {
+            return Outcome::Pass;
+        }
         match self.selection.takes(request, caller) {
             Ok(true) => {}
             Ok(false) => return Outcome::Pass,
             Err(again) => return again,
         }
-        let mut changed = false;
-        if let Some(level) = request.consistency()
-            && self.of(level) != level
-        {
-            request.set_consistency(self.of(level));
-            changed = true;
+        if let Some((_, level)) = level {
+            request.set_consistency(level);
         }
-        if let (Some(asked), Some(serial)) = (request.serial_consistency(), self.serial)
-            && asked != serial
-        {
+        if let Some(serial) = serial {
             request.set_serial_consistency(serial);
-            changed = true;
         }
-        match changed {
-            true => Outcome::Changed,
-            false => Outcome::Pass,
-        }
+        Outcome::Changed
     }
 
     fn response(&self, response: &mut Response<'_>, _: &Caller, number: u64) -> bool {

@@ -1,5 +1,7 @@
 //! `tag`: says in each request's custom payload who is calling, and in a comment before its text if that is wanted.
 //! There is no payload in v3.
+//!
+//! Some servers send a request's payload back with its response: what was added is taken out of that.
 
 use std::sync::Arc;
 
@@ -95,9 +97,23 @@ fn put_comment(request: &mut Request<'_>, comment: &str) -> bool {
     first.is_some_and(|(number, text)| request.set_text(number, &text))
 }
 
+/// Every name of a value that is told.
+const KEYS: [&str; 7] = [
+    "service", "host", "rule", "client", "user", "process", "cgroup",
+];
+
 impl Transform for Tag {
     fn name(&self) -> &'static str {
         "tag"
+    }
+
+    fn adds_payload(&self) -> bool {
+        true
+    }
+
+    fn has_added(&self, key: &[u8]) -> bool {
+        let name = key.strip_prefix(self.prefix.as_bytes());
+        name.is_some_and(|name| KEYS.iter().any(|known| known.as_bytes() == name))
     }
 
     fn wants(&self, opcode: Opcode) -> bool {

@@ -1,12 +1,13 @@
 //! [`Selection`]: the statements that get another level: those of these kinds, in these keyspaces.
 //!
 //! What is not known of a statement does not keep it out: a level that has to hold is not given up because nobody can
-//! tell what it is for.
+//! tell what it is for. Reads of the server's own keyspaces are out unless `keyspaces` names them: drivers begin by them,
+//! and each node answers them alone.
 
 use crate::transforms::prepared::Prepared;
 use crate::{Caller, Outcome, Request, Statement as Asked};
 use cql::Opcode;
-use cql::{Statement, StatementKind as Kind};
+use cql::{Statement, StatementKind as Kind, is_system_keyspace};
 
 /// Kinds that have a level.
 const KINDS: [Kind; 5] = [
@@ -77,8 +78,8 @@ impl Selection {
         })
     }
 
-    /// Whether it has to know what statements are.
-    pub(super) fn is_limited(&self) -> bool {
+    /// Whether it has to know what each statement is.
+    fn is_limited(&self) -> bool {
         self.kinds.is_some() || self.keyspaces.is_some()
     }
 
@@ -87,11 +88,11 @@ impl Selection {
     /// # Errors
     /// It has to be prepared again.
     pub(super) fn takes(&self, request: &Request<'_>, caller: &Caller) -> Result<bool, Outcome> {
-        if !self.is_limited() {
-            return Ok(true);
-        }
         // Of a batch one statement in the keyspace is enough.
         let is_batch = request.opcode() == Opcode::Batch;
+        if is_batch && !self.is_limited() {
+            return Ok(true);
+        }
         if is_batch && !self.takes_kind(Kind::Batch) {
             return Ok(false);
         }
@@ -99,7 +100,12 @@ impl Selection {
         for asked in request.statements() {
             let meant = match asked {
                 Asked::Text(text) => self.meant(text, keyspace),
-                Asked::Prepared(id) => self.prepared.known(id)?,
+                Asked::Prepared(id) => match self.prepared.known(id) {
+                    Ok(meant) => meant,
+                    Err(again) if self.is_limited() => return Err(again),
+                    // All are meant but for those that are known.
+                    Err(_) => return Ok(true),
+                },
             };
             if meant.by_keyspace && (meant.by_kind || is_batch) {
                 return Ok(true);
@@ -114,7 +120,9 @@ impl Selection {
             return;
         };
         let meant = self.meant(text, request.sure_keyspace(caller));
-        request.await_response(self.prepared.goes_out(meant));
+        if self.is_limited() || !meant.by_keyspace {
+            request.await_response(self.prepared.goes_out(meant));
+        }
     }
 
     /// A PREPARE is answered, by this id if the statement was prepared.
@@ -129,8 +137,9 @@ impl Selection {
 
     /// An id stands for this text.
     pub(super) fn learns(&self, id: &[u8], keyspace: Option<&str>, text: &[u8]) {
-        if self.is_limited() {
-            self.prepared.learn(id, self.meant(text, keyspace));
+        let meant = self.meant(text, keyspace);
+        if self.is_limited() || !meant.by_keyspace {
+            self.prepared.learn(id, meant);
         }
     }
 
@@ -150,13 +159,14 @@ impl Selection {
         // Of `BEGIN BATCH` the names are those of its first statement.
         let own = own.filter(|_| kind != Kind::Batch);
         let table = table.filter(|_| kind != Kind::Batch);
-        let is_one = |keyspaces: &Vec<String>| {
-            let known = own.as_deref().or(table.as_ref().and(keyspace));
-            known.is_none_or(|known| keyspaces.iter().any(|one| one == known))
+        let known = own.as_deref().or(table.as_ref().and(keyspace));
+        let by_keyspace = match &self.keyspaces {
+            Some(keyspaces) => known.is_none_or(|known| keyspaces.iter().any(|one| one == known)),
+            None => kind != Kind::Select || !known.is_some_and(is_system_keyspace),
         };
         Meant {
             by_kind: self.takes_kind(kind),
-            by_keyspace: self.keyspaces.as_ref().is_none_or(is_one),
+            by_keyspace,
         }
     }
 }
