@@ -24,24 +24,35 @@ use cql::wire::{HEADER_BYTES, Header};
 /// A few short strings; with the configuration that some drivers report, some KiB.
 const MAX_STARTUP_BYTES: u32 = 1 << 20;
 
+/// The state of a flow's requests that its responses do not need.
+#[derive(Debug, Default)]
+pub(crate) struct RequestState {
+    /// The first request was seen to begin.
+    pub(crate) begun: bool,
+    /// Nothing more is to be read from the client for so many ns.
+    pub(crate) pause_ns: u64,
+    /// The wall clock, as far as it was told.
+    pub(crate) unix_us: Option<i64>,
+    /// The expanded body of the request at hand. The next one is expanded in the same buffer.
+    expanded: Vec<u8>,
+}
+
 /// Requests.
 pub(crate) struct RequestEditor<'e> {
     pub(crate) state: &'e mut EditState,
-    /// The direction's first frame was seen to begin.
-    pub(crate) begun: &'e mut bool,
-    pub(crate) pause_ns: &'e mut u64,
+    pub(crate) request_state: &'e mut RequestState,
     pub(crate) now_ns: u64,
     pub(crate) log: &'e mut dyn Log,
 }
 
 impl Reads for RequestEditor<'_> {
     fn terms(&self) -> &Terms {
-        &self.state.terms
+        &self.state.session.terms
     }
 
     fn between(&mut self, lane: &Lane, out: &mut Output<'_>) {
-        if !self.state.late.is_empty() && lane.cutter.is_between() {
-            let frames = std::mem::take(&mut self.state.late);
+        if !self.state.outgoing.late.is_empty() && lane.cutter.is_between() {
+            let frames = std::mem::take(&mut self.state.outgoing.late);
             out.put(&in_segments(lane, &frames));
         }
     }
@@ -49,7 +60,12 @@ impl Reads for RequestEditor<'_> {
 
 impl Frames<Unreadable> for RequestEditor<'_> {
     fn begins(&mut self, first: u8) -> Result<(), Unreadable> {
-        match may_begin(first, 0, *self.begun, &self.state.terms) {
+        match may_begin(
+            first,
+            0,
+            self.request_state.begun,
+            &self.state.session.terms,
+        ) {
             // Its client is answered on its stream.
             Err(Unreadable::Version) if self.state.is_strict() => Ok(()),
             known => known,
@@ -57,15 +73,20 @@ impl Frames<Unreadable> for RequestEditor<'_> {
     }
 
     fn plan(&mut self, first: u8, header: &Header) -> Result<Plan, Unreadable> {
-        if let Err(why) = may_begin(first, 0, *self.begun, &self.state.terms) {
+        if let Err(why) = may_begin(
+            first,
+            0,
+            self.request_state.begun,
+            &self.state.session.terms,
+        ) {
             if why == Unreadable::Version && self.state.is_strict() {
                 self.answer_version(header);
             }
             return Err(why);
         }
-        *self.begun = true;
-        if !self.state.terms.accepted {
-            self.state.terms.version = header.version;
+        self.request_state.begun = true;
+        if !self.state.session.terms.accepted {
+            self.state.session.terms.version = header.version;
         }
         if self.state.is_for_lookups(header.stream) {
             let message = format!("stream {}: expected one from 0 up", header.stream.0);
@@ -76,13 +97,13 @@ impl Frames<Unreadable> for RequestEditor<'_> {
         let Some(opcode) = header.opcode else {
             return Ok(Plan::Pass);
         };
-        if self.state.terms.startup.is_some() {
-            self.state.early = true;
+        if self.state.session.terms.startup.is_some() {
+            self.state.session.early = true;
             if self.state.is_strict() {
                 return Err(Unreadable::Early);
             }
         }
-        if opcode == Opcode::Startup && self.state.terms.may_start() {
+        if opcode == Opcode::Startup && self.state.session.terms.may_start() {
             return match header.length <= MAX_STARTUP_BYTES {
                 true => Ok(Plan::See),
                 false => Err(Unreadable::NotCql),
@@ -90,8 +111,11 @@ impl Frames<Unreadable> for RequestEditor<'_> {
         }
         if opcode == Opcode::AuthResponse {
             if header.length > MAX_TOKEN_BYTES {
-                let compression = self.state.terms.compression;
-                self.state.handshake.tells(header, None, compression);
+                let compression = self.state.session.terms.compression;
+                self.state
+                    .session
+                    .handshake
+                    .tells(header, None, compression);
             }
             return Ok(match header.length <= MAX_TOKEN_BYTES {
                 true => Plan::See,
@@ -125,8 +149,14 @@ impl Frames<Unreadable> for RequestEditor<'_> {
     }
 
     fn lost(&mut self, first: u8) -> Unreadable {
-        let why = may_begin(first, 0, *self.begun, &self.state.terms).err();
-        why.unwrap_or(match *self.begun {
+        let why = may_begin(
+            first,
+            0,
+            self.request_state.begun,
+            &self.state.session.terms,
+        )
+        .err();
+        why.unwrap_or(match self.request_state.begun {
             true => Unreadable::Framing,
             false => Unreadable::NotCql,
         })
@@ -137,30 +167,38 @@ impl Frames<Unreadable> for RequestEditor<'_> {
             return FrameAction::Keep;
         };
         if header.opcode == Some(Opcode::Startup) {
-            self.state.terms.starts(header, body);
-            if self.state.remembers {
-                self.state.handshake.starts(header, body);
+            self.state.session.terms.starts(header, body);
+            if self.state.session.remembers {
+                self.state.session.handshake.starts(header, body);
             }
             return FrameAction::Keep;
         }
         if header.opcode == Some(Opcode::AuthResponse) {
-            let plain = self.state.terms.plain(header, body).unwrap_or_default();
-            self.state.login.goes_out(header.stream, &plain);
-            let compression = self.state.terms.compression;
-            self.state.handshake.tells(header, Some(body), compression);
+            let plain = self
+                .state
+                .session
+                .terms
+                .plain(header, body)
+                .unwrap_or_default();
+            self.state.session.login.goes_out(header.stream, &plain);
+            let compression = self.state.session.terms.compression;
+            self.state
+                .session
+                .handshake
+                .tells(header, Some(body), compression);
             return FrameAction::Keep;
         }
         let fate = self.show(header, frame, body);
         self.obey_completions();
-        match (self.state.late.is_empty(), fate) {
+        match (self.state.outgoing.late.is_empty(), fate) {
             (true, fate) => fate,
             // What has waited is older, and this is not to overtake it.
             (false, FrameAction::Keep) => {
-                self.state.late.extend_from_slice(frame);
+                self.state.outgoing.late.extend_from_slice(frame);
                 FrameAction::Drop
             }
             (false, FrameAction::Instead(frame)) => {
-                self.state.late.extend_from_slice(&frame);
+                self.state.outgoing.late.extend_from_slice(&frame);
                 FrameAction::Drop
             }
             (false, FrameAction::Drop) => FrameAction::Drop,
@@ -172,9 +210,10 @@ impl RequestEditor<'_> {
     /// Shows a request to the pipeline.
     fn show(&mut self, header: &Header, frame: &[u8], body: &[u8]) -> FrameAction {
         let opcode = header.opcode.unwrap_or(Opcode::Options);
-        let mut expanded = std::mem::take(&mut self.state.expanded);
+        let mut expanded = std::mem::take(&mut self.request_state.expanded);
         let plain = self
             .state
+            .session
             .terms
             .plain_in(header, body, &mut expanded)
             .ok_or(Unseen::Compression);
@@ -192,7 +231,7 @@ impl RequestEditor<'_> {
         };
         expanded.clear();
         expanded.shrink_to(KEPT_BUFFER_BYTES);
-        self.state.expanded = expanded;
+        self.request_state.expanded = expanded;
         fate
     }
 
@@ -220,16 +259,16 @@ impl RequestEditor<'_> {
             return FrameAction::Drop;
         }
         // What a database reads before it has answered a STARTUP, nobody else can know.
-        let mut request = match state.terms.accepted {
+        let mut request = match state.session.terms.accepted {
             true => request
                 .beside(SuspendSlots::new(&mut state.suspended, &state.room))
-                .of_flow(state.handshake.opening(), &mut state.kept),
+                .of_flow(state.session.handshake.opening(), &mut state.kept),
             false => request,
         };
-        request.set_time(state.unix_us);
+        request.set_time(self.request_state.unix_us);
         let steps = pipeline.iter().enumerate().skip(from);
         for (place, step) in steps.filter(|(_, step)| step.wants(opcode)) {
-            let outcome = step.request(&mut request, &state.caller, self.now_ns);
+            let outcome = step.request(&mut request, &state.session.caller, self.now_ns);
             if let Some((number, note)) = request.take_awaited() {
                 let who = Awaiter::Step(place);
                 awaited.push(Awaits { who, number, note });
@@ -238,7 +277,7 @@ impl RequestEditor<'_> {
                 Outcome::Pass => {}
                 Outcome::Changed => self.log.changed(step.name()),
                 Outcome::Slow(ns) => {
-                    *self.pause_ns = ns.max(*self.pause_ns);
+                    self.request_state.pause_ns = ns.max(self.request_state.pause_ns);
                     self.log.slowed(step.name(), ns);
                 }
                 Outcome::WouldRefuse(reason) => self.log.would_refuse(step.name(), reason),
@@ -264,7 +303,7 @@ impl RequestEditor<'_> {
                 // As the database would have got it from here.
                 let own = match (&carried, changed, frame.first_chunk()) {
                     (Some(_), Some((header, body)), Some(raw)) => {
-                        Some(state.terms.encoded(header, raw, body))
+                        Some(state.session.terms.encoded(header, raw, body))
                     }
                     _ => None,
                 };
@@ -298,7 +337,10 @@ impl RequestEditor<'_> {
         }
         if asks_to_use(&request) {
             let has_pipeline = !pipeline.is_empty();
-            state.uses.goes_out(&mut state.caller, has_pipeline);
+            state
+                .session
+                .uses
+                .goes_out(&mut state.session.caller, has_pipeline);
             // Behind all others: it is the keyspace that the client is told.
             awaited.insert(0, Awaits::own(Awaiter::Keyspace));
         }
@@ -306,7 +348,7 @@ impl RequestEditor<'_> {
             awaited.insert(0, Awaits::own(Awaiter::MayUse));
         }
         let fate = match (request.changed(), frame.first_chunk()) {
-            (Some((header, body)), Some(raw)) => state.terms.encoded(header, raw, body),
+            (Some((header, body)), Some(raw)) => state.session.terms.encoded(header, raw, body),
             _ => FrameAction::Keep,
         };
         if !leads(&awaited) {
@@ -314,8 +356,8 @@ impl RequestEditor<'_> {
             state.pass_unseen(header.stream);
         }
         match awaited.is_empty() {
-            true => drop(state.awaited.remove(&header.stream)),
-            false => drop(state.awaited.insert(header.stream, awaited)),
+            true => drop(state.pairing.awaited.remove(&header.stream)),
+            false => drop(state.pairing.awaited.insert(header.stream, awaited)),
         }
         fate
     }
@@ -391,8 +433,8 @@ impl RequestEditor<'_> {
     ) {
         match self.goes_further(header, &kept, place, awaited) {
             FrameAction::Drop => {}
-            FrameAction::Keep => self.state.late.extend_from_slice(kept.bytes()),
-            FrameAction::Instead(frame) => self.state.late.extend_from_slice(&frame),
+            FrameAction::Keep => self.state.outgoing.late.extend_from_slice(kept.bytes()),
+            FrameAction::Instead(frame) => self.state.outgoing.late.extend_from_slice(&frame),
         }
     }
 
@@ -407,7 +449,7 @@ impl RequestEditor<'_> {
         let frame = kept.bytes();
         let body = frame.get(HEADER_BYTES..).unwrap_or_default();
         let plain = match kept {
-            Kept::Sent(_) => self.state.terms.plain(header, body),
+            Kept::Sent(_) => self.state.session.terms.plain(header, body),
             Kept::Changed(_) => Some(body.into()),
         };
         // It was read before; another body may be none.
@@ -430,8 +472,8 @@ impl RequestEditor<'_> {
         let refused = wanting.any(|step| step.is_strict());
         if matches!(opcode, Opcode::Query | Opcode::Execute) && !refused {
             // It may be a USE.
-            self.state.caller.keyspace_unclear = true;
-            self.state.uses.lose();
+            self.state.session.caller.keyspace_unclear = true;
+            self.state.session.uses.lose();
         }
         self.log.unseen(header.stream, why, refused);
         if refused {

@@ -27,12 +27,12 @@ pub(crate) struct ResponseEditor<'e> {
 
 impl Reads for ResponseEditor<'_> {
     fn terms(&self) -> &Terms {
-        &self.state.terms
+        &self.state.session.terms
     }
 
     fn between(&mut self, lane: &Lane, out: &mut Output<'_>) {
-        if !self.state.answers.is_empty() && lane.cutter.is_between() {
-            let frames = self.state.take_answers();
+        if !self.state.outgoing.answers.is_empty() && lane.cutter.is_between() {
+            let frames = self.state.outgoing.take_answers();
             out.put(&in_segments(lane, &frames));
         }
     }
@@ -40,11 +40,11 @@ impl Reads for ResponseEditor<'_> {
 
 impl Frames<Unreadable> for ResponseEditor<'_> {
     fn begins(&mut self, first: u8) -> Result<(), Unreadable> {
-        may_begin(first, RESPONSE_BIT, *self.begun, &self.state.terms)
+        may_begin(first, RESPONSE_BIT, *self.begun, &self.state.session.terms)
     }
 
     fn plan(&mut self, first: u8, header: &Header) -> Result<Plan, Unreadable> {
-        may_begin(first, RESPONSE_BIT, *self.begun, &self.state.terms)?;
+        may_begin(first, RESPONSE_BIT, *self.begun, &self.state.session.terms)?;
         *self.begun = true;
         if self.state.lookups.is_out(header.stream) {
             return Ok(match self.state.reads_answer(header, self.log) {
@@ -52,22 +52,27 @@ impl Frames<Unreadable> for ResponseEditor<'_> {
                 false => Plan::Drop,
             });
         }
-        if self.state.terms.startup == Some(header.stream) && !self.state.terms.accepted {
-            self.state.terms.startup = None;
+        if self.state.session.terms.startup == Some(header.stream)
+            && !self.state.session.terms.accepted
+        {
+            self.state.session.terms.startup = None;
             if let Some(Opcode::Ready | Opcode::Authenticate) = header.opcode {
-                self.state.terms.accepted = true;
-                self.state.terms.version = header.version;
-                self.state.terms.segmented = header.version >= 5;
-                let compression = self.state.terms.compression;
-                self.state.handshake.accept(header, compression);
+                self.state.session.terms.accepted = true;
+                self.state.session.terms.version = header.version;
+                self.state.session.terms.segmented = header.version >= 5;
+                let compression = self.state.session.terms.compression;
+                self.state.session.handshake.accept(header, compression);
             }
         }
-        self.state.login.see(header, &mut self.state.caller);
+        self.state
+            .session
+            .login
+            .see(header, &mut self.state.session.caller);
         self.state.lookups.sees(header.opcode);
-        self.state.handshake.see(header);
+        self.state.session.handshake.see(header);
         let wanted = match header.opcode {
             Some(Opcode::Event) => self.state.pipeline.iter().any(|step| step.wants_events()),
-            _ => self.state.awaited.contains_key(&header.stream),
+            _ => self.state.pairing.awaited.contains_key(&header.stream),
         };
         if !wanted {
             return Ok(Plan::Pass);
@@ -111,7 +116,7 @@ impl Frames<Unreadable> for ResponseEditor<'_> {
             self.state.finish_lookup(header, body, self.log);
             return FrameAction::Drop;
         }
-        let Some(plain) = self.state.terms.plain(header, body) else {
+        let Some(plain) = self.state.session.terms.plain(header, body) else {
             return match self.withhold(header, Unseen::Compression) {
                 true => FrameAction::Drop,
                 false => FrameAction::Keep,
@@ -131,12 +136,15 @@ impl Frames<Unreadable> for ResponseEditor<'_> {
                 }
             }
             return match (response.changed(), frame.first_chunk()) {
-                (Some((header, body)), Some(raw)) => self.state.terms.encoded(header, raw, body),
+                (Some((header, body)), Some(raw)) => {
+                    self.state.session.terms.encoded(header, raw, body)
+                }
                 _ => FrameAction::Keep,
             };
         }
         let awaited = self
             .state
+            .pairing
             .awaited
             .remove(&header.stream)
             .unwrap_or_default();
@@ -182,18 +190,21 @@ impl ResponseEditor<'_> {
     /// The response to one that was carried, for those who await it and then the client.
     pub(crate) fn relays(&mut self, suspended: Suspended, relayed: Relayed) {
         let (frame, held) = relayed.into_parts();
-        self.state.held.extend(held);
+        self.state.outgoing.held.extend(held);
         if suspended.awaited.is_empty() {
-            return self.state.answers.extend_from_slice(&frame);
+            return self.state.outgoing.answers.extend_from_slice(&frame);
         }
         let Some(header) = frame.first_chunk().and_then(|raw| Header::read(*raw)) else {
             return;
         };
-        self.state.awaited.insert(header.stream, suspended.awaited);
+        self.state
+            .pairing
+            .awaited
+            .insert(header.stream, suspended.awaited);
         match self.see(&header, &frame) {
             FrameAction::Drop => {}
-            FrameAction::Keep => self.state.answers.extend_from_slice(&frame),
-            FrameAction::Instead(frame) => self.state.answers.extend_from_slice(&frame),
+            FrameAction::Keep => self.state.outgoing.answers.extend_from_slice(&frame),
+            FrameAction::Instead(frame) => self.state.outgoing.answers.extend_from_slice(&frame),
         }
     }
 
@@ -201,7 +212,7 @@ impl ResponseEditor<'_> {
         let frame = kept.bytes();
         let body = frame.get(HEADER_BYTES..).unwrap_or_default();
         let plain = match &kept {
-            Kept::Sent(_) => self.state.terms.plain(header, body),
+            Kept::Sent(_) => self.state.session.terms.plain(header, body),
             Kept::Changed(_) => Some(body.into()),
         };
         // It could be read before.
@@ -214,8 +225,8 @@ impl ResponseEditor<'_> {
             .show_response(response, header, frame, awaited, self.log)
         {
             FrameAction::Drop => {}
-            FrameAction::Keep => self.state.answers.extend_from_slice(frame),
-            FrameAction::Instead(frame) => self.state.answers.extend_from_slice(&frame),
+            FrameAction::Keep => self.state.outgoing.answers.extend_from_slice(frame),
+            FrameAction::Instead(frame) => self.state.outgoing.answers.extend_from_slice(&frame),
         }
     }
 }
@@ -263,11 +274,11 @@ impl EditState {
             response.set_note(note);
             if who == Awaiter::Keyspace {
                 let now = response.set_keyspace();
-                self.uses.comes_back(now, &mut self.caller);
+                self.session.uses.comes_back(now, &mut self.session.caller);
             }
             if who == Awaiter::MayUse && response.set_keyspace().is_some() {
-                self.caller.keyspace_unclear = true;
-                self.uses.lose();
+                self.session.caller.keyspace_unclear = true;
+                self.session.uses.lose();
             }
             let Some(place) = who.step() else {
                 continue;
@@ -275,7 +286,7 @@ impl EditState {
             let Some(step) = self.pipeline.get(place) else {
                 continue;
             };
-            if step.response(&mut response, &self.caller, number) {
+            if step.response(&mut response, &self.session.caller, number) {
                 log.changed(step.name());
             }
             if let Some(Refused { reason, error }) = response.take_refused() {
@@ -302,7 +313,7 @@ impl EditState {
             }
         }
         match (response.changed(), frame.first_chunk()) {
-            (Some((header, body)), Some(raw)) => self.terms.encoded(header, raw, body),
+            (Some((header, body)), Some(raw)) => self.session.terms.encoded(header, raw, body),
             _ => FrameAction::Keep,
         }
     }
@@ -334,7 +345,7 @@ impl EditState {
                 continue;
             };
             answer.set_note(note);
-            if step.response(&mut answer, &self.caller, number) {
+            if step.response(&mut answer, &self.session.caller, number) {
                 log.changed(step.name());
             }
             if let Some(Refused { reason, error }) = answer.take_refused() {

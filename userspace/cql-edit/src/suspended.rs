@@ -197,6 +197,8 @@ pub(crate) struct SuspendedFrames {
     suspended: HashMap<u64, Suspended>,
     /// Decisions on some of them that are carried out before the request that is being shown goes on.
     pub(crate) said: Vec<Completion>,
+    /// A request that was carried is lost, and the flow has to end for that.
+    pub(crate) lost: bool,
 }
 
 /// A suspended frame.
