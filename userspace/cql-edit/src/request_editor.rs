@@ -14,12 +14,13 @@ use crate::request::{Request, Statement};
 use crate::room::Taken;
 use crate::state::EditState;
 use crate::suspended::{Completion, Kept, Resolution, SuspendSlots, Suspended};
-use crate::terms::Terms;
+use crate::terms::{ERROR, Terms};
+use crate::transform::Unpaired;
 use cql::Opcode;
 use cql::StatementKind;
 use cql::text::parse;
 use cql::wire::compress::MAX_SEEN_BYTES;
-use cql::wire::{HEADER_BYTES, Header};
+use cql::wire::{Flags, HEADER_BYTES, Header};
 
 /// A few short strings; with the configuration that some drivers report, some KiB.
 const MAX_STARTUP_BYTES: u32 = 1 << 20;
@@ -91,8 +92,13 @@ impl Frames<Unreadable> for RequestEditor<'_> {
         if self.state.is_for_lookups(header.stream) {
             let message = format!("stream {}: expected one from 0 up", header.stream.0);
             self.log.refused(header.stream, "lookup", "stream");
-            self.state.answer(header, &Error::Protocol(message));
+            self.refuse_untaken(header, &Error::Protocol(message));
             return Ok(Plan::Drop);
+        }
+        match self.state.pairing.streams.is_out(header.stream) {
+            false => self.state.pairing.streams.goes_out(header.stream),
+            true if self.shares_stream(header) => return Ok(Plan::Drop),
+            true => {}
         }
         let Some(opcode) = header.opcode else {
             return Ok(Plan::Pass);
@@ -246,18 +252,17 @@ impl RequestEditor<'_> {
         mut awaited: Vec<Awaits>,
     ) -> FrameAction {
         let opcode = request.opcode();
-        let state = &mut *self.state;
-        let pipeline = state.pipeline.clone();
-        if from == 0
-            && let Some(step) = pipeline.iter().find(|step| step.must_see())
-            && state.is_out(header.stream)
-        {
-            // Whose the next response is could not be told: what is learned of one would be of the other.
-            self.log.refused(header.stream, step.name(), "stream");
-            let message = format!("stream {} waits for a response", header.stream.0);
-            state.answer(header, &Error::Protocol(message));
+        let is_unpaired = self.state.pairing.streams.is_unpaired(header.stream);
+        if is_unpaired && let Some(step) = self.refuses_unpaired(opcode, from) {
+            // It has waited while another came, which that step does not want to see.
+            self.log.refused(header.stream, step, "stream");
+            let message = format!("stream {} was used again", header.stream.0);
+            self.state
+                .answer_all(header, &Error::Protocol(message), &awaited);
             return FrameAction::Drop;
         }
+        let state = &mut *self.state;
+        let pipeline = state.pipeline.clone();
         // What a database reads before it has answered a STARTUP, nobody else can know.
         let mut request = match state.session.terms.accepted {
             true => request
@@ -266,8 +271,14 @@ impl RequestEditor<'_> {
             false => request,
         };
         request.set_time(self.request_state.unix_us);
+        if is_unpaired {
+            request.mark_unpaired();
+        }
         let steps = pipeline.iter().enumerate().skip(from);
         for (place, step) in steps.filter(|(_, step)| step.wants(opcode)) {
+            if is_unpaired && step.unpaired() != Unpaired::Judged {
+                continue;
+            }
             let outcome = step.request(&mut request, &state.session.caller, self.now_ns);
             if let Some((number, note)) = request.take_awaited() {
                 let who = Awaiter::Step(place);
@@ -275,6 +286,7 @@ impl RequestEditor<'_> {
             }
             match outcome {
                 Outcome::Pass => {}
+                Outcome::Answer if is_unpaired => {}
                 Outcome::Changed => self.log.changed(step.name()),
                 Outcome::Slow(ns) => {
                     self.request_state.pause_ns = ns.max(self.request_state.pause_ns);
@@ -334,6 +346,18 @@ impl RequestEditor<'_> {
                 self.obey_completions();
                 return self.goes_further(&now, &kept, place, awaited);
             }
+        }
+        if is_unpaired {
+            let may_use = asks_to_use(&request);
+            let fate = match (request.changed(), frame.first_chunk()) {
+                (Some((header, body)), Some(raw)) => state.session.terms.encoded(header, raw, body),
+                _ => FrameAction::Keep,
+            };
+            if may_use {
+                state.forget_keyspace();
+            }
+            state.unpair(header.stream, awaited);
+            return fate;
         }
         if asks_to_use(&request) {
             let has_pipeline = !pipeline.is_empty();
@@ -484,7 +508,7 @@ impl RequestEditor<'_> {
                 Unseen::NoRoom => {
                     Error::Overloaded("the proxy holds back as much as it may".to_owned())
                 }
-                Unseen::Compression | Unseen::Malformed => {
+                Unseen::Compression | Unseen::Malformed | Unseen::Stream => {
                     Error::Invalid("the proxy's policy cannot read the request".to_owned())
                 }
             };
@@ -505,7 +529,13 @@ impl RequestEditor<'_> {
             version: 4,
             ..*header
         };
-        self.state.answer(&readable, &Error::Protocol(message));
+        self.refuse_untaken(&readable, &Error::Protocol(message));
+    }
+
+    /// An ERROR to a request that has not taken its stream.
+    fn refuse_untaken(&mut self, header: &Header, error: &Error) {
+        let outgoing = &mut self.state.outgoing;
+        outgoing.put_answer(header, Flags(0), ERROR, &error.body());
     }
 }
 

@@ -64,7 +64,10 @@ impl Sink for Told {
 
 fn asks(stream: i16, number: usize) -> Vec<u8> {
     // Each has another length.
-    let text = format!("SELECT v FROM ks.t{number} WHERE k = '{}'", "k".repeat(number));
+    let text = format!(
+        "SELECT v FROM ks.t{number} WHERE k = '{}'",
+        "k".repeat(number)
+    );
     frame(4, 0, stream, QUERY, &query(4, &text, None))
 }
 
@@ -137,7 +140,10 @@ fn the_keyspace_is_known_by_whichever_request_changed_it() {
     flow.request(7, QUERY, &query(4, "SELECT a FROM t", None));
     flow.response(7, RESULT, &set_keyspace("two"));
     flow.response(7, RESULT, &1_i32.to_be_bytes());
-    assert_eq!(flow.ask(QUERY, &query(4, "SELECT a FROM t", None)), "select two t");
+    assert_eq!(
+        flow.ask(QUERY, &query(4, "SELECT a FROM t", None)),
+        "select two t"
+    );
 }
 
 #[test]

@@ -38,7 +38,11 @@ fn duplicate_stream() {
     flow.request(7, QUERY, &query(4, "SELECT a FROM u", None));
     flow.response(7, RESULT, &[0, 0, 0, 1]);
     assert_eq!(flow.recorder.anomalies(), [Anomaly::DuplicateStream]);
-    assert_eq!(flow.recorder.statements(), [""; 0], "whose it is, nobody knows");
+    assert_eq!(
+        flow.recorder.statements(),
+        [""; 0],
+        "whose it is, nobody knows"
+    );
     assert_eq!(flow.decoder.in_flight(), 0);
     flow.response(7, RESULT, &[0, 0, 0, 1]);
     assert_eq!(flow.recorder.statements(), [""; 0]);

@@ -249,7 +249,10 @@ mod tests {
             Err((NotPending::Duplicate(None), _))
         ));
         for stream in [0, 0, -1, -1] {
-            assert!(matches!(pending.answer(StreamId(stream)), Answers::Unpaired));
+            assert!(matches!(
+                pending.answer(StreamId(stream)),
+                Answers::Unpaired
+            ));
         }
         for stream in [0, -1] {
             assert!(matches!(pending.answer(StreamId(stream)), Answers::Nobody));

@@ -124,12 +124,7 @@ impl Meaning for Requests {
     }
 
     #[inline]
-    fn end(
-        flow: &mut Flow,
-        _: &Header,
-        now_ns: u64,
-        sink: &mut impl Sink,
-    ) -> Result<(), Stop> {
+    fn end(flow: &mut Flow, _: &Header, now_ns: u64, sink: &mut impl Sink) -> Result<(), Stop> {
         if let Some((stream, request)) = flow.unpaired.take() {
             tell_unpaired(flow, stream, &request, now_ns, sink);
         }
