@@ -44,7 +44,7 @@ pub struct Request<'a> {
     kept: Option<&'a mut Option<Note>>,
     /// Nobody knows whether it is a USE.
     may_use: bool,
-    /// Its response cannot be told from others on its stream.
+    /// The response cannot be told from others on the stream.
     is_unpaired: bool,
     /// The carrier of the request, and the number that the step has given with it.
     carried: Option<(Arc<dyn Carrier>, Ticket, u64)>,

@@ -97,7 +97,7 @@ impl Streams {
     /// A response goes on to the client.
     #[inline]
     pub(crate) fn comes_back(&mut self, stream: StreamId) {
-        if !self.unpaired.is_empty() && self.is_still_out(stream) {
+        if !self.unpaired.is_empty() && self.count_back(stream) {
             return;
         }
         let (word, bit) = Self::bit(stream);
@@ -106,9 +106,9 @@ impl Streams {
         }
     }
 
-    /// Whether others are out on the stream of a response.
+    /// Counts a response on an unpaired stream. True: others are out on it.
     #[cold]
-    fn is_still_out(&mut self, stream: StreamId) -> bool {
+    fn count_back(&mut self, stream: StreamId) -> bool {
         let Some(unpaired) = self.unpaired.get_mut(&stream) else {
             return false;
         };

@@ -13,14 +13,14 @@ use cql::Opcode;
 /// The steps that a rule's flows go through, in this order.
 pub type Pipeline = Arc<[Arc<dyn Transform>]>;
 
-/// What becomes of a request whose response cannot be told from others on its stream.
+/// The fate of a request whose response cannot be told from others on its stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unpaired {
     /// The step is not shown it, nor the response.
     Unseen,
     /// The step is shown it, and decides without the response. Nothing can make it wait.
     Judged,
-    /// It does not go on, and its client gets an error.
+    /// The request does not go on, and its client gets an error.
     Refused,
 }
 
@@ -65,7 +65,7 @@ pub trait Transform: fmt::Debug + Send + Sync {
         false
     }
 
-    /// What becomes of a request that comes while others are out on its stream, so that nobody can tell which response
+    /// The fate of a request that comes while others are out on its stream, so that nobody can tell which response
     /// is its own. One that this step [must see](Self::must_see) the responses of is refused in any case.
     fn unpaired(&self) -> Unpaired {
         match self.is_strict() || self.must_see() {

@@ -96,7 +96,7 @@ impl ResponseEditor<'_> {
 }
 
 impl EditState {
-    /// Those who await a response will not be shown it, because it cannot be told from others of its stream.
+    /// Steps that await a response will not be shown it, because it cannot be told from others of its stream.
     pub(crate) fn unpair(&mut self, stream: StreamId, awaited: Vec<Awaits>) {
         for Awaits { who, number, .. } in awaited {
             match who {

@@ -25,7 +25,7 @@ fn turns() -> impl Strategy<Value = Vec<Turn>> {
     prop::collection::vec(turn, 0..60)
 }
 
-/// What a sink with details is told, each by the number of its request.
+/// Reports to a sink with details, each by the number of its request.
 #[derive(Default)]
 struct Told {
     completed: Vec<(usize, u64)>,

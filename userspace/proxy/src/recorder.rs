@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use cql::{Anomaly, Completed, Details, Frame, Sink, Statement};
+use cql::{Anomaly, Completed, Details, Frame, Sink, Statement, StreamId};
 use flow::Flow;
 use policy::RuleName;
 use steps::{Followed, statements::Series};
@@ -80,6 +80,10 @@ impl Sink for InDetail<'_> {
 
     fn unanswered(&mut self, request: &Completed<'_>, details: &Details) {
         self.followed.unanswered(request, details);
+    }
+
+    fn unpaired(&mut self, stream: StreamId) {
+        self.followed.unpaired(stream);
     }
 
     fn anomaly(&mut self, anomaly: Anomaly) {

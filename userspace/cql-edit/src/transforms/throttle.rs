@@ -210,7 +210,7 @@ impl Transform for Throttle {
         opcode.has_statements()
     }
 
-    /// It decides by the request alone.
+    /// A throttle decides by the request alone.
     fn unpaired(&self) -> Unpaired {
         Unpaired::Judged
     }

@@ -94,7 +94,7 @@ impl Transform for Coalesce {
         opcode.has_statements()
     }
 
-    /// It goes on by itself, and overtakes nothing that waits.
+    /// The request goes on by itself, and overtakes nothing that waits.
     fn unpaired(&self) -> Unpaired {
         Unpaired::Judged
     }

@@ -203,7 +203,7 @@ impl Transform for Guard {
         self.mode == Mode::Enforce
     }
 
-    /// It decides by the request alone. What a PREPARE is answered, it does not learn.
+    /// A guard decides by the request alone. The answer to a PREPARE it does not learn.
     fn unpaired(&self) -> Unpaired {
         Unpaired::Judged
     }
