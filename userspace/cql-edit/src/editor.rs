@@ -163,7 +163,7 @@ impl Editor {
             _ => Resolution::Lost,
         };
         // Its step may be gone: who has it in hand does not know.
-        if let Some(step) = self.state.pipeline.get(suspended.place) {
+        if let Some(step) = self.state.pipeline.get(suspended.step_index) {
             let what = match carried {
                 Resolution::Pass => Waited::Passed,
                 Resolution::Relayed(_) => Waited::Relayed,
@@ -202,7 +202,7 @@ impl Editor {
         resolution: Option<Resolution>,
         log: &mut dyn Log,
     ) {
-        let Some(step) = self.state.pipeline.get(suspended.place) else {
+        let Some(step) = self.state.pipeline.get(suspended.step_index) else {
             return;
         };
         let resolution = self.state.certain(&suspended, resolution);
@@ -240,7 +240,7 @@ impl Editor {
     /// flow comes in between.
     fn decide_due(&mut self, now_ns: u64, number: u64, log: &mut dyn Log) {
         let suspended = self.state.suspended.get(number);
-        let step = suspended.and_then(|suspended| self.state.pipeline.get(suspended.place));
+        let step = suspended.and_then(|suspended| self.state.pipeline.get(suspended.step_index));
         let flow = self.state.suspended.flow();
         let (Some(step), Some(flow)) = (step, flow) else {
             return;
@@ -269,7 +269,8 @@ impl Editor {
         for to_database in [true, false] {
             for number in self.state.suspended.numbers(to_database) {
                 let suspended = self.state.suspended.take(number);
-                let step = suspended.and_then(|suspended| self.state.pipeline.get(suspended.place));
+                let step =
+                    suspended.and_then(|suspended| self.state.pipeline.get(suspended.step_index));
                 if let Some(step) = step {
                     log.waited(step.name(), Waited::Abandoned);
                 }

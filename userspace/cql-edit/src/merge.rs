@@ -1,7 +1,6 @@
 //! EXECUTEs as they are merged into a batch, and its answer as it is told to each: see `merging`.
 
 use crate::awaited::{Awaiter, Awaits, leads};
-use crate::cutter::FrameAction;
 use crate::log::Log;
 use crate::merging::{BATCH, MAX_SHARED_BYTES, Mergeable, Rider, Riding, UNPREPARED, batch, frame};
 use crate::outcome::Error;
@@ -30,7 +29,7 @@ impl RequestEditor<'_> {
         };
         let Some((body, mut riders)) = merged else {
             for one in those {
-                self.goes_on(&one.header, one.kept, one.place, one.awaited);
+                self.goes_on(&one.header, one.kept, one.step_index, one.awaited);
             }
             return;
         };
@@ -42,7 +41,7 @@ impl RequestEditor<'_> {
         let Suspended {
             header,
             kept,
-            place,
+            step_index,
             mut awaited,
             ..
         } = leads;
@@ -61,18 +60,12 @@ impl RequestEditor<'_> {
         frame.extend(body);
         awaited.push(Awaits::own(Awaiter::Riders));
         self.state.pairing.riders.insert(header.stream, riders);
-        self.goes_on(&header, Kept::Changed(frame), place, awaited);
+        self.goes_on(&header, Kept::Changed(frame), step_index, awaited);
     }
 
     fn merged(&self, those: &[Suspended]) -> Option<(Vec<u8>, Riding)> {
         let terms = &self.state.session.terms;
-        let bodies = those.iter().map(|one| {
-            let body = one.kept.bytes().get(HEADER_BYTES..)?;
-            match one.kept {
-                Kept::Sent(_) => terms.plain(&one.header, body),
-                Kept::Changed(_) => Some(body.into()),
-            }
-        });
+        let bodies = those.iter().map(|one| one.kept.plain(terms, &one.header));
         let bodies = bodies.collect::<Option<Vec<_>>>()?;
         let parts = those.iter().zip(&bodies);
         let parts = parts.map(|(one, body)| Mergeable::of(&one.header, body).ok());
@@ -139,11 +132,8 @@ impl EditState {
             let body = error.as_deref().unwrap_or(body);
             let frame = frame(&header, raw, body);
             let own = Response::new(header, body.into());
-            match self.show_response(own, &header, &frame, rider.awaited, log) {
-                FrameAction::Keep => self.tell(header.stream, &frame),
-                FrameAction::Instead(frame) => self.tell(header.stream, &frame),
-                FrameAction::Drop => {}
-            }
+            let action = self.show_response(own, &header, &frame, rider.awaited, log);
+            self.tell(header.stream, action, &frame);
         }
         is_unprepared.then_some(Error::Unprepared(riding.leads))
     }

@@ -193,34 +193,8 @@ impl ResponseEditor<'_> {
 impl ResponseEditor<'_> {
     /// Has a suspended response go on, to the steps that have not seen it.
     pub(crate) fn resumes(&mut self, suspended: Suspended, resolution: Resolution) {
-        let Suspended {
-            header,
-            kept,
-            place,
-            awaited,
-            ..
-        } = suspended;
-        match resolution {
-            // All but the last are said of requests.
-            Resolution::Leads(_)
-            | Resolution::Due
-            | Resolution::Relayed(_)
-            | Resolution::Lost
-            | Resolution::Pass => {
-                self.goes_on(&header, kept, awaited);
-            }
-            Resolution::Instead(body) => {
-                let raw = kept.bytes().get(..HEADER_BYTES).unwrap_or_default();
-                let kept = Kept::Changed([raw, &body].concat());
-                self.goes_on(&header, kept, awaited);
-            }
-            Resolution::Answer(body) => self.state.answer_for(&header, body, awaited, self.log),
-            Resolution::Refuse(Refused { reason, error }) => {
-                if let Some(step) = self.state.pipeline.get(place) {
-                    self.log.withheld(step.name(), reason);
-                }
-                self.state.answer_all(&header, &error, &awaited);
-            }
+        if let Some(suspended) = self.state.resolved(suspended, resolution, self.log) {
+            self.goes_on(&suspended.header, &suspended.kept, suspended.awaited);
         }
     }
 
@@ -231,10 +205,10 @@ impl ResponseEditor<'_> {
         let stream = suspended.header.stream;
         if self.state.pairing.streams.is_unpaired(stream) {
             self.state.unpair(stream, suspended.awaited);
-            return self.state.tell(stream, &frame);
+            return self.state.tell(stream, FrameAction::Keep, &frame);
         }
         if suspended.awaited.is_empty() {
-            return self.state.tell(stream, &frame);
+            return self.state.tell(stream, FrameAction::Keep, &frame);
         }
         let Some(header) = frame.first_chunk().and_then(|raw| Header::read(*raw)) else {
             return;
@@ -243,37 +217,24 @@ impl ResponseEditor<'_> {
             .pairing
             .awaited
             .insert(header.stream, suspended.awaited);
-        match self.show(&header, &frame) {
-            FrameAction::Drop => {}
-            FrameAction::Keep => self.state.tell(stream, &frame),
-            FrameAction::Instead(frame) => self.state.tell(stream, &frame),
-        }
+        let action = self.show(&header, &frame);
+        self.state.tell(stream, action, &frame);
     }
 
-    fn goes_on(&mut self, header: &Header, kept: Kept, awaited: Vec<Awaits>) {
+    fn goes_on(&mut self, header: &Header, kept: &Kept, awaited: Vec<Awaits>) {
         let frame = kept.bytes();
-        let body = frame.get(HEADER_BYTES..).unwrap_or_default();
-        let plain = match &kept {
-            Kept::Sent(_) => self.state.session.terms.plain(header, body),
-            Kept::Changed(_) => Some(body.into()),
-        };
         // It could be read before.
+        let plain = kept.plain(&self.state.session.terms, header);
         let mut response = Response::new(*header, plain.unwrap_or_default());
-        if matches!(kept, Kept::Changed(_)) {
+        if kept.is_changed() {
             response.mark_changed();
         }
-        match self
+        let action = self
             .state
-            .show_response(response, header, frame, awaited, self.log)
-        {
-            FrameAction::Drop => {}
-            FrameAction::Keep => self.state.tell(header.stream, frame),
-            FrameAction::Instead(frame) => self.state.tell(header.stream, &frame),
-        }
+            .show_response(response, header, frame, awaited, self.log);
+        self.state.tell(header.stream, action, frame);
     }
-}
 
-impl ResponseEditor<'_> {
     /// A response that nobody can be shown does not go on, because somebody has to see it.
     fn withhold(&mut self, header: &Header, why: Unseen) -> bool {
         let withheld = self.state.cannot_show(header);
@@ -322,10 +283,10 @@ impl EditState {
                 self.session.caller.keyspace_unclear = true;
                 self.session.uses.lose();
             }
-            let Some(place) = who.step() else {
+            let Some(step_index) = who.step() else {
                 continue;
             };
-            let Some(step) = self.pipeline.get(place) else {
+            let Some(step) = self.pipeline.get(step_index) else {
                 continue;
             };
             if step.response(&mut response, &self.session.caller, number) {
@@ -340,11 +301,11 @@ impl EditState {
                 log.waited(step.name(), Waited::NoRoom);
             }
             if let Some(permit) = response.take_space() {
-                let changed = response.changed();
+                let (header, kept) = Kept::as_it_stands(header, frame, response.changed());
                 let suspended = Suspended {
-                    header: changed.map_or(*header, |(header, _)| *header),
-                    kept: Kept::of(frame, changed),
-                    place,
+                    header,
+                    kept,
+                    step_index,
                     awaited,
                     to_database: false,
                     is_carried: false,
@@ -357,6 +318,46 @@ impl EditState {
         match (response.changed(), frame.first_chunk()) {
             (Some((header, body)), Some(raw)) => self.session.terms.encoded(header, raw, body),
             _ => FrameAction::Keep,
+        }
+    }
+
+    /// Answers the client of a suspended frame, or gives the frame that goes on to the steps that have
+    /// not seen it.
+    pub(crate) fn resolved(
+        &mut self,
+        suspended: Suspended,
+        resolution: Resolution,
+        log: &mut dyn Log,
+    ) -> Option<Suspended> {
+        match resolution {
+            // The editor itself takes the first four, where they are said.
+            Resolution::Leads(_)
+            | Resolution::Due
+            | Resolution::Relayed(_)
+            | Resolution::Lost
+            | Resolution::Pass => Some(suspended),
+            Resolution::Instead(body) => Some(Suspended {
+                kept: suspended.kept.with_body(&body),
+                ..suspended
+            }),
+            Resolution::Answer(body) => {
+                self.answer_for(&suspended.header, body, suspended.awaited, log);
+                None
+            }
+            Resolution::Refuse(Refused { reason, error }) => {
+                let (header, awaited) = (&suspended.header, &suspended.awaited);
+                match self.pipeline.get(suspended.step_index) {
+                    Some(step) if suspended.to_database => {
+                        for stream in self.streams_of(header.stream, awaited) {
+                            log.refused(stream, step.name(), reason);
+                        }
+                    }
+                    Some(step) => log.withheld(step.name(), reason),
+                    None => {}
+                }
+                self.answer_all(header, &error, awaited);
+                None
+            }
         }
     }
 

@@ -2,7 +2,7 @@
 //! cannot be told, so that they are shown to nobody.
 
 use crate::awaited::{Awaiter, Awaits};
-use crate::cutter::Plan;
+use crate::cutter::{FrameAction, Plan};
 use crate::log::Unseen;
 use crate::outcome::Error;
 use crate::request_editor::RequestEditor;
@@ -53,6 +53,20 @@ impl RequestEditor<'_> {
         // Those that ride with the other would never be told.
         self.state.pass_unseen(stream);
         false
+    }
+
+    /// Notes that a request goes on to the database whose response nobody will be shown.
+    #[cold]
+    pub(crate) fn send_unpaired(
+        &mut self,
+        stream: StreamId,
+        asks_to_use: bool,
+        awaited: Vec<Awaits>,
+    ) {
+        if asks_to_use {
+            self.state.forget_keyspace();
+        }
+        self.state.unpair(stream, awaited);
     }
 
     /// The step of those from `from` on that has a request refused whose response cannot be told from others.
@@ -146,9 +160,11 @@ impl EditState {
         }
     }
 
-    /// Has the client told this frame in place of a response.
-    pub(crate) fn tell(&mut self, stream: StreamId, frame: &[u8]) {
-        self.pairing.streams.comes_back(stream);
-        self.outgoing.answers.extend_from_slice(frame);
+    /// Has the client told what goes on of this frame, in place of a response.
+    pub(crate) fn tell(&mut self, stream: StreamId, action: FrameAction, frame: &[u8]) {
+        if action != FrameAction::Drop {
+            self.pairing.streams.comes_back(stream);
+        }
+        action.put(frame, &mut self.outgoing.answers);
     }
 }
