@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::Arc;
 
+use crate::awaited::{Awaiter, Awaits};
 use crate::caller::Caller;
 use crate::copied::{Copied, NotCopied};
 use crate::layout::{
@@ -326,8 +327,11 @@ impl<'a> Request<'a> {
         self.awaited = Some((number, Some(note)));
     }
 
-    pub(crate) fn take_awaited(&mut self) -> Option<(u64, Option<Note>)> {
-        self.awaited.take()
+    /// Takes what the step at this index has asked of the response.
+    pub(crate) fn take_awaited(&mut self, step_index: usize) -> Option<Awaits> {
+        let (number, note) = self.awaited.take()?;
+        let who = Awaiter::Step(step_index);
+        Some(Awaits { who, number, note })
     }
 
     /// The request's question, to be put to another database.

@@ -1,4 +1,4 @@
-//! The verdict on bytes that were read: they pass, or other bytes do.
+//! The verdict on bytes that were read: which of them pass, or other bytes in their place.
 
 use std::time::Duration;
 
@@ -11,57 +11,73 @@ pub(super) enum Way {
     ToClient,
 }
 
+/// The part of a chunk that passes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Passing {
+    All,
+    /// The first bytes of the chunk, as many as this.
+    First(usize),
+    /// Other bytes, in place of the chunk.
+    These(Vec<u8>),
+}
+
+impl Passing {
+    /// Returns the bytes that pass of this chunk.
+    pub(super) fn of<'b>(&'b self, chunk: &'b [u8]) -> &'b [u8] {
+        match self {
+            Self::All => chunk,
+            Self::First(bytes) => chunk.get(..*bytes).unwrap_or(chunk),
+            Self::These(bytes) => bytes,
+        }
+    }
+}
+
 /// The verdict on a chunk.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Chunk {
-    Forward,
-    /// Forward this many bytes, then close the flow for this reason.
-    Close {
-        keep: usize,
-        reason: CloseReason,
-    },
-    /// Forward these instead; then perhaps close the flow.
-    Instead {
-        bytes: Vec<u8>,
-        close: Option<CloseReason>,
-    },
+pub(super) struct Verdict {
+    pub passing: Passing,
+    /// The reason for which the flow is closed once those bytes have passed.
+    pub close: Option<CloseReason>,
 }
 
-impl Chunk {
-    pub(super) fn close(&self) -> Option<CloseReason> {
-        match self {
-            Self::Forward => None,
-            Self::Close { reason, .. } => Some(*reason),
-            Self::Instead { close, .. } => *close,
+impl Verdict {
+    /// The verdict that all bytes pass.
+    pub(super) const ALL: Self = Self {
+        passing: Passing::All,
+        close: None,
+    };
+
+    /// Makes the verdict that these bytes pass in place of the chunk.
+    pub(super) fn these(bytes: Vec<u8>) -> Self {
+        Self::ALL.with(bytes)
+    }
+
+    /// Returns this verdict with these bytes in place of those that it let pass.
+    pub(super) fn with(self, bytes: Vec<u8>) -> Self {
+        let passing = Passing::These(bytes);
+        Self { passing, ..self }
+    }
+
+    /// Turns a verdict on `chunk` into one that brings the bytes with it, for a chunk that is not
+    /// the one that was read.
+    pub(super) fn bringing(self, mut chunk: Vec<u8>) -> Self {
+        match self.passing {
+            Passing::These(_) => self,
+            Passing::All => self.with(chunk),
+            Passing::First(bytes) => {
+                chunk.truncate(bytes);
+                self.with(chunk)
+            }
         }
-    }
-
-    /// Returns the part of these bytes that this verdict lets pass.
-    pub(super) fn kept<'b>(&self, bytes: &'b [u8]) -> &'b [u8] {
-        match self {
-            Self::Close { keep, .. } => bytes.get(..*keep).unwrap_or(bytes),
-            _ => bytes,
-        }
-    }
-
-    pub(super) fn instead(&self, bytes: Vec<u8>) -> Self {
-        let close = self.close();
-        Self::Instead { bytes, close }
-    }
-
-    /// Applies this verdict to `bytes` and puts `before` in front of the result.
-    pub(super) fn behind(&self, mut before: Vec<u8>, bytes: &[u8]) -> Self {
-        before.extend_from_slice(self.kept(bytes));
-        self.instead(before)
     }
 }
 
-/// The next thing that a direction does.
+/// The next thing that a direction does. `P`: the bytes that pass, or the verdict that has them.
 #[derive(Debug)]
-pub(super) enum Turn {
+pub(super) enum Turn<P = Verdict> {
     Read,
-    /// Write out this chunk before anything is read.
-    Pass(Chunk),
+    /// Write these out before anything is read.
+    Pass(P),
     /// Read nothing for this long.
     Rest(Duration),
     /// Read nothing until the other direction has moved.

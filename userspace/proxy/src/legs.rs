@@ -171,7 +171,7 @@ impl Legs {
 
     /// Takes note of handshakes that have succeeded or failed. True: both directions are to be
     /// polled again.
-    pub(super) fn look(&mut self) -> bool {
+    pub(super) fn poll_events(&mut self) -> bool {
         let Some(ends) = &mut self.0 else {
             return false;
         };

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use cql::{Anomaly, Completed, Details, Frame, Sink, Statement};
+use cql::{Anomaly, Completed, Details, Frame, Sink, Statement, StreamId};
 use flow::Flow;
 use policy::RuleName;
-use steps::{Followed, statements::Series};
+use steps::{Followed, Refusal, statements::Series};
 use telemetry::series_of;
 
 use super::context::ProxyContext;
@@ -45,6 +45,13 @@ impl Recorder {
             self.rule = rule;
             self.at_hand.clear();
             self.oldest = 0;
+        }
+    }
+
+    /// Tells the reporters of requests, by their streams, that were refused.
+    pub(super) fn note_refusals(&mut self, refusals: Vec<(StreamId, Refusal)>) {
+        if let Some(followed) = &mut self.followed {
+            followed.note_refusals(refusals);
         }
     }
 

@@ -24,7 +24,7 @@ use super::{
     close,
     context::ProxyContext,
     decode::Decoder,
-    direction::{Direction, State, Stop},
+    direction::{CHUNK, Direction, State, Stop},
     drain::Drain,
     entered::Entered,
     legs::{Legs, Refused},
@@ -103,7 +103,7 @@ pub(super) async fn to_the_end(
             Pause::Letter => {
                 let flow = relay.up.flow.clone();
                 let letter = flow.mailbox.take();
-                let reason = letter.and_then(|l| marked::obey(&flow, l, Some(relay)));
+                let reason = letter.and_then(|l| marked::apply_command(&flow, l, Some(relay)));
                 if let Some(reason) = reason {
                     return FlowEnd::closed(reason, far);
                 }
@@ -133,6 +133,20 @@ impl FlowEnd {
         let far = Some(far);
         Self::Closed { reason, far }
     }
+}
+
+/// The most rounds of a flow in one turn of its task. Bytes that come cost the task its budget, so
+/// that it waits long before; what else has directions polled again is used up with each round.
+const MAX_ROUNDS: usize = 256;
+
+/// The outcome of a round: both directions were polled.
+enum Round {
+    /// Another round is to follow at once.
+    Again,
+    /// A direction waits.
+    Pending,
+    /// The flow has ended, for this reason.
+    Ended(CloseReason),
 }
 
 /// The reason why the relay stops moving bytes.
@@ -174,6 +188,9 @@ impl Relay {
     }
 
     /// Ready when the flow has ended, a letter has come, or the kernel may carry the flow.
+    ///
+    /// A round polls both directions. Another follows when one of them may go on that could not
+    /// before: bytes that were held back may pass, a handshake has moved on, or the flow is lost.
     fn poll(
         &mut self,
         cx: &mut Context<'_>,
@@ -184,18 +201,91 @@ impl Relay {
         if self.up.flow.mailbox.is_full() {
             return Poll::Ready(Pause::Letter);
         }
-        self.reader.hears();
-        if let Some(drain) = &mut self.drain {
-            match drain.poll(cx, ride.splice()) {
-                Poll::Ready(Ok(())) => self.drain = None,
-                Poll::Ready(Err(reason)) => return Poll::Ready(Pause::Ended(reason)),
-                Poll::Pending => {}
-            }
-        }
-        if let Poll::Ready(reason) = self.poll_ways(cx, client, database) {
-            self.legs.look();
+        self.reader.apply_completions();
+        if let Poll::Ready(Err(reason)) = self.poll_drain(cx, ride) {
             return Poll::Ready(Pause::Ended(reason));
         }
+        for _ in 0..MAX_ROUNDS {
+            self.begin_round(cx, client);
+            let was_lost = self.lost().is_some();
+            let mut ended = true;
+            for way in if self.down_first {
+                DOWN_FIRST
+            } else {
+                UP_FIRST
+            } {
+                match self.poll_way(cx, way, client, database) {
+                    Poll::Ready(Err(reason)) => return self.ended(reason),
+                    Poll::Ready(Ok(())) => {}
+                    Poll::Pending => ended = false,
+                }
+            }
+            match self.end_round(was_lost, ended) {
+                Round::Again => {}
+                Round::Pending => return self.poll_pause(cx, ride),
+                Round::Ended(reason) => return self.ended(reason),
+            }
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+
+    /// Ready when the bytes that the kernel has redirected have arrived.
+    fn poll_drain(
+        &mut self,
+        cx: &mut Context<'_>,
+        ride: &mut Ride,
+    ) -> Poll<Result<(), CloseReason>> {
+        let Some(drain) = &mut self.drain else {
+            return Poll::Ready(Ok(()));
+        };
+        ready!(drain.poll(cx, ride.splice()))?;
+        self.drain = None;
+        Poll::Ready(Ok(()))
+    }
+
+    /// Prepares a round.
+    fn begin_round(&mut self, cx: &mut Context<'_>, client: &TcpStream) {
+        self.down_first = !self.down_first;
+        if self.lost().is_some() {
+            return;
+        }
+        if let Some(words) = self.reader.lost() {
+            return self.deny(&words, CloseReason::SharedLost);
+        }
+        if self.legs.wait()
+            && let Poll::Ready(Some(Refused(words))) = self.legs.poll_begin(cx, client)
+        {
+            self.deny(&words, CloseReason::TlsRequired);
+        }
+    }
+
+    /// Decides what follows a round. `was_lost`: whether the flow was lost before it. `ended`:
+    /// whether both directions have ended.
+    fn end_round(&mut self, was_lost: bool, ended: bool) -> Round {
+        if let Some((last_words, reason)) = self.reader.last_words() {
+            self.deny(&last_words, reason);
+        }
+        if self.legs.poll_events() || self.reader.take_repoll() {
+            return Round::Again;
+        }
+        match self.lost() {
+            // The other direction may wait for bytes that are not read any more.
+            Some(_) if !was_lost => Round::Again,
+            _ if !ended => Round::Pending,
+            Some(reason) => Round::Ended(reason),
+            None => Round::Ended(CloseReason::BothEnded),
+        }
+    }
+
+    /// Ends the flow for this reason.
+    fn ended(&mut self, reason: CloseReason) -> Poll<Pause> {
+        self.legs.poll_events();
+        Poll::Ready(Pause::Ended(reason))
+    }
+
+    /// Ready when there is a reason to stop although neither direction can go on now.
+    fn poll_pause(&mut self, cx: &mut Context<'_>, ride: &mut Ride) -> Poll<Pause> {
         // After the directions, which may have begun a handshake with a deadline.
         if let Poll::Ready(reason) = self.legs.poll_hopeless(cx) {
             return Poll::Ready(Pause::Ended(reason));
@@ -337,53 +427,7 @@ impl Relay {
         self.drain = Some(drain);
     }
 
-    /// Ready with the close reason when the flow has ended.
-    fn poll_ways(
-        &mut self,
-        cx: &mut Context<'_>,
-        client: &TcpStream,
-        database: &TcpStream,
-    ) -> Poll<CloseReason> {
-        if self.lost().is_none()
-            && let Some(words) = self.reader.lost()
-        {
-            self.deny(&words, CloseReason::SharedLost);
-        }
-        let was_lost = self.lost().is_some();
-        if self.legs.wait()
-            && !was_lost
-            && let Poll::Ready(Some(Refused(words))) = self.legs.poll_begin(cx, client)
-        {
-            self.deny(&words, CloseReason::TlsRequired);
-        }
-        self.down_first = !self.down_first;
-        let mut ended = true;
-        for way in if self.down_first {
-            DOWN_FIRST
-        } else {
-            UP_FIRST
-        } {
-            match self.poll_way(cx, way, client, database) {
-                Poll::Ready(Err(reason)) => return Poll::Ready(reason),
-                Poll::Ready(Ok(())) => {}
-                Poll::Pending => ended = false,
-            }
-        }
-        if let Some((last_words, reason)) = self.reader.last_words() {
-            self.deny(&last_words, reason);
-        }
-        if self.legs.look() || self.reader.let_go() {
-            return self.poll_ways(cx, client, database);
-        }
-        match self.lost() {
-            // The other direction may wait for bytes that are not read any more.
-            Some(_) if !was_lost => self.poll_ways(cx, client, database),
-            _ if !ended => Poll::Pending,
-            Some(reason) => Poll::Ready(reason),
-            None => Poll::Ready(CloseReason::BothEnded),
-        }
-    }
-
+    /// Polls one direction, with the sides that it reads from and writes to.
     fn poll_way(
         &mut self,
         cx: &mut Context<'_>,
@@ -406,7 +450,7 @@ impl Relay {
         let moved = if lost {
             direction.poll_flush(cx, to)
         } else {
-            direction.poll(cx, from, to, &mut self.reader)
+            CHUNK.with_borrow_mut(|buffer| direction.poll(cx, buffer, from, to, &mut self.reader))
         };
         let Err(stop) = ready!(moved) else {
             return Poll::Ready(Ok(()));

@@ -20,7 +20,10 @@ use policy::{
 use telemetry::is_marks;
 use tls::{Common, TlsRules};
 
-use super::{chunk::Way, context::ProxyContext};
+use super::{
+    chunk::{Passing, Turn, Way},
+    context::ProxyContext,
+};
 
 /// The question which rule a flow meets, asked of the policy in force when it came.
 pub(super) struct Question {
@@ -193,8 +196,10 @@ pub(super) struct Gate {
 
 enum Outcome {
     Open,
-    /// The flow is decided: everything passes.
+    /// The flow is decided: everything passes. The decision is to be taken.
     Decided(Action),
+    /// The flow is decided, and the decision was taken.
+    Taken,
     Denied(LastWords),
     /// The database has ended before the flow was decided: nothing passes to it any more.
     Moot,
@@ -205,20 +210,6 @@ enum LastWords {
     Later,
     Ready(Vec<u8>),
     Said,
-}
-
-/// The part of the offered bytes that passes.
-pub(super) enum Passing {
-    /// Exactly the bytes that were offered.
-    All,
-    These(Vec<u8>),
-}
-
-/// The next thing that a direction does.
-pub(super) enum Gated {
-    Read,
-    Pass(Vec<u8>),
-    Wait,
 }
 
 impl Gate {
@@ -263,21 +254,21 @@ impl Gate {
     }
 
     /// Says whether to read from this side, or which bytes pass first.
-    pub(super) fn turn(&mut self, way: Way) -> Gated {
+    pub(super) fn turn(&mut self, way: Way) -> Turn<Vec<u8>> {
         match (&self.outcome, way) {
-            (Outcome::Denied(LastWords::Later), Way::ToClient) => Gated::Read,
-            (Outcome::Denied(_), _) => Gated::Wait,
-            (Outcome::Moot, _) => Gated::Read,
-            (Outcome::Decided(_), _) => match mem::take(self.held(way)) {
-                rest if rest.is_empty() => Gated::Read,
-                rest => Gated::Pass(rest),
+            (Outcome::Denied(LastWords::Later), Way::ToClient) => Turn::Read,
+            (Outcome::Denied(_), _) => Turn::Wait,
+            (Outcome::Moot, _) => Turn::Read,
+            (Outcome::Decided(_) | Outcome::Taken, _) => match mem::take(self.held(way)) {
+                rest if rest.is_empty() => Turn::Read,
+                rest => Turn::Pass(rest),
             },
             (Outcome::Open, Way::ToDatabase) if self.waits => match self.offer(way, &[]) {
-                Passing::These(bytes) if !bytes.is_empty() => Gated::Pass(bytes),
-                _ if self.waits || !self.is_open() => Gated::Wait,
-                _ => Gated::Read,
+                Passing::These(bytes) if !bytes.is_empty() => Turn::Pass(bytes),
+                _ if self.waits || !self.is_open() => Turn::Wait,
+                _ => Turn::Read,
             },
-            (Outcome::Open, _) => Gated::Read,
+            (Outcome::Open, _) => Turn::Read,
         }
     }
 
@@ -296,16 +287,21 @@ impl Gate {
         }
     }
 
-    /// Returns the decided action, unless that is to deny.
-    pub(super) fn decided(&self) -> Option<Action> {
-        match self.outcome {
-            Outcome::Decided(action) => Some(action),
-            _ => None,
-        }
+    /// Takes the decision, once, unless that is to deny.
+    pub(super) fn take_decision(&mut self) -> Option<Action> {
+        let Outcome::Decided(action) = self.outcome else {
+            return None;
+        };
+        self.outcome = Outcome::Taken;
+        Some(action)
     }
 
-    /// Whether nothing is held back.
-    pub(super) fn is_empty(&self) -> bool {
+    /// Whether the decision was taken and nothing is held back.
+    pub(super) fn is_over(&self) -> bool {
+        matches!(self.outcome, Outcome::Taken) && self.is_empty()
+    }
+
+    fn is_empty(&self) -> bool {
         self.requests.is_empty() && self.responses.is_empty()
     }
 
@@ -313,7 +309,7 @@ impl Gate {
     pub(super) fn holds_what_may_pass(&self) -> bool {
         match self.outcome {
             Outcome::Open => self.waits,
-            Outcome::Decided(_) => !self.is_empty(),
+            Outcome::Decided(_) | Outcome::Taken => !self.is_empty(),
             _ => false,
         }
     }
@@ -344,7 +340,7 @@ impl Gate {
         loop {
             match (&self.outcome, way) {
                 (Outcome::Open, _) | (Outcome::Denied(LastWords::Later), Way::ToClient) => {}
-                (Outcome::Decided(_), _) => return held.len(),
+                (Outcome::Decided(_) | Outcome::Taken, _) => return held.len(),
                 (Outcome::Denied(_), _) => return passing,
                 (Outcome::Moot, Way::ToDatabase) => return 0,
                 (Outcome::Moot, Way::ToClient) => return held.len(),
