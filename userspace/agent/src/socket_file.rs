@@ -49,7 +49,9 @@ impl Door {
 #[derive(Debug, Error)]
 pub enum SocketError {
     /// Another agent has the socket.
-    #[error("another agent answers at {path}: stop it first, or give this one a `{key}` of its own")]
+    #[error(
+        "another agent answers at {path}: stop it first, or give this one a `{key}` of its own"
+    )]
     Taken {
         /// The path of the socket.
         path: PathBuf,
@@ -235,7 +237,8 @@ mod tests {
             // The file is as an agent leaves it that was killed.
             drop(UnixListener::bind(&path).unwrap());
             let both = thread::scope(|scope| {
-                let agents = [(); 2].map(|()| scope.spawn(|| SocketFile::bind(Door::Control, &path)));
+                let agents =
+                    [(); 2].map(|()| scope.spawn(|| SocketFile::bind(Door::Control, &path)));
                 agents.map(|agent| agent.join().unwrap())
             });
             assert!(answers(&path).unwrap(), "{both:?}");

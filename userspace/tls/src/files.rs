@@ -101,7 +101,9 @@ fn read(hears: &mut Hears, key: &str, path: &Path, is_secret: bool) -> Result<Ve
         Untrusted::NoFile { path, .. } => {
             format!("{key}: expected a file; {} is none", path.display())
         }
-        Untrusted::Io { path, source } => format!("{key}: cannot read {}: {source}", path.display()),
+        Untrusted::Io { path, source } => {
+            format!("{key}: cannot read {}: {source}", path.display())
+        }
         other => format!("{key}: {other}"),
     };
     // Opened without waiting: a pipe would make the agent wait.

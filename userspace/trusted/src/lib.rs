@@ -57,7 +57,7 @@ pub enum Untrusted {
     Owner {
         /// The path.
         path: PathBuf,
-        /// Its owner.
+        /// The owner.
         uid: u32,
     },
     /// Others can write to it.
@@ -65,7 +65,7 @@ pub enum Untrusted {
     Writable {
         /// The path.
         path: PathBuf,
-        /// Its mode.
+        /// The mode, in octal digits.
         mode: u32,
     },
     /// The file is longer than the reader takes.

@@ -55,7 +55,10 @@ fn what_others_can_change_is_refused_and_the_message_says_what_to_do() {
         mode(&path, bits);
         for said in both(&path) {
             let said = said.unwrap_err();
-            assert!(said.contains(&format!("chmod go-w {}", path.display())), "{said}");
+            assert!(
+                said.contains(&format!("chmod go-w {}", path.display())),
+                "{said}"
+            );
         }
     }
     mode(&path, 0o644);
@@ -63,7 +66,10 @@ fn what_others_can_change_is_refused_and_the_message_says_what_to_do() {
     mode(folder.path(), 0o777);
     for said in both(&path) {
         let said = said.unwrap_err();
-        let wanted = format!("chmod go-w {}", folder.path().canonicalize().unwrap().display());
+        let wanted = format!(
+            "chmod go-w {}",
+            folder.path().canonicalize().unwrap().display()
+        );
         assert!(said.contains(&wanted), "{said}");
     }
     mode(folder.path(), 0o1777);
@@ -155,8 +161,15 @@ fn links_are_followed_to_read_and_not_to_write() {
 fn a_file_that_is_too_long_is_not_read() {
     let (_folder, path) = file(&"x".repeat(MOST as usize));
     assert_eq!(read(&path, MOST).unwrap().len() as u64, MOST);
-    assert!(matches!(read(&path, MOST - 1), Err(Untrusted::TooLong { .. })));
-    assert!(read(Path::new("/nowhere/at/all"), 1).unwrap_err().is_absent());
+    assert!(matches!(
+        read(&path, MOST - 1),
+        Err(Untrusted::TooLong { .. })
+    ));
+    assert!(
+        read(Path::new("/nowhere/at/all"), 1)
+            .unwrap_err()
+            .is_absent()
+    );
 }
 
 #[test]

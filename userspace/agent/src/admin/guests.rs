@@ -1,4 +1,4 @@
-//! Who asks at the admin interface, and how much room each has: whoever can reach it must not be able to take the
+//! Room for those who ask at the admin interface: whoever can reach it must not be able to take the
 //! agent's descriptors away, nor to keep a probe from its answer.
 //!
 //! A new connection is always let in. Where there are too many, the one that has moved no byte for longest makes room: of
@@ -23,10 +23,10 @@ use tokio::{
 /// A scraper, probes, an operator, and some to spare.
 pub(super) const MAX_CONNECTIONS: usize = 64;
 
-/// Of one user on the admin socket, or of one address on TCP.
+/// Connections of one user on the admin socket, or of one address on TCP.
 pub(super) const MAX_OF_A_PEER: usize = 16;
 
-/// Whoever is counted as one.
+/// A party whose connections are counted together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Peer {
     /// A user of this host, by the admin socket.
@@ -84,7 +84,9 @@ impl Guests {
             false => open.len() >= MAX_CONNECTIONS && of(guest.peer) == most,
         };
         let crowd = open.iter().enumerate().filter(|(_, g)| makes_room(g));
-        let leaves = crowd.min_by_key(|(_, g)| g.moved.load(Relaxed)).map(|(n, _)| n);
+        let leaves = crowd
+            .min_by_key(|(_, g)| g.moved.load(Relaxed))
+            .map(|(n, _)| n);
         if let Some(n) = leaves {
             open.swap_remove(n).sent_away.notify_one();
         }

@@ -43,7 +43,7 @@ pub(super) const BAD_HOST: &str = "host";
 /// The listening sockets.
 #[derive(Debug)]
 pub struct Listeners {
-    /// Its file, which is removed with it.
+    /// The file of the socket, which is removed with it.
     file: SocketFile,
     unix: UnixListener,
     tcp: Option<TcpListener>,
@@ -148,12 +148,7 @@ struct Visitor {
 }
 
 /// One request and its answer. A connection that could stay for another one would be idle most of the time.
-async fn converse(
-    stream: Box<dyn Stream>,
-    place: Place,
-    routes: Router,
-    refused: IntCounterVec,
-) {
+async fn converse(stream: Box<dyn Stream>, place: Place, routes: Router, refused: IntCounterVec) {
     let sent_away = place.sent_away();
     let served = http1::Builder::new()
         .timer(TokioTimer::new())

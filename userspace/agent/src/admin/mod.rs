@@ -100,9 +100,7 @@ async fn for_this_host(
     if names.are_asked(request.uri(), request.headers()) {
         return next.run(request).await;
     }
-    refused
-        .with_label_values(&[listeners::BAD_HOST])
-        .inc();
+    refused.with_label_values(&[listeners::BAD_HOST]).inc();
     let said = "the Host header names another host: ask by an address, or add the name to agent.admin_hosts\n";
     (StatusCode::MISDIRECTED_REQUEST, said).into_response()
 }

@@ -7,7 +7,7 @@ use std::{fs, net::IpAddr, sync::Arc};
 
 use axum::http::{HeaderMap, Uri, header};
 
-/// This host's names.
+/// The names of this host.
 #[derive(Clone, Debug)]
 pub(super) struct Names(Arc<[String]>);
 

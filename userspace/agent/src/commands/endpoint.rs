@@ -58,7 +58,9 @@ pub(super) fn connect(socket: &Path, option: &str) -> anyhow::Result<UnixStream>
             anyhow!("only root may open {at}: run as root")
         }
         (ErrorKind::PermissionDenied, _) => {
-            anyhow!("only root and the group `underpass` may open {at}: run as root, or join the group")
+            anyhow!(
+                "only root and the group `underpass` may open {at}: run as root, or join the group"
+            )
         }
         (ErrorKind::NotFound | ErrorKind::ConnectionRefused, _) => {
             anyhow!("no agent answers at {at}: start one, or name its socket by {option}")
@@ -149,7 +151,10 @@ mod tests {
     fn an_endpoint_is_a_path_or_an_address() {
         let parse = |text: &str| text.parse::<Endpoint>();
         assert_eq!(parse("/run/x"), Ok(Endpoint::Socket("/run/x".into())));
-        assert_eq!(parse("[::1]:9"), Ok(Endpoint::Tcp("[::1]:9".parse().unwrap())));
+        assert_eq!(
+            parse("[::1]:9"),
+            Ok(Endpoint::Tcp("[::1]:9".parse().unwrap()))
+        );
         assert!(parse("x").is_err() && parse("localhost:1").is_err());
     }
 

@@ -50,9 +50,12 @@ pub fn run(json: bool, why: bool, admin: &Endpoint) -> anyhow::Result<ExitCode> 
 /// Asks the agent at `admin` for a page, and returns its text.
 pub(super) fn get(admin: &Endpoint, path: &str) -> anyhow::Result<String> {
     let got = match admin {
-        Endpoint::Socket(socket) => {
-            http::get_by(endpoint::connect(socket, "--admin")?, path, PATIENCE, MAX_BYTES)
-        }
+        Endpoint::Socket(socket) => http::get_by(
+            endpoint::connect(socket, "--admin")?,
+            path,
+            PATIENCE,
+            MAX_BYTES,
+        ),
         Endpoint::Tcp(address) => {
             http::get_by(endpoint::connect_tcp(*address)?, path, PATIENCE, MAX_BYTES)
         }

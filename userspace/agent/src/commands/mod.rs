@@ -3,9 +3,9 @@
 pub mod backends;
 pub mod check;
 mod control;
-pub mod endpoint;
 pub mod detach;
 pub mod doctor;
+pub mod endpoint;
 pub mod flows;
 pub mod keep;
 pub mod marks;

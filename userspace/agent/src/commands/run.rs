@@ -15,7 +15,9 @@ use anyhow::{Context as _, bail};
 use dataplane::{
     Answers, Attached, Calls, DESCRIPTORS_PER_NAMESPACE, Dataplane, Holds, IncomingListener,
     MAX_NAMESPACES, NetnsAgents, NewNetnsListeners, Options, ProbeResult, Remembered,
-    ServeRequests, Splicer, backends::{Probe, Severed}, host,
+    ServeRequests, Splicer,
+    backends::{Probe, Severed},
+    host,
 };
 use flow::{CloseReason, Flows};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
@@ -95,7 +97,9 @@ async fn serve(file: &Path, mut config: Config) -> anyhow::Result<()> {
     let doors = Doors::open(&config).await?;
     let mut early = Early::make(&mut config).await?;
     let attached = attach(&config, &mut early)?;
-    Serving::assemble(file, config, doors, early, attached)?.run().await
+    Serving::assemble(file, config, doors, early, attached)?
+        .run()
+        .await
 }
 
 /// Signals and sockets, from before anything is attached: so that a signal is never one that kills, and a port
@@ -193,7 +197,7 @@ impl Early {
     }
 }
 
-/// What the kernel gives to the tasks.
+/// The kernel's part of what tasks work with.
 struct Taken {
     entrances: IncomingListeners,
     holds: Holds,
@@ -227,7 +231,10 @@ fn attach(config: &Config, early: &mut Early) -> anyhow::Result<Attachment> {
         probe,
         severed,
     } = Dataplane::attach(&early.options, &config.policy)?;
-    *early.attached.lock().unwrap_or_else(PoisonError::into_inner) = Some(dataplane);
+    *early
+        .attached
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner) = Some(dataplane);
     early.means.caches.dial_by(probe);
     early.means.folds.dial_by(probe);
     early.means.mirrors.dial_by(probe);
@@ -415,7 +422,13 @@ impl Serving {
             metrics.clone(),
         );
         let callers = namespaces::serve(netns_agents, serve_requests, settle, metrics.clone());
-        let splicing = splice(shared, splices, self.splicing, self.available.clone(), start_keeper);
+        let splicing = splice(
+            shared,
+            splices,
+            self.splicing,
+            self.available.clone(),
+            start_keeper,
+        );
         let hangups = self.signals.hangups;
         let mut told = (self.signals.terminate, self.signals.interrupt);
         tokio::select! {

@@ -86,8 +86,13 @@ mod tests {
             ("10.1.2.3:1", "other hosts"),
             ("[2001:db8::1]:1", "other hosts"),
         ] {
-            let warnings = parse(&format!("[agent]\nadmin = \"{address}\"")).unwrap().warnings;
-            assert!(warnings.len() == 1 && warnings[0].contains(word), "{warnings:?}");
+            let warnings = parse(&format!("[agent]\nadmin = \"{address}\""))
+                .unwrap()
+                .warnings;
+            assert!(
+                warnings.len() == 1 && warnings[0].contains(word),
+                "{warnings:?}"
+            );
         }
     }
 
@@ -95,7 +100,10 @@ mod tests {
     fn what_is_no_name_is_refused() {
         for name in ["", "a:1", "a b", "*"] {
             let said = refusal(&format!("[agent]\nadmin_hosts = [{name:?}]"));
-            assert!(said.contains("agent.admin_hosts: expected a host's name"), "{said}");
+            assert!(
+                said.contains("agent.admin_hosts: expected a host's name"),
+                "{said}"
+            );
         }
         let many = vec!["\"a\""; 17].join(",");
         assert!(refusal(&format!("[agent]\nadmin_hosts = [{many}]")).contains("at most 16"));

@@ -12,7 +12,8 @@ use steps::pipelines::Pipelines;
 use toml::Spanned;
 
 use super::bounds::{
-    DEFAULT_ADMIN_SOCKET, DEFAULT_CONTROL, DEFAULT_MAX_FLOWS, FAILS, MAX_FLOWS, MAX_WORKERS, SPLICES,
+    DEFAULT_ADMIN_SOCKET, DEFAULT_CONTROL, DEFAULT_MAX_FLOWS, FAILS, MAX_FLOWS, MAX_WORKERS,
+    SPLICES,
 };
 use super::{
     Config, admin, backends, containers,
@@ -302,4 +303,3 @@ fn namespaces(n: &Spanned<i64>) -> Result<usize, Flaw> {
         _ => whole("agent.max_namespaces", n, MAX_NAMESPACES),
     }
 }
-

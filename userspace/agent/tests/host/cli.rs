@@ -249,7 +249,10 @@ fn a_cgroup_that_is_none_is_refused() {
 fn flows_without_an_agent_says_what_to_do() {
     let absent = "/run/underpass/there-is-none.sock";
     let said = complaint(&underpass(&["flows", "--admin", absent]));
-    assert!(said.contains(&format!("no agent answers at {absent}: start one")), "{said}");
+    assert!(
+        said.contains(&format!("no agent answers at {absent}: start one")),
+        "{said}"
+    );
     let said = complaint(&underpass(&["flows", "--admin", "127.0.0.1:9"]));
     assert!(
         said.contains("no agent answers at 127.0.0.1:9: start one"),

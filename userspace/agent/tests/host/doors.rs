@@ -35,7 +35,7 @@ fn inside<T: Send>(sandbox: &Sandbox, body: impl FnOnce() -> T + Send) -> T {
     run_in(Some(&sandbox.netns), None, body).unwrap()
 }
 
-/// What comes until the other side ends.
+/// Bytes that come until the other side ends.
 fn answer(mut stream: impl Read) -> String {
     let mut bytes = Vec::new();
     match stream.read_to_end(&mut bytes) {
@@ -61,7 +61,9 @@ fn the_admin_socket_answers_root_and_the_group_alone() {
         // The group is there on some hosts.
         assert!([0o600, 0o660].contains(&mode), "{mode:o}");
         let mut stream = UnixStream::connect(&socket).unwrap();
-        stream.write_all(b"GET /readyz HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+        stream
+            .write_all(b"GET /readyz HTTP/1.1\r\nHost: x\r\n\r\n")
+            .unwrap();
         assert!(answer(stream).ends_with("ready\n"));
         let shown = Command::new(BINARY)
             .args(["flows", "--json", "--admin", socket.to_str().unwrap()])
@@ -70,7 +72,8 @@ fn the_admin_socket_answers_root_and_the_group_alone() {
         assert_eq!(String::from_utf8_lossy(&shown.stdout), "[]\n");
         let mut open = Command::new(BINARY);
         // Its folder is the test's, which nobody else can enter.
-        open.args(["flows", "--admin", socket.to_str().unwrap()]).uid(STRANGER);
+        open.args(["flows", "--admin", socket.to_str().unwrap()])
+            .uid(STRANGER);
         assert!(!open.output().is_ok_and(|output| output.status.success()));
     });
 }
@@ -90,9 +93,7 @@ fn without_admin_nothing_listens_on_tcp() {
     fs::write(&file, text).unwrap();
     let mut command = Command::new(BINARY);
     command.args(["run", "--config", file.to_str().unwrap()]);
-    let mut agent = inside(&sandbox, || {
-        command.stderr(Stdio::null()).spawn().unwrap()
-    });
+    let mut agent = inside(&sandbox, || command.stderr(Stdio::null()).spawn().unwrap());
     eventually("it is ready", || {
         UnixStream::connect(&admin).is_ok_and(|mut stream| {
             let asked = stream.write_all(b"GET /readyz HTTP/1.0\r\n\r\n");
@@ -113,7 +114,13 @@ fn without_admin_nothing_listens_on_tcp() {
     agent.kill().unwrap();
     agent.wait().unwrap();
     let gone = Command::new(BINARY)
-        .args(["detach", "--pins", &pins, "--control", control.to_str().unwrap()])
+        .args([
+            "detach",
+            "--pins",
+            &pins,
+            "--control",
+            control.to_str().unwrap(),
+        ])
         .output()
         .unwrap();
     assert!(gone.status.success(), "{gone:?}");
@@ -137,10 +144,19 @@ fn stuck_requests_do_not_keep_a_probe_waiting() {
             let begun = Instant::now();
             let said = asks(address, "GET /readyz HTTP/1.1\r\nHost: localhost\r\n\r\n");
             assert!(said.ends_with("ready\n"), "{said}");
-            assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
+            assert!(
+                begun.elapsed() < Duration::from_secs(2),
+                "{:?}",
+                begun.elapsed()
+            );
             drop(stuck);
         });
-        assert!(agent.metric("underpass_admin_refused_total{reason=\"crowded\"}").unwrap() > 0.0);
+        assert!(
+            agent
+                .metric("underpass_admin_refused_total{reason=\"crowded\"}")
+                .unwrap()
+                > 0.0
+        );
     });
 }
 
@@ -180,7 +196,12 @@ fn a_page_with_a_name_of_its_own_is_not_answered() {
             let said = inside(sandbox, || asks(address, &head));
             said.split(' ').nth(1).unwrap_or_default().to_owned()
         };
-        for host in ["127.0.0.1:9180", "localhost", "[::1]:1", "DB1.example.org:9180"] {
+        for host in [
+            "127.0.0.1:9180",
+            "localhost",
+            "[::1]:1",
+            "DB1.example.org:9180",
+        ] {
             assert_eq!(status(host), "200", "{host}");
         }
         for host in ["rebind.example.org:9180", "127.0.0.1.example.org", "db1"] {
@@ -245,7 +266,10 @@ fn what_others_can_change_is_refused_at_the_start() {
     for command in commands {
         let said = run(command);
         assert!(said.contains("others can write to"), "{said}");
-        assert!(said.contains(&format!("chmod go-w {}", policy.display())), "{said}");
+        assert!(
+            said.contains(&format!("chmod go-w {}", policy.display())),
+            "{said}"
+        );
     }
     fs::remove_file(&policy).unwrap();
     nix::unistd::mkfifo(&policy, nix::sys::stat::Mode::S_IRWXU).unwrap();

@@ -72,7 +72,7 @@ const MAX_PREFIX_BYTES: usize = 128;
 /// The longest password.
 const MAX_PASSWORD_BYTES: usize = 4_096;
 
-/// The same, with the line ends after it.
+/// The longest file of a password: line ends stand behind it.
 const MAX_PASSWORD_FILE_BYTES: u64 = MAX_PASSWORD_BYTES as u64 + 2;
 
 /// Settings that have been checked.
