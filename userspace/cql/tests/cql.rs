@@ -15,6 +15,8 @@ mod handshake;
 #[cfg(test)]
 mod places;
 #[cfg(test)]
+mod streams;
+#[cfg(test)]
 #[allow(
     dead_code,
     clippy::allow_attributes,

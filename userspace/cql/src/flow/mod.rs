@@ -14,7 +14,7 @@ pub(crate) mod response;
 pub(crate) mod state;
 
 use crate::fact::Fact;
-use crate::flow::event::{Anomaly, Completed, Sink, asks_for_details};
+use crate::flow::event::{Anomaly, Sink, asks_for_details};
 use crate::flow::lane::{Lane, Meaning, StopAt};
 use crate::flow::prepared::PreparedStatements;
 use crate::flow::request::Requests;
@@ -183,15 +183,12 @@ impl FlowDecoder {
         let waited = waited.map(|(stream, request)| (stream, request, None));
         for (stream, request, details) in beginning.into_iter().chain(waited) {
             let details = details.unwrap_or_else(|| flow.detailing().unanswered(stream));
-            let completed = Completed {
-                statement: &request.statement,
-                latency_ns: now_ns.saturating_sub(request.started_ns),
-                error: None,
-                request_bytes: request.request_bytes.into(),
-                response_bytes: 0,
-                stream,
-            };
-            sink.unanswered(&completed, &details);
+            sink.unanswered(&request.without_response(stream, now_ns), &details);
+        }
+        // Only its beginning has passed.
+        if let Some((stream, request)) = flow.unpaired.take() {
+            let details = flow.detailing().unanswered(stream);
+            sink.unanswered(&request.without_response(stream, now_ns), &details);
         }
     }
 
