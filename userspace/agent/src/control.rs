@@ -4,8 +4,6 @@
 mod slow;
 
 use std::{
-    fs,
-    io::ErrorKind,
     path::PathBuf,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
@@ -49,7 +47,7 @@ const LOOK_AT_REMEMBERED_EVERY: Duration = Duration::from_secs(5);
 /// Keeps the policy in force in step with the file, and with what is observed.
 pub struct Control {
     file: PathBuf,
-    bytes: Vec<u8>,
+    text: String,
     /// The file could not be read when it was last looked at.
     unreadable: bool,
     config: Config,
@@ -102,13 +100,13 @@ impl Control {
         heard: Heard,
     ) -> Self {
         // If the file has changed since `config` was read from it, the first look reads it again.
-        let bytes = fs::read(&file).unwrap_or_default();
+        let text = Config::read(&file).unwrap_or_default();
         let numbers = numbers(&config.policy);
         let mut triggers = Triggers::default();
         triggers.set(config.triggers.clone());
         let control = Self {
             file,
-            bytes,
+            text,
             unreadable: false,
             config,
             marks: Marks::default(),
@@ -184,10 +182,10 @@ impl Control {
     }
 
     fn look_at_file(&mut self) {
-        match fs::read(&self.file) {
-            Ok(bytes) if bytes != self.bytes => self.reload(),
+        match Config::read(&self.file) {
+            Ok(text) if text != self.text => self.reload(),
             // A file that is gone for a moment is being replaced.
-            Err(error) if error.kind() != ErrorKind::NotFound && !self.unreadable => {
+            Err(error) if !error.is_absent() && !self.unreadable => {
                 self.unreadable = true;
                 self.reload();
             }
@@ -250,13 +248,10 @@ impl Control {
     }
 
     fn try_reload(&mut self) -> anyhow::Result<()> {
-        let bytes = fs::read(&self.file)
-            .map_err(|e| anyhow::anyhow!("cannot read {}: {e}", self.file.display()))?;
+        let text = Config::read(&self.file)?;
         // Remembered even when it is bad, so that a mistake is reported once.
-        self.bytes.clone_from(&bytes);
+        self.text.clone_from(&text);
         self.unreadable = false;
-        let text = String::from_utf8(bytes)
-            .map_err(|_| anyhow::anyhow!("{} is not UTF-8", self.file.display()))?;
         let config = Config::parse(&self.file, &text)?;
         let tls = self.told.tls.borrow().clone();
         let tls = tls.reload(&config.tls)?;
@@ -458,7 +453,7 @@ async fn at(when: Option<Instant>) {
 
 fn needs_restart(old: &Config, new: &Config) -> bool {
     (
-        old.admin,
+        (&old.admin_socket, old.admin, &old.admin_hosts),
         &old.control,
         &old.cgroup,
         &old.pins,
@@ -470,7 +465,7 @@ fn needs_restart(old: &Config, new: &Config) -> bool {
         &old.containers,
         &old.incoming,
     ) != (
-        new.admin,
+        (&new.admin_socket, new.admin, &new.admin_hosts),
         &new.control,
         &new.cgroup,
         &new.pins,

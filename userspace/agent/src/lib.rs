@@ -26,5 +26,6 @@ pub mod namespaces;
 pub mod observed;
 pub mod remembered;
 pub mod shortcuts;
+pub mod socket_file;
 pub mod triggers;
 mod untouched;

@@ -205,6 +205,7 @@ impl Editor {
         let Some(step) = self.state.pipeline.get(suspended.step_index) else {
             return;
         };
+        let resolution = self.state.certain(&suspended, resolution);
         let what = match resolution {
             Some(Resolution::Pass) => Waited::Passed,
             Some(Resolution::Instead(_)) => Waited::Changed,

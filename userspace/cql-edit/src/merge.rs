@@ -19,9 +19,12 @@ impl RequestEditor<'_> {
         // Its stream leads one already: its client does not wait for answers before it says the same again.
         let leads_others = self.state.pairing.riders.contains_key(&leads.header.stream);
         let those: Vec<Suspended> = std::iter::once(leads).chain(others).collect();
+        // Whose the answer to a batch is must be sure, for all in it.
+        let streams = &self.state.pairing.streams;
+        let is_unpaired = |one: &Suspended| streams.is_unpaired(one.header.stream);
         let merged = match those.len() {
             0 | 1 => None,
-            _ if leads_others => None,
+            _ if leads_others || those.iter().any(is_unpaired) => None,
             _ => self.merged(&those),
         };
         let Some((body, mut riders)) = merged else {
@@ -130,7 +133,7 @@ impl EditState {
             let frame = frame(&header, raw, body);
             let own = Response::new(header, body.into());
             let action = self.show_response(own, &header, &frame, rider.awaited, log);
-            action.put(&frame, &mut self.outgoing.answers);
+            self.tell(header.stream, action, &frame);
         }
         is_unprepared.then_some(Error::Unprepared(riding.leads))
     }
@@ -144,7 +147,7 @@ impl EditState {
         for (header, id) in std::iter::once((*leads, riding.leads)).chain(others) {
             match is_unprepared {
                 true => self.answer(&header, &Error::Unprepared(id)),
-                false => self.outgoing.put_answer(&header, Flags(0), opcode, body),
+                false => self.put_answer(&header, opcode, body),
             }
         }
     }
@@ -162,16 +165,6 @@ impl EditState {
             let error = Error::WriteTimeout(message.to_owned(), rider.consistency);
             self.answer(&rider.header, &error);
         }
-    }
-
-    /// Whether a request of this stream is in a batch that another leads.
-    pub(crate) fn rides(&self, stream: StreamId) -> bool {
-        let mut others = self
-            .pairing
-            .riders
-            .values()
-            .flat_map(|riding| &riding.others);
-        others.any(|rider| rider.header.stream == stream)
     }
 
     /// A request's own stream, and those of the requests that ride with it. `awaited`: who awaits its response.

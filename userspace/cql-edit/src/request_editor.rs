@@ -16,12 +16,12 @@ use crate::request::{Request, Statement};
 use crate::room::Taken;
 use crate::state::EditState;
 use crate::suspended::{Carrier, Completion, Kept, Resolution, SuspendSlots, Suspended, Ticket};
-use crate::terms::Terms;
-use crate::transform::Pipeline;
+use crate::terms::{ERROR, Terms};
+use crate::transform::Unpaired;
 use cql::StatementKind;
 use cql::text::parse;
 use cql::wire::compress::MAX_SEEN_BYTES;
-use cql::wire::{HEADER_BYTES, Header};
+use cql::wire::{Flags, HEADER_BYTES, Header};
 use cql::{Opcode, StreamId};
 
 /// A few short strings; with the configuration that some drivers report, some KiB.
@@ -109,8 +109,13 @@ impl Frames<Unreadable> for RequestEditor<'_> {
         if self.state.is_for_lookups(header.stream) {
             let message = format!("stream {}: expected one from 0 up", header.stream.0);
             self.log.refused(header.stream, "lookup", "stream");
-            self.state.answer(header, &Error::Protocol(message));
+            self.refuse_untaken(header, &Error::Protocol(message));
             return Ok(Plan::Drop);
+        }
+        match self.state.pairing.streams.is_out(header.stream) {
+            false => self.state.pairing.streams.goes_out(header.stream),
+            true if self.shares_stream(header) => return Ok(Plan::Drop),
+            true => {}
         }
         let Some(opcode) = header.opcode else {
             return Ok(Plan::Pass);
@@ -249,11 +254,12 @@ impl RequestEditor<'_> {
         mut awaited: Vec<Awaits>,
     ) -> FrameAction {
         let opcode = request.opcode();
-        let pipeline = self.state.pipeline.clone();
-        if from == 0 && self.refuse_second(header, &pipeline) {
+        let is_unpaired = self.state.pairing.streams.is_unpaired(header.stream);
+        if is_unpaired && self.refuse_unpaired(opcode, from, header, &awaited) {
             return FrameAction::Drop;
         }
         let state = &mut *self.state;
+        let pipeline = state.pipeline.clone();
         // What a database reads before it has answered a STARTUP, nobody else can know.
         let mut request = match state.session.terms.accepted {
             true => request
@@ -262,11 +268,18 @@ impl RequestEditor<'_> {
             false => request,
         };
         request.set_time(self.request_state.unix_us);
+        if is_unpaired {
+            request.mark_unpaired();
+        }
         let steps = pipeline.iter().enumerate().skip(from);
         for (step_index, step) in steps.filter(|(_, step)| step.wants(opcode)) {
+            if is_unpaired && step.unpaired() != Unpaired::Judged {
+                continue;
+            }
             let outcome = step.request(&mut request, &state.session.caller, self.now_ns);
             awaited.extend(request.take_awaited(step_index));
             match outcome {
+                Outcome::Answer if is_unpaired => {}
                 ends @ (Outcome::Answer | Outcome::Refuse(_)) => {
                     return self.answer_instead(ends, step.name(), header, &awaited);
                 }
@@ -286,15 +299,7 @@ impl RequestEditor<'_> {
                 self.obey_completions();
                 return self.goes_further(&header, &kept, step_index, awaited);
             };
-            let suspended = Suspended {
-                header,
-                kept,
-                step_index,
-                awaited,
-                to_database: true,
-                is_carried: carried.is_some(),
-                permit,
-            };
+            let suspended = Suspended::new(true, header, kept, step_index, awaited, permit);
             self.suspend(suspended, carried, frame);
             return FrameAction::Drop;
         }
@@ -303,24 +308,11 @@ impl RequestEditor<'_> {
             _ => FrameAction::Keep,
         };
         let (asks_to_use, may_use) = (asks_to_use(&request), request.may_use());
-        self.send(header.stream, asks_to_use, may_use, awaited);
-        action
-    }
-
-    /// Refuses a request on a stream on which another is out, where a step must see the response:
-    /// whose the next response is could not be told.
-    fn refuse_second(&mut self, header: &Header, pipeline: &Pipeline) -> bool {
-        let mut steps = pipeline.iter();
-        let Some(step) = steps.find(|step| step.must_see()) else {
-            return false;
-        };
-        if !self.state.is_out(header.stream) {
-            return false;
+        match is_unpaired {
+            true => self.send_unpaired(header.stream, asks_to_use, awaited),
+            false => self.send(header.stream, asks_to_use, may_use, awaited),
         }
-        self.log.refused(header.stream, step.name(), "stream");
-        let message = format!("stream {} waits for a response", header.stream.0);
-        self.state.answer(header, &Error::Protocol(message));
-        true
+        action
     }
 
     /// Answers a request, and those that ride with it, in place of the database.
@@ -346,7 +338,7 @@ impl RequestEditor<'_> {
     /// Suspends a request, which its carrier gets, if there is one. `frame`: as it was sent.
     fn suspend(
         &mut self,
-        suspended: Suspended,
+        mut suspended: Suspended,
         carried: Option<(Arc<dyn Carrier>, Ticket, u64)>,
         frame: &[u8],
     ) {
@@ -361,6 +353,7 @@ impl RequestEditor<'_> {
             }
             _ => FrameAction::Keep,
         };
+        suspended.is_carried = true;
         self.state.suspended.put(suspended);
         let frame = match &own {
             FrameAction::Instead(own) => own,
@@ -491,7 +484,7 @@ impl RequestEditor<'_> {
                 Unseen::NoRoom => {
                     Error::Overloaded("the proxy holds back as much as it may".to_owned())
                 }
-                Unseen::Compression | Unseen::Malformed => {
+                Unseen::Compression | Unseen::Malformed | Unseen::Stream => {
                     Error::Invalid("the proxy's policy cannot read the request".to_owned())
                 }
             };
@@ -512,7 +505,13 @@ impl RequestEditor<'_> {
             version: 4,
             ..*header
         };
-        self.state.answer(&readable, &Error::Protocol(message));
+        self.refuse_untaken(&readable, &Error::Protocol(message));
+    }
+
+    /// An ERROR to a request that has not taken its stream.
+    fn refuse_untaken(&mut self, header: &Header, error: &Error) {
+        let outgoing = &mut self.state.outgoing;
+        outgoing.put_answer(header, Flags(0), ERROR, &error.body());
     }
 }
 

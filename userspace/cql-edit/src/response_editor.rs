@@ -44,6 +44,54 @@ impl Frames<Unreadable> for ResponseEditor<'_> {
     }
 
     fn plan(&mut self, first: u8, header: &Header) -> Result<Plan, Unreadable> {
+        let plan = self.plan_for(first, header)?;
+        if plan == Plan::Pass {
+            self.state.answered(header);
+        }
+        Ok(plan)
+    }
+
+    fn room(&mut self, bytes: usize) -> Option<Taken> {
+        self.state.room.take(bytes)
+    }
+
+    fn crowded(&mut self, header: &Header) -> Plan {
+        if self.state.lookups.is_out(header.stream) {
+            self.state.fail_lookup(header, self.log);
+            return Plan::Drop;
+        }
+        if self.state.pairing.streams.is_unpaired(header.stream) {
+            self.see_unpaired(header, None);
+            self.state.answered(header);
+            return Plan::Pass;
+        }
+        match self.withhold(header, Unseen::NoRoom) {
+            true => Plan::Drop,
+            false => {
+                self.state.answered(header);
+                Plan::Pass
+            }
+        }
+    }
+
+    fn lost(&mut self, _: u8) -> Unreadable {
+        match *self.begun {
+            true => Unreadable::Framing,
+            false => Unreadable::NotCql,
+        }
+    }
+
+    fn see(&mut self, header: &Header, frame: &[u8]) -> FrameAction {
+        let action = self.show(header, frame);
+        if action != FrameAction::Drop {
+            self.state.answered(header);
+        }
+        action
+    }
+}
+
+impl ResponseEditor<'_> {
+    fn plan_for(&mut self, first: u8, header: &Header) -> Result<Plan, Unreadable> {
         may_begin(first, RESPONSE_BIT, *self.begun, &self.state.session.terms)?;
         *self.begun = true;
         if self.state.lookups.is_out(header.stream) {
@@ -70,6 +118,10 @@ impl Frames<Unreadable> for ResponseEditor<'_> {
             .see(header, &mut self.state.session.caller);
         self.state.lookups.sees(header.opcode);
         self.state.session.handshake.see(header);
+        let is_event = header.opcode == Some(Opcode::Event);
+        if !is_event && self.state.pairing.streams.is_unpaired(header.stream) {
+            return Ok(self.passes_unpaired(header));
+        }
         let wanted = match header.opcode {
             Some(Opcode::Event) => self.state.pipeline.iter().any(|step| step.wants_events()),
             _ => {
@@ -89,35 +141,20 @@ impl Frames<Unreadable> for ResponseEditor<'_> {
         Ok(Plan::See)
     }
 
-    fn room(&mut self, bytes: usize) -> Option<Taken> {
-        self.state.room.take(bytes)
-    }
-
-    fn crowded(&mut self, header: &Header) -> Plan {
-        if self.state.lookups.is_out(header.stream) {
-            self.state.fail_lookup(header, self.log);
-            return Plan::Drop;
-        }
-        match self.withhold(header, Unseen::NoRoom) {
-            true => Plan::Drop,
-            false => Plan::Pass,
-        }
-    }
-
-    fn lost(&mut self, _: u8) -> Unreadable {
-        match *self.begun {
-            true => Unreadable::Framing,
-            false => Unreadable::NotCql,
-        }
-    }
-
-    fn see(&mut self, header: &Header, frame: &[u8]) -> FrameAction {
+    /// Shows a frame to those who want to see it.
+    fn show(&mut self, header: &Header, frame: &[u8]) -> FrameAction {
         let Some((_, body)) = frame.split_first_chunk::<HEADER_BYTES>() else {
             return FrameAction::Keep;
         };
         if self.state.lookups.is_out(header.stream) {
             self.state.finish_lookup(header, body, self.log);
             return FrameAction::Drop;
+        }
+        let is_event = header.opcode == Some(Opcode::Event);
+        if !is_event && self.state.pairing.streams.is_unpaired(header.stream) {
+            let plain = self.state.session.terms.plain(header, body);
+            self.see_unpaired(header, plain.as_deref());
+            return FrameAction::Keep;
         }
         let Some(plain) = self.state.session.terms.plain(header, body) else {
             return match self.withhold(header, Unseen::Compression) {
@@ -126,7 +163,7 @@ impl Frames<Unreadable> for ResponseEditor<'_> {
             };
         };
         let mut response = Response::new(*header, plain);
-        if header.opcode == Some(Opcode::Event) {
+        if is_event {
             // Its way is that of a response: from the last step to the first.
             let asked = self.state.pipeline.iter().rev();
             for step in asked.filter(|step| step.wants_events()) {
@@ -168,18 +205,23 @@ impl ResponseEditor<'_> {
     pub(crate) fn relays(&mut self, suspended: Suspended, relayed: Relayed) {
         let (frame, held) = relayed.into_parts();
         self.state.outgoing.held.extend(held);
+        let stream = suspended.header.stream;
+        if self.state.pairing.streams.is_unpaired(stream) {
+            self.state.unpair(stream, suspended.awaited);
+            return self.state.tell(stream, FrameAction::Keep, &frame);
+        }
         let Some(header) = frame.first_chunk().and_then(|raw| Header::read(*raw)) else {
             return;
         };
         if suspended.awaited.is_empty() && !self.state.may_mirror_payload(&header) {
-            return self.state.outgoing.answers.extend_from_slice(&frame);
+            return self.state.tell(stream, FrameAction::Keep, &frame);
         }
         self.state
             .pairing
             .awaited
             .insert(header.stream, suspended.awaited);
-        let action = self.see(&header, &frame);
-        action.put(&frame, &mut self.state.outgoing.answers);
+        let action = self.show(&header, &frame);
+        self.state.tell(stream, action, &frame);
     }
 
     fn goes_on(&mut self, header: &Header, kept: &Kept, awaited: Vec<Awaits>) {
@@ -193,7 +235,7 @@ impl ResponseEditor<'_> {
         let action = self
             .state
             .show_response(response, header, frame, awaited, self.log);
-        action.put(frame, &mut self.state.outgoing.answers);
+        self.state.tell(header.stream, action, frame);
     }
 
     /// A response that nobody can be shown does not go on, because somebody has to see it.
@@ -273,15 +315,7 @@ impl EditState {
             }
             if let Some(permit) = response.take_space() {
                 let (header, kept) = Kept::as_it_stands(header, frame, response.changed());
-                let suspended = Suspended {
-                    header,
-                    kept,
-                    step_index,
-                    awaited,
-                    to_database: false,
-                    is_carried: false,
-                    permit,
-                };
+                let suspended = Suspended::new(false, header, kept, step_index, awaited, permit);
                 self.suspended.put(suspended);
                 return FrameAction::Drop;
             }

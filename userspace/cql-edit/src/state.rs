@@ -12,12 +12,13 @@ use crate::opening::Handshake;
 use crate::outcome::Error;
 use crate::response::Response;
 use crate::room::Room;
+use crate::streams::Streams;
 use crate::suspended::SuspendedFrames;
 use crate::terms::{ERROR, RESULT, Terms};
 use crate::transform::Pipeline;
 use crate::uses::Uses;
 use cql::wire::{Flags, Header, RESPONSE_BIT};
-use cql::{Compression, Opcode, StreamId};
+use cql::{Compression, Opcode};
 
 /// Some thousand refusals. Whoever does not read them is not read, either.
 const MAX_ANSWERS_BYTES: usize = 256 << 10;
@@ -58,6 +59,8 @@ pub(crate) struct Pairing {
     pub(crate) awaited: Awaited,
     /// By the stream on which their batch is out.
     pub(crate) riders: Riders,
+    /// Where responses can be paired with requests at all.
+    pub(crate) streams: Streams,
 }
 
 /// The frames of the editor's own that have not gone on.
@@ -182,8 +185,7 @@ impl EditState {
 
     /// An ERROR in place of a response, to this one alone.
     pub(crate) fn answer(&mut self, header: &Header, error: &Error) {
-        self.outgoing
-            .put_answer(header, Flags(0), ERROR, &error.body());
+        self.put_answer(header, ERROR, &error.body());
     }
 
     /// An ERROR in place of a response; to those that ride with it, too. `awaited`: who would have seen the response.
@@ -200,27 +202,21 @@ impl EditState {
     /// Tells the client what steps have made of a RESULT in place of a response.
     pub(crate) fn respond_with(&mut self, header: &Header, response: &Response<'_>) {
         match response.opcode() {
-            Some(Opcode::Error) => {
-                self.outgoing
-                    .put_answer(header, Flags(0), ERROR, response.body())
-            }
-            _ => self
-                .outgoing
-                .put_answer(header, Flags(0), RESULT, response.body()),
+            Some(Opcode::Error) => self.put_answer(header, ERROR, response.body()),
+            _ => self.put_answer(header, RESULT, response.body()),
         }
     }
 
-    /// Whether the client has a request out on this stream of which a step knows.
-    pub(crate) fn is_out(&self, stream: StreamId) -> bool {
-        self.pairing.awaited.contains_key(&stream)
-            || self.suspended.has(stream)
-            || self.rides(stream)
+    /// A frame in place of the response to a request that was taken.
+    pub(crate) fn put_answer(&mut self, header: &Header, opcode: u8, body: &[u8]) {
+        self.pairing.streams.comes_back(header.stream);
+        self.outgoing.put_answer(header, Flags(0), opcode, body);
     }
 
     fn respond(&mut self, header: &Header, opcode: u8, body: &[u8], awaited: &[Awaits]) {
         let riding = leads(awaited).then(|| self.pairing.riders.remove(&header.stream));
         match riding.flatten() {
-            None => self.outgoing.put_answer(header, Flags(0), opcode, body),
+            None => self.put_answer(header, opcode, body),
             Some(riding) => self.tell_all(header, opcode, body, riding),
         }
     }

@@ -16,7 +16,6 @@ use crate::note::Note;
 use crate::outcome::Refused;
 use crate::room::{Room, Taken};
 use crate::terms::Terms;
-use cql::StreamId;
 use cql::wire::{HEADER_BYTES, Header};
 
 /// The most frames of a flow that are suspended at a time. Drivers have no more requests out on a
@@ -218,6 +217,28 @@ pub(crate) struct Suspended {
     pub(crate) permit: SlotPermit,
 }
 
+impl Suspended {
+    /// A frame that nobody carries.
+    pub(crate) fn new(
+        to_database: bool,
+        header: Header,
+        kept: Kept,
+        step_index: usize,
+        awaited: Vec<Awaits>,
+        permit: SlotPermit,
+    ) -> Self {
+        Self {
+            header,
+            kept,
+            step_index,
+            awaited,
+            to_database,
+            is_carried: false,
+            permit,
+        }
+    }
+}
+
 /// A frame, with its header.
 #[derive(Debug)]
 pub(crate) enum Kept {
@@ -378,12 +399,6 @@ impl SuspendedFrames {
 
     pub(crate) fn get(&self, number: u64) -> Option<&Suspended> {
         self.suspended.get(&number)
-    }
-
-    /// Whether something of this stream waits.
-    pub(crate) fn has(&self, stream: StreamId) -> bool {
-        let mut suspended = self.suspended.values();
-        suspended.any(|suspended| suspended.header.stream == stream)
     }
 
     /// Whether some are [carried](Suspended::is_carried).

@@ -552,7 +552,6 @@ fn every_form_of_the_schema_is_that_of_the_client() {
 fn what_is_put_between_tokens_that_touch_stays_apart() {
     let kind = KINDS[3];
     let settings = "max_ttl = \"100s\"\ndefault_ttl = \"50s\"\ntimestamps = \"server\"";
-    let mut flow = rewrite(kind, settings);
     for (text, expected) in [
         (
             "update b.\"w1\"set v='x'where id=4",
@@ -601,6 +600,7 @@ fn what_is_put_between_tokens_that_touch_stays_apart() {
             "update b.\"w\" USING TTL 50 set v=1 where i=2",
         ),
     ] {
+        let mut flow = rewrite(kind, settings);
         let sent = long_string(text);
         let own = parameters(kind.version, &[], None, None);
         if expected.is_empty() {
@@ -627,6 +627,7 @@ fn what_names_nothing_that_is_called_otherwise_passes_byte_for_byte() {
             "INSERT INTO other.t (shop) VALUES ('shop')",
         ] {
             let sent = kind.sent(0, 3, QUERY, &ask(kind.version, text));
+            flow.frees(3);
             assert_eq!(flow.requests(&sent), sent, "{kind:?} {text}");
         }
         let answer = kind.sent(0x80, 3, RESULT, &rows_of(1, ["other", "t"]));

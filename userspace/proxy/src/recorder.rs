@@ -89,6 +89,10 @@ impl Sink for InDetail<'_> {
         self.followed.unanswered(request, details);
     }
 
+    fn unpaired(&mut self, stream: StreamId) {
+        self.followed.unpaired(stream);
+    }
+
     fn anomaly(&mut self, anomaly: Anomaly) {
         self.recorder.anomaly(anomaly);
     }

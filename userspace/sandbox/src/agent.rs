@@ -34,6 +34,9 @@ const LOG_LINES: usize = 40;
 /// The control socket, in the agent's own folder.
 const CONTROL: &str = "control.sock";
 
+/// The admin socket, likewise.
+const ADMIN: &str = "admin.sock";
+
 /// In a policy that an agent starts with, this stands for that folder, which goes with the agent.
 const FOLDER: &str = "$FOLDER";
 
@@ -81,8 +84,9 @@ impl<'a> Agent<'a> {
             false => format!("control = {:?}", folder.path().join(CONTROL)),
         };
         let header = format!(
-            "[agent]\nadmin = \"127.0.0.1:0\"\n{control}\ncgroup = {:?}\npins = {pins:?}\n{splice}\n\
+            "[agent]\nadmin = \"127.0.0.1:0\"\nadmin_socket = {:?}\n{control}\ncgroup = {:?}\npins = {pins:?}\n{splice}\n\
              {settings}\n",
+            folder.path().join(ADMIN),
             cgroup.path(),
         );
         fs::write(folder.path().join("header.toml"), &header)?;
@@ -162,6 +166,11 @@ impl<'a> Agent<'a> {
     /// Address of the agent's admin interface.
     pub fn admin(&self) -> SocketAddr {
         self.admin
+    }
+
+    /// The agent's admin socket.
+    pub fn admin_socket(&self) -> PathBuf {
+        self.folder.path().join(ADMIN)
     }
 
     /// The agent's control socket, unless its settings named another.

@@ -1,7 +1,13 @@
-//! The admin interface: HTTP on an address of the operator's choice, the loopback by default. It
-//! only answers; nothing here changes anything.
+//! The admin interface: HTTP on a unix socket, and on TCP where the operator wants it. It only answers; nothing here
+//! changes anything.
+//!
+//! - `listeners.rs`: the two doors, and the times in which a request has to come and its answer has to be read.
+//! - `guests.rs`: how many connections there are of one peer, and of all.
+//! - `names.rs`: for whom a request on TCP may be, so that no web page can ask.
 
-mod limited;
+mod guests;
+mod listeners;
+mod names;
 
 use std::sync::{
     Arc, Mutex,
@@ -10,17 +16,20 @@ use std::sync::{
 
 use axum::{
     Router,
-    extract::State,
+    extract::{Request, State},
     http::{StatusCode, header},
+    middleware::{self, Next},
     response::{IntoResponse, Response},
     routing::get,
 };
 use dataplane::{Dataplane, NetnsAgents};
 use flow::FlowView;
-use prometheus::{Registry, TextEncoder};
+pub use listeners::{Listeners, register};
+use names::Names;
+use prometheus::{IntCounterVec, Registry, TextEncoder};
 use proxy::ProxyContext;
 use serde::Serialize;
-use tokio::{net::TcpListener, task::JoinError};
+use tokio::{sync::Semaphore, task::JoinError};
 
 use crate::{
     backends::Backends,
@@ -42,15 +51,20 @@ pub struct Admin {
     pub dataplane: Arc<Mutex<Option<Dataplane>>>,
     /// Other network namespaces.
     pub netns_agents: Arc<NetnsAgents>,
+    /// Connections that were closed or refused, by reason.
+    pub refused: IntCounterVec,
     /// Whether hooks are attached.
     pub ready: Arc<AtomicBool>,
 }
 
-/// Serves for ever.
-///
-/// # Errors
-/// The listener fails.
-pub async fn serve(listener: TcpListener, admin: Admin) -> std::io::Result<()> {
+/// Pages that read the kernel's tables at the same time; further ones wait.
+const MAX_READERS: usize = 4;
+
+static READERS: Semaphore = Semaphore::const_new(MAX_READERS);
+
+/// Serves for ever. `hosts`: names by which it may be asked on TCP, beside this host's own.
+pub async fn serve(listeners: Listeners, hosts: &[String], admin: Admin) {
+    let refused = admin.refused.clone();
     let routes = Router::new()
         .route("/healthz", get(|| async { "ok\n" }))
         .route("/readyz", get(readyz))
@@ -71,7 +85,24 @@ pub async fn serve(listener: TcpListener, admin: Admin) -> std::io::Result<()> {
             }),
         )
         .with_state(admin);
-    axum::serve(limited::Limited::new(listener), routes).await
+    let checked = (Names::new(hosts), refused.clone());
+    let remote = routes
+        .clone()
+        .layer(middleware::from_fn_with_state(checked, for_this_host));
+    listeners.serve(routes, remote, refused).await;
+}
+
+async fn for_this_host(
+    State((names, refused)): State<(Names, IntCounterVec)>,
+    request: Request,
+    next: Next,
+) -> Response {
+    if names.are_asked(request.uri(), request.headers()) {
+        return next.run(request).await;
+    }
+    refused.with_label_values(&[listeners::BAD_HOST]).inc();
+    let said = "the Host header names another host: ask by an address, or add the name to agent.admin_hosts\n";
+    (StatusCode::MISDIRECTED_REQUEST, said).into_response()
 }
 
 async fn readyz(State(admin): State<Admin>) -> Response {
@@ -136,6 +167,8 @@ async fn backends(State(admin): State<Admin>) -> Response {
 async fn aside<T: Send + 'static>(
     read: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, JoinError> {
+    // Nobody closes the semaphore.
+    let _turn = READERS.acquire().await;
     tokio::task::spawn_blocking(read).await
 }
 

@@ -5,6 +5,7 @@ pub mod check;
 mod control;
 pub mod detach;
 pub mod doctor;
+pub mod endpoint;
 pub mod flows;
 pub mod keep;
 pub mod marks;

@@ -1,6 +1,6 @@
 //! The meaning of each value.
 
-use std::{collections::HashSet, net::SocketAddr, path::PathBuf, thread};
+use std::{collections::HashSet, path::PathBuf, thread};
 
 use dataplane::{DEFAULT_PINS, MAX_NAMESPACES, edge};
 use policy::{
@@ -12,10 +12,11 @@ use steps::pipelines::Pipelines;
 use toml::Spanned;
 
 use super::bounds::{
-    DEFAULT_ADMIN, DEFAULT_CONTROL, DEFAULT_MAX_FLOWS, FAILS, MAX_FLOWS, MAX_WORKERS, SPLICES,
+    DEFAULT_ADMIN_SOCKET, DEFAULT_CONTROL, DEFAULT_MAX_FLOWS, FAILS, MAX_FLOWS, MAX_WORKERS,
+    SPLICES,
 };
 use super::{
-    Config, backends, containers,
+    Config, admin, backends, containers,
     error::Flaw,
     health, incoming, network, pipeline,
     raw::{RawAgent, RawConfig, RawDefault, RawRule},
@@ -32,7 +33,9 @@ pub(super) fn config(raw: RawConfig) -> Result<Config, Flaw> {
     let policy = policy(raw.rule, raw.default, &mut warnings)?;
     let health = health::settings(raw.health)?;
     let RawAgent {
+        admin_socket,
         admin,
+        admin_hosts,
         cgroup,
         pins,
         max_flows,
@@ -43,10 +46,12 @@ pub(super) fn config(raw: RawConfig) -> Result<Config, Flaw> {
         control,
     } = raw.agent;
     Ok(Config {
-        admin: match admin {
-            Some(text) => address(&text)?,
-            None => SocketAddr::from(([127, 0, 0, 1], 9180)),
+        admin_socket: match admin_socket {
+            Some(text) => socket_path("agent.admin_socket", &text)?,
+            None => PathBuf::from(DEFAULT_ADMIN_SOCKET),
         },
+        admin: admin::address(admin.as_ref(), &mut warnings)?,
+        admin_hosts: admin::hosts(&admin_hosts)?,
         cgroup: match cgroup {
             Some(text) if text.get_ref() != "auto" => Some(absolute("agent.cgroup", &text)?),
             _ => None,
@@ -296,15 +301,5 @@ fn namespaces(n: &Spanned<i64>) -> Result<usize, Flaw> {
     match n.get_ref() {
         0 => Ok(0),
         _ => whole("agent.max_namespaces", n, MAX_NAMESPACES),
-    }
-}
-
-fn address(text: &Spanned<String>) -> Result<SocketAddr, Flaw> {
-    match text.get_ref().parse() {
-        Ok(address) => Ok(address),
-        Err(_) => {
-            let example = format!("an address and port, such as `{DEFAULT_ADMIN}`");
-            expected("agent.admin", text, &example)
-        }
     }
 }

@@ -73,7 +73,7 @@ fn every_key_of_a_rule_is_read() {
 fn an_empty_file_bypasses_everything() {
     let config = parse("").unwrap();
     assert_eq!(config.policy.default_action, Action::Bypass);
-    assert_eq!(config.admin.to_string(), DEFAULT_ADMIN);
+    assert_eq!(config.admin_socket.to_str(), Some(DEFAULT_ADMIN_SOCKET));
 }
 
 #[test]

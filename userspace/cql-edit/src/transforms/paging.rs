@@ -10,7 +10,7 @@ use serde::Deserialize;
 
 use super::prepared::Prepared;
 use crate::sites::{Spot, spots};
-use crate::{Caller, Error, Outcome, Refused, Request, Response, Statement, Transform};
+use crate::{Caller, Error, Outcome, Refused, Request, Response, Statement, Transform, Unpaired};
 use cql::text::{Token, parse};
 use cql::{Opcode, StatementKind, is_system_keyspace};
 
@@ -185,6 +185,11 @@ impl Transform for Paging {
 
     fn is_strict(&self) -> bool {
         true
+    }
+
+    /// The size of a page does not depend on the response.
+    fn unpaired(&self) -> Unpaired {
+        Unpaired::Judged
     }
 
     fn lacks(&self, id: &[u8]) -> bool {
