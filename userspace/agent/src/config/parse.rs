@@ -27,7 +27,9 @@ use super::{
 
 pub(super) fn config(raw: RawConfig) -> Result<Config, Flaw> {
     let mut warnings = Vec::new();
-    let pipelines = Pipelines::new(pipeline::of(&raw.rule)?);
+    let pipelines = pipeline::of(&raw.rule)?;
+    warnings.extend(pipeline::doubts(&pipelines));
+    let pipelines = Pipelines::new(pipelines);
     let triggers = trigger::of(&raw.rule)?;
     let tls = tls::of(&raw.rule, raw.health.cql, &mut warnings)?;
     let policy = policy(raw.rule, raw.default, &mut warnings)?;

@@ -7,7 +7,8 @@ use flow::About;
 use policy::{Action, RuleName};
 use serde::de::DeserializeOwned;
 use steps::{
-    JournalSettings, Reporter, effect::Effect, effects, pipelines::Steps, protect, reporters,
+    JournalSettings, Reporter, WhenFull, effect::Effect, effects, pipelines::Steps, protect,
+    reporters,
 };
 use toml::{Spanned, Table};
 
@@ -19,6 +20,9 @@ const COALESCE: &str = "coalesce";
 
 /// The step that has flows share connections.
 const FOLD: &str = "fold";
+
+/// The step whose journal is for auditors.
+const AUDIT: &str = "audit";
 
 /// The key that names a step's transform.
 const TRANSFORM: &str = "transform";
@@ -36,6 +40,26 @@ pub(super) fn of(rules: &[Spanned<RawRule>]) -> Result<Vec<(RuleName, Steps)>, F
             Ok((name, steps))
         })
         .collect()
+}
+
+/// Warnings of steps that do less than their name promises.
+pub(super) fn doubts(pipelines: &[(RuleName, Steps)]) -> Vec<String> {
+    let drops = |steps: &Steps| {
+        let mut reporters = steps.report.iter().flat_map(|report| report.iter());
+        reporters.any(|reporter| {
+            let journal = reporter.journal();
+            reporter.name() == AUDIT
+                && journal.is_some_and(|journal| journal.when_full == WhenFull::Drop)
+        })
+    };
+    let rules = pipelines.iter().filter(|(_, steps)| drops(steps));
+    let doubt = |(name, _): &(RuleName, Steps)| {
+        format!(
+            "rule {name}: `audit` with full = \"drop\" loses records for which there is no room; without `full`, \
+             their flows wait instead"
+        )
+    };
+    rules.map(doubt).collect()
 }
 
 /// A journal that several steps name is one, and is kept in one way.

@@ -343,17 +343,17 @@ fn what_was_never_answered_is_shown() {
 }
 
 /// Many requests at once, and their answers as far as the flow is read.
-fn asks_much(c: &mut Conversation, count: usize) {
+fn asks_much(c: &mut Conversation, count: usize, text: &str) {
     let (mut to, mut from) = (c.client.try_clone().unwrap(), c.server.try_clone().unwrap());
     std::thread::scope(|scope| {
         scope.spawn(move || {
             for n in 0..count {
-                to.write_all(&query(4, n as i16, SELECT)).unwrap();
+                to.write_all(&query(4, n as i16, text)).unwrap();
             }
         });
         scope.spawn(move || {
             for n in 0..count {
-                let mut got = query(4, n as i16, SELECT);
+                let mut got = query(4, n as i16, text);
                 from.read_exact(&mut got).unwrap();
                 from.write_all(&void(4, n as i16)).unwrap();
             }

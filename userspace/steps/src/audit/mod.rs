@@ -48,7 +48,7 @@ pub struct Settings {
     #[schemars(regex(pattern = "^(never|batch|[0-9]+(ms|s|m))$"))]
     pub fsync: String,
     /// Treatment of a record for which there is no room.
-    #[serde(default)]
+    #[serde(default = "full")]
     pub full: WhenFull,
     /// `true`: lines have the texts of statements, with the values in them.
     #[serde(default)]
@@ -82,6 +82,11 @@ pub struct Settings {
 
 fn fsync() -> String {
     "1s".to_owned()
+}
+
+/// A log for auditors is complete unless somebody chooses otherwise.
+fn full() -> WhenFull {
+    WhenFull::Hold
 }
 
 /// The name of its journal in metrics.

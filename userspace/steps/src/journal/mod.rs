@@ -26,6 +26,10 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 pub use place::{LEAST_BYTES, MOST_KEPT, Place, fsync, keep, max_bytes};
 use writing::Writing;
 
+/// The most bytes of a thread that a journal's own has not read yet: a second at 50,000 records of 300 bytes. A page of them
+/// is there once it was written to.
+pub(crate) const RING_BYTES: usize = 16 << 20;
+
 /// The most bytes that flows which have ended leave to a journal that has no room. Beyond it,
 /// records are lost.
 const MAX_LEFT_BYTES: usize = 16 << 20;
@@ -156,7 +160,7 @@ impl Journals {
         });
         let writing = Writing::new(target, kept.clone(), settings.when_full, format);
         let journal = Arc::new(Journal {
-            export: Export::start(name, writing).map_err(cannot)?,
+            export: Export::with_rings_of(RING_BYTES, name, writing).map_err(cannot)?,
             kept,
             when_full: AtomicBool::new(settings.when_full == WhenFull::Hold),
         });
@@ -339,7 +343,7 @@ mod tests {
         eventually("it is full", || {
             let full = journal.push(&record).is_err();
             pushed += usize::from(!full);
-            full && pushed * record.len() > export::RING_BYTES
+            full && pushed * record.len() > RING_BYTES
         });
         journal.take_over_left([Box::from(&b"last"[..])]);
         let mut all = Vec::new();

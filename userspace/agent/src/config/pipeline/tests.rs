@@ -13,6 +13,23 @@ fn found(action: &str, step: &str) -> Result<Config, String> {
     Config::parse(Path::new("u.toml"), &text).map_err(|e| e.to_string())
 }
 
+/// A log for auditors is complete unless somebody chooses otherwise, and then that is said.
+#[test]
+fn an_audit_that_may_lose_records_is_warned_of() {
+    for (settings, warns) in [
+        ("", false),
+        (", full = \"hold\"", false),
+        (", full = \"drop\"", true),
+    ] {
+        let step = format!("{{ transform = \"audit\", file = \"/a\"{settings} }}");
+        let warnings = found("enrich", &step).unwrap().warnings;
+        let said = warnings
+            .iter()
+            .any(|warning| warning.contains("full = \"drop\""));
+        assert_eq!(said, warns, "{settings}: {warnings:?}");
+    }
+}
+
 #[test]
 fn every_transform_can_be_configured() {
     let steps = [

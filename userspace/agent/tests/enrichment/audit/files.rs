@@ -32,7 +32,7 @@ fn files_are_rotated_and_no_line_is_lost() {
         let settings = ", kinds = [\"select\"], max_bytes = 262144, keep = 100, fsync = \"batch\"";
         host.policy(&policy(&file, settings, ""));
         let mut c = begin(host, 4);
-        asks_much(&mut c, REQUESTS);
+        asks_much(&mut c, REQUESTS, SELECT);
         c.ends();
         let all = || {
             let files = fs::read_dir(folder.path()).unwrap();
@@ -103,7 +103,7 @@ fn a_file_that_fails_half_way_leaves_journals_as_they_were() {
     host.agent
         .wait_for_log("the old policy stays in force")
         .unwrap();
-    asks_much(&mut c, REQUESTS);
+    asks_much(&mut c, REQUESTS, SELECT);
     c.ends();
     wait_for(&file, REQUESTS);
     assert!(file.metadata().unwrap().len() > 262_144);

@@ -3,15 +3,23 @@
 use super::*;
 use crate::common::wire::host_with_any_journal;
 
-/// More than a ring and a pipe take, with the texts that they have.
+/// More than a ring and a pipe take, with texts of 4 KiB.
 const MANY: usize = 6_000;
+
+/// For a line of 4 KiB.
+fn long_select() -> String {
+    format!(
+        "SELECT v FROM shop.orders WHERE id = '{}'",
+        "x".repeat(4_000)
+    )
+}
 
 #[test]
 fn a_full_disk_is_counted_and_nobody_waits() {
     host_with_any_journal(|host| {
         host.policy(&policy(
             Path::new("/dev/full"),
-            ", kinds = [\"select\"]",
+            ", kinds = [\"select\"], full = \"drop\"",
             "",
         ));
         let mut c = begin(host, 4);
@@ -41,9 +49,13 @@ fn pipe() -> (TempDir, PathBuf, fs::File) {
 fn what_does_not_fit_is_dropped_and_counted() {
     let (_folder, file, mut reader) = pipe();
     host_with_any_journal(|host| {
-        host.policy(&policy(&file, ", kinds = [\"select\"]", ""));
+        host.policy(&policy(
+            &file,
+            ", kinds = [\"select\"], statement = true, full = \"drop\"",
+            "",
+        ));
         let mut c = begin(host, 4);
-        asks_much(&mut c, MANY);
+        asks_much(&mut c, MANY, &long_select());
         c.ends();
         assert!(records(host, "full") > 0, "nothing was dropped");
         drain(&mut reader, || {
@@ -55,7 +67,10 @@ fn what_does_not_fit_is_dropped_and_counted() {
 
 #[test]
 fn a_flow_is_held_and_nothing_is_lost() {
-    let one_by_one = |c: &mut Conversation| (0..MANY).for_each(|_| asks(c, 4, SELECT));
+    let one_by_one = |c: &mut Conversation| {
+        let select = long_select();
+        (0..MANY).for_each(|_| asks(c, 4, &select));
+    };
     nothing_is_lost(one_by_one, |is_finished| {
         assert!(!is_finished, "it is not held");
     });
@@ -64,16 +79,16 @@ fn a_flow_is_held_and_nothing_is_lost() {
 /// Nothing more comes from the client by which the flow could notice that there is room again.
 #[test]
 fn what_the_last_answers_have_to_say_waits_for_room() {
-    nothing_is_lost(|c| asks_much(c, MANY), |_| ());
+    nothing_is_lost(|c| asks_much(c, MANY, &long_select()), |_| ());
 }
 
-/// With `full = "hold"`, if so much is asked. `held` is told, when the flow is held, whether it was asked by then.
+/// With the settings that hold unless others are chosen, if so much is asked. `held` is told, when the flow is held, whether it was asked by then.
 fn nothing_is_lost(ask: impl FnOnce(&mut Conversation) + Send, held: impl FnOnce(bool)) {
     let (_folder, file, mut reader) = pipe();
     host_with_any_journal(|host| {
         host.policy(&policy(
             &file,
-            ", kinds = [\"select\"], full = \"hold\"",
+            ", kinds = [\"select\"], statement = true",
             "",
         ));
         let mut c = begin(host, 4);
