@@ -32,6 +32,7 @@ mod chunk;
 mod close;
 mod context;
 mod decode;
+mod denied;
 mod direction;
 mod drain;
 mod edit;
