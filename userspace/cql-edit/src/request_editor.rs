@@ -255,12 +255,7 @@ impl RequestEditor<'_> {
     ) -> FrameAction {
         let opcode = request.opcode();
         let is_unpaired = self.state.pairing.streams.is_unpaired(header.stream);
-        if is_unpaired && let Some(step) = self.refuses_unpaired(opcode, from) {
-            // It has waited while another came, which that step does not want to see.
-            self.log.refused(header.stream, step, "stream");
-            let message = format!("stream {} was used again", header.stream.0);
-            self.state
-                .answer_all(header, &Error::Protocol(message), &awaited);
+        if is_unpaired && self.refuse_unpaired(opcode, from, header, &awaited) {
             return FrameAction::Drop;
         }
         let state = &mut *self.state;
@@ -304,15 +299,7 @@ impl RequestEditor<'_> {
                 self.obey_completions();
                 return self.goes_further(&header, &kept, step_index, awaited);
             };
-            let suspended = Suspended {
-                header,
-                kept,
-                step_index,
-                awaited,
-                to_database: true,
-                is_carried: carried.is_some(),
-                permit,
-            };
+            let suspended = Suspended::new(true, header, kept, step_index, awaited, permit);
             self.suspend(suspended, carried, frame);
             return FrameAction::Drop;
         }
@@ -351,7 +338,7 @@ impl RequestEditor<'_> {
     /// Suspends a request, which its carrier gets, if there is one. `frame`: as it was sent.
     fn suspend(
         &mut self,
-        suspended: Suspended,
+        mut suspended: Suspended,
         carried: Option<(Arc<dyn Carrier>, Ticket, u64)>,
         frame: &[u8],
     ) {
@@ -366,6 +353,7 @@ impl RequestEditor<'_> {
             }
             _ => FrameAction::Keep,
         };
+        suspended.is_carried = true;
         self.state.suspended.put(suspended);
         let frame = match &own {
             FrameAction::Instead(own) => own,

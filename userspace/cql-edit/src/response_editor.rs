@@ -302,15 +302,7 @@ impl EditState {
             }
             if let Some(permit) = response.take_space() {
                 let (header, kept) = Kept::as_it_stands(header, frame, response.changed());
-                let suspended = Suspended {
-                    header,
-                    kept,
-                    step_index,
-                    awaited,
-                    to_database: false,
-                    is_carried: false,
-                    permit,
-                };
+                let suspended = Suspended::new(false, header, kept, step_index, awaited, permit);
                 self.suspended.put(suspended);
                 return FrameAction::Drop;
             }

@@ -217,6 +217,28 @@ pub(crate) struct Suspended {
     pub(crate) permit: SlotPermit,
 }
 
+impl Suspended {
+    /// A frame that nobody carries.
+    pub(crate) fn new(
+        to_database: bool,
+        header: Header,
+        kept: Kept,
+        step_index: usize,
+        awaited: Vec<Awaits>,
+        permit: SlotPermit,
+    ) -> Self {
+        Self {
+            header,
+            kept,
+            step_index,
+            awaited,
+            to_database,
+            is_carried: false,
+            permit,
+        }
+    }
+}
+
 /// A frame, with its header.
 #[derive(Debug)]
 pub(crate) enum Kept {

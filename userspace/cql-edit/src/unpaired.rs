@@ -69,12 +69,25 @@ impl RequestEditor<'_> {
         self.state.unpair(stream, awaited);
     }
 
-    /// The step of those from `from` on that has a request refused whose response cannot be told from others.
-    pub(crate) fn refuses_unpaired(&self, opcode: Opcode, from: usize) -> Option<&'static str> {
+    /// Refuses a request whose response cannot be told from others, if one of the steps from `from` on wants that: the
+    /// request has waited while another came, which that step does not want to see.
+    pub(crate) fn refuse_unpaired(
+        &mut self,
+        opcode: Opcode,
+        from: usize,
+        header: &Header,
+        awaited: &[Awaits],
+    ) -> bool {
         let steps = self.state.pipeline.iter().skip(from);
         let mut wanting = steps.filter(|step| step.wants(opcode));
-        let step = wanting.find(|step| step.unpaired() == Unpaired::Refused)?;
-        Some(step.name())
+        let Some(step) = wanting.find(|step| step.unpaired() == Unpaired::Refused) else {
+            return false;
+        };
+        self.log.refused(header.stream, step.name(), "stream");
+        let message = format!("stream {} was used again", header.stream.0);
+        self.state
+            .answer_all(header, &Error::Protocol(message), awaited);
+        true
     }
 }
 

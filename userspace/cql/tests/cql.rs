@@ -13,7 +13,7 @@ mod frames;
 #[cfg(test)]
 mod handshake;
 #[cfg(test)]
-mod places;
+mod positions;
 #[cfg(test)]
 mod streams;
 #[cfg(test)]

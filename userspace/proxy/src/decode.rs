@@ -9,14 +9,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use cql::{FlowDecoder, NoPlace, Place, Sink, Undecodable, Unread};
+use cql::{FlowDecoder, FramePosition, NoPosition, Sink, Undecodable, Unread};
 use flow::{CloseReason, Flow, Path};
 use policy::Action;
 
 use super::{
-    chunk::{Passing, Turn, Verdict, Way},
     context::ProxyContext,
     edit::{self, Editing},
+    passing::{Direction, Passing, Turn, Verdict},
     reader::Both,
     recorder::{InDetail, InFrames, Nobody, Recorder},
     session::{Gate, Question},
@@ -53,7 +53,7 @@ enum Reading {
         stops: bool,
     },
     /// Bytes are relayed. The position in the frames is followed where that is possible.
-    Walks(Result<Unread, NoPlace>),
+    Walks(Result<Unread, NoPosition>),
 }
 
 /// The changes to the bytes that pass.
@@ -77,16 +77,16 @@ impl Edits {
         }
     }
 
-    fn has_left(&self, way: Way) -> bool {
-        matches!(self, Self::Left(left) if !left.of(way).is_empty())
+    fn has_left(&self, direction: Direction) -> bool {
+        matches!(self, Self::Left(left) if !left.of(direction).is_empty())
     }
 
     /// Takes the bytes that an editor had kept back of a direction when editing ended.
-    fn take_left(&mut self, way: Way) -> Vec<u8> {
+    fn take_left(&mut self, direction: Direction) -> Vec<u8> {
         let Self::Left(left) = self else {
             return Vec::new();
         };
-        let taken = std::mem::take(left.of_mut(way));
+        let taken = std::mem::take(left.of_mut(direction));
         if left.to_database.is_empty() && left.to_client.is_empty() {
             *self = Self::Nothing;
         }
@@ -121,7 +121,7 @@ impl Decoder {
     /// Makes a decoder that does not read yet.
     pub(super) fn idle(shared: &Arc<ProxyContext>, flow: &Arc<Flow>) -> Self {
         Self {
-            reading: Reading::Walks(Err(NoPlace::Handshake)),
+            reading: Reading::Walks(Err(NoPosition::Handshake)),
             recorder: Recorder::new(shared, flow),
             start: Instant::now(),
             flow: flow.clone(),
@@ -145,18 +145,22 @@ impl Decoder {
     /// Corrects the frame position of one direction after [`Self::join`]. That position was out of
     /// date, and no byte of this direction has come since. The decoder may have stopped again in
     /// the meantime.
-    pub(super) fn begins_at(&mut self, way: Way, place: Place) {
-        match (&mut self.reading, way) {
-            (Reading::Decodes { decoder, .. }, Way::ToDatabase) => decoder.requests_begin_at(place),
-            (Reading::Decodes { decoder, .. }, Way::ToClient) => decoder.responses_begin_at(place),
-            (Reading::Walks(Ok(unread)), Way::ToDatabase) => unread.requests = place,
-            (Reading::Walks(Ok(unread)), Way::ToClient) => unread.responses = place,
+    pub(super) fn begins_at(&mut self, direction: Direction, position: FramePosition) {
+        match (&mut self.reading, direction) {
+            (Reading::Decodes { decoder, .. }, Direction::ToDatabase) => {
+                decoder.requests_begin_at(position)
+            }
+            (Reading::Decodes { decoder, .. }, Direction::ToClient) => {
+                decoder.responses_begin_at(position)
+            }
+            (Reading::Walks(Ok(unread)), Direction::ToDatabase) => unread.requests = position,
+            (Reading::Walks(Ok(unread)), Direction::ToClient) => unread.responses = position,
             (Reading::Walks(Err(_)), _) => {}
         }
     }
 
     /// Returns the frame positions of the flow, for a reader that goes on without decoding.
-    pub(super) fn unread(&self) -> Result<Unread, NoPlace> {
+    pub(super) fn unread(&self) -> Result<Unread, NoPosition> {
         match &self.reading {
             Reading::Decodes { decoder, .. } => decoder.unread(),
             Reading::Walks(unread) => *unread,
@@ -164,25 +168,25 @@ impl Decoder {
     }
 
     /// Decides the next step of a direction. Asked before each read.
-    pub(super) fn turn(&mut self, way: Way) -> Turn {
+    pub(super) fn turn(&mut self, direction: Direction) -> Turn {
         let followed = self.recorder.followed.as_mut();
-        if way == Way::ToDatabase && followed.is_some_and(|followed| followed.holds()) {
+        if direction == Direction::ToDatabase && followed.is_some_and(|followed| followed.holds()) {
             return Turn::Rest(HOLD);
         }
-        if self.edits.has_left(way) {
-            return Turn::Pass(self.decode(way, &[]));
+        if self.edits.has_left(direction) {
+            return Turn::Pass(self.decode(direction, &[]));
         }
-        if let Some(turn) = self.editors_turn(way) {
+        if let Some(turn) = self.editors_turn(direction) {
             return turn;
         }
         let Some(gate) = &mut self.gate else {
             return Turn::Read;
         };
-        match gate.turn(way) {
+        match gate.turn(direction) {
             Turn::Read => Turn::Read,
             Turn::Pass(bytes) => {
                 self.look_at_gate();
-                Turn::Pass(self.decode(way, &bytes).bringing(bytes))
+                Turn::Pass(self.decode(direction, &bytes).bringing(bytes))
             }
             Turn::Rest(pause) => Turn::Rest(pause),
             Turn::Wait => Turn::Wait,
@@ -190,10 +194,10 @@ impl Decoder {
     }
 
     /// Returns the next step of a direction where the editor decides it.
-    fn editors_turn(&mut self, way: Way) -> Option<Turn> {
+    fn editors_turn(&mut self, direction: Direction) -> Option<Turn> {
         let editing = self.edits.editing()?;
-        match way {
-            Way::ToDatabase => {
+        match direction {
+            Direction::ToDatabase => {
                 if let Some(bytes) = editing.late() {
                     return Some(Turn::Pass(Verdict::these(bytes)));
                 }
@@ -202,47 +206,47 @@ impl Decoder {
                 }
                 editing.pause().map(Turn::Rest)
             }
-            Way::ToClient => {
+            Direction::ToClient => {
                 let bytes = editing.answers()?;
                 // The client may be read again.
                 self.repoll = true;
-                let read = self.read(way, &bytes);
+                let read = self.read(direction, &bytes);
                 Some(Turn::Pass(read.with(bytes)))
             }
         }
     }
 
     /// Lets the gate hold back what may not pass yet of a chunk.
-    pub(super) fn admit(&mut self, way: Way, bytes: &[u8]) -> Passing {
+    pub(super) fn admit(&mut self, direction: Direction, bytes: &[u8]) -> Passing {
         let Some(gate) = &mut self.gate else {
             return Passing::All;
         };
-        let passing = gate.offer(way, bytes);
+        let passing = gate.offer(direction, bytes);
         self.look_at_gate();
         passing
     }
 
     /// Handles the end of a side. Returns the bytes of that side that were held back and are still
     /// to be forwarded.
-    pub(super) fn end(&mut self, way: Way) -> Vec<u8> {
-        let rest = self.gate.as_mut().map(|gate| gate.end(way));
+    pub(super) fn end(&mut self, direction: Direction) -> Vec<u8> {
+        let rest = self.gate.as_mut().map(|gate| gate.end(direction));
         let mut rest = rest.unwrap_or_default();
         // The rest is no whole frame: there is nothing in it to close the flow for.
-        if let Passing::These(bytes) = self.decode(way, &rest).passing {
+        if let Passing::These(bytes) = self.decode(direction, &rest).passing {
             rest = bytes;
         }
         if let Some(editing) = self.edits.editing() {
-            let kept = editing.end(way, edit::now_ns());
+            let kept = editing.end(direction, edit::now_ns());
             self.repoll |= editing.has_words();
-            if way == Way::ToClient {
-                self.read(way, &kept);
+            if direction == Direction::ToClient {
+                self.read(direction, &kept);
             }
             rest.extend(kept);
         }
         if let Reading::Decodes { decoder, .. } = &mut self.reading {
-            match way {
-                Way::ToDatabase => decoder.requests_end(&mut self.recorder),
-                Way::ToClient => decoder.responses_end(&mut self.recorder),
+            match direction {
+                Direction::ToDatabase => decoder.requests_end(&mut self.recorder),
+                Direction::ToClient => decoder.responses_end(&mut self.recorder),
             }
         }
         rest
@@ -330,8 +334,8 @@ impl Decoder {
             return;
         }
         let left = Both {
-            to_database: editing.end(Way::ToDatabase, now_ns),
-            to_client: editing.end(Way::ToClient, now_ns),
+            to_database: editing.end(Direction::ToDatabase, now_ns),
+            to_client: editing.end(Direction::ToClient, now_ns),
         };
         let is_left = !left.to_database.is_empty() || !left.to_client.is_empty();
         self.repoll |= is_left;
@@ -351,19 +355,19 @@ impl Decoder {
 
     /// Reads and edits a chunk. Requests are read before they are edited, responses after that, so
     /// that reporters see what the client sends and gets.
-    pub(super) fn decode(&mut self, way: Way, bytes: &[u8]) -> Verdict {
+    pub(super) fn decode(&mut self, direction: Direction, bytes: &[u8]) -> Verdict {
         let mut editing = match std::mem::take(&mut self.edits) {
             Edits::Editing(editing) => editing,
-            Edits::Nothing => return self.read(way, bytes),
+            Edits::Nothing => return self.read(direction, bytes),
             left @ Edits::Left(_) => {
                 self.edits = left;
-                return self.read_behind_left(way, bytes);
+                return self.read_behind_left(direction, bytes);
             }
         };
         let now_ns = edit::now_ns();
-        let verdict = match way {
-            Way::ToDatabase => {
-                let read = self.read(way, bytes);
+        let verdict = match direction {
+            Direction::ToDatabase => {
+                let read = self.read(direction, bytes);
                 editing.set_time();
                 let requests = read.passing.of(bytes);
                 let log = &mut editing.counting;
@@ -372,11 +376,11 @@ impl Decoder {
                     Some(bytes) => read.with(bytes),
                 }
             }
-            Way::ToClient => {
+            Direction::ToClient => {
                 let log = &mut editing.counting;
                 match editing.editor.responses(bytes, log).instead {
-                    None => self.read(way, bytes),
-                    Some(bytes) => self.read(way, &bytes).bringing(bytes),
+                    None => self.read(direction, bytes),
+                    Some(bytes) => self.read(direction, &bytes).bringing(bytes),
                 }
             }
         };
@@ -385,19 +389,19 @@ impl Decoder {
     }
 
     /// Reads a chunk behind the bytes that an editor had kept back.
-    fn read_behind_left(&mut self, way: Way, bytes: &[u8]) -> Verdict {
-        let mut left = self.edits.take_left(way);
-        match (left.is_empty(), way) {
-            (true, _) => self.read(way, bytes),
+    fn read_behind_left(&mut self, direction: Direction, bytes: &[u8]) -> Verdict {
+        let mut left = self.edits.take_left(direction);
+        match (left.is_empty(), direction) {
+            (true, _) => self.read(direction, bytes),
             // They have been read before they were kept back.
-            (false, Way::ToDatabase) => {
-                let read = self.read(way, bytes);
+            (false, Direction::ToDatabase) => {
+                let read = self.read(direction, bytes);
                 left.extend_from_slice(read.passing.of(bytes));
                 read.with(left)
             }
-            (false, Way::ToClient) => {
+            (false, Direction::ToClient) => {
                 left.extend_from_slice(bytes);
-                self.read(way, &left).bringing(left)
+                self.read(direction, &left).bringing(left)
             }
         }
     }
@@ -420,35 +424,35 @@ impl Decoder {
 
     fn undecodable(&self) -> Option<Undecodable> {
         match self.reading {
-            Reading::Walks(Err(NoPlace::Undecodable(why))) => Some(why),
+            Reading::Walks(Err(NoPosition::Undecodable(why))) => Some(why),
             _ => None,
         }
     }
 
     /// Decodes these bytes as the client's side sees them. Nothing passes in their place.
-    fn read(&mut self, way: Way, bytes: &[u8]) -> Verdict {
+    fn read(&mut self, direction: Direction, bytes: &[u8]) -> Verdict {
         let decoder = match &mut self.reading {
             Reading::Decodes {
                 decoder,
                 stops: false,
             } => decoder,
             Reading::Decodes { .. } => {
-                self.pass_unread(way, bytes);
+                self.pass_unread(direction, bytes);
                 self.stop();
                 return Verdict::ALL;
             }
             Reading::Walks(_) => {
-                self.pass_unread(way, bytes);
+                self.pass_unread(direction, bytes);
                 return Verdict::ALL;
             }
         };
         let now_ns = self.start.elapsed().as_nanos() as u64;
         let recorder = &mut self.recorder;
         let verdict = match recorder.followed.take() {
-            None => feed(decoder, way, now_ns, bytes, recorder),
+            None => feed(decoder, direction, now_ns, bytes, recorder),
             Some(followed) if !followed.wants_requests() => {
                 let mut frames = InFrames(InDetail { recorder, followed });
-                let verdict = feed(decoder, way, now_ns, bytes, &mut frames);
+                let verdict = feed(decoder, direction, now_ns, bytes, &mut frames);
                 self.recorder.followed = Some(frames.0.followed);
                 verdict
             }
@@ -456,11 +460,11 @@ impl Decoder {
                 decoder.wants_texts(followed.wants_texts());
                 decoder.wants_contexts(followed.wants_contexts());
                 let mut followed = InDetail { recorder, followed };
-                let verdict = feed(decoder, way, now_ns, bytes, &mut followed);
+                let verdict = feed(decoder, direction, now_ns, bytes, &mut followed);
                 let mut followed = followed.followed;
                 // The reporters may have no room for what the last responses made them write, and
                 // are asked again only before the client is read.
-                self.repoll |= way == Way::ToClient && followed.holds();
+                self.repoll |= direction == Direction::ToClient && followed.holds();
                 self.recorder.followed = Some(followed);
                 verdict
             }
@@ -486,20 +490,20 @@ impl Decoder {
         tracing::info!(flow = ?self.flow.id, %reason, "relayed from here on");
         self.flow.set_undecodable(reason.as_str());
         self.flow.travels(Path::Relay);
-        self.reading = Reading::Walks(Err(NoPlace::Undecodable(reason)));
+        self.reading = Reading::Walks(Err(NoPosition::Undecodable(reason)));
     }
 
     /// Follows the frame position through these bytes; nobody is told of what they say.
-    fn pass_unread(&mut self, way: Way, bytes: &[u8]) {
-        match (&mut self.reading, way) {
-            (Reading::Decodes { decoder, .. }, Way::ToDatabase) => {
+    fn pass_unread(&mut self, direction: Direction, bytes: &[u8]) {
+        match (&mut self.reading, direction) {
+            (Reading::Decodes { decoder, .. }, Direction::ToDatabase) => {
                 decoder.requests(0, bytes, &mut Nobody);
             }
-            (Reading::Decodes { decoder, .. }, Way::ToClient) => {
+            (Reading::Decodes { decoder, .. }, Direction::ToClient) => {
                 decoder.responses(0, bytes, &mut Nobody);
             }
-            (Reading::Walks(Ok(unread)), Way::ToDatabase) => unread.requests.walk(bytes),
-            (Reading::Walks(Ok(unread)), Way::ToClient) => unread.responses.walk(bytes),
+            (Reading::Walks(Ok(unread)), Direction::ToDatabase) => unread.requests.walk(bytes),
+            (Reading::Walks(Ok(unread)), Direction::ToClient) => unread.responses.walk(bytes),
             (Reading::Walks(Err(_)), _) => {}
         }
     }
@@ -559,13 +563,13 @@ impl Decoder {
 
 fn feed(
     decoder: &mut FlowDecoder,
-    way: Way,
+    direction: Direction,
     now_ns: u64,
     bytes: &[u8],
     sink: &mut impl Sink,
 ) -> cql::Verdict {
-    match way {
-        Way::ToDatabase => decoder.requests(now_ns, bytes, sink),
-        Way::ToClient => decoder.responses(now_ns, bytes, sink),
+    match direction {
+        Direction::ToDatabase => decoder.requests(now_ns, bytes, sink),
+        Direction::ToClient => decoder.responses(now_ns, bytes, sink),
     }
 }

@@ -10,7 +10,11 @@ use cql_edit::{Caller, Editor, Pipeline, Room, Unreadable};
 use flow::{CloseReason, Flow};
 use steps::{Refusal, pipelines::Counting};
 
-use super::{chunk::Way, context::ProxyContext, parked::Inbox};
+use super::{
+    completions::{Completion, CompletionReader},
+    context::ProxyContext,
+    passing::Direction,
+};
 
 /// The zero of the clock that all flows of a rule share.
 static START: LazyLock<Instant> = LazyLock::new(Instant::now);
@@ -32,12 +36,12 @@ fn unix_us() -> i64 {
     since_epoch.map_or(0, |since| since.as_micros() as i64)
 }
 
-/// The editor of one flow, with its inbox and its counters.
+/// The editor of one flow, with its completions and its counters.
 pub(super) struct Editing {
-    /// The completions of requests and responses that wait. **Invariant**: the inbox is dropped
+    /// The completions of requests and responses that wait. **Invariant**: the reader is dropped
     /// before the editor and before what the editor's steps have kept of the flow, so that a step
     /// that is told of their end finds that nobody waits any longer.
-    inbox: Inbox,
+    completions: CompletionReader,
     pub(super) editor: Editor,
     pub(super) counting: Counting,
     /// Nothing is read from the client before this time.
@@ -76,10 +80,10 @@ impl Editing {
     }
 
     fn new(editor: Editor, flow: &Arc<Flow>, counting: Counting) -> Self {
-        let inbox = Inbox::of(flow);
+        let completions = CompletionReader::of(flow);
         Self {
-            editor: editor.within(&ROOM).told_by(inbox.letters()),
-            inbox,
+            editor: editor.within(&ROOM).told_by(completions.sink()),
+            completions,
             counting,
             paused_until: None,
             is_decided: false,
@@ -122,12 +126,12 @@ impl Editing {
 
     /// Applies the completions of requests and responses that wait. False: there were none.
     pub(super) fn apply_completions(&mut self, now_ns: u64) -> bool {
-        let letters = self.inbox.take();
-        let heard = !letters.is_empty();
+        let completions = self.completions.take();
+        let heard = !completions.is_empty();
         if heard {
             self.set_time();
         }
-        for (number, resolution) in letters {
+        for Completion { number, resolution } in completions {
             let counting = &mut self.counting;
             self.editor.resolve(now_ns, number, resolution, counting);
         }
@@ -233,13 +237,13 @@ impl Editing {
 
     /// Returns the bytes that were kept back of a direction that ends, or is not edited any more.
     /// Those among them that waited wait no longer.
-    pub(super) fn end(&mut self, way: Way, now_ns: u64) -> Vec<u8> {
-        let to_database = way == Way::ToDatabase;
+    pub(super) fn end(&mut self, direction: Direction, now_ns: u64) -> Vec<u8> {
+        let to_database = direction == Direction::ToDatabase;
         let counting = &mut self.counting;
         self.editor.give_up(now_ns, to_database, counting);
-        let late = match way {
-            Way::ToDatabase => self.editor.late(),
-            Way::ToClient => self.editor.answers(),
+        let late = match direction {
+            Direction::ToDatabase => self.editor.late(),
+            Direction::ToClient => self.editor.answers(),
         };
         let mut rest = late.unwrap_or_default();
         rest.extend(self.editor.end(to_database));
@@ -335,11 +339,11 @@ mod tests {
         [&header[..], &length, body].concat()
     }
 
-    fn chunk(editing: &mut Editing, way: Way, bytes: &[u8]) {
+    fn chunk(editing: &mut Editing, direction: Direction, bytes: &[u8]) {
         let log = &mut editing.counting;
-        match way {
-            Way::ToDatabase => editing.editor.requests(0, bytes, log),
-            Way::ToClient => editing.editor.responses(bytes, log),
+        match direction {
+            Direction::ToDatabase => editing.editor.requests(0, bytes, log),
+            Direction::ToClient => editing.editor.responses(bytes, log),
         };
         editing.note_chunk();
     }
@@ -360,9 +364,13 @@ mod tests {
         let mut editing = Editing::new(editor, &flow, counting.of(&flow.rule()));
         let startup = b"\0\x01\0\x0bCQL_VERSION\0\x053.0.0";
         let query = b"\0\0\0\x08SELECT 1\0\x01\0";
-        chunk(&mut editing, Way::ToDatabase, &frame(0, 0x01, startup));
-        chunk(&mut editing, Way::ToClient, &frame(0x80, 0x02, &[]));
-        chunk(&mut editing, Way::ToDatabase, &frame(0, 0x07, query));
+        chunk(
+            &mut editing,
+            Direction::ToDatabase,
+            &frame(0, 0x01, startup),
+        );
+        chunk(&mut editing, Direction::ToClient, &frame(0x80, 0x02, &[]));
+        chunk(&mut editing, Direction::ToDatabase, &frame(0, 0x07, query));
         assert_eq!(*awaited.lock().unwrap(), [true]);
         // Its slot is given back last of all.
         drop(editing);

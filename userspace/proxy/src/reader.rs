@@ -18,16 +18,16 @@
 
 use std::sync::Arc;
 
-use cql::{NoPlace, Place, Unread};
+use cql::{FramePosition, NoPosition, Unread};
 use dataplane::{FlowPosition, Redirected, Splice};
 use flow::{CloseReason, Flow};
 use policy::{Action, RuleName};
 
 use super::{
-    chunk::{Passing, Turn, Verdict, Way},
     context::ProxyContext,
     decode::Decoder,
-    place,
+    frame_position,
+    passing::{Direction, Passing, Turn, Verdict},
     session::Question,
 };
 
@@ -49,7 +49,7 @@ enum State {
     Decoding(Box<Decoder>),
     /// Nobody needs to see the bytes. The frame positions of the flow are followed as far as they
     /// can be. Such a flow takes no memory for a decoder.
-    Relaying(Result<Unread, NoPlace>),
+    Relaying(Result<Unread, NoPosition>),
 }
 
 /// The parts of a flow's first decoder.
@@ -73,7 +73,7 @@ impl Reader {
     pub(super) fn new(begins: Option<Begins>) -> Self {
         Self {
             shared: begins.as_ref().map(|begins| begins.shared.clone()),
-            state: begins.map_or(State::Relaying(Err(NoPlace::Handshake)), State::Starting),
+            state: begins.map_or(State::Relaying(Err(NoPosition::Handshake)), State::Starting),
             kernel: None,
         }
     }
@@ -89,9 +89,13 @@ impl Reader {
 
     /// Takes over the frame positions that another process has told the kernel, when it carried the
     /// flow to here. `shared`: set for a flow that may be decoded later.
-    pub(super) fn begins_at(&mut self, places: &FlowPosition, shared: Option<Arc<ProxyContext>>) {
+    pub(super) fn begins_at(
+        &mut self,
+        positions: &FlowPosition,
+        shared: Option<Arc<ProxyContext>>,
+    ) {
         self.shared = shared;
-        self.state = State::Relaying(place::unread(places));
+        self.state = State::Relaying(frame_position::unread(positions));
         self.note_hand_over();
     }
 
@@ -119,34 +123,34 @@ impl Reader {
     }
 
     /// Decides the next step of a direction.
-    pub(super) fn turn(&mut self, way: Way) -> Turn {
+    pub(super) fn turn(&mut self, direction: Direction) -> Turn {
         match self.running_decoder() {
-            Some(decoder) => decoder.turn(way),
+            Some(decoder) => decoder.turn(direction),
             None => Turn::Read,
         }
     }
 
     /// Reads a chunk before it is forwarded. `read`: the number of bytes of its direction that were
     /// read before it, counted as for the kernel ([`dataplane::AgentMoved`]).
-    pub(super) fn chunk(&mut self, way: Way, read: u64, bytes: &[u8]) -> Verdict {
-        self.catch_up(way, read);
+    pub(super) fn chunk(&mut self, direction: Direction, read: u64, bytes: &[u8]) -> Verdict {
+        self.catch_up(direction, read);
         if let Some(decoder) = self.decoder() {
-            return match decoder.admit(way, bytes) {
-                Passing::These(bytes) => decoder.decode(way, &bytes).bringing(bytes),
-                Passing::All | Passing::First(_) => decoder.decode(way, bytes),
+            return match decoder.admit(direction, bytes) {
+                Passing::These(bytes) => decoder.decode(direction, &bytes).bringing(bytes),
+                Passing::All | Passing::First(_) => decoder.decode(direction, bytes),
             };
         }
         if let State::Relaying(Ok(unread)) = &mut self.state {
-            place_of(unread, way).walk(bytes);
+            position_of(unread, direction).walk(bytes);
         }
         Verdict::ALL
     }
 
     /// Handles the end of a side. Returns the bytes of that side that were held back and are still
     /// to be forwarded.
-    pub(super) fn end(&mut self, way: Way) -> Vec<u8> {
+    pub(super) fn end(&mut self, direction: Direction) -> Vec<u8> {
         match self.decoder() {
-            Some(decoder) => decoder.end(way),
+            Some(decoder) => decoder.end(direction),
             None => Vec::new(),
         }
     }
@@ -192,7 +196,7 @@ impl Reader {
     pub(super) fn hand_over(&mut self) -> FlowPosition {
         self.note_hand_over();
         match &self.state {
-            State::Relaying(Ok(unread)) => place::to_kernel(unread),
+            State::Relaying(Ok(unread)) => frame_position::to_kernel(unread),
             _ => FlowPosition::UNKNOWN,
         }
     }
@@ -213,22 +217,23 @@ impl Reader {
         flow: &Arc<Flow>,
         by: &RuleName,
         read: Both<u64>,
-    ) -> Result<(), NoPlace> {
+    ) -> Result<(), NoPosition> {
         let mut unread = match &self.state {
-            State::Starting(_) => return Err(NoPlace::Handshake),
+            State::Starting(_) => return Err(NoPosition::Handshake),
             State::Decoding(decoder) => decoder.unread()?,
             State::Relaying(unread) => (*unread)?,
         };
-        for way in [Way::ToDatabase, Way::ToClient] {
+        for direction in [Direction::ToDatabase, Direction::ToClient] {
             // The kernel's position may not be final, but a position that is lost is lost for good.
             let kernel = self.kernel.as_ref();
-            let kernels = kernel.and_then(|kernel| kernel.redirected(way, *read.of(way)));
-            let place = kernels.unwrap_or(*place_of(&mut unread, way));
-            if !place.is_known() {
-                return Err(NoPlace::Framing);
+            let kernels =
+                kernel.and_then(|kernel| kernel.redirected(direction, *read.of(direction)));
+            let position = kernels.unwrap_or(*position_of(&mut unread, direction));
+            if !position.is_known() {
+                return Err(NoPosition::Framing);
             }
         }
-        let shared = self.shared.as_ref().ok_or(NoPlace::Handshake)?;
+        let shared = self.shared.as_ref().ok_or(NoPosition::Handshake)?;
         flow.set_action(by, Action::Enrich);
         if let State::Starting(_) | State::Relaying(_) = self.state {
             self.state = State::Decoding(Box::new(Decoder::idle(shared, flow)));
@@ -241,18 +246,18 @@ impl Reader {
 
     /// Takes over the kernel's position where the kernel has gone on since the flow was handed
     /// over.
-    fn catch_up(&mut self, way: Way, read: u64) {
+    fn catch_up(&mut self, direction: Direction, read: u64) {
         let Some(kernel) = &mut self.kernel else {
             return;
         };
-        let place = kernel.redirected(way, read);
-        *kernel.handed_over.of_mut(way) = false;
-        let Some(place) = place else {
+        let position = kernel.redirected(direction, read);
+        *kernel.handed_over.of_mut(direction) = false;
+        let Some(position) = position else {
             return;
         };
         match &mut self.state {
-            State::Decoding(decoder) => decoder.begins_at(way, place),
-            State::Relaying(Ok(unread)) => *place_of(unread, way) = place,
+            State::Decoding(decoder) => decoder.begins_at(direction, position),
+            State::Relaying(Ok(unread)) => *position_of(unread, direction) = position,
             State::Starting(_) | State::Relaying(Err(_)) => {}
         }
     }
@@ -261,8 +266,8 @@ impl Reader {
 impl Kernel {
     /// Returns the kernel's position, if the kernel has redirected anything since `read` bytes were
     /// read.
-    fn redirected(&self, way: Way, read: u64) -> Option<Place> {
-        if !self.handed_over.of(way) {
+    fn redirected(&self, direction: Direction, read: u64) -> Option<FramePosition> {
+        if !self.handed_over.of(direction) {
             return None;
         }
         match self.splice.redirected() {
@@ -271,12 +276,12 @@ impl Kernel {
                     to_database,
                     to_client,
                 };
-                let Redirected { since, place } = kernels.of(way);
-                (*since == read).then(|| place::from_kernel(place))
+                let Redirected { since, place } = kernels.of(direction);
+                (*since == read).then(|| frame_position::from_kernel(place))
             }
             Err(error) => {
                 tracing::warn!(%error, "the kernel does not say where in a frame a flow is");
-                Some(Place::UNKNOWN)
+                Some(FramePosition::UNKNOWN)
             }
         }
     }
@@ -290,24 +295,24 @@ pub(super) struct Both<T> {
 }
 
 impl<T> Both<T> {
-    pub(super) fn of(&self, way: Way) -> &T {
-        match way {
-            Way::ToDatabase => &self.to_database,
-            Way::ToClient => &self.to_client,
+    pub(super) fn of(&self, direction: Direction) -> &T {
+        match direction {
+            Direction::ToDatabase => &self.to_database,
+            Direction::ToClient => &self.to_client,
         }
     }
 
-    pub(super) fn of_mut(&mut self, way: Way) -> &mut T {
-        match way {
-            Way::ToDatabase => &mut self.to_database,
-            Way::ToClient => &mut self.to_client,
+    pub(super) fn of_mut(&mut self, direction: Direction) -> &mut T {
+        match direction {
+            Direction::ToDatabase => &mut self.to_database,
+            Direction::ToClient => &mut self.to_client,
         }
     }
 }
 
-fn place_of(unread: &mut Unread, way: Way) -> &mut Place {
-    match way {
-        Way::ToDatabase => &mut unread.requests,
-        Way::ToClient => &mut unread.responses,
+fn position_of(unread: &mut Unread, direction: Direction) -> &mut FramePosition {
+    match direction {
+        Direction::ToDatabase => &mut unread.requests,
+        Direction::ToClient => &mut unread.responses,
     }
 }

@@ -12,7 +12,7 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-use cql::NoPlace;
+use cql::NoPosition;
 use dataplane::{AgentMoved, FlowPosition, Near, Splice};
 use flow::{CloseReason, Flow, Path};
 use policy::RuleName;
@@ -20,15 +20,15 @@ use telemetry::Metrics;
 use tokio::{io::Interest, net::TcpStream};
 
 use super::{
-    chunk::Way,
     close,
     context::ProxyContext,
     decode::Decoder,
-    direction::{CHUNK, Direction, State, Stop},
+    direction_pump::{CHUNK, DirectionPump, State, Stop},
     drain::Drain,
     entered::Entered,
     legs::{Legs, Refused},
     marked,
+    passing::Direction,
     reader::{Begins, Both, Reader},
     splice::{self, Ride},
     terms::Terms,
@@ -162,8 +162,8 @@ pub(super) enum Pause {
 
 pub(super) struct Relay {
     reader: Reader,
-    up: Direction,
-    down: Direction,
+    up: DirectionPump,
+    down: DirectionPump,
     /// Whether `down` is polled first. The two take turns, so that a burst in one direction leaves
     /// the other its share of the task's budget.
     down_first: bool,
@@ -178,8 +178,8 @@ impl Relay {
     pub(super) fn new(begins: Option<Begins>, flow: &Arc<Flow>, metrics: &Metrics) -> Self {
         Self {
             reader: Reader::new(begins),
-            up: Direction::new(Way::ToDatabase, flow, &metrics.bytes_to_database),
-            down: Direction::new(Way::ToClient, flow, &metrics.bytes_to_client),
+            up: DirectionPump::new(Direction::ToDatabase, flow, &metrics.bytes_to_database),
+            down: DirectionPump::new(Direction::ToClient, flow, &metrics.bytes_to_client),
             down_first: false,
             drain: None,
             near: flow.near(),
@@ -209,12 +209,12 @@ impl Relay {
             self.begin_round(cx, client);
             let was_lost = self.lost().is_some();
             let mut ended = true;
-            for way in if self.down_first {
+            for direction in if self.down_first {
                 DOWN_FIRST
             } else {
                 UP_FIRST
             } {
-                match self.poll_way(cx, way, client, database) {
+                match self.poll_direction(cx, direction, client, database) {
                     Poll::Ready(Err(reason)) => return self.ended(reason),
                     Poll::Ready(Ok(())) => {}
                     Poll::Pending => ended = false,
@@ -303,8 +303,8 @@ impl Relay {
         self.legs.are_plain()
             && self.reader.is_off()
             && self.drain.is_none()
-            && self.up.rests()
-            && self.down.rests()
+            && self.up.is_quiet()
+            && self.down.is_quiet()
     }
 
     /// Returns which of the two applications is on this host.
@@ -313,16 +313,16 @@ impl Relay {
     }
 
     /// The direction from the near application to the far one.
-    fn to_far(&self) -> &Direction {
+    fn to_far(&self) -> &DirectionPump {
         self.near.sides(&self.up, &self.down).0
     }
 
     /// The direction from the far application to the near one.
-    fn to_near(&self) -> &Direction {
+    fn to_near(&self) -> &DirectionPump {
         self.near.sides(&self.up, &self.down).1
     }
 
-    fn both(&mut self) -> (&mut Direction, &mut Direction) {
+    fn both(&mut self) -> (&mut DirectionPump, &mut DirectionPump) {
         self.near.sides(&mut self.up, &mut self.down)
     }
 
@@ -334,7 +334,7 @@ impl Relay {
         far: &TcpStream,
     ) -> Poll<Result<(), CloseReason>> {
         let (client, database) = self.near.sides(near, far);
-        self.poll_way(cx, self.to_far().way, client, database)
+        self.poll_direction(cx, self.to_far().direction, client, database)
     }
 
     /// Moves the bytes that the far application has sent, and no others.
@@ -345,17 +345,17 @@ impl Relay {
         far: &TcpStream,
     ) -> Poll<Result<(), CloseReason>> {
         let (client, database) = self.near.sides(near, far);
-        self.poll_way(cx, self.to_near().way, client, database)
+        self.poll_direction(cx, self.to_near().direction, client, database)
     }
 
     /// Whether nothing is held back, and both applications may still speak.
-    pub(super) fn rests(&self) -> bool {
-        self.up.rests() && self.down.rests()
+    pub(super) fn is_quiet(&self) -> bool {
+        self.up.is_quiet() && self.down.is_quiet()
     }
 
     /// Names the close reason of a flow whose far application cannot be read.
     pub(super) fn far_failed(&self, error: io::Error) -> CloseReason {
-        Stop::From(error).reason(self.to_near().way)
+        Stop::From(error).reason(self.to_near().direction)
     }
 
     /// Notes that the kernel may carry the flow from now on.
@@ -374,7 +374,7 @@ impl Relay {
     }
 
     /// Starts to decode the flow from its next frames on.
-    pub(super) fn enrich(&mut self, by: &RuleName) -> Result<(), NoPlace> {
+    pub(super) fn enrich(&mut self, by: &RuleName) -> Result<(), NoPosition> {
         let read = Both {
             to_database: self.up.read(),
             to_client: self.down.read(),
@@ -387,10 +387,10 @@ impl Relay {
     pub(super) fn begins_at(
         &mut self,
         position: AgentMoved,
-        places: &FlowPosition,
+        positions: &FlowPosition,
         shared: Option<Arc<ProxyContext>>,
     ) {
-        self.reader.begins_at(places, shared);
+        self.reader.begins_at(positions, shared);
         let (to_far, to_near) = self.both();
         to_far.read_bytes = position.from_near;
         to_near.read_bytes = position.from_far;
@@ -428,35 +428,35 @@ impl Relay {
     }
 
     /// Polls one direction, with the sides that it reads from and writes to.
-    fn poll_way(
+    fn poll_direction(
         &mut self,
         cx: &mut Context<'_>,
-        way: Way,
+        direction: Direction,
         client: &TcpStream,
         database: &TcpStream,
     ) -> Poll<Result<(), CloseReason>> {
-        if way == self.to_near().way && self.drain.is_some() {
+        if direction == self.to_near().direction && self.drain.is_some() {
             return Poll::Pending;
         }
         let lost = self.lost().is_some();
-        if way == Way::ToDatabase && self.legs.wait() && !lost {
+        if direction == Direction::ToDatabase && self.legs.wait() && !lost {
             return Poll::Pending;
         }
         let (mut client_leg, mut database_leg) = self.legs.both(client, database);
-        let (direction, from, to) = match way {
-            Way::ToDatabase => (&mut self.up, &mut client_leg, &mut database_leg),
-            Way::ToClient => (&mut self.down, &mut database_leg, &mut client_leg),
+        let (pump, from, to) = match direction {
+            Direction::ToDatabase => (&mut self.up, &mut client_leg, &mut database_leg),
+            Direction::ToClient => (&mut self.down, &mut database_leg, &mut client_leg),
         };
         let moved = if lost {
-            direction.poll_flush(cx, to)
+            pump.poll_flush(cx, to)
         } else {
-            CHUNK.with_borrow_mut(|buffer| direction.poll(cx, buffer, from, to, &mut self.reader))
+            CHUNK.with_borrow_mut(|buffer| pump.poll(cx, buffer, from, to, &mut self.reader))
         };
         let Err(stop) = ready!(moved) else {
             return Poll::Ready(Ok(()));
         };
-        let reason = stop.reason(way);
-        if way == Way::ToClient
+        let reason = stop.reason(direction);
+        if direction == Direction::ToClient
             && reason == CloseReason::DatabaseReset
             && self.up.state == State::Ended
         {
@@ -490,5 +490,5 @@ impl Relay {
     }
 }
 
-const UP_FIRST: [Way; 2] = [Way::ToDatabase, Way::ToClient];
-const DOWN_FIRST: [Way; 2] = [Way::ToClient, Way::ToDatabase];
+const UP_FIRST: [Direction; 2] = [Direction::ToDatabase, Direction::ToClient];
+const DOWN_FIRST: [Direction; 2] = [Direction::ToClient, Direction::ToDatabase];

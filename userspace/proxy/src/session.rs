@@ -21,8 +21,8 @@ use telemetry::is_marks;
 use tls::{Common, TlsRules};
 
 use super::{
-    chunk::{Passing, Turn, Way},
     context::ProxyContext,
+    passing::{Direction, Passing, Turn},
 };
 
 /// The question which rule a flow meets, asked of the policy in force when it came.
@@ -227,63 +227,65 @@ impl Gate {
     }
 
     /// Takes bytes that were read, and says which bytes pass.
-    pub(super) fn offer(&mut self, way: Way, bytes: &[u8]) -> Passing {
-        let mut held = mem::take(self.held(way));
+    pub(super) fn offer(&mut self, direction: Direction, bytes: &[u8]) -> Passing {
+        let mut held = mem::take(self.held(direction));
         if held.is_empty() {
-            let passing = self.look(way, bytes).min(bytes.len());
+            let passing = self.look(direction, bytes).min(bytes.len());
             if passing == bytes.len() {
                 return Passing::All;
             }
             let (pass, rest) = bytes.split_at(passing);
-            self.hold(way, rest.to_vec());
+            self.hold(direction, rest.to_vec());
             return Passing::These(pass.to_vec());
         }
         held.extend_from_slice(bytes);
-        let passing = self.look(way, &held).min(held.len());
+        let passing = self.look(direction, &held).min(held.len());
         let rest = held.split_off(passing);
-        self.hold(way, rest);
+        self.hold(direction, rest);
         Passing::These(held)
     }
 
     /// Keeps bytes that may still pass.
-    fn hold(&mut self, way: Way, rest: Vec<u8>) {
+    fn hold(&mut self, direction: Direction, rest: Vec<u8>) {
         let over = matches!(self.outcome, Outcome::Denied(_) | Outcome::Moot);
-        if !(over && way == Way::ToDatabase) {
-            *self.held(way) = rest;
+        if !(over && direction == Direction::ToDatabase) {
+            *self.held(direction) = rest;
         }
     }
 
     /// Says whether to read from this side, or which bytes pass first.
-    pub(super) fn turn(&mut self, way: Way) -> Turn<Vec<u8>> {
-        match (&self.outcome, way) {
-            (Outcome::Denied(LastWords::Later), Way::ToClient) => Turn::Read,
+    pub(super) fn turn(&mut self, direction: Direction) -> Turn<Vec<u8>> {
+        match (&self.outcome, direction) {
+            (Outcome::Denied(LastWords::Later), Direction::ToClient) => Turn::Read,
             (Outcome::Denied(_), _) => Turn::Wait,
             (Outcome::Moot, _) => Turn::Read,
-            (Outcome::Decided(_) | Outcome::Taken, _) => match mem::take(self.held(way)) {
+            (Outcome::Decided(_) | Outcome::Taken, _) => match mem::take(self.held(direction)) {
                 rest if rest.is_empty() => Turn::Read,
                 rest => Turn::Pass(rest),
             },
-            (Outcome::Open, Way::ToDatabase) if self.waits => match self.offer(way, &[]) {
-                Passing::These(bytes) if !bytes.is_empty() => Turn::Pass(bytes),
-                _ if self.waits || !self.is_open() => Turn::Wait,
-                _ => Turn::Read,
-            },
+            (Outcome::Open, Direction::ToDatabase) if self.waits => {
+                match self.offer(direction, &[]) {
+                    Passing::These(bytes) if !bytes.is_empty() => Turn::Pass(bytes),
+                    _ if self.waits || !self.is_open() => Turn::Wait,
+                    _ => Turn::Read,
+                }
+            }
             (Outcome::Open, _) => Turn::Read,
         }
     }
 
     /// Handles the end of a side. Returns the bytes of that side that were held back.
-    pub(super) fn end(&mut self, way: Way) -> Vec<u8> {
-        if way == Way::ToClient {
+    pub(super) fn end(&mut self, direction: Direction) -> Vec<u8> {
+        if direction == Direction::ToClient {
             match &mut self.outcome {
                 Outcome::Open => self.outcome = Outcome::Moot,
                 Outcome::Denied(words @ LastWords::Later) => *words = LastWords::Ready(Vec::new()),
                 _ => {}
             }
         }
-        match (&self.outcome, way) {
-            (Outcome::Denied(_), _) | (Outcome::Moot, Way::ToDatabase) => Vec::new(),
-            _ => mem::take(self.held(way)),
+        match (&self.outcome, direction) {
+            (Outcome::Denied(_), _) | (Outcome::Moot, Direction::ToDatabase) => Vec::new(),
+            _ => mem::take(self.held(direction)),
         }
     }
 
@@ -327,30 +329,30 @@ impl Gate {
         }
     }
 
-    fn held(&mut self, way: Way) -> &mut Vec<u8> {
-        match way {
-            Way::ToDatabase => &mut self.requests,
-            Way::ToClient => &mut self.responses,
+    fn held(&mut self, direction: Direction) -> &mut Vec<u8> {
+        match direction {
+            Direction::ToDatabase => &mut self.requests,
+            Direction::ToClient => &mut self.responses,
         }
     }
 
     /// Returns how many of the bytes that are held of a direction pass.
-    fn look(&mut self, way: Way, held: &[u8]) -> usize {
+    fn look(&mut self, direction: Direction, held: &[u8]) -> usize {
         let mut passing = 0;
         loop {
-            match (&self.outcome, way) {
-                (Outcome::Open, _) | (Outcome::Denied(LastWords::Later), Way::ToClient) => {}
+            match (&self.outcome, direction) {
+                (Outcome::Open, _) | (Outcome::Denied(LastWords::Later), Direction::ToClient) => {}
                 (Outcome::Decided(_) | Outcome::Taken, _) => return held.len(),
                 (Outcome::Denied(_), _) => return passing,
-                (Outcome::Moot, Way::ToDatabase) => return 0,
-                (Outcome::Moot, Way::ToClient) => return held.len(),
+                (Outcome::Moot, Direction::ToDatabase) => return 0,
+                (Outcome::Moot, Direction::ToClient) => return held.len(),
             }
             let rest = held.get(passing..).unwrap_or_default();
-            let step = match way {
-                Way::ToDatabase => self.handshake.requests(rest),
-                Way::ToClient => self.handshake.responses(rest),
+            let step = match direction {
+                Direction::ToDatabase => self.handshake.requests(rest),
+                Direction::ToClient => self.handshake.responses(rest),
             };
-            if way == Way::ToDatabase {
+            if direction == Direction::ToDatabase {
                 self.waits = step == Step::Wait;
             }
             match step {

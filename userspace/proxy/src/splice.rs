@@ -417,7 +417,7 @@ async fn hand_over(
                 return Err(reason);
             }
         }
-        if !relay.rests() {
+        if !relay.is_quiet() {
             return Ok(false);
         }
         if enrolled.splice.engine() == Engine::Egress && !is_read(enrolled, relay, far, position)? {

@@ -16,8 +16,8 @@ use prometheus::IntCounter;
 use tokio::time::{self, Sleep};
 
 use super::{
-    chunk::{Turn, Verdict, Way},
-    leg::Leg,
+    leg_io::LegIo,
+    passing::{Direction, Turn, Verdict},
     read::CHUNK_BYTES,
     reader::Reader,
 };
@@ -38,8 +38,8 @@ thread_local! {
 }
 
 /// A direction's state. **Invariant**: `held_back` is empty or nothing is read.
-pub(super) struct Direction {
-    pub way: Way,
+pub(super) struct DirectionPump {
+    pub direction: Direction,
     pub held_back: Vec<u8>,
     written: usize,
     /// Set when the kernel may carry this direction.
@@ -108,11 +108,11 @@ const DATABASE_SIDE: SideReasons = SideReasons {
 };
 
 impl Stop {
-    /// Names the close reason of a flow whose bytes travelled this way.
-    pub(super) fn reason(self, way: Way) -> CloseReason {
-        let (from, to) = match way {
-            Way::ToDatabase => (CLIENT_SIDE, DATABASE_SIDE),
-            Way::ToClient => (DATABASE_SIDE, CLIENT_SIDE),
+    /// Names the close reason of a flow whose bytes travelled in this direction.
+    pub(super) fn reason(self, direction: Direction) -> CloseReason {
+        let (from, to) = match direction {
+            Direction::ToDatabase => (CLIENT_SIDE, DATABASE_SIDE),
+            Direction::ToClient => (DATABASE_SIDE, CLIENT_SIDE),
         };
         match self {
             Stop::From(error) => reason_of(&error, from),
@@ -129,10 +129,10 @@ fn reason_of(error: &io::Error, side: SideReasons) -> CloseReason {
     }
 }
 
-impl Direction {
-    pub(super) fn new(way: Way, flow: &Arc<Flow>, total: &IntCounter) -> Self {
+impl DirectionPump {
+    pub(super) fn new(direction: Direction, flow: &Arc<Flow>, total: &IntCounter) -> Self {
         Self {
-            way,
+            direction,
             held_back: Vec::new(),
             written: 0,
             enrolled: None,
@@ -160,7 +160,7 @@ impl Direction {
     }
 
     /// Whether both sides may still speak, and everything that was read is written on.
-    pub(super) fn rests(&self) -> bool {
+    pub(super) fn is_quiet(&self) -> bool {
         self.state == State::Open && self.held_back.is_empty()
     }
 
@@ -170,8 +170,8 @@ impl Direction {
         &mut self,
         cx: &mut Context<'_>,
         buffer: &mut [u8],
-        from: &mut Leg<'_>,
-        to: &mut Leg<'_>,
+        from: &mut LegIo<'_>,
+        to: &mut LegIo<'_>,
         reader: &mut Reader,
     ) -> Poll<Result<(), Stop>> {
         loop {
@@ -189,16 +189,16 @@ impl Direction {
                 }
                 State::Ended | State::Losing(_) => return Poll::Ready(Ok(())),
             }
-            let (verdict, bytes) = match reader.turn(self.way) {
+            let (verdict, bytes) = match reader.turn(self.direction) {
                 Turn::Read => {
                     let before = self.read();
                     match ready!(self.poll_read(cx, buffer, from))? {
                         Came::Bytes(n) => {
                             let bytes = buffer.get(..n).unwrap_or_default();
-                            (reader.chunk(self.way, before, bytes), bytes)
+                            (reader.chunk(self.direction, before, bytes), bytes)
                         }
                         Came::End => {
-                            let rest = reader.end(self.way);
+                            let rest = reader.end(self.direction);
                             self.state = State::Ending;
                             (Verdict::these(rest), &[][..])
                         }
@@ -223,7 +223,7 @@ impl Direction {
     pub(super) fn poll_flush(
         &mut self,
         cx: &mut Context<'_>,
-        to: &mut Leg<'_>,
+        to: &mut LegIo<'_>,
     ) -> Poll<Result<(), Stop>> {
         if self.held_back.is_empty() {
             return to.poll_flush(cx).map_err(Stop::To);
@@ -250,15 +250,15 @@ impl Direction {
         &mut self,
         cx: &mut Context<'_>,
         buffer: &mut [u8],
-        from: &mut Leg<'_>,
+        from: &mut LegIo<'_>,
     ) -> Poll<Result<Came, Stop>> {
         let n = match ready!(from.poll_read(cx, buffer)) {
             Ok(n) => n,
             Err(e) if e.kind() == ErrorKind::WouldBlock => return Poll::Ready(Ok(Came::Nothing)),
             Err(e) if e.kind() == ErrorKind::UnexpectedEof => {
-                self.state = State::Losing(match self.way {
-                    Way::ToDatabase => CloseReason::ClientTruncated,
-                    Way::ToClient => CloseReason::DatabaseTruncated,
+                self.state = State::Losing(match self.direction {
+                    Direction::ToDatabase => CloseReason::ClientTruncated,
+                    Direction::ToClient => CloseReason::DatabaseTruncated,
                 });
                 return Poll::Ready(Ok(Came::Nothing));
             }
@@ -291,7 +291,7 @@ impl Direction {
         passed.is_ok_and(|passed| passed > self.read())
     }
 
-    fn forward(&mut self, bytes: &[u8], to: &mut Leg<'_>) -> Result<(), Stop> {
+    fn forward(&mut self, bytes: &[u8], to: &mut LegIo<'_>) -> Result<(), Stop> {
         if bytes.is_empty() {
             return Ok(());
         }
@@ -313,9 +313,9 @@ impl Direction {
     }
 
     pub(super) fn add(&self, bytes: u64) {
-        match self.way {
-            Way::ToDatabase => self.flow.to_database.fetch_add(bytes, Relaxed),
-            Way::ToClient => self.flow.to_client.fetch_add(bytes, Relaxed),
+        match self.direction {
+            Direction::ToDatabase => self.flow.to_database.fetch_add(bytes, Relaxed),
+            Direction::ToClient => self.flow.to_client.fetch_add(bytes, Relaxed),
         };
         self.total.inc_by(bytes);
     }

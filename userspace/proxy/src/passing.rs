@@ -6,7 +6,7 @@ use flow::CloseReason;
 
 /// The direction in which bytes travel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum Direction {
     ToDatabase,
     ToClient,
 }
