@@ -132,6 +132,7 @@ impl Cutter {
     }
 
     /// Goes on to the next frame that is to be seen, or to the end of one that is not.
+    #[inline(always)]
     pub(crate) fn next<'p, E>(
         &mut self,
         out: &mut Output<'p>,
@@ -174,6 +175,7 @@ impl Cutter {
     }
 
     /// Takes the buffer of a frame that was seen back, and has of it go on what `action` says.
+    #[inline(always)]
     pub(crate) fn put_back(
         &mut self,
         frame: CutFrame<'_>,
@@ -204,6 +206,7 @@ impl Cutter {
     }
 
     /// Has what there is of a frame that nobody sees go on, or not.
+    #[inline(always)]
     fn go_past<'p>(&mut self, out: &mut Output<'_>) -> Option<Cut<'p>> {
         let (State::Passing { left } | State::Dropping { left }) = &mut self.state else {
             return None;
@@ -222,10 +225,11 @@ impl Cutter {
     }
 
     /// Decides on a frame whose header is whole in the piece. `None`: it has not ended there.
+    #[inline(always)]
     fn begin<'p, E>(
         &mut self,
         raw: &'p [u8; HEADER_BYTES],
-        out: &Output<'p>,
+        out: &mut Output<'p>,
         frames: &mut impl Frames<E>,
     ) -> Result<Option<Cut<'p>>, E> {
         let (header, plan) = planned(raw, frames)?;
@@ -234,6 +238,10 @@ impl Cutter {
             (Plan::See, Some(frame)) => {
                 let bytes = Cow::Borrowed(frame);
                 return Ok(Some(Cut::Frame(CutFrame { header, bytes })));
+            }
+            (Plan::Pass, Some(frame)) => {
+                out.keep(frame.len());
+                return Ok(Some(Cut::Unseen));
             }
             (Plan::See, None) => self.take_room(&header, total, frames),
             (plan, _) => plan,
@@ -247,6 +255,7 @@ impl Cutter {
     }
 
     /// Whether a frame that comes in pieces is to be seen after all.
+    #[inline(never)]
     fn take_room<E>(&mut self, header: &Header, total: usize, frames: &mut impl Frames<E>) -> Plan {
         if total <= SMALL_BYTES {
             return Plan::See;
@@ -259,6 +268,7 @@ impl Cutter {
     }
 
     /// Decides on a frame whose header came in pieces. `None`: there is more of it.
+    #[inline(never)]
     fn go_on<'p, E>(
         &mut self,
         raw: &[u8; HEADER_BYTES],
@@ -293,6 +303,7 @@ impl Cutter {
     }
 
     /// Gives the frame that is held, which is whole.
+    #[inline(never)]
     fn held_frame<'p>(&mut self, header: Header) -> Cut<'p> {
         self.state = State::Header;
         let bytes = Cow::Owned(std::mem::take(&mut self.held));
@@ -309,6 +320,7 @@ impl Cutter {
     }
 }
 
+#[inline(always)]
 fn planned<E>(raw: &[u8; HEADER_BYTES], frames: &mut impl Frames<E>) -> Result<(Header, Plan), E> {
     let [first, ..] = *raw;
     let header = Header::read(*raw).ok_or_else(|| frames.lost(first))?;

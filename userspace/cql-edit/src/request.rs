@@ -341,6 +341,7 @@ impl<'a> Request<'a> {
     }
 
     /// Takes what the step at this index has asked of the response.
+    #[inline]
     pub(crate) fn take_awaited(&mut self, step_index: usize) -> Option<Awaits> {
         let (number, note) = self.awaited.take()?;
         let who = Awaiter::Step(step_index);

@@ -42,6 +42,7 @@ pub(crate) struct RequestState {
 
 impl RequestState {
     /// Takes note of the outcome of a step that lets a request pass.
+    #[inline(never)]
     fn note(&mut self, outcome: Outcome, step: &'static str, log: &mut dyn Log) {
         match outcome {
             Outcome::Pass | Outcome::Answer | Outcome::Refuse(_) => {}
@@ -277,8 +278,11 @@ impl RequestEditor<'_> {
                 continue;
             }
             let outcome = step.request(&mut request, &state.session.caller, self.now_ns);
-            awaited.extend(request.take_awaited(step_index));
+            if let Some(awaits) = request.take_awaited(step_index) {
+                awaited.push(awaits);
+            }
             match outcome {
+                Outcome::Pass => {}
                 Outcome::Answer if is_unpaired => {}
                 ends @ (Outcome::Answer | Outcome::Refuse(_)) => {
                     return self.answer_instead(ends, step.name(), header, &awaited);
@@ -288,20 +292,18 @@ impl RequestEditor<'_> {
             if request.take_full() {
                 self.log.waited(step.name(), Waited::NoRoom);
             }
-            let permit = request.take_space();
-            if permit.is_none() && !request.has_said() {
-                continue;
+            if let Some(permit) = request.take_space() {
+                let carried = request.take_carried();
+                let (header, kept) = Kept::as_it_stands(header, frame, request.changed());
+                let suspended = Suspended::new(true, header, kept, step_index, awaited, permit);
+                return self.suspend(suspended, carried, frame);
             }
-            let carried = permit.as_ref().and_then(|_| request.take_carried());
-            let (header, kept) = Kept::as_it_stands(header, frame, request.changed());
-            let Some(permit) = permit else {
+            if request.has_said() {
                 // What waited is older to the steps behind, too.
+                let (header, kept) = Kept::as_it_stands(header, frame, request.changed());
                 self.obey_completions();
                 return self.goes_further(&header, &kept, step_index, awaited);
-            };
-            let suspended = Suspended::new(true, header, kept, step_index, awaited, permit);
-            self.suspend(suspended, carried, frame);
-            return FrameAction::Drop;
+            }
         }
         let action = match (request.changed(), frame.first_chunk()) {
             (Some((header, body)), Some(raw)) => state.session.terms.encoded(header, raw, body),
@@ -316,6 +318,7 @@ impl RequestEditor<'_> {
     }
 
     /// Answers a request, and those that ride with it, in place of the database.
+    #[inline(never)]
     fn answer_instead(
         &mut self,
         outcome: Outcome,
@@ -336,14 +339,16 @@ impl RequestEditor<'_> {
     }
 
     /// Suspends a request, which its carrier gets, if there is one. `frame`: as it was sent.
+    #[inline(never)]
     fn suspend(
         &mut self,
         mut suspended: Suspended,
         carried: Option<(Arc<dyn Carrier>, Ticket, u64)>,
         frame: &[u8],
-    ) {
+    ) -> FrameAction {
         let Some((carrier, ticket, number)) = carried else {
-            return self.state.suspended.put(suspended);
+            self.state.suspended.put(suspended);
+            return FrameAction::Drop;
         };
         // As the database would have got it from here.
         let own = match suspended.kept.bytes().split_first_chunk() {
@@ -360,6 +365,7 @@ impl RequestEditor<'_> {
             _ => frame,
         };
         carrier.carry(ticket, frame, number);
+        FrameAction::Drop
     }
 
     /// Notes that a request goes on to the database, and who awaits its response.
