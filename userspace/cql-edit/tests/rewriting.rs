@@ -453,7 +453,7 @@ fn texts_of(table: &str, columns: &[&str], rows: &[&[&str]]) -> Vec<u8> {
     body
 }
 
-/// Whatever form its rows have, and whatever its columns are called.
+/// Rows in any form, and columns under any name.
 #[test]
 fn every_form_of_the_schema_is_that_of_the_client() {
     let json = |keyspace: &str, table: &str| {

@@ -398,7 +398,7 @@ fn page_size(version: u8, rows: Option<i32>) -> Vec<u8> {
     [&[0, 1][..], flags, &rows].concat()
 }
 
-/// What a page size becomes, of a text and of the same text when it was prepared; and whether it is refused.
+/// The page size that goes on, of a text and of the same text when it was prepared; and whether it is refused.
 fn pages(
     kind: Kind,
     without_size: &str,
@@ -432,7 +432,7 @@ fn pages(
     std::mem::replace(&mut both[0], Ok(None))
 }
 
-/// Whose pages would be another answer, or none.
+/// Statements whose pages would be another answer, or none.
 const NOT_PAGED: [&str; 12] = [
     "SELECT * FROM system.local WHERE key='local'",
     "select*from\"system\".peers_v2",

@@ -49,10 +49,10 @@ struct Paging {
     prepared: Prepared<Pages>,
 }
 
-/// What a page size does to a statement.
+/// The effect of a page size on a statement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Pages {
-    /// It is left as it is.
+    /// The statement is left as it is.
     LeftAlone,
     /// A SELECT of any number of rows.
     Any,

@@ -18,7 +18,7 @@ pub(super) fn strings(text: &str) -> Option<Vec<Member>> {
     let mut found = Vec::new();
     at.takes(b'{')?;
     if at.takes(b'}').is_some() {
-        return at.is_end().then_some(found);
+        return at.reaches_end().then_some(found);
     }
     loop {
         let key = at.string()?;
@@ -37,7 +37,7 @@ pub(super) fn strings(text: &str) -> Option<Vec<Member>> {
         }
         if at.takes(b',').is_none() {
             at.takes(b'}')?;
-            return at.is_end().then_some(found);
+            return at.reaches_end().then_some(found);
         }
     }
 }
@@ -64,7 +64,7 @@ impl At<'_> {
         (self.peek()? == sign).then(|| self.at += 1)
     }
 
-    fn is_end(&mut self) -> bool {
+    fn reaches_end(&mut self) -> bool {
         self.skip_blanks();
         self.peek().is_none()
     }

@@ -23,7 +23,7 @@ const TABLES: [&str; 4] = [
     "columnfamily_name",
 ];
 
-/// Of `system."IndexInfo"`, the column that is named after tables holds the keyspace (`SystemKeyspace.java`).
+/// The table of which the column that is named after tables holds the keyspace (`SystemKeyspace.java`).
 const INDEX_INFO: &str = "IndexInfo";
 const KEYSPACE_OF_INDEX_INFO: &str = "table_name";
 
@@ -42,7 +42,7 @@ pub(super) struct Lookups {
     /// The one keyspace, if the text says it: the client's name.
     keyspace: Option<Box<str>>,
     markers: Box<[Marker]>,
-    /// What the columns of its rows hold.
+    /// The contents of the columns of its rows.
     columns: Columns,
 }
 
@@ -421,7 +421,7 @@ fn show_row(
     (true, changed)
 }
 
-/// Likewise of a row in JSON. One that cannot be read is hidden: nobody can tell what is in it.
+/// Whether a row in JSON stays, and whether it was changed. One that cannot be read is hidden: nobody can tell what is in it.
 fn show_json(renames: &Renames, known: &Columns, cell: &mut Cell<'_>) -> (bool, bool) {
     let Some(text) = cell
         .as_deref()

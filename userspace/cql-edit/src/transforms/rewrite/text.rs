@@ -168,7 +168,7 @@ mod tests {
         all
     }
 
-    /// Whatever is put between whatever two tokens, or in place of one, reads as if there were blanks around it.
+    /// A token that is put between any two, or in place of one, reads as if there were blanks around it.
     #[test]
     fn no_two_tokens_become_one() {
         for left in TOKENS {
