@@ -104,6 +104,16 @@ pub enum Command {
         #[arg(long, value_name = "SOCKET | ADDR:PORT", default_value = DEFAULT_ADMIN_SOCKET)]
         admin: Endpoint,
     },
+    /// List the latest connections and requests that a rule refused in the agent: who, where to, and why. At most 10 a
+    /// second are listed, further ones are counted
+    Denied {
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+        /// Admin interface of the agent: the path of its socket, or the address of `agent.admin`
+        #[arg(long, value_name = "SOCKET | ADDR:PORT", default_value = DEFAULT_ADMIN_SOCKET)]
+        admin: Endpoint,
+    },
     /// List the databases behind virtual addresses, with their health
     Backends {
         /// Print JSON
@@ -272,6 +282,7 @@ pub fn main() -> ExitCode {
         Command::Flows { json, why, admin } => commands::flows::run(json, why, &admin),
         Command::Statements { json, top, admin } => commands::statements::run(json, top, &admin),
         Command::Namespaces { json, admin } => commands::namespaces::run(json, &admin),
+        Command::Denied { json, admin } => commands::denied::run(json, &admin),
         Command::Backends { json, admin } => commands::backends::list(json, &admin),
         Command::Backend {
             backend,

@@ -55,6 +55,8 @@ pub struct Control {
     triggers: Triggers,
     /// Set when the policy in force is not the one that should be: the kernel refused it.
     stale: bool,
+    /// Set when the file was last read in vain.
+    has_failed: bool,
     heard: Heard,
     numbers: Vec<Option<u64>>,
     edge: EdgeControl,
@@ -112,6 +114,7 @@ impl Control {
             marks: Marks::default(),
             triggers,
             stale: false,
+            has_failed: false,
             heard,
             numbers,
             edge,
@@ -142,7 +145,7 @@ impl Control {
                 policy.names_cgroups() || policy.names_namespaces()
             };
             tokio::select! {
-                _ = hangups.recv() => self.reload(),
+                _ = hangups.recv() => self.hang_up(),
                 _ = file_looks.tick() => {
                     self.look_at_file();
                     self.end_marks();
@@ -233,8 +236,29 @@ impl Control {
         policy
     }
 
+    /// Reads the file again because somebody asks for it. Journals are opened anew in any case. A file that says what is in
+    /// force already is no change, unless it names keys or certificates, which may be others by now.
+    fn hang_up(&mut self) {
+        let names_others =
+            self.told.pipelines.borrow().has_keys() || !self.told.tls.borrow().is_empty();
+        let is_new = self.stale || self.has_failed || names_others;
+        if is_new || !Config::read(&self.file).is_ok_and(|text| text == self.text) {
+            return self.reload();
+        }
+        match self.try_reload() {
+            Ok(()) => tracing::debug!(file = %self.file.display(), "the file has not changed"),
+            Err(error) => self.reloaded(Err(error)),
+        }
+    }
+
     fn reload(&mut self) {
-        let result = match self.try_reload() {
+        let result = self.try_reload();
+        self.reloaded(result);
+    }
+
+    fn reloaded(&mut self, result: anyhow::Result<()>) {
+        self.has_failed = result.is_err();
+        let result = match result {
             Ok(()) => {
                 tracing::info!(file = %self.file.display(), "policy reloaded");
                 RELOADED
@@ -249,6 +273,7 @@ impl Control {
 
     fn try_reload(&mut self) -> anyhow::Result<()> {
         let text = Config::read(&self.file)?;
+        let is_new = text != self.text || self.has_failed;
         // Remembered even when it is bad, so that a mistake is reported once.
         self.text.clone_from(&text);
         self.unreadable = false;
@@ -266,10 +291,10 @@ impl Control {
         }
         self.let_go(&ended);
         self.show_triggers();
-        for warning in &config.warnings {
+        for warning in config.warnings.iter().filter(|_| is_new) {
             tracing::warn!("{warning}");
         }
-        if needs_restart(&self.config, &config) {
+        if is_new && needs_restart(&self.config, &config) {
             tracing::warn!(
                 "[agent], [containers] or [[incoming]] changed: restart the agent for it to take effect"
             );

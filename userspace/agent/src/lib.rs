@@ -16,6 +16,7 @@ pub mod backends;
 pub mod cli;
 pub mod commands;
 pub mod config;
+mod confine;
 pub mod containers;
 pub mod control;
 pub mod edge;

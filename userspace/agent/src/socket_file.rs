@@ -23,9 +23,6 @@ use trusted::Untrusted;
 /// The group whose members may read the admin interface. Where there is none, only root may.
 const GROUP: &str = "underpass";
 
-/// Folders that the agent makes for its sockets: members of the group may pass through them, and see nothing.
-const FOLDER_MODE: u32 = 0o711;
-
 /// A socket of the agent, by who may open it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Door {
@@ -36,6 +33,14 @@ pub enum Door {
 }
 
 impl Door {
+    /// The mode of folders that the agent makes for the socket. Members of the group pass through them, and see nothing.
+    fn folder_mode(self) -> u32 {
+        match self {
+            Self::Control => 0o700,
+            Self::Admin => 0o711,
+        }
+    }
+
     /// The key of `[agent]` that names the socket's path.
     fn key(self) -> &'static str {
         match self {
@@ -108,7 +113,10 @@ impl SocketFile {
         };
         if let Some(folder) = path.parent() {
             let mut builder = DirBuilder::new();
-            let made = builder.recursive(true).mode(FOLDER_MODE).create(folder);
+            let made = builder
+                .recursive(true)
+                .mode(door.folder_mode())
+                .create(folder);
             made.map_err(failed)?;
             let key = door.key();
             trusted::folder(folder).map_err(|source| SocketError::Untrusted { key, source })?;

@@ -259,7 +259,7 @@ impl Decoder {
             return;
         };
         if editing.apply_completions(edit::now_ns()) {
-            self.recorder.note_refusals(editing.refusals());
+            self.recorder.note_refusals(&self.flow, editing.refusals());
         }
     }
 
@@ -409,7 +409,7 @@ impl Decoder {
     /// Takes the editor back behind a chunk, unless it has come to its end.
     fn go_on_editing(&mut self, mut editing: Box<Editing>) {
         editing.note_chunk();
-        self.recorder.note_refusals(editing.refusals());
+        self.recorder.note_refusals(&self.flow, editing.refusals());
         self.repoll |= editing.has_words();
         let lets_pass = editing.lets_pass();
         if !editing.is_over() {

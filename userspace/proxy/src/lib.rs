@@ -34,6 +34,7 @@ mod close;
 mod completions;
 mod context;
 mod decode;
+mod denied;
 mod direction_pump;
 mod drain;
 mod edit;

@@ -37,6 +37,9 @@ const CONTROL: &str = "control.sock";
 /// The admin socket, likewise.
 const ADMIN: &str = "admin.sock";
 
+/// Policies that were written so far.
+static WRITTEN: AtomicU32 = AtomicU32::new(0);
+
 /// In a policy that an agent starts with, this stands for that folder, which goes with the agent.
 const FOLDER: &str = "$FOLDER";
 
@@ -91,6 +94,7 @@ impl<'a> Agent<'a> {
         );
         fs::write(folder.path().join("header.toml"), &header)?;
         let policy = policy.replace(FOLDER, &folder.path().display().to_string());
+        let policy = with_fail(&policy);
         fs::write(folder.path().join("policy.toml"), header + &policy)?;
         let file = folder.path().join("policy.toml");
         let log = Arc::default();
@@ -195,7 +199,9 @@ impl<'a> Agent<'a> {
     pub fn write_policy(&self, policy: &str) -> anyhow::Result<()> {
         let header = fs::read_to_string(self.folder.path().join("header.toml"))?;
         let new = self.folder.path().join("new.toml");
-        fs::write(&new, header + policy)?;
+        // No two are the same: a file that has not changed is no reload.
+        let unique = format!("\n# {}\n", WRITTEN.fetch_add(1, Relaxed));
+        fs::write(&new, header + &with_fail(policy) + &unique)?;
         Ok(fs::rename(new, self.file())?)
     }
 
@@ -283,6 +289,35 @@ impl Drop for Agent<'_> {
             eprintln!("--- the agent's log\n{}\n---", excerpt(&self.log()));
         }
     }
+}
+
+/// A policy in which rules that protect say `fail`, as they have to: `open`, where a test leaves it out.
+fn with_fail(policy: &str) -> String {
+    const PROTECT: [&str; 5] = [
+        "\"guard\"",
+        "\"audit\"",
+        "\"protect\"",
+        "\"throttle\"",
+        "\"deny\"",
+    ];
+    let is_key = |line: &str| {
+        line.split('=')
+            .next()
+            .is_some_and(|key| key.trim() == "fail")
+    };
+    let mut rules = policy.split("[[rule]]\n");
+    let mut whole = rules.next().unwrap_or_default().to_owned();
+    for rule in rules {
+        whole.push_str("[[rule]]\n");
+        let end = rule.find("\n[").map_or(rule.len(), |at| at + 1);
+        let (own, rest) = rule.split_at(end);
+        whole.push_str(own);
+        if PROTECT.iter().any(|step| own.contains(step)) && !own.lines().any(is_key) {
+            whole.push_str("\nfail = \"open\"\n");
+        }
+        whole.push_str(rest);
+    }
+    whole
 }
 
 /// A log as a failure shows it: its last lines, and of those before only what is no INFO. A line for

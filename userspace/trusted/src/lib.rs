@@ -244,6 +244,7 @@ pub fn open_to_append(path: &Path, mode: u32) -> Result<File, Untrusted> {
     };
     if let Some(found) = &found {
         regular(path, found)?;
+        Users::here().may_change(path, found)?;
     }
     folder_of(path, found.as_ref())?;
     let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK;
@@ -252,6 +253,26 @@ pub fn open_to_append(path: &Path, mode: u32) -> Result<File, Untrusted> {
     regular(path, &found)?;
     Users::here().may_change(path, &found)?;
     Ok(file)
+}
+
+/// Checks a file as [`open_to_append`] does, and neither makes nor opens it.
+///
+/// # Errors
+/// It would be refused.
+pub fn may_append(path: &Path) -> Result<(), Untrusted> {
+    let found = match fs::symlink_metadata(path) {
+        Ok(found) => Some(found),
+        Err(error) if error.kind() == ErrorKind::NotFound => None,
+        Err(source) => {
+            let path = path.to_owned();
+            return Err(Untrusted::Io { path, source });
+        }
+    };
+    if let Some(found) = &found {
+        regular(path, found)?;
+        Users::here().may_change(path, found)?;
+    }
+    folder_of(path, found.as_ref())
 }
 
 fn regular(path: &Path, found: &Metadata) -> Result<(), Untrusted> {

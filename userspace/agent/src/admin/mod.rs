@@ -9,9 +9,12 @@ mod guests;
 mod listeners;
 mod names;
 
-use std::sync::{
-    Arc, Mutex,
-    atomic::{AtomicBool, Ordering::Relaxed},
+use std::{
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    time::SystemTime,
 };
 
 use axum::{
@@ -29,6 +32,7 @@ use names::Names;
 use prometheus::{IntCounterVec, Registry, TextEncoder};
 use proxy::ProxyContext;
 use serde::Serialize;
+use telemetry::Denial;
 use tokio::{sync::Semaphore, task::JoinError};
 
 use crate::{
@@ -72,6 +76,7 @@ pub async fn serve(listeners: Listeners, hosts: &[String], admin: Admin) {
         .route("/flows", get(flows))
         .route("/backends", get(backends))
         .route("/namespaces", get(of_namespaces))
+        .route("/denied", get(denied))
         .route(
             "/statements",
             get(|State(admin): State<Admin>| async move {
@@ -153,6 +158,29 @@ async fn of_namespaces(State(admin): State<Admin>) -> Response {
         Ok(views) => json(&views),
         Err(error) => failed(&error),
     }
+}
+
+async fn denied(State(admin): State<Admin>) -> Response {
+    let denials = admin.shared.metrics.denials.recent();
+    let views: Vec<_> = denials.iter().map(denied_view).collect();
+    json(&views)
+}
+
+fn denied_view(denial: &Denial) -> serde_json::Value {
+    let at = denial.at.duration_since(SystemTime::UNIX_EPOCH);
+    serde_json::json!({
+        "at_unix_ms": at.unwrap_or_default().as_millis() as u64,
+        "rule": denial.rule,
+        "cause": denial.cause,
+        "reason": denial.reason,
+        "process": denial.process,
+        "pid": denial.pid,
+        "uid": denial.uid,
+        "user": denial.user,
+        "client": denial.client,
+        "orig_dst": denial.to,
+        "not_listed_before": denial.more,
+    })
 }
 
 async fn backends(State(admin): State<Admin>) -> Response {

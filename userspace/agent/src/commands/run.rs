@@ -45,6 +45,7 @@ use crate::{
     admin::{self, Admin},
     backends::{self, BackendMetrics, Backends, BalancedCounters, HealthCheck},
     config::Config,
+    confine,
     containers::{ContainerMetrics, Watch},
     control::{Control, Heard, Told},
     edge::{self, EdgeControl, EdgeMetrics, SharedEdge},
@@ -75,7 +76,7 @@ const LAST_WORDS: Duration = Duration::from_millis(500);
 /// # Errors
 /// It cannot start; nothing is attached then.
 pub fn run(file: &Path) -> anyhow::Result<ExitCode> {
-    let mut config = Config::load(file)?;
+    let config = Config::load(file)?;
     log_to_stderr();
     for warning in &config.warnings {
         tracing::warn!("{warning}");
@@ -85,17 +86,20 @@ pub fn run(file: &Path) -> anyhow::Result<ExitCode> {
             "attaching BPF programs needs root: run as root; `underpass doctor` shows what is missing"
         );
     }
-    config.max_flows = allow_flows(config.max_flows, config.max_namespaces)?;
+    // Before there is a second thread.
+    confine::cut_capabilities().context("cannot give up capabilities")?;
+    let max_flows = allow_flows(config.max_flows, config.max_namespaces)?;
     let runtime = runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    runtime.block_on(serve(file, config))?;
+    runtime.block_on(serve(file, config, max_flows))?;
     Ok(ExitCode::SUCCESS)
 }
 
-async fn serve(file: &Path, mut config: Config) -> anyhow::Result<()> {
+/// Serves. `max_flows`: as many as this host allows of those that the file wants.
+async fn serve(file: &Path, mut config: Config, max_flows: usize) -> anyhow::Result<()> {
     let doors = Doors::open(&config).await?;
-    let mut early = Early::make(&mut config).await?;
+    let mut early = Early::make(&mut config, max_flows).await?;
     let attached = attach(&config, &mut early)?;
     Serving::assemble(file, config, doors, early, attached)?
         .run()
@@ -133,6 +137,7 @@ impl Doors {
 /// All that can fail before the host is touched.
 struct Early {
     options: Options,
+    max_flows: usize,
     /// The dataplane, once it is attached.
     attached: SharedDataplane,
     registry: Registry,
@@ -150,7 +155,7 @@ struct Early {
 }
 
 impl Early {
-    async fn make(config: &mut Config) -> anyhow::Result<Self> {
+    async fn make(config: &mut Config, max_flows: usize) -> anyhow::Result<Self> {
         let options = options(config)?;
         let attached = SharedDataplane::default();
         let registry = Registry::new();
@@ -180,6 +185,7 @@ impl Early {
         .await;
         Ok(Self {
             options,
+            max_flows,
             attached,
             registry,
             backend_metrics,
@@ -307,7 +313,7 @@ impl Serving {
             keeper: OnceLock::new(),
             flows: Flows::default(),
             metrics: early.metrics,
-            admission: Arc::new(Admission::new(config.max_flows, early.attached.clone())),
+            admission: Arc::new(Admission::new(early.max_flows, early.attached.clone())),
             policy: heard_by_flows.policy,
             pipelines: heard_by_flows.pipelines,
             tls: heard_by_flows.tls,
@@ -360,6 +366,9 @@ impl Serving {
             told,
             heard,
         );
+        if let Err(error) = confine::filter_calls() {
+            tracing::warn!("system calls are not filtered: {error:#}");
+        }
         tracing::info!(cgroup = %cgroup.display(), admin = %shown, rules, workers, "ready");
         Ok(Self {
             signals: doors.signals,

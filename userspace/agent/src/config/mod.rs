@@ -17,6 +17,7 @@ mod incoming;
 mod network;
 mod parse;
 mod pipeline;
+mod protective;
 mod raw;
 mod remember;
 mod sample;
@@ -37,6 +38,7 @@ use std::{
 use dataplane::{IncomingOptions, edge::Interface};
 pub use error::{ConfigError, LineColumn};
 use policy::{Policy, RuleName};
+pub use protective::absent_cgroups;
 use proxy::paths::Splicing;
 pub use schema::schema;
 pub use selector::{SELECTOR_KEYS, marking_rule};
@@ -93,6 +95,8 @@ pub struct Config {
     pub triggers: Vec<(RuleName, Trigger)>,
     /// Settings that are legal and probably not meant, in words.
     pub warnings: Vec<String>,
+    /// Ways past rules that protect, and rules that decide nothing, in words: for whoever checks the file.
+    pub escapes: Vec<String>,
 }
 
 impl Config {

@@ -18,7 +18,7 @@ use super::bounds::{
 use super::{
     Config, admin, backends, containers,
     error::Flaw,
-    health, incoming, network, pipeline,
+    health, incoming, network, pipeline, protective,
     raw::{RawAgent, RawConfig, RawDefault, RawRule},
     remember, sample, session, tls, trigger,
     value::{absolute, expected, one_of, socket_path, whole},
@@ -30,6 +30,7 @@ pub(super) fn config(raw: RawConfig) -> Result<Config, Flaw> {
     let pipelines = Pipelines::new(pipeline::of(&raw.rule)?);
     let triggers = trigger::of(&raw.rule)?;
     let tls = tls::of(&raw.rule, raw.health.cql, &mut warnings)?;
+    let protective = protective::check(&raw.rule);
     let policy = policy(raw.rule, raw.default, &mut warnings)?;
     let health = health::settings(raw.health)?;
     let RawAgent {
@@ -45,6 +46,14 @@ pub(super) fn config(raw: RawConfig) -> Result<Config, Flaw> {
         splice,
         control,
     } = raw.agent;
+    let incoming = incoming::of(raw.incoming, &policy, &mut warnings)?;
+    let containers = containers::sockets(raw.containers)?;
+    let xdp = xdp::interfaces(raw.xdp)?;
+    // The last thing that is said of a rule: what is wrong with its keys comes first.
+    let escapes = protective?
+        .into_iter()
+        .chain(protective::doubts(&policy))
+        .collect();
     Ok(Config {
         admin_socket: match admin_socket {
             Some(text) => socket_path("agent.admin_socket", &text)?,
@@ -69,7 +78,7 @@ pub(super) fn config(raw: RawConfig) -> Result<Config, Flaw> {
             None => edge::DEFAULT_CONNECTIONS,
         },
         max_namespaces: max_namespaces.map_or(Ok(MAX_NAMESPACES), |n| namespaces(&n))?,
-        xdp: xdp::interfaces(raw.xdp)?,
+        xdp,
         workers: match workers {
             Some(n) => whole("agent.workers", &n, MAX_WORKERS)?,
             None => default_workers(),
@@ -82,13 +91,14 @@ pub(super) fn config(raw: RawConfig) -> Result<Config, Flaw> {
             None => PathBuf::from(DEFAULT_CONTROL),
         },
         health,
-        containers: containers::sockets(raw.containers)?,
-        incoming: incoming::of(raw.incoming, &policy, &mut warnings)?,
+        containers,
+        incoming,
         policy,
         pipelines,
         tls,
         triggers,
         warnings,
+        escapes,
     })
 }
 

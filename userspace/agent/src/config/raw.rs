@@ -152,7 +152,7 @@ pub(super) struct RawRule {
     #[schemars(with = "String", extend("enum" = Action::ALL.map(Action::as_str)))]
     pub action: Spanned<String>,
     /// Treatment of connections while the agent is away. `open`: they go straight to the database; `closed`: they are
-    /// refused (EPERM).
+    /// refused (EPERM). A rule that protects (`deny`, or the steps `guard`, `audit`, `protect`, `throttle`) has to say which.
     #[schemars(
         with = "Option<String>",
         extend("enum" = names(&FAILS), "default" = Fail::Open.as_str())

@@ -70,7 +70,7 @@ fn check_says_ok_or_where_the_mistake_is() {
 #[test]
 fn check_explains_which_rule_a_connection_meets() {
     let policy = file(
-        "[[rule]]\nname = \"spark\"\nto = [\":9042\"]\nprocess = [\"spark*\"]\naction = \"deny\"\n\
+        "[[rule]]\nname = \"spark\"\nto = [\":9042\"]\nprocess = [\"spark*\"]\naction = \"deny\"\nfail = \"closed\"\n\
          [[rule]]\nname = \"all\"\nto = [\"10.0.0.0/8:9042\"]\naction = \"enrich\"\n",
     );
     let explain = |rest: &[&str]| {
@@ -112,7 +112,7 @@ fn check_says_what_the_session_decides() {
     let policy = file(
         "[[rule]]\nname = \"etl\"\nuser = [\"etl*\"]\nkeyspace = [\"shop\"]\naction = \"bypass\"\n\
          to = [\":9042\"]\nfail = \"closed\"\n\
-         [[rule]]\nname = \"encrypted\"\ntls = true\naction = \"deny\"\nto = [\":9042\"]\n\
+         [[rule]]\nname = \"encrypted\"\ntls = true\naction = \"deny\"\nfail = \"open\"\nto = [\":9042\"]\n\
          [[rule]]\nname = \"all\"\nto = [\":9042\"]\naction = \"enrich\"\n",
     );
     let explain = |rest: &[&str]| {

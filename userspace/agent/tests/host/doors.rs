@@ -328,3 +328,157 @@ fn a_journal_is_never_a_pipe_a_device_a_link_or_anothers_file() {
         assert_eq!((found.uid(), found.mode() & 0o777), (0, 0o600));
     });
 }
+
+/// Bits of capability.h that are kept: CHOWN, DAC_READ_SEARCH, NET_BIND_SERVICE, NET_ADMIN, NET_RAW, SYS_PTRACE, SYS_ADMIN,
+/// SYS_RESOURCE, PERFMON, BPF.
+const KEPT: u64 = (1 << 0)
+    | (1 << 2)
+    | (1 << 10)
+    | (1 << 12)
+    | (1 << 13)
+    | (1 << 19)
+    | (1 << 21)
+    | (1 << 24)
+    | (1 << 38)
+    | (1 << 39);
+
+#[test]
+fn every_thread_gives_up_what_it_does_not_need() {
+    let policy = "[[rule]]\nname = \"r\"\nto = [\":9\"]\naction = \"enrich\"\n";
+    with_agent("", policy, |_, agent| {
+        let threads = fs::read_dir(format!("/proc/{}/task", agent.pid())).unwrap();
+        let threads: Vec<_> = threads.flatten().collect();
+        assert!(threads.len() > 1, "it has workers");
+        for thread in threads {
+            let status = fs::read_to_string(thread.path().join("status")).unwrap();
+            let value = |key: &str| {
+                let line = status.lines().find_map(|line| line.strip_prefix(key));
+                line.unwrap_or_default().trim().to_owned()
+            };
+            assert_eq!(value("NoNewPrivs:"), "1", "{status}");
+            assert_eq!(value("Seccomp:"), "2", "{status}");
+            for set in ["CapEff:", "CapPrm:", "CapBnd:"] {
+                let bits = u64::from_str_radix(&value(set), 16).unwrap();
+                assert_eq!(bits & !KEPT, 0, "{set} {status}");
+            }
+        }
+    });
+}
+
+/// An agent with these capabilities alone intercepts. `docs/running.md` and the README name them.
+#[test]
+fn the_documented_capabilities_suffice() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = folder.path().join("underpass");
+    let five = "-all,+bpf,+net_admin,+net_bind_service,+net_raw,+perfmon";
+    let text = format!("exec setpriv --inh-caps=-all --bounding-set={five} {BINARY} \"$@\"");
+    sandbox::program::script(&script, &text).unwrap();
+    let sandbox = Sandbox::new().unwrap();
+    let listener = sandbox.server(|| TcpListener::bind("127.0.0.1:0"));
+    let listener = listener.unwrap().unwrap();
+    let to = listener.local_addr().unwrap();
+    let policy = format!(
+        "[[rule]]\nname = \"r\"\nto = [\":{}\"]\naction = \"enrich\"\nfail = \"closed\"\n",
+        to.port()
+    );
+    let netns = Some(&sandbox.netns);
+    let settings = "max_flows = 100";
+    let agent = Agent::start(&script, netns, &sandbox.cgroup, settings, &policy).unwrap();
+    let client = sandbox.client(|| TcpStream::connect(to)).unwrap().unwrap();
+    assert_eq!(client.peer_addr().unwrap(), to);
+    assert_eq!(agent.metric("underpass_flows").unwrap(), 1.0);
+    let page = include_str!("../../../../docs/running.md");
+    let bounding = page
+        .lines()
+        .find(|line| line.starts_with("CapabilityBoundingSet="));
+    let mut named: Vec<String> = five
+        .split(",+")
+        .skip(1)
+        .map(|name| format!("CAP_{}", name.to_uppercase()))
+        .collect();
+    named.sort();
+    assert_eq!(
+        bounding.unwrap(),
+        format!("CapabilityBoundingSet={}", named.join(" "))
+    );
+    let readme = include_str!("../../../../README.md");
+    for name in named {
+        assert!(readme.contains(&name), "{name}");
+    }
+}
+
+#[test]
+fn a_hangup_without_a_change_is_silent() {
+    let rule = |port| format!("[[rule]]\nname = \"r\"\nto = [\":{port}\"]\naction = \"observe\"\n");
+    with_agent("", &rule(9), |_, agent| {
+        let counted = || {
+            let of = |result| format!("underpass_reloads_total{{result=\"{result}\"}}");
+            ["ok", "error"].map(|result| agent.metric(&of(result)).unwrap())
+        };
+        let said = || {
+            let log = agent.log();
+            log.lines()
+                .filter(|line| !line.contains("proxy::paths"))
+                .count()
+        };
+        let before = said();
+        for _ in 0..3 {
+            agent.signal(nix::sys::signal::Signal::SIGHUP).unwrap();
+            thread::sleep(Duration::from_millis(100));
+        }
+        assert_eq!(counted(), [0.0, 0.0]);
+        assert_eq!(said(), before);
+        agent.write_policy(&rule(10)).unwrap();
+        agent.signal(nix::sys::signal::Signal::SIGHUP).unwrap();
+        eventually("it is read", || counted() == [1.0, 0.0]);
+        agent.write_policy("?").unwrap();
+        eventually("it is refused", || counted() == [1.0, 1.0]);
+        // A bad file is said each time that somebody asks for it.
+        agent.signal(nix::sys::signal::Signal::SIGHUP).unwrap();
+        eventually("it is refused", || counted() == [1.0, 2.0]);
+    });
+}
+
+#[test]
+fn check_says_what_run_would_refuse_and_what_is_not_meant() {
+    let folder = tempfile::tempdir().unwrap();
+    let open = folder.path().join("open");
+    fs::create_dir(&open).unwrap();
+    fs::set_permissions(&open, Permissions::from_mode(0o777)).unwrap();
+    let file = folder.path().join("policy.toml");
+    let said = |text: &str| {
+        fs::write(&file, text).unwrap();
+        let output = Command::new(BINARY)
+            .arg("check")
+            .arg(&file)
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let journal = open.join("audit.log");
+    let audited = audited(&journal).replace("closed", "open");
+    let text = format!(
+        "[agent]\nadmin = \"0.0.0.0:1\"\ncontrol = {:?}\ncgroup = \"/tmp\"\n{audited}\
+         [[rule]]\nname = \"hidden\"\nto = [\":9\"]\nuid = [1]\naction = \"observe\"\n\
+         [[rule]]\nname = \"nobody\"\nto = [\":8\"]\ncgroup = [\"/there/is/none\"]\naction = \"bypass\"\n",
+        open.join("control.sock")
+    );
+    let warnings = said(&text);
+    for part in [
+        "listens on every interface",
+        "agent.control: `run` refuses its folder: others can write to",
+        "agent.cgroup: /tmp is not a cgroup v2 folder",
+        "rule r protects by `audit`, and with fail = \"open\" connections pass it: while the agent is away",
+        "rule hidden is never met: rule r above",
+        "rule nobody holds for nobody in /there/is/none",
+        "a journal cannot be written: others can write to",
+    ] {
+        assert!(warnings.contains(part), "{part}: {warnings}");
+    }
+    assert!(!journal.exists());
+    assert_eq!(
+        said("[[rule]]\nname = \"r\"\nto = [\":9\"]\naction = \"enrich\"\n"),
+        ""
+    );
+}
