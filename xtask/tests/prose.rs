@@ -193,10 +193,22 @@ fn the_failure_table_names_tests_that_exist() {
     assert!(rows > 50, "{rows} rows");
 }
 
-/// Where a page names `file:function`, the file is there and defines the function.
 #[test]
 fn one_connection_names_functions_of_the_source() {
-    let page = page("docs/one-connection.md");
+    let named = functions_named_in("docs/one-connection.md");
+    assert!(named > 30, "{named} functions are named");
+}
+
+/// The threat model names the test that shows each claim.
+#[test]
+fn security_names_tests_of_the_source() {
+    let named = functions_named_in("docs/security.md");
+    assert!(named > 30, "{named} tests are named");
+}
+
+/// Where a page names `file:function`, the file is there and defines the function. Returns how many it names.
+fn functions_named_in(name: &str) -> usize {
+    let page = page(name);
     let mut named = 0;
     for code in page.split('`').skip(1).step_by(2) {
         let (file, function) = code.split_once(':').unwrap_or((code, ""));
@@ -213,7 +225,7 @@ fn one_connection_names_functions_of_the_source() {
         let text = fs::read_to_string(&path).unwrap();
         assert!(defines(&text, file, function), "{file} has no {function}");
     }
-    assert!(named > 30, "{named} functions are named");
+    named
 }
 
 /// Whether the source defines the function: `fn name` in Rust, `name(` that is no call in C.

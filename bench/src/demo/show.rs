@@ -118,7 +118,7 @@ pub fn next() {
   config/underpass.toml   a policy to start from; `underpass check FILE` explains it
   underpass run --config config/underpass.toml
   underpass flows         who talks to the database through the agent, and over which path
-  curl 127.0.0.1:9180/statements   what enrichment sees; /metrics for Prometheus
+  underpass statements    what enrichment sees; `admin` in the file serves /metrics to Prometheus
   ARCHITECTURE.md         where everything is; docs/one-connection.md follows one SELECT"
     );
 }

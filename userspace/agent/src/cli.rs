@@ -12,8 +12,8 @@ use clap::{Parser, Subcommand};
 use policy::NetnsPattern;
 
 use crate::{
-    commands,
-    config::{DEFAULT_ADMIN, DEFAULT_CONTROL, DEFAULT_FILE},
+    commands::{self, endpoint::Endpoint},
+    config::{DEFAULT_ADMIN_SOCKET, DEFAULT_CONTROL, DEFAULT_FILE},
 };
 
 const EXIT_CODES: &str = "Exit codes: 0 done; 1 failed, one line on standard error says why and what to \
@@ -59,9 +59,9 @@ pub enum Command {
         /// Show why each flow is not on a faster path
         #[arg(long)]
         why: bool,
-        /// Admin interface of the agent
-        #[arg(long, value_name = "ADDR:PORT", default_value = DEFAULT_ADMIN)]
-        admin: SocketAddr,
+        /// Admin interface of the agent: the path of its socket, or the address of `agent.admin`
+        #[arg(long, value_name = "SOCKET | ADDR:PORT", default_value = DEFAULT_ADMIN_SOCKET)]
+        admin: Endpoint,
     },
     /// Count statements on the flows that the agent decodes, by rule, table and kind
     Statements {
@@ -71,9 +71,9 @@ pub enum Command {
         /// List the most frequent statements instead, without their values. Needs the step `stats` in the rule
         #[arg(long)]
         top: bool,
-        /// Admin interface of the agent
-        #[arg(long, value_name = "ADDR:PORT", default_value = DEFAULT_ADMIN)]
-        admin: SocketAddr,
+        /// Admin interface of the agent: the path of its socket, or the address of `agent.admin`
+        #[arg(long, value_name = "SOCKET | ADDR:PORT", default_value = DEFAULT_ADMIN_SOCKET)]
+        admin: Endpoint,
     },
     /// Override the rules for some flows: for running ones, where they can be changed, and for new connections
     /// while the mark is active. Changed flows stay changed when the mark ends
@@ -100,18 +100,28 @@ pub enum Command {
         /// Print JSON
         #[arg(long)]
         json: bool,
-        /// Admin interface of the agent
-        #[arg(long, value_name = "ADDR:PORT", default_value = DEFAULT_ADMIN)]
-        admin: SocketAddr,
+        /// Admin interface of the agent: the path of its socket, or the address of `agent.admin`
+        #[arg(long, value_name = "SOCKET | ADDR:PORT", default_value = DEFAULT_ADMIN_SOCKET)]
+        admin: Endpoint,
+    },
+    /// List the latest connections and requests that a rule refused in the agent: who, where to, and why. At most 10 a
+    /// second are listed, further ones are counted
+    Denied {
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+        /// Admin interface of the agent: the path of its socket, or the address of `agent.admin`
+        #[arg(long, value_name = "SOCKET | ADDR:PORT", default_value = DEFAULT_ADMIN_SOCKET)]
+        admin: Endpoint,
     },
     /// List the databases behind virtual addresses, with their health
     Backends {
         /// Print JSON
         #[arg(long)]
         json: bool,
-        /// Admin interface of the agent
-        #[arg(long, value_name = "ADDR:PORT", default_value = DEFAULT_ADMIN)]
-        admin: SocketAddr,
+        /// Admin interface of the agent: the path of its socket, or the address of `agent.admin`
+        #[arg(long, value_name = "SOCKET | ADDR:PORT", default_value = DEFAULT_ADMIN_SOCKET)]
+        admin: Endpoint,
     },
     /// Drain a backend, take it down, or let its health checks decide again. Holds until the agent restarts
     Backend {
@@ -269,10 +279,11 @@ pub fn main() -> ExitCode {
         Command::Check(args) => commands::check::run(&args),
         Command::Schema => commands::schema::run(),
         Command::Doctor { json, config } => commands::doctor::run(json, config.as_deref()),
-        Command::Flows { json, why, admin } => commands::flows::run(json, why, admin),
-        Command::Statements { json, top, admin } => commands::statements::run(json, top, admin),
-        Command::Namespaces { json, admin } => commands::namespaces::run(json, admin),
-        Command::Backends { json, admin } => commands::backends::list(json, admin),
+        Command::Flows { json, why, admin } => commands::flows::run(json, why, &admin),
+        Command::Statements { json, top, admin } => commands::statements::run(json, top, &admin),
+        Command::Namespaces { json, admin } => commands::namespaces::run(json, &admin),
+        Command::Denied { json, admin } => commands::denied::run(json, &admin),
+        Command::Backends { json, admin } => commands::backends::list(json, &admin),
         Command::Backend {
             backend,
             order,

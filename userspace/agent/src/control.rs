@@ -4,8 +4,6 @@
 mod slow;
 
 use std::{
-    fs,
-    io::ErrorKind,
     path::PathBuf,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
@@ -49,7 +47,7 @@ const LOOK_AT_REMEMBERED_EVERY: Duration = Duration::from_secs(5);
 /// Keeps the policy in force in step with the file, and with what is observed.
 pub struct Control {
     file: PathBuf,
-    bytes: Vec<u8>,
+    text: String,
     /// The file could not be read when it was last looked at.
     unreadable: bool,
     config: Config,
@@ -57,6 +55,8 @@ pub struct Control {
     triggers: Triggers,
     /// Set when the policy in force is not the one that should be: the kernel refused it.
     stale: bool,
+    /// Set when the file was last read in vain.
+    has_failed: bool,
     heard: Heard,
     numbers: Vec<Option<u64>>,
     edge: EdgeControl,
@@ -102,18 +102,19 @@ impl Control {
         heard: Heard,
     ) -> Self {
         // If the file has changed since `config` was read from it, the first look reads it again.
-        let bytes = fs::read(&file).unwrap_or_default();
+        let text = Config::read(&file).unwrap_or_default();
         let numbers = numbers(&config.policy);
         let mut triggers = Triggers::default();
         triggers.set(config.triggers.clone());
         let control = Self {
             file,
-            bytes,
+            text,
             unreadable: false,
             config,
             marks: Marks::default(),
             triggers,
             stale: false,
+            has_failed: false,
             heard,
             numbers,
             edge,
@@ -144,7 +145,7 @@ impl Control {
                 policy.names_cgroups() || policy.names_namespaces()
             };
             tokio::select! {
-                _ = hangups.recv() => self.reload(),
+                _ = hangups.recv() => self.hang_up(),
                 _ = file_looks.tick() => {
                     self.look_at_file();
                     self.end_marks();
@@ -184,10 +185,10 @@ impl Control {
     }
 
     fn look_at_file(&mut self) {
-        match fs::read(&self.file) {
-            Ok(bytes) if bytes != self.bytes => self.reload(),
+        match Config::read(&self.file) {
+            Ok(text) if text != self.text => self.reload(),
             // A file that is gone for a moment is being replaced.
-            Err(error) if error.kind() != ErrorKind::NotFound && !self.unreadable => {
+            Err(error) if !error.is_absent() && !self.unreadable => {
                 self.unreadable = true;
                 self.reload();
             }
@@ -235,8 +236,29 @@ impl Control {
         policy
     }
 
+    /// Reads the file again because somebody asks for it. Journals are opened anew in any case. A file that says what is in
+    /// force already is no change, unless it names keys or certificates, which may be others by now.
+    fn hang_up(&mut self) {
+        let names_others =
+            self.told.pipelines.borrow().has_keys() || !self.told.tls.borrow().is_empty();
+        let is_new = self.stale || self.has_failed || names_others;
+        if is_new || !Config::read(&self.file).is_ok_and(|text| text == self.text) {
+            return self.reload();
+        }
+        match self.try_reload() {
+            Ok(()) => tracing::debug!(file = %self.file.display(), "the file has not changed"),
+            Err(error) => self.reloaded(Err(error)),
+        }
+    }
+
     fn reload(&mut self) {
-        let result = match self.try_reload() {
+        let result = self.try_reload();
+        self.reloaded(result);
+    }
+
+    fn reloaded(&mut self, result: anyhow::Result<()>) {
+        self.has_failed = result.is_err();
+        let result = match result {
             Ok(()) => {
                 tracing::info!(file = %self.file.display(), "policy reloaded");
                 RELOADED
@@ -250,13 +272,11 @@ impl Control {
     }
 
     fn try_reload(&mut self) -> anyhow::Result<()> {
-        let bytes = fs::read(&self.file)
-            .map_err(|e| anyhow::anyhow!("cannot read {}: {e}", self.file.display()))?;
+        let text = Config::read(&self.file)?;
+        let is_new = text != self.text || self.has_failed;
         // Remembered even when it is bad, so that a mistake is reported once.
-        self.bytes.clone_from(&bytes);
+        self.text.clone_from(&text);
         self.unreadable = false;
-        let text = String::from_utf8(bytes)
-            .map_err(|_| anyhow::anyhow!("{} is not UTF-8", self.file.display()))?;
         let config = Config::parse(&self.file, &text)?;
         let tls = self.told.tls.borrow().clone();
         let tls = tls.reload(&config.tls)?;
@@ -271,10 +291,10 @@ impl Control {
         }
         self.let_go(&ended);
         self.show_triggers();
-        for warning in &config.warnings {
+        for warning in config.warnings.iter().filter(|_| is_new) {
             tracing::warn!("{warning}");
         }
-        if needs_restart(&self.config, &config) {
+        if is_new && needs_restart(&self.config, &config) {
             tracing::warn!(
                 "[agent], [containers] or [[incoming]] changed: restart the agent for it to take effect"
             );
@@ -458,7 +478,7 @@ async fn at(when: Option<Instant>) {
 
 fn needs_restart(old: &Config, new: &Config) -> bool {
     (
-        old.admin,
+        (&old.admin_socket, old.admin, &old.admin_hosts),
         &old.control,
         &old.cgroup,
         &old.pins,
@@ -470,7 +490,7 @@ fn needs_restart(old: &Config, new: &Config) -> bool {
         &old.containers,
         &old.incoming,
     ) != (
-        new.admin,
+        (&new.admin_socket, new.admin, &new.admin_hosts),
         &new.control,
         &new.cgroup,
         &new.pins,

@@ -1,5 +1,7 @@
 //! Cuts one direction's bytes into frames, and keeps back those that somebody wants to see whole.
 
+use std::borrow::Cow;
+
 use crate::output::Output;
 use crate::room::{SMALL_BYTES, Taken};
 use cql::wire::{HEADER_BYTES, Header};
@@ -27,6 +29,35 @@ pub(crate) enum FrameAction {
     Instead(Vec<u8>),
 }
 
+impl FrameAction {
+    /// Appends what goes on of `frame`.
+    pub(crate) fn put(self, frame: &[u8], to: &mut Vec<u8>) {
+        match self {
+            Self::Keep => to.extend_from_slice(frame),
+            Self::Drop => {}
+            Self::Instead(frame) => to.extend_from_slice(&frame),
+        }
+    }
+}
+
+/// A frame that is to be seen, whole. It goes back with [`Cutter::put_back`].
+#[derive(Debug)]
+pub(crate) struct CutFrame<'p> {
+    pub(crate) header: Header,
+    /// With its header: in the piece, or from earlier pieces.
+    pub(crate) bytes: Cow<'p, [u8]>,
+}
+
+/// The next thing that is found in a piece.
+#[derive(Debug)]
+pub(crate) enum Cut<'p> {
+    Frame(CutFrame<'p>),
+    /// A frame has ended that nobody sees.
+    Unseen,
+    /// The piece is used up.
+    Nothing,
+}
+
 /// The receiver of frames, who decides on them. `E`: why frames of this direction cannot be told apart any
 /// more.
 pub(crate) trait Frames<E> {
@@ -41,7 +72,7 @@ pub(crate) trait Frames<E> {
     fn crowded(&mut self, header: &Header) -> Plan;
     /// No frame begins where one should: its length is impossible.
     fn lost(&mut self, first: u8) -> E;
-    /// `frame`: with its header.
+    /// Shows a whole frame to those who want to see it. `frame`: with its header.
     fn see(&mut self, header: &Header, frame: &[u8]) -> FrameAction;
 }
 
@@ -100,103 +131,131 @@ impl Cutter {
         std::mem::take(&mut self.held)
     }
 
-    /// Goes on to the end of the next frame. False when the piece is used up before that.
-    pub(crate) fn step<E>(
+    /// Goes on to the next frame that is to be seen, or to the end of one that is not.
+    #[inline(always)]
+    pub(crate) fn next<'p, E>(
         &mut self,
-        out: &mut Output<'_>,
+        out: &mut Output<'p>,
         frames: &mut impl Frames<E>,
-    ) -> Result<bool, E> {
+    ) -> Result<Cut<'p>, E> {
         loop {
-            if out.rest().is_empty() {
-                return Ok(false);
-            }
-            match self.state {
-                State::Header if self.held.is_empty() => {
-                    let Some(raw) = out.rest().first_chunk::<HEADER_BYTES>() else {
-                        if let [first, ..] = out.rest() {
-                            frames.begins(*first)?;
-                        }
+            let rest = out.rest();
+            let [first, ..] = rest else {
+                return Ok(Cut::Nothing);
+            };
+            let found = match self.state {
+                State::Header if self.held.is_empty() => match rest.first_chunk() {
+                    Some(raw) => self.begin(raw, out, frames)?,
+                    None => {
+                        frames.begins(*first)?;
                         self.hold(out, HEADER_BYTES);
-                        return Ok(false);
-                    };
-                    if self.begin(raw, out, frames)? {
-                        return Ok(true);
+                        return Ok(Cut::Nothing);
                     }
-                }
+                },
                 State::Header => {
                     self.hold(out, HEADER_BYTES);
-                    let Some(raw) = self.held.first_chunk::<HEADER_BYTES>().copied() else {
-                        return Ok(false);
-                    };
-                    if self.go_on(&raw, out, frames)? {
-                        return Ok(true);
+                    match self.held.first_chunk().copied() {
+                        Some(raw) => self.go_on(&raw, out, frames)?,
+                        None => return Ok(Cut::Nothing),
                     }
                 }
                 State::Frame { header, total } => {
                     self.hold(out, total);
-                    if self.held.len() < total {
-                        return Ok(false);
-                    }
-                    self.seen(&header, out, frames);
-                    return Ok(true);
-                }
-                State::Passing { left } | State::Dropping { left } => {
-                    let n = left.min(out.rest().len());
-                    let left = left - n;
-                    self.state = match self.state {
-                        State::Passing { .. } => {
-                            out.keep(n);
-                            State::Passing { left }
-                        }
-                        _ => {
-                            out.skip(n);
-                            State::Dropping { left }
-                        }
-                    };
-                    if left == 0 {
-                        self.state = State::Header;
-                        return Ok(true);
+                    match self.held.len() < total {
+                        true => return Ok(Cut::Nothing),
+                        false => Some(self.held_frame(header)),
                     }
                 }
+                State::Passing { .. } | State::Dropping { .. } => self.go_past(out),
+            };
+            if let Some(found) = found {
+                return Ok(found);
             }
         }
     }
 
-    /// A frame whose header is whole in the piece. True when all of it was.
-    fn begin<E>(
+    /// Takes the buffer of a frame that was seen back, and has of it go on what `action` says.
+    #[inline(always)]
+    pub(crate) fn put_back(
         &mut self,
-        raw: &[u8; HEADER_BYTES],
+        frame: CutFrame<'_>,
+        action: FrameAction,
         out: &mut Output<'_>,
+    ) {
+        match frame.bytes {
+            Cow::Borrowed(bytes) => match action {
+                FrameAction::Keep => out.keep(bytes.len()),
+                FrameAction::Drop => out.skip(bytes.len()),
+                FrameAction::Instead(instead) => {
+                    out.skip(bytes.len());
+                    out.put(&instead);
+                }
+            },
+            Cow::Owned(mut held) => {
+                match action {
+                    FrameAction::Keep => out.put(&held),
+                    FrameAction::Drop => {}
+                    FrameAction::Instead(instead) => out.put(&instead),
+                }
+                held.clear();
+                held.shrink_to(KEPT_BUFFER_BYTES);
+                self.held = held;
+                self.room = None;
+            }
+        }
+    }
+
+    /// Has what there is of a frame that nobody sees go on, or not.
+    #[inline(always)]
+    fn go_past<'p>(&mut self, out: &mut Output<'_>) -> Option<Cut<'p>> {
+        let (State::Passing { left } | State::Dropping { left }) = &mut self.state else {
+            return None;
+        };
+        let n = (*left).min(out.rest().len());
+        *left -= n;
+        let is_whole = *left == 0;
+        match self.state {
+            State::Passing { .. } => out.keep(n),
+            _ => out.skip(n),
+        }
+        is_whole.then(|| {
+            self.state = State::Header;
+            Cut::Unseen
+        })
+    }
+
+    /// Decides on a frame whose header is whole in the piece. `None`: it has not ended there.
+    #[inline(always)]
+    fn begin<'p, E>(
+        &mut self,
+        raw: &'p [u8; HEADER_BYTES],
+        out: &mut Output<'p>,
         frames: &mut impl Frames<E>,
-    ) -> Result<bool, E> {
+    ) -> Result<Option<Cut<'p>>, E> {
         let (header, plan) = planned(raw, frames)?;
         let total = header.frame_bytes() as usize;
-        match plan {
-            Plan::Pass => self.state = State::Passing { left: total },
-            Plan::Drop => self.state = State::Dropping { left: total },
-            Plan::See => match out.rest().get(..total) {
-                Some(frame) => {
-                    match frames.see(&header, frame) {
-                        FrameAction::Keep => out.keep(total),
-                        FrameAction::Drop => out.skip(total),
-                        FrameAction::Instead(bytes) => {
-                            out.skip(total);
-                            out.put(&bytes);
-                        }
-                    }
-                    return Ok(true);
-                }
-                None => match self.take_room(&header, total, frames) {
-                    Plan::Pass => self.state = State::Passing { left: total },
-                    Plan::Drop => self.state = State::Dropping { left: total },
-                    Plan::See => self.state = State::Frame { header, total },
-                },
-            },
-        }
-        Ok(false)
+        let plan = match (plan, out.rest().get(..total)) {
+            (Plan::See, Some(frame)) => {
+                let bytes = Cow::Borrowed(frame);
+                return Ok(Some(Cut::Frame(CutFrame { header, bytes })));
+            }
+            (Plan::Pass, Some(frame)) => {
+                out.keep(frame.len());
+                return Ok(Some(Cut::Unseen));
+            }
+            (Plan::See, None) => self.take_room(&header, total, frames),
+            (plan, _) => plan,
+        };
+        self.state = match plan {
+            Plan::Pass => State::Passing { left: total },
+            Plan::Drop => State::Dropping { left: total },
+            Plan::See => State::Frame { header, total },
+        };
+        Ok(None)
     }
 
     /// Whether a frame that comes in pieces is to be seen after all.
+    #[inline(never)]
     fn take_room<E>(&mut self, header: &Header, total: usize, frames: &mut impl Frames<E>) -> Plan {
         if total <= SMALL_BYTES {
             return Plan::See;
@@ -208,13 +267,14 @@ impl Cutter {
         }
     }
 
-    /// A frame whose header came in pieces. True when there is no more of it.
-    fn go_on<E>(
+    /// Decides on a frame whose header came in pieces. `None`: there is more of it.
+    #[inline(never)]
+    fn go_on<'p, E>(
         &mut self,
         raw: &[u8; HEADER_BYTES],
         out: &mut Output<'_>,
         frames: &mut impl Frames<E>,
-    ) -> Result<bool, E> {
+    ) -> Result<Option<Cut<'p>>, E> {
         let (header, plan) = planned(raw, frames)?;
         let left = header.length as usize;
         let total = header.frame_bytes() as usize;
@@ -232,32 +292,22 @@ impl Cutter {
                 self.held.clear();
                 self.state = State::Dropping { left };
             }
-            Plan::See if left > 0 => {
-                self.state = State::Frame { header, total };
-                return Ok(false);
-            }
-            Plan::See => {
-                self.seen(&header, out, frames);
-                return Ok(true);
-            }
+            Plan::See if left > 0 => self.state = State::Frame { header, total },
+            Plan::See => return Ok(Some(self.held_frame(header))),
         }
-        if left == 0 {
-            self.state = State::Header;
+        if left > 0 {
+            return Ok(None);
         }
-        Ok(left == 0)
+        self.state = State::Header;
+        Ok(Some(Cut::Unseen))
     }
 
-    /// The frame that is held is whole.
-    fn seen<E>(&mut self, header: &Header, out: &mut Output<'_>, frames: &mut impl Frames<E>) {
-        match frames.see(header, &self.held) {
-            FrameAction::Keep => out.put(&self.held),
-            FrameAction::Drop => {}
-            FrameAction::Instead(bytes) => out.put(&bytes),
-        }
-        self.held.clear();
-        self.held.shrink_to(KEPT_BUFFER_BYTES);
-        self.room = None;
+    /// Gives the frame that is held, which is whole.
+    #[inline(never)]
+    fn held_frame<'p>(&mut self, header: Header) -> Cut<'p> {
         self.state = State::Header;
+        let bytes = Cow::Owned(std::mem::take(&mut self.held));
+        Cut::Frame(CutFrame { header, bytes })
     }
 
     /// Holds back what there is, up to `total` bytes in all.
@@ -270,6 +320,7 @@ impl Cutter {
     }
 }
 
+#[inline(always)]
 fn planned<E>(raw: &[u8; HEADER_BYTES], frames: &mut impl Frames<E>) -> Result<(Header, Plan), E> {
     let [first, ..] = *raw;
     let header = Header::read(*raw).ok_or_else(|| frames.lost(first))?;

@@ -9,9 +9,8 @@ use crate::edited::{Edited, Unreadable};
 use crate::lane::{Lane, in_segments};
 use crate::log::Log;
 use crate::log::Waited;
-use crate::opening::Handshake;
 use crate::output::Output;
-use crate::request_editor::RequestEditor;
+use crate::request_editor::{RequestEditor, RequestState};
 use crate::response_editor::ResponseEditor;
 use crate::room::Room;
 use crate::state::EditState;
@@ -24,10 +23,9 @@ pub struct Editor {
     state: EditState,
     requests: Lane,
     responses: Lane,
-    /// A direction's first frame was seen to begin.
-    asked: bool,
+    request_state: RequestState,
+    /// The first response was seen to begin.
     answered: bool,
-    pause_ns: u64,
     over: Option<Unreadable>,
 }
 
@@ -38,9 +36,8 @@ impl Editor {
             state: EditState::new(pipeline, caller),
             requests: Lane::new(),
             responses: Lane::new(),
-            asked: false,
+            request_state: RequestState::default(),
             answered: false,
-            pause_ns: 0,
             over: None,
         }
     }
@@ -65,7 +62,7 @@ impl Editor {
 
     /// Has the editor remember how its flow begins, for a pipeline that it may get later.
     pub fn remembering(mut self) -> Self {
-        self.state.remembers = true;
+        self.state.session.remembers = true;
         self
     }
 
@@ -73,26 +70,9 @@ impl Editor {
     pub fn becomes(&mut self, pipeline: Pipeline, caller: Caller) {
         self.state.pipeline = pipeline;
         self.state.kept = None;
-        let Caller {
-            keyspace,
-            user,
-            logged_in,
-            keyspace_unclear,
-            ..
-        } = std::mem::take(&mut self.state.caller);
-        if !self.state.pipeline.iter().any(|step| step.wants_opening()) {
-            self.state.remembers = false;
-            self.state.handshake = Handshake::Unknown;
-        }
-        self.state.caller = Caller {
-            keyspace_before: keyspace.is_some() || self.state.uses.is_out(),
-            keyspace,
-            user,
-            logged_in,
-            keyspace_unclear,
-            ..caller
-        };
-        if self.state.early && self.is_strict() {
+        let wants_opening = self.state.pipeline.iter().any(|step| step.wants_opening());
+        self.state.session.adopt(caller, wants_opening);
+        if self.state.session.early && self.is_strict() {
             self.over.get_or_insert(Unreadable::Early);
         }
     }
@@ -116,7 +96,7 @@ impl Editor {
     /// clients' timestamps with it; as long as nobody has told it, they refuse what they would have to
     /// compare.
     pub fn set_time(&mut self, unix_us: i64) {
-        self.state.unix_us = Some(unix_us);
+        self.request_state.unix_us = Some(unix_us);
     }
 
     /// Bytes on their way to the database. `now_ns`: a monotonic clock, in ns.
@@ -127,17 +107,16 @@ impl Editor {
         let mut out = Output::new(bytes);
         let mut request_editor = RequestEditor {
             state: &mut self.state,
-            begun: &mut self.asked,
-            pause_ns: &mut self.pause_ns,
+            request_state: &mut self.request_state,
             now_ns,
             log,
         };
         let mut passed = self.requests.pass(&mut out, &mut request_editor);
         // The beginning of a header, or of a segment.
-        if self.state.terms.startup.is_some() && !self.requests.is_idle() {
-            self.state.early = true;
+        if self.state.session.terms.startup.is_some() && !self.requests.is_idle() {
+            self.state.session.early = true;
         }
-        if passed.is_ok() && self.state.early && self.is_strict() {
+        if passed.is_ok() && self.state.session.early && self.is_strict() {
             passed = Err(Unreadable::Early);
         }
         self.passed(passed, out, true)
@@ -184,7 +163,7 @@ impl Editor {
             _ => Resolution::Lost,
         };
         // Its step may be gone: who has it in hand does not know.
-        if let Some(step) = self.state.pipeline.get(suspended.place) {
+        if let Some(step) = self.state.pipeline.get(suspended.step_index) {
             let what = match carried {
                 Resolution::Pass => Waited::Passed,
                 Resolution::Relayed(_) => Waited::Relayed,
@@ -204,15 +183,14 @@ impl Editor {
             Resolution::Pass => {
                 let mut request_editor = RequestEditor {
                     state: &mut self.state,
-                    begun: &mut self.asked,
-                    pause_ns: &mut self.pause_ns,
+                    request_state: &mut self.request_state,
                     now_ns,
                     log,
                 };
                 request_editor.resumes(suspended, Resolution::Pass);
                 request_editor.obey_completions();
             }
-            _ => self.state.lost = true,
+            _ => self.state.suspended.lost = true,
         }
     }
 
@@ -224,9 +202,10 @@ impl Editor {
         resolution: Option<Resolution>,
         log: &mut dyn Log,
     ) {
-        let Some(step) = self.state.pipeline.get(suspended.place) else {
+        let Some(step) = self.state.pipeline.get(suspended.step_index) else {
             return;
         };
+        let resolution = self.state.certain(&suspended, resolution);
         let what = match resolution {
             Some(Resolution::Pass) => Waited::Passed,
             Some(Resolution::Instead(_)) => Waited::Changed,
@@ -241,8 +220,7 @@ impl Editor {
         if suspended.to_database {
             let mut request_editor = RequestEditor {
                 state: &mut self.state,
-                begun: &mut self.asked,
-                pause_ns: &mut self.pause_ns,
+                request_state: &mut self.request_state,
                 now_ns,
                 log,
             };
@@ -262,7 +240,7 @@ impl Editor {
     /// flow comes in between.
     fn decide_due(&mut self, now_ns: u64, number: u64, log: &mut dyn Log) {
         let suspended = self.state.suspended.get(number);
-        let step = suspended.and_then(|suspended| self.state.pipeline.get(suspended.place));
+        let step = suspended.and_then(|suspended| self.state.pipeline.get(suspended.step_index));
         let flow = self.state.suspended.flow();
         let (Some(step), Some(flow)) = (step, flow) else {
             return;
@@ -291,7 +269,8 @@ impl Editor {
         for to_database in [true, false] {
             for number in self.state.suspended.numbers(to_database) {
                 let suspended = self.state.suspended.take(number);
-                let step = suspended.and_then(|suspended| self.state.pipeline.get(suspended.place));
+                let step =
+                    suspended.and_then(|suspended| self.state.pipeline.get(suspended.step_index));
                 if let Some(step) = step {
                     log.waited(step.name(), Waited::Abandoned);
                 }
@@ -301,7 +280,7 @@ impl Editor {
 
     /// Whether what was carried is lost: the flow has to end, as one that has lost its database.
     pub fn is_lost(&self) -> bool {
-        self.state.lost
+        self.state.suspended.lost
     }
 
     /// How many requests and responses wait.
@@ -311,46 +290,46 @@ impl Editor {
 
     /// Whether nothing is to go on, either way, that could not now.
     pub fn can_leave(&self) -> bool {
-        self.state.riders.is_empty()
+        self.state.pairing.riders.is_empty()
             && self.state.lookups.is_idle()
             && !self.state.suspended.are_carried()
-            && (self.state.late.is_empty() || self.requests.cutter.is_between())
-            && (self.state.answers.is_empty() || self.responses.cutter.is_between())
+            && (self.state.outgoing.late.is_empty() || self.requests.cutter.is_between())
+            && (self.state.outgoing.answers.is_empty() || self.responses.cutter.is_between())
     }
 
     /// Requests that have waited, for the database, if they can go on now.
     pub fn late(&mut self) -> Option<Vec<u8>> {
-        if self.state.late.is_empty() || !self.requests.cutter.is_between() {
+        if self.state.outgoing.late.is_empty() || !self.requests.cutter.is_between() {
             return None;
         }
-        let frames = std::mem::take(&mut self.state.late);
+        let frames = std::mem::take(&mut self.state.outgoing.late);
         Some(in_segments(&self.requests, &frames))
     }
 
     /// Whether the client has to be told something.
     pub fn has_answers(&self) -> bool {
-        !self.state.answers.is_empty()
+        !self.state.outgoing.answers.is_empty()
     }
 
     /// Whether the client has to be told so much that it is better not asked for more before it was.
     pub fn has_many_answers(&self) -> bool {
-        self.state.is_full()
+        self.state.outgoing.is_full()
     }
 
     /// Frames for the client, if it can be told now. To be called once everything that went to the
     /// client before has been written: notes that those frames [held](Relayed::new) are dropped.
     pub fn answers(&mut self) -> Option<Vec<u8>> {
-        self.state.going.clear();
-        if self.state.answers.is_empty() || !self.responses.cutter.is_between() {
+        self.state.outgoing.going.clear();
+        if self.state.outgoing.answers.is_empty() || !self.responses.cutter.is_between() {
             return None;
         }
-        let frames = self.state.take_answers();
+        let frames = self.state.outgoing.take_answers();
         Some(in_segments(&self.responses, &frames))
     }
 
     /// For how many ns nothing more is to be read from the client.
     pub fn pause_ns(&mut self) -> u64 {
-        std::mem::take(&mut self.pause_ns)
+        std::mem::take(&mut self.request_state.pause_ns)
     }
 
     /// The bytes that were held back of a direction that has ended: to the database, or to the client.

@@ -1,8 +1,6 @@
 //! [`Lane`]: a direction's frames, bare or in segments, and the bytes that go on in their place.
 
-use std::borrow::Cow;
-
-use crate::cutter::{Cutter, Frames};
+use crate::cutter::{Cut, Cutter, Frames};
 use crate::edited::Unreadable;
 use crate::output::Output;
 use crate::segments::{self, Segments};
@@ -32,6 +30,7 @@ impl Lane {
         }
     }
 
+    /// Cuts a piece into frames, bare or in segments, and shows those that are to be seen.
     pub(crate) fn pass(
         &mut self,
         out: &mut Output<'_>,
@@ -43,9 +42,16 @@ impl Lane {
                 break;
             }
             frames.between(self, out);
-            if !self.cutter.step(out, frames)? {
-                frames.between(self, out);
-                return Ok(());
+            match self.cutter.next(out, frames)? {
+                Cut::Frame(frame) => {
+                    let action = frames.see(&frame.header, &frame.bytes);
+                    self.cutter.put_back(frame, action, out);
+                }
+                Cut::Unseen => {}
+                Cut::Nothing => {
+                    frames.between(self, out);
+                    return Ok(());
+                }
             }
         }
         loop {
@@ -58,24 +64,21 @@ impl Lane {
                 return Ok(());
             };
             let mut inner = Output::new(segment.payload());
-            while self.cutter.step(&mut inner, frames)? {}
+            loop {
+                match self.cutter.next(&mut inner, frames)? {
+                    Cut::Frame(frame) => {
+                        let action = frames.see(&frame.header, &frame.bytes);
+                        self.cutter.put_back(frame, action, &mut inner);
+                    }
+                    Cut::Unseen => {}
+                    Cut::Nothing => break,
+                }
+            }
             if segment.self_contained && !self.cutter.is_idle() {
                 return Err(Unreadable::Framing);
             }
             let instead = inner.finish();
-            let came = match &segment.raw {
-                Cow::Borrowed(raw) => raw.len(),
-                Cow::Owned(_) => 0,
-            };
-            match (instead, &segment.raw) {
-                (None, Cow::Borrowed(_)) => out.keep(came),
-                (None, Cow::Owned(raw)) => out.put(raw),
-                (Some(bytes), _) => {
-                    out.skip(came);
-                    out.put(&segments::around(frames.terms().compression, &bytes));
-                }
-            }
-            segments.done(segment);
+            segments.put_back(segment, instead, frames.terms().compression, out);
         }
     }
 

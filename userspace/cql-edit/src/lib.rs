@@ -12,7 +12,7 @@
 //! 2. `lane`, `segments`, `cutter`: one direction, cut into segments and frames; `output`: what goes on of a
 //!    piece of bytes; `room`: how much may be held back.
 //! 3. `request_editor`, `response_editor`: frames on their way through the pipeline; `awaited`: who wants to see
-//!    which response.
+//!    which response; `streams`, `unpaired`: whether it can be told whose a response is.
 //! 4. `transform`, `caller`, `outcome`, `log`, `note`: what a step is, what it is told and what it says.
 //! 5. `request`, `layout`, `bound`, `copied`: what a step can read and change of a request. `response`, `rows`,
 //!    `page`, `named`, `bindings`: the same of a response.
@@ -65,10 +65,12 @@ mod rows;
 mod segments;
 mod sites;
 mod state;
+mod streams;
 mod suspended;
 mod terms;
 mod transform;
 pub mod transforms;
+mod unpaired;
 mod uses;
 
 pub use bindings::{Bindings, Spec};
@@ -95,4 +97,4 @@ pub use suspended::{
     Carrier, Completion, CompletionSink, MAX_SUSPENDED, MAX_SUSPENDED_BYTES, Relayed, Resolution,
     Ticket,
 };
-pub use transform::{Pipeline, Transform};
+pub use transform::{Pipeline, Transform, Unpaired};

@@ -46,6 +46,8 @@ pub enum Unseen {
     Compression,
     /// The body is not what its header says.
     Malformed,
+    /// Several requests were out on its stream at once: which response is whose cannot be told.
+    Stream,
 }
 
 labelled!(Unseen {
@@ -53,6 +55,7 @@ labelled!(Unseen {
     NoRoom => "no_room",
     Compression => "compression",
     Malformed => "malformed",
+    Stream => "stream",
 });
 
 /// The end of a request or a response that was to be suspended.

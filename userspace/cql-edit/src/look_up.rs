@@ -24,7 +24,7 @@ impl EditState {
 
     /// Asks for what is executed and not known to all who want to know it.
     pub(crate) fn look_up(&mut self, request: &Request<'_>, now_ns: u64, log: &mut dyn Log) {
-        if !self.terms.accepted || self.lookups.locked || !self.looks_up() {
+        if !self.session.terms.accepted || self.lookups.locked || !self.looks_up() {
             return;
         }
         let ids = request
@@ -47,8 +47,8 @@ impl EditState {
                     return log.looked_up(LookedUp::Busy);
                 };
                 self.lookups.goes_out(stream, id, now_ns);
-                let question = question(self.terms.version, stream, id);
-                self.late.extend_from_slice(&question);
+                let question = question(self.session.terms.version, stream, id);
+                self.outgoing.late.extend_from_slice(&question);
             }
         }
     }
@@ -75,7 +75,7 @@ impl EditState {
             return;
         };
         let plain = match header.is_compressed() {
-            true => compress::expand_to(self.terms.compression, body, MAX_ANSWER_BYTES),
+            true => compress::expand_to(self.session.terms.compression, body, MAX_ANSWER_BYTES),
             false => Some(body.into()),
         };
         let response = Response::new(*header, plain.unwrap_or_default());

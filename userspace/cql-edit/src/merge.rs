@@ -1,7 +1,6 @@
 //! EXECUTEs as they are merged into a batch, and its answer as it is told to each: see `merging`.
 
 use crate::awaited::{Awaiter, Awaits, leads};
-use crate::cutter::FrameAction;
 use crate::log::Log;
 use crate::merging::{BATCH, MAX_SHARED_BYTES, Mergeable, Rider, Riding, UNPREPARED, batch, frame};
 use crate::outcome::Error;
@@ -18,16 +17,19 @@ impl RequestEditor<'_> {
     pub(crate) fn go_together(&mut self, leads: Suspended, others: &[u64]) {
         let others = others.iter().filter_map(|n| self.state.suspended.take(*n));
         // Its stream leads one already: its client does not wait for answers before it says the same again.
-        let leads_others = self.state.riders.contains_key(&leads.header.stream);
+        let leads_others = self.state.pairing.riders.contains_key(&leads.header.stream);
         let those: Vec<Suspended> = std::iter::once(leads).chain(others).collect();
+        // Whose the answer to a batch is must be sure, for all in it.
+        let streams = &self.state.pairing.streams;
+        let is_unpaired = |one: &Suspended| streams.is_unpaired(one.header.stream);
         let merged = match those.len() {
             0 | 1 => None,
-            _ if leads_others => None,
+            _ if leads_others || those.iter().any(is_unpaired) => None,
             _ => self.merged(&those),
         };
         let Some((body, mut riders)) = merged else {
             for one in those {
-                self.goes_on(&one.header, one.kept, one.place, one.awaited);
+                self.goes_on(&one.header, one.kept, one.step_index, one.awaited);
             }
             return;
         };
@@ -39,7 +41,7 @@ impl RequestEditor<'_> {
         let Suspended {
             header,
             kept,
-            place,
+            step_index,
             mut awaited,
             ..
         } = leads;
@@ -57,19 +59,13 @@ impl RequestEditor<'_> {
         }
         frame.extend(body);
         awaited.push(Awaits::own(Awaiter::Riders));
-        self.state.riders.insert(header.stream, riders);
-        self.goes_on(&header, Kept::Changed(frame), place, awaited);
+        self.state.pairing.riders.insert(header.stream, riders);
+        self.goes_on(&header, Kept::Changed(frame), step_index, awaited);
     }
 
     fn merged(&self, those: &[Suspended]) -> Option<(Vec<u8>, Riding)> {
-        let terms = &self.state.terms;
-        let bodies = those.iter().map(|one| {
-            let body = one.kept.bytes().get(HEADER_BYTES..)?;
-            match one.kept {
-                Kept::Sent(_) => terms.plain(&one.header, body),
-                Kept::Changed(_) => Some(body.into()),
-            }
-        });
+        let terms = &self.state.session.terms;
+        let bodies = those.iter().map(|one| one.kept.plain(terms, &one.header));
         let bodies = bodies.collect::<Option<Vec<_>>>()?;
         let parts = those.iter().zip(&bodies);
         let parts = parts.map(|(one, body)| Mergeable::of(&one.header, body).ok());
@@ -105,7 +101,7 @@ impl EditState {
         body: &[u8],
         log: &mut dyn Log,
     ) -> Option<Error> {
-        let riding = self.riders.remove(&response.stream)?;
+        let riding = self.pairing.riders.remove(&response.stream)?;
         let response = Header {
             flags: Flags(response.flags.0 & !Flags::COMPRESSION.0),
             ..*response
@@ -136,11 +132,8 @@ impl EditState {
             let body = error.as_deref().unwrap_or(body);
             let frame = frame(&header, raw, body);
             let own = Response::new(header, body.into());
-            match self.show_response(own, &header, &frame, rider.awaited, log) {
-                FrameAction::Keep => self.answers.extend(frame),
-                FrameAction::Instead(frame) => self.answers.extend(frame),
-                FrameAction::Drop => {}
-            }
+            let action = self.show_response(own, &header, &frame, rider.awaited, log);
+            self.tell(header.stream, action, &frame);
         }
         is_unprepared.then_some(Error::Unprepared(riding.leads))
     }
@@ -154,14 +147,14 @@ impl EditState {
         for (header, id) in std::iter::once((*leads, riding.leads)).chain(others) {
             match is_unprepared {
                 true => self.answer(&header, &Error::Unprepared(id)),
-                false => self.put_answer(&header, Flags(0), opcode, body),
+                false => self.put_answer(&header, opcode, body),
             }
         }
     }
 
     /// A response goes on unread. To those that ride with it, nothing can be said but that they may have been done.
     pub(crate) fn pass_unseen(&mut self, stream: StreamId) {
-        if let Some(riding) = self.riders.remove(&stream) {
+        if let Some(riding) = self.pairing.riders.remove(&stream) {
             self.may_be_done(riding);
         }
     }
@@ -174,15 +167,11 @@ impl EditState {
         }
     }
 
-    /// Whether a request of this stream is in a batch that another leads.
-    pub(crate) fn rides(&self, stream: StreamId) -> bool {
-        let mut others = self.riders.values().flat_map(|riding| &riding.others);
-        others.any(|rider| rider.header.stream == stream)
-    }
-
     /// A request's own stream, and those of the requests that ride with it. `awaited`: who awaits its response.
     pub(crate) fn streams_of(&self, stream: StreamId, awaited: &[Awaits]) -> Vec<StreamId> {
-        let riding = leads(awaited).then(|| self.riders.get(&stream)).flatten();
+        let riding = leads(awaited)
+            .then(|| self.pairing.riders.get(&stream))
+            .flatten();
         let others = riding.into_iter().flat_map(|riding| &riding.others);
         let others = others.map(|rider| rider.header.stream);
         std::iter::once(stream).chain(others).collect()

@@ -20,11 +20,13 @@ impl<'a> Output<'a> {
     }
 
     /// The bytes on which nothing was decided yet.
+    #[inline]
     pub(crate) fn rest(&self) -> &'a [u8] {
         self.input.get(self.at..).unwrap_or_default()
     }
 
     /// The next `n` bytes go on as they are.
+    #[inline]
     pub(crate) fn keep(&mut self, n: usize) {
         let kept = self.rest();
         let kept = kept.get(..n).unwrap_or(kept);
@@ -35,6 +37,7 @@ impl<'a> Output<'a> {
     }
 
     /// The next `n` bytes do not.
+    #[inline]
     pub(crate) fn skip(&mut self, n: usize) {
         if n > 0 {
             self.changes();

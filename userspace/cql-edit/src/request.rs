@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::Arc;
 
+use crate::awaited::{Awaiter, Awaits};
 use crate::caller::Caller;
 use crate::copied::{Copied, NotCopied};
 use crate::layout::{
@@ -44,6 +45,8 @@ pub struct Request<'a> {
     kept: Option<&'a mut Option<Note>>,
     /// Nobody knows whether it is a USE.
     may_use: bool,
+    /// The response cannot be told from others on the stream.
+    is_unpaired: bool,
     /// The carrier of the request, and the number that the step has given with it.
     carried: Option<(Arc<dyn Carrier>, Ticket, u64)>,
 }
@@ -66,6 +69,7 @@ impl<'a> Request<'a> {
             opening: None,
             kept: None,
             may_use: false,
+            is_unpaired: false,
             carried: None,
         })
     }
@@ -315,6 +319,16 @@ impl<'a> Request<'a> {
         true
     }
 
+    /// Whether its response cannot be told from others, because several requests are out on its stream: the response
+    /// is not shown to anybody, and the request cannot wait.
+    pub fn is_unpaired(&self) -> bool {
+        self.is_unpaired
+    }
+
+    pub(crate) fn mark_unpaired(&mut self) {
+        self.is_unpaired = true;
+    }
+
     /// Has the response shown to the transform, too, with this number.
     pub fn await_response(&mut self, number: u64) {
         self.awaited = Some((number, None));
@@ -326,8 +340,12 @@ impl<'a> Request<'a> {
         self.awaited = Some((number, Some(note)));
     }
 
-    pub(crate) fn take_awaited(&mut self) -> Option<(u64, Option<Note>)> {
-        self.awaited.take()
+    /// Takes what the step at this index has asked of the response.
+    #[inline]
+    pub(crate) fn take_awaited(&mut self, step_index: usize) -> Option<Awaits> {
+        let (number, note) = self.awaited.take()?;
+        let who = Awaiter::Step(step_index);
+        Some(Awaits { who, number, note })
     }
 
     /// The request's question, to be put to another database.
@@ -341,6 +359,9 @@ impl<'a> Request<'a> {
     /// Has it wait, once the step at hand has returned, until the ticket says what becomes of it; the steps behind
     /// see it then, if it goes on. `None`: it cannot wait, because too much does, or nothing can in this flow.
     pub fn suspend(&mut self) -> Option<Ticket> {
+        if self.is_unpaired {
+            return None;
+        }
         let bytes = self.body.len();
         self.slots.as_mut()?.suspend(bytes)
     }

@@ -1,5 +1,7 @@
 //! [`RequestEditor`]: requests on their way through the pipeline.
 
+use std::sync::Arc;
+
 use crate::awaited::leads;
 use crate::awaited::{Awaiter, Awaits};
 use crate::cutter::{FrameAction, Frames, KEPT_BUFFER_BYTES, Plan};
@@ -13,35 +15,63 @@ use crate::output::Output;
 use crate::request::{Request, Statement};
 use crate::room::Taken;
 use crate::state::EditState;
-use crate::suspended::{Completion, Kept, Resolution, SuspendSlots, Suspended};
-use crate::terms::Terms;
-use cql::Opcode;
+use crate::suspended::{Carrier, Completion, Kept, Resolution, SuspendSlots, Suspended, Ticket};
+use crate::terms::{ERROR, Terms};
+use crate::transform::Unpaired;
 use cql::StatementKind;
 use cql::text::parse;
 use cql::wire::compress::MAX_SEEN_BYTES;
-use cql::wire::{HEADER_BYTES, Header};
+use cql::wire::{Flags, HEADER_BYTES, Header};
+use cql::{Opcode, StreamId};
 
 /// A few short strings; with the configuration that some drivers report, some KiB.
 const MAX_STARTUP_BYTES: u32 = 1 << 20;
 
+/// The state of a flow's requests that its responses do not need.
+#[derive(Debug, Default)]
+pub(crate) struct RequestState {
+    /// The first request was seen to begin.
+    pub(crate) begun: bool,
+    /// Nothing more is to be read from the client for so many ns.
+    pub(crate) pause_ns: u64,
+    /// The wall clock, as far as it was told.
+    pub(crate) unix_us: Option<i64>,
+    /// The expanded body of the request at hand. The next one is expanded in the same buffer.
+    expanded: Vec<u8>,
+}
+
+impl RequestState {
+    /// Takes note of the outcome of a step that lets a request pass.
+    #[inline(never)]
+    fn note(&mut self, outcome: Outcome, step: &'static str, log: &mut dyn Log) {
+        match outcome {
+            Outcome::Pass | Outcome::Answer | Outcome::Refuse(_) => {}
+            Outcome::Changed => log.changed(step),
+            Outcome::Slow(ns) => {
+                self.pause_ns = ns.max(self.pause_ns);
+                log.slowed(step, ns);
+            }
+            Outcome::WouldRefuse(reason) => log.would_refuse(step, reason),
+        }
+    }
+}
+
 /// Requests.
 pub(crate) struct RequestEditor<'e> {
     pub(crate) state: &'e mut EditState,
-    /// The direction's first frame was seen to begin.
-    pub(crate) begun: &'e mut bool,
-    pub(crate) pause_ns: &'e mut u64,
+    pub(crate) request_state: &'e mut RequestState,
     pub(crate) now_ns: u64,
     pub(crate) log: &'e mut dyn Log,
 }
 
 impl Reads for RequestEditor<'_> {
     fn terms(&self) -> &Terms {
-        &self.state.terms
+        &self.state.session.terms
     }
 
     fn between(&mut self, lane: &Lane, out: &mut Output<'_>) {
-        if !self.state.late.is_empty() && lane.cutter.is_between() {
-            let frames = std::mem::take(&mut self.state.late);
+        if !self.state.outgoing.late.is_empty() && lane.cutter.is_between() {
+            let frames = std::mem::take(&mut self.state.outgoing.late);
             out.put(&in_segments(lane, &frames));
         }
     }
@@ -49,7 +79,12 @@ impl Reads for RequestEditor<'_> {
 
 impl Frames<Unreadable> for RequestEditor<'_> {
     fn begins(&mut self, first: u8) -> Result<(), Unreadable> {
-        match may_begin(first, 0, *self.begun, &self.state.terms) {
+        match may_begin(
+            first,
+            0,
+            self.request_state.begun,
+            &self.state.session.terms,
+        ) {
             // Its client is answered on its stream.
             Err(Unreadable::Version) if self.state.is_strict() => Ok(()),
             known => known,
@@ -57,32 +92,42 @@ impl Frames<Unreadable> for RequestEditor<'_> {
     }
 
     fn plan(&mut self, first: u8, header: &Header) -> Result<Plan, Unreadable> {
-        if let Err(why) = may_begin(first, 0, *self.begun, &self.state.terms) {
+        if let Err(why) = may_begin(
+            first,
+            0,
+            self.request_state.begun,
+            &self.state.session.terms,
+        ) {
             if why == Unreadable::Version && self.state.is_strict() {
                 self.answer_version(header);
             }
             return Err(why);
         }
-        *self.begun = true;
-        if !self.state.terms.accepted {
-            self.state.terms.version = header.version;
+        self.request_state.begun = true;
+        if !self.state.session.terms.accepted {
+            self.state.session.terms.version = header.version;
         }
         if self.state.is_for_lookups(header.stream) {
             let message = format!("stream {}: expected one from 0 up", header.stream.0);
             self.log.refused(header.stream, "lookup", "stream");
-            self.state.answer(header, &Error::Protocol(message));
+            self.refuse_untaken(header, &Error::Protocol(message));
             return Ok(Plan::Drop);
+        }
+        match self.state.pairing.streams.is_out(header.stream) {
+            false => self.state.pairing.streams.goes_out(header.stream),
+            true if self.shares_stream(header) => return Ok(Plan::Drop),
+            true => {}
         }
         let Some(opcode) = header.opcode else {
             return Ok(Plan::Pass);
         };
-        if self.state.terms.startup.is_some() {
-            self.state.early = true;
+        if self.state.session.terms.startup.is_some() {
+            self.state.session.early = true;
             if self.state.is_strict() {
                 return Err(Unreadable::Early);
             }
         }
-        if opcode == Opcode::Startup && self.state.terms.may_start() {
+        if opcode == Opcode::Startup && self.state.session.terms.may_start() {
             return match header.length <= MAX_STARTUP_BYTES {
                 true => Ok(Plan::See),
                 false => Err(Unreadable::NotCql),
@@ -90,8 +135,11 @@ impl Frames<Unreadable> for RequestEditor<'_> {
         }
         if opcode == Opcode::AuthResponse {
             if header.length > MAX_TOKEN_BYTES {
-                let compression = self.state.terms.compression;
-                self.state.handshake.tells(header, None, compression);
+                let compression = self.state.session.terms.compression;
+                self.state
+                    .session
+                    .handshake
+                    .tells(header, None, compression);
             }
             return Ok(match header.length <= MAX_TOKEN_BYTES {
                 true => Plan::See,
@@ -125,8 +173,14 @@ impl Frames<Unreadable> for RequestEditor<'_> {
     }
 
     fn lost(&mut self, first: u8) -> Unreadable {
-        let why = may_begin(first, 0, *self.begun, &self.state.terms).err();
-        why.unwrap_or(match *self.begun {
+        let why = may_begin(
+            first,
+            0,
+            self.request_state.begun,
+            &self.state.session.terms,
+        )
+        .err();
+        why.unwrap_or(match self.request_state.begun {
             true => Unreadable::Framing,
             false => Unreadable::NotCql,
         })
@@ -136,51 +190,20 @@ impl Frames<Unreadable> for RequestEditor<'_> {
         let Some((_, body)) = frame.split_first_chunk::<HEADER_BYTES>() else {
             return FrameAction::Keep;
         };
-        if header.opcode == Some(Opcode::Startup) {
-            self.state.terms.starts(header, body);
-            if self.state.remembers {
-                self.state.handshake.starts(header, body);
+        let opcode = match header.opcode {
+            Some(opcode @ (Opcode::Startup | Opcode::AuthResponse)) => {
+                self.note_handshake(opcode, header, body);
+                return FrameAction::Keep;
             }
-            return FrameAction::Keep;
-        }
-        if header.opcode == Some(Opcode::AuthResponse) {
-            let plain = self.state.terms.plain(header, body).unwrap_or_default();
-            self.state.login.goes_out(header.stream, &plain);
-            let compression = self.state.terms.compression;
-            self.state.handshake.tells(header, Some(body), compression);
-            return FrameAction::Keep;
-        }
-        let fate = self.show(header, frame, body);
-        self.obey_completions();
-        match (self.state.late.is_empty(), fate) {
-            (true, fate) => fate,
-            // What has waited is older, and this is not to overtake it.
-            (false, FrameAction::Keep) => {
-                self.state.late.extend_from_slice(frame);
-                FrameAction::Drop
-            }
-            (false, FrameAction::Instead(frame)) => {
-                self.state.late.extend_from_slice(&frame);
-                FrameAction::Drop
-            }
-            (false, FrameAction::Drop) => FrameAction::Drop,
-        }
-    }
-}
-
-impl RequestEditor<'_> {
-    /// Shows a request to the pipeline.
-    fn show(&mut self, header: &Header, frame: &[u8], body: &[u8]) -> FrameAction {
-        let opcode = header.opcode.unwrap_or(Opcode::Options);
-        let mut expanded = std::mem::take(&mut self.state.expanded);
-        let plain = self
-            .state
-            .terms
-            .plain_in(header, body, &mut expanded)
-            .ok_or(Unseen::Compression);
-        let request =
-            plain.and_then(|plain| Request::read(*header, plain.into()).ok_or(Unseen::Malformed));
-        let fate = match request {
+            opcode => opcode.unwrap_or(Opcode::Options),
+        };
+        let mut expanded = std::mem::take(&mut self.request_state.expanded);
+        let terms = &self.state.session.terms;
+        let plain = terms.plain_in(header, body, &mut expanded);
+        let request = plain
+            .ok_or(Unseen::Compression)
+            .and_then(|plain| Request::read(*header, plain.into()).ok_or(Unseen::Malformed));
+        let action = match request {
             Ok(request) => {
                 self.state.look_up(&request, self.now_ns, self.log);
                 self.go_through(request, header, frame, 0, Vec::new())
@@ -192,11 +215,36 @@ impl RequestEditor<'_> {
         };
         expanded.clear();
         expanded.shrink_to(KEPT_BUFFER_BYTES);
-        self.state.expanded = expanded;
-        fate
+        self.request_state.expanded = expanded;
+        self.obey_completions();
+        let late = &mut self.state.outgoing.late;
+        if late.is_empty() {
+            return action;
+        }
+        // What has waited is older, and this is not to overtake it.
+        action.put(frame, late);
+        FrameAction::Drop
+    }
+}
+
+impl RequestEditor<'_> {
+    /// Notes what a frame says that belongs to the flow's handshake.
+    fn note_handshake(&mut self, opcode: Opcode, header: &Header, body: &[u8]) {
+        let session = &mut self.state.session;
+        if opcode == Opcode::Startup {
+            session.terms.starts(header, body);
+            if session.remembers {
+                session.handshake.starts(header, body);
+            }
+            return;
+        }
+        let plain = session.terms.plain(header, body).unwrap_or_default();
+        session.login.goes_out(header.stream, &plain);
+        let compression = session.terms.compression;
+        session.handshake.tells(header, Some(body), compression);
     }
 
-    /// Shows it to the steps from this place on. `awaited`: who wants to see its response so far; `frame`: as it
+    /// Shows it to the steps from this one on. `awaited`: who wants to see its response so far; `frame`: as it
     /// was sent.
     fn go_through(
         &mut self,
@@ -207,117 +255,146 @@ impl RequestEditor<'_> {
         mut awaited: Vec<Awaits>,
     ) -> FrameAction {
         let opcode = request.opcode();
-        let state = &mut *self.state;
-        let pipeline = state.pipeline.clone();
-        if from == 0
-            && let Some(step) = pipeline.iter().find(|step| step.must_see())
-            && state.is_out(header.stream)
-        {
-            // Whose the next response is could not be told: what is learned of one would be of the other.
-            self.log.refused(header.stream, step.name(), "stream");
-            let message = format!("stream {} waits for a response", header.stream.0);
-            state.answer(header, &Error::Protocol(message));
+        let is_unpaired = self.state.pairing.streams.is_unpaired(header.stream);
+        if is_unpaired && self.refuse_unpaired(opcode, from, header, &awaited) {
             return FrameAction::Drop;
         }
+        let state = &mut *self.state;
+        let pipeline = state.pipeline.clone();
         // What a database reads before it has answered a STARTUP, nobody else can know.
-        let mut request = match state.terms.accepted {
+        let mut request = match state.session.terms.accepted {
             true => request
                 .beside(SuspendSlots::new(&mut state.suspended, &state.room))
-                .of_flow(state.handshake.opening(), &mut state.kept),
+                .of_flow(state.session.handshake.opening(), &mut state.kept),
             false => request,
         };
-        request.set_time(state.unix_us);
+        request.set_time(self.request_state.unix_us);
+        if is_unpaired {
+            request.mark_unpaired();
+        }
         let steps = pipeline.iter().enumerate().skip(from);
-        for (place, step) in steps.filter(|(_, step)| step.wants(opcode)) {
-            let outcome = step.request(&mut request, &state.caller, self.now_ns);
-            if let Some((number, note)) = request.take_awaited() {
-                let who = Awaiter::Step(place);
-                awaited.push(Awaits { who, number, note });
+        for (step_index, step) in steps.filter(|(_, step)| step.wants(opcode)) {
+            if is_unpaired && step.unpaired() != Unpaired::Judged {
+                continue;
+            }
+            let outcome = step.request(&mut request, &state.session.caller, self.now_ns);
+            if let Some(awaits) = request.take_awaited(step_index) {
+                awaited.push(awaits);
             }
             match outcome {
                 Outcome::Pass => {}
-                Outcome::Changed => self.log.changed(step.name()),
-                Outcome::Slow(ns) => {
-                    *self.pause_ns = ns.max(*self.pause_ns);
-                    self.log.slowed(step.name(), ns);
+                Outcome::Answer if is_unpaired => {}
+                ends @ (Outcome::Answer | Outcome::Refuse(_)) => {
+                    return self.answer_instead(ends, step.name(), header, &awaited);
                 }
-                Outcome::WouldRefuse(reason) => self.log.would_refuse(step.name(), reason),
-                Outcome::Answer => {
-                    self.log.answered(step.name());
-                    state.answer_void(header, &awaited);
-                    return FrameAction::Drop;
-                }
-                Outcome::Refuse(Refused { reason, error }) => {
-                    for stream in state.streams_of(header.stream, &awaited) {
-                        self.log.refused(stream, step.name(), reason);
-                    }
-                    state.answer_all(header, &error, &awaited);
-                    return FrameAction::Drop;
-                }
+                passes => self.request_state.note(passes, step.name(), self.log),
             }
             if request.take_full() {
                 self.log.waited(step.name(), Waited::NoRoom);
             }
             if let Some(permit) = request.take_space() {
                 let carried = request.take_carried();
-                let changed = request.changed();
-                // As the database would have got it from here.
-                let own = match (&carried, changed, frame.first_chunk()) {
-                    (Some(_), Some((header, body)), Some(raw)) => {
-                        Some(state.terms.encoded(header, raw, body))
-                    }
-                    _ => None,
-                };
-                let suspended = Suspended {
-                    header: changed.map_or(*header, |(header, _)| *header),
-                    kept: Kept::of(frame, changed),
-                    place,
-                    awaited,
-                    to_database: true,
-                    is_carried: carried.is_some(),
-                    permit,
-                };
-                state.suspended.put(suspended);
-                if let Some((carrier, ticket, number)) = carried {
-                    let frame = match &own {
-                        Some(FrameAction::Instead(own)) => own,
-                        _ => frame,
-                    };
-                    carrier.carry(ticket, frame, number);
-                }
-                return FrameAction::Drop;
+                let (header, kept) = Kept::as_it_stands(header, frame, request.changed());
+                let suspended = Suspended::new(true, header, kept, step_index, awaited, permit);
+                return self.suspend(suspended, carried, frame);
             }
             if request.has_said() {
                 // What waited is older to the steps behind, too.
-                let changed = request.changed();
-                let now = changed.map_or(*header, |(header, _)| *header);
-                let kept = Kept::of(frame, changed);
+                let (header, kept) = Kept::as_it_stands(header, frame, request.changed());
                 self.obey_completions();
-                return self.goes_further(&now, &kept, place, awaited);
+                return self.goes_further(&header, &kept, step_index, awaited);
             }
         }
-        if asks_to_use(&request) {
-            let has_pipeline = !pipeline.is_empty();
-            state.uses.goes_out(&mut state.caller, has_pipeline);
+        let action = match (request.changed(), frame.first_chunk()) {
+            (Some((header, body)), Some(raw)) => state.session.terms.encoded(header, raw, body),
+            _ => FrameAction::Keep,
+        };
+        let (asks_to_use, may_use) = (asks_to_use(&request), request.may_use());
+        match is_unpaired {
+            true => self.send_unpaired(header.stream, asks_to_use, awaited),
+            false => self.send(header.stream, asks_to_use, may_use, awaited),
+        }
+        action
+    }
+
+    /// Answers a request, and those that ride with it, in place of the database.
+    #[inline(never)]
+    fn answer_instead(
+        &mut self,
+        outcome: Outcome,
+        step: &'static str,
+        header: &Header,
+        awaited: &[Awaits],
+    ) -> FrameAction {
+        if let Outcome::Refuse(Refused { reason, error }) = outcome {
+            for stream in self.state.streams_of(header.stream, awaited) {
+                self.log.refused(stream, step, reason);
+            }
+            self.state.answer_all(header, &error, awaited);
+        } else {
+            self.log.answered(step);
+            self.state.answer_void(header, awaited);
+        }
+        FrameAction::Drop
+    }
+
+    /// Suspends a request, which its carrier gets, if there is one. `frame`: as it was sent.
+    #[inline(never)]
+    fn suspend(
+        &mut self,
+        mut suspended: Suspended,
+        carried: Option<(Arc<dyn Carrier>, Ticket, u64)>,
+        frame: &[u8],
+    ) -> FrameAction {
+        let Some((carrier, ticket, number)) = carried else {
+            self.state.suspended.put(suspended);
+            return FrameAction::Drop;
+        };
+        // As the database would have got it from here.
+        let own = match suspended.kept.bytes().split_first_chunk() {
+            Some((raw, body)) if suspended.kept.is_changed() => {
+                let terms = &self.state.session.terms;
+                terms.encoded(&suspended.header, raw, body)
+            }
+            _ => FrameAction::Keep,
+        };
+        suspended.is_carried = true;
+        self.state.suspended.put(suspended);
+        let frame = match &own {
+            FrameAction::Instead(own) => own,
+            _ => frame,
+        };
+        carrier.carry(ticket, frame, number);
+        FrameAction::Drop
+    }
+
+    /// Notes that a request goes on to the database, and who awaits its response.
+    fn send(
+        &mut self,
+        stream: StreamId,
+        asks_to_use: bool,
+        may_use: bool,
+        mut awaited: Vec<Awaits>,
+    ) {
+        let state = &mut *self.state;
+        if asks_to_use {
+            let has_pipeline = !state.pipeline.is_empty();
+            let session = &mut state.session;
+            session.uses.goes_out(&mut session.caller, has_pipeline);
             // Behind all others: it is the keyspace that the client is told.
             awaited.insert(0, Awaits::own(Awaiter::Keyspace));
         }
-        if request.may_use() {
+        if may_use {
             awaited.insert(0, Awaits::own(Awaiter::MayUse));
         }
-        let fate = match (request.changed(), frame.first_chunk()) {
-            (Some((header, body)), Some(raw)) => state.terms.encoded(header, raw, body),
-            _ => FrameAction::Keep,
-        };
         if !leads(&awaited) {
             // Those that ride with an earlier request of the stream would never be told.
-            state.pass_unseen(header.stream);
+            state.pass_unseen(stream);
         }
         match awaited.is_empty() {
-            true => drop(state.awaited.remove(&header.stream)),
-            false => drop(state.awaited.insert(header.stream, awaited)),
+            true => drop(state.pairing.awaited.remove(&stream)),
+            false => drop(state.pairing.awaited.insert(stream, awaited)),
         }
-        fate
     }
 
     /// Does what steps have said of what waits, while they were shown another.
@@ -335,7 +412,7 @@ impl RequestEditor<'_> {
                     Resolution::Leads(_) => Waited::Merged,
                     _ => Waited::Passed,
                 };
-                if let Some(step) = self.state.pipeline.get(suspended.place) {
+                if let Some(step) = self.state.pipeline.get(suspended.step_index) {
                     self.log.waited(step.name(), what);
                 }
                 self.resumes(suspended, resolution);
@@ -349,36 +426,15 @@ impl RequestEditor<'_> {
         if let Resolution::Leads(others) = resolution {
             return self.go_together(suspended, &others);
         }
-        let Suspended {
-            header,
-            kept,
-            place,
-            awaited,
-            ..
-        } = suspended;
-        match resolution {
-            // The first two are no words on one alone; the next two the editor takes itself.
-            Resolution::Leads(_)
-            | Resolution::Due
-            | Resolution::Relayed(_)
-            | Resolution::Lost
-            | Resolution::Pass => {
-                self.goes_on(&header, kept, place, awaited);
-            }
-            Resolution::Instead(body) => {
-                let raw = kept.bytes().get(..HEADER_BYTES).unwrap_or_default();
-                let kept = Kept::Changed([raw, &body].concat());
-                self.goes_on(&header, kept, place, awaited);
-            }
-            Resolution::Answer(body) => self.state.answer_for(&header, body, awaited, self.log),
-            Resolution::Refuse(Refused { reason, error }) => {
-                if let Some(step) = self.state.pipeline.get(place) {
-                    for stream in self.state.streams_of(header.stream, &awaited) {
-                        self.log.refused(stream, step.name(), reason);
-                    }
-                }
-                self.state.answer_all(&header, &error, &awaited);
-            }
+        if let Some(suspended) = self.state.resolved(suspended, resolution, self.log) {
+            let Suspended {
+                header,
+                kept,
+                step_index,
+                awaited,
+                ..
+            } = suspended;
+            self.goes_on(&header, kept, step_index, awaited);
         }
     }
 
@@ -386,30 +442,22 @@ impl RequestEditor<'_> {
         &mut self,
         header: &Header,
         kept: Kept,
-        place: usize,
+        step_index: usize,
         awaited: Vec<Awaits>,
     ) {
-        match self.goes_further(header, &kept, place, awaited) {
-            FrameAction::Drop => {}
-            FrameAction::Keep => self.state.late.extend_from_slice(kept.bytes()),
-            FrameAction::Instead(frame) => self.state.late.extend_from_slice(&frame),
-        }
+        let action = self.goes_further(header, &kept, step_index, awaited);
+        action.put(kept.bytes(), &mut self.state.outgoing.late);
     }
 
-    /// Shows it to the steps behind this place.
+    /// Shows it to the steps behind this one.
     fn goes_further(
         &mut self,
         header: &Header,
         kept: &Kept,
-        place: usize,
+        step_index: usize,
         awaited: Vec<Awaits>,
     ) -> FrameAction {
-        let frame = kept.bytes();
-        let body = frame.get(HEADER_BYTES..).unwrap_or_default();
-        let plain = match kept {
-            Kept::Sent(_) => self.state.terms.plain(header, body),
-            Kept::Changed(_) => Some(body.into()),
-        };
+        let plain = kept.plain(&self.state.session.terms, header);
         // It was read before; another body may be none.
         let request = plain.and_then(|plain| Request::read(*header, plain));
         let Some(mut request) = request else {
@@ -418,10 +466,10 @@ impl RequestEditor<'_> {
             self.state.answer_all(header, &error, &awaited);
             return FrameAction::Drop;
         };
-        if matches!(kept, Kept::Changed(_)) {
+        if kept.is_changed() {
             request.mark_changed();
         }
-        self.go_through(request, header, frame, place + 1, awaited)
+        self.go_through(request, header, kept.bytes(), step_index + 1, awaited)
     }
 
     /// Whether a request that nobody can look at is refused.
@@ -430,8 +478,8 @@ impl RequestEditor<'_> {
         let refused = wanting.any(|step| step.is_strict());
         if matches!(opcode, Opcode::Query | Opcode::Execute) && !refused {
             // It may be a USE.
-            self.state.caller.keyspace_unclear = true;
-            self.state.uses.lose();
+            self.state.session.caller.keyspace_unclear = true;
+            self.state.session.uses.lose();
         }
         self.log.unseen(header.stream, why, refused);
         if refused {
@@ -442,7 +490,7 @@ impl RequestEditor<'_> {
                 Unseen::NoRoom => {
                     Error::Overloaded("the proxy holds back as much as it may".to_owned())
                 }
-                Unseen::Compression | Unseen::Malformed => {
+                Unseen::Compression | Unseen::Malformed | Unseen::Stream => {
                     Error::Invalid("the proxy's policy cannot read the request".to_owned())
                 }
             };
@@ -463,7 +511,13 @@ impl RequestEditor<'_> {
             version: 4,
             ..*header
         };
-        self.state.answer(&readable, &Error::Protocol(message));
+        self.refuse_untaken(&readable, &Error::Protocol(message));
+    }
+
+    /// An ERROR to a request that has not taken its stream.
+    fn refuse_untaken(&mut self, header: &Header, error: &Error) {
+        let outgoing = &mut self.state.outgoing;
+        outgoing.put_answer(header, Flags(0), ERROR, &error.body());
     }
 }
 

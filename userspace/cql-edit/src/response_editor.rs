@@ -27,12 +27,12 @@ pub(crate) struct ResponseEditor<'e> {
 
 impl Reads for ResponseEditor<'_> {
     fn terms(&self) -> &Terms {
-        &self.state.terms
+        &self.state.session.terms
     }
 
     fn between(&mut self, lane: &Lane, out: &mut Output<'_>) {
-        if !self.state.answers.is_empty() && lane.cutter.is_between() {
-            let frames = self.state.take_answers();
+        if !self.state.outgoing.answers.is_empty() && lane.cutter.is_between() {
+            let frames = self.state.outgoing.take_answers();
             out.put(&in_segments(lane, &frames));
         }
     }
@@ -40,11 +40,59 @@ impl Reads for ResponseEditor<'_> {
 
 impl Frames<Unreadable> for ResponseEditor<'_> {
     fn begins(&mut self, first: u8) -> Result<(), Unreadable> {
-        may_begin(first, RESPONSE_BIT, *self.begun, &self.state.terms)
+        may_begin(first, RESPONSE_BIT, *self.begun, &self.state.session.terms)
     }
 
     fn plan(&mut self, first: u8, header: &Header) -> Result<Plan, Unreadable> {
-        may_begin(first, RESPONSE_BIT, *self.begun, &self.state.terms)?;
+        let plan = self.plan_for(first, header)?;
+        if plan == Plan::Pass {
+            self.state.answered(header);
+        }
+        Ok(plan)
+    }
+
+    fn room(&mut self, bytes: usize) -> Option<Taken> {
+        self.state.room.take(bytes)
+    }
+
+    fn crowded(&mut self, header: &Header) -> Plan {
+        if self.state.lookups.is_out(header.stream) {
+            self.state.fail_lookup(header, self.log);
+            return Plan::Drop;
+        }
+        if self.state.pairing.streams.is_unpaired(header.stream) {
+            self.see_unpaired(header, None);
+            self.state.answered(header);
+            return Plan::Pass;
+        }
+        match self.withhold(header, Unseen::NoRoom) {
+            true => Plan::Drop,
+            false => {
+                self.state.answered(header);
+                Plan::Pass
+            }
+        }
+    }
+
+    fn lost(&mut self, _: u8) -> Unreadable {
+        match *self.begun {
+            true => Unreadable::Framing,
+            false => Unreadable::NotCql,
+        }
+    }
+
+    fn see(&mut self, header: &Header, frame: &[u8]) -> FrameAction {
+        let action = self.show(header, frame);
+        if action != FrameAction::Drop {
+            self.state.answered(header);
+        }
+        action
+    }
+}
+
+impl ResponseEditor<'_> {
+    fn plan_for(&mut self, first: u8, header: &Header) -> Result<Plan, Unreadable> {
+        may_begin(first, RESPONSE_BIT, *self.begun, &self.state.session.terms)?;
         *self.begun = true;
         if self.state.lookups.is_out(header.stream) {
             return Ok(match self.state.reads_answer(header, self.log) {
@@ -52,22 +100,31 @@ impl Frames<Unreadable> for ResponseEditor<'_> {
                 false => Plan::Drop,
             });
         }
-        if self.state.terms.startup == Some(header.stream) && !self.state.terms.accepted {
-            self.state.terms.startup = None;
+        if self.state.session.terms.startup == Some(header.stream)
+            && !self.state.session.terms.accepted
+        {
+            self.state.session.terms.startup = None;
             if let Some(Opcode::Ready | Opcode::Authenticate) = header.opcode {
-                self.state.terms.accepted = true;
-                self.state.terms.version = header.version;
-                self.state.terms.segmented = header.version >= 5;
-                let compression = self.state.terms.compression;
-                self.state.handshake.accept(header, compression);
+                self.state.session.terms.accepted = true;
+                self.state.session.terms.version = header.version;
+                self.state.session.terms.segmented = header.version >= 5;
+                let compression = self.state.session.terms.compression;
+                self.state.session.handshake.accept(header, compression);
             }
         }
-        self.state.login.see(header, &mut self.state.caller);
+        self.state
+            .session
+            .login
+            .see(header, &mut self.state.session.caller);
         self.state.lookups.sees(header.opcode);
-        self.state.handshake.see(header);
+        self.state.session.handshake.see(header);
+        let is_event = header.opcode == Some(Opcode::Event);
+        if !is_event && self.state.pairing.streams.is_unpaired(header.stream) {
+            return Ok(self.passes_unpaired(header));
+        }
         let wanted = match header.opcode {
             Some(Opcode::Event) => self.state.pipeline.iter().any(|step| step.wants_events()),
-            _ => self.state.awaited.contains_key(&header.stream),
+            _ => self.state.pairing.awaited.contains_key(&header.stream),
         };
         if !wanted {
             return Ok(Plan::Pass);
@@ -81,29 +138,8 @@ impl Frames<Unreadable> for ResponseEditor<'_> {
         Ok(Plan::See)
     }
 
-    fn room(&mut self, bytes: usize) -> Option<Taken> {
-        self.state.room.take(bytes)
-    }
-
-    fn crowded(&mut self, header: &Header) -> Plan {
-        if self.state.lookups.is_out(header.stream) {
-            self.state.fail_lookup(header, self.log);
-            return Plan::Drop;
-        }
-        match self.withhold(header, Unseen::NoRoom) {
-            true => Plan::Drop,
-            false => Plan::Pass,
-        }
-    }
-
-    fn lost(&mut self, _: u8) -> Unreadable {
-        match *self.begun {
-            true => Unreadable::Framing,
-            false => Unreadable::NotCql,
-        }
-    }
-
-    fn see(&mut self, header: &Header, frame: &[u8]) -> FrameAction {
+    /// Shows a frame to those who want to see it.
+    fn show(&mut self, header: &Header, frame: &[u8]) -> FrameAction {
         let Some((_, body)) = frame.split_first_chunk::<HEADER_BYTES>() else {
             return FrameAction::Keep;
         };
@@ -111,14 +147,20 @@ impl Frames<Unreadable> for ResponseEditor<'_> {
             self.state.finish_lookup(header, body, self.log);
             return FrameAction::Drop;
         }
-        let Some(plain) = self.state.terms.plain(header, body) else {
+        let is_event = header.opcode == Some(Opcode::Event);
+        if !is_event && self.state.pairing.streams.is_unpaired(header.stream) {
+            let plain = self.state.session.terms.plain(header, body);
+            self.see_unpaired(header, plain.as_deref());
+            return FrameAction::Keep;
+        }
+        let Some(plain) = self.state.session.terms.plain(header, body) else {
             return match self.withhold(header, Unseen::Compression) {
                 true => FrameAction::Drop,
                 false => FrameAction::Keep,
             };
         };
         let mut response = Response::new(*header, plain);
-        if header.opcode == Some(Opcode::Event) {
+        if is_event {
             // Its way is that of a response: from the last step to the first.
             let asked = self.state.pipeline.iter().rev();
             for step in asked.filter(|step| step.wants_events()) {
@@ -131,12 +173,15 @@ impl Frames<Unreadable> for ResponseEditor<'_> {
                 }
             }
             return match (response.changed(), frame.first_chunk()) {
-                (Some((header, body)), Some(raw)) => self.state.terms.encoded(header, raw, body),
+                (Some((header, body)), Some(raw)) => {
+                    self.state.session.terms.encoded(header, raw, body)
+                }
                 _ => FrameAction::Keep,
             };
         }
         let awaited = self
             .state
+            .pairing
             .awaited
             .remove(&header.stream)
             .unwrap_or_default();
@@ -148,79 +193,48 @@ impl Frames<Unreadable> for ResponseEditor<'_> {
 impl ResponseEditor<'_> {
     /// Has a suspended response go on, to the steps that have not seen it.
     pub(crate) fn resumes(&mut self, suspended: Suspended, resolution: Resolution) {
-        let Suspended {
-            header,
-            kept,
-            place,
-            awaited,
-            ..
-        } = suspended;
-        match resolution {
-            // All but the last are said of requests.
-            Resolution::Leads(_)
-            | Resolution::Due
-            | Resolution::Relayed(_)
-            | Resolution::Lost
-            | Resolution::Pass => {
-                self.goes_on(&header, kept, awaited);
-            }
-            Resolution::Instead(body) => {
-                let raw = kept.bytes().get(..HEADER_BYTES).unwrap_or_default();
-                let kept = Kept::Changed([raw, &body].concat());
-                self.goes_on(&header, kept, awaited);
-            }
-            Resolution::Answer(body) => self.state.answer_for(&header, body, awaited, self.log),
-            Resolution::Refuse(Refused { reason, error }) => {
-                if let Some(step) = self.state.pipeline.get(place) {
-                    self.log.withheld(step.name(), reason);
-                }
-                self.state.answer_all(&header, &error, &awaited);
-            }
+        if let Some(suspended) = self.state.resolved(suspended, resolution, self.log) {
+            self.goes_on(&suspended.header, &suspended.kept, suspended.awaited);
         }
     }
 
     /// The response to one that was carried, for those who await it and then the client.
     pub(crate) fn relays(&mut self, suspended: Suspended, relayed: Relayed) {
         let (frame, held) = relayed.into_parts();
-        self.state.held.extend(held);
+        self.state.outgoing.held.extend(held);
+        let stream = suspended.header.stream;
+        if self.state.pairing.streams.is_unpaired(stream) {
+            self.state.unpair(stream, suspended.awaited);
+            return self.state.tell(stream, FrameAction::Keep, &frame);
+        }
         if suspended.awaited.is_empty() {
-            return self.state.answers.extend_from_slice(&frame);
+            return self.state.tell(stream, FrameAction::Keep, &frame);
         }
         let Some(header) = frame.first_chunk().and_then(|raw| Header::read(*raw)) else {
             return;
         };
-        self.state.awaited.insert(header.stream, suspended.awaited);
-        match self.see(&header, &frame) {
-            FrameAction::Drop => {}
-            FrameAction::Keep => self.state.answers.extend_from_slice(&frame),
-            FrameAction::Instead(frame) => self.state.answers.extend_from_slice(&frame),
-        }
+        self.state
+            .pairing
+            .awaited
+            .insert(header.stream, suspended.awaited);
+        let action = self.show(&header, &frame);
+        self.state.tell(stream, action, &frame);
     }
 
-    fn goes_on(&mut self, header: &Header, kept: Kept, awaited: Vec<Awaits>) {
+    fn goes_on(&mut self, header: &Header, kept: &Kept, awaited: Vec<Awaits>) {
         let frame = kept.bytes();
-        let body = frame.get(HEADER_BYTES..).unwrap_or_default();
-        let plain = match &kept {
-            Kept::Sent(_) => self.state.terms.plain(header, body),
-            Kept::Changed(_) => Some(body.into()),
-        };
         // It could be read before.
+        let plain = kept.plain(&self.state.session.terms, header);
         let mut response = Response::new(*header, plain.unwrap_or_default());
-        if matches!(kept, Kept::Changed(_)) {
+        if kept.is_changed() {
             response.mark_changed();
         }
-        match self
+        let action = self
             .state
-            .show_response(response, header, frame, awaited, self.log)
-        {
-            FrameAction::Drop => {}
-            FrameAction::Keep => self.state.answers.extend_from_slice(frame),
-            FrameAction::Instead(frame) => self.state.answers.extend_from_slice(&frame),
-        }
+            .show_response(response, header, frame, awaited, self.log);
+        self.state.tell(header.stream, action, frame);
     }
-}
 
-impl ResponseEditor<'_> {
     /// A response that nobody can be shown does not go on, because somebody has to see it.
     fn withhold(&mut self, header: &Header, why: Unseen) -> bool {
         let withheld = self.state.cannot_show(header);
@@ -263,19 +277,19 @@ impl EditState {
             response.set_note(note);
             if who == Awaiter::Keyspace {
                 let now = response.set_keyspace();
-                self.uses.comes_back(now, &mut self.caller);
+                self.session.uses.comes_back(now, &mut self.session.caller);
             }
             if who == Awaiter::MayUse && response.set_keyspace().is_some() {
-                self.caller.keyspace_unclear = true;
-                self.uses.lose();
+                self.session.caller.keyspace_unclear = true;
+                self.session.uses.lose();
             }
-            let Some(place) = who.step() else {
+            let Some(step_index) = who.step() else {
                 continue;
             };
-            let Some(step) = self.pipeline.get(place) else {
+            let Some(step) = self.pipeline.get(step_index) else {
                 continue;
             };
-            if step.response(&mut response, &self.caller, number) {
+            if step.response(&mut response, &self.session.caller, number) {
                 log.changed(step.name());
             }
             if let Some(Refused { reason, error }) = response.take_refused() {
@@ -287,23 +301,55 @@ impl EditState {
                 log.waited(step.name(), Waited::NoRoom);
             }
             if let Some(permit) = response.take_space() {
-                let changed = response.changed();
-                let suspended = Suspended {
-                    header: changed.map_or(*header, |(header, _)| *header),
-                    kept: Kept::of(frame, changed),
-                    place,
-                    awaited,
-                    to_database: false,
-                    is_carried: false,
-                    permit,
-                };
+                let (header, kept) = Kept::as_it_stands(header, frame, response.changed());
+                let suspended = Suspended::new(false, header, kept, step_index, awaited, permit);
                 self.suspended.put(suspended);
                 return FrameAction::Drop;
             }
         }
         match (response.changed(), frame.first_chunk()) {
-            (Some((header, body)), Some(raw)) => self.terms.encoded(header, raw, body),
+            (Some((header, body)), Some(raw)) => self.session.terms.encoded(header, raw, body),
             _ => FrameAction::Keep,
+        }
+    }
+
+    /// Answers the client of a suspended frame, or gives the frame that goes on to the steps that have
+    /// not seen it.
+    pub(crate) fn resolved(
+        &mut self,
+        suspended: Suspended,
+        resolution: Resolution,
+        log: &mut dyn Log,
+    ) -> Option<Suspended> {
+        match resolution {
+            // The editor itself takes the first four, where they are said.
+            Resolution::Leads(_)
+            | Resolution::Due
+            | Resolution::Relayed(_)
+            | Resolution::Lost
+            | Resolution::Pass => Some(suspended),
+            Resolution::Instead(body) => Some(Suspended {
+                kept: suspended.kept.with_body(&body),
+                ..suspended
+            }),
+            Resolution::Answer(body) => {
+                self.answer_for(&suspended.header, body, suspended.awaited, log);
+                None
+            }
+            Resolution::Refuse(Refused { reason, error }) => {
+                let (header, awaited) = (&suspended.header, &suspended.awaited);
+                match self.pipeline.get(suspended.step_index) {
+                    Some(step) if suspended.to_database => {
+                        for stream in self.streams_of(header.stream, awaited) {
+                            log.refused(stream, step.name(), reason);
+                        }
+                    }
+                    Some(step) => log.withheld(step.name(), reason),
+                    None => {}
+                }
+                self.answer_all(header, &error, awaited);
+                None
+            }
         }
     }
 
@@ -334,7 +380,7 @@ impl EditState {
                 continue;
             };
             answer.set_note(note);
-            if step.response(&mut answer, &self.caller, number) {
+            if step.response(&mut answer, &self.session.caller, number) {
                 log.changed(step.name());
             }
             if let Some(Refused { reason, error }) = answer.take_refused() {

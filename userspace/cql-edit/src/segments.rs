@@ -129,6 +129,29 @@ impl Segments {
         })
     }
 
+    /// Takes a segment back, and has it go on with this payload in place of its own.
+    pub(crate) fn put_back(
+        &mut self,
+        segment: Segment<'_>,
+        instead: Option<Vec<u8>>,
+        compression: Compression,
+        out: &mut Output<'_>,
+    ) {
+        let came = match &segment.raw {
+            Cow::Borrowed(raw) => raw.len(),
+            Cow::Owned(_) => 0,
+        };
+        match (instead, &segment.raw) {
+            (None, Cow::Borrowed(_)) => out.keep(came),
+            (None, Cow::Owned(raw)) => out.put(raw),
+            (Some(bytes), _) => {
+                out.skip(came);
+                out.put(&around(compression, &bytes));
+            }
+        }
+        self.done(segment);
+    }
+
     /// Takes the buffers of a segment back for the next one. The segment has gone on, or other bytes
     /// have in its place.
     pub(crate) fn done(&mut self, segment: Segment<'_>) {

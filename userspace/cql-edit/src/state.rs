@@ -12,12 +12,13 @@ use crate::opening::Handshake;
 use crate::outcome::Error;
 use crate::response::Response;
 use crate::room::Room;
+use crate::streams::Streams;
 use crate::suspended::SuspendedFrames;
 use crate::terms::{ERROR, RESULT, Terms};
 use crate::transform::Pipeline;
 use crate::uses::Uses;
 use cql::wire::{Flags, Header, RESPONSE_BIT};
-use cql::{Compression, Opcode, StreamId};
+use cql::{Compression, Opcode};
 
 /// Some thousand refusals. Whoever does not read them is not read, either.
 const MAX_ANSWERS_BYTES: usize = 256 << 10;
@@ -26,45 +27,59 @@ const MAX_ANSWERS_BYTES: usize = 256 << 10;
 #[derive(Debug)]
 pub(crate) struct EditState {
     pub(crate) pipeline: Pipeline,
+    /// The note that a step keeps of this flow.
+    pub(crate) kept: Option<Note>,
+    pub(crate) session: SessionFacts,
+    pub(crate) pairing: Pairing,
+    pub(crate) outgoing: Outgoing,
+    pub(crate) suspended: SuspendedFrames,
+    pub(crate) lookups: Lookups,
+    /// The bound on the bytes that are held back.
+    pub(crate) room: Arc<Room>,
+}
+
+/// The facts of a flow's session, as far as they are known.
+#[derive(Debug)]
+pub(crate) struct SessionFacts {
     pub(crate) caller: Caller,
     pub(crate) terms: Terms,
+    pub(crate) uses: Uses,
+    pub(crate) login: Login,
+    pub(crate) handshake: Handshake,
+    /// Somebody may want to know the handshake.
+    pub(crate) remembers: bool,
+    /// The client has not waited for the answer to its STARTUP.
+    pub(crate) early: bool,
+}
+
+/// The responses that somebody has to see, paired with their requests by stream.
+#[derive(Debug, Default)]
+pub(crate) struct Pairing {
     /// The responses that somebody wants to see, by stream.
     pub(crate) awaited: Awaited,
     /// By the stream on which their batch is out.
     pub(crate) riders: Riders,
-    pub(crate) uses: Uses,
-    pub(crate) login: Login,
-    pub(crate) lookups: Lookups,
-    /// Frames for the client that have not gone on.
+    /// Where responses can be paired with requests at all.
+    pub(crate) streams: Streams,
+}
+
+/// The frames of the editor's own that have not gone on.
+#[derive(Debug, Default)]
+pub(crate) struct Outgoing {
+    /// Frames for the client.
     pub(crate) answers: Vec<u8>,
-    /// Frames for the database that have waited, and have not gone on.
+    /// Frames for the database that have waited.
     pub(crate) late: Vec<u8>,
-    pub(crate) suspended: SuspendedFrames,
     /// Notes that came with relayed responses among `answers`: each is dropped when its response has
     /// gone on.
     pub(crate) held: Vec<Note>,
     /// Notes of the responses that go on now. They are dropped once those have been written.
     pub(crate) going: Vec<Note>,
-    pub(crate) handshake: Handshake,
-    /// Somebody may want to know the handshake.
-    pub(crate) remembers: bool,
-    /// The note that a step keeps of this flow.
-    pub(crate) kept: Option<Note>,
-    /// A request that was carried is lost, and the flow has to end for that.
-    pub(crate) lost: bool,
-    /// The client has not waited for the answer to its STARTUP.
-    pub(crate) early: bool,
-    pub(crate) room: Arc<Room>,
-    /// The expanded body of the request at hand. The next one is expanded in the same buffer.
-    pub(crate) expanded: Vec<u8>,
-    /// The wall clock, as far as it was told.
-    pub(crate) unix_us: Option<i64>,
 }
 
-impl EditState {
-    pub(crate) fn new(pipeline: Pipeline, caller: Caller) -> Self {
+impl SessionFacts {
+    fn new(caller: Caller) -> Self {
         Self {
-            pipeline,
             caller,
             terms: Terms {
                 version: 0,
@@ -73,85 +88,41 @@ impl EditState {
                 accepted: false,
                 segmented: false,
             },
-            awaited: Awaited::new(),
-            riders: Riders::new(),
             uses: Uses::default(),
             login: Login::default(),
-            lookups: Lookups::default(),
-            answers: Vec::new(),
-            late: Vec::new(),
-            suspended: SuspendedFrames::default(),
-            held: Vec::new(),
-            going: Vec::new(),
             handshake: Handshake::default(),
             remembers: false,
-            kept: None,
-            lost: false,
             early: false,
-            room: Room::new(usize::MAX),
-            expanded: Vec::new(),
-            unix_us: None,
         }
     }
 
-    /// Whether a request that cannot be read is better refused than let pass.
-    pub(crate) fn is_strict(&self) -> bool {
-        self.pipeline.iter().any(|step| step.is_strict())
-    }
-
-    /// Nobody can be shown the response on this stream. True: somebody has to see it, and its client is told
-    /// instead.
-    pub(crate) fn cannot_show(&mut self, header: &Header) -> bool {
-        let awaited = self.awaited.remove(&header.stream).unwrap_or_default();
-        let mut steps = awaited
-            .iter()
-            .filter_map(|awaits| self.pipeline.get(awaits.who.step()?));
-        let withheld = steps.any(|step| step.must_see());
-        if withheld {
-            let message = "the proxy's policy cannot read the result: ask for smaller pages";
-            self.answer_all(header, &Error::Invalid(message.to_owned()), &awaited);
+    /// Takes over the caller under a pipeline that begins now, with the facts that the session has
+    /// told already.
+    pub(crate) fn adopt(&mut self, caller: Caller, wants_opening: bool) {
+        if !wants_opening {
+            self.remembers = false;
+            self.handshake = Handshake::Unknown;
         }
-        withheld
+        let Caller {
+            keyspace,
+            user,
+            logged_in,
+            keyspace_unclear,
+            ..
+        } = std::mem::take(&mut self.caller);
+        self.caller = Caller {
+            keyspace_before: keyspace.is_some() || self.uses.is_out(),
+            keyspace,
+            user,
+            logged_in,
+            keyspace_unclear,
+            ..caller
+        };
     }
+}
 
-    /// An ERROR in place of a response, to this one alone.
-    pub(crate) fn answer(&mut self, header: &Header, error: &Error) {
-        self.put_answer(header, Flags(0), ERROR, &error.body());
-    }
-
-    /// An ERROR in place of a response; to those that ride with it, too. `awaited`: who would have seen the response.
-    pub(crate) fn answer_all(&mut self, header: &Header, error: &Error, awaited: &[Awaits]) {
-        self.respond(header, ERROR, &error.body(), awaited);
-    }
-
-    /// A RESULT without rows in place of a response, likewise.
-    pub(crate) fn answer_void(&mut self, header: &Header, awaited: &[Awaits]) {
-        const VOID: u32 = 1;
-        self.respond(header, RESULT, &VOID.to_be_bytes(), awaited);
-    }
-
-    /// Tells the client what steps have made of a RESULT in place of a response.
-    pub(crate) fn respond_with(&mut self, header: &Header, response: &Response<'_>) {
-        match response.opcode() {
-            Some(Opcode::Error) => self.put_answer(header, Flags(0), ERROR, response.body()),
-            _ => self.put_answer(header, Flags(0), RESULT, response.body()),
-        }
-    }
-
-    /// Whether the client has a request out on this stream of which a step knows.
-    pub(crate) fn is_out(&self, stream: StreamId) -> bool {
-        self.awaited.contains_key(&stream) || self.suspended.has(stream) || self.rides(stream)
-    }
-
-    fn respond(&mut self, header: &Header, opcode: u8, body: &[u8], awaited: &[Awaits]) {
-        let riding = leads(awaited).then(|| self.riders.remove(&header.stream));
-        match riding.flatten() {
-            None => self.put_answer(header, Flags(0), opcode, body),
-            Some(riding) => self.tell_all(header, opcode, body, riding),
-        }
-    }
-
-    /// A frame without compression.
+impl Outgoing {
+    /// A frame for the client, without compression.
     pub(crate) fn put_answer(&mut self, header: &Header, flags: Flags, opcode: u8, body: &[u8]) {
         self.answers
             .extend([header.version | RESPONSE_BIT, flags.0]);
@@ -171,5 +142,82 @@ impl EditState {
     /// has taken them.
     pub(crate) fn is_full(&self) -> bool {
         self.answers.len() > MAX_ANSWERS_BYTES
+    }
+}
+
+impl EditState {
+    pub(crate) fn new(pipeline: Pipeline, caller: Caller) -> Self {
+        Self {
+            pipeline,
+            kept: None,
+            session: SessionFacts::new(caller),
+            pairing: Pairing::default(),
+            outgoing: Outgoing::default(),
+            suspended: SuspendedFrames::default(),
+            lookups: Lookups::default(),
+            room: Room::new(usize::MAX),
+        }
+    }
+
+    /// Whether a request that cannot be read is better refused than let pass.
+    pub(crate) fn is_strict(&self) -> bool {
+        self.pipeline.iter().any(|step| step.is_strict())
+    }
+
+    /// Nobody can be shown the response on this stream. True: somebody has to see it, and its client is told
+    /// instead.
+    pub(crate) fn cannot_show(&mut self, header: &Header) -> bool {
+        let awaited = self
+            .pairing
+            .awaited
+            .remove(&header.stream)
+            .unwrap_or_default();
+        let mut steps = awaited
+            .iter()
+            .filter_map(|awaits| self.pipeline.get(awaits.who.step()?));
+        let withheld = steps.any(|step| step.must_see());
+        if withheld {
+            let message = "the proxy's policy cannot read the result: ask for smaller pages";
+            self.answer_all(header, &Error::Invalid(message.to_owned()), &awaited);
+        }
+        withheld
+    }
+
+    /// An ERROR in place of a response, to this one alone.
+    pub(crate) fn answer(&mut self, header: &Header, error: &Error) {
+        self.put_answer(header, ERROR, &error.body());
+    }
+
+    /// An ERROR in place of a response; to those that ride with it, too. `awaited`: who would have seen the response.
+    pub(crate) fn answer_all(&mut self, header: &Header, error: &Error, awaited: &[Awaits]) {
+        self.respond(header, ERROR, &error.body(), awaited);
+    }
+
+    /// A RESULT without rows in place of a response, likewise.
+    pub(crate) fn answer_void(&mut self, header: &Header, awaited: &[Awaits]) {
+        const VOID: u32 = 1;
+        self.respond(header, RESULT, &VOID.to_be_bytes(), awaited);
+    }
+
+    /// Tells the client what steps have made of a RESULT in place of a response.
+    pub(crate) fn respond_with(&mut self, header: &Header, response: &Response<'_>) {
+        match response.opcode() {
+            Some(Opcode::Error) => self.put_answer(header, ERROR, response.body()),
+            _ => self.put_answer(header, RESULT, response.body()),
+        }
+    }
+
+    /// A frame in place of the response to a request that was taken.
+    pub(crate) fn put_answer(&mut self, header: &Header, opcode: u8, body: &[u8]) {
+        self.pairing.streams.comes_back(header.stream);
+        self.outgoing.put_answer(header, Flags(0), opcode, body);
+    }
+
+    fn respond(&mut self, header: &Header, opcode: u8, body: &[u8], awaited: &[Awaits]) {
+        let riding = leads(awaited).then(|| self.pairing.riders.remove(&header.stream));
+        match riding.flatten() {
+            None => self.put_answer(header, opcode, body),
+            Some(riding) => self.tell_all(header, opcode, body, riding),
+        }
     }
 }

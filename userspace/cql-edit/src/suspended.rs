@@ -6,6 +6,7 @@
 //! [`Editor::resolve`](super::Editor::resolve) does it. A ticket that is dropped says so, too: nothing
 //! waits for somebody who is gone.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
@@ -14,7 +15,7 @@ use crate::awaited::Awaits;
 use crate::note::Note;
 use crate::outcome::Refused;
 use crate::room::{Room, Taken};
-use cql::StreamId;
+use crate::terms::Terms;
 use cql::wire::{HEADER_BYTES, Header};
 
 /// The most frames of a flow that are suspended at a time. Drivers have no more requests out on a
@@ -197,6 +198,8 @@ pub(crate) struct SuspendedFrames {
     suspended: HashMap<u64, Suspended>,
     /// Decisions on some of them that are carried out before the request that is being shown goes on.
     pub(crate) said: Vec<Completion>,
+    /// A request that was carried is lost, and the flow has to end for that.
+    pub(crate) lost: bool,
 }
 
 /// A suspended frame.
@@ -205,13 +208,35 @@ pub(crate) struct Suspended {
     pub(crate) header: Header,
     pub(crate) kept: Kept,
     /// The index of the step that has suspended it.
-    pub(crate) place: usize,
+    pub(crate) step_index: usize,
     /// The steps that a response is still to be shown to: the request's own response, or this one.
     pub(crate) awaited: Vec<Awaits>,
     pub(crate) to_database: bool,
     /// The database may have it, by another connection: it is not to go on as well.
     pub(crate) is_carried: bool,
     pub(crate) permit: SlotPermit,
+}
+
+impl Suspended {
+    /// A frame that nobody carries.
+    pub(crate) fn new(
+        to_database: bool,
+        header: Header,
+        kept: Kept,
+        step_index: usize,
+        awaited: Vec<Awaits>,
+        permit: SlotPermit,
+    ) -> Self {
+        Self {
+            header,
+            kept,
+            step_index,
+            awaited,
+            to_database,
+            is_carried: false,
+            permit,
+        }
+    }
 }
 
 /// A frame, with its header.
@@ -225,7 +250,7 @@ pub(crate) enum Kept {
 
 impl Kept {
     /// `changed`: its header and body; `frame`: as it was sent.
-    pub(crate) fn of(frame: &[u8], changed: Option<(&Header, &[u8])>) -> Self {
+    fn of(frame: &[u8], changed: Option<(&Header, &[u8])>) -> Self {
         match changed {
             None => Self::Sent(frame.to_vec()),
             Some((_, body)) => {
@@ -233,6 +258,37 @@ impl Kept {
                 Self::Changed([raw, body].concat())
             }
         }
+    }
+
+    /// A frame as it stands behind the steps that have seen it, with its header. `changed`: the header
+    /// and body that they have changed; `frame`: as it was sent, with `header`.
+    pub(crate) fn as_it_stands(
+        header: &Header,
+        frame: &[u8],
+        changed: Option<(&Header, &[u8])>,
+    ) -> (Header, Self) {
+        let now = changed.map_or(*header, |(header, _)| *header);
+        (now, Self::of(frame, changed))
+    }
+
+    /// The body before compression. `None`: it cannot be expanded.
+    pub(crate) fn plain(&self, terms: &Terms, header: &Header) -> Option<Cow<'_, [u8]>> {
+        let body = self.bytes().get(HEADER_BYTES..).unwrap_or_default();
+        match self {
+            Self::Sent(_) => terms.plain(header, body),
+            Self::Changed(_) => Some(body.into()),
+        }
+    }
+
+    /// The frame with this body in place of its own, without compression.
+    pub(crate) fn with_body(&self, body: &[u8]) -> Self {
+        let raw = self.bytes().get(..HEADER_BYTES).unwrap_or_default();
+        Self::Changed([raw, body].concat())
+    }
+
+    /// Whether a step has changed it.
+    pub(crate) fn is_changed(&self) -> bool {
+        matches!(self, Self::Changed(_))
     }
 
     /// All of it.
@@ -343,12 +399,6 @@ impl SuspendedFrames {
 
     pub(crate) fn get(&self, number: u64) -> Option<&Suspended> {
         self.suspended.get(&number)
-    }
-
-    /// Whether something of this stream waits.
-    pub(crate) fn has(&self, stream: StreamId) -> bool {
-        let mut suspended = self.suspended.values();
-        suspended.any(|suspended| suspended.header.stream == stream)
     }
 
     /// Whether some are [carried](Suspended::is_carried).

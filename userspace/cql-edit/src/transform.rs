@@ -13,6 +13,17 @@ use cql::Opcode;
 /// The steps that a rule's flows go through, in this order.
 pub type Pipeline = Arc<[Arc<dyn Transform>]>;
 
+/// The fate of a request whose response cannot be told from others on its stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unpaired {
+    /// The step is not shown it, nor the response.
+    Unseen,
+    /// The step is shown it, and decides without the response. Nothing can make it wait.
+    Judged,
+    /// The request does not go on, and its client gets an error.
+    Refused,
+}
+
 /// A step of a pipeline, shared by all flows of its rule.
 pub trait Transform: fmt::Debug + Send + Sync {
     /// The step's name, in the configuration and as a metric's label.
@@ -51,6 +62,22 @@ pub trait Transform: fmt::Debug + Send + Sync {
     /// Whether a response that it has asked for, and that it cannot be shown, is better kept from the client,
     /// who gets an error, than let pass.
     fn must_see(&self) -> bool {
+        false
+    }
+
+    /// The fate of a request that comes while others are out on its stream, so that nobody can tell which response
+    /// is its own. One that this step [must see](Self::must_see) the responses of is refused in any case.
+    fn unpaired(&self) -> Unpaired {
+        match self.is_strict() || self.must_see() {
+            true => Unpaired::Refused,
+            false => Unpaired::Unseen,
+        }
+    }
+
+    /// A response that it has asked for with this number will not be shown, because it cannot be told from others on
+    /// its stream. True: it is to be told again with each response that comes there, as any of them may be the one.
+    fn response_unpaired(&self, number: u64) -> bool {
+        let _ = number;
         false
     }
 

@@ -570,7 +570,7 @@ mod tests {
                 assert_eq!(one(&prepare_large), by_text, "{of}: PREPARE");
                 if step.1.contains("max_ttl") {
                     let longer = format!("{text} USING TTL 999999999");
-                    let longer = frame(version, 0, 1, QUERY, &ask(version, &longer));
+                    let longer = frame(version, 0, 5, QUERY, &ask(version, &longer));
                     assert_eq!(one(&longer), Some(INVALID), "{of}");
                 }
                 let small = "UPDATE yard.t SET w = ? WHERE k = 1";

@@ -402,8 +402,9 @@ fn how_a_flow_has_begun_is_for_those_who_want_it() {
 fn while_a_use_is_out_nobody_knows_the_keyspace() {
     let kind = KINDS[3];
     let mut flow = Flow::new(kind, Vec::new());
-    let known = |flow: &mut Flow| {
-        flow.asks(9, TEXT);
+    let mut streams = 9..;
+    let mut known = |flow: &mut Flow| {
+        flow.asks(streams.next().unwrap(), TEXT);
         let callers = flow.carries.callers.lock().unwrap();
         let Caller {
             keyspace,

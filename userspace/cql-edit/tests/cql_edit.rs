@@ -22,6 +22,8 @@ mod protecting;
 #[cfg(test)]
 mod rewriting;
 #[cfg(test)]
+mod streams;
+#[cfg(test)]
 #[allow(
     dead_code,
     clippy::allow_attributes,

@@ -391,18 +391,22 @@ fn flows_share_the_room_for_what_they_hold_back() {
         assert_eq!(answer[9..13], 0x1001_u32.to_be_bytes());
         let passed = [three.requests(begun), three.requests(rest)].concat();
         assert_eq!(passed, large);
+        three.frees(7);
     }
     assert_eq!(two.noted.unseen, [(Unseen::NoRoom, true); 3]);
     assert_eq!(three.noted.unseen, [(Unseen::NoRoom, false); 3]);
     // What is small, or whole, needs none.
     assert_eq!(two.requests(&large), large);
+    two.frees(7);
     let (small_begun, small_rest) = small.split_at(100);
     assert_eq!(two.requests(small_begun), b"");
     assert_eq!(two.requests(small_rest), small);
     // It comes back.
     assert_eq!(one.requests(rest), large);
+    two.frees(7);
     assert_eq!(two.requests(begun), b"");
     drop(two);
+    one.frees(7);
     assert_eq!(one.requests(begun), b"");
     assert_eq!(one.requests(rest), large);
 }

@@ -77,6 +77,7 @@ fn a_text_goes_elsewhere_as_it_is() {
             for ((opcode, body), (_, elsewhere)) in bodies(text, none).iter().zip(elsewhere) {
                 let sent = kind.sent(0, 2, *opcode, body);
                 assert_eq!(flow.requests(&sent), sent, "{kind:?} {opcode}");
+                flow.frees(2);
                 let expected = (text.to_vec(), Some(elsewhere), ks.clone());
                 assert_eq!(learns.take(), [expected], "{kind:?} {opcode}");
             }
@@ -84,6 +85,7 @@ fn a_text_goes_elsewhere_as_it_is() {
             body.extend(none.iter().filter(|_| kind.version == 5));
             let sent = kind.sent(0, 2, PREPARE, &body);
             assert_eq!(flow.requests(&sent), sent, "{kind:?}");
+            flow.frees(2);
             let expected = (text.to_vec(), None, ks.clone());
             assert_eq!(learns.take(), [expected], "{kind:?}");
         }

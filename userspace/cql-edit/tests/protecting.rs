@@ -59,6 +59,7 @@ fn a_stream_has_one_request_at_a_time() {
     for kind in KINDS {
         let vault = TestVault::new();
         let mut flow = protected(kind, &vault);
+        flow.reuses = true;
         flow.asks("SELECT iban FROM shop.customers", &[]).unwrap();
         let text = "INSERT INTO shop.t (id) VALUES (:x)";
         let (code, message) = flow.prepares(b"id", text, &[], &[]).unwrap_err();

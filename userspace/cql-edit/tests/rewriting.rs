@@ -448,6 +448,7 @@ fn what_names_nothing_that_is_called_otherwise_passes_byte_for_byte() {
             "INSERT INTO other.t (shop) VALUES ('shop')",
         ] {
             let sent = kind.sent(0, 3, QUERY, &ask(kind.version, text));
+            flow.frees(3);
             assert_eq!(flow.requests(&sent), sent, "{kind:?} {text}");
         }
         let answer = kind.sent(0x80, 3, RESULT, &rows_of(1, ["other", "t"]));

@@ -23,6 +23,7 @@ fn a_request_is_tagged_beside_what_its_client_has_said() {
                 5 => kind.around(&bare),
                 _ => bare,
             };
+            flow.frees(7);
             let passed = flow.requests(&sent);
             let frames = kind.read(&passed);
             assert_eq!(frames[0][1], 4, "{kind:?}");
@@ -89,6 +90,7 @@ fn a_comment_says_who_is_calling_and_nothing_in_it_is_a_statement() {
         // The payload comes first, of as many bytes as the flow's own make.
         let mut tagged = |opcode, body: &[u8]| {
             let sent = kind.sent(0, 7, opcode, body);
+            flow.frees(7);
             let passed = kind.read(&flow.requests(&sent));
             assert_eq!(passed[0][1], if kind.version == 3 { 0 } else { 4 });
             passed[0][9..].to_vec()

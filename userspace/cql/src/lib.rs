@@ -25,7 +25,7 @@
 //! A [`Handshake`] may stand in front of a decoder, until it is known what becomes of the flow. It says how many
 //! bytes may pass, and what it has learned of the [`Session`].
 //!
-//! A flow that need not be decoded for a while leaves its decoder as [`Unread`]. The [`Place`] of each direction
+//! A flow that need not be decoded for a while leaves its decoder as [`Unread`]. The [`FramePosition`] of each direction
 //! is kept (`wire/position`), and a decoder comes back at the next frames ([`FlowDecoder::join`]).
 //!
 //! **Invariants.** No input makes the decoder panic. Its memory is bounded whatever the peers
@@ -70,4 +70,4 @@ pub use trace::state::{MAX_TRACE_STATE_BYTES, NoTraceState, trace_state};
 pub use verdict::{CloseReason, Undecodable, Verdict};
 pub use wire::compression::Compression;
 pub use wire::header::{MAX_BODY_BYTES, Opcode, ProtocolVersion, StreamId};
-pub use wire::position::{Framing, NoPlace, PLACE_HEADER_BYTES, Place, Unread};
+pub use wire::position::{FramePosition, Framing, NoPosition, POSITION_HEADER_BYTES, Unread};

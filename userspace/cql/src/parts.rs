@@ -5,7 +5,7 @@
 
 use crate::flow::FlowDecoder;
 use crate::flow::event::Anomaly;
-use crate::flow::pending::InFlight;
+use crate::flow::pending::{Answers, InFlight, NotPending};
 use crate::flow::request;
 use crate::text::parse::parse;
 use crate::text::statement::{Statement, StatementKind, StatementRef, Statements};
@@ -102,7 +102,10 @@ impl FlowDecoder {
     #[doc(hidden)]
     pub fn forget_requests(&mut self, streams: Range<i16>) -> u64 {
         streams
-            .filter(|stream| self.flow.pending.remove(StreamId(*stream)).is_some())
+            .filter(|stream| {
+                let answers = self.flow.pending.answer(StreamId(*stream));
+                matches!(answers, Answers::This(_))
+            })
             .count() as u64
     }
 
@@ -122,7 +125,11 @@ impl FlowDecoder {
                 request_bytes: HEADER_BYTES as u32,
                 prepares: None,
             };
-            self.flow.pending.insert(StreamId(stream), request)?;
+            let inserted = self.flow.pending.insert(StreamId(stream), request);
+            inserted.map_err(|(why, _)| match why {
+                NotPending::Full => Anomaly::TooManyInFlight,
+                NotPending::Duplicate(_) => Anomaly::DuplicateStream,
+            })?;
         }
         Ok(())
     }

@@ -13,7 +13,9 @@ mod frames;
 #[cfg(test)]
 mod handshake;
 #[cfg(test)]
-mod places;
+mod positions;
+#[cfg(test)]
+mod streams;
 #[cfg(test)]
 #[allow(
     dead_code,

@@ -224,20 +224,20 @@ fn details_belong_to_their_request() {
         body.extend([0, level, 0]);
         flow.request(0, stream, QUERY, &body);
     }
-    // On a stream that waits: the newer one counts.
+    // On a stream that waits: whose its responses are cannot be told.
     let mut body = long_string("SELECT a FROM t");
     body.extend([0, 5, 0]);
     flow.request(0, 2, QUERY, &body);
-    for stream in [300, 2, 1] {
+    for stream in [300, 2, 2, 1] {
         flow.response(0, stream, RESULT, &[0, 0, 0, 1]);
     }
-    let levels: Vec<_> = flow
-        .sink
-        .told
-        .iter()
-        .map(|(_, _, details)| details.asked.parameters.as_ref().unwrap().consistency.0)
-        .collect();
-    assert_eq!(levels, [6, 5, 1]);
+    let level = |details: &Details| details.asked.parameters.as_ref().unwrap().consistency.0;
+    let told = flow.sink.told.iter();
+    let levels: Vec<_> = told.map(|(.., details)| level(details)).collect();
+    assert_eq!(levels, [6, 1]);
+    let unanswered = flow.sink.unanswered.iter();
+    let levels: Vec<_> = unanswered.map(|(.., details)| level(details)).collect();
+    assert_eq!(levels, [4, 5]);
 }
 
 #[test]

@@ -112,7 +112,8 @@ fn btf() -> Finding {
 }
 
 /// The capabilities, by their bits in `CapEff` (capability.h).
-const CAPABILITIES: [(&str, u32); 4] = [
+const CAPABILITIES: [(&str, u32); 5] = [
+    ("CAP_NET_BIND_SERVICE", 10),
     ("CAP_NET_ADMIN", 12),
     ("CAP_NET_RAW", 13),
     ("CAP_PERFMON", 38),

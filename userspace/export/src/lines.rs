@@ -1,14 +1,15 @@
 //! A file of lines: rotated by its size, made durable as wanted, opened again when it was moved
 //! away.
 //!
+//! Only root can change the file, or put another one in its place: [`trusted`].
+//!
 //! The file has whole lines only: a line that a full disk has cut off is taken back, or else ended
 //! by a line feed before the next one. A line is never in two files.
 
 use std::{
     ffi::OsString,
-    fs::{self, File, OpenOptions},
+    fs::{self, File},
     io::{self, Write},
-    os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
     time::{Duration, Instant},
 };
@@ -187,14 +188,15 @@ fn numbered(path: &Path, n: u32) -> PathBuf {
 
 /// The file, whether it is a regular one, and how long it is.
 fn open(path: &Path) -> io::Result<(File, bool, u64)> {
-    let mut options = OpenOptions::new();
-    let file = options.append(true).create(true).mode(MODE).open(path)?;
+    let file = trusted::open_to_append(path, MODE).map_err(io::Error::other)?;
     let found = file.metadata()?;
     Ok((file, found.is_file(), found.len()))
 }
 
 #[cfg(test)]
 mod tests {
+    use test_hooks::TestHooks;
+
     use super::*;
 
     fn settings(path: &Path) -> LinesSettings {
@@ -334,6 +336,10 @@ mod tests {
 
     #[test]
     fn a_full_disk_is_an_error() {
+        test_hooks::set(TestHooks {
+            any_journal: true,
+            ..TestHooks::default()
+        });
         let mut lines = Lines::open(settings(Path::new("/dev/full"))).unwrap();
         let error = lines.write(b"1\n").unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::StorageFull);

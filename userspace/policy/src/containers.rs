@@ -65,7 +65,7 @@ pub struct Container {
 }
 
 /// A rule's conditions on the container. An empty list holds for every container.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ContainerConditions {
     /// Patterns of which one has to fit one of the container's names.
     pub names: Vec<Glob>,

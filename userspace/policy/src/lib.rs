@@ -27,6 +27,7 @@
 //! build if they differ.
 
 mod containers;
+mod covers;
 mod decide;
 mod find_containers;
 mod first_match;
@@ -40,6 +41,7 @@ mod tests;
 pub use containers::{
     Container, ContainerConditions, Glob, MAX_CONTAINER_CONDITIONS, MAX_CONTAINER_TEXT_BYTES,
 };
+pub use covers::Doubt;
 pub use decide::Decision;
 pub use find_containers::MAX_CGROUPS;
 pub use first_match::{Candidate, Match, Policy};

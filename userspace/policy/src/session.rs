@@ -168,7 +168,7 @@ impl fmt::Display for TextPattern {
 }
 
 /// A rule's conditions on the session. An empty list holds for every session.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SessionConditions {
     /// The users who may have logged in.
     pub users: Vec<TextPattern>,

@@ -8,7 +8,7 @@ use socket2::SockRef;
 use telemetry::Metrics;
 use tokio::{net::TcpStream, time};
 
-use super::read::CHUNK_BYTES;
+use super::{denied, read::CHUNK_BYTES};
 
 /// The interval at which [`end_all`] looks whether flows have ended.
 const LOOK_EVERY: Duration = Duration::from_millis(2);
@@ -38,6 +38,9 @@ const DISCARD_BYTES: usize = 16 * CHUNK_BYTES;
 
 /// Counts the end of the flow and writes its one log line.
 pub(super) fn flow(flow: &Flow, metrics: &Metrics, reason: CloseReason) {
+    if reason == CloseReason::Denied {
+        denied::flow(flow, metrics);
+    }
     let reason = reason.as_str();
     metrics.flows_closed.with_label_values(&[reason]).inc();
     tracing::info!(

@@ -9,27 +9,25 @@ use std::{
     time::{Duration, Instant},
 };
 
-use cql::{FlowDecoder, NoPlace, Place, Sink, Undecodable, Unread, Verdict};
+use cql::{FlowDecoder, FramePosition, NoPosition, Sink, Undecodable, Unread};
 use flow::{CloseReason, Flow, Path};
 use policy::Action;
 
 use super::{
-    chunk::{Chunk, Turn, Way},
     context::ProxyContext,
-    edit::{self, Editing, Passes},
+    edit::{self, Editing},
+    passing::{Direction, Passing, Turn, Verdict},
     reader::Both,
     recorder::{InDetail, InFrames, Nobody, Recorder},
-    session::{Gate, Gated, Passing, Question},
+    session::{Gate, Question},
 };
 
 /// A flow that a reporter holds is looked at again after this time.
 const HOLD: Duration = Duration::from_millis(5);
 
+/// The parts that see a flow's bytes as long as one of them has to.
 pub(super) struct Decoder {
     reading: Reading,
-    /// Reading stops with the next bytes that pass: nobody needs to read the flow any more, but the
-    /// position in its frames where reading ends has to be known, to go on from there.
-    stops: bool,
     recorder: Recorder,
     /// The zero of the decoder's clock.
     start: Instant,
@@ -37,14 +35,9 @@ pub(super) struct Decoder {
     /// The gate, while the flow is not decided, and then until everything that it held back has
     /// passed.
     gate: Option<Box<Gate>>,
-    is_decided: bool,
-    /// The editor, which applies the pipeline of the flow's rule. While the rule is not decided it
-    /// changes nothing, but follows where frames begin.
-    editing: Option<Box<Editing>>,
-    /// Bytes that an editor had kept back when it stopped editing.
-    left: Both<Vec<u8>>,
+    edits: Edits,
     /// Set when bytes that one direction held back may pass now.
-    let_go: bool,
+    repoll: bool,
 }
 
 /// The mode of reading: whether passing bytes are decoded.
@@ -53,9 +46,52 @@ pub(super) struct Decoder {
     reason = "what does not read any more soon goes as a whole"
 )]
 enum Reading {
-    Decodes(FlowDecoder),
+    Decodes {
+        decoder: FlowDecoder,
+        /// Reading stops with the next bytes that pass: nobody needs to read the flow any more, but
+        /// the position in its frames where reading ends has to be known, to go on from there.
+        stops: bool,
+    },
     /// Bytes are relayed. The position in the frames is followed where that is possible.
-    Walks(Result<Unread, NoPlace>),
+    Walks(Result<Unread, NoPosition>),
+}
+
+/// The changes to the bytes that pass.
+#[derive(Default)]
+enum Edits {
+    #[default]
+    Nothing,
+    /// The editor applies the pipeline of the flow's rule. While the rule is not decided it changes
+    /// nothing, but follows where frames begin.
+    Editing(Box<Editing>),
+    /// Editing has ended. These are the bytes that the editor had kept back, not all of which have
+    /// passed.
+    Left(Both<Vec<u8>>),
+}
+
+impl Edits {
+    fn editing(&mut self) -> Option<&mut Editing> {
+        match self {
+            Self::Editing(editing) => Some(editing),
+            Self::Nothing | Self::Left(_) => None,
+        }
+    }
+
+    fn has_left(&self, direction: Direction) -> bool {
+        matches!(self, Self::Left(left) if !left.of(direction).is_empty())
+    }
+
+    /// Takes the bytes that an editor had kept back of a direction when editing ended.
+    fn take_left(&mut self, direction: Direction) -> Vec<u8> {
+        let Self::Left(left) = self else {
+            return Vec::new();
+        };
+        let taken = std::mem::take(left.of_mut(direction));
+        if left.to_database.is_empty() && left.to_client.is_empty() {
+            *self = Self::Nothing;
+        }
+        taken
+    }
 }
 
 impl Decoder {
@@ -64,12 +100,15 @@ impl Decoder {
         flow: &Arc<Flow>,
         question: Option<Question>,
     ) -> Self {
-        let is_decided = question.is_none();
+        let editing = Editing::begin(shared, flow, question.is_none());
         let gate = |question| Box::new(Gate::new(question, shared, flow));
         let mut decoder = Self {
-            reading: Reading::Decodes(FlowDecoder::new(shared.prepared.clone())),
+            reading: Reading::Decodes {
+                decoder: FlowDecoder::new(shared.prepared.clone()),
+                stops: false,
+            },
             gate: question.map(gate),
-            editing: Editing::begin(shared, flow, is_decided),
+            edits: editing.map_or(Edits::Nothing, Edits::Editing),
             ..Self::idle(shared, flow)
         };
         if decoder.gate.is_none() {
@@ -82,24 +121,23 @@ impl Decoder {
     /// Makes a decoder that does not read yet.
     pub(super) fn idle(shared: &Arc<ProxyContext>, flow: &Arc<Flow>) -> Self {
         Self {
-            reading: Reading::Walks(Err(NoPlace::Handshake)),
-            stops: false,
+            reading: Reading::Walks(Err(NoPosition::Handshake)),
             recorder: Recorder::new(shared, flow),
             start: Instant::now(),
             flow: flow.clone(),
             gate: None,
-            is_decided: false,
-            editing: None,
-            left: Both::default(),
-            let_go: false,
+            edits: Edits::Nothing,
+            repoll: false,
         }
     }
 
     /// Starts to read the flow, which was not read for a while, at its next frames.
     pub(super) fn join(&mut self, unread: Unread) {
         let prepared = self.recorder.shared.prepared.clone();
-        self.reading = Reading::Decodes(FlowDecoder::join(prepared, unread));
-        self.stops = false;
+        self.reading = Reading::Decodes {
+            decoder: FlowDecoder::join(prepared, unread),
+            stops: false,
+        };
         self.recorder.switch_rule(&self.flow);
         self.flow.travels(Path::Enrich);
     }
@@ -107,101 +145,108 @@ impl Decoder {
     /// Corrects the frame position of one direction after [`Self::join`]. That position was out of
     /// date, and no byte of this direction has come since. The decoder may have stopped again in
     /// the meantime.
-    pub(super) fn begins_at(&mut self, way: Way, place: Place) {
-        match (&mut self.reading, way) {
-            (Reading::Decodes(decoder), Way::ToDatabase) => decoder.requests_begin_at(place),
-            (Reading::Decodes(decoder), Way::ToClient) => decoder.responses_begin_at(place),
-            (Reading::Walks(Ok(unread)), Way::ToDatabase) => unread.requests = place,
-            (Reading::Walks(Ok(unread)), Way::ToClient) => unread.responses = place,
+    pub(super) fn begins_at(&mut self, direction: Direction, position: FramePosition) {
+        match (&mut self.reading, direction) {
+            (Reading::Decodes { decoder, .. }, Direction::ToDatabase) => {
+                decoder.requests_begin_at(position)
+            }
+            (Reading::Decodes { decoder, .. }, Direction::ToClient) => {
+                decoder.responses_begin_at(position)
+            }
+            (Reading::Walks(Ok(unread)), Direction::ToDatabase) => unread.requests = position,
+            (Reading::Walks(Ok(unread)), Direction::ToClient) => unread.responses = position,
             (Reading::Walks(Err(_)), _) => {}
         }
     }
 
     /// Returns the frame positions of the flow, for a reader that goes on without decoding.
-    pub(super) fn unread(&self) -> Result<Unread, NoPlace> {
+    pub(super) fn unread(&self) -> Result<Unread, NoPosition> {
         match &self.reading {
-            Reading::Decodes(decoder) => decoder.unread(),
+            Reading::Decodes { decoder, .. } => decoder.unread(),
             Reading::Walks(unread) => *unread,
         }
     }
 
     /// Decides the next step of a direction. Asked before each read.
-    pub(super) fn turn(&mut self, way: Way) -> Turn {
+    pub(super) fn turn(&mut self, direction: Direction) -> Turn {
         let followed = self.recorder.followed.as_mut();
-        if way == Way::ToDatabase && followed.is_some_and(|followed| followed.holds()) {
+        if direction == Direction::ToDatabase && followed.is_some_and(|followed| followed.holds()) {
             return Turn::Rest(HOLD);
         }
-        if !self.left.of(way).is_empty() {
-            return Turn::Pass(self.decode(way, &[]));
+        if self.edits.has_left(direction) {
+            return Turn::Pass(self.decode(direction, &[]));
         }
-        if let Some(editing) = &mut self.editing {
-            match way {
-                Way::ToDatabase => {
-                    if let Some(bytes) = editing.late() {
-                        return Turn::Pass(Chunk::Instead { bytes, close: None });
-                    }
-                    if editing.is_full() {
-                        return Turn::Wait;
-                    }
-                    if let Some(pause) = editing.pause() {
-                        return Turn::Rest(pause);
-                    }
-                }
-                Way::ToClient => {
-                    if let Some(bytes) = editing.answers() {
-                        // The client may be read again.
-                        self.let_go = true;
-                        let close = self.read(way, &bytes).close();
-                        return Turn::Pass(Chunk::Instead { bytes, close });
-                    }
-                }
-            }
+        if let Some(turn) = self.editors_turn(direction) {
+            return turn;
         }
         let Some(gate) = &mut self.gate else {
             return Turn::Read;
         };
-        match gate.turn(way) {
-            Gated::Read => Turn::Read,
-            Gated::Wait => Turn::Wait,
-            Gated::Pass(bytes) => Turn::Pass(self.gated(way, bytes)),
+        match gate.turn(direction) {
+            Turn::Read => Turn::Read,
+            Turn::Pass(bytes) => {
+                self.look_at_gate();
+                Turn::Pass(self.decode(direction, &bytes).bringing(bytes))
+            }
+            Turn::Rest(pause) => Turn::Rest(pause),
+            Turn::Wait => Turn::Wait,
         }
     }
 
-    /// Reads a chunk before it is forwarded.
-    pub(super) fn chunk(&mut self, way: Way, bytes: &[u8]) -> Chunk {
-        let Some(gate) = &mut self.gate else {
-            return self.decode(way, bytes);
-        };
-        match gate.offer(way, bytes) {
-            Passing::All => {
-                self.look_at_gate();
-                self.decode(way, bytes)
+    /// Returns the next step of a direction where the editor decides it.
+    fn editors_turn(&mut self, direction: Direction) -> Option<Turn> {
+        let editing = self.edits.editing()?;
+        match direction {
+            Direction::ToDatabase => {
+                if let Some(bytes) = editing.late() {
+                    return Some(Turn::Pass(Verdict::these(bytes)));
+                }
+                if editing.is_full() {
+                    return Some(Turn::Wait);
+                }
+                editing.pause().map(Turn::Rest)
             }
-            Passing::These(bytes) => self.gated(way, bytes),
+            Direction::ToClient => {
+                let bytes = editing.answers()?;
+                // The client may be read again.
+                self.repoll = true;
+                let read = self.read(direction, &bytes);
+                Some(Turn::Pass(read.with(bytes)))
+            }
         }
+    }
+
+    /// Lets the gate hold back what may not pass yet of a chunk.
+    pub(super) fn admit(&mut self, direction: Direction, bytes: &[u8]) -> Passing {
+        let Some(gate) = &mut self.gate else {
+            return Passing::All;
+        };
+        let passing = gate.offer(direction, bytes);
+        self.look_at_gate();
+        passing
     }
 
     /// Handles the end of a side. Returns the bytes of that side that were held back and are still
     /// to be forwarded.
-    pub(super) fn end(&mut self, way: Way) -> Vec<u8> {
-        let rest = self.gate.as_mut().map(|gate| gate.end(way));
+    pub(super) fn end(&mut self, direction: Direction) -> Vec<u8> {
+        let rest = self.gate.as_mut().map(|gate| gate.end(direction));
         let mut rest = rest.unwrap_or_default();
         // The rest is no whole frame: there is nothing in it to close the flow for.
-        if let Chunk::Instead { bytes, .. } = self.decode(way, &rest) {
+        if let Passing::These(bytes) = self.decode(direction, &rest).passing {
             rest = bytes;
         }
-        if let Some(editing) = &mut self.editing {
-            let kept = editing.end(way, edit::now_ns());
-            self.let_go |= editing.has_words();
-            if way == Way::ToClient {
-                self.read(way, &kept);
+        if let Some(editing) = self.edits.editing() {
+            let kept = editing.end(direction, edit::now_ns());
+            self.repoll |= editing.has_words();
+            if direction == Direction::ToClient {
+                self.read(direction, &kept);
             }
             rest.extend(kept);
         }
-        if let Reading::Decodes(decoder) = &mut self.reading {
-            match way {
-                Way::ToDatabase => decoder.requests_end(&mut self.recorder),
-                Way::ToClient => decoder.responses_end(&mut self.recorder),
+        if let Reading::Decodes { decoder, .. } = &mut self.reading {
+            match direction {
+                Direction::ToDatabase => decoder.requests_end(&mut self.recorder),
+                Direction::ToClient => decoder.responses_end(&mut self.recorder),
             }
         }
         rest
@@ -209,23 +254,19 @@ impl Decoder {
 
     /// Applies the completions of requests and responses that wait. To be called whenever the
     /// flow's task runs.
-    pub(super) fn hears(&mut self) {
-        let Some(editing) = &mut self.editing else {
+    pub(super) fn apply_completions(&mut self) {
+        let Some(editing) = self.edits.editing() else {
             return;
         };
-        if !editing.hears(edit::now_ns()) {
-            return;
-        }
-        let refusals = editing.refusals();
-        if let Some(followed) = &mut self.recorder.followed {
-            followed.note_refusals(refusals);
+        if editing.apply_completions(edit::now_ns()) {
+            self.recorder.note_refusals(&self.flow, editing.refusals());
         }
     }
 
     /// Returns, once, the last bytes for the client of a denied flow, and the reason why it ends.
     pub(super) fn last_words(&mut self) -> Option<(Vec<u8>, CloseReason)> {
-        let editing = self.editing.as_mut();
-        if let Some(words) = editing.and_then(|editing| editing.last_words()) {
+        let editing = self.edits.editing();
+        if let Some(words) = editing.and_then(Editing::last_words) {
             return Some(words);
         }
         Some((self.gate.as_mut()?.last_words()?, CloseReason::Denied))
@@ -234,53 +275,37 @@ impl Decoder {
     /// Returns the last bytes for the client when the flow has to end because a request of its was
     /// on a shared connection that is lost.
     pub(super) fn lost(&mut self) -> Option<Vec<u8>> {
-        self.editing.as_mut()?.lost()
+        self.edits.editing()?.lost()
     }
 
     /// Takes the sign that both directions have to be polled again, because held-back bytes may
     /// pass now.
-    pub(super) fn let_go(&mut self) -> bool {
-        std::mem::take(&mut self.let_go)
-    }
-
-    /// Turns the bytes that the gate lets pass into a chunk that replaces what was read.
-    fn gated(&mut self, way: Way, mut bytes: Vec<u8>) -> Chunk {
-        self.look_at_gate();
-        let close = match self.decode(way, &bytes) {
-            Chunk::Forward => None,
-            Chunk::Close { keep, reason } => {
-                bytes.truncate(keep);
-                Some(reason)
-            }
-            instead @ Chunk::Instead { .. } => return instead,
-        };
-        Chunk::Instead { bytes, close }
+    pub(super) fn take_repoll(&mut self) -> bool {
+        std::mem::take(&mut self.repoll)
     }
 
     /// Acts on the gate's decision, if there is one. To be called when the gate may have been
     /// decided.
-    pub(super) fn look_at_gate(&mut self) {
+    fn look_at_gate(&mut self) {
         let Some(gate) = &mut self.gate else {
             return;
         };
-        self.let_go |= gate.holds_what_may_pass();
-        let Some(action) = gate.decided() else {
-            return;
-        };
-        if gate.is_empty() {
+        self.repoll |= gate.holds_what_may_pass();
+        let decision = gate.take_decision();
+        if gate.is_over() {
             self.gate = None;
         }
-        if std::mem::replace(&mut self.is_decided, true) {
-            return;
-        }
-        match action {
-            Action::Enrich => {
+        match decision {
+            None => {}
+            Some(Action::Enrich) => {
                 self.recorder.switch_rule(&self.flow);
                 self.edit_by_rule();
             }
-            _ => {
+            Some(_) => {
                 self.edit_no_more();
-                self.stops = self.decodes();
+                if let Reading::Decodes { stops, .. } = &mut self.reading {
+                    *stops = true;
+                }
             }
         }
     }
@@ -288,114 +313,146 @@ impl Decoder {
     /// Starts to edit by the flow's rule, which is decided now.
     fn edit_by_rule(&mut self) {
         let shared = &self.recorder.shared;
-        let Some(editing) = &mut self.editing else {
+        let Some(editing) = self.edits.editing() else {
             return;
         };
         match editing.adopt_rule(shared, &self.flow) && !editing.is_over() {
             // It may be denied at once.
-            true => self.let_go |= editing.has_words(),
+            true => self.repoll |= editing.has_words(),
             false => self.edit_no_more(),
         }
     }
 
     fn edit_no_more(&mut self) {
-        if let Some(mut editing) = self.editing.take() {
-            let now_ns = edit::now_ns();
-            if !editing.leaves(now_ns) {
-                // The question is asked again with the next bytes that pass.
-                self.editing = Some(editing);
-                self.let_go = true;
-                return;
-            }
-            for way in [Way::ToDatabase, Way::ToClient] {
-                *self.left.of_mut(way) = editing.end(way, now_ns);
-                self.let_go |= !self.left.of(way).is_empty();
-            }
+        let Some(editing) = self.edits.editing() else {
+            return;
+        };
+        let now_ns = edit::now_ns();
+        if !editing.leaves(now_ns) {
+            // The question is asked again with the next bytes that pass.
+            self.repoll = true;
+            return;
         }
+        let left = Both {
+            to_database: editing.end(Direction::ToDatabase, now_ns),
+            to_client: editing.end(Direction::ToClient, now_ns),
+        };
+        let is_left = !left.to_database.is_empty() || !left.to_client.is_empty();
+        self.repoll |= is_left;
+        self.edits = match is_left {
+            true => Edits::Left(left),
+            false => Edits::Nothing,
+        };
     }
 
     /// Acts on a mark that has decided the flow: nothing more passes before that holds.
     pub(super) fn apply_mark(&mut self) {
         self.look_at_gate();
-        if self.stops {
+        if let Reading::Decodes { stops: true, .. } = self.reading {
             self.stop();
         }
     }
 
     /// Reads and edits a chunk. Requests are read before they are edited, responses after that, so
     /// that reporters see what the client sends and gets.
-    fn decode(&mut self, way: Way, bytes: &[u8]) -> Chunk {
-        let left = std::mem::take(self.left.of_mut(way));
-        let Some(mut editing) = self.editing.take() else {
-            return match (left.is_empty(), way) {
-                (true, _) => self.read(way, bytes),
-                (false, Way::ToDatabase) => self.read(way, bytes).behind(left, bytes),
-                (false, Way::ToClient) => {
-                    let bytes = [&left[..], bytes].concat();
-                    self.read(way, &bytes).behind(Vec::new(), &bytes)
-                }
-            };
+    pub(super) fn decode(&mut self, direction: Direction, bytes: &[u8]) -> Verdict {
+        let mut editing = match std::mem::take(&mut self.edits) {
+            Edits::Editing(editing) => editing,
+            Edits::Nothing => return self.read(direction, bytes),
+            left @ Edits::Left(_) => {
+                self.edits = left;
+                return self.read_behind_left(direction, bytes);
+            }
         };
         let now_ns = edit::now_ns();
-        let chunk = match way {
-            Way::ToDatabase => {
-                let read = self.read(way, bytes);
-                match editing.chunk(way, now_ns, read.kept(bytes)) {
-                    Passes::All => read,
-                    Passes::These(bytes) => read.instead(bytes),
+        let verdict = match direction {
+            Direction::ToDatabase => {
+                let read = self.read(direction, bytes);
+                editing.set_time();
+                let requests = read.passing.of(bytes);
+                let log = &mut editing.counting;
+                match editing.editor.requests(now_ns, requests, log).instead {
+                    None => read,
+                    Some(bytes) => read.with(bytes),
                 }
             }
-            Way::ToClient => match editing.chunk(way, now_ns, bytes) {
-                Passes::All => self.read(way, bytes),
-                Passes::These(bytes) => {
-                    let read = self.read(way, &bytes);
-                    read.behind(Vec::new(), &bytes)
+            Direction::ToClient => {
+                let log = &mut editing.counting;
+                match editing.editor.responses(bytes, log).instead {
+                    None => self.read(direction, bytes),
+                    Some(bytes) => self.read(direction, &bytes).bringing(bytes),
                 }
-            },
+            }
         };
-        let refusals = editing.refusals();
-        if let Some(followed) = &mut self.recorder.followed {
-            followed.note_refusals(refusals);
+        self.go_on_editing(editing);
+        verdict
+    }
+
+    /// Reads a chunk behind the bytes that an editor had kept back.
+    fn read_behind_left(&mut self, direction: Direction, bytes: &[u8]) -> Verdict {
+        let mut left = self.edits.take_left(direction);
+        match (left.is_empty(), direction) {
+            (true, _) => self.read(direction, bytes),
+            // They have been read before they were kept back.
+            (false, Direction::ToDatabase) => {
+                let read = self.read(direction, bytes);
+                left.extend_from_slice(read.passing.of(bytes));
+                read.with(left)
+            }
+            (false, Direction::ToClient) => {
+                left.extend_from_slice(bytes);
+                self.read(direction, &left).bringing(left)
+            }
         }
-        self.let_go |= editing.has_words();
+    }
+
+    /// Takes the editor back behind a chunk, unless it has come to its end.
+    fn go_on_editing(&mut self, mut editing: Box<Editing>) {
+        editing.note_chunk();
+        self.recorder.note_refusals(&self.flow, editing.refusals());
+        self.repoll |= editing.has_words();
         let lets_pass = editing.lets_pass();
-        match editing.is_over() {
-            true => {}
-            false => self.editing = Some(editing),
+        if !editing.is_over() {
+            self.edits = Edits::Editing(editing);
         }
         // Bytes that are not decoded may still be edited, except for segments that nobody can open.
         let is_closed = self.undecodable() == Some(Undecodable::SegmentCompression);
         if !self.decodes() && (self.undecodable().is_none() || is_closed && lets_pass) {
             self.edit_no_more();
         }
-        chunk
     }
 
     fn undecodable(&self) -> Option<Undecodable> {
         match self.reading {
-            Reading::Walks(Err(NoPlace::Undecodable(why))) => Some(why),
+            Reading::Walks(Err(NoPosition::Undecodable(why))) => Some(why),
             _ => None,
         }
     }
 
-    /// Decodes these bytes as the client's side sees them.
-    fn read(&mut self, way: Way, bytes: &[u8]) -> Chunk {
-        if self.stops {
-            self.pass_unread(way, bytes);
-            self.stop();
-            return Chunk::Forward;
-        }
-        let Reading::Decodes(decoder) = &mut self.reading else {
-            self.pass_unread(way, bytes);
-            return Chunk::Forward;
+    /// Decodes these bytes as the client's side sees them. Nothing passes in their place.
+    fn read(&mut self, direction: Direction, bytes: &[u8]) -> Verdict {
+        let decoder = match &mut self.reading {
+            Reading::Decodes {
+                decoder,
+                stops: false,
+            } => decoder,
+            Reading::Decodes { .. } => {
+                self.pass_unread(direction, bytes);
+                self.stop();
+                return Verdict::ALL;
+            }
+            Reading::Walks(_) => {
+                self.pass_unread(direction, bytes);
+                return Verdict::ALL;
+            }
         };
         let now_ns = self.start.elapsed().as_nanos() as u64;
         let recorder = &mut self.recorder;
         let verdict = match recorder.followed.take() {
-            None => feed(decoder, way, now_ns, bytes, recorder),
+            None => feed(decoder, direction, now_ns, bytes, recorder),
             Some(followed) if !followed.wants_requests() => {
                 let mut frames = InFrames(InDetail { recorder, followed });
-                let verdict = feed(decoder, way, now_ns, bytes, &mut frames);
+                let verdict = feed(decoder, direction, now_ns, bytes, &mut frames);
                 self.recorder.followed = Some(frames.0.followed);
                 verdict
             }
@@ -403,54 +460,57 @@ impl Decoder {
                 decoder.wants_texts(followed.wants_texts());
                 decoder.wants_contexts(followed.wants_contexts());
                 let mut followed = InDetail { recorder, followed };
-                let verdict = feed(decoder, way, now_ns, bytes, &mut followed);
+                let verdict = feed(decoder, direction, now_ns, bytes, &mut followed);
                 let mut followed = followed.followed;
                 // The reporters may have no room for what the last responses made them write, and
                 // are asked again only before the client is read.
-                self.let_go |= way == Way::ToClient && followed.holds();
+                self.repoll |= direction == Direction::ToClient && followed.holds();
                 self.recorder.followed = Some(followed);
                 verdict
             }
         };
         match verdict {
-            Verdict::Continue => Chunk::Forward,
-            Verdict::Undecodable(reason) => {
-                let metrics = &self.recorder.shared.metrics;
-                metrics
-                    .undecodable
-                    .with_label_values(&[reason.as_str()])
-                    .inc();
-                tracing::info!(flow = ?self.flow.id, %reason, "relayed from here on");
-                self.flow.set_undecodable(reason.as_str());
-                self.flow.travels(Path::Relay);
-                self.reading = Reading::Walks(Err(NoPlace::Undecodable(reason)));
-                Chunk::Forward
+            cql::Verdict::Continue => Verdict::ALL,
+            cql::Verdict::Undecodable(reason) => {
+                self.relay_from_here(reason);
+                Verdict::ALL
             }
-            Verdict::Close { keep, reason } => Chunk::Close {
-                keep,
-                reason: CloseReason::Decoder(reason),
+            cql::Verdict::Close { keep, reason } => Verdict {
+                passing: Passing::First(keep),
+                close: Some(CloseReason::Decoder(reason)),
             },
         }
     }
 
+    /// Reads no more of a flow that cannot be decoded.
+    fn relay_from_here(&mut self, reason: Undecodable) {
+        let metrics = &self.recorder.shared.metrics;
+        let counter = &metrics.undecodable;
+        counter.with_label_values(&[reason.as_str()]).inc();
+        tracing::info!(flow = ?self.flow.id, %reason, "relayed from here on");
+        self.flow.set_undecodable(reason.as_str());
+        self.flow.travels(Path::Relay);
+        self.reading = Reading::Walks(Err(NoPosition::Undecodable(reason)));
+    }
+
     /// Follows the frame position through these bytes; nobody is told of what they say.
-    fn pass_unread(&mut self, way: Way, bytes: &[u8]) {
-        match (&mut self.reading, way) {
-            (Reading::Decodes(decoder), Way::ToDatabase) => {
+    fn pass_unread(&mut self, direction: Direction, bytes: &[u8]) {
+        match (&mut self.reading, direction) {
+            (Reading::Decodes { decoder, .. }, Direction::ToDatabase) => {
                 decoder.requests(0, bytes, &mut Nobody);
             }
-            (Reading::Decodes(decoder), Way::ToClient) => {
+            (Reading::Decodes { decoder, .. }, Direction::ToClient) => {
                 decoder.responses(0, bytes, &mut Nobody);
             }
-            (Reading::Walks(Ok(unread)), Way::ToDatabase) => unread.requests.walk(bytes),
-            (Reading::Walks(Ok(unread)), Way::ToClient) => unread.responses.walk(bytes),
+            (Reading::Walks(Ok(unread)), Direction::ToDatabase) => unread.requests.walk(bytes),
+            (Reading::Walks(Ok(unread)), Direction::ToClient) => unread.responses.walk(bytes),
             (Reading::Walks(Err(_)), _) => {}
         }
     }
 
     /// Whether the flow is decoded.
     pub(super) fn decodes(&self) -> bool {
-        matches!(self.reading, Reading::Decodes(_))
+        matches!(self.reading, Reading::Decodes { .. })
     }
 
     /// Whether the flow was denied, or its database has ended before the flow was decided.
@@ -460,7 +520,7 @@ impl Decoder {
 
     /// Tells the editor and the reporters that the flow has ended.
     pub(super) fn finish(&mut self) {
-        if let Some(editing) = &mut self.editing {
+        if let Some(editing) = self.edits.editing() {
             editing.abandon();
         }
         self.report_unanswered();
@@ -471,7 +531,7 @@ impl Decoder {
     pub(super) fn report_unanswered(&mut self) {
         let now_ns = self.start.elapsed().as_nanos() as u64;
         let recorder = &mut self.recorder;
-        if let (Reading::Decodes(decoder), Some(followed)) =
+        if let (Reading::Decodes { decoder, .. }, Some(followed)) =
             (&mut self.reading, recorder.followed.take())
             && followed.wants_requests()
         {
@@ -483,7 +543,6 @@ impl Decoder {
     /// Stops reading: nobody needs to read the flow any more.
     pub(super) fn stop(&mut self) {
         self.report_unanswered();
-        self.stops = false;
         if self.decodes() {
             self.reading = Reading::Walks(self.unread());
             self.flow.travels(Path::Relay);
@@ -498,24 +557,19 @@ impl Decoder {
 
     /// Whether nobody needs to see the flow's bytes any more, and none is held back.
     pub(super) fn is_off(&self) -> bool {
-        let is_left = |way| !self.left.of(way).is_empty();
-        !self.decodes()
-            && self.gate.is_none()
-            && self.editing.is_none()
-            && !is_left(Way::ToDatabase)
-            && !is_left(Way::ToClient)
+        !self.decodes() && self.gate.is_none() && matches!(self.edits, Edits::Nothing)
     }
 }
 
 fn feed(
     decoder: &mut FlowDecoder,
-    way: Way,
+    direction: Direction,
     now_ns: u64,
     bytes: &[u8],
     sink: &mut impl Sink,
-) -> Verdict {
-    match way {
-        Way::ToDatabase => decoder.requests(now_ns, bytes, sink),
-        Way::ToClient => decoder.responses(now_ns, bytes, sink),
+) -> cql::Verdict {
+    match direction {
+        Direction::ToDatabase => decoder.requests(now_ns, bytes, sink),
+        Direction::ToClient => decoder.responses(now_ns, bytes, sink),
     }
 }

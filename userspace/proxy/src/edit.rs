@@ -10,7 +10,11 @@ use cql_edit::{Caller, Editor, Pipeline, Room, Unreadable};
 use flow::{CloseReason, Flow};
 use steps::{Refusal, pipelines::Counting};
 
-use super::{chunk::Way, context::ProxyContext, parked::Inbox};
+use super::{
+    completions::{Completion, CompletionReader},
+    context::ProxyContext,
+    passing::Direction,
+};
 
 /// The zero of the clock that all flows of a rule share.
 static START: LazyLock<Instant> = LazyLock::new(Instant::now);
@@ -32,14 +36,14 @@ fn unix_us() -> i64 {
     since_epoch.map_or(0, |since| since.as_micros() as i64)
 }
 
-/// The editor of one flow, with its inbox and its counters.
+/// The editor of one flow, with its completions and its counters.
 pub(super) struct Editing {
-    /// The completions of requests and responses that wait. **Invariant**: the inbox is dropped
+    /// The completions of requests and responses that wait. **Invariant**: the reader is dropped
     /// before the editor and before what the editor's steps have kept of the flow, so that a step
     /// that is told of their end finds that nobody waits any longer.
-    inbox: Inbox,
-    editor: Editor,
-    counting: Counting,
+    completions: CompletionReader,
+    pub(super) editor: Editor,
+    pub(super) counting: Counting,
     /// Nothing is read from the client before this time.
     paused_until: Option<Instant>,
     /// Whether the flow's rule is decided.
@@ -47,13 +51,6 @@ pub(super) struct Editing {
     last_words: Option<Vec<u8>>,
     /// Set once the stream cannot be read and that was counted.
     over: bool,
-}
-
-/// The part of a chunk that goes on.
-pub(super) enum Passes {
-    All,
-    /// Other bytes go on instead of the chunk.
-    These(Vec<u8>),
 }
 
 impl Editing {
@@ -83,10 +80,10 @@ impl Editing {
     }
 
     fn new(editor: Editor, flow: &Arc<Flow>, counting: Counting) -> Self {
-        let inbox = Inbox::of(flow);
+        let completions = CompletionReader::of(flow);
         Self {
-            editor: editor.within(&ROOM).told_by(inbox.letters()),
-            inbox,
+            editor: editor.within(&ROOM).told_by(completions.sink()),
+            completions,
             counting,
             paused_until: None,
             is_decided: false,
@@ -104,26 +101,23 @@ impl Editing {
         self.counting = shared.pipeline_metrics.of(&flow.rule());
         self.editor.becomes(pipeline, caller(flow));
         self.is_decided = true;
-        self.look();
+        self.note_unreadable();
         true
     }
 
-    /// Edits a chunk. Returns the bytes that go on.
-    pub(super) fn chunk(&mut self, way: Way, now_ns: u64, bytes: &[u8]) -> Passes {
-        let edited = match way {
-            Way::ToDatabase => {
-                self.editor.set_time(unix_us());
-                self.editor.requests(now_ns, bytes, &mut self.counting)
-            }
-            Way::ToClient => self.editor.responses(bytes, &mut self.counting),
-        };
-        self.rest();
-        self.look();
-        edited.instead.map_or(Passes::All, Passes::These)
+    /// Tells the editor the wall clock, for the requests that come next.
+    pub(super) fn set_time(&mut self) {
+        self.editor.set_time(unix_us());
+    }
+
+    /// Takes note of what a chunk that was edited has led to. To be called after each.
+    pub(super) fn note_chunk(&mut self) {
+        self.begin_pause();
+        self.note_unreadable();
     }
 
     /// Starts the pause that a step has asked for.
-    fn rest(&mut self) {
+    fn begin_pause(&mut self) {
         let pause = self.editor.pause_ns();
         if pause > 0 {
             self.paused_until = Some(Instant::now() + Duration::from_nanos(pause));
@@ -131,17 +125,17 @@ impl Editing {
     }
 
     /// Applies the completions of requests and responses that wait. False: there were none.
-    pub(super) fn hears(&mut self, now_ns: u64) -> bool {
-        let letters = self.inbox.take();
-        let heard = !letters.is_empty();
+    pub(super) fn apply_completions(&mut self, now_ns: u64) -> bool {
+        let completions = self.completions.take();
+        let heard = !completions.is_empty();
         if heard {
-            self.editor.set_time(unix_us());
+            self.set_time();
         }
-        for (number, resolution) in letters {
+        for Completion { number, resolution } in completions {
             let counting = &mut self.counting;
             self.editor.resolve(now_ns, number, resolution, counting);
         }
-        self.rest();
+        self.begin_pause();
         heard
     }
 
@@ -179,7 +173,7 @@ impl Editing {
 
     /// Notes, once, that the stream cannot be read. Only a stream whose rule is decided, or that
     /// has to end in any case, is noted.
-    fn look(&mut self) {
+    fn note_unreadable(&mut self) {
         let Some(why) = self.editor.unreadable() else {
             return;
         };
@@ -243,13 +237,13 @@ impl Editing {
 
     /// Returns the bytes that were kept back of a direction that ends, or is not edited any more.
     /// Those among them that waited wait no longer.
-    pub(super) fn end(&mut self, way: Way, now_ns: u64) -> Vec<u8> {
-        let to_database = way == Way::ToDatabase;
+    pub(super) fn end(&mut self, direction: Direction, now_ns: u64) -> Vec<u8> {
+        let to_database = direction == Direction::ToDatabase;
         let counting = &mut self.counting;
         self.editor.give_up(now_ns, to_database, counting);
-        let late = match way {
-            Way::ToDatabase => self.editor.late(),
-            Way::ToClient => self.editor.answers(),
+        let late = match direction {
+            Direction::ToDatabase => self.editor.late(),
+            Direction::ToClient => self.editor.answers(),
         };
         let mut rest = late.unwrap_or_default();
         rest.extend(self.editor.end(to_database));
@@ -345,6 +339,15 @@ mod tests {
         [&header[..], &length, body].concat()
     }
 
+    fn chunk(editing: &mut Editing, direction: Direction, bytes: &[u8]) {
+        let log = &mut editing.counting;
+        match direction {
+            Direction::ToDatabase => editing.editor.requests(0, bytes, log),
+            Direction::ToClient => editing.editor.responses(bytes, log),
+        };
+        editing.note_chunk();
+    }
+
     #[test]
     fn who_sees_what_a_flow_has_kept_go_finds_that_it_waits_no_longer() {
         let flow = Arc::new(Flow::begin(
@@ -361,9 +364,13 @@ mod tests {
         let mut editing = Editing::new(editor, &flow, counting.of(&flow.rule()));
         let startup = b"\0\x01\0\x0bCQL_VERSION\0\x053.0.0";
         let query = b"\0\0\0\x08SELECT 1\0\x01\0";
-        editing.chunk(Way::ToDatabase, 0, &frame(0, 0x01, startup));
-        editing.chunk(Way::ToClient, 0, &frame(0x80, 0x02, &[]));
-        editing.chunk(Way::ToDatabase, 0, &frame(0, 0x07, query));
+        chunk(
+            &mut editing,
+            Direction::ToDatabase,
+            &frame(0, 0x01, startup),
+        );
+        chunk(&mut editing, Direction::ToClient, &frame(0x80, 0x02, &[]));
+        chunk(&mut editing, Direction::ToDatabase, &frame(0, 0x07, query));
         assert_eq!(*awaited.lock().unwrap(), [true]);
         // Its slot is given back last of all.
         drop(editing);

@@ -21,6 +21,7 @@ use super::{
     adopt, close,
     context::IncomingListeners,
     context::ProxyContext,
+    denied,
     entered::Entered,
     incoming, session,
     workers::{Pair, Workers},
@@ -160,7 +161,8 @@ async fn begin(shared: &Arc<ProxyContext>, held: Held, expected: &Expected, work
     let entered = Entered::new(shared, &Newcomer::from(&held), permit);
     let denied = session::denied_since(&held, &shared.policy.borrow());
     if let Some(mark) = denied {
-        tracing::info!(client = %held.client, %mark, "denied while it connected");
+        tracing::debug!(client = %held.client, %mark, "denied while it connected");
+        denied::flow(&entered.flow, &shared.metrics);
         answer(shared, &held, Refusal::Reset);
         return;
     }

@@ -4,7 +4,7 @@
 //! that byte shows whether TLS begins on the client's side. On the database's side TLS begins once
 //! the client's handshake is over, so that no client that is refused reaches the database, and the
 //! name that the client has asked for is known. All of that happens as the directions read and
-//! write ([`Leg`]); no other flow waits.
+//! write ([`LegIo`]); no other flow waits.
 //!
 //! **Invariant**: where a rule has TLS begin on the database's side, not a byte is written to the
 //! database before it has begun, whatever fails.
@@ -29,10 +29,10 @@ use tokio::{
 };
 
 use super::{
-    chunk::Way,
     context::ProxyContext,
-    direction::{Stop, TLS_HANDSHAKE},
-    leg::{Leg, peek},
+    direction_pump::{Stop, TLS_HANDSHAKE},
+    leg_io::{LegIo, peek},
+    passing::Direction,
     terms::{Encrypted, Plain, Terms},
     tls_io::{News, Tls},
 };
@@ -109,22 +109,22 @@ impl Legs {
         &'a mut self,
         client: &'a TcpStream,
         database: &'a TcpStream,
-    ) -> (Leg<'a>, Leg<'a>) {
+    ) -> (LegIo<'a>, LegIo<'a>) {
         let Some(ends) = &mut self.0 else {
-            return (Leg::Plain(client), Leg::Plain(database));
+            return (LegIo::Plain(client), LegIo::Plain(database));
         };
         if ends.hopeless.is_some() {
-            return (Leg::Waits(client), Leg::Waits(database));
+            return (LegIo::Waits(client), LegIo::Waits(database));
         }
         let waits = ends.terms.is_some() || ends.dial.is_some();
         let client = match &mut ends.client {
-            Some(tls) => Leg::Tls(client, tls),
-            None => Leg::Plain(client),
+            Some(tls) => LegIo::Tls(client, tls),
+            None => LegIo::Plain(client),
         };
         let database = match &mut ends.database {
-            Some(tls) => Leg::Tls(database, tls),
-            None if waits => Leg::Waits(database),
-            None => Leg::Plain(database),
+            Some(tls) => LegIo::Tls(database, tls),
+            None if waits => LegIo::Waits(database),
+            None => LegIo::Plain(database),
         };
         (client, database)
     }
@@ -171,7 +171,7 @@ impl Legs {
 
     /// Takes note of handshakes that have succeeded or failed. True: both directions are to be
     /// polled again.
-    pub(super) fn look(&mut self) -> bool {
+    pub(super) fn poll_events(&mut self) -> bool {
         let Some(ends) = &mut self.0 else {
             return false;
         };
@@ -238,7 +238,7 @@ impl Ends {
                 Err(e) if e.kind() == ErrorKind::WouldBlock => {}
                 // The error is taken by this call: the next read would not see it any more.
                 Err(e) => {
-                    self.hopeless = Some(Stop::From(e).reason(Way::ToDatabase));
+                    self.hopeless = Some(Stop::From(e).reason(Direction::ToDatabase));
                     break None;
                 }
             }

@@ -7,18 +7,20 @@
 //!   (`context.rs`).
 //! - `workers.rs`: the threads on which bytes move.
 //! - `relay.rs`: moves bytes, with back-pressure and half-close.
-//! - `direction.rs`: one direction of a flow.
+//! - `direction_pump.rs`: one direction of a flow.
 //! - `splice.rs`: hands a flow to the kernel, and takes it back; `wait.rs`: waits while the kernel
 //!   has it; `drain.rs`: waits until the bytes that the kernel had have arrived.
 //! - `resume.rs`: carries on flows that another process has begun; `adopt.rs`: takes them over.
 //! - `canary.rs`: tries the splice out before it is used.
 //! - `read.rs`: one read in one system call.
-//! - `chunk.rs`: the verdict on bytes that were read.
+//! - `passing.rs`: the verdict on bytes that were read.
+//! - `reader.rs`: the state of a flow's reading: not begun, decoding, or relayed unread;
+//!   `frame_position.rs` tells the kernel where in a frame such a flow is.
 //! - `decode.rs` reads the bytes that pass, `recorder.rs` counts them, `edit.rs` changes them;
-//!   `parked.rs` brings the completions of requests and responses that wait.
+//!   `completions.rs` brings the completions of requests and responses that wait.
 //! - `session.rs`: finds the rule of a flow by its handshake.
 //! - `marked.rs`: carries out a mark's commands to a running flow.
-//! - `leg.rs`: one of a flow's connections; `legs.rs`: both, and where TLS ends, on which terms
+//! - `leg_io.rs`: one of a flow's connections; `legs.rs`: both, and where TLS ends, on which terms
 //!   (`terms.rs`); `tls_io.rs`: TLS on one connection.
 //! - `close.rs`: the end of a flow.
 
@@ -28,23 +30,24 @@ mod admission;
 mod adopt;
 mod canary;
 mod choice;
-mod chunk;
 mod close;
+mod completions;
 mod context;
 mod decode;
-mod direction;
+mod denied;
+mod direction_pump;
 mod drain;
 mod edit;
 mod entered;
+mod frame_position;
 mod incoming;
 mod intake;
 pub mod keeper;
-mod leg;
+mod leg_io;
 mod legs;
 mod marked;
-mod parked;
+mod passing;
 pub mod paths;
-mod place;
 mod read;
 mod reader;
 mod recorder;

@@ -18,7 +18,7 @@ const DECIDED: &str = "it was decided meanwhile";
 
 /// Carries out a letter's order. Returns the close reason if the order ends the flow. Without a
 /// relay, the kernel has the flow.
-pub(super) fn obey(
+pub(super) fn apply_command(
     flow: &Flow,
     letter: FlowCommand,
     relay: Option<&mut Relay>,

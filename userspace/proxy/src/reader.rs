@@ -18,36 +18,38 @@
 
 use std::sync::Arc;
 
-use cql::{NoPlace, Place, Unread};
+use cql::{FramePosition, NoPosition, Unread};
 use dataplane::{FlowPosition, Redirected, Splice};
 use flow::{CloseReason, Flow};
 use policy::{Action, RuleName};
 
 use super::{
-    chunk::{Chunk, Turn, Way},
     context::ProxyContext,
     decode::Decoder,
-    place,
+    frame_position,
+    passing::{Direction, Passing, Turn, Verdict},
     session::Question,
 };
 
-/// A flow's decoder, if it has one, and otherwise its position in its frames.
+/// The reader of a flow's bytes, and what is known of the kernel's part.
 pub(super) struct Reader {
-    /// The decoder. None where nobody needs to see the bytes, so that such a flow takes no memory
-    /// for it.
-    decoder: Option<Box<Decoder>>,
-    /// The parts of the first decoder, which is made when the first byte comes and not before:
-    /// thousands of flows that have nothing to say yet would leave holes in the heap when theirs
-    /// were dropped.
-    begins: Option<Begins>,
-    /// The flow's frame positions, as far as the agent has followed them, while there is no
-    /// decoder.
-    unread: Result<Unread, NoPlace>,
+    state: State,
     /// The shared state for a decoder that begins later. None: no decoder will.
     shared: Option<Arc<ProxyContext>>,
-    kernel: Option<Arc<Splice>>,
-    /// Whether the kernel may have gone on from the position in `unread`, for each direction.
-    handed_over: Both<bool>,
+    /// None before the kernel may carry the flow.
+    kernel: Option<Kernel>,
+}
+
+/// The state of a reader.
+enum State {
+    /// Nothing has come. The decoder is made when the first byte comes and not before: thousands of
+    /// flows that have nothing to say yet would leave holes in the heap when theirs were dropped.
+    Starting(Begins),
+    /// The bytes pass through the flow's decoder.
+    Decoding(Box<Decoder>),
+    /// Nobody needs to see the bytes. The frame positions of the flow are followed as far as they
+    /// can be. Such a flow takes no memory for a decoder.
+    Relaying(Result<Unread, NoPosition>),
 }
 
 /// The parts of a flow's first decoder.
@@ -58,129 +60,153 @@ pub(super) struct Begins {
     pub question: Option<Box<Question>>,
 }
 
+/// The kernel's part in a flow that it may carry.
+struct Kernel {
+    splice: Arc<Splice>,
+    /// Whether the kernel may have gone on from the position that the reader has, for each
+    /// direction.
+    handed_over: Both<bool>,
+}
+
 impl Reader {
     /// Makes the reader of a flow that begins. None: the flow will never be decoded.
     pub(super) fn new(begins: Option<Begins>) -> Self {
         Self {
             shared: begins.as_ref().map(|begins| begins.shared.clone()),
-            decoder: None,
-            begins,
-            unread: Err(NoPlace::Handshake),
+            state: begins.map_or(State::Relaying(Err(NoPosition::Handshake)), State::Starting),
             kernel: None,
-            handed_over: Both::default(),
         }
     }
 
     /// Notes that the kernel may carry the flow from now on.
-    pub(super) fn set_enrolled(&mut self, kernel: Arc<Splice>) {
-        self.kernel = Some(kernel);
+    pub(super) fn set_enrolled(&mut self, splice: Arc<Splice>) {
+        let handed_over = Both::default();
+        self.kernel = Some(Kernel {
+            splice,
+            handed_over,
+        });
     }
 
     /// Takes over the frame positions that another process has told the kernel, when it carried the
     /// flow to here. `shared`: set for a flow that may be decoded later.
-    pub(super) fn begins_at(&mut self, places: &FlowPosition, shared: Option<Arc<ProxyContext>>) {
+    pub(super) fn begins_at(
+        &mut self,
+        positions: &FlowPosition,
+        shared: Option<Arc<ProxyContext>>,
+    ) {
         self.shared = shared;
-        self.unread = place::unread(places);
-        self.handed_over = Both {
-            to_database: true,
-            to_client: true,
-        };
+        self.state = State::Relaying(frame_position::unread(positions));
+        self.note_hand_over();
     }
 
+    /// Returns the decoder, which is made where it has yet to be.
     pub(super) fn decoder(&mut self) -> Option<&mut Decoder> {
-        if let Some(begins) = self.begins.take() {
-            let Begins {
-                shared,
-                flow,
-                question,
-            } = begins;
-            let question = question.map(|question| *question);
-            self.decoder = Some(Box::new(Decoder::new(&shared, &flow, question)));
+        if let State::Starting(begins) = &mut self.state {
+            let question = begins.question.take().map(|question| *question);
+            let decoder = Decoder::new(&begins.shared, &begins.flow, question);
+            self.state = State::Decoding(Box::new(decoder));
         }
-        self.decoder.as_deref_mut()
+        self.running_decoder()
+    }
+
+    /// Returns the decoder, if it has been made.
+    fn running_decoder(&mut self) -> Option<&mut Decoder> {
+        match &mut self.state {
+            State::Decoding(decoder) => Some(decoder),
+            State::Starting(_) | State::Relaying(_) => None,
+        }
     }
 
     /// Whether nobody needs to see the bytes that come.
     pub(super) fn is_off(&self) -> bool {
-        self.decoder.is_none() && self.begins.is_none()
+        matches!(self.state, State::Relaying(_))
     }
 
-    pub(super) fn turn(&mut self, way: Way) -> Turn {
-        match &mut self.decoder {
-            Some(decoder) => decoder.turn(way),
+    /// Decides the next step of a direction.
+    pub(super) fn turn(&mut self, direction: Direction) -> Turn {
+        match self.running_decoder() {
+            Some(decoder) => decoder.turn(direction),
             None => Turn::Read,
         }
     }
 
     /// Reads a chunk before it is forwarded. `read`: the number of bytes of its direction that were
     /// read before it, counted as for the kernel ([`dataplane::AgentMoved`]).
-    pub(super) fn chunk(&mut self, way: Way, read: u64, bytes: &[u8]) -> Chunk {
-        self.catch_up(way, read);
+    pub(super) fn chunk(&mut self, direction: Direction, read: u64, bytes: &[u8]) -> Verdict {
+        self.catch_up(direction, read);
         if let Some(decoder) = self.decoder() {
-            return decoder.chunk(way, bytes);
+            return match decoder.admit(direction, bytes) {
+                Passing::These(bytes) => decoder.decode(direction, &bytes).bringing(bytes),
+                Passing::All | Passing::First(_) => decoder.decode(direction, bytes),
+            };
         }
-        if let Ok(unread) = &mut self.unread {
-            place_of(unread, way).walk(bytes);
+        if let State::Relaying(Ok(unread)) = &mut self.state {
+            position_of(unread, direction).walk(bytes);
         }
-        Chunk::Forward
+        Verdict::ALL
     }
 
     /// Handles the end of a side. Returns the bytes of that side that were held back and are still
     /// to be forwarded.
-    pub(super) fn end(&mut self, way: Way) -> Vec<u8> {
+    pub(super) fn end(&mut self, direction: Direction) -> Vec<u8> {
         match self.decoder() {
-            Some(decoder) => decoder.end(way),
+            Some(decoder) => decoder.end(direction),
             None => Vec::new(),
         }
     }
 
     /// Applies the completions of requests and responses that wait.
-    pub(super) fn hears(&mut self) {
-        if let Some(decoder) = &mut self.decoder {
-            decoder.hears();
+    pub(super) fn apply_completions(&mut self) {
+        if let Some(decoder) = self.running_decoder() {
+            decoder.apply_completions();
         }
     }
 
     /// Tells the decoder that the flow has ended.
     pub(super) fn finish(&mut self) {
-        if let Some(decoder) = &mut self.decoder {
+        if let Some(decoder) = self.running_decoder() {
             decoder.finish();
         }
     }
 
     pub(super) fn last_words(&mut self) -> Option<(Vec<u8>, CloseReason)> {
-        self.decoder.as_mut()?.last_words()
+        self.running_decoder()?.last_words()
     }
 
     /// Returns the last bytes for the client when a connection that the flow shares is lost.
     pub(super) fn lost(&mut self) -> Option<Vec<u8>> {
-        self.decoder.as_mut()?.lost()
+        self.running_decoder()?.lost()
     }
 
     /// Takes the sign that both directions have to be polled again, because held-back bytes may
     /// pass now. Drops a decoder that has nothing more to learn.
-    pub(super) fn let_go(&mut self) -> bool {
-        let Some(decoder) = &mut self.decoder else {
+    pub(super) fn take_repoll(&mut self) -> bool {
+        let Some(decoder) = self.running_decoder() else {
             return false;
         };
-        let let_go = decoder.let_go();
+        let repoll = decoder.take_repoll();
         let is_off = decoder.is_off();
         if is_off {
-            self.unread = decoder.unread();
-            self.decoder = None;
+            self.state = State::Relaying(decoder.unread());
         }
-        let_go || is_off
+        repoll || is_off
     }
 
     /// Returns the flow's frame positions for the kernel, which is told to carry it.
     pub(super) fn hand_over(&mut self) -> FlowPosition {
-        self.handed_over = Both {
-            to_database: true,
-            to_client: true,
-        };
-        match &self.unread {
-            Ok(unread) => place::to_kernel(unread),
-            Err(_) => FlowPosition::UNKNOWN,
+        self.note_hand_over();
+        match &self.state {
+            State::Relaying(Ok(unread)) => frame_position::to_kernel(unread),
+            _ => FlowPosition::UNKNOWN,
+        }
+    }
+
+    fn note_hand_over(&mut self) {
+        if let Some(kernel) = &mut self.kernel {
+            kernel.handed_over = Both {
+                to_database: true,
+                to_client: true,
+            };
         }
     }
 
@@ -191,62 +217,71 @@ impl Reader {
         flow: &Arc<Flow>,
         by: &RuleName,
         read: Both<u64>,
-    ) -> Result<(), NoPlace> {
-        let mut unread = match &self.decoder {
-            Some(decoder) => decoder.unread()?,
-            None => self.unread?,
+    ) -> Result<(), NoPosition> {
+        let mut unread = match &self.state {
+            State::Starting(_) => return Err(NoPosition::Handshake),
+            State::Decoding(decoder) => decoder.unread()?,
+            State::Relaying(unread) => (*unread)?,
         };
-        for way in [Way::ToDatabase, Way::ToClient] {
+        for direction in [Direction::ToDatabase, Direction::ToClient] {
             // The kernel's position may not be final, but a position that is lost is lost for good.
-            let kernels = self.redirected(way, *read.of(way));
-            let place = kernels.unwrap_or(*place_of(&mut unread, way));
-            if !place.is_known() {
-                return Err(NoPlace::Framing);
+            let kernel = self.kernel.as_ref();
+            let kernels =
+                kernel.and_then(|kernel| kernel.redirected(direction, *read.of(direction)));
+            let position = kernels.unwrap_or(*position_of(&mut unread, direction));
+            if !position.is_known() {
+                return Err(NoPosition::Framing);
             }
         }
-        let shared = self.shared.as_ref().ok_or(NoPlace::Handshake)?;
+        let shared = self.shared.as_ref().ok_or(NoPosition::Handshake)?;
         flow.set_action(by, Action::Enrich);
-        let decoder = self
-            .decoder
-            .get_or_insert_with(|| Box::new(Decoder::idle(shared, flow)));
-        decoder.join(unread);
+        if let State::Starting(_) | State::Relaying(_) = self.state {
+            self.state = State::Decoding(Box::new(Decoder::idle(shared, flow)));
+        }
+        if let Some(decoder) = self.running_decoder() {
+            decoder.join(unread);
+        }
         Ok(())
     }
 
     /// Takes over the kernel's position where the kernel has gone on since the flow was handed
     /// over.
-    fn catch_up(&mut self, way: Way, read: u64) {
-        let kernels = self.redirected(way, read);
-        let handed_over = std::mem::take(self.handed_over.of_mut(way));
-        let (true, Some(place)) = (handed_over, kernels) else {
+    fn catch_up(&mut self, direction: Direction, read: u64) {
+        let Some(kernel) = &mut self.kernel else {
             return;
         };
-        if let Some(decoder) = &mut self.decoder {
-            decoder.begins_at(way, place);
-        } else if let Ok(unread) = &mut self.unread {
-            *place_of(unread, way) = place;
+        let position = kernel.redirected(direction, read);
+        *kernel.handed_over.of_mut(direction) = false;
+        let Some(position) = position else {
+            return;
+        };
+        match &mut self.state {
+            State::Decoding(decoder) => decoder.begins_at(direction, position),
+            State::Relaying(Ok(unread)) => *position_of(unread, direction) = position,
+            State::Starting(_) | State::Relaying(Err(_)) => {}
         }
     }
+}
 
+impl Kernel {
     /// Returns the kernel's position, if the kernel has redirected anything since `read` bytes were
     /// read.
-    fn redirected(&self, way: Way, read: u64) -> Option<Place> {
-        if !self.handed_over.of(way) {
+    fn redirected(&self, direction: Direction, read: u64) -> Option<FramePosition> {
+        if !self.handed_over.of(direction) {
             return None;
         }
-        match self.kernel.as_ref()?.redirected() {
-            Ok(kernels) => {
-                let [to_database, to_client] = kernels;
+        match self.splice.redirected() {
+            Ok([to_database, to_client]) => {
                 let kernels = Both {
                     to_database,
                     to_client,
                 };
-                let Redirected { since, place } = kernels.of(way);
-                (*since == read).then(|| place::from_kernel(place))
+                let Redirected { since, place } = kernels.of(direction);
+                (*since == read).then(|| frame_position::from_kernel(place))
             }
             Err(error) => {
                 tracing::warn!(%error, "the kernel does not say where in a frame a flow is");
-                Some(Place::UNKNOWN)
+                Some(FramePosition::UNKNOWN)
             }
         }
     }
@@ -260,24 +295,24 @@ pub(super) struct Both<T> {
 }
 
 impl<T> Both<T> {
-    pub(super) fn of(&self, way: Way) -> &T {
-        match way {
-            Way::ToDatabase => &self.to_database,
-            Way::ToClient => &self.to_client,
+    pub(super) fn of(&self, direction: Direction) -> &T {
+        match direction {
+            Direction::ToDatabase => &self.to_database,
+            Direction::ToClient => &self.to_client,
         }
     }
 
-    pub(super) fn of_mut(&mut self, way: Way) -> &mut T {
-        match way {
-            Way::ToDatabase => &mut self.to_database,
-            Way::ToClient => &mut self.to_client,
+    pub(super) fn of_mut(&mut self, direction: Direction) -> &mut T {
+        match direction {
+            Direction::ToDatabase => &mut self.to_database,
+            Direction::ToClient => &mut self.to_client,
         }
     }
 }
 
-fn place_of(unread: &mut Unread, way: Way) -> &mut Place {
-    match way {
-        Way::ToDatabase => &mut unread.requests,
-        Way::ToClient => &mut unread.responses,
+fn position_of(unread: &mut Unread, direction: Direction) -> &mut FramePosition {
+    match direction {
+        Direction::ToDatabase => &mut unread.requests,
+        Direction::ToClient => &mut unread.responses,
     }
 }

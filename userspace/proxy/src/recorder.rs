@@ -2,13 +2,16 @@
 
 use std::sync::Arc;
 
-use cql::{Anomaly, Completed, Details, Frame, Sink, Statement};
+use cql::{Anomaly, Completed, Details, Frame, Sink, Statement, StreamId};
 use flow::Flow;
 use policy::RuleName;
-use steps::{Followed, statements::Series};
+use steps::{
+    Followed, Refusal,
+    statements::{Asker, Series},
+};
 use telemetry::series_of;
 
-use super::context::ProxyContext;
+use super::{context::ProxyContext, denied};
 
 /// The number of a flow's most recent statements whose rows are kept at hand. Applications ask few
 /// distinct things of one connection; when they ask more, the row is looked up again.
@@ -18,6 +21,7 @@ const SERIES_AT_HAND: usize = 32;
 pub(super) struct Recorder {
     pub(super) shared: Arc<ProxyContext>,
     rule: RuleName,
+    asker: Asker,
     at_hand: Vec<(Arc<Statement>, Arc<Series>)>,
     /// The index of the entry that is replaced next.
     oldest: usize,
@@ -31,6 +35,7 @@ impl Recorder {
         Self {
             shared: shared.clone(),
             rule: series_of(flow.rule()),
+            asker: Asker::of(flow),
             at_hand: Vec::new(),
             oldest: 0,
             followed: None,
@@ -45,6 +50,16 @@ impl Recorder {
             self.rule = rule;
             self.at_hand.clear();
             self.oldest = 0;
+        }
+    }
+
+    /// Tells the reporters of requests, by their streams, that were refused.
+    pub(super) fn note_refusals(&mut self, flow: &Flow, refusals: Vec<(StreamId, Refusal)>) {
+        for (_, refusal) in &refusals {
+            denied::request(flow, &self.shared.metrics, *refusal);
+        }
+        if let Some(followed) = &mut self.followed {
+            followed.note_refusals(refusals);
         }
     }
 
@@ -80,6 +95,10 @@ impl Sink for InDetail<'_> {
 
     fn unanswered(&mut self, request: &Completed<'_>, details: &Details) {
         self.followed.unanswered(request, details);
+    }
+
+    fn unpaired(&mut self, stream: StreamId) {
+        self.followed.unpaired(stream);
     }
 
     fn anomaly(&mut self, anomaly: Anomaly) {
@@ -130,10 +149,11 @@ impl Sink for Recorder {
     fn completed(&mut self, completed: &Completed<'_>) {
         let statement = completed.statement;
         let found = self.at_hand.iter().find(|(s, _)| Arc::ptr_eq(s, statement));
-        if let Some((_, series)) = found {
+        if let Some((_, series)) = found.filter(|(_, series)| !series.is_gone()) {
             return self.shared.means.statements.record(series, completed);
         }
-        let series = self.shared.means.statements.series(&self.rule, statement);
+        let statements = &self.shared.means.statements;
+        let series = statements.series(&self.rule, statement, self.asker);
         self.shared.means.statements.record(&series, completed);
         let entry = (statement.clone(), series);
         match self.at_hand.get_mut(self.oldest) {

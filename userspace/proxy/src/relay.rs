@@ -12,7 +12,7 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-use cql::NoPlace;
+use cql::NoPosition;
 use dataplane::{AgentMoved, FlowPosition, Near, Splice};
 use flow::{CloseReason, Flow, Path};
 use policy::RuleName;
@@ -20,17 +20,17 @@ use telemetry::Metrics;
 use tokio::{io::Interest, net::TcpStream};
 
 use super::{
-    chunk::Way,
     close,
     context::ProxyContext,
     decode::Decoder,
-    direction::{Direction, State, Stop},
+    direction_pump::{CHUNK, DirectionPump, State, Stop},
     drain::Drain,
     entered::Entered,
     legs::{Legs, Refused},
     marked,
+    passing::Direction,
     reader::{Begins, Both, Reader},
-    splice::{self, Ride},
+    splice::{self, KernelCarry},
     terms::Terms,
 };
 
@@ -50,15 +50,15 @@ pub(super) async fn carry(client: TcpStream, database: TcpStream, mut entered: B
     });
     let mut relay = Relay::new(begins, flow, &shared.metrics);
     relay.legs = Legs::new(terms, shared, flow);
-    let way = match &entered.application {
-        Some(_) => splice::Way::Shared(shared.clone()),
+    let source = match &entered.application {
+        Some(_) => splice::SpliceSource::Shared(shared.clone()),
         None => {
             flow.set_relayed("its client and its database are on other hosts");
-            splice::Way::Closed
+            splice::SpliceSource::Closed
         }
     };
     let counters = splice::Counters::Shared(shared.clone());
-    let mut ride = Ride::new(way, entered.application.clone(), flow, counters);
+    let mut ride = KernelCarry::new(source, entered.application.clone(), flow, counters);
     let (near, far) = flow.near().sides(client, database);
     let end = to_the_end(&mut relay, &mut ride, &near, far).await;
     ride.count(&relay);
@@ -78,7 +78,7 @@ pub(super) async fn carry(client: TcpStream, database: TcpStream, mut entered: B
 /// application and to the far one.
 pub(super) async fn to_the_end(
     relay: &mut Relay,
-    ride: &mut Ride,
+    ride: &mut KernelCarry,
     near: &TcpStream,
     mut far: TcpStream,
 ) -> FlowEnd {
@@ -86,7 +86,7 @@ pub(super) async fn to_the_end(
     relay.up.flow.mailbox.read_by(&reader);
     drop(reader);
     loop {
-        let torn = splice::torn(relay.to_near().enrolled.clone());
+        let corrupted = splice::corrupted(relay.to_near().enrolled.clone());
         let (client, database) = relay.near.sides(near, &far);
         let moving = poll_fn(|cx| relay.poll(cx, client, database, ride));
         let stop = tokio::select! {
@@ -96,14 +96,14 @@ pub(super) async fn to_the_end(
             // client can leave all the same, and then its permit is free. (A database that resets
             // is noticed when the client has taken what the database sent before.)
             _ = client.ready(Interest::ERROR) => Pause::Ended(CloseReason::ClientReset),
-            () = torn => Pause::Ended(CloseReason::SpliceFailed),
+            () = corrupted => Pause::Ended(CloseReason::SpliceFailed),
         };
         match stop {
             Pause::Ended(reason) => return FlowEnd::closed(reason, far),
             Pause::Letter => {
                 let flow = relay.up.flow.clone();
                 let letter = flow.mailbox.take();
-                let reason = letter.and_then(|l| marked::obey(&flow, l, Some(relay)));
+                let reason = letter.and_then(|l| marked::apply_command(&flow, l, Some(relay)));
                 if let Some(reason) = reason {
                     return FlowEnd::closed(reason, far);
                 }
@@ -135,6 +135,20 @@ impl FlowEnd {
     }
 }
 
+/// The most rounds of a flow in one turn of its task. Bytes that come cost the task its budget, so
+/// that it waits long before; what else has directions polled again is used up with each round.
+const MAX_ROUNDS: usize = 256;
+
+/// The outcome of a round: both directions were polled.
+enum Round {
+    /// Another round is to follow at once.
+    Again,
+    /// A direction waits.
+    Pending,
+    /// The flow has ended, for this reason.
+    Ended(CloseReason),
+}
+
 /// The reason why the relay stops moving bytes.
 pub(super) enum Pause {
     /// The flow has ended, for this close reason.
@@ -148,8 +162,8 @@ pub(super) enum Pause {
 
 pub(super) struct Relay {
     reader: Reader,
-    up: Direction,
-    down: Direction,
+    up: DirectionPump,
+    down: DirectionPump,
     /// Whether `down` is polled first. The two take turns, so that a burst in one direction leaves
     /// the other its share of the task's budget.
     down_first: bool,
@@ -164,8 +178,8 @@ impl Relay {
     pub(super) fn new(begins: Option<Begins>, flow: &Arc<Flow>, metrics: &Metrics) -> Self {
         Self {
             reader: Reader::new(begins),
-            up: Direction::new(Way::ToDatabase, flow, &metrics.bytes_to_database),
-            down: Direction::new(Way::ToClient, flow, &metrics.bytes_to_client),
+            up: DirectionPump::new(Direction::ToDatabase, flow, &metrics.bytes_to_database),
+            down: DirectionPump::new(Direction::ToClient, flow, &metrics.bytes_to_client),
             down_first: false,
             drain: None,
             near: flow.near(),
@@ -174,28 +188,104 @@ impl Relay {
     }
 
     /// Ready when the flow has ended, a letter has come, or the kernel may carry the flow.
+    ///
+    /// A round polls both directions. Another follows when one of them may go on that could not
+    /// before: bytes that were held back may pass, a handshake has moved on, or the flow is lost.
     fn poll(
         &mut self,
         cx: &mut Context<'_>,
         client: &TcpStream,
         database: &TcpStream,
-        ride: &mut Ride,
+        ride: &mut KernelCarry,
     ) -> Poll<Pause> {
         if self.up.flow.mailbox.is_full() {
             return Poll::Ready(Pause::Letter);
         }
-        self.reader.hears();
-        if let Some(drain) = &mut self.drain {
-            match drain.poll(cx, ride.splice()) {
-                Poll::Ready(Ok(())) => self.drain = None,
-                Poll::Ready(Err(reason)) => return Poll::Ready(Pause::Ended(reason)),
-                Poll::Pending => {}
-            }
-        }
-        if let Poll::Ready(reason) = self.poll_ways(cx, client, database) {
-            self.legs.look();
+        self.reader.apply_completions();
+        if let Poll::Ready(Err(reason)) = self.poll_drain(cx, ride) {
             return Poll::Ready(Pause::Ended(reason));
         }
+        for _ in 0..MAX_ROUNDS {
+            self.begin_round(cx, client);
+            let was_lost = self.lost().is_some();
+            let mut ended = true;
+            for direction in if self.down_first {
+                DOWN_FIRST
+            } else {
+                UP_FIRST
+            } {
+                match self.poll_direction(cx, direction, client, database) {
+                    Poll::Ready(Err(reason)) => return self.ended(reason),
+                    Poll::Ready(Ok(())) => {}
+                    Poll::Pending => ended = false,
+                }
+            }
+            match self.end_round(was_lost, ended) {
+                Round::Again => {}
+                Round::Pending => return self.poll_pause(cx, ride),
+                Round::Ended(reason) => return self.ended(reason),
+            }
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+
+    /// Ready when the bytes that the kernel has redirected have arrived.
+    fn poll_drain(
+        &mut self,
+        cx: &mut Context<'_>,
+        ride: &mut KernelCarry,
+    ) -> Poll<Result<(), CloseReason>> {
+        let Some(drain) = &mut self.drain else {
+            return Poll::Ready(Ok(()));
+        };
+        ready!(drain.poll(cx, ride.splice()))?;
+        self.drain = None;
+        Poll::Ready(Ok(()))
+    }
+
+    /// Prepares a round.
+    fn begin_round(&mut self, cx: &mut Context<'_>, client: &TcpStream) {
+        self.down_first = !self.down_first;
+        if self.lost().is_some() {
+            return;
+        }
+        if let Some(words) = self.reader.lost() {
+            return self.deny(&words, CloseReason::SharedLost);
+        }
+        if self.legs.wait()
+            && let Poll::Ready(Some(Refused(words))) = self.legs.poll_begin(cx, client)
+        {
+            self.deny(&words, CloseReason::TlsRequired);
+        }
+    }
+
+    /// Decides what follows a round. `was_lost`: whether the flow was lost before it. `ended`:
+    /// whether both directions have ended.
+    fn end_round(&mut self, was_lost: bool, ended: bool) -> Round {
+        if let Some((last_words, reason)) = self.reader.last_words() {
+            self.deny(&last_words, reason);
+        }
+        if self.legs.poll_events() || self.reader.take_repoll() {
+            return Round::Again;
+        }
+        match self.lost() {
+            // The other direction may wait for bytes that are not read any more.
+            Some(_) if !was_lost => Round::Again,
+            _ if !ended => Round::Pending,
+            Some(reason) => Round::Ended(reason),
+            None => Round::Ended(CloseReason::BothEnded),
+        }
+    }
+
+    /// Ends the flow for this reason.
+    fn ended(&mut self, reason: CloseReason) -> Poll<Pause> {
+        self.legs.poll_events();
+        Poll::Ready(Pause::Ended(reason))
+    }
+
+    /// Ready when there is a reason to stop although neither direction can go on now.
+    fn poll_pause(&mut self, cx: &mut Context<'_>, ride: &mut KernelCarry) -> Poll<Pause> {
         // After the directions, which may have begun a handshake with a deadline.
         if let Poll::Ready(reason) = self.legs.poll_hopeless(cx) {
             return Poll::Ready(Pause::Ended(reason));
@@ -213,8 +303,8 @@ impl Relay {
         self.legs.are_plain()
             && self.reader.is_off()
             && self.drain.is_none()
-            && self.up.rests()
-            && self.down.rests()
+            && self.up.is_quiet()
+            && self.down.is_quiet()
     }
 
     /// Returns which of the two applications is on this host.
@@ -223,16 +313,16 @@ impl Relay {
     }
 
     /// The direction from the near application to the far one.
-    fn to_far(&self) -> &Direction {
+    fn to_far(&self) -> &DirectionPump {
         self.near.sides(&self.up, &self.down).0
     }
 
     /// The direction from the far application to the near one.
-    fn to_near(&self) -> &Direction {
+    fn to_near(&self) -> &DirectionPump {
         self.near.sides(&self.up, &self.down).1
     }
 
-    fn both(&mut self) -> (&mut Direction, &mut Direction) {
+    fn both(&mut self) -> (&mut DirectionPump, &mut DirectionPump) {
         self.near.sides(&mut self.up, &mut self.down)
     }
 
@@ -244,7 +334,7 @@ impl Relay {
         far: &TcpStream,
     ) -> Poll<Result<(), CloseReason>> {
         let (client, database) = self.near.sides(near, far);
-        self.poll_way(cx, self.to_far().way, client, database)
+        self.poll_direction(cx, self.to_far().direction, client, database)
     }
 
     /// Moves the bytes that the far application has sent, and no others.
@@ -255,17 +345,17 @@ impl Relay {
         far: &TcpStream,
     ) -> Poll<Result<(), CloseReason>> {
         let (client, database) = self.near.sides(near, far);
-        self.poll_way(cx, self.to_near().way, client, database)
+        self.poll_direction(cx, self.to_near().direction, client, database)
     }
 
     /// Whether nothing is held back, and both applications may still speak.
-    pub(super) fn rests(&self) -> bool {
-        self.up.rests() && self.down.rests()
+    pub(super) fn is_quiet(&self) -> bool {
+        self.up.is_quiet() && self.down.is_quiet()
     }
 
     /// Names the close reason of a flow whose far application cannot be read.
     pub(super) fn far_failed(&self, error: io::Error) -> CloseReason {
-        Stop::From(error).reason(self.to_near().way)
+        Stop::From(error).reason(self.to_near().direction)
     }
 
     /// Notes that the kernel may carry the flow from now on.
@@ -284,7 +374,7 @@ impl Relay {
     }
 
     /// Starts to decode the flow from its next frames on.
-    pub(super) fn enrich(&mut self, by: &RuleName) -> Result<(), NoPlace> {
+    pub(super) fn enrich(&mut self, by: &RuleName) -> Result<(), NoPosition> {
         let read = Both {
             to_database: self.up.read(),
             to_client: self.down.read(),
@@ -297,10 +387,10 @@ impl Relay {
     pub(super) fn begins_at(
         &mut self,
         position: AgentMoved,
-        places: &FlowPosition,
+        positions: &FlowPosition,
         shared: Option<Arc<ProxyContext>>,
     ) {
-        self.reader.begins_at(places, shared);
+        self.reader.begins_at(positions, shared);
         let (to_far, to_near) = self.both();
         to_far.read_bytes = position.from_near;
         to_near.read_bytes = position.from_far;
@@ -337,82 +427,36 @@ impl Relay {
         self.drain = Some(drain);
     }
 
-    /// Ready with the close reason when the flow has ended.
-    fn poll_ways(
+    /// Polls one direction, with the sides that it reads from and writes to.
+    fn poll_direction(
         &mut self,
         cx: &mut Context<'_>,
-        client: &TcpStream,
-        database: &TcpStream,
-    ) -> Poll<CloseReason> {
-        if self.lost().is_none()
-            && let Some(words) = self.reader.lost()
-        {
-            self.deny(&words, CloseReason::SharedLost);
-        }
-        let was_lost = self.lost().is_some();
-        if self.legs.wait()
-            && !was_lost
-            && let Poll::Ready(Some(Refused(words))) = self.legs.poll_begin(cx, client)
-        {
-            self.deny(&words, CloseReason::TlsRequired);
-        }
-        self.down_first = !self.down_first;
-        let mut ended = true;
-        for way in if self.down_first {
-            DOWN_FIRST
-        } else {
-            UP_FIRST
-        } {
-            match self.poll_way(cx, way, client, database) {
-                Poll::Ready(Err(reason)) => return Poll::Ready(reason),
-                Poll::Ready(Ok(())) => {}
-                Poll::Pending => ended = false,
-            }
-        }
-        if let Some((last_words, reason)) = self.reader.last_words() {
-            self.deny(&last_words, reason);
-        }
-        if self.legs.look() || self.reader.let_go() {
-            return self.poll_ways(cx, client, database);
-        }
-        match self.lost() {
-            // The other direction may wait for bytes that are not read any more.
-            Some(_) if !was_lost => self.poll_ways(cx, client, database),
-            _ if !ended => Poll::Pending,
-            Some(reason) => Poll::Ready(reason),
-            None => Poll::Ready(CloseReason::BothEnded),
-        }
-    }
-
-    fn poll_way(
-        &mut self,
-        cx: &mut Context<'_>,
-        way: Way,
+        direction: Direction,
         client: &TcpStream,
         database: &TcpStream,
     ) -> Poll<Result<(), CloseReason>> {
-        if way == self.to_near().way && self.drain.is_some() {
+        if direction == self.to_near().direction && self.drain.is_some() {
             return Poll::Pending;
         }
         let lost = self.lost().is_some();
-        if way == Way::ToDatabase && self.legs.wait() && !lost {
+        if direction == Direction::ToDatabase && self.legs.wait() && !lost {
             return Poll::Pending;
         }
         let (mut client_leg, mut database_leg) = self.legs.both(client, database);
-        let (direction, from, to) = match way {
-            Way::ToDatabase => (&mut self.up, &mut client_leg, &mut database_leg),
-            Way::ToClient => (&mut self.down, &mut database_leg, &mut client_leg),
+        let (pump, from, to) = match direction {
+            Direction::ToDatabase => (&mut self.up, &mut client_leg, &mut database_leg),
+            Direction::ToClient => (&mut self.down, &mut database_leg, &mut client_leg),
         };
         let moved = if lost {
-            direction.poll_flush(cx, to)
+            pump.poll_flush(cx, to)
         } else {
-            direction.poll(cx, from, to, &mut self.reader)
+            CHUNK.with_borrow_mut(|buffer| pump.poll(cx, buffer, from, to, &mut self.reader))
         };
         let Err(stop) = ready!(moved) else {
             return Poll::Ready(Ok(()));
         };
-        let reason = stop.reason(way);
-        if way == Way::ToClient
+        let reason = stop.reason(direction);
+        if direction == Direction::ToClient
             && reason == CloseReason::DatabaseReset
             && self.up.state == State::Ended
         {
@@ -446,5 +490,5 @@ impl Relay {
     }
 }
 
-const UP_FIRST: [Way; 2] = [Way::ToDatabase, Way::ToClient];
-const DOWN_FIRST: [Way; 2] = [Way::ToClient, Way::ToDatabase];
+const UP_FIRST: [Direction; 2] = [Direction::ToDatabase, Direction::ToClient];
+const DOWN_FIRST: [Direction; 2] = [Direction::ToClient, Direction::ToDatabase];

@@ -20,7 +20,10 @@ use policy::{
 use telemetry::is_marks;
 use tls::{Common, TlsRules};
 
-use super::{chunk::Way, context::ProxyContext};
+use super::{
+    context::ProxyContext,
+    passing::{Direction, Passing, Turn},
+};
 
 /// The question which rule a flow meets, asked of the policy in force when it came.
 pub(super) struct Question {
@@ -193,8 +196,10 @@ pub(super) struct Gate {
 
 enum Outcome {
     Open,
-    /// The flow is decided: everything passes.
+    /// The flow is decided: everything passes. The decision is to be taken.
     Decided(Action),
+    /// The flow is decided, and the decision was taken.
+    Taken,
     Denied(LastWords),
     /// The database has ended before the flow was decided: nothing passes to it any more.
     Moot,
@@ -205,20 +210,6 @@ enum LastWords {
     Later,
     Ready(Vec<u8>),
     Said,
-}
-
-/// The part of the offered bytes that passes.
-pub(super) enum Passing {
-    /// Exactly the bytes that were offered.
-    All,
-    These(Vec<u8>),
-}
-
-/// The next thing that a direction does.
-pub(super) enum Gated {
-    Read,
-    Pass(Vec<u8>),
-    Wait,
 }
 
 impl Gate {
@@ -236,76 +227,83 @@ impl Gate {
     }
 
     /// Takes bytes that were read, and says which bytes pass.
-    pub(super) fn offer(&mut self, way: Way, bytes: &[u8]) -> Passing {
-        let mut held = mem::take(self.held(way));
+    pub(super) fn offer(&mut self, direction: Direction, bytes: &[u8]) -> Passing {
+        let mut held = mem::take(self.held(direction));
         if held.is_empty() {
-            let passing = self.look(way, bytes).min(bytes.len());
+            let passing = self.look(direction, bytes).min(bytes.len());
             if passing == bytes.len() {
                 return Passing::All;
             }
             let (pass, rest) = bytes.split_at(passing);
-            self.hold(way, rest.to_vec());
+            self.hold(direction, rest.to_vec());
             return Passing::These(pass.to_vec());
         }
         held.extend_from_slice(bytes);
-        let passing = self.look(way, &held).min(held.len());
+        let passing = self.look(direction, &held).min(held.len());
         let rest = held.split_off(passing);
-        self.hold(way, rest);
+        self.hold(direction, rest);
         Passing::These(held)
     }
 
     /// Keeps bytes that may still pass.
-    fn hold(&mut self, way: Way, rest: Vec<u8>) {
+    fn hold(&mut self, direction: Direction, rest: Vec<u8>) {
         let over = matches!(self.outcome, Outcome::Denied(_) | Outcome::Moot);
-        if !(over && way == Way::ToDatabase) {
-            *self.held(way) = rest;
+        if !(over && direction == Direction::ToDatabase) {
+            *self.held(direction) = rest;
         }
     }
 
     /// Says whether to read from this side, or which bytes pass first.
-    pub(super) fn turn(&mut self, way: Way) -> Gated {
-        match (&self.outcome, way) {
-            (Outcome::Denied(LastWords::Later), Way::ToClient) => Gated::Read,
-            (Outcome::Denied(_), _) => Gated::Wait,
-            (Outcome::Moot, _) => Gated::Read,
-            (Outcome::Decided(_), _) => match mem::take(self.held(way)) {
-                rest if rest.is_empty() => Gated::Read,
-                rest => Gated::Pass(rest),
+    pub(super) fn turn(&mut self, direction: Direction) -> Turn<Vec<u8>> {
+        match (&self.outcome, direction) {
+            (Outcome::Denied(LastWords::Later), Direction::ToClient) => Turn::Read,
+            (Outcome::Denied(_), _) => Turn::Wait,
+            (Outcome::Moot, _) => Turn::Read,
+            (Outcome::Decided(_) | Outcome::Taken, _) => match mem::take(self.held(direction)) {
+                rest if rest.is_empty() => Turn::Read,
+                rest => Turn::Pass(rest),
             },
-            (Outcome::Open, Way::ToDatabase) if self.waits => match self.offer(way, &[]) {
-                Passing::These(bytes) if !bytes.is_empty() => Gated::Pass(bytes),
-                _ if self.waits || !self.is_open() => Gated::Wait,
-                _ => Gated::Read,
-            },
-            (Outcome::Open, _) => Gated::Read,
+            (Outcome::Open, Direction::ToDatabase) if self.waits => {
+                match self.offer(direction, &[]) {
+                    Passing::These(bytes) if !bytes.is_empty() => Turn::Pass(bytes),
+                    _ if self.waits || !self.is_open() => Turn::Wait,
+                    _ => Turn::Read,
+                }
+            }
+            (Outcome::Open, _) => Turn::Read,
         }
     }
 
     /// Handles the end of a side. Returns the bytes of that side that were held back.
-    pub(super) fn end(&mut self, way: Way) -> Vec<u8> {
-        if way == Way::ToClient {
+    pub(super) fn end(&mut self, direction: Direction) -> Vec<u8> {
+        if direction == Direction::ToClient {
             match &mut self.outcome {
                 Outcome::Open => self.outcome = Outcome::Moot,
                 Outcome::Denied(words @ LastWords::Later) => *words = LastWords::Ready(Vec::new()),
                 _ => {}
             }
         }
-        match (&self.outcome, way) {
-            (Outcome::Denied(_), _) | (Outcome::Moot, Way::ToDatabase) => Vec::new(),
-            _ => mem::take(self.held(way)),
+        match (&self.outcome, direction) {
+            (Outcome::Denied(_), _) | (Outcome::Moot, Direction::ToDatabase) => Vec::new(),
+            _ => mem::take(self.held(direction)),
         }
     }
 
-    /// Returns the decided action, unless that is to deny.
-    pub(super) fn decided(&self) -> Option<Action> {
-        match self.outcome {
-            Outcome::Decided(action) => Some(action),
-            _ => None,
-        }
+    /// Takes the decision, once, unless that is to deny.
+    pub(super) fn take_decision(&mut self) -> Option<Action> {
+        let Outcome::Decided(action) = self.outcome else {
+            return None;
+        };
+        self.outcome = Outcome::Taken;
+        Some(action)
     }
 
-    /// Whether nothing is held back.
-    pub(super) fn is_empty(&self) -> bool {
+    /// Whether the decision was taken and nothing is held back.
+    pub(super) fn is_over(&self) -> bool {
+        matches!(self.outcome, Outcome::Taken) && self.is_empty()
+    }
+
+    fn is_empty(&self) -> bool {
         self.requests.is_empty() && self.responses.is_empty()
     }
 
@@ -313,7 +311,7 @@ impl Gate {
     pub(super) fn holds_what_may_pass(&self) -> bool {
         match self.outcome {
             Outcome::Open => self.waits,
-            Outcome::Decided(_) => !self.is_empty(),
+            Outcome::Decided(_) | Outcome::Taken => !self.is_empty(),
             _ => false,
         }
     }
@@ -331,30 +329,30 @@ impl Gate {
         }
     }
 
-    fn held(&mut self, way: Way) -> &mut Vec<u8> {
-        match way {
-            Way::ToDatabase => &mut self.requests,
-            Way::ToClient => &mut self.responses,
+    fn held(&mut self, direction: Direction) -> &mut Vec<u8> {
+        match direction {
+            Direction::ToDatabase => &mut self.requests,
+            Direction::ToClient => &mut self.responses,
         }
     }
 
     /// Returns how many of the bytes that are held of a direction pass.
-    fn look(&mut self, way: Way, held: &[u8]) -> usize {
+    fn look(&mut self, direction: Direction, held: &[u8]) -> usize {
         let mut passing = 0;
         loop {
-            match (&self.outcome, way) {
-                (Outcome::Open, _) | (Outcome::Denied(LastWords::Later), Way::ToClient) => {}
-                (Outcome::Decided(_), _) => return held.len(),
+            match (&self.outcome, direction) {
+                (Outcome::Open, _) | (Outcome::Denied(LastWords::Later), Direction::ToClient) => {}
+                (Outcome::Decided(_) | Outcome::Taken, _) => return held.len(),
                 (Outcome::Denied(_), _) => return passing,
-                (Outcome::Moot, Way::ToDatabase) => return 0,
-                (Outcome::Moot, Way::ToClient) => return held.len(),
+                (Outcome::Moot, Direction::ToDatabase) => return 0,
+                (Outcome::Moot, Direction::ToClient) => return held.len(),
             }
             let rest = held.get(passing..).unwrap_or_default();
-            let step = match way {
-                Way::ToDatabase => self.handshake.requests(rest),
-                Way::ToClient => self.handshake.responses(rest),
+            let step = match direction {
+                Direction::ToDatabase => self.handshake.requests(rest),
+                Direction::ToClient => self.handshake.responses(rest),
             };
-            if way == Way::ToDatabase {
+            if direction == Direction::ToDatabase {
                 self.waits = step == Step::Wait;
             }
             match step {

@@ -129,5 +129,5 @@ fn letter(flow: &Flow) -> Option<End> {
     let Some(letter) = flow.mailbox.take_unless(Action::Enrich) else {
         return Some(End::Recalled);
     };
-    marked::obey(flow, letter, None).map(End::Marked)
+    marked::apply_command(flow, letter, None).map(End::Marked)
 }

@@ -34,6 +34,12 @@ const LOG_LINES: usize = 40;
 /// The control socket, in the agent's own folder.
 const CONTROL: &str = "control.sock";
 
+/// The admin socket, likewise.
+const ADMIN: &str = "admin.sock";
+
+/// Policies that were written so far.
+static WRITTEN: AtomicU32 = AtomicU32::new(0);
+
 /// In a policy that an agent starts with, this stands for that folder, which goes with the agent.
 const FOLDER: &str = "$FOLDER";
 
@@ -81,12 +87,14 @@ impl<'a> Agent<'a> {
             false => format!("control = {:?}", folder.path().join(CONTROL)),
         };
         let header = format!(
-            "[agent]\nadmin = \"127.0.0.1:0\"\n{control}\ncgroup = {:?}\npins = {pins:?}\n{splice}\n\
+            "[agent]\nadmin = \"127.0.0.1:0\"\nadmin_socket = {:?}\n{control}\ncgroup = {:?}\npins = {pins:?}\n{splice}\n\
              {settings}\n",
+            folder.path().join(ADMIN),
             cgroup.path(),
         );
         fs::write(folder.path().join("header.toml"), &header)?;
         let policy = policy.replace(FOLDER, &folder.path().display().to_string());
+        let policy = with_fail(&policy);
         fs::write(folder.path().join("policy.toml"), header + &policy)?;
         let file = folder.path().join("policy.toml");
         let log = Arc::default();
@@ -164,6 +172,11 @@ impl<'a> Agent<'a> {
         self.admin
     }
 
+    /// The agent's admin socket.
+    pub fn admin_socket(&self) -> PathBuf {
+        self.folder.path().join(ADMIN)
+    }
+
     /// The agent's control socket, unless its settings named another.
     pub fn control(&self) -> PathBuf {
         self.folder.path().join(CONTROL)
@@ -186,7 +199,9 @@ impl<'a> Agent<'a> {
     pub fn write_policy(&self, policy: &str) -> anyhow::Result<()> {
         let header = fs::read_to_string(self.folder.path().join("header.toml"))?;
         let new = self.folder.path().join("new.toml");
-        fs::write(&new, header + policy)?;
+        // No two are the same: a file that has not changed is no reload.
+        let unique = format!("\n# {}\n", WRITTEN.fetch_add(1, Relaxed));
+        fs::write(&new, header + &with_fail(policy) + &unique)?;
         Ok(fs::rename(new, self.file())?)
     }
 
@@ -274,6 +289,35 @@ impl Drop for Agent<'_> {
             eprintln!("--- the agent's log\n{}\n---", excerpt(&self.log()));
         }
     }
+}
+
+/// A policy in which rules that protect say `fail`, as they have to: `open`, where a test leaves it out.
+fn with_fail(policy: &str) -> String {
+    const PROTECT: [&str; 5] = [
+        "\"guard\"",
+        "\"audit\"",
+        "\"protect\"",
+        "\"throttle\"",
+        "\"deny\"",
+    ];
+    let is_key = |line: &str| {
+        line.split('=')
+            .next()
+            .is_some_and(|key| key.trim() == "fail")
+    };
+    let mut rules = policy.split("[[rule]]\n");
+    let mut whole = rules.next().unwrap_or_default().to_owned();
+    for rule in rules {
+        whole.push_str("[[rule]]\n");
+        let end = rule.find("\n[").map_or(rule.len(), |at| at + 1);
+        let (own, rest) = rule.split_at(end);
+        whole.push_str(own);
+        if PROTECT.iter().any(|step| own.contains(step)) && !own.lines().any(is_key) {
+            whole.push_str("\nfail = \"open\"\n");
+        }
+        whole.push_str(rest);
+    }
+    whole
 }
 
 /// A log as a failure shows it: its last lines, and of those before only what is no INFO. A line for

@@ -54,11 +54,16 @@ impl Followed {
         }
     }
 
-    /// Reports a request that gets no response.
+    /// Reports a request that gets no response, or none that can be told from others.
     pub fn unanswered(&mut self, request: &Completed<'_>, details: &Details) {
         for following in &mut self.by {
             following.unanswered(request, details);
         }
+    }
+
+    /// A response has passed that may be to any of several requests: one that was refused, too.
+    pub fn unpaired(&mut self, stream: StreamId) {
+        self.refusals.remove(&stream);
     }
 
     /// Reports a frame that passes.

@@ -11,7 +11,11 @@ use hyper::{
 };
 use hyper_util::rt::TokioIo;
 use thiserror::Error;
-use tokio::{net::TcpStream, runtime, time};
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::{TcpStream, UnixStream},
+    runtime, time,
+};
 
 /// The reason why a GET has no answer.
 #[derive(Debug, Error)]
@@ -33,17 +37,74 @@ pub enum HttpError {
     Url,
 }
 
+/// Gets a page over a connection that is there already, as [`get`].
+///
+/// # Errors
+/// There is no answer.
+pub fn get_by<S>(
+    stream: S,
+    path: &str,
+    timeout: Duration,
+    most: usize,
+) -> Result<(StatusCode, Vec<u8>), HttpError>
+where
+    S: Into<Connected>,
+{
+    let stream = stream.into();
+    within(timeout, async {
+        match stream {
+            Connected::Tcp(stream) => {
+                stream.set_nonblocking(true)?;
+                let host = stream.peer_addr()?.to_string();
+                talk(TcpStream::from_std(stream)?, &host, path, most).await
+            }
+            Connected::Unix(stream) => {
+                stream.set_nonblocking(true)?;
+                talk(UnixStream::from_std(stream)?, "localhost", path, most).await
+            }
+        }
+    })
+}
+
+/// A connection to a server.
+#[derive(Debug)]
+pub enum Connected {
+    /// By TCP.
+    Tcp(std::net::TcpStream),
+    /// By a socket of this host.
+    Unix(std::os::unix::net::UnixStream),
+}
+
+impl From<std::net::TcpStream> for Connected {
+    fn from(stream: std::net::TcpStream) -> Self {
+        Self::Tcp(stream)
+    }
+}
+
+impl From<std::os::unix::net::UnixStream> for Connected {
+    fn from(stream: std::os::unix::net::UnixStream) -> Self {
+        Self::Unix(stream)
+    }
+}
+
 /// Gets what a URL names. Its host is an address: no name is looked up. Returns the status and the body, of at
 /// most `most` bytes; the connection is closed.
 ///
 /// # Errors
 /// There is no answer.
 pub fn get(url: &Uri, timeout: Duration, most: usize) -> Result<(StatusCode, Vec<u8>), HttpError> {
+    within(timeout, ask(url, most))
+}
+
+fn within<T>(
+    timeout: Duration,
+    asking: impl Future<Output = Result<T, HttpError>>,
+) -> Result<T, HttpError> {
     let runtime = runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
     runtime.block_on(async {
-        let answer = time::timeout(timeout, ask(url, most)).await;
+        let answer = time::timeout(timeout, asking).await;
         answer.unwrap_or(Err(HttpError::Late(timeout)))
     })
 }
@@ -51,7 +112,18 @@ pub fn get(url: &Uri, timeout: Duration, most: usize) -> Result<(StatusCode, Vec
 async fn ask(url: &Uri, most: usize) -> Result<(StatusCode, Vec<u8>), HttpError> {
     let host = url.authority().ok_or(HttpError::Url)?.as_str();
     let path = url.path_and_query().map_or("/", |path| path.as_str());
-    let stream = TcpStream::connect(host).await?;
+    talk(TcpStream::connect(host).await?, host, path, most).await
+}
+
+async fn talk<S>(
+    stream: S,
+    host: &str,
+    path: &str,
+    most: usize,
+) -> Result<(StatusCode, Vec<u8>), HttpError>
+where
+    S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+{
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
     // The request hears of what goes wrong, too.
     tokio::spawn(async { drop(connection.await) });

@@ -2,6 +2,7 @@
 
 use std::{
     collections::{HashMap, HashSet},
+    path::PathBuf,
     sync::Arc,
 };
 
@@ -103,6 +104,24 @@ impl Pipelines {
             }
         }
         Ok(())
+    }
+
+    /// Whether some pipeline takes keys from elsewhere, which may have changed there.
+    pub fn has_keys(&self) -> bool {
+        self.0.values().any(|steps| !steps.keys.is_empty())
+    }
+
+    /// The files of all journals.
+    pub fn journals(&self) -> Vec<PathBuf> {
+        let reporters = self.0.values().flat_map(|steps| &steps.report);
+        let journals = reporters.flat_map(|report| report.iter().filter_map(|r| r.journal()));
+        let mut files: Vec<_> = journals
+            .filter_map(|j| j.to.path())
+            .map(Into::into)
+            .collect();
+        files.sort();
+        files.dedup();
+        files
     }
 
     /// Whether some rule's pipeline needs to know how flows have begun.

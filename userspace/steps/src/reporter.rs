@@ -82,8 +82,8 @@ pub trait Following: Send + Sync {
         self.completed(completed, details);
     }
 
-    /// Reports a request to which there will be no response: its flow has ended, or is not read any
-    /// more.
+    /// Reports a request to which there will be no response, because its flow has ended or is not read any more; or
+    /// none that can be told from others, because several requests were out on its stream.
     fn unanswered(&mut self, request: &Completed<'_>, details: &Details) {
         let _ = (request, details);
     }

@@ -2,26 +2,33 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, OnceLock},
+    net::IpAddr,
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+    },
 };
 
 use cql::{Completed, Statement};
+use flow::Flow;
 use hdrhistogram::Histogram;
 use parking_lot::Mutex;
 use policy::RuleName;
-use prometheus::{HistogramOpts, HistogramVec, IntCounterVec, Opts, Registry};
+use prometheus::{HistogramOpts, HistogramVec, IntCounter, IntCounterVec, Opts, Registry};
 use serde::Serialize;
+use telemetry::counter;
 
 use crate::stats::{Row, RowMetrics, RowView};
 
-/// The most distinct series (rule, keyspace, table, kind); later ones are counted under `other`. A
-/// series takes about 20 KiB when it has seen every latency, usually 4.
+/// The most distinct series (rule, keyspace, table, kind). A further one takes the place of the one that was not used for
+/// longest, of those whose asker has most: whoever invents names pushes his own out. A series takes about 20 KiB when it
+/// has seen every latency, usually 4.
 pub const MAX_SERIES: usize = 512;
 
 /// Cassandra's own limit for names is 48; a longer one is no table of this cluster.
 const MAX_NAME_BYTES: usize = 64;
 
-/// The name that stands for series that are too many, and for names that are too long.
+/// The name that stands for names that are too long.
 const OTHER: &str = "other";
 
 /// Significant decimal digits of a latency.
@@ -44,12 +51,36 @@ struct Key {
     kind: &'static str,
 }
 
+/// The user or host that asked first for what a row counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Asker {
+    /// A user of this host, or of a container on it.
+    User(u32),
+    /// Another host.
+    Host(IpAddr),
+}
+
+impl Asker {
+    /// The asker of a flow's statements.
+    pub fn of(flow: &Flow) -> Self {
+        match flow.process.is_elsewhere() {
+            true => Self::Host(flow.client.socket_addr().ip().to_canonical()),
+            false => Self::User(flow.process.uid),
+        }
+    }
+}
+
 /// A row of the statements that enrichment has seen.
 #[derive(Debug)]
 pub struct Series {
     seconds: prometheus::Histogram,
     exact: Mutex<Histogram<u32>>,
     key: Key,
+    by: Asker,
+    /// The number of rows that had been made when this one was used last.
+    used: AtomicU64,
+    /// Whether another row has its place: what is counted here, nobody sees.
+    is_gone: AtomicBool,
     /// The row's further counts, for a rule with `stats`.
     row: OnceLock<Row>,
 }
@@ -58,8 +89,11 @@ pub struct Series {
 #[derive(Debug)]
 pub struct Statements {
     series: Mutex<HashMap<Key, Arc<Series>>>,
+    /// The rows that were made so far.
+    made: AtomicU64,
     seconds: HistogramVec,
     errors: IntCounterVec,
+    replaced: IntCounter,
     /// The empty histogram that a new row begins with; it grows with the latencies that it records.
     empty: Histogram<u32>,
 }
@@ -102,10 +136,17 @@ impl Statements {
         registry.register(Box::new(errors.clone()))?;
         let empty = Histogram::new(LATENCY_DIGITS)
             .map_err(|e| prometheus::Error::Msg(format!("latency histogram: {e}")))?;
+        let replaced = counter(
+            registry,
+            "underpass_statement_rows_replaced_total",
+            "Rows of `/statements` that made room for further ones: the least recently used of those who have most.",
+        )?;
         Ok(Self {
             series: Mutex::default(),
+            made: AtomicU64::new(0),
             seconds,
             errors,
+            replaced,
             empty,
         })
     }
@@ -116,8 +157,8 @@ impl Statements {
         self.errors.with_label_values(&["", ""]);
     }
 
-    /// The row of a statement under a rule.
-    pub fn series(&self, rule: &RuleName, statement: &Statement) -> Arc<Series> {
+    /// The row of a statement under a rule, which is made if there is none.
+    pub fn series(&self, rule: &RuleName, statement: &Statement, by: Asker) -> Arc<Series> {
         let name = |name: &Option<Box<str>>| match name {
             Some(name) if name.len() <= MAX_NAME_BYTES => name.clone(),
             Some(_) => OTHER.into(),
@@ -133,37 +174,58 @@ impl Statements {
         if let Some(found) = series.get(&key) {
             return found.clone();
         }
-        let key = if series.len() < MAX_SERIES {
-            key
-        } else {
-            Key {
-                keyspace: OTHER.into(),
-                table: OTHER.into(),
-                kind: OTHER,
-                ..key
-            }
-        };
+        if series.len() >= MAX_SERIES {
+            self.make_room(&mut series);
+        }
         let seconds = self.seconds.with_label_values(&[
             key.rule.as_str(),
             &key.keyspace,
             &key.table,
             key.kind,
         ]);
-        let exact = Mutex::new(self.empty.clone());
-        let new = || {
-            Arc::new(Series {
-                seconds,
-                exact,
-                key: key.clone(),
-                row: OnceLock::new(),
-            })
+        let new = Arc::new(Series {
+            seconds,
+            exact: Mutex::new(self.empty.clone()),
+            key: key.clone(),
+            by,
+            used: AtomicU64::new(self.made.fetch_add(1, Relaxed) + 1),
+            is_gone: AtomicBool::new(false),
+            row: OnceLock::new(),
+        });
+        series.insert(key, new.clone());
+        new
+    }
+
+    /// Takes one row out: of those of the asker who has most, the one that was not used for longest.
+    fn make_room(&self, series: &mut HashMap<Key, Arc<Series>>) {
+        let mut shares = HashMap::new();
+        for row in series.values() {
+            *shares.entry(row.by).or_insert(0_usize) += 1;
+        }
+        let most = shares.values().max().copied().unwrap_or(0);
+        let of_a_crowd = series
+            .values()
+            .filter(|row| shares.get(&row.by) == Some(&most));
+        let Some(leaves) = of_a_crowd.min_by_key(|row| row.used.load(Relaxed)).cloned() else {
+            return;
         };
-        series.entry(key.clone()).or_insert_with(new).clone()
+        series.remove(&leaves.key);
+        leaves.is_gone.store(true, Relaxed);
+        if let Some(row) = leaves.row.get() {
+            row.forget();
+        }
+        // It is there as long as its row.
+        let _ = self.seconds.remove_label_values(&leaves.key.labels());
+        self.replaced.inc();
     }
 
     /// Counts a response under its row.
     pub fn record(&self, series: &Series, completed: &Completed<'_>) {
         series.seconds.observe(completed.latency_ns as f64 / 1e9);
+        let made = self.made.load(Relaxed);
+        if series.used.load(Relaxed) != made {
+            series.used.store(made, Relaxed);
+        }
         let micros = (completed.latency_ns / 1_000).clamp(1, MAX_LATENCY_US);
         let mut exact = series.exact.lock();
         // The histogram grows as needed, and what it cannot hold is above the clamp.
@@ -185,7 +247,18 @@ impl Statements {
     }
 }
 
+impl Key {
+    fn labels(&self) -> [&str; 4] {
+        [self.rule.as_str(), &self.keyspace, &self.table, self.kind]
+    }
+}
+
 impl Series {
+    /// Whether another row has its place, so that this one has to be looked up again.
+    pub fn is_gone(&self) -> bool {
+        self.is_gone.load(Relaxed)
+    }
+
     /// Returns the row's counts beside latencies.
     pub fn row(&self, metrics: &RowMetrics) -> &Row {
         self.row.get_or_init(|| {
@@ -221,6 +294,8 @@ mod tests {
 
     use super::*;
 
+    const REAL: Asker = Asker::User(1);
+
     fn statement(table: &str) -> Arc<Statement> {
         Arc::new(Statement {
             kind: StatementKind::Select,
@@ -244,7 +319,7 @@ mod tests {
     fn rows_have_counts_and_quantiles() {
         let statements = Statements::register(&Registry::new()).unwrap();
         let orders = statement("orders");
-        let series = statements.series(&RuleName::new("r"), &orders);
+        let series = statements.series(&RuleName::new("r"), &orders, REAL);
         for millis in 1..=100 {
             statements.record(&series, &completed(&orders, millis * 1_000_000));
         }
@@ -259,7 +334,7 @@ mod tests {
     fn absurd_latencies_are_a_minute() {
         let statements = Statements::register(&Registry::new()).unwrap();
         let orders = statement("orders");
-        let series = statements.series(&RuleName::new("r"), &orders);
+        let series = statements.series(&RuleName::new("r"), &orders, REAL);
         statements.record(&series, &completed(&orders, u64::MAX));
         statements.record(&series, &completed(&orders, 0));
         let row = &statements.views()[0];
@@ -271,14 +346,92 @@ mod tests {
     }
 
     #[test]
-    fn too_many_series_and_too_long_names_are_other() {
+    fn there_are_only_so_many_rows_and_too_long_names_are_other() {
         let statements = Statements::register(&Registry::new()).unwrap();
         let rule = RuleName::new("r");
         for n in 0..MAX_SERIES + 10 {
-            statements.series(&rule, &statement(&format!("t{n}")));
+            statements.series(&rule, &statement(&format!("t{n}")), REAL);
         }
-        assert_eq!(statements.views().len(), MAX_SERIES + 1);
-        let long = statements.series(&rule, &statement(&"x".repeat(65)));
+        assert_eq!(statements.views().len(), MAX_SERIES);
+        assert_eq!(statements.replaced.get(), 10);
+        let long = statements.series(&rule, &statement(&"x".repeat(65)), REAL);
         assert_eq!(&*long.key.table, OTHER);
+    }
+
+    fn names(statements: &Statements, begins: &str) -> usize {
+        let views = statements.views();
+        views
+            .iter()
+            .filter(|row| row.table.starts_with(begins))
+            .count()
+    }
+
+    /// Uses tables of an application, and as many invented ones in between as `invents` makes up.
+    fn used(statements: &Statements, invents: impl Fn(usize) -> Option<(String, Asker)>) {
+        let rule = RuleName::new("r");
+        for round in 0..20 {
+            for n in 0..100 {
+                let real = statement(&format!("real{n}"));
+                let series = statements.series(&rule, &real, REAL);
+                statements.record(&series, &completed(&real, 1_000));
+            }
+            for n in 0..60 {
+                if let Some((name, by)) = invents(round * 60 + n) {
+                    let invented = statement(&name);
+                    let series = statements.series(&rule, &invented, by);
+                    statements.record(&series, &completed(&invented, 1_000));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn invented_names_do_not_push_tables_out() {
+        for by in [REAL, Asker::User(2)] {
+            let statements = Statements::register(&Registry::new()).unwrap();
+            used(&statements, |n| Some((format!("invented{n}"), by)));
+            assert_eq!(names(&statements, "real"), 100);
+            assert_eq!(statements.views().len(), MAX_SERIES);
+            // Nor are they used in vain: every one is counted in its row.
+            let views = statements.views();
+            let mut real = views.iter().filter(|row| row.table.starts_with("real"));
+            assert!(real.all(|row| row.count == 20));
+        }
+    }
+
+    /// Tables that nobody asks for any more, against one who invents at once.
+    #[test]
+    fn whoever_has_most_makes_room() {
+        let statements = Statements::register(&Registry::new()).unwrap();
+        let rule = RuleName::new("r");
+        for n in 0..100 {
+            statements.series(&rule, &statement(&format!("real{n}")), REAL);
+        }
+        for n in 0..600 {
+            statements.series(&rule, &statement(&format!("invented{n}")), Asker::User(2));
+        }
+        assert_eq!(names(&statements, "real"), 100);
+    }
+
+    #[test]
+    fn a_row_that_made_room_is_looked_up_again_and_leaves_no_metric() {
+        let registry = Registry::new();
+        let statements = Statements::register(&registry).unwrap();
+        let rule = RuleName::new("r");
+        let first = statements.series(&rule, &statement("first"), REAL);
+        for n in 0..MAX_SERIES {
+            statements.series(&rule, &statement(&format!("t{n}")), REAL);
+        }
+        assert!(first.is_gone());
+        let families = registry.gather();
+        let rows = families
+            .iter()
+            .find(|f| f.name() == "underpass_statement_seconds");
+        assert_eq!(rows.unwrap().get_metric().len(), MAX_SERIES);
+        assert!(
+            !statements
+                .series(&rule, &statement("first"), REAL)
+                .is_gone()
+        );
     }
 }

@@ -1,6 +1,7 @@
 //! The agent's counters and gauges: declared, registered and labelled in one place.
 //!
 //! - `metrics`: every counter of the agent's own, with its help text.
+//! - `denials`: flows and requests that rules refused, counted, and the latest kept.
 //! - `registered`: a metric is made and registered in one call.
 //! - `labels`: the labels that rules give.
 //!
@@ -8,10 +9,12 @@
 
 #![forbid(unsafe_code)]
 
+mod denials;
 mod labels;
 mod metrics;
 mod registered;
 
+pub use denials::{Denial, Denials, MAX_KEPT};
 pub use labels::{is_marks, series_of};
 pub use metrics::{MARKED_RESULTS, Metrics, NOT_RELOADED, RELOADED, SPLICE_OFF};
 pub use registered::{counter, counters, counters_by, histogram};

@@ -11,6 +11,7 @@ use prometheus::{Histogram, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Op
 use tls::{Handshakes, Opaque};
 
 use crate::{
+    denials::Denials,
     labels,
     registered::{counter, counters, counters_by, histogram},
 };
@@ -80,6 +81,8 @@ pub struct Metrics {
     pub marked_flows: IntCounterVec,
     /// Decisions that do not stand for later connections although their rule says so, by reason.
     pub not_remembered: IntCounterVec,
+    /// Flows and requests that rules refused.
+    pub denials: Arc<Denials>,
     /// Policy files read, by result.
     pub reloads: IntCounterVec,
 }
@@ -294,6 +297,7 @@ impl Metrics {
                 "reason",
                 &NotRemembered::LABELS,
             )?,
+            denials: Arc::new(Denials::register(registry)?),
             reloads: counters(
                 registry,
                 "underpass_reloads_total",

@@ -46,6 +46,8 @@ pub struct TestHooks {
     /// `keeper_log`: file for the keeper's log, where the agent's standard error cannot be passed
     /// on.
     pub keeper_log: Option<PathBuf>,
+    /// `any_journal`: journals may be pipes and devices, which stand for disks that are slow or full.
+    pub any_journal: bool,
 }
 
 /// A value of [`VARIABLE`] that cannot be understood.
@@ -71,6 +73,7 @@ static NONE: TestHooks = TestHooks {
     version: None,
     recall_every: None,
     keeper_log: None,
+    any_journal: false,
 };
 
 /// Takes the hooks from the environment, for [`get`]. Called once, by `main`, before there are other
@@ -85,6 +88,13 @@ pub fn install() -> Result<(), Misspelt> {
         let _ = INSTALLED.set(hooks);
     }
     Ok(())
+}
+
+/// Sets the hooks of a test's own process; the first one to do so decides. A build without hooks takes none.
+pub fn set(hooks: TestHooks) {
+    if ARE_COMPILED_IN {
+        let _ = INSTALLED.set(hooks);
+    }
 }
 
 /// Returns the hooks of this process: none, unless [`install`] found some.
@@ -117,6 +127,7 @@ impl TestHooks {
             "version" => self.version = Some(value.to_owned()),
             "recall_ms" => self.recall_every = Some(Duration::from_millis(value.parse().ok()?)),
             "keeper_log" => self.keeper_log = Some(value.into()),
+            "any_journal" => self.any_journal = value.parse().ok()?,
             _ => return None,
         }
         Some(())
@@ -143,7 +154,7 @@ mod tests {
     #[test]
     fn each_hook_has_a_key() {
         let text = "entries=1,connects=2,ring_bytes=3,upper_layer_port=4,host_pages=0,\
-                    without=splice_sender+shortcut,version=other,recall_ms=10,keeper_log=/tmp/log";
+                    without=splice_sender+shortcut,version=other,recall_ms=10,keeper_log=/tmp/log,any_journal=true";
         let hooks = TestHooks::parse(text);
         assert_eq!(
             hooks,
@@ -157,6 +168,7 @@ mod tests {
                 version: Some("other".into()),
                 recall_every: Some(Duration::from_millis(10)),
                 keeper_log: Some("/tmp/log".into()),
+                any_journal: true,
             })
         );
         let off = hooks.map(|hooks| ["shortcut", "observe"].map(|path| hooks.off(path).is_some()));

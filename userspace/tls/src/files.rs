@@ -2,7 +2,7 @@
 //! rule that names the file, and describes the mistake in one line.
 
 use std::{
-    fs,
+    io::Read,
     os::unix::fs::{MetadataExt, PermissionsExt},
     path::Path,
 };
@@ -14,6 +14,8 @@ use rustls::{
         pem::{self, PemObject},
     },
 };
+
+use trusted::Untrusted;
 
 use super::made::Hears;
 
@@ -95,15 +97,19 @@ fn certificates(
 }
 
 fn read(hears: &mut Hears, key: &str, path: &Path, is_secret: bool) -> Result<Vec<u8>, String> {
+    let said = |e: Untrusted| match e {
+        Untrusted::NoFile { path, .. } => {
+            format!("{key}: expected a file; {} is none", path.display())
+        }
+        Untrusted::Io { path, source } => {
+            format!("{key}: cannot read {}: {source}", path.display())
+        }
+        other => format!("{key}: {other}"),
+    };
+    // Opened without waiting: a pipe would make the agent wait.
+    let file = trusted::open(path).map_err(said)?;
     let unreadable = |e| format!("{key}: cannot read {}: {e}", path.display());
-    // Checked before the file is opened: opening a pipe would make the agent wait.
-    let about = fs::metadata(path).map_err(unreadable)?;
-    if !about.is_file() {
-        return Err(format!(
-            "{key}: expected a file; {} is none",
-            path.display()
-        ));
-    }
+    let about = file.metadata().map_err(unreadable)?;
     if about.size() > MAX_FILE_BYTES {
         return Err(format!(
             "{key}: expected at most {MAX_FILE_BYTES} bytes in {}; found {}",
@@ -119,7 +125,10 @@ fn read(hears: &mut Hears, key: &str, path: &Path, is_secret: bool) -> Result<Ve
             mode & 0o777
         ));
     }
-    let bytes = fs::read(path).map_err(unreadable)?;
+    let mut bytes = Vec::new();
+    file.take(MAX_FILE_BYTES)
+        .read_to_end(&mut bytes)
+        .map_err(unreadable)?;
     hears.hear(&bytes);
     Ok(bytes)
 }

@@ -8,7 +8,11 @@ use dataplane::{ClientAddr, OrigDst, Process};
 use flow::Flow;
 use policy::RuleName;
 use prometheus::Registry;
-use steps::{Followed, Reporters, Services, reporters::Settings, statements::Series};
+use steps::{
+    Followed, Reporters, Services,
+    reporters::Settings,
+    statements::{Asker, Series},
+};
 use telemetry::Metrics;
 
 use super::Tally;
@@ -54,7 +58,10 @@ impl Sink for Recorder {
         if let Some((_, series)) = found {
             return self.means.statements.record(series, completed);
         }
-        let series = self.means.statements.series(&self.rule, statement);
+        let series = self
+            .means
+            .statements
+            .series(&self.rule, statement, Asker::User(0));
         self.means.statements.record(&series, completed);
         let entry = (statement.clone(), series);
         match self.at_hand.get_mut(self.oldest) {

@@ -1,26 +1,39 @@
-//! The admin interface: HTTP on an address of the operator's choice, the loopback by default. It
-//! only answers; nothing here changes anything.
+//! The admin interface: HTTP on a unix socket, and on TCP where the operator wants it. It only answers; nothing here
+//! changes anything.
+//!
+//! - `listeners.rs`: the two doors, and the times in which a request has to come and its answer has to be read.
+//! - `guests.rs`: how many connections there are of one peer, and of all.
+//! - `names.rs`: for whom a request on TCP may be, so that no web page can ask.
 
-mod limited;
+mod guests;
+mod listeners;
+mod names;
 
-use std::sync::{
-    Arc, Mutex,
-    atomic::{AtomicBool, Ordering::Relaxed},
+use std::{
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    time::SystemTime,
 };
 
 use axum::{
     Router,
-    extract::State,
+    extract::{Request, State},
     http::{StatusCode, header},
+    middleware::{self, Next},
     response::{IntoResponse, Response},
     routing::get,
 };
 use dataplane::{Dataplane, NetnsAgents};
 use flow::FlowView;
-use prometheus::{Registry, TextEncoder};
+pub use listeners::{Listeners, register};
+use names::Names;
+use prometheus::{IntCounterVec, Registry, TextEncoder};
 use proxy::ProxyContext;
 use serde::Serialize;
-use tokio::{net::TcpListener, task::JoinError};
+use telemetry::Denial;
+use tokio::{sync::Semaphore, task::JoinError};
 
 use crate::{
     backends::Backends,
@@ -42,15 +55,20 @@ pub struct Admin {
     pub dataplane: Arc<Mutex<Option<Dataplane>>>,
     /// Other network namespaces.
     pub netns_agents: Arc<NetnsAgents>,
+    /// Connections that were closed or refused, by reason.
+    pub refused: IntCounterVec,
     /// Whether hooks are attached.
     pub ready: Arc<AtomicBool>,
 }
 
-/// Serves for ever.
-///
-/// # Errors
-/// The listener fails.
-pub async fn serve(listener: TcpListener, admin: Admin) -> std::io::Result<()> {
+/// Pages that read the kernel's tables at the same time; further ones wait.
+const MAX_READERS: usize = 4;
+
+static READERS: Semaphore = Semaphore::const_new(MAX_READERS);
+
+/// Serves for ever. `hosts`: names by which it may be asked on TCP, beside this host's own.
+pub async fn serve(listeners: Listeners, hosts: &[String], admin: Admin) {
+    let refused = admin.refused.clone();
     let routes = Router::new()
         .route("/healthz", get(|| async { "ok\n" }))
         .route("/readyz", get(readyz))
@@ -58,6 +76,7 @@ pub async fn serve(listener: TcpListener, admin: Admin) -> std::io::Result<()> {
         .route("/flows", get(flows))
         .route("/backends", get(backends))
         .route("/namespaces", get(of_namespaces))
+        .route("/denied", get(denied))
         .route(
             "/statements",
             get(|State(admin): State<Admin>| async move {
@@ -71,7 +90,24 @@ pub async fn serve(listener: TcpListener, admin: Admin) -> std::io::Result<()> {
             }),
         )
         .with_state(admin);
-    axum::serve(limited::Limited::new(listener), routes).await
+    let checked = (Names::new(hosts), refused.clone());
+    let remote = routes
+        .clone()
+        .layer(middleware::from_fn_with_state(checked, for_this_host));
+    listeners.serve(routes, remote, refused).await;
+}
+
+async fn for_this_host(
+    State((names, refused)): State<(Names, IntCounterVec)>,
+    request: Request,
+    next: Next,
+) -> Response {
+    if names.are_asked(request.uri(), request.headers()) {
+        return next.run(request).await;
+    }
+    refused.with_label_values(&[listeners::BAD_HOST]).inc();
+    let said = "the Host header names another host: ask by an address, or add the name to agent.admin_hosts\n";
+    (StatusCode::MISDIRECTED_REQUEST, said).into_response()
 }
 
 async fn readyz(State(admin): State<Admin>) -> Response {
@@ -124,6 +160,29 @@ async fn of_namespaces(State(admin): State<Admin>) -> Response {
     }
 }
 
+async fn denied(State(admin): State<Admin>) -> Response {
+    let denials = admin.shared.metrics.denials.recent();
+    let views: Vec<_> = denials.iter().map(denied_view).collect();
+    json(&views)
+}
+
+fn denied_view(denial: &Denial) -> serde_json::Value {
+    let at = denial.at.duration_since(SystemTime::UNIX_EPOCH);
+    serde_json::json!({
+        "at_unix_ms": at.unwrap_or_default().as_millis() as u64,
+        "rule": denial.rule,
+        "cause": denial.cause,
+        "reason": denial.reason,
+        "process": denial.process,
+        "pid": denial.pid,
+        "uid": denial.uid,
+        "user": denial.user,
+        "client": denial.client,
+        "orig_dst": denial.to,
+        "not_listed_before": denial.more,
+    })
+}
+
 async fn backends(State(admin): State<Admin>) -> Response {
     match admin.backends.views().await {
         Some(views) => json(&views),
@@ -136,6 +195,8 @@ async fn backends(State(admin): State<Admin>) -> Response {
 async fn aside<T: Send + 'static>(
     read: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, JoinError> {
+    // Nobody closes the semaphore.
+    let _turn = READERS.acquire().await;
     tokio::task::spawn_blocking(read).await
 }
 

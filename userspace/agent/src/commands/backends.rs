@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use super::{
     control::ask,
+    endpoint::Endpoint,
     flows::{get, list as as_list, shown},
     table,
 };
@@ -14,7 +15,7 @@ use super::{
 ///
 /// # Errors
 /// No agent answers.
-pub fn list(json: bool, admin: SocketAddr) -> anyhow::Result<ExitCode> {
+pub fn list(json: bool, admin: &Endpoint) -> anyhow::Result<ExitCode> {
     let text = get(admin, "/backends")?;
     if json {
         println!("{text}");

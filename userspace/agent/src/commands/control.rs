@@ -1,14 +1,15 @@
 //! Asks the agent through its control socket.
 
 use std::{
-    io::{ErrorKind, Read, Write},
-    os::unix::net::UnixStream,
+    io::{Read, Write},
     path::Path,
     time::Duration,
 };
 
-use anyhow::{Context, anyhow, bail};
+use anyhow::{Context, bail};
 use serde_json::Value;
+
+use super::endpoint::connect;
 
 /// The agent waits a second for its flows.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -19,13 +20,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// No agent answers, this is not root, or the agent refuses.
 pub(super) fn ask(socket: &Path, method: &str, path: &str, body: &str) -> anyhow::Result<Value> {
     let at = socket.display();
-    let mut stream = UnixStream::connect(socket).map_err(|error| match error.kind() {
-        ErrorKind::PermissionDenied => anyhow!("only root may open {at}: run as root"),
-        ErrorKind::NotFound | ErrorKind::ConnectionRefused => {
-            anyhow!("no agent answers at {at}: start one, or name its control socket by --control")
-        }
-        _ => anyhow!("cannot open {at}: {error}"),
-    })?;
+    let mut stream = connect(socket, "--control")?;
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
     // HTTP/1.0: the answer ends when the connection does.

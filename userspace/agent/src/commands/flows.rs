@@ -1,12 +1,15 @@
 //! `underpass flows`.
 
-use std::{net::SocketAddr, process::ExitCode, time::Duration};
+use std::{process::ExitCode, time::Duration};
 
 use anyhow::Context;
 use serde_json::Value;
 use steps::http;
 
-use super::table;
+use super::{
+    endpoint::{self, Endpoint},
+    table,
+};
 
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -18,7 +21,7 @@ const MAX_BYTES: usize = 256 << 20;
 ///
 /// # Errors
 /// Nobody answers there.
-pub fn run(json: bool, why: bool, admin: SocketAddr) -> anyhow::Result<ExitCode> {
+pub fn run(json: bool, why: bool, admin: &Endpoint) -> anyhow::Result<ExitCode> {
     let text = get(admin, "/flows")?;
     if json {
         println!("{text}");
@@ -45,20 +48,31 @@ pub fn run(json: bool, why: bool, admin: SocketAddr) -> anyhow::Result<ExitCode>
 }
 
 /// Asks the agent at `admin` for a page, and returns its text.
-pub(super) fn get(admin: SocketAddr, path: &str) -> anyhow::Result<String> {
-    let got = || -> anyhow::Result<String> {
-        let url = format!("http://{admin}{path}").parse()?;
-        let (status, body) = http::get(&url, PATIENCE, MAX_BYTES)?;
-        anyhow::ensure!(status.is_success(), "http status: {}", status.as_u16());
-        Ok(String::from_utf8(body)?)
+pub(super) fn get(admin: &Endpoint, path: &str) -> anyhow::Result<String> {
+    let got = match admin {
+        Endpoint::Socket(socket) => http::get_by(
+            endpoint::connect(socket, "--admin")?,
+            path,
+            PATIENCE,
+            MAX_BYTES,
+        ),
+        Endpoint::Tcp(address) => {
+            http::get_by(endpoint::connect_tcp(*address)?, path, PATIENCE, MAX_BYTES)
+        }
     };
-    got().with_context(|| {
-        format!("no agent answers at {admin}: start one, or name its admin address by --admin")
-    })
+    let (status, body) = got.with_context(|| {
+        format!("what answers at {admin} is not an underpass agent: check --admin")
+    })?;
+    anyhow::ensure!(
+        status.is_success(),
+        "the agent at {admin} does not answer: HTTP status {}",
+        status.as_u16()
+    );
+    Ok(String::from_utf8(body)?)
 }
 
 /// Read as a list.
-pub(super) fn list(admin: SocketAddr, text: &str) -> anyhow::Result<Vec<Value>> {
+pub(super) fn list(admin: &Endpoint, text: &str) -> anyhow::Result<Vec<Value>> {
     serde_json::from_str(text).with_context(|| {
         format!("what answers at {admin} is not an underpass agent: check --admin")
     })

@@ -109,7 +109,11 @@ fn summary(answer: &Value) -> String {
         Some(true) => "new connections meet it before the file's rules",
         _ => "running flows only",
     };
-    format!("{}; {later}", said.join(", "))
+    let lasting = match (number(counts, "changed"), number(counts, "asked")) {
+        (0, 0) => "",
+        _ => "; flows that it changes stay so when it ends",
+    };
+    format!("{}; {later}{lasting}", said.join(", "))
 }
 
 /// Lists them.

@@ -3,8 +3,10 @@
 pub mod backends;
 pub mod check;
 mod control;
+pub mod denied;
 pub mod detach;
 pub mod doctor;
+pub mod endpoint;
 pub mod flows;
 pub mod keep;
 pub mod marks;

@@ -1,10 +1,11 @@
 //! `underpass namespaces`.
 
-use std::{net::SocketAddr, process::ExitCode};
+use std::process::ExitCode;
 
 use serde_json::Value;
 
 use super::{
+    endpoint::Endpoint,
     flows::{get, list, process, shown},
     table,
 };
@@ -13,7 +14,7 @@ use super::{
 ///
 /// # Errors
 /// Nobody answers there.
-pub fn run(json: bool, admin: SocketAddr) -> anyhow::Result<ExitCode> {
+pub fn run(json: bool, admin: &Endpoint) -> anyhow::Result<ExitCode> {
     let text = get(admin, "/namespaces")?;
     if json {
         println!("{text}");

@@ -1,7 +1,7 @@
 //! `underpass run`.
 
 use std::{
-    path::Path,
+    path::{Path, PathBuf},
     process::ExitCode,
     sync::{
         Arc, Mutex, OnceLock, PoisonError,
@@ -11,44 +11,52 @@ use std::{
     time::Duration,
 };
 
-use anyhow::{Context, bail};
+use anyhow::{Context as _, bail};
 use dataplane::{
-    Attached, Calls, DESCRIPTORS_PER_NAMESPACE, Dataplane, MAX_NAMESPACES, Options, ProbeResult,
-    Splicer, host,
+    Answers, Attached, Calls, DESCRIPTORS_PER_NAMESPACE, Dataplane, Holds, IncomingListener,
+    MAX_NAMESPACES, NetnsAgents, NewNetnsListeners, Options, ProbeResult, Remembered,
+    ServeRequests, Splicer,
+    backends::{Probe, Severed},
+    host,
 };
 use flow::{CloseReason, Flows};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use prometheus::Registry;
+use policy::Policy;
+use prometheus::{IntCounterVec, Registry};
 use proxy::{
-    self, Admission, IncomingListeners, ProxyContext, STRAGGLERS,
-    keeper::{self, Keeper},
+    self, Admission, Choice, IncomingListeners, ProxyContext, STRAGGLERS,
+    keeper::{self, Adopted, Keeper},
     paths::{self, PathsAvailable, Splicing},
 };
-use steps::{Services, pipelines::PipelineMetrics};
+use steps::{
+    Services,
+    pipelines::{PipelineMetrics, Pipelines},
+};
 use telemetry::Metrics;
 use tls::TlsRules;
 use tokio::{
-    net::TcpListener,
     runtime,
-    signal::unix::{SignalKind, signal},
+    signal::unix::{Signal, SignalKind, signal},
     sync::{mpsc, oneshot, watch},
 };
 use tracing_subscriber::EnvFilter;
 
 use crate::{
     admin::{self, Admin},
-    backends::{self, BackendMetrics, Backends, BalancedCounters},
+    backends::{self, BackendMetrics, Backends, BalancedCounters, HealthCheck},
     config::Config,
+    confine,
     containers::{ContainerMetrics, Watch},
     control::{Control, Heard, Told},
     edge::{self, EdgeControl, EdgeMetrics, SharedEdge},
     incoming,
     kernel_counters::KernelCounters,
-    marks::{self, ControlSocket, Desk},
+    marks::{self, Desk},
     namespaces::{self, NamespacesGauge},
-    observed::ObservedCounters,
+    observed::{ObservedCounters, SharedDataplane},
     remembered::RememberedGauge,
     shortcuts::{self, ShortcutCounters},
+    socket_file::{Door, SocketFile},
 };
 
 /// Descriptors for everything that is not one of `max_flows`: listeners, maps, programs, logs,
@@ -68,7 +76,7 @@ const LAST_WORDS: Duration = Duration::from_millis(500);
 /// # Errors
 /// It cannot start; nothing is attached then.
 pub fn run(file: &Path) -> anyhow::Result<ExitCode> {
-    let mut config = Config::load(file)?;
+    let config = Config::load(file)?;
     log_to_stderr();
     for warning in &config.warnings {
         tracing::warn!("{warning}");
@@ -78,56 +86,144 @@ pub fn run(file: &Path) -> anyhow::Result<ExitCode> {
             "attaching BPF programs needs root: run as root; `underpass doctor` shows what is missing"
         );
     }
-    config.max_flows = allow_flows(config.max_flows, config.max_namespaces)?;
+    // Before there is a second thread.
+    confine::cut_capabilities().context("cannot give up capabilities")?;
+    let max_flows = allow_flows(config.max_flows, config.max_namespaces)?;
     let runtime = runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    runtime.block_on(serve(file, config))?;
+    runtime.block_on(serve(file, config, max_flows))?;
     Ok(ExitCode::SUCCESS)
 }
 
-async fn serve(file: &Path, mut config: Config) -> anyhow::Result<()> {
-    // Before anything is attached: so that a signal is never one that kills, and a port in
-    // use is found before the host is touched.
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
-    let hangups = signal(SignalKind::hangup())?;
-    let listener = TcpListener::bind(config.admin).await.with_context(|| {
-        format!(
-            "cannot listen on {} for the admin interface: choose another `admin` in {}",
-            config.admin,
-            file.display()
+/// Serves. `max_flows`: as many as this host allows of those that the file wants.
+async fn serve(file: &Path, mut config: Config, max_flows: usize) -> anyhow::Result<()> {
+    let doors = Doors::open(&config).await?;
+    let mut early = Early::make(&mut config, max_flows).await?;
+    let attached = attach(&config, &mut early)?;
+    Serving::assemble(file, config, doors, early, attached)?
+        .run()
+        .await
+}
+
+/// Signals and sockets, from before anything is attached: so that a signal is never one that kills, and a port
+/// in use is found before the host is touched.
+struct Doors {
+    signals: Signals,
+    admin: admin::Listeners,
+    control: SocketFile,
+}
+
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+    hangups: Signal,
+}
+
+impl Doors {
+    async fn open(config: &Config) -> anyhow::Result<Self> {
+        Ok(Self {
+            signals: Signals {
+                terminate: signal(SignalKind::terminate())?,
+                interrupt: signal(SignalKind::interrupt())?,
+                hangups: signal(SignalKind::hangup())?,
+            },
+            admin: admin::Listeners::bind(config).await?,
+            control: SocketFile::bind(Door::Control, &config.control)?,
+        })
+    }
+}
+
+/// All that can fail before the host is touched.
+struct Early {
+    options: Options,
+    max_flows: usize,
+    /// The dataplane, once it is attached.
+    attached: SharedDataplane,
+    registry: Registry,
+    backend_metrics: BackendMetrics,
+    edge: SharedEdge,
+    edge_control: EdgeControl,
+    metrics: Metrics,
+    pipeline_metrics: PipelineMetrics,
+    refused: IntCounterVec,
+    means: Arc<Services>,
+    tls: TlsRules,
+    available: PathsAvailable,
+    container_metrics: ContainerMetrics,
+    containers: Watch,
+}
+
+impl Early {
+    async fn make(config: &mut Config, max_flows: usize) -> anyhow::Result<Self> {
+        let options = options(config)?;
+        let attached = SharedDataplane::default();
+        let registry = Registry::new();
+        registry.register(Box::new(KernelCounters::new(attached.clone())?))?;
+        registry.register(Box::new(ObservedCounters::new(attached.clone())?))?;
+        registry.register(Box::new(ShortcutCounters::new(attached.clone())?))?;
+        registry.register(Box::new(RememberedGauge::new(attached.clone())?))?;
+        registry.register(Box::new(BalancedCounters::new(attached.clone())?))?;
+        let backend_metrics = BackendMetrics::register(&registry)?;
+        let edge = SharedEdge::default();
+        registry.register(Box::new(EdgeMetrics::new(edge.clone())?))?;
+        let edge_control =
+            EdgeControl::new(edge.clone(), config.pins.clone(), config.max_forwarded);
+        let metrics = Metrics::register(&registry, &CloseReason::labels())?;
+        let pipeline_metrics = PipelineMetrics::register(&registry)?;
+        let refused = admin::register(&registry)?;
+        let means = Arc::new(Services::register(&registry, &metrics)?);
+        config.pipelines.open(&means)?;
+        let tls = TlsRules::load(&config.tls)?;
+        let available = PathsAvailable::register(&registry)?;
+        let container_metrics = ContainerMetrics::register(&registry)?;
+        let containers = Watch::new(
+            &config.containers,
+            &mut config.policy,
+            container_metrics.clone(),
         )
-    })?;
-    let mut control_socket = ControlSocket::bind(&config.control)?;
-    let admin_address = listener.local_addr()?;
-    let options = options(&config)?;
-    // Whatever can fail comes before the host is touched.
-    let attached = Arc::new(Mutex::new(None));
-    let registry = Registry::new();
-    registry.register(Box::new(KernelCounters::new(attached.clone())?))?;
-    registry.register(Box::new(ObservedCounters::new(attached.clone())?))?;
-    registry.register(Box::new(ShortcutCounters::new(attached.clone())?))?;
-    registry.register(Box::new(RememberedGauge::new(attached.clone())?))?;
-    registry.register(Box::new(BalancedCounters::new(attached.clone())?))?;
-    let backend_metrics = BackendMetrics::register(&registry)?;
-    let edge = SharedEdge::default();
-    registry.register(Box::new(EdgeMetrics::new(edge.clone())?))?;
-    let mut edge_control =
-        EdgeControl::new(edge.clone(), config.pins.clone(), config.max_forwarded);
-    let metrics = Metrics::register(&registry, &CloseReason::labels())?;
-    let pipeline_metrics = PipelineMetrics::register(&registry)?;
-    let means = Arc::new(Services::register(&registry, &metrics)?);
-    config.pipelines.open(&means)?;
-    let tls = TlsRules::load(&config.tls)?;
-    let available = PathsAvailable::register(&registry)?;
-    let container_metrics = ContainerMetrics::register(&registry)?;
-    let containers = Watch::new(
-        &config.containers,
-        &mut config.policy,
-        container_metrics.clone(),
-    )
-    .await;
+        .await;
+        Ok(Self {
+            options,
+            max_flows,
+            attached,
+            registry,
+            backend_metrics,
+            edge,
+            edge_control,
+            metrics,
+            pipeline_metrics,
+            refused,
+            means,
+            tls,
+            available,
+            container_metrics,
+            containers,
+        })
+    }
+}
+
+/// The kernel's part of what tasks work with.
+struct Taken {
+    entrances: IncomingListeners,
+    holds: Holds,
+    netns_agents: Arc<NetnsAgents>,
+    serve_requests: ServeRequests,
+    splices: Result<(Splicer, Calls), String>,
+    settle: mpsc::Sender<NewNetnsListeners>,
+}
+
+/// Where everything is that the tasks have in common.
+struct Attachment {
+    taken: Taken,
+    answers: Answers,
+    remembered: Arc<Remembered>,
+    probes: (Probe, Severed),
+    give_listener: mpsc::UnboundedSender<IncomingListener>,
+}
+
+/// Attaches to the kernel, and then to the interfaces.
+fn attach(config: &Config, early: &mut Early) -> anyhow::Result<Attachment> {
     let Attached {
         dataplane,
         listeners,
@@ -140,172 +236,314 @@ async fn serve(file: &Path, mut config: Config) -> anyhow::Result<()> {
         splices,
         probe,
         severed,
-    } = Dataplane::attach(&options, &config.policy)?;
-    *attached.lock().unwrap_or_else(PoisonError::into_inner) = Some(dataplane);
-    means.caches.dial_by(probe);
-    means.folds.dial_by(probe);
-    means.mirrors.dial_by(probe);
+    } = Dataplane::attach(&early.options, &config.policy)?;
+    *early
+        .attached
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner) = Some(dataplane);
+    early.means.caches.dial_by(probe);
+    early.means.folds.dial_by(probe);
+    early.means.mirrors.dial_by(probe);
     // Beneath the pins, which are ours alone by now.
-    if let Err(error) = edge_control.apply(&config.xdp, &config.policy) {
-        stop(&attached)?;
+    if let Err(error) = early.edge_control.apply(&config.xdp, &config.policy) {
+        stop(&early.attached)?;
         return Err(error);
     }
-    let (in_force, policy) = watch::channel(Arc::new(config.policy.clone()));
-    let (pipelines_in_force, pipelines) = watch::channel(Arc::new(config.pipelines.clone()));
-    let (tls_in_force, tls) = watch::channel(Arc::new(tls));
-    let (set_health, health) = watch::channel(config.health.clone());
-    let (backends, asked_of_backends, tell_choice) = Backends::new();
-    let choice = backends.choice();
-    let shared = Arc::new(ProxyContext {
-        answers,
-        remembered,
-        splices: OnceLock::new(),
-        keeper: OnceLock::new(),
-        flows: Flows::default(),
-        metrics,
-        admission: Arc::new(Admission::new(config.max_flows, attached.clone())),
-        policy,
-        pipelines,
-        tls,
-        pipeline_metrics,
-        means,
-        prepared: Arc::default(),
-        backends: proxy::Backends::new(backends.choice(), {
-            let backends = backends.clone();
-            move |backend, why| backends.suspect(backend, why)
-        }),
-    });
-    let owner = backends::Owner::new(
-        (probe, severed),
-        shared.clone(),
-        (attached.clone(), edge.clone()),
-        backend_metrics,
-        health,
-        (asked_of_backends, tell_choice),
-    );
-    registry.register(Box::new(NamespacesGauge::new(Some(netns_agents.clone()))?))?;
     let (settle, settled) = mpsc::channel(MAX_NAMESPACES);
     let (give_listener, given_listeners) = mpsc::unbounded_channel();
     let mut incoming_listeners = incoming_listeners.into_iter();
     incoming_listeners.try_for_each(|listener| give_listener.send(listener))?;
-    let entrances = IncomingListeners {
-        listeners,
-        incoming_listeners: given_listeners,
-        settled,
-    };
-    let ready = Arc::new(AtomicBool::new(true));
-    let admin = Admin {
-        registry,
-        shared: shared.clone(),
-        backends: backends.clone(),
-        dataplane: attached.clone(),
-        netns_agents: netns_agents.clone(),
-        ready: ready.clone(),
-    };
-    let (workers, splicing) = (config.workers, config.splice);
-    let control_path = config.control.clone();
-    let (give, adopted) = mpsc::unbounded_channel();
-    let rules = config.policy.rules.len();
-    // Looks at the file before anybody is told that changes to it are seen.
-    let (desk, asked) = Desk::new(shared.clone(), backends, attached.clone());
-    let control = Control::new(
-        file.to_owned(),
-        config,
-        attached.clone(),
-        edge_control,
-        shared.clone(),
-        Told {
-            policy: in_force,
-            pipelines: pipelines_in_force,
-            tls: tls_in_force,
-            health: set_health,
-            incoming_listeners: give_listener,
+    Ok(Attachment {
+        taken: Taken {
+            entrances: IncomingListeners {
+                listeners,
+                incoming_listeners: given_listeners,
+                settled,
+            },
+            holds,
+            netns_agents,
+            serve_requests,
+            splices,
+            settle,
         },
-        Heard {
-            asked,
-            containers: containers.book(),
-            container_metrics,
-        },
-    );
-    tracing::info!(
-        cgroup = %options.cgroup.display(),
-        admin = %admin_address,
-        rules,
-        workers,
-        "ready"
-    );
-    // Before any flow's task is dropped.
-    let book = containers.book();
-    let told_to_stop = async {
-        let signal = tokio::select! {
-            _ = terminate.recv() => "SIGTERM",
-            _ = interrupt.recv() => "SIGINT",
+        answers,
+        remembered,
+        probes: (probe, severed),
+        give_listener,
+    })
+}
+
+/// The tasks of a running agent, before they run.
+struct Serving {
+    signals: Signals,
+    listeners: admin::Listeners,
+    admin_hosts: Vec<String>,
+    control_socket: SocketFile,
+    control_path: PathBuf,
+    admin: Admin,
+    desk: Desk,
+    control: Control,
+    owner: backends::Owner,
+    choice: watch::Receiver<Choice>,
+    containers: Watch,
+    edge: SharedEdge,
+    attached: SharedDataplane,
+    available: PathsAvailable,
+    shared: Arc<ProxyContext>,
+    taken: Taken,
+    workers: usize,
+    splicing: Splicing,
+}
+
+impl Serving {
+    fn assemble(
+        file: &Path,
+        config: Config,
+        doors: Doors,
+        early: Early,
+        attachment: Attachment,
+    ) -> anyhow::Result<Self> {
+        let (told, heard_by_flows) = tell(&config, early.tls, attachment.give_listener);
+        let (backends, asked_of_backends, tell_choice) = Backends::new();
+        let choice = backends.choice();
+        let shared = Arc::new(ProxyContext {
+            answers: attachment.answers,
+            remembered: attachment.remembered,
+            splices: OnceLock::new(),
+            keeper: OnceLock::new(),
+            flows: Flows::default(),
+            metrics: early.metrics,
+            admission: Arc::new(Admission::new(early.max_flows, early.attached.clone())),
+            policy: heard_by_flows.policy,
+            pipelines: heard_by_flows.pipelines,
+            tls: heard_by_flows.tls,
+            pipeline_metrics: early.pipeline_metrics,
+            means: early.means,
+            prepared: Arc::default(),
+            backends: proxy::Backends::new(backends.choice(), {
+                let backends = backends.clone();
+                move |backend, why| backends.suspect(backend, why)
+            }),
+        });
+        let owner = backends::Owner::new(
+            attachment.probes,
+            shared.clone(),
+            (early.attached.clone(), early.edge.clone()),
+            early.backend_metrics,
+            heard_by_flows.health,
+            (asked_of_backends, tell_choice),
+        );
+        let taken = attachment.taken;
+        let gauge = NamespacesGauge::new(Some(taken.netns_agents.clone()))?;
+        early.registry.register(Box::new(gauge))?;
+        let admin = Admin {
+            registry: early.registry,
+            shared: shared.clone(),
+            backends: backends.clone(),
+            dataplane: early.attached.clone(),
+            netns_agents: taken.netns_agents.clone(),
+            refused: early.refused,
+            ready: Arc::new(AtomicBool::new(true)),
         };
-        if let Some(keeper) = shared.keeper.get() {
-            keeper.leave();
+        let shown = doors.admin.shown();
+        let (cgroup, rules) = (early.options.cgroup, config.policy.rules.len());
+        let (workers, splicing) = (config.workers, config.splice);
+        let (control_path, admin_hosts) = (config.control.clone(), config.admin_hosts.clone());
+        // Looks at the file before anybody is told that changes to it are seen.
+        let (desk, asked) = Desk::new(shared.clone(), backends, early.attached.clone());
+        let heard = Heard {
+            asked,
+            containers: early.containers.book(),
+            container_metrics: early.container_metrics,
+        };
+        let dataplane = early.attached.clone();
+        let control = Control::new(
+            file.to_owned(),
+            config,
+            dataplane,
+            early.edge_control,
+            shared.clone(),
+            told,
+            heard,
+        );
+        if let Err(error) = confine::filter_calls() {
+            tracing::warn!("system calls are not filtered: {error:#}");
         }
-        // Whoever is closed now connects again, past the agent.
+        tracing::info!(cgroup = %cgroup.display(), admin = %shown, rules, workers, "ready");
+        Ok(Self {
+            signals: doors.signals,
+            listeners: doors.admin,
+            admin_hosts,
+            control_socket: doors.control,
+            control_path,
+            admin,
+            desk,
+            control,
+            owner,
+            choice,
+            containers: early.containers,
+            edge: early.edge,
+            attached: early.attached,
+            available: early.available,
+            shared,
+            taken,
+            workers,
+            splicing,
+        })
+    }
+
+    /// Runs until somebody says that it is enough.
+    async fn run(self) -> anyhow::Result<()> {
+        let (shared, attached) = (self.shared.clone(), self.attached.clone());
+        let ready = self.admin.ready.clone();
+        let ended = self.until_one_ends().await;
         ready.store(false, Relaxed);
         stop(&attached)?;
-        proxy::end_all(&shared.flows, LAST_WORDS).await;
-        Ok(signal)
+        shared.means.journals.finish(FINISH);
+        shared.means.collectors.finish(FINISH);
+        let signal = ended?;
+        tracing::info!(
+            signal,
+            "detached: flows that the agent carried are closed, flows that the kernel carries go on"
+        );
+        Ok(())
+    }
+
+    async fn until_one_ends(mut self) -> anyhow::Result<&'static str> {
+        let Taken {
+            entrances,
+            holds,
+            netns_agents,
+            serve_requests,
+            splices,
+            settle,
+        } = self.taken;
+        let shared = &self.shared;
+        let metrics = &shared.metrics;
+        let (give, adopted) = mpsc::unbounded_channel();
+        let start_keeper = |splices: &Splicer| keep(&self.control_path, shared, splices, &give);
+        let ready = self.admin.ready.clone();
+        let named = namespaces::serve_named(
+            netns_agents.clone(),
+            self.containers.book(),
+            shared.policy.clone(),
+            settle.clone(),
+            metrics.clone(),
+        );
+        let callers = namespaces::serve(netns_agents, serve_requests, settle, metrics.clone());
+        let splicing = splice(
+            shared,
+            splices,
+            self.splicing,
+            self.available.clone(),
+            start_keeper,
+        );
+        let hangups = self.signals.hangups;
+        let mut told = (self.signals.terminate, self.signals.interrupt);
+        tokio::select! {
+            signal = told_to_stop(&mut told, shared, &self.attached, &ready) => signal,
+            ended = proxy::run(shared.clone(), entrances, holds, adopted, self.workers) => {
+                Err(ended.err().unwrap_or_else(|| anyhow::anyhow!("the proxy ended")))
+            }
+            () = admin::serve(self.listeners, &self.admin_hosts, self.admin) => {
+                Err(anyhow::anyhow!("the admin interface ended"))
+            }
+            ended = marks::serve(&mut self.control_socket, self.desk) => failed(ended, "the control socket"),
+            ended = splicing => failed(ended, "the kernel's calls"),
+            ended = shortcuts::tend(self.attached.clone(), self.available.clone()) => {
+                Err(ended.err().unwrap_or_else(|| anyhow::anyhow!("tending the shortcut ended")))
+            }
+            () = self.owner.run() => Err(anyhow::anyhow!("checking backends ended")),
+            ended = edge::tend(self.edge, self.choice) => failed(ended, "looking after the edge"),
+            ended = named => failed(ended, "serving containers"),
+            ended = callers => failed(ended, "serving namespaces"),
+            never = incoming::tend(self.attached.clone()) => match never {},
+            () = self.containers.run(shared.policy.clone()) => {
+                Err(anyhow::anyhow!("asking for containers ended"))
+            }
+            () = self.control.run(hangups) => Err(anyhow::anyhow!("reloading ended")),
+        }
+    }
+}
+
+/// The error of a task that should have run for ever.
+fn failed<T>(ended: std::io::Result<T>, task: &str) -> anyhow::Result<&'static str> {
+    Err(ended
+        .err()
+        .map_or_else(|| anyhow::anyhow!("{task} ended"), Into::into))
+}
+
+/// Waits for a signal, and ends what has to end before any flow's task is dropped.
+async fn told_to_stop(
+    (terminate, interrupt): &mut (Signal, Signal),
+    shared: &ProxyContext,
+    attached: &SharedDataplane,
+    ready: &AtomicBool,
+) -> anyhow::Result<&'static str> {
+    let signal = tokio::select! {
+        _ = terminate.recv() => "SIGTERM",
+        _ = interrupt.recv() => "SIGINT",
     };
-    let start_keeper = |splices: &Splicer| match Keeper::start(
-        &control_path,
-        &shared.metrics,
-        give.clone(),
-    ) {
+    if let Some(keeper) = shared.keeper.get() {
+        keeper.leave();
+    }
+    // Whoever is closed now connects again, past the agent.
+    ready.store(false, Relaxed);
+    stop(attached)?;
+    proxy::end_all(&shared.flows, LAST_WORDS).await;
+    Ok(signal)
+}
+
+/// Starts the keeper, which outlives the agent with the flows that the kernel carries.
+fn keep(
+    control: &Path,
+    shared: &ProxyContext,
+    splices: &Splicer,
+    give: &mpsc::UnboundedSender<Adopted>,
+) {
+    match Keeper::start(control, &shared.metrics, give.clone()) {
         Ok(keeper) => {
             keeper.has(splices);
             drop(shared.keeper.set(keeper));
         }
         Err(error) => {
-            tracing::warn!(%error, "cannot start the keeper: spliced flows will end with this agent")
+            tracing::warn!(%error, "cannot start the keeper: spliced flows will end with this agent");
         }
+    }
+}
+
+/// The receivers of what is in force, for flows.
+struct InForce {
+    policy: watch::Receiver<Arc<Policy>>,
+    pipelines: watch::Receiver<Arc<Pipelines>>,
+    tls: watch::Receiver<Arc<TlsRules>>,
+    health: watch::Receiver<HealthCheck>,
+}
+
+/// Makes the channels by which changes of the file become known.
+fn tell(
+    config: &Config,
+    tls: TlsRules,
+    incoming_listeners: mpsc::UnboundedSender<IncomingListener>,
+) -> (Told, InForce) {
+    let (policy, policy_in_force) = watch::channel(Arc::new(config.policy.clone()));
+    let (pipelines, pipelines_in_force) = watch::channel(Arc::new(config.pipelines.clone()));
+    let (tls, tls_in_force) = watch::channel(Arc::new(tls));
+    let (health, health_in_force) = watch::channel(config.health.clone());
+    let told = Told {
+        policy,
+        pipelines,
+        tls,
+        health,
+        incoming_listeners,
     };
-    let ended = tokio::select! {
-        signal = told_to_stop => signal,
-        ended = proxy::run(shared.clone(), entrances, holds, adopted, workers) => {
-            Err(ended.err().unwrap_or_else(|| anyhow::anyhow!("the proxy ended")))
-        }
-        ended = admin::serve(listener, admin) => {
-            Err(ended.err().map_or_else(|| anyhow::anyhow!("the admin interface ended"), Into::into))
-        }
-        ended = marks::serve(&mut control_socket, desk) => {
-            Err(ended.err().map_or_else(|| anyhow::anyhow!("the control socket ended"), Into::into))
-        }
-        ended = splice(&shared, splices, splicing, available.clone(), start_keeper) => {
-            Err(ended.err().map_or_else(|| anyhow::anyhow!("the kernel's calls ended"), Into::into))
-        }
-        ended = shortcuts::tend(attached.clone(), available.clone()) => {
-            Err(ended.err().unwrap_or_else(|| anyhow::anyhow!("tending the shortcut ended")))
-        }
-        () = owner.run() => Err(anyhow::anyhow!("checking backends ended")),
-        ended = edge::tend(edge, choice) => {
-            Err(ended.err().map_or_else(|| anyhow::anyhow!("looking after the edge ended"), Into::into))
-        }
-        ended = namespaces::serve_named(
-            netns_agents.clone(), book, shared.policy.clone(), settle.clone(), shared.metrics.clone(),
-        ) => {
-            Err(ended.err().map_or_else(|| anyhow::anyhow!("serving containers ended"), Into::into))
-        }
-        ended = namespaces::serve(netns_agents, serve_requests, settle, shared.metrics.clone()) => {
-            Err(ended.err().map_or_else(|| anyhow::anyhow!("serving namespaces ended"), Into::into))
-        }
-        never = incoming::tend(attached.clone()) => match never {},
-        () = containers.run(shared.policy.clone()) => Err(anyhow::anyhow!("asking for containers ended")),
-        () = control.run(hangups) => Err(anyhow::anyhow!("reloading ended")),
+    let in_force = InForce {
+        policy: policy_in_force,
+        pipelines: pipelines_in_force,
+        tls: tls_in_force,
+        health: health_in_force,
     };
-    ready.store(false, Relaxed);
-    stop(&attached)?;
-    shared.means.journals.finish(FINISH);
-    shared.means.collectors.finish(FINISH);
-    let signal = ended?;
-    tracing::info!(
-        signal,
-        "detached: flows that the agent carried are closed, flows that the kernel carries go on"
-    );
-    Ok(())
+    (told, in_force)
 }
 
 /// Tries the splice out, and from then on has flows take it.

@@ -1,10 +1,11 @@
 //! `underpass statements`.
 
-use std::{net::SocketAddr, process::ExitCode};
+use std::process::ExitCode;
 
 use serde_json::Value;
 
 use super::{
+    endpoint::Endpoint,
     flows::{get, list, shown},
     table,
 };
@@ -13,7 +14,7 @@ use super::{
 ///
 /// # Errors
 /// Nobody answers there.
-pub fn run(json: bool, top: bool, admin: SocketAddr) -> anyhow::Result<ExitCode> {
+pub fn run(json: bool, top: bool, admin: &Endpoint) -> anyhow::Result<ExitCode> {
     let text = get(
         admin,
         if top {

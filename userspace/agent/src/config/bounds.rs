@@ -12,8 +12,14 @@ use crate::{
     containers::{Speaks, default_sockets},
 };
 
-/// Where the admin interface listens unless the file says otherwise.
-pub const DEFAULT_ADMIN: &str = "127.0.0.1:9180";
+/// Where the admin socket is unless the file says otherwise.
+pub const DEFAULT_ADMIN_SOCKET: &str = "/run/underpass/admin.sock";
+
+/// Where scrapers usually expect the admin interface, if it listens on TCP.
+pub(super) const USUAL_ADMIN: &str = "127.0.0.1:9180";
+
+/// Names by which the admin interface may be asked on TCP. Scrapers know a host by one or two.
+pub(super) const MAX_ADMIN_HOSTS: usize = 16;
 
 /// Where the control socket is unless the file says otherwise.
 pub const DEFAULT_CONTROL: &str = "/run/underpass/control.sock";

@@ -87,7 +87,7 @@ mod tests {
         let config = parse(
             "[containers]\ndocker = [\"/run/podman/podman.sock\"]\n[[rule]]\nname = \"r\"\n\
              container = [\"a-*\", \"b\"]\nlabels = { \"io.x/y\" = \"z\", app = \"*\" }\n\
-             to = [\":9042\"]\naction = \"deny\"\n",
+             to = [\":9042\"]\naction = \"deny\"\nfail = \"closed\"\n",
         );
         let config = config.unwrap();
         let shown = |glob: &Glob| glob.to_string();

@@ -7,6 +7,7 @@ use std::{
 };
 
 use thiserror::Error;
+use trusted::Untrusted;
 
 /// Where in a file; both count from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,6 +35,9 @@ pub enum ConfigError {
         /// Error of the system.
         error: io::Error,
     },
+    /// Others could change it.
+    #[error("{0}: whoever changes the policy decides for every user of this host")]
+    Untrusted(Untrusted),
     /// A bad one.
     #[error("{path}:{at}: {message}")]
     Bad {
@@ -44,6 +48,24 @@ pub enum ConfigError {
         /// The value that was found, and the one that was expected.
         message: String,
     },
+}
+
+impl ConfigError {
+    /// Whether there is no such file.
+    pub fn is_absent(&self) -> bool {
+        matches!(self, Self::Unreadable { error, .. } if error.kind() == io::ErrorKind::NotFound)
+    }
+
+    /// The error of a file that could not be read.
+    pub(super) fn unread(path: &Path, error: Untrusted) -> Self {
+        match error {
+            Untrusted::Io { source, .. } => Self::Unreadable {
+                path: path.to_owned(),
+                error: source,
+            },
+            error => Self::Untrusted(error),
+        }
+    }
 }
 
 /// An error with its place in bytes.

@@ -1,12 +1,13 @@
 //! The policy file, parsed once into what the rest of the agent need not check again.
 //!
-//! `raw.rs` says what the file looks like, `parse.rs` what each value means, `session.rs` that
+//! `raw.rs` says what the file looks like, `parse.rs` what each value means, `admin.rs` those of the admin interface, `session.rs` that
 //! of the keys of session rules, `network.rs`, `backends.rs` and `remember.rs` those of `to`,
 //! `from`, `backends` and `remember`, `health.rs` that of `[health]`, `xdp.rs` that of `[[xdp]]`,
 //! `incoming.rs` that of `[[incoming]]`, `pipeline.rs` that of `pipeline`, `containers.rs` those of
 //! `[containers]`, `container` and `labels`, `tls.rs` those of `tls` and `upstream_tls`, `selector.rs` that of a mark's, `error.rs` how an error names its
 //! place.
 
+mod admin;
 mod backends;
 mod bounds;
 mod containers;
@@ -16,6 +17,7 @@ mod incoming;
 mod network;
 mod parse;
 mod pipeline;
+mod protective;
 mod raw;
 mod remember;
 mod sample;
@@ -27,9 +29,8 @@ mod trigger;
 mod value;
 mod xdp;
 
-pub use bounds::{DEFAULT_ADMIN, DEFAULT_CONTROL, DEFAULT_MAX_FLOWS, MAX_FLOWS};
+pub use bounds::{DEFAULT_ADMIN_SOCKET, DEFAULT_CONTROL, DEFAULT_MAX_FLOWS, MAX_FLOWS};
 use std::{
-    fs,
     net::SocketAddr,
     path::{Path, PathBuf},
 };
@@ -37,6 +38,7 @@ use std::{
 use dataplane::{IncomingOptions, edge::Interface};
 pub use error::{ConfigError, LineColumn};
 use policy::{Policy, RuleName};
+pub use protective::absent_cgroups;
 use proxy::paths::Splicing;
 pub use schema::schema;
 pub use selector::{SELECTOR_KEYS, marking_rule};
@@ -47,11 +49,18 @@ use crate::{backends::HealthCheck, containers::Socket, triggers::Trigger};
 /// Where `run`, `check` and `flows` look for the file unless told otherwise.
 pub const DEFAULT_FILE: &str = "/etc/underpass/underpass.toml";
 
+/// A thousand rules with pipelines have a fraction of it.
+const MAX_FILE_BYTES: u64 = 16 << 20;
+
 /// A configuration file, checked.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Where the admin interface listens.
-    pub admin: SocketAddr,
+    /// The admin socket.
+    pub admin_socket: PathBuf,
+    /// Where the admin interface listens on TCP as well.
+    pub admin: Option<SocketAddr>,
+    /// Names by which it may be asked there.
+    pub admin_hosts: Vec<String>,
     /// The control socket.
     pub control: PathBuf,
     /// The cgroup v2 folder to attach to; None: the root of the mount.
@@ -86,6 +95,8 @@ pub struct Config {
     pub triggers: Vec<(RuleName, Trigger)>,
     /// Settings that are legal and probably not meant, in words.
     pub warnings: Vec<String>,
+    /// Ways past rules that protect, and rules that decide nothing, in words: for whoever checks the file.
+    pub escapes: Vec<String>,
 }
 
 impl Config {
@@ -94,11 +105,15 @@ impl Config {
     /// # Errors
     /// One line that names file, line, column, key and what was expected.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
-        let text = fs::read_to_string(path).map_err(|error| ConfigError::Unreadable {
-            path: path.to_owned(),
-            error,
-        })?;
-        Self::parse(path, &text)
+        Self::parse(path, &Self::read(path)?)
+    }
+
+    /// Reads a file's text, if only root can change it.
+    ///
+    /// # Errors
+    /// Others can, or it cannot be read.
+    pub fn read(path: &Path) -> Result<String, ConfigError> {
+        trusted::read_text(path, MAX_FILE_BYTES).map_err(|error| ConfigError::unread(path, error))
     }
 
     /// Checks the text of a file; `path` is for messages.

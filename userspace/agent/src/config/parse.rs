@@ -1,6 +1,6 @@
 //! The meaning of each value.
 
-use std::{collections::HashSet, net::SocketAddr, path::PathBuf, thread};
+use std::{collections::HashSet, path::PathBuf, thread};
 
 use dataplane::{DEFAULT_PINS, MAX_NAMESPACES, edge};
 use policy::{
@@ -12,12 +12,13 @@ use steps::pipelines::Pipelines;
 use toml::Spanned;
 
 use super::bounds::{
-    DEFAULT_ADMIN, DEFAULT_CONTROL, DEFAULT_MAX_FLOWS, FAILS, MAX_FLOWS, MAX_WORKERS, SPLICES,
+    DEFAULT_ADMIN_SOCKET, DEFAULT_CONTROL, DEFAULT_MAX_FLOWS, FAILS, MAX_FLOWS, MAX_WORKERS,
+    SPLICES,
 };
 use super::{
-    Config, backends, containers,
+    Config, admin, backends, containers,
     error::Flaw,
-    health, incoming, network, pipeline,
+    health, incoming, network, pipeline, protective,
     raw::{RawAgent, RawConfig, RawDefault, RawRule},
     remember, sample, session, tls, trigger,
     value::{absolute, expected, one_of, socket_path, whole},
@@ -29,10 +30,13 @@ pub(super) fn config(raw: RawConfig) -> Result<Config, Flaw> {
     let pipelines = Pipelines::new(pipeline::of(&raw.rule)?);
     let triggers = trigger::of(&raw.rule)?;
     let tls = tls::of(&raw.rule, raw.health.cql, &mut warnings)?;
+    let protective = protective::check(&raw.rule);
     let policy = policy(raw.rule, raw.default, &mut warnings)?;
     let health = health::settings(raw.health)?;
     let RawAgent {
+        admin_socket,
         admin,
+        admin_hosts,
         cgroup,
         pins,
         max_flows,
@@ -42,11 +46,21 @@ pub(super) fn config(raw: RawConfig) -> Result<Config, Flaw> {
         splice,
         control,
     } = raw.agent;
+    let incoming = incoming::of(raw.incoming, &policy, &mut warnings)?;
+    let containers = containers::sockets(raw.containers)?;
+    let xdp = xdp::interfaces(raw.xdp)?;
+    // The last thing that is said of a rule: what is wrong with its keys comes first.
+    let escapes = protective?
+        .into_iter()
+        .chain(protective::doubts(&policy))
+        .collect();
     Ok(Config {
-        admin: match admin {
-            Some(text) => address(&text)?,
-            None => SocketAddr::from(([127, 0, 0, 1], 9180)),
+        admin_socket: match admin_socket {
+            Some(text) => socket_path("agent.admin_socket", &text)?,
+            None => PathBuf::from(DEFAULT_ADMIN_SOCKET),
         },
+        admin: admin::address(admin.as_ref(), &mut warnings)?,
+        admin_hosts: admin::hosts(&admin_hosts)?,
         cgroup: match cgroup {
             Some(text) if text.get_ref() != "auto" => Some(absolute("agent.cgroup", &text)?),
             _ => None,
@@ -64,7 +78,7 @@ pub(super) fn config(raw: RawConfig) -> Result<Config, Flaw> {
             None => edge::DEFAULT_CONNECTIONS,
         },
         max_namespaces: max_namespaces.map_or(Ok(MAX_NAMESPACES), |n| namespaces(&n))?,
-        xdp: xdp::interfaces(raw.xdp)?,
+        xdp,
         workers: match workers {
             Some(n) => whole("agent.workers", &n, MAX_WORKERS)?,
             None => default_workers(),
@@ -77,13 +91,14 @@ pub(super) fn config(raw: RawConfig) -> Result<Config, Flaw> {
             None => PathBuf::from(DEFAULT_CONTROL),
         },
         health,
-        containers: containers::sockets(raw.containers)?,
-        incoming: incoming::of(raw.incoming, &policy, &mut warnings)?,
+        containers,
+        incoming,
         policy,
         pipelines,
         tls,
         triggers,
         warnings,
+        escapes,
     })
 }
 
@@ -296,15 +311,5 @@ fn namespaces(n: &Spanned<i64>) -> Result<usize, Flaw> {
     match n.get_ref() {
         0 => Ok(0),
         _ => whole("agent.max_namespaces", n, MAX_NAMESPACES),
-    }
-}
-
-fn address(text: &Spanned<String>) -> Result<SocketAddr, Flaw> {
-    match text.get_ref().parse() {
-        Ok(address) => Ok(address),
-        Err(_) => {
-            let example = format!("an address and port, such as `{DEFAULT_ADMIN}`");
-            expected("agent.admin", text, &example)
-        }
     }
 }

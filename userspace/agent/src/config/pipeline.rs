@@ -23,6 +23,11 @@ const FOLD: &str = "fold";
 /// The key that names a step's transform.
 const TRANSFORM: &str = "transform";
 
+/// The transform that a step names.
+pub(super) fn name_of(step: &Spanned<Table>) -> Option<&str> {
+    step.get_ref().get(TRANSFORM)?.as_str()
+}
+
 /// Reads the pipelines of the rules that have one.
 pub(super) fn of(rules: &[Spanned<RawRule>]) -> Result<Vec<(RuleName, Steps)>, Flaw> {
     let rules = rules.iter().map(Spanned::get_ref);

@@ -17,8 +17,8 @@ use toml::Spanned;
 
 use super::{
     bounds::{
-        self, DEFAULT_ADMIN, DEFAULT_CONTROL, DEFAULT_MAX_FLOWS, FAILS, MAX_FLOWS, MAX_WORKERS,
-        SPLICES, names,
+        self, DEFAULT_ADMIN_SOCKET, DEFAULT_CONTROL, DEFAULT_MAX_FLOWS, FAILS, MAX_ADMIN_HOSTS,
+        MAX_FLOWS, MAX_WORKERS, SPLICES, USUAL_ADMIN, names,
     },
     error::Flaw,
     schema,
@@ -59,10 +59,27 @@ pub(super) struct RawConfig {
 #[serde(deny_unknown_fields)]
 #[schemars(extend("examples" = [{"admin": "127.0.0.1:9180", "max_flows": 20_000}]))]
 pub(super) struct RawAgent {
-    /// Address and port of the admin interface (HTTP): `/metrics`, `/healthz`, `/readyz`, `/flows`, `/statements`,
-    /// `/backends`, `/namespaces`.
-    #[schemars(with = "Option<String>", extend("title" = "IP:PORT", "default" = DEFAULT_ADMIN))]
+    /// Socket of the admin interface (HTTP): `/metrics`, `/healthz`, `/readyz`, `/flows`, `/statements`, `/backends`,
+    /// `/namespaces`. Root can open it, and the group `underpass` where there is one.
+    #[schemars(
+        with = "Option<String>",
+        length(max = MAX_SOCKET_PATH_BYTES),
+        extend("title" = "absolute path", "default" = DEFAULT_ADMIN_SOCKET)
+    )]
+    pub admin_socket: Option<Spanned<String>>,
+    /// Address and port at which the admin interface listens on TCP as well, for scrapers. Whoever can connect can read
+    /// it: without this key, it does not.
+    #[schemars(with = "Option<String>", extend("title" = "IP:PORT", "examples" = [USUAL_ADMIN]))]
     pub admin: Option<Spanned<String>>,
+    /// Names in the `Host` header with which the admin interface may be asked on TCP, beside addresses, `localhost` and
+    /// this host's own name. Any other name is refused, because a web page could have made it up.
+    #[serde(default)]
+    #[schemars(
+        with = "Vec<String>",
+        length(max = MAX_ADMIN_HOSTS),
+        extend("examples" = [["db1.example.org"]])
+    )]
+    pub admin_hosts: Vec<Spanned<String>>,
     /// Control socket, through which `underpass mark`, `unmark` and `backend` reach the agent. Only root can open it.
     #[schemars(
         with = "Option<String>",
@@ -135,7 +152,7 @@ pub(super) struct RawRule {
     #[schemars(with = "String", extend("enum" = Action::ALL.map(Action::as_str)))]
     pub action: Spanned<String>,
     /// Treatment of connections while the agent is away. `open`: they go straight to the database; `closed`: they are
-    /// refused (EPERM).
+    /// refused (EPERM). A rule that protects (`deny`, or the steps `guard`, `audit`, `protect`, `throttle`) has to say which.
     #[schemars(
         with = "Option<String>",
         extend("enum" = names(&FAILS), "default" = Fail::Open.as_str())

@@ -125,7 +125,8 @@ mod tests {
         let expected = "policy.toml:5:10: rule.action: expected `bypass`, `enrich` or `deny` in a rule \
                         with `user`";
         assert!(refused.starts_with(expected), "{refused}");
-        let warnings = parse(&session("deny")).unwrap().warnings;
+        let open = session("deny") + "fail = \"open\"\n";
+        let warnings = parse(&open).unwrap().warnings;
         assert_eq!(warnings.len(), 1, "{warnings:?}");
         assert!(
             warnings[0].contains("fail = \"closed\" is safe"),

@@ -73,7 +73,7 @@ fn every_key_of_a_rule_is_read() {
 fn an_empty_file_bypasses_everything() {
     let config = parse("").unwrap();
     assert_eq!(config.policy.default_action, Action::Bypass);
-    assert_eq!(config.admin.to_string(), DEFAULT_ADMIN);
+    assert_eq!(config.admin_socket.to_str(), Some(DEFAULT_ADMIN_SOCKET));
 }
 
 #[test]
@@ -129,8 +129,9 @@ fn names_are_unique_and_default_is_taken() {
 
 #[test]
 fn what_is_probably_not_meant_is_warned_of() {
-    let config =
-        parse("[[rule]]\nname = \"a\"\naction = \"deny\"\n[default]\naction = \"enrich\"\n");
+    let config = parse(
+        "[[rule]]\nname = \"a\"\naction = \"deny\"\nfail = \"closed\"\n[default]\naction = \"enrich\"\n",
+    );
     assert_eq!(config.unwrap().warnings.len(), 2);
 }
 
@@ -140,7 +141,7 @@ fn a_thousand_rules_are_accepted_and_one_too_many_is_not() {
         (0..n)
             .map(|i| {
                 format!(
-                    "[[rule]]\nname = \"r{i}\"\nto = [\":{}\"]\naction = \"deny\"\n",
+                    "[[rule]]\nname = \"r{i}\"\nto = [\":{}\"]\naction = \"deny\"\nfail = \"open\"\n",
                     i + 1
                 )
             })

@@ -3,8 +3,7 @@
 //!
 //! - `selector.rs`: the flows that a mark matches.
 //! - `apply.rs`: the application to running flows.
-//! - `server.rs`: requests to set a mark, to end one, to list them.
-//! - `socket.rs`: the control socket, by which those requests come.
+//! - `server.rs`: requests to set a mark, to end one, to list them, by the control socket ([`crate::socket_file`]).
 //!
 //! Later connections meet a mark as a rule (`mark-N`) before those of the file. When it ends, they
 //! meet the file's rules again; flows that it has changed stay as they are.
@@ -13,7 +12,6 @@ mod apply;
 mod lasting;
 mod selector;
 mod server;
-mod socket;
 
 use std::{
     sync::{
@@ -28,7 +26,6 @@ use policy::{Action, Policy, RuleName};
 pub use selector::{FlowNumber, Target};
 use serde::Serialize;
 pub use server::{Asked, Desk, Set, serve};
-pub use socket::{ControlError, ControlSocket};
 use tokio::time::Instant;
 
 /// Marks at the same time. Each is a rule that every `connect()` is held against, and a line that

@@ -20,11 +20,11 @@ use super::{
     Mark, MarkView, Target, Wanted,
     apply::{self, Applied},
     lasting,
-    socket::ControlSocket,
 };
 use crate::{
     backends::{Backends, Order},
     observed::SharedDataplane,
+    socket_file::SocketFile,
 };
 
 /// A selector has a few keys of at most 256 bytes, and a path.
@@ -166,7 +166,7 @@ impl RawWanted {
 ///
 /// # Errors
 /// The listener fails.
-pub async fn serve(socket: &mut ControlSocket, desk: Desk) -> std::io::Result<()> {
+pub async fn serve(socket: &mut SocketFile, desk: Desk) -> std::io::Result<()> {
     let routes = Router::new()
         .route("/marks", get(list).post(set))
         .route("/marks/{id}", delete(end))

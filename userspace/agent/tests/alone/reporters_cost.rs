@@ -95,6 +95,10 @@ fn nothing_is_allocated_for_what_was_seen_before() {
     let stats = "transform = \"stats\"";
     let slowlog = "transform = \"slowlog\"\nover = \"60m\"\nslowest_one_in = 1000000";
     let count = "transform = \"count\"";
+    test_hooks::set(test_hooks::TestHooks {
+        any_journal: true,
+        ..test_hooks::TestHooks::default()
+    });
     let debug = "transform = \"debug\"\nfile = \"/dev/null\"";
     // Nobody listens there: most of what is traced does not fit.
     let trace = "transform = \"trace\"\nendpoint = \"http://127.0.0.1:1\"\nsample = ";

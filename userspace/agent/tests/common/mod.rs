@@ -186,7 +186,12 @@ impl Hosts {
 
 /// A policy of one rule.
 pub fn rule(action: &str, rest: &str) -> String {
-    format!("[[rule]]\nname = \"r\"\naction = \"{action}\"\n{rest}\n")
+    // A rule that denies has to say it.
+    let fail = match action == "deny" && !rest.contains("fail = ") {
+        true => "fail = \"open\"\n",
+        false => "",
+    };
+    format!("[[rule]]\nname = \"r\"\naction = \"{action}\"\n{fail}{rest}\n")
 }
 
 /// A rule that sends what goes to these ports to the agent.

@@ -73,12 +73,25 @@ pub struct Host<'s> {
 
 /// Runs `body`; afterwards no flow is left and the agent has not complained.
 pub fn host(body: impl FnOnce(&Host<'_>)) {
+    host_by(Path::new(BINARY), body);
+}
+
+/// Runs `body` with an agent whose journals may be pipes and devices, which stand for slow and full disks.
+pub fn host_with_any_journal(body: impl FnOnce(&Host<'_>)) {
+    let folder = tempfile::tempdir().unwrap();
+    let script = folder.path().join("underpass");
+    let hook = format!("{}=any_journal=true", test_hooks::VARIABLE);
+    sandbox::program::switched(&script, BINARY, &hook).unwrap();
+    host_by(&script, body);
+}
+
+fn host_by(binary: &Path, body: impl FnOnce(&Host<'_>)) {
     let sandbox = Sandbox::new().unwrap();
     let listener = sandbox.server(|| TcpListener::bind("127.0.0.1:0"));
     let listener = listener.unwrap().unwrap();
     let netns = Some(&sandbox.netns);
     let settings = "max_flows = 4000\nworkers = 1";
-    let agent = Agent::start(Path::new(BINARY), netns, &sandbox.cgroup, settings, "").unwrap();
+    let agent = Agent::start(binary, netns, &sandbox.cgroup, settings, "").unwrap();
     let host = Host {
         sandbox: &sandbox,
         agent,

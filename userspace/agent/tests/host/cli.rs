@@ -70,7 +70,7 @@ fn check_says_ok_or_where_the_mistake_is() {
 #[test]
 fn check_explains_which_rule_a_connection_meets() {
     let policy = file(
-        "[[rule]]\nname = \"spark\"\nto = [\":9042\"]\nprocess = [\"spark*\"]\naction = \"deny\"\n\
+        "[[rule]]\nname = \"spark\"\nto = [\":9042\"]\nprocess = [\"spark*\"]\naction = \"deny\"\nfail = \"closed\"\n\
          [[rule]]\nname = \"all\"\nto = [\"10.0.0.0/8:9042\"]\naction = \"enrich\"\n",
     );
     let explain = |rest: &[&str]| {
@@ -112,7 +112,7 @@ fn check_says_what_the_session_decides() {
     let policy = file(
         "[[rule]]\nname = \"etl\"\nuser = [\"etl*\"]\nkeyspace = [\"shop\"]\naction = \"bypass\"\n\
          to = [\":9042\"]\nfail = \"closed\"\n\
-         [[rule]]\nname = \"encrypted\"\ntls = true\naction = \"deny\"\nto = [\":9042\"]\n\
+         [[rule]]\nname = \"encrypted\"\ntls = true\naction = \"deny\"\nfail = \"open\"\nto = [\":9042\"]\n\
          [[rule]]\nname = \"all\"\nto = [\":9042\"]\naction = \"enrich\"\n",
     );
     let explain = |rest: &[&str]| {
@@ -214,8 +214,10 @@ fn an_admin_port_in_use_is_found_before_anything_is_attached() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap();
     let pins = format!("/sys/fs/bpf/underpass-test-cli-{}", std::process::id());
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("admin.sock");
     let policy = file(&format!(
-        "[agent]\nadmin = \"{address}\"\npins = \"{pins}\"\n"
+        "[agent]\nadmin = \"{address}\"\nadmin_socket = {socket:?}\npins = \"{pins}\"\n"
     ));
     let output = underpass(&["run", "--config", path(&policy)]);
     let said = complaint(&output);
@@ -225,6 +227,7 @@ fn an_admin_port_in_use_is_found_before_anything_is_attached() {
     );
     assert!(said.contains("choose another `admin`"), "{said}");
     assert!(!std::path::Path::new(&pins).exists());
+    assert!(!socket.exists());
 }
 
 #[test]
@@ -232,8 +235,9 @@ fn a_cgroup_that_is_none_is_refused() {
     let pins = format!("/sys/fs/bpf/underpass-test-nocg-{}", std::process::id());
     let folder = tempfile::tempdir().unwrap();
     let control = folder.path().join("control.sock");
+    let admin = folder.path().join("admin.sock");
     let policy = file(&format!(
-        "[agent]\nadmin = \"127.0.0.1:0\"\ncontrol = {control:?}\ncgroup = \"/tmp\"\npins = \"{pins}\"\n"
+        "[agent]\nadmin_socket = {admin:?}\ncontrol = {control:?}\ncgroup = \"/tmp\"\npins = \"{pins}\"\n"
     ));
     let said = complaint(&underpass(&["run", "--config", path(&policy)]));
     assert!(!control.exists());
@@ -243,6 +247,12 @@ fn a_cgroup_that_is_none_is_refused() {
 
 #[test]
 fn flows_without_an_agent_says_what_to_do() {
+    let absent = "/run/underpass/there-is-none.sock";
+    let said = complaint(&underpass(&["flows", "--admin", absent]));
+    assert!(
+        said.contains(&format!("no agent answers at {absent}: start one")),
+        "{said}"
+    );
     let said = complaint(&underpass(&["flows", "--admin", "127.0.0.1:9"]));
     assert!(
         said.contains("no agent answers at 127.0.0.1:9: start one"),

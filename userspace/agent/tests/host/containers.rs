@@ -329,7 +329,7 @@ fn check_and_doctor_say_what_nobody_can_tell() {
     let file = host.folder.path().join("policy.toml");
     fs::write(
         &file,
-        host.policy("container = [\"billing-*\"]\nlabels = { app = \"x\" }"),
+        host.policy("fail = \"closed\"\ncontainer = [\"billing-*\"]\nlabels = { app = \"x\" }"),
     )
     .unwrap();
     let check = |args: &[&str]| -> Value {

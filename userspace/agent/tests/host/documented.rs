@@ -82,6 +82,7 @@ fn metrics() {
     let balanced =
         agent::backends::BalancedCounters::new(std::sync::Arc::clone(&dataplane)).unwrap();
     let remembered = agent::remembered::RememberedGauge::new(dataplane).unwrap();
+    agent::admin::register(&registry).unwrap();
     let namespaces = agent::namespaces::NamespacesGauge::new(None).unwrap();
     let edge = agent::edge::EdgeMetrics::new(agent::edge::SharedEdge::default()).unwrap();
     let mut rows: Vec<String> = registry

@@ -148,10 +148,15 @@ fn detach_removes_what_a_killed_agent_left_and_refuses_while_one_runs() {
 fn two_agents_do_not_share_pins() {
     let host = Host::new();
     let agent = host.agent("", &host.policy("enrich", ""));
-    // A control socket of its own is not enough.
+    // Sockets of its own are not enough.
     let file = agent.file().with_file_name("second.toml");
     let text = std::fs::read_to_string(agent.file()).unwrap();
-    std::fs::write(&file, text.replace("control.sock", "second.sock")).unwrap();
+    std::fs::write(
+        &file,
+        text.replace("control.sock", "second.sock")
+            .replace("admin.sock", "other.sock"),
+    )
+    .unwrap();
     let second = Command::new(BINARY)
         .arg("run")
         .arg("--config")

@@ -14,6 +14,7 @@ mod common;
 mod containers;
 mod doctor;
 mod documented;
+mod doors;
 mod gateway;
 mod incoming;
 mod lifecycle;

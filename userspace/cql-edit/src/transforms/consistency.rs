@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 
-use crate::{Caller, Outcome, Request, Response, Transform};
+use crate::{Caller, Outcome, Request, Response, Transform, Unpaired};
 use cql::Consistency;
 use cql::Opcode;
 use selection::Selection;
@@ -151,6 +151,16 @@ impl Transform for Levels {
     /// A level that has to hold is not given up because a request is odd.
     fn is_strict(&self) -> bool {
         true
+    }
+
+    /// A request's level does not depend on its response.
+    fn unpaired(&self) -> Unpaired {
+        Unpaired::Judged
+    }
+
+    fn response_unpaired(&self, number: u64) -> bool {
+        self.selection.note_prepared(number, None);
+        false
     }
 
     fn lacks(&self, id: &[u8]) -> bool {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 
-use crate::{Caller, Outcome, Request, Transform};
+use crate::{Caller, Outcome, Request, Transform, Unpaired};
 use cql::Opcode;
 
 /// Limits how many rows a page may have.
@@ -44,6 +44,11 @@ impl Transform for Paging {
 
     fn is_strict(&self) -> bool {
         true
+    }
+
+    /// The size of a page does not depend on the response.
+    fn unpaired(&self) -> Unpaired {
+        Unpaired::Judged
     }
 
     fn request(&self, request: &mut Request<'_>, _: &Caller, _: u64) -> Outcome {

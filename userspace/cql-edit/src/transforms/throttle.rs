@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use serde::Deserialize;
 
 use super::prepared::Prepared;
-use crate::{Caller, Error, Outcome, Refused, Request, Response, Statement, Transform};
+use crate::{Caller, Error, Outcome, Refused, Request, Response, Statement, Transform, Unpaired};
 use cql::Opcode;
 use queue::Queue;
 
@@ -208,6 +208,16 @@ impl Transform for Throttle {
 
     fn wants(&self, opcode: Opcode) -> bool {
         opcode.has_statements()
+    }
+
+    /// A throttle decides by the request alone.
+    fn unpaired(&self) -> Unpaired {
+        Unpaired::Judged
+    }
+
+    fn response_unpaired(&self, number: u64) -> bool {
+        self.prepared.came_back(number, None);
+        false
     }
 
     fn request(&self, request: &mut Request<'_>, caller: &Caller, now_ns: u64) -> Outcome {

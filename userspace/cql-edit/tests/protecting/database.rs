@@ -96,6 +96,11 @@ pub struct Protected {
     failures: Failures,
     /// How large pieces are, in bytes.
     pub chunks: usize,
+    /// A request is out that nobody has answered. The next one comes when the database has, unless it
+    /// [reuses](Self::reuses) the stream.
+    is_out: bool,
+    /// Requests come on a stream that has another out.
+    pub reuses: bool,
 }
 
 pub fn protected(kind: Kind, vault: &Arc<TestVault>) -> Protected {
@@ -112,6 +117,8 @@ pub fn protected_with(kind: Kind, vault: &Arc<TestVault>, failures: Failures) ->
         vault: vault.clone(),
         failures,
         chunks: usize::MAX,
+        is_out: false,
+        reuses: false,
     }
 }
 
@@ -134,6 +141,8 @@ pub fn protected_columns(
         vault: vault.clone(),
         failures,
         chunks: usize::MAX,
+        is_out: false,
+        reuses: false,
     })
 }
 
@@ -246,6 +255,9 @@ impl Protected {
     /// A request. `Err`: it was refused.
     fn request(&mut self, opcode: u8, body: &[u8]) -> Result<Got, Told> {
         let kind = self.flow.kind;
+        if std::mem::take(&mut self.is_out) && !self.reuses {
+            self.flow.frees(7);
+        }
         let sent = kind.wrap(&[frame(kind.version, 0, 7, opcode, body)]);
         let mut bytes = Vec::new();
         for chunk in sent.chunks(self.chunks.min(sent.len())) {
@@ -257,16 +269,20 @@ impl Protected {
                 assert_eq!(frames.len(), 0);
                 Err(told_by(&kind.read(&told)))
             }
-            None => Ok(Got {
-                frame: frames.remove(0),
-                bytes,
-            }),
+            None => {
+                self.is_out = true;
+                Ok(Got {
+                    frame: frames.remove(0),
+                    bytes,
+                })
+            }
         }
     }
 
     /// The database answers by this RESULT; gives the one that the client gets.
     pub fn answered(&mut self, body: &[u8]) -> Result<Vec<u8>, Told> {
         let kind = self.flow.kind;
+        self.is_out = false;
         let sent = kind.wrap(&[frame(kind.version | 0x80, 0, 7, RESULT, body)]);
         let mut bytes = Vec::new();
         for chunk in sent.chunks(self.chunks.min(sent.len())) {

@@ -119,8 +119,15 @@ impl Edits {
         edited.instead.unwrap_or_else(|| bytes.to_vec())
     }
 
+    /// The database answers a request that may be out on this stream, so that the next one has it for itself.
+    pub fn frees(&mut self, stream: i16) {
+        let void = self.kind.sent(0x80, stream, RESULT, &1_i32.to_be_bytes());
+        self.responses(&void);
+    }
+
     /// The body that the database gets for a request with this one.
     pub fn changed(&mut self, opcode: u8, body: &[u8]) -> RequestBody {
+        self.frees(7);
         let sent = self.kind.sent(0, 7, opcode, body);
         let passed = self.requests(&sent);
         let frames = self.kind.read(&passed);

@@ -121,7 +121,9 @@ pub fn bound(parameters: &QueryParams) -> Vec<Value> {
 /// The code and the message of a refusal.
 pub fn refusal(flow: &mut Edits, opcode: u8, body: &[u8]) -> (i32, String) {
     let kind = flow.kind;
-    let passed = flow.requests(&kind.sent(0, 7, opcode, body));
+    // Another one may be out on stream 7.
+    flow.frees(8);
+    let passed = flow.requests(&kind.sent(0, 8, opcode, body));
     assert_eq!(kind.read(&passed).len(), 0, "{kind:?}");
     let told = kind.read(&flow.editor.answers().expect("an answer"));
     let code = i32::from_be_bytes(told[0][9..13].try_into().unwrap());

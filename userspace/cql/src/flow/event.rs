@@ -22,10 +22,15 @@ pub trait Sink {
         let _ = details;
         self.completed(completed);
     }
-    /// No response will come: the flow is not read any more. Told to a sink that asks for details, by
-    /// [`FlowDecoder::finish`](crate::FlowDecoder::is_over). Its latency is how long it has waited.
+    /// A request has no response: none will come, because the flow is not read any more
+    /// ([`FlowDecoder::finish`](crate::FlowDecoder::finish)), or which one is its own cannot be told, because several
+    /// requests are out on its stream. Told to a sink that asks for details. Its latency is how long it has waited.
     fn unanswered(&mut self, request: &Completed<'_>, details: &Details) {
         let _ = (request, details);
+    }
+    /// A response passes on a stream on which several requests were out: it is paired with none.
+    fn unpaired(&mut self, stream: StreamId) {
+        let _ = stream;
     }
     /// Something odd that is counted by its cause; the flow goes on.
     fn anomaly(&mut self, anomaly: Anomaly);
@@ -93,7 +98,8 @@ pub struct Completed<'a> {
 pub enum Anomaly {
     /// A response on a stream that has no request. (Streams below 0 are the server's own.)
     UnknownStream,
-    /// A request on a stream that still waits for a response; the newer one is kept.
+    /// A request on a stream that still waits for a response: neither is paired with one, nor is any other, until
+    /// as many responses have come on the stream as there were requests.
     DuplicateStream,
     /// An opcode that does not exist, or not in this direction.
     UnknownOpcode,

@@ -7,7 +7,7 @@ use crate::verdict::{CloseReason, Undecodable};
 use crate::wire::compress::beginning;
 use crate::wire::compression::Compression;
 use crate::wire::header::{Flags, Header, RESPONSE_BIT, TLS_HANDSHAKE};
-use crate::wire::position::{NoPlace, Place, Unread};
+use crate::wire::position::{FramePosition, NoPosition, Unread};
 use crate::wire::scanner::{FrameScanner, Step};
 use crate::wire::segment::{Broken, SegmentReader};
 
@@ -63,7 +63,7 @@ pub(crate) struct Lane {
     /// The direction is past its last bare frame.
     segmented: bool,
     /// The position from which the lane goes on to the first frame that is decoded.
-    joins: Option<Place>,
+    joins: Option<FramePosition>,
     joined: bool,
 }
 
@@ -78,13 +78,13 @@ impl Lane {
         }
     }
 
-    pub(crate) fn join(&mut self, place: Place, unread: &Unread) {
+    pub(crate) fn join(&mut self, place: FramePosition, unread: &Unread) {
         self.segmented = unread.is_segmented();
         self.joins = Some(place);
         self.joined = true;
     }
 
-    pub(crate) fn begins_at(&mut self, place: Place) {
+    pub(crate) fn begins_at(&mut self, place: FramePosition) {
         if let Some(joins) = &mut self.joins {
             *joins = place;
         }
@@ -107,23 +107,23 @@ impl Lane {
     }
 
     /// `first`: what its frames begin with.
-    pub(crate) fn place(&self, flow: &Flow, first: u8) -> Result<Place, NoPlace> {
+    pub(crate) fn place(&self, flow: &Flow, first: u8) -> Result<FramePosition, NoPosition> {
         if let Some(place) = self.joins {
             return match place.is_known() {
                 true => Ok(place),
-                false => Err(NoPlace::Framing),
+                false => Err(NoPosition::Framing),
             };
         }
         if self.segmented {
-            let frame_left = self.scanner.left().ok_or(NoPlace::Framing)?;
-            let mut place = Place::at_segment(first, frame_left);
+            let frame_left = self.scanner.left().ok_or(NoPosition::Framing)?;
+            let mut place = FramePosition::at_segment(first, frame_left);
             self.segments.replay(&mut place);
             return Ok(place);
         }
         match (flow.segmented, self.scanner.is_idle()) {
-            (true, true) => Ok(Place::at_segment(first, 0)),
+            (true, true) => Ok(FramePosition::at_segment(first, 0)),
             // Where segments begin is not seen by who goes on.
-            (true, false) => Err(NoPlace::Handshake),
+            (true, false) => Err(NoPosition::Handshake),
             (false, _) => Ok(self.scanner.place(first)),
         }
     }

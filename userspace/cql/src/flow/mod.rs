@@ -14,7 +14,7 @@ pub(crate) mod response;
 pub(crate) mod state;
 
 use crate::fact::Fact;
-use crate::flow::event::{Anomaly, Completed, Sink, asks_for_details};
+use crate::flow::event::{Anomaly, Sink, asks_for_details};
 use crate::flow::lane::{Lane, Meaning, StopAt};
 use crate::flow::prepared::PreparedStatements;
 use crate::flow::request::Requests;
@@ -23,7 +23,7 @@ use crate::flow::state::{Flow, Stop};
 use crate::verdict::Verdict;
 use crate::wire::compression::Compression;
 use crate::wire::header::{ProtocolVersion, StreamId};
-use crate::wire::position::{NoPlace, Place, Unread};
+use crate::wire::position::{FramePosition, NoPosition, Unread};
 use std::sync::Arc;
 
 /// Decodes one flow, that is one TCP connection from its very first byte on.
@@ -74,26 +74,26 @@ impl FlowDecoder {
 
     /// The place that [`join`](Self::join) was told was not the latest: for a direction of which no
     /// byte was fed since.
-    pub fn requests_begin_at(&mut self, place: Place) {
+    pub fn requests_begin_at(&mut self, place: FramePosition) {
         self.requests.begins_at(place);
     }
 
     /// Corrects the position of responses, as [`requests_begin_at`](Self::requests_begin_at) does for
     /// requests.
-    pub fn responses_begin_at(&mut self, place: Place) {
+    pub fn responses_begin_at(&mut self, place: FramePosition) {
         self.responses.begins_at(place);
     }
 
     /// The positions of both directions, for somebody who goes on without decoding the flow.
-    pub fn unread(&self) -> Result<Unread, NoPlace> {
+    pub fn unread(&self) -> Result<Unread, NoPosition> {
         match self.stopped {
-            Some(Stop::Undecodable(why)) => return Err(NoPlace::Undecodable(why)),
-            Some(Stop::Close(_)) => return Err(NoPlace::Framing),
+            Some(Stop::Undecodable(why)) => return Err(NoPosition::Undecodable(why)),
+            Some(Stop::Close(_)) => return Err(NoPosition::Framing),
             None => {}
         }
         let version = match (self.flow.accepted, self.flow.version) {
             (true, Some(version)) => version,
-            _ => return Err(NoPlace::Handshake),
+            _ => return Err(NoPosition::Handshake),
         };
         let place = |lane: &Lane, bit| lane.place(&self.flow, version | bit);
         let compression = match &self.flow.compression {
@@ -101,7 +101,7 @@ impl FlowDecoder {
             Fact::Open | Fact::Absent => None,
         };
         if version >= 5 && compression != Some(Compression::None) {
-            return Err(NoPlace::Compressed);
+            return Err(NoPosition::Compressed);
         }
         Ok(Unread {
             version,
@@ -183,15 +183,12 @@ impl FlowDecoder {
         let waited = waited.map(|(stream, request)| (stream, request, None));
         for (stream, request, details) in beginning.into_iter().chain(waited) {
             let details = details.unwrap_or_else(|| flow.detailing().unanswered(stream));
-            let completed = Completed {
-                statement: &request.statement,
-                latency_ns: now_ns.saturating_sub(request.started_ns),
-                error: None,
-                request_bytes: request.request_bytes.into(),
-                response_bytes: 0,
-                stream,
-            };
-            sink.unanswered(&completed, &details);
+            sink.unanswered(&request.without_response(stream, now_ns), &details);
+        }
+        // Only its beginning has passed.
+        if let Some((stream, request)) = flow.unpaired.take() {
+            let details = flow.detailing().unanswered(stream);
+            sink.unanswered(&request.without_response(stream, now_ns), &details);
         }
     }
 

@@ -4,7 +4,7 @@ use crate::fact::Fact;
 use crate::flow::details::{DETAIL_PREFIX_BYTES, LOG_IN_BYTES};
 use crate::flow::event::{Anomaly, Sink, asks_for_details};
 use crate::flow::lane::{Meaning, foreign_version};
-use crate::flow::pending::InFlight;
+use crate::flow::pending::{InFlight, NotPending};
 use crate::flow::state::{Flow, Stop};
 use crate::text::analysis::Fingerprint;
 use crate::text::lex::{MAX_NAME_BYTES, Name};
@@ -13,7 +13,7 @@ use crate::text::statement::{Statement, StatementKind, StatementRef};
 use crate::verdict::{CloseReason, Undecodable};
 use crate::wire::compression::Compression;
 use crate::wire::cursor::Cursor;
-use crate::wire::header::{Flags, Header, Opcode, ProtocolVersion};
+use crate::wire::header::{Flags, Header, Opcode, ProtocolVersion, StreamId};
 use std::sync::Arc;
 
 /// How much of a body is collected where a text may stand in it: as much of a statement as is ever
@@ -86,6 +86,7 @@ impl Meaning for Requests {
         if header.opcode.is_none() {
             sink.anomaly(Anomaly::UnknownOpcode);
         }
+        flow.asked_to_start |= header.opcode == Some(Opcode::Startup);
         let kind = kind_by_opcode(header.opcode);
         let request = InFlight {
             statement: flow.statements.get(StatementRef::bare(kind)),
@@ -93,10 +94,11 @@ impl Meaning for Requests {
             request_bytes: header.frame_bytes(),
             prepares: None,
         };
-        if let Err(anomaly) = flow.pending.insert(header.stream, request) {
-            sink.anomaly(anomaly);
+        let inserted = flow.pending.insert(header.stream, request);
+        if let Err((why, request)) = inserted {
+            unpaired(flow, header, (why, request), now_ns, sink);
         }
-        if asks_for_details(sink) && flow.pending.get_mut(header.stream).is_some() {
+        if asks_for_details(sink) {
             flow.detailing().asks(header);
         }
         Ok(())
@@ -121,8 +123,49 @@ impl Meaning for Requests {
         }
     }
 
-    fn end(_: &mut Flow, _: &Header, _: u64, _: &mut impl Sink) -> Result<(), Stop> {
+    #[inline]
+    fn end(flow: &mut Flow, _: &Header, now_ns: u64, sink: &mut impl Sink) -> Result<(), Stop> {
+        if let Some((stream, request)) = flow.unpaired.take() {
+            tell_unpaired(flow, stream, &request, now_ns, sink);
+        }
         Ok(())
+    }
+}
+
+/// Handles a request whose response cannot be told from others: it is told of as one without response, once it has
+/// passed, and so is the other one on its stream, now.
+#[cold]
+#[inline(never)]
+fn unpaired(
+    flow: &mut Flow,
+    header: &Header,
+    (why, request): (NotPending, InFlight),
+    now_ns: u64,
+    sink: &mut impl Sink,
+) {
+    flow.unpaired = Some((header.stream, request));
+    sink.anomaly(match why {
+        NotPending::Full => Anomaly::TooManyInFlight,
+        NotPending::Duplicate(_) => Anomaly::DuplicateStream,
+    });
+    if let NotPending::Duplicate(Some(other)) = why {
+        tell_unpaired(flow, header.stream, &other, now_ns, sink);
+    }
+}
+
+/// Tells a sink that asks for details of a request that is not paired with a response.
+#[cold]
+#[inline(never)]
+fn tell_unpaired<S: Sink>(
+    flow: &mut Flow,
+    stream: StreamId,
+    request: &InFlight,
+    now_ns: u64,
+    sink: &mut S,
+) {
+    if asks_for_details(sink) {
+        let details = flow.detailing().unanswered(stream);
+        sink.unanswered(&request.without_response(stream, now_ns), &details);
     }
 }
 
@@ -212,7 +255,7 @@ impl<'r, S: Sink> Reading<'r, S> {
             self.flow.detailing().asks_for(stream, fingerprint);
         }
         if let Some(statement) = found.statement
-            && let Some(request) = self.flow.pending.get_mut(self.header.stream)
+            && let Some(request) = self.flow.passing(self.header.stream)
         {
             request.statement = statement;
             request.prepares = found.prepares;

@@ -4,6 +4,7 @@ use crate::fact::Fact;
 use crate::flow::details::DETAIL_PREFIX_BYTES;
 use crate::flow::event::{Anomaly, Completed, ErrorCode, Sink, asks_for_details};
 use crate::flow::lane::{Meaning, foreign_version};
+use crate::flow::pending::Answers;
 use crate::flow::prepared::MAX_PREPARED_ID_BYTES;
 use crate::flow::state::{Answering, Flow, Stop};
 use crate::text::lex::MAX_NAME_BYTES;
@@ -77,13 +78,23 @@ impl Meaning for Responses {
         if header.opcode.is_none() {
             sink.anomaly(Anomaly::UnknownOpcode);
         }
-        let request = match header.opcode {
-            Some(Opcode::Event) => None,
-            _ => flow.pending.remove(header.stream),
+        let answers = match header.opcode {
+            Some(Opcode::Event) => Answers::Nobody,
+            _ => flow.pending.answer(header.stream),
         };
-        if request.is_none() && header.stream.0 >= 0 && !flow.joined {
-            sink.anomaly(Anomaly::UnknownStream);
-        }
+        let request = match answers {
+            Answers::This(request) => Some(request),
+            Answers::Unpaired => {
+                sink.unpaired(header.stream);
+                None
+            }
+            Answers::Nobody => {
+                if header.stream.0 >= 0 && !flow.joined {
+                    sink.anomaly(Anomaly::UnknownStream);
+                }
+                None
+            }
+        };
         let error = (header.opcode == Some(Opcode::Error)).then_some(ErrorCode::Unreadable);
         if asks_for_details(sink) && request.is_some() {
             flow.detailing().answers(header);
@@ -100,6 +111,9 @@ impl Meaning for Responses {
             return;
         };
         let Some(answering) = &mut flow.answering else {
+            if opcode == Opcode::Result {
+                unasked_result(flow, header, prefix);
+            }
             return;
         };
         if header.is_compressed() {
@@ -126,8 +140,13 @@ impl Meaning for Responses {
         now_ns: u64,
         sink: &mut impl Sink,
     ) -> Result<(), Stop> {
+        let accepts = matches!(header.opcode, Some(Opcode::Ready | Opcode::Authenticate));
         let Some(Answering { request, error }) = flow.answering.take() else {
-            return Ok(());
+            // Before a STARTUP is accepted, nothing else is answered so.
+            return match accepts && flow.asked_to_start && !flow.accepted {
+                true => accepted(flow, header),
+                false => Ok(()),
+            };
         };
         let completed = Completed {
             statement: &request.statement,
@@ -141,19 +160,41 @@ impl Meaning for Responses {
             true => sink.detailed(&completed, &flow.detailing().passing),
             false => sink.completed(&completed),
         }
-        let answered_startup = request.statement.kind == StatementKind::Startup
-            && matches!(header.opcode, Some(Opcode::Ready | Opcode::Authenticate));
-        if !answered_startup || flow.accepted {
-            return Ok(());
+        let answered_startup = request.statement.kind == StatementKind::Startup && accepts;
+        match answered_startup && !flow.accepted {
+            true => accepted(flow, header),
+            false => Ok(()),
         }
-        flow.accepted = true;
-        flow.version = Some(header.version);
-        flow.segmented = header.version >= 5;
-        match &flow.compression {
-            Fact::Is(Compression::None | Compression::Lz4) => Ok(()),
-            _ if !flow.segmented => Ok(()),
-            _ => Err(Stop::Undecodable(Undecodable::SegmentCompression)),
+    }
+}
+
+/// A STARTUP is accepted.
+fn accepted(flow: &mut Flow, header: &Header) -> Result<(), Stop> {
+    flow.accepted = true;
+    flow.version = Some(header.version);
+    flow.segmented = header.version >= 5;
+    match &flow.compression {
+        Fact::Is(Compression::None | Compression::Lz4) => Ok(()),
+        _ if !flow.segmented => Ok(()),
+        _ => Err(Stop::Undecodable(Undecodable::SegmentCompression)),
+    }
+}
+
+/// A RESULT that is paired with no request: the flow is in the keyspace that it names all the same.
+#[cold]
+#[inline(never)]
+fn unasked_result(flow: &mut Flow, header: &Header, prefix: &[u8]) {
+    let keyspace = match header.is_compressed() {
+        true => None,
+        false => set_keyspace(header, prefix),
+    };
+    match keyspace {
+        Some(None) => {}
+        Some(Some(keyspace)) if keyspace.len() <= MAX_NAME_BYTES => {
+            flow.keyspace = Some(keyspace.into());
         }
+        // No keyspace is better than the wrong one.
+        Some(Some(_)) | None => flow.keyspace = None,
     }
 }
 

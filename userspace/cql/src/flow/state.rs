@@ -8,6 +8,7 @@ use crate::flow::prepared::{PreparedCache, PreparedStatements};
 use crate::text::statement::Statements;
 use crate::verdict::{CloseReason, Undecodable, Verdict};
 use crate::wire::compression::Compression;
+use crate::wire::header::StreamId;
 use std::sync::Arc;
 
 /// The state of a flow that both directions share.
@@ -26,6 +27,10 @@ pub(crate) struct Flow {
     pub(crate) plain: Vec<u8>,
     pub(crate) keyspace: Option<Box<str>>,
     pub(crate) pending: Pending,
+    /// The request that is passing, if its response cannot be told from others.
+    pub(crate) unpaired: Option<(StreamId, InFlight)>,
+    /// A STARTUP has been seen.
+    pub(crate) asked_to_start: bool,
     /// The request whose response is passing.
     pub(crate) answering: Option<Answering>,
     pub(crate) statements: Statements,
@@ -53,11 +58,22 @@ impl Flow {
             plain: Vec::new(),
             keyspace: None,
             pending: Pending::default(),
+            unpaired: None,
+            asked_to_start: false,
             answering: None,
             statements: Statements::default(),
             prepared: PreparedCache::new(prepared),
             joined: false,
             detailing: None,
+        }
+    }
+
+    /// The request on `stream` whose body is passing.
+    #[inline]
+    pub(crate) fn passing(&mut self, stream: StreamId) -> Option<&mut InFlight> {
+        match &mut self.unpaired {
+            None => self.pending.get_mut(stream),
+            unpaired => unpaired.as_mut().map(|(_, request)| request),
         }
     }
 

@@ -1,10 +1,10 @@
-//! [`Place`]: where in a frame one direction of a flow is, found without reading what it says.
+//! [`FramePosition`]: where in a frame one direction of a flow is, found without reading what it says.
 //!
 //! A flow that nobody needs to read is walked, header by header, so that it can be read from its
 //! next frame on when somebody does. The kernel does the same with what it carries itself
-//! (`ebpf/src/place.h`), and hands a place over as it is: the two walk alike, and what one cannot
+//! (`ebpf/src/frame_position.h`), and hands a position over as it is: the two walk alike, and what one cannot
 //! make out, the other cannot either. Checksums are not looked at: a decoder that begins at a
-//! place which turns out to be none gives the flow up, and nothing is lost but its statements.
+//! position which turns out to be none gives the flow up, and nothing is lost but its statements.
 
 use crate::verdict::Undecodable;
 use crate::wire::compression::Compression;
@@ -12,7 +12,7 @@ use crate::wire::header::{HEADER_BYTES, MAX_BODY_BYTES, ProtocolVersion};
 use crate::wire::segment;
 
 /// The longest header: of a segment, and of the frame that begins in it and goes on in others.
-pub const PLACE_HEADER_BYTES: usize = segment::HEADER_BYTES + HEADER_BYTES;
+pub const POSITION_HEADER_BYTES: usize = segment::HEADER_BYTES + HEADER_BYTES;
 
 /// How a direction is cut.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -28,7 +28,7 @@ pub enum Framing {
 
 /// See the module. Plain, because it goes to the kernel and comes back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Place {
+pub struct FramePosition {
     /// How the direction is cut.
     pub framing: Framing,
     /// The first byte of every frame of the direction.
@@ -41,10 +41,10 @@ pub struct Place {
     /// So many bytes of a header have passed.
     pub have: u8,
     /// The bytes of that header.
-    pub header: [u8; PLACE_HEADER_BYTES],
+    pub header: [u8; POSITION_HEADER_BYTES],
 }
 
-impl Place {
+impl FramePosition {
     /// Nobody knows where.
     pub const UNKNOWN: Self = Self {
         framing: Framing::Unknown,
@@ -52,7 +52,7 @@ impl Place {
         left: 0,
         frame_left: 0,
         have: 0,
-        header: [0; PLACE_HEADER_BYTES],
+        header: [0; POSITION_HEADER_BYTES],
     };
 
     /// In a frame's body of which so many bytes are to come; 0: between two frames.
@@ -98,7 +98,7 @@ impl Place {
         at
     }
 
-    /// A header, or what follows one. False: all bytes are used up, or the place is lost.
+    /// A header, or what follows one. False: all bytes are used up, or the position is lost.
     fn step(&mut self, bytes: &[u8], at: &mut usize) -> bool {
         let rest = bytes.get(*at..).unwrap_or_default();
         if rest.is_empty() || !self.is_known() {
@@ -127,7 +127,7 @@ impl Place {
                 }
                 let header = self.header;
                 self.have = 0;
-                self.header = [0; PLACE_HEADER_BYTES];
+                self.header = [0; POSITION_HEADER_BYTES];
                 self.header_passed(header.get(..wanted).unwrap_or_default());
             }
         }
@@ -141,7 +141,7 @@ impl Place {
                 segment::HEADER_BYTES
             }
             // Only a segment in which a long frame begins has so much.
-            Framing::Segments => PLACE_HEADER_BYTES,
+            Framing::Segments => POSITION_HEADER_BYTES,
             Framing::Frames | Framing::Unknown => HEADER_BYTES,
         }
     }
@@ -204,7 +204,7 @@ impl Place {
 
 /// Why nobody knows where in its frames a flow is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NoPlace {
+pub enum NoPosition {
     /// The flow was left before the database had accepted a STARTUP: how it goes on was not seen.
     Handshake,
     /// The flow was never understood.
@@ -215,7 +215,7 @@ pub enum NoPlace {
     Compressed,
 }
 
-impl NoPlace {
+impl NoPosition {
     /// For people.
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -246,17 +246,17 @@ pub struct Unread {
     /// The compression of bodies. `None`: not known.
     pub(crate) compression: Option<Compression>,
     /// The position in the client's requests.
-    pub requests: Place,
+    pub requests: FramePosition,
     /// The position in the database's responses.
-    pub responses: Place,
+    pub responses: FramePosition,
 }
 
 impl Unread {
     /// The positions of a flow that somebody else has followed to here.
     ///
     /// # Errors
-    /// A place is not known.
-    pub fn at(requests: Place, responses: Place) -> Result<Self, NoPlace> {
+    /// A position is not known.
+    pub fn at(requests: FramePosition, responses: FramePosition) -> Result<Self, NoPosition> {
         match (requests.is_known(), responses.is_known()) {
             (true, true) => Ok(Self {
                 version: requests.first,
@@ -264,8 +264,8 @@ impl Unread {
                 requests,
                 responses,
             }),
-            (false, false) => Err(NoPlace::Handshake),
-            _ => Err(NoPlace::Framing),
+            (false, false) => Err(NoPosition::Handshake),
+            _ => Err(NoPosition::Framing),
         }
     }
 

@@ -3,7 +3,7 @@
 
 use crate::wire::compress::enough_for;
 use crate::wire::header::{HEADER_BYTES, Header};
-use crate::wire::position::Place;
+use crate::wire::position::FramePosition;
 
 /// A body prefix that was collected from pieces keeps its buffer up to this many bytes from frame
 /// to frame: enough for ordinary requests, little enough for ten thousand idle flows.
@@ -81,8 +81,8 @@ impl FrameScanner {
     }
 
     /// The position among frames that are not in segments.
-    pub(crate) fn place(&self, first: u8) -> Place {
-        let mut place = Place::in_frame(first, self.left().unwrap_or_default());
+    pub(crate) fn place(&self, first: u8) -> FramePosition {
+        let mut place = FramePosition::in_frame(first, self.left().unwrap_or_default());
         if let State::Header { filled } = self.state {
             place.walk(self.header.get(..filled).unwrap_or_default());
         }

@@ -15,7 +15,7 @@
 use crate::wire::compress::{expand_block, shrink_to_block};
 use crate::wire::compression::Compression;
 use crate::wire::crc::{crc24, crc32};
-use crate::wire::position::Place;
+use crate::wire::position::FramePosition;
 
 /// A header's length without compression, its CRC24 included.
 pub const HEADER_BYTES: usize = 6;
@@ -162,7 +162,7 @@ impl SegmentReader {
 
     /// Moves a place that is where the segment at hand began past what has come of it. Of segments
     /// that are not LZ4's.
-    pub(crate) fn replay(&self, place: &mut Place) {
+    pub(crate) fn replay(&self, place: &mut FramePosition) {
         let (header, trailer) = match self.state {
             State::Header { filled } => (filled, 0),
             State::Payload { .. } => (HEADER_BYTES, 0),

@@ -152,6 +152,13 @@ impl Keeping {
         let (came, mut visitors) = mpsc::channel(VISITORS);
         tokio::spawn(receive_visitors(listener, came));
         let hello = time::timeout(PATIENCE, first.receive()).await;
+        if let Ok(Ok(None)) = hello {
+            // The agent was stopped while it started this process: no flow was handed over yet, because the first
+            // message on the link is Hello, and a flow comes behind it.
+            tracing::debug!("the agent has gone before it said anything");
+            let _ = fs::remove_file(&self.path);
+            return Ok(());
+        }
         anyhow::ensure!(
             matches!(hello, Ok(Ok(Some((Message::Hello { .. }, _))))),
             "this is the agent's to start: {hello:?}"

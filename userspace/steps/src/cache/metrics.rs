@@ -51,6 +51,8 @@ labels! {
         Page => "page",
         /// The request reads at a serial consistency level.
         Serial => "serial",
+        /// Others are out on the request's stream: which response is its own cannot be told.
+        Stream => "stream",
         /// The request is to be traced.
         Traced => "traced",
         /// The request sets the current time.
@@ -133,7 +135,8 @@ impl CacheMetrics {
             bypassed: counters(
                 "underpass_cache_bypassed_total",
                 "Reads of chosen tables that the cache was not asked for, by rule and reason: `statement` (not understood), \
-                 `function`, `keyspace`, `user` (not known), `page` (a further one), `serial`, `traced`, `now`.",
+                 `function`, `keyspace`, `user` (not known), `page` (a further one), `serial`, `stream` (used again while a request was out on it), \
+                 `traced`, `now`.",
                 &["rule", "reason"],
             )?,
             stores: counters(

@@ -20,7 +20,9 @@ mod store;
 use std::sync::{Arc, OnceLock};
 
 use cql::{Consistency, Opcode};
-use cql_edit::{Caller, Error, Outcome, Refused, Request, Response, Statement, Transform};
+use cql_edit::{
+    Caller, Error, Outcome, Refused, Request, Response, Statement, Transform, Unpaired,
+};
 use envelope::{ENVELOPE_BYTES, digest, key, sealed};
 use known::{Awaited, Reading};
 pub use metrics::CacheMetrics;
@@ -83,11 +85,30 @@ impl Transform for Cache {
         opcode.has_statements()
     }
 
+    /// A write makes its tables' answers old, whichever response is its own; a read is not answered, and its answer
+    /// not kept.
+    fn unpaired(&self) -> Unpaired {
+        Unpaired::Judged
+    }
+
+    fn response_unpaired(&self, number: u64) -> bool {
+        let Some(store) = self.store.get() else {
+            return false;
+        };
+        let is_write = number & WRITE != 0;
+        match is_write {
+            true => store.invalidate(Chosen(number as u32)),
+            false => drop(store.shared.known.awaited(number)),
+        }
+        is_write
+    }
+
     fn request(&self, request: &mut Request<'_>, caller: &Caller, _: u64) -> Outcome {
         let Some(store) = self.store.get() else {
             return Outcome::Pass;
         };
         match request.opcode() {
+            Opcode::Prepare if request.is_unpaired() => {}
             Opcode::Prepare => prepares(store, request, caller),
             opcode => match asked(store, request, caller) {
                 Ok((Means::Reads(table), statement)) if opcode != Opcode::Batch => {
@@ -193,6 +214,7 @@ fn bypass(request: &Request<'_>, caller: &Caller) -> Option<Bypass> {
     const LOCAL_SERIAL: Consistency = Consistency(0x0009);
     let is_serial = matches!(request.consistency(), Some(SERIAL | LOCAL_SERIAL) | None);
     match () {
+        () if request.is_unpaired() => Some(Bypass::Stream),
         () if request.has_paging_state() => Some(Bypass::Page),
         () if is_serial => Some(Bypass::Serial),
         () if request.is_traced() => Some(Bypass::Traced),

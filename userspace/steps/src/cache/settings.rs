@@ -72,6 +72,9 @@ const MAX_PREFIX_BYTES: usize = 128;
 /// The longest password.
 const MAX_PASSWORD_BYTES: usize = 4_096;
 
+/// The longest file of a password: line ends stand behind it.
+const MAX_PASSWORD_FILE_BYTES: u64 = MAX_PASSWORD_BYTES as u64 + 2;
+
 /// Settings that have been checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Checked {
@@ -190,7 +193,7 @@ impl Checked {
         let cannot = |what: &dyn fmt::Display| {
             io::Error::other(format!("password_file: {}: {what}", file.display()))
         };
-        let text = std::fs::read_to_string(file).map_err(|e| cannot(&e))?;
+        let text = trusted::read_text(file, MAX_PASSWORD_FILE_BYTES).map_err(|e| cannot(&e))?;
         let password = text.trim_end_matches(['\r', '\n']);
         if password.is_empty() || password.len() > MAX_PASSWORD_BYTES {
             return Err(cannot(&"expected a password in one line"));

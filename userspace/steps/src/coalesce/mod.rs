@@ -21,8 +21,8 @@ use std::{
 use clock::Clock;
 use cql::{Opcode, RowWrite, StatementKind};
 use cql_edit::{
-    Caller, Completion, NotMerged, Outcome, Request, Response, Statement, Transform, Value,
-    transforms::Prepared,
+    Caller, Completion, NotMerged, Outcome, Request, Response, Statement, Transform, Unpaired,
+    Value, transforms::Prepared,
 };
 pub use metrics::CoalesceMetrics;
 use metrics::{Became, Counters};
@@ -94,10 +94,24 @@ impl Transform for Coalesce {
         opcode.has_statements()
     }
 
+    /// The request goes on by itself, and overtakes nothing that waits.
+    fn unpaired(&self) -> Unpaired {
+        Unpaired::Judged
+    }
+
+    fn response_unpaired(&self, number: u64) -> bool {
+        self.statements.came_back(number, None);
+        false
+    }
+
     fn request(&self, request: &mut Request<'_>, caller: &Caller, _: u64) -> Outcome {
         let Some(open) = self.open.get() else {
             return Outcome::Pass;
         };
+        if request.is_unpaired() {
+            open.flush(request, None);
+            return Outcome::Pass;
+        }
         let first = request.statements().next();
         let (text, id) = match (request.opcode(), first) {
             (Opcode::Prepare, Some(Statement::Text(text))) => (Some(text), None),

@@ -89,6 +89,13 @@ impl Transform for Fold {
         true
     }
 
+    fn response_unpaired(&self, number: u64) -> bool {
+        if let Some(shared) = self.shared.get() {
+            shared.statements.came_back(number, None);
+        }
+        false
+    }
+
     fn request(&self, request: &mut Request<'_>, caller: &Caller, _: u64) -> Outcome {
         let Some(shared) = self.shared.get() else {
             return Outcome::Pass;

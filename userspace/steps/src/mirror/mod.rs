@@ -30,7 +30,8 @@ use cluster::Cluster;
 pub use cluster::Mirrors;
 use cql::{Consistency, Opcode, StatementKind, is_system_keyspace};
 use cql_edit::{
-    Caller, Error, NotCopied, Outcome, Refused, Request, Resolution, Response, Statement, Transform,
+    Caller, Error, NotCopied, Outcome, Refused, Request, Resolution, Response, Statement,
+    Transform, Unpaired,
 };
 use exchange::{Exchange, MAX_NAMED_BYTES, Named};
 use metrics::Fate;
@@ -122,12 +123,30 @@ impl Transform for Mirror {
         self.settings.dual_write && self.settings.fails
     }
 
+    /// A write goes to both databases, and nobody waits for the answers. One of which both are to be sure is refused.
+    fn unpaired(&self) -> Unpaired {
+        match self.is_strict() {
+            true => Unpaired::Refused,
+            false => Unpaired::Judged,
+        }
+    }
+
+    fn response_unpaired(&self, number: u64) -> bool {
+        if let Some(cluster) = self.cluster.get() {
+            // Nothing is compared, and nobody waits.
+            drop(cluster.shared.out.take(number));
+        }
+        false
+    }
+
     fn request(&self, request: &mut Request<'_>, caller: &Caller, _: u64) -> Outcome {
         let Some(cluster) = self.cluster.get() else {
             return Outcome::Pass;
         };
         if request.opcode() == Opcode::Prepare {
-            prepares(cluster, request, caller);
+            if !request.is_unpaired() {
+                prepares(cluster, request, caller);
+            }
             return Outcome::Pass;
         }
         let asked = match asked(cluster, request, caller) {
@@ -292,9 +311,11 @@ impl Mirror {
             NotCopied::Page => Fate::Page,
             NotCopied::Version => Fate::Version,
         })?;
-        let is_dual = self.settings.dual_write && asked.is_write;
+        let is_paired = !request.is_unpaired();
+        let is_dual = self.settings.dual_write && asked.is_write && is_paired;
+        let compares = self.settings.compare && is_paired;
         let named = match (asked.prepared.first(), asked.first) {
-            _ if !self.settings.compare => Named::Not,
+            _ if !compares => Named::Not,
             (Some(text), _) => Named::Prepared(text.clone()),
             (None, Some(text)) => {
                 let named = text.get(..MAX_NAMED_BYTES).unwrap_or(text);
@@ -314,7 +335,7 @@ impl Mirror {
         let consistency = request.consistency().unwrap_or(Consistency(0));
         let exchange = Exchange::new(named, consistency, is_dual, permit);
         let now = Instant::now();
-        let awaited = match (is_dual, self.settings.compare) {
+        let awaited = match (is_dual, compares) {
             (true, _) => Some(Awaited::Dual(exchange.clone())),
             (false, true) => Some(Awaited::Copy(exchange.clone())),
             (false, false) => None,

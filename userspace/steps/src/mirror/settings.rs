@@ -126,6 +126,9 @@ pub(super) struct Checked {
 /// The longest password.
 const MAX_PASSWORD_BYTES: usize = 4_096;
 
+/// The longest file of a password: line ends stand behind it.
+const MAX_PASSWORD_FILE_BYTES: u64 = MAX_PASSWORD_BYTES as u64 + 2;
+
 /// The credentials for the mirror.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct Login {
@@ -246,7 +249,7 @@ impl Checked {
         let cannot = |what: &dyn fmt::Display| {
             io::Error::other(format!("password_file: {}: {what}", file.display()))
         };
-        let text = std::fs::read_to_string(file).map_err(|e| cannot(&e))?;
+        let text = trusted::read_text(file, MAX_PASSWORD_FILE_BYTES).map_err(|e| cannot(&e))?;
         let password = text.trim_end_matches(['\r', '\n']);
         if password.is_empty() || password.len() > MAX_PASSWORD_BYTES || password.contains('\0') {
             return Err(cannot(&"expected a password in one line"));

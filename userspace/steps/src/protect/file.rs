@@ -1,13 +1,14 @@
 //! A file with keys, which only its owner may read.
 
 use std::{
-    fs::{File, Metadata, OpenOptions},
+    fs::{File, Metadata},
     io::Read,
-    os::unix::fs::{MetadataExt, OpenOptionsExt},
+    os::unix::fs::MetadataExt,
     path::Path,
 };
 
 use cql_edit::protect::KeySet;
+use trusted::Untrusted;
 use zeroize::Zeroizing;
 
 use super::document::{MAX_BYTES, of_toml};
@@ -19,28 +20,18 @@ use super::document::{MAX_BYTES, of_toml};
 /// contains nothing of the file's contents.
 pub(super) fn read(path: &Path) -> Result<KeySet, String> {
     let said = |what: String| format!("{}: {what}", path.display());
-    // With this flag, opening a pipe does not wait.
-    let flags = nix::fcntl::OFlag::O_NONBLOCK.bits();
-    let file = OpenOptions::new().read(true).custom_flags(flags).open(path);
-    let file = file.map_err(|e| said(format!("it cannot be read: {e}")))?;
+    let file = trusted::open(path).map_err(|error| match error {
+        Untrusted::Io { source, .. } => said(format!("it cannot be read: {source}")),
+        other => other.to_string(),
+    })?;
     // The metadata of the opened file, whatever the path names by now.
     let metadata = file.metadata().map_err(|e| said(e.to_string()))?;
-    may_be_trusted(&metadata).map_err(said)?;
+    is_closed_to_others(&metadata).map_err(said)?;
     let bytes = whole(file).map_err(said)?;
     of_toml(&bytes).map_err(said)
 }
 
-fn may_be_trusted(file: &Metadata) -> Result<(), String> {
-    let own = nix::unistd::geteuid().as_raw();
-    if !file.is_file() {
-        return Err("expected a file".to_owned());
-    }
-    if file.uid() != own && file.uid() != 0 {
-        return Err(format!(
-            "expected it to be root's, or the agent's own (uid {own}); it is that of uid {}",
-            file.uid()
-        ));
-    }
+fn is_closed_to_others(file: &Metadata) -> Result<(), String> {
     match file.mode() & 0o077 {
         0 => Ok(()),
         _ => Err(format!(

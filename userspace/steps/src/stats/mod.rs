@@ -17,7 +17,7 @@ use top::{Entry, Top};
 pub use top::{MAX_ENTRIES, TopView, Tops};
 
 use super::{Following, Reporter, Services, Whose, asks_for_data};
-use crate::statements::Series;
+use crate::statements::{Asker, Series};
 
 /// The number of a flow's recent statements that are kept at hand. Applications ask few distinct
 /// things of one connection; when they ask more, the others are looked up again.
@@ -48,6 +48,7 @@ impl Reporter for Stats {
         Box::new(FlowStats {
             top: means.stats.tops.of(rule.as_str()),
             rule,
+            asker: Asker::of(&whose.flow),
             means: means.clone(),
             at_hand: Vec::new(),
             oldest: 0,
@@ -59,6 +60,7 @@ impl Reporter for Stats {
 struct FlowStats {
     means: Arc<Services>,
     rule: RuleName,
+    asker: Asker,
     top: Arc<Top>,
     at_hand: Vec<Known>,
     /// The index of the entry that is replaced next.
@@ -105,7 +107,10 @@ impl FlowStats {
         Known {
             statement: statement.clone(),
             fingerprint: fingerprint.cloned(),
-            series: self.means.statements.series(&self.rule, statement),
+            series: self
+                .means
+                .statements
+                .series(&self.rule, statement, self.asker),
             entry: asks_for_data(statement.kind).then(entry),
         }
     }
@@ -117,7 +122,10 @@ impl Following for FlowStats {
         let mut known = self.at_hand.iter();
         let at = known.position(|known| known.is(statement, fingerprint));
         let found = at.and_then(|at| self.at_hand.get(at));
-        let is_gone = |known: &&Known| known.entry.as_ref().is_some_and(|entry| entry.is_gone());
+        let is_gone = |known: &&Known| {
+            let entry = known.entry.as_ref();
+            known.series.is_gone() || entry.is_some_and(|entry| entry.is_gone())
+        };
         if let Some(known) = found.filter(|known| !is_gone(known)) {
             return known.record(&self.means.stats.rows, completed, details);
         }

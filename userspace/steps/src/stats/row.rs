@@ -110,6 +110,25 @@ impl Row {
         }
     }
 
+    /// Takes the row's samples out of the metrics.
+    pub(crate) fn forget(&self) {
+        let labels = self.labels.each_ref().map(String::as_str);
+        let [rule, keyspace, table, kind] = labels;
+        let remove = |from: &IntCounterVec, last| {
+            // It may not have been counted yet.
+            let _ = from.remove_label_values(&[rule, keyspace, table, kind, last]);
+        };
+        let _ = self.metrics.rows.remove_label_values(&labels);
+        remove(&self.metrics.bytes, "to_database");
+        remove(&self.metrics.bytes, "to_client");
+        for code in self.errors.lock().keys() {
+            remove(&self.metrics.errors, code);
+        }
+        for level in 0..=KNOWN_LEVELS as u16 {
+            remove(&self.metrics.levels, Consistency(level).as_str());
+        }
+    }
+
     pub(super) fn record(&self, completed: &Completed<'_>, details: &Details) {
         self.to_database.inc_by(completed.request_bytes);
         self.to_client.inc_by(completed.response_bytes);

@@ -75,7 +75,7 @@ fn tables(schema: &Value) -> Vec<Table> {
         table(
             "rule",
             "/properties/rule/items",
-            json!({"name": "r", "to": ["10.9.0.10:9042"], "action": "bypass"}),
+            json!({"name": "r", "to": ["10.9.0.10:9042"], "action": "bypass", "fail": "closed"}),
             |t| json!({"rule": [t]}),
         ),
         table(

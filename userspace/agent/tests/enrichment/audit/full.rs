@@ -1,13 +1,14 @@
 //! When there is no room: on the disk, or in the ring before a writer that is slow.
 
 use super::*;
+use crate::common::wire::host_with_any_journal;
 
 /// More than a ring and a pipe take, with the texts that they have.
 const MANY: usize = 6_000;
 
 #[test]
 fn a_full_disk_is_counted_and_nobody_waits() {
-    host(|host| {
+    host_with_any_journal(|host| {
         host.policy(&policy(
             Path::new("/dev/full"),
             ", kinds = [\"select\"]",
@@ -39,7 +40,7 @@ fn pipe() -> (TempDir, PathBuf, fs::File) {
 #[test]
 fn what_does_not_fit_is_dropped_and_counted() {
     let (_folder, file, mut reader) = pipe();
-    host(|host| {
+    host_with_any_journal(|host| {
         host.policy(&policy(&file, ", kinds = [\"select\"]", ""));
         let mut c = begin(host, 4);
         asks_much(&mut c, MANY);
@@ -69,7 +70,7 @@ fn what_the_last_answers_have_to_say_waits_for_room() {
 /// With `full = "hold"`, if so much is asked. `held` is told, when the flow is held, whether it was asked by then.
 fn nothing_is_lost(ask: impl FnOnce(&mut Conversation) + Send, held: impl FnOnce(bool)) {
     let (_folder, file, mut reader) = pipe();
-    host(|host| {
+    host_with_any_journal(|host| {
         host.policy(&policy(
             &file,
             ", kinds = [\"select\"], full = \"hold\"",

@@ -109,3 +109,66 @@ fn a_later_rule_denies_too() {
         c.ends_with(&refusal(4, 0, "rest"), b"");
     });
 }
+
+#[test]
+fn denials_are_listed_counted_and_said() {
+    host(|host| {
+        host.policy(&policy("user = [\"bob\"]", "bypass", "deny"));
+        let mut c = host.connect();
+        c.client_sends(&startup(4, OPTIONS_SENT));
+        c.server.write_all(&ready(4)).unwrap();
+        c.ends_with(&refusal(4, 0, "rest"), b"");
+        let listed = || {
+            let denials = host.agent.json("/denied").unwrap();
+            denials.as_array().unwrap().clone()
+        };
+        crate::common::eventually("it is listed", || listed().len() == 1);
+        let first = listed().remove(0);
+        assert_eq!(
+            (&first["rule"], &first["cause"]),
+            (&"rest".into(), &"session".into())
+        );
+        assert_eq!(
+            (&first["pid"], &first["uid"]),
+            (&std::process::id().into(), &0.into())
+        );
+        assert_eq!(
+            first["orig_dst"],
+            host.listener.local_addr().unwrap().to_string()
+        );
+        assert_eq!(host.metric("denied", "cause=\"session\""), 1);
+        let said = host.agent.wait_for_log(" denied ").unwrap();
+        assert!(
+            said.contains("rule=\"rest\"") && said.contains("uid=0"),
+            "{said}"
+        );
+
+        host.policy(
+            "[[rule]]\nname = \"guarded\"\nto = [\":PORT\"]\naction = \"enrich\"\n\
+             pipeline = [{ transform = \"guard\", refuse = [\"truncate\"] }]\n",
+        );
+        let mut c = host.connect();
+        c.client_sends(&startup(4, OPTIONS_SENT));
+        c.server_sends(&ready(4));
+        for stream in 0..100 {
+            let truncate = query(4, stream, "TRUNCATE shop.orders");
+            c.client.write_all(&truncate).unwrap();
+        }
+        let refused = || host.metric("denied", "cause=\"guard\"");
+        crate::common::eventually("all are counted", || refused() == 100);
+        let denials = listed();
+        assert!(
+            denials.len() < 100 && denials[0]["rule"] == "guarded",
+            "{denials:?}"
+        );
+        let mut command = std::process::Command::new(crate::common::BINARY);
+        let output = command
+            .args(["denied", "--admin"])
+            .arg(host.agent.admin_socket());
+        let shown = String::from_utf8(output.output().unwrap().stdout).unwrap();
+        assert!(
+            shown.contains("guarded") && shown.contains("session"),
+            "{shown}"
+        );
+    });
+}

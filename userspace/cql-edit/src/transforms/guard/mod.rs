@@ -10,7 +10,7 @@ use serde::Deserialize;
 use self::judge::Judge;
 pub use self::judge::Reason;
 use super::prepared::Prepared;
-use crate::{Caller, Error, Outcome, Refused, Request, Response, Statement, Transform};
+use crate::{Caller, Error, Outcome, Refused, Request, Response, Statement, Transform, Unpaired};
 use cql::Analysis;
 use cql::Opcode;
 use cql::StatementKind;
@@ -201,6 +201,16 @@ impl Transform for Guard {
 
     fn is_strict(&self) -> bool {
         self.mode == Mode::Enforce
+    }
+
+    /// A guard decides by the request alone. The answer to a PREPARE it does not learn.
+    fn unpaired(&self) -> Unpaired {
+        Unpaired::Judged
+    }
+
+    fn response_unpaired(&self, number: u64) -> bool {
+        self.prepared.came_back(number, None);
+        false
     }
 
     fn lacks(&self, id: &[u8]) -> bool {

@@ -290,6 +290,13 @@ impl Transform for Rewrite {
         self.caps.is_any() || self.renames.is_any()
     }
 
+    fn response_unpaired(&self, number: u64) -> bool {
+        if number & PREPARES != 0 {
+            self.prepared.came_back(number & !PREPARES, None);
+        }
+        false
+    }
+
     fn request(&self, request: &mut Request<'_>, caller: &Caller, _: u64) -> Outcome {
         match self.rewritten(request, caller) {
             Ok(true) => Outcome::Changed,

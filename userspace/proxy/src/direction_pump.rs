@@ -16,8 +16,8 @@ use prometheus::IntCounter;
 use tokio::time::{self, Sleep};
 
 use super::{
-    chunk::{Chunk, Turn, Way},
-    leg::Leg,
+    leg_io::LegIo,
+    passing::{Direction, Turn, Verdict},
     read::CHUNK_BYTES,
     reader::Reader,
 };
@@ -34,12 +34,12 @@ pub(super) const TLS_HANDSHAKE: u8 = 0x16;
 
 thread_local! {
     /// One buffer for all flows of a worker, so that idle flows cost no buffer.
-    static CHUNK: RefCell<Box<[u8]>> = RefCell::new(vec![0; CHUNK_BYTES].into());
+    pub(super) static CHUNK: RefCell<Box<[u8]>> = RefCell::new(vec![0; CHUNK_BYTES].into());
 }
 
 /// A direction's state. **Invariant**: `held_back` is empty or nothing is read.
-pub(super) struct Direction {
-    pub way: Way,
+pub(super) struct DirectionPump {
+    pub direction: Direction,
     pub held_back: Vec<u8>,
     written: usize,
     /// Set when the kernel may carry this direction.
@@ -71,6 +71,16 @@ pub(super) enum State {
     Losing(CloseReason),
 }
 
+/// The outcome of a read.
+enum Came {
+    /// Bytes have come, as many as this, to the beginning of the buffer.
+    Bytes(usize),
+    /// The side has ended.
+    End,
+    /// Nothing for now. The direction's state says how it goes on.
+    Nothing,
+}
+
 /// The error that stops a flow.
 pub(super) enum Stop {
     /// The error came from reading.
@@ -98,11 +108,11 @@ const DATABASE_SIDE: SideReasons = SideReasons {
 };
 
 impl Stop {
-    /// Names the close reason of a flow whose bytes travelled this way.
-    pub(super) fn reason(self, way: Way) -> CloseReason {
-        let (from, to) = match way {
-            Way::ToDatabase => (CLIENT_SIDE, DATABASE_SIDE),
-            Way::ToClient => (DATABASE_SIDE, CLIENT_SIDE),
+    /// Names the close reason of a flow whose bytes travelled in this direction.
+    pub(super) fn reason(self, direction: Direction) -> CloseReason {
+        let (from, to) = match direction {
+            Direction::ToDatabase => (CLIENT_SIDE, DATABASE_SIDE),
+            Direction::ToClient => (DATABASE_SIDE, CLIENT_SIDE),
         };
         match self {
             Stop::From(error) => reason_of(&error, from),
@@ -119,10 +129,10 @@ fn reason_of(error: &io::Error, side: SideReasons) -> CloseReason {
     }
 }
 
-impl Direction {
-    pub(super) fn new(way: Way, flow: &Arc<Flow>, total: &IntCounter) -> Self {
+impl DirectionPump {
+    pub(super) fn new(direction: Direction, flow: &Arc<Flow>, total: &IntCounter) -> Self {
         Self {
-            way,
+            direction,
             held_back: Vec::new(),
             written: 0,
             enrolled: None,
@@ -150,16 +160,18 @@ impl Direction {
     }
 
     /// Whether both sides may still speak, and everything that was read is written on.
-    pub(super) fn rests(&self) -> bool {
+    pub(super) fn is_quiet(&self) -> bool {
         self.state == State::Open && self.held_back.is_empty()
     }
 
-    /// Moves all bytes that can be moved. Ready when the direction has ended.
+    /// Moves all bytes that can be moved, a chunk at a time through `buffer`: each is read, shown to
+    /// the reader, and written on. Ready when the direction has ended.
     pub(super) fn poll(
         &mut self,
         cx: &mut Context<'_>,
-        from: &mut Leg<'_>,
-        to: &mut Leg<'_>,
+        buffer: &mut [u8],
+        from: &mut LegIo<'_>,
+        to: &mut LegIo<'_>,
         reader: &mut Reader,
     ) -> Poll<Result<(), Stop>> {
         loop {
@@ -169,18 +181,41 @@ impl Direction {
                 self.again = None;
             }
             match self.state {
-                State::Open => match reader.turn(self.way) {
-                    Turn::Read => ready!(self.poll_chunk(cx, from, to, reader))?,
-                    Turn::Pass(chunk) => self.pass(chunk, &[], to)?,
-                    Turn::Rest(pause) => self.again = Some(Box::pin(time::sleep(pause))),
-                    Turn::Wait => return Poll::Pending,
-                },
+                State::Open => {}
                 State::Ending => {
                     ready!(to.poll_end(cx));
                     self.state = State::Ended;
+                    continue;
                 }
                 State::Ended | State::Losing(_) => return Poll::Ready(Ok(())),
             }
+            let (verdict, bytes) = match reader.turn(self.direction) {
+                Turn::Read => {
+                    let before = self.read();
+                    match ready!(self.poll_read(cx, buffer, from))? {
+                        Came::Bytes(n) => {
+                            let bytes = buffer.get(..n).unwrap_or_default();
+                            (reader.chunk(self.direction, before, bytes), bytes)
+                        }
+                        Came::End => {
+                            let rest = reader.end(self.direction);
+                            self.state = State::Ending;
+                            (Verdict::these(rest), &[][..])
+                        }
+                        Came::Nothing => continue,
+                    }
+                }
+                Turn::Pass(verdict) => (verdict, &[][..]),
+                Turn::Rest(pause) => {
+                    self.again = Some(Box::pin(time::sleep(pause)));
+                    continue;
+                }
+                Turn::Wait => return Poll::Pending,
+            };
+            if let Some(reason) = verdict.close {
+                self.state = State::Losing(reason);
+            }
+            self.forward(verdict.passing.of(bytes), to)?;
         }
     }
 
@@ -188,7 +223,7 @@ impl Direction {
     pub(super) fn poll_flush(
         &mut self,
         cx: &mut Context<'_>,
-        to: &mut Leg<'_>,
+        to: &mut LegIo<'_>,
     ) -> Poll<Result<(), Stop>> {
         if self.held_back.is_empty() {
             return to.poll_flush(cx).map_err(Stop::To);
@@ -210,64 +245,40 @@ impl Direction {
         to.poll_flush(cx).map_err(Stop::To)
     }
 
-    /// Reads one chunk, has it decoded, and writes it on.
-    fn poll_chunk(
+    /// Reads the bytes that there are, one buffer full at most.
+    fn poll_read(
         &mut self,
         cx: &mut Context<'_>,
-        from: &mut Leg<'_>,
-        to: &mut Leg<'_>,
-        reader: &mut Reader,
-    ) -> Poll<Result<(), Stop>> {
-        CHUNK.with_borrow_mut(|buffer| {
-            let n = match ready!(from.poll_read(cx, buffer)) {
-                Ok(n) => n,
-                Err(e) if e.kind() == ErrorKind::WouldBlock => return Poll::Ready(Ok(())),
-                Err(e) if e.kind() == ErrorKind::UnexpectedEof => {
-                    self.state = State::Losing(match self.way {
-                        Way::ToDatabase => CloseReason::ClientTruncated,
-                        Way::ToClient => CloseReason::DatabaseTruncated,
-                    });
-                    return Poll::Ready(Ok(()));
-                }
-                Err(e) => return Poll::Ready(Err(Stop::From(e))),
-            };
-            let bytes = buffer.get(..n).unwrap_or_default();
-            let before = self.read();
-            self.is_tls |= self.read_bytes == 0 && bytes.first() == Some(&TLS_HANDSHAKE);
+        buffer: &mut [u8],
+        from: &mut LegIo<'_>,
+    ) -> Poll<Result<Came, Stop>> {
+        let n = match ready!(from.poll_read(cx, buffer)) {
+            Ok(n) => n,
+            Err(e) if e.kind() == ErrorKind::WouldBlock => return Poll::Ready(Ok(Came::Nothing)),
+            Err(e) if e.kind() == ErrorKind::UnexpectedEof => {
+                self.state = State::Losing(match self.direction {
+                    Direction::ToDatabase => CloseReason::ClientTruncated,
+                    Direction::ToClient => CloseReason::DatabaseTruncated,
+                });
+                return Poll::Ready(Ok(Came::Nothing));
+            }
+            Err(e) => return Poll::Ready(Err(Stop::From(e))),
+        };
+        if n > 0 {
+            self.is_tls |= self.read_bytes == 0 && buffer.first() == Some(&TLS_HANDSHAKE);
             self.read_bytes += n as u64;
-            if bytes.is_empty() && self.is_behind() {
-                self.looks += 1;
-                if self.looks > MAX_LOOKS {
-                    let lost = io::Error::other("the kernel lost what it had for the agent");
-                    return Poll::Ready(Err(Stop::From(lost)));
-                }
-                self.again = Some(Box::pin(time::sleep(LOOK_AGAIN)));
-                return Poll::Ready(Ok(()));
-            }
-            if bytes.is_empty() {
-                let rest = reader.end(self.way);
-                self.state = State::Ending;
-                return Poll::Ready(self.forward(&rest, to));
-            }
-            let chunk = reader.chunk(self.way, before, bytes);
-            Poll::Ready(self.pass(chunk, bytes, to))
-        })
-    }
-
-    fn pass(&mut self, chunk: Chunk, bytes: &[u8], to: &mut Leg<'_>) -> Result<(), Stop> {
-        match chunk {
-            Chunk::Forward => self.forward(bytes, to),
-            Chunk::Close { keep, reason } => {
-                self.state = State::Losing(reason);
-                self.forward(bytes.get(..keep).unwrap_or(bytes), to)
-            }
-            Chunk::Instead { bytes, close } => {
-                if let Some(reason) = close {
-                    self.state = State::Losing(reason);
-                }
-                self.forward(&bytes, to)
-            }
+            return Poll::Ready(Ok(Came::Bytes(n)));
         }
+        if !self.is_behind() {
+            return Poll::Ready(Ok(Came::End));
+        }
+        self.looks += 1;
+        if self.looks > MAX_LOOKS {
+            let lost = io::Error::other("the kernel lost what it had for the agent");
+            return Poll::Ready(Err(Stop::From(lost)));
+        }
+        self.again = Some(Box::pin(time::sleep(LOOK_AGAIN)));
+        Poll::Ready(Ok(Came::Nothing))
     }
 
     /// Whether the kernel has bytes for the agent that the agent has not read. Where the kernel had
@@ -280,7 +291,7 @@ impl Direction {
         passed.is_ok_and(|passed| passed > self.read())
     }
 
-    fn forward(&mut self, bytes: &[u8], to: &mut Leg<'_>) -> Result<(), Stop> {
+    fn forward(&mut self, bytes: &[u8], to: &mut LegIo<'_>) -> Result<(), Stop> {
         if bytes.is_empty() {
             return Ok(());
         }
@@ -302,9 +313,9 @@ impl Direction {
     }
 
     pub(super) fn add(&self, bytes: u64) {
-        match self.way {
-            Way::ToDatabase => self.flow.to_database.fetch_add(bytes, Relaxed),
-            Way::ToClient => self.flow.to_client.fetch_add(bytes, Relaxed),
+        match self.direction {
+            Direction::ToDatabase => self.flow.to_database.fetch_add(bytes, Relaxed),
+            Direction::ToClient => self.flow.to_client.fetch_add(bytes, Relaxed),
         };
         self.total.inc_by(bytes);
     }

@@ -1,7 +1,7 @@
 //! Conversion of a position in a frame between the protocol's type (`cql`) and the kernel's
 //! (`dataplane`).
 
-use cql::{Framing, NoPlace, Place, Unread};
+use cql::{FramePosition, Framing, NoPosition, Unread};
 use dataplane::{FlowPosition, UNKNOWN_POSITION, framing};
 
 /// Converts the flow's positions for the kernel, which goes on from there.
@@ -12,44 +12,44 @@ pub(super) fn to_kernel(unread: &Unread) -> FlowPosition {
     }
 }
 
-fn kernels(place: &Place) -> dataplane::FramePosition {
+fn kernels(position: &FramePosition) -> dataplane::FramePosition {
     dataplane::FramePosition {
-        left: place.left,
-        frame_left: place.frame_left,
-        framing: match place.framing {
+        left: position.left,
+        frame_left: position.frame_left,
+        framing: match position.framing {
             Framing::Unknown => framing::UNKNOWN,
             Framing::Frames => framing::FRAMES,
             Framing::Segments => framing::SEGMENTS,
         },
-        first: place.first,
-        have: place.have,
-        header: place.header,
+        first: position.first,
+        have: position.have,
+        header: position.header,
         ..UNKNOWN_POSITION
     }
 }
 
 /// Converts the positions that the kernel was told when a flow was handed over.
-pub(super) fn unread(places: &FlowPosition) -> Result<Unread, NoPlace> {
+pub(super) fn unread(positions: &FlowPosition) -> Result<Unread, NoPosition> {
     let FlowPosition {
         to_database,
         to_client,
-    } = places;
+    } = positions;
     Unread::at(from_kernel(to_database), from_kernel(to_client))
 }
 
 /// Converts the position that the kernel has got to.
-pub(super) fn from_kernel(place: &dataplane::FramePosition) -> Place {
-    Place {
-        left: place.left,
-        frame_left: place.frame_left,
-        framing: match place.framing {
+pub(super) fn from_kernel(position: &dataplane::FramePosition) -> FramePosition {
+    FramePosition {
+        left: position.left,
+        frame_left: position.frame_left,
+        framing: match position.framing {
             framing::FRAMES => Framing::Frames,
             framing::SEGMENTS => Framing::Segments,
             _ => Framing::Unknown,
         },
-        first: place.first,
-        have: place.have,
-        header: place.header,
+        first: position.first,
+        have: position.have,
+        header: position.header,
     }
 }
 
@@ -58,9 +58,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_place_comes_back_as_it_went() {
+    fn a_position_comes_back_as_it_went() {
         for framing in [Framing::Unknown, Framing::Frames, Framing::Segments] {
-            let place = Place {
+            let position = FramePosition {
                 framing,
                 first: 0x85,
                 left: 7,
@@ -68,9 +68,9 @@ mod tests {
                 have: 3,
                 header: [9; 15],
             };
-            assert_eq!(from_kernel(&kernels(&place)), place);
+            assert_eq!(from_kernel(&kernels(&position)), position);
         }
-        assert_eq!(from_kernel(&UNKNOWN_POSITION), Place::UNKNOWN);
-        assert_eq!(unread(&FlowPosition::UNKNOWN), Err(NoPlace::Handshake));
+        assert_eq!(from_kernel(&UNKNOWN_POSITION), FramePosition::UNKNOWN);
+        assert_eq!(unread(&FlowPosition::UNKNOWN), Err(NoPosition::Handshake));
     }
 }

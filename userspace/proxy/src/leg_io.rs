@@ -14,7 +14,7 @@ use tokio::{io::Interest, net::TcpStream};
 use super::{read::read, tls_io::Tls};
 
 /// One connection, plain or TLS. A plain one costs a branch more than a bare socket.
-pub(super) enum Leg<'a> {
+pub(super) enum LegIo<'a> {
     Plain(&'a TcpStream),
     Tls(&'a TcpStream, &'a mut Tls),
     /// A connection of which it is not known yet whether it is encrypted, or that is about to be.
@@ -22,7 +22,7 @@ pub(super) enum Leg<'a> {
     Waits(&'a TcpStream),
 }
 
-impl Leg<'_> {
+impl LegIo<'_> {
     /// Reads the bytes that there are; 0 at the end. WouldBlock: another time. UnexpectedEof and
     /// InvalidData come from [TLS](Tls::poll_read).
     pub(super) fn poll_read(

@@ -4,7 +4,7 @@
 use crate::support::kind::kind;
 use crate::support::*;
 use cassandra_protocol::compression::Compression;
-use cql::{Anomaly, FlowDecoder, Framing, NoPlace, Place, Undecodable, Unread, Verdict};
+use cql::{Anomaly, FlowDecoder, FramePosition, Framing, NoPosition, Undecodable, Unread, Verdict};
 use proptest::prelude::*;
 use proptest::sample::Index;
 use std::sync::Arc;
@@ -106,7 +106,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(192))]
 
     #[test]
-    fn a_place_is_the_same_however_bytes_are_cut_and_whoever_keeps_it(
+    fn a_position_is_the_same_however_bytes_are_cut_and_whoever_keeps_it(
         conversation in exchanges(),
         end: Index,
         cuts in prop::collection::vec(any::<Index>(), 0..40),
@@ -166,7 +166,7 @@ proptest! {
     }
 
     #[test]
-    fn garbage_is_no_place_and_harms_nobody(
+    fn garbage_is_no_position_and_harms_nobody(
         version in 3..6_u8,
         chunks in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..200), 1..20),
     ) {
@@ -220,12 +220,12 @@ fn what_cannot_be_cut_is_lost_for_good() {
     let other_version = frame(0x83, 0, 1, RESULT, &[]);
     for bad in [&too_long[..], &other_direction, &other_version] {
         for cut in 0..=bad.len() {
-            let mut place = started(4);
-            place.walk(&bad[..cut]);
-            place.walk(&bad[cut..]);
-            assert_eq!(place, Place::UNKNOWN, "{bad:?}");
-            place.walk(&good);
-            assert_eq!(place, Place::UNKNOWN, "{bad:?}");
+            let mut position = started(4);
+            position.walk(&bad[..cut]);
+            position.walk(&bad[cut..]);
+            assert_eq!(position, FramePosition::UNKNOWN, "{bad:?}");
+            position.walk(&good);
+            assert_eq!(position, FramePosition::UNKNOWN, "{bad:?}");
         }
     }
     // v5: bits that are not padded with zeros; a whole frame's segment in the middle of a long
@@ -245,18 +245,18 @@ fn what_cannot_be_cut_is_lost_for_good() {
         segment(false, &[0x85; 8]),
         segment(false, &two),
     ] {
-        let mut place = started(5);
-        place.walk(&bad);
-        assert_eq!(place, Place::UNKNOWN);
+        let mut position = started(5);
+        position.walk(&bad);
+        assert_eq!(position, FramePosition::UNKNOWN);
     }
-    let mut place = started(5);
-    place.walk(&begins);
-    assert_eq!((place.framing, place.left), (Framing::Segments, 0));
-    assert_eq!(place.frame_left as usize, 200_009 - 0x1_FFFF);
+    let mut position = started(5);
+    position.walk(&begins);
+    assert_eq!((position.framing, position.left), (Framing::Segments, 0));
+    assert_eq!(position.frame_left as usize, 200_009 - 0x1_FFFF);
 }
 
 #[test]
-fn a_wrong_place_is_given_up_without_harm() {
+fn a_wrong_position_is_given_up_without_harm() {
     for version in [4, 5] {
         let mut unread = Flow::started(version).decoder.unread().unwrap();
         // As if somebody had missed a byte.
@@ -274,38 +274,38 @@ fn a_wrong_place_is_given_up_without_harm() {
         assert_eq!(verdict, Verdict::Undecodable(Undecodable::Lost));
         assert_eq!(
             decoder.unread(),
-            Err(NoPlace::Undecodable(Undecodable::Lost))
+            Err(NoPosition::Undecodable(Undecodable::Lost))
         );
         assert_eq!(recorder.told, []);
     }
 }
 
 #[test]
-fn where_there_is_no_place_the_reason_is_told() {
+fn where_there_is_no_position_the_reason_is_told() {
     let unread = |flow: &Flow| flow.decoder.unread().unwrap_err();
     let mut flow = Flow::new(4);
-    assert_eq!(unread(&flow), NoPlace::Handshake);
+    assert_eq!(unread(&flow), NoPosition::Handshake);
     flow.requests(&startup(4, &[]));
-    assert_eq!(unread(&flow), NoPlace::Handshake);
+    assert_eq!(unread(&flow), NoPosition::Handshake);
     // Compressed segments.
     let mut flow = Flow::new(5);
     flow.requests(&startup(5, &[("COMPRESSION", "lz4")]));
     let ready = frame(0x85, 0, 0, READY, &[]);
     flow.decoder.responses(0, &ready, &mut flow.recorder);
-    assert_eq!(unread(&flow), NoPlace::Compressed);
+    assert_eq!(unread(&flow), NoPosition::Compressed);
     assert_eq!(
-        NoPlace::Compressed.as_str(),
+        NoPosition::Compressed.as_str(),
         "nobody knows where in a frame it is: its segments are compressed"
     );
     // In a way that the protocol does not have.
     let mut flow = Flow::new(5);
     flow.requests(&startup(5, &[("COMPRESSION", "snappy")]));
     flow.decoder.responses(0, &ready, &mut flow.recorder);
-    let why = NoPlace::Undecodable(Undecodable::SegmentCompression);
+    let why = NoPosition::Undecodable(Undecodable::SegmentCompression);
     assert_eq!(unread(&flow), why);
     let mut flow = Flow::new(4);
     flow.decoder.requests(0, &[0x16], &mut flow.recorder);
-    assert_eq!(unread(&flow), NoPlace::Undecodable(Undecodable::Tls));
+    assert_eq!(unread(&flow), NoPosition::Undecodable(Undecodable::Tls));
 }
 
 /// Compressed bodies are read if the decoder has seen how they are compressed.

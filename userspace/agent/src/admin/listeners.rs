@@ -1,0 +1,169 @@
+//! The doors of the admin interface, and how long whoever comes through one may stay.
+
+use std::{
+    io,
+    net::{IpAddr, SocketAddr},
+    time::Duration,
+};
+
+use anyhow::Context;
+use axum::Router;
+use hyper::server::conn::http1;
+use hyper_util::{
+    rt::{TokioIo, TokioTimer},
+    service::TowerToHyperService,
+};
+use prometheus::{IntCounterVec, Registry};
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::{TcpListener, UnixListener},
+    time,
+};
+
+use super::guests::{Guests, Peer, Place};
+use crate::{
+    config::Config,
+    socket_file::{Door, SocketFile},
+};
+
+/// The time in which a request has to be there. A scraper sends it in one packet.
+const HEADER_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The time in which an answer has to be read. Ten thousand flows are 10 MiB.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// The pause after accept(2) failed: time for something to be closed.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// Connections that were closed before they had their answer, by reason.
+pub(super) const CROWDED: &str = "crowded";
+pub(super) const LATE: &str = "late";
+pub(super) const BAD_HOST: &str = "host";
+
+/// The listening sockets.
+#[derive(Debug)]
+pub struct Listeners {
+    /// The file of the socket, which is removed with it.
+    file: SocketFile,
+    unix: UnixListener,
+    tcp: Option<TcpListener>,
+}
+
+/// Connections of the admin interface that were closed or refused, by reason.
+pub fn register(registry: &Registry) -> prometheus::Result<IntCounterVec> {
+    telemetry::counters(
+        registry,
+        "underpass_admin_refused_total",
+        "Connections to the admin interface that were closed or refused, by reason: crowded (others needed the \
+         room), late (no request in 5 s, or the answer was not read in a minute), host (a name that is not this \
+         host's).",
+        "reason",
+        &[CROWDED, LATE, BAD_HOST],
+    )
+}
+
+impl Listeners {
+    /// Listens at the admin socket, and on TCP where the file says so.
+    ///
+    /// # Errors
+    /// One of them is taken, or the system refuses it.
+    pub async fn bind(config: &Config) -> anyhow::Result<Self> {
+        let mut file = SocketFile::bind(Door::Admin, &config.admin_socket)?;
+        let unix = file.listener()?;
+        let tcp = match config.admin {
+            None => None,
+            Some(address) => Some(TcpListener::bind(address).await.with_context(|| {
+                format!(
+                    "cannot listen on {address} for the admin interface: choose another `admin`, or leave it out to \
+                     have the admin socket alone"
+                )
+            })?),
+        };
+        Ok(Self { file, unix, tcp })
+    }
+
+    /// Where the interface can be reached, in words.
+    pub fn shown(&self) -> String {
+        let tcp = self.tcp.as_ref().and_then(|tcp| tcp.local_addr().ok());
+        match tcp {
+            Some(address) => address.to_string(),
+            None => self.file.path().display().to_string(),
+        }
+    }
+
+    async fn accept(&self) -> io::Result<Visitor> {
+        let tcp = async {
+            match &self.tcp {
+                Some(tcp) => tcp.accept().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            accepted = self.unix.accept() => {
+                let (stream, _) = accepted?;
+                let peer = Peer::User(stream.peer_cred()?.uid());
+                Ok(Visitor { peer, stream: Box::new(stream), is_local: true })
+            }
+            accepted = tcp => {
+                let (stream, from): (_, SocketAddr) = accepted?;
+                let ip: IpAddr = from.ip();
+                Ok(Visitor { peer: Peer::address(ip), stream: Box::new(stream), is_local: false })
+            }
+        }
+    }
+
+    /// Serves for ever: what comes by the socket by `local`, what comes by TCP by `remote`.
+    pub(super) async fn serve(self, local: Router, remote: Router, refused: IntCounterVec) {
+        let guests = Guests::new();
+        loop {
+            let visitor = match self.accept().await {
+                Ok(visitor) => visitor,
+                Err(error) => {
+                    tracing::debug!(%error, "cannot accept on the admin interface");
+                    time::sleep(PAUSE).await;
+                    continue;
+                }
+            };
+            let (place, made_room) = guests.enter(visitor.peer);
+            if made_room {
+                refused.with_label_values(&[CROWDED]).inc();
+            }
+            let routes = match visitor.is_local {
+                true => local.clone(),
+                false => remote.clone(),
+            };
+            tokio::spawn(converse(visitor.stream, place, routes, refused.clone()));
+        }
+    }
+}
+
+trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
+
+struct Visitor {
+    peer: Peer,
+    stream: Box<dyn Stream>,
+    is_local: bool,
+}
+
+/// One request and its answer. A connection that could stay for another one would be idle most of the time.
+async fn converse(stream: Box<dyn Stream>, place: Place, routes: Router, refused: IntCounterVec) {
+    let sent_away = place.sent_away();
+    let served = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEADER_TIMEOUT)
+        .keep_alive(false)
+        .serve_connection(
+            TokioIo::new(place.watch(stream)),
+            TowerToHyperService::new(routes),
+        );
+    let is_late = tokio::select! {
+        served = served => served.is_err_and(|error| error.is_timeout()),
+        () = sent_away => false,
+        () = time::sleep(ANSWER_TIMEOUT) => true,
+    };
+    if is_late {
+        refused.with_label_values(&[LATE]).inc();
+    }
+}

@@ -1,0 +1,66 @@
+//! `underpass denied`.
+
+use std::{
+    process::ExitCode,
+    time::{Duration, SystemTime},
+};
+
+use serde_json::Value;
+
+use super::{
+    endpoint::Endpoint,
+    flows::{get, list, process, shown},
+    table,
+};
+
+/// Asks the agent at `admin`.
+///
+/// # Errors
+/// Nobody answers there.
+pub fn run(json: bool, admin: &Endpoint) -> anyhow::Result<ExitCode> {
+    let text = get(admin, "/denied")?;
+    if json {
+        println!("{text}");
+        return Ok(ExitCode::SUCCESS);
+    }
+    let denials = list(admin, &text)?;
+    let headings = [
+        "AGO",
+        "RULE",
+        "CAUSE",
+        "REASON",
+        "PROCESS",
+        "UID",
+        "USER",
+        "CLIENT",
+        "TO",
+        "MORE BEFORE",
+    ];
+    let rows: Vec<Vec<String>> = denials.iter().map(row).collect();
+    print!("{}", table::render(&headings, &rows));
+    Ok(ExitCode::SUCCESS)
+}
+
+fn row(denial: &Value) -> Vec<String> {
+    // Processes and users name themselves: what is no letter could forge terminal output.
+    let plain = |text: String| text.replace(char::is_control, "?");
+    vec![
+        ago(denial),
+        shown(denial, "rule"),
+        shown(denial, "cause"),
+        plain(shown(denial, "reason")),
+        plain(process(denial)),
+        shown(denial, "uid"),
+        plain(shown(denial, "user")),
+        shown(denial, "client"),
+        shown(denial, "orig_dst"),
+        shown(denial, "not_listed_before"),
+    ]
+}
+
+fn ago(denial: &Value) -> String {
+    let ms = denial.get("at_unix_ms").and_then(Value::as_u64);
+    let at = SystemTime::UNIX_EPOCH + Duration::from_millis(ms.unwrap_or_default());
+    let passed = SystemTime::now().duration_since(at).unwrap_or_default();
+    format!("{}s", passed.as_secs())
+}

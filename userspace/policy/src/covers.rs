@@ -1,0 +1,139 @@
+//! Rules that can never decide: those that an earlier one hides, and those whose conditions exclude each other.
+//!
+//! Everything here is told from the rules alone, and only what is certain: a rule that is not named may be hidden all the same.
+
+use ipnet::IpNet;
+
+use crate::{
+    Action, Compression, Fail, NetnsPattern, Policy, ProcessPattern, Protocol, Rule, RuleName,
+    Target,
+};
+
+/// A rule that never decides, or an order of rules that lets connections past one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Doubt {
+    /// Every connection for which it holds meets an earlier rule.
+    Hidden {
+        /// The rule.
+        rule: RuleName,
+        /// The earlier one.
+        by: RuleName,
+    },
+    /// Two of its conditions never hold together.
+    Never {
+        /// The rule.
+        rule: RuleName,
+        /// The keys of the two.
+        keys: [&'static str; 2],
+    },
+    /// A rule before one that denies asks for the session first, and lets pass what it cannot ask.
+    LetsPast {
+        /// The rule that asks.
+        rule: RuleName,
+        /// The rule that denies.
+        denies: RuleName,
+    },
+}
+
+impl Policy {
+    /// Rules that are probably not meant as they stand.
+    pub fn doubts(&self) -> Vec<Doubt> {
+        let never = self.rules.iter().filter_map(|rule| {
+            let (rule, keys) = (&rule.name, rule.excludes_itself()?);
+            Some(Doubt::Never {
+                rule: rule.clone(),
+                keys,
+            })
+        });
+        let pairs = self.rules.iter().enumerate().flat_map(|(n, rule)| {
+            let before = self.rules.get(..n).unwrap_or_default();
+            let hides = before.iter().find(|earlier| earlier.hides(rule));
+            let hidden = hides.map(|by| Doubt::Hidden {
+                rule: rule.name.clone(),
+                by: by.name.clone(),
+            });
+            let denies = rule.action == Action::Deny && hidden.is_none();
+            let asks = before
+                .iter()
+                .filter(move |earlier| denies && earlier.lets_past(rule));
+            let past = asks.map(|asks| Doubt::LetsPast {
+                rule: asks.name.clone(),
+                denies: rule.name.clone(),
+            });
+            hidden.into_iter().chain(past)
+        });
+        never.chain(pairs).collect()
+    }
+}
+
+impl Rule {
+    /// Whether every connection that `later` holds for meets this rule before.
+    fn hides(&self, later: &Rule) -> bool {
+        let same_session = self.session.is_empty() || self.session == later.session;
+        same_session && self.sample.is_none() && !self.is_mark && self.covers(later)
+    }
+
+    /// Whether a connection that `denies` would refuse can pass by this rule, because the agent cannot ask for its
+    /// session.
+    fn lets_past(&self, denies: &Rule) -> bool {
+        self.is_session() && self.fail == Fail::Open && self.covers(denies)
+    }
+
+    /// Whether this rule's conditions on a connection hold wherever `later`'s do.
+    fn covers(&self, later: &Rule) -> bool {
+        fn each<A, B>(mine: &[A], theirs: &[B], covers: impl Fn(&A, &B) -> bool) -> bool {
+            mine.is_empty()
+                || !theirs.is_empty() && theirs.iter().all(|b| mine.iter().any(|a| covers(a, b)))
+        }
+        let is_within = |wide: &IpNet, narrow: &IpNet| wide.contains(narrow);
+        // A rule without clients and destinations is of this host only; one of processes, too.
+        let reaches = !later.is_of_elsewhere() || self.is_of_elsewhere();
+        let containers = !self.containers.is_empty() && self.containers != later.containers;
+        reaches
+            && !containers
+            && each(&self.from, &later.from, is_within)
+            && each(&self.to, &later.to, Target::covers)
+            && each(&self.uids, &later.uids, |a, b| a == b)
+            && each(&self.processes, &later.processes, ProcessPattern::covers)
+            && each(&self.cgroups, &later.cgroups, |a, b| b.starts_with(a))
+            && each(&self.namespaces, &later.namespaces, NetnsPattern::eq)
+    }
+
+    /// The keys of two conditions of which one excludes the other.
+    fn excludes_itself(&self) -> Option<[&'static str; 2]> {
+        let of_processes = [
+            ("uid", self.uids.is_empty()),
+            ("process", self.processes.is_empty()),
+            ("cgroup", self.cgroups.is_empty()),
+            ("netns", self.namespaces.is_empty()),
+            ("container", self.containers.is_empty()),
+        ];
+        if !self.from.is_empty()
+            && let Some((key, _)) = of_processes.iter().find(|(_, is_empty)| !is_empty)
+        {
+            return Some(["from", key]);
+        }
+        let (protocols, compressions) = (&self.session.protocols, &self.session.compressions);
+        // Version 5 has no Snappy (native_protocol_v5.spec, §5).
+        let is_v5 = !protocols.is_empty() && protocols.iter().all(|p| *p == Protocol::V5);
+        let is_snappy =
+            !compressions.is_empty() && compressions.iter().all(|c| *c == Compression::Snappy);
+        (is_v5 && is_snappy).then_some(["protocol", "compression"])
+    }
+}
+
+impl Target {
+    fn covers(&self, narrow: &Self) -> bool {
+        let within = |wide: IpNet| narrow.network.is_some_and(|net| wide.contains(&net));
+        self.network.is_none_or(within) && (self.port.is_none() || self.port == narrow.port)
+    }
+}
+
+impl ProcessPattern {
+    fn covers(&self, narrow: &Self) -> bool {
+        match self.is_prefix() {
+            true => narrow.text().starts_with(self.text()),
+            false => self == narrow,
+        }
+    }
+}
