@@ -74,34 +74,33 @@ pub fn with_database(command: &str, with_cassandra: bool, args: &[String]) -> Re
     setup::ensure(&[Part::Build])?;
     build()?;
     if !with_cassandra {
-        return bench(command, None, args).map(exit_code);
+        return bench(Built::ForRelease, command, None, args).map(exit_code);
     }
     let node = cassandra::up(None)?;
-    let done = bench(command, Some(&node), args);
+    let done = bench(Built::ForRelease, command, Some(&node), args);
     if node.started {
         cassandra::down()?;
     }
     done.map(exit_code)
 }
 
-/// A quick run, which fails when a figure is absurd.
+/// A quick run of the programs that the tests have built, which fails when a figure is absurd. Its
+/// figures are compared with nothing but each other, so no release build is worth its minutes.
 pub fn quick(node: &cassandra::Up) -> Result<()> {
-    build()?;
-    let status = bench("run", Some(node), &["--quick".to_owned()])?;
+    let status = bench(Built::ForTests, "run", Some(node), &["--quick".to_owned()])?;
     ensure!(status.success(), "the quick benchmark failed: see above");
     Ok(())
 }
 
-/// All that is measured or counted, at once: each set of packages has its own features of what they
-/// depend on, and would build that again.
-pub fn build() -> Result<()> {
+/// Builds the programs that are measured and those that measure, at once: each set of packages has
+/// its own features of what they depend on, and would build that again.
+fn build() -> Result<()> {
     run_command(
         cargo()
             .args(["build", "--release"])
             .args(["-p", "underpass", "--bin", "underpass"])
             .args(["-p", "underpass-cql-node", "--bin", "cql-node"])
-            .args(["-p", "underpass-bench", "--bin", "underpass-bench"])
-            .args(["-p", "underpass-micro", "--bin", "instructions"]),
+            .args(["-p", "underpass-bench", "--bin", "underpass-bench"]),
     )
     .context("the release binaries do not build")
 }
@@ -115,10 +114,33 @@ fn built(words: &[&str]) -> Result<ExitCode> {
     run_status(&mut bench, Forward::Group).map(exit_code)
 }
 
+/// The build that a run takes its programs from.
+#[derive(Clone, Copy)]
+enum Built {
+    ForRelease,
+    ForTests,
+}
+
+impl Built {
+    /// The name of cargo's folder for it.
+    fn folder(self) -> &'static str {
+        match self {
+            Self::ForRelease => "release",
+            Self::ForTests => "debug",
+        }
+    }
+}
+
 /// Runs the bench to its end. It takes down by itself what it set up, so SIGTERM goes to it
 /// alone and not to the agents and nodes that it started.
-fn bench(command: &str, node: Option<&cassandra::Up>, args: &[String]) -> Result<ExitStatus> {
-    let mut bench = Command::new(paths::target().join("release/underpass-bench"));
+fn bench(
+    built: Built,
+    command: &str,
+    node: Option<&cassandra::Up>,
+    args: &[String],
+) -> Result<ExitStatus> {
+    let programs = paths::target().join(built.folder());
+    let mut bench = Command::new(programs.join("underpass-bench"));
     bench.arg(command).current_dir(paths::root());
     if let Some(node) = node {
         bench

@@ -20,8 +20,8 @@ use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
 
 use crate::{
-    bench, paths,
-    run::{capture, find_program},
+    paths,
+    run::{capture, cargo, find_program, run as run_command},
     setup::{self, Part},
 };
 
@@ -76,7 +76,8 @@ pub fn run(args: &Args) -> Result<()> {
     {
         return skip(&difference);
     }
-    bench::build()?;
+    run_command(cargo().args(["build", "--release", "-p", "underpass-micro"]))
+        .context("the counted program does not build")?;
     let counts = count_all(&valgrind, committed.as_ref().map(|(_, counts)| counts))?;
     match committed {
         Some((_, committed)) => judge(&committed, &counts),

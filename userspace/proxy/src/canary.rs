@@ -29,7 +29,7 @@ use tokio::{sync::oneshot, task::JoinHandle, time};
 use super::{
     close,
     relay::{self, FlowEnd, Relay},
-    splice::{Counters, Ride, Way},
+    splice::{Counters, KernelCarry, SpliceSource},
 };
 
 /// A read or a write that takes this long hangs.
@@ -107,8 +107,8 @@ impl Try {
         let client_socket = Application::Client(dataplane::cookie(&SockRef::from(&client))?, None);
         let mut relay = Relay::new(None, &flow, &metrics);
         let counters = Counters::Own(Box::new(metrics.clone()));
-        let mut ride = Ride::new(
-            Way::Trial(splices.clone()),
+        let mut ride = KernelCarry::new(
+            SpliceSource::Trial(splices.clone()),
             Some(client_socket),
             &flow,
             counters,

@@ -5,7 +5,7 @@ use std::{io::ErrorKind, net::Shutdown, sync::atomic::Ordering::Relaxed, time::D
 use dataplane::Near;
 use flow::{CloseReason, Flow, Flows, Path, orders::Order};
 use socket2::SockRef;
-use telemetry::Metrics;
+use telemetry::{Metrics, Rarely};
 use tokio::{net::TcpStream, time};
 
 use super::{denied, read::CHUNK_BYTES};
@@ -36,13 +36,28 @@ pub async fn end_all(flows: &Flows, patience: Duration) {
 const DISCARD_LIMIT: Duration = Duration::from_secs(1);
 const DISCARD_BYTES: usize = 16 * CHUNK_BYTES;
 
+/// Lines about flows that ended by what a client sent, in a second.
+static GARBAGE: Rarely = Rarely::new(10);
+
 /// Counts the end of the flow and writes its one log line.
 pub(super) fn flow(flow: &Flow, metrics: &Metrics, reason: CloseReason) {
     if reason == CloseReason::Denied {
         denied::flow(flow, metrics);
     }
+    let is_garbage = matches!(
+        reason,
+        CloseReason::Framing | CloseReason::Decoder(_) | CloseReason::ClientTls
+    );
     let reason = reason.as_str();
     metrics.flows_closed.with_label_values(&[reason]).inc();
+    // Whoever sends garbage decides how often that is. The metric has them all.
+    let not_said_before = match is_garbage {
+        true => GARBAGE.take_turn(),
+        false => Some(0),
+    };
+    let Some(not_said_before) = not_said_before else {
+        return;
+    };
     tracing::info!(
         flow = ?flow.id,
         client = %flow.client,
@@ -56,6 +71,7 @@ pub(super) fn flow(flow: &Flow, metrics: &Metrics, reason: CloseReason) {
         to_client = flow.to_client.load(Relaxed),
         duration_ms = flow.opened.elapsed().as_millis() as u64,
         reason,
+        not_said_before = (not_said_before > 0).then_some(not_said_before),
         "flow closed"
     );
 }

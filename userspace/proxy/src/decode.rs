@@ -487,7 +487,8 @@ impl Decoder {
         let metrics = &self.recorder.shared.metrics;
         let counter = &metrics.undecodable;
         counter.with_label_values(&[reason.as_str()]).inc();
-        tracing::info!(flow = ?self.flow.id, %reason, "relayed from here on");
+        // The line at its end says how it travelled, and a metric why.
+        tracing::debug!(flow = ?self.flow.id, %reason, "relayed from here on");
         self.flow.set_undecodable(reason.as_str());
         self.flow.travels(Path::Relay);
         self.reading = Reading::Walks(Err(NoPosition::Undecodable(reason)));

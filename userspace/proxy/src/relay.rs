@@ -30,7 +30,7 @@ use super::{
     marked,
     passing::Direction,
     reader::{Begins, Both, Reader},
-    splice::{self, Ride},
+    splice::{self, KernelCarry},
     terms::Terms,
 };
 
@@ -50,15 +50,15 @@ pub(super) async fn carry(client: TcpStream, database: TcpStream, mut entered: B
     });
     let mut relay = Relay::new(begins, flow, &shared.metrics);
     relay.legs = Legs::new(terms, shared, flow);
-    let way = match &entered.application {
-        Some(_) => splice::Way::Shared(shared.clone()),
+    let source = match &entered.application {
+        Some(_) => splice::SpliceSource::Shared(shared.clone()),
         None => {
             flow.set_relayed("its client and its database are on other hosts");
-            splice::Way::Closed
+            splice::SpliceSource::Closed
         }
     };
     let counters = splice::Counters::Shared(shared.clone());
-    let mut ride = Ride::new(way, entered.application.clone(), flow, counters);
+    let mut ride = KernelCarry::new(source, entered.application.clone(), flow, counters);
     let (near, far) = flow.near().sides(client, database);
     let end = to_the_end(&mut relay, &mut ride, &near, far).await;
     ride.count(&relay);
@@ -78,7 +78,7 @@ pub(super) async fn carry(client: TcpStream, database: TcpStream, mut entered: B
 /// application and to the far one.
 pub(super) async fn to_the_end(
     relay: &mut Relay,
-    ride: &mut Ride,
+    ride: &mut KernelCarry,
     near: &TcpStream,
     mut far: TcpStream,
 ) -> FlowEnd {
@@ -86,7 +86,7 @@ pub(super) async fn to_the_end(
     relay.up.flow.mailbox.read_by(&reader);
     drop(reader);
     loop {
-        let torn = splice::torn(relay.to_near().enrolled.clone());
+        let corrupted = splice::corrupted(relay.to_near().enrolled.clone());
         let (client, database) = relay.near.sides(near, &far);
         let moving = poll_fn(|cx| relay.poll(cx, client, database, ride));
         let stop = tokio::select! {
@@ -96,7 +96,7 @@ pub(super) async fn to_the_end(
             // client can leave all the same, and then its permit is free. (A database that resets
             // is noticed when the client has taken what the database sent before.)
             _ = client.ready(Interest::ERROR) => Pause::Ended(CloseReason::ClientReset),
-            () = torn => Pause::Ended(CloseReason::SpliceFailed),
+            () = corrupted => Pause::Ended(CloseReason::SpliceFailed),
         };
         match stop {
             Pause::Ended(reason) => return FlowEnd::closed(reason, far),
@@ -196,7 +196,7 @@ impl Relay {
         cx: &mut Context<'_>,
         client: &TcpStream,
         database: &TcpStream,
-        ride: &mut Ride,
+        ride: &mut KernelCarry,
     ) -> Poll<Pause> {
         if self.up.flow.mailbox.is_full() {
             return Poll::Ready(Pause::Letter);
@@ -234,7 +234,7 @@ impl Relay {
     fn poll_drain(
         &mut self,
         cx: &mut Context<'_>,
-        ride: &mut Ride,
+        ride: &mut KernelCarry,
     ) -> Poll<Result<(), CloseReason>> {
         let Some(drain) = &mut self.drain else {
             return Poll::Ready(Ok(()));
@@ -285,7 +285,7 @@ impl Relay {
     }
 
     /// Ready when there is a reason to stop although neither direction can go on now.
-    fn poll_pause(&mut self, cx: &mut Context<'_>, ride: &mut Ride) -> Poll<Pause> {
+    fn poll_pause(&mut self, cx: &mut Context<'_>, ride: &mut KernelCarry) -> Poll<Pause> {
         // After the directions, which may have begun a handshake with a deadline.
         if let Poll::Ready(reason) = self.legs.poll_hopeless(cx) {
             return Poll::Ready(Pause::Ended(reason));

@@ -12,7 +12,7 @@ use super::{
     context::ProxyContext,
     entered::{Adoption, Entered},
     relay::{self, FlowEnd, Relay},
-    splice::{Counters, Ride, Way},
+    splice::{Counters, KernelCarry, SpliceSource},
 };
 use crate::keeper::Kept;
 
@@ -87,7 +87,7 @@ async fn to_the_end(
         Some(shared) => Counters::Shared(shared.clone()),
         None => Counters::Own(Box::new(metrics.clone())),
     };
-    let mut ride = Ride::new(Way::Closed, None, flow, counters);
+    let mut ride = KernelCarry::new(SpliceSource::Closed, None, flow, counters);
     if let Err(reason) = ride.resume(&mut relay, resumed, kept, shared, &far) {
         return FlowEnd::closed(reason, far);
     }

@@ -49,7 +49,7 @@ const LONGEST_REST: Duration = Duration::from_millis(64);
 const HANDOVER_ROUNDS: usize = 4;
 
 /// The source of the splice for a flow.
-pub(super) enum Way {
+pub(super) enum SpliceSource {
     /// The splice that all flows share, once it has been tried out.
     Shared(Arc<ProxyContext>),
     /// A splice that is being tried out.
@@ -58,7 +58,7 @@ pub(super) enum Way {
     Closed,
 }
 
-impl Way {
+impl SpliceSource {
     /// Returns the splice. None where there is none, or not yet.
     fn splices(&mut self, flow: &Flow) -> Option<Splicer> {
         let shared = match self {
@@ -100,8 +100,8 @@ impl Deref for Counters {
 }
 
 /// A flow's rides with the kernel.
-pub(super) struct Ride {
-    way: Way,
+pub(super) struct KernelCarry {
+    source: SpliceSource,
     /// The near application. None for a flow that is enrolled already.
     application: Option<Application>,
     flow: Arc<Flow>,
@@ -134,15 +134,15 @@ impl Enrolled {
     }
 }
 
-impl Ride {
+impl KernelCarry {
     pub(super) fn new(
-        way: Way,
+        source: SpliceSource,
         application: Option<Application>,
         flow: &Arc<Flow>,
         counters: Counters,
     ) -> Self {
         Self {
-            way,
+            source,
             application,
             flow: flow.clone(),
             counters,
@@ -184,7 +184,7 @@ impl Ride {
 
     /// Ready when the kernel is to carry the flow.
     pub(super) fn poll_wanted(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        if self.enrolled.is_none() && self.way.splices(&self.flow).is_none() {
+        if self.enrolled.is_none() && self.source.splices(&self.flow).is_none() {
             return Poll::Pending;
         }
         match &mut self.resting {
@@ -275,7 +275,8 @@ impl Ride {
     /// Enters the flow's sockets into the kernel's maps. If that is refused, the flow stays with
     /// the agent for good.
     fn enrol(&mut self, relay: &mut Relay, near: &TcpStream, far: &TcpStream) {
-        let (Some(splices), Some(application)) = (self.way.splices(&self.flow), &self.application)
+        let (Some(splices), Some(application)) =
+            (self.source.splices(&self.flow), &self.application)
         else {
             return;
         };
@@ -312,15 +313,15 @@ impl Ride {
                     .inc();
                 tracing::info!(flow = ?self.flow.id, %refusal, "not spliced");
                 self.flow.set_relayed(format!("refused: {refusal}"));
-                self.way = Way::Closed;
+                self.source = SpliceSource::Closed;
             }
         }
     }
 
     /// Gives the flow to the keeper, too, where that is possible, so that it outlives the agent.
     fn keep(&mut self, relay: &Relay, near: &TcpStream, far: &TcpStream) {
-        let (Way::Shared(shared), Some(enrolled), Some(application)) =
-            (&self.way, &self.enrolled, &self.application)
+        let (SpliceSource::Shared(shared), Some(enrolled), Some(application)) =
+            (&self.source, &self.enrolled, &self.application)
         else {
             return;
         };
@@ -452,7 +453,7 @@ fn is_read(
 }
 
 /// Waits until the kernel has lost bytes of an enrolled flow's far application: the end of the flow.
-pub(super) async fn torn(enrolled: Option<Arc<Splice>>) {
+pub(super) async fn corrupted(enrolled: Option<Arc<Splice>>) {
     let Some(splice) = enrolled else {
         return future::pending().await;
     };

@@ -2,6 +2,7 @@
 //!
 //! - `metrics`: every counter of the agent's own, with its help text.
 //! - `denials`: flows and requests that rules refused, counted, and the latest kept.
+//! - `rarely`: a limit on log lines that strangers can cause.
 //! - `registered`: a metric is made and registered in one call.
 //! - `labels`: the labels that rules give.
 //!
@@ -12,9 +13,11 @@
 mod denials;
 mod labels;
 mod metrics;
+mod rarely;
 mod registered;
 
 pub use denials::{Denial, Denials, MAX_KEPT};
 pub use labels::{is_marks, series_of};
 pub use metrics::{MARKED_RESULTS, Metrics, NOT_RELOADED, RELOADED, SPLICE_OFF};
+pub use rarely::Rarely;
 pub use registered::{counter, counters, counters_by, histogram};

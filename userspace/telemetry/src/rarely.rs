@@ -1,0 +1,73 @@
+//! Log lines that strangers can cause, no more often than somebody can read them.
+
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+
+/// The length of a period.
+const PERIOD: Duration = Duration::from_secs(1);
+
+/// A limit on lines of one kind. Further ones of a period are counted, and the next line says how many there were.
+#[derive(Debug)]
+pub struct Rarely {
+    most: u32,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    period: Option<Instant>,
+    said: u32,
+    unsaid: u64,
+}
+
+impl Rarely {
+    /// Allows this many lines a second.
+    pub const fn new(most: u32) -> Self {
+        Self {
+            most,
+            state: Mutex::new(State {
+                period: None,
+                said: 0,
+                unsaid: 0,
+            }),
+        }
+    }
+
+    /// Whether one more line may be written now. Returns how many were not, since the last.
+    pub fn take_turn(&self) -> Option<u64> {
+        self.take_turn_at(Instant::now())
+    }
+
+    fn take_turn_at(&self, now: Instant) -> Option<u64> {
+        let mut state = self.state.lock();
+        let is_new = state
+            .period
+            .is_none_or(|begun| now.duration_since(begun) >= PERIOD);
+        if is_new {
+            state.period = Some(now);
+            state.said = 0;
+        }
+        if state.said >= self.most {
+            state.unsaid += 1;
+            return None;
+        }
+        state.said += 1;
+        Some(std::mem::take(&mut state.unsaid))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn so_many_in_a_period_and_the_next_one_says_how_many_were_not() {
+        let rarely = Rarely::new(10);
+        let begun = Instant::now();
+        let turns = (0..1_000).filter_map(|_| rarely.take_turn_at(begun));
+        assert_eq!(turns.count(), 10);
+        assert_eq!(rarely.take_turn_at(begun + PERIOD), Some(990));
+        assert_eq!(rarely.take_turn_at(begun + PERIOD), Some(0));
+    }
+}
