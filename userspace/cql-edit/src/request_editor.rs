@@ -239,7 +239,8 @@ impl RequestEditor<'_> {
             return;
         }
         let plain = session.terms.plain(header, body).unwrap_or_default();
-        session.login.goes_out(header.stream, &plain);
+        let caller = &mut session.caller;
+        session.login.goes_out(header.stream, &plain, caller);
         let compression = session.terms.compression;
         session.handshake.tells(header, Some(body), compression);
     }

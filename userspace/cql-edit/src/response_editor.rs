@@ -112,10 +112,9 @@ impl ResponseEditor<'_> {
                 self.state.session.handshake.accept(header, compression);
             }
         }
-        self.state
-            .session
-            .login
-            .see(header, &mut self.state.session.caller);
+        let is_paired = !self.state.pairing.streams.is_unpaired(header.stream);
+        let session = &mut self.state.session;
+        session.login.see(header, is_paired, &mut session.caller);
         self.state.lookups.sees(header.opcode);
         self.state.session.handshake.see(header);
         let is_event = header.opcode == Some(Opcode::Event);

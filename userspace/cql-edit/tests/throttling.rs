@@ -96,9 +96,11 @@ fn a_user_is_who_the_database_says_has_logged_in() {
         let mut flow = flow(kind, "user");
         assert!(asks(&mut flow));
         assert!(!asks(&mut flow));
+        flow.frees(1);
         says(&mut flow, b"\0eve\0wrong");
         answered(&mut flow, ERROR, &[0, 0, 1, 0, 0, 0]);
         assert!(!asks(&mut flow), "{kind:?}: it was refused");
+        flow.frees(1);
         says(&mut flow, b"PLAIN");
         answered(&mut flow, AUTH_CHALLENGE, &[0xFF; 4]);
         says(&mut flow, b"\0alice\0secret");
