@@ -83,8 +83,8 @@ pub fn filter_calls() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Calls of the agent, its runtime, its allocator and its libraries. From runs of the tests, by strace(1), and what the C
-/// library uses in the place of one of them on other kernels.
+/// Calls of the agent, its runtime, its allocator and its libraries, and what the C library uses in the place of one of
+/// them on other kernels. Every test of the agent runs under this list.
 #[rustfmt::skip]
 const CALLS: &[i64] = &[
     // Files and folders: the policy, keys, journals, /proc, sockets' files, pins.
