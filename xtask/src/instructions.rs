@@ -76,8 +76,12 @@ pub fn run(args: &Args) -> Result<()> {
     {
         return skip(&difference);
     }
-    run_command(cargo().args(["build", "--release", "-p", "underpass-micro"]))
-        .context("the counted program does not build")?;
+    run_command(
+        cargo()
+            .args(["build", "--release", "-p", "underpass-micro"])
+            .args(["--bin", "instructions", "--no-default-features"]),
+    )
+    .context("the counted program does not build")?;
     let counts = count_all(&valgrind, committed.as_ref().map(|(_, counts)| counts))?;
     match committed {
         Some((_, committed)) => judge(&committed, &counts),

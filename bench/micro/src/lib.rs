@@ -11,4 +11,5 @@
 #![deny(unsafe_code)]
 
 pub mod cases;
+#[cfg(feature = "programs")]
 pub mod programs;

@@ -123,6 +123,11 @@ fn who_could_not_log_in_is_told_too() {
         assert_eq!(details.asked.says, Some(Box::new(Says::User("ann".into()))));
         assert_eq!(details.answered.accepts, accepts);
     }
+    let mut flow = Flow::started(4);
+    flow.request(0, 1, AUTH_RESPONSE, &long_string("another mechanism's"));
+    flow.response(0, 1, AUTH_SUCCESS, &[255; 4]);
+    let details = flow.sink.told.pop().unwrap().2;
+    assert_eq!(details.asked.says, Some(Box::new(Says::UnknownUser)));
 }
 
 #[test]

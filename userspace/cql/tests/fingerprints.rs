@@ -142,5 +142,6 @@ fn what_a_client_says_of_itself_is_told() {
     let token = [&15_i32.to_be_bytes()[..], b"\0alice\0password"].concat();
     let alice = Some(Says::User("alice".into()));
     assert_eq!(says(AUTH_RESPONSE, &token, AUTH_SUCCESS), alice);
-    assert_eq!(says(AUTH_RESPONSE, b"\0\0\0\x05token", AUTH_SUCCESS), None);
+    let unknown = Some(Says::UnknownUser);
+    assert_eq!(says(AUTH_RESPONSE, b"\0\0\0\x05token", AUTH_SUCCESS), unknown);
 }

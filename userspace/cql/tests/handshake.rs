@@ -378,14 +378,18 @@ fn in_segments_what_had_to_be_waited_for_ends_it() {
         let mut peers = Peers::started(5, 1000, &[], answer);
         peers.client_bytes(&two(first, data()));
         assert_eq!(peers.handshake.over(), Some(Unknowable::Pipelined));
+        let is_before = answer == AUTHENTICATE;
+        assert_eq!(peers.handshake.ended_before_login(), is_before);
     }
     let mut peers = Peers::started(5, 1000, &[], AUTHENTICATE);
     peers.client_bytes(&segment(true, &data()));
     assert_eq!(peers.handshake.over(), Some(Unknowable::Early));
+    assert!(peers.handshake.ended_before_login());
     // A frame whose head is in one segment and whose text in the next.
     let mut peers = Peers::started(5, 1000, &[], READY);
     peers.client_bytes(&segment(false, &data()[..20]));
     assert_eq!(peers.handshake.over(), Some(Unknowable::Split));
+    assert!(!peers.handshake.ended_before_login());
     let mut peers = Peers::started(5, 1000, &[], READY);
     let mut bad = segment(true, &data());
     *bad.last_mut().unwrap() ^= 1;

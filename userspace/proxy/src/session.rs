@@ -414,15 +414,22 @@ impl Gate {
             && decision == Decision::Undecided
         {
             metrics.unknowable.with_label_values(&[why.as_str()]).inc();
-            session = session.closed();
-            decision = policy.decide(candidate, &session);
+            if self.handshake.ended_before_login() {
+                // The user is not known yet, and the database would go on with the log-in: whoever
+                // comes early would be past the rule that holds for him.
+                decision = refused(policy, candidate, &session);
+            } else {
+                session = session.closed();
+                decision = policy.decide(candidate, &session);
+            }
         }
         self.flow.knows(&session);
         self.flow.waits_for(self.question.waits_for(&session));
         let Decision::Decided(mut by) = decision else {
             return;
         };
-        let is_left = !is_sampled(policy, &by, self.flow.id);
+        let is_denied = by.action == Action::Deny;
+        let is_left = !is_denied && !is_sampled(policy, &by, self.flow.id);
         if is_left {
             by.action = Action::Bypass;
         }
@@ -434,14 +441,16 @@ impl Gate {
         if is_left {
             self.flow.leave_out_of_sample();
         }
-        self.remember(&by);
+        if !is_denied {
+            self.remember(&by);
+        }
         tracing::debug!(
             flow = ?self.flow.id,
             rule = %by.rule,
             action = by.action.as_str(),
             "decided by its session"
         );
-        if by.action == Action::Deny {
+        if is_denied {
             self.outcome = Outcome::Denied(LastWords::Later);
         } else {
             self.outcome = Outcome::Decided(by.action);
@@ -474,6 +483,15 @@ impl Gate {
         };
         self.outcome = Outcome::Denied(LastWords::Ready(words));
     }
+}
+
+/// Denies a flow by the first rule that could still hold for it.
+fn refused(policy: &Policy, candidate: &Candidate, session: &Session) -> Decision {
+    let first = policy.possible(candidate, session).next();
+    first.map_or(Decision::Undecided, |(met, _)| {
+        let action = Action::Deny;
+        Decision::Decided(Match { action, ..met })
+    })
 }
 
 /// Converts the facts of a handshake into the policy's types.

@@ -8,6 +8,7 @@ use std::{
 
 use cql::Says;
 use flow::Flow;
+use parking_lot::Mutex;
 use policy::RuleName;
 
 /// A flow, its rule, and what its handshake has told of the client.
@@ -19,10 +20,25 @@ pub struct Whose {
     /// The client's cgroup, if the client is on this host. It is looked up when it is first asked
     /// for. That should be soon: it takes reading a few files, and the process has to be there.
     pub cgroup: LazyLock<Option<String>, Find>,
-    user: OnceLock<Box<str>>,
+    log_in: Mutex<LogIn>,
     application: OnceLock<Box<str>>,
     driver: OnceLock<Box<str>>,
     driver_version: OnceLock<Box<str>>,
+}
+
+/// The latest log-in that the database has accepted.
+#[derive(Default)]
+struct LogIn {
+    user: Option<Arc<str>>,
+    /// The number of log-ins until now.
+    count: usize,
+}
+
+impl LogIn {
+    fn set(&mut self, user: Option<&str>) {
+        self.user = user.map(Into::into);
+        self.count += 1;
+    }
 }
 
 type Find = Box<dyn FnOnce() -> Option<String> + Send>;
@@ -46,7 +62,7 @@ impl Whose {
             flow: flow.clone(),
             rule: flow.rule(),
             cgroup: LazyLock::new(find),
-            user: OnceLock::new(),
+            log_in: Mutex::default(),
             application: OnceLock::new(),
             driver: OnceLock::new(),
             driver_version: OnceLock::new(),
@@ -55,7 +71,9 @@ impl Whose {
             let known = |to: &OnceLock<Box<str>>, value: Option<&String>| {
                 value.map(|value| to.set(value.as_str().into()))
             };
-            known(&whose.user, session.user.value());
+            if let Some(user) = session.user.value() {
+                whose.log_in.lock().set(Some(user));
+            }
             known(&whose.application, session.application.value());
             known(&whose.driver, session.driver.value());
             known(&whose.driver_version, session.driver_version.value());
@@ -63,10 +81,10 @@ impl Whose {
         whose
     }
 
-    /// Returns the user that has logged in, where that is known: by SASL PLAIN, while the flow was
-    /// read.
-    pub fn user(&self) -> Option<&str> {
-        self.user.get().map(|user| &**user)
+    /// Returns the user that has logged in last, where that is known: by SASL PLAIN, while the flow
+    /// was read. A client may log in again at any time.
+    pub fn user(&self) -> Option<Arc<str>> {
+        self.log_in.lock().user.clone()
     }
 
     /// Returns the STARTUP's APPLICATION_NAME, where that is known.
@@ -79,16 +97,15 @@ impl Whose {
         [&self.driver, &self.driver_version].map(|known| known.get().map(|name| &**name))
     }
 
-    /// Returns the number of facts that are known by now. It only grows.
+    /// Returns a number that grows when a fact becomes known, or another one takes its place.
     pub fn knows(&self) -> usize {
         let known = [
-            &self.user,
             &self.application,
             &self.driver,
             &self.driver_version,
         ];
         let known = known.iter().filter(|known| known.get().is_some()).count();
-        known + usize::from(self.flow.backend().is_some())
+        known + self.log_in.lock().count + usize::from(self.flow.backend().is_some())
     }
 
     /// Returns the name of the client's process, if that is on this host.
@@ -103,8 +120,8 @@ impl Whose {
         self.flow.backend().unwrap_or(dialled)
     }
 
-    /// Notes what the client says of itself, which the database has accepted. Only the first value
-    /// counts.
+    /// Notes what the client says of itself, which the database has accepted. The first STARTUP
+    /// counts, and the last log-in.
     pub(super) fn says(&self, says: &Says) {
         let set = |to: &OnceLock<Box<str>>, value: &Option<Box<str>>| {
             if let (None, Some(value)) = (to.get(), value) {
@@ -117,7 +134,8 @@ impl Whose {
                 set(&self.driver, &introduction.driver);
                 set(&self.driver_version, &introduction.driver_version);
             }
-            Says::User(name) => set(&self.user, &Some(name.clone())),
+            Says::User(name) => self.log_in.lock().set(Some(name)),
+            Says::UnknownUser => self.log_in.lock().set(None),
         }
     }
 }

@@ -124,11 +124,13 @@ pub(super) struct RawAgent {
     /// Threads that carry flows. Without this key: half of the processors.
     #[schemars(with = "Option<i64>", range(min = 1, max = MAX_WORKERS))]
     pub workers: Option<Spanned<i64>>,
-    /// How the agent carries flows that it need not read. `auto`: in the kernel, if the kernel passes the canary;
-    /// `sender` and `egress`: in the kernel by this engine alone; `off`: through the agent.
+    /// How the agent carries flows that it need not read. `off`: through the agent. `auto`: in the kernel, if the kernel
+    /// passes the canary; `sender` and `egress`: in the kernel by this engine alone. In the kernel means that the
+    /// applications' sockets are in its maps, where FIONREAD leaves out what waits in TCP: a client or a database that
+    /// asks for it (nginx does) may wait for ever.
     #[schemars(
         with = "Option<String>",
-        extend("enum" = names(&SPLICES), "default" = "auto")
+        extend("enum" = names(&SPLICES), "default" = "off")
     )]
     pub splice: Option<Spanned<String>>,
 }

@@ -198,6 +198,41 @@ fn logs_in(host: &Host<'_>, user: &str) -> Conversation {
 }
 
 #[test]
+fn a_client_that_logs_in_again_is_the_user_whom_the_database_took_last() {
+    let (_folder, file) = folder();
+    host(|host| {
+        for (settings, expected) in [
+            ("", &[Some("ann"), Some("bob"), Some("bob"), None][..]),
+            (", users = [\"bob\"]", &[Some("bob"), Some("bob"), None]),
+        ] {
+            emptied(&file);
+            let settings = format!(", kinds = [\"select\"]{settings}");
+            host.policy(&policy(&file, &settings, ""));
+            let mut c = logs_in(host, "ann");
+            asks(&mut c, 4, SELECT);
+            // Nobody can tell who it is that logs in by another mechanism.
+            for (token, accepted) in [
+                (&b"\0bob\0x"[..], true),
+                (b"\0eve\0x", false),
+                (b"another mechanism's", true),
+            ] {
+                c.client_sends(&auth_response(4, 1, token));
+                let answer = match accepted {
+                    true => auth_success(4, 1),
+                    false => error(4, 1, 0x0100, "bad credentials"),
+                };
+                c.server_sends(&answer);
+                asks(&mut c, 4, SELECT);
+            }
+            c.ends();
+            let lines = wait_for(&file, expected.len());
+            let users: Vec<_> = lines.iter().map(|line| line["user"].as_str()).collect();
+            assert_eq!(users, expected, "{settings}");
+        }
+    });
+}
+
+#[test]
 fn whose_requests_are_shown_is_chosen_and_which() {
     let (_folder, file) = folder();
     host(|host| {

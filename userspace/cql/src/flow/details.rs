@@ -122,6 +122,8 @@ pub enum Says {
     Startup(Box<Introduction>),
     /// The user, by SASL PLAIN.
     User(Box<str>),
+    /// A user whose name cannot be read: the log-in is by another mechanism, or compressed.
+    UnknownUser,
 }
 
 /// The client's description of itself in a STARTUP.
@@ -307,6 +309,7 @@ fn context(header: &Header, prefix: &[u8]) -> Option<Said> {
 /// Reads the client's identity from a body.
 fn says(header: &Header, prefix: &[u8]) -> Option<Says> {
     match header.opcode? {
+        Opcode::AuthResponse if header.is_compressed() => Some(Says::UnknownUser),
         _ if header.is_compressed() => None,
         Opcode::Startup => {
             let claims = Claims::read(prefix);
@@ -316,7 +319,7 @@ fn says(header: &Header, prefix: &[u8]) -> Option<Says> {
                 driver_version: claims.driver_version.and_then(Result::ok),
             })))
         }
-        Opcode::AuthResponse => plain_user(prefix).ok().map(Says::User),
+        Opcode::AuthResponse => Some(plain_user(prefix).map_or(Says::UnknownUser, Says::User)),
         _ => None,
     }
 }

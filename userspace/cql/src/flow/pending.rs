@@ -50,9 +50,9 @@ impl InFlight {
 #[derive(Debug, Default)]
 pub(crate) struct Pending {
     by_stream: HashMap<i16, InFlight, BuildSpread>,
-    /// How many responses are to come on streams of which no request is paired. 65,536 streams at most, eight bytes
+    /// How many responses are to come on streams of which no request is paired. 65,536 streams at most, four bytes
     /// each; none of an orderly client's.
-    unpaired: HashMap<i16, u32, BuildSpread>,
+    unpaired: HashMap<i16, u16, BuildSpread>,
 }
 
 /// The request that a response belongs to.
@@ -157,7 +157,7 @@ impl Pending {
             return Answers::Nobody;
         };
         // So many that they were not counted any more are never known to have come.
-        if *out != u32::MAX {
+        if *out != u16::MAX {
             *out -= 1;
         }
         if *out == 0 {

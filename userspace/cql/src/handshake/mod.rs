@@ -173,6 +173,21 @@ impl Handshake {
         self.over
     }
 
+    /// Whether reading ended because the client spoke before the database had let it in: a request for
+    /// data, or more than one frame where the protocol has it wait. No driver does that, and the
+    /// database answers such a request with an error.
+    pub fn ended_before_login(&self) -> bool {
+        self.stage != Stage::Established
+            && matches!(
+                self.over,
+                Some(Unknowable::Early | Unknowable::Pipelined | Unknowable::Split)
+            )
+            && self
+                .told
+                .as_ref()
+                .is_some_and(|told| told.way == Way::Requests)
+    }
+
     /// Why one thing or another could not become known, each reason once.
     pub fn unknowable(&self) -> &[Unknowable] {
         &self.unknowable

@@ -187,7 +187,8 @@ impl FlowAudit {
             Some(Says::User(name)) if !details.answered.accepts => Some(&**name),
             _ => None,
         };
-        let user = tried.or_else(|| self.whose.user());
+        let logged_in = self.whose.user();
+        let user = tried.or(logged_in.as_deref());
         if !self.selection.takes(completed.statement, user) {
             return;
         }

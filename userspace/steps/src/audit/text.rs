@@ -39,7 +39,8 @@ pub(super) fn who(whose: &Whose, tried: Option<&str>) -> String {
             tls.peer.first().map(String::as_str),
         );
     }
-    pair(&mut text, "user", tried.or_else(|| whose.user()));
+    let user = whose.user();
+    pair(&mut text, "user", tried.or(user.as_deref()));
     pair(&mut text, "application", whose.application());
     let [driver, version] = whose.driver();
     pair(&mut text, "driver", driver);

@@ -268,7 +268,7 @@ struct Line<'l> {
     coordinator: String,
     client: String,
     #[serde(skip_serializing_if = "Option::is_none")]
-    user: Option<&'l str>,
+    user: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     application: Option<&'l str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -319,7 +319,7 @@ impl<'l> Line<'l> {
             tracing_id: answered.tracing_id.map(uuid),
             coordinator: whose.coordinator().to_string(),
             client: whose.flow.client.to_string(),
-            user: whose.user(),
+            user: whose.user().map(|user| user.to_string()),
             application: whose.application(),
             pid: whose.process().map(|_| whose.flow.process.pid),
             process: whose.process(),

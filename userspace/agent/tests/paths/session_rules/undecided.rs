@@ -6,7 +6,10 @@ use super::{OPTIONS_SENT, SELECT, SYSTEM, policy};
 use crate::common::{
     eventually,
     frames::{QUERY, RESPONSE, frame, query, ready, startup, void},
-    wire::{Conversation, OPTIONS, REGISTER, SUPPORTED, host, refusal, rows, set_keyspace},
+    wire::{
+        Conversation, OPTIONS, REGISTER, SUPPORTED, auth_response, authenticate, host, refusal,
+        rows, set_keyspace,
+    },
 };
 
 #[test]
@@ -47,16 +50,47 @@ fn what_cannot_become_known_does_not_hold_and_is_counted() {
         c.server_sends(b"220");
         assert_eq!(host.metric("sessions_undecidable", "reason=\"not_cql\""), 2);
         c.ends();
-        // Another version, a request for data before the handshake.
+        // Another version.
         let mut c = host.connect();
         c.client_sends(&startup(6, OPTIONS_SENT));
         decided(&c, "version");
         c.ends();
-        let mut c = host.connect();
-        c.client_sends(&query(4, 1, SELECT));
-        decided(&c, "early");
-        c.ends();
     });
+}
+
+#[test]
+fn a_request_before_the_log_in_is_refused_while_a_rule_could_hold() {
+    // Whatever the rule would do: it is the next rule that the client is after.
+    for action in ["deny", "enrich", "bypass"] {
+        host(|host| {
+            host.policy(&policy("user = [\"shop\"]", action, "bypass"));
+            let refused = |c: Conversation, sent: &[u8], answer: &[u8], reason: &str, n: u64| {
+                let mut client = &c.client;
+                client.write_all(sent).unwrap();
+                c.ends_with(answer, b"");
+                let reason = format!("reason=\"{reason}\"");
+                assert_eq!(host.metric("sessions_undecidable", &reason), n, "{reason}");
+            };
+            // In place of STARTUP, and in place of the log-in.
+            let early = query(4, 1, SELECT);
+            refused(host.connect(), &early, &refusal(4, 1, "s"), "early", 1);
+            let mut c = host.connect();
+            c.client_sends(&startup(4, OPTIONS_SENT));
+            c.server_sends(&authenticate(4));
+            refused(c, &early, &refusal(4, 1, "s"), "early", 2);
+            // v5: behind the log-in in one segment, and a log-in whose header is in two.
+            let behind = [auth_response(5, 1, b"\0shop\0x"), query(5, 2, SELECT)].concat();
+            let log_in = auth_response(5, 1, b"\0shop\0x");
+            for (sent, reason) in [(&behind[..], "pipelined"), (&log_in[..5], "split")] {
+                let mut c = host.connect();
+                c.client_sends(&startup(5, OPTIONS_SENT));
+                c.server_sends(&authenticate(5));
+                c.in_segments = true;
+                let sent = c.wrap(sent);
+                refused(c, &sent, b"", reason, 1);
+            }
+        });
+    }
 }
 
 #[test]
