@@ -334,6 +334,9 @@ mod tests {
         let options = options.read(true).write(true);
         let options = options.custom_flags(nix::libc::O_NONBLOCK);
         let mut reader = options.open(&path).unwrap();
+        // As large as a pipe gets: the thread waits each time that it is full.
+        let large = nix::fcntl::FcntlArg::F_SETPIPE_SZ(1 << 20);
+        nix::fcntl::fcntl(&reader, large).unwrap();
         let journals = journals();
         let settings = settings(&path, WhenFull::Hold);
         let journal = journals.open("j", &settings, as_it_is).unwrap();
@@ -344,7 +347,8 @@ mod tests {
             while journal.push(&record).is_ok() {
                 pushed += 1;
             }
-            pushed * record.len() > RING_BYTES
+            // With the few bytes that a record has before it in the ring.
+            pushed * (record.len() + 16) > RING_BYTES
         });
         journal.take_over_left([Box::from(&b"last"[..])]);
         let mut all = Vec::new();
