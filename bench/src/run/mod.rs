@@ -77,7 +77,7 @@ pub struct Args {
     /// A peer's binary: its path, or another name on PATH
     #[arg(long = "peer-bin", value_name = "NAME=PATH")]
     peer_bins: Vec<String>,
-    /// Interleaved rounds [default: 5, with --quick 3]
+    /// Interleaved rounds [default: 5, with --quick 2]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=100))]
     rounds: Option<u32>,
     /// The seconds that each path works in a round [default: 1, with --quick 0.4]
@@ -254,7 +254,7 @@ fn is_part(args: &Args) -> bool {
 }
 
 fn how(args: &Args) -> How {
-    let (rounds, seconds) = if args.quick { (3, 0.4) } else { (5, 1.0) };
+    let (rounds, seconds) = if args.quick { (2, 0.4) } else { (5, 1.0) };
     let seconds = args.seconds.unwrap_or(seconds);
     How {
         rounds: args.rounds.unwrap_or(rounds),
