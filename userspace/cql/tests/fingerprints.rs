@@ -143,5 +143,8 @@ fn what_a_client_says_of_itself_is_told() {
     let alice = Some(Says::User("alice".into()));
     assert_eq!(says(AUTH_RESPONSE, &token, AUTH_SUCCESS), alice);
     let unknown = Some(Says::UnknownUser);
-    assert_eq!(says(AUTH_RESPONSE, b"\0\0\0\x05token", AUTH_SUCCESS), unknown);
+    assert_eq!(
+        says(AUTH_RESPONSE, b"\0\0\0\x05token", AUTH_SUCCESS),
+        unknown
+    );
 }

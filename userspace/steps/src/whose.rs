@@ -99,11 +99,7 @@ impl Whose {
 
     /// Returns a number that grows when a fact becomes known, or another one takes its place.
     pub fn knows(&self) -> usize {
-        let known = [
-            &self.application,
-            &self.driver,
-            &self.driver_version,
-        ];
+        let known = [&self.application, &self.driver, &self.driver_version];
         let known = known.iter().filter(|known| known.get().is_some()).count();
         known + self.log_in.lock().count + usize::from(self.flow.backend().is_some())
     }
