@@ -7,18 +7,9 @@ use crate::support::edit::*;
 use crate::support::*;
 use cql::Opcode;
 use cql_edit::{
-    Caller, Carrier, CompletionSink, Editor, Incoming, Opening, Outcome, Relayed, Request,
-    Resolution, Response, Ticket, Transform,
+    Caller, Carrier, Editor, Incoming, Opening, Outcome, Relayed, Request, Resolution, Response,
+    Ticket, Transform,
 };
-
-#[derive(Debug, Default)]
-struct Letters(Mutex<Vec<(u64, Option<Resolution>)>>);
-
-impl CompletionSink for Letters {
-    fn put(&self, number: u64, resolution: Option<Resolution>) {
-        self.0.lock().unwrap().push((number, resolution));
-    }
-}
 
 /// Carries everything, and remembers what it has seen of flows.
 #[derive(Debug, Default)]
@@ -103,7 +94,7 @@ struct Flow {
     kind: Kind,
     editor: Editor,
     noted: Noted,
-    letters: Arc<Letters>,
+    letters: Arc<Completions>,
     carries: Arc<Carries>,
     told: Vec<u8>,
     asked: Vec<u8>,
@@ -120,7 +111,10 @@ impl Flow {
     }
 
     fn silent(kind: Kind, mut steps: Vec<Arc<dyn Transform>>) -> Self {
-        let (letters, carries) = (Arc::new(Letters::default()), Arc::new(Carries::default()));
+        let (letters, carries) = (
+            Arc::new(Completions::default()),
+            Arc::new(Carries::default()),
+        );
         steps.push(Arc::new(Step(carries.clone())));
         let editor = Editor::new(steps.into(), Caller::default()).told_by(letters.clone());
         Self {

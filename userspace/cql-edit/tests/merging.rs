@@ -11,18 +11,8 @@ use cassandra_protocol::frame::message_batch::BatchType;
 use cassandra_protocol::frame::{Envelope, message_request::RequestBody};
 use cql::Opcode;
 use cql_edit::{
-    Caller, Completion, CompletionSink, Editor, Error, Outcome, Refused, Request, Resolution,
-    Ticket, Transform,
+    Caller, Completion, Editor, Error, Outcome, Refused, Request, Resolution, Ticket, Transform,
 };
-
-#[derive(Debug, Default)]
-pub struct Letters(Mutex<Vec<(u64, Option<Resolution>)>>);
-
-impl CompletionSink for Letters {
-    fn put(&self, number: u64, resolution: Option<Resolution>) {
-        self.0.lock().unwrap().push((number, resolution));
-    }
-}
 
 /// Merges every three EXECUTEs; two once they are due.
 #[derive(Debug, Default)]
@@ -100,15 +90,15 @@ pub const EXECUTE: u8 = 0x0A;
 pub const BATCH: u8 = 0x0D;
 pub const ERROR: u8 = 0x00;
 
-fn flow(kind: Kind, behind: Option<Arc<dyn Transform>>) -> (Edits, Arc<Letters>) {
+fn flow(kind: Kind, behind: Option<Arc<dyn Transform>>) -> (Edits, Arc<Completions>) {
     let mut pipeline: Vec<Arc<dyn Transform>> = vec![Arc::new(Merges::default())];
     pipeline.extend(behind);
     flow_of(kind, pipeline)
 }
 
-pub fn flow_of(kind: Kind, pipeline: Vec<Arc<dyn Transform>>) -> (Edits, Arc<Letters>) {
+pub fn flow_of(kind: Kind, pipeline: Vec<Arc<dyn Transform>>) -> (Edits, Arc<Completions>) {
     let mut edits = Edits::new(kind, pipeline);
-    let letters = Arc::new(Letters::default());
+    let letters = Arc::new(Completions::default());
     let none: Vec<Arc<dyn Transform>> = Vec::new();
     let empty = Editor::new(none.into(), Caller::default());
     edits.editor = std::mem::replace(&mut edits.editor, empty).told_by(letters.clone());

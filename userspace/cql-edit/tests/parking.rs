@@ -7,20 +7,10 @@ use crate::support::edit::*;
 use crate::support::*;
 use cql::Opcode;
 use cql_edit::{
-    Caller, CompletionSink, Error, Log, MAX_SUSPENDED, MAX_SUSPENDED_BYTES, Outcome, Refused,
-    Request, Resolution, Response, Room, Ticket, Transform, Unseen, Waited,
+    Caller, Error, Log, MAX_SUSPENDED, MAX_SUSPENDED_BYTES, Outcome, Refused, Request, Resolution,
+    Response, Room, Ticket, Transform, Unseen, Waited,
 };
 use proptest::prelude::*;
-
-/// The decisions that came, in order.
-#[derive(Debug, Default)]
-struct Letters(Mutex<Vec<(u64, Option<Resolution>)>>);
-
-impl CompletionSink for Letters {
-    fn put(&self, number: u64, resolution: Option<Resolution>) {
-        self.0.lock().unwrap().push((number, resolution));
-    }
-}
 
 /// Has everything wait whose text, or awaited number, says so.
 #[derive(Debug, Default)]
@@ -109,7 +99,7 @@ impl Log for Counts {
 struct Flow {
     edits: Edits,
     parks: Arc<Parks>,
-    letters: Arc<Letters>,
+    letters: Arc<Completions>,
     counts: Counts,
     /// Bytes that have reached the database, and the client.
     asked: Vec<u8>,
@@ -126,7 +116,7 @@ impl Flow {
         let mut pipeline: Vec<Arc<dyn Transform>> = vec![Arc::new(Step(parks.clone()))];
         pipeline.extend(behind.map(step));
         let mut edits = Edits::new(kind, pipeline);
-        let letters = Arc::new(Letters::default());
+        let letters = Arc::new(Completions::default());
         let caller = Caller::default();
         let empty: Vec<Arc<dyn Transform>> = Vec::new();
         let editor = std::mem::replace(

@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex};
 use cassandra_protocol::compression::Compression;
 use cql::Opcode;
 use cql_edit::{
-    Caller, CompletionSink, Error, Outcome, Request, Resolution, Response, Statement, Ticket,
-    Transform, Unpaired, Unseen,
+    Caller, Error, Outcome, Request, Resolution, Response, Statement, Ticket, Transform, Unpaired,
+    Unseen,
 };
 use proptest::prelude::*;
 
@@ -45,15 +45,6 @@ fn turns() -> impl Strategy<Value = Vec<Turn>> {
         2 => any::<(usize, bool)>().prop_map(|(one, answers)| Turn::Resolves(one, answers)),
     ];
     prop::collection::vec(turn, 0..50)
-}
-
-#[derive(Debug, Default)]
-struct Letters(Mutex<Vec<(u64, Option<Resolution>)>>);
-
-impl CompletionSink for Letters {
-    fn put(&self, number: u64, resolution: Option<Resolution>) {
-        self.0.lock().unwrap().push((number, resolution));
-    }
 }
 
 /// Everything that a step was told, by numbers of requests.
@@ -146,7 +137,7 @@ impl Transform for Step {
 /// The flow, and the truth about it.
 struct World {
     flow: Edits,
-    letters: Arc<Letters>,
+    letters: Arc<Completions>,
     told: Arc<Mutex<Told>>,
     /// The requests that the database has, by stream and number.
     database: Vec<(i16, usize)>,
@@ -167,7 +158,7 @@ impl World {
             unpaired,
             must_see,
         };
-        let letters = Arc::new(Letters::default());
+        let letters = Arc::new(Completions::default());
         let mut flow = Edits::new(kind, vec![]);
         flow.editor = flow.editor.told_by(letters.clone());
         flow.editor.becomes(

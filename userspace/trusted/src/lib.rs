@@ -132,7 +132,7 @@ impl Users {
 /// file can remove it, as `/tmp` is. Anything on a read-only mount cannot be changed here.
 ///
 /// # Errors
-/// Somebody else can.
+/// Another user can.
 pub fn folder(path: &Path) -> Result<(), Untrusted> {
     let io = |path: &Path| {
         let path = path.to_owned();
@@ -174,7 +174,7 @@ fn folder_of(path: &Path, found: Option<&Metadata>) -> Result<(), Untrusted> {
 /// Opens a file to read it, if it is trusted.
 ///
 /// # Errors
-/// It is not, or it cannot be read.
+/// The file is not trusted, or cannot be read.
 pub fn open(path: &Path) -> Result<File, Untrusted> {
     let io = |source| Untrusted::Io {
         path: path.to_owned(),
@@ -199,7 +199,7 @@ pub fn open(path: &Path) -> Result<File, Untrusted> {
 /// Reads a file of at most `most` bytes, if it is trusted.
 ///
 /// # Errors
-/// It is not, it is longer, or it cannot be read.
+/// The file is not trusted, is longer, or cannot be read.
 pub fn read(path: &Path, most: u64) -> Result<Vec<u8>, Untrusted> {
     let mut bytes = Vec::new();
     let read = open(path)?.take(most + 1).read_to_end(&mut bytes);
@@ -214,7 +214,7 @@ pub fn read(path: &Path, most: u64) -> Result<Vec<u8>, Untrusted> {
 /// Reads a file of text, as [`read`].
 ///
 /// # Errors
-/// As [`read`], or it is not UTF-8.
+/// [`read`] fails, or the file is not UTF-8.
 pub fn read_text(path: &Path, most: u64) -> Result<String, Untrusted> {
     String::from_utf8(read(path, most)?).map_err(|_| Untrusted::Io {
         path: path.to_owned(),
@@ -225,8 +225,8 @@ pub fn read_text(path: &Path, most: u64) -> Result<String, Untrusted> {
 /// Opens a file to write at its end, or makes it with this mode.
 ///
 /// # Errors
-/// It is a link, a pipe or a device, it is another's or others can write to it, or they can put another file in its
-/// place.
+/// The file is a link, a pipe or a device, or belongs to another user; or others can write to it, or put another file in
+/// its place.
 pub fn open_to_append(path: &Path, mode: u32) -> Result<File, Untrusted> {
     let io = |source| Untrusted::Io {
         path: path.to_owned(),
@@ -258,7 +258,7 @@ pub fn open_to_append(path: &Path, mode: u32) -> Result<File, Untrusted> {
 /// Checks a file as [`open_to_append`] does, and neither makes nor opens it.
 ///
 /// # Errors
-/// It would be refused.
+/// [`open_to_append`] would refuse the file.
 pub fn may_append(path: &Path) -> Result<(), Untrusted> {
     let found = match fs::symlink_metadata(path) {
         Ok(found) => Some(found),

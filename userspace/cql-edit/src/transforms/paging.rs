@@ -159,7 +159,7 @@ impl Paging {
     }
 
     /// # Errors
-    /// It has to be prepared again.
+    /// The statement is prepared and not known: the client has to prepare it again.
     fn pages(&self, request: &Request<'_>, caller: &Caller) -> Result<Pages, Outcome> {
         match request.statements().next() {
             Some(Statement::Text(text)) => Ok(Pages::of(text, request.sure_keyspace(caller))),

@@ -1,6 +1,6 @@
 //! Flows through an editor, in every version and compression.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use cassandra_protocol::compression::Compression;
 use cassandra_protocol::frame::Envelope;
@@ -8,7 +8,8 @@ use cassandra_protocol::frame::message_request::RequestBody;
 use cql::{Opcode, StreamId};
 use cql_edit::transforms::Settings;
 use cql_edit::{
-    Caller, Editor, Error, Log, LookedUp, Outcome, Refused, Request, Transform, Unseen,
+    Caller, CompletionSink, Editor, Error, Log, LookedUp, Outcome, Refused, Request, Resolution,
+    Transform, Unseen,
 };
 
 pub use super::kind::*;
@@ -151,4 +152,14 @@ pub fn step(settings: &str) -> Arc<dyn Transform> {
 pub fn answered(flow: &mut Edits, stream: i16, body: &[u8]) {
     let answer = flow.kind.sent(0x80, stream, RESULT, body);
     assert_eq!(flow.responses(&answer), answer);
+}
+
+/// The completions that came, in order, by the numbers of what they complete.
+#[derive(Debug, Default)]
+pub struct Completions(pub Mutex<Vec<(u64, Option<Resolution>)>>);
+
+impl CompletionSink for Completions {
+    fn put(&self, number: u64, resolution: Option<Resolution>) {
+        self.0.lock().unwrap().push((number, resolution));
+    }
 }

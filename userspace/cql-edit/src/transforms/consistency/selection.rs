@@ -86,7 +86,7 @@ impl Selection {
     /// Whether a QUERY, EXECUTE or BATCH is meant.
     ///
     /// # Errors
-    /// It has to be prepared again.
+    /// The statement is prepared and not known: the client has to prepare it again.
     pub(super) fn takes(&self, request: &Request<'_>, caller: &Caller) -> Result<bool, Outcome> {
         // Of a batch one statement in the keyspace is enough.
         let is_batch = request.opcode() == Opcode::Batch;
