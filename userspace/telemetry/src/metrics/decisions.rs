@@ -1,4 +1,4 @@
-//! What is counted of decisions that the agent makes: by session, by mark, by trigger.
+//! Metrics of decisions that the agent makes: by session, by mark, by trigger.
 
 use std::{collections::HashSet, sync::Arc};
 

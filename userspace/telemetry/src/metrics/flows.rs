@@ -1,4 +1,4 @@
-//! What is counted of flows that the agent takes in and carries.
+//! Metrics of flows that the agent takes in and carries.
 
 use cql::{Anomaly, Undecodable};
 use dataplane::{NotServed, Refusal};

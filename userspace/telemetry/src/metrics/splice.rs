@@ -1,4 +1,4 @@
-//! What is counted of flows that the kernel carries, and of the keeper.
+//! Metrics of flows that the kernel carries, and of the keeper.
 
 use dataplane::SpliceRefusal;
 use prometheus::{Histogram, IntCounter, IntCounterVec, IntGauge, Registry};
