@@ -111,6 +111,7 @@ fn rules(
                 action,
                 fail: Fail::Open,
                 shortcut: false,
+                taps: false,
                 remember: None,
                 sample: None,
                 is_mark: false,

@@ -122,6 +122,9 @@ pub struct Rule {
     pub fail: Fail,
     /// Whether a flow that is left alone may skip TCP where its other end is on this host, too.
     pub shortcut: bool,
+    /// Whether the rule's flows are left alone and read from copies of their packets, where the kernel
+    /// decides. Only with [`Action::Enrich`] and a pipeline that only reads.
+    pub taps: bool,
     /// The time for which the agent's decision by this rule stands for later connections of the
     /// process to the endpoint. Only with [`Action::Bypass`].
     pub remember: Option<Duration>,
@@ -172,6 +175,11 @@ impl Rule {
         } else {
             self.action
         }
+    }
+
+    /// Whether the kernel leaves a flow that meets the rule alone, and hands over copies of its packets.
+    pub fn is_tapped(&self) -> bool {
+        self.taps && !self.is_session()
     }
 
     /// Whether the rule has a condition on the session, so that only the agent can tell whether it holds.

@@ -27,6 +27,7 @@ use proxy::{
     self, Admission, Choice, IncomingListeners, ProxyContext, STRAGGLERS,
     keeper::{self, Adopted, Keeper},
     paths::{self, PathsAvailable, Splicing},
+    tap::{TapMetrics, TapThread},
 };
 use steps::{
     Services,
@@ -146,6 +147,7 @@ struct Early {
     edge_control: EdgeControl,
     metrics: Metrics,
     pipeline_metrics: PipelineMetrics,
+    tap_metrics: TapMetrics,
     refused: IntCounterVec,
     services: Arc<Services>,
     tls: TlsRules,
@@ -171,6 +173,7 @@ impl Early {
             EdgeControl::new(edge.clone(), config.pins.clone(), config.max_forwarded);
         let metrics = Metrics::register(&registry, &CloseReason::labels())?;
         let pipeline_metrics = PipelineMetrics::register(&registry)?;
+        let tap_metrics = TapMetrics::register(&registry)?;
         let refused = admin::register(&registry)?;
         let services = Arc::new(Services::register(&registry, &metrics)?);
         config.pipelines.open(&services)?;
@@ -193,6 +196,7 @@ impl Early {
             edge_control,
             metrics,
             pipeline_metrics,
+            tap_metrics,
             refused,
             services,
             tls,
@@ -319,12 +323,14 @@ impl Serving {
             tls: heard_by_flows.tls,
             pipeline_metrics: early.pipeline_metrics,
             services: early.services,
+            tap: TapThread::new(early.tap_metrics),
             prepared: Arc::default(),
             backends: proxy::Backends::new(backends.choice(), {
                 let backends = backends.clone();
                 move |backend, why| backends.suspect(backend, why)
             }),
         });
+        start_tap(&shared, &early.attached)?;
         let owner = backends::Owner::new(
             attachment.probes,
             shared.clone(),
@@ -490,8 +496,21 @@ async fn told_to_stop(
     // Whoever is closed now connects again, past the agent.
     ready.store(false, Relaxed);
     stop(attached)?;
+    shared.tap.finish();
     proxy::end_all(&shared.flows, LAST_WORDS).await;
     Ok(signal)
+}
+
+/// Starts to read tapped flows, if a rule taps for the first time.
+///
+/// # Errors
+/// There can be no more threads, or descriptors.
+pub fn start_tap(shared: &Arc<ProxyContext>, dataplane: &SharedDataplane) -> std::io::Result<()> {
+    let mut dataplane = dataplane.lock().unwrap_or_else(PoisonError::into_inner);
+    match dataplane.as_mut().and_then(Dataplane::tap_reader) {
+        Some(reader) => shared.tap.start(shared, reader),
+        None => Ok(()),
+    }
 }
 
 /// Starts the keeper, which outlives the agent with the flows that the kernel carries.
@@ -632,6 +651,7 @@ fn options(config: &Config) -> anyhow::Result<Options> {
         pins: config.pins.clone(),
         incoming: config.incoming.clone(),
         max_namespaces: max_namespaces(config.max_namespaces),
+        tap_ring_bytes: config.tap_ring_bytes,
         taken: edge::taken(&config.xdp, &config.policy),
     })
 }
