@@ -524,6 +524,9 @@ struct up_direction {
 	__u64 compressed;
 	/* Times that headers were missed for good: sync was lost, or a hole not filled. */
 	__u64 gaps;
+	/* Where in the packet that is being read a frame begins, or a segment of whole frames, if one does. */
+	__u32 frame_at;
+	__u32 has_frame;
 	/* Of a tapped flow: what passed and was not copied because there was no room for it. */
 	__u64 lost_frames;
 	__u64 lost_bytes;
@@ -877,8 +880,8 @@ _Static_assert(sizeof(struct up_held) == 264, "up_held");
 _Static_assert(sizeof(struct up_observed) == 136, "up_observed");
 _Static_assert(sizeof(struct up_agent_settings) == 40, "up_agent_settings");
 _Static_assert(sizeof(struct up_cursor) == 44, "up_cursor");
-_Static_assert(sizeof(struct up_direction) == 288, "up_direction");
-_Static_assert(sizeof(struct up_meter) == 5976, "up_meter");
+_Static_assert(sizeof(struct up_direction) == 296, "up_direction");
+_Static_assert(sizeof(struct up_meter) == 5992, "up_meter");
 _Static_assert(sizeof(struct up_tap_record) == 48, "up_tap_record");
 _Static_assert(sizeof(struct up_tap_begin) == 48 + sizeof(struct up_connect) + 24, "up_tap_begin");
 _Static_assert(sizeof(struct up_frame_position) == 28, "up_frame_position");

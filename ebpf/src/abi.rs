@@ -1297,6 +1297,10 @@ pub struct Direction {
     pub compressed: u64,
     /// In C: `__u64`.
     pub gaps: u64,
+    /// In C: `__u32`.
+    pub frame_at: u32,
+    /// In C: `__u32`.
+    pub has_frame: u32,
     /// In C: `__u64`.
     pub lost_frames: u64,
     /// In C: `__u64`.
@@ -1306,7 +1310,7 @@ pub struct Direction {
 }
 
 const _: () = {
-    assert!(size_of::<Direction>() == 288);
+    assert!(size_of::<Direction>() == 296);
     assert!(offset_of!(Direction, at) == 0);
     assert!(offset_of!(Direction, late) == 44);
     assert!(offset_of!(Direction, late_end) == 88);
@@ -1316,9 +1320,11 @@ const _: () = {
     assert!(offset_of!(Direction, segments) == 112);
     assert!(offset_of!(Direction, compressed) == 120);
     assert!(offset_of!(Direction, gaps) == 128);
-    assert!(offset_of!(Direction, lost_frames) == 136);
-    assert!(offset_of!(Direction, lost_bytes) == 144);
-    assert!(offset_of!(Direction, by_opcode) == 152);
+    assert!(offset_of!(Direction, frame_at) == 136);
+    assert!(offset_of!(Direction, has_frame) == 140);
+    assert!(offset_of!(Direction, lost_frames) == 144);
+    assert!(offset_of!(Direction, lost_bytes) == 152);
+    assert!(offset_of!(Direction, by_opcode) == 160);
 };
 
 /// `struct up_meter` in abi.h.
@@ -1352,7 +1358,7 @@ pub struct Meter {
 }
 
 const _: () = {
-    assert!(size_of::<Meter>() == 5976);
+    assert!(size_of::<Meter>() == 5992);
     assert!(offset_of!(Meter, connect) == 0);
     assert!(offset_of!(Meter, client) == 104);
     assert!(offset_of!(Meter, version) == 124);
@@ -1360,11 +1366,11 @@ const _: () = {
     assert!(offset_of!(Meter, pad) == 126);
     assert!(offset_of!(Meter, opened_ns) == 128);
     assert!(offset_of!(Meter, requests) == 136);
-    assert!(offset_of!(Meter, responses) == 424);
-    assert!(offset_of!(Meter, latency_sum_ns) == 712);
-    assert!(offset_of!(Meter, unmatched) == 720);
-    assert!(offset_of!(Meter, started) == 728);
-    assert!(offset_of!(Meter, latencies) == 2776);
+    assert!(offset_of!(Meter, responses) == 432);
+    assert!(offset_of!(Meter, latency_sum_ns) == 728);
+    assert!(offset_of!(Meter, unmatched) == 736);
+    assert!(offset_of!(Meter, started) == 744);
+    assert!(offset_of!(Meter, latencies) == 2792);
 };
 
 /// `struct up_tap_record` in abi.h.
@@ -2572,6 +2578,8 @@ pub const LAYOUT: &[StructLayout] = &[
             ("segments", offset_of!(Direction, segments)),
             ("compressed", offset_of!(Direction, compressed)),
             ("gaps", offset_of!(Direction, gaps)),
+            ("frame_at", offset_of!(Direction, frame_at)),
+            ("has_frame", offset_of!(Direction, has_frame)),
             ("lost_frames", offset_of!(Direction, lost_frames)),
             ("lost_bytes", offset_of!(Direction, lost_bytes)),
             ("by_opcode", offset_of!(Direction, by_opcode)),

@@ -160,7 +160,7 @@ static __always_inline void walk(struct walk *w, struct up_direction *d, __u32 o
 {
 	d->at.off = off;
 	d->at.end = end;
-	note_frame(w, &d->at);
+	note_frame(d);
 	w->now_ns = bpf_ktime_get_ns();
 	bpf_loop(MAX_HEADERS, step, w, 0);
 }
@@ -287,8 +287,8 @@ static __always_inline void meter(struct __sk_buff *skb, __u32 is_egress)
 	struct up_observed *o = 0;
 	struct up_direction *d;
 	struct up_meter *m;
-	__u32 off, seq, syn, taps;
-	struct tap tap;
+	__u32 off, seq, syn, lost;
+	struct tap tap = {};
 
 	if (!meter_without_socket) {
 		o = observed_of(skb);
@@ -304,7 +304,6 @@ static __always_inline void meter(struct __sk_buff *skb, __u32 is_egress)
 	off = tcp_at(skb, ip);
 	if (!off || bpf_skb_load_bytes(skb, off, tcp, sizeof(tcp)))
 		return;
-	taps = o && o->connect.taps;
 	syn = tcp[13] & SYN;
 	seq = (__u32)tcp[4] << 24 | (__u32)tcp[5] << 16 | (__u32)tcp[6] << 8 | tcp[7];
 	if (o && o->client.family) {
@@ -323,13 +322,13 @@ static __always_inline void meter(struct __sk_buff *skb, __u32 is_egress)
 	if (syn) {
 		if (is_egress) {
 			keep_client(m, ip, tcp);
-			if (taps)
+			if (m->connect.taps)
 				tap_begin(m);
 		}
 		/* The answer to the SYN may come again when reading is far beyond it. */
 		if (d->at.sync == UP_SYNC_NONE) {
 			begin_reading(&d->at, seq + 1);
-			if (taps)
+			if (m->connect.taps)
 				tap_start(w.cookie, w.is_request, seq + 1);
 		}
 		/* Bytes in it (TCP fast open) come behind it. */
@@ -339,16 +338,28 @@ static __always_inline void meter(struct __sk_buff *skb, __u32 is_egress)
 		return;
 	/* Left unread it is a hole. */
 	if (!take_turn(d)) {
-		if (taps)
+		if (m->connect.taps)
 			__sync_fetch_and_add(&d->lost_bytes, skb->len - off);
 		return;
 	}
-	if (taps)
-		tap_before(&tap, skb, d, is_egress, seq);
+	tap_see(&tap.before, d);
+	d->has_frame = 0;
 	if (!whole_frame(&w, m, d, off, seq, skb->len - off))
 		on_bytes(&w, d, off, seq, skb->len - off);
-	if (taps)
-		tap_bytes(&tap, &w, d, off);
+	if (m->connect.taps) {
+		tap_see(&tap.after, d);
+		tap.cookie = w.cookie;
+		tap.seq = seq;
+		tap.off = off;
+		tap.frame_at = d->frame_at;
+		tap.has_frame = d->has_frame;
+		tap.is_request = w.is_request;
+		tap.is_egress = is_egress;
+		lost = (__u32)tap_packet(skb, &tap);
+		d->lost_bytes += lost;
+		if (lost)
+			d->lost_frames += tap.after.frames - tap.before.frames;
+	}
 	__sync_val_compare_and_swap(&d->busy, 1, 0);
 }
 

@@ -19,9 +19,6 @@ struct walk {
 	__u64 cookie;
 	__u64 now_ns;
 	__u32 is_request;
-	/* Where in the packet a frame begins, or a segment of whole frames, if one does. */
-	__u32 frame_at;
-	__u32 has_frame;
 };
 
 static __always_inline void advance(struct up_cursor *at, __u32 bytes)
@@ -154,12 +151,12 @@ static __always_inline __u32 wanted_of(const __u8 *header)
 }
 
 /* The next byte is a frame's first, or a segment's of whole frames. */
-static __always_inline void note_frame(struct walk *w, const struct up_cursor *at)
+static __always_inline void note_frame(struct up_direction *d)
 {
-	if (w->has_frame || at->have || at->segment_left || at->frame_left)
+	if (d->has_frame || d->at.have || d->at.segment_left || d->at.frame_left)
 		return;
-	w->frame_at = at->next;
-	w->has_frame = 1;
+	d->frame_at = d->at.next;
+	d->has_frame = 1;
 }
 
 /* Completes the header as far as the packet has it. False: it does not have it all. */
@@ -200,7 +197,7 @@ static __always_inline int whole_frame(struct walk *w, struct up_meter *m, struc
 	    !is_header(at->header, w->is_request) || FRAME_HEADER + body_of(at->header) != bytes)
 		return 0;
 	d->bytes += bytes;
-	note_frame(w, at);
+	note_frame(d);
 	at->top = at->next = seq + bytes;
 	at->want_end = seq + FRAME_HEADER + wanted_of(at->header);
 	w->now_ns = bpf_ktime_get_ns();

@@ -18,21 +18,35 @@
 #include "common.h"
 #include "frames.h"
 #include "meter_frames.h"
+#include "verified_once.h"
 
-/* A packet of a tapped flow, while it is read. */
-struct tap {
-	/* Before it. */
+/* What the meter knew of a direction, in one line of code without a branch: each branch is one more for the
+ * verifier to go on from. */
+struct tap_seen {
 	__u32 next;
 	__u32 want_end;
-	__u32 is_in_body;
-	__u32 seq;
-	__u32 passed;
+	__u8 sync;
+	__u8 framing;
+	__u8 have;
+	__u8 pad;
 	__u32 frames;
 };
 
+/* A packet of a tapped flow, before and after it was read. */
+struct tap {
+	__u64 cookie;
+	struct tap_seen before;
+	struct tap_seen after;
+	__u32 seq;
+	__u32 off;
+	__u32 frame_at;
+	__u32 has_frame;
+	__u32 is_request;
+	__u32 is_egress;
+};
+
 /* What is still to be copied of it. */
-struct tap_copy {
-	struct __sk_buff *skb;
+struct tap_range {
 	__u64 cookie;
 	__u64 at_ns;
 	__u32 seq;
@@ -45,7 +59,13 @@ struct tap_copy {
 	__u32 has_frame;
 	__u32 framing;
 	__u32 is_request;
-	__u32 lost;
+};
+
+/* Copying it. */
+struct tap_copy {
+	struct tap_range range;
+	struct __sk_buff *skb;
+	__u64 lost;
 };
 
 static __always_inline __u32 tap_slot(__u64 cookie)
@@ -64,7 +84,7 @@ static __always_inline __u64 tap_wakes(__u32 slot)
 	return BPF_RB_FORCE_WAKEUP;
 }
 
-static __noinline int tap_begin(struct up_meter *m)
+VERIFIED_ONCE int tap_begin(const struct up_meter *m)
 {
 	struct up_tap_begin *begin;
 	__u32 slot;
@@ -110,38 +130,49 @@ static __always_inline void tap_mark(__u64 cookie, __u32 kind, __u32 is_request,
 }
 
 /* A direction begins. */
-static __noinline int tap_start(__u64 cookie, __u32 is_request, __u32 seq)
+VERIFIED_ONCE int tap_start(__u64 cookie, __u32 is_request, __u32 seq)
 {
 	tap_mark(cookie, UP_TAP_START, is_request, seq);
 	return 0;
 }
 
 /* The flow's socket is closed. */
-static __noinline int tap_end(__u64 cookie)
+VERIFIED_ONCE int tap_end(__u64 cookie)
 {
 	tap_mark(cookie, UP_TAP_END, 0, 0);
 	return 0;
 }
 
-static __always_inline void tap_before(struct tap *t, struct __sk_buff *skb,
-				       const struct up_direction *d, __u32 is_egress, __u32 seq)
+static __always_inline void tap_see(struct tap_seen *seen, const struct up_direction *d)
+{
+	seen->next = d->at.next;
+	seen->want_end = d->at.want_end;
+	seen->sync = d->at.sync;
+	seen->framing = d->at.framing;
+	seen->have = d->at.have;
+	seen->frames = (__u32)d->frames;
+}
+
+/* A header has been read, and its frame's body is passing. */
+static __always_inline int tap_in_body(const struct tap_seen *seen)
+{
+	return seen->sync == UP_SYNC_OK && seen->framing == UP_FRAMING_FRAMES && !seen->have;
+}
+
+/* Up to where all bytes had passed before. A sender's leave in order; what has been received was here
+ * before. */
+static __always_inline __u32 tap_passed(struct __sk_buff *skb, const struct tap *t)
 {
 	struct bpf_sock *sk = skb->sk;
 	struct bpf_tcp_sock *tcp;
 
-	t->next = d->at.next;
-	t->want_end = d->at.want_end;
-	t->is_in_body = d->at.sync == UP_SYNC_OK && d->at.framing == UP_FRAMING_FRAMES &&
-			!d->at.have;
-	t->seq = seq;
-	t->frames = d->frames;
-	/* A sender's bytes leave in order. What has been received was here before. */
-	t->passed = seq;
-	if (is_egress || !sk)
-		return;
+	if (t->is_egress || !sk)
+		return t->seq;
 	tcp = bpf_tcp_sock(sk);
-	if (tcp)
-		t->passed = tcp->rcv_nxt;
+	if (!tcp)
+		return t->seq;
+	/* Of such a pointer the verifier wants fields to be read at once, and no address of them taken. */
+	return ((volatile struct bpf_tcp_sock *)tcp)->rcv_nxt;
 }
 
 /* A number that the verifier believes: the bound of one that clang keeps in another register is of no use
@@ -155,14 +186,14 @@ static __always_inline __u64 up_to(__u64 bytes, __u64 mask)
 }
 
 /* One record with room for `most` bytes. */
-#define TAP_RECORD(ring, c, n, behind, most)                                             \
+#define TAP_RECORD(ring, copy, n, behind, most)                                             \
 	({                                                                               \
 		struct up_tap_record *r = bpf_ringbuf_reserve(ring, sizeof(*r) + (most), 0); \
 		if (r) {                                                                 \
 			__u64 bytes = up_to(n, 2 * (most) - 1);                                    \
-			tap_fill(r, c, n, behind);                                       \
+			tap_fill(r, &(copy)->range, n, behind);                                       \
 			if (bytes > 0 && bytes <= (most) &&                              \
-			    bpf_skb_load_bytes((c)->skb, (c)->off, r + 1, bytes)) {      \
+			    bpf_skb_load_bytes((copy)->skb, (copy)->range.off, r + 1, bytes)) {      \
 				r->copied = 0;                                           \
 				r->after += n;                                           \
 			}                                                                \
@@ -171,7 +202,7 @@ static __always_inline __u64 up_to(__u64 bytes, __u64 mask)
 		!!r;                                                                     \
 	})
 
-static __always_inline void tap_fill(struct up_tap_record *r, const struct tap_copy *c, __u32 copied,
+static __always_inline void tap_fill(struct up_tap_record *r, const struct tap_range *c, __u32 copied,
 				     __u32 after)
 {
 	r->cookie = c->cookie;
@@ -191,7 +222,8 @@ static __always_inline void tap_fill(struct up_tap_record *r, const struct tap_c
 /* The next piece of a packet; 1 ends it. */
 static long tap_piece(__u32 number, void *ctx)
 {
-	struct tap_copy *c = ctx;
+	struct tap_copy *copy = ctx;
+	struct tap_range *c = &copy->range;
 	__u32 slot = tap_slot(c->cookie);
 	void *ring = bpf_map_lookup_elem(&tap_rings, &slot);
 	__u32 n = c->left < UP_TAP_PIECE_BYTES ? c->left : UP_TAP_PIECE_BYTES;
@@ -202,17 +234,17 @@ static long tap_piece(__u32 number, void *ctx)
 	if (!ring)
 		is_told = 0;
 	else if (n <= 128)
-		is_told = TAP_RECORD(ring, c, n, behind, 128);
+		is_told = TAP_RECORD(ring, copy, n, behind, 128);
 	else if (n <= 512)
-		is_told = TAP_RECORD(ring, c, n, behind, 512);
+		is_told = TAP_RECORD(ring, copy, n, behind, 512);
 	else if (n <= 2048)
-		is_told = TAP_RECORD(ring, c, n, behind, 2048);
+		is_told = TAP_RECORD(ring, copy, n, behind, 2048);
 	else if (n <= 8192)
-		is_told = TAP_RECORD(ring, c, n, behind, 8192);
+		is_told = TAP_RECORD(ring, copy, n, behind, 8192);
 	else
-		is_told = TAP_RECORD(ring, c, n, behind, UP_TAP_PIECE_BYTES);
+		is_told = TAP_RECORD(ring, copy, n, behind, UP_TAP_PIECE_BYTES);
 	if (!is_told)
-		c->lost += n;
+		copy->lost += n;
 	/* Bytes of a packet that have been told are none that could be missing. */
 	c->seq += c->before + n;
 	c->passed = (__s32)(c->seq - c->passed) > 0 ? c->passed : c->seq;
@@ -222,39 +254,37 @@ static long tap_piece(__u32 number, void *ctx)
 	return !c->left;
 }
 
-/* Copies a packet that the meter has read, but for the parts of bodies that nobody reads. */
-static __always_inline void tap_bytes(const struct tap *t, const struct walk *w, struct up_direction *d,
-				      __u32 off)
+/* Copies a packet that the meter has read, but for the parts of bodies that nobody reads. Returns how many
+ * bytes there was no room for. */
+VERIFIED_ONCE int tap_packet(struct __sk_buff *skb, const struct tap *t)
 {
-	__u32 bytes = w->skb->len - off;
-	__u32 end = t->seq + bytes;
-	struct tap_copy c = {
-		.skb = w->skb,
-		.cookie = w->cookie,
-		.at_ns = bpf_ktime_get_ns(),
-		.seq = t->seq,
-		.passed = t->passed,
-		.frame_at = w->frame_at,
-		.has_frame = w->has_frame,
-		.framing = d->at.framing,
-		.is_request = w->is_request,
-	};
-	__u32 body = t->next - t->seq;
+	struct tap_copy copy = { .skb = skb };
+	struct tap_range *c = &copy.range;
+	__u32 bytes, end, body;
 
-	if (t->is_in_body && (__s32)body > 0 && (__s32)(t->want_end - t->seq) <= 0)
-		c.before = body < bytes ? body : bytes;
-	if (d->at.sync == UP_SYNC_OK && d->at.framing == UP_FRAMING_FRAMES && !d->at.have &&
-	    (__s32)(d->at.next - end) >= 0 && (__s32)(end - d->at.want_end) > 0)
-		c.after = end - d->at.want_end;
-	if (c.after > bytes - c.before)
-		c.after = bytes - c.before;
-	c.left = bytes - c.before - c.after;
-	c.off = off + c.before;
-	if (tap_piece(0, &c) == 0)
-		bpf_loop(UP_MAX_TAP_PIECES, tap_piece, &c, 0);
-	c.lost += c.left;
-	if (!c.lost)
-		return;
-	__sync_fetch_and_add(&d->lost_bytes, c.lost);
-	__sync_fetch_and_add(&d->lost_frames, d->frames - t->frames);
+	if (!t || t->off >= skb->len)
+		return 0;
+	bytes = skb->len - t->off;
+	end = t->seq + bytes;
+	body = t->before.next - t->seq;
+	c->cookie = t->cookie;
+	c->at_ns = bpf_ktime_get_ns();
+	c->seq = t->seq;
+	c->passed = tap_passed(skb, t);
+	c->frame_at = t->frame_at;
+	c->has_frame = t->has_frame;
+	c->framing = t->after.framing;
+	c->is_request = t->is_request;
+	if (tap_in_body(&t->before) && (__s32)body > 0 && (__s32)(t->before.want_end - t->seq) <= 0)
+		c->before = body < bytes ? body : bytes;
+	if (tap_in_body(&t->after) && (__s32)(t->after.next - end) >= 0 &&
+	    (__s32)(end - t->after.want_end) > 0)
+		c->after = end - t->after.want_end;
+	if (c->after > bytes - c->before)
+		c->after = bytes - c->before;
+	c->left = bytes - c->before - c->after;
+	c->off = t->off + c->before;
+	if (tap_piece(0, &copy) == 0)
+		bpf_loop(UP_MAX_TAP_PIECES, tap_piece, &copy, 0);
+	return (int)(copy.lost + c->left);
 }

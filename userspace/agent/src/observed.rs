@@ -80,7 +80,11 @@ impl ObservedView {
         };
         let (action, path, how) = match flow.is_tapped {
             false => (Action::Observe, PATH, ""),
-            true => (Action::Enrich, Path::Tap.as_str(), "; every step only reads, so copies do"),
+            true => (
+                Action::Enrich,
+                Path::Tap.as_str(),
+                "; every step only reads, so copies do",
+            ),
         };
         let why = format!(
             "decided at {when}: rule {} says {}{how}",

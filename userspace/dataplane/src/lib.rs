@@ -120,7 +120,8 @@ pub use splice::{
 };
 pub use tables::InstallError;
 pub use tap::{
-    DEFAULT_TAP_RING_BYTES, MAX_TAP_RING_BYTES, MIN_TAP_RING_BYTES, TAP_BODY_BYTES, TAP_COMPRESSED_BODY_BYTES, TapConsumer, TapEvent, TapFlow,
-    TapFlows, TapFraming, TapPacket, TapReader,
+    DEFAULT_TAP_RING_BYTES, MAX_TAP_RING_BYTES, MIN_TAP_RING_BYTES, TAP_BODY_BYTES,
+    TAP_COMPRESSED_BODY_BYTES, TapConsumer, TapEvent, TapFlow, TapFlows, TapFraming, TapPacket,
+    TapReader,
 };
 pub use untouched::Untouched;

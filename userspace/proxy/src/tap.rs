@@ -29,9 +29,8 @@ use super::{
 
 // What the kernel copies of a body is enough for whatever reads it.
 const _: () = assert!(dataplane::TAP_BODY_BYTES as usize >= cql::MAX_READ_BODY_BYTES);
-const _: () = assert!(
-    dataplane::TAP_COMPRESSED_BODY_BYTES as usize >= cql::MAX_READ_COMPRESSED_BODY_BYTES
-);
+const _: () =
+    assert!(dataplane::TAP_COMPRESSED_BODY_BYTES as usize >= cql::MAX_READ_COMPRESSED_BODY_BYTES);
 
 /// Flows that are read at once, at most: as many as the kernel observes.
 const MAX_FLOWS: usize = 65_536;

@@ -209,7 +209,10 @@ fn explain(
             Possible {
                 // Decided at connect(), it need not be remembered.
                 remembered: rule.filter(|_| at_connect.session).and_then(|r| r.remember),
-                path: config.paths.get(&met.rule).map(|path| path_of(path, at_connect.session)),
+                path: config
+                    .paths
+                    .get(&met.rule)
+                    .map(|path| path_of(path, at_connect.session)),
                 met,
                 open: open.unwrap_or_default(),
             }

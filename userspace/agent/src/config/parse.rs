@@ -3,7 +3,8 @@
 use std::{collections::HashSet, path::PathBuf, thread};
 
 use dataplane::{
-    DEFAULT_PINS, DEFAULT_TAP_RING_BYTES, MAX_NAMESPACES, MAX_TAP_RING_BYTES, MIN_TAP_RING_BYTES, edge,
+    DEFAULT_PINS, DEFAULT_TAP_RING_BYTES, MAX_NAMESPACES, MAX_TAP_RING_BYTES, MIN_TAP_RING_BYTES,
+    edge,
 };
 use policy::{
     Action, Fail, MAX_PROCESS_NAME_BYTES, MAX_RULES, NetnsPattern, Policy, ProcessPattern, Rule,

@@ -43,11 +43,7 @@ pub(super) fn of(
         .collect()
 }
 
-fn taken(
-    rule: &RawRule,
-    path: &Spanned<String>,
-    steps: Option<&Steps>,
-) -> Result<RulePath, Flaw> {
+fn taken(rule: &RawRule, path: &Spanned<String>, steps: Option<&Steps>) -> Result<RulePath, Flaw> {
     let wanted = one_of(
         "rule.path",
         path,
@@ -95,7 +91,11 @@ fn obstacle(rule: &RawRule, steps: Option<&Steps>) -> Option<String> {
     if !rule.backends.is_empty() {
         return Some("`backends` are dialled by the agent".to_owned());
     }
-    if rule.fail.as_ref().is_some_and(|fail| fail.get_ref() == "closed") {
+    if rule
+        .fail
+        .as_ref()
+        .is_some_and(|fail| fail.get_ref() == "closed")
+    {
         return Some("`fail = \"closed\"` wants flows refused that nobody reads".to_owned());
     }
     let edits = steps.and_then(|steps| steps.edit.as_ref());
@@ -156,9 +156,10 @@ mod tests {
     #[test]
     fn a_rule_that_only_reads_is_tapped_if_it_is_asked() {
         let readers = r#"pipeline = [{ transform = "stats" }, { transform = "count" },
-            { transform = "audit", to = "/var/log/a.log", full = "drop" }]"#;
+            { transform = "audit", file = "/var/log/a.log", full = "drop" }]"#;
         for path in ["auto", "tap"] {
-            let keys = format!("action = \"enrich\"\npath = \"{path}\"\n{readers}");
+            let keys =
+                format!("action = \"enrich\"\nfail = \"open\"\npath = \"{path}\"\n{readers}");
             let taken = parsed(&keys).unwrap();
             assert_eq!(taken.why, "tap, because every step only reads");
             assert!(taken.is_tap);
@@ -171,11 +172,13 @@ mod tests {
     fn whatever_needs_the_bytes_is_named() {
         let needs = [
             (
-                r#"pipeline = [{ transform = "stats" }, { transform = "guard", block = ["truncate"] }]"#,
+                r#"fail = "open"
+                pipeline = [{ transform = "stats" }, { transform = "guard", refuse = ["truncate"] }]"#,
                 "`guard` may change, answer, delay or refuse requests",
             ),
             (
-                r#"pipeline = [{ transform = "audit", to = "/var/log/a.log" }]"#,
+                r#"fail = "open"
+                pipeline = [{ transform = "audit", file = "/var/log/a.log" }]"#,
                 "`audit` holds requests while its file takes no more",
             ),
             (r#"user = ["etl"]"#, "`user` is known in the agent alone"),
@@ -192,7 +195,10 @@ mod tests {
             assert!(auto.why.contains(why), "{auto:?}");
             let tap = parsed(&format!("action = \"enrich\"\npath = \"tap\"\n{keys}"));
             let tap = tap.unwrap_err();
-            assert!(tap.contains("rule.path: expected") && tap.contains(why), "{tap}");
+            assert!(
+                tap.contains("rule.path: expected") && tap.contains(why),
+                "{tap}"
+            );
         }
     }
 
