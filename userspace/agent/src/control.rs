@@ -282,7 +282,7 @@ impl Control {
         let tls = tls.reload(&config.tls)?;
         let before = self.triggers.clone();
         let ended = self.triggers.set(config.triggers.clone());
-        let opened = config.pipelines.open(&self.shared.means);
+        let opened = config.pipelines.open(&self.shared.services);
         if let Err(error) = opened.and_then(|()| self.put_with_edge(&config, tls)) {
             self.triggers = before;
             self.restore_edge();
@@ -343,7 +343,7 @@ impl Control {
     /// Restores the journals likewise: some may have the settings of that file by now.
     fn restore_journals(&self) {
         let pipelines = self.told.pipelines.borrow().clone();
-        if let Err(error) = pipelines.open_journals(&self.shared.means) {
+        if let Err(error) = pipelines.open_journals(&self.shared.services) {
             tracing::error!("cannot restore journals: {error:#}");
         }
     }

@@ -94,7 +94,7 @@ impl Drop for Entered {
             self.shared.answers.forget(cookie);
         }
         self.shared.flows.leave(self.flow.id);
-        self.flow.mailbox.close();
+        self.flow.commands.close();
         self.shared.metrics.flows.dec();
     }
 }

@@ -165,7 +165,7 @@ impl KernelCarry {
     ) -> Result<(), CloseReason> {
         let splice = Arc::new(resumed.splice);
         relay.set_enrolled(splice.clone());
-        relay.begins_at(resumed.position, &resumed.places, shared);
+        relay.begins_at(resumed.position, &resumed.frame_positions, shared);
         self.kept = kept;
         let enrolled = self.enrolled.insert(Enrolled {
             splice,
@@ -336,9 +336,9 @@ impl KernelCarry {
             .near()
             .directions(counted.up, counted.down + now.to_near);
         let cookie = application.client_cookie();
-        let papers = FlowSnapshot::of(&self.flow, cookie, splice, now.from_near, since);
+        let snapshot = FlowSnapshot::of(&self.flow, cookie, splice, now.from_near, since);
         let (client, database) = relay.near().sides(near, far);
-        let kept = keeper.keep(papers, client.as_fd(), database.as_fd());
+        let kept = keeper.keep(snapshot, client.as_fd(), database.as_fd());
         self.keep_later = matches!(kept, Err(NotKept::ForNow));
         self.kept = kept.ok();
     }
@@ -403,8 +403,8 @@ async fn hand_over(
 ) -> Result<bool, CloseReason> {
     for _ in 0..HANDOVER_ROUNDS {
         let position = enrolled.position(relay);
-        let places = relay.hand_over();
-        if let Err(error) = enrolled.splice.engage(position, places) {
+        let frame_positions = relay.hand_over();
+        if let Err(error) = enrolled.splice.engage(position, frame_positions) {
             tracing::warn!(%error, "a flow stays with the agent for now");
             return Ok(false);
         }
