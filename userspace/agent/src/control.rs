@@ -405,7 +405,7 @@ impl Control {
             self.marks.remove(mark.id);
             return Err(format!("{error:#}"));
         }
-        self.metrics.marks.set(self.marks.len() as i64);
+        self.metrics.marks.active.set(self.marks.len() as i64);
         tracing::info!(
             mark = mark.id,
             selector = %mark.target,
@@ -436,7 +436,7 @@ impl Control {
 
     /// Marks have ended; `later`: connections met one of them.
     fn ended(&mut self, later: bool) {
-        self.metrics.marks.set(self.marks.len() as i64);
+        self.metrics.marks.active.set(self.marks.len() as i64);
         self.stale |= later;
         if self.stale
             && let Err(error) = self.put(&self.config.policy.clone())

@@ -39,7 +39,7 @@ pub(super) async fn adopt(shared: &Arc<ProxyContext>, adopted: Adopted, workers:
             return kept.give_back();
         }
     };
-    shared.metrics.adopted.inc();
+    shared.metrics.keeper.adopted.inc();
     let flow = shared.flows.adopt(|number| snapshot.flow(number, &resumed));
     tracing::info!(flow = ?flow.id, client = %flow.client, orig_dst = %flow.orig_dst, "adopted");
     // The flow was dialled to a virtual address.

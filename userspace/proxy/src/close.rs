@@ -52,7 +52,7 @@ pub(super) fn flow(flow: &Flow, metrics: &Metrics, reason: CloseReason) {
         CloseReason::Framing | CloseReason::Decoder(_) | CloseReason::ClientTls
     );
     let reason = reason.as_str();
-    metrics.flows_closed.with_label_values(&[reason]).inc();
+    metrics.flows.closed.with_label_values(&[reason]).inc();
     // Whoever sends garbage decides how often that is. The metric has them all.
     let not_said_before = match is_garbage {
         true => GARBAGE.take_turn(),

@@ -166,6 +166,7 @@ impl Sink for Recorder {
     fn anomaly(&mut self, anomaly: Anomaly) {
         self.shared
             .metrics
+            .flows
             .anomalies
             .with_label_values(&[anomaly.as_str()])
             .inc();

@@ -178,8 +178,12 @@ impl Relay {
     pub(super) fn new(begins: Option<Begins>, flow: &Arc<Flow>, metrics: &Metrics) -> Self {
         Self {
             reader: Reader::new(begins),
-            up: DirectionPump::new(Direction::ToDatabase, flow, &metrics.bytes_to_database),
-            down: DirectionPump::new(Direction::ToClient, flow, &metrics.bytes_to_client),
+            up: DirectionPump::new(
+                Direction::ToDatabase,
+                flow,
+                &metrics.flows.bytes_to_database,
+            ),
+            down: DirectionPump::new(Direction::ToClient, flow, &metrics.flows.bytes_to_client),
             down_first: false,
             drain: None,
             near: flow.near(),

@@ -57,7 +57,7 @@ impl Control {
     }
 
     pub(super) fn show_triggers(&self) {
-        let gauge = &self.metrics.triggered;
+        let gauge = &self.metrics.marks.triggered;
         gauge.reset();
         for (rule, on) in self.triggers.states() {
             gauge.with_label_values(&[rule.as_str()]).set(on.into());

@@ -134,7 +134,7 @@ fn count(
     let mut counts: BTreeMap<&str, usize> = MARKED_RESULTS.map(|result| (result, 0)).into();
     for flow in &flows {
         *counts.entry(flow.result).or_default() += 1;
-        let counter = &shared.metrics.marked_flows;
+        let counter = &shared.metrics.marks.flows;
         counter.with_label_values(&[flow.result]).inc();
     }
     mark.count(counts.get("changed").map_or(0, |n| *n as u64));

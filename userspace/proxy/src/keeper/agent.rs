@@ -247,7 +247,7 @@ impl Inner {
     fn note(&self, change: impl FnOnce(&mut HashSet<u64>)) {
         let mut kept = self.kept.lock();
         change(&mut kept);
-        self.metrics.kept_flows.set(kept.len() as i64);
+        self.metrics.keeper.kept.set(kept.len() as i64);
     }
 
     fn forget(&self, id: u64) {
@@ -257,7 +257,7 @@ impl Inner {
     }
 
     fn not_kept(&self, reason: &'static str) {
-        let counter = &self.metrics.not_kept;
+        let counter = &self.metrics.keeper.not_kept;
         counter.with_label_values(&[reason]).inc();
     }
 
