@@ -168,7 +168,8 @@ fn pipelines_on_the_pages_of_steps_are_accepted() {
                 "[[rule]]\nname = \"r\"\nto = [\":9042\"]\naction = \"enrich\"\nfail = \"closed\"\n{block}"
             );
             let parsed = Config::parse(Path::new("u.toml"), &rule);
-            let said = parsed.map_or_else(|error| vec![error.to_string()], |config| config.warnings);
+            let said =
+                parsed.map_or_else(|error| vec![error.to_string()], |config| config.warnings);
             assert_eq!(said, Vec::<String>::new(), "{}", page.display());
         }
     }
