@@ -66,6 +66,8 @@ impl FlowDecoder {
             Some(compression) => Fact::Is(compression),
             None => Fact::Open,
         };
+        flow.extensions = unread.extensions.unwrap_or_default();
+        flow.has_unseen_startup = unread.extensions.is_none();
         flow.joined = true;
         decoder.requests.join(unread.requests, &unread);
         decoder.responses.join(unread.responses, &unread);
@@ -106,6 +108,7 @@ impl FlowDecoder {
         Ok(Unread {
             version,
             compression,
+            extensions: (!self.flow.has_unseen_startup).then_some(self.flow.extensions),
             requests: place(&self.requests, Requests::DIRECTION_BIT)?,
             responses: place(&self.responses, Responses::DIRECTION_BIT)?,
         })
