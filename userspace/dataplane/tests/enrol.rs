@@ -64,7 +64,13 @@ impl Flow {
         client: dataplane::SockCookie,
     ) -> Result<Splice, SpliceRefusal> {
         let (accepted, dialled) = (SockRef::from(&self.accepted), SockRef::from(&self.dialled));
-        splices.enrol(accepted, dialled, &Application::Client(client, None), 0)
+        splices.enrol(
+            accepted,
+            dialled,
+            &Application::Client(client, None),
+            Shortcut::Both,
+            0,
+        )
     }
 
     /// The kernel carries bytes both ways, past the agent's sockets.

@@ -438,6 +438,7 @@ impl Gate {
         }
         metrics.session_decided(&by);
         self.flow.decide(&by);
+        self.flow.opt_in(policy.shortcut_of(&by.rule));
         if is_left {
             self.flow.leave_out_of_sample();
         }
