@@ -15,6 +15,7 @@ use std::{
 use dataplane::{
     AgentMoved, Application, FlowPosition, Near, Splice, SpliceRefusal, Splicer, cookie,
 };
+use policy::Shortcut;
 use socket2::SockRef;
 
 /// A flow in the agent's hands: client ─ accepted, dialled ─ database.

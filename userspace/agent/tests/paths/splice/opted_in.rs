@@ -3,14 +3,22 @@
 
 use std::{
     io::{Read, Write},
-    net::TcpStream,
+    net::{TcpListener, TcpStream},
+    os::fd::AsRawFd,
     path::Path,
 };
 
+use aya::{
+    Ebpf,
+    maps::{MapData, SockHash},
+};
+use ebpf::abi;
 use sandbox::{Agent, Sandbox};
 
 use super::{BINARY, listener, pair, why_on};
 use crate::common::eventually;
+
+type DatabaseKey = [u8; size_of::<abi::DatabaseKey>()];
 
 /// What FIONREAD leaves out on a socket that is in a sockmap.
 const WAITS: &[u8] = b"waits in TCP's own queue";
@@ -77,6 +85,27 @@ fn only_sockets_that_the_rule_lets_in_enter_a_sockmap() {
         let is_in = !tells_all(&mut database);
         assert_eq!(is_in, database_in, "{shortcut}: the database");
     }
+}
+
+/// The databases' listening sockets are in a sockhash, and connections to them are not: this kernel gives
+/// what they accept TCP's own operations.
+#[test]
+fn what_a_listener_in_a_sockhash_accepts_is_in_none() {
+    let mut object = Ebpf::load(ebpf::OBJECT).unwrap();
+    let map = object.take_map("databases").unwrap();
+    let mut databases: SockHash<MapData, DatabaseKey> = SockHash::try_from(map).unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let key = [0; size_of::<DatabaseKey>()];
+    databases.insert(key, listener.as_raw_fd(), 0).unwrap();
+    let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (mut accepted, _) = listener.accept().unwrap();
+    client.write_all(WAITS).unwrap();
+    assert!(tells_all(&mut accepted));
+    // Were it in, it would not: that is what is looked for here.
+    databases.remove(&key).unwrap();
+    databases.insert(key, accepted.as_raw_fd(), 0).unwrap();
+    client.write_all(WAITS).unwrap();
+    assert!(!tells_all(&mut accepted));
 }
 
 /// What an agent does when its file says nothing of sockmaps: no socket of an application is in one, and
