@@ -49,7 +49,7 @@ impl Entered {
     }
 
     pub(super) fn new(shared: &Arc<ProxyContext>, newcomer: &Newcomer, permit: FlowPermit) -> Self {
-        shared.metrics.flows.inc();
+        shared.metrics.flows.open.inc();
         let flow = shared.flows.enter(newcomer);
         let policy = shared.policy.borrow().clone();
         flow.opt_in(policy.shortcut_of(&newcomer.rule));
@@ -78,7 +78,7 @@ impl Entered {
         permit: FlowPermit,
         adoption: Adoption,
     ) -> Self {
-        shared.metrics.flows.inc();
+        shared.metrics.flows.open.inc();
         Self {
             flow,
             shared: shared.clone(),
@@ -96,8 +96,8 @@ impl Drop for Entered {
             self.shared.answers.forget(cookie);
         }
         self.shared.flows.leave(self.flow.id);
-        self.flow.mailbox.close();
-        self.shared.metrics.flows.dec();
+        self.flow.commands.close();
+        self.shared.metrics.flows.open.dec();
     }
 }
 

@@ -257,7 +257,7 @@ pub(super) struct RawRule {
         extend("title" = "list of IP:PORT", "examples" = [["10.1.0.1:9042", "10.1.0.2:9042"]])
     )]
     pub backends: Vec<Spanned<String>>,
-    /// Whose sockets the rule lets into the kernel's sockmaps: `true` the client's and the database's, `"client"` or
+    /// Sides whose sockets the rule lets into the kernel's sockmaps: `true` the client's and the database's, `"client"` or
     /// `"database"` one of them, `false` nobody's. With `true`, bytes of a connection whose ends are both on this host
     /// skip TCP. A connection that the agent has taken in and need not read is carried by the kernel where the side on
     /// this host is let in, and relayed otherwise. Applications can notice it: read `docs/decisions/0005-shortcut.md`

@@ -20,7 +20,7 @@ use crate::common::eventually;
 
 type DatabaseKey = [u8; size_of::<abi::DatabaseKey>()];
 
-/// What FIONREAD leaves out on a socket that is in a sockmap.
+/// Bytes that FIONREAD leaves out on a socket that is in a sockmap.
 const WAITS: &[u8] = b"waits in TCP's own queue";
 
 /// A rule's `shortcut`, the path of its flows, and the sides whose sockets are in a sockmap then.
@@ -108,8 +108,8 @@ fn what_a_listener_in_a_sockhash_accepts_is_in_none() {
     assert!(!tells_all(&mut accepted));
 }
 
-/// What an agent does when its file says nothing of sockmaps: no socket of an application is in one, and
-/// nothing is tried out.
+/// An agent whose file says nothing of sockmaps enters no socket of an application into one, and tries
+/// nothing out.
 #[test]
 fn by_default_nobody_is_in_a_sockmap() {
     let sandbox = Sandbox::new().unwrap();
