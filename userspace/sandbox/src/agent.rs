@@ -43,7 +43,7 @@ static WRITTEN: AtomicU32 = AtomicU32::new(0);
 /// In a policy that an agent starts with, this stands for that folder, which goes with the agent.
 const FOLDER: &str = "$FOLDER";
 
-/// One sample of `/metrics`: its value by its labels, as written there.
+/// The samples of one metric: values by their labels, as `/metrics` writes them.
 pub type Metric = BTreeMap<String, f64>;
 
 /// A running agent. Dropped, it is killed and its pins are removed; a test that leaves any fails.
@@ -126,7 +126,7 @@ impl<'a> Agent<'a> {
         Ok(())
     }
 
-    /// SIGKILL: as a crash.
+    /// Kills the agent by SIGKILL, as a crash would.
     ///
     /// # Errors
     /// It cannot be waited for.
@@ -154,7 +154,7 @@ impl<'a> Agent<'a> {
         }
     }
 
-    /// Sends a signal.
+    /// Sends the agent a signal.
     ///
     /// # Errors
     /// It has ended.
@@ -256,7 +256,7 @@ impl<'a> Agent<'a> {
             .collect())
     }
 
-    /// One sample of `/metrics`, 0 when it is not there.
+    /// Returns one sample of `/metrics`, or 0 when it is not there.
     ///
     /// # Errors
     /// It does not answer.

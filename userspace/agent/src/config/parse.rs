@@ -158,7 +158,7 @@ fn policy(
     })
 }
 
-/// `asks`: a rule so far has a condition on the session.
+/// Reads a rule. `asks`: an earlier rule has a condition on the session.
 pub(super) fn rule(
     mut raw: RawRule,
     names: &mut HashSet<String>,
@@ -273,7 +273,7 @@ fn action(key: &str, text: &Spanned<String>) -> Result<Action, Flaw> {
     )
 }
 
-/// By the time that the session is known, the flow is in the agent: it cannot be observed.
+/// Reads a rule's action. A session rule cannot observe, because its flow is in the agent when the session is known.
 fn rule_action(text: &Spanned<String>, session: &SessionConditions) -> Result<Action, Flaw> {
     let action = action("rule.action", text)?;
     match session.named().next() {

@@ -454,7 +454,7 @@ pub(super) fn spanned<T>(value: T) -> Spanned<T> {
 }
 
 impl RawRule {
-    /// One without conditions.
+    /// Makes a rule without conditions.
     pub(super) fn new(name: &str, action: &str) -> Self {
         Self {
             name: spanned(name.to_owned()),

@@ -96,7 +96,7 @@ impl KernelMoved {
 pub enum Engine {
     /// In the sender's own `send()`: of a database on this host.
     Sender,
-    /// Behind the agent's other socket.
+    /// The bytes leave through the agent's other socket.
     Egress,
 }
 
