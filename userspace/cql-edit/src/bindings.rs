@@ -33,7 +33,7 @@ pub struct Bindings<'b> {
 }
 
 impl<'b> Bindings<'b> {
-    /// `at`: behind the result's kind.
+    /// Reads the bindings of a PREPARED. `at` stands behind the result's kind.
     pub(crate) fn read(header: &Header, mut at: Cursor<'b>) -> Option<Self> {
         let version = header.version;
         let id = at.short_bytes()?;

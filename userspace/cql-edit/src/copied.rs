@@ -183,7 +183,7 @@ fn values(at: &mut Cursor<'_>, named: bool) -> Option<Box<[u8]>> {
     Some(begin.get(..begin.len() - at.rest().len())?.into())
 }
 
-/// `None`: malformed.
+/// Reads one statement of a request. None: it is malformed.
 fn one(at: &mut Cursor<'_>, opcode: Opcode, header: &Header) -> Option<Result<Copied, NotCopied>> {
     let what = match opcode {
         Opcode::Query => text(at)?,

@@ -55,7 +55,7 @@ pub struct Request<'a> {
 const MAX_SHORT: usize = u16::MAX as usize;
 
 impl<'a> Request<'a> {
-    /// `None`: the body is not what the header says.
+    /// Reads a request. None: the body is not what the header says.
     pub(crate) fn read(header: Header, body: Cow<'a, [u8]>) -> Option<Self> {
         let layout = Layout::of(&header, &body)?;
         Some(Self {

@@ -56,7 +56,7 @@ impl RequestState {
     }
 }
 
-/// Requests.
+/// Edits a flow's requests.
 pub(crate) struct RequestEditor<'e> {
     pub(crate) state: &'e mut EditState,
     pub(crate) request_state: &'e mut RequestState,
@@ -541,7 +541,7 @@ fn asks_to_use(request: &Request<'_>) -> bool {
         })
 }
 
-/// See [`asks_to_use`].
+/// Whether a text may be a USE; see [`asks_to_use`].
 pub(crate) fn may_use(text: &[u8]) -> bool {
     let parsed = parse(text, text.len());
     match parsed.statement.kind {

@@ -17,7 +17,7 @@ use cql::wire::compress::MAX_SEEN_BYTES;
 use cql::wire::{Flags, HEADER_BYTES, Header, RESPONSE_BIT};
 use cql::{MAX_SUPPORTED_BYTES, Opcode, offered};
 
-/// Responses.
+/// Edits a flow's responses.
 pub(crate) struct ResponseEditor<'e> {
     pub(crate) state: &'e mut EditState,
     /// The direction's first frame was seen to begin.

@@ -59,7 +59,7 @@ pub(crate) struct SessionFacts {
 pub(crate) struct Pairing {
     /// The responses that somebody wants to see, by stream.
     pub(crate) awaited: Awaited,
-    /// By the stream on which their batch is out.
+    /// The requests of merged batches, by the stream on which the batch is out.
     pub(crate) riders: Riders,
     /// Where responses can be paired with requests at all.
     pub(crate) streams: Streams,

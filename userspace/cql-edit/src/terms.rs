@@ -77,7 +77,7 @@ impl Terms {
         Some(to)
     }
 
-    /// A frame with another body, as the flow has it.
+    /// Makes the bytes of a frame with another body, compressed as the flow has negotiated.
     pub(crate) fn encoded(
         &self,
         header: &Header,

@@ -60,7 +60,7 @@ pub struct Frame<'a> {
     pub flags: u8,
     /// The stream as sent.
     pub stream: StreamId,
-    /// `None`: none that such a frame can have.
+    /// The opcode. None: no frame of this direction can have it.
     pub opcode: Option<Opcode>,
     /// Bytes of its body, as sent.
     pub length: u32,

@@ -48,7 +48,7 @@ pub struct FlowDecoder {
 }
 
 impl FlowDecoder {
-    /// `prepared`: shared by the flows to one cluster.
+    /// Makes the decoder of a flow. `prepared` is shared by the flows to one cluster.
     pub fn new(prepared: Arc<PreparedStatements>) -> Self {
         Self {
             flow: Flow::new(prepared),
