@@ -189,7 +189,7 @@ fn one(at: &mut Cursor<'_>, opcode: Opcode, header: &Header) -> Option<Result<Co
         Opcode::Query => text(at)?,
         _ => {
             at.short_bytes()?;
-            if header.version >= 5 {
+            if header.metadata_id {
                 at.short_bytes()?; // Of the result's metadata.
             }
             What::Prepared
@@ -288,6 +288,7 @@ mod tests {
             stream: StreamId(1),
             opcode: Some(opcode),
             length: 0,
+            metadata_id: version >= 5,
         }
     }
 

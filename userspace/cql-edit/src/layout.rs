@@ -234,7 +234,7 @@ impl Layout {
             }
             Opcode::Execute => {
                 layout.first = Some(reader.id()?);
-                if header.version >= 5 {
+                if header.metadata_id {
                     reader.id()?; // Of the result's metadata.
                 }
                 layout.parameters = Some(reader.parameters(header.version, None)?);
@@ -282,7 +282,7 @@ impl Layout {
                     reader.text()?;
                 } else {
                     reader.id()?;
-                    if header.version >= 5 {
+                    if header.metadata_id {
                         reader.id()?;
                     }
                 }

@@ -116,6 +116,11 @@ impl<'a> Request<'a> {
         self.header.version
     }
 
+    /// Whether an EXECUTE has the id of the result's metadata, and a PREPARED too.
+    pub fn has_metadata_id(&self) -> bool {
+        self.header.metadata_id && self.header.version < 5
+    }
+
     /// The stream, on which its response will come.
     pub fn stream(&self) -> StreamId {
         self.header.stream

@@ -195,7 +195,7 @@ pub fn compile(
         elsewhere: sets.elsewhere,
         incoming_ports: sets.incoming_ports,
         rules: rules.clone().map(|r| (r.kernel_action(), r.fail)).collect(),
-        shortcuts: rules.clone().map(|r| r.shortcut).collect(),
+        shortcuts: rules.clone().map(Rule::skips_tcp).collect(),
         recalls: rules
             .clone()
             .map(|r| r.is_session() && policy.remembers())

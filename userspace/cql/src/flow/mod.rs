@@ -76,6 +76,8 @@ impl FlowDecoder {
             None if unread.is_segmented() => Fact::Is(Compression::None),
             None => Fact::Open,
         };
+        flow.extensions = unread.extensions.unwrap_or_default();
+        flow.has_unseen_startup = unread.extensions.is_none();
         flow.joined = true;
         decoder.requests.join(unread.requests, &unread);
         decoder.responses.join(unread.responses, &unread);
@@ -116,6 +118,7 @@ impl FlowDecoder {
         Ok(Unread {
             version,
             compression,
+            extensions: (!self.flow.has_unseen_startup).then_some(self.flow.extensions),
             requests: position(&self.requests, Requests::DIRECTION_BIT)?,
             responses: position(&self.responses, Responses::DIRECTION_BIT)?,
         })

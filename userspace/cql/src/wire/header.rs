@@ -191,6 +191,9 @@ pub struct Header {
     pub opcode: Option<Opcode>,
     /// Bytes of the body, at most [`MAX_BODY_BYTES`].
     pub length: u32,
+    /// PREPARED and EXECUTE have the id of the result's metadata: since v5, and before by an
+    /// [extension](crate::Extensions).
+    pub metadata_id: bool,
 }
 
 impl Header {
@@ -208,6 +211,7 @@ impl Header {
             stream: StreamId(i16::from_be_bytes([s0, s1])),
             opcode: Opcode::from_byte(opcode).filter(|o| o.is_request() != response),
             length,
+            metadata_id: version & !RESPONSE_BIT >= 5,
         })
     }
 
