@@ -5,7 +5,7 @@ use std::{net::SocketAddr, path::PathBuf};
 use proptest::{collection::vec, prelude::*, sample::select};
 
 use super::*;
-use policy::{Candidate, ContainerConditions, Fail, ProcessPattern, SessionConditions};
+use policy::{Candidate, ContainerConditions, Fail, ProcessPattern, SessionConditions, Shortcut};
 
 const NETWORKS: [&str; 11] = [
     "0.0.0.0/0",
@@ -67,7 +67,7 @@ pub(crate) fn rules() -> impl Strategy<Value = Rule> {
             backends: Vec::new(),
             action,
             fail: Fail::Open,
-            shortcut: false,
+            shortcut: Shortcut::Neither,
             taps: false,
             remember: None,
             sample: None,
@@ -172,7 +172,7 @@ fn template() -> Rule {
         backends: Vec::new(),
         action: Action::Deny,
         fail: Fail::Open,
-        shortcut: false,
+        shortcut: Shortcut::Neither,
         taps: false,
         remember: None,
         sample: None,
