@@ -93,7 +93,7 @@ pub struct Config {
     pub containers: Vec<Socket>,
     /// Ordered rules.
     pub policy: Policy,
-    /// The paths of the rules that name one.
+    /// The paths of the rules that ask for a tap.
     pub paths: BTreeMap<RuleName, RulePath>,
     /// The rules' pipelines.
     pub pipelines: Pipelines,

@@ -26,21 +26,22 @@ pub struct RulePath {
     pub why: String,
 }
 
-/// The paths of the rules that name one.
+/// The paths of the rules that ask for a tap.
 pub(super) fn of(
     rules: &[Spanned<RawRule>],
     pipelines: &[(RuleName, Steps)],
 ) -> Result<BTreeMap<RuleName, RulePath>, Flaw> {
     let rules = rules.iter().map(Spanned::get_ref);
     let named = rules.filter_map(|rule| Some((rule, rule.path.as_ref()?)));
-    named
-        .map(|(rule, path)| {
-            let name = RuleName::new(rule.name.get_ref());
-            let steps = pipelines.iter().find(|(of, _)| *of == name);
-            let taken = taken(rule, path, steps.map(|(_, steps)| steps))?;
-            Ok((name, taken))
-        })
-        .collect()
+    let mut paths = BTreeMap::new();
+    for (rule, path) in named {
+        let name = RuleName::new(rule.name.get_ref());
+        let steps = pipelines.iter().find(|(of, _)| *of == name);
+        if let Some(taken) = taken(rule, path, steps.map(|(_, steps)| steps))? {
+            paths.insert(name, taken);
+        }
+    }
+    Ok(paths)
 }
 
 fn taken(rule: &RawRule, path: &Spanned<String>, steps: Option<&Steps>) -> Result<RulePath, Flaw> {
@@ -60,23 +61,22 @@ fn taken(rule: &RawRule, path: &Spanned<String>, steps: Option<&Steps>) -> Resul
         );
         return Err(Flaw::new(path.span(), message));
     }
-    let inline = |why| RulePath {
-        is_tap: false,
-        why: format!("inline, {why}"),
-    };
     match (wanted, obstacle(rule, steps)) {
-        (Wanted::Inline, _) => Ok(inline("as `path` says".to_owned())),
-        (Wanted::Auto, Some(why)) => Ok(inline(format!("because {why}"))),
+        (Wanted::Inline, _) => Ok(None),
+        (Wanted::Auto, Some(why)) => Ok(Some(RulePath {
+            is_tap: false,
+            why: format!("inline, because {why}"),
+        })),
         (Wanted::Tap, Some(why)) => {
             let message = format!(
                 "rule.path: expected a rule that can be tapped, or `auto`; found \"tap\", and {why}"
             );
             Err(Flaw::new(path.span(), message))
         }
-        (Wanted::Auto | Wanted::Tap, None) => Ok(RulePath {
+        (Wanted::Auto | Wanted::Tap, None) => Ok(Some(RulePath {
             is_tap: true,
             why: "tap, because every step only reads".to_owned(),
-        }),
+        })),
     }
 }
 
@@ -143,13 +143,14 @@ mod tests {
     use crate::config::Config;
     use std::path::Path;
 
-    fn parsed(keys: &str) -> Result<RulePath, String> {
+    fn parsed(keys: &str) -> Result<Option<RulePath>, String> {
         let text = format!("[[rule]]\nname = \"r\"\nto = [\"10.0.0.0/8:9042\"]\n{keys}\n");
         let config = Config::parse(Path::new("f"), &text).map_err(|e| e.to_string())?;
         let rule = &config.policy.rules[0];
-        let path = config.paths[&rule.name].clone();
-        assert_eq!(rule.is_tapped(), path.is_tap);
-        assert_eq!(config.policy.taps(), path.is_tap);
+        let path = config.paths.get(&rule.name).cloned();
+        let is_tap = path.as_ref().is_some_and(|path| path.is_tap);
+        assert_eq!(rule.is_tapped(), is_tap);
+        assert_eq!(config.policy.taps(), is_tap);
         Ok(path)
     }
 
@@ -160,12 +161,12 @@ mod tests {
         for path in ["auto", "tap"] {
             let keys =
                 format!("action = \"enrich\"\nfail = \"open\"\npath = \"{path}\"\n{readers}");
-            let taken = parsed(&keys).unwrap();
+            let taken = parsed(&keys).unwrap().unwrap();
             assert_eq!(taken.why, "tap, because every step only reads");
             assert!(taken.is_tap);
         }
-        let taken = parsed("action = \"enrich\"\npath = \"inline\"").unwrap();
-        assert!(!taken.is_tap, "{taken:?}");
+        let inline = parsed("action = \"enrich\"\npath = \"inline\"");
+        assert_eq!(inline, Ok(None));
     }
 
     #[test]
@@ -190,7 +191,7 @@ mod tests {
         ];
         for (keys, why) in needs {
             let auto = parsed(&format!("action = \"enrich\"\npath = \"auto\"\n{keys}"));
-            let auto = auto.unwrap();
+            let auto = auto.unwrap().unwrap();
             assert!(!auto.is_tap && auto.why.starts_with("inline, because "));
             assert!(auto.why.contains(why), "{auto:?}");
             let tap = parsed(&format!("action = \"enrich\"\npath = \"tap\"\n{keys}"));

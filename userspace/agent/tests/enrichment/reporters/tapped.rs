@@ -1,13 +1,17 @@
 //! `path = "tap"`: the reporters tell of copies what they tell of the bytes themselves, and the application's
 //! connection is its own.
 
-use std::path::Path;
+use std::{
+    net::{TcpListener, TcpStream},
+    path::Path,
+};
 
 use nix::sys::signal::Signal;
+use sandbox::{Agent, Sandbox};
 use serde_json::json;
 
 use super::*;
-use crate::common::wire::host_with;
+use crate::common::{BINARY, accept, wire::host_with};
 
 fn tapped(path: &str, pipeline: &str) -> String {
     policy(&format!("fail = \"open\"\npath = \"{path}\""), pipeline)
@@ -107,9 +111,8 @@ fn lines_of(file: &Path) -> Vec<Value> {
 
 fn without_times(mut of: Value) -> Value {
     let fields = of.as_object_mut().unwrap();
-    fields.retain(|name, _| {
-        !["time", "flow", "client", "pid", "coordinator"].contains(&name.as_str())
-    });
+    let of_this_run = ["time", "flow", "client", "pid", "cgroup", "database"];
+    fields.retain(|name, _| !of_this_run.contains(&name.as_str()));
     fields.retain(|name, _| !name.ends_with("_us") && !name.contains("latency"));
     of
 }
@@ -208,4 +211,37 @@ fn what_has_no_room_is_counted_and_reading_goes_on() {
         assert!(host.metric("tap_gaps", "rule=\"r\"") > 0);
         c.ends();
     });
+}
+
+#[test]
+fn the_agents_death_is_not_noticed() {
+    let sandbox = Sandbox::new().unwrap();
+    let listener = sandbox.server(|| TcpListener::bind("127.0.0.1:0"));
+    let listener = listener.unwrap().unwrap();
+    let port = listener.local_addr().unwrap().port().to_string();
+    let rules = tapped("tap", "{ transform = \"stats\" }").replace("PORT", &port);
+    let netns = Some(&sandbox.netns);
+    let mut agent = Agent::start(Path::new(BINARY), netns, &sandbox.cgroup, "", &rules).unwrap();
+    let connect = || {
+        let to = listener.local_addr().unwrap();
+        let client = sandbox.client(|| TcpStream::connect(to));
+        Conversation {
+            client: client.unwrap().unwrap(),
+            server: accept(&listener).0,
+            in_segments: false,
+        }
+    };
+    let mut before = connect();
+    before.client_sends(&startup(4, &[("CQL_VERSION", "3.0.0")]));
+    before.server_sends(&ready(4));
+    eventually("it is read", || {
+        agent.metric("underpass_tap_flows").unwrap() == 1.0
+    });
+    agent.kill().unwrap();
+    // Neither the connection nor a new one notices.
+    for mut c in [before, connect()] {
+        c.client_sends(&query(4, 1, SELECT));
+        c.server_sends(&void(4, 1));
+        c.ends();
+    }
 }
