@@ -156,11 +156,7 @@ impl Editor {
         edited.instead.unwrap_or(bytes)
     }
 
-    fn requests_passed(
-        &mut self,
-        mut passed: Result<(), Unreadable>,
-        out: Output<'_>,
-    ) -> Edited {
+    fn requests_passed(&mut self, mut passed: Result<(), Unreadable>, out: Output<'_>) -> Edited {
         // The beginning of a header, or of a segment.
         if self.state.session.terms.startup.is_some() && !self.requests.is_idle() {
             self.state.session.early = true;

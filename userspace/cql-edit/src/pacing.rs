@@ -28,7 +28,13 @@ impl Pacing {
     /// wait, so that only the next ones do.
     #[cold]
     #[inline(never)]
-    pub(crate) fn slow(&mut self, request: &mut Request<'_>, now_ns: u64, ns: u64, step: &'static str) {
+    pub(crate) fn slow(
+        &mut self,
+        request: &mut Request<'_>,
+        now_ns: u64,
+        ns: u64,
+        step: &'static str,
+    ) {
         if self.hurries {
             return;
         }

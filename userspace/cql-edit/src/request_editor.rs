@@ -258,11 +258,13 @@ impl RequestEditor<'_> {
             }
             return;
         }
-        let plain = session.terms.plain(header, body).unwrap_or_default();
+        let plain = session.terms.plain(header, body);
+        let plain = plain.as_deref();
         let caller = &mut session.caller;
-        session.login.goes_out(header.stream, &plain, caller);
+        let said = plain.unwrap_or_default();
+        session.login.goes_out(header.stream, said, caller);
         let compression = session.terms.compression;
-        session.handshake.tells(header, Some(body), compression);
+        session.handshake.tells(header, plain, compression);
     }
 
     /// Shows it to the steps from this one on. `awaited`: who wants to see its response so far; `frame`: as it
