@@ -49,14 +49,18 @@ struct Written {
 pub(crate) struct Tables {
     maps: PolicyMaps,
     backends: BackendTables,
-    settings: abi::Settings,
+    settings: abi::AgentSettings,
     written: [Written; abi::GENERATIONS as usize],
     /// Counts of generations that have been written over.
     past: HashMap<RuleName, [u64; abi::OUTCOMES as usize]>,
 }
 
 impl Tables {
-    pub(crate) fn new(maps: PolicyMaps, backends: BackendTables, settings: abi::Settings) -> Self {
+    pub(crate) fn new(
+        maps: PolicyMaps,
+        backends: BackendTables,
+        settings: abi::AgentSettings,
+    ) -> Self {
         Self {
             maps,
             backends,
@@ -72,7 +76,7 @@ impl Tables {
         self.erase(next)?;
         self.write(next, compiled)?;
         self.add_ports(&compiled.incoming_ports)?;
-        let settings = abi::Settings {
+        let settings = abi::AgentSettings {
             generation: next,
             ..self.settings
         };
@@ -107,7 +111,7 @@ impl Tables {
     /// Nothing that is remembered stands any more. Gives the number of what will be from now on.
     pub(crate) fn forget(&mut self) -> Result<u32, InstallError> {
         let forgets = self.settings.forgets.wrapping_add(1);
-        self.put_settings(abi::Settings {
+        self.put_settings(abi::AgentSettings {
             forgets,
             ..self.settings
         })?;
@@ -115,7 +119,7 @@ impl Tables {
     }
 
     pub(crate) fn set_full(&mut self, full: bool) -> Result<(), InstallError> {
-        self.put_settings(abi::Settings {
+        self.put_settings(abi::AgentSettings {
             full: full.into(),
             ..self.settings
         })
@@ -123,7 +127,7 @@ impl Tables {
 
     /// Whether flows that are to be observed are left alone unobserved.
     pub(crate) fn set_unmetered(&mut self, unmetered: bool) -> Result<(), InstallError> {
-        self.put_settings(abi::Settings {
+        self.put_settings(abi::AgentSettings {
             unmetered: unmetered.into(),
             ..self.settings
         })
@@ -150,7 +154,7 @@ impl Tables {
         Ok(one_by_one(sums, Outcome::ALL))
     }
 
-    fn put_settings(&mut self, settings: abi::Settings) -> Result<(), InstallError> {
+    fn put_settings(&mut self, settings: abi::AgentSettings) -> Result<(), InstallError> {
         self.maps
             .settings
             .set(0, PodOf(settings), 0)

@@ -140,7 +140,7 @@ async fn accept(shared: Arc<ProxyContext>, listeners: Listeners, expected: Expec
                 // The receiver is gone when the handshake took too long.
                 Some(arrived) => drop(arrived.send(accepted.stream)),
                 None => {
-                    shared.metrics.strangers.inc();
+                    shared.metrics.intake.strangers.inc();
                     tracing::debug!(client = %accepted.client, "a stranger at the listener");
                     close::reset(&accepted.stream);
                 }
@@ -212,7 +212,7 @@ async fn meet(
     workers: &Workers,
 ) {
     if !dialled.kept_port {
-        shared.metrics.source_ports_changed.inc();
+        shared.metrics.intake.source_ports_changed.inc();
         tracing::warn!(client = %held.client, orig_dst = %held.orig_dst, "source port was taken");
     }
     let id = entered.flow.id;
@@ -267,13 +267,14 @@ async fn while_client_waits(
 }
 
 fn gone(shared: &ProxyContext, held: &Held) {
-    shared.metrics.clients_gone.inc();
+    shared.metrics.intake.clients_gone.inc();
     tracing::debug!(client = %held.client, "the client gave up before the database answered");
 }
 
 fn answer(shared: &ProxyContext, held: &Held, refusal: Refusal) {
     shared
         .metrics
+        .intake
         .dial_failures
         .with_label_values(&[refusal.as_str()])
         .inc();

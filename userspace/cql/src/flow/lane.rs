@@ -78,25 +78,25 @@ impl Lane {
         }
     }
 
-    pub(crate) fn join(&mut self, place: FramePosition, unread: &Unread) {
+    pub(crate) fn join(&mut self, position: FramePosition, unread: &Unread) {
         self.segmented = unread.is_segmented();
-        self.joins = Some(place);
+        self.joins = Some(position);
         self.joined = true;
     }
 
-    pub(crate) fn begins_at(&mut self, place: FramePosition) {
+    pub(crate) fn begins_at(&mut self, position: FramePosition) {
         if let Some(joins) = &mut self.joins {
-            *joins = place;
+            *joins = position;
         }
     }
 
     /// Goes to the first frame that is decoded; false when it is not in `bytes`.
     fn joins(&mut self, bytes: &[u8], at: &mut usize) -> Result<bool, StopAt> {
-        let Some(place) = &mut self.joins else {
+        let Some(position) = &mut self.joins else {
             return Ok(true);
         };
-        *at = place.skip(bytes);
-        match (place.is_known(), place.is_boundary()) {
+        *at = position.skip(bytes);
+        match (position.is_known(), position.is_boundary()) {
             (false, _) => Err(LOST),
             (true, false) => Ok(false),
             (true, true) => {
@@ -107,24 +107,24 @@ impl Lane {
     }
 
     /// `first`: what its frames begin with.
-    pub(crate) fn place(&self, flow: &Flow, first: u8) -> Result<FramePosition, NoPosition> {
-        if let Some(place) = self.joins {
-            return match place.is_known() {
-                true => Ok(place),
+    pub(crate) fn position(&self, flow: &Flow, first: u8) -> Result<FramePosition, NoPosition> {
+        if let Some(position) = self.joins {
+            return match position.is_known() {
+                true => Ok(position),
                 false => Err(NoPosition::Framing),
             };
         }
         if self.segmented {
             let frame_left = self.scanner.left().ok_or(NoPosition::Framing)?;
-            let mut place = FramePosition::at_segment(first, frame_left);
-            self.segments.replay(&mut place);
-            return Ok(place);
+            let mut position = FramePosition::at_segment(first, frame_left);
+            self.segments.replay(&mut position);
+            return Ok(position);
         }
         match (flow.segmented, self.scanner.is_idle()) {
             (true, true) => Ok(FramePosition::at_segment(first, 0)),
             // Where segments begin is not seen by who goes on.
             (true, false) => Err(NoPosition::Handshake),
-            (false, _) => Ok(self.scanner.place(first)),
+            (false, _) => Ok(self.scanner.position(first)),
         }
     }
 
@@ -163,7 +163,7 @@ impl Lane {
             return Ok(());
         }
         match self.pass_from::<M>(flow, now_ns, bytes, at, sink) {
-            // Before a frame has proved the place right, it is the place that is wrong.
+            // Before a frame has proved the position right, it is the position that is wrong.
             Err(_) if self.scanner.in_first_frame() => Err(LOST),
             passed => passed,
         }

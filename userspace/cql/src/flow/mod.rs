@@ -72,16 +72,16 @@ impl FlowDecoder {
         decoder
     }
 
-    /// The place that [`join`](Self::join) was told was not the latest: for a direction of which no
+    /// The position that [`join`](Self::join) was told was not the latest: for a direction of which no
     /// byte was fed since.
-    pub fn requests_begin_at(&mut self, place: FramePosition) {
-        self.requests.begins_at(place);
+    pub fn requests_begin_at(&mut self, position: FramePosition) {
+        self.requests.begins_at(position);
     }
 
     /// Corrects the position of responses, as [`requests_begin_at`](Self::requests_begin_at) does for
     /// requests.
-    pub fn responses_begin_at(&mut self, place: FramePosition) {
-        self.responses.begins_at(place);
+    pub fn responses_begin_at(&mut self, position: FramePosition) {
+        self.responses.begins_at(position);
     }
 
     /// The positions of both directions, for somebody who goes on without decoding the flow.
@@ -95,7 +95,7 @@ impl FlowDecoder {
             (true, Some(version)) => version,
             _ => return Err(NoPosition::Handshake),
         };
-        let place = |lane: &Lane, bit| lane.place(&self.flow, version | bit);
+        let position = |lane: &Lane, bit| lane.position(&self.flow, version | bit);
         let compression = match &self.flow.compression {
             Fact::Is(compression) => Some(*compression),
             Fact::Open | Fact::Absent => None,
@@ -106,8 +106,8 @@ impl FlowDecoder {
         Ok(Unread {
             version,
             compression,
-            requests: place(&self.requests, Requests::DIRECTION_BIT)?,
-            responses: place(&self.responses, Responses::DIRECTION_BIT)?,
+            requests: position(&self.requests, Requests::DIRECTION_BIT)?,
+            responses: position(&self.responses, Responses::DIRECTION_BIT)?,
         })
     }
 

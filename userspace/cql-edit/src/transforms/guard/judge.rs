@@ -1,6 +1,6 @@
 //! [`Judge`]: which statements are refused, and why.
 
-use super::{Kind, Settings};
+use super::{GuardSettings, Kind};
 use cql::StatementKind;
 use cql::is_system_keyspace;
 use cql::labelled;
@@ -95,7 +95,7 @@ impl Pattern {
 
 #[derive(Debug)]
 pub(super) struct Judge {
-    settings: Settings,
+    settings: GuardSettings,
     only: Vec<Pattern>,
     not: Vec<Pattern>,
 }
@@ -153,7 +153,7 @@ impl<'a> Target<'a> {
 }
 
 impl Judge {
-    pub(super) fn new(settings: Settings) -> Result<Self, String> {
+    pub(super) fn new(settings: GuardSettings) -> Result<Self, String> {
         let patterns = |key: &str, texts: &[String]| {
             let patterns = texts.iter().map(|text| Pattern::parse(key, text));
             patterns.collect::<Result<Vec<_>, _>>()
