@@ -45,7 +45,7 @@ impl<'a> Output<'a> {
         }
     }
 
-    /// What was not decided on does not go on here.
+    /// The bytes on which nothing was decided do not go on here.
     pub(crate) fn skip_rest(&mut self) -> &'a [u8] {
         let rest = self.rest();
         self.skip(rest.len());

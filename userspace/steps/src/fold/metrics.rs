@@ -160,8 +160,8 @@ impl Counters {
 }
 
 impl Became {
-    /// What keeps all requests of a flow from being folded, and what to do about it. `None`: it is about a single
-    /// request.
+    /// The reason that keeps all requests of a flow from being folded, and what to do about it. `None`: it is about a
+    /// single request.
     pub(super) fn keeps_flow(self) -> Option<&'static str> {
         Some(match self {
             Self::Handshake => {
