@@ -81,24 +81,20 @@ impl Clocked {
     /// Does what is to be done before the client is read again, as who carries the flow does.
     fn settle(&mut self) {
         let noted = &mut self.flow.noted;
-        loop {
-            self.suspends.0.lock().unwrap().clear();
-            let told = std::mem::take(&mut *self.told.0.lock().unwrap());
-            for (number, resolution) in told {
-                self.flow
-                    .editor
-                    .resolve(self.now_ns, number, resolution, noted);
-            }
-            if let Some(late) = self.flow.editor.late() {
-                return self.goes_and_settles(&late);
-            }
-            let pause = self.flow.editor.pause_ns(self.now_ns);
-            self.now_ns += pause;
-            if !self.flow.editor.has_more() {
-                return;
-            }
+        self.suspends.0.lock().unwrap().clear();
+        let told = std::mem::take(&mut *self.told.0.lock().unwrap());
+        for (number, resolution) in told {
+            self.flow
+                .editor
+                .resolve(self.now_ns, number, resolution, noted);
+        }
+        if let Some(late) = self.flow.editor.late() {
+            return self.goes_and_settles(&late);
+        }
+        self.now_ns += self.flow.editor.pause_ns(self.now_ns);
+        if self.flow.editor.has_more() {
             let bytes = self.flow.editor.go_on(self.now_ns, noted);
-            return self.goes_and_settles(&bytes);
+            self.goes_and_settles(&bytes);
         }
     }
 
