@@ -44,7 +44,12 @@ pub(super) fn of(
     Ok(paths)
 }
 
-fn taken(rule: &RawRule, path: &Spanned<String>, steps: Option<&Steps>) -> Result<RulePath, Flaw> {
+/// None: the rule is inline, as without the key.
+fn taken(
+    rule: &RawRule,
+    path: &Spanned<String>,
+    steps: Option<&Steps>,
+) -> Result<Option<RulePath>, Flaw> {
     let wanted = one_of(
         "rule.path",
         path,

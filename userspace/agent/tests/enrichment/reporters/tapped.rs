@@ -43,12 +43,8 @@ fn told(path: &str) -> Value {
         let asked = 3 * (1 + 5 + 2 + 8);
         eventually("every line is written", || lines_of(&file).len() >= asked);
         told["lines"] = lines_of(&file).into_iter().map(without_times).collect();
-        let rows = host.agent.json("/statements").unwrap();
-        let rows = rows.as_array().unwrap().iter().cloned();
-        told["rows"] = rows.map(without_times).collect();
-        let top = host.agent.json("/statements/top").unwrap();
-        let top = top.as_array().unwrap().iter().cloned();
-        told["top"] = top.map(without_times).collect();
+        told["rows"] = listed(&host.agent.json("/statements").unwrap());
+        told["top"] = listed(&host.agent.json("/statements/top").unwrap());
         let frames = [
             "query",
             "execute",
@@ -107,6 +103,14 @@ fn lines_of(file: &Path) -> Vec<Value> {
     whole
         .map(|line| serde_json::from_str(line).unwrap())
         .collect()
+}
+
+/// The rows of a list, whose order is that of times.
+fn listed(list: &Value) -> Value {
+    let rows = list.as_array().unwrap().iter().cloned();
+    let mut rows: Vec<Value> = rows.map(without_times).collect();
+    rows.sort_by_key(Value::to_string);
+    rows.into()
 }
 
 fn without_times(mut of: Value) -> Value {
