@@ -60,7 +60,7 @@ pub struct Side {
     /// Times that headers were missed: bytes that came late and could not be put in their place, or
     /// no CQL.
     pub gaps: u64,
-    /// Of tapped flows: frames that passed and were not copied, because there was no room for them.
+    /// Frames of tapped flows that passed and were not copied, because there was no room for them.
     pub lost_frames: u64,
     /// Bytes that were not copied, likewise.
     pub lost_bytes: u64,

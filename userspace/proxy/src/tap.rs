@@ -166,7 +166,7 @@ struct Reading {
     at_ns: u64,
     /// When something came last.
     came: Instant,
-    /// What has been counted of it.
+    /// The counts that metrics have been told.
     counted: Counts,
     rule: RuleName,
     has_stopped: bool,
