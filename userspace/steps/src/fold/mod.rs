@@ -163,7 +163,7 @@ fn stays_alone(shared: &Shared, caller: &Caller, why: Became) {
     };
     if shared.is_first(why) {
         let rule = &shared.rule;
-        tracing::warn!(%rule, "a connection shares none with others: {reason}; `flows --why` says it of each, this is logged once");
+        tracing::info!(%rule, "a connection shares none with others: {reason}; `flows --why` says it of each, this is logged once");
     }
     if let Some(flow) = flow_of(caller) {
         flow.set_alone(Some(reason));
