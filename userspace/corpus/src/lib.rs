@@ -37,7 +37,7 @@ pub fn read(archive: &Path) -> io::Result<Inputs> {
 /// is written to standard error first, so that a test shows which one made it panic.
 ///
 /// # Errors
-/// As [`read`]; they name the file.
+/// Errors are those of [`read`]; they name the file.
 pub fn replay(folder: &Path, target: &str, run: impl Fn(&[u8])) -> io::Result<usize> {
     let archive = folder.join(format!("{target}.tar.gz"));
     let inputs = read(&archive)

@@ -375,7 +375,7 @@ fn paddings() -> impl Strategy<Value = Vec<usize>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Whatever the network does to packets, the tap tells what is told inline, in the same order.
+    /// The tap tells what is told inline, in the same order, whatever the network does to packets.
     #[test]
     fn what_comes_whole_is_told_as_inline(
         version in 3..6_u8,
@@ -392,7 +392,7 @@ proptest! {
         prop_assert_eq!(case.tapped.stopped(), None);
     }
 
-    /// Of copies that are lost only their requests are missing; no request is given another's response,
+    /// Lost copies hide only their own requests; no request is given another's response,
     /// and reading goes on.
     #[test]
     fn loss_leaves_gaps_and_no_wrong_pair(
