@@ -37,6 +37,8 @@ pub struct Metrics {
     pub namespaces_not_served: IntCounterVec,
     /// Clients that gave up before the database answered.
     pub clients_gone: IntCounter,
+    /// Connections that were refused because their user or cgroup held more flows than its quota.
+    pub over_quota: IntCounter,
     /// Connections to the agent's own listener that nobody was sent to.
     pub strangers: IntCounter,
     /// Flows that are relayed without being understood, by reason.
@@ -191,6 +193,13 @@ impl Metrics {
                 registry,
                 "underpass_clients_gone_total",
                 "Clients that gave up before the database had answered.",
+            )?,
+            over_quota: counter(
+                registry,
+                "underpass_over_quota_total",
+                "Connections that were refused in the agent because so many of one user or cgroup came at once that \
+                 the kernel could not be told in time. Later ones follow their rule's `fail`, by cause `user_full` \
+                 or `cgroup_full`.",
             )?,
             strangers: counter(
                 registry,

@@ -24,7 +24,7 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use policy::Policy;
 use prometheus::{IntCounterVec, Registry};
 use proxy::{
-    self, Admission, Choice, IncomingListeners, ProxyContext, STRAGGLERS,
+    self, Admission, Choice, IncomingListeners, ProxyContext, QuotaLimits, STRAGGLERS, Unsettled,
     keeper::{self, Adopted, Keeper},
     paths::{self, PathsAvailable, Splicing},
 };
@@ -313,7 +313,12 @@ impl Serving {
             keeper: OnceLock::new(),
             flows: Flows::default(),
             metrics: early.metrics,
-            admission: Arc::new(Admission::new(early.max_flows, early.attached.clone())),
+            admission: Arc::new(Admission::new(
+                early.max_flows,
+                QuotaLimits::new(early.max_flows, config.user_share, config.cgroup_share),
+                early.attached.clone(),
+            )),
+            unsettled: Unsettled::new(config.handshake_timeout),
             policy: heard_by_flows.policy,
             pipelines: heard_by_flows.pipelines,
             tls: heard_by_flows.tls,
