@@ -9,7 +9,7 @@ enum up_fail abi_fail;
 enum up_outcome abi_outcome;
 enum up_cause abi_cause;
 struct up_endpoint abi_endpoint;
-struct up_settings abi_settings;
+struct up_agent_settings abi_settings;
 struct up_netns_agent abi_netns_agent;
 struct up_unserved abi_unserved;
 struct up_rule_set abi_rule_set;

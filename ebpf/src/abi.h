@@ -218,7 +218,7 @@ struct up_endpoint {
 };
 
 /* Written by the agent, one entry. */
-struct up_settings {
+struct up_agent_settings {
 	/* The agent's own network namespace. */
 	__u64 netns_cookie;
 	/* Sockets of that namespace with this mark are the agent's own. Random, so that nobody
@@ -774,7 +774,7 @@ struct up_shortcut_end {
 	__u64 opened_ns;
 	struct up_endpoint client;
 	/* Why its other end does not come: 1 + an up_cause; 0: it may come yet. */
-	__u32 refused;
+	__u32 refusal;
 };
 
 /* A flow that is to take the shortcut; kept with the client's socket until that is enrolled. */
@@ -783,7 +783,7 @@ struct up_shortcut_wish {
 	/* Of its connect(): CLOCK_MONOTONIC. */
 	__u64 wished_ns;
 	/* Why it is not enrolled, ever: 1 + an up_cause; 0: it may be yet. */
-	__u32 refused;
+	__u32 refusal;
 	__u32 pad;
 };
 
@@ -839,7 +839,7 @@ _Static_assert(sizeof(struct up_unserved) == 24, "up_unserved");
 _Static_assert(sizeof(struct up_flow) == 168, "up_flow");
 _Static_assert(sizeof(struct up_held) == 272, "up_held");
 _Static_assert(sizeof(struct up_observed) == 144, "up_observed");
-_Static_assert(sizeof(struct up_settings) == 48, "up_settings");
+_Static_assert(sizeof(struct up_agent_settings) == 48, "up_agent_settings");
 _Static_assert(sizeof(struct up_quota) == 16, "up_quota");
 _Static_assert(sizeof(struct up_cursor) == 40, "up_cursor");
 _Static_assert(sizeof(struct up_direction) == 264, "up_direction");

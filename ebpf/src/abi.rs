@@ -642,10 +642,10 @@ const _: () = {
     assert!(offset_of!(Endpoint, pad) == 19);
 };
 
-/// `struct up_settings` in abi.h.
+/// `struct up_agent_settings` in abi.h.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Settings {
+pub struct AgentSettings {
     /// In C: `__u64`.
     pub netns_cookie: u64,
     /// In C: `__u32`.
@@ -669,17 +669,17 @@ pub struct Settings {
 }
 
 const _: () = {
-    assert!(size_of::<Settings>() == 48);
-    assert!(offset_of!(Settings, netns_cookie) == 0);
-    assert!(offset_of!(Settings, mark) == 8);
-    assert!(offset_of!(Settings, generation) == 12);
-    assert!(offset_of!(Settings, full) == 16);
-    assert!(offset_of!(Settings, forgets) == 20);
-    assert!(offset_of!(Settings, cgroup_id) == 24);
-    assert!(offset_of!(Settings, tgid) == 32);
-    assert!(offset_of!(Settings, unmetered) == 36);
-    assert!(offset_of!(Settings, full_quotas) == 40);
-    assert!(offset_of!(Settings, pad) == 44);
+    assert!(size_of::<AgentSettings>() == 48);
+    assert!(offset_of!(AgentSettings, netns_cookie) == 0);
+    assert!(offset_of!(AgentSettings, mark) == 8);
+    assert!(offset_of!(AgentSettings, generation) == 12);
+    assert!(offset_of!(AgentSettings, full) == 16);
+    assert!(offset_of!(AgentSettings, forgets) == 20);
+    assert!(offset_of!(AgentSettings, cgroup_id) == 24);
+    assert!(offset_of!(AgentSettings, tgid) == 32);
+    assert!(offset_of!(AgentSettings, unmetered) == 36);
+    assert!(offset_of!(AgentSettings, full_quotas) == 40);
+    assert!(offset_of!(AgentSettings, pad) == 44);
 };
 
 /// `struct up_netns_agent` in abi.h.
@@ -1708,7 +1708,7 @@ pub struct ShortcutEnd {
     /// In C: `struct up_endpoint`.
     pub client: Endpoint,
     /// In C: `__u32`.
-    pub refused: u32,
+    pub refusal: u32,
 }
 
 const _: () = {
@@ -1725,7 +1725,7 @@ const _: () = {
     assert!(offset_of!(ShortcutEnd, connect) == 104);
     assert!(offset_of!(ShortcutEnd, opened_ns) == 216);
     assert!(offset_of!(ShortcutEnd, client) == 224);
-    assert!(offset_of!(ShortcutEnd, refused) == 244);
+    assert!(offset_of!(ShortcutEnd, refusal) == 244);
 };
 
 /// `struct up_shortcut_wish` in abi.h.
@@ -1737,7 +1737,7 @@ pub struct ShortcutWish {
     /// In C: `__u64`.
     pub wished_ns: u64,
     /// In C: `__u32`.
-    pub refused: u32,
+    pub refusal: u32,
     /// In C: `__u32`.
     pub pad: u32,
 }
@@ -1746,7 +1746,7 @@ const _: () = {
     assert!(size_of::<ShortcutWish>() == 128);
     assert!(offset_of!(ShortcutWish, connect) == 0);
     assert!(offset_of!(ShortcutWish, wished_ns) == 112);
-    assert!(offset_of!(ShortcutWish, refused) == 120);
+    assert!(offset_of!(ShortcutWish, refusal) == 120);
     assert!(offset_of!(ShortcutWish, pad) == 124);
 };
 
@@ -2224,19 +2224,19 @@ pub const LAYOUT: &[StructLayout] = &[
         ],
     ),
     (
-        "up_settings",
-        size_of::<Settings>(),
+        "up_agent_settings",
+        size_of::<AgentSettings>(),
         &[
-            ("netns_cookie", offset_of!(Settings, netns_cookie)),
-            ("mark", offset_of!(Settings, mark)),
-            ("generation", offset_of!(Settings, generation)),
-            ("full", offset_of!(Settings, full)),
-            ("forgets", offset_of!(Settings, forgets)),
-            ("cgroup_id", offset_of!(Settings, cgroup_id)),
-            ("tgid", offset_of!(Settings, tgid)),
-            ("unmetered", offset_of!(Settings, unmetered)),
-            ("full_quotas", offset_of!(Settings, full_quotas)),
-            ("pad", offset_of!(Settings, pad)),
+            ("netns_cookie", offset_of!(AgentSettings, netns_cookie)),
+            ("mark", offset_of!(AgentSettings, mark)),
+            ("generation", offset_of!(AgentSettings, generation)),
+            ("full", offset_of!(AgentSettings, full)),
+            ("forgets", offset_of!(AgentSettings, forgets)),
+            ("cgroup_id", offset_of!(AgentSettings, cgroup_id)),
+            ("tgid", offset_of!(AgentSettings, tgid)),
+            ("unmetered", offset_of!(AgentSettings, unmetered)),
+            ("full_quotas", offset_of!(AgentSettings, full_quotas)),
+            ("pad", offset_of!(AgentSettings, pad)),
         ],
     ),
     (
@@ -2691,7 +2691,7 @@ pub const LAYOUT: &[StructLayout] = &[
             ("connect", offset_of!(ShortcutEnd, connect)),
             ("opened_ns", offset_of!(ShortcutEnd, opened_ns)),
             ("client", offset_of!(ShortcutEnd, client)),
-            ("refused", offset_of!(ShortcutEnd, refused)),
+            ("refusal", offset_of!(ShortcutEnd, refusal)),
         ],
     ),
     (
@@ -2700,7 +2700,7 @@ pub const LAYOUT: &[StructLayout] = &[
         &[
             ("connect", offset_of!(ShortcutWish, connect)),
             ("wished_ns", offset_of!(ShortcutWish, wished_ns)),
-            ("refused", offset_of!(ShortcutWish, refused)),
+            ("refusal", offset_of!(ShortcutWish, refusal)),
             ("pad", offset_of!(ShortcutWish, pad)),
         ],
     ),

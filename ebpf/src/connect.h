@@ -82,7 +82,7 @@ static __always_inline void call_for_netns_agent(__u64 netns_cookie)
 }
 
 /* Its sockets in this namespace; NULL, and why, if it has none. */
-static __always_inline struct up_netns_agent *netns_agent(const struct up_settings *s, __u64 netns_cookie,
+static __always_inline struct up_netns_agent *netns_agent(const struct up_agent_settings *s, __u64 netns_cookie,
 						 __u32 *cause)
 {
 	struct up_netns_agent *o = bpf_map_lookup_elem(&netns_agents, &netns_cookie);
@@ -99,7 +99,7 @@ static __always_inline struct up_netns_agent *netns_agent(const struct up_settin
 }
 
 /* Why the agent does not take this flow, or UP_CAUSES when it does. */
-static __always_inline __u32 agent_refuses(struct bpf_sock_addr *ctx, const struct up_settings *s,
+static __always_inline __u32 agent_refuses(struct bpf_sock_addr *ctx, const struct up_agent_settings *s,
 					   const struct up_netns_agent *o,
 					   const struct up_endpoint *dst, const struct holder *holder)
 {
@@ -121,7 +121,7 @@ static __always_inline void describe(struct up_connect *connect, struct bpf_sock
 }
 
 static __always_inline int keep_flow(struct bpf_sock_addr *ctx, struct bpf_sock *sk,
-				     const struct up_settings *s, const struct up_netns_agent *o,
+				     const struct up_agent_settings *s, const struct up_netns_agent *o,
 				     const struct up_endpoint *dst, const struct decision *d,
 				     const struct holder *holder, const __u8 comm[UP_COMM_BYTES],
 				     int bound)
@@ -143,7 +143,7 @@ static __always_inline int keep_flow(struct bpf_sock_addr *ctx, struct bpf_sock 
 
 /* Marks the socket for the meter. */
 static __always_inline void observe(struct bpf_sock_addr *ctx, struct bpf_sock *sk,
-				    const struct up_settings *s, const struct up_endpoint *dst,
+				    const struct up_agent_settings *s, const struct up_endpoint *dst,
 				    const struct decision *d, const __u8 comm[UP_COMM_BYTES])
 {
 	struct up_observed *o;
@@ -160,7 +160,7 @@ static __always_inline void observe(struct bpf_sock_addr *ctx, struct bpf_sock *
 }
 
 /* Why a flow from here cannot take the shortcut, or UP_CAUSES when it can. */
-static __always_inline __u32 shortcut_refuses(struct bpf_sock_addr *ctx, const struct up_settings *s)
+static __always_inline __u32 shortcut_refuses(struct bpf_sock_addr *ctx, const struct up_agent_settings *s)
 {
 	__u32 zero = 0;
 	struct up_shortcut_limits *limits = bpf_map_lookup_elem(&shortcut_limits, &zero);
@@ -174,7 +174,7 @@ static __always_inline __u32 shortcut_refuses(struct bpf_sock_addr *ctx, const s
 
 /* Marks the socket for the shortcut, which begins when it is established (shortcut.h). */
 static __always_inline void wish_shortcut(struct bpf_sock_addr *ctx, struct bpf_sock *sk,
-					  const struct up_settings *s,
+					  const struct up_agent_settings *s,
 					  const struct up_endpoint *dst, const struct decision *d,
 					  const __u8 comm[UP_COMM_BYTES])
 {
@@ -188,11 +188,11 @@ static __always_inline void wish_shortcut(struct bpf_sock_addr *ctx, struct bpf_
 	}
 	describe(&wish->connect, ctx, dst, d, comm);
 	wish->wished_ns = bpf_ktime_get_ns();
-	wish->refused = 0;
+	wish->refusal = 0;
 	if (cause == UP_CAUSES)
 		return;
 	count_cause(cause);
-	wish->refused = 1 + cause;
+	wish->refusal = 1 + cause;
 }
 
 /* A socket that was intercepted, failed to connect and is used again: forget the past. */
@@ -222,7 +222,7 @@ static __always_inline int fail(const struct decision *d, __u32 cause)
 }
 
 /* Whether this is a dial of the agent's. */
-static __always_inline int is_agents_own(const struct up_settings *s, const struct bpf_sock *sk,
+static __always_inline int is_agents_own(const struct up_agent_settings *s, const struct bpf_sock *sk,
 					 __u64 netns_cookie)
 {
 	if (sk->mark == s->mark && (netns_cookie == s->netns_cookie ||
@@ -234,7 +234,7 @@ static __always_inline int is_agents_own(const struct up_settings *s, const stru
 
 /* Returns what the hook answers; sets `to` when the destination is to be another: the agent's
  * listener, or a backend. */
-static __always_inline int on_connect(struct bpf_sock_addr *ctx, const struct up_settings *s,
+static __always_inline int on_connect(struct bpf_sock_addr *ctx, const struct up_agent_settings *s,
 				      const struct up_endpoint *dst, int bound,
 				      const struct up_endpoint **to)
 {
@@ -326,7 +326,7 @@ SEC("cgroup/connect4")
 int connect4(struct bpf_sock_addr *ctx)
 {
 	__u32 zero = 0;
-	struct up_settings *s = bpf_map_lookup_elem(&settings, &zero);
+	struct up_agent_settings *s = bpf_map_lookup_elem(&settings, &zero);
 	const struct up_endpoint *to;
 	struct up_endpoint dst;
 	int answer;
@@ -370,7 +370,7 @@ SEC("cgroup/connect6")
 int connect6(struct bpf_sock_addr *ctx)
 {
 	__u32 zero = 0;
-	struct up_settings *s = bpf_map_lookup_elem(&settings, &zero);
+	struct up_agent_settings *s = bpf_map_lookup_elem(&settings, &zero);
 	__u32 addr[4], bound;
 	struct up_endpoint dst;
 	const struct up_endpoint *to;

@@ -313,7 +313,7 @@ static __always_inline int obey(__u32 generation, __u32 settler, struct decision
 }
 
 /* False: no rule speaks of it; the default is of what this host opens. */
-static __always_inline int decide_elsewhere(const struct up_settings *s,
+static __always_inline int decide_elsewhere(const struct up_agent_settings *s,
 					    const struct up_endpoint *client,
 					    const struct up_endpoint *dst, struct decision *d)
 {
@@ -332,7 +332,7 @@ static __always_inline int decide_elsewhere(const struct up_settings *s,
 
 /* False: there is no policy (a map is missing, which the loader rules out). Not inlined: its sets
  * would fill the hooks' stack. */
-static __noinline int decide(const struct up_settings *s, const struct up_endpoint *dst,
+static __noinline int decide(const struct up_agent_settings *s, const struct up_endpoint *dst,
 			     const __u8 comm[UP_COMM_BYTES], struct decision *d)
 {
 	__u32 generation = s->generation & 1;

@@ -15,7 +15,7 @@
  * Reads the maps of edge/maps.h that the agent writes; writes counters, the sources' due times, the
  * table of connections and the ways.
  * Needs no agent: program and maps are pinned. Whatever is malformed or unknown passes: only policy
- * drops. Every packet is counted once, in edge_fates.
+ * drops. Every packet is counted once, in edge_packets.
  */
 #include "edge/icmp.h"
 #include "edge/rate.h"

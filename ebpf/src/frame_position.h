@@ -19,8 +19,8 @@
 #define MAX_PLACE_HEADERS (1 << 16)
 
 /* A walk over a message or a packet. It is on the stack, and `at` begins a word there: see
- * place_collect(). */
-struct place_walk {
+ * position_collect(). */
+struct position_walk {
 	/* One of the two. */
 	struct sk_msg_md *msg;
 	struct __sk_buff *skb;
@@ -30,7 +30,7 @@ struct place_walk {
 	__u32 off;
 	__u32 end;
 };
-_Static_assert(offsetof(struct place_walk, at) % 8 == 0, "at begins a word");
+_Static_assert(offsetof(struct position_walk, at) % 8 == 0, "at begins a word");
 
 static __always_inline void lose_place(struct up_frame_position *p)
 {
@@ -67,7 +67,7 @@ static __always_inline const void *message_byte(struct sk_msg_md *msg, __u32 off
 /* `bytes` is a constant, too. A message lies in pieces of up to 32 KiB. Bytes that lie in two of them
  * are not asked for at once: the kernel would make one piece of both, for which it may have no
  * memory. Less than 0: not to be had; 0: in two pieces. */
-static __always_inline int place_read(struct place_walk *w, int what, __u8 *to, __u32 bytes)
+static __always_inline int position_read(struct position_walk *w, int what, __u8 *to, __u32 bytes)
 {
 	const __u8 *data, *end;
 	const void *first, *last;
@@ -98,7 +98,7 @@ static __always_inline int place_read(struct place_walk *w, int what, __u8 *to, 
 }
 
 /* Of the header that comes next. */
-static __always_inline __u32 place_wants(const struct up_frame_position *p)
+static __always_inline __u32 position_wants(const struct up_frame_position *p)
 {
 	if (p->framing == UP_FRAME_FRAMES)
 		return FRAME_HEADER;
@@ -106,7 +106,7 @@ static __always_inline __u32 place_wants(const struct up_frame_position *p)
 }
 
 /* Bytes of a whole frame; 0: it is none. */
-static __always_inline __u32 place_frame(const struct up_frame_position *p, const __u8 *header)
+static __always_inline __u32 position_frame(const struct up_frame_position *p, const __u8 *header)
 {
 	__u32 body = body_of(header);
 
@@ -114,13 +114,13 @@ static __always_inline __u32 place_frame(const struct up_frame_position *p, cons
 }
 
 /* Goes past a header that is whole. Less than 0: it is none. */
-static __always_inline int place_header(struct up_frame_position *p)
+static __always_inline int position_header(struct up_frame_position *p)
 {
 	const __u8 *h = p->header;
 	__u32 word, payload, frame;
 
 	if (p->framing == UP_FRAME_FRAMES) {
-		frame = place_frame(p, h);
+		frame = position_frame(p, h);
 		if (!frame)
 			return -1;
 		p->left = frame - FRAME_HEADER;
@@ -144,7 +144,7 @@ static __always_inline int place_header(struct up_frame_position *p)
 		/* A frame begins that goes on in other segments: how long it is has to be seen. */
 		return payload < FRAME_HEADER ? -1 : 0;
 	} else {
-		frame = place_frame(p, &h[SEGMENT_HEADER]);
+		frame = position_frame(p, &h[SEGMENT_HEADER]);
 		if (frame < payload)
 			return -1;
 		p->frame_left = frame - payload;
@@ -156,14 +156,14 @@ static __always_inline int place_header(struct up_frame_position *p)
 }
 
 /* Reads as much of a header as there is. 0: not all of it. */
-static __always_inline int place_collect(struct place_walk *w, int what, __u32 want)
+static __always_inline int position_collect(struct position_walk *w, int what, __u32 want)
 {
 	struct up_frame_position *p = &w->at;
 	int whole = 0;
 
 	if (!p->have && w->end - w->off >= FRAME_HEADER)
-		whole = want == FRAME_HEADER ? place_read(w, what, p->header, FRAME_HEADER)
-					     : place_read(w, what, p->header, SEGMENT_HEADER);
+		whole = want == FRAME_HEADER ? position_read(w, what, p->header, FRAME_HEADER)
+					     : position_read(w, what, p->header, SEGMENT_HEADER);
 	if (whole) {
 		p->have = want;
 		w->off += want;
@@ -178,7 +178,7 @@ static __always_inline int place_collect(struct place_walk *w, int what, __u32 w
 		if (p->have >= want || w->off >= w->end)
 			break;
 		asm volatile("%0 &= 31" : "+r"(next));
-		if (next >= sizeof(*p) || place_read(w, what, (__u8 *)p + next, 1) < 0)
+		if (next >= sizeof(*p) || position_read(w, what, (__u8 *)p + next, 1) < 0)
 			return -1;
 		p->have += 1;
 		w->off += 1;
@@ -187,7 +187,7 @@ static __always_inline int place_collect(struct place_walk *w, int what, __u32 w
 }
 
 /* The rest of what is passing, and a header. 1 ends the walk. */
-static __always_inline long place_step(struct place_walk *w, int what)
+static __always_inline long position_step(struct position_walk *w, int what)
 {
 	__u32 rest = w->end - w->off;
 	__u32 take = w->at.left < rest ? w->at.left : rest;
@@ -197,10 +197,10 @@ static __always_inline long place_step(struct place_walk *w, int what)
 	w->off += take;
 	if (w->off >= w->end)
 		return 1;
-	whole = place_collect(w, what, place_wants(&w->at));
+	whole = position_collect(w, what, position_wants(&w->at));
 	if (!whole)
 		return 1;
-	if (whole < 0 || place_header(&w->at)) {
+	if (whole < 0 || position_header(&w->at)) {
 		lose_place(&w->at);
 		return 1;
 	}
@@ -210,17 +210,17 @@ static __always_inline long place_step(struct place_walk *w, int what)
 static long step_in_message(__u32 n, void *walk)
 {
 	(void)n;
-	return place_step(walk, MESSAGE);
+	return position_step(walk, MESSAGE);
 }
 
 static long step_in_packet(__u32 n, void *walk)
 {
 	(void)n;
-	return place_step(walk, PACKET);
+	return position_step(walk, PACKET);
 }
 
 /* Goes past `w->end` bytes. */
-static __always_inline void walk_on(struct up_frame_position *p, struct place_walk *w, int what)
+static __always_inline void walk_on(struct up_frame_position *p, struct position_walk *w, int what)
 {
 	if (p->left >= w->end) {
 		p->left -= w->end;
@@ -246,7 +246,7 @@ static __always_inline int is_one(struct up_frame_position *p, const __u8 *heade
 		return 0;
 	word = (__u32)header[0] | (__u32)header[1] << 8 | (__u32)header[2] << 16;
 	if (p->framing == UP_FRAME_FRAMES)
-		unit = place_frame(p, header);
+		unit = position_frame(p, header);
 	else if (word >> 17 == 1)
 		unit = SEGMENT_HEADER + (word & 0x1ffff) + SEGMENT_CRC;
 	else
@@ -268,7 +268,7 @@ static __always_inline void walk_message(struct up_frame_position *p, struct sk_
 	if (data + FRAME_HEADER <= end && is_one(p, data, msg->size))
 		return;
 
-	struct place_walk w = { .msg = msg, .first = end - data, .end = msg->size };
+	struct position_walk w = { .msg = msg, .first = end - data, .end = msg->size };
 
 	walk_on(p, &w, MESSAGE);
 }
@@ -282,7 +282,7 @@ static __always_inline void walk_packet(struct up_frame_position *p, struct __sk
 	if (!bpf_skb_load_bytes(skb, 0, header, sizeof(header)) && is_one(p, header, skb->len))
 		return;
 
-	struct place_walk w = { .skb = skb, .end = skb->len };
+	struct position_walk w = { .skb = skb, .end = skb->len };
 
 	walk_on(p, &w, PACKET);
 }

@@ -28,15 +28,15 @@ static __always_inline int select_database_at(struct bpf_sk_lookup *ctx,
 					      struct up_database_key *key, __u64 agents)
 {
 	struct bpf_sock *sk = bpf_map_lookup_elem(&databases, key);
-	long refused;
+	long error;
 
 	if (!sk)
 		return 0;
-	refused = bpf_sk_assign(ctx, sk, BPF_SK_LOOKUP_F_REPLACE);
-	if (!refused && agents && is_unmetered(sk, agents))
+	error = bpf_sk_assign(ctx, sk, BPF_SK_LOOKUP_F_REPLACE);
+	if (!error && agents && is_unmetered(sk, agents))
 		count_cause(UP_CAUSE_DATABASE_UNMETERED);
 	bpf_sk_release(sk);
-	return !refused;
+	return !error;
 }
 
 /* Selects the socket that listens at `at`, as the kernel would: a specific address goes before an
@@ -98,7 +98,7 @@ static __always_inline int on_dial(struct bpf_sk_lookup *ctx, __u32 netns_index,
 }
 
 static __always_inline int on_decided(struct bpf_sk_lookup *ctx, __u32 netns_index,
-				      const struct up_settings *s, const struct up_endpoint *dst,
+				      const struct up_agent_settings *s, const struct up_endpoint *dst,
 				      const struct decision *d)
 {
 	__u32 cause = UP_CAUSES;
@@ -146,7 +146,7 @@ static __always_inline int on_incoming(struct bpf_sk_lookup *ctx, __u32 netns_in
 {
 	struct up_endpoint client, dst;
 	struct decision d = {};
-	struct up_settings *s;
+	struct up_agent_settings *s;
 	__u32 zero = 0, *taken;
 
 	if (!ends_of(ctx, &client, &dst))

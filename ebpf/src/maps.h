@@ -9,7 +9,7 @@ struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
 	__type(key, __u32);
-	__type(value, struct up_settings);
+	__type(value, struct up_agent_settings);
 } settings SEC(".maps"); /* agent → connect hooks; never dies */
 
 /* By the namespace's cookie; the agent's own is there, too. */

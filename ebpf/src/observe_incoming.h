@@ -18,7 +18,7 @@ static __noinline int observe_incoming(struct bpf_sock_ops *ops)
 	struct up_incoming_dial dial = {};
 	struct up_observed *o;
 	struct decision d = {};
-	struct up_settings *s;
+	struct up_agent_settings *s;
 	struct bpf_sock *sk = ops->sk;
 	__u32 *netns_index, zero = 0;
 

@@ -31,7 +31,7 @@ static __always_inline void opener(struct up_opener *key, __u64 netns_cookie,
 }
 
 /* True: the decision is now what it was then. */
-static __noinline int recall(const struct up_settings *s, __u64 netns_cookie,
+static __noinline int recall(const struct up_agent_settings *s, __u64 netns_cookie,
 			     const struct up_endpoint *dst, const __u8 comm[UP_COMM_BYTES],
 			     struct decision *d)
 {

@@ -58,13 +58,13 @@ static __always_inline void watch_its_end(struct bpf_sock_ops *ops)
 static __always_inline __u32 enrol(struct bpf_sock_ops *ops, __u64 cookie,
 				   const struct up_shortcut_end *end)
 {
-	long refused;
+	long error;
 
 	if (bpf_map_update_elem(&shortcut_ends, &cookie, end, BPF_ANY))
 		return UP_CAUSE_SHORTCUTS_FULL;
 	/* Refused are kTLS, sockets of another sockmap with programs, and what does not fit. */
-	refused = bpf_sock_hash_update(ops, &shortcut_socks, &cookie, BPF_NOEXIST);
-	if (refused) {
+	error = bpf_sock_hash_update(ops, &shortcut_socks, &cookie, BPF_NOEXIST);
+	if (error) {
 		bpf_map_delete_elem(&shortcut_ends, &cookie);
 		return UP_CAUSE_SHORTCUT_REFUSED;
 	}
@@ -109,7 +109,7 @@ static __always_inline void on_client(struct bpf_sock_ops *ops, struct bpf_sock 
 	struct tcp_sock *tp;
 	__u32 cause;
 
-	if (!wish || wish->refused)
+	if (!wish || wish->refusal)
 		return;
 	tp = tcp_of(sk);
 	if (!tp)
@@ -120,7 +120,7 @@ static __always_inline void on_client(struct bpf_sock_ops *ops, struct bpf_sock 
 		return;
 	}
 	count_cause(cause);
-	wish->refused = 1 + cause;
+	wish->refusal = 1 + cause;
 }
 
 static __always_inline void count_flow(int is_end)
@@ -186,7 +186,7 @@ static __always_inline void on_server(struct bpf_sock_ops *ops, struct bpf_sock 
 		return;
 	}
 	count_cause(cause);
-	clients->refused = 1 + cause;
+	clients->refusal = 1 + cause;
 }
 
 static __always_inline void leave(struct bpf_sock_ops *ops)
@@ -444,7 +444,7 @@ int tell_refusals(struct bpf_iter__bpf_sk_storage_map *ctx)
 	struct up_shortcut_refusal refusal = {};
 	struct sock *sk = ctx->sk;
 
-	if (!sk || !wish || !wish->refused || !is_connected(sk))
+	if (!sk || !wish || !wish->refusal || !is_connected(sk))
 		return 0;
 	__builtin_memcpy(&refusal.wish, wish, sizeof(refusal.wish));
 	local_end_of(&refusal.client, &sk->__sk_common);

@@ -379,7 +379,7 @@ static __always_inline struct bpf_sock *find(struct __sk_buff *skb, const struct
 
 /* What it means that a map does not take a socket: another's programs are on it, the map is full,
  * or it is closing. */
-static __always_inline __u32 refused(struct up_splice_answer *a, long error, __u32 taken,
+static __always_inline __u32 sockmap_refusal(struct up_splice_answer *a, long error, __u32 taken,
 				     __u32 gone)
 {
 	a->error = (__u32)-error;
@@ -424,7 +424,7 @@ static __always_inline __u32 enrol_near_app(struct __sk_buff *skb, struct up_spl
 	if (!storage)
 		goto out;
 	storage->id = q->id;
-	refusal = refused(a, bpf_map_update_elem(&near_apps, &q->id, sk, BPF_ANY),
+	refusal = sockmap_refusal(a, bpf_map_update_elem(&near_apps, &q->id, sk, BPF_ANY),
 			  UP_SPLICE_NEAR_APP_TAKEN, UP_SPLICE_NO_NEAR_APP);
 out:
 	bpf_sk_release(sk);
@@ -445,7 +445,7 @@ static __always_inline __u32 enrol_near_leg(struct __sk_buff *skb, struct up_spl
 		goto out;
 	s->near_leg = (__u64)(long)t;
 	s->base_seq = t->write_seq;
-	refusal = refused(a, bpf_map_update_elem(&near_legs, &q->id, sk, BPF_ANY),
+	refusal = sockmap_refusal(a, bpf_map_update_elem(&near_legs, &q->id, sk, BPF_ANY),
 			  UP_SPLICE_NEAR_LEG_TAKEN, UP_SPLICE_NO_NEAR_LEG);
 out:
 	bpf_sk_release(sk);
@@ -525,7 +525,7 @@ static __always_inline __u32 enrol_far_leg(struct __sk_buff *skb, struct up_spli
 	} else {
 		goto forget;
 	}
-	refusal = refused(a, error, UP_SPLICE_FAR_LEG_TAKEN, UP_SPLICE_NO_FAR_LEG);
+	refusal = sockmap_refusal(a, error, UP_SPLICE_FAR_LEG_TAKEN, UP_SPLICE_NO_FAR_LEG);
 forget:
 	/* Nobody would come for it. */
 	if (refusal != UP_SPLICE_ENROLLED)

@@ -22,13 +22,13 @@ static __always_inline int refuse(struct bpf_sk_lookup *ctx)
  * family. */
 static __always_inline int select_listener(struct bpf_sk_lookup *ctx, struct bpf_sock *listener)
 {
-	long refused;
+	long error;
 
 	if (!listener)
 		return 0;
-	refused = bpf_sk_assign(ctx, listener, BPF_SK_LOOKUP_F_REPLACE);
+	error = bpf_sk_assign(ctx, listener, BPF_SK_LOOKUP_F_REPLACE);
 	bpf_sk_release(listener);
-	return !refused;
+	return !error;
 }
 
 /* False: it is not TCP's. */

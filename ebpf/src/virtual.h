@@ -17,7 +17,7 @@
 #include "balance.h"
 #include "steer.h"
 
-static __always_inline int on_virtual(struct bpf_sk_lookup *ctx, const struct up_settings *s,
+static __always_inline int on_virtual(struct bpf_sk_lookup *ctx, const struct up_agent_settings *s,
 				      int family, const struct decision *d)
 {
 	__u32 cause = UP_CAUSES, index = family == 6;
@@ -46,7 +46,7 @@ int virtual_addresses(struct bpf_sk_lookup *ctx)
 {
 	struct up_endpoint client, dst;
 	struct decision d = {};
-	struct up_settings *s;
+	struct up_agent_settings *s;
 	__u32 zero = 0;
 
 	/* This host's own were decided by connect.h. */

@@ -78,7 +78,7 @@ fn agree(name: &str, object: &[u8], needed: &[&str]) {
 #[test]
 fn the_object_and_the_agent_agree_on_every_layout() {
     let needed = [
-        "up_settings",
+        "up_agent_settings",
         "up_policy",
         "up_flow",
         "up_connect",

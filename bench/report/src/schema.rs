@@ -26,7 +26,7 @@ pub struct Run {
     /// With what: versions by name (`underpass`, `rustc`, `cassandra`, `haproxy`, …).
     pub versions: BTreeMap<String, String>,
     /// How.
-    pub settings: Settings,
+    pub settings: RunSettings,
     /// Every path there is, in the order of tables: those that were not measured with the
     /// reason.
     pub paths: Vec<Path>,
@@ -69,7 +69,7 @@ pub struct Machine {
 
 /// How it was measured.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Settings {
+pub struct RunSettings {
     /// The command line.
     pub command: String,
     /// Interleaved rounds.
@@ -255,7 +255,7 @@ pub struct Round {
     /// How much later than intended requests left though their connection had room: p99, in
     /// µs; 0 in a closed loop.
     pub lateness_p99_us: f64,
-    /// Slices of [`Settings::interval_ms`]: operations, and their mean latency in µs.
+    /// Slices of [`RunSettings::interval_ms`]: operations, and their mean latency in µs.
     pub intervals: Vec<(u64, f64)>,
     /// The generator's process.
     pub generator: Usage,

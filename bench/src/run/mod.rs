@@ -28,7 +28,7 @@ use std::{
 };
 
 use anyhow::ensure;
-use report::schema::{Run, SCHEMA, Settings};
+use report::schema::{Run, RunSettings, SCHEMA};
 
 pub use generator::SUBCOMMAND;
 pub use plan::planned;
@@ -279,7 +279,7 @@ fn begin(args: &Args, how: How, ways: &Ways) -> anyhow::Result<Run> {
         source: host::source()?,
         machine: host::machine()?,
         versions,
-        settings: Settings {
+        settings: RunSettings {
             command: command_line(),
             rounds: how.rounds,
             seconds: how.timing.seconds,

@@ -6,7 +6,7 @@
 
 static __always_inline int dispose(__u32 verdict, int action)
 {
-	__u64 *count = bpf_map_lookup_elem(&edge_fates, &verdict);
+	__u64 *count = bpf_map_lookup_elem(&edge_packets, &verdict);
 
 	if (count)
 		*count += 1;

@@ -181,7 +181,7 @@ static __always_inline int first_match(const struct up_edge_settings *settings,
 		if (port->class ? port->uses_networks : scheme->uses_networks)
 			network = class_of_destination(p, generation);
 		target = cell(&edge_targets, generation, port->class * scheme->networks + network);
-		slot = cell(&edge_verdicts, generation, source * scheme->targets + target);
+		slot = cell(&edge_matches, generation, source * scheme->targets + target);
 	}
 	if (!slot)
 		return 0;

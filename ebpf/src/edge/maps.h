@@ -55,12 +55,12 @@ ARRAY(edge_blocks, UP_GENERATIONS * UP_EDGE_BLOCKS, struct up_edge_block);
 ARRAY(edge_lengths, UP_GENERATIONS * UP_EDGE_SIDES, struct up_edge_lengths);
 ARRAY(edge_buckets, UP_GENERATIONS * UP_EDGE_SIDES * UP_EDGE_BUCKETS, struct up_edge_bucket);
 ARRAY(edge_ports, UP_GENERATIONS * UP_EDGE_PORTS, struct up_edge_port);
-/* [source's class][port's class] → as edge_verdicts, or UP_EDGE_DEPENDS: the destination has a say. */
+/* [source's class][port's class] → as edge_matches, or UP_EDGE_DEPENDS: the destination has a say. */
 ARRAY(edge_early, UP_GENERATIONS * UP_EDGE_LINES, struct up_edge_line);
 /* [port's class][network's class] → the pair's class. */
 ARRAY(edge_targets, UP_GENERATIONS * UP_EDGE_LINES, struct up_edge_line);
 /* [source's class][pair's class] → 1 + the slot of the first rule that holds; 0: none does. */
-ARRAY(edge_verdicts, UP_GENERATIONS * UP_EDGE_LINES, struct up_edge_line);
+ARRAY(edge_matches, UP_GENERATIONS * UP_EDGE_LINES, struct up_edge_line);
 ARRAY(edge_rules, UP_GENERATIONS * UP_MAX_RULES, struct up_edge_rule);
 
 /* Agent → program; an entry dies when its interface is let go. */
@@ -84,7 +84,7 @@ LRU(edge_flows, 2 * UP_EDGE_CONNECTIONS, struct up_edge_tuple, struct up_edge_fl
 ARRAY(edge_changes, UP_EDGE_ROUTES, __u32);
 
 /* Program → agent. */
-PER_CPU_ARRAY(edge_fates, UP_EDGE_VERDICTS, __u64);
+PER_CPU_ARRAY(edge_packets, UP_EDGE_VERDICTS, __u64);
 PER_CPU_ARRAY(edge_counts, UP_GENERATIONS * UP_MAX_RULES, struct up_edge_rule_count);
 
 /* Program only; good for the length of a packet. What would not fit onto the stack. */

@@ -282,7 +282,7 @@ impl Control {
         let tls = tls.reload(&config.tls)?;
         let before = self.triggers.clone();
         let ended = self.triggers.set(config.triggers.clone());
-        let opened = config.pipelines.open(&self.shared.means);
+        let opened = config.pipelines.open(&self.shared.services);
         if let Err(error) = opened.and_then(|()| self.put_with_edge(&config, tls)) {
             self.triggers = before;
             self.restore_edge();
@@ -343,7 +343,7 @@ impl Control {
     /// Restores the journals likewise: some may have the settings of that file by now.
     fn restore_journals(&self) {
         let pipelines = self.told.pipelines.borrow().clone();
-        if let Err(error) = pipelines.open_journals(&self.shared.means) {
+        if let Err(error) = pipelines.open_journals(&self.shared.services) {
             tracing::error!("cannot restore journals: {error:#}");
         }
     }
@@ -405,7 +405,7 @@ impl Control {
             self.marks.remove(mark.id);
             return Err(format!("{error:#}"));
         }
-        self.metrics.marks.set(self.marks.len() as i64);
+        self.metrics.marks.active.set(self.marks.len() as i64);
         tracing::info!(
             mark = mark.id,
             selector = %mark.target,
@@ -436,7 +436,7 @@ impl Control {
 
     /// Marks have ended; `later`: connections met one of them.
     fn ended(&mut self, later: bool) {
-        self.metrics.marks.set(self.marks.len() as i64);
+        self.metrics.marks.active.set(self.marks.len() as i64);
         self.stale |= later;
         if self.stale
             && let Err(error) = self.put(&self.config.policy.clone())

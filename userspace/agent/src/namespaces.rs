@@ -125,6 +125,7 @@ async fn note(
         Err(error) => {
             let reason = [error.as_str()];
             metrics
+                .intake
                 .namespaces_not_served
                 .with_label_values(&reason)
                 .inc();

@@ -188,7 +188,7 @@ impl Editor {
                     log,
                 };
                 request_editor.resumes(suspended, Resolution::Pass);
-                request_editor.obey_completions();
+                request_editor.apply_completions();
             }
             _ => self.state.suspended.lost = true,
         }
@@ -225,7 +225,7 @@ impl Editor {
                 log,
             };
             request_editor.resumes(suspended, resolution);
-            request_editor.obey_completions();
+            request_editor.apply_completions();
         } else {
             let mut response_editor = ResponseEditor {
                 state: &mut self.state,

@@ -216,7 +216,7 @@ impl Frames<Unreadable> for RequestEditor<'_> {
         expanded.clear();
         expanded.shrink_to(KEPT_BUFFER_BYTES);
         self.request_state.expanded = expanded;
-        self.obey_completions();
+        self.apply_completions();
         let late = &mut self.state.outgoing.late;
         if late.is_empty() {
             return action;
@@ -302,7 +302,7 @@ impl RequestEditor<'_> {
             if request.has_said() {
                 // What waited is older to the steps behind, too.
                 let (header, kept) = Kept::as_it_stands(header, frame, request.changed());
-                self.obey_completions();
+                self.apply_completions();
                 return self.goes_further(&header, &kept, step_index, awaited);
             }
         }
@@ -399,7 +399,7 @@ impl RequestEditor<'_> {
     }
 
     /// Does what steps have said of what waits, while they were shown another.
-    pub(crate) fn obey_completions(&mut self) {
+    pub(crate) fn apply_completions(&mut self) {
         loop {
             let said = std::mem::take(&mut self.state.suspended.said);
             if said.is_empty() {

@@ -6,7 +6,11 @@ use crate::support::*;
 
 /// Steps in front of which this text is refused, and what is said of it.
 const REFUSED: [(&str, &str, &str); 8] = [
-    ("transform = \"guard\"\nrefuse = [\"truncate\"]", "TRUNCATE shop.t", "TRUNCATE is not allowed"),
+    (
+        "transform = \"guard\"\nrefuse = [\"truncate\"]",
+        "TRUNCATE shop.t",
+        "TRUNCATE is not allowed",
+    ),
     (
         "transform = \"guard\"\nnot_tables = [\"shop.cards\"]",
         "SELECT * FROM shop.cards WHERE k = 's3cret'",
@@ -92,5 +96,8 @@ fn who_has_logged_in_is_told_that_it_is_closed_to_him() {
     };
     // READY: nobody has to log in.
     let told = judged(Some("x"));
-    assert!(told.contains("rule no-sensitive: table shop.cards is closed"), "{told}");
+    assert!(
+        told.contains("rule no-sensitive: table shop.cards is closed"),
+        "{told}"
+    );
 }

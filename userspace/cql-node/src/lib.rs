@@ -224,7 +224,7 @@ fn run(
         let made = db.make(text);
         made.map_err(|failure| anyhow::anyhow!("{text}: {}", failure.message))?;
     }
-    let settings = server::Settings {
+    let settings = server::NodeSettings {
         credentials: options.credentials,
         limits: wire::Limits {
             max_version: options.max_version,

@@ -34,7 +34,7 @@ const ACCEPT_RETRY: Duration = Duration::from_millis(20);
 
 /// Settings that every connection of a node shares.
 #[derive(Debug, Clone)]
-pub(super) struct Settings {
+pub(super) struct NodeSettings {
     pub(super) credentials: Option<Credentials>,
     pub(super) limits: Limits,
     pub(super) max_connections: usize,
@@ -47,7 +47,7 @@ pub(super) async fn serve(
     listener: TcpListener,
     db: Database,
     clients: Arc<Clients>,
-    settings: Settings,
+    settings: NodeSettings,
     mut stop: watch::Receiver<()>,
 ) {
     let db = Rc::new(RefCell::new(db));
@@ -80,7 +80,7 @@ async fn connection(
     stream: TcpStream,
     session: Session,
     db: Rc<RefCell<Database>>,
-    settings: Settings,
+    settings: NodeSettings,
 ) {
     let _ = stream.set_nodelay(true);
     let connection = Connection {

@@ -63,7 +63,7 @@ labelled!(
         /// The kernel had no memory for the socket's storage.
         NoMemory = CAUSE_NO_MEMORY => "no_memory",
         /// The table of pending connects is full.
-        PendingConnectsFull = CAUSE_PENDING_CONNECTS_FULL => "legs_full",
+        PendingConnectsFull = CAUSE_PENDING_CONNECTS_FULL => "pending_connects_full",
         /// The agent did not read held SYNs fast enough; the client sends them again.
         RingFull = CAUSE_RING_FULL => "ring_full",
         /// Somebody dialled the agent's listener without having been intercepted.
@@ -87,9 +87,9 @@ labelled!(
         /// The shortcut failed its test, or the agent is gone.
         ShortcutOff = CAUSE_SHORTCUT_OFF => "shortcut_off",
         /// A packet of a spliced flow held bytes that had been seen and could not be cut off.
-        SpliceCorrupted = CAUSE_SPLICE_CORRUPTED => "splice_torn",
+        SpliceCorrupted = CAUSE_SPLICE_CORRUPTED => "splice_corrupted",
         /// Redirected bytes could not be cut into frames: the flow cannot be decoded any more.
-        SplicePositionLost = CAUSE_SPLICE_POSITION_LOST => "splice_place_lost",
+        SplicePositionLost = CAUSE_SPLICE_POSITION_LOST => "splice_position_lost",
         /// No backend of a virtual address takes new connections.
         NoBackend = CAUSE_NO_BACKEND => "no_backend",
         /// Nobody is known to listen where a client on another host connects to.
@@ -98,7 +98,7 @@ labelled!(
         /// cgroup: nobody reads its packets.
         DatabaseUnmetered = CAUSE_DATABASE_UNMETERED => "database_unmetered",
         /// The agent does not serve the caller's network namespace yet, or may not serve more.
-        NoNetnsAgent = CAUSE_NO_NETNS_AGENT => "no_outpost",
+        NoNetnsAgent = CAUSE_NO_NETNS_AGENT => "no_netns_agent",
         /// The client's data met the listener, before the kernel could find the accepted socket: it
         /// is sent again.
         Overtaken = CAUSE_OVERTAKEN => "overtaken",

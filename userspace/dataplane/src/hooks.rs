@@ -52,7 +52,7 @@ pub(crate) fn attach(ebpf: &mut Ebpf, cgroup: &File, pins: &Pins) -> Result<Hook
         let program = ebpf.program_mut(name).ok_or_else(|| missing(name))?;
         match program {
             Program::CgroupSockAddr(p) => {
-                let attached = load::insist(|| p.load()).and_then(|()| p.attach(cgroup, mode));
+                let attached = load::retry_load(|| p.load()).and_then(|()| p.attach(cgroup, mode));
                 let taken = attached.and_then(|id| p.take_link(id));
                 let link = FdLink::try_from(taken.map_err(refused(name))?);
                 let link = link.map_err(|_| missing(name))?;
@@ -70,10 +70,10 @@ pub(crate) fn attach(ebpf: &mut Ebpf, cgroup: &File, pins: &Pins) -> Result<Hook
                 }
                 Ok(())
             }
-            Program::CgroupSockopt(p) => load::insist(|| p.load())
+            Program::CgroupSockopt(p) => load::retry_load(|| p.load())
                 .and_then(|()| p.attach(cgroup, mode))
                 .map(drop),
-            Program::SockOps(p) => load::insist(|| p.load())
+            Program::SockOps(p) => load::retry_load(|| p.load())
                 .and_then(|()| p.attach(cgroup, mode))
                 .map(drop),
             _ => return Err(missing(name)),
@@ -82,7 +82,7 @@ pub(crate) fn attach(ebpf: &mut Ebpf, cgroup: &File, pins: &Pins) -> Result<Hook
     }
     let connect = CONNECT_HOOKS.into_iter().map(|name| {
         let hook: &mut CgroupSockAddr = program(ebpf, name)?;
-        load::insist(|| hook.load()).map_err(refused(name))?;
+        load::retry_load(|| hook.load()).map_err(refused(name))?;
         let id = hook.attach(cgroup, mode).map_err(refused(name))?;
         let link = hook.take_link(id).map_err(refused(name))?;
         let link = FdLink::try_from(link).map_err(|_| missing(name))?;

@@ -100,7 +100,7 @@ fn loader(upper_layer_port: &u32) -> EbpfLoader<'_> {
 const TRIES: usize = 5;
 
 /// Has a program verified and in the kernel.
-pub(crate) fn insist(
+pub(crate) fn retry_load(
     mut load: impl FnMut() -> Result<(), ProgramError>,
 ) -> Result<(), ProgramError> {
     for _ in 1..TRIES {

@@ -33,7 +33,7 @@ pub enum MapsError {
 
 /// The maps of the policy's tables.
 pub(crate) struct PolicyMaps {
-    pub settings: Array<MapData, PodOf<abi::Settings>>,
+    pub settings: Array<MapData, PodOf<abi::AgentSettings>>,
     pub policies: Array<MapData, PodOf<abi::Policy>>,
     pub rules: Array<MapData, PodOf<abi::Rule>>,
     pub targets: LpmTrie<MapData, [u8; TARGET_BYTES], PodOf<abi::RuleSet>>,

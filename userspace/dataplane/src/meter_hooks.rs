@@ -37,7 +37,7 @@ pub(crate) fn try_out() -> ProbeResult {
 fn load_one<'a>(ebpf: &'a mut Ebpf, name: &'static str) -> Result<&'a mut CgroupSkb, AttachError> {
     let hook: &mut CgroupSkb = program(ebpf, name)?;
     if hook.fd().is_err() {
-        load::insist(|| hook.load()).map_err(refused(name))?;
+        load::retry_load(|| hook.load()).map_err(refused(name))?;
     }
     Ok(hook)
 }

@@ -51,7 +51,7 @@ pub(crate) struct Tables {
     maps: PolicyMaps,
     backends: BackendTables,
     full_quotas: FullQuotas,
-    settings: abi::Settings,
+    settings: abi::AgentSettings,
     written: [Written; abi::GENERATIONS as usize],
     /// Counts of generations that have been written over.
     past: HashMap<RuleName, [u64; abi::OUTCOMES as usize]>,
@@ -62,7 +62,7 @@ impl Tables {
         maps: PolicyMaps,
         backends: BackendTables,
         full_quotas: FullQuotas,
-        settings: abi::Settings,
+        settings: abi::AgentSettings,
     ) -> Self {
         Self {
             maps,
@@ -80,7 +80,7 @@ impl Tables {
         self.erase(next)?;
         self.write(next, compiled)?;
         self.add_ports(&compiled.incoming_ports)?;
-        let settings = abi::Settings {
+        let settings = abi::AgentSettings {
             generation: next,
             ..self.settings
         };
@@ -115,7 +115,7 @@ impl Tables {
     /// Nothing that is remembered stands any more. Gives the number of what will be from now on.
     pub(crate) fn forget(&mut self) -> Result<u32, InstallError> {
         let forgets = self.settings.forgets.wrapping_add(1);
-        self.put_settings(abi::Settings {
+        self.put_settings(abi::AgentSettings {
             forgets,
             ..self.settings
         })?;
@@ -123,7 +123,7 @@ impl Tables {
     }
 
     pub(crate) fn set_full(&mut self, full: bool) -> Result<(), InstallError> {
-        self.put_settings(abi::Settings {
+        self.put_settings(abi::AgentSettings {
             full: full.into(),
             ..self.settings
         })
@@ -133,7 +133,7 @@ impl Tables {
     pub(crate) fn set_quota_full(&mut self, quota: Quota, full: bool) -> Result<(), InstallError> {
         let set = self.full_quotas.set(quota, full);
         let full_quotas = set.map_err(of("full_quotas"))?;
-        self.put_settings(abi::Settings {
+        self.put_settings(abi::AgentSettings {
             full_quotas,
             ..self.settings
         })
@@ -141,7 +141,7 @@ impl Tables {
 
     /// Whether flows that are to be observed are left alone unobserved.
     pub(crate) fn set_unmetered(&mut self, unmetered: bool) -> Result<(), InstallError> {
-        self.put_settings(abi::Settings {
+        self.put_settings(abi::AgentSettings {
             unmetered: unmetered.into(),
             ..self.settings
         })
@@ -168,7 +168,7 @@ impl Tables {
         Ok(one_by_one(sums, Outcome::ALL))
     }
 
-    fn put_settings(&mut self, settings: abi::Settings) -> Result<(), InstallError> {
+    fn put_settings(&mut self, settings: abi::AgentSettings) -> Result<(), InstallError> {
         self.maps
             .settings
             .set(0, PodOf(settings), 0)

@@ -19,7 +19,7 @@ use serde::Serialize;
 use tls::{Seen, SeenBy, Side, Towards};
 
 use super::standing::Standing;
-use crate::{About, Holds, Known, Selector, orders::CommandSlot};
+use crate::{About, Holds, Known, Selector, commands::CommandSlot};
 
 /// A flow's number within this agent's life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -87,7 +87,7 @@ pub struct Flow {
     /// Bytes passed on to the client.
     pub to_client: AtomicU64,
     /// The commands of marks to the flow.
-    pub mailbox: CommandSlot,
+    pub commands: CommandSlot,
     pub(crate) opened_at: SystemTime,
     path: AtomicU8,
     recalled: AtomicBool,
@@ -196,7 +196,7 @@ impl Flow {
             opened_at: SystemTime::now(),
             to_database: AtomicU64::new(0),
             to_client: AtomicU64::new(0),
-            mailbox: CommandSlot::default(),
+            commands: CommandSlot::default(),
             path: AtomicU8::new(Path::Enrich as u8),
             recalled: AtomicBool::new(false),
             given: AtomicBool::new(false),
@@ -390,7 +390,7 @@ impl Flow {
     /// Makes the agent take the flow back from the kernel, at once if the kernel has it.
     pub fn recall(&self) {
         self.recalled.store(true, Relaxed);
-        self.mailbox.wake();
+        self.commands.wake();
     }
 
     /// Whether the flow was recalled since the last call. The flow's task is woken when it is.
@@ -401,7 +401,7 @@ impl Flow {
     /// Gives the flow to another process as soon as the kernel carries it.
     pub fn give(&self) {
         self.given.store(true, Relaxed);
-        self.mailbox.wake();
+        self.commands.wake();
     }
 
     /// Takes [`Self::give`] back: no other process goes on with the flow.

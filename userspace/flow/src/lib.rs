@@ -4,7 +4,7 @@
 //! - `standing`: the decision on a flow, and why its bytes travel as they do; `about`: its pipeline.
 //! - `view`: a flow as `/flows` gives it.
 //! - `close_reason`: the reasons for which flows end.
-//! - `orders`: a command to a flow's task, and the answer.
+//! - `commands`: a command to a flow's task, and the answer.
 //! - `selector`: conditions that pick running flows.
 //!
 //! **Boundary**: nothing here moves a byte. `proxy` does, and tells the flow.
@@ -13,9 +13,9 @@
 
 mod about;
 mod close_reason;
+pub mod commands;
 mod flow;
 mod flows;
-pub mod orders;
 mod selector;
 mod standing;
 mod view;

@@ -16,13 +16,13 @@ use super::{
 /// with it.
 pub(super) async fn adopt(shared: &Arc<ProxyContext>, adopted: Adopted, workers: &Workers) {
     let Adopted {
-        papers,
+        snapshot,
         splices,
         accepted,
         dialled,
         kept,
     } = adopted;
-    let Ok(permit) = shared.admission.enter(papers.process().holder) else {
+    let Ok(permit) = shared.admission.enter(snapshot.process().holder) else {
         return kept.give_back();
     };
     let (client, database) = match (stream(accepted), stream(dialled)) {
@@ -32,15 +32,15 @@ pub(super) async fn adopt(shared: &Arc<ProxyContext>, adopted: Adopted, workers:
             return kept.give_back();
         }
     };
-    let resumed = match splices.resume(papers.id(), papers.near()) {
+    let resumed = match splices.resume(snapshot.id(), snapshot.near()) {
         Ok(resumed) => resumed,
         Err(error) => {
             tracing::warn!(%error, "a kept flow cannot be adopted");
             return kept.give_back();
         }
     };
-    shared.metrics.adopted.inc();
-    let flow = shared.flows.adopt(|number| papers.flow(number, &resumed));
+    shared.metrics.keeper.adopted.inc();
+    let flow = shared.flows.adopt(|number| snapshot.flow(number, &resumed));
     tracing::info!(flow = ?flow.id, client = %flow.client, orig_dst = %flow.orig_dst, "adopted");
     // The flow was dialled to a virtual address.
     if let Ok(peer) = database.peer_addr()
@@ -50,7 +50,7 @@ pub(super) async fn adopt(shared: &Arc<ProxyContext>, adopted: Adopted, workers:
     }
     let denied = session::denied_before(&flow, &shared.policy.borrow());
     let adoption = Adoption { resumed, kept };
-    let entered = Entered::adopted(shared, flow, papers.client_cookie(), permit, adoption);
+    let entered = Entered::adopted(shared, flow, snapshot.client_cookie(), permit, adoption);
     if let Some(mark) = denied {
         tracing::info!(flow = ?entered.flow.id, %mark, "denied before it was adopted");
         close::reset(&client);

@@ -163,12 +163,8 @@ impl Try {
     }
 
     fn has_been_carried(&self) -> bool {
-        let Metrics {
-            spliced_to_database: up,
-            spliced_to_client: down,
-            ..
-        } = &self.metrics;
-        up.get() > 0 && down.get() > 0
+        let carried = &self.metrics.splice;
+        carried.to_database.get() > 0 && carried.to_client.get() > 0
     }
 
     fn ends(&self) -> io::Result<(TcpStream, TcpStream)> {

@@ -3,7 +3,7 @@
 use std::{io::ErrorKind, net::Shutdown, sync::atomic::Ordering::Relaxed, time::Duration};
 
 use dataplane::Near;
-use flow::{CloseReason, Flow, Flows, Path, orders::Order};
+use flow::{CloseReason, Flow, Flows, Path, commands::FlowCommand};
 use socket2::SockRef;
 use telemetry::{Metrics, Rarely};
 use tokio::{net::TcpStream, time};
@@ -19,7 +19,10 @@ pub async fn end_all(flows: &Flows, patience: Duration) {
     let mut read = flows.all();
     read.retain(|flow| flow.path() == Path::Enrich);
     for flow in &read {
-        drop(flow.mailbox.post(Order::close(CloseReason::AgentEnded)));
+        drop(
+            flow.commands
+                .post(FlowCommand::close(CloseReason::AgentEnded)),
+        );
     }
     let ended = async {
         while read.iter().any(|flow| flows.has(flow.id)) {
@@ -53,7 +56,7 @@ pub(super) fn flow(flow: &Flow, metrics: &Metrics, reason: CloseReason) {
             | CloseReason::MadeRoom
     );
     let reason = reason.as_str();
-    metrics.flows_closed.with_label_values(&[reason]).inc();
+    metrics.flows.closed.with_label_values(&[reason]).inc();
     // Whoever sends garbage decides how often that is. The metric has them all.
     let not_said_before = match is_garbage {
         true => GARBAGE.take_turn(),

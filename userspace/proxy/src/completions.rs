@@ -80,7 +80,7 @@ impl CompletionSink for CompletionQueue {
         completions.push(Completion { number, resolution });
         self.full.store(true, Relaxed);
         drop(completions);
-        flow.mailbox.wake();
+        flow.commands.wake();
     }
 
     fn is_read(&self) -> bool {

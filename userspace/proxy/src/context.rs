@@ -46,7 +46,7 @@ pub struct ProxyContext {
     /// The counters of pipelines.
     pub pipeline_metrics: PipelineMetrics,
     /// The statements that enrichment has seen, and the services that reporters need.
-    pub means: Arc<Services>,
+    pub services: Arc<Services>,
     /// Statements by prepared id. One store for all databases: an id is a hash of keyspace
     /// and text, so it means the same everywhere.
     pub prepared: Arc<PreparedStatements>,

@@ -485,7 +485,7 @@ impl Decoder {
     /// Reads no more of a flow that cannot be decoded.
     fn relay_from_here(&mut self, reason: Undecodable) {
         let metrics = &self.recorder.shared.metrics;
-        let counter = &metrics.undecodable;
+        let counter = &metrics.flows.undecodable;
         counter.with_label_values(&[reason.as_str()]).inc();
         // The line at its end says how it travelled, and a metric why.
         tracing::debug!(flow = ?self.flow.id, %reason, "relayed from here on");

@@ -49,7 +49,7 @@ impl Entered {
     }
 
     pub(super) fn new(shared: &Arc<ProxyContext>, newcomer: &Newcomer, permit: FlowPermit) -> Self {
-        shared.metrics.flows.inc();
+        shared.metrics.flows.open.inc();
         let flow = shared.flows.enter(newcomer);
         let question = Question::of(newcomer, &shared.policy.borrow()).map(Box::new);
         if let Some(question) = &question {
@@ -76,7 +76,7 @@ impl Entered {
         permit: FlowPermit,
         adoption: Adoption,
     ) -> Self {
-        shared.metrics.flows.inc();
+        shared.metrics.flows.open.inc();
         Self {
             flow,
             shared: shared.clone(),
@@ -94,8 +94,8 @@ impl Drop for Entered {
             self.shared.answers.forget(cookie);
         }
         self.shared.flows.leave(self.flow.id);
-        self.flow.mailbox.close();
-        self.shared.metrics.flows.dec();
+        self.flow.commands.close();
+        self.shared.metrics.flows.open.dec();
     }
 }
 

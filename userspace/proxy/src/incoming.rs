@@ -31,7 +31,7 @@ pub(super) async fn accept(
                 let (shared, workers) = (shared.clone(), workers.clone());
                 tokio::spawn(async move { begin(&shared, arrived, &workers).await });
             }
-            Ok(None) => shared.metrics.strangers.inc(),
+            Ok(None) => shared.metrics.intake.strangers.inc(),
             Err(error) => {
                 shared.admission.accept_failed(&error);
                 time::sleep(ACCEPT_PAUSE).await;
@@ -69,6 +69,7 @@ async fn begin(shared: &Arc<ProxyContext>, arrived: Arrived, workers: &Workers) 
             let answer = [Refusal::Reset.as_str()];
             shared
                 .metrics
+                .intake
                 .dial_failures
                 .with_label_values(&answer)
                 .inc();
@@ -77,7 +78,7 @@ async fn begin(shared: &Arc<ProxyContext>, arrived: Arrived, workers: &Workers) 
     };
     if let Some(why) = dialled.not_kept {
         let reason = [why.as_str()];
-        let counter = &shared.metrics.client_addresses_lost;
+        let counter = &shared.metrics.intake.client_addresses_lost;
         counter.with_label_values(&reason).inc();
         tracing::warn!(%client, %orig_dst, why = why.as_str(), "the database does not see the client's address");
     }

@@ -142,7 +142,7 @@ async fn accept(shared: Arc<ProxyContext>, listeners: Listeners, expected: Expec
                 // The receiver is gone when the handshake took too long.
                 Some(arrived) => drop(arrived.send(accepted.stream)),
                 None => {
-                    shared.metrics.strangers.inc();
+                    shared.metrics.intake.strangers.inc();
                     tracing::debug!(client = %accepted.client, "a stranger at the listener");
                     close::reset(&accepted.stream);
                 }
@@ -161,7 +161,7 @@ async fn begin(shared: &Arc<ProxyContext>, held: Held, expected: &Expected, work
         Err(NotAdmitted::Full) => return answer(shared, &held, Refusal::Silence),
         Err(NotAdmitted::OverQuota(quota)) => {
             tracing::debug!(client = %held.client, ?quota, "over its quota");
-            shared.metrics.over_quota.inc();
+            shared.metrics.intake.over_quota.inc();
             return answer(shared, &held, Refusal::Reset);
         }
     };
@@ -219,7 +219,7 @@ async fn meet(
     workers: &Workers,
 ) {
     if !dialled.kept_port {
-        shared.metrics.source_ports_changed.inc();
+        shared.metrics.intake.source_ports_changed.inc();
         tracing::warn!(client = %held.client, orig_dst = %held.orig_dst, "source port was taken");
     }
     let id = entered.flow.id;
@@ -274,13 +274,14 @@ async fn while_client_waits(
 }
 
 fn gone(shared: &ProxyContext, held: &Held) {
-    shared.metrics.clients_gone.inc();
+    shared.metrics.intake.clients_gone.inc();
     tracing::debug!(client = %held.client, "the client gave up before the database answered");
 }
 
 fn answer(shared: &ProxyContext, held: &Held, refusal: Refusal) {
     shared
         .metrics
+        .intake
         .dial_failures
         .with_label_values(&[refusal.as_str()])
         .inc();

@@ -270,7 +270,7 @@ impl Ends {
             Encrypted::Ends(tls) => tls,
             Encrypted::Passes(why) => {
                 self.deadline = None;
-                let counter = &self.shared.metrics.tls_passed;
+                let counter = &self.shared.metrics.tls.passed;
                 return counter.with_label_values(&[why.as_str()]).inc();
             }
         };
@@ -347,7 +347,7 @@ impl Ends {
     fn hear(&mut self, side: Side, news: News) {
         match news {
             News::Established => {
-                self.shared.metrics.tls_handshakes.succeeded(side);
+                self.shared.metrics.tls.handshakes.succeeded(side);
                 self.deadline = None;
                 self.stirred = true;
                 if let (Side::Client, Some(tls)) = (side, self.dial.take()) {
@@ -374,7 +374,7 @@ impl Ends {
     }
 
     fn report_failed_handshake(&self, side: Side, failure: Failure, error: &str) {
-        self.shared.metrics.tls_handshakes.failed(side, failure);
+        self.shared.metrics.tls.handshakes.failed(side, failure);
         let (flow, rule) = (self.flow.id, self.flow.rule());
         let (reason, advice) = (failure.as_str(), failure.advice(side));
         match side {

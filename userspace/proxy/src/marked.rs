@@ -5,7 +5,7 @@
 
 use flow::{
     CloseReason, Flow,
-    orders::{Answer, FlowCommand, Order},
+    commands::{Answer, FlowCommand, PostedCommand},
 };
 use policy::Action;
 
@@ -16,32 +16,32 @@ const CARRIED: &str = "the kernel carries it";
 const ENDING: &str = "it is being closed";
 const DECIDED: &str = "it was decided meanwhile";
 
-/// Carries out a letter's order. Returns the close reason if the order ends the flow. Without a
+/// Carries out a command. Returns the close reason if the command ends the flow. Without a
 /// relay, the kernel has the flow.
 pub(super) fn apply_command(
     flow: &Flow,
-    letter: FlowCommand,
+    posted: PostedCommand,
     relay: Option<&mut Relay>,
 ) -> Option<CloseReason> {
-    if let Some(reason) = letter.order.closing {
-        letter.answer(Answer::Changed);
+    if let Some(reason) = posted.command.closing {
+        posted.answer(Answer::Changed);
         return Some(reason);
     }
-    let answer = answer(flow, relay, &letter.order);
+    let answer = answer(flow, relay, &posted.command);
     let answer = match answer {
-        Answer::CouldNot(why) if letter.order.reset => Answer::Reset(why),
+        Answer::CouldNot(why) if posted.command.reset => Answer::Reset(why),
         other => other,
     };
-    let denied = answer == Answer::Changed && letter.order.action == Action::Deny;
-    letter.answer(answer);
+    let denied = answer == Answer::Changed && posted.command.action == Action::Deny;
+    posted.answer(answer);
     (denied || matches!(answer, Answer::Reset(_))).then_some(CloseReason::Marked)
 }
 
-fn answer(flow: &Flow, mut relay: Option<&mut Relay>, order: &Order) -> Answer {
+fn answer(flow: &Flow, mut relay: Option<&mut Relay>, command: &FlowCommand) -> Answer {
     let mut decoder = relay.as_deref_mut().and_then(Relay::decoder);
     let is_ending = decoder.as_deref().is_some_and(Decoder::is_ending);
     let gate = decoder.as_deref_mut().and_then(Decoder::open_gate);
-    match (order.action, &order.ask, gate) {
+    match (command.action, &command.ask, gate) {
         (_, Some(policy), Some(gate)) => {
             gate.ask(policy.clone());
             Answer::Asked
@@ -49,11 +49,11 @@ fn answer(flow: &Flow, mut relay: Option<&mut Relay>, order: &Order) -> Answer {
         (_, Some(_), None) => Answer::CouldNot(DECIDED),
         (Action::Observe, None, _) => Answer::CouldNot(AT_CONNECT),
         (Action::Deny, None, _) => {
-            flow.set_action(&order.by, Action::Deny);
+            flow.set_action(&command.by, Action::Deny);
             Answer::Changed
         }
         (action, None, Some(gate)) => {
-            flow.set_action(&order.by, action);
+            flow.set_action(&command.by, action);
             gate.mark(action);
             decoder.map(Decoder::apply_mark);
             Answer::Changed
@@ -61,11 +61,11 @@ fn answer(flow: &Flow, mut relay: Option<&mut Relay>, order: &Order) -> Answer {
         (_, None, None) if is_ending => Answer::CouldNot(ENDING),
         (Action::Enrich, None, None) => match decoder {
             Some(decoder) if decoder.decodes() => Answer::Already,
-            _ => enrich(relay, order),
+            _ => enrich(relay, command),
         },
         (Action::Bypass, None, None) => match decoder {
             Some(decoder) if decoder.decodes() => {
-                flow.set_action(&order.by, Action::Bypass);
+                flow.set_action(&command.by, Action::Bypass);
                 decoder.stop();
                 Answer::Changed
             }
@@ -74,8 +74,8 @@ fn answer(flow: &Flow, mut relay: Option<&mut Relay>, order: &Order) -> Answer {
     }
 }
 
-fn enrich(relay: Option<&mut Relay>, order: &Order) -> Answer {
-    match relay.map(|relay| relay.enrich(&order.by)) {
+fn enrich(relay: Option<&mut Relay>, command: &FlowCommand) -> Answer {
+    match relay.map(|relay| relay.enrich(&command.by)) {
         Some(Ok(())) => Answer::Changed,
         Some(Err(why)) => Answer::CouldNot(why.as_str()),
         None => Answer::CouldNot(CARRIED),

@@ -276,8 +276,8 @@ impl Kernel {
                     to_database,
                     to_client,
                 };
-                let Redirected { since, place } = kernels.of(direction);
-                (*since == read).then(|| frame_position::from_kernel(place))
+                let Redirected { since, position } = kernels.of(direction);
+                (*since == read).then(|| frame_position::from_kernel(position))
             }
             Err(error) => {
                 tracing::warn!(%error, "the kernel does not say where in a frame a flow is");

@@ -69,8 +69,8 @@ impl Recorder {
         let (reporters, about) = (pipelines.reporters_of(&rule), pipelines.about(&rule));
         drop(pipelines);
         flow.comes_to(about);
-        let means = &self.shared.means;
-        self.followed = reporters.map(|by| Box::new(Followed::by(&by, flow, means)));
+        let services = &self.shared.services;
+        self.followed = reporters.map(|by| Box::new(Followed::by(&by, flow, services)));
     }
 }
 
@@ -150,11 +150,11 @@ impl Sink for Recorder {
         let statement = completed.statement;
         let found = self.at_hand.iter().find(|(s, _)| Arc::ptr_eq(s, statement));
         if let Some((_, series)) = found.filter(|(_, series)| !series.is_gone()) {
-            return self.shared.means.statements.record(series, completed);
+            return self.shared.services.statements.record(series, completed);
         }
-        let statements = &self.shared.means.statements;
+        let statements = &self.shared.services.statements;
         let series = statements.series(&self.rule, statement, self.asker);
-        self.shared.means.statements.record(&series, completed);
+        self.shared.services.statements.record(&series, completed);
         let entry = (statement.clone(), series);
         match self.at_hand.get_mut(self.oldest) {
             Some(oldest) => *oldest = entry,
@@ -166,6 +166,7 @@ impl Sink for Recorder {
     fn anomaly(&mut self, anomaly: Anomaly) {
         self.shared
             .metrics
+            .flows
             .anomalies
             .with_label_values(&[anomaly.as_str()])
             .inc();

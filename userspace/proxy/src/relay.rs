@@ -83,7 +83,7 @@ pub(super) async fn to_the_end(
     mut far: TcpStream,
 ) -> FlowEnd {
     let reader = poll_fn(|cx| Poll::Ready(cx.waker().clone())).await;
-    relay.up.flow.mailbox.read_by(&reader);
+    relay.up.flow.commands.read_by(&reader);
     drop(reader);
     loop {
         let corrupted = splice::corrupted(relay.to_near().enrolled.clone());
@@ -102,8 +102,8 @@ pub(super) async fn to_the_end(
             Pause::Ended(reason) => return FlowEnd::closed(reason, far),
             Pause::Letter => {
                 let flow = relay.up.flow.clone();
-                let letter = flow.mailbox.take();
-                let reason = letter.and_then(|l| marked::apply_command(&flow, l, Some(relay)));
+                let posted = flow.commands.take();
+                let reason = posted.and_then(|c| marked::apply_command(&flow, c, Some(relay)));
                 if let Some(reason) = reason {
                     return FlowEnd::closed(reason, far);
                 }
@@ -178,8 +178,12 @@ impl Relay {
     pub(super) fn new(begins: Option<Begins>, flow: &Arc<Flow>, metrics: &Metrics) -> Self {
         Self {
             reader: Reader::new(begins),
-            up: DirectionPump::new(Direction::ToDatabase, flow, &metrics.bytes_to_database),
-            down: DirectionPump::new(Direction::ToClient, flow, &metrics.bytes_to_client),
+            up: DirectionPump::new(
+                Direction::ToDatabase,
+                flow,
+                &metrics.flows.bytes_to_database,
+            ),
+            down: DirectionPump::new(Direction::ToClient, flow, &metrics.flows.bytes_to_client),
             down_first: false,
             drain: None,
             near: flow.near(),
@@ -187,7 +191,7 @@ impl Relay {
         }
     }
 
-    /// Ready when the flow has ended, a letter has come, or the kernel may carry the flow.
+    /// Ready when the flow has ended, a command has come, or the kernel may carry the flow.
     ///
     /// A round polls both directions. Another follows when one of them may go on that could not
     /// before: bytes that were held back may pass, a handshake has moved on, or the flow is lost.
@@ -198,7 +202,7 @@ impl Relay {
         database: &TcpStream,
         ride: &mut KernelCarry,
     ) -> Poll<Pause> {
-        if self.up.flow.mailbox.is_full() {
+        if self.up.flow.commands.is_full() {
             return Poll::Ready(Pause::Letter);
         }
         self.reader.apply_completions();

@@ -49,7 +49,7 @@ pub(crate) async fn carry_on(
             })
         }
         FlowEnd::Closed { reason, far } => {
-            flow.mailbox.close();
+            flow.commands.close();
             close::flow(&flow, &metrics, reason);
             close::sides(flow.near(), reason, near, far).await;
             Ok(CarriedOn::Ended)

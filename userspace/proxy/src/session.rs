@@ -413,7 +413,11 @@ impl Gate {
         if let Some(why) = self.handshake.over()
             && decision == Decision::Undecided
         {
-            metrics.unknowable.with_label_values(&[why.as_str()]).inc();
+            metrics
+                .sessions
+                .unknowable
+                .with_label_values(&[why.as_str()])
+                .inc();
             if self.handshake.ended_before_login() {
                 // The user is not known yet, and the database would go on with the log-in: whoever
                 // comes early would be past the rule that holds for him.
@@ -434,9 +438,13 @@ impl Gate {
             by.action = Action::Bypass;
         }
         for why in self.handshake.unknowable() {
-            metrics.unknowable.with_label_values(&[why.as_str()]).inc();
+            metrics
+                .sessions
+                .unknowable
+                .with_label_values(&[why.as_str()])
+                .inc();
         }
-        metrics.session_decided(&by);
+        metrics.sessions.count(&by);
         self.flow.decide(&by);
         if is_left {
             self.flow.leave_out_of_sample();
@@ -468,7 +476,7 @@ impl Gate {
         };
         if let Err(why) = self.shared.remembered.remember(opener, index, lasts) {
             let reason = [why.as_str()];
-            let counter = &self.shared.metrics.not_remembered;
+            let counter = &self.shared.metrics.sessions.not_remembered;
             counter.with_label_values(&reason).inc();
             tracing::debug!(flow = ?self.flow.id, %why, "not remembered");
         }

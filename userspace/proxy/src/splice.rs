@@ -70,7 +70,7 @@ impl SpliceSource {
             Some(Ok(splices)) => return Some(splices.clone()),
             Some(Err(reason)) => {
                 flow.set_relayed(format!("splice is off: {reason}"));
-                let refusals = &shared.metrics.splice_refusals;
+                let refusals = &shared.metrics.splice.refusals;
                 refusals.with_label_values(&[SPLICE_OFF]).inc();
                 *self = Self::Closed;
             }
@@ -165,7 +165,7 @@ impl KernelCarry {
     ) -> Result<(), CloseReason> {
         let splice = Arc::new(resumed.splice);
         relay.set_enrolled(splice.clone());
-        relay.begins_at(resumed.position, &resumed.places, shared);
+        relay.begins_at(resumed.position, &resumed.frame_positions, shared);
         self.kept = kept;
         let enrolled = self.enrolled.insert(Enrolled {
             splice,
@@ -213,11 +213,11 @@ impl KernelCarry {
         };
         let started = Instant::now();
         let mut ended = End::Needed;
-        self.counters.handovers.inc();
+        self.counters.splice.handovers.inc();
         let far = match hand_over(enrolled, relay, near, &far).await {
             Ok(true) => {
                 let pause = paused.elapsed().as_secs_f64();
-                self.counters.handover_seconds.observe(pause);
+                self.counters.splice.handover_seconds.observe(pause);
                 self.flow.set_spliced(enrolled.splice.why_not_by_sender());
                 let (splice, flow) = (enrolled.splice.clone(), self.flow.clone());
                 let keep_later = self.keep_later;
@@ -308,7 +308,8 @@ impl KernelCarry {
             Err(refusal) => {
                 let reason = refusal.as_str();
                 self.counters
-                    .splice_refusals
+                    .splice
+                    .refusals
                     .with_label_values(&[reason])
                     .inc();
                 tracing::info!(flow = ?self.flow.id, %refusal, "not spliced");
@@ -336,9 +337,9 @@ impl KernelCarry {
             .near()
             .directions(counted.up, counted.down + now.to_near);
         let cookie = application.client_cookie();
-        let papers = FlowSnapshot::of(&self.flow, cookie, splice, now.from_near, since);
+        let snapshot = FlowSnapshot::of(&self.flow, cookie, splice, now.from_near, since);
         let (client, database) = relay.near().sides(near, far);
-        let kept = keeper.keep(papers, client.as_fd(), database.as_fd());
+        let kept = keeper.keep(snapshot, client.as_fd(), database.as_fd());
         self.keep_later = matches!(kept, Err(NotKept::ForNow));
         self.kept = kept.ok();
     }
@@ -357,14 +358,14 @@ impl KernelCarry {
         let carried = near.directions(moved.up - before.up, moved.down - before.down);
         relay.carried(carried);
         let [up, down] = carried;
-        self.counters.spliced_to_database.inc_by(up);
-        self.counters.spliced_to_client.inc_by(down);
+        self.counters.splice.to_database.inc_by(up);
+        self.counters.splice.to_client.inc_by(down);
         let spills = near.directions(
             moved.up_spills - before.up_spills,
             moved.down_spills - before.down_spills,
         );
         for (slow, count) in ["database", "client"].into_iter().zip(spills) {
-            let counter = &self.counters.spills;
+            let counter = &self.counters.splice.spills;
             counter.with_label_values(&[slow]).inc_by(count);
         }
         match spills.map(|count| count > 0) {
@@ -403,8 +404,8 @@ async fn hand_over(
 ) -> Result<bool, CloseReason> {
     for _ in 0..HANDOVER_ROUNDS {
         let position = enrolled.position(relay);
-        let places = relay.hand_over();
-        if let Err(error) = enrolled.splice.engage(position, places) {
+        let frame_positions = relay.hand_over();
+        if let Err(error) = enrolled.splice.engage(position, frame_positions) {
             tracing::warn!(%error, "a flow stays with the agent for now");
             return Ok(false);
         }

@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use flow::{CloseReason, Flow, Path, orders::Order};
+use flow::{CloseReason, Flow, Path, commands::FlowCommand};
 use parking_lot::Mutex;
 use tokio::{sync::Notify, time};
 
@@ -78,7 +78,7 @@ impl Unsettled {
                 _ => return true,
             };
             excess = excess.saturating_sub(1);
-            drop(flow.mailbox.post(Order::close(reason)));
+            drop(flow.commands.post(FlowCommand::close(reason)));
             false
         });
         !waiting.flows.is_empty()
@@ -142,9 +142,9 @@ mod tests {
 
     /// The reasons for which flows are to close, by their order.
     fn closing(flows: &[Arc<Flow>]) -> Vec<Option<CloseReason>> {
-        let letters = flows.iter().map(|flow| flow.mailbox.take());
-        letters
-            .map(|letter| letter.and_then(|l| l.order.closing))
+        let posted = flows.iter().map(|flow| flow.commands.take());
+        posted
+            .map(|posted| posted.and_then(|posted| posted.command.closing))
             .collect()
     }
 

@@ -100,7 +100,7 @@ pub(super) async fn ride(
         if flow.is_given() {
             return Poll::Ready(End::Given);
         }
-        if let Some(end) = letter(flow) {
+        if let Some(end) = apply_posted(flow) {
             return Poll::Ready(end);
         }
         while tick.as_mut().poll(cx).is_ready() {
@@ -120,14 +120,14 @@ pub(super) async fn ride(
     Ok((far, end))
 }
 
-/// Carries out a letter, if there is one. Returns the end of the ride that it asks for.
-fn letter(flow: &Flow) -> Option<End> {
-    if !flow.mailbox.is_full() {
+/// Carries out a command, if there is one. Returns the end of the ride that it asks for.
+fn apply_posted(flow: &Flow) -> Option<End> {
+    if !flow.commands.is_full() {
         return None;
     }
-    // Once the letter is answered, nothing may pass unseen.
-    let Some(letter) = flow.mailbox.take_unless(Action::Enrich) else {
+    // Once the command is answered, nothing may pass unseen.
+    let Some(posted) = flow.commands.take_unless(Action::Enrich) else {
         return Some(End::Recalled);
     };
-    marked::apply_command(flow, letter, None).map(End::Marked)
+    marked::apply_command(flow, posted, None).map(End::Marked)
 }

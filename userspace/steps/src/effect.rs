@@ -26,7 +26,7 @@ pub trait Effect: Transform {
     ///
     /// # Errors
     /// Names what cannot be opened, and the reason.
-    fn open(&self, rule: &RuleName, means: &Services) -> Result<(), String>;
+    fn open(&self, rule: &RuleName, services: &Services) -> Result<(), String>;
 
     /// Whether the step has to be behind all transforms, because it takes the requests that it sees
     /// for those that the database gets.

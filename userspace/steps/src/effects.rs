@@ -6,20 +6,20 @@ use serde::Deserialize;
 
 use super::{cache, coalesce, effect::Effect, fold, mirror};
 
-/// Declares [`Settings`] from the list.
+/// Declares [`EffectSettings`] from the list.
 macro_rules! effects {
-    ($($module:ident => $variant:ident),+ $(,)?) => {
+    ($($module:ident => $variant:ident($settings:ident)),+ $(,)?) => {
         /// A step of a pipeline, as in the configuration: `{ transform = "mirror", ... }`.
         #[derive(Clone, Debug, Deserialize, schemars::JsonSchema)]
         #[serde(tag = "transform", rename_all = "snake_case")]
         #[expect(missing_docs, reason = "the settings say what their step does, and the schema shows that")]
-        pub enum Settings {
+        pub enum EffectSettings {
             $(
-                $variant($module::Settings),
+                $variant($module::$settings),
             )+
         }
 
-        impl Settings {
+        impl EffectSettings {
             /// Makes the step, and opens nothing.
             ///
             /// # Errors
@@ -37,13 +37,13 @@ macro_rules! effects {
 }
 
 effects! {
-    cache => Cache,
-    coalesce => Coalesce,
-    fold => Fold,
-    mirror => Mirror,
+    cache => Cache(CacheSettings),
+    coalesce => Coalesce(CoalesceSettings),
+    fold => Fold(FoldSettings),
+    mirror => Mirror(MirrorSettings),
 }
 
-impl Settings {
+impl EffectSettings {
     /// Marks the settings of a rule that speaks TLS to databases.
     #[must_use]
     pub fn encrypting(self) -> Self {

@@ -22,11 +22,13 @@ pub struct Followed {
 
 impl Followed {
     /// Begins to report a flow to these reporters.
-    pub fn by(reporters: &Reporters, flow: &Arc<Flow>, means: &Arc<Services>) -> Self {
+    pub fn by(reporters: &Reporters, flow: &Arc<Flow>, services: &Arc<Services>) -> Self {
         let whose = Arc::new(Whose::new(flow));
         let by = reporters.iter();
         Self {
-            by: by.map(|reporter| reporter.follow(&whose, means)).collect(),
+            by: by
+                .map(|reporter| reporter.follow(&whose, services))
+                .collect(),
             whose,
             refusals: HashMap::new(),
             wants_requests: reporters.iter().any(|reporter| reporter.wants_requests()),

@@ -78,28 +78,28 @@ impl Pipelines {
     ///
     /// # Errors
     /// Names what cannot be read or opened, and the rule.
-    pub fn open(&self, means: &Services) -> anyhow::Result<()> {
+    pub fn open(&self, services: &Services) -> anyhow::Result<()> {
         for (rule, steps) in &self.0 {
             for source in &steps.keys {
-                let opened = source.open(&means.rings);
+                let opened = source.open(&services.rings);
                 opened.map_err(|e| anyhow::anyhow!("rule {rule}: {}: {e}", protect::NAME))?;
             }
         }
-        self.open_journals(means)
+        self.open_journals(services)
     }
 
     /// Opens what effects ask and reporters write to, before the pipelines are in force.
     ///
     /// # Errors
     /// Names what cannot be opened, and the rule.
-    pub fn open_journals(&self, means: &Services) -> anyhow::Result<()> {
+    pub fn open_journals(&self, services: &Services) -> anyhow::Result<()> {
         for (rule, steps) in &self.0 {
             for effect in &steps.effects {
-                let opened = effect.open(rule, means);
+                let opened = effect.open(rule, services);
                 opened.map_err(|e| anyhow::anyhow!("rule {rule}: {}: {e}", effect.name()))?;
             }
             for reporter in steps.report.iter().flat_map(|report| report.iter()) {
-                let opened = reporter.open(means);
+                let opened = reporter.open(services);
                 opened.map_err(|e| anyhow::anyhow!("rule {rule}: {}: {e}", reporter.name()))?;
             }
         }

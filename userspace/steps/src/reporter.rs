@@ -34,8 +34,8 @@ pub trait Reporter: fmt::Debug + Send + Sync {
     ///
     /// # Errors
     /// Names what cannot be opened, and the reason.
-    fn open(&self, means: &Services) -> Result<(), String> {
-        let _ = means;
+    fn open(&self, services: &Services) -> Result<(), String> {
+        let _ = services;
         Ok(())
     }
 
@@ -66,7 +66,7 @@ pub trait Reporter: fmt::Debug + Send + Sync {
     }
 
     /// Makes the reporter's part in a flow that begins, or that is read again.
-    fn follow(&self, whose: &Arc<Whose>, means: &Arc<Services>) -> Box<dyn Following>;
+    fn follow(&self, whose: &Arc<Whose>, services: &Arc<Services>) -> Box<dyn Following>;
 }
 
 /// A reporter's part in one flow. Called on the threads on which bytes move: it never waits, and

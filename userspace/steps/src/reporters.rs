@@ -4,20 +4,20 @@ use serde::Deserialize;
 
 use super::{audit, count, debug, reporter::Reporter, slowlog, stats, trace};
 
-/// Declares [`Settings`] from the list.
+/// Declares [`ReporterSettings`] from the list.
 macro_rules! reporters {
-    ($($module:ident => $variant:ident),+ $(,)?) => {
+    ($($module:ident => $variant:ident($settings:ident)),+ $(,)?) => {
         /// A step of a pipeline, as in the configuration: `{ transform = "stats", ... }`.
         #[derive(Clone, Debug, Deserialize, schemars::JsonSchema)]
         #[serde(tag = "transform", rename_all = "snake_case")]
         #[expect(missing_docs, reason = "the settings say what their step does, and the schema shows that")]
-        pub enum Settings {
+        pub enum ReporterSettings {
             $(
-                $variant($module::Settings),
+                $variant($module::$settings),
             )+
         }
 
-        impl Settings {
+        impl ReporterSettings {
             /// Makes the step. Nothing is opened or made before a flow is followed.
             ///
             /// # Errors
@@ -35,10 +35,10 @@ macro_rules! reporters {
 }
 
 reporters! {
-    audit => Audit,
-    count => Count,
-    debug => Debug,
-    slowlog => Slowlog,
-    stats => Stats,
-    trace => Trace,
+    audit => Audit(AuditSettings),
+    count => Count(CountSettings),
+    debug => Debug(DebugSettings),
+    slowlog => Slowlog(SlowlogSettings),
+    stats => Stats(StatsSettings),
+    trace => Trace(TraceSettings),
 }

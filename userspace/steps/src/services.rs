@@ -57,7 +57,7 @@ impl Services {
             caches: Caches::new(CacheMetrics::register(registry)?),
             mirrors: Mirrors::new(MirrorMetrics::register(registry)?),
             coalesce: CoalesceMetrics::register(registry)?,
-            folds: Folds::new(FoldMetrics::register(registry, &agents.tls_handshakes)?),
+            folds: Folds::new(FoldMetrics::register(registry, &agents.tls.handshakes)?),
             frames: FrameMetrics::register(registry)?,
             stats: stats::Counted::register(registry)?,
             statements: Arc::new(Statements::register(registry)?),

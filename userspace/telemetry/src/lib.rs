@@ -1,6 +1,6 @@
 //! The agent's counters and gauges: declared, registered and labelled in one place.
 //!
-//! - `metrics`: every counter of the agent's own, with its help text.
+//! - `metrics`: every counter of the agent's own, with its help text, a file for each part.
 //! - `denials`: flows and requests that rules refused, counted, and the latest kept.
 //! - `rarely`: a limit on log lines that strangers can cause.
 //! - `registered`: a metric is made and registered in one call.
@@ -18,6 +18,9 @@ mod registered;
 
 pub use denials::{Denial, Denials, MAX_KEPT};
 pub use labels::{is_marks, series_of};
-pub use metrics::{MARKED_RESULTS, Metrics, NOT_RELOADED, RELOADED, SPLICE_OFF};
+pub use metrics::{
+    FlowMetrics, IntakeMetrics, KeeperMetrics, MARKED_RESULTS, MarkMetrics, Metrics, NOT_RELOADED,
+    RELOADED, SPLICE_OFF, SessionMetrics, SpliceMetrics, TlsMetrics,
+};
 pub use rarely::Rarely;
 pub use registered::{counter, counters, counters_by, histogram};

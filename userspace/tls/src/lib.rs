@@ -43,7 +43,7 @@ use rustls::{
     version::{TLS12, TLS13},
 };
 pub use seen::{Seen, SeenBy};
-pub use settings::{Accepting, Dialling, RawDialling, Settings, file};
+pub use settings::{Accepting, Dialling, RawDialling, TlsSettings, file};
 pub use towards::Towards;
 
 /// The protocol versions: all that rustls has.
@@ -79,7 +79,7 @@ impl Side {
 #[derive(Debug)]
 pub struct RuleTls {
     /// The rule's settings.
-    pub settings: Settings,
+    pub settings: TlsSettings,
     /// The configuration towards clients.
     pub accept: Option<Made<ServerConfig>>,
     /// The configuration towards databases.
@@ -100,7 +100,7 @@ impl TlsRules {
     ///
     /// # Errors
     /// Names the rule, the key and the file, and the mistake in it, in one line.
-    pub fn load(wanted: &[(RuleName, Settings)]) -> anyhow::Result<Self> {
+    pub fn load(wanted: &[(RuleName, TlsSettings)]) -> anyhow::Result<Self> {
         Self::default().reload(wanted)
     }
 
@@ -109,7 +109,7 @@ impl TlsRules {
     ///
     /// # Errors
     /// The same as for [`Self::load`].
-    pub fn reload(&self, wanted: &[(RuleName, Settings)]) -> anyhow::Result<Self> {
+    pub fn reload(&self, wanted: &[(RuleName, TlsSettings)]) -> anyhow::Result<Self> {
         let mut rules: HashMap<RuleName, Arc<RuleTls>> = HashMap::new();
         for (rule, settings) in wanted {
             let alike = rules.values().find(|other| other.settings == *settings);
@@ -174,7 +174,7 @@ impl RuleTls {
         }
     }
 
-    fn load(settings: &Settings) -> Result<Self, String> {
+    fn load(settings: &TlsSettings) -> Result<Self, String> {
         let accept = settings.accept.as_ref().map(accept).transpose();
         let dial = settings.dial.as_ref().map(dial).transpose();
         Ok(Self {

@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 /// The settings `tls` and `upstream_tls` of a rule, of which at least one is there.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Settings {
+pub struct TlsSettings {
     /// `tls`
     pub accept: Option<Accepting>,
     /// `upstream_tls`

@@ -10,17 +10,17 @@ use certs::{Authority, NAME, file};
 
 use super::*;
 
-fn wanted(cert: &Path, key: &Path, client_ca: Option<&Path>) -> Vec<(RuleName, Settings)> {
+fn wanted(cert: &Path, key: &Path, client_ca: Option<&Path>) -> Vec<(RuleName, TlsSettings)> {
     let accept = Some(Accepting {
         cert: cert.to_owned(),
         key: key.to_owned(),
         client_ca: client_ca.map(Path::to_owned),
         required: true,
     });
-    vec![(RuleName::new("r"), Settings { accept, dial: None })]
+    vec![(RuleName::new("r"), TlsSettings { accept, dial: None })]
 }
 
-fn says(wanted: &[(RuleName, Settings)]) -> String {
+fn says(wanted: &[(RuleName, TlsSettings)]) -> String {
     let said = TlsRules::load(wanted).unwrap_err().to_string();
     assert!(!said.contains('\n'), "one line: {said}");
     said

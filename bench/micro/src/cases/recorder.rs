@@ -10,7 +10,7 @@ use policy::RuleName;
 use prometheus::Registry;
 use steps::{
     Followed, Reporters, Services,
-    reporters::Settings,
+    reporters::ReporterSettings,
     statements::{Asker, Series},
 };
 use telemetry::Metrics;
@@ -21,7 +21,7 @@ use super::Tally;
 const SERIES_AT_HAND: usize = 32;
 
 pub(super) struct Recorder {
-    means: Arc<Services>,
+    services: Arc<Services>,
     rule: RuleName,
     at_hand: Vec<(Arc<Statement>, Arc<Series>)>,
     oldest: usize,
@@ -34,7 +34,7 @@ impl Recorder {
         let registry = Registry::new();
         let own = Metrics::register(&registry, &[])?;
         Ok(Self {
-            means: Arc::new(Services::register(&registry, &own)?),
+            services: Arc::new(Services::register(&registry, &own)?),
             rule: RuleName::new("bench"),
             at_hand: Vec::new(),
             oldest: 0,
@@ -45,7 +45,7 @@ impl Recorder {
     /// Returns what `/statements` would show.
     #[cfg(test)]
     pub(super) fn rows(&self) -> serde_json::Value {
-        serde_json::to_value(self.means.statements.views()).unwrap()
+        serde_json::to_value(self.services.statements.views()).unwrap()
     }
 }
 
@@ -56,13 +56,13 @@ impl Sink for Recorder {
         let statement = completed.statement;
         let found = self.at_hand.iter().find(|(s, _)| Arc::ptr_eq(s, statement));
         if let Some((_, series)) = found {
-            return self.means.statements.record(series, completed);
+            return self.services.statements.record(series, completed);
         }
         let series = self
-            .means
+            .services
             .statements
             .series(&self.rule, statement, Asker::User(0));
-        self.means.statements.record(&series, completed);
+        self.services.statements.record(&series, completed);
         let entry = (statement.clone(), series);
         match self.at_hand.get_mut(self.oldest) {
             Some(oldest) => *oldest = entry,
@@ -85,7 +85,7 @@ pub(super) struct WithStats {
 impl WithStats {
     pub(super) fn new() -> anyhow::Result<Self> {
         let recorder = Recorder::new()?;
-        let stats = Settings::Stats(Default::default());
+        let stats = ReporterSettings::Stats(Default::default());
         let stats = stats.build().map_err(anyhow::Error::msg)?;
         let reporters = Reporters::from(vec![stats]);
         let flow = Flow::begin(
@@ -95,7 +95,7 @@ impl WithStats {
             OrigDst::new(([127, 0, 0, 1], 9042).into()),
             recorder.rule.clone(),
         );
-        let followed = Followed::by(&reporters, &Arc::new(flow), &recorder.means);
+        let followed = Followed::by(&reporters, &Arc::new(flow), &recorder.services);
         Ok(Self { recorder, followed })
     }
 }

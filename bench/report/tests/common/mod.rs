@@ -18,7 +18,7 @@ use hdrhistogram::{
 };
 use report::schema::{
     Experiment, Headroom, Latency, Machine, Origin, Path, PathKind, Program, Published, Round, Run,
-    SCHEMA, Series, Settings, Source, Usage,
+    RunSettings, SCHEMA, Series, Source, Usage,
 };
 
 pub use loads::{COSTS, Cost, LOADS, Load};
@@ -94,7 +94,7 @@ pub fn run_of(seed: u64, costs: &[Cost]) -> Run {
             ("haproxy", "2.6.12"),
             ("nginx", "1.22.1"),
         ]),
-        settings: Settings {
+        settings: RunSettings {
             command: "cargo xtask bench run".into(),
             rounds: ROUNDS as u32,
             seconds: SECONDS,

@@ -80,13 +80,13 @@ pub async fn serve(listeners: Listeners, hosts: &[String], admin: Admin) {
         .route(
             "/statements",
             get(|State(admin): State<Admin>| async move {
-                json(&admin.shared.means.statements.views())
+                json(&admin.shared.services.statements.views())
             }),
         )
         .route(
             "/statements/top",
             get(|State(admin): State<Admin>| async move {
-                json(&admin.shared.means.stats.tops.views())
+                json(&admin.shared.services.stats.tops.views())
             }),
         )
         .with_state(admin);

@@ -12,7 +12,7 @@ use std::{
 };
 
 use dataplane::backends::{Probe, Severed, Weights};
-use flow::{CloseReason, orders};
+use flow::{CloseReason, commands::FlowCommand};
 use policy::{Policy, RuleName};
 use proxy::{Choice, ProxyContext, Share};
 use tokio::{
@@ -253,8 +253,8 @@ impl Owner {
             if flow.backend() == Some(backend) {
                 // The answer is not waited for.
                 drop(
-                    flow.mailbox
-                        .post(orders::Order::close(CloseReason::BackendDown)),
+                    flow.commands
+                        .post(FlowCommand::close(CloseReason::BackendDown)),
                 );
             }
         }

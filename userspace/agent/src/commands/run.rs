@@ -147,7 +147,7 @@ struct Early {
     metrics: Metrics,
     pipeline_metrics: PipelineMetrics,
     refused: IntCounterVec,
-    means: Arc<Services>,
+    services: Arc<Services>,
     tls: TlsRules,
     available: PathsAvailable,
     container_metrics: ContainerMetrics,
@@ -172,8 +172,8 @@ impl Early {
         let metrics = Metrics::register(&registry, &CloseReason::labels())?;
         let pipeline_metrics = PipelineMetrics::register(&registry)?;
         let refused = admin::register(&registry)?;
-        let means = Arc::new(Services::register(&registry, &metrics)?);
-        config.pipelines.open(&means)?;
+        let services = Arc::new(Services::register(&registry, &metrics)?);
+        config.pipelines.open(&services)?;
         let tls = TlsRules::load(&config.tls)?;
         let available = PathsAvailable::register(&registry)?;
         let container_metrics = ContainerMetrics::register(&registry)?;
@@ -194,7 +194,7 @@ impl Early {
             metrics,
             pipeline_metrics,
             refused,
-            means,
+            services,
             tls,
             available,
             container_metrics,
@@ -241,9 +241,9 @@ fn attach(config: &Config, early: &mut Early) -> anyhow::Result<Attachment> {
         .attached
         .lock()
         .unwrap_or_else(PoisonError::into_inner) = Some(dataplane);
-    early.means.caches.dial_by(probe);
-    early.means.folds.dial_by(probe);
-    early.means.mirrors.dial_by(probe);
+    early.services.caches.dial_by(probe);
+    early.services.folds.dial_by(probe);
+    early.services.mirrors.dial_by(probe);
     // Beneath the pins, which are ours alone by now.
     if let Err(error) = early.edge_control.apply(&config.xdp, &config.policy) {
         stop(&early.attached)?;
@@ -323,7 +323,7 @@ impl Serving {
             pipelines: heard_by_flows.pipelines,
             tls: heard_by_flows.tls,
             pipeline_metrics: early.pipeline_metrics,
-            means: early.means,
+            services: early.services,
             prepared: Arc::default(),
             backends: proxy::Backends::new(backends.choice(), {
                 let backends = backends.clone();
@@ -404,8 +404,8 @@ impl Serving {
         let ended = self.until_one_ends().await;
         ready.store(false, Relaxed);
         stop(&attached)?;
-        shared.means.journals.finish(FINISH);
-        shared.means.collectors.finish(FINISH);
+        shared.services.journals.finish(FINISH);
+        shared.services.collectors.finish(FINISH);
         let signal = ended?;
         tracing::info!(
             signal,

@@ -97,7 +97,7 @@ pub struct Config {
     /// The rules' pipelines.
     pub pipelines: Pipelines,
     /// Rules whose TLS ends in the agent. The files are read by whoever needs what is in them.
-    pub tls: Vec<(RuleName, ::tls::Settings)>,
+    pub tls: Vec<(RuleName, ::tls::TlsSettings)>,
     /// When rules that observe have their later connections enriched.
     pub triggers: Vec<(RuleName, Trigger)>,
     /// Settings that are legal and probably not meant, in words.

@@ -319,10 +319,10 @@ fn step(raw: &Spanned<Table>, encrypts: bool) -> Result<Step, Flaw> {
     };
     let is_one_of = |names: &[&str]| name.as_str().is_some_and(|name| names.contains(&name));
     if is_one_of(transforms::NAMES) {
-        let settings: transforms::Settings = settings(table).map_err(flaw)?;
+        let settings: transforms::TransformSettings = settings(table).map_err(flaw)?;
         settings.build().map(Step::Edits).map_err(flaw)
     } else if is_one_of(effects::NAMES) {
-        let mut settings: effects::Settings = settings(table).map_err(flaw)?;
+        let mut settings: effects::EffectSettings = settings(table).map_err(flaw)?;
         if encrypts {
             settings = settings.encrypting();
         }
@@ -330,11 +330,11 @@ fn step(raw: &Spanned<Table>, encrypts: bool) -> Result<Step, Flaw> {
     } else if is_one_of(&[protect::NAME]) {
         let mut table = table.clone();
         table.remove(TRANSFORM);
-        let settings: protect::Settings = settings(&table).map_err(flaw)?;
+        let settings: protect::ProtectSettings = settings(&table).map_err(flaw)?;
         let built = settings.build().map_err(flaw);
         built.map(|(step, source)| Step::Protects(step, source))
     } else if is_one_of(reporters::NAMES) {
-        let settings: reporters::Settings = settings(table).map_err(flaw)?;
+        let settings: reporters::ReporterSettings = settings(table).map_err(flaw)?;
         settings.build().map(Step::Reports).map_err(flaw)
     } else {
         let names = names();

@@ -43,9 +43,9 @@ impl JsonSchema for Step {
 
     fn json_schema(generator: &mut SchemaGenerator) -> Schema {
         let listed = [
-            transforms::Settings::json_schema(generator),
-            effects::Settings::json_schema(generator),
-            reporters::Settings::json_schema(generator),
+            transforms::TransformSettings::json_schema(generator),
+            effects::EffectSettings::json_schema(generator),
+            reporters::ReporterSettings::json_schema(generator),
             Protect::json_schema(generator),
         ];
         let mut steps: Vec<Value> = listed
@@ -68,7 +68,7 @@ impl JsonSchema for Step {
 #[schemars(tag = "transform", rename_all = "snake_case")]
 #[expect(dead_code, reason = "only the schema is made of it")]
 enum Protect {
-    Protect(protect::Settings),
+    Protect(protect::ProtectSettings),
 }
 
 /// The name of the step that a schema describes.

@@ -3,7 +3,7 @@
 
 use policy::{Action, Fail, RuleName};
 use serde::{Deserialize, de::DeserializeOwned};
-use tls::{Accepting, Dialling, RawDialling, Settings, file};
+use tls::{Accepting, Dialling, RawDialling, TlsSettings, file};
 use toml::{Spanned, Table, Value};
 
 use super::{error::Flaw, raw::RawRule};
@@ -62,15 +62,15 @@ pub(super) fn of(
     rules: &[Spanned<RawRule>],
     asks_in_cql: Option<bool>,
     warnings: &mut Vec<String>,
-) -> Result<Vec<(RuleName, Settings)>, Flaw> {
+) -> Result<Vec<(RuleName, TlsSettings)>, Flaw> {
     let rules = rules.iter().map(Spanned::get_ref);
     let mut found = Vec::new();
     for rule in rules {
-        let settings = Settings {
+        let settings = TlsSettings {
             accept: accepting(rule)?,
             dial: dialling(rule)?,
         };
-        if settings == Settings::default() {
+        if settings == TlsSettings::default() {
             continue;
         }
         if let Some(sample) = &rule.sample {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use flow::orders::Order;
+use flow::commands::FlowCommand;
 use policy::{Action, RuleName};
 use tokio::time::Instant;
 
@@ -45,7 +45,7 @@ impl Control {
             let by = flow.rule();
             if rules.contains(&by) {
                 // A flow that has ended meanwhile need not answer.
-                drop(flow.mailbox.post(Order {
+                drop(flow.commands.post(FlowCommand {
                     action: Action::Bypass,
                     by,
                     reset: false,
@@ -57,7 +57,7 @@ impl Control {
     }
 
     pub(super) fn show_triggers(&self) {
-        let gauge = &self.metrics.triggered;
+        let gauge = &self.metrics.marks.triggered;
         gauge.reset();
         for (rule, on) in self.triggers.states() {
             gauge.with_label_values(&[rule.as_str()]).set(on.into());

@@ -10,7 +10,7 @@ use std::{
 use dataplane::{ClientAddr, OrigDst, Process, Untouched, host};
 use flow::{
     Flow, Holds, Known,
-    orders::{Answer, Order},
+    commands::{Answer, FlowCommand},
 };
 use policy::{Action, Policy};
 use proxy::ProxyContext;
@@ -95,14 +95,14 @@ pub(super) async fn apply(
         .carried
         .into_iter()
         .map(|(flow, ask)| {
-            let order = Order {
+            let command = FlowCommand {
                 action: mark.action,
                 by: mark.rule.clone(),
                 reset,
                 ask: ask.then(|| policy.clone()),
                 closing: None,
             };
-            let answered = flow.mailbox.post(order);
+            let answered = flow.commands.post(command);
             (flow, answered)
         })
         .collect();
@@ -134,7 +134,7 @@ fn count(
     let mut counts: BTreeMap<&str, usize> = MARKED_RESULTS.map(|result| (result, 0)).into();
     for flow in &flows {
         *counts.entry(flow.result).or_default() += 1;
-        let counter = &shared.metrics.marked_flows;
+        let counter = &shared.metrics.marks.flows;
         counter.with_label_values(&[flow.result]).inc();
     }
     mark.count(counts.get("changed").map_or(0, |n| *n as u64));
@@ -232,8 +232,8 @@ async fn answer(flow: &Flow, mut answered: oneshot::Receiver<Answer>, until: Ins
     if let Ok(answer) = time::timeout_at(until, &mut answered).await {
         return answer.unwrap_or(Answer::CouldNot(ENDED));
     }
-    // A command that is taken out of its mailbox is not carried out later.
-    if flow.mailbox.take().is_some() {
+    // A command that is taken back is not carried out later.
+    if flow.commands.take().is_some() {
         return Answer::CouldNot(SILENT);
     }
     // The flow is reading it.

@@ -58,7 +58,7 @@ pub struct Desk {
     backends: Backends,
     dataplane: SharedDataplane,
     owner: mpsc::Sender<Asked>,
-    /// The lock that lets one mark be set after the other: a flow's mailbox holds one letter.
+    /// The lock that lets one mark be set after the other: a flow holds one command.
     setting: Arc<Mutex<()>>,
 }
 

@@ -22,12 +22,12 @@ impl ShortcutView {
         OnShortcut {
             flow,
             taken,
-            refused,
+            refusal,
             is_on_tcp,
         }: OnShortcut,
     ) -> Self {
         let rule = &flow.rule;
-        let (path, why) = match (taken, refused) {
+        let (path, why) = match (taken, refusal) {
             (Some(_), _) if !is_on_tcp => (
                 "shortcut",
                 format!("decided at connect(): rule {rule} wants the shortcut"),
@@ -102,7 +102,7 @@ mod tests {
     use policy::RuleName;
     use std::time::Duration;
 
-    fn shown(taken: Option<[u64; 2]>, refused: Option<Cause>) -> String {
+    fn shown(taken: Option<[u64; 2]>, refusal: Option<Cause>) -> String {
         let flow = Untouched {
             cookie: SockCookie::new(7),
             client: None,
@@ -120,7 +120,7 @@ mod tests {
         let on = OnShortcut {
             flow,
             taken,
-            refused,
+            refusal,
             is_on_tcp: false,
         };
         serde_json::to_string(&ShortcutView::new(on)).unwrap()
@@ -150,10 +150,10 @@ mod tests {
             (Cause::ShortcutRefused, "shortcut_refused, the kernel"),
             (Cause::ForeignNetns, "foreign_netns, its client"),
         ] {
-            let refused = shown(None, Some(cause));
+            let shown = shown(None, Some(cause));
             let begins = r#""path":"untouched","why":"rule near wants the shortcut: "#;
             let begins = format!("{who}{begins}{means}");
-            assert!(refused.starts_with(&begins), "{refused}");
+            assert!(shown.starts_with(&begins), "{shown}");
         }
     }
 }

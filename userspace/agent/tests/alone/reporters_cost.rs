@@ -13,7 +13,7 @@ use flow::Flow;
 use policy::RuleName;
 use prometheus::Registry;
 use serde::Deserialize;
-use steps::{Followed, Reporters, Services, reporters::Settings};
+use steps::{Followed, Reporters, Services, reporters::ReporterSettings};
 use telemetry::Metrics;
 
 use crate::common::frames::{RESPONSE, RESULT, frame, query, ready, startup};
@@ -67,14 +67,17 @@ impl Sink for Followers {
 fn followed(steps: &[&str]) -> (Followers, Arc<Services>) {
     let build = |step: &&str| {
         let table: toml::Table = toml::from_str(step).unwrap();
-        Settings::deserialize(table).unwrap().build().unwrap()
+        ReporterSettings::deserialize(table)
+            .unwrap()
+            .build()
+            .unwrap()
     };
     let reporters: Reporters = steps.iter().map(build).collect();
     let registry = Registry::new();
     let own = Metrics::register(&registry, &[]).unwrap();
-    let means = Arc::new(Services::register(&registry, &own).unwrap());
+    let services = Arc::new(Services::register(&registry, &own).unwrap());
     for reporter in reporters.iter() {
-        reporter.open(&means).unwrap();
+        reporter.open(&services).unwrap();
     }
     let flow = Arc::new(Flow::begin(
         1,
@@ -83,7 +86,10 @@ fn followed(steps: &[&str]) -> (Followers, Arc<Services>) {
         OrigDst::new(([127, 0, 0, 1], 9042).into()),
         RuleName::new("r"),
     ));
-    (Followers(Followed::by(&reporters, &flow, &means)), means)
+    (
+        Followers(Followed::by(&reporters, &flow, &services)),
+        services,
+    )
 }
 
 #[test]
@@ -106,7 +112,7 @@ fn nothing_is_allocated_for_what_was_seen_before() {
         format!("{trace}0.01"),
         format!("{trace}1\nservice = \"all\""),
     );
-    let (mut sink, means) = followed(&[stats, slowlog, &some, &all, count, debug]);
+    let (mut sink, services) = followed(&[stats, slowlog, &some, &all, count, debug]);
     let mut decoder = FlowDecoder::new(Arc::default());
     decoder.wants_contexts(true);
     decoder.requests(0, &startup(4, &[]), &mut sink);
@@ -141,6 +147,6 @@ fn nothing_is_allocated_for_what_was_seen_before() {
         "{} ns for each request, read and reported",
         took.as_nanos() / (16 * ROUNDS as u128)
     );
-    let counted = serde_json::to_string(&means.stats.tops.views()).unwrap();
+    let counted = serde_json::to_string(&services.stats.tops.views()).unwrap();
     assert_eq!(counted.matches("\"count\":13000,").count(), 16, "{counted}");
 }

@@ -82,7 +82,7 @@ fn each_namespace_reaches_its_own_database_at_the_same_address_from_the_same_por
                 });
             }
             assert_eq!(outcome(&agent, "failed_open"), 2.0);
-            assert_eq!(cause(&agent, "no_outpost"), 2.0);
+            assert_eq!(cause(&agent, "no_netns_agent"), 2.0);
         }
         // Both clients have the same address, too.
         let from = SocketAddr::new(to.ip(), port);
@@ -398,7 +398,7 @@ fn a_namespace_without_a_loopback_is_left_alone() {
     for calls in [1.0, 2.0] {
         let mut client = container.client(|| connect(Family::V4, to)).unwrap();
         exchange(&mut client, &mut accept(&listener).0);
-        assert_eq!(cause(&agent, "no_outpost"), calls);
+        assert_eq!(cause(&agent, "no_netns_agent"), calls);
         eventually("it was looked at", || {
             not_served(&agent, "loopback_down") + not_served(&agent, "just_tried") == calls
         });
@@ -442,7 +442,7 @@ fn namespaces_that_come_and_go_under_load_lose_nothing_and_leave_nothing() {
     assert_eq!(carried + alone, total);
     // All but those that came before the agent did.
     assert!(carried > total / 2.0, "{carried} of {total}");
-    assert_eq!(alone, cause(&agent, "no_outpost"));
+    assert_eq!(alone, cause(&agent, "no_netns_agent"));
     eventually("nothing is left", || {
         served(&agent).is_empty() && agent.metric("underpass_flows").unwrap() == 0.0
     });

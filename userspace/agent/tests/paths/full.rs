@@ -160,12 +160,12 @@ fn connects_for_which_there_is_no_room_are_closed() {
             })
         })
         .collect();
-    assert_eq!(safer(&agent, "legs_full"), 0.0);
+    assert_eq!(safer(&agent, "pending_connects_full"), 0.0);
     for closed in 1..=4 {
         let mut client = hosts.client(|| connect(Family::V4, silent).unwrap());
         let end = client.read(&mut [0]).map_err(|e| e.kind());
         assert_eq!(end, Err(ErrorKind::ConnectionReset));
-        assert_eq!(safer(&agent, "legs_full"), f64::from(closed));
+        assert_eq!(safer(&agent, "pending_connects_full"), f64::from(closed));
     }
     // Nobody else was told anything.
     for socket in &waiting {
@@ -178,7 +178,7 @@ fn connects_for_which_there_is_no_room_are_closed() {
     drop(waiting);
     let mut later = pairs(&hosts, &listener, ENTRIES * 2);
     exchange(&mut later);
-    assert_eq!(safer(&agent, "legs_full"), 4.0);
+    assert_eq!(safer(&agent, "pending_connects_full"), 4.0);
 }
 
 /// The agent has not read of others, so it is not told of these: they wait as they would for a SYN that was lost.

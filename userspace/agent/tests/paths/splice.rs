@@ -123,7 +123,7 @@ fn driven_by(binary: &Path, engine: &str, waiting: &[&str], drivers: &[&str]) ->
     };
     let report = sandbox.client(|| drive(&plan)).unwrap();
     // Where it is in its frames was known all the time.
-    let lost = agent.metric("underpass_safer_path_total{cause=\"splice_place_lost\"}");
+    let lost = agent.metric("underpass_safer_path_total{cause=\"splice_position_lost\"}");
     assert_eq!(lost.unwrap(), 0.0, "{engine}");
     let bytes = ["to_database", "to_client"].map(|direction| {
         let name = format!("underpass_spliced_bytes_total{{direction=\"{direction}\"}}");
@@ -205,7 +205,7 @@ fn a_flow_goes_by_its_sender_where_the_databases_socket_is_here_and_does_not_blo
         assert!(said.ends_with(&why), "{said}");
         drop((client, database));
         agent.wait_for_log("flow closed").unwrap();
-        let refused = "underpass_splice_refusals_total{reason=\"no_way\"}";
+        let refused = "underpass_splice_refusals_total{reason=\"no_engine\"}";
         assert_eq!(agent.metric(refused).unwrap(), f64::from(path == "relay"));
     }
 }

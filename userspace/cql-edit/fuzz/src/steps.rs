@@ -2,7 +2,7 @@
 
 use cql::Opcode;
 use cql_edit::protect::{Columns, Failures, Fate, KEY_BYTES, KeySet, NONCE_BYTES, Protect, Vault};
-use cql_edit::transforms::Settings;
+use cql_edit::transforms::TransformSettings;
 use cql_edit::{
     Caller, CompletionSink, Error, Outcome, Pipeline, Refused, Request, Resolution, Response,
     Ticket, Transform,
@@ -64,7 +64,7 @@ const NAMES: [&str; 1] = [
 
 fn settings(steps: &[&str]) -> Pipeline {
     let step = |text: &&str| {
-        let settings: Settings = toml::from_str(text).expect(text);
+        let settings: TransformSettings = toml::from_str(text).expect(text);
         settings.build().expect(text)
     };
     steps.iter().map(step).collect()

@@ -16,7 +16,7 @@ use selection::Selection;
 #[derive(Clone, Debug, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(extend("examples" = [{"at_most": "LOCAL_ONE", "kinds": ["reads"]}]))]
-pub struct Settings {
+pub struct ConsistencySettings {
     /// Level of every request. Not together with `at_least` and `at_most`.
     #[schemars(extend("enum" = BY_STRENGTH))]
     pub exactly: Option<String>,
@@ -63,7 +63,7 @@ struct Levels {
     selection: Selection,
 }
 
-impl Settings {
+impl ConsistencySettings {
     pub(super) fn build(self) -> Result<Arc<dyn Transform>, String> {
         let level = |key: &str, name: Option<String>| {
             let Some(name) = name else { return Ok(None) };

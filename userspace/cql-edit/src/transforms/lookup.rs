@@ -13,12 +13,12 @@ use cql::Opcode;
 /// Asks the database for the texts of statements that were prepared before the agent saw the flow, or past it.
 #[derive(Clone, Debug, Default, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Settings {}
+pub struct LookupSettings {}
 
 #[derive(Debug)]
 struct Lookup;
 
-impl Settings {
+impl LookupSettings {
     pub(super) fn build(self) -> Result<Arc<dyn Transform>, String> {
         Ok(Arc::new(Lookup))
     }

@@ -22,21 +22,21 @@ use serde::Deserialize;
 
 use crate::Transform;
 
-/// Declares [`Settings`] from the list.
+/// Declares [`TransformSettings`] from the list.
 macro_rules! transforms {
-    ($($module:ident => $variant:ident),+ $(,)?) => {
+    ($($module:ident => $variant:ident($settings:ident)),+ $(,)?) => {
         /// A step of a pipeline, as in the configuration: `{ transform = "tag", ... }`.
         #[derive(Clone, Debug, Deserialize, schemars::JsonSchema)]
         #[serde(tag = "transform", rename_all = "snake_case")]
         #[expect(missing_docs, reason = "the settings say what their step does, and the schema shows that")]
         #[non_exhaustive]
-        pub enum Settings {
+        pub enum TransformSettings {
             $(
-                $variant($module::Settings),
+                $variant($module::$settings),
             )+
         }
 
-        impl Settings {
+        impl TransformSettings {
             /// The step.
             ///
             /// # Errors
@@ -54,13 +54,13 @@ macro_rules! transforms {
 }
 
 transforms! {
-    consistency => Consistency,
-    guard => Guard,
-    lookup => Lookup,
-    null => Null,
-    paging => Paging,
-    rewrite => Rewrite,
-    tag => Tag,
-    throttle => Throttle,
-    tracing => Tracing,
+    consistency => Consistency(ConsistencySettings),
+    guard => Guard(GuardSettings),
+    lookup => Lookup(LookupSettings),
+    null => Null(NullSettings),
+    paging => Paging(PagingSettings),
+    rewrite => Rewrite(RewriteSettings),
+    tag => Tag(TagSettings),
+    throttle => Throttle(ThrottleSettings),
+    tracing => Tracing(TracingSettings),
 }

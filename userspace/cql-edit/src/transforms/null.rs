@@ -14,12 +14,12 @@ use cql::is_system_keyspace;
 /// for the server's own keyspaces: to measure everything but the database.
 #[derive(Clone, Debug, Default, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Settings {}
+pub struct NullSettings {}
 
 #[derive(Debug)]
 struct Null;
 
-impl Settings {
+impl NullSettings {
     pub(super) fn build(self) -> Result<Arc<dyn Transform>, String> {
         Ok(Arc::new(Null))
     }

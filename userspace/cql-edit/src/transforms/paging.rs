@@ -19,7 +19,7 @@ use cql::{Opcode, StatementKind, is_system_keyspace};
 #[derive(Clone, Debug, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(extend("examples" = [{"at_most": 1000}]))]
-pub struct Settings {
+pub struct PagingSettings {
     /// Rows of a page.
     #[schemars(range(min = 1, max = i32::MAX))]
     pub at_most: i32,
@@ -60,7 +60,7 @@ enum Pages {
     Limited(i64),
 }
 
-impl Settings {
+impl PagingSettings {
     pub(super) fn build(self) -> Result<Arc<dyn Transform>, String> {
         match self.at_most {
             1.. => Ok(Arc::new(Paging {

@@ -15,7 +15,7 @@ use cql::Opcode;
 #[derive(Clone, Debug, Default, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(extend("examples" = [{"service": "reports", "comment": true}]))]
-pub struct Settings {
+pub struct TagSettings {
     /// Text before each key of the payload.
     #[schemars(length(max = MAX_TEXT_BYTES), extend("default" = PREFIX))]
     pub prefix: Option<String>,
@@ -46,7 +46,7 @@ struct Tag {
     comment: bool,
 }
 
-impl Settings {
+impl TagSettings {
     pub(super) fn build(self) -> Result<Arc<dyn Transform>, String> {
         let prefix = self.prefix.unwrap_or_else(|| PREFIX.to_owned());
         let fixed: Vec<_> = [("service", self.service), ("host", self.host)]

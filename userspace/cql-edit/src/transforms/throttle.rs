@@ -17,7 +17,7 @@ use queue::Queue;
 #[derive(Clone, Debug, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(extend("examples" = [{"rate": 500, "burst": 1000, "per": "client", "mode": "overloaded"}]))]
-pub struct Settings {
+pub struct ThrottleSettings {
     /// Requests per second.
     #[schemars(range(min = LEAST_RATE))]
     pub rate: f64,
@@ -106,7 +106,7 @@ struct Bucket {
     queue: Queue,
 }
 
-impl Settings {
+impl ThrottleSettings {
     pub(super) fn build(self) -> Result<Arc<dyn Transform>, String> {
         let positive = |key: &str, n: f64| match n.is_finite() && n >= LEAST_RATE {
             true => Ok(n),

@@ -14,7 +14,7 @@ use cql::Opcode;
 #[derive(Clone, Debug, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(extend("examples" = [{"one_in": 10_000}]))]
-pub struct Settings {
+pub struct TracingSettings {
     /// The database traces one request of this many.
     #[schemars(range(min = 1))]
     pub one_in: u64,
@@ -26,7 +26,7 @@ struct Tracing {
     seen: AtomicU64,
 }
 
-impl Settings {
+impl TracingSettings {
     pub(super) fn build(self) -> Result<Arc<dyn Transform>, String> {
         match self.one_in {
             0 => Err("one_in: expected 1 or more, found 0".to_owned()),

@@ -6,7 +6,7 @@ use cassandra_protocol::compression::Compression;
 use cassandra_protocol::frame::Envelope;
 use cassandra_protocol::frame::message_request::RequestBody;
 use cql::{Opcode, StreamId};
-use cql_edit::transforms::Settings;
+use cql_edit::transforms::TransformSettings;
 use cql_edit::{
     Caller, CompletionSink, Editor, Error, Log, LookedUp, Outcome, Refused, Request, Resolution,
     Transform, Unseen,
@@ -144,7 +144,7 @@ impl Edits {
 }
 
 pub fn step(settings: &str) -> Arc<dyn Transform> {
-    let settings: Settings = toml::from_str(settings).unwrap();
+    let settings: TransformSettings = toml::from_str(settings).unwrap();
     settings.build().unwrap()
 }
 

@@ -7,7 +7,7 @@ use crate::verdict::{CloseReason, Undecodable};
 use crate::wire::compress::beginning;
 use crate::wire::compression::Compression;
 use crate::wire::header::{Flags, Header, RESPONSE_BIT, TLS_HANDSHAKE};
-use crate::wire::position::{FramePosition, NoPosition, Unread};
+use crate::wire::position::{FramePosition, Framing, NoPosition, Unread};
 use crate::wire::scanner::{FrameScanner, Step};
 use crate::wire::segment::{Broken, SegmentReader};
 
@@ -78,25 +78,25 @@ impl Lane {
         }
     }
 
-    pub(crate) fn join(&mut self, place: FramePosition, unread: &Unread) {
+    pub(crate) fn join(&mut self, position: FramePosition, unread: &Unread) {
         self.segmented = unread.is_segmented();
-        self.joins = Some(place);
+        self.joins = Some(position);
         self.joined = true;
     }
 
-    pub(crate) fn begins_at(&mut self, place: FramePosition) {
+    pub(crate) fn begins_at(&mut self, position: FramePosition) {
         if let Some(joins) = &mut self.joins {
-            *joins = place;
+            *joins = position;
         }
     }
 
     /// Goes to the first frame that is decoded; false when it is not in `bytes`.
     fn joins(&mut self, bytes: &[u8], at: &mut usize) -> Result<bool, StopAt> {
-        let Some(place) = &mut self.joins else {
+        let Some(position) = &mut self.joins else {
             return Ok(true);
         };
-        *at = place.skip(bytes);
-        match (place.is_known(), place.is_boundary()) {
+        *at = position.skip(bytes);
+        match (position.is_known(), position.is_boundary()) {
             (false, _) => Err(LOST),
             (true, false) => Ok(false),
             (true, true) => {
@@ -107,24 +107,24 @@ impl Lane {
     }
 
     /// `first`: what its frames begin with.
-    pub(crate) fn place(&self, flow: &Flow, first: u8) -> Result<FramePosition, NoPosition> {
-        if let Some(place) = self.joins {
-            return match place.is_known() {
-                true => Ok(place),
+    pub(crate) fn position(&self, flow: &Flow, first: u8) -> Result<FramePosition, NoPosition> {
+        if let Some(position) = self.joins {
+            return match position.is_known() {
+                true => Ok(position),
                 false => Err(NoPosition::Framing),
             };
         }
         if self.segmented {
             let frame_left = self.scanner.left().ok_or(NoPosition::Framing)?;
-            let mut place = FramePosition::at_segment(first, frame_left);
-            self.segments.replay(&mut place);
-            return Ok(place);
+            let mut position = FramePosition::at_segment(first, frame_left);
+            self.segments.replay(&mut position);
+            return Ok(position);
         }
         match (flow.segmented, self.scanner.is_idle()) {
             (true, true) => Ok(FramePosition::at_segment(first, 0)),
             // Where segments begin is not seen by who goes on.
             (true, false) => Err(NoPosition::Handshake),
-            (false, _) => Ok(self.scanner.place(first)),
+            (false, _) => Ok(self.scanner.position(first)),
         }
     }
 
@@ -148,6 +148,33 @@ impl Lane {
         self.pass_from::<M>(flow, now_ns, bytes, 0, sink)
     }
 
+    /// Passes bytes that nobody has, of a body's part that is not read. False: they are something else,
+    /// or in a segment, whose checksum is of all of them.
+    pub(crate) fn skip<M: Meaning>(
+        &mut self,
+        flow: &mut Flow,
+        now_ns: u64,
+        bytes: usize,
+        sink: &mut impl Sink,
+    ) -> Result<bool, StopAt> {
+        if self.segmented {
+            return Ok(false);
+        }
+        if let Some(place) = &mut self.joins {
+            let skips = place.framing == Framing::Frames && bytes <= place.left as usize;
+            if skips {
+                place.left -= bytes as u32;
+            }
+            return Ok(skips);
+        }
+        // The end of the frame comes with the next step, which needs no byte.
+        if !self.scanner.skip(bytes) {
+            return Ok(false);
+        }
+        self.bare::<M>(flow, now_ns, &[], &mut 0, sink)?;
+        Ok(true)
+    }
+
     /// Passes a chunk of a lane that began in the middle. A function of its own, because most lanes
     /// begin at the beginning.
     #[cold]
@@ -163,7 +190,7 @@ impl Lane {
             return Ok(());
         }
         match self.pass_from::<M>(flow, now_ns, bytes, at, sink) {
-            // Before a frame has proved the place right, it is the place that is wrong.
+            // Before a frame has proved the position right, it is the position that is wrong.
             Err(_) if self.scanner.in_first_frame() => Err(LOST),
             passed => passed,
         }

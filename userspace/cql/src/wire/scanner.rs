@@ -12,7 +12,7 @@ const KEPT_BUFFER_BYTES: usize = 16 << 10;
 /// A step of [`FrameScanner::step`]. One frame gives `First`, `Header`, `Body`, `End`.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Step<'a> {
-    /// A frame begins with this byte, at the current place. It is not consumed yet.
+    /// A frame begins with this byte, at the current position. It is not consumed yet.
     First(u8),
     /// The header is consumed.
     Header(Header),
@@ -81,12 +81,12 @@ impl FrameScanner {
     }
 
     /// The position among frames that are not in segments.
-    pub(crate) fn place(&self, first: u8) -> FramePosition {
-        let mut place = FramePosition::in_frame(first, self.left().unwrap_or_default());
+    pub(crate) fn position(&self, first: u8) -> FramePosition {
+        let mut position = FramePosition::in_frame(first, self.left().unwrap_or_default());
         if let State::Header { filled } = self.state {
-            place.walk(self.header.get(..filled).unwrap_or_default());
+            position.walk(self.header.get(..filled).unwrap_or_default());
         }
-        place
+        position
     }
 
     /// The direction's very first frame has not ended yet.
@@ -158,6 +158,18 @@ impl FrameScanner {
                 self.first_frame = false;
                 Step::End(header)
             }
+        }
+    }
+
+    /// Goes past bytes that nobody has: of a body, behind the part of it that is worth seeing. False:
+    /// they are not that, and nothing has changed.
+    pub(crate) fn skip(&mut self, bytes: usize) -> bool {
+        match &mut self.state {
+            State::Rest { left, .. } if bytes <= *left => {
+                *left -= bytes;
+                true
+            }
+            _ => false,
         }
     }
 

@@ -160,19 +160,19 @@ impl SegmentReader {
         matches!(self.state, State::Header { filled: 0 })
     }
 
-    /// Moves a place that is where the segment at hand began past what has come of it. Of segments
+    /// Moves a position that is where the segment at hand began past what has come of it. Of segments
     /// that are not LZ4's.
-    pub(crate) fn replay(&self, place: &mut FramePosition) {
+    pub(crate) fn replay(&self, position: &mut FramePosition) {
         let (header, trailer) = match self.state {
             State::Header { filled } => (filled, 0),
             State::Payload { .. } => (HEADER_BYTES, 0),
             State::Trailer { filled, .. } => (HEADER_BYTES, filled),
         };
-        place.walk(self.header.get(..header).unwrap_or_default());
+        position.walk(self.header.get(..header).unwrap_or_default());
         if header == HEADER_BYTES {
-            place.walk(&self.payload);
+            position.walk(&self.payload);
         }
-        place.walk(self.trailer.get(..trailer).unwrap_or_default());
+        position.walk(self.trailer.get(..trailer).unwrap_or_default());
     }
 
     /// The next segment from `input[*at..]`; `None` when all bytes are consumed and it is not

@@ -141,12 +141,12 @@ pub(super) fn compile_here(policy: &Policy) -> Result<Compiled, CompileError> {
 fn hold_filter(ebpf: &mut Ebpf) -> Result<HoldFilter, AttachError> {
     let name = "hold_syn";
     let filter: &mut SocketFilter = program(ebpf, name)?;
-    load::insist(|| filter.load()).map_err(refused(name))?;
+    load::retry_load(|| filter.load()).map_err(refused(name))?;
     HoldFilter::of(filter).map_err(AttachError::Sockets)
 }
 
-fn settings(mark: Mark, serves_others: bool, cgroup: &File) -> io::Result<abi::Settings> {
-    Ok(abi::Settings {
+fn settings(mark: Mark, serves_others: bool, cgroup: &File) -> io::Result<abi::AgentSettings> {
+    Ok(abi::AgentSettings {
         netns_cookie: host::netns_cookie()?,
         mark: mark.0,
         // The first policy to be installed becomes generation 0.

@@ -81,9 +81,9 @@ pub struct EdgeCounters {
 }
 
 impl EdgeCounters {
-    /// Packets of one fate.
-    pub fn packets_of(&self, fate: EdgeVerdict) -> u64 {
-        let found = self.packets.iter().find(|(f, _)| *f == fate);
+    /// Packets of one verdict.
+    pub fn packets_of(&self, verdict: EdgeVerdict) -> u64 {
+        let found = self.packets.iter().find(|(f, _)| *f == verdict);
         found.map_or(0, |(_, n)| *n)
     }
 }

@@ -25,7 +25,7 @@ pub(super) const NAMES: [&str; 22] = [
     "edge_ports",
     "edge_early",
     "edge_targets",
-    "edge_verdicts",
+    "edge_matches",
     "edge_rules",
     "edge_interfaces",
     "edge_turns",
@@ -33,7 +33,7 @@ pub(super) const NAMES: [&str; 22] = [
     "edge_syns",
     FLOWS,
     "edge_changes",
-    "edge_fates",
+    "edge_packets",
     "edge_counts",
 ];
 /// The table of connections.
@@ -56,13 +56,13 @@ pub(super) struct Maps {
     pub ports: Array<MapData, PodOf<abi::EdgePort>>,
     pub early: Array<MapData, PodOf<abi::EdgeLine>>,
     pub targets: Array<MapData, PodOf<abi::EdgeLine>>,
-    pub verdicts: Array<MapData, PodOf<abi::EdgeLine>>,
+    pub matches: Array<MapData, PodOf<abi::EdgeLine>>,
     pub rules: Array<MapData, PodOf<abi::EdgeRule>>,
     pub interfaces: HashMap<MapData, u32, PodOf<abi::EdgeInterface>>,
     pub turns: Array<MapData, PodOf<abi::EdgeTurns>>,
     pub backends: Array<MapData, PodOf<abi::EdgeBackend>>,
     pub flows: HashMap<MapData, PodOf<abi::EdgeTuple>, PodOf<abi::EdgeFlow>>,
-    pub fates: PerCpuArray<MapData, u64>,
+    pub packets: PerCpuArray<MapData, u64>,
     pub counts: PerCpuArray<MapData, PodOf<abi::EdgeRuleCount>>,
 }
 
@@ -79,13 +79,13 @@ impl Maps {
             ports: take(ebpf, "edge_ports")?,
             early: take(ebpf, "edge_early")?,
             targets: take(ebpf, "edge_targets")?,
-            verdicts: take(ebpf, "edge_verdicts")?,
+            matches: take(ebpf, "edge_matches")?,
             rules: take(ebpf, "edge_rules")?,
             interfaces: take(ebpf, "edge_interfaces")?,
             turns: take(ebpf, "edge_turns")?,
             backends: take(ebpf, "edge_backends")?,
             flows: take(ebpf, FLOWS)?,
-            fates: take(ebpf, "edge_fates")?,
+            packets: take(ebpf, "edge_packets")?,
             counts: take(ebpf, "edge_counts")?,
         })
     }

@@ -105,7 +105,7 @@ impl Edge {
         let failed = |e: &EbpfError| EdgeError::Load(reasons(e));
         let mut ebpf = loader.load(ebpf::EDGE_OBJECT).map_err(|e| failed(&e))?;
         let edge = program(&mut ebpf)?;
-        load::insist(|| edge.load()).map_err(|e| EdgeError::Load(reasons(&e)))?;
+        load::retry_load(|| edge.load()).map_err(|e| EdgeError::Load(reasons(&e)))?;
         let maps = Maps::take(&mut ebpf)?;
         let tables = Tables::read(&maps, own_ports())?;
         let backends = Backends::beside(tables.tables_in_force(&maps)?);
@@ -156,10 +156,10 @@ impl Edge {
 
     /// A reading of the edge's counters.
     pub fn counters(&self) -> Result<EdgeCounters, EdgeError> {
-        let packets = EdgeVerdict::ALL.into_iter().map(|fate| {
-            let per_cpu = self.maps.fates.get(&(fate as u32), 0);
-            let per_cpu = per_cpu.map_err(tables::of("fates"))?;
-            Ok((fate, per_cpu.iter().sum()))
+        let packets = EdgeVerdict::ALL.into_iter().map(|verdict| {
+            let per_cpu = self.maps.packets.get(&(verdict as u32), 0);
+            let per_cpu = per_cpu.map_err(tables::of("packets"))?;
+            Ok((verdict, per_cpu.iter().sum()))
         });
         Ok(EdgeCounters {
             packets: packets.collect::<Result<_, EdgeError>>()?,
@@ -170,8 +170,12 @@ impl Edge {
     /// To be called every second: has the host ask for the MACs of backends whose packets could not
     /// be sent, and follows the gateway's addresses.
     pub fn tend(&mut self) -> Result<(), EdgeError> {
-        let fate = EdgeVerdict::NoNeighbour as u32;
-        let per_cpu = self.maps.fates.get(&fate, 0).map_err(tables::of("fates"))?;
+        let verdict = EdgeVerdict::NoNeighbour as u32;
+        let per_cpu = self
+            .maps
+            .packets
+            .get(&verdict, 0)
+            .map_err(tables::of("packets"))?;
         let unresolved = per_cpu.iter().sum();
         if unresolved != self.unresolved {
             self.unresolved = unresolved;

@@ -293,7 +293,7 @@ impl Tables {
         }
         write_cells(&mut maps.early, "early", side, &classes.early)?;
         write_cells(&mut maps.targets, "targets", side, &classes.targets)?;
-        write_cells(&mut maps.verdicts, "verdicts", side, &classes.verdicts)?;
+        write_cells(&mut maps.matches, "matches", side, &classes.verdicts)?;
         let none = abi::EdgeRule {
             action: abi::ACTION_BYPASS as u8,
             strict: 0,

@@ -112,7 +112,7 @@ impl Gateway {
         }
         let steers: &mut SkLookup = program(ebpf, STEERS)?;
         if steers.fd().is_err() {
-            load::insist(|| steers.load()).map_err(refused(STEERS))?;
+            load::retry_load(|| steers.load()).map_err(refused(STEERS))?;
         }
         self.maps = Some((
             take(ebpf, "taken_addresses")?,

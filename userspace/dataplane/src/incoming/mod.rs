@@ -442,7 +442,7 @@ fn steer(
     pins: &Pins,
 ) -> Result<PinnedLink, AttachError> {
     let steers: &mut SkLookup = program(ebpf, name)?;
-    load::insist(|| steers.load()).map_err(refused(name))?;
+    load::retry_load(|| steers.load()).map_err(refused(name))?;
     let id = steers.attach(netns.file()).map_err(refused(name))?;
     let link: FdLink = steers.take_link(id).map_err(refused(name))?.into();
     let pinned = link.pin(pins.path(name));

@@ -26,7 +26,7 @@ pub struct OnShortcut {
     /// on it, and all bytes take TCP.
     pub taken: Option<[u64; 2]>,
     /// Why an end of it was refused.
-    pub refused: Option<Cause>,
+    pub refusal: Option<Cause>,
     /// The last message of either side took TCP.
     pub is_on_tcp: bool,
 }
@@ -86,7 +86,7 @@ impl Rules {
             flows.extend(flow.map(|flow| OnShortcut {
                 flow,
                 taken: database.map(|database| [end.put_bytes, database.put_bytes]),
-                refused: cause(end.refused),
+                refusal: cause(end.refusal),
                 is_on_tcp: end.on_tcp != 0 || database.is_some_and(|d| d.on_tcp != 0),
             }));
         }
@@ -96,7 +96,7 @@ impl Rules {
             flows.extend(flow.map(|flow| OnShortcut {
                 flow,
                 taken: None,
-                refused: cause(wish.refused),
+                refusal: cause(wish.refusal),
                 is_on_tcp: true,
             }));
         }
@@ -110,8 +110,8 @@ impl Rules {
 }
 
 /// The cause as the kernel keeps it: 0 is none.
-fn cause(refused: u32) -> Option<Cause> {
-    let number = refused.checked_sub(1)?;
+fn cause(refusal: u32) -> Option<Cause> {
+    let number = refusal.checked_sub(1)?;
     Cause::ALL.into_iter().find(|c| *c as u32 == number)
 }
 

@@ -172,7 +172,7 @@ impl Shortcut {
         }
         let hook: &mut SockOps = program(ebpf, ENROLS)?;
         if hook.fd().is_err() {
-            load::insist(|| hook.load()).map_err(refused(ENROLS))?;
+            load::retry_load(|| hook.load()).map_err(refused(ENROLS))?;
         }
         let link = hook.attach(cgroup, CgroupAttachMode::Single);
         self.enrols = Some(link.map_err(refused(ENROLS))?);
@@ -188,7 +188,7 @@ impl Shortcut {
         }
         let chooses: &mut SkMsg = program(ebpf, CHOOSES)?;
         if chooses.fd().is_err() {
-            load::insist(|| chooses.load()).map_err(refused(CHOOSES))?;
+            load::retry_load(|| chooses.load()).map_err(refused(CHOOSES))?;
         }
         chooses.attach(self.socks.fd()).map_err(refused(CHOOSES))?;
         self.loaded = true;
@@ -242,12 +242,12 @@ impl Shortcut {
     /// The flows on it, and those that a rule wants there and that are not. To be called before a policy is in
     /// force, as well, after which the kernel's numbers of rules mean others.
     pub(crate) fn flows(&mut self, names: &Names) -> Result<Vec<OnShortcut>, AttachError> {
-        let refused = self.refusals.read();
-        if let Err(error) = &refused {
+        let refusals = self.refusals.read();
+        if let Err(error) = &refusals {
             // Nothing but a list depends on them.
             tracing::warn!("flows that are refused the shortcut cannot be listed: {error}");
         }
-        let flows = self.rules.flows(&self.ends, refused.ok(), names);
+        let flows = self.rules.flows(&self.ends, refusals.ok(), names);
         flows.map_err(layout("shortcut_ends"))
     }
 

@@ -47,7 +47,7 @@ impl Refusals {
         let tells: &mut Iter = program(ebpf, TELLS)?;
         // An attempt before may have come half-way.
         if tells.fd().is_err() {
-            let loaded = load::insist(|| tells.load("bpf_sk_storage_map", &btf));
+            let loaded = load::retry_load(|| tells.load("bpf_sk_storage_map", &btf));
             loaded.map_err(refused(TELLS))?;
         }
         let descriptor = tells.fd().map_err(refused(TELLS))?.as_fd();

@@ -30,8 +30,8 @@ pub struct Resumed {
     pub splice: Splice,
     /// Bytes that its former owner had moved.
     pub position: AgentMoved,
-    /// And where in a frame.
-    pub places: FlowPosition,
+    /// The frame positions at which it left both directions.
+    pub frame_positions: FlowPosition,
     /// Bytes that the kernel has moved until now.
     pub moved: KernelMoved,
     /// The sequence number that [`Splice::up_seq`] gives.
@@ -170,7 +170,7 @@ impl Splicer {
                 from_far: order.down_passed,
                 to_near: order.down_written,
             },
-            places: FlowPosition {
+            frame_positions: FlowPosition {
                 to_database,
                 to_client,
             },

@@ -151,18 +151,18 @@ impl Splicer {
         let look = {
             let name = "splice_up";
             let up: &mut SkMsg = program(ebpf, name)?;
-            load::insist(|| up.load()).map_err(refused(name))?;
+            load::retry_load(|| up.load()).map_err(refused(name))?;
             up.attach(maps.near_apps.fd()).map_err(refused(name))?;
             let name = "splice_back";
             let back: &mut SkMsg = program(ebpf, name)?;
-            load::insist(|| back.load()).map_err(refused(name))?;
+            load::retry_load(|| back.load()).map_err(refused(name))?;
             back.attach(maps.far_apps.fd()).map_err(refused(name))?;
             let name = "splice_down";
             let verdict: &mut SkSkb = program(ebpf, name)?;
-            load::insist(|| verdict.load()).map_err(refused(name))?;
+            load::retry_load(|| verdict.load()).map_err(refused(name))?;
             verdict.attach(maps.far_legs.fd()).map_err(refused(name))?;
             let look: &mut SchedClassifier = program(ebpf, LOOK)?;
-            load::insist(|| look.load()).map_err(refused(LOOK))?;
+            load::retry_load(|| look.load()).map_err(refused(LOOK))?;
             let fd = look.fd().map_err(refused(LOOK))?.as_fd();
             fd.try_clone_to_owned().map_err(AttachError::Sockets)?
         };
@@ -285,9 +285,13 @@ pub struct Splice {
 
 impl Splice {
     /// From now on bytes may be redirected, once none is on its way through the agent, which has
-    /// read and written on what `position` says, and is at `places` behind that.
-    pub fn engage(&self, position: AgentMoved, places: FlowPosition) -> Result<(), SpliceRefusal> {
-        self.order(position, places, true, self.engine.number())
+    /// read and written on what `position` says, and is at `frame_positions` behind that.
+    pub fn engage(
+        &self,
+        position: AgentMoved,
+        frame_positions: FlowPosition,
+    ) -> Result<(), SpliceRefusal> {
+        self.order(position, frame_positions, true, self.engine.number())
     }
 
     /// By which way it was enrolled.
@@ -328,12 +332,13 @@ impl Splice {
     fn order(
         &self,
         position: AgentMoved,
-        places: FlowPosition,
+        frame_positions: FlowPosition,
         up: bool,
         engine: u32,
     ) -> Result<(), SpliceRefusal> {
-        let [up_position, down_position] =
-            self.near.directions(places.to_database, places.to_client);
+        let [up_position, down_position] = self
+            .near
+            .directions(frame_positions.to_database, frame_positions.to_client);
         let order = abi::SpliceOrder {
             up_seq: self.base_up.wrapping_add(position.from_near as u32),
             up: up.into(),

@@ -54,7 +54,7 @@ pub struct Redirected {
     /// When the agent had read so many bytes of it ([`AgentMoved`](crate::AgentMoved)).
     pub since: u64,
     /// The place.
-    pub place: FramePosition,
+    pub position: FramePosition,
 }
 
 impl Splice {
@@ -66,11 +66,11 @@ impl Splice {
         let kernels = self.kernels()?.0;
         let up = Redirected {
             since: kernels.up_since,
-            place: kernels.up_position,
+            position: kernels.up_position,
         };
         let down = Redirected {
             since: kernels.down_since,
-            place: kernels.down_position,
+            position: kernels.down_position,
         };
         Ok(self.near().directions(up, down))
     }

@@ -60,7 +60,7 @@ impl SpliceRefusal {
             Self::SocketTaken(_) => "socket_taken",
             Self::Full => "full",
             Self::Busy => "busy",
-            Self::NoEngine => "no_way",
+            Self::NoEngine => "no_engine",
             Self::Kernel(_) => "kernel",
         }
     }
@@ -78,7 +78,7 @@ impl SpliceRefusal {
         "socket_taken",
         "full",
         "busy",
-        "no_way",
+        "no_engine",
         "kernel",
     ];
 

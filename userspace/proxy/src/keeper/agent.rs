@@ -30,8 +30,8 @@ use tokio::{runtime, sync::mpsc, task::AbortHandle, time};
 
 use super::{
     find,
-    papers::FlowSnapshot,
     protocol::{Link, Message, Parcel},
+    snapshot::FlowSnapshot,
 };
 
 /// The most flows that wait to be sent to the keeper, each with two descriptors more. Sending one
@@ -47,7 +47,7 @@ const BUSY_PAUSE: Duration = Duration::from_millis(100);
 /// A flow that the keeper gives to this agent.
 pub struct Adopted {
     /// The flow's state when it was enrolled.
-    pub papers: FlowSnapshot,
+    pub snapshot: FlowSnapshot,
     /// The engine that carries the flow.
     pub splices: Splicer,
     /// The agent's end of the client's connection.
@@ -189,12 +189,12 @@ impl Keeper {
     /// The flow cannot be kept; that is counted.
     pub fn keep(
         &self,
-        papers: FlowSnapshot,
+        snapshot: FlowSnapshot,
         accepted: BorrowedFd<'_>,
         dialled: BorrowedFd<'_>,
     ) -> Result<Kept, NotKept> {
         let inner = &self.0;
-        let id = papers.id;
+        let id = snapshot.id;
         if inner.gone.load(Relaxed) {
             inner.not_kept("no_keeper");
             return Err(NotKept::Never);
@@ -214,7 +214,7 @@ impl Keeper {
             return Err(NotKept::ForNow);
         };
         let kept = self.kept(id);
-        let parcel = (Message::Keep(Box::new(papers)), sockets);
+        let parcel = (Message::Keep(Box::new(snapshot)), sockets);
         // An error means that nobody is there to be told.
         let _ = inner.queue.send(parcel);
         Ok(kept)
@@ -247,7 +247,7 @@ impl Inner {
     fn note(&self, change: impl FnOnce(&mut HashSet<u64>)) {
         let mut kept = self.kept.lock();
         change(&mut kept);
-        self.metrics.kept_flows.set(kept.len() as i64);
+        self.metrics.keeper.kept.set(kept.len() as i64);
     }
 
     fn forget(&self, id: u64) {
@@ -257,7 +257,7 @@ impl Inner {
     }
 
     fn not_kept(&self, reason: &'static str) {
-        let counter = &self.metrics.not_kept;
+        let counter = &self.metrics.keeper.not_kept;
         counter.with_label_values(&[reason]).inc();
     }
 
@@ -350,16 +350,16 @@ fn hear(keeper: &Keeper, (message, fds): Parcel, adopted: &mpsc::UnboundedSender
                 reader.abort();
             }
         }
-        Message::Keep(papers) => {
-            let kept = keeper.kept(papers.id);
+        Message::Keep(snapshot) => {
+            let kept = keeper.kept(snapshot.id);
             let engines = keeper.0.engines();
-            let splices = engines.get(&papers.engine).map(|e| e.splices.clone());
+            let splices = engines.get(&snapshot.engine).map(|e| e.splices.clone());
             drop(engines);
             let mut fds = fds.into_iter();
             match (splices, fds.next(), fds.next()) {
                 (Some(splices), Some(accepted), Some(dialled)) => {
                     let flow = Adopted {
-                        papers: *papers,
+                        snapshot: *snapshot,
                         splices,
                         accepted,
                         dialled,

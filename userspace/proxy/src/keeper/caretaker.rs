@@ -9,9 +9,9 @@ use flow::Flow;
 use socket2::SockRef;
 
 use super::{
-    papers::FlowSnapshot,
     process::{Change, Hands, Held, Keeping, cloned},
     protocol::Message,
+    snapshot::FlowSnapshot,
 };
 use crate::CarriedOn;
 
@@ -25,7 +25,7 @@ impl Keeping {
             self.flows.insert(id, held);
             return;
         };
-        match self.resume(&held.papers, accepted, dialled) {
+        match self.resume(&held.snapshot, accepted, dialled) {
             Ok(flow) => {
                 let hands = Hands::Ours(flow);
                 self.flows.insert(id, Held { hands, ..held });
@@ -36,12 +36,12 @@ impl Keeping {
 
     fn resume(
         &mut self,
-        papers: &FlowSnapshot,
+        snapshot: &FlowSnapshot,
         accepted: OwnedFd,
         dialled: OwnedFd,
     ) -> anyhow::Result<Arc<Flow>> {
-        let resumed = self.splices(papers.engine).and_then(|splices| {
-            let resumed = splices.resume(papers.id, papers.near())?;
+        let resumed = self.splices(snapshot.engine).and_then(|splices| {
+            let resumed = splices.resume(snapshot.id, snapshot.near())?;
             Ok(resumed)
         });
         let resumed = match resumed {
@@ -55,7 +55,7 @@ impl Keeping {
             }
         };
         self.next += 1;
-        let flow = Arc::new(papers.flow(self.next, &resumed));
+        let flow = Arc::new(snapshot.flow(self.next, &resumed));
         let carried = crate::carry_on(
             flow.clone(),
             self.metrics.clone(),
@@ -63,7 +63,7 @@ impl Keeping {
             accepted,
             dialled,
         );
-        let (id, changed) = (papers.id, self.changed.clone());
+        let (id, changed) = (snapshot.id, self.changed.clone());
         tokio::spawn(async move {
             let carried = tokio::spawn(carried).await;
             let carried = carried.unwrap_or_else(|panic| Err(io::Error::other(panic)));
@@ -121,12 +121,12 @@ impl Keeping {
         let Some(held) = self.flows.get_mut(&id) else {
             return;
         };
-        let papers = held.papers.clone();
+        let snapshot = held.snapshot.clone();
         let sockets = cloned(&[&accepted, &dialled]);
         held.hands = Hands::Agents { accepted, dialled };
-        let told = self.agent.is_some() && self.introduce(papers.engine).is_ok();
+        let told = self.agent.is_some() && self.introduce(snapshot.engine).is_ok();
         match sockets {
-            Ok(sockets) if told => self.tell(Message::Keep(Box::new(papers)), sockets),
+            Ok(sockets) if told => self.tell(Message::Keep(Box::new(snapshot)), sockets),
             _ => self.take_up(id),
         }
     }

@@ -2,7 +2,7 @@
 //! agent ([decision 7](../../../../docs/decisions/0007-keeper.md)).
 //!
 //! - `protocol.rs`: the messages between the agent and the keeper.
-//! - `papers.rs`: a flow's state, on its way from process to process.
+//! - `snapshot.rs`: a flow's state, on its way from process to process.
 //! - `agent.rs`: the agent's side: finds or starts a keeper, has flows kept, adopts flows.
 //! - `process.rs`: the keeper's process: the flows that it holds, and their agent.
 //! - `caretaker.rs`: flows that the keeper carries itself, because they have no agent.
@@ -14,11 +14,11 @@
 mod agent;
 mod caretaker;
 mod find;
-mod papers;
 mod process;
 mod protocol;
+mod snapshot;
 
 pub use agent::{Adopted, Keeper, Kept, NotKept, WAITING};
 pub use find::{Found, end_all, find};
-pub use papers::FlowSnapshot;
 pub use process::run;
+pub use snapshot::FlowSnapshot;

@@ -14,7 +14,7 @@ use std::{
 
 use anyhow::Context;
 use dataplane::Splicer;
-use flow::{Flow, orders::Order};
+use flow::{Flow, commands::FlowCommand};
 use policy::{Action, RuleName};
 use prometheus::Registry;
 use telemetry::Metrics;
@@ -28,8 +28,8 @@ use tokio::{
 
 use super::{
     find,
-    papers::FlowSnapshot,
     protocol::{Link, Message, Parcel},
+    snapshot::FlowSnapshot,
 };
 use crate::CarriedOn;
 
@@ -54,7 +54,7 @@ const CHANGES: usize = 64;
 
 /// A flow that is held.
 pub(super) struct Held {
-    pub(super) papers: FlowSnapshot,
+    pub(super) snapshot: FlowSnapshot,
     pub(super) hands: Hands,
 }
 
@@ -241,7 +241,7 @@ impl Keeping {
                     tracing::warn!("{MAX_ENGINES} agents before have left flows");
                 }
             }
-            Message::Keep(papers) => self.hold(*papers, fds),
+            Message::Keep(snapshot) => self.hold(*snapshot, fds),
             Message::Drop { id } => {
                 self.flows.remove(&id);
                 self.sweep();
@@ -255,14 +255,14 @@ impl Keeping {
         }
     }
 
-    fn hold(&mut self, papers: FlowSnapshot, fds: Vec<OwnedFd>) {
-        let id = papers.id;
-        let known = self.engines.contains_key(&papers.engine);
+    fn hold(&mut self, snapshot: FlowSnapshot, fds: Vec<OwnedFd>) {
+        let id = snapshot.id;
+        let known = self.engines.contains_key(&snapshot.engine);
         let mut fds = fds.into_iter();
         match (fds.next(), fds.next()) {
             (Some(accepted), Some(dialled)) if known => {
                 let hands = Hands::Agents { accepted, dialled };
-                self.flows.insert(id, Held { papers, hands });
+                self.flows.insert(id, Held { snapshot, hands });
             }
             (Some(_), Some(_)) => {
                 let why = format!("flows of {MAX_ENGINES} agents before are held already");
@@ -305,7 +305,11 @@ impl Keeping {
 
     /// Drops the engines whose last flow has ended, unless they are the agent's own.
     pub(super) fn sweep(&mut self) {
-        let used = |number| self.flows.values().any(|held| held.papers.engine == number);
+        let used = |number| {
+            self.flows
+                .values()
+                .any(|held| held.snapshot.engine == number)
+        };
         let (agent, mut gone) = (self.agent.is_some(), Vec::new());
         for (number, engine) in &self.engines {
             let own = agent && engine.splices.is_none();
@@ -375,7 +379,7 @@ impl Keeping {
         for held in self.flows.values() {
             if let Hands::Ours(flow) = &held.hands {
                 // Nobody waits for the answer.
-                drop(flow.mailbox.post(Order {
+                drop(flow.commands.post(FlowCommand {
                     action: Action::Deny,
                     by: RuleName::new("detach"),
                     reset: true,

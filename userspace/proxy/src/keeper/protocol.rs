@@ -17,7 +17,7 @@ use rustix::net::{
 use serde::{Deserialize, Serialize};
 use tokio::{io::Interest, net::UnixStream};
 
-use super::papers::FlowSnapshot;
+use super::snapshot::FlowSnapshot;
 
 /// The longest message. FlowSnapshot are the longest: eight facts of at most 256 bytes, and names.
 const MESSAGE_BYTES: usize = 32 * 1024;

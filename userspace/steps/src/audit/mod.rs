@@ -30,7 +30,7 @@ use super::{
 #[derive(Clone, Debug, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(extend("examples" = [{"file": "/var/log/underpass/audit.jsonl", "kinds": ["writes", "ddl"]}]))]
-pub struct Settings {
+pub struct AuditSettings {
     /// File that lines go to.
     #[schemars(with = "String", extend("title" = "absolute path"))]
     pub file: PathBuf,
@@ -106,7 +106,7 @@ impl fmt::Debug for Audit {
     }
 }
 
-impl Settings {
+impl AuditSettings {
     pub(super) fn build(self) -> Result<Box<dyn Reporter>, String> {
         let fsync = journal::fsync(&self.fsync)?;
         let selection = Selection::new(&self)?;
@@ -131,8 +131,8 @@ impl Reporter for Audit {
         Some(&self.journal.settings)
     }
 
-    fn open(&self, means: &Services) -> Result<(), String> {
-        self.journal.open(&means.journals, NAME, record::line)
+    fn open(&self, services: &Services) -> Result<(), String> {
+        self.journal.open(&services.journals, NAME, record::line)
     }
 
     fn wants_texts(&self) -> bool {

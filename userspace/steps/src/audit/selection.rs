@@ -5,7 +5,7 @@
 
 use cql::{Statement, StatementKind as Kind};
 
-use super::Settings;
+use super::AuditSettings;
 
 /// The kinds that only drivers ask, and no application.
 const NOBODY_ASKS: [Kind; 2] = [Kind::Options, Kind::Register];
@@ -24,7 +24,7 @@ pub(super) struct Selection {
 struct Pattern(String);
 
 impl Selection {
-    pub(super) fn new(settings: &Settings) -> Result<Self, String> {
+    pub(super) fn new(settings: &AuditSettings) -> Result<Self, String> {
         let only = match &settings.kinds {
             Some(names) => kinds("kinds", names)?,
             None => Kind::ALL

@@ -10,7 +10,7 @@ use std::{
 
 use super::{
     envelope::{Generation, Key},
-    statements::Means,
+    statements::CacheEffect,
 };
 use parking_lot::Mutex;
 
@@ -26,7 +26,7 @@ const MAX_ID_BYTES: usize = 256;
 /// A statement that is prepared, or is being prepared.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Statement {
-    pub(super) means: Means,
+    pub(super) effect: CacheEffect,
     /// The digest of the statement's text, and of the keyspace in which it was prepared.
     pub(super) digest: Key,
 }
@@ -128,7 +128,7 @@ mod tests {
     use crate::cache::statements::Chosen;
 
     const STATEMENT: Statement = Statement {
-        means: Means::Writes(Chosen(1)),
+        effect: CacheEffect::Writes(Chosen(1)),
         digest: [0; 32],
     };
 

@@ -28,9 +28,9 @@ use known::{Awaited, Reading};
 pub use metrics::CacheMetrics;
 use metrics::{Bypass, Store as Stored};
 use policy::RuleName;
+pub use settings::CacheSettings;
 use settings::Checked;
-pub use settings::Settings;
-use statements::{Chosen, Means, means};
+use statements::{CacheEffect, Chosen, cache_effect};
 pub use store::Caches;
 use store::Store;
 
@@ -52,7 +52,7 @@ struct Cache {
     store: OnceLock<Arc<Store>>,
 }
 
-impl Settings {
+impl CacheSettings {
     pub(super) fn build(self) -> Result<impl Effect, String> {
         Ok(Cache {
             settings: self.checked()?,
@@ -62,10 +62,10 @@ impl Settings {
 }
 
 impl Effect for Cache {
-    fn open(&self, rule: &RuleName, means: &crate::Services) -> Result<(), String> {
+    fn open(&self, rule: &RuleName, services: &crate::Services) -> Result<(), String> {
         once(&self.store, || {
             let login = self.settings.login().map_err(|e| e.to_string())?;
-            let opened = means.caches.open(rule, &self.settings, login);
+            let opened = services.caches.open(rule, &self.settings, login);
             opened.map_err(no_thread)
         })
     }
@@ -111,12 +111,12 @@ impl Transform for Cache {
             Opcode::Prepare if request.is_unpaired() => {}
             Opcode::Prepare => prepares(store, request, caller),
             opcode => match asked(store, request, caller) {
-                Ok((Means::Reads(table), statement)) if opcode != Opcode::Batch => {
+                Ok((CacheEffect::Reads(table), statement)) if opcode != Opcode::Batch => {
                     reads(store, request, caller, table, statement.as_ref());
                 }
-                Ok((Means::Bypasses(why), _)) => store.shared.counters.bypassed(why),
-                Ok((Means::Uses, _)) if opcode == Opcode::Execute => request.may_be_use(),
-                Ok((Means::Writes(tables), _)) if !tables.is_empty() => {
+                Ok((CacheEffect::Bypasses(why), _)) => store.shared.counters.bypassed(why),
+                Ok((CacheEffect::Uses, _)) if opcode == Opcode::Execute => request.may_be_use(),
+                Ok((CacheEffect::Writes(tables), _)) if !tables.is_empty() => {
                     // A read that begins now may see the state before the write, or after it.
                     store.invalidate(tables);
                     request.await_response(WRITE | u64::from(tables.0));
@@ -162,7 +162,7 @@ fn prepares(store: &Store, request: &mut Request<'_>, caller: &Caller) {
     };
     let keyspace = request.sure_keyspace(caller);
     let statement = known::Statement {
-        means: means(text, keyspace, &store.shared.settings.tables),
+        effect: cache_effect(text, keyspace, &store.shared.settings.tables),
         digest: digest([text, keyspace.unwrap_or_default().as_bytes()]),
     };
     let number = store.shared.known.awaits(Awaited::Prepare(statement));
@@ -177,34 +177,34 @@ fn asked(
     store: &Store,
     request: &Request<'_>,
     caller: &Caller,
-) -> Result<(Means, Option<envelope::Key>), Vec<u8>> {
+) -> Result<(CacheEffect, Option<envelope::Key>), Vec<u8>> {
     let keyspace = request.sure_keyspace(caller);
     let is_batch = request.opcode() == Opcode::Batch;
     let mut written = Chosen::default();
     for statement in request.statements() {
-        let (means, digest) = match statement {
+        let (effect, digest) = match statement {
             Statement::Text(text) => {
                 let tables = &store.shared.settings.tables;
                 // While a read waits, a USE may overtake it: the read itself has to name its
                 // keyspace.
-                let means = match means(text, request.keyspace(), tables) {
-                    Means::Writes(_) => means(text, keyspace, tables),
+                let effect = match cache_effect(text, request.keyspace(), tables) {
+                    CacheEffect::Writes(_) => cache_effect(text, keyspace, tables),
                     reads => reads,
                 };
-                (means, None)
+                (effect, None)
             }
             Statement::Prepared(id) => {
                 let known = store.shared.known.prepared(id).ok_or_else(|| id.to_vec())?;
-                (known.means, Some(known.digest))
+                (known.effect, Some(known.digest))
             }
         };
-        match means {
-            Means::Writes(tables) => written.0 |= tables.0,
+        match effect {
+            CacheEffect::Writes(tables) => written.0 |= tables.0,
             _ if is_batch => {}
-            _ => return Ok((means, digest)),
+            _ => return Ok((effect, digest)),
         }
     }
-    Ok((Means::Writes(written), None))
+    Ok((CacheEffect::Writes(written), None))
 }
 
 /// Returns the reason why a read of a chosen table bypasses the cache, although its statement could

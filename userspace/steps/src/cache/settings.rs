@@ -11,7 +11,7 @@ use crate::duration;
 #[derive(Clone, Debug, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(extend("examples" = [{"redis": "10.1.0.9:6379", "tables": ["shop.products"], "ttl": "30s"}]))]
-pub struct Settings {
+pub struct CacheSettings {
     /// Address and port of the Redis.
     #[schemars(extend("title" = "IP:PORT"))]
     pub redis: String,
@@ -103,7 +103,7 @@ impl fmt::Debug for Login {
     }
 }
 
-impl Settings {
+impl CacheSettings {
     pub(super) fn checked(self) -> Result<Checked, String> {
         let redis = self.redis.parse().ok();
         let redis = redis.filter(|redis: &SocketAddr| redis.port() > 0);

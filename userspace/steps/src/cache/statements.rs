@@ -55,7 +55,7 @@ impl Tables {
 
 /// The meaning of a statement for the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Means {
+pub(super) enum CacheEffect {
     /// The statement reads this table, and its answer can be kept.
     Reads(usize),
     /// The statement reads a chosen table, and its answer cannot be kept.
@@ -67,14 +67,14 @@ pub(super) enum Means {
 }
 
 /// Finds the meaning of `text` in this keyspace. None: the keyspace is not known.
-pub(super) fn means(text: &[u8], keyspace: Option<&str>, tables: &Tables) -> Means {
+pub(super) fn cache_effect(text: &[u8], keyspace: Option<&str>, tables: &Tables) -> CacheEffect {
     use StatementKind as S;
     let statement = Statement::of(text);
     let Statement { kind, table, .. } = &statement;
     let keyspace = statement.keyspace.as_deref().or(keyspace);
-    Means::Writes(match kind {
+    CacheEffect::Writes(match kind {
         S::Select => return reads(text, keyspace, table.as_deref(), tables),
-        S::Use => return Means::Uses,
+        S::Use => return CacheEffect::Uses,
         S::Insert | S::Update | S::Delete | S::Truncate => {
             tables.written(keyspace, table.as_deref())
         }
@@ -99,28 +99,28 @@ fn batch(text: &[u8], keyspace: Option<&str>, tables: &Tables) -> Chosen {
     }
 }
 
-fn reads(text: &[u8], keyspace: Option<&str>, table: Option<&str>, tables: &Tables) -> Means {
+fn reads(text: &[u8], keyspace: Option<&str>, table: Option<&str>, tables: &Tables) -> CacheEffect {
     let Some(table) = table else {
-        return Means::Bypasses(Bypass::Statement);
+        return CacheEffect::Bypasses(Bypass::Statement);
     };
     let place = match keyspace {
         Some(keyspace) => tables.place(keyspace, table),
         None if tables.0.iter().any(|(_, name)| name == table) => {
-            return Means::Bypasses(Bypass::Keyspace);
+            return CacheEffect::Bypasses(Bypass::Keyspace);
         }
         None => None,
     };
     let Some(place) = place else {
-        return Means::Writes(Chosen::default());
+        return CacheEffect::Writes(Chosen::default());
     };
     let analysis = Analysis::of(text, text.len());
     let fingerprint = analysis.fingerprint.text();
     if analysis.shape.is_none() || fingerprint.ends_with("...") {
-        return Means::Bypasses(Bypass::Statement);
+        return CacheEffect::Bypasses(Bypass::Statement);
     }
     match calls_only_these(fingerprint) {
-        true => Means::Reads(place),
-        false => Means::Bypasses(Bypass::Function),
+        true => CacheEffect::Reads(place),
+        false => CacheEffect::Bypasses(Bypass::Function),
     }
 }
 
@@ -150,8 +150,8 @@ mod tests {
         Tables(vec![named("a"), named("b")])
     }
 
-    fn found(text: &str, keyspace: Option<&str>) -> Means {
-        means(text.as_bytes(), keyspace, &tables())
+    fn found(text: &str, keyspace: Option<&str>) -> CacheEffect {
+        cache_effect(text.as_bytes(), keyspace, &tables())
     }
 
     #[test]
@@ -164,10 +164,10 @@ mod tests {
             "SELECT v FROM shop.a WHERE k = 'now()'",
         ];
         for text in reads {
-            assert_eq!(found(text, None), Means::Reads(0), "{text}");
+            assert_eq!(found(text, None), CacheEffect::Reads(0), "{text}");
         }
         let used = found("SELECT v FROM b WHERE k = 1", Some("shop"));
-        assert_eq!(used, Means::Reads(1));
+        assert_eq!(used, CacheEffect::Reads(1));
         let bypasses = [
             ("SELECT v FROM a WHERE k = 1", Bypass::Keyspace),
             ("SELECT now() FROM shop.a", Bypass::Function),
@@ -195,11 +195,11 @@ mod tests {
             ("SELECT nothing", Bypass::Statement),
         ];
         for (text, why) in bypasses {
-            assert_eq!(found(text, None), Means::Bypasses(why), "{text}");
+            assert_eq!(found(text, None), CacheEffect::Bypasses(why), "{text}");
         }
         let others = ["SELECT v FROM shop.c WHERE k = 1", "SELECT v FROM c"];
         for text in others {
-            assert_eq!(found(text, None), Means::Writes(Chosen(0)), "{text}");
+            assert_eq!(found(text, None), CacheEffect::Writes(Chosen(0)), "{text}");
         }
     }
 
@@ -224,10 +224,10 @@ mod tests {
             ("", None, 0b11),
         ];
         for (text, keyspace, expected) in writes {
-            let expected = Means::Writes(Chosen(expected));
+            let expected = CacheEffect::Writes(Chosen(expected));
             assert_eq!(found(text, keyspace), expected, "{text}");
         }
-        assert_eq!(found("USE shop", None), Means::Uses);
+        assert_eq!(found("USE shop", None), CacheEffect::Uses);
     }
 
     #[test]

@@ -27,7 +27,7 @@ use cql_edit::{
 pub use metrics::CoalesceMetrics;
 use metrics::{Became, Counters};
 use policy::RuleName;
-pub use settings::Settings;
+pub use settings::CoalesceSettings;
 use settings::{Checked, Table};
 use windows::{Added, Ended, Write};
 
@@ -65,7 +65,7 @@ enum Known {
     Use,
 }
 
-impl Settings {
+impl CoalesceSettings {
     pub(super) fn build(self) -> Result<impl Effect, String> {
         Ok(Coalesce {
             settings: self.checked()?,
@@ -76,10 +76,10 @@ impl Settings {
 }
 
 impl Effect for Coalesce {
-    fn open(&self, rule: &RuleName, means: &Services) -> Result<(), String> {
+    fn open(&self, rule: &RuleName, services: &Services) -> Result<(), String> {
         once(&self.open, || {
             let clock = Clock::start(self.settings.window).map_err(no_thread)?;
-            let counters = means.coalesce.of(rule.as_str());
+            let counters = services.coalesce.of(rule.as_str());
             Ok(Open { counters, clock })
         })
     }

@@ -17,7 +17,7 @@ use crate::duration;
     "tables": {"shop.events": {"partition_key": ["day"], "clustering": ["at"], "columns": ["kind", "text"]}},
     "window": "2ms"
 }]))]
-pub struct Settings {
+pub struct CoalesceSettings {
     /// Tables whose writes are merged, by `keyspace.table`, with their columns.
     #[schemars(extend("minProperties" = 1))]
     tables: BTreeMap<String, Columns>,
@@ -99,7 +99,7 @@ pub(super) struct Table {
     pub(super) columns: Vec<String>,
 }
 
-impl Settings {
+impl CoalesceSettings {
     pub(super) fn checked(self) -> Result<Checked, String> {
         if self.tables.is_empty() {
             return Err("tables: expected one or more; found none".to_owned());
@@ -179,7 +179,7 @@ mod tests {
     use super::*;
 
     fn found(text: &str) -> Result<Checked, String> {
-        toml::from_str::<Settings>(text).unwrap().checked()
+        toml::from_str::<CoalesceSettings>(text).unwrap().checked()
     }
 
     const TABLE: &str =

@@ -13,12 +13,12 @@ use super::{Following, Reporter, Services, Whose, frames::FrameMetrics};
 /// Counts frames by opcode (`underpass_frames_total`). Looks at no statement, so it costs the least of all steps.
 #[derive(Clone, Debug, Default, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Settings {}
+pub struct CountSettings {}
 
 #[derive(Debug)]
 struct Count;
 
-impl Settings {
+impl CountSettings {
     pub(super) fn build(self) -> Result<Box<dyn Reporter>, String> {
         Ok(Box::new(Count))
     }
@@ -37,10 +37,10 @@ impl Reporter for Count {
         true
     }
 
-    fn follow(&self, whose: &Arc<Whose>, means: &Arc<Services>) -> Box<dyn Following> {
+    fn follow(&self, whose: &Arc<Whose>, services: &Arc<Services>) -> Box<dyn Following> {
         Box::new(FlowCount {
-            rule: means.frames.label(&whose.rule),
-            metrics: means.frames.clone(),
+            rule: services.frames.label(&whose.rule),
+            metrics: services.frames.clone(),
             counters: std::array::from_fn(|_| None),
         })
     }

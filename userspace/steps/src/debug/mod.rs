@@ -34,7 +34,7 @@ const PER_SECOND: u32 = 100;
 #[derive(Clone, Debug, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(extend("examples" = [{"sample": 0.01, "values": true, "bytes": 64}]))]
-pub struct Settings {
+pub struct DebugSettings {
     /// `true`: lines have the beginnings of bodies, with the values in them.
     #[serde(default)]
     pub values: bool,
@@ -70,7 +70,7 @@ struct Debug {
     rate: Arc<Rate>,
 }
 
-impl Settings {
+impl DebugSettings {
     pub(super) fn build(self) -> Result<Box<dyn Reporter>, String> {
         let bytes = match (self.values, self.bytes) {
             (false, Some(_)) => {
@@ -133,8 +133,8 @@ impl Reporter for Debug {
         Some(&self.journal.settings)
     }
 
-    fn open(&self, means: &Services) -> Result<(), String> {
-        self.journal.open(&means.journals, NAME, line)
+    fn open(&self, services: &Services) -> Result<(), String> {
+        self.journal.open(&services.journals, NAME, line)
     }
 
     fn wants_requests(&self) -> bool {
@@ -149,7 +149,7 @@ impl Reporter for Debug {
         self.bytes.is_some()
     }
 
-    fn follow(&self, whose: &Arc<Whose>, means: &Arc<Services>) -> Box<dyn Following> {
+    fn follow(&self, whose: &Arc<Whose>, services: &Arc<Services>) -> Box<dyn Following> {
         let Some(journal) = self.journal.get() else {
             return Box::new(Nobody);
         };
@@ -157,7 +157,7 @@ impl Reporter for Debug {
         if !self.shows(flow) {
             return Box::new(Nobody);
         }
-        let label = means.frames.label(&whose.rule);
+        let label = services.frames.label(&whose.rule);
         Box::new(FlowDebug {
             journal: journal.clone(),
             bytes: self.bytes,
@@ -167,7 +167,7 @@ impl Reporter for Debug {
                 rule: whose.rule.as_str().to_owned(),
                 client: whose.flow.client.to_string(),
             },
-            skipped: means.frames.skipped(label.as_str()),
+            skipped: services.frames.skipped(label.as_str()),
             record: Vec::new(),
         })
     }
@@ -394,7 +394,7 @@ mod tests {
 
     #[test]
     fn a_sample_is_of_flows() {
-        let settings: Settings = toml::from_str("sample = 0.25").unwrap();
+        let settings: DebugSettings = toml::from_str("sample = 0.25").unwrap();
         let debug = Debug {
             journal: Keeps::new(JournalSettings {
                 to: Place::Log,
@@ -428,7 +428,7 @@ mod tests {
             ("per_second = 0", "per_second: expected 1 line or more"),
             ("file = \"relative\"", "file: expected an absolute path"),
         ] {
-            let settings: Settings = toml::from_str(text).unwrap();
+            let settings: DebugSettings = toml::from_str(text).unwrap();
             let error = settings.build().unwrap_err();
             assert!(error.starts_with(expected), "{error}");
         }

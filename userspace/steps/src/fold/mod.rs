@@ -34,7 +34,7 @@ use policy::RuleName;
 pub use pools::Folds;
 use pools::{Member, Shared};
 use settings::Checked;
-pub use settings::Settings;
+pub use settings::FoldSettings;
 use tls::Towards;
 
 use super::{effect::Effect, register::once};
@@ -54,7 +54,7 @@ struct Fold {
     shared: OnceLock<Arc<Shared>>,
 }
 
-impl Settings {
+impl FoldSettings {
     pub(super) fn build(self) -> Result<impl Effect, String> {
         Ok(Fold {
             settings: self.checked()?,
@@ -64,9 +64,9 @@ impl Settings {
 }
 
 impl Effect for Fold {
-    fn open(&self, rule: &RuleName, means: &Services) -> Result<(), String> {
+    fn open(&self, rule: &RuleName, services: &Services) -> Result<(), String> {
         once(&self.shared, || {
-            let opened = means.folds.open(rule, &self.settings);
+            let opened = services.folds.open(rule, &self.settings);
             opened.map_err(|error| error.to_string())
         })
     }

@@ -316,14 +316,17 @@ mod tests {
     use tls::{Handshakes, Towards};
 
     use super::*;
-    use crate::fold::{FoldMetrics, Settings};
+    use crate::fold::{FoldMetrics, FoldSettings};
 
     #[test]
     fn there_are_so_many_identities_and_no_more() {
         let registry = prometheus::Registry::new();
         let handshakes = Handshakes::register(&registry).unwrap();
         let metrics = FoldMetrics::register(&registry, &handshakes).unwrap();
-        let settings = toml::from_str::<Settings>("").unwrap().checked().unwrap();
+        let settings = toml::from_str::<FoldSettings>("")
+            .unwrap()
+            .checked()
+            .unwrap();
         let shared = Folds::new(metrics).open(&RuleName::new("r"), &settings);
         let shared = shared.unwrap();
         let opening = Arc::new(Opening {

@@ -9,7 +9,7 @@ use super::shared_connection::MAX_STREAMS;
 #[derive(Clone, Debug, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(extend("examples" = [{"connections": 2}]))]
-pub struct Settings {
+pub struct FoldSettings {
     /// Connections that flows of one identity share.
     #[serde(default = "connections")]
     #[schemars(range(min = 1, max = MOST_CONNECTIONS))]
@@ -45,7 +45,7 @@ pub(super) struct Checked {
     pub(super) encrypts: bool,
 }
 
-impl Settings {
+impl FoldSettings {
     /// Marks the settings of a rule with `upstream_tls`: no connection is shared that is not
     /// encrypted.
     pub(crate) fn encrypting(self) -> Self {
@@ -87,7 +87,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_is_said() {
-        let of = |text: &str| toml::from_str::<Settings>(text).unwrap().checked();
+        let of = |text: &str| toml::from_str::<FoldSettings>(text).unwrap().checked();
         let plain = of("").unwrap();
         assert_eq!((plain.connections, plain.share), (1, 128));
         for (text, expected) in [

@@ -320,7 +320,7 @@ mod tests {
     use tokio::io;
 
     use super::*;
-    use crate::fold::{FoldMetrics, Folds, Settings};
+    use crate::fold::{FoldMetrics, FoldSettings, Folds};
 
     /// A stream that behaves like TLS while a socket takes nothing: written bytes stay in it, and
     /// the first flush has to wait.
@@ -370,7 +370,10 @@ mod tests {
         let registry = prometheus::Registry::new();
         let handshakes = Handshakes::register(&registry).unwrap();
         let metrics = FoldMetrics::register(&registry, &handshakes).unwrap();
-        let settings = toml::from_str::<Settings>("").unwrap().checked().unwrap();
+        let settings = toml::from_str::<FoldSettings>("")
+            .unwrap()
+            .checked()
+            .unwrap();
         let shared = Folds::new(metrics).open(&RuleName::new("r"), &settings);
         let opening = Opening {
             version: 4,

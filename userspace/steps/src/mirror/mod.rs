@@ -39,7 +39,7 @@ pub use metrics::MirrorMetrics;
 use out::{Awaited, Found};
 use policy::RuleName;
 use settings::Checked;
-pub use settings::Settings;
+pub use settings::MirrorSettings;
 use shared::Job;
 use texts::Text;
 
@@ -60,7 +60,7 @@ struct Mirror {
     cluster: OnceLock<Arc<Cluster>>,
 }
 
-impl Settings {
+impl MirrorSettings {
     pub(super) fn build(self) -> Result<impl Effect, String> {
         Ok(Mirror {
             settings: self.checked()?,
@@ -74,11 +74,11 @@ impl Effect for Mirror {
         self.settings.outward().map(drop)
     }
 
-    fn open(&self, rule: &RuleName, means: &Services) -> Result<(), String> {
+    fn open(&self, rule: &RuleName, services: &Services) -> Result<(), String> {
         once(&self.cluster, || {
             let login = self.settings.login().map_err(|e| e.to_string())?;
             let tls = self.settings.outward()?;
-            let opened = means.mirrors.open(rule, &self.settings, login, tls);
+            let opened = services.mirrors.open(rule, &self.settings, login, tls);
             opened.map_err(no_thread)
         })
     }
@@ -375,7 +375,8 @@ mod tests {
 
     #[test]
     fn a_sample_is_of_the_size_that_was_asked_for() {
-        let settings: Settings = toml::from_str("to = \"127.0.0.1:9\"\nsample = 0.1\n").unwrap();
+        let settings: MirrorSettings =
+            toml::from_str("to = \"127.0.0.1:9\"\nsample = 0.1\n").unwrap();
         let mirror = Mirror {
             settings: settings.checked().unwrap(),
             cluster: OnceLock::new(),

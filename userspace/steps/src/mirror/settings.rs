@@ -13,7 +13,7 @@ use crate::duration;
 #[derive(Clone, Debug, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(extend("examples" = [{"to": "10.2.0.1:9042", "what": ["writes"], "compare": true}]))]
-pub struct Settings {
+pub struct MirrorSettings {
     /// Address and port of the second cluster.
     #[schemars(extend("title" = "IP:PORT"))]
     pub to: String,
@@ -151,7 +151,7 @@ impl Login {
     }
 }
 
-impl Settings {
+impl MirrorSettings {
     pub(super) fn checked(self) -> Result<Checked, String> {
         let to = self.to.parse().ok().filter(|to: &SocketAddr| to.port() > 0);
         let to = to.ok_or_else(|| {

@@ -54,7 +54,7 @@ const MOST: Duration = Duration::from_secs(7 * 24 * 3600);
 #[schemars(extend("examples" = [{
     "columns": {"shop.customers": ["iban"]}, "keys": "/etc/underpass/keys.toml"
 }]))]
-pub struct Settings {
+pub struct ProtectSettings {
     /// Columns that are encrypted, by `keyspace.table`.
     #[schemars(extend("minProperties" = 1))]
     pub columns: HashMap<String, Vec<String>>,
@@ -129,7 +129,7 @@ impl Origin {
     }
 }
 
-impl Settings {
+impl ProtectSettings {
     /// Makes the step, and the source of its keys, which has to be opened before the step is in
     /// force.
     ///
@@ -267,7 +267,8 @@ mod tests {
 
     fn built(settings: &str) -> Result<Origin, String> {
         let text = format!("columns = {{ \"shop.customers\" = [\"iban\"] }}\n{settings}");
-        let settings: Settings = toml::from_str(&text).map_err(|e| e.message().to_owned())?;
+        let settings: ProtectSettings =
+            toml::from_str(&text).map_err(|e| e.message().to_owned())?;
         settings.build().map(|(_, source)| source.from.clone())
     }
 
@@ -321,7 +322,7 @@ mod tests {
             "{ \"a.b*\" = [\"c\"] }",
         ] {
             let text = format!("columns = {columns}\nkeys = \"/k\"");
-            let settings: Settings = toml::from_str(&text).unwrap();
+            let settings: ProtectSettings = toml::from_str(&text).unwrap();
             let error = settings.build().unwrap_err();
             assert!(
                 error.contains("columns: expected \"keyspace.table\""),

@@ -40,7 +40,7 @@ const LOOK_EVERY: u64 = 64;
 #[derive(Clone, Debug, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(extend("examples" = [{"over": "100ms", "file": "/var/log/underpass/slow.jsonl"}]))]
-pub struct Settings {
+pub struct SlowlogSettings {
     /// Latency above which a statement is slow.
     #[schemars(
         regex(pattern = "^[0-9]+(ms|s|m)$"),
@@ -93,7 +93,7 @@ struct Slowest {
     perhaps_us: AtomicU64,
 }
 
-impl Settings {
+impl SlowlogSettings {
     pub(super) fn build(self) -> Result<Box<dyn Reporter>, String> {
         if self.over.is_none() && self.slowest_one_in.is_none() {
             return Err("expected one of `over`, `slowest_one_in`".to_owned());
@@ -138,8 +138,8 @@ impl Reporter for Slowlog {
         Some(&self.journal.settings)
     }
 
-    fn open(&self, means: &Services) -> Result<(), String> {
-        self.journal.open(&means.journals, NAME, |record, to| {
+    fn open(&self, services: &Services) -> Result<(), String> {
+        self.journal.open(&services.journals, NAME, |record, to| {
             to.extend_from_slice(record);
             to.push(b'\n');
         })

@@ -27,12 +27,12 @@ const AT_HAND: usize = 32;
 /// statements (`underpass statements --top`).
 #[derive(Clone, Debug, Default, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Settings {}
+pub struct StatsSettings {}
 
 #[derive(Debug)]
 struct Stats;
 
-impl Settings {
+impl StatsSettings {
     pub(super) fn build(self) -> Result<Box<dyn Reporter>, String> {
         Ok(Box::new(Stats))
     }
@@ -43,13 +43,13 @@ impl Reporter for Stats {
         "stats"
     }
 
-    fn follow(&self, whose: &Arc<Whose>, means: &Arc<Services>) -> Box<dyn Following> {
+    fn follow(&self, whose: &Arc<Whose>, services: &Arc<Services>) -> Box<dyn Following> {
         let rule = series_of(whose.rule.clone());
         Box::new(FlowStats {
-            top: means.stats.tops.of(rule.as_str()),
+            top: services.stats.tops.of(rule.as_str()),
             rule,
             asker: Asker::of(&whose.flow),
-            means: means.clone(),
+            services: services.clone(),
             at_hand: Vec::new(),
             oldest: 0,
         })
@@ -58,7 +58,7 @@ impl Reporter for Stats {
 
 /// The part of `stats` in one flow.
 struct FlowStats {
-    means: Arc<Services>,
+    services: Arc<Services>,
     rule: RuleName,
     asker: Asker,
     top: Arc<Top>,
@@ -108,7 +108,7 @@ impl FlowStats {
             statement: statement.clone(),
             fingerprint: fingerprint.cloned(),
             series: self
-                .means
+                .services
                 .statements
                 .series(&self.rule, statement, self.asker),
             entry: asks_for_data(statement.kind).then(entry),
@@ -127,10 +127,10 @@ impl Following for FlowStats {
             known.series.is_gone() || entry.is_some_and(|entry| entry.is_gone())
         };
         if let Some(known) = found.filter(|known| !is_gone(known)) {
-            return known.record(&self.means.stats.rows, completed, details);
+            return known.record(&self.services.stats.rows, completed, details);
         }
         let known = self.find(statement, fingerprint);
-        known.record(&self.means.stats.rows, completed, details);
+        known.record(&self.services.stats.rows, completed, details);
         let at = at.unwrap_or_else(|| {
             let oldest = self.oldest;
             self.oldest = (oldest + 1) % AT_HAND;

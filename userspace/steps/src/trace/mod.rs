@@ -40,7 +40,7 @@ use super::{
 #[derive(Clone, Debug, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(extend("examples" = [{"endpoint": "http://127.0.0.1:4317", "sample": 0.01, "service": "reports"}]))]
-pub struct Settings {
+pub struct TraceSettings {
     /// Address of the collector: `http://HOST:PORT` or `https://HOST:PORT`.
     #[schemars(extend("title" = "URL"))]
     pub endpoint: String,
@@ -79,7 +79,7 @@ impl fmt::Debug for Trace {
     }
 }
 
-impl Settings {
+impl TraceSettings {
     pub(super) fn build(self) -> Result<Box<dyn Reporter>, String> {
         let endpoint = Endpoint::parse(&self.endpoint)?;
         let tls = self.tls.map(RawDialling::read).transpose();
@@ -126,12 +126,14 @@ impl Reporter for Trace {
         collectors::encrypted(&self.endpoint, self.tls.as_ref()).map(drop)
     }
 
-    fn open(&self, means: &Services) -> Result<(), String> {
+    fn open(&self, services: &Services) -> Result<(), String> {
         // A step belongs to one file, which is put into force once, and again if the next file
         // could not be.
         if self.open.get().is_none() {
             let tls = self.tls.as_ref();
-            let collector = means.collectors.open(&self.endpoint, tls, &self.service)?;
+            let collector = services
+                .collectors
+                .open(&self.endpoint, tls, &self.service)?;
             let _ = self.open.set(collector);
         }
         Ok(())

@@ -77,7 +77,7 @@ fn driven(binary: &Path, family: Family, waiting: &[&str]) -> (Report, [f64; 2],
         ..Plan::new(at)
     };
     let report = run_in(Some(&hosts.clients), None, || drive(&plan)).unwrap();
-    let lost = agent.metric("underpass_safer_path_total{cause=\"splice_place_lost\"}");
+    let lost = agent.metric("underpass_safer_path_total{cause=\"splice_position_lost\"}");
     assert_eq!(lost.unwrap(), 0.0);
     let unseen = "underpass_client_addresses_lost_total{reason=\"no_answer\"}";
     assert_eq!(agent.metric(unseen).unwrap(), 0.0);

@@ -97,7 +97,7 @@ fn every_byte_arrives_by_either_engine() {
         for report in reports {
             assert!(report.passed(&[COST.into()]), "{engine}: {report}");
         }
-        let lost = agent.metric("underpass_safer_path_total{cause=\"splice_place_lost\"}");
+        let lost = agent.metric("underpass_safer_path_total{cause=\"splice_position_lost\"}");
         assert_eq!(lost.unwrap(), 0.0, "{engine}");
         for direction in ["to_database", "to_client"] {
             let name = format!("underpass_spliced_bytes_total{{direction=\"{direction}\"}}");

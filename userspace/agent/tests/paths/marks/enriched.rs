@@ -421,7 +421,7 @@ fn what_is_no_cql_any_more_cannot_be_decoded_and_is_carried_all_the_same() {
                 may_block(&c);
                 c.ends();
             }
-            let lost = "underpass_safer_path_total{cause=\"splice_place_lost\"}";
+            let lost = "underpass_safer_path_total{cause=\"splice_position_lost\"}";
             assert!(host.agent.metric(lost).unwrap() > 0.0);
         });
     }

@@ -172,7 +172,10 @@ fn a_database_that_resets_leaves_no_place_to_lose() {
                 let _ = (&client).write(part);
             }
         }
-        assert_eq!(host.metric("safer_path", "cause=\"splice_place_lost\""), 0);
+        assert_eq!(
+            host.metric("safer_path", "cause=\"splice_position_lost\""),
+            0
+        );
     });
 }
 

@@ -80,7 +80,7 @@ fn what_comes_again_is_passed_on_once() {
             let name = format!("underpass_spliced_bytes_total{{direction=\"{direction}\"}}");
             assert!(agent.metric(&name).unwrap() > 0.0, "{family:?} {direction}");
         }
-        for cause in ["splice_torn", "splice_place_lost"] {
+        for cause in ["splice_corrupted", "splice_position_lost"] {
             let name = format!("underpass_safer_path_total{{cause=\"{cause}\"}}");
             assert_eq!(agent.metric(&name).unwrap(), 0.0, "{family:?} {cause}");
         }

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::objection::{Objection, shown};
-use super::{Kind, Settings};
+use super::{GuardSettings, Kind};
 use cql::StatementKind;
 use cql::is_system_keyspace;
 use cql::labelled;
@@ -98,7 +98,7 @@ impl Pattern {
 
 #[derive(Debug)]
 pub(super) struct Judge {
-    settings: Settings,
+    settings: GuardSettings,
     only: Vec<Pattern>,
     not: Vec<Pattern>,
 }
@@ -178,7 +178,7 @@ pub(super) fn not_understood() -> Objection {
 }
 
 impl Judge {
-    pub(super) fn new(settings: Settings) -> Result<Self, String> {
+    pub(super) fn new(settings: GuardSettings) -> Result<Self, String> {
         let patterns = |key: &str, texts: &[String]| {
             let patterns = texts.iter().map(|text| Pattern::parse(key, text));
             patterns.collect::<Result<Vec<_>, _>>()

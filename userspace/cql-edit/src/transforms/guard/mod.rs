@@ -21,7 +21,7 @@ use cql::StatementKind;
 #[derive(Clone, Debug, Default, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(extend("examples" = [{"refuse": ["ddl", "truncate", "no_limit"], "max_batch": 100}]))]
-pub struct Settings {
+pub struct GuardSettings {
     /// Whether statements are refused, or only counted.
     #[serde(default)]
     pub mode: Mode,
@@ -113,7 +113,7 @@ struct Guard {
     cache: Mutex<HashMap<Box<[u8]>, Arc<Analysis>>>,
 }
 
-impl Settings {
+impl GuardSettings {
     pub(super) fn build(self) -> Result<Arc<dyn Transform>, String> {
         let mode = self.mode;
         Ok(Arc::new(Guard {

@@ -1,7 +1,7 @@
 use super::*;
 
 fn judge(settings: &str) -> Judge {
-    let settings: Settings = toml::from_str(settings).unwrap();
+    let settings: GuardSettings = toml::from_str(settings).unwrap();
     Judge::new(settings).unwrap()
 }
 
@@ -233,7 +233,7 @@ fn what_cannot_be_is_told() {
         ("not_tables = [\"a*b\"]", "not_tables: expected `keyspace`"),
         ("[partition_keys]\nt = [\"a\"]", "partition_keys: expected"),
     ] {
-        let settings: Settings = toml::from_str(settings).unwrap();
+        let settings: GuardSettings = toml::from_str(settings).unwrap();
         let error = settings.build().unwrap_err();
         assert!(error.contains(expected), "{error}");
     }

@@ -41,7 +41,7 @@ use cql::Opcode;
 #[derive(Clone, Debug, Default, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(extend("examples" = [{"keyspaces": {"shop": "shop_v2"}, "max_ttl": "90d"}]))]
-pub struct Settings {
+pub struct RewriteSettings {
     /// Addresses of nodes that drivers find in the server's tables.
     pub addresses: Option<Addresses>,
     /// Names of keyspaces in the database, by the clients' names for them.
@@ -97,7 +97,7 @@ const NAMES: u64 = 4;
 /// The response's rows have names in them.
 const ROWS: u64 = 8;
 
-impl Settings {
+impl RewriteSettings {
     pub(super) fn build(self) -> Result<Arc<dyn Transform>, String> {
         let caps = Caps::new(
             self.max_ttl.as_deref(),

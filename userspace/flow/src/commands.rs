@@ -16,7 +16,7 @@ use crate::CloseReason;
 
 /// A command to a flow.
 #[derive(Clone, Debug)]
-pub struct Order {
+pub struct FlowCommand {
     /// The action that the flow is to get.
     pub action: Action,
     /// The mark that gives the command.
@@ -30,7 +30,7 @@ pub struct Order {
     pub closing: Option<CloseReason>,
 }
 
-impl Order {
+impl FlowCommand {
     /// Makes the command to close a flow, whose action stays as it is until then.
     pub fn close(reason: CloseReason) -> Self {
         Self {
@@ -60,23 +60,23 @@ pub enum Answer {
 
 /// A command, and the way to answer it.
 #[derive(Debug)]
-pub struct FlowCommand {
+pub struct PostedCommand {
     /// The command.
-    pub order: Order,
+    pub command: FlowCommand,
     answer: oneshot::Sender<Answer>,
 }
 
-impl FlowCommand {
+impl PostedCommand {
     /// Answers the command. Nobody may be waiting for the answer any more.
     pub fn answer(self, answer: Answer) {
         let _ = self.answer.send(answer);
     }
 }
 
-/// A flow's mailbox. It holds one letter: a later one replaces an unread one.
+/// A slot for one command to a flow: a later command replaces an unread one.
 #[derive(Debug, Default)]
 pub struct CommandSlot {
-    /// Whether there is a letter. The flow's task looks at it whenever it runs, so it costs one
+    /// Whether there is a command. The flow's task looks at it whenever it runs, so it costs one
     /// load.
     full: AtomicBool,
     inner: Mutex<Inner>,
@@ -84,20 +84,20 @@ pub struct CommandSlot {
 
 #[derive(Debug, Default)]
 struct Inner {
-    letter: Option<FlowCommand>,
+    waiting: Option<PostedCommand>,
     reader: Option<Waker>,
     closed: bool,
 }
 
 impl CommandSlot {
     /// Leaves a command. The answer never comes when the flow ends, or another command comes first.
-    pub fn post(&self, order: Order) -> oneshot::Receiver<Answer> {
+    pub fn post(&self, command: FlowCommand) -> oneshot::Receiver<Answer> {
         let (answer, answered) = oneshot::channel();
         let mut inner = self.lock();
         if inner.closed {
             return answered;
         }
-        inner.letter = Some(FlowCommand { order, answer });
+        inner.waiting = Some(PostedCommand { command, answer });
         self.full.store(true, Relaxed);
         drop(inner);
         self.wake();
@@ -117,27 +117,27 @@ impl CommandSlot {
         self.lock().reader = Some(reader.clone());
     }
 
-    /// Whether there is a letter. The reader is woken when one comes.
+    /// Whether there is a command. The reader is woken when one comes.
     pub fn is_full(&self) -> bool {
         self.full.load(Relaxed)
     }
 
-    /// Takes the letter out.
-    pub fn take(&self) -> Option<FlowCommand> {
+    /// Takes the command out.
+    pub fn take(&self) -> Option<PostedCommand> {
         let mut inner = self.lock();
         self.full.store(false, Relaxed);
-        inner.letter.take()
+        inner.waiting.take()
     }
 
-    /// Takes the letter out, unless it asks for this action.
-    pub fn take_unless(&self, action: Action) -> Option<FlowCommand> {
+    /// Takes the command out, unless it asks for this action.
+    pub fn take_unless(&self, action: Action) -> Option<PostedCommand> {
         let mut inner = self.lock();
-        let taken = inner.letter.take_if(|l| l.order.action != action);
-        self.full.store(inner.letter.is_some(), Relaxed);
+        let taken = inner.waiting.take_if(|c| c.command.action != action);
+        self.full.store(inner.waiting.is_some(), Relaxed);
         taken
     }
 
-    /// Closes the mailbox, because the flow has ended: nothing is read any more.
+    /// Closes the slot, because the flow has ended: nothing is read any more.
     pub fn close(&self) {
         let mut inner = self.lock();
         *inner = Inner {
@@ -155,8 +155,8 @@ impl CommandSlot {
 mod tests {
     use super::*;
 
-    fn order() -> Order {
-        Order {
+    fn command() -> FlowCommand {
+        FlowCommand {
             action: Action::Bypass,
             by: RuleName::new("mark-1"),
             reset: false,
@@ -166,36 +166,36 @@ mod tests {
     }
 
     #[test]
-    fn a_letter_is_read_once_and_answered() {
-        let mailbox = CommandSlot::default();
-        assert!(!mailbox.is_full());
-        let mut answered = mailbox.post(order());
-        assert!(mailbox.is_full());
-        mailbox.take().unwrap().answer(Answer::Changed);
-        assert!(!mailbox.is_full() && mailbox.take().is_none());
+    fn a_command_is_read_once_and_answered() {
+        let slot = CommandSlot::default();
+        assert!(!slot.is_full());
+        let mut answered = slot.post(command());
+        assert!(slot.is_full());
+        slot.take().unwrap().answer(Answer::Changed);
+        assert!(!slot.is_full() && slot.take().is_none());
         assert_eq!(answered.try_recv(), Ok(Answer::Changed));
     }
 
     #[test]
-    fn a_letter_that_somebody_else_has_to_read_stays() {
-        let mailbox = CommandSlot::default();
-        let mut answered = mailbox.post(order());
-        assert!(mailbox.take_unless(Action::Bypass).is_none() && mailbox.is_full());
-        let letter = mailbox.take_unless(Action::Enrich).unwrap();
-        letter.answer(Answer::Already);
-        assert!(!mailbox.is_full() && mailbox.take_unless(Action::Enrich).is_none());
+    fn a_command_that_somebody_else_has_to_read_stays() {
+        let slot = CommandSlot::default();
+        let mut answered = slot.post(command());
+        assert!(slot.take_unless(Action::Bypass).is_none() && slot.is_full());
+        let command = slot.take_unless(Action::Enrich).unwrap();
+        command.answer(Answer::Already);
+        assert!(!slot.is_full() && slot.take_unless(Action::Enrich).is_none());
         assert_eq!(answered.try_recv(), Ok(Answer::Already));
     }
 
     #[test]
-    fn letters_that_nobody_reads_are_not_waited_for() {
-        let mailbox = CommandSlot::default();
-        let mut first = mailbox.post(order());
-        let mut second = mailbox.post(order());
-        assert!(first.try_recv().is_err() && mailbox.is_full());
-        mailbox.close();
+    fn commands_that_nobody_reads_are_not_waited_for() {
+        let slot = CommandSlot::default();
+        let mut first = slot.post(command());
+        let mut second = slot.post(command());
+        assert!(first.try_recv().is_err() && slot.is_full());
+        slot.close();
         assert_eq!(second.try_recv(), Err(oneshot::error::TryRecvError::Closed));
-        let mut third = mailbox.post(order());
+        let mut third = slot.post(command());
         assert_eq!(third.try_recv(), Err(oneshot::error::TryRecvError::Closed));
     }
 }
