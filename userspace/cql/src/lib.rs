@@ -22,6 +22,8 @@
 //! 5. `flow/details`, `flow/fingerprints`, `trace`: what else a request and its response carry, for a sink that
 //!    asks. `flow/event`, `verdict`: what a sink and a caller are told.
 //!
+//! `extensions`: what a STARTUP asks for beyond the specifications ([`Extensions`]).
+//!
 //! A [`Handshake`] may stand in front of a decoder, until it is known what becomes of the flow. It says how many
 //! bytes may pass, and what it has learned of the [`Session`].
 //!
@@ -36,6 +38,7 @@
 
 #![forbid(unsafe_code)]
 
+mod extensions;
 mod fact;
 mod flow;
 mod handshake;
@@ -50,6 +53,7 @@ mod trace;
 mod verdict;
 pub mod wire;
 
+pub use extensions::{Extensions, MAX_SUPPORTED_BYTES, Offered, offered};
 pub use fact::Fact;
 pub use flow::details::{
     Answered, Asked, Consistency, Details, Introduction, MAX_TEXT_BYTES, Parameters, Says,

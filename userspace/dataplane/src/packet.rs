@@ -310,7 +310,9 @@ mod tests {
             bound_port: 0,
             held: 0,
             generation: 0,
-            pad: [0; 4],
+            unlimited: 0,
+            pad: [0; 3],
+            holder_cgroup_id: 0,
         };
         abi::Held {
             connect,

@@ -46,7 +46,7 @@ pub use decide::Decision;
 pub use find_containers::MAX_CGROUPS;
 pub use first_match::{Candidate, Match, Policy};
 pub use patterns::{MAX_PROCESS_NAME_BYTES, NETNS, NetnsPattern, ProcessPattern, Target};
-pub use rule::{Action, Fail, Miss, Rule, RuleName};
+pub use rule::{Action, Fail, Miss, Rule, RuleName, Shortcut};
 pub use sample::Sample;
 pub use session::{
     Compression, Fact, MAX_FACT_BYTES, Protocol, Session, SessionConditions, SessionKey,

@@ -446,6 +446,7 @@ impl Gate {
         }
         metrics.sessions.count(&by);
         self.flow.decide(&by);
+        self.flow.opt_in(policy.shortcut_of(&by.rule));
         if is_left {
             self.flow.leave_out_of_sample();
         }

@@ -10,7 +10,7 @@ use super::{
     flows::{print_list, shown},
 };
 
-/// Lists them.
+/// Lists the backends.
 ///
 /// # Errors
 /// No agent answers.
@@ -56,7 +56,7 @@ fn state(backend: &Value) -> String {
     }
 }
 
-/// Gives an order for one.
+/// Sends an operator's order for one backend.
 ///
 /// # Errors
 /// There is no such backend, or no agent answers.

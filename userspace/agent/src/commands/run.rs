@@ -576,6 +576,12 @@ async fn splice(
         }
     };
     let try_out = async {
+        // Until then no flow may be spliced, and nothing needs trying out.
+        let mut policy = shared.policy.clone();
+        let opts_in = |policy: &Arc<Policy>| policy.opts_in();
+        if policy.wait_for(opts_in).await.is_err() {
+            return std::future::pending().await;
+        }
         let (mut working, mut failures) = (Vec::new(), Vec::new());
         for down in splicing.engines() {
             let tried = paths::try_engine(&splices, down).await;

@@ -106,7 +106,7 @@ impl Lane {
         }
     }
 
-    /// `first`: what its frames begin with.
+    /// Returns where in a frame the direction is. `first`: the byte that its frames begin with.
     pub(crate) fn position(&self, flow: &Flow, first: u8) -> Result<FramePosition, NoPosition> {
         if let Some(position) = self.joins {
             return match position.is_known() {
@@ -213,7 +213,7 @@ impl Lane {
         Ok(())
     }
 
-    /// Frames as they are, up to the one after which segments begin.
+    /// Reads frames without segments, up to the one after which segments begin.
     fn bare<M: Meaning>(
         &mut self,
         flow: &mut Flow,

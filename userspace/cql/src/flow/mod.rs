@@ -48,7 +48,7 @@ pub struct FlowDecoder {
 }
 
 impl FlowDecoder {
-    /// `prepared`: shared by the flows to one cluster.
+    /// Makes the decoder of a flow. `prepared` is shared by the flows to one cluster.
     pub fn new(prepared: Arc<PreparedStatements>) -> Self {
         Self {
             flow: Flow::new(prepared),
@@ -76,6 +76,8 @@ impl FlowDecoder {
             None if unread.is_segmented() => Fact::Is(Compression::None),
             None => Fact::Open,
         };
+        flow.extensions = unread.extensions.unwrap_or_default();
+        flow.has_unseen_startup = unread.extensions.is_none();
         flow.joined = true;
         decoder.requests.join(unread.requests, &unread);
         decoder.responses.join(unread.responses, &unread);
@@ -116,6 +118,7 @@ impl FlowDecoder {
         Ok(Unread {
             version,
             compression,
+            extensions: (!self.flow.has_unseen_startup).then_some(self.flow.extensions),
             requests: position(&self.requests, Requests::DIRECTION_BIT)?,
             responses: position(&self.responses, Responses::DIRECTION_BIT)?,
         })
