@@ -1,4 +1,4 @@
-//! What a client is told when its request is refused: by which rule, and why, whatever step it was.
+//! Errors that a client gets when its request is refused: by which rule, and why, whatever step it was.
 
 use crate::support::edit::*;
 use crate::support::values::*;

@@ -1,4 +1,4 @@
-//! Who holds the agent's flows, and which quotas are used up, as the connect hooks are told.
+//! Holders of the agent's flows, and the quotas that are used up, as the connect hooks are told.
 
 use aya::maps::MapError;
 use ebpf::abi;
@@ -25,14 +25,14 @@ impl Holder {
     }
 }
 
-/// Whose flows a quota counts.
+/// A quota, by whose flows count for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Quota {
-    /// Those of one user in one cgroup.
+    /// Flows of one user in one cgroup.
     UserInCgroup(Holder),
-    /// Those of one user, in whatever cgroups.
+    /// Flows of one user, in whatever cgroups.
     User(u32),
-    /// Those of all users in one cgroup.
+    /// Flows of all users in one cgroup.
     Cgroup(u64),
 }
 

@@ -351,6 +351,11 @@ impl Flow {
         self.standing().undecodable = Some(reason);
     }
 
+    /// Notes the reason why the flow shares no connection with others, though its pipeline has it do so. `None`: it does.
+    pub fn set_alone(&self, reason: Option<&'static str>) {
+        self.standing().alone = reason;
+    }
+
     /// Notes that the flow is relayed and not spliced, for this reason.
     pub fn set_relayed(&self, reason: impl Into<Cow<'static, str>>) {
         self.standing().relayed = Some(reason.into());

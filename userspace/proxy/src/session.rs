@@ -497,9 +497,12 @@ impl Gate {
 /// Denies a flow by the first rule that could still hold for it.
 fn refused(policy: &Policy, candidate: &Candidate, session: &Session) -> Decision {
     let first = policy.possible(candidate, session).next();
-    first.map_or(Decision::Undecided, |(met, _)| {
+    first.map_or(Decision::Undecided, |first| {
         let action = Action::Deny;
-        Decision::Decided(Match { action, ..met })
+        Decision::Decided(Match {
+            action,
+            ..first.met
+        })
     })
 }
 

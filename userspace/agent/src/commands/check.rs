@@ -9,8 +9,8 @@ use std::{
 
 use dataplane::host;
 use policy::{
-    Action, Candidate, Compression, Container, Fact, Match, NetnsPattern, Protocol, Rule, RuleName,
-    Session, SessionKey,
+    Action, Candidate, Compression, Container, Fact, Match, NetnsPattern, PossibleMatch, Protocol,
+    Rule, RuleName, Session, SessionKey,
 };
 use serde_json::{Value, json};
 use tls::{Common, TlsRules};
@@ -122,7 +122,7 @@ fn trials(
         .collect()
 }
 
-/// What one rule does with a statement.
+/// The treatment of a statement by one rule.
 struct Trial {
     rule: RuleName,
     outcome: Outcome,
@@ -335,7 +335,7 @@ fn explain(
     let at_connect = policy.first_match(candidate);
     let possible: Vec<Possible> = policy
         .possible(candidate, session)
-        .map(|(met, _)| {
+        .map(|PossibleMatch { met, .. }| {
             let rule = met.index.and_then(|index| policy.rules.get(index));
             let open = rule.map(|rule| rule.session.open(session).collect());
             Possible {

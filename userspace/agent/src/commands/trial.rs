@@ -42,20 +42,20 @@ pub(super) struct Asked {
     pub cgroup: Option<String>,
 }
 
-/// What becomes of a request.
+/// The fate of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Fate {
-    /// It goes on as it was sent.
+    /// The request goes on as it was sent.
     Passes,
-    /// It goes on with this text, at this consistency.
+    /// The request goes on with this text, at this consistency.
     Changed { text: String, at: Consistency },
-    /// It does not go on, and the client gets this error.
+    /// The request does not go on, and the client gets this error.
     Refused { message: String },
-    /// It does not go on, and the client gets an answer as if it had been done.
+    /// The request does not go on, and the client gets an answer as if it had been done.
     Answered,
 }
 
-/// What a pipeline does with a statement.
+/// The treatment of a statement by a pipeline.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Tried {
     pub fate: Fate,
@@ -165,7 +165,7 @@ fn message(frame: &[u8]) -> String {
     String::from_utf8_lossy(message).into_owned()
 }
 
-/// What steps say that they did.
+/// Notes of what steps say that they did.
 #[derive(Default)]
 struct Notes(Vec<String>);
 

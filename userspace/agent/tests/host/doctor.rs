@@ -115,7 +115,7 @@ fn hooks_that_are_pinned_are_found_at_their_cgroup_and_ours_are_not_others() {
     assert_eq!(ours.all(what, &place), none, "pinned where ours pin");
 }
 
-/// What bpftool says of one thing.
+/// Asks bpftool about one thing.
 fn bpftool(args: &[&str]) -> Value {
     let output = Command::new("bpftool")
         .arg("-j")
@@ -135,12 +135,13 @@ fn maps_that_only_our_programs_hold_are_ours() {
     let links = std::fs::read_dir(&pins)
         .unwrap()
         .map(|entry| entry.unwrap().path());
-    let programs = links.map(|pin| {
-        bpftool(&["link", "show", "pinned", pin.to_str().unwrap()])["prog_id"].to_string()
+    // One of the pins is a map.
+    let programs = links.filter_map(|pin| {
+        bpftool(&["link", "show", "pinned", pin.to_str().unwrap()])["prog_id"].as_u64()
     });
     let maps: Vec<u64> = programs
         .flat_map(|id| {
-            bpftool(&["prog", "show", "id", &id])["map_ids"]
+            bpftool(&["prog", "show", "id", &id.to_string()])["map_ids"]
                 .as_array()
                 .unwrap()
                 .clone()

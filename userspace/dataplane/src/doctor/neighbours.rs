@@ -110,7 +110,7 @@ const SOCKMAP_HOOKS: [u32; 4] = [4, 5, 7, 38];
 /// The time until things that nobody holds are looked at again.
 const DYING: Duration = Duration::from_millis(300);
 
-/// What is loaded at one moment, and who holds it.
+/// Programs and sockmaps that are loaded at one moment, and who holds them.
 struct Loaded {
     programs: Vec<ProgramInfo>,
     sockmaps: Vec<MapInfo>,
@@ -141,7 +141,7 @@ impl Loaded {
         })
     }
 
-    /// What is there, and what still is a moment later if some of it is held by nobody.
+    /// Lists what is there, and what still is a moment later if some of it is held by nobody.
     fn settled(pins: &Path) -> Result<Self, String> {
         let first = Self::list(pins)?;
         let before: HashSet<Thing> = first.things().collect();
@@ -355,7 +355,7 @@ impl Holders {
         }
     }
 
-    /// What our programs use and what is on our sockmaps is ours, although no process of ours has a descriptor of it:
+    /// Notes that what our programs use and what is on our sockmaps is ours, although no process of ours has a descriptor of it:
     /// programs keep their maps loaded, and sockmaps their programs.
     fn find_more_of_ours(&mut self, programs: &[ProgramInfo], sockmaps: &[MapInfo]) {
         loop {
