@@ -310,8 +310,9 @@ mod tests {
             bound_port: 0,
             held: 0,
             generation: 0,
+            taps: 0,
             unlimited: 0,
-            pad: [0; 3],
+            pad: [0; 2],
             holder_cgroup_id: 0,
         };
         abi::Held {

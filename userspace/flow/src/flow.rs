@@ -54,6 +54,8 @@ pub enum Path {
     Relay = 1,
     /// Carried by the kernel, past the agent.
     Splice = 2,
+    /// The application's own connection, read from copies of its packets.
+    Tap = 3,
 }
 
 impl Path {
@@ -63,6 +65,7 @@ impl Path {
             Path::Enrich => "enrich",
             Path::Relay => "relay",
             Path::Splice => "splice",
+            Path::Tap => "tap",
         }
     }
 }
@@ -434,6 +437,7 @@ impl Flow {
         match self.path.load(Relaxed) {
             n if n == Path::Relay as u8 => Path::Relay,
             n if n == Path::Splice as u8 => Path::Splice,
+            n if n == Path::Tap as u8 => Path::Tap,
             _ => Path::Enrich,
         }
     }

@@ -80,6 +80,7 @@ impl Standing {
                 let left = self.left();
                 format!("{left}{}{relayed}", undecodable.unwrap_or_default())
             }
+            (Path::Tap, _) => format!("rule {} says enrich; read from copies", self.rule),
             (Path::Enrich, None) if self.waits_for.is_empty() => "waits for: its handshake".into(),
             (Path::Enrich, None) => {
                 let keys: Vec<&str> = self.waits_for.iter().map(|key| key.key()).collect();

@@ -56,6 +56,7 @@ mod relay;
 mod resume;
 mod session;
 mod splice;
+pub mod tap;
 mod terms;
 mod tls_io;
 mod unsettled;

@@ -114,6 +114,7 @@ mod tests {
                 cgroup_id: 5,
                 holder: None,
             },
+            is_tapped: false,
             rule: RuleName::new("near"),
             age: Duration::from_millis(1500),
         };

@@ -38,6 +38,7 @@ use crate::{
     shortcut::Shortcut,
     splice::{Calls, Splicer},
     tables::Tables,
+    tap::Tap,
 };
 use policy::Policy;
 
@@ -48,6 +49,7 @@ pub(super) struct Loaded {
     pub tables: Tables,
     pub meters: Meters,
     pub meter_hooks: MeterHooks,
+    pub tap: Tap,
     pub shortcut: Shortcut,
     pub incoming: Incoming,
     pub gateway: Gateway,
@@ -75,6 +77,7 @@ pub(super) fn load(
 ) -> Result<Loaded, AttachError> {
     let compiled = compile_here(policy)?;
     let mut ebpf = load::load_after(pins)?;
+    let tap = Tap::take(&mut ebpf)?;
     let maps = Maps::take(&mut ebpf)?;
     let mark = Mark::random().map_err(AttachError::Sockets)?;
     let shortcut = Shortcut::take(&mut ebpf, Some(mark))?;
@@ -112,6 +115,7 @@ pub(super) fn load(
         tables,
         meters,
         meter_hooks: MeterHooks::default(),
+        tap,
         shortcut,
         incoming: Incoming::default(),
         gateway: Gateway::default(),
