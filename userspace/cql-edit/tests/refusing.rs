@@ -19,12 +19,12 @@ const REFUSED: [(&str, &str, &str); 8] = [
     (
         "transform = \"throttle\"\nrate = 0.5\nburst = 1\nmode = \"overloaded\"",
         "SELECT * FROM shop.t WHERE k = 's3cret'",
-        "more than 0.5 requests a second under this rule",
+        "too many requests: more than 0.5 a second under this rule",
     ),
     (
         "transform = \"throttle\"\nrate = 0.5\nburst = 1\nper = \"user\"\nmode = \"overloaded\"",
         "SELECT * FROM shop.t WHERE k = 's3cret'",
-        "more than 0.5 requests a second of this user",
+        "too many requests: more than 0.5 a second of this user",
     ),
     (
         "transform = \"paging\"\nat_most = 10\nwithout_size = \"refuse\"",

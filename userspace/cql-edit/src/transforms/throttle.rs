@@ -189,7 +189,7 @@ impl Throttle {
             Per::Kind => "of this kind",
         };
         let rate = self.rate * SECOND_NS;
-        format!("more than {rate} requests a second {whose}")
+        format!("too many requests: more than {rate} a second {whose}")
     }
 
     /// Returns the bucket of a statement; of a batch, its first statement's.
