@@ -26,6 +26,7 @@ struct up_opener abi_opener;
 struct up_remembered abi_remembered;
 struct up_connect abi_connect;
 struct up_connect_key abi_connect_key;
+struct up_quota abi_quota;
 struct up_flow abi_flow;
 struct up_observed abi_observed;
 struct up_held abi_held;

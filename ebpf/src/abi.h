@@ -65,6 +65,9 @@ enum up_limit {
 	/* Network namespaces in which the agent has sockets: twice what a node of a cluster is advised
 	 * to hold in pods, and its own. */
 	UP_MAX_NETNS_AGENTS = 257,
+	/* Users and cgroups at their quota: each holds flows of the agent's, of which there are at most 32,768,
+	 * and counts for three. */
+	UP_MAX_FULL_QUOTAS = 98304,
 	/* Requests to serve namespaces; when it is full, some are waiting. */
 	UP_UNSERVED_RING_BYTES = 4096,
 	/* Intercepted connections whose handshake is under way. */
@@ -191,7 +194,10 @@ enum up_cause {
 	UP_CAUSE_STRAY_UNANSWERED = 25,
 	/* Flows cannot be observed here: the meter could not be attached. */
 	UP_CAUSE_OBSERVE_OFF = 26,
-	UP_CAUSES = 27,
+	/* The user, or the cgroup, holds as many of the agent's flows as one may. */
+	UP_CAUSE_USER_FULL = 27,
+	UP_CAUSE_CGROUP_FULL = 28,
+	UP_CAUSES = 29,
 };
 
 /* The turn that a message of a socket on the shortcut took: the shortcut, or TCP and why. */
@@ -241,6 +247,18 @@ struct up_agent_settings {
 	__u32 tgid;
 	/* The meter could not be attached: who is to be observed is left alone unobserved. */
 	__u32 unmetered;
+	/* Entries in `full_quotas`: most of the time none, and it is not asked. */
+	__u32 full_quotas;
+	__u32 pad;
+};
+
+/* What one may hold of the agent's flows: a user in a cgroup, a user, a cgroup. */
+struct up_quota {
+	/* Of the holder (quota.h); 0: whatever the cgroup. */
+	__u64 cgroup_id;
+	__u32 uid;
+	/* Whatever the user: `uid` is 0 then. */
+	__u32 any_uid;
 };
 
 /* The agent's listeners in a network namespace, and their sockets' cookies. Family 0: none. */
@@ -403,7 +421,11 @@ struct up_connect {
 	__u8 generation;
 	/* Observed, and the agent gets a copy of what passes. */
 	__u8 taps;
-	__u8 pad[3];
+	/* No quota holds for its opener. */
+	__u8 unlimited;
+	__u8 pad[2];
+	/* The cgroup whose quota it counts for. */
+	__u64 holder_cgroup_id;
 };
 
 /* A pending connect, by what its SYN shows to the listener that it is sent to. Addresses are the same in many
@@ -871,17 +893,18 @@ _Static_assert(sizeof(struct up_incoming_dial) == 44, "up_incoming_dial");
 _Static_assert(sizeof(struct up_process_key) == 24, "up_process_key");
 _Static_assert(sizeof(struct up_opener) == 80, "up_opener");
 _Static_assert(sizeof(struct up_remembered) == 16, "up_remembered");
-_Static_assert(sizeof(struct up_connect) == 104, "up_connect");
+_Static_assert(sizeof(struct up_connect) == 112, "up_connect");
 _Static_assert(sizeof(struct up_connect_key) == 32, "up_connect_key");
 _Static_assert(sizeof(struct up_netns_agent) == 56, "up_netns_agent");
 _Static_assert(sizeof(struct up_unserved) == 24, "up_unserved");
-_Static_assert(sizeof(struct up_flow) == 160, "up_flow");
-_Static_assert(sizeof(struct up_held) == 264, "up_held");
-_Static_assert(sizeof(struct up_observed) == 136, "up_observed");
-_Static_assert(sizeof(struct up_agent_settings) == 40, "up_agent_settings");
+_Static_assert(sizeof(struct up_flow) == 168, "up_flow");
+_Static_assert(sizeof(struct up_held) == 272, "up_held");
+_Static_assert(sizeof(struct up_observed) == 144, "up_observed");
+_Static_assert(sizeof(struct up_agent_settings) == 48, "up_agent_settings");
+_Static_assert(sizeof(struct up_quota) == 16, "up_quota");
 _Static_assert(sizeof(struct up_cursor) == 44, "up_cursor");
 _Static_assert(sizeof(struct up_direction) == 296, "up_direction");
-_Static_assert(sizeof(struct up_meter) == 5992, "up_meter");
+_Static_assert(sizeof(struct up_meter) == 6000, "up_meter");
 _Static_assert(sizeof(struct up_tap_record) == 48, "up_tap_record");
 _Static_assert(sizeof(struct up_tap_begin) == 48 + sizeof(struct up_connect) + 24, "up_tap_begin");
 _Static_assert(sizeof(struct up_frame_position) == 28, "up_frame_position");
@@ -893,7 +916,7 @@ _Static_assert(sizeof(struct up_splice_answer) == 32, "up_splice_answer");
 _Static_assert(sizeof(struct up_shortcut_limits) == 24, "up_shortcut_limits");
 _Static_assert(sizeof(struct up_shortcut_key) == 48, "up_shortcut_key");
 _Static_assert(sizeof(struct up_shortcut_first) == 24, "up_shortcut_first");
-_Static_assert(sizeof(struct up_shortcut_end) == 240, "up_shortcut_end");
+_Static_assert(sizeof(struct up_shortcut_end) == 248, "up_shortcut_end");
 _Static_assert(sizeof(struct up_shortcut_wish) == sizeof(struct up_connect) + 16, "up_shortcut_wish");
 _Static_assert(sizeof(struct up_shortcut_refusal) == sizeof(struct up_shortcut_wish) + 24,
 	       "up_shortcut_refusal");

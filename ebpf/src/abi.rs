@@ -80,6 +80,9 @@ pub const MAX_REMEMBERED: u32 = 65536;
 /// `UP_MAX_NETNS_AGENTS` of `enum up_limit` in abi.h.
 pub const MAX_NETNS_AGENTS: u32 = 257;
 
+/// `UP_MAX_FULL_QUOTAS` of `enum up_limit` in abi.h.
+pub const MAX_FULL_QUOTAS: u32 = 98304;
+
 /// `UP_UNSERVED_RING_BYTES` of `enum up_limit` in abi.h.
 pub const UNSERVED_RING_BYTES: u32 = 4096;
 
@@ -284,8 +287,14 @@ pub const CAUSE_STRAY_UNANSWERED: u32 = 25;
 /// `UP_CAUSE_OBSERVE_OFF` of `enum up_cause` in abi.h.
 pub const CAUSE_OBSERVE_OFF: u32 = 26;
 
+/// `UP_CAUSE_USER_FULL` of `enum up_cause` in abi.h.
+pub const CAUSE_USER_FULL: u32 = 27;
+
+/// `UP_CAUSE_CGROUP_FULL` of `enum up_cause` in abi.h.
+pub const CAUSE_CGROUP_FULL: u32 = 28;
+
 /// `UP_CAUSES` of `enum up_cause` in abi.h.
-pub const CAUSES: u32 = 27;
+pub const CAUSES: u32 = 29;
 
 /// `UP_FRAMING_FRAMES` of `enum up_framing` in abi.h.
 pub const FRAMING_FRAMES: u32 = 0;
@@ -680,10 +689,14 @@ pub struct AgentSettings {
     pub tgid: u32,
     /// In C: `__u32`.
     pub unmetered: u32,
+    /// In C: `__u32`.
+    pub full_quotas: u32,
+    /// In C: `__u32`.
+    pub pad: u32,
 }
 
 const _: () = {
-    assert!(size_of::<AgentSettings>() == 40);
+    assert!(size_of::<AgentSettings>() == 48);
     assert!(offset_of!(AgentSettings, netns_cookie) == 0);
     assert!(offset_of!(AgentSettings, mark) == 8);
     assert!(offset_of!(AgentSettings, generation) == 12);
@@ -692,6 +705,8 @@ const _: () = {
     assert!(offset_of!(AgentSettings, cgroup_id) == 24);
     assert!(offset_of!(AgentSettings, tgid) == 32);
     assert!(offset_of!(AgentSettings, unmetered) == 36);
+    assert!(offset_of!(AgentSettings, full_quotas) == 40);
+    assert!(offset_of!(AgentSettings, pad) == 44);
 };
 
 /// `struct up_netns_agent` in abi.h.
@@ -1072,12 +1087,16 @@ pub struct Connect {
     pub generation: u8,
     /// In C: `__u8`.
     pub taps: u8,
-    /// In C: `__u8[3]`.
-    pub pad: [u8; 3],
+    /// In C: `__u8`.
+    pub unlimited: u8,
+    /// In C: `__u8[2]`.
+    pub pad: [u8; 2],
+    /// In C: `__u64`.
+    pub holder_cgroup_id: u64,
 }
 
 const _: () = {
-    assert!(size_of::<Connect>() == 104);
+    assert!(size_of::<Connect>() == 112);
     assert!(offset_of!(Connect, opener) == 0);
     assert!(offset_of!(Connect, cookie) == 80);
     assert!(offset_of!(Connect, slot) == 88);
@@ -1087,7 +1106,9 @@ const _: () = {
     assert!(offset_of!(Connect, held) == 98);
     assert!(offset_of!(Connect, generation) == 99);
     assert!(offset_of!(Connect, taps) == 100);
-    assert!(offset_of!(Connect, pad) == 101);
+    assert!(offset_of!(Connect, unlimited) == 101);
+    assert!(offset_of!(Connect, pad) == 102);
+    assert!(offset_of!(Connect, holder_cgroup_id) == 104);
 };
 
 /// `struct up_connect_key` in abi.h.
@@ -1109,6 +1130,25 @@ const _: () = {
     assert!(offset_of!(ConnectKey, pad) == 28);
 };
 
+/// `struct up_quota` in abi.h.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Quota {
+    /// In C: `__u64`.
+    pub cgroup_id: u64,
+    /// In C: `__u32`.
+    pub uid: u32,
+    /// In C: `__u32`.
+    pub any_uid: u32,
+}
+
+const _: () = {
+    assert!(size_of::<Quota>() == 16);
+    assert!(offset_of!(Quota, cgroup_id) == 0);
+    assert!(offset_of!(Quota, uid) == 8);
+    assert!(offset_of!(Quota, any_uid) == 12);
+};
+
 /// `struct up_flow` in abi.h.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -1124,11 +1164,11 @@ pub struct Flow {
 }
 
 const _: () = {
-    assert!(size_of::<Flow>() == 160);
+    assert!(size_of::<Flow>() == 168);
     assert!(offset_of!(Flow, connect) == 0);
-    assert!(offset_of!(Flow, key) == 104);
-    assert!(offset_of!(Flow, local) == 136);
-    assert!(offset_of!(Flow, pad) == 156);
+    assert!(offset_of!(Flow, key) == 112);
+    assert!(offset_of!(Flow, local) == 144);
+    assert!(offset_of!(Flow, pad) == 164);
 };
 
 /// `struct up_observed` in abi.h.
@@ -1148,12 +1188,12 @@ pub struct Observed {
 }
 
 const _: () = {
-    assert!(size_of::<Observed>() == 136);
+    assert!(size_of::<Observed>() == 144);
     assert!(offset_of!(Observed, connect) == 0);
-    assert!(offset_of!(Observed, client) == 104);
-    assert!(offset_of!(Observed, request_seq) == 124);
-    assert!(offset_of!(Observed, answer_seq) == 128);
-    assert!(offset_of!(Observed, begun) == 132);
+    assert!(offset_of!(Observed, client) == 112);
+    assert!(offset_of!(Observed, request_seq) == 132);
+    assert!(offset_of!(Observed, answer_seq) == 136);
+    assert!(offset_of!(Observed, begun) == 140);
 };
 
 /// `struct up_held` in abi.h.
@@ -1173,12 +1213,12 @@ pub struct Held {
 }
 
 const _: () = {
-    assert!(size_of::<Held>() == 264);
+    assert!(size_of::<Held>() == 272);
     assert!(offset_of!(Held, connect) == 0);
-    assert!(offset_of!(Held, key) == 104);
-    assert!(offset_of!(Held, syn_bytes) == 136);
-    assert!(offset_of!(Held, syn) == 140);
-    assert!(offset_of!(Held, pad) == 260);
+    assert!(offset_of!(Held, key) == 112);
+    assert!(offset_of!(Held, syn_bytes) == 144);
+    assert!(offset_of!(Held, syn) == 148);
+    assert!(offset_of!(Held, pad) == 268);
 };
 
 /// `struct up_release` in abi.h.
@@ -1358,19 +1398,19 @@ pub struct Meter {
 }
 
 const _: () = {
-    assert!(size_of::<Meter>() == 5992);
+    assert!(size_of::<Meter>() == 6000);
     assert!(offset_of!(Meter, connect) == 0);
-    assert!(offset_of!(Meter, client) == 104);
-    assert!(offset_of!(Meter, version) == 124);
-    assert!(offset_of!(Meter, ended) == 125);
-    assert!(offset_of!(Meter, pad) == 126);
-    assert!(offset_of!(Meter, opened_ns) == 128);
-    assert!(offset_of!(Meter, requests) == 136);
-    assert!(offset_of!(Meter, responses) == 432);
-    assert!(offset_of!(Meter, latency_sum_ns) == 728);
-    assert!(offset_of!(Meter, unmatched) == 736);
-    assert!(offset_of!(Meter, started) == 744);
-    assert!(offset_of!(Meter, latencies) == 2792);
+    assert!(offset_of!(Meter, client) == 112);
+    assert!(offset_of!(Meter, version) == 132);
+    assert!(offset_of!(Meter, ended) == 133);
+    assert!(offset_of!(Meter, pad) == 134);
+    assert!(offset_of!(Meter, opened_ns) == 136);
+    assert!(offset_of!(Meter, requests) == 144);
+    assert!(offset_of!(Meter, responses) == 440);
+    assert!(offset_of!(Meter, latency_sum_ns) == 736);
+    assert!(offset_of!(Meter, unmatched) == 744);
+    assert!(offset_of!(Meter, started) == 752);
+    assert!(offset_of!(Meter, latencies) == 2800);
 };
 
 /// `struct up_tap_record` in abi.h.
@@ -1437,11 +1477,11 @@ pub struct TapBegin {
 }
 
 const _: () = {
-    assert!(size_of::<TapBegin>() == 176);
+    assert!(size_of::<TapBegin>() == 184);
     assert!(offset_of!(TapBegin, record) == 0);
     assert!(offset_of!(TapBegin, connect) == 48);
-    assert!(offset_of!(TapBegin, client) == 152);
-    assert!(offset_of!(TapBegin, pad) == 172);
+    assert!(offset_of!(TapBegin, client) == 160);
+    assert!(offset_of!(TapBegin, pad) == 180);
 };
 
 /// `struct up_frame_position` in abi.h.
@@ -1791,7 +1831,7 @@ pub struct ShortcutEnd {
 }
 
 const _: () = {
-    assert!(size_of::<ShortcutEnd>() == 240);
+    assert!(size_of::<ShortcutEnd>() == 248);
     assert!(offset_of!(ShortcutEnd, peer) == 0);
     assert!(offset_of!(ShortcutEnd, peer_sock) == 8);
     assert!(offset_of!(ShortcutEnd, put_bytes) == 16);
@@ -1802,9 +1842,9 @@ const _: () = {
     assert!(offset_of!(ShortcutEnd, is_server) == 98);
     assert!(offset_of!(ShortcutEnd, pad) == 99);
     assert!(offset_of!(ShortcutEnd, connect) == 104);
-    assert!(offset_of!(ShortcutEnd, opened_ns) == 208);
-    assert!(offset_of!(ShortcutEnd, client) == 216);
-    assert!(offset_of!(ShortcutEnd, refusal) == 236);
+    assert!(offset_of!(ShortcutEnd, opened_ns) == 216);
+    assert!(offset_of!(ShortcutEnd, client) == 224);
+    assert!(offset_of!(ShortcutEnd, refusal) == 244);
 };
 
 /// `struct up_shortcut_wish` in abi.h.
@@ -1822,11 +1862,11 @@ pub struct ShortcutWish {
 }
 
 const _: () = {
-    assert!(size_of::<ShortcutWish>() == 120);
+    assert!(size_of::<ShortcutWish>() == 128);
     assert!(offset_of!(ShortcutWish, connect) == 0);
-    assert!(offset_of!(ShortcutWish, wished_ns) == 104);
-    assert!(offset_of!(ShortcutWish, refusal) == 112);
-    assert!(offset_of!(ShortcutWish, pad) == 116);
+    assert!(offset_of!(ShortcutWish, wished_ns) == 112);
+    assert!(offset_of!(ShortcutWish, refusal) == 120);
+    assert!(offset_of!(ShortcutWish, pad) == 124);
 };
 
 /// `struct up_shortcut_refusal` in abi.h.
@@ -1842,10 +1882,10 @@ pub struct ShortcutRefusal {
 }
 
 const _: () = {
-    assert!(size_of::<ShortcutRefusal>() == 144);
+    assert!(size_of::<ShortcutRefusal>() == 152);
     assert!(offset_of!(ShortcutRefusal, wish) == 0);
-    assert!(offset_of!(ShortcutRefusal, client) == 120);
-    assert!(offset_of!(ShortcutRefusal, pad) == 140);
+    assert!(offset_of!(ShortcutRefusal, client) == 128);
+    assert!(offset_of!(ShortcutRefusal, pad) == 148);
 };
 
 /// `struct up_turn_count` in abi.h.
@@ -2314,6 +2354,8 @@ pub const LAYOUT: &[StructLayout] = &[
             ("cgroup_id", offset_of!(AgentSettings, cgroup_id)),
             ("tgid", offset_of!(AgentSettings, tgid)),
             ("unmetered", offset_of!(AgentSettings, unmetered)),
+            ("full_quotas", offset_of!(AgentSettings, full_quotas)),
+            ("pad", offset_of!(AgentSettings, pad)),
         ],
     ),
     (
@@ -2481,7 +2523,9 @@ pub const LAYOUT: &[StructLayout] = &[
             ("held", offset_of!(Connect, held)),
             ("generation", offset_of!(Connect, generation)),
             ("taps", offset_of!(Connect, taps)),
+            ("unlimited", offset_of!(Connect, unlimited)),
             ("pad", offset_of!(Connect, pad)),
+            ("holder_cgroup_id", offset_of!(Connect, holder_cgroup_id)),
         ],
     ),
     (
@@ -2491,6 +2535,15 @@ pub const LAYOUT: &[StructLayout] = &[
             ("listener", offset_of!(ConnectKey, listener)),
             ("client", offset_of!(ConnectKey, client)),
             ("pad", offset_of!(ConnectKey, pad)),
+        ],
+    ),
+    (
+        "up_quota",
+        size_of::<Quota>(),
+        &[
+            ("cgroup_id", offset_of!(Quota, cgroup_id)),
+            ("uid", offset_of!(Quota, uid)),
+            ("any_uid", offset_of!(Quota, any_uid)),
         ],
     ),
     (

@@ -9,7 +9,7 @@
  * socket. What dials a virtual address and is not sent to the agent goes to a backend (balance.h). Where the session decides, and has decided of another connection of the process, it is
  * left alone (recall.h).
  *
- * Reads settings, netns_agents, shortcut_limits, policies, rules, targets, uids, processes, cgroups, namespaces,
+ * Reads settings, netns_agents, full_quotas, shortcut_limits, policies, rules, targets, uids, processes, cgroups, namespaces,
  * remembered, backend_slots, backends. Writes
  * flows, observed, shortcut_wishes, virtuals, balanced, decisions, causes, unserved; deletes from releases.
  *
@@ -19,6 +19,7 @@
 #pragma once
 
 #include "balance.h"
+#include "quota.h"
 #include "recall.h"
 
 /* Is the agent listening in this very namespace? The cookie, which is no other socket's ever, tells
@@ -100,13 +101,13 @@ static __always_inline struct up_netns_agent *netns_agent(const struct up_agent_
 /* Why the agent does not take this flow, or UP_CAUSES when it does. */
 static __always_inline __u32 agent_refuses(struct bpf_sock_addr *ctx, const struct up_agent_settings *s,
 					   const struct up_netns_agent *o,
-					   const struct up_endpoint *dst)
+					   const struct up_endpoint *dst, const struct holder *holder)
 {
 	if (s->full)
 		return UP_CAUSE_AGENT_FULL;
 	if (!agent_listens(ctx, o, dst->family))
 		return UP_CAUSE_AGENT_AWAY;
-	return UP_CAUSES;
+	return s->full_quotas ? quota_refuses(holder) : UP_CAUSES;
 }
 
 static __always_inline void describe(struct up_connect *connect, struct bpf_sock_addr *ctx,
@@ -123,7 +124,8 @@ static __always_inline void describe(struct up_connect *connect, struct bpf_sock
 static __always_inline int keep_flow(struct bpf_sock_addr *ctx, struct bpf_sock *sk,
 				     const struct up_agent_settings *s, const struct up_netns_agent *o,
 				     const struct up_endpoint *dst, const struct decision *d,
-				     const __u8 comm[UP_COMM_BYTES], int bound)
+				     const struct holder *holder, const __u8 comm[UP_COMM_BYTES],
+				     int bound)
 {
 	struct up_flow *flow = bpf_sk_storage_get(&flows, sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
 
@@ -135,6 +137,8 @@ static __always_inline int keep_flow(struct bpf_sock_addr *ctx, struct bpf_sock 
 	flow->connect.forgets = s->forgets;
 	flow->connect.bound = bound;
 	flow->connect.bound_port = sk->src_port != 0;
+	flow->connect.unlimited = holder->unlimited;
+	flow->connect.holder_cgroup_id = holder->cgroup_id;
 	return 1;
 }
 
@@ -239,6 +243,7 @@ static __always_inline int on_connect(struct bpf_sock_addr *ctx, const struct up
 	__u8 comm[UP_COMM_BYTES] = {};
 	struct up_netns_agent *o = 0;
 	struct decision d = {};
+	struct holder holder = {};
 	__u32 outcome = UP_OUTCOME_UNTOUCHED;
 	__u32 cause = UP_CAUSES;
 	__u64 netns;
@@ -286,9 +291,11 @@ static __always_inline int on_connect(struct bpf_sock_addr *ctx, const struct up
 	}
 	if (cause == UP_CAUSES && d.balanced && !has_backend(&d))
 		cause = UP_CAUSE_NO_BACKEND;
+	if (cause == UP_CAUSES && o)
+		find_holder(&holder);
 	if (cause == UP_CAUSES)
-		cause = o ? agent_refuses(ctx, s, o, dst) : UP_CAUSE_AGENT_AWAY;
-	if (cause == UP_CAUSES && o && !keep_flow(ctx, sk, s, o, dst, &d, comm, bound))
+		cause = o ? agent_refuses(ctx, s, o, dst, &holder) : UP_CAUSE_AGENT_AWAY;
+	if (cause == UP_CAUSES && o && !keep_flow(ctx, sk, s, o, dst, &d, &holder, comm, bound))
 		cause = UP_CAUSE_NO_MEMORY;
 	if (cause == UP_CAUSES && o) {
 		count_outcome(&d, UP_OUTCOME_INTERCEPTED);

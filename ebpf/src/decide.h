@@ -18,8 +18,28 @@ struct nsproxy {
 	struct net *net_ns;
 } __attribute__((preserve_access_index));
 
+struct user_namespace {
+	int level;
+} __attribute__((preserve_access_index));
+
+/* 64 bits, as one word or as two. */
+typedef struct {
+	__u64 val;
+} kernel_cap_t;
+
+struct cred {
+	kernel_cap_t cap_effective;
+	struct user_namespace *user_ns;
+} __attribute__((preserve_access_index));
+
+struct css_set {
+	struct cgroup *dfl_cgrp;
+} __attribute__((preserve_access_index));
+
 struct task_struct {
 	struct nsproxy *nsproxy;
+	const struct cred *cred;
+	struct css_set *cgroups;
 	struct task_struct *group_leader;
 	__u64 start_boottime;
 	__u64 self_exec_id;

@@ -74,8 +74,19 @@ struct net {
 	__u64 net_cookie;
 };
 
+typedef struct {
+	__u32 val;
+} kuid_t;
+
+/* Attributes that were changed: absent while they are as at the beginning. */
+struct kernfs_iattrs {
+	kuid_t ia_uid;
+};
+
 struct kernfs_node {
 	__u64 id;
+	const char *name;
+	struct kernfs_iattrs *iattr;
 };
 
 struct cgroup {

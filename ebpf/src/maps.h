@@ -132,6 +132,14 @@ struct {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, UP_MAX_FULL_QUOTAS);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct up_quota);
+	__type(value, __u32);
+} full_quotas SEC(".maps"); /* agent → connect hooks; the agent removes it when there is room again */
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, UP_MAX_REMEMBERED);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, struct up_opener);

@@ -19,6 +19,9 @@ use crate::{
 const EXIT_CODES: &str = "Exit codes: 0 done; 1 failed, one line on standard error says why and what to \
                           do; 2 wrong usage.";
 
+const CHECK_EXIT_CODES: &str = "Exit codes: 0 the file is good (with --statement: and the statement passes, or may); 1 the \
+                                file is wrong; 2 wrong usage; 3 the statement is refused.";
+
 /// A transparent database proxy that costs next to nothing where it has nothing to do.
 #[derive(Debug, Parser)]
 #[command(name = "underpass", version, after_help = EXIT_CODES)]
@@ -157,6 +160,7 @@ pub enum Command {
 
 /// Arguments of `check`.
 #[derive(Debug, clap::Args)]
+#[command(after_help = CHECK_EXIT_CODES, group = clap::ArgGroup::new("asked").args(["to", "statement"]).multiple(true))]
 pub struct CheckArgs {
     /// Policy file
     pub file: PathBuf,
@@ -184,11 +188,15 @@ pub struct CheckArgs {
     /// ... in a container with this label; may be repeated
     #[arg(long, value_name = "KEY=VALUE", requires = "to", value_parser = label)]
     pub label: Vec<(String, String)>,
+    /// Say what the pipeline of the rule does with this statement; without --to, what each rule's pipeline does. Exit
+    /// code 3: it is refused, whichever of the rules the connection meets
+    #[arg(long, value_name = "CQL")]
+    pub statement: Option<String>,
     /// ... whose handshake names this user
-    #[arg(long, value_name = "NAME", requires = "to")]
+    #[arg(long, value_name = "NAME", requires = "asked")]
     pub user: Option<String>,
     /// ... this keyspace
-    #[arg(long, value_name = "NAME", requires = "to")]
+    #[arg(long, value_name = "NAME", requires = "asked")]
     pub keyspace: Option<String>,
     /// ... this driver
     #[arg(long, value_name = "NAME", requires = "to")]

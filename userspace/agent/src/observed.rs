@@ -398,6 +398,7 @@ mod tests {
             uid: 1000,
             name: "app".to_owned(),
             cgroup_id: 5,
+            holder: None,
         };
         let here = concat!(
             r#"{"id":"socket-7","client":"10.0.0.1:40000","pid":12,"process":"app","uid":1000,"#,

@@ -24,7 +24,7 @@ pub enum Outcome {
 pub struct Refused {
     /// The reason, as a metric's label.
     pub reason: &'static str,
-    /// The error that the client gets.
+    /// The error that the client gets, without the rule's name. It has no value of a statement in it.
     pub error: Error,
 }
 
@@ -46,6 +46,24 @@ pub enum Error {
 }
 
 impl Error {
+    /// The error as its client gets it, by the rule that the flow is under: the steps say what is wrong, and the
+    /// editor by which rule.
+    pub(crate) fn by(self, rule: &str) -> Self {
+        let told = |message: String| match rule {
+            "" => message,
+            _ => format!("underpass: refused by rule {rule}: {message}"),
+        };
+        match self {
+            Self::Protocol(message) => Self::Protocol(told(message)),
+            Self::Overloaded(message) => Self::Overloaded(told(message)),
+            Self::Unauthorized(message) => Self::Unauthorized(told(message)),
+            Self::Invalid(message) => Self::Invalid(told(message)),
+            Self::WriteTimeout(message, at) => Self::WriteTimeout(told(message), at),
+            // Drivers prepare again, and nobody reads it.
+            Self::Unprepared(id) => Self::Unprepared(id),
+        }
+    }
+
     /// Code, message and what follows it.
     pub(crate) fn body(&self) -> Vec<u8> {
         let mut timeout = Vec::new();

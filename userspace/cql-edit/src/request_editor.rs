@@ -363,7 +363,7 @@ impl RequestEditor<'_> {
             for stream in self.state.streams_of(header.stream, awaited) {
                 self.log.refused(stream, step, reason);
             }
-            self.state.answer_all(header, &error, awaited);
+            self.state.refuse(header, error, awaited);
         } else {
             self.log.answered(step);
             self.state.answer_void(header, awaited);
@@ -496,7 +496,7 @@ impl RequestEditor<'_> {
         let Some(mut request) = request else {
             let error = Error::Invalid("the proxy's policy cannot read the request".to_owned());
             self.log.unseen(header.stream, Unseen::Malformed, true);
-            self.state.answer_all(header, &error, &awaited);
+            self.state.refuse(header, error, &awaited);
             return FrameAction::Drop;
         };
         if kept.is_changed() {
@@ -531,7 +531,7 @@ impl RequestEditor<'_> {
                     Error::Invalid("the proxy's policy cannot read the request".to_owned())
                 }
             };
-            self.state.answer(header, &error);
+            self.state.refuse(header, error, &[]);
         }
         refused
     }

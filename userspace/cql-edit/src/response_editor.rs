@@ -328,7 +328,7 @@ impl EditState {
             }
             if let Some(Refused { reason, error }) = response.take_refused() {
                 log.withheld(step.name(), reason);
-                self.answer_all(header, &error, &awaited);
+                self.refuse(header, error, &awaited);
                 return FrameAction::Drop;
             }
             if response.take_full() {
@@ -381,7 +381,7 @@ impl EditState {
                     Some(step) => log.withheld(step.name(), reason),
                     None => {}
                 }
-                self.answer_all(header, &error, awaited);
+                self.refuse(header, error, awaited);
                 None
             }
         }
@@ -419,7 +419,7 @@ impl EditState {
             }
             if let Some(Refused { reason, error }) = answer.take_refused() {
                 log.withheld(step.name(), reason);
-                self.answer_all(&header, &error, &awaited);
+                self.refuse(&header, error, &awaited);
                 return;
             }
         }

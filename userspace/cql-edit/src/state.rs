@@ -182,7 +182,7 @@ impl EditState {
         let withheld = steps.any(|step| step.must_see());
         if withheld {
             let message = "the proxy's policy cannot read the result: ask for smaller pages";
-            self.answer_all(header, &Error::Invalid(message.to_owned()), &awaited);
+            self.refuse(header, Error::Invalid(message.to_owned()), &awaited);
         }
         withheld
     }
@@ -190,6 +190,14 @@ impl EditState {
     /// An ERROR in place of a response, to this one alone.
     pub(crate) fn answer(&mut self, header: &Header, error: &Error) {
         self.put_answer(header, ERROR, &error.body());
+    }
+
+    /// An ERROR by the flow's rule in place of a response, as [`Self::answer_all`] gives it.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn refuse(&mut self, header: &Header, error: Error, awaited: &[Awaits]) {
+        let error = error.by(&self.session.caller.rule);
+        self.answer_all(header, &error, awaited);
     }
 
     /// An ERROR in place of a response; to those that ride with it, too. `awaited`: who would have seen the response.

@@ -38,6 +38,7 @@ impl RequestEditor<'_> {
         {
             self.log.refused(stream, step.name(), "stream");
             let error = Error::Protocol(format!("stream {} waits for a response", stream.0));
+            let error = error.by(&self.state.session.caller.rule);
             let outgoing = &mut self.state.outgoing;
             outgoing.put_answer(header, Flags(0), ERROR, &error.body());
             return true;
@@ -85,8 +86,7 @@ impl RequestEditor<'_> {
         };
         self.log.refused(header.stream, step.name(), "stream");
         let message = format!("stream {} was used again", header.stream.0);
-        self.state
-            .answer_all(header, &Error::Protocol(message), awaited);
+        self.state.refuse(header, Error::Protocol(message), awaited);
         true
     }
 }

@@ -24,6 +24,8 @@ mod parking;
 #[cfg(test)]
 mod protecting;
 #[cfg(test)]
+mod refusing;
+#[cfg(test)]
 mod rewriting;
 #[cfg(test)]
 mod streams;

@@ -35,7 +35,10 @@ fn what_is_prepared_is_guarded_when_it_is_prepared_and_after_that() {
         let (code, message) = passes(&mut flow, 1, PREPARE, &prepare("TRUNCATE ks.t")).unwrap_err();
         assert_eq!(
             (code, message.as_str()),
-            (0x2200, "underpass: refused by rule r: truncate")
+            (
+                0x2200,
+                "underpass: refused by rule r: TRUNCATE is not allowed"
+            )
         );
         passes(
             &mut flow,
@@ -60,7 +63,11 @@ fn what_is_prepared_is_guarded_when_it_is_prepared_and_after_that() {
         let children = [Child::Id(b"good")];
         let (_, message) =
             passes(&mut flow, 4, BATCH, &batch(version, &children, None)).unwrap_err();
-        assert!(message.ends_with(": write"), "{message}");
+        assert!(
+            message.ends_with(": DELETE is not allowed")
+                || message.ends_with(": BATCH is not allowed"),
+            "{message}"
+        );
 
         // Another flow of the rule does not know what was prepared under another pipeline.
         let mut other = Edits::of(
@@ -92,7 +99,10 @@ fn a_batch_of_too_many_is_refused_whatever_is_in_it() {
         for three in [[text(), text(), text()], [id(), id(), id()]] {
             let (code, message) = may(&three).unwrap_err();
             assert_eq!(code, 0x2200, "{kind:?}");
-            assert!(message.ends_with(": batch"), "{kind:?}: {message}");
+            assert!(
+                message.ends_with(": a batch has 3 statements, and 2 are allowed"),
+                "{kind:?}: {message}"
+            );
         }
     }
 }

@@ -65,7 +65,10 @@ fn a_stream_has_one_request_at_a_time() {
         let (code, message) = flow.prepares(b"id", text, &[], &[]).unwrap_err();
         assert_eq!(
             (code, message.as_str()),
-            (0x000A, "stream 7 waits for a response")
+            (
+                0x000A,
+                "underpass: refused by rule r: stream 7 waits for a response"
+            )
         );
         flow.answered(&1_i32.to_be_bytes()).unwrap();
         flow.prepares(b"id", text, &[], &[]).unwrap();

@@ -34,6 +34,7 @@ use crate::{
     netns_agents::{NetnsAgents, ServeRequests},
     pins::Pins,
     probe_result::ProbeResult,
+    quota::Quota,
     remembered::Remembered,
     shortcut::{self, OnShortcut, Shortcut, ShortcutCounts},
     splice::{Calls, Splicer},
@@ -340,6 +341,11 @@ impl Dataplane {
     /// Whether further flows are to follow their rule's `fail`.
     pub fn set_full(&mut self, full: bool) -> Result<(), InstallError> {
         self.tables.set_full(full)
+    }
+
+    /// Whether further flows that count for this quota are to follow their rule's `fail`.
+    pub fn set_quota_full(&mut self, quota: Quota, full: bool) -> Result<(), InstallError> {
+        self.tables.set_quota_full(quota, full)
     }
 
     /// The share of new connections that each backend gets, in this policy and in later ones. At

@@ -107,6 +107,10 @@ labelled!(
         StrayUnanswered = CAUSE_STRAY_UNANSWERED => "stray_unanswered",
         /// A flow that is to be observed, which this kernel cannot: it is left alone unobserved.
         ObserveOff = CAUSE_OBSERVE_OFF => "observe_off",
+        /// The user holds as many of the agent's flows as one may, or as one may in a cgroup.
+        UserFull = CAUSE_USER_FULL => "user_full",
+        /// The processes of the cgroup hold as many of the agent's flows as one cgroup's may.
+        CgroupFull = CAUSE_CGROUP_FULL => "cgroup_full",
     }
 );
 

@@ -14,6 +14,7 @@ use crate::{
     listeners::Mark,
     netns_agents::{Netns, NetnsAgent, NetnsAgents},
     packet::Syn,
+    quota::Holder,
     remembered::Opener,
     splice::{Application, Near},
     sys,
@@ -31,6 +32,8 @@ pub struct Process {
     pub name: String,
     /// cgroup v2 id: the inode number of its folder.
     pub cgroup_id: u64,
+    /// The holder for whose quotas its flows count. None: no quota holds for them.
+    pub holder: Option<Holder>,
 }
 
 impl Process {
@@ -42,6 +45,7 @@ impl Process {
             uid: u32::MAX,
             name: String::new(),
             cgroup_id: 0,
+            holder: None,
         }
     }
 
@@ -182,6 +186,7 @@ pub(crate) fn process(connect: &abi::Connect) -> Process {
         uid,
         name: text(&comm),
         cgroup_id,
+        holder: Holder::of(connect),
     }
 }
 

@@ -14,6 +14,7 @@
 //! - `netns_agents/`, `netns_handle.rs`: other network namespaces, whose processes are served from inside.
 //! - `incoming/`, `gateway/`: connections from other hosts to databases on this one, or to virtual
 //!   addresses.
+//! - `quota.rs`: users and cgroups that hold as many flows as one may.
 //! - `remembered.rs`: decisions that stand for later connections of the same process.
 //! - `splice/`: flows that were taken in and are carried by the kernel. `near.rs` tells which application
 //!   is on this host, `carrier.rs` holds the maps and the program by which a flow is handed over and taken
@@ -78,6 +79,7 @@ mod packet;
 mod pins;
 mod probe_result;
 pub mod probe_traffic;
+mod quota;
 mod remembered;
 pub mod shortcut;
 mod sock_diag;
@@ -110,6 +112,7 @@ pub use netns_handle::NetnsHandle;
 pub use pins::DEFAULT_PINS;
 pub use policy;
 pub use probe_result::ProbeResult;
+pub use quota::{Holder, Quota};
 pub use remembered::{NotRemembered, Opener, Remembered};
 pub use splice::position::{FlowPosition, FramePosition, Redirected, UNKNOWN_POSITION, framing};
 pub use splice::refusal::SpliceRefusal;

@@ -59,12 +59,16 @@ pub(crate) type RememberedMap = HashMap<MapData, PodOf<abi::Opener>, PodOf<abi::
 /// The agent's listeners by namespace.
 pub(crate) type NetnsAgentsMap = HashMap<MapData, u64, PodOf<abi::NetnsAgent>>;
 
+/// Quotas that are used up.
+pub(crate) type FullQuotasMap = HashMap<MapData, PodOf<abi::Quota>, u32>;
+
 pub(crate) struct Maps {
     pub policy: PolicyMaps,
     pub backends: BackendMaps,
     pub flow: FlowMaps,
     pub meters: HashMap<MapData, u64, PodOf<abi::Meter>>,
     pub remembered: RememberedMap,
+    pub full_quotas: FullQuotasMap,
     pub causes: PerCpuArray<MapData, u64>,
     pub held: RingBuf<MapData>,
     pub netns_agents: NetnsAgentsMap,
@@ -100,6 +104,7 @@ impl Maps {
             },
             meters: take(ebpf, "meters")?,
             remembered: take(ebpf, "remembered")?,
+            full_quotas: take(ebpf, "full_quotas")?,
             causes: take(ebpf, "causes")?,
             held: take(ebpf, "held")?,
             netns_agents: take(ebpf, "netns_agents")?,

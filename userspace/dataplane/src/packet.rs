@@ -311,7 +311,9 @@ mod tests {
             held: 0,
             generation: 0,
             taps: 0,
-            pad: [0; 3],
+            unlimited: 0,
+            pad: [0; 2],
+            holder_cgroup_id: 0,
         };
         abi::Held {
             connect,

@@ -29,6 +29,7 @@ pub(crate) struct PodOf<T>(pub(crate) T);
 /// Types with no padding that the compiler put in, and no invalid bit pattern.
 trait PlainBytes: Copy + 'static {}
 impl PlainBytes for abi::AgentSettings {}
+impl PlainBytes for abi::Quota {}
 impl PlainBytes for abi::Policy {}
 impl PlainBytes for abi::Rule {}
 impl PlainBytes for abi::RuleSet {}

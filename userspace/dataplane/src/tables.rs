@@ -18,6 +18,7 @@ use crate::{
     compile::{Compiled, PROCESS_BYTES, Prefix, SOURCE_BYTES, TARGET_BYTES},
     counters::{Outcome, RuleCount, one_by_one},
     maps::PolicyMaps,
+    quota::{FullQuotas, Quota},
     sys::PodOf,
 };
 use policy::{Action, Fail, RuleName, Sample};
@@ -49,6 +50,7 @@ struct Written {
 pub(crate) struct Tables {
     maps: PolicyMaps,
     backends: BackendTables,
+    full_quotas: FullQuotas,
     settings: abi::AgentSettings,
     written: [Written; abi::GENERATIONS as usize],
     /// Counts of generations that have been written over.
@@ -59,11 +61,13 @@ impl Tables {
     pub(crate) fn new(
         maps: PolicyMaps,
         backends: BackendTables,
+        full_quotas: FullQuotas,
         settings: abi::AgentSettings,
     ) -> Self {
         Self {
             maps,
             backends,
+            full_quotas,
             settings,
             written: Default::default(),
             past: HashMap::new(),
@@ -121,6 +125,16 @@ impl Tables {
     pub(crate) fn set_full(&mut self, full: bool) -> Result<(), InstallError> {
         self.put_settings(abi::AgentSettings {
             full: full.into(),
+            ..self.settings
+        })
+    }
+
+    /// Whether further flows of a quota's holders are to follow their rule's `fail`.
+    pub(crate) fn set_quota_full(&mut self, quota: Quota, full: bool) -> Result<(), InstallError> {
+        let set = self.full_quotas.set(quota, full);
+        let full_quotas = set.map_err(of("full_quotas"))?;
+        self.put_settings(abi::AgentSettings {
+            full_quotas,
             ..self.settings
         })
     }

@@ -35,6 +35,10 @@ pub enum CloseReason {
     BackendDown,
     /// A shared connection to the database was lost while this flow had a request out on it.
     SharedLost,
+    /// The client had not logged in when its time was over.
+    HandshakeTimeout,
+    /// The agent was full, and the flow had not begun in earnest: it made room for others.
+    MadeRoom,
     /// The agent ends, and the flow with it.
     AgentEnded,
     /// The decoder has lost the framing of the flow's bytes, for this reason.
@@ -43,7 +47,7 @@ pub enum CloseReason {
 
 impl CloseReason {
     /// The reasons that are not the decoder's.
-    pub const OWN: [Self; 17] = [
+    pub const OWN: [Self; 19] = [
         Self::BothEnded,
         Self::ClientReset,
         Self::DatabaseReset,
@@ -60,6 +64,8 @@ impl CloseReason {
         Self::Marked,
         Self::BackendDown,
         Self::SharedLost,
+        Self::HandshakeTimeout,
+        Self::MadeRoom,
         Self::AgentEnded,
     ];
 
@@ -93,6 +99,8 @@ impl CloseReason {
             Self::Marked => "marked",
             Self::BackendDown => "backend_down",
             Self::SharedLost => "shared_lost",
+            Self::HandshakeTimeout => "handshake_timeout",
+            Self::MadeRoom => "made_room",
             Self::AgentEnded => "agent_ended",
             Self::Decoder(reason) => reason.as_str(),
         }
@@ -106,7 +114,7 @@ mod tests {
     use super::*;
 
     /// Labels that dashboards and log searches know. A new reason adds one; none changes.
-    const LABELS: [&str; 23] = [
+    const LABELS: [&str; 25] = [
         "both_ended",
         "client_reset",
         "database_reset",
@@ -123,6 +131,8 @@ mod tests {
         "marked",
         "backend_down",
         "shared_lost",
+        "handshake_timeout",
+        "made_room",
         "agent_ended",
         "length",
         "direction",
@@ -163,10 +173,12 @@ mod tests {
             CloseReason::Marked => 13,
             CloseReason::BackendDown => 14,
             CloseReason::SharedLost => 15,
-            CloseReason::AgentEnded => 16,
-            CloseReason::Decoder(_) => 17,
+            CloseReason::HandshakeTimeout => 16,
+            CloseReason::MadeRoom => 17,
+            CloseReason::AgentEnded => 18,
+            CloseReason::Decoder(_) => 19,
         };
         let positions: Vec<usize> = CloseReason::OWN.iter().map(position).collect();
-        assert_eq!(positions, (0..17).collect::<Vec<_>>());
+        assert_eq!(positions, (0..19).collect::<Vec<_>>());
     }
 }

@@ -14,7 +14,7 @@ use std::{
 
 use dataplane::{Application, Arrived, ClientAddr, Held, Near, Netns, Opener, OrigDst, Process};
 use parking_lot::Mutex;
-use policy::{Action, Match, RuleName, Session, SessionKey, Shortcut};
+use policy::{Action, Fact, Match, RuleName, Session, SessionKey, Shortcut};
 use serde::Serialize;
 use tls::{Seen, SeenBy, Side, Towards};
 
@@ -285,6 +285,13 @@ impl Flow {
     /// Returns the rule that decided; until then the rule that marked the flow.
     pub fn rule(&self) -> RuleName {
         self.standing().rule.clone()
+    }
+
+    /// Whether the flow's session is to decide which rule it meets, and its log-in is not over.
+    pub fn is_logging_in(&self) -> bool {
+        let standing = self.standing();
+        let user = standing.session.as_deref().map(|session| &session.user);
+        standing.action.is_none() && matches!(user, Some(Fact::Open))
     }
 
     /// Returns the decided action's name, as in `flows`.

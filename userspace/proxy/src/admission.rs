@@ -1,7 +1,8 @@
 //! The limit on the number of flows that the agent carries.
 //!
 //! At the limit, or when descriptors or memory run out before it, the connect hook is told: further
-//! flows follow their rule's `fail` and never get here.
+//! flows follow their rule's `fail` and never get here. The same is true of flows whose user or cgroup
+//! holds as many as one may (`quotas.rs`).
 
 use std::{
     io,
@@ -12,8 +13,11 @@ use std::{
     time::Duration,
 };
 
-use dataplane::Dataplane;
+use dataplane::{Dataplane, Holder, InstallError, Quota};
+use telemetry::Rarely;
 use tokio::time;
+
+use super::quotas::{Change, QuotaLimits, Quotas};
 
 /// The fraction of the limit, 1 / `ROOM_DIVISOR`, that must be free before the hook is told that
 /// there is room again. A single flow's end does not make it flap.
@@ -30,6 +34,18 @@ const EXHAUSTED_FOR: Duration = Duration::from_secs(5);
 /// The pause after accept(2) failed for want of descriptors or memory: time for a flow to end.
 pub(super) const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 
+/// Lines about holders at their quota, in a second: whoever reaches one decides how often that is.
+static HOLDERS: Rarely = Rarely::new(10);
+
+/// The reason why a flow is not admitted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotAdmitted {
+    /// The agent carries as many flows as it can.
+    Full,
+    /// The flow's user or cgroup holds as many as one may.
+    OverQuota(Quota),
+}
+
 /// The reason why the agent takes no further flows.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Closed {
@@ -43,39 +59,93 @@ pub struct Admission {
     inside: AtomicUsize,
     /// The state that the hook was told last.
     closed: Mutex<Option<Closed>>,
+    quotas: Mutex<Quotas>,
     dataplane: Arc<Mutex<Option<Dataplane>>>,
 }
 
 /// One flow's permit to be carried. Dropping it gives the permit back.
 pub struct FlowPermit {
     admission: Arc<Admission>,
+    /// The holder for whose quotas the flow counts.
+    holder: Option<Holder>,
     /// Set when descriptors or memory were missing for this flow: its end leaves none to others.
     unserved: AtomicBool,
 }
 
 impl Admission {
-    /// Admits at most `limit` flows.
-    pub fn new(limit: usize, dataplane: Arc<Mutex<Option<Dataplane>>>) -> Self {
+    /// Admits at most `limit` flows, and of one holder what quotas allow.
+    pub fn new(
+        limit: usize,
+        quotas: QuotaLimits,
+        dataplane: Arc<Mutex<Option<Dataplane>>>,
+    ) -> Self {
         Self {
             limit,
             inside: AtomicUsize::new(0),
             closed: Mutex::new(None),
+            quotas: Mutex::new(Quotas::new(quotas)),
             dataplane,
         }
     }
 
-    /// Admits one more flow. At the limit the hook is told. Flows whose SYNs were under way by then
-    /// are still served, up to [`STRAGGLERS`] more; after that the answer is None.
-    pub fn enter(self: &Arc<Self>) -> Option<FlowPermit> {
+    /// Admits one more flow, which counts for the quotas of this holder. At a limit the hook is told. Flows
+    /// whose SYNs were under way by then are still served, up to [`STRAGGLERS`] more in all.
+    pub fn enter(self: &Arc<Self>, holder: Option<Holder>) -> Result<FlowPermit, NotAdmitted> {
+        if let Some(holder) = holder {
+            self.count(holder).map_err(NotAdmitted::OverQuota)?;
+        }
         let inside = self.inside.fetch_add(1, SeqCst) + 1;
         let permit = FlowPermit {
             admission: self.clone(),
+            holder,
             unserved: AtomicBool::new(false),
         };
         if inside >= self.limit {
             self.close(Closed::Full);
         }
-        (inside <= self.limit + STRAGGLERS).then_some(permit)
+        match inside <= self.limit + STRAGGLERS {
+            true => Ok(permit),
+            false => Err(NotAdmitted::Full),
+        }
+    }
+
+    /// Returns how many flows have to end so that the hook is told that there is room again, where it was told
+    /// that there is none.
+    pub(super) fn excess(&self) -> usize {
+        let closed = *self.closed.lock().unwrap_or_else(PoisonError::into_inner);
+        let room = self.limit / ROOM_DIVISOR + 1;
+        match closed {
+            Some(Closed::Full) => (self.inside.load(SeqCst) + room).saturating_sub(self.limit),
+            _ => 0,
+        }
+    }
+
+    fn count(&self, holder: Holder) -> Result<(), Quota> {
+        let mut quotas = self.quotas.lock().unwrap_or_else(PoisonError::into_inner);
+        let changes = quotas.enter(holder)?;
+        if !changes.is_empty() && HOLDERS.take_turn().is_some() {
+            tracing::warn!(
+                uid = holder.uid,
+                cgroup_id = holder.cgroup_id,
+                "a user or a cgroup holds as many flows as its share of `max_flows` allows: further ones follow \
+                 their rule's `fail`"
+            );
+        }
+        // Under the lock: the hook hears of changes in their order.
+        self.tell_changes(&changes);
+        Ok(())
+    }
+
+    fn discount(&self, holder: Holder) {
+        let mut quotas = self.quotas.lock().unwrap_or_else(PoisonError::into_inner);
+        let changes = quotas.leave(holder);
+        self.tell_changes(&changes);
+    }
+
+    fn tell_changes(&self, changes: &[Change]) {
+        for (quota, full) in changes {
+            self.tell_hook(|hook| hook.set_quota_full(*quota, *full));
+        }
     }
 
     /// Closes the agent because descriptors or memory have run out: no further flow until one has
@@ -134,12 +204,15 @@ impl Admission {
     }
 
     fn tell(&self, full: bool) {
+        self.tell_hook(|hook| hook.set_full(full));
+    }
+
+    fn tell_hook(&self, tell: impl FnOnce(&mut Dataplane) -> Result<(), InstallError>) {
         let mut dataplane = self
             .dataplane
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        let told = dataplane.as_mut().map(|dataplane| dataplane.set_full(full));
-        if let Some(Err(error)) = told {
+        if let Some(Err(error)) = dataplane.as_mut().map(tell) {
             tracing::error!(%error, "cannot tell the connect hook");
         }
     }
@@ -156,6 +229,9 @@ impl FlowPermit {
 impl Drop for FlowPermit {
     fn drop(&mut self) {
         let admission = &self.admission;
+        if let Some(holder) = self.holder {
+            admission.discount(holder);
+        }
         let inside = admission.inside.fetch_sub(1, SeqCst) - 1;
         let unserved = self.unserved.load(SeqCst);
         if !unserved && inside + admission.limit / ROOM_DIVISOR < admission.limit {

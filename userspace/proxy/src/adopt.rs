@@ -22,7 +22,7 @@ pub(super) async fn adopt(shared: &Arc<ProxyContext>, adopted: Adopted, workers:
         dialled,
         kept,
     } = adopted;
-    let Some(permit) = shared.admission.enter() else {
+    let Ok(permit) = shared.admission.enter(snapshot.process().holder) else {
         return kept.give_back();
     };
     let (client, database) = match (stream(accepted), stream(dialled)) {

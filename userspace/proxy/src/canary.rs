@@ -100,6 +100,7 @@ impl Try {
                 uid: 0,
                 name: "canary".into(),
                 cgroup_id: 0,
+                holder: None,
             },
             OrigDst::new(dialled.peer_addr()?),
             RuleName::new("canary"),

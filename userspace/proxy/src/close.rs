@@ -49,7 +49,11 @@ pub(super) fn flow(flow: &Flow, metrics: &Metrics, reason: CloseReason) {
     }
     let is_garbage = matches!(
         reason,
-        CloseReason::Framing | CloseReason::Decoder(_) | CloseReason::ClientTls
+        CloseReason::Framing
+            | CloseReason::Decoder(_)
+            | CloseReason::ClientTls
+            | CloseReason::HandshakeTimeout
+            | CloseReason::MadeRoom
     );
     let reason = reason.as_str();
     metrics.flows.closed.with_label_values(&[reason]).inc();
@@ -104,7 +108,9 @@ pub(super) async fn sides(
         | R::SpliceFailed
         | R::Marked
         | R::BackendDown
-        | R::SharedLost => {
+        | R::SharedLost
+        | R::HandshakeTimeout
+        | R::MadeRoom => {
             reset(&database);
             reset(&client);
         }

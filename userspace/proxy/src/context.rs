@@ -14,7 +14,9 @@ use telemetry::Metrics;
 use tls::TlsRules;
 use tokio::sync::{mpsc, watch};
 
-use super::{admission::Admission, choice::Backends, keeper::Keeper, tap::TapThread};
+use super::{
+    admission::Admission, choice::Backends, keeper::Keeper, tap::TapThread, unsettled::Unsettled,
+};
 
 /// The state that all flows share.
 pub struct ProxyContext {
@@ -33,6 +35,8 @@ pub struct ProxyContext {
     pub metrics: Metrics,
     /// Admits flows up to the limit.
     pub admission: Arc<Admission>,
+    /// The flows that have not begun in earnest.
+    pub unsettled: Unsettled,
     /// The backends behind virtual addresses.
     pub backends: Backends,
     /// The policy in force.

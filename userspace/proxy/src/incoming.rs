@@ -43,7 +43,7 @@ pub(super) async fn accept(
 /// Begins a flow by the policy in force, which may be another than the kernel's when the client's
 /// SYN came.
 async fn begin(shared: &Arc<ProxyContext>, arrived: Arrived, workers: &Workers) {
-    let Some(permit) = shared.admission.enter() else {
+    let Ok(permit) = shared.admission.enter(None) else {
         return close::reset(&arrived.stream);
     };
     let (client, orig_dst) = (arrived.client, arrived.orig_dst);

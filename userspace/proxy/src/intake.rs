@@ -17,13 +17,13 @@ use tokio::{
 };
 
 use super::{
-    admission::ACCEPT_PAUSE,
+    admission::{ACCEPT_PAUSE, NotAdmitted},
     adopt, close,
     context::IncomingListeners,
     context::ProxyContext,
     denied,
     entered::Entered,
-    incoming, session,
+    incoming, session, unsettled,
     workers::{Pair, Workers},
 };
 use crate::keeper::Adopted;
@@ -91,10 +91,12 @@ pub(super) async fn run(
     let mut accepting_incoming = JoinSet::new();
     let mut accepting = pin!(accept(shared.clone(), listeners, expected.clone()));
     let mut netns_agents = JoinSet::new();
+    let mut watching = pin!(unsettled::watch(shared.clone()));
     loop {
         let held = tokio::select! {
             held = holds.next() => held?,
             () = &mut accepting => return Ok(()),
+            () = &mut watching => return Ok(()),
             Some(settled) = settled.recv() => {
                 netns_agents.spawn(accept_there(shared.clone(), settled, expected.clone()));
                 continue;
@@ -154,9 +156,14 @@ async fn accept(shared: Arc<ProxyContext>, listeners: Listeners, expected: Expec
 }
 
 async fn begin(shared: &Arc<ProxyContext>, held: Held, expected: &Expected, workers: &Workers) {
-    let Some(permit) = shared.admission.enter() else {
-        answer(shared, &held, Refusal::Silence);
-        return;
+    let permit = match shared.admission.enter(held.process.holder) {
+        Ok(permit) => permit,
+        Err(NotAdmitted::Full) => return answer(shared, &held, Refusal::Silence),
+        Err(NotAdmitted::OverQuota(quota)) => {
+            tracing::debug!(client = %held.client, ?quota, "over its quota");
+            shared.metrics.intake.over_quota.inc();
+            return answer(shared, &held, Refusal::Reset);
+        }
     };
     let entered = Entered::new(shared, &Newcomer::from(&held), permit);
     let denied = session::denied_since(&held, &shared.policy.borrow());

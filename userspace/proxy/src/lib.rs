@@ -3,8 +3,8 @@
 //! - `intake.rs`: a held SYN is dialled, answered, and meets its accepted connection.
 //! - `incoming.rs`: a connection from another host to a database on this one, or to a virtual
 //!   address.
-//! - `admission.rs`: the limit on the number of flows; `entered.rs`: a flow's entries in everything shared
-//!   (`context.rs`).
+//! - `admission.rs`: the limit on the number of flows; `quotas.rs`: a user's and a cgroup's share of it;
+//!   `unsettled.rs`: flows that make room; `entered.rs`: a flow's entries in everything shared (`context.rs`).
 //! - `workers.rs`: the threads on which bytes move.
 //! - `relay.rs`: moves bytes, with back-pressure and half-close.
 //! - `direction_pump.rs`: one direction of a flow.
@@ -48,6 +48,7 @@ mod legs;
 mod marked;
 mod passing;
 pub mod paths;
+mod quotas;
 mod read;
 mod reader;
 mod recorder;
@@ -58,21 +59,24 @@ mod splice;
 pub mod tap;
 mod terms;
 mod tls_io;
+mod unsettled;
 mod wait;
 mod workers;
 
 use std::sync::Arc;
 
-pub use admission::{Admission, STRAGGLERS};
+pub use admission::{Admission, NotAdmitted, STRAGGLERS};
 pub use canary::try_out;
 pub use choice::{Backends, Choice, Share};
 pub use close::end_all;
 pub use context::{IncomingListeners, ProxyContext};
 use dataplane::Holds;
 use keeper::Adopted;
+pub use quotas::QuotaLimits;
 pub use resume::CarriedOn;
 pub(crate) use resume::carry_on;
 use tokio::sync::mpsc;
+pub use unsettled::Unsettled;
 
 /// Runs until the ring of held SYNs fails. Dropped, it stops taking flows in.
 ///

@@ -38,6 +38,8 @@ impl Workers {
 
     /// Hands a flow to the next worker in turn.
     pub(super) async fn carry(&self, pair: Pair) {
+        let Entered { shared, flow, .. } = &pair.entered;
+        shared.unsettled.enter(flow);
         let n = self.next.fetch_add(1, Relaxed) % self.queues.len().max(1);
         if let Some(queue) = self.queues.get(n)
             && queue.send(pair).await.is_err()

@@ -14,7 +14,11 @@ use policy::RuleName;
 use prometheus::{IntCounterVec, Registry};
 use telemetry::{counters_by, series_of};
 
-use crate::{Refusal, Reporters, Services, effect::Effect, protect};
+use crate::{
+    Refusal, Reporters, Services,
+    effect::Effect,
+    protect::{self, ProtectMetrics, Rings},
+};
 
 /// The pipelines of a policy file's rules, by rule.
 #[derive(Clone, Debug, Default)]
@@ -72,6 +76,25 @@ impl Pipelines {
             }
         }
         Ok(())
+    }
+
+    /// Reads the keys that are in files, and asks no key server. Returns, in words, what keeps keys from being there.
+    pub fn read_keys(&self) -> Vec<String> {
+        let Ok(metrics) = ProtectMetrics::register(&Registry::new()) else {
+            return Vec::new();
+        };
+        let rings = Rings::new(metrics);
+        let of_rule = |(rule, steps): (&RuleName, &Steps)| {
+            let doubts = steps
+                .keys
+                .iter()
+                .filter_map(|source| source.read(&rings).err());
+            let doubts = doubts.map(|why| format!("rule {rule}: {}: {why}", protect::NAME));
+            doubts.collect::<Vec<_>>()
+        };
+        let mut doubts: Vec<String> = self.0.iter().flat_map(of_rule).collect();
+        doubts.sort();
+        doubts
     }
 
     /// Reads keys, and opens what effects and reporters need, before the pipelines are in force.

@@ -7,8 +7,7 @@ use serde_json::{Value, json};
 use super::{
     control::ask,
     endpoint::Endpoint,
-    flows::{get, list as as_list, shown},
-    table,
+    flows::{print_list, shown},
 };
 
 /// Lists the backends.
@@ -16,12 +15,6 @@ use super::{
 /// # Errors
 /// No agent answers.
 pub fn list(json: bool, admin: &Endpoint) -> anyhow::Result<ExitCode> {
-    let text = get(admin, "/backends")?;
-    if json {
-        println!("{text}");
-        return Ok(ExitCode::SUCCESS);
-    }
-    let backends = as_list(admin, &text)?;
     let headings = [
         "BACKEND",
         "STATE",
@@ -34,9 +27,7 @@ pub fn list(json: bool, admin: &Endpoint) -> anyhow::Result<ExitCode> {
         "FAILED",
         "LAST ERROR",
     ];
-    let rows: Vec<Vec<String>> = backends.iter().map(row).collect();
-    print!("{}", table::render(&headings, &rows));
-    Ok(ExitCode::SUCCESS)
+    print_list(admin, "/backends", json, &headings, row)
 }
 
 fn row(backend: &Value) -> Vec<String> {

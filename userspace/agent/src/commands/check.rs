@@ -9,18 +9,22 @@ use std::{
 
 use dataplane::host;
 use policy::{
-    Candidate, Compression, Container, Fact, Match, NetnsPattern, PossibleMatch, Protocol, Rule,
-    Session, SessionKey,
+    Action, Candidate, Compression, Container, Fact, Match, NetnsPattern, PossibleMatch, Protocol,
+    Rule, RuleName, Session, SessionKey,
 };
 use serde_json::{Value, json};
 use tls::{Common, TlsRules};
 use tokio::runtime;
 
+use super::trial::{self, Asked, Tried};
 use crate::{
     cli::CheckArgs,
     config::{Config, RulePath, absent_cgroups},
     containers,
 };
+
+/// The exit code for a statement that is refused.
+const REFUSED: u8 = 3;
 
 /// Validates, and explains a match if asked to.
 ///
@@ -30,8 +34,10 @@ pub fn run(args: &CheckArgs) -> anyhow::Result<ExitCode> {
     let mut config = Config::load(&args.file)?;
     let tls = TlsRules::load(&config.tls)?;
     config.pipelines.read()?;
+    let keyless = config.pipelines.read_keys();
     let cgroup = find_containers(&mut config, args)?;
     config.warnings.append(&mut config.escapes);
+    config.warnings.extend(keyless);
     config.warnings.extend(doubts_of_this_host(&config)?);
     let explanation = args.to.map(|to| {
         let candidate = Candidate {
@@ -46,9 +52,18 @@ pub fn run(args: &CheckArgs) -> anyhow::Result<ExitCode> {
         let tls_ends = args.tls && matches!(common, Common::All(tls) if tls.accept.is_some());
         explain(&config, &candidate, &session(args, tls_ends), tls_ends)
     });
+    let trials = args
+        .statement
+        .as_deref()
+        .map(|statement| trials(&config, args, statement, explanation.as_ref()));
+    let trials = trials.unwrap_or_default();
+    let code = match !trials.is_empty() && trials.iter().all(Trial::is_refused) {
+        true => ExitCode::from(REFUSED),
+        false => ExitCode::SUCCESS,
+    };
     if args.json {
-        println!("{}", as_json(args, &config, explanation.as_ref()));
-        return Ok(ExitCode::SUCCESS);
+        println!("{}", as_json(args, &config, explanation.as_ref(), &trials));
+        return Ok(code);
     }
     for warning in &config.warnings {
         eprintln!("warning: {warning}");
@@ -63,7 +78,126 @@ pub fn run(args: &CheckArgs) -> anyhow::Result<ExitCode> {
         }
         Some(explanation) => print!("{}", explanation.text()),
     }
-    Ok(ExitCode::SUCCESS)
+    for trial in &trials {
+        print!("{}", trial.text());
+    }
+    Ok(code)
+}
+
+/// Shows a statement to the pipelines of the rules that the connection may meet; or of all rules with a pipeline, if no
+/// connection is asked about.
+fn trials(
+    config: &Config,
+    args: &CheckArgs,
+    statement: &str,
+    explanation: Option<&Explanation>,
+) -> Vec<Trial> {
+    let asked = Asked {
+        statement: statement.to_owned(),
+        user: args.user.clone(),
+        keyspace: args.keyspace.clone(),
+        client: args
+            .from
+            .map_or_else(|| "127.0.0.1".to_owned(), |ip| ip.to_string()),
+        process: Some(args.process.clone()).filter(|name| !name.is_empty()),
+        cgroup: args.to.map(|_| args.cgroup.display().to_string()),
+    };
+    let rules: Vec<(RuleName, Action)> = match explanation {
+        Some(explanation) => {
+            let possible = explanation.possible.iter();
+            possible
+                .map(|p| (p.met.rule.clone(), p.met.action))
+                .collect()
+        }
+        None => {
+            let rules = config.policy.rules.iter();
+            rules.map(|rule| (rule.name.clone(), rule.action)).collect()
+        }
+    };
+    let trials = rules
+        .into_iter()
+        .map(|(rule, action)| Trial::of(config, rule, action, &asked));
+    trials
+        .filter(|trial| explanation.is_some() || trial.has_pipeline())
+        .collect()
+}
+
+/// The treatment of a statement by one rule.
+struct Trial {
+    rule: RuleName,
+    outcome: Outcome,
+}
+
+enum Outcome {
+    /// The connection is refused.
+    Denied,
+    /// Nobody reads what is sent, for this reason.
+    Unread(&'static str),
+    /// The pipeline sees it, as a query and as what is prepared.
+    Tried(Box<[Tried; 2]>),
+}
+
+impl Trial {
+    fn of(config: &Config, rule: RuleName, action: Action, asked: &Asked) -> Self {
+        let edits = config.pipelines.edits_of(&rule);
+        let outcome = match (action, edits) {
+            (Action::Deny, _) => Outcome::Denied,
+            // A trigger may have what is observed enriched.
+            (Action::Bypass, _) | (Action::Observe, None) => Outcome::Unread("it is not read"),
+            (Action::Enrich, None) => {
+                Outcome::Unread("no step of the pipeline changes or refuses it")
+            }
+            (Action::Enrich | Action::Observe, Some(edits)) => {
+                let tried =
+                    |prepared| trial::try_out(edits.clone(), rule.as_str(), asked, prepared);
+                Outcome::Tried(Box::new([tried(false), tried(true)]))
+            }
+        };
+        Self { rule, outcome }
+    }
+
+    fn has_pipeline(&self) -> bool {
+        matches!(self.outcome, Outcome::Tried(_))
+    }
+
+    fn is_refused(&self) -> bool {
+        match &self.outcome {
+            Outcome::Denied => true,
+            Outcome::Unread(_) => false,
+            Outcome::Tried(tried) => tried.iter().all(Tried::is_refused),
+        }
+    }
+
+    fn text(&self) -> String {
+        let rule = &self.rule;
+        match &self.outcome {
+            Outcome::Denied => format!("statement, by rule {rule}: refused with its connection\n"),
+            Outcome::Unread(why) => format!("statement, by rule {rule}: passes: {why}\n"),
+            Outcome::Tried(tried) => {
+                let [query, prepared] = &**tried;
+                match query.text() == prepared.text() {
+                    true => format!("statement, by rule {rule}: {}\n", query.text()),
+                    false => format!(
+                        "statement as a query, by rule {rule}: {}\nstatement when it is prepared, by rule {rule}: {}\n",
+                        query.text(),
+                        prepared.text()
+                    ),
+                }
+            }
+        }
+    }
+
+    fn json(&self) -> Value {
+        let (as_query, as_prepared) = match &self.outcome {
+            Outcome::Denied => (json!({"outcome": "denied"}), json!({"outcome": "denied"})),
+            Outcome::Unread(_) => (json!({"outcome": "passes"}), json!({"outcome": "passes"})),
+            Outcome::Tried(tried) => {
+                let [query, prepared] = &**tried;
+                (query.json(), prepared.json())
+            }
+        };
+        json!({"rule": self.rule.as_str(), "query": as_query, "prepared": as_prepared})
+    }
 }
 
 /// Finds reasons for which `run` would not start, or rules not hold, on this very host.
@@ -345,11 +479,17 @@ fn keys(keys: &[SessionKey]) -> String {
     keys.join(", ")
 }
 
-fn as_json(args: &CheckArgs, config: &Config, explanation: Option<&Explanation>) -> Value {
+fn as_json(
+    args: &CheckArgs,
+    config: &Config,
+    explanation: Option<&Explanation>,
+    trials: &[Trial],
+) -> Value {
     json!({
         "file": args.file,
         "rules": config.policy.rules.len(),
         "warnings": config.warnings,
         "match": explanation.map(Explanation::json),
+        "statement": trials.iter().map(Trial::json).collect::<Vec<_>>(),
     })
 }

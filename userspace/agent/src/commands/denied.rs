@@ -9,8 +9,7 @@ use serde_json::Value;
 
 use super::{
     endpoint::Endpoint,
-    flows::{get, list, process, shown},
-    table,
+    flows::{print_list, process, shown},
 };
 
 /// Asks the agent at `admin`.
@@ -18,12 +17,6 @@ use super::{
 /// # Errors
 /// Nobody answers there.
 pub fn run(json: bool, admin: &Endpoint) -> anyhow::Result<ExitCode> {
-    let text = get(admin, "/denied")?;
-    if json {
-        println!("{text}");
-        return Ok(ExitCode::SUCCESS);
-    }
-    let denials = list(admin, &text)?;
     let headings = [
         "AGO",
         "RULE",
@@ -36,9 +29,7 @@ pub fn run(json: bool, admin: &Endpoint) -> anyhow::Result<ExitCode> {
         "TO",
         "MORE BEFORE",
     ];
-    let rows: Vec<Vec<String>> = denials.iter().map(row).collect();
-    print!("{}", table::render(&headings, &rows));
-    Ok(ExitCode::SUCCESS)
+    print_list(admin, "/denied", json, &headings, row)
 }
 
 fn row(denial: &Value) -> Vec<String> {

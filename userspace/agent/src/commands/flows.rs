@@ -71,6 +71,28 @@ pub(super) fn get(admin: &Endpoint, path: &str) -> anyhow::Result<String> {
     Ok(String::from_utf8(body)?)
 }
 
+/// Asks the agent at `admin` for a page, and prints it as a table under these headings, with a row for each item of
+/// its list; or as it is.
+///
+/// # Errors
+/// Nobody answers there, or somebody who is no agent.
+pub(super) fn print_list(
+    admin: &Endpoint,
+    path: &str,
+    json: bool,
+    headings: &[&str],
+    row: fn(&Value) -> Vec<String>,
+) -> anyhow::Result<ExitCode> {
+    let text = get(admin, path)?;
+    if json {
+        println!("{text}");
+        return Ok(ExitCode::SUCCESS);
+    }
+    let rows: Vec<Vec<String>> = list(admin, &text)?.iter().map(row).collect();
+    print!("{}", table::render(headings, &rows));
+    Ok(ExitCode::SUCCESS)
+}
+
 /// Reads the answer to a request at the admin interface as a list.
 pub(super) fn list(admin: &Endpoint, text: &str) -> anyhow::Result<Vec<Value>> {
     serde_json::from_str(text).with_context(|| {

@@ -15,3 +15,4 @@ pub mod run;
 pub mod schema;
 pub mod statements;
 mod table;
+mod trial;

@@ -6,8 +6,7 @@ use serde_json::Value;
 
 use super::{
     endpoint::Endpoint,
-    flows::{get, list, process, shown},
-    table,
+    flows::{print_list, process, shown},
 };
 
 /// Asks the agent at `admin`.
@@ -15,16 +14,8 @@ use super::{
 /// # Errors
 /// Nobody answers there.
 pub fn run(json: bool, admin: &Endpoint) -> anyhow::Result<ExitCode> {
-    let text = get(admin, "/namespaces")?;
-    if json {
-        println!("{text}");
-        return Ok(ExitCode::SUCCESS);
-    }
-    let namespaces = list(admin, &text)?;
     let headings = ["NAME", "INODE", "PROCESS", "FLOWS", "FOR"];
-    let rows: Vec<Vec<String>> = namespaces.iter().map(row).collect();
-    print!("{}", table::render(&headings, &rows));
-    Ok(ExitCode::SUCCESS)
+    print_list(admin, "/namespaces", json, &headings, row)
 }
 
 fn row(namespace: &Value) -> Vec<String> {

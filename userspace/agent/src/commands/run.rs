@@ -23,7 +23,7 @@ use dataplane::{Dataplane, IncomingListener, Splicer};
 use flow::Flows;
 use policy::Policy;
 use proxy::{
-    self, Admission, Choice, ProxyContext,
+    self, Admission, Choice, ProxyContext, QuotaLimits, Unsettled,
     paths::{PathsAvailable, Splicing},
     tap::TapThread,
 };
@@ -138,7 +138,12 @@ impl Serving {
             keeper: OnceLock::new(),
             flows: Flows::default(),
             metrics: early.metrics,
-            admission: Arc::new(Admission::new(early.max_flows, early.attached.clone())),
+            admission: Arc::new(Admission::new(
+                early.max_flows,
+                QuotaLimits::new(early.max_flows, config.user_share, config.cgroup_share),
+                early.attached.clone(),
+            )),
+            unsettled: Unsettled::new(config.handshake_timeout),
             policy: heard_by_flows.policy,
             pipelines: heard_by_flows.pipelines,
             tls: heard_by_flows.tls,

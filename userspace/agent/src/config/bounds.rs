@@ -1,5 +1,7 @@
 //! Bounds, defaults and names of values: the file's form, its meaning and its schema share them.
 
+use std::time::Duration;
+
 use dataplane::{
     ClientAddress, Engine,
     edge::{Forward, WantedMode},
@@ -31,6 +33,17 @@ pub const DEFAULT_MAX_FLOWS: usize = 10_000;
 /// The most that `max_flows` can be: half of what the kernel's table of legs has room for,
 /// so that clients which give up while they wait cannot fill it.
 pub const MAX_FLOWS: usize = 32_768;
+
+/// The share of `max_flows` that one user may hold, and one cgroup, unless the file says otherwise.
+pub const DEFAULT_SHARE: f64 = 0.5;
+
+/// The time that a client has to log in, unless the file says otherwise: several times what a
+/// driver waits for its own log-in.
+pub const DEFAULT_HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Bounds of `handshake_timeout`: below, a slow log-in fails; above, it bounds nothing.
+pub(super) const HANDSHAKE_TIMEOUTS: [Duration; 2] =
+    [Duration::from_secs(1), Duration::from_secs(600)];
 
 /// Values of `fail`.
 pub(super) const FAILS: [(&str, Fail); 2] = [

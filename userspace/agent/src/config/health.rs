@@ -9,7 +9,7 @@ use super::bounds::{ESTABLISHED, MOST_IN_A_ROW};
 use super::{
     error::Flaw,
     raw::RawHealth,
-    value::{expected, one_of, whole},
+    value::{expected, one_of, whole, within},
 };
 use crate::backends::{HealthCheck, longest_timeout};
 
@@ -71,22 +71,6 @@ fn timeout(
                 interval.as_millis()
             );
             expected("health.timeout", text, &what)
-        }
-    }
-}
-
-fn within(
-    key: &str,
-    text: &Spanned<String>,
-    least: Duration,
-    most: Duration,
-) -> Result<Duration, Flaw> {
-    match duration(text.get_ref()) {
-        Some(found) if (least..=most).contains(&found) => Ok(found),
-        _ => {
-            let (least, most) = (least.as_millis(), most.as_secs());
-            let what = format!("from {least}ms to {most}s: `500ms`, `2s`, `1m`");
-            expected(key, text, &what)
         }
     }
 }

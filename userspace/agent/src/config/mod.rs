@@ -36,6 +36,7 @@ use std::{
     collections::BTreeMap,
     net::SocketAddr,
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 use dataplane::{IncomingOptions, edge::Interface};
@@ -73,6 +74,12 @@ pub struct Config {
     pub pins: PathBuf,
     /// Flows at the same time; further ones follow their rule's `fail`.
     pub max_flows: usize,
+    /// The share of them that one user may hold, above 0 and up to 1.
+    pub user_share: f64,
+    /// The share of them that one cgroup may hold, above 0 and up to 1.
+    pub cgroup_share: f64,
+    /// The time that a client has to log in, where a rule asks for the session.
+    pub handshake_timeout: Duration,
     /// Connections that are forwarded at the edge at the same time.
     pub max_forwarded: u32,
     /// Other network namespaces whose processes are served at the same time.

@@ -15,8 +15,8 @@ use steps::pipelines::Pipelines;
 use toml::Spanned;
 
 use super::bounds::{
-    DEFAULT_ADMIN_SOCKET, DEFAULT_CONTROL, DEFAULT_MAX_FLOWS, FAILS, MAX_FLOWS, MAX_WORKERS,
-    SPLICES,
+    DEFAULT_ADMIN_SOCKET, DEFAULT_CONTROL, DEFAULT_HANDSHAKE_TIMEOUT, DEFAULT_MAX_FLOWS,
+    DEFAULT_SHARE, FAILS, HANDSHAKE_TIMEOUTS, MAX_FLOWS, MAX_WORKERS, SPLICES,
 };
 use super::{
     Config, admin, backends, containers,
@@ -24,7 +24,7 @@ use super::{
     health, incoming, network, path, pipeline, protective,
     raw::{RawAgent, RawConfig, RawDefault, RawRule},
     remember, sample, session, shortcut, tls, trigger,
-    value::{absolute, expected, one_of, socket_path, whole},
+    value::{absolute, expected, one_of, socket_path, whole, within},
     xdp,
 };
 
@@ -49,6 +49,9 @@ pub(super) fn config(raw: RawConfig) -> Result<Config, Flaw> {
         cgroup,
         pins,
         max_flows,
+        user_share,
+        cgroup_share,
+        handshake_timeout,
         max_forwarded,
         max_namespaces,
         workers,
@@ -83,6 +86,15 @@ pub(super) fn config(raw: RawConfig) -> Result<Config, Flaw> {
             Some(n) => whole("agent.max_flows", &n, MAX_FLOWS)?,
             None => DEFAULT_MAX_FLOWS,
         },
+        user_share: share("agent.user_share", user_share.as_ref())?,
+        cgroup_share: share("agent.cgroup_share", cgroup_share.as_ref())?,
+        handshake_timeout: match handshake_timeout {
+            Some(text) => {
+                let [least, most] = HANDSHAKE_TIMEOUTS;
+                within("agent.handshake_timeout", &text, least, most)?
+            }
+            None => DEFAULT_HANDSHAKE_TIMEOUT,
+        },
         max_forwarded: match max_forwarded {
             Some(n) => whole("agent.max_forwarded", &n, edge::MAX_CONNECTIONS as usize)? as u32,
             None => edge::DEFAULT_CONNECTIONS,
@@ -112,6 +124,15 @@ pub(super) fn config(raw: RawConfig) -> Result<Config, Flaw> {
         warnings,
         escapes,
     })
+}
+
+/// A share of `max_flows`.
+fn share(key: &str, share: Option<&Spanned<f64>>) -> Result<f64, Flaw> {
+    match share {
+        None => Ok(DEFAULT_SHARE),
+        Some(share) if *share.get_ref() > 0.0 && *share.get_ref() <= 1.0 => Ok(*share.get_ref()),
+        Some(share) => expected(key, share, "a share of `max_flows`, above 0 and up to 1"),
+    }
 }
 
 /// Half of the cores: the other half is for the applications, which are here for their own

@@ -10,7 +10,7 @@ use super::{error::Flaw, pipeline, raw::RawRule};
 const PROTECTS: [&str; 4] = ["guard", "audit", "protect", "throttle"];
 
 /// Ways by which a connection passes a rule with `fail = "open"`.
-const WAYS: &str = "while the agent is away, beyond `max_flows`, from a socket that is bound to a device, when its session cannot be \
+const WAYS: &str = "while the agent is away, beyond `max_flows` or a user's or cgroup's share of it, from a socket that is bound to a device, when its session cannot be \
                     known, from a network namespace that is not served yet";
 
 /// Says why a rule is protective: by its action, or by the first such step.

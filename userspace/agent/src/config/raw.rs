@@ -17,8 +17,8 @@ use toml::Spanned;
 
 use super::{
     bounds::{
-        self, DEFAULT_ADMIN_SOCKET, DEFAULT_CONTROL, DEFAULT_MAX_FLOWS, FAILS, MAX_ADMIN_HOSTS,
-        MAX_FLOWS, MAX_WORKERS, SPLICES, USUAL_ADMIN, names,
+        self, DEFAULT_ADMIN_SOCKET, DEFAULT_CONTROL, DEFAULT_MAX_FLOWS, DEFAULT_SHARE, FAILS,
+        MAX_ADMIN_HOSTS, MAX_FLOWS, MAX_WORKERS, SPLICES, USUAL_ADMIN, names,
     },
     error::Flaw,
     schema,
@@ -107,6 +107,30 @@ pub(super) struct RawAgent {
         extend("default" = DEFAULT_MAX_FLOWS)
     )]
     pub max_flows: Option<Spanned<i64>>,
+    /// Share of `max_flows` that one user without privileges may hold; in one cgroup (container, service) half of that.
+    /// A further flow follows its rule's `fail`. 1: no limit.
+    #[schemars(
+        with = "Option<f64>",
+        range(max = 1.0),
+        extend("exclusiveMinimum" = 0.0, "default" = DEFAULT_SHARE)
+    )]
+    pub user_share: Option<Spanned<f64>>,
+    /// Share of `max_flows` that the processes of one cgroup (container, service, all sessions of a user) may hold. A
+    /// further flow follows its rule's `fail`. 1: no limit.
+    #[schemars(
+        with = "Option<f64>",
+        range(max = 1.0),
+        extend("exclusiveMinimum" = 0.0, "default" = DEFAULT_SHARE)
+    )]
+    pub cgroup_share: Option<Spanned<f64>>,
+    /// Time that a client has to log in, where a rule asks for the session. Then its flow is closed. When the agent is
+    /// full, a sixth of it is enough, and flows whose database has not said a word go, too.
+    #[schemars(
+        with = "Option<String>",
+        regex(pattern = DURATION),
+        extend("x-min" = "1s", "x-max" = "10m", "default" = "30s")
+    )]
+    pub handshake_timeout: Option<Spanned<String>>,
     /// Connections that `[[xdp]]` forwards at the same time.
     #[schemars(
         with = "Option<i64>",

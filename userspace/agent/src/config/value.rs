@@ -1,7 +1,11 @@
 //! Values of several keys, and the refusal of a value.
 
-use std::path::{Component, Path, PathBuf};
+use std::{
+    path::{Component, Path, PathBuf},
+    time::Duration,
+};
 
+use steps::duration;
 use toml::Spanned;
 
 use super::error::Flaw;
@@ -41,6 +45,23 @@ pub(super) fn expected<T, V: std::fmt::Debug>(
 ) -> Result<T, Flaw> {
     let message = format!("{key}: expected {expected}; found {:?}", found.get_ref());
     Err(Flaw::new(found.span(), message))
+}
+
+/// The duration that a text says, within bounds.
+pub(super) fn within(
+    key: &str,
+    text: &Spanned<String>,
+    least: Duration,
+    most: Duration,
+) -> Result<Duration, Flaw> {
+    match duration(text.get_ref()) {
+        Some(found) if (least..=most).contains(&found) => Ok(found),
+        _ => {
+            let (least, most) = (least.as_millis(), most.as_secs());
+            let what = format!("from {least}ms to {most}s: `500ms`, `2s`, `1m`");
+            expected(key, text, &what)
+        }
+    }
 }
 
 /// The value that a text names, of `all` values with their names.

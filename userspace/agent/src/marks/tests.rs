@@ -201,6 +201,7 @@ fn a_running_flow_is_meant_when_everything_holds() {
         uid: 7,
         name: "spark-shell".into(),
         cgroup_id: 3,
+        holder: None,
     };
     let rule = RuleName::new("all");
     let alice = Session {

@@ -112,6 +112,7 @@ mod tests {
                 uid: 1000,
                 name: "app".to_owned(),
                 cgroup_id: 5,
+                holder: None,
             },
             is_tapped: false,
             rule: RuleName::new("near"),

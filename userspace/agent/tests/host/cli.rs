@@ -294,3 +294,123 @@ fn its_allocator_is_set_up_for_little_memory() {
         );
     }
 }
+
+/// A policy whose rules do something with statements, by user.
+const GUARDED: &str = r#"
+[[rule]]
+name = "none"
+to = ["10.9.9.9:9042"]
+action = "deny"
+fail = "closed"
+
+[[rule]]
+name = "reports"
+to = [":9042"]
+user = ["reports"]
+action = "enrich"
+fail = "closed"
+pipeline = [{ transform = "guard", refuse = ["writes", "truncate"], not_tables = ["shop.cards"] }]
+
+[[rule]]
+name = "rest"
+to = [":9042"]
+action = "enrich"
+fail = "closed"
+pipeline = [{ transform = "guard", refuse = ["truncate"] }, { transform = "rewrite", keyspaces = { old = "new" } }]
+
+[[rule]]
+name = "other"
+to = [":9142"]
+action = "bypass"
+"#;
+
+#[test]
+fn check_says_what_a_pipeline_does_with_a_statement() {
+    let policy = file(GUARDED);
+    let to = ["--to", "10.1.2.3:9042"];
+    let tls_less = ["--keyspace", "shop"];
+    for (args, code, said) in [
+        (
+            &[
+                &to[..],
+                &["--user", "reports", "--statement", "SELECT * FROM cards"],
+                &tls_less,
+            ]
+            .concat()[..],
+            3,
+            &[
+                "statement, by rule reports: refused: underpass: refused by rule reports: table shop.cards is closed to user \
+               reports",
+            ][..],
+        ),
+        (
+            &[
+                &to[..],
+                &["--user", "etl", "--statement", "SELECT * FROM cards"],
+                &tls_less,
+            ]
+            .concat(),
+            0,
+            &["statement, by rule rest: passes"],
+        ),
+        (
+            &[
+                &to[..],
+                &["--user", "etl", "--statement", "SELECT * FROM old.cards"],
+            ]
+            .concat(),
+            0,
+            &["statement, by rule rest: passes as: SELECT * FROM new.cards (changed by rewrite)"],
+        ),
+        // Whoever it is, and to wherever.
+        (
+            &[&to[..], &["--statement", "TRUNCATE t"]].concat(),
+            3,
+            &["by rule reports: refused:", "by rule rest: refused:"],
+        ),
+        (
+            &["--statement", "TRUNCATE t"],
+            3,
+            &[
+                "by rule reports: refused:",
+                "by rule rest: refused:",
+                "ok, 4 rules",
+            ],
+        ),
+        // One of the two lets it pass.
+        (
+            &[
+                &to[..],
+                &["--statement", "INSERT INTO shop.t (k) VALUES (1)"],
+            ]
+            .concat(),
+            0,
+            &["by rule reports: refused:", "by rule rest: passes"],
+        ),
+        (
+            &["--to", "10.1.2.3:9142", "--statement", "TRUNCATE t"],
+            0,
+            &["statement, by rule other: passes: it is not read"],
+        ),
+        (
+            &["--to", "10.9.9.9:9042", "--statement", "SELECT 1"],
+            3,
+            &["statement, by rule none: refused with its connection"],
+        ),
+    ] {
+        let output = underpass(&[&["check", path(&policy)], args].concat());
+        let text = String::from_utf8(output.stdout).unwrap();
+        for said in said {
+            assert!(text.contains(said), "{args:?}: {said}: {text}");
+        }
+        assert_eq!(output.status.code(), Some(code), "{args:?}: {text}");
+        let output = underpass(&[&["check", path(&policy), "--json"], args].concat());
+        let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert!(
+            json["statement"].is_array() && output.status.code() == Some(code),
+            "{json}"
+        );
+    }
+    let output = underpass(&["check", path(&policy), "--user", "x"]);
+    assert_eq!(output.status.code(), Some(2), "of what?");
+}

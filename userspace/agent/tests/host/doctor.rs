@@ -115,6 +115,54 @@ fn hooks_that_are_pinned_are_found_at_their_cgroup_and_ours_are_not_others() {
     assert_eq!(ours.all(what, &place), none, "pinned where ours pin");
 }
 
+/// Asks bpftool about one thing.
+fn bpftool(args: &[&str]) -> Value {
+    let output = Command::new("bpftool")
+        .arg("-j")
+        .args(args)
+        .output()
+        .unwrap();
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+#[test]
+fn maps_that_only_our_programs_hold_are_ours() {
+    let sandbox = Sandbox::new().unwrap();
+    let netns = Some(&sandbox.netns);
+    let policy = rule("enrich", &to(&[9042]));
+    let mut agent = Agent::start(Path::new(BINARY), netns, &sandbox.cgroup, "", &policy).unwrap();
+    let pins = agent.pins().join("1");
+    let links = std::fs::read_dir(&pins)
+        .unwrap()
+        .map(|entry| entry.unwrap().path());
+    // One of the pins is a map.
+    let programs = links.filter_map(|pin| {
+        bpftool(&["link", "show", "pinned", pin.to_str().unwrap()])["prog_id"].as_u64()
+    });
+    let maps: Vec<u64> = programs
+        .flat_map(|id| {
+            bpftool(&["prog", "show", "id", &id.to_string()])["map_ids"]
+                .as_array()
+                .unwrap()
+                .clone()
+        })
+        .map(|id| id.as_u64().unwrap())
+        .collect();
+    assert!(!maps.is_empty());
+    agent.kill().unwrap();
+    let file = agent.file().display().to_string();
+    let found = Found::here(&["--config", &file]);
+    for map in maps {
+        for kind in ["other sockhash", "other sockmap"] {
+            let listed = found.all(kind, &format!("#{map},"));
+            assert_eq!(
+                listed, [""; 0],
+                "they are held by what is pinned where ours pin"
+            );
+        }
+    }
+}
+
 #[test]
 fn what_incoming_connections_need_is_tried_out() {
     let found = Found::here(&[]);

@@ -19,4 +19,5 @@ mod gateway;
 mod incoming;
 mod lifecycle;
 mod namespaces;
+mod quotas;
 mod topologies;

@@ -227,8 +227,8 @@ impl From<Why> for Stop {
     }
 }
 
-fn error(why: &Why, caller: &Caller) -> Error {
-    let message = format!("underpass: refused by rule {}: {why}", caller.rule);
+fn error(why: &Why) -> Error {
+    let message = why.to_string();
     match why {
         Why::NoKeys => Error::Overloaded(message),
         _ => Error::Invalid(message),
@@ -259,7 +259,7 @@ impl Transform for Protect {
             Err(Stop::Again(outcome)) => outcome,
             Err(Stop::Refused(why)) => Outcome::Refuse(Refused {
                 reason: why.reason(),
-                error: error(&why, caller),
+                error: error(&why),
             }),
         }
     }
@@ -273,7 +273,7 @@ impl Transform for Protect {
                 .downcast_ref::<Plan>()
                 .map_or(Ok(()), |plan| self.learn(response, plan));
             if let Err(why) = &learned {
-                response.fail(&error(why, caller));
+                response.fail(&error(why).by(&caller.rule));
             }
             return learned.is_err();
         }

@@ -56,8 +56,7 @@ pub(super) fn open(
         None if was_read => return reader.opened > 0,
         None => "the result cannot be read, and it may have encrypted columns".to_owned(),
     };
-    let message = format!("underpass: refused by rule {}: {message}", caller.rule);
-    response.fail(&Error::Invalid(message));
+    response.fail(&Error::Invalid(message).by(&caller.rule));
     true
 }
 

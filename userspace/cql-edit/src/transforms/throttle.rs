@@ -178,6 +178,20 @@ impl Throttle {
 }
 
 impl Throttle {
+    /// Tells a client that there is no token, and not what others share the bucket.
+    fn too_many(&self) -> String {
+        let whose = match self.per {
+            Per::Rule => "under this rule",
+            Per::Client => "of this client",
+            Per::User => "of this user",
+            Per::Keyspace => "to this keyspace",
+            Per::Table => "to this table",
+            Per::Kind => "of this kind",
+        };
+        let rate = self.rate * SECOND_NS;
+        format!("too many requests: more than {rate} a second {whose}")
+    }
+
     /// Returns the bucket of a statement; of a batch, its first statement's.
     fn by_statement<'r>(&self, request: &'r Request<'_>, caller: &'r Caller) -> Cow<'r, str> {
         let text = match request.statements().next() {
@@ -244,7 +258,7 @@ impl Transform for Throttle {
             Mode::Delay => Outcome::Slow(missing_ns.min(MAX_PAUSE_NS)),
             Mode::Overloaded => Outcome::Refuse(Refused {
                 reason: "rate",
-                error: Error::Overloaded("too many requests under the proxy's policy".to_owned()),
+                error: Error::Overloaded(self.too_many()),
             }),
             Mode::Shadow => Outcome::WouldRefuse("rate"),
         }

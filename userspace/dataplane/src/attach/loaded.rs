@@ -33,6 +33,7 @@ use crate::{
     meters::Meters,
     netns_agents::{NetnsAgents, ServeRequests},
     pins::Pins,
+    quota::FullQuotas,
     remembered::Remembered,
     shortcut::Shortcut,
     splice::{Calls, Splicer},
@@ -91,7 +92,12 @@ pub(super) fn load(
     let netns_agents = Arc::new(netns_agents.map_err(AttachError::Sockets)?);
     let listeners = Listeners::of(opened, settings.netns_cookie).map_err(AttachError::Sockets)?;
     let serve_requests = ServeRequests::new(maps.unserved).map_err(AttachError::Sockets)?;
-    let mut tables = Tables::new(maps.policy, BackendTables::new(maps.backends), settings);
+    let mut tables = Tables::new(
+        maps.policy,
+        BackendTables::new(maps.backends),
+        FullQuotas::new(maps.full_quotas),
+        settings,
+    );
     tables.install(&compiled)?;
     let names = Arc::new(Mutex::new(tables.names()));
     let holds = Holds::new(maps.held, netns_agents.clone(), names.clone(), mark);
@@ -154,5 +160,7 @@ fn settings(mark: Mark, serves_others: bool, cgroup: &File) -> io::Result<abi::A
         cgroup_id: cgroup.metadata()?.ino(),
         tgid: if serves_others { std::process::id() } else { 0 },
         unmetered: 0,
+        full_quotas: 0,
+        pad: 0,
     })
 }

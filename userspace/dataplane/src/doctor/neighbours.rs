@@ -1,9 +1,10 @@
 //! Programs and sockmaps of others at the hooks that ours use: whose they are, where they are
 //! attached, and which path they rule out.
 //!
-//! Ours are those that this process or one of the same name holds, and those that are pinned where
-//! agents pin. The kernel tells of a program by its number; who holds it, its descriptors in `/proc`
-//! and the pins in bpffs do.
+//! Ours are those that this process or one of the same name holds, those that are pinned where
+//! agents pin, maps of such programs, and programs on such sockmaps. The kernel tells of a program by its
+//! number; who holds it, its descriptors in `/proc` and the pins in bpffs do. What nobody holds may be on its way
+//! out: the kernel frees it a moment after its last holder has gone, an ended canary's too. So it is looked at twice.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -11,9 +12,14 @@ use std::{
     fs::{self, File},
     os::fd::{AsFd, AsRawFd},
     path::{Path, PathBuf},
+    thread,
+    time::Duration,
 };
 
-use aya::maps::MapType;
+use aya::{
+    maps::{MapInfo, MapType},
+    programs::ProgramInfo,
+};
 
 use super::{Finding, State, finding};
 use crate::{host, sys};
@@ -101,24 +107,98 @@ const KINDS: [Kind; 6] = [
 /// `BPF_SK_MSG_VERDICT`, `BPF_SK_SKB_VERDICT`.
 const SOCKMAP_HOOKS: [u32; 4] = [4, 5, 7, 38];
 
+/// The time until things that nobody holds are looked at again.
+const DYING: Duration = Duration::from_millis(300);
+
+/// Programs and sockmaps that are loaded at one moment, and who holds them.
+struct Loaded {
+    programs: Vec<ProgramInfo>,
+    sockmaps: Vec<MapInfo>,
+    holders: Holders,
+}
+
+impl Loaded {
+    fn list(pins: &Path) -> Result<Self, String> {
+        let programs: Result<Vec<_>, _> = aya::programs::loaded_programs().collect();
+        let maps: Result<Vec<_>, _> = aya::maps::loaded_maps().collect();
+        let (programs, maps) = (
+            programs.map_err(|e| unlisted(&e))?,
+            maps.map_err(|e| unlisted(&e))?,
+        );
+        let sockmaps: Vec<_> = maps
+            .into_iter()
+            .filter(|map| sockmap_kind(map).is_some())
+            .collect();
+        let mut holders = Holders::find(pins);
+        holders.find_more_of_ours(&programs, &sockmaps);
+        Ok(Self {
+            programs: programs
+                .into_iter()
+                .filter(|p| kind_of(p).is_some())
+                .collect(),
+            sockmaps,
+            holders,
+        })
+    }
+
+    /// Lists what is there, and what still is a moment later if some of it is held by nobody.
+    fn settled(pins: &Path) -> Result<Self, String> {
+        let first = Self::list(pins)?;
+        let before: HashSet<Thing> = first.things().collect();
+        if first.things().all(|thing| first.holders.is_held(thing)) {
+            return Ok(first);
+        }
+        thread::sleep(DYING);
+        let mut now = Self::list(pins)?;
+        now.programs
+            .retain(|program| before.contains(&Thing::Program(program.id())));
+        now.sockmaps
+            .retain(|map| before.contains(&Thing::Map(map.id())));
+        Ok(now)
+    }
+
+    fn things(&self) -> impl Iterator<Item = Thing> {
+        let programs = self.programs.iter().map(|p| Thing::Program(p.id()));
+        programs.chain(self.sockmaps.iter().map(|m| Thing::Map(m.id())))
+    }
+}
+
+fn kind_of(program: &ProgramInfo) -> Option<&'static Kind> {
+    let number = program.program_type() as u32;
+    KINDS.iter().find(|kind| kind.number == number)
+}
+
+fn sockmap_kind(map: &MapInfo) -> Option<&'static str> {
+    match map.map_type() {
+        Ok(MapType::SockMap) => Some("sockmap"),
+        Ok(MapType::SockHash) => Some("sockhash"),
+        _ => None,
+    }
+}
+
+/// Programs that are attached to a sockmap. Kernels before 5.18 do not tell.
+fn programs_on(map: &MapInfo) -> Vec<u32> {
+    let Ok(fd) = map.fd() else { return Vec::new() };
+    let on = |hook: &u32| sys::attached_programs(fd.as_fd(), *hook).unwrap_or_default();
+    SOCKMAP_HOOKS.iter().flat_map(on).collect()
+}
+
 /// Looks at all of them. `pins`: where agents pin.
 pub(super) fn look(pins: &Path) -> Vec<Finding> {
     let what = "other BPF programs";
-    let programs: Result<Vec<_>, _> = aya::programs::loaded_programs().collect();
-    let maps: Result<Vec<_>, _> = aya::maps::loaded_maps().collect();
-    let (programs, maps) = match (programs, maps) {
-        (Ok(programs), Ok(maps)) => (programs, maps),
-        (Err(error), _) => return vec![finding(what, State::Notice, unlisted(&error))],
-        (_, Err(error)) => return vec![finding(what, State::Notice, unlisted(&error))],
+    let Loaded {
+        programs,
+        sockmaps,
+        holders,
+    } = match Loaded::settled(pins) {
+        Ok(loaded) => loaded,
+        Err(unlisted) => return vec![finding(what, State::Notice, unlisted)],
     };
-    let holders = Holders::find(pins);
     let mut places = AttachPoints::default();
     let mut findings = Vec::new();
-    for map in maps {
-        let kind = match map.map_type() {
-            Ok(MapType::SockMap) => "sockmap",
-            Ok(MapType::SockHash) => "sockhash",
-            _ => continue,
+    for map in sockmaps {
+        let Some(kind) = sockmap_kind(&map) else {
+            continue;
         };
         let thing = Thing::Map(map.id());
         let name = numbered(map.name_as_str(), map.id());
@@ -135,8 +215,7 @@ pub(super) fn look(pins: &Path) -> Vec<Finding> {
     let others: Vec<_> = programs
         .into_iter()
         .filter_map(|program| {
-            let number = program.program_type() as u32;
-            let kind = KINDS.iter().find(|kind| kind.number == number)?;
+            let kind = kind_of(&program)?;
             let is_ours = holders.is_ours(Thing::Program(program.id()));
             (!is_ours).then_some((kind, program))
         })
@@ -276,6 +355,33 @@ impl Holders {
         }
     }
 
+    /// Notes that what our programs use and what is on our sockmaps is ours, although no process of ours has a descriptor of it:
+    /// programs keep their maps loaded, and sockmaps their programs.
+    fn find_more_of_ours(&mut self, programs: &[ProgramInfo], sockmaps: &[MapInfo]) {
+        loop {
+            let before = self.ours.len();
+            for program in programs {
+                if self.is_ours(Thing::Program(program.id())) {
+                    let maps = program.map_ids().ok().flatten().unwrap_or_default();
+                    self.ours.extend(maps.iter().copied().map(Thing::Map));
+                }
+            }
+            for map in sockmaps {
+                if self.is_ours(Thing::Map(map.id())) {
+                    let on = programs_on(map).into_iter();
+                    self.ours.extend(on.map(Thing::Program));
+                }
+            }
+            if self.ours.len() == before {
+                return;
+            }
+        }
+    }
+
+    fn is_held(&self, thing: Thing) -> bool {
+        self.is_ours(thing) || self.processes.contains_key(&thing) || self.pins.contains_key(&thing)
+    }
+
     fn is_ours(&self, thing: Thing) -> bool {
         self.ours.contains(&thing)
     }
@@ -326,13 +432,8 @@ impl AttachPoints {
         }
     }
 
-    fn add_sockmap(&mut self, map: &aya::maps::MapInfo, name: &str) {
-        let Ok(fd) = map.fd() else { return };
-        for hook in SOCKMAP_HOOKS {
-            // Kernels before 5.18 do not tell.
-            let programs = sys::attached_programs(fd.as_fd(), hook).unwrap_or_default();
-            self.add(programs, name);
-        }
+    fn add_sockmap(&mut self, map: &MapInfo, name: &str) {
+        self.add(programs_on(map), name);
     }
 
     fn look_at_cgroups(&mut self) {

@@ -7,7 +7,7 @@ use std::{
 };
 
 use dataplane::{
-    ClientAddr, KernelMoved, Near, Netns, OrigDst, Process, Resumed, SockCookie, Splice,
+    ClientAddr, Holder, KernelMoved, Near, Netns, OrigDst, Process, Resumed, SockCookie, Splice,
 };
 use flow::{Decided, Flow, Past};
 use policy::{Action, Compression, Fact, Protocol, RuleName, Session};
@@ -26,6 +26,9 @@ pub struct FlowSnapshot {
     uid: u32,
     process: String,
     cgroup_id: u64,
+    /// The user and the cgroup for whose quotas it counts.
+    #[serde(default)]
+    holder: Option<(u32, u64)>,
     /// The client's network namespace, if it was not the agent's: cookie, inode, name.
     #[serde(default)]
     netns: Option<(u64, u32, Option<String>)>,
@@ -64,6 +67,10 @@ impl FlowSnapshot {
             uid: flow.process.uid,
             process: flow.process.name.clone(),
             cgroup_id: flow.process.cgroup_id,
+            holder: flow
+                .process
+                .holder
+                .map(|holder| (holder.uid, holder.cgroup_id)),
             netns: flow
                 .netns
                 .as_deref()
@@ -87,12 +94,15 @@ impl FlowSnapshot {
         SockCookie::new(self.client_cookie)
     }
 
-    fn process(&self) -> Process {
+    pub(crate) fn process(&self) -> Process {
         Process {
             pid: self.pid,
             uid: self.uid,
             name: self.process.clone(),
             cgroup_id: self.cgroup_id,
+            holder: self
+                .holder
+                .map(|(uid, cgroup_id)| Holder { uid, cgroup_id }),
         }
     }
 

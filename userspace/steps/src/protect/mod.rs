@@ -235,6 +235,21 @@ impl Source {
         let _ = self.open.set(rings.open(&self.from)?);
         Ok(())
     }
+
+    /// Reads the keys that are in a file, and asks no server.
+    ///
+    /// # Errors
+    /// The file, and why it cannot be used; or that there is a server to be asked.
+    pub fn read(&self, rings: &Rings) -> Result<(), String> {
+        match &self.from {
+            Origin::File(_) => self
+                .open(rings)
+                .map_err(|why| format!("{why}: `run` does not start")),
+            Origin::Server(server) => {
+                Err(format!("the keys of {} are not asked for here", server.url))
+            }
+        }
+    }
 }
 
 impl Vault for Source {

@@ -89,6 +89,8 @@ pub struct IntakeMetrics {
     pub clients_gone: IntCounter,
     /// Connections to the agent's own listener that nobody was sent to.
     pub strangers: IntCounter,
+    /// Connections that were refused because their user or cgroup held more flows than its quota.
+    pub over_quota: IntCounter,
 }
 
 impl IntakeMetrics {
@@ -132,6 +134,13 @@ impl IntakeMetrics {
                 registry,
                 "underpass_clients_gone_total",
                 "Clients that gave up before the database had answered.",
+            )?,
+            over_quota: counter(
+                registry,
+                "underpass_over_quota_total",
+                "Connections that were refused in the agent because so many of one user or cgroup came at once that \
+                 the kernel could not be told in time. Later ones follow their rule's `fail`, by cause `user_full` \
+                 or `cgroup_full`.",
             )?,
             strangers: counter(
                 registry,

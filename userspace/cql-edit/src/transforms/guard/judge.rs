@@ -1,5 +1,8 @@
 //! [`Judge`]: which statements are refused, and why.
 
+use std::fmt;
+
+use super::objection::{Objection, shown};
 use super::{GuardSettings, Kind};
 use cql::StatementKind;
 use cql::is_system_keyspace;
@@ -152,6 +155,28 @@ impl<'a> Target<'a> {
     }
 }
 
+impl fmt::Display for On<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Nothing | Self::Unknown => f.write_str("a table whose name cannot be told"),
+            Self::Table(keyspace, table) => write!(f, "table {}.{}", shown(keyspace), shown(table)),
+            Self::Within(keyspace) | Self::Keyspace(keyspace) => {
+                write!(f, "keyspace {}", shown(keyspace))
+            }
+        }
+    }
+}
+
+fn not_allowed(reason: Reason, kind: StatementKind) -> Objection {
+    let kind = kind.as_str().to_uppercase();
+    Objection::new(reason, &format!("{kind} is not allowed"))
+}
+
+/// The objection to a statement that is not understood.
+pub(super) fn not_understood() -> Objection {
+    Objection::new(Reason::Unknown, "the statement is not understood")
+}
+
 impl Judge {
     pub(super) fn new(settings: GuardSettings) -> Result<Self, String> {
         let patterns = |key: &str, texts: &[String]| {
@@ -200,29 +225,31 @@ impl Judge {
         self.settings.refuse.contains(&kind)
     }
 
-    /// The reason against a BATCH request with so many statements.
-    pub(super) fn batch(&self, statements: u32) -> Option<Reason> {
-        let too_many = self
-            .settings
-            .max_batch
-            .is_some_and(|most| statements > most);
-        (self.refuses(Kind::Writes).then_some(Reason::Write))
-            .or_else(|| too_many.then_some(Reason::Batch))
+    /// The objection to a BATCH request with so many statements.
+    pub(super) fn batch(&self, statements: u32) -> Option<Objection> {
+        let writes = self.refuses(Kind::Writes);
+        (writes.then(|| not_allowed(Reason::Write, StatementKind::Batch)))
+            .or_else(|| self.too_many(statements))
+    }
+
+    fn too_many(&self, statements: u32) -> Option<Objection> {
+        let most = self.settings.max_batch?;
+        let words = || format!("a batch has {statements} statements, and {most} are allowed");
+        (statements > most).then(|| Objection::new(Reason::Batch, &words()))
     }
 
     /// Why a statement may not pass. `keyspace`: which one the flow is in.
-    pub(super) fn reason(
+    pub(super) fn objection(
         &self,
         text: &[u8],
         analysis: &Analysis,
         keyspace: Option<&str>,
-    ) -> Option<Reason> {
-        if self
-            .settings
-            .max_bytes
-            .is_some_and(|most| text.len() > most)
+    ) -> Option<Objection> {
+        if let Some(most) = self.settings.max_bytes
+            && text.len() > most
         {
-            return Some(Reason::Bytes);
+            let words = format!("the text has {} bytes, and {most} are allowed", text.len());
+            return Some(Objection::new(Reason::Bytes, &words));
         }
         let statement = &analysis.statement;
         let own = Target {
@@ -242,7 +269,7 @@ impl Judge {
             })
     }
 
-    fn by_kind(&self, target: &Target<'_>) -> Option<Reason> {
+    fn by_kind(&self, target: &Target<'_>) -> Option<Objection> {
         use StatementKind as S;
         let of_roles = matches!(
             target.object,
@@ -258,10 +285,10 @@ impl Judge {
             }
             _ => return None,
         };
-        self.refuses(kind).then_some(reason)
+        self.refuses(kind).then(|| not_allowed(reason, target.kind))
     }
 
-    fn by_table(&self, target: &Target<'_>) -> Option<Reason> {
+    fn by_table(&self, target: &Target<'_>) -> Option<Objection> {
         if self.only.is_empty() && self.not.is_empty() {
             return None;
         }
@@ -286,11 +313,11 @@ impl Judge {
                     && !any(&self.not, &|pattern| pattern.meets(keyspace))
             }
         };
-        (!passes).then_some(Reason::Table)
+        (!passes).then(|| Objection::closed(&target.on().to_string()))
     }
 
     /// A statement whose text is not understood, if that matters here.
-    fn unknown(&self, kind: StatementKind) -> Option<Reason> {
+    fn unknown(&self, kind: StatementKind) -> Option<Objection> {
         use StatementKind as S;
         // What follows from a shape would be a guess.
         let matters = match kind {
@@ -314,7 +341,7 @@ impl Judge {
             S::Unknown | S::Query => true,
             _ => false,
         };
-        (matters || self.refuses(Kind::Unknown)).then_some(Reason::Unknown)
+        (matters || self.refuses(Kind::Unknown)).then(not_understood)
     }
 
     fn by_shape(
@@ -322,7 +349,7 @@ impl Judge {
         target: &Target<'_>,
         shape: &Shape,
         keyspace: Option<&str>,
-    ) -> Option<Reason> {
+    ) -> Option<Objection> {
         let settings = &self.settings;
         let selects = target.kind == StatementKind::Select;
         let system = target.keyspace.is_some_and(is_system_keyspace);
@@ -362,14 +389,11 @@ impl Judge {
             ),
         ];
         if let Some((_, reason)) = checks.into_iter().find(|(refused, _)| *refused) {
-            return Some(reason);
+            return Some(Objection::new(reason, &self.words_on_shape(reason)));
         }
         if let Some(batch) = &shape.batch {
-            if settings
-                .max_batch
-                .is_some_and(|most| batch.statements > most)
-            {
-                return Some(Reason::Batch);
+            if let Some(objection) = self.too_many(batch.statements) {
+                return Some(objection);
             }
             return batch.parts.iter().find_map(|part| {
                 self.by_table(&Target {
@@ -383,7 +407,23 @@ impl Judge {
         self.by_partition_key(target, shape)
     }
 
-    fn by_partition_key(&self, target: &Target<'_>, shape: &Shape) -> Option<Reason> {
+    fn words_on_shape(&self, reason: Reason) -> String {
+        let most = |most: Option<i64>| most.unwrap_or_default();
+        match reason {
+            Reason::AllowFiltering => "ALLOW FILTERING is not allowed".to_owned(),
+            Reason::NoLimit => "a SELECT needs a LIMIT".to_owned(),
+            Reason::NoWhere => "a SELECT needs a WHERE".to_owned(),
+            Reason::Conditional => "IF is not allowed".to_owned(),
+            Reason::Limit => format!("its LIMIT is above {}", most(self.settings.max_limit)),
+            Reason::In => format!(
+                "a list behind IN has more than {} elements",
+                most(self.settings.max_in.map(i64::from))
+            ),
+            other => other.as_str().to_owned(),
+        }
+    }
+
+    fn by_partition_key(&self, target: &Target<'_>, shape: &Shape) -> Option<Objection> {
         use StatementKind as S;
         if !matches!(target.kind, S::Select | S::Update | S::Delete) {
             return None;
@@ -391,6 +431,13 @@ impl Judge {
         let whole = format!("{}.{}", target.keyspace?, target.table?);
         let columns = self.settings.partition_keys.get(&whole)?;
         let columns: Vec<&str> = columns.iter().map(String::as_str).collect();
-        (!shape.names_all(&columns)).then_some(Reason::PartitionKey)
+        (!shape.names_all(&columns)).then(|| {
+            let words = format!(
+                "table {} needs {} restricted by = or IN",
+                shown(&whole),
+                columns.join(", ")
+            );
+            Objection::new(Reason::PartitionKey, &words)
+        })
     }
 }

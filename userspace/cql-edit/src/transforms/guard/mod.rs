@@ -1,14 +1,16 @@
 //! `guard`: lets statements pass, or refuses them, by what they ask for.
 
 mod judge;
+mod objection;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::Deserialize;
 
-use self::judge::Judge;
 pub use self::judge::Reason;
+use self::judge::{Judge, not_understood};
+use self::objection::Objection;
 use super::prepared::Prepared;
 use crate::{Caller, Error, Outcome, Refused, Request, Response, Statement, Transform, Unpaired};
 use cql::Analysis;
@@ -107,7 +109,7 @@ mod tests;
 struct Guard {
     judge: Judge,
     mode: Mode,
-    prepared: Prepared<Option<Reason>>,
+    prepared: Prepared<Option<Objection>>,
     cache: Mutex<HashMap<Box<[u8]>, Arc<Analysis>>>,
 }
 
@@ -141,15 +143,13 @@ impl Guard {
         analysis
     }
 
-    fn refused(&self, reason: Reason, caller: &Caller) -> Outcome {
+    fn refused(&self, objection: &Objection, caller: &Caller) -> Outcome {
+        let reason = objection.reason.as_str();
         match self.mode {
-            Mode::Shadow => Outcome::WouldRefuse(reason.as_str()),
+            Mode::Shadow => Outcome::WouldRefuse(reason),
             Mode::Enforce => Outcome::Refuse(Refused {
-                reason: reason.as_str(),
-                error: Error::Invalid(format!(
-                    "underpass: refused by rule {}: {reason}",
-                    caller.rule
-                )),
+                reason,
+                error: Error::Invalid(objection.told_to(caller.user.as_deref())),
             }),
         }
     }
@@ -163,24 +163,24 @@ impl Guard {
             })
     }
 
-    /// The first reason not to let a request pass; `Err`: it has to be prepared again.
-    fn judged(&self, request: &Request<'_>, caller: &Caller) -> Result<Option<Reason>, Outcome> {
+    /// The first objection to a request; `Err`: it has to be prepared again.
+    fn judged(&self, request: &Request<'_>, caller: &Caller) -> Result<Option<Objection>, Outcome> {
         let keyspace = request.keyspace().or(caller.keyspace.as_deref());
         let mut count = 0_u32;
         let mut read = 0_usize;
         for statement in request.statements() {
             count = count.saturating_add(1);
-            let reason = match statement {
-                Statement::Text(_) if read > MAX_READ_BYTES => Some(Reason::Unknown),
+            let objection = match statement {
+                Statement::Text(_) if read > MAX_READ_BYTES => Some(not_understood()),
                 Statement::Text(text) => {
                     read += text.len();
                     let analysis = self.analysis(text);
-                    self.judge.reason(text, &analysis, keyspace)
+                    self.judge.objection(text, &analysis, keyspace)
                 }
                 Statement::Prepared(id) => self.prepared.known(id)?,
             };
-            if reason.is_some() {
-                return Ok(reason);
+            if objection.is_some() {
+                return Ok(objection);
             }
         }
         Ok(match request.opcode() {
@@ -219,30 +219,30 @@ impl Transform for Guard {
 
     fn learns(&self, id: &[u8], keyspace: Option<&str>, text: &[u8]) {
         let analysis = self.analysis(text);
-        let reason = match analysis.statement.kind {
-            StatementKind::Use if self.judge.minds_tables() => Some(Reason::Unknown),
-            _ => self.judge.reason(text, &analysis, keyspace),
+        let objection = match analysis.statement.kind {
+            StatementKind::Use if self.judge.minds_tables() => Some(not_understood()),
+            _ => self.judge.objection(text, &analysis, keyspace),
         };
-        self.prepared.learn(id, reason);
+        self.prepared.learn(id, objection);
     }
 
     fn request(&self, request: &mut Request<'_>, caller: &Caller, _: u64) -> Outcome {
         if request.opcode() == Opcode::Prepare && self.is_use(request) {
-            return self.refused(Reason::Unknown, caller);
+            return self.refused(&not_understood(), caller);
         }
-        let reason = match (self.judged(request, caller), self.mode) {
-            (Ok(reason), _) => reason,
+        let objection = match (self.judged(request, caller), self.mode) {
+            (Ok(objection), _) => objection,
             (Err(again), Mode::Enforce) => return again,
             // Nothing is done to a flow that is only looked at.
             (Err(_), Mode::Shadow) => None,
         };
-        let outcome = match (reason, self.mode) {
+        let outcome = match (&objection, self.mode) {
             (None, _) => Outcome::Pass,
-            (Some(reason), Mode::Shadow) => self.refused(reason, caller),
-            (Some(reason), Mode::Enforce) => return self.refused(reason, caller),
+            (Some(objection), Mode::Shadow) => self.refused(objection, caller),
+            (Some(objection), Mode::Enforce) => return self.refused(objection, caller),
         };
         if request.opcode() == Opcode::Prepare {
-            request.await_response(self.prepared.goes_out(reason));
+            request.await_response(self.prepared.goes_out(objection));
         }
         outcome
     }

@@ -7,7 +7,8 @@ fn judge(settings: &str) -> Judge {
 
 fn reason(judge: &Judge, text: &str, keyspace: Option<&str>) -> Option<Reason> {
     let analysis = Analysis::of(text.as_bytes(), text.len());
-    judge.reason(text.as_bytes(), &analysis, keyspace)
+    let objection = judge.objection(text.as_bytes(), &analysis, keyspace);
+    objection.map(|objection| objection.reason)
 }
 
 /// Settings; statements, and why they are refused.
@@ -235,5 +236,130 @@ fn what_cannot_be_is_told() {
         let settings: GuardSettings = toml::from_str(settings).unwrap();
         let error = settings.build().unwrap_err();
         assert!(error.contains(expected), "{error}");
+    }
+}
+
+#[test]
+fn an_objection_is_told_in_words_with_names_and_without_values() {
+    let long = "x".repeat(70);
+    let quoted = format!("SELECT * FROM shop.\"{long}\"");
+    let lines = "SELECT * FROM shop.\"a\nb\u{1b}[2J\"";
+    for (settings, text, told) in [
+        (
+            "refuse = [\"truncate\"]",
+            "TRUNCATE shop.t",
+            "TRUNCATE is not allowed",
+        ),
+        (
+            "refuse = [\"ddl\"]",
+            "DROP TABLE shop.t",
+            "DROP is not allowed",
+        ),
+        (
+            "refuse = [\"roles\"]",
+            "CREATE ROLE r WITH PASSWORD = 's3cret'",
+            "CREATE is not allowed",
+        ),
+        (
+            "refuse = [\"writes\"]",
+            "INSERT INTO shop.t (k) VALUES ('s3cret')",
+            "INSERT is not allowed",
+        ),
+        (
+            "refuse = [\"no_limit\"]",
+            "SELECT * FROM t WHERE k = 's3cret'",
+            "a SELECT needs a LIMIT",
+        ),
+        (
+            "refuse = [\"no_where\"]",
+            "SELECT * FROM t",
+            "a SELECT needs a WHERE",
+        ),
+        (
+            "refuse = [\"allow_filtering\"]",
+            "SELECT * FROM t WHERE v = 's3cret' ALLOW FILTERING",
+            "ALLOW FILTERING is not allowed",
+        ),
+        (
+            "refuse = [\"conditional\"]",
+            "UPDATE t SET v = 's3cret' WHERE k = 1 IF EXISTS",
+            "IF is not allowed",
+        ),
+        (
+            "refuse = [\"unknown\"]",
+            "FROBNICATE 's3cret'",
+            "the statement is not understood",
+        ),
+        (
+            "max_limit = 10",
+            "SELECT * FROM t LIMIT 4711",
+            "its LIMIT is above 10",
+        ),
+        (
+            "max_in = 1",
+            "SELECT * FROM t WHERE k IN ('s3cret', 2)",
+            "a list behind IN has more than 1 elements",
+        ),
+        (
+            "max_bytes = 5",
+            "SELECT 's3cret'",
+            "the text has 15 bytes, and 5 are allowed",
+        ),
+        (
+            "not_tables = [\"shop.cards\"]",
+            "SELECT pan FROM shop.cards WHERE pan = 's3cret'",
+            "table shop.cards is closed to user x",
+        ),
+        (
+            "not_tables = [\"shop.c*\"]",
+            "INSERT INTO shop.cards (pan) VALUES ('s3cret')",
+            "table shop.cards is closed to user x",
+        ),
+        (
+            "tables = [\"logs\"]",
+            "USE shop",
+            "keyspace shop is closed to user x",
+        ),
+        (
+            "tables = [\"logs\"]",
+            "SELECT * FROM t",
+            "a table whose name cannot be told is closed to user x",
+        ),
+        (
+            "[partition_keys]\n\"shop.t\" = [\"a\", \"b\"]",
+            "SELECT * FROM shop.t WHERE a = 's3cret'",
+            "table shop.t needs a, b restricted by = or IN",
+        ),
+        (
+            "max_batch = 1",
+            "BEGIN BATCH DELETE FROM t WHERE k = 1; DELETE FROM t WHERE k = 2; APPLY BATCH",
+            "a batch has 2 statements, and 1 are allowed",
+        ),
+        (
+            "tables = [\"logs\"]",
+            lines,
+            "table shop.a?b?[2J is closed to user x",
+        ),
+        (
+            "tables = [\"logs\"]",
+            &quoted,
+            &format!("table shop.{}… is closed to user x", &long[..64]),
+        ),
+    ] {
+        let analysis = Analysis::of(text.as_bytes(), text.len());
+        let objection = judge(settings)
+            .objection(text.as_bytes(), &analysis, None)
+            .unwrap();
+        let said = objection.told_to(Some("x"));
+        assert_eq!(said, told, "{text:.80}");
+        // It may be another flow's, which has not logged in.
+        let closed = objection.told_to(None);
+        assert!(
+            !closed.contains("user") && said.starts_with(closed.as_str()),
+            "{closed}"
+        );
+        for value in ["s3cret", "4711"] {
+            assert!(!said.contains(value), "{said}");
+        }
     }
 }
